@@ -1,0 +1,47 @@
+/** What the API may ask of a running manager. The reconciler and the own queue stand behind it; `main.ts` joins them. */
+import type { Readable } from 'node:stream';
+import type { DownRequest, FindingView, JobRequest, JobView, PlanLine, StatusView } from './schema.ts';
+
+export type LogSource =
+  | { readonly job: string }
+  | { readonly agent: string }
+  | { readonly slot: string; readonly previous: boolean };
+
+/** One piece of a job's output. `note` is a line of onejob's own, such as "output over 64 MiB was not kept". */
+export interface LogPiece {
+  readonly stream: 'stdout' | 'stderr' | 'note';
+  readonly bytes: Uint8Array;
+}
+
+export interface Manager {
+  status(): StatusView;
+  plan(): PlanLine[];
+  doctor(signal: AbortSignal): Promise<FindingView[]>;
+
+  /** Accepts a job durably (S7). @throws OnejobError for an unknown pool, workspace, or a store that cannot write. */
+  submit(request: JobRequest): JobView;
+  jobs(filter: { readonly all: boolean; readonly pool: string | null }): JobView[];
+  job(id: string): JobView | null;
+  /** Resolves with the job once it is `done`; also when it already is. */
+  settled(id: string, signal: AbortSignal): Promise<JobView>;
+  /** Asks a job to end; a waiting one ends at once. Idempotent. */
+  cancel(id: string): JobView;
+
+  /** Stores a workspace tar; returns its id. Deleted when its job is done, or after an hour without a job. */
+  putWorkspace(files: Readable, signal: AbortSignal): Promise<string>;
+  /** The tar of a done job's artifacts; null when it has none. */
+  artifacts(job: string): Readable | null;
+
+  /** Output so far, and with `follow` all that comes until the agent has ended. @throws OnejobError when unknown. */
+  logs(source: LogSource, follow: boolean, signal: AbortSignal): AsyncIterable<LogPiece>;
+
+  /** `reason` names who holds the pause; only the same reason releases it. Null pool: all pools. */
+  pause(pool: string | null, reason: string): void;
+  resume(pool: string | null, reason: string): void;
+  /** Finish what runs, start nothing new, keep no standby; `resume` ends it. */
+  drain(pool: string | null): void;
+  /** Begins to stop; the connection may outlive it. */
+  down(request: DownRequest): void;
+  /** A client that holds a temporary manager open until the function is called. */
+  hold(): () => void;
+}

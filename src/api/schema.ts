@@ -1,0 +1,137 @@
+/** Every body that crosses the API, as zod schemas: the server checks what comes in, the client what comes back. */
+import { z } from 'zod';
+
+const mount = z.strictObject({
+  host: z.string(),
+  container: z.string(),
+  readOnly: z.boolean(),
+  variable: z.string().nullable(),
+});
+
+/** What `onejob run` asks for. */
+export const jobRequest = z.strictObject({
+  command: z.array(z.string()).min(1),
+  /** null: the only pool, or the one named `default`. */
+  pool: z.string().nullable().default(null),
+  env: z.record(z.string(), z.string()).default({}),
+  image: z.string().nullable().default(null),
+  volumes: z.array(mount).default([]),
+  devices: z.int().min(0).nullable().default(null),
+  priority: z.int().min(-1000).max(1000).default(0),
+  /** ms; null: the pool's. */
+  timeout: z.int().positive().nullable().default(null),
+  retries: z.int().min(0).max(100).default(0),
+  artifacts: z.array(z.string()).default([]),
+  /** Id of an uploaded workspace; null for none. */
+  workspace: z.string().nullable().default(null),
+});
+export type JobRequest = z.infer<typeof jobRequest>;
+
+const failure = z.object({ code: z.string(), message: z.string(), retry: z.boolean() });
+
+export const jobResult = z.discriminatedUnion('kind', [
+  z.object({ kind: z.literal('code'), code: z.int() }),
+  z.object({ kind: z.literal('signal'), signal: z.string() }),
+  z.object({ kind: z.literal('oom') }),
+  z.object({ kind: z.literal('lost'), reason: z.string() }),
+  z.object({ kind: z.literal('cancelled') }),
+  z.object({ kind: z.literal('timeout') }),
+  z.object({ kind: z.literal('unstartable'), failure }),
+]);
+
+export const jobView = z.object({
+  id: z.string(),
+  pool: z.string(),
+  command: z.array(z.string()),
+  /** `reserved`: a sandbox is being made for it. `settling`: has its result, log and artifacts are being completed. */
+  state: z.enum(['queued', 'reserved', 'assigned', 'running', 'settling', 'done']),
+  priority: z.int(),
+  /** How often it was begun or tried. */
+  attempt: z.int(),
+  agent: z.string().nullable(),
+  result: jobResult.nullable(),
+  /** Why it waits, when it does; a sentence. */
+  reason: z.string().nullable(),
+  /** Whether it runs in a sandbox made for it alone. */
+  cold: z.boolean(),
+  artifacts: z.array(z.string()),
+  /** Wall clock, ms since the epoch. */
+  submittedAt: z.number(),
+  startedAt: z.number().nullable(),
+  endedAt: z.number().nullable(),
+});
+export type JobView = z.infer<typeof jobView>;
+
+export const slotView = z.object({
+  key: z.string(),
+  name: z.string(),
+  devices: z.array(z.string()),
+  standby: z.object({
+    state: z.enum(['none', 'preparing', 'standby']),
+    agent: z.string().nullable(),
+    since: z.number().nullable(),
+  }),
+  agent: z.object({
+    state: z.enum(['free', 'registering', 'releasing', 'idle', 'busy', 'stopping', 'killing', 'proving']),
+    agent: z.string().nullable(),
+    job: z.string().nullable(),
+    /** ms since it is in this state */
+    since: z.number().nullable(),
+  }),
+  leaving: z.array(z.string()),
+  /** What it is doing right now, e.g. a pull's progress; null for nothing worth a line. */
+  note: z.string().nullable(),
+});
+export type SlotView = z.infer<typeof slotView>;
+
+export const poolView = z.object({
+  name: z.string(),
+  service: z.string(),
+  runtime: z.string(),
+  agents: z.int(),
+  waiting: z.int().nullable(),
+  paused: z.array(z.string()),
+  draining: z.boolean(),
+  backoff: z.object({ failures: z.int(), retryIn: z.number(), reason: z.string() }).nullable(),
+  slots: z.array(slotView),
+});
+export type PoolView = z.infer<typeof poolView>;
+
+export const statusView = z.object({
+  version: z.string(),
+  pid: z.int(),
+  owner: z.string(),
+  config: z.string().nullable(),
+  stateDir: z.string(),
+  /** Ends by itself when nothing is left to do. */
+  temporary: z.boolean(),
+  stopping: z.boolean(),
+  /** Which runtime was chosen and why, when config did not say. */
+  runtimeReason: z.string().nullable(),
+  /** What the runtime's isolation lacks; null when nothing. */
+  weaker: z.string().nullable(),
+  /** Things that keep the whole host from working, e.g. Engine unreachable. */
+  problems: z.array(z.string()),
+  pools: z.array(poolView),
+});
+export type StatusView = z.infer<typeof statusView>;
+
+export const planLine = z.object({ slot: z.string(), intent: z.string(), because: z.string() });
+export type PlanLine = z.infer<typeof planLine>;
+
+export const findingView = z.object({
+  level: z.enum(['ok', 'warning', 'error']),
+  subject: z.string(),
+  message: z.string(),
+  hint: z.string().nullable(),
+});
+export type FindingView = z.infer<typeof findingView>;
+
+export const downRequest = z.strictObject({
+  how: z.enum(['end', 'drain', 'leave']),
+  grace: z.int().min(0).nullable().default(null),
+});
+export type DownRequest = z.infer<typeof downRequest>;
+
+export const errorView = z.object({ code: z.string(), message: z.string(), hint: z.string().nullable(), retry: z.boolean() });
+export type ErrorView = z.infer<typeof errorView>;

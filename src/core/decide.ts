@@ -1,0 +1,298 @@
+/**
+ * One slot, one event, one answer. Pure: the same slot, event and time always give the same next slot.
+ *
+ * Held here: an agent moves to the agent lane only by being released from standby (S2), its job is written as started at
+ * most once (S3), it goes back to the queue only while its script has certainly not begun (S7), and an event about
+ * another agent, or one that makes no sense in this state, changes nothing.
+ */
+import { pursueAgent, pursueLeaving, pursueStandby } from './pursue.ts';
+import type { Action, AgentId, AgentLane, Change, Exit, Failure, JobId, JobResult, Slot, SlotEvent, StopReason } from './slot.ts';
+
+/** How long the released marker may take before the sandbox is ended and looked into, in ms. */
+export const releaseTimeout = 10_000;
+/** How often a sandbox that does not die is killed again, in ms. */
+export const killInterval = 10_000;
+
+export interface Decision {
+  /** The same object as before when the event meant nothing. */
+  readonly slot: Slot;
+  readonly changes: readonly Change[];
+  readonly actions: readonly Action[];
+}
+
+type Step = { readonly slot: Slot; readonly changes: readonly Change[] } | null;
+
+/** Applies one event to one slot at `now` (core clock, ms). */
+export function decide(slot: Slot, event: SlotEvent, now: number): Decision {
+  const step = inStandbyLane(slot, event, now) ?? inAgentLane(slot, event, now) ?? whileLeaving(slot, event);
+  if (step === null) return { slot, changes: [], actions: [] };
+  return { ...step, actions: newPursuits(slot, step.slot) };
+}
+
+function newPursuits(before: Slot, after: Slot): Action[] {
+  const actions: (Action | null)[] = [];
+  if (after.standby !== before.standby) actions.push(pursueStandby(after.standby));
+  if (after.agent !== before.agent) actions.push(pursueAgent(after.agent));
+  const known = new Set(before.leaving.map((one) => one.agent));
+  for (const one of after.leaving) if (!known.has(one.agent)) actions.push(pursueLeaving(one));
+  return actions.filter((action) => action !== null);
+}
+
+function inStandbyLane(slot: Slot, event: SlotEvent, now: number): Step {
+  const lane = slot.standby;
+  if (lane.kind === 'none') {
+    if (event.kind !== 'fill') return null;
+    const standby = { kind: 'preparing', agent: event.agent, reserved: event.reserved, since: now } as const;
+    const changes: Change[] = event.reserved === null ? [] : [{ change: 'reserved', job: event.reserved.job, agent: event.agent }];
+    return { slot: { ...slot, standby }, changes };
+  }
+  const job = lane.reserved?.job ?? null;
+  switch (event.kind) {
+    case 'assign':
+      if (lane.kind !== 'standby' || slot.agent.kind !== 'free') return null;
+      if (job !== null && job !== event.job) return null;
+      return {
+        slot: {
+          ...slot,
+          standby: { kind: 'none' },
+          agent: { kind: 'releasing', agent: lane.agent, job: event.job, limit: event.limit, due: now + releaseTimeout },
+        },
+        changes: [{ change: 'assigned', job: event.job, agent: lane.agent }],
+      };
+    case 'engage':
+      if (lane.kind !== 'standby' || slot.agent.kind !== 'free' || job !== null) return null;
+      return {
+        slot: { ...slot, standby: { kind: 'none' }, agent: { kind: 'registering', agent: lane.agent, since: now } },
+        changes: [],
+      };
+    case 'discard':
+      return dropStandby(slot, lane.agent, returned(job, lane.agent, null));
+  }
+  if (!('agent' in event) || event.agent !== lane.agent) return null;
+  switch (event.kind) {
+    case 'ready': {
+      if (lane.kind !== 'preparing') return null;
+      const standby = {
+        kind: 'standby',
+        agent: lane.agent,
+        reserved: lane.reserved,
+        fingerprint: event.fingerprint,
+        since: now,
+      } as const;
+      return { slot: { ...slot, standby }, changes: [{ change: 'worked', stage: 'prepare' }] };
+    }
+    case 'prepareFailed':
+      if (lane.kind !== 'preparing') return null;
+      return dropStandby(slot, lane.agent, standbyFailure(job, lane.agent, event.failure));
+    case 'exited':
+      if (event.exit.kind === 'lost') return dropStandby(slot, lane.agent, returned(job, lane.agent, null));
+      return dropStandby(slot, lane.agent, standbyFailure(job, lane.agent, endedAtGate(event.exit)));
+    case 'gone':
+      return dropStandby(slot, lane.agent, returned(job, lane.agent, null));
+    case 'stop': {
+      if (job === null || event.why !== 'cancelled') return dropStandby(slot, lane.agent, returned(job, lane.agent, null));
+      const ended: Change = { change: 'ended', job, agent: lane.agent, result: { kind: 'cancelled' } };
+      return dropStandby(slot, lane.agent, [ended], job);
+    }
+    default:
+      return null;
+  }
+}
+
+function inAgentLane(slot: Slot, event: SlotEvent, now: number): Step {
+  const lane = slot.agent;
+  if (lane.kind === 'free') return null;
+  if (event.kind === 'due') return atDeadline(slot, lane, now);
+  if (!('agent' in event) || event.agent !== lane.agent) return null;
+  switch (event.kind) {
+    case 'registered':
+      if (lane.kind !== 'registering') return null;
+      return to(slot, { kind: 'releasing', agent: lane.agent, job: null, limit: null, due: now + releaseTimeout });
+    case 'registerFailed':
+      if (lane.kind !== 'registering') return null;
+      return leaveLane(slot, lane.agent, null, now, [{ change: 'failed', stage: 'release', failure: event.failure }]);
+    case 'released':
+      return whenReleased(slot, lane, now);
+    case 'releaseFailed':
+      if (lane.kind !== 'releasing') return null;
+      return to(slot, killing(lane, 'unreleased', false, now), [{ change: 'failed', stage: 'release', failure: event.failure }]);
+    case 'jobSeen':
+      if (lane.kind !== 'idle') return null;
+      return to(slot, { kind: 'busy', agent: lane.agent, job: event.job, since: now, due: null }, [
+        { change: 'started', job: event.job, agent: lane.agent },
+      ]);
+    case 'stop':
+      return whenStopped(slot, lane, event.why, event.grace, now);
+    case 'exited':
+      return whenExited(slot, lane, event.exit, event.released, now);
+    case 'gone':
+      return whenExited(slot, lane, { kind: 'lost', reason: 'its sandbox was removed by someone else' }, true, now);
+    case 'proved':
+      return lane.kind === 'proving' ? to(slot, { kind: 'free' }) : null;
+    default:
+      return null;
+  }
+}
+
+function whileLeaving(slot: Slot, event: SlotEvent): Step {
+  if (event.kind !== 'cleared') return null;
+  const gone = slot.leaving.find((one) => one.agent === event.agent);
+  if (gone === undefined) return null;
+  const changes: Change[] = gone.job === null ? [] : [{ change: 'settled', job: gone.job, agent: gone.agent }];
+  return { slot: { ...slot, leaving: slot.leaving.filter((one) => one !== gone) }, changes };
+}
+
+type Occupied = Exclude<AgentLane, { kind: 'free' }>;
+
+function atDeadline(slot: Slot, lane: Occupied, now: number): Step {
+  if (!('due' in lane) || lane.due === null || now < lane.due) return null;
+  switch (lane.kind) {
+    case 'releasing':
+      return to(slot, killing(lane, 'unreleased', false, now));
+    case 'busy':
+      return to(slot, stopping(lane, 'timeout', true, now + slot.grace));
+    case 'stopping':
+    case 'killing':
+      return to(slot, killing(lane, lane.why, lane.released, now));
+  }
+}
+
+function whenReleased(slot: Slot, lane: Occupied, now: number): Step {
+  const changes: Change[] = [{ change: 'worked', stage: 'release' }];
+  if (lane.kind === 'releasing' && lane.job === null) return to(slot, { kind: 'idle', agent: lane.agent, since: now }, changes);
+  if (lane.kind !== 'releasing' && !((lane.kind === 'stopping' || lane.kind === 'killing') && !lane.released)) return null;
+  if (lane.job !== null) changes.push({ change: 'started', job: lane.job, agent: lane.agent });
+  if (lane.kind !== 'releasing') return to(slot, { ...lane, released: true }, changes);
+  const due = lane.limit === null ? null : now + lane.limit;
+  return to(slot, { kind: 'busy', agent: lane.agent, job: lane.job, since: now, due }, changes);
+}
+
+function whenStopped(slot: Slot, lane: Occupied, why: StopReason, grace: number, now: number): Step {
+  switch (lane.kind) {
+    case 'registering':
+      return leaveLane(slot, lane.agent, null, now, []);
+    case 'releasing':
+      return to(slot, stopping(lane, why, false, now + grace));
+    case 'idle':
+    case 'busy':
+      return to(slot, stopping(lane, why, true, now + grace));
+    case 'stopping':
+      // A second wish to stop can only hurry it; the first reason stays the reason.
+      return now + grace < lane.due ? to(slot, { ...lane, due: now + grace }) : null;
+    case 'killing':
+    case 'proving':
+      return null;
+  }
+}
+
+function whenExited(slot: Slot, lane: Occupied, exit: Exit, logSaysReleased: boolean, now: number): Step {
+  switch (lane.kind) {
+    case 'registering': {
+      const failed: Change = { change: 'failed', stage: 'release', failure: endedAtGate(exit) };
+      return leaveLane(slot, lane.agent, null, now, exit.kind === 'lost' ? [] : [failed]);
+    }
+    case 'releasing': {
+      if (logSaysReleased) return finish(slot, lane, exit, now);
+      const failure = endedAtGate(exit);
+      const changes = returned(lane.job, lane.agent, failure);
+      if (exit.kind !== 'lost') changes.push({ change: 'failed', stage: 'release', failure });
+      return leaveLane(slot, lane.agent, null, now, changes);
+    }
+    case 'idle':
+    case 'busy':
+      return finish(slot, lane, exit, now);
+    case 'stopping':
+    case 'killing': {
+      const released = lane.released || logSaysReleased;
+      if (!released && lane.why !== 'cancelled')
+        return leaveLane(slot, lane.agent, null, now, returned(lane.job, lane.agent, null));
+      return finish(slot, lane, stopResult(lane.why, exit), now);
+    }
+    case 'proving':
+      return null;
+  }
+}
+
+function stopResult(why: StopReason, exit: Exit): JobResult {
+  switch (why) {
+    case 'cancelled':
+    case 'timeout':
+      return { kind: why };
+    case 'shutdown':
+      return { kind: 'lost', reason: 'onejob was stopped while the job ran' };
+    case 'renewal':
+    case 'unreleased':
+      return exit;
+  }
+}
+
+function finish(slot: Slot, lane: Occupied & { job?: JobId | null }, result: JobResult, now: number): Step {
+  const job = lane.job ?? null;
+  const changes: Change[] = job === null ? [] : [{ change: 'ended', job, agent: lane.agent, result }];
+  return leaveLane(slot, lane.agent, job, now, changes);
+}
+
+function leaveLane(slot: Slot, agent: AgentId, job: JobId | null, now: number, changes: readonly Change[]): Step {
+  const next: AgentLane = slot.devices.length > 0 ? { kind: 'proving', agent, since: now } : { kind: 'free' };
+  return { slot: { ...slot, agent: next, leaving: [...slot.leaving, { agent, job }] }, changes };
+}
+
+function dropStandby(slot: Slot, agent: AgentId, changes: readonly Change[], job: JobId | null = null): Step {
+  return { slot: { ...slot, standby: { kind: 'none' }, leaving: [...slot.leaving, { agent, job }] }, changes };
+}
+
+function standbyFailure(job: JobId | null, agent: AgentId, failure: Failure): Change[] {
+  // A job's own image or volume must not hold up the jobs behind it; a failure that may pass is the pool's.
+  if (job !== null && !failure.retry) return returned(job, agent, failure);
+  return [...returned(job, agent, failure), { change: 'failed', stage: 'prepare', failure }];
+}
+
+function returned(job: JobId | null, agent: AgentId, failure: Failure | null): Change[] {
+  return job === null ? [] : [{ change: 'returned', job, agent, failure }];
+}
+
+function to(slot: Slot, agent: AgentLane, changes: readonly Change[] = []): Step {
+  return { slot: { ...slot, agent }, changes };
+}
+
+function stopping(lane: Occupied & { job?: JobId | null }, why: StopReason, released: boolean, due: number): AgentLane {
+  return { kind: 'stopping', agent: lane.agent, job: lane.job ?? null, why, released, due };
+}
+
+function killing(lane: Occupied & { job?: JobId | null }, why: StopReason, released: boolean, now: number): AgentLane {
+  return { kind: 'killing', agent: lane.agent, job: lane.job ?? null, why, released, due: now + killInterval };
+}
+
+/** An agent that ends before its script began: a start failure, never a job's result. */
+export function endedAtGate(exit: Exit): Failure {
+  switch (exit.kind) {
+    case 'code':
+      return gateFailure(exit.code);
+    case 'signal':
+      return { code: 'E_GATE_ENDED', message: `The sandbox was ended by ${exit.signal} before its script began.`, retry: true };
+    case 'oom':
+      return { code: 'E_GATE_OOM', message: 'The sandbox ran out of memory before its script began.', retry: true };
+    case 'lost':
+      return { code: 'E_SANDBOX_LOST', message: `The sandbox was lost before its script began: ${exit.reason}.`, retry: true };
+  }
+}
+
+function gateFailure(code: number): Failure {
+  switch (code) {
+    case 97:
+      return {
+        code: 'E_DEVICE_LOST',
+        message: 'The sandbox could not open its devices any more (exit 97); nothing has run.',
+        retry: true,
+      };
+    case 126:
+    case 127:
+      return {
+        code: 'E_NO_SHELL',
+        message: `The image has no usable "sh" (exit ${code}); the gate needs a POSIX shell.`,
+        retry: false,
+      };
+    default:
+      return { code: 'E_GATE_ENDED', message: `The sandbox ended with exit code ${code} before its script began.`, retry: true };
+  }
+}

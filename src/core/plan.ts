@@ -1,0 +1,73 @@
+/**
+ * What one slot should do next, given what its pool asks for. Pure, and about one slot only, so that the work after an
+ * event does not grow with the number of slots.
+ */
+import type { Backoff } from './backoff.ts';
+import type { JobId, Reserved, Slot, SlotEvent } from './slot.ts';
+
+/** The next job a pool could start: late binding only. */
+export interface WaitingJob {
+  readonly job: JobId;
+  /** Time limit once released, in ms; null for none. */
+  readonly limit: number | null;
+  /** True when the job's recipe differs from the pool's, so that no standby fits it. */
+  readonly cold: boolean;
+}
+
+/** What a pool asks of its slots at this moment. */
+export interface PoolView {
+  readonly binds: 'late' | 'early';
+  /** False while draining, stopping, or when the pool left the config. */
+  readonly wanted: boolean;
+  /** Keep a sandbox at the gate without a job waiting for it. */
+  readonly standby: boolean;
+  /** Paused for any reason: nothing new is prepared or released. */
+  readonly paused: boolean;
+  readonly backoff: Backoff | null;
+  /** What a standby must have been made from to be released (S11); null while that is not known. */
+  readonly fingerprint: string | null;
+  /** ms after which a standby is made anew. */
+  readonly standbyMaxAge: number;
+  readonly waiting: WaitingJob | null;
+}
+
+/** Ended agents a slot may have uncleared before it takes no more work, so that a stuck removal cannot pile up. */
+export const leavingLimit = 3;
+
+/** What the loop turns into an event; it makes up the agent id of a `fill`. */
+export type Intent =
+  | Extract<SlotEvent, { kind: 'discard' | 'assign' | 'engage' | 'stop' }>
+  | { readonly kind: 'fill'; readonly reserved: Reserved | null };
+
+/** The next intent for this slot, or null when there is nothing to do before another event. */
+export function plan(slot: Slot, pool: PoolView, now: number): Intent | null {
+  const lane = slot.standby;
+  if (slot.agent.kind === 'idle' && !pool.wanted)
+    return { kind: 'stop', agent: slot.agent.agent, why: 'renewal', grace: slot.grace };
+  const mayStart = !pool.paused && (pool.backoff === null || now >= pool.backoff.until) && slot.leaving.length < leavingLimit;
+  switch (lane.kind) {
+    case 'preparing':
+      return pool.wanted ? null : { kind: 'discard' };
+    case 'standby': {
+      if (!pool.wanted || isStale(lane, pool, now)) return { kind: 'discard' };
+      if (slot.agent.kind !== 'free' || !mayStart) return null;
+      if (pool.binds === 'early') return { kind: 'engage' };
+      if (lane.reserved !== null) return { kind: 'assign', ...lane.reserved };
+      if (pool.waiting === null) return null;
+      return pool.waiting.cold ? { kind: 'discard' } : { kind: 'assign', job: pool.waiting.job, limit: pool.waiting.limit };
+    }
+    case 'none': {
+      if (!pool.wanted || !mayStart) return null;
+      const waiting = pool.binds === 'late' ? pool.waiting : null;
+      if (waiting !== null && slot.agent.kind === 'free' && (waiting.cold || !pool.standby)) {
+        return { kind: 'fill', reserved: { job: waiting.job, limit: waiting.limit } };
+      }
+      return pool.standby ? { kind: 'fill', reserved: null } : null;
+    }
+  }
+}
+
+function isStale(lane: Extract<Slot['standby'], { kind: 'standby' }>, pool: PoolView, now: number): boolean {
+  if (now - lane.since > pool.standbyMaxAge) return true;
+  return lane.reserved === null && pool.fingerprint !== null && pool.fingerprint !== lane.fingerprint;
+}

@@ -1,0 +1,176 @@
+/**
+ * The words of the core: what a slot is, what can happen to it, and what must be done about it.
+ *
+ * A slot has two lanes. The standby lane holds at most one sandbox that waits at the gate; the agent lane holds at most
+ * one released agent. An agent that has ended, or a standby that is no longer wanted, moves to `leaving` and holds
+ * neither lane: its log is read to the end, its job is settled and its sandbox removed while the next one works.
+ *
+ * Every state implies exactly one pursuit (see `pursue.ts`), so starting after a crash is the same loop on an old store.
+ * Times are monotonic milliseconds since boot, so that a jumping wall clock moves no deadline.
+ */
+
+/** Id of one single-use agent; also the id of its sandbox, of its gate frame and of its log. */
+export type AgentId = string;
+/** Id of a job, as its CI service knows it. */
+export type JobId = string;
+/** UUID of a GPU or MIG instance. */
+export type DeviceId = string;
+
+/** Why something could not be started or reached. `retry` says whether trying the same again can help. */
+export interface Failure {
+  readonly code: string;
+  readonly message: string;
+  readonly retry: boolean;
+}
+
+/** How the first process of a sandbox ended. `lost` means the infrastructure ended it, never the job. */
+export type Exit =
+  | { readonly kind: 'code'; readonly code: number }
+  | { readonly kind: 'signal'; readonly signal: string }
+  | { readonly kind: 'oom' }
+  | { readonly kind: 'lost'; readonly reason: string };
+
+/** Why an agent is being stopped before its own end. */
+export type StopReason = 'cancelled' | 'timeout' | 'shutdown' | 'renewal' | 'unreleased';
+
+/** What became of a job. */
+export type JobResult =
+  | Exit
+  | { readonly kind: 'cancelled' }
+  | { readonly kind: 'timeout' }
+  | { readonly kind: 'unstartable'; readonly failure: Failure };
+
+/** A job that a sandbox is made for, with its time limit in ms once it is released. */
+export interface Reserved {
+  readonly job: JobId;
+  readonly limit: number | null;
+}
+
+export type StandbyLane =
+  | { readonly kind: 'none' }
+  /** `reserved` is set when the sandbox is made for one job: its recipe differs, or the pool keeps no standby. */
+  | { readonly kind: 'preparing'; readonly agent: AgentId; readonly reserved: Reserved | null; readonly since: number }
+  | {
+      readonly kind: 'standby';
+      readonly agent: AgentId;
+      readonly reserved: Reserved | null;
+      readonly fingerprint: string;
+      readonly since: number;
+    };
+
+export type AgentLane =
+  | { readonly kind: 'free' }
+  /** Early binding only: the CI service is asked for a registration. */
+  | { readonly kind: 'registering'; readonly agent: AgentId; readonly since: number }
+  /** The script is being sent; the released marker was not seen yet. `limit` is the job's time limit in ms. */
+  | {
+      readonly kind: 'releasing';
+      readonly agent: AgentId;
+      readonly job: JobId | null;
+      readonly limit: number | null;
+      readonly due: number;
+    }
+  /** Early binding only: released, waits for the CI service to hand it a job. */
+  | { readonly kind: 'idle'; readonly agent: AgentId; readonly since: number }
+  | {
+      readonly kind: 'busy';
+      readonly agent: AgentId;
+      readonly job: JobId | null;
+      readonly since: number;
+      readonly due: number | null;
+    }
+  /** Asked to end (TERM); at `due` it is killed. `released` tells whether the script has certainly begun. */
+  | {
+      readonly kind: 'stopping';
+      readonly agent: AgentId;
+      readonly job: JobId | null;
+      readonly why: StopReason;
+      readonly released: boolean;
+      readonly due: number;
+    }
+  | {
+      readonly kind: 'killing';
+      readonly agent: AgentId;
+      readonly job: JobId | null;
+      readonly why: StopReason;
+      readonly released: boolean;
+      readonly due: number;
+    }
+  /** The agent is gone; its devices must be shown to be clean before the lane is free. */
+  | { readonly kind: 'proving'; readonly agent: AgentId; readonly since: number };
+
+/** An agent that holds no lane any more and has yet to be cleared away. `job` is set when its job has a result. */
+export interface Leaving {
+  readonly agent: AgentId;
+  readonly job: JobId | null;
+}
+
+export interface Slot {
+  /** `<pool>/<n>`, the place; outlives agents. */
+  readonly key: string;
+  /** Devices leased to the slot; empty on CPU pools. */
+  readonly devices: readonly DeviceId[];
+  /** How long a job that was told to end may take before it is killed, in ms. */
+  readonly grace: number;
+  readonly standby: StandbyLane;
+  readonly agent: AgentLane;
+  readonly leaving: readonly Leaving[];
+}
+
+/** What a slot can be told. All but the planner's four name the agent they speak of; a stranger's event changes nothing. */
+export type SlotEvent =
+  // from the planner
+  | { readonly kind: 'fill'; readonly agent: AgentId; readonly reserved: Reserved | null }
+  | { readonly kind: 'discard' }
+  | { readonly kind: 'assign'; readonly job: JobId; readonly limit: number | null }
+  | { readonly kind: 'engage' }
+  // from executors and the world
+  | { readonly kind: 'ready'; readonly agent: AgentId; readonly fingerprint: string }
+  | { readonly kind: 'prepareFailed'; readonly agent: AgentId; readonly failure: Failure }
+  | { readonly kind: 'registered'; readonly agent: AgentId }
+  | { readonly kind: 'registerFailed'; readonly agent: AgentId; readonly failure: Failure }
+  | { readonly kind: 'released'; readonly agent: AgentId }
+  | { readonly kind: 'releaseFailed'; readonly agent: AgentId; readonly failure: Failure }
+  | { readonly kind: 'jobSeen'; readonly agent: AgentId; readonly job: JobId }
+  /** `released` is final: the whole log was read, or the marker had been seen before. */
+  | { readonly kind: 'exited'; readonly agent: AgentId; readonly exit: Exit; readonly released: boolean }
+  /** The runtime answered, and has no such sandbox. Never sent for a runtime that did not answer. */
+  | { readonly kind: 'gone'; readonly agent: AgentId }
+  | { readonly kind: 'cleared'; readonly agent: AgentId }
+  | { readonly kind: 'proved'; readonly agent: AgentId }
+  // from people and clocks
+  | { readonly kind: 'stop'; readonly agent: AgentId; readonly why: StopReason; readonly grace: number }
+  | { readonly kind: 'due' };
+
+/** What has to be written down together with the slot, in the same commit. */
+export type Change =
+  | { readonly change: 'reserved'; readonly job: JobId; readonly agent: AgentId }
+  | { readonly change: 'assigned'; readonly job: JobId; readonly agent: AgentId }
+  | { readonly change: 'started'; readonly job: JobId; readonly agent: AgentId }
+  /** The job has certainly not begun and goes back to its queue. */
+  | { readonly change: 'returned'; readonly job: JobId; readonly agent: AgentId; readonly failure: Failure | null }
+  | { readonly change: 'ended'; readonly job: JobId; readonly agent: AgentId; readonly result: JobResult }
+  /** Log and artifacts are complete; nothing of the agent is left. */
+  | { readonly change: 'settled'; readonly job: JobId; readonly agent: AgentId }
+  /** The pool should back off, or may stop doing so. */
+  | { readonly change: 'failed'; readonly stage: 'prepare' | 'release'; readonly failure: Failure }
+  | { readonly change: 'worked'; readonly stage: 'prepare' | 'release' };
+
+/** One effect in the world, keyed by agent so that doing it twice is doing it once. */
+export interface ActionArgs {
+  prepare: { readonly agent: AgentId; readonly job: JobId | null };
+  register: { readonly agent: AgentId };
+  release: { readonly agent: AgentId; readonly job: JobId | null };
+  terminate: { readonly agent: AgentId };
+  kill: { readonly agent: AgentId };
+  clear: { readonly agent: AgentId; readonly job: JobId | null };
+  prove: { readonly agent: AgentId };
+}
+export type Action<K extends keyof ActionArgs = keyof ActionArgs> = {
+  [P in K]: { readonly act: P } & ActionArgs[P];
+}[K];
+
+/** A slot in which nothing has happened yet. */
+export function emptySlot(key: string, grace: number, devices: readonly DeviceId[] = []): Slot {
+  return { key, devices, grace, standby: { kind: 'none' }, agent: { kind: 'free' }, leaving: [] };
+}

@@ -1,0 +1,52 @@
+/**
+ * The one error class, and the table of every code onejob can show. `docs/errors.md` must describe each code; a test
+ * fails when one is missing. A message says what was tried, on what, and what came back; the hint says what to do next.
+ */
+import type { Failure } from './core/slot.ts';
+
+/** `user`: mend your input. `external`: another system failed. `bug`: ours. */
+export type ErrorKind = 'user' | 'external' | 'bug';
+
+export const errorCodes = {
+  E_BUG: 'bug',
+  E_GATE_ENDED: 'external',
+  E_GATE_OOM: 'external',
+  E_DEVICE_LOST: 'external',
+  E_NO_SHELL: 'user',
+  E_SANDBOX_LOST: 'external',
+  E_NOT_YET: 'user',
+} as const satisfies Record<string, ErrorKind>;
+
+export type ErrorCode = keyof typeof errorCodes;
+
+export interface ErrorOptions {
+  /** What to type or change next, as one sentence. */
+  readonly hint?: string;
+  /** Whether trying the same again can help; default false. */
+  readonly retry?: boolean;
+  readonly cause?: unknown;
+}
+
+export class OnejobError extends Error {
+  readonly code: ErrorCode;
+  readonly hint: string | null;
+  readonly retry: boolean;
+
+  constructor(code: ErrorCode, message: string, options: ErrorOptions = {}) {
+    super(message, options.cause === undefined ? undefined : { cause: options.cause });
+    this.name = 'OnejobError';
+    this.code = code;
+    this.hint = options.hint ?? null;
+    this.retry = options.retry ?? false;
+  }
+}
+
+/** Any thrown thing as a failure the core can keep: foreign errors become E_BUG, which may pass. */
+export function toFailure(error: unknown): Failure {
+  if (error instanceof OnejobError) {
+    const message = error.hint === null ? error.message : `${error.message} ${error.hint}`;
+    return { code: error.code, message, retry: error.retry };
+  }
+  const message = error instanceof Error ? error.message : String(error);
+  return { code: 'E_BUG', message, retry: true };
+}

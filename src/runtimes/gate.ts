@@ -1,0 +1,105 @@
+/**
+ * The gate: the first process of every sandbox. A few lines of POSIX shell builtins that say they are ready, wait for one
+ * whole script and become it. This file is the only one that knows the frame and the markers.
+ *
+ * Guarantees (`gate.test.ts`, on dash, bash and busybox): a torn frame is ignored; a frame sent twice runs once; end of
+ * input without a frame exits 96; the script's standard input is empty; nothing of the script is in argv or environment.
+ */
+import type { AgentId } from '../core/slot.ts';
+
+/** Exit code of a gate whose input ended before a whole frame came. */
+export const exitNoScript = 96;
+/** Exit code of a gate that could not open its devices; nothing has run. */
+export const exitNoDevice = 97;
+
+const mark = '\u001e';
+
+/** The line a gate prints once it waits, without its newline. */
+export function readyMarker(agent: AgentId): string {
+  return `${mark}onejob ready ${agent}`;
+}
+
+/** The line a gate prints right before it runs the script, without its newline. */
+export function releasedMarker(agent: AgentId): string {
+  return `${mark}onejob released ${agent}`;
+}
+
+/**
+ * The gate's program, for `sh -c`. `deviceNodes` are opened before the script runs.
+ * The agent id must be letters, digits and dashes only: it is matched as a shell pattern.
+ */
+export function gateScript(agent: AgentId, deviceNodes: readonly string[] = []): string {
+  if (!/^[A-Za-z0-9-]+$/.test(agent)) throw new RangeError(`not an agent id: ${agent}`);
+  const devices = deviceNodes.map((path) => `( : <'${path.replaceAll("'", "'\\''")}' ) 2>/dev/null || exit ${exitNoDevice}`);
+  return [
+    `printf '\\036onejob ready ${agent}\\n'`,
+    'while IFS= read -r l; do',
+    `case $l in "${agent} "*" ${agent}") ;; *) continue;; esac`,
+    'l=${l#* }; n=${l%% *}; l=${l#* }; l=${l% *}',
+    '[ "${#l}" = "$n" ] || continue',
+    // printf %b turns the escapes back; the dot keeps trailing newlines through the command substitution.
+    'l=$(printf %b. "$l"); l=${l%.}',
+    ...devices,
+    `exec </dev/null; printf '\\036onejob released ${agent}\\n'; eval "unset l n; $l"; exit`,
+    `done; exit ${exitNoScript}`,
+  ].join('\n');
+}
+
+/**
+ * One script as the gate reads it: `ID LENGTH ESCAPED ID` on a line of its own. Escaped to ASCII, so that shells of any
+ * locale count the same length; the agent id never stands in the escaped text. So a frame torn at any byte, or mixed with
+ * another sender's, does not match, and may be sent again from the start.
+ * @throws RangeError when the script holds a NUL byte, which no shell can carry.
+ */
+export function frame(agent: AgentId, script: string): Uint8Array {
+  const bytes = Buffer.from(script, 'utf8').toString('latin1');
+  if (bytes.includes('\0')) throw new RangeError('a script cannot contain a NUL byte');
+  const special = new RegExp(`${agent}|[^ -\\[\\]-~]`, 'g');
+  const escaped = bytes.replace(special, (found) => {
+    const octal = `\\0${found.charCodeAt(0).toString(8).padStart(3, '0')}`;
+    return found === '\n' ? '\\n' : octal + found.slice(1);
+  });
+  return Buffer.from(`\n${agent} ${escaped.length} ${escaped} ${agent}\n`, 'latin1');
+}
+
+/** What a gate has said so far. */
+export type GateState = 'silent' | 'ready' | 'released';
+
+/**
+ * Takes the gate's markers out of a sandbox's standard output. Until *released* is seen nothing is the job's, so
+ * everything before it is dropped; after it every byte is passed on untouched, also bytes that look like a marker.
+ */
+export class MarkerFilter {
+  #state: GateState = 'silent';
+  #line: Buffer<ArrayBufferLike> = Buffer.alloc(0);
+  readonly #ready: Buffer;
+  readonly #released: Buffer;
+
+  constructor(agent: AgentId) {
+    this.#ready = Buffer.from(readyMarker(agent));
+    this.#released = Buffer.from(releasedMarker(agent));
+  }
+
+  get state(): GateState {
+    return this.#state;
+  }
+
+  /** Feeds standard output in order; returns what of it is the job's. */
+  push(bytes: Uint8Array): Uint8Array {
+    if (this.#state === 'released') return bytes;
+    let rest = Buffer.concat([this.#line, bytes]);
+    for (let end = rest.indexOf(10); end !== -1; end = rest.indexOf(10)) {
+      const line = rest.subarray(0, end);
+      rest = rest.subarray(end + 1);
+      if (this.#state === 'silent' && line.equals(this.#ready)) this.#state = 'ready';
+      else if (this.#state === 'ready' && line.equals(this.#released)) {
+        this.#state = 'released';
+        this.#line = Buffer.alloc(0);
+        return rest;
+      }
+    }
+    // A marker is short: of a longer unfinished line only its being too long matters.
+    this.#line = rest.length > 4096 ? rest.subarray(0, 4096) : rest;
+    return new Uint8Array(0);
+  }
+}
