@@ -133,5 +133,13 @@ export const downRequest = z.strictObject({
 });
 export type DownRequest = z.infer<typeof downRequest>;
 
+/** `reason` names who holds the pause; resuming releases that holder only. */
+export const pauseRequest = z.strictObject({ reason: z.string().min(1).default('person') });
+
+export const workspaceView = z.object({ id: z.string() });
+
+/** Bytes of tar a workspace may have. */
+export const workspaceLimit = 2 * 2 ** 30;
+
 export const errorView = z.object({ code: z.string(), message: z.string(), hint: z.string().nullable(), retry: z.boolean() });
 export type ErrorView = z.infer<typeof errorView>;

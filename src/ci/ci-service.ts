@@ -63,8 +63,14 @@ export interface CiService {
   /** Writes down what became of a job. Called inside the store's transaction; must not throw for a change it has seen before. */
   record(change: Change): void;
 
-  /** After the transaction of `record` was committed: tell whoever waits. */
+  /** The transaction was committed: `next` and the like must follow at once. Nobody is told of a result yet. */
   committed(): void;
+
+  /** Everything committed so far is on disk: whoever waits for a result may be told. */
+  synced(): void;
+
+  /** The transaction was not committed: everything recorded since the last commit has not happened. */
+  rolledBack(): void;
 
   register(context: AgentContext, signal: AbortSignal): Promise<Registration>;
 

@@ -1,10 +1,27 @@
 /** The config as the rest of onejob sees it: complete, checked, read-only. How it is written is `schema.ts`. */
 import type { Recipe } from '../runtimes/runtime.ts';
+import type { SecretReference } from '../secrets/reference.ts';
 
 export type RuntimeName = 'docker' | 'process';
 
 /** What happens to running agents when the manager is told to stop (S10). */
 export type OnStop = 'end' | 'drain' | 'leave';
+
+/** A CI service other than the own queue, which needs no entry. */
+export type ServiceConfig =
+  | { readonly name: string; readonly type: 'own-queue' }
+  | { readonly name: string; readonly type: 'azure-pipelines'; readonly url: string; readonly token: SecretReference }
+  | { readonly name: string; readonly type: 'buildkite'; readonly token: SecretReference };
+
+/** An image that onejob builds; `auto` chooses the base from architecture, driver and GPU generation. */
+export interface ImageRecipe {
+  /** Image reference, or `auto`; null when only `dockerfile` is given. */
+  readonly base: string | null;
+  readonly packages: readonly string[];
+  /** Path of a Dockerfile on this host. */
+  readonly dockerfile: string | null;
+  readonly flavour: 'base' | 'runtime' | 'devel';
+}
 
 export interface PoolConfig {
   readonly name: string;
@@ -15,7 +32,7 @@ export interface PoolConfig {
   /** What jobs ask for at the CI service; for the own queue the pool's name. */
   readonly queue: string;
   readonly priority: number;
-  /** Agent name template; knows {host} {pool} {n} and {K..}. */
+  /** Agent name template; knows {host} {pool} {n} and {K..}. Expand with `expandName`. */
   readonly agentName: string;
   /** Number of slots; `per-device` once there is an inventory. */
   readonly agents: number | 'per-device';
@@ -29,12 +46,19 @@ export interface PoolConfig {
   readonly stopGrace: number;
   /** ms a job may run; null for no limit. */
   readonly timeout: number | null;
+  /** What jobs from forks may do, as the CI service knows them; null when not written. */
+  readonly trust: { readonly forks: 'refuse' | 'run-without-secrets' | 'run' } | null;
+  /** `none`: credentials of a CI service may enter a sandbox that cannot hold them apart (S8). */
+  readonly isolation: 'full' | 'none';
+  /** Set when the image is to be built; then `recipe.image` is null until it was. */
+  readonly imageRecipe: ImageRecipe | null;
   /** `{name}` in env, mounts is already a template here: expand per slot with `expandRecipe`. */
   readonly recipe: Recipe;
 }
 
 export interface DeviceRequest {
   readonly count: number | 'all';
+  /** true: any MIG instance; a profile such as `1g.10gb`; null or false: whole cards. */
   readonly mig: boolean | string | null;
   readonly model: string | null;
   readonly uuids: readonly string[];
@@ -49,6 +73,8 @@ export interface DeviceRequest {
 export interface Config {
   /** Where it was read from; null when there is no file. */
   readonly path: string | null;
+  /** What `{host}` stands for in agent names: the host's short name, 24 characters at most. */
+  readonly host: string;
   readonly stateDir: string;
   readonly socket: string;
   /** bytes of log kept per agent */
@@ -58,5 +84,8 @@ export interface Config {
   /** ms after which finished jobs, their logs and artifacts are forgotten */
   readonly keepJobs: number;
   readonly onStop: OnStop;
+  /** Private key that opens secrets in job definitions; null when not written. */
+  readonly secretsKey: SecretReference | null;
+  readonly services: readonly ServiceConfig[];
   readonly pools: readonly PoolConfig[];
 }

@@ -8,8 +8,6 @@
 import { pursueAgent, pursueLeaving, pursueStandby } from './pursue.ts';
 import type { Action, AgentId, AgentLane, Change, Exit, Failure, JobId, JobResult, Slot, SlotEvent, StopReason } from './slot.ts';
 
-/** How long the released marker may take before the sandbox is ended and looked into, in ms. */
-export const releaseTimeout = 10_000;
 /** How often a sandbox that does not die is killed again, in ms. */
 export const killInterval = 10_000;
 
@@ -55,7 +53,7 @@ function inStandbyLane(slot: Slot, event: SlotEvent, now: number): Step {
         slot: {
           ...slot,
           standby: { kind: 'none' },
-          agent: { kind: 'releasing', agent: lane.agent, job: event.job, limit: event.limit, due: now + releaseTimeout },
+          agent: { kind: 'releasing', agent: lane.agent, job: event.job, limit: event.limit, since: now },
         },
         changes: [{ change: 'assigned', job: event.job, agent: lane.agent }],
       };
@@ -107,7 +105,7 @@ function inAgentLane(slot: Slot, event: SlotEvent, now: number): Step {
   switch (event.kind) {
     case 'registered':
       if (lane.kind !== 'registering') return null;
-      return to(slot, { kind: 'releasing', agent: lane.agent, job: null, limit: null, due: now + releaseTimeout });
+      return to(slot, { kind: 'releasing', agent: lane.agent, job: null, limit: null, since: now });
     case 'registerFailed':
       if (lane.kind !== 'registering') return null;
       return leaveLane(slot, lane.agent, null, now, [{ change: 'failed', stage: 'release', failure: event.failure }]);
@@ -115,7 +113,9 @@ function inAgentLane(slot: Slot, event: SlotEvent, now: number): Step {
       return whenReleased(slot, lane, now);
     case 'releaseFailed':
       if (lane.kind !== 'releasing') return null;
-      return to(slot, killing(lane, 'unreleased', false, now), [{ change: 'failed', stage: 'release', failure: event.failure }]);
+      return to(slot, killing(lane, 'unreleased', false, event.failure, now), [
+        { change: 'failed', stage: 'release', failure: event.failure },
+      ]);
     case 'jobSeen':
       if (lane.kind !== 'idle') return null;
       return to(slot, { kind: 'busy', agent: lane.agent, job: event.job, since: now, due: null }, [
@@ -147,13 +147,11 @@ type Occupied = Exclude<AgentLane, { kind: 'free' }>;
 function atDeadline(slot: Slot, lane: Occupied, now: number): Step {
   if (!('due' in lane) || lane.due === null || now < lane.due) return null;
   switch (lane.kind) {
-    case 'releasing':
-      return to(slot, killing(lane, 'unreleased', false, now));
     case 'busy':
       return to(slot, stopping(lane, 'timeout', true, now + slot.grace));
     case 'stopping':
     case 'killing':
-      return to(slot, killing(lane, lane.why, lane.released, now));
+      return to(slot, killing(lane, lane.why, lane.released, lane.failure, now));
   }
 }
 
@@ -205,7 +203,7 @@ function whenExited(slot: Slot, lane: Occupied, exit: Exit, logSaysReleased: boo
     case 'killing': {
       const released = lane.released || logSaysReleased;
       if (!released && lane.why !== 'cancelled')
-        return leaveLane(slot, lane.agent, null, now, returned(lane.job, lane.agent, null));
+        return leaveLane(slot, lane.agent, null, now, returned(lane.job, lane.agent, lane.failure));
       return finish(slot, lane, stopResult(lane.why, exit), now);
     }
     case 'proving':
@@ -256,11 +254,17 @@ function to(slot: Slot, agent: AgentLane, changes: readonly Change[] = []): Step
 }
 
 function stopping(lane: Occupied & { job?: JobId | null }, why: StopReason, released: boolean, due: number): AgentLane {
-  return { kind: 'stopping', agent: lane.agent, job: lane.job ?? null, why, released, due };
+  return { kind: 'stopping', agent: lane.agent, job: lane.job ?? null, why, released, failure: null, due };
 }
 
-function killing(lane: Occupied & { job?: JobId | null }, why: StopReason, released: boolean, now: number): AgentLane {
-  return { kind: 'killing', agent: lane.agent, job: lane.job ?? null, why, released, due: now + killInterval };
+function killing(
+  lane: Occupied & { job?: JobId | null },
+  why: StopReason,
+  released: boolean,
+  failure: Failure | null,
+  now: number,
+): AgentLane {
+  return { kind: 'killing', agent: lane.agent, job: lane.job ?? null, why, released, failure, due: now + killInterval };
 }
 
 /** An agent that ends before its script began: a start failure, never a job's result. */

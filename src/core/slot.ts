@@ -62,13 +62,16 @@ export type AgentLane =
   | { readonly kind: 'free' }
   /** Early binding only: the CI service is asked for a registration. */
   | { readonly kind: 'registering'; readonly agent: AgentId; readonly since: number }
-  /** The script is being sent; the released marker was not seen yet. `limit` is the job's time limit in ms. */
+  /**
+   * The script is being sent; the released marker was not seen yet. `limit` is the job's time limit in ms. It has no
+   * deadline here: sending may include gigabytes of workspace, so the executor says when it has taken too long.
+   */
   | {
       readonly kind: 'releasing';
       readonly agent: AgentId;
       readonly job: JobId | null;
       readonly limit: number | null;
-      readonly due: number;
+      readonly since: number;
     }
   /** Early binding only: released, waits for the CI service to hand it a job. */
   | { readonly kind: 'idle'; readonly agent: AgentId; readonly since: number }
@@ -86,6 +89,8 @@ export type AgentLane =
       readonly job: JobId | null;
       readonly why: StopReason;
       readonly released: boolean;
+      /** What went wrong, when that is why. */
+      readonly failure: Failure | null;
       readonly due: number;
     }
   | {
@@ -94,6 +99,8 @@ export type AgentLane =
       readonly job: JobId | null;
       readonly why: StopReason;
       readonly released: boolean;
+      /** What went wrong, when that is why. */
+      readonly failure: Failure | null;
       readonly due: number;
     }
   /** The agent is gone; its devices must be shown to be clean before the lane is free. */
@@ -108,6 +115,8 @@ export interface Leaving {
 export interface Slot {
   /** `<pool>/<n>`, the place; outlives agents. */
   readonly key: string;
+  /** Name of the runtime that made what is in it; it changes only while the slot is empty. */
+  readonly runtime: string;
   /** Devices leased to the slot; empty on CPU pools. */
   readonly devices: readonly DeviceId[];
   /** How long a job that was told to end may take before it is killed, in ms. */
@@ -171,6 +180,11 @@ export type Action<K extends keyof ActionArgs = keyof ActionArgs> = {
 }[K];
 
 /** A slot in which nothing has happened yet. */
-export function emptySlot(key: string, grace: number, devices: readonly DeviceId[] = []): Slot {
-  return { key, devices, grace, standby: { kind: 'none' }, agent: { kind: 'free' }, leaving: [] };
+export function emptySlot(place: Pick<Slot, 'key' | 'runtime' | 'grace'> & { readonly devices?: readonly DeviceId[] }): Slot {
+  return { devices: [], ...place, standby: { kind: 'none' }, agent: { kind: 'free' }, leaving: [] };
+}
+
+/** Whether nothing at all is in the slot. */
+export function isEmpty(slot: Slot): boolean {
+  return slot.standby.kind === 'none' && slot.agent.kind === 'free' && slot.leaving.length === 0;
 }

@@ -33,14 +33,14 @@ export function gateScript(agent: AgentId, deviceNodes: readonly string[] = []):
   const devices = deviceNodes.map((path) => `( : <'${path.replaceAll("'", "'\\''")}' ) 2>/dev/null || exit ${exitNoDevice}`);
   return [
     `printf '\\036onejob ready ${agent}\\n'`,
-    'while IFS= read -r l; do',
-    `case $l in "${agent} "*" ${agent}") ;; *) continue;; esac`,
-    'l=${l#* }; n=${l%% *}; l=${l#* }; l=${l% *}',
-    '[ "${#l}" = "$n" ] || continue',
+    'while IFS= read -r _oj_l; do',
+    `case $_oj_l in "${agent} "*" ${agent}") ;; *) continue;; esac`,
+    '_oj_l=${_oj_l#* }; _oj_n=${_oj_l%% *}; _oj_l=${_oj_l#* }; _oj_l=${_oj_l% *}',
+    '[ "${#_oj_l}" = "$_oj_n" ] || continue',
     // printf %b turns the escapes back; the dot keeps trailing newlines through the command substitution.
-    'l=$(printf %b. "$l"); l=${l%.}',
+    '_oj_l=$(printf %b. "$_oj_l"); _oj_l=${_oj_l%.}',
     ...devices,
-    `exec </dev/null; printf '\\036onejob released ${agent}\\n'; eval "unset l n; $l"; exit`,
+    `exec </dev/null; printf '\\036onejob released ${agent}\\n'; eval "unset _oj_l _oj_n; $_oj_l"; exit`,
     `done; exit ${exitNoScript}`,
   ].join('\n');
 }

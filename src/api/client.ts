@@ -1,0 +1,293 @@
+/**
+ * Speaks to a daemon over its socket. Answers are checked; everything that can go wrong on the way becomes an
+ * `OnejobError` that says which: nobody there, not allowed, silent, cut off, another version.
+ *
+ * Only node:http is loaded up front: the schemas come while the first answer is on its way, so that `run` starts fast.
+ */
+import http from 'node:http';
+import { type Readable, Transform } from 'node:stream';
+import { json } from 'node:stream/consumers';
+import { pipeline } from 'node:stream/promises';
+import type { z } from 'zod';
+import { OnejobError } from '../errors.ts';
+import { readFrames } from './frames.ts';
+import { fromErrorView } from './http-errors.ts';
+import type { LogPiece, LogSource } from './manager.ts';
+import type * as Schemas from './schema.ts';
+import { checkSocketPath, socketDenied } from './sockets.ts';
+
+export interface ClientOptions {
+  readonly socket: string;
+  /** Our own version, to explain an answer we do not understand. */
+  readonly version: string;
+  /** ms after which a daemon that says nothing to a request that asks for an answer at once is given up; default 60 s. */
+  readonly patience?: number;
+}
+
+/** A connection that keeps a temporary daemon alive. */
+export interface Hold {
+  /** Resolves when the daemon ends or the connection breaks. Never rejects. */
+  readonly ended: Promise<void>;
+  release(): void;
+}
+
+export interface LogsRequest {
+  readonly follow: boolean;
+  /** Bytes of stdout and stderr together that are there already; default 0. */
+  readonly from?: number;
+  readonly signal?: AbortSignal;
+}
+
+/** All methods throw OnejobError: E_DAEMON_ABSENT, _SILENT, _CUT, _STOPPING, E_SOCKET_DENIED, or what the daemon said. */
+export interface Client {
+  readonly socket: string;
+  status(): Promise<Schemas.StatusView>;
+  plan(): Promise<Schemas.PlanLine[]>;
+  doctor(): Promise<Schemas.FindingView[]>;
+  submit(request: z.input<typeof Schemas.jobRequest>): Promise<Schemas.JobView>;
+  jobs(filter: { readonly all: boolean; readonly pool: string | null }): Promise<Schemas.JobView[]>;
+  job(id: string): Promise<Schemas.JobView>;
+  /** Waits for the job's end, however long it takes. */
+  settled(id: string, signal?: AbortSignal): Promise<Schemas.JobView>;
+  cancel(id: string): Promise<Schemas.JobView>;
+  putWorkspace(files: Readable, sent?: (bytes: number) => void): Promise<string>;
+  /** The tar of a done job's artifacts; null when it has none. */
+  artifacts(id: string): Promise<Readable | null>;
+  logs(source: LogSource, request: LogsRequest): AsyncGenerator<LogPiece>;
+  pause(pool: string | null, reason: string): Promise<void>;
+  resume(pool: string | null, reason: string): Promise<void>;
+  drain(pool: string | null): Promise<void>;
+  down(request: z.input<typeof Schemas.downRequest>): Promise<void>;
+  hold(): Promise<Hold>;
+  /** Closes idle connections; what is under way goes on. */
+  close(): void;
+}
+
+type Pick<T extends z.ZodType> = (schemas: typeof Schemas) => T;
+
+interface Call {
+  readonly method: 'GET' | 'POST' | 'PUT';
+  readonly path: string;
+  readonly body?: unknown;
+  /** null: an answer may take for ever. */
+  readonly patience?: number | null;
+  readonly signal?: AbortSignal | undefined;
+}
+
+/** @throws OnejobError E_SOCKET_PATH */
+export function createClient(options: ClientOptions): Client {
+  const { socket } = options;
+  checkSocketPath(socket);
+  const agent = new http.Agent({ keepAlive: true, maxSockets: Number.POSITIVE_INFINITY });
+
+  const open = (call: Call, files?: (request: http.ClientRequest) => void) =>
+    new Promise<http.IncomingMessage>((resolve, reject) => {
+      const patience = call.patience === undefined ? (options.patience ?? 60_000) : call.patience;
+      const body = call.body === undefined ? null : JSON.stringify(call.body);
+      const request = http.request({
+        socketPath: socket,
+        agent,
+        method: call.method,
+        path: call.path,
+        headers: body === null ? {} : { 'content-type': 'application/json', 'content-length': Buffer.byteLength(body) },
+        ...(call.signal === undefined ? {} : { signal: call.signal }),
+      });
+      const silence = patience === null ? null : setTimeout(() => request.destroy(silent(socket, call, patience)), patience);
+      request.once('response', (response) => {
+        if (silence !== null) clearTimeout(silence);
+        resolve(response);
+      });
+      request.once('error', (error: NodeJS.ErrnoException) => {
+        if (silence !== null) clearTimeout(silence);
+        reject(call.signal?.aborted ? call.signal.reason : connectionError(error, socket));
+      });
+      if (files === undefined) request.end(body ?? undefined);
+      else files(request);
+    });
+
+  /** Throws what the daemon answered when that is an error; else returns the answer, unread. */
+  const succeeded = async (response: http.IncomingMessage): Promise<http.IncomingMessage> => {
+    if ((response.statusCode ?? 500) < 400) return response;
+    const { errorView } = await import('./schema.ts');
+    const view = errorView.safeParse(await read(response, socket));
+    if (!view.success) throw foreign(response, options);
+    const error = fromErrorView(view.data);
+    throw error.code === 'E_API_ROUTE' || error.code === 'E_API_REQUEST' ? (otherVersion(response, options) ?? error) : error;
+  };
+
+  const ask = async <T extends z.ZodType>(pick: Pick<T>, call: Call): Promise<z.output<T>> => {
+    const answer = open(call);
+    const [schemas, response] = await Promise.all([import('./schema.ts'), answer]);
+    const value = await read(await succeeded(response), socket);
+    return parse(pick(schemas), value, response, options);
+  };
+  const askMany = async <T extends z.ZodType>(pick: Pick<T>, call: Call): Promise<z.output<T>[]> => {
+    const answer = open(call);
+    const [schemas, response] = await Promise.all([import('./schema.ts'), answer]);
+    const value = await read(await succeeded(response), socket);
+    if (!Array.isArray(value)) throw foreign(response, options);
+    return value.map((each) => parse(pick(schemas), each, response, options));
+  };
+  const tell = async (call: Call): Promise<void> => {
+    (await succeeded(await open(call))).resume();
+  };
+  const get = (path: string): Call => ({ method: 'GET', path });
+  const post = (path: string, body?: unknown): Call => ({ method: 'POST', path, body });
+  const jobPath = (id: string) => `/v1/jobs/${encodeURIComponent(id)}`;
+  const poolPath = (pool: string | null) => (pool === null ? '/v1' : `/v1/pools/${encodeURIComponent(pool)}`);
+
+  return {
+    socket,
+    status: () => ask((schemas) => schemas.statusView, get('/v1/status')),
+    plan: () => askMany((schemas) => schemas.planLine, get('/v1/plan')),
+    doctor: () => askMany((schemas) => schemas.findingView, { ...get('/v1/doctor'), patience: 180_000 }),
+    submit: (request) => ask((schemas) => schemas.jobView, post('/v1/jobs', request)),
+    jobs: ({ all, pool }) => {
+      const query = new URLSearchParams({ all: String(all), ...(pool === null ? {} : { pool }) });
+      return askMany((schemas) => schemas.jobView, get(`/v1/jobs?${query}`));
+    },
+    job: (id) => ask((schemas) => schemas.jobView, get(jobPath(id))),
+    settled: (id, signal) => ask((schemas) => schemas.jobView, { ...get(`${jobPath(id)}/settled`), patience: null, signal }),
+    cancel: (id) => ask((schemas) => schemas.jobView, post(`${jobPath(id)}/cancel`)),
+    pause: (pool, reason) => tell(post(`${poolPath(pool)}/pause`, { reason })),
+    resume: (pool, reason) => tell(post(`${poolPath(pool)}/resume`, { reason })),
+    drain: (pool) => tell(post(`${poolPath(pool)}/drain`)),
+    down: (request) => tell(post('/v1/down', request)),
+    close: () => agent.destroy(),
+
+    async putWorkspace(files, sent = () => {}) {
+      let bytes = 0;
+      const counted = new Transform({
+        transform(chunk: Uint8Array, _encoding, done) {
+          bytes += chunk.length;
+          sent(bytes);
+          done(null, chunk);
+        },
+      });
+      const stop = new AbortController();
+      let packing: Promise<void> | null = null;
+      const failed = Promise.withResolvers<never>();
+      const call: Call = { method: 'PUT', path: '/v1/workspaces', patience: null };
+      const answer = open(call, (request) => {
+        request.setHeader('content-type', 'application/x-tar');
+        packing = pipeline(files, counted, request, { signal: stop.signal });
+        // Files that cannot be read are the reason to give, not the request that this breaks off.
+        packing.catch(() => {
+          if (files.errored) failed.reject(files.errored);
+        });
+      });
+      try {
+        const response = await Promise.race([answer, failed.promise]);
+        const { workspaceView } = await import('./schema.ts');
+        return parse(workspaceView, await read(await succeeded(response), socket), response, options).id;
+      } finally {
+        // An early answer is a refusal: what is still to be sent has nowhere to go.
+        stop.abort();
+        files.destroy();
+        await Promise.allSettled([packing, answer]);
+      }
+    },
+
+    async artifacts(id) {
+      const response = await succeeded(await open(get(`${jobPath(id)}/artifacts`)));
+      if (response.statusCode !== 204) return response;
+      response.resume();
+      return null;
+    },
+
+    async *logs(source, { follow, from = 0, signal }) {
+      const query = new URLSearchParams({ follow: String(follow), from: String(from) });
+      for (const [key, value] of Object.entries(source)) query.set(key, String(value));
+      const response = await succeeded(await open({ ...get(`/v1/logs?${query}`), signal }));
+      try {
+        for await (const piece of readFrames(response)) {
+          if (piece.stream !== 'error') yield piece;
+          else {
+            const { errorView } = await import('./schema.ts');
+            throw fromErrorView(parse(errorView, JSON.parse(Buffer.from(piece.bytes).toString()), response, options));
+          }
+        }
+      } catch (error) {
+        throw signal?.aborted ? signal.reason : error instanceof OnejobError ? error : connectionError(error, socket);
+      } finally {
+        response.destroy();
+      }
+    },
+
+    async hold() {
+      const response = await succeeded(await open(get('/v1/hold')));
+      const ended = new Promise<void>((resolve) => response.once('close', resolve));
+      response.on('error', () => {}).resume();
+      return { ended, release: () => response.destroy() };
+    },
+  };
+}
+
+async function read(response: http.IncomingMessage, socket: string): Promise<unknown> {
+  try {
+    return await json(response);
+  } catch (error) {
+    if (error instanceof SyntaxError) return undefined;
+    throw connectionError(error, socket);
+  }
+}
+
+function parse<T extends z.ZodType>(
+  schema: T,
+  value: unknown,
+  response: http.IncomingMessage,
+  options: ClientOptions,
+): z.output<T> {
+  const result = schema.safeParse(value);
+  if (result.success) return result.data;
+  throw foreign(response, options, result.error.issues[0]);
+}
+
+function connectionError(error: unknown, socket: string): OnejobError {
+  if (error instanceof OnejobError) return error;
+  const code = error instanceof Error && 'code' in error ? error.code : null;
+  if (code === 'EACCES' || code === 'EPERM') return socketDenied(socket);
+  if (code === 'ENOENT' || code === 'ECONNREFUSED' || code === 'ENOTDIR') {
+    return new OnejobError('E_DAEMON_ABSENT', `Cannot reach the daemon: nothing listens at ${socket}.`, {
+      hint: 'Start it with "onejob up".',
+      retry: true,
+      cause: error,
+    });
+  }
+  const what = error instanceof Error ? error.message : String(error);
+  return new OnejobError('E_DAEMON_CUT', `The connection to the daemon at ${socket} was cut: ${what}.`, {
+    retry: true,
+    cause: error,
+  });
+}
+
+function silent(socket: string, call: Call, patience: number): OnejobError {
+  return new OnejobError(
+    'E_DAEMON_SILENT',
+    `The daemon at ${socket} did not answer ${call.method} ${call.path} within ${Math.round(patience / 1000)} s.`,
+    { hint: 'It may be stopped or overloaded: see whether its process runs, and what it last logged.', retry: true },
+  );
+}
+
+/** An answer we cannot read: of another version, or a bug. */
+function foreign(
+  response: http.IncomingMessage,
+  options: ClientOptions,
+  issue?: { readonly path: PropertyKey[]; readonly message: string },
+): OnejobError {
+  const where = issue === undefined ? '' : ` (${issue.path.map(String).join('.')}: ${issue.message})`;
+  return (
+    otherVersion(response, options) ??
+    new OnejobError('E_API_ANSWER', `Cannot read what the daemon at ${options.socket} answered to ${response.statusCode}${where}.`)
+  );
+}
+
+function otherVersion(response: http.IncomingMessage, { version, socket }: ClientOptions): OnejobError | null {
+  const theirs = response.headers['onejob-version'];
+  if (theirs === version) return null;
+  const who =
+    theirs === undefined ? 'What listens there is not a onejob daemon' : `The daemon is onejob ${theirs}, this is ${version}`;
+  return new OnejobError('E_API_VERSION', `Cannot understand the daemon at ${socket}. ${who}.`, {
+    hint: 'Restart the daemon ("onejob down --leave", then "onejob up"): running jobs go on.',
+  });
+}

@@ -1,0 +1,84 @@
+/**
+ * How output crosses the API: frames of one byte stream id, four bytes length (big endian), then that many bytes.
+ * A stream that ended is told from one that was cut by its last frame, which is always `end` or `error`.
+ */
+import { OnejobError } from '../errors.ts';
+import type { LogPiece } from './manager.ts';
+
+const ids = { end: 0, stdout: 1, stderr: 2, note: 3, error: 4 } as const;
+type Kind = keyof typeof ids;
+
+const kinds: readonly Kind[] = ['end', 'stdout', 'stderr', 'note', 'error'];
+
+/** Longest payload written in one frame, so that a reader of notes and errors never has to hold more. */
+const maxPayload = 1 << 20;
+const headerLength = 5;
+
+function header(kind: Kind, length: number): Buffer {
+  const bytes = Buffer.allocUnsafe(headerLength);
+  bytes.writeUInt8(ids[kind], 0);
+  bytes.writeUInt32BE(length, 1);
+  return bytes;
+}
+
+/** One piece as frames. Empty pieces give none. */
+export function* pieceFrames(piece: LogPiece): Generator<Buffer> {
+  for (let from = 0; from < piece.bytes.length; from += maxPayload) {
+    const part = piece.bytes.subarray(from, from + maxPayload);
+    yield Buffer.concat([header(piece.stream, part.length), part]);
+  }
+}
+
+export function endFrame(): Buffer {
+  return header('end', 0);
+}
+
+/** `view` is an `errorView` as JSON; the reader throws what it says. */
+export function errorFrame(view: string): Buffer {
+  const bytes = Buffer.from(view);
+  return Buffer.concat([header('error', bytes.length), bytes]);
+}
+
+/** `error` carries the bytes of an `errorView` and is the last. */
+export type Framed = LogPiece | { readonly stream: 'error'; readonly bytes: Uint8Array };
+
+/**
+ * Reads frames until the end frame. Output is passed on as it comes, also in the middle of a frame.
+ * @throws OnejobError E_DAEMON_CUT when the source ends before the end frame, E_API_ANSWER when it is not framed.
+ */
+export async function* readFrames(source: AsyncIterable<Uint8Array>): AsyncGenerator<Framed> {
+  let head: Buffer = Buffer.alloc(0);
+  let current: { kind: Exclude<Kind, 'end'>; left: number; held: Uint8Array[] } | null = null;
+  for await (const chunk of source) {
+    let rest = chunk;
+    while (rest.length > 0) {
+      if (current === null) {
+        const missing = headerLength - head.length;
+        head = Buffer.concat([head, rest.subarray(0, missing)]);
+        rest = rest.subarray(missing);
+        if (head.length < headerLength) continue;
+        const kind = kinds[head.readUInt8(0)];
+        const left = head.readUInt32BE(1);
+        head = Buffer.alloc(0);
+        if (kind === undefined || left > maxPayload) {
+          throw new OnejobError('E_API_ANSWER', 'Cannot read the output: the daemon sent something that is not a frame.');
+        }
+        if (kind === 'end') return;
+        current = { kind, left, held: [] };
+        continue;
+      }
+      const bytes = rest.subarray(0, current.left);
+      rest = rest.subarray(bytes.length);
+      current.left -= bytes.length;
+      const { kind, left, held } = current;
+      if (kind === 'stdout' || kind === 'stderr') yield { stream: kind, bytes };
+      else {
+        held.push(bytes);
+        if (left === 0) yield { stream: kind, bytes: Buffer.concat(held) };
+        if (left === 0 && kind === 'error') return;
+      }
+      if (left === 0) current = null;
+    }
+  }
+  throw new OnejobError('E_DAEMON_CUT', 'The connection to the daemon was cut in the middle of the output.', { retry: true });
+}

@@ -1,0 +1,43 @@
+/** Jobs of the own queue: hand in, list, wait for, cancel, take the artifacts. */
+import type { FastifyInstance } from 'fastify';
+import { z } from 'zod';
+import { checked, knownJob, signalOf, stopping } from '../requests.ts';
+import { jobRequest } from '../schema.ts';
+import type { RouteContext } from '../server.ts';
+
+const byId = z.object({ id: z.string() });
+const listQuery = z.strictObject({ all: z.enum(['true', 'false']).default('false'), pool: z.string().nullable().default(null) });
+
+export function jobRoutes(app: FastifyInstance, { manager, closing }: RouteContext): void {
+  app.post('/v1/jobs', async (request, reply) => {
+    const job = manager.submit(checked(jobRequest, request.body, 'job'));
+    return reply.status(201).send(job);
+  });
+
+  app.get('/v1/jobs', async (request) => {
+    const { all, pool } = checked(listQuery, request.query, 'query');
+    return manager.jobs({ all: all === 'true', pool });
+  });
+
+  app.get('/v1/jobs/:id', async (request) => knownJob(manager, checked(byId, request.params, 'path').id));
+
+  app.get('/v1/jobs/:id/settled', async (request, reply) => {
+    const { id } = knownJob(manager, checked(byId, request.params, 'path').id);
+    try {
+      return await manager.settled(id, signalOf(reply, closing));
+    } catch (error) {
+      throw closing.aborted ? stopping() : error;
+    }
+  });
+
+  app.post('/v1/jobs/:id/cancel', async (request) =>
+    manager.cancel(knownJob(manager, checked(byId, request.params, 'path').id).id),
+  );
+
+  app.get('/v1/jobs/:id/artifacts', async (request, reply) => {
+    const { id } = knownJob(manager, checked(byId, request.params, 'path').id);
+    const files = manager.artifacts(id);
+    if (files === null) return reply.status(204).send();
+    return reply.type('application/x-tar').send(files);
+  });
+}

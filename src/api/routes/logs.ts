@@ -1,0 +1,66 @@
+/** Output of a job, an agent, or whoever works in a slot, as frames (see `frames.ts`). */
+import { Readable } from 'node:stream';
+import type { FastifyInstance } from 'fastify';
+import { z } from 'zod';
+import { endFrame, errorFrame, pieceFrames } from '../frames.ts';
+import { toErrorView } from '../http-errors.ts';
+import type { LogPiece, LogSource } from '../manager.ts';
+import { checked, signalOf } from '../requests.ts';
+import type { RouteContext } from '../server.ts';
+
+const flag = z
+  .enum(['true', '1', 'false', '0'])
+  .default('false')
+  .transform((text) => text === 'true' || text === '1');
+const query = z
+  .strictObject({
+    job: z.string().optional(),
+    agent: z.string().optional(),
+    slot: z.string().optional(),
+    previous: flag,
+    follow: flag,
+    /** Bytes of stdout and stderr together that the client has already. */
+    from: z.coerce.number().int().min(0).default(0),
+  })
+  .refine(
+    (each) => [each.job, each.agent, each.slot].filter((id) => id !== undefined).length === 1,
+    'name one of job, agent and slot',
+  );
+
+export function logRoutes(app: FastifyInstance, { manager, closing }: RouteContext): void {
+  app.get('/v1/logs', async (request, reply) => {
+    const asked = checked(query, request.query, 'query');
+    const signal = signalOf(reply, closing);
+    const pieces = manager.logs(sourceOf(asked), asked.follow, signal);
+    return reply.type('application/octet-stream').send(Readable.from(frames(pieces, asked.from, signal), { objectMode: false }));
+  });
+}
+
+function sourceOf(asked: z.output<typeof query>): LogSource {
+  if (asked.job !== undefined) return { job: asked.job };
+  if (asked.agent !== undefined) return { agent: asked.agent };
+  return { slot: asked.slot ?? '', previous: asked.previous };
+}
+
+async function* frames(pieces: AsyncIterable<LogPiece>, from: number, signal: AbortSignal): AsyncGenerator<Buffer> {
+  try {
+    for await (const piece of skip(pieces, from)) yield* pieceFrames(piece);
+    // An aborted source may end like a finished one; without an end frame the client knows better.
+    if (!signal.aborted) yield endFrame();
+  } catch (error) {
+    if (!signal.aborted) yield errorFrame(JSON.stringify(toErrorView(error)));
+  }
+}
+
+/** Leaves out the first `from` bytes of output, and the notes among them. */
+async function* skip(pieces: AsyncIterable<LogPiece>, from: number): AsyncGenerator<LogPiece> {
+  let left = from;
+  for await (const piece of pieces) {
+    if (left === 0) yield piece;
+    else if (piece.stream !== 'note') {
+      const part = piece.bytes.subarray(left);
+      left = Math.max(0, left - piece.bytes.length);
+      if (part.length > 0) yield { stream: piece.stream, bytes: part };
+    }
+  }
+}

@@ -1,0 +1,119 @@
+/**
+ * The daemon's unix socket: where it may be, whether somebody answers there, and how it comes into being.
+ *
+ * The socket appears under its name only once it can be connected to by those who may, and by nobody else: it is bound
+ * beside it, given its mode and group, then renamed over. So a socket left behind by a killed daemon is replaced without
+ * a moment in which there is none. Whoever listens must hold the lock of the state directory.
+ */
+import { chmodSync, chownSync, mkdirSync, readFileSync, renameSync, statSync, unlinkSync } from 'node:fs';
+import { connect } from 'node:net';
+import { dirname } from 'node:path';
+import { OnejobError } from '../errors.ts';
+
+/** Node cuts longer paths off without a word at 107 bytes (sun_path); the rest is room for the name it is bound under. */
+export const maxSocketPath = 100;
+
+/** @throws OnejobError E_SOCKET_PATH for a path no socket can have. */
+export function checkSocketPath(path: string): void {
+  const length = Buffer.byteLength(path);
+  if (length <= maxSocketPath) return;
+  throw new OnejobError(
+    'E_SOCKET_PATH',
+    `Cannot use the socket ${path}: its path has ${length} bytes, and a unix socket can have ${maxSocketPath} here.`,
+    { hint: 'Choose a shorter one with --socket PATH.' },
+  );
+}
+
+/** `stale`: left behind, nobody listens. `denied`: we may not connect, so somebody may well be listening. */
+export type SocketState = 'absent' | 'stale' | 'listening' | 'denied';
+
+/** Looks whether somebody listens at `path`. Sends nothing. */
+export function probeSocket(path: string): Promise<SocketState> {
+  return new Promise((resolve, reject) => {
+    const socket = connect(path);
+    socket.once('connect', () => {
+      socket.destroy();
+      resolve('listening');
+    });
+    socket.once('error', (error: NodeJS.ErrnoException) => {
+      if (error.code === 'ENOENT' || error.code === 'ENOTDIR') resolve('absent');
+      else if (error.code === 'ECONNREFUSED' || error.code === 'ENOTSOCK') resolve('stale');
+      else if (error.code === 'EACCES' || error.code === 'EPERM') resolve('denied');
+      // A full backlog: somebody is there, and busy.
+      else if (error.code === 'EAGAIN') resolve('listening');
+      else reject(error);
+    });
+  });
+}
+
+export function socketDenied(path: string): OnejobError {
+  return new OnejobError('E_SOCKET_DENIED', `Cannot connect to the daemon at ${path}: permission denied.`, {
+    hint: 'Ask for membership of the group "onejob" (sudo usermod -aG onejob "$USER", then log in again), or use your own daemon with --state-dir DIR.',
+  });
+}
+
+export interface SocketOptions {
+  readonly path: string;
+  /** `group`: 0660 for the group `onejob`, where that exists; `owner`: 0600. */
+  readonly access: 'group' | 'owner';
+}
+
+/** What `publishSocket` made. */
+export interface PublishedSocket {
+  /** Removes the socket, if it is still the one that was published. Idempotent. */
+  unpublish(): void;
+}
+
+/**
+ * Makes a listening socket appear at its path. `bind` is called with the path to listen at and returns once it does.
+ * @throws OnejobError E_SOCKET_PATH, E_SOCKET_TAKEN when somebody listens there already, E_SOCKET_DENIED.
+ */
+export async function publishSocket(options: SocketOptions, bind: (path: string) => Promise<unknown>): Promise<PublishedSocket> {
+  const { path, access } = options;
+  checkSocketPath(path);
+  mkdirSync(dirname(path), { recursive: true, mode: access === 'group' ? 0o755 : 0o700 });
+  const state = await probeSocket(path);
+  if (state === 'denied') throw socketDenied(path);
+  if (state === 'listening') {
+    throw new OnejobError('E_SOCKET_TAKEN', `Cannot listen at ${path}: another daemon does.`, {
+      hint: 'See it with "onejob status", end it with "onejob down", or choose another place with --state-dir DIR.',
+    });
+  }
+  // The kernel refuses connections to an ordinary file too: what is no socket was not left by a daemon.
+  if (state === 'stale' && !statSync(path).isSocket()) {
+    throw new OnejobError('E_SOCKET_TAKEN', `Cannot listen at ${path}: there is something that is not a socket.`, {
+      hint: 'Move it away, or choose another place with --socket PATH.',
+    });
+  }
+  const beside = `${path}.new`;
+  unlinkIfThere(beside);
+  await bind(beside);
+  const gid = access === 'group' ? groupId('onejob') : null;
+  if (gid !== null) chownSync(beside, -1, gid);
+  chmodSync(beside, access === 'group' && gid !== null ? 0o660 : 0o600);
+  renameSync(beside, path);
+  const { dev, ino } = statSync(path);
+  return {
+    unpublish() {
+      const now = statSync(path, { throwIfNoEntry: false });
+      if (now?.dev === dev && now.ino === ino) unlinkIfThere(path);
+    },
+  };
+}
+
+function unlinkIfThere(path: string): void {
+  try {
+    unlinkSync(path);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw error;
+  }
+}
+
+/** Node knows no group names. Groups from other sources than /etc/group can be set on the directory by hand. */
+function groupId(name: string): number | null {
+  const line = readFileSync('/etc/group', 'utf8')
+    .split('\n')
+    .find((each) => each.startsWith(`${name}:`));
+  const id = Number(line?.split(':')[2]);
+  return line === undefined || !Number.isInteger(id) ? null : id;
+}

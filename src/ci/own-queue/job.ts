@@ -1,0 +1,128 @@
+/**
+ * What a change does to a job. Pure: the same job, change and time always give the same job.
+ *
+ * Held here (S7): a job has one result, and the first one stays; it goes back to its queue only while its script has
+ * certainly not begun; a change about an agent that no longer has the job changes nothing, however often it is repeated.
+ */
+import type { AgentId, Change, Failure, JobResult } from '../../core/slot.ts';
+import type { StoredJob, StoredRequest } from '../../store/jobs.ts';
+
+/**
+ * A job in the own queue. `agent` has it now; `past` had it before and can say nothing more about it. `unmendable` counts
+ * how often in a row it came back with one failure that trying again cannot mend. `note` is a sentence for people.
+ */
+export type Job = StoredJob;
+
+/** How often in a row one unmendable failure may send a job back before it ends as unstartable. */
+export const unmendableLimit = 3;
+/** How many former agents are remembered: replays only ever come from the last few. */
+const pastLimit = 50;
+
+/** What the queue may be told about one of its jobs. */
+export type JobChange = Extract<Change, { readonly job: string }>;
+
+/** A job that was just submitted, without its place in the order. */
+export function newJob(id: string, request: StoredRequest, cold: boolean, now: number): Omit<Job, 'seq'> {
+  return {
+    id,
+    request,
+    submittedAt: now,
+    progress: {
+      state: 'queued',
+      attempt: 0,
+      agent: null,
+      past: [],
+      retriesLeft: request.retries,
+      unmendable: null,
+      cancelling: false,
+      cold,
+      result: null,
+      note: null,
+      startedAt: null,
+      endedAt: null,
+    },
+  };
+}
+
+/** Applies one change at `now` (wall clock, ms since the epoch). The same object as before when it meant nothing. */
+export function applyChange(job: Job, change: JobChange, now: number): Job {
+  const { progress } = job;
+  if (progress.state === 'done' || progress.past.includes(change.agent)) return job;
+  if (progress.agent !== null && progress.agent !== change.agent) return job;
+  switch (change.change) {
+    case 'reserved':
+    case 'assigned':
+      return take(job, change.agent, change.change);
+    case 'started': {
+      const begun = take(job, change.agent, 'running');
+      return begun === job ? job : { ...begun, progress: { ...begun.progress, startedAt: progress.startedAt ?? now } };
+    }
+    case 'returned':
+      return giveBack(job, change.agent, change.failure, now);
+    case 'ended':
+      return end(job, change.agent, change.result, now);
+    case 'settled':
+      return progress.state === 'settling' ? { ...job, progress: { ...progress, state: 'done' } } : job;
+  }
+}
+
+/** Asks the job to end: a waiting one ends at once, of another the wish is kept. */
+export function applyCancel(job: Job, now: number): Job {
+  const { progress } = job;
+  switch (progress.state) {
+    case 'queued':
+      return finished(job, { kind: 'cancelled' }, now);
+    case 'reserved':
+    case 'assigned':
+    case 'running':
+      return progress.cancelling ? job : { ...job, progress: { ...progress, cancelling: true } };
+    case 'settling':
+    case 'done':
+      return job;
+  }
+}
+
+const order = { queued: 0, reserved: 1, assigned: 2, running: 3, settling: 4, done: 5 } as const;
+
+function take(job: Job, agent: AgentId, state: 'reserved' | 'assigned' | 'running'): Job {
+  const { progress } = job;
+  if (order[progress.state] >= order[state]) return job;
+  const attempt = progress.agent === null ? progress.attempt + 1 : progress.attempt;
+  return { ...job, progress: { ...progress, state, agent, attempt } };
+}
+
+function giveBack(job: Job, agent: AgentId, failure: Failure | null, now: number): Job {
+  const { progress } = job;
+  if (progress.state === 'settling') return job;
+  // It began and is now said not to have: whatever is true, it must neither run twice nor wait for ever.
+  if (progress.state === 'running') return end(job, agent, { kind: 'lost', reason: failure?.message ?? 'its agent was lost' }, now);
+  const unmendable = failure === null || failure.retry ? progress.unmendable : countUp(progress.unmendable, failure.code);
+  const back = queued(job, agent, { unmendable, note: failure?.message ?? progress.note });
+  if (progress.cancelling) return finished(back, { kind: 'cancelled' }, now);
+  if (failure === null || failure.retry) return back;
+  if (!progress.cold && (unmendable?.times ?? 0) < unmendableLimit) return back;
+  return finished(back, { kind: 'unstartable', failure }, now);
+}
+
+function end(job: Job, agent: AgentId, result: JobResult, now: number): Job {
+  const { progress } = job;
+  if (progress.result !== null) return job;
+  if (result.kind === 'lost' && progress.retriesLeft > 0 && !progress.cancelling) {
+    return queued(job, agent, { retriesLeft: progress.retriesLeft - 1, note: `Tried again, as its agent was lost: ${result.reason}.` });
+  }
+  return { ...job, progress: { ...progress, state: 'settling', agent, result, endedAt: now } };
+}
+
+function queued(job: Job, agent: AgentId, more: Partial<Job['progress']>): Job {
+  const past = [...job.progress.past, agent].slice(-pastLimit);
+  return { ...job, progress: { ...job.progress, state: 'queued', agent: null, past, ...more } };
+}
+
+/** Ends a job that no agent has, so that nothing is left to settle. */
+function finished(job: Job, result: JobResult, now: number): Job {
+  return { ...job, progress: { ...job.progress, state: 'done', agent: null, result, endedAt: now } };
+}
+
+function countUp(before: { code: string; times: number } | null, code: string): { code: string; times: number } {
+  return { code, times: before?.code === code ? before.times + 1 : 1 };
+}

@@ -1,0 +1,41 @@
+/**
+ * A job as a script for the gate: go to the workspace, set the environment, become the command. The `exec` at the end
+ * makes the command the process that TERM reaches, and passes its exit code on, 127 for a missing command too.
+ */
+import { OnejobError } from '../../errors.ts';
+
+/** `text` as one word of a POSIX shell. @throws OnejobError for a NUL byte, which no shell can carry */
+export function quote(text: string): string {
+  if (text.includes('\0')) throw new OnejobError('E_JOB_REQUEST', 'A command or variable cannot contain a NUL byte.');
+  return `'${text.replaceAll("'", "'\\''")}'`;
+}
+
+const variableName = /^[A-Za-z_][A-Za-z0-9_]*$/;
+// Assigning these ends a shell (bash: readonly variable) before the command has begun.
+const shellsOwn = new Set(['BASHOPTS', 'BASH_VERSINFO', 'EUID', 'PPID', 'SHELLOPTS', 'UID']);
+
+/** @throws OnejobError E_JOB_REQUEST for a name that a shell cannot export */
+export function checkVariable(name: string): void {
+  if (variableName.test(name) && !shellsOwn.has(name)) return;
+  const why = shellsOwn.has(name) ? 'shells do not let it be set' : 'it must be letters, digits and underscores, not starting with a digit';
+  throw new OnejobError('E_JOB_REQUEST', `Cannot set the environment variable ${JSON.stringify(name)}: ${why}.`, {
+    hint: 'Choose another name, or set it in the command itself with "env".',
+  });
+}
+
+export interface JobScript {
+  readonly workspace: string;
+  readonly env: Readonly<Record<string, string>>;
+  readonly command: readonly string[];
+}
+
+/** @throws OnejobError E_JOB_REQUEST when a shell could not carry it */
+export function jobScript({ workspace, env, command }: JobScript): string {
+  const lines = [`cd ${quote(workspace)} || exit 125`];
+  for (const [name, value] of Object.entries(env)) {
+    checkVariable(name);
+    lines.push(`export ${name}=${quote(value)}`);
+  }
+  lines.push(`exec ${command.map(quote).join(' ')}`);
+  return lines.join('\n');
+}

@@ -1,0 +1,104 @@
+/**
+ * The command line as a whole: the program, its help, and how a failure becomes an exit code. What a command does is
+ * imported when it is called, so that `run` and `--help` start without what they do not need.
+ */
+import { resolve } from 'node:path';
+import { Command, CommanderError } from 'commander';
+import { addConfigCommands } from './cli/commands/config.ts';
+import { addDaemonCommands } from './cli/commands/daemon.ts';
+import { addJobCommands } from './cli/commands/jobs.ts';
+import type { Act } from './cli/commands/options.ts';
+import type { CliContext } from './cli/context.ts';
+import { exitCodes } from './cli/exit.ts';
+import { createOutput, type Output, OutputClosed } from './cli/output.ts';
+import type { GlobalFlags, Session } from './cli/session.ts';
+import { readVersion } from './cli/version.ts';
+import { OnejobError } from './errors.ts';
+
+/** Runs one command line. Resolves with the exit code; never rejects. */
+export async function runCli(context: CliContext): Promise<number> {
+  let code: number = exitCodes.ok;
+  let output: Output = createOutput(context, context.args.includes('--json'));
+  const program = buildProgram(context, (work, onError) => async (flags: GlobalFlags) => {
+    output = createOutput(context, flags.json === true);
+    try {
+      code = await work(createSession(context, output, flags));
+    } catch (error) {
+      code = error instanceof OutputClosed ? exitCodes.outputClosed : onError(error);
+      output.fail(error);
+    }
+  });
+  try {
+    await program.parseAsync([...context.args], { from: 'user' });
+  } catch (error) {
+    if (!(error instanceof CommanderError)) {
+      output.fail(error);
+      return error instanceof OnejobError && error.code === 'E_USAGE' ? exitCodes.usage : exitCodes.failed;
+    }
+    if (error.exitCode === 0) return exitCodes.ok;
+    // Without a command, help was the answer; its text is on standard error already.
+    if (error.code !== 'commander.help') output.fail(usageError(error, context.args));
+    return exitCodes.usage;
+  }
+  return code;
+}
+
+function buildProgram(context: CliContext, act: Act): Command {
+  const version = readVersion();
+  const program = new Command('onejob')
+    .description('Fresh, single-use CI agents on your own machines: one agent, one job, then gone.')
+    .version(version, '-V, --version')
+    .enablePositionalOptions()
+    .exitOverride()
+    .configureOutput({
+      writeOut: (text) => context.stdout.write(text),
+      writeErr: (text) => context.stderr.write(text),
+      outputError: () => {},
+      getOutHelpWidth: () => context.stdout.columns ?? 100,
+      getErrHelpWidth: () => context.stderr.columns ?? 100,
+    })
+    .helpCommand('help [command]', 'show the help of a command')
+    .addHelpText(
+      'after',
+      `
+Examples:
+  onejob run -- make test          run a command in a fresh agent, here and now
+  onejob run --detach -- ./nightly.sh
+  onejob logs -f JOB               follow a job
+  onejob up                        lead this host in the foreground
+  onejob status                    what every slot is doing, problems first
+
+Exit codes: 0 done, 1 failed, 2 wrong usage; "run" passes on the job's own, or 125 when the job could not be run.`,
+    );
+  program.commandsGroup('Jobs:');
+  addJobCommands(program, act);
+  program.commandsGroup('The daemon:');
+  addDaemonCommands(program, act);
+  program.commandsGroup('Setting up:');
+  addConfigCommands(program, act);
+  return program;
+}
+
+function createSession(context: CliContext, output: Output, given: GlobalFlags): Session {
+  // Absolute from here on, since a daemon started for us lives in another directory.
+  const path = (value: string | undefined) => (value === undefined ? null : resolve(context.cwd, value));
+  const flags = { config: path(given.config), stateDir: path(given.stateDir), socket: path(given.socket) };
+  let place: ReturnType<CliContext['place']> | null = null;
+  return {
+    context,
+    output,
+    flags,
+    version: readVersion(),
+    place() {
+      place ??= context.place(flags);
+      return place;
+    },
+  };
+}
+
+function usageError(error: CommanderError, args: readonly string[]): OnejobError {
+  const message = error.message.replace(/^error: /, '').trim();
+  const command = args.find((each) => !each.startsWith('-'));
+  const known = error.code === 'commander.unknownCommand' || command === undefined ? '' : ` ${command}`;
+  return new OnejobError('E_USAGE', message, { hint: `See "onejob${known} --help".` });
+}

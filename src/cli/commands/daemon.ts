@@ -1,0 +1,61 @@
+/** `up`, `down`, `status`, `plan`, `doctor`, `pause`, `resume`, `drain`: their options and help. */
+import { type Command, Option } from 'commander';
+import type { GlobalFlags } from '../session.ts';
+import { type Act, failed, global } from './options.ts';
+
+export function addDaemonCommands(program: Command, act: Act): void {
+  const up = program
+    .command('up')
+    .description('lead this host: the daemon, in the foreground')
+    .addOption(new Option('--temporary').hideHelp())
+    .action((flags: GlobalFlags & { temporary?: boolean }) =>
+      act(async (session) => (await import('../up.ts')).up(session, { temporary: flags.temporary === true }), failed)(flags),
+    );
+  global(up);
+
+  const down = program
+    .command('down')
+    .description('stop the daemon, and the running jobs with it')
+    .addOption(new Option('--drain', 'let running jobs finish first').conflicts(['now', 'leave']))
+    .addOption(new Option('--now', 'end running jobs without their time of grace').conflicts(['drain', 'leave']))
+    .addOption(new Option('--leave', 'let running jobs go on; the next daemon takes them over').conflicts(['drain', 'now']))
+    .action((flags: GlobalFlags & { drain?: boolean; now?: boolean; leave?: boolean }) => {
+      const how = flags.drain === true ? 'drain' : flags.leave === true ? 'leave' : 'end';
+      return act(async (session) => (await import('../control.ts')).down(session, how, flags.now === true ? 0 : null), failed)(flags);
+    });
+  global(down);
+
+  const status = program
+    .command('status')
+    .description('what every slot is doing, problems first')
+    .option('-w, --watch', 'again every second')
+    .action((flags: GlobalFlags & { watch?: boolean }) =>
+      act(async (session) => (await import('../status.ts')).showStatus(session, flags.watch === true), failed)(flags),
+    );
+  global(status);
+
+  const plan = program
+    .command('plan')
+    .description('what the config asks for against what exists')
+    .action((flags: GlobalFlags) => act(async (session) => (await import('../plan.ts')).showPlan(session), failed)(flags));
+  global(plan);
+
+  const doctor = program
+    .command('doctor')
+    .description('look for what is wrong here, and say what to do')
+    .action((flags: GlobalFlags) => act(async (session) => (await import('../plan.ts')).showDoctor(session), failed)(flags));
+  global(doctor);
+
+  for (const [what, description] of [
+    ['pause', 'start nothing new; what runs goes on'],
+    ['resume', 'end a pause or a drain'],
+    ['drain', 'finish what runs, then stay empty'],
+  ] as const) {
+    const command = program.command(what).description(description).argument('[pool]', 'default: all');
+    if (what !== 'drain') command.option('--reason <text>', 'who holds the pause; only the same reason ends it', 'person');
+    command.action((pool: string | undefined, flags: GlobalFlags & { reason?: string }) =>
+      act(async (session) => (await import('../control.ts')).pausePools(session, what, pool ?? null, flags.reason ?? 'person'), failed)(flags),
+    );
+    global(command);
+  }
+}

@@ -1,0 +1,83 @@
+/** `run`, `jobs`, `logs`, `cancel`: their options and help. */
+import { type Command, Option } from 'commander';
+import type { RunFlags } from '../request.ts';
+import type { GlobalFlags } from '../session.ts';
+import { type Act, collect, failed, global, integer } from './options.ts';
+
+export function addJobCommands(program: Command, act: Act): void {
+  addRun(program, act);
+
+  const jobs = program
+    .command('jobs')
+    .description('list jobs that wait or run')
+    .option('-a, --all', 'also those that ended')
+    .action((flags: GlobalFlags & { all?: boolean }) =>
+      act(async (session) => (await import('../jobs.ts')).listJobs(session, flags.all === true), failed)(flags),
+    );
+  global(jobs);
+
+  const logs = program
+    .command('logs')
+    .description('show the output of a job, of an agent, or of whoever works in a slot')
+    .argument('<job|agent|slot>', 'an id, or a slot such as default/1')
+    .option('-f, --follow', 'go on until it has ended')
+    .option('-p, --previous', 'of a slot: the agent before the present one')
+    .action((target: string, flags: GlobalFlags & { follow?: boolean; previous?: boolean }) =>
+      act(
+        async (session) =>
+          (await import('../jobs.ts')).showLogs(session, target, { follow: flags.follow === true, previous: flags.previous === true }),
+        failed,
+      )(flags),
+    );
+  global(logs);
+
+  const cancel = program
+    .command('cancel')
+    .description('tell a job to end; one that waits never begins')
+    .argument('<job>')
+    .action((id: string, flags: GlobalFlags) =>
+      act(async (session) => (await import('../jobs.ts')).cancelJob(session, id), failed)(flags),
+    );
+  global(cancel);
+}
+
+function addRun(program: Command, act: Act): void {
+  const run = program
+    .command('run')
+    .description('run a command in a fresh agent, show its output, end with its exit code')
+    .usage('[options] [--] COMMAND [ARG...]')
+    .argument('<command...>')
+    .passThroughOptions()
+    .option('--pool <name>', 'the pool to run in; needed when there are several and none is called default')
+    .option('--image <image>', "image of the agent, instead of the pool's")
+    .option('--devices <n>', 'how many devices it needs', integer(0, 1024))
+    .option('-e, --env <name[=value]>', 'set a variable, or pass on your own; may be repeated', collect)
+    .option('-v, --volume <host:container[:variable][:ro|rw]>', 'show a folder of this host to the job, read-only unless :rw; may be repeated', collect)
+    .option('--priority <n>', 'higher goes first', integer(-1000, 1000))
+    .option('--timeout <time>', 'end it after this time, such as 90s, 10m or 1h30m')
+    .option('--retries <n>', 'start over this often when the agent is lost under it', integer(0, 100))
+    .option('--artifact <glob>', 'bring files of the workspace back afterwards; may be repeated', collect)
+    .addOption(new Option('--workspace <dir>', 'folder the job finds as its workspace (default: the current one)').conflicts('noWorkspace'))
+    .option('--no-workspace', 'start in an empty one')
+    .option('-d, --detach', 'print the job id and do not wait')
+    .addHelpText(
+      'after',
+      `
+Examples:
+  onejob run -- sh -c 'echo hello from $(hostname)'
+  onejob run --image node:24 --artifact 'dist/**' -- npm run build
+  onejob run --no-workspace --timeout 10m -e TOKEN -- ./probe.sh
+
+Ctrl-C cancels the job; a second one leaves it to the daemon.
+Exit codes: the job's own; 128+n when signal n ended it; 124 time limit; 125 it could not be run, or was lost;
+130 cancelled; 137 out of memory; 2 wrong usage.`,
+    )
+    .action(async (command: string[], flags: RunFlags) => {
+      const { notRun } = await import('../not-run.ts');
+      return act(async (session) => {
+        const [{ run }, { runOptions }] = await Promise.all([import('../run.ts'), import('../request.ts')]);
+        return run(session, await runOptions(session.context, command, flags));
+      }, notRun)(flags);
+    });
+  global(run);
+}

@@ -1,0 +1,33 @@
+/** What the commands' definitions share: the global options, and how the text of an option becomes a value. */
+import { type Command, InvalidArgumentError, Option } from 'commander';
+import { exitCodes } from '../exit.ts';
+import type { GlobalFlags, Session } from '../session.ts';
+
+/** Makes an action of `work`: gives it its session, and turns what it throws into text and an exit code. */
+export type Act = (work: (session: Session) => Promise<number>, onError: (error: unknown) => number) => (flags: GlobalFlags) => Promise<void>;
+
+export const failed = (): number => exitCodes.failed;
+
+/** Adds the options every command takes. */
+export function global(command: Command): Command {
+  return command
+    .optionsGroup('Options of every command:')
+    .addOption(new Option('--json', 'speak JSON, one value per line'))
+    .addOption(new Option('--state-dir <dir>', "use the daemon that keeps its state there (ONEJOB_STATE_DIR)"))
+    .addOption(new Option('--socket <path>', 'use the daemon that listens there (ONEJOB_SOCKET)'))
+    .addOption(new Option('--config <file>', 'read this config (ONEJOB_CONFIG)'));
+}
+
+/** Whole number from `min` to `max`. */
+export function integer(min: number, max: number): (text: string) => number {
+  return (text) => {
+    const value = Number(text);
+    if (/^[+-]?\d+$/.test(text) && value >= min && value <= max) return value;
+    throw new InvalidArgumentError(`It must be a whole number from ${min} to ${max}.`);
+  };
+}
+
+/** For options that may be given more than once. */
+export function collect(value: string, before: readonly string[] | undefined): string[] {
+  return [...(before ?? []), value];
+}

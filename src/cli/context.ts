@@ -1,0 +1,55 @@
+/**
+ * What the commands are given instead of reaching for the process: so that they can be driven in tests, and so that only
+ * `main.ts` knows how a daemon is made.
+ */
+import type { Writable } from 'node:stream';
+import type { Log } from '../log.ts';
+
+/** A stream that may be a terminal. */
+export type Terminal = Writable & { readonly isTTY?: boolean; readonly columns?: number };
+
+/** What `onejob up` was asked for; null where nothing was said, so that file and defaults decide. */
+export interface DaemonOptions {
+  readonly config: string | null;
+  readonly stateDir: string | null;
+  readonly socket: string | null;
+  /** No standbys; ends by itself when its last job and client are gone. */
+  readonly temporary: boolean;
+  readonly version: string;
+  readonly log: Log;
+}
+
+/** Where a daemon is, or would be. */
+export interface Place {
+  readonly stateDir: string;
+  /** Own socket of `stateDir`. */
+  readonly socket: string;
+  /** The system daemon's socket, to be tried after our own; null when a place was asked for by name. */
+  readonly systemSocket: string | null;
+}
+
+export interface PlaceFlags {
+  readonly config: string | null;
+  readonly stateDir: string | null;
+  readonly socket: string | null;
+}
+
+export interface CliContext {
+  /** Without program and script. */
+  readonly args: readonly string[];
+  /** The variables `--env NAME` takes values from, and a detached daemon inherits. */
+  readonly variables: Readonly<Record<string, string | undefined>>;
+  /** Whether colours are wanted: yes, no, or null for "on a terminal". */
+  readonly color: boolean | null;
+  readonly cwd: string;
+  readonly stdout: Terminal;
+  readonly stderr: Terminal;
+  /** Program and arguments that start this onejob again. */
+  readonly self: readonly string[];
+  /** Calls `handler` for each INT and TERM until the answer is called. */
+  onSignal(handler: (signal: 'SIGINT' | 'SIGTERM') => void): () => void;
+  /** Finds state directory and socket by flags, environment, config and defaults. */
+  place(flags: PlaceFlags): Promise<Place>;
+  /** Runs a daemon until it has stopped; the exit code. */
+  startDaemon(options: DaemonOptions): Promise<number>;
+}

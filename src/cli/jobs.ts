@@ -1,0 +1,82 @@
+/** `onejob jobs`, `logs` and `cancel`. */
+import type { Client } from '../api/client.ts';
+import type { LogSource } from '../api/manager.ts';
+import type { JobView } from '../api/schema.ts';
+import { OnejobError } from '../errors.ts';
+import { type Colors, printable } from './color.ts';
+import { exitCodes, resultWord } from './exit.ts';
+import { jobPrinter } from './pieces.ts';
+import { type Session, withAnyDaemon } from './session.ts';
+import { table } from './table.ts';
+import { formatAge } from './units.ts';
+
+export async function listJobs(session: Session, all: boolean): Promise<number> {
+  const { output } = session;
+  const jobs = await withAnyDaemon(session, (client) => client.jobs({ all, pool: null }));
+  if (output.json) await output.value(jobs);
+  else if (jobs.length === 0) await output.print(all ? 'No jobs.' : 'No jobs wait or run; "onejob jobs --all" shows those that ended.');
+  else await output.print(...jobTable(jobs, output.colors, output.width, Date.now()));
+  return exitCodes.ok;
+}
+
+export function jobTable(jobs: readonly JobView[], colors: Colors, width: number | null, now: number): string[] {
+  const rows = jobs.map((job) => {
+    const state = job.state === 'done' ? resultWord(job) : job.state;
+    const bad = job.state === 'done' && !(job.result?.kind === 'code' && job.result.code === 0);
+    const paint = bad ? colors.red : job.state === 'running' ? colors.green : (text: string) => text;
+    const since = job.endedAt ?? job.startedAt ?? job.submittedAt;
+    const reason = job.reason === null || job.state === 'done' ? '' : colors.yellow(` — ${printable(job.reason)}`);
+    return [job.id, job.pool, paint(state), formatAge(now - since), printable(job.command.join(' ')) + reason];
+  });
+  const [head = '', ...lines] = table([['JOB', 'POOL', 'STATE', 'SINCE', 'COMMAND'], ...rows], width);
+  return [colors.dim(head), ...lines];
+}
+
+export interface LogsFlags {
+  readonly follow: boolean;
+  readonly previous: boolean;
+}
+
+export async function showLogs(session: Session, target: string, flags: LogsFlags): Promise<number> {
+  const { output, context } = session;
+  const stop = new AbortController();
+  // Ctrl-C ends only the watching.
+  const release = context.onSignal(() => stop.abort(new OnejobError('E_USAGE', 'interrupted')));
+  try {
+    await withAnyDaemon(session, async (client) => {
+      const source = await findSource(client, target, flags.previous);
+      const printer = jobPrinter(output);
+      for await (const piece of client.logs(source, { follow: flags.follow, signal: stop.signal })) await printer.show(piece);
+    });
+    return exitCodes.ok;
+  } catch (error) {
+    if (stop.signal.aborted) return exitCodes.cancelled;
+    throw error;
+  } finally {
+    release();
+  }
+}
+
+/** Slots have a slash in them; what is no job is taken for an agent. */
+async function findSource(client: Client, target: string, previous: boolean): Promise<LogSource> {
+  if (target.includes('/')) return { slot: target, previous };
+  if (previous) {
+    throw new OnejobError('E_USAGE', `--previous asks for the agent before the present one, so it needs a slot, and ${target} is none.`, {
+      hint: 'Slots are named like default/1; "onejob status" lists them.',
+    });
+  }
+  try {
+    return { job: (await client.job(target)).id };
+  } catch (error) {
+    if (error instanceof OnejobError && error.code === 'E_JOB_UNKNOWN') return { agent: target };
+    throw error;
+  }
+}
+
+export async function cancelJob(session: Session, id: string): Promise<number> {
+  const { output } = session;
+  const job = await withAnyDaemon(session, (client) => client.cancel(id));
+  if (output.json) await output.value(job);
+  else await output.print(job.state === 'done' ? `Job ${id} has ended (${resultWord(job)}).` : `Job ${id} was told to end.`);
+  return exitCodes.ok;
+}

@@ -1,0 +1,98 @@
+/**
+ * How commands speak. Results go to standard output, everything onejob says beside them to standard error, each line
+ * beginning with `onejob: `; with `--json` both are JSON, one value per line.
+ */
+import type { Writable } from 'node:stream';
+import { OnejobError } from '../errors.ts';
+import { type Colors, createColors, printable } from './color.ts';
+import type { CliContext } from './context.ts';
+import { fit } from './table.ts';
+
+/** Whoever read our output has gone: no reason to complain, and nobody to complain to. */
+export class OutputClosed extends Error {}
+
+export interface Output {
+  readonly json: boolean;
+  /** For standard output. */
+  readonly colors: Colors;
+  /** Columns of standard output when it is a terminal, else null. */
+  readonly width: number | null;
+  /** Lines of a result, for people. */
+  print(...lines: string[]): Promise<void>;
+  /** A result, for programs: one line of JSON. */
+  value(value: unknown): Promise<void>;
+  /** A line of onejob's own. */
+  say(text: string): void;
+  /** A line that the next one replaces; shown on terminals only. null takes it away. */
+  progress(text: string | null): void;
+  /** Whether progress can be seen, so whether it is worth asking for. */
+  readonly showsProgress: boolean;
+  /** @throws OutputClosed */
+  write(stream: 'stdout' | 'stderr', bytes: Uint8Array): Promise<void>;
+  fail(error: unknown): void;
+}
+
+export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'color'>, json: boolean): Output {
+  const { stdout, stderr } = context;
+  const colorsFor = (stream: { readonly isTTY?: boolean }) => createColors(!json && (context.color ?? stream.isTTY === true));
+  const errorColors = colorsFor(stderr);
+  const closed = { stdout: watchClosed(stdout), stderr: watchClosed(stderr) };
+  const showsProgress = !json && stderr.isTTY === true;
+  let shown = false;
+
+  const write = async (name: 'stdout' | 'stderr', bytes: Uint8Array | string): Promise<void> => {
+    if (shown) progress(null);
+    const stream = name === 'stdout' ? stdout : stderr;
+    if (closed[name].is()) throw new OutputClosed();
+    if (!stream.write(bytes)) await Promise.race([drained(stream), closed[name].promise]);
+    if (closed[name].is()) throw new OutputClosed();
+  };
+  const progress = (text: string | null): void => {
+    if (!showsProgress || (text === null && !shown)) return;
+    shown = text !== null;
+    stderr.write(`\r\u001b[K${text === null ? '' : fit(`onejob: ${printable(text)}`, stderr.columns ?? 80)}`);
+  };
+  const line = (text: string): void => {
+    if (shown) progress(null);
+    if (!closed.stderr.is()) stderr.write(`${text}\n`);
+  };
+
+  return {
+    json,
+    colors: colorsFor(stdout),
+    width: stdout.isTTY === true ? (stdout.columns ?? 80) : null,
+    showsProgress,
+    print: (...lines) => write('stdout', lines.map((each) => `${each}\n`).join('')),
+    value: (value) => write('stdout', `${JSON.stringify(value)}\n`),
+    say: (text) => line(json ? JSON.stringify({ message: text }) : `onejob: ${printable(text)}`),
+    progress,
+    write,
+    fail(error) {
+      if (error instanceof OutputClosed) return;
+      const known = error instanceof OnejobError ? error : null;
+      const message = error instanceof Error ? error.message : String(error);
+      const hint = known === null ? 'This is a bug in onejob; please report it with the lines above.' : known.hint;
+      if (json) return line(JSON.stringify({ code: known?.code ?? 'E_BUG', message, hint, retry: known?.retry ?? false }));
+      if (known === null && error instanceof Error && error.stack !== undefined) line(error.stack);
+      for (const [at, each] of message.split('\n').entries()) line(at === 0 ? errorColors.red(`onejob: ${each}`) : `  ${each}`);
+      if (hint !== null) line(`  ${hint}`);
+    },
+  };
+}
+
+function drained(stream: Writable): Promise<void> {
+  return new Promise((resolve) => stream.once('drain', resolve));
+}
+
+function watchClosed(stream: Writable): { is(): boolean; readonly promise: Promise<void> } {
+  let gone = false;
+  const promise = new Promise<void>((resolve) => {
+    const close = () => {
+      gone = true;
+      resolve();
+    };
+    stream.on('error', close);
+    stream.once('close', close);
+  });
+  return { is: () => gone, promise };
+}

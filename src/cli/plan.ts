@@ -1,0 +1,41 @@
+/** `onejob plan` and `onejob doctor`: what would be done, and what is wrong. */
+import { printable } from './color.ts';
+import { exitCodes } from './exit.ts';
+import { type Session, withAnyDaemon } from './session.ts';
+import { table, wrap } from './table.ts';
+
+export async function showPlan(session: Session): Promise<number> {
+  const { output } = session;
+  const lines = await withAnyDaemon(session, (client) => client.plan());
+  if (output.json) await output.value(lines);
+  else if (lines.length === 0) await output.print('Nothing to do: what exists is what the config asks for.');
+  else {
+    const rows = lines.map(({ slot, intent, because }) => [slot, intent, printable(because)]);
+    const [head = '', ...rest] = table([['SLOT', 'NEXT', 'BECAUSE'], ...rows], output.width);
+    await output.print(output.colors.dim(head), ...rest);
+  }
+  return exitCodes.ok;
+}
+
+/** 1 when there is an error among the findings. */
+export async function showDoctor(session: Session): Promise<number> {
+  const { output } = session;
+  const findings = await withAnyDaemon(session, (client) => client.doctor());
+  const code = findings.some((each) => each.level === 'error') ? exitCodes.failed : exitCodes.ok;
+  if (output.json) {
+    await output.value(findings);
+    return code;
+  }
+  const { colors } = output;
+  const marks = { ok: colors.green('ok     '), warning: colors.yellow('warning'), error: colors.red('error  ') };
+  const order = { error: 0, warning: 1, ok: 2 };
+  const indent = ' '.repeat(9);
+  for (const { level, subject, message, hint } of findings.toSorted((one, other) => order[one.level] - order[other.level])) {
+    const [first = '', ...more] = wrap(printable(`${subject}: ${message}`), (output.width ?? 100) - indent.length);
+    const advice = hint === null ? [] : wrap(`-> ${printable(hint)}`, (output.width ?? 100) - indent.length);
+    await output.print(`${marks[level]}  ${first}`, ...[...more, ...advice].map((line) => indent + line));
+  }
+  const count = (level: 'error' | 'warning') => findings.filter((each) => each.level === level).length;
+  await output.print('', `${count('error')} errors, ${count('warning')} warnings, ${findings.length} looked at.`);
+  return code;
+}

@@ -1,0 +1,73 @@
+/** The flags of `onejob run` as a request to the daemon. */
+import { resolve } from 'node:path';
+import type { JobRequest } from '../api/schema.ts';
+import { parseDuration } from '../config/units.ts';
+import { parseVolume } from '../config/volumes.ts';
+import { OnejobError } from '../errors.ts';
+import type { CliContext } from './context.ts';
+import type { RunOptions } from './run.ts';
+import type { GlobalFlags } from './session.ts';
+
+export interface RunFlags extends GlobalFlags {
+  readonly pool?: string;
+  readonly image?: string;
+  readonly devices?: number;
+  readonly env?: readonly string[];
+  readonly volume?: readonly string[];
+  readonly priority?: number;
+  readonly timeout?: string;
+  readonly retries?: number;
+  readonly artifact?: readonly string[];
+  /** A folder, false for `--no-workspace`; commander makes it true when nothing was said. */
+  readonly workspace?: string | boolean;
+  readonly detach?: boolean;
+}
+
+/** @throws OnejobError E_USAGE */
+export async function runOptions(context: CliContext, command: readonly string[], flags: RunFlags): Promise<RunOptions> {
+  const workspace = flags.workspace === false ? null : typeof flags.workspace === 'string' ? flags.workspace : '.';
+  return {
+    workspace,
+    detach: flags.detach === true,
+    request: {
+      command: [...command],
+      pool: flags.pool ?? null,
+      env: Object.fromEntries((flags.env ?? []).map((each) => variable(each, context.variables))),
+      image: flags.image ?? null,
+      volumes: (flags.volume ?? []).map((each) => volume(each, context.cwd)),
+      devices: flags.devices ?? null,
+      priority: flags.priority ?? 0,
+      timeout: flags.timeout === undefined ? null : duration(flags.timeout),
+      retries: flags.retries ?? 0,
+      artifacts: [...(flags.artifact ?? [])],
+    },
+  };
+}
+
+function variable(text: string, own: CliContext['variables']): [string, string] {
+  const [, name, value] = /^([A-Za-z_][A-Za-z0-9_]*)(?:=(.*))?$/s.exec(text) ?? [];
+  if (name === undefined) throw usage(`--env ${text}: it does not begin with the name of a variable.`, 'Write NAME=VALUE, or NAME to pass on your own.');
+  const found = value ?? own[name];
+  if (found === undefined) throw usage(`--env ${name}: it is not set here, so there is nothing to pass on.`, `Set it, or write ${name}=VALUE.`);
+  return [name, found];
+}
+
+function volume(text: string, cwd: string): JobRequest['volumes'][number] {
+  const [host = '', ...rest] = text.split(':');
+  // A path typed at a prompt may be relative to where it was typed.
+  const absolute = host.startsWith('.') ? [resolve(cwd, host), ...rest].join(':') : text;
+  const parsed = parseVolume(absolute);
+  if (!parsed.ok) throw usage(`--volume ${parsed.why}.`);
+  return { ...parsed.value };
+}
+
+function duration(text: string): number {
+  const parsed = parseDuration(text);
+  if (!parsed.ok) throw usage(`--timeout ${parsed.why}.`);
+  if (parsed.value <= 0) throw usage('--timeout must be longer than nothing.');
+  return parsed.value;
+}
+
+function usage(message: string, hint?: string): OnejobError {
+  return new OnejobError('E_USAGE', message, { hint: hint ?? 'See "onejob run --help".' });
+}

@@ -1,0 +1,170 @@
+/**
+ * `onejob run`: hands one command in, shows its output as it comes, brings its files back, and ends as it ended.
+ *
+ * The job belongs to the daemon from the moment it is accepted. What happens here afterwards (a closed terminal, a second
+ * Ctrl-C, kill -9) never ends it; only the first INT or TERM, or nobody reading the output any more, asks it to end.
+ */
+import { resolve } from 'node:path';
+import type { JobRequest, JobView } from '../api/schema.ts';
+import { connect, isGone } from './connect.ts';
+import { exitCodes, verdict } from './exit.ts';
+import { followJob, type Lasting, persist } from './follow.ts';
+import { OutputClosed } from './output.ts';
+import { jobPrinter } from './pieces.ts';
+import type { Session } from './session.ts';
+import { formatBytes } from './units.ts';
+import { watchQueue } from './waiting.ts';
+
+export interface RunOptions {
+  readonly request: Omit<JobRequest, 'workspace'>;
+  /** Folder to send; null for none. */
+  readonly workspace: string | null;
+  readonly detach: boolean;
+}
+
+/** The exit code. Throws when the job could not even be handed in. */
+export async function run(session: Session, options: RunOptions): Promise<number> {
+  const { context, output } = session;
+  const interrupts = new Interrupts();
+  const release = context.onSignal((signal) => interrupts.notice(signal));
+  let lasting: Lasting | null = null;
+  try {
+    lasting = { connection: await interrupts.orStop(connect(session, { start: true })), temporary: false };
+    const job = await interrupts.orStop(submit(session, lasting, options));
+    if (job === null) return exitCodes.notRun;
+    if (options.detach) {
+      await (output.json ? output.value(job) : output.print(job.id));
+      return exitCodes.ok;
+    }
+    if (output.json) await output.value({ event: 'submitted', job });
+    return await attend(session, lasting, job, interrupts);
+  } catch (error) {
+    if (error instanceof Stopped) return error.code;
+    throw error;
+  } finally {
+    release();
+    output.progress(null);
+    lasting?.connection.close();
+  }
+}
+
+async function submit(session: Session, lasting: Lasting, options: RunOptions): Promise<JobView | null> {
+  const { output } = session;
+  const { client } = lasting.connection;
+  const [status, workspace] = await Promise.all([client.status(), options.workspace === null ? null : send(session, lasting, options.workspace)]);
+  Object.assign(lasting, { temporary: status.temporary });
+  const said = [status.runtimeReason, status.weaker].filter((each) => each !== null);
+  if (said.length > 0 && !options.detach) output.say(said.join('; '));
+  for (const problem of status.problems) output.say(problem);
+  return await client.submit({ ...options.request, workspace });
+}
+
+async function send({ context, output }: Session, lasting: Lasting, dir: string): Promise<string> {
+  const { packWorkspace } = await import('../workspace/pack.ts');
+  const packed = packWorkspace(resolve(context.cwd, dir), { warn: (text) => output.say(text) });
+  const id = await lasting.connection.client.putWorkspace(packed.stream, (bytes) => {
+    output.progress(`sending the workspace: ${formatBytes(bytes)}`);
+  });
+  output.progress(null);
+  return id;
+}
+
+/** Stays with an accepted job until it is done. */
+async function attend(session: Session, lasting: Lasting, job: JobView, interrupts: Interrupts): Promise<number> {
+  const { output } = session;
+  const printer = jobPrinter(output);
+  const cancel = (why: string) => {
+    output.say(why);
+    // Whatever comes of it, the job's end is what is waited for.
+    persist(session, lasting, job.id, () => lasting.connection.client.cancel(job.id)).catch(() => {});
+  };
+  interrupts.then(
+    () => cancel(`cancelling job ${job.id}; again to leave it to the daemon`),
+    () => leave(session, job.id),
+  );
+  const stopWatching = watchQueue(session, () => lasting.connection.client, job.id);
+  let closed = false;
+  try {
+    const done = await interrupts.orStop(
+      followJob(session, lasting, job.id, async (piece) => {
+        stopWatching();
+        if (closed) return;
+        try {
+          await printer.show(piece);
+        } catch (error) {
+          if (!(error instanceof OutputClosed)) throw error;
+          closed = true;
+          cancel(`nobody reads the output any more; cancelling job ${job.id}`);
+        }
+      }),
+    );
+    stopWatching();
+    const { code, line } = verdict(done);
+    if (done.artifacts.length > 0) await fetchArtifacts(session, lasting, done);
+    if (line !== null) output.say(line);
+    if (output.json && !closed) await output.value({ event: 'ended', job: done, exit: code });
+    return closed ? exitCodes.outputClosed : code;
+  } catch (error) {
+    if (isGone(error)) {
+      output.fail(error);
+      leave(session, job.id);
+      return exitCodes.notRun;
+    }
+    throw error;
+  } finally {
+    stopWatching();
+  }
+}
+
+async function fetchArtifacts(session: Session, lasting: Lasting, job: JobView): Promise<void> {
+  const { unpackArtifacts } = await import('../workspace/unpack.ts');
+  const files = await persist(session, lasting, job.id, () => lasting.connection.client.artifacts(job.id));
+  if (files === null) return;
+  const report = await unpackArtifacts(files, session.context.cwd);
+  session.output.say(`brought back ${report.written.length} file${report.written.length === 1 ? '' : 's'}`);
+  for (const refused of report.refused) session.output.say(`did not bring back ${refused.name}: ${refused.reason}`);
+}
+
+function leave({ output }: Session, id: string): void {
+  output.say(`job ${id} is left to the daemon; follow it with "onejob logs -f ${id}", end it with "onejob cancel ${id}"`);
+}
+
+/** Nothing more is to be done here, whatever is still under way. */
+class Stopped extends Error {
+  readonly code: number;
+
+  constructor(code: number) {
+    super('stopped');
+    this.code = code;
+  }
+}
+
+/** Counts INT and TERM: before there is a job the first ends everything, afterwards the first cancels and the second leaves. */
+class Interrupts {
+  #first: (() => void) | null = null;
+  #second: (() => void) | null = null;
+  #count = 0;
+  readonly #stop = Promise.withResolvers<never>();
+
+  constructor() {
+    this.#stop.promise.catch(() => {});
+  }
+
+  then(first: () => void, second: () => void): void {
+    this.#first = first;
+    this.#second = second;
+  }
+
+  notice(signal: 'SIGINT' | 'SIGTERM'): void {
+    this.#count += 1;
+    if (this.#first !== null && this.#count === 1) return this.#first();
+    this.#second?.();
+    this.#stop.reject(new Stopped(signal === 'SIGINT' ? exitCodes.cancelled : 143));
+  }
+
+  /** @throws Stopped as soon as nothing should be waited for any more. */
+  orStop<T>(work: Promise<T>): Promise<T> {
+    work.catch(() => {});
+    return Promise.race([work, this.#stop.promise]);
+  }
+}

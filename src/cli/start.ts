@@ -1,0 +1,126 @@
+/**
+ * Starts a temporary daemon: a process of its own that outlives us, its words in `daemon.log` in the state directory. It
+ * ends by itself when its last job and its last client are gone.
+ */
+import { spawn } from 'node:child_process';
+import { chmodSync, closeSync, fstatSync, mkdirSync, openSync, readdirSync, readFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import type { ErrorView } from '../api/schema.ts';
+import { OnejobError } from '../errors.ts';
+import { fromErrorView } from '../api/http-errors.ts';
+import type { Place } from './context.ts';
+import type { Session } from './session.ts';
+import { socketWatch } from './watch.ts';
+
+/** Above this size the log of earlier daemons is dropped, in bytes. */
+const logLimit = 1 << 20;
+/** ms between attempts while another daemon that leads the state directory is on its way in or out. */
+const retryAfter = 100;
+
+/**
+ * Resolves once `reachable` says so; whose daemon it then is does not matter.
+ * @throws OnejobError what the daemon said when it ended, or E_DAEMON_START.
+ */
+export async function startTemporary(session: Session, place: Place, reachable: () => Promise<boolean>, patience: number): Promise<void> {
+  prepare(place);
+  const deadline = performance.now() + patience;
+  using watch = socketWatch(place.socket);
+  for (;;) {
+    const child = launch(session, place);
+    let over = false;
+    const ended = child.ended.then(() => {
+      over = true;
+    });
+    for (;;) {
+      if (await reachable()) return;
+      if (over) break;
+      const left = deadline - performance.now();
+      if (left <= 0) throw new OnejobError('E_DAEMON_START', `The daemon that was started did not come up within ${patience / 1000} s.`, { hint: `See ${child.log}.` });
+      await Promise.race([watch.change(left), ended]);
+    }
+    const error = child.error();
+    // Somebody else leads: either just coming up, so that its socket will appear, or just ending, so that its place will
+    // be free. Neither can be waited for by the lock itself.
+    if (error.code !== 'E_STATE_LED' && error.code !== 'E_SOCKET_TAKEN') throw fromErrorView(error);
+    if (performance.now() > deadline) throw fromErrorView(error);
+    await watch.change(retryAfter);
+    if (await reachable()) return;
+  }
+}
+
+interface Child {
+  readonly log: string;
+  readonly ended: Promise<void>;
+  /** Why it ended, as far as it said. */
+  error(): ErrorView;
+}
+
+function launch({ context, flags }: Session, place: Place): Child {
+  const log = join(place.stateDir, 'daemon.log');
+  const file = openSync(log, 'a', 0o600);
+  const from = fstatSync(file).size;
+  const [program = '', ...args] = context.self;
+  const config = flags.config === null ? [] : ['--config', flags.config];
+  const up = ['up', '--temporary', '--json', '--state-dir', place.stateDir, '--socket', place.socket, ...config];
+  const child = spawn(program, [...args, ...up], {
+    cwd: place.stateDir,
+    env: { ...context.variables },
+    detached: true,
+    stdio: ['ignore', file, file],
+  });
+  closeSync(file);
+  child.unref();
+  let how = 'ended';
+  const ended = new Promise<void>((resolve) => {
+    child.once('error', (error) => {
+      how = `could not be started: ${error.message}`;
+      resolve();
+    });
+    child.once('exit', (code, signal) => {
+      how = signal === null ? `ended with exit code ${code}` : `was ended by ${signal}`;
+      resolve();
+    });
+  });
+  return { log, ended, error: () => lastError(log, from, how) };
+}
+
+function lastError(log: string, from: number, how: string): ErrorView {
+  const said = readFileSync(log).subarray(from).toString().trim().split('\n');
+  for (const line of said.toReversed()) {
+    const view = asError(line);
+    if (view !== null) return view;
+  }
+  const last = said.slice(-5).join('\n').trim();
+  const message = `The daemon that was started ${how}${last === '' ? '.' : `:\n${last}`}`;
+  return { code: 'E_DAEMON_START', message, hint: `Its log is ${log}.`, retry: false };
+}
+
+function asError(line: string): ErrorView | null {
+  try {
+    const { code, message, hint, retry }: Partial<Record<string, unknown>> = JSON.parse(line);
+    if (typeof code !== 'string' || typeof message !== 'string') return null;
+    return { code, message, hint: typeof hint === 'string' ? hint : null, retry: retry === true };
+  } catch {
+    return null;
+  }
+}
+
+function prepare({ stateDir, socket }: Place): void {
+  try {
+    mkdirSync(dirname(stateDir), { recursive: true });
+    mkdirSync(stateDir, { recursive: true, mode: 0o700 });
+    // An empty directory becomes ours here, since with a log in it the daemon would take it for somebody else's.
+    if (readdirSync(stateDir).length === 0) chmodSync(stateDir, 0o700);
+    mkdirSync(dirname(socket), { recursive: true, mode: process.geteuid?.() === 0 ? 0o755 : 0o700 });
+    const log = openSync(join(stateDir, 'daemon.log'), 'a', 0o600);
+    const large = fstatSync(log).size > logLimit;
+    closeSync(log);
+    if (large) closeSync(openSync(join(stateDir, 'daemon.log'), 'w', 0o600));
+  } catch (error) {
+    const why = error instanceof Error ? error.message : String(error);
+    throw new OnejobError('E_DAEMON_START', `Cannot start a daemon with its state in ${stateDir}: ${why}.`, {
+      hint: 'Choose another directory with --state-dir DIR.',
+      cause: error,
+    });
+  }
+}

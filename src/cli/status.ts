@@ -1,0 +1,81 @@
+/** `onejob status`: the page an operator lives in. What is wrong comes first; the rest is one line per slot. */
+import { setTimeout as after } from 'node:timers/promises';
+import type { PoolView, SlotView, StatusView } from '../api/schema.ts';
+import { type Colors, printable } from './color.ts';
+import { exitCodes } from './exit.ts';
+import { type Session, withDaemon } from './session.ts';
+import { fit, table } from './table.ts';
+import { formatAge } from './units.ts';
+
+const redrawEvery = 1_000;
+
+export async function showStatus(session: Session, watch: boolean): Promise<number> {
+  const { output, context } = session;
+  const stop = new AbortController();
+  const release = context.onSignal(() => stop.abort());
+  try {
+    await withDaemon(session, async (client) => {
+      do {
+        const status = await client.status();
+        if (output.json) await output.value(status);
+        else {
+          const lines = statusLines(status, output.colors, output.width, Date.now());
+          // Home, the page with the rest of each line cleared, then everything below: without a flicker in between.
+          if (watch && output.width !== null) await output.print(`\u001b[H${lines.map((each) => `${each}\u001b[K`).join('\n')}\u001b[J`);
+          else await output.print(...lines);
+        }
+        if (watch) await after(redrawEvery, undefined, { signal: stop.signal }).catch(() => {});
+      } while (watch && !stop.signal.aborted);
+    });
+    return exitCodes.ok;
+  } finally {
+    release();
+  }
+}
+
+/** `now`: ms since the epoch. `width`: null for a pipe, where nothing is cut. */
+export function statusLines(status: StatusView, colors: Colors, width: number | null, now: number): string[] {
+  const kind = status.temporary ? 'temporary daemon' : 'daemon';
+  const state = status.stopping ? colors.yellow(', stopping') : '';
+  const lines = [`onejob ${status.version}, ${kind}, pid ${status.pid}${state}; config: ${status.config ?? 'none (defaults)'}`];
+  if (status.runtimeReason !== null) lines.push(colors.dim(printable(status.runtimeReason)));
+  if (status.weaker !== null) lines.push(colors.dim(printable(status.weaker)));
+  for (const problem of status.problems) lines.push(colors.red(`! ${printable(problem)}`));
+  for (const pool of status.pools) for (const problem of poolProblems(pool)) lines.push(colors.yellow(`! ${pool.name}: ${printable(problem)}`));
+  for (const pool of status.pools) lines.push('', ...poolLines(pool, colors, now));
+  if (status.pools.length === 0) lines.push('', 'No pools.');
+  return lines.map((line) => fit(line, width));
+}
+
+function poolProblems(pool: PoolView): string[] {
+  const problems = pool.paused.map((by) => `paused by ${by}`);
+  if (pool.draining) problems.push('draining: nothing new is started until "onejob resume"');
+  if (pool.backoff !== null) {
+    const { failures, retryIn, reason } = pool.backoff;
+    const times = failures === 1 ? 'failed once' : `failed ${failures} times`;
+    problems.push(`${times}, next try ${retryIn <= 0 ? 'now' : `in ${formatAge(retryIn)}`}: ${reason}`);
+  }
+  return problems;
+}
+
+function poolLines(pool: PoolView, colors: Colors, now: number): string[] {
+  const busy = pool.slots.filter((slot) => slot.agent.state !== 'free').length;
+  const waiting = pool.waiting === null ? '' : `, ${pool.waiting} waiting`;
+  const head = `${colors.bold(pool.name)}  ${pool.service} on ${pool.runtime}, ${busy}/${pool.agents} busy${waiting}`;
+  const rows = pool.slots.map((slot) => slotRow(slot, colors, now));
+  const [titles = '', ...lines] = table([['SLOT', 'AGENT', 'SINCE', 'STANDBY', 'JOB'], ...rows], null, '  ');
+  return rows.length === 0 ? [head] : [head, colors.dim(titles), ...lines];
+}
+
+function slotRow({ key, agent, standby, devices, leaving, note }: SlotView, colors: Colors, now: number): string[] {
+  const state = agent.state === 'busy' ? colors.green('busy') : agent.state === 'stopping' || agent.state === 'killing' ? colors.yellow(agent.state) : agent.state;
+  const details = [agent.job ?? '', ...(devices.length === 0 ? [] : [devices.join(',')])].filter((each) => each !== '');
+  if (leaving.length > 1) details.push(colors.dim(`clearing ${leaving.length}`));
+  if (note !== null) details.push(colors.yellow(printable(note)));
+  const ready = standby.state === 'none' ? '-' : standby.state === 'standby' ? 'ready' : preparing(standby.since, now);
+  return [key, state, agent.since === null ? '' : formatAge(agent.since), ready, details.join('  ')];
+}
+
+function preparing(since: number | null, _now: number): string {
+  return since === null ? 'preparing' : `preparing ${formatAge(since)}`;
+}

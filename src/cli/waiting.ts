@@ -1,0 +1,43 @@
+/** While a job waits, why it does: for a person at a terminal. */
+import type { Client } from '../api/client.ts';
+import type { JobView } from '../api/schema.ts';
+import type { Session } from './session.ts';
+
+const lookAgain = 1_000;
+
+/** Shows the job's place in its queue until the answer is called. Nothing where it could not be seen. */
+export function watchQueue({ output }: Session, client: () => Client, id: string): () => void {
+  if (!output.showsProgress) return () => {};
+  let stopped = false;
+  const look = async () => {
+    try {
+      const jobs = await client().jobs({ all: false, pool: null });
+      const job = jobs.find((each) => each.id === id);
+      if (!stopped && job !== undefined) output.progress(waitingLine(job, jobs));
+      if (job?.state === 'running') stop();
+    } catch {
+      // Whoever follows the job notices a lost daemon, and says so.
+    }
+  };
+  const timer = setInterval(look, lookAgain);
+  timer.unref();
+  const stop = () => {
+    if (stopped) return;
+    stopped = true;
+    clearInterval(timer);
+    output.progress(null);
+  };
+  return stop;
+}
+
+function waitingLine(job: JobView, jobs: readonly JobView[]): string | null {
+  const reason = job.reason === null ? '' : `: ${job.reason}`;
+  if (job.state === 'reserved') return `an agent is being made for job ${job.id}${reason}`;
+  if (job.state !== 'queued') return null;
+  const ahead = jobs.filter((each) => each.state === 'queued' && each.pool === job.pool && comesBefore(each, job)).length;
+  return `job ${job.id} waits in pool ${job.pool}, ${ahead === 0 ? 'next in line' : `${ahead} before it`}${reason}`;
+}
+
+function comesBefore(one: JobView, other: JobView): boolean {
+  return one.priority === other.priority ? one.submittedAt < other.submittedAt : one.priority > other.priority;
+}

@@ -1,0 +1,37 @@
+/** What holds where nothing is written. In the words of the file, with values already understood: ms, bytes, shares. */
+
+const minute = 60_000;
+const hour = 60 * minute;
+const day = 24 * hour;
+
+export const topDefaults = {
+  log_limit: 64 * 2 ** 20,
+  disk: { min_free: 0.1 },
+  keep_jobs: 7 * day,
+  on_stop: 'end',
+} as const;
+
+export const poolDefaults = {
+  service: 'own',
+  name: '{host}-{pool}-{n}',
+  agents: 1,
+  priority: 0,
+  runtime: 'best',
+  devices: 0,
+  image: 'debian:stable-slim',
+  pull: 'missing',
+  standby: true,
+  standby_max_age: 12 * hour,
+  stop_grace: 10_000,
+  timeout: null,
+  cpus: null,
+  memory: null,
+  shm_size: null,
+  network: 'default',
+  read_only: false,
+  oom_score_adj: 500,
+  isolation: 'full',
+} as const;
+
+/** The pool that there is when the file names none, or there is no file. */
+export const onlyPool = { name: 'default', agents: 2 } as const;

@@ -1,0 +1,111 @@
+/** From plain values to understood ones: every key against the schema, every problem kept, what is right kept too. */
+import type { z } from 'zod';
+import type { Combined } from './include.ts';
+import { mergeMaps } from './include.ts';
+import { describeKind } from './kind.ts';
+import type { Path, Problem } from './problem.ts';
+import { formatPath, nearest, suggest } from './problem.ts';
+import type { ServiceType, TopFile, WrittenPool } from './schema.ts';
+import { nameProblem, nestedKeys, poolFile, serviceFiles, serviceNeeds, topFile } from './schema.ts';
+import type { Written, WrittenService } from './written.ts';
+import { isMap } from './values.ts';
+
+/** Understands what the files say. What has a problem is left out of the result, and noted in `broken`. */
+export function interpret(combined: Combined): { written: Written; problems: Problem[] } {
+  const problems: Problem[] = [];
+  const broken = new Set<string>();
+  const report: Report = (path, message, at = 'value') => {
+    problems.push({ ...combined.locate(path, at), level: 'error', key: formatPath(path), message });
+    broken.add(formatPath(path.slice(0, path[0] === 'defaults' ? 2 : 3)));
+  };
+  const top = readKeys(topFile, combined.value, [], report) as TopFile;
+  const services = new Map<string, WrittenService>();
+  for (const [name, found] of Object.entries(top.services ?? {})) {
+    const service = readService(name, found, report);
+    if (service !== null) services.set(name, service);
+  }
+  const defaults = top.defaults === undefined ? {} : (readKeys(poolFile, top.defaults, ['defaults'], report) as WrittenPool);
+  const pools = new Map<string, WrittenPool>();
+  for (const [name, found] of Object.entries(top.pools ?? {})) {
+    const why = nameProblem(name);
+    if (why !== null) report(['pools', name], why, 'key');
+    // "lab:" alone is a pool that takes everything from the defaults.
+    const own = found === null ? {} : readKeys(poolFile, found, ['pools', name], report);
+    pools.set(name, mergeMaps(defaults, own) as WrittenPool);
+  }
+  const list = combined.value['pools'] === undefined ? null : pools;
+  return { written: { top, services, defaults, pools: list, broken }, problems };
+}
+
+type Report = (path: Path, message: string, at?: 'key' | 'value') => void;
+
+/** The keys of one map that are known and right. */
+function readKeys(schema: z.ZodObject, found: unknown, path: Path, report: Report): Record<string, unknown> {
+  const result: Record<string, unknown> = {};
+  if (!isMap(found)) {
+    report(path, `expected a map of keys, found ${describeKind(found)}`);
+    return result;
+  }
+  for (const [name, value] of Object.entries(found)) {
+    const type = Object.hasOwn(schema.shape, name) ? schema.shape[name] : undefined;
+    const at = [...path, name];
+    if (type === undefined) report(at, unknownKey(name, Object.keys(schema.shape), path), 'key');
+    else if (value === null) report(at, 'is empty; give it a value or remove the key', 'key');
+    else {
+      const parsed = type.safeParse(value, { reportInput: true });
+      if (parsed.success) result[name] = parsed.data;
+      else for (const issue of parsed.error.issues) reportIssue(issue, at, report);
+    }
+  }
+  return result;
+}
+
+function reportIssue(issue: z.core.$ZodIssue, path: Path, report: Report): void {
+  const at = [...path, ...issue.path.map((part) => (typeof part === 'number' ? part : String(part)))];
+  if (issue.code === 'unrecognized_keys') {
+    for (const key of issue.keys) report([...at, key], unknownKey(key, knownAt(at), at), 'key');
+  } else if (issue.code === 'invalid_type') {
+    const expected = issue.expected === 'array' ? 'a list' : issue.expected === 'object' || issue.expected === 'record' ? 'a map' : issue.expected;
+    const missing = issue.input === undefined;
+    report(at, missing ? 'is missing' : `expected ${expected}, found ${describeKind(issue.input)}`);
+  } else report(at, issue.message);
+}
+
+/** The keys that a map inside a pool or the top level knows. */
+function knownAt(path: Path): string[] {
+  const inPool = path[0] === 'defaults' ? path[1] : path[0] === 'pools' ? path[2] : path[0];
+  if (inPool === 'ulimits') return ['soft', 'hard'];
+  return Object.keys(nestedKeys[String(inPool)]?.shape ?? {});
+}
+
+function unknownKey(name: string, known: readonly string[], path: Path): string {
+  if (name === '<<') return 'YAML 1.2 has no merge keys; what pools share stands in "defaults"';
+  const near = nearest(name, known);
+  if (near !== null) return `unknown key; did you mean "${near}"?`;
+  const isPoolKey = Object.hasOwn(poolFile.shape, name);
+  const isTopKey = Object.hasOwn(topFile.shape, name);
+  if (path.length === 0 && isPoolKey) return 'unknown key here; it belongs to a pool or to "defaults"';
+  if (path.length > 0 && isTopKey) return 'unknown key here; it belongs to the top level of the file';
+  return `unknown key; ${suggest(name, known)}`;
+}
+
+function readService(name: string, found: unknown, report: Report): WrittenService | null {
+  const path = ['services', name];
+  const why = nameProblem(name) ?? (name === 'own' ? '"own" is the name of the own queue; choose another' : null);
+  if (why !== null) report(path, why, 'key');
+  if (!isMap(found)) {
+    report(path, `expected a map with a type, found ${describeKind(found)}`);
+    return null;
+  }
+  const types = Object.keys(serviceFiles) as ServiceType[];
+  const { type: written, ...rest } = found;
+  const type = types.find((one) => one === written);
+  if (type === undefined) {
+    if (written === undefined) report(path, `has no type; known: ${types.join(', ')}`, 'key');
+    else report([...path, 'type'], typeof written === 'string' ? `unknown type of service; ${suggest(written, types)}` : `expected one of ${types.join(', ')}`);
+    return null;
+  }
+  const keys = readKeys(serviceFiles[type], rest, path, report);
+  for (const needed of serviceNeeds[type]) if (!(needed in found)) report(path, `"${needed}" is missing; a service of type ${type} needs it`, 'key');
+  return { type, keys };
+}

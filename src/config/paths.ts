@@ -1,0 +1,71 @@
+/** Where config, state and socket are, before anything else is known. */
+import { existsSync } from 'node:fs';
+import { join, resolve } from 'node:path';
+import type { Environment } from './environment.ts';
+import type { Place, Problem } from './problem.ts';
+
+/** What was given on the command line; relative paths are meant from `cwd`. */
+export interface Flags {
+  readonly config?: string | undefined;
+  readonly stateDir?: string | undefined;
+  readonly socket?: string | undefined;
+}
+
+/** A value and where it came from. */
+export interface Given {
+  readonly path: string;
+  readonly from: Place;
+}
+
+export interface Paths {
+  /** null when there is no file. */
+  readonly config: Given | null;
+  readonly stateDir: Given;
+  readonly socket: Given;
+}
+
+/** Longest socket path, in bytes: Node cuts what is over 107 without a word. */
+export const longestSocketPath = 100;
+
+export function place(source: string): Place {
+  return { source, line: null, column: null };
+}
+
+/** The config file: flag, environment, `/etc/onejob/config.yml`, then the user's own; null when none of them is there. */
+export function findConfig(flags: Flags, env: Environment, cwd: string): Given | null {
+  if (flags.config !== undefined) return { path: resolve(cwd, flags.config), from: place('--config') };
+  if (env.config !== null) return { path: resolve(cwd, env.config), from: place('ONEJOB_CONFIG') };
+  const path = ['/etc/onejob/config.yml', join(env.configHome, 'onejob', 'config.yml')].find((one) => existsSync(one));
+  return path === undefined ? null : { path, from: place('default') };
+}
+
+/** State directory and socket: flags win over the environment, that over the file, that over what is usual. */
+export function choosePaths(
+  flags: Flags,
+  env: Environment,
+  cwd: string,
+  file: { readonly stateDir: Given | null; readonly socket: Given | null },
+): { stateDir: Given; socket: Given } {
+  const given = (flag: string | undefined, flagName: string, variable: string | null, variableName: string, written: Given | null) => {
+    if (flag !== undefined) return { path: resolve(cwd, flag), from: place(flagName) };
+    if (variable !== null) return { path: resolve(cwd, variable), from: place(variableName) };
+    return written;
+  };
+  const state = given(flags.stateDir, '--state-dir', env.stateDir, 'ONEJOB_STATE_DIR', file.stateDir);
+  const isRoot = env.uid === 0;
+  const stateDir = state ?? { path: isRoot ? '/var/lib/onejob' : join(env.stateHome, 'onejob'), from: place('default') };
+  const socket = given(flags.socket, '--socket', env.socket, 'ONEJOB_SOCKET', file.socket);
+  if (socket !== null) return { stateDir, socket };
+  // A state directory of one's own is an installation of one's own: it must not answer on the usual socket.
+  if (state !== null) return { stateDir, socket: { path: join(state.path, 'onejob.sock'), from: state.from } };
+  const folder = isRoot ? '/run/onejob' : env.runtimeDir === null ? stateDir.path : join(env.runtimeDir, 'onejob');
+  return { stateDir, socket: { path: join(folder, 'onejob.sock'), from: place('default') } };
+}
+
+/** A socket path that Node or the kernel would cut. */
+export function socketProblem(socket: Given): Problem | null {
+  const bytes = Buffer.byteLength(socket.path);
+  if (bytes <= longestSocketPath) return null;
+  const message = `the path of the socket has ${bytes} bytes, ${longestSocketPath} are possible: ${socket.path}; give a shorter one with --socket`;
+  return { ...socket.from, level: 'error', key: 'socket', message };
+}

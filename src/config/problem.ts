@@ -1,0 +1,84 @@
+/** What is wrong with a config: one line each, all of them at once, each with the place to mend. */
+
+/** Where a key stands in the config: `['pools', 'lab', 'volumes', 0]`. */
+export type Path = readonly (string | number)[];
+
+/** A place in a file, an environment variable or a flag. Line and column count from 1; null when there are none. */
+export interface Place {
+  readonly source: string;
+  readonly line: number | null;
+  readonly column: number | null;
+}
+
+export interface Problem extends Place {
+  readonly level: 'error' | 'warning';
+  /** The key as people write it, `pools.lab.volumes[0]`; empty when the whole file is meant. */
+  readonly key: string;
+  readonly message: string;
+}
+
+/** `config.yml:3:5: pools.lab.agnets: unknown key; did you mean "agents"?` */
+export function formatProblem(problem: Problem): string {
+  const key = problem.key === '' ? '' : `${problem.key}: `;
+  const warning = problem.level === 'warning' ? 'warning: ' : '';
+  return `${formatPlace(problem)}: ${warning}${key}${problem.message}`;
+}
+
+export function formatPlace(place: Place): string {
+  return place.line === null ? place.source : `${place.source}:${place.line}:${place.column ?? 1}`;
+}
+
+export function formatPath(path: Path): string {
+  let text = '';
+  for (const part of path) {
+    if (typeof part === 'number') text += `[${part}]`;
+    else text += (text === '' ? '' : '.') + (/^[^\s.:[\]"]+$/.test(part) ? part : JSON.stringify(part));
+  }
+  return text;
+}
+
+/** Problems in the order of the file, each once. */
+export function inOrder(problems: readonly Problem[]): Problem[] {
+  const seen = new Map(problems.map((problem) => [formatProblem(problem), problem]));
+  const at = (problem: Problem) => (problem.line ?? 0) * 100_000 + (problem.column ?? 0);
+  return [...seen.values()].sort((a, b) => a.source.localeCompare(b.source) || at(a) - at(b));
+}
+
+/** The known word nearest to `word`: same letters, begun alike, or at most a third of it mistyped; null when none is near. */
+export function nearest(word: string, known: Iterable<string>): string | null {
+  const plain = (text: string) => text.toLowerCase().replaceAll(/[-_ ]/g, '');
+  let best: string | null = null;
+  let least = Math.max(1, Math.floor(plain(word).length / 3)) + 1;
+  if (word.length > 64) return null;
+  for (const candidate of known) {
+    const distance = mistakes(plain(word), plain(candidate));
+    if (distance >= least) continue;
+    best = candidate;
+    least = distance;
+  }
+  return best;
+}
+
+/** Typing mistakes between two words: a letter more, less, other, or two swapped. */
+function mistakes(a: string, b: string): number {
+  let before: number[] = [];
+  let last = Array.from({ length: b.length + 1 }, (_, i) => i);
+  for (let i = 1; i <= a.length; i++) {
+    const row = [i];
+    for (let j = 1; j <= b.length; j++) {
+      const same = a[i - 1] === b[j - 1] ? 0 : 1;
+      let cost = Math.min((row[j - 1] ?? 0) + 1, (last[j] ?? 0) + 1, (last[j - 1] ?? 0) + same);
+      if (i > 1 && j > 1 && a[i - 1] === b[j - 2] && a[i - 2] === b[j - 1]) cost = Math.min(cost, (before[j - 2] ?? 0) + 1);
+      row.push(cost);
+    }
+    before = last;
+    last = row;
+  }
+  return last[b.length] ?? 0;
+}
+
+/** ` ; did you mean "agents"?`, or the words that are known when none is near. */
+export function suggest(word: string, known: readonly string[]): string {
+  const near = nearest(word, known);
+  return near === null ? `known here: ${known.join(', ')}` : `did you mean "${near}"?`;
+}

@@ -1,0 +1,54 @@
+/** Templates in the config: agent names, and `{name}` in what an agent is made from. */
+import type { Recipe } from '../runtimes/runtime.ts';
+import type { PoolConfig } from './config.ts';
+
+export interface NameParts {
+  readonly host: string;
+  readonly pool: string;
+  /** Number of the slot in its pool, from 1. */
+  readonly n: number;
+}
+
+/** The name of slot `n`'s agents: `{host}`, `{pool}`, `{n}`, and `{K..}`, which counts from K. */
+export function expandName(template: string, parts: NameParts): string {
+  return template.replaceAll(/\{([^{}]*)\}/g, (whole, key: string) => {
+    if (key === 'host') return parts.host;
+    if (key === 'pool') return parts.pool;
+    if (key === 'n') return String(parts.n);
+    const start = /^(\d{1,6})\.\.$/.exec(key)?.[1];
+    return start === undefined ? whole : String(Number(start) + parts.n - 1);
+  });
+}
+
+/** Why a name template cannot be used; null when it can. */
+export function templateProblem(template: string): string | null {
+  const left = template.replaceAll(/\{(host|pool|n|\d{1,6}\.\.)\}/g, '');
+  const strange = /\{[^{}]*\}/.exec(left)?.[0];
+  if (strange !== undefined) return `${strange} is not known; a name knows {host}, {pool}, {n} and {K..} such as {1..}`;
+  if (/[{}]/.test(left)) return 'has a brace without its partner';
+  const bad = /[^A-Za-z0-9_.-]/.exec(left)?.[0];
+  if (bad !== undefined) return `must not hold ${JSON.stringify(bad)}; letters, digits, ".", "_" and "-" are possible`;
+  if (/^[._-]/.test(left) && !template.startsWith('{')) return 'must begin with a letter or a digit';
+  return null;
+}
+
+/** Whether the template gives each slot of a pool its own name. */
+export function countsSlots(template: string): boolean {
+  return /\{(n|\d{1,6}\.\.)\}/.test(template);
+}
+
+/** The pool's recipe for one slot: `{name}` in environment values and volume paths becomes the agent's name. */
+export function expandRecipe(pool: PoolConfig, name: string): Recipe {
+  const put = (text: string) => text.replaceAll('{name}', name);
+  return {
+    ...pool.recipe,
+    env: Object.fromEntries(Object.entries(pool.recipe.env).map(([key, value]) => [key, put(value)])),
+    mounts: pool.recipe.mounts.map((mount) => ({ ...mount, host: put(mount.host), container: put(mount.container) })),
+  };
+}
+
+/** What `{host}` stands for: the first label of the host's name, with what a name cannot hold taken out. */
+export function shortHost(hostname: string): string {
+  const label = (hostname.split('.')[0] ?? '').replaceAll(/[^A-Za-z0-9-]/g, '').replace(/^-+/, '');
+  return label.slice(0, 24).replace(/-+$/, '') || 'host';
+}

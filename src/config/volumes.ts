@@ -1,0 +1,58 @@
+/** Volumes as people write them: `HOST:CONTAINER[:VARIABLE][:ro|rw]`. */
+import type { Mount } from '../runtimes/runtime.ts';
+import type { Parsed } from './units.ts';
+
+const variableName = /^[A-Za-z_][A-Za-z0-9_]*$/;
+/** Places that belong to the sandbox itself. */
+const taken = new Set(['/', '/dev', '/proc', '/sys', '/workspace']);
+
+/**
+ * One volume. Paths may hold spaces, but no colon, no `..` and no control characters; both must be absolute. `mode` is
+ * what holds when neither `ro` nor `rw` is written.
+ */
+export function parseVolume(text: string, mode: 'ro' | 'rw' = 'ro'): Parsed<Mount> {
+  const form = 'HOST:CONTAINER[:VARIABLE][:ro|rw]';
+  const no = (why: string) => ({ ok: false, why: `${JSON.stringify(text)}: ${why}` }) as const;
+  const [host = '', container, ...rest] = text.split(':');
+  if (container === undefined) return no(`has no container path; write ${form}`);
+  const last = rest.at(-1);
+  const written = last === 'ro' || last === 'rw' ? last : null;
+  if (written !== null) rest.pop();
+  const [variable = null, ...extra] = rest;
+  if (extra.length > 0) return no(`has too many parts; write ${form}`);
+  if (variable !== null && !variableName.test(variable)) {
+    return no(`${JSON.stringify(variable)} is neither "ro", "rw" nor the name of a variable`);
+  }
+  for (const [side, path] of [
+    ['host', host],
+    ['container', container],
+  ] as const) {
+    const why = pathProblem(path);
+    if (why !== null) return no(`the ${side} path ${why}`);
+  }
+  const target = tidy(container);
+  if (taken.has(target)) return no(`the container path ${target} belongs to the sandbox itself; choose another`);
+  if (target === '/dev/shm') return no('the size of /dev/shm is set with shm_size');
+  return { ok: true, value: { host: tidy(host), container: target, readOnly: (written ?? mode) === 'ro', variable } };
+}
+
+/** How a mount is written; the inverse of `parseVolume`. */
+export function formatVolume(mount: Mount): string {
+  const variable = mount.variable === null ? '' : `:${mount.variable}`;
+  return `${mount.host}:${mount.container}${variable}:${mount.readOnly ? 'ro' : 'rw'}`;
+}
+
+/** Why this is no absolute path onejob accepts; null when it is one. */
+export function pathProblem(path: string): string | null {
+  if (path === '') return 'is empty';
+  if (path.startsWith('~')) return `must be absolute; "~" is not expanded, write the whole path instead of ${JSON.stringify(path)}`;
+  if (!path.startsWith('/')) return `must be absolute, found ${JSON.stringify(path)}`;
+  if ([...path].some((char) => char < ' ' || char === '\u007f')) return 'holds a control character';
+  if (path.split('/').includes('..')) return `must not hold "..", found ${JSON.stringify(path)}`;
+  return null;
+}
+
+function tidy(path: string): string {
+  const parts = path.split('/').filter((part) => part !== '' && part !== '.');
+  return `/${parts.join('/')}`;
+}

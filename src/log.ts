@@ -1,0 +1,91 @@
+/**
+ * What the daemon says about itself: one line per event, JSON for collectors or plain for a person at a terminal.
+ *
+ * No value that `redact` knows reaches a line, and a stream that has gone away never ends the daemon.
+ */
+import type { Writable } from 'node:stream';
+import pino from 'pino';
+import { OnejobError } from './errors.ts';
+
+export type LogFields = Readonly<Record<string, unknown>>;
+
+/** `event` is a few fixed words that can be searched for; all that differs from line to line goes in `fields`. */
+export interface Log {
+  info(event: string, fields?: LogFields): void;
+  warn(event: string, fields?: LogFields): void;
+  error(event: string, fields?: LogFields): void;
+}
+
+export interface LogOptions {
+  /** JSON lines, or lines for a person. */
+  readonly json: boolean;
+  readonly stream: Writable;
+  /** Takes secrets out of a text; every string of every line goes through it. */
+  readonly redact?: (text: string) => string;
+  /** Whether lines for a person are coloured. */
+  readonly color?: boolean;
+}
+
+type Level = 'info' | 'warn' | 'error';
+
+export function createLog(options: LogOptions): Log {
+  const redact = options.redact ?? ((text) => text);
+  // A closed pipe or a full disk under our own log must not end running jobs.
+  options.stream.on('error', () => {});
+  const write = options.json ? jsonLines(options.stream) : humanLines(options.stream, options.color ?? false);
+  const say = (level: Level) => (event: string, fields?: LogFields) =>
+    write(
+      level,
+      redact(event),
+      Object.fromEntries(Object.entries(fields ?? {}).map(([key, value]) => [key, clean(value, redact, 0)])),
+    );
+  return { info: say('info'), warn: say('warn'), error: say('error') };
+}
+
+type Write = (level: Level, event: string, fields: Record<string, unknown>) => void;
+
+function jsonLines(stream: Writable): Write {
+  const logger = pino(
+    {
+      base: null,
+      messageKey: 'event',
+      timestamp: pino.stdTimeFunctions.isoTime,
+      formatters: { level: (level) => ({ level }) },
+    },
+    stream,
+  );
+  return (level, event, fields) => logger[level](fields, event);
+}
+
+const tint: Record<Level, string> = { info: '', warn: '\u001b[33m', error: '\u001b[31m' };
+
+function humanLines(stream: Writable, color: boolean): Write {
+  return (level, event, fields) => {
+    const time = new Date().toTimeString().slice(0, 8);
+    const details = Object.entries(fields)
+      .filter(([, value]) => value !== null && value !== undefined)
+      .map(([key, value]) => `${key}=${inLine(value)}`)
+      .join(' ');
+    const word = level === 'info' ? event : `${level === 'warn' ? 'warning' : 'error'}: ${event}`;
+    const head = color && tint[level] !== '' ? `${tint[level]}${word}\u001b[0m` : word;
+    stream.write(`${time} ${head}${details === '' ? '' : `  ${details}`}\n`);
+  };
+}
+
+function inLine(value: unknown): string {
+  const text = typeof value === 'string' ? value : (JSON.stringify(value) ?? String(value));
+  return /^[^\s"=]+$/.test(text) || typeof value !== 'string' ? text : JSON.stringify(text);
+}
+
+/** A value as it may stand in a line: errors by their code and message, strings redacted, depth bounded. */
+function clean(value: unknown, redact: (text: string) => string, depth: number): unknown {
+  if (typeof value === 'string') return redact(value);
+  if (typeof value === 'bigint') return value.toString();
+  if (value instanceof OnejobError)
+    return { code: value.code, message: redact(value.message), hint: value.hint, retry: value.retry };
+  if (value instanceof Error) return { message: redact(value.message), stack: redact(value.stack ?? '') };
+  if (typeof value !== 'object' || value === null) return value;
+  if (depth > 4) return '…';
+  if (Array.isArray(value)) return value.map((each) => clean(each, redact, depth + 1));
+  return Object.fromEntries(Object.entries(value).map(([key, each]) => [key, clean(each, redact, depth + 1)]));
+}

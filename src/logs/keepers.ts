@@ -1,0 +1,126 @@
+/** All keepers of one manager: at most one per agent, made when its sandbox is there, gone with it. */
+
+import type { Clock } from '../core/clock.ts';
+import type { AgentId } from '../core/slot.ts';
+import { OnejobError } from '../errors.ts';
+import type { GateState } from '../runtimes/gate.ts';
+import type { Runtime } from '../runtimes/runtime.ts';
+import { Keeper } from './keeper.ts';
+import type { LogFile } from './log-file.ts';
+
+export interface KeepersOptions {
+  readonly open: (agent: AgentId) => LogFile;
+  readonly forget: (agent: AgentId) => void;
+  readonly clock: Clock;
+  readonly state: (agent: AgentId, state: GateState) => void;
+  readonly failed: (agent: AgentId, error: unknown) => void;
+}
+
+export class Keepers {
+  readonly #options: KeepersOptions;
+  readonly #keepers = new Map<AgentId, Keeper>();
+  readonly #waiting = new Map<AgentId, Set<() => void>>();
+
+  constructor(options: KeepersOptions) {
+    this.#options = options;
+  }
+
+  get(agent: AgentId): Keeper | undefined {
+    return this.#keepers.get(agent);
+  }
+
+  /** Follows the output of a sandbox; the second call for an agent gives the same keeper. */
+  follow(agent: AgentId, runtime: Runtime): Keeper {
+    const known = this.#keepers.get(agent);
+    if (known !== undefined) return known;
+    const keeper = new Keeper(agent, this.#options.open(agent), runtime, {
+      state: (_, state) => {
+        this.#options.state(agent, state);
+        this.#wake(agent);
+      },
+      failed: this.#options.failed,
+    });
+    this.#keepers.set(agent, keeper);
+    void keeper.ended.then(() => this.#wake(agent));
+    return keeper;
+  }
+
+  /**
+   * Waits until the gate has come as far as `state`, or its output has ended without. True when it has come so far.
+   * @throws OnejobError E_GATE_SILENT after `ms`.
+   */
+  async until(agent: AgentId, state: 'ready' | 'released', ms: number, signal: AbortSignal): Promise<boolean> {
+    const keeper = this.#keepers.get(agent);
+    if (keeper === undefined) return false;
+    let ended = false;
+    let late = false;
+    void keeper.ended.then(() => {
+      ended = true;
+    });
+    const reached = (): boolean => keeper.state === 'released' || keeper.state === state;
+    const cancel = this.#options.clock.after(ms, () => {
+      late = true;
+      this.#wake(agent);
+    });
+    try {
+      while (!reached() && !ended && !late && !signal.aborted) await this.#next(agent, signal);
+    } finally {
+      cancel();
+    }
+    signal.throwIfAborted();
+    if (late && !reached() && !ended) {
+      throw new OnejobError('E_GATE_SILENT', `The gate of agent ${agent} did not say "${state}" within ${ms / 1000} s.`, {
+        retry: true,
+      });
+    }
+    return reached();
+  }
+
+  /** Waits until all output is kept, at most `ms`. True when it is. */
+  async complete(agent: AgentId, ms: number): Promise<boolean> {
+    const keeper = this.#keepers.get(agent);
+    if (keeper === undefined) return true;
+    let cancel = (): void => {};
+    const late = new Promise<boolean>((resolve) => {
+      cancel = this.#options.clock.after(ms, () => resolve(false));
+    });
+    try {
+      return await Promise.race([keeper.ended.then(() => true), late]);
+    } finally {
+      cancel();
+    }
+  }
+
+  /** Stops following an agent that is gone; `forget` also deletes what was kept. */
+  async drop(agent: AgentId, { forget }: { readonly forget: boolean }): Promise<void> {
+    const keeper = this.#keepers.get(agent);
+    this.#keepers.delete(agent);
+    await keeper?.stop();
+    if (forget) this.#options.forget(agent);
+  }
+
+  async close(): Promise<void> {
+    const keepers = [...this.#keepers.values()];
+    this.#keepers.clear();
+    await Promise.all(keepers.map((keeper) => keeper.stop()));
+  }
+
+  #next(agent: AgentId, signal: AbortSignal): Promise<void> {
+    return new Promise((resolve) => {
+      const waiting = this.#waiting.get(agent) ?? new Set();
+      this.#waiting.set(agent, waiting);
+      const done = (): void => {
+        waiting.delete(done);
+        if (waiting.size === 0) this.#waiting.delete(agent);
+        signal.removeEventListener('abort', done);
+        resolve();
+      };
+      waiting.add(done);
+      signal.addEventListener('abort', done, { once: true });
+    });
+  }
+
+  #wake(agent: AgentId): void {
+    for (const done of [...(this.#waiting.get(agent) ?? [])]) done();
+  }
+}

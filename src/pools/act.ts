@@ -1,0 +1,131 @@
+/** The executors: the only place where a slot's wishes touch a runtime or a CI service. Each may be run again after a crash. */
+import type { CiService, Registration } from '../ci/ci-service.ts';
+import { expandRecipe } from '../config/template.ts';
+import type { AgentId, JobId, Slot, SlotEvent } from '../core/slot.ts';
+import { OnejobError, toFailure } from '../errors.ts';
+import type { Keepers } from '../logs/keepers.ts';
+import { frame } from '../runtimes/gate.ts';
+import type { Recipe, Runtime, SandboxSpec } from '../runtimes/runtime.ts';
+import type { Executors } from './executors.ts';
+import type { Pool } from './pool.ts';
+
+export interface ActParts {
+  readonly keepers: Keepers;
+  readonly place: (key: string) => { readonly slot: Slot; readonly pool: Pool; readonly name: string };
+  readonly runtime: (name: string) => Runtime;
+  /** What the slot is busy with, for people; null when there is nothing to say. */
+  readonly note: (key: string, line: string | null) => void;
+}
+
+/** How long a started sandbox may take until its gate is ready, in ms. */
+const readyTimeout = 60_000;
+/** How long the gate may take to take a script it was handed, in ms. */
+const releasedTimeout = 15_000;
+/** How long an ended sandbox's output may take to be read to its end before it is removed all the same, in ms. */
+const drainTimeout = 60_000;
+
+export function createExecutors(parts: ActParts): Executors {
+  const registrations = new Map<AgentId, Registration>();
+
+  const contextOf = (key: string, agent: AgentId, job: JobId | null) => {
+    const { slot, pool, name } = parts.place(key);
+    const runtime = parts.runtime(slot.runtime);
+    const context = { agent, pool: pool.config.name, slot: key, name, workspace: runtime.capabilities.workspace(agent), job };
+    return { pool, runtime, context };
+  };
+
+  return {
+    async prepare({ agent, job }, key, signal) {
+      const { slot, pool, name } = parts.place(key);
+      const runtime = parts.runtime(slot.runtime);
+      try {
+        const recipe = recipeOf(pool, name, job);
+        const spec: SandboxSpec = { agent, pool: pool.config.name, slot: key, name, recipe, devices: slot.devices };
+        const { fingerprint } = await runtime.prepare(spec, (line) => parts.note(key, line), signal);
+        if (job === null) pool.fingerprint ??= fingerprint;
+        parts.keepers.follow(agent, runtime);
+        const ready = await parts.keepers.until(agent, 'ready', readyTimeout, signal);
+        // A sandbox that ended instead says so by its exit, with more to tell than we know here.
+        return ready ? [{ kind: 'ready', agent, fingerprint }] : [];
+      } catch (error) {
+        signal.throwIfAborted();
+        return [{ kind: 'prepareFailed', agent, failure: toFailure(error) }];
+      } finally {
+        parts.note(key, null);
+      }
+    },
+
+    async register({ agent }, key, signal) {
+      const { pool, context } = contextOf(key, agent, null);
+      try {
+        registrations.set(agent, await pool.service.register(context, signal));
+        return [{ kind: 'registered', agent }];
+      } catch (error) {
+        signal.throwIfAborted();
+        return [{ kind: 'registerFailed', agent, failure: toFailure(error) }];
+      }
+    },
+
+    async release({ agent, job }, key, signal) {
+      const { pool, runtime, context } = contextOf(key, agent, job);
+      try {
+        const registration = await registrationFor(pool.service);
+        if (registration.files !== null) {
+          parts.note(key, 'sending the workspace');
+          await runtime.putFiles(agent, await registration.files(), signal);
+        }
+        await runtime.release(agent, frame(agent, registration.script), signal);
+        await parts.keepers.until(agent, 'released', releasedTimeout, signal);
+        return [];
+      } catch (error) {
+        signal.throwIfAborted();
+        return [{ kind: 'releaseFailed', agent, failure: toFailure(error) }];
+      } finally {
+        registrations.delete(agent);
+        parts.note(key, null);
+      }
+
+      async function registrationFor(service: CiService): Promise<Registration> {
+        if (service.capabilities.binds === 'late') return service.register(context, signal);
+        const known = registrations.get(agent);
+        if (known !== undefined) return known;
+        // Credentials are in memory only: after a restart the agent is given up and a new one registered.
+        throw new OnejobError('E_REGISTRATION_LOST', `The registration of agent ${agent} was lost in a restart.`, { retry: true });
+      }
+    },
+
+    async terminate({ agent }, key) {
+      await parts.runtime(parts.place(key).slot.runtime).signal(agent, 'TERM');
+      return [];
+    },
+
+    async kill({ agent }, key) {
+      await parts.runtime(parts.place(key).slot.runtime).signal(agent, 'KILL');
+      return [];
+    },
+
+    async clear({ agent, job }, key, signal): Promise<SlotEvent[]> {
+      const { pool, runtime, context } = contextOf(key, agent, job);
+      registrations.delete(agent);
+      if (job !== null) {
+        parts.keepers.follow(agent, runtime);
+        await parts.keepers.complete(agent, drainTimeout);
+        signal.throwIfAborted();
+      }
+      await pool.service.settle(context, (inner) => runtime.getFiles(agent, inner), signal);
+      await runtime.remove(agent);
+      await parts.keepers.drop(agent, { forget: job === null });
+      return [{ kind: 'cleared', agent }];
+    },
+
+    prove() {
+      throw new OnejobError('E_NOT_YET', 'This version of onejob cannot show that devices are clean, so it leases none.');
+    },
+  };
+}
+
+/** What a slot's next sandbox is made from: the pool's recipe, or the one a job brought. */
+export function recipeOf(pool: Pool, name: string, job: JobId | null): Recipe {
+  const base = expandRecipe(pool.config, name);
+  return (job === null ? null : pool.service.recipeFor(job, base)) ?? base;
+}

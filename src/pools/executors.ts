@@ -1,0 +1,103 @@
+/**
+ * Runs actions: one at a time per sandbox, the newest wish wins. An effect that is no longer wanted is aborted and waited
+ * for before the next one of the same sandbox begins, so that nothing is created after it was removed.
+ */
+import type { Clock } from '../core/clock.ts';
+import type { Action, ActionArgs, SlotEvent } from '../core/slot.ts';
+
+/** One effect per action kind: idempotent, ends early when aborted, answers with events. */
+export type Executors = {
+  [K in keyof ActionArgs]: (action: Action<K>, key: string, signal: AbortSignal) => Promise<SlotEvent[]>;
+};
+
+export interface DispatcherOptions {
+  readonly executors: Executors;
+  readonly clock: Clock;
+  readonly post: (key: string, event: SlotEvent) => void;
+  /** An action failed and is tried again after `ms`, for as long as the slot still asks for it. */
+  readonly retrying: (key: string, action: Action, error: unknown, ms: number) => void;
+}
+
+const firstRetry = 500;
+const longestRetry = 30_000;
+
+export class Dispatcher {
+  readonly #options: DispatcherOptions;
+  readonly #running = new Map<
+    string,
+    { readonly act: Action['act']; readonly abort: AbortController; readonly done: Promise<void> }
+  >();
+  #closed = false;
+
+  constructor(options: DispatcherOptions) {
+    this.#options = options;
+  }
+
+  /** Starts an action; an earlier one of the same sandbox is aborted first. The same action again changes nothing. */
+  start(key: string, action: Action): void {
+    if (this.#closed) return;
+    const subject = subjectOf(action);
+    const before = this.#running.get(subject);
+    if (before?.act === action.act && !before.abort.signal.aborted) return;
+    before?.abort.abort();
+    const abort = new AbortController();
+    const done = this.#run(key, action, before?.done ?? null, abort.signal).finally(() => {
+      if (this.#running.get(subject)?.abort === abort) this.#running.delete(subject);
+    });
+    this.#running.set(subject, { act: action.act, abort, done });
+  }
+
+  /** Number of actions under way. */
+  get size(): number {
+    return this.#running.size;
+  }
+
+  /** Aborts everything and waits for it to end; nothing starts afterwards. */
+  async close(): Promise<void> {
+    this.#closed = true;
+    const running = [...this.#running.values()];
+    for (const one of running) one.abort.abort();
+    await Promise.allSettled(running.map((one) => one.done));
+  }
+
+  async #run(key: string, action: Action, before: Promise<void> | null, signal: AbortSignal): Promise<void> {
+    if (before !== null) await before;
+    for (let wait = firstRetry; !signal.aborted; wait = Math.min(wait * 2, longestRetry)) {
+      try {
+        const events = await execute(this.#options.executors, action, key, signal);
+        for (const event of events) this.#options.post(key, event);
+        return;
+      } catch (error) {
+        if (signal.aborted) return;
+        this.#options.retrying(key, action, error, wait);
+        await this.#pause(wait, signal);
+      }
+    }
+  }
+
+  #pause(ms: number, signal: AbortSignal): Promise<void> {
+    return new Promise((resolve) => {
+      const done = (): void => {
+        cancel();
+        signal.removeEventListener('abort', done);
+        resolve();
+      };
+      const cancel = this.#options.clock.after(ms, done);
+      signal.addEventListener('abort', done, { once: true });
+    });
+  }
+}
+
+/** What an action is about: proving an agent's devices and clearing its sandbox away do not replace each other. */
+export function subjectOf(action: Action): string {
+  return action.act === 'prove' ? `devices of ${action.agent}` : action.agent;
+}
+
+function execute<K extends keyof ActionArgs>(
+  executors: Executors,
+  action: Action<K>,
+  key: string,
+  signal: AbortSignal,
+): Promise<SlotEvent[]> {
+  return executors[action.act](action, key, signal);
+}

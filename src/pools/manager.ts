@@ -1,0 +1,196 @@
+/** The manager as the API sees it: questions and wishes, answered by the loop, the own queue and the logs. */
+import { existsSync } from 'node:fs';
+import type { Readable } from 'node:stream';
+import type { LogPiece, LogSource, Manager } from '../api/manager.ts';
+import type { DownRequest, FindingView, JobRequest, JobView, PlanLine, StatusView } from '../api/schema.ts';
+import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
+import type { AgentId } from '../core/slot.ts';
+import { OnejobError } from '../errors.ts';
+import type { Keepers } from '../logs/keepers.ts';
+import { logPath } from '../logs/log-file.ts';
+import { type PlacedPiece, readLog } from '../logs/read.ts';
+import type { Runtime } from '../runtimes/runtime.ts';
+import type { HistoryTable } from '../store/history.ts';
+import type { Observer } from './observe.ts';
+import type { Pool } from './pool.ts';
+import type { Reconciler } from './reconciler.ts';
+import { planLines, poolViews, type StatusParts } from './status.ts';
+
+export interface ManagerParts extends StatusParts {
+  readonly reconciler: Reconciler;
+  readonly observer: Observer;
+  readonly keepers: Keepers;
+  readonly queue: OwnQueue;
+  readonly history: HistoryTable;
+  readonly runtimes: readonly Runtime[];
+  readonly logDir: string;
+  /** What never changes while this manager lives. */
+  readonly facts: Pick<StatusView, 'version' | 'pid' | 'owner' | 'config' | 'stateDir' | 'temporary' | 'runtimeReason' | 'weaker'>;
+  readonly findings: () => FindingView[];
+  readonly down: (request: DownRequest) => void;
+  /** Called whenever a client came or went. */
+  readonly held: (clients: number) => void;
+}
+
+export class HostManager implements Manager {
+  readonly #parts: ManagerParts;
+  #clients = 0;
+
+  constructor(parts: ManagerParts) {
+    this.#parts = parts;
+  }
+
+  status(): StatusView {
+    const { facts, reconciler, observer } = this.#parts;
+    return { ...facts, stopping: reconciler.stopping, problems: observer.problems, pools: poolViews(this.#parts) };
+  }
+
+  plan(): PlanLine[] {
+    return planLines(this.#parts);
+  }
+
+  async doctor(signal: AbortSignal): Promise<FindingView[]> {
+    const checks = [this.#parts.queue.check(signal), ...this.#parts.runtimes.map((runtime) => runtime.check(signal))];
+    return [...this.#parts.findings(), ...(await Promise.all(checks)).flat()];
+  }
+
+  submit(request: JobRequest): JobView {
+    if (this.#parts.reconciler.stopping) {
+      throw new OnejobError('E_STOPPING', 'Cannot take a job: this onejob is stopping.', { hint: 'Try again once it runs again.', retry: true });
+    }
+    return this.#parts.queue.submit(request);
+  }
+
+  jobs(filter: { readonly all: boolean; readonly pool: string | null }): JobView[] {
+    return this.#parts.queue.jobs(filter).map((job) => this.#explained(job));
+  }
+
+  job(id: string): JobView | null {
+    const job = this.#parts.queue.job(id);
+    return job === null ? null : this.#explained(job);
+  }
+
+  settled(id: string, signal: AbortSignal): Promise<JobView> {
+    return this.#parts.queue.settled(id, signal);
+  }
+
+  cancel(id: string): JobView {
+    return this.#parts.queue.cancel(id);
+  }
+
+  putWorkspace(files: Readable, signal: AbortSignal): Promise<string> {
+    return this.#parts.queue.putWorkspace(files, signal);
+  }
+
+  artifacts(job: string): Readable | null {
+    return this.#parts.queue.artifacts(job);
+  }
+
+  async *logs(source: LogSource, follow: boolean, signal: AbortSignal): AsyncIterable<LogPiece> {
+    if ('job' in source) yield* this.#jobLogs(source.job, follow, signal);
+    else if ('agent' in source) yield* this.#agentLog(source.agent, follow, signal);
+    else yield* this.#agentLog(this.#agentOf(source.slot, source.previous), follow, signal);
+  }
+
+  pause(pool: string | null, reason: string): void {
+    for (const one of this.#chosen(pool)) one.pause.hold(reason, `by ${reason}`);
+    this.#parts.reconciler.replanAll();
+  }
+
+  resume(pool: string | null, reason: string): void {
+    for (const one of this.#chosen(pool)) {
+      one.pause.release(reason);
+      one.draining = false;
+    }
+    this.#parts.reconciler.replanAll();
+  }
+
+  drain(pool: string | null): void {
+    for (const one of this.#chosen(pool)) one.draining = true;
+    this.#parts.reconciler.replanAll();
+  }
+
+  down(request: DownRequest): void {
+    this.#parts.down(request);
+  }
+
+  hold(): () => void {
+    this.#parts.held(++this.#clients);
+    let held = true;
+    return () => {
+      if (!held) return;
+      held = false;
+      this.#parts.held(--this.#clients);
+    };
+  }
+
+  #chosen(name: string | null): Pool[] {
+    const pools = this.#parts.reconciler.pools.filter((pool) => name === null || pool.config.name === name);
+    if (pools.length > 0) return pools;
+    const known = this.#parts.reconciler.pools.map((pool) => pool.config.name).join(', ');
+    throw new OnejobError('E_POOL_UNKNOWN', `There is no pool "${name}".`, { hint: `The pools are: ${known}.` });
+  }
+
+  /** Why a waiting job waits, where the queue alone does not know. */
+  #explained(job: JobView): JobView {
+    if (job.state !== 'queued') return job;
+    const pool = this.#parts.reconciler.pools.find((one) => one.config.name === job.pool);
+    if (pool === undefined) return { ...job, reason: `no pool "${job.pool}" in the config any more` };
+    const [held] = [...this.#parts.reconciler.pause.details, ...pool.pause.details];
+    if (held !== undefined) return { ...job, reason: `paused: ${held}` };
+    if (pool.draining) return { ...job, reason: 'the pool drains' };
+    if (pool.backoff !== null) return { ...job, reason: pool.backoff.last.message };
+    const [problem] = this.#parts.observer.problems;
+    return problem === undefined ? job : { ...job, reason: problem };
+  }
+
+  async *#jobLogs(id: string, follow: boolean, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
+    const { queue, history } = this.#parts;
+    const read = new Set<AgentId>();
+    while (!signal.aborted) {
+      const changed = queue.changed(id, signal);
+      const job = queue.job(id);
+      if (job === null) throw new OnejobError('E_JOB_UNKNOWN', `There is no job ${id}.`, { hint: 'See "onejob jobs --all".' });
+      const begun = history.ofJob(id, 100).map((entry) => entry.agent);
+      const agents = [...begun.reverse(), ...(job.agent === null ? [] : [job.agent])].filter((agent) => !read.has(agent));
+      const [agent] = agents;
+      if (agent !== undefined) {
+        if (read.size > 0) yield { stream: 'note', bytes: Buffer.from(`attempt ${read.size + 1}\n`) };
+        read.add(agent);
+        yield* this.#agentLog(agent, follow, signal);
+        continue;
+      }
+      if (!follow || job.state === 'done' || job.state === 'settling') return;
+      await changed;
+    }
+  }
+
+  async *#agentLog(agent: AgentId, follow: boolean, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
+    const keeper = this.#parts.keepers.get(agent);
+    if (keeper !== undefined) {
+      yield* withoutPlace(keeper.file.read({ follow, signal }));
+      return;
+    }
+    const path = logPath(this.#parts.logDir, agent);
+    if (existsSync(path)) yield* withoutPlace(readLog(path));
+    else if (this.#parts.history.get(agent) === null && this.#parts.reconciler.placeOf(agent) === undefined) {
+      throw new OnejobError('E_AGENT_UNKNOWN', `There is no agent ${agent}.`, { hint: 'See "onejob status" and "onejob jobs --all".' });
+    }
+  }
+
+  #agentOf(key: string, previous: boolean): AgentId {
+    const slot = this.#parts.reconciler.slot(key);
+    const entries = this.#parts.history.ofSlot(key, 2);
+    if (slot === undefined && entries.length === 0) {
+      throw new OnejobError('E_SLOT_UNKNOWN', `There is no slot ${key}.`, { hint: 'See "onejob status".' });
+    }
+    const found = entries[previous ? 1 : 0];
+    if (found !== undefined) return found.agent;
+    const which = previous ? 'previous ' : '';
+    throw new OnejobError('E_AGENT_UNKNOWN', `Slot ${key} had no ${which}agent yet.`, { hint: 'See "onejob status".' });
+  }
+}
+
+async function* withoutPlace(pieces: AsyncIterable<PlacedPiece>): AsyncGenerator<LogPiece, void> {
+  for await (const { stream, bytes } of pieces) yield { stream, bytes };
+}

@@ -1,0 +1,196 @@
+/**
+ * Looks at the world and tells the loop: runtime events as they come, and a slow resync that repairs what a stream missed.
+ * A runtime that does not answer tells nothing: what cannot be seen is unknown, never gone (S6).
+ */
+import type { Clock } from '../core/clock.ts';
+import type { AgentId, Exit, Slot } from '../core/slot.ts';
+import { toFailure } from '../errors.ts';
+import type { Log } from '../log.ts';
+import type { Keepers } from '../logs/keepers.ts';
+import type { Runtime } from '../runtimes/runtime.ts';
+import type { Reconciler } from './reconciler.ts';
+
+export interface ObserveParts {
+  readonly clock: Clock;
+  readonly log: Log;
+  readonly keepers: Keepers;
+  readonly reconciler: Reconciler;
+  readonly runtimes: readonly Runtime[];
+  /** What a pool's standbys should be made from now; null when unknown. */
+  readonly refreshFingerprints: (runtime: Runtime, signal: AbortSignal) => Promise<void>;
+  readonly minFree: number;
+}
+
+const resyncEvery = 30_000;
+/** How long a sandbox that ended before *released* was seen may take to show its whole log, in ms. */
+const lastWords = 10_000;
+
+export class Observer {
+  readonly #parts: ObserveParts;
+  readonly #abort = new AbortController();
+  readonly #unreachable = new Map<string, string>();
+  readonly #watching: Promise<void>[] = [];
+  readonly #resyncing = new Map<Runtime, Promise<void>>();
+  #timer: (() => void) | null = null;
+
+  constructor(parts: ObserveParts) {
+    this.#parts = parts;
+  }
+
+  /** Sentences about what cannot be reached right now. */
+  get problems(): string[] {
+    return [...this.#unreachable.values()];
+  }
+
+  /** Follows what is already there, then looks once at everything; resolves when that was done or has failed. */
+  async start(): Promise<void> {
+    for (const slot of this.#parts.reconciler.slots) {
+      for (const agent of standing(slot)) this.#parts.keepers.follow(agent, this.#runtimeOf(slot));
+    }
+    for (const runtime of this.#parts.runtimes) this.#watching.push(this.#watch(runtime));
+    await Promise.all(this.#parts.runtimes.map((runtime) => this.resync(runtime)));
+    this.#arm();
+  }
+
+  async close(): Promise<void> {
+    this.#timer?.();
+    this.#abort.abort();
+    await Promise.allSettled([...this.#watching, ...this.#resyncing.values()]);
+  }
+
+  /** Compares what the runtime has with what the slots say, both ways. One at a time per runtime. */
+  resync(runtime: Runtime): Promise<void> {
+    const running = this.#resyncing.get(runtime);
+    if (running !== undefined) return running;
+    const done = this.#resync(runtime).finally(() => this.#resyncing.delete(runtime));
+    this.#resyncing.set(runtime, done);
+    return done;
+  }
+
+  /** An agent's first process has ended. */
+  async exited(agent: AgentId, exit: Exit): Promise<void> {
+    const { reconciler, keepers } = this.#parts;
+    const key = reconciler.placeOf(agent);
+    const slot = key === undefined ? undefined : reconciler.slot(key);
+    if (key === undefined || slot === undefined || slot.leaving.some((one) => one.agent === agent)) return;
+    if (slot.standby.kind !== 'none' && slot.standby.agent === agent) {
+      reconciler.post(key, { kind: 'exited', agent, exit, released: false });
+      return;
+    }
+    if (hasBegun(slot)) {
+      reconciler.post(key, { kind: 'exited', agent, exit, released: true });
+      return;
+    }
+    const keeper = keepers.follow(agent, this.#runtimeOf(slot));
+    const whole = await keepers.complete(agent, lastWords);
+    // A log that cannot be read to its end leaves it open whether the script began: then it must not run again.
+    reconciler.post(key, { kind: 'exited', agent, exit, released: keeper.state === 'released' || !whole });
+  }
+
+  async #watch(runtime: Runtime): Promise<void> {
+    const { signal } = this.#abort;
+    for await (const event of runtime.events(signal)) {
+      switch (event.kind) {
+        case 'exited':
+          void this.exited(event.agent, event.exit);
+          break;
+        case 'removed':
+          this.#gone(event.agent);
+          break;
+        case 'lost':
+          this.#cannotReach(runtime, event.failure);
+          break;
+        case 'connected':
+          void this.resync(runtime);
+          break;
+      }
+    }
+  }
+
+  async #resync(runtime: Runtime): Promise<void> {
+    const { reconciler, log } = this.#parts;
+    const { signal } = this.#abort;
+    try {
+      const before = reconciler.slots.filter((slot) => slot.runtime === runtime.name).flatMap(standing);
+      const seen = await runtime.list(signal);
+      this.#reached(runtime);
+      const there = new Set(seen.map((sandbox) => sandbox.agent));
+      for (const agent of before) if (!there.has(agent)) this.#gone(agent);
+      for (const sandbox of seen) {
+        if (reconciler.placeOf(sandbox.agent) === undefined) {
+          log.warn('removing an orphan', { runtime: runtime.name, agent: sandbox.agent, slot: sandbox.slot });
+          await runtime.remove(sandbox.agent);
+        } else if (sandbox.state.kind === 'exited') void this.exited(sandbox.agent, sandbox.state.exit);
+      }
+      await this.#parts.refreshFingerprints(runtime, signal);
+      await this.#checkDisk(runtime, signal);
+    } catch (error) {
+      if (!signal.aborted) this.#cannotReach(runtime, toFailure(error).message);
+    }
+    if (!signal.aborted) reconciler.replanAll();
+  }
+
+  async #checkDisk(runtime: Runtime, signal: AbortSignal): Promise<void> {
+    const { reconciler, minFree, log } = this.#parts;
+    const disk = await runtime.disk(signal);
+    const reason = `disk:${runtime.name}`;
+    if (disk === null || disk.free >= minFree) {
+      if (reconciler.pause.release(reason)) log.info('disk has room again', { runtime: runtime.name });
+      return;
+    }
+    const detail = `${disk.path} is ${Math.round(disk.free * 100)} % free, below disk.min_free of ${Math.round(minFree * 100)} %`;
+    if (reconciler.pause.hold(reason, detail)) log.warn('disk is full', { reason: detail });
+  }
+
+  #gone(agent: AgentId): void {
+    const { reconciler } = this.#parts;
+    const key = reconciler.placeOf(agent);
+    const slot = key === undefined ? undefined : reconciler.slot(key);
+    if (key === undefined || slot === undefined || !standing(slot).includes(agent)) return;
+    reconciler.post(key, { kind: 'gone', agent });
+  }
+
+  #runtimeOf(slot: Slot): Runtime {
+    const runtime = this.#parts.runtimes.find((one) => one.name === slot.runtime);
+    if (runtime === undefined) throw new RangeError(`no runtime ${slot.runtime} for slot ${slot.key}`);
+    return runtime;
+  }
+
+  #cannotReach(runtime: Runtime, failure: string): void {
+    if (this.#unreachable.get(runtime.name) !== failure)
+      this.#parts.log.error('runtime unreachable', { runtime: runtime.name, reason: failure });
+    this.#unreachable.set(runtime.name, failure);
+  }
+
+  #reached(runtime: Runtime): void {
+    if (this.#unreachable.delete(runtime.name)) this.#parts.log.info('runtime reachable again', { runtime: runtime.name });
+  }
+
+  #arm(): void {
+    this.#timer = this.#parts.clock.after(resyncEvery, async () => {
+      await Promise.all(this.#parts.runtimes.map((runtime) => this.resync(runtime)));
+      if (!this.#abort.signal.aborted) this.#arm();
+    });
+  }
+}
+
+/** Agents whose sandbox must be there: it was made, and nobody asked for its removal. */
+function standing(slot: Slot): AgentId[] {
+  const agents: AgentId[] = [];
+  if (slot.standby.kind === 'standby') agents.push(slot.standby.agent);
+  if (slot.agent.kind !== 'free' && slot.agent.kind !== 'proving') agents.push(slot.agent.agent);
+  return agents;
+}
+
+function hasBegun(slot: Slot): boolean {
+  switch (slot.agent.kind) {
+    case 'idle':
+    case 'busy':
+      return true;
+    case 'stopping':
+    case 'killing':
+      return slot.agent.released;
+    default:
+      return false;
+  }
+}

@@ -1,0 +1,62 @@
+/** One pool at run time: what config asks, who pauses it, how it backs off, and which of its slots could take a job now. */
+
+import type { CiService } from '../ci/ci-service.ts';
+import type { PoolConfig } from '../config/config.ts';
+import { type Backoff, backoff } from '../core/backoff.ts';
+import { leavingLimit, type PoolView } from '../core/plan.ts';
+import type { Failure, Slot } from '../core/slot.ts';
+import type { Runtime } from '../runtimes/runtime.ts';
+import { Pause } from './pause.ts';
+
+export class Pool {
+  readonly config: PoolConfig;
+  readonly service: CiService;
+  readonly runtime: Runtime;
+  readonly pause = new Pause();
+  readonly #keepStandby: boolean;
+  /** Keys of slots that could take a waiting job, longest free first. */
+  readonly able = new Set<string>();
+  draining = false;
+  backoff: Backoff | null = null;
+  fingerprint: string | null = null;
+
+  constructor(config: PoolConfig, parts: { service: CiService; runtime: Runtime; keepStandby: boolean }) {
+    this.config = config;
+    this.service = parts.service;
+    this.runtime = parts.runtime;
+    this.#keepStandby = parts.keepStandby && config.standby;
+  }
+
+  /** What the pool asks of its slots now; `host` adds what holds for all pools. */
+  view(host: { readonly stopping: boolean; readonly paused: boolean }): PoolView {
+    return {
+      binds: this.service.capabilities.binds,
+      wanted: !this.draining && !host.stopping,
+      standby: this.#keepStandby,
+      paused: host.paused || this.pause.any,
+      backoff: this.backoff,
+      fingerprint: this.fingerprint,
+      standbyMaxAge: this.config.standbyMaxAge,
+      waiting: this.service.next(this.config.name),
+    };
+  }
+
+  /** Keeps the index of able slots; costs the same for any number of slots. */
+  index(slot: Slot): void {
+    const able = slot.agent.kind === 'free' && slot.standby.kind !== 'preparing' && slot.leaving.length < leavingLimit;
+    if (!able) this.able.delete(slot.key);
+    else if (!this.able.has(slot.key)) this.able.add(slot.key);
+  }
+
+  failed(failure: Failure, stage: 'prepare' | 'release', now: number, jitter: number): Backoff {
+    this.backoff = backoff(this.backoff, failure, stage, now, jitter);
+    return this.backoff;
+  }
+
+  /** A stage that works ends the back-off that this stage brought about. True when there was one. */
+  worked(stage: 'prepare' | 'release'): boolean {
+    if (this.backoff?.stage !== stage) return false;
+    this.backoff = null;
+    return true;
+  }
+}

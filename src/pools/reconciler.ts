@@ -1,0 +1,324 @@
+/**
+ * The loop: one event at a time is decided, its slot planned on, all of it committed, then acted upon.
+ *
+ * Nothing acts before its commit. A commit that fails changes nothing and is tried again; until then nothing new starts,
+ * and what runs goes on. Work per event is about one slot, whatever the number of slots.
+ */
+import type { Clock } from '../core/clock.ts';
+import { type Decision, decide } from '../core/decide.ts';
+import { type Intent, plan } from '../core/plan.ts';
+import { dueAt, pursueAll } from '../core/pursue.ts';
+import type { Action, AgentId, Change, Slot, SlotEvent } from '../core/slot.ts';
+import { isEmpty } from '../core/slot.ts';
+import { toFailure } from '../errors.ts';
+import type { Log } from '../log.ts';
+import { Pause } from './pause.ts';
+import type { Pool } from './pool.ts';
+
+/** The part of the store the loop needs; `transaction` throws when it could not commit, and then nothing is written. */
+export interface SlotStore {
+  transaction(write: () => void): void;
+  /** Makes everything committed so far survive a power cut. */
+  sync(): void;
+  /** Writes the slot, and what the step says about its agents. */
+  save(before: Slot, after: Slot, changes: readonly Change[]): void;
+}
+
+export interface ReconcilerOptions {
+  readonly clock: Clock;
+  readonly log: Log;
+  readonly store: SlotStore;
+  readonly act: (key: string, action: Action) => void;
+  readonly newAgent: (pool: Pool) => AgentId;
+  /** [0, 1): spreads back-offs. */
+  readonly random: () => number;
+  /** Told after each commit, with the slot as it is now. */
+  readonly changed: (before: Slot, after: Slot) => void;
+}
+
+const commitRetry = 1_000;
+/** Results reach the disk within this time, together with others of the same moment, before anybody is told of them. */
+const syncWithin = 2;
+
+export class Reconciler {
+  readonly #options: ReconcilerOptions;
+  readonly #pools = new Map<string, Pool>();
+  readonly #slots = new Map<string, Slot>();
+  readonly #places = new Map<AgentId, string>();
+  readonly #owners = new Map<string, Pool>();
+  readonly #deadlines = new Map<string, { readonly at: number; readonly cancel: () => void }>();
+  readonly #wakeups = new Map<Pool, () => void>();
+  readonly #inbox: { readonly key: string; readonly event: SlotEvent | null }[] = [];
+  /** What holds for all pools: disk, state, people. */
+  readonly pause = new Pause();
+  #draining = false;
+  #stopping = false;
+  #syncTimer: (() => void) | null = null;
+  #retryTimer: (() => void) | null = null;
+
+  constructor(options: ReconcilerOptions) {
+    this.#options = options;
+  }
+
+  /** Adds a pool with its slots as they were stored, or empty. Nothing happens before `start`. */
+  add(pool: Pool, slots: readonly Slot[]): void {
+    this.#pools.set(pool.config.name, pool);
+    for (const slot of slots) {
+      this.#owners.set(slot.key, pool);
+      this.#put(slot);
+    }
+  }
+
+  /** Begins, or begins again after a crash: every state is pursued anew, then every slot is planned. */
+  start(): void {
+    for (const slot of this.#slots.values()) {
+      this.#armDeadline(slot);
+      for (const action of pursueAll(slot)) this.#options.act(slot.key, action);
+    }
+    this.replanAll();
+  }
+
+  get pools(): readonly Pool[] {
+    return [...this.#pools.values()];
+  }
+
+  get slots(): readonly Slot[] {
+    return [...this.#slots.values()];
+  }
+
+  slot(key: string): Slot | undefined {
+    return this.#slots.get(key);
+  }
+
+  poolOf(key: string): Pool {
+    const pool = this.#owners.get(key);
+    if (pool === undefined) throw new RangeError(`no such slot: ${key}`);
+    return pool;
+  }
+
+  /** Which slot an agent is in, in whatever lane. */
+  placeOf(agent: AgentId): string | undefined {
+    return this.#places.get(agent);
+  }
+
+  get isEmpty(): boolean {
+    return this.slots.every(isEmpty);
+  }
+
+  get stopping(): boolean {
+    return this.#stopping;
+  }
+
+  /** From now on nothing is wanted any more; the slots empty themselves as their agents end. */
+  beginStop(): void {
+    this.#stopping = true;
+    this.replanAll();
+  }
+
+  /** Tells a slot that something happened. */
+  post(key: string, event: SlotEvent): void {
+    this.#inbox.push({ key, event });
+    this.#drain();
+  }
+
+  /** A waiting job may have appeared: offers it to slots that could take it, longest free first. */
+  offer(poolName: string): void {
+    const pool = this.#pools.get(poolName);
+    if (pool === undefined) return;
+    for (const key of [...pool.able]) {
+      if (pool.service.next(poolName) === null) return;
+      this.replan(key);
+    }
+  }
+
+  replan(key: string): void {
+    this.#inbox.push({ key, event: null });
+    this.#drain();
+  }
+
+  /** Looks at every slot of a pool, or of all: after a pause, a drain, a new fingerprint, and on every resync. */
+  replanAll(pool?: Pool): void {
+    for (const [key, owner] of this.#owners) if (pool === undefined || owner === pool) this.#inbox.push({ key, event: null });
+    this.#drain();
+  }
+
+  /** What would be done next for a slot, and under which view: for people who ask. */
+  intentOf(key: string): Intent | null {
+    const slot = this.#slots.get(key);
+    return slot === undefined ? null : this.#intent(slot, this.poolOf(key), []);
+  }
+
+  close(): void {
+    for (const { cancel } of this.#deadlines.values()) cancel();
+    for (const cancel of this.#wakeups.values()) cancel();
+    this.#retryTimer?.();
+    if (this.#syncTimer !== null) this.#settle();
+    this.#inbox.length = 0;
+  }
+
+  #drain(): void {
+    if (this.#draining) return;
+    this.#draining = true;
+    try {
+      for (let next = this.#inbox.shift(); next !== undefined; next = this.#inbox.shift()) {
+        if (this.#step(next.key, next.event)) continue;
+        this.#inbox.unshift(next);
+        return;
+      }
+    } finally {
+      this.#draining = false;
+    }
+  }
+
+  /** One event, one commit. False when it could not be committed: nothing has changed then. */
+  #step(key: string, event: SlotEvent | null): boolean {
+    if (this.#retryTimer !== null) return false;
+    const before = this.#slots.get(key);
+    if (before === undefined) return true;
+    const pool = this.poolOf(key);
+    const outcome = this.#settleSlot(before, pool, event);
+    if (outcome.slot === before) return true;
+    if (!this.#commit(before, outcome.slot, pool, outcome.changes)) return false;
+    this.#put(outcome.slot);
+    this.#armDeadline(outcome.slot);
+    for (const action of outcome.actions) this.#options.act(key, action);
+    this.#options.changed(before, outcome.slot);
+    this.#poolChanges(pool, outcome.changes);
+    return true;
+  }
+
+  /** Applies the event, then every intent that follows from it, so that an end and the next release are one commit. */
+  #settleSlot(before: Slot, pool: Pool, event: SlotEvent | null): Decision {
+    const now = this.#options.clock.now();
+    const first: Decision = event === null ? { slot: before, changes: [], actions: [] } : decide(before, event, now);
+    let slot = first.slot;
+    const changes = [...first.changes];
+    const actions = [...first.actions];
+    for (;;) {
+      const intent = this.#intent(slot, pool, changes);
+      if (intent === null) break;
+      const asked: SlotEvent = intent.kind === 'fill' ? { ...intent, agent: this.#options.newAgent(pool) } : intent;
+      const step = decide(slot, asked, now);
+      if (step.slot === slot) break;
+      slot = step.slot;
+      changes.push(...step.changes);
+      actions.push(...step.actions);
+    }
+    return { slot, changes, actions };
+  }
+
+  #intent(slot: Slot, pool: Pool, changes: readonly Change[]): Intent | null {
+    const host = { stopping: this.#stopping || slot.runtime !== pool.runtime.name, paused: this.pause.any };
+    const view = pool.view(host);
+    // The pool hears of a failure after the commit; what is planned in the same step must already hold back.
+    const paused = view.paused || changes.some((change) => change.change === 'failed');
+    return plan(slot, { ...view, paused }, this.#options.clock.now());
+  }
+
+  #commit(before: Slot, slot: Slot, pool: Pool, changes: readonly Change[]): boolean {
+    try {
+      this.#options.store.transaction(() => {
+        this.#options.store.save(before, slot, changes);
+        for (const change of changes) pool.service.record(change);
+      });
+    } catch (error) {
+      pool.service.rolledBack();
+      const { message } = toFailure(error);
+      if (this.pause.hold('state', message)) this.#options.log.error('state not written', { reason: message });
+      this.#retryTimer = this.#options.clock.after(commitRetry, () => {
+        this.#retryTimer = null;
+        this.#drain();
+      });
+      return false;
+    }
+    if (this.pause.release('state')) {
+      this.#options.log.info('state is written again');
+      for (const key of this.#owners.keys()) this.#inbox.push({ key, event: null });
+    }
+    pool.service.committed();
+    if (changes.some((change) => change.change === 'ended' || change.change === 'settled')) this.#syncSoon();
+    return true;
+  }
+
+  #syncSoon(): void {
+    this.#syncTimer ??= this.#options.clock.after(syncWithin, () => this.#settle());
+  }
+
+  #settle(): void {
+    this.#syncTimer?.();
+    this.#syncTimer = null;
+    try {
+      this.#options.store.sync();
+    } catch (error) {
+      this.#options.log.error('state not written', { reason: toFailure(error).message });
+      this.#syncTimer = this.#options.clock.after(commitRetry, () => this.#settle());
+      return;
+    }
+    for (const service of new Set(this.pools.map((pool) => pool.service))) service.synced();
+  }
+
+  #poolChanges(pool: Pool, changes: readonly Change[]): void {
+    for (const change of changes) {
+      if (change.change === 'failed') this.#backOff(pool, change);
+      else if (change.change === 'worked' && pool.worked(change.stage)) this.#recovered(pool);
+      else if (change.change === 'returned') this.offer(pool.config.name);
+    }
+  }
+
+  #backOff(pool: Pool, change: Extract<Change, { change: 'failed' }>): void {
+    const now = this.#options.clock.now();
+    const { until, failures, last } = pool.failed(change.failure, change.stage, now, this.#options.random());
+    this.#options.log.warn('pool backs off', {
+      pool: pool.config.name,
+      failures,
+      seconds: Math.round((until - now) / 1000),
+      reason: last.message,
+    });
+    this.#wakeups.get(pool)?.();
+    this.#wakeups.set(
+      pool,
+      this.#options.clock.after(until - now, () => {
+        this.#wakeups.delete(pool);
+        this.replanAll(pool);
+      }),
+    );
+  }
+
+  #recovered(pool: Pool): void {
+    this.#wakeups.get(pool)?.();
+    this.#wakeups.delete(pool);
+    this.replanAll(pool);
+  }
+
+  #put(slot: Slot): void {
+    const before = this.#slots.get(slot.key);
+    if (before !== undefined) for (const agent of agentsOf(before)) this.#places.delete(agent);
+    for (const agent of agentsOf(slot)) this.#places.set(agent, slot.key);
+    this.#slots.set(slot.key, slot);
+    this.poolOf(slot.key).index(slot);
+  }
+
+  #armDeadline(slot: Slot): void {
+    const at = dueAt(slot);
+    const before = this.#deadlines.get(slot.key);
+    if (before?.at === at) return;
+    before?.cancel();
+    this.#deadlines.delete(slot.key);
+    if (at === null) return;
+    const fire = (): void => {
+      this.#deadlines.delete(slot.key);
+      this.post(slot.key, { kind: 'due' });
+      const current = this.#slots.get(slot.key);
+      if (current !== undefined) this.#armDeadline(current);
+    };
+    this.#deadlines.set(slot.key, { at, cancel: this.#options.clock.after(at - this.#options.clock.now(), fire) });
+  }
+}
+
+/** Every agent of a slot, in whatever lane. */
+export function agentsOf(slot: Slot): AgentId[] {
+  const agents = slot.leaving.map((one) => one.agent);
+  if (slot.standby.kind !== 'none') agents.push(slot.standby.agent);
+  if (slot.agent.kind !== 'free') agents.push(slot.agent.agent);
+  return agents;
+}

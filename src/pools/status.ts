@@ -1,0 +1,114 @@
+/** What people see of the loop: its state as views, without changing any of it. */
+import type { PlanLine, PoolView, SlotView } from '../api/schema.ts';
+import type { Clock } from '../core/clock.ts';
+import type { Intent } from '../core/plan.ts';
+import type { AgentLane, Slot, StandbyLane } from '../core/slot.ts';
+import type { Pool } from './pool.ts';
+import type { Reconciler } from './reconciler.ts';
+
+export interface StatusParts {
+  readonly clock: Clock;
+  readonly reconciler: Reconciler;
+  /** Jobs that wait for a pool; null when its service cannot count them. */
+  readonly waiting: (pool: Pool) => number | null;
+  readonly nameOf: (key: string) => string;
+  readonly noteOf: (key: string) => string | null;
+}
+
+export function poolViews(parts: StatusParts): PoolView[] {
+  const slots = parts.reconciler.slots;
+  return parts.reconciler.pools.map((pool) => {
+    const mine = slots.filter((slot) => parts.reconciler.poolOf(slot.key) === pool);
+    return {
+      name: pool.config.name,
+      service: pool.config.service,
+      runtime: pool.runtime.name,
+      agents: mine.length,
+      waiting: parts.waiting(pool),
+      paused: [...parts.reconciler.pause.details, ...pool.pause.details],
+      draining: pool.draining,
+      backoff: backoffView(pool, parts.clock.now()),
+      slots: mine.map((slot) => slotView(slot, parts)),
+    };
+  });
+}
+
+/** What the config asks against what exists: one line per slot that has something to do or cannot do it. */
+export function planLines(parts: StatusParts): PlanLine[] {
+  return parts.reconciler.slots.flatMap((slot) => {
+    const pool = parts.reconciler.poolOf(slot.key);
+    const intent = parts.reconciler.intentOf(slot.key);
+    if (intent !== null) return [{ slot: slot.key, intent: intentText(intent), because: becauseOf(intent, pool) }];
+    const held = heldBack(slot, pool, parts);
+    return held === null ? [] : [{ slot: slot.key, intent: 'nothing yet', because: held }];
+  });
+}
+
+function intentText(intent: Intent): string {
+  switch (intent.kind) {
+    case 'fill':
+      return intent.reserved === null ? 'prepare a standby' : `prepare a sandbox for job ${intent.reserved.job}`;
+    case 'discard':
+      return 'remove the standby';
+    case 'assign':
+      return `release job ${intent.job}`;
+    case 'engage':
+      return 'register an agent';
+    case 'stop':
+      return 'end the idle agent';
+  }
+}
+
+function becauseOf(intent: Intent, pool: Pool): string {
+  if (pool.draining) return 'the pool drains';
+  switch (intent.kind) {
+    case 'fill':
+      return intent.reserved === null ? 'the pool keeps one standby per slot' : 'no standby fits the job';
+    case 'discard':
+      return 'it is no longer what the config asks for, or too old';
+    default:
+      return 'the slot is free and work waits';
+  }
+}
+
+function heldBack(slot: Slot, pool: Pool, parts: StatusParts): string | null {
+  if (slot.standby.kind !== 'none' && slot.agent.kind === 'free' && pool.service.next(pool.config.name) === null) return null;
+  if (slot.standby.kind !== 'none' && slot.agent.kind !== 'free') return null;
+  const paused = [...parts.reconciler.pause.details, ...pool.pause.details];
+  if (paused.length > 0) return `paused: ${paused.join('; ')}`;
+  const backoff = backoffView(pool, parts.clock.now());
+  return backoff === null ? null : `backing off for ${Math.ceil(backoff.retryIn / 1000)} s: ${backoff.reason}`;
+}
+
+function backoffView(pool: Pool, now: number): PoolView['backoff'] {
+  if (pool.backoff === null) return null;
+  const { failures, until, last } = pool.backoff;
+  return { failures, retryIn: Math.max(0, Math.round(until - now)), reason: last.message };
+}
+
+function slotView(slot: Slot, parts: StatusParts): SlotView {
+  const now = parts.clock.now();
+  return {
+    key: slot.key,
+    name: parts.nameOf(slot.key),
+    devices: [...slot.devices],
+    standby: { state: slot.standby.kind, agent: agentOf(slot.standby), since: sinceOf(slot.standby, now) },
+    agent: {
+      state: slot.agent.kind,
+      agent: agentOf(slot.agent),
+      job: 'job' in slot.agent ? slot.agent.job : null,
+      since: sinceOf(slot.agent, now),
+    },
+    leaving: slot.leaving.map((one) => one.agent),
+    note: parts.noteOf(slot.key),
+  };
+}
+
+function agentOf(lane: StandbyLane | AgentLane): string | null {
+  return 'agent' in lane ? lane.agent : null;
+}
+
+function sinceOf(lane: StandbyLane | AgentLane, now: number): number | null {
+  // A time of another boot may lie in the future: then nothing sensible can be said.
+  return 'since' in lane && lane.since <= now ? Math.round(now - lane.since) : null;
+}

@@ -1,0 +1,97 @@
+/**
+ * Secrets are named, never written down: a file or an environment variable. The value is read when it is used, is held
+ * by nobody here, and stands in no message.
+ */
+import { readFile, stat } from 'node:fs/promises';
+import { OnejobError } from '../errors.ts';
+
+export type SecretReference = {
+  /** Day after which the secret is no longer valid, ms since the epoch; null when not written. */
+  readonly expires: number | null;
+} & ({ readonly kind: 'file'; readonly path: string } | { readonly kind: 'env'; readonly variable: string });
+
+/** The variables of a process, as `process.env` has them. */
+export type Variables = Readonly<Record<string, string | undefined>>;
+
+/** Longest secret that is read, in bytes. */
+const longest = 64 * 1024;
+
+/** How a reference is shown to people. */
+export function describeSecret(reference: SecretReference): string {
+  const place = reference.kind === 'file' ? `file ${reference.path}` : `environment variable ${reference.variable}`;
+  return reference.expires === null ? place : `${place}, expires ${new Date(reference.expires).toISOString().slice(0, 10)}`;
+}
+
+/**
+ * The secret's value without the newline that ends a file.
+ * @throws OnejobError E_SECRET when it is missing, unreadable, empty or over 64 KiB.
+ */
+export async function readSecret(reference: SecretReference, variables: Variables = process.env): Promise<string> {
+  if (reference.kind === 'env') {
+    const value = variables[reference.variable];
+    if (value === undefined || value === '') {
+      throw new OnejobError('E_SECRET', `The secret in environment variable ${reference.variable} is not there: it is ${value === undefined ? 'not set' : 'empty'}.`, {
+        hint: `Set ${reference.variable} for the manager, or name a file instead: { file: /path }.`,
+      });
+    }
+    return value;
+  }
+  const found = await inspect(reference.path);
+  if (found.problem !== null) {
+    throw new OnejobError('E_SECRET', `The secret file ${reference.path} ${found.problem}.`, {
+      hint: `Put the secret into ${reference.path}, readable for the user that onejob runs as only (mode 600).`,
+    });
+  }
+  const value = (await readFile(reference.path, 'utf8')).replace(/\r?\n$/, '');
+  if (value === '') throw new OnejobError('E_SECRET', `The secret file ${reference.path} holds only an empty line.`);
+  return value;
+}
+
+/** What is wrong with a reference, without reading the value: each as the end of a sentence. */
+export interface SecretCheck {
+  readonly problem: string | null;
+  readonly warnings: readonly string[];
+}
+
+/** Looks whether the secret could be read, who else can, and whether it expires within 14 days of `now` (ms since the epoch). */
+export async function checkSecret(reference: SecretReference, now: number, variables: Variables = process.env): Promise<SecretCheck> {
+  const warnings: string[] = [];
+  if (reference.expires !== null) {
+    const days = Math.floor((reference.expires - now) / 86_400_000);
+    const day = new Date(reference.expires).toISOString().slice(0, 10);
+    if (days < 0) warnings.push(`expired on ${day}; make a new one and change the date`);
+    else if (days < 14) warnings.push(`expires on ${day}, ${days === 1 ? 'in a day' : `in ${days} days`}; make a new one in time`);
+  }
+  if (reference.kind === 'env') {
+    const value = variables[reference.variable];
+    const problem = value === undefined ? 'is not set' : value === '' ? 'is empty' : null;
+    return { problem: problem && `environment variable ${reference.variable} ${problem}`, warnings };
+  }
+  const found = await inspect(reference.path);
+  if (found.mode !== null && (found.mode & 0o007) !== 0) {
+    const mode = found.mode.toString(8).padStart(3, '0');
+    warnings.push(`${reference.path} can be used by every user of this host (mode ${mode}); run "chmod 600 ${reference.path}"`);
+  }
+  return { problem: found.problem && `${reference.path} ${found.problem}`, warnings };
+}
+
+async function inspect(path: string): Promise<{ problem: string | null; mode: number | null }> {
+  try {
+    const found = await stat(path);
+    const mode = found.mode & 0o777;
+    if (!found.isFile()) return { problem: 'is not a file', mode: null };
+    if (found.size === 0) return { problem: 'is empty', mode };
+    if (found.size > longest) return { problem: 'is larger than 64 KiB', mode };
+    await readFile(path);
+    return { problem: null, mode };
+  } catch (error) {
+    return { problem: unreadable(error), mode: null };
+  }
+}
+
+function unreadable(error: unknown): string {
+  const code = error instanceof Error && 'code' in error ? error.code : undefined;
+  if (code === 'ENOENT' || code === 'ENOTDIR') return 'does not exist';
+  if (code === 'EACCES' || code === 'EPERM') return 'cannot be read by this user';
+  return `cannot be read (${error instanceof Error ? error.message : String(error)})`;
+}

@@ -1,0 +1,114 @@
+/**
+ * The state directory: made with mode 0700, on a disk of this host, and onejob's own. A directory that holds other
+ * things is refused rather than taken over, so that `--state-dir /tmp` never changes `/tmp`.
+ */
+import { chmodSync, mkdirSync, readdirSync, readFileSync, realpathSync, statfsSync, statSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { OnejobError } from '../errors.ts';
+import { storeFault } from './fault.ts';
+
+/** Name of the database in the state directory; its presence marks the directory as onejob's. */
+export const databaseName = 'onejob.db';
+
+// statfs(2) magic numbers, include/uapi/linux/magic.h and the file systems' own sources.
+const network: ReadonlyMap<number, string> = new Map([
+  [0x6969, 'nfs'],
+  [0x517b, 'smb'],
+  [0xff534d42, 'cifs'],
+  [0xfe534d42, 'smb2'],
+  [0x01021997, '9p'],
+  [0x00c36400, 'ceph'],
+  [0x5346414f, 'afs'],
+  [0x6b414653, 'afs'],
+  [0x73757245, 'coda'],
+  [0x564c, 'ncp'],
+  [0x0bd00bd3, 'lustre'],
+  [0x47504653, 'gpfs'],
+  [0x19830326, 'beegfs'],
+  [0x786f4256, 'vboxsf'],
+]);
+const fuse = 0x65735546;
+const localFuse = /^(fuseblk|fuse|fuse\.(fuse-overlayfs|ext4|ext2|ntfs|ntfs-3g|exfat|bindfs|mergerfs|gocryptfs|encfs|lxcfs))$/;
+
+/**
+ * Name of the network file system that a directory lies on; null when it is a local one.
+ * @param magic `f_type` of statfs(2).
+ * @param mountType the mount's type as /proc/self/mountinfo names it; asked for FUSE only.
+ */
+export function networkFileSystem(magic: number, mountType: () => string | null): string | null {
+  const known = network.get(magic >>> 0);
+  if (known !== undefined) return known;
+  if (magic >>> 0 !== fuse) return null;
+  const type = mountType();
+  return type === null || localFuse.test(type) ? null : type;
+}
+
+/** Type of the mount that `path` (absolute, real) lies on, from the text of /proc/self/mountinfo (proc_pid_mountinfo(5)). */
+export function mountTypeOf(path: string, mountinfo: string): string | null {
+  let best: { point: string; type: string } | null = null;
+  for (const line of mountinfo.split('\n')) {
+    const [before, after] = line.split(' - ');
+    const escaped = before?.split(' ')[4];
+    const type = after?.split(' ')[0];
+    if (escaped === undefined || type === undefined) continue;
+    const point = escaped.replace(/\\([0-7]{3})/g, (_, octal: string) => String.fromCharCode(Number.parseInt(octal, 8)));
+    const holds = path === point || path.startsWith(point === '/' ? '/' : `${point}/`);
+    // The later of two mounts on one point hides the earlier.
+    if (holds && (best === null || point.length >= best.point.length)) best = { point, type };
+  }
+  return best?.type ?? null;
+}
+
+/**
+ * Makes or checks the state directory and returns its real path.
+ * @throws OnejobError E_STATE_DIR, E_STATE_NETWORK_FS, E_STATE_FULL
+ */
+export function prepareDirectory(dir: string): string {
+  try {
+    mkdirSync(dirname(dir), { recursive: true });
+    mkdirSync(dir, { mode: 0o700 });
+  } catch (error) {
+    const code = (error as { code?: unknown }).code;
+    if (code !== 'EEXIST') throw cannotMake(dir, error);
+  }
+  const found = statSync(dir);
+  if (!found.isDirectory()) throw notOurs(dir, 'it is not a directory');
+  const me = process.geteuid?.() ?? 0;
+  if (found.uid !== me) throw notOurs(dir, `it belongs to user ${found.uid}, and onejob runs as user ${me}`);
+  const real = realpathSync(dir);
+  const filesystem = networkFileSystem(statfsSync(real).type, () => mountTypeOf(real, readFileSync('/proc/self/mountinfo', 'utf8')));
+  if (filesystem !== null) {
+    throw new OnejobError('E_STATE_NETWORK_FS', `Cannot keep state in ${dir}: it lies on a network file system (${filesystem}).`, {
+      hint: 'Locks and SQLite are not safe there. Give a directory on a local disk with --state-dir or ONEJOB_STATE_DIR.',
+    });
+  }
+  if ((found.mode & 0o777) !== 0o700) {
+    const entries = readdirSync(real);
+    if (entries.length > 0 && !entries.includes(databaseName)) throw notOurs(dir, 'it holds files that are not onejob\'s');
+    chmodSync(real, 0o700);
+  }
+  return real;
+}
+
+/** Makes a folder inside the state directory. */
+export function subdirectory(dir: string, name: string): string {
+  const path = join(dir, name);
+  try {
+    mkdirSync(path, { recursive: true, mode: 0o700 });
+  } catch (error) {
+    throw storeFault('make', path, error);
+  }
+  return path;
+}
+
+function cannotMake(dir: string, error: unknown): unknown {
+  const fault = storeFault('make the state directory', dir, error);
+  if (fault instanceof OnejobError || !(error instanceof Error)) return fault;
+  return notOurs(dir, error.message);
+}
+
+function notOurs(dir: string, why: string): OnejobError {
+  return new OnejobError('E_STATE_DIR', `Cannot use ${dir} as the state directory: ${why}.`, {
+    hint: 'Give an empty directory of your own with --state-dir or ONEJOB_STATE_DIR.',
+  });
+}

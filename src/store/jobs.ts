@@ -1,0 +1,103 @@
+/** The own queue's jobs: what was asked for, which never changes, and how far it has come. */
+import { z } from 'zod';
+import { jobRequest, jobResult } from '../api/schema.ts';
+import { OnejobError } from '../errors.ts';
+import type { Database } from './db.ts';
+
+/** How far a job has come; see `src/ci/own-queue/job.ts` for what each field means. */
+export const jobProgress = z.object({
+  state: z.enum(['queued', 'reserved', 'assigned', 'running', 'settling', 'done']),
+  attempt: z.int(),
+  agent: z.string().nullable(),
+  past: z.array(z.string()),
+  retriesLeft: z.int(),
+  unmendable: z.object({ code: z.string(), times: z.int() }).nullable(),
+  cancelling: z.boolean(),
+  cold: z.boolean(),
+  result: jobResult.nullable(),
+  note: z.string().nullable(),
+  startedAt: z.number().nullable(),
+  endedAt: z.number().nullable(),
+});
+export type JobProgress = Readonly<z.infer<typeof jobProgress>>;
+
+const storedRequest = jobRequest.extend({ pool: z.string() });
+/** A request whose pool was chosen. */
+export type StoredRequest = Readonly<z.infer<typeof storedRequest>>;
+
+export interface StoredJob {
+  readonly id: string;
+  /** Submission order. */
+  readonly seq: number;
+  readonly request: StoredRequest;
+  /** Wall clock, ms since the epoch. */
+  readonly submittedAt: number;
+  readonly progress: JobProgress;
+}
+
+export interface JobTable {
+  /** Returns the job's place in submission order. */
+  insert(job: Omit<StoredJob, 'seq'>): number;
+  save(id: string, progress: JobProgress): void;
+  get(id: string): StoredJob | null;
+  /** Jobs that are not done, in submission order. */
+  open(): StoredJob[];
+  /** Newest first, done ones too. */
+  list(filter: { readonly pool: string | null; readonly limit: number }): StoredJob[];
+  /** Ids of done jobs that ended before `time`. */
+  endedBefore(time: number, limit: number): string[];
+  remove(id: string): void;
+}
+
+export function jobTable(db: Database): JobTable {
+  const columns = 'seq, id, submitted_at, request, progress';
+  const insert = db.prepare(
+    'INSERT INTO jobs (id, pool, done, submitted_at, ended_at, request, progress) VALUES (?, ?, ?, ?, ?, ?, ?)',
+  );
+  const save = db.prepare('UPDATE jobs SET done = ?, ended_at = ?, progress = ? WHERE id = ?');
+  const get = db.prepare(`SELECT ${columns} FROM jobs WHERE id = ?`);
+  const open = db.prepare(`SELECT ${columns} FROM jobs WHERE done = 0 ORDER BY seq`);
+  const list = db.prepare(`SELECT ${columns} FROM jobs WHERE ?1 IS NULL OR pool = ?1 ORDER BY seq DESC LIMIT ?2`);
+  const ended = db.prepare('SELECT id FROM jobs WHERE done = 1 AND ended_at < ? ORDER BY ended_at LIMIT ?');
+  const remove = db.prepare('DELETE FROM jobs WHERE id = ?');
+  const done = (progress: JobProgress): number => (progress.state === 'done' ? 1 : 0);
+  return {
+    insert(job) {
+      const { id, request, progress, submittedAt } = job;
+      const body = [JSON.stringify(request), JSON.stringify(progress)] as const;
+      const { lastInsertRowid } = insert.run(id, request.pool, done(progress), submittedAt, progress.endedAt, ...body);
+      return Number(lastInsertRowid);
+    },
+    save(id, progress) {
+      save.run(done(progress), progress.endedAt, JSON.stringify(progress), id);
+    },
+    get(id) {
+      const row = get.get(id);
+      return row === undefined ? null : understand(db.path, row);
+    },
+    open: () => open.all().map((row) => understand(db.path, row)),
+    list: ({ pool, limit }) => list.all(pool, limit).map((row) => understand(db.path, row)),
+    endedBefore: (time, limit) => ended.all(time, limit).map((row) => String(row.id)),
+    remove(id) {
+      remove.run(id);
+    },
+  };
+}
+
+function understand(path: string, row: Record<string, unknown>): StoredJob {
+  const { seq, id, submitted_at: submittedAt, request, progress } = row;
+  try {
+    return {
+      seq: Number(seq),
+      id: String(id),
+      submittedAt: Number(submittedAt),
+      request: storedRequest.parse(JSON.parse(String(request))),
+      progress: jobProgress.parse(JSON.parse(String(progress))),
+    };
+  } catch (error) {
+    throw new OnejobError('E_STATE_CORRUPT', `Cannot read job ${id} from ${path}: ${error instanceof Error ? error.message : error}.`, {
+      hint: 'Was it written by a newer onejob? Nothing was changed.',
+      cause: error,
+    });
+  }
+}

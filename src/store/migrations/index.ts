@@ -1,0 +1,4 @@
+/** Every migration, in order; the database's `user_version` is how many of them it has had. Never change one that was released. */
+import { first } from './001-first.ts';
+
+export const migrations: readonly (readonly string[])[] = [first];

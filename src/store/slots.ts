@@ -1,0 +1,82 @@
+/** Slots as they were last decided. Saving one costs the same however many there are. */
+import { z } from 'zod';
+import type { Slot } from '../core/slot.ts';
+import { OnejobError } from '../errors.ts';
+import type { Database } from './db.ts';
+
+const agent = z.string();
+const reserved = z.object({ job: z.string(), limit: z.number().nullable() }).nullable();
+const why = z.enum(['cancelled', 'timeout', 'shutdown', 'renewal', 'unreleased']);
+const job = z.string().nullable();
+
+const standby = z.discriminatedUnion('kind', [
+  z.object({ kind: z.literal('none') }),
+  z.object({ kind: z.literal('preparing'), agent, reserved, since: z.number() }),
+  z.object({ kind: z.literal('standby'), agent, reserved, fingerprint: z.string(), since: z.number() }),
+]);
+
+const failure = z.object({ code: z.string(), message: z.string(), retry: z.boolean() }).nullable();
+const ending = { agent, job, why, released: z.boolean(), failure, due: z.number() };
+const agentLane = z.discriminatedUnion('kind', [
+  z.object({ kind: z.literal('free') }),
+  z.object({ kind: z.literal('registering'), agent, since: z.number() }),
+  z.object({ kind: z.literal('releasing'), agent, job, limit: z.number().nullable(), since: z.number() }),
+  z.object({ kind: z.literal('idle'), agent, since: z.number() }),
+  z.object({ kind: z.literal('busy'), agent, job, since: z.number(), due: z.number().nullable() }),
+  z.object({ kind: z.literal('stopping'), ...ending }),
+  z.object({ kind: z.literal('killing'), ...ending }),
+  z.object({ kind: z.literal('proving'), agent, since: z.number() }),
+]);
+
+/** A slot as it stands in the store. */
+export const slotSchema = z.object({
+  key: z.string(),
+  runtime: z.string(),
+  devices: z.array(z.string()),
+  grace: z.number(),
+  standby,
+  agent: agentLane,
+  leaving: z.array(z.object({ agent, job })),
+}) satisfies z.ZodType<Slot>;
+
+/** A slot that was loaded. Its times count only when `thisBoot`: the core's clock starts anew with each boot. */
+export interface StoredSlot {
+  readonly slot: Slot;
+  readonly thisBoot: boolean;
+}
+
+export interface SlotTable {
+  /** Every slot, by key. @throws OnejobError E_STATE_CORRUPT when one cannot be understood */
+  all(): StoredSlot[];
+  save(slot: Slot): void;
+  remove(key: string): void;
+}
+
+export function slotTable(db: Database, bootId: string): SlotTable {
+  const all = db.prepare('SELECT key, boot, body FROM slots ORDER BY key');
+  const save = db.prepare(
+    'INSERT INTO slots (key, boot, body) VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET boot = excluded.boot, body = excluded.body',
+  );
+  const remove = db.prepare('DELETE FROM slots WHERE key = ?');
+  return {
+    all: () =>
+      all.all().map((row) => ({ slot: understand(db.path, String(row.key), String(row.body)), thisBoot: row.boot === bootId })),
+    save: (slot) => {
+      save.run(slot.key, bootId, JSON.stringify(slot));
+    },
+    remove: (key) => {
+      remove.run(key);
+    },
+  };
+}
+
+function understand(path: string, key: string, body: string): Slot {
+  try {
+    return slotSchema.parse(JSON.parse(body));
+  } catch (error) {
+    throw new OnejobError('E_STATE_CORRUPT', `Cannot read slot ${key} from ${path}: ${error instanceof Error ? error.message : error}.`, {
+      hint: 'Was it written by a newer onejob? Nothing was changed.',
+      cause: error,
+    });
+  }
+}

@@ -1,0 +1,111 @@
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { openStore } from '../../src/store/store.ts';
+import { type Census, census, cleanUp, renderCensus } from '../support/census.ts';
+import { engineAt } from '../support/engine-http.ts';
+import { defaultImage, lacks } from '../support/require.ts';
+
+let dir = '';
+let stateDir = '';
+
+beforeEach(() => {
+  dir = mkdtempSync(join(tmpdir(), 'oj-'));
+  stateDir = join(dir, 'state');
+});
+
+afterEach(() => rmSync(dir, { recursive: true, force: true }));
+
+/** What was left, as `kind id`. */
+function left(result: Census): string[] {
+  return result.left.map(({ kind, id }) => `${kind} ${id}`);
+}
+
+describe('the census', () => {
+  test('of a state directory that nobody uses balances', async () => {
+    openStore(stateDir).close();
+    expect(left(await census({ stateDir }))).toEqual([]);
+  });
+
+  test('of a state directory that was never made balances, and does not count other people’s', async () => {
+    expect((await census({ stateDir })).rows).toEqual([]);
+  });
+
+  test('finds slots, leases, registrations, files and sockets', async () => {
+    const store = openStore(stateDir);
+    store.transaction({ durable: false }, () => {
+      store.slots.save({
+        key: 'p/1',
+        runtime: 'docker',
+        devices: [],
+        grace: 1,
+        standby: { kind: 'none' },
+        agent: { kind: 'idle', agent: 'a', since: 0 },
+        leaving: [],
+      });
+      store.registrations.intend('a', 'azure', 1);
+    });
+    store.close();
+    mkdirSync(join(stateDir, 'agents', 'a'), { recursive: true });
+    const server = createServer().listen(join(stateDir, 'x.sock'));
+    await once(server, 'listening');
+    const result = await census({ stateDir });
+    server.close();
+    expect(left(result)).toEqual(['slot p/1', 'registration a', 'file agents/a', 'socket x.sock']);
+    expect(renderCensus(result)).toContain('4 things of onejob are here, 4 of them left behind.');
+  });
+
+  test('finds a process that works in the state directory, and ends it when asked', async () => {
+    openStore(stateDir).close();
+    const child = spawn('sleep', ['300'], { cwd: stateDir });
+    await once(child, 'spawn');
+    const ended = once(child, 'exit');
+    const result = await census({ stateDir });
+    expect(left(result)).toEqual([`process ${child.pid}`]);
+    await cleanUp(result);
+    await ended;
+    expect(left(await census({ stateDir }))).toEqual([]);
+  });
+
+  test('holds nothing against a manager that runs', async () => {
+    const store = openStore(stateDir);
+    mkdirSync(join(stateDir, 'agents', 'a'), { recursive: true });
+    const result = await census({ stateDir });
+    store.close();
+    expect(result.rows.map((row) => [row.id, row.held])).toContainEqual(['agents/a', process.pid]);
+    expect(left(result)).toEqual([]);
+  });
+
+  test('says that it did not look where no Engine answers', async () => {
+    writeFileSync(join(dir, 'nothing'), '');
+    const result = await census({ owner: 'nobody', engine: join(dir, 'nothing') });
+    expect(result.blind.join()).toContain('no Engine answers');
+  });
+
+  test.skipIf(lacks('docker', 'image'))('finds containers, networks and volumes of its owner only', async () => {
+    const store = openStore(stateDir);
+    const { owner } = store;
+    store.close();
+    using engine = engineAt();
+    const Labels = { 'onejob.owner': owner, 'onejob.slot': 'p/1' };
+    const body = { Image: defaultImage, Cmd: ['true'], Labels };
+    const { Id } = (await engine.ok('POST', '/containers/create', body)) as { Id: string };
+    const other = { ...body, Labels: { 'onejob.owner': `not-${owner}` } };
+    const foreign = (await engine.ok('POST', '/containers/create', other)) as { Id: string };
+    try {
+      await engine.ok('POST', '/volumes/create', { Name: `v-${owner}`, Labels });
+      await engine.ok('POST', '/networks/create', { Name: `n-${owner}`, Labels });
+      const result = await census({ stateDir });
+      expect(left(result)).toEqual([`container ${Id.slice(0, 12)}`, `network n-${owner}`, `volume v-${owner}`]);
+      await cleanUp(result);
+      expect(left(await census({ stateDir }))).toEqual([]);
+      expect((await engine.call('GET', `/containers/${foreign.Id}/json`)).status).toBe(200);
+    } finally {
+      await engine.call('DELETE', `/containers/${foreign.Id}?force=1`);
+    }
+  });
+});

@@ -1,0 +1,412 @@
+/**
+ * A world to try the loop in: sandboxes, jobs and time are values, and every effect, report, loss and crash is one move
+ * that a test chooses. The loop is the real one; only the machine under it is not. The world knows what really happened
+ * (`begun`, `runs`), which the loop can only infer, so it can say when a promise is broken.
+ */
+import type { CiService } from '../../src/ci/ci-service.ts';
+import type { PoolConfig } from '../../src/config/config.ts';
+import type { Clock } from '../../src/core/clock.ts';
+import { decide } from '../../src/core/decide.ts';
+import type { WaitingJob } from '../../src/core/plan.ts';
+import {
+  type Action,
+  type AgentId,
+  type Change,
+  type Exit,
+  emptySlot,
+  type JobId,
+  type JobResult,
+  type Slot,
+  type SlotEvent,
+} from '../../src/core/slot.ts';
+import { subjectOf } from '../../src/pools/executors.ts';
+import { Pool } from '../../src/pools/pool.ts';
+import { Reconciler } from '../../src/pools/reconciler.ts';
+import type { Runtime } from '../../src/runtimes/runtime.ts';
+
+interface Sandbox {
+  readonly agent: AgentId;
+  readonly slot: string;
+  readonly fingerprint: string;
+  readonly madeAt: number;
+  state: 'gate' | 'running' | 'exited' | 'removed';
+  job: JobId | null;
+  /** How often the script of this sandbox began. */
+  begun: number;
+  exit: Exit;
+}
+
+interface Job {
+  state: 'waiting' | 'taken' | 'ended';
+  agent: AgentId | null;
+  readonly cold: boolean;
+  /** How often its script really began, in any sandbox. */
+  runs: number;
+  readonly results: JobResult[];
+}
+
+export interface WorldOptions {
+  readonly slots: number;
+  readonly binds: 'late' | 'early';
+  readonly standby: boolean;
+}
+
+const failure = { code: 'E_TEST', message: 'tried in the world', retry: true } as const;
+export const standbyMaxAge = 60_000;
+
+export class World {
+  now = 1_000;
+  fingerprint = 'f1';
+  /** False while the Engine does not answer: no effect succeeds and nothing is reported. */
+  reachable = true;
+  readonly sandboxes = new Map<AgentId, Sandbox>();
+  readonly jobs = new Map<JobId, Job>();
+  readonly pending: { readonly key: string; readonly action: Action }[] = [];
+  /** Reports on their way to the loop; the same one may arrive twice, late, or never. */
+  readonly reports: { readonly key: string; readonly event: SlotEvent }[] = [];
+  readonly broken: string[] = [];
+  readonly kills = new Set<AgentId>();
+  readonly #stored = new Map<string, Slot>();
+  readonly #options: WorldOptions;
+  #timers: { readonly at: number; readonly fn: () => void }[] = [];
+  #nextAgent = 1;
+  #nextJob = 1;
+  #uncommitted: Change[] = [];
+  pool!: Pool;
+  loop!: Reconciler;
+
+  constructor(options: WorldOptions) {
+    this.#options = options;
+    for (let n = 1; n <= options.slots; n++) {
+      const slot = emptySlot({ key: `pool/${n}`, runtime: 'sim', grace: 5_000, devices: n % 2 === 0 ? [`GPU-${n}`] : [] });
+      this.#stored.set(slot.key, slot);
+    }
+    this.boot();
+  }
+
+  /** A manager starts on what was stored. */
+  boot(): void {
+    this.#timers = [];
+    const config = { name: 'pool', standby: true, standbyMaxAge, agents: this.#options.slots } as unknown as PoolConfig;
+    this.pool = new Pool(config, {
+      service: this.#service(),
+      runtime: { name: 'sim' } as Runtime,
+      keepStandby: this.#options.standby,
+    });
+    this.pool.fingerprint = this.fingerprint;
+    const clock: Clock = {
+      now: () => this.now,
+      wall: () => this.now,
+      after: (ms, fn) => {
+        const timer = { at: this.now + Math.max(0, ms), fn };
+        this.#timers.push(timer);
+        return () => {
+          this.#timers = this.#timers.filter((one) => one !== timer);
+        };
+      },
+    };
+    this.loop = new Reconciler({
+      clock,
+      log: { info() {}, warn() {}, error() {} },
+      store: {
+        transaction: (write) => write(),
+        sync() {},
+        save: (_, slot) => this.#stored.set(slot.key, slot),
+      },
+      act: (key, action) => this.#wanted(key, action),
+      newAgent: () => `a${this.#nextAgent++}`,
+      random: () => 0,
+      changed: (before, after) => this.#checkStep(before, after),
+    });
+    this.loop.add(this.pool, [...this.#stored.values()]);
+    this.loop.start();
+  }
+
+  /** kill -9: effects under way and reports on their way are lost; then the same loop on the old store. */
+  crash(): void {
+    this.pending.length = 0;
+    this.reports.length = 0;
+    this.boot();
+    this.resync();
+  }
+
+  submit(cold: boolean): void {
+    const id = `j${this.#nextJob++}`;
+    this.jobs.set(id, { state: 'waiting', agent: null, cold, runs: 0, results: [] });
+    this.loop.offer('pool');
+  }
+
+  cancel(index: number): void {
+    const running = [...this.jobs].filter(([, job]) => job.state === 'taken' && job.agent !== null);
+    const [, job] = running[index % Math.max(1, running.length)] ?? [];
+    const key = job?.agent == null ? undefined : this.loop.placeOf(job.agent);
+    if (job?.agent != null && key !== undefined)
+      this.loop.post(key, { kind: 'stop', agent: job.agent, why: 'cancelled', grace: 1_000 });
+  }
+
+  /** Carries out the effect at `index`; `fails` makes it fail before it did anything, `quiet` loses its answer. */
+  perform(index: number, how: 'works' | 'fails' | 'quiet'): void {
+    const [one] = this.pending.splice(index % Math.max(1, this.pending.length), 1);
+    if (one === undefined) return;
+    if (!this.reachable || how === 'fails') this.#fail(one.key, one.action);
+    else this.#effect(one.key, one.action, how === 'quiet');
+  }
+
+  deliver(index: number, how: 'once' | 'twice' | 'lose'): void {
+    if (this.reports.length === 0) return;
+    const at = index % this.reports.length;
+    const report = this.reports[at];
+    if (report === undefined) return;
+    // What executors answer stays in the manager's memory: only a crash loses it, and that is a move of its own.
+    if (how === 'lose' && report.event.kind !== 'exited') return;
+    if (how !== 'twice') this.reports.splice(at, 1);
+    if (how !== 'lose') this.loop.post(report.key, report.event);
+  }
+
+  /** A sandbox's process ends by itself. */
+  exit(index: number, code: number): void {
+    const alive = [...this.sandboxes.values()].filter((one) => one.state === 'running' || one.state === 'gate');
+    const sandbox = alive[index % Math.max(1, alive.length)];
+    if (sandbox !== undefined) this.#end(sandbox, { kind: 'code', code });
+  }
+
+  /** What the slow resync finds: nothing at all while the Engine does not answer. */
+  resync(): void {
+    if (!this.reachable) return;
+    for (const slot of this.loop.slots) {
+      for (const agent of lanes(slot)) {
+        const sandbox = this.sandboxes.get(agent);
+        if (sandbox === undefined || sandbox.state === 'removed') {
+          if (slot.standby.kind !== 'preparing' || slot.standby.agent !== agent) this.loop.post(slot.key, { kind: 'gone', agent });
+        } else if (sandbox.state === 'exited') this.loop.post(slot.key, this.#exited(sandbox));
+        else if (sandbox.begun > 0) this.loop.post(slot.key, { kind: 'released', agent });
+      }
+    }
+    this.loop.replanAll();
+  }
+
+  advance(ms: number): void {
+    this.now += ms;
+    for (;;) {
+      const due = this.#timers.filter((timer) => timer.at <= this.now).sort((a, b) => a.at - b.at)[0];
+      if (due === undefined) return;
+      this.#timers = this.#timers.filter((one) => one !== due);
+      due.fn();
+    }
+  }
+
+  /** Lets everything work, without faults, until nothing is left to do. */
+  settle(): void {
+    this.reachable = true;
+    for (let round = 0; round < 400; round++) {
+      while (this.pending.length > 0) this.perform(0, 'works');
+      while (this.reports.length > 0) this.deliver(0, 'once');
+      for (const sandbox of this.sandboxes.values()) if (sandbox.state === 'running') this.#end(sandbox, { kind: 'code', code: 0 });
+      this.resync();
+      this.advance(40_000);
+      if (this.pending.length === 0 && this.reports.length === 0 && [...this.jobs.values()].every((job) => job.state === 'ended'))
+        return;
+    }
+  }
+
+  #wanted(key: string, action: Action): void {
+    for (let i = this.pending.length - 1; i >= 0; i--) {
+      const before = this.pending[i];
+      if (before !== undefined && subjectOf(before.action) === subjectOf(action)) this.pending.splice(i, 1);
+    }
+    this.pending.push({ key, action });
+  }
+
+  #effect(key: string, action: Action, quiet: boolean): void {
+    const answer = (event: SlotEvent): void => void (quiet || this.reports.push({ key, event }));
+    const sandbox = this.sandboxes.get(action.agent);
+    switch (action.act) {
+      case 'prepare': {
+        const made = sandbox ?? this.#make(key, action.agent);
+        if (made.state === 'gate') answer({ kind: 'ready', agent: action.agent, fingerprint: made.fingerprint });
+        else this.reports.push({ key, event: this.#exited(made) });
+        if (quiet) this.#wanted(key, action);
+        return;
+      }
+      case 'register':
+        answer({ kind: 'registered', agent: action.agent });
+        if (quiet) this.#wanted(key, action);
+        return;
+      case 'release':
+        this.#release(key, action.agent, action.job);
+        return;
+      case 'terminate':
+      case 'kill':
+        this.kills.add(action.agent);
+        if (sandbox !== undefined && sandbox.state !== 'removed') this.#end(sandbox, { kind: 'code', code: 137 });
+        return;
+      case 'clear':
+        if (sandbox !== undefined) {
+          if (sandbox.state === 'running' && !this.kills.has(sandbox.agent))
+            this.broken.push(`S6: running ${sandbox.agent} was removed`);
+          sandbox.state = 'removed';
+        }
+        answer({ kind: 'cleared', agent: action.agent });
+        if (quiet) this.#wanted(key, action);
+        return;
+      case 'prove':
+        answer({ kind: 'proved', agent: action.agent });
+        if (quiet) this.#wanted(key, action);
+        return;
+    }
+  }
+
+  #fail(key: string, action: Action): void {
+    const { agent } = action;
+    if (action.act === 'prepare') this.reports.push({ key, event: { kind: 'prepareFailed', agent, failure } });
+    else if (action.act === 'register') this.reports.push({ key, event: { kind: 'registerFailed', agent, failure } });
+    else if (action.act === 'release') this.reports.push({ key, event: { kind: 'releaseFailed', agent, failure } });
+    else this.#wanted(key, action);
+  }
+
+  #make(key: string, agent: AgentId): Sandbox {
+    const made: Sandbox = {
+      agent,
+      slot: key,
+      fingerprint: this.fingerprint,
+      madeAt: this.now,
+      state: 'gate',
+      job: null,
+      begun: 0,
+      exit: { kind: 'code', code: 0 },
+    };
+    this.sandboxes.set(agent, made);
+    return made;
+  }
+
+  #release(key: string, agent: AgentId, job: JobId | null): void {
+    const sandbox = this.sandboxes.get(agent);
+    if (sandbox === undefined || sandbox.state === 'exited' || sandbox.state === 'removed') {
+      this.reports.push({ key, event: { kind: 'releaseFailed', agent, failure } });
+      return;
+    }
+    // A frame sent twice runs once: the gate reads one.
+    if (sandbox.state === 'gate') {
+      this.#checkRelease(key, sandbox);
+      sandbox.state = 'running';
+      sandbox.begun += 1;
+      sandbox.job = job;
+      if (job !== null) {
+        const known = this.jobs.get(job);
+        if (known !== undefined) known.runs += 1;
+      }
+    }
+    this.reports.push({ key, event: { kind: 'released', agent } });
+    if (job === null) this.reports.push({ key, event: { kind: 'jobSeen', agent, job: `service-${agent}` } });
+  }
+
+  #end(sandbox: Sandbox, exit: Exit): void {
+    if (sandbox.state === 'exited') return;
+    sandbox.state = 'exited';
+    sandbox.exit = exit;
+    this.reports.push({ key: sandbox.slot, event: this.#exited(sandbox) });
+  }
+
+  #exited(sandbox: Sandbox): SlotEvent {
+    return { kind: 'exited', agent: sandbox.agent, exit: sandbox.exit, released: sandbox.begun > 0 };
+  }
+
+  #checkRelease(key: string, sandbox: Sandbox): void {
+    const others = [...this.sandboxes.values()].filter((one) => one.slot === key && one !== sandbox && one.state === 'running');
+    if (others.length > 0)
+      this.broken.push(`S1/S2: ${sandbox.agent} released in ${key} beside running ${others.map((one) => one.agent).join()}`);
+  }
+
+  #checkStep(before: Slot, after: Slot): void {
+    const released =
+      after.agent.kind !== 'free' && after.agent !== before.agent && ['registering', 'releasing'].includes(after.agent.kind);
+    const from = before.standby.kind === 'standby' ? before.standby : null;
+    if (!released || before.agent.kind === 'registering') return;
+    // Ready and released may be one step: then the sandbox was being prepared a moment ago.
+    if (before.standby.kind === 'none' || before.standby.agent !== after.agent.agent)
+      this.broken.push(`S2: ${after.agent.agent} was never standby`);
+    if (from === null) return;
+    if (this.now - from.since > standbyMaxAge) this.broken.push(`S11: ${from.agent} released at age ${this.now - from.since}`);
+    if (from.reserved === null && from.fingerprint !== this.pool.fingerprint)
+      this.broken.push(`S11: ${from.agent} released from ${from.fingerprint}`);
+    if (this.pool.backoff !== null && this.now < this.pool.backoff.until)
+      this.broken.push(`S9: ${from.agent} released during back-off`);
+  }
+
+  #service(): CiService {
+    const waiting = (): WaitingJob | null => {
+      for (const [id, job] of this.jobs) if (job.state === 'waiting') return { job: id, limit: 30_000, cold: job.cold };
+      return null;
+    };
+    const unused = (): never => {
+      throw new Error('the loop does not call this');
+    };
+    return {
+      name: 'sim',
+      capabilities: { binds: this.#options.binds, canCountQueue: true },
+      check: unused,
+      observe: unused,
+      recipeFor: unused,
+      register: unused,
+      settle: unused,
+      next: () => (this.#options.binds === 'late' ? waiting() : null),
+      record: (change) => this.#uncommitted.push(change),
+      committed: () => {
+        for (const change of this.#uncommitted.splice(0)) this.#record(change);
+      },
+      synced() {},
+      rolledBack: () => void this.#uncommitted.splice(0),
+    };
+  }
+
+  #record(change: Change): void {
+    if (!('job' in change)) return;
+    const job = this.jobs.get(change.job);
+    if (job === undefined) return;
+    switch (change.change) {
+      case 'reserved':
+      case 'assigned':
+        if (job.state === 'ended') this.broken.push(`S7: ended ${change.job} was handed out again`);
+        if (job.state === 'taken' && job.agent !== change.agent) this.broken.push(`S3: ${change.job} handed out twice`);
+        Object.assign(job, { state: 'taken', agent: change.agent });
+        return;
+      case 'returned':
+        if (job.runs > 0) this.broken.push(`S7: ${change.job} went back to the queue although it had begun`);
+        Object.assign(job, { state: 'waiting', agent: null });
+        return;
+      case 'ended':
+        job.state = 'ended';
+        job.results.push(change.result);
+        if (job.results.length > 1) this.broken.push(`S7: ${change.job} ended twice`);
+        return;
+      default:
+        return;
+    }
+  }
+
+  /** Every promise that can be checked by looking at the world as it is. */
+  check(): string[] {
+    const found = [...this.broken];
+    for (const [id, job] of this.jobs) if (job.runs > 1) found.push(`S3: ${id} ran ${job.runs} times`);
+    for (const sandbox of this.sandboxes.values())
+      if (sandbox.begun > 1) found.push(`S3: script of ${sandbox.agent} began ${sandbox.begun} times`);
+    for (const slot of this.loop.slots) {
+      const running = [...this.sandboxes.values()].filter((one) => one.slot === slot.key && one.state === 'running');
+      if (running.length > 1) found.push(`S2: ${running.length} running agents in ${slot.key}`);
+      const known = new Set([...lanes(slot), ...slot.leaving.map((one) => one.agent)]);
+      for (const one of this.sandboxes.values()) {
+        if (one.slot === slot.key && one.state !== 'removed' && !known.has(one.agent)) found.push(`S4: ${one.agent} is nobody's`);
+      }
+      const again = decide(slot, { kind: 'due' }, -1).slot;
+      if (again !== slot) found.push(`a deadline in the future moved ${slot.key}`);
+    }
+    return found;
+  }
+}
+
+function lanes(slot: Slot): AgentId[] {
+  const agents: AgentId[] = [];
+  if (slot.standby.kind !== 'none') agents.push(slot.standby.agent);
+  if (slot.agent.kind !== 'free' && slot.agent.kind !== 'proving') agents.push(slot.agent.agent);
+  return agents;
+}

@@ -1,0 +1,183 @@
+/**
+ * The real onejob in a temporary home, for end-to-end tests: starts `bin/onejob`, waits for its socket, kills it, looks
+ * at it through its API. Closing a home ends everything it started and takes the census: a test that leaves something
+ * behind fails, and what it left is then removed.
+ *
+ *     await using home = await onejob({ config: 'pools: …' });
+ *     const daemon = await home.up();
+ *     const job = await home.run('--', 'true').ended;
+ */
+import { mkdirSync, mkdtempSync, rmSync, watch, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { basename, dirname, join } from 'node:path';
+import { type Client, createClient } from '../../src/api/client.ts';
+import { type Census, census, cleanUp, renderCensus } from './census.ts';
+import { processesOf } from './census-processes.ts';
+import { ownerOf } from './census-state.ts';
+import { type Child, startChild, untilGone } from './child.ts';
+
+const program = join(import.meta.dirname, '..', '..', 'bin', 'onejob');
+
+export interface HomeOptions {
+  /** Text of the config file; none: there is no file. */
+  readonly config?: string;
+  readonly env?: Readonly<Record<string, string>>;
+  /** Socket of the Engine the census looks at; default the machine's. The daemon is told by `env.DOCKER_HOST`. */
+  readonly engine?: string;
+}
+
+export interface Daemon {
+  readonly child: Child;
+  readonly pid: number;
+  /** SIGTERM, and waits for the end. */
+  stop(): ReturnType<Child['kill']>;
+  /** SIGKILL, and waits for the end. */
+  kill(): ReturnType<Child['kill']>;
+  /** SIGSTOP and SIGCONT. */
+  freeze(): void;
+  thaw(): void;
+}
+
+export interface Home extends AsyncDisposable {
+  readonly dir: string;
+  readonly stateDir: string;
+  readonly socket: string;
+  readonly env: NodeJS.ProcessEnv;
+  /** An empty folder, the commands' current one unless they are given another. */
+  readonly cwd: string;
+  readonly api: Client;
+  /** Starts `onejob up` and waits until it answers. @throws Error with its output when it ends instead. */
+  up(...args: string[]): Promise<Daemon>;
+  /** Starts `onejob run …`. */
+  run(...args: string[]): Child;
+  /** Starts any command, in `cwd`. */
+  cli(args: readonly string[], options?: { readonly cwd?: string; readonly env?: Readonly<Record<string, string>> }): Child;
+  /** Writes another config file over the first. */
+  configure(text: string): void;
+  /** What is there now of this home's. */
+  census(): Promise<Census>;
+  /** Ends everything, and throws the census as an error when it does not balance. Also done at the end of `await using`. */
+  close(): Promise<void>;
+}
+
+export async function onejob(options: HomeOptions = {}): Promise<Home> {
+  // Short: sockets live below it.
+  const dir = mkdtempSync(join(tmpdir(), 'oj-'));
+  const paths = { stateDir: join(dir, 'state'), socket: join(dir, 's.sock'), home: join(dir, 'home'), cwd: join(dir, 'cwd') };
+  mkdirSync(paths.home);
+  mkdirSync(paths.cwd);
+  const configFile = join(dir, 'config.yml');
+  const configure = (text: string): void => writeFileSync(configFile, text, { mode: 0o600 });
+  if (options.config !== undefined) configure(options.config);
+  const env: NodeJS.ProcessEnv = {
+    PATH: process.env.PATH,
+    LANG: 'C.UTF-8',
+    HOME: paths.home,
+    XDG_CONFIG_HOME: join(paths.home, '.config'),
+    ONEJOB_STATE_DIR: paths.stateDir,
+    ONEJOB_SOCKET: paths.socket,
+    ...(options.config === undefined ? {} : { ONEJOB_CONFIG: configFile }),
+    ...options.env,
+  };
+  const api = createClient({ socket: paths.socket, version: 'test' });
+  const children = new Set<Child>();
+  const daemons = new Set<Child>();
+  let closed = false;
+
+  const cli: Home['cli'] = (args, more = {}) => {
+    const child = startChild(program, args, { cwd: more.cwd ?? paths.cwd, env: { ...env, ...more.env } });
+    children.add(child);
+    return child;
+  };
+
+  async function up(...args: string[]): Promise<Daemon> {
+    const child = cli(['up', ...args]);
+    daemons.add(child);
+    await untilAnswering(child, paths.socket, api);
+    return {
+      child,
+      pid: child.pid,
+      stop() {
+        child.signal('SIGTERM');
+        return child.ended;
+      },
+      kill: () => child.kill(),
+      freeze: () => child.signal('SIGSTOP'),
+      thaw: () => child.signal('SIGCONT'),
+    };
+  }
+
+  const count = (): Promise<Census> =>
+    census({ stateDir: paths.stateDir, socket: paths.socket, owner: ownerOf(paths.stateDir), engine: options.engine ?? null });
+
+  async function close(): Promise<void> {
+    if (closed) return;
+    closed = true;
+    api.close();
+    for (const child of children) if (!daemons.has(child) && child.running) await child.kill();
+    for (const child of daemons) await endDaemon(child);
+    await endTemporary(paths.stateDir);
+    const result = await count();
+    if (result.left.length > 0) await cleanUp(result, options.engine ?? null);
+    rmSync(dir, { recursive: true, force: true });
+    if (result.left.length > 0) throw new Error(`the census does not balance:\n${renderCensus(result)}`);
+  }
+
+  return {
+    dir,
+    ...paths,
+    env,
+    api,
+    up,
+    run: (...args) => cli(['run', ...args]),
+    cli,
+    configure,
+    census: count,
+    close,
+    [Symbol.asyncDispose]: close,
+  };
+}
+
+/** Resolves once the daemon's socket appears and answers. */
+async function untilAnswering(child: Child, socket: string, api: Client): Promise<void> {
+  const { promise, resolve, reject } = Promise.withResolvers<void>();
+  const look = (): void =>
+    void api.status().then(
+      () => resolve(),
+      // Not yet; a socket that appears is another event.
+      () => {},
+    );
+  const watcher = watch(dirname(socket), (_event, name) => {
+    if (name === basename(socket)) look();
+  });
+  void child.ended.then((end) => reject(new Error(`"onejob up" ended (${end.code ?? end.signal}):\n${end.stdout}${end.stderr}`)));
+  look();
+  try {
+    await promise;
+  } finally {
+    watcher.close();
+  }
+}
+
+/** Asks twice, since a second signal hurries it; then does not ask any more. */
+async function endDaemon(child: Child): Promise<void> {
+  if (!child.running) return;
+  child.signal('SIGCONT');
+  child.signal('SIGTERM');
+  const slow = setTimeout(() => child.signal('SIGTERM'), 3_000);
+  const stuck = setTimeout(() => child.signal('SIGKILL'), 20_000);
+  await child.ended;
+  clearTimeout(slow);
+  clearTimeout(stuck);
+}
+
+/** Managers that a `run` has started detached: they end by themselves, so a test gives them the time for it. */
+async function endTemporary(stateDir: string): Promise<void> {
+  for (const one of processesOf({ stateDir, owner: null })) {
+    if (!/bin\/node|\/main\.[tj]s/.test(one.command)) continue;
+    await untilGone(one.pid, 5_000).catch(async () => {
+      process.kill(one.pid, 'SIGTERM');
+      await untilGone(one.pid, 20_000);
+    });
+  }
+}

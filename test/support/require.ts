@@ -1,0 +1,91 @@
+/**
+ * What this machine can test. A test names what it needs; where that is missing it is skipped and the reason is printed
+ * once for the run. In CI (`CI=true`) nothing may be missing: the run then fails before its first test.
+ *
+ *     describe.skipIf(lacks('docker', 'image'))('…', () => …)
+ */
+import { spawnSync } from 'node:child_process';
+import { existsSync } from 'node:fs';
+import { inject } from 'vitest';
+import { engineAt } from './engine-http.ts';
+
+/** The image that onejob runs jobs in when nobody names another. */
+export const defaultImage = 'debian:stable-slim';
+
+/** Why something is missing, as a sentence's end; null when it is there. */
+export interface Machine {
+  /** An Engine answers on this machine's own socket. */
+  readonly docker: string | null;
+  /** That Engine has the default image. */
+  readonly image: string | null;
+  /** A second dockerd can be started by hand, in a network namespace of its own. */
+  readonly dockerd: string | null;
+  readonly root: string | null;
+  /** A probe run of bubblewrap succeeded. */
+  readonly bubblewrap: string | null;
+  readonly busybox: string | null;
+  /** A tmpfs can be mounted, for disks that fill up. */
+  readonly mount: string | null;
+}
+
+export type Need = keyof Machine;
+
+declare module 'vitest' {
+  interface ProvidedContext {
+    machine: Machine;
+  }
+}
+
+/** True when any of `needs` is missing here, so that the test is to be skipped. Only inside vitest. */
+export function lacks(...needs: readonly Need[]): boolean {
+  const machine = inject('machine');
+  return needs.some((need) => machine[need] !== null);
+}
+
+/** Looks once; takes well under a second. */
+export async function lookAtMachine(): Promise<Machine> {
+  const root = process.getuid?.() === 0 ? null : 'not run as root';
+  const docker = await lookAtEngine();
+  return {
+    docker: docker.engine,
+    image: docker.image,
+    dockerd: root ?? found('dockerd') ?? found('nsenter') ?? tried('unshare', ['-n', 'true']),
+    root,
+    bubblewrap:
+      found('bwrap') ?? tried('bwrap', ['--ro-bind', '/usr', '/usr', ...libraryLinks(), '--unshare-all', '/usr/bin/true']),
+    busybox: found('busybox'),
+    mount: root ?? tried('unshare', ['-m', 'mount', '-t', 'tmpfs', '-o', 'size=64k', 'none', '/mnt']),
+  };
+}
+
+/** One line per missing thing. */
+export function explainMissing(machine: Machine): string[] {
+  return Object.entries(machine).flatMap(([need, why]) => (why === null ? [] : [`${need}: ${why}`]));
+}
+
+async function lookAtEngine(): Promise<{ engine: string | null; image: string | null }> {
+  using engine = engineAt();
+  try {
+    await engine.ok('GET', '/version');
+  } catch (error) {
+    const why = `no Docker Engine answers on ${engine.socket} (${error instanceof Error ? error.message : String(error)})`;
+    return { engine: why, image: why };
+  }
+  const image = await engine.call('GET', `/images/${defaultImage}/json`);
+  return { engine: null, image: image.status === 200 ? null : `the Engine has no image ${defaultImage}` };
+}
+
+function libraryLinks(): string[] {
+  return ['bin', 'lib', 'lib64'].flatMap((name) => (existsSync(`/${name}`) ? ['--symlink', `usr/${name}`, `/${name}`] : []));
+}
+
+function found(command: string): string | null {
+  return spawnSync('sh', ['-c', `command -v ${command}`]).status === 0 ? null : `"${command}" is not installed`;
+}
+
+function tried(command: string, args: readonly string[]): string | null {
+  const run = spawnSync(command, args, { encoding: 'utf8', timeout: 10_000 });
+  if (run.status === 0) return null;
+  const said = (run.stderr ?? '').trim().split('\n')[0] ?? '';
+  return `"${command} ${args.at(-1)}" fails here${said === '' ? '' : ` (${said})`}`;
+}
