@@ -8,9 +8,10 @@ import { addConfigCommands } from './cli/commands/config.ts';
 import { addDaemonCommands } from './cli/commands/daemon.ts';
 import { addJobCommands } from './cli/commands/jobs.ts';
 import type { Act } from './cli/commands/options.ts';
-import type { CliContext } from './cli/context.ts';
+import type { CliContext, Place } from './cli/context.ts';
 import { exitCodes } from './cli/exit.ts';
 import { createOutput, type Output, OutputClosed } from './cli/output.ts';
+import { findPlace } from './cli/place.ts';
 import type { GlobalFlags, Session } from './cli/session.ts';
 import { readVersion } from './cli/version.ts';
 import { OnejobError } from './errors.ts';
@@ -57,7 +58,7 @@ function buildProgram(context: CliContext, act: Act): Command {
       getOutHelpWidth: () => context.stdout.columns ?? 100,
       getErrHelpWidth: () => context.stderr.columns ?? 100,
     })
-    .helpCommand('help [command]', 'show the help of a command')
+    .helpCommand(false)
     .addHelpText(
       'after',
       `
@@ -83,14 +84,14 @@ function createSession(context: CliContext, output: Output, given: GlobalFlags):
   // Absolute from here on, since a daemon started for us lives in another directory.
   const path = (value: string | undefined) => (value === undefined ? null : resolve(context.cwd, value));
   const flags = { config: path(given.config), stateDir: path(given.stateDir), socket: path(given.socket) };
-  let place: ReturnType<CliContext['place']> | null = null;
+  let place: Promise<Place> | null = null;
   return {
     context,
     output,
     flags,
     version: readVersion(),
     place() {
-      place ??= context.place(flags);
+      place ??= findPlace(flags, context.environment, context.cwd);
       return place;
     },
   };

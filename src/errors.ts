@@ -46,6 +46,10 @@ export const errorCodes = {
   E_WORKSPACE_UNKNOWN: 'user',
   E_WORKSPACE_READ: 'user',
   E_ARTIFACT_UNSAFE: 'user',
+  E_STOPPING: 'user',
+  E_AGENT_UNKNOWN: 'user',
+  E_SLOT_UNKNOWN: 'user',
+  E_RUNTIME_UNKNOWN: 'bug',
 } as const satisfies Record<string, ErrorKind>;
 
 export type ErrorCode = keyof typeof errorCodes;

@@ -59,8 +59,6 @@ export interface Client {
   drain(pool: string | null): Promise<void>;
   down(request: z.input<typeof Schemas.downRequest>): Promise<void>;
   hold(): Promise<Hold>;
-  /** Closes idle connections; what is under way goes on. */
-  close(): void;
 }
 
 type Pick<T extends z.ZodType> = (schemas: typeof Schemas) => T;
@@ -78,7 +76,6 @@ interface Call {
 export function createClient(options: ClientOptions): Client {
   const { socket } = options;
   checkSocketPath(socket);
-  const agent = new http.Agent({ keepAlive: true, maxSockets: Number.POSITIVE_INFINITY });
 
   const open = (call: Call, files?: (request: http.ClientRequest) => void) =>
     new Promise<http.IncomingMessage>((resolve, reject) => {
@@ -86,7 +83,8 @@ export function createClient(options: ClientOptions): Client {
       const body = call.body === undefined ? null : JSON.stringify(call.body);
       const request = http.request({
         socketPath: socket,
-        agent,
+        // A connection of its own for each request: a kept one may turn out to be dead only after the request was sent.
+        agent: false,
         method: call.method,
         path: call.path,
         headers: body === null ? {} : { 'content-type': 'application/json', 'content-length': Buffer.byteLength(body) },
@@ -153,7 +151,6 @@ export function createClient(options: ClientOptions): Client {
     resume: (pool, reason) => tell(post(`${poolPath(pool)}/resume`, { reason })),
     drain: (pool) => tell(post(`${poolPath(pool)}/drain`)),
     down: (request) => tell(post('/v1/down', request)),
-    close: () => agent.destroy(),
 
     async putWorkspace(files, sent = () => {}) {
       let bytes = 0;

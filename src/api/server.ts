@@ -34,6 +34,9 @@ export interface ApiServer {
   close(): Promise<void>;
 }
 
+/** ms a closing server gives clients to take the answers they still get. */
+const lastWords = 1_000;
+
 /**
  * Starts to serve. The caller holds the lock of the state directory.
  * @throws OnejobError E_SOCKET_PATH, E_SOCKET_TAKEN, E_SOCKET_DENIED.
@@ -51,7 +54,9 @@ export async function startApi(options: ApiOptions): Promise<ApiServer> {
       closed ??= (async () => {
         published.unpublish();
         closing.abort();
+        const hurry = setTimeout(() => app.server.closeAllConnections(), lastWords);
         await app.close();
+        clearTimeout(hurry);
       })();
       return closed;
     },
@@ -68,6 +73,10 @@ function createApp(options: ApiOptions, context: RouteContext): FastifyInstance 
   });
   app.addHook('onRequest', async (_request, reply) => {
     reply.header('onejob-version', options.version);
+  });
+  app.addHook('onResponse', async () => {
+    // A connection that became idle only after the closing began keeps the server open otherwise.
+    if (context.closing.aborted) setImmediate(() => app.server.closeIdleConnections());
   });
   app.setNotFoundHandler((request) => {
     throw new OnejobError('E_API_ROUTE', `The daemon (${options.version}) knows no ${request.method} ${request.url}.`, {

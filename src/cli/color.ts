@@ -9,8 +9,16 @@ export interface Colors {
 }
 
 export function createColors(enabled: boolean): Colors {
-  const paint = (on: number, off: number) => (text: string) => (enabled && text !== '' ? `\u001b[${on}m${text}\u001b[${off}m` : text);
-  return { bold: paint(1, 22), dim: paint(2, 22), red: paint(31, 39), green: paint(32, 39), yellow: paint(33, 39), cyan: paint(36, 39) };
+  const paint = (on: number, off: number) => (text: string) =>
+    enabled && text !== '' ? `\u001b[${on}m${text}\u001b[${off}m` : text;
+  return {
+    bold: paint(1, 22),
+    dim: paint(2, 22),
+    red: paint(31, 39),
+    green: paint(32, 39),
+    yellow: paint(33, 39),
+    cyan: paint(36, 39),
+  };
 }
 
 /** Columns a text takes, colours not counted. */

@@ -5,8 +5,8 @@
 import { type Client, createClient } from '../api/client.ts';
 import { probeSocket } from '../api/sockets.ts';
 import { OnejobError } from '../errors.ts';
-import { startTemporary } from './start.ts';
 import type { Connection, Session } from './session.ts';
+import { startTemporary } from './start.ts';
 import { socketWatch } from './watch.ts';
 
 /** ms in which a temporary daemon must be reachable: beyond that it hangs. */
@@ -21,10 +21,7 @@ export async function connect(session: Session, options: { readonly start: boole
   } catch (error) {
     // A daemon that hangs up at once is on its way out; its place will be free.
     const mayStart = options.start && socket === place.socket && isGone(error);
-    if (!mayStart) {
-      client.close();
-      throw error;
-    }
+    if (!mayStart) throw error;
     session.output.progress('starting a daemon');
     await startTemporary(session, place, () => probeSocket(socket).then((state) => state === 'listening'), startPatience);
     session.output.progress(null);
@@ -51,10 +48,7 @@ export async function reconnect(session: Session, lost: Client, temporary: boole
       return await hold(client);
     } catch (error) {
       const left = deadline - performance.now();
-      if (!isGone(error) || left <= 0) {
-        client.close();
-        throw error;
-      }
+      if (!isGone(error) || left <= 0) throw error;
       await watch.change(Math.min(left, 1_000));
     }
   }
@@ -63,7 +57,8 @@ export async function reconnect(session: Session, lost: Client, temporary: boole
 /** Whether an error says that no daemon is there any more, or not yet. */
 export function isGone(error: unknown): boolean {
   return (
-    error instanceof OnejobError && (error.code === 'E_DAEMON_ABSENT' || error.code === 'E_DAEMON_CUT' || error.code === 'E_DAEMON_STOPPING')
+    error instanceof OnejobError &&
+    (error.code === 'E_DAEMON_ABSENT' || error.code === 'E_DAEMON_CUT' || error.code === 'E_DAEMON_STOPPING')
   );
 }
 
@@ -72,10 +67,7 @@ async function hold(client: Client): Promise<Connection> {
   return {
     client,
     gone: held.ended,
-    close() {
-      held.release();
-      client.close();
-    },
+    close: () => held.release(),
   };
 }
 

@@ -3,6 +3,7 @@
  * `main.ts` knows how a daemon is made.
  */
 import type { Writable } from 'node:stream';
+import type { Environment } from '../config/environment.ts';
 import type { Log } from '../log.ts';
 
 /** A stream that may be a terminal. */
@@ -39,8 +40,7 @@ export interface CliContext {
   readonly args: readonly string[];
   /** The variables `--env NAME` takes values from, and a detached daemon inherits. */
   readonly variables: Readonly<Record<string, string | undefined>>;
-  /** Whether colours are wanted: yes, no, or null for "on a terminal". */
-  readonly color: boolean | null;
+  readonly environment: Environment;
   readonly cwd: string;
   readonly stdout: Terminal;
   readonly stderr: Terminal;
@@ -48,8 +48,6 @@ export interface CliContext {
   readonly self: readonly string[];
   /** Calls `handler` for each INT and TERM until the answer is called. */
   onSignal(handler: (signal: 'SIGINT' | 'SIGTERM') => void): () => void;
-  /** Finds state directory and socket by flags, environment, config and defaults. */
-  place(flags: PlaceFlags): Promise<Place>;
   /** Runs a daemon until it has stopped; the exit code. */
   startDaemon(options: DaemonOptions): Promise<number>;
 }

@@ -29,7 +29,9 @@ export function verdict(job: JobView): Verdict {
     case 'code':
       return { code: result.code, line: null };
     case 'signal': {
-      const number = Object.entries(constants.signals).find(([name]) => name === result.signal || name === `SIG${result.signal}`)?.[1];
+      const number = Object.entries(constants.signals).find(
+        ([name]) => name === result.signal || name === `SIG${result.signal}`,
+      )?.[1];
       return { code: 128 + (number ?? 0), line: `job ${id} was ended by ${result.signal}` };
     }
     case 'oom':

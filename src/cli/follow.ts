@@ -14,10 +14,16 @@ const patience = 600_000;
 /** A connection that is made anew when it is lost. */
 export interface Lasting {
   connection: Connection;
-  readonly temporary: boolean;
+  /** Whether it is a temporary daemon, which nobody but us starts again. */
+  temporary: boolean;
 }
 
-export async function followJob(session: Session, lasting: Lasting, id: string, show: (piece: LogPiece) => Promise<void>): Promise<JobView> {
+export async function followJob(
+  session: Session,
+  lasting: Lasting,
+  id: string,
+  show: (piece: LogPiece) => Promise<void>,
+): Promise<JobView> {
   let shown = 0;
   let complete = false;
   for (;;) {

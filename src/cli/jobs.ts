@@ -14,7 +14,8 @@ export async function listJobs(session: Session, all: boolean): Promise<number> 
   const { output } = session;
   const jobs = await withAnyDaemon(session, (client) => client.jobs({ all, pool: null }));
   if (output.json) await output.value(jobs);
-  else if (jobs.length === 0) await output.print(all ? 'No jobs.' : 'No jobs wait or run; "onejob jobs --all" shows those that ended.');
+  else if (jobs.length === 0)
+    await output.print(all ? 'No jobs.' : 'No jobs wait or run; "onejob jobs --all" shows those that ended.');
   else await output.print(...jobTable(jobs, output.colors, output.width, Date.now()));
   return exitCodes.ok;
 }
@@ -61,9 +62,13 @@ export async function showLogs(session: Session, target: string, flags: LogsFlag
 async function findSource(client: Client, target: string, previous: boolean): Promise<LogSource> {
   if (target.includes('/')) return { slot: target, previous };
   if (previous) {
-    throw new OnejobError('E_USAGE', `--previous asks for the agent before the present one, so it needs a slot, and ${target} is none.`, {
-      hint: 'Slots are named like default/1; "onejob status" lists them.',
-    });
+    throw new OnejobError(
+      'E_USAGE',
+      `--previous asks for the agent before the present one, so it needs a slot, and ${target} is none.`,
+      {
+        hint: 'Slots are named like default/1; "onejob status" lists them.',
+      },
+    );
   }
   try {
     return { job: (await client.job(target)).id };

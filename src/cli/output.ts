@@ -3,10 +3,11 @@
  * beginning with `onejob: `; with `--json` both are JSON, one value per line.
  */
 import type { Writable } from 'node:stream';
+import type { Environment } from '../config/environment.ts';
 import { OnejobError } from '../errors.ts';
 import { type Colors, createColors, printable } from './color.ts';
 import type { CliContext } from './context.ts';
-import { fit } from './table.ts';
+import { cut } from './table.ts';
 
 /** Whoever read our output has gone: no reason to complain, and nobody to complain to. */
 export class OutputClosed extends Error {}
@@ -32,9 +33,10 @@ export interface Output {
   fail(error: unknown): void;
 }
 
-export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'color'>, json: boolean): Output {
+export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'environment'>, json: boolean): Output {
   const { stdout, stderr } = context;
-  const colorsFor = (stream: { readonly isTTY?: boolean }) => createColors(!json && (context.color ?? stream.isTTY === true));
+  const asked = colorWanted(context.environment);
+  const colorsFor = (stream: { readonly isTTY?: boolean }) => createColors(!json && (asked ?? stream.isTTY === true));
   const errorColors = colorsFor(stderr);
   const closed = { stdout: watchClosed(stdout), stderr: watchClosed(stderr) };
   const showsProgress = !json && stderr.isTTY === true;
@@ -50,7 +52,7 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'co
   const progress = (text: string | null): void => {
     if (!showsProgress || (text === null && !shown)) return;
     shown = text !== null;
-    stderr.write(`\r\u001b[K${text === null ? '' : fit(`onejob: ${printable(text)}`, stderr.columns ?? 80)}`);
+    stderr.write(`\r\u001b[K${text === null ? '' : cut(`onejob: ${printable(text)}`, stderr.columns ?? 80)}`);
   };
   const line = (text: string): void => {
     if (shown) progress(null);
@@ -78,6 +80,12 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'co
       if (hint !== null) line(`  ${hint}`);
     },
   };
+}
+
+/** What the environment says about colours; null leaves it to the stream. */
+export function colorWanted({ noColor, forceColor }: Environment): boolean | null {
+  if (noColor) return false;
+  return forceColor ? true : null;
 }
 
 function drained(stream: Writable): Promise<void> {

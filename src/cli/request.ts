@@ -46,9 +46,11 @@ export async function runOptions(context: CliContext, command: readonly string[]
 
 function variable(text: string, own: CliContext['variables']): [string, string] {
   const [, name, value] = /^([A-Za-z_][A-Za-z0-9_]*)(?:=(.*))?$/s.exec(text) ?? [];
-  if (name === undefined) throw usage(`--env ${text}: it does not begin with the name of a variable.`, 'Write NAME=VALUE, or NAME to pass on your own.');
+  if (name === undefined)
+    throw usage(`--env ${text}: it does not begin with the name of a variable.`, 'Write NAME=VALUE, or NAME to pass on your own.');
   const found = value ?? own[name];
-  if (found === undefined) throw usage(`--env ${name}: it is not set here, so there is nothing to pass on.`, `Set it, or write ${name}=VALUE.`);
+  if (found === undefined)
+    throw usage(`--env ${name}: it is not set here, so there is nothing to pass on.`, `Set it, or write ${name}=VALUE.`);
   return [name, found];
 }
 

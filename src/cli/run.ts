@@ -5,7 +5,10 @@
  * Ctrl-C, kill -9) never ends it; only the first INT or TERM, or nobody reading the output any more, asks it to end.
  */
 import { resolve } from 'node:path';
+import type { Client } from '../api/client.ts';
 import type { JobRequest, JobView } from '../api/schema.ts';
+import { OnejobError } from '../errors.ts';
+import type { PackedWorkspace } from '../workspace/pack.ts';
 import { connect, isGone } from './connect.ts';
 import { exitCodes, verdict } from './exit.ts';
 import { followJob, type Lasting, persist } from './follow.ts';
@@ -27,11 +30,13 @@ export async function run(session: Session, options: RunOptions): Promise<number
   const { context, output } = session;
   const interrupts = new Interrupts();
   const release = context.onSignal((signal) => interrupts.notice(signal));
+  // Files are listed while the daemon is found or started.
+  const packing = options.workspace === null ? null : pack(session, options.workspace);
+  packing?.catch(() => {});
   let lasting: Lasting | null = null;
   try {
     lasting = { connection: await interrupts.orStop(connect(session, { start: true })), temporary: false };
-    const job = await interrupts.orStop(submit(session, lasting, options));
-    if (job === null) return exitCodes.notRun;
+    const job = await interrupts.orStop(submit(session, lasting, options, packing));
     if (options.detach) {
       await (output.json ? output.value(job) : output.print(job.id));
       return exitCodes.ok;
@@ -45,25 +50,50 @@ export async function run(session: Session, options: RunOptions): Promise<number
     release();
     output.progress(null);
     lasting?.connection.close();
+    packing?.then(
+      ({ stream }) => stream.destroy(),
+      () => {},
+    );
   }
 }
 
-async function submit(session: Session, lasting: Lasting, options: RunOptions): Promise<JobView | null> {
-  const { output } = session;
-  const { client } = lasting.connection;
-  const [status, workspace] = await Promise.all([client.status(), options.workspace === null ? null : send(session, lasting, options.workspace)]);
-  Object.assign(lasting, { temporary: status.temporary });
-  const said = [status.runtimeReason, status.weaker].filter((each) => each !== null);
-  if (said.length > 0 && !options.detach) output.say(said.join('; '));
-  for (const problem of status.problems) output.say(problem);
-  return await client.submit({ ...options.request, workspace });
+async function pack({ context, output }: Session, dir: string): Promise<PackedWorkspace> {
+  const { packWorkspace } = await import('../workspace/pack.ts');
+  return packWorkspace(resolve(context.cwd, dir), { warn: (text) => output.say(text) });
 }
 
-async function send({ context, output }: Session, lasting: Lasting, dir: string): Promise<string> {
-  const { packWorkspace } = await import('../workspace/pack.ts');
-  const packed = packWorkspace(resolve(context.cwd, dir), { warn: (text) => output.say(text) });
-  const id = await lasting.connection.client.putWorkspace(packed.stream, (bytes) => {
-    output.progress(`sending the workspace: ${formatBytes(bytes)}`);
+async function submit(
+  session: Session,
+  lasting: Lasting,
+  options: RunOptions,
+  packing: Promise<PackedWorkspace> | null,
+): Promise<JobView> {
+  const { output } = session;
+  const { client } = lasting.connection;
+  const [status, workspace] = await Promise.all([
+    client.status(),
+    packing?.then((packed) => send(session, client, packed)) ?? null,
+  ]);
+  lasting.temporary = status.temporary;
+  if (!options.detach) {
+    const said = [status.runtimeReason, status.weaker].filter((each) => each !== null);
+    if (said.length > 0) output.say(said.join('; '));
+  }
+  for (const problem of status.problems) output.say(problem);
+  try {
+    return await client.submit({ ...options.request, workspace });
+  } catch (error) {
+    if (!(error instanceof OnejobError && error.code === 'E_DAEMON_CUT')) throw error;
+    throw new OnejobError('E_DAEMON_CUT', 'The daemon went away while the job was handed in: it may have been accepted or not.', {
+      hint: 'See whether it is there with "onejob jobs --all".',
+      cause: error,
+    });
+  }
+}
+
+async function send({ output }: Session, client: Client, packed: PackedWorkspace): Promise<string> {
+  const id = await client.putWorkspace(packed.stream, (bytes) => {
+    output.progress(`sending the workspace: ${formatBytes(bytes)} of ${formatBytes(packed.bytes)}`);
   });
   output.progress(null);
   return id;
@@ -78,7 +108,7 @@ async function attend(session: Session, lasting: Lasting, job: JobView, interrup
     // Whatever comes of it, the job's end is what is waited for.
     persist(session, lasting, job.id, () => lasting.connection.client.cancel(job.id)).catch(() => {});
   };
-  interrupts.then(
+  interrupts.on(
     () => cancel(`cancelling job ${job.id}; again to leave it to the daemon`),
     () => leave(session, job.id),
   );
@@ -122,7 +152,7 @@ async function fetchArtifacts(session: Session, lasting: Lasting, job: JobView):
   if (files === null) return;
   const report = await unpackArtifacts(files, session.context.cwd);
   session.output.say(`brought back ${report.written.length} file${report.written.length === 1 ? '' : 's'}`);
-  for (const refused of report.refused) session.output.say(`did not bring back ${refused.name}: ${refused.reason}`);
+  for (const refused of report.refused) session.output.say(`did not bring back ${refused.path}: ${refused.why}`);
 }
 
 function leave({ output }: Session, id: string): void {
@@ -150,14 +180,17 @@ class Interrupts {
     this.#stop.promise.catch(() => {});
   }
 
-  then(first: () => void, second: () => void): void {
+  on(first: () => void, second: () => void): void {
     this.#first = first;
     this.#second = second;
   }
 
   notice(signal: 'SIGINT' | 'SIGTERM'): void {
     this.#count += 1;
-    if (this.#first !== null && this.#count === 1) return this.#first();
+    if (this.#first !== null && this.#count === 1) {
+      this.#first();
+      return;
+    }
     this.#second?.();
     this.#stop.reject(new Stopped(signal === 'SIGINT' ? exitCodes.cancelled : 143));
   }

@@ -5,9 +5,9 @@
 import { spawn } from 'node:child_process';
 import { chmodSync, closeSync, fstatSync, mkdirSync, openSync, readdirSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
+import { fromErrorView } from '../api/http-errors.ts';
 import type { ErrorView } from '../api/schema.ts';
 import { OnejobError } from '../errors.ts';
-import { fromErrorView } from '../api/http-errors.ts';
 import type { Place } from './context.ts';
 import type { Session } from './session.ts';
 import { socketWatch } from './watch.ts';
@@ -21,7 +21,12 @@ const retryAfter = 100;
  * Resolves once `reachable` says so; whose daemon it then is does not matter.
  * @throws OnejobError what the daemon said when it ended, or E_DAEMON_START.
  */
-export async function startTemporary(session: Session, place: Place, reachable: () => Promise<boolean>, patience: number): Promise<void> {
+export async function startTemporary(
+  session: Session,
+  place: Place,
+  reachable: () => Promise<boolean>,
+  patience: number,
+): Promise<void> {
   prepare(place);
   const deadline = performance.now() + patience;
   using watch = socketWatch(place.socket);
@@ -35,7 +40,10 @@ export async function startTemporary(session: Session, place: Place, reachable: 
       if (await reachable()) return;
       if (over) break;
       const left = deadline - performance.now();
-      if (left <= 0) throw new OnejobError('E_DAEMON_START', `The daemon that was started did not come up within ${patience / 1000} s.`, { hint: `See ${child.log}.` });
+      if (left <= 0)
+        throw new OnejobError('E_DAEMON_START', `The daemon that was started did not come up within ${patience / 1000} s.`, {
+          hint: `See ${child.log}.`,
+        });
       await Promise.race([watch.change(left), ended]);
     }
     const error = child.error();

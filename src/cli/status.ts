@@ -4,7 +4,7 @@ import type { PoolView, SlotView, StatusView } from '../api/schema.ts';
 import { type Colors, printable } from './color.ts';
 import { exitCodes } from './exit.ts';
 import { type Session, withDaemon } from './session.ts';
-import { fit, table } from './table.ts';
+import { cut, table } from './table.ts';
 import { formatAge } from './units.ts';
 
 const redrawEvery = 1_000;
@@ -21,7 +21,8 @@ export async function showStatus(session: Session, watch: boolean): Promise<numb
         else {
           const lines = statusLines(status, output.colors, output.width, Date.now());
           // Home, the page with the rest of each line cleared, then everything below: without a flicker in between.
-          if (watch && output.width !== null) await output.print(`\u001b[H${lines.map((each) => `${each}\u001b[K`).join('\n')}\u001b[J`);
+          if (watch && output.width !== null)
+            await output.print(`\u001b[H${lines.map((each) => `${each}\u001b[K`).join('\n')}\u001b[J`);
           else await output.print(...lines);
         }
         if (watch) await after(redrawEvery, undefined, { signal: stop.signal }).catch(() => {});
@@ -41,10 +42,11 @@ export function statusLines(status: StatusView, colors: Colors, width: number | 
   if (status.runtimeReason !== null) lines.push(colors.dim(printable(status.runtimeReason)));
   if (status.weaker !== null) lines.push(colors.dim(printable(status.weaker)));
   for (const problem of status.problems) lines.push(colors.red(`! ${printable(problem)}`));
-  for (const pool of status.pools) for (const problem of poolProblems(pool)) lines.push(colors.yellow(`! ${pool.name}: ${printable(problem)}`));
+  for (const pool of status.pools)
+    for (const problem of poolProblems(pool)) lines.push(colors.yellow(`! ${pool.name}: ${printable(problem)}`));
   for (const pool of status.pools) lines.push('', ...poolLines(pool, colors, now));
   if (status.pools.length === 0) lines.push('', 'No pools.');
-  return lines.map((line) => fit(line, width));
+  return lines.map((line) => cut(line, width));
 }
 
 function poolProblems(pool: PoolView): string[] {
@@ -68,7 +70,12 @@ function poolLines(pool: PoolView, colors: Colors, now: number): string[] {
 }
 
 function slotRow({ key, agent, standby, devices, leaving, note }: SlotView, colors: Colors, now: number): string[] {
-  const state = agent.state === 'busy' ? colors.green('busy') : agent.state === 'stopping' || agent.state === 'killing' ? colors.yellow(agent.state) : agent.state;
+  const state =
+    agent.state === 'busy'
+      ? colors.green('busy')
+      : agent.state === 'stopping' || agent.state === 'killing'
+        ? colors.yellow(agent.state)
+        : agent.state;
   const details = [agent.job ?? '', ...(devices.length === 0 ? [] : [devices.join(',')])].filter((each) => each !== '');
   if (leaving.length > 1) details.push(colors.dim(`clearing ${leaving.length}`));
   if (note !== null) details.push(colors.yellow(printable(note)));

@@ -7,12 +7,12 @@ export function table(rows: readonly (readonly string[])[], width: number | null
   const widths = Array.from({ length: columns }, (_, at) => Math.max(...rows.map((row) => widthOf(row[at] ?? ''))));
   return rows.map((row) => {
     const cells = row.map((cell, at) => (at === row.length - 1 ? cell : cell + ' '.repeat((widths[at] ?? 0) - widthOf(cell))));
-    return fit(`${indent}${cells.join('  ')}`.trimEnd(), width);
+    return cut(`${indent}${cells.join('  ')}`.trimEnd(), width);
   });
 }
 
 /** Cuts a line to `width` columns; colours stay whole and are ended. */
-export function fit(line: string, width: number | null): string {
+export function cut(line: string, width: number | null): string {
   if (width === null || widthOf(line) <= width) return line;
   let out = '';
   let left = width - 1;

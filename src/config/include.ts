@@ -28,7 +28,7 @@ export async function readWithIncludes(file: string): Promise<Combined> {
     problems.push({ ...place, level: 'error', key: formatPath(path), message });
   };
   for (const [index, name] of listOf(main.value).entries()) {
-    const path = isMap(main.value) && Array.isArray(main.value['include']) ? ['include', index] : ['include'];
+    const path = isMap(main.value) && Array.isArray(main.value.include) ? ['include', index] : ['include'];
     const target = resolve(dirname(file), name);
     if (sources.some((source) => source.file === target)) {
       report(path, target === file ? `${name} is this file itself` : `${name} is included twice`);
@@ -76,7 +76,7 @@ export async function readWithIncludes(file: string): Promise<Combined> {
 
 function listOf(value: unknown): string[] {
   if (!isMap(value)) return [];
-  const names = Array.isArray(value['include']) ? value['include'] : [value['include']];
+  const names = Array.isArray(value.include) ? value.include : [value.include];
   return names.filter((name) => typeof name === 'string');
 }
 
@@ -98,7 +98,12 @@ function layOver(below: Record<string, unknown>, source: Source, all: readonly S
       for (const key of Object.keys(value).filter((key) => key in old)) {
         const place = source.locate([name, key], 'key') ?? { source: source.file, line: null, column: null };
         const other = all.find((one) => one !== source && one.locate([name, key], 'key') !== null)?.file ?? 'another file';
-        problems.push({ ...place, level: 'error', key: formatPath([name, key]), message: `is also written in ${other}; keep one of the two` });
+        problems.push({
+          ...place,
+          level: 'error',
+          key: formatPath([name, key]),
+          message: `is also written in ${other}; keep one of the two`,
+        });
       }
     }
     below[name] = name === 'defaults' ? mergeMaps(old, value) : { ...old, ...value };
@@ -107,7 +112,10 @@ function layOver(below: Record<string, unknown>, source: Source, all: readonly S
 }
 
 /** Maps merge key by key, at every depth; all else is replaced. */
-export function mergeMaps(below: Readonly<Record<string, unknown>>, above: Readonly<Record<string, unknown>>): Record<string, unknown> {
+export function mergeMaps(
+  below: Readonly<Record<string, unknown>>,
+  above: Readonly<Record<string, unknown>>,
+): Record<string, unknown> {
   const merged: Record<string, unknown> = { ...below };
   for (const [name, value] of Object.entries(above)) {
     const old = merged[name];

@@ -7,8 +7,8 @@ import type { Path, Problem } from './problem.ts';
 import { formatPath, nearest, suggest } from './problem.ts';
 import type { ServiceType, TopFile, WrittenPool } from './schema.ts';
 import { nameProblem, nestedKeys, poolFile, serviceFiles, serviceNeeds, topFile } from './schema.ts';
-import type { Written, WrittenService } from './written.ts';
 import { isMap } from './values.ts';
+import type { Written, WrittenService } from './written.ts';
 
 /** Understands what the files say. What has a problem is left out of the result, and noted in `broken`. */
 export function interpret(combined: Combined): { written: Written; problems: Problem[] } {
@@ -33,7 +33,7 @@ export function interpret(combined: Combined): { written: Written; problems: Pro
     const own = found === null ? {} : readKeys(poolFile, found, ['pools', name], report);
     pools.set(name, mergeMaps(defaults, own) as WrittenPool);
   }
-  const list = combined.value['pools'] === undefined ? null : pools;
+  const list = top.pools === undefined ? null : pools;
   return { written: { top, services, defaults, pools: list, broken }, problems };
 }
 
@@ -65,7 +65,8 @@ function reportIssue(issue: z.core.$ZodIssue, path: Path, report: Report): void 
   if (issue.code === 'unrecognized_keys') {
     for (const key of issue.keys) report([...at, key], unknownKey(key, knownAt(at), at), 'key');
   } else if (issue.code === 'invalid_type') {
-    const expected = issue.expected === 'array' ? 'a list' : issue.expected === 'object' || issue.expected === 'record' ? 'a map' : issue.expected;
+    const expected =
+      issue.expected === 'array' ? 'a list' : issue.expected === 'object' || issue.expected === 'record' ? 'a map' : issue.expected;
     const missing = issue.input === undefined;
     report(at, missing ? 'is missing' : `expected ${expected}, found ${describeKind(issue.input)}`);
   } else report(at, issue.message);
@@ -102,10 +103,15 @@ function readService(name: string, found: unknown, report: Report): WrittenServi
   const type = types.find((one) => one === written);
   if (type === undefined) {
     if (written === undefined) report(path, `has no type; known: ${types.join(', ')}`, 'key');
-    else report([...path, 'type'], typeof written === 'string' ? `unknown type of service; ${suggest(written, types)}` : `expected one of ${types.join(', ')}`);
+    else
+      report(
+        [...path, 'type'],
+        typeof written === 'string' ? `unknown type of service; ${suggest(written, types)}` : `expected one of ${types.join(', ')}`,
+      );
     return null;
   }
   const keys = readKeys(serviceFiles[type], rest, path, report);
-  for (const needed of serviceNeeds[type]) if (!(needed in found)) report(path, `"${needed}" is missing; a service of type ${type} needs it`, 'key');
+  for (const needed of serviceNeeds[type])
+    if (!(needed in found)) report(path, `"${needed}" is missing; a service of type ${type} needs it`, 'key');
   return { type, keys };
 }

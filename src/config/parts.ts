@@ -32,7 +32,11 @@ export const deviceKeys = z.strictObject({
     example: '">=8.0"',
   }),
   mig: key(
-    either((found) => typeof found === 'boolean', yesNo, text('true, false or a profile such as "1g.10gb"', /^\d+g\.\d+gb[A-Za-z0-9.+]*$/)),
+    either(
+      (found) => typeof found === 'boolean',
+      yesNo,
+      text('true, false or a profile such as "1g.10gb"', /^\d+g\.\d+gb[A-Za-z0-9.+]*$/),
+    ),
     'true, false or profile',
     { description: 'MIG instances instead of whole cards.', example: '1g.10gb', shown: 'false' },
   ),

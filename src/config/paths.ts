@@ -46,7 +46,13 @@ export function choosePaths(
   cwd: string,
   file: { readonly stateDir: Given | null; readonly socket: Given | null },
 ): { stateDir: Given; socket: Given } {
-  const given = (flag: string | undefined, flagName: string, variable: string | null, variableName: string, written: Given | null) => {
+  const given = (
+    flag: string | undefined,
+    flagName: string,
+    variable: string | null,
+    variableName: string,
+    written: Given | null,
+  ) => {
     if (flag !== undefined) return { path: resolve(cwd, flag), from: place(flagName) };
     if (variable !== null) return { path: resolve(cwd, variable), from: place(variableName) };
     return written;

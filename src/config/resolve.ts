@@ -1,10 +1,11 @@
 /** From what is written to a complete config. Pure; checks nothing and reads nothing. */
-import type { ImageRecipe, PoolConfig, ServiceConfig, Config, DeviceRequest } from './config.ts';
+
+import type { SecretReference } from '../secrets/reference.ts';
+import type { Config, DeviceRequest, ImageRecipe, PoolConfig, ServiceConfig } from './config.ts';
 import { onlyPool, poolDefaults, topDefaults } from './defaults.ts';
 import type { HostFacts } from './environment.ts';
 import type { Paths } from './paths.ts';
 import type { WrittenPool } from './schema.ts';
-import type { SecretReference } from '../secrets/reference.ts';
 import type { Written, WrittenService } from './written.ts';
 
 export function resolveConfig(written: Written, paths: Paths, host: HostFacts): Config {
@@ -29,10 +30,10 @@ export function resolveConfig(written: Written, paths: Paths, host: HostFacts): 
 
 function resolveService(name: string, { type, keys }: WrittenService): ServiceConfig | null {
   if (type === 'own-queue') return { name, type };
-  const token = keys['token'] as SecretReference | undefined;
+  const token = keys.token as SecretReference | undefined;
   if (token === undefined) return null;
   if (type === 'buildkite') return { name, type, token };
-  const url = keys['url'];
+  const url = keys.url;
   return typeof url === 'string' ? { name, type, url, token } : null;
 }
 
@@ -110,6 +111,10 @@ function resolveDevices(devices: NonNullable<WrittenPool['devices']>): DeviceReq
 /** `key=value` each: a list gives a tag several values; a text is split at its commas. */
 function resolveTags(tags: WrittenPool['tags']): string[] {
   if (tags === undefined) return [];
-  if (typeof tags === 'string') return tags.split(',').map((tag) => tag.trim()).filter((tag) => tag !== '');
+  if (typeof tags === 'string')
+    return tags
+      .split(',')
+      .map((tag) => tag.trim())
+      .filter((tag) => tag !== '');
   return Object.entries(tags).flatMap(([key, value]) => [value].flat().map((one) => `${key}=${one}`));
 }

@@ -4,7 +4,23 @@ import { poolDefaults, topDefaults } from './defaults.ts';
 import { deviceKeys, imageKeys, secretReference, ulimit, volume } from './parts.ts';
 import { templateProblem } from './template.ts';
 import { formatDuration, formatShare, formatSize, parseSize } from './units.ts';
-import { duration, either, integer, isMap, key, no, numeric, oneOf, orNone, share, size, text, value, yes, yesNo } from './values.ts';
+import {
+  duration,
+  either,
+  integer,
+  isMap,
+  key,
+  no,
+  numeric,
+  oneOf,
+  orNone,
+  share,
+  size,
+  text,
+  value,
+  yes,
+  yesNo,
+} from './values.ts';
 import { pathProblem } from './volumes.ts';
 
 const wordPattern = /^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$/;
@@ -71,7 +87,8 @@ export const poolFile = z.strictObject({
     shown: poolDefaults.service,
   }),
   queue: key(text('the name of a queue', oneLine), 'text', {
-    description: 'What jobs ask for at the CI service (Azure Pipelines: the agent pool). Jobs of the own queue ask for the pool by its name.',
+    description:
+      'What jobs ask for at the CI service (Azure Pipelines: the agent pool). Jobs of the own queue ask for the pool by its name.',
     example: 'cuda',
     shown: "the pool's name",
   }),
@@ -93,7 +110,8 @@ export const poolFile = z.strictObject({
     either((found) => typeof found === 'string', oneOf(['per-device']), integer(0, 512)),
     'number or `per-device`',
     {
-      description: 'Number of slots, so of agents that can work at the same time. `per-device`: as many as the host has devices that fit.',
+      description:
+        'Number of slots, so of agents that can work at the same time. `per-device`: as many as the host has devices that fit.',
       example: '4',
       shown: String(poolDefaults.agents),
     },
@@ -116,7 +134,8 @@ export const poolFile = z.strictObject({
     },
   ),
   runtime: key(oneOf(['best', 'docker', 'process']), '`best`, `docker` or `process`', {
-    description: 'What makes the sandboxes. `best`: Docker where an Engine answers and has the image, else processes; `onejob status` says which and why.',
+    description:
+      'What makes the sandboxes. `best`: Docker where an Engine answers and has the image, else processes; `onejob status` says which and why.',
     example: 'docker',
     shown: poolDefaults.runtime,
   }),
@@ -134,14 +153,11 @@ export const poolFile = z.strictObject({
     },
   ),
   image: key(
-    either(
-      isMap,
-      imageKeys,
-      text('an image such as "debian:stable-slim", "auto" or a map', /^[A-Za-z0-9][^\s\p{Cc}]{0,511}$/u),
-    ),
+    either(isMap, imageKeys, text('an image such as "debian:stable-slim", "auto" or a map', /^[A-Za-z0-9][^\s\p{Cc}]{0,511}$/u)),
     'image, `auto` or map',
     {
-      description: 'The image of the sandboxes: a finished one, `auto`, or a recipe that onejob builds when it is first needed. It needs a POSIX `sh`.',
+      description:
+        'The image of the sandboxes: a finished one, `auto`, or a recipe that onejob builds when it is first needed. It needs a POSIX `sh`.',
       example: 'debian:stable-slim',
       shown: poolDefaults.image,
     },
@@ -209,11 +225,15 @@ export const poolFile = z.strictObject({
     example: 'none',
     shown: poolDefaults.network,
   }),
-  user: key(text('a user such as "1000", "1000:1000" or "builder"', /^[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$/), 'text', {
-    description: 'User that jobs run as, with a group after a colon.',
-    example: '"1000:1000"',
-    shown: "the image's own",
-  }),
+  user: key(
+    text('a user such as "1000", "1000:1000" or "builder"', /^[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$/),
+    'text',
+    {
+      description: 'User that jobs run as, with a group after a colon.',
+      example: '"1000:1000"',
+      shown: "the image's own",
+    },
+  ),
   read_only: key(yesNo, 'true or false', {
     description: 'Root file system read-only; the workspace and `tmpfs` stay writable.',
     example: 'true',
@@ -226,7 +246,9 @@ export const poolFile = z.strictObject({
         if (typeof found !== 'string') return no('expected a size such as "64MiB", or mount options such as "size=64m,mode=1777"');
         const parsed = parseSize(found);
         if (parsed.ok) return yes(`size=${parsed.value}`);
-        return found === '' || /^[a-z0-9_=,%]*=[a-z0-9_=,%]*$/.test(found) || /^(rw|ro|noexec|nosuid|nodev|exec)(,|$)/.test(found) ? yes(found) : no(parsed.why);
+        return found === '' || /^[a-z0-9_=,%]*=[a-z0-9_=,%]*$/.test(found) || /^(rw|ro|noexec|nosuid|nodev|exec)(,|$)/.test(found)
+          ? yes(found)
+          : no(parsed.why);
       }),
     ),
     'map',
@@ -270,10 +292,14 @@ export const poolFile = z.strictObject({
 });
 
 export const topFile = z.strictObject({
-  include: key(either(Array.isArray, z.array(text('a path', oneLine)), text('a path, or a list of paths', oneLine)), 'path or list', {
-    description: 'Files that are read too, relative to this one. They cannot include others. What stands in this file wins.',
-    example: '[pools/lab.yml]',
-  }),
+  include: key(
+    either(Array.isArray, z.array(text('a path', oneLine)), text('a path, or a list of paths', oneLine)),
+    'path or list',
+    {
+      description: 'Files that are read too, relative to this one. They cannot include others. What stands in this file wins.',
+      example: '[pools/lab.yml]',
+    },
+  ),
   services: key(z.record(z.string(), z.unknown()), 'map', {
     description: 'CI services by name. The own queue needs no entry.',
     example: '{ julia: { type: buildkite, token: { file: /etc/onejob/buildkite.token } } }',
@@ -299,7 +325,8 @@ export const topFile = z.strictObject({
   socket: key(absolutePath, 'path', {
     description: 'Where the manager listens; 100 bytes at most.',
     example: '/run/onejob/onejob.sock',
-    shown: '`onejob.sock` in a given state directory, else `/run/onejob/onejob.sock` for root, else `$XDG_RUNTIME_DIR/onejob/onejob.sock`',
+    shown:
+      '`onejob.sock` in a given state directory, else `/run/onejob/onejob.sock` for root, else `$XDG_RUNTIME_DIR/onejob/onejob.sock`',
   }),
   log_limit: key(size(1024, '1KiB'), 'size', {
     description: 'Output kept of each agent. The job goes on when it writes more.',

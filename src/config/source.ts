@@ -74,16 +74,16 @@ export function parseSource(file: string, text: string): Source {
       report(start(node), path, `*${node.source} refers to an anchor that is not defined above it`);
       return undefined;
     }
-    if (alias !== null && --budget < 0) {
-      if (budget === -1) report(alias, path, `aliases add more than ${aliasBudget} values, or contain themselves`);
-      return undefined;
+    if (path.length > deepest && alias === null) throw new RangeError('nested too deeply');
+    if (alias !== null) {
+      if (budget > 0 && path.length <= deepest) budget--;
+      else {
+        if (budget >= 0) report(alias, path.slice(0, 3), `aliases add more than ${aliasBudget} values, or contain themselves`);
+        budget = -1;
+        return undefined;
+      }
     }
-    if (path.length > deepest) {
-      if (alias === null) throw new RangeError('nested too deeply');
-      budget = 0;
-      return undefined;
-    }
-    if (isMap(node) || isSeq(node) || isScalar(node)) if (node.anchor !== undefined) anchors.set(node.anchor, node);
+    if ((isMap(node) || isSeq(node) || isScalar(node)) && node.anchor !== undefined) anchors.set(node.anchor, node);
     if (isMap(node)) return mapOf(node.items, path, alias);
     if (isSeq(node)) {
       return node.items.map((item, index) => {

@@ -37,7 +37,6 @@ export function yes<T>(found: T): { readonly ok: true; readonly value: T } {
   return { ok: true, value: found };
 }
 
-
 export function text(what: string, good: RegExp = /^[^\p{Cc}]+$/u) {
   return value((found) => {
     const written = typeof found === 'number' ? String(found) : found;
@@ -60,7 +59,9 @@ export function numeric(least: number, most: number) {
   });
 }
 
-export const yesNo = value((found) => (typeof found === 'boolean' ? yes(found) : no(`expected true or false, found ${describeValue(found)}`)));
+export const yesNo = value((found) =>
+  typeof found === 'boolean' ? yes(found) : no(`expected true or false, found ${describeValue(found)}`),
+);
 
 export function oneOf<const T extends readonly string[]>(words: T) {
   return value((found): Parsed<T[number]> => {
@@ -122,7 +123,11 @@ export function listed(words: readonly string[]): string {
 }
 
 function describeValue(found: unknown): string {
-  return typeof found === 'string' ? quote(found) : typeof found === 'number' || typeof found === 'boolean' ? String(found) : describeKind(found);
+  return typeof found === 'string'
+    ? quote(found)
+    : typeof found === 'number' || typeof found === 'boolean'
+      ? String(found)
+      : describeKind(found);
 }
 
 function quote(written: string): string {

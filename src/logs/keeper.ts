@@ -3,6 +3,7 @@
  * were seen. The file alone tells where to go on, so a new manager goes on without a hole or a repeat.
  */
 import type { AgentId } from '../core/slot.ts';
+import { OnejobError } from '../errors.ts';
 import { type GateState, MarkerFilter } from '../runtimes/gate.ts';
 import type { LogChunk, LogPosition, Runtime } from '../runtimes/runtime.ts';
 import type { LogFile } from './log-file.ts';
@@ -14,6 +15,13 @@ export interface KeeperEvents {
   readonly state: (agent: AgentId, state: GateState) => void;
   /** Output could not be followed or kept any more; the log is incomplete. */
   readonly failed: (agent: AgentId, error: unknown) => void;
+  /** Waits a moment before what failed is tried again. */
+  readonly pause: (signal: AbortSignal) => Promise<void>;
+}
+
+interface Taken {
+  readonly chunk: LogChunk;
+  readonly kept: Uint8Array;
 }
 
 export class Keeper {
@@ -24,7 +32,8 @@ export class Keeper {
   readonly #filter: MarkerFilter;
   readonly #events: KeeperEvents;
   readonly #abort = new AbortController();
-  readonly #early: LogChunk[] = [];
+  readonly #early: Taken[] = [];
+  readonly #pending: Taken[] = [];
   #state: GateState = 'silent';
 
   constructor(agent: AgentId, file: LogFile, runtime: Runtime, events: KeeperEvents) {
@@ -55,7 +64,8 @@ export class Keeper {
     if (this.#state === 'released') this.#events.state(this.agent, 'released');
     try {
       for await (const chunks of runtime.logs(this.agent, from, this.#abort.signal)) {
-        for (const chunk of chunks) this.#keep(chunk);
+        for (const chunk of chunks) this.#take(chunk);
+        await this.#write();
       }
     } catch (error) {
       if (!this.#abort.signal.aborted) this.#events.failed(this.agent, error);
@@ -64,24 +74,33 @@ export class Keeper {
     }
   }
 
-  #keep(chunk: LogChunk): void {
-    if (this.#state === 'released') {
-      this.file.append(chunk, chunk.bytes);
-      return;
+  /** Sorts one chunk into what is to be kept, and tells when it carried a marker. */
+  #take(chunk: LogChunk): void {
+    if (this.#state === 'released') this.#pending.push({ chunk, kept: chunk.bytes });
+    // The streams are read apart: a job's first words on stderr may come before the marker on stdout.
+    else if (chunk.stream === 'stderr') this.#early.push({ chunk, kept: chunk.bytes });
+    else {
+      this.#pending.push({ chunk, kept: this.#filter.push(chunk.bytes) });
+      const before = this.#state;
+      this.#state = this.#filter.state;
+      if (before === 'silent' && this.#state !== 'silent') this.#events.state(this.agent, 'ready');
+      if (this.#state !== 'released') return;
+      this.#pending.push(...this.#early.splice(0));
+      this.#events.state(this.agent, 'released');
     }
-    if (chunk.stream === 'stderr') {
-      // The streams are read apart: a job's first words on stderr may come before the marker on stdout.
-      this.#early.push(chunk);
-      return;
+  }
+
+  /** A full disk holds the log up, not the job: the runtime keeps its output until there is room again. */
+  async #write(): Promise<void> {
+    for (let next = this.#pending[0]; next !== undefined; next = this.#pending[0]) {
+      try {
+        this.file.append(next.chunk, next.kept);
+        this.#pending.shift();
+      } catch (error) {
+        if (!(error instanceof OnejobError && error.retry)) throw error;
+        await this.#events.pause(this.#abort.signal);
+        this.#abort.signal.throwIfAborted();
+      }
     }
-    const kept = this.#filter.push(chunk.bytes);
-    this.file.append(chunk, kept);
-    if (this.#filter.state === this.#state) return;
-    const before = this.#state;
-    this.#state = this.#filter.state;
-    if (before === 'silent') this.#events.state(this.agent, 'ready');
-    if (this.#state !== 'released') return;
-    for (const early of this.#early.splice(0)) this.file.append(early, early.bytes);
-    this.#events.state(this.agent, 'released');
   }
 }

@@ -8,6 +8,9 @@ import type { Runtime } from '../runtimes/runtime.ts';
 import { Keeper } from './keeper.ts';
 import type { LogFile } from './log-file.ts';
 
+/** How long a log that could not be written waits before it is tried again, in ms. */
+const writeRetry = 1_000;
+
 export interface KeepersOptions {
   readonly open: (agent: AgentId) => LogFile;
   readonly forget: (agent: AgentId) => void;
@@ -39,6 +42,7 @@ export class Keepers {
         this.#wake(agent);
       },
       failed: this.#options.failed,
+      pause: (signal) => this.#pause(signal),
     });
     this.#keepers.set(agent, keeper);
     void keeper.ended.then(() => this.#wake(agent));
@@ -103,6 +107,18 @@ export class Keepers {
     const keepers = [...this.#keepers.values()];
     this.#keepers.clear();
     await Promise.all(keepers.map((keeper) => keeper.stop()));
+  }
+
+  #pause(signal: AbortSignal): Promise<void> {
+    return new Promise((resolve) => {
+      const done = (): void => {
+        cancel();
+        signal.removeEventListener('abort', done);
+        resolve();
+      };
+      const cancel = this.#options.clock.after(writeRetry, done);
+      signal.addEventListener('abort', done, { once: true });
+    });
   }
 
   #next(agent: AgentId, signal: AbortSignal): Promise<void> {

@@ -15,7 +15,8 @@ export function writeHistory(before: Slot, after: Slot, changes: readonly Change
   if (before.agent === after.agent) return;
   const left = before.agent.kind === 'free' ? null : before.agent.agent;
   const here = after.agent.kind === 'free' ? null : after.agent.agent;
-  if (left !== null && (left !== here || after.agent.kind === 'proving')) parts.table.ended(left, exitOf(left, changes), parts.wall);
+  if (left !== null && (left !== here || after.agent.kind === 'proving'))
+    parts.table.ended(left, exitOf(left, changes), parts.wall);
   if (here === null || after.agent.kind === 'proving') return;
   if (left !== here) parts.table.made({ agent: here, pool: parts.pool, slot: after.key, name: parts.name, madeAt: parts.wall });
   if (after.agent.kind === 'busy') parts.table.released(here, after.agent.job, parts.wall);

@@ -56,7 +56,10 @@ export class HostManager implements Manager {
 
   submit(request: JobRequest): JobView {
     if (this.#parts.reconciler.stopping) {
-      throw new OnejobError('E_STOPPING', 'Cannot take a job: this onejob is stopping.', { hint: 'Try again once it runs again.', retry: true });
+      throw new OnejobError('E_STOPPING', 'Cannot take a job: this onejob is stopping.', {
+        hint: 'Try again once it runs again.',
+        retry: true,
+      });
     }
     return this.#parts.queue.submit(request);
   }
@@ -147,12 +150,15 @@ export class HostManager implements Manager {
   async *#jobLogs(id: string, follow: boolean, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
     const { queue, history } = this.#parts;
     const read = new Set<AgentId>();
+    using changes = changesOf(queue, id, signal);
     while (!signal.aborted) {
-      const changed = queue.changed(id, signal);
       const job = queue.job(id);
       if (job === null) throw new OnejobError('E_JOB_UNKNOWN', `There is no job ${id}.`, { hint: 'See "onejob jobs --all".' });
-      const begun = history.ofJob(id, 100).map((entry) => entry.agent);
-      const agents = [...begun.reverse(), ...(job.agent === null ? [] : [job.agent])].filter((agent) => !read.has(agent));
+      const begun = history.ofJob(id, 100).filter((entry) => entry.releasedAt !== null);
+      const agents = begun
+        .map((entry) => entry.agent)
+        .reverse()
+        .filter((agent) => !read.has(agent));
       const [agent] = agents;
       if (agent !== undefined) {
         if (read.size > 0) yield { stream: 'note', bytes: Buffer.from(`attempt ${read.size + 1}\n`) };
@@ -161,7 +167,7 @@ export class HostManager implements Manager {
         continue;
       }
       if (!follow || job.state === 'done' || job.state === 'settling') return;
-      await changed;
+      await changes.next();
     }
   }
 
@@ -174,7 +180,9 @@ export class HostManager implements Manager {
     const path = logPath(this.#parts.logDir, agent);
     if (existsSync(path)) yield* withoutPlace(readLog(path));
     else if (this.#parts.history.get(agent) === null && this.#parts.reconciler.placeOf(agent) === undefined) {
-      throw new OnejobError('E_AGENT_UNKNOWN', `There is no agent ${agent}.`, { hint: 'See "onejob status" and "onejob jobs --all".' });
+      throw new OnejobError('E_AGENT_UNKNOWN', `There is no agent ${agent}.`, {
+        hint: 'See "onejob status" and "onejob jobs --all".',
+      });
     }
   }
 
@@ -189,6 +197,30 @@ export class HostManager implements Manager {
     const which = previous ? 'previous ' : '';
     throw new OnejobError('E_AGENT_UNKNOWN', `Slot ${key} had no ${which}agent yet.`, { hint: 'See "onejob status".' });
   }
+}
+
+/** Tells of changes of one job until disposed of. `next` resolves at once when there was one since it was last called. */
+function changesOf(queue: OwnQueue, id: string, signal: AbortSignal): Disposable & { next(): Promise<void> } {
+  let changed = false;
+  let wake = (): void => {};
+  const tell = (): void => {
+    changed = true;
+    wake();
+  };
+  const stop = queue.onChange((job) => {
+    if (job.id === id) tell();
+  });
+  signal.addEventListener('abort', tell, { once: true });
+  return {
+    async next() {
+      if (!changed) await new Promise<void>((resolve) => (wake = resolve));
+      changed = false;
+    },
+    [Symbol.dispose]() {
+      stop();
+      signal.removeEventListener('abort', tell);
+    },
+  };
 }
 
 async function* withoutPlace(pieces: AsyncIterable<PlacedPiece>): AsyncGenerator<LogPiece, void> {

@@ -55,6 +55,7 @@ export class Reconciler {
   #stopping = false;
   #syncTimer: (() => void) | null = null;
   #retryTimer: (() => void) | null = null;
+  #stateProblem: string | null = null;
 
   constructor(options: ReconcilerOptions) {
     this.#options = options;
@@ -223,21 +224,28 @@ export class Reconciler {
       });
     } catch (error) {
       pool.service.rolledBack();
-      const { message } = toFailure(error);
-      if (this.pause.hold('state', message)) this.#options.log.error('state not written', { reason: message });
-      this.#retryTimer = this.#options.clock.after(commitRetry, () => {
-        this.#retryTimer = null;
-        this.#drain();
-      });
+      this.#cannotWrite(toFailure(error).message);
       return false;
     }
-    if (this.pause.release('state')) {
-      this.#options.log.info('state is written again');
-      for (const key of this.#owners.keys()) this.#inbox.push({ key, event: null });
-    }
+    this.#stateProblem = null;
     pool.service.committed();
     if (changes.some((change) => change.change === 'ended' || change.change === 'settled')) this.#syncSoon();
     return true;
+  }
+
+  /** Holds everything that is new; the retry lets go for a moment, so that the step that failed is planned as it was. */
+  #cannotWrite(message: string): void {
+    this.pause.hold('state', message);
+    if (this.#stateProblem !== message) this.#options.log.error('state not written', { reason: message });
+    this.#stateProblem = message;
+    this.#retryTimer = this.#options.clock.after(commitRetry, () => {
+      this.#retryTimer = null;
+      this.pause.release('state');
+      this.#drain();
+      if (this.#retryTimer !== null) return;
+      this.#options.log.info('state is written again');
+      this.replanAll();
+    });
   }
 
   #syncSoon(): void {

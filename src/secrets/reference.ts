@@ -30,9 +30,13 @@ export async function readSecret(reference: SecretReference, variables: Variable
   if (reference.kind === 'env') {
     const value = variables[reference.variable];
     if (value === undefined || value === '') {
-      throw new OnejobError('E_SECRET', `The secret in environment variable ${reference.variable} is not there: it is ${value === undefined ? 'not set' : 'empty'}.`, {
-        hint: `Set ${reference.variable} for the manager, or name a file instead: { file: /path }.`,
-      });
+      throw new OnejobError(
+        'E_SECRET',
+        `The secret in environment variable ${reference.variable} is not there: it is ${value === undefined ? 'not set' : 'empty'}.`,
+        {
+          hint: `Set ${reference.variable} for the manager, or name a file instead: { file: /path }.`,
+        },
+      );
     }
     return value;
   }
@@ -54,7 +58,11 @@ export interface SecretCheck {
 }
 
 /** Looks whether the secret could be read, who else can, and whether it expires within 14 days of `now` (ms since the epoch). */
-export async function checkSecret(reference: SecretReference, now: number, variables: Variables = process.env): Promise<SecretCheck> {
+export async function checkSecret(
+  reference: SecretReference,
+  now: number,
+  variables: Variables = process.env,
+): Promise<SecretCheck> {
   const warnings: string[] = [];
   if (reference.expires !== null) {
     const days = Math.floor((reference.expires - now) / 86_400_000);

@@ -59,6 +59,9 @@ export class World {
   fingerprint = 'f1';
   /** False while the Engine does not answer: no effect succeeds and nothing is reported. */
   reachable = true;
+  /** True while nothing can be committed. */
+  diskFull = false;
+  commits = 0;
   readonly sandboxes = new Map<AgentId, Sandbox>();
   readonly jobs = new Map<JobId, Job>();
   readonly pending: { readonly key: string; readonly action: Action }[] = [];
@@ -109,7 +112,11 @@ export class World {
       clock,
       log: { info() {}, warn() {}, error() {} },
       store: {
-        transaction: (write) => write(),
+        transaction: (write) => {
+          if (this.diskFull) throw new Error('the disk is full');
+          this.commits += 1;
+          write();
+        },
         sync() {},
         save: (_, slot) => this.#stored.set(slot.key, slot),
       },

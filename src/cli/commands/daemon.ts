@@ -21,7 +21,10 @@ export function addDaemonCommands(program: Command, act: Act): void {
     .addOption(new Option('--leave', 'let running jobs go on; the next daemon takes them over').conflicts(['drain', 'now']))
     .action((flags: GlobalFlags & { drain?: boolean; now?: boolean; leave?: boolean }) => {
       const how = flags.drain === true ? 'drain' : flags.leave === true ? 'leave' : 'end';
-      return act(async (session) => (await import('../control.ts')).down(session, how, flags.now === true ? 0 : null), failed)(flags);
+      return act(
+        async (session) => (await import('../control.ts')).down(session, how, flags.now === true ? 0 : null),
+        failed,
+      )(flags);
     });
   global(down);
 
@@ -54,7 +57,10 @@ export function addDaemonCommands(program: Command, act: Act): void {
     const command = program.command(what).description(description).argument('[pool]', 'default: all');
     if (what !== 'drain') command.option('--reason <text>', 'who holds the pause; only the same reason ends it', 'person');
     command.action((pool: string | undefined, flags: GlobalFlags & { reason?: string }) =>
-      act(async (session) => (await import('../control.ts')).pausePools(session, what, pool ?? null, flags.reason ?? 'person'), failed)(flags),
+      act(
+        async (session) => (await import('../control.ts')).pausePools(session, what, pool ?? null, flags.reason ?? 'person'),
+        failed,
+      )(flags),
     );
     global(command);
   }

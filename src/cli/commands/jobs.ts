@@ -25,7 +25,10 @@ export function addJobCommands(program: Command, act: Act): void {
     .action((target: string, flags: GlobalFlags & { follow?: boolean; previous?: boolean }) =>
       act(
         async (session) =>
-          (await import('../jobs.ts')).showLogs(session, target, { follow: flags.follow === true, previous: flags.previous === true }),
+          (await import('../jobs.ts')).showLogs(session, target, {
+            follow: flags.follow === true,
+            previous: flags.previous === true,
+          }),
         failed,
       )(flags),
     );
@@ -52,12 +55,18 @@ function addRun(program: Command, act: Act): void {
     .option('--image <image>', "image of the agent, instead of the pool's")
     .option('--devices <n>', 'how many devices it needs', integer(0, 1024))
     .option('-e, --env <name[=value]>', 'set a variable, or pass on your own; may be repeated', collect)
-    .option('-v, --volume <host:container[:variable][:ro|rw]>', 'show a folder of this host to the job, read-only unless :rw; may be repeated', collect)
+    .option(
+      '-v, --volume <host:container[:variable][:ro|rw]>',
+      'show a folder of this host to the job, read-only unless :rw; may be repeated',
+      collect,
+    )
     .option('--priority <n>', 'higher goes first', integer(-1000, 1000))
     .option('--timeout <time>', 'end it after this time, such as 90s, 10m or 1h30m')
     .option('--retries <n>', 'start over this often when the agent is lost under it', integer(0, 100))
     .option('--artifact <glob>', 'bring files of the workspace back afterwards; may be repeated', collect)
-    .addOption(new Option('--workspace <dir>', 'folder the job finds as its workspace (default: the current one)').conflicts('noWorkspace'))
+    .addOption(
+      new Option('--workspace <dir>', 'folder the job finds as its workspace (default: the current one)').conflicts('noWorkspace'),
+    )
     .option('--no-workspace', 'start in an empty one')
     .option('-d, --detach', 'print the job id and do not wait')
     .addHelpText(

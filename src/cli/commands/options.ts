@@ -4,7 +4,10 @@ import { exitCodes } from '../exit.ts';
 import type { GlobalFlags, Session } from '../session.ts';
 
 /** Makes an action of `work`: gives it its session, and turns what it throws into text and an exit code. */
-export type Act = (work: (session: Session) => Promise<number>, onError: (error: unknown) => number) => (flags: GlobalFlags) => Promise<void>;
+export type Act = (
+  work: (session: Session) => Promise<number>,
+  onError: (error: unknown) => number,
+) => (flags: GlobalFlags) => Promise<void>;
 
 export const failed = (): number => exitCodes.failed;
 
@@ -13,7 +16,7 @@ export function global(command: Command): Command {
   return command
     .optionsGroup('Options of every command:')
     .addOption(new Option('--json', 'speak JSON, one value per line'))
-    .addOption(new Option('--state-dir <dir>', "use the daemon that keeps its state there (ONEJOB_STATE_DIR)"))
+    .addOption(new Option('--state-dir <dir>', 'use the daemon that keeps its state there (ONEJOB_STATE_DIR)'))
     .addOption(new Option('--socket <path>', 'use the daemon that listens there (ONEJOB_SOCKET)'))
     .addOption(new Option('--config <file>', 'read this config (ONEJOB_CONFIG)'));
 }

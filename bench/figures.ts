@@ -1,0 +1,134 @@
+/** Every figure that is promised, how to measure it, and what to reach. Order: quick ones first. */
+
+import { machineSocket } from '../test/support/engine-http.ts';
+import { defaultImage } from '../test/support/require.ts';
+import { coreFigure } from './core.ts';
+import { coldRun, gap, growth, idle, submitToFirstByte, throughput } from './daemon.ts';
+import { floor } from './floor.ts';
+
+export interface Line {
+  readonly figure: string;
+  readonly measured: string;
+  readonly reach: string;
+  /** null: nothing was promised. */
+  readonly reached: boolean | null;
+}
+
+export interface Outcome {
+  readonly lines: readonly Line[];
+  /** Everything that was measured, for the JSON file. */
+  readonly data: unknown;
+}
+
+export interface BenchOptions {
+  /** Fewer rounds: to see that it works, not to be believed. */
+  readonly quick: boolean;
+  /** A folder for sockets, removed afterwards. */
+  readonly dir: string;
+}
+
+export const figures: Readonly<Record<string, (options: BenchOptions) => Promise<Outcome>>> = {
+  core: async () => {
+    const data = [1, 100, 1_000, 10_000].map((slots) => coreFigure(slots));
+    const of = (slots: number): number => data.find((one) => one.slots === slots)?.perEvent.p50 ?? Number.NaN;
+    const figure = 'decide + plan, 1,000 slots, one event';
+    return {
+      data,
+      lines: [
+        line(figure, of(1_000), 50, 'µs p50'),
+        info('the same with 1 slot; with 10,000', `${of(1)} µs; ${of(10_000)} µs p50`),
+      ],
+    };
+  },
+
+  run: async ({ quick }) => {
+    const data = await coldRun(quick ? 3 : 20);
+    return { data, lines: [line('`onejob run -- true` without a daemon, process runtime', data.p50, 700, 'ms p50 wall')] };
+  },
+
+  submit: async ({ quick }) => {
+    const data = await submitToFirstByte(quick ? 5 : 100);
+    return {
+      data,
+      lines: [
+        line('submit (connected) to first output byte, warm agent, no workspace', data.p50, 15, 'ms p50'),
+        info('the same', `${data.p95} ms p95`),
+      ],
+    };
+  },
+
+  gap: async ({ quick, dir }) => {
+    const data = await gap(quick ? 5 : 60, dir);
+    return {
+      data,
+      lines: [
+        line('gap: last instruction of a job to first output byte of the next queued one', data.whole.p50, 40, 'ms p50'),
+        info('of it the Engine: until the die event is here', `${data.engine.p50} ms p50, ${data.engine.p95} ms p95`),
+        line('of it ours: die event received to frame written', data.ours.p50, 5, 'ms p50'),
+        line('the same', data.ours.p95, 20, 'ms p95'),
+        info('of it the way back: frame written to first byte at the client', `${data.back.p50} ms p50, ${data.back.p95} ms p95`),
+      ],
+    };
+  },
+
+  throughput: async ({ quick }) => {
+    const cycles = quick ? 20 : 200;
+    const common = { socket: machineSocket, image: defaultImage } as const;
+    // Floor, ours, floor: what else the machine does meanwhile is in all three.
+    const one = await floor({ ...common, cycles: Math.ceil(cycles / 4), concurrency: 1, kind: 'plain' });
+    const before = await floor({ ...common, cycles, concurrency: 4, kind: 'plain' });
+    const ours = await throughput(cycles);
+    const after = await floor({ ...common, cycles, concurrency: 4, kind: 'plain' });
+    const alike = await floor({ ...common, cycles, concurrency: 4, kind: 'alike' });
+    const raw = (before.cyclesPerSecond + after.cyclesPerSecond) / 2;
+    const share = Math.round((ours / raw) * 1000) / 10;
+    const reached = share >= 85;
+    return {
+      data: { one, before, after, alike, ours },
+      lines: [
+        {
+          figure: `${cycles} jobs of \`true\`, 4 slots, against the raw loop at concurrency 4`,
+          measured: `${share} % (${ours} against ${raw.toFixed(2)} cycles/s)`,
+          reach: '≥ 85 %',
+          reached,
+        },
+        info(
+          'the raw loop with the init, log driver and network that our sandboxes have',
+          `${alike.cyclesPerSecond} cycles/s: ours is ${Math.round((ours / alike.cyclesPerSecond) * 1000) / 10} % of it`,
+        ),
+        info(
+          'the raw loop, one at a time',
+          `${one.cyclesPerSecond} cycles/s; create ${one.create.p50}, start ${one.start.p50}, remove ${one.remove.p50} ms p50`,
+        ),
+      ],
+    };
+  },
+
+  idle: async ({ quick }) => {
+    const data = await idle(quick ? 10 : 60);
+    return {
+      data,
+      lines: [
+        line("the daemon's memory, 16 idle slots", data.rss, 140, 'MB RSS'),
+        line("the daemon's CPU, 16 idle slots", data.cpu, 0.5, '% of one core'),
+      ],
+    };
+  },
+
+  growth: async ({ quick }) => {
+    const jobs = quick ? 200 : 10_000;
+    const data = await growth(jobs);
+    return {
+      data,
+      lines: [line(`the daemon's growth over ${jobs.toLocaleString('en')} jobs, process runtime`, data, 10, 'MB RSS')],
+    };
+  },
+};
+
+function line(figure: string, value: number, reach: number, unit: string): Line {
+  return { figure, measured: `${value} ${unit}`, reach: `≤ ${reach} ${unit}`, reached: value <= reach };
+}
+
+function info(figure: string, measured: string): Line {
+  return { figure, measured, reach: '', reached: null };
+}

@@ -1,0 +1,316 @@
+/** Server and client together, over a real socket. */
+import { once } from 'node:events';
+import { chmodSync, existsSync, statSync, writeFileSync } from 'node:fs';
+import http from 'node:http';
+import { createServer, type Socket } from 'node:net';
+import { join } from 'node:path';
+import { Readable } from 'node:stream';
+import { buffer } from 'node:stream/consumers';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { createFakeManager, type FakeManager } from '../../test/support/fake-manager.ts';
+import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { type Client, createClient } from './client.ts';
+import type { LogPiece } from './manager.ts';
+import { type ApiServer, startApi } from './server.ts';
+
+let dir: Scratch;
+let manager: FakeManager;
+let server: ApiServer;
+let client: Client;
+let path: string;
+
+beforeEach(async () => {
+  dir = scratch();
+  path = join(dir.path, 'onejob.sock');
+  manager = createFakeManager();
+  server = await startApi({ manager, socket: { path, access: 'owner' }, version: '1.0.0' });
+  client = createClient({ socket: path, version: '1.0.0' });
+});
+
+afterEach(async () => {
+  await manager.end();
+  await server.close();
+  dir[Symbol.dispose]();
+});
+
+const shell = (script: string) => ({ command: ['sh', '-c', script] });
+
+async function textOf(pieces: AsyncIterable<LogPiece>): Promise<Record<string, string>> {
+  const texts: Record<string, string> = {};
+  for await (const { stream, bytes } of pieces) texts[stream] = (texts[stream] ?? '') + Buffer.from(bytes).toString();
+  return texts;
+}
+
+/** One request by hand, for what the client would never send. */
+async function raw(method: string, target: string, body?: string): Promise<{ status: number; body: unknown }> {
+  const request = http.request({
+    socketPath: path,
+    method,
+    path: target,
+    headers: body === undefined ? {} : { 'content-type': 'application/json' },
+  });
+  request.end(body);
+  const [response] = (await once(request, 'response')) as [http.IncomingMessage];
+  const text = (await buffer(response)).toString();
+  return { status: response.statusCode ?? 0, body: text === '' ? null : JSON.parse(text) };
+}
+
+describe('jobs', () => {
+  test('a job is handed in, followed and settled', async () => {
+    const job = await client.submit(shell('echo out; echo err >&2; exit 4'));
+    expect(await textOf(client.logs({ job: job.id }, { follow: true }))).toEqual({ stdout: 'out\n', stderr: 'err\n' });
+    expect((await client.settled(job.id)).result).toEqual({ kind: 'code', code: 4 });
+    expect(await client.jobs({ all: false, pool: null })).toEqual([]);
+    expect(await client.jobs({ all: true, pool: null })).toHaveLength(1);
+  });
+
+  test('a waiting job is cancelled, twice without harm', async () => {
+    manager.open = false;
+    const job = await client.submit(shell('true'));
+    await client.cancel(job.id);
+    await client.cancel(job.id);
+    expect((await client.settled(job.id)).result).toEqual({ kind: 'cancelled' });
+  });
+
+  test('unknown jobs are said to be unknown', async () => {
+    for (const ask of [client.job('x'), client.settled('x'), client.cancel('x'), client.artifacts('../..')]) {
+      await expect(ask).rejects.toMatchObject({ code: 'E_JOB_UNKNOWN' });
+    }
+    expect((await raw('GET', '/v1/jobs/x')).status).toBe(404);
+  });
+
+  test('what the manager refuses arrives with its hint', async () => {
+    await expect(client.submit({ ...shell('true'), pool: 'nope' })).rejects.toMatchObject({
+      message: 'There is no pool nope.',
+      hint: 'Pools: default.',
+    });
+  });
+
+  test('a bad body is refused with the path of every problem', async () => {
+    const answer = await raw('POST', '/v1/jobs', JSON.stringify({ command: [], priority: 'high', colour: 'red' }));
+    expect(answer.status).toBe(400);
+    expect(answer.body).toMatchObject({ code: 'E_API_REQUEST' });
+    const { message } = answer.body as { message: string };
+    expect(message).toContain('command:');
+    expect(message).toContain('priority:');
+    expect(message).toContain('colour');
+  });
+
+  test.each([
+    ['{', 400],
+    ['"text"', 400],
+    ['', 400],
+  ])('a body of %j is refused', async (body, status) => {
+    expect((await raw('POST', '/v1/jobs', body)).status).toBe(status);
+  });
+
+  test('an unknown route says so', async () => {
+    expect(await raw('GET', '/v2/jobs')).toMatchObject({ status: 404, body: { code: 'E_API_ROUTE' } });
+  });
+});
+
+describe('logs', () => {
+  test('reading goes on from a byte count, without a hole or a repeat', async () => {
+    const job = await client.submit(shell('seq 1 2000'));
+    await client.settled(job.id);
+    const whole = (await textOf(client.logs({ job: job.id }, { follow: false })))['stdout'] ?? '';
+    for (const from of [0, 1, 17, whole.length - 1]) {
+      expect((await textOf(client.logs({ job: job.id }, { follow: false, from })))['stdout']).toBe(whole.slice(from));
+    }
+    expect(await textOf(client.logs({ job: job.id }, { follow: false, from: whole.length }))).toEqual({});
+  });
+
+  test('binary output keeps its bytes', async () => {
+    const job = await client.submit(shell('printf "\\000\\377\\376\\n\\001"'));
+    const parts: Uint8Array[] = [];
+    for await (const piece of client.logs({ job: job.id }, { follow: true })) parts.push(piece.bytes);
+    expect(Buffer.concat(parts)).toEqual(Buffer.from([0, 255, 254, 10, 1]));
+  });
+
+  test('a reader that stands still does not fill the daemon', async () => {
+    let given = 0;
+    manager.logs = async function* () {
+      const bytes = Buffer.alloc(64 * 1024);
+      for (; given < 1_000; given += 1) yield { stream: 'stdout', bytes };
+    };
+    const pieces = client.logs({ job: 'any' }, { follow: false });
+    await pieces.next();
+    await new Promise((resolve) => setTimeout(resolve, 100));
+    expect(given).toBeLessThan(100);
+    await pieces.return(undefined);
+  });
+
+  test('a failure in the middle arrives as what it was', async () => {
+    manager.logs = async function* () {
+      yield { stream: 'stdout', bytes: Buffer.from('half') };
+      throw new Error('disk on fire');
+    };
+    await expect(textOf(client.logs({ job: 'any' }, { follow: false }))).rejects.toMatchObject({
+      code: 'E_BUG',
+      message: 'disk on fire',
+    });
+  });
+
+  test('a daemon that goes away in the middle is told from the end', async () => {
+    const job = await client.submit(shell('echo first; exec sleep 60'));
+    const pieces = client.logs({ job: job.id }, { follow: true });
+    expect(Buffer.from((await pieces.next()).value?.bytes ?? []).toString()).toBe('first\n');
+    const next = pieces.next();
+    await Promise.all([expect(next).rejects.toMatchObject({ code: 'E_DAEMON_CUT', retry: true }), server.close()]);
+  });
+
+  test('the source is told when nobody listens any more', async () => {
+    const stopped = Promise.withResolvers<void>();
+    manager.logs = async function* (_source, _follow, signal) {
+      signal.addEventListener('abort', () => stopped.resolve());
+      yield { stream: 'stdout', bytes: Buffer.from('x') };
+      await stopped.promise;
+    };
+    const pieces = client.logs({ job: 'any' }, { follow: true });
+    await pieces.next();
+    await pieces.return(undefined);
+    await stopped.promise;
+  });
+
+  test('exactly one source must be named', async () => {
+    expect((await raw('GET', '/v1/logs')).status).toBe(400);
+    expect((await raw('GET', '/v1/logs?job=a&agent=b')).status).toBe(400);
+    expect((await raw('GET', '/v1/logs?job=a&from=-1')).status).toBe(400);
+  });
+});
+
+describe('files', () => {
+  test('a workspace is streamed in', async () => {
+    const bytes = Buffer.alloc(3_000_000, 'x');
+    let sent = 0;
+    const id = await client.putWorkspace(Readable.from([bytes]), (count) => {
+      sent = count;
+    });
+    expect(manager.workspaces.get(id)).toEqual(bytes);
+    expect(sent).toBe(bytes.length);
+  });
+
+  test('a refused workspace gives the reason, not a broken pipe', async () => {
+    manager.putWorkspace = async (files) => {
+      await once(files, 'data');
+      throw new Error('no room');
+    };
+    const endless = new Readable({
+      read() {
+        this.push(Buffer.alloc(65_536));
+      },
+    });
+    await expect(client.putWorkspace(endless)).rejects.toMatchObject({ message: 'no room' });
+    expect(endless.destroyed).toBe(true);
+    expect((await client.status()).version).toBe('0.0.0');
+  });
+
+  test('files that cannot be read fail the sending, and the daemon gets no half workspace', async () => {
+    const broken = Readable.from(
+      (async function* () {
+        yield Buffer.alloc(100);
+        throw new Error('cannot read a.txt');
+      })(),
+    );
+    await expect(client.putWorkspace(broken)).rejects.toThrow('cannot read a.txt');
+    expect(manager.workspaces.size).toBe(0);
+  });
+
+  test('artifacts come back, or nothing', async () => {
+    const job = await client.submit(shell('true'));
+    expect(await client.artifacts(job.id)).toBeNull();
+    manager.artifactsOf = () => Buffer.from('tar');
+    const files = await client.artifacts(job.id);
+    expect((await buffer(files ?? Readable.from([]))).toString()).toBe('tar');
+  });
+});
+
+describe('holding and stopping', () => {
+  test('a hold lasts as long as its client', async () => {
+    const hold = await client.hold();
+    expect(manager.holds()).toBe(1);
+    const idle = once(manager.events, 'idle');
+    hold.release();
+    await idle;
+    expect(manager.holds()).toBe(0);
+  });
+
+  test('closing ends holds and long polls, and removes the socket', async () => {
+    manager.open = false;
+    const job = await client.submit(shell('true'));
+    const hold = await client.hold();
+    const arrived = Promise.withResolvers<void>();
+    const { settled: wait } = manager;
+    manager.settled = (id, signal) => {
+      arrived.resolve();
+      return wait(id, signal);
+    };
+    const settled = client.settled(job.id);
+    await arrived.promise;
+    await Promise.all([
+      expect(settled).rejects.toMatchObject({ code: 'E_DAEMON_STOPPING', retry: true }),
+      hold.ended,
+      server.close(),
+    ]);
+    expect(existsSync(path)).toBe(false);
+    await expect(client.status()).rejects.toMatchObject({ code: 'E_DAEMON_ABSENT' });
+  });
+
+  test('pools and the daemon are told', async () => {
+    await client.pause('lab', 'alice');
+    await client.resume(null, 'alice');
+    await client.drain('lab');
+    await client.down({ how: 'drain' });
+    expect(manager.calls).toEqual(['pause lab alice', 'resume null alice', 'drain lab', 'down drain null']);
+  });
+});
+
+describe('what can go wrong on the way', () => {
+  test('another version is named when its answers are not understood', async () => {
+    const newer = createClient({ socket: path, version: '2.0.0' });
+    manager.status = () => ({}) as never;
+    await expect(newer.status()).rejects.toMatchObject({ code: 'E_API_VERSION', message: expect.stringContaining('1.0.0') });
+    await expect(client.status()).rejects.toMatchObject({ code: 'E_API_ANSWER' });
+  });
+
+  test('a daemon that does not answer is given up', async () => {
+    const sockets: Socket[] = [];
+    const silent = createServer((socket) => sockets.push(socket));
+    const where = join(dir.path, 's.sock');
+    await new Promise<void>((resolve) => silent.listen(where, resolve));
+    const impatient = createClient({ socket: where, version: '1.0.0', patience: 50 });
+    await expect(impatient.status()).rejects.toMatchObject({ code: 'E_DAEMON_SILENT' });
+    for (const socket of sockets) socket.destroy();
+    await new Promise((resolve) => silent.close(resolve));
+  });
+
+  test('a second daemon at the same socket is refused', async () => {
+    const second = startApi({ manager, socket: { path, access: 'owner' }, version: '1.0.0' });
+    await expect(second).rejects.toMatchObject({ code: 'E_SOCKET_TAKEN' });
+    expect((await client.status()).version).toBe('0.0.0');
+  });
+
+  test('an ordinary file at the socket path is not touched', async () => {
+    const where = join(dir.path, 'precious');
+    writeFileSync(where, 'data');
+    await expect(startApi({ manager, socket: { path: where, access: 'owner' }, version: '1' })).rejects.toMatchObject({
+      code: 'E_SOCKET_TAKEN',
+    });
+    expect(statSync(where).size).toBe(4);
+  });
+
+  test('only the owner may connect', () => {
+    expect(statSync(path).mode & 0o777).toBe(0o600);
+  });
+
+  test.skipIf(process.getuid?.() === 0)('a socket that refuses is not an absent daemon', async () => {
+    chmodSync(path, 0);
+    await expect(client.status()).rejects.toMatchObject({ code: 'E_SOCKET_DENIED' });
+  });
+
+  test('a path that Node would cut is refused', () => {
+    expect(() => createClient({ socket: `/${'x'.repeat(100)}`, version: '1' })).toThrow(
+      expect.objectContaining({ code: 'E_SOCKET_PATH' }),
+    );
+  });
+});

@@ -1,0 +1,341 @@
+/**
+ * The own queue: jobs that people submit here, kept in the store, handed out by priority and then in order. A CI service
+ * like the others that binds late: releasing an agent is handing it the job.
+ *
+ * A job that was accepted is on disk before anybody is told so, and ends exactly once with a result (S7, see `job.ts`).
+ * Memory holds only jobs that are not over.
+ */
+import { randomBytes } from 'node:crypto';
+import type { Readable } from 'node:stream';
+import { type JobRequest, type JobView, workspaceLimit } from '../../api/schema.ts';
+import { OnejobError } from '../../errors.ts';
+import type { Store } from '../../store/store.ts';
+import type { CiEvent, CiService } from '../ci-service.ts';
+import { collect } from './collect.ts';
+import { globMatcher } from './globs.ts';
+import { applyCancel, applyChange, type Job, newJob } from './job.ts';
+import { JobIndex, type Moved } from './job-index.ts';
+import { prune } from './prune.ts';
+import { checkRequest, type QueuePool, recipeOfJob } from './request.ts';
+import { jobScript } from './script.ts';
+import { openSpool } from './spool.ts';
+import { viewOf } from './view.ts';
+
+export interface OwnQueueOptions {
+  readonly store: Store;
+  /** The pools whose service is the own queue. */
+  readonly pools: readonly QueuePool[];
+  /** Wall clock, ms since the epoch. */
+  readonly wall?: () => number;
+  /** Why jobs of a pool wait, as a sentence; null when there is no more to say than that agents are busy. */
+  readonly reasonFor?: (pool: string) => string | null;
+  /** Bytes of artifacts kept per job; default 2 GiB. */
+  readonly artifactLimit?: number;
+}
+
+export interface OwnQueue extends CiService {
+  /** Accepts a job: it is on disk when this returns. @throws OnejobError E_POOL_UNKNOWN, E_JOB_REQUEST, E_WORKSPACE_UNKNOWN, E_STATE_FULL */
+  submit(request: JobRequest): JobView;
+  /** Newest last. `all`: also those that are done. */
+  jobs(filter: { readonly all: boolean; readonly pool: string | null }): JobView[];
+  job(id: string): JobView | null;
+  /** Number of jobs waiting in a pool. */
+  waiting(pool: string): number;
+  /** Number of jobs that are not done. */
+  readonly unfinished: number;
+  /** Resolves once the job is done and that is on disk; at once when it already is. @throws OnejobError E_JOB_UNKNOWN */
+  settled(id: string, signal: AbortSignal): Promise<JobView>;
+  /** Asks a job to end; a waiting one ends at once. Idempotent. @throws OnejobError E_JOB_UNKNOWN, E_STATE_FULL */
+  cancel(id: string): JobView;
+  /** Calls `listener` after every change of a job; the returned function ends that. */
+  onChange(listener: (job: JobView) => void): () => void;
+  putWorkspace(files: Readable, signal: AbortSignal): Promise<string>;
+  artifacts(job: string): Readable | null;
+  /** Forgets jobs that ended over `keepMs` ago with their logs and artifacts, and workspaces nobody used within an hour. */
+  prune(now: number, keepMs: number): Promise<void>;
+  /** Resolves when nothing is being deleted any more. */
+  close(): Promise<void>;
+}
+
+/** How often the same agent's artifacts are tried when what goes wrong is not understood. */
+const collectTries = 3;
+
+export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
+  const { store, wall = Date.now, reasonFor = () => null, artifactLimit = 2 * 2 ** 30 } = options;
+  const pools = new Map(options.pools.map((pool) => [pool.name, pool]));
+  const spool = openSpool(store.dir);
+  const index = new JobIndex();
+  const emitters = new Set<(event: CiEvent) => void>();
+  const listeners = new Set<(job: JobView) => void>();
+  const waiters = new Map<string, Set<(job: JobView) => void>>();
+  const unsynced = new Set<string>();
+  const deleting = new Set<Promise<void>>();
+  const tries = new Map<string, number>();
+  /** Workspaces that a job not yet done was submitted with. */
+  const attached = new Set<string>();
+
+  for (const job of store.jobs.open()) {
+    index.put(job);
+    if (job.request.workspace !== null) attached.add(job.request.workspace);
+  }
+  index.commit();
+
+  const view = (job: Job): JobView => viewOf(job, pools.has(job.request.pool) ? reasonFor : noSuchPool);
+  const emit = (event: CiEvent): void => {
+    for (const one of [...emitters]) one(event);
+  };
+  const find = (id: string): Job | null => index.get(id) ?? store.jobs.get(id);
+  const known = (id: string): Job => find(id) ?? unknownJob(id);
+
+  function committed(): void {
+    for (const { before, after } of index.commit()) {
+      if (after.progress.result !== null) unsynced.add(after.id);
+      else for (const listener of [...listeners]) listener(view(after));
+      announce(before, after);
+    }
+  }
+
+  function announce(before: Moved['before'], { id, request, progress }: Job): void {
+    if (progress.state === 'queued' && before?.progress.state !== 'queued') emit({ kind: 'waiting', pool: request.pool });
+    const asked = before?.progress.cancelling === true && before.progress.agent === progress.agent;
+    if (progress.cancelling && progress.agent !== null && progress.result === null && !asked) {
+      emit({ kind: 'cancel', job: id, agent: progress.agent, grace: null });
+    }
+  }
+
+  function synced(): void {
+    for (const id of unsynced) {
+      const job = index.get(id);
+      if (job === null) continue;
+      const seen = view(job);
+      for (const listener of [...listeners]) listener(seen);
+      if (job.progress.state === 'done') over(job, seen);
+    }
+    unsynced.clear();
+  }
+
+  function over(job: Job, seen: JobView): void {
+    index.forget(job.id);
+    for (const tell of [...(waiters.get(job.id) ?? [])]) tell(seen);
+    const { workspace } = job.request;
+    if (workspace === null) return;
+    attached.delete(workspace);
+    // What cannot be deleted now is swept by prune(), as no job has it any more.
+    const deletion = spool.deleteWorkspace(workspace).catch(() => {});
+    deleting.add(deletion);
+    void deletion.then(() => deleting.delete(deletion));
+  }
+
+  /** A commit of the queue's own, on disk when it returns. */
+  function commitNow(change: () => void): void {
+    try {
+      store.transaction({ durable: true }, change);
+    } catch (error) {
+      index.rollback();
+      throw error;
+    }
+    committed();
+    synced();
+  }
+
+  function annotate(id: string, notes: readonly string[]): void {
+    const job = index.get(id);
+    if (job === null || notes.length === 0) return;
+    const noted = { ...job, progress: { ...job.progress, note: notes.join(' ') } };
+    store.transaction({ durable: false }, () => store.jobs.save(id, noted.progress));
+    index.put(noted);
+    committed();
+  }
+
+  return {
+    name: 'own',
+    capabilities: { binds: 'late', canCountQueue: true },
+
+    async check() {
+      const count = index.all().length;
+      return [{ level: 'ok', subject: 'own queue', message: `The own queue has ${count} unfinished jobs.`, hint: null }];
+    },
+
+    observe(send, signal) {
+      if (signal.aborted) return;
+      emitters.add(send);
+      signal.addEventListener('abort', () => emitters.delete(send), { once: true });
+      for (const pool of pools.keys()) if (index.waiting(pool) > 0) send({ kind: 'waiting', pool });
+      for (const { id, progress } of index.all()) {
+        const { agent, cancelling, result } = progress;
+        if (cancelling && agent !== null && result === null) send({ kind: 'cancel', job: id, agent, grace: null });
+      }
+    },
+
+    next(pool) {
+      const job = index.head(pool);
+      if (job === null) return null;
+      return { job: job.id, limit: job.request.timeout ?? pools.get(pool)?.timeout ?? null, cold: job.progress.cold };
+    },
+
+    recipeFor(id, pool) {
+      const job = index.get(id);
+      return job === null ? null : recipeOfJob(job.request, pool);
+    },
+
+    record(change) {
+      if (!('job' in change)) return;
+      const job = index.get(change.job);
+      if (job === null) return;
+      const after = applyChange(job, change, wall());
+      if (after === job) return;
+      store.jobs.save(after.id, after.progress);
+      index.put(after);
+    },
+
+    committed,
+    synced,
+    rolledBack: () => index.rollback(),
+
+    async register(context) {
+      const job = context.job === null ? null : index.get(context.job);
+      if (job === null) throw new OnejobError('E_BUG', `Agent ${context.agent} was to be given job ${context.job}, which is not open.`);
+      const { request, progress } = job;
+      const { workspace } = request;
+      if (workspace !== null && !spool.hasWorkspace(workspace)) {
+        throw new OnejobError('E_WORKSPACE_UNKNOWN', `Cannot start job ${job.id}: its workspace ${workspace} is gone.`, {
+          hint: 'Submit the job again.',
+        });
+      }
+      const env = {
+        CI: 'true',
+        ...request.env,
+        ONEJOB: 'true',
+        ONEJOB_JOB_ID: job.id,
+        ONEJOB_POOL: context.pool,
+        ONEJOB_SLOT: context.slot,
+        ONEJOB_AGENT: context.name,
+        ONEJOB_ATTEMPT: String(progress.attempt),
+        ONEJOB_WORKSPACE: context.workspace,
+      };
+      const script = jobScript({ workspace: context.workspace, env, command: request.command });
+      return { id: null, script, redact: [], files: workspace === null ? null : async () => spool.openWorkspace(workspace) };
+    },
+
+    async settle(context, files, signal) {
+      const job = context.job === null ? null : index.get(context.job);
+      if (job === null || job.progress.state !== 'settling' || job.progress.agent !== context.agent) return;
+      const { id, request } = job;
+      if (request.artifacts.length === 0 || spool.hasArtifacts(id)) return;
+      try {
+        const notes: string[] = [];
+        await spool.putArtifacts(id, async (to) => {
+          const matches = globMatcher(request.artifacts);
+          const collected = await collect(await files(signal), to, { matches, limit: artifactLimit, signal });
+          notes.push(...collected.notes);
+          if (collected.files === 0) notes.push(`No file matched the artifacts ${request.artifacts.join(', ')}.`);
+          return collected.files > 0;
+        });
+        annotate(id, notes);
+      } catch (error) {
+        signal.throwIfAborted();
+        const tried = (tries.get(id) ?? 0) + 1;
+        const again = error instanceof OnejobError ? error.retry : tried < collectTries;
+        tries.set(id, tried);
+        if (again) throw error;
+        annotate(id, [`Its artifacts could not be kept: ${error instanceof Error ? error.message : error}`]);
+      }
+      tries.delete(id);
+    },
+
+    submit(request) {
+      const checked = checkRequest(request, pools);
+      const { workspace } = checked;
+      if (workspace !== null && (attached.has(workspace) || !spool.hasWorkspace(workspace))) {
+        const why = attached.has(workspace) ? 'is in another job' : 'was never sent in, or waited for over an hour';
+        throw new OnejobError('E_WORKSPACE_UNKNOWN', `Cannot queue the job: its workspace ${workspace} ${why}.`, {
+          hint: 'Send the workspace again and submit with the new id.',
+        });
+      }
+      const pool = pools.get(checked.pool);
+      const cold = pool !== undefined && recipeOfJob(checked, pool.recipe) !== null;
+      const job = newJob(randomBytes(6).toString('hex'), checked, cold, wall());
+      commitNow(() => {
+        const seq = store.jobs.insert(job);
+        index.put({ ...job, seq });
+      });
+      if (workspace !== null) attached.add(workspace);
+      return view(known(job.id));
+    },
+
+    jobs({ all, pool }) {
+      const listed = all ? store.jobs.list({ pool, limit: 10_000 }).reverse() : index.all();
+      return listed.filter((job) => pool === null || job.request.pool === pool).map(view);
+    },
+
+    job(id) {
+      const job = find(id);
+      return job === null ? null : view(job);
+    },
+
+    waiting: (pool) => index.waiting(pool),
+
+    get unfinished() {
+      return index.all().length;
+    },
+
+    async settled(id, signal) {
+      signal.throwIfAborted();
+      const job = known(id);
+      if (index.get(id) === null) return view(job);
+      return new Promise((resolve, reject) => {
+        const waiting = waiters.get(id) ?? new Set();
+        waiters.set(id, waiting);
+        const leave = (): void => {
+          waiting.delete(tell);
+          if (waiting.size === 0) waiters.delete(id);
+          signal.removeEventListener('abort', give);
+        };
+        const tell = (seen: JobView): void => {
+          leave();
+          resolve(seen);
+        };
+        const give = (): void => {
+          leave();
+          reject(signal.reason);
+        };
+        waiting.add(tell);
+        signal.addEventListener('abort', give, { once: true });
+      });
+    },
+
+    cancel(id) {
+      const job = known(id);
+      const after = applyCancel(job, wall());
+      if (after === job) return view(job);
+      commitNow(() => {
+        store.jobs.save(id, after.progress);
+        index.put(after);
+      });
+      return view(known(id));
+    },
+
+    onChange(listener) {
+      listeners.add(listener);
+      return () => listeners.delete(listener);
+    },
+
+    putWorkspace: (files, signal) => spool.putWorkspace(files, workspaceLimit, signal),
+
+    artifacts: (job) => (spool.hasArtifacts(job) ? spool.openArtifacts(job) : null),
+
+    prune: (now, keepMs) => prune({ store, spool, now, keepMs, inUse: attached }),
+
+    async close() {
+      await Promise.all(deleting);
+    },
+  };
+}
+
+function noSuchPool(pool: string): string {
+  return `No pool of the own queue is called "${pool}" any more.`;
+}
+
+function unknownJob(id: string): never {
+  throw new OnejobError('E_JOB_UNKNOWN', `There is no job ${id}.`, { hint: 'See "onejob jobs --all" for those there are.' });
+}

@@ -1,0 +1,76 @@
+/** What a job may ask for: everything that could only fail later is refused when it is submitted. */
+import { isAbsolute } from 'node:path';
+import type { JobRequest } from '../../api/schema.ts';
+import type { PoolConfig } from '../../config/config.ts';
+import { OnejobError } from '../../errors.ts';
+import type { Mount, Recipe } from '../../runtimes/runtime.ts';
+import type { StoredRequest } from '../../store/jobs.ts';
+import { checkGlob } from './globs.ts';
+import { jobScript } from './script.ts';
+
+/** What the own queue has to know of a pool. */
+export type QueuePool = Pick<PoolConfig, 'name' | 'timeout' | 'recipe' | 'devices'>;
+
+/** The request with its pool chosen. @throws OnejobError E_POOL_UNKNOWN, E_JOB_REQUEST */
+export function checkRequest(request: JobRequest, pools: ReadonlyMap<string, QueuePool>): StoredRequest {
+  const pool = choosePool(request.pool, pools);
+  // Built once to be checked: names, NUL bytes.
+  jobScript({ workspace: '/', env: request.env, command: request.command });
+  if (request.command[0] === '') throw new OnejobError('E_JOB_REQUEST', 'Cannot run a command with an empty name.');
+  for (const pattern of request.artifacts) checkGlob(pattern);
+  for (const mount of request.volumes) checkMount(mount);
+  checkDevices(request, pool, pools);
+  return { ...request, pool: pool.name };
+}
+
+/** The recipe of a job that brought its own image or volumes; null when the pool's fits. */
+export function recipeOfJob(request: Pick<JobRequest, 'image' | 'volumes'>, pool: Recipe): Recipe | null {
+  const image = request.image ?? pool.image;
+  const added = request.volumes.filter((mount) => !pool.mounts.some((one) => sameMount(one, mount)));
+  if (image === pool.image && added.length === 0) return null;
+  // A job's volume takes the place of the pool's at the same path.
+  const kept = pool.mounts.filter((mount) => !added.some((one) => one.container === mount.container));
+  return { ...pool, image, mounts: [...kept, ...added] };
+}
+
+function choosePool(name: string | null, pools: ReadonlyMap<string, QueuePool>): QueuePool {
+  const names = [...pools.keys()];
+  if (name === null) {
+    const pool = pools.get('default') ?? (pools.size === 1 ? [...pools.values()][0] : undefined);
+    if (pool !== undefined) return pool;
+    if (names.length === 0) {
+      throw new OnejobError('E_POOL_UNKNOWN', 'Cannot queue the job: no pool takes jobs of the own queue.', {
+        hint: 'Give a pool "service: own" in the config.',
+      });
+    }
+    throw new OnejobError('E_POOL_UNKNOWN', `Cannot queue the job: it names no pool, and there are ${names.length}, none called "default".`, {
+      hint: `Say which with --pool: ${names.join(', ')}.`,
+    });
+  }
+  const pool = pools.get(name);
+  if (pool !== undefined) return pool;
+  throw new OnejobError('E_POOL_UNKNOWN', `Cannot queue the job: no pool of the own queue is called "${name}".`, {
+    hint: names.length === 0 ? 'Give a pool "service: own" in the config.' : `There are: ${names.join(', ')}.`,
+  });
+}
+
+function checkDevices(request: JobRequest, pool: QueuePool, pools: ReadonlyMap<string, QueuePool>): void {
+  const { devices } = request;
+  if (devices === null || devices === pool.devices.count) return;
+  const fitting = [...pools.values()].filter((one) => one.devices.count === devices).map((one) => one.name);
+  throw new OnejobError('E_NOT_YET', `Cannot give the job ${devices} devices: agents of pool "${pool.name}" have ${pool.devices.count}.`, {
+    hint: fitting.length === 0 ? 'No pool has that many.' : `Choose a pool that has as many with --pool: ${fitting.join(', ')}.`,
+  });
+}
+
+function checkMount(mount: Mount): void {
+  const bad = [mount.host, mount.container].find((path) => !isAbsolute(path) || path.includes('\0'));
+  if (bad === undefined) return;
+  throw new OnejobError('E_JOB_REQUEST', `Cannot mount ${mount.host} at ${mount.container}: "${bad}" is not an absolute path.`, {
+    hint: 'Write volumes as /host/path:/container/path.',
+  });
+}
+
+function sameMount(a: Mount, b: Mount): boolean {
+  return a.host === b.host && a.container === b.container && a.readOnly === b.readOnly && a.variable === b.variable;
+}

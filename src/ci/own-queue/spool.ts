@@ -1,0 +1,105 @@
+/**
+ * Workspaces that were sent in and artifacts that were kept, as tar files in the state directory. A file under its final
+ * name is whole; what has no final name yet is swept when the manager starts.
+ */
+import { randomUUID } from 'node:crypto';
+import { createReadStream, createWriteStream, existsSync, readdirSync, rmSync } from 'node:fs';
+import { readdir, rename, rm, stat } from 'node:fs/promises';
+import { join } from 'node:path';
+import { type Readable, Transform, type Writable } from 'node:stream';
+import { pipeline } from 'node:stream/promises';
+import { OnejobError } from '../../errors.ts';
+import { subdirectory } from '../../store/directory.ts';
+import { storeFault } from '../../store/fault.ts';
+
+export interface Spool {
+  /** Stores a workspace; returns its id. @throws OnejobError E_WORKSPACE_TOO_LARGE, E_STATE_FULL */
+  putWorkspace(files: Readable, limit: number, signal: AbortSignal): Promise<string>;
+  hasWorkspace(id: string): boolean;
+  openWorkspace(id: string): Readable;
+  /** Deletes workspaces that are in no job and were last written before `time`. */
+  sweepWorkspaces(time: number, inUse: ReadonlySet<string>): Promise<void>;
+  deleteWorkspace(id: string): Promise<void>;
+  hasArtifacts(job: string): boolean;
+  openArtifacts(job: string): Readable;
+  /** Keeps what `write` writes, if it returns true; all of it or nothing. @throws OnejobError E_STATE_FULL */
+  putArtifacts(job: string, write: (to: Writable) => Promise<boolean>): Promise<void>;
+  deleteArtifacts(job: string): Promise<void>;
+}
+
+const part = '.part';
+
+/** Opens the spool below the state directory and sweeps what a former manager left half-written. */
+export function openSpool(dir: string): Spool {
+  const workspaces = subdirectory(dir, 'workspaces');
+  const artifacts = subdirectory(dir, 'artifacts');
+  for (const folder of [workspaces, artifacts]) {
+    for (const name of readdirSync(folder)) if (name.endsWith(part)) rmSync(join(folder, name), { force: true });
+  }
+  const workspacePath = (id: string): string => join(workspaces, `${checkedId(id)}.tar`);
+  const artifactsPath = (job: string): string => join(artifacts, `${checkedId(job)}.tar`);
+
+  async function write(path: string, fill: (to: Writable) => Promise<boolean>): Promise<void> {
+    const unfinished = `${path}.${randomUUID()}${part}`;
+    // Flushed: an accepted job must find its workspace after a power cut.
+    const to = createWriteStream(unfinished, { mode: 0o600, flush: true });
+    try {
+      if (await fill(to)) await rename(unfinished, path);
+      else await rm(unfinished, { force: true });
+    } catch (error) {
+      to.destroy();
+      await rm(unfinished, { force: true });
+      throw storeFault('write', path, error);
+    }
+  }
+
+  return {
+    async putWorkspace(files, limit, signal) {
+      const id = randomUUID();
+      await write(workspacePath(id), async (to) => {
+        await pipeline(files, limited(limit), to, { signal });
+        return true;
+      });
+      return id;
+    },
+    hasWorkspace: (id) => isId(id) && existsSync(workspacePath(id)),
+    openWorkspace: (id) => createReadStream(workspacePath(id), { highWaterMark: 256 * 1024 }),
+    async sweepWorkspaces(time, inUse) {
+      for (const name of await readdir(workspaces)) {
+        const id = name.slice(0, -'.tar'.length);
+        if (!name.endsWith('.tar') || inUse.has(id)) continue;
+        const path = join(workspaces, name);
+        if ((await stat(path)).mtimeMs < time) await rm(path, { force: true });
+      }
+    },
+    deleteWorkspace: (id) => rm(workspacePath(id), { force: true }),
+    hasArtifacts: (job) => isId(job) && existsSync(artifactsPath(job)),
+    openArtifacts: (job) => createReadStream(artifactsPath(job), { highWaterMark: 256 * 1024 }),
+    putArtifacts: (job, fill) => write(artifactsPath(job), fill),
+    deleteArtifacts: (job) => rm(artifactsPath(job), { force: true }),
+  };
+}
+
+function isId(id: string): boolean {
+  return /^[A-Za-z0-9-]{1,64}$/.test(id);
+}
+
+function checkedId(id: string): string {
+  if (!isId(id)) throw new RangeError(`not an id: ${id}`);
+  return id;
+}
+
+function limited(limit: number): Transform {
+  let bytes = 0;
+  return new Transform({
+    transform(chunk: Uint8Array, _encoding, done) {
+      bytes += chunk.length;
+      if (bytes <= limit) return done(null, chunk);
+      done(
+        new OnejobError('E_WORKSPACE_TOO_LARGE', `The workspace has more than ${limit / 2 ** 30} GiB, which is the most that is taken.`, {
+          hint: 'Leave large files out with .gitignore or .onejobignore and mount them with --volume, or use --no-workspace.',
+        }),
+      );
+    },
+  });
+}

@@ -1,0 +1,70 @@
+/** Completion scripts, written from the program itself so that they know every command and option. */
+import type { Command } from 'commander';
+
+export const shells = ['bash', 'zsh', 'fish'] as const;
+export type Shell = (typeof shells)[number];
+
+interface Entry {
+  readonly name: string;
+  readonly description: string;
+  readonly options: readonly { readonly flags: readonly string[]; readonly description: string }[];
+  readonly words: readonly string[];
+}
+
+export function completionScript(shell: Shell, program: Command): string {
+  const entries = program.commands.filter((each) => each.name() !== 'help').map(entryOf);
+  if (shell === 'fish') return fish(entries);
+  return shell === 'bash' ? bash(entries) : `#compdef onejob\nautoload -U +X bashcompinit && bashcompinit\n${bash(entries)}`;
+}
+
+function entryOf(command: Command): Entry {
+  const help = command.createHelp();
+  const options = help.visibleOptions(command).map((each) => ({
+    flags: [each.short, each.long].filter((flag) => flag !== undefined && flag !== null),
+    description: each.description,
+  }));
+  const words = command.commands.map((each) => each.name());
+  return {
+    name: command.name(),
+    description: command.description(),
+    options,
+    words: command.name() === 'completion' ? [...shells] : words,
+  };
+}
+
+function bash(entries: readonly Entry[]): string {
+  const cases = entries.map(({ name, options, words }) => {
+    const all = [...options.flatMap((each) => each.flags), ...words].join(' ');
+    return `    ${name}) words="${all}" ;;`;
+  });
+  return `_onejob() {
+  local word=\${COMP_WORDS[COMP_CWORD]} words i
+  for ((i = 2; i < COMP_CWORD; i++)); do
+    # What stands behind -- is a command of its own.
+    [ "\${COMP_WORDS[i]}" = -- ] && { COMPREPLY=($(compgen -c -f -- "$word")); return; }
+  done
+  if [ "$COMP_CWORD" -eq 1 ]; then
+    words="${entries.map((each) => each.name).join(' ')} --help --version"
+  else case \${COMP_WORDS[1]} in
+${cases.join('\n')}
+  esac; fi
+  COMPREPLY=($(compgen -W "$words" -- "$word"))
+}
+complete -o default -F _onejob onejob
+`;
+}
+
+function fish(entries: readonly Entry[]): string {
+  const quote = (text: string) => `'${text.replaceAll('\\', '\\\\').replaceAll("'", "\\'")}'`;
+  const lines = ['complete -c onejob -f'];
+  for (const { name, description, options, words } of entries) {
+    lines.push(`complete -c onejob -n __fish_use_subcommand -a ${name} -d ${quote(description)}`);
+    const here = `complete -c onejob -n '__fish_seen_subcommand_from ${name}'`;
+    for (const word of words) lines.push(`${here} -a ${word}`);
+    for (const option of options) {
+      const flags = option.flags.map((flag) => (flag.startsWith('--') ? `-l ${flag.slice(2)}` : `-s ${flag.slice(1)}`));
+      lines.push(`${here} ${flags.join(' ')} -d ${quote(option.description)}`);
+    }
+  }
+  return `${lines.join('\n')}\n`;
+}

@@ -1,0 +1,154 @@
+/** Checks across keys. Each problem stands at one key and names the other, and says what would go wrong. */
+import { checkMounts } from './check-mounts.ts';
+import { checkNames } from './check-names.ts';
+import type { Config, PoolConfig } from './config.ts';
+import type { HostFacts } from './environment.ts';
+import type { Path, Place, Problem } from './problem.ts';
+import { formatPath, suggest } from './problem.ts';
+import { formatSize } from './units.ts';
+import type { Written } from './written.ts';
+
+/** Where things are written, as `Combined` knows it. */
+export interface Writing {
+  has(path: Path): boolean;
+  locate(path: Path, at?: 'key' | 'value'): Place;
+}
+
+export interface Checking {
+  readonly config: Config;
+  readonly written: Written;
+  readonly host: HostFacts;
+  /** True when the key holds what was written or the default: no problem was found in it. */
+  sound(pool: PoolConfig, ...keys: readonly string[]): boolean;
+  /** Whether the pool itself, not `defaults`, has the key. */
+  own(pool: PoolConfig, key: string): boolean;
+  /** `path` begins with the pool's key; its place is in `defaults` when it is written there. */
+  inPool(pool: PoolConfig, path: Path, message: string, level?: Problem['level']): void;
+  at(path: Path, message: string, level?: Problem['level']): void;
+}
+
+export function checkAcross(config: Config, written: Written, writing: Writing, host: HostFacts): Problem[] {
+  const problems: Problem[] = [];
+  const at: Checking['at'] = (path, message, level = 'error') => {
+    problems.push({ ...writing.locate(path, 'key'), level, key: formatPath(path), message });
+  };
+  const checking: Checking = {
+    config,
+    written,
+    host,
+    sound: (pool, ...keys) =>
+      !keys.some((key) => written.broken.has(`pools.${pool.name}.${key}`) || written.broken.has(`defaults.${key}`)),
+    own: (pool, key) => writing.has(['pools', pool.name, key]),
+    inPool(pool, path, message, level = 'error') {
+      const own = ['pools', pool.name, ...path];
+      const shared = ['defaults', ...path];
+      const place = !writing.has(own) && writing.has(shared) ? writing.locate(shared) : writing.locate(own);
+      problems.push({ ...place, level, key: formatPath(own), message });
+    },
+    at,
+  };
+  if (written.pools?.size === 0) at(['pools'], 'is empty: onejob would run nothing; write a pool, or remove the key');
+  for (const pool of config.pools) {
+    checkService(pool, checking);
+    checkDevices(pool, checking);
+    checkRecipe(pool, checking);
+    checkMounts(pool, checking);
+  }
+  checkNames(checking);
+  checkSums(checking);
+  return problems;
+}
+
+function checkService(pool: PoolConfig, { written, sound, own, inPool }: Checking): void {
+  if (!sound(pool, 'service')) return;
+  const known = ['own', ...Object.keys(written.top.services ?? {})];
+  if (pool.service !== 'own' && !known.includes(pool.service)) {
+    inPool(pool, ['service'], `"services" has no ${JSON.stringify(pool.service)}; ${suggest(pool.service, known)}`);
+  }
+  if (pool.service === 'own' && own(pool, 'queue')) {
+    inPool(pool, ['queue'], 'is not used: "service" is the own queue, whose jobs ask for a pool by its name', 'warning');
+  }
+}
+
+function checkDevices(pool: PoolConfig, { sound, inPool }: Checking): void {
+  if (!sound(pool, 'devices', 'agents')) return;
+  const { count, uuids, share } = pool.devices;
+  if (pool.agents === 'per-device' && count === 0) {
+    inPool(
+      pool,
+      ['agents'],
+      'is per-device, but "devices" is 0: there would be no agent; write the devices, or a number of agents',
+    );
+  }
+  if (count === 'all' && pool.agents !== 1 && pool.agents !== 0) {
+    inPool(pool, ['agents'], `is ${pool.agents}, but "devices" is all: the first agent would leave none for the others`);
+  }
+  if (uuids.length === 0 || typeof count !== 'number' || typeof pool.agents !== 'number') return;
+  const needed = count * pool.agents;
+  if (needed > uuids.length * share) {
+    inPool(pool, ['devices', 'uuid'], `names ${uuids.length} devices, but "agents" and "count" ask for ${needed}`);
+  }
+}
+
+const limits = 'core cpu data fsize locks memlock msgqueue nice nofile nproc rss rtprio rttime sigpending stack'.split(' ');
+
+function checkRecipe(pool: PoolConfig, { sound, own, inPool }: Checking): void {
+  const { recipe, imageRecipe } = pool;
+  if (sound(pool, 'image') && imageRecipe !== null) {
+    if (imageRecipe.base === null && imageRecipe.dockerfile === null) {
+      inPool(pool, ['image'], 'has neither "base" nor "dockerfile": there is nothing to build on');
+    } else if (imageRecipe.base !== null && imageRecipe.dockerfile !== null) {
+      inPool(pool, ['image', 'base'], 'and "dockerfile" are both given: a Dockerfile names its own base; remove one of the two');
+    }
+  }
+  if (pool.runtime === 'process' && own(pool, 'image')) {
+    inPool(pool, ['image'], 'is not used: "runtime" is process, which has no images', 'warning');
+  }
+  if (sound(pool, 'shm_size', 'memory') && recipe.shmSize !== null && recipe.memory !== null && recipe.shmSize > recipe.memory) {
+    const [shm, memory] = [formatSize(recipe.shmSize), formatSize(recipe.memory)];
+    inPool(pool, ['shm_size'], `is ${shm}, more than "memory" with ${memory}: a job that filled it would be ended`);
+  }
+  for (const { name, soft, hard } of recipe.ulimits) {
+    if (!limits.includes(name)) inPool(pool, ['ulimits', name], `unknown limit; ${suggest(name, limits)}`);
+    const above = hard !== -1 && (soft === -1 || soft > hard);
+    if (above) inPool(pool, ['ulimits', name], `"soft" is above "hard": the sandbox would not start`);
+  }
+  for (const [key, value] of Object.entries(recipe.env)) {
+    const path = ['env', key];
+    if (!/^[A-Za-z_][A-Za-z0-9_]*$/.test(key))
+      inPool(pool, path, 'is no name of a variable: letters, digits and "_", not a digit first');
+    else if (key.startsWith('ONEJOB_')) inPool(pool, path, 'names that begin with ONEJOB_ are set by onejob itself');
+    if (looksSecret(key) && value !== '') {
+      inPool(pool, path, 'looks like a secret: every job of the pool can read it, and so can who reads this file', 'warning');
+    }
+  }
+}
+
+function looksSecret(name: string): boolean {
+  return /(^|_)(TOKEN|PASSWORD|PASSWD|SECRET|PRIVATE_KEY|API_KEY|ACCESS_KEY)$/i.test(name);
+}
+
+function checkSums({ config, host, at }: Checking): void {
+  let cpus = 0;
+  let memory = 0;
+  for (const { agents, recipe } of config.pools) {
+    const slots = agents === 'per-device' ? 1 : agents;
+    cpus += slots * (recipe.cpus ?? 0);
+    memory += slots * (recipe.memory ?? 0);
+  }
+  if (cpus > host.cpus) {
+    at(
+      ['pools'],
+      `"cpus" and "agents" add up to ${Number(cpus.toFixed(2))} CPUs, this host has ${host.cpus}: jobs would slow each other down`,
+      'warning',
+    );
+  }
+  if (memory > host.memory) {
+    const gib = (bytes: number) => `${(bytes / 2 ** 30).toFixed(1)}GiB`;
+    at(
+      ['pools'],
+      `"memory" and "agents" add up to ${gib(memory)}, this host has ${gib(host.memory)}: the kernel may end jobs`,
+      'warning',
+    );
+  }
+}

@@ -1,0 +1,101 @@
+/** `docs/configuration.md`, printed from the schema so that it cannot lie. */
+import { z } from 'zod';
+import { nestedKeys, poolFile, serviceFiles, serviceNeeds, topFile } from './schema.ts';
+import type { About } from './values.ts';
+
+const head = `# Configuration
+
+<!-- Printed by "node scripts/docs-configuration.ts" from src/config/schema.ts: change it there. -->
+
+One file, in YAML 1.2. onejob looks for it in this order: \`--config\`, \`ONEJOB_CONFIG\`, \`/etc/onejob/config.yml\`,
+\`$XDG_CONFIG_HOME/onejob/config.yml\`. \`onejob status\` says which one holds. Without a file there is the own queue with
+one pool, \`default\`, of two agents, on the best runtime that is there.
+
+- What is not written has its default; environment variables win over the file, flags over both.
+- \`onejob config check\` finds every problem at once, each with its line; \`onejob config show\` prints what holds, and why.
+- Unknown keys are problems, not remarks. A config that asks for something this version cannot do is checked in full,
+  and \`onejob up\` refuses to start with it.
+
+\`\`\`yaml
+pools:
+  default:
+    agents: 4
+    image: debian:stable-slim
+    cpus: 2
+    memory: 8GiB
+\`\`\`
+
+A host with 18 agents stands in [examples/eighteen-agents.yml](examples/eighteen-agents.yml).
+
+## Values
+
+| Kind | How it is written |
+|---|---|
+| duration | \`500ms\`, \`90s\`, \`10m\`, \`1h30m\`, \`7d\`; never without a unit |
+| size | \`512MiB\`, \`24GiB\` (B, KiB, MiB, GiB, TiB; kB, MB, GB, TB count in thousands); never without a unit |
+| percentage | \`10%\` |
+| path | absolute |
+| secret | \`{ file: /path }\` or \`{ env: NAME }\`, with \`expires: 2027-05-01\` to be warned in time; never the value itself |
+| condition | \`">=40GiB"\`, with \`>=\`, \`<=\`, \`>\`, \`<\` or \`=\` |
+
+## Environment and flags
+
+| Variable | Flag | Meaning |
+|---|---|---|
+| \`ONEJOB_CONFIG\` | \`--config\` | The config file. |
+| \`ONEJOB_STATE_DIR\` | \`--state-dir\` | As \`state_dir\`; the socket is then \`onejob.sock\` in it. |
+| \`ONEJOB_SOCKET\` | \`--socket\` | As \`socket\`. |
+
+Docker is reached as its own CLI reaches it: \`DOCKER_HOST\`, \`DOCKER_TLS_VERIFY\`, \`DOCKER_CERT_PATH\`, \`DOCKER_CONTEXT\`, \`DOCKER_CONFIG\`.
+`;
+
+/** The page as it should stand in `docs/configuration.md`. */
+export function configurationPage(): string {
+  const parts = [head, section('Top level', '', topFile)];
+  for (const name of ['disk', 'secrets']) parts.push(nested(name, ''));
+  for (const [type, keys] of Object.entries(serviceFiles)) {
+    const needs = serviceNeeds[type as keyof typeof serviceNeeds].map((key) => `\`${key}\``).join(' and ');
+    const intro = needs === '' ? 'The own queue, under a name of its own. It has no other keys.' : `Beside \`type\` it needs ${needs}.`;
+    parts.push(section(`A service of type \`${type}\``, intro, keys));
+  }
+  parts.push(
+    section('A pool, and `defaults`', 'Maps in `defaults` and in a pool merge key by key; all else is replaced.', poolFile),
+  );
+  for (const name of ['devices', 'image', 'trust', 'unsafe']) parts.push(nested(name, 'of a pool'));
+  return parts.join('\n');
+}
+
+function nested(name: string, owner: string): string {
+  const keys = nestedKeys[name];
+  if (keys === undefined) throw new Error(`no nested keys: ${name}`);
+  return section(`\`${name}\` ${owner}`.trim(), '', keys, 3);
+}
+
+function section(title: string, intro: string, keys: z.ZodObject, level = 2): string {
+  const lines = [`${'#'.repeat(level)} ${title}`, ''];
+  if (intro !== '') lines.push(intro, '');
+  const rows = Object.entries(keys.shape).map(([name, type]) => {
+    const about = describe(type);
+    const cells = [`\`${name}\``, about.kind, shownDefault(about.shown), about.description, code(`${name}: ${about.example}`)];
+    return `| ${cells.map((cell) => cell.replaceAll('|', '\\|')).join(' | ')} |`;
+  });
+  if (rows.length > 0) lines.push('| Key | Type | Default | Meaning | Example |', '|---|---|---|---|---|', ...rows, '');
+  return lines.join('\n');
+}
+
+/** What the schema says about one key. */
+export function describe(type: unknown): Required<About> & { kind: string } {
+  const meta = type instanceof z.ZodType ? type.meta() : undefined;
+  const text = (value: unknown) => (typeof value === 'string' ? value : '');
+  const [example] = Array.isArray(meta?.examples) ? meta.examples : [];
+  return { kind: text(meta?.title), description: text(meta?.description), example: text(example), shown: text(meta?.shown) };
+}
+
+function shownDefault(shown: string): string {
+  if (shown === '') return '';
+  return shown.includes('`') || shown.includes("'") ? shown : code(shown);
+}
+
+function code(text: string): string {
+  return `\`${text}\``;
+}

@@ -1,0 +1,141 @@
+/** What holds and why: each value of the config with its origin, and the report of `config check`. Never a secret's value. */
+import type { Mount } from '../runtimes/runtime.ts';
+import type { SecretReference } from '../secrets/reference.ts';
+import { describeSecret } from '../secrets/reference.ts';
+import { poolDefaults, topDefaults } from './defaults.ts';
+import type { Checked } from './load.ts';
+import { notYet } from './not-yet.ts';
+import type { Given } from './paths.ts';
+import type { Path } from './problem.ts';
+import { formatPath, formatPlace, formatProblem } from './problem.ts';
+import { formatDuration, formatShare, formatSize } from './units.ts';
+import { formatVolume } from './volumes.ts';
+
+/** One value that holds. */
+export interface ShownValue {
+  /** `pools.lab.memory` */
+  readonly key: string;
+  /** As one would write it. */
+  readonly value: string;
+  /** `default`, `FILE:LINE`, `environment ONEJOB_…` or `flag --…`. */
+  readonly origin: string;
+}
+
+/** The whole effective config, in the order of the docs. */
+export function configShow(checked: Checked): ShownValue[] {
+  const { written, writing, paths, config } = checked;
+  const shown: ShownValue[] = [];
+  const add = (path: Path, value: unknown, origin: string) =>
+    shown.push({ key: formatPath(path), value: show(path.at(-1), value), origin });
+  const fromFile = (path: Path) => {
+    const place = writing.locate(path, 'key');
+    return place.line === null ? place.source : `${place.source}:${place.line}`;
+  };
+  /** Adds a value, or one line for each key of a map; `places` are where it may be written, the first that is wins. */
+  const addFrom = (path: Path, value: unknown, places: readonly Path[]) => {
+    if (isPlainMap(value)) {
+      for (const [name, inner] of Object.entries(value))
+        addFrom(
+          [...path, name],
+          inner,
+          places.map((place) => [...place, name]),
+        );
+      return;
+    }
+    const place = places.find((one) => writing.has(one));
+    const above = places.map((one) => one.slice(0, -1)).find((one) => one.length > 1 && writing.has(one));
+    add(path, value, place !== undefined ? fromFile(place) : above !== undefined && path.length > 3 ? fromFile(above) : 'default');
+  };
+  if (paths.config !== null) add(['config'], paths.config.path, originOf(paths.config));
+  add(['state_dir'], config.stateDir, originOf(paths.stateDir));
+  add(['socket'], config.socket, originOf(paths.socket));
+  const {
+    services: _services,
+    pools: _pools,
+    defaults: _defaults,
+    include: _include,
+    state_dir: _state,
+    socket: _socket,
+    ...top
+  } = written.top;
+  for (const [name, value] of Object.entries({ ...topDefaults, ...top })) addFrom([name], value, [[name]]);
+  for (const [name, service] of written.services) {
+    const path = ['services', name];
+    for (const [key, value] of Object.entries({ type: service.type, ...service.keys }))
+      addFrom([...path, key], value, [[...path, key]]);
+  }
+  for (const pool of config.pools) {
+    const keys = written.pools?.get(pool.name) ?? { agents: pool.agents, ...written.defaults };
+    for (const [key, value] of Object.entries({ ...poolDefaults, ...keys })) {
+      addFrom(['pools', pool.name, key], value, [
+        ['pools', pool.name, key],
+        ['defaults', key],
+      ]);
+    }
+  }
+  return shown;
+}
+
+/** As lines `key: value  # origin`. */
+export function formatShown(shown: readonly ShownValue[]): string {
+  const width = Math.min(72, Math.max(0, ...shown.map((one) => one.key.length + one.value.length + 2)));
+  return shown.map((one) => `${`${one.key}: ${one.value}`.padEnd(width)}  # ${one.origin}\n`).join('');
+}
+
+/** What `config check` says. `ok` is false when there is an error; what this version cannot run yet is none. */
+export function configCheck(checked: Checked): { readonly ok: boolean; readonly text: string } {
+  const { errors, warnings, config, writing, paths } = checked;
+  const lines = [...errors, ...warnings].map((problem) => formatProblem(problem));
+  const file = paths.config?.path ?? null;
+  if (errors.length > 0) {
+    lines.push(`${count(errors.length, 'problem')}, ${count(warnings.length, 'warning')}`);
+    return { ok: false, text: `${lines.join('\n')}\n` };
+  }
+  const later = notYet(config, writing);
+  for (const problem of later) lines.push(`${formatPlace(problem)}: later: ${problem.key}: ${problem.message}`);
+  const perDevice = config.pools.filter((pool) => pool.agents === 'per-device').map((pool) => pool.name);
+  const agents = config.pools.reduce((sum, pool) => sum + (pool.agents === 'per-device' ? 0 : pool.agents), 0);
+  const more = perDevice.length === 0 ? '' : `, and one per device in ${perDevice.join(', ')}`;
+  const what = `${count(config.pools.length, 'pool')}, ${count(agents, 'agent')}${more}`;
+  const says = file === null ? 'There is no config file; this holds' : `${file} is right`;
+  const but = later.length === 0 ? '' : '; this version cannot start it yet, see above';
+  lines.push(`${says}: ${what}${warnings.length === 0 ? '' : `, ${count(warnings.length, 'warning')}`}${but}`);
+  return { ok: true, text: `${lines.join('\n')}\n` };
+}
+
+function count(n: number, word: string): string {
+  return `${n} ${word}${n === 1 ? '' : 's'}`;
+}
+
+function originOf(given: Given): string {
+  const { source, line } = given.from;
+  if (line !== null) return `${source}:${line}`;
+  if (source.startsWith('--')) return `flag ${source}`;
+  return source.startsWith('ONEJOB_') ? `environment ${source}` : source;
+}
+
+function isPlainMap(value: unknown): value is Record<string, unknown> {
+  return (
+    typeof value === 'object' && value !== null && !Array.isArray(value) && !('kind' in value) && Object.keys(value).length > 0
+  );
+}
+
+const durations = new Set<string | number | undefined>(['standby_max_age', 'stop_grace', 'timeout', 'keep_jobs']);
+const sizes = new Set<string | number | undefined>(['memory', 'shm_size', 'log_limit']);
+
+function show(key: string | number | undefined, value: unknown): string {
+  if (value === null) return 'none';
+  if (typeof value === 'number') {
+    if (durations.has(key)) return formatDuration(value);
+    if (sizes.has(key)) return formatSize(value);
+    return key === 'min_free' ? formatShare(value) : String(value);
+  }
+  if (Array.isArray(value)) return `[${value.map((one) => show(undefined, one)).join(', ')}]`;
+  if (typeof value !== 'object') return plain(String(value));
+  if ('container' in value) return plain(formatVolume(value as Mount));
+  return 'kind' in value ? describeSecret(value as SecretReference) : '{}';
+}
+
+function plain(text: string): string {
+  return /^[A-Za-z0-9/][A-Za-z0-9 ._/:@%+={}-]*$/.test(text) ? text : JSON.stringify(text);
+}

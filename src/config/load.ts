@@ -1,0 +1,177 @@
+/**
+ * Reads the config once: defaults < file < environment < flags. All problems are found before any is reported. Without a
+ * file neither the YAML parser nor the schema is loaded, so that `onejob run` starts quickly.
+ */
+import { OnejobError } from '../errors.ts';
+import { checkSecret } from '../secrets/reference.ts';
+import type { Writing } from './check.ts';
+import { checkAcross } from './check.ts';
+import { secretsOf } from './check-mounts.ts';
+import type { Config } from './config.ts';
+import type { Environment, HostFacts } from './environment.ts';
+import { readHost } from './environment.ts';
+import type { Combined } from './include.ts';
+import { notYet } from './not-yet.ts';
+import type { Flags, Given, Paths } from './paths.ts';
+import { choosePaths, findConfig, place, socketProblem } from './paths.ts';
+import type { Problem } from './problem.ts';
+import { formatProblem, inOrder } from './problem.ts';
+import { resolveConfig } from './resolve.ts';
+import { pathProblem } from './volumes.ts';
+import type { Written } from './written.ts';
+import { nothingWritten } from './written.ts';
+
+export interface LoadOptions {
+  readonly flags?: Flags;
+  readonly env: Environment;
+  /** What relative paths in flags and environment are meant from; default: the working directory. */
+  readonly cwd?: string;
+  readonly host?: HostFacts;
+  /** Wall clock, ms since the epoch, for the dates of secrets. */
+  readonly now?: number;
+  /** `skip`: secrets need not be there, as for a client of the manager, or for a config of another host. */
+  readonly secrets?: 'check' | 'skip';
+}
+
+/** A config and all that was found on the way. */
+export interface Checked {
+  readonly paths: Paths;
+  /** Complete also when there are problems, with defaults in the place of what was wrong: for showing, not for running. */
+  readonly config: Config;
+  readonly written: Written;
+  readonly writing: Writing;
+  /** Files that were read. */
+  readonly files: readonly string[];
+  readonly errors: readonly Problem[];
+  readonly warnings: readonly Problem[];
+}
+
+export interface Loaded {
+  readonly config: Config;
+  readonly warnings: readonly Problem[];
+}
+
+/** Finds every problem; throws for none of them. */
+export async function checkConfig(options: LoadOptions): Promise<Checked> {
+  const { flags = {}, env, cwd = process.cwd(), host = readHost(), now = Date.now() } = options;
+  const found = findConfig(flags, env, cwd);
+  const read = found === null ? null : await readWritten(found);
+  const { written, problems, writing } = read ?? { written: nothingWritten, problems: [], writing: nowhere };
+  const given = (key: 'state_dir' | 'socket'): Given | null => {
+    const path = written.top[key];
+    return path === undefined ? null : { path, from: writing.locate([key]) };
+  };
+  const paths = { config: found, ...choosePaths(flags, env, cwd, { stateDir: given('state_dir'), socket: given('socket') }) };
+  const config = resolveConfig(written, paths, host);
+  const all: Problem[] = [...problems, ...checkAcross(config, written, writing, host)];
+  const socket = socketProblem(paths.socket);
+  if (socket !== null) all.push(socket);
+  if (options.secrets !== 'skip') all.push(...(await checkSecrets(config, writing, now)));
+  const ordered = inOrder(all);
+  return {
+    paths,
+    config,
+    written,
+    writing,
+    files: read?.files ?? [],
+    errors: ordered.filter((problem) => problem.level === 'error'),
+    warnings: ordered.filter((problem) => problem.level === 'warning'),
+  };
+}
+
+/**
+ * The config to run with.
+ * @throws OnejobError E_CONFIG with every problem in its message.
+ */
+export async function loadConfig(options: LoadOptions): Promise<Loaded> {
+  const { config, errors, warnings } = await checkConfig(options);
+  if (errors.length > 0) throw configError(errors);
+  return { config, warnings };
+}
+
+/**
+ * As `loadConfig`, and this version can run all of it.
+ * @throws OnejobError E_CONFIG, or E_NOT_YET with every feature that is used and not there yet.
+ */
+export async function loadRunnable(options: LoadOptions): Promise<Loaded> {
+  const { config, errors, warnings, writing } = await checkConfig(options);
+  if (errors.length > 0) throw configError(errors);
+  const missing = notYet(config, writing);
+  if (missing.length === 0) return { config, warnings };
+  throw new OnejobError('E_NOT_YET', `The config asks for what this version cannot do yet:\n${list(missing)}`, {
+    hint: 'Remove these keys or pools, or leave the file as it is for a later version and start with another one: --config FILE.',
+  });
+}
+
+/**
+ * Only where state and socket are, for a client: a mistake in a pool must not keep anybody from looking at a manager
+ * that runs. @throws OnejobError E_CONFIG when the file cannot be understood at all, or the socket's path is too long.
+ */
+export async function loadPaths(options: LoadOptions): Promise<Paths> {
+  const { flags = {}, env, cwd = process.cwd() } = options;
+  const config = findConfig(flags, env, cwd);
+  const known = (flags.socket ?? env.socket) !== null && (flags.stateDir ?? env.stateDir) !== null;
+  const nothing = { stateDir: null, socket: null };
+  const paths = { config, ...choosePaths(flags, env, cwd, config === null || known ? nothing : await writtenPaths(config)) };
+  const problem = socketProblem(paths.socket);
+  if (problem !== null) throw configError([problem]);
+  return paths;
+}
+
+async function writtenPaths(found: Given): Promise<{ stateDir: Given | null; socket: Given | null }> {
+  const combined = await readFiles(found);
+  const fatal = combined.problems.filter((problem) => problem.level === 'error' && problem.key === '');
+  if (fatal.length > 0) throw configError(fatal);
+  const given = (key: string): Given | null => {
+    const path = combined.value[key];
+    return typeof path === 'string' && pathProblem(path) === null ? { path, from: combined.locate([key]) } : null;
+  };
+  return { stateDir: given('state_dir'), socket: given('socket') };
+}
+
+async function readFiles(found: Given): Promise<Combined> {
+  const { readWithIncludes } = await import('./include.ts');
+  const combined = await readWithIncludes(found.path);
+  // A file that was named and is not there: say who named it.
+  const named = found.from.source === 'default' ? '' : ` (named by ${found.from.source})`;
+  const problems = combined.problems.map((problem) =>
+    problem.source === found.path && /^(does not exist|is not a file|cannot be read)/.test(problem.message) ? { ...problem, message: problem.message + named } : problem,
+  );
+  return { ...combined, problems };
+}
+
+async function readWritten(
+  found: Given,
+): Promise<{ written: Written; problems: Problem[]; writing: Writing; files: readonly string[] }> {
+  const combined = await readFiles(found);
+  const { interpret } = await import('./interpret.ts');
+  const { written, problems } = interpret(combined);
+  if (combined.empty)
+    problems.push({ ...place(found.path), level: 'warning', key: '', message: 'is empty; all is as without a file' });
+  return { written, problems: [...combined.problems, ...problems], writing: combined, files: combined.files };
+}
+
+async function checkSecrets(config: Config, writing: Writing, now: number): Promise<Problem[]> {
+  const problems: Problem[] = [];
+  for (const [key, secret] of secretsOf(config)) {
+    const path = [...key.split('.'), secret.kind];
+    const { problem, warnings } = await checkSecret(secret, now);
+    const at = { ...writing.locate(path), key: `${key}.${secret.kind}` };
+    if (problem !== null) problems.push({ ...at, level: 'error', message: problem });
+    for (const warning of warnings) problems.push({ ...at, level: 'warning', message: warning });
+  }
+  return problems;
+}
+
+const nowhere: Writing = { has: () => false, locate: () => place('default') };
+
+function configError(errors: readonly Problem[]): OnejobError {
+  const count = errors.length === 1 ? 'a problem' : `${errors.length} problems`;
+  return new OnejobError('E_CONFIG', `The config has ${count}:\n${list(errors)}`, {
+    hint: 'Mend what is listed, then look with "onejob config check".',
+  });
+}
+
+function list(problems: readonly Problem[]): string {
+  return problems.map((problem) => `  ${formatProblem({ ...problem, level: 'error' })}`).join('\n');
+}

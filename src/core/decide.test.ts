@@ -1,0 +1,189 @@
+/** Given this slot and this event, expect that. The whole table is in docs/slot-lifecycle.md; these are the reasons behind it. */
+import { describe, expect, test } from 'vitest';
+import { decide, killInterval } from './decide.ts';
+import { type AgentLane, emptySlot, type Slot, type SlotEvent, type StandbyLane } from './slot.ts';
+
+const now = 10_000;
+const empty = emptySlot({ key: 'p/1', runtime: 'docker', grace: 5_000 });
+const gpu: Slot = { ...empty, devices: ['GPU-1'] };
+const standby: StandbyLane = { kind: 'standby', agent: 'a1', reserved: null, fingerprint: 'f', since: 0 };
+const busy: AgentLane = { kind: 'busy', agent: 'a0', job: 'j0', since: 0, due: null };
+const releasing: AgentLane = { kind: 'releasing', agent: 'a0', job: 'j0', limit: 7_000, since: 0 };
+const failure = { code: 'E_X', message: 'x', retry: true } as const;
+const withStandby = (lane: StandbyLane, slot = empty): Slot => ({ ...slot, standby: lane });
+const withAgent = (lane: AgentLane, slot = empty): Slot => ({ ...slot, agent: lane });
+const exit = (code: number, released: boolean): SlotEvent => ({
+  kind: 'exited',
+  agent: 'a0',
+  exit: { kind: 'code', code },
+  released,
+});
+
+describe('the standby lane', () => {
+  test('a fill is prepared, and a job it is made for is reserved in the same commit', () => {
+    const reserved = { job: 'j1', limit: null };
+    const step = decide(empty, { kind: 'fill', agent: 'a1', reserved }, now);
+    expect(step.slot.standby).toEqual({ kind: 'preparing', agent: 'a1', reserved, since: now });
+    expect(step.changes).toEqual([{ change: 'reserved', job: 'j1', agent: 'a1' }]);
+    expect(step.actions).toEqual([{ act: 'prepare', agent: 'a1', job: 'j1' }]);
+  });
+
+  test('an image without a shell is the failure of the image, said once more in words', () => {
+    const preparing = withStandby({ kind: 'preparing', agent: 'a0', reserved: null, since: 0 });
+    const step = decide(preparing, exit(127, false), now);
+    expect(step.changes).toEqual([
+      { change: 'failed', stage: 'prepare', failure: expect.objectContaining({ code: 'E_NO_SHELL', retry: false }) },
+    ]);
+    expect(step.actions).toEqual([{ act: 'clear', agent: 'a0', job: null }]);
+  });
+
+  test("a job's own broken image sends the job back with the reason and does not hold up the pool", () => {
+    const preparing = withStandby({ kind: 'preparing', agent: 'a0', reserved: { job: 'j0', limit: null }, since: 0 });
+    const mendless = { ...failure, retry: false };
+    const step = decide(preparing, { kind: 'prepareFailed', agent: 'a0', failure: mendless }, now);
+    expect(step.changes).toEqual([{ change: 'returned', job: 'j0', agent: 'a0', failure: mendless }]);
+  });
+
+  test('a standby that the Engine took down is replaced without blaming the pool', () => {
+    const step = decide(
+      withStandby(standby),
+      { kind: 'exited', agent: 'a1', exit: { kind: 'lost', reason: 'x' }, released: false },
+      now,
+    );
+    expect(step.changes).toEqual([]);
+    expect(step.slot.standby).toEqual({ kind: 'none' });
+  });
+
+  test('a cancelled job that waits for its sandbox ends cancelled and settles when the sandbox is gone', () => {
+    const preparing = withStandby({ kind: 'preparing', agent: 'a0', reserved: { job: 'j0', limit: null }, since: 0 });
+    const step = decide(preparing, { kind: 'stop', agent: 'a0', why: 'cancelled', grace: 0 }, now);
+    expect(step.changes).toEqual([{ change: 'ended', job: 'j0', agent: 'a0', result: { kind: 'cancelled' } }]);
+    const cleared = decide(step.slot, { kind: 'cleared', agent: 'a0' }, now);
+    expect(cleared.changes).toEqual([{ change: 'settled', job: 'j0', agent: 'a0' }]);
+    expect(cleared.slot.leaving).toEqual([]);
+  });
+});
+
+describe('release', () => {
+  test('moves the standby to the agent lane and writes the assignment down before anything is sent', () => {
+    const step = decide(withStandby(standby), { kind: 'assign', job: 'j1', limit: 60_000 }, now);
+    expect(step.slot).toMatchObject({ standby: { kind: 'none' }, agent: { kind: 'releasing', agent: 'a1', job: 'j1' } });
+    expect(step.changes).toEqual([{ change: 'assigned', job: 'j1', agent: 'a1' }]);
+    expect(step.actions).toEqual([{ act: 'release', agent: 'a1', job: 'j1' }]);
+  });
+
+  test('needs a free agent lane, and a sandbox made for one job takes no other', () => {
+    const taken = withStandby(standby, withAgent(busy));
+    expect(decide(taken, { kind: 'assign', job: 'j1', limit: null }, now).slot).toBe(taken);
+    const mine = withStandby({ ...standby, reserved: { job: 'j9', limit: null } });
+    expect(decide(mine, { kind: 'assign', job: 'j1', limit: null }, now).slot).toBe(mine);
+    expect(decide(mine, { kind: 'engage' }, now).slot).toBe(mine);
+  });
+
+  test('the time limit runs from released, not from when files began to be sent', () => {
+    const step = decide(withAgent(releasing), { kind: 'released', agent: 'a0' }, now);
+    expect(step.slot.agent).toEqual({ kind: 'busy', agent: 'a0', job: 'j0', since: now, due: now + 7_000 });
+    expect(decide(step.slot, { kind: 'released', agent: 'a0' }, now).changes).toEqual([]);
+  });
+
+  test('an end before released gives the job back; an end after it is the result', () => {
+    expect(decide(withAgent(releasing), exit(97, false), now).changes[0]).toMatchObject({
+      change: 'returned',
+      failure: { code: 'E_DEVICE_LOST' },
+    });
+    expect(decide(withAgent(releasing), exit(97, true), now).changes).toEqual([
+      { change: 'ended', job: 'j0', agent: 'a0', result: { kind: 'code', code: 97 } },
+    ]);
+  });
+
+  test('a failed release ends the sandbox first and looks at its log before the job may run again', () => {
+    const step = decide(withAgent(releasing), { kind: 'releaseFailed', agent: 'a0', failure }, now);
+    expect(step.slot.agent).toMatchObject({ kind: 'killing', why: 'unreleased', released: false });
+    expect(decide(step.slot, exit(137, false), now).changes).toEqual([{ change: 'returned', job: 'j0', agent: 'a0', failure }]);
+    expect(decide(step.slot, exit(137, true), now).changes[0]).toMatchObject({
+      change: 'ended',
+      result: { kind: 'code', code: 137 },
+    });
+  });
+
+  test('a sandbox somebody removed during the release is lost: nobody can say whether the script began', () => {
+    const step = decide(withAgent(releasing), { kind: 'gone', agent: 'a0' }, now);
+    expect(step.changes[0]).toMatchObject({ change: 'ended', result: { kind: 'lost' } });
+  });
+});
+
+describe('the end of an agent', () => {
+  test('frees the lane at once; clearing away happens beside the next one', () => {
+    const step = decide(withAgent(busy), exit(3, true), now);
+    expect(step.slot).toMatchObject({ agent: { kind: 'free' }, leaving: [{ agent: 'a0', job: 'j0' }] });
+    expect(step.changes).toEqual([{ change: 'ended', job: 'j0', agent: 'a0', result: { kind: 'code', code: 3 } }]);
+    expect(step.actions).toEqual([{ act: 'clear', agent: 'a0', job: 'j0' }]);
+  });
+
+  test('with devices the lane is free only after the proof', () => {
+    const step = decide(withAgent(busy, gpu), exit(0, true), now);
+    expect(step.slot.agent).toEqual({ kind: 'proving', agent: 'a0', since: now });
+    expect(step.actions).toContainEqual({ act: 'prove', agent: 'a0' });
+    expect(decide(step.slot, { kind: 'proved', agent: 'a0' }, now).slot.agent).toEqual({ kind: 'free' });
+  });
+
+  test('TERM first, then KILL after the grace, then KILL again', () => {
+    const stopping = decide(withAgent(busy), { kind: 'stop', agent: 'a0', why: 'cancelled', grace: 2_000 }, now);
+    expect(stopping.actions).toEqual([{ act: 'terminate', agent: 'a0' }]);
+    expect(decide(stopping.slot, { kind: 'due' }, now + 1_999).slot).toBe(stopping.slot);
+    const killing = decide(stopping.slot, { kind: 'due' }, now + 2_000);
+    expect(killing.actions).toEqual([{ act: 'kill', agent: 'a0' }]);
+    const again = decide(killing.slot, { kind: 'due' }, now + 2_000 + killInterval);
+    expect(again.actions).toEqual([{ act: 'kill', agent: 'a0' }]);
+    expect(decide(again.slot, exit(137, true), now).changes[0]).toMatchObject({ result: { kind: 'cancelled' } });
+  });
+
+  test('a job over its time limit ends as timed out', () => {
+    const late = decide(withAgent({ ...busy, due: now }), { kind: 'due' }, now);
+    expect(late.slot.agent).toMatchObject({ kind: 'stopping', why: 'timeout', due: now + empty.grace });
+    expect(decide(late.slot, exit(0, true), now).changes[0]).toMatchObject({ result: { kind: 'timeout' } });
+  });
+
+  test('a second wish to stop only hurries the first', () => {
+    const first = decide(withAgent(busy), { kind: 'stop', agent: 'a0', why: 'cancelled', grace: 9_000 }, now).slot;
+    expect(decide(first, { kind: 'stop', agent: 'a0', why: 'shutdown', grace: 10_000 }, now).slot).toBe(first);
+    expect(decide(first, { kind: 'stop', agent: 'a0', why: 'shutdown', grace: 0 }, now).slot.agent).toMatchObject({
+      why: 'cancelled',
+      due: now,
+    });
+  });
+
+  test('a shutdown before the script began gives the job back to its queue', () => {
+    const step = decide(withAgent(releasing), { kind: 'stop', agent: 'a0', why: 'shutdown', grace: 0 }, now);
+    expect(decide(step.slot, exit(143, false), now).changes).toEqual([
+      { change: 'returned', job: 'j0', agent: 'a0', failure: null },
+    ]);
+  });
+});
+
+describe('early binding', () => {
+  test('registers, releases, idles, then is busy with the job the service names', () => {
+    let slot = decide(withStandby({ ...standby, agent: 'a0' }), { kind: 'engage' }, now).slot;
+    expect(slot.agent.kind).toBe('registering');
+    slot = decide(slot, { kind: 'registered', agent: 'a0' }, now).slot;
+    slot = decide(slot, { kind: 'released', agent: 'a0' }, now).slot;
+    expect(slot.agent.kind).toBe('idle');
+    const seen = decide(slot, { kind: 'jobSeen', agent: 'a0', job: 'build-7' }, now);
+    expect(seen.changes).toEqual([{ change: 'started', job: 'build-7', agent: 'a0' }]);
+    expect(decide(seen.slot, { kind: 'jobSeen', agent: 'a0', job: 'build-8' }, now).slot).toBe(seen.slot);
+  });
+
+  test('a refused registration frees the lane and backs the pool off', () => {
+    const registering = withAgent({ kind: 'registering', agent: 'a0', since: 0 });
+    const step = decide(registering, { kind: 'registerFailed', agent: 'a0', failure }, now);
+    expect(step.slot).toMatchObject({ agent: { kind: 'free' }, leaving: [{ agent: 'a0', job: null }] });
+    expect(step.changes).toEqual([{ change: 'failed', stage: 'release', failure }]);
+  });
+});
+
+test('an event about another agent changes nothing, in any lane', () => {
+  for (const slot of [withStandby(standby), withAgent(busy), withAgent(releasing)]) {
+    const stranger: SlotEvent = { kind: 'exited', agent: 'stranger', exit: { kind: 'code', code: 0 }, released: true };
+    expect(decide(slot, stranger, now)).toEqual({ slot, changes: [], actions: [] });
+  }
+});

@@ -1,0 +1,89 @@
+import { describe, expect, test } from 'vitest';
+import { backoff } from './backoff.ts';
+import { leavingLimit, type PoolView, plan } from './plan.ts';
+import { emptySlot, type Slot } from './slot.ts';
+
+const now = 100_000;
+const empty = emptySlot({ key: 'p/1', runtime: 'docker', grace: 5_000 });
+const ready: Slot = { ...empty, standby: { kind: 'standby', agent: 'a1', reserved: null, fingerprint: 'f', since: now - 10 } };
+const job = { job: 'j1', limit: null, cold: false };
+const pool: PoolView = {
+  binds: 'late',
+  wanted: true,
+  standby: true,
+  paused: false,
+  backoff: null,
+  fingerprint: 'f',
+  standbyMaxAge: 1_000,
+  waiting: null,
+};
+const failure = { code: 'E_X', message: 'x', retry: true };
+
+describe('plan', () => {
+  test('keeps one standby, also beside a running agent', () => {
+    expect(plan(empty, pool, now)).toEqual({ kind: 'fill', reserved: null });
+    const working: Slot = { ...empty, agent: { kind: 'busy', agent: 'a0', job: 'j0', since: 0, due: null } };
+    expect(plan(working, pool, now)).toEqual({ kind: 'fill', reserved: null });
+    expect(plan(ready, pool, now)).toBeNull();
+  });
+
+  test('releases a waiting job to a standby that fits', () => {
+    expect(plan(ready, { ...pool, waiting: job }, now)).toEqual({ kind: 'assign', job: 'j1', limit: null });
+    expect(plan(ready, { ...pool, binds: 'early' }, now)).toEqual({ kind: 'engage' });
+  });
+
+  test('makes room for a job that needs another sandbox, and makes that one for it alone', () => {
+    const waiting = { ...job, cold: true };
+    expect(plan(ready, { ...pool, waiting }, now)).toEqual({ kind: 'discard' });
+    expect(plan(empty, { ...pool, waiting }, now)).toEqual({ kind: 'fill', reserved: { job: 'j1', limit: null } });
+  });
+
+  test('without standbys prepares only for a job that waits', () => {
+    expect(plan(empty, { ...pool, standby: false }, now)).toBeNull();
+    expect(plan(empty, { ...pool, standby: false, waiting: job }, now)).toEqual({
+      kind: 'fill',
+      reserved: { job: 'j1', limit: null },
+    });
+  });
+
+  test('S11: discards a standby that is too old or made from something else', () => {
+    expect(plan(ready, { ...pool, waiting: job, standbyMaxAge: 5 }, now)).toEqual({ kind: 'discard' });
+    expect(plan(ready, { ...pool, waiting: job, fingerprint: 'g' }, now)).toEqual({ kind: 'discard' });
+    expect(plan(ready, { ...pool, fingerprint: null }, now)).toBeNull();
+  });
+
+  test('starts nothing while paused, backing off, or with too much to clear away', () => {
+    const held = backoff(null, failure, 'prepare', now, 0);
+    const leaving = Array.from({ length: leavingLimit }, (_, i) => ({ agent: `l${i}`, job: null }));
+    for (const slot of [empty, ready]) {
+      expect(plan(slot, { ...pool, waiting: job, paused: true }, now)).toBeNull();
+      expect(plan(slot, { ...pool, waiting: job, backoff: held }, now)).toBeNull();
+      expect(plan({ ...slot, leaving }, { ...pool, waiting: job }, now)).toBeNull();
+    }
+    expect(plan(empty, { ...pool, backoff: held }, held.until)).not.toBeNull();
+  });
+
+  test('empties the slot of a pool that is no longer wanted, but lets a job run on', () => {
+    expect(plan(ready, { ...pool, wanted: false }, now)).toEqual({ kind: 'discard' });
+    expect(plan(empty, { ...pool, wanted: false, waiting: job }, now)).toBeNull();
+    const idle: Slot = { ...empty, agent: { kind: 'idle', agent: 'a0', since: 0 } };
+    expect(plan(idle, { ...pool, wanted: false }, now)).toMatchObject({ kind: 'stop', agent: 'a0' });
+  });
+});
+
+describe('backoff', () => {
+  test('doubles from one second up to five minutes', () => {
+    const waits: number[] = [];
+    for (let held = backoff(null, failure, 'prepare', 0, 0); waits.length < 11; held = backoff(held, failure, 'prepare', 0, 0))
+      waits.push(held.until);
+    expect(waits).toEqual([1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300].map((seconds) => seconds * 1000));
+  });
+
+  test('waits half a minute at once when trying again cannot help', () => {
+    expect(backoff(null, { ...failure, retry: false }, 'prepare', 0, 0).until).toBe(30_000);
+  });
+
+  test('spreads pools that failed together by up to a fifth', () => {
+    expect(backoff(null, failure, 'prepare', 0, 0.999).until).toBe(800);
+  });
+});

@@ -1,0 +1,237 @@
+/**
+ * One manager, put together: the parts are built in the order the data flows, run until somebody wants it to stop, and
+ * are taken apart in the opposite order.
+ */
+import { randomBytes } from 'node:crypto';
+import type { DownRequest } from './api/schema.ts';
+import { startApi } from './api/server.ts';
+import { createOwnQueue } from './ci/own-queue/own-queue.ts';
+import type { DaemonOptions } from './cli/context.ts';
+import type { Config } from './config/config.ts';
+import type { Environment } from './config/environment.ts';
+import { loadRunnable } from './config/load.ts';
+import { formatProblem } from './config/problem.ts';
+import { expandName, expandRecipe } from './config/template.ts';
+import { isEmpty } from './core/slot.ts';
+import { toFailure } from './errors.ts';
+import { Keepers } from './logs/keepers.ts';
+import { deleteLog, LogFile, logPath } from './logs/log-file.ts';
+import { createExecutors } from './pools/act.ts';
+import { systemClock as clock } from './pools/clock.ts';
+import { Dispatcher } from './pools/executors.ts';
+import { writeHistory } from './pools/history.ts';
+import { HostManager } from './pools/manager.ts';
+import { Observer } from './pools/observe.ts';
+import { populate } from './pools/populate.ts';
+import { Reconciler } from './pools/reconciler.ts';
+import { Shutdown } from './pools/shutdown.ts';
+import { chooseRuntimes } from './runtimes/choose.ts';
+import { subdirectory } from './store/directory.ts';
+import { openStore } from './store/store.ts';
+
+const housekeepingEvery = 10 * 60_000;
+
+/** Runs a manager until it has stopped; the exit code. */
+export async function runDaemon(
+  options: DaemonOptions,
+  env: Environment,
+  onSignal: (handler: () => void) => () => void,
+): Promise<number> {
+  const { log } = options;
+  const flags = {
+    config: options.config ?? undefined,
+    stateDir: options.stateDir ?? undefined,
+    socket: options.socket ?? undefined,
+  };
+  const { config, warnings } = await loadRunnable({ flags, env });
+  for (const warning of warnings) log.warn('config', { problem: formatProblem(warning) });
+  await using parts = new AsyncDisposableStack();
+
+  const store = openStore(config.stateDir);
+  parts.defer(() => store.close());
+  const stored = store.slots.all().map(({ slot }) => slot);
+  const runtimes = await chooseRuntimes({ config, env, owner: store.owner, stateDir: store.dir, stored });
+  const { pools } = config;
+  const queue = createOwnQueue({ store, pools: pools.filter((pool) => pool.service === 'own') });
+  parts.defer(() => queue.close());
+
+  const names = new Map(pools.flatMap((pool) => slotNames(pool, config)));
+  const notes = new Map<string, string>();
+  const nameOf = (key: string): string => names.get(key) ?? key.replace('/', '-');
+  const logDir = subdirectory(store.dir, 'logs');
+
+  const keepers = new Keepers({
+    clock,
+    open: (agent) => new LogFile(logPath(logDir, agent), config.logLimit),
+    forget: (agent) => deleteLog(logPath(logDir, agent)),
+    state: (agent, state) => {
+      const key = reconciler.placeOf(agent);
+      if (state === 'released' && key !== undefined) reconciler.post(key, { kind: 'released', agent });
+    },
+    failed: (agent, error) => log.error('log incomplete', { agent, reason: toFailure(error).message }),
+  });
+  parts.defer(() => keepers.close());
+
+  const reconciler: Reconciler = new Reconciler({
+    clock,
+    log,
+    store: {
+      transaction: (write) => store.transaction({ durable: false }, write),
+      sync: () => store.sync(),
+      save: (before, after, changes) => {
+        store.slots.save(after);
+        const pool = reconciler.poolOf(after.key).config.name;
+        writeHistory(before, after, changes, { table: store.history, pool, name: nameOf(after.key), wall: clock.wall() });
+      },
+    },
+    act: (key, action) => dispatcher.start(key, action),
+    newAgent: () => randomBytes(5).toString('hex'),
+    random: Math.random,
+    changed: (_, after) => {
+      if (isEmpty(after)) shutdown.look();
+    },
+  });
+
+  const dispatcher = new Dispatcher({
+    clock,
+    post: (key, event) => reconciler.post(key, event),
+    retrying: (key, action, error, ms) =>
+      log.warn('trying again', {
+        slot: key,
+        agent: action.agent,
+        action: action.act,
+        seconds: ms / 1000,
+        reason: toFailure(error).message,
+      }),
+    executors: createExecutors({
+      keepers,
+      place: (key) => {
+        const slot = reconciler.slot(key);
+        if (slot === undefined) throw new RangeError(`no such slot: ${key}`);
+        return { slot, pool: reconciler.poolOf(key), name: nameOf(key) };
+      },
+      runtime: runtimes.get,
+      note: (key, line) => (line === null ? notes.delete(key) : notes.set(key, line)),
+    }),
+  });
+  parts.defer(() => dispatcher.close());
+  parts.defer(() => reconciler.close());
+
+  populate({
+    reconciler,
+    pools,
+    stored,
+    service: queue,
+    runtimes,
+    keepStandby: !options.temporary,
+    forget: (key) => store.slots.remove(key),
+  });
+
+  const observer = new Observer({
+    clock,
+    log,
+    keepers,
+    reconciler,
+    runtimes: runtimes.all,
+    minFree: config.diskMinFree,
+    refreshFingerprints: async (runtime, signal) => {
+      for (const pool of reconciler.pools) {
+        if (pool.runtime !== runtime) continue;
+        const recipe = expandRecipe(pool.config, nameOf(`${pool.config.name}/1`));
+        pool.fingerprint = (await runtime.fingerprint(recipe, signal)) ?? pool.fingerprint;
+      }
+    },
+  });
+  parts.defer(() => observer.close());
+
+  const shutdown = new Shutdown({ reconciler, log, clock, busy: () => queue.unfinished > 0, temporary: options.temporary });
+  const manager = new HostManager({
+    clock,
+    reconciler,
+    observer,
+    keepers,
+    queue,
+    history: store.history,
+    runtimes: runtimes.all,
+    logDir,
+    nameOf,
+    noteOf: (key) => notes.get(key) ?? null,
+    waiting: (pool) => (pool.service === queue ? queue.waiting(pool.config.name) : null),
+    facts: {
+      version: options.version,
+      pid: process.pid,
+      owner: store.owner,
+      config: config.path,
+      stateDir: store.dir,
+      temporary: options.temporary,
+      runtimeReason: runtimes.reason,
+      weaker: runtimes.best.capabilities.weaker,
+    },
+    findings: () => [...runtimes.findings],
+    down: (request) => shutdown.begin(request),
+    held: (clients) => shutdown.clients(clients),
+  });
+
+  const system = env.uid === 0 && !options.temporary;
+  const api = await startApi({
+    manager,
+    socket: { path: config.socket, access: system ? 'group' : 'owner' },
+    version: options.version,
+    onBug: (error, route) => log.error('request failed', { route, error }),
+  });
+  parts.defer(() => api.close());
+
+  const watching = new AbortController();
+  parts.defer(() => watching.abort());
+  parts.defer(onSignal(() => shutdown.signal(config.onStop)));
+  log.info('onejob is up', { version: options.version, pid: process.pid, socket: config.socket, runtime: runtimes.best.name });
+  if (runtimes.reason !== null) log.info('runtime chosen', { reason: runtimes.reason });
+
+  queue.observe((event) => {
+    if (event.kind === 'waiting') reconciler.offer(event.pool);
+    else if (event.kind === 'cancel') {
+      const key = reconciler.placeOf(event.agent);
+      const grace = event.grace ?? (key === undefined ? 0 : (reconciler.slot(key)?.grace ?? 0));
+      if (key !== undefined) reconciler.post(key, { kind: 'stop', agent: event.agent, why: 'cancelled', grace });
+    }
+  }, watching.signal);
+  queue.onChange(() => shutdown.look());
+  parts.defer(
+    everySoOften(async () => {
+      await queue.prune(clock.wall(), config.keepJobs);
+      store.checkpoint();
+    }),
+  );
+
+  await observer.start();
+  reconciler.start();
+  shutdown.look();
+  const how = await shutdown.finished;
+  if (how !== 'leave') await Promise.allSettled(runtimes.all.map((runtime) => runtime.sweep(watching.signal)));
+  log.info('onejob is down', { left: how === 'leave' ? 'agents go on' : null });
+  return 0;
+
+  function everySoOften(work: () => Promise<void>): () => void {
+    let cancel = (): void => {};
+    const next = (): void => {
+      cancel = clock.after(housekeepingEvery, () => {
+        work()
+          .catch((error) => log.warn('housekeeping failed', { reason: toFailure(error).message }))
+          .finally(next);
+      });
+    };
+    next();
+    return () => cancel();
+  }
+}
+
+/** Which way a stop was asked for, in the end. */
+export type StopWay = DownRequest['how'];
+
+function slotNames(pool: Config['pools'][number], config: Config): [string, string][] {
+  const agents = pool.agents === 'per-device' ? 0 : pool.agents;
+  return Array.from({ length: agents }, (_, i) => [
+    `${pool.name}/${i + 1}`,
+    expandName(pool.agentName, { host: config.host, pool: pool.name, n: i + 1 }),
+  ]);
+}

@@ -1,0 +1,11 @@
+/** Where onejob begins: the command line, and behind `up` the daemon. The only file that knows everyone. */
+
+import { processContext } from './cli/process.ts';
+import { runCli } from './cli.ts';
+
+const context = processContext(process.env, async (options) => {
+  const [{ runDaemon }, { readEnvironment }] = await Promise.all([import('./daemon.ts'), import('./config/environment.ts')]);
+  return runDaemon(options, readEnvironment(), (handler) => context.onSignal(handler));
+});
+
+process.exitCode = await runCli(context);

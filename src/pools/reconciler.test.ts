@@ -1,0 +1,87 @@
+import { expect, test } from 'vitest';
+import { World } from '../../test/sim/world.ts';
+
+const world = () => new World({ slots: 1, binds: 'late', standby: true });
+
+test('an end and the next release are one commit, so that the next job starts at once', () => {
+  const it = world();
+  it.perform(0, 'works');
+  it.deliver(0, 'once');
+  it.submit(false);
+  it.perform(0, 'works');
+  it.deliver(0, 'once');
+  it.perform(0, 'works');
+  it.deliver(0, 'once');
+  it.submit(false);
+  const before = it.commits;
+  it.exit(0, 0);
+  it.deliver(it.reports.length - 1, 'once');
+  expect(it.commits - before).toBe(1);
+  expect(it.pending.map((one) => one.action.act)).toContain('release');
+  expect(it.loop.slot('pool/1')?.agent.kind).toBe('releasing');
+});
+
+test('what cannot be committed has not happened, holds everything up with the reason, and happens once it can', () => {
+  const it = world();
+  it.perform(0, 'works');
+  it.deliver(0, 'once');
+  it.diskFull = true;
+  it.submit(false);
+  expect(it.loop.slot('pool/1')?.agent.kind).toBe('free');
+  expect(it.pending).toEqual([]);
+  expect(it.loop.pause.details).toEqual(['the disk is full']);
+  it.advance(5_000);
+  expect(it.loop.slot('pool/1')?.agent.kind).toBe('free');
+  it.diskFull = false;
+  it.advance(1_000);
+  expect(it.loop.pause.any).toBe(false);
+  expect(it.loop.slot('pool/1')?.agent).toMatchObject({ kind: 'releasing', job: 'j1' });
+});
+
+test('a report that came while nothing could be committed is not lost', () => {
+  const it = world();
+  it.perform(0, 'works');
+  it.deliver(0, 'once');
+  it.submit(false);
+  it.perform(0, 'works');
+  it.deliver(0, 'once');
+  it.diskFull = true;
+  it.exit(0, 7);
+  while (it.reports.length > 0) it.deliver(0, 'once');
+  expect(it.jobs.get('j1')?.results).toEqual([]);
+  it.diskFull = false;
+  it.advance(2_000);
+  expect(it.jobs.get('j1')?.results).toEqual([{ kind: 'code', code: 7 }]);
+});
+
+test('a pool that fails backs off longer each time and goes on by itself', () => {
+  const it = world();
+  const waits: number[] = [];
+  for (let i = 0; i < 4; i++) {
+    it.perform(0, 'fails');
+    it.deliver(0, 'once');
+    waits.push((it.pool.backoff?.until ?? 0) - it.now);
+    while (it.pending.some((one) => one.action.act === 'clear')) it.perform(0, 'works');
+    while (it.reports.length > 0) it.deliver(0, 'once');
+    it.advance(waits.at(-1) ?? 0);
+  }
+  expect(waits).toEqual([1_000, 2_000, 4_000, 8_000]);
+  it.perform(0, 'works');
+  it.deliver(0, 'once');
+  expect(it.pool.backoff).toBeNull();
+});
+
+test('a pause is over only when the one who holds it lets go', () => {
+  const it = world();
+  it.perform(0, 'works');
+  it.deliver(0, 'once');
+  it.pool.pause.hold('alice');
+  it.pool.pause.hold('bob');
+  it.submit(false);
+  it.pool.pause.release('alice');
+  it.loop.replanAll();
+  expect(it.loop.slot('pool/1')?.agent.kind).toBe('free');
+  it.pool.pause.release('bob');
+  it.loop.replanAll();
+  expect(it.loop.slot('pool/1')?.agent.kind).toBe('releasing');
+});

@@ -1,0 +1,90 @@
+/**
+ * How a manager comes to its end: asked by a person or a signal, or by itself when it is temporary and nobody needs it.
+ * `finished` resolves when nothing is left, or when what is there was to be left (S10).
+ */
+import type { DownRequest } from '../api/schema.ts';
+import type { Clock } from '../core/clock.ts';
+import type { Log } from '../log.ts';
+import { agentsOf, type Reconciler } from './reconciler.ts';
+
+export interface ShutdownParts {
+  readonly reconciler: Reconciler;
+  readonly clock: Clock;
+  readonly log: Log;
+  /** Whether jobs are not done yet. */
+  readonly busy: () => boolean;
+  readonly temporary: boolean;
+}
+
+/** How long a temporary manager waits for its first client, and then for another one, in ms. */
+const firstClient = 10_000;
+const anotherClient = 200;
+
+export class Shutdown {
+  readonly finished: Promise<DownRequest['how']>;
+  readonly #parts: ShutdownParts;
+  #finish: (how: DownRequest['how']) => void = () => {};
+  #how: DownRequest['how'] | null = null;
+  #clients = 0;
+  #hadClient = false;
+  #signals = 0;
+  #leaving: (() => void) | null = null;
+
+  constructor(parts: ShutdownParts) {
+    this.#parts = parts;
+    this.finished = new Promise((resolve) => {
+      this.#finish = resolve;
+    });
+  }
+
+  /** A signal came: the first one stops as config says, the second ends agents at once, the third leaves what is left. */
+  signal(how: DownRequest['how']): void {
+    this.#signals += 1;
+    if (this.#signals === 1) this.begin({ how, grace: null });
+    else if (this.#signals === 2) this.begin({ how: 'end', grace: 0 });
+    else {
+      const left = this.#parts.reconciler.slots.flatMap(agentsOf);
+      this.#parts.log.warn('leaving at once', { agents: left });
+      this.#finish('leave');
+    }
+  }
+
+  /** Begins to stop, or hurries a stop that has begun. */
+  begin({ how, grace }: DownRequest): void {
+    const { reconciler, log } = this.#parts;
+    log.info('stopping', { how, grace });
+    this.#how = how;
+    if (how === 'leave') {
+      this.#finish('leave');
+      return;
+    }
+    reconciler.beginStop();
+    if (how === 'end') {
+      for (const { key, agent, grace: usual } of reconciler.slots) {
+        if (agent.kind === 'free' || agent.kind === 'proving') continue;
+        reconciler.post(key, { kind: 'stop', agent: agent.agent, why: 'shutdown', grace: grace ?? usual });
+      }
+    }
+    this.look();
+  }
+
+  /** Number of clients that hold a temporary manager open. */
+  clients(count: number): void {
+    this.#clients = count;
+    if (count > 0) this.#hadClient = true;
+    this.look();
+  }
+
+  /** Looks whether the end has come. */
+  look(): void {
+    const { reconciler, clock, temporary, busy } = this.#parts;
+    if (this.#how !== null) {
+      if (reconciler.isEmpty) this.#finish(this.#how);
+      return;
+    }
+    this.#leaving?.();
+    this.#leaving = null;
+    if (!temporary || this.#clients > 0 || busy()) return;
+    this.#leaving = clock.after(this.#hadClient ? anotherClient : firstClient, () => this.begin({ how: 'end', grace: null }));
+  }
+}

@@ -1,0 +1,112 @@
+/**
+ * Which runtimes a manager has, and which one is the best that is there when config leaves it open. Docker is chosen when
+ * its Engine answers and the pools' image can be had; otherwise jobs run as processes, and the reason is said.
+ */
+import { join } from 'node:path';
+import type { Config, PoolConfig, RuntimeName } from '../config/config.ts';
+import type { Environment } from '../config/environment.ts';
+import type { Slot } from '../core/slot.ts';
+import { isEmpty } from '../core/slot.ts';
+import { OnejobError, toFailure } from '../errors.ts';
+import type { Finding, Runtime } from './runtime.ts';
+
+export interface Runtimes {
+  readonly all: readonly Runtime[];
+  /** For pools that name none. */
+  readonly best: Runtime;
+  /** Why `best` was chosen; null when every pool names its runtime. */
+  readonly reason: string | null;
+  readonly findings: readonly Finding[];
+  get(name: string): Runtime;
+}
+
+export interface ChooseOptions {
+  readonly config: Config;
+  readonly env: Environment;
+  readonly owner: string;
+  readonly stateDir: string;
+  readonly stored: readonly Slot[];
+}
+
+/** How long the choice may take to look at an Engine, in ms. */
+const patience = 5_000;
+
+export async function chooseRuntimes(options: ChooseOptions): Promise<Runtimes> {
+  const { config, stored } = options;
+  const open = config.pools.filter((pool) => pool.runtime === null);
+  const inUse = stored.filter((slot) => !isEmpty(slot)).map((slot) => slot.runtime);
+  const made = new Map<string, Runtime>();
+  const make = async (name: string): Promise<Runtime> => {
+    const runtime = made.get(name) ?? (await create(name, options));
+    made.set(name, runtime);
+    return runtime;
+  };
+  for (const name of new Set([...inUse, ...config.pools.map((pool) => pool.runtime).filter((name) => name !== null)]))
+    await make(name);
+  const choice = open.length === 0 ? null : await chooseBest(open, inUse, make, options);
+  const best = choice?.runtime ?? [...made.values()][0] ?? (await make('process'));
+  return {
+    all: [...made.values()],
+    best,
+    reason: choice?.reason ?? null,
+    findings: choice === null ? [] : [{ level: 'ok', subject: 'runtime', message: choice.reason, hint: null }],
+    get(name) {
+      const runtime = made.get(name);
+      if (runtime === undefined) throw new OnejobError('E_RUNTIME_UNKNOWN', `There is no runtime "${name}".`);
+      return runtime;
+    },
+  };
+}
+
+interface Choice {
+  readonly runtime: Runtime;
+  readonly reason: string;
+}
+
+async function chooseBest(
+  pools: readonly PoolConfig[],
+  inUse: readonly string[],
+  make: (name: RuntimeName) => Promise<Runtime>,
+  options: ChooseOptions,
+): Promise<Choice> {
+  if (inUse.includes('docker'))
+    return { runtime: await make('docker'), reason: 'docker, because agents of an earlier start are in it' };
+  const { probeDocker, resolveEndpoint } = await import('./docker/probe.ts');
+  const signal = AbortSignal.timeout(patience);
+  const probe = await probeDocker(await resolveEndpoint(options.env.docker), signal).catch((error: unknown) => ({
+    reachable: false,
+    why: toFailure(error).message,
+  }));
+  if (!probe.reachable) return instead(probe.why, make);
+  const docker = await make('docker');
+  for (const { recipe } of pools) {
+    const missing = await whyNoImage(docker, recipe.image);
+    if (missing !== null) return instead(missing, make);
+  }
+  return { runtime: docker, reason: 'docker, because an Engine answers and the image is there' };
+}
+
+async function instead(why: string, make: (name: RuntimeName) => Promise<Runtime>): Promise<Choice> {
+  return { runtime: await make('process'), reason: `process, because ${why}` };
+}
+
+async function whyNoImage(_docker: Runtime, _image: string | null): Promise<string | null> {
+  return null;
+}
+
+async function create(name: string, { env, owner, stateDir }: ChooseOptions): Promise<Runtime> {
+  switch (name) {
+    case 'docker': {
+      const { createDockerRuntime } = await import('./docker/docker.ts');
+      return createDockerRuntime({ owner, environment: env.docker });
+    }
+    case 'process': {
+      const { createProcessRuntime } = await import('./process/process.ts');
+      return createProcessRuntime({ owner, dir: join(stateDir, 'agents') });
+    }
+    default:
+      throw new OnejobError('E_RUNTIME_UNKNOWN', `There is no runtime "${name}".`, {
+        hint: 'The runtimes are docker and process.',
+      });
+  }
+}

@@ -1,0 +1,143 @@
+/**
+ * Which files of a folder are sent in. In a git work tree: what git tracks and what it does not ignore, with submodules
+ * and nested repositories as plain files. Elsewhere: everything that `.onejobignore` does not name. `.git` is never sent
+ * unless `.onejobignore` takes it back with `!.git`: it is large, and may hold credentials.
+ */
+import { spawn } from 'node:child_process';
+import { lstatSync, readdirSync, readFileSync } from 'node:fs';
+import { dirname, join, resolve } from 'node:path';
+import { OnejobError } from '../errors.ts';
+import { type Ignores, parseIgnore } from './ignore.ts';
+
+export interface Listing {
+  /** Relative to the folder, in order. */
+  readonly paths: readonly string[];
+  /** Whether git said what belongs to it. */
+  readonly git: boolean;
+  /** Sentences on what could not be listed. */
+  readonly warnings: readonly string[];
+}
+
+/** @throws OnejobError E_WORKSPACE_READ when the folder, or git in it, cannot be read */
+export async function listWorkspace(folder: string): Promise<Listing> {
+  const top = resolve(folder);
+  try {
+    if (!lstatSync(`${top}/`).isDirectory()) throw new Error('it is not a directory');
+  } catch (error) {
+    throw new OnejobError('E_WORKSPACE_READ', `Cannot send the workspace ${top}: ${message(error)}.`, {
+      hint: 'Give a folder with --workspace, or use --no-workspace.',
+    });
+  }
+  const warnings: string[] = [];
+  const git = isInWorkTree(top);
+  const paths = git ? await listGit(top, '', warnings) : listAll(top, warnings);
+  return { paths: [...new Set(paths)].sort(), git, warnings };
+}
+
+function isInWorkTree(top: string): boolean {
+  for (let at = top; ; at = dirname(at)) {
+    if (lstatSync(join(at, '.git'), { throwIfNoEntry: false }) !== undefined) return true;
+    if (at === dirname(at)) return false;
+  }
+}
+
+async function listGit(top: string, prefix: string, warnings: string[]): Promise<string[]> {
+  const found = names(await runGit(join(top, prefix)), warnings);
+  const paths: string[] = [];
+  for (const name of found) {
+    const path = prefix + name.replace(/\/$/, '');
+    const entry = lstatSync(join(top, path), { throwIfNoEntry: false });
+    // Tracked and deleted.
+    if (entry === undefined) continue;
+    if (!entry.isDirectory()) paths.push(path);
+    // git names a submodule or nested repository, but nothing in it.
+    else if (lstatSync(join(top, path, '.git'), { throwIfNoEntry: false }) === undefined) paths.push(...walk(top, path, () => false, warnings));
+    else paths.push(...(await listGit(top, `${path}/`, warnings)));
+  }
+  return paths;
+}
+
+async function runGit(folder: string): Promise<Buffer> {
+  const args = ['ls-files', '-z', '--cached', '--others', '--exclude-standard'];
+  const child = spawn('git', args, { cwd: folder, stdio: ['ignore', 'pipe', 'pipe'] });
+  const [out, err]: [Buffer[], Buffer[]] = [[], []];
+  child.stdout.on('data', (bytes: Buffer) => out.push(bytes));
+  child.stderr.on('data', (bytes: Buffer) => err.push(bytes));
+  const said = await new Promise<string | null>((done) => {
+    child.on('error', (error) => done(message(error)));
+    child.on('close', (code) => done(code === 0 ? null : Buffer.concat(err).toString().trim() || `exit code ${code}`));
+  });
+  if (said === null) return Buffer.concat(out);
+  throw new OnejobError('E_WORKSPACE_READ', `Cannot list the git work tree ${folder} with "git ${args.join(' ')}": ${said}.`, {
+    hint: 'Make that command work there, give another folder with --workspace, or use --no-workspace.',
+  });
+}
+
+function names(output: Buffer, warnings: string[]): string[] {
+  const found: string[] = [];
+  for (let at = 0; at < output.length; ) {
+    const end = output.indexOf(0, at);
+    const bytes = output.subarray(at, end === -1 ? output.length : end);
+    at += bytes.length + 1;
+    const name = asName(bytes);
+    if (name === null) warnings.push(`Skipped ${JSON.stringify(bytes.toString('latin1'))}: its name is not UTF-8.`);
+    else found.push(name);
+  }
+  return found;
+}
+
+function listAll(top: string, warnings: string[]): string[] {
+  return walk(top, '', parseIgnore(['.git', ...ignoreLines(top)]), warnings);
+}
+
+function ignoreLines(top: string): string[] {
+  const path = join(top, '.onejobignore');
+  if (lstatSync(path, { throwIfNoEntry: false }) === undefined) return [];
+  try {
+    return readFileSync(path, 'utf8').split('\n');
+  } catch (error) {
+    throw new OnejobError('E_WORKSPACE_READ', `Cannot read ${path}: ${message(error)}.`, { hint: 'Mend or remove that file.' });
+  }
+}
+
+function walk(top: string, start: string, ignores: Ignores, warnings: string[]): string[] {
+  const paths: string[] = [];
+  const todo = [start];
+  for (let at = todo.pop(); at !== undefined; at = todo.pop()) {
+    let entries: ReturnType<typeof readFolder>;
+    try {
+      entries = readFolder(join(top, at));
+    } catch (error) {
+      if (at === start) throw new OnejobError('E_WORKSPACE_READ', `Cannot read the folder ${join(top, at)}: ${message(error)}.`);
+      warnings.push(`Skipped ${at}: ${message(error)}.`);
+      continue;
+    }
+    for (const { bytes, isDirectory } of entries) {
+      const name = asName(bytes);
+      if (name === null) {
+        warnings.push(`Skipped ${JSON.stringify(bytes.toString('latin1'))} in ${at || '.'}: its name is not UTF-8.`);
+        continue;
+      }
+      const path = at === '' ? name : `${at}/${name}`;
+      if (ignores(path, isDirectory)) continue;
+      if (isDirectory) todo.push(path);
+      else paths.push(path);
+    }
+  }
+  return paths;
+}
+
+function readFolder(path: string): { readonly bytes: Buffer; readonly isDirectory: boolean }[] {
+  const entries = readdirSync(path, { withFileTypes: true, encoding: 'buffer' });
+  return entries.map((entry) => ({ bytes: entry.name, isDirectory: entry.isDirectory() }));
+}
+
+/** The name as text; null when that would not give the same bytes back. */
+function asName(bytes: Buffer): string | null {
+  const name = bytes.toString('utf8');
+  return Buffer.from(name, 'utf8').equals(bytes) ? name : null;
+}
+
+function message(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}

@@ -1,0 +1,174 @@
+/**
+ * A folder as a tar stream, sent in as a job's workspace. Links are sent as links, wherever they point, and never
+ * followed. A file that vanishes, shrinks or grows while it is read costs a warning, never a broken tar. Memory is one
+ * file's part at a time.
+ */
+import { constants, lstatSync, readFileSync, readlinkSync, type Stats } from 'node:fs';
+import { open } from 'node:fs/promises';
+import { join, resolve } from 'node:path';
+import { Readable } from 'node:stream';
+import { type Pack, pack } from 'tar-stream';
+import { workspaceLimit } from '../api/schema.ts';
+import { OnejobError } from '../errors.ts';
+import { listWorkspace } from './list.ts';
+
+export interface PackOptions {
+  /** Bytes the tar may have; default 2 GiB. */
+  readonly limit?: number;
+  /** Told a sentence for everything that was not sent as it is. */
+  readonly warn?: (line: string) => void;
+}
+
+export interface PackedWorkspace {
+  readonly files: number;
+  /** Bytes the tar will have, about. */
+  readonly bytes: number;
+  /** Whether git said what belongs to it. */
+  readonly git: boolean;
+  /** Destroy it to give up; nothing stays open. */
+  readonly stream: Readable;
+}
+
+interface Entry {
+  readonly path: string;
+  readonly size: number;
+}
+
+/** Files up to this size are read in one go. */
+const small = 256 * 1024;
+const record = 512;
+
+/** Lists a folder and begins to pack it. @throws OnejobError E_WORKSPACE_READ, E_WORKSPACE_TOO_LARGE */
+export async function packWorkspace(folder: string, options: PackOptions = {}): Promise<PackedWorkspace> {
+  const { limit = workspaceLimit, warn = () => {} } = options;
+  const top = resolve(folder);
+  const { paths, git, warnings } = await listWorkspace(top);
+  for (const warning of warnings) warn(warning);
+  const entries: Entry[] = [];
+  let bytes = 2 * record;
+  for (const path of paths) {
+    const stats = lstatSync(join(top, path), { throwIfNoEntry: false });
+    if (stats === undefined) continue;
+    const size = stats.isFile() ? stats.size : 0;
+    entries.push({ path, size });
+    bytes += tarSize(path, size);
+  }
+  if (bytes > limit) throw tooLarge(top, bytes, limit, entries, git);
+  return { files: entries.length, bytes, git, stream: Readable.from(chunks(top, entries, warn), { objectMode: false }) };
+}
+
+function tarSize(path: string, size: number): number {
+  // A long name takes a header of its own.
+  const heads = Buffer.byteLength(path) > 100 ? 4 : 1;
+  return heads * record + Math.ceil(size / record) * record;
+}
+
+/** The tar's bytes. The packer is used for one entry at a time, so that its buffer never grows past that entry. */
+async function* chunks(top: string, entries: readonly Entry[], warn: (line: string) => void): AsyncGenerator<Buffer> {
+  const tar = pack();
+  const bytes = tar[Symbol.asyncIterator]() as AsyncIterator<Buffer>;
+  const feeding = feed(tar, top, entries, warn);
+  // A failure destroys the packer, so that reading from it ends with the same error.
+  feeding.catch((error: unknown) => tar.destroy(error instanceof Error ? error : new Error(String(error))));
+  try {
+    for (let next = await bytes.next(); next.done !== true; next = await bytes.next()) yield next.value;
+    await feeding;
+  } finally {
+    tar.destroy();
+    await feeding.catch(() => {});
+  }
+}
+
+async function feed(tar: Pack, top: string, entries: readonly Entry[], warn: (line: string) => void): Promise<void> {
+  for (const { path } of entries) {
+    if (tar.destroyed) return;
+    try {
+      await add(tar, path, join(top, path), warn);
+    } catch (error) {
+      const { code } = error as { code?: unknown };
+      if (typeof code !== 'string' || !skippable.has(code)) throw error;
+      warn(code === 'ENOENT' ? `Skipped ${path}: it vanished while the workspace was sent.` : `Skipped ${path}: ${code}.`);
+    }
+  }
+  tar.finalize();
+}
+
+// ELOOP: O_NOFOLLOW met a link that took the place of a file. ENXIO: a socket or pipe did.
+const skippable = new Set(['ENOENT', 'ENOTDIR', 'EACCES', 'EPERM', 'ELOOP', 'ENXIO', 'EINVAL', 'EISDIR']);
+
+async function add(tar: Pack, path: string, absolute: string, warn: (line: string) => void): Promise<void> {
+  const stats = lstatSync(absolute);
+  if (stats.isSymbolicLink()) {
+    await entry(tar, { ...headOf(path, stats), type: 'symlink', linkname: readlinkSync(absolute) });
+  } else if (!stats.isFile()) {
+    if (!stats.isDirectory()) warn(`Skipped ${path}: it is neither a file nor a link.`);
+  } else if (stats.size <= small) {
+    const content = readFileSync(absolute, { flag: constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK });
+    await entry(tar, { ...headOf(path, stats), type: 'file', size: content.length }, content);
+  } else await addLarge(tar, path, absolute, warn);
+}
+
+async function addLarge(tar: Pack, path: string, absolute: string, warn: (line: string) => void): Promise<void> {
+  const file = await open(absolute, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
+  try {
+    const stats = await file.stat();
+    const sink = tar.entry({ ...headOf(path, stats), type: 'file', size: stats.size });
+    const failed = new Promise<never>((_, reject) => sink.once('error', reject));
+    failed.catch(() => {});
+    const write = async (bytes: Buffer): Promise<void> => {
+      if (sink.write(bytes) !== false) return;
+      await Promise.race([new Promise<void>((resolve) => sink.once('drain', () => resolve())), failed]);
+    };
+    let left = stats.size;
+    while (left > 0 && !tar.destroyed) {
+      const buffer = Buffer.allocUnsafe(Math.min(small, left));
+      const { bytesRead } = await file.read(buffer, 0, buffer.length);
+      if (bytesRead === 0) break;
+      await write(buffer.subarray(0, bytesRead));
+      left -= bytesRead;
+    }
+    if (left > 0 && !tar.destroyed) {
+      warn(`${path} shrank while it was sent: its last ${left} bytes are zeros.`);
+      for (; left > 0; left -= Math.min(small, left)) await write(Buffer.alloc(Math.min(small, left)));
+    } else if (!tar.destroyed && (await file.stat()).size > stats.size) {
+      warn(`${path} grew while it was sent: only its first ${stats.size} bytes were.`);
+    }
+    sink.end(null);
+    await Promise.race([new Promise<void>((resolve) => sink.once('close', () => resolve())), failed]);
+  } finally {
+    await file.close();
+  }
+}
+
+function headOf(path: string, stats: Stats): { name: string; mode: number; mtime: Date; uid: number; gid: number } {
+  // The tar's time field holds 31 bits of seconds here.
+  const seconds = Math.min(Math.max(0, Math.floor(stats.mtimeMs / 1000)), 2 ** 31 - 1);
+  return { name: path, mode: stats.mode & 0o777, mtime: new Date(seconds * 1000), uid: 0, gid: 0 };
+}
+
+function entry(tar: Pack, head: Parameters<Pack['entry']>[0], content?: Buffer): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const done = (error?: Error | null): void => (error ? reject(error) : resolve());
+    if (content === undefined) tar.entry(head, done);
+    else tar.entry(head, content, done);
+  });
+}
+
+function tooLarge(top: string, bytes: number, limit: number, entries: readonly Entry[], git: boolean): OnejobError {
+  const largest = [...entries].sort((a, b) => b.size - a.size).slice(0, 5);
+  const named = largest.map(({ path, size }) => `${path} (${inWords(size)})`).join(', ');
+  return new OnejobError(
+    'E_WORKSPACE_TOO_LARGE',
+    `The workspace ${top} has ${inWords(bytes)} in ${entries.length} files, and at most ${inWords(limit)} are sent. Largest: ${named}.`,
+    {
+      hint: `Name what the job does not need in ${git ? '.gitignore' : '.onejobignore'}, mount data with --volume, give a smaller folder with --workspace, or use --no-workspace.`,
+    },
+  );
+}
+
+function inWords(bytes: number): string {
+  for (const [unit, size] of [['GiB', 2 ** 30], ['MiB', 2 ** 20], ['KiB', 2 ** 10]] as const) {
+    if (bytes >= size) return `${(bytes / size).toFixed(1)} ${unit}`;
+  }
+  return `${bytes} bytes`;
+}

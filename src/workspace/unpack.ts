@@ -1,0 +1,164 @@
+/**
+ * Artifacts into the current folder. A tar that came out of a job is not trusted: nothing is written outside the folder,
+ * nor through a link, whether the link was there before or came with the tar. What is refused is told, the rest is kept.
+ */
+import { randomBytes } from 'node:crypto';
+import {
+  chmodSync,
+  constants,
+  copyFileSync,
+  createWriteStream,
+  lstatSync,
+  mkdirSync,
+  renameSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
+import { join, resolve } from 'node:path';
+import type { Readable } from 'node:stream';
+import { pipeline } from 'node:stream/promises';
+import { extract, type Header } from 'tar-stream';
+
+export interface Unpacked {
+  /** Paths relative to the folder, in the tar's order. */
+  readonly written: readonly string[];
+  /** What was not written, and why. */
+  readonly refused: readonly { readonly path: string; readonly why: string }[];
+}
+
+/** Unpacks a tar stream below `folder`, replacing files of the same name. Throws when the stream is cut or the disk full. */
+export async function unpackArtifacts(from: Readable, folder: string, signal?: AbortSignal): Promise<Unpacked> {
+  const top = resolve(folder);
+  const written: string[] = [];
+  const progress: Progress = { top, files: new Set(), folders: new Set() };
+  const refused: { path: string; why: string }[] = [];
+  const entries = extract();
+  const read = pipeline(from, entries, signal === undefined ? {} : { signal });
+  read.catch(() => {});
+  try {
+    for await (const entry of entries) {
+      const { header } = entry;
+      const parts = safeParts(header.name);
+      const why = parts === null ? 'its name leads out of the folder' : parts.length === 0 ? null : await write(progress, parts, header, entry);
+      entry.resume();
+      if (why !== null) refused.push({ path: header.name, why });
+      else if (parts !== null && parts.length > 0 && header.type !== 'directory') written.push(parts.join('/'));
+    }
+    await read;
+  } catch (error) {
+    from.destroy();
+    entries.destroy();
+    await read.catch(() => {});
+    throw error;
+  }
+  return { written, refused };
+}
+
+/** The parts of a name inside the folder; empty for the folder itself, null for a name that leaves it. */
+function safeParts(name: string): string[] | null {
+  if (name.startsWith('/') || name.includes('\0')) return null;
+  const parts = name.split('/').filter((part) => part !== '' && part !== '.');
+  return parts.includes('..') ? null : parts;
+}
+
+/** What was written or looked at so far. */
+interface Progress {
+  readonly top: string;
+  /** Files that came with the tar: the only ones a hard link may name. */
+  readonly files: Set<string>;
+  /** Folders known to be real ones, no links. */
+  readonly folders: Set<string>;
+}
+
+/** Files up to this size are written in one go. */
+const small = 256 * 1024;
+const newFile = constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL | constants.O_NOFOLLOW;
+
+/** Writes one entry; null, or why it was refused. */
+async function write(progress: Progress, parts: readonly string[], header: Header, content: AsyncIterable<unknown>): Promise<string | null> {
+  const { top, files } = progress;
+  // A job's own git folder could bring hooks that run here.
+  if (parts.some((part) => part.toLowerCase() === '.git')) return 'it is inside a .git folder';
+  const blocked = makeFolders(progress, header.type === 'directory' ? parts : parts.slice(0, -1));
+  if (blocked !== null) return blocked;
+  if (header.type === 'directory') return null;
+  const name = parts.join('/');
+  const path = join(top, name);
+  if (lstatSync(path, { throwIfNoEntry: false })?.isDirectory() === true) return 'a directory of that name is there';
+  // Made beside and renamed: what was there is replaced as a whole, and a link is replaced, not followed.
+  const fresh = join(top, ...parts.slice(0, -1), `.onejob-${randomBytes(6).toString('hex')}`);
+  try {
+    const why = await make(fresh, parts, header, content, progress);
+    if (why !== null) return why;
+    renameSync(fresh, path);
+  } catch (error) {
+    rmSync(fresh, { force: true });
+    throw error;
+  }
+  if (header.type === 'symlink') files.delete(name);
+  else files.add(name);
+  return null;
+}
+
+async function make(fresh: string, parts: readonly string[], header: Header, content: AsyncIterable<unknown>, progress: Progress): Promise<string | null> {
+  const { type, linkname, mode, size } = header;
+  switch (type) {
+    case 'file':
+    case 'contiguous-file':
+      if (size <= small) writeFileSync(fresh, await whole(content), { flag: 'wx', mode: 0o600 });
+      else await pipeline(content, createWriteStream(fresh, { flags: newFile as never, mode: 0o600 }));
+      chmodSync(fresh, permissions(mode));
+      return null;
+    case 'symlink':
+      if (!staysInside(parts, linkname)) return `it links to ${linkname}, which is outside`;
+      symlinkSync(linkname, fresh);
+      return null;
+    case 'link': {
+      const target = safeParts(linkname)?.join('/');
+      if (target === undefined || !progress.files.has(target)) return `it is a hard link to ${linkname}, which did not come with it`;
+      copyFileSync(join(progress.top, target), fresh, constants.COPYFILE_EXCL);
+      return null;
+    }
+    default:
+      return `it is a ${type}`;
+  }
+}
+
+async function whole(content: AsyncIterable<unknown>): Promise<Buffer> {
+  const parts: Buffer[] = [];
+  for await (const part of content) if (Buffer.isBuffer(part)) parts.push(part);
+  return Buffer.concat(parts);
+}
+
+/** Makes folders from the top down, refusing to go through anything that is not one; null, or why not. */
+function makeFolders({ top, folders }: Progress, parts: readonly string[]): string | null {
+  let path = top;
+  for (const part of parts) {
+    path = join(path, part);
+    if (folders.has(path)) continue;
+    const there = lstatSync(path, { throwIfNoEntry: false });
+    if (there === undefined) mkdirSync(path);
+    else if (there.isSymbolicLink()) return `${part} is a link, and nothing is written through links`;
+    else if (!there.isDirectory()) return `${part} is not a directory`;
+    folders.add(path);
+  }
+  return null;
+}
+
+/**
+ * Whether a link at `parts` leads to something inside. `..` counts only at its start, where every step is a real folder:
+ * after a name, which may be a link itself, it could lead anywhere.
+ */
+function staysInside(parts: readonly string[], target: string): boolean {
+  if (target === '' || target.startsWith('/') || target.includes('\0')) return false;
+  const steps = target.split('/').filter((part) => part !== '' && part !== '.');
+  const up = steps.findIndex((step) => step !== '..');
+  const climbs = up === -1 ? steps.length : up;
+  return climbs <= parts.length - 1 && !steps.slice(climbs).includes('..');
+}
+
+/** Never set-id or unwritable to its owner: these are plain results. */
+function permissions(mode: number | undefined): number {
+  return ((mode ?? 0o644) & 0o777) | 0o600;
+}

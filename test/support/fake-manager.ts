@@ -1,0 +1,209 @@
+/** A manager in memory, for tests of the API and the commands: its jobs are plain child processes. */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { EventEmitter, once } from 'node:events';
+import { Readable } from 'node:stream';
+import { buffer } from 'node:stream/consumers';
+import type { LogPiece, Manager } from '../../src/api/manager.ts';
+import type { JobRequest, JobView, StatusView } from '../../src/api/schema.ts';
+import { OnejobError } from '../../src/errors.ts';
+
+interface FakeJob {
+  view: JobView;
+  readonly request: JobRequest;
+  readonly pieces: LogPiece[];
+  readonly changed: EventEmitter;
+  child: ChildProcess | null;
+  cancelled: boolean;
+}
+
+export interface FakeManager extends Manager {
+  readonly workspaces: Map<string, Buffer>;
+  readonly calls: string[];
+  /** Jobs wait while it is false. */
+  open: boolean;
+  readonly holds: () => number;
+  /** Emits `idle` when the last hold and job are gone, and `down`. */
+  readonly events: EventEmitter;
+  statusOverride: Partial<StatusView>;
+  artifactsOf: (id: string) => Buffer | null;
+  /** Ends every child. */
+  end(): Promise<void>;
+  /** Starts the jobs that wait. */
+  startWaiting(): void;
+}
+
+export function createFakeManager(options: { temporary?: boolean } = {}): FakeManager {
+  const jobs = new Map<string, FakeJob>();
+  const events = new EventEmitter();
+  let holds = 0;
+  let count = 0;
+
+  const known = (id: string): FakeJob => {
+    const job = jobs.get(id);
+    if (job === undefined) throw new OnejobError('E_JOB_UNKNOWN', `There is no job ${id}.`);
+    return job;
+  };
+  const update = (job: FakeJob, change: Partial<JobView>) => {
+    job.view = { ...job.view, ...change };
+    job.changed.emit('change');
+    checkIdle();
+  };
+  const checkIdle = () => {
+    if (holds === 0 && [...jobs.values()].every((job) => job.view.state === 'done')) events.emit('idle');
+  };
+  const start = (job: FakeJob) => {
+    const [program = '', ...args] = job.view.command;
+    const child = spawn(program, args, {
+      env: { ...process.env, ...job.request.env },
+      stdio: ['ignore', 'pipe', 'pipe'],
+      detached: true,
+    });
+    job.child = child;
+    update(job, { state: 'running', startedAt: Date.now(), agent: `agent-${job.view.id}` });
+    for (const stream of ['stdout', 'stderr'] as const) {
+      child[stream]?.on('data', (bytes: Buffer) => {
+        job.pieces.push({ stream, bytes });
+        job.changed.emit('change');
+      });
+    }
+    child.once('error', () => update(job, { state: 'done', result: { kind: 'code', code: 127 }, endedAt: Date.now() }));
+    child.once('close', (code, signal) => {
+      const result = job.cancelled
+        ? ({ kind: 'cancelled' } as const)
+        : signal !== null
+          ? ({ kind: 'signal', signal } as const)
+          : ({ kind: 'code', code: code ?? 0 } as const);
+      const artifacts = manager.artifactsOf(job.view.id) === null ? [] : ['some'];
+      update(job, { state: 'done', result, endedAt: Date.now(), artifacts });
+    });
+  };
+
+  const manager: FakeManager = {
+    workspaces: new Map(),
+    calls: [],
+    open: true,
+    events,
+    statusOverride: {},
+    artifactsOf: () => null,
+    holds: () => holds,
+    status: () => ({
+      version: '0.0.0',
+      pid: process.pid,
+      owner: 'fake',
+      config: null,
+      stateDir: '/nowhere',
+      temporary: options.temporary ?? false,
+      stopping: false,
+      runtimeReason: 'runtime fake: there is no other',
+      weaker: null,
+      problems: [],
+      pools: [],
+      ...manager.statusOverride,
+    }),
+    plan: () => [{ slot: 'default/1', intent: 'fill', because: 'a standby is wanted' }],
+    doctor: async () => [
+      { level: 'ok', subject: 'state', message: 'writable', hint: null },
+      { level: 'error', subject: 'docker', message: 'not reachable', hint: 'start it' },
+    ],
+    submit(request) {
+      count += 1;
+      const id = `j${count}`;
+      if (request.pool !== null && request.pool !== 'default') {
+        throw new OnejobError('E_API_REQUEST', `There is no pool ${request.pool}.`, { hint: 'Pools: default.' });
+      }
+      const view: JobView = {
+        id,
+        pool: 'default',
+        command: request.command,
+        state: 'queued',
+        priority: request.priority,
+        attempt: 0,
+        agent: null,
+        result: null,
+        reason: manager.open ? null : 'the gates are closed',
+        cold: false,
+        artifacts: [],
+        submittedAt: Date.now(),
+        startedAt: null,
+        endedAt: null,
+      };
+      const job: FakeJob = {
+        view,
+        request,
+        pieces: [],
+        changed: new EventEmitter().setMaxListeners(0),
+        child: null,
+        cancelled: false,
+      };
+      jobs.set(id, job);
+      if (manager.open) start(job);
+      return job.view;
+    },
+    startWaiting() {
+      manager.open = true;
+      for (const job of jobs.values()) if (job.view.state === 'queued') start(job);
+    },
+    jobs: ({ all }) => [...jobs.values()].map((job) => job.view).filter((view) => all || view.state !== 'done'),
+    job: (id) => jobs.get(id)?.view ?? null,
+    async settled(id, signal) {
+      const job = known(id);
+      while (job.view.state !== 'done') await once(job.changed, 'change', { signal });
+      return job.view;
+    },
+    cancel(id) {
+      const job = known(id);
+      job.cancelled = true;
+      if (job.child?.pid !== undefined && job.view.state !== 'done') process.kill(-job.child.pid, 'SIGTERM');
+      else if (job.view.state === 'queued') update(job, { state: 'done', result: { kind: 'cancelled' }, endedAt: Date.now() });
+      return job.view;
+    },
+    async putWorkspace(files, signal) {
+      const id = `w${manager.workspaces.size + 1}`;
+      signal.throwIfAborted();
+      manager.workspaces.set(id, await buffer(files));
+      return id;
+    },
+    artifacts(id) {
+      const bytes = manager.artifactsOf(id);
+      return bytes === null ? null : Readable.from([bytes]);
+    },
+    async *logs(source, follow, signal) {
+      if (!('job' in source))
+        throw new OnejobError('E_JOB_UNKNOWN', `There is no agent ${'agent' in source ? source.agent : source.slot}.`);
+      const job = known(source.job);
+      for (let at = 0; ; ) {
+        for (; at < job.pieces.length; at += 1) {
+          const piece = job.pieces[at];
+          if (piece !== undefined) yield piece;
+        }
+        if (!follow || job.view.state === 'done') return;
+        await once(job.changed, 'change', { signal });
+      }
+    },
+    pause: (pool, reason) => void manager.calls.push(`pause ${pool} ${reason}`),
+    resume: (pool, reason) => void manager.calls.push(`resume ${pool} ${reason}`),
+    drain: (pool) => void manager.calls.push(`drain ${pool}`),
+    down(request) {
+      manager.calls.push(`down ${request.how} ${request.grace}`);
+      events.emit('down');
+    },
+    hold() {
+      holds += 1;
+      let held = true;
+      return () => {
+        if (held) holds -= 1;
+        held = false;
+        checkIdle();
+      };
+    },
+    async end() {
+      for (const job of jobs.values()) {
+        if (job.child?.pid === undefined || job.child.exitCode !== null || job.child.signalCode !== null) continue;
+        const closed = once(job.child, 'close');
+        process.kill(-job.child.pid, 'SIGKILL');
+        await closed;
+      }
+    },
+  };
+  return manager;
+}

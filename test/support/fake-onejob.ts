@@ -1,0 +1,30 @@
+/** The whole command line over a fake manager, for tests that need real processes: what `main.ts` is without the loop. */
+import { once } from 'node:events';
+import { startApi } from '../../src/api/server.ts';
+import type { CliContext, DaemonOptions } from '../../src/cli/context.ts';
+import { findPlace } from '../../src/cli/place.ts';
+import { processContext } from '../../src/cli/process.ts';
+import { runCli } from '../../src/cli.ts';
+import { takeLead } from '../../src/store/lead.ts';
+import { createFakeManager } from './fake-manager.ts';
+
+async function startDaemon(context: CliContext, options: DaemonOptions): Promise<number> {
+  const { stateDir, socket } = await findPlace(options, context.environment, context.cwd);
+  const lead = takeLead(stateDir);
+  const manager = createFakeManager({ temporary: options.temporary });
+  manager.open = process.env.FAKE_CLOSED !== '1';
+  const api = await startApi({ manager, socket: { path: socket, access: 'owner' }, version: options.version });
+  options.log.info('listening', { socket });
+  const signal = Promise.withResolvers<void>();
+  context.onSignal(() => signal.resolve());
+  const idle = options.temporary ? once(manager.events, 'idle') : new Promise(() => {});
+  await Promise.race([once(manager.events, 'down'), idle, signal.promise]);
+  await manager.end();
+  await api.close();
+  lead.release();
+  return 0;
+}
+
+if (process.env.FAKE_BROKEN === '1' && process.argv.includes('up')) throw new Error('broken on purpose');
+const context = processContext(process.env, (options) => startDaemon(context, options));
+process.exitCode = await runCli(context);

@@ -1,0 +1,13 @@
+/** A folder of a test's own, short enough for sockets, gone afterwards. */
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+export interface Scratch extends Disposable {
+  readonly path: string;
+}
+
+export function scratch(): Scratch {
+  const path = mkdtempSync(join(tmpdir(), 'onejob-test-'));
+  return { path, [Symbol.dispose]: () => rmSync(path, { recursive: true, force: true }) };
+}
