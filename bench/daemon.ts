@@ -109,7 +109,6 @@ export async function idle(seconds: number): Promise<Idle> {
   await using home = await onejob({ config: config({ runtime: 'docker', agents: 16 }) });
   const { pid } = await home.up();
   await untilIdle(home.api, 180_000);
-  home.api.close();
   await pause(5_000);
   const before = cpuSeconds(pid);
   await pause(seconds * 1000);

@@ -30,7 +30,7 @@ export async function engineProxy(socket: string, engine: string): Promise<Engin
       const at = performance.now();
       upstream.write(bytes);
       // A frame is a line of its own, `ID LENGTH SCRIPT ID`, on a connection that was hijacked for it.
-      if (/^\n?([A-Za-z0-9-]+) \d+ .* \1\n$/s.test(bytes.toString('latin1'))) passed.push({ what: 'frame', at });
+      if (/\n([A-Za-z0-9-]+) \d+ .* \1\n$/s.test(bytes.toString('latin1'))) passed.push({ what: 'frame', at });
     });
     upstream.on('data', (bytes) => {
       const at = performance.now();

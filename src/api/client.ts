@@ -58,7 +58,10 @@ export interface Client {
   resume(pool: string | null, reason: string): Promise<void>;
   drain(pool: string | null): Promise<void>;
   down(request: z.input<typeof Schemas.downRequest>): Promise<void>;
-  hold(): Promise<Hold>;
+  /** `signal` is about the asking only. */
+  hold(signal?: AbortSignal): Promise<Hold>;
+  /** Breaks off what is under way. */
+  close(): void;
 }
 
 type Pick<T extends z.ZodType> = (schemas: typeof Schemas) => T;
@@ -77,14 +80,16 @@ export function createClient(options: ClientOptions): Client {
   const { socket } = options;
   checkSocketPath(socket);
 
+  // A connection of its own for each request: a kept one may turn out to be dead only after the request was sent.
+  const agent = new http.Agent({ keepAlive: false });
+
   const open = (call: Call, files?: (request: http.ClientRequest) => void) =>
     new Promise<http.IncomingMessage>((resolve, reject) => {
       const patience = call.patience === undefined ? (options.patience ?? 60_000) : call.patience;
       const body = call.body === undefined ? null : JSON.stringify(call.body);
       const request = http.request({
         socketPath: socket,
-        // A connection of its own for each request: a kept one may turn out to be dead only after the request was sent.
-        agent: false,
+        agent,
         method: call.method,
         path: call.path,
         headers: body === null ? {} : { 'content-type': 'application/json', 'content-length': Buffer.byteLength(body) },
@@ -149,6 +154,7 @@ export function createClient(options: ClientOptions): Client {
     cancel: (id) => ask((schemas) => schemas.jobView, post(`${jobPath(id)}/cancel`)),
     pause: (pool, reason) => tell(post(`${poolPath(pool)}/pause`, { reason })),
     resume: (pool, reason) => tell(post(`${poolPath(pool)}/resume`, { reason })),
+    close: () => agent.destroy(),
     drain: (pool) => tell(post(`${poolPath(pool)}/drain`)),
     down: (request) => tell(post('/v1/down', request)),
 
@@ -211,8 +217,8 @@ export function createClient(options: ClientOptions): Client {
       }
     },
 
-    async hold() {
-      const response = await succeeded(await open(get('/v1/hold')));
+    async hold(signal) {
+      const response = await succeeded(await open({ ...get('/v1/hold'), signal }));
       const ended = new Promise<void>((resolve) => response.once('close', resolve));
       response.on('error', () => {}).resume();
       return { ended, release: () => response.destroy() };

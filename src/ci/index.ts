@@ -33,7 +33,10 @@ export function createCiServices({ config, store, reasonFor }: CiParts): CiServi
   const own = createOwnQueue({ store, pools, reasonFor });
   const used = new Set(config.pools.map((pool) => pool.service));
   const others = config.services.filter((one) => used.has(one.name));
-  return { own, byName: new Map<string, CiService>([['own', own], ...others.map((one) => [one.name, makers[one.type](one, own)] as const)]) };
+  return {
+    own,
+    byName: new Map<string, CiService>([['own', own], ...others.map((one) => [one.name, makers[one.type](one, own)] as const)]),
+  };
 }
 
 function notYet({ name, type }: ServiceConfig): never {

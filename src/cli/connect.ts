@@ -12,46 +12,52 @@ import { socketWatch } from './watch.ts';
 /** ms in which a temporary daemon must be reachable: beyond that it hangs. */
 const startPatience = 60_000;
 
-export async function connect(session: Session, options: { readonly start: boolean }): Promise<Connection> {
+export async function connect(
+  session: Session,
+  options: { readonly start: boolean; readonly signal?: AbortSignal },
+): Promise<Connection> {
+  const { start, signal = new AbortController().signal } = options;
   const place = await session.place();
   const socket = await chooseSocket(place.socket, place.systemSocket);
   const client = createClient({ socket, version: session.version });
-  try {
-    return await hold(client);
-  } catch (error) {
-    // A daemon that hangs up at once is on its way out; its place will be free.
-    const mayStart = options.start && socket === place.socket && isGone(error);
-    if (!mayStart) throw error;
+  for (;;) {
+    try {
+      return await hold(client, signal);
+    } catch (error) {
+      // A daemon that hangs up at once is on its way out; its place will be free.
+      const mayStart = start && socket === place.socket && isGone(error);
+      if (!mayStart) throw error;
+    }
     session.output.progress('starting a daemon');
-    await startTemporary(session, place, () => probeSocket(socket).then((state) => state === 'listening'), startPatience);
+    const reachable = async () => (await probeSocket(socket)) === 'listening';
+    await startTemporary(session, { place, reachable, patience: startPatience, signal });
     session.output.progress(null);
-    return await hold(client);
   }
 }
 
 /** Waits for a daemon that was lost, up to `patience` ms; starts a temporary one again if it was one. */
-export async function reconnect(session: Session, lost: Client, temporary: boolean, patience: number): Promise<Connection> {
-  const deadline = performance.now() + patience;
-  if (temporary) {
-    for (;;) {
-      try {
-        return await connect(session, { start: true });
-      } catch (error) {
-        if (!isGone(error) || performance.now() > deadline) throw error;
-      }
-    }
-  }
+export async function reconnect(session: Session, lost: Client, options: ReconnectOptions): Promise<Connection> {
+  const { signal, temporary } = options;
+  if (temporary) return connect(session, { start: true, signal });
+  const deadline = performance.now() + options.patience;
   const client = createClient({ socket: lost.socket, version: session.version });
   using watch = socketWatch(lost.socket);
   for (;;) {
     try {
-      return await hold(client);
+      return await hold(client, signal);
     } catch (error) {
       const left = deadline - performance.now();
       if (!isGone(error) || left <= 0) throw error;
-      await watch.change(Math.min(left, 1_000));
+      await watch.change(Math.min(left, 1_000), signal);
     }
   }
+}
+
+export interface ReconnectOptions {
+  readonly temporary: boolean;
+  /** ms a daemon that is not ours to start is waited for. */
+  readonly patience: number;
+  readonly signal: AbortSignal;
 }
 
 /** Whether an error says that no daemon is there any more, or not yet. */
@@ -62,12 +68,15 @@ export function isGone(error: unknown): boolean {
   );
 }
 
-async function hold(client: Client): Promise<Connection> {
-  const held = await client.hold();
+async function hold(client: Client, signal: AbortSignal): Promise<Connection> {
+  const held = await client.hold(signal);
   return {
     client,
     gone: held.ended,
-    close: () => held.release(),
+    close() {
+      held.release();
+      client.close();
+    },
   };
 }
 

@@ -11,11 +11,12 @@ import { formatAge } from './units.ts';
 /** ms a lost daemon is waited for. */
 const patience = 600_000;
 
-/** A connection that is made anew when it is lost. */
+/** A connection that is made anew when it is lost, until `signal` aborts. */
 export interface Lasting {
   connection: Connection;
   /** Whether it is a temporary daemon, which nobody but us starts again. */
   temporary: boolean;
+  readonly signal: AbortSignal;
 }
 
 export async function followJob(
@@ -26,40 +27,44 @@ export async function followJob(
 ): Promise<JobView> {
   let shown = 0;
   let complete = false;
-  for (;;) {
-    try {
-      const { client } = lasting.connection;
-      if (!complete) {
-        for await (const piece of client.logs({ job: id }, { follow: true, from: shown })) {
-          await show(piece);
-          if (piece.stream !== 'note') shown += piece.bytes.length;
-        }
+  return persist(session, lasting, id, async ({ client }) => {
+    while (!complete) {
+      for await (const piece of client.logs({ job: id }, { follow: true, from: shown, signal: lasting.signal })) {
+        await show(piece);
+        if (piece.stream !== 'note') shown += piece.bytes.length;
       }
       complete = true;
-      return await client.settled(id);
-    } catch (error) {
-      if (!isGone(error)) throw error;
-      await recover(session, lasting, id);
     }
-  }
+    return client.settled(id, lasting.signal);
+  });
 }
 
 /** Repeats `work` over a lost daemon. Only for what may be done twice. */
-export async function persist<T>(session: Session, lasting: Lasting, id: string, work: () => Promise<T>): Promise<T> {
+export async function persist<T>(
+  session: Session,
+  lasting: Lasting,
+  id: string,
+  work: (connection: Connection) => Promise<T>,
+): Promise<T> {
   for (;;) {
+    const { connection } = lasting;
     try {
-      return await work();
+      return await work(connection);
     } catch (error) {
+      lasting.signal.throwIfAborted();
       if (!isGone(error)) throw error;
-      await recover(session, lasting, id);
     }
+    // Of several that notice the loss the first mends it.
+    if (lasting.connection === connection) await recover(session, lasting, id);
   }
 }
 
 async function recover(session: Session, lasting: Lasting, id: string): Promise<void> {
-  const { client } = lasting.connection;
-  lasting.connection.close();
-  session.output.say(`the daemon is gone; job ${id} goes on without it; waiting for the daemon for up to ${formatAge(patience)}`);
-  lasting.connection = await reconnect(session, client, lasting.temporary, patience);
-  session.output.say('the daemon is back');
+  const { output } = session;
+  const { signal, temporary, connection } = lasting;
+  connection.close();
+  const wait = temporary ? 'starting another' : `waiting for up to ${formatAge(patience)}`;
+  output.say(`the daemon is gone; job ${id} goes on without it; ${wait}`);
+  lasting.connection = await reconnect(session, connection.client, { temporary, patience, signal });
+  output.say('connected again');
 }

@@ -29,13 +29,14 @@ export interface RunOptions {
 export async function run(session: Session, options: RunOptions): Promise<number> {
   const { context, output } = session;
   const interrupts = new Interrupts();
+  const { signal } = interrupts;
   const release = context.onSignal((signal) => interrupts.notice(signal));
   // Files are listed while the daemon is found or started.
   const packing = options.workspace === null ? null : pack(session, options.workspace);
   packing?.catch(() => {});
   let lasting: Lasting | null = null;
   try {
-    lasting = { connection: await interrupts.orStop(connect(session, { start: true })), temporary: false };
+    lasting = { connection: await connect(session, { start: true, signal }), temporary: false, signal };
     const job = await interrupts.orStop(submit(session, lasting, options, packing));
     if (options.detach) {
       await (output.json ? output.value(job) : output.print(job.id));
@@ -44,7 +45,7 @@ export async function run(session: Session, options: RunOptions): Promise<number
     if (output.json) await output.value({ event: 'submitted', job });
     return await attend(session, lasting, job, interrupts);
   } catch (error) {
-    if (error instanceof Stopped) return error.code;
+    if (signal.aborted) return signal.reason instanceof Stopped ? signal.reason.code : exitCodes.cancelled;
     throw error;
   } finally {
     release();
@@ -106,7 +107,7 @@ async function attend(session: Session, lasting: Lasting, job: JobView, interrup
   const cancel = (why: string) => {
     output.say(why);
     // Whatever comes of it, the job's end is what is waited for.
-    persist(session, lasting, job.id, () => lasting.connection.client.cancel(job.id)).catch(() => {});
+    persist(session, lasting, job.id, ({ client }) => client.cancel(job.id)).catch(() => {});
   };
   interrupts.on(
     () => cancel(`cancelling job ${job.id}; again to leave it to the daemon`),
@@ -115,19 +116,17 @@ async function attend(session: Session, lasting: Lasting, job: JobView, interrup
   const stopWatching = watchQueue(session, () => lasting.connection.client, job.id);
   let closed = false;
   try {
-    const done = await interrupts.orStop(
-      followJob(session, lasting, job.id, async (piece) => {
-        stopWatching();
-        if (closed) return;
-        try {
-          await printer.show(piece);
-        } catch (error) {
-          if (!(error instanceof OutputClosed)) throw error;
-          closed = true;
-          cancel(`nobody reads the output any more; cancelling job ${job.id}`);
-        }
-      }),
-    );
+    const done = await followJob(session, lasting, job.id, async (piece) => {
+      stopWatching();
+      if (closed) return;
+      try {
+        await interrupts.orStop(printer.show(piece));
+      } catch (error) {
+        if (!(error instanceof OutputClosed)) throw error;
+        closed = true;
+        cancel(`nobody reads the output any more; cancelling job ${job.id}`);
+      }
+    });
     stopWatching();
     const { code, line } = verdict(done);
     if (done.artifacts.length > 0) await fetchArtifacts(session, lasting, done);
@@ -148,7 +147,7 @@ async function attend(session: Session, lasting: Lasting, job: JobView, interrup
 
 async function fetchArtifacts(session: Session, lasting: Lasting, job: JobView): Promise<void> {
   const { unpackArtifacts } = await import('../workspace/unpack.ts');
-  const files = await persist(session, lasting, job.id, () => lasting.connection.client.artifacts(job.id));
+  const files = await persist(session, lasting, job.id, ({ client }) => client.artifacts(job.id));
   if (files === null) return;
   const report = await unpackArtifacts(files, session.context.cwd);
   session.output.say(`brought back ${report.written.length} file${report.written.length === 1 ? '' : 's'}`);
@@ -174,10 +173,11 @@ class Interrupts {
   #first: (() => void) | null = null;
   #second: (() => void) | null = null;
   #count = 0;
-  readonly #stop = Promise.withResolvers<never>();
+  readonly #stop = new AbortController();
 
-  constructor() {
-    this.#stop.promise.catch(() => {});
+  /** Aborts as soon as nothing should be waited for any more. */
+  get signal(): AbortSignal {
+    return this.#stop.signal;
   }
 
   on(first: () => void, second: () => void): void {
@@ -192,12 +192,16 @@ class Interrupts {
       return;
     }
     this.#second?.();
-    this.#stop.reject(new Stopped(signal === 'SIGINT' ? exitCodes.cancelled : 143));
+    this.#stop.abort(new Stopped(signal === 'SIGINT' ? exitCodes.cancelled : 143));
   }
 
-  /** @throws Stopped as soon as nothing should be waited for any more. */
+  /** For work that cannot be broken off. @throws Stopped */
   orStop<T>(work: Promise<T>): Promise<T> {
     work.catch(() => {});
-    return Promise.race([work, this.#stop.promise]);
+    const { promise, reject } = Promise.withResolvers<never>();
+    const stop = () => reject(this.signal.reason);
+    if (this.signal.aborted) stop();
+    this.signal.addEventListener('abort', stop, { once: true });
+    return Promise.race([work, promise]).finally(() => this.signal.removeEventListener('abort', stop));
   }
 }

@@ -17,16 +17,21 @@ const logLimit = 1 << 20;
 /** ms between attempts while another daemon that leads the state directory is on its way in or out. */
 const retryAfter = 100;
 
+/** What a start is about. */
+export interface StartOptions {
+  readonly place: Place;
+  /** Whether a daemon answers by now; whose it is does not matter. */
+  readonly reachable: () => Promise<boolean>;
+  /** ms it may take. */
+  readonly patience: number;
+  readonly signal: AbortSignal;
+}
+
 /**
- * Resolves once `reachable` says so; whose daemon it then is does not matter.
- * @throws OnejobError what the daemon said when it ended, or E_DAEMON_START.
+ * Resolves once a daemon is reachable.
+ * @throws OnejobError what the daemon said when it ended, or E_DAEMON_START; the signal's reason when it aborts.
  */
-export async function startTemporary(
-  session: Session,
-  place: Place,
-  reachable: () => Promise<boolean>,
-  patience: number,
-): Promise<void> {
+export async function startTemporary(session: Session, { place, reachable, patience, signal }: StartOptions): Promise<void> {
   prepare(place);
   const deadline = performance.now() + patience;
   using watch = socketWatch(place.socket);
@@ -37,21 +42,22 @@ export async function startTemporary(
       over = true;
     });
     for (;;) {
+      signal.throwIfAborted();
       if (await reachable()) return;
       if (over) break;
       const left = deadline - performance.now();
-      if (left <= 0)
-        throw new OnejobError('E_DAEMON_START', `The daemon that was started did not come up within ${patience / 1000} s.`, {
-          hint: `See ${child.log}.`,
-        });
-      await Promise.race([watch.change(left), ended]);
+      if (left <= 0) {
+        const message = `The daemon that was started did not come up within ${patience / 1000} s.`;
+        throw new OnejobError('E_DAEMON_START', message, { hint: `See ${child.log}.` });
+      }
+      await Promise.race([watch.change(left, signal), ended]);
     }
     const error = child.error();
     // Somebody else leads: either just coming up, so that its socket will appear, or just ending, so that its place will
     // be free. Neither can be waited for by the lock itself.
-    if (error.code !== 'E_STATE_LED' && error.code !== 'E_SOCKET_TAKEN') throw fromErrorView(error);
-    if (performance.now() > deadline) throw fromErrorView(error);
-    await watch.change(retryAfter);
+    const taken = error.code === 'E_STATE_LED' || error.code === 'E_SOCKET_TAKEN';
+    if (!taken || performance.now() > deadline) throw fromErrorView(error);
+    await watch.change(retryAfter, signal);
     if (await reachable()) return;
   }
 }
@@ -98,7 +104,8 @@ function lastError(log: string, from: number, how: string): ErrorView {
     const view = asError(line);
     if (view !== null) return view;
   }
-  const last = said.slice(-5).join('\n').trim();
+  // Of an uncaught exception the stack is for the log.
+  const last = said.findLast((line) => /^\w*Error\b/.test(line)) ?? said.slice(-5).join('\n').trim();
   const message = `The daemon that was started ${how}${last === '' ? '.' : `:\n${last}`}`;
   return { code: 'E_DAEMON_START', message, hint: `Its log is ${log}.`, retry: false };
 }

@@ -3,8 +3,8 @@ import { type FSWatcher, watch } from 'node:fs';
 import { dirname } from 'node:path';
 
 export interface SocketWatch extends Disposable {
-  /** Resolves when something happened beside the socket since the last call, or after `limit` ms. */
-  change(limit: number): Promise<void>;
+  /** Resolves when something happened beside the socket since the last call, after `limit` ms, or when `signal` aborts. */
+  change(limit: number, signal: AbortSignal): Promise<void>;
 }
 
 /** Watches the directory of `path`, which must be there, or else only time passes. */
@@ -17,19 +17,23 @@ export function socketWatch(path: string): SocketWatch {
   };
   const watcher = tryWatch(dirname(path), happened);
   return {
-    async change(limit) {
-      if (!pending) {
+    async change(limit, signal) {
+      if (!pending && !signal.aborted) {
         const { promise, resolve } = Promise.withResolvers<void>();
         // Without inotify (its watches are a limited resource) looking again now and then is what is left.
         const timer = setTimeout(resolve, watcher === null ? Math.min(limit, 50) : limit);
         wake = resolve;
+        signal.addEventListener('abort', () => resolve(), { once: true });
         await promise;
         clearTimeout(timer);
         wake = null;
       }
       pending = false;
     },
-    [Symbol.dispose]: () => watcher?.close(),
+    [Symbol.dispose]() {
+      watcher?.close();
+      wake?.();
+    },
   };
 }
 

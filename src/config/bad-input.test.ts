@@ -5,63 +5,139 @@ const folder = new Folder();
 afterAll(() => folder[Symbol.dispose]());
 
 /** Given this file, exactly these lines. */
-const cases: Record<string, [file: string, ...lines: string[]]> = {
-  'broken YAML': ['pools: [1, 2', expect.stringMatching(/^config\.yml:1:\d+: not valid YAML: Flow sequence/) as unknown as string],
-  'an open quote': ['socket: "abc', expect.stringMatching(/^config\.yml:1:\d+: not valid YAML: Missing closing/) as unknown as string],
+const cases: Record<string, [file: string, ...lines: unknown[]]> = {
+  'broken YAML': ['pools: [1, 2', expect.stringMatching(/^config\.yml:1:\d+: not valid YAML: Flow sequence/)],
+  'an open quote': ['socket: "abc', expect.stringMatching(/^config\.yml:1:\d+: not valid YAML: Missing closing/)],
   'a key twice': ['on_stop: end\non_stop: drain\n', 'config.yml:2:1: this key stands here twice; keep one of the two'],
   'a tab': ['pools:\n\tlab: {}\n', 'config.yml:2:1: YAML is not indented with tabs; use spaces'],
-  'two documents': ['on_stop: end\n---\non_stop: end\n', 'config.yml:2:1: a config is one document; remove the "---" that begins the second'],
-  'a tag': ['on_stop: !secret end\n', 'config.yml:1:10: tags such as !name are not used in a config; quote the value if it begins with "!"'],
-  'a merge key': ['pools:\n  a: { <<: { agents: 1 } }', 'config.yml:2:8: pools.a.<<: YAML 1.2 has no merge keys; what pools share stands in "defaults"'],
+  'two documents': [
+    'on_stop: end\n---\non_stop: end\n',
+    'config.yml:2:1: a config is one document; remove the "---" that begins the second',
+  ],
+  'a tag': [
+    'on_stop: !secret end\n',
+    'config.yml:1:10: tags such as !name are not used in a config; quote the value if it begins with "!"',
+  ],
+  'a merge key': [
+    'pools:\n  a: { <<: { agents: 1 } }',
+    'config.yml:2:8: pools.a.<<: YAML 1.2 has no merge keys; what pools share stands in "defaults"',
+  ],
   'a key that is a list': ['? [a, b]\n: 1\n', 'config.yml:1:3: a key must be a plain word'],
-  'an alias without an anchor': ['on_stop: *no\n', 'config.yml:1:10: on_stop: *no refers to an anchor that is not defined above it'],
+  'an alias without an anchor': [
+    'on_stop: *no\n',
+    'config.yml:1:10: on_stop: *no refers to an anchor that is not defined above it',
+  ],
+  'an alias without an anchor for a whole value': [
+    'defaults: { image: *no }\n',
+    'config.yml:1:20: defaults.image: *no refers to an anchor that is not defined above it',
+  ],
   'an empty file': ['', 'config.yml: warning: is empty; all is as without a file'],
   'only comments': ['# nothing\n', 'config.yml: warning: is empty; all is as without a file'],
   'a list for the whole file': ['- pools\n', 'config.yml:1:1: expected keys such as "pools:", found a list'],
   'a word for the whole file': ['pools\n', 'config.yml:1:1: expected keys such as "pools:", found a single value'],
   'a list for pools': ['pools: [a]\n', 'config.yml:1:8: pools: expected a map, found a list'],
   'a list for a pool': ['pools:\n  lab: [a]\n', 'config.yml:2:8: pools.lab: expected a map of keys, found a list'],
-  'a map for a list': ['pools:\n  lab: { volumes: { a: b } }\n', 'config.yml:2:19: pools.lab.volumes: expected a list, found a map'],
+  'a map for a list': [
+    'pools:\n  lab: { volumes: { a: b } }\n',
+    'config.yml:2:19: pools.lab.volumes: expected a list, found a map',
+  ],
   'no pool at all': ['pools: {}\n', 'config.yml:1:1: pools: is empty: onejob would run nothing; write a pool, or remove the key'],
-  'a key without a value': ['pools:\n  lab:\n    cpus:\n', 'config.yml:3:5: pools.lab.cpus: is empty; give it a value or remove the key'],
+  'a key without a value': [
+    'pools:\n  lab:\n    cpus:\n',
+    'config.yml:3:5: pools.lab.cpus: is empty; give it a value or remove the key',
+  ],
   'an unknown key on top': ['pool: {}\n', 'config.yml:1:1: pool: unknown key; did you mean "pools"?'],
-  'an unknown key in a pool': ['pools:\n  lab:\n    agnets: 2\n', 'config.yml:3:5: pools.lab.agnets: unknown key; did you mean "agents"?'],
-  'an unknown key in defaults': ['defaults: { shmSize: 1GiB }\n', 'config.yml:1:13: defaults.shmSize: unknown key; did you mean "shm_size"?'],
-  'an unknown key in devices': ['defaults: { devices: { modle: A100 } }\n', 'config.yml:1:24: defaults.devices.modle: unknown key; did you mean "model"?'],
-  'an unknown key in an image': ['defaults: { image: { base: a, package: [] } }\n', 'config.yml:1:31: defaults.image.package: unknown key; did you mean "packages"?'],
-  'an unknown key in unsafe': ['defaults: { unsafe: { priviledged: true } }\n', 'config.yml:1:23: defaults.unsafe.priviledged: unknown key; did you mean "privileged"?'],
+  'an unknown key in a pool': [
+    'pools:\n  lab:\n    agnets: 2\n',
+    'config.yml:3:5: pools.lab.agnets: unknown key; did you mean "agents"?',
+  ],
+  'an unknown key in defaults': [
+    'defaults: { shmSize: 1GiB }\n',
+    'config.yml:1:13: defaults.shmSize: unknown key; did you mean "shm_size"?',
+  ],
+  'an unknown key in devices': [
+    'defaults: { devices: { modle: A100 } }\n',
+    'config.yml:1:24: defaults.devices.modle: unknown key; did you mean "model"?',
+  ],
+  'an unknown key in an image': [
+    'defaults: { image: { base: a, package: [] } }\n',
+    'config.yml:1:31: defaults.image.package: unknown key; did you mean "packages"?',
+  ],
+  'an unknown key in unsafe': [
+    'defaults: { unsafe: { priviledged: true } }\n',
+    'config.yml:1:23: defaults.unsafe.priviledged: unknown key; did you mean "privileged"?',
+  ],
   'an unknown key in disk': ['disk: { minfree: 10% }\n', 'config.yml:1:9: disk.minfree: unknown key; did you mean "min_free"?'],
-  'an unknown key in a service': ['services: { b: { type: buildkite, token: { env: T }, tokn: 1 } }', 'config.yml:1:54: services.b.tokn: unknown key; did you mean "token"?'],
+  'an unknown key in a service': [
+    'services: { b: { type: buildkite, token: { env: T }, tokn: 1 } }',
+    'config.yml:1:54: services.b.tokn: unknown key; did you mean "token"?',
+  ],
   'an unknown key in a secret': [
     'secrets: { key: { exec: pass } }',
     'config.yml:1:25: secrets.key.exec: unknown key; a secret is named, not written down: { file: /path } or { env: NAME }, and when it ends with expires: YYYY-MM-DD',
   ],
   'a pool key on top': ['cpus: 2\n', 'config.yml:1:1: cpus: unknown key here; it belongs to a pool or to "defaults"'],
-  'a top key in a pool': ['defaults: { on_stop: end }\n', 'config.yml:1:13: defaults.on_stop: unknown key here; it belongs to the top level of the file'],
+  'a top key in a pool': [
+    'defaults: { on_stop: end }\n',
+    'config.yml:1:13: defaults.on_stop: unknown key here; it belongs to the top level of the file',
+  ],
   'a key nobody knows': ['disk: { colour: red }\n', 'config.yml:1:9: disk.colour: unknown key; known here: min_free'],
-  'a duration without a unit': ['keep_jobs: 10\n', 'config.yml:1:12: keep_jobs: "10" has no unit; write for example "10s" (ms, s, m, h, d)'],
-  'a size in letters of others': ['log_limit: 64m\n', 'config.yml:1:12: log_limit: "64m" has no unit that onejob knows; write for example "64MiB" (B, KiB, MiB, GiB, TiB)'],
-  'a share without percent': ['disk: { min_free: 0.1 }\n', 'config.yml:1:19: disk.min_free: "0.1" is not a share; write a percentage from "0%" to "100%"'],
-  'a share over all': ['disk: { min_free: 101% }\n', 'config.yml:1:19: disk.min_free: "101%" is not a share; write a percentage from "0%" to "100%"'],
+  'a duration without a unit': [
+    'keep_jobs: 10\n',
+    'config.yml:1:12: keep_jobs: "10" has no unit; write for example "10s" (ms, s, m, h, d)',
+  ],
+  'a size in letters of others': [
+    'log_limit: 64m\n',
+    'config.yml:1:12: log_limit: "64m" has no unit that onejob knows; write for example "64MiB" (B, KiB, MiB, GiB, TiB)',
+  ],
+  'a share without percent': [
+    'disk: { min_free: 0.1 }\n',
+    'config.yml:1:19: disk.min_free: "0.1" is not a share; write a percentage from "0%" to "100%"',
+  ],
+  'a share over all': [
+    'disk: { min_free: 101% }\n',
+    'config.yml:1:19: disk.min_free: "101%" is not a share; write a percentage from "0%" to "100%"',
+  ],
   'a negative duration': ['defaults: { timeout: -5m }\n', 'config.yml:1:22: defaults.timeout: "-5m" is negative'],
   'a negative size': ['defaults: { memory: -1GiB }\n', 'config.yml:1:21: defaults.memory: "-1GiB" is negative'],
   'a negative number': ['defaults: { agents: -1 }\n', 'config.yml:1:21: defaults.agents: must be from 0 to 512, found -1'],
   'a broken number': ['defaults: { agents: 1.5 }\n', 'config.yml:1:21: defaults.agents: expected a whole number, found 1.5'],
   'no number': ['defaults: { cpus: .nan }\n', 'config.yml:1:19: defaults.cpus: expected a number, found NaN'],
   'a word for a truth': ['defaults: { standby: yes }\n', 'config.yml:1:22: defaults.standby: expected true or false, found "yes"'],
-  'a word that is not one of them': ['on_stop: stop\n', 'config.yml:1:10: on_stop: expected "end", "drain" or "leave", found "stop"'],
-  'memory that no sandbox starts with': ['defaults: { memory: 1MiB }\n', 'config.yml:1:21: defaults.memory: must be at least 6MiB, found "1MiB"'],
+  'a word that is not one of them': [
+    'on_stop: stop\n',
+    'config.yml:1:10: on_stop: expected "end", "drain" or "leave", found "stop"',
+  ],
+  'memory that no sandbox starts with': [
+    'defaults: { memory: 1MiB }\n',
+    'config.yml:1:21: defaults.memory: must be at least 6MiB, found "1MiB"',
+  ],
   'a relative path': ['state_dir: state\n', 'config.yml:1:12: state_dir: must be absolute, found "state"'],
-  'a bad pool name': ['pools: { "a/b": { name: x } }\n', 'config.yml:1:10: pools.a/b: a name is 1 to 32 letters, digits, "-" or "_", and begins with a letter or a digit'],
-  'an unknown service': ['pools: { a: { service: juila } }\nservices: { julia: { type: own-queue } }\n', 'config.yml:1:24: pools.a.service: "services" has no "juila"; did you mean "julia"?'],
-  'an unknown type of service': ['services: { a: { type: buildkit } }\n', 'config.yml:1:24: services.a.type: unknown type of service; did you mean "buildkite"?'],
-  'a service without a type': ['services: { a: {} }\n', 'config.yml:1:13: services.a: has no type; known: own-queue, azure-pipelines, buildkite'],
+  'a bad pool name': [
+    'pools: { "a/b": { name: x } }\n',
+    'config.yml:1:10: pools.a/b: a name is 1 to 32 letters, digits, "-" or "_", and begins with a letter or a digit',
+  ],
+  'an unknown service': [
+    'pools: { a: { service: juila } }\nservices: { julia: { type: own-queue } }\n',
+    'config.yml:1:24: pools.a.service: "services" has no "juila"; did you mean "julia"?',
+  ],
+  'an unknown type of service': [
+    'services: { a: { type: buildkit } }\n',
+    'config.yml:1:24: services.a.type: unknown type of service; did you mean "buildkite"?',
+  ],
+  'a service without a type': [
+    'services: { a: {} }\n',
+    'config.yml:1:13: services.a: has no type; known: own-queue, azure-pipelines, buildkite',
+  ],
   'a service without what it needs': [
     'services: { a: { type: azure-pipelines } }\n',
     'config.yml:1:13: services.a: "url" is missing; a service of type azure-pipelines needs it',
     'config.yml:1:13: services.a: "token" is missing; a service of type azure-pipelines needs it',
   ],
-  'a service that takes the name of the own queue': ['services: { own: { type: own-queue } }\n', 'config.yml:1:13: services.own: "own" is the name of the own queue; choose another'],
+  'a service that takes the name of the own queue': [
+    'services: { own: { type: own-queue } }\n',
+    'config.yml:1:13: services.own: "own" is the name of the own queue; choose another',
+  ],
 };
 
 describe('each mistake is told with its place and what to do', () => {
@@ -132,7 +208,9 @@ describe('what stands where a secret belongs', () => {
 });
 
 it('many mistakes are told at once, in the order of the file', async () => {
-  const lines = await folder.check('on_stop: x\npools:\n  a: { agnets: 1 }\n  b: { cpus: -1, volumes: ["/a", "b:/c"] }\nsokcet: /a\n');
+  const lines = await folder.check(
+    'on_stop: x\npools:\n  a: { agnets: 1 }\n  b: { cpus: -1, volumes: ["/a", "b:/c"] }\nsokcet: /a\n',
+  );
   expect(lines.map((line) => line.split(': ').slice(0, 2).join(' '))).toEqual([
     'config.yml:1:10 on_stop',
     'config.yml:3:8 pools.a.agnets',

@@ -21,7 +21,11 @@ export function checkMounts(pool: PoolConfig, checking: Checking): void {
     const setBy = mount.variable === null ? undefined : variables.get(mount.variable);
     if (setBy !== undefined) inPool(pool, path, `sets the variable ${mount.variable} again; ${setBy} has it already`);
     if (mount.variable !== null) variables.set(mount.variable, formatPath(path));
-    checkHostPath(pool, path, mount, config, inPool);
+    const why = hostPathProblem(mount, config);
+    if (why !== null) inPool(pool, path, why);
+    else if (/^\/(var\/)?run\/docker\.sock$/.test(mount.host)) {
+      inPool(pool, path, 'gives every job of the pool all rights over this host', 'warning');
+    }
   }
   for (const container of Object.keys(pool.recipe.tmpfs)) {
     const path = ['tmpfs', container];
@@ -32,18 +36,15 @@ export function checkMounts(pool: PoolConfig, checking: Checking): void {
   }
 }
 
-function checkHostPath(pool: PoolConfig, path: Path, mount: Mount, config: Config, inPool: Checking['inPool']): void {
+/** Why no job may see this host path; null when it may. Holds for a pool's volumes and for those of a single job alike. */
+export function hostPathProblem(mount: Pick<Mount, 'host'>, config: Config): string | null {
   for (const [key, secret] of secretsOf(config)) {
     if (secret.kind === 'file' && contains(mount.host, secret.path)) {
-      inPool(pool, path, `would show jobs the secret file of ${key}, ${secret.path}; move the secret, or choose a narrower folder`);
+      return `would show jobs the secret file of ${key}, ${secret.path}; move the secret, or choose a narrower folder`;
     }
   }
-  if (/^\/(var\/)?run\/docker\.sock$/.test(mount.host)) {
-    inPool(pool, path, 'gives every job of the pool all rights over this host', 'warning');
-  }
-  if (contains(mount.host, config.stateDir) || contains(config.stateDir, mount.host)) {
-    inPool(pool, path, `shows jobs the state of onejob, because "state_dir" is ${config.stateDir}; choose another folder`);
-  }
+  if (!contains(mount.host, config.stateDir) && !contains(config.stateDir, mount.host)) return null;
+  return `shows jobs the state of onejob, because "state_dir" is ${config.stateDir}; choose another folder`;
 }
 
 /** Every secret of a config, with the key it stands at. */

@@ -86,7 +86,11 @@ function checkDevices(pool: PoolConfig, { sound, inPool }: Checking): void {
   if (uuids.length === 0 || typeof count !== 'number' || typeof pool.agents !== 'number') return;
   const needed = count * pool.agents;
   if (needed > uuids.length * share) {
-    inPool(pool, ['devices', 'uuid'], `names ${uuids.length} devices, but "agents" and "count" ask for ${needed}`);
+    inPool(
+      pool,
+      ['devices', 'uuid'],
+      `names ${uuids.length === 1 ? 'one device' : `${uuids.length} devices`}, but "agents" and "count" ask for ${needed}`,
+    );
   }
 }
 

@@ -55,7 +55,8 @@ export function configurationPage(): string {
   for (const name of ['disk', 'secrets']) parts.push(nested(name, ''));
   for (const [type, keys] of Object.entries(serviceFiles)) {
     const needs = serviceNeeds[type as keyof typeof serviceNeeds].map((key) => `\`${key}\``).join(' and ');
-    const intro = needs === '' ? 'The own queue, under a name of its own. It has no other keys.' : `Beside \`type\` it needs ${needs}.`;
+    const intro =
+      needs === '' ? 'The own queue, under a name of its own. It has no other keys.' : `Beside \`type\` it needs ${needs}.`;
     parts.push(section(`A service of type \`${type}\``, intro, keys));
   }
   parts.push(

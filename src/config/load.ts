@@ -120,7 +120,8 @@ export async function loadPaths(options: LoadOptions): Promise<Paths> {
 
 async function writtenPaths(found: Given): Promise<{ stateDir: Given | null; socket: Given | null }> {
   const combined = await readFiles(found);
-  const fatal = combined.problems.filter((problem) => problem.level === 'error' && problem.key === '');
+  const isUsual = found.from.source === 'default';
+  const fatal = combined.problems.filter((problem) => problem.key === '' && !(isUsual && problem.message === notReadable));
   if (fatal.length > 0) throw configError(fatal);
   const given = (key: string): Given | null => {
     const path = combined.value[key];
@@ -135,7 +136,9 @@ async function readFiles(found: Given): Promise<Combined> {
   // A file that was named and is not there: say who named it.
   const named = found.from.source === 'default' ? '' : ` (named by ${found.from.source})`;
   const problems = combined.problems.map((problem) =>
-    problem.source === found.path && /^(does not exist|is not a file|cannot be read)/.test(problem.message) ? { ...problem, message: problem.message + named } : problem,
+    problem.source === found.path && /^(does not exist|is not a file|cannot be read)/.test(problem.message)
+      ? { ...problem, message: problem.message + named }
+      : problem,
   );
   return { ...combined, problems };
 }
@@ -162,6 +165,9 @@ async function checkSecrets(config: Config, writing: Writing, now: number): Prom
   }
   return problems;
 }
+
+/** What `readSource` says of the host's config when it is not for this user: then it is as without one. */
+const notReadable = 'cannot be read by this user';
 
 const nowhere: Writing = { has: () => false, locate: () => place('default') };
 

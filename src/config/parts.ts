@@ -4,10 +4,8 @@ import type { Mount } from '../runtimes/runtime.ts';
 import type { SecretReference } from '../secrets/reference.ts';
 import { describeKind } from './kind.ts';
 import { parseSize } from './units.ts';
-import { either, integer, isMap, key, no, oneOf, text, value, yes, yesNo } from './values.ts';
+import { either, integer, isMap, key, no, oneLine, oneOf, text, value, yes, yesNo } from './values.ts';
 import { parseVolume, pathProblem } from './volumes.ts';
-
-const oneLine = /^[^\p{Cc}]+$/u;
 
 const atLeastSize = value((found) => {
   const size = typeof found === 'string' ? /^(?:>=|<=|>|<|=)?\s*(\S.*)$/.exec(found)?.[1] : undefined;

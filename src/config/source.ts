@@ -105,8 +105,14 @@ export function parseSource(file: string, text: string): Source {
       }
       const name = key.source ?? String(key.value);
       const at = [...path, name];
+      // Setting it on any JavaScript object would change what that object is.
+      if (name === '__proto__') {
+        report(start(key), at, 'unknown key; nothing can be called so');
+        continue;
+      }
       places.set(JSON.stringify(at), { key: start(key), value: start(value) ?? start(key) });
-      map[name] = convert(value, at, alias);
+      const converted = convert(value, at, alias);
+      if (converted !== undefined) map[name] = converted;
     }
     return map;
   };

@@ -14,6 +14,10 @@ export interface About {
   readonly shown?: string;
 }
 
+/** Names of pools and services. */
+export const word = /^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$/;
+export const oneLine = /^[^\p{Cc}]+$/u;
+
 /** A zod type from a function that understands one value. */
 export function value<T>(parse: (found: unknown) => Parsed<T>) {
   return z.unknown().transform((found, context): T => {
@@ -37,7 +41,7 @@ export function yes<T>(found: T): { readonly ok: true; readonly value: T } {
   return { ok: true, value: found };
 }
 
-export function text(what: string, good: RegExp = /^[^\p{Cc}]+$/u) {
+export function text(what: string, good: RegExp = oneLine) {
   return value((found) => {
     const written = typeof found === 'number' ? String(found) : found;
     if (typeof written !== 'string') return no(`expected ${what}, found ${describeKind(found)}`);

@@ -14,6 +14,7 @@ import { toFailure } from '../errors.ts';
 import type { Log } from '../log.ts';
 import { Pause } from './pause.ts';
 import type { Pool } from './pool.ts';
+import { Timers } from './timers.ts';
 
 /** The part of the store the loop needs; `transaction` throws when it could not commit, and then nothing is written. */
 export interface SlotStore {
@@ -46,8 +47,7 @@ export class Reconciler {
   readonly #slots = new Map<string, Slot>();
   readonly #places = new Map<AgentId, string>();
   readonly #owners = new Map<string, Pool>();
-  readonly #deadlines = new Map<string, { readonly at: number; readonly cancel: () => void }>();
-  readonly #wakeups = new Map<Pool, () => void>();
+  readonly #timers: Timers;
   readonly #inbox: { readonly key: string; readonly event: SlotEvent | null }[] = [];
   /** What holds for all pools: disk, state, people. */
   readonly pause = new Pause();
@@ -59,6 +59,7 @@ export class Reconciler {
 
   constructor(options: ReconcilerOptions) {
     this.#options = options;
+    this.#timers = new Timers(options.clock);
   }
 
   /** Adds a pool with its slots as they were stored, or empty. Nothing happens before `start`. */
@@ -150,8 +151,7 @@ export class Reconciler {
   }
 
   close(): void {
-    for (const { cancel } of this.#deadlines.values()) cancel();
-    for (const cancel of this.#wakeups.values()) cancel();
+    this.#timers.clear();
     this.#retryTimer?.();
     if (this.#syncTimer !== null) this.#settle();
     this.#inbox.length = 0;
@@ -282,19 +282,11 @@ export class Reconciler {
       seconds: Math.round((until - now) / 1000),
       reason: last.message,
     });
-    this.#wakeups.get(pool)?.();
-    this.#wakeups.set(
-      pool,
-      this.#options.clock.after(until - now, () => {
-        this.#wakeups.delete(pool);
-        this.replanAll(pool);
-      }),
-    );
+    this.#timers.arm(`pool ${pool.config.name}`, until, () => this.replanAll(pool));
   }
 
   #recovered(pool: Pool): void {
-    this.#wakeups.get(pool)?.();
-    this.#wakeups.delete(pool);
+    this.#timers.arm(`pool ${pool.config.name}`, null, () => {});
     this.replanAll(pool);
   }
 
@@ -307,19 +299,12 @@ export class Reconciler {
   }
 
   #armDeadline(slot: Slot): void {
-    const at = dueAt(slot);
-    const before = this.#deadlines.get(slot.key);
-    if (before?.at === at) return;
-    before?.cancel();
-    this.#deadlines.delete(slot.key);
-    if (at === null) return;
-    const fire = (): void => {
-      this.#deadlines.delete(slot.key);
+    this.#timers.arm(`due ${slot.key}`, dueAt(slot), () => {
       this.post(slot.key, { kind: 'due' });
       const current = this.#slots.get(slot.key);
+      // Timers are capped at 24 days: a deadline beyond that is armed again.
       if (current !== undefined) this.#armDeadline(current);
-    };
-    this.#deadlines.set(slot.key, { at, cancel: this.#options.clock.after(at - this.#options.clock.now(), fire) });
+    });
   }
 }
 

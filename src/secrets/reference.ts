@@ -68,7 +68,10 @@ export async function checkSecret(
     const days = Math.floor((reference.expires - now) / 86_400_000);
     const day = new Date(reference.expires).toISOString().slice(0, 10);
     if (days < 0) warnings.push(`expired on ${day}; make a new one and change the date`);
-    else if (days < 14) warnings.push(`expires on ${day}, ${days === 1 ? 'in a day' : `in ${days} days`}; make a new one in time`);
+    else if (days < 14)
+      warnings.push(
+        `expires on ${day}, ${days === 0 ? 'today' : days === 1 ? 'in a day' : `in ${days} days`}; make a new one in time`,
+      );
   }
   if (reference.kind === 'env') {
     const value = variables[reference.variable];

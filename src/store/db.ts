@@ -104,9 +104,13 @@ function migrate(db: DatabaseSync, path: string): void {
   const row = db.prepare('PRAGMA user_version').get();
   const version = Number(row?.user_version ?? 0);
   if (version > migrations.length) {
-    throw new OnejobError('E_STATE_NEWER', `Cannot open ${path}: it was written by a newer onejob (state version ${version}, this one knows ${migrations.length}).`, {
-      hint: 'Install the newer onejob again, or give another --state-dir.',
-    });
+    throw new OnejobError(
+      'E_STATE_NEWER',
+      `Cannot open ${path}: it was written by a newer onejob (state version ${version}, this one knows ${migrations.length}).`,
+      {
+        hint: 'Install the newer onejob again, or give another --state-dir.',
+      },
+    );
   }
   migrations.slice(version).forEach((statements, index) => {
     db.exec('BEGIN IMMEDIATE');

@@ -76,7 +76,9 @@ export function prepareDirectory(dir: string): string {
   const me = process.geteuid?.() ?? 0;
   if (found.uid !== me) throw notOurs(dir, `it belongs to user ${found.uid}, and onejob runs as user ${me}`);
   const real = realpathSync(dir);
-  const filesystem = networkFileSystem(statfsSync(real).type, () => mountTypeOf(real, readFileSync('/proc/self/mountinfo', 'utf8')));
+  const filesystem = networkFileSystem(statfsSync(real).type, () =>
+    mountTypeOf(real, readFileSync('/proc/self/mountinfo', 'utf8')),
+  );
   if (filesystem !== null) {
     throw new OnejobError('E_STATE_NETWORK_FS', `Cannot keep state in ${dir}: it lies on a network file system (${filesystem}).`, {
       hint: 'Locks and SQLite are not safe there. Give a directory on a local disk with --state-dir or ONEJOB_STATE_DIR.',
@@ -84,7 +86,7 @@ export function prepareDirectory(dir: string): string {
   }
   if ((found.mode & 0o777) !== 0o700) {
     const entries = readdirSync(real);
-    if (entries.length > 0 && !entries.includes(databaseName)) throw notOurs(dir, 'it holds files that are not onejob\'s');
+    if (entries.length > 0 && !entries.includes(databaseName)) throw notOurs(dir, "it holds files that are not onejob's");
     chmodSync(real, 0o700);
   }
   return real;

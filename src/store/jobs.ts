@@ -95,9 +95,13 @@ function understand(path: string, row: Record<string, unknown>): StoredJob {
       progress: jobProgress.parse(JSON.parse(String(progress))),
     };
   } catch (error) {
-    throw new OnejobError('E_STATE_CORRUPT', `Cannot read job ${id} from ${path}: ${error instanceof Error ? error.message : error}.`, {
-      hint: 'Was it written by a newer onejob? Nothing was changed.',
-      cause: error,
-    });
+    throw new OnejobError(
+      'E_STATE_CORRUPT',
+      `Cannot read job ${id} from ${path}: ${error instanceof Error ? error.message : error}.`,
+      {
+        hint: 'Was it written by a newer onejob? Nothing was changed.',
+        cause: error,
+      },
+    );
   }
 }

@@ -74,9 +74,13 @@ function understand(path: string, key: string, body: string): Slot {
   try {
     return slotSchema.parse(JSON.parse(body));
   } catch (error) {
-    throw new OnejobError('E_STATE_CORRUPT', `Cannot read slot ${key} from ${path}: ${error instanceof Error ? error.message : error}.`, {
-      hint: 'Was it written by a newer onejob? Nothing was changed.',
-      cause: error,
-    });
+    throw new OnejobError(
+      'E_STATE_CORRUPT',
+      `Cannot read slot ${key} from ${path}: ${error instanceof Error ? error.message : error}.`,
+      {
+        hint: 'Was it written by a newer onejob? Nothing was changed.',
+        cause: error,
+      },
+    );
   }
 }

@@ -51,7 +51,8 @@ async function listGit(top: string, prefix: string, warnings: string[]): Promise
     if (entry === undefined) continue;
     if (!entry.isDirectory()) paths.push(path);
     // git names a submodule or nested repository, but nothing in it.
-    else if (lstatSync(join(top, path, '.git'), { throwIfNoEntry: false }) === undefined) paths.push(...walk(top, path, () => false, warnings));
+    else if (lstatSync(join(top, path, '.git'), { throwIfNoEntry: false }) === undefined)
+      paths.push(...walk(top, path, () => false, warnings));
     else paths.push(...(await listGit(top, `${path}/`, warnings)));
   }
   return paths;

@@ -167,7 +167,11 @@ function tooLarge(top: string, bytes: number, limit: number, entries: readonly E
 }
 
 function inWords(bytes: number): string {
-  for (const [unit, size] of [['GiB', 2 ** 30], ['MiB', 2 ** 20], ['KiB', 2 ** 10]] as const) {
+  for (const [unit, size] of [
+    ['GiB', 2 ** 30],
+    ['MiB', 2 ** 20],
+    ['KiB', 2 ** 10],
+  ] as const) {
     if (bytes >= size) return `${(bytes / size).toFixed(1)} ${unit}`;
   }
   return `${bytes} bytes`;

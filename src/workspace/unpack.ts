@@ -40,7 +40,12 @@ export async function unpackArtifacts(from: Readable, folder: string, signal?: A
     for await (const entry of entries) {
       const { header } = entry;
       const parts = safeParts(header.name);
-      const why = parts === null ? 'its name leads out of the folder' : parts.length === 0 ? null : await write(progress, parts, header, entry);
+      const why =
+        parts === null
+          ? 'its name leads out of the folder'
+          : parts.length === 0
+            ? null
+            : await write(progress, parts, header, entry);
       entry.resume();
       if (why !== null) refused.push({ path: header.name, why });
       else if (parts !== null && parts.length > 0 && header.type !== 'directory') written.push(parts.join('/'));
@@ -76,7 +81,12 @@ const small = 256 * 1024;
 const newFile = constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL | constants.O_NOFOLLOW;
 
 /** Writes one entry; null, or why it was refused. */
-async function write(progress: Progress, parts: readonly string[], header: Header, content: AsyncIterable<unknown>): Promise<string | null> {
+async function write(
+  progress: Progress,
+  parts: readonly string[],
+  header: Header,
+  content: AsyncIterable<unknown>,
+): Promise<string | null> {
   const { top, files } = progress;
   // A job's own git folder could bring hooks that run here.
   if (parts.some((part) => part.toLowerCase() === '.git')) return 'it is inside a .git folder';
@@ -101,7 +111,13 @@ async function write(progress: Progress, parts: readonly string[], header: Heade
   return null;
 }
 
-async function make(fresh: string, parts: readonly string[], header: Header, content: AsyncIterable<unknown>, progress: Progress): Promise<string | null> {
+async function make(
+  fresh: string,
+  parts: readonly string[],
+  header: Header,
+  content: AsyncIterable<unknown>,
+  progress: Progress,
+): Promise<string | null> {
   const { type, linkname, mode, size } = header;
   switch (type) {
     case 'file':
@@ -116,7 +132,8 @@ async function make(fresh: string, parts: readonly string[], header: Header, con
       return null;
     case 'link': {
       const target = safeParts(linkname)?.join('/');
-      if (target === undefined || !progress.files.has(target)) return `it is a hard link to ${linkname}, which did not come with it`;
+      if (target === undefined || !progress.files.has(target))
+        return `it is a hard link to ${linkname}, which did not come with it`;
       copyFileSync(join(progress.top, target), fresh, constants.COPYFILE_EXCL);
       return null;
     }

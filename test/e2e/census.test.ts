@@ -50,12 +50,12 @@ describe('the census', () => {
       store.registrations.intend('a', 'azure', 1);
     });
     store.close();
-    mkdirSync(join(stateDir, 'agents', 'a'), { recursive: true });
+    mkdirSync(join(stateDir, 'agents', 'agents', 'a'), { recursive: true });
     const server = createServer().listen(join(stateDir, 'x.sock'));
     await once(server, 'listening');
     const result = await census({ stateDir });
     server.close();
-    expect(left(result)).toEqual(['slot p/1', 'registration a', 'file agents/a', 'socket x.sock']);
+    expect(left(result)).toEqual(['slot p/1', 'registration a', 'file agents/agents/a', 'socket x.sock']);
     expect(renderCensus(result)).toContain('4 things of onejob are here, 4 of them left behind.');
   });
 
@@ -73,10 +73,10 @@ describe('the census', () => {
 
   test('holds nothing against a manager that runs', async () => {
     const store = openStore(stateDir);
-    mkdirSync(join(stateDir, 'agents', 'a'), { recursive: true });
+    mkdirSync(join(stateDir, 'agents', 'agents', 'a'), { recursive: true });
     const result = await census({ stateDir });
     store.close();
-    expect(result.rows.map((row) => [row.id, row.held])).toContainEqual(['agents/a', process.pid]);
+    expect(result.rows.map((row) => [row.id, row.held])).toContainEqual(['agents/agents/a', process.pid]);
     expect(left(result)).toEqual([]);
   });
 

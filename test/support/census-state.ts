@@ -12,7 +12,7 @@ export interface StateThing {
 }
 
 /** Folders of a state directory that hold what lives only as long as an agent or a job's start. */
-const passing = ['agents', 'workspaces', 'uploads', 'tmp'];
+const passing = ['agents/agents', 'agents/exits', 'workspaces'];
 
 /** The installation's id; null when the directory has no database yet. */
 export function ownerOf(stateDir: string): string | null {

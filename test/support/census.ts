@@ -3,25 +3,29 @@
  *
  *     npm run census [-- --owner ID] [--state-dir DIR] [--socket PATH] [--engine SOCKET]
  *
- * Without arguments it looks for everybody's. What a manager that runs now holds is listed, and not held against it.
+ * Without an owner or a state directory it counts everybody's, and looks into the usual state directory. What a manager that runs now holds is listed, and not held against it.
  * Exits 1 when something is there that should not be. Changes nothing.
  */
 import { readdirSync, rmdirSync } from 'node:fs';
-import { join } from 'node:path';
+import { basename, dirname, join } from 'node:path';
 import { parseArgs } from 'node:util';
+import { readEnvironment } from '../../src/config/environment.ts';
+import { choosePaths } from '../../src/config/paths.ts';
 import { type EngineThing, engineThings, removeEngineThings } from './census-engine.ts';
 import { managers, processesOf } from './census-processes.ts';
 import { isSocket, ownerOf, stateThings } from './census-state.ts';
 import { machineSocket } from './engine-http.ts';
 
 export interface CensusOptions {
-  /** null: taken from the state directory, or everybody's without one. */
+  /** null: taken from the state directory; without one everybody is counted. */
   readonly owner?: string | null;
   readonly stateDir?: string | null;
   /** A manager's socket that must be gone. */
   readonly socket?: string | null;
   /** Socket of the Engine; null: the machine's. */
   readonly engine?: string | null;
+  /** Counts everybody's, though a state directory is named. */
+  readonly everybody?: boolean;
 }
 
 export interface CensusRow {
@@ -44,36 +48,30 @@ export interface Census {
 
 export async function census(options: CensusOptions = {}): Promise<Census> {
   const stateDir = options.stateDir ?? null;
-  const owner = options.owner ?? (stateDir === null ? null : ownerOf(stateDir));
-  const running = managers().map((one) => ({ ...one, owner: ownerOf(one.stateDir) }));
-  const leader = running.find((one) => one.stateDir === stateDir) ?? running.find((one) => owner !== null && one.owner === owner);
+  const own = options.owner ?? (stateDir === null ? null : ownerOf(stateDir));
+  const everybody = options.everybody ?? (own === null && stateDir === null);
+  const owner = everybody ? null : own;
+  const running = managers().map((one) => ({ pid: one.pid, stateDir: one.stateDir, owner: ownerOf(one.stateDir) }));
+  const holderOf = (id: string | null): number | null => running.find((one) => id !== null && one.owner === id)?.pid ?? null;
+  const leader = running.find((one) => one.stateDir === stateDir)?.pid ?? holderOf(own);
   const blind: string[] = [];
   const rows: CensusRow[] = [];
 
-  // A state directory without an owner never made anything; "everybody's" would be other people's.
-  const things = stateDir !== null && owner === null ? [] : await engineThings(options.engine ?? machineSocket, owner);
-  if (things === null)
-    blind.push(`did not look for containers, networks and volumes: no Engine answers on ${options.engine ?? machineSocket}`);
-  for (const one of things ?? []) {
-    rows.push({ ...one, held: (running.find((manager) => manager.owner === one.owner) ?? null)?.pid ?? null });
+  // A state directory without an owner never made anything.
+  const socket = options.engine ?? machineSocket;
+  const things = !everybody && own === null ? [] : await engineThings(socket, owner);
+  if (things === null) blind.push(`did not look for containers, networks and volumes: no Engine answers on ${socket}`);
+  for (const one of things ?? []) rows.push({ ...one, held: holderOf(one.owner) });
+  // A process has no label to see its owner by; while any manager runs it may be that one's.
+  const held = everybody ? (running[0]?.pid ?? null) : leader;
+  for (const { pid, command, why } of processesOf({ stateDir: everybody ? null : stateDir, owner })) {
+    rows.push({ kind: 'process', id: String(pid), detail: `${command} (${why})`, owner, held });
   }
-  const held = leader?.pid ?? null;
-  for (const { pid, command, why } of processesOf({ stateDir, owner })) {
-    rows.push({
-      kind: 'process',
-      id: String(pid),
-      detail: `${command} (${why})`,
-      owner,
-      held: stateDir === null ? anyOf(running) : held,
-    });
-  }
-  for (const path of cgroups(owner)) {
-    rows.push({ kind: 'cgroup', id: path, detail: '', owner, held: owner === null ? anyOf(running) : held });
-  }
+  for (const group of everybody || own !== null ? cgroups(owner) : []) rows.push({ ...group, held: holderOf(group.owner) });
   if (stateDir === null) blind.push('did not look into a state directory: none was named');
-  else for (const one of stateThings(stateDir)) rows.push({ ...one, owner, held });
-  const socket = options.socket ?? null;
-  if (socket !== null && isSocket(socket)) rows.push({ kind: 'socket', id: socket, detail: "the manager's", owner, held });
+  else for (const one of stateThings(stateDir)) rows.push({ ...one, owner: own, held: leader });
+  const its = options.socket ?? null;
+  if (its !== null && isSocket(its)) rows.push({ kind: 'socket', id: its, detail: "the manager's", owner: own, held: leader });
   return { rows, left: rows.filter((row) => row.held === null), blind };
 }
 
@@ -109,17 +107,11 @@ export async function cleanUp({ left }: Census, engine: string | null = null): P
   for (const { kind, id } of left) if (kind === 'cgroup') removeGroup(id);
 }
 
-/** A process has no label to see its owner by; while any manager runs it may be that one's. */
-function anyOf(running: readonly { readonly pid: number }[]): number | null {
-  return running[0]?.pid ?? null;
-}
-
-/** Groups whose name is onejob's, in every hierarchy; deep ones are below one of them. */
-function cgroups(owner: string | null): string[] {
-  return below('/sys/fs/cgroup', 4).filter((path) => {
-    const name = path.slice(path.lastIndexOf('/') + 1);
-    return owner === null ? name.startsWith('onejob') : path.includes('onejob') && name.includes(owner);
-  });
+/** Each owner has one folder below `onejob` in every hierarchy that it uses; agents are below that. */
+function cgroups(owner: string | null): Pick<CensusRow, 'kind' | 'id' | 'detail' | 'owner'>[] {
+  return below('/sys/fs/cgroup', 3)
+    .filter((path) => basename(dirname(path)) === 'onejob' && (owner === null || basename(path) === owner))
+    .map((id) => ({ kind: 'cgroup', id, detail: `${below(id, 1).length} agents in it`, owner: basename(id) }));
 }
 
 function below(dir: string, depth: number): string[] {
@@ -153,11 +145,14 @@ function removeGroup(path: string): void {
 if (import.meta.main) {
   const text = { type: 'string' } as const;
   const { values } = parseArgs({ options: { owner: text, 'state-dir': text, socket: text, engine: text } });
+  const flags = { stateDir: values['state-dir'], socket: values.socket };
+  const { stateDir, socket } = choosePaths(flags, readEnvironment(), process.cwd(), { stateDir: null, socket: null });
   const result = await census({
     owner: values.owner ?? null,
-    stateDir: values['state-dir'] ?? process.env.ONEJOB_STATE_DIR ?? null,
-    socket: values.socket ?? null,
+    stateDir: values.owner !== undefined && flags.stateDir === undefined ? null : stateDir.path,
+    socket: socket.path,
     engine: values.engine ?? null,
+    everybody: values.owner === undefined && flags.stateDir === undefined,
   });
   console.log(renderCensus(result));
   process.exitCode = result.left.length > 0 ? 1 : 0;

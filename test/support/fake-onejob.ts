@@ -1,18 +1,22 @@
 /** The whole command line over a fake manager, for tests that need real processes: what `main.ts` is without the loop. */
 import { once } from 'node:events';
+import { readFileSync } from 'node:fs';
 import { startApi } from '../../src/api/server.ts';
 import type { CliContext, DaemonOptions } from '../../src/cli/context.ts';
 import { findPlace } from '../../src/cli/place.ts';
 import { processContext } from '../../src/cli/process.ts';
 import { runCli } from '../../src/cli.ts';
+import { prepareDirectory } from '../../src/store/directory.ts';
 import { takeLead } from '../../src/store/lead.ts';
 import { createFakeManager } from './fake-manager.ts';
 
 async function startDaemon(context: CliContext, options: DaemonOptions): Promise<number> {
   const { stateDir, socket } = await findPlace(options, context.environment, context.cwd);
-  const lead = takeLead(stateDir);
+  const lead = takeLead(prepareDirectory(stateDir));
   const manager = createFakeManager({ temporary: options.temporary });
   manager.open = process.env.FAKE_CLOSED !== '1';
+  const tar = process.env['FAKE_ARTIFACTS'];
+  if (tar !== undefined) manager.artifactsOf = () => readFileSync(tar);
   const api = await startApi({ manager, socket: { path: socket, access: 'owner' }, version: options.version });
   options.log.info('listening', { socket });
   const signal = Promise.withResolvers<void>();

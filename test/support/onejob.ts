@@ -113,7 +113,6 @@ export async function onejob(options: HomeOptions = {}): Promise<Home> {
   async function close(): Promise<void> {
     if (closed) return;
     closed = true;
-    api.close();
     for (const child of children) if (!daemons.has(child) && child.running) await child.kill();
     for (const child of daemons) await endDaemon(child);
     await endTemporary(paths.stateDir);

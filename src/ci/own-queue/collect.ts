@@ -78,14 +78,18 @@ async function choose(entries: ReturnType<typeof extract>, chosen: Pack, { match
     entry.resume();
   }
   const notes = [
-    some(over, `were left out, as artifacts over ${limit / 2 ** 30} GiB are not kept`),
-    some(strange, 'were left out, being neither files nor links'),
-    some(cut, 'were left out, being hard links to files that no pattern names'),
+    some(over, `as those over ${limit / 2 ** 30} GiB in all are not kept`),
+    some(strange, 'being neither files nor links'),
+    some(cut, 'being hard links to files that no pattern names'),
   ];
   return { files, notes: notes.filter((note) => note !== null) };
 }
 
-function headerFor({ mode, mtime, linkname, size }: Header, name: string, type: 'file' | 'symlink' | 'link'): Partial<Header> & { name: string } {
+function headerFor(
+  { mode, mtime, linkname, size }: Header,
+  name: string,
+  type: 'file' | 'symlink' | 'link',
+): Partial<Header> & { name: string } {
   return type === 'file' ? { name, type, mode, mtime, size } : { name, type, mode, mtime, linkname, size: 0 };
 }
 
@@ -99,5 +103,5 @@ function relative(name: string): string | null {
 function some(paths: readonly string[], why: string): string | null {
   if (paths.length === 0) return null;
   const named = paths.slice(0, 3).join(', ');
-  return `Artifacts ${named}${paths.length > 3 ? ` and ${paths.length - 3} more` : ''} ${why}.`;
+  return `Left out of the artifacts, ${why}: ${named}${paths.length > 3 ? ` and ${paths.length - 3} more` : ''}.`;
 }

@@ -5,17 +5,34 @@ import { OnejobError } from '../../errors.ts';
 /** @throws OnejobError E_JOB_REQUEST for a pattern that cannot match anything inside the workspace */
 export function checkGlob(pattern: string): void {
   const parts = pattern.split('/');
-  const why = pattern === '' ? 'it is empty' : pattern.startsWith('/') ? 'it is absolute' : parts.includes('..') ? 'it leaves the workspace' : null;
+  const why =
+    pattern === ''
+      ? 'it is empty'
+      : pattern.startsWith('/')
+        ? 'it is absolute'
+        : parts.includes('..')
+          ? 'it leaves the workspace'
+          : null;
   if (why === null && !pattern.includes('\0')) return;
-  throw new OnejobError('E_JOB_REQUEST', `Cannot bring back the artifact ${JSON.stringify(pattern)}: ${why ?? 'it holds a NUL byte'}.`, {
-    hint: 'Give a path or pattern relative to the workspace, such as "dist/**".',
-  });
+  throw new OnejobError(
+    'E_JOB_REQUEST',
+    `Cannot bring back the artifact ${JSON.stringify(pattern)}: ${why ?? 'it holds a NUL byte'}.`,
+    {
+      hint: 'Give a path or pattern relative to the workspace, such as "dist/**".',
+    },
+  );
 }
 
 /** Tells whether a path relative to the workspace, without a leading `./`, is asked for. Dot files match like others. */
 export function globMatcher(patterns: readonly string[]): (path: string) => boolean {
-  const wanted = patterns.map((pattern) => pattern.replace(/^(\.\/+)+/, '').replace(/\/+$/, '')).map((one) => (one === '.' || one === '' ? '**' : one));
-  const matches = picomatch([...wanted, ...wanted.map((pattern) => `${pattern}/**`)], { dot: true, strictSlashes: true });
+  const wanted = patterns
+    .map((pattern) => pattern.replace(/^(\.\/+)+/, '').replace(/\/+$/, ''))
+    .map((one) => (one === '.' || one === '' ? '**' : one));
+  const matches = picomatch([...wanted, ...wanted.map((pattern) => `${pattern}/**`)], {
+    dot: true,
+    nonegate: true,
+    strictSlashes: true,
+  });
   // A file may be named like a pattern, brackets and all.
   const literal = new Set(wanted);
   return (path) => literal.has(path) || matches(path);

@@ -194,7 +194,8 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
 
     async register(context) {
       const job = context.job === null ? null : index.get(context.job);
-      if (job === null) throw new OnejobError('E_BUG', `Agent ${context.agent} was to be given job ${context.job}, which is not open.`);
+      if (job === null)
+        throw new OnejobError('E_BUG', `Agent ${context.agent} was to be given job ${context.job}, which is not open.`);
       const { request, progress } = job;
       const { workspace } = request;
       if (workspace !== null && !spool.hasWorkspace(workspace)) {

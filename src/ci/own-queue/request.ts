@@ -43,9 +43,13 @@ function choosePool(name: string | null, pools: ReadonlyMap<string, QueuePool>):
         hint: 'Give a pool "service: own" in the config.',
       });
     }
-    throw new OnejobError('E_POOL_UNKNOWN', `Cannot queue the job: it names no pool, and there are ${names.length}, none called "default".`, {
-      hint: `Say which with --pool: ${names.join(', ')}.`,
-    });
+    throw new OnejobError(
+      'E_POOL_UNKNOWN',
+      `Cannot queue the job: it names no pool, and there are ${names.length}, none called "default".`,
+      {
+        hint: `Say which with --pool: ${names.join(', ')}.`,
+      },
+    );
   }
   const pool = pools.get(name);
   if (pool !== undefined) return pool;
@@ -58,9 +62,13 @@ function checkDevices(request: JobRequest, pool: QueuePool, pools: ReadonlyMap<s
   const { devices } = request;
   if (devices === null || devices === pool.devices.count) return;
   const fitting = [...pools.values()].filter((one) => one.devices.count === devices).map((one) => one.name);
-  throw new OnejobError('E_NOT_YET', `Cannot give the job ${devices} devices: agents of pool "${pool.name}" have ${pool.devices.count}.`, {
-    hint: fitting.length === 0 ? 'No pool has that many.' : `Choose a pool that has as many with --pool: ${fitting.join(', ')}.`,
-  });
+  throw new OnejobError(
+    'E_NOT_YET',
+    `Cannot give the job ${devices} devices: agents of pool "${pool.name}" have ${pool.devices.count}.`,
+    {
+      hint: fitting.length === 0 ? 'No pool has that many.' : `Choose a pool that has as many with --pool: ${fitting.join(', ')}.`,
+    },
+  );
 }
 
 function checkMount(mount: Mount): void {

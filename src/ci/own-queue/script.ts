@@ -17,7 +17,9 @@ const shellsOwn = new Set(['BASHOPTS', 'BASH_VERSINFO', 'EUID', 'PPID', 'SHELLOP
 /** @throws OnejobError E_JOB_REQUEST for a name that a shell cannot export */
 export function checkVariable(name: string): void {
   if (variableName.test(name) && !shellsOwn.has(name)) return;
-  const why = shellsOwn.has(name) ? 'shells do not let it be set' : 'it must be letters, digits and underscores, not starting with a digit';
+  const why = shellsOwn.has(name)
+    ? 'shells do not let it be set'
+    : 'it must be letters, digits and underscores, not starting with a digit';
   throw new OnejobError('E_JOB_REQUEST', `Cannot set the environment variable ${JSON.stringify(name)}: ${why}.`, {
     hint: 'Choose another name, or set it in the command itself with "env".',
   });

@@ -96,9 +96,13 @@ function limited(limit: number): Transform {
       bytes += chunk.length;
       if (bytes <= limit) return done(null, chunk);
       done(
-        new OnejobError('E_WORKSPACE_TOO_LARGE', `The workspace has more than ${limit / 2 ** 30} GiB, which is the most that is taken.`, {
-          hint: 'Leave large files out with .gitignore or .onejobignore and mount them with --volume, or use --no-workspace.',
-        }),
+        new OnejobError(
+          'E_WORKSPACE_TOO_LARGE',
+          `The workspace has more than ${limit / 2 ** 30} GiB, which is the most that is taken.`,
+          {
+            hint: 'Leave large files out with .gitignore or .onejobignore and mount them with --volume, or use --no-workspace.',
+          },
+        ),
       );
     },
   });

@@ -1,0 +1,487 @@
+import { existsSync, readdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { Readable } from 'node:stream';
+import { buffer } from 'node:stream/consumers';
+import { extract, pack } from 'tar-stream';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { type Scratch, scratch } from '../../../test/support/scratch.ts';
+import { type JobRequest, jobRequest } from '../../api/schema.ts';
+import type { Change } from '../../core/slot.ts';
+import { OnejobError } from '../../errors.ts';
+import type { Mount, Recipe } from '../../runtimes/runtime.ts';
+import { openStore, type Store } from '../../store/store.ts';
+import type { AgentContext, CiEvent } from '../ci-service.ts';
+import { createOwnQueue, type OwnQueue } from './own-queue.ts';
+import type { QueuePool } from './request.ts';
+
+const recipe: Recipe = {
+  image: 'debian:stable-slim',
+  pull: 'missing',
+  env: {},
+  mounts: [],
+  cpus: null,
+  memory: null,
+  shmSize: null,
+  ulimits: [],
+  network: 'default',
+  user: null,
+  readOnly: false,
+  tmpfs: {},
+  capAdd: [],
+  oomScoreAdj: 500,
+  unsafe: { privileged: false, pidHost: false, seccompUnconfined: false },
+};
+const noDevices: QueuePool['devices'] = {
+  count: 0,
+  mig: null,
+  model: null,
+  uuids: [],
+  vendor: null,
+  memory: null,
+  compute: null,
+  share: 1,
+  display: 'allow',
+};
+const pool = (name: string, timeout: number | null = null): QueuePool => ({ name, timeout, recipe, devices: noDevices });
+
+const never = new AbortController().signal;
+let dir: Scratch;
+let store: Store;
+let queue: OwnQueue;
+let now: number;
+
+beforeEach(() => {
+  dir = scratch();
+  now = 1_000_000;
+  open();
+});
+afterEach(async () => {
+  await queue.close();
+  store.close();
+  dir[Symbol.dispose]();
+});
+
+function open(pools = [pool('default'), pool('gpu', 60_000)]): void {
+  store = openStore(join(dir.path, 'state'));
+  queue = createOwnQueue({ store, pools, wall: () => now, reasonFor: (name) => `${name} is busy`, artifactLimit: 4096 });
+}
+
+function reopen(pools?: QueuePool[]): void {
+  store.close();
+  open(pools);
+}
+
+const submit = (more: Partial<JobRequest> = {}) => queue.submit(jobRequest.parse({ command: ['true'], pool: 'default', ...more }));
+
+function commit(...changes: Change[]): void {
+  store.transaction({ durable: false }, () => {
+    for (const change of changes) queue.record(change);
+  });
+  queue.committed();
+}
+
+function sync(): void {
+  store.sync();
+  queue.synced();
+}
+
+function run(job: string, agent: string): void {
+  commit({ change: 'assigned', job, agent });
+  commit({ change: 'started', job, agent });
+}
+
+function end(job: string, agent: string, code = 0): void {
+  commit({ change: 'ended', job, agent, result: { kind: 'code', code } });
+}
+
+const context = (job: string, agent = 'a'): AgentContext => ({
+  agent,
+  pool: 'default',
+  slot: 'default/1',
+  name: 'box-1',
+  workspace: '/workspace',
+  job,
+});
+
+function tar(entries: Parameters<ReturnType<typeof pack>['entry']>[0][], bodies: Record<string, string> = {}): Readable {
+  const packed = pack();
+  for (const entry of entries) {
+    const body = bodies[entry.name];
+    if (body === undefined) packed.entry(entry);
+    else packed.entry(entry, body);
+  }
+  packed.finalize();
+  return Readable.from(packed, { objectMode: false });
+}
+
+async function listTar(from: Readable | null): Promise<Record<string, string>> {
+  const found: Record<string, string> = {};
+  const entries = extract();
+  from?.pipe(entries as unknown as NodeJS.WritableStream);
+  for await (const entry of entries) {
+    const text: Buffer[] = [];
+    for await (const part of entry) if (Buffer.isBuffer(part)) text.push(part);
+    found[entry.header.name] =
+      entry.header.type === 'file' ? Buffer.concat(text).toString() : `${entry.header.type} ${entry.header.linkname}`;
+  }
+  return found;
+}
+
+describe('submitting', () => {
+  it('hands out by priority, then in order, per pool', () => {
+    const [low, first, second, high] = [submit({ priority: -1 }), submit(), submit(), submit({ priority: 5 })];
+    const other = submit({ pool: 'gpu' });
+    const order = [];
+    for (let job = queue.next('default'); job !== null; job = queue.next('default')) {
+      order.push(job.job);
+      run(job.job, `a${order.length}`);
+    }
+    expect(order).toEqual([high.id, first.id, second.id, low.id]);
+    expect(queue.next('gpu')).toEqual({ job: other.id, limit: 60_000, cold: false });
+    expect(queue.next('nowhere')).toBeNull();
+  });
+
+  it('keeps order, progress and wishes over a restart', () => {
+    const [first, second] = [submit({ timeout: 5_000 }), submit()];
+    reopen();
+    expect(queue.next('default')).toEqual({ job: first.id, limit: 5_000, cold: false });
+    run(first.id, 'a');
+    queue.cancel(first.id);
+    reopen();
+    const seen: CiEvent[] = [];
+    queue.observe((event) => seen.push(event), never);
+    expect(seen).toEqual([
+      { kind: 'waiting', pool: 'default' },
+      { kind: 'cancel', job: first.id, agent: 'a', grace: null },
+    ]);
+    expect(queue.next('default')?.job).toBe(second.id);
+    expect(queue.jobs({ all: false, pool: null }).map((job) => job.state)).toEqual(['running', 'queued']);
+  });
+
+  it('takes the only pool or the one called default, and says which there are', () => {
+    expect(submit({ pool: null }).pool).toBe('default');
+    expect(() => submit({ pool: 'cpu' })).toThrow(
+      expect.objectContaining({ code: 'E_POOL_UNKNOWN', hint: 'There are: default, gpu.' }),
+    );
+    reopen([pool('one'), pool('two')]);
+    expect(() => submit({ pool: null })).toThrow(expect.objectContaining({ hint: 'Say which with --pool: one, two.' }));
+    reopen([pool('one')]);
+    expect(submit({ pool: null }).pool).toBe('one');
+  });
+
+  it('keeps jobs of a pool that left the config, with the reason', () => {
+    const job = submit({ pool: 'gpu' });
+    expect(job.reason).toBe('gpu is busy');
+    reopen([pool('default')]);
+    expect(queue.job(job.id)).toMatchObject({ state: 'queued', reason: expect.stringContaining('"gpu"') });
+  });
+
+  it.each([
+    ['a NUL in the command', { command: ['a\0'] }],
+    ['an odd variable', { env: { 'a=b': '' } }],
+    ['an artifact above the workspace', { artifacts: ['../x'] }],
+    ['a relative volume', { volumes: [{ host: 'x', container: '/x', readOnly: true, variable: null }] }],
+    ['devices no pool has', { devices: 2 }],
+    ['a workspace nobody sent', { workspace: 'deadbeef' }],
+    ['a workspace elsewhere', { workspace: '../../etc/passwd' }],
+  ])('refuses %s and queues nothing', (_, request) => {
+    expect(() => submit(request)).toThrow(OnejobError);
+    expect(queue.next('default')).toBeNull();
+    expect(queue.unfinished).toBe(0);
+  });
+
+  it('tells observers at once, until they leave', () => {
+    const seen: CiEvent[] = [];
+    const abort = new AbortController();
+    queue.observe((event) => seen.push(event), abort.signal);
+    submit();
+    abort.abort();
+    submit();
+    expect(seen).toEqual([{ kind: 'waiting', pool: 'default' }]);
+  });
+});
+
+describe('what a job brings itself', () => {
+  const data: Mount = { host: '/data', container: '/in', readOnly: true, variable: null };
+
+  it('runs in the pool’s standby when it asks for what that has', () => {
+    const job = submit({ image: 'debian:stable-slim' });
+    expect(queue.next('default')?.cold).toBe(false);
+    expect(queue.recipeFor(job.id, recipe)).toBeNull();
+  });
+
+  it('starts cold with its own image and volumes', () => {
+    const job = submit({ image: 'other:1', volumes: [data] });
+    expect(job.cold).toBe(true);
+    expect(queue.next('default')?.cold).toBe(true);
+    const base = {
+      ...recipe,
+      mounts: [
+        { ...data, host: '/pool' },
+        { ...data, container: '/kept' },
+      ],
+    };
+    expect(queue.recipeFor(job.id, base)).toEqual({ ...base, image: 'other:1', mounts: [{ ...data, container: '/kept' }, data] });
+  });
+
+  it('gets a script with its place in the environment', async () => {
+    const job = submit({ command: ['echo', 'hi'], env: { A: '1', ONEJOB_POOL: 'fake', CI: 'false' } });
+    run(job.id, 'a');
+    const { script, files, redact } = await queue.register(context(job.id), never);
+    expect(files).toBeNull();
+    expect(redact).toEqual([]);
+    expect(script.split('\n')).toEqual([
+      "cd '/workspace' || exit 125",
+      "export CI='false'",
+      "export A='1'",
+      "export ONEJOB_POOL='default'",
+      "export ONEJOB='true'",
+      `export ONEJOB_JOB_ID='${job.id}'`,
+      "export ONEJOB_SLOT='default/1'",
+      "export ONEJOB_AGENT='box-1'",
+      "export ONEJOB_ATTEMPT='1'",
+      "export ONEJOB_WORKSPACE='/workspace'",
+      "exec 'echo' 'hi'",
+    ]);
+  });
+});
+
+describe('a result', () => {
+  it('is told when it is on disk and everything is settled, to whoever waits then or later', async () => {
+    const job = submit();
+    let told = 0;
+    const waiting = queue.settled(job.id, never).then((seen) => {
+      told += 1;
+      return seen;
+    });
+    run(job.id, 'a');
+    end(job.id, 'a', 4);
+    sync();
+    commit({ change: 'settled', job: job.id, agent: 'a' });
+    await Promise.resolve();
+    expect(told).toBe(0);
+    sync();
+    expect(await waiting).toMatchObject({ state: 'done', result: { kind: 'code', code: 4 }, attempt: 1, agent: 'a' });
+    expect(await queue.settled(job.id, never)).toMatchObject({ state: 'done' });
+    expect(queue.unfinished).toBe(0);
+    reopen();
+    expect(queue.job(job.id)).toMatchObject({ state: 'done', result: { kind: 'code', code: 4 } });
+    expect(queue.jobs({ all: false, pool: null })).toEqual([]);
+    expect(queue.jobs({ all: true, pool: 'default' })).toHaveLength(1);
+  });
+
+  it('stops being waited for when the waiter goes away', async () => {
+    const abort = new AbortController();
+    const waiting = queue.settled(submit().id, abort.signal);
+    abort.abort(new Error('left'));
+    await expect(waiting).rejects.toThrow('left');
+    await expect(queue.settled('nobody', never)).rejects.toThrow(/no job nobody/);
+  });
+
+  it('is undone in memory when its commit was', () => {
+    const job = submit();
+    store.transaction({ durable: false }, () => {});
+    expect(() =>
+      store.transaction({ durable: false }, () => {
+        queue.record({ change: 'assigned', job: job.id, agent: 'a' });
+        expect(queue.next('default')).toBeNull();
+        throw new Error('no');
+      }),
+    ).toThrow('no');
+    queue.rolledBack();
+    expect(queue.next('default')?.job).toBe(job.id);
+    expect(queue.job(job.id)).toMatchObject({ state: 'queued', attempt: 0 });
+  });
+
+  it('is followed by listeners, the end only once it is on disk', () => {
+    const states: string[] = [];
+    const leave = queue.onChange((job) => states.push(job.state));
+    const job = submit();
+    run(job.id, 'a');
+    end(job.id, 'a');
+    expect(states).toEqual(['queued', 'assigned', 'running']);
+    sync();
+    leave();
+    commit({ change: 'settled', job: job.id, agent: 'a' });
+    sync();
+    expect(states).toEqual(['queued', 'assigned', 'running', 'settling']);
+  });
+
+  it('that is lost puts a job with retries back to its place and says so', () => {
+    const [first, second] = [submit({ retries: 1 }), submit()];
+    const seen: CiEvent[] = [];
+    queue.observe((event) => seen.push(event), never);
+    run(first.id, 'a');
+    seen.length = 0;
+    commit({ change: 'ended', job: first.id, agent: 'a', result: { kind: 'lost', reason: 'the Engine was restarted' } });
+    expect(seen).toEqual([{ kind: 'waiting', pool: 'default' }]);
+    expect(queue.next('default')?.job).toBe(first.id);
+    expect(queue.job(first.id)?.reason).toContain('the Engine was restarted');
+    expect(second.state).toBe('queued');
+  });
+});
+
+describe('cancelling', () => {
+  it('ends a waiting job at once and durably', async () => {
+    const job = submit();
+    const waiting = queue.settled(job.id, never);
+    expect(queue.cancel(job.id)).toMatchObject({ state: 'done', result: { kind: 'cancelled' } });
+    expect(await waiting).toMatchObject({ state: 'done' });
+    expect(queue.cancel(job.id)).toMatchObject({ state: 'done' });
+    expect(queue.next('default')).toBeNull();
+    expect(() => queue.cancel('nobody')).toThrow(/no job nobody/);
+  });
+
+  it('asks the agent of a job under way, once', () => {
+    const job = submit();
+    commit({ change: 'reserved', job: job.id, agent: 'a' });
+    const seen: CiEvent[] = [];
+    queue.observe((event) => seen.push(event), never);
+    queue.cancel(job.id);
+    queue.cancel(job.id);
+    expect(seen).toEqual([{ kind: 'cancel', job: job.id, agent: 'a', grace: null }]);
+    commit({ change: 'returned', job: job.id, agent: 'a', failure: null });
+    sync();
+    expect(queue.job(job.id)).toMatchObject({ state: 'done', result: { kind: 'cancelled' } });
+  });
+});
+
+describe('workspaces', () => {
+  const files = () => readdirSync(join(store.dir, 'workspaces'));
+  const send = (from: Readable) => queue.putWorkspace(from, never);
+
+  it('travel into the job and are gone when it is done', async () => {
+    const id = await send(tar([{ name: 'a' }], { a: 'hello' }));
+    const job = submit({ workspace: id });
+    expect(() => submit({ workspace: id })).toThrow(/is in another job/);
+    reopen();
+    run(job.id, 'a');
+    const { files: open } = await queue.register(context(job.id), never);
+    expect(await listTar((await open?.()) ?? null)).toEqual({ a: 'hello' });
+    end(job.id, 'a');
+    commit({ change: 'settled', job: job.id, agent: 'a' });
+    expect(files()).toHaveLength(1);
+    sync();
+    await queue.close();
+    expect(files()).toEqual([]);
+  });
+
+  it('leave nothing when sending breaks off, also by a kill', async () => {
+    const broken = Readable.from(
+      (async function* () {
+        yield Buffer.alloc(5000);
+        throw new Error('client went away');
+      })(),
+    );
+    await expect(send(broken)).rejects.toThrow('client went away');
+    expect(files()).toEqual([]);
+    const { writeFileSync } = await import('node:fs');
+    writeFileSync(join(store.dir, 'workspaces', 'x.tar.y.part'), 'torn');
+    reopen();
+    expect(files()).toEqual([]);
+  });
+
+  it('that nobody uses go after an hour; those of unfinished jobs stay', async () => {
+    const [used] = [await send(tar([])), await send(tar([]))];
+    submit({ workspace: used });
+    await queue.prune(Date.now() + 59 * 60_000, 1);
+    expect(files()).toHaveLength(2);
+    await queue.prune(Date.now() + 61 * 60_000, 1);
+    expect(files()).toEqual([`${used}.tar`]);
+  });
+});
+
+describe('artifacts', () => {
+  const entries = () =>
+    tar(
+      [
+        { name: './', type: 'directory' },
+        { name: './dist/', type: 'directory' },
+        { name: './dist/app.js', mode: 0o755 },
+        { name: './dist/.map' },
+        { name: './dist/link', type: 'symlink', linkname: '../../etc/passwd' },
+        { name: './dist/same', type: 'link', linkname: './dist/app.js' },
+        { name: './dist/other', type: 'link', linkname: './src/big' },
+        { name: './dist/pipe', type: 'fifo' },
+        { name: './src/big' },
+        { name: './dist/huge' },
+      ],
+      { './dist/app.js': 'app', './dist/.map': '', './src/big': 'x'.repeat(100_000), './dist/huge': 'y'.repeat(5_000) },
+    );
+  const settle = (job: string, from: () => Promise<Readable>) => queue.settle(context(job), from, never);
+  function ended(code: number): string {
+    const { id } = submit({ artifacts: ['dist'] });
+    run(id, 'a');
+    end(id, 'a', code);
+    return id;
+  }
+
+  it('are kept from a failed job too, with a note on what was left out', async () => {
+    const id = ended(1);
+    await settle(id, async () => entries());
+    await settle(id, async () => Promise.reject(new Error('not read twice')));
+    commit({ change: 'settled', job: id, agent: 'a' });
+    sync();
+    expect(await listTar(queue.artifacts(id))).toEqual({
+      'dist/app.js': 'app',
+      'dist/.map': '',
+      'dist/link': 'symlink ../../etc/passwd',
+      'dist/same': 'link dist/app.js',
+    });
+    const { reason } = queue.job(id) ?? {};
+    expect(reason).toMatch(/Left out of the artifacts, as those over .* are not kept: dist\/huge\./);
+    expect(reason).toContain('being neither files nor links: dist/pipe.');
+    expect(reason).toContain('dist/other (of ./src/big)');
+  });
+
+  it('that match nothing leave no file and say so', async () => {
+    const { id } = submit({ artifacts: ['none/**'] });
+    run(id, 'a');
+    end(id, 'a');
+    await settle(id, async () => entries());
+    expect(queue.artifacts(id)).toBeNull();
+    expect(queue.job(id)?.reason).toBe('No file matched the artifacts none/**.');
+    expect(readdirSync(join(store.dir, 'artifacts'))).toEqual([]);
+  });
+
+  it('are tried again when the runtime could not be reached, and given up when the sandbox is gone', async () => {
+    const id = ended(0);
+    const away = new OnejobError('E_SANDBOX_LOST', 'Engine away.', { retry: true });
+    await expect(settle(id, () => Promise.reject(away))).rejects.toThrow('Engine away.');
+    await settle(id, () => Promise.reject(new OnejobError('E_SANDBOX_LOST', 'No such sandbox.')));
+    expect(queue.job(id)?.reason).toBe('Its artifacts could not be kept: No such sandbox.');
+  });
+
+  it('of a stream that breaks off are given up after a few tries, leaving nothing', async () => {
+    const id = ended(0);
+    const cut = async () => Readable.from([(await buffer(entries())).subarray(0, 2000)]);
+    await expect(settle(id, cut)).rejects.toThrow();
+    await expect(settle(id, cut)).rejects.toThrow();
+    await settle(id, cut);
+    expect(queue.job(id)?.reason).toContain('could not be kept');
+    expect(readdirSync(join(store.dir, 'artifacts'))).toEqual([]);
+  });
+
+  it('end at once when the manager stops', async () => {
+    const id = ended(0);
+    const abort = new AbortController();
+    const stuck = new Readable({ read() {} });
+    const settling = queue.settle(context(id), async () => stuck, abort.signal);
+    abort.abort();
+    await expect(settling).rejects.toThrow();
+    expect(stuck.destroyed).toBe(true);
+    expect(queue.job(id)?.reason).toBeNull();
+  });
+
+  it('are forgotten with their job', async () => {
+    const id = ended(0);
+    await settle(id, async () => entries());
+    commit({ change: 'settled', job: id, agent: 'a' });
+    sync();
+    await queue.prune(now + 1_000, 5_000);
+    expect(queue.job(id)).not.toBeNull();
+    await queue.prune(now + 10_000, 5_000);
+    expect(queue.job(id)).toBeNull();
+    expect(existsSync(join(store.dir, 'artifacts', `${id}.tar`))).toBe(false);
+  });
+});

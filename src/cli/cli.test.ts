@@ -1,0 +1,277 @@
+/** The command line as a person meets it: real processes over a fake manager. */
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { buffer } from 'node:stream/consumers';
+import { pack } from 'tar-stream';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { type Child, type Ended, isAlive, startChild, untilGone } from '../../test/support/child.ts';
+import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { createClient } from '../api/client.ts';
+import { leaderPid } from '../store/lead.ts';
+
+const program = join(import.meta.dirname, '..', '..', 'test', 'support', 'fake-onejob.ts');
+
+let dir: Scratch;
+let children: Child[];
+
+beforeEach(() => {
+  dir = scratch();
+  mkdirSync(join(dir.path, 'work'));
+  children = [];
+});
+
+afterEach(async () => {
+  for (const child of children) if (child.running) await child.kill();
+  // A temporary daemon ends by itself; one that a test left with work is ended here.
+  const pid = leaderPid(state());
+  if (pid !== null && isAlive(pid)) {
+    process.kill(pid, 'SIGTERM');
+    await untilGone(pid);
+  }
+  dir[Symbol.dispose]();
+});
+
+const state = () => join(dir.path, 'state');
+
+function start(args: readonly string[], env: Record<string, string> = {}): Child {
+  const child = startChild(process.execPath, ['--disable-warning=ExperimentalWarning', program, ...args], {
+    cwd: join(dir.path, 'work'),
+    env: { PATH: process.env['PATH'], HOME: dir.path, ONEJOB_STATE_DIR: state(), ...env },
+  });
+  children.push(child);
+  return child;
+}
+
+const onejob = (args: readonly string[], env?: Record<string, string>): Promise<Ended> => start(args, env).ended;
+
+async function up(env?: Record<string, string>): Promise<Child> {
+  const daemon = start(['up'], env);
+  await daemon.says(/listening/);
+  return daemon;
+}
+
+const json = (text: string): Record<string, unknown>[] =>
+  text
+    .trim()
+    .split('\n')
+    .map((line) => JSON.parse(line));
+
+describe('run', () => {
+  test('passes output, streams apart, and the exit code; leaves no daemon', async () => {
+    const run = await onejob(['run', '--no-workspace', '--', 'sh', '-c', 'echo out; echo err >&2; exit 7']);
+    expect(run).toMatchObject({ code: 7, stdout: 'out\n' });
+    expect(run.stderr.split('\n')).toEqual(['onejob: runtime fake: there is no other', 'err', '']);
+    const pid = leaderPid(state());
+    if (pid !== null) await untilGone(pid);
+  });
+
+  test('needs no -- in front of the command, and leaves its options alone', async () => {
+    expect(await onejob(['run', '--no-workspace', 'echo', '--json', '-d'])).toMatchObject({ code: 0, stdout: '--json -d\n' });
+  });
+
+  test('hands over the variables it was given', async () => {
+    const run = await onejob(['run', '--no-workspace', '-e', 'A=1=2', '-e', 'OWN', '--', 'sh', '-c', 'echo $A $OWN'], {
+      OWN: 'mine',
+    });
+    expect(run.stdout).toBe('1=2 mine\n');
+  });
+
+  test('sends the current folder', async () => {
+    await up();
+    writeFileSync(join(dir.path, 'work', 'file.txt'), 'content');
+    expect((await onejob(['run', '--', 'true'])).code).toBe(0);
+  });
+
+  test('keeps every byte of a large output', async () => {
+    const run = await onejob(['run', '--no-workspace', '--', 'seq', '1', '300000']);
+    expect(run.stdout).toHaveLength(1_988_895);
+    expect(run.stdout.endsWith('\n299999\n300000\n')).toBe(true);
+  });
+
+  test('two at once share one daemon', async () => {
+    const runs = await Promise.all(
+      [1, 2, 3].map((n) => onejob(['run', '--no-workspace', '--', 'sh', '-c', `echo ${n}; sleep 0.3`])),
+    );
+    expect(runs.map(({ code, stdout }) => [code, stdout])).toEqual([1, 2, 3].map((n) => [0, `${n}\n`]));
+  });
+
+  test('--detach prints the id; jobs and logs find it afterwards', async () => {
+    await up();
+    const { stdout, code } = await onejob(['run', '--no-workspace', '--detach', '--', 'echo', 'later']);
+    expect(code).toBe(0);
+    const id = stdout.trim();
+    expect((await onejob(['logs', '-f', id])).stdout).toBe('later\n');
+    expect((await onejob(['jobs', '--all'])).stdout).toMatch(new RegExp(`^${id} +default +ok `, 'm'));
+  });
+
+  test('the first INT cancels and waits for the last words', async () => {
+    const run = start([
+      'run',
+      '--no-workspace',
+      '--',
+      'sh',
+      '-c',
+      'trap "echo bye; exit 0" TERM; echo ready; while :; do sleep 0.05; done',
+    ]);
+    await run.says(/ready/);
+    run.signal('SIGINT');
+    const { code, stdout, stderr } = await run.ended;
+    expect({ code, stdout }).toEqual({ code: 130, stdout: 'ready\nbye\n' });
+    expect(stderr).toContain('was cancelled');
+  });
+
+  test('the second INT leaves the job to the daemon, and says how to follow it', async () => {
+    await up();
+    const run = start(['run', '--no-workspace', '--', 'sh', '-c', 'trap "" TERM; echo ready; sleep 30']);
+    await run.says(/ready/);
+    run.signal('SIGINT');
+    await run.says(/again to leave it/);
+    run.signal('SIGINT');
+    const { code, stderr } = await run.ended;
+    expect(code).toBe(130);
+    expect(stderr).toMatch(/follow it with "onejob logs -f j1"/);
+    expect((await onejob(['jobs'])).stdout).toContain('j1');
+  });
+
+  test('a reader that goes away cancels the job', async () => {
+    const run = startChild(
+      'sh',
+      ['-c', '"$0" "$@" | head -n 1; wait', process.execPath, program, 'run', '--no-workspace', '--', 'yes'],
+      {
+        cwd: join(dir.path, 'work'),
+        env: { PATH: process.env['PATH'], HOME: dir.path, ONEJOB_STATE_DIR: state() },
+      },
+    );
+    children.push(run);
+    const { stdout, stderr } = await run.ended;
+    expect(stdout).toBe('y\n');
+    expect(stderr).toContain('nobody reads the output');
+  });
+
+  test('--json tells the same as events on standard output', async () => {
+    const { stdout, code } = await onejob([
+      'run',
+      '--json',
+      '--no-workspace',
+      '--',
+      'sh',
+      '-c',
+      'printf hi; printf "\\377" >&2; exit 3',
+    ]);
+    const events = json(stdout);
+    expect(code).toBe(3);
+    expect(events[0]).toMatchObject({ event: 'submitted' });
+    expect(events).toContainEqual({ event: 'output', stream: 'stdout', text: 'hi' });
+    expect(events).toContainEqual({ event: 'output', stream: 'stderr', base64: '/w==' });
+    expect(events.at(-1)).toMatchObject({ event: 'ended', exit: 3, job: { result: { kind: 'code', code: 3 } } });
+  });
+
+  test('a daemon that cannot start says why, and run ends with 125', async () => {
+    const run = await onejob(['run', '--no-workspace', '--', 'true'], { FAKE_BROKEN: '1' });
+    expect(run.code).toBe(125);
+    expect(run.stderr).toContain('broken on purpose');
+    expect(run.stdout).toBe('');
+  });
+
+  test.each([
+    [['--bogus', '--', 'true'], 'unknown option'],
+    [[], 'command'],
+    [['--timeout', '10', '--', 'true'], 'has no unit'],
+    [['--volume', 'data', '--', 'true'], 'no container path'],
+    [['-e', 'NOT_SET_ANYWHERE', '--', 'true'], 'not set here'],
+    [['-e', '1A=b', '--', 'true'], 'name of a variable'],
+    [['--retries', '-1', '--', 'true'], 'whole number'],
+  ])('run %j is wrong usage', async (args, text) => {
+    const run = await onejob(['run', '--no-workspace', ...args]);
+    expect(run.code).toBe(2);
+    expect(run.stderr).toContain(text);
+  });
+});
+
+describe('looking', () => {
+  test('without a daemon, status and pause say so and start none', async () => {
+    for (const command of ['status', 'pause']) {
+      const { code, stderr } = await onejob([command]);
+      expect(code).toBe(1);
+      expect(stderr).toContain('nothing listens');
+      expect(stderr).toContain('onejob up');
+    }
+    expect((await onejob(['down'])).code).toBe(0);
+  });
+
+  test('errors are JSON with --json', async () => {
+    const { code, stderr } = await onejob(['status', '--json']);
+    expect(code).toBe(1);
+    expect(json(stderr)[0]).toMatchObject({ code: 'E_DAEMON_ABSENT', retry: true });
+    expect(json((await onejob(['nonsense', '--json'])).stderr)[0]).toMatchObject({ code: 'E_USAGE' });
+  });
+
+  test('doctor ends with 1 when there is an error, and says what to do', async () => {
+    const { code, stdout } = await onejob(['doctor']);
+    expect(code).toBe(1);
+    expect(stdout).toMatch(/^error +docker: not reachable\n +-> start it$/m);
+  });
+
+  test('an unknown job is exit code 1 with what to type next', async () => {
+    await up();
+    expect(await onejob(['cancel', 'nope'])).toMatchObject({ code: 1, stderr: expect.stringContaining('There is no job nope.') });
+  });
+
+  test('pause, resume and down reach the daemon', async () => {
+    const daemon = await up();
+    expect((await onejob(['pause', 'default', '--reason', 'disk'])).stdout).toBe('Paused pool default: nothing new is started.\n');
+    expect((await onejob(['down', '--drain'])).stdout).toBe('The daemon has ended.\n');
+    expect((await daemon.ended).code).toBe(0);
+  });
+
+  test('a second daemon in the same place is refused', async () => {
+    await up();
+    expect(await onejob(['up'])).toMatchObject({ code: 1, stderr: expect.stringContaining('Another onejob') });
+  });
+
+  test('help and version need nothing', async () => {
+    expect(await onejob(['--version'])).toMatchObject({ code: 0, stdout: expect.stringMatching(/^\d+\.\d+\.\d+\n$/) });
+    expect((await onejob(['run', '--help'])).stdout).toContain('Examples:');
+    expect(await onejob([])).toMatchObject({ code: 2, stderr: expect.stringContaining('onejob run') });
+    expect(await onejob(['stauts'])).toMatchObject({ code: 2, stderr: expect.stringContaining('Did you mean status?') });
+  });
+
+  test.each(['bash', 'zsh'])('the %s completion is valid shell', async (shell) => {
+    const { stdout } = await onejob(['completion', shell]);
+    expect(stdout).toContain('--no-workspace');
+    const check = startChild('bash', ['-n'], { cwd: dir.path, env: { PATH: process.env['PATH'] } });
+    check.type(stdout);
+    expect(await check.ended).toMatchObject({ code: 0, stderr: '' });
+  });
+
+  test('config check needs no daemon and names the line', async () => {
+    const file = join(dir.path, 'config.yml');
+    writeFileSync(file, 'pools:\n  lab: { agnets: 3 }\n');
+    const { code, stdout } = await onejob(['config', 'check', file]);
+    expect(code).toBe(1);
+    expect(stdout).toMatch(/config\.yml:2:\d+: .*agents/);
+    expect((await onejob(['config', 'show'])).stdout).toContain('state_dir');
+  });
+});
+
+test('artifacts are brought to the current folder', async () => {
+  const tar = pack();
+  tar.entry({ name: './dist/app.js' }, 'built');
+  tar.finalize();
+  writeFileSync(join(dir.path, 'artifacts.tar'), await buffer(tar));
+  const run = await onejob(['run', '--no-workspace', '--artifact', 'dist/**', '--', 'false'], {
+    FAKE_ARTIFACTS: join(dir.path, 'artifacts.tar'),
+  });
+  expect(run).toMatchObject({ code: 1, stderr: expect.stringContaining('brought back 1 file\n') });
+  expect(readFileSync(join(dir.path, 'work', 'dist', 'app.js'), 'utf8')).toBe('built');
+});
+
+test('a stalled terminal does not stop the job, and Ctrl-C still works', async () => {
+  await up();
+  const run = start(['run', '--no-workspace', '--', 'sh', '-c', 'echo first; yes']);
+  await run.says(/first/);
+  run.signal('SIGINT');
+  expect((await run.ended).code).toBe(130);
+  const client = createClient({ socket: join(state(), 'onejob.sock'), version: '0' });
+  expect((await client.job('j1')).state).toBe('done');
+});

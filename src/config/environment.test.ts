@@ -1,0 +1,38 @@
+import { expect, it } from 'vitest';
+import { readEnvironment } from './environment.ts';
+
+it('absent and empty variables are the same', () => {
+  const bare = readEnvironment({ HOME: '/h' }, 5);
+  expect(readEnvironment({ HOME: '/h', ONEJOB_CONFIG: '', DOCKER_HOST: '', NO_COLOR: '', CI: '' }, 5)).toEqual(bare);
+  expect(bare).toEqual({
+    config: null,
+    stateDir: null,
+    socket: null,
+    home: '/h',
+    configHome: '/h/.config',
+    stateHome: '/h/.local/state',
+    runtimeDir: null,
+    docker: { host: null, tlsVerify: false, certPath: null, context: null, config: '/h/.docker' },
+    noColor: false,
+    forceColor: false,
+    ci: false,
+    uid: 5,
+  });
+});
+
+it('Docker is found as its own CLI finds it', () => {
+  const { docker } = readEnvironment({
+    HOME: '/h',
+    DOCKER_HOST: 'tcp://a:2376',
+    DOCKER_TLS_VERIFY: '0',
+    DOCKER_CERT_PATH: '/c',
+    DOCKER_CONTEXT: 'far',
+    DOCKER_CONFIG: '/d',
+  });
+  expect(docker).toEqual({ host: 'tcp://a:2376', tlsVerify: true, certPath: '/c', context: 'far', config: '/d' });
+});
+
+it('cannot be changed', () => {
+  const env = readEnvironment({});
+  expect(() => Object.assign(env, { uid: 0 })).toThrow(TypeError);
+});

@@ -1,0 +1,336 @@
+import { spawnSync } from 'node:child_process';
+import { mkdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, describe, expect, it } from 'vitest';
+import { checkConfig, loadConfig, loadPaths, loadRunnable } from './load.ts';
+import { notYet } from './not-yet.ts';
+import { formatProblem } from './problem.ts';
+import { emptyEnvironment, Folder, host } from './testing.ts';
+
+const folder = new Folder();
+afterAll(() => folder[Symbol.dispose]());
+
+describe('without a file', () => {
+  it('there is the own queue with one pool of two agents on the best runtime', async () => {
+    const { config, warnings } = await loadConfig({ env: emptyEnvironment(), host });
+    expect(warnings).toEqual([]);
+    expect(config.path).toBeNull();
+    expect(config.pools).toMatchObject([
+      { name: 'default', service: 'own', agents: 2, runtime: null, devices: { count: 0 }, recipe: { image: 'debian:stable-slim' } },
+    ]);
+    expect(notYet(config)).toEqual([]);
+  });
+
+  it('neither the YAML parser nor the schema is loaded', () => {
+    const script = `
+      import { registerHooks } from 'node:module';
+      const seen = [];
+      registerHooks({ load: (url, context, next) => { seen.push(url); return next(url, context); } });
+      const { loadConfig } = await import(${JSON.stringify(new URL('./load.ts', import.meta.url).href)});
+      const { readEnvironment } = await import(${JSON.stringify(new URL('./environment.ts', import.meta.url).href)});
+      await loadConfig({ env: readEnvironment({ HOME: '/nowhere' }, 1000) });
+      process.stdout.write(seen.filter((url) => url.includes('node_modules')).join(' '));`;
+    const ran = spawnSync(process.execPath, ['--input-type=module', '-e', script], { encoding: 'utf8' });
+    expect({ status: ran.status, packages: ran.stdout }).toEqual({ status: 0, packages: '' });
+  });
+});
+
+describe('what is written', () => {
+  it('defaults are under every pool: maps merge key by key, all else is replaced', async () => {
+    const { config, errors } = await folder.load(`
+defaults:
+  cpus: 2
+  timeout: 1h
+  env: { A: 1, B: 2 }
+  image: { base: "ubuntu:24.04", packages: [git] }
+  volumes: ["/a:/a"]
+  devices: { count: 2, model: A100 }
+pools:
+  one:
+  two: { cpus: none, timeout: none, env: { B: 3 }, image: { base: "debian:12" }, volumes: ["/b:/b"], devices: 0 }
+`);
+    expect(errors).toEqual([]);
+    const [one, two] = config.pools;
+    expect(one).toMatchObject({
+      timeout: 3_600_000,
+      recipe: { cpus: 2, env: { A: '1', B: '2' } },
+      devices: { count: 2, model: 'A100' },
+    });
+    expect(two).toMatchObject({
+      timeout: null,
+      devices: { count: 0, model: null },
+      imageRecipe: { base: 'debian:12', packages: ['git'] },
+      recipe: { image: null, cpus: null, env: { A: '1', B: '3' }, mounts: [{ host: '/b' }] },
+    });
+  });
+
+  it('values of env and tags are text as written', async () => {
+    const { config } = await folder.load(
+      'pools: { a: { env: { V: 1.10, W: 007, X: true, Y: "", Z: 1e3 }, tags: { v: [1.10, x], w: 2 } } }\n',
+    );
+    expect(config.pools[0]?.recipe.env).toEqual({ V: '1.10', W: '007', X: 'true', Y: '', Z: '1e3' });
+    expect(config.pools[0]?.tags).toEqual(['v=1.10', 'v=x', 'w=2']);
+  });
+
+  it('tags may be the text of the service', async () => {
+    const { config } = await folder.load('pools: { a: { tags: "cap=sm_80,gpu=a100, cap=recent" } }\n');
+    expect(config.pools[0]?.tags).toEqual(['cap=sm_80', 'gpu=a100', 'cap=recent']);
+  });
+
+  it('limits, tmpfs, capabilities and users as a runtime wants them', async () => {
+    const file =
+      'pools: { a: { user: 1000, ulimits: { nofile: 9, memlock: unlimited }, tmpfs: { /tmp: 64MiB, /x: "size=1m,mode=1777" }, cap_add: [cap_sys_ptrace] } }\n';
+    const { config, errors } = await folder.load(file);
+    expect(errors).toEqual([]);
+    expect(config.pools[0]?.recipe).toMatchObject({
+      user: '1000',
+      ulimits: [
+        { name: 'nofile', soft: 9, hard: 9 },
+        { name: 'memlock', soft: -1, hard: -1 },
+      ],
+      tmpfs: { '/tmp': 'size=67108864', '/x': 'size=1m,mode=1777' },
+      capAdd: ['SYS_PTRACE'],
+    });
+  });
+
+  it('aliases may be used', async () => {
+    const { config, errors } = await folder.load('pools:\n  a: { env: &e { A: 1 } }\n  b: { env: *e }\n');
+    expect(errors).toEqual([]);
+    expect(config.pools[1]?.recipe.env).toEqual({ A: '1' });
+  });
+
+  it('a key that JavaScript objects have by birth is only an unknown key', async () => {
+    expect(await folder.check('constructor: 1\n')).toEqual([expect.stringContaining('config.yml:1:1: constructor: unknown key')]);
+    expect(await folder.check('defaults: { __proto__: { cpus: 1 } }\n')).toEqual([
+      expect.stringContaining('defaults.__proto__: unknown key'),
+    ]);
+    expect(await folder.check('pools: { a: { service: constructor } }\n')).toEqual([
+      expect.stringContaining('"services" has no "constructor"'),
+    ]);
+  });
+});
+
+describe('across keys, both are named', () => {
+  it.each([
+    ['{ agents: per-device }', 'pools.a.agents: is per-device, but "devices" is 0'],
+    ['{ agents: 2, devices: all }', 'pools.a.agents: is 2, but "devices" is all'],
+    ['{ agents: 2, devices: { uuid: GPU-1234 } }', 'pools.a.devices.uuid: names one device, but "agents" and "count" ask for 2'],
+    ['{ memory: 1GiB, shm_size: 2GiB }', 'pools.a.shm_size: is 2GiB, more than "memory" with 1GiB'],
+    ['{ image: { packages: [git] } }', 'pools.a.image: has neither "base" nor "dockerfile"'],
+    ['{ image: { base: x, dockerfile: /x } }', 'pools.a.image.base: and "dockerfile" are both given'],
+    ['{ name: x, agents: 2 }', 'pools.a.name: "x" gives all slots of the pool the same name, but "agents" is 2'],
+    ['{ volumes: ["/a:/x", "/b:/x"] }', 'pools.a.volumes[1]: uses the container path /x again; volumes[0] has it already'],
+    ['{ volumes: ["/a:/x:V"], caches: ["/b:/y:V"] }', 'pools.a.caches[0]: sets the variable V again; volumes[0] has it already'],
+    ['{ volumes: ["/a:/x:V"], env: { V: 1 } }', 'pools.a.volumes[0]: sets the variable V again; env.V has it already'],
+    [
+      '{ volumes: ["/a:/x"], tmpfs: { /x: 1MiB } }',
+      'pools.a.tmpfs./x: uses the container path /x again; volumes[0] has it already',
+    ],
+    ['{ volumes: ["/state:/x"] }', 'pools.a.volumes[0]: shows jobs the state of onejob, because "state_dir" is /state/here'],
+    ['{ volumes: ["/keys:/x"] }', 'pools.a.volumes[0]: would show jobs the secret file of services.s.token, /keys/token'],
+    ['{ ulimits: { nofile: { soft: 2, hard: 1 } } }', 'pools.a.ulimits.nofile: "soft" is above "hard"'],
+    ['{ ulimits: { nofiles: 1 } }', 'pools.a.ulimits.nofiles: unknown limit; did you mean "nofile"?'],
+    ['{ env: { ONEJOB_X: 1 } }', 'pools.a.env.ONEJOB_X: names that begin with ONEJOB_ are set by onejob itself'],
+    ['{ env: { a-b: 1 } }', 'pools.a.env.a-b: is no name of a variable'],
+    ['{ queue: q }', 'warning: pools.a.queue: is not used: "service" is the own queue'],
+    ['{ runtime: process, image: x }', 'warning: pools.a.image: is not used: "runtime" is process'],
+    ['{ env: { NPM_TOKEN: x } }', 'warning: pools.a.env.NPM_TOKEN: looks like a secret'],
+    [
+      '{ volumes: ["/var/run/docker.sock:/s"] }',
+      'warning: pools.a.volumes[0]: gives every job of the pool all rights over this host',
+    ],
+    ['{ agents: 33, cpus: 2 }', 'warning: pools: "cpus" and "agents" add up to 66 CPUs, this host has 64'],
+    ['{ agents: 3, memory: 512GiB }', 'warning: pools: "memory" and "agents" add up to 1536.0GiB, this host has 1024.0GiB'],
+  ])('%s', async (pool, line) => {
+    const rest = 'state_dir: /state/here\nservices: { s: { type: buildkite, token: { file: /keys/token } } }\n';
+    const lines = await folder.check(`pools:\n  a: ${pool}\n${rest}`);
+    expect(lines).toEqual([expect.stringContaining(line)]);
+  });
+
+  it('two pools whose slots would have the same name', async () => {
+    const lines = await folder.check('pools:\n  a: { name: "x.{1..}", agents: 3 }\n  b: { name: x.3 }\n');
+    expect(lines).toEqual([
+      'config.yml:3:14: pools.b.name: "x.3" gives a slot the name "x.3", which another one has: pools.a and pools.b must differ',
+    ]);
+  });
+
+  it('a name in defaults that all pools share', async () => {
+    const lines = await folder.check('defaults: { name: "x.{n}" }\npools: { a: {}, b: {} }\n');
+    expect(lines).toEqual([expect.stringMatching(/^config\.yml:1:19: pools\.b\.name: .* pools\.a and pools\.b must differ$/)]);
+  });
+
+  it('a key that is wrong itself brings no second problem', async () => {
+    expect(await folder.check('pools: { a: { agents: per-device, devices: { cuont: 1 } } }\n')).toHaveLength(1);
+  });
+});
+
+describe('include', () => {
+  it('files beside this one are read too; this one wins', async () => {
+    mkdirSync(join(folder.path, 'more'), { recursive: true });
+    folder.write(
+      'more/a.yml',
+      'on_stop: drain\nkeep_jobs: 1d\ndefaults: { cpus: 1, env: { A: 1 } }\npools: { lab: { agents: 3 } }\n',
+    );
+    const { config, files } = await folder.load(
+      'include: more/a.yml\non_stop: leave\ndefaults: { env: { B: 2 } }\npools: { own: {} }\n',
+    );
+    expect(config).toMatchObject({ onStop: 'leave', keepJobs: 86_400_000 });
+    expect(config.pools.map((pool) => [pool.name, pool.agents, pool.recipe.cpus, pool.recipe.env])).toEqual([
+      ['lab', 3, 1, { A: '1', B: '2' }],
+      ['own', 1, 1, { A: '1', B: '2' }],
+    ]);
+    expect(files).toHaveLength(2);
+  });
+
+  it('a problem in an included file has that file and its line', async () => {
+    folder.write('b.yml', 'pools:\n  lab: { agnets: 3 }\n');
+    expect(await folder.check('include: [b.yml]\n')).toEqual(['b.yml:2:10: pools.lab.agnets: unknown key; did you mean "agents"?']);
+  });
+
+  it.each([
+    ['include: [no.yml]\n', 'config.yml:1:11: include[0]: no.yml does not exist'],
+    ['include: config.yml\n', 'config.yml:1:10: include: config.yml is this file itself'],
+    ['include: [c.yml, ./c.yml]\n', 'config.yml:1:18: include[1]: ./c.yml is included twice'],
+    ['include: d.yml\n', 'd.yml:1:1: include: this file is included by config.yml, so it cannot include others; list them there'],
+    ['include: 7\npools: [', 'config.yml:2:9: not valid YAML'],
+    ['include: { a: b }\n', 'config.yml:1:10: include: expected a path, or a list of paths, found a map'],
+    ['include: c.yml\npools: { c: {} }\n', 'config.yml:2:10: pools.c: is also written in c.yml; keep one of the two'],
+    ['include: e.yml\n', 'e.yml:1:1: expected keys such as "pools:", found a list'],
+  ])('%j', async (file, line) => {
+    folder.write('c.yml', 'pools: { c: {} }\n');
+    folder.write('d.yml', 'include: config.yml\n');
+    folder.write('e.yml', '- a\n');
+    expect(await folder.check(file)).toEqual([expect.stringContaining(line)]);
+  });
+});
+
+describe('secrets', () => {
+  const file = (path: string) => `services: { s: { type: buildkite, token: { file: ${path}, expires: 2030-01-31 } } }\n`;
+  const now = Date.UTC(2029, 0, 1);
+
+  it('a file that is not there is a problem with its path', async () => {
+    const lines = await folder.check(file('/nowhere/token'), { secrets: 'check', now });
+    expect(lines).toEqual(['config.yml:1:50: services.s.token.file: /nowhere/token does not exist']);
+  });
+
+  it('a file that others can read, and one that soon expires, are warnings', async () => {
+    const open = folder.write('open', 'x', 0o644);
+    const lines = await folder.check(file(open), { secrets: 'check', now: Date.UTC(2030, 0, 30) });
+    expect(lines).toEqual(
+      [
+        'config.yml:1:50: warning: services.s.token.file: open can be used by every user of this host (mode 644); run "chmod 600 open"',
+        expect.stringContaining('warning: services.s.token.file: expires on 2030-01-31, in a day'),
+      ].toSorted(),
+    );
+  });
+
+  it('a client of the manager need not see them', async () => {
+    expect(await folder.check(file('/nowhere/token'), { secrets: 'skip' })).toEqual([]);
+  });
+});
+
+describe('the file of 18 agents', () => {
+  const example = readFileSync(new URL('../../docs/examples/eighteen-agents.yml', import.meta.url), 'utf8');
+
+  it('is right, with its secrets in place', async () => {
+    folder.write('buildkite.token', 'a');
+    folder.write('azure.pat', 'b');
+    folder.write('secrets.private.key', 'c');
+    const here = example.replaceAll('/etc/onejob/', `${folder.path}/`);
+    const { config, errors, warnings } = await folder.load(here, { secrets: 'check', now: Date.UTC(2026, 0, 1) });
+    expect([...errors, ...warnings].map(formatProblem)).toEqual([]);
+    expect(config.pools.map((pool) => [pool.name, pool.agents, pool.devices.count])).toEqual([
+      ['upload', 1, 0],
+      ['a100', 14, 1],
+      ['rtx5000', 1, 1],
+      ['multigpu', 1, 2],
+      ['lab', 'per-device', 1],
+    ]);
+    expect(config.pools[0]).toMatchObject({
+      imageRecipe: { base: 'ubuntu:24.04' },
+      recipe: { env: { JULIA_CPU_THREADS: '1', LD_LIBRARY_PATH: '' } },
+    });
+    expect(config.pools[4]?.recipe.mounts[0]).toEqual({
+      host: '/data/imagenet',
+      container: '/datasets/imagenet',
+      readOnly: true,
+      variable: 'IMAGENET',
+    });
+  });
+
+  it('says which of its secrets are missing', async () => {
+    const lines = await folder.check(example.replaceAll('/etc/onejob/', '/nowhere/'), {
+      secrets: 'check',
+      now: Date.UTC(2026, 0, 1),
+    });
+    expect(lines.map((line) => line.split(' ').slice(1).join(' '))).toEqual([
+      'services.julia.token.file: /nowhere/buildkite.token does not exist',
+      'services.azure.token.file: /nowhere/azure.pat does not exist',
+      'secrets.key.file: /nowhere/secrets.private.key does not exist',
+    ]);
+  });
+
+  it('cannot be started yet, and every reason is given', async () => {
+    const config = folder.write('config.yml', example);
+    const error = await loadRunnable({ flags: { config }, env: emptyEnvironment(), host, secrets: 'skip' }).catch(
+      (caught: unknown) => caught,
+    );
+    expect(error).toMatchObject({ code: 'E_NOT_YET' });
+    const message = String(error);
+    for (const key of [
+      'services.julia',
+      'services.azure',
+      'secrets.key',
+      'pools.upload.image',
+      'pools.a100.devices',
+      'pools.lab.agents',
+      'pools.lab.trust',
+    ]) {
+      expect(message).toContain(`${key}: `);
+    }
+  });
+});
+
+it('what a later version brings is never left out in silence', async () => {
+  const { config } = await folder.load(
+    'services: { o: { type: own-queue } }\npools: { a: { service: o, network: internet, isolation: none, image: auto, devices: all } }\n',
+  );
+  expect(notYet(config).map((problem) => problem.key)).toEqual([
+    'pools.a.devices',
+    'pools.a.image',
+    'pools.a.network',
+    'pools.a.isolation',
+  ]);
+  expect(config.pools[0]?.service).toBe('own');
+});
+
+it('loadConfig throws all problems as one error', async () => {
+  const config = folder.write('config.yml', 'on_stop: x\npools: { a: { cpus: -1 } }\n');
+  await expect(loadConfig({ flags: { config }, env: emptyEnvironment(), host })).rejects.toMatchObject({
+    code: 'E_CONFIG',
+    retry: false,
+    message: expect.stringMatching(/2 problems:\n.*:1:10: on_stop: .*\n.*:2:21: pools\.a\.cpus: /),
+    hint: expect.stringContaining('onejob config check'),
+  });
+});
+
+describe('loadPaths, for those who only look', () => {
+  it('is not kept from a manager by a mistake in a pool', async () => {
+    const config = folder.write('config.yml', 'state_dir: /s\npools: { a: { agnets: 1 } }\n');
+    const paths = await loadPaths({ flags: { config }, env: emptyEnvironment() });
+    expect([paths.stateDir.path, paths.socket.path]).toEqual(['/s', '/s/onejob.sock']);
+  });
+
+  it('says when the file cannot be understood at all', async () => {
+    const config = folder.write('config.yml', 'a: [');
+    await expect(loadPaths({ flags: { config }, env: emptyEnvironment() })).rejects.toMatchObject({ code: 'E_CONFIG' });
+  });
+
+  it('agrees with the whole config', async () => {
+    const config = folder.write('config.yml', 'socket: /x/y.sock\n');
+    const options = { flags: { config }, env: emptyEnvironment({ ONEJOB_STATE_DIR: '/var/s' }), host };
+    const { paths } = await checkConfig(options);
+    expect(await loadPaths(options)).toEqual(paths);
+    expect([paths.stateDir.path, paths.socket.path]).toEqual(['/var/s', '/x/y.sock']);
+  });
+});

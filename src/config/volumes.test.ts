@@ -1,0 +1,60 @@
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { formatVolume, parseVolume } from './volumes.ts';
+
+describe('volumes', () => {
+  it.each([
+    ['/a:/b', '/a', '/b', null, true],
+    ['/a:/b:ro', '/a', '/b', null, true],
+    ['/a:/b:rw', '/a', '/b', null, false],
+    ['/a:/b:DATA', '/a', '/b', 'DATA', true],
+    ['/a:/b:DATA:rw', '/a', '/b', 'DATA', false],
+    ['/my data/x y:/in the box', '/my data/x y', '/in the box', null, true],
+    ['/a//b/./c/:/d/', '/a/b/c', '/d', null, true],
+    ['/cache/{name}:/root:rw', '/cache/{name}', '/root', null, false],
+    ['/:/host', '/', '/host', null, true],
+    ['/a:/workspace/data', '/a', '/workspace/data', null, true],
+  ])('%s', (text, host, container, variable, readOnly) => {
+    expect(parseVolume(text)).toEqual({ ok: true, value: { host, container, variable, readOnly } });
+  });
+
+  it.each([
+    ['/a', 'has no container path'],
+    ['', 'has no container path'],
+    ['/a:', 'the container path is empty'],
+    [':/b', 'the host path is empty'],
+    ['a:/b', 'the host path must be absolute'],
+    ['~/a:/b', '"~" is not expanded'],
+    ['/a:b', 'the container path must be absolute'],
+    ['/a:/b:read', null],
+    ['/a:/b:RO!', 'neither "ro", "rw" nor the name of a variable'],
+    ['/a:/b:ro:DATA', 'too many parts'],
+    ['/a:/b:A:B:rw', 'too many parts'],
+    ['/a:/b:DATA:rx', 'too many parts'],
+    ['/a/../etc:/b', 'must not hold ".."'],
+    ['/a:/b/..', 'must not hold ".."'],
+    ['/a\n:/b', 'control character'],
+    ['/a:/', 'belongs to the sandbox itself'],
+    ['/a:/proc/', 'belongs to the sandbox itself'],
+    ['/a:/workspace', 'belongs to the sandbox itself'],
+    ['/a:/dev/shm', 'shm_size'],
+  ])('%s: %s', (text, why) => {
+    const parsed = parseVolume(text);
+    if (why === null) expect(parsed).toMatchObject({ ok: true, value: { variable: 'read' } });
+    else expect(parsed).toEqual({ ok: false, why: expect.stringContaining(why) });
+  });
+
+  it('a cache is writable unless it says otherwise', () => {
+    expect(parseVolume('/a:/b', 'rw')).toMatchObject({ value: { readOnly: false } });
+    expect(parseVolume('/a:/b:ro', 'rw')).toMatchObject({ value: { readOnly: true } });
+  });
+
+  it('what is parsed and written again means the same', () => {
+    fc.assert(
+      fc.property(fc.string(), fc.string(), fc.constantFrom('', ':ro', ':rw', ':X', ':X:rw'), (a, b, end) => {
+        const parsed = parseVolume(`/${a}:/${b}${end}`);
+        if (parsed.ok) expect(parseVolume(formatVolume(parsed.value))).toEqual(parsed);
+      }),
+    );
+  });
+});

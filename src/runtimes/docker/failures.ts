@@ -1,0 +1,85 @@
+/** Foreign errors become ours here, once: what the Engine or its socket said, in words a person can act on. */
+import { z } from 'zod';
+import { OnejobError } from '../../errors.ts';
+import { type Endpoint, endpointUrl } from './endpoint.ts';
+
+const httpError = z.object({
+  statusCode: z.number(),
+  json: z.object({ message: z.string() }).optional().catch(undefined),
+  message: z.string().optional(),
+});
+
+/** The HTTP status the Engine answered with; null when it did not answer. */
+export function statusOf(error: unknown): number | null {
+  const seen = httpError.safeParse(error);
+  return seen.success ? seen.data.statusCode : null;
+}
+
+/** What the Engine said, without dockerode's wrapping. */
+export function messageOf(error: unknown): string {
+  const seen = httpError.safeParse(error);
+  if (seen.success) return (seen.data.json?.message ?? seen.data.message ?? '').trim();
+  return error instanceof Error ? error.message : String(error);
+}
+
+/** An error of a call that was made to `doing`, such as `start agent x`. */
+export function translate(error: unknown, doing: string, endpoint: Endpoint): OnejobError {
+  if (error instanceof OnejobError) return error;
+  const status = statusOf(error);
+  if (status === null) return unreachable(error, doing, endpoint);
+  const said = messageOf(error);
+  if (/no space left on device|disk quota exceeded/i.test(said)) {
+    return new OnejobError('E_DISK_FULL', `Cannot ${doing}: the Engine's disk is full (${said}).`, {
+      hint: 'Free space on it, e.g. with "docker image prune".',
+      retry: true,
+      cause: error,
+    });
+  }
+  return new OnejobError('E_ENGINE_FAILED', `Cannot ${doing}: the Engine answered ${status}: ${said}.`, {
+    hint: 'Type "onejob doctor" for what is known about the Engine.',
+    retry: status >= 500 || status === 409,
+    cause: error,
+  });
+}
+
+/** What kept a call from reaching the Engine. */
+export function unreachable(error: unknown, doing: string, endpoint: Endpoint): OnejobError {
+  const code = error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : '';
+  const url = endpointUrl(endpoint);
+  const what = `Cannot ${doing} with the Docker Engine at ${url} (from ${endpoint.from})`;
+  switch (code) {
+    case 'EACCES':
+    case 'EPERM':
+      return new OnejobError('E_ENGINE_PERMISSION', `${what}: you may not open that socket (${code}).`, {
+        hint: 'Join its group, e.g. "sudo usermod -aG docker $USER", and log in again.',
+        retry: false,
+        cause: error,
+      });
+    case 'ENOENT':
+      return new OnejobError('E_ENGINE_UNREACHABLE', `${what}: there is no such socket.`, {
+        hint: 'Start it, e.g. "sudo systemctl start docker", or set DOCKER_HOST.',
+        retry: true,
+        cause: error,
+      });
+    case 'ECONNREFUSED':
+      return new OnejobError('E_ENGINE_UNREACHABLE', `${what}: nothing listens there.`, {
+        hint: 'Start it, e.g. "sudo systemctl start docker".',
+        retry: true,
+        cause: error,
+      });
+    default: {
+      const said = error instanceof Error ? error.message : String(error);
+      return new OnejobError('E_ENGINE_UNREACHABLE', `${what}: ${said}.`, {
+        hint: 'See whether "docker version" answers.',
+        retry: true,
+        cause: error,
+      });
+    }
+  }
+}
+
+/** An Engine that took a call and stayed silent. `limit` in ms. */
+export function silent(doing: string, endpoint: Endpoint, limit: number): OnejobError {
+  const message = `Cannot ${doing}: the Docker Engine at ${endpointUrl(endpoint)} did not answer within ${limit / 1000} s.`;
+  return new OnejobError('E_ENGINE_UNREACHABLE', message, { hint: 'See whether "docker version" answers.', retry: true });
+}

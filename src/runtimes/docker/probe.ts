@@ -1,0 +1,93 @@
+/** Whether an Engine is there, and which: cheap, and without loading dockerode. */
+import { z } from 'zod';
+import { type OnejobError, toFailure } from '../../errors.ts';
+import type { Endpoint } from './endpoint.ts';
+import { silent, unreachable } from './failures.ts';
+import { get } from './wire.ts';
+
+export type DockerProbe =
+  | {
+      readonly reachable: false;
+      /** The error's message and hint. */
+      readonly why: string;
+      readonly error: OnejobError;
+    }
+  | {
+      readonly reachable: true;
+      /** One sentence that names it. */
+      readonly why: string;
+      readonly version: string;
+      readonly apiVersion: string;
+      readonly podman: boolean;
+      /** Whether containers outlive a restart of the Engine. Podman's always do. */
+      readonly liveRestore: boolean;
+      /** Where it keeps containers, as it sees the path itself. */
+      readonly rootDir: string;
+      readonly cpus: number;
+      /** Bytes. */
+      readonly memory: number;
+      readonly warnings: readonly string[];
+      /** Whether it runs on this host, as far as its address tells. */
+      readonly local: boolean;
+    };
+
+export const versionAnswer = z.object({
+  Version: z.string().default('unknown'),
+  ApiVersion: z.string().default('unknown'),
+  Components: z.array(z.object({ Name: z.string() })).nullish(),
+});
+
+export const infoAnswer = z.object({
+  LiveRestoreEnabled: z.boolean().default(false),
+  DockerRootDir: z.string().default(''),
+  NCPU: z.number().default(0),
+  MemTotal: z.number().default(0),
+  Warnings: z.array(z.string()).nullish(),
+});
+
+export { resolveEndpoint } from './endpoint.ts';
+
+/** Podman names itself among the components of its Docker-compatible /version. */
+export function isPodman(version: z.infer<typeof versionAnswer>): boolean {
+  return (version.Components ?? []).some((component) => /podman/i.test(component.Name));
+}
+
+/** How long an Engine may be silent before it counts as not there, in ms. */
+const patience = 5_000;
+
+/** Looks once. Never throws but when `signal` aborts. */
+export async function probeDocker(endpoint: Endpoint, signal: AbortSignal): Promise<DockerProbe> {
+  const timeout = AbortSignal.timeout(patience);
+  try {
+    const either = AbortSignal.any([signal, timeout]);
+    const [said, told] = await Promise.all([get(endpoint, '/version', either), get(endpoint, '/info', either)]);
+    if (said.status !== 200 || told.status !== 200) {
+      const body = said.status === 200 ? told : said;
+      const error = new Error(`it answered ${body.status}: ${body.body.slice(0, 200)}`);
+      return absent(unreachable(error, 'speak', endpoint));
+    }
+    const version = versionAnswer.parse(JSON.parse(said.body));
+    const info = infoAnswer.parse(JSON.parse(told.body));
+    const podman = isPodman(version);
+    return {
+      reachable: true,
+      why: `${podman ? 'Podman' : 'Docker Engine'} ${version.Version} answers at ${endpoint.kind === 'unix' ? endpoint.path : endpoint.host}`,
+      version: version.Version,
+      apiVersion: version.ApiVersion,
+      podman,
+      liveRestore: podman || info.LiveRestoreEnabled,
+      rootDir: info.DockerRootDir,
+      cpus: info.NCPU,
+      memory: info.MemTotal,
+      warnings: info.Warnings ?? [],
+      local: endpoint.kind === 'unix',
+    };
+  } catch (error) {
+    signal.throwIfAborted();
+    return absent(timeout.aborted ? silent('speak', endpoint, patience) : unreachable(error, 'speak', endpoint));
+  }
+}
+
+function absent(error: OnejobError): DockerProbe {
+  return { reachable: false, why: toFailure(error).message, error };
+}

@@ -1,0 +1,46 @@
+/** Plain HTTP to an Engine, for what must not wait for dockerode to load and for what it cannot do. */
+import { type ClientRequest, request as http, type IncomingMessage } from 'node:http';
+import { request as https, type RequestOptions } from 'node:https';
+import type { Socket } from 'node:net';
+import { text } from 'node:stream/consumers';
+import type { Endpoint } from './endpoint.ts';
+
+export interface Answer {
+  readonly status: number;
+  readonly body: string;
+}
+
+/** One GET on a connection of its own. Throws what Node throws. */
+export function get(endpoint: Endpoint, path: string, signal: AbortSignal): Promise<Answer> {
+  return new Promise((resolve, reject) => {
+    const sent = open(endpoint, { method: 'GET', path, signal }, (answer) => {
+      text(answer).then((body) => resolve({ status: answer.statusCode ?? 0, body }), reject);
+    });
+    sent.on('error', reject);
+    sent.end();
+  });
+}
+
+/** Asks for a raw connection, as attach gives it. An answer that is no upgrade comes as `Answer`. */
+export function upgrade(endpoint: Endpoint, path: string, signal: AbortSignal): Promise<Socket | Answer> {
+  return new Promise((resolve, reject) => {
+    const headers = { Connection: 'Upgrade', Upgrade: 'tcp' };
+    const sent = open(endpoint, { method: 'POST', path, headers, signal }, (answer) => {
+      text(answer).then((body) => resolve({ status: answer.statusCode ?? 0, body }), reject);
+    });
+    sent.on('upgrade', (_answer, socket: Socket) => resolve(socket));
+    sent.on('error', reject);
+    sent.end();
+  });
+}
+
+function open(endpoint: Endpoint, options: RequestOptions, answered: (answer: IncomingMessage) => void): ClientRequest {
+  if (endpoint.kind === 'unix') {
+    return http({ ...options, socketPath: endpoint.path, host: 'localhost', agent: false }, answered);
+  }
+  const { host, port, tls } = endpoint;
+  if (tls === null) return http({ ...options, host, port, agent: false }, answered);
+  const { ca, cert, key, verify } = tls;
+  const material = { ...(ca !== null && { ca }), ...(cert !== null && { cert }), ...(key !== null && { key }) };
+  return https({ ...options, ...material, host, port, rejectUnauthorized: verify, agent: false }, answered);
+}

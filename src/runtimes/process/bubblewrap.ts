@@ -1,0 +1,108 @@
+/**
+ * A sandbox made by bubblewrap: own mounts by an allow-list, own processes, host name, IPC and, if asked, network.
+ *
+ * Under root bubblewrap makes the mounts as root, since the state directory is closed to everybody else, and `setpriv`
+ * then becomes the agent's own user for good: no capability, no way to gain one, root neither inside nor outside. No
+ * user namespace is used there: measured, one that maps root to another id leaves files of root readable. As a normal
+ * user the user namespace is what allows the mounts, and the job is that user.
+ */
+import { execFile } from 'node:child_process';
+import type { Recipe } from '../runtime.ts';
+import { hostMounts } from './allow-list.ts';
+
+/** User and group id of jobs in the sandbox, where these are free to choose. */
+const inside = 1000;
+
+export const path = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
+
+export interface BubblewrapSpec {
+  readonly hostname: string;
+  readonly recipe: Recipe;
+  readonly env: Readonly<Record<string, string>>;
+  /** The agent's own user under root; null when not root. */
+  readonly uid: number | null;
+  /** Folder that holds `work`, `home`, `tmp`, `passwd` and `group`. */
+  readonly folder: string;
+}
+
+/** `passwd` and `group` of the sandbox. */
+export function accounts(uid: number | null): { passwd: string; group: string } {
+  const id = uid ?? inside;
+  return {
+    passwd: `root:x:0:0:root:/root:/bin/sh\njob:x:${id}:${id}::/home/job:/bin/sh\nnobody:x:65534:65534::/nonexistent:/bin/false\n`,
+    group: `root:x:0:\njob:x:${id}:\nnogroup:x:65534:\n`,
+  };
+}
+
+/** Everything bubblewrap is told about one sandbox, for its `--args`. `host` are the mounts of `hostMounts`. */
+export function bubblewrapArgs(spec: BubblewrapSpec, host: readonly string[]): string[] {
+  const { recipe, folder } = spec;
+  const args = [...isolation(spec.uid, recipe.network === 'none'), '--hostname', spec.hostname, ...host];
+  args.push('--proc', '/proc', '--dev', '/dev');
+  const size = recipe.shmSize === null ? [] : ['--size', String(recipe.shmSize)];
+  args.push('--perms', '1777', ...size, '--tmpfs', '/dev/shm');
+  args.push('--ro-bind', `${folder}/passwd`, '/etc/passwd', '--ro-bind', `${folder}/group`, '/etc/group');
+  args.push('--bind', `${folder}/tmp`, '/tmp', '--dir', '/var', '--symlink', '../tmp', '/var/tmp', '--dir', '/run');
+  args.push('--bind', `${folder}/home`, '/home/job', '--bind', `${folder}/work`, '/workspace');
+  for (const [container, options] of Object.entries(recipe.tmpfs)) {
+    const bytes = tmpfsSize(options);
+    args.push('--perms', '1777', ...(bytes === null ? [] : ['--size', String(bytes)]), '--tmpfs', container);
+  }
+  for (const mount of recipe.mounts) args.push(mount.readOnly ? '--ro-bind' : '--bind', mount.host, mount.container);
+  for (const [name, value] of Object.entries(spec.env)) args.push('--setenv', name, value);
+  return [...args, '--chdir', '/workspace', '--json-status-fd', '5'];
+}
+
+/** What turns `command` into the sandbox's first process; its arguments are read from descriptor 4. */
+export function bubblewrapCommand(uid: number | null, command: readonly string[]): string[] {
+  return ['bwrap', '--args', '4', '--', ...(uid === null ? [] : asUser(uid)), ...command];
+}
+
+/** Becomes a user that nothing else is, and can never be more than that. */
+export function asUser(uid: number): string[] {
+  return [
+    'setpriv',
+    '--reuid',
+    `${uid}`,
+    '--regid',
+    `${uid}`,
+    '--clear-groups',
+    '--bounding-set=-all',
+    '--inh-caps=-all',
+    '--no-new-privs',
+  ];
+}
+
+function isolation(uid: number | null, offline: boolean): string[] {
+  const spaces = ['--unshare-ipc', '--unshare-pid', '--unshare-uts', '--unshare-cgroup-try', ...(offline ? ['--unshare-net'] : [])];
+  const keep = ['--cap-drop', 'ALL', '--cap-add', 'CAP_SETUID', '--cap-add', 'CAP_SETGID', '--cap-add', 'CAP_SETPCAP'];
+  const user = uid === null ? ['--unshare-user', '--uid', `${inside}`, '--gid', `${inside}`] : keep;
+  // Its parent is the agent's supervisor, so this ties no job to the manager.
+  return [...spaces, ...user, '--die-with-parent', '--new-session', '--clearenv'];
+}
+
+/** Bytes of a `size=64m` among mount options; null when none is given. */
+function tmpfsSize(options: string): number | null {
+  const found = /(?:^|,)size=(\d+)([kmg]?)b?(?:,|$)/i.exec(options);
+  if (found === null) return null;
+  const unit = { '': 1, k: 1024, m: 1024 ** 2, g: 1024 ** 3 }[(found[2] ?? '').toLowerCase()] ?? 1;
+  return Number(found[1]) * unit;
+}
+
+/**
+ * Whether bubblewrap works here: a sandbox made as a job's would be must run `true`. Being installed says little, since
+ * containers and hardened kernels often forbid what it needs. `why` is one sentence.
+ */
+export function probeBubblewrap(signal: AbortSignal, uid: number | null = null): Promise<{ usable: boolean; why: string }> {
+  const args = [...isolation(uid, false), '--hostname', 'probe', ...hostMounts(), '--proc', '/proc', '--dev', '/dev'];
+  args.push('--perms', '1777', '--tmpfs', '/tmp', '--chdir', '/tmp', '--', ...(uid === null ? [] : asUser(uid)), 'true');
+  return new Promise((resolve) => {
+    const options = { signal, timeout: 5_000, env: { PATH: path } };
+    execFile('bwrap', args, options, (error, _stdout, stderr) => {
+      if (error === null) return resolve({ usable: true, why: 'Bubblewrap is installed and a probe sandbox ran.' });
+      if (error.code === 'ENOENT') return resolve({ usable: false, why: 'Bubblewrap (the program "bwrap") is not installed.' });
+      const said = stderr.trim().split('\n').at(-1) || error.message;
+      resolve({ usable: false, why: `Bubblewrap is installed but a probe sandbox failed: ${said}` });
+    });
+  });
+}

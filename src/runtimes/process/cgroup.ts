@@ -1,0 +1,164 @@
+/**
+ * Control groups for one agent, on whatever the host has: version 2, version 1, or both side by side. Gives the limits
+ * on memory and CPUs and, where the kernel has `cgroup.kill` (5.14), a way to end a whole tree with one write.
+ * Without any of it jobs run all the same, and the caller says what is not enforced.
+ */
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import type { AgentId } from '../../core/slot.ts';
+import { killPid, readOr } from './identity.ts';
+
+/** Folders of the hierarchies, below which this owner's agents get theirs; null where that cannot be written. */
+export interface Cgroups {
+  /** Where supervisors go, so that whatever ends the manager's own group (a service manager, say) ends no job (S5). */
+  readonly supervisors: string | null;
+  readonly unified: string | null;
+  readonly memory: string | null;
+  readonly cpu: string | null;
+}
+
+export const noCgroups: Cgroups = { supervisors: null, unified: null, memory: null, cpu: null };
+
+/** Finds what can be used and makes the owner's folders there, which `removeCgroupRoots` removes again. */
+export function findCgroups(owner: string): Cgroups {
+  const mounts = readOr('/proc/self/mounts', '')
+    .split('\n')
+    .map((line) => line.split(' '));
+  const v1 = (controller: string): string | null =>
+    mounts.find(([, , type, options]) => type === 'cgroup' && options?.split(',').includes(controller))?.[1] ?? null;
+  const v2 = mounts.find(([, , type]) => type === 'cgroup2')?.[1] ?? null;
+  const make = (mount: string | null): string | null => {
+    if (mount === null) return null;
+    const path = join(mount, 'onejob', owner);
+    return attempt(() => mkdirSync(path, { recursive: true })) ? path : null;
+  };
+  const unified = make(v2);
+  const controllers = unified === null || v2 === null ? [] : enable(v2, unified);
+  const supervisors = unified === null ? null : join(unified, '.supervisors');
+  return {
+    supervisors: supervisors !== null && attempt(() => mkdirSync(supervisors, { recursive: true })) ? supervisors : null,
+    unified,
+    memory: controllers.includes('memory') ? unified : make(v1('memory')),
+    cpu: controllers.includes('cpu') ? unified : make(v1('cpu')),
+  };
+}
+
+function enable(mount: string, path: string): string[] {
+  return ['memory', 'cpu'].filter((controller) =>
+    [mount, dirname(path), path].every((at) =>
+      attempt(() => {
+        const file = join(at, 'cgroup.subtree_control');
+        if (!readFileSync(file, 'utf8').split(/\s/).includes(controller)) writeFileSync(file, `+${controller}`);
+      }),
+    ),
+  );
+}
+
+export interface Limits {
+  /** bytes */
+  readonly memory: number | null;
+  readonly cpus: number | null;
+}
+
+/** Makes the agent's groups. Returns their folders, the one that can kill first, and a sentence per limit not enforced. */
+export function makeCgroups(roots: Cgroups, agent: AgentId, limits: Limits): { paths: string[]; missing: string[] } {
+  const paths = new Set<string>();
+  const missing: string[] = [];
+  const make = (root: string | null): string | null => {
+    if (root === null) return null;
+    const path = join(root, agent);
+    if (!attempt(() => mkdirSync(path, { recursive: true }))) return null;
+    paths.add(path);
+    return path;
+  };
+  make(roots.unified);
+  const { memory, cpus } = limits;
+  if (memory !== null && !limit(make(roots.memory), (at) => limitMemory(at, memory)))
+    missing.push(`The memory limit of ${memory} bytes is not enforced: no writable memory control group is there.`);
+  if (cpus !== null && !limit(make(roots.cpu), (at) => limitCpus(at, cpus)))
+    missing.push(`The limit of ${cpus} CPUs is not enforced: no writable CPU control group is there.`);
+  return { paths: [...paths], missing };
+}
+
+function limit(path: string | null, write: (path: string) => void): boolean {
+  return path !== null && attempt(() => write(path));
+}
+
+function limitMemory(path: string, bytes: number): void {
+  if (existsSync(join(path, 'memory.max'))) {
+    writeFileSync(join(path, 'memory.max'), String(bytes));
+    // Without this a job at its limit fills the host's swap instead of being ended.
+    attempt(() => writeFileSync(join(path, 'memory.swap.max'), '0'));
+    return;
+  }
+  writeFileSync(join(path, 'memory.limit_in_bytes'), String(bytes));
+  attempt(() => writeFileSync(join(path, 'memory.memsw.limit_in_bytes'), String(bytes)));
+}
+
+function limitCpus(path: string, cpus: number): void {
+  const period = 100_000;
+  const quota = Math.max(1_000, Math.round(cpus * period));
+  if (existsSync(join(path, 'cpu.max'))) {
+    writeFileSync(join(path, 'cpu.max'), `${quota} ${period}`);
+    return;
+  }
+  writeFileSync(join(path, 'cpu.cfs_period_us'), String(period));
+  writeFileSync(join(path, 'cpu.cfs_quota_us'), String(quota));
+}
+
+/** Whether the kernel has ended a process of these groups for lack of memory. */
+export function oomKilled(paths: readonly string[]): boolean {
+  return paths.some((path) => {
+    const text = readOr(join(path, 'memory.events'), '') + readOr(join(path, 'memory.oom_control'), '');
+    return /^oom_kill [1-9]/m.test(text);
+  });
+}
+
+/** The file that ends everything in the agent's group when 1 is written to it; null where the kernel has none. */
+export function killFile(paths: readonly string[]): string | null {
+  return paths.map((path) => join(path, 'cgroup.kill')).find((path) => existsSync(path)) ?? null;
+}
+
+/** Ends everything in the groups. Returns how many processes are still in them. */
+export function killCgroups(paths: readonly string[]): number {
+  const file = killFile(paths);
+  if (file !== null) attempt(() => writeFileSync(file, '1'));
+  const left = paths.flatMap((path) => readOr(join(path, 'cgroup.procs'), '').split('\n').filter(Boolean).map(Number));
+  if (file === null) for (const pid of left) killPid(pid, 'KILL');
+  return left.length;
+}
+
+/** Removes the agent's groups; false while something is still in one. */
+export function removeCgroups(paths: readonly string[]): boolean {
+  return paths.map(removeGroup).every(Boolean);
+}
+
+/** Removes the owner's folders where no agent is left. */
+export function removeCgroupRoots(roots: Cgroups): void {
+  if (roots.supervisors !== null) removeGroup(roots.supervisors);
+  for (const path of new Set([roots.unified, roots.memory, roots.cpu]))
+    if (path !== null && removeGroup(path)) removeGroup(dirname(path));
+}
+
+/** Every agent's group that is left below the owner's folders. */
+export function leftCgroups(roots: Cgroups): string[] {
+  return [...new Set([roots.unified, roots.memory, roots.cpu])].flatMap((root) => {
+    if (root === null || !existsSync(root)) return [];
+    return readdirSync(root, { withFileTypes: true }).flatMap((entry) =>
+      entry.isDirectory() && !entry.name.startsWith('.') ? [join(root, entry.name)] : [],
+    );
+  });
+}
+
+function removeGroup(path: string): boolean {
+  return attempt(() => rmdirSync(path)) || !existsSync(path);
+}
+
+function attempt(action: () => void): boolean {
+  try {
+    action();
+    return true;
+  } catch {
+    return false;
+  }
+}

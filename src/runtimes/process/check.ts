@@ -1,0 +1,60 @@
+/** What `doctor` says about the process runtime. */
+import { access, constants } from 'node:fs/promises';
+import type { Finding } from '../runtime.ts';
+import { path } from './bubblewrap.ts';
+import { killFile } from './cgroup.ts';
+import type { Host } from './host.ts';
+
+/** Programs without which no sandbox can be made; all are part of every Debian, Ubuntu and Fedora. */
+const needed = ['sh', 'dd', 'cat', 'mkfifo', 'tar', 'rm', 'env', 'setsid'];
+
+export async function findings(host: Host, _signal: AbortSignal): Promise<Finding[]> {
+  const found: Finding[] = [bubblewrap(host)];
+  for (const name of host.root ? [...needed, 'setpriv'] : needed) {
+    if (await isInstalled(name)) continue;
+    const message = `The program "${name}" was not found in ${path}; no agent can start without it.`;
+    found.push({ level: 'error', subject: name, message, hint: `Install the package that holds "${name}".` });
+  }
+  const { memory, cpu, unified } = host.cgroups;
+  const missing = [memory === null ? 'memory' : null, cpu === null ? 'cpus' : null].filter((name) => name !== null);
+  if (missing.length > 0) {
+    const message = `Limits on ${missing.join(' and ')} are not enforced: no control group for them can be written.`;
+    found.push({
+      level: 'warning',
+      subject: 'limits',
+      message,
+      hint: 'Run onejob as root, or use "runtime: docker" for pools that need limits.',
+    });
+  } else found.push({ level: 'ok', subject: 'limits', message: 'Limits on memory and CPUs are enforced.', hint: null });
+  if (host.mode === 'plain' && (unified === null || killFile([unified]) === null)) {
+    const message = 'The kernel cannot end a whole group of processes at once here; a job that forks quickly takes longer to end.';
+    found.push({
+      level: 'warning',
+      subject: 'cgroup.kill',
+      message,
+      hint: 'Install bubblewrap, or use Linux 5.14 or newer as root.',
+    });
+  }
+  return found;
+}
+
+function bubblewrap(host: Host): Finding {
+  if (host.mode === 'bubblewrap') return { level: 'ok', subject: 'bubblewrap', message: host.why, hint: null };
+  return {
+    level: 'warning',
+    subject: 'bubblewrap',
+    message: `${host.why} Jobs are kept apart less well.`,
+    hint: 'Install bubblewrap: apt-get install bubblewrap.',
+  };
+}
+
+async function isInstalled(name: string): Promise<boolean> {
+  for (const folder of path.split(':')) {
+    const there = await access(`${folder}/${name}`, constants.X_OK).then(
+      () => true,
+      () => false,
+    );
+    if (there) return true;
+  }
+  return false;
+}

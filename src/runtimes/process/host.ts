@@ -1,0 +1,21 @@
+/** What the process runtime found on this host and was told; settled once, when it is created. */
+import type { Cgroups } from './cgroup.ts';
+import type { Layout } from './folder.ts';
+
+export interface Host {
+  readonly owner: string;
+  readonly at: Layout;
+  readonly mode: 'bubblewrap' | 'plain';
+  /** Why that mode: one sentence. */
+  readonly why: string;
+  readonly root: boolean;
+  readonly boot: string;
+  /** Bubblewrap's options for what sandboxes see of the host. */
+  readonly mounts: readonly string[];
+  readonly cgroups: Cgroups;
+  readonly uidClaims: string;
+  /** Holds jobs' folders when they run as another user and nothing can be mounted for them. */
+  readonly openDir: string;
+  /** Bytes kept of each output stream of an agent. */
+  readonly outputLimit: number;
+}

@@ -1,0 +1,163 @@
+/** Making a sandbox: the intent first, then its folders, then the supervisor that starts it. */
+import { spawn } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { existsSync } from 'node:fs';
+import { chmod, chown, lstat, mkdir, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { OnejobError } from '../../errors.ts';
+import { gateScript } from '../gate.ts';
+import type { Recipe, SandboxSpec } from '../runtime.ts';
+import { accounts, bubblewrapArgs, bubblewrapCommand, path } from './bubblewrap.ts';
+import { killFile, makeCgroups } from './cgroup.ts';
+import { type Intent, makeFolder } from './folder.ts';
+import type { Host } from './host.ts';
+import { plainCommand } from './plain.ts';
+import { supervisorScript } from './supervisor.ts';
+import { markVariable } from './tree.ts';
+import { claimUid } from './uids.ts';
+
+/** What sandboxes of this recipe are made from: the recipe, how they are kept apart, and the boot. */
+export function fingerprintOf(host: Host, recipe: Recipe): string {
+  return createHash('sha256')
+    .update(JSON.stringify([recipe, host.mode, host.boot]))
+    .digest('hex')
+    .slice(0, 32);
+}
+
+/**
+ * Refuses what a process cannot give, rather than leaving it out.
+ * @throws OnejobError E_RECIPE or E_MOUNT_MISSING
+ */
+export function checkRecipe(host: Host, recipe: Recipe): void {
+  const refuse = (what: string): never => {
+    throw new OnejobError('E_RECIPE', `A sandbox on the process runtime cannot have ${what}.`, {
+      hint: 'Leave it out, or set "runtime: docker" for this pool.',
+    });
+  };
+  if (!['default', 'host', 'none'].includes(recipe.network)) refuse(`network "${recipe.network}", only "host" or "none"`);
+  if (recipe.network === 'none' && host.mode === 'plain') refuse('network "none" without bubblewrap');
+  if (recipe.user !== null) refuse(`user "${recipe.user}": every agent has one of its own`);
+  if (recipe.capAdd.length > 0) refuse(`capabilities (${recipe.capAdd.join(', ')})`);
+  for (const [name, wanted] of Object.entries(recipe.unsafe)) if (wanted) refuse(`"unsafe.${name}"`);
+  if (host.mode === 'plain') {
+    const moved = recipe.mounts.find((mount) => mount.host !== mount.container && mount.variable === null);
+    if (moved !== undefined) refuse(`${moved.host} at ${moved.container} without bubblewrap`);
+  }
+  const missing = recipe.mounts.find((mount) => !existsSync(mount.host));
+  if (missing === undefined) return;
+  throw new OnejobError(
+    'E_MOUNT_MISSING',
+    `Cannot mount ${missing.host} at ${missing.container}: there is no such file or folder on this host.`,
+    {
+      hint: 'Create it, or correct it under "volumes".',
+    },
+  );
+}
+
+/** Makes and starts a sandbox that is not there yet; resolves when its supervisor was started. */
+export async function makeSandbox(host: Host, spec: SandboxSpec, progress: (line: string) => void): Promise<void> {
+  const { recipe, agent } = spec;
+  const bubblewrap = host.mode === 'bubblewrap';
+  const final = join(host.at.agents, agent);
+  const uid = host.root ? await claimUid(host.uidClaims, final) : null;
+  const groups = makeCgroups(host.cgroups, agent, recipe);
+  for (const line of groups.missing) progress(line);
+  // Another user cannot pass through the closed state directory, so without mounts its files must lie elsewhere.
+  const files = bubblewrap || uid === null ? final : join(host.openDir, agent);
+  const about: Intent = {
+    owner: host.owner,
+    agent,
+    pool: spec.pool,
+    slot: spec.slot,
+    fingerprint: fingerprintOf(host, recipe),
+    mode: host.mode,
+    uid,
+    files,
+    cgroups: groups.paths,
+  };
+  const folder = await makeFolder(host.at, about);
+  if (files !== folder) await makeOpen(host.openDir);
+  await makeFiles(files, uid, bubblewrap);
+  const env = environment(spec, files, bubblewrap);
+  const gate = ['/bin/sh', '-c', gateScript(agent)];
+  if (bubblewrap) {
+    const told = bubblewrapArgs({ hostname: spec.name.slice(0, 64), recipe, env, uid, folder }, host.mounts);
+    const { passwd, group } = accounts(uid);
+    await Promise.all([
+      writeFile(join(folder, 'args'), told.map((word) => `${word}\0`).join('')),
+      writeFile(join(folder, 'passwd'), passwd, { mode: 0o644 }),
+      writeFile(join(folder, 'group'), group, { mode: 0o644 }),
+    ]);
+  } else await writeFile(join(folder, 'args'), '');
+  const limits = recipe.ulimits.map(({ name, soft, hard }) => `--${name}=${soft}:${hard}`);
+  const script = supervisorScript({
+    command: [
+      ...(limits.length === 0 ? [] : ['prlimit', ...limits, '--']),
+      ...(bubblewrap ? bubblewrapCommand(uid, gate) : plainCommand(uid, env, gate)),
+    ],
+    cwd: bubblewrap ? null : join(files, 'work'),
+    exitFile: join(host.at.exits, agent),
+    outputLimit: host.outputLimit,
+    ownGroup: host.cgroups.supervisors,
+    cgroups: groups.paths,
+    killFile: killFile(groups.paths),
+    oomScoreAdj: recipe.oomScoreAdj,
+  });
+  await writeFile(join(folder, 'run.sh'), script, { mode: 0o600 });
+  await start(folder, agent);
+}
+
+function start(folder: string, agent: string): Promise<void> {
+  // Its own session and nothing of ours held open: it must outlive us.
+  const child = spawn('/bin/sh', ['./run.sh', agent], {
+    cwd: folder,
+    detached: true,
+    stdio: 'ignore',
+    env: { PATH: path, [markVariable]: agent },
+  });
+  child.unref();
+  return new Promise((resolve, reject) => {
+    child.once('spawn', resolve);
+    child.once('error', (cause) => {
+      const message = `Cannot start agent ${agent}: starting /bin/sh failed (${cause.message}).`;
+      reject(new OnejobError('E_SPAWN', message, { retry: true, cause, hint: 'Look for a limit on processes or memory.' }));
+    });
+  });
+}
+
+/** The folder that others may pass through but not list. @throws OnejobError when somebody else made it. */
+async function makeOpen(path: string): Promise<void> {
+  await mkdir(path, { mode: 0o711 }).catch((error: NodeJS.ErrnoException) => {
+    if (error.code !== 'EEXIST') throw error;
+  });
+  const found = await lstat(path);
+  if (found.isDirectory() && found.uid === process.getuid?.()) return;
+  throw new OnejobError('E_SPAWN', `Cannot keep agents' files in ${path}: it is not a folder of this user.`, {
+    hint: 'Remove it.',
+  });
+}
+
+async function makeFiles(files: string, uid: number | null, mounted: boolean): Promise<void> {
+  await mkdir(files, { recursive: true, mode: 0o700 });
+  // Under bubblewrap the folder above is closed to all, and bubblewrap has no right to pass through a closed one of the job.
+  const make = async (name: string): Promise<void> => {
+    const path = join(files, name);
+    await mkdir(path, { recursive: true });
+    await chmod(path, mounted ? (name === 'tmp' ? 0o1777 : 0o755) : 0o700);
+    if (uid !== null) await chown(path, uid, uid);
+  };
+  await Promise.all(['work', 'home', 'tmp'].map(make));
+  if (uid !== null && !mounted) await chown(files, uid, uid);
+}
+
+function environment(spec: SandboxSpec, files: string, mounted: boolean): Record<string, string> {
+  const { recipe } = spec;
+  const base = mounted
+    ? { HOME: '/home/job' }
+    : { HOME: join(files, 'home'), TMPDIR: join(files, 'tmp'), [markVariable]: spec.agent };
+  const variables = recipe.mounts.flatMap(({ variable, container, host }) =>
+    variable === null ? [] : [[variable, mounted ? container : host] as const],
+  );
+  // No grant of devices means none, also for tools that look for them by themselves.
+  return { PATH: path, USER: 'job', NVIDIA_VISIBLE_DEVICES: 'void', ...base, ...Object.fromEntries(variables), ...recipe.env };
+}

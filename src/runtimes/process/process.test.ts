@@ -1,0 +1,23 @@
+/** The runtime contract, against real processes of this host. */
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { runtimeContract } from '../contract.ts';
+import { createProcessRuntime } from './process.ts';
+import { leftoversOf, plainRecipe } from './testing.ts';
+
+for (const bubblewrap of ['auto', 'off'] as const) {
+  runtimeContract(`process, bubblewrap ${bubblewrap}`, async () => {
+    const dir = mkdtempSync(join(tmpdir(), 'onejob-process-'));
+    const owner = `test-${process.pid}-${bubblewrap}`;
+    const make = () => createProcessRuntime({ owner, dir, bubblewrap });
+    return {
+      runtime: await make(),
+      recipe: plainRecipe,
+      remake: make,
+      leftovers: async () => leftoversOf(dir, owner),
+      cleanup: async () => rmSync(dir, { recursive: true, force: true }),
+      exceptions: {},
+    };
+  });
+}

@@ -1,0 +1,178 @@
+/**
+ * The process runtime: sandboxes that are processes of this host, kept apart by bubblewrap where it works.
+ *
+ * Guarantees: all that is known of a sandbox stands in its folder (`folder.ts`), so a new manager goes on where a killed
+ * one stopped; no job ends with the manager; under root no job runs as root, and no two agents as the same user.
+ */
+import { mkdir, statfs } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { AgentId } from '../../core/slot.ts';
+import { OnejobError } from '../../errors.ts';
+import type { Runtime, SandboxSeen } from '../runtime.ts';
+import { hostMounts } from './allow-list.ts';
+import { probeBubblewrap } from './bubblewrap.ts';
+import { findCgroups } from './cgroup.ts';
+import { findings } from './check.ts';
+import { followExits } from './events.ts';
+import { archive, extract } from './files.ts';
+import { agentsIn, type Intent, layout, readIntent, stateOf } from './folder.ts';
+import type { Host } from './host.ts';
+import { bootId } from './identity.ts';
+import { followLog } from './logs.ts';
+import { checkRecipe, fingerprintOf, makeSandbox } from './prepare.ts';
+import { releaseGate } from './release.ts';
+import { removeSandbox, sweepLeftovers } from './remove.ts';
+import { killTree, terminate } from './tree.ts';
+import { firstUid } from './uids.ts';
+
+export interface ProcessRuntimeOptions {
+  /** Id of this installation. */
+  readonly owner: string;
+  /** Folder for sandboxes in the state directory; made when missing. */
+  readonly dir: string;
+  /** User id of the manager; 0 gives each agent a user of its own. Default: the process's. */
+  readonly uid?: number;
+  /** `auto`: where a probe succeeds. Default `auto`. */
+  readonly bubblewrap?: 'auto' | 'off';
+  /** Bytes kept of each of an agent's two output streams until they are read; default 256 MiB. */
+  readonly outputLimit?: number;
+  /** Folder in which all managers of the host note the users they gave to agents. */
+  readonly uidClaims?: string;
+  /** Folder for jobs' files under root without bubblewrap; others must be able to pass through what is above it. */
+  readonly openDir?: string;
+}
+
+/** Sets up the runtime: probes bubblewrap, finds control groups, makes its folders. */
+export async function createProcessRuntime(options: ProcessRuntimeOptions): Promise<Runtime> {
+  const host = await settle(options);
+  return processRuntime(host);
+}
+
+async function settle(options: ProcessRuntimeOptions): Promise<Host> {
+  const root = (options.uid ?? process.getuid?.()) === 0;
+  const at = layout(options.dir);
+  const wanted = options.bubblewrap !== 'off';
+  const probe = wanted
+    ? await probeBubblewrap(AbortSignal.timeout(10_000), root ? firstUid : null)
+    : { usable: false, why: 'Bubblewrap was turned off.' };
+  for (const folder of [at.agents, at.exits]) await mkdir(folder, { recursive: true, mode: 0o700 });
+  return {
+    owner: options.owner,
+    at,
+    mode: probe.usable ? 'bubblewrap' : 'plain',
+    why: probe.why,
+    root,
+    boot: bootId(),
+    mounts: probe.usable ? hostMounts() : [],
+    cgroups: findCgroups(options.owner),
+    uidClaims: options.uidClaims ?? '/run/onejob/uids',
+    openDir: options.openDir ?? `/var/tmp/onejob-${options.owner}`,
+    outputLimit: options.outputLimit ?? 256 * 1024 * 1024,
+  };
+}
+
+function processRuntime(host: Host): Runtime {
+  const busy = new Set<AgentId>();
+  const folder = (agent: AgentId): string => join(host.at.agents, agent);
+  const known = (agent: AgentId): Intent | null => {
+    const about = readIntent(host.at, agent);
+    return about === null || about === 'damaged' || about.owner !== host.owner ? null : about;
+  };
+  const needed = (agent: AgentId): Intent => {
+    const about = known(agent);
+    if (about !== null) return about;
+    throw new OnejobError('E_SANDBOX_LOST', `Agent ${agent} has no sandbox on this host any more.`, { retry: false });
+  };
+  const look = (agent: AgentId): SandboxSeen['state'] | null => {
+    const about = readIntent(host.at, agent);
+    if (about === null) return null;
+    if (about === 'damaged')
+      return { kind: 'exited', exit: { kind: 'lost', reason: 'its folder was damaged when the host went down' } };
+    return about.owner === host.owner ? stateOf(host.at, about, host.boot) : null;
+  };
+  const hasExited = (agent: AgentId) => (): boolean => (look(agent)?.kind ?? 'exited') === 'exited';
+  const whileBusy = async <T>(agent: AgentId, action: () => Promise<T>): Promise<T> => {
+    busy.add(agent);
+    try {
+      return await action();
+    } finally {
+      busy.delete(agent);
+    }
+  };
+  const workspace = (about: Intent) => ({ agent: about.agent, work: join(about.files, 'work'), uid: about.uid });
+
+  return {
+    name: 'process',
+    capabilities: {
+      weaker: weaker(host),
+      images: false,
+      holdsSecrets: host.mode === 'bubblewrap' && host.root,
+      workspace: (agent) => {
+        if (host.mode === 'bubblewrap') return '/workspace';
+        return join(host.root ? join(host.openDir, agent) : folder(agent), 'work');
+      },
+    },
+    check: (signal) => findings(host, signal),
+    fingerprint: async (recipe) => fingerprintOf(host, recipe),
+    prepare: (spec, progress, signal) =>
+      whileBusy(spec.agent, async () => {
+        if (spec.devices.length > 0)
+          throw new OnejobError('E_NOT_YET', 'The process runtime cannot give devices to agents yet.', {
+            hint: 'Use "runtime: docker" for this pool.',
+          });
+        checkRecipe(host, spec.recipe);
+        const state = look(spec.agent);
+        if (state?.kind === 'running' || state?.kind === 'exited') return { fingerprint: needed(spec.agent).fingerprint };
+        // Begun and never started: by a manager that was killed, or by us with a failure.
+        await removeSandbox(host, spec.agent);
+        signal.throwIfAborted();
+        await makeSandbox(host, spec, progress);
+        return { fingerprint: fingerprintOf(host, spec.recipe) };
+      }),
+    putFiles: async (agent, files, signal) => extract(workspace(needed(agent)), files, signal),
+    release: async (agent, frame, signal) => {
+      needed(agent);
+      return releaseGate(folder(agent), agent, frame, hasExited(agent), signal);
+    },
+    getFiles: async (agent, signal) => archive(workspace(needed(agent)), signal),
+    signal: async (agent, signal) => {
+      const about = known(agent);
+      if (about === null || hasExited(agent)()) return;
+      if (signal === 'TERM') terminate(folder(agent), about);
+      else killTree(folder(agent), about);
+    },
+    remove: (agent) => whileBusy(agent, () => removeSandbox(host, agent)),
+    list: async () => {
+      const seen: SandboxSeen[] = [];
+      for (const agent of await agentsIn(host.at)) {
+        const about = readIntent(host.at, agent);
+        const state = look(agent);
+        if (about === null || state === null) continue;
+        const { pool, slot } = about === 'damaged' ? { pool: '', slot: '' } : about;
+        seen.push({ agent, pool, slot, state });
+      }
+      return seen;
+    },
+    events: (signal) => followExits(host.at, look, signal),
+    logs: (agent, from, signal) => {
+      if (known(agent) === null) return nothing();
+      return followLog(join(folder(agent), 'log'), from, hasExited(agent), signal);
+    },
+    sweep: () => sweepLeftovers(host, busy),
+    disk: async () => {
+      const { bavail, blocks } = await statfs(host.at.agents);
+      return blocks > 0 ? { path: host.at.agents, free: bavail / blocks } : null;
+    },
+  };
+}
+
+/** The log of a sandbox that is not there. */
+async function* nothing(): AsyncGenerator<never> {}
+
+function weaker(host: Host): string {
+  if (host.mode === 'bubblewrap')
+    return "Jobs share this host's network and kernel interface: services on localhost are within their reach.";
+  if (host.root)
+    return 'Jobs run as users of their own but see the files that everybody on this host can read, its processes and its network.';
+  return 'Jobs run as your own user with nothing kept apart: they can read and write all that you can.';
+}

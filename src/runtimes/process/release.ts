@@ -1,0 +1,94 @@
+/** Handing the frame to a gate through its FIFO. */
+import { closeSync, constants, openSync, readSync } from 'node:fs';
+import { Socket } from 'node:net';
+import { join } from 'node:path';
+import type { AgentId } from '../../core/slot.ts';
+import { OnejobError } from '../../errors.ts';
+import { releasedMarker } from '../gate.ts';
+import { firstProcessOf } from './folder.ts';
+import { watchFolders } from './watch.ts';
+
+/** ms a sandbox may take to open its standard input. */
+const startTimeout = 10_000;
+
+/**
+ * Writes `frame` to the gate in the folder `path`; resolves when the kernel has all of it, or at once when the gate has
+ * released before.
+ * @throws OnejobError E_GATE_ENDED when the gate has ended, or does not read; the abort reason when aborted.
+ */
+export async function releaseGate(
+  path: string,
+  agent: AgentId,
+  frame: Uint8Array,
+  over: () => boolean,
+  signal: AbortSignal,
+): Promise<void> {
+  using watch = watchFolders([path, join(path, 'log')], signal);
+  const until = performance.now() + startTimeout;
+  // The sandbox writes who it is right after it has opened its input: before that nobody would read.
+  while (firstProcessOf(path) === null) {
+    signal.throwIfAborted();
+    if (over()) throw ended(agent, 'it ended before its gate was ready');
+    if (performance.now() > until) throw ended(agent, 'it did not start in time');
+    await watch.next(500);
+  }
+  const useless = (): boolean => {
+    if (hasReleased(path, agent)) return true;
+    if (over()) throw ended(agent, 'its gate has ended');
+    return false;
+  };
+  if (useless()) return;
+  const fd = openGate(join(path, 'stdin'));
+  // Nobody reads there any more: released since, or ending.
+  if (fd === null && useless()) return;
+  if (fd === null) throw ended(agent, 'its gate has closed its input');
+  const socket = new Socket({ fd, readable: false, writable: true });
+  try {
+    let written = false;
+    let failure: Error | null = null;
+    const { promise: settled, resolve } = Promise.withResolvers<void>();
+    socket.once('error', (error) => {
+      failure = error;
+      resolve();
+    });
+    socket.write(frame, (error) => {
+      written = !error;
+      resolve();
+    });
+    while (!written && failure === null) {
+      signal.throwIfAborted();
+      // A large frame waits for the gate to read; one that was released meanwhile never will.
+      await Promise.race([settled, watch.next(500)]);
+      if (!written && useless()) return;
+      if (performance.now() > until + startTimeout) throw ended(agent, 'its gate did not read its script in time');
+    }
+    if (!written && !useless()) throw ended(agent, 'its gate closed its input');
+  } finally {
+    socket.destroy();
+  }
+}
+
+function openGate(path: string): number | null {
+  try {
+    return openSync(path, constants.O_WRONLY | constants.O_NONBLOCK);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ENXIO' || (error as NodeJS.ErrnoException).code === 'ENOENT') return null;
+    throw error;
+  }
+}
+
+/** Whether the gate has said so already: its markers are the first that is in the log. */
+function hasReleased(path: string, agent: AgentId): boolean {
+  const buffer = Buffer.alloc(4096);
+  const fd = openSync(join(path, 'log/stdout'), 'r');
+  try {
+    const start = buffer.toString('latin1', 0, readSync(fd, buffer, 0, buffer.length, 0));
+    return start.split('\n').slice(0, -1).includes(releasedMarker(agent));
+  } finally {
+    closeSync(fd);
+  }
+}
+
+function ended(agent: AgentId, why: string): OnejobError {
+  return new OnejobError('E_GATE_ENDED', `Cannot release agent ${agent}: ${why}.`, { retry: true });
+}

@@ -1,0 +1,131 @@
+/** Removing a sandbox so that nothing of it is left, and what dead managers left half made. */
+import { execFile } from 'node:child_process';
+import { lstatSync } from 'node:fs';
+import { readdir, rename, rm, rmdir } from 'node:fs/promises';
+import { basename, join } from 'node:path';
+import { setTimeout as after } from 'node:timers/promises';
+import { promisify } from 'node:util';
+import type { AgentId } from '../../core/slot.ts';
+import { OnejobError } from '../../errors.ts';
+import { path } from './bubblewrap.ts';
+import { killCgroups, leftCgroups, removeCgroupRoots, removeCgroups } from './cgroup.ts';
+import { doomed, type Intent, readIntent, unfinished } from './folder.ts';
+import type { Host } from './host.ts';
+import { hasSettled, killSupervisor, killTree } from './tree.ts';
+import { firstUid, freeLostUids, freeUid, uidCount } from './uids.ts';
+
+const run = promisify(execFile);
+/** ms that killed processes may take to be gone. */
+const killTimeout = 5_000;
+/** ms that a supervisor may take to end after its job. */
+const settleTime = 100;
+
+/** Ends and removes an agent's sandbox. Nothing there is no error. @throws OnejobError E_SANDBOX_STUCK, E_REMOVE */
+export async function removeSandbox(host: Host, agent: AgentId): Promise<void> {
+  const folder = join(host.at.agents, agent);
+  const about = readIntent(host.at, agent);
+  if (about !== null && about !== 'damaged') {
+    await killAll(folder, about);
+    await removeGroups(about.cgroups);
+    if (about.files !== folder) await removeTree(about.files);
+    if (about.uid !== null) await removeStrays(about);
+  }
+  // From here on no look finds half of it; a crash leaves a folder whose name says what is to be done.
+  if (about !== null) await rename(folder, join(host.at.agents, doomed + agent));
+  await removeTree(join(host.at.agents, doomed + agent));
+  await rm(join(host.at.exits, agent), { force: true });
+  if (about !== null && about !== 'damaged' && about.uid !== null) await freeUid(host.uidClaims, about.uid);
+}
+
+async function killAll(folder: string, about: Intent): Promise<void> {
+  const begun = performance.now();
+  for (let pause = 1; ; pause = Math.min(pause * 2, 50)) {
+    const left = killTree(folder, about);
+    if (!left && hasSettled(folder)) return;
+    const waited = performance.now() - begun;
+    // What is left of a supervisor whose job is dead ends by itself within milliseconds, unless something holds its pipes.
+    if (waited > settleTime && !killSupervisor(folder, about) && !left) return;
+    if (waited > killTimeout) {
+      throw new OnejobError(
+        'E_SANDBOX_STUCK',
+        `Cannot remove agent ${about.agent}: its processes were killed but are still there.`,
+        {
+          retry: true,
+          hint: 'A process that waits for a disk or device ends when that answers.',
+        },
+      );
+    }
+    // No event tells the end of a process that is not our child.
+    await after(pause);
+  }
+}
+
+async function removeGroups(paths: readonly string[]): Promise<void> {
+  // A group stays busy for a moment after its last process has ended.
+  for (let tries = 0; tries < 50 && !removeCgroups(paths); tries++) {
+    killCgroups(paths);
+    await after(5);
+  }
+}
+
+/** Removes a folder a job could write: with files of any mode, names of any bytes, and however many. */
+async function removeTree(path: string): Promise<void> {
+  if (lstatSync(path, { throwIfNoEntry: false }) === undefined) return;
+  if (await isSmall(path)) {
+    const done = await rm(path, { recursive: true, force: true }).then(
+      () => true,
+      () => false,
+    );
+    if (done) return;
+  }
+  const env = { env: { PATH: searchPath, LC_ALL: 'C' } };
+  try {
+    await run('rm', ['-rf', '--', path], env);
+  } catch {
+    // A folder that its owner may not enter; only met when we are not root.
+    await run('chmod', ['-R', 'u+rwX', '--', path], env).catch(() => {});
+    await run('rm', ['-rf', '--', path], env).catch((cause: unknown) => {
+      const said = cause instanceof Error && 'stderr' in cause ? String(cause.stderr).split('\n')[0] : String(cause);
+      throw new OnejobError('E_REMOVE', `Cannot remove ${path}: ${said}.`, { retry: true, cause });
+    });
+  }
+}
+
+/** Whether the job has left no files, so that a process of its own for removing them is not worth its start. */
+async function isSmall(path: string): Promise<boolean> {
+  const left = await Promise.all(['work', 'home', 'tmp'].map((name) => readdir(join(path, name)).catch(() => [])));
+  return left.flat().length === 0;
+}
+
+const searchPath = path;
+
+/** A job without bubblewrap can write to shared folders; what its own user owns there is its. */
+async function removeStrays(about: Intent): Promise<void> {
+  const { uid, mode } = about;
+  if (mode !== 'plain' || uid === null || uid < firstUid || uid >= firstUid + uidCount) return;
+  for (const shared of ['/tmp', '/var/tmp', '/dev/shm']) {
+    for (const name of await readdir(shared).catch(() => [])) {
+      const path = join(shared, name);
+      if (lstatSync(path, { throwIfNoEntry: false })?.uid === uid) await removeTree(path);
+    }
+  }
+}
+
+/** Removes what no living sandbox needs; `busy` are agents that are being made or removed right now. */
+export async function sweepLeftovers(host: Host, busy: ReadonlySet<AgentId>): Promise<void> {
+  const names = await readdir(host.at.agents);
+  const living = new Set(names.filter((name) => !name.startsWith('.')));
+  for (const name of names.filter((name) => name.startsWith('.'))) {
+    const agent = name.replace(unfinished, '').replace(doomed, '');
+    if (!busy.has(agent)) await removeTree(join(host.at.agents, name));
+  }
+  const isLeft = (path: string): boolean => !living.has(basename(path)) && !busy.has(basename(path));
+  for (const path of (await readdir(host.at.exits)).map((name) => join(host.at.exits, name)))
+    if (isLeft(path)) await rm(path, { force: true });
+  for (const path of leftCgroups(host.cgroups).filter(isLeft)) await removeGroups([path]);
+  if (host.root) await freeLostUids(host.uidClaims, host.at.agents);
+  for (const name of await readdir(host.openDir).catch(() => [])) if (isLeft(name)) await removeTree(join(host.openDir, name));
+  if (living.size > 0 || busy.size > 0) return;
+  removeCgroupRoots(host.cgroups);
+  for (const shared of [host.openDir, host.uidClaims]) await rmdir(shared).catch(() => {});
+}

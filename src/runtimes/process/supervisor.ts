@@ -1,0 +1,74 @@
+/**
+ * The supervisor: a small shell program, one per agent, that holds the sandbox's pipes and records how it ended. It needs
+ * neither Node nor the manager, so a job goes on, is logged and keeps its exit code while no manager is there.
+ *
+ * Guarantees (`supervisor.test.ts`, on dash and busybox): a job never blocks on output, whatever is done with its log;
+ * standard output and standard error stay apart; what is written is in the log at once; nothing the job leaves running
+ * delays its exit code.
+ */
+export interface SupervisorOptions {
+  /** What becomes the sandbox's first process. */
+  readonly command: readonly string[];
+  /** Working directory of the command; null for the agent's folder. */
+  readonly cwd: string | null;
+  /** File in which the exit code is written over what stands there. */
+  readonly exitFile: string;
+  /** Bytes kept of each of standard output and standard error. */
+  readonly outputLimit: number;
+  /** Group that the supervisor itself moves to; null to stay in the manager's. */
+  readonly ownGroup: string | null;
+  /** Groups that the command joins. */
+  readonly cgroups: readonly string[];
+  /** Ends what the job left running when 1 is written to it; null to end its process group. */
+  readonly killFile: string | null;
+  readonly oomScoreAdj: number;
+}
+
+/** One word for a POSIX shell. */
+export function quote(word: string): string {
+  return /^[A-Za-z0-9_./:=@%+-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
+}
+
+/** The line that stands in a log where output was cut. */
+export function cutLine(outputLimit: number): string {
+  return `onejob: output after ${outputLimit} bytes was not kept`;
+}
+
+/**
+ * The supervisor's program. It runs in the agent's folder, as the manager's user.
+ *
+ * `dd` writes each read at once and ends at the file size limit (RLIMIT_FSIZE, in blocks of 512 bytes), after which the
+ * rest is read and dropped: no counting, and one process per stream for the whole life of the job.
+ */
+export function supervisorScript(options: SupervisorOptions): string {
+  const blocks = Math.max(1, Math.ceil(options.outputLimit / 512));
+  const leftovers = options.killFile === null ? 'read -r p s <job && kill -KILL -- "-$p"' : `echo 1 >${quote(options.killFile)}`;
+  return [
+    'umask 077',
+    // Who we are comes first: without it a new manager would not know that this runs.
+    'IFS= read -r b </proc/sys/kernel/random/boot_id; IFS= read -r s </proc/self/stat',
+    `printf '%s\\n%s\\n' "$b" "$s" >proc || exit`,
+    ...(options.ownGroup === null ? [] : [`{ echo 0 >${quote(`${options.ownGroup}/cgroup.procs`)}; } 2>/dev/null`]),
+    'mkfifo -m 600 stdin || exit',
+    'keep() {',
+    `  (trap '' XFSZ; ulimit -f ${blocks}; exec dd bs=64k 2>/dev/null) >>"log/$1" ||`,
+    `    { printf '\\n%s\\n' ${quote(cutLine(blocks * 512))} >>"log/$1"; cat >/dev/null; }`,
+    '  : >"log/$1.end"',
+    '}',
+    '{ {',
+    '  (',
+    `    IFS= read -r s </proc/self/stat; printf '%s\\n' "$s" >job`,
+    ...options.cgroups.map((path) => `    echo 0 >${quote(`${path}/cgroup.procs`)} || exit 1`),
+    `    { echo ${options.oomScoreAdj} >/proc/self/oom_score_adj; } 2>/dev/null`,
+    '    umask 022; exec 3>&- 4<args 5>status',
+    ...(options.cwd === null ? [] : [`    exec 4<&- 5>&-; cd ${quote(options.cwd)} || exit 1`]),
+    `    exec ${options.command.map(quote).join(' ')}`,
+    // Read-write: the gate must outlive every manager that opens the other end.
+    '  ) <>stdin',
+    '  c=$?',
+    `  { ${leftovers}; } 2>/dev/null`,
+    `  printf '%-5s\\n' "$c" 1<>${quote(options.exitFile)}`,
+    '} 2>&1 >&3 | keep stderr 3>&-; } 3>&1 | keep stdout',
+    '',
+  ].join('\n');
+}

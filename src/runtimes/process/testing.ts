@@ -1,0 +1,30 @@
+/** For tests of the process runtime: a recipe, and a look at what of an owner is left on the host. */
+import { existsSync, readdirSync } from 'node:fs';
+import { join } from 'node:path';
+import type { Recipe } from '../runtime.ts';
+
+export const plainRecipe: Recipe = {
+  image: null,
+  pull: 'never',
+  env: { LANG: 'C.UTF-8' },
+  mounts: [],
+  cpus: null,
+  memory: null,
+  shmSize: null,
+  ulimits: [],
+  network: 'default',
+  user: null,
+  readOnly: false,
+  tmpfs: {},
+  capAdd: [],
+  oomScoreAdj: 500,
+  unsafe: { privileged: false, pidHost: false, seccompUnconfined: false },
+};
+
+/** Everything the runtime could leave behind for this owner: folders, control groups, user claims, open folders. */
+export function leftoversOf(dir: string, owner: string): string[] {
+  const within = (path: string): string[] => (existsSync(path) ? readdirSync(path).map((name) => join(path, name)) : []);
+  const groups = within('/sys/fs/cgroup').map((mount) => join(mount, 'onejob', owner));
+  const others = [...groups, join('/sys/fs/cgroup/onejob', owner), `/var/tmp/onejob-${owner}`];
+  return [...within(join(dir, 'agents')), ...within(join(dir, 'exits')), ...others.filter((path) => existsSync(path))];
+}

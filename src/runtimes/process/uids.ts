@@ -1,0 +1,45 @@
+/**
+ * Users for agents, under root. Each living agent of the host has a user id that nothing else has; no account is made.
+ *
+ * The ids come from 2 100 000 000 to 2 100 065 535: above those that systemd, container tools and directory services
+ * give out (systemd.io/UIDS-GIDS: unused from 1 879 048 192 on; SSSD ends at 2 000 200 000). An id is taken by a link
+ * named after it, made in one step, in a folder that all managers of the host share.
+ */
+import { randomInt } from 'node:crypto';
+import { existsSync, lstatSync } from 'node:fs';
+import { mkdir, readdir, readlink, rm, symlink } from 'node:fs/promises';
+import { join } from 'node:path';
+import { OnejobError } from '../../errors.ts';
+
+export const firstUid = 2_100_000_000;
+export const uidCount = 65_536;
+
+/** Takes an id for the agent whose folder is `folder`. Random, so that files of an ended agent rarely meet their number again. */
+export async function claimUid(claims: string, folder: string): Promise<number> {
+  await mkdir(claims, { recursive: true, mode: 0o755 });
+  for (let tries = 0; tries < 1_000; tries++) {
+    const uid = firstUid + randomInt(1, uidCount);
+    try {
+      await symlink(folder, join(claims, String(uid)));
+      return uid;
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
+    }
+  }
+  throw new OnejobError('E_NO_USER', `No free user id was found for an agent: ${claims} holds nearly all of ${uidCount}.`, {
+    hint: `Remove the links there that point to nothing.`,
+  });
+}
+
+export async function freeUid(claims: string, uid: number): Promise<void> {
+  await rm(join(claims, String(uid)), { force: true });
+}
+
+/** Gives back ids taken for agents in `agents` whose folder is gone: a manager died between the two. */
+export async function freeLostUids(claims: string, agents: string): Promise<void> {
+  for (const name of existsSync(claims) ? await readdir(claims) : []) {
+    const target = await readlink(join(claims, name)).catch(() => '');
+    if (target.startsWith(`${agents}/`) && lstatSync(target, { throwIfNoEntry: false }) === undefined)
+      await rm(join(claims, name), { force: true });
+  }
+}

@@ -1,0 +1,71 @@
+import { chmodSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, describe, expect, it } from 'vitest';
+import type { SecretReference } from './reference.ts';
+import { checkSecret, describeSecret, readSecret } from './reference.ts';
+
+const folder = mkdtempSync(join(tmpdir(), 'onejob-secret-'));
+afterAll(() => rmSync(folder, { recursive: true }));
+
+function file(name: string, content: string, mode = 0o600): SecretReference {
+  const path = join(folder, name);
+  writeFileSync(path, content);
+  chmodSync(path, mode);
+  return { kind: 'file', path, expires: null };
+}
+const variable: SecretReference = { kind: 'env', variable: 'X_TOKEN', expires: null };
+
+describe('reading', () => {
+  it('the newline that ends the file is not part of the secret; others are', async () => {
+    expect(await readSecret(file('a', 'hunter2\n'))).toBe('hunter2');
+    expect(await readSecret(file('b', 'hunter2\r\n'))).toBe('hunter2');
+    expect(await readSecret(file('c', 'line\nline\n\n'))).toBe('line\nline\n');
+    expect(await readSecret(variable, { X_TOKEN: 'hunter2' })).toBe('hunter2');
+  });
+
+  it.each([
+    ['missing', { kind: 'file', path: join(folder, 'none'), expires: null }, 'does not exist'],
+    ['a folder', { kind: 'file', path: folder, expires: null }, 'is not a file'],
+    ['empty', file('empty', ''), 'is empty'],
+    ['only a newline', file('line', '\n'), 'holds only an empty line'],
+    ['too large', file('large', 'x'.repeat(70_000)), 'is larger than 64 KiB'],
+    ['a variable that is not set', variable, 'X_TOKEN is not there: it is not set'],
+  ] as const)('%s', async (_name, reference, why) => {
+    await expect(readSecret(reference, {})).rejects.toMatchObject({ code: 'E_SECRET', message: expect.stringContaining(why) });
+  });
+});
+
+describe('checking', () => {
+  const now = Date.UTC(2030, 0, 10);
+  const until = (day: number): SecretReference => ({ ...variable, expires: Date.UTC(2030, 0, day) + 86_399_999 });
+  const set = { X_TOKEN: 'hunter2' };
+
+  it('a file for the owner only is fine; a group may have it', async () => {
+    expect(await checkSecret(file('own', 'x'), now)).toEqual({ problem: null, warnings: [] });
+    expect(await checkSecret(file('group', 'x', 0o640), now)).toEqual({ problem: null, warnings: [] });
+  });
+
+  it('a file for everybody is a warning', async () => {
+    const { problem, warnings } = await checkSecret(file('open', 'x', 0o604), now);
+    expect([problem, warnings]).toEqual([null, [expect.stringContaining('(mode 604); run "chmod 600')]]);
+  });
+
+  it('days are counted', async () => {
+    expect((await checkSecret(until(30), now, set)).warnings).toEqual([]);
+    expect((await checkSecret(until(11), now, set)).warnings).toEqual([expect.stringContaining('expires on 2030-01-11, in a day')]);
+    expect((await checkSecret(until(10), now, set)).warnings).toEqual([expect.stringContaining('expires on 2030-01-10, today')]);
+    expect((await checkSecret(until(9), now, set)).warnings).toEqual([expect.stringContaining('expired on 2030-01-09')]);
+  });
+
+  it('a variable that is not set is a problem', async () => {
+    expect((await checkSecret(variable, now, {})).problem).toBe('environment variable X_TOKEN is not set');
+  });
+});
+
+it('is shown as a reference', () => {
+  expect(describeSecret(variable)).toBe('environment variable X_TOKEN');
+  expect(describeSecret({ kind: 'file', path: '/p', expires: Date.UTC(2030, 0, 31) + 86_399_999 })).toBe(
+    'file /p, expires 2030-01-31',
+  );
+});

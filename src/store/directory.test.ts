@@ -1,0 +1,87 @@
+import { chmodSync, mkdirSync, readdirSync, statSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { mountTypeOf, networkFileSystem, prepareDirectory } from './directory.ts';
+
+let dir: Scratch;
+beforeEach(() => {
+  dir = scratch();
+});
+afterEach(() => dir[Symbol.dispose]());
+const mode = (path: string) => statSync(path).mode & 0o777;
+
+describe('the state directory', () => {
+  it('is made with its parents, for its owner only', () => {
+    const path = join(dir.path, 'a', 'b');
+    expect(prepareDirectory(path)).toBe(path);
+    expect(mode(path)).toBe(0o700);
+  });
+
+  it('is closed to others when it is empty or onejob’s', () => {
+    chmodSync(dir.path, 0o755);
+    prepareDirectory(dir.path);
+    expect(mode(dir.path)).toBe(0o700);
+    writeFileSync(join(dir.path, 'onejob.db'), '');
+    chmodSync(dir.path, 0o750);
+    prepareDirectory(dir.path);
+    expect(mode(dir.path)).toBe(0o700);
+  });
+
+  it('is refused, and left as it is, when it holds other things', () => {
+    chmodSync(dir.path, 0o755);
+    writeFileSync(join(dir.path, 'thesis.tex'), '');
+    expect(() => prepareDirectory(dir.path)).toThrow(/holds files that are not onejob's/);
+    expect(mode(dir.path)).toBe(0o755);
+    expect(readdirSync(dir.path)).toEqual(['thesis.tex']);
+  });
+
+  it('is refused when it is a file, or below one', () => {
+    const file = join(dir.path, 'file');
+    writeFileSync(file, '');
+    expect(() => prepareDirectory(file)).toThrow(expect.objectContaining({ code: 'E_STATE_DIR' }));
+    expect(() => prepareDirectory(join(file, 'x'))).toThrow(expect.objectContaining({ code: 'E_STATE_DIR' }));
+  });
+
+  it('may be reached through a link', () => {
+    mkdirSync(join(dir.path, 'real'));
+    expect(prepareDirectory(join(dir.path, 'real', '..', 'real'))).toBe(join(dir.path, 'real'));
+  });
+});
+
+describe('network file systems', () => {
+  it.each([
+    ['nfs', 0x6969],
+    ['cifs', 0xff534d42],
+    ['cifs', 0xff534d42 | 0],
+    ['smb2', 0xfe534d42],
+    ['9p', 0x01021997],
+  ])('%s is one (%d)', (name, magic) => {
+    expect(networkFileSystem(magic, () => null)).toBe(name);
+  });
+
+  it('ext4, xfs, btrfs, zfs, tmpfs and overlayfs are none', () => {
+    for (const magic of [0xef53, 0x58465342, 0x9123683e, 0x2fc12fc1, 0x01021994, 0x794c7630]) {
+      expect(networkFileSystem(magic, () => 'nfs4')).toBeNull();
+    }
+  });
+
+  it('FUSE is one by its type', () => {
+    expect(networkFileSystem(0x65735546, () => 'fuse.sshfs')).toBe('fuse.sshfs');
+    expect(networkFileSystem(0x65735546, () => 'virtiofs')).toBe('virtiofs');
+    expect(networkFileSystem(0x65735546, () => 'fuse.fuse-overlayfs')).toBeNull();
+    expect(networkFileSystem(0x65735546, () => 'fuseblk')).toBeNull();
+  });
+
+  it('finds the mount that a path lies on', () => {
+    const mountinfo = [
+      '22 1 254:0 / / rw,relatime - ext4 /dev/vda rw',
+      '40 22 0:40 / /home rw shared:1 - nfs4 host:/home rw',
+      '41 40 0:41 / /home/a\\040b rw - fuse.sshfs x rw',
+      '42 22 0:42 / /ho rw - tmpfs x rw',
+    ].join('\n');
+    expect(mountTypeOf('/home/a b/state', mountinfo)).toBe('fuse.sshfs');
+    expect(mountTypeOf('/home/c', mountinfo)).toBe('nfs4');
+    expect(mountTypeOf('/homestead', mountinfo)).toBe('ext4');
+  });
+});
