@@ -195,7 +195,8 @@ export async function runDaemon(
       if (key !== undefined) reconciler.post(key, { kind: 'stop', agent: event.agent, why: 'cancelled', grace });
     }
   }, watching.signal);
-  queue.onChange(() => shutdown.look());
+  // The queue lets go of a job right after it has told of its end.
+  queue.onChange(() => queueMicrotask(() => shutdown.look()));
   parts.defer(
     everySoOften(async () => {
       await queue.prune(clock.wall(), config.keepJobs);

@@ -113,9 +113,9 @@ describe('logs', () => {
   test('reading goes on from a byte count, without a hole or a repeat', async () => {
     const job = await client.submit(shell('seq 1 2000'));
     await client.settled(job.id);
-    const whole = (await textOf(client.logs({ job: job.id }, { follow: false })))['stdout'] ?? '';
+    const whole = (await textOf(client.logs({ job: job.id }, { follow: false }))).stdout ?? '';
     for (const from of [0, 1, 17, whole.length - 1]) {
-      expect((await textOf(client.logs({ job: job.id }, { follow: false, from })))['stdout']).toBe(whole.slice(from));
+      expect((await textOf(client.logs({ job: job.id }, { follow: false, from }))).stdout).toBe(whole.slice(from));
     }
     expect(await textOf(client.logs({ job: job.id }, { follow: false, from: whole.length }))).toEqual({});
   });

@@ -1,14 +1,19 @@
 /** The command line as a person meets it: real processes over a fake manager. */
-import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { execFile, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { buffer } from 'node:stream/consumers';
 import { pack } from 'tar-stream';
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterAll, afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { type Child, type Ended, isAlive, startChild, untilGone } from '../../test/support/child.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { createClient } from '../api/client.ts';
 import { leaderPid } from '../store/lead.ts';
 
+/** Shared by the tests, so that each start does not compile everything anew. */
+const cache = join(tmpdir(), `onejob-test-cache-${process.pid}`);
 const program = join(import.meta.dirname, '..', '..', 'test', 'support', 'fake-onejob.ts');
 
 let dir: Scratch;
@@ -31,18 +36,31 @@ afterEach(async () => {
   dir[Symbol.dispose]();
 });
 
+afterAll(() => rmSync(cache, { recursive: true, force: true }));
+
 const state = () => join(dir.path, 'state');
 
-function start(args: readonly string[], env: Record<string, string> = {}): Child {
-  const child = startChild(process.execPath, ['--disable-warning=ExperimentalWarning', program, ...args], {
-    cwd: join(dir.path, 'work'),
-    env: { PATH: process.env['PATH'], HOME: dir.path, ONEJOB_STATE_DIR: state(), ...env },
-  });
+const node = (args: readonly string[]) => ['--disable-warning=ExperimentalWarning', program, ...args];
+const surroundings = (env: Record<string, string> = {}) => ({
+  cwd: join(dir.path, 'work'),
+  env: { PATH: process.env.PATH, HOME: dir.path, ONEJOB_STATE_DIR: state(), NODE_COMPILE_CACHE: cache, ...env },
+});
+
+/** A command that is watched or signalled. */
+function start(args: readonly string[], env?: Record<string, string>): Child {
+  const child = startChild(process.execPath, node(args), surroundings(env));
   children.push(child);
   return child;
 }
 
-const onejob = (args: readonly string[], env?: Record<string, string>): Promise<Ended> => start(args, env).ended;
+/** A command that ends by itself. */
+function onejob(args: readonly string[], env?: Record<string, string>): Promise<Omit<Ended, 'signal'>> {
+  return new Promise((resolve) => {
+    execFile(process.execPath, node(args), { ...surroundings(env), maxBuffer: 1 << 26 }, (error, stdout, stderr) => {
+      resolve({ code: error === null ? 0 : Number(error.code), stdout, stderr });
+    });
+  });
+}
 
 async function up(env?: Record<string, string>): Promise<Child> {
   const daemon = start(['up'], env);
@@ -139,7 +157,7 @@ describe('run', () => {
       ['-c', '"$0" "$@" | head -n 1; wait', process.execPath, program, 'run', '--no-workspace', '--', 'yes'],
       {
         cwd: join(dir.path, 'work'),
-        env: { PATH: process.env['PATH'], HOME: dir.path, ONEJOB_STATE_DIR: state() },
+        env: { PATH: process.env.PATH, HOME: dir.path, ONEJOB_STATE_DIR: state() },
       },
     );
     children.push(run);
@@ -239,7 +257,7 @@ describe('looking', () => {
   test.each(['bash', 'zsh'])('the %s completion is valid shell', async (shell) => {
     const { stdout } = await onejob(['completion', shell]);
     expect(stdout).toContain('--no-workspace');
-    const check = startChild('bash', ['-n'], { cwd: dir.path, env: { PATH: process.env['PATH'] } });
+    const check = startChild('bash', ['-n'], { cwd: dir.path, env: { PATH: process.env.PATH } });
     check.type(stdout);
     expect(await check.ended).toMatchObject({ code: 0, stderr: '' });
   });
@@ -266,12 +284,23 @@ test('artifacts are brought to the current folder', async () => {
   expect(readFileSync(join(dir.path, 'work', 'dist', 'app.js'), 'utf8')).toBe('built');
 });
 
-test('a stalled terminal does not stop the job, and Ctrl-C still works', async () => {
+test('a reader that stands still stops neither the job nor Ctrl-C', async () => {
   await up();
-  const run = start(['run', '--no-workspace', '--', 'sh', '-c', 'echo first; yes']);
-  await run.says(/first/);
-  run.signal('SIGINT');
-  expect((await run.ended).code).toBe(130);
+  const run = spawn(
+    process.execPath,
+    node(['run', '--no-workspace', '--', 'sh', '-c', 'seq 1 300000; echo done >"$0"', join(dir.path, 'done')]),
+    {
+      ...surroundings(),
+      stdio: ['ignore', 'pipe', 'pipe'],
+    },
+  );
+  const ended = once(run, 'exit');
   const client = createClient({ socket: join(state(), 'onejob.sock'), version: '0' });
-  expect((await client.job('j1')).state).toBe('done');
+  await once(run.stdout, 'readable');
+  expect((await client.settled('j1')).state).toBe('done');
+  expect(readFileSync(join(dir.path, 'done'), 'utf8')).toBe('done\n');
+  run.kill('SIGINT');
+  for (let said = ''; !said.includes('again to leave it'); ) said += String(await once(run.stderr, 'data'));
+  run.kill('SIGINT');
+  expect(await ended).toEqual([130, null]);
 });

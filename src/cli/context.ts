@@ -48,6 +48,8 @@ export interface CliContext {
   readonly self: readonly string[];
   /** Calls `handler` for each INT and TERM until the answer is called. */
   onSignal(handler: (signal: 'SIGINT' | 'SIGTERM') => void): () => void;
+  /** Ends the process at once, also when output is still on its way to somebody who does not read it. */
+  exit(code: number): never;
   /** Runs a daemon until it has stopped; the exit code. */
   startDaemon(options: DaemonOptions): Promise<number>;
 }

@@ -39,23 +39,12 @@ export interface LogsFlags {
 }
 
 export async function showLogs(session: Session, target: string, flags: LogsFlags): Promise<number> {
-  const { output, context } = session;
-  const stop = new AbortController();
-  // Ctrl-C ends only the watching.
-  const release = context.onSignal(() => stop.abort(new OnejobError('E_USAGE', 'interrupted')));
-  try {
-    await withAnyDaemon(session, async (client) => {
-      const source = await findSource(client, target, flags.previous);
-      const printer = jobPrinter(output);
-      for await (const piece of client.logs(source, { follow: flags.follow, signal: stop.signal })) await printer.show(piece);
-    });
-    return exitCodes.ok;
-  } catch (error) {
-    if (stop.signal.aborted) return exitCodes.cancelled;
-    throw error;
-  } finally {
-    release();
-  }
+  await withAnyDaemon(session, async (client) => {
+    const source = await findSource(client, target, flags.previous);
+    const printer = jobPrinter(session.output);
+    for await (const piece of client.logs(source, { follow: flags.follow })) await printer.show(piece);
+  });
+  return exitCodes.ok;
 }
 
 /** Slots have a slash in them; what is no job is taken for an agent. */

@@ -31,7 +31,12 @@ export interface Output {
   /** @throws OutputClosed */
   write(stream: 'stdout' | 'stderr', bytes: Uint8Array): Promise<void>;
   fail(error: unknown): void;
+  /** Resolves when our own lines are out, or nobody takes them. */
+  flush(): Promise<void>;
 }
+
+/** ms for a last line to get out before the process ends. */
+const lastWords = 500;
 
 export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'environment'>, json: boolean): Output {
   const { stdout, stderr } = context;
@@ -69,6 +74,13 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'en
     say: (text) => line(json ? JSON.stringify({ message: text }) : `onejob: ${printable(text)}`),
     progress,
     write,
+    async flush() {
+      const { promise, resolve } = Promise.withResolvers<void>();
+      const timer = setTimeout(resolve, lastWords);
+      stderr.write('', () => resolve());
+      await Promise.race([promise, closed.stderr.promise]);
+      clearTimeout(timer);
+    },
     fail(error) {
       if (error instanceof OutputClosed) return;
       const known = error instanceof OnejobError ? error : null;

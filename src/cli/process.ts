@@ -22,6 +22,7 @@ export function processContext(
         process.off('SIGINT', handler).off('SIGTERM', handler);
       };
     },
+    exit: (code) => process.exit(code),
     startDaemon,
   };
 }

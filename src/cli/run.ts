@@ -45,8 +45,9 @@ export async function run(session: Session, options: RunOptions): Promise<number
     if (output.json) await output.value({ event: 'submitted', job });
     return await attend(session, lasting, job, interrupts);
   } catch (error) {
-    if (signal.aborted) return signal.reason instanceof Stopped ? signal.reason.code : exitCodes.cancelled;
-    throw error;
+    if (!signal.aborted) throw error;
+    await output.flush();
+    return context.exit(signal.reason instanceof Stopped ? signal.reason.code : exitCodes.cancelled);
   } finally {
     release();
     output.progress(null);

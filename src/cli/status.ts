@@ -10,28 +10,21 @@ import { formatAge } from './units.ts';
 const redrawEvery = 1_000;
 
 export async function showStatus(session: Session, watch: boolean): Promise<number> {
-  const { output, context } = session;
-  const stop = new AbortController();
-  const release = context.onSignal(() => stop.abort());
-  try {
-    await withDaemon(session, async (client) => {
-      do {
-        const status = await client.status();
-        if (output.json) await output.value(status);
-        else {
-          const lines = statusLines(status, output.colors, output.width, Date.now());
-          // Home, the page with the rest of each line cleared, then everything below: without a flicker in between.
-          if (watch && output.width !== null)
-            await output.print(`\u001b[H${lines.map((each) => `${each}\u001b[K`).join('\n')}\u001b[J`);
-          else await output.print(...lines);
-        }
-        if (watch) await after(redrawEvery, undefined, { signal: stop.signal }).catch(() => {});
-      } while (watch && !stop.signal.aborted);
-    });
-    return exitCodes.ok;
-  } finally {
-    release();
-  }
+  const { output } = session;
+  return withDaemon(session, async (client) => {
+    for (;;) {
+      const status = await client.status();
+      if (output.json) await output.value(status);
+      else {
+        const lines = statusLines(status, output.colors, output.width, Date.now());
+        // Home, the page with the rest of each line cleared, then everything below: without a flicker in between.
+        if (!watch || output.width === null) await output.print(...lines);
+        else await output.print(`\u001b[H${lines.map((each) => `${each}\u001b[K`).join('\n')}\u001b[J`);
+      }
+      if (!watch) return exitCodes.ok;
+      await after(redrawEvery);
+    }
+  });
 }
 
 /** `now`: ms since the epoch. `width`: null for a pipe, where nothing is cut. */

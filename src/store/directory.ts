@@ -2,7 +2,7 @@
  * The state directory: made with mode 0700, on a disk of this host, and onejob's own. A directory that holds other
  * things is refused rather than taken over, so that `--state-dir /tmp` never changes `/tmp`.
  */
-import { chmodSync, mkdirSync, readdirSync, readFileSync, realpathSync, statfsSync, statSync } from 'node:fs';
+import { chmodSync, mkdirSync, readdirSync, readFileSync, realpathSync, type Stats, statfsSync, statSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { OnejobError } from '../errors.ts';
 import { storeFault } from './fault.ts';
@@ -71,7 +71,7 @@ export function prepareDirectory(dir: string): string {
     const code = (error as { code?: unknown }).code;
     if (code !== 'EEXIST') throw cannotMake(dir, error);
   }
-  const found = statSync(dir);
+  const found = look(dir);
   if (!found.isDirectory()) throw notOurs(dir, 'it is not a directory');
   const me = process.geteuid?.() ?? 0;
   if (found.uid !== me) throw notOurs(dir, `it belongs to user ${found.uid}, and onejob runs as user ${me}`);
@@ -90,6 +90,14 @@ export function prepareDirectory(dir: string): string {
     chmodSync(real, 0o700);
   }
   return real;
+}
+
+function look(dir: string): Stats {
+  try {
+    return statSync(dir);
+  } catch (error) {
+    throw cannotMake(dir, error);
+  }
 }
 
 /** Makes a folder inside the state directory. */

@@ -29,36 +29,54 @@ export async function listWorkspace(folder: string): Promise<Listing> {
     });
   }
   const warnings: string[] = [];
-  const git = isInWorkTree(top);
-  const paths = git ? await listGit(top, '', warnings) : listAll(top, warnings);
-  return { paths: [...new Set(paths)].sort(), git, warnings };
+  const tracked = isBelowGit(top) ? await listGit(top, '', warnings) : null;
+  const paths = tracked ?? listAll(top, warnings);
+  return { paths: [...new Set(paths)].sort(), git: tracked !== null, warnings };
 }
 
-function isInWorkTree(top: string): boolean {
+/** Whether git has to be asked. */
+function isBelowGit(top: string): boolean {
   for (let at = top; ; at = dirname(at)) {
-    if (lstatSync(join(at, '.git'), { throwIfNoEntry: false }) !== undefined) return true;
+    if (hasGit(at)) return true;
     if (at === dirname(at)) return false;
   }
 }
 
-async function listGit(top: string, prefix: string, warnings: string[]): Promise<string[]> {
-  const found = names(await runGit(join(top, prefix)), warnings);
+/** null when git says that this is no repository, whatever is called `.git` there. */
+async function listGit(top: string, prefix: string, warnings: string[]): Promise<string[] | null> {
+  const output = await runGit(join(top, prefix));
+  if (output === null) return null;
+  const found = names(output, warnings);
   const paths: string[] = [];
+  const isReal = realFolders(top);
   for (const name of found) {
     const path = prefix + name.replace(/\/$/, '');
-    const entry = lstatSync(join(top, path), { throwIfNoEntry: false });
-    // Tracked and deleted.
+    // Tracked and deleted; or its folder became a link, behind which something else may be.
+    const entry = isReal(dirname(path)) ? lstatSync(join(top, path), { throwIfNoEntry: false }) : undefined;
     if (entry === undefined) continue;
     if (!entry.isDirectory()) paths.push(path);
-    // git names a submodule or nested repository, but nothing in it.
-    else if (lstatSync(join(top, path, '.git'), { throwIfNoEntry: false }) === undefined)
-      paths.push(...walk(top, path, () => false, warnings));
-    else paths.push(...(await listGit(top, `${path}/`, warnings)));
+    else {
+      // git names a submodule or nested repository, but nothing in it.
+      const below = hasGit(join(top, path)) ? await listGit(top, `${path}/`, warnings) : null;
+      for (const one of below ?? walk(top, path, isGit, warnings)) paths.push(one);
+    }
   }
   return paths;
 }
 
-async function runGit(folder: string): Promise<Buffer> {
+/** Whether a path below `top` is a folder that is reached without any link. Looks once per folder. */
+function realFolders(top: string): (path: string) => boolean {
+  const known = new Map([['.', true]]);
+  return function isReal(path): boolean {
+    const before = known.get(path);
+    if (before !== undefined) return before;
+    const real = isReal(dirname(path)) && lstatSync(join(top, path), { throwIfNoEntry: false })?.isDirectory() === true;
+    known.set(path, real);
+    return real;
+  };
+}
+
+async function runGit(folder: string): Promise<Buffer | null> {
   const args = ['ls-files', '-z', '--cached', '--others', '--exclude-standard'];
   const child = spawn('git', args, { cwd: folder, stdio: ['ignore', 'pipe', 'pipe'] });
   const [out, err]: [Buffer[], Buffer[]] = [[], []];
@@ -69,9 +87,18 @@ async function runGit(folder: string): Promise<Buffer> {
     child.on('close', (code) => done(code === 0 ? null : Buffer.concat(err).toString().trim() || `exit code ${code}`));
   });
   if (said === null) return Buffer.concat(out);
+  if (said.startsWith('fatal: not a git repository (or any')) return null;
   throw new OnejobError('E_WORKSPACE_READ', `Cannot list the git work tree ${folder} with "git ${args.join(' ')}": ${said}.`, {
     hint: 'Make that command work there, give another folder with --workspace, or use --no-workspace.',
   });
+}
+
+function hasGit(folder: string): boolean {
+  return lstatSync(join(folder, '.git'), { throwIfNoEntry: false }) !== undefined;
+}
+
+function isGit(path: string): boolean {
+  return path === '.git' || path.endsWith('/.git');
 }
 
 function names(output: Buffer, warnings: string[]): string[] {

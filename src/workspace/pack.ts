@@ -113,11 +113,15 @@ async function addLarge(tar: Pack, path: string, absolute: string, warn: (line: 
   try {
     const stats = await file.stat();
     const sink = tar.entry({ ...headOf(path, stats), type: 'file', size: stats.size });
-    const failed = new Promise<never>((_, reject) => sink.once('error', reject));
-    failed.catch(() => {});
+    // Comes also when sending is given up, and then no drain does.
+    const closed = new Promise<void>((resolve) => sink.once('close', () => resolve()));
+    let failure: unknown = null;
+    sink.once('error', (error: unknown) => {
+      failure = error;
+    });
     const write = async (bytes: Buffer): Promise<void> => {
       if (sink.write(bytes) !== false) return;
-      await Promise.race([new Promise<void>((resolve) => sink.once('drain', () => resolve())), failed]);
+      await Promise.race([new Promise<void>((resolve) => sink.once('drain', () => resolve())), closed]);
     };
     let left = stats.size;
     while (left > 0 && !tar.destroyed) {
@@ -134,7 +138,8 @@ async function addLarge(tar: Pack, path: string, absolute: string, warn: (line: 
       warn(`${path} grew while it was sent: only its first ${stats.size} bytes were.`);
     }
     sink.end(null);
-    await Promise.race([new Promise<void>((resolve) => sink.once('close', () => resolve())), failed]);
+    await closed;
+    if (failure !== null) throw failure;
   } finally {
     await file.close();
   }

@@ -21,7 +21,7 @@ export interface SeenManager {
 }
 
 /** Variables that every job is given; whoever inherits one was started by an agent. */
-const marks = ['ONEJOB_JOB_ID', 'ONEJOB_AGENT', 'ONEJOB_POOL'];
+const marks = ['ONEJOB_AGENT_MARK', 'ONEJOB_JOB_ID', 'ONEJOB_POOL'];
 
 /** Who asks is not counted, nor its ancestors, which carry the same arguments; nor processes that only wait to be reaped. */
 export function processesOf({ stateDir, owner }: ProcessFilter): SeenProcess[] {

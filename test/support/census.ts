@@ -6,12 +6,11 @@
  * Without an owner or a state directory it counts everybody's, and looks into the usual state directory. What a manager that runs now holds is listed, and not held against it.
  * Exits 1 when something is there that should not be. Changes nothing.
  */
-import { readdirSync, rmdirSync } from 'node:fs';
-import { basename, dirname, join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { readEnvironment } from '../../src/config/environment.ts';
 import { choosePaths } from '../../src/config/paths.ts';
 import { type EngineThing, engineThings, removeEngineThings } from './census-engine.ts';
+import { hostThings, removeCgroup } from './census-host.ts';
 import { managers, processesOf } from './census-processes.ts';
 import { isSocket, ownerOf, stateThings } from './census-state.ts';
 import { machineSocket } from './engine-http.ts';
@@ -67,7 +66,9 @@ export async function census(options: CensusOptions = {}): Promise<Census> {
   for (const { pid, command, why } of processesOf({ stateDir: everybody ? null : stateDir, owner })) {
     rows.push({ kind: 'process', id: String(pid), detail: `${command} (${why})`, owner, held });
   }
-  for (const group of everybody || own !== null ? cgroups(owner) : []) rows.push({ ...group, held: holderOf(group.owner) });
+  for (const one of everybody || own !== null ? hostThings(owner, everybody ? null : stateDir) : []) {
+    rows.push({ ...one, held: one.owner === null ? held : holderOf(one.owner) });
+  }
   if (stateDir === null) blind.push('did not look into a state directory: none was named');
   else for (const one of stateThings(stateDir)) rows.push({ ...one, owner: own, held: leader });
   const its = options.socket ?? null;
@@ -104,25 +105,7 @@ export async function cleanUp({ left }: Census, engine: string | null = null): P
   for (const { kind, id } of left) if (kind === 'process') kill(Number(id));
   const things = left.filter((row): row is CensusRow & EngineThing => ['container', 'network', 'volume'].includes(row.kind));
   if (things.length > 0) await removeEngineThings(engine ?? machineSocket, things);
-  for (const { kind, id } of left) if (kind === 'cgroup') removeGroup(id);
-}
-
-/** Each owner has one folder below `onejob` in every hierarchy that it uses; agents are below that. */
-function cgroups(owner: string | null): Pick<CensusRow, 'kind' | 'id' | 'detail' | 'owner'>[] {
-  return below('/sys/fs/cgroup', 3)
-    .filter((path) => basename(dirname(path)) === 'onejob' && (owner === null || basename(path) === owner))
-    .map((id) => ({ kind: 'cgroup', id, detail: `${below(id, 1).length} agents in it`, owner: basename(id) }));
-}
-
-function below(dir: string, depth: number): string[] {
-  if (depth === 0) return [];
-  try {
-    const folders = readdirSync(dir, { withFileTypes: true }).filter((entry) => entry.isDirectory());
-    return folders.flatMap((entry) => [join(dir, entry.name), ...below(join(dir, entry.name), depth - 1)]);
-  } catch {
-    // Groups come and go while they are listed.
-    return [];
-  }
+  for (const { kind, id } of left) if (kind === 'cgroup') removeCgroup(id);
 }
 
 function kill(pid: number): void {
@@ -130,15 +113,6 @@ function kill(pid: number): void {
     process.kill(pid, 'SIGKILL');
   } catch {
     // It ended meanwhile.
-  }
-}
-
-function removeGroup(path: string): void {
-  try {
-    for (const inner of below(path, 3).reverse()) rmdirSync(inner);
-    rmdirSync(path);
-  } catch {
-    // Still in use by a process that is just dying; the next census says so.
   }
 }
 

@@ -47,10 +47,15 @@ export function startChild(command: string, args: readonly string[], options: Ch
   child.stdin?.on('error', () => {});
   const stdout = (): string => Buffer.concat(out).toString();
   const stderr = (): string => Buffer.concat(err).toString();
-  // `close` comes after `exit`, once all output was read; a grandchild may hold the pipes open for ever, so not awaited alone.
+  // `close` comes once all output was read, in the same moment as `exit` or later. A process that inherited the pipes may
+  // hold them open for ever, so the end does not wait for it alone.
+  const closed = new Promise<void>((resolve) => child.once('close', () => resolve()));
   const ended = once(child, 'exit').then(
     async ([code, signal]): Promise<Ended> => {
-      await Promise.race([once(child, 'close'), new Promise((resolve) => setTimeout(resolve, 2_000).unref())]);
+      const { promise: late, resolve } = Promise.withResolvers<void>();
+      const timer = setTimeout(resolve, 2_000);
+      await Promise.race([closed, late]);
+      clearTimeout(timer);
       return { code, signal, stdout: stdout(), stderr: stderr() };
     },
     (error): Ended => ({ code: null, signal: null, stdout: '', stderr: String(error) }),

@@ -89,7 +89,7 @@ function file(tar: ReturnType<typeof pack>, name: string, body: Buffer, mode: nu
 async function finish(tar: ReturnType<typeof pack>): Promise<Buffer> {
   tar.finalize();
   const chunks: Buffer[] = [];
-  for await (const chunk of tar) chunks.push(chunk);
+  for await (const chunk of tar) chunks.push(chunk as Buffer);
   return Buffer.concat(chunks);
 }
 

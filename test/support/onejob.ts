@@ -82,9 +82,10 @@ export async function onejob(options: HomeOptions = {}): Promise<Home> {
   const api = createClient({ socket: paths.socket, version: 'test' });
   const children = new Set<Child>();
   const daemons = new Set<Child>();
-  let closed = false;
+  let closing: Promise<void> | null = null;
 
   const cli: Home['cli'] = (args, more = {}) => {
+    if (closing !== null) throw new Error('this home is closed');
     const child = startChild(program, args, { cwd: more.cwd ?? paths.cwd, env: { ...env, ...more.env } });
     children.add(child);
     return child;
@@ -110,9 +111,12 @@ export async function onejob(options: HomeOptions = {}): Promise<Home> {
   const count = (): Promise<Census> =>
     census({ stateDir: paths.stateDir, socket: paths.socket, owner: ownerOf(paths.stateDir), engine: options.engine ?? null });
 
-  async function close(): Promise<void> {
-    if (closed) return;
-    closed = true;
+  function close(): Promise<void> {
+    closing ??= end();
+    return closing;
+  }
+
+  async function end(): Promise<void> {
     for (const child of children) if (!daemons.has(child) && child.running) await child.kill();
     for (const child of daemons) await endDaemon(child);
     await endTemporary(paths.stateDir);
@@ -122,6 +126,7 @@ export async function onejob(options: HomeOptions = {}): Promise<Home> {
     if (result.left.length > 0) throw new Error(`the census does not balance:\n${renderCensus(result)}`);
   }
 
+  await closeWithTest(close);
   return {
     dir,
     ...paths,
@@ -135,6 +140,17 @@ export async function onejob(options: HomeOptions = {}): Promise<Home> {
     close,
     [Symbol.asyncDispose]: close,
   };
+}
+
+/** A test that runs into its time limit never comes to the end of its `await using`. */
+async function closeWithTest(close: () => Promise<void>): Promise<void> {
+  if (process.env.VITEST === undefined) return;
+  const { onTestFinished } = await import('vitest');
+  try {
+    onTestFinished(close, 60_000);
+  } catch {
+    // Not inside a test but in a hook, whose other half closes it.
+  }
 }
 
 /** Resolves once the daemon's socket appears and answers. */

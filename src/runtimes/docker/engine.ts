@@ -1,13 +1,13 @@
 /**
  * The Engine's API as this runtime needs it: dockerode carries the calls, zod looks at each answer, and every error comes
- * out as an OnejobError or, where a status means something to the caller, as an `EngineAnswer`.
+ * out as an OnejobError, or as null where the Engine has no such thing.
  */
 import { Agent as HttpAgent } from 'node:http';
 import { Agent as HttpsAgent } from 'node:https';
 import { Readable } from 'node:stream';
 import { z } from 'zod';
 import type { Endpoint } from './endpoint.ts';
-import { silent, translate } from './failures.ts';
+import { silent, statusOf, translate } from './failures.ts';
 import { infoAnswer, versionAnswer } from './probe.ts';
 
 const containerState = z.object({
@@ -38,18 +38,32 @@ const networkAnswer = z.object({
   Labels: z.record(z.string(), z.string()).nullish(),
 });
 const volumesAnswer = z.object({ Volumes: z.array(z.object({ Name: z.string() })).nullish() });
-const createAnswer = z.object({ Id: z.string() });
+const idAnswer = z.object({ Id: z.string() });
 
 /** How long an Engine may take over a look, and over making or removing something, in ms. */
 const soon = 30_000;
 const late = 120_000;
 
-/** What is asked, in words for messages, and until when. */
-interface Ask {
+type Query = Readonly<Record<string, unknown>>;
+
+interface Call {
+  readonly method: 'GET' | 'POST' | 'PUT' | 'DELETE';
+  readonly path: string;
+  /** In words, for messages: `Cannot <doing>: …`. */
   readonly doing: string;
-  readonly limit: number;
+  readonly query?: Query;
+  readonly body?: object;
+  readonly file?: Readable | Buffer;
+  readonly auth?: object | null;
+  /** ms until the answer has come, or with `stream` until it has begun; null for none. */
+  readonly limit: number | null;
   readonly signal?: AbortSignal | undefined;
+  /** Statuses to be answered with null instead of an error. */
+  readonly nothing?: readonly number[];
+  readonly stream?: true;
 }
+
+const success = { 200: true, 201: true, 204: true, 304: true } as const;
 
 export type Engine = Awaited<ReturnType<typeof connectEngine>>;
 
@@ -57,49 +71,62 @@ export type Engine = Awaited<ReturnType<typeof connectEngine>>;
 export async function connectEngine(endpoint: Endpoint) {
   const { default: Docker } = await import('dockerode');
   const agent = connections(endpoint);
-  const docker = new Docker(clientOptions(endpoint, agent));
+  const { modem } = new Docker(clientOptions(endpoint, agent));
 
-  /** Errors whose status is in `expected` come back as null. */
-  const maybe = async <T>(
-    ask: Ask,
-    expected: readonly number[],
-    call: (abortSignal: AbortSignal) => Promise<T>,
-  ): Promise<T | null> => {
-    ask.signal?.throwIfAborted();
-    const timeout = AbortSignal.timeout(ask.limit);
+  /** @throws what dockerode throws, but for silence and aborts: what a refusal means is the caller's to say. */
+  const raw = async (call: Call): Promise<unknown> => {
+    call.signal?.throwIfAborted();
+    const abort = new AbortController();
+    const stop = () => abort.abort();
+    call.signal?.addEventListener('abort', stop, { once: true });
+    let late = false;
+    const timer = setTimeout(
+      () => {
+        late = true;
+        abort.abort();
+      },
+      call.limit ?? 2 ** 31 - 1,
+    );
+    const answer = new Promise<unknown>((resolve, reject) => {
+      const options = {
+        path: `${call.path}?`,
+        method: call.method,
+        options: { _query: call.query ?? {}, _body: call.body ?? {} },
+        statusCodes: success,
+        abortSignal: abort.signal,
+        ...(call.auth != null && { authconfig: call.auth }),
+        ...(call.file !== undefined && { file: call.file }),
+        ...(call.stream && { isStream: true }),
+      };
+      modem.dial(options, (error, said) => (error == null ? resolve(said) : reject(error)));
+    });
     try {
-      return await call(ask.signal === undefined ? timeout : AbortSignal.any([ask.signal, timeout]));
+      const said = await answer;
+      // A stream goes on; ending it with its caller is then the stream's own matter.
+      if (call.stream && said instanceof Readable) said.once('close', () => call.signal?.removeEventListener('abort', stop));
+      else call.signal?.removeEventListener('abort', stop);
+      return said;
     } catch (error) {
-      ask.signal?.throwIfAborted();
-      if (timeout.aborted) throw silent(ask.doing, endpoint, ask.limit);
-      const status = z.object({ statusCode: z.number() }).safeParse(error);
-      if (status.success && expected.includes(status.data.statusCode)) return null;
-      throw translate(error, ask.doing, endpoint);
-    }
-  };
-  const sure = async <T>(ask: Ask, call: (abortSignal: AbortSignal) => Promise<T>): Promise<T> => {
-    const answer = await maybe(ask, [], call);
-    if (answer === null) throw translate(new Error('it answered nothing'), ask.doing, endpoint);
-    return answer;
-  };
-  /** A stream that may stay open; only its beginning is waited for with a limit. */
-  const stream = async (ask: Ask, call: (abortSignal: AbortSignal) => Promise<unknown>): Promise<Readable | null> => {
-    const begun = new AbortController();
-    const timer = setTimeout(() => begun.abort(), ask.limit);
-    try {
-      const signal = ask.signal === undefined ? begun.signal : AbortSignal.any([ask.signal, begun.signal]);
-      const answer = await call(signal);
-      if (!(answer instanceof Readable)) throw new Error('it did not answer with a stream');
-      return answer;
-    } catch (error) {
-      ask.signal?.throwIfAborted();
-      if (begun.signal.aborted) throw silent(ask.doing, endpoint, ask.limit);
-      const status = z.object({ statusCode: z.number() }).safeParse(error);
-      if (status.success && status.data.statusCode === 404) return null;
-      throw translate(error, ask.doing, endpoint);
+      call.signal?.removeEventListener('abort', stop);
+      call.signal?.throwIfAborted();
+      throw late ? silent(call.doing, endpoint, call.limit ?? 0) : error;
     } finally {
       clearTimeout(timer);
     }
+  };
+  const ask = async (call: Call): Promise<unknown> => {
+    try {
+      return (await raw(call)) ?? '';
+    } catch (error) {
+      if (call.signal?.aborted) throw error;
+      const status = statusOf(error);
+      if (status !== null && call.nothing?.includes(status)) return null;
+      throw translate(error, call.doing, endpoint);
+    }
+  };
+  const flow = async (call: Call): Promise<Readable | null> => {
+    const answer = await ask({ ...call, stream: true });
+    return answer instanceof Readable ? answer : null;
   };
 
   return {
@@ -107,151 +134,147 @@ export async function connectEngine(endpoint: Endpoint) {
     close: () => agent.destroy(),
 
     version: async (signal?: AbortSignal) =>
-      versionAnswer.parse(
-        await sure({ doing: 'ask for the version', limit: soon, signal }, (abortSignal) => docker.version({ abortSignal })),
-      ),
+      versionAnswer.parse(await ask({ method: 'GET', path: '/version', doing: 'ask for the version', limit: soon, signal })),
     info: async (signal?: AbortSignal) =>
-      infoAnswer.parse(
-        await sure({ doing: 'ask about the Engine', limit: soon, signal }, (abortSignal) => docker.info({ abortSignal })),
-      ),
+      infoAnswer.parse(await ask({ method: 'GET', path: '/info', doing: 'ask about the Engine', limit: soon, signal })),
 
-    /** Throws the foreign error itself: what a refusal means depends on the recipe. Not aborted half-way, see `prepare`. */
+    /** @throws foreign errors too: what a refusal means depends on the recipe. Has no signal, see `prepare`. */
     create: async (name: string, body: object): Promise<string> => {
-      const timeout = AbortSignal.timeout(late);
-      try {
-        const made: unknown = await docker.createContainer({
-          ...body,
-          _query: { name },
-          _body: body,
-          abortSignal: timeout,
-        } as object);
-        return createAnswer.parse({ Id: z.object({ id: z.string() }).parse(made).id }).Id;
-      } catch (error) {
-        if (timeout.aborted) throw silent(`create container ${name}`, endpoint, late);
-        throw error;
-      }
+      const doing = `create container ${name}`;
+      return idAnswer.parse(await raw({ method: 'POST', path: '/containers/create', query: { name }, body, doing, limit: late }))
+        .Id;
     },
-    /** Also when it already runs. Throws the foreign error itself. */
+    /** Also when it already runs. @throws foreign errors too. */
     start: async (id: string): Promise<void> => {
-      const timeout = AbortSignal.timeout(late);
-      try {
-        await docker.getContainer(id).start({ abortSignal: timeout });
-      } catch (error) {
-        if (z.object({ statusCode: z.literal(304) }).safeParse(error).success) return;
-        if (timeout.aborted) throw silent(`start container ${id.slice(0, 12)}`, endpoint, late);
-        throw error;
-      }
+      await raw({ method: 'POST', path: `/containers/${id}/start`, doing: `start container ${short(id)}`, limit: late });
     },
     /** null when there is no such container. */
     inspect: async (id: string, signal?: AbortSignal): Promise<ContainerAnswer | null> => {
-      const ask = { doing: `look at container ${id.slice(0, 12)}`, limit: soon, signal };
-      const answer = await maybe(ask, [404], (abortSignal) => docker.getContainer(id).inspect({ abortSignal }));
+      const doing = `look at container ${short(id)}`;
+      const answer = await ask({ method: 'GET', path: `/containers/${id}/json`, doing, limit: soon, signal, nothing: [404] });
       return answer === null ? null : containerAnswer.parse(answer);
     },
     /** Containers with all of `labels`, ended ones too. */
     containers: async (labels: readonly string[], signal?: AbortSignal) => {
-      const filters = { label: [...labels] };
-      const ask = { doing: 'list containers', limit: soon, signal };
-      return listAnswer.parse(await sure(ask, (abortSignal) => docker.listContainers({ all: true, filters, abortSignal })));
-    },
-    /** False when there is no such container, or it does not run. */
-    kill: async (id: string, signal: string): Promise<boolean> => {
-      const ask = { doing: `send ${signal} to container ${id.slice(0, 12)}`, limit: soon };
-      // Podman answers 500 for a container that does not run.
-      return (
-        (await maybe(ask, [404, 409], async (abortSignal) => {
-          await docker.getContainer(id).kill({ signal, abortSignal });
-          return true;
-        })) !== null
+      const query = { all: true, filters: { label: labels } };
+      return listAnswer.parse(
+        await ask({ method: 'GET', path: '/containers/json', query, doing: 'list containers', limit: soon, signal }),
       );
+    },
+    /** One that is unknown or does not run is no error. */
+    kill: async (id: string, signal: string): Promise<void> => {
+      const doing = `send ${signal} to container ${short(id)}`;
+      await ask({ method: 'POST', path: `/containers/${id}/kill`, query: { signal }, doing, limit: soon, nothing: [404, 409] });
     },
     /** Ends and removes it with its anonymous volumes. False when a removal is already under way. */
     remove: async (id: string): Promise<boolean> => {
-      const ask = { doing: `remove container ${id.slice(0, 12)}`, limit: late };
-      const done = await maybe(ask, [409], async (abortSignal) => {
-        await docker
-          .getContainer(id)
-          .remove({ force: true, v: true, abortSignal })
-          .catch((error: unknown) => {
-            if (!z.object({ statusCode: z.literal(404) }).safeParse(error).success) throw error;
-          });
-        return true;
-      });
-      return done !== null;
+      const call = { method: 'DELETE', path: `/containers/${id}`, query: { force: true, v: true }, limit: late } as const;
+      try {
+        await raw({ ...call, doing: `remove container ${short(id)}` });
+      } catch (error) {
+        const status = statusOf(error);
+        if (status === 409) return false;
+        if (status !== 404) throw translate(error, `remove container ${short(id)}`, endpoint);
+      }
+      return true;
     },
 
+    /** null when it is not on the Engine. */
     image: async (reference: string, signal?: AbortSignal): Promise<{ id: string; user: string } | null> => {
-      const ask = { doing: `look at image "${reference}"`, limit: soon, signal };
-      const answer = await maybe(ask, [404], (abortSignal) => docker.getImage(reference).inspect({ abortSignal }));
+      const doing = `look at image "${reference}"`;
+      const answer = await ask({ method: 'GET', path: `/images/${reference}/json`, doing, limit: soon, signal, nothing: [404] });
       if (answer === null) return null;
       const { Id, Config } = imageAnswer.parse(answer);
       return { id: Id, user: Config?.User ?? '' };
     },
-    /** The pull's progress as JSON lines. Throws the foreign error itself. */
-    pull: async (query: { fromImage: string; tag: string }, authconfig: object | null, signal: AbortSignal): Promise<Readable> => {
-      const answer: unknown = await docker.createImage(authconfig ?? undefined, { ...query, abortSignal: signal });
-      if (!(answer instanceof Readable)) throw new Error('the pull did not answer with a stream');
+    /** The pull's progress as JSON lines. @throws foreign errors too. */
+    pull: async (query: { fromImage: string; tag: string }, auth: object | null, signal: AbortSignal): Promise<Readable> => {
+      const call = { method: 'POST', path: '/images/create', query, auth, limit: null, signal, stream: true } as const;
+      const answer = await raw({ ...call, doing: `pull ${query.fromImage}:${query.tag}` });
+      if (!(answer instanceof Readable)) throw new TypeError('a pull answered without a stream');
       return answer;
     },
-    /** Whether the registry has this image for us; throws the foreign error itself. */
-    distribution: async (reference: string, authconfig: object | null, signal: AbortSignal): Promise<void> => {
-      await docker.getImage(reference).distribution({ ...(authconfig !== null && { authconfig }), abortSignal: signal } as object);
+    /** Asks the registry for the image's description. @throws foreign errors too. */
+    distribution: async (reference: string, auth: object | null, signal: AbortSignal): Promise<void> => {
+      await raw({
+        method: 'GET',
+        path: `/distribution/${reference}/json`,
+        auth,
+        doing: `ask for ${reference}`,
+        limit: soon,
+        signal,
+      });
     },
 
+    /** null when there is none. */
     network: async (name: string, signal?: AbortSignal) => {
-      const ask = { doing: `look at network "${name}"`, limit: soon, signal };
-      const answer: unknown = await maybe(ask, [404], (abortSignal) => docker.getNetwork(name).inspect({ abortSignal } as object));
+      const doing = `look at network "${name}"`;
+      const answer = await ask({ method: 'GET', path: `/networks/${name}`, doing, limit: soon, signal, nothing: [404] });
       return answer === null ? null : networkAnswer.parse(answer);
     },
-    /** False when a network of that name is there. */
-    createNetwork: async (body: { Name: string } & Record<string, unknown>): Promise<boolean> => {
-      const ask = { doing: `create network "${body.Name}"`, limit: late };
-      return (await maybe(ask, [409], (abortSignal) => docker.createNetwork({ ...body, abortSignal }))) !== null;
+    /** One of that name being there already is no error. */
+    createNetwork: async (body: { readonly Name: string } & Query): Promise<void> => {
+      const doing = `create network "${body.Name}"`;
+      await ask({ method: 'POST', path: '/networks/create', body, doing, limit: late, nothing: [409] });
     },
     networks: async (label: string, signal?: AbortSignal) => {
-      const ask = { doing: 'list networks', limit: soon, signal };
-      const answer: unknown = await sure(ask, () => docker.listNetworks({ filters: { label: [label] } }));
-      return z.array(networkAnswer).parse(answer);
+      const query = { filters: { label: [label] } };
+      return z
+        .array(networkAnswer)
+        .parse(await ask({ method: 'GET', path: '/networks', query, doing: 'list networks', limit: soon, signal }));
     },
-    /** In use, or gone, is no error. */
+    /** One that is in use, or gone, is no error. */
     removeNetwork: async (id: string): Promise<void> => {
-      const ask = { doing: `remove network ${id.slice(0, 12)}`, limit: soon };
-      await maybe(ask, [403, 404, 409], (abortSignal) => docker.getNetwork(id).remove({ abortSignal } as object));
+      const doing = `remove network ${short(id)}`;
+      await ask({ method: 'DELETE', path: `/networks/${id}`, doing, limit: soon, nothing: [403, 404, 409] });
     },
-
     danglingVolumes: async (label: string, signal?: AbortSignal): Promise<string[]> => {
-      const ask = { doing: 'list volumes', limit: soon, signal };
-      const filters = JSON.stringify({ dangling: ['true'], label: [label] });
-      const answer: unknown = await sure(ask, (abortSignal) => docker.listVolumes({ filters, abortSignal } as object));
+      const query = { filters: { dangling: ['true'], label: [label] } };
+      const answer = await ask({ method: 'GET', path: '/volumes', query, doing: 'list volumes', limit: soon, signal });
       return (volumesAnswer.parse(answer).Volumes ?? []).map((volume) => volume.Name);
     },
+    /** One that is in use, or gone, is no error. */
     removeVolume: async (name: string): Promise<void> => {
-      const ask = { doing: `remove volume ${name.slice(0, 12)}`, limit: soon };
-      await maybe(ask, [404, 409], (abortSignal) => docker.getVolume(name).remove({ abortSignal } as object));
+      await ask({
+        method: 'DELETE',
+        path: `/volumes/${name}`,
+        doing: `remove volume ${short(name)}`,
+        limit: soon,
+        nothing: [404, 409],
+      });
     },
 
     /** Unpacks a tar at `path` in the container; takes as long as `files` does. */
-    putArchive: async (id: string, path: string, files: Readable | Buffer, signal: AbortSignal): Promise<void> => {
-      const ask = { doing: `put files into container ${id.slice(0, 12)}`, limit: 24 * 3_600_000, signal };
-      await maybe(ask, [], (abortSignal) => docker.getContainer(id).putArchive(files, { path, abortSignal }));
+    putArchive: async (id: string, path: string, file: Readable | Buffer, signal: AbortSignal): Promise<void> => {
+      const doing = `put files into container ${short(id)}`;
+      await ask({ method: 'PUT', path: `/containers/${id}/archive`, query: { path }, file, doing, limit: null, signal });
     },
     /** null when there is no such container or path. */
-    getArchive: (id: string, path: string, signal: AbortSignal): Promise<Readable | null> =>
-      stream({ doing: `get files out of container ${id.slice(0, 12)}`, limit: soon, signal }, (abortSignal) =>
-        docker.getContainer(id).getArchive({ path, abortSignal }),
-      ),
-
+    getArchive: (id: string, path: string, signal: AbortSignal): Promise<Readable | null> => {
+      const doing = `get files out of container ${short(id)}`;
+      return flow({
+        method: 'GET',
+        path: `/containers/${id}/archive`,
+        query: { path },
+        doing,
+        limit: late,
+        signal,
+        nothing: [404],
+      });
+    },
     /** null when there is no such container. `since` as the Engine writes times: seconds, a dot, nine digits. */
-    logs: (id: string, since: string, signal: AbortSignal): Promise<Readable | null> =>
-      stream({ doing: `follow the log of container ${id.slice(0, 12)}`, limit: soon, signal }, (abortSignal) => {
-        const query = { follow: true, stdout: true, stderr: true, timestamps: true, since };
-        return docker.getContainer(id).logs({ ...query, abortSignal } as { follow: true });
-      }),
-    events: (filters: Record<string, string[]>, signal: AbortSignal): Promise<Readable | null> =>
-      stream({ doing: 'follow events', limit: soon, signal }, (abortSignal) =>
-        docker.getEvents({ filters: JSON.stringify(filters), abortSignal }),
-      ),
+    logs: (id: string, since: string, signal: AbortSignal): Promise<Readable | null> => {
+      const query = { follow: true, stdout: true, stderr: true, timestamps: true, since };
+      const doing = `follow the log of container ${short(id)}`;
+      return flow({ method: 'GET', path: `/containers/${id}/logs`, query, doing, limit: late, signal, nothing: [404] });
+    },
+    events: (filters: Query, signal: AbortSignal): Promise<Readable | null> =>
+      flow({ method: 'GET', path: '/events', query: { filters }, doing: 'follow events', limit: soon, signal }),
   };
+}
+
+function short(id: string): string {
+  return id.slice(0, 12);
 }
 
 function connections(endpoint: Endpoint): HttpAgent {

@@ -13,6 +13,8 @@ export interface Host {
   /** Bubblewrap's options for what sandboxes see of the host. */
   readonly mounts: readonly string[];
   readonly cgroups: Cgroups;
+  /** Descriptors that the manager was started with and that would be handed on to every job. */
+  readonly inherited: readonly number[];
   readonly uidClaims: string;
   /** Holds jobs' folders when they run as another user and nothing can be mounted for them. */
   readonly openDir: string;

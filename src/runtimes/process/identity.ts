@@ -53,6 +53,19 @@ export function allPids(): number[] {
   return readdirSync('/proc').flatMap((name) => (/^\d+$/.test(name) ? [Number(name)] : []));
 }
 
+/**
+ * Descriptors, other than the first three, that this process was started with and hands on to its children: whatever Node
+ * opens itself is closed on exec (O_CLOEXEC in /proc/self/fdinfo, proc(5)).
+ */
+export function inheritedDescriptors(): number[] {
+  return readdirSync('/proc/self/fdinfo')
+    .map(Number)
+    .filter((fd) => {
+      const flags = /^flags:\s*([0-7]+)/m.exec(readOr(`/proc/self/fdinfo/${fd}`, ''))?.[1];
+      return fd > 2 && flags !== undefined && (Number.parseInt(flags, 8) & 0o2000000) === 0;
+    });
+}
+
 /** Every living process that one of `roots` brought into being and whose ancestors still live, with the roots. */
 export function withDescendants(roots: Iterable<number>): Set<number> {
   const children = new Map<number, number[]>();

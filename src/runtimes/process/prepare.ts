@@ -2,7 +2,7 @@
 import { spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { existsSync } from 'node:fs';
-import { chmod, chown, lstat, mkdir, writeFile } from 'node:fs/promises';
+import { chmod, chown, lstat, mkdir, open, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { OnejobError } from '../../errors.ts';
 import { gateScript } from '../gate.ts';
@@ -104,25 +104,30 @@ export async function makeSandbox(host: Host, spec: SandboxSpec, progress: (line
     oomScoreAdj: recipe.oomScoreAdj,
   });
   await writeFile(join(folder, 'run.sh'), script, { mode: 0o600 });
-  await start(folder, agent);
+  await start(folder, agent, host.inherited);
 }
 
-function start(folder: string, agent: string): Promise<void> {
+async function start(folder: string, agent: string, inherited: readonly number[]): Promise<void> {
+  await using nothing = await open('/dev/null', 'r+');
+  // A descriptor that the manager was given by whoever started it is no business of a job: Node would pass it on.
+  const covered = Array.from({ length: Math.max(0, ...inherited) + 1 }, (_, fd) =>
+    inherited.includes(fd) ? nothing.fd : 'ignore',
+  );
   // Its own session and nothing of ours held open: it must outlive us.
   const child = spawn('/bin/sh', ['./run.sh', agent], {
     cwd: folder,
     detached: true,
-    stdio: 'ignore',
+    stdio: ['ignore', 'ignore', 'ignore', ...covered.slice(3)],
     env: { PATH: path, [markVariable]: agent },
   });
   child.unref();
-  return new Promise((resolve, reject) => {
-    child.once('spawn', resolve);
-    child.once('error', (cause) => {
-      const message = `Cannot start agent ${agent}: starting /bin/sh failed (${cause.message}).`;
-      reject(new OnejobError('E_SPAWN', message, { retry: true, cause, hint: 'Look for a limit on processes or memory.' }));
-    });
+  const { promise, resolve, reject } = Promise.withResolvers<void>();
+  child.once('spawn', resolve);
+  child.once('error', (cause) => {
+    const message = `Cannot start agent ${agent}: starting /bin/sh failed (${cause.message}).`;
+    reject(new OnejobError('E_SPAWN', message, { retry: true, cause, hint: 'Look for a limit on processes or memory.' }));
   });
+  await promise;
 }
 
 /** The folder that others may pass through but not list. @throws OnejobError when somebody else made it. */

@@ -17,12 +17,13 @@ import { followExits } from './events.ts';
 import { archive, extract } from './files.ts';
 import { agentsIn, type Intent, layout, readIntent, stateOf } from './folder.ts';
 import type { Host } from './host.ts';
-import { bootId } from './identity.ts';
+import { bootId, inheritedDescriptors } from './identity.ts';
 import { followLog } from './logs.ts';
 import { checkRecipe, fingerprintOf, makeSandbox } from './prepare.ts';
 import { releaseGate } from './release.ts';
 import { removeSandbox, sweepLeftovers } from './remove.ts';
-import { killTree, terminate } from './tree.ts';
+import { untilStarted } from './started.ts';
+import { killWhole, terminate } from './tree.ts';
 import { firstUid } from './uids.ts';
 
 export interface ProcessRuntimeOptions {
@@ -65,6 +66,7 @@ async function settle(options: ProcessRuntimeOptions): Promise<Host> {
     boot: bootId(),
     mounts: probe.usable ? hostMounts() : [],
     cgroups: findCgroups(options.owner),
+    inherited: inheritedDescriptors(),
     uidClaims: options.uidClaims ?? '/run/onejob/uids',
     openDir: options.openDir ?? `/var/tmp/onejob-${options.owner}`,
     outputLimit: options.outputLimit ?? 256 * 1024 * 1024,
@@ -137,9 +139,11 @@ function processRuntime(host: Host): Runtime {
     getFiles: async (agent, signal) => archive(workspace(needed(agent)), signal),
     signal: async (agent, signal) => {
       const about = known(agent);
-      if (about === null || hasExited(agent)()) return;
+      if (about === null) return;
+      // Before its first process is known there is nothing to signal, and it would go on to start.
+      await untilStarted(folder(agent), hasExited(agent));
       if (signal === 'TERM') terminate(folder(agent), about);
-      else killTree(folder(agent), about);
+      else await killWhole(folder(agent), about);
     },
     remove: (agent) => whileBusy(agent, () => removeSandbox(host, agent)),
     list: async () => {

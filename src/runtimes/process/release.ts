@@ -5,11 +5,8 @@ import { join } from 'node:path';
 import type { AgentId } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
 import { releasedMarker } from '../gate.ts';
-import { firstProcessOf } from './folder.ts';
+import { startTimeout, untilStarted } from './started.ts';
 import { watchFolders } from './watch.ts';
-
-/** ms a sandbox may take to open its standard input. */
-const startTimeout = 10_000;
 
 /**
  * Writes `frame` to the gate in the folder `path`; resolves when the kernel has all of it, or at once when the gate has
@@ -23,15 +20,12 @@ export async function releaseGate(
   over: () => boolean,
   signal: AbortSignal,
 ): Promise<void> {
-  using watch = watchFolders([path, join(path, 'log')], signal);
   const until = performance.now() + startTimeout;
   // The sandbox writes who it is right after it has opened its input: before that nobody would read.
-  while (firstProcessOf(path) === null) {
-    signal.throwIfAborted();
-    if (over()) throw ended(agent, 'it ended before its gate was ready');
-    if (performance.now() > until) throw ended(agent, 'it did not start in time');
-    await watch.next(500);
-  }
+  const started = await untilStarted(path, over, AbortSignal.any([signal, AbortSignal.timeout(startTimeout)]));
+  signal.throwIfAborted();
+  if (!started) throw ended(agent, 'it did not start');
+  using watch = watchFolders([path, join(path, 'log')], signal);
   const useless = (): boolean => {
     if (hasReleased(path, agent)) return true;
     if (over()) throw ended(agent, 'its gate has ended');

@@ -42,7 +42,7 @@ export function cutLine(outputLimit: number): string {
  */
 export function supervisorScript(options: SupervisorOptions): string {
   const blocks = Math.max(1, Math.ceil(options.outputLimit / 512));
-  const leftovers = options.killFile === null ? 'read -r p s <job && kill -KILL -- "-$p"' : `echo 1 >${quote(options.killFile)}`;
+  const leftovers = options.killFile === null ? 'read -r p s <job && kill -KILL "-$p"' : `echo 1 >${quote(options.killFile)}`;
   return [
     'umask 077',
     // Who we are comes first: without it a new manager would not know that this runs.

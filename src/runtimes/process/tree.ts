@@ -5,6 +5,7 @@
  */
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
+import { setTimeout as after } from 'node:timers/promises';
 import { killCgroups, killFile } from './cgroup.ts';
 import type { Intent } from './folder.ts';
 import { firstProcessOf, supervisorOf } from './folder.ts';
@@ -51,6 +52,12 @@ export function killTree(path: string, about: Intent): boolean {
   }
   if (alive) signalProcess(first, 'KILL');
   return left || alive;
+}
+
+/** Ends every process of the sandbox, also those that are started while it looks. Gives up after 2 s: the caller asks again. */
+export async function killWhole(path: string, about: Intent): Promise<void> {
+  const until = performance.now() + 2_000;
+  for (let pause = 1; killTree(path, about) && performance.now() < until; pause = Math.min(pause * 2, 50)) await after(pause);
 }
 
 /** Whether the supervisor and both keepers of its log have ended by themselves. */

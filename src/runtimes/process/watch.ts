@@ -12,7 +12,10 @@ const unwatchedInterval = 100;
 /** Watches folders, not what is below them. `next` also returns when `signal` aborts. */
 export function watchFolders(folders: readonly string[], signal: AbortSignal): Watch {
   let changed: Set<string> | null = new Set();
-  let wake = (): void => {};
+  const waiting = new Set<() => void>();
+  const wake = (): void => {
+    for (const resolve of waiting) resolve();
+  };
   let blind = false;
   const note = (name: string | null): void => {
     if (name === null) changed = null;
@@ -32,25 +35,25 @@ export function watchFolders(folders: readonly string[], signal: AbortSignal): W
       blind = true;
     }
   }
-  const aborted = (): void => wake();
-  signal.addEventListener('abort', aborted);
+  signal.addEventListener('abort', wake);
   return {
     async next(atMost) {
       if (changed !== null && changed.size === 0 && !signal.aborted) {
         const { promise, resolve } = Promise.withResolvers<void>();
-        wake = resolve;
+        waiting.add(resolve);
         const timer = setTimeout(() => note(null), blind ? Math.min(atMost, unwatchedInterval) : atMost);
         await promise;
         clearTimeout(timer);
-        wake = () => {};
+        waiting.delete(resolve);
       }
       const names = changed;
       changed = new Set();
       return names;
     },
     [Symbol.dispose]() {
-      signal.removeEventListener('abort', aborted);
+      signal.removeEventListener('abort', wake);
       for (const watcher of watchers) watcher.close();
+      wake();
     },
   };
 }

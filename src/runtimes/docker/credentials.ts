@@ -1,0 +1,89 @@
+/**
+ * Credentials for a registry, from Docker's own config.json and its credential helpers. They go into the one request that
+ * needs them and nowhere else: not into messages, logs or the store (S8).
+ */
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { readFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
+import { z } from 'zod';
+import { OnejobError } from '../../errors.ts';
+
+/** As the Engine's X-Registry-Auth header wants it. */
+export type RegistryAuth =
+  | { readonly username: string; readonly password: string; readonly serveraddress: string }
+  | { readonly identitytoken: string; readonly serveraddress: string };
+
+const dockerConfig = z.object({
+  auths: z.record(z.string(), z.object({ auth: z.string().optional(), identitytoken: z.string().optional() })).optional(),
+  credHelpers: z.record(z.string(), z.string()).optional(),
+  credsStore: z.string().optional(),
+});
+
+const helperAnswer = z.object({ Username: z.string(), Secret: z.string() });
+
+/** How long a credential helper may take, in ms. */
+const patience = 30_000;
+
+/** Docker Hub is known by this address in config.json and to helpers. */
+const hub = 'https://index.docker.io/v1/';
+
+/** null when nothing is known of the registry: then it is asked anonymously. `folder` holds config.json. */
+export async function registryAuth(folder: string, registry: string, signal: AbortSignal): Promise<RegistryAuth | null> {
+  const path = join(folder, 'config.json');
+  const written = await readFile(path, 'utf8').catch(() => null);
+  if (written === null) return null;
+  let config: z.infer<typeof dockerConfig>;
+  try {
+    config = dockerConfig.parse(JSON.parse(written));
+  } catch {
+    // No cause: a JSON error quotes the text, which may hold a password.
+    throw new OnejobError('E_ENGINE_ADDRESS', `Cannot read credentials for ${registry}: ${path} is not what Docker writes.`, {
+      hint: 'Mend or remove that file.',
+    });
+  }
+  const server = registry === 'docker.io' ? hub : registry;
+  const helper = config.credHelpers?.[server] ?? config.credHelpers?.[registry] ?? config.credsStore;
+  if (helper !== undefined && helper !== '') return askHelper(helper, server, signal);
+  for (const [key, { auth, identitytoken }] of Object.entries(config.auths ?? {})) {
+    if (hostOf(key) !== hostOf(server)) continue;
+    if (identitytoken) return { identitytoken, serveraddress: server };
+    const [username, ...password] = Buffer.from(auth ?? '', 'base64').toString('utf8').split(':');
+    if (username) return { username, password: password.join(':').replace(/\0+$/, ''), serveraddress: server };
+  }
+  return null;
+}
+
+/** The protocol of docker/docker-credential-helpers: `get`, the server on standard input, JSON on standard output. */
+async function askHelper(name: string, server: string, signal: AbortSignal): Promise<RegistryAuth | null> {
+  const program = `docker-credential-${name}`;
+  const hint = `Try: echo ${server} | ${program} get`;
+  const limit = AbortSignal.any([signal, AbortSignal.timeout(patience)]);
+  const child = spawn(program, ['get'], { stdio: ['pipe', 'pipe', 'ignore'], signal: limit });
+  child.stdin.on('error', () => {});
+  child.stdin.end(`${server}\n`);
+  const said = text(child.stdout);
+  try {
+    const [code] = await once(child, 'close');
+    const answer = await said;
+    if (code !== 0) {
+      if (/credentials not found/i.test(answer)) return null;
+      throw new Error(`it ended with exit code ${code}`);
+    }
+    const { Username, Secret } = helperAnswer.parse(JSON.parse(answer));
+    if (Username === '<token>') return { identitytoken: Secret, serveraddress: server };
+    return { username: Username, password: Secret, serveraddress: server };
+  } catch (error) {
+    signal.throwIfAborted();
+    said.catch(() => {});
+    const missing = error instanceof Error && 'code' in error && error.code === 'ENOENT';
+    const why = missing ? 'it is not on PATH' : error instanceof z.ZodError || error instanceof SyntaxError ? 'its answer makes no sense' : String(error);
+    throw new OnejobError('E_IMAGE_DENIED', `Cannot get credentials for ${server} from ${program}: ${why}.`, { hint, retry: !missing });
+  }
+}
+
+function hostOf(server: string): string {
+  const host = server.replace(/^https?:\/\//, '').split('/')[0] ?? '';
+  return host === 'index.docker.io' || host === 'registry-1.docker.io' ? 'docker.io' : host;
+}

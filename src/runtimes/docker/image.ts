@@ -1,0 +1,205 @@
+/** Images: what is there, pulls that are shared by all who wait, and what a refusal means. */
+import { createInterface } from 'node:readline';
+import { z } from 'zod';
+import { OnejobError } from '../../errors.ts';
+import type { Recipe } from '../runtime.ts';
+import { registryAuth } from './credentials.ts';
+import type { Engine } from './engine.ts';
+import { messageOf, statusOf, translate } from './failures.ts';
+import { parseReference } from './reference.ts';
+
+export interface Image {
+  readonly id: string;
+  /** The image's own user; empty for root. */
+  readonly user: string;
+}
+
+const progressLine = z.object({
+  status: z.string().optional(),
+  id: z.string().optional(),
+  progressDetail: z.object({ current: z.number().optional(), total: z.number().optional() }).optional(),
+  error: z.string().optional(),
+});
+
+interface Pull {
+  readonly done: Promise<void>;
+  readonly listeners: Set<(line: string) => void>;
+  readonly stop: AbortController;
+}
+
+/** For how long a look at an image is believed, in ms. A tag that moves meanwhile gives one more standby of the old image. */
+const believed = 3_000;
+
+export type Images = ReturnType<typeof createImages>;
+
+/** `configDir` is Docker's own, for credentials; `now` a monotonic clock in ms. */
+export function createImages(engine: Engine, configDir: string, now: () => number) {
+  const seen = new Map<string, { readonly image: Image; readonly at: number }>();
+  const pulls = new Map<string, Pull>();
+
+  /** null when the Engine does not have it. */
+  const look = async (reference: string, signal: AbortSignal): Promise<Image | null> => {
+    const known = seen.get(reference);
+    if (known !== undefined && now() - known.at < believed) return known.image;
+    const image = await engine.image(reference, signal);
+    if (image === null) seen.delete(reference);
+    else seen.set(reference, { image, at: now() });
+    return image;
+  };
+
+  /** Waits for one shared pull; it is given up when the last who waits has gone. */
+  const pull = async (reference: string, progress: (line: string) => void, signal: AbortSignal): Promise<void> => {
+    let running = pulls.get(reference);
+    if (running === undefined) {
+      const stop = new AbortController();
+      const listeners = new Set<(line: string) => void>();
+      const done = pullOnce(engine, configDir, reference, (line) => listeners.forEach((say) => void say(line)), stop.signal);
+      running = { done, listeners, stop };
+      pulls.set(reference, running);
+      const forget = () => {
+        pulls.delete(reference);
+        seen.delete(reference);
+      };
+      done.then(forget, forget);
+    }
+    const shared = running;
+    const say = (line: string) => progress(line);
+    shared.listeners.add(say);
+    const gone = Promise.withResolvers<never>();
+    const leave = () => gone.reject(signal.reason);
+    signal.addEventListener('abort', leave, { once: true });
+    try {
+      signal.throwIfAborted();
+      await Promise.race([shared.done, gone.promise]);
+    } finally {
+      signal.removeEventListener('abort', leave);
+      shared.listeners.delete(say);
+      if (shared.listeners.size === 0) shared.stop.abort();
+    }
+  };
+
+  return {
+    look,
+    forget: (reference: string) => seen.delete(reference),
+
+    /** The image of a recipe, pulled if its policy says so. */
+    get: async (recipe: Recipe, progress: (line: string) => void, signal: AbortSignal): Promise<Image> => {
+      const reference = recipe.image;
+      if (reference === null) {
+        throw new OnejobError('E_IMAGE_NOT_FOUND', 'Cannot make a container: the pool names no image.', {
+          hint: 'Write image: in the pool, e.g. "debian:stable-slim".',
+        });
+      }
+      if (recipe.pull === 'always') await pull(reference, progress, signal);
+      const there = await look(reference, signal);
+      if (there !== null) return there;
+      if (recipe.pull === 'never') {
+        throw new OnejobError('E_IMAGE_NOT_FOUND', `Image "${reference}" is not on the Engine, and pull: never forbids to fetch it.`, {
+          hint: `Type "docker pull ${reference}", or write pull: missing.`,
+        });
+      }
+      await pull(reference, progress, signal);
+      const pulled = await look(reference, signal);
+      if (pulled !== null) return pulled;
+      throw new OnejobError('E_PULL_FAILED', `Image "${reference}" was pulled, but the Engine does not have it.`, { retry: true });
+    },
+
+    /** Why a recipe's image could not be had right now; null when it can. Fetches nothing. */
+    trouble: async (reference: string, signal: AbortSignal): Promise<OnejobError | null> => {
+      if ((await look(reference, signal)) !== null) return null;
+      try {
+        const auth = await registryAuth(configDir, parseReference(reference).registry, signal);
+        await engine.distribution(reference, auth, signal);
+        return null;
+      } catch (error) {
+        signal.throwIfAborted();
+        return pullFailure(reference, error, engine);
+      }
+    },
+  };
+}
+
+async function pullOnce(
+  engine: Engine,
+  configDir: string,
+  reference: string,
+  progress: (line: string) => void,
+  signal: AbortSignal,
+): Promise<void> {
+  const { name, tag, registry } = parseReference(reference);
+  const shown = createProgress(reference, progress);
+  try {
+    const auth = await registryAuth(configDir, registry, signal);
+    progress(`pulling ${reference}`);
+    const answer = await engine.pull({ fromImage: name, tag }, auth, signal);
+    for await (const line of createInterface({ input: answer, crlfDelay: Number.POSITIVE_INFINITY })) {
+      if (line.trim() === '') continue;
+      const said = progressLine.parse(JSON.parse(line));
+      if (said.error !== undefined) throw new Error(said.error);
+      shown(said);
+    }
+    signal.throwIfAborted();
+    progress(`pulled ${reference}`);
+  } catch (error) {
+    signal.throwIfAborted();
+    throw pullFailure(reference, error, engine);
+  }
+}
+
+/** One line per tenth of what is known to be fetched. */
+function createProgress(reference: string, progress: (line: string) => void) {
+  const layers = new Map<string, { current: number; total: number }>();
+  let lastTenth = 0;
+  return ({ status, id, progressDetail }: z.infer<typeof progressLine>): void => {
+    if (id === undefined || status !== 'Downloading' || !progressDetail?.total) return;
+    layers.set(id, { current: progressDetail.current ?? 0, total: progressDetail.total });
+    const all = [...layers.values()];
+    const total = all.reduce((sum, layer) => sum + layer.total, 0);
+    const current = all.reduce((sum, layer) => sum + layer.current, 0);
+    const tenth = Math.floor((current / total) * 10);
+    if (tenth <= lastTenth) return;
+    lastTenth = tenth;
+    progress(`pulling ${reference}: ${mebibytes(current)} of ${mebibytes(total)} MiB`);
+  };
+}
+
+function mebibytes(bytes: number): string {
+  return (bytes / 2 ** 20).toFixed(bytes < 10 * 2 ** 20 ? 1 : 0);
+}
+
+/** What the Engine said about a pull, as one of ours. Docker gives no codes here, only words. */
+function pullFailure(reference: string, error: unknown, engine: Engine): OnejobError {
+  if (error instanceof OnejobError) return error;
+  const status = statusOf(error);
+  const said = messageOf(error);
+  const { registry } = parseReference(reference);
+  const what = `Cannot pull image "${reference}"`;
+  if (/no space left on device|disk quota exceeded/i.test(said)) return translate(error, `pull image "${reference}"`, engine.endpoint);
+  if (/manifest unknown|manifest for .* not found|name unknown|not found: manifest|no such image|invalid reference format|repository .* not found/i.test(said)) {
+    return new OnejobError('E_IMAGE_NOT_FOUND', `${what}: ${registry} does not have it (${said}).`, {
+      hint: 'Check its name and tag in the pool.',
+      cause: error,
+    });
+  }
+  if (/unauthorized|authentication required|access to the resource is denied|pull access denied|denied:|no basic auth|forbidden|\b40[13]\b/i.test(said)) {
+    return new OnejobError('E_IMAGE_DENIED', `${what}: ${registry} refused (${said}).`, {
+      hint: `Check the name, or type "docker login${registry === 'docker.io' ? '' : ` ${registry}`}" as the user onejob runs as.`,
+      cause: error,
+    });
+  }
+  if (/dial tcp|lookup |connection refused|timeout|timed out|no such host|TLS handshake|EOF|request canceled|x509|network is unreachable|connection reset/i.test(said)) {
+    return new OnejobError('E_REGISTRY_UNREACHABLE', `${what}: the Engine could not reach ${registry} (${said}).`, {
+      hint: `See whether "docker pull ${reference}" works.`,
+      retry: true,
+      cause: error,
+    });
+  }
+  if (status === null && !(error instanceof Error && error.message === said && !('code' in error))) {
+    return translate(error, `pull image "${reference}"`, engine.endpoint);
+  }
+  return new OnejobError('E_PULL_FAILED', `${what}: ${said}.`, {
+    hint: `See whether "docker pull ${reference}" works.`,
+    retry: true,
+    cause: error,
+  });
+}

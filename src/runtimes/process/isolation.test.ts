@@ -1,0 +1,205 @@
+/** What a hostile job can reach, and what limits hold it. Against real sandboxes; the parts that need root say so. */
+import { chmodSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { createServer, type Server } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import type { Exit } from '../../core/slot.ts';
+import { follow, specOf, watch } from '../contract.ts';
+import { frame, MarkerFilter, readyMarker } from '../gate.ts';
+import type { Recipe, Runtime } from '../runtime.ts';
+import { probeBubblewrap } from './bubblewrap.ts';
+import { findCgroups, removeCgroupRoots } from './cgroup.ts';
+import { createProcessRuntime } from './process.ts';
+import { leftoversOf, plainRecipe } from './testing.ts';
+import { firstUid } from './uids.ts';
+
+const never = new AbortController().signal;
+const root = process.getuid?.() === 0;
+const bubblewrap = (await probeBubblewrap(never, root ? firstUid : null)).usable;
+const cgroups = findCgroups(`probe-${process.pid}`);
+removeCgroupRoots(cgroups);
+
+describe.each(['auto', 'off'] as const)('jobs with bubblewrap %s', (mode) => {
+  const owner = `hostile-${process.pid}-${mode}`;
+  let dir: string;
+  let secrets: string;
+  let socket: Server;
+  let runtime: Runtime;
+  let events: ReturnType<typeof watch>;
+  const told: string[] = [];
+
+  beforeAll(async () => {
+    dir = mkdtempSync(join(tmpdir(), 'onejob-state-'));
+    secrets = mkdtempSync(join(tmpdir(), 'onejob-secrets-'));
+    chmodSync(secrets, 0o755);
+    writeFileSync(join(secrets, 'token'), 'hush', { mode: 0o600 });
+    writeFileSync(join(dir, 'store.db'), 'hush', { mode: 0o600 });
+    socket = createServer((client) => client.end('hush')).listen(join(secrets, 'engine.sock'));
+    await new Promise((resolve) => socket.once('listening', resolve));
+    chmodSync(join(secrets, 'engine.sock'), 0o660);
+    runtime = await createProcessRuntime({ owner, dir: join(dir, 'agents'), bubblewrap: mode });
+    events = watch(runtime);
+    await events.connected();
+  });
+  afterAll(async () => {
+    for (const { agent } of await runtime.list(never)) await runtime.remove(agent);
+    await runtime.sweep(never);
+    expect(leftoversOf(join(dir, 'agents'), owner)).toEqual([]);
+    await events.stop();
+    socket.close();
+    for (const path of [dir, secrets]) rmSync(path, { recursive: true });
+  });
+
+  const standby = async (changes: Partial<Recipe> = {}) => {
+    const spec = specOf({ ...plainRecipe, ...changes });
+    await runtime.prepare(spec, (line) => told.push(line), never);
+    const log = follow(runtime, spec.agent);
+    await log.until(`${readyMarker(spec.agent)}\n`);
+    return { agent: spec.agent, log };
+  };
+  const run = async (script: string, changes: Partial<Recipe> = {}): Promise<{ out: string; exit: Exit; agent: string }> => {
+    const { agent, log } = await standby(changes);
+    await runtime.release(agent, frame(agent, script), never);
+    const exit = await events.exit(agent);
+    await log.ended;
+    const filter = new MarkerFilter(agent);
+    const out = log.chunks.map((chunk) => Buffer.from(chunk.stream === 'stdout' ? filter.push(chunk.bytes) : chunk.bytes));
+    return { out: Buffer.concat(out).toString(), exit, agent };
+  };
+
+  const sandboxed = mode === 'auto' && bubblewrap;
+  const separate = root || sandboxed;
+
+  test.runIf(separate)('cannot read what is secret on this host', async () => {
+    const other = await standby();
+    await runtime.release(
+      other.agent,
+      frame(other.agent, 'echo hush >mine; chmod 644 mine; chmod 755 . ..; echo up; exec sleep 600'),
+      never,
+    );
+    await other.log.until('up\n');
+    const places = [
+      `${secrets}/token`,
+      `${dir}/store.db`,
+      '/etc/shadow',
+      `/proc/${process.pid}/environ`,
+      `/proc/${process.pid}/root/etc/shadow`,
+      `${runtime.capabilities.workspace(other.agent).replace('/workspace', `${dir}/agents/agents/${other.agent}/work`)}/mine`,
+    ];
+    const script = [
+      ...places.map((path) => `cat '${path}' 2>/dev/null && echo 'READ ${path}'`),
+      `ls '${dir}' 2>/dev/null && echo 'LISTED state'`,
+      `for s in '${secrets}/engine.sock' /var/run/docker.sock /run/docker.sock; do [ -w $s ] && echo "OPEN $s"; done`,
+      'cat /proc/[0-9]*/environ 2>/dev/null | grep -q hush && echo READ environ',
+      'mount -o remount,rw / 2>/dev/null && echo REMOUNTED; touch /usr/x /etc/x 2>/dev/null && echo WROTE',
+      'id -u; id -G; grep -E "^(CapEff|CapPrm|CapBnd|NoNewPrivs)" /proc/self/status',
+    ];
+    const { out } = await run(script.join('\n'));
+    expect(out).not.toMatch(/READ|LISTED|OPEN|REMOUNTED|WROTE|hush/);
+    const [uid, groups] = out.split('\n');
+    expect(Number(uid)).not.toBe(0);
+    if (root) expect(Number(uid)).toBeGreaterThan(firstUid);
+    if (root) expect(groups).toBe(uid);
+    if (root) expect(out.match(/Cap\w+:\t0{16}/g)).toHaveLength(3);
+    expect(out).toContain('NoNewPrivs:\t1');
+    await runtime.remove(other.agent);
+  });
+
+  test.runIf(root)('run as users that no two agents share', async () => {
+    const made = await Promise.all(Array.from({ length: 4 }, () => run('id -u')));
+    expect(new Set(made.map(({ out }) => out)).size).toBe(4);
+  });
+
+  test.runIf(sandboxed)('see their own processes, host name and files only', async () => {
+    const { out } = await run(
+      'hostname; ls /; ls /proc | grep -c "^[0-9]"; ls -A /home /tmp /run /workspace; echo $HOME; touch $HOME/x /tmp/y',
+    );
+    expect(out).toMatch(/^con\.1\n/);
+    expect(out.split('\n')).not.toContain('root');
+    expect(out).toContain('/home:\njob\n');
+    expect(out).toContain('/home/job\n');
+  });
+
+  test.runIf(sandboxed)('leave no process behind, not even one of another session', async () => {
+    const mark = `70${process.pid}`;
+    const { exit } = await run(`setsid sh -c 'trap "" TERM HUP; sleep ${mark}; :' >/dev/null 2>&1 & sleep 0.2; exit 0`);
+    expect(exit).toEqual({ kind: 'code', code: 0 });
+    await expect.poll(() => readdirSync('/proc').some((pid) => /^\d+$/.test(pid) && commandOf(pid).includes(mark))).toBe(false);
+  });
+
+  test.runIf(sandboxed)('have no network when told so', async () => {
+    const { out } = await run('cat /proc/net/dev | grep -c :', { network: 'none' });
+    expect(out).toBe('1\n');
+  });
+
+  test('get no descriptor and no variable of the manager', async () => {
+    process.env.ONEJOB_TEST_SECRET = 'hush';
+    const { out } = await run('env; for fd in /proc/$$/fd/*; do echo "fd $(readlink $fd)"; done');
+    delete process.env.ONEJOB_TEST_SECRET;
+    expect(out).not.toContain('hush');
+    const targets = [...out.matchAll(/^fd (.*)$/gm)]
+      .map(([, target]) => target)
+      .filter((target) => !/^(pipe:\[\d+\]|\/dev\/null)$/.test(target ?? ''));
+    expect(targets).toEqual([]);
+  });
+
+  test.runIf(sandboxed)('get mounts at their place, read-only unless told otherwise', async () => {
+    const data = join(secrets, 'data');
+    mkdirSync(data);
+    chmodSync(data, 0o777);
+    writeFileSync(join(data, 'a'), 'set\n');
+    const mount = { host: data, container: '/datasets/x', readOnly: true, variable: 'DATA' };
+    const fixed = await run('cat $DATA/a; touch $DATA/b 2>/dev/null || echo fixed', { mounts: [mount] });
+    expect(fixed.out).toBe('set\nfixed\n');
+    await run('touch /datasets/x/b', { mounts: [{ ...mount, readOnly: false }] });
+    expect(existsSync(join(data, 'b'))).toBe(true);
+  });
+
+  test('get their limits on descriptors and core files, and are ended first when memory is short', async () => {
+    const ulimits = [
+      { name: 'nofile', soft: 100, hard: 200 },
+      { name: 'core', soft: 0, hard: 0 },
+    ];
+    const { out } = await run('ulimit -Sn; ulimit -Hn; ulimit -c; cat /proc/self/oom_score_adj', { ulimits, oomScoreAdj: 600 });
+    expect(out).toBe('100\n200\n0\n600\n');
+  });
+
+  test('are ended by the kernel at their memory limit, or it is said that there is none', async () => {
+    const script = 'exec tail /dev/zero';
+    if (cgroups.memory === null) {
+      await standby({ memory: 64 * 1024 * 1024 });
+      expect(told.join('\n')).toContain('The memory limit of 67108864 bytes is not enforced');
+      return;
+    }
+    expect((await run(script, { memory: 64 * 1024 * 1024 })).exit).toEqual({ kind: 'oom' });
+  });
+
+  test.runIf(cgroups.cpu !== null)('get no more CPU than asked for', async () => {
+    const started = performance.now();
+    const { out } = await run('i=0; while [ $i -lt 400000 ]; do i=$((i+1)); done; times | tail -n 1; times', { cpus: 0.2 });
+    const seconds = [...out.matchAll(/(\d+)m([\d.]+)s/g)].map(([, m, s]) => Number(m) * 60 + Number(s));
+    expect((Math.max(...seconds) / (performance.now() - started)) * 1000).toBeLessThan(0.5);
+  });
+
+  test('are refused what the runtime cannot give, by name', async () => {
+    const refused = (changes: Partial<Recipe>, code: string) =>
+      expect(runtime.prepare(specOf({ ...plainRecipe, ...changes }), () => {}, never)).rejects.toMatchObject({
+        code,
+        retry: false,
+      });
+    await refused({ network: 'internet' }, 'E_RECIPE');
+    await refused({ capAdd: ['NET_ADMIN'] }, 'E_RECIPE');
+    await refused({ unsafe: { ...plainRecipe.unsafe, privileged: true } }, 'E_RECIPE');
+    await refused({ mounts: [{ host: '/no/such', container: '/no/such', readOnly: true, variable: null }] }, 'E_MOUNT_MISSING');
+    expect(leftoversOf(join(dir, 'agents'), 'nobody').filter((path) => path.includes('.new-'))).toEqual([]);
+  });
+});
+
+function commandOf(pid: string): string {
+  try {
+    return readFileSync(`/proc/${pid}/cmdline`, 'latin1');
+  } catch {
+    return '';
+  }
+}

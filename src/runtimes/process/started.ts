@@ -1,0 +1,20 @@
+/** Waiting for a sandbox's first process to be known. */
+import { firstProcessOf } from './folder.ts';
+import { watchFolders } from './watch.ts';
+
+/** ms a sandbox may take to start its first process. */
+export const startTimeout = 10_000;
+
+/** Resolves true when it is known, false when the sandbox has ended (`over`), or does not start in time. */
+export async function untilStarted(
+  path: string,
+  over: () => boolean,
+  signal = AbortSignal.timeout(startTimeout),
+): Promise<boolean> {
+  using watch = watchFolders([path], signal);
+  while (firstProcessOf(path) === null) {
+    if (signal.aborted || over()) return false;
+    await watch.next(500);
+  }
+  return true;
+}

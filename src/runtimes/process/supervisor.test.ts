@@ -1,0 +1,111 @@
+import { execFile, spawn } from 'node:child_process';
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { cutLine, quote, type SupervisorOptions, supervisorScript } from './supervisor.ts';
+
+const shells = [['dash'], ['bash', '--posix'], ['busybox', 'sh']].filter(
+  ([name]) => existsSync(`/usr/bin/${name}`) || existsSync(`/bin/${name}`),
+);
+
+let folder: string;
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'onejob-supervisor-'));
+  mkdirSync(join(folder, 'log'));
+  writeFileSync(join(folder, 'exit'), '-----\n');
+  writeFileSync(join(folder, 'args'), '');
+});
+afterEach(() => rmSync(folder, { recursive: true, force: true }));
+
+const options = (command: readonly string[]): SupervisorOptions => ({
+  command: ['setsid', ...command],
+  cwd: null,
+  exitFile: join(folder, 'exit'),
+  outputLimit: 1024 * 1024,
+  ownGroup: null,
+  cgroups: [],
+  killFile: null,
+  oomScoreAdj: 100,
+});
+const log = (name: string): string => readFileSync(join(folder, 'log', name), 'latin1');
+const exit = (): string => readFileSync(join(folder, 'exit'), 'latin1');
+
+describe.each(shells)('the supervisor in %s', (...shell) => {
+  const start = (script: string) => {
+    writeFileSync(join(folder, 'run.sh'), script);
+    return spawn(shell[0] as string, [...shell.slice(1), './run.sh'], { cwd: folder, stdio: 'ignore', detached: true });
+  };
+  const run = (changes: Partial<SupervisorOptions>, script: string): Promise<void> => {
+    const child = start(supervisorScript({ ...options(['sh', '-c', script]), ...changes }));
+    return new Promise((resolve) => child.once('exit', () => resolve()));
+  };
+
+  test.each([0, 1, 96, 127, 255])('writes down exit code %i', async (code) => {
+    await run({}, `exit ${code}`);
+    expect(exit()).toBe(`${String(code).padEnd(5)}\n`);
+  });
+
+  test('tells death by a signal as 128 and its number', async () => {
+    await run({}, 'kill -KILL $$');
+    expect(exit()).toBe('137  \n');
+  });
+
+  test('keeps the two streams apart and every byte', async () => {
+    await run({}, `printf 'a\\000\\377'; printf 'b\\n' >&2; printf 'c'`);
+    expect(log('stdout')).toBe('a\0\xffc');
+    expect(log('stderr')).toBe('b\n');
+    expect(existsSync(join(folder, 'log/stdout.end')) && existsSync(join(folder, 'log/stderr.end'))).toBe(true);
+  });
+
+  test('cuts output at its limit with a line that says so, and lets the job go on', async () => {
+    await run({ outputLimit: 100 * 512 }, 'head -c 5000000 /dev/zero | tr "\\000" x; echo fine >&2; exit 3');
+    expect(log('stdout')).toBe(`${'x'.repeat(100 * 512)}\n${cutLine(100 * 512)}\n`);
+    expect(log('stderr')).toBe('fine\n');
+    expect(exit()).toBe('3    \n');
+  });
+
+  test('adds no line when the output is exactly as long as its limit', async () => {
+    await run({ outputLimit: 512 }, 'head -c 512 /dev/zero | tr "\\000" x');
+    expect(log('stdout')).toBe('x'.repeat(512));
+  });
+
+  test('lets the job go on when nothing can be written, and keeps its exit code', async () => {
+    rmSync(join(folder, 'log'), { recursive: true });
+    mkdirSync(join(folder, 'log/stdout'), { recursive: true });
+    await run({}, 'head -c 5000000 /dev/zero; exit 4');
+    expect(exit()).toBe('4    \n');
+  });
+
+  test('ends what the job leaves in its process group, so that it holds up nothing', async () => {
+    await run({}, 'sleep 600 & echo left; exit 0');
+    expect(exit()).toBe('0    \n');
+    expect(log('stdout')).toBe('left\n');
+  });
+
+  test('writes the exit code while a process of another session still holds the output open', async () => {
+    const child = start(supervisorScript(options(['sh', '-c', 'setsid sleep 1 & sleep 0.3; exit 5'])));
+    const over = new Promise((resolve) => child.once('exit', resolve));
+    await expect.poll(exit, { interval: 5 }).toBe('5    \n');
+    expect(existsSync(join(folder, 'log/stdout.end'))).toBe(false);
+    await over;
+    expect(existsSync(join(folder, 'log/stdout.end'))).toBe(true);
+  });
+
+  test('gives the job a raised chance to be ended when memory is short, and an open umask', async () => {
+    await run({}, 'cat /proc/self/oom_score_adj; umask');
+    expect(log('stdout')).toBe('100\n0022\n');
+  });
+
+  test('leaves no descriptor of its own open in the job', async () => {
+    await run({ cwd: '/' }, 'for fd in 3 4 5 6; do [ ! -e /proc/$$/fd/$fd ] || echo "$fd is open"; done; pwd');
+    expect(log('stdout')).toBe('/\n');
+  });
+});
+
+test('quote makes one word of anything', async () => {
+  for (const word of ["it's", '$HOME `id` "x"', 'a\nb', '', '*', '-n', '\\', '~', 'a=b']) {
+    const said = await new Promise((resolve) => execFile('sh', ['-c', `printf %s ${quote(word)}`], (_error, out) => resolve(out)));
+    expect(said).toBe(word);
+  }
+});

@@ -1,0 +1,284 @@
+import { execFileSync, spawnSync } from 'node:child_process';
+import {
+  chmodSync,
+  closeSync,
+  createWriteStream,
+  existsSync,
+  lstatSync,
+  mkdirSync,
+  mkdtempSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  readlinkSync,
+  rmSync,
+  symlinkSync,
+  truncateSync,
+  writeFileSync,
+} from 'node:fs';
+import { dirname, join } from 'node:path';
+import { buffer } from 'node:stream/consumers';
+import { pipeline } from 'node:stream/promises';
+import { afterEach, beforeEach, describe, expect, it, onTestFinished, vi } from 'vitest';
+import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { packWorkspace } from './pack.ts';
+
+let dir: Scratch;
+let top: string;
+beforeEach(() => {
+  dir = scratch();
+  top = join(dir.path, 'top');
+  mkdirSync(top);
+});
+afterEach(() => dir[Symbol.dispose]());
+
+function put(path: string, content: string | Buffer = path): void {
+  mkdirSync(dirname(join(top, path)), { recursive: true });
+  writeFileSync(join(top, path), content);
+}
+const git = (...args: string[]) =>
+  execFileSync('git', ['-c', 'user.name=t', '-c', 'user.email=t@t', '-c', 'protocol.file.allow=always', ...args], {
+    cwd: top,
+    stdio: 'pipe',
+  });
+
+/** Packs the folder and unpacks it with the system's tar: names to contents, links as `-> target`. */
+async function sent(folder = top): Promise<{ found: Record<string, string>; warnings: string[] }> {
+  const warnings: string[] = [];
+  const { stream } = await packWorkspace(folder, { warn: (line) => warnings.push(line) });
+  const out = join(dir.path, 'out');
+  rmSync(out, { recursive: true, force: true });
+  mkdirSync(out);
+  const tar = join(dir.path, 'tar');
+  await pipeline(stream, createWriteStream(tar));
+  const run = spawnSync('tar', ['-xf', tar, '-C', out], { encoding: 'utf8' });
+  expect([run.status, run.stderr]).toEqual([0, '']);
+  const found: Record<string, string> = {};
+  const look = (folder: string): void => {
+    for (const entry of readdirSync(folder, { withFileTypes: true })) {
+      const path = join(folder, entry.name);
+      const name = path.slice(out.length + 1);
+      if (entry.isDirectory()) look(path);
+      else found[name] = entry.isSymbolicLink() ? `-> ${readlinkSync(path)}` : readFileSync(path, 'latin1');
+    }
+  };
+  look(out);
+  return { found, warnings };
+}
+
+describe('a plain folder', () => {
+  it('is sent whole, but for .git and what .onejobignore names', async () => {
+    for (const path of ['a', 'b/c', '.dot', '.git/config', 'sub/.git/config', 'node_modules/x', 'n.log']) put(path);
+    put('.onejobignore', 'node_modules/\n*.log\n');
+    const { found, warnings } = await sent();
+    expect(Object.keys(found).sort()).toEqual(
+      ['.dot', '.onejobignore', 'a', 'b/c', 'sub/.git/config'].filter((one) => !one.includes('.git/')),
+    );
+    expect(warnings).toEqual([]);
+  });
+
+  it('keeps modes, links wherever they point, and odd names', async () => {
+    put('run.sh');
+    chmodSync(join(top, 'run.sh'), 0o750);
+    symlinkSync('/etc/passwd', join(top, 'out'));
+    symlinkSync('nowhere', join(top, 'dangling'));
+    symlinkSync('.', join(top, 'loop'));
+    const odd = [
+      'new\nline',
+      'quo"te\'s',
+      ' space ',
+      '-dash',
+      'é'.repeat(90),
+      '💥',
+      '*?[x]',
+      'back\\slash',
+      `${'long/'.repeat(40)}end`,
+    ];
+    for (const name of odd) put(name, 'x');
+    const { found } = await sent();
+    expect(found).toEqual({
+      'run.sh': 'run.sh',
+      out: '-> /etc/passwd',
+      dangling: '-> nowhere',
+      loop: '-> .',
+      ...Object.fromEntries(odd.map((name) => [name, 'x'])),
+    });
+    expect(lstatSync(join(dir.path, 'out', 'run.sh')).mode & 0o777).toBe(0o750);
+  });
+
+  it('leaves out, with a warning, what is no file and what tar cannot name', async () => {
+    put('a');
+    execFileSync('mkfifo', [join(top, 'pipe')]);
+    closeSync(openSync(Buffer.concat([Buffer.from(`${top}/`), Buffer.from([0xff, 0x41])]), 'w'));
+    const { found, warnings } = await sent();
+    expect(Object.keys(found)).toEqual(['a']);
+    expect(warnings.sort()).toEqual([
+      'Skipped "ÿA" in .: its name is not UTF-8.',
+      'Skipped pipe: it is neither a file nor a link.',
+    ]);
+  });
+
+  it('is an empty tar when it is empty, and an error when it is not there', async () => {
+    expect((await sent()).found).toEqual({});
+    await expect(packWorkspace(join(top, 'none'))).rejects.toMatchObject({ code: 'E_WORKSPACE_READ' });
+    put('file');
+    await expect(packWorkspace(join(top, 'file'))).rejects.toMatchObject({ code: 'E_WORKSPACE_READ' });
+  });
+
+  it('over the limit is refused before anything is sent, naming the largest files', async () => {
+    put('small');
+    put('data/model.bin', '');
+    truncateSync(join(top, 'data/model.bin'), 3 * 2 ** 30);
+    await expect(packWorkspace(top)).rejects.toMatchObject({
+      code: 'E_WORKSPACE_TOO_LARGE',
+      message: expect.stringMatching(/3\.0 GiB in 2 files, and at most 2\.0 GiB are sent\. Largest: data\/model\.bin \(3\.0 GiB\)/),
+      hint: expect.stringContaining('.onejobignore'),
+    });
+  });
+});
+
+describe('a folder that changes while it is read', () => {
+  const large = Buffer.alloc(2 * 2 ** 20, 'L');
+
+  it('still gives a sound tar', async () => {
+    for (const name of ['a-vanishes', 'b-shrinks', 'c-grows', 'd-stays', 'e-becomes-link']) put(name, large);
+    const warnings: string[] = [];
+    const { stream } = await packWorkspace(top, { warn: (line) => warnings.push(line) });
+    // Nothing is read before it is asked for.
+    rmSync(join(top, 'a-vanishes'));
+    rmSync(join(top, 'e-becomes-link'));
+    symlinkSync('/etc/passwd', join(top, 'e-becomes-link'));
+    const parts: Buffer[] = [];
+    let seen = 0;
+    for await (const part of stream) {
+      parts.push(part);
+      seen += part.length;
+      if (seen > 300_000) truncateSync(join(top, 'b-shrinks'), 1_000_000);
+      if (seen > large.length + 500_000 && seen < large.length + 1_500_000)
+        writeFileSync(join(top, 'c-grows'), 'more', { flag: 'a' });
+    }
+    const run = spawnSync('tar', ['-tvf', '-'], { input: Buffer.concat(parts), encoding: 'utf8' });
+    expect([run.status, run.stderr]).toEqual([0, '']);
+    const sizes = run.stdout
+      .trim()
+      .split('\n')
+      .map((line) => [line.split(/\s+/)[5], Number(line.split(/\s+/)[2])]);
+    expect(sizes).toEqual([
+      ['b-shrinks', large.length],
+      ['c-grows', large.length],
+      ['d-stays', large.length],
+      ['e-becomes-link', 0],
+    ]);
+    expect(warnings).toEqual([
+      'Skipped a-vanishes: it vanished while the workspace was sent.',
+      expect.stringMatching(/^b-shrinks shrank while it was sent/),
+      expect.stringMatching(/^c-grows grew while it was sent/),
+    ]);
+  });
+
+  it('leaves nothing open when sending is given up', async () => {
+    put('big', large);
+    const before = readdirSync('/proc/self/fd').length;
+    const { stream } = await packWorkspace(top);
+    for await (const _ of stream) break;
+    expect(stream.destroyed).toBe(true);
+    await vi.waitFor(() => expect(readdirSync('/proc/self/fd').length).toBe(before));
+  });
+});
+
+describe('a git work tree', () => {
+  it('is what git tracks and does not ignore, as it is on disk', async () => {
+    git('init', '-q');
+    put('.gitignore', 'ignored/\n*.tmp\n');
+    for (const path of ['tracked', 'changed', 'deleted', 'ignored/x', 'x.tmp', 'forced.tmp', 'folder/é "q"']) put(path);
+    git('add', '.');
+    git('add', '-f', 'forced.tmp');
+    git('commit', '-qm', 'x');
+    put('changed', 'new content');
+    put('untracked');
+    put('.onejobignore', 'tracked\n');
+    rmSync(join(top, 'deleted'));
+    const { found } = await sent();
+    expect(Object.keys(found).sort()).toEqual(
+      ['.gitignore', '.onejobignore', 'changed', 'folder/é "q"', 'forced.tmp', 'tracked', 'untracked'].sort(),
+    );
+    expect(found.changed).toBe('new content');
+    expect(Object.keys((await sent(join(top, 'folder'))).found)).toEqual(['é "q"']);
+  });
+
+  it('brings submodules and nested repositories as plain files', async () => {
+    git('init', '-q', 'lib');
+    put('lib/code');
+    put('lib/.gitignore', 'junk\n');
+    execFileSync('git', ['-C', join(top, 'lib'), 'add', '.']);
+    execFileSync('git', ['-C', join(top, 'lib'), '-c', 'user.name=t', '-c', 'user.email=t@t', 'commit', '-qm', 'x']);
+    git('init', '-q', 'main');
+    top = join(top, 'main');
+    put('own');
+    git('submodule', '--quiet', 'add', '../lib', 'vendor/lib');
+    git('init', '-q', 'nested');
+    put('nested/file');
+    put('vendor/lib/junk');
+    put('vendor/lib/fresh');
+    const { found } = await sent();
+    expect(Object.keys(found).sort()).toEqual(
+      ['.gitmodules', 'own', 'vendor/lib/.gitignore', 'vendor/lib/code', 'vendor/lib/fresh', 'nested/file'].sort(),
+    );
+  });
+
+  it('sends nothing from behind a link that took a tracked folder’s place', async () => {
+    git('init', '-q');
+    put('etc/passwd', 'ours');
+    put('file/below');
+    git('add', '.');
+    rmSync(join(top, 'etc'), { recursive: true });
+    rmSync(join(top, 'file'), { recursive: true });
+    symlinkSync('/etc', join(top, 'etc'));
+    put('file', 'now a file');
+    expect((await sent()).found).toEqual({ etc: '-> /etc', file: 'now a file' });
+  });
+
+  it('is a plain folder when what is called .git is no repository', async () => {
+    put('.git/notes');
+    put('a');
+    expect(Object.keys((await sent()).found)).toEqual(['a']);
+  });
+
+  it('that git cannot read is an error, not a folder sent whole', async () => {
+    put('.git', 'gitdir: /nowhere\n');
+    put('secret');
+    await expect(packWorkspace(top)).rejects.toMatchObject({
+      code: 'E_WORKSPACE_READ',
+      message: expect.stringContaining('not a git repository'),
+    });
+  });
+});
+
+it('50,000 files take little memory and the tar is whole', async () => {
+  // In memory where there is such a place: making so many files can take a disk half a minute.
+  const fast = existsSync('/dev/shm') ? mkdtempSync('/dev/shm/onejob-test-') : null;
+  onTestFinished(() => rmSync(fast ?? top, { recursive: true }));
+  top = fast ?? top;
+  for (let folder = 0; folder < 50; folder += 1) {
+    mkdirSync(join(top, `d${folder}`));
+    for (let file = 0; file < 1_000; file += 1) writeFileSync(join(top, `d${folder}`, `f${file}`), 'x');
+  }
+  const { stream, files, bytes } = await packWorkspace(top);
+  expect(files).toBe(50_000);
+  const before = process.memoryUsage();
+  let [seen, most, parts] = [0, 0, 0];
+  for await (const part of stream) {
+    seen += part.length;
+    parts += 1;
+    if (parts % 100 === 0) most = Math.max(most, process.memoryUsage.rss() - before.rss);
+  }
+  expect(seen).toBe(bytes);
+  expect(most).toBeLessThan(150 * 2 ** 20);
+}, 120_000);
+
+it('is packed the same whoever asks', async () => {
+  put('a');
+  put('b');
+  const [one, two] = [await packWorkspace(top), await packWorkspace(top)];
+  expect((await buffer(one.stream)).equals(await buffer(two.stream))).toBe(true);
+});

@@ -1,0 +1,112 @@
+import { existsSync, lstatSync, mkdirSync, readdirSync, readFileSync, readlinkSync, symlinkSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { Readable } from 'node:stream';
+import { buffer } from 'node:stream/consumers';
+import { pack } from 'tar-stream';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { unpackArtifacts } from './unpack.ts';
+
+let dir: Scratch;
+let top: string;
+beforeEach(() => {
+  dir = scratch();
+  top = join(dir.path, 'here');
+  mkdirSync(top);
+  mkdirSync(join(dir.path, 'outside'));
+});
+afterEach(() => dir[Symbol.dispose]());
+
+type Entry = Parameters<ReturnType<typeof pack>['entry']>[0] & { body?: string };
+
+function tar(...entries: Entry[]): Readable {
+  const packed = pack();
+  for (const { body, ...header } of entries) {
+    if (body === undefined) packed.entry(header);
+    else packed.entry(header, body);
+  }
+  packed.finalize();
+  return Readable.from(packed, { objectMode: false });
+}
+const unpack = (...entries: Entry[]) => unpackArtifacts(tar(...entries), top);
+const read = (path: string) => readFileSync(join(top, path), 'utf8');
+
+describe('artifacts', () => {
+  it('are written below the folder, and what was written is told', async () => {
+    const { written, refused } = await unpack(
+      { name: './dist/', type: 'directory' },
+      { name: './dist/app', mode: 0o6755, body: 'app' },
+      { name: 'dist/link', type: 'symlink', linkname: 'app' },
+      { name: 'dist/up', type: 'symlink', linkname: '../dist/app' },
+      { name: 'dist/same', type: 'link', linkname: './dist/app' },
+      { name: 'a\nb', body: '' },
+      { name: 'big', body: 'z'.repeat(300_000) },
+    );
+    expect(written).toEqual(['dist/app', 'dist/link', 'dist/up', 'dist/same', 'a\nb', 'big']);
+    expect(refused).toEqual([]);
+    expect([read('dist/app'), read('dist/link'), read('dist/up'), read('dist/same')]).toEqual(['app', 'app', 'app', 'app']);
+    expect(lstatSync(join(top, 'dist/app')).mode & 0o7777).toBe(0o755);
+    expect(read('big')).toHaveLength(300_000);
+  });
+
+  it('replace files, and links instead of writing through them', async () => {
+    const victim = join(dir.path, 'outside', 'victim');
+    writeFileSync(victim, 'safe');
+    writeFileSync(join(top, 'old'), 'a longer old text');
+    symlinkSync(victim, join(top, 'linked'));
+    await unpack({ name: 'old', body: 'new' }, { name: 'linked', body: 'new' });
+    expect([read('old'), read('linked'), readFileSync(victim, 'utf8')]).toEqual(['new', 'new', 'safe']);
+    expect(readdirSync(top).sort()).toEqual(['linked', 'old']);
+  });
+
+  const hostile: [name: string, entries: Entry[]][] = [
+    ['climb', [{ name: '../outside/x', body: 'x' }]],
+    ['climb further down', [{ name: 'a/../../outside/x', body: 'x' }]],
+    ['are absolute', [{ name: '/tmp/onejob-evil', body: 'x' }]],
+    ['link absolutely', [{ name: 'l', type: 'symlink', linkname: '/etc' }]],
+    ['link out', [{ name: 'a/l', type: 'symlink', linkname: '../../outside' }]],
+    ['go through a link that was there', [{ name: 'exit/x', body: 'x' }]],
+    ['make folders through a link', [{ name: 'exit/x', type: 'directory' }]],
+    ['hard-link what did not come along', [{ name: 'h', type: 'link', linkname: '../outside/there' }]],
+    ['hard-link what was here before', [{ name: 'h', type: 'link', linkname: 'mine' }]],
+    ['hard-link through a link', [{ name: 'h', type: 'link', linkname: 'exit/there' }]],
+    ['are devices', [{ name: 'd', type: 'character-device', devmajor: 1, devminor: 3 }]],
+    ['are pipes', [{ name: 'p', type: 'fifo' }]],
+    ['plant git hooks', [{ name: '.git/hooks/pre-commit', body: 'x' }]],
+    ['plant git hooks below', [{ name: 'sub/.GIT/config', body: 'x' }]],
+    ['stand where a folder is', [{ name: 'folder', body: 'x' }]],
+    ['stand below a file', [{ name: 'mine/x', body: 'x' }]],
+  ];
+  it.each(hostile)('that %s are refused, the rest is kept', async (_, entries) => {
+    writeFileSync(join(dir.path, 'outside', 'there'), 'untouched');
+    symlinkSync(join(dir.path, 'outside'), join(top, 'exit'));
+    writeFileSync(join(top, 'mine'), 'mine');
+    mkdirSync(join(top, 'folder'));
+    const { written, refused } = await unpack(...entries, { name: 'fine', body: 'ok' });
+    expect(written).toEqual(['fine']);
+    expect(refused).toEqual([{ path: entries[0]?.name, why: expect.any(String) }]);
+    expect(readdirSync(join(dir.path, 'outside'))).toEqual(['there']);
+    expect(readFileSync(join(dir.path, 'outside', 'there'), 'utf8')).toBe('untouched');
+    expect(read('mine')).toBe('mine');
+    expect(readlinkSync(join(top, 'exit'))).toBe(join(dir.path, 'outside'));
+    expect(existsSync('/tmp/onejob-evil')).toBe(false);
+    expect(readdirSync(top).filter((name) => name.startsWith('.onejob'))).toEqual([]);
+  });
+
+  it('cannot climb by a chain of links', async () => {
+    const { refused } = await unpack(
+      { name: 'd/up', type: 'symlink', linkname: '..' },
+      { name: 'out', type: 'symlink', linkname: 'd/up/../outside' },
+      { name: 'd/up/x', body: 'x' },
+    );
+    expect(refused.map((one) => one.path)).toEqual(['out', 'd/up/x']);
+    expect(readdirSync(join(dir.path, 'outside'))).toEqual([]);
+  });
+
+  it('of a stream that breaks off are an error, with no half-written file', async () => {
+    const whole = await buffer(tar({ name: 'a', body: 'ok' }, { name: 'b', body: 'x'.repeat(1_000_000) }));
+    await expect(unpackArtifacts(Readable.from([whole.subarray(0, 500_000)]), top)).rejects.toThrow();
+    expect(readdirSync(top)).toEqual(['a']);
+    await expect(unpackArtifacts(Readable.from([Buffer.alloc(2048, 'no tar')]), top)).rejects.toThrow();
+  });
+});

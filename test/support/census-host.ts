@@ -1,0 +1,71 @@
+/** What onejob makes on the host outside of its state directory: control groups, user ids for agents, open folders. */
+import { readdirSync, readlinkSync, rmdirSync } from 'node:fs';
+import { basename, dirname, join } from 'node:path';
+
+export interface HostThing {
+  readonly kind: 'cgroup' | 'user' | 'file';
+  readonly id: string;
+  readonly detail: string;
+  readonly owner: string | null;
+}
+
+const uidClaims = '/run/onejob/uids';
+
+/** `owner` null: everybody's. User ids name no owner, but the folder of their agent: `stateDir` null means everybody's. */
+export function hostThings(owner: string | null, stateDir: string | null): HostThing[] {
+  return [...cgroups(owner), ...users(stateDir), ...openFolders(owner)];
+}
+
+/** Each owner has one folder below `onejob` in every hierarchy that it uses; agents are below that. */
+function cgroups(owner: string | null): HostThing[] {
+  return below('/sys/fs/cgroup', 3)
+    .filter((path) => basename(dirname(path)) === 'onejob' && (owner === null || basename(path) === owner))
+    .map((id) => ({ kind: 'cgroup', id, detail: `${below(id, 1).length} agents in it`, owner: basename(id) }));
+}
+
+function users(stateDir: string | null): HostThing[] {
+  return list(uidClaims).flatMap((uid): HostThing[] => {
+    const agent = readlinkSync(join(uidClaims, uid));
+    if (stateDir !== null && !agent.startsWith(`${stateDir}/`)) return [];
+    return [{ kind: 'user', id: join(uidClaims, uid), detail: `taken for ${agent}`, owner: null }];
+  });
+}
+
+/** Where jobs' folders are when they run as a user of their own and nothing can be mounted for them. */
+function openFolders(owner: string | null): HostThing[] {
+  return list('/var/tmp')
+    .filter((name) => (owner === null ? /^onejob-[0-9a-f]{12}$/.test(name) : name === `onejob-${owner}`))
+    .map((name) => ({ kind: 'file', id: join('/var/tmp', name), detail: "jobs' folders", owner: name.slice('onejob-'.length) }));
+}
+
+/** Removes a group and those in it; what a dying process still holds stays, and the next census says so. */
+export function removeCgroup(path: string): void {
+  try {
+    for (const inner of below(path, 3).reverse()) rmdirSync(inner);
+    rmdirSync(path);
+  } catch {
+    // In use.
+  }
+}
+
+function below(dir: string, depth: number): string[] {
+  if (depth === 0) return [];
+  return folders(dir).flatMap((name) => [join(dir, name), ...below(join(dir, name), depth - 1)]);
+}
+
+// Groups come and go while they are listed.
+function folders(dir: string): string[] {
+  try {
+    return readdirSync(dir, { withFileTypes: true }).flatMap((entry) => (entry.isDirectory() ? [entry.name] : []));
+  } catch {
+    return [];
+  }
+}
+
+function list(dir: string): string[] {
+  try {
+    return readdirSync(dir);
+  } catch {
+    return [];
+  }
+}
