@@ -95,6 +95,9 @@ export async function runDaemon(
   const dispatcher = new Dispatcher({
     clock,
     post: (key, event) => reconciler.post(key, event),
+    boundary: (name) => {
+      if (name === env.crashAt) process.kill(process.pid, 'SIGKILL');
+    },
     retrying: (key, action, error, ms) =>
       log.warn('trying again', {
         slot: key,

@@ -46,7 +46,6 @@ export const errorCodes = {
   E_WORKSPACE_UNKNOWN: 'user',
   E_WORKSPACE_READ: 'user',
   E_ARTIFACT_UNSAFE: 'user',
-  E_STOPPING: 'user',
   E_AGENT_UNKNOWN: 'user',
   E_SLOT_UNKNOWN: 'user',
   E_RUNTIME_UNKNOWN: 'bug',

@@ -33,12 +33,10 @@ export function createLog(options: LogOptions): Log {
   // A closed pipe or a full disk under our own log must not end running jobs.
   options.stream.on('error', () => {});
   const write = options.json ? jsonLines(options.stream) : humanLines(options.stream, options.color ?? false);
-  const say = (level: Level) => (event: string, fields?: LogFields) =>
-    write(
-      level,
-      redact(event),
-      Object.fromEntries(Object.entries(fields ?? {}).map(([key, value]) => [key, clean(value, redact, 0)])),
-    );
+  const say =
+    (level: Level) =>
+    (event: string, fields: LogFields = {}): void =>
+      write(level, redact(event), { ...Object(clean(fields, redact, 0)) });
   return { info: say('info'), warn: say('warn'), error: say('error') };
 }
 
@@ -77,15 +75,20 @@ function inLine(value: unknown): string {
   return /^[^\s"=]+$/.test(text) || typeof value !== 'string' ? text : JSON.stringify(text);
 }
 
-/** A value as it may stand in a line: errors by their code and message, strings redacted, depth bounded. */
+/** A value as it may stand in a line: errors by their code and message, strings and keys redacted, depth bounded. */
 function clean(value: unknown, redact: (text: string) => string, depth: number): unknown {
   if (typeof value === 'string') return redact(value);
   if (typeof value === 'bigint') return value.toString();
-  if (value instanceof OnejobError)
-    return { code: value.code, message: redact(value.message), hint: value.hint, retry: value.retry };
-  if (value instanceof Error) return { message: redact(value.message), stack: redact(value.stack ?? '') };
   if (typeof value !== 'object' || value === null) return value;
   if (depth > 4) return '…';
   if (Array.isArray(value)) return value.map((each) => clean(each, redact, depth + 1));
-  return Object.fromEntries(Object.entries(value).map(([key, each]) => [key, clean(each, redact, depth + 1)]));
+  const fields = value instanceof Error ? fieldsOf(value) : value;
+  return Object.fromEntries(Object.entries(fields).map(([key, each]) => [redact(key), clean(each, redact, depth + 1)]));
+}
+
+/** The stack only of what nobody foresaw. */
+function fieldsOf(error: Error): Record<string, unknown> {
+  if (!(error instanceof OnejobError)) return { message: error.message, stack: error.stack ?? null };
+  const { code, message, hint, retry } = error;
+  return { code, message, hint, retry };
 }

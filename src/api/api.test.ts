@@ -4,14 +4,18 @@ import { chmodSync, existsSync, statSync, writeFileSync } from 'node:fs';
 import http from 'node:http';
 import { createServer, type Socket } from 'node:net';
 import { join } from 'node:path';
-import { Readable } from 'node:stream';
+import { pipeline, Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { createFakeManager, type FakeManager } from '../../test/support/fake-manager.ts';
+import { asNobody } from '../../test/support/nobody.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { type Client, createClient } from './client.ts';
+import { statusOf } from './http-errors.ts';
 import type { LogPiece } from './manager.ts';
+import { limited } from './routes/workspaces.ts';
 import { type ApiServer, startApi } from './server.ts';
+import { probeSocket } from './sockets.ts';
 
 let dir: Scratch;
 let manager: FakeManager;
@@ -216,6 +220,14 @@ describe('files', () => {
     expect(manager.workspaces.size).toBe(0);
   });
 
+  test('a workspace over the limit is an error of its own, wherever it is cut into pieces', async () => {
+    const sized = (...sizes: number[]) =>
+      buffer(pipeline(Readable.from(sizes.map((size) => Buffer.alloc(size))), limited(10), () => {}));
+    expect(await sized(4, 6)).toHaveLength(10);
+    await expect(sized(4, 6, 1)).rejects.toMatchObject({ code: 'E_WORKSPACE_TOO_LARGE' });
+    expect(statusOf('E_WORKSPACE_TOO_LARGE')).toBe(413);
+  });
+
   test('artifacts come back, or nothing', async () => {
     const job = await client.submit(shell('true'));
     expect(await client.artifacts(job.id)).toBeNull();
@@ -303,9 +315,12 @@ describe('what can go wrong on the way', () => {
     expect(statSync(path).mode & 0o777).toBe(0o600);
   });
 
-  test.skipIf(process.getuid?.() === 0)('a socket that refuses is not an absent daemon', async () => {
+  test('a socket that refuses is not an absent daemon', async () => {
     chmodSync(path, 0);
-    await expect(client.status()).rejects.toMatchObject({ code: 'E_SOCKET_DENIED' });
+    await asNobody(async () => {
+      await expect(client.status()).rejects.toMatchObject({ code: 'E_SOCKET_DENIED', hint: expect.stringContaining('onejob') });
+      expect(await probeSocket(path)).toBe('denied');
+    });
   });
 
   test('a path that Node would cut is refused', () => {

@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { buffer } from 'node:stream/consumers';
 import { pack } from 'tar-stream';
-import { afterAll, afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterAll, afterEach, beforeEach, describe, expect, onTestFinished, test } from 'vitest';
 import { type Child, type Ended, isAlive, startChild, untilGone } from '../../test/support/child.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { createClient } from '../api/client.ts';
@@ -294,6 +294,7 @@ test('a reader that stands still stops neither the job nor Ctrl-C', async () => 
       stdio: ['ignore', 'pipe', 'pipe'],
     },
   );
+  onTestFinished(() => void run.kill('SIGKILL'));
   const ended = once(run, 'exit');
   const client = createClient({ socket: join(state(), 'onejob.sock'), version: '0' });
   await once(run.stdout, 'readable');

@@ -5,7 +5,6 @@ export interface Colors {
   red(text: string): string;
   green(text: string): string;
   yellow(text: string): string;
-  cyan(text: string): string;
 }
 
 export function createColors(enabled: boolean): Colors {
@@ -17,7 +16,6 @@ export function createColors(enabled: boolean): Colors {
     red: paint(31, 39),
     green: paint(32, 39),
     yellow: paint(33, 39),
-    cyan: paint(36, 39),
   };
 }
 

@@ -2,7 +2,7 @@
  * Reaches the daemon, and starts a temporary one where a command asks for that and none is there. Of two that start one
  * at the same moment, the state directory's lock lets one live; both end up connected to it.
  */
-import { type Client, createClient } from '../api/client.ts';
+import type { Client } from '../api/client.ts';
 import { probeSocket } from '../api/sockets.ts';
 import { OnejobError } from '../errors.ts';
 import type { Connection, Session } from './session.ts';
@@ -12,6 +12,10 @@ import { socketWatch } from './watch.ts';
 /** ms in which a temporary daemon must be reachable: beyond that it hangs. */
 const startPatience = 60_000;
 
+/**
+ * Connects to the daemon that leads here; with `start`, to a temporary one when there is none.
+ * @throws OnejobError E_DAEMON_ABSENT, E_SOCKET_DENIED, E_DAEMON_START, or what the daemon said; the reason of `signal`.
+ */
 export async function connect(
   session: Session,
   options: { readonly start: boolean; readonly signal?: AbortSignal },
@@ -19,19 +23,27 @@ export async function connect(
   const { start, signal = new AbortController().signal } = options;
   const place = await session.place();
   const socket = await chooseSocket(place.socket, place.systemSocket);
+  const mayStart = start && socket === place.socket;
+  const reachable = async () => (await probeSocket(socket)) === 'listening';
+  const begin = async () => {
+    session.output.progress('starting a daemon');
+    await startTemporary(session, { place, reachable, patience: startPatience, signal });
+    session.output.progress(null);
+  };
+  // What the client needs is loaded while the daemon does the same on another core.
+  const starting = mayStart && !(await reachable()) ? begin() : null;
+  const loading = import('../api/client.ts');
+  if (starting !== null) await Promise.all([starting, loading, import('../api/schema.ts')]);
+  const { createClient } = await loading;
   const client = createClient({ socket, version: session.version });
   for (;;) {
     try {
       return await hold(client, signal);
     } catch (error) {
       // A daemon that hangs up at once is on its way out; its place will be free.
-      const mayStart = start && socket === place.socket && isGone(error);
-      if (!mayStart) throw error;
+      if (!mayStart || !isGone(error)) throw error;
     }
-    session.output.progress('starting a daemon');
-    const reachable = async () => (await probeSocket(socket)) === 'listening';
-    await startTemporary(session, { place, reachable, patience: startPatience, signal });
-    session.output.progress(null);
+    await begin();
   }
 }
 
@@ -40,6 +52,7 @@ export async function reconnect(session: Session, lost: Client, options: Reconne
   const { signal, temporary } = options;
   if (temporary) return connect(session, { start: true, signal });
   const deadline = performance.now() + options.patience;
+  const { createClient } = await import('../api/client.ts');
   const client = createClient({ socket: lost.socket, version: session.version });
   using watch = socketWatch(lost.socket);
   for (;;) {

@@ -2,7 +2,7 @@
  * A job's output up to its end, across restarts of the daemon: the job goes on without it, so does whoever watches.
  * No byte is lost or shown twice.
  */
-import type { LogPiece } from '../api/manager.ts';
+import type { LogPiece, LogSource } from '../api/manager.ts';
 import type { JobView } from '../api/schema.ts';
 import { isGone, reconnect } from './connect.ts';
 import type { Connection, Session } from './session.ts';
@@ -19,23 +19,28 @@ export interface Lasting {
   readonly signal: AbortSignal;
 }
 
-export async function followJob(
+type Show = (piece: LogPiece) => Promise<void>;
+
+/** Shows a job's output as it comes; resolves with the job once it is done. */
+export async function followJob(session: Session, lasting: Lasting, id: string, show: Show): Promise<JobView> {
+  const what = `job ${id}`;
+  await followLogs(session, lasting, { what, source: { job: id } }, show);
+  return persist(session, lasting, what, ({ client }) => client.settled(id, lasting.signal));
+}
+
+/** Shows output to its end. `what` is how the source is called in a sentence. */
+export async function followLogs(
   session: Session,
   lasting: Lasting,
-  id: string,
-  show: (piece: LogPiece) => Promise<void>,
-): Promise<JobView> {
+  { what, source }: { readonly what: string; readonly source: LogSource },
+  show: Show,
+): Promise<void> {
   let shown = 0;
-  let complete = false;
-  return persist(session, lasting, id, async ({ client }) => {
-    while (!complete) {
-      for await (const piece of client.logs({ job: id }, { follow: true, from: shown, signal: lasting.signal })) {
-        await show(piece);
-        if (piece.stream !== 'note') shown += piece.bytes.length;
-      }
-      complete = true;
+  await persist(session, lasting, what, async ({ client }) => {
+    for await (const piece of client.logs(source, { follow: true, from: shown, signal: lasting.signal })) {
+      await show(piece);
+      if (piece.stream !== 'note') shown += piece.bytes.length;
     }
-    return client.settled(id, lasting.signal);
   });
 }
 
@@ -43,7 +48,7 @@ export async function followJob(
 export async function persist<T>(
   session: Session,
   lasting: Lasting,
-  id: string,
+  what: string,
   work: (connection: Connection) => Promise<T>,
 ): Promise<T> {
   for (;;) {
@@ -55,16 +60,16 @@ export async function persist<T>(
       if (!isGone(error)) throw error;
     }
     // Of several that notice the loss the first mends it.
-    if (lasting.connection === connection) await recover(session, lasting, id);
+    if (lasting.connection === connection) await recover(session, lasting, what);
   }
 }
 
-async function recover(session: Session, lasting: Lasting, id: string): Promise<void> {
+async function recover(session: Session, lasting: Lasting, what: string): Promise<void> {
   const { output } = session;
   const { signal, temporary, connection } = lasting;
   connection.close();
   const wait = temporary ? 'starting another' : `waiting for up to ${formatAge(patience)}`;
-  output.say(`the daemon is gone; job ${id} goes on without it; ${wait}`);
+  output.say(`the daemon is gone; ${what} goes on without it; ${wait}`);
   lasting.connection = await reconnect(session, connection.client, { temporary, patience, signal });
   output.say('connected again');
 }

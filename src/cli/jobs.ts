@@ -4,7 +4,9 @@ import type { LogSource } from '../api/manager.ts';
 import type { JobView } from '../api/schema.ts';
 import { OnejobError } from '../errors.ts';
 import { type Colors, printable } from './color.ts';
+import { connect } from './connect.ts';
 import { exitCodes, resultWord } from './exit.ts';
+import { followLogs, type Lasting } from './follow.ts';
 import { jobPrinter } from './pieces.ts';
 import { type Session, withAnyDaemon } from './session.ts';
 import { table } from './table.ts';
@@ -39,11 +41,20 @@ export interface LogsFlags {
 }
 
 export async function showLogs(session: Session, target: string, flags: LogsFlags): Promise<number> {
-  await withAnyDaemon(session, async (client) => {
+  const printer = jobPrinter(session.output);
+  const connection = await connect(session, { start: true });
+  const { client } = connection;
+  const lasting: Lasting = { connection, temporary: false, signal: new AbortController().signal };
+  try {
     const source = await findSource(client, target, flags.previous);
-    const printer = jobPrinter(session.output);
-    for await (const piece of client.logs(source, { follow: flags.follow })) await printer.show(piece);
-  });
+    // Who works in a slot after a restart may be somebody else, so only what has an id is followed across one.
+    if (flags.follow && !('slot' in source)) {
+      lasting.temporary = (await client.status()).temporary;
+      await followLogs(session, lasting, { what: 'job' in source ? `job ${target}` : `agent ${target}`, source }, printer.show);
+    } else for await (const piece of client.logs(source, { follow: flags.follow })) await printer.show(piece);
+  } finally {
+    lasting.connection.close();
+  }
   return exitCodes.ok;
 }
 

@@ -108,7 +108,7 @@ async function attend(session: Session, lasting: Lasting, job: JobView, interrup
   const cancel = (why: string) => {
     output.say(why);
     // Whatever comes of it, the job's end is what is waited for.
-    persist(session, lasting, job.id, ({ client }) => client.cancel(job.id)).catch(() => {});
+    persist(session, lasting, `job ${job.id}`, ({ client }) => client.cancel(job.id)).catch(() => {});
   };
   interrupts.on(
     () => cancel(`cancelling job ${job.id}; again to leave it to the daemon`),
@@ -148,7 +148,7 @@ async function attend(session: Session, lasting: Lasting, job: JobView, interrup
 
 async function fetchArtifacts(session: Session, lasting: Lasting, job: JobView): Promise<void> {
   const { unpackArtifacts } = await import('../workspace/unpack.ts');
-  const files = await persist(session, lasting, job.id, ({ client }) => client.artifacts(job.id));
+  const files = await persist(session, lasting, `job ${job.id}`, ({ client }) => client.artifacts(job.id));
   if (files === null) return;
   const report = await unpackArtifacts(files, session.context.cwd);
   session.output.say(`brought back ${report.written.length} file${report.written.length === 1 ? '' : 's'}`);

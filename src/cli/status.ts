@@ -16,7 +16,7 @@ export async function showStatus(session: Session, watch: boolean): Promise<numb
       const status = await client.status();
       if (output.json) await output.value(status);
       else {
-        const lines = statusLines(status, output.colors, output.width, Date.now());
+        const lines = statusLines(status, output.colors, output.width);
         // Home, the page with the rest of each line cleared, then everything below: without a flicker in between.
         if (!watch || output.width === null) await output.print(...lines);
         else await output.print(`\u001b[H${lines.map((each) => `${each}\u001b[K`).join('\n')}\u001b[J`);
@@ -27,8 +27,8 @@ export async function showStatus(session: Session, watch: boolean): Promise<numb
   });
 }
 
-/** `now`: ms since the epoch. `width`: null for a pipe, where nothing is cut. */
-export function statusLines(status: StatusView, colors: Colors, width: number | null, now: number): string[] {
+/** `width`: null for a pipe, where nothing is cut. */
+export function statusLines(status: StatusView, colors: Colors, width: number | null): string[] {
   const kind = status.temporary ? 'temporary daemon' : 'daemon';
   const state = status.stopping ? colors.yellow(', stopping') : '';
   const lines = [`onejob ${status.version}, ${kind}, pid ${status.pid}${state}; config: ${status.config ?? 'none (defaults)'}`];
@@ -37,13 +37,13 @@ export function statusLines(status: StatusView, colors: Colors, width: number | 
   for (const problem of status.problems) lines.push(colors.red(`! ${printable(problem)}`));
   for (const pool of status.pools)
     for (const problem of poolProblems(pool)) lines.push(colors.yellow(`! ${pool.name}: ${printable(problem)}`));
-  for (const pool of status.pools) lines.push('', ...poolLines(pool, colors, now));
+  for (const pool of status.pools) lines.push('', ...poolLines(pool, colors));
   if (status.pools.length === 0) lines.push('', 'No pools.');
   return lines.map((line) => cut(line, width));
 }
 
 function poolProblems(pool: PoolView): string[] {
-  const problems = pool.paused.map((by) => `paused by ${by}`);
+  const problems = pool.paused.map((held) => (held.startsWith('by ') ? `paused ${held}` : `paused: ${held}`));
   if (pool.draining) problems.push('draining: nothing new is started until "onejob resume"');
   if (pool.backoff !== null) {
     const { failures, retryIn, reason } = pool.backoff;
@@ -53,16 +53,21 @@ function poolProblems(pool: PoolView): string[] {
   return problems;
 }
 
-function poolLines(pool: PoolView, colors: Colors, now: number): string[] {
+function poolLines(pool: PoolView, colors: Colors): string[] {
   const busy = pool.slots.filter((slot) => slot.agent.state !== 'free').length;
   const waiting = pool.waiting === null ? '' : `, ${pool.waiting} waiting`;
   const head = `${colors.bold(pool.name)}  ${pool.service} on ${pool.runtime}, ${busy}/${pool.agents} busy${waiting}`;
-  const rows = pool.slots.map((slot) => slotRow(slot, colors, now));
+  const rows = pool.slots.map((slot) => slotRow(slot, colors));
   const [titles = '', ...lines] = table([['SLOT', 'AGENT', 'SINCE', 'STANDBY', 'JOB'], ...rows], null, '  ');
-  return rows.length === 0 ? [head] : [head, colors.dim(titles), ...lines];
+  if (rows.length === 0) return [head];
+  const noted = pool.slots.flatMap(({ note }, at) => [
+    lines[at] ?? '',
+    ...(note === null ? [] : [`    ${colors.yellow(printable(note))}`]),
+  ]);
+  return [head, colors.dim(titles), ...noted];
 }
 
-function slotRow({ key, agent, standby, devices, leaving, note }: SlotView, colors: Colors, now: number): string[] {
+function slotRow({ key, agent, standby, devices, leaving }: SlotView, colors: Colors): string[] {
   const state =
     agent.state === 'busy'
       ? colors.green('busy')
@@ -71,11 +76,10 @@ function slotRow({ key, agent, standby, devices, leaving, note }: SlotView, colo
         : agent.state;
   const details = [agent.job ?? '', ...(devices.length === 0 ? [] : [devices.join(',')])].filter((each) => each !== '');
   if (leaving.length > 1) details.push(colors.dim(`clearing ${leaving.length}`));
-  if (note !== null) details.push(colors.yellow(printable(note)));
-  const ready = standby.state === 'none' ? '-' : standby.state === 'standby' ? 'ready' : preparing(standby.since, now);
+  const ready = standby.state === 'none' ? '-' : standby.state === 'standby' ? 'ready' : preparing(standby.since);
   return [key, state, agent.since === null ? '' : formatAge(agent.since), ready, details.join('  ')];
 }
 
-function preparing(since: number | null, _now: number): string {
+function preparing(since: number | null): string {
   return since === null ? 'preparing' : `preparing ${formatAge(since)}`;
 }

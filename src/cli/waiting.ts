@@ -13,7 +13,9 @@ export function watchQueue({ output }: Session, client: () => Client, id: string
     try {
       const jobs = await client().jobs({ all: false, pool: null });
       const job = jobs.find((each) => each.id === id);
-      if (!stopped && job !== undefined) output.progress(waitingLine(job, jobs));
+      // What a sandbox in the making does, such as a pull, stands with its slot.
+      const note = job?.state === 'reserved' ? await noteOf(client(), job.pool) : null;
+      if (!stopped && job !== undefined) output.progress(waitingLine(job, jobs, note));
       if (job?.state === 'running') stop();
     } catch {
       // Whoever follows the job notices a lost daemon, and says so.
@@ -30,8 +32,15 @@ export function watchQueue({ output }: Session, client: () => Client, id: string
   return stop;
 }
 
-function waitingLine(job: JobView, jobs: readonly JobView[]): string | null {
-  const reason = job.reason === null ? '' : `: ${job.reason}`;
+async function noteOf(client: Client, name: string): Promise<string | null> {
+  const { pools } = await client.status();
+  const slots = pools.find((pool) => pool.name === name)?.slots ?? [];
+  return slots.find((slot) => slot.note !== null)?.note ?? null;
+}
+
+function waitingLine(job: JobView, jobs: readonly JobView[], note: string | null): string | null {
+  const why = job.reason ?? note;
+  const reason = why === null ? '' : `: ${why}`;
   if (job.state === 'reserved') return `an agent is being made for job ${job.id}${reason}`;
   if (job.state !== 'queued') return null;
   const ahead = jobs.filter((each) => each.state === 'queued' && each.pool === job.pool && comesBefore(each, job)).length;

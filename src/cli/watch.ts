@@ -21,7 +21,7 @@ export function socketWatch(path: string): SocketWatch {
       if (!pending && !signal.aborted) {
         const { promise, resolve } = Promise.withResolvers<void>();
         // Without inotify (its watches are a limited resource) looking again now and then is what is left.
-        const timer = setTimeout(resolve, watcher === null ? Math.min(limit, 50) : limit);
+        const timer = setTimeout(resolve, watcher === null ? Math.min(limit, 200) : limit);
         wake = resolve;
         signal.addEventListener('abort', () => resolve(), { once: true });
         await promise;

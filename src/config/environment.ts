@@ -19,6 +19,8 @@ export interface Environment {
   readonly noColor: boolean;
   readonly forceColor: boolean;
   readonly ci: boolean;
+  /** ONEJOB_CRASH_AT, `release.effect` or the like: for onejob's own tests, see CONTRIBUTING. */
+  readonly crashAt: string | null;
   readonly uid: number;
 }
 
@@ -74,6 +76,7 @@ export function readEnvironment(variables: Variables = process.env, uid: number 
     noColor: get('NO_COLOR') !== null,
     forceColor: get('FORCE_COLOR') !== null && get('FORCE_COLOR') !== '0',
     ci: get('CI') !== null && get('CI') !== 'false',
+    crashAt: get('ONEJOB_CRASH_AT'),
     uid,
   });
 }

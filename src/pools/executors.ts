@@ -10,10 +10,15 @@ export type Executors = {
   [K in keyof ActionArgs]: (action: Action<K>, key: string, signal: AbortSignal) => Promise<SlotEvent[]>;
 };
 
+/** `intent`: committed, nothing done. `effect`: done, nothing of it recorded. `record`: its outcome is committed. */
+export type Boundary = `${keyof ActionArgs}.${'intent' | 'effect' | 'record'}`;
+
 export interface DispatcherOptions {
   readonly executors: Executors;
   readonly clock: Clock;
   readonly post: (key: string, event: SlotEvent) => void;
+  /** Called at each boundary of intent, effect and record: where a test may end the manager as by `kill -9`. */
+  readonly boundary: (name: Boundary) => void;
   /** An action failed and is tried again after `ms`, for as long as the slot still asks for it. */
   readonly retrying: (key: string, action: Action, error: unknown, ms: number) => void;
 }
@@ -64,8 +69,11 @@ export class Dispatcher {
     if (before !== null) await before;
     for (let wait = firstRetry; !signal.aborted; wait = Math.min(wait * 2, longestRetry)) {
       try {
+        this.#options.boundary(`${action.act}.intent`);
         const events = await execute(this.#options.executors, action, key, signal);
+        this.#options.boundary(`${action.act}.effect`);
         for (const event of events) this.#options.post(key, event);
+        this.#options.boundary(`${action.act}.record`);
         return;
       } catch (error) {
         if (signal.aborted) return;

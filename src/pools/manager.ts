@@ -56,7 +56,7 @@ export class HostManager implements Manager {
 
   submit(request: JobRequest): JobView {
     if (this.#parts.reconciler.stopping) {
-      throw new OnejobError('E_STOPPING', 'Cannot take a job: this onejob is stopping.', {
+      throw new OnejobError('E_DAEMON_STOPPING', 'Cannot take a job: this onejob is stopping.', {
         hint: 'Try again once it runs again.',
         retry: true,
       });

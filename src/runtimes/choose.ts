@@ -8,6 +8,7 @@ import type { Environment } from '../config/environment.ts';
 import type { Slot } from '../core/slot.ts';
 import { isEmpty } from '../core/slot.ts';
 import { OnejobError, toFailure } from '../errors.ts';
+import type { DockerRuntime } from './docker/docker.ts';
 import type { Finding, Runtime } from './runtime.ts';
 
 export interface Runtimes {
@@ -44,6 +45,7 @@ export async function chooseRuntimes(options: ChooseOptions): Promise<Runtimes> 
   for (const name of new Set([...inUse, ...config.pools.map((pool) => pool.runtime).filter((name) => name !== null)]))
     await make(name);
   const choice = open.length === 0 ? null : await chooseBest(open, inUse, make, options);
+  if (choice !== null && !made.has(choice.runtime.name)) made.set(choice.runtime.name, choice.runtime);
   const best = choice?.runtime ?? [...made.values()][0] ?? (await make('process'));
   return {
     all: [...made.values()],
@@ -78,31 +80,33 @@ async function chooseBest(
     why: toFailure(error).message,
   }));
   if (!probe.reachable) return instead(probe.why, make);
-  const docker = await make('docker');
+  const docker = await makeDocker(options);
   for (const { recipe } of pools) {
-    const missing = await whyNoImage(docker, recipe.image);
-    if (missing !== null) return instead(missing, make);
+    const missing =
+      recipe.image === null ? null : await docker.imageTrouble(recipe.image, signal).catch((error) => toFailure(error).message);
+    if (missing === null) continue;
+    docker.close();
+    return instead(missing, make);
   }
-  return { runtime: docker, reason: 'docker, because an Engine answers and the image is there' };
+  return { runtime: docker, reason: `docker, because ${probe.why}` };
 }
 
 async function instead(why: string, make: (name: RuntimeName) => Promise<Runtime>): Promise<Choice> {
   return { runtime: await make('process'), reason: `process, because ${why}` };
 }
 
-async function whyNoImage(_docker: Runtime, _image: string | null): Promise<string | null> {
-  return null;
+async function makeDocker({ env, owner }: ChooseOptions): Promise<DockerRuntime> {
+  const { createDockerRuntime } = await import('./docker/docker.ts');
+  return createDockerRuntime({ owner, environment: env.docker });
 }
 
-async function create(name: string, { env, owner, stateDir }: ChooseOptions): Promise<Runtime> {
+async function create(name: string, options: ChooseOptions): Promise<Runtime> {
   switch (name) {
-    case 'docker': {
-      const { createDockerRuntime } = await import('./docker/docker.ts');
-      return createDockerRuntime({ owner, environment: env.docker });
-    }
+    case 'docker':
+      return makeDocker(options);
     case 'process': {
       const { createProcessRuntime } = await import('./process/process.ts');
-      return createProcessRuntime({ owner, dir: join(stateDir, 'agents') });
+      return createProcessRuntime({ owner: options.owner, dir: join(options.stateDir, 'agents') });
     }
     default:
       throw new OnejobError('E_RUNTIME_UNKNOWN', `There is no runtime "${name}".`, {

@@ -83,6 +83,8 @@ export interface LogChunk {
   /** Nanoseconds since the epoch, as the runtime stamped it; never decreasing per stream. */
   readonly time: bigint;
   readonly bytes: Uint8Array;
+  /** Output before this chunk was thrown away before it could be read; the caller says so in one line. */
+  readonly gap?: true;
 }
 
 /** How much of a sandbox's output is already kept: enough for either runtime to go on without a hole or a repeat. */

@@ -15,7 +15,7 @@ async function startDaemon(context: CliContext, options: DaemonOptions): Promise
   const lead = takeLead(prepareDirectory(stateDir));
   const manager = createFakeManager({ temporary: options.temporary });
   manager.open = process.env.FAKE_CLOSED !== '1';
-  const tar = process.env['FAKE_ARTIFACTS'];
+  const tar = process.env.FAKE_ARTIFACTS;
   if (tar !== undefined) manager.artifactsOf = () => readFileSync(tar);
   const api = await startApi({ manager, socket: { path: socket, access: 'owner' }, version: options.version });
   options.log.info('listening', { socket });

@@ -25,13 +25,14 @@ export function workspaceRoutes(app: FastifyInstance, { manager, closing }: Rout
   });
 }
 
-function limited(limit: number): Transform {
+/** Passes on at most `limit` bytes. @throws OnejobError E_WORKSPACE_TOO_LARGE as the stream's error. */
+export function limited(limit: number): Transform {
   let bytes = 0;
   return new Transform({
     transform(chunk: Uint8Array, _encoding, done) {
       bytes += chunk.length;
       if (bytes <= limit) return done(null, chunk);
-      const size = `${(limit / 2 ** 30).toFixed(0)} GiB`;
+      const size = `${Math.round(limit / 2 ** 30)} GiB`;
       done(
         new OnejobError('E_WORKSPACE_TOO_LARGE', `Cannot take the workspace: it is larger than ${size}.`, {
           hint: 'Name what the job does not need in .onejobignore, or use --no-workspace and --volume.',

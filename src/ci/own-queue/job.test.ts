@@ -9,7 +9,7 @@ function job(more: { retries?: number; cold?: boolean } = {}): Job {
   return { ...newJob('j', request, cold, 1_000), seq: 1 };
 }
 
-function after(start: Job, ...changes: JobChange[]): Job {
+function told(start: Job, ...changes: JobChange[]): Job {
   return changes.reduce((one, change) => applyChange(one, change, 2_000), start);
 }
 
@@ -30,58 +30,58 @@ const returned = (agent: string, failure: typeof passing | null = null): JobChan
 
 describe('a job', () => {
   it('goes from queued to done and keeps its result', () => {
-    const done = after(job(), reserved('a'), assigned('a'), started('a'), ended('a', 7), settled('a'));
+    const done = told(job(), reserved('a'), assigned('a'), started('a'), ended('a', 7), settled('a'));
     expect(done.progress).toMatchObject({ state: 'done', result: { kind: 'code', code: 7 }, attempt: 1, agent: 'a' });
   });
 
   it('goes back to its queue when its agent gave it back, and is not taken again by that agent', () => {
-    const back = after(job(), assigned('a'), returned('a'));
+    const back = told(job(), assigned('a'), returned('a'));
     expect(back.progress).toMatchObject({ state: 'queued', agent: null, attempt: 1 });
-    expect(after(back, reserved('a'), assigned('a'), ended('a'))).toBe(back);
-    expect(after(back, assigned('b')).progress).toMatchObject({ state: 'assigned', agent: 'b', attempt: 2 });
+    expect(told(back, reserved('a'), assigned('a'), ended('a'))).toBe(back);
+    expect(told(back, assigned('b')).progress).toMatchObject({ state: 'assigned', agent: 'b', attempt: 2 });
   });
 
   it('is lost, not run again, when it is said not to have begun after it did', () => {
-    expect(after(job(), assigned('a'), started('a'), returned('a')).progress).toMatchObject({
+    expect(told(job(), assigned('a'), started('a'), returned('a')).progress).toMatchObject({
       state: 'settling',
       result: { kind: 'lost' },
     });
   });
 
   it('is tried again after its agent was lost only as often as was asked for', () => {
-    const once = after(job({ retries: 1 }), assigned('a'), started('a'), lost('a'));
+    const once = told(job({ retries: 1 }), assigned('a'), started('a'), lost('a'));
     expect(once.progress).toMatchObject({ state: 'queued', result: null });
-    expect(after(once, settled('a'))).toBe(once);
-    const twice = after(once, assigned('b'), started('b'), lost('b'), settled('b'));
+    expect(told(once, settled('a'))).toBe(once);
+    const twice = told(once, assigned('b'), started('b'), lost('b'), settled('b'));
     expect(twice.progress).toMatchObject({ state: 'done', result: { kind: 'lost', reason: 'gone' }, attempt: 2 });
   });
 
   it('is not tried again for an exit code, nor once it was cancelled', () => {
-    expect(after(job({ retries: 5 }), assigned('a'), started('a'), ended('a', 1)).progress.state).toBe('settling');
-    const cancelled = applyCancel(after(job({ retries: 5 }), assigned('a'), started('a')), 3_000);
-    expect(after(cancelled, lost('a')).progress.result).toEqual({ kind: 'lost', reason: 'gone' });
+    expect(told(job({ retries: 5 }), assigned('a'), started('a'), ended('a', 1)).progress.state).toBe('settling');
+    const cancelled = applyCancel(told(job({ retries: 5 }), assigned('a'), started('a')), 3_000);
+    expect(told(cancelled, lost('a')).progress.result).toEqual({ kind: 'lost', reason: 'gone' });
   });
 
   it('ends as unstartable at once when what fails is its own, and after three times when it is the pool’s', () => {
-    const own = after(job({ cold: true }), reserved('a'), returned('a', unmendable));
+    const own = told(job({ cold: true }), reserved('a'), returned('a', unmendable));
     expect(own.progress).toMatchObject({ state: 'done', result: { kind: 'unstartable', failure: unmendable } });
-    const two = after(job(), reserved('a'), returned('a', unmendable), reserved('b'), returned('b', unmendable));
+    const two = told(job(), reserved('a'), returned('a', unmendable), reserved('b'), returned('b', unmendable));
     expect(two.progress).toMatchObject({ state: 'queued', note: 'no such image' });
-    expect(after(two, reserved('c'), returned('c', unmendable)).progress.result?.kind).toBe('unstartable');
+    expect(told(two, reserved('c'), returned('c', unmendable)).progress.result?.kind).toBe('unstartable');
   });
 
   it('waits for ever when what fails may pass', () => {
     let one = job({ cold: true });
-    for (let i = 0; i < 200; i += 1) one = after(one, reserved(`a${i}`), returned(`a${i}`, passing));
+    for (let i = 0; i < 200; i += 1) one = told(one, reserved(`a${i}`), returned(`a${i}`, passing));
     expect(one.progress).toMatchObject({ state: 'queued', attempt: 200 });
     expect(JSON.stringify(one).length).toBeLessThan(2_000);
   });
 
   it('ends at once when it is cancelled while it waits, and when a cancelled one comes back', () => {
     expect(applyCancel(job(), 5).progress).toMatchObject({ state: 'done', result: { kind: 'cancelled' }, endedAt: 5 });
-    const asked = applyCancel(after(job(), reserved('a')), 5);
+    const asked = applyCancel(told(job(), reserved('a')), 5);
     expect(asked.progress).toMatchObject({ state: 'reserved', cancelling: true });
-    expect(after(asked, returned('a')).progress).toMatchObject({ state: 'done', result: { kind: 'cancelled' } });
+    expect(told(asked, returned('a')).progress).toMatchObject({ state: 'done', result: { kind: 'cancelled' } });
   });
 
   // S7

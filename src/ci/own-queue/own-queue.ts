@@ -17,9 +17,10 @@ import { applyCancel, applyChange, type Job, newJob } from './job.ts';
 import { JobIndex, type Moved } from './job-index.ts';
 import { prune } from './prune.ts';
 import { checkRequest, type QueuePool, recipeOfJob } from './request.ts';
-import { jobScript } from './script.ts';
+import { jobEnvironment, jobScript } from './script.ts';
 import { openSpool } from './spool.ts';
 import { viewOf } from './view.ts';
+import { Waiters } from './waiters.ts';
 
 export interface OwnQueueOptions {
   readonly store: Store;
@@ -67,7 +68,7 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
   const index = new JobIndex();
   const emitters = new Set<(event: CiEvent) => void>();
   const listeners = new Set<(job: JobView) => void>();
-  const waiters = new Map<string, Set<(job: JobView) => void>>();
+  const waiters = new Waiters();
   const unsynced = new Set<string>();
   const deleting = new Set<Promise<void>>();
   const tries = new Map<string, number>();
@@ -116,7 +117,7 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
 
   function over(job: Job, seen: JobView): void {
     index.forget(job.id);
-    for (const tell of [...(waiters.get(job.id) ?? [])]) tell(seen);
+    waiters.tell(seen);
     const { workspace } = job.request;
     if (workspace === null) return;
     attached.delete(workspace);
@@ -196,25 +197,14 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
       const job = context.job === null ? null : index.get(context.job);
       if (job === null)
         throw new OnejobError('E_BUG', `Agent ${context.agent} was to be given job ${context.job}, which is not open.`);
-      const { request, progress } = job;
+      const { request } = job;
       const { workspace } = request;
       if (workspace !== null && !spool.hasWorkspace(workspace)) {
         throw new OnejobError('E_WORKSPACE_UNKNOWN', `Cannot start job ${job.id}: its workspace ${workspace} is gone.`, {
           hint: 'Submit the job again.',
         });
       }
-      const env = {
-        CI: 'true',
-        ...request.env,
-        ONEJOB: 'true',
-        ONEJOB_JOB_ID: job.id,
-        ONEJOB_POOL: context.pool,
-        ONEJOB_SLOT: context.slot,
-        ONEJOB_AGENT: context.name,
-        ONEJOB_ATTEMPT: String(progress.attempt),
-        ONEJOB_WORKSPACE: context.workspace,
-      };
-      const script = jobScript({ workspace: context.workspace, env, command: request.command });
+      const script = jobScript({ workspace: context.workspace, env: jobEnvironment(job, context), command: request.command });
       return { id: null, script, redact: [], files: workspace === null ? null : async () => spool.openWorkspace(workspace) };
     },
 
@@ -283,26 +273,7 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
     async settled(id, signal) {
       signal.throwIfAborted();
       const job = known(id);
-      if (index.get(id) === null) return view(job);
-      return new Promise((resolve, reject) => {
-        const waiting = waiters.get(id) ?? new Set();
-        waiters.set(id, waiting);
-        const leave = (): void => {
-          waiting.delete(tell);
-          if (waiting.size === 0) waiters.delete(id);
-          signal.removeEventListener('abort', give);
-        };
-        const tell = (seen: JobView): void => {
-          leave();
-          resolve(seen);
-        };
-        const give = (): void => {
-          leave();
-          reject(signal.reason);
-        };
-        waiting.add(tell);
-        signal.addEventListener('abort', give, { once: true });
-      });
+      return index.get(id) === null ? view(job) : waiters.wait(id, signal);
     },
 
     cancel(id) {

@@ -10,13 +10,13 @@ import { jobScript } from './script.ts';
 const workspace = mkdtempSync(join(tmpdir(), "onejob it's a test "));
 afterAll(() => rmSync(workspace, { recursive: true }));
 
-const shells = [['dash'], ['bash', '--posix'], ['bash'], ['busybox', 'sh']].filter(
+const shells: (readonly string[])[] = [['dash'], ['bash', '--posix'], ['bash'], ['busybox', 'sh']].filter(
   ([name = '']) => spawnSync(name, ['-c', ':']).error === undefined,
 );
 
-describe.each(shells)('on %s %s', (shell = 'sh', ...args) => {
+describe.each(shells.map((words) => ({ name: words.join(' '), words })))('on $name', ({ words: [shell = 'sh', ...args] }) => {
   const run = (command: string[], env: Record<string, string> = {}) =>
-    spawnSync(shell, [...args.filter(Boolean), '-c', jobScript({ workspace, env, command })], {
+    spawnSync(shell, [...args, '-c', jobScript({ workspace, env, command })], {
       env: { PATH: process.env.PATH },
       // bash reads ~/.bashrc when its input is a socket, as Node's pipes are.
       stdio: ['ignore', 'pipe', 'pipe'],
@@ -56,7 +56,7 @@ describe.each(shells)('on %s %s', (shell = 'sh', ...args) => {
 
   it('becomes the command, so that TERM reaches it', async () => {
     const command = ['sh', '-c', "trap 'echo last words; exit 3' TERM; echo here; while :; do sleep 0.05; done"];
-    const child: ChildProcess = spawn(shell, [...args.filter(Boolean), '-c', jobScript({ workspace, env: {}, command })]);
+    const child: ChildProcess = spawn(shell, [...args, '-c', jobScript({ workspace, env: {}, command })]);
     let said = '';
     child.stdout?.on('data', (bytes: Buffer) => {
       said += bytes;

@@ -3,6 +3,8 @@
  * makes the command the process that TERM reaches, and passes its exit code on, 127 for a missing command too.
  */
 import { OnejobError } from '../../errors.ts';
+import type { AgentContext } from '../ci-service.ts';
+import type { Job } from './job.ts';
 
 /** `text` as one word of a POSIX shell. @throws OnejobError for a NUL byte, which no shell can carry */
 export function quote(text: string): string {
@@ -23,6 +25,21 @@ export function checkVariable(name: string): void {
   throw new OnejobError('E_JOB_REQUEST', `Cannot set the environment variable ${JSON.stringify(name)}: ${why}.`, {
     hint: 'Choose another name, or set it in the command itself with "env".',
   });
+}
+
+/** What every job finds in its environment; only `CI` may be set otherwise by the request. */
+export function jobEnvironment({ id, request, progress }: Job, context: AgentContext): Record<string, string> {
+  return {
+    CI: 'true',
+    ...request.env,
+    ONEJOB: 'true',
+    ONEJOB_JOB_ID: id,
+    ONEJOB_POOL: context.pool,
+    ONEJOB_SLOT: context.slot,
+    ONEJOB_AGENT: context.name,
+    ONEJOB_ATTEMPT: String(progress.attempt),
+    ONEJOB_WORKSPACE: context.workspace,
+  };
 }
 
 export interface JobScript {

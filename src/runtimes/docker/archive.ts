@@ -73,14 +73,22 @@ export function directoryEntry(name: string, mode: number, owner: Owner): Buffer
 
 /** Records are `LENGTH KEY=VALUE\n`; one with an unknown key is ignored by every reader, and keeps its length. */
 function withoutOwnerRecords(body: Buffer): Buffer {
-  const renamed = body.toString('latin1').replace(/((?:^|\n)\d+ )(uid|gid|uname|gname)=/g, (_, head: string, key: string) => `${head}${key.toUpperCase()}=`);
+  const renamed = body
+    .toString('latin1')
+    .replace(/((?:^|\n)\d+ )(uid|gid|uname|gname)=/g, (_, head: string, key: string) => `${head}${key.toUpperCase()}=`);
   return Buffer.from(renamed, 'latin1');
 }
 
 function readNumber(header: Buffer, offset: number, length: number): number {
   // GNU tar writes what does not fit in octal as big-endian binary, with the first bit set.
   if ((header[offset] ?? 0) & 0x80) return header.readUIntBE(offset + length - 6, 6);
-  return Number.parseInt(header.toString('latin1', offset, offset + length).replace(/[\0 ]+$/, '').trim() || '0', 8);
+  return Number.parseInt(
+    header
+      .toString('latin1', offset, offset + length)
+      .replace(/[\0 ]+$/, '')
+      .trim() || '0',
+    8,
+  );
 }
 
 function writeNumber(header: Buffer, value: number, offset: number, length: number): void {

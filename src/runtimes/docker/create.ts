@@ -105,7 +105,9 @@ export function createBody(spec: SandboxSpec, context: CreateContext) {
       Ulimits: recipe.ulimits.map(({ name, soft, hard }) => ({ Name: name, Soft: soft, Hard: hard })),
       OomScoreAdj: recipe.oomScoreAdj,
       CapAdd: [...recipe.capAdd],
-      CapDrop: ['NET_RAW', 'MKNOD'].filter((name) => !recipe.capAdd.some((added) => added.replace(/^CAP_/i, '').toUpperCase() === name)),
+      CapDrop: ['NET_RAW', 'MKNOD'].filter(
+        (name) => !recipe.capAdd.some((added) => added.replace(/^CAP_/i, '').toUpperCase() === name),
+      ),
       Privileged: recipe.unsafe.privileged,
       ...(recipe.unsafe.pidHost && { PidMode: 'host' }),
       SecurityOpt: recipe.unsafe.seccompUnconfined ? ['seccomp=unconfined'] : [],

@@ -49,7 +49,9 @@ export async function registryAuth(folder: string, registry: string, signal: Abo
   for (const [key, { auth, identitytoken }] of Object.entries(config.auths ?? {})) {
     if (hostOf(key) !== hostOf(server)) continue;
     if (identitytoken) return { identitytoken, serveraddress: server };
-    const [username, ...password] = Buffer.from(auth ?? '', 'base64').toString('utf8').split(':');
+    const [username, ...password] = Buffer.from(auth ?? '', 'base64')
+      .toString('utf8')
+      .split(':');
     if (username) return { username, password: password.join(':').replace(/\0+$/, ''), serveraddress: server };
   }
   return null;
@@ -78,8 +80,15 @@ async function askHelper(name: string, server: string, signal: AbortSignal): Pro
     signal.throwIfAborted();
     said.catch(() => {});
     const missing = error instanceof Error && 'code' in error && error.code === 'ENOENT';
-    const why = missing ? 'it is not on PATH' : error instanceof z.ZodError || error instanceof SyntaxError ? 'its answer makes no sense' : String(error);
-    throw new OnejobError('E_IMAGE_DENIED', `Cannot get credentials for ${server} from ${program}: ${why}.`, { hint, retry: !missing });
+    const why = missing
+      ? 'it is not on PATH'
+      : error instanceof z.ZodError || error instanceof SyntaxError
+        ? 'its answer makes no sense'
+        : String(error);
+    throw new OnejobError('E_IMAGE_DENIED', `Cannot get credentials for ${server} from ${program}: ${why}.`, {
+      hint,
+      retry: !missing,
+    });
   }
 }
 

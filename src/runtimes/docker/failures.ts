@@ -28,13 +28,7 @@ export function translate(error: unknown, doing: string, endpoint: Endpoint): On
   const status = statusOf(error);
   if (status === null) return unreachable(error, doing, endpoint);
   const said = messageOf(error);
-  if (/no space left on device|disk quota exceeded/i.test(said)) {
-    return new OnejobError('E_DISK_FULL', `Cannot ${doing}: the Engine's disk is full (${said}).`, {
-      hint: 'Free space on it, e.g. with "docker image prune".',
-      retry: true,
-      cause: error,
-    });
-  }
+  if (isDiskFull(said)) return diskFull(doing, said, error);
   return new OnejobError('E_ENGINE_FAILED', `Cannot ${doing}: the Engine answered ${status}: ${said}.`, {
     hint: 'Type "onejob doctor" for what is known about the Engine.',
     retry: status >= 500 || status === 409,
@@ -82,4 +76,16 @@ export function unreachable(error: unknown, doing: string, endpoint: Endpoint): 
 export function silent(doing: string, endpoint: Endpoint, limit: number): OnejobError {
   const message = `Cannot ${doing}: the Docker Engine at ${endpointUrl(endpoint)} did not answer within ${limit / 1000} s.`;
   return new OnejobError('E_ENGINE_UNREACHABLE', message, { hint: 'See whether "docker version" answers.', retry: true });
+}
+
+export function isDiskFull(said: string): boolean {
+  return /no space left on device|disk quota exceeded/i.test(said);
+}
+
+export function diskFull(doing: string, said: string, cause: unknown): OnejobError {
+  return new OnejobError('E_DISK_FULL', `Cannot ${doing}: the Engine's disk is full (${said}).`, {
+    hint: 'Free space on it, e.g. with "docker image prune".',
+    retry: true,
+    cause,
+  });
 }

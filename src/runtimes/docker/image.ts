@@ -5,7 +5,7 @@ import { OnejobError } from '../../errors.ts';
 import type { Recipe } from '../runtime.ts';
 import { registryAuth } from './credentials.ts';
 import type { Engine } from './engine.ts';
-import { messageOf, statusOf, translate } from './failures.ts';
+import { diskFull, isDiskFull, messageOf, statusOf, translate } from './failures.ts';
 import { parseReference } from './reference.ts';
 
 export interface Image {
@@ -94,9 +94,13 @@ export function createImages(engine: Engine, configDir: string, now: () => numbe
       const there = await look(reference, signal);
       if (there !== null) return there;
       if (recipe.pull === 'never') {
-        throw new OnejobError('E_IMAGE_NOT_FOUND', `Image "${reference}" is not on the Engine, and pull: never forbids to fetch it.`, {
-          hint: `Type "docker pull ${reference}", or write pull: missing.`,
-        });
+        throw new OnejobError(
+          'E_IMAGE_NOT_FOUND',
+          `Image "${reference}" is not on the Engine, and pull: never forbids to fetch it.`,
+          {
+            hint: `Type "docker pull ${reference}", or write pull: missing.`,
+          },
+        );
       }
       await pull(reference, progress, signal);
       const pulled = await look(reference, signal);
@@ -170,32 +174,43 @@ function mebibytes(bytes: number): string {
 /** What the Engine said about a pull, as one of ours. Docker gives no codes here, only words. */
 function pullFailure(reference: string, error: unknown, engine: Engine): OnejobError {
   if (error instanceof OnejobError) return error;
-  const status = statusOf(error);
+  const hasCode = error instanceof Error && 'code' in error && error.code !== undefined;
+  // Not a word about the image: the connection to the Engine itself broke.
+  if (hasCode && statusOf(error) === null) return translate(error, `pull image "${reference}"`, engine.endpoint);
   const said = messageOf(error);
   const { registry } = parseReference(reference);
   const what = `Cannot pull image "${reference}"`;
-  if (/no space left on device|disk quota exceeded/i.test(said)) return translate(error, `pull image "${reference}"`, engine.endpoint);
-  if (/manifest unknown|manifest for .* not found|name unknown|not found: manifest|no such image|invalid reference format|repository .* not found/i.test(said)) {
+  if (isDiskFull(said)) return diskFull(`pull image "${reference}"`, said, error);
+  if (
+    /manifest unknown|manifest for .* not found|name unknown|not found: manifest|no such image|invalid reference format|repository .* not found/i.test(
+      said,
+    )
+  ) {
     return new OnejobError('E_IMAGE_NOT_FOUND', `${what}: ${registry} does not have it (${said}).`, {
       hint: 'Check its name and tag in the pool.',
       cause: error,
     });
   }
-  if (/unauthorized|authentication required|access to the resource is denied|pull access denied|denied:|no basic auth|forbidden|\b40[13]\b/i.test(said)) {
+  if (
+    /unauthorized|authentication required|access to the resource is denied|pull access denied|denied:|no basic auth|forbidden|\b40[13]\b/i.test(
+      said,
+    )
+  ) {
     return new OnejobError('E_IMAGE_DENIED', `${what}: ${registry} refused (${said}).`, {
       hint: `Check the name, or type "docker login${registry === 'docker.io' ? '' : ` ${registry}`}" as the user onejob runs as.`,
       cause: error,
     });
   }
-  if (/dial tcp|lookup |connection refused|timeout|timed out|no such host|TLS handshake|EOF|request canceled|x509|network is unreachable|connection reset/i.test(said)) {
+  if (
+    /dial tcp|lookup |connection refused|timeout|timed out|no such host|TLS handshake|EOF|request canceled|x509|network is unreachable|connection reset/i.test(
+      said,
+    )
+  ) {
     return new OnejobError('E_REGISTRY_UNREACHABLE', `${what}: the Engine could not reach ${registry} (${said}).`, {
       hint: `See whether "docker pull ${reference}" works.`,
       retry: true,
       cause: error,
     });
-  }
-  if (status === null && !(error instanceof Error && error.message === said && !('code' in error))) {
-    return translate(error, `pull image "${reference}"`, engine.endpoint);
   }
   return new OnejobError('E_PULL_FAILED', `${what}: ${said}.`, {
     hint: `See whether "docker pull ${reference}" works.`,

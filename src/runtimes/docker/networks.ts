@@ -34,9 +34,13 @@ export function createNetworks(engine: Engine, owner: string) {
           });
           return own;
         case 'internet':
-          throw new OnejobError('E_NOT_YET', 'The network "internet" is not there yet: onejob cannot block private ranges so far.', {
-            hint: 'Write network: default, none, host, or the name of a Docker network.',
-          });
+          throw new OnejobError(
+            'E_NOT_YET',
+            'The network "internet" is not there yet: onejob cannot block private ranges so far.',
+            {
+              hint: 'Write network: default, none, host, or the name of a Docker network.',
+            },
+          );
         default:
           return network;
       }

@@ -19,7 +19,8 @@ export function hostMounts(): string[] {
     else if (kind?.isDirectory()) args.push('--ro-bind', path, path);
   }
   // /usr/local is part of /usr, unless it is a file system of its own; binds are recursive, so that is included too.
-  for (const path of ['/usr', '/opt', '/nix/store', '/gnu/store']) args.push('--ro-bind-try', path, path);
+  for (const path of ['/usr', '/opt', '/nix', '/gnu']) args.push('--ro-bind-try', path, path);
+  args.push('--dir', '/etc', '--dir', '/etc/ssl');
   for (const name of readdirSync('/etc').filter((name) => etc.test(name)))
     args.push('--ro-bind-try', `/etc/${name}`, `/etc/${name}`);
   for (const path of ssl) args.push('--ro-bind-try', path, path);

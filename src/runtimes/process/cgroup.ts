@@ -8,39 +8,51 @@ import { dirname, join } from 'node:path';
 import type { AgentId } from '../../core/slot.ts';
 import { killPid, readOr } from './identity.ts';
 
-/** Folders of the hierarchies, below which this owner's agents get theirs; null where that cannot be written. */
+/** The owner's folders in the hierarchies, below which its agents get theirs; null where nothing can be made. */
 export interface Cgroups {
-  /** Where supervisors go, so that whatever ends the manager's own group (a service manager, say) ends no job (S5). */
-  readonly supervisors: string | null;
+  /** Mount point of version 2; null when there is none. */
+  readonly mount: string | null;
   readonly unified: string | null;
   readonly memory: string | null;
   readonly cpu: string | null;
+  /** Whether the kernel ends a whole group at once. */
+  readonly kills: boolean;
 }
 
-export const noCgroups: Cgroups = { supervisors: null, unified: null, memory: null, cpu: null };
-
-/** Finds what can be used and makes the owner's folders there, which `removeCgroupRoots` removes again. */
+/** Finds what can be used, by making the owner's folders and removing them again. */
 export function findCgroups(owner: string): Cgroups {
   const mounts = readOr('/proc/self/mounts', '')
     .split('\n')
     .map((line) => line.split(' '));
   const v1 = (controller: string): string | null =>
     mounts.find(([, , type, options]) => type === 'cgroup' && options?.split(',').includes(controller))?.[1] ?? null;
-  const v2 = mounts.find(([, , type]) => type === 'cgroup2')?.[1] ?? null;
-  const make = (mount: string | null): string | null => {
-    if (mount === null) return null;
-    const path = join(mount, 'onejob', owner);
+  const mount = mounts.find(([, , type]) => type === 'cgroup2')?.[1] ?? null;
+  const make = (at: string | null): string | null => {
+    if (at === null) return null;
+    const path = join(at, 'onejob', owner);
     return attempt(() => mkdirSync(path, { recursive: true })) ? path : null;
   };
-  const unified = make(v2);
-  const controllers = unified === null || v2 === null ? [] : enable(v2, unified);
-  const supervisors = unified === null ? null : join(unified, '.supervisors');
-  return {
-    supervisors: supervisors !== null && attempt(() => mkdirSync(supervisors, { recursive: true })) ? supervisors : null,
+  const unified = make(mount);
+  const controllers = unified === null || mount === null ? [] : enable(mount, unified);
+  const found: Cgroups = {
+    mount,
     unified,
     memory: controllers.includes('memory') ? unified : make(v1('memory')),
     cpu: controllers.includes('cpu') ? unified : make(v1('cpu')),
+    kills: unified !== null && existsSync(join(unified, 'cgroup.kill')),
   };
+  removeCgroupRoots(found);
+  return found;
+}
+
+/**
+ * Where supervisors go, so that whatever ends the manager's own group (a service manager, say) ends no job (S5). Made
+ * when missing; null where that is not possible.
+ */
+export function supervisorGroup(roots: Cgroups): string | null {
+  if (roots.unified === null) return null;
+  const path = join(roots.unified, '.supervisors');
+  return attempt(() => mkdirSync(path, { recursive: true })) ? path : null;
 }
 
 function enable(mount: string, path: string): string[] {
@@ -71,7 +83,10 @@ export function makeCgroups(roots: Cgroups, agent: AgentId, limits: Limits): { p
     paths.add(path);
     return path;
   };
-  make(roots.unified);
+  const own = make(roots.unified);
+  // Controllers are given to a folder by the one above, and those above may be new: a sweep removes them when unused.
+  if (own !== null && roots.mount !== null && (roots.memory === roots.unified || roots.cpu === roots.unified))
+    enable(roots.mount, dirname(own));
   const { memory, cpus } = limits;
   if (memory !== null && !limit(make(roots.memory), (at) => limitMemory(at, memory)))
     missing.push(`The memory limit of ${memory} bytes is not enforced: no writable memory control group is there.`);
@@ -135,7 +150,7 @@ export function removeCgroups(paths: readonly string[]): boolean {
 
 /** Removes the owner's folders where no agent is left. */
 export function removeCgroupRoots(roots: Cgroups): void {
-  if (roots.supervisors !== null) removeGroup(roots.supervisors);
+  if (roots.unified !== null) removeGroup(join(roots.unified, '.supervisors'));
   for (const path of new Set([roots.unified, roots.memory, roots.cpu]))
     if (path !== null && removeGroup(path)) removeGroup(dirname(path));
 }

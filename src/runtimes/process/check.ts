@@ -2,7 +2,6 @@
 import { access, constants } from 'node:fs/promises';
 import type { Finding } from '../runtime.ts';
 import { path } from './bubblewrap.ts';
-import { killFile } from './cgroup.ts';
 import type { Host } from './host.ts';
 
 /** Programs without which no sandbox can be made; all are part of every Debian, Ubuntu and Fedora. */
@@ -15,7 +14,7 @@ export async function findings(host: Host, _signal: AbortSignal): Promise<Findin
     const message = `The program "${name}" was not found in ${path}; no agent can start without it.`;
     found.push({ level: 'error', subject: name, message, hint: `Install the package that holds "${name}".` });
   }
-  const { memory, cpu, unified } = host.cgroups;
+  const { memory, cpu, kills } = host.cgroups;
   const missing = [memory === null ? 'memory' : null, cpu === null ? 'cpus' : null].filter((name) => name !== null);
   if (missing.length > 0) {
     const message = `Limits on ${missing.join(' and ')} are not enforced: no control group for them can be written.`;
@@ -26,7 +25,7 @@ export async function findings(host: Host, _signal: AbortSignal): Promise<Findin
       hint: 'Run onejob as root, or use "runtime: docker" for pools that need limits.',
     });
   } else found.push({ level: 'ok', subject: 'limits', message: 'Limits on memory and CPUs are enforced.', hint: null });
-  if (host.mode === 'plain' && (unified === null || killFile([unified]) === null)) {
+  if (host.mode === 'plain' && !kills) {
     const message = 'The kernel cannot end a whole group of processes at once here; a job that forks quickly takes longer to end.';
     found.push({
       level: 'warning',

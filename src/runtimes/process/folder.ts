@@ -71,7 +71,9 @@ export async function makeFolder(at: Layout, about: Intent): Promise<string> {
 /** The agent's intent; null when there is no such sandbox, `damaged` when a crash of the host left no whole one. */
 export function readIntent(at: Layout, agent: AgentId): Intent | 'damaged' | null {
   const path = join(at.agents, agent);
-  const text = readOr(join(path, 'spec.json'), null);
+  const read = (): string | null => readOr(join(path, 'spec.json'), null);
+  // It appears as a whole, by a rename, which may happen between the first look and the second.
+  const text = read() ?? (existsSync(path) ? read() : null);
   if (text === null) return existsSync(path) ? 'damaged' : null;
   try {
     return intent.parse(JSON.parse(text));

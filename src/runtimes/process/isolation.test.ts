@@ -9,7 +9,7 @@ import { follow, specOf, watch } from '../contract.ts';
 import { frame, MarkerFilter, readyMarker } from '../gate.ts';
 import type { Recipe, Runtime } from '../runtime.ts';
 import { probeBubblewrap } from './bubblewrap.ts';
-import { findCgroups, removeCgroupRoots } from './cgroup.ts';
+import { findCgroups } from './cgroup.ts';
 import { createProcessRuntime } from './process.ts';
 import { leftoversOf, plainRecipe } from './testing.ts';
 import { firstUid } from './uids.ts';
@@ -18,7 +18,6 @@ const never = new AbortController().signal;
 const root = process.getuid?.() === 0;
 const bubblewrap = (await probeBubblewrap(never, root ? firstUid : null)).usable;
 const cgroups = findCgroups(`probe-${process.pid}`);
-removeCgroupRoots(cgroups);
 
 describe.each(['auto', 'off'] as const)('jobs with bubblewrap %s', (mode) => {
   const owner = `hostile-${process.pid}-${mode}`;

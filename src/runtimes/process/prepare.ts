@@ -2,13 +2,14 @@
 import { spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { existsSync } from 'node:fs';
-import { chmod, chown, lstat, mkdir, open, writeFile } from 'node:fs/promises';
+import { chmod, chown, lstat, mkdir, open, utimes, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import type { AgentId } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
 import { gateScript } from '../gate.ts';
 import type { Recipe, SandboxSpec } from '../runtime.ts';
 import { accounts, bubblewrapArgs, bubblewrapCommand, path } from './bubblewrap.ts';
-import { killFile, makeCgroups } from './cgroup.ts';
+import { killFile, makeCgroups, supervisorGroup } from './cgroup.ts';
 import { type Intent, makeFolder } from './folder.ts';
 import type { Host } from './host.ts';
 import { plainCommand } from './plain.ts';
@@ -43,6 +44,8 @@ export function checkRecipe(host: Host, recipe: Recipe): void {
     const moved = recipe.mounts.find((mount) => mount.host !== mount.container && mount.variable === null);
     if (moved !== undefined) refuse(`${moved.host} at ${moved.container} without bubblewrap`);
   }
+  const closed = host.mode === 'bubblewrap' ? recipe.mounts.find((mount) => isReadOnly(mount.container)) : undefined;
+  if (closed !== undefined) refuse(`${closed.host} at ${closed.container}, in a folder of the host's that is read-only`);
   const missing = recipe.mounts.find((mount) => !existsSync(mount.host));
   if (missing === undefined) return;
   throw new OnejobError(
@@ -52,6 +55,11 @@ export function checkRecipe(host: Host, recipe: Recipe): void {
       hint: 'Create it, or correct it under "volumes".',
     },
   );
+}
+
+/** Whether there is no such place in a sandbox and none can be made. */
+function isReadOnly(container: string): boolean {
+  return /^\/(usr|opt|s?bin|lib\w*|proc|dev|nix|gnu)\//.test(container) && !existsSync(container);
 }
 
 /** Makes and starts a sandbox that is not there yet; resolves when its supervisor was started. */
@@ -98,16 +106,16 @@ export async function makeSandbox(host: Host, spec: SandboxSpec, progress: (line
     cwd: bubblewrap ? null : join(files, 'work'),
     exitFile: join(host.at.exits, agent),
     outputLimit: host.outputLimit,
-    ownGroup: host.cgroups.supervisors,
+    ownGroup: supervisorGroup(host.cgroups),
     cgroups: groups.paths,
     killFile: killFile(groups.paths),
     oomScoreAdj: recipe.oomScoreAdj,
   });
   await writeFile(join(folder, 'run.sh'), script, { mode: 0o600 });
-  await start(folder, agent, host.inherited);
+  await start(folder, host, agent);
 }
 
-async function start(folder: string, agent: string, inherited: readonly number[]): Promise<void> {
+async function start(folder: string, { at, inherited }: Host, agent: AgentId): Promise<void> {
   await using nothing = await open('/dev/null', 'r+');
   // A descriptor that the manager was given by whoever started it is no business of a job: Node would pass it on.
   const covered = Array.from({ length: Math.max(0, ...inherited) + 1 }, (_, fd) =>
@@ -121,6 +129,11 @@ async function start(folder: string, agent: string, inherited: readonly number[]
     env: { PATH: path, [markVariable]: agent },
   });
   child.unref();
+  // Its death without a code is noticed at once by whoever watches the exits; with a code this tells nothing new.
+  child.once('exit', () => {
+    const now = new Date();
+    utimes(join(at.exits, agent), now, now).catch(() => {});
+  });
   const { promise, resolve, reject } = Promise.withResolvers<void>();
   child.once('spawn', resolve);
   child.once('error', (cause) => {
@@ -152,7 +165,10 @@ async function makeFiles(files: string, uid: number | null, mounted: boolean): P
     if (uid !== null) await chown(path, uid, uid);
   };
   await Promise.all(['work', 'home', 'tmp'].map(make));
-  if (uid !== null && !mounted) await chown(files, uid, uid);
+  if (uid === null || mounted) return;
+  // Passed through by its group alone and not the job's own, so that no job can open its files to others.
+  await chown(files, 0, uid);
+  await chmod(files, 0o710);
 }
 
 function environment(spec: SandboxSpec, files: string, mounted: boolean): Record<string, string> {

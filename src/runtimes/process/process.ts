@@ -67,7 +67,7 @@ async function settle(options: ProcessRuntimeOptions): Promise<Host> {
     mounts: probe.usable ? hostMounts() : [],
     cgroups: findCgroups(options.owner),
     inherited: inheritedDescriptors(),
-    uidClaims: options.uidClaims ?? '/run/onejob/uids',
+    uidClaims: options.uidClaims ?? '/run/onejob-users',
     openDir: options.openDir ?? `/var/tmp/onejob-${options.owner}`,
     outputLimit: options.outputLimit ?? 256 * 1024 * 1024,
   };
@@ -174,9 +174,11 @@ function processRuntime(host: Host): Runtime {
 async function* nothing(): AsyncGenerator<never> {}
 
 function weaker(host: Host): string {
-  if (host.mode === 'bubblewrap')
-    return "Jobs share this host's network and kernel interface: services on localhost are within their reach.";
+  if (host.mode === 'bubblewrap') {
+    const user = host.root ? '' : ' They run as your own user.';
+    return `Jobs share this host's network and kernel interface: services on localhost are within their reach.${user}`;
+  }
   if (host.root)
-    return 'Jobs run as users of their own but see the files that everybody on this host can read, its processes and its network.';
+    return 'Jobs run as users of their own, but see what everybody on this host can read, its processes and its network.';
   return 'Jobs run as your own user with nothing kept apart: they can read and write all that you can.';
 }

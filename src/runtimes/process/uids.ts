@@ -16,14 +16,16 @@ export const uidCount = 65_536;
 
 /** Takes an id for the agent whose folder is `folder`. Random, so that files of an ended agent rarely meet their number again. */
 export async function claimUid(claims: string, folder: string): Promise<number> {
-  await mkdir(claims, { recursive: true, mode: 0o755 });
   for (let tries = 0; tries < 1_000; tries++) {
+    // Again on each try: another manager's sweep removes it when it is empty.
+    await mkdir(claims, { recursive: true, mode: 0o755 });
     const uid = firstUid + randomInt(1, uidCount);
     try {
       await symlink(folder, join(claims, String(uid)));
       return uid;
     } catch (error) {
-      if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
+      const code = (error as NodeJS.ErrnoException).code;
+      if (code !== 'EEXIST' && code !== 'ENOENT') throw error;
     }
   }
   throw new OnejobError('E_NO_USER', `No free user id was found for an agent: ${claims} holds nearly all of ${uidCount}.`, {

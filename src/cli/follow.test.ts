@@ -1,0 +1,83 @@
+/** A daemon that comes and goes under a running `onejob run`. */
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { testContext } from '../../test/support/cli-context.ts';
+import { createFakeManager, type FakeManager } from '../../test/support/fake-manager.ts';
+import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { type ApiServer, startApi } from '../api/server.ts';
+import { runCli } from '../cli.ts';
+
+let dir: Scratch;
+let manager: FakeManager;
+let server: ApiServer;
+
+const listen = () => startApi({ manager, socket: { path: join(dir.path, 'onejob.sock'), access: 'owner' }, version: '0' });
+
+beforeEach(async () => {
+  dir = scratch();
+  manager = createFakeManager();
+  server = await listen();
+});
+
+afterEach(async () => {
+  await manager.end();
+  await server.close();
+  dir[Symbol.dispose]();
+});
+
+const script = (text: string) => ['run', '--no-workspace', '--', 'sh', '-c', text];
+
+test('the output goes on without a hole or a repeat, and the exit code is the job’s', async () => {
+  const cli = testContext(script('seq 1 5; while ! [ -e go ]; do sleep 0.02; done; seq 6 10; exit 5'), dir.path);
+  const cwd = process.cwd();
+  process.chdir(dir.path);
+  const run = runCli(cli.context);
+  await cli.says(/^5$/m);
+  process.chdir(cwd);
+  for (let times = 1; times <= 3; times += 1) {
+    await server.close();
+    await cli.says(new RegExp(`(goes on without it[^]*){${times}}`));
+    server = await listen();
+    await cli.says(new RegExp(`(connected again[^]*){${times}}`));
+  }
+  writeFileSync(join(dir.path, 'go'), '');
+  expect(await run).toBe(5);
+  expect(cli.stdout()).toBe('1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n');
+  expect(cli.stderr()).toContain('connected again');
+});
+
+test('a job that ended while the daemon was away is found ended', async () => {
+  const cli = testContext(script('echo before; sleep 0.3; echo after; exit 6'), dir.path);
+  const run = runCli(cli.context);
+  await cli.says(/before/);
+  await server.close();
+  await manager.settled('j1', new AbortController().signal);
+  server = await listen();
+  expect(await run).toBe(6);
+  expect(cli.stdout()).toBe('before\nafter\n');
+});
+
+test('a Ctrl-C while the daemon is away reaches it once it is back', async () => {
+  const cli = testContext(script('echo started; exec sleep 60'), dir.path);
+  const run = runCli(cli.context);
+  await cli.says(/started/);
+  await server.close();
+  await cli.says(/goes on without it/);
+  cli.signal();
+  server = await listen();
+  expect(await run).toBe(130);
+});
+
+test('a second Ctrl-C while the daemon is away ends the waiting', async () => {
+  const cli = testContext(script('echo started; exec sleep 60'), dir.path);
+  const run = runCli(cli.context);
+  await cli.says(/started/);
+  await server.close();
+  await cli.says(/goes on without it/);
+  cli.signal();
+  cli.signal();
+  await run;
+  expect(cli.stderr()).toContain('left to the daemon');
+  expect(cli.stderr()).toContain('exit 130');
+});

@@ -1,0 +1,102 @@
+import { expect, test } from 'vitest';
+import type { PoolView, SlotView, StatusView } from '../api/schema.ts';
+import { createColors, widthOf } from './color.ts';
+import { statusLines } from './status.ts';
+
+function slot(key: string, change: Partial<SlotView> = {}): SlotView {
+  return {
+    key,
+    name: key.replace('/', '-'),
+    devices: [],
+    standby: { state: 'standby', agent: 's1', since: 60_000 },
+    agent: { state: 'free', agent: null, job: null, since: null },
+    leaving: [],
+    note: null,
+    ...change,
+  };
+}
+
+function pool(name: string, change: Partial<PoolView> = {}): PoolView {
+  const slots = [slot(`${name}/1`), slot(`${name}/2`)];
+  return {
+    name,
+    service: 'own',
+    runtime: 'docker',
+    agents: 2,
+    waiting: 0,
+    paused: [],
+    draining: false,
+    backoff: null,
+    slots,
+    ...change,
+  };
+}
+
+function page(change: Partial<StatusView>, width: number | null = 80): string[] {
+  const status: StatusView = {
+    version: '0.1.0',
+    pid: 42,
+    owner: 'o',
+    config: '/etc/onejob/config.yml',
+    stateDir: '/var/lib/onejob',
+    temporary: false,
+    stopping: false,
+    runtimeReason: null,
+    weaker: null,
+    problems: [],
+    pools: [pool('default')],
+    ...change,
+  };
+  return statusLines(status, createColors(false), width);
+}
+
+test('a quiet host', () => {
+  expect(page({})).toEqual([
+    'onejob 0.1.0, daemon, pid 42; config: /etc/onejob/config.yml',
+    '',
+    'default  own on docker, 0/2 busy, 0 waiting',
+    '  SLOT       AGENT  SINCE  STANDBY  JOB',
+    '  default/1  free          ready',
+    '  default/2  free          ready',
+  ]);
+});
+
+test('what is wrong comes first, with who and until when', () => {
+  const backoff = { failures: 3, retryIn: 12_000, reason: 'image "x" was not found' };
+  const lines = page({
+    problems: ['Docker Engine cannot be reached'],
+    pools: [pool('default'), pool('lab', { paused: ['by alice', 'disk: 3 % free'], draining: true, backoff })],
+  });
+  expect(lines.slice(1, 6)).toEqual([
+    '! Docker Engine cannot be reached',
+    '! lab: paused by alice',
+    '! lab: paused: disk: 3 % free',
+    '! lab: draining: nothing new is started until "onejob resume"',
+    '! lab: failed 3 times, next try in 12s: image "x" was not found',
+  ]);
+});
+
+test('a slot at work', () => {
+  const busy = slot('default/1', {
+    agent: { state: 'busy', agent: 'a', job: 'j7', since: 125_000 },
+    standby: { state: 'preparing', agent: 's', since: 3_000 },
+    note: 'pulling debian:stable-slim, 40 %',
+    leaving: ['x', 'y'],
+  });
+  expect(page({ pools: [pool('default', { slots: [busy] })] }).slice(-2)).toEqual([
+    '  default/1  busy   2m 05s  preparing 3s  j7  clearing 2',
+    '    pulling debian:stable-slim, 40 %',
+  ]);
+});
+
+test('no line is wider than the terminal, and nothing is cut in a pipe', () => {
+  const long = 'a reason that goes on and on '.repeat(10).trim();
+  for (const width of [40, 80, 200]) {
+    for (const line of page({ problems: [long] }, width)) expect(widthOf(line)).toBeLessThanOrEqual(width);
+  }
+  expect(page({ problems: [long] }, null)).toContain(`! ${long}`);
+});
+
+test('text from elsewhere cannot move the cursor', () => {
+  expect(page({ problems: ['evil\u001b[2J\r\nline'] })[1]).toBe('! evil [2J line');
+});

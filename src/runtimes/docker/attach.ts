@@ -1,0 +1,65 @@
+/** Handing a frame to a gate: standard input only, on a connection of its own that is closed as soon as all was taken. */
+import { once } from 'node:events';
+import { OnejobError } from '../../errors.ts';
+import type { Engine } from './engine.ts';
+import { messageOf, translate } from './failures.ts';
+import { upgrade } from './wire.ts';
+
+/**
+ * Writes `frame` to the container's standard input and waits until the Engine has passed it on. Closing our side does not
+ * close the container's, because it was made without StdinOnce.
+ */
+export async function writeInput(engine: Engine, id: string, frame: Uint8Array, signal: AbortSignal): Promise<void> {
+  // An ended container takes an attach and stays silent for ever (Engine 20.10), so it is looked at meanwhile.
+  const stop = new AbortController();
+  const either = AbortSignal.any([signal, stop.signal]);
+  const writing = write(engine, id, frame, either);
+  const looking = engine.inspect(id, either).then((container) => {
+    if (container === null) throw gateEnded('is gone');
+    if (container.State.Status === 'exited' || container.State.Status === 'dead') {
+      throw gateEnded(`has ended with exit code ${container.State.ExitCode}`);
+    }
+    if (!container.State.Running) throw gateEnded('was never started');
+  });
+  try {
+    await Promise.all([writing, looking]);
+  } finally {
+    stop.abort();
+    await Promise.allSettled([writing, looking]);
+  }
+}
+
+/** A gate that cannot be reached any more; nothing has run. */
+export function gateEnded(what: string): OnejobError {
+  return new OnejobError('E_GATE_ENDED', `Cannot release the agent: its sandbox ${what}.`, {
+    hint: 'Another standby takes the script.',
+    retry: true,
+  });
+}
+
+async function write(engine: Engine, id: string, frame: Uint8Array, signal: AbortSignal): Promise<void> {
+  try {
+    const socket = await upgrade(engine.endpoint, `/containers/${id}/attach?stream=1&stdin=1`, signal);
+    if ('status' in socket) {
+      if (socket.status === 404 || socket.status === 409) throw gateEnded(`takes no input (${socket.status})`);
+      throw Object.assign(new Error(socket.body), {
+        statusCode: socket.status,
+        json: { message: messageOf(new Error(socket.body)) },
+      });
+    }
+    const closed = once(socket, 'close', { signal });
+    const abort = () => socket.destroy();
+    signal.addEventListener('abort', abort, { once: true });
+    socket.resume();
+    socket.end(frame);
+    try {
+      await closed;
+    } finally {
+      signal.removeEventListener('abort', abort);
+      socket.destroy();
+    }
+  } catch (error) {
+    signal.throwIfAborted();
+    throw translate(error, `release the agent in container ${id.slice(0, 12)}`, engine.endpoint);
+  }
+}

@@ -1,0 +1,292 @@
+/**
+ * The docker runtime: sandboxes are containers of a Docker Engine, or of Podman behind its Docker-compatible socket.
+ *
+ * Everything it makes carries the owner's label. It keeps nothing that a new object over the same Engine could not find
+ * again; what is held in memory only saves questions.
+ */
+import { createHash } from 'node:crypto';
+import { readFile, statfs } from 'node:fs/promises';
+import type { Readable } from 'node:stream';
+import { setTimeout as pause } from 'node:timers/promises';
+import type { AgentId } from '../../core/slot.ts';
+import { OnejobError, toFailure } from '../../errors.ts';
+import type { Recipe, Runtime, SandboxSeen, SandboxSpec } from '../runtime.ts';
+import { directoryEntry, type Owner, withOwner } from './archive.ts';
+import { gateEnded, writeInput } from './attach.ts';
+import { checkEngine } from './check.ts';
+import { containerName, createBody, type LogLimits, labels, workspacePath } from './create.ts';
+import { type DockerSettings, endpointUrl, resolveEndpoint } from './endpoint.ts';
+import { type ContainerAnswer, connectEngine, type Engine } from './engine.ts';
+import { followEvents } from './events.ts';
+import { createExits } from './exits.ts';
+import { statusOf } from './failures.ts';
+import { createImages, type Image } from './image.ts';
+import { followLogs } from './logs.ts';
+import { createNetworks } from './networks.ts';
+import { isPodman } from './probe.ts';
+import { refusal } from './refusal.ts';
+import { ownerOf } from './users.ts';
+
+export interface DockerOptions {
+  /** Id of this installation; labels everything. Letters, digits and dashes. */
+  readonly owner: string;
+  /** What the environment says about Docker. */
+  readonly environment: DockerSettings;
+  /** Output the Engine keeps per sandbox until it is read; default 5 files of 20 MB. */
+  readonly log?: LogLimits;
+}
+
+export interface DockerRuntime extends Runtime {
+  /** Why an image could not be had right now: one sentence; null when it is there, or its registry has it. */
+  imageTrouble(reference: string, signal: AbortSignal): Promise<string | null>;
+  /** Closes idle connections. */
+  close(): void;
+}
+
+interface Known {
+  readonly id: string;
+  readonly owner: Owner | null;
+}
+
+const defaultLog: LogLimits = { maxSize: '20m', maxFile: 5 };
+
+/** @throws OnejobError E_ENGINE_ADDRESS when no Engine can be told from the environment. Does not ask the Engine anything. */
+export async function createDockerRuntime(options: DockerOptions): Promise<DockerRuntime> {
+  const endpoint = await resolveEndpoint(options.environment);
+  const isLocal = endpoint.kind === 'unix';
+  const bootId = isLocal ? await readBootId() : null;
+  const engine = await connectEngine(endpoint);
+  const { owner } = options;
+  const images = createImages(engine, options.environment.config, () => performance.now());
+  const networks = createNetworks(engine, owner);
+  const exits = createExits(engine, bootId);
+  const known = new Map<AgentId, Known>();
+  const owners = new Map<string, Owner>();
+  let podman: boolean | null = null;
+
+  const isPodmanHere = async (signal: AbortSignal): Promise<boolean> => {
+    podman ??= isPodman(await engine.version(signal));
+    return podman;
+  };
+  const find = async (agent: AgentId, signal?: AbortSignal): Promise<string | null> => {
+    const id = known.get(agent)?.id;
+    if (id !== undefined) return id;
+    const [found] = await engine.containers([`${labels.owner}=${owner}`, `${labels.agent}=${agent}`], signal);
+    if (found === undefined) return null;
+    known.set(agent, { id: found.Id, owner: null });
+    return found.Id;
+  };
+  const sure = async (agent: AgentId, signal: AbortSignal): Promise<ContainerAnswer> => {
+    const id = await find(agent, signal);
+    const container = id === null ? null : await engine.inspect(id, signal);
+    if (container !== null) return container;
+    known.delete(agent);
+    throw new OnejobError('E_SANDBOX_LOST', `The sandbox of agent ${agent} is not on the Engine at ${endpointUrl(endpoint)}.`);
+  };
+  const userOf = async (id: string, image: string, user: string, signal: AbortSignal): Promise<Owner> => {
+    const key = `${image} ${user}`;
+    const found = owners.get(key) ?? (await ownerOf(engine, id, user, signal));
+    owners.set(key, found);
+    return found;
+  };
+
+  /** The container of this spec, made if it is not there. */
+  const make = async (spec: SandboxSpec, image: Image, signal: AbortSignal): Promise<string> => {
+    const network = await networks.resolve(spec.recipe.network);
+    const context = {
+      owner,
+      bootId,
+      imageId: image.id,
+      network,
+      podman: await isPodmanHere(signal),
+      log: options.log ?? defaultLog,
+    };
+    try {
+      return await engine.create(containerName(spec), createBody(spec, context));
+    } catch (error) {
+      // Podman says 500 for a name that is taken.
+      if (statusOf(error) === 409 || statusOf(error) === 500) {
+        const there = await find(spec.agent, signal);
+        if (there !== null) return there;
+      }
+      throw refusal(error, spec, endpoint);
+    }
+  };
+
+  const start = async (spec: SandboxSpec, image: Image, signal: AbortSignal): Promise<void> => {
+    const id = await make(spec, image, signal);
+    known.set(spec.agent, { id, owner: null });
+    // A request that is cut off may still be carried out, so it was not; now nothing must stay behind.
+    if (signal.aborted) {
+      await discard(spec.agent);
+      signal.throwIfAborted();
+    }
+    const user = spec.recipe.user ?? image.user;
+    const files = await userOf(id, image.id, user, signal);
+    known.set(spec.agent, { id, owner: files });
+    if (files.uid !== 0 || files.gid !== 0) await giveWorkspace(engine, id, files, signal);
+    try {
+      await engine.start(id);
+    } catch (error) {
+      throw refusal(error, spec, endpoint);
+    }
+  };
+
+  const discard = async (agent: AgentId): Promise<void> => {
+    const id = await find(agent);
+    if (id === null) return;
+    // A removal that somebody else began is waited for; nothing tells when it is done.
+    while (!(await engine.remove(id)) && (await engine.inspect(id)) !== null) await pause(100);
+    known.delete(agent);
+    exits.forget(id);
+  };
+
+  return {
+    name: 'docker',
+    capabilities: { weaker: null, images: true, holdsSecrets: true, workspace: () => workspacePath },
+    close: engine.close,
+    imageTrouble: async (reference, signal) => {
+      const trouble = await images.trouble(reference, signal);
+      return trouble === null ? null : toFailure(trouble).message;
+    },
+
+    check: (signal) => checkEngine(endpoint, signal),
+
+    fingerprint: async (recipe, signal) => {
+      if (recipe.image === null) return null;
+      const image = await images.look(recipe.image, signal);
+      return image === null ? null : fingerprintOf(recipe, image, bootId);
+    },
+
+    prepare: async (spec, progress, signal) => {
+      let image = await images.get(spec.recipe, progress, signal);
+      try {
+        await start(spec, image, signal);
+      } catch (error) {
+        // Something that was believed to be there is gone: look again, once.
+        if (!(error instanceof OnejobError) || !['E_IMAGE_NOT_FOUND', 'E_NETWORK_NOT_FOUND'].includes(error.code)) throw error;
+        signal.throwIfAborted();
+        await discard(spec.agent);
+        if (spec.recipe.image !== null) images.forget(spec.recipe.image);
+        networks.forget();
+        image = await images.get(spec.recipe, progress, signal);
+        await start(spec, image, signal);
+      }
+      return { fingerprint: fingerprintOf(spec.recipe, image, bootId) };
+    },
+
+    putFiles: async (agent, files, signal) => {
+      const own = known.get(agent);
+      const id = own?.id ?? (await sure(agent, signal)).Id;
+      const to = own?.owner ?? (await whose(await sure(agent, signal)));
+      const renamed = withOwner(to);
+      files.once('error', (error) => renamed.destroy(error));
+      await engine.putArchive(id, workspacePath, files.pipe(renamed), signal);
+
+      async function whose(container: ContainerAnswer): Promise<Owner> {
+        return userOf(container.Id, container.Image, container.Config.User, signal);
+      }
+    },
+
+    release: async (agent, frame, signal) => {
+      const id = await find(agent, signal);
+      if (id === null) throw gateEnded('is gone');
+      await writeInput(engine, id, frame, signal);
+    },
+
+    getFiles: async (agent, signal): Promise<Readable> => {
+      const container = await sure(agent, signal);
+      const files = await engine.getArchive(container.Id, `${workspacePath}/.`, signal);
+      if (files !== null) return files;
+      throw new OnejobError('E_SANDBOX_LOST', `Agent ${agent} has no ${workspacePath} any more.`);
+    },
+
+    signal: async (agent, signal) => {
+      const id = await find(agent);
+      if (id !== null) await engine.kill(id, `SIG${signal}`);
+    },
+
+    remove: discard,
+
+    list: async (signal) => {
+      const found = await engine.containers([`${labels.owner}=${owner}`], signal);
+      const seen = await Promise.all(found.map((one) => look(one)));
+      return seen.filter((one) => one !== null);
+
+      async function look({ Id, State, Labels }: (typeof found)[number]): Promise<SandboxSeen | null> {
+        const agent = Labels?.[labels.agent];
+        if (agent === undefined) return null;
+        known.set(agent, { id: Id, owner: known.get(agent)?.owner ?? null });
+        const about = { agent, pool: Labels?.[labels.pool] ?? '', slot: Labels?.[labels.slot] ?? '' };
+        if (State === 'created') return { ...about, state: { kind: 'created' } };
+        if (State === 'running' || State === 'paused' || State === 'restarting') return { ...about, state: { kind: 'running' } };
+        const container = await engine.inspect(Id, signal);
+        return container === null ? null : { ...about, state: { kind: 'exited', exit: await exits.afterwards(container, signal) } };
+      }
+    },
+
+    events: (signal) => followEvents(engine, exits, owner, signal),
+
+    logs: async function* (agent, from, signal) {
+      const id = await find(agent, signal).catch((error: unknown) => {
+        if (signal.aborted) return null;
+        throw error;
+      });
+      if (id !== null) yield* followLogs(engine, id, from, signal);
+    },
+
+    sweep: async (signal) => {
+      if ((await engine.containers([`${labels.owner}=${owner}`], signal)).length > 0) return;
+      // Left behind by containers that somebody removed without their volumes.
+      for (const name of await engine.danglingVolumes(`${labels.owner}=${owner}`, signal)) await engine.removeVolume(name);
+      await networks.sweep(signal);
+    },
+
+    disk: async (signal) => {
+      if (!isLocal) return null;
+      const { DockerRootDir } = await engine.info(signal);
+      try {
+        const { bavail, blocks } = await statfs(DockerRootDir);
+        return { path: DockerRootDir, free: Number(bavail) / Number(blocks) };
+      } catch {
+        // An Engine in a virtual machine: its path is not ours.
+        return null;
+      }
+    },
+  };
+}
+
+/** What a standby was made from: recipe, image, boot. The order of keys does not matter. */
+function fingerprintOf({ pull: _, ...recipe }: Recipe, image: Image, bootId: string | null): string {
+  const sorted = (value: unknown): unknown => {
+    if (Array.isArray(value)) return value.map(sorted);
+    if (typeof value !== 'object' || value === null) return value;
+    const entries = Object.entries(value).map(([key, item]) => [key, sorted(item)] as const);
+    return Object.fromEntries(entries.sort(([a], [b]) => (a < b ? -1 : 1)));
+  };
+  return createHash('sha256')
+    .update(JSON.stringify(sorted({ recipe, image: image.id, bootId })))
+    .digest('hex')
+    .slice(0, 32);
+}
+
+/**
+ * A fresh volume belongs to root. The Engine skips an archive's entry for its own top directory, and refuses archives
+ * outside of volumes under a read-only root; by way of `..` the same directory is an entry like any other.
+ */
+async function giveWorkspace(engine: Engine, id: string, owner: Owner, signal: AbortSignal): Promise<void> {
+  const name = workspacePath.slice(1);
+  try {
+    await engine.putArchive(id, workspacePath, directoryEntry(`../${name}/`, 0o755, owner), signal);
+  } catch (error) {
+    if (!(error instanceof OnejobError && error.code === 'E_ENGINE_FAILED')) throw error;
+    await engine.putArchive(id, '/', directoryEntry(`${name}/`, 0o755, owner), signal);
+  }
+}
+
+async function readBootId(): Promise<string | null> {
+  return readFile('/proc/sys/kernel/random/boot_id', 'utf8').then(
+    (id) => id.trim(),
+    () => null,
+  );
+}

@@ -1,0 +1,122 @@
+/**
+ * The Engine's events as the runtime axis speaks of them. `connected` is said each time the stream stands, so that the
+ * caller looks at everything once; `lost` once per interruption, whatever the number of attempts.
+ */
+import { once } from 'node:events';
+import { createInterface } from 'node:readline';
+import type { Readable } from 'node:stream';
+import { setTimeout as pause } from 'node:timers/promises';
+import { z } from 'zod';
+import { toFailure } from '../../errors.ts';
+import type { RuntimeEvent } from '../runtime.ts';
+import { labels } from './create.ts';
+import type { Engine } from './engine.ts';
+import { type Exits, exitCodeOf } from './exits.ts';
+
+const firstPause = 100;
+const longestPause = 5_000;
+
+const eventLine = z.object({
+  Action: z.string(),
+  Actor: z.object({ ID: z.string(), Attributes: z.record(z.string(), z.string()) }),
+});
+
+/** Events of `owner`'s containers, until `signal` aborts. Reconnects by itself. */
+export async function* followEvents(
+  engine: Engine,
+  exits: Exits,
+  owner: string,
+  signal: AbortSignal,
+): AsyncGenerator<RuntimeEvent, void> {
+  let wait = firstPause;
+  let isLost = false;
+  while (!signal.aborted) {
+    const connection = new AbortController();
+    const either = AbortSignal.any([signal, connection.signal]);
+    try {
+      // Podman says `remove` where Docker says `destroy`.
+      const filters = { type: ['container'], event: ['die', 'destroy', 'remove'], label: [`${labels.owner}=${owner}`] };
+      const stream = await engine.events(filters, either);
+      if (stream === null) throw new Error('the Engine has no events');
+      const arriving = read(stream, exits, connection);
+      await exits.refresh(either);
+      isLost = false;
+      wait = firstPause;
+      yield { kind: 'connected' };
+      yield* arriving;
+      if (!signal.aborted) throw new Error('the Engine closed its stream of events');
+    } catch (error) {
+      if (signal.aborted) return;
+      if (!isLost) yield { kind: 'lost', failure: toFailure(error).message };
+      isLost = true;
+    } finally {
+      connection.abort();
+    }
+    await pause(wait, undefined, { signal }).catch(() => {});
+    wait = Math.min(longestPause, wait * 2);
+  }
+}
+
+/**
+ * Reads ahead of whoever takes the events: judging one exit can mean waiting for the connection to end, and that is only
+ * seen by reading on.
+ */
+async function* read(stream: Readable, exits: Exits, connection: AbortController): AsyncGenerator<RuntimeEvent, void> {
+  const judged: Promise<RuntimeEvent | null>[] = [];
+  let over = false;
+  let wake = () => {};
+  const lines = createInterface({ input: stream, crlfDelay: Number.POSITIVE_INFINITY });
+  const end = () => {
+    over = true;
+    connection.abort();
+    wake();
+  };
+  lines.on('line', (line) => {
+    if (line.trim() !== '') judged.push(judge(line, exits, connection.signal));
+    wake();
+  });
+  // readline passes its input's errors on, and one that nobody hears ends the process.
+  lines.on('error', end);
+  stream.on('error', end);
+  stream.on('close', end);
+  try {
+    for (;;) {
+      const next = judged.shift();
+      if (next !== undefined) {
+        const event = await next;
+        if (event !== null) yield event;
+      } else if (over) return;
+      else {
+        await new Promise<void>((resolve) => {
+          wake = resolve;
+        });
+      }
+    }
+  } finally {
+    lines.close();
+    stream.destroy();
+    if (!over) await once(stream, 'close').catch(() => {});
+  }
+}
+
+async function judge(line: string, exits: Exits, connection: AbortSignal): Promise<RuntimeEvent | null> {
+  const parsed = eventLine.safeParse(parseJson(line));
+  if (!parsed.success) return null;
+  const { ID, Attributes } = parsed.data.Actor;
+  const agent = Attributes[labels.agent];
+  if (agent === undefined) return null;
+  if (parsed.data.Action !== 'die') {
+    exits.forget(ID);
+    return { kind: 'removed', agent };
+  }
+  const code = exitCodeOf.parse(Attributes.exitCode ?? Attributes.containerExitCode);
+  return { kind: 'exited', agent, exit: await exits.atDeath(ID, code, connection) };
+}
+
+function parseJson(line: string): unknown {
+  try {
+    return JSON.parse(line);
+  } catch {
+    return null;
+  }
+}

@@ -1,0 +1,116 @@
+/**
+ * How a container ended, and by whom. An Engine without live-restore ends every container when it stops, and keeps exit
+ * codes that look like the job's own, also 0 from a job that traps TERM. Such an end is the infrastructure's (S6), so an
+ * exit code is believed only when the Engine was certainly there to stay.
+ */
+import { z } from 'zod';
+import type { Exit } from '../../core/slot.ts';
+import type { OnejobError } from '../../errors.ts';
+import { labels } from './create.ts';
+import type { ContainerAnswer, Engine } from './engine.ts';
+import { unreachable } from './failures.ts';
+import { isPodman } from './probe.ts';
+import { get } from './wire.ts';
+
+/** How long an Engine that takes a connection may be silent before it counts as stopping, in ms. */
+const patience = 30_000;
+
+export type Exits = ReturnType<typeof createExits>;
+
+/** `bootId` is null when the Engine is not on this host. */
+export function createExits(engine: Engine, bootId: string | null) {
+  const known = new Map<string, Exit>();
+  /** Whether containers outlive the Engine; null until it was asked. Asked anew after every interruption. */
+  let outlive: boolean | null = null;
+  let startedAt: number | null = null;
+
+  const containersOutlive = async (signal?: AbortSignal): Promise<boolean> => {
+    if (outlive === null) {
+      const [info, version] = await Promise.all([engine.info(signal), engine.version(signal)]);
+      outlive = info.LiveRestoreEnabled || isPodman(version);
+    }
+    return outlive;
+  };
+
+  /** The default bridge is made anew at every start of an Engine without live-restore (measured on 20.10). */
+  const engineStart = async (signal?: AbortSignal): Promise<number | null> => {
+    if (startedAt === null) {
+      const bridge = await engine.network('bridge', signal);
+      startedAt = bridge === null ? null : Date.parse(bridge.Created);
+    }
+    return startedAt;
+  };
+
+  return {
+    /** After an interruption: what was known of the Engine itself may no longer hold. */
+    refresh: async (signal: AbortSignal): Promise<void> => {
+      const before = outlive;
+      outlive = null;
+      startedAt = null;
+      // Turned on just now, it says nothing about how the Engine went away.
+      if (!(await containersOutlive(signal)) || before === false) outlive = false;
+    },
+
+    /** At the *die* event. `connection` aborts when the Engine hangs up. */
+    atDeath: async (id: string, code: number, connection: AbortSignal): Promise<Exit> => {
+      const staying = (await containersOutlive(connection).catch(() => null)) === true || (await isStaying(engine, connection));
+      if (!staying) return remember(known, id, lost(`the Engine was stopping when it ended (exit code ${code})`));
+      if (code !== 137) return remember(known, id, { kind: 'code', code });
+      const container = await engine.inspect(id, connection).catch(() => null);
+      return remember(known, id, container?.State.OOMKilled === true ? { kind: 'oom' } : { kind: 'code', code });
+    },
+
+    /** How an ended container looks to one who was not there. @throws OnejobError while the Engine cannot be asked. */
+    afterwards: async (container: ContainerAnswer, signal: AbortSignal): Promise<Exit> => {
+      const seen = known.get(container.Id);
+      if (seen !== undefined) return seen;
+      const { ExitCode, FinishedAt, OOMKilled } = container.State;
+      const boot = container.Config.Labels?.[labels.boot];
+      if (boot !== undefined && bootId !== null && boot !== bootId) {
+        return remember(known, container.Id, lost('the host was started anew meanwhile'));
+      }
+      if (!(await containersOutlive(signal))) {
+        const start = await engineStart(signal);
+        if (start !== null && Date.parse(FinishedAt) < start) {
+          const reason = `the Engine was started anew since, and without live-restore it ends what runs (exit code ${ExitCode})`;
+          return remember(known, container.Id, lost(reason));
+        }
+        // Open connections are served while an Engine stops; only a new one tells.
+        const why = await whyNotStaying(engine, signal);
+        if (why !== null) throw why;
+      }
+      return remember(known, container.Id, OOMKilled && ExitCode === 137 ? { kind: 'oom' } : { kind: 'code', code: ExitCode });
+    },
+
+    forget: (id: string) => {
+      known.delete(id);
+    },
+  };
+}
+
+/** Matches what an Engine sends of a *die* event. */
+export const exitCodeOf = z.coerce.number().int().catch(255);
+
+function lost(reason: string): Exit {
+  return { kind: 'lost', reason };
+}
+
+function remember(known: Map<string, Exit>, id: string, exit: Exit): Exit {
+  known.set(id, exit);
+  return exit;
+}
+
+/** An Engine closes its door first, then ends its containers, then hangs up (measured on 20.10). */
+async function isStaying(engine: Engine, connection: AbortSignal): Promise<boolean> {
+  return (await whyNotStaying(engine, connection).catch(() => 'it hung up')) === null;
+}
+
+async function whyNotStaying(engine: Engine, signal: AbortSignal): Promise<OnejobError | null> {
+  try {
+    await get(engine.endpoint, '/_ping', AbortSignal.any([signal, AbortSignal.timeout(patience)]));
+    return null;
+  } catch (error) {
+    signal.throwIfAborted();
+    return unreachable(error, 'ask how containers ended', engine.endpoint);
+  }
+}

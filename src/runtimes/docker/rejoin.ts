@@ -1,0 +1,110 @@
+/**
+ * Makes of an Engine's log messages the bytes that the job wrote, and gives each a time stamp by which reading can go on.
+ *
+ * A line over 16 KiB comes as messages that share one time stamp. `local` up to Engine 20.10 drops the newline that ends
+ * such a line; it is put back as soon as the stream goes on. What cannot be told apart: a last line of more than 16 KiB
+ * with a newline at its end, and one without; it gets one.
+ *
+ * The stamps of the two streams interleave, and the messages of a long line carry the time at which it began, so stamps
+ * go back and forth. A chunk's time is therefore that of the latest message so far, held still while a long line is open:
+ * reading again from it finds every message that matters, in the same order.
+ */
+import type { LogChunk, LogPosition } from '../runtime.ts';
+import type { LogFrame } from './frames.ts';
+
+/** Bytes of a long line per message (moby, daemon/logger/copier.go). */
+const pieceSize = 16 * 1024;
+
+interface OpenLine {
+  readonly time: bigint;
+  readonly pieces: number;
+  /** Its last piece was a short one, so the line has ended; its newline was dropped. */
+  readonly owesNewline: boolean;
+}
+
+/** How far back from a position reading must begin: the streams' messages may be stored out of order by this much, in ns. */
+export const slack = 10_000_000_000n;
+
+export class Rejoiner {
+  #time = 0n;
+  #open: { stdout: OpenLine | null; stderr: OpenLine | null } = { stdout: null, stderr: null };
+  /** Messages that were kept before are passed over: first up to the one of the position's time, then this many. */
+  #seeking: bigint | null;
+  #toSkip: number;
+  #gap = false;
+
+  constructor(from: LogPosition) {
+    this.#seeking = from.time === 0n ? null : from.time;
+    this.#toSkip = from.time === 0n ? 0 : from.atTime;
+  }
+
+  /** What is new of these messages. Chunks never hold two messages of one time, so positions count the same each time. */
+  push(frames: readonly LogFrame[]): LogChunk[] {
+    const out: LogChunk[] = [];
+    let parts: Buffer<ArrayBufferLike>[] = [];
+    let stream: LogFrame['stream'] = 'stdout';
+    let time = -1n;
+    const flush = () => {
+      const gap = this.#gap ? ({ gap: true } as const) : {};
+      if (parts.length > 0) {
+        out.push({ stream, time, bytes: parts.length === 1 ? (parts[0] ?? Buffer.alloc(0)) : Buffer.concat(parts), ...gap });
+        this.#gap = false;
+      }
+      parts = [];
+    };
+    for (const frame of frames) {
+      const newline = this.#enter(frame);
+      if (this.#isKept(frame)) continue;
+      if (frame.stream !== stream || this.#time === time) flush();
+      stream = frame.stream;
+      time = this.#time;
+      if (newline) parts.push(Buffer.from('\n'));
+      parts.push(frame.bytes);
+    }
+    flush();
+    return out;
+  }
+
+  /** The sandbox has ended and all was read. */
+  end(): LogChunk[] {
+    const out: LogChunk[] = [];
+    for (const stream of ['stdout', 'stderr'] as const) {
+      if (!this.#open[stream]?.owesNewline) continue;
+      this.#open[stream] = null;
+      if (this.#toSkip > 0) this.#toSkip -= 1;
+      else out.push({ stream, time: this.#time, bytes: Buffer.from('\n') });
+    }
+    return out;
+  }
+
+  /** Moves on to one message; whether the newline of the line before it must be put back. */
+  #enter({ stream, time, bytes }: LogFrame): boolean {
+    const before = this.#open[stream];
+    const goesOn = before !== null && before.time === time && !before.owesNewline;
+    if (!goesOn) this.#open[stream] = null;
+    const isFrozen = this.#open.stdout !== null || this.#open.stderr !== null;
+    if (!isFrozen && time > this.#time) this.#time = time;
+    const isComplete = bytes.length > 0 && bytes[bytes.length - 1] === 10;
+    const pieces = goesOn ? before.pieces + 1 : 1;
+    const isShort = bytes.length < pieceSize;
+    // A short first piece is a last line without a newline: nothing follows it, and nothing was dropped.
+    if (isComplete || (isShort && pieces === 1)) this.#open[stream] = null;
+    else this.#open[stream] = { time, pieces, owesNewline: isShort };
+    return !goesOn && before?.owesNewline === true;
+  }
+
+  #isKept(frame: LogFrame): boolean {
+    if (this.#seeking !== null) {
+      if (frame.time < this.#seeking) return true;
+      // The message we stood at is gone, and so may be others after it.
+      if (frame.time > this.#seeking) {
+        this.#gap = true;
+        this.#toSkip = 0;
+      }
+      this.#seeking = null;
+    }
+    if (this.#toSkip === 0) return false;
+    this.#toSkip -= 1;
+    return true;
+  }
+}

@@ -1,0 +1,40 @@
+/** What the tests of this runtime share: a recipe over a test image, a runtime with an owner of its own. */
+import { randomBytes } from 'node:crypto';
+import { tmpdir } from 'node:os';
+import { engineThings } from '../../../test/support/census-engine.ts';
+import { images } from '../../../test/support/images.ts';
+import type { Recipe } from '../runtime.ts';
+import { createDockerRuntime, type DockerOptions } from './docker.ts';
+
+export const recipe: Recipe = {
+  image: images.base,
+  pull: 'never',
+  env: {},
+  mounts: [],
+  cpus: null,
+  memory: null,
+  shmSize: null,
+  ulimits: [],
+  network: 'none',
+  user: null,
+  readOnly: false,
+  tmpfs: {},
+  capAdd: [],
+  oomScoreAdj: 500,
+  unsafe: { privileged: false, pidHost: false, seccompUnconfined: false },
+};
+
+/** Settings that lead to one socket, whatever the environment says. */
+export function settings(socket = '/var/run/docker.sock'): DockerOptions['environment'] {
+  return { host: `unix://${socket}`, tlsVerify: false, certPath: null, context: null, config: tmpdir() };
+}
+
+/** An owner no other test has, and runtimes for it. */
+export function anOwner(socket = '/var/run/docker.sock') {
+  const owner = `t${randomBytes(5).toString('hex')}`;
+  return {
+    owner,
+    make: (changes: Partial<DockerOptions> = {}) => createDockerRuntime({ owner, environment: settings(socket), ...changes }),
+    leftovers: async () => ((await engineThings(socket, owner)) ?? []).map(({ kind, id }) => `${kind} ${id}`),
+  };
+}

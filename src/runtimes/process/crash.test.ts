@@ -1,0 +1,168 @@
+/** A manager that is killed at any moment, a host that restarts, and hands that meddle: nothing lost, nothing left. */
+import { spawn } from 'node:child_process';
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdir } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { Readable } from 'node:stream';
+import { buffer, text } from 'node:stream/consumers';
+import { pack } from 'tar-stream';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import type { AgentId } from '../../core/slot.ts';
+import { follow, specOf, watch } from '../contract.ts';
+import { frame, readyMarker } from '../gate.ts';
+import type { Runtime } from '../runtime.ts';
+import { layout, makeFolder, supervisorOf } from './folder.ts';
+import { createProcessRuntime } from './process.ts';
+import { leftoversOf, plainRecipe } from './testing.ts';
+
+const never = new AbortController().signal;
+const owner = `crash-${process.pid}`;
+let dir: string;
+let runtime: Runtime;
+
+beforeEach(async () => {
+  dir = mkdtempSync(join(tmpdir(), 'onejob-crash-'));
+  runtime = await createProcessRuntime({ owner, dir });
+});
+afterEach(async () => {
+  for (const { agent } of await runtime.list(never)) await runtime.remove(agent);
+  await runtime.sweep(never);
+  expect(leftoversOf(dir, owner)).toEqual([]);
+  rmSync(dir, { recursive: true });
+});
+
+const standby = async (): Promise<{ agent: AgentId; folder: string; log: ReturnType<typeof follow> }> => {
+  const spec = specOf(plainRecipe);
+  await runtime.prepare(spec, () => {}, never);
+  const log = follow(runtime, spec.agent);
+  await log.until(`${readyMarker(spec.agent)}\n`);
+  return { agent: spec.agent, folder: join(dir, 'agents', spec.agent), log };
+};
+const stateOf = async (agent: AgentId) => (await runtime.list(never)).find((one) => one.agent === agent)?.state;
+
+test('a job goes on after kill -9 of its manager, and the next one reads its end and its whole log', async () => {
+  const module = (path: string) => JSON.stringify(new URL(path, import.meta.url).href);
+  const program = `
+    const { createProcessRuntime } = await import(${module('./process.ts')});
+    const { frame } = await import(${module('../gate.ts')});
+    const runtime = await createProcessRuntime(${JSON.stringify({ owner, dir })});
+    const never = new AbortController().signal;
+    const spec = ${JSON.stringify(specOf(plainRecipe, { agent: 'orphan-1' }))};
+    await runtime.prepare(spec, () => {}, never);
+    await runtime.release(spec.agent, frame(spec.agent, 'for i in 1 2 3 4 5 6; do echo line $i; sleep 0.1; done; exit 11'), never);
+    process.kill(process.pid, 'SIGKILL');`;
+  const manager = spawn(process.execPath, ['--input-type=module', '-e', program], { stdio: ['ignore', 'ignore', 'pipe'] });
+  const said = text(manager.stderr);
+  const [, signal] = await new Promise<[number | null, string | null]>((resolve) => manager.once('exit', (...how) => resolve(how)));
+  expect(signal, await said).toBe('SIGKILL');
+  expect(await stateOf('orphan-1')).toEqual({ kind: 'running' });
+  const events = watch(runtime);
+  const log = follow(runtime, 'orphan-1');
+  expect(await events.exit('orphan-1')).toEqual({ kind: 'code', code: 11 });
+  await log.ended;
+  expect(log.text()).toMatch(/line 1\nline 2\nline 3\nline 4\nline 5\nline 6\n$/);
+  await events.stop();
+});
+
+test('a sandbox whose processes were killed from outside is lost, and that is told', async () => {
+  const { agent, folder } = await standby();
+  const events = watch(runtime);
+  const supervisor = supervisorOf(folder);
+  process.kill(-(supervisor?.pid ?? 0), 'SIGKILL');
+  const exit = await events.exit(agent);
+  expect(exit.kind).toBe('lost');
+  await events.stop();
+});
+
+test('a sandbox of an earlier boot is lost, and no process that has its number now is touched', async () => {
+  const { agent, folder, log } = await standby();
+  await runtime.signal(agent, 'KILL');
+  await log.ended;
+  writeFileSync(join(dir, 'exits', agent), '-----\n');
+  const bystander = spawn('sleep', ['600'], { stdio: 'ignore' });
+  const line = readFileSync(`/proc/${bystander.pid}/stat`, 'utf8').split(' ');
+  line[21] = '1';
+  writeFileSync(join(folder, 'proc'), `another-boot\n${line.join(' ')}`);
+  writeFileSync(join(folder, 'job'), line.join(' '));
+  expect(await stateOf(agent)).toEqual({ kind: 'exited', exit: { kind: 'lost', reason: 'the host was restarted' } });
+  await runtime.remove(agent);
+  expect(bystander.exitCode === null && bystander.signalCode === null).toBe(true);
+  expect(bystander.kill('SIGKILL')).toBe(true);
+});
+
+test('what a manager left that died between intent and start is listed, and can be removed or started again', async () => {
+  const spec = specOf(plainRecipe);
+  const about = {
+    owner,
+    agent: spec.agent,
+    pool: 'p',
+    slot: 'p/1',
+    fingerprint: 'x',
+    mode: 'plain',
+    uid: null,
+    cgroups: [],
+  } as const;
+  await makeFolder(layout(dir), { ...about, cgroups: [], files: join(dir, 'agents', spec.agent) });
+  expect(await runtime.list(never)).toEqual([{ agent: spec.agent, pool: 'p', slot: 'p/1', state: { kind: 'created' } }]);
+  await runtime.prepare(spec, () => {}, never);
+  const log = follow(runtime, spec.agent);
+  await log.until(`${readyMarker(spec.agent)}\n`);
+});
+
+test('a folder that was never finished, or not wholly removed, is swept', async () => {
+  await mkdir(join(dir, 'agents/.new-a/log'), { recursive: true });
+  await mkdir(join(dir, 'agents/.gone-b/work'), { recursive: true });
+  writeFileSync(join(dir, 'exits/c'), '0    \n');
+  await runtime.sweep(never);
+  expect(leftoversOf(dir, owner)).toEqual([]);
+});
+
+test('a damaged folder is told as lost, and removed', async () => {
+  mkdirSync(join(dir, 'agents/torn'));
+  writeFileSync(join(dir, 'agents/torn/spec.json'), '{"owner":');
+  expect((await stateOf('torn'))?.kind).toBe('exited');
+  await runtime.remove('torn');
+  expect(await runtime.list(never)).toEqual([]);
+});
+
+test('files of any mode and name are removed with their sandbox', async () => {
+  const { agent, log } = await standby();
+  const script = 'mkdir -p a/b "$(printf "x\\ny")"; touch a/b/c; chmod 0 a/b a; mkfifo pipe; ln -s / root; touch -- -rf; exit 0';
+  await runtime.release(agent, frame(agent, script), never);
+  await log.ended;
+  await runtime.remove(agent);
+  expect(await runtime.list(never)).toEqual([]);
+});
+
+test('an archive cannot write outside the workspace', async () => {
+  const outside = mkdtempSync(join(tmpdir(), 'onejob-outside-'));
+  const { agent } = await standby();
+  const put = async (...entries: Parameters<ReturnType<typeof pack>['entry']>[0][]) => {
+    const tar = pack();
+    for (const entry of entries) tar.entry(entry, entry.type === undefined ? 'bad' : '');
+    tar.finalize();
+    await runtime.putFiles(agent, Readable.from([await buffer(tar)]), never).catch(() => {});
+  };
+  await put({ name: '../escaped' });
+  await put({ name: `${outside}/absolute` });
+  await put({ name: 'link', type: 'symlink', linkname: outside }, { name: 'link/through' });
+  await put({ name: 'device', type: 'block-device', devmajor: 1, devminor: 1 });
+  const found = await runtime.getFiles(agent, never);
+  expect((await buffer(found)).toString('latin1')).not.toContain('./device');
+  expect(readdirSync(outside)).toEqual([]);
+  rmSync(outside, { recursive: true });
+}, 20_000);
+
+test('a broken archive is an error that says what tar said', async () => {
+  const { agent } = await standby();
+  const broken = runtime.putFiles(agent, Readable.from([Buffer.alloc(5000, 'x')]), never);
+  await expect(broken).rejects.toMatchObject({ code: 'E_FILES', message: expect.stringContaining('tar') });
+});
+
+test('a script of a megabyte passes the gate', async () => {
+  const { agent, log } = await standby();
+  await runtime.release(agent, frame(agent, `: ${'x'.repeat(1024 * 1024)}\necho whole; exit 0`), never);
+  await log.ended;
+  expect(log.text()).toContain('whole\n');
+});
