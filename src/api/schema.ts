@@ -10,6 +10,12 @@ const mount = z.strictObject({
 
 /** What `onejob run` asks for. */
 export const jobRequest = z.strictObject({
+  /** Chosen by the client, so that handing in again after a lost connection gives the same job. 12 hex digits. */
+  id: z
+    .string()
+    .regex(/^[0-9a-f]{12}$/)
+    .nullable()
+    .default(null),
   command: z.array(z.string()).min(1),
   /** null: the only pool, or the one named `default`. */
   pool: z.string().nullable().default(null),

@@ -23,12 +23,12 @@ type Show = (piece: LogPiece) => Promise<void>;
 
 /** Shows a job's output as it comes; resolves with the job once it is done. */
 export async function followJob(session: Session, lasting: Lasting, id: string, show: Show): Promise<JobView> {
-  const what = `job ${id}`;
+  const what = `job ${id} goes on without it`;
   await followLogs(session, lasting, { what, source: { job: id } }, show);
   return persist(session, lasting, what, ({ client }) => client.settled(id, lasting.signal));
 }
 
-/** Shows output to its end. `what` is how the source is called in a sentence. */
+/** Shows output to its end. `what` says what goes on while the daemon is away. */
 export async function followLogs(
   session: Session,
   lasting: Lasting,
@@ -44,7 +44,7 @@ export async function followLogs(
   });
 }
 
-/** Repeats `work` over a lost daemon. Only for what may be done twice. */
+/** Repeats `work` over a lost daemon. Only for what may be done twice. `what` says what that means for the job. */
 export async function persist<T>(
   session: Session,
   lasting: Lasting,
@@ -69,7 +69,7 @@ async function recover(session: Session, lasting: Lasting, what: string): Promis
   const { signal, temporary, connection } = lasting;
   connection.close();
   const wait = temporary ? 'starting another' : `waiting for up to ${formatAge(patience)}`;
-  output.say(`the daemon is gone; ${what} goes on without it; ${wait}`);
+  output.say(`the daemon is gone; ${what}; ${wait}`);
   lasting.connection = await reconnect(session, connection.client, { temporary, patience, signal });
   output.say('connected again');
 }

@@ -50,7 +50,12 @@ export async function showLogs(session: Session, target: string, flags: LogsFlag
     // Who works in a slot after a restart may be somebody else, so only what has an id is followed across one.
     if (flags.follow && !('slot' in source)) {
       lasting.temporary = (await client.status()).temporary;
-      await followLogs(session, lasting, { what: 'job' in source ? `job ${target}` : `agent ${target}`, source }, printer.show);
+      await followLogs(
+        session,
+        lasting,
+        { what: `${'job' in source ? 'job' : 'agent'} ${target} goes on without it`, source },
+        printer.show,
+      );
     } else for await (const piece of client.logs(source, { follow: flags.follow })) await printer.show(piece);
   } finally {
     lasting.connection.close();

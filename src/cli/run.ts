@@ -4,10 +4,10 @@
  * The job belongs to the daemon from the moment it is accepted. What happens here afterwards (a closed terminal, a second
  * Ctrl-C, kill -9) never ends it; only the first INT or TERM, or nobody reading the output any more, asks it to end.
  */
+import { randomBytes } from 'node:crypto';
 import { resolve } from 'node:path';
 import type { Client } from '../api/client.ts';
 import type { JobRequest, JobView } from '../api/schema.ts';
-import { OnejobError } from '../errors.ts';
 import type { PackedWorkspace } from '../workspace/pack.ts';
 import { connect, isGone } from './connect.ts';
 import { exitCodes, verdict } from './exit.ts';
@@ -19,7 +19,7 @@ import { formatBytes } from './units.ts';
 import { watchQueue } from './waiting.ts';
 
 export interface RunOptions {
-  readonly request: Omit<JobRequest, 'workspace'>;
+  readonly request: Omit<JobRequest, 'id' | 'workspace'>;
   /** Folder to send; null for none. */
   readonly workspace: string | null;
   readonly detach: boolean;
@@ -82,15 +82,11 @@ async function submit(
     if (said.length > 0) output.say(said.join('; '));
   }
   for (const problem of status.problems) output.say(problem);
-  try {
-    return await client.submit({ ...options.request, workspace });
-  } catch (error) {
-    if (!(error instanceof OnejobError && error.code === 'E_DAEMON_CUT')) throw error;
-    throw new OnejobError('E_DAEMON_CUT', 'The daemon went away while the job was handed in: it may have been accepted or not.', {
-      hint: 'See whether it is there with "onejob jobs --all".',
-      cause: error,
-    });
-  }
+  // Under an id of our own, a job that was accepted by a daemon that then went away is not accepted twice.
+  const id = randomBytes(6).toString('hex');
+  return persist(session, lasting, `job ${id} is handed in again`, (connection) =>
+    connection.client.submit({ ...options.request, id, workspace }),
+  );
 }
 
 async function send({ output }: Session, client: Client, packed: PackedWorkspace): Promise<string> {
@@ -108,7 +104,7 @@ async function attend(session: Session, lasting: Lasting, job: JobView, interrup
   const cancel = (why: string) => {
     output.say(why);
     // Whatever comes of it, the job's end is what is waited for.
-    persist(session, lasting, `job ${job.id}`, ({ client }) => client.cancel(job.id)).catch(() => {});
+    persist(session, lasting, `job ${job.id} goes on without it`, ({ client }) => client.cancel(job.id)).catch(() => {});
   };
   interrupts.on(
     () => cancel(`cancelling job ${job.id}; again to leave it to the daemon`),
@@ -148,7 +144,7 @@ async function attend(session: Session, lasting: Lasting, job: JobView, interrup
 
 async function fetchArtifacts(session: Session, lasting: Lasting, job: JobView): Promise<void> {
   const { unpackArtifacts } = await import('../workspace/unpack.ts');
-  const files = await persist(session, lasting, `job ${job.id}`, ({ client }) => client.artifacts(job.id));
+  const files = await persist(session, lasting, `job ${job.id} goes on without it`, ({ client }) => client.artifacts(job.id));
   if (files === null) return;
   const report = await unpackArtifacts(files, session.context.cwd);
   session.output.say(`brought back ${report.written.length} file${report.written.length === 1 ? '' : 's'}`);

@@ -404,7 +404,7 @@ export function runtimeContract(name: string, make: () => Promise<ContractSubjec
       const { agent } = await prepare();
       const reader = runtime.logs(agent, start, never())[Symbol.asyncIterator]();
       await reader.next();
-      await release(agent, 'head -c 8000000 /dev/zero | tr "\\0" "\\n"; exit 6');
+      await release(agent, 'head -c 8000000 /dev/zero | tr "\\0" x; exit 6');
       expect(await events.exit(agent)).toEqual({ kind: 'code', code: 6 });
       await reader.return?.();
     });

@@ -235,6 +235,8 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
     },
 
     submit(request) {
+      const same = request.id === null ? null : find(request.id);
+      if (same !== null) return view(same);
       const checked = checkRequest(request, pools);
       const { workspace } = checked;
       if (workspace !== null && (attached.has(workspace) || !spool.hasWorkspace(workspace))) {
@@ -245,7 +247,7 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
       }
       const pool = pools.get(checked.pool);
       const cold = pool !== undefined && recipeOfJob(checked, pool.recipe) !== null;
-      const job = newJob(randomBytes(6).toString('hex'), checked, cold, wall());
+      const job = newJob(request.id ?? randomBytes(6).toString('hex'), checked, cold, wall());
       commitNow(() => {
         const seq = store.jobs.insert(job);
         index.put({ ...job, seq });

@@ -48,6 +48,9 @@ interface Known {
   readonly owner: Owner | null;
 }
 
+/** States in which a container has no exit code. */
+const alive: readonly string[] = ['created', 'running', 'paused', 'restarting'];
+
 const defaultLog: LogLimits = { maxSize: '20m', maxFile: 5 };
 
 /** @throws OnejobError E_ENGINE_ADDRESS when no Engine can be told from the environment. Does not ask the Engine anything. */
@@ -210,19 +213,23 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
 
     list: async (signal) => {
       const found = await engine.containers([`${labels.owner}=${owner}`], signal);
-      const seen = await Promise.all(found.map((one) => look(one)));
-      return seen.filter((one) => one !== null);
-
-      async function look({ Id, State, Labels }: (typeof found)[number]): Promise<SandboxSeen | null> {
+      const ended = found.filter(({ Id, State }) => exits.recall(Id) === null && !alive.includes(State));
+      const inspected = await Promise.all(ended.map(({ Id }) => engine.inspect(Id, signal)));
+      const judged = await exits.afterwards(
+        inspected.filter((one) => one !== null),
+        signal,
+      );
+      return found.flatMap(({ Id, State, Labels }): SandboxSeen[] => {
         const agent = Labels?.[labels.agent];
-        if (agent === undefined) return null;
+        if (agent === undefined) return [];
         known.set(agent, { id: Id, owner: known.get(agent)?.owner ?? null });
         const about = { agent, pool: Labels?.[labels.pool] ?? '', slot: Labels?.[labels.slot] ?? '' };
-        if (State === 'created') return { ...about, state: { kind: 'created' } };
-        if (State === 'running' || State === 'paused' || State === 'restarting') return { ...about, state: { kind: 'running' } };
-        const container = await engine.inspect(Id, signal);
-        return container === null ? null : { ...about, state: { kind: 'exited', exit: await exits.afterwards(container, signal) } };
-      }
+        const exit = exits.recall(Id) ?? judged.get(Id);
+        if (exit !== undefined) return [{ ...about, state: { kind: 'exited', exit } }];
+        if (State === 'created') return [{ ...about, state: { kind: 'created' } }];
+        // Ended when it was listed, gone when it was looked at.
+        return alive.includes(State) ? [{ ...about, state: { kind: 'running' } }] : [];
+      });
     },
 
     events: (signal) => followEvents(engine, exits, owner, signal),

@@ -268,8 +268,9 @@ export async function connectEngine(endpoint: Endpoint) {
       const doing = `follow the log of container ${short(id)}`;
       return flow({ method: 'GET', path: `/containers/${id}/logs`, query, doing, limit: late, signal, nothing: [404] });
     },
-    events: (filters: Query, signal: AbortSignal): Promise<Readable | null> =>
-      flow({ method: 'GET', path: '/events', query: { filters }, doing: 'follow events', limit: soon, signal }),
+    /** `since` in seconds since the epoch; the Engine remembers its last 256 events. */
+    events: (filters: Query, since: number, signal: AbortSignal): Promise<Readable | null> =>
+      flow({ method: 'GET', path: '/events', query: { filters, since }, doing: 'follow events', limit: soon, signal }),
   };
 }
 

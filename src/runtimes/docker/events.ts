@@ -2,7 +2,6 @@
  * The Engine's events as the runtime axis speaks of them. `connected` is said each time the stream stands, so that the
  * caller looks at everything once; `lost` once per interruption, whatever the number of attempts.
  */
-import { once } from 'node:events';
 import { createInterface } from 'node:readline';
 import type { Readable } from 'node:stream';
 import { setTimeout as pause } from 'node:timers/promises';
@@ -15,9 +14,12 @@ import { type Exits, exitCodeOf } from './exits.ts';
 
 const firstPause = 100;
 const longestPause = 5_000;
+/** s */
+const overlap = 10;
 
 const eventLine = z.object({
   Action: z.string(),
+  timeNano: z.number().default(0),
   Actor: z.object({ ID: z.string(), Attributes: z.record(z.string(), z.string()) }),
 });
 
@@ -36,7 +38,9 @@ export async function* followEvents(
     try {
       // Podman says `remove` where Docker says `destroy`.
       const filters = { type: ['container'], event: ['die', 'destroy', 'remove'], label: [`${labels.owner}=${owner}`] };
-      const stream = await engine.events(filters, either);
+      // From a little earlier: the list of containers lags behind the events, so one that has just died may be missed by both.
+      const since = Math.floor(Date.now() / 1000) - overlap;
+      const stream = await engine.events(filters, since, either);
       if (stream === null) throw new Error('the Engine has no events');
       const arriving = read(stream, exits, connection);
       await exits.refresh(either);
@@ -77,6 +81,8 @@ async function* read(stream: Readable, exits: Exits, connection: AbortController
   });
   // readline passes its input's errors on, and one that nobody hears ends the process.
   lines.on('error', end);
+  // readline passes the stream's errors on, and one that nobody hears ends the process.
+  lines.on('error', end);
   stream.on('error', end);
   stream.on('close', end);
   try {
@@ -95,7 +101,6 @@ async function* read(stream: Readable, exits: Exits, connection: AbortController
   } finally {
     lines.close();
     stream.destroy();
-    if (!over) await once(stream, 'close').catch(() => {});
   }
 }
 
@@ -110,7 +115,7 @@ async function judge(line: string, exits: Exits, connection: AbortSignal): Promi
     return { kind: 'removed', agent };
   }
   const code = exitCodeOf.parse(Attributes.exitCode ?? Attributes.containerExitCode);
-  return { kind: 'exited', agent, exit: await exits.atDeath(ID, code, connection) };
+  return { kind: 'exited', agent, exit: await exits.atDeath(ID, code, parsed.data.timeNano / 1e6, connection) };
 }
 
 function parseJson(line: string): unknown {

@@ -51,36 +51,46 @@ export function createExits(engine: Engine, bootId: string | null) {
       if (!(await containersOutlive(signal)) || before === false) outlive = false;
     },
 
-    /** At the *die* event. `connection` aborts when the Engine hangs up. */
-    atDeath: async (id: string, code: number, connection: AbortSignal): Promise<Exit> => {
-      const staying = (await containersOutlive(connection).catch(() => null)) === true || (await isStaying(engine, connection));
-      if (!staying) return remember(known, id, lost(`the Engine was stopping when it ended (exit code ${code})`));
+    /** At the *die* event; `at` is its time in ms since the epoch. `connection` aborts when the Engine hangs up. */
+    atDeath: async (id: string, code: number, at: number, connection: AbortSignal): Promise<Exit> => {
+      const before = known.get(id);
+      if (before !== undefined) return before;
+      const outlives = await containersOutlive(connection).catch(() => null);
+      if (outlives !== true) {
+        // Each in its own way: an Engine that comes back after a crash ends what it finds, before it makes its bridge.
+        const start = await engineStart(connection).catch(() => null);
+        if (start !== null && at < start) return remember(known, id, endedByEngine(code));
+        if (!(await isStaying(engine, connection))) return remember(known, id, endedByEngine(code));
+      }
       if (code !== 137) return remember(known, id, { kind: 'code', code });
       const container = await engine.inspect(id, connection).catch(() => null);
       return remember(known, id, container?.State.OOMKilled === true ? { kind: 'oom' } : { kind: 'code', code });
     },
 
-    /** How an ended container looks to one who was not there. @throws OnejobError while the Engine cannot be asked. */
-    afterwards: async (container: ContainerAnswer, signal: AbortSignal): Promise<Exit> => {
-      const seen = known.get(container.Id);
-      if (seen !== undefined) return seen;
-      const { ExitCode, FinishedAt, OOMKilled } = container.State;
-      const boot = container.Config.Labels?.[labels.boot];
-      if (boot !== undefined && bootId !== null && boot !== bootId) {
-        return remember(known, container.Id, lost('the host was started anew meanwhile'));
-      }
-      if (!(await containersOutlive(signal))) {
+    /** How ended containers look to one who was not there. @throws OnejobError while the Engine cannot be asked. */
+    afterwards: async (containers: readonly ContainerAnswer[], signal: AbortSignal): Promise<Map<string, Exit>> => {
+      const strangers = containers.filter((one) => !known.has(one.Id));
+      if (strangers.length > 0 && !(await containersOutlive(signal))) {
         const start = await engineStart(signal);
-        if (start !== null && Date.parse(FinishedAt) < start) {
-          const reason = `the Engine was started anew since, and without live-restore it ends what runs (exit code ${ExitCode})`;
-          return remember(known, container.Id, lost(reason));
+        for (const { Id, State } of strangers) {
+          if (start === null || Date.parse(State.FinishedAt) >= start) continue;
+          known.set(Id, endedByEngine(State.ExitCode));
         }
-        // Open connections are served while an Engine stops; only a new one tells.
+        // Open connections are served while an Engine stops and ends its containers; only a new one tells.
         const why = await whyNotStaying(engine, signal);
         if (why !== null) throw why;
       }
-      return remember(known, container.Id, OOMKilled && ExitCode === 137 ? { kind: 'oom' } : { kind: 'code', code: ExitCode });
+      for (const { Id, State, Config } of strangers) {
+        const boot = Config.Labels?.[labels.boot];
+        if (boot !== undefined && bootId !== null && boot !== bootId) known.set(Id, lost('the host was started anew meanwhile'));
+        else if (!known.has(Id))
+          known.set(Id, State.OOMKilled && State.ExitCode === 137 ? { kind: 'oom' } : { kind: 'code', code: State.ExitCode });
+      }
+      return new Map(containers.map(({ Id }) => [Id, known.get(Id) ?? lost('nobody saw how')]));
     },
+
+    /** What was found out before; null when nothing was. */
+    recall: (id: string): Exit | null => known.get(id) ?? null,
 
     forget: (id: string) => {
       known.delete(id);
@@ -93,6 +103,10 @@ export const exitCodeOf = z.coerce.number().int().catch(255);
 
 function lost(reason: string): Exit {
   return { kind: 'lost', reason };
+}
+
+function endedByEngine(code: number): Exit {
+  return lost(`the Engine was stopped, and without live-restore it ends what runs (exit code ${code})`);
 }
 
 function remember(known: Map<string, Exit>, id: string, exit: Exit): Exit {

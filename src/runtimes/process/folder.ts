@@ -72,9 +72,13 @@ export async function makeFolder(at: Layout, about: Intent): Promise<string> {
 export function readIntent(at: Layout, agent: AgentId): Intent | 'damaged' | null {
   const path = join(at.agents, agent);
   const read = (): string | null => readOr(join(path, 'spec.json'), null);
-  // It appears as a whole, by a rename, which may happen between the first look and the second.
-  const text = read() ?? (existsSync(path) ? read() : null);
-  if (text === null) return existsSync(path) ? 'damaged' : null;
+  let text = read();
+  if (text === null) {
+    if (!existsSync(path)) return null;
+    // It appears and goes as a whole, by a rename, which may have happened between the two looks.
+    text = read();
+    if (text === null) return existsSync(path) ? 'damaged' : null;
+  }
   try {
     return intent.parse(JSON.parse(text));
   } catch {

@@ -21,7 +21,7 @@ import { bootId, inheritedDescriptors } from './identity.ts';
 import { followLog } from './logs.ts';
 import { checkRecipe, fingerprintOf, makeSandbox } from './prepare.ts';
 import { releaseGate } from './release.ts';
-import { removeSandbox, sweepLeftovers } from './remove.ts';
+import { removeSandbox, sweepLeftovers, tidyShared } from './remove.ts';
 import { untilStarted } from './started.ts';
 import { killWhole, terminate } from './tree.ts';
 import { firstUid } from './uids.ts';
@@ -145,7 +145,10 @@ function processRuntime(host: Host): Runtime {
       if (signal === 'TERM') terminate(folder(agent), about);
       else await killWhole(folder(agent), about);
     },
-    remove: (agent) => whileBusy(agent, () => removeSandbox(host, agent)),
+    remove: async (agent) => {
+      await whileBusy(agent, () => removeSandbox(host, agent));
+      if (busy.size === 0) await tidyShared(host);
+    },
     list: async () => {
       const seen: SandboxSeen[] = [];
       for (const agent of await agentsIn(host.at)) {

@@ -125,7 +125,12 @@ export async function sweepLeftovers(host: Host, busy: ReadonlySet<AgentId>): Pr
   for (const path of leftCgroups(host.cgroups).filter(isLeft)) await removeGroups([path]);
   if (host.root) await freeLostUids(host.uidClaims, host.at.agents);
   for (const name of await readdir(host.openDir).catch(() => [])) if (isLeft(name)) await removeTree(join(host.openDir, name));
-  if (living.size > 0 || busy.size > 0) return;
+  if (busy.size === 0) await tidyShared(host);
+}
+
+/** Removes what agents share, when no agent is left. */
+export async function tidyShared(host: Host): Promise<void> {
+  if ((await readdir(host.at.agents)).length > 0) return;
   removeCgroupRoots(host.cgroups);
   for (const shared of [host.openDir, host.uidClaims]) await rmdir(shared).catch(() => {});
 }
