@@ -10,10 +10,14 @@ export interface SocketWatch extends Disposable {
 /** Watches the directory of `path`, which must be there, or else only time passes. */
 export function socketWatch(path: string): SocketWatch {
   let pending = false;
-  let wake: (() => void) | null = null;
+  // A caller may have lost interest in an earlier wait: each has a timer, and none may outlive the watch.
+  const waiting = new Set<() => void>();
+  const wakeAll = () => {
+    for (const wake of [...waiting]) wake();
+  };
   const happened = () => {
     pending = true;
-    wake?.();
+    wakeAll();
   };
   const watcher = tryWatch(dirname(path), happened);
   return {
@@ -21,18 +25,18 @@ export function socketWatch(path: string): SocketWatch {
       if (!pending && !signal.aborted) {
         const { promise, resolve } = Promise.withResolvers<void>();
         // Without inotify (its watches are a limited resource) looking again now and then is what is left.
-        const timer = setTimeout(resolve, watcher === null ? Math.min(limit, 200) : limit);
-        wake = resolve;
+        const timer = setTimeout(resolve, watcher === null ? Math.min(limit, 50) : limit);
+        waiting.add(resolve);
         signal.addEventListener('abort', () => resolve(), { once: true });
         await promise;
         clearTimeout(timer);
-        wake = null;
+        waiting.delete(resolve);
       }
       pending = false;
     },
     [Symbol.dispose]() {
       watcher?.close();
-      wake?.();
+      wakeAll();
     },
   };
 }

@@ -1,0 +1,106 @@
+/** S6: what an Engine's own end does to sandboxes, with a private Engine that may be stopped. */
+import { describe, expect, test } from 'vitest';
+import { privateEngine } from '../../../test/support/dockerd.ts';
+import { ensureImages } from '../../../test/support/images.ts';
+import { lacks } from '../../../test/support/require.ts';
+import { follow, specOf, watch } from '../contract.ts';
+import { frame, readyMarker } from '../gate.ts';
+import { anOwner, recipe } from './testing.ts';
+
+const never = () => new AbortController().signal;
+
+describe.skipIf(lacks('docker', 'dockerd', 'busybox'))('an Engine that goes away', { timeout: 120_000 }, () => {
+  const setUp = async (liveRestore: boolean) => {
+    const engine = await privateEngine({ liveRestore });
+    await ensureImages(engine.socket);
+    const { make, leftovers } = anOwner(engine.socket);
+    const runtime = await make();
+    const events = watch(runtime);
+    await events.connected();
+    const job = async (script: string | null) => {
+      const spec = specOf(recipe);
+      await runtime.prepare(spec, () => {}, never());
+      const log = follow(runtime, spec.agent);
+      await log.until(readyMarker(spec.agent));
+      if (script !== null) await runtime.release(spec.agent, frame(spec.agent, script), never());
+      return { agent: spec.agent, log };
+    };
+    return { engine, runtime, make, events, job, leftovers };
+  };
+
+  for (const how of ['stop', 'kill'] as const) {
+    test(`without live-restore (${how}): its containers are lost, whatever their exit code; earlier ends stand`, async () => {
+      const { engine, runtime, make, events, job } = await setUp(false);
+      await using _ = engine;
+      const done = await job('exit 4');
+      expect(await events.exit(done.agent)).toEqual({ kind: 'code', code: 4 });
+      const standby = await job(null);
+      const polite = await job('trap "echo bye; exit 0" TERM; echo up; while :; do sleep 0.05; done');
+      await polite.log.until('up\n');
+      const plain = await job('echo up; exec sleep 600');
+      await plain.log.until('up\n');
+
+      await engine[how]();
+      await expect.poll(() => events.seen.some((event) => event.kind === 'lost')).toBe(true);
+      await expect(runtime.list(never())).rejects.toMatchObject({ code: 'E_ENGINE_UNREACHABLE', retry: true });
+      await expect(job('true')).rejects.toMatchObject({ code: 'E_ENGINE_UNREACHABLE', retry: true });
+      await engine.start();
+      await expect.poll(() => events.seen.filter((event) => event.kind === 'connected').length, { timeout: 20_000 }).toBe(2);
+
+      expect(events.seen.filter((event) => event.kind === 'lost')).toHaveLength(1);
+      const codes = events.seen.filter((event) => event.kind === 'exited' && event.exit.kind !== 'lost');
+      expect(codes).toEqual([{ kind: 'exited', agent: done.agent, exit: { kind: 'code', code: 4 } }]);
+      for (const seer of [runtime, await make()]) {
+        const seen = new Map((await seer.list(never())).map((one) => [one.agent, one.state]));
+        for (const { agent } of [standby, polite, plain]) {
+          expect(seen.get(agent)).toMatchObject({ kind: 'exited', exit: { kind: 'lost' } });
+        }
+      }
+      await Promise.all([standby, polite, plain].map(({ log }) => log.ended));
+      await events.stop();
+    });
+
+    test(`with live-restore (${how}): standby and job go on, and no line of what runs is lost`, async () => {
+      const { engine, runtime, make, events, job } = await setUp(true);
+      await using _ = engine;
+      const standby = await job(null);
+      const counting = await job('i=0; while [ $i -lt 400 ]; do echo "line $i"; i=$((i+1)); sleep 0.01; done; exit 7');
+      const brief = await job('sleep 1; echo meanwhile; exit 8');
+      await counting.log.until('line 20\n');
+      await engine[how]();
+      await expect.poll(() => events.seen.some((event) => event.kind === 'lost')).toBe(true);
+      await new Promise((resolve) => setTimeout(resolve, 1_500));
+      await engine.start();
+
+      await expect.poll(() => events.seen.filter((event) => event.kind === 'connected').length, { timeout: 20_000 }).toBe(2);
+      await runtime.release(standby.agent, frame(standby.agent, 'echo after; exit 9'), never());
+      expect(await events.exit(standby.agent)).toEqual({ kind: 'code', code: 9 });
+      expect(await events.exit(counting.agent)).toEqual({ kind: 'code', code: 7 });
+      await Promise.all([standby, counting, brief].map(({ log }) => log.ended));
+      expect(standby.log.text()).toContain('after\n');
+      // What a job writes after a crash of the Engine and ends before its return is lost with the Engine (20.10, measured).
+      if (how === 'stop') expect(brief.log.text()).toContain('meanwhile\n');
+      const lines = Array.from({ length: 400 }, (_, i) => `line ${i}\n`).join('');
+      expect(counting.log.text()).toContain(lines);
+      for (const seer of [runtime, await make()]) {
+        const seen = new Map((await seer.list(never())).map((one) => [one.agent, one.state]));
+        expect(seen.get(brief.agent)).toEqual({ kind: 'exited', exit: { kind: 'code', code: 8 } });
+      }
+      await events.stop();
+    });
+  }
+
+  test('a frozen Engine starts nothing twice and is said once', async () => {
+    const { engine, runtime, events, job } = await setUp(false);
+    await using _ = engine;
+    const standby = await job(null);
+    engine.freeze();
+    const hurry = AbortSignal.timeout(1_000);
+    await expect(runtime.list(hurry)).rejects.toThrow();
+    engine.thaw();
+    expect((await runtime.list(never())).map((one) => one.state)).toEqual([{ kind: 'running' }]);
+    await runtime.release(standby.agent, frame(standby.agent, 'exit 3'), never());
+    expect(await events.exit(standby.agent)).toEqual({ kind: 'code', code: 3 });
+    await events.stop();
+  });
+});
