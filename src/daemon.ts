@@ -5,7 +5,7 @@
 import { randomBytes } from 'node:crypto';
 import type { DownRequest } from './api/schema.ts';
 import { startApi } from './api/server.ts';
-import { createOwnQueue } from './ci/own-queue/own-queue.ts';
+import { createCiServices } from './ci/index.ts';
 import type { DaemonOptions } from './cli/context.ts';
 import type { Config } from './config/config.ts';
 import type { Environment } from './config/environment.ts';
@@ -25,11 +25,12 @@ import { Observer } from './pools/observe.ts';
 import { populate } from './pools/populate.ts';
 import { Reconciler } from './pools/reconciler.ts';
 import { Shutdown } from './pools/shutdown.ts';
+import { waitingReason } from './pools/status.ts';
 import { chooseRuntimes } from './runtimes/choose.ts';
 import { subdirectory } from './store/directory.ts';
 import { openStore } from './store/store.ts';
 
-const housekeepingEvery = 10 * 60_000;
+const housekeepingEvery = 60_000;
 
 /** Runs a manager until it has stopped; the exit code. */
 export async function runDaemon(
@@ -52,7 +53,9 @@ export async function runDaemon(
   const stored = store.slots.all().map(({ slot }) => slot);
   const runtimes = await chooseRuntimes({ config, env, owner: store.owner, stateDir: store.dir, stored });
   const { pools } = config;
-  const queue = createOwnQueue({ store, pools: pools.filter((pool) => pool.service === 'own') });
+  const reasonFor = (pool: string): string | null => waitingReason(reconciler, pool, observer.problems);
+  const services = createCiServices({ config, store, reasonFor });
+  const queue = services.own;
   parts.defer(() => queue.close());
 
   const names = new Map(pools.flatMap((pool) => slotNames(pool, config)));
@@ -124,7 +127,7 @@ export async function runDaemon(
     reconciler,
     pools,
     stored,
-    service: queue,
+    services: services.byName,
     runtimes,
     keepStandby: !options.temporary,
     forget: (key) => store.slots.remove(key),
@@ -211,6 +214,8 @@ export async function runDaemon(
   reconciler.start();
   shutdown.look();
   const how = await shutdown.finished;
+  // Whoever waits for a job's end hears of it before the API is closed.
+  reconciler.flush();
   if (how !== 'leave') await Promise.allSettled(runtimes.all.map((runtime) => runtime.sweep(watching.signal)));
   log.info('onejob is down', { left: how === 'leave' ? 'agents go on' : null });
   return 0;

@@ -16,6 +16,8 @@ export interface Lasting {
   connection: Connection;
   /** Whether it is a temporary daemon, which nobody but us starts again. */
   temporary: boolean;
+  /** Under way while a lost connection is being made anew. */
+  mending: Promise<void> | null;
   readonly signal: AbortSignal;
 }
 
@@ -24,8 +26,11 @@ type Show = (piece: LogPiece) => Promise<void>;
 /** Shows a job's output as it comes; resolves with the job once it is done. */
 export async function followJob(session: Session, lasting: Lasting, id: string, show: Show): Promise<JobView> {
   const what = `job ${id} goes on without it`;
+  // Asked for from the start: a daemon that stops answers what it was asked, and then takes no more questions.
+  const done = persist(session, lasting, what, ({ client }) => client.settled(id, lasting.signal));
+  done.catch(() => {});
   await followLogs(session, lasting, { what, source: { job: id } }, show);
-  return persist(session, lasting, what, ({ client }) => client.settled(id, lasting.signal));
+  return done;
 }
 
 /** Shows output to its end. `what` says what goes on while the daemon is away. */
@@ -60,7 +65,11 @@ export async function persist<T>(
       if (!isGone(error)) throw error;
     }
     // Of several that notice the loss the first mends it.
-    if (lasting.connection === connection) await recover(session, lasting, what);
+    if (lasting.connection !== connection) continue;
+    lasting.mending ??= recover(session, lasting, what).finally(() => {
+      lasting.mending = null;
+    });
+    await lasting.mending;
   }
 }
 

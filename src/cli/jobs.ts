@@ -44,7 +44,7 @@ export async function showLogs(session: Session, target: string, flags: LogsFlag
   const printer = jobPrinter(session.output);
   const connection = await connect(session, { start: true });
   const { client } = connection;
-  const lasting: Lasting = { connection, temporary: false, signal: new AbortController().signal };
+  const lasting: Lasting = { connection, temporary: false, mending: null, signal: new AbortController().signal };
   try {
     const source = await findSource(client, target, flags.previous);
     // Who works in a slot after a restart may be somebody else, so only what has an id is followed across one.

@@ -36,7 +36,7 @@ export async function run(session: Session, options: RunOptions): Promise<number
   packing?.catch(() => {});
   let lasting: Lasting | null = null;
   try {
-    lasting = { connection: await connect(session, { start: true, signal }), temporary: false, signal };
+    lasting = { connection: await connect(session, { start: true, signal }), temporary: false, mending: null, signal };
     const job = await interrupts.orStop(submit(session, lasting, options, packing));
     if (options.detach) {
       await (output.json ? output.value(job) : output.print(job.id));

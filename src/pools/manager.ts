@@ -65,12 +65,11 @@ export class HostManager implements Manager {
   }
 
   jobs(filter: { readonly all: boolean; readonly pool: string | null }): JobView[] {
-    return this.#parts.queue.jobs(filter).map((job) => this.#explained(job));
+    return this.#parts.queue.jobs(filter);
   }
 
   job(id: string): JobView | null {
-    const job = this.#parts.queue.job(id);
-    return job === null ? null : this.#explained(job);
+    return this.#parts.queue.job(id);
   }
 
   settled(id: string, signal: AbortSignal): Promise<JobView> {
@@ -132,19 +131,6 @@ export class HostManager implements Manager {
     if (pools.length > 0) return pools;
     const known = this.#parts.reconciler.pools.map((pool) => pool.config.name).join(', ');
     throw new OnejobError('E_POOL_UNKNOWN', `There is no pool "${name}".`, { hint: `The pools are: ${known}.` });
-  }
-
-  /** Why a waiting job waits, where the queue alone does not know. */
-  #explained(job: JobView): JobView {
-    if (job.state !== 'queued') return job;
-    const pool = this.#parts.reconciler.pools.find((one) => one.config.name === job.pool);
-    if (pool === undefined) return { ...job, reason: `no pool "${job.pool}" in the config any more` };
-    const [held] = [...this.#parts.reconciler.pause.details, ...pool.pause.details];
-    if (held !== undefined) return { ...job, reason: `paused: ${held}` };
-    if (pool.draining) return { ...job, reason: 'the pool drains' };
-    if (pool.backoff !== null) return { ...job, reason: pool.backoff.last.message };
-    const [problem] = this.#parts.observer.problems;
-    return problem === undefined ? job : { ...job, reason: problem };
   }
 
   async *#jobLogs(id: string, follow: boolean, signal: AbortSignal): AsyncGenerator<LogPiece, void> {

@@ -2,6 +2,7 @@
 import type { CiService } from '../ci/ci-service.ts';
 import type { PoolConfig } from '../config/config.ts';
 import { emptySlot, isEmpty, type Slot } from '../core/slot.ts';
+import { OnejobError } from '../errors.ts';
 import type { Runtimes } from '../runtimes/choose.ts';
 import { Pool } from './pool.ts';
 import type { Reconciler } from './reconciler.ts';
@@ -10,7 +11,8 @@ export interface PopulateParts {
   readonly reconciler: Reconciler;
   readonly pools: readonly PoolConfig[];
   readonly stored: readonly Slot[];
-  readonly service: CiService;
+  /** What pools name in `service`. */
+  readonly services: ReadonlyMap<string, CiService>;
   readonly runtimes: Runtimes;
   readonly keepStandby: boolean;
   /** Deletes a slot that nothing is in and config does not name. */
@@ -18,7 +20,7 @@ export interface PopulateParts {
 }
 
 export function populate(parts: PopulateParts): void {
-  const { reconciler, service, runtimes, keepStandby } = parts;
+  const { reconciler, runtimes, keepStandby } = parts;
   const left = new Map(parts.stored.map((slot) => [slot.key, slot]));
   for (const config of parts.pools) {
     const runtime = runtimes.get(config.runtime ?? runtimes.best.name);
@@ -30,7 +32,7 @@ export function populate(parts: PopulateParts): void {
       // Another runtime takes the slot over only once what the first one made is gone.
       return known === undefined || isEmpty(known) ? fresh : { ...known, grace: config.stopGrace };
     });
-    reconciler.add(new Pool(config, { service, runtime, keepStandby }), slots);
+    reconciler.add(new Pool(config, { service: serviceOf(config, parts), runtime, keepStandby }), slots);
   }
   for (const slot of left.values()) {
     if (isEmpty(slot)) {
@@ -42,9 +44,16 @@ export function populate(parts: PopulateParts): void {
     if (base === undefined) continue;
     const pool = new Pool(
       { ...base, name: `${slot.key} (leaving)` },
-      { service, runtime: runtimes.get(slot.runtime), keepStandby: false },
+      { service: serviceOf(base, parts), runtime: runtimes.get(slot.runtime), keepStandby: false },
     );
     pool.draining = true;
     reconciler.add(pool, [slot]);
   }
+}
+
+function serviceOf(pool: PoolConfig, { services }: PopulateParts): CiService {
+  const service = services.get(pool.service);
+  if (service === undefined)
+    throw new OnejobError('E_BUG', `Pool ${pool.name} names the service "${pool.service}", which is not there.`);
+  return service;
 }

@@ -150,10 +150,16 @@ export class Reconciler {
     return slot === undefined ? null : this.#intent(slot, this.poolOf(key), []);
   }
 
+  /** Puts on disk what waits for it, and tells who waits for that. */
+  flush(): void {
+    if (this.#syncTimer !== null) this.#settle();
+  }
+
   close(): void {
     this.#timers.clear();
     this.#retryTimer?.();
-    if (this.#syncTimer !== null) this.#settle();
+    this.flush();
+    this.#syncTimer?.();
     this.#inbox.length = 0;
   }
 

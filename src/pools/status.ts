@@ -44,6 +44,17 @@ export function planLines(parts: StatusParts): PlanLine[] {
   });
 }
 
+/** Why jobs of a pool wait, as a sentence; null when there is no more to say than that its agents are busy. */
+export function waitingReason(reconciler: Reconciler, poolName: string, problems: readonly string[]): string | null {
+  const pool = reconciler.pools.find((one) => one.config.name === poolName);
+  if (pool === undefined) return null;
+  const [held] = [...reconciler.pause.details, ...pool.pause.details];
+  if (held !== undefined) return `paused: ${held}`;
+  if (pool.draining) return 'the pool drains';
+  if (pool.backoff !== null) return pool.backoff.last.message;
+  return problems[0] ?? null;
+}
+
 function intentText(intent: Intent): string {
   switch (intent.kind) {
     case 'fill':

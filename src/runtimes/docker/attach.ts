@@ -1,20 +1,26 @@
 /** Handing a frame to a gate: standard input only, on a connection of its own that is closed as soon as all was taken. */
 import { once } from 'node:events';
+import { setTimeout as pause } from 'node:timers/promises';
 import { OnejobError } from '../../errors.ts';
 import type { Engine } from './engine.ts';
 import { messageOf, translate } from './failures.ts';
 import { upgrade } from './wire.ts';
+
+/** How long handing over may take before something seems wrong, in ms; 3 ms are usual. */
+const expected = 50;
 
 /**
  * Writes `frame` to the container's standard input and waits until the Engine has passed it on. Closing our side does not
  * close the container's, because it was made without StdinOnce.
  */
 export async function writeInput(engine: Engine, id: string, frame: Uint8Array, signal: AbortSignal): Promise<void> {
-  // An ended container takes an attach and stays silent for ever (Engine 20.10), so it is looked at meanwhile.
+  // A container that has ended takes an attach and stays silent for ever (Engine 20.10), so it is looked at. Not at once:
+  // a gate that waits has taken the frame long before.
   const stop = new AbortController();
   const either = AbortSignal.any([signal, stop.signal]);
   const writing = write(engine, id, frame, either);
-  const looking = engine.inspect(id, either).then((container) => {
+  const looking = pause(expected, undefined, { signal: either }).then(async () => {
+    const container = await engine.inspect(id, either);
     if (container === null) throw gateEnded('is gone');
     if (container.State.Status === 'exited' || container.State.Status === 'dead') {
       throw gateEnded(`has ended with exit code ${container.State.ExitCode}`);
@@ -22,7 +28,7 @@ export async function writeInput(engine: Engine, id: string, frame: Uint8Array, 
     if (!container.State.Running) throw gateEnded('was never started');
   });
   try {
-    await Promise.all([writing, looking]);
+    await Promise.race([writing, looking.then(() => writing)]);
   } finally {
     stop.abort();
     await Promise.allSettled([writing, looking]);

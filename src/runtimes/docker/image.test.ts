@@ -1,0 +1,231 @@
+/** Pulls by the real Engine from a small registry on this host, and what its refusals become. */
+import { createHash } from 'node:crypto';
+import { chmod, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { createServer, type Server } from 'node:http';
+import { type AddressInfo, createServer as createTcp } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { buffer } from 'node:stream/consumers';
+import { gzipSync } from 'node:zlib';
+import { pack } from 'tar-stream';
+import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
+import { engineAt } from '../../../test/support/engine-http.ts';
+import { lacks } from '../../../test/support/require.ts';
+import { connectEngine } from './engine.ts';
+import { createImages } from './image.ts';
+import { parseReference } from './reference.ts';
+import { recipe, settings } from './testing.ts';
+
+test('references are read as Docker reads them', () => {
+  expect(parseReference('debian')).toEqual({ name: 'debian', tag: 'latest', registry: 'docker.io' });
+  expect(parseReference('debian:stable-slim')).toEqual({ name: 'debian', tag: 'stable-slim', registry: 'docker.io' });
+  expect(parseReference('nvidia/cuda:13.3.0')).toEqual({ name: 'nvidia/cuda', tag: '13.3.0', registry: 'docker.io' });
+  expect(parseReference('ghcr.io/a/b')).toEqual({ name: 'ghcr.io/a/b', tag: 'latest', registry: 'ghcr.io' });
+  expect(parseReference('localhost:5000/a:1')).toEqual({ name: 'localhost:5000/a', tag: '1', registry: 'localhost:5000' });
+  expect(parseReference('a.b/c:1@sha256:ff')).toEqual({ name: 'a.b/c', tag: 'sha256:ff', registry: 'a.b' });
+});
+
+interface Registry {
+  readonly address: string;
+  /** Requests for manifests so far. */
+  readonly asked: () => number;
+  /** Only `user:password` may read. */
+  password: string | null;
+  /** Blobs wait for this. */
+  hold: Promise<void>;
+}
+
+/** A read-only registry (distribution API v2) that has `job:1` and no other image. */
+async function registry(): Promise<{ server: Server; registry: Registry }> {
+  const tar = pack();
+  tar.entry({ name: `file-${process.pid}`, mtime: new Date(0) }, Math.random().toString());
+  tar.finalize();
+  const layer = await buffer(tar);
+  const zipped = gzipSync(layer);
+  const sum = (bytes: Buffer) => `sha256:${createHash('sha256').update(bytes).digest('hex')}`;
+  const config = Buffer.from(
+    JSON.stringify({ architecture: 'amd64', os: 'linux', config: {}, rootfs: { type: 'layers', diff_ids: [sum(layer)] } }),
+  );
+  const type = 'application/vnd.docker.distribution.manifest.v2+json';
+  const manifest = Buffer.from(
+    JSON.stringify({
+      schemaVersion: 2,
+      mediaType: type,
+      config: { mediaType: 'application/vnd.docker.container.image.v1+json', size: config.length, digest: sum(config) },
+      layers: [{ mediaType: 'application/vnd.docker.image.rootfs.diff.tar.gzip', size: zipped.length, digest: sum(zipped) }],
+    }),
+  );
+  let asked = 0;
+  const about: Registry = { address: '', asked: () => asked, password: null, hold: Promise.resolve() };
+  const server = createServer(async (request, answer) => {
+    const say = (status: number, body: Buffer | string, headers: Record<string, string> = {}) => {
+      answer.writeHead(status, { 'docker-distribution-api-version': 'registry/2.0', ...headers });
+      answer.end(request.method === 'HEAD' ? undefined : body);
+    };
+    const wanted = about.password === null ? null : `Basic ${Buffer.from(about.password).toString('base64')}`;
+    if (wanted !== null && request.headers.authorization !== wanted) {
+      const challenge = { 'www-authenticate': 'Basic realm="test"', 'content-type': 'application/json' };
+      return say(401, '{"errors":[{"code":"UNAUTHORIZED","message":"authentication required"}]}', challenge);
+    }
+    const url = request.url ?? '';
+    if (url === '/v2/') return say(200, '{}');
+    if (url.startsWith('/v2/job/manifests/') && (url.endsWith('/1') || url.endsWith(sum(manifest)))) {
+      asked += 1;
+      return say(200, manifest, {
+        'content-type': type,
+        'docker-content-digest': sum(manifest),
+        'content-length': `${manifest.length}`,
+      });
+    }
+    await about.hold;
+    if (url.endsWith(sum(config))) return say(200, config);
+    if (url.endsWith(sum(zipped))) return say(200, zipped);
+    return say(404, '{"errors":[{"code":"MANIFEST_UNKNOWN","message":"manifest unknown"}]}', {
+      'content-type': 'application/json',
+    });
+  });
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  return { server, registry: Object.assign(about, { address: `127.0.0.1:${(server.address() as AddressInfo).port}` }) };
+}
+
+describe.skipIf(lacks('docker'))('pulling', { timeout: 60_000 }, () => {
+  let server: Server;
+  let local: Registry;
+  let folder: string;
+  let image: string;
+  let engine: Awaited<ReturnType<typeof connectEngine>>;
+  const never = () => new AbortController().signal;
+
+  beforeAll(async () => {
+    ({ server, registry: local } = await registry());
+    folder = await mkdtemp(join(tmpdir(), 'onejob-pull-'));
+    image = `${local.address}/job:1`;
+    engine = await connectEngine({ kind: 'unix', path: '/var/run/docker.sock', from: 'test' });
+  });
+  afterEach(async () => {
+    using raw = engineAt();
+    await raw.call('DELETE', `/images/${image}?force=1`);
+    local.password = null;
+    local.hold = Promise.resolve();
+    await rm(join(folder, 'config.json'), { force: true });
+  });
+  afterAll(async () => {
+    engine.close();
+    server.close();
+    server.closeAllConnections();
+    await rm(folder, { recursive: true, force: true });
+  });
+  const images = () => createImages(engine, folder, () => performance.now());
+  const get = (changes: Partial<typeof recipe>, progress: (line: string) => void = () => {}, signal = never()) =>
+    images().get({ ...recipe, pull: 'missing', image, ...changes }, progress, signal);
+
+  test('a missing image is pulled once for all who wait, and each hears of it', async () => {
+    const shared = images();
+    const held = Promise.withResolvers<void>();
+    local.hold = held.promise;
+    const before = local.asked();
+    const heard: string[][] = [[], [], []];
+    const started = Promise.all(
+      heard.map((lines) => shared.get({ ...recipe, pull: 'missing', image }, (line) => lines.push(line), never())),
+    );
+    await expect.poll(() => heard[0]?.length).toBeGreaterThan(0);
+    held.resolve();
+    const got = await started;
+    expect(new Set(got.map((one) => one.id)).size).toBe(1);
+    expect(local.asked() - before).toBeLessThanOrEqual(2);
+    for (const lines of heard) expect(lines.at(-1)).toBe(`pulled ${image}`);
+  });
+
+  test('one who goes away does not stop the others; when all have gone the pull ends', async () => {
+    const shared = images();
+    const held = Promise.withResolvers<void>();
+    local.hold = held.promise;
+    const leaver = new AbortController();
+    const wanted = { ...recipe, pull: 'missing', image } as const;
+    const left = shared.get(wanted, () => {}, leaver.signal);
+    const stays = shared.get(wanted, () => {}, never());
+    leaver.abort(new Error('gone'));
+    await expect(left).rejects.toThrow('gone');
+    held.resolve();
+    expect((await stays).id).toMatch(/^sha256:/);
+  });
+
+  test('an image that is there is not asked for again, but always with pull: always', async () => {
+    await get({});
+    const before = local.asked();
+    await get({});
+    expect(local.asked()).toBe(before);
+    await get({ pull: 'always' });
+    expect(local.asked()).toBeGreaterThan(before);
+  });
+
+  test('pull: never pulls never', async () => {
+    const before = local.asked();
+    await expect(get({ pull: 'never' })).rejects.toMatchObject({ code: 'E_IMAGE_NOT_FOUND', retry: false });
+    expect(local.asked()).toBe(before);
+  });
+
+  test('an image that the registry does not have', async () => {
+    const missing = `${local.address}/job:2`;
+    await expect(get({ image: missing })).rejects.toMatchObject({ code: 'E_IMAGE_NOT_FOUND', retry: false });
+    expect(await images().trouble(missing, never())).toMatchObject({ code: 'E_IMAGE_NOT_FOUND' });
+    expect(await images().trouble(image, never())).toBeNull();
+  });
+
+  test('a registry that refuses, and credentials from config.json', async () => {
+    local.password = 'me:s3cret:with:colons';
+    await expect(get({})).rejects.toMatchObject({ code: 'E_IMAGE_DENIED', retry: false });
+    const wrong = { auths: { [local.address]: { auth: Buffer.from('me:wr0ng').toString('base64') } } };
+    await writeFile(join(folder, 'config.json'), JSON.stringify(wrong));
+    const refused = await get({}).catch((error: unknown) => error);
+    expect(refused).toMatchObject({ code: 'E_IMAGE_DENIED' });
+    expect(String(refused)).not.toContain('wr0ng');
+    const right = { auths: { [`https://${local.address}/v2/`]: { auth: Buffer.from(local.password).toString('base64') } } };
+    await writeFile(join(folder, 'config.json'), JSON.stringify(right));
+    expect((await get({})).id).toMatch(/^sha256:/);
+    expect(await images().trouble(image, never())).toBeNull();
+  });
+
+  test('a registry that cannot be reached, and one that hangs up', async () => {
+    await expect(get({ image: '127.0.0.1:9/x:1' })).rejects.toMatchObject({ code: 'E_REGISTRY_UNREACHABLE', retry: true });
+    expect(await images().trouble('127.0.0.1:9/x:1', never())).toMatchObject({ code: 'E_REGISTRY_UNREACHABLE' });
+    const rude = createTcp((socket) => socket.destroy());
+    await new Promise<void>((resolve) => rude.listen(0, '127.0.0.1', resolve));
+    const address = `127.0.0.1:${(rude.address() as AddressInfo).port}`;
+    await expect(get({ image: `${address}/x:1` })).rejects.toMatchObject({ code: 'E_REGISTRY_UNREACHABLE', retry: true });
+    rude.close();
+  });
+
+  test('a name that no image can have', async () => {
+    await expect(get({ image: 'Not A Name' })).rejects.toMatchObject({ code: 'E_IMAGE_NOT_FOUND', retry: false });
+  });
+
+  test('settings of tests lead nowhere near a person’s credentials', () => {
+    expect(settings().config).toBe(tmpdir());
+  });
+
+  test('credential helpers', async () => {
+    // Helpers are found on PATH, so the test brings one by its path: Docker joins the name to `docker-credential-`.
+    local.password = 'robot:fr0m-helper';
+    const program = join(folder, 'docker-credential-onejob');
+    await writeFile(
+      program,
+      '#!/bin/sh\nread server\nprintf \'{"ServerURL":"%s","Username":"robot","Secret":"fr0m-helper"}\' "$server"\n',
+    );
+    await chmod(program, 0o755);
+    const before = process.env.PATH;
+    process.env.PATH = `${folder}:${before}`;
+    try {
+      await writeFile(join(folder, 'config.json'), JSON.stringify({ credHelpers: { [local.address]: 'onejob' } }));
+      expect((await get({})).id).toMatch(/^sha256:/);
+      await writeFile(join(folder, 'config.json'), JSON.stringify({ credsStore: 'onejob-not-there' }));
+      await expect(get({ pull: 'always' })).rejects.toMatchObject({ code: 'E_IMAGE_DENIED', retry: false });
+      await writeFile(program, '#!/bin/sh\necho credentials not found in native keychain; exit 1\n');
+      await writeFile(join(folder, 'config.json'), JSON.stringify({ credsStore: 'onejob' }));
+      local.password = null;
+      expect((await get({ pull: 'always' })).id).toMatch(/^sha256:/);
+    } finally {
+      process.env.PATH = before;
+    }
+  });
+});
