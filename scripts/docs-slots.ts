@@ -19,7 +19,7 @@ import {
 
 const agent = 'a1';
 const failure = { code: 'E_SAMPLE', message: 'a sample', retry: true };
-const reserved = { job: 'j1', limit: null };
+const reserved = { job: 'j1', limit: null, cold: true };
 const due = 1_000;
 
 const standbySamples: Record<StandbyLane['kind'], Record<string, StandbyLane>> = {

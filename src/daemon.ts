@@ -150,7 +150,14 @@ export async function runDaemon(
   });
   parts.defer(() => observer.close());
 
-  const shutdown = new Shutdown({ reconciler, log, clock, busy: () => queue.unfinished > 0, temporary: options.temporary });
+  const shutdown = new Shutdown({
+    reconciler,
+    log,
+    clock,
+    unreachable: (runtime) => observer.unreachable(runtime),
+    busy: () => queue.unfinished > 0,
+    temporary: options.temporary,
+  });
   const manager = new HostManager({
     clock,
     reconciler,

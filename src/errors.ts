@@ -60,6 +60,7 @@ export const errorCodes = {
   E_DISK_FULL: 'external',
   E_MOUNT_MISSING: 'user',
   E_NETWORK_NOT_FOUND: 'user',
+  E_NETWORK_UNGUARDED: 'user',
   E_USER_UNKNOWN: 'user',
   E_NAME_TAKEN: 'user',
   E_RECIPE: 'user',

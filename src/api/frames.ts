@@ -29,6 +29,11 @@ export function* pieceFrames(piece: LogPiece): Generator<Buffer> {
   }
 }
 
+/** Nothing yet: sent first, so that the answer's head leaves before there is output. */
+export function beginFrame(): Buffer {
+  return header('stdout', 0);
+}
+
 export function endFrame(): Buffer {
   return header('end', 0);
 }
@@ -71,8 +76,9 @@ export async function* readFrames(source: AsyncIterable<Uint8Array>): AsyncGener
       rest = rest.subarray(bytes.length);
       current.left -= bytes.length;
       const { kind, left, held } = current;
-      if (kind === 'stdout' || kind === 'stderr') yield { stream: kind, bytes };
-      else {
+      if (kind === 'stdout' || kind === 'stderr') {
+        if (bytes.length > 0) yield { stream: kind, bytes };
+      } else {
         held.push(bytes);
         if (left === 0) yield { stream: kind, bytes: Buffer.concat(held) };
         if (left === 0 && kind === 'error') return;

@@ -30,8 +30,10 @@ export async function connect(
     await startTemporary(session, { place, reachable, patience: startPatience, signal });
     session.output.progress(null);
   };
+  // One that we may not use is there all the same: a second one in its place is not what anybody wants.
+  const there = await probeSocket(socket);
   // What the client needs is loaded while the daemon does the same on another core.
-  const starting = mayStart && !(await reachable()) ? begin() : null;
+  const starting = mayStart && there !== 'listening' && there !== 'denied' ? begin() : null;
   const loading = import('../api/client.ts');
   if (starting !== null) await Promise.all([starting, loading, import('../api/schema.ts')]);
   const { createClient } = await loading;

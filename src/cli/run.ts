@@ -127,6 +127,8 @@ async function attend(session: Session, lasting: Lasting, job: JobView, interrup
     stopWatching();
     const { code, line } = verdict(done);
     if (done.artifacts.length > 0) await fetchArtifacts(session, lasting, done);
+    // What happened beside the result: artifacts that were not there, an agent that was lost before.
+    if (done.reason !== null && line?.includes(done.reason) !== true) output.say(done.reason);
     if (line !== null) output.say(line);
     if (output.json && !closed) await output.value({ event: 'ended', job: done, exit: code });
     return closed ? exitCodes.outputClosed : code;

@@ -5,17 +5,26 @@ import type { Session } from './session.ts';
 
 const lookAgain = 1_000;
 
-/** Shows the job's place in its queue until the answer is called. Nothing where it could not be seen. */
+/**
+ * Shows the job's place in its queue until the answer is called. Where a line that changes cannot be seen, such as in the
+ * log of another CI system, each reason to wait is said once: nobody should look at a silent command for an hour.
+ */
 export function watchQueue({ output }: Session, client: () => Client, id: string): () => void {
-  if (!output.showsProgress) return () => {};
   let stopped = false;
+  const said = new Set<string>();
   const look = async () => {
     try {
       const jobs = await client().jobs({ all: false, pool: null });
       const job = jobs.find((each) => each.id === id);
       // What a sandbox in the making does, such as a pull, stands with its slot.
       const note = job?.state === 'reserved' ? await noteOf(client(), job.pool) : null;
-      if (!stopped && job !== undefined) output.progress(waitingLine(job, jobs, note));
+      if (stopped || job === undefined) return;
+      const line = waitingLine(job, jobs, note);
+      if (output.showsProgress) output.progress(line);
+      else if (job.state === 'queued' && job.reason !== null && line !== null && !said.has(job.reason)) {
+        said.add(job.reason);
+        output.say(line);
+      }
       if (job?.state === 'running') stop();
     } catch {
       // Whoever follows the job notices a lost daemon, and says so.

@@ -27,7 +27,6 @@ function ofPool(pool: PoolConfig): [string, string][] {
   if (pool.devices.count !== 0) found.push(['devices', 'devices']);
   if (pool.agents === 'per-device') found.push(['agents', 'an agent per device']);
   if (pool.imageRecipe !== null) found.push(['image', 'building images']);
-  if (pool.recipe.network === 'internet') found.push(['network', 'the network "internet"']);
   if (pool.trust !== null) found.push(['trust', 'trust rules']);
   if (pool.isolation === 'none') found.push(['isolation', 'giving up isolation']);
   return found;

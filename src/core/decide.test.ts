@@ -21,7 +21,7 @@ const exit = (code: number, released: boolean): SlotEvent => ({
 
 describe('the standby lane', () => {
   test('a fill is prepared, and a job it is made for is reserved in the same commit', () => {
-    const reserved = { job: 'j1', limit: null };
+    const reserved = { job: 'j1', limit: null, cold: true };
     const step = decide(empty, { kind: 'fill', agent: 'a1', reserved }, now);
     expect(step.slot.standby).toEqual({ kind: 'preparing', agent: 'a1', reserved, since: now });
     expect(step.changes).toEqual([{ change: 'reserved', job: 'j1', agent: 'a1' }]);
@@ -38,7 +38,7 @@ describe('the standby lane', () => {
   });
 
   test("a job's own broken image sends the job back with the reason and does not hold up the pool", () => {
-    const preparing = withStandby({ kind: 'preparing', agent: 'a0', reserved: { job: 'j0', limit: null }, since: 0 });
+    const preparing = withStandby({ kind: 'preparing', agent: 'a0', reserved: { job: 'j0', limit: null, cold: true }, since: 0 });
     const mendless = { ...failure, retry: false };
     const step = decide(preparing, { kind: 'prepareFailed', agent: 'a0', failure: mendless }, now);
     expect(step.changes).toEqual([{ change: 'returned', job: 'j0', agent: 'a0', failure: mendless }]);
@@ -55,7 +55,7 @@ describe('the standby lane', () => {
   });
 
   test('a cancelled job that waits for its sandbox ends cancelled and settles when the sandbox is gone', () => {
-    const preparing = withStandby({ kind: 'preparing', agent: 'a0', reserved: { job: 'j0', limit: null }, since: 0 });
+    const preparing = withStandby({ kind: 'preparing', agent: 'a0', reserved: { job: 'j0', limit: null, cold: true }, since: 0 });
     const step = decide(preparing, { kind: 'stop', agent: 'a0', why: 'cancelled', grace: 0 }, now);
     expect(step.changes).toEqual([{ change: 'ended', job: 'j0', agent: 'a0', result: { kind: 'cancelled' } }]);
     const cleared = decide(step.slot, { kind: 'cleared', agent: 'a0' }, now);
@@ -75,7 +75,7 @@ describe('release', () => {
   test('needs a free agent lane, and a sandbox made for one job takes no other', () => {
     const taken = withStandby(standby, withAgent(busy));
     expect(decide(taken, { kind: 'assign', job: 'j1', limit: null }, now).slot).toBe(taken);
-    const mine = withStandby({ ...standby, reserved: { job: 'j9', limit: null } });
+    const mine = withStandby({ ...standby, reserved: { job: 'j9', limit: null, cold: true } });
     expect(decide(mine, { kind: 'assign', job: 'j1', limit: null }, now).slot).toBe(mine);
     expect(decide(mine, { kind: 'engage' }, now).slot).toBe(mine);
   });

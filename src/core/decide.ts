@@ -6,7 +6,20 @@
  * another agent, or one that makes no sense in this state, changes nothing.
  */
 import { pursueAgent, pursueLeaving, pursueStandby } from './pursue.ts';
-import type { Action, AgentId, AgentLane, Change, Exit, Failure, JobId, JobResult, Slot, SlotEvent, StopReason } from './slot.ts';
+import type {
+  Action,
+  AgentId,
+  AgentLane,
+  Change,
+  Exit,
+  Failure,
+  JobId,
+  JobResult,
+  Reserved,
+  Slot,
+  SlotEvent,
+  StopReason,
+} from './slot.ts';
 
 /** How often a sandbox that does not die is killed again, in ms. */
 export const killInterval = 10_000;
@@ -81,10 +94,10 @@ function inStandbyLane(slot: Slot, event: SlotEvent, now: number): Step {
     }
     case 'prepareFailed':
       if (lane.kind !== 'preparing') return null;
-      return dropStandby(slot, lane.agent, standbyFailure(job, lane.agent, event.failure));
+      return dropStandby(slot, lane.agent, standbyFailure(lane.reserved, lane.agent, event.failure));
     case 'exited':
       if (event.exit.kind === 'lost') return dropStandby(slot, lane.agent, returned(job, lane.agent, null));
-      return dropStandby(slot, lane.agent, standbyFailure(job, lane.agent, endedAtGate(event.exit)));
+      return dropStandby(slot, lane.agent, standbyFailure(lane.reserved, lane.agent, endedAtGate(event.exit)));
     case 'gone':
       return dropStandby(slot, lane.agent, returned(job, lane.agent, null));
     case 'stop': {
@@ -239,10 +252,10 @@ function dropStandby(slot: Slot, agent: AgentId, changes: readonly Change[], job
   return { slot: { ...slot, standby: { kind: 'none' }, leaving: [...slot.leaving, { agent, job }] }, changes };
 }
 
-function standbyFailure(job: JobId | null, agent: AgentId, failure: Failure): Change[] {
-  // A job's own image or volume must not hold up the jobs behind it; a failure that may pass is the pool's.
-  if (job !== null && !failure.retry) return returned(job, agent, failure);
-  return [...returned(job, agent, failure), { change: 'failed', stage: 'prepare', failure }];
+function standbyFailure(reserved: Reserved | null, agent: AgentId, failure: Failure): Change[] {
+  const changes = returned(reserved?.job ?? null, agent, failure);
+  // A job's own image or volume must not hold up the jobs behind it: how often it is tried is its service's to say.
+  return reserved?.cold === true ? changes : [...changes, { change: 'failed', stage: 'prepare', failure }];
 }
 
 function returned(job: JobId | null, agent: AgentId, failure: Failure | null): Change[] {

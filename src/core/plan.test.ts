@@ -35,14 +35,14 @@ describe('plan', () => {
   test('makes room for a job that needs another sandbox, and makes that one for it alone', () => {
     const waiting = { ...job, cold: true };
     expect(plan(ready, { ...pool, waiting }, now)).toEqual({ kind: 'discard' });
-    expect(plan(empty, { ...pool, waiting }, now)).toEqual({ kind: 'fill', reserved: { job: 'j1', limit: null } });
+    expect(plan(empty, { ...pool, waiting }, now)).toEqual({ kind: 'fill', reserved: { job: 'j1', limit: null, cold: true } });
   });
 
   test('without standbys prepares only for a job that waits', () => {
     expect(plan(empty, { ...pool, standby: false }, now)).toBeNull();
     expect(plan(empty, { ...pool, standby: false, waiting: job }, now)).toEqual({
       kind: 'fill',
-      reserved: { job: 'j1', limit: null },
+      reserved: job,
     });
   });
 

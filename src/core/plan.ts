@@ -3,16 +3,10 @@
  * event does not grow with the number of slots.
  */
 import type { Backoff } from './backoff.ts';
-import type { JobId, Reserved, Slot, SlotEvent } from './slot.ts';
+import type { Reserved, Slot, SlotEvent } from './slot.ts';
 
-/** The next job a pool could start: late binding only. */
-export interface WaitingJob {
-  readonly job: JobId;
-  /** Time limit once released, in ms; null for none. */
-  readonly limit: number | null;
-  /** True when the job's recipe differs from the pool's, so that no standby fits it. */
-  readonly cold: boolean;
-}
+/** The next job a pool could start: late binding only. `cold`: its recipe differs from the pool's, so that no standby fits. */
+export type WaitingJob = Reserved;
 
 /** What a pool asks of its slots at this moment. */
 export interface PoolView {
@@ -52,7 +46,7 @@ export function plan(slot: Slot, pool: PoolView, now: number): Intent | null {
       if (!pool.wanted || isStale(lane, pool, now)) return { kind: 'discard' };
       if (slot.agent.kind !== 'free' || !mayStart) return null;
       if (pool.binds === 'early') return { kind: 'engage' };
-      if (lane.reserved !== null) return { kind: 'assign', ...lane.reserved };
+      if (lane.reserved !== null) return { kind: 'assign', job: lane.reserved.job, limit: lane.reserved.limit };
       if (pool.waiting === null) return null;
       return pool.waiting.cold ? { kind: 'discard' } : { kind: 'assign', job: pool.waiting.job, limit: pool.waiting.limit };
     }
@@ -60,7 +54,7 @@ export function plan(slot: Slot, pool: PoolView, now: number): Intent | null {
       if (!pool.wanted || !mayStart) return null;
       const waiting = pool.binds === 'late' ? pool.waiting : null;
       if (waiting !== null && slot.agent.kind === 'free' && (waiting.cold || !pool.standby)) {
-        return { kind: 'fill', reserved: { job: waiting.job, limit: waiting.limit } };
+        return { kind: 'fill', reserved: waiting };
       }
       return pool.standby ? { kind: 'fill', reserved: null } : null;
     }

@@ -44,6 +44,8 @@ export type JobResult =
 export interface Reserved {
   readonly job: JobId;
   readonly limit: number | null;
+  /** Made from the job's own recipe: what goes wrong with it is the job's, not the pool's. */
+  readonly cold: boolean;
 }
 
 export type StandbyLane =

@@ -1,7 +1,7 @@
 /** The executors: the only place where a slot's wishes touch a runtime or a CI service. Each may be run again after a crash. */
 import type { CiService, Registration } from '../ci/ci-service.ts';
 import { expandRecipe } from '../config/template.ts';
-import type { AgentId, JobId, Slot, SlotEvent } from '../core/slot.ts';
+import type { AgentId, Failure, JobId, Slot, SlotEvent } from '../core/slot.ts';
 import { OnejobError, toFailure } from '../errors.ts';
 import type { Keepers } from '../logs/keepers.ts';
 import { frame } from '../runtimes/gate.ts';
@@ -49,7 +49,7 @@ export function createExecutors(parts: ActParts): Executors {
         return ready ? [{ kind: 'ready', agent, fingerprint }] : [];
       } catch (error) {
         signal.throwIfAborted();
-        return [{ kind: 'prepareFailed', agent, failure: toFailure(error) }];
+        return [{ kind: 'prepareFailed', agent, failure: prepareFailure(error, hasOwnRecipe(pool, name, job)) }];
       } finally {
         parts.note(key, null);
       }
@@ -122,6 +122,19 @@ export function createExecutors(parts: ActParts): Executors {
       throw new OnejobError('E_NOT_YET', 'This version of onejob cannot show that devices are clean, so it leases none.');
     },
   };
+}
+
+/** What a registry says of the image that a job brought is that job's affair, and its submitter's to try again. */
+const registryTrouble: ReadonlySet<string> = new Set(['E_REGISTRY_UNREACHABLE', 'E_PULL_FAILED']);
+
+/** As a failure that may pass it would hold up the pool, with all the jobs that are content with its own image (S9). */
+function prepareFailure(error: unknown, ownRecipe: boolean): Failure {
+  const failure = toFailure(error);
+  return ownRecipe && registryTrouble.has(failure.code) ? { ...failure, retry: false } : failure;
+}
+
+function hasOwnRecipe(pool: Pool, name: string, job: JobId | null): boolean {
+  return job !== null && pool.service.recipeFor(job, expandRecipe(pool.config, name)) !== null;
 }
 
 /** What a slot's next sandbox is made from: the pool's recipe, or the one a job brought. */

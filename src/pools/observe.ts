@@ -42,6 +42,11 @@ export class Observer {
     return [...this.#unreachable.values()];
   }
 
+  /** Why a runtime cannot be reached right now; null while it can. */
+  unreachable(runtime: string): string | null {
+    return this.#unreachable.get(runtime) ?? null;
+  }
+
   /** Follows what is already there, then looks once at everything; resolves when that was done or has failed. */
   async start(): Promise<void> {
     for (const slot of this.#parts.reconciler.slots) {
@@ -163,7 +168,9 @@ export class Observer {
   }
 
   #reached(runtime: Runtime): void {
-    if (this.#unreachable.delete(runtime.name)) this.#parts.log.info('runtime reachable again', { runtime: runtime.name });
+    if (!this.#unreachable.delete(runtime.name)) return;
+    this.#parts.log.info('runtime reachable again', { runtime: runtime.name });
+    this.#parts.reconciler.tryAgain(runtime.name);
   }
 
   #arm(): void {

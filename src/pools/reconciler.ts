@@ -144,6 +144,13 @@ export class Reconciler {
     this.#drain();
   }
 
+  /** A runtime is back: what could not be made without it is tried at once, however long its pools meant to wait. */
+  tryAgain(runtime: string): void {
+    for (const pool of this.#pools.values()) {
+      if (pool.runtime.name === runtime && pool.worked('prepare')) this.#recovered(pool);
+    }
+  }
+
   /** What would be done next for a slot, and under which view: for people who ask. */
   intentOf(key: string): Intent | null {
     const slot = this.#slots.get(key);
@@ -235,7 +242,8 @@ export class Reconciler {
     }
     this.#stateProblem = null;
     pool.service.committed();
-    if (changes.some((change) => change.change === 'ended' || change.change === 'settled')) this.#syncSoon();
+    // A job that is given back may end by that, as one that cannot be started.
+    if (changes.some(({ change }) => change === 'ended' || change === 'settled' || change === 'returned')) this.#syncSoon();
     return true;
   }
 

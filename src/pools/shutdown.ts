@@ -4,6 +4,7 @@
  */
 import type { DownRequest } from '../api/schema.ts';
 import type { Clock } from '../core/clock.ts';
+import { isEmpty } from '../core/slot.ts';
 import type { Log } from '../log.ts';
 import { agentsOf, type Reconciler } from './reconciler.ts';
 
@@ -11,6 +12,8 @@ export interface ShutdownParts {
   readonly reconciler: Reconciler;
   readonly clock: Clock;
   readonly log: Log;
+  /** Why a runtime cannot be reached right now; null while it can. */
+  readonly unreachable: (runtime: string) => string | null;
   /** Whether jobs are not done yet. */
   readonly busy: () => boolean;
   readonly temporary: boolean;
@@ -19,6 +22,8 @@ export interface ShutdownParts {
 /** How long a temporary manager waits for its first client, and then for another one, in ms. */
 const firstClient = 10_000;
 const anotherClient = 200;
+/** How long a stop waits for a runtime that cannot be reached, in ms. */
+const patience = 5_000;
 
 export class Shutdown {
   readonly finished: Promise<DownRequest['how']>;
@@ -29,6 +34,7 @@ export class Shutdown {
   #hadClient = false;
   #signals = 0;
   #leaving: (() => void) | null = null;
+  #blocked: (() => void) | null = null;
 
   constructor(parts: ShutdownParts) {
     this.#parts = parts;
@@ -45,7 +51,7 @@ export class Shutdown {
     else {
       const left = this.#parts.reconciler.slots.flatMap(agentsOf);
       this.#parts.log.warn('leaving at once', { agents: left });
-      this.#finish('leave');
+      this.#end('leave');
     }
   }
 
@@ -55,7 +61,7 @@ export class Shutdown {
     log.info('stopping', { how, grace });
     this.#how = how;
     if (how === 'leave') {
-      this.#finish('leave');
+      this.#end('leave');
       return;
     }
     reconciler.beginStop();
@@ -79,12 +85,35 @@ export class Shutdown {
   look(): void {
     const { reconciler, clock, temporary, busy } = this.#parts;
     if (this.#how !== null) {
-      if (reconciler.isEmpty) this.#finish(this.#how);
+      if (reconciler.isEmpty) this.#end(this.#how);
+      else if (this.#how === 'end') this.#blocked ??= clock.after(patience, () => this.#giveUp());
       return;
     }
     this.#leaving?.();
     this.#leaving = null;
     if (!temporary || this.#clients > 0 || busy()) return;
     this.#leaving = clock.after(this.#hadClient ? anotherClient : firstClient, () => this.begin({ how: 'end', grace: null }));
+  }
+
+  /**
+   * What a runtime that is away still holds can be neither ended nor removed, and waiting for it could take for ever. It
+   * stays in the books, and the next manager sees to it.
+   */
+  #giveUp(): void {
+    const { reconciler, log, unreachable } = this.#parts;
+    this.#blocked = null;
+    const held = reconciler.slots.filter((slot) => !isEmpty(slot));
+    const why = held.map((slot) => unreachable(slot.runtime));
+    if (why.includes(null)) {
+      this.look();
+      return;
+    }
+    log.warn('leaving what cannot be reached', { agents: held.flatMap(agentsOf), reason: why[0] ?? null });
+    this.#end('leave');
+  }
+
+  #end(how: DownRequest['how']): void {
+    this.#blocked?.();
+    this.#finish(how);
   }
 }

@@ -228,7 +228,7 @@ export function runtimeContract(name: string, make: () => Promise<ContractSubjec
 
     it('once', 'a released script runs once; a second frame does nothing', async () => {
       const { agent, log } = await standby();
-      await release(agent, 'echo began; trap "exit 5" TERM; while :; do sleep 0.05; done');
+      await release(agent, 'trap "exit 5" TERM; echo began; while :; do sleep 0.05; done');
       await log.until('began');
       await release(agent, 'echo began again');
       await runtime.signal(agent, 'TERM');

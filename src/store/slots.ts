@@ -5,7 +5,7 @@ import { OnejobError } from '../errors.ts';
 import type { Database } from './db.ts';
 
 const agent = z.string();
-const reserved = z.object({ job: z.string(), limit: z.number().nullable() }).nullable();
+const reserved = z.object({ job: z.string(), limit: z.number().nullable(), cold: z.boolean() }).nullable();
 const why = z.enum(['cancelled', 'timeout', 'shutdown', 'renewal', 'unreleased']);
 const job = z.string().nullable();
 

@@ -51,7 +51,7 @@ describe('slots', () => {
     ];
     const standbys: Slot['standby'][] = [
       { kind: 'none' },
-      { kind: 'preparing', agent: 'b', reserved: { job: 'k', limit: null }, since: 2 },
+      { kind: 'preparing', agent: 'b', reserved: { job: 'k', limit: null, cold: true }, since: 2 },
       { kind: 'standby', agent: 'b', reserved: null, fingerprint: 'f', since: 2 },
     ];
     const slots = lanes.flatMap((agent, i) =>

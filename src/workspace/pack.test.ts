@@ -106,6 +106,20 @@ describe('a plain folder', () => {
     expect(lstatSync(join(dir.path, 'out', 'run.sh')).mode & 0o777).toBe(0o750);
   });
 
+  it('names every folder before what is in it, so that it belongs to whoever the files are given to', async () => {
+    for (const path of ['a/b/c/file', 'a/b/other', 'z']) put(path);
+    chmodSync(join(top, 'a', 'b', 'c'), 0o550);
+    const { stream } = await packWorkspace(top);
+    const tar = join(dir.path, 'tar');
+    await pipeline(stream, createWriteStream(tar));
+    const listed = spawnSync('tar', ['-tvf', tar], { encoding: 'utf8' }).stdout.trim().split('\n');
+    const names = listed.map((line) => line.split(' ').at(-1) ?? '');
+    expect([...names].sort()).toEqual(['a', 'a/b', 'a/b/c', 'a/b/c/file', 'a/b/other', 'z']);
+    for (const name of names.filter((one) => one.includes('/')))
+      expect(names.indexOf(dirname(name))).toBeLessThan(names.indexOf(name));
+    expect(listed.find((line) => line.endsWith(' a/b/c'))).toMatch(/^drwxr-x---/);
+  });
+
   it('leaves out, with a warning, what is no file and what tar cannot name', async () => {
     put('a');
     execFileSync('mkfifo', [join(top, 'pipe')]);

@@ -45,6 +45,7 @@ export async function packWorkspace(folder: string, options: PackOptions = {}): 
   const { paths, git, warnings } = await listWorkspace(top);
   for (const warning of warnings) warn(warning);
   const entries: Entry[] = [];
+  const folders = new Set<string>();
   let bytes = 2 * record;
   for (const path of paths) {
     const stats = lstatSync(join(top, path), { throwIfNoEntry: false });
@@ -52,6 +53,7 @@ export async function packWorkspace(folder: string, options: PackOptions = {}): 
     const size = stats.isFile() ? stats.size : 0;
     entries.push({ path, size });
     bytes += tarSize(path, size);
+    for (const folder of newFoldersOf(path, folders)) bytes += tarSize(folder, 0);
   }
   if (bytes > limit) throw tooLarge(top, bytes, limit, entries, git);
   return { files: entries.length, bytes, git, stream: Readable.from(chunks(top, entries, warn), { objectMode: false }) };
@@ -80,9 +82,12 @@ async function* chunks(top: string, entries: readonly Entry[], warn: (line: stri
 }
 
 async function feed(tar: Pack, top: string, entries: readonly Entry[], warn: (line: string) => void): Promise<void> {
+  const folders = new Set<string>();
   for (const { path } of entries) {
     if (tar.destroyed) return;
     try {
+      // Whoever unpacks makes a folder that the tar does not name as root, and then the agent's user cannot write into it.
+      for (const folder of newFoldersOf(path, folders)) await addFolder(tar, folder, join(top, folder));
       await add(tar, path, join(top, path), warn);
     } catch (error) {
       const { code } = error as { code?: unknown };
@@ -95,6 +100,25 @@ async function feed(tar: Pack, top: string, entries: readonly Entry[], warn: (li
 
 // ELOOP: O_NOFOLLOW met a link that took the place of a file. ENXIO: a socket or pipe did.
 const skippable = new Set(['ENOENT', 'ENOTDIR', 'EACCES', 'EPERM', 'ELOOP', 'ENXIO', 'EINVAL', 'EISDIR']);
+
+/** The folders that `path` lies in and `known` lacks, outermost first; they are known afterwards. */
+function newFoldersOf(path: string, known: Set<string>): string[] {
+  const found: string[] = [];
+  for (let at = path.lastIndexOf('/'); at > 0; at = path.lastIndexOf('/', at - 1)) {
+    const folder = path.slice(0, at);
+    if (known.has(folder)) break;
+    known.add(folder);
+    found.unshift(folder);
+  }
+  return found;
+}
+
+async function addFolder(tar: Pack, path: string, absolute: string): Promise<void> {
+  const stats = lstatSync(absolute);
+  const head = headOf(path, stats);
+  // One that its owner cannot write into could not be unpacked into either.
+  if (stats.isDirectory()) await entry(tar, { ...head, type: 'directory', mode: head.mode | 0o700 });
+}
 
 async function add(tar: Pack, path: string, absolute: string, warn: (line: string) => void): Promise<void> {
   const stats = lstatSync(absolute);

@@ -79,7 +79,7 @@ describe.skipIf(lacks('docker', 'busybox'))('images', { timeout: 60_000 }, () =>
       expect(ended?.code, `${image}: ${ended?.stderr}`).toBe(125);
       expect(ended?.stderr).toMatch(says);
       expect(ended?.stderr).toContain(code);
-      expect(ended?.stderr).toContain(image);
+      if (image !== images.noShell) expect(ended?.stderr).toContain(image);
     }
     const pool = await poolOf(here, 'default');
     expect(pool.backoff).toBeNull();
@@ -111,7 +111,10 @@ describe.skipIf(lacks('docker', 'busybox'))('images', { timeout: 60_000 }, () =>
     const seen = inTerminal(here, ['run', '--no-workspace', '--pool', 'noshell', '--', 'true']);
     await seen.says(/waits in pool noshell, next in line: .*"sh"/);
 
-    expect(await here.run('--no-workspace', '--pool', 'good', '--', 'echo', 'fine').ended).toMatchObject({ code: 0, stdout: 'fine\n' });
+    expect(await here.run('--no-workspace', '--pool', 'good', '--', 'echo', 'fine').ended).toMatchObject({
+      code: 0,
+      stdout: 'fine\n',
+    });
     const status = (await here.cli(['status']).ended).stdout;
     expect(status).toMatch(/! denied: failed \w+.*, next try .*refused/);
     expect(status).not.toMatch(/! good/);

@@ -2,7 +2,7 @@
 import { Readable } from 'node:stream';
 import type { FastifyInstance } from 'fastify';
 import { z } from 'zod';
-import { endFrame, errorFrame, pieceFrames } from '../frames.ts';
+import { beginFrame, endFrame, errorFrame, pieceFrames } from '../frames.ts';
 import { toErrorView } from '../http-errors.ts';
 import type { LogPiece, LogSource } from '../manager.ts';
 import { checked, signalOf } from '../requests.ts';
@@ -44,6 +44,8 @@ function sourceOf(asked: z.output<typeof query>): LogSource {
 
 async function* frames(pieces: AsyncIterable<LogPiece>, from: number, signal: AbortSignal): AsyncGenerator<Buffer> {
   try {
+    // Something, so that the answer begins at once: a job may wait for hours before its first output.
+    yield beginFrame();
     for await (const piece of skip(pieces, from)) yield* pieceFrames(piece);
     // An aborted source may end like a finished one; without an end frame the client knows better.
     if (!signal.aborted) yield endFrame();

@@ -10,6 +10,7 @@ export interface Collected {
 }
 
 export interface CollectOptions {
+  /** Asked once for every path that is no directory. */
   readonly matches: (path: string) => boolean;
   /** Bytes of content that are taken. */
   readonly limit: number;
@@ -49,9 +50,8 @@ async function choose(entries: ReturnType<typeof extract>, chosen: Pack, { match
   for await (const entry of entries) {
     const { header } = entry;
     const path = relative(header.name);
-    const wanted = path !== null && matches(path);
     const type = header.type ?? 'file';
-    if (!wanted || type === 'directory') {
+    if (path === null || type === 'directory' || !matches(path)) {
       entry.resume();
       continue;
     }

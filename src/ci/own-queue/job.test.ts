@@ -70,8 +70,15 @@ describe('a job', () => {
     expect(told(two, reserved('c'), returned('c', unmendable)).progress.result?.kind).toBe('unstartable');
   });
 
-  it('waits for ever when what fails may pass', () => {
-    let one = job({ cold: true });
+  it('is tried three times in a sandbox of its own when what fails may pass: no pool backs off for it', () => {
+    const once = told(job({ cold: true }), reserved('a'), returned('a', passing));
+    expect(once.progress.state).toBe('queued');
+    const thrice = told(once, reserved('b'), returned('b', passing), reserved('c'), returned('c', passing));
+    expect(thrice.progress.result).toEqual({ kind: 'unstartable', failure: passing });
+  });
+
+  it('waits for ever when what fails is its pool’s and may pass', () => {
+    let one = job({ cold: false });
     for (let i = 0; i < 200; i += 1) one = told(one, reserved(`a${i}`), returned(`a${i}`, passing));
     expect(one.progress).toMatchObject({ state: 'queued', attempt: 200 });
     expect(JSON.stringify(one).length).toBeLessThan(2_000);

@@ -9,7 +9,7 @@ import type { StoredJob, StoredRequest } from '../../store/jobs.ts';
 
 /**
  * A job in the own queue. `agent` has it now; `past` had it before and can say nothing more about it. `unmendable` counts
- * how often in a row it came back with one failure that trying again cannot mend. `note` is a sentence for people.
+ * how often in a row it came back with one failure that trying again cannot mend, or that is its own recipe's. `note` is a sentence for people.
  */
 export type Job = StoredJob;
 
@@ -96,12 +96,13 @@ function giveBack(job: Job, agent: AgentId, failure: Failure | null, now: number
   if (progress.state === 'settling') return job;
   // It began and is now said not to have: whatever is true, it must neither run twice nor wait for ever.
   if (progress.state === 'running') return end(job, agent, { kind: 'lost', reason: failure?.message ?? 'its agent was lost' }, now);
-  const unmendable = failure === null || failure.retry ? progress.unmendable : countUp(progress.unmendable, failure.code);
+  // A job's own recipe is its own trouble: also what might pass is tried only so often, without a pool that backs off.
+  const counts = failure !== null && (!failure.retry || progress.cold);
+  const unmendable = counts ? countUp(progress.unmendable, failure.code) : progress.unmendable;
   const back = queued(job, agent, { unmendable, note: failure?.message ?? progress.note });
   if (progress.cancelling) return finished(back, { kind: 'cancelled' }, now);
-  if (failure === null || failure.retry) return back;
-  if (!progress.cold && (unmendable?.times ?? 0) < unmendableLimit) return back;
-  return finished(back, { kind: 'unstartable', failure }, now);
+  const hopeless = counts && ((progress.cold && !failure.retry) || (unmendable?.times ?? 0) >= unmendableLimit);
+  return hopeless ? finished(back, { kind: 'unstartable', failure }, now) : back;
 }
 
 function end(job: Job, agent: AgentId, result: JobResult, now: number): Job {

@@ -121,7 +121,11 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
     const { workspace } = job.request;
     if (workspace === null) return;
     attached.delete(workspace);
-    // What cannot be deleted now is swept by prune(), as no job has it any more.
+    dropWorkspace(workspace);
+  }
+
+  /** What cannot be deleted now is swept by prune(), as no job has it any more. */
+  function dropWorkspace(workspace: string): void {
     const deletion = spool.deleteWorkspace(workspace).catch(() => {});
     deleting.add(deletion);
     void deletion.then(() => deleting.delete(deletion));
@@ -142,10 +146,34 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
   function annotate(id: string, notes: readonly string[]): void {
     const job = index.get(id);
     if (job === null || notes.length === 0) return;
-    const noted = { ...job, progress: { ...job.progress, note: notes.join(' ') } };
+    // A former manager may have written the same before it was killed.
+    const before = job.progress.note;
+    const fresh = notes.filter((note) => before === null || !before.includes(note));
+    const note = [before, ...fresh].filter((each) => each !== null).join(' ');
+    const noted = { ...job, progress: { ...job.progress, note } };
     store.transaction({ durable: false }, () => store.jobs.save(id, noted.progress));
     index.put(noted);
     committed();
+  }
+
+  function accept(request: JobRequest): JobView {
+    const checked = checkRequest(request, pools);
+    const { workspace } = checked;
+    if (workspace !== null && (attached.has(workspace) || !spool.hasWorkspace(workspace))) {
+      const why = attached.has(workspace) ? 'is in another job' : 'was never sent in, or waited for over an hour';
+      throw new OnejobError('E_WORKSPACE_UNKNOWN', `Cannot queue the job: its workspace ${workspace} ${why}.`, {
+        hint: 'Send the workspace again and submit with the new id.',
+      });
+    }
+    const pool = pools.get(checked.pool);
+    const cold = pool !== undefined && recipeOfJob(checked, pool.recipe) !== null;
+    const job = newJob(request.id ?? randomBytes(6).toString('hex'), checked, cold, wall());
+    commitNow(() => {
+      const seq = store.jobs.insert(job);
+      index.put({ ...job, seq });
+    });
+    if (workspace !== null) attached.add(workspace);
+    return view(known(job.id));
   }
 
   return {
@@ -216,10 +244,16 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
       try {
         const notes: string[] = [];
         await spool.putArtifacts(id, async (to) => {
-          const matches = globMatcher(request.artifacts);
+          const wanted = request.artifacts.map((pattern) => ({ pattern, matches: globMatcher([pattern]), found: false }));
+          const matches = (path: string): boolean => {
+            const by = wanted.filter((one) => one.matches(path));
+            for (const one of by) one.found = true;
+            return by.length > 0;
+          };
           const collected = await collect(await files(signal), to, { matches, limit: artifactLimit, signal });
           notes.push(...collected.notes);
-          if (collected.files === 0) notes.push(`No file matched the artifacts ${request.artifacts.join(', ')}.`);
+          const missing = wanted.filter((one) => !one.found).map((one) => one.pattern);
+          if (missing.length > 0) notes.push(`No file matched the artifacts ${missing.join(', ')}.`);
           return collected.files > 0;
         });
         annotate(id, notes);
@@ -237,23 +271,14 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
     submit(request) {
       const same = request.id === null ? null : find(request.id);
       if (same !== null) return view(same);
-      const checked = checkRequest(request, pools);
-      const { workspace } = checked;
-      if (workspace !== null && (attached.has(workspace) || !spool.hasWorkspace(workspace))) {
-        const why = attached.has(workspace) ? 'is in another job' : 'was never sent in, or waited for over an hour';
-        throw new OnejobError('E_WORKSPACE_UNKNOWN', `Cannot queue the job: its workspace ${workspace} ${why}.`, {
-          hint: 'Send the workspace again and submit with the new id.',
-        });
+      const { workspace } = request;
+      try {
+        return accept(request);
+      } catch (error) {
+        // Nobody can hand in what was refused; up to 2 GiB would lie there until it is swept.
+        if (workspace !== null && !attached.has(workspace) && spool.hasWorkspace(workspace)) dropWorkspace(workspace);
+        throw error;
       }
-      const pool = pools.get(checked.pool);
-      const cold = pool !== undefined && recipeOfJob(checked, pool.recipe) !== null;
-      const job = newJob(request.id ?? randomBytes(6).toString('hex'), checked, cold, wall());
-      commitNow(() => {
-        const seq = store.jobs.insert(job);
-        index.put({ ...job, seq });
-      });
-      if (workspace !== null) attached.add(workspace);
-      return view(known(job.id));
     },
 
     jobs({ all, pool }) {

@@ -1,8 +1,10 @@
 /**
- * Tar streams on their way into a sandbox. Only owners are rewritten, in place: names go through as they are, whatever
- * bytes they are made of.
+ * Tar streams on their way into a sandbox. Only owners are rewritten, in place, and relative links that leave the
+ * workspace: names go through as they are, whatever bytes they are made of.
  */
+import { posix } from 'node:path';
 import { Transform } from 'node:stream';
+import { workspacePath } from './create.ts';
 
 /** Who a sandbox's files belong to, as numbers. */
 export interface Owner {
@@ -12,7 +14,17 @@ export interface Owner {
 
 const block = 512;
 /** Offset and length of fields in a tar header (POSIX.1-1988 ustar). */
-const field = { uid: [108, 8], gid: [116, 8], size: [124, 12], checksum: [148, 8], type: [156, 1] } as const;
+const field = {
+  name: [0, 100],
+  uid: [108, 8],
+  gid: [116, 8],
+  size: [124, 12],
+  checksum: [148, 8],
+  type: [156, 1],
+  link: [157, 100],
+  magic: [257, 6],
+  prefix: [345, 155],
+} as const;
 
 /** Passes a tar stream through with every entry owned by `owner`. */
 export function withOwner(owner: Owner): Transform {
@@ -20,6 +32,8 @@ export function withOwner(owner: Owner): Transform {
   /** Bytes of the present entry's body and padding that are still to come. */
   let body = 0;
   let isPax = false;
+  /** Extended headers wait for the entry they are about: only both together say what a link is called and leads to. */
+  let about: { head: Buffer; body: Buffer } | null = null;
   return new Transform({
     transform(chunk: Buffer, _encoding, done) {
       held = held.length === 0 ? chunk : Buffer.concat([held, chunk]);
@@ -29,7 +43,8 @@ export function withOwner(owner: Owner): Transform {
           // Extended headers are short, and are looked at whole.
           if (isPax && held.length < body) break;
           const part = held.subarray(0, body);
-          out.push(isPax ? withoutOwnerRecords(part) : part);
+          if (isPax && about !== null) about.body = withoutOwnerRecords(part);
+          else out.push(part);
           held = held.subarray(part.length);
           body -= part.length;
           continue;
@@ -41,19 +56,68 @@ export function withOwner(owner: Owner): Transform {
           const size = readNumber(header, ...field.size);
           body = Math.ceil(size / block) * block;
           const type = String.fromCharCode(header[field.type[0]] ?? 0);
+          if (type === '2') keepInside(header, about?.body ?? null);
           isPax = (type === 'x' || type === 'g') && body <= 1024 * 1024;
           writeNumber(header, owner.uid, ...field.uid);
           writeNumber(header, owner.gid, ...field.gid);
           writeChecksum(header);
         }
-        out.push(header);
+        if (about !== null) out.push(about.head, about.body);
+        about = isPax && body > 0 ? { head: header, body: Buffer.alloc(0) } : null;
+        if (about === null) out.push(header);
       }
       done(null, out.length === 0 ? undefined : Buffer.concat(out));
     },
     flush(done) {
-      done(null, held.length === 0 ? undefined : held);
+      const last = about === null ? held : Buffer.concat([about.head, about.body, held]);
+      done(null, last.length === 0 ? undefined : last);
     },
   });
+}
+
+/**
+ * The Engine refuses a whole archive for one relative link that leads out of the folder it is unpacked in. Such a link is
+ * made absolute, which in the sandbox leads to the same place. That is never longer, so it is written in place.
+ */
+function keepInside(header: Buffer, pax: Buffer | null): void {
+  const records = pax === null ? new Map<string, PaxRecord>() : paxRecords(pax);
+  const long = records.get('linkpath') ?? null;
+  const link = long?.value ?? text(header, ...field.link);
+  const short = posix.join(isUstar(header) ? text(header, ...field.prefix) : '', text(header, ...field.name));
+  const target = posix.join(workspacePath, posix.dirname(records.get('path')?.value ?? short), link);
+  if (link.startsWith('/') || target === workspacePath || target.startsWith(`${workspacePath}/`)) return;
+  if (long !== null) pax?.write(target.padStart(link.length, '/'), long.at, 'latin1');
+  const [at, length] = field.link;
+  header.fill(0, at, at + length);
+  header.write(target.slice(0, length), at, 'latin1');
+}
+
+interface PaxRecord {
+  readonly value: string;
+  /** Where the value begins. */
+  readonly at: number;
+}
+
+/** The records of an extended header, `LENGTH KEY=VALUE\n`; a value may hold newlines. */
+function paxRecords(body: Buffer): Map<string, PaxRecord> {
+  const all = body.toString('latin1');
+  const found = new Map<string, PaxRecord>();
+  for (let at = 0; ; ) {
+    const [head, digits, key] = /^(\d+) ([^=]+)=/.exec(all.slice(at, at + 300)) ?? [];
+    const length = Number(digits);
+    if (head === undefined || key === undefined || !(length > head.length)) return found;
+    found.set(key, { value: all.slice(at + head.length, at + length - 1), at: at + head.length });
+    at += length;
+  }
+}
+
+function isUstar(header: Buffer): boolean {
+  return header.toString('latin1', field.magic[0], field.magic[0] + field.magic[1]) === 'ustar\0';
+}
+
+function text(header: Buffer, offset: number, length: number): string {
+  const end = header.indexOf(0, offset);
+  return header.toString('latin1', offset, end === -1 ? offset + length : Math.min(end, offset + length));
 }
 
 /** A tar of one directory entry, for giving a directory its owner. */

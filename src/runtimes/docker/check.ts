@@ -2,6 +2,7 @@
 import { statfs } from 'node:fs/promises';
 import type { Finding } from '../runtime.ts';
 import { type Endpoint, endpointUrl } from './endpoint.ts';
+import type { Firewall } from './firewall.ts';
 import { type DockerProbe, probeDocker } from './probe.ts';
 
 export async function checkEngine(endpoint: Endpoint, signal: AbortSignal): Promise<Finding[]> {
@@ -45,6 +46,13 @@ export async function checkEngine(endpoint: Endpoint, signal: AbortSignal): Prom
   const disk = await diskOf(probe);
   if (disk !== null) findings.push(disk);
   return findings;
+}
+
+/** A limit of this host, and no fault: only pools that ask for that network mind. */
+export async function checkInternet(firewall: Firewall): Promise<Finding> {
+  const why = await firewall.obstacle();
+  if (why === null) return { level: 'ok', subject: 'docker', message: 'Pools may have network: internet.', hint: null };
+  return { level: 'ok', subject: 'docker', message: `Pools cannot have network: internet, because ${why}.`, hint: null };
 }
 
 async function diskOf(probe: Extract<DockerProbe, { reachable: true }>): Promise<Finding | null> {

@@ -85,7 +85,11 @@ export function createBody(spec: SandboxSpec, context: CreateContext) {
       NetworkMode: context.network,
       // `json-file` turns bytes that are no UTF-8 into others, and has no limit of its own. Podman knows only its own drivers.
       ...(!context.podman && {
-        LogConfig: { Type: 'local', Config: { 'max-size': context.log.maxSize, 'max-file': String(context.log.maxFile) } },
+        LogConfig: {
+          Type: 'local',
+          // Compressing what is thrown away soon would take the CPU from jobs.
+          Config: { 'max-size': context.log.maxSize, 'max-file': String(context.log.maxFile), compress: 'false' },
+        },
       }),
       Mounts: [
         { Type: 'volume', Target: workspacePath, VolumeOptions: { Labels: owned } },

@@ -152,7 +152,6 @@ describe.skipIf(lacks('docker', 'busybox'))('docker', { timeout: 60_000 }, () =>
       message: expect.stringContaining(join(folder, 'none')),
     });
     await refused({ network: 'onejob-no-such-network' }).toMatchObject({ code: 'E_NETWORK_NOT_FOUND', retry: false });
-    await refused({ network: 'internet' }).toMatchObject({ code: 'E_NOT_YET' });
     await refused({ user: 'nosuchuser' }).toMatchObject({ code: 'E_USER_UNKNOWN', retry: false });
     await refused({ user: '0:nosuchgroup' }).toMatchObject({ code: 'E_USER_UNKNOWN', retry: false });
   });

@@ -13,13 +13,14 @@ import { OnejobError, toFailure } from '../../errors.ts';
 import type { Recipe, Runtime, SandboxSeen, SandboxSpec } from '../runtime.ts';
 import { directoryEntry, type Owner, withOwner } from './archive.ts';
 import { gateEnded, writeInput } from './attach.ts';
-import { checkEngine } from './check.ts';
+import { checkEngine, checkInternet } from './check.ts';
 import { containerName, createBody, type LogLimits, labels, workspacePath } from './create.ts';
 import { type DockerSettings, endpointUrl, resolveEndpoint } from './endpoint.ts';
 import { type ContainerAnswer, connectEngine, type Engine } from './engine.ts';
 import { followEvents } from './events.ts';
 import { createExits } from './exits.ts';
 import { statusOf } from './failures.ts';
+import { createFirewall } from './firewall.ts';
 import { createImages, type Image } from './image.ts';
 import { followLogs } from './logs.ts';
 import { createNetworks } from './networks.ts';
@@ -32,8 +33,10 @@ export interface DockerOptions {
   readonly owner: string;
   /** What the environment says about Docker. */
   readonly environment: DockerSettings;
-  /** Output the Engine keeps per sandbox until it is read; default 5 files of 20 MB. */
+  /** Output the Engine keeps per sandbox; default 2 files of 128 MB. The first file should hold twice the log limit. */
   readonly log?: LogLimits;
+  /** Name servers that jobs on the network `internet` may ask; default: those that the Engine hands to its containers. */
+  readonly nameservers?: () => Promise<readonly string[]>;
 }
 
 export interface DockerRuntime extends Runtime {
@@ -51,7 +54,11 @@ interface Known {
 /** States in which a container has no exit code. */
 const alive: readonly string[] = ['created', 'running', 'paused', 'restarting'];
 
-const defaultLog: LogLimits = { maxSize: '20m', maxFile: 5 };
+/**
+ * Whoever follows a log reads its first file to the end, however slowly; of later ones some may be skipped (Engine 20.10).
+ * So the first file is larger than what is kept of an agent's output by default.
+ */
+const defaultLog: LogLimits = { maxSize: '128m', maxFile: 2 };
 
 /** @throws OnejobError E_ENGINE_ADDRESS when no Engine can be told from the environment. Does not ask the Engine anything. */
 export async function createDockerRuntime(options: DockerOptions): Promise<DockerRuntime> {
@@ -61,7 +68,8 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
   const engine = await connectEngine(endpoint);
   const { owner } = options;
   const images = createImages(engine, options.environment.config, () => performance.now());
-  const networks = createNetworks(engine, owner);
+  const firewall = createFirewall({ owner, local: isLocal, ...(options.nameservers && { nameservers: options.nameservers }) });
+  const networks = createNetworks(engine, owner, firewall);
   const exits = createExits(engine, bootId);
   const known = new Map<AgentId, Known>();
   const owners = new Map<string, Owner>();
@@ -153,7 +161,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
       return trouble === null ? null : toFailure(trouble).message;
     },
 
-    check: (signal) => checkEngine(endpoint, signal),
+    check: async (signal) => [...(await checkEngine(endpoint, signal)), await checkInternet(firewall)],
 
     fingerprint: async (recipe, signal) => {
       if (recipe.image === null) return null;
@@ -212,6 +220,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
     remove: discard,
 
     list: async (signal) => {
+      await networks.guard();
       const found = await engine.containers([`${labels.owner}=${owner}`], signal);
       const ended = found.filter(({ Id, State }) => exits.recall(Id) === null && !alive.includes(State));
       const inspected = await Promise.all(ended.map(({ Id }) => engine.inspect(Id, signal)));

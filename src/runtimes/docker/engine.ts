@@ -34,8 +34,10 @@ const imageAnswer = z.object({
 });
 const networkAnswer = z.object({
   Id: z.string(),
+  Name: z.string().default(''),
   Created: z.string().default(''),
   Labels: z.record(z.string(), z.string()).nullish(),
+  Options: z.record(z.string(), z.string()).nullish(),
 });
 const volumesAnswer = z.object({ Volumes: z.array(z.object({ Name: z.string() })).nullish() });
 const idAnswer = z.object({ Id: z.string() });

@@ -23,11 +23,21 @@ export function createExits(engine: Engine, bootId: string | null) {
   /** Whether containers outlive the Engine; null until it was asked. Asked anew after every interruption. */
   let outlive: boolean | null = null;
   let startedAt: number | null = null;
+  /** Since when exits are seen as they happen, in ms since the epoch. */
+  let watchingSince = Number.POSITIVE_INFINITY;
+  let isLiveRestore = false;
+
+  /**
+   * What an Engine with live-restore says of a container that ended while the Engine was away and left no record
+   * (measured on 20.10 after a crash). It is a job's own only when it was seen to happen.
+   */
+  const isUnrecorded = (code: number, at: number): boolean => isLiveRestore && code === 255 && at < watchingSince;
 
   const containersOutlive = async (signal?: AbortSignal): Promise<boolean> => {
     if (outlive === null) {
       const [info, version] = await Promise.all([engine.info(signal), engine.version(signal)]);
-      outlive = info.LiveRestoreEnabled || isPodman(version);
+      isLiveRestore = info.LiveRestoreEnabled;
+      outlive = isLiveRestore || isPodman(version);
     }
     return outlive;
   };
@@ -49,6 +59,7 @@ export function createExits(engine: Engine, bootId: string | null) {
       startedAt = null;
       // Turned on just now, it says nothing about how the Engine went away.
       if (!(await containersOutlive(signal)) || before === false) outlive = false;
+      watchingSince = Date.now();
     },
 
     /** At the *die* event; `at` is its time in ms since the epoch. `connection` aborts when the Engine hangs up. */
@@ -62,6 +73,7 @@ export function createExits(engine: Engine, bootId: string | null) {
         if (start !== null && at < start) return remember(known, id, endedByEngine(code));
         if (!(await isStaying(engine, connection))) return remember(known, id, endedByEngine(code));
       }
+      if (isUnrecorded(code, at)) return remember(known, id, unrecorded);
       if (code !== 137) return remember(known, id, { kind: 'code', code });
       const container = await engine.inspect(id, connection).catch(() => null);
       return remember(known, id, container?.State.OOMKilled === true ? { kind: 'oom' } : { kind: 'code', code });
@@ -83,6 +95,7 @@ export function createExits(engine: Engine, bootId: string | null) {
       for (const { Id, State, Config } of strangers) {
         const boot = Config.Labels?.[labels.boot];
         if (boot !== undefined && bootId !== null && boot !== bootId) known.set(Id, lost('the host was started anew meanwhile'));
+        else if (isUnrecorded(State.ExitCode, Date.parse(State.FinishedAt))) known.set(Id, unrecorded);
         else if (!known.has(Id))
           known.set(Id, State.OOMKilled && State.ExitCode === 137 ? { kind: 'oom' } : { kind: 'code', code: State.ExitCode });
       }
@@ -104,6 +117,8 @@ export const exitCodeOf = z.coerce.number().int().catch(255);
 function lost(reason: string): Exit {
   return { kind: 'lost', reason };
 }
+
+const unrecorded = lost('it ended while the Engine was away, which did not record its exit code');
 
 function endedByEngine(code: number): Exit {
   return lost(`the Engine was stopped, and without live-restore it ends what runs (exit code ${code})`);

@@ -29,6 +29,13 @@ export function translate(error: unknown, doing: string, endpoint: Endpoint): On
   if (status === null) return unreachable(error, doing, endpoint);
   const said = messageOf(error);
   if (isDiskFull(said)) return diskFull(doing, said, error);
+  // An archive that the Engine cannot unpack now it cannot unpack later either: tried for ever, it would hold up its pool.
+  if (/^Error processing tar file/.test(said)) {
+    return new OnejobError('E_FILES', `Cannot ${doing}: the Engine answered ${status}: ${said}.`, {
+      hint: 'Look in the workspace for the file that it names.',
+      cause: error,
+    });
+  }
   return new OnejobError('E_ENGINE_FAILED', `Cannot ${doing}: the Engine answered ${status}: ${said}.`, {
     hint: 'Type "onejob doctor" for what is known about the Engine.',
     retry: status >= 500 || status === 409,

@@ -6,7 +6,7 @@ import type { Recipe } from '../runtime.ts';
 import { registryAuth } from './credentials.ts';
 import type { Engine } from './engine.ts';
 import { diskFull, isDiskFull, messageOf, statusOf, translate } from './failures.ts';
-import { parseReference } from './reference.ts';
+import { isReference, parseReference } from './reference.ts';
 
 export interface Image {
   readonly id: string;
@@ -39,6 +39,11 @@ export function createImages(engine: Engine, configDir: string, now: () => numbe
 
   /** null when the Engine does not have it. */
   const look = async (reference: string, signal: AbortSignal): Promise<Image | null> => {
+    if (!isReference(reference)) {
+      throw new OnejobError('E_IMAGE_NOT_FOUND', `"${reference}" cannot be the name of an image.`, {
+        hint: 'Write it as registry/name:tag, the name in lower case.',
+      });
+    }
     const known = seen.get(reference);
     if (known !== undefined && now() - known.at < believed) return known.image;
     const image = await engine.image(reference, signal);
@@ -90,7 +95,7 @@ export function createImages(engine: Engine, configDir: string, now: () => numbe
           hint: 'Write image: in the pool, e.g. "debian:stable-slim".',
         });
       }
-      if (recipe.pull === 'always') await pull(reference, progress, signal);
+      if (recipe.pull === 'always' && isReference(reference)) await pull(reference, progress, signal);
       const there = await look(reference, signal);
       if (there !== null) return there;
       if (recipe.pull === 'never') {
@@ -110,8 +115,8 @@ export function createImages(engine: Engine, configDir: string, now: () => numbe
 
     /** Why a recipe's image could not be had right now; null when it can. Fetches nothing. */
     trouble: async (reference: string, signal: AbortSignal): Promise<OnejobError | null> => {
-      if ((await look(reference, signal)) !== null) return null;
       try {
+        if ((await look(reference, signal)) !== null) return null;
         const auth = await registryAuth(configDir, parseReference(reference).registry, signal);
         await engine.distribution(reference, auth, signal);
         return null;

@@ -7,7 +7,7 @@ import { OnejobError } from '../../errors.ts';
 import type { LogChunk, LogPosition } from '../runtime.ts';
 import type { Engine } from './engine.ts';
 import { createFrameReader } from './frames.ts';
-import { Rejoiner, slack } from './rejoin.ts';
+import { Rejoiner } from './rejoin.ts';
 
 const firstPause = 50;
 const longestPause = 5_000;
@@ -20,18 +20,20 @@ export async function* followLogs(
   signal: AbortSignal,
 ): AsyncGenerator<LogChunk[], void> {
   let position = from;
+  let since = 0n;
   let wait = firstPause;
   let hasEnded = false;
   while (!signal.aborted) {
     const rejoiner = new Rejoiner(position);
     try {
-      const answer = await engine.logs(id, sinceOf(position), signal);
+      const answer = await engine.logs(id, written(since), signal);
       if (answer === null) return;
       const read = createFrameReader();
       try {
         for await (const piece of answer) {
           const chunks = rejoiner.push(read(piece));
           if (chunks.length === 0) continue;
+          since = rejoiner.since;
           position = chunks.reduce(advance, position);
           wait = firstPause;
           yield chunks;
@@ -68,8 +70,7 @@ function advance(position: LogPosition, chunk: LogChunk): LogPosition {
   };
 }
 
-/** The Engine's `since` is inclusive and has nine digits. */
-function sinceOf(position: LogPosition): string {
-  const time = position.time > slack ? position.time - slack : 0n;
+/** As the Engine's `since`, which is inclusive, has it: seconds and nine digits. */
+function written(time: bigint): string {
   return `${time / 1_000_000_000n}.${String(time % 1_000_000_000n).padStart(9, '0')}`;
 }

@@ -1,32 +1,35 @@
-/** Networks of sandboxes: one bridge per owner, made once, on which sandboxes cannot reach each other. */
+/**
+ * Networks of sandboxes: one bridge per owner, made once, on which sandboxes cannot reach each other; and a second one for
+ * those that may reach the internet, but neither the host nor private networks.
+ */
 import { OnejobError } from '../../errors.ts';
 import { labels } from './create.ts';
 import type { Engine } from './engine.ts';
+import { type Firewall, unguarded } from './firewall.ts';
 
 export type Networks = ReturnType<typeof createNetworks>;
 
-export function createNetworks(engine: Engine, owner: string) {
-  const name = `onejob-${owner}`;
-  const label = `${labels.owner}=${owner}`;
-  let made: Promise<string> | null = null;
+export function createNetworks(engine: Engine, owner: string, firewall: Firewall) {
+  const own = `onejob-${owner}`;
+  const guarded = `${own}-internet`;
+  const bridgeName = 'com.docker.network.bridge.name';
+  const made = new Map<string, Promise<string>>();
 
-  /** Ours by age: an Engine makes several of one name when it is asked at the same time (20.10, measured). */
-  const ours = async (): Promise<readonly { Id: string; Created: string }[]> =>
-    (await engine.networks(label)).sort((a, b) => (`${a.Created} ${a.Id}` < `${b.Created} ${b.Id}` ? -1 : 1));
+  /** By age: an Engine makes several of one name when it is asked at the same time (20.10, measured). */
+  const ours = async (name: string) =>
+    (await engine.networks(`${labels.owner}=${owner}`))
+      .filter((one) => one.Name === name)
+      .sort((a, b) => (`${a.Created} ${a.Id}` < `${b.Created} ${b.Id}` ? -1 : 1));
 
-  const ensure = async (): Promise<string> => {
-    if ((await ours()).length === 0) {
-      const options = { 'com.docker.network.bridge.enable_icc': 'false' };
-      await engine.createNetwork({
-        Name: name,
-        CheckDuplicate: true,
-        Driver: 'bridge',
-        Labels: { [labels.owner]: owner },
-        Options: options,
-      });
+  /** Its id: a name may stand for several. */
+  const ensure = async (name: string, more: Readonly<Record<string, string>>): Promise<string> => {
+    if ((await ours(name)).length === 0) {
+      const label = { [labels.owner]: owner };
+      const options = { 'com.docker.network.bridge.enable_icc': 'false', ...more };
+      await engine.createNetwork({ Name: name, CheckDuplicate: true, Driver: 'bridge', Labels: label, Options: options });
     }
-    const [first, ...others] = await ours();
-    if (first === undefined) {
+    const [first, ...others] = await ours(name);
+    if (first === undefined || first.Options?.[bridgeName] !== more[bridgeName]) {
       throw new OnejobError('E_NAME_TAKEN', `Cannot create network "${name}": one of that name is there, and is not onejob's.`, {
         hint: `Look at it with "docker network inspect ${name}", and remove it if nothing needs it.`,
       });
@@ -34,40 +37,50 @@ export function createNetworks(engine: Engine, owner: string) {
     for (const { Id } of others) await engine.removeNetwork(Id);
     return first.Id;
   };
+  const ensureGuarded = async (): Promise<string> => {
+    const id = await ensure(guarded, { [bridgeName]: firewall.bridge });
+    if (await firewall.hasBridge()) return id;
+    // An Engine with a network of its own: the rules stand where none of its packets pass.
+    await engine.removeNetwork(id);
+    await firewall.remove();
+    throw unguarded("the Engine's bridges are not on the network that onejob sees");
+  };
+  /** A failure is for those who waited; the next one tries again. */
+  const once = (name: string, make: () => Promise<string>): Promise<string> => {
+    const making = made.get(name) ?? make();
+    made.set(name, making);
+    return making.catch((error: unknown) => {
+      if (made.get(name) === making) made.delete(name);
+      throw error;
+    });
+  };
 
   return {
     /** What the Engine calls the network a recipe asks for; makes it when it is ours. */
     resolve: async (network: string): Promise<string> => {
       switch (network) {
-        case 'default': {
-          const making = made ?? ensure();
-          made = making;
-          return making.catch((error: unknown) => {
-            // A failure is for those who waited; the next one tries again.
-            if (made === making) made = null;
-            throw error;
-          });
-        }
+        case 'default':
+          return once(own, () => ensure(own, {}));
         case 'internet':
-          throw new OnejobError(
-            'E_NOT_YET',
-            'The network "internet" is not there yet: onejob cannot block private ranges so far.',
-            {
-              hint: 'Write network: default, none, host, or the name of a Docker network.',
-            },
-          );
+          // First the rules, which need no bridge to stand.
+          await firewall.guard();
+          return once(guarded, ensureGuarded);
         default:
           return network;
       }
     },
-    /** After the Engine said that a network is gone: look again the next time. */
-    forget: () => {
-      made = null;
+    /** Puts back rules that a reload of the host's firewall took away, while the network is in use. */
+    guard: async (): Promise<void> => {
+      // When they cannot be put back, the next sandbox is refused and says why.
+      if (made.has(guarded)) await firewall.guard().catch(() => {});
     },
-    /** Removes ours; one that is in use stays. */
+    /** After the Engine said that a network is gone: look again the next time. */
+    forget: () => made.clear(),
+    /** Removes ours; one that is in use stays, and so do its rules. */
     sweep: async (signal: AbortSignal): Promise<void> => {
-      made = null;
-      for (const one of await engine.networks(label, signal)) await engine.removeNetwork(one.Id);
+      made.clear();
+      for (const one of await engine.networks(`${labels.owner}=${owner}`, signal)) await engine.removeNetwork(one.Id);
+      if ((await engine.network(guarded, signal)) === null) await firewall.remove();
     },
   };
 }

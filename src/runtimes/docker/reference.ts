@@ -8,6 +8,15 @@ export interface Reference {
   readonly registry: string;
 }
 
+/** Host with port, lower-case path, then tag and digest; upper case is for registries and tags only. */
+const grammar =
+  /^(?:[A-Za-z0-9.-]+(?::\d+)?\/)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[a-f0-9]{64})?$/;
+
+/** Whether Docker would take it; an image id counts. */
+export function isReference(written: string): boolean {
+  return grammar.test(written);
+}
+
 /** `debian` is `debian:latest` from `docker.io`; `ghcr.io/x/y@sha256:…` names its registry and content. */
 export function parseReference(written: string): Reference {
   const at = written.indexOf('@');

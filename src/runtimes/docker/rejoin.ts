@@ -6,8 +6,8 @@
  * with a newline at its end, and one without; it gets one.
  *
  * The stamps of the two streams interleave, and the messages of a long line carry the time at which it began, so stamps
- * go back and forth. A chunk's time is therefore that of the latest message so far, held still while a long line is open:
- * reading again from it finds every message that matters, in the same order.
+ * go back and forth. A chunk's time is therefore that of the latest message so far, which never goes back, and is the same
+ * from wherever reading began, as long as that was early enough.
  */
 import type { LogChunk, LogPosition } from '../runtime.ts';
 import type { LogFrame } from './frames.ts';
@@ -22,7 +22,7 @@ interface OpenLine {
   readonly owesNewline: boolean;
 }
 
-/** How far back from a position reading must begin: the streams' messages may be stored out of order by this much, in ns. */
+/** The streams' messages may be stored out of order by this much, in ns. */
 export const slack = 10_000_000_000n;
 
 export class Rejoiner {
@@ -36,6 +36,16 @@ export class Rejoiner {
   constructor(from: LogPosition) {
     this.#seeking = from.time === 0n ? null : from.time;
     this.#toSkip = from.time === 0n ? 0 : from.atTime;
+  }
+
+  /**
+   * The time from which all must be read again to go on after what was pushed so far: the beginning of a line that is
+   * still open, however long ago that was. A new manager does not know it, and reads from the start.
+   */
+  get since(): bigint {
+    const times = [this.#open.stdout?.time, this.#open.stderr?.time, this.#time].filter((time) => time !== undefined);
+    const earliest = times.reduce((a, b) => (a < b ? a : b));
+    return earliest > slack ? earliest - slack : 0n;
   }
 
   /** What is new of these messages. Chunks never hold two messages of one time, so positions count the same each time. */
@@ -54,7 +64,7 @@ export class Rejoiner {
     };
     for (const frame of frames) {
       const newline = this.#enter(frame);
-      if (this.#isKept(frame)) continue;
+      if (this.#isKept()) continue;
       if (frame.stream !== stream || this.#time === time) flush();
       stream = frame.stream;
       time = this.#time;
@@ -81,9 +91,7 @@ export class Rejoiner {
   #enter({ stream, time, bytes }: LogFrame): boolean {
     const before = this.#open[stream];
     const goesOn = before !== null && before.time === time && !before.owesNewline;
-    if (!goesOn) this.#open[stream] = null;
-    const isFrozen = this.#open.stdout !== null || this.#open.stderr !== null;
-    if (!isFrozen && time > this.#time) this.#time = time;
+    if (time > this.#time) this.#time = time;
     const isComplete = bytes.length > 0 && bytes[bytes.length - 1] === 10;
     const pieces = goesOn ? before.pieces + 1 : 1;
     const isShort = bytes.length < pieceSize;
@@ -93,11 +101,11 @@ export class Rejoiner {
     return !goesOn && before?.owesNewline === true;
   }
 
-  #isKept(frame: LogFrame): boolean {
+  #isKept(): boolean {
     if (this.#seeking !== null) {
-      if (frame.time < this.#seeking) return true;
+      if (this.#time < this.#seeking) return true;
       // The message we stood at is gone, and so may be others after it.
-      if (frame.time > this.#seeking) {
+      if (this.#time > this.#seeking) {
         this.#gap = true;
         this.#toSkip = 0;
       }

@@ -1,0 +1,165 @@
+/**
+ * The firewall of the Engine's host, where the rules of the network `internet` are kept. No sandbox starts on that network
+ * unless the rules were seen standing just before; they are looked at again each time, because a reload of the host's
+ * firewall takes them away without a word.
+ */
+import { spawn } from 'node:child_process';
+import { readFile } from 'node:fs/promises';
+import { OnejobError } from '../../errors.ts';
+import { nameserversOfHost } from './nameservers.ts';
+import { type Family, isEngines, missingRule, namesOf, ours, removing, rulesFor, writing } from './rules.ts';
+
+export interface Firewall {
+  /** Name of the bridge that the rules are about. */
+  readonly bridge: string;
+  /** Why no rules can be kept here, as the end of a sentence; null when they can. */
+  obstacle(): Promise<string | null>;
+  /** Makes sure that all rules stand. @throws OnejobError E_NETWORK_UNGUARDED */
+  guard(): Promise<void>;
+  /** Whether the bridge is one of this host, or this process sees another network than the Engine. */
+  hasBridge(): Promise<boolean>;
+  /** Takes the rules away. Nothing to take away is no error. */
+  remove(): Promise<void>;
+}
+
+export interface FirewallOptions {
+  readonly owner: string;
+  /** Whether the Engine is reached by a socket of this host. */
+  readonly local: boolean;
+  /** Addresses of name servers that jobs may ask; default: those that the Engine would use. */
+  readonly nameservers?: () => Promise<readonly string[]>;
+}
+
+/** As Docker looks for it; the others are tried when that one is not where the Engine keeps its rules. */
+const flavours = ['iptables', 'iptables-legacy', 'iptables-nft'] as const;
+type Flavour = (typeof flavours)[number];
+const families = ['ipv4', 'ipv6'] as const;
+/** ms */
+const patience = 20_000;
+
+export function createFirewall({ owner, local, nameservers = nameserversOfHost }: FirewallOptions): Firewall {
+  const names = namesOf(owner);
+  /** How our lines read after we wrote them, with what they were made from: how a tool prints a rule is its own matter. */
+  const written = new Map<Family, { readonly from: string; readonly lines: string }>();
+  let turn: Promise<unknown> = Promise.resolve();
+
+  // One at a time: two would each miss what the other is about to write.
+  const inTurn = <T>(work: () => Promise<T>): Promise<T> => {
+    const done = turn.then(work, work);
+    turn = done.catch(() => {});
+    return done;
+  };
+
+  const look = async (): Promise<{ flavour: Flavour } | { why: string }> => {
+    if (!local) return { why: 'the Engine is not on this host' };
+    if (process.getuid?.() !== 0) return { why: 'only root may change the firewall of this host' };
+    const whys: string[] = [];
+    for (const flavour of await flavoursHere()) {
+      const saved = await run(tool(flavour, 'ipv4', 'save'), ['-t', 'filter']);
+      if (saved.ok && isEngines(saved.said)) return { flavour };
+      whys.push(
+        saved.ok ? `${flavour} shows no chain DOCKER-USER, so the Engine keeps no rules there` : `${flavour}: ${saved.said}`,
+      );
+    }
+    return { why: whys[0] ?? '' };
+  };
+
+  const guard = async (): Promise<void> => {
+    const found = await look();
+    if ('why' in found) throw unguarded(found.why);
+    const servers = await nameservers();
+    for (const family of await familiesHere()) {
+      const rules = rulesFor(family, names, servers);
+      const from = JSON.stringify([found.flavour, rules]);
+      const before = await save(found.flavour, family);
+      const known = written.get(family);
+      if (known?.from === from && known.lines === ours(before, names).join('\n')) continue;
+      await restore(found.flavour, family, writing(before, family, names, rules));
+      const after = await save(found.flavour, family);
+      const missing = missingRule(after, family, names, rules);
+      if (missing !== null) throw unguarded(`the rules were written, but ${missing}`);
+      written.set(family, { from, lines: ours(after, names).join('\n') });
+    }
+  };
+
+  const remove = async (): Promise<void> => {
+    written.clear();
+    if (!local || process.getuid?.() !== 0) return;
+    for (const flavour of await flavoursHere()) {
+      for (const family of families) {
+        const saved = await run(tool(flavour, family, 'save'), ['-t', 'filter']);
+        const taking = saved.ok ? removing(saved.said, names) : null;
+        if (taking !== null) await restore(flavour, family, taking);
+      }
+    }
+  };
+
+  return {
+    bridge: names.bridge,
+    obstacle: async () => {
+      const found = await look();
+      return 'why' in found ? found.why : null;
+    },
+    guard: () => inTurn(guard),
+    hasBridge: async () => (await readFile('/proc/self/net/dev', 'utf8')).includes(`${names.bridge}:`),
+    remove: () => inTurn(remove),
+  };
+}
+
+/** @throws OnejobError */
+export function unguarded(why: string): OnejobError {
+  return new OnejobError('E_NETWORK_UNGUARDED', `Cannot keep the network "internet" from the host and private networks: ${why}.`, {
+    hint: 'Run onejob as root on the host of a Docker Engine that has its iptables rules on, or write network: none or default.',
+  });
+}
+
+/** Asking the older one is enough to make the kernel load it, so it is left out unless it is in use. */
+async function flavoursHere(): Promise<Flavour[]> {
+  const tables = await readFile('/proc/self/net/ip_tables_names', 'utf8').catch(() => '');
+  return flavours.filter((flavour) => flavour !== 'iptables-legacy' || tables.includes('filter'));
+}
+
+/** A kernel without IPv6 has no rules for it, and needs none. */
+async function familiesHere(): Promise<readonly Family[]> {
+  return readFile('/proc/self/net/if_inet6').then(
+    () => families,
+    () => ['ipv4'] as const,
+  );
+}
+
+async function save(flavour: Flavour, family: Family): Promise<string> {
+  const { ok, said } = await run(tool(flavour, family, 'save'), ['-t', 'filter']);
+  if (ok) return said;
+  throw unguarded(said);
+}
+
+async function restore(flavour: Flavour, family: Family, text: string): Promise<void> {
+  const { ok, said } = await run(tool(flavour, family, 'restore'), ['--noflush', '--wait', '10'], text);
+  if (!ok) throw unguarded(said);
+}
+
+function tool(flavour: Flavour, family: Family, verb: 'save' | 'restore'): string {
+  return `${family === 'ipv4' ? flavour : flavour.replace('iptables', 'ip6tables')}-${verb}`;
+}
+
+/** What it said: its output when it worked, else one line of why not. Never rejects. */
+function run(command: string, args: readonly string[], input = ''): Promise<{ ok: boolean; said: string }> {
+  return new Promise((resolve) => {
+    const child = spawn(command, args, { stdio: 'pipe', timeout: patience, killSignal: 'SIGKILL' });
+    let out = '';
+    let err = '';
+    child.stdout.on('data', (bytes) => {
+      out += bytes;
+    });
+    child.stderr.on('data', (bytes) => {
+      err += bytes;
+    });
+    child.stdin.on('error', () => {});
+    child.once('error', () => resolve({ ok: false, said: `"${command}" is not installed` }));
+    child.once('close', (code) => {
+      const why = err.trim().split('\n').at(0) || `it ended with ${code}`;
+      resolve(code === 0 ? { ok: true, said: out } : { ok: false, said: `"${command}" failed: ${why}` });
+    });
+    child.stdin.end(input);
+  });
+}

@@ -1,0 +1,116 @@
+/**
+ * The firewall rules of the network `internet`, as text. Pure: what is wanted, and whether a firewall that was read has it.
+ *
+ * Everything hangs on the bridge's name, which is fixed per owner, so that the rules can stand before the bridge does. They
+ * sit in two chains named by the owner: that is how they are found again and swept.
+ */
+import { createHash } from 'node:crypto';
+
+/** What is not globally reachable, by IANA's registry, and multicast: neighbours, clouds' metadata, other containers. */
+export const blockedRanges: readonly string[] = [
+  '0.0.0.0/8',
+  '10.0.0.0/8',
+  '100.64.0.0/10',
+  '127.0.0.0/8',
+  '169.254.0.0/16',
+  '172.16.0.0/12',
+  '192.0.0.0/24',
+  '192.0.2.0/24',
+  '192.168.0.0/16',
+  '198.18.0.0/15',
+  '198.51.100.0/24',
+  '203.0.113.0/24',
+  '224.0.0.0/4',
+  '240.0.0.0/4',
+];
+
+export interface Names {
+  /** Of the bridge; an interface's name has 15 characters at most. */
+  readonly bridge: string;
+  /** What comes from the bridge and goes on elsewhere. */
+  readonly forward: string;
+  /** What comes from the bridge and is meant for the host itself. */
+  readonly input: string;
+}
+
+export function namesOf(owner: string): Names {
+  const id = owner.length <= 12 ? owner : createHash('sha256').update(owner).digest('hex').slice(0, 12);
+  return { bridge: `oj-${id}`, forward: `onejob-${id}-fwd`, input: `onejob-${id}-in` };
+}
+
+export type Family = 'ipv4' | 'ipv6';
+
+/**
+ * Docker keeps the first chain for its users' rules and asks it before its own. It never gives our bridge an IPv6 address,
+ * so all of that is refused, wherever the Engine keeps its rules for it.
+ */
+const hooks = { ipv4: { forward: 'DOCKER-USER', input: 'INPUT' }, ipv6: { forward: 'FORWARD', input: 'INPUT' } } as const;
+
+interface Chains {
+  readonly forward: readonly string[];
+  readonly input: readonly string[];
+}
+
+/**
+ * What stands in our two chains. Only the name servers may be asked, and only for names; a connection is refused with a
+ * reset, because any other answer reaches the caller a second later.
+ */
+export function rulesFor(family: Family, names: Names, nameservers: readonly string[]): Chains {
+  const refuse = ['-p tcp -j REJECT --reject-with tcp-reset', '-j REJECT'];
+  if (family === 'ipv6') return { forward: refuse, input: refuse };
+  const questions = [...new Set(nameservers)].flatMap((server) =>
+    ['udp', 'tcp'].map((protocol) => `-d ${server}/32 -p ${protocol} -m ${protocol} --dport 53 -j RETURN`),
+  );
+  return { forward: blockedRanges.map((range) => `-d ${range} -j ${names.input}`), input: [...questions, ...refuse] };
+}
+
+/** The lines of a firewall, as `iptables-save` prints them, that are this owner's. */
+export function ours(saved: string, names: Names): string[] {
+  const own = new Set([names.forward, names.input]);
+  return saved.split('\n').filter((line) => line.split(' ').some((word) => own.has(word.replace(/^:/, ''))));
+}
+
+/** Whether the Engine keeps its rules in this firewall: another one may be read by a tool of the same name. */
+export function isEngines(saved: string): boolean {
+  return saved.includes('\n:DOCKER-USER ') && /^-A FORWARD (.* )?-j DOCKER-USER$/m.test(saved);
+}
+
+/** What keeps these rules from holding; null when all are there. */
+export function missingRule(saved: string, family: Family, names: Names, rules: Chains): string | null {
+  const lines = ours(saved, names);
+  for (const hook of ['forward', 'input'] as const) {
+    const chain = names[hook];
+    if (!lines.includes(jump(family, hook, names))) return `nothing leads from ${hooks[family][hook]} to chain ${chain}`;
+    const count = lines.filter((line) => line.startsWith(`-A ${chain} `)).length;
+    if (count !== rules[hook].length) return `chain ${chain} has ${count} rules instead of ${rules[hook].length}`;
+  }
+  return null;
+}
+
+/** Input of `iptables-restore --noflush`: fills the chains and puts the jumps to them first, in one step. */
+export function writing(saved: string, family: Family, names: Names, rules: Chains): string {
+  const lines = ['*filter', `:${names.forward} - [0:0]`, `:${names.input} - [0:0]`];
+  for (const hook of ['forward', 'input'] as const) lines.push(...rules[hook].map((rule) => `-A ${names[hook]} ${rule}`));
+  lines.push(...withoutJumps(saved, names));
+  for (const hook of ['forward', 'input'] as const) lines.push(jump(family, hook, names).replace('-A', '-I'));
+  return [...lines, 'COMMIT', ''].join('\n');
+}
+
+/** Input of `iptables-restore --noflush` that takes all of this owner's away; null when there is nothing. */
+export function removing(saved: string, names: Names): string | null {
+  const chains = [names.forward, names.input].filter((chain) => saved.includes(`\n:${chain} `));
+  if (chains.length === 0) return null;
+  // Both, since one leads to the other.
+  const emptied = chains.map((chain) => `:${chain} - [0:0]`);
+  return ['*filter', ...emptied, ...withoutJumps(saved, names), ...chains.map((chain) => `-X ${chain}`), 'COMMIT', ''].join('\n');
+}
+
+function jump(family: Family, hook: 'forward' | 'input', names: Names): string {
+  return `-A ${hooks[family][hook]} -i ${names.bridge} -j ${names[hook]}`;
+}
+
+function withoutJumps(saved: string, names: Names): string[] {
+  return ours(saved, names)
+    .filter((line) => new RegExp(`^-A (?!${names.forward} ).* -j (${names.forward}|${names.input})$`).test(line))
+    .map((line) => line.replace('-A', '-D'));
+}

@@ -1,0 +1,198 @@
+/** What people do with jobs beside running them: order, cancel, hold back, detach, start over; and who may. */
+import { chmodSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
+import type { JobView } from '../../src/api/schema.ts';
+import { startChild } from '../support/child.ts';
+import { engineAt } from '../support/engine-http.ts';
+import { images } from '../support/images.ts';
+import { type Home, onejob } from '../support/onejob.ts';
+import { lacks } from '../support/require.ts';
+
+const program = join(import.meta.dirname, '..', '..', 'bin', 'onejob');
+const docker = { name: 'docker', missing: lacks('docker'), pool: `runtime: docker, image: "${images.base}"` };
+const process_ = { name: 'bubblewrap', missing: lacks('bubblewrap'), pool: 'runtime: process' };
+
+describe.skipIf(process_.missing)('one agent and several jobs', () => {
+  let here: Home;
+  const only = { all: true, pool: null };
+
+  beforeAll(async () => {
+    if (process_.missing) return;
+    const pools = `default: { agents: 1, ${process_.pool}, stop_grace: 200ms }, other: { agents: 1, ${process_.pool} }`;
+    here = await onejob({ config: `pools: { ${pools} }` });
+    await here.up();
+  });
+  afterEach(async () => {
+    for (const job of await here.api.jobs({ all: false, pool: null })) await here.api.cancel(job.id);
+  });
+  afterAll(() => (process_.missing ? undefined : here.close()));
+
+  const detach = async (...args: string[]): Promise<string> =>
+    (await here.run('--no-workspace', '--detach', ...args).ended).stdout.trim();
+  const cli = async (...args: string[]): Promise<string> => {
+    const ended = await here.cli(args).ended;
+    expect(ended.code, ended.stderr).toBe(0);
+    return ended.stdout;
+  };
+  const settled = (id: string): Promise<JobView> => here.api.settled(id);
+  const stateOf = async (id: string): Promise<JobView> => here.api.job(id);
+
+  test('a higher priority goes first, and the same one in order', async () => {
+    await cli('pause');
+    const ids: string[] = [];
+    for (const priority of ['-1', '0', '5', '0', '5']) ids.push(await detach('--priority', priority, '--', 'true'));
+    await cli('resume');
+    const jobs = await Promise.all(ids.map(settled));
+    const order = [...jobs].sort((a, b) => (a.startedAt ?? 0) - (b.startedAt ?? 0)).map((job) => ids.indexOf(job.id));
+    expect(order).toEqual([2, 4, 1, 3, 0]);
+  });
+
+  test('a waiting job that is cancelled never begins, a running one gets its last words', async () => {
+    const run = here.run(
+      '--no-workspace',
+      '--',
+      'sh',
+      '-c',
+      'trap "echo bye; exit 0" TERM; echo begun; while :; do sleep 0.05; done',
+    );
+    await run.says(/begun/);
+    const [running] = await here.api.jobs({ all: false, pool: null });
+    const waiting = await detach('--', 'sh', '-c', 'echo never');
+    expect(await cli('jobs')).toMatch(new RegExp(`${waiting} +default +queued`));
+    expect(await cli('cancel', waiting)).toBe(`Job ${waiting} has ended (cancelled).\n`);
+    expect(await settled(waiting)).toMatchObject({ result: { kind: 'cancelled' }, startedAt: null });
+    expect(await cli('logs', waiting)).toBe('');
+    expect(await cli('cancel', running?.id ?? '')).toContain('was told to end');
+    expect(await run.ended).toMatchObject({ code: 130, stdout: 'begun\nbye\n' });
+    // Once more changes nothing, and an unknown one is said to be so.
+    expect(await cli('cancel', running?.id ?? '')).toContain('has ended (cancelled)');
+    const unknown = await here.cli(['cancel', 'nonsense']).ended;
+    expect(unknown.code).toBe(1);
+    expect(unknown.stderr).toContain('There is no job nonsense');
+  });
+
+  test('a pause lasts until the last who holds it lets go; other pools go on', async () => {
+    await cli('pause', 'default', '--reason', 'backup');
+    await cli('pause', 'default', '--reason', 'move');
+    const held = await detach('--', 'true');
+    expect((await settled(await detach('--pool', 'other', '--', 'true'))).result).toEqual({ kind: 'code', code: 0 });
+    await cli('resume', 'default', '--reason', 'backup');
+    expect(await stateOf(held)).toMatchObject({ state: 'queued', reason: 'paused: by move' });
+    expect(await cli('status')).toContain('by move');
+    // What somebody else holds is not released by a person's plain resume.
+    await cli('resume', 'default');
+    expect((await stateOf(held)).state).toBe('queued');
+    await cli('resume', 'default', '--reason', 'move');
+    expect((await settled(held)).result).toEqual({ kind: 'code', code: 0 });
+  });
+
+  test('a drain finishes what runs and starts nothing, until a resume', async () => {
+    const run = here.run('--no-workspace', '--artifact', 'x', '--', 'sh', '-c', 'echo begun; sleep 0.4; echo end');
+    await run.says(/begun/);
+    await cli('drain', 'default');
+    const next = await detach('--', 'true');
+    expect(await run.ended).toMatchObject({ code: 0, stdout: 'begun\nend\n' });
+    expect(await stateOf(next)).toMatchObject({ state: 'queued', reason: 'the pool drains' });
+    await expect
+      .poll(async () => (await here.api.status()).pools.find((pool) => pool.name === 'default')?.slots[0])
+      .toMatchObject({ standby: { state: 'none' }, agent: { state: 'free' }, leaving: [] });
+    await cli('resume', 'default');
+    expect((await settled(next)).result).toEqual({ kind: 'code', code: 0 });
+    expect((await here.cli(['drain', 'nowhere']).ended).stderr).toContain('The pools are: default, other');
+  });
+
+  test('--detach prints the id; logs -f shows all of it, from whenever, by as many as like', async () => {
+    const id = await detach('--', 'sh', '-c', 'echo one; echo err >&2; sleep 0.4; echo two; exit 9');
+    expect(id).toMatch(/^[0-9a-f]{12}$/);
+    const [first, second] = [here.cli(['logs', '-f', id]), here.cli(['logs', '--follow', id])];
+    await first.says(/one/);
+    for (const reader of [first, second])
+      expect(await reader.ended).toMatchObject({ code: 0, stdout: 'one\ntwo\n', stderr: 'err\n' });
+    expect((await here.cli(['logs', id]).ended).stdout).toBe('one\ntwo\n');
+    expect((await here.cli(['logs', 'default/1', '--previous']).ended).code).toBe(0);
+    expect((await here.api.jobs(only)).find((job) => job.id === id)?.result).toEqual({ kind: 'code', code: 9 });
+  });
+
+  test('a job over its time limit while it still waits is not ended by it: the limit counts from its start', async () => {
+    await cli('pause');
+    const id = await detach('--timeout', '150ms', '--', 'true');
+    await new Promise((resolve) => setTimeout(resolve, 300));
+    await cli('resume');
+    expect((await settled(id)).result).toEqual({ kind: 'code', code: 0 });
+  });
+});
+
+describe.each([docker, process_])('on $name', ({ missing, pool, name }) => {
+  const script = 'echo "attempt $ONEJOB_ATTEMPT"; [ "$ONEJOB_ATTEMPT" = 2 ] && exit 5; while :; do sleep 0.1; done';
+
+  /** As an administrator's hand, or the kernel short of memory, would. */
+  async function lose(agent: string): Promise<void> {
+    if (name === 'docker') {
+      using engine = engineAt();
+      const filters = encodeURIComponent(JSON.stringify({ label: [`onejob.agent=${agent}`] }));
+      const [container] = (await engine.ok('GET', `/containers/json?filters=${filters}`)) as { Id: string }[];
+      await engine.ok('DELETE', `/containers/${container?.Id}?force=1&v=1`);
+      return;
+    }
+    for (const pid of readdirSync('/proc').filter((each) => /^\d+$/.test(each))) {
+      try {
+        const marked = readFileSync(`/proc/${pid}/environ`, 'latin1').split('\0').includes(`ONEJOB_AGENT_MARK=${agent}`);
+        if (marked) process.kill(Number(pid), 'SIGKILL');
+      } catch {
+        // It ended meanwhile.
+      }
+    }
+  }
+
+  test.skipIf(missing)(
+    '--retries starts a job over when its agent was lost under it, and says so; without it is lost',
+    async () => {
+      await using here = await onejob({ config: `pools: { default: { agents: 2, ${pool}, stop_grace: 200ms } }` });
+      await here.up();
+      const runs = [here.run('--retries', '1', '--', 'sh', '-c', script), here.run('--', 'sh', '-c', script)] as const;
+      await Promise.all(runs.map((run) => run.says(/attempt 1/)));
+      for (const job of await here.api.jobs({ all: false, pool: null })) await lose(job.agent ?? '');
+      const [again, lost] = [await runs[0].ended, await runs[1].ended];
+      expect(again).toMatchObject({ code: 5, stdout: 'attempt 1\nattempt 2\n' });
+      expect(again.stderr).toMatch(/^onejob: attempt 2$/m);
+      expect(again.stderr).toMatch(/Tried again, as its agent was lost/);
+      expect(lost).toMatchObject({ code: 125, stdout: 'attempt 1\n' });
+      expect(lost.stderr).toMatch(/^onejob: job \w+ was lost: /m);
+    },
+  );
+});
+
+describe.skipIf(lacks('bubblewrap', 'root', 'mount'))('the daemon of another user', () => {
+  const gid = 54_321;
+  const as = (here: Home, groups: string, ...args: string[]) =>
+    startChild('setpriv', ['--reuid=54320', '--regid=54320', groups, program, ...args], {
+      cwd: here.cwd,
+      env: { ...here.env, HOME: '/nonexistent', NODE_COMPILE_CACHE: '' },
+    });
+
+  test('refuses strangers with what to do, starts nothing behind its back, and takes members of the group onejob', async () => {
+    await using here = await onejob({ config: 'pools: { default: { agents: 1, runtime: process } }' });
+    chmodSync(here.dir, 0o755);
+    chmodSync(join(here.dir, 'config.yml'), 0o644);
+    writeFileSync(join(here.dir, 'group'), `root:x:0:\nonejob:x:${gid}:\n`);
+    // This machine's groups stay as they are: the daemon alone sees one more.
+    const script = `mount --bind '${here.dir}/group' /etc/group && exec "$0" up`;
+    const daemon = startChild('unshare', ['-m', 'sh', '-c', script, program], { cwd: here.cwd, env: here.env });
+    try {
+      await daemon.says(/onejob is up/);
+      for (const args of [['run', '--no-workspace', '--', 'true'], ['status'], ['jobs']]) {
+        const refused = await as(here, '--clear-groups', ...args).ended;
+        expect(refused.code).toBe(args[0] === 'run' ? 125 : 1);
+        expect(refused.stdout).toBe('');
+        expect(refused.stderr).toMatch(/permission denied[\s\S]*group "onejob"/);
+      }
+      expect(await here.api.jobs({ all: true, pool: null })).toEqual([]);
+      const member = await as(here, `--groups=${gid}`, 'run', '--no-workspace', '--', 'sh', '-c', 'echo mine').ended;
+      expect(member).toMatchObject({ code: 0, stdout: 'mine\n' });
+    } finally {
+      daemon.signal('SIGTERM');
+      await daemon.ended;
+    }
+  });
+});
