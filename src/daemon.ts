@@ -144,7 +144,8 @@ export async function runDaemon(
       for (const pool of reconciler.pools) {
         if (pool.runtime !== runtime) continue;
         const recipe = expandRecipe(pool.config, nameOf(`${pool.config.name}/1`));
-        pool.fingerprint = (await runtime.fingerprint(recipe, signal)) ?? pool.fingerprint;
+        // What cannot be said of one pool's image is that pool's trouble, and told when a standby is made of it.
+        pool.fingerprint = (await runtime.fingerprint(recipe, signal).catch(() => null)) ?? pool.fingerprint;
       }
     },
   });

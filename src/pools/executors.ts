@@ -23,6 +23,11 @@ export interface DispatcherOptions {
   readonly retrying: (key: string, action: Action, error: unknown, ms: number) => void;
 }
 
+/**
+ * How long making and clearing away give way to a release, in ms. They keep an Engine's processors busy for hundreds of
+ * milliseconds, and a job that waits to begin should not wait for that.
+ */
+const yieldFor = 50;
 const firstRetry = 500;
 const longestRetry = 30_000;
 
@@ -67,6 +72,7 @@ export class Dispatcher {
 
   async #run(key: string, action: Action, before: Promise<void> | null, signal: AbortSignal): Promise<void> {
     if (before !== null) await before;
+    if (action.act === 'prepare' || action.act === 'clear') await this.#giveWay(signal);
     for (let wait = firstRetry; !signal.aborted; wait = Math.min(wait * 2, longestRetry)) {
       try {
         this.#options.boundary(`${action.act}.intent`);
@@ -81,6 +87,16 @@ export class Dispatcher {
         await this.#pause(wait, signal);
       }
     }
+  }
+
+  async #giveWay(signal: AbortSignal): Promise<void> {
+    // The release of the same step may be started right after this action.
+    await Promise.resolve();
+    const releases = [...this.#running.values()].filter((one) => one.act === 'release').map((one) => one.done);
+    if (releases.length === 0) return;
+    const over = new AbortController();
+    await Promise.race([Promise.all(releases), this.#pause(yieldFor, AbortSignal.any([signal, over.signal]))]);
+    over.abort();
   }
 
   #pause(ms: number, signal: AbortSignal): Promise<void> {

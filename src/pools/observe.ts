@@ -22,6 +22,8 @@ export interface ObserveParts {
 }
 
 const resyncEvery = 30_000;
+/** How soon a runtime that could not be reached is looked at again, in ms. */
+const lookAgain = 2_000;
 /** How long a sandbox that ended before *released* was seen may take to show its whole log, in ms. */
 const lastWords = 10_000;
 
@@ -124,7 +126,9 @@ export class Observer {
       for (const sandbox of seen) {
         if (reconciler.placeOf(sandbox.agent) === undefined) {
           log.warn('removing an orphan', { runtime: runtime.name, agent: sandbox.agent, slot: sandbox.slot });
-          await runtime.remove(sandbox.agent);
+          await runtime.remove(sandbox.agent).catch((error: unknown) => {
+            log.warn('orphan not removed', { agent: sandbox.agent, reason: toFailure(error).message });
+          });
         } else if (sandbox.state.kind === 'exited') void this.exited(sandbox.agent, sandbox.state.exit);
       }
       await this.#parts.refreshFingerprints(runtime, signal);
@@ -165,18 +169,22 @@ export class Observer {
     if (this.#unreachable.get(runtime.name) !== failure)
       this.#parts.log.error('runtime unreachable', { runtime: runtime.name, reason: failure });
     this.#unreachable.set(runtime.name, failure);
+    this.#parts.reconciler.away(runtime.name, failure);
+    this.#arm();
   }
 
   #reached(runtime: Runtime): void {
     if (!this.#unreachable.delete(runtime.name)) return;
     this.#parts.log.info('runtime reachable again', { runtime: runtime.name });
-    this.#parts.reconciler.tryAgain(runtime.name);
+    this.#parts.reconciler.back(runtime.name);
   }
 
   #arm(): void {
-    this.#timer = this.#parts.clock.after(resyncEvery, async () => {
+    if (this.#abort.signal.aborted) return;
+    this.#timer?.();
+    this.#timer = this.#parts.clock.after(this.#unreachable.size > 0 ? lookAgain : resyncEvery, async () => {
       await Promise.all(this.#parts.runtimes.map((runtime) => this.resync(runtime)));
-      if (!this.#abort.signal.aborted) this.#arm();
+      this.#arm();
     });
   }
 }

@@ -19,6 +19,8 @@ export class Pool {
   draining = false;
   backoff: Backoff | null = null;
   fingerprint: string | null = null;
+  /** Why its runtime cannot be reached; null while it can. */
+  away: string | null = null;
 
   constructor(config: PoolConfig, parts: { service: CiService; runtime: Runtime; keepStandby: boolean }) {
     this.config = config;
@@ -33,7 +35,7 @@ export class Pool {
       binds: this.service.capabilities.binds,
       wanted: !this.draining && !host.stopping,
       standby: this.#keepStandby,
-      paused: host.paused || this.pause.any,
+      paused: host.paused || this.pause.any || this.away !== null,
       backoff: this.backoff,
       fingerprint: this.fingerprint,
       standbyMaxAge: this.config.standbyMaxAge,

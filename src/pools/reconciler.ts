@@ -144,10 +144,18 @@ export class Reconciler {
     this.#drain();
   }
 
+  /** A runtime cannot be reached: until it is back nothing is begun there, so that jobs wait and no attempt piles up (S6). */
+  away(runtime: string, why: string): void {
+    for (const pool of this.#pools.values()) if (pool.runtime.name === runtime) pool.away = why;
+  }
+
   /** A runtime is back: what could not be made without it is tried at once, however long its pools meant to wait. */
-  tryAgain(runtime: string): void {
+  back(runtime: string): void {
     for (const pool of this.#pools.values()) {
-      if (pool.runtime.name === runtime && pool.worked('prepare')) this.#recovered(pool);
+      if (pool.runtime.name !== runtime) continue;
+      pool.away = null;
+      pool.worked('prepare');
+      this.#recovered(pool);
     }
   }
 

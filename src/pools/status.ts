@@ -51,6 +51,7 @@ export function waitingReason(reconciler: Reconciler, poolName: string, problems
   const [held] = [...reconciler.pause.details, ...pool.pause.details];
   if (held !== undefined) return `paused: ${held}`;
   if (pool.draining) return 'the pool drains';
+  if (pool.away !== null) return pool.away;
   if (pool.backoff !== null) return pool.backoff.last.message;
   return problems[0] ?? null;
 }
@@ -87,6 +88,7 @@ function heldBack(slot: Slot, pool: Pool, parts: StatusParts): string | null {
   if (slot.standby.kind !== 'none' && slot.agent.kind !== 'free') return null;
   const paused = [...parts.reconciler.pause.details, ...pool.pause.details];
   if (paused.length > 0) return `paused: ${paused.join('; ')}`;
+  if (pool.away !== null) return pool.away;
   const backoff = backoffView(pool, parts.clock.now());
   return backoff === null ? null : `backing off for ${Math.ceil(backoff.retryIn / 1000)} s: ${backoff.reason}`;
 }

@@ -1,32 +1,29 @@
-/** What people do with jobs beside running them: order, cancel, hold back, detach, start over; and who may. */
-import { chmodSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+/** What people do with jobs beside running them: order, cancel, hold back, detach; and who may. */
+import { chmodSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import type { JobView } from '../../src/api/schema.ts';
 import { startChild } from '../support/child.ts';
-import { engineAt } from '../support/engine-http.ts';
-import { images } from '../support/images.ts';
 import { type Home, onejob } from '../support/onejob.ts';
 import { lacks } from '../support/require.ts';
 
 const program = join(import.meta.dirname, '..', '..', 'bin', 'onejob');
-const docker = { name: 'docker', missing: lacks('docker'), pool: `runtime: docker, image: "${images.base}"` };
-const process_ = { name: 'bubblewrap', missing: lacks('bubblewrap'), pool: 'runtime: process' };
+const missing = lacks('bubblewrap');
 
-describe.skipIf(process_.missing)('one agent and several jobs', () => {
+describe.skipIf(missing)('one agent and several jobs', () => {
   let here: Home;
   const only = { all: true, pool: null };
 
   beforeAll(async () => {
-    if (process_.missing) return;
-    const pools = `default: { agents: 1, ${process_.pool}, stop_grace: 200ms }, other: { agents: 1, ${process_.pool} }`;
+    if (missing) return;
+    const pools = `default: { agents: 1, runtime: process, stop_grace: 200ms }, other: { agents: 1, runtime: process }`;
     here = await onejob({ config: `pools: { ${pools} }` });
     await here.up();
   });
   afterEach(async () => {
     for (const job of await here.api.jobs({ all: false, pool: null })) await here.api.cancel(job.id);
   });
-  afterAll(() => (process_.missing ? undefined : here.close()));
+  afterAll(() => (missing ? undefined : here.close()));
 
   const detach = async (...args: string[]): Promise<string> =>
     (await here.run('--no-workspace', '--detach', ...args).ended).stdout.trim();
@@ -121,46 +118,6 @@ describe.skipIf(process_.missing)('one agent and several jobs', () => {
     await cli('resume');
     expect((await settled(id)).result).toEqual({ kind: 'code', code: 0 });
   });
-});
-
-describe.each([docker, process_])('on $name', ({ missing, pool, name }) => {
-  const script = 'echo "attempt $ONEJOB_ATTEMPT"; [ "$ONEJOB_ATTEMPT" = 2 ] && exit 5; while :; do sleep 0.1; done';
-
-  /** As an administrator's hand, or the kernel short of memory, would. */
-  async function lose(agent: string): Promise<void> {
-    if (name === 'docker') {
-      using engine = engineAt();
-      const filters = encodeURIComponent(JSON.stringify({ label: [`onejob.agent=${agent}`] }));
-      const [container] = (await engine.ok('GET', `/containers/json?filters=${filters}`)) as { Id: string }[];
-      await engine.ok('DELETE', `/containers/${container?.Id}?force=1&v=1`);
-      return;
-    }
-    for (const pid of readdirSync('/proc').filter((each) => /^\d+$/.test(each))) {
-      try {
-        const marked = readFileSync(`/proc/${pid}/environ`, 'latin1').split('\0').includes(`ONEJOB_AGENT_MARK=${agent}`);
-        if (marked) process.kill(Number(pid), 'SIGKILL');
-      } catch {
-        // It ended meanwhile.
-      }
-    }
-  }
-
-  test.skipIf(missing)(
-    '--retries starts a job over when its agent was lost under it, and says so; without it is lost',
-    async () => {
-      await using here = await onejob({ config: `pools: { default: { agents: 2, ${pool}, stop_grace: 200ms } }` });
-      await here.up();
-      const runs = [here.run('--retries', '1', '--', 'sh', '-c', script), here.run('--', 'sh', '-c', script)] as const;
-      await Promise.all(runs.map((run) => run.says(/attempt 1/)));
-      for (const job of await here.api.jobs({ all: false, pool: null })) await lose(job.agent ?? '');
-      const [again, lost] = [await runs[0].ended, await runs[1].ended];
-      expect(again).toMatchObject({ code: 5, stdout: 'attempt 1\nattempt 2\n' });
-      expect(again.stderr).toMatch(/^onejob: attempt 2$/m);
-      expect(again.stderr).toMatch(/Tried again, as its agent was lost/);
-      expect(lost).toMatchObject({ code: 125, stdout: 'attempt 1\n' });
-      expect(lost.stderr).toMatch(/^onejob: job \w+ was lost: /m);
-    },
-  );
 });
 
 describe.skipIf(lacks('bubblewrap', 'root', 'mount'))('the daemon of another user', () => {

@@ -1,9 +1,10 @@
-/** What onejob makes on the host outside of its state directory: control groups, user ids for agents, open folders. */
+/** What onejob makes on the host outside of its state directory: control groups, user ids, open folders, firewall rules. */
+import { spawnSync } from 'node:child_process';
 import { readdirSync, readlinkSync, rmdirSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 
 export interface HostThing {
-  readonly kind: 'cgroup' | 'user' | 'file';
+  readonly kind: 'cgroup' | 'user' | 'file' | 'rules';
   readonly id: string;
   readonly detail: string;
   readonly owner: string | null;
@@ -13,7 +14,7 @@ const uidClaims = '/run/onejob/uids';
 
 /** `owner` null: everybody's. User ids name no owner, but the folder of their agent: `stateDir` null means everybody's. */
 export function hostThings(owner: string | null, stateDir: string | null): HostThing[] {
-  return [...cgroups(owner), ...users(stateDir), ...openFolders(owner)];
+  return [...cgroups(owner), ...users(stateDir), ...openFolders(owner), ...rules(owner)];
 }
 
 /** Each owner has one folder below `onejob` in every hierarchy that it uses; agents are below that. */
@@ -36,6 +37,17 @@ function openFolders(owner: string | null): HostThing[] {
   return list('/var/tmp')
     .filter((name) => (owner === null ? /^onejob-[0-9a-f]{12}$/.test(name) : name === `onejob-${owner}`))
     .map((name) => ({ kind: 'file', id: join('/var/tmp', name), detail: "jobs' folders", owner: name.slice('onejob-'.length) }));
+}
+
+/** Chains of the firewall: one owner's are named by it. Who is not root cannot have made any. */
+function rules(owner: string | null): HostThing[] {
+  if (process.getuid?.() !== 0) return [];
+  return ['iptables-save', 'ip6tables-save'].flatMap((command) => {
+    const saved = spawnSync(command, ['-t', 'filter'], { encoding: 'utf8' }).stdout ?? '';
+    return [...saved.matchAll(/^:(onejob-([A-Za-z0-9-]+)-(?:fwd|in)) /gm)]
+      .filter(([, , of]) => owner === null || of === owner)
+      .map(([, id = '', of = '']): HostThing => ({ kind: 'rules', id, detail: `a chain in ${command}`, owner: of }));
+  });
 }
 
 /** Removes a group and those in it; what a dying process still holds stays, and the next census says so. */

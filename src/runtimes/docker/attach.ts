@@ -8,17 +8,25 @@ import { upgrade } from './wire.ts';
 
 /** How long handing over may take before something seems wrong, in ms; 3 ms are usual. */
 const expected = 50;
+/** How long Podman gets to take what was written, in ms. */
+const settling = 300;
 
 /**
  * Writes `frame` to the container's standard input and waits until the Engine has passed it on. Closing our side does not
  * close the container's, because it was made without StdinOnce.
  */
-export async function writeInput(engine: Engine, id: string, frame: Uint8Array, signal: AbortSignal): Promise<void> {
+export async function writeInput(
+  engine: Engine,
+  id: string,
+  frame: Uint8Array,
+  signal: AbortSignal,
+  podman = false,
+): Promise<void> {
   // A container that has ended takes an attach and stays silent for ever (Engine 20.10), so it is looked at. Not at once:
   // a gate that waits has taken the frame long before.
   const stop = new AbortController();
   const either = AbortSignal.any([signal, stop.signal]);
-  const writing = write(engine, id, frame, either);
+  const writing = write(engine, id, frame, either, podman);
   const looking = pause(expected, undefined, { signal: either }).then(async () => {
     const container = await engine.inspect(id, either);
     if (container === null) throw gateEnded('is gone');
@@ -43,7 +51,7 @@ export function gateEnded(what: string): OnejobError {
   });
 }
 
-async function write(engine: Engine, id: string, frame: Uint8Array, signal: AbortSignal): Promise<void> {
+async function write(engine: Engine, id: string, frame: Uint8Array, signal: AbortSignal, podman: boolean): Promise<void> {
   try {
     const socket = await upgrade(engine.endpoint, `/containers/${id}/attach?stream=1&stdin=1`, signal);
     if ('status' in socket) {
@@ -57,9 +65,12 @@ async function write(engine: Engine, id: string, frame: Uint8Array, signal: Abor
     const abort = () => socket.destroy();
     signal.addEventListener('abort', abort, { once: true });
     socket.resume();
-    socket.end(frame);
     try {
-      await closed;
+      // Podman passes input on, but never hangs up by itself.
+      if (podman) await new Promise<void>((resolve) => socket.write(frame, () => resolve()));
+      else socket.end(frame);
+      if (podman) await Promise.race([closed, pause(settling, undefined, { signal })]);
+      else await closed;
     } finally {
       signal.removeEventListener('abort', abort);
       socket.destroy();

@@ -202,7 +202,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
     release: async (agent, frame, signal) => {
       const id = await find(agent, signal);
       if (id === null) throw gateEnded('is gone');
-      await writeInput(engine, id, frame, signal);
+      await writeInput(engine, id, frame, signal, await isPodmanHere(signal));
     },
 
     getFiles: async (agent, signal): Promise<Readable> => {

@@ -9,9 +9,11 @@ import { z } from 'zod';
 import { toFailure } from '../../errors.ts';
 import type { RuntimeEvent } from '../runtime.ts';
 import { labels } from './create.ts';
+import { endpointUrl } from './endpoint.ts';
 import type { Engine } from './engine.ts';
 import { type Exits, exitCodeOf } from './exits.ts';
 
+const hungUp = 'The Docker Engine hung up: it was stopped, or is being started anew';
 const firstPause = 100;
 const longestPause = 5_000;
 /** s */
@@ -48,7 +50,7 @@ export async function* followEvents(
       wait = firstPause;
       yield { kind: 'connected' };
       yield* arriving;
-      if (!signal.aborted) throw new Error('the Engine closed its stream of events');
+      if (!signal.aborted) throw new Error(`${hungUp} (${endpointUrl(engine.endpoint)})`);
     } catch (error) {
       if (signal.aborted) return;
       if (!isLost) yield { kind: 'lost', failure: toFailure(error).message };

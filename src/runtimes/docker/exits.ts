@@ -75,8 +75,11 @@ export function createExits(engine: Engine, bootId: string | null) {
       }
       if (isUnrecorded(code, at)) return remember(known, id, unrecorded);
       if (code !== 137) return remember(known, id, { kind: 'code', code });
-      const container = await engine.inspect(id, connection).catch(() => null);
-      return remember(known, id, container?.State.OOMKilled === true ? { kind: 'oom' } : { kind: 'code', code });
+      const container = await engine.inspect(id, connection).catch(() => undefined);
+      if (container?.State.OOMKilled === true) return remember(known, id, { kind: 'oom' });
+      // `docker rm -f` marks the container first, then kills what runs in it. We remove only what has ended.
+      if (container === null || container?.State.Status === 'removing') return remember(known, id, removed);
+      return remember(known, id, { kind: 'code', code });
     },
 
     /** How ended containers look to one who was not there. @throws OnejobError while the Engine cannot be asked. */
@@ -118,6 +121,7 @@ function lost(reason: string): Exit {
   return { kind: 'lost', reason };
 }
 
+const removed = lost('somebody removed its container');
 const unrecorded = lost('it ended while the Engine was away, which did not record its exit code');
 
 function endedByEngine(code: number): Exit {

@@ -3,14 +3,14 @@ import { execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { createServer } from 'node:net';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { privateEngine } from '../../../test/support/dockerd.ts';
-import { ensureImages } from '../../../test/support/images.ts';
-import { lacks } from '../../../test/support/require.ts';
-import { follow, specOf, watch } from '../contract.ts';
-import { frame, readyMarker } from '../gate.ts';
-import type { DockerRuntime } from './docker.ts';
-import { namesOf } from './rules.ts';
-import { anOwner, recipe } from './testing.ts';
+import { follow, specOf, watch } from '../../src/runtimes/contract.ts';
+import type { DockerRuntime } from '../../src/runtimes/docker/docker.ts';
+import { missingRule, namesOf, rulesFor, writing } from '../../src/runtimes/docker/rules.ts';
+import { anOwner, recipe } from '../../src/runtimes/docker/testing.ts';
+import { frame, readyMarker } from '../../src/runtimes/gate.ts';
+import { privateEngine } from '../support/dockerd.ts';
+import { ensureImages } from '../support/images.ts';
+import { lacks } from '../support/require.ts';
 
 const ip = (...args: string[]) => execFileSync('ip', args);
 const never = () => new AbortController().signal;
@@ -29,24 +29,30 @@ async function anotherMachine() {
     for p in 53 80; do busybox nc -ll -p $p -e busybox echo "here is $p" & all="$all $!"; done
     echo up; cat >/dev/null; kill $all`;
   const holder = spawn('unshare', ['-n', 'sh', '-c', `echo; ${script}`], { stdio: ['pipe', 'pipe', 'inherit'] });
-  await once(holder.stdout, 'data');
-  ip('link', 'add', outside, 'type', 'veth', 'peer', 'name', 'ojpeer', 'netns', String(holder.pid));
-  ip('addr', 'add', '10.213.77.1/24', 'dev', outside);
-  ip('link', 'set', outside, 'up');
-  ip('route', 'add', `${far}/32`, 'dev', outside, 'via', '10.213.77.2');
-  holder.stdin.write('\n');
-  await once(holder.stdout, 'data');
+  const close = async () => {
+    const gone = once(holder, 'exit');
+    holder.stdin.end('\n');
+    if (holder.exitCode === null) await gone;
+    execFileSync('sh', ['-c', `ip link del ${outside} 2>/dev/null || :`]);
+  };
+  try {
+    await once(holder.stdout, 'data');
+    ip('link', 'add', outside, 'type', 'veth', 'peer', 'name', 'ojpeer', 'netns', String(holder.pid));
+    ip('addr', 'add', '10.213.77.1/24', 'dev', outside);
+    ip('link', 'set', outside, 'up');
+    ip('route', 'add', `${far}/32`, 'dev', outside);
+    holder.stdin.write('\n');
+    await once(holder.stdout, 'data');
+  } catch (error) {
+    await close();
+    throw error;
+  }
   return {
     nameserver,
     neighbour,
     far,
     host: '10.213.77.1',
-    async [Symbol.asyncDispose]() {
-      const gone = once(holder, 'exit');
-      holder.stdin.end();
-      await gone;
-      execFileSync('sh', ['-c', `ip link del ${outside} 2>/dev/null || :`]);
-    },
+    [Symbol.asyncDispose]: close,
   };
 }
 
@@ -74,12 +80,12 @@ describe.skipIf(lacks('docker', 'busybox', 'root'))('network internet', { timeou
     await events.connected();
   });
   afterAll(async () => {
+    await machine[Symbol.asyncDispose]();
+    host.close();
     for (const { agent } of await runtime.list(never())) await runtime.remove(agent);
     await runtime.sweep(never());
     await events.stop();
     runtime.close();
-    host.close();
-    await machine[Symbol.asyncDispose]();
     expect(await leftovers()).toEqual([]);
     expect(firewall()).not.toContain(owner);
   });
@@ -123,10 +129,10 @@ describe.skipIf(lacks('docker', 'busybox', 'root'))('network internet', { timeou
   test('jobs do not reach each other, and have no IPv6', async () => {
     const listener = await standby('internet');
     const caller = await standby('internet');
-    const listening = listener('ip -6 addr show eth0 | grep -c inet6; timeout 5 nc -ll -p 5000 -e echo here; exit 0');
+    void listener('exec nc -ll -p 5000 -e echo here');
     const net = '$(hostname -i | sed "s/[0-9]*$//")';
-    expect(await caller(`for n in 2 3 4 5; do nc -w 1 ${net}$n 5000 </dev/null 2>/dev/null; done; exit 0`)).toEqual([]);
-    expect(await listening).toEqual(['0']);
+    const script = `ip -6 addr show eth0 | grep -c inet6; for n in 2 3 4 5; do nc -w 1 ${net}$n 5000 </dev/null 2>/dev/null; done; exit 0`;
+    expect(await caller(script)).toEqual(['0']);
   });
 
   test('rules that somebody took away are back before the next sandbox starts, and once only', async () => {
@@ -182,5 +188,23 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox'))('an Engine whose packets 
     expect(await leftovers()).toEqual([]);
     expect(firewall()).not.toContain(owner);
     runtime.close();
+  });
+
+  test('that restarts or is killed leaves the rules alone', async () => {
+    await using engine = await privateEngine();
+    const inside = (command: string, input = '') =>
+      execFileSync('nsenter', [`--net=/proc/${engine.pid}/ns/net`, 'sh', '-c', `${command} 2>/dev/null`], { input }).toString();
+    const names = namesOf('restarted');
+    const rules = rulesFor('ipv4', names, ['10.0.0.53']);
+    const before = inside('iptables-save -t filter');
+    expect(missingRule(before, 'ipv4', names, rules)).toContain('nothing leads from DOCKER-USER');
+    inside('iptables-restore --noflush', writing(before, 'ipv4', names, rules));
+    for (const how of ['stop', 'kill'] as const) {
+      await engine[how]();
+      await engine.start();
+      const after = inside('iptables-save -t filter');
+      expect(missingRule(after, 'ipv4', names, rules)).toBeNull();
+      expect(after.indexOf('-A FORWARD -j DOCKER-USER')).toBe(after.indexOf('-A FORWARD '));
+    }
   });
 });

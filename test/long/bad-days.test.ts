@@ -1,0 +1,285 @@
+/**
+ * Bad days that take long: a gigabyte of output, a manager that stands still, a clock that jumps, a full disk, a large
+ * workspace that changes while it is sent. Running jobs notice none of it, and everything goes on by itself afterwards.
+ */
+import { spawnSync } from 'node:child_process';
+import {
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  truncateSync,
+  watch,
+  writeFileSync,
+} from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { describe, expect, test } from 'vitest';
+import { engineAt } from '../support/engine-http.ts';
+import { images } from '../support/images.ts';
+import { type Home, onejob } from '../support/onejob.ts';
+import { lacks } from '../support/require.ts';
+import { wallClock } from '../support/wall-clock.ts';
+
+const docker = { name: 'docker', missing: lacks('docker'), pool: `runtime: docker, image: "${images.base}"` };
+const bubblewrap = { name: 'bubblewrap', missing: lacks('bubblewrap'), pool: 'runtime: process' };
+const members = [docker, bubblewrap];
+
+/** Bytes of memory a process has now, from proc_pid_status(5). */
+function memoryOf(pid: number): number {
+  return Number(/^VmRSS:\s+(\d+)/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1]) * 1024;
+}
+
+/** The most memory a process has until `end`, by looking often. */
+async function peakOf(pid: number, end: Promise<unknown>): Promise<number> {
+  let peak = memoryOf(pid);
+  const timer = setInterval(() => {
+    peak = Math.max(peak, memoryOf(pid));
+  }, 50);
+  await end;
+  clearInterval(timer);
+  return peak;
+}
+
+/** A disk of `size` bytes, gone afterwards. */
+function tinyDisk(size: number): Disposable & { readonly path: string; fill(): void; free(): void } {
+  const path = mkdtempSync(join(tmpdir(), 'oj-disk-'));
+  const mounted = spawnSync('mount', ['-t', 'tmpfs', '-o', `size=${size},mode=755`, 'onejob-test', path]);
+  if (mounted.status !== 0) throw new Error(`cannot mount a tmpfs: ${mounted.stderr}`);
+  const filler = join(path, 'filler');
+  return {
+    path,
+    fill: () => void spawnSync('dd', ['if=/dev/zero', `of=${filler}`, 'bs=4k']),
+    free: () => rmSync(filler, { force: true }),
+    [Symbol.dispose]() {
+      spawnSync('umount', ['-l', path]);
+      rmSync(path, { recursive: true });
+    },
+  };
+}
+
+describe.each(members)('on $name', ({ missing, pool, name }) => {
+  const it = test.skipIf(missing);
+
+  it('a gigabyte of output: flat memory, the cap kept to the byte, one line that says so', async () => {
+    const limit = 8 * 2 ** 20;
+    const config = `{ log_limit: 8MiB, pools: { default: { agents: 1, ${pool}, stop_grace: 1s } } }`;
+    await using here = await onejob({ config });
+    const daemon = await here.up();
+    const warm = here.run('--no-workspace', '--', 'sh', '-c', 'seq 1 200000');
+    expect((await warm.ended).stdout.length).toBe(1_288_895);
+    const before = memoryOf(daemon.pid);
+    const line = 'repeated '.repeat(100);
+    const run = here.run('--no-workspace', '--', 'sh', '-c', `yes '${line}' | head -c 1073741824; exit 3`);
+    const peak = await peakOf(daemon.pid, run.ended);
+    const ended = await run.ended;
+    expect(ended.code).toBe(3);
+    const out = run.stdoutBytes;
+    expect(ended.stderr).toMatch(/^onejob: output over 8 MiB was not kept$/m);
+    expect(out.length).toBeLessThanOrEqual(limit);
+    expect(out.length).toBeGreaterThan(limit * 0.9);
+    console.log(`${name}: a gigabyte: manager ${before >> 20} MiB before, ${peak >> 20} MiB at most; ${out.length} bytes shown`);
+    // Room for what Node collects late; a gigabyte that is held, or a tenth of it, does not fit.
+    expect(peak - before).toBeLessThan(96 * 2 ** 20);
+    const [job] = (await here.api.jobs({ all: true, pool: null })).slice(-1);
+    const logs = here.cli(['logs', job?.id ?? '']);
+    expect((await logs.ended).stderr).toMatch(/^onejob: output over 8 MiB was not kept$/m);
+    expect(logs.stdoutBytes.equals(out)).toBe(true);
+    expect(statSync(join(here.stateDir, 'logs', `${job?.agent}.log`)).size).toBeLessThan(limit + 1024);
+    // What is kept is what was written, from the start; bytes that the Engine gave up before they were read are said.
+    const gaps = ended.stderr.match(/^onejob: .*(lost|missing|gone|rotated).*$/gm) ?? [];
+    const whole = Buffer.alloc(out.length, `${line}\n`);
+    if (gaps.length === 0) expect(out.equals(whole)).toBe(true);
+  });
+
+  it('a manager that stands still for 30 s moves the end of no job', async () => {
+    await using here = await onejob({ config: `pools: { default: { agents: 1, ${pool} } }` });
+    const daemon = await here.up();
+    const run = here.run('--artifact', 'end', '--', 'sh', '-c', 'echo begun; sleep 2; date +%s >end; echo end; exit 4');
+    await run.says(/begun/);
+    const begun = Date.now();
+    daemon.freeze();
+    await new Promise((resolve) => setTimeout(resolve, 30_000));
+    daemon.thaw();
+    expect(await run.ended).toMatchObject({ code: 4, stdout: 'begun\nend\n' });
+    expect(Number(readFileSync(join(here.cwd, 'end'), 'utf8')) * 1000 - begun).toBeLessThan(10_000);
+  });
+
+  it('eight busy agents end by one SIGTERM, each with its last words', async () => {
+    await using here = await onejob({ config: `pools: { default: { agents: 8, ${pool}, stop_grace: 30s } }` });
+    const daemon = await here.up();
+    const script = 'trap "echo bye; exit 0" TERM; echo begun; while :; do sleep 0.1; done';
+    const runs = Array.from({ length: 8 }, () => here.run('--no-workspace', '--', 'sh', '-c', script));
+    await Promise.all(runs.map((run) => run.says(/begun/)));
+    const ends = runs.map((run) => run.ended);
+    expect((await daemon.stop()).code).toBe(0);
+    for (const ended of await Promise.all(ends)) expect(ended).toMatchObject({ code: 125, stdout: 'begun\nbye\n' });
+    expect((await here.census()).left).toEqual([]);
+  });
+
+  it('50,000 files go in and arrive, and the daemon stays small', async () => {
+    await using here = await onejob({ config: `pools: { default: { agents: 1, ${pool} } }` });
+    const daemon = await here.up();
+    for (let folder = 0; folder < 50; folder++) {
+      const path = join(here.cwd, `folder-${folder}`);
+      mkdirSync(path);
+      for (let file = 0; file < 1000; file++) writeFileSync(join(path, `file-${file}`), `${folder} ${file}\n`);
+    }
+    const before = memoryOf(daemon.pid);
+    const start = performance.now();
+    const run = here.run('--', 'sh', '-c', 'find . -type f | wc -l; cat folder-49/file-999');
+    const peak = await peakOf(daemon.pid, run.ended);
+    expect(await run.ended).toMatchObject({ code: 0, stdout: expect.stringMatching(/^ *50000\n49 999\n$/) });
+    const seconds = ((performance.now() - start) / 1000).toFixed(1);
+    console.log(`${name}: 50,000 files in ${seconds} s; manager ${before >> 20} MiB before, ${peak >> 20} MiB at most`);
+    expect(peak - before).toBeLessThan(96 * 2 ** 20);
+  });
+
+  it('a file that vanishes while the workspace is sent is left out, and that is said', async () => {
+    await using here = await onejob({ config: `pools: { default: { agents: 1, ${pool} } }` });
+    await here.up();
+    writeFileSync(join(here.cwd, 'a-large'), '');
+    truncateSync(join(here.cwd, 'a-large'), 300 * 2 ** 20);
+    for (const file of ['y-stays', 'z-vanishes']) writeFileSync(join(here.cwd, file), file);
+    const begun = Promise.withResolvers<void>();
+    using watcher = closing(watch(join(here.stateDir, 'workspaces'), () => begun.resolve()));
+    const run = here.run('--', 'sh', '-c', 'ls; stat -c %s a-large');
+    await begun.promise;
+    // Held in the middle of the large file, since nothing tells when the last one is read.
+    run.signal('SIGSTOP');
+    rmSync(join(here.cwd, 'z-vanishes'));
+    run.signal('SIGCONT');
+    const ended = await run.ended;
+    void watcher;
+    expect(ended).toMatchObject({ code: 0, stdout: `a-large\ny-stays\n${300 * 2 ** 20}\n` });
+    expect(ended.stderr).toMatch(/^onejob: Skipped z-vanishes: it vanished while the workspace was sent\.$/m);
+  });
+
+  it('a wall clock that jumps moves no deadline, and no output is lost', async () => {
+    await using here = await onejob({ config: `pools: { default: { agents: 2, ${pool}, stop_grace: 1s } }` });
+    const clock = wallClock(here.dir);
+    Object.assign(here.env, clock.env);
+    await here.up();
+    const tick = 'i=0; while [ $i -lt 30 ]; do echo line $i; i=$((i+1)); sleep 0.1; done';
+    const long = here.run('--no-workspace', '--timeout', '1h', '--', 'sh', '-c', `${tick}; exit 8`);
+    const short = here.run('--no-workspace', '--timeout', '2s', '--', 'sh', '-c', 'echo begun; sleep 600');
+    await Promise.all([long.says(/line 3/), short.says(/begun/)]);
+    const started = performance.now();
+    clock.jump(-400 * 86_400_000);
+    await long.says(/line 8/);
+    clock.jump(2 * 86_400_000);
+    expect((await short.ended).code).toBe(124);
+    expect(performance.now() - started).toBeGreaterThan(1_000);
+    expect(await long.ended).toMatchObject({ code: 8, stdout: Array.from({ length: 30 }, (_, i) => `line ${i}\n`).join('') });
+    clock.jump(-86_400_000);
+    expect((await here.run('--no-workspace', '--timeout', '1m', '--', 'sh', '-c', 'echo after').ended).stdout).toBe('after\n');
+    const [job, , late] = await here.api.jobs({ all: true, pool: null });
+    // The clock did jump: that job began yesterday.
+    expect(Math.abs((late?.startedAt ?? 0) + 86_400_000 - Date.now())).toBeLessThan(3_600_000);
+    expect((await here.cli(['logs', job?.id ?? '']).ended).stdout).toContain('line 29');
+  });
+
+  const script = 'echo "attempt $ONEJOB_ATTEMPT"; [ "$ONEJOB_ATTEMPT" = 2 ] && exit 5; while :; do sleep 0.1; done';
+
+  /** As an administrator's hand, or the kernel short of memory, would. */
+  async function lose(agent: string): Promise<void> {
+    if (name === 'docker') {
+      using engine = engineAt();
+      const filters = encodeURIComponent(JSON.stringify({ label: [`onejob.agent=${agent}`] }));
+      const [container] = (await engine.ok('GET', `/containers/json?filters=${filters}`)) as { Id: string }[];
+      await engine.ok('DELETE', `/containers/${container?.Id}?force=1&v=1`);
+      return;
+    }
+    for (const pid of readdirSync('/proc').filter((each) => /^\d+$/.test(each))) {
+      try {
+        const marked = readFileSync(`/proc/${pid}/environ`, 'latin1').split('\0').includes(`ONEJOB_AGENT_MARK=${agent}`);
+        if (marked) process.kill(Number(pid), 'SIGKILL');
+      } catch {
+        // It ended meanwhile.
+      }
+    }
+  }
+
+  test.skipIf(missing)(
+    '--retries starts a job over when its agent was lost under it, and says so; without it is lost',
+    async () => {
+      await using here = await onejob({ config: `pools: { default: { agents: 2, ${pool}, stop_grace: 200ms } }` });
+      await here.up();
+      const runs = [here.run('--retries', '1', '--', 'sh', '-c', script), here.run('--', 'sh', '-c', script)] as const;
+      await Promise.all(runs.map((run) => run.says(/attempt 1/)));
+      for (const job of await here.api.jobs({ all: false, pool: null })) await lose(job.agent ?? '');
+      const [again, lost] = [await runs[0].ended, await runs[1].ended];
+      expect(again).toMatchObject({ code: 5, stdout: 'attempt 1\nattempt 2\n' });
+      expect(again.stderr).toMatch(/^onejob: attempt 2$/m);
+      expect(again.stderr).toMatch(/Tried again, as its agent was lost/);
+      expect(lost).toMatchObject({ code: 125, stdout: 'attempt 1\n' });
+      expect(lost.stderr).toMatch(/^onejob: job \w+ was lost: /m);
+    },
+  );
+});
+
+describe.each([
+  { ...docker, size: 6 * 2 ** 20 },
+  // Its sandboxes lie on the same disk; with so little free on it, nothing is started before either.
+  { ...bubblewrap, size: 48 * 2 ** 20 },
+])('on $name, with a full state disk', ({ missing, pool, size, name }) => {
+  test.skipIf(missing || lacks('mount'))('what runs goes on, nothing new begins, all recovers', async () => {
+    using disk = tinyDisk(size);
+    await using here = await onejob();
+    const flags = join(here.dir, 'flags');
+    mkdirSync(flags);
+    mkdirSync(join(disk.path, 'state'), { mode: 0o700 });
+    symlinkSync(join(disk.path, 'state'), here.stateDir);
+    here.configure(`pools: { default: { agents: 1, ${pool}, stop_grace: 1s, volumes: ["${flags}:/flags"] } }`);
+    here.env.ONEJOB_CONFIG = join(here.dir, 'config.yml');
+    await here.up();
+    const script = 'echo begun; until [ -e /flags/go ]; do sleep 0.05; done; seq 1 3000; exit 4';
+    const running = here.run('--no-workspace', '--', 'sh', '-c', script);
+    await running.says(/begun/);
+    const waiting = (await here.run('--no-workspace', '--detach', '--', 'sh', '-c', 'echo waited').ended).stdout.trim();
+
+    disk.fill();
+    const refused = await untilRefused(here);
+    expect(refused.code).toBe(125);
+    expect(refused.stderr).toMatch(/no space left/i);
+    expect(refused.stderr).toContain('Free some space on the disk that holds');
+    const sent = await here.run('--', 'true').ended;
+    expect(sent.code).toBe(125);
+    expect(sent.stderr).toMatch(/no space left/i);
+    // The job that runs goes on and ends; only its end cannot be written down yet.
+    writeFileSync(join(flags, 'go'), '');
+    const pausedBy = async () => (await here.api.status()).pools[0]?.paused.join();
+    await expect.poll(pausedBy, { timeout: 20_000 }).toMatch(/no space left/i);
+    expect(await here.api.job(waiting)).toMatchObject({ state: 'queued', reason: expect.stringMatching(/no space left/i) });
+    expect((await here.cli(['status']).ended).stdout).toMatch(/no space left/i);
+
+    disk.free();
+    const ended = await running.ended;
+    expect(ended.code).toBe(4);
+    const all = `begun\n${Array.from({ length: 3000 }, (_, i) => `${i + 1}\n`).join('')}`;
+    // Where the sandbox's own log lies on the full disk, what it wrote meanwhile is lost.
+    if (name === 'docker') expect(ended.stdout).toBe(all);
+    else expect(ended.stdout).toMatch(/^begun\n/);
+    expect((await here.api.settled(waiting)).result).toEqual({ kind: 'code', code: 0 });
+    expect((await here.run('--', 'sh', '-c', 'echo new').ended).stdout).toBe('new\n');
+    expect(await pausedBy()).toBe('');
+    expect(readdirSync(join(here.stateDir, 'workspaces'))).toEqual([]);
+    await here.close();
+  });
+});
+
+/** Hands in jobs until one is refused: what is already allocated on the disk may take a few. */
+async function untilRefused(here: Home) {
+  for (let i = 0; i < 50; i++) {
+    const ended = await here.run('--no-workspace', '--detach', '--priority', '-5', '--', 'true').ended;
+    if (ended.code !== 0) return { ...ended, code: ended.code };
+  }
+  throw new Error('50 jobs were accepted on a full disk');
+}
+
+function closing(watcher: { close(): void }): Disposable {
+  return { [Symbol.dispose]: () => watcher.close() };
+}

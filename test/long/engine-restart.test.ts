@@ -1,0 +1,172 @@
+/**
+ * S6 through the whole product: the Engine goes away under a busy job and a standby, and comes back. What ended with it
+ * was ended by the infrastructure; what went on is taken up where it was; nothing is begun twice; and nobody has to help.
+ */
+import { chmodSync, mkdirSync, readdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { describe, expect, test } from 'vitest';
+import { type PrivateEngine, type PrivateEngineOptions, privateEngine } from '../support/dockerd.ts';
+import { ensureImages, images } from '../support/images.ts';
+import { poolOf, standbyOf } from '../support/look.ts';
+import { type Home, onejob } from '../support/onejob.ts';
+import { lacks } from '../support/require.ts';
+
+interface World extends AsyncDisposable {
+  readonly engine: PrivateEngine;
+  readonly here: Home;
+  /** How many scripts have begun: each leaves a file. */
+  begun(): number;
+}
+
+/** What every job here does first. */
+const mark = 'mktemp -p /runs XXXXXX >/dev/null';
+
+async function world(agents: number, options: PrivateEngineOptions = {}): Promise<World> {
+  await using parts = new AsyncDisposableStack();
+  const engine = parts.use(await privateEngine(options));
+  await ensureImages(engine.socket);
+  const here = parts.use(await onejob({ env: { DOCKER_HOST: engine.url }, engine: engine.socket }));
+  const folder = join(here.dir, 'runs');
+  mkdirSync(folder);
+  chmodSync(folder, 0o777);
+  const pool = `agents: ${agents}, runtime: docker, image: "${images.base}", stop_grace: 1s, volumes: ["${folder}:/runs:rw"]`;
+  here.configure(`pools: { default: { ${pool} } }`);
+  here.env.ONEJOB_CONFIG = join(here.dir, 'config.yml');
+  const all = parts.move();
+  return { engine, here, begun: () => readdirSync(folder).length, [Symbol.asyncDispose]: () => all.disposeAsync() };
+}
+
+const shell = (here: Home, script: string) => here.run('--no-workspace', '--', 'sh', '-c', `${mark}; ${script}`);
+const patient = { timeout: 60_000, interval: 100 };
+
+describe.skipIf(lacks('docker', 'dockerd', 'busybox'))('the Engine goes away', { timeout: 180_000 }, () => {
+  test.each(['stop', 'kill'] as const)('without live-restore (%s): jobs are lost, the pool recovers', async (how) => {
+    await using it = await world(2);
+    const { engine, here } = it;
+    await here.up();
+    const plain = shell(here, 'echo begun; exec sleep 600');
+    const polite = shell(here, 'trap "echo bye; exit 0" TERM; echo begun; while :; do sleep 0.05; done');
+    await Promise.all([plain.says(/begun/), polite.says(/begun/)]);
+    await expect.poll(() => standbyOf(here, 'default/2'), patient).not.toBeNull();
+    const before = [await standbyOf(here, 'default/1'), await standbyOf(here, 'default/2')];
+    await engine[how]();
+    await expect.poll(async () => (await here.api.status()).problems.join(), patient).toMatch(/hung up|no such socket/);
+    await engine.start();
+    for (const run of [plain, polite]) {
+      const ended = await run.ended;
+      expect(ended.code, ended.stderr).toBe(125);
+      expect(ended.stderr).toMatch(/was lost: .*Engine/);
+    }
+    expect(await shell(here, 'echo again').ended).toMatchObject({ code: 0, stdout: 'again\n' });
+    expect(it.begun()).toBe(3);
+    await expect.poll(() => standbyOf(here, 'default/2'), patient).not.toBeNull();
+    const after = [await standbyOf(here, 'default/1'), await standbyOf(here, 'default/2')];
+    for (const agent of before) expect(after).not.toContain(agent);
+    const jobs = await here.api.jobs({ all: true, pool: null });
+    expect(jobs.map(({ attempt, result }) => [attempt, result?.kind])).toEqual([
+      [1, 'lost'],
+      [1, 'lost'],
+      [1, 'code'],
+    ]);
+    expect((await here.api.status()).problems).toEqual([]);
+    expect((await poolOf(here)).backoff).toBeNull();
+  });
+
+  test('without live-restore: --retries runs a lost job once more', async () => {
+    await using it = await world(1);
+    const { engine, here } = it;
+    await here.up();
+    const script = `${mark}; if [ "$ONEJOB_ATTEMPT" = 1 ]; then echo first; exec sleep 600; fi; echo second`;
+    const run = here.run('--no-workspace', '--retries', '1', '--', 'sh', '-c', script);
+    await run.says(/first/);
+    await engine.stop();
+    await engine.start();
+    expect(await run.ended).toMatchObject({ code: 0, stdout: 'first\nsecond\n' });
+    expect(it.begun()).toBe(2);
+  });
+
+  test.each(['stop', 'kill'] as const)('with live-restore (%s): the job goes on, and so does the standby', async (how) => {
+    await using it = await world(1, { liveRestore: true });
+    const { engine, here } = it;
+    await here.up();
+    const run = shell(here, 'i=0; while [ $i -lt 500 ]; do echo "line $i"; i=$((i+1)); sleep 0.01; done; exit 7');
+    await run.says(/line 20\n/);
+    await expect.poll(() => standbyOf(here), patient).not.toBeNull();
+    const standby = await standbyOf(here);
+    await engine[how]();
+    await expect.poll(async () => (await here.api.status()).problems.length, patient).toBe(1);
+    await engine.start();
+    const lines = Array.from({ length: 500 }, (_, i) => `line ${i}\n`).join('');
+    const ended = await run.ended;
+    expect(ended.code, ended.stderr).toBe(7);
+    expect(ended.stdout).toBe(lines);
+    expect(await standbyOf(here)).toBe(standby);
+    expect(await shell(here, 'echo "in $ONEJOB_SLOT"').ended).toMatchObject({ code: 0, stdout: 'in default/1\n' });
+    const [, second] = await here.api.jobs({ all: true, pool: null });
+    expect(second?.agent).toBe(standby);
+    expect(it.begun()).toBe(2);
+  });
+
+  test('jobs handed in while it is away wait with the reason, and each begins once', async () => {
+    await using it = await world(2);
+    const { engine, here } = it;
+    await here.up();
+    await expect.poll(() => standbyOf(here), patient).not.toBeNull();
+    await engine.stop();
+    const runs = [1, 2, 3].map((n) => shell(here, `echo ran ${n}`));
+    await Promise.all(runs.map((run) => run.says(/waits in pool default.*(nothing listens there|no such socket|hung up)/)));
+    expect((await here.cli(['status']).ended).stdout).toMatch(/^! .*(nothing listens there|no such socket|hung up)/m);
+    expect((await here.cli(['jobs']).ended).stdout).toMatch(/nothing listens there|no such socket|hung up/);
+    // Long enough for several tries.
+    await new Promise((resolve) => setTimeout(resolve, 8_000));
+    expect(it.begun()).toBe(0);
+    await engine.start();
+    for (const [at, run] of runs.entries()) {
+      const ended = await run.ended;
+      expect(ended, ended.stderr).toMatchObject({ code: 0, stdout: `ran ${at + 1}\n` });
+    }
+    expect(it.begun()).toBe(3);
+    expect((await here.api.jobs({ all: true, pool: null })).map((job) => job.result)).toEqual(
+      runs.map(() => ({ kind: 'code', code: 0 })),
+    );
+  });
+
+  test('a frozen Engine: a job handed in meanwhile begins once, afterwards', async () => {
+    await using it = await world(1);
+    const { engine, here } = it;
+    await here.up();
+    await expect.poll(() => standbyOf(here), patient).not.toBeNull();
+    engine.freeze();
+    const run = shell(here, 'echo ran');
+    await expect.poll(async () => (await here.api.jobs({ all: false, pool: null })).length, patient).toBe(1);
+    // Over the time in which a gate must have taken its script.
+    await new Promise((resolve) => setTimeout(resolve, 20_000));
+    engine.thaw();
+    expect(await run.ended).toMatchObject({ code: 0, stdout: 'ran\n' });
+    expect(it.begun()).toBe(1);
+    expect(await shell(here, 'echo next').ended).toMatchObject({ code: 0, stdout: 'next\n' });
+  });
+
+  test('the manager can be stopped meanwhile; the next one clears up what the Engine still has', async () => {
+    await using it = await world(1, { liveRestore: true });
+    const { engine, here } = it;
+    const first = await here.up();
+    const run = shell(here, 'echo begun; exec sleep 600');
+    await run.says(/begun/);
+    await expect.poll(() => standbyOf(here), patient).not.toBeNull();
+    await engine.stop();
+    await expect.poll(async () => (await here.api.status()).problems.length, patient).toBe(1);
+    const ended = await first.stop();
+    expect(ended.code).toBe(0);
+    expect(ended.stdout + ended.stderr).toMatch(/leaving what cannot be reached/);
+    await engine.start();
+    const second = await here.up();
+    const { code, stderr } = await run.ended;
+    expect(code).toBe(125);
+    expect(stderr).toMatch(/onejob was stopped while the job ran/);
+    expect(await shell(here, 'echo next').ended).toMatchObject({ code: 0, stdout: 'next\n' });
+    expect(it.begun()).toBe(2);
+    await second.stop();
+    expect((await here.census()).left).toEqual([]);
+  });
+});
