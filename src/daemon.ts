@@ -117,6 +117,7 @@ export async function runDaemon(
         return { slot, pool: reconciler.poolOf(key), name: nameOf(key) };
       },
       runtime: runtimes.get,
+      unreachable: (runtime, why) => observer.cannotReach(runtime, why),
       note: (key, line) => (line === null ? notes.delete(key) : notes.set(key, line)),
     }),
   });
@@ -141,11 +142,12 @@ export async function runDaemon(
     runtimes: runtimes.all,
     minFree: config.diskMinFree,
     refreshFingerprints: async (runtime, signal) => {
-      for (const pool of reconciler.pools) {
-        if (pool.runtime !== runtime) continue;
-        const recipe = expandRecipe(pool.config, nameOf(`${pool.config.name}/1`));
-        // What cannot be said of one pool's image is that pool's trouble, and told when a standby is made of it.
-        pool.fingerprint = (await runtime.fingerprint(recipe, signal).catch(() => null)) ?? pool.fingerprint;
+      for (const { key } of reconciler.slots) {
+        const pool = reconciler.poolOf(key);
+        // One slot speaks for all where their recipes are the same.
+        if (pool.runtime !== runtime || !(pool.isPerSlot || key.endsWith('/1'))) continue;
+        const fingerprint = await runtime.fingerprint(expandRecipe(pool.config, nameOf(key)), signal);
+        if (fingerprint !== null) pool.learn(key, fingerprint);
       }
     },
   });

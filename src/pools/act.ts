@@ -1,7 +1,7 @@
 /** The executors: the only place where a slot's wishes touch a runtime or a CI service. Each may be run again after a crash. */
 import type { CiService, Registration } from '../ci/ci-service.ts';
 import { expandRecipe } from '../config/template.ts';
-import type { AgentId, Failure, JobId, Slot, SlotEvent } from '../core/slot.ts';
+import type { AgentId, JobId, Slot, SlotEvent } from '../core/slot.ts';
 import { OnejobError, toFailure } from '../errors.ts';
 import type { Keepers } from '../logs/keepers.ts';
 import { frame } from '../runtimes/gate.ts';
@@ -13,9 +13,14 @@ export interface ActParts {
   readonly keepers: Keepers;
   readonly place: (key: string) => { readonly slot: Slot; readonly pool: Pool; readonly name: string };
   readonly runtime: (name: string) => Runtime;
+  /** Told when a runtime could not be reached, before anything else is planned. */
+  readonly unreachable: (runtime: Runtime, why: string) => void;
   /** What the slot is busy with, for people; null when there is nothing to say. */
   readonly note: (key: string, line: string | null) => void;
 }
+
+/** What errors say of a runtime that cannot be reached at all. */
+const notThere: ReadonlySet<string> = new Set(['E_ENGINE_UNREACHABLE', 'E_ENGINE_PERMISSION']);
 
 /** How long a started sandbox may take until its gate is ready, in ms. */
 const readyTimeout = 60_000;
@@ -42,14 +47,18 @@ export function createExecutors(parts: ActParts): Executors {
         const recipe = recipeOf(pool, name, job);
         const spec: SandboxSpec = { agent, pool: pool.config.name, slot: key, name, recipe, devices: slot.devices };
         const { fingerprint } = await runtime.prepare(spec, (line) => parts.note(key, line), signal);
-        if (job === null) pool.fingerprint ??= fingerprint;
+        if (job === null && !pool.knows(key)) pool.learn(key, fingerprint);
         parts.keepers.follow(agent, runtime);
         const ready = await parts.keepers.until(agent, 'ready', readyTimeout, signal);
         // A sandbox that ended instead says so by its exit, with more to tell than we know here.
         return ready ? [{ kind: 'ready', agent, fingerprint }] : [];
       } catch (error) {
         signal.throwIfAborted();
-        return [{ kind: 'prepareFailed', agent, failure: prepareFailure(error, hasOwnRecipe(pool, name, job)) }];
+        const failure = toFailure(error);
+        if (!notThere.has(failure.code)) return [{ kind: 'prepareFailed', agent, failure }];
+        // No fault of the pool's or the job's, so it counts for neither: what is to be made waits until the runtime is back.
+        parts.unreachable(runtime, failure.message);
+        return [{ kind: 'exited', agent, exit: { kind: 'lost', reason: failure.message }, released: false }];
       } finally {
         parts.note(key, null);
       }
@@ -122,19 +131,6 @@ export function createExecutors(parts: ActParts): Executors {
       throw new OnejobError('E_NOT_YET', 'This version of onejob cannot show that devices are clean, so it leases none.');
     },
   };
-}
-
-/** What a registry says of the image that a job brought is that job's affair, and its submitter's to try again. */
-const registryTrouble: ReadonlySet<string> = new Set(['E_REGISTRY_UNREACHABLE', 'E_PULL_FAILED']);
-
-/** As a failure that may pass it would hold up the pool, with all the jobs that are content with its own image (S9). */
-function prepareFailure(error: unknown, ownRecipe: boolean): Failure {
-  const failure = toFailure(error);
-  return ownRecipe && registryTrouble.has(failure.code) ? { ...failure, retry: false } : failure;
-}
-
-function hasOwnRecipe(pool: Pool, name: string, job: JobId | null): boolean {
-  return job !== null && pool.service.recipeFor(job, expandRecipe(pool.config, name)) !== null;
 }
 
 /** What a slot's next sandbox is made from: the pool's recipe, or the one a job brought. */

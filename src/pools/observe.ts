@@ -49,6 +49,15 @@ export class Observer {
     return this.#unreachable.get(runtime) ?? null;
   }
 
+  /** Nothing is begun on a runtime that could not be reached until a look at it succeeds. */
+  cannotReach(runtime: Runtime, failure: string): void {
+    if (this.#unreachable.get(runtime.name) !== failure)
+      this.#parts.log.error('runtime unreachable', { runtime: runtime.name, reason: failure });
+    this.#unreachable.set(runtime.name, failure);
+    this.#parts.reconciler.away(runtime.name, failure);
+    this.#arm();
+  }
+
   /** Follows what is already there, then looks once at everything; resolves when that was done or has failed. */
   async start(): Promise<void> {
     for (const slot of this.#parts.reconciler.slots) {
@@ -105,7 +114,7 @@ export class Observer {
           this.#gone(event.agent);
           break;
         case 'lost':
-          this.#cannotReach(runtime, event.failure);
+          this.cannotReach(runtime, event.failure);
           break;
         case 'connected':
           void this.resync(runtime);
@@ -134,7 +143,7 @@ export class Observer {
       await this.#parts.refreshFingerprints(runtime, signal);
       await this.#checkDisk(runtime, signal);
     } catch (error) {
-      if (!signal.aborted) this.#cannotReach(runtime, toFailure(error).message);
+      if (!signal.aborted) this.cannotReach(runtime, toFailure(error).message);
     }
     if (!signal.aborted) reconciler.replanAll();
   }
@@ -163,14 +172,6 @@ export class Observer {
     const runtime = this.#parts.runtimes.find((one) => one.name === slot.runtime);
     if (runtime === undefined) throw new RangeError(`no runtime ${slot.runtime} for slot ${slot.key}`);
     return runtime;
-  }
-
-  #cannotReach(runtime: Runtime, failure: string): void {
-    if (this.#unreachable.get(runtime.name) !== failure)
-      this.#parts.log.error('runtime unreachable', { runtime: runtime.name, reason: failure });
-    this.#unreachable.set(runtime.name, failure);
-    this.#parts.reconciler.away(runtime.name, failure);
-    this.#arm();
   }
 
   #reached(runtime: Runtime): void {

@@ -14,11 +14,13 @@ export class Pool {
   readonly runtime: Runtime;
   readonly pause = new Pause();
   readonly #keepStandby: boolean;
+  readonly #isPerSlot: boolean;
   /** Keys of slots that could take a waiting job, longest free first. */
   readonly able = new Set<string>();
   draining = false;
   backoff: Backoff | null = null;
-  fingerprint: string | null = null;
+  /** What a standby would be made from now, by slot: `{name}` in a recipe makes each slot's another. */
+  readonly #fingerprints = new Map<string, string>();
   /** Why its runtime cannot be reached; null while it can. */
   away: string | null = null;
 
@@ -26,18 +28,37 @@ export class Pool {
     this.config = config;
     this.service = parts.service;
     this.runtime = parts.runtime;
+    this.#isPerSlot = JSON.stringify(config.recipe ?? null).includes('{name}');
     this.#keepStandby = parts.keepStandby && config.standby;
   }
 
-  /** What the pool asks of its slots now; `host` adds what holds for all pools. */
-  view(host: { readonly stopping: boolean; readonly paused: boolean }): PoolView {
+  /** Whether what a slot's sandboxes are made from depends on the slot. */
+  get isPerSlot(): boolean {
+    return this.#isPerSlot;
+  }
+
+  /** Remembers what a standby of this slot, or of all, would be made from now. */
+  learn(key: string, fingerprint: string): void {
+    this.#fingerprints.set(this.#groupOf(key), fingerprint);
+  }
+
+  knows(key: string): boolean {
+    return this.#fingerprints.has(this.#groupOf(key));
+  }
+
+  #groupOf(key: string): string {
+    return this.#isPerSlot ? key : '';
+  }
+
+  /** What the pool asks of one of its slots now; `host` adds what holds for all pools. */
+  view(key: string, host: { readonly stopping: boolean; readonly paused: boolean }): PoolView {
     return {
       binds: this.service.capabilities.binds,
       wanted: !this.draining && !host.stopping,
       standby: this.#keepStandby,
       paused: host.paused || this.pause.any || this.away !== null,
       backoff: this.backoff,
-      fingerprint: this.fingerprint,
+      fingerprint: this.#fingerprints.get(this.#groupOf(key)) ?? null,
       standbyMaxAge: this.config.standbyMaxAge,
       waiting: this.service.next(this.config.name),
     };

@@ -231,7 +231,7 @@ export class Reconciler {
 
   #intent(slot: Slot, pool: Pool, changes: readonly Change[]): Intent | null {
     const host = { stopping: this.#stopping || slot.runtime !== pool.runtime.name, paused: this.pause.any };
-    const view = pool.view(host);
+    const view = pool.view(slot.key, host);
     // The pool hears of a failure after the commit; what is planned in the same step must already hold back.
     const paused = view.paused || changes.some((change) => change.change === 'failed');
     return plan(slot, { ...view, paused }, this.#options.clock.now());

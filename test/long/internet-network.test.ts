@@ -56,8 +56,8 @@ async function anotherMachine() {
   };
 }
 
-const firewall = (): string =>
-  execFileSync('iptables-save', ['-t', 'filter']).toString() + execFileSync('ip6tables-save').toString();
+const saved = (command: string): string => execFileSync(command, ['-t', 'filter'], { stdio: 'pipe' }).toString();
+const firewall = (): string => saved('iptables-save') + saved('ip6tables-save');
 
 describe.skipIf(lacks('docker', 'busybox', 'root'))('network internet', { timeout: 60_000 }, () => {
   const { owner, make, leftovers } = anOwner();

@@ -23,7 +23,7 @@ const moves: readonly [string, number, Move][] = [
     1,
     (world, pick) => {
       world.fingerprint = `f${pick % 3}`;
-      world.pool.fingerprint = world.fingerprint;
+      world.pool.learn('', world.fingerprint);
       world.loop.replanAll();
     },
   ],

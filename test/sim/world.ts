@@ -96,7 +96,7 @@ export class World {
       runtime: { name: 'sim' } as Runtime,
       keepStandby: this.#options.standby,
     });
-    this.pool.fingerprint = this.fingerprint;
+    this.pool.learn('', this.fingerprint);
     const clock: Clock = {
       now: () => this.now,
       wall: () => this.now,
@@ -334,7 +334,7 @@ export class World {
       this.broken.push(`S2: ${after.agent.agent} was never standby`);
     if (from === null) return;
     if (this.now - from.since > standbyMaxAge) this.broken.push(`S11: ${from.agent} released at age ${this.now - from.since}`);
-    if (from.reserved === null && from.fingerprint !== this.pool.fingerprint)
+    if (from.reserved === null && from.fingerprint !== this.fingerprint)
       this.broken.push(`S11: ${from.agent} released from ${from.fingerprint}`);
     if (this.pool.backoff !== null && this.now < this.pool.backoff.until)
       this.broken.push(`S9: ${from.agent} released during back-off`);

@@ -1,0 +1,27 @@
+import { expect, test } from 'vitest';
+import type { CiService } from '../ci/ci-service.ts';
+import type { PoolConfig } from '../config/config.ts';
+import type { Runtime } from '../runtimes/runtime.ts';
+import { Pool } from './pool.ts';
+
+const host = { stopping: false, paused: false };
+
+function poolOf(env: Record<string, string>): Pool {
+  const config = { name: 'p', standby: true, standbyMaxAge: 1, recipe: { env } } as unknown as PoolConfig;
+  const service = { capabilities: { binds: 'late', canCountQueue: true }, next: () => null } as unknown as CiService;
+  return new Pool(config, { service, runtime: { name: 'docker' } as Runtime, keepStandby: true });
+}
+
+test('slots whose recipes are the same share what they are made from', () => {
+  const pool = poolOf({ A: 'same' });
+  pool.learn('p/1', 'f');
+  expect(pool.view('p/2', host).fingerprint).toBe('f');
+});
+
+test('a slot whose recipe holds its agent’s name is held only to its own', () => {
+  const pool = poolOf({ CACHE: '/caches/{name}' });
+  pool.learn('p/1', 'f1');
+  expect(pool.view('p/1', host).fingerprint).toBe('f1');
+  expect(pool.view('p/2', host).fingerprint).toBeNull();
+  expect(pool.knows('p/2')).toBe(false);
+});
