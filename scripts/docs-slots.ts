@@ -1,11 +1,7 @@
 /**
  * Prints the full state × event table of a slot by running `decide` on one sample of every state and event, and keeps it
  * in `docs/slot-lifecycle.md`. A state or an event without a sample does not compile.
- *
- *     node scripts/docs-slots.ts            rewrites the page
  */
-import { readFileSync, writeFileSync } from 'node:fs';
-import { join } from 'node:path';
 import { type Decision, decide } from '../src/core/decide.ts';
 import {
   type Action,
@@ -163,10 +159,4 @@ export function withSlotTables(page: string): string {
   const end = page.indexOf(to);
   if (start === -1 || end < start) throw new Error(`docs/slot-lifecycle.md needs the lines "${from}" and "${to}"`);
   return `${page.slice(0, start + from.length)}\n\n${slotTables()}\n\n${page.slice(end)}`;
-}
-
-export const slotPage = join(import.meta.dirname, '..', 'docs', 'slot-lifecycle.md');
-
-if (import.meta.main) {
-  writeFileSync(slotPage, withSlotTables(readFileSync(slotPage, 'utf8')));
 }

@@ -1,24 +1,48 @@
 /** `onejob config check` and `config show`: needs no daemon. */
+
+import { secretsOf } from '../config/check-mounts.ts';
 import { configCheck, configShow, formatShown } from '../config/explain.ts';
-import { checkConfig } from '../config/load.ts';
+import { type Checked, checkConfig } from '../config/load.ts';
 import { exitCodes } from './exit.ts';
 import type { Session } from './session.ts';
 
+export interface CheckFlags {
+  /** false: secrets need not be there, as for a config of another host. */
+  readonly secrets: boolean;
+}
+
 /** 1 when something is wrong with the config. */
-export async function lookAtConfig({ context, flags, output }: Session, what: 'check' | 'show'): Promise<number> {
-  const checked = await checkConfig({
+export async function checkConfigFile(session: Session, { secrets }: CheckFlags): Promise<number> {
+  const { output } = session;
+  const checked = await look(session, secrets ? 'check' : 'skip');
+  const { ok, text } = configCheck(checked);
+  if (output.json) await output.value({ ok, errors: checked.errors, warnings: checked.warnings });
+  else await output.print(text.trimEnd());
+  const places = secretsOf(checked.config).map(([key]) => `${key}.`);
+  const missing = checked.errors.some((problem) => places.some((place) => problem.key.startsWith(place)));
+  if (missing) output.say('is this not the host that has these secrets? --no-secrets checks all else');
+  else if (!secrets && places.length > 0) output.say('its secrets were not looked for');
+  return ok ? exitCodes.ok : exitCodes.failed;
+}
+
+/** 1 when something is wrong with the config. */
+export async function showConfig(session: Session): Promise<number> {
+  const { output } = session;
+  const checked = await look(session, 'skip');
+  const shown = configShow(checked);
+  if (output.json) await output.value(shown);
+  else await output.print(formatShown(shown).trimEnd());
+  if (configCheck(checked).ok) return exitCodes.ok;
+  // What is shown of a config with problems is not what would be run: say so where it cannot be taken for the config.
+  output.say('the config has problems, so no daemon would start with it; see "onejob config check"');
+  return exitCodes.failed;
+}
+
+function look({ context, flags }: Session, secrets: 'check' | 'skip'): Promise<Checked> {
+  return checkConfig({
     flags: { config: flags.config ?? undefined, stateDir: flags.stateDir ?? undefined, socket: flags.socket ?? undefined },
     env: context.environment,
     cwd: context.cwd,
-    secrets: what === 'check' ? 'check' : 'skip',
+    secrets,
   });
-  const { ok, text } = configCheck(checked);
-  if (what === 'check') {
-    if (output.json) await output.value({ ok, errors: checked.errors, warnings: checked.warnings });
-    else await output.print(text.trimEnd());
-  } else if (output.json) await output.value(configShow(checked));
-  else await output.print(formatShown(configShow(checked)).trimEnd());
-  // What is shown of a config with problems is not what would be run: say so where it cannot be taken for the config.
-  if (what === 'show' && !ok) output.say('the config has problems, so no daemon would start with it; see "onejob config check"');
-  return ok ? exitCodes.ok : exitCodes.failed;
 }

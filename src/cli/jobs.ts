@@ -9,7 +9,7 @@ import { exitCodes, resultWord } from './exit.ts';
 import { followLogs, type Lasting } from './follow.ts';
 import { jobPrinter } from './pieces.ts';
 import { type Session, withAnyDaemon } from './session.ts';
-import { table } from './table.ts';
+import { table, wrap } from './table.ts';
 import { formatAge } from './units.ts';
 
 export async function listJobs(session: Session, all: boolean): Promise<number> {
@@ -22,17 +22,35 @@ export async function listJobs(session: Session, all: boolean): Promise<number> 
   return exitCodes.ok;
 }
 
+/** In a pipe each line says why its job waits. At a terminal that stands below, once for all jobs that wait for the same. */
 export function jobTable(jobs: readonly JobView[], colors: Colors, width: number | null, now: number): string[] {
   const rows = jobs.map((job) => {
     const state = job.state === 'done' ? resultWord(job) : job.state;
     const bad = job.state === 'done' && !(job.result?.kind === 'code' && job.result.code === 0);
     const paint = bad ? colors.red : job.state === 'running' ? colors.green : (text: string) => text;
     const since = job.endedAt ?? job.startedAt ?? job.submittedAt;
-    const reason = job.reason === null || job.state === 'done' ? '' : colors.yellow(` — ${printable(job.reason)}`);
+    const reason = width !== null || reasonOf(job) === null ? '' : colors.yellow(` — ${reasonOf(job)}`);
     return [job.id, job.pool, paint(state), formatAge(now - since), printable(job.command.join(' ')) + reason];
   });
   const [head = '', ...lines] = table([['JOB', 'POOL', 'STATE', 'SINCE', 'COMMAND'], ...rows], width);
-  return [colors.dim(head), ...lines];
+  const reasons =
+    width === null
+      ? []
+      : [...Map.groupBy(jobs, reasonOf)].flatMap(([reason, held]) => {
+          if (reason === null) return [];
+          const who = held.length > namedAtMost ? `${held.length} jobs` : held.map((job) => job.id).join(', ');
+          const [first = '', ...more] = wrap(`${who}: ${reason}`, Math.max(1, width - 2));
+          return [first, ...more.map((line) => `  ${line}`)].map(colors.yellow);
+        });
+  return [colors.dim(head), ...lines, ...(reasons.length === 0 ? [] : ['', ...reasons])];
+}
+
+/** How many jobs are named that wait for the same reason; more are counted. */
+const namedAtMost = 3;
+
+/** Why a job waits. What is said of one that has ended is for `run`. */
+function reasonOf(job: JobView): string | null {
+  return job.reason === null || job.state === 'done' ? null : printable(job.reason);
 }
 
 export interface LogsFlags {

@@ -35,7 +35,10 @@ export async function showDoctor(session: Session): Promise<number> {
     const advice = hint === null ? [] : wrap(`-> ${printable(hint)}`, (output.width ?? 100) - indent.length);
     await output.print(`${marks[level]}  ${first}`, ...[...more, ...advice].map((line) => indent + line));
   }
-  const count = (level: 'error' | 'warning') => findings.filter((each) => each.level === level).length;
-  await output.print('', `${count('error')} errors, ${count('warning')} warnings, ${findings.length} looked at.`);
+  const count = (level: 'error' | 'warning') => {
+    const found = findings.filter((each) => each.level === level).length;
+    return `${found} ${level}${found === 1 ? '' : 's'}`;
+  };
+  await output.print('', `${count('error')}, ${count('warning')}, ${findings.length} looked at.`);
   return code;
 }

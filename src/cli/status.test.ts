@@ -97,6 +97,17 @@ test('no line is wider than the terminal, and nothing is cut in a pipe', () => {
   expect(page({ problems: [long] }, null)).toContain(`! ${long}`);
 });
 
+test('a long reason is wrapped with indentation at a terminal, none of it lost', () => {
+  const reason = 'the registry refused the image because the token in its config is from last year; '.repeat(4).trim();
+  const backoff = { failures: 1, retryIn: 0, reason };
+  const lines = page({ pools: [pool('lab', { backoff })] }, 80);
+  expect(lines[1]).toMatch(/^! lab: failed once, next try now: the registry/);
+  const more = lines.slice(2, lines.indexOf(''));
+  expect(more.length).toBeGreaterThan(2);
+  for (const line of more) expect(line).toMatch(/^ {2}\S/);
+  expect([lines[1], ...more.map((line) => line.trim())].join(' ')).toBe(`! lab: failed once, next try now: ${reason}`);
+});
+
 test('text from elsewhere cannot move the cursor', () => {
   expect(page({ problems: ['evil\u001b[2J\r\nline'] })[1]).toBe('! evil [2J line');
 });

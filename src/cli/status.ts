@@ -4,7 +4,7 @@ import type { PoolView, SlotView, StatusView } from '../api/schema.ts';
 import { type Colors, printable } from './color.ts';
 import { exitCodes } from './exit.ts';
 import { type Session, withDaemon } from './session.ts';
-import { cut, table } from './table.ts';
+import { cut, hang, table } from './table.ts';
 import { formatAge } from './units.ts';
 
 const redrawEvery = 1_000;
@@ -32,11 +32,12 @@ export function statusLines(status: StatusView, colors: Colors, width: number | 
   const kind = status.temporary ? 'temporary daemon' : 'daemon';
   const state = status.stopping ? colors.yellow(', stopping') : '';
   const lines = [`onejob ${status.version}, ${kind}, pid ${status.pid}${state}; config: ${status.config ?? 'none (defaults)'}`];
-  if (status.runtimeReason !== null) lines.push(colors.dim(printable(status.runtimeReason)));
-  if (status.weaker !== null) lines.push(colors.dim(printable(status.weaker)));
-  for (const problem of status.problems) lines.push(colors.red(`! ${printable(problem)}`));
-  for (const pool of status.pools)
-    for (const problem of poolProblems(pool)) lines.push(colors.yellow(`! ${pool.name}: ${printable(problem)}`));
+  const say = (paint: (text: string) => string, lead: string, text: string) =>
+    lines.push(...hang(lead, printable(text), width).map(paint));
+  if (status.runtimeReason !== null) say(colors.dim, '', status.runtimeReason);
+  if (status.weaker !== null) say(colors.dim, '', status.weaker);
+  for (const problem of status.problems) say(colors.red, '! ', problem);
+  for (const pool of status.pools) for (const problem of poolProblems(pool)) say(colors.yellow, '! ', `${pool.name}: ${problem}`);
   for (const pool of status.pools) lines.push('', ...poolLines(pool, colors));
   if (status.pools.length === 0) lines.push('', 'No pools.');
   return lines.map((line) => cut(line, width));

@@ -30,15 +30,31 @@ export function cut(line: string, width: number | null): string {
   return `${out}…${colored ? '\u001b[0m' : ''}`;
 }
 
-/** Breaks a text into lines of at most `width` columns at spaces. */
+/** Breaks a text into lines of at most `width` columns at spaces, and inside a word only where it is longer than a line. */
 export function wrap(text: string, width: number): string[] {
   const lines: string[] = [];
   let line = '';
   for (const word of text.split(' ')) {
-    if (line !== '' && widthOf(line) + 1 + widthOf(word) > width) {
-      lines.push(line);
-      line = word;
-    } else line = line === '' ? word : `${line} ${word}`;
+    for (const [at, piece] of chop(word, width).entries()) {
+      if (line === '') line = piece;
+      else if (at === 0 && widthOf(line) + 1 + widthOf(piece) <= width) line += ` ${piece}`;
+      else {
+        lines.push(line);
+        line = piece;
+      }
+    }
   }
   return [...lines, line];
+}
+
+function chop(word: string, width: number): string[] {
+  const letters = [...word];
+  return Array.from({ length: Math.ceil(letters.length / width) }, (_, at) => letters.slice(at * width, (at + 1) * width).join(''));
+}
+
+/** A text after `lead`; at a terminal what does not fit goes on below it, indented as far. */
+export function hang(lead: string, text: string, width: number | null): string[] {
+  if (width === null) return [lead + text];
+  const indent = ' '.repeat(widthOf(lead));
+  return wrap(text, Math.max(1, width - indent.length)).map((line, at) => (at === 0 ? lead : indent) + line);
 }

@@ -1,15 +1,10 @@
-import { readFileSync } from 'node:fs';
 import { afterAll, describe, expect, it } from 'vitest';
-import { describe as about, configurationPage } from './docs.ts';
+import { describe as about } from './docs.ts';
 import { nestedKeys, poolFile, serviceFiles, topFile } from './schema.ts';
 import { Folder } from './testing.ts';
 
 const folder = new Folder();
 afterAll(() => folder[Symbol.dispose]());
-
-it('docs/configuration.md is what the schema says; "node scripts/docs-configuration.ts" prints it anew', () => {
-  expect(readFileSync(new URL('../../docs/configuration.md', import.meta.url), 'utf8')).toBe(configurationPage());
-});
 
 const sections = { top: topFile, pool: poolFile, ...nestedKeys, ...serviceFiles };
 const inside: Record<string, (key: string) => string> = {

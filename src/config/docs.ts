@@ -5,7 +5,7 @@ import type { About } from './values.ts';
 
 const head = `# Configuration
 
-<!-- Printed by "node scripts/docs-configuration.ts" from src/config/schema.ts: change it there. -->
+<!-- Printed by "npm run docs" from src/config/schema.ts: change it there. -->
 
 One file, in YAML 1.2. onejob looks for it in this order: \`--config\`, \`ONEJOB_CONFIG\`, \`/etc/onejob/config.yml\`,
 \`$XDG_CONFIG_HOME/onejob/config.yml\`. \`onejob status\` says which one holds. Without a file there is the own queue with
@@ -25,7 +25,8 @@ pools:
     memory: 8GiB
 \`\`\`
 
-A host with 18 agents stands in [examples/eighteen-agents.yml](examples/eighteen-agents.yml).
+A host with 18 agents stands in [examples/eighteen-agents.yml](examples/eighteen-agents.yml). To look at it on a machine
+without its secret files: \`onejob config check --no-secrets docs/examples/eighteen-agents.yml\`.
 
 ## Values
 

@@ -65,6 +65,15 @@ describe('the standby lane', () => {
 });
 
 describe('release', () => {
+  test('a release that failed, and yet began: what our KILL made of it is the infrastructure’s, its own code stands', () => {
+    const releasing = withAgent({ kind: 'releasing', agent: 'a0', job: 'j0', limit: null, since: 0 });
+    const failed = decide(releasing, { kind: 'releaseFailed', agent: 'a0', failure }, now).slot;
+    const begun = decide(failed, { kind: 'released', agent: 'a0' }, now).slot;
+    const ended = (code: number) => decide(begun, exit(code, true), now).changes;
+    expect(ended(137)).toMatchObject([{ change: 'ended', job: 'j0', result: { kind: 'lost' } }]);
+    expect(ended(3)).toEqual([{ change: 'ended', job: 'j0', agent: 'a0', result: { kind: 'code', code: 3 } }]);
+  });
+
   test('moves the standby to the agent lane and writes the assignment down before anything is sent', () => {
     const step = decide(withStandby(standby), { kind: 'assign', job: 'j1', limit: 60_000 }, now);
     expect(step.slot).toMatchObject({ standby: { kind: 'none' }, agent: { kind: 'releasing', agent: 'a1', job: 'j1' } });
@@ -102,7 +111,7 @@ describe('release', () => {
     expect(decide(step.slot, exit(137, false), now).changes).toEqual([{ change: 'returned', job: 'j0', agent: 'a0', failure }]);
     expect(decide(step.slot, exit(137, true), now).changes[0]).toMatchObject({
       change: 'ended',
-      result: { kind: 'code', code: 137 },
+      result: { kind: 'lost' },
     });
   });
 

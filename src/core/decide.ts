@@ -156,6 +156,7 @@ function whileLeaving(slot: Slot, event: SlotEvent): Step {
 }
 
 type Occupied = Exclude<AgentLane, { kind: 'free' }>;
+type Stopped = Extract<AgentLane, { kind: 'stopping' | 'killing' }>;
 
 function atDeadline(slot: Slot, lane: Occupied, now: number): Step {
   if (!('due' in lane) || lane.due === null || now < lane.due) return null;
@@ -217,22 +218,25 @@ function whenExited(slot: Slot, lane: Occupied, exit: Exit, logSaysReleased: boo
       const released = lane.released || logSaysReleased;
       if (!released && lane.why !== 'cancelled')
         return leaveLane(slot, lane.agent, null, now, returned(lane.job, lane.agent, lane.failure));
-      return finish(slot, lane, stopResult(lane.why, exit), now);
+      return finish(slot, lane, stopResult(lane, exit), now);
     }
     case 'proving':
       return null;
   }
 }
 
-function stopResult(why: StopReason, exit: Exit): JobResult {
+function stopResult({ why, failure }: Pick<Stopped, 'why' | 'failure'>, exit: Exit): JobResult {
   switch (why) {
     case 'cancelled':
     case 'timeout':
       return { kind: why };
     case 'shutdown':
       return { kind: 'lost', reason: 'onejob was stopped while the job ran' };
-    case 'renewal':
     case 'unreleased':
+      // It had begun all the same. The KILL was ours and says nothing of the job; any other end is its own.
+      if (exit.kind !== 'code' || exit.code !== 137) return exit;
+      return { kind: 'lost', reason: failure?.message ?? 'nobody saw it begin in time' };
+    case 'renewal':
       return exit;
   }
 }

@@ -45,6 +45,7 @@ export function createExecutors(parts: ActParts): Executors {
       const runtime = parts.runtime(slot.runtime);
       try {
         const recipe = recipeOf(pool, name, job);
+        if (!runtime.capabilities.images && recipe.image !== pool.config.recipe.image) throw noImages(runtime, recipe);
         const spec: SandboxSpec = { agent, pool: pool.config.name, slot: key, name, recipe, devices: slot.devices };
         const { fingerprint } = await runtime.prepare(spec, (line) => parts.note(key, line), signal);
         if (job === null && !pool.knows(key)) pool.learn(key, fingerprint);
@@ -131,6 +132,13 @@ export function createExecutors(parts: ActParts): Executors {
       throw new OnejobError('E_NOT_YET', 'This version of onejob cannot show that devices are clean, so it leases none.');
     },
   };
+}
+
+/** What a job asks for itself is given or refused, never left out in silence; a pool's image only says what images it would use. */
+function noImages({ name }: Runtime, { image }: Recipe): OnejobError {
+  return new OnejobError('E_RECIPE', `Cannot run the job in image "${image}": the ${name} runtime has no images.`, {
+    hint: 'Leave --image out to run it with the programs of this host, or use a pool whose runtime is docker; "onejob doctor" says what that needs.',
+  });
 }
 
 /** What a slot's next sandbox is made from: the pool's recipe, or the one a job brought. */

@@ -154,7 +154,7 @@ export class Reconciler {
     for (const pool of this.#pools.values()) {
       if (pool.runtime.name !== runtime) continue;
       pool.away = null;
-      pool.worked('prepare');
+      pool.backoff = null;
       this.#recovered(pool);
     }
   }

@@ -47,8 +47,9 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox'))('the Engine goes away', {
     const plain = shell(here, 'echo begun; exec sleep 600');
     const polite = shell(here, 'trap "echo bye; exit 0" TERM; echo begun; while :; do sleep 0.05; done');
     await Promise.all([plain.says(/begun/), polite.says(/begun/)]);
-    await expect.poll(() => standbyOf(here, 'default/2'), patient).not.toBeNull();
-    const before = [await standbyOf(here, 'default/1'), await standbyOf(here, 'default/2')];
+    const standbys = () => Promise.all([standbyOf(here, 'default/1'), standbyOf(here, 'default/2')]);
+    await expect.poll(standbys, patient).not.toContain(null);
+    const before = await standbys();
     await engine[how]();
     await expect.poll(async () => (await here.api.status()).problems.join(), patient).toMatch(/hung up|no such socket/);
     await engine.start();
@@ -59,8 +60,8 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox'))('the Engine goes away', {
     }
     expect(await shell(here, 'echo again').ended).toMatchObject({ code: 0, stdout: 'again\n' });
     expect(it.begun()).toBe(3);
-    await expect.poll(() => standbyOf(here, 'default/2'), patient).not.toBeNull();
-    const after = [await standbyOf(here, 'default/1'), await standbyOf(here, 'default/2')];
+    await expect.poll(standbys, patient).not.toContain(null);
+    const after = await standbys();
     for (const agent of before) expect(after).not.toContain(agent);
     const jobs = await here.api.jobs({ all: true, pool: null });
     expect(jobs.map(({ attempt, result }) => [attempt, result?.kind])).toEqual([
@@ -170,5 +171,27 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox'))('the Engine goes away', {
     expect(it.begun()).toBe(2);
     await second.stop();
     expect((await here.census()).left).toEqual([]);
+  });
+
+  test('again and again: no connection is left open, and the reason is not said twice', async () => {
+    await using it = await world(2, { liveRestore: true });
+    const { engine, here } = it;
+    const daemon = await here.up();
+    const open = () => readdirSync(`/proc/${daemon.pid}/fd`).length;
+    const isBack = () => expect.poll(async () => (await here.api.status()).problems.length, patient).toBe(0);
+    const round = async (): Promise<void> => {
+      await engine.stop();
+      await expect.poll(async () => (await here.api.status()).problems.length, patient).toBe(1);
+      await engine.start();
+      await isBack();
+      expect((await shell(here, 'true').ended).code).toBe(0);
+    };
+    await round();
+    const before = open();
+    for (let i = 0; i < 5; i++) await round();
+    await expect.poll(open, patient).toBeLessThan(before + 6);
+    expect(it.begun()).toBe(6);
+    const said = (daemon.child.stdout + daemon.child.stderr).match(/"event":"runtime unreachable"/g) ?? [];
+    expect(said.length).toBeLessThan(20);
   });
 });

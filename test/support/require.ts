@@ -24,6 +24,8 @@ export interface Machine {
   /** A probe run of bubblewrap succeeded. */
   readonly bubblewrap: string | null;
   readonly busybox: string | null;
+  /** Podman with what it needs beside: runc, and catatonit as its init. */
+  readonly podman: string | null;
   /** A tmpfs can be mounted, for disks that fill up. */
   readonly mount: string | null;
 }
@@ -54,6 +56,7 @@ export async function lookAtMachine(): Promise<Machine> {
     bubblewrap:
       found('bwrap') ?? tried('bwrap', ['--ro-bind', '/usr', '/usr', ...libraryLinks(), '--unshare-all', '/usr/bin/true']),
     busybox: found('busybox'),
+    podman: found('podman') ?? found('runc') ?? found('catatonit'),
     mount: root ?? tried('unshare', ['-m', 'mount', '-t', 'tmpfs', '-o', 'size=64k', 'none', '/mnt']),
   };
 }

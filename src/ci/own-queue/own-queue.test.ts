@@ -485,3 +485,20 @@ describe('artifacts', () => {
     expect(existsSync(join(store.dir, 'artifacts', `${id}.tar`))).toBe(false);
   });
 });
+
+describe('a job handed in again under the id its client chose', () => {
+  const id = '0123456789ab';
+
+  it('is the same job: while it waits, after a restart, and when it is over', () => {
+    expect(submit({ id }).id).toBe(id);
+    expect(submit({ id }).state).toBe('queued');
+    reopen();
+    expect(submit({ id }).state).toBe('queued');
+    expect(queue.jobs({ all: true, pool: null })).toHaveLength(1);
+    run(id, 'a');
+    commit({ change: 'ended', job: id, agent: 'a', result: { kind: 'code', code: 3 } }, { change: 'settled', job: id, agent: 'a' });
+    sync();
+    expect(submit({ id })).toMatchObject({ state: 'done', result: { kind: 'code', code: 3 } });
+    expect(queue.next('default')).toBeNull();
+  });
+});

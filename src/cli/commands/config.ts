@@ -7,22 +7,30 @@ import { type Act, failed, global } from './options.ts';
 
 export function addConfigCommands(program: Command, act: Act): void {
   const config = program.command('config').description('look at the config');
-  for (const [what, description] of [
-    ['check', 'say everything that is wrong with it; exit code 1 when something is'],
-    ['show', 'the whole of it as it is in effect, and where each value comes from'],
-  ] as const) {
-    const command = config
-      .command(what)
-      .description(description)
-      .argument('[file]', 'default: the one a daemon would read')
-      .action((file: string | undefined, flags: GlobalFlags) =>
-        act(
-          async (session) => (await import('../config.ts')).lookAtConfig(session, what),
-          failed,
-        )(file === undefined ? flags : { ...flags, config: file }),
-      );
-    global(command);
-  }
+  const file = ['[file]', 'default: the one a daemon would read'] as const;
+  const reading = (flags: GlobalFlags, named: string | undefined) => (named === undefined ? flags : { ...flags, config: named });
+
+  const check = config
+    .command('check')
+    .description('say everything that is wrong with it; exit code 1 when something is')
+    .argument(...file)
+    .option('--no-secrets', 'do not look for its secrets, as for the config of another host')
+    .action((named: string | undefined, flags: GlobalFlags & { secrets: boolean }) =>
+      act(
+        async (session) => (await import('../config.ts')).checkConfigFile(session, { secrets: flags.secrets }),
+        failed,
+      )(reading(flags, named)),
+    );
+  global(check);
+
+  const show = config
+    .command('show')
+    .description('the whole of it as it is in effect, and where each value comes from')
+    .argument(...file)
+    .action((named: string | undefined, flags: GlobalFlags) =>
+      act(async (session) => (await import('../config.ts')).showConfig(session), failed)(reading(flags, named)),
+    );
+  global(show);
 
   const completion = program
     .command('completion')

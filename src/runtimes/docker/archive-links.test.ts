@@ -3,6 +3,7 @@ import { buffer } from 'node:stream/consumers';
 import { extract, pack } from 'tar-stream';
 import { expect, test } from 'vitest';
 import { withOwner } from './archive.ts';
+import { translate } from './failures.ts';
 
 const long = 'l'.repeat(120);
 
@@ -46,4 +47,17 @@ test.each([
       ['after', 'file', 4],
     ]);
   }
+});
+
+test('an archive that the Engine cannot unpack is not tried for ever, one that met a full disk is', () => {
+  const answer = (message: string) =>
+    translate({ statusCode: 500, json: { message } }, 'put files into container x', {
+      kind: 'unix',
+      path: '/x.sock',
+      from: 'the default',
+    });
+  const refused = answer('Error processing tar file(exit status 1): invalid symlink "/workspace/x" -> ".."');
+  expect(refused).toMatchObject({ code: 'E_FILES', retry: false, message: expect.stringContaining('invalid symlink') });
+  const full = answer('Error processing tar file(exit status 1): write /x: no space left on device');
+  expect(full).toMatchObject({ code: 'E_DISK_FULL', retry: true });
 });

@@ -26,15 +26,16 @@ export async function writeInput(
   // a gate that waits has taken the frame long before.
   const stop = new AbortController();
   const either = AbortSignal.any([signal, stop.signal]);
-  const writing = write(engine, id, frame, either, podman);
-  const looking = pause(expected, undefined, { signal: either }).then(async () => {
+  const look = async () => {
     const container = await engine.inspect(id, either);
     if (container === null) throw gateEnded('is gone');
-    if (container.State.Status === 'exited' || container.State.Status === 'dead') {
-      throw gateEnded(`has ended with exit code ${container.State.ExitCode}`);
-    }
-    if (!container.State.Running) throw gateEnded('was never started');
-  });
+    const { Running, Status, ExitCode } = container.State;
+    if (!Running) throw gateEnded(Status === 'created' ? 'was never started' : `has ended with exit code ${ExitCode}`);
+  };
+  // Podman makes a container that has ended ready to run again when it is attached to.
+  if (podman) await look();
+  const writing = write(engine, id, frame, either, podman);
+  const looking = pause(expected, undefined, { signal: either }).then(look);
   try {
     await Promise.race([writing, looking.then(() => writing)]);
   } finally {

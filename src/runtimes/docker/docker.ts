@@ -26,6 +26,7 @@ import { followLogs } from './logs.ts';
 import { createNetworks } from './networks.ts';
 import { isPodman } from './probe.ts';
 import { refusal } from './refusal.ts';
+import { withDot } from './rename.ts';
 import { ownerOf } from './users.ts';
 
 export interface DockerOptions {
@@ -103,6 +104,8 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
 
   /** The container of this spec, made if it is not there. */
   const make = async (spec: SandboxSpec, image: Image, signal: AbortSignal): Promise<string> => {
+    const [mount] = spec.recipe.mounts;
+    if (mount !== undefined && !isLocal) throw elsewhere(spec, mount.host, endpointUrl(endpoint));
     const network = await networks.resolve(spec.recipe.network);
     const context = {
       owner,
@@ -208,7 +211,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
     getFiles: async (agent, signal): Promise<Readable> => {
       const container = await sure(agent, signal);
       const files = await engine.getArchive(container.Id, `${workspacePath}/.`, signal);
-      if (files !== null) return files;
+      if (files !== null) return (await isPodmanHere(signal)) ? withDot(files) : files;
       throw new OnejobError('E_SANDBOX_LOST', `Agent ${agent} has no ${workspacePath} any more.`);
     },
 
@@ -270,6 +273,14 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
       }
     },
   };
+}
+
+/** Its own path of that name would be mounted, and what is there is another host's. */
+function elsewhere(spec: SandboxSpec, path: string, url: string): OnejobError {
+  const message = `Cannot start agent ${spec.name}: the path "${path}" of its volumes is on this host, and the Engine at ${url} is not on this host.`;
+  return new OnejobError('E_MOUNT_MISSING', message, {
+    hint: `Take the volumes out of pools.${spec.pool}, or use an Engine of this host.`,
+  });
 }
 
 /** What a standby was made from: recipe, image, boot. The order of keys does not matter. */

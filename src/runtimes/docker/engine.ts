@@ -7,7 +7,7 @@ import { Agent as HttpsAgent } from 'node:https';
 import { Readable } from 'node:stream';
 import { z } from 'zod';
 import type { Endpoint } from './endpoint.ts';
-import { silent, statusOf, translate } from './failures.ts';
+import { messageOf, silent, statusOf, translate } from './failures.ts';
 import { infoAnswer, versionAnswer } from './probe.ts';
 
 const containerState = z.object({
@@ -73,7 +73,7 @@ export type Engine = Awaited<ReturnType<typeof connectEngine>>;
 export async function connectEngine(endpoint: Endpoint) {
   const { default: Docker } = await import('dockerode');
   const agent = connections(endpoint);
-  const { modem } = new Docker(clientOptions(endpoint, agent));
+  const { modem } = withoutCertPath(() => new Docker(clientOptions(endpoint, agent)));
 
   /** @throws what dockerode throws, but for silence and aborts: what a refusal means is the caller's to say. */
   const raw = async (call: Call): Promise<unknown> => {
@@ -166,7 +166,14 @@ export async function connectEngine(endpoint: Endpoint) {
     /** One that is unknown or does not run is no error. */
     kill: async (id: string, signal: string): Promise<void> => {
       const doing = `send ${signal} to container ${short(id)}`;
-      await ask({ method: 'POST', path: `/containers/${id}/kill`, query: { signal }, doing, limit: soon, nothing: [404, 409] });
+      try {
+        await raw({ method: 'POST', path: `/containers/${id}/kill`, query: { signal }, doing, limit: soon });
+      } catch (error) {
+        const status = statusOf(error);
+        // Podman says 500 where Docker says 409.
+        const isNotRunning = status === 500 && /not running|only kill running|state improper/i.test(messageOf(error));
+        if (status !== 404 && status !== 409 && !isNotRunning) throw translate(error, doing, endpoint);
+      }
     },
     /** Ends and removes it with its anonymous volumes. False when a removal is already under way. */
     remove: async (id: string): Promise<boolean> => {
@@ -284,6 +291,17 @@ function connections(endpoint: Endpoint): HttpAgent {
   const options = { keepAlive: true, maxFreeSockets: 4 };
   if (endpoint.kind === 'unix' || endpoint.tls === null) return new HttpAgent(options);
   return new HttpsAgent({ ...options, rejectUnauthorized: endpoint.tls.verify });
+}
+
+/** dockerode reads the files of DOCKER_CERT_PATH while it is made, whatever it is told, and fails where one is missing. */
+function withoutCertPath<T>(make: () => T): T {
+  const path = process.env.DOCKER_CERT_PATH;
+  delete process.env.DOCKER_CERT_PATH;
+  try {
+    return make();
+  } finally {
+    if (path !== undefined) process.env.DOCKER_CERT_PATH = path;
+  }
 }
 
 /** Every option is named: dockerode fills what is absent from the environment, and would mix two addresses. */

@@ -38,8 +38,8 @@ export async function* followEvents(
     const connection = new AbortController();
     const either = AbortSignal.any([signal, connection.signal]);
     try {
-      // Podman says `remove` where Docker says `destroy`.
-      const filters = { type: ['container'], event: ['die', 'destroy', 'remove'], label: [`${labels.owner}=${owner}`] };
+      // Not by kind of event: Podman's filter knows other names than its events have.
+      const filters = { type: ['container'], label: [`${labels.owner}=${owner}`] };
       // From a little earlier: the list of containers lags behind the events, so one that has just died may be missed by both.
       const since = Math.floor(Date.now() / 1000) - overlap;
       const stream = await engine.events(filters, since, either);
@@ -112,12 +112,19 @@ async function judge(line: string, exits: Exits, connection: AbortSignal): Promi
   const { ID, Attributes } = parsed.data.Actor;
   const agent = Attributes[labels.agent];
   if (agent === undefined) return null;
-  if (parsed.data.Action !== 'die') {
-    exits.forget(ID);
-    return { kind: 'removed', agent };
+  switch (parsed.data.Action) {
+    case 'die': {
+      const code = exitCodeOf.parse(Attributes.exitCode ?? Attributes.containerExitCode);
+      return { kind: 'exited', agent, exit: await exits.atDeath(ID, code, parsed.data.timeNano / 1e6, connection) };
+    }
+    case 'destroy':
+    // Podman's word for it.
+    case 'remove':
+      exits.forget(ID);
+      return { kind: 'removed', agent };
+    default:
+      return null;
   }
-  const code = exitCodeOf.parse(Attributes.exitCode ?? Attributes.containerExitCode);
-  return { kind: 'exited', agent, exit: await exits.atDeath(ID, code, parsed.data.timeNano / 1e6, connection) };
 }
 
 function parseJson(line: string): unknown {

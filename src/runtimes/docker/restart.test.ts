@@ -78,8 +78,7 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox'))('an Engine that goes away
       expect(await events.exit(counting.agent)).toEqual({ kind: 'code', code: 7 });
       await Promise.all([standby, counting, brief].map(({ log }) => log.ended));
       expect(standby.log.text()).toContain('after\n');
-      // What a job writes after a crash of the Engine and ends before its return is lost with the Engine (20.10, measured).
-      if (how === 'stop') expect(brief.log.text()).toContain('meanwhile\n');
+      // What a job writes while the Engine is away is lost if it also ends before its return (20.10, measured).
       const lines = Array.from({ length: 400 }, (_, i) => `line ${i}\n`).join('');
       expect(counting.log.text()).toContain(lines);
       for (const seer of [runtime, await make()]) {

@@ -6,16 +6,14 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { describe } from 'vitest';
-import { engineAt } from '../../../test/support/engine-http.ts';
-import { ensureImages } from '../../../test/support/images.ts';
-import { lacks } from '../../../test/support/require.ts';
-import { type ContractSubject, runtimeContract } from '../contract.ts';
-import { anOwner, recipe } from './testing.ts';
+import { type ContractSubject, runtimeContract } from '../../src/runtimes/contract.ts';
+import { anOwner, recipe } from '../../src/runtimes/docker/testing.ts';
+import { engineAt } from '../support/engine-http.ts';
+import { ensureImages } from '../support/images.ts';
+import { lacks } from '../support/require.ts';
 
-/** What Podman 4.3 cannot keep, and why. */
+/** What Podman 4.3 cannot keep, and why: nothing of the contract. What differs beside it stands in docs/runtimes/docker.md. */
 const exceptions: ContractSubject['exceptions'] = {};
-
-const hasPodman = !lacks('root', 'busybox') && ['podman', 'runc'].every((name) => spawnSync(name, ['--version']).status === 0);
 
 async function startPodman(): Promise<{ socket: string; stop: () => Promise<void> }> {
   const dir = await mkdtemp(join(tmpdir(), 'ojpm-'));
@@ -56,7 +54,7 @@ async function load(socket: string, image: string): Promise<void> {
   if (answer.statusCode !== 200) throw new Error(`podman did not load ${image}: ${said}`);
 }
 
-describe.skipIf(!hasPodman || lacks('docker'))('Podman', () => {
+describe.skipIf(lacks('docker', 'podman', 'root', 'busybox'))('Podman', () => {
   runtimeContract('podman, no network', async () => {
     const podman = await startPodman();
     await load(podman.socket, (await ensureImages()).base);

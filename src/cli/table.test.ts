@@ -1,0 +1,79 @@
+import { expect, test } from 'vitest';
+import type { JobView } from '../api/schema.ts';
+import { createColors, widthOf } from './color.ts';
+import { jobTable } from './jobs.ts';
+import { hang, table, wrap } from './table.ts';
+
+const long = 'Cannot pull "registry.example.org/group/image:1": no route to host, tried three times, '.repeat(4).trim();
+
+test('a text is broken at spaces, and a word that is too long where it must be', () => {
+  expect(wrap('one two three', 7)).toEqual(['one two', 'three']);
+  expect(wrap('see /a/very/long/path now', 8)).toEqual(['see', '/a/very/', 'long/pat', 'h now']);
+});
+
+test('lines that go on are indented under the first; in a pipe nothing is broken', () => {
+  expect(hang('! ', 'one two three', 9)).toEqual(['! one two', '  three']);
+  expect(hang('! ', 'one two three', null)).toEqual(['! one two three']);
+  expect(hang('! ', 'x', 1)).toEqual(['! x']);
+});
+
+test('columns are aligned, and the last one gives way at a terminal', () => {
+  expect(
+    table(
+      [
+        ['A', 'B'],
+        ['long', 'a much longer cell'],
+      ],
+      12,
+    ),
+  ).toEqual(['A     B', 'long  a muc…']);
+});
+
+function job(id: string, change: Partial<JobView> = {}): JobView {
+  return {
+    id,
+    pool: 'default',
+    command: ['make', 'test'],
+    state: 'queued',
+    priority: 0,
+    attempt: 0,
+    agent: null,
+    result: null,
+    reason: null,
+    cold: false,
+    artifacts: [],
+    submittedAt: 0,
+    startedAt: null,
+    endedAt: null,
+    ...change,
+  };
+}
+
+const shown = (jobs: readonly JobView[], width: number | null) => jobTable(jobs, createColors(false), width, 4_000);
+
+test('jobs: why they wait stands below the table, once, whole, and no line is too wide', () => {
+  const jobs = [
+    job('a1', { reason: long }),
+    job('b2', { reason: long }),
+    job('c3', { state: 'running', command: ['x'.repeat(300)] }),
+  ];
+  for (const width of [60, 80, 100]) {
+    const lines = shown(jobs, width);
+    for (const line of lines) expect(widthOf(line)).toBeLessThanOrEqual(width);
+    expect(lines.slice(1, 3)).toEqual(['a1   default  queued   4s     make test', 'b2   default  queued   4s     make test']);
+    expect(lines[4]).toBe('');
+    expect(lines.slice(5).join(' ').replace(/ +/g, ' ')).toBe(`a1, b2: ${long}`);
+  }
+});
+
+test('jobs: many that wait for the same are counted, not listed', () => {
+  const jobs = Array.from({ length: 9 }, (_, n) => job(`j${n}`, { reason: 'the pool drains' }));
+  expect(shown(jobs, 80).slice(-2)).toEqual(['', '9 jobs: the pool drains']);
+});
+
+test('jobs: in a pipe each line says all there is to say of its job', () => {
+  expect(shown([job('a1', { reason: long })], null)).toEqual([
+    'JOB  POOL     STATE   SINCE  COMMAND',
+    `a1   default  queued  4s     make test — ${long}`,
+  ]);
+});

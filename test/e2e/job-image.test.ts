@@ -1,0 +1,14 @@
+/** A job's own image where there are no images: refused in words, never left out in silence. */
+import { expect, test } from 'vitest';
+import { onejob } from '../support/onejob.ts';
+
+test('a job that asks for an image of its own is refused by processes, with the reason; other jobs go on', async () => {
+  await using here = await onejob({ config: 'pools: { default: { agents: 1, runtime: process } }' });
+  await here.up();
+  const refused = await here.run('--no-workspace', '--image', 'python:3.13', '--', 'echo', 'ran').ended;
+  expect(refused.stdout).toBe('');
+  expect(refused.code).toBe(125);
+  expect(refused.stderr).toMatch(/image "python:3\.13".*E_RECIPE/s);
+  expect(await here.run('--no-workspace', '--', 'echo', 'ran').ended).toMatchObject({ code: 0, stdout: 'ran\n' });
+  expect((await here.api.status()).pools[0]?.backoff).toBeNull();
+});
