@@ -28,3 +28,36 @@ test('the promises in docs/slot-lifecycle.md name tests that exist', () => {
   const named = table.flatMap((line) => [...line.matchAll(/`((?:src|test|scripts)\/[^`]+)`/g)].map((found) => found[1] ?? ''));
   expect(named.filter((path) => !existsSync(join(root, path)))).toEqual([]);
 });
+
+test('each way to die in docs/what-happens-if.md names a test that is there', () => {
+  const ways = readFileSync(join(root, 'docs', 'what-happens-if.md'), 'utf8')
+    .split(/^### /m)
+    .slice(1);
+  expect(ways.length).toBeGreaterThan(30);
+  for (const way of ways) {
+    const title = way.split('\n')[0];
+    const [, line = ''] = /^Test: (.+)$/m.exec(way) ?? [];
+    expect(line, title).not.toBe('');
+    // `file` (words of a title), and further (words) of the same file.
+    for (const [, path = '', titles = ''] of line.matchAll(/`([^`]+\.ts)`((?:(?!`).)*)/g)) {
+      const text = readFileSync(join(root, path), 'utf8');
+      for (const [, words = ''] of titles.matchAll(/\(((?:[^()]|\([^()]*\))+)\)/g)) expect(text, title).toContain(words);
+    }
+  }
+});
+
+test('links to a heading lead to one', () => {
+  const slug = (heading: string) =>
+    heading
+      .toLowerCase()
+      .replace(/[^\p{L}\p{N} _-]/gu, '')
+      .replaceAll(' ', '-');
+  const headings = (page: string) => [...readFileSync(page, 'utf8').matchAll(/^#+ (.+)$/gm)].map((found) => slug(found[1] ?? ''));
+  const broken = pages.flatMap((page) =>
+    [...readFileSync(join(root, page), 'utf8').matchAll(/\]\(([^)\s:]*)#([^)\s]+)\)/g)].flatMap(([, path = '', heading = '']) => {
+      const to = path === '' ? join(root, page) : join(root, dirname(page), path);
+      return to.endsWith('.md') && headings(to).includes(heading) ? [] : [`${page}: ${path}#${heading}`];
+    }),
+  );
+  expect(broken).toEqual([]);
+});

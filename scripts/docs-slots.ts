@@ -73,6 +73,7 @@ const eventSamples: Record<SlotEvent['kind'], Record<string, SlotEvent>> = {
     'lost (infrastructure)': { kind: 'exited', agent, exit: { kind: 'lost', reason: 'the Engine ended it' }, released: false },
   },
   gone: { gone: { kind: 'gone', agent } },
+  settled: { settled: { kind: 'settled', agent } },
   cleared: { cleared: { kind: 'cleared', agent } },
   proved: { proved: { kind: 'proved', agent } },
   stop: {
@@ -90,7 +91,10 @@ const flat = <T>(samples: Record<string, Record<string, T>>): [string, T][] =>
 export function slotTables(): string {
   const standby = flat(standbySamples).map(([name, lane]): [string, Slot] => [name, { ...base, standby: lane }]);
   const agents = flat(agentSamples).map(([name, lane]): [string, Slot] => [name, { ...base, agent: lane }]);
-  const leaving: [string, Slot][] = [['leaving', { ...base, leaving: [{ agent, job: 'j1' }] }]];
+  const leaving: [string, Slot][] = [
+    ['leaving, its job not settled', { ...base, leaving: [{ agent, job: 'j1' }] }],
+    ['leaving', { ...base, leaving: [{ agent, job: null }] }],
+  ];
   const device: [string, Slot][] = [
     ['busy, slot with devices', { ...base, devices: ['GPU-1'], agent: agentSamples.busy.busy ?? base.agent }],
   ];

@@ -74,9 +74,9 @@ export interface CiService {
 
   register(context: AgentContext, signal: AbortSignal): Promise<Registration>;
 
-  /**
-   * Everything the service wants to keep of an ended agent before its sandbox is removed, such as artifacts; then forget
-   * the registration. Idempotent.
-   */
+  /** Everything the service wants to keep of an ended job before its sandbox is removed, such as artifacts. Idempotent. */
   settle(context: AgentContext, files: (signal: AbortSignal) => Promise<Readable>, signal: AbortSignal): Promise<void>;
+
+  /** Forgets the agent's registration. Idempotent; none there is no error. */
+  deregister(agent: AgentId, signal: AbortSignal): Promise<void>;
 }

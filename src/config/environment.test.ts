@@ -16,6 +16,7 @@ it('absent and empty variables are the same', () => {
     noColor: false,
     forceColor: false,
     ci: false,
+    crashAt: null,
     uid: 5,
   });
 });

@@ -34,7 +34,7 @@ describe('the standby lane', () => {
     expect(step.changes).toEqual([
       { change: 'failed', stage: 'prepare', failure: expect.objectContaining({ code: 'E_NO_SHELL', retry: false }) },
     ]);
-    expect(step.actions).toEqual([{ act: 'clear', agent: 'a0', job: null }]);
+    expect(step.actions).toEqual([{ act: 'clear', agent: 'a0' }]);
   });
 
   test("a job's own broken image sends the job back with the reason and does not hold up the pool", () => {
@@ -54,13 +54,14 @@ describe('the standby lane', () => {
     expect(step.slot.standby).toEqual({ kind: 'none' });
   });
 
-  test('a cancelled job that waits for its sandbox ends cancelled and settles when the sandbox is gone', () => {
+  test('a cancelled job that waits for its sandbox ends cancelled and settles before the sandbox goes', () => {
     const preparing = withStandby({ kind: 'preparing', agent: 'a0', reserved: { job: 'j0', limit: null, cold: true }, since: 0 });
     const step = decide(preparing, { kind: 'stop', agent: 'a0', why: 'cancelled', grace: 0 }, now);
     expect(step.changes).toEqual([{ change: 'ended', job: 'j0', agent: 'a0', result: { kind: 'cancelled' } }]);
-    const cleared = decide(step.slot, { kind: 'cleared', agent: 'a0' }, now);
-    expect(cleared.changes).toEqual([{ change: 'settled', job: 'j0', agent: 'a0' }]);
-    expect(cleared.slot.leaving).toEqual([]);
+    const settled = decide(step.slot, { kind: 'settled', agent: 'a0' }, now);
+    expect(settled.changes).toEqual([{ change: 'settled', job: 'j0', agent: 'a0' }]);
+    expect(settled.actions).toEqual([{ act: 'clear', agent: 'a0' }]);
+    expect(decide(settled.slot, { kind: 'cleared', agent: 'a0' }, now).slot.leaving).toEqual([]);
   });
 });
 
@@ -126,7 +127,7 @@ describe('the end of an agent', () => {
     const step = decide(withAgent(busy), exit(3, true), now);
     expect(step.slot).toMatchObject({ agent: { kind: 'free' }, leaving: [{ agent: 'a0', job: 'j0' }] });
     expect(step.changes).toEqual([{ change: 'ended', job: 'j0', agent: 'a0', result: { kind: 'code', code: 3 } }]);
-    expect(step.actions).toEqual([{ act: 'clear', agent: 'a0', job: 'j0' }]);
+    expect(step.actions).toEqual([{ act: 'settle', agent: 'a0', job: 'j0' }]);
   });
 
   test('with devices the lane is free only after the proof', () => {

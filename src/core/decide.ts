@@ -44,8 +44,8 @@ function newPursuits(before: Slot, after: Slot): Action[] {
   const actions: (Action | null)[] = [];
   if (after.standby !== before.standby) actions.push(pursueStandby(after.standby));
   if (after.agent !== before.agent) actions.push(pursueAgent(after.agent));
-  const known = new Set(before.leaving.map((one) => one.agent));
-  for (const one of after.leaving) if (!known.has(one.agent)) actions.push(pursueLeaving(one));
+  const known = new Set(before.leaving);
+  for (const one of after.leaving) if (!known.has(one)) actions.push(pursueLeaving(one));
   return actions.filter((action) => action !== null);
 }
 
@@ -148,11 +148,16 @@ function inAgentLane(slot: Slot, event: SlotEvent, now: number): Step {
 }
 
 function whileLeaving(slot: Slot, event: SlotEvent): Step {
-  if (event.kind !== 'cleared') return null;
-  const gone = slot.leaving.find((one) => one.agent === event.agent);
-  if (gone === undefined) return null;
-  const changes: Change[] = gone.job === null ? [] : [{ change: 'settled', job: gone.job, agent: gone.agent }];
-  return { slot: { ...slot, leaving: slot.leaving.filter((one) => one !== gone) }, changes };
+  if (event.kind !== 'settled' && event.kind !== 'cleared') return null;
+  const left = slot.leaving.find((one) => one.agent === event.agent);
+  if (left === undefined) return null;
+  if (event.kind === 'cleared') return { slot: { ...slot, leaving: slot.leaving.filter((one) => one !== left) }, changes: [] };
+  if (left.job === null) return null;
+  const settled: Change = { change: 'settled', job: left.job, agent: left.agent };
+  return {
+    slot: { ...slot, leaving: slot.leaving.map((one) => (one === left ? { ...left, job: null } : one)) },
+    changes: [settled],
+  };
 }
 
 type Occupied = Exclude<AgentLane, { kind: 'free' }>;

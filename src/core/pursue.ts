@@ -29,9 +29,9 @@ export function pursueAgent(lane: AgentLane): Action | null {
   }
 }
 
-/** Clearing away one agent that has left its lane. */
-export function pursueLeaving(leaving: Leaving): Action {
-  return { act: 'clear', agent: leaving.agent, job: leaving.job };
+/** What is left to do about one agent that has left its lane: first its job, then its sandbox. */
+export function pursueLeaving({ agent, job }: Leaving): Action {
+  return job === null ? { act: 'clear', agent } : { act: 'settle', agent, job };
 }
 
 /** Everything a slot asks for, as after a restart. */

@@ -108,7 +108,10 @@ export type AgentLane =
   /** The agent is gone; its devices must be shown to be clean before the lane is free. */
   | { readonly kind: 'proving'; readonly agent: AgentId; readonly since: number };
 
-/** An agent that holds no lane any more and has yet to be cleared away. `job` is set when its job has a result. */
+/**
+ * An agent that holds no lane any more and has yet to be cleared away. While `job` is set its job has a result, but its
+ * log and artifacts are still being completed; only then is its sandbox removed.
+ */
 export interface Leaving {
   readonly agent: AgentId;
   readonly job: JobId | null;
@@ -147,6 +150,8 @@ export type SlotEvent =
   | { readonly kind: 'exited'; readonly agent: AgentId; readonly exit: Exit; readonly released: boolean }
   /** The runtime answered, and has no such sandbox. Never sent for a runtime that did not answer. */
   | { readonly kind: 'gone'; readonly agent: AgentId }
+  /** Log and artifacts of its job are kept as they will be. */
+  | { readonly kind: 'settled'; readonly agent: AgentId }
   | { readonly kind: 'cleared'; readonly agent: AgentId }
   | { readonly kind: 'proved'; readonly agent: AgentId }
   // from people and clocks
@@ -161,7 +166,7 @@ export type Change =
   /** The job has certainly not begun and goes back to its queue. */
   | { readonly change: 'returned'; readonly job: JobId; readonly agent: AgentId; readonly failure: Failure | null }
   | { readonly change: 'ended'; readonly job: JobId; readonly agent: AgentId; readonly result: JobResult }
-  /** Log and artifacts are complete; nothing of the agent is left. */
+  /** Log and artifacts are complete: whoever waits for the job may be told. */
   | { readonly change: 'settled'; readonly job: JobId; readonly agent: AgentId }
   /** The pool should back off, or may stop doing so. */
   | { readonly change: 'failed'; readonly stage: 'prepare' | 'release'; readonly failure: Failure }
@@ -174,7 +179,8 @@ export interface ActionArgs {
   release: { readonly agent: AgentId; readonly job: JobId | null };
   terminate: { readonly agent: AgentId };
   kill: { readonly agent: AgentId };
-  clear: { readonly agent: AgentId; readonly job: JobId | null };
+  settle: { readonly agent: AgentId; readonly job: JobId };
+  clear: { readonly agent: AgentId };
   prove: { readonly agent: AgentId };
 }
 export type Action<K extends keyof ActionArgs = keyof ActionArgs> = {

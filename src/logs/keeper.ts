@@ -94,6 +94,7 @@ export class Keeper {
   async #write(): Promise<void> {
     for (let next = this.#pending[0]; next !== undefined; next = this.#pending[0]) {
       try {
+        if (next.chunk.gap === true) this.file.note('some output was rotated away before it could be read');
         this.file.append(next.chunk, next.kept);
         this.#pending.shift();
       } catch (error) {

@@ -95,12 +95,12 @@ export class Keepers {
     }
   }
 
-  /** Stops following an agent that is gone; `forget` also deletes what was kept. */
-  async drop(agent: AgentId, { forget }: { readonly forget: boolean }): Promise<void> {
+  /** Stops following an agent that is gone. A log without output, as of a standby that was never released, goes too. */
+  async drop(agent: AgentId): Promise<void> {
     const keeper = this.#keepers.get(agent);
     this.#keepers.delete(agent);
     await keeper?.stop();
-    if (forget) this.#options.forget(agent);
+    if (keeper?.file.hasOutput === false) this.#options.forget(agent);
   }
 
   async close(): Promise<void> {

@@ -1,7 +1,7 @@
 /** The executors: the only place where a slot's wishes touch a runtime or a CI service. Each may be run again after a crash. */
 import type { CiService, Registration } from '../ci/ci-service.ts';
 import { expandRecipe } from '../config/template.ts';
-import type { AgentId, JobId, Slot, SlotEvent } from '../core/slot.ts';
+import type { AgentId, JobId, Slot } from '../core/slot.ts';
 import { OnejobError, toFailure } from '../errors.ts';
 import type { Keepers } from '../logs/keepers.ts';
 import { frame } from '../runtimes/gate.ts';
@@ -114,17 +114,21 @@ export function createExecutors(parts: ActParts): Executors {
       return [];
     },
 
-    async clear({ agent, job }, key, signal): Promise<SlotEvent[]> {
+    async settle({ agent, job }, key, signal) {
       const { pool, runtime, context } = contextOf(key, agent, job);
-      registrations.delete(agent);
-      if (job !== null) {
-        parts.keepers.follow(agent, runtime);
-        await parts.keepers.complete(agent, drainTimeout);
-        signal.throwIfAborted();
-      }
+      parts.keepers.follow(agent, runtime);
+      await parts.keepers.complete(agent, drainTimeout);
+      signal.throwIfAborted();
       await pool.service.settle(context, (inner) => runtime.getFiles(agent, inner), signal);
+      return [{ kind: 'settled', agent }];
+    },
+
+    async clear({ agent }, key, signal) {
+      const { pool, runtime } = contextOf(key, agent, null);
+      registrations.delete(agent);
+      await pool.service.deregister(agent, signal);
       await runtime.remove(agent);
-      await parts.keepers.drop(agent, { forget: job === null });
+      await parts.keepers.drop(agent);
       return [{ kind: 'cleared', agent }];
     },
 

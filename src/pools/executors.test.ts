@@ -25,6 +25,7 @@ function workbench() {
     release: execute,
     terminate: execute,
     kill: execute,
+    settle: execute,
     clear: execute,
     prove: execute,
   };
@@ -66,7 +67,7 @@ test('a newer wish for a sandbox aborts the older one, and begins only when that
   const it = workbench();
   it.dispatcher.start('p/1', { act: 'prepare', agent: 'a', job: null });
   await it.settled();
-  it.dispatcher.start('p/1', { act: 'clear', agent: 'a', job: null });
+  it.dispatcher.start('p/1', { act: 'clear', agent: 'a' });
   await it.settled();
   expect(it.begun).toEqual(['prepare a', 'prepare a aborted']);
   await it.end('prepare a');
@@ -76,7 +77,7 @@ test('a newer wish for a sandbox aborts the older one, and begins only when that
 test('proving devices and clearing the sandbox away go on side by side', async () => {
   const it = workbench();
   it.dispatcher.start('p/1', { act: 'prove', agent: 'a' });
-  it.dispatcher.start('p/1', { act: 'clear', agent: 'a', job: null });
+  it.dispatcher.start('p/1', { act: 'clear', agent: 'a' });
   await it.settled();
   expect(it.begun).toEqual(['prove a', 'clear a']);
 });
@@ -95,7 +96,7 @@ test('the same wish again changes nothing while it is under way, and does it aga
 
 test('what fails is tried again, each time later, until it works or is no longer wanted', async () => {
   const it = workbench();
-  it.dispatcher.start('p/1', { act: 'clear', agent: 'a', job: null });
+  it.dispatcher.start('p/1', { act: 'clear', agent: 'a' });
   await it.settled();
   for (const wait of [500, 1_000, 2_000]) {
     await it.end('clear a', new Error('busy'));
@@ -109,7 +110,7 @@ test('what fails is tried again, each time later, until it works or is no longer
 
 test('making and clearing give way to a release of the same moment, but not for long', async () => {
   const it = workbench();
-  it.dispatcher.start('p/1', { act: 'clear', agent: 'old', job: null });
+  it.dispatcher.start('p/1', { act: 'clear', agent: 'old' });
   it.dispatcher.start('p/1', { act: 'release', agent: 'a', job: 'j' });
   it.dispatcher.start('p/1', { act: 'prepare', agent: 'next', job: null });
   await it.settled();
@@ -127,7 +128,7 @@ test('making and clearing give way to a release of the same moment, but not for 
 
 test('closing ends everything, starts nothing more and leaves no timer', async () => {
   const it = workbench();
-  it.dispatcher.start('p/1', { act: 'clear', agent: 'a', job: null });
+  it.dispatcher.start('p/1', { act: 'clear', agent: 'a' });
   await it.settled();
   await it.end('clear a', new Error('busy'));
   const closed = it.dispatcher.close();

@@ -72,7 +72,7 @@ export class Dispatcher {
 
   async #run(key: string, action: Action, before: Promise<void> | null, signal: AbortSignal): Promise<void> {
     if (before !== null) await before;
-    if (action.act === 'prepare' || action.act === 'clear') await this.#giveWay(signal);
+    if (action.act === 'prepare' || action.act === 'settle' || action.act === 'clear') await this.#giveWay(signal);
     for (let wait = firstRetry; !signal.aborted; wait = Math.min(wait * 2, longestRetry)) {
       try {
         this.#options.boundary(`${action.act}.intent`);

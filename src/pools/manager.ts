@@ -55,12 +55,7 @@ export class HostManager implements Manager {
   }
 
   submit(request: JobRequest): JobView {
-    if (this.#parts.reconciler.stopping) {
-      throw new OnejobError('E_DAEMON_STOPPING', 'Cannot take a job: this onejob is stopping.', {
-        hint: 'Try again once it runs again.',
-        retry: true,
-      });
-    }
+    if (this.#parts.reconciler.stopping) throw stopping();
     return this.#parts.queue.submit(request);
   }
 
@@ -117,6 +112,8 @@ export class HostManager implements Manager {
   }
 
   hold(): () => void {
+    // A client that comes now finds its place with the next daemon.
+    if (this.#parts.reconciler.stopping) throw stopping();
     this.#parts.held(++this.#clients);
     let held = true;
     return () => {
@@ -183,6 +180,13 @@ export class HostManager implements Manager {
     const which = previous ? 'previous ' : '';
     throw new OnejobError('E_AGENT_UNKNOWN', `Slot ${key} had no ${which}agent yet.`, { hint: 'See "onejob status".' });
   }
+}
+
+function stopping(): OnejobError {
+  return new OnejobError('E_DAEMON_STOPPING', 'This onejob is stopping and takes nothing more.', {
+    hint: 'Try again once it runs again.',
+    retry: true,
+  });
 }
 
 /** Tells of changes of one job until disposed of. `next` resolves at once when there was one since it was last called. */

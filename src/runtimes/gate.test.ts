@@ -4,7 +4,9 @@ import { describe, expect, test } from 'vitest';
 import { exitNoDevice, exitNoScript, frame, gateScript, MarkerFilter, readyMarker, releasedMarker } from './gate.ts';
 
 const agent = 'a1b2-c3';
-const shells = [['dash'], ['bash'], ['busybox', 'sh']].filter(([name]) => spawnSync('sh', ['-c', `command -v ${name}`]).status === 0);
+const shells = [['dash'], ['bash'], ['busybox', 'sh']].filter(
+  ([name]) => spawnSync('sh', ['-c', `command -v ${name}`]).status === 0,
+);
 
 interface Ended {
   readonly code: number | null;
@@ -15,9 +17,14 @@ interface Ended {
 }
 
 /** Runs a gate and writes `input` to it, then ends its input. */
-function pass(shell: string[], input: Uint8Array | Uint8Array[], devices: string[] = [], env: Record<string, string> = {}): Promise<Ended> {
+function pass(
+  shell: string[],
+  input: Uint8Array | Uint8Array[],
+  devices: string[] = [],
+  env: Record<string, string> = {},
+): Promise<Ended> {
   const [file = 'sh', ...first] = shell;
-  const child = spawn(file, [...first, '-c', gateScript(agent, devices)], { env: { PATH: process.env['PATH'] ?? '', ...env } });
+  const child = spawn(file, [...first, '-c', gateScript(agent, devices)], { env: { PATH: process.env.PATH ?? '', ...env } });
   const chunks: Buffer[] = [];
   child.stdout.on('data', (chunk: Buffer) => chunks.push(chunk));
   child.stderr.resume();
@@ -82,7 +89,9 @@ describe.each(shells)('the gate on %s %s', (...shell) => {
 
   test('ignores a frame for another agent, and noise', async () => {
     const noise = Buffer.from([0xff, 0x80, 10, 0x1e, 92, 10, 39, 34, 10]);
-    expect((await pass(shellArgs, joined(frame('other-1', 'echo wrong'), noise, frame(agent, 'echo right')))).stdout).toBe('right\n');
+    expect((await pass(shellArgs, joined(frame('other-1', 'echo wrong'), noise, frame(agent, 'echo right')))).stdout).toBe(
+      'right\n',
+    );
   });
 
   test('takes a script of 1 MiB', async () => {
@@ -92,7 +101,10 @@ describe.each(shells)('the gate on %s %s', (...shell) => {
   });
 
   test('shows nothing of the script in argv or environment', async () => {
-    const ended = await pass(shellArgs, frame(agent, "s=hush-secret; tr '\\0' ' ' </proc/$$/cmdline; tr '\\0' ' ' </proc/$$/environ; echo; : $s"));
+    const ended = await pass(
+      shellArgs,
+      frame(agent, "s=hush-secret; tr '\\0' ' ' </proc/$$/cmdline; tr '\\0' ' ' </proc/$$/environ; echo; : $s"),
+    );
     expect(ended.code).toBe(0);
     expect(ended.stdout).not.toContain('hush-secret');
   });
@@ -102,7 +114,7 @@ describe.each(shells)('the gate on %s %s', (...shell) => {
   });
 
   test('exits 97 without running the script when a device cannot be opened', async () => {
-    const ended = await pass(shellArgs, frame(agent, 'echo ran'), ["/dev/null", "/dev/not'there"]);
+    const ended = await pass(shellArgs, frame(agent, 'echo ran'), ['/dev/null', "/dev/not'there"]);
     expect(ended).toMatchObject({ code: exitNoDevice, state: 'ready', stdout: '' });
     expect((await pass(shellArgs, frame(agent, 'echo ran'), ['/dev/null'])).stdout).toBe('ran\n');
   });
@@ -119,7 +131,7 @@ describe('frame', () => {
       fc.property(fc.string({ unit: 'binary' }), (script) => {
         fc.pre(!script.includes('\0'));
         expect(Buffer.from(frame(agent, script)).toString('latin1')).toMatch(/^\n[ -~]+\n$/);
-      })
+      }),
     );
   });
 
@@ -131,7 +143,7 @@ describe('frame', () => {
         const ended = await pass(shell, frame(agent, `printf %s '${value}'`));
         expect(Buffer.from(ended.stdout, 'latin1').equals(bytes(value))).toBe(true);
       }),
-      { numRuns: 50 }
+      { numRuns: 50 },
     );
   });
 

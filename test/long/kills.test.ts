@@ -17,7 +17,7 @@ const members = [
 ];
 
 // Not `register` and `prove`: no service of this version binds early, and none of its pools has devices.
-const acts = ['prepare', 'release', 'terminate', 'kill', 'clear'] as const;
+const acts = ['prepare', 'release', 'terminate', 'kill', 'settle', 'clear'] as const;
 const boundaries: Boundary[] = acts.flatMap((act) => [`${act}.intent`, `${act}.effect`, `${act}.record`] as const);
 
 /** A job that leaves one file each time it begins; it ends by itself, by TERM, or only by KILL. */

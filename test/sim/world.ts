@@ -247,6 +247,10 @@ export class World {
         this.kills.add(action.agent);
         if (sandbox !== undefined && sandbox.state !== 'removed') this.#end(sandbox, { kind: 'code', code: 137 });
         return;
+      case 'settle':
+        answer({ kind: 'settled', agent: action.agent });
+        if (quiet) this.#wanted(key, action);
+        return;
       case 'clear':
         if (sandbox !== undefined) {
           if (sandbox.state === 'running' && !this.kills.has(sandbox.agent))
@@ -356,6 +360,7 @@ export class World {
       recipeFor: unused,
       register: unused,
       settle: unused,
+      deregister: unused,
       next: () => (this.#options.binds === 'late' ? waiting() : null),
       record: (change) => this.#uncommitted.push(change),
       committed: () => {

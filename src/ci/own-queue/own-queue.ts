@@ -268,6 +268,8 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
       tries.delete(id);
     },
 
+    async deregister() {},
+
     submit(request) {
       const same = request.id === null ? null : find(request.id);
       if (same !== null) return view(same);
