@@ -65,7 +65,7 @@ const eventSamples: Record<SlotEvent['kind'], Record<string, SlotEvent>> = {
   registered: { registered: { kind: 'registered', agent } },
   registerFailed: { registerFailed: { kind: 'registerFailed', agent, failure } },
   released: { released: { kind: 'released', agent } },
-  releaseFailed: { releaseFailed: { kind: 'releaseFailed', agent, failure } },
+  releaseFailed: { releaseFailed: { kind: 'releaseFailed', agent, failure, blame: 'pool' } },
   jobSeen: { jobSeen: { kind: 'jobSeen', agent, job: 'j1' } },
   exited: {
     'exited, released never seen': { ...exited, released: false },

@@ -22,7 +22,7 @@ import { Dispatcher } from './pools/executors.ts';
 import { writeHistory } from './pools/history.ts';
 import { HostManager } from './pools/manager.ts';
 import { Observer } from './pools/observe.ts';
-import { populate } from './pools/populate.ts';
+import { populate, rebased } from './pools/populate.ts';
 import { Reconciler } from './pools/reconciler.ts';
 import { Shutdown } from './pools/shutdown.ts';
 import { waitingReason } from './pools/status.ts';
@@ -50,7 +50,7 @@ export async function runDaemon(
 
   const store = openStore(config.stateDir);
   parts.defer(() => store.close());
-  const stored = store.slots.all().map(({ slot }) => slot);
+  const stored = store.slots.all().map(({ slot, thisBoot }) => (thisBoot ? slot : rebased(slot, clock.now())));
   const runtimes = await chooseRuntimes({ config, env, owner: store.owner, stateDir: store.dir, stored });
   const { pools } = config;
   const reasonFor = (pool: string): string | null => waitingReason(reconciler, pool, observer.problems);
@@ -117,12 +117,16 @@ export async function runDaemon(
         return { slot, pool: reconciler.poolOf(key), name: nameOf(key) };
       },
       runtime: runtimes.get,
+      startedAt: clock.now(),
+      isAway: (runtime) => observer.unreachable(runtime.name) !== null,
       unreachable: (runtime, why) => observer.cannotReach(runtime, why),
       note: (key, line) => (line === null ? notes.delete(key) : notes.set(key, line)),
     }),
   });
-  parts.defer(() => dispatcher.close());
   parts.defer(() => reconciler.close());
+  parts.defer(() => dispatcher.close());
+  // Nothing is released before everything was looked at once.
+  reconciler.pause.hold('starting', 'onejob is starting');
 
   populate({
     reconciler,
@@ -221,6 +225,7 @@ export async function runDaemon(
   );
 
   await observer.start();
+  reconciler.pause.release('starting');
   reconciler.start();
   shutdown.look();
   const how = await shutdown.finished;

@@ -44,6 +44,7 @@ export async function connect(
     } catch (error) {
       // A daemon that hangs up at once is on its way out; its place will be free.
       if (!mayStart || !isGone(error)) throw error;
+      if (isStopping(error)) await untilClosed(socket, signal);
     }
     await begin();
   }
@@ -81,6 +82,20 @@ export function isGone(error: unknown): boolean {
     error instanceof OnejobError &&
     (error.code === 'E_DAEMON_ABSENT' || error.code === 'E_DAEMON_CUT' || error.code === 'E_DAEMON_STOPPING')
   );
+}
+
+/** Whether an error says that a daemon is there and will soon not be. */
+export function isStopping(error: unknown): boolean {
+  return error instanceof OnejobError && error.code === 'E_DAEMON_STOPPING';
+}
+
+/** Waits until nobody listens any more: what is started before that only finds its place taken. */
+async function untilClosed(socket: string, signal: AbortSignal): Promise<void> {
+  using watch = socketWatch(socket);
+  while ((await probeSocket(socket)) === 'listening') {
+    signal.throwIfAborted();
+    await watch.change(1_000, signal);
+  }
 }
 
 async function hold(client: Client, signal: AbortSignal): Promise<Connection> {

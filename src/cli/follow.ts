@@ -4,7 +4,7 @@
  */
 import type { LogPiece, LogSource } from '../api/manager.ts';
 import type { JobView } from '../api/schema.ts';
-import { isGone, reconnect } from './connect.ts';
+import { isGone, isStopping, reconnect } from './connect.ts';
 import type { Connection, Session } from './session.ts';
 import { formatAge } from './units.ts';
 
@@ -58,27 +58,41 @@ export async function persist<T>(
 ): Promise<T> {
   for (;;) {
     const { connection } = lasting;
+    let stopping = false;
     try {
       return await work(connection);
     } catch (error) {
       lasting.signal.throwIfAborted();
       if (!isGone(error)) throw error;
+      stopping = isStopping(error);
     }
     // Of several that notice the loss the first mends it.
     if (lasting.connection !== connection) continue;
-    lasting.mending ??= recover(session, lasting, what).finally(() => {
+    lasting.mending ??= recover(session, lasting, what, stopping).finally(() => {
       lasting.mending = null;
     });
     await lasting.mending;
   }
 }
 
-async function recover(session: Session, lasting: Lasting, what: string): Promise<void> {
+async function recover(session: Session, lasting: Lasting, what: string, stopping: boolean): Promise<void> {
   const { output } = session;
   const { signal, temporary, connection } = lasting;
+  if (stopping) {
+    // It may wait for its jobs, and would refuse again and again until it has gone.
+    output.say('the daemon is stopping and takes nothing more; waiting for its end');
+    await untilGone(connection, signal);
+  }
   connection.close();
   const wait = temporary ? 'starting another' : `waiting for up to ${formatAge(patience)}`;
   output.say(`the daemon is gone; ${what}; ${wait}`);
   lasting.connection = await reconnect(session, connection.client, { temporary, patience, signal });
   output.say('connected again');
+}
+
+async function untilGone({ gone }: Connection, signal: AbortSignal): Promise<void> {
+  const { promise: aborted, resolve } = Promise.withResolvers<void>();
+  signal.addEventListener('abort', () => resolve(), { once: true });
+  if (!signal.aborted) await Promise.race([gone, aborted]);
+  signal.throwIfAborted();
 }

@@ -1,11 +1,17 @@
-/** What is put into a sandbox: no path and no variable twice, and nothing that must stay outside (S8). */
+/**
+ * What is put into a sandbox: no path and no variable twice, and nothing that must stay outside (S8). A path is judged by
+ * where it leads: links are followed, as a runtime follows them.
+ */
+import { realpathSync } from 'node:fs';
+import { basename, dirname, join } from 'node:path';
 import type { Mount } from '../runtimes/runtime.ts';
 import type { SecretReference } from '../secrets/reference.ts';
 import type { Checking } from './check.ts';
 import type { Config, PoolConfig } from './config.ts';
+import type { Environment } from './environment.ts';
 import type { Path } from './problem.ts';
 import { formatPath } from './problem.ts';
-import { pathProblem } from './volumes.ts';
+import { mountPathProblem, pathProblem } from './volumes.ts';
 
 export function checkMounts(pool: PoolConfig, checking: Checking): void {
   const { written, config, inPool, sound } = checking;
@@ -36,23 +42,81 @@ export function checkMounts(pool: PoolConfig, checking: Checking): void {
   }
 }
 
+/** What of a config says where that lies which no job may see. */
+export type Guarded = Pick<Config, 'stateDir' | 'socket' | 'secretsKey' | 'services'>;
+
 /** Why no job may see this host path; null when it may. Holds for a pool's volumes and for those of a single job alike. */
-export function hostPathProblem(mount: Pick<Mount, 'host'>, config: Config): string | null {
+export function hostPathProblem(mount: Pick<Mount, 'host'>, config: Guarded): string | null {
   for (const [key, secret] of secretsOf(config)) {
-    if (secret.kind === 'file' && contains(mount.host, secret.path)) {
+    if (secret.kind === 'file' && shows(mount.host, secret.path)) {
       return `would show jobs the secret file of ${key}, ${secret.path}; move the secret, or choose a narrower folder`;
     }
   }
-  if (!contains(mount.host, config.stateDir) && !contains(config.stateDir, mount.host)) return null;
-  return `shows jobs the state of onejob, because "state_dir" is ${config.stateDir}; choose another folder`;
+  if (shows(mount.host, config.stateDir) || shows(config.stateDir, mount.host)) {
+    return `shows jobs the state of onejob, because "state_dir" is ${config.stateDir}; choose another folder`;
+  }
+  // Who may open the socket may do everything that onejob may.
+  if (!shows(mount.host, config.socket)) return null;
+  return `would let jobs speak to onejob, because its socket is ${config.socket}; choose another folder`;
+}
+
+/** Sockets whose owner may do everything on this host. A pool may be given one by whoever writes the config, a job never. */
+const engineSockets = [
+  '/run/docker.sock',
+  '/var/run/docker.sock',
+  '/run/containerd/containerd.sock',
+  '/run/podman/podman.sock',
+  '/run/crio/crio.sock',
+];
+
+/**
+ * Why a job may not bring a volume, for the own queue to ask: as a pool's, and without the Engine's socket and the
+ * processes of this host. `env` says where the Engine listens when that is not the usual place.
+ */
+export function mountProblemFor(
+  config: Guarded,
+  env?: Pick<Environment, 'docker' | 'runtimeDir'>,
+): (mount: Mount) => string | null {
+  const host = env?.docker.host ?? null;
+  const sockets = [
+    ...engineSockets,
+    ...(host?.startsWith('unix://') ? [host.slice('unix://'.length)] : []),
+    ...(env?.runtimeDir ? [join(env.runtimeDir, 'docker.sock'), join(env.runtimeDir, 'podman', 'podman.sock')] : []),
+  ];
+  return (mount) => {
+    const why = mountPathProblem(mount);
+    if (why !== null) return why;
+    if (/^\/(proc|sys|dev)\//.test(mount.container)) return `the container path ${mount.container} belongs to the sandbox itself`;
+    const shown = hostPathProblem(mount, config);
+    if (shown !== null) return `it ${shown}`;
+    const real = realOf(mount.host);
+    const socket = sockets.find((path) => contains(real, realOf(path)));
+    if (socket !== undefined) return `it would give the job all rights over this host, by ${socket}; only a pool can have that`;
+    return contains('/proc', real) ? 'it would show the job the processes of this host' : null;
+  };
 }
 
 /** Every secret of a config, with the key it stands at. */
-export function secretsOf(config: Config): [string, SecretReference][] {
+export function secretsOf(config: Pick<Config, 'secretsKey' | 'services'>): [string, SecretReference][] {
   const found: [string, SecretReference][] = config.secretsKey === null ? [] : [['secrets.key', config.secretsKey]];
   for (const service of config.services)
     if (service.type !== 'own-queue') found.push([`services.${service.name}.token`, service.token]);
   return found;
+}
+
+/** Whether who is given `folder` finds `path` in it, as both are written or where both lead. */
+function shows(folder: string, path: string): boolean {
+  return contains(folder, path) || contains(realOf(folder), realOf(path));
+}
+
+/** Where a path leads; of what is not there yet, where it would be. */
+function realOf(path: string): string {
+  try {
+    return realpathSync(path);
+  } catch {
+    const above = dirname(path);
+    return above === path ? path : join(realOf(above), basename(path));
+  }
 }
 
 function contains(folder: string, path: string): boolean {

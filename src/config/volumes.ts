@@ -23,17 +23,29 @@ export function parseVolume(text: string, mode: 'ro' | 'rw' = 'ro'): Parsed<Moun
   if (variable !== null && !variableName.test(variable)) {
     return no(`${JSON.stringify(variable)} is neither "ro", "rw" nor the name of a variable`);
   }
+  const mount: Mount = { host, container, readOnly: (written ?? mode) === 'ro', variable };
+  const why = mountPathProblem(mount);
+  return why === null ? { ok: true, value: tidyMount(mount) } : no(why);
+}
+
+/** Why a mount cannot be as it stands, whatever lies at its host path; null when it can. */
+export function mountPathProblem({ host, container, variable }: Mount): string | null {
+  if (variable !== null && !variableName.test(variable)) return `${JSON.stringify(variable)} is not the name of a variable`;
   for (const [side, path] of [
     ['host', host],
     ['container', container],
   ] as const) {
     const why = pathProblem(path);
-    if (why !== null) return no(`the ${side} path ${why}`);
+    if (why !== null) return `the ${side} path ${why}`;
   }
   const target = tidy(container);
-  if (taken.has(target)) return no(`the container path ${target} belongs to the sandbox itself; choose another`);
-  if (target === '/dev/shm') return no('the size of /dev/shm is set with shm_size');
-  return { ok: true, value: { host: tidy(host), container: target, readOnly: (written ?? mode) === 'ro', variable } };
+  if (taken.has(target)) return `the container path ${target} belongs to the sandbox itself; choose another`;
+  return target === '/dev/shm' ? 'the size of /dev/shm is set with shm_size' : null;
+}
+
+/** The same mount, its paths in the one way of writing them that can be compared. */
+export function tidyMount(mount: Mount): Mount {
+  return { ...mount, host: tidy(mount.host), container: tidy(mount.container) };
 }
 
 /** How a mount is written; the inverse of `parseVolume`. */

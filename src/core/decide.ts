@@ -90,7 +90,8 @@ function inStandbyLane(slot: Slot, event: SlotEvent, now: number): Step {
         fingerprint: event.fingerprint,
         since: now,
       } as const;
-      return { slot: { ...slot, standby }, changes: [{ change: 'worked', stage: 'prepare' }] };
+      const changes: Change[] = lane.reserved?.cold === true ? [] : [{ change: 'worked', stage: 'prepare' }];
+      return { slot: { ...slot, standby }, changes };
     }
     case 'prepareFailed':
       if (lane.kind !== 'preparing') return null;
@@ -124,11 +125,11 @@ function inAgentLane(slot: Slot, event: SlotEvent, now: number): Step {
       return leaveLane(slot, lane.agent, null, now, [{ change: 'failed', stage: 'release', failure: event.failure }]);
     case 'released':
       return whenReleased(slot, lane, now);
-    case 'releaseFailed':
+    case 'releaseFailed': {
       if (lane.kind !== 'releasing') return null;
-      return to(slot, killing(lane, 'unreleased', false, event.failure, now), [
-        { change: 'failed', stage: 'release', failure: event.failure },
-      ]);
+      const failed: Change = { change: 'failed', stage: 'release', failure: event.failure };
+      return to(slot, killing(lane, 'unreleased', false, event.failure, now), event.blame === 'pool' ? [failed] : []);
+    }
     case 'jobSeen':
       if (lane.kind !== 'idle') return null;
       return to(slot, { kind: 'busy', agent: lane.agent, job: event.job, since: now, due: null }, [

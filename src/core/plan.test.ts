@@ -49,7 +49,8 @@ describe('plan', () => {
   test('S11: discards a standby that is too old or made from something else', () => {
     expect(plan(ready, { ...pool, waiting: job, standbyMaxAge: 5 }, now)).toEqual({ kind: 'discard' });
     expect(plan(ready, { ...pool, waiting: job, fingerprint: 'g' }, now)).toEqual({ kind: 'discard' });
-    expect(plan(ready, { ...pool, fingerprint: null }, now)).toBeNull();
+    expect(plan(ready, { ...pool, waiting: job, fingerprint: null }, now)).toEqual({ kind: 'discard' });
+    expect(plan(ready, { ...pool, fingerprint: 'g', paused: true }, now)).toBeNull();
   });
 
   test('starts nothing while paused, backing off, or with too much to clear away', () => {

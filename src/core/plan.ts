@@ -18,7 +18,7 @@ export interface PoolView {
   /** Paused for any reason: nothing new is prepared or released. */
   readonly paused: boolean;
   readonly backoff: Backoff | null;
-  /** What a standby must have been made from to be released (S11); null while that is not known. */
+  /** What a standby must have been made from to be released (S11); null when nobody can tell, and then none may be. */
   readonly fingerprint: string | null;
   /** ms after which a standby is made anew. */
   readonly standbyMaxAge: number;
@@ -43,7 +43,9 @@ export function plan(slot: Slot, pool: PoolView, now: number): Intent | null {
     case 'preparing':
       return pool.wanted ? null : { kind: 'discard' };
     case 'standby': {
-      if (!pool.wanted || isStale(lane, pool, now)) return { kind: 'discard' };
+      if (!pool.wanted) return { kind: 'discard' };
+      // While paused nothing takes its place, and what it was made from may not have been looked at yet.
+      if (!pool.paused && isStale(lane, pool, now)) return { kind: 'discard' };
       if (slot.agent.kind !== 'free' || !mayStart) return null;
       if (pool.binds === 'early') return { kind: 'engage' };
       if (lane.reserved !== null) return { kind: 'assign', job: lane.reserved.job, limit: lane.reserved.limit };
@@ -63,5 +65,5 @@ export function plan(slot: Slot, pool: PoolView, now: number): Intent | null {
 
 function isStale(lane: Extract<Slot['standby'], { kind: 'standby' }>, pool: PoolView, now: number): boolean {
   if (now - lane.since > pool.standbyMaxAge) return true;
-  return lane.reserved === null && pool.fingerprint !== null && pool.fingerprint !== lane.fingerprint;
+  return lane.reserved === null && pool.fingerprint !== lane.fingerprint;
 }

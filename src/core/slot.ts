@@ -144,7 +144,8 @@ export type SlotEvent =
   | { readonly kind: 'registered'; readonly agent: AgentId }
   | { readonly kind: 'registerFailed'; readonly agent: AgentId; readonly failure: Failure }
   | { readonly kind: 'released'; readonly agent: AgentId }
-  | { readonly kind: 'releaseFailed'; readonly agent: AgentId; readonly failure: Failure }
+  /** `blame`: whether the pool should back off, or the job alone is to be mended. */
+  | { readonly kind: 'releaseFailed'; readonly agent: AgentId; readonly failure: Failure; readonly blame: 'pool' | 'job' }
   | { readonly kind: 'jobSeen'; readonly agent: AgentId; readonly job: JobId }
   /** `released` is final: the whole log was read, or the marker had been seen before. */
   | { readonly kind: 'exited'; readonly agent: AgentId; readonly exit: Exit; readonly released: boolean }

@@ -5,15 +5,18 @@
 import type { AgentId } from '../core/slot.ts';
 import { OnejobError } from '../errors.ts';
 import { type GateState, MarkerFilter } from '../runtimes/gate.ts';
-import type { LogChunk, LogPosition, Runtime } from '../runtimes/runtime.ts';
+import type { LogChunk, Runtime } from '../runtimes/runtime.ts';
 import type { LogFile } from './log-file.ts';
 
-const start: LogPosition = { time: 0n, atTime: 0, stdout: 0, stderr: 0 };
+/** What a sandbox may write to stderr before its release and have kept, in bytes. */
+const earlyLimit = 1 << 20;
+const nothing = new Uint8Array(0);
+const order: Readonly<Record<GateState, number>> = { silent: 0, ready: 1, released: 2 };
 
 export interface KeeperEvents {
   /** The gate's state moved on to `ready` or `released`. */
   readonly state: (agent: AgentId, state: GateState) => void;
-  /** Output could not be followed or kept any more; the log is incomplete. */
+  /** Output cannot be followed or kept at the moment; it is tried again. */
   readonly failed: (agent: AgentId, error: unknown) => void;
   /** Waits a moment before what failed is tried again. */
   readonly pause: (signal: AbortSignal) => Promise<void>;
@@ -27,13 +30,14 @@ interface Taken {
 export class Keeper {
   readonly agent: AgentId;
   readonly file: LogFile;
-  /** Resolves when the sandbox has ended and all its output is kept, or when following was given up. */
-  readonly ended: Promise<void>;
-  readonly #filter: MarkerFilter;
+  /** Resolves with true when the sandbox has ended and all its output is kept, with false when it was stopped before. */
+  readonly ended: Promise<boolean>;
+  #filter: MarkerFilter;
   readonly #events: KeeperEvents;
   readonly #abort = new AbortController();
   readonly #early: Taken[] = [];
   readonly #pending: Taken[] = [];
+  #earlyBytes = 0;
   #state: GateState = 'silent';
 
   constructor(agent: AgentId, file: LogFile, runtime: Runtime, events: KeeperEvents) {
@@ -41,11 +45,9 @@ export class Keeper {
     this.file = file;
     this.#filter = new MarkerFilter(agent);
     this.#events = events;
-    // Output that was kept is a job's, so its gate had released it. Without any, reading again from the start costs nothing.
-    const resumed = file.hasOutput;
-    if (resumed) this.#state = 'released';
-    else file.reset();
-    this.ended = this.#follow(runtime, resumed ? file.position : start);
+    // Output that was kept is a job's, so its gate had released it.
+    if (file.hasOutput) this.#state = 'released';
+    this.ended = this.#follow(runtime);
   }
 
   get state(): GateState {
@@ -58,36 +60,66 @@ export class Keeper {
     await this.ended;
   }
 
-  async #follow(runtime: Runtime, from: LogPosition): Promise<void> {
+  /** Never gives up by itself: what cannot be read now is not at its end. */
+  async #follow(runtime: Runtime): Promise<boolean> {
+    const { signal } = this.#abort;
     // Whoever made this keeper hears of what was in the file before it hears of what comes.
     await Promise.resolve();
     if (this.#state === 'released') this.#events.state(this.agent, 'released');
     try {
-      for await (const chunks of runtime.logs(this.agent, from, this.#abort.signal)) {
-        for (const chunk of chunks) this.#take(chunk);
-        await this.#write();
+      while (!signal.aborted) {
+        try {
+          await this.#read(runtime);
+          return !signal.aborted;
+        } catch (error) {
+          if (signal.aborted) return false;
+          this.#events.failed(this.agent, error);
+          await this.#events.pause(signal);
+        }
       }
-    } catch (error) {
-      if (!this.#abort.signal.aborted) this.#events.failed(this.agent, error);
+      return false;
     } finally {
       this.file.close();
     }
+  }
+
+  async #read(runtime: Runtime): Promise<void> {
+    this.#early.length = 0;
+    this.#pending.length = 0;
+    if (this.#state !== 'released') {
+      // Without any output, reading again from the start costs nothing.
+      this.file.reset();
+      this.#filter = new MarkerFilter(this.agent);
+    }
+    for await (const chunks of runtime.logs(this.agent, this.file.position, this.#abort.signal)) {
+      for (const chunk of chunks) this.#take(chunk);
+      await this.#write();
+    }
+    await this.#write();
   }
 
   /** Sorts one chunk into what is to be kept, and tells when it carried a marker. */
   #take(chunk: LogChunk): void {
     if (this.#state === 'released') this.#pending.push({ chunk, kept: chunk.bytes });
     // The streams are read apart: a job's first words on stderr may come before the marker on stdout.
-    else if (chunk.stream === 'stderr') this.#early.push({ chunk, kept: chunk.bytes });
-    else {
+    else if (chunk.stream === 'stderr') {
+      this.#earlyBytes += chunk.bytes.length;
+      if (this.#earlyBytes <= earlyLimit) this.#early.push({ chunk, kept: chunk.bytes });
+      else this.#pending.push({ chunk, kept: nothing });
+    } else {
       this.#pending.push({ chunk, kept: this.#filter.push(chunk.bytes) });
-      const before = this.#state;
-      this.#state = this.#filter.state;
-      if (before === 'silent' && this.#state !== 'silent') this.#events.state(this.agent, 'ready');
-      if (this.#state !== 'released') return;
-      this.#pending.push(...this.#early.splice(0));
-      this.#events.state(this.agent, 'released');
+      this.#advance(this.#filter.state);
     }
+  }
+
+  #advance(state: GateState): void {
+    const before = this.#state;
+    if (order[state] <= order[before]) return;
+    this.#state = state;
+    if (before === 'silent') this.#events.state(this.agent, 'ready');
+    if (state !== 'released') return;
+    this.#pending.push(...this.#early.splice(0));
+    this.#events.state(this.agent, 'released');
   }
 
   /** A full disk holds the log up, not the job: the runtime keeps its output until there is room again. */
@@ -99,6 +131,8 @@ export class Keeper {
         this.#pending.shift();
       } catch (error) {
         if (!(error instanceof OnejobError && error.retry)) throw error;
+        // Before the release there is next to nothing to keep, and what comes next may be the marker.
+        if (this.#state !== 'released') return;
         await this.#events.pause(this.#abort.signal);
         this.#abort.signal.throwIfAborted();
       }

@@ -89,7 +89,7 @@ export class Keepers {
       cancel = this.#options.clock.after(ms, () => resolve(false));
     });
     try {
-      return await Promise.race([keeper.ended.then(() => true), late]);
+      return await Promise.race([keeper.ended, late]);
     } finally {
       cancel();
     }

@@ -1,7 +1,7 @@
 /** The executors: the only place where a slot's wishes touch a runtime or a CI service. Each may be run again after a crash. */
 import type { CiService, Registration } from '../ci/ci-service.ts';
 import { expandRecipe } from '../config/template.ts';
-import type { AgentId, JobId, Slot } from '../core/slot.ts';
+import type { AgentId, JobId, Slot, SlotEvent } from '../core/slot.ts';
 import { OnejobError, toFailure } from '../errors.ts';
 import type { Keepers } from '../logs/keepers.ts';
 import { frame } from '../runtimes/gate.ts';
@@ -15,6 +15,10 @@ export interface ActParts {
   readonly runtime: (name: string) => Runtime;
   /** Told when a runtime could not be reached, before anything else is planned. */
   readonly unreachable: (runtime: Runtime, why: string) => void;
+  /** When this manager started, on the core's clock. */
+  readonly startedAt: number;
+  /** Whether the runtime cannot be reached right now. */
+  readonly isAway: (runtime: Runtime) => boolean;
   /** What the slot is busy with, for people; null when there is nothing to say. */
   readonly note: (key: string, line: string | null) => void;
 }
@@ -24,10 +28,15 @@ const notThere: ReadonlySet<string> = new Set(['E_ENGINE_UNREACHABLE', 'E_ENGINE
 
 /** How long a started sandbox may take until its gate is ready, in ms. */
 const readyTimeout = 60_000;
-/** How long the gate may take to take a script it was handed, in ms. */
-const releasedTimeout = 15_000;
+/** How long the gate may take to take a script it was handed, in ms; tried three times. */
+const releasedTimeout = 5_000;
+/** How long the log of an interrupted release may take from *ready* to *released*, both of which were written long ago, in ms. */
+const replayTimeout = 500;
 /** How long an ended sandbox's output may take to be read to its end before it is removed all the same, in ms. */
 const drainTimeout = 60_000;
+
+/** What is wrong with these is the job's own, whatever pool it waits in. */
+const jobsOwn: ReadonlySet<string> = new Set(['E_FILES', 'E_WORKSPACE_UNKNOWN', 'E_JOB_REQUEST']);
 
 export function createExecutors(parts: ActParts): Executors {
   const registrations = new Map<AgentId, Registration>();
@@ -39,6 +48,27 @@ export function createExecutors(parts: ActParts): Executors {
     return { pool, runtime, context };
   };
 
+  async function interrupted(agent: AgentId, signal: AbortSignal): Promise<SlotEvent[]> {
+    await parts.keepers.until(agent, 'ready', readyTimeout, signal);
+    const begun = await parts.keepers.until(agent, 'released', replayTimeout, signal).catch(() => false);
+    signal.throwIfAborted();
+    return begun ? [] : [{ kind: 'stop', agent, why: 'unreleased', grace: 0 }];
+  }
+
+  /** A script that was handed over may have begun: only a log that can be read and does not say so speaks against it. */
+  async function untilReleased(agent: AgentId, runtime: Runtime, signal: AbortSignal): Promise<void> {
+    for (let silent = 1; ; silent = parts.isAway(runtime) ? 1 : silent + 1) {
+      try {
+        await parts.keepers.until(agent, 'released', releasedTimeout, signal);
+        return;
+      } catch (error) {
+        signal.throwIfAborted();
+        // Not at the first time: after a pause of the whole machine timers come before what was sent meanwhile.
+        if (silent >= 3 && !parts.isAway(runtime)) throw error;
+      }
+    }
+  }
+
   return {
     async prepare({ agent, job }, key, signal) {
       const { slot, pool, name } = parts.place(key);
@@ -48,7 +78,7 @@ export function createExecutors(parts: ActParts): Executors {
         if (!runtime.capabilities.images && recipe.image !== pool.config.recipe.image) throw noImages(runtime, recipe);
         const spec: SandboxSpec = { agent, pool: pool.config.name, slot: key, name, recipe, devices: slot.devices };
         const { fingerprint } = await runtime.prepare(spec, (line) => parts.note(key, line), signal);
-        if (job === null && !pool.knows(key)) pool.learn(key, fingerprint);
+        if (job === null) pool.learn(key, fingerprint);
         parts.keepers.follow(agent, runtime);
         const ready = await parts.keepers.until(agent, 'ready', readyTimeout, signal);
         // A sandbox that ended instead says so by its exit, with more to tell than we know here.
@@ -78,18 +108,24 @@ export function createExecutors(parts: ActParts): Executors {
 
     async release({ agent, job }, key, signal) {
       const { pool, runtime, context } = contextOf(key, agent, job);
+      const lane = parts.place(key).slot.agent;
       try {
+        parts.keepers.follow(agent, runtime);
+        // Begun by a manager that is gone: files and script may have been handed over. Adopt what has begun, start over
+        // what has not.
+        if (lane.kind === 'releasing' && lane.since < parts.startedAt) return await interrupted(agent, signal);
         const registration = await registrationFor(pool.service);
         if (registration.files !== null) {
           parts.note(key, 'sending the workspace');
           await runtime.putFiles(agent, await registration.files(), signal);
         }
         await runtime.release(agent, frame(agent, registration.script), signal);
-        await parts.keepers.until(agent, 'released', releasedTimeout, signal);
+        await untilReleased(agent, runtime, signal);
         return [];
       } catch (error) {
         signal.throwIfAborted();
-        return [{ kind: 'releaseFailed', agent, failure: toFailure(error) }];
+        const failure = toFailure(error);
+        return [{ kind: 'releaseFailed', agent, failure, blame: jobsOwn.has(failure.code) ? 'job' : 'pool' }];
       } finally {
         registrations.delete(agent);
         parts.note(key, null);

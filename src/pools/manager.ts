@@ -112,8 +112,9 @@ export class HostManager implements Manager {
   }
 
   hold(): () => void {
-    // A client that comes now finds its place with the next daemon.
-    if (this.#parts.reconciler.stopping) throw stopping();
+    // One that ends by itself has ended for whoever comes now: a client finds its place with the next one. A daemon that
+    // somebody stops may wait for its jobs for hours, and can be looked at and hurried all the while.
+    if (this.#parts.reconciler.stopping && this.#parts.facts.temporary) throw stopping();
     this.#parts.held(++this.#clients);
     let held = true;
     return () => {
@@ -155,18 +156,17 @@ export class HostManager implements Manager {
   }
 
   async *#agentLog(agent: AgentId, follow: boolean, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
-    const keeper = this.#parts.keepers.get(agent);
-    if (keeper !== undefined) {
-      yield* withoutPlace(keeper.file.read({ follow, signal }));
-      return;
-    }
-    const path = logPath(this.#parts.logDir, agent);
-    if (existsSync(path)) yield* withoutPlace(readLog(path));
-    else if (this.#parts.history.get(agent) === null && this.#parts.reconciler.placeOf(agent) === undefined) {
+    const { keepers, history, reconciler, logDir } = this.#parts;
+    // An id is part of a path below, so only one that was given out may come so far.
+    if (history.get(agent) === null && reconciler.placeOf(agent) === undefined) {
       throw new OnejobError('E_AGENT_UNKNOWN', `There is no agent ${agent}.`, {
         hint: 'See "onejob status" and "onejob jobs --all".',
       });
     }
+    const keeper = keepers.get(agent);
+    const path = logPath(logDir, agent);
+    if (keeper !== undefined) yield* withoutPlace(keeper.file.read({ follow, signal }));
+    else if (existsSync(path)) yield* withoutPlace(readLog(path));
   }
 
   #agentOf(key: string, previous: boolean): AgentId {

@@ -31,6 +31,7 @@ export class Observer {
   readonly #parts: ObserveParts;
   readonly #abort = new AbortController();
   readonly #unreachable = new Map<string, string>();
+  readonly #judging = new Set<AgentId>();
   readonly #watching: Promise<void>[] = [];
   readonly #resyncing = new Map<Runtime, Promise<void>>();
   #timer: (() => void) | null = null;
@@ -97,10 +98,22 @@ export class Observer {
       reconciler.post(key, { kind: 'exited', agent, exit, released: true });
       return;
     }
-    const keeper = keepers.follow(agent, this.#runtimeOf(slot));
-    const whole = await keepers.complete(agent, lastWords);
-    // A log that cannot be read to its end leaves it open whether the script began: then it must not run again.
-    reconciler.post(key, { kind: 'exited', agent, exit, released: keeper.state === 'released' || !whole });
+    if (this.#judging.has(agent)) return;
+    this.#judging.add(agent);
+    try {
+      const runtime = this.#runtimeOf(slot);
+      const keeper = keepers.follow(agent, runtime);
+      let whole = await keepers.complete(agent, lastWords);
+      // A runtime that is away says nothing about the script either: its log is read once it is back.
+      while (!whole && this.#unreachable.has(runtime.name) && !this.#abort.signal.aborted) {
+        whole = await keepers.complete(agent, lastWords);
+      }
+      if (this.#abort.signal.aborted) return;
+      const end: Exit = whole ? exit : { kind: 'lost', reason: 'its output cannot be read, so nobody can say whether it began' };
+      reconciler.post(key, { kind: 'exited', agent, exit: end, released: keeper.state === 'released' || !whole });
+    } finally {
+      this.#judging.delete(agent);
+    }
   }
 
   async #watch(runtime: Runtime): Promise<void> {

@@ -19,6 +19,7 @@ export class Pool {
   readonly able = new Set<string>();
   draining = false;
   backoff: Backoff | null = null;
+  #forgiven: Backoff | null = null;
   /** What a standby would be made from now, by slot: `{name}` in a recipe makes each slot's another. */
   readonly #fingerprints = new Map<string, string>();
   /** Why its runtime cannot be reached; null while it can. */
@@ -71,14 +72,21 @@ export class Pool {
     else if (!this.able.has(slot.key)) this.able.add(slot.key);
   }
 
+  /** Several slots that fail at one moment are one failure. */
   failed(failure: Failure, stage: 'prepare' | 'release', now: number, jitter: number): Backoff {
-    this.backoff = backoff(this.backoff, failure, stage, now, jitter);
+    if (this.backoff !== null && now < this.backoff.until) this.backoff = { ...this.backoff, last: failure };
+    else this.backoff = backoff(this.backoff ?? this.#forgiven, failure, stage, now, jitter);
     return this.backoff;
   }
 
-  /** A stage that works ends the back-off that this stage brought about. True when there was one. */
+  /**
+   * A stage that works ends the back-off that this stage brought about. True when there was one. A standby that was made
+   * may still die at the gate, so its making is forgiven, and forgotten only once one was released.
+   */
   worked(stage: 'prepare' | 'release'): boolean {
+    if (stage === 'release') this.#forgiven = null;
     if (this.backoff?.stage !== stage) return false;
+    if (stage === 'prepare') this.#forgiven = this.backoff;
     this.backoff = null;
     return true;
   }

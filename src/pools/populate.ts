@@ -51,6 +51,14 @@ export function populate(parts: PopulateParts): void {
   }
 }
 
+/** A slot stored in another boot, on this boot's clock. How long its job may still run nobody knows any more. */
+export function rebased(slot: Slot, now: number): Slot {
+  const standby = 'since' in slot.standby ? { ...slot.standby, since: now } : slot.standby;
+  const agent = { ...slot.agent, ...('since' in slot.agent ? { since: now } : {}) };
+  if (agent.kind === 'busy') return { ...slot, standby, agent: { ...agent, due: null } };
+  return { ...slot, standby, agent: 'due' in agent ? { ...agent, due: now } : agent };
+}
+
 function serviceOf(pool: PoolConfig, { services }: PopulateParts): CiService {
   const service = services.get(pool.service);
   if (service === undefined)

@@ -48,11 +48,14 @@ export class Reconciler {
   readonly #places = new Map<AgentId, string>();
   readonly #owners = new Map<string, Pool>();
   readonly #timers: Timers;
-  readonly #inbox: { readonly key: string; readonly event: SlotEvent | null }[] = [];
+  readonly #inbox: { readonly key: string; readonly event: SlotEvent }[] = [];
+  /** Slots to be planned on once the inbox is empty: each once, however often that was asked for. */
+  readonly #unplanned = new Set<string>();
   /** What holds for all pools: disk, state, people. */
   readonly pause = new Pause();
   #draining = false;
   #stopping = false;
+  #closed = false;
   #syncTimer: (() => void) | null = null;
   #retryTimer: (() => void) | null = null;
   #stateProblem: string | null = null;
@@ -119,6 +122,7 @@ export class Reconciler {
 
   /** Tells a slot that something happened. */
   post(key: string, event: SlotEvent): void {
+    if (this.#closed) return;
     this.#inbox.push({ key, event });
     this.#drain();
   }
@@ -134,13 +138,13 @@ export class Reconciler {
   }
 
   replan(key: string): void {
-    this.#inbox.push({ key, event: null });
+    this.#unplanned.add(key);
     this.#drain();
   }
 
   /** Looks at every slot of a pool, or of all: after a pause, a drain, a new fingerprint, and on every resync. */
   replanAll(pool?: Pool): void {
-    for (const [key, owner] of this.#owners) if (pool === undefined || owner === pool) this.#inbox.push({ key, event: null });
+    for (const [key, owner] of this.#owners) if (pool === undefined || owner === pool) this.#unplanned.add(key);
     this.#drain();
   }
 
@@ -171,21 +175,29 @@ export class Reconciler {
   }
 
   close(): void {
+    this.#closed = true;
     this.#timers.clear();
     this.#retryTimer?.();
     this.flush();
     this.#syncTimer?.();
     this.#inbox.length = 0;
+    this.#unplanned.clear();
   }
 
   #drain(): void {
     if (this.#draining) return;
     this.#draining = true;
     try {
-      for (let next = this.#inbox.shift(); next !== undefined; next = this.#inbox.shift()) {
-        if (this.#step(next.key, next.event)) continue;
-        this.#inbox.unshift(next);
-        return;
+      for (;;) {
+        const next = this.#inbox[0];
+        if (next !== undefined) {
+          if (!this.#step(next.key, next.event)) return;
+          this.#inbox.shift();
+          continue;
+        }
+        const [key] = this.#unplanned;
+        if (key === undefined || !this.#step(key, null)) return;
+        this.#unplanned.delete(key);
       }
     } finally {
       this.#draining = false;
@@ -213,7 +225,7 @@ export class Reconciler {
   #settleSlot(before: Slot, pool: Pool, event: SlotEvent | null): Decision {
     const now = this.#options.clock.now();
     const first: Decision = event === null ? { slot: before, changes: [], actions: [] } : decide(before, event, now);
-    let slot = first.slot;
+    let slot = rehomed(first.slot, pool);
     const changes = [...first.changes];
     const actions = [...first.actions];
     for (;;) {
@@ -222,7 +234,7 @@ export class Reconciler {
       const asked: SlotEvent = intent.kind === 'fill' ? { ...intent, agent: this.#options.newAgent(pool) } : intent;
       const step = decide(slot, asked, now);
       if (step.slot === slot) break;
-      slot = step.slot;
+      slot = rehomed(step.slot, pool);
       changes.push(...step.changes);
       actions.push(...step.actions);
     }
@@ -324,10 +336,16 @@ export class Reconciler {
     this.#timers.arm(`due ${slot.key}`, dueAt(slot), () => {
       this.post(slot.key, { kind: 'due' });
       const current = this.#slots.get(slot.key);
-      // Timers are capped at 24 days: a deadline beyond that is armed again.
-      if (current !== undefined) this.#armDeadline(current);
+      // Timers are capped at 24 days, so a deadline may still lie ahead. One that is past waits in the inbox.
+      if (current !== undefined && (dueAt(current) ?? 0) > this.#options.clock.now()) this.#armDeadline(current);
     });
   }
+}
+
+/** An empty slot belongs to the runtime and the grace that its pool has now. */
+function rehomed(slot: Slot, { runtime, config }: Pool): Slot {
+  const fits = slot.runtime === runtime.name && slot.grace === config.stopGrace;
+  return fits || !isEmpty(slot) ? slot : { ...slot, runtime: runtime.name, grace: config.stopGrace };
 }
 
 /** Every agent of a slot, in whatever lane. */

@@ -32,8 +32,12 @@ describe.skipIf(lacks('bubblewrap'))('a daemon that is stopped', () => {
     await here.cli(['pause', 'default']).ended;
     const down = here.cli(['down', '--drain']);
     await expect.poll(async () => (await here.api.status()).stopping).toBe(true);
-    const refused = await here.run('--detach', ...here.waitFor('three')).ended;
-    expect(refused.code).toBe(125);
+    // It can be looked at all the while, and what comes now is for the next one.
+    expect((await here.cli(['status']).ended).stdout).toMatch(/^onejob .*, stopping/);
+    expect((await here.cli(['jobs']).ended).stdout).toMatch(/running/);
+    const late = here.run(...here.waitFor('three'));
+    await late.says(/the daemon is stopping/);
+    expect(late.stderr.match(/stopping/g)).toHaveLength(1);
     expect(first.child.running).toBe(true);
     here.let('one');
     expect(await running.ended).toMatchObject({ code: 7, stdout: 'begun one\nend\n' });
@@ -41,7 +45,10 @@ describe.skipIf(lacks('bubblewrap'))('a daemon that is stopped', () => {
     expect((await first.child.ended).code).toBe(0);
     await here.up();
     here.let('two');
+    here.let('three');
     expect((await here.api.settled(id)).result).toEqual({ kind: 'code', code: 7 });
+    expect(await late.ended).toMatchObject({ code: 7, stdout: 'begun three\nend\n' });
+    expect(await here.api.jobs({ all: true, pool: null })).toHaveLength(3);
   });
 
   test('with --leave lets what runs go on for the next one, and whoever watches sees all of it', async () => {
@@ -57,6 +64,19 @@ describe.skipIf(lacks('bubblewrap'))('a daemon that is stopped', () => {
     expect(await running.ended).toMatchObject({ code: 7, stdout: 'begun one\nend\n' });
     expect((await here.cli(['down']).ended).code).toBe(0);
     expect((await here.census()).left).toEqual([]);
+  });
+
+  test('with --drain can be hurried', async () => {
+    await using here = await home();
+    const daemon = await here.up();
+    const running = here.run(...here.waitFor('never'));
+    await running.says(/begun never/);
+    const down = here.cli(['down', '--drain']);
+    await expect.poll(async () => (await here.api.status()).stopping).toBe(true);
+    expect((await here.cli(['down', '--now']).ended).code).toBe(0);
+    expect((await running.ended).code).toBe(125);
+    expect((await down.ended).code).toBe(0);
+    expect((await daemon.child.ended).code).toBe(0);
   });
 
   test('by SIGTERM does what on_stop says; a second signal ends what runs', async () => {

@@ -90,7 +90,7 @@ export class World {
   /** A manager starts on what was stored. */
   boot(): void {
     this.#timers = [];
-    const config = { name: 'pool', standby: true, standbyMaxAge, agents: this.#options.slots } as unknown as PoolConfig;
+    const config = { name: 'pool', standby: true, standbyMaxAge, stopGrace: 5_000, agents: this.#options.slots } as unknown as PoolConfig;
     this.pool = new Pool(config, {
       service: this.#service(),
       runtime: { name: 'sim' } as Runtime,
@@ -271,7 +271,7 @@ export class World {
     const { agent } = action;
     if (action.act === 'prepare') this.reports.push({ key, event: { kind: 'prepareFailed', agent, failure } });
     else if (action.act === 'register') this.reports.push({ key, event: { kind: 'registerFailed', agent, failure } });
-    else if (action.act === 'release') this.reports.push({ key, event: { kind: 'releaseFailed', agent, failure } });
+    else if (action.act === 'release') this.reports.push({ key, event: { kind: 'releaseFailed', agent, failure, blame: 'pool' } });
     else this.#wanted(key, action);
   }
 
@@ -293,7 +293,7 @@ export class World {
   #release(key: string, agent: AgentId, job: JobId | null): void {
     const sandbox = this.sandboxes.get(agent);
     if (sandbox === undefined || sandbox.state === 'exited' || sandbox.state === 'removed') {
-      this.reports.push({ key, event: { kind: 'releaseFailed', agent, failure } });
+      this.reports.push({ key, event: { kind: 'releaseFailed', agent, failure, blame: 'pool' } });
       return;
     }
     // A frame sent twice runs once: the gate reads one.

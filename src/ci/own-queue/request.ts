@@ -1,7 +1,7 @@
 /** What a job may ask for: everything that could only fail later is refused when it is submitted. */
-import { isAbsolute } from 'node:path';
 import type { JobRequest } from '../../api/schema.ts';
 import type { PoolConfig } from '../../config/config.ts';
+import { mountPathProblem, tidyMount } from '../../config/volumes.ts';
 import { OnejobError } from '../../errors.ts';
 import type { Mount, Recipe } from '../../runtimes/runtime.ts';
 import type { StoredRequest } from '../../store/jobs.ts';
@@ -11,16 +11,41 @@ import { jobScript } from './script.ts';
 /** What the own queue has to know of a pool. */
 export type QueuePool = Pick<PoolConfig, 'name' | 'timeout' | 'recipe' | 'devices'>;
 
+/** Why a job may not bring this volume, as a clause; null when it may. */
+export type MountProblem = (mount: Mount) => string | null;
+
 /** The request with its pool chosen. @throws OnejobError E_POOL_UNKNOWN, E_JOB_REQUEST */
-export function checkRequest(request: JobRequest, pools: ReadonlyMap<string, QueuePool>): StoredRequest {
+export function checkRequest(
+  request: JobRequest,
+  pools: ReadonlyMap<string, QueuePool>,
+  mountProblem: MountProblem = mountPathProblem,
+): StoredRequest {
   const pool = choosePool(request.pool, pools);
   // Built once to be checked: names, NUL bytes.
   jobScript({ workspace: '/', env: request.env, command: request.command });
   if (request.command[0] === '') throw new OnejobError('E_JOB_REQUEST', 'Cannot run a command with an empty name.');
   for (const pattern of request.artifacts) checkGlob(pattern);
-  for (const mount of request.volumes) checkMount(mount);
+  const volumes = request.volumes.map((mount) => (mountPathProblem(mount) === null ? tidyMount(mount) : mount));
+  checkMounts(volumes, pool.recipe, mountProblem);
   checkDevices(request, pool, pools);
-  return { ...request, pool: pool.name };
+  return { ...request, volumes, pool: pool.name };
+}
+
+/**
+ * What a job brings itself must not show it what no job may see (S8). What its pool has in the same way adds nothing.
+ * @throws OnejobError E_JOB_REQUEST
+ */
+export function checkMounts(volumes: readonly Mount[], pool: Recipe, mountProblem: MountProblem): void {
+  const taken = new Set<string>();
+  for (const mount of volumes) {
+    const twice = taken.has(mount.container) ? 'another of its volumes has that place' : null;
+    taken.add(mount.container);
+    const why = twice ?? (pool.mounts.some((one) => sameMount(one, mount)) ? null : mountProblem(mount));
+    if (why === null) continue;
+    throw new OnejobError('E_JOB_REQUEST', `Cannot mount ${mount.host} at ${mount.container}: ${why}.`, {
+      hint: 'Write volumes as /host/path:/container/path, and choose what jobs may see.',
+    });
+  }
 }
 
 /** The recipe of a job that brought its own image or volumes; null when the pool's fits. */
@@ -69,14 +94,6 @@ function checkDevices(request: JobRequest, pool: QueuePool, pools: ReadonlyMap<s
       hint: fitting.length === 0 ? 'No pool has that many.' : `Choose a pool that has as many with --pool: ${fitting.join(', ')}.`,
     },
   );
-}
-
-function checkMount(mount: Mount): void {
-  const bad = [mount.host, mount.container].find((path) => !isAbsolute(path) || path.includes('\0'));
-  if (bad === undefined) return;
-  throw new OnejobError('E_JOB_REQUEST', `Cannot mount ${mount.host} at ${mount.container}: "${bad}" is not an absolute path.`, {
-    hint: 'Write volumes as /host/path:/container/path.',
-  });
 }
 
 function sameMount(a: Mount, b: Mount): boolean {

@@ -32,6 +32,13 @@ describe('what the Engine is asked for', () => {
     expect(hostConfig({}, { podman: true })).not.toHaveProperty('LogConfig');
   });
 
+  test('Podman would take a request for devices and grant none, so it is not asked', () => {
+    const spec = specOf(recipe, { devices: ['GPU-1'] });
+    expect(createBody(spec, context).HostConfig).toHaveProperty('DeviceRequests');
+    const refused = () => createBody(spec, { ...context, podman: true });
+    expect(refused).toThrow(expect.objectContaining({ code: 'E_NOT_YET', retry: false }));
+  });
+
   test('what a recipe leaves open is left to the Engine', () => {
     for (const key of ['NanoCpus', 'Memory', 'MemorySwap', 'ShmSize', 'DeviceRequests'])
       expect(hostConfig({})).not.toHaveProperty(key);

@@ -1,0 +1,97 @@
+/** Following a log while its Engine comes and goes, and while its clock does. */
+import { expect, test } from 'vitest';
+import { follow } from '../contract.ts';
+import { connectEngine } from './engine.ts';
+import { fakeEngine, logMessage } from './fake-engine.ts';
+import { followLogs } from './logs.ts';
+import { anOwner } from './testing.ts';
+
+const state = (isRunning: boolean) =>
+  JSON.stringify({
+    Id: 'id',
+    Name: '/x',
+    Image: 'i',
+    State: { Status: isRunning ? 'running' : 'exited', Running: isRunning, ExitCode: 0 },
+    Config: {},
+  });
+
+test('a follower that is made while the Engine is away waits for it', async () => {
+  await using fake = fakeEngine('away', (path, _, answer) => {
+    if (path === '/containers/json') answer.end('[{"Id":"id","State":"exited"}]');
+    else if (path.endsWith('/logs')) answer.end(logMessage('stdout', '2026-01-01T00:00:00.000000001Z', 'there\n'));
+    else answer.end(state(false));
+  });
+  const runtime = await anOwner(fake.socket).make();
+  const log = follow(runtime, 'a1');
+  // It has failed at least once by the time this one has.
+  await expect(runtime.list(new AbortController().signal)).rejects.toMatchObject({ code: 'E_ENGINE_UNREACHABLE' });
+  await fake.start();
+  await log.ended;
+  expect(log.text()).toBe('there\n');
+  runtime.close();
+});
+
+test('it ends when the Engine says that there is no such sandbox, and when it is told to', async () => {
+  await using fake = fakeEngine('none', (_path, _request, answer) => answer.end('[]'));
+  const runtime = await anOwner(fake.socket).make();
+  const stopped = follow(runtime, 'a1');
+  stopped.stop();
+  await stopped.ended;
+  await fake.start();
+  const log = follow(runtime, 'a1');
+  await log.ended;
+  expect(log.chunks).toEqual([]);
+  runtime.close();
+});
+
+test('it waits for a socket that may not be opened yet, and gives up on what no waiting mends', async () => {
+  await using fake = fakeEngine('bad', (_path, _request, answer) => answer.writeHead(400).end('{"message":"bad parameter"}'));
+  await fake.start();
+  const runtime = await anOwner(fake.socket).make();
+  await expect(follow(runtime, 'a1').ended).rejects.toMatchObject({ code: 'E_ENGINE_FAILED', retry: false });
+  runtime.close();
+});
+
+test('a new follower asks for all of the log, whatever it has kept: the clock may have been set back since', async () => {
+  const since: (string | null)[] = [];
+  await using fake = fakeEngine('since', (path, request, answer) => {
+    if (path.endsWith('/logs')) since.push(new URL(request.url ?? '', 'http://engine').searchParams.get('since'));
+    if (path.endsWith('/logs')) {
+      answer.write(logMessage('stdout', '2026-01-01T02:00:00.000000001Z', 'kept\n'));
+      answer.end(logMessage('stdout', '2026-01-01T01:00:00.000000001Z', 'an hour earlier\n'));
+    } else answer.end(state(false));
+  });
+  await fake.start();
+  const engine = await connectEngine(fake.endpoint);
+  const kept = BigInt(Date.parse('2026-01-01T02:00:00Z')) * 1_000_000n + 1n;
+  const position = { time: kept, atTime: 1, stdout: 5, stderr: 0 };
+  const find = async () => 'id';
+  let text = '';
+  for await (const chunks of followLogs(engine, find, position, new AbortController().signal)) {
+    for (const { bytes } of chunks) text += Buffer.from(bytes).toString();
+  }
+  expect(text).toBe('an hour earlier\n');
+  // The first look of a follower, and the last one, which comes after the clock was seen to go back.
+  expect(since.map(Number)).toEqual([0, 0]);
+  engine.close();
+});
+
+test('an Engine whose clock stands still or goes on is asked only for what is new', async () => {
+  const since: (string | null)[] = [];
+  await using fake = fakeEngine('forward', (path, request, answer) => {
+    if (path.endsWith('/logs')) {
+      since.push(new URL(request.url ?? '', 'http://engine').searchParams.get('since'));
+      answer.end(logMessage('stdout', '2026-01-01T02:00:00.000000001Z', 'once\n'));
+    } else answer.end(state(false));
+  });
+  await fake.start();
+  const engine = await connectEngine(fake.endpoint);
+  const start = { time: 0n, atTime: 0, stdout: 0, stderr: 0 };
+  let text = '';
+  for await (const chunks of followLogs(engine, async () => 'id', start, new AbortController().signal)) {
+    for (const { bytes } of chunks) text += Buffer.from(bytes).toString();
+  }
+  expect(text).toBe('once\n');
+  expect(since.map(Number)).toEqual([0, Date.parse('2026-01-01T01:59:50Z') / 1000]);
+  engine.close();
+});

@@ -1,0 +1,118 @@
+/** An Engine that takes a call and stays silent: one call's silence is not the Engine's. */
+import { Readable } from 'node:stream';
+import { expect, test } from 'vitest';
+import { writeInput } from './attach.ts';
+import { connectEngine } from './engine.ts';
+import { fakeEngine } from './fake-engine.ts';
+import { createImages } from './image.ts';
+import { recipe } from './testing.ts';
+
+const never = () => new AbortController().signal;
+const limits = { soon: 150, late: 150, idle: 150 };
+
+test('one call that gets no answer is said to be silent, and the Engine counts as there', async () => {
+  await using fake = fakeEngine('one', (path, _, answer) => {
+    if (path === '/_ping') answer.end('OK');
+  });
+  await fake.start();
+  const engine = await connectEngine(fake.endpoint, limits);
+  await expect(engine.create('x', {})).rejects.toMatchObject({
+    code: 'E_ENGINE_SILENT',
+    retry: true,
+    message: expect.stringContaining('create container x'),
+  });
+  engine.close();
+});
+
+test('an Engine that does not even answer a ping is unreachable', async () => {
+  await using fake = fakeEngine('all', () => {});
+  await fake.start();
+  const engine = await connectEngine(fake.endpoint, limits);
+  await expect(engine.containers([])).rejects.toMatchObject({ code: 'E_ENGINE_UNREACHABLE', retry: true });
+  await fake.stop();
+  await expect(engine.containers([])).rejects.toMatchObject({ code: 'E_ENGINE_UNREACHABLE', retry: true });
+  engine.close();
+});
+
+test.each(['before its first word', 'half-way'])('a pull that stands still %s is given up, to be tried again', async (when) => {
+  await using fake = fakeEngine('pull', (path, _, answer) => {
+    if (path === '/_ping') answer.end('OK');
+    else if (path !== '/images/create') answer.writeHead(404).end('{"message":"none"}');
+    else if (when === 'half-way') answer.write('{"status":"Downloading","id":"a","progressDetail":{"current":1,"total":9}}\n');
+  });
+  await fake.start();
+  const engine = await connectEngine(fake.endpoint, limits);
+  const images = createImages(engine, '/nowhere', () => 0);
+  const error = await images.get({ ...recipe, image: 'lab/job:1', pull: 'missing' }, () => {}, never()).catch((e: unknown) => e);
+  expect(error).toMatchObject({ retry: true, message: expect.stringContaining('pull') });
+  expect(['E_PULL_FAILED', 'E_ENGINE_SILENT']).toContain((error as { code: string }).code);
+  engine.close();
+});
+
+test('a pull that goes on slowly is left alone', async () => {
+  await using fake = fakeEngine('slow', (path, _, answer) => {
+    if (path === '/images/lab/job:1/json') {
+      if (fake.asked.includes('/images/create')) answer.end('{"Id":"sha256:1"}');
+      else answer.writeHead(404).end('{"message":"none"}');
+    } else {
+      let words = 0;
+      const timer = setInterval(() => {
+        words += 1;
+        if (words < 8) answer.write('{"status":"Downloading"}\n');
+        else answer.end(() => clearInterval(timer));
+      }, 60);
+    }
+  });
+  await fake.start();
+  const engine = await connectEngine(fake.endpoint, { ...limits, idle: 300 });
+  const images = createImages(engine, '/nowhere', () => 0);
+  const image = await images.get({ ...recipe, image: 'lab/job:1', pull: 'missing' }, () => {}, never());
+  expect(image.id).toBe('sha256:1');
+  engine.close();
+});
+
+test('files that the Engine stops taking are given up; a sender that is slow is not', async () => {
+  let takes = false;
+  await using fake = fakeEngine('files', (path, request, answer) => {
+    if (path === '/_ping') answer.end('OK');
+    else if (takes) request.resume().on('end', () => answer.end());
+  });
+  await fake.start();
+  const engine = await connectEngine(fake.endpoint, { ...limits, idle: 300 });
+  const endless = Readable.from(
+    (function* () {
+      for (;;) yield Buffer.alloc(64 * 1024);
+    })(),
+  );
+  await expect(engine.putArchive('id', '/workspace', endless, never())).rejects.toMatchObject({
+    code: 'E_ENGINE_SILENT',
+    retry: true,
+  });
+  expect(endless.destroyed).toBe(true);
+  takes = true;
+  const slow = Readable.from(
+    (async function* () {
+      for (let i = 0; i < 8; i += 1) {
+        await new Promise((resolve) => setTimeout(resolve, 60));
+        yield Buffer.alloc(10);
+      }
+    })(),
+  );
+  await engine.putArchive('id', '/workspace', slow, never());
+  engine.close();
+});
+
+test('a release that the Engine neither takes nor refuses is given up, to be tried again', async () => {
+  const running = { Status: 'running', Running: true, ExitCode: 0 };
+  await using fake = fakeEngine('attach', (path, _, answer) => {
+    if (path === '/_ping') answer.end('OK');
+    else if (path.endsWith('/json')) answer.end(JSON.stringify({ Id: 'id', Name: '/x', Image: 'i', State: running, Config: {} }));
+  });
+  await fake.start();
+  const engine = await connectEngine(fake.endpoint, limits);
+  await expect(writeInput(engine, 'id', Buffer.from('frame'), never())).rejects.toMatchObject({
+    code: 'E_ENGINE_SILENT',
+    retry: true,
+  });
+  engine.close();
+});

@@ -1,0 +1,133 @@
+/**
+ * What cannot be read now is unknown, never absent. `/proc/self/mem` stands in for a disk that fails: it opens, and reading
+ * its first byte is an input/output error.
+ */
+import { mkdtempSync, readFileSync, renameSync, rmSync, symlinkSync, unlinkSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { follow, specOf, watch } from '../contract.ts';
+import { frame, readyMarker } from '../gate.ts';
+import type { Runtime } from '../runtime.ts';
+import { firstProcessOf, readIntent, supervisorOf } from './folder.ts';
+import { allPids, isAlive } from './identity.ts';
+import { createProcessRuntime } from './process.ts';
+import { leftoversOf, plainRecipe } from './testing.ts';
+
+const never = new AbortController().signal;
+const owner = `disk-${process.pid}`;
+let dir: string;
+let runtime: Runtime;
+
+beforeEach(async () => {
+  dir = mkdtempSync(join(tmpdir(), 'onejob-disk-'));
+  runtime = await createProcessRuntime({ owner, dir });
+});
+afterEach(async () => {
+  for (const { agent } of await runtime.list(never)) await runtime.remove(agent);
+  await runtime.sweep(never);
+  expect(leftoversOf(dir, owner)).toEqual([]);
+  rmSync(dir, { recursive: true });
+});
+
+const standby = async (by = runtime) => {
+  const spec = specOf(plainRecipe);
+  await by.prepare(spec, () => {}, never);
+  const log = follow(by, spec.agent);
+  await log.until(`${readyMarker(spec.agent)}\n`);
+  return { agent: spec.agent, folder: join(dir, 'agents', spec.agent), log };
+};
+/** Reading the file fails until it is disposed. */
+const broken = (path: string): Disposable => {
+  renameSync(path, `${path}.good`);
+  symlinkSync('/proc/self/mem', path);
+  return {
+    [Symbol.dispose]: () => {
+      unlinkSync(path);
+      renameSync(`${path}.good`, path);
+    },
+  };
+};
+
+test.each(['spec.json', 'proc', 'job'])('a sandbox whose %s cannot be read is unknown, not lost', async (file) => {
+  const { agent, folder } = await standby();
+  {
+    using _ = broken(join(folder, file));
+    if (file !== 'job') await expect(runtime.list(never)).rejects.toMatchObject({ code: 'E_SANDBOX_UNREAD', retry: true });
+  }
+  expect(await runtime.list(never)).toMatchObject([{ agent, state: { kind: 'running' } }]);
+});
+
+test('a sandbox whose exit cannot be read is not said to run or to be lost', async () => {
+  const { agent } = await standby();
+  const events = watch(runtime);
+  await events.connected();
+  {
+    using _ = broken(join(dir, 'exits', agent));
+    await expect.poll(() => events.seen.map(({ kind }) => kind)).toContain('lost');
+    await expect(runtime.list(never)).rejects.toMatchObject({ code: 'E_SANDBOX_UNREAD' });
+  }
+  await runtime.release(agent, frame(agent, 'exit 6'), never);
+  expect(await events.exit(agent)).toEqual({ kind: 'code', code: 6 });
+  const kinds = events.seen.map(({ kind }) => kind);
+  expect(kinds).toEqual(['connected', 'lost', 'connected', 'exited']);
+  await events.stop();
+});
+
+test('events say when the folder of sandboxes cannot be read, and go on once it can', async () => {
+  const events = watch(runtime);
+  await events.connected();
+  renameSync(join(dir, 'agents'), join(dir, 'elsewhere'));
+  await expect.poll(() => events.seen.map(({ kind }) => kind), { timeout: 15_000 }).toContain('lost');
+  renameSync(join(dir, 'elsewhere'), join(dir, 'agents'));
+  await expect.poll(() => events.seen.filter(({ kind }) => kind === 'connected'), { timeout: 15_000 }).toHaveLength(2);
+  const { agent } = await standby();
+  await runtime.release(agent, frame(agent, 'exit 7'), never);
+  expect(await events.exit(agent)).toEqual({ kind: 'code', code: 7 });
+  await events.stop();
+});
+
+test('a log that cannot be read now is read later', async () => {
+  const { agent, folder, log } = await standby();
+  log.stop();
+  await log.ended;
+  const again = (() => {
+    using _ = broken(join(folder, 'log/stdout'));
+    return follow(runtime, agent);
+  })();
+  await runtime.release(agent, frame(agent, 'echo still here'), never);
+  await again.ended;
+  expect(again.text()).toContain('still here\n');
+});
+
+test.each(['auto', 'off'] as const)('a damaged sandbox is ended before its folder goes (bubblewrap %s)', async (mode) => {
+  const other = mode === 'auto' ? runtime : await createProcessRuntime({ owner, dir, bubblewrap: mode });
+  const { agent, folder, log } = await standby(other);
+  await other.release(agent, frame(agent, 'echo up; (setsid sleep 610 &); exec sleep 611'), never);
+  await log.until('up\n');
+  const first = firstProcessOf(folder);
+  const supervisor = supervisorOf(folder);
+  const about = readIntent({ agents: join(dir, 'agents'), exits: join(dir, 'exits') }, agent);
+  const uid = typeof about === 'object' ? about?.uid : null;
+  for (const file of ['spec.json', 'proc', 'job']) writeFileSync(join(folder, file), '');
+  expect(await other.list(never)).toMatchObject([{ agent, state: { kind: 'exited', exit: { kind: 'lost' } } }]);
+  await other.remove(agent);
+  expect([first, supervisor].map((one) => one !== null && isAlive(one))).toEqual([false, false]);
+  expect(commandsOf(uid ?? null)).toEqual([]);
+  await other.sweep(never);
+  expect(leftoversOf(dir, owner)).toEqual([]);
+});
+
+/** Command lines of the user's processes. */
+function commandsOf(uid: number | null): string[] {
+  if (uid === null) return [];
+  return allPids().flatMap((pid) => {
+    try {
+      const owned = new RegExp(`^Uid:\\t${uid}\\b`, 'm').test(readFileSync(`/proc/${pid}/status`, 'utf8'));
+      const isDead = /^State:\tZ/m.test(readFileSync(`/proc/${pid}/status`, 'utf8'));
+      return owned && !isDead ? [readFileSync(`/proc/${pid}/cmdline`, 'utf8')] : [];
+    } catch {
+      return [];
+    }
+  });
+}
