@@ -11,6 +11,7 @@ import { logPath } from '../logs/log-file.ts';
 import { type PlacedPiece, readLog } from '../logs/read.ts';
 import type { Runtime } from '../runtimes/runtime.ts';
 import type { HistoryTable } from '../store/history.ts';
+import { poolFindings } from './findings.ts';
 import type { Observer } from './observe.ts';
 import type { Pool } from './pool.ts';
 import type { Reconciler } from './reconciler.ts';
@@ -51,7 +52,7 @@ export class HostManager implements Manager {
 
   async doctor(signal: AbortSignal): Promise<FindingView[]> {
     const checks = [this.#parts.queue.check(signal), ...this.#parts.runtimes.map((runtime) => runtime.check(signal))];
-    return [...this.#parts.findings(), ...(await Promise.all(checks)).flat()];
+    return [...poolFindings(this.#parts.reconciler), ...this.#parts.findings(), ...(await Promise.all(checks)).flat()];
   }
 
   submit(request: JobRequest): JobView {

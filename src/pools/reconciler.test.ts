@@ -85,3 +85,51 @@ test('a pause is over only when the one who holds it lets go', () => {
   it.loop.replanAll();
   expect(it.loop.slot('pool/1')?.agent.kind).toBe('releasing');
 });
+
+test('a deadline that passes while nothing can be committed waits, once, and makes nobody spin', () => {
+  const it = world();
+  it.perform(0, 'works');
+  it.deliver(0, 'once');
+  it.submit(false);
+  it.perform(0, 'works');
+  it.deliver(0, 'once');
+  it.diskFull = true;
+  const before = it.attempts;
+  it.advance(60_000);
+  expect(it.attempts - before).toBeLessThan(70);
+  it.diskFull = false;
+  it.advance(2_000);
+  expect(it.loop.slot('pool/1')?.agent).toMatchObject({ kind: 'stopping', why: 'timeout' });
+});
+
+test('an empty slot goes over to the runtime its pool has now', () => {
+  const it = world();
+  it.loop.close();
+  it.storeAs('another runtime');
+  it.boot();
+  expect(it.loop.slot('pool/1')?.runtime).toBe('sim');
+  expect(it.loop.slot('pool/1')?.standby.kind).toBe('preparing');
+});
+
+test('slots that fail at one moment count as one failure', () => {
+  const it = new World({ slots: 3, binds: 'late', standby: true });
+  for (let i = 0; i < 3; i++) it.perform(0, 'fails');
+  for (let i = 0; i < 3; i++) it.deliver(0, 'once');
+  expect(it.pool.backoff).toMatchObject({ failures: 1 });
+});
+
+test('standbys that get ready and then die make the pool wait longer each time', () => {
+  const it = world();
+  const waits: number[] = [];
+  for (let i = 0; i < 3; i++) {
+    it.perform(0, 'works');
+    it.deliver(0, 'once');
+    it.exit(0, 1);
+    while (it.reports.length > 0) it.deliver(0, 'once');
+    waits.push((it.pool.backoff?.until ?? 0) - it.now);
+    while (it.pending.some((one) => one.action.act === 'clear')) it.perform(0, 'works');
+    while (it.reports.length > 0) it.deliver(0, 'once');
+    it.advance(waits.at(-1) ?? 0);
+  }
+  expect(waits).toEqual([1_000, 2_000, 4_000]);
+});

@@ -62,6 +62,7 @@ export class World {
   /** True while nothing can be committed. */
   diskFull = false;
   commits = 0;
+  attempts = 0;
   readonly sandboxes = new Map<AgentId, Sandbox>();
   readonly jobs = new Map<JobId, Job>();
   readonly pending: { readonly key: string; readonly action: Action }[] = [];
@@ -90,7 +91,13 @@ export class World {
   /** A manager starts on what was stored. */
   boot(): void {
     this.#timers = [];
-    const config = { name: 'pool', standby: true, standbyMaxAge, stopGrace: 5_000, agents: this.#options.slots } as unknown as PoolConfig;
+    const config = {
+      name: 'pool',
+      standby: true,
+      standbyMaxAge,
+      stopGrace: 5_000,
+      agents: this.#options.slots,
+    } as unknown as PoolConfig;
     this.pool = new Pool(config, {
       service: this.#service(),
       runtime: { name: 'sim' } as Runtime,
@@ -113,6 +120,7 @@ export class World {
       log: { info() {}, warn() {}, error() {} },
       store: {
         transaction: (write) => {
+          this.attempts += 1;
           if (this.diskFull) throw new Error('the disk is full');
           this.commits += 1;
           write();
@@ -135,6 +143,11 @@ export class World {
     this.reports.length = 0;
     this.boot();
     this.resync();
+  }
+
+  /** As if every slot had been stored, empty, by a manager with another runtime. */
+  storeAs(runtime: string): void {
+    for (const [key, slot] of this.#stored) this.#stored.set(key, { ...emptySlot(slot), runtime });
   }
 
   submit(cold: boolean): void {
