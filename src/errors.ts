@@ -51,6 +51,7 @@ export const errorCodes = {
   E_RUNTIME_UNKNOWN: 'bug',
   E_ENGINE_ADDRESS: 'user',
   E_ENGINE_PERMISSION: 'user',
+  E_ENGINE_SILENT: 'external',
   E_ENGINE_UNREACHABLE: 'external',
   E_ENGINE_FAILED: 'external',
   E_IMAGE_NOT_FOUND: 'user',
@@ -68,6 +69,7 @@ export const errorCodes = {
   E_FILES: 'external',
   E_REMOVE: 'external',
   E_SANDBOX_STUCK: 'external',
+  E_SANDBOX_UNREAD: 'external',
   E_NO_USER: 'external',
 } as const satisfies Record<string, ErrorKind>;
 

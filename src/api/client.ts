@@ -45,7 +45,10 @@ export interface Client {
   plan(): Promise<Schemas.PlanLine[]>;
   doctor(): Promise<Schemas.FindingView[]>;
   submit(request: z.input<typeof Schemas.jobRequest>): Promise<Schemas.JobView>;
-  jobs(filter: { readonly all: boolean; readonly pool: string | null }): Promise<Schemas.JobView[]>;
+  /** Throws what `submit` would, but for the workspace, which need not be sent yet. */
+  check(request: z.input<typeof Schemas.jobRequest>): Promise<void>;
+  /** Newest last; `limit` gives only the newest. */
+  jobs(filter: { readonly all: boolean; readonly pool: string | null; readonly limit?: number }): Promise<Schemas.JobView[]>;
   job(id: string): Promise<Schemas.JobView>;
   /** Waits for the job's end, however long it takes. */
   settled(id: string, signal?: AbortSignal): Promise<Schemas.JobView>;
@@ -145,8 +148,10 @@ export function createClient(options: ClientOptions): Client {
     plan: () => askMany((schemas) => schemas.planLine, get('/v1/plan')),
     doctor: () => askMany((schemas) => schemas.findingView, { ...get('/v1/doctor'), patience: 180_000 }),
     submit: (request) => ask((schemas) => schemas.jobView, post('/v1/jobs', request)),
-    jobs: ({ all, pool }) => {
+    check: (request) => tell(post('/v1/jobs/check', request)),
+    jobs: ({ all, pool, limit }) => {
       const query = new URLSearchParams({ all: String(all), ...(pool === null ? {} : { pool }) });
+      if (limit !== undefined) query.set('limit', String(limit));
       return askMany((schemas) => schemas.jobView, get(`/v1/jobs?${query}`));
     },
     job: (id) => ask((schemas) => schemas.jobView, get(jobPath(id))),

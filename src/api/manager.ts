@@ -20,7 +20,11 @@ export interface Manager {
 
   /** Accepts a job durably (S7). @throws OnejobError for an unknown pool, workspace, or a store that cannot write. */
   submit(request: JobRequest): JobView;
-  jobs(filter: { readonly all: boolean; readonly pool: string | null }): JobView[];
+  /** Throws what `submit` would, but for the workspace, which need not be there yet. */
+  verify?(request: JobRequest): void;
+  /** Newest last. `all`: also those that are done, then the newest 1,000 unless `limit` says otherwise. */
+  jobs(filter: { readonly all: boolean; readonly pool: string | null; readonly limit?: number | undefined }): JobView[];
+  /** While it waits with the number of jobs `ahead` of it. */
   job(id: string): JobView | null;
   /** Resolves with the job once it is `done`; also when it already is. */
   settled(id: string, signal: AbortSignal): Promise<JobView>;

@@ -65,6 +65,8 @@ export const jobView = z.object({
   submittedAt: z.number(),
   startedAt: z.number().nullable(),
   endedAt: z.number().nullable(),
+  /** How many jobs of its pool go before it. Only with one job that was asked for, while it is queued. */
+  ahead: z.int().optional(),
 });
 export type JobView = z.infer<typeof jobView>;
 
@@ -143,6 +145,9 @@ export type DownRequest = z.infer<typeof downRequest>;
 export const pauseRequest = z.strictObject({ reason: z.string().min(1).default('person') });
 
 export const workspaceView = z.object({ id: z.string() });
+
+/** How many jobs a list of all holds when nobody says otherwise: the newest. */
+export const jobsListed = 1_000;
 
 /** Bytes of tar a workspace may have. */
 export const workspaceLimit = 2 * 2 ** 30;

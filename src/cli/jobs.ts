@@ -12,13 +12,28 @@ import { type Session, withAnyDaemon } from './session.ts';
 import { table, wrap } from './table.ts';
 import { formatAge } from './units.ts';
 
-export async function listJobs(session: Session, all: boolean): Promise<number> {
+export interface ListFlags {
+  /** Also jobs that ended. */
+  readonly all: boolean;
+  /** null: with `all` the newest 1,000, else every one. */
+  readonly limit: number | null;
+}
+
+/** How many `jobs --all` shows when nobody says otherwise. */
+const shownAtMost = 1_000;
+
+export async function listJobs(session: Session, { all, limit }: ListFlags): Promise<number> {
   const { output } = session;
-  const jobs = await withAnyDaemon(session, (client) => client.jobs({ all, pool: null }));
+  const most = limit ?? (all ? shownAtMost : null);
+  // One more than is shown tells whether there are more.
+  const some = most === null ? {} : { limit: most + 1 };
+  const found = await withAnyDaemon(session, (client) => client.jobs({ all, pool: null, ...some }));
+  const jobs = most === null ? found : found.slice(-most);
   if (output.json) await output.value(jobs);
   else if (jobs.length === 0)
     await output.print(all ? 'No jobs.' : 'No jobs wait or run; "onejob jobs --all" shows those that ended.');
   else await output.print(...jobTable(jobs, output.colors, output.width, Date.now()));
+  if (jobs.length < found.length) output.say(`only the newest ${jobs.length} are listed; --limit N lists as many as you say`);
   return exitCodes.ok;
 }
 

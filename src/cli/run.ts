@@ -8,6 +8,7 @@ import { randomBytes } from 'node:crypto';
 import { resolve } from 'node:path';
 import type { Client } from '../api/client.ts';
 import type { JobRequest, JobView } from '../api/schema.ts';
+import type { ErrorCode } from '../errors.ts';
 import type { PackedWorkspace } from '../workspace/pack.ts';
 import { connect, isGone } from './connect.ts';
 import { exitCodes, verdict } from './exit.ts';
@@ -74,7 +75,7 @@ async function submit(
   const { client } = lasting.connection;
   const [status, workspace] = await Promise.all([
     client.status(),
-    packing?.then((packed) => send(session, client, packed)) ?? null,
+    packing === null ? null : sendWhenSound(session, client, options.request, packing),
   ]);
   lasting.temporary = status.temporary;
   if (!options.detach) {
@@ -87,6 +88,17 @@ async function submit(
   return persist(session, lasting, `job ${id} is handed in again`, (connection) =>
     connection.client.submit({ ...options.request, id, workspace }),
   );
+}
+
+/** Nobody should wait for gigabytes to be sent to hear that there is no such pool. */
+async function sendWhenSound(
+  session: Session,
+  client: Client,
+  request: RunOptions['request'],
+  packing: Promise<PackedWorkspace>,
+): Promise<string> {
+  await client.check({ ...request, id: null, workspace: null });
+  return send(session, client, await packing);
 }
 
 async function send({ output }: Session, client: Client, packed: PackedWorkspace): Promise<string> {
@@ -144,13 +156,15 @@ async function attend(session: Session, lasting: Lasting, job: JobView, interrup
   }
 }
 
+const unsafe: ErrorCode = 'E_ARTIFACT_UNSAFE';
+
 async function fetchArtifacts(session: Session, lasting: Lasting, job: JobView): Promise<void> {
   const { unpackArtifacts } = await import('../workspace/unpack.ts');
   const files = await persist(session, lasting, `job ${job.id} goes on without it`, ({ client }) => client.artifacts(job.id));
   if (files === null) return;
   const report = await unpackArtifacts(files, session.context.cwd);
   session.output.say(`brought back ${report.written.length} file${report.written.length === 1 ? '' : 's'}`);
-  for (const refused of report.refused) session.output.say(`did not bring back ${refused.path}: ${refused.why}`);
+  for (const refused of report.refused) session.output.say(`did not bring back ${refused.path}: ${refused.why} (${unsafe})`);
 }
 
 function leave({ output }: Session, id: string): void {

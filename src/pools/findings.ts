@@ -5,7 +5,9 @@ import type { Reconciler } from './reconciler.ts';
 
 /** What is held for all pools is said once, not once for each. A runtime that is away is the runtime's own to tell. */
 export function poolFindings(reconciler: Reconciler): FindingView[] {
-  const host = reconciler.pause.details.map((held) => warning('this host', `Nothing new is started: ${held}.`, null));
+  const host = reconciler.pause.details.map((held) =>
+    warning('this host', `Nothing new is started: ${held.replace(/\.$/, '')}.`, null),
+  );
   return [...host, ...reconciler.pools.flatMap(findingsOf)];
 }
 
@@ -16,7 +18,9 @@ function findingsOf({ config: { name }, pause, draining, backoff }: Pool): Findi
     const word = /^[\w.-]+$/.test(reason) ? reason : `'${reason.replaceAll("'", "'\\''")}'`;
     return warning(subject, `It is paused ${held}.`, `Type "onejob resume ${name} --reason ${word}".`);
   });
-  if (draining) found.push(warning(subject, 'It drains: nothing new is started.', `Type "onejob resume ${name}".`));
+  // What left the config only empties itself, and nobody can resume it.
+  if (draining && !name.endsWith('(leaving)'))
+    found.push(warning(subject, 'It drains: nothing new is started.', `Type "onejob resume ${name}".`));
   if (backoff !== null) {
     const times = backoff.failures === 1 ? 'once' : `${backoff.failures} times in a row`;
     found.push(warning(subject, `It failed ${times} and waits before it tries again: ${backoff.last.message}`, null));

@@ -10,20 +10,11 @@ import { type Intent, plan } from '../core/plan.ts';
 import { dueAt, pursueAll } from '../core/pursue.ts';
 import type { Action, AgentId, Change, Slot, SlotEvent } from '../core/slot.ts';
 import { isEmpty } from '../core/slot.ts';
-import { toFailure } from '../errors.ts';
 import type { Log } from '../log.ts';
+import { Committer, type SlotStore } from './commit.ts';
 import { Pause } from './pause.ts';
 import type { Pool } from './pool.ts';
 import { Timers } from './timers.ts';
-
-/** The part of the store the loop needs; `transaction` throws when it could not commit, and then nothing is written. */
-export interface SlotStore {
-  transaction(write: () => void): void;
-  /** Makes everything committed so far survive a power cut. */
-  sync(): void;
-  /** Writes the slot, and what the step says about its agents. */
-  save(before: Slot, after: Slot, changes: readonly Change[]): void;
-}
 
 export interface ReconcilerOptions {
   readonly clock: Clock;
@@ -37,10 +28,6 @@ export interface ReconcilerOptions {
   readonly changed: (before: Slot, after: Slot) => void;
 }
 
-const commitRetry = 1_000;
-/** Results reach the disk within this time, together with others of the same moment, before anybody is told of them. */
-const syncWithin = 2;
-
 export class Reconciler {
   readonly #options: ReconcilerOptions;
   readonly #pools = new Map<string, Pool>();
@@ -48,6 +35,7 @@ export class Reconciler {
   readonly #places = new Map<AgentId, string>();
   readonly #owners = new Map<string, Pool>();
   readonly #timers: Timers;
+  readonly #committer: Committer;
   readonly #inbox: { readonly key: string; readonly event: SlotEvent }[] = [];
   /** Slots to be planned on once the inbox is empty: each once, however often that was asked for. */
   readonly #unplanned = new Set<string>();
@@ -56,13 +44,22 @@ export class Reconciler {
   #draining = false;
   #stopping = false;
   #closed = false;
-  #syncTimer: (() => void) | null = null;
-  #retryTimer: (() => void) | null = null;
-  #stateProblem: string | null = null;
 
   constructor(options: ReconcilerOptions) {
     this.#options = options;
     this.#timers = new Timers(options.clock);
+    this.#committer = new Committer({
+      clock: options.clock,
+      log: options.log,
+      store: options.store,
+      refused: (message) => void this.pause.hold('state', message),
+      // Let go for a moment, so that the step that was refused is planned as it was.
+      retry: () => {
+        this.pause.release('state');
+        this.#drain();
+      },
+      recovered: () => this.replanAll(),
+    });
   }
 
   /** Adds a pool with its slots as they were stored, or empty. Nothing happens before `start`. */
@@ -171,15 +168,13 @@ export class Reconciler {
 
   /** Puts on disk what waits for it, and tells who waits for that. */
   flush(): void {
-    if (this.#syncTimer !== null) this.#settle();
+    this.#committer.flush();
   }
 
   close(): void {
     this.#closed = true;
     this.#timers.clear();
-    this.#retryTimer?.();
-    this.flush();
-    this.#syncTimer?.();
+    this.#committer.close();
     this.#inbox.length = 0;
     this.#unplanned.clear();
   }
@@ -206,13 +201,13 @@ export class Reconciler {
 
   /** One event, one commit. False when it could not be committed: nothing has changed then. */
   #step(key: string, event: SlotEvent | null): boolean {
-    if (this.#retryTimer !== null) return false;
+    if (this.#committer.blocked) return false;
     const before = this.#slots.get(key);
     if (before === undefined) return true;
     const pool = this.poolOf(key);
     const outcome = this.#settleSlot(before, pool, event);
     if (outcome.slot === before) return true;
-    if (!this.#commit(before, outcome.slot, pool, outcome.changes)) return false;
+    if (!this.#committer.commit(before, outcome.slot, outcome.changes, pool.service)) return false;
     this.#put(outcome.slot);
     this.#armDeadline(outcome.slot);
     for (const action of outcome.actions) this.#options.act(key, action);
@@ -247,56 +242,6 @@ export class Reconciler {
     // The pool hears of a failure after the commit; what is planned in the same step must already hold back.
     const paused = view.paused || changes.some((change) => change.change === 'failed');
     return plan(slot, { ...view, paused }, this.#options.clock.now());
-  }
-
-  #commit(before: Slot, slot: Slot, pool: Pool, changes: readonly Change[]): boolean {
-    try {
-      this.#options.store.transaction(() => {
-        this.#options.store.save(before, slot, changes);
-        for (const change of changes) pool.service.record(change);
-      });
-    } catch (error) {
-      pool.service.rolledBack();
-      this.#cannotWrite(toFailure(error).message);
-      return false;
-    }
-    this.#stateProblem = null;
-    pool.service.committed();
-    // A job that is given back may end by that, as one that cannot be started.
-    if (changes.some(({ change }) => change === 'ended' || change === 'settled' || change === 'returned')) this.#syncSoon();
-    return true;
-  }
-
-  /** Holds everything that is new; the retry lets go for a moment, so that the step that failed is planned as it was. */
-  #cannotWrite(message: string): void {
-    this.pause.hold('state', message);
-    if (this.#stateProblem !== message) this.#options.log.error('state not written', { reason: message });
-    this.#stateProblem = message;
-    this.#retryTimer = this.#options.clock.after(commitRetry, () => {
-      this.#retryTimer = null;
-      this.pause.release('state');
-      this.#drain();
-      if (this.#retryTimer !== null) return;
-      this.#options.log.info('state is written again');
-      this.replanAll();
-    });
-  }
-
-  #syncSoon(): void {
-    this.#syncTimer ??= this.#options.clock.after(syncWithin, () => this.#settle());
-  }
-
-  #settle(): void {
-    this.#syncTimer?.();
-    this.#syncTimer = null;
-    try {
-      this.#options.store.sync();
-    } catch (error) {
-      this.#options.log.error('state not written', { reason: toFailure(error).message });
-      this.#syncTimer = this.#options.clock.after(commitRetry, () => this.#settle());
-      return;
-    }
-    for (const service of new Set(this.pools.map((pool) => pool.service))) service.synced();
   }
 
   #poolChanges(pool: Pool, changes: readonly Change[]): void {

@@ -29,6 +29,8 @@ export function openDatabase(path: string): Database {
     try {
       db.exec('PRAGMA journal_mode = WAL');
       db.exec('PRAGMA synchronous = NORMAL');
+      // What is deleted is overwritten: a secret in a job's variables must not lie in the file after they were taken out.
+      db.exec('PRAGMA secure_delete = ON');
       // 16 MiB: a checkpoint costs two syncs, so it is left to checkpoint() as long as that is called now and then.
       db.exec('PRAGMA wal_autocheckpoint = 4000');
       migrate(db, path);

@@ -1,4 +1,7 @@
-/** The own queue's jobs: what was asked for, which never changes, and how far it has come. */
+/**
+ * The own queue's jobs: what was asked for, and how far it has come. What was asked for never changes, but for this: from
+ * the commit that makes a job done, the values of its variables are gone, as they may be secrets (S8).
+ */
 import { z } from 'zod';
 import { jobRequest, jobResult } from '../api/schema.ts';
 import { OnejobError } from '../errors.ts';
@@ -38,6 +41,7 @@ export interface StoredJob {
 export interface JobTable {
   /** Returns the job's place in submission order. */
   insert(job: Omit<StoredJob, 'seq'>): number;
+  /** With a job that is done, the values of its variables go in the same commit. */
   save(id: string, progress: JobProgress): void;
   get(id: string): StoredJob | null;
   /** Jobs that are not done, in submission order. */
@@ -55,6 +59,10 @@ export function jobTable(db: Database): JobTable {
     'INSERT INTO jobs (id, pool, done, submitted_at, ended_at, request, progress) VALUES (?, ?, ?, ?, ?, ?, ?)',
   );
   const save = db.prepare('UPDATE jobs SET done = ?, ended_at = ?, progress = ? WHERE id = ?');
+  const forgetValues = db.prepare(
+    `UPDATE jobs SET request = json_set(request, '$.env', json((SELECT json_group_object(key, '') FROM json_each(request, '$.env'))))
+     WHERE id = ? AND json_extract(request, '$.env') <> '{}'`,
+  );
   const get = db.prepare(`SELECT ${columns} FROM jobs WHERE id = ?`);
   const open = db.prepare(`SELECT ${columns} FROM jobs WHERE done = 0 ORDER BY seq`);
   const list = db.prepare(`SELECT ${columns} FROM jobs WHERE ?1 IS NULL OR pool = ?1 ORDER BY seq DESC LIMIT ?2`);
@@ -70,6 +78,7 @@ export function jobTable(db: Database): JobTable {
     },
     save(id, progress) {
       save.run(done(progress), progress.endedAt, JSON.stringify(progress), id);
+      if (done(progress) === 1) forgetValues.run(id);
     },
     get(id) {
       const row = get.get(id);

@@ -6,7 +6,11 @@ import { jobRequest } from '../schema.ts';
 import type { RouteContext } from '../server.ts';
 
 const byId = z.object({ id: z.string() });
-const listQuery = z.strictObject({ all: z.enum(['true', 'false']).default('false'), pool: z.string().nullable().default(null) });
+const listQuery = z.strictObject({
+  all: z.enum(['true', 'false']).default('false'),
+  pool: z.string().nullable().default(null),
+  limit: z.coerce.number().int().min(1).max(1_000_000).optional(),
+});
 
 export function jobRoutes(app: FastifyInstance, { manager, closing }: RouteContext): void {
   app.post('/v1/jobs', async (request, reply) => {
@@ -14,9 +18,15 @@ export function jobRoutes(app: FastifyInstance, { manager, closing }: RouteConte
     return reply.status(201).send(job);
   });
 
+  // For whoever has a workspace to send first: what is refused should be so before gigabytes were sent.
+  app.post('/v1/jobs/check', async (request, reply) => {
+    manager.verify?.(checked(jobRequest, request.body, 'job'));
+    return reply.status(204).send();
+  });
+
   app.get('/v1/jobs', async (request) => {
-    const { all, pool } = checked(listQuery, request.query, 'query');
-    return manager.jobs({ all: all === 'true', pool });
+    const { all, pool, limit } = checked(listQuery, request.query, 'query');
+    return manager.jobs({ all: all === 'true', pool, limit });
   });
 
   app.get('/v1/jobs/:id', async (request) => knownJob(manager, checked(byId, request.params, 'path').id));

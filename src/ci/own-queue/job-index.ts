@@ -35,6 +35,11 @@ export class JobIndex {
     return this.#waiting.get(pool)?.size ?? 0;
   }
 
+  /** How many jobs of its pool are to be started before this one; 0 when it does not wait. */
+  ahead({ id, request }: Pick<Job, 'id' | 'request'>): number {
+    return this.#waiting.get(request.pool)?.ahead(id) ?? 0;
+  }
+
   put(job: Job): void {
     const before = this.get(job.id);
     if (!this.#undo.has(job.id)) this.#undo.set(job.id, before);

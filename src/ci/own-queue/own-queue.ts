@@ -7,17 +7,17 @@
  */
 import { randomBytes } from 'node:crypto';
 import type { Readable } from 'node:stream';
-import { type JobRequest, type JobView, workspaceLimit } from '../../api/schema.ts';
+import { type JobRequest, type JobView, jobsListed, workspaceLimit } from '../../api/schema.ts';
+import { mountPathProblem } from '../../config/volumes.ts';
 import { OnejobError } from '../../errors.ts';
 import type { Store } from '../../store/store.ts';
 import type { CiEvent, CiService } from '../ci-service.ts';
-import { collect } from './collect.ts';
-import { globMatcher } from './globs.ts';
 import { applyCancel, applyChange, type Job, newJob } from './job.ts';
 import { JobIndex, type Moved } from './job-index.ts';
-import { prune } from './prune.ts';
-import { checkRequest, type QueuePool, recipeOfJob } from './request.ts';
+import { createPrune } from './prune.ts';
+import { checkMounts, checkRequest, type MountProblem, type QueuePool, recipeOfJob } from './request.ts';
 import { jobEnvironment, jobScript } from './script.ts';
+import { createSettle } from './settle.ts';
 import { openSpool } from './spool.ts';
 import { viewOf } from './view.ts';
 import { Waiters } from './waiters.ts';
@@ -32,13 +32,18 @@ export interface OwnQueueOptions {
   readonly reasonFor?: (pool: string) => string | null;
   /** Bytes of artifacts kept per job; default 2 GiB. */
   readonly artifactLimit?: number;
+  /** Why a job may not bring this volume, as a clause; null when it may. By default only its paths are looked at. */
+  readonly mountProblem?: MountProblem;
 }
 
 export interface OwnQueue extends CiService {
   /** Accepts a job: it is on disk when this returns. @throws OnejobError E_POOL_UNKNOWN, E_JOB_REQUEST, E_WORKSPACE_UNKNOWN, E_STATE_FULL */
   submit(request: JobRequest): JobView;
-  /** Newest last. `all`: also those that are done. */
-  jobs(filter: { readonly all: boolean; readonly pool: string | null }): JobView[];
+  /** Throws what `submit` would, but for the workspace, which need not be there yet. @throws OnejobError E_POOL_UNKNOWN, E_JOB_REQUEST */
+  verify(request: JobRequest): void;
+  /** Newest last. `all`: also those that are done, then the newest 1,000 unless `limit` says otherwise. */
+  jobs(filter: { readonly all: boolean; readonly pool: string | null; readonly limit?: number | undefined }): JobView[];
+  /** While it waits with the number of jobs `ahead` of it. */
   job(id: string): JobView | null;
   /** Number of jobs waiting in a pool. */
   waiting(pool: string): number;
@@ -58,11 +63,8 @@ export interface OwnQueue extends CiService {
   close(): Promise<void>;
 }
 
-/** How often the same agent's artifacts are tried when what goes wrong is not understood. */
-const collectTries = 3;
-
 export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
-  const { store, wall = Date.now, reasonFor = () => null, artifactLimit = 2 * 2 ** 30 } = options;
+  const { store, wall = Date.now, reasonFor = () => null, artifactLimit = 2 * 2 ** 30, mountProblem = mountPathProblem } = options;
   const pools = new Map(options.pools.map((pool) => [pool.name, pool]));
   const spool = openSpool(store.dir);
   const index = new JobIndex();
@@ -71,9 +73,10 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
   const waiters = new Waiters();
   const unsynced = new Set<string>();
   const deleting = new Set<Promise<void>>();
-  const tries = new Map<string, number>();
   /** Workspaces that a job not yet done was submitted with. */
   const attached = new Set<string>();
+  const settle = createSettle({ spool, artifactLimit, annotate });
+  const prune = createPrune({ store, spool, inUse: attached });
 
   for (const job of store.jobs.open()) {
     index.put(job);
@@ -157,7 +160,7 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
   }
 
   function accept(request: JobRequest): JobView {
-    const checked = checkRequest(request, pools);
+    const checked = checkRequest(request, pools, mountProblem);
     const { workspace } = checked;
     if (workspace !== null && (attached.has(workspace) || !spool.hasWorkspace(workspace))) {
       const why = attached.has(workspace) ? 'is in another job' : 'was never sent in, or waited for over an hour';
@@ -204,7 +207,10 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
 
     recipeFor(id, pool) {
       const job = index.get(id);
-      return job === null ? null : recipeOfJob(job.request, pool);
+      if (job === null) return null;
+      // Once more: while it waited, a folder may have become a link to where no job may look.
+      checkMounts(job.request.volumes, pool, mountProblem);
+      return recipeOfJob(job.request, pool);
     },
 
     record(change) {
@@ -239,36 +245,14 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
     async settle(context, files, signal) {
       const job = context.job === null ? null : index.get(context.job);
       if (job === null || job.progress.state !== 'settling' || job.progress.agent !== context.agent) return;
-      const { id, request } = job;
-      if (request.artifacts.length === 0 || spool.hasArtifacts(id)) return;
-      try {
-        const notes: string[] = [];
-        await spool.putArtifacts(id, async (to) => {
-          const wanted = request.artifacts.map((pattern) => ({ pattern, matches: globMatcher([pattern]), found: false }));
-          const matches = (path: string): boolean => {
-            const by = wanted.filter((one) => one.matches(path));
-            for (const one of by) one.found = true;
-            return by.length > 0;
-          };
-          const collected = await collect(await files(signal), to, { matches, limit: artifactLimit, signal });
-          notes.push(...collected.notes);
-          const missing = wanted.filter((one) => !one.found).map((one) => one.pattern);
-          if (missing.length > 0) notes.push(`No file matched the artifacts ${missing.join(', ')}.`);
-          return collected.files > 0;
-        });
-        annotate(id, notes);
-      } catch (error) {
-        signal.throwIfAborted();
-        const tried = (tries.get(id) ?? 0) + 1;
-        const again = error instanceof OnejobError ? error.retry : tried < collectTries;
-        tries.set(id, tried);
-        if (again) throw error;
-        annotate(id, [`Its artifacts could not be kept: ${error instanceof Error ? error.message : error}`]);
-      }
-      tries.delete(id);
+      await settle(job, files, signal);
     },
 
     async deregister() {},
+
+    verify(request) {
+      checkRequest(request, pools, mountProblem);
+    },
 
     submit(request) {
       const same = request.id === null ? null : find(request.id);
@@ -283,14 +267,16 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
       }
     },
 
-    jobs({ all, pool }) {
-      const listed = all ? store.jobs.list({ pool, limit: 10_000 }).reverse() : index.all();
-      return listed.filter((job) => pool === null || job.request.pool === pool).map(view);
+    jobs({ all, pool, limit }) {
+      if (all) return store.jobs.list({ pool, limit: limit ?? jobsListed }).reverse().map(view);
+      const listed = index.all().filter((job) => pool === null || job.request.pool === pool);
+      return (limit === undefined ? listed : listed.slice(-limit)).map(view);
     },
 
     job(id) {
       const job = find(id);
-      return job === null ? null : view(job);
+      if (job === null) return null;
+      return job.progress.state === 'queued' ? { ...view(job), ahead: index.ahead(job) } : view(job);
     },
 
     waiting: (pool) => index.waiting(pool),
@@ -325,7 +311,7 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
 
     artifacts: (job) => (spool.hasArtifacts(job) ? spool.openArtifacts(job) : null),
 
-    prune: (now, keepMs) => prune({ store, spool, now, keepMs, inUse: attached }),
+    prune,
 
     async close() {
       await Promise.all(deleting);

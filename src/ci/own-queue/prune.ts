@@ -1,8 +1,12 @@
-/** Forgets what nobody will ask for any more, so that the state directory does not grow for ever. */
-import { readdir, stat } from 'node:fs/promises';
+/**
+ * Forgets what nobody will ask for any more, so that the state directory does not grow for ever. Jobs run meanwhile: it
+ * works in small pieces, and everything else has its turn between two of them.
+ */
+import { opendir, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
+import { setImmediate } from 'node:timers/promises';
 import type { Slot } from '../../core/slot.ts';
-import { deleteLog, logPath } from '../../logs/log-file.ts';
+import { logPath } from '../../logs/log-file.ts';
 import { subdirectory } from '../../store/directory.ts';
 import type { Store } from '../../store/store.ts';
 import type { Spool } from './spool.ts';
@@ -12,46 +16,60 @@ export const logsFolder = 'logs';
 
 /** How long a workspace may wait for its job, in ms. */
 const workspaceWait = 60 * 60_000;
+/** How often the whole folder of logs is looked through, in ms: it may hold a hundred thousand. */
+const sweepEvery = 60 * 60_000;
 /** Rows per commit, so that no commit of the loop waits long behind it. */
-const batch = 200;
+const batch = 100;
 
-export interface PruneOptions {
+export interface PruneParts {
   readonly store: Store;
   readonly spool: Spool;
-  /** Wall clock, ms since the epoch. */
-  readonly now: number;
-  readonly keepMs: number;
   /** Workspaces of jobs that are not done. */
   readonly inUse: ReadonlySet<string>;
 }
 
-export async function prune({ store, spool, now, keepMs, inUse }: PruneOptions): Promise<void> {
-  const before = now - keepMs;
-  // Files go before the rows that name them: a crash in between leaves a row, which the next prune finds.
-  for (let ids = store.jobs.endedBefore(before, batch); ids.length > 0; ids = store.jobs.endedBefore(before, batch)) {
-    for (const id of ids) await spool.deleteArtifacts(id);
-    store.transaction({ durable: false }, () => {
-      for (const id of ids) store.jobs.remove(id);
-    });
+/** `now`: wall clock, ms since the epoch. */
+export type Prune = (now: number, keepMs: number) => Promise<void>;
+
+export function createPrune({ store, spool, inUse }: PruneParts): Prune {
+  let swept: number | null = null;
+  return async (now, keepMs) => {
+    const before = now - keepMs;
+    // Files go before the rows that name them: a crash in between leaves a row, which the next prune finds.
+    await inBatches(store.jobs, before, (id) => spool.deleteArtifacts(id));
+    const logs = subdirectory(store.dir, logsFolder);
+    await inBatches(store.history, before, (agent) => rm(logPath(logs, agent), { force: true }));
+    // A clock that was set back must not put it off.
+    if (swept === null || Math.abs(now - swept) >= sweepEvery) {
+      swept = now;
+      await sweepLogs(logs, before, agentsIn(store.slots.all().map(({ slot }) => slot)));
+    }
+    store.transaction({ durable: false }, () => store.registrations.prune(before));
+    await spool.sweepWorkspaces(now - workspaceWait, inUse);
+  };
+
+  async function inBatches(
+    table: { endedBefore(time: number, limit: number): string[]; remove(id: string): void },
+    before: number,
+    deleteFile: (id: string) => Promise<void>,
+  ): Promise<void> {
+    for (let ids = table.endedBefore(before, batch); ids.length > 0; ids = table.endedBefore(before, batch)) {
+      for (const id of ids) await deleteFile(id);
+      store.transaction({ durable: false }, () => {
+        for (const id of ids) table.remove(id);
+      });
+      await setImmediate();
+    }
   }
-  const logs = subdirectory(store.dir, logsFolder);
-  for (let ids = store.history.endedBefore(before, batch); ids.length > 0; ids = store.history.endedBefore(before, batch)) {
-    for (const agent of ids) deleteLog(logPath(logs, agent));
-    store.transaction({ durable: false }, () => {
-      for (const agent of ids) store.history.remove(agent);
-    });
-  }
-  await sweepLogs(logs, before, agentsIn(store.slots.all().map(({ slot }) => slot)));
-  store.transaction({ durable: false }, () => store.registrations.prune(before));
-  await spool.sweepWorkspaces(now - workspaceWait, inUse);
 }
 
 /** Logs that no history tells of, such as a crash may leave; a quiet job's old log is in a slot. */
 async function sweepLogs(logs: string, before: number, alive: ReadonlySet<string>): Promise<void> {
-  for (const name of await readdir(logs)) {
+  for await (const { name } of await opendir(logs, { bufferSize: batch })) {
     if (!name.endsWith('.log') || alive.has(name.slice(0, -'.log'.length))) continue;
     const path = join(logs, name);
-    if ((await stat(path)).mtimeMs < before) deleteLog(path);
+    const found = await stat(path).catch(() => null);
+    if (found !== null && found.mtimeMs < before) await rm(path, { force: true });
   }
 }
 

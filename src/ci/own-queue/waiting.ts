@@ -39,6 +39,23 @@ export class WaitingJobs<T extends Waiting> {
     this.#rise(this.#places.get(last.id) ?? place, last);
   }
 
+  /** How many go before a job; 0 when it is not there. Costs as much as these are, however many wait. */
+  ahead(id: string): number {
+    const place = this.#places.get(id);
+    const job = place === undefined ? undefined : this.#heap[place];
+    if (job === undefined) return 0;
+    let count = 0;
+    // Below one that does not go before it, none does.
+    for (const open = [0]; open.length > 0; ) {
+      const at = open.pop() ?? 0;
+      const other = this.#heap[at];
+      if (other === undefined || !isBefore(other, job)) continue;
+      count += 1;
+      open.push(2 * at + 1, 2 * at + 2);
+    }
+    return count;
+  }
+
   #rise(from: number, job: T): void {
     let place = from;
     while (place > 0) {

@@ -11,8 +11,12 @@ export function addJobCommands(program: Command, act: Act): void {
     .command('jobs')
     .description('list jobs that wait or run')
     .option('-a, --all', 'also those that ended')
-    .action((flags: GlobalFlags & { all?: boolean }) =>
-      act(async (session) => (await import('../jobs.ts')).listJobs(session, flags.all === true), failed)(flags),
+    .option('--limit <n>', 'only the newest; with --all 1000 unless said', integer(1, 999_999))
+    .action((flags: GlobalFlags & { all?: boolean; limit?: number }) =>
+      act(async (session) => {
+        const { listJobs } = await import('../jobs.ts');
+        return listJobs(session, { all: flags.all === true, limit: flags.limit ?? null });
+      }, failed)(flags),
     );
   global(jobs);
 

@@ -4,7 +4,7 @@ import { setTimeout as pause } from 'node:timers/promises';
 import { OnejobError } from '../../errors.ts';
 import type { Engine } from './engine.ts';
 import { messageOf, translate } from './failures.ts';
-import { upgrade } from './wire.ts';
+import { silence, upgrade } from './wire.ts';
 
 /** How long handing over may take before something seems wrong, in ms; 3 ms are usual. */
 const expected = 50;
@@ -52,7 +52,10 @@ export function gateEnded(what: string): OnejobError {
   });
 }
 
-async function write(engine: Engine, id: string, frame: Uint8Array, signal: AbortSignal, podman: boolean): Promise<void> {
+async function write(engine: Engine, id: string, frame: Uint8Array, caller: AbortSignal, podman: boolean): Promise<void> {
+  const limit = AbortSignal.timeout(engine.limits.late);
+  const signal = AbortSignal.any([caller, limit]);
+  const doing = `release the agent in container ${id.slice(0, 12)}`;
   try {
     const socket = await upgrade(engine.endpoint, `/containers/${id}/attach?stream=1&stdin=1`, signal);
     if ('status' in socket) {
@@ -77,7 +80,8 @@ async function write(engine: Engine, id: string, frame: Uint8Array, signal: Abor
       socket.destroy();
     }
   } catch (error) {
-    signal.throwIfAborted();
-    throw translate(error, `release the agent in container ${id.slice(0, 12)}`, engine.endpoint);
+    caller.throwIfAborted();
+    if (limit.aborted) throw await silence(doing, engine.endpoint, engine.limits.late, engine.limits.ping, caller);
+    throw translate(error, doing, engine.endpoint);
   }
 }

@@ -1,4 +1,5 @@
 /** What the Engine is asked to make for one sandbox. Pure: the same spec gives the same container. */
+import { OnejobError } from '../../errors.ts';
 import { gateScript } from '../gate.ts';
 import type { SandboxSpec } from '../runtime.ts';
 
@@ -46,9 +47,10 @@ export function hostName(name: string): string {
   return cleaned.replace(/^[.-]+|[.-]+$/g, '') || 'agent';
 }
 
-/** The body of `POST /containers/create` (Engine API 1.41 and later). */
+/** The body of `POST /containers/create` (Engine API 1.41 and later). @throws OnejobError E_NOT_YET */
 export function createBody(spec: SandboxSpec, context: CreateContext) {
   const { recipe } = spec;
+  if (context.podman && spec.devices.length > 0) throw noDevices(spec);
   const owned = { [labels.owner]: context.owner, [labels.agent]: spec.agent };
   const hasOwnName = context.network !== 'host';
   return {
@@ -120,6 +122,12 @@ export function createBody(spec: SandboxSpec, context: CreateContext) {
       }),
     },
   };
+}
+
+/** Podman 4 takes a request for devices, answers 201, and grants none. */
+function noDevices({ name, pool, devices }: SandboxSpec): OnejobError {
+  const message = `Cannot start agent ${name}: Podman does not grant devices through this socket (${devices.join(', ')} asked for).`;
+  return new OnejobError('E_NOT_YET', message, { hint: `Use Docker Engine for pools.${pool}, or write "devices: 0".` });
 }
 
 function environment({ recipe, devices }: SandboxSpec): string[] {

@@ -246,13 +246,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
 
     events: (signal) => followEvents(engine, exits, owner, signal),
 
-    logs: async function* (agent, from, signal) {
-      const id = await find(agent, signal).catch((error: unknown) => {
-        if (signal.aborted) return null;
-        throw error;
-      });
-      if (id !== null) yield* followLogs(engine, id, from, signal);
-    },
+    logs: (agent, from, signal) => followLogs(engine, (until) => find(agent, until), from, signal),
 
     sweep: async (signal) => {
       if ((await engine.containers([`${labels.owner}=${owner}`], signal)).length > 0) return;

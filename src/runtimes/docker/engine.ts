@@ -1,13 +1,12 @@
 /**
- * The Engine's API as this runtime needs it: dockerode carries the calls, zod looks at each answer, and every error comes
+ * The Engine's API as this runtime needs it: `call.ts` carries the calls, zod looks at each answer, and every error comes
  * out as an OnejobError, or as null where the Engine has no such thing.
  */
-import { Agent as HttpAgent } from 'node:http';
-import { Agent as HttpsAgent } from 'node:https';
 import { Readable } from 'node:stream';
 import { z } from 'zod';
+import { connect, type Limits, type Query, usualLimits } from './call.ts';
 import type { Endpoint } from './endpoint.ts';
-import { messageOf, silent, statusOf, translate } from './failures.ts';
+import { messageOf, statusOf, translate } from './failures.ts';
 import { infoAnswer, versionAnswer } from './probe.ts';
 
 const containerState = z.object({
@@ -42,132 +41,50 @@ const networkAnswer = z.object({
 const volumesAnswer = z.object({ Volumes: z.array(z.object({ Name: z.string() })).nullish() });
 const idAnswer = z.object({ Id: z.string() });
 
-/** How long an Engine may take over a look, and over making or removing something, in ms. */
-const soon = 30_000;
-const late = 120_000;
-
-type Query = Readonly<Record<string, unknown>>;
-
-interface Call {
-  readonly method: 'GET' | 'POST' | 'PUT' | 'DELETE';
-  readonly path: string;
-  /** In words, for messages: `Cannot <doing>: …`. */
-  readonly doing: string;
-  readonly query?: Query;
-  readonly body?: object;
-  readonly file?: Readable | Buffer;
-  readonly auth?: object | null;
-  /** ms until the answer has come, or with `stream` until it has begun; null for none. */
-  readonly limit: number | null;
-  readonly signal?: AbortSignal | undefined;
-  /** Statuses to be answered with null instead of an error. */
-  readonly nothing?: readonly number[];
-  readonly stream?: true;
-}
-
-const success = { 200: true, 201: true, 204: true, 304: true } as const;
-
 export type Engine = Awaited<ReturnType<typeof connectEngine>>;
 
 /** Loads dockerode and makes a client with connections of its own; `close` ends them. */
-export async function connectEngine(endpoint: Endpoint) {
-  const { default: Docker } = await import('dockerode');
-  const agent = connections(endpoint);
-  const { modem } = withoutCertPath(() => new Docker(clientOptions(endpoint, agent)));
-
-  /** @throws what dockerode throws, but for silence and aborts: what a refusal means is the caller's to say. */
-  const raw = async (call: Call): Promise<unknown> => {
-    call.signal?.throwIfAborted();
-    const abort = new AbortController();
-    const stop = () => abort.abort();
-    call.signal?.addEventListener('abort', stop, { once: true });
-    let late = false;
-    const timer = setTimeout(
-      () => {
-        late = true;
-        abort.abort();
-      },
-      call.limit ?? 2 ** 31 - 1,
-    );
-    const answer = new Promise<unknown>((resolve, reject) => {
-      const options = {
-        path: `${call.path}?`,
-        method: call.method,
-        options: { _query: call.query ?? {}, _body: call.body ?? {} },
-        statusCodes: success,
-        abortSignal: abort.signal,
-        ...(call.auth != null && { authconfig: call.auth }),
-        ...(call.file !== undefined && { file: call.file }),
-        ...(call.stream && { isStream: true }),
-      };
-      modem.dial(options, (error, said) => (error == null ? resolve(said) : reject(error)));
-    });
-    try {
-      const said = await answer;
-      // A stream goes on; ending it with its caller is then the stream's own matter.
-      if (call.stream && said instanceof Readable) said.once('close', () => call.signal?.removeEventListener('abort', stop));
-      else call.signal?.removeEventListener('abort', stop);
-      return said;
-    } catch (error) {
-      call.signal?.removeEventListener('abort', stop);
-      call.signal?.throwIfAborted();
-      throw late ? silent(call.doing, endpoint, call.limit ?? 0) : error;
-    } finally {
-      clearTimeout(timer);
-    }
-  };
-  const ask = async (call: Call): Promise<unknown> => {
-    try {
-      return (await raw(call)) ?? '';
-    } catch (error) {
-      if (call.signal?.aborted) throw error;
-      const status = statusOf(error);
-      if (status !== null && call.nothing?.includes(status)) return null;
-      throw translate(error, call.doing, endpoint);
-    }
-  };
-  const flow = async (call: Call): Promise<Readable | null> => {
-    const answer = await ask({ ...call, stream: true });
-    return answer instanceof Readable ? answer : null;
-  };
+export async function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits) {
+  const { raw, ask, flow, close } = await connect(endpoint, limits);
 
   return {
     endpoint,
-    close: () => agent.destroy(),
+    limits,
+    close,
 
     version: async (signal?: AbortSignal) =>
-      versionAnswer.parse(await ask({ method: 'GET', path: '/version', doing: 'ask for the version', limit: soon, signal })),
+      versionAnswer.parse(await ask({ method: 'GET', path: '/version', doing: 'ask for the version', limit: 'soon', signal })),
     info: async (signal?: AbortSignal) =>
-      infoAnswer.parse(await ask({ method: 'GET', path: '/info', doing: 'ask about the Engine', limit: soon, signal })),
+      infoAnswer.parse(await ask({ method: 'GET', path: '/info', doing: 'ask about the Engine', limit: 'soon', signal })),
 
     /** @throws foreign errors too: what a refusal means depends on the recipe. Has no signal, see `prepare`. */
     create: async (name: string, body: object): Promise<string> => {
       const doing = `create container ${name}`;
-      return idAnswer.parse(await raw({ method: 'POST', path: '/containers/create', query: { name }, body, doing, limit: late }))
+      return idAnswer.parse(await raw({ method: 'POST', path: '/containers/create', query: { name }, body, doing, limit: 'late' }))
         .Id;
     },
     /** Also when it already runs. @throws foreign errors too. */
     start: async (id: string): Promise<void> => {
-      await raw({ method: 'POST', path: `/containers/${id}/start`, doing: `start container ${short(id)}`, limit: late });
+      await raw({ method: 'POST', path: `/containers/${id}/start`, doing: `start container ${short(id)}`, limit: 'late' });
     },
     /** null when there is no such container. */
     inspect: async (id: string, signal?: AbortSignal): Promise<ContainerAnswer | null> => {
       const doing = `look at container ${short(id)}`;
-      const answer = await ask({ method: 'GET', path: `/containers/${id}/json`, doing, limit: soon, signal, nothing: [404] });
+      const answer = await ask({ method: 'GET', path: `/containers/${id}/json`, doing, limit: 'soon', signal, nothing: [404] });
       return answer === null ? null : containerAnswer.parse(answer);
     },
     /** Containers with all of `labels`, ended ones too. */
     containers: async (labels: readonly string[], signal?: AbortSignal) => {
       const query = { all: true, filters: { label: labels } };
       return listAnswer.parse(
-        await ask({ method: 'GET', path: '/containers/json', query, doing: 'list containers', limit: soon, signal }),
+        await ask({ method: 'GET', path: '/containers/json', query, doing: 'list containers', limit: 'soon', signal }),
       );
     },
     /** One that is unknown or does not run is no error. */
     kill: async (id: string, signal: string): Promise<void> => {
       const doing = `send ${signal} to container ${short(id)}`;
       try {
-        await raw({ method: 'POST', path: `/containers/${id}/kill`, query: { signal }, doing, limit: soon });
+        await raw({ method: 'POST', path: `/containers/${id}/kill`, query: { signal }, doing, limit: 'soon' });
       } catch (error) {
         const status = statusOf(error);
         // Podman says 500 where Docker says 409.
@@ -177,7 +94,7 @@ export async function connectEngine(endpoint: Endpoint) {
     },
     /** Ends and removes it with its anonymous volumes. False when a removal is already under way. */
     remove: async (id: string): Promise<boolean> => {
-      const call = { method: 'DELETE', path: `/containers/${id}`, query: { force: true, v: true }, limit: late } as const;
+      const call = { method: 'DELETE', path: `/containers/${id}`, query: { force: true, v: true }, limit: 'late' } as const;
       try {
         await raw({ ...call, doing: `remove container ${short(id)}` });
       } catch (error) {
@@ -191,14 +108,14 @@ export async function connectEngine(endpoint: Endpoint) {
     /** null when it is not on the Engine. */
     image: async (reference: string, signal?: AbortSignal): Promise<{ id: string; user: string } | null> => {
       const doing = `look at image "${reference}"`;
-      const answer = await ask({ method: 'GET', path: `/images/${reference}/json`, doing, limit: soon, signal, nothing: [404] });
+      const answer = await ask({ method: 'GET', path: `/images/${reference}/json`, doing, limit: 'soon', signal, nothing: [404] });
       if (answer === null) return null;
       const { Id, Config } = imageAnswer.parse(answer);
       return { id: Id, user: Config?.User ?? '' };
     },
     /** The pull's progress as JSON lines. @throws foreign errors too. */
     pull: async (query: { fromImage: string; tag: string }, auth: object | null, signal: AbortSignal): Promise<Readable> => {
-      const call = { method: 'POST', path: '/images/create', query, auth, limit: null, signal, stream: true } as const;
+      const call = { method: 'POST', path: '/images/create', query, auth, limit: 'idle', signal, stream: true } as const;
       const answer = await raw({ ...call, doing: `pull ${query.fromImage}:${query.tag}` });
       if (!(answer instanceof Readable)) throw new TypeError('a pull answered without a stream');
       return answer;
@@ -210,7 +127,7 @@ export async function connectEngine(endpoint: Endpoint) {
         path: `/distribution/${reference}/json`,
         auth,
         doing: `ask for ${reference}`,
-        limit: soon,
+        limit: 'soon',
         signal,
       });
     },
@@ -218,28 +135,28 @@ export async function connectEngine(endpoint: Endpoint) {
     /** null when there is none. */
     network: async (name: string, signal?: AbortSignal) => {
       const doing = `look at network "${name}"`;
-      const answer = await ask({ method: 'GET', path: `/networks/${name}`, doing, limit: soon, signal, nothing: [404] });
+      const answer = await ask({ method: 'GET', path: `/networks/${name}`, doing, limit: 'soon', signal, nothing: [404] });
       return answer === null ? null : networkAnswer.parse(answer);
     },
     /** One of that name being there already is no error. */
     createNetwork: async (body: { readonly Name: string } & Query): Promise<void> => {
       const doing = `create network "${body.Name}"`;
-      await ask({ method: 'POST', path: '/networks/create', body, doing, limit: late, nothing: [409] });
+      await ask({ method: 'POST', path: '/networks/create', body, doing, limit: 'late', nothing: [409] });
     },
     networks: async (label: string, signal?: AbortSignal) => {
       const query = { filters: { label: [label] } };
       return z
         .array(networkAnswer)
-        .parse(await ask({ method: 'GET', path: '/networks', query, doing: 'list networks', limit: soon, signal }));
+        .parse(await ask({ method: 'GET', path: '/networks', query, doing: 'list networks', limit: 'soon', signal }));
     },
     /** One that is in use, or gone, is no error. */
     removeNetwork: async (id: string): Promise<void> => {
       const doing = `remove network ${short(id)}`;
-      await ask({ method: 'DELETE', path: `/networks/${id}`, doing, limit: soon, nothing: [403, 404, 409] });
+      await ask({ method: 'DELETE', path: `/networks/${id}`, doing, limit: 'soon', nothing: [403, 404, 409] });
     },
     danglingVolumes: async (label: string, signal?: AbortSignal): Promise<string[]> => {
       const query = { filters: { dangling: ['true'], label: [label] } };
-      const answer = await ask({ method: 'GET', path: '/volumes', query, doing: 'list volumes', limit: soon, signal });
+      const answer = await ask({ method: 'GET', path: '/volumes', query, doing: 'list volumes', limit: 'soon', signal });
       return (volumesAnswer.parse(answer).Volumes ?? []).map((volume) => volume.Name);
     },
     /** One that is in use, or gone, is no error. */
@@ -248,15 +165,15 @@ export async function connectEngine(endpoint: Endpoint) {
         method: 'DELETE',
         path: `/volumes/${name}`,
         doing: `remove volume ${short(name)}`,
-        limit: soon,
+        limit: 'soon',
         nothing: [404, 409],
       });
     },
 
-    /** Unpacks a tar at `path` in the container; takes as long as `files` does. */
+    /** Unpacks a tar at `path` in the container; takes as long as `file` does, which is destroyed if it fails. */
     putArchive: async (id: string, path: string, file: Readable | Buffer, signal: AbortSignal): Promise<void> => {
       const doing = `put files into container ${short(id)}`;
-      await ask({ method: 'PUT', path: `/containers/${id}/archive`, query: { path }, file, doing, limit: null, signal });
+      await ask({ method: 'PUT', path: `/containers/${id}/archive`, query: { path }, file, doing, limit: 'idle', signal });
     },
     /** null when there is no such container or path. */
     getArchive: (id: string, path: string, signal: AbortSignal): Promise<Readable | null> => {
@@ -266,7 +183,7 @@ export async function connectEngine(endpoint: Endpoint) {
         path: `/containers/${id}/archive`,
         query: { path },
         doing,
-        limit: late,
+        limit: 'late',
         signal,
         nothing: [404],
       });
@@ -275,42 +192,14 @@ export async function connectEngine(endpoint: Endpoint) {
     logs: (id: string, since: string, signal: AbortSignal): Promise<Readable | null> => {
       const query = { follow: true, stdout: true, stderr: true, timestamps: true, since };
       const doing = `follow the log of container ${short(id)}`;
-      return flow({ method: 'GET', path: `/containers/${id}/logs`, query, doing, limit: late, signal, nothing: [404] });
+      return flow({ method: 'GET', path: `/containers/${id}/logs`, query, doing, limit: 'late', signal, nothing: [404] });
     },
     /** `since` in seconds since the epoch; the Engine remembers its last 256 events. */
     events: (filters: Query, since: number, signal: AbortSignal): Promise<Readable | null> =>
-      flow({ method: 'GET', path: '/events', query: { filters, since }, doing: 'follow events', limit: soon, signal }),
+      flow({ method: 'GET', path: '/events', query: { filters, since }, doing: 'follow events', limit: 'soon', signal }),
   };
 }
 
 function short(id: string): string {
   return id.slice(0, 12);
-}
-
-function connections(endpoint: Endpoint): HttpAgent {
-  const options = { keepAlive: true, maxFreeSockets: 4 };
-  if (endpoint.kind === 'unix' || endpoint.tls === null) return new HttpAgent(options);
-  return new HttpsAgent({ ...options, rejectUnauthorized: endpoint.tls.verify });
-}
-
-/** dockerode reads the files of DOCKER_CERT_PATH while it is made, whatever it is told, and fails where one is missing. */
-function withoutCertPath<T>(make: () => T): T {
-  const path = process.env.DOCKER_CERT_PATH;
-  delete process.env.DOCKER_CERT_PATH;
-  try {
-    return make();
-  } finally {
-    if (path !== undefined) process.env.DOCKER_CERT_PATH = path;
-  }
-}
-
-/** Every option is named: dockerode fills what is absent from the environment, and would mix two addresses. */
-function clientOptions(endpoint: Endpoint, agent: HttpAgent) {
-  const none = { host: undefined, port: undefined, socketPath: undefined, ca: undefined, cert: undefined, key: undefined };
-  const common = { ...none, protocol: 'http' as const, pathPrefix: '/', timeout: undefined, agent };
-  if (endpoint.kind === 'unix') return { ...common, socketPath: endpoint.path };
-  const { host, port, tls } = endpoint;
-  if (tls === null) return { ...common, host, port };
-  const { ca, cert, key } = tls;
-  return { ...common, host, port, protocol: 'https' as const, ca: ca ?? undefined, cert: cert ?? undefined, key: key ?? undefined };
 }

@@ -79,10 +79,27 @@ export function unreachable(error: unknown, doing: string, endpoint: Endpoint): 
   }
 }
 
-/** An Engine that took a call and stayed silent. `limit` in ms. */
+/** An Engine that took one call and stayed silent, while it answers others. `limit` in ms. */
 export function silent(doing: string, endpoint: Endpoint, limit: number): OnejobError {
+  return isSilent(doing, endpoint, `did not answer within ${limit / 1000} s, though it answers other calls`);
+}
+
+/** Something that may take any time, but stood still. `limit` in ms. */
+export function stalled(doing: string, endpoint: Endpoint, limit: number): OnejobError {
+  return isSilent(doing, endpoint, `made no progress for ${limit / 1000} s`);
+}
+
+/** An Engine that takes connections and answers nothing at all. `limit` in ms. */
+export function mute(doing: string, endpoint: Endpoint, limit: number): OnejobError {
   const message = `Cannot ${doing}: the Docker Engine at ${endpointUrl(endpoint)} did not answer within ${limit / 1000} s.`;
   return new OnejobError('E_ENGINE_UNREACHABLE', message, { hint: 'See whether "docker version" answers.', retry: true });
+}
+
+function isSilent(doing: string, endpoint: Endpoint, what: string): OnejobError {
+  return new OnejobError('E_ENGINE_SILENT', `Cannot ${doing}: the Docker Engine at ${endpointUrl(endpoint)} ${what}.`, {
+    hint: 'Look for a volume, a registry or a disk that does not answer.',
+    retry: true,
+  });
 }
 
 export function isDiskFull(said: string): boolean {

@@ -3,7 +3,7 @@
  * Memory stays flat: what the caller has not taken stays on the Engine.
  */
 import { setTimeout as pause } from 'node:timers/promises';
-import { OnejobError } from '../../errors.ts';
+import { type ErrorCode, OnejobError } from '../../errors.ts';
 import type { LogChunk, LogPosition } from '../runtime.ts';
 import type { Engine } from './engine.ts';
 import { createFrameReader } from './frames.ts';
@@ -12,10 +12,17 @@ import { Rejoiner } from './rejoin.ts';
 const firstPause = 50;
 const longestPause = 5_000;
 
-/** Output of container `id` after `from`, until it has ended and all was read. Reconnects by itself. */
+/** What waiting can mend though the same call would fail again at once: a socket is closed to us while its Engine starts. */
+const passing: readonly ErrorCode[] = ['E_ENGINE_PERMISSION'];
+
+/**
+ * Output of a container after `from`, until it has ended and all was read, or there is no such container (`find` says
+ * null). An Engine that is away is waited for.
+ * @throws OnejobError what no waiting mends.
+ */
 export async function* followLogs(
   engine: Engine,
-  id: string,
+  find: (signal: AbortSignal) => Promise<string | null>,
   from: LogPosition,
   signal: AbortSignal,
 ): AsyncGenerator<LogChunk[], void> {
@@ -26,7 +33,9 @@ export async function* followLogs(
   while (!signal.aborted) {
     const rejoiner = new Rejoiner(position);
     try {
-      const answer = await engine.logs(id, written(since), signal);
+      const id = await find(signal);
+      if (id === null) return;
+      const answer = await engine.logs(id, written(isPast(since) ? since : 0n), signal);
       if (answer === null) return;
       const read = createFrameReader();
       try {
@@ -53,12 +62,17 @@ export async function* followLogs(
       if (hasEnded) continue;
     } catch (error) {
       if (signal.aborted) return;
-      if (error instanceof OnejobError && !error.retry) throw error;
+      if (error instanceof OnejobError && !error.retry && !passing.includes(error.code)) throw error;
     }
     // Not started yet, or the Engine went away. Nobody tells when to try again.
     await pause(wait, undefined, { signal }).catch(() => {});
     wait = Math.min(longestPause, wait * 2);
   }
+}
+
+/** Not so when the clock was set back meanwhile; then what is new is stamped with times that seem to be long ago. */
+function isPast(time: bigint): boolean {
+  return time <= BigInt(Date.now()) * 1_000_000n;
 }
 
 function advance(position: LogPosition, chunk: LogChunk): LogPosition {

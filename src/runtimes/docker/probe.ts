@@ -2,7 +2,7 @@
 import { z } from 'zod';
 import { type OnejobError, toFailure } from '../../errors.ts';
 import type { Endpoint } from './endpoint.ts';
-import { silent, unreachable } from './failures.ts';
+import { mute, unreachable } from './failures.ts';
 import { get } from './wire.ts';
 
 export type DockerProbe =
@@ -84,7 +84,7 @@ export async function probeDocker(endpoint: Endpoint, signal: AbortSignal): Prom
     };
   } catch (error) {
     signal.throwIfAborted();
-    return absent(timeout.aborted ? silent('speak', endpoint, patience) : unreachable(error, 'speak', endpoint));
+    return absent(timeout.aborted ? mute('speak', endpoint, patience) : unreachable(error, 'speak', endpoint));
   }
 }
 

@@ -32,6 +32,7 @@ export class Rejoiner {
   #seeking: bigint | null;
   #toSkip: number;
   #gap = false;
+  #wentBack = false;
 
   constructor(from: LogPosition) {
     this.#seeking = from.time === 0n ? null : from.time;
@@ -40,9 +41,11 @@ export class Rejoiner {
 
   /**
    * The time from which all must be read again to go on after what was pushed so far: the beginning of a line that is
-   * still open, however long ago that was. A new manager does not know it, and reads from the start.
+   * still open, however long ago that was. A new manager does not know it, and reads from the start; so does whoever has
+   * seen the clock being set back, since what comes then is stamped with times of before.
    */
   get since(): bigint {
+    if (this.#wentBack) return 0n;
     const times = [this.#open.stdout?.time, this.#open.stderr?.time, this.#time].filter((time) => time !== undefined);
     const earliest = times.reduce((a, b) => (a < b ? a : b));
     return earliest > slack ? earliest - slack : 0n;
@@ -92,6 +95,8 @@ export class Rejoiner {
     const before = this.#open[stream];
     const goesOn = before !== null && before.time === time && !before.owesNewline;
     if (time > this.#time) this.#time = time;
+    // The pieces of a long line are stamped with when it began.
+    else if (!goesOn && this.#time - time > slack) this.#wentBack = true;
     const isComplete = bytes.length > 0 && bytes[bytes.length - 1] === 10;
     const pieces = goesOn ? before.pieces + 1 : 1;
     const isShort = bytes.length < pieceSize;

@@ -8,7 +8,7 @@ import { createImages } from './image.ts';
 import { recipe } from './testing.ts';
 
 const never = () => new AbortController().signal;
-const limits = { soon: 150, late: 150, idle: 150 };
+const limits = { soon: 150, late: 150, idle: 150, ping: 150 };
 
 test('one call that gets no answer is said to be silent, and the Engine counts as there', async () => {
   await using fake = fakeEngine('one', (path, _, answer) => {

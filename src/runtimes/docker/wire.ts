@@ -3,7 +3,9 @@ import { type ClientRequest, request as http, type IncomingMessage } from 'node:
 import { request as https, type RequestOptions } from 'node:https';
 import type { Socket } from 'node:net';
 import { text } from 'node:stream/consumers';
+import type { OnejobError } from '../../errors.ts';
 import type { Endpoint } from './endpoint.ts';
+import { mute, silent, unreachable } from './failures.ts';
 
 export interface Answer {
   readonly status: number;
@@ -19,6 +21,24 @@ export function get(endpoint: Endpoint, path: string, signal: AbortSignal): Prom
     sent.on('error', reject);
     sent.end();
   });
+}
+
+/** What it means that a call got no answer within `limit` ms: asks on another connection, for at most `patience` ms. */
+export async function silence(
+  doing: string,
+  endpoint: Endpoint,
+  limit: number,
+  patience: number,
+  signal?: AbortSignal,
+): Promise<OnejobError> {
+  const timeout = AbortSignal.timeout(patience);
+  try {
+    await get(endpoint, '/_ping', signal === undefined ? timeout : AbortSignal.any([signal, timeout]));
+    return silent(doing, endpoint, limit);
+  } catch (error) {
+    signal?.throwIfAborted();
+    return timeout.aborted ? mute(doing, endpoint, limit) : unreachable(error, doing, endpoint);
+  }
 }
 
 /** Asks for a raw connection, as attach gives it. An answer that is no upgrade comes as `Answer`. */

@@ -1,0 +1,116 @@
+/**
+ * Writing a step down. A commit that fails has changed nothing and is tried again; until it succeeds nothing else is
+ * written, so that no step overtakes another. Results reach the disk a moment later, many at a time, and whoever waits for
+ * one is told only then: a job's next neighbour need not wait for a disk.
+ */
+import type { CiService } from '../ci/ci-service.ts';
+import type { Clock } from '../core/clock.ts';
+import type { Change, Slot } from '../core/slot.ts';
+import { toFailure } from '../errors.ts';
+import type { Log } from '../log.ts';
+
+/** The part of the store the loop needs; `transaction` throws when it could not commit, and then nothing is written. */
+export interface SlotStore {
+  transaction(write: () => void): void;
+  /** Makes everything committed so far survive a power cut. */
+  sync(): void;
+  /** Writes the slot, and what the step says about its agents. */
+  save(before: Slot, after: Slot, changes: readonly Change[]): void;
+}
+
+export interface CommitterOptions {
+  readonly clock: Clock;
+  readonly log: Log;
+  readonly store: SlotStore;
+  /** A commit failed, and why: nothing new must begin. */
+  readonly refused: (message: string) => void;
+  /** Time to try again; afterwards `blocked` tells whether it is still refused. */
+  readonly retry: () => void;
+  /** It is written again. */
+  readonly recovered: () => void;
+}
+
+const retryAfter = 1_000;
+const syncWithin = 2;
+
+export class Committer {
+  readonly #options: CommitterOptions;
+  readonly #unsynced = new Set<CiService>();
+  #retryTimer: (() => void) | null = null;
+  #syncTimer: (() => void) | null = null;
+  #problem: string | null = null;
+
+  constructor(options: CommitterOptions) {
+    this.#options = options;
+  }
+
+  /** Whether a commit was refused and its time to be tried again has not come. */
+  get blocked(): boolean {
+    return this.#retryTimer !== null;
+  }
+
+  /** One step as one commit. False when it was refused. */
+  commit(before: Slot, after: Slot, changes: readonly Change[], service: CiService): boolean {
+    const { store } = this.#options;
+    try {
+      store.transaction(() => {
+        store.save(before, after, changes);
+        for (const change of changes) service.record(change);
+      });
+    } catch (error) {
+      service.rolledBack();
+      this.#refused(toFailure(error).message);
+      return false;
+    }
+    this.#problem = null;
+    service.committed();
+    // A job that is given back may end by that, as one that cannot be started.
+    if (changes.some(({ change }) => change === 'ended' || change === 'settled' || change === 'returned')) this.#syncSoon(service);
+    return true;
+  }
+
+  /** Puts on disk what waits for it, and tells who waits for that. */
+  flush(): void {
+    if (this.#syncTimer !== null) this.#sync();
+  }
+
+  close(): void {
+    this.#retryTimer?.();
+    this.flush();
+    this.#syncTimer?.();
+  }
+
+  #refused(message: string): void {
+    const { clock, log, refused, retry, recovered } = this.#options;
+    refused(message);
+    if (this.#problem !== message) log.error('state not written', { reason: message });
+    this.#problem = message;
+    this.#retryTimer = clock.after(retryAfter, () => {
+      this.#retryTimer = null;
+      retry();
+      if (this.blocked) return;
+      log.info('state is written again');
+      recovered();
+    });
+  }
+
+  #syncSoon(service: CiService): void {
+    this.#unsynced.add(service);
+    this.#syncTimer ??= this.#options.clock.after(syncWithin, () => this.#sync());
+  }
+
+  #sync(): void {
+    this.#syncTimer?.();
+    this.#syncTimer = null;
+    try {
+      this.#options.store.sync();
+    } catch (error) {
+      this.#options.log.error('state not written', { reason: toFailure(error).message });
+      this.#syncTimer = this.#options.clock.after(retryAfter, () => this.#sync());
+      return;
+    }
+    const services = [...this.#unsynced];
+    this.#unsynced.clear();
+    for (const service of services) service.synced();
+  }
+}
