@@ -90,6 +90,20 @@ describe('jobs', () => {
     });
   });
 
+  test('a request is checked without being handed in', async () => {
+    await client.check(shell('true'));
+    await expect(client.check({ ...shell('true'), pool: 'nope' })).rejects.toMatchObject({ message: 'There is no pool nope.' });
+    expect((await raw('POST', '/v1/jobs/check', JSON.stringify({ command: [] }))).body).toMatchObject({ code: 'E_API_REQUEST' });
+    expect(await client.jobs({ all: true, pool: null })).toEqual([]);
+  });
+
+  test('a list holds as many as asked for', async () => {
+    manager.open = false;
+    for (let at = 0; at < 3; at += 1) await client.submit(shell('true'));
+    expect(await client.jobs({ all: true, pool: null, limit: 2 })).toHaveLength(2);
+    for (const limit of ['0', '-1', 'many', '1.5']) expect((await raw('GET', `/v1/jobs?all=true&limit=${limit}`)).status).toBe(400);
+  });
+
   test('a bad body is refused with the path of every problem', async () => {
     const answer = await raw('POST', '/v1/jobs', JSON.stringify({ command: [], priority: 'high', colour: 'red' }));
     expect(answer.status).toBe(400);

@@ -1,7 +1,8 @@
 /** Every CI service that config can name. Adding one is a folder beside this file and a line here. */
+
+import { type Guarded, mountProblemFor } from '../config/check-mounts.ts';
 import type { Config, ServiceConfig } from '../config/config.ts';
 import type { Environment } from '../config/environment.ts';
-import { type Guarded, mountProblemFor } from '../config/check-mounts.ts';
 import { OnejobError } from '../errors.ts';
 import type { Store } from '../store/store.ts';
 import type { CiService } from './ci-service.ts';

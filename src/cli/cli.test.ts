@@ -8,8 +8,10 @@ import { buffer } from 'node:stream/consumers';
 import { pack } from 'tar-stream';
 import { afterAll, afterEach, beforeEach, describe, expect, onTestFinished, test } from 'vitest';
 import { type Child, type Ended, isAlive, startChild, untilGone } from '../../test/support/child.ts';
+import { createFakeManager } from '../../test/support/fake-manager.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { createClient } from '../api/client.ts';
+import { startApi } from '../api/server.ts';
 import { leaderPid } from '../store/lead.ts';
 
 /** Shared by the tests, so that each start does not compile everything anew. */
@@ -272,15 +274,43 @@ describe('looking', () => {
   });
 });
 
+test('what a daemon refuses it refuses before the workspace is sent', async () => {
+  const manager = createFakeManager();
+  const socket = join(dir.path, 'in-process.sock');
+  const api = await startApi({ manager, socket: { path: socket, access: 'owner' }, version: '0' });
+  try {
+    writeFileSync(join(dir.path, 'work', 'a'), 'a');
+    const refused = await onejob(['run', '--socket', socket, '--pool', 'nope', '--', 'true']);
+    expect(refused).toMatchObject({ code: 2, stderr: expect.stringContaining('There is no pool nope.') });
+    expect(manager.workspaces.size).toBe(0);
+    expect((await onejob(['run', '--socket', socket, '--', 'true'])).code).toBe(0);
+    expect(manager.workspaces.size).toBe(1);
+  } finally {
+    await manager.end();
+    await api.close();
+  }
+});
+
+test('jobs lists the newest that were asked for, and says that there are more', async () => {
+  await up({ FAKE_CLOSED: '1' });
+  for (let at = 0; at < 3; at += 1) await onejob(['run', '--no-workspace', '--detach', '--', 'true']);
+  const { stdout, stderr } = await onejob(['jobs', '--all', '--limit', '2']);
+  expect(stdout.split('\n').map((line) => line.split(' ')[0])).toEqual(['JOB', 'j2', 'j3', '']);
+  expect(stderr).toContain('only the newest 2 are listed');
+  expect((await onejob(['jobs', '--all', '--limit', '3'])).stderr).not.toContain('only the newest');
+});
+
 test('artifacts are brought to the current folder', async () => {
   const tar = pack();
   tar.entry({ name: './dist/app.js' }, 'built');
+  tar.entry({ name: '../up' }, 'out');
   tar.finalize();
   writeFileSync(join(dir.path, 'artifacts.tar'), await buffer(tar));
   const run = await onejob(['run', '--no-workspace', '--artifact', 'dist/**', '--', 'false'], {
     FAKE_ARTIFACTS: join(dir.path, 'artifacts.tar'),
   });
   expect(run).toMatchObject({ code: 1, stderr: expect.stringContaining('brought back 1 file\n') });
+  expect(run.stderr).toMatch(/did not bring back \.\.\/up: .* \(E_ARTIFACT_UNSAFE\)/);
   expect(readFileSync(join(dir.path, 'work', 'dist', 'app.js'), 'utf8')).toBe('built');
 });
 

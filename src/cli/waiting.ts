@@ -3,7 +3,9 @@ import type { Client } from '../api/client.ts';
 import type { JobView } from '../api/schema.ts';
 import type { Session } from './session.ts';
 
-const lookAgain = 1_000;
+/** ms between two looks: at first often, for a job that soon begins; then seldom, as hundreds may wait. */
+const firstLook = 1_000;
+const longestWait = 5_000;
 
 /**
  * Shows the job's place in its queue until the answer is called. Where a line that changes cannot be seen, such as in the
@@ -14,28 +16,33 @@ export function watchQueue({ output }: Session, client: () => Client, id: string
   const said = new Set<string>();
   const look = async () => {
     try {
-      const jobs = await client().jobs({ all: false, pool: null });
-      const job = jobs.find((each) => each.id === id);
+      const job = await client().job(id);
       // What a sandbox in the making does, such as a pull, stands with its slot.
-      const note = job?.state === 'reserved' ? await noteOf(client(), job.pool) : null;
-      if (stopped || job === undefined) return;
-      const line = waitingLine(job, jobs, note);
+      const note = job.state === 'reserved' ? await noteOf(client(), job.pool) : null;
+      if (stopped) return;
+      const line = waitingLine(job, note);
       if (output.showsProgress) output.progress(line);
       else if (job.state === 'queued' && job.reason !== null && line !== null && !said.has(job.reason)) {
         said.add(job.reason);
         output.say(line);
       }
-      if (job?.state === 'running') stop();
+      if (job.state === 'running') stop();
     } catch {
       // Whoever follows the job notices a lost daemon, and says so.
     }
   };
-  const timer = setInterval(look, lookAgain);
-  timer.unref();
+  let timer: NodeJS.Timeout | null = null;
+  const lookIn = (ms: number): void => {
+    timer = setTimeout(async () => {
+      await look();
+      if (!stopped) lookIn(Math.min(ms * 1.5, longestWait));
+    }, ms).unref();
+  };
+  lookIn(firstLook);
   const stop = () => {
     if (stopped) return;
     stopped = true;
-    clearInterval(timer);
+    if (timer !== null) clearTimeout(timer);
     output.progress(null);
   };
   return stop;
@@ -47,15 +54,11 @@ async function noteOf(client: Client, name: string): Promise<string | null> {
   return slots.find((slot) => slot.note !== null)?.note ?? null;
 }
 
-function waitingLine(job: JobView, jobs: readonly JobView[], note: string | null): string | null {
+function waitingLine(job: JobView, note: string | null): string | null {
   const why = job.reason ?? note;
   const reason = why === null ? '' : `: ${why}`;
   if (job.state === 'reserved') return `an agent is being made for job ${job.id}${reason}`;
   if (job.state !== 'queued') return null;
-  const ahead = jobs.filter((each) => each.state === 'queued' && each.pool === job.pool && comesBefore(each, job)).length;
+  const { ahead = 0 } = job;
   return `job ${job.id} waits in pool ${job.pool}, ${ahead === 0 ? 'next in line' : `${ahead} before it`}${reason}`;
-}
-
-function comesBefore(one: JobView, other: JobView): boolean {
-  return one.priority === other.priority ? one.submittedAt < other.submittedAt : one.priority > other.priority;
 }

@@ -2,6 +2,7 @@
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
+import { isAlive } from '../support/child.ts';
 import { type Home, onejob } from '../support/onejob.ts';
 import { lacks } from '../support/require.ts';
 
@@ -53,10 +54,12 @@ describe.skipIf(lacks('bubblewrap'))('a daemon that is stopped', () => {
 
   test('with --leave lets what runs go on for the next one, and whoever watches sees all of it', async () => {
     await using here = await home();
-    await here.up();
+    const daemon = await here.up();
     const running = here.run(...here.waitFor('one'));
     await running.says(/begun one/);
     expect((await here.cli(['down', '--leave']).ended).code).toBe(0);
+    // Wholly: another one may be started right away.
+    expect(isAlive(daemon.pid)).toBe(false);
     const [there] = (await here.census()).left;
     expect(there).toBeDefined();
     here.let('one');

@@ -105,6 +105,11 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
       { level: 'ok', subject: 'state', message: 'writable', hint: null },
       { level: 'error', subject: 'docker', message: 'not reachable', hint: 'start it' },
     ],
+    verify(request) {
+      manager.calls.push('verify');
+      if (request.pool === null || request.pool === 'default') return;
+      throw new OnejobError('E_API_REQUEST', `There is no pool ${request.pool}.`, { hint: 'Pools: default.' });
+    },
     submit(request) {
       count += 1;
       const id = `j${count}`;
@@ -143,7 +148,11 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
       manager.open = true;
       for (const job of jobs.values()) if (job.view.state === 'queued') start(job);
     },
-    jobs: ({ all }) => [...jobs.values()].map((job) => job.view).filter((view) => all || view.state !== 'done'),
+    jobs: ({ all, limit = 1_000 }) =>
+      [...jobs.values()]
+        .map((job) => job.view)
+        .filter((view) => all || view.state !== 'done')
+        .slice(-limit),
     job: (id) => jobs.get(id)?.view ?? null,
     async settled(id, signal) {
       const job = known(id);

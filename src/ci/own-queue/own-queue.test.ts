@@ -190,6 +190,30 @@ describe('submitting', () => {
     expect(queue.unfinished).toBe(0);
   });
 
+  it('says how many go before a job to whoever asks for that one', () => {
+    const [first, second, high] = [submit(), submit(), submit({ priority: 1 })];
+    submit({ pool: 'gpu' });
+    expect([first, second, high].map(({ id }) => queue.job(id)?.ahead)).toEqual([1, 2, 0]);
+    run(high.id, 'a');
+    expect([first, second, high].map(({ id }) => queue.job(id)?.ahead)).toEqual([0, 1, undefined]);
+  });
+
+  it('lists the newest when there are more than asked for', () => {
+    const ids = Array.from({ length: 5 }, () => submit().id);
+    for (const all of [true, false]) {
+      expect(queue.jobs({ all, pool: null, limit: 2 }).map((job) => job.id)).toEqual(ids.slice(3));
+      expect(queue.jobs({ all, pool: null })).toHaveLength(5);
+    }
+  });
+
+  it('can be tried before the workspace is there, and queues nothing', () => {
+    const wanted = jobRequest.parse({ command: ['true'], pool: 'default' });
+    queue.verify(wanted);
+    expect(() => queue.verify({ ...wanted, pool: 'nope' })).toThrow(expect.objectContaining({ code: 'E_POOL_UNKNOWN' }));
+    expect(() => queue.verify({ ...wanted, artifacts: ['../x'] })).toThrow(OnejobError);
+    expect(queue.unfinished).toBe(0);
+  });
+
   it('tells observers at once, until they leave', () => {
     const seen: CiEvent[] = [];
     const abort = new AbortController();
@@ -222,6 +246,18 @@ describe('what a job brings itself', () => {
       ],
     };
     expect(queue.recipeFor(job.id, base)).toEqual({ ...base, image: 'other:1', mounts: [{ ...data, container: '/kept' }, data] });
+  });
+
+  it('is looked at again before its sandbox is made: a folder may have become a link while it waited', () => {
+    let why: string | null = null;
+    store.close();
+    store = openStore(join(dir.path, 'state'));
+    queue = createOwnQueue({ store, pools: [pool('default')], mountProblem: () => why });
+    const job = submit({ volumes: [data] });
+    expect(queue.recipeFor(job.id, recipe)?.mounts).toEqual([data]);
+    why = 'it shows secrets';
+    expect(() => queue.recipeFor(job.id, recipe)).toThrow(expect.objectContaining({ code: 'E_JOB_REQUEST', retry: false }));
+    expect(() => submit({ volumes: [data] })).toThrow('Cannot mount /data at /in: it shows secrets.');
   });
 
   it('gets a script with its place in the environment', async () => {

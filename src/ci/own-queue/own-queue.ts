@@ -268,7 +268,11 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
     },
 
     jobs({ all, pool, limit }) {
-      if (all) return store.jobs.list({ pool, limit: limit ?? jobsListed }).reverse().map(view);
+      if (all)
+        return store.jobs
+          .list({ pool, limit: limit ?? jobsListed })
+          .reverse()
+          .map(view);
       const listed = index.all().filter((job) => pool === null || job.request.pool === pool);
       return (limit === undefined ? listed : listed.slice(-limit)).map(view);
     },

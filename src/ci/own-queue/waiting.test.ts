@@ -22,6 +22,8 @@ it('gives higher priority first, then submission order, whatever was taken out i
         }
         expect(heap.head()).toEqual(plain[0] ?? null);
         expect(heap.size).toBe(plain.length);
+        expect(plain.map((one) => heap.ahead(one.id))).toEqual(plain.map((_, place) => place));
+        expect(heap.ahead('nobody')).toBe(0);
       });
     }),
   );

@@ -4,22 +4,22 @@
  * Everything it makes carries the owner's label. It keeps nothing that a new object over the same Engine could not find
  * again; what is held in memory only saves questions.
  */
-import { createHash } from 'node:crypto';
 import { readFile, statfs } from 'node:fs/promises';
 import type { Readable } from 'node:stream';
 import { setTimeout as pause } from 'node:timers/promises';
 import type { AgentId } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
-import type { Recipe, Runtime, SandboxSeen, SandboxSpec } from '../runtime.ts';
-import { directoryEntry, type Owner, withOwner } from './archive.ts';
+import type { Runtime, SandboxSeen, SandboxSpec } from '../runtime.ts';
+import type { Owner } from './archive.ts';
 import { gateEnded, writeInput } from './attach.ts';
 import { checkEngine, checkInternet } from './check.ts';
 import { containerName, createBody, type LogLimits, labels, workspacePath } from './create.ts';
 import { type DockerSettings, endpointUrl, resolveEndpoint } from './endpoint.ts';
-import { type ContainerAnswer, connectEngine, type Engine } from './engine.ts';
+import { type ContainerAnswer, connectEngine } from './engine.ts';
 import { followEvents } from './events.ts';
 import { createExits } from './exits.ts';
 import { statusOf } from './failures.ts';
+import { fingerprintOf } from './fingerprint.ts';
 import { createFirewall } from './firewall.ts';
 import { createImages, type Image } from './image.ts';
 import { followLogs } from './logs.ts';
@@ -28,6 +28,7 @@ import { isPodman } from './probe.ts';
 import { refusal } from './refusal.ts';
 import { withDot } from './rename.ts';
 import { ownerOf } from './users.ts';
+import { giveWorkspace, putWorkspace } from './workspace.ts';
 
 export interface DockerOptions {
   /** Id of this installation; labels everything. Letters, digits and dashes. */
@@ -193,9 +194,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
       const own = known.get(agent);
       const id = own?.id ?? (await sure(agent, signal)).Id;
       const to = own?.owner ?? (await whose(await sure(agent, signal)));
-      const renamed = withOwner(to);
-      files.once('error', (error) => renamed.destroy(error));
-      await engine.putArchive(id, workspacePath, files.pipe(renamed), signal);
+      await putWorkspace(engine, id, to, files, signal);
 
       async function whose(container: ContainerAnswer): Promise<Owner> {
         return userOf(container.Id, container.Image, container.Config.User, signal);
@@ -275,34 +274,6 @@ function elsewhere(spec: SandboxSpec, path: string, url: string): OnejobError {
   return new OnejobError('E_MOUNT_MISSING', message, {
     hint: `Take the volumes out of pools.${spec.pool}, or use an Engine of this host.`,
   });
-}
-
-/** What a standby was made from: recipe, image, boot. The order of keys does not matter. */
-function fingerprintOf({ pull: _, ...recipe }: Recipe, image: Image, bootId: string | null): string {
-  const sorted = (value: unknown): unknown => {
-    if (Array.isArray(value)) return value.map(sorted);
-    if (typeof value !== 'object' || value === null) return value;
-    const entries = Object.entries(value).map(([key, item]) => [key, sorted(item)] as const);
-    return Object.fromEntries(entries.sort(([a], [b]) => (a < b ? -1 : 1)));
-  };
-  return createHash('sha256')
-    .update(JSON.stringify(sorted({ recipe, image: image.id, bootId })))
-    .digest('hex')
-    .slice(0, 32);
-}
-
-/**
- * A fresh volume belongs to root. The Engine skips an archive's entry for its own top directory, and refuses archives
- * outside of volumes under a read-only root; by way of `..` the same directory is an entry like any other.
- */
-async function giveWorkspace(engine: Engine, id: string, owner: Owner, signal: AbortSignal): Promise<void> {
-  const name = workspacePath.slice(1);
-  try {
-    await engine.putArchive(id, workspacePath, directoryEntry(`../${name}/`, 0o755, owner), signal);
-  } catch (error) {
-    if (!(error instanceof OnejobError && error.code === 'E_ENGINE_FAILED')) throw error;
-    await engine.putArchive(id, '/', directoryEntry(`${name}/`, 0o755, owner), signal);
-  }
 }
 
 async function readBootId(): Promise<string | null> {

@@ -1,6 +1,8 @@
 /** Following a log while its Engine comes and goes, and while its clock does. */
 import { expect, test } from 'vitest';
+import { OnejobError } from '../../errors.ts';
 import { follow } from '../contract.ts';
+import { start } from '../position.ts';
 import { connectEngine } from './engine.ts';
 import { fakeEngine, logMessage } from './fake-engine.ts';
 import { followLogs } from './logs.ts';
@@ -44,12 +46,21 @@ test('it ends when the Engine says that there is no such sandbox, and when it is
   runtime.close();
 });
 
-test('it waits for a socket that may not be opened yet, and gives up on what no waiting mends', async () => {
+test('it gives up on what no waiting mends', async () => {
   await using fake = fakeEngine('bad', (_path, _request, answer) => answer.writeHead(400).end('{"message":"bad parameter"}'));
   await fake.start();
   const runtime = await anOwner(fake.socket).make();
   await expect(follow(runtime, 'a1').ended).rejects.toMatchObject({ code: 'E_ENGINE_FAILED', retry: false });
   runtime.close();
+});
+
+test('it waits for a socket that may not be opened while its Engine starts', async () => {
+  const denied = new OnejobError('E_ENGINE_PERMISSION', 'Cannot list containers.');
+  const answers = [() => Promise.reject(denied), () => Promise.reject(denied), () => Promise.resolve(null)];
+  const engine = await connectEngine({ kind: 'unix', path: '/nowhere', from: 'test' });
+  const find = () => answers.shift()?.() ?? Promise.resolve(null);
+  for await (const _ of followLogs(engine, find, start, new AbortController().signal)) throw new Error('there was no log');
+  expect(answers).toEqual([]);
 });
 
 test('a new follower asks for all of the log, whatever it has kept: the clock may have been set back since', async () => {
@@ -86,7 +97,6 @@ test('an Engine whose clock stands still or goes on is asked only for what is ne
   });
   await fake.start();
   const engine = await connectEngine(fake.endpoint);
-  const start = { time: 0n, atTime: 0, stdout: 0, stderr: 0 };
   let text = '';
   for await (const chunks of followLogs(engine, async () => 'id', start, new AbortController().signal)) {
     for (const { bytes } of chunks) text += Buffer.from(bytes).toString();

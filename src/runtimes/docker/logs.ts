@@ -4,6 +4,7 @@
  */
 import { setTimeout as pause } from 'node:timers/promises';
 import { type ErrorCode, OnejobError } from '../../errors.ts';
+import { advance } from '../position.ts';
 import type { LogChunk, LogPosition } from '../runtime.ts';
 import type { Engine } from './engine.ts';
 import { createFrameReader } from './frames.ts';
@@ -73,15 +74,6 @@ export async function* followLogs(
 /** Not so when the clock was set back meanwhile; then what is new is stamped with times that seem to be long ago. */
 function isPast(time: bigint): boolean {
   return time <= BigInt(Date.now()) * 1_000_000n;
-}
-
-function advance(position: LogPosition, chunk: LogChunk): LogPosition {
-  return {
-    time: chunk.time,
-    atTime: chunk.time === position.time ? position.atTime + 1 : 1,
-    stdout: position.stdout + (chunk.stream === 'stdout' ? chunk.bytes.length : 0),
-    stderr: position.stderr + (chunk.stream === 'stderr' ? chunk.bytes.length : 0),
-  };
 }
 
 /** As the Engine's `since`, which is inclusive, has it: seconds and nine digits. */

@@ -88,7 +88,7 @@ test('files that the Engine stops taking are given up; a sender that is slow is 
     code: 'E_ENGINE_SILENT',
     retry: true,
   });
-  expect(endless.destroyed).toBe(true);
+  await expect.poll(() => endless.destroyed).toBe(true);
   takes = true;
   const slow = Readable.from(
     (async function* () {

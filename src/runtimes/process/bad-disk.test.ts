@@ -2,13 +2,14 @@
  * What cannot be read now is unknown, never absent. `/proc/self/mem` stands in for a disk that fails: it opens, and reading
  * its first byte is an input/output error.
  */
-import { mkdtempSync, readFileSync, renameSync, rmSync, symlinkSync, unlinkSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync, symlinkSync, unlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { follow, specOf, watch } from '../contract.ts';
 import { frame, readyMarker } from '../gate.ts';
 import type { Runtime } from '../runtime.ts';
+import { followExits } from './events.ts';
 import { firstProcessOf, readIntent, supervisorOf } from './folder.ts';
 import { allPids, isAlive } from './identity.ts';
 import { createProcessRuntime } from './process.ts';
@@ -75,16 +76,16 @@ test('a sandbox whose exit cannot be read is not said to run or to be lost', asy
 });
 
 test('events say when the folder of sandboxes cannot be read, and go on once it can', async () => {
-  const events = watch(runtime);
-  await events.connected();
-  renameSync(join(dir, 'agents'), join(dir, 'elsewhere'));
-  await expect.poll(() => events.seen.map(({ kind }) => kind), { timeout: 15_000 }).toContain('lost');
-  renameSync(join(dir, 'elsewhere'), join(dir, 'agents'));
-  await expect.poll(() => events.seen.filter(({ kind }) => kind === 'connected'), { timeout: 15_000 }).toHaveLength(2);
-  const { agent } = await standby();
-  await runtime.release(agent, frame(agent, 'exit 7'), never);
-  expect(await events.exit(agent)).toEqual({ kind: 'code', code: 7 });
-  await events.stop();
+  const stop = new AbortController();
+  const at = { agents: join(dir, 'late'), exits: join(dir, 'exits') };
+  const seen: string[] = [];
+  for await (const event of followExits(at, () => ({ kind: 'exited', exit: { kind: 'code', code: 7 } }), stop.signal)) {
+    seen.push(event.kind);
+    if (event.kind === 'lost') mkdirSync(join(at.agents, 'a1'), { recursive: true });
+    if (seen.length === 4) stop.abort();
+  }
+  expect(seen.sort()).toEqual(['connected', 'connected', 'exited', 'lost']);
+  rmSync(at.agents, { recursive: true });
 });
 
 test('a log that cannot be read now is read later', async () => {

@@ -12,14 +12,14 @@
  * exits/AGENT     how the first process ended: one folder for all, so that one watch sees every exit
  * ```
  */
-import { existsSync } from 'node:fs';
+import { lstatSync } from 'node:fs';
 import { mkdir, readdir, rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
 import type { AgentId, Exit } from '../../core/slot.ts';
 import type { SandboxSeen } from '../runtime.ts';
 import { oomKilled } from './cgroup.ts';
-import { isAlive, type ProcessIdentity, parseStat, readOr } from './identity.ts';
+import { isAlive, type ProcessIdentity, parseStat, readOr, unread } from './identity.ts';
 
 const intent = z.object({
   owner: z.string(),
@@ -68,16 +68,28 @@ export async function makeFolder(at: Layout, about: Intent): Promise<string> {
   return path;
 }
 
-/** The agent's intent; null when there is no such sandbox, `damaged` when a crash of the host left no whole one. */
+/** @throws OnejobError E_SANDBOX_UNREAD when that cannot be told now. */
+function exists(path: string): boolean {
+  try {
+    return lstatSync(path, { throwIfNoEntry: false }) !== undefined;
+  } catch (error) {
+    throw unread(path, error);
+  }
+}
+
+/**
+ * The agent's intent; null when there is no such sandbox, `damaged` when a crash of the host left no whole one.
+ * @throws OnejobError E_SANDBOX_UNREAD when it cannot be read now.
+ */
 export function readIntent(at: Layout, agent: AgentId): Intent | 'damaged' | null {
   const path = join(at.agents, agent);
   const read = (): string | null => readOr(join(path, 'spec.json'), null);
   let text = read();
   if (text === null) {
-    if (!existsSync(path)) return null;
+    if (!exists(path)) return null;
     // It appears and goes as a whole, by a rename, which may have happened between the two looks.
     text = read();
-    if (text === null) return existsSync(path) ? 'damaged' : null;
+    if (text === null) return exists(path) ? 'damaged' : null;
   }
   try {
     return intent.parse(JSON.parse(text));
@@ -86,9 +98,12 @@ export function readIntent(at: Layout, agent: AgentId): Intent | 'damaged' | nul
   }
 }
 
-/** Agents that have a folder. @throws when the folder cannot be read: then nothing is known (S6). */
+/** Agents that have a folder. @throws OnejobError E_SANDBOX_UNREAD when that cannot be read: then nothing is known (S6). */
 export async function agentsIn(at: Layout): Promise<AgentId[]> {
-  return (await readdir(at.agents)).filter((name) => !name.startsWith('.'));
+  const names = await readdir(at.agents).catch((error: unknown) => {
+    throw unread(at.agents, error);
+  });
+  return names.filter((name) => !name.startsWith('.'));
 }
 
 /** Who supervises the agent, and since which boot; null while that is not written. */

@@ -3,6 +3,7 @@
  * Never signals a process whose identity does not match.
  */
 import { readdirSync, readFileSync } from 'node:fs';
+import { OnejobError } from '../../errors.ts';
 
 export interface ProcessIdentity {
   readonly pid: number;
@@ -83,11 +84,31 @@ export function withDescendants(roots: Iterable<number>): Set<number> {
   return found;
 }
 
-/** The file's text, or `otherwise` when it cannot be read: gone, or not ours. */
+/** The file is not there, or will never be ours to read. Any other code says only that it could not be read now. */
+const absent: readonly string[] = ['ENOENT', 'ESRCH', 'ENOTDIR', 'EISDIR', 'ELOOP', 'EACCES', 'EPERM', 'ENODEV', 'EOPNOTSUPP'];
+
+/**
+ * The file's text, or `otherwise` when it is gone, or not ours.
+ * @throws OnejobError E_SANDBOX_UNREAD when it may be there: no free descriptor, or a disk that fails, says nothing (S6).
+ */
 export function readOr<T>(path: string, otherwise: T): string | T {
   try {
     return readFileSync(path, 'utf8');
-  } catch {
-    return otherwise;
+  } catch (error) {
+    if (absent.includes(codeOf(error))) return otherwise;
+    throw unread(path, error);
   }
+}
+
+export function codeOf(error: unknown): string {
+  return error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : '';
+}
+
+export function unread(path: string, cause: unknown): OnejobError {
+  const why = cause instanceof Error ? cause.message : String(cause);
+  return new OnejobError('E_SANDBOX_UNREAD', `Cannot read ${path} now: ${why}.`, {
+    hint: 'Look for a failing disk, or a limit on open files.',
+    retry: true,
+    cause,
+  });
 }

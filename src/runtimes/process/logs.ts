@@ -2,7 +2,10 @@
 import { existsSync } from 'node:fs';
 import { type FileHandle, open } from 'node:fs/promises';
 import { join } from 'node:path';
+import { setTimeout as pause } from 'node:timers/promises';
+import { advance } from '../position.ts';
 import type { LogChunk, LogPosition } from '../runtime.ts';
+import { codeOf } from './identity.ts';
 import { watchFolders } from './watch.ts';
 
 const streams = ['stdout', 'stderr'] as const;
@@ -12,12 +15,37 @@ const chunkSize = 64 * 1024;
 const lingering = 2_000;
 /** ms between looks when the kernel has told nothing. */
 const slowLook = 1_000;
+/** ms until what could not be read is tried again. */
+const retryPause = 500;
 
 /**
  * Yields what is in `folder` (an agent's `log` folder) after `from`, and returns once `hasExited` says so and all is
- * read. Reads on only when asked, so a slow reader costs no memory and stops nothing.
+ * read, or the folder is gone. Reads on only when asked, so a slow reader costs no memory and stops nothing. What cannot
+ * be read now is tried again: no free descriptor and a failing disk say nothing about the sandbox.
  */
 export async function* followLog(
+  folder: string,
+  from: LogPosition,
+  hasExited: () => boolean,
+  signal: AbortSignal,
+): AsyncGenerator<LogChunk[]> {
+  let at = from;
+  while (!signal.aborted) {
+    try {
+      for await (const chunks of followOnce(folder, at, hasExited, signal)) {
+        // Counted before it is given away: who takes it may throw, and that is no reason to give it again.
+        at = chunks.reduce(advance, at);
+        yield chunks;
+      }
+      return;
+    } catch (error) {
+      if (codeOf(error) === 'ENOENT') return;
+    }
+    await pause(retryPause, undefined, { signal }).catch(() => {});
+  }
+}
+
+async function* followOnce(
   folder: string,
   from: LogPosition,
   hasExited: () => boolean,
@@ -27,19 +55,18 @@ export async function* followLog(
   const files: FileHandle[] = [];
   try {
     for (const stream of streams) files.push(await open(join(folder, stream)));
-    const at = [from.stdout, from.stderr];
-    let time = from.time;
+    let position = from;
     let exitedAt: number | null = null;
     let complete = false;
     while (!signal.aborted) {
       const chunks: LogChunk[] = [];
       for (const [i, stream] of streams.entries()) {
-        const bytes = await readAt(files[i] as FileHandle, at[i] as number);
+        const bytes = await readAt(files[i] as FileHandle, position[stream]);
         if (bytes.length === 0) continue;
-        at[i] = (at[i] as number) + bytes.length;
         const wall = BigInt(Date.now()) * 1_000_000n;
-        time = wall > time ? wall : time;
-        chunks.push({ stream, time, bytes });
+        const chunk = { stream, time: wall > position.time ? wall : position.time, bytes };
+        position = advance(position, chunk);
+        chunks.push(chunk);
       }
       if (chunks.length > 0) {
         yield chunks;

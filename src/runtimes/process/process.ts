@@ -161,10 +161,7 @@ function processRuntime(host: Host): Runtime {
       return seen;
     },
     events: (signal) => followExits(host.at, look, signal),
-    logs: (agent, from, signal) => {
-      if (known(agent) === null) return nothing();
-      return followLog(join(folder(agent), 'log'), from, hasExited(agent), signal);
-    },
+    logs: (agent, from, signal) => followLog(join(folder(agent), 'log'), from, hasExited(agent), signal),
     sweep: () => sweepLeftovers(host, busy),
     disk: async () => {
       const { bavail, blocks } = await statfs(host.at.agents);
@@ -172,9 +169,6 @@ function processRuntime(host: Host): Runtime {
     },
   };
 }
-
-/** The log of a sandbox that is not there. */
-async function* nothing(): AsyncGenerator<never> {}
 
 function weaker(host: Host): string {
   if (host.mode === 'bubblewrap') {

@@ -12,7 +12,7 @@ import { killCgroups, leftCgroups, removeCgroupRoots, removeCgroups } from './cg
 import { doomed, type Intent, readIntent, unfinished } from './folder.ts';
 import type { Host } from './host.ts';
 import { hasSettled, killSupervisor, killTree } from './tree.ts';
-import { firstUid, freeLostUids, freeUid, uidCount } from './uids.ts';
+import { firstUid, freeLostUids, freeUid, uidCount, uidOf } from './uids.ts';
 
 const run = promisify(execFile);
 /** ms that killed processes may take to be gone. */
@@ -20,21 +20,35 @@ const killTimeout = 5_000;
 /** ms that a supervisor may take to end after its job. */
 const settleTime = 100;
 
-/** Ends and removes an agent's sandbox. Nothing there is no error. @throws OnejobError E_SANDBOX_STUCK, E_REMOVE */
+/** Ends and removes an agent's sandbox. Nothing there is no error. @throws OnejobError E_SANDBOX_STUCK, E_SANDBOX_UNREAD, E_REMOVE */
 export async function removeSandbox(host: Host, agent: AgentId): Promise<void> {
   const folder = join(host.at.agents, agent);
-  const about = readIntent(host.at, agent);
-  if (about !== null && about !== 'damaged') {
+  const read = readIntent(host.at, agent);
+  const about = read === 'damaged' ? await guess(host, agent) : read;
+  if (about !== null) {
     await killAll(folder, about);
     await removeGroups(about.cgroups);
     if (about.files !== folder) await removeTree(about.files);
     if (about.uid !== null) await removeStrays(about);
+    // From here on no look finds half of it; a crash leaves a folder whose name says what is to be done.
+    await rename(folder, join(host.at.agents, doomed + agent));
   }
-  // From here on no look finds half of it; a crash leaves a folder whose name says what is to be done.
-  if (about !== null) await rename(folder, join(host.at.agents, doomed + agent));
   await removeTree(join(host.at.agents, doomed + agent));
   await rm(join(host.at.exits, agent), { force: true });
-  if (about !== null && about !== 'damaged' && about.uid !== null) await freeUid(host.uidClaims, about.uid);
+  if (about !== null && about.uid !== null) await freeUid(host.uidClaims, about.uid);
+}
+
+/**
+ * What a damaged sandbox must have been made from, as far as the host still shows it: its user, its groups, and by the
+ * mark in their environment its processes. Taken for a plain one, so that all of these are looked for.
+ */
+async function guess(host: Host, agent: AgentId): Promise<Intent> {
+  const folder = join(host.at.agents, agent);
+  const open = join(host.openDir, agent);
+  const about = { owner: host.owner, agent, pool: '', slot: '', fingerprint: '', mode: 'plain' } as const;
+  const uid = host.root ? await uidOf(host.uidClaims, folder) : null;
+  const cgroups = leftCgroups(host.cgroups).filter((path) => basename(path) === agent);
+  return { ...about, uid, cgroups, files: lstatSync(open, { throwIfNoEntry: false }) === undefined ? folder : open };
 }
 
 async function killAll(folder: string, about: Intent): Promise<void> {

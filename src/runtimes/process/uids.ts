@@ -33,6 +33,14 @@ export async function claimUid(claims: string, folder: string): Promise<number> 
   });
 }
 
+/** The id that was taken for the agent whose folder is `folder`; null when none is. */
+export async function uidOf(claims: string, folder: string): Promise<number | null> {
+  for (const name of existsSync(claims) ? await readdir(claims) : []) {
+    if ((await readlink(join(claims, name)).catch(() => '')) === folder) return Number(name);
+  }
+  return null;
+}
+
 export async function freeUid(claims: string, uid: number): Promise<void> {
   await rm(join(claims, String(uid)), { force: true });
 }

@@ -1,0 +1,76 @@
+import { existsSync, mkdirSync, utimesSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterEach, beforeEach, expect, it } from 'vitest';
+import { type Scratch, scratch } from '../../../test/support/scratch.ts';
+import { openStore, type Store } from '../../store/store.ts';
+import { createOwnQueue, type OwnQueue } from './own-queue.ts';
+
+let dir: Scratch;
+let store: Store;
+let queue: OwnQueue;
+/** Turns of the event loop in which a commit was made. */
+let turns: number[];
+let turn: number;
+let ticking: NodeJS.Immediate;
+
+beforeEach(() => {
+  dir = scratch();
+  store = openStore(join(dir.path, 'state'));
+  mkdirSync(join(store.dir, 'logs'), { recursive: true });
+  [turns, turn] = [[], 0];
+  const tick = () => {
+    turn += 1;
+    ticking = setImmediate(tick);
+  };
+  ticking = setImmediate(tick);
+  const watched: Store = {
+    ...store,
+    transaction(options, fn) {
+      turns.push(turn);
+      return store.transaction(options, fn);
+    },
+  };
+  queue = createOwnQueue({ store: watched, pools: [] });
+});
+afterEach(async () => {
+  clearImmediate(ticking);
+  await queue.close();
+  store.close();
+  dir[Symbol.dispose]();
+});
+
+const logOf = (agent: string) => join(store.dir, 'logs', `${agent}.log`);
+function oldLog(agent: string, at: number): string {
+  const path = logOf(agent);
+  writeFileSync(path, '');
+  utimesSync(path, at / 1000, at / 1000);
+  return path;
+}
+
+it('lets everything else have its turn between small pieces of what it forgets', async () => {
+  const agents = Array.from({ length: 950 }, (_, at) => `a${at}`);
+  store.transaction({ durable: false }, () => {
+    for (const agent of agents) {
+      store.history.made({ agent, pool: 'p', slot: 'p/1', name: 'x', madeAt: 1 });
+      store.history.ended(agent, null, 2);
+    }
+  });
+  writeFileSync(logOf('a7'), '');
+  await queue.prune(1_000_000, 1);
+  expect(store.history.endedBefore(1_000_000, 1)).toEqual([]);
+  expect(existsSync(logOf('a7'))).toBe(false);
+  expect(turns.length).toBeGreaterThanOrEqual(9);
+  expect(new Set(turns.slice(0, 9)).size).toBe(9);
+});
+
+it('looks through the folder of logs at the start, and then once an hour', async () => {
+  const start = Date.now();
+  const first = oldLog('lost-1', start - 10_000);
+  await queue.prune(start, 5_000);
+  expect(existsSync(first)).toBe(false);
+  const second = oldLog('lost-2', start - 10_000);
+  await queue.prune(start + 60_000, 5_000);
+  expect(existsSync(second)).toBe(true);
+  await queue.prune(start + 61 * 60_000, 5_000);
+  expect(existsSync(second)).toBe(false);
+});

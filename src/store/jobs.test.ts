@@ -1,0 +1,74 @@
+/** What a job was given as variables may be secret: it is in the store for as long as the job may need it, and no longer. */
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterEach, beforeEach, expect, it } from 'vitest';
+import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { jobRequest } from '../api/schema.ts';
+import { createOwnQueue, type OwnQueue } from '../ci/own-queue/own-queue.ts';
+import type { QueuePool } from '../ci/own-queue/request.ts';
+import type { Change } from '../core/slot.ts';
+import { databaseName } from './directory.ts';
+import { openStore, type Store } from './store.ts';
+
+const secret = 'tr0ub4dor-and-3';
+const pool = { name: 'p', timeout: null, recipe: { image: null, mounts: [] }, devices: { count: 0 } } as unknown as QueuePool;
+
+let dir: Scratch;
+let store: Store;
+let queue: OwnQueue;
+beforeEach(() => {
+  dir = scratch();
+  open();
+});
+afterEach(async () => {
+  await queue.close();
+  store.close();
+  dir[Symbol.dispose]();
+});
+
+function open(): void {
+  store = openStore(join(dir.path, 'state'));
+  queue = createOwnQueue({ store, pools: [pool] });
+}
+function commit(...changes: Change[]): void {
+  store.transaction({ durable: false }, () => {
+    for (const change of changes) queue.record(change);
+  });
+  queue.committed();
+}
+const submit = (more: object = {}) => {
+  // Longer than a page of the database, whose parts beyond the first are kept and given up in another way.
+  const env = { TOKEN: secret, LONG: `${'x'.repeat(20_000)}${secret}` };
+  return queue.submit(jobRequest.parse({ command: ['echo', 'hi'], env, ...more })).id;
+};
+const stored = (id: string) => store.jobs.get(id)?.request;
+const onDisk = () => {
+  store.checkpoint();
+  return readFileSync(join(store.dir, databaseName)).includes(secret);
+};
+
+it('the values of a job’s variables go when it is done, its other wishes stay', () => {
+  const id = submit({ priority: 3 });
+  commit({ change: 'assigned', job: id, agent: 'a' }, { change: 'started', job: id, agent: 'a' });
+  commit({ change: 'ended', job: id, agent: 'a', result: { kind: 'code', code: 0 } });
+  expect(stored(id)?.env.TOKEN).toBe(secret);
+  expect(onDisk()).toBe(true);
+  commit({ change: 'settled', job: id, agent: 'a' });
+  expect(stored(id)).toMatchObject({ env: { TOKEN: '', LONG: '' }, command: ['echo', 'hi'], priority: 3 });
+  expect(onDisk()).toBe(false);
+});
+
+it('they go with a waiting job that is cancelled, and stay with one that goes back to its queue', () => {
+  const [cancelled, back] = [submit(), submit({ retries: 1 })];
+  queue.cancel(cancelled);
+  commit({ change: 'assigned', job: back, agent: 'a' }, { change: 'started', job: back, agent: 'a' });
+  commit({ change: 'ended', job: back, agent: 'a', result: { kind: 'lost', reason: 'gone' } });
+  expect(stored(cancelled)?.env).toEqual({ TOKEN: '', LONG: '' });
+  expect(stored(back)?.env.TOKEN).toBe(secret);
+});
+
+it('a job without variables has none afterwards', () => {
+  const id = submit({ env: {} });
+  queue.cancel(id);
+  expect(stored(id)?.env).toEqual({});
+});
