@@ -54,7 +54,7 @@ export async function runDaemon(
   const runtimes = await chooseRuntimes({ config, env, owner: store.owner, stateDir: store.dir, stored });
   const { pools } = config;
   const reasonFor = (pool: string): string | null => waitingReason(reconciler, pool, observer.problems);
-  const services = createCiServices({ config, store, reasonFor });
+  const services = createCiServices({ config, env, store, reasonFor });
   const queue = services.own;
   parts.defer(() => queue.close());
 

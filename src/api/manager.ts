@@ -21,7 +21,7 @@ export interface Manager {
   /** Accepts a job durably (S7). @throws OnejobError for an unknown pool, workspace, or a store that cannot write. */
   submit(request: JobRequest): JobView;
   /** Throws what `submit` would, but for the workspace, which need not be there yet. */
-  verify?(request: JobRequest): void;
+  verify(request: JobRequest): void;
   /** Newest last. `all`: also those that are done, then the newest 1,000 unless `limit` says otherwise. */
   jobs(filter: { readonly all: boolean; readonly pool: string | null; readonly limit?: number | undefined }): JobView[];
   /** While it waits with the number of jobs `ahead` of it. */

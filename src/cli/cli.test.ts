@@ -13,6 +13,7 @@ import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { createClient } from '../api/client.ts';
 import { startApi } from '../api/server.ts';
 import { leaderPid } from '../store/lead.ts';
+import { readVersion } from './version.ts';
 
 /** Shared by the tests, so that each start does not compile everything anew. */
 const cache = join(tmpdir(), `onejob-test-cache-${process.pid}`);
@@ -277,7 +278,7 @@ describe('looking', () => {
 test('what a daemon refuses it refuses before the workspace is sent', async () => {
   const manager = createFakeManager();
   const socket = join(dir.path, 'in-process.sock');
-  const api = await startApi({ manager, socket: { path: socket, access: 'owner' }, version: '0' });
+  const api = await startApi({ manager, socket: { path: socket, access: 'owner' }, version: readVersion() });
   try {
     writeFileSync(join(dir.path, 'work', 'a'), 'a');
     const refused = await onejob(['run', '--socket', socket, '--pool', 'nope', '--', 'true']);

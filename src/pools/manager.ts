@@ -55,6 +55,10 @@ export class HostManager implements Manager {
     return [...poolFindings(this.#parts.reconciler), ...this.#parts.findings(), ...(await Promise.all(checks)).flat()];
   }
 
+  verify(request: JobRequest): void {
+    this.#parts.queue.verify(request);
+  }
+
   submit(request: JobRequest): JobView {
     if (this.#parts.reconciler.stopping) throw stopping();
     return this.#parts.queue.submit(request);

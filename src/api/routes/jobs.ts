@@ -20,7 +20,7 @@ export function jobRoutes(app: FastifyInstance, { manager, closing }: RouteConte
 
   // For whoever has a workspace to send first: what is refused should be so before gigabytes were sent.
   app.post('/v1/jobs/check', async (request, reply) => {
-    manager.verify?.(checked(jobRequest, request.body, 'job'));
+    manager.verify(checked(jobRequest, request.body, 'job'));
     return reply.status(204).send();
   });
 

@@ -21,6 +21,7 @@ import { createSettle } from './settle.ts';
 import { openSpool } from './spool.ts';
 import { viewOf } from './view.ts';
 import { Waiters } from './waiters.ts';
+import { Workspaces } from './workspaces.ts';
 
 export interface OwnQueueOptions {
   readonly store: Store;
@@ -72,15 +73,13 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
   const listeners = new Set<(job: JobView) => void>();
   const waiters = new Waiters();
   const unsynced = new Set<string>();
-  const deleting = new Set<Promise<void>>();
-  /** Workspaces that a job not yet done was submitted with. */
-  const attached = new Set<string>();
+  const workspaces = new Workspaces(spool);
   const settle = createSettle({ spool, artifactLimit, annotate });
-  const prune = createPrune({ store, spool, inUse: attached });
+  const prune = createPrune({ store, spool, inUse: workspaces.inUse });
 
   for (const job of store.jobs.open()) {
     index.put(job);
-    if (job.request.workspace !== null) attached.add(job.request.workspace);
+    if (job.request.workspace !== null) workspaces.attach(job.request.workspace);
   }
   index.commit();
 
@@ -121,17 +120,7 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
   function over(job: Job, seen: JobView): void {
     index.forget(job.id);
     waiters.tell(seen);
-    const { workspace } = job.request;
-    if (workspace === null) return;
-    attached.delete(workspace);
-    dropWorkspace(workspace);
-  }
-
-  /** What cannot be deleted now is swept by prune(), as no job has it any more. */
-  function dropWorkspace(workspace: string): void {
-    const deletion = spool.deleteWorkspace(workspace).catch(() => {});
-    deleting.add(deletion);
-    void deletion.then(() => deleting.delete(deletion));
+    if (job.request.workspace !== null) workspaces.release(job.request.workspace);
   }
 
   /** A commit of the queue's own, on disk when it returns. */
@@ -162,12 +151,7 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
   function accept(request: JobRequest): JobView {
     const checked = checkRequest(request, pools, mountProblem);
     const { workspace } = checked;
-    if (workspace !== null && (attached.has(workspace) || !spool.hasWorkspace(workspace))) {
-      const why = attached.has(workspace) ? 'is in another job' : 'was never sent in, or waited for over an hour';
-      throw new OnejobError('E_WORKSPACE_UNKNOWN', `Cannot queue the job: its workspace ${workspace} ${why}.`, {
-        hint: 'Send the workspace again and submit with the new id.',
-      });
-    }
+    if (workspace !== null) workspaces.check(workspace);
     const pool = pools.get(checked.pool);
     const cold = pool !== undefined && recipeOfJob(checked, pool.recipe) !== null;
     const job = newJob(request.id ?? randomBytes(6).toString('hex'), checked, cold, wall());
@@ -175,7 +159,7 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
       const seq = store.jobs.insert(job);
       index.put({ ...job, seq });
     });
-    if (workspace !== null) attached.add(workspace);
+    if (workspace !== null) workspaces.attach(workspace);
     return view(known(job.id));
   }
 
@@ -262,7 +246,7 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
         return accept(request);
       } catch (error) {
         // Nobody can hand in what was refused; up to 2 GiB would lie there until it is swept.
-        if (workspace !== null && !attached.has(workspace) && spool.hasWorkspace(workspace)) dropWorkspace(workspace);
+        if (workspace !== null) workspaces.refuse(workspace);
         throw error;
       }
     },
@@ -317,9 +301,7 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
 
     prune,
 
-    async close() {
-      await Promise.all(deleting);
-    },
+    close: () => workspaces.close(),
   };
 }
 

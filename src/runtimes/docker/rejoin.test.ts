@@ -1,6 +1,7 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { advance, bytesOf } from '../contract.ts';
+import { bytesOf } from '../contract/follow.ts';
+import { advance } from '../position.ts';
 import type { LogChunk, LogPosition } from '../runtime.ts';
 import { createFrameReader, type LogFrame } from './frames.ts';
 import { Rejoiner, slack } from './rejoin.ts';

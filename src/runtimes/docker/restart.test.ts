@@ -69,6 +69,10 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox'))('an Engine that goes away
       await counting.log.until('line 20\n');
       await engine[how]();
       await expect.poll(() => events.seen.some((event) => event.kind === 'lost')).toBe(true);
+      // A manager that starts while the Engine is away.
+      const later = await make();
+      const late = follow(later, counting.agent);
+      await expect(later.list(never())).rejects.toMatchObject({ code: 'E_ENGINE_UNREACHABLE' });
       await new Promise((resolve) => setTimeout(resolve, 1_500));
       await engine.start();
 
@@ -81,6 +85,8 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox'))('an Engine that goes away
       // What a job writes while the Engine is away is lost if it also ends before its return (20.10, measured).
       const lines = Array.from({ length: 400 }, (_, i) => `line ${i}\n`).join('');
       expect(counting.log.text()).toContain(lines);
+      await late.ended;
+      expect(late.text()).toBe(counting.log.text());
       for (const seer of [runtime, await make()]) {
         const seen = new Map((await seer.list(never())).map((one) => [one.agent, one.state]));
         const state = seen.get(brief.agent);

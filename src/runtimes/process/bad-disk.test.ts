@@ -101,6 +101,14 @@ test('a log that cannot be read now is read later', async () => {
   expect(again.text()).toContain('still here\n');
 });
 
+test('a log that somebody took away is no log that has ended', async () => {
+  const { agent, folder, log } = await standby();
+  log.stop();
+  await log.ended;
+  unlinkSync(join(folder, 'log/stdout'));
+  await expect(follow(runtime, agent).ended).rejects.toMatchObject({ code: 'E_FILES', retry: false });
+});
+
 test.each(['auto', 'off'] as const)('a damaged sandbox is ended before its folder goes (bubblewrap %s)', async (mode) => {
   const other = mode === 'auto' ? runtime : await createProcessRuntime({ owner, dir, bubblewrap: mode });
   const { agent, folder, log } = await standby(other);

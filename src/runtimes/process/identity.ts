@@ -100,6 +100,13 @@ export function readOr<T>(path: string, otherwise: T): string | T {
   }
 }
 
+/** Whether what failed so may succeed later: no free descriptor, a disk that does not answer. */
+export function mayPass(error: unknown): boolean {
+  if (error instanceof OnejobError) return error.retry;
+  const code = codeOf(error);
+  return code !== '' && !absent.includes(code);
+}
+
 export function codeOf(error: unknown): string {
   return error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : '';
 }

@@ -3,9 +3,10 @@ import { existsSync } from 'node:fs';
 import { type FileHandle, open } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as pause } from 'node:timers/promises';
+import { OnejobError } from '../../errors.ts';
 import { advance } from '../position.ts';
 import type { LogChunk, LogPosition } from '../runtime.ts';
-import { codeOf } from './identity.ts';
+import { codeOf, mayPass } from './identity.ts';
 import { watchFolders } from './watch.ts';
 
 const streams = ['stdout', 'stderr'] as const;
@@ -22,6 +23,7 @@ const retryPause = 500;
  * Yields what is in `folder` (an agent's `log` folder) after `from`, and returns once `hasExited` says so and all is
  * read, or the folder is gone. Reads on only when asked, so a slow reader costs no memory and stops nothing. What cannot
  * be read now is tried again: no free descriptor and a failing disk say nothing about the sandbox.
+ * @throws OnejobError E_FILES when somebody took the files away.
  */
 export async function* followLog(
   folder: string,
@@ -39,7 +41,9 @@ export async function* followLog(
       }
       return;
     } catch (error) {
-      if (codeOf(error) === 'ENOENT') return;
+      // Removed while it was read.
+      if (codeOf(error) === 'ENOENT' && !existsSync(folder)) return;
+      if (!mayPass(error)) throw lostLog(folder, error);
     }
     await pause(retryPause, undefined, { signal }).catch(() => {});
   }
@@ -90,4 +94,10 @@ async function readAt(file: FileHandle, position: number): Promise<Uint8Array> {
   const { bytesRead } = await file.read(buffer, 0, chunkSize, position);
   // A short piece must not keep a whole buffer alive.
   return bytesRead < chunkSize / 4 ? Uint8Array.from(buffer.subarray(0, bytesRead)) : buffer.subarray(0, bytesRead);
+}
+
+function lostLog(folder: string, cause: unknown): OnejobError {
+  if (cause instanceof OnejobError) return cause;
+  const why = cause instanceof Error ? cause.message : String(cause);
+  return new OnejobError('E_FILES', `Cannot follow the log in ${folder}: ${why}.`, { cause });
 }

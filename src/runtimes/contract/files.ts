@@ -1,0 +1,68 @@
+/** What every runtime promises about files that go into a sandbox's workspace and come back. */
+import { Readable } from 'node:stream';
+import { buffer } from 'node:stream/consumers';
+import { extract, pack } from 'tar-stream';
+import { expect } from 'vitest';
+import type { Bench } from './bench.ts';
+
+const never = () => new AbortController().signal;
+
+export function fileTests(bench: Bench): void {
+  const { it, standby, release, run } = bench;
+
+  it('files', 'files put in belong to the agent, and files made come back', async () => {
+    const { agent, log } = await standby();
+    const long = `deep/${'n'.repeat(120)}/file with spaces\u00e9`;
+    await bench.runtime.putFiles(agent, await aTar(long), never());
+    const place = bench.runtime.capabilities.workspace(agent);
+    const script = [
+      'set -e',
+      `cd '${place}'; cat hello.txt; cat link; ./tool; cat '${long}'`,
+      '[ "$(stat -c %u hello.txt)" = "$(id -u)" ] && [ "$(stat -c %u deep)" = "$(id -u)" ] && echo mine',
+      'echo more >>hello.txt; echo made >made.txt; mkdir -p out; printf "\\0\\377" >out/bytes; ln -s made.txt made-link; rm tool',
+      'echo done; exec sleep 600',
+    ].join('\n');
+    await release(agent, script);
+    await log.until('done\n');
+    expect(log.text()).toContain('hello\nhello\ntool ran\ndeep\nmine\ndone\n');
+    const files = await untar(await bench.runtime.getFiles(agent, never()));
+    expect(files.get('./hello.txt')).toBe('hello\nmore\n');
+    expect(files.get('./made.txt')).toBe('made\n');
+    expect(files.get('./out/bytes')).toBe('\0\xff');
+    expect(files.get('./made-link')).toBe('-> made.txt');
+    expect(files.get(`./${long}`)).toBe('deep\n');
+    expect([...files.keys()].filter((path) => path !== '.' && !path.startsWith('./'))).toEqual([]);
+    expect(files.has('./tool')).toBe(false);
+  });
+
+  it('files-after-exit', 'files come back after the agent has ended', async () => {
+    const { agent } = await run('echo kept >kept.txt; exit 4');
+    expect((await untar(await bench.runtime.getFiles(agent, never()))).get('./kept.txt')).toBe('kept\n');
+  });
+}
+
+/** A workspace with one of each kind of entry; `long` is the path of one of its files. */
+async function aTar(long: string): Promise<Readable> {
+  const files = pack();
+  files.entry({ name: '.', type: 'directory', mode: 0o755 });
+  files.entry({ name: './hello.txt', mode: 0o644, uid: 4711, gid: 4711 }, 'hello\n');
+  files.entry({ name: './link', type: 'symlink', linkname: 'hello.txt' });
+  files.entry({ name: './tool', mode: 0o755 }, '#!/bin/sh\necho tool ran\n');
+  files.entry({ name: './empty', mode: 0o600 }, '');
+  files.entry({ name: './deep', type: 'directory', mode: 0o755 });
+  files.entry({ name: `./${long}`, mode: 0o644 }, 'deep\n');
+  files.finalize();
+  return Readable.from([await buffer(files)]);
+}
+
+/** Path to text, and of a link to `-> ` and where it leads. */
+async function untar(stream: Readable): Promise<Map<string, string>> {
+  const files = new Map<string, string>();
+  const reader = stream.pipe(extract());
+  for await (const entry of reader) {
+    const body = (await buffer(entry)).toString('latin1');
+    const name = entry.header.name.replace(/\/$/, '');
+    files.set(name, entry.header.type === 'symlink' ? `-> ${entry.header.linkname}` : body);
+  }
+  return files;
+}
