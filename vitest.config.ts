@@ -4,6 +4,8 @@ const shared = { pool: 'forks', testTimeout: 30_000, hookTimeout: 60_000, global
 
 export default defineConfig({
   test: {
+    // Most of a test's time is spent waiting for an Engine or a process, so two at a time pay on two cores as well.
+    maxWorkers: 2,
     projects: [
       { test: { ...shared, name: 'unit', include: ['src/**/*.test.ts', 'scripts/**/*.test.ts', 'test/properties/**/*.test.ts'] } },
       { test: { ...shared, name: 'e2e', include: ['test/e2e/**/*.test.ts'], fileParallelism: false } },

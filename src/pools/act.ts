@@ -125,7 +125,7 @@ export function createExecutors(parts: ActParts): Executors {
       } catch (error) {
         signal.throwIfAborted();
         const failure = toFailure(error);
-        return [{ kind: 'releaseFailed', agent, failure, blame: jobsOwn.has(failure.code) ? 'job' : 'pool' }];
+        return [{ kind: 'releaseFailed', agent, failure, blame: jobsOwn.has(failure.code) && !failure.retry ? 'job' : 'pool' }];
       } finally {
         registrations.delete(agent);
         parts.note(key, null);

@@ -3,11 +3,13 @@
  * A runtime that does not answer tells nothing: what cannot be seen is unknown, never gone (S6).
  */
 import type { Clock } from '../core/clock.ts';
-import type { AgentId, Exit, Slot } from '../core/slot.ts';
+import { endedAtGate } from '../core/gate-failure.ts';
+import type { AgentId, Exit, Failure, Slot } from '../core/slot.ts';
 import { toFailure } from '../errors.ts';
 import type { Log } from '../log.ts';
 import type { Keepers } from '../logs/keepers.ts';
 import type { Runtime } from '../runtimes/runtime.ts';
+import type { Pool } from './pool.ts';
 import type { Reconciler } from './reconciler.ts';
 
 export interface ObserveParts {
@@ -91,7 +93,11 @@ export class Observer {
     const slot = key === undefined ? undefined : reconciler.slot(key);
     if (key === undefined || slot === undefined || slot.leaving.some((one) => one.agent === agent)) return;
     if (slot.standby.kind !== 'none' && slot.standby.agent === agent) {
-      reconciler.post(key, { kind: 'exited', agent, exit, released: false });
+      const failure = slot.standby.kind === 'preparing' ? noShell(slot.standby, reconciler.poolOf(key), exit) : null;
+      reconciler.post(
+        key,
+        failure === null ? { kind: 'exited', agent, exit, released: false } : { kind: 'prepareFailed', agent, failure },
+      );
       return;
     }
     if (hasBegun(slot)) {
@@ -201,6 +207,15 @@ export class Observer {
       this.#arm();
     });
   }
+}
+
+/** A gate that could not begin, with the name of the image that is to be mended; null for any other end. */
+function noShell({ reserved }: Extract<Slot['standby'], { kind: 'preparing' }>, pool: Pool, exit: Exit): Failure | null {
+  const failure = endedAtGate(exit);
+  const base = pool.config.recipe;
+  const { image } = (reserved === null ? null : pool.service.recipeFor(reserved.job, base)) ?? base;
+  if (failure.code !== 'E_NO_SHELL' || image === null) return null;
+  return { ...failure, message: failure.message.replace('The image', `The image "${image}"`) };
 }
 
 /** Agents whose sandbox must be there: it was made, and nobody asked for its removal. */

@@ -1,11 +1,11 @@
 /** S6: what an Engine's own end does to sandboxes, with a private Engine that may be stopped. */
 import { describe, expect, test } from 'vitest';
-import { privateEngine } from '../../../test/support/dockerd.ts';
-import { ensureImages } from '../../../test/support/images.ts';
-import { lacks } from '../../../test/support/require.ts';
-import { follow, specOf, watch } from '../contract.ts';
-import { frame, readyMarker } from '../gate.ts';
-import { anOwner, recipe } from './testing.ts';
+import { follow, specOf, watch } from '../../src/runtimes/contract.ts';
+import { anOwner, recipe } from '../../src/runtimes/docker/testing.ts';
+import { frame, readyMarker } from '../../src/runtimes/gate.ts';
+import { privateEngine } from '../support/dockerd.ts';
+import { ensureImages } from '../support/images.ts';
+import { lacks } from '../support/require.ts';
 
 const never = () => new AbortController().signal;
 
