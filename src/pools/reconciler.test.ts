@@ -133,3 +133,19 @@ test('standbys that get ready and then die make the pool wait longer each time',
   }
   expect(waits).toEqual([1_000, 2_000, 4_000]);
 });
+
+test('a timer that fires a moment too early does not lose its deadline', () => {
+  const it = world();
+  it.perform(0, 'works');
+  it.deliver(0, 'once');
+  it.submit(false);
+  it.perform(0, 'works');
+  it.early = 0.5;
+  it.deliver(0, 'once');
+  expect(it.loop.slot('pool/1')?.agent).toMatchObject({ kind: 'busy' });
+  it.tick = 0.3;
+  it.advance(29_999.5);
+  it.tick = 0;
+  it.advance(1);
+  expect(it.loop.slot('pool/1')?.agent).toMatchObject({ kind: 'stopping', why: 'timeout' });
+});

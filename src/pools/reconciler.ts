@@ -281,8 +281,9 @@ export class Reconciler {
     this.#timers.arm(`due ${slot.key}`, dueAt(slot), () => {
       this.post(slot.key, { kind: 'due' });
       const current = this.#slots.get(slot.key);
-      // Timers are capped at 24 days, so a deadline may still lie ahead. One that is past waits in the inbox.
-      if (current !== undefined && (dueAt(current) ?? 0) > this.#options.clock.now()) this.#armDeadline(current);
+      // A timer may fire a moment too early, and is capped at 24 days: what is still due is armed again. While nothing
+      // can be committed the event waits in the inbox instead.
+      if (current !== undefined && !this.#committer.blocked) this.#armDeadline(current);
     });
   }
 }

@@ -62,6 +62,9 @@ export class World {
   /** True while nothing can be committed. */
   diskFull = false;
   commits = 0;
+  /** ms that pass whenever somebody looks at the clock; ms by which timers fire too early, as real ones do. */
+  tick = 0;
+  early = 0;
   attempts = 0;
   readonly sandboxes = new Map<AgentId, Sandbox>();
   readonly jobs = new Map<JobId, Job>();
@@ -105,10 +108,14 @@ export class World {
     });
     this.pool.learn('', this.fingerprint);
     const clock: Clock = {
-      now: () => this.now,
+      now: () => {
+        const now = this.now;
+        this.now += this.tick;
+        return now;
+      },
       wall: () => this.now,
       after: (ms, fn) => {
-        const timer = { at: this.now + Math.max(0, ms), fn };
+        const timer = { at: this.now + Math.max(0, ms - this.early), fn };
         this.#timers.push(timer);
         return () => {
           this.#timers = this.#timers.filter((one) => one !== timer);
