@@ -71,7 +71,8 @@ test('a sandbox whose exit cannot be read is not said to run or to be lost', asy
   await runtime.release(agent, frame(agent, 'exit 6'), never);
   expect(await events.exit(agent)).toEqual({ kind: 'code', code: 6 });
   const kinds = events.seen.map(({ kind }) => kind);
-  expect(kinds).toEqual(['connected', 'lost', 'connected', 'exited']);
+  // It may be found readable again before or after the end.
+  expect(kinds.filter((kind) => kind !== 'connected')).toEqual(['lost', 'exited']);
   await events.stop();
 });
 

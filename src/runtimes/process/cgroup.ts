@@ -148,11 +148,16 @@ export function removeCgroups(paths: readonly string[]): boolean {
   return paths.map(removeGroup).every(Boolean);
 }
 
-/** Removes the owner's folders where no agent is left. */
-export function removeCgroupRoots(roots: Cgroups): void {
+/** Removes the owner's own groups where nothing is in them. False when something still is, such as a process on its way out. */
+export function removeCgroupRoots(roots: Cgroups): boolean {
   if (roots.unified !== null) removeGroup(join(roots.unified, '.supervisors'));
-  for (const path of new Set([roots.unified, roots.memory, roots.cpu]))
-    if (path !== null && removeGroup(path)) removeGroup(dirname(path));
+  let isGone = true;
+  for (const path of new Set([roots.unified, roots.memory, roots.cpu])) {
+    if (path === null) continue;
+    if (removeGroup(path)) removeGroup(dirname(path));
+    else isGone = false;
+  }
+  return isGone;
 }
 
 /** Every agent's group that is left below the owner's folders. */

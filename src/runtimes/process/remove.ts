@@ -144,7 +144,12 @@ export async function sweepLeftovers(host: Host, busy: ReadonlySet<AgentId>): Pr
 
 /** Removes what agents share, when no agent is left. */
 export async function tidyShared(host: Host): Promise<void> {
-  if ((await readdir(host.at.agents)).length > 0) return;
-  removeCgroupRoots(host.cgroups);
+  const isEmpty = async (): Promise<boolean> => (await readdir(host.at.agents)).length === 0;
+  if (!(await isEmpty())) return;
+  // A supervisor ends a moment after it has said how its job ended, and until then its group cannot be removed.
+  for (let tries = 50; !removeCgroupRoots(host.cgroups) && tries > 0; tries--) {
+    await after(20);
+    if (!(await isEmpty())) return;
+  }
   for (const shared of [host.openDir, host.uidClaims]) await rmdir(shared).catch(() => {});
 }
