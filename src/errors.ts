@@ -106,3 +106,10 @@ export function toFailure(error: unknown): Failure {
   const message = error instanceof Error ? error.message : String(error);
   return { code: 'E_BUG', message, retry: true };
 }
+
+const jobsOwn: ReadonlySet<string> = new Set<ErrorCode>(['E_FILES', 'E_WORKSPACE_UNKNOWN', 'E_JOB_REQUEST']);
+
+/** Whether what went wrong is the job's own, whatever pool it waits in: then no pool backs off for it. */
+export function isJobsOwn({ code, retry }: Failure): boolean {
+  return jobsOwn.has(code) && !retry;
+}

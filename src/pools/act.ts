@@ -2,7 +2,7 @@
 import type { CiService, Registration } from '../ci/ci-service.ts';
 import { expandRecipe } from '../config/template.ts';
 import type { AgentId, JobId, Slot, SlotEvent } from '../core/slot.ts';
-import { OnejobError, toFailure } from '../errors.ts';
+import { isJobsOwn, OnejobError, toFailure } from '../errors.ts';
 import type { Keepers } from '../logs/keepers.ts';
 import { frame } from '../runtimes/gate.ts';
 import type { Recipe, Runtime, SandboxSpec } from '../runtimes/runtime.ts';
@@ -34,9 +34,6 @@ const releasedTimeout = 5_000;
 const replayTimeout = 500;
 /** How long an ended sandbox's output may take to be read to its end before it is removed all the same, in ms. */
 const drainTimeout = 60_000;
-
-/** What is wrong with these is the job's own, whatever pool it waits in. */
-const jobsOwn: ReadonlySet<string> = new Set(['E_FILES', 'E_WORKSPACE_UNKNOWN', 'E_JOB_REQUEST']);
 
 export function createExecutors(parts: ActParts): Executors {
   const registrations = new Map<AgentId, Registration>();
@@ -125,7 +122,7 @@ export function createExecutors(parts: ActParts): Executors {
       } catch (error) {
         signal.throwIfAborted();
         const failure = toFailure(error);
-        return [{ kind: 'releaseFailed', agent, failure, blame: jobsOwn.has(failure.code) && !failure.retry ? 'job' : 'pool' }];
+        return [{ kind: 'releaseFailed', agent, failure, blame: isJobsOwn(failure) ? 'job' : 'pool' }];
       } finally {
         registrations.delete(agent);
         parts.note(key, null);

@@ -5,6 +5,7 @@
  * certainly not begun; a change about an agent that no longer has the job changes nothing, however often it is repeated.
  */
 import type { AgentId, Change, Failure, JobResult } from '../../core/slot.ts';
+import { isJobsOwn } from '../../errors.ts';
 import type { StoredJob, StoredRequest } from '../../store/jobs.ts';
 
 /**
@@ -15,8 +16,6 @@ export type Job = StoredJob;
 
 /** How often in a row one unmendable failure may send a job back before it ends as unstartable. */
 export const unmendableLimit = 3;
-/** Failures that are the job's own also where its recipe is the pool's. */
-const jobsOwn: ReadonlySet<string> = new Set(['E_FILES', 'E_WORKSPACE_UNKNOWN', 'E_JOB_REQUEST']);
 /** How many former agents are remembered: replays only ever come from the last few. */
 const pastLimit = 50;
 
@@ -103,8 +102,8 @@ function giveBack(job: Job, agent: AgentId, failure: Failure | null, now: number
   const unmendable = counts ? countUp(progress.unmendable, failure.code) : progress.unmendable;
   const back = queued(job, agent, { unmendable, note: failure?.message ?? progress.note });
   if (progress.cancelling) return finished(back, { kind: 'cancelled' }, now);
-  const own = failure !== null && (progress.cold || jobsOwn.has(failure.code));
-  const hopeless = counts && ((own && !failure.retry) || (unmendable?.times ?? 0) >= unmendableLimit);
+  const own = failure !== null && ((progress.cold && !failure.retry) || isJobsOwn(failure));
+  const hopeless = counts && (own || (unmendable?.times ?? 0) >= unmendableLimit);
   return hopeless ? finished(back, { kind: 'unstartable', failure }, now) : back;
 }
 
