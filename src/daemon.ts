@@ -81,6 +81,7 @@ export async function runDaemon(
     store: {
       transaction: (write) => store.transaction({ durable: false }, write),
       sync: () => store.sync(),
+      syncNow: () => store.syncNow(),
       save: (before, after, changes) => {
         store.slots.save(after);
         const pool = reconciler.poolOf(after.key).config.name;

@@ -66,8 +66,11 @@ export interface CiService {
   /** The transaction was committed: `next` and the like must follow at once. Nobody is told of a result yet. */
   committed(): void;
 
-  /** Everything committed so far is on disk: whoever waits for a result may be told. */
-  synced(): void;
+  /**
+   * Everything committed so far is being put on disk. What it answers is called once that is done: then whoever waits for
+   * a result of before may be told.
+   */
+  syncing(): () => void;
 
   /** The transaction was not committed: everything recorded since the last commit has not happened. */
   rolledBack(): void;

@@ -109,7 +109,7 @@ export function ciServiceContract(name: string, open: () => Promise<CiSubject>, 
       await subject.service.settle(context('a1', job), unread, never);
       record({ change: 'settled', job, agent: 'a1' });
       record({ change: 'settled', job, agent: 'a1' });
-      subject.service.synced();
+      subject.service.syncing()();
       expect(subject.service.next(subject.pool)).toBeNull();
     });
   });

@@ -12,8 +12,10 @@ import type { Log } from '../log.ts';
 /** The part of the store the loop needs; `transaction` throws when it could not commit, and then nothing is written. */
 export interface SlotStore {
   transaction(write: () => void): void;
-  /** Makes everything committed so far survive a power cut. */
-  sync(): void;
+  /** Resolves when everything committed so far will survive a power cut; the loop goes on meanwhile. */
+  sync(): Promise<void>;
+  /** The same before it returns, for the end. */
+  syncNow(): void;
   /** Writes the slot, and what the step says about its agents. */
   save(before: Slot, after: Slot, changes: readonly Change[]): void;
 }
@@ -36,6 +38,9 @@ const syncWithin = 2;
 export class Committer {
   readonly #options: CommitterOptions;
   readonly #unsynced = new Set<CiService>();
+  /** Whom to tell once the sync that is under way, or the next one, has succeeded. */
+  #untold: (() => void)[] = [];
+  #isSyncing = false;
   #retryTimer: (() => void) | null = null;
   #syncTimer: (() => void) | null = null;
   #problem: string | null = null;
@@ -71,7 +76,17 @@ export class Committer {
 
   /** Puts on disk what waits for it, and tells who waits for that. */
   flush(): void {
-    if (this.#syncTimer !== null) this.#sync();
+    if (this.#syncTimer === null && !this.#isSyncing) return;
+    this.#syncTimer?.();
+    this.#syncTimer = null;
+    this.#collect();
+    try {
+      this.#options.store.syncNow();
+    } catch (error) {
+      this.#failed(error);
+      return;
+    }
+    for (const tell of this.#untold.splice(0)) tell();
   }
 
   close(): void {
@@ -96,21 +111,39 @@ export class Committer {
 
   #syncSoon(service: CiService): void {
     this.#unsynced.add(service);
-    this.#syncTimer ??= this.#options.clock.after(syncWithin, () => this.#sync());
+    if (!this.#isSyncing) this.#arm(syncWithin);
   }
 
-  #sync(): void {
-    this.#syncTimer?.();
-    this.#syncTimer = null;
-    try {
-      this.#options.store.sync();
-    } catch (error) {
-      this.#options.log.error('state not written', { reason: toFailure(error).message });
-      this.#syncTimer = this.#options.clock.after(retryAfter, () => this.#sync());
-      return;
-    }
-    const services = [...this.#unsynced];
+  #arm(ms: number): void {
+    this.#syncTimer ??= this.#options.clock.after(ms, () => {
+      this.#syncTimer = null;
+      void this.#sync();
+    });
+  }
+
+  /** What is committed from now on has to wait for another sync. */
+  #collect(): void {
+    for (const service of this.#unsynced) this.#untold.push(service.syncing());
     this.#unsynced.clear();
-    for (const service of services) service.synced();
+  }
+
+  async #sync(): Promise<void> {
+    this.#collect();
+    this.#isSyncing = true;
+    try {
+      await this.#options.store.sync();
+    } catch (error) {
+      this.#failed(error);
+      return;
+    } finally {
+      this.#isSyncing = false;
+    }
+    for (const tell of this.#untold.splice(0)) tell();
+    if (this.#unsynced.size > 0) this.#arm(syncWithin);
+  }
+
+  #failed(error: unknown): void {
+    this.#options.log.error('state not written', { reason: toFailure(error).message });
+    this.#arm(retryAfter);
   }
 }

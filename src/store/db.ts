@@ -2,8 +2,9 @@
  * The database: WAL, migrated to the newest version, one transaction at a time. `durable` says whether a commit must
  * outlive a power cut (synchronous FULL) or only a crash of the process (NORMAL).
  */
-import { closeSync, fdatasyncSync, openSync, readSync } from 'node:fs';
+import { closeSync, fdatasync, fdatasyncSync, openSync, readSync } from 'node:fs';
 import { DatabaseSync, type StatementSync } from 'node:sqlite';
+import { promisify } from 'node:util';
 import { OnejobError } from '../errors.ts';
 import { storeFault } from './fault.ts';
 import { migrations } from './migrations/index.ts';
@@ -14,8 +15,10 @@ export interface Database {
   prepare(sql: string): StatementSync;
   /** Runs `fn` in one transaction; any throw rolls all of it back. @throws OnejobError E_STATE_FULL and the like */
   transaction<T>(options: { readonly durable: boolean }, fn: () => T): T;
-  /** Makes every commit so far outlive a power cut: one sync for many commits. @throws OnejobError E_STATE_FULL */
-  sync(): void;
+  /** Makes every commit so far outlive a power cut, beside whatever else goes on. @throws OnejobError E_STATE_FULL */
+  sync(): Promise<void>;
+  /** The same before it returns. @throws OnejobError E_STATE_FULL */
+  syncNow(): void;
   /** Moves the write-ahead log into the database while there is time for it, so that no commit has to. */
   checkpoint(): void;
   close(): void;
@@ -80,7 +83,11 @@ function wrap(db: DatabaseSync, path: string): Database {
         throw storeFault('write', path, error);
       }
     },
-    sync() {
+    sync: () =>
+      promisify(fdatasync)(wal).catch((error) => {
+        throw storeFault('sync', `${path}-wal`, error);
+      }),
+    syncNow() {
       try {
         fdatasyncSync(wal);
       } catch (error) {

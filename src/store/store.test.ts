@@ -219,7 +219,7 @@ describe.skipIf(lacks('mount', 'root'))('on a full disk', () => {
       expect(one.slots.all().map((stored) => stored.slot.key)).toEqual(['p/kept']);
       rmSync(filler);
       save(one, big);
-      one.sync();
+      one.syncNow();
       expect(one.slots.all()).toHaveLength(2);
       one.close();
     } finally {

@@ -31,7 +31,9 @@ export interface Store {
    */
   transaction<T>(options: { readonly durable: boolean }, fn: () => T): T;
   /** Makes every commit so far outlive a power cut: one sync for many commits. @throws OnejobError E_STATE_FULL */
-  sync(): void;
+  sync(): Promise<void>;
+  /** The same before it returns. @throws OnejobError E_STATE_FULL */
+  syncNow(): void;
   /** House-keeping for quiet moments: about every minute is enough. */
   checkpoint(): void;
   close(): void;
@@ -64,6 +66,7 @@ function assemble(dir: string, db: Database, release: () => void): Store {
     registrations: registrationTable(db),
     transaction: (options, fn) => db.transaction(options, fn),
     sync: () => db.sync(),
+    syncNow: () => db.syncNow(),
     checkpoint: () => db.checkpoint(),
     close() {
       db.close();

@@ -132,7 +132,8 @@ export class World {
           this.commits += 1;
           write();
         },
-        sync() {},
+        sync: async () => {},
+        syncNow() {},
         save: (_, slot) => this.#stored.set(slot.key, slot),
       },
       act: (key, action) => this.#wanted(key, action),
@@ -386,7 +387,7 @@ export class World {
       committed: () => {
         for (const change of this.#uncommitted.splice(0)) this.#record(change);
       },
-      synced() {},
+      syncing: () => () => {},
       rolledBack: () => void this.#uncommitted.splice(0),
     };
   }

@@ -81,8 +81,8 @@ function commit(...changes: Change[]): void {
 }
 
 function sync(): void {
-  store.sync();
-  queue.synced();
+  store.syncNow();
+  queue.syncing()();
 }
 
 function run(job: string, agent: string): void {

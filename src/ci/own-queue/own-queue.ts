@@ -106,15 +106,19 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
     }
   }
 
-  function synced(): void {
-    for (const id of unsynced) {
-      const job = index.get(id);
-      if (job === null) continue;
-      const seen = view(job);
-      for (const listener of [...listeners]) listener(seen);
-      if (job.progress.state === 'done') over(job, seen);
-    }
+  function syncing(): () => void {
+    const ids = [...unsynced];
     unsynced.clear();
+    return () => {
+      for (const id of ids) {
+        const job = index.get(id);
+        // What has changed meanwhile is told by the sync that follows.
+        if (job === null || unsynced.has(id)) continue;
+        const seen = view(job);
+        for (const listener of [...listeners]) listener(seen);
+        if (job.progress.state === 'done') over(job, seen);
+      }
+    };
   }
 
   function over(job: Job, seen: JobView): void {
@@ -132,7 +136,7 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
       throw error;
     }
     committed();
-    synced();
+    syncing()();
   }
 
   function annotate(id: string, notes: readonly string[]): void {
@@ -208,7 +212,7 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
     },
 
     committed,
-    synced,
+    syncing,
     rolledBack: () => index.rollback(),
 
     async register(context) {
