@@ -1,7 +1,9 @@
 /** Handing a frame to a gate: standard input only, on a connection of its own that is closed as soon as all was taken. */
 import { once } from 'node:events';
+import type { Socket } from 'node:net';
 import { setTimeout as pause } from 'node:timers/promises';
 import { OnejobError } from '../../errors.ts';
+import { attachPath } from './doors.ts';
 import type { Engine } from './engine.ts';
 import { messageOf, translate } from './failures.ts';
 import { silence, upgrade } from './wire.ts';
@@ -20,7 +22,7 @@ export async function writeInput(
   id: string,
   frame: Uint8Array,
   signal: AbortSignal,
-  podman = false,
+  { podman = false, door = null }: { readonly podman?: boolean; readonly door?: Socket | null } = {},
 ): Promise<void> {
   // A container that has ended takes an attach and stays silent for ever (Engine 20.10), so it is looked at. Not at once:
   // a gate that waits has taken the frame long before.
@@ -34,7 +36,7 @@ export async function writeInput(
   };
   // Podman makes a container that has ended ready to run again when it is attached to.
   if (podman) await look();
-  const writing = write(engine, id, frame, either, podman);
+  const writing = write(engine, id, frame, either, podman, door);
   const looking = pause(expected, undefined, { signal: either }).then(look);
   try {
     await Promise.race([writing, looking.then(() => writing)]);
@@ -52,12 +54,19 @@ export function gateEnded(what: string): OnejobError {
   });
 }
 
-async function write(engine: Engine, id: string, frame: Uint8Array, caller: AbortSignal, podman: boolean): Promise<void> {
+async function write(
+  engine: Engine,
+  id: string,
+  frame: Uint8Array,
+  caller: AbortSignal,
+  podman: boolean,
+  door: Socket | null,
+): Promise<void> {
   const limit = AbortSignal.timeout(engine.limits.late);
   const signal = AbortSignal.any([caller, limit]);
   const doing = `release the agent in container ${id.slice(0, 12)}`;
   try {
-    const socket = await upgrade(engine.endpoint, `/containers/${id}/attach?stream=1&stdin=1`, signal);
+    const socket = door ?? (await upgrade(engine.endpoint, attachPath(id), signal));
     if ('status' in socket) {
       if (socket.status === 404 || socket.status === 409) throw gateEnded(`takes no input (${socket.status})`);
       throw Object.assign(new Error(socket.body), {

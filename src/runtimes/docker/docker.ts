@@ -14,6 +14,7 @@ import type { Owner } from './archive.ts';
 import { gateEnded, writeInput } from './attach.ts';
 import { checkEngine, checkInternet } from './check.ts';
 import { containerName, createBody, type LogLimits, labels, workspacePath } from './create.ts';
+import { createDoors } from './doors.ts';
 import { type DockerSettings, endpointUrl, resolveEndpoint } from './endpoint.ts';
 import { type ContainerAnswer, connectEngine } from './engine.ts';
 import { followEvents } from './events.ts';
@@ -73,6 +74,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
   const firewall = createFirewall({ owner, local: isLocal, ...(options.nameservers && { nameservers: options.nameservers }) });
   const networks = createNetworks(engine, owner, firewall);
   const exits = createExits(engine, bootId);
+  const doors = createDoors(engine);
   const known = new Map<AgentId, Known>();
   const owners = new Map<string, Owner>();
   let podman: boolean | null = null;
@@ -153,13 +155,17 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
     // A removal that somebody else began is waited for; nothing tells when it is done.
     while (!(await engine.remove(id)) && (await engine.inspect(id)) !== null) await pause(100);
     known.delete(agent);
+    doors.drop(id);
     exits.forget(id);
   };
 
   return {
     name: 'docker',
     capabilities: { weaker: null, images: true, holdsSecrets: true, workspace: () => workspacePath },
-    close: engine.close,
+    close: () => {
+      doors.close();
+      engine.close();
+    },
     imageTrouble: async (reference, signal) => {
       const trouble = await images.trouble(reference, signal);
       return trouble === null ? null : toFailure(trouble).message;
@@ -187,6 +193,8 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
         image = await images.get(spec.recipe, progress, signal);
         await start(spec, image, signal);
       }
+      const id = known.get(spec.agent)?.id;
+      if (id !== undefined && !(await isPodmanHere(signal))) void doors.ahead(id);
       return { fingerprint: fingerprintOf(spec.recipe, image, bootId) };
     },
 
@@ -204,7 +212,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
     release: async (agent, frame, signal) => {
       const id = await find(agent, signal);
       if (id === null) throw gateEnded('is gone');
-      await writeInput(engine, id, frame, signal, await isPodmanHere(signal));
+      await writeInput(engine, id, frame, signal, { podman: await isPodmanHere(signal), door: doors.take(id) });
     },
 
     getFiles: async (agent, signal): Promise<Readable> => {
@@ -243,7 +251,14 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
       });
     },
 
-    events: (signal) => followEvents(engine, exits, owner, signal),
+    events: (signal) => {
+      // What has ended takes a connection and says nothing, so its door leads nowhere.
+      const atDeath: typeof exits.atDeath = (id, ...rest) => {
+        doors.drop(id);
+        return exits.atDeath(id, ...rest);
+      };
+      return followEvents(engine, { ...exits, atDeath }, owner, signal);
+    },
 
     logs: (agent, from, signal) => followLogs(engine, (until) => find(agent, until), from, signal),
 

@@ -1,0 +1,88 @@
+import { once } from 'node:events';
+import { createServer } from 'node:http';
+import type { Socket } from 'node:net';
+import { text } from 'node:stream/consumers';
+import { expect, test } from 'vitest';
+import { scratch } from '../../../test/support/scratch.ts';
+import { writeInput } from './attach.ts';
+import { createDoors } from './doors.ts';
+import { connectEngine } from './engine.ts';
+
+const never = () => new AbortController().signal;
+
+/** An Engine that takes attaches and nothing else; `said` is what came in on each. */
+async function attaching(path: string) {
+  const sockets: Socket[] = [];
+  const said: Promise<string>[] = [];
+  const server = createServer((_, answer) => answer.writeHead(404).end('{"message":"no"}'));
+  server.on('upgrade', (_, socket: Socket) => {
+    socket.write('HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n');
+    sockets.push(socket);
+    said.push(text(socket).catch(() => 'broken'));
+    socket.on('end', () => socket.end()).on('error', () => {});
+  });
+  server.listen(path);
+  await once(server, 'listening');
+  const engine = await connectEngine({ kind: 'unix', path, from: 'test' });
+  return {
+    sockets,
+    said,
+    engine,
+    async [Symbol.asyncDispose]() {
+      engine.close();
+      for (const socket of sockets) socket.destroy();
+      server.closeAllConnections();
+      server.close();
+      await once(server, 'close');
+    },
+  };
+}
+
+test('a release goes through the door that was opened ahead, and opens no other', async () => {
+  using here = scratch();
+  await using fake = await attaching(`${here.path}/e.sock`);
+  const doors = createDoors(fake.engine);
+  await doors.ahead('c1');
+  await doors.ahead('c1');
+  const door = doors.take('c1');
+  expect(door).not.toBeNull();
+  await writeInput(fake.engine, 'c1', Buffer.from('the frame\n'), never(), { door });
+  expect(await fake.said[0]).toBe('the frame\n');
+  expect(fake.sockets).toHaveLength(1);
+  expect(doors.take('c1')).toBeNull();
+});
+
+test('a door that broke is not there any more, and the release opens its own', async () => {
+  using here = scratch();
+  await using fake = await attaching(`${here.path}/e.sock`);
+  const doors = createDoors(fake.engine);
+  await doors.ahead('c1');
+  const held = doors.take('c1');
+  await doors.ahead('c1');
+  held?.destroy();
+  fake.sockets[1]?.destroy();
+  await expect.poll(() => doors.take('c1')).toBeNull();
+  await writeInput(fake.engine, 'c1', Buffer.from('frame\n'), never(), { door: doors.take('c1') });
+  expect(await fake.said.at(-1)).toBe('frame\n');
+});
+
+test('a container that takes no attach, or an Engine that is away, is no failure yet', async () => {
+  using here = scratch();
+  const engine = await connectEngine({ kind: 'unix', path: `${here.path}/nobody.sock`, from: 'test' });
+  const doors = createDoors(engine);
+  await doors.ahead('c1');
+  expect(doors.take('c1')).toBeNull();
+  engine.close();
+});
+
+test('closing ends all doors, those that are still being opened too', async () => {
+  using here = scratch();
+  await using fake = await attaching(`${here.path}/e.sock`);
+  const doors = createDoors(fake.engine);
+  await doors.ahead('c1');
+  const late = doors.ahead('c2');
+  doors.close();
+  await late;
+  expect([doors.take('c1'), doors.take('c2')]).toEqual([null, null]);
+  await expect.poll(() => fake.sockets.every((socket) => socket.destroyed || socket.readableEnded)).toBe(true);
+});
