@@ -1,0 +1,75 @@
+/** AMD's cards from what `rocm-smi` and `amd-smi` printed. Nothing in a text makes it throw. */
+import type { GpuFinding, Inventory } from '../inventory.ts';
+import { jsonIn } from '../said.ts';
+import { amdSmiCards, amdSmiText, readAmdSmi } from './amd-smi.ts';
+import { amdHost, askAgain } from './host.ts';
+import type { AmdReading } from './reading.ts';
+import { isRocmSmi, readRocmSmi, rocmSmiText } from './rocm-smi.ts';
+
+/** Banners and complaints of AMD's tools, without a single card. */
+const ours =
+  /ROCm System Management Interface|^AMD System Management Interface|amdgpu not found in modules|AMDSMI_STATUS_|\bamdsmi\b/im;
+
+/** Whether a text is what one of AMD's tools printed, whole or torn. */
+export function looksLikeAmd(text: string): boolean {
+  if (ours.test(text)) return true;
+  const { values, torn } = jsonIn(text);
+  if (values.some((value) => isRocmSmi(value) || amdSmiCards(value) !== null)) return true;
+  if (torn && /"card\d+":\s*\{|"gpu_data":\s*\[|"asic":\s*\{/.test(text)) return true;
+  return rocmSmiText(text) !== null || amdSmiText(text) !== null;
+}
+
+/** The host of which `texts` are outputs of AMD's tools. What is not understood is a finding, and the set is not complete. */
+export function amdInventory(texts: readonly string[]): Inventory {
+  return amdHost(texts.flatMap(readAmd));
+}
+
+/** What one text says, one reading for each thing that was printed into it. */
+export function readAmd(text: string): readonly AmdReading[] {
+  const { values, torn } = jsonIn(text);
+  const readings = values.flatMap((value): AmdReading[] => {
+    const cards = amdSmiCards(value);
+    if (cards !== null) return [readAmdSmi(cards)];
+    return isRocmSmi(value) ? [readRocmSmi(value)] : [];
+  });
+  const rocm = readings.length > 0 ? null : rocmSmiText(text);
+  const smi = readings.length > 0 ? null : amdSmiText(text);
+  if (rocm !== null) readings.push(readRocmSmi(rocm));
+  if (smi !== null) readings.push(readAmdSmi(smi));
+  if (torn) readings.push(trouble('output-torn', 'The output of an AMD tool is torn: it begins and does not end.', askAgain));
+  if (readings.length > 0) return readings;
+  if (/not found in modules|driver not (initialized|loaded|found)|DRIVER_NOT_LOADED/i.test(text))
+    return [
+      trouble(
+        'driver-not-loaded',
+        'The AMD driver amdgpu is not loaded, so no AMD card can be used.',
+        'Type "modprobe amdgpu", or look for it in dmesg.',
+      ),
+    ];
+  if (values.some((value) => Array.isArray(value)) || /no json data|no (amd )?gpus?\b.*(found|detected)/i.test(text))
+    return [{ ...trouble('no-devices', 'The AMD tool lists no card.', 'Look for amdgpu in dmesg.'), complete: true }];
+  if (/required groups|NO_PERM|permission denied/i.test(text))
+    return [
+      trouble(
+        'insufficient-permissions',
+        'The AMD tool may not ask the driver.',
+        'Add the user to the groups "render" and "video".',
+      ),
+    ];
+  return [trouble('not-understood', `Nothing of an AMD tool's output was understood; it ${firstLine(text)}.`, askAgain)];
+}
+
+/** A reading that found nothing but why. */
+function trouble(code: string, message: string, hint: string): AmdReading {
+  const finding: GpuFinding = { level: 'error', code, subject: 'host', message, hint };
+  return { source: 'amd-smi', driver: null, cards: [], findings: [finding], complete: false };
+}
+
+function firstLine(text: string): string {
+  const line =
+    text
+      .split('\n')
+      .find((each) => each.trim() !== '')
+      ?.trim() ?? '';
+  return line === '' ? 'is empty' : `begins "${line.length > 120 ? `${line.slice(0, 120)}…` : line}"`;
+}

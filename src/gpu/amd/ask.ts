@@ -1,0 +1,100 @@
+/**
+ * Asks a host for its AMD cards: `amd-smi`, else its forerunner `rocm-smi`, and in any case the kernel, which knows enough to
+ * grant a card where no tool is installed.
+ */
+import { type Asking, asWarning, elsewhere, failureOf, withFindings } from '../asking.ts';
+import { type Device, type GpuFinding, type Inventory, noGpus } from '../inventory.ts';
+import type { PciCard } from '../pci.ts';
+import { readAmd } from './amd.ts';
+import { amdHost } from './host.ts';
+import { readKfd } from './kfd.ts';
+import type { AmdReading } from './reading.ts';
+
+/** Each knows a part; without the later ones the earlier are still worth having. */
+const amdSmi = [
+  ['static', '--json'],
+  ['list', '--json'],
+  ['metric', '--mem-usage', '--ecc', '--json'],
+];
+
+/** Options that releases from 2 to 6 know. */
+const rocmSmi = [
+  '-i',
+  '--showuniqueid',
+  '--showbus',
+  '--showproductname',
+  '--showmeminfo',
+  'vram',
+  '--showdriverversion',
+  '--json',
+];
+
+export async function askAmd(asking: Asking): Promise<Inventory> {
+  const cards = asking.pci?.filter((card) => card.vendor === 'amd') ?? null;
+  // The tools of a vendor without a card have nothing to say but that they fail.
+  if (cards?.length === 0) return noGpus;
+  const kfd = await readKfd(asking.sys, asking.proc);
+  const told = await askTools(asking);
+  if (cards === null && kfd === null && !told.asked) return noGpus;
+  const host = amdHost([...told.readings, ...(kfd === null ? [] : [kfd])]);
+  const devices = host.devices.map((device) => withRenderNode(device, cards ?? []));
+  // Where the cards were listed all the same, a tool that fails keeps nobody from using them; one that hangs shows a driver
+  // that is sick.
+  const listed = told.readings.length > 0 || (kfd !== null && kfd.cards.length > 0);
+  const failures = told.failures.map((each) => (listed && !told.hung ? asWarning(each) : each));
+  return withFindings({ ...host, devices }, [...failures, ...missing(cards ?? [], devices)], !told.hung && (listed || !told.asked));
+}
+
+interface Told {
+  readonly asked: boolean;
+  readonly hung: boolean;
+  readonly readings: readonly AmdReading[];
+  readonly failures: readonly GpuFinding[];
+}
+
+async function askTools(asking: Asking): Promise<Told> {
+  const failures: GpuFinding[] = [];
+  const readings: AmdReading[] = [];
+  let asked = false;
+  for (const [tool, calls] of [
+    ['amd-smi', amdSmi],
+    ['rocm-smi', [rocmSmi]],
+  ] as const) {
+    if (readings.length > 0 || !(await asking.has(tool))) continue;
+    asked = true;
+    for (const call of calls) {
+      const reply = await asking.run(tool, ...call);
+      const failure = failureOf(reply);
+      if (reply.hung && failure !== null) return { asked, hung: true, readings, failures: [...failures, failure] };
+      const read = readAmd(reply.output);
+      readings.push(...read.filter((reading) => reading.cards.length > 0));
+      if (readings.length > 0) continue;
+      failures.push(...(failure === null ? read.flatMap((reading) => reading.findings) : [failure]));
+      break;
+    }
+  }
+  return { asked, hung: false, readings, failures };
+}
+
+function withRenderNode(device: Device, cards: readonly PciCard[]): Device {
+  const card = cards.find(({ pciId }) => pciId === device.pciId);
+  return { ...device, minor: device.minor ?? card?.renderMinor ?? null };
+}
+
+/** Cards on the bus that nobody lists. Built-in graphics may be among them, so nothing is said to be lost. */
+function missing(cards: readonly PciCard[], devices: readonly Device[]): readonly GpuFinding[] {
+  return cards
+    .filter((card) => !devices.some((device) => device.pciId === card.pciId))
+    .map((card): GpuFinding => {
+      const message = `The AMD card at ${card.pciId} is on the bus, but neither its driver nor a tool lists it.`;
+      return (
+        elsewhere(card, ['amdgpu']) ?? {
+          level: 'warning',
+          code: 'not-listed',
+          subject: card.pciId,
+          message,
+          hint: 'Look for amdgpu in dmesg.',
+        }
+      );
+    });
+}

@@ -1,0 +1,158 @@
+/** AMD's cards of one host from what several sources say, put together card by card. */
+import type { Device, GpuFinding, Health, Inventory } from '../inventory.ts';
+import { inOrder } from '../merge.ts';
+import { amdArchitecture } from './architecture.ts';
+import { type AmdCard, type AmdReading, unknownCard } from './reading.ts';
+
+/** What to record of AMD's cards. */
+export const askAgain = 'Record "amd-smi list --json" and "amd-smi static --json", or "rocm-smi -a --showmeminfo vram --json".';
+
+/** One host of which all `readings` tell, the more trusted first. */
+export function amdHost(readings: readonly AmdReading[]): Inventory {
+  const findings: GpuFinding[] = readings.flatMap((reading) => reading.findings);
+  const differing = severalHosts(readings);
+  if (differing !== null) {
+    const message = `These are recordings of different hosts or times: ${differing}.`;
+    const finding: GpuFinding = {
+      level: 'error',
+      code: 'recordings-differ',
+      subject: 'host',
+      message,
+      hint: 'Give those of one host.',
+    };
+    return { complete: false, driver: null, cuda: null, cudaFrom: null, devices: [], findings: distinct([...findings, finding]) };
+  }
+  const { groups, without } = byCard(readings);
+  const cards = groups.map(combine);
+  const shared = repeated(cards.map((card) => card.uniqueId));
+  const devices = cards.flatMap((card) => deviceOf(card, shared) ?? []);
+  const nameless = without + cards.length - devices.length;
+  if (nameless > 0) {
+    const message = `${nameless === 1 ? 'An AMD card has' : `${nameless} AMD cards have`} neither an id nor a PCI address here, and cannot be told apart.`;
+    findings.push(warning('no-identity', 'host', message, askAgain));
+  }
+  if (shared.size > 0) {
+    const message = 'Several AMD devices say the same id, as partitions of one card do; they are named by PCI address.';
+    findings.push(warning('same-id', 'host', message, null));
+  }
+  return {
+    complete: readings.every((reading) => reading.complete) && nameless === 0,
+    driver: readings.find((reading) => reading.driver !== null)?.driver ?? null,
+    cuda: null,
+    cudaFrom: null,
+    devices: inOrder(devices),
+    findings: distinct(findings),
+  };
+}
+
+/** How outputs of the same tool contradict each other; null when they do not. What two sources call a card may differ. */
+function severalHosts(readings: readonly AmdReading[]): string | null {
+  for (const [source, same] of Map.groupBy(readings, (reading) => reading.source)) {
+    const drivers = new Set(same.flatMap((reading) => reading.driver ?? []));
+    if (drivers.size > 1) return `${source} was run with the drivers ${[...drivers].slice(0, 4).join(', ')}`;
+    const cards = same.flatMap((reading) => reading.cards);
+    for (const [index, all] of Map.groupBy(cards, (card) => card.index)) {
+      const places = new Set(index === null ? [] : all.flatMap((card) => card.pciId ?? []));
+      if (places.size > 1) return `card ${index} of ${source} is at ${[...places].slice(0, 4).join(', ')}`;
+    }
+    for (const [pciId, all] of Map.groupBy(cards, (card) => card.pciId)) {
+      const ids = new Set(pciId === null ? [] : all.flatMap((card) => card.uniqueId ?? []));
+      if (ids.size > 1) return `there are two different cards at ${pciId}`;
+    }
+  }
+  return null;
+}
+
+/** Joins by PCI address; what is said without one by the same tool's number for the card, else by the card's id. */
+function byCard(readings: readonly AmdReading[]): { readonly groups: readonly (readonly AmdCard[])[]; readonly without: number } {
+  const said = readings.flatMap(({ source, cards }) => cards.map((card) => ({ card, number: `${source} ${card.index}` })));
+  const groups = new Map<string, AmdCard[]>();
+  const addresses = new Map<string, string>();
+  for (const { card, number } of said) {
+    if (card.pciId === null) continue;
+    if (card.index !== null) addresses.set(number, card.pciId);
+    groups.set(card.pciId, [...(groups.get(card.pciId) ?? []), card]);
+  }
+  const alone = Map.groupBy(
+    said.filter(({ card }) => card.pciId === null),
+    ({ number }) => number,
+  );
+  let without = 0;
+  for (const [number, same] of alone) {
+    const cards = same.map(({ card }) => card);
+    const id = cards.find((card) => card.uniqueId !== null)?.uniqueId ?? null;
+    const owners = [...groups].filter(([, group]) => id !== null && group.some((card) => card.uniqueId === id));
+    const place = addresses.get(number) ?? (owners.length === 1 ? owners[0]?.[0] : undefined);
+    if (place !== undefined) groups.get(place)?.push(...cards);
+    else if (id !== null) groups.set(number, cards);
+    else without += 1;
+  }
+  return { groups: [...groups.values()], without };
+}
+
+function combine(group: readonly AmdCard[]): AmdCard {
+  const first = <K extends keyof AmdCard>(key: K): AmdCard[K] =>
+    group.find((card) => card[key] !== null)?.[key] ?? unknownCard[key];
+  return {
+    index: first('index'),
+    pciId: first('pciId'),
+    uniqueId: first('uniqueId'),
+    model: first('model'),
+    chip: first('chip'),
+    gfx: first('gfx'),
+    memoryMiB: first('memoryMiB'),
+    memoryUsedMiB: first('memoryUsedMiB'),
+    renderMinor: first('renderMinor'),
+    ecc: first('ecc'),
+    uncorrectedErrors: first('uncorrectedErrors'),
+    processes: first('processes'),
+    live: group.some((card) => card.live),
+  };
+}
+
+function deviceOf(card: AmdCard, shared: ReadonlySet<string>): Device | null {
+  const own = card.uniqueId !== null && !shared.has(card.uniqueId) ? `GPU-${card.uniqueId}` : null;
+  const uuid = own ?? (card.pciId === null ? null : `amd-${card.pciId}`);
+  if (uuid === null) return null;
+  return {
+    kind: 'gpu',
+    vendor: 'amd',
+    uuid,
+    parent: null,
+    index: card.index,
+    minor: card.renderMinor,
+    pciId: card.pciId,
+    model: card.model ?? (card.chip === null ? 'AMD GPU' : `AMD GPU ${card.chip}`),
+    memoryMiB: card.memoryMiB,
+    memoryUsedMiB: card.memoryUsedMiB,
+    computeCapability: null,
+    architecture: amdArchitecture(card.gfx, card.model),
+    mig: null,
+    health: healthOf(card),
+    persistence: null,
+    ecc: card.ecc === null ? null : { current: card.ecc, pending: card.ecc },
+    computeMode: null,
+    display: null,
+    processes: card.processes,
+  };
+}
+
+/** AMD's tools give no verdict. A card that answered with a figure of this moment, and counts no lost memory, works. */
+function healthOf({ uncorrectedErrors, live }: AmdCard): Health {
+  const bad = uncorrectedErrors !== null && uncorrectedErrors > 0;
+  const reasons = bad ? [`${uncorrectedErrors} uncorrected memory errors since the driver was loaded`] : [];
+  return { state: bad ? 'failed' : live ? 'ok' : 'unknown', reasons, uncorrectedErrors, recoveryAction: null };
+}
+
+function repeated(ids: readonly (string | null)[]): ReadonlySet<string> {
+  return new Set(ids.filter((id, at) => id !== null && ids.indexOf(id) !== at).filter((id) => id !== null));
+}
+
+function distinct(findings: readonly GpuFinding[]): GpuFinding[] {
+  const seen = new Map(findings.map((finding) => [`${finding.code} ${finding.subject} ${finding.message}`, finding]));
+  return [...seen.values()];
+}
+
+function warning(code: string, subject: string, message: string, hint: string | null): GpuFinding {
+  return { level: 'warning', code, subject, message, hint };
+}

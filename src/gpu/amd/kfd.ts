@@ -1,0 +1,126 @@
+/**
+ * AMD's cards as the kernel's compute driver (KFD) shows them in /sys: all that is needed to grant one, without any tool. Only
+ * files whose text the kernel has at hand are read, none that wakes a card. The layout is that of Linux 5 and 6,
+ * drivers/gpu/drm/amd/amdkfd/kfd_topology.c and kfd_process.c.
+ */
+import { readdir } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { GpuProcess } from '../inventory.ts';
+import { normalPci, readText } from '../pci.ts';
+import { countOf, mebibytes, textOf } from '../said.ts';
+import { type AmdCard, type AmdReading, modelOf, uniqueIdOf, unknownCard } from './reading.ts';
+
+/** Kinds of memory of a node: the card's own, seen by the CPU or not. */
+const ownMemory = ['1', '2'];
+
+/** All cards that programs can compute on below `sys` (`/sys`); null where the driver is not loaded. `proc` is `/proc`. */
+export async function readKfd(sys: string, proc: string): Promise<AmdReading | null> {
+  const kfd = join(sys, 'class/kfd/kfd');
+  const nodes = await readdir(join(kfd, 'topology/nodes')).catch(() => null);
+  if (nodes === null) return null;
+  const processes = await readProcesses(join(kfd, 'proc'), proc);
+  const cards = await Promise.all(
+    nodes.map((node) => readNode(join(kfd, 'topology/nodes', node), join(sys, 'bus/pci/devices'), processes)),
+  );
+  return {
+    source: 'sysfs',
+    driver: await readText(join(sys, 'module/amdgpu/version')),
+    cards: cards.filter((card) => card !== null),
+    findings: [],
+    complete: true,
+  };
+}
+
+type Processes = ReadonlyMap<string, readonly GpuProcess[]>;
+
+async function readNode(node: string, devices: string, processes: Processes | null): Promise<AmdCard | null> {
+  const properties = await readProperties(join(node, 'properties'));
+  // Every CPU socket is a node as well; only a GPU has vector units.
+  if (properties === null || (countOf(properties.get('simd_count')) ?? 0) === 0) return null;
+  const gpu = await readText(join(node, 'gpu_id'));
+  const pciId = addressOf(countOf(properties.get('domain')) ?? 0, countOf(properties.get('location_id')));
+  const device = join(devices, pciId ?? 'none');
+  const [banks, name, product, used, chip] = await Promise.all([
+    readMemory(join(node, 'mem_banks')),
+    readText(join(node, 'name')),
+    readText(join(device, 'product_name')),
+    readText(join(device, 'mem_info_vram_used')),
+    readText(join(device, 'device')),
+  ]);
+  const minor = countOf(properties.get('drm_render_minor'));
+  return {
+    ...unknownCard,
+    pciId,
+    uniqueId: uniqueIdOf(hex(properties.get('unique_id'))),
+    model: modelOf(textOf(product), name === null ? null : `AMD ${name}`),
+    chip,
+    gfx: targetOf(countOf(properties.get('gfx_target_version'))),
+    memoryMiB: banks ?? mebibytes(await readText(join(device, 'mem_info_vram_total')), 'B'),
+    memoryUsedMiB: mebibytes(used, 'B'),
+    renderMinor: minor === null || minor === 0 ? null : minor,
+    processes: processes === null || gpu === null ? null : (processes.get(gpu) ?? []),
+    live: used !== null,
+  };
+}
+
+/** Lines of a name and a number. */
+async function readProperties(file: string): Promise<ReadonlyMap<string, string> | null> {
+  const text = await readText(file);
+  if (text === null) return null;
+  return new Map([...text.matchAll(/^(\w+) (\d+)$/gm)].map(([, name = '', value = '']) => [name, value]));
+}
+
+async function readMemory(folder: string): Promise<number | null> {
+  const names = await readdir(folder).catch((): string[] => []);
+  const banks = await Promise.all(names.map((name) => readProperties(join(folder, name, 'properties'))));
+  const sizes = banks.flatMap((bank) => {
+    const size = ownMemory.includes(bank?.get('heap_type') ?? '') ? mebibytes(bank?.get('size_in_bytes'), 'B') : null;
+    return size === null ? [] : [size];
+  });
+  return sizes.length === 0 ? null : sizes.reduce((sum, size) => sum + size, 0);
+}
+
+/** Bus in the upper byte, then five bits of device and three of function. */
+function addressOf(domain: number, location: number | null): string | null {
+  if (location === null) return null;
+  const [bus, device, fn] = [(location >> 8) & 0xff, (location >> 3) & 0x1f, location & 7];
+  return normalPci(`${domain.toString(16)}:${bus.toString(16)}:${device.toString(16)}.${fn}`);
+}
+
+/** Beyond what a number holds, so as text. */
+function hex(digits: string | undefined): string | null {
+  return digits === undefined ? null : BigInt(digits).toString(16).padStart(16, '0');
+}
+
+/** 90402 is gfx942, 90010 is gfx90a: major, minor and stepping have two digits each, the last two become hexadecimal. */
+function targetOf(version: number | null): string | null {
+  if (version === null || version === 0) return null;
+  const [major, minor, stepping] = [Math.floor(version / 10_000), Math.floor(version / 100) % 100, version % 100];
+  return `gfx${major}${minor.toString(16)}${stepping.toString(16)}`;
+}
+
+/** By KFD's number of the GPU, who has memory or queues on it; null where the driver does not show its processes. */
+async function readProcesses(folder: string, proc: string): Promise<Processes | null> {
+  const pids = await readdir(folder).catch(() => null);
+  if (pids === null) return null;
+  const found: { readonly gpu: string; readonly process: GpuProcess }[] = [];
+  for (const pid of pids.filter((name) => /^\d+$/.test(name))) {
+    const files = await readdir(join(folder, pid)).catch((): string[] => []);
+    const queues = await readdir(join(folder, pid, 'queues')).catch((): string[] => []);
+    const busy = await Promise.all(queues.map((queue) => readText(join(folder, pid, 'queues', queue, 'gpuid'))));
+    const name = await readText(join(proc, pid, 'comm'));
+    for (const file of files) {
+      const gpu = /^vram_(\d+)$/.exec(file)?.[1];
+      if (gpu === undefined) continue;
+      const bytes = countOf(await readText(join(folder, pid, file)));
+      // Whoever opens the driver has an entry for every card, also for those it never touches.
+      if (bytes === 0 && !busy.includes(gpu)) continue;
+      const memoryMiB = mebibytes(bytes, 'B');
+      found.push({
+        gpu,
+        process: { pid: Number(pid), name, type: 'C', memoryMiB, gpuInstance: null, computeInstance: null },
+      });
+    }
+  }
+  return new Map([...Map.groupBy(found, ({ gpu }) => gpu)].map(([gpu, all]) => [gpu, all.map(({ process }) => process)]));
+}

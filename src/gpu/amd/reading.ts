@@ -1,0 +1,63 @@
+/** What one source says of a host's AMD cards, before what several say is put together. */
+import type { GpuFinding, GpuProcess } from '../inventory.ts';
+
+/** One card as one source has it; null where it says nothing. */
+export interface AmdCard {
+  /** As the source counts it. Sources count differently, so only those of one tool may be joined by it. */
+  readonly index: number | null;
+  /** As `Device.pciId`. */
+  readonly pciId: string | null;
+  /** Sixteen hex digits that stay with the card, the same in every source. */
+  readonly uniqueId: string | null;
+  readonly model: string | null;
+  /** `0x74a1`: for a card without a name. */
+  readonly chip: string | null;
+  /** `gfx942`: what programs are compiled for. */
+  readonly gfx: string | null;
+  readonly memoryMiB: number | null;
+  readonly memoryUsedMiB: number | null;
+  /** N of `/dev/dri/renderDN`. */
+  readonly renderMinor: number | null;
+  readonly ecc: boolean | null;
+  readonly uncorrectedErrors: number | null;
+  readonly processes: readonly GpuProcess[] | null;
+  /** Whether it answered with a figure of this moment, as only a card that works does. */
+  readonly live: boolean;
+}
+
+export interface AmdReading {
+  readonly source: 'rocm-smi' | 'amd-smi' | 'sysfs';
+  readonly driver: string | null;
+  readonly cards: readonly AmdCard[];
+  readonly findings: readonly GpuFinding[];
+  /** Whether all cards that the source knows of are there. */
+  readonly complete: boolean;
+}
+
+export const unknownCard: AmdCard = {
+  index: null,
+  pciId: null,
+  uniqueId: null,
+  model: null,
+  chip: null,
+  gfx: null,
+  memoryMiB: null,
+  memoryUsedMiB: null,
+  renderMinor: null,
+  ecc: null,
+  uncorrectedErrors: null,
+  processes: null,
+  live: false,
+};
+
+/** `0x4edfb117a17a07d`, `249220e172fc1a88`, `GPU-04edfb117a17a07d` as sixteen digits; null for what is none, or all zeros. */
+export function uniqueIdOf(text: string | null): string | null {
+  const [, digits] = /^(?:0x|GPU-)?([0-9a-f]{6,16})$/i.exec(text ?? '') ?? [];
+  if (digits === undefined || /^0+$/.test(digits)) return null;
+  return digits.toLowerCase().padStart(16, '0');
+}
+
+/** A number of the vendor's or the chip is no name, though tools print it in the place of one. */
+export function modelOf(...names: readonly (string | null)[]): string | null {
+  return names.find((name) => name !== null && /[g-z]/i.test(name.replace(/^0x/i, ''))) ?? null;
+}

@@ -1,0 +1,109 @@
+/**
+ * `rocm-smi`, with `--json` or without: both name a value the same way. Keys differ by release (`GPU ID` became `Device ID`,
+ * `Card series` `Card Series`), carry units, and numbers are texts; recordings from ROCm 2 to 6 are in test/fixtures/gpu.
+ */
+import type { GpuProcess } from '../inventory.ts';
+import { normalPci } from '../pci.ts';
+import { at, countOf, type Fields, isFields, mebibytes, numberOf, textOf } from '../said.ts';
+import { type AmdCard, type AmdReading, modelOf, uniqueIdOf, unknownCard } from './reading.ts';
+
+/** Whether a JSON value is `rocm-smi --json`: objects under `card0`, `card1`, … */
+export function isRocmSmi(value: unknown): value is Fields {
+  return isFields(value) && Object.entries(value).some(([key, card]) => /^card\d+$/.test(key) && isFields(card));
+}
+
+export function readRocmSmi(value: Fields): AmdReading {
+  const system = at(value, 'system');
+  const named = Object.entries(value).flatMap(([key, fields]) => {
+    const [, index] = /^card(\d+)$/.exec(key) ?? [];
+    return index !== undefined && isFields(fields) ? [{ index: Number(index), fields }] : [];
+  });
+  const processes = processesOf(system, named.length);
+  const cards = named.map(({ index, fields }) => ({ ...cardOf(index, fields), processes }));
+  return { source: 'rocm-smi', driver: find(system, /^driver version$/i), cards, findings: [], complete: true };
+}
+
+/** What a line of the text says: `GPU[0] : PCI Bus: 0000:26:00.0`. */
+const line = /^GPU\[(\d{1,4})\]\s*:\s*([^:\n]+):[ \t]*(.*)$/gm;
+
+/** The same values as in JSON; null when there is no line of that kind, as in the table without options. */
+export function rocmSmiText(text: string): Fields | null {
+  const cards = new Map<string, Map<string, string>>();
+  for (const [, index = '', key = '', value = ''] of text.matchAll(line)) {
+    const name = `card${Number(index)}`;
+    const card = cards.get(name) ?? new Map<string, string>();
+    if (!card.has(key.trim())) card.set(key.trim(), value.trim());
+    cards.set(name, card);
+  }
+  if (cards.size === 0) return null;
+  const driver = /^Driver version:[ \t]*(\S+)/m.exec(text)?.[1];
+  const system = driver === undefined ? {} : { system: { 'Driver version': driver } };
+  return { ...Object.fromEntries([...cards].map(([name, card]) => [name, Object.fromEntries(card)])), ...system };
+}
+
+function cardOf(index: number, fields: Fields): AmdCard {
+  const used = memory(fields, /^vram total used memory \((\w+)\)$/i);
+  return {
+    ...unknownCard,
+    index,
+    pciId: normalPci(find(fields, /^pci bus$/i) ?? ''),
+    uniqueId: uniqueIdOf(find(fields, /^unique id$/i)),
+    model: modelOf(find(fields, /^card series$/i), find(fields, /^device name$/i), find(fields, /^card model$/i)),
+    chip: find(fields, /^(gpu|device) id$/i, /^0x[0-9a-f]{3,4}$/i),
+    gfx: find(fields, /^gfx version$/i, /^gfx\w+$/),
+    memoryMiB: memory(fields, /^vram total memory \((\w+)\)$/i),
+    memoryUsedMiB: used,
+    live: used !== null || numberOf(find(fields, /^(gpu use \(%\)|temperature \(sensor)/i)) !== null,
+  };
+}
+
+function find(fields: unknown, key: RegExp, form = /./): string | null {
+  if (!isFields(fields)) return null;
+  for (const [name, value] of Object.entries(fields)) {
+    const text = key.test(name.trim()) ? textOf(value) : null;
+    if (text !== null && form.test(text)) return text;
+  }
+  return null;
+}
+
+function memory(fields: Fields, key: RegExp): number | null {
+  for (const [name, value] of Object.entries(fields)) {
+    const unit = key.exec(name.trim())?.[1];
+    if (unit !== undefined) return mebibytes(value, unit);
+  }
+  return null;
+}
+
+/**
+ * `PID1234: "python, 1, 1048576, 0, 0"` is name, how many GPUs, bytes of their memory. Which GPUs is not said, so with more
+ * than one card a process that holds any leaves all of them unknown; that none has a process is not said either.
+ */
+function processesOf(system: unknown, cards: number): readonly GpuProcess[] | null {
+  if (!isFields(system)) return null;
+  const all = Object.entries(system).flatMap(([key, value]) => {
+    const pid = countOf(/^pid\s*(\d{1,10})$/i.exec(key)?.[1]);
+    return pid === null
+      ? []
+      : [
+          {
+            pid,
+            parts: String(value)
+              .split(',')
+              .map((part) => part.trim()),
+          },
+        ];
+  });
+  if (all.length === 0) return null;
+  const known = all.map(({ pid, parts: [name, gpus, bytes] }) => ({ pid, name, gpus: countOf(gpus), bytes: countOf(bytes) }));
+  if (known.some(({ gpus, bytes }) => gpus === null || bytes === null)) return null;
+  const holding = known.filter(({ gpus, bytes }) => gpus !== 0 || bytes !== 0);
+  if (holding.length > 0 && cards !== 1) return null;
+  return holding.map(({ pid, name, bytes }) => ({
+    pid,
+    name: textOf(name),
+    type: 'C',
+    memoryMiB: mebibytes(bytes, 'B'),
+    gpuInstance: null,
+    computeInstance: null,
+  }));
+}

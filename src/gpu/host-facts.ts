@@ -1,0 +1,169 @@
+/**
+ * What `doctor` looks at on a host with GPUs beside the devices themselves: the kernel's modules, NVIDIA's container tools, the
+ * services that belong to the driver, and whether something may exchange the driver by night. Whatever cannot be told is null;
+ * nothing here throws, and each tool has its time (see `run.ts`). On a host without a card of NVIDIA's no tool is asked.
+ */
+import { readdir, readFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { type Apt, readApt } from './host-apt.ts';
+import { readProcVersion } from './nvidia/versions.ts';
+import { type PciCard, readPci, readText } from './pci.ts';
+import type { ToolReply, ToolRunner } from './run.ts';
+
+export interface GpuHostFacts {
+  /** GPUs on the PCI bus; null where there is no such list. */
+  readonly cards: readonly PciCard[] | null;
+  /** NVSwitches on the PCI bus. */
+  readonly switches: number;
+  /** Names of the kernel modules that are loaded. */
+  readonly modules: ReadonlySet<string> | null;
+  /** Version of NVIDIA's module, when it is loaded. */
+  readonly module: string | null;
+  readonly secureBoot: boolean | null;
+  /** `ID` and `ID_LIKE` of os-release(5), such as `ubuntu` and `debian`. */
+  readonly distribution: readonly string[];
+  /** Whether there is a `nvidia-smi`. */
+  readonly hasTool: boolean;
+  readonly toolkit: Toolkit;
+  readonly cli: ContainerCli | null;
+  /** Whether `nvidia-persistenced` runs; null also where systemd does not. */
+  readonly persistenced: boolean | null;
+  readonly fabricManager: FabricManager;
+  readonly apt: Apt | null;
+}
+
+/** NVIDIA's container toolkit. `version`: null for one that does not say it, as those from before `nvidia-ctk`. */
+export type Toolkit = { readonly kind: 'missing' } | { readonly kind: 'there'; readonly version: string | null };
+
+/** What `nvidia-container-cli info` says, which asks the driver as the hook of a container does. */
+export interface ContainerCli {
+  /** Version of the driver that it found. */
+  readonly driver: string | null;
+  /** Why it found none, in its own words. */
+  readonly failure: string | null;
+}
+
+export interface FabricManager {
+  readonly active: boolean | null;
+  /** null where it is not installed, or does not say it. */
+  readonly version: string | null;
+}
+
+export interface HostFactsOptions {
+  readonly runner: ToolRunner;
+  /** `/sys`, `/proc` and `/etc`; a test has its own. */
+  readonly sys?: string;
+  readonly proc?: string;
+  readonly etc?: string;
+  /** ms for one tool; default 10,000. */
+  readonly limit?: number;
+  readonly signal?: AbortSignal;
+}
+
+export async function readHostFacts(options: HostFactsOptions): Promise<GpuHostFacts> {
+  const { runner, sys = '/sys', proc = '/proc', etc = '/etc', limit = 10_000, signal } = options;
+  const run = (tool: string, ...args: string[]) => runner.run(tool, args, { limit, ...(signal && { signal }) });
+  const has = async (tool: string) => (await runner.find(tool)) !== null;
+  const [cards, switches, modules, procVersion, distribution, hasTool] = await Promise.all([
+    readPci(sys),
+    countSwitches(sys),
+    readModules(proc),
+    readText(join(proc, 'driver/nvidia/version')),
+    readDistribution(etc),
+    has('nvidia-smi'),
+  ]);
+  const module = procVersion === null ? null : readProcVersion(procVersion);
+  const isNvidia = cards === null || hasTool || cards.some((card) => card.vendor === 'nvidia');
+  const facts = { cards, switches, modules, module, distribution, hasTool };
+  if (!isNvidia) return { ...facts, ...nothingAsked };
+  const [secureBoot, toolkit, cli, persistenced, fabricManager, apt] = await Promise.all([
+    readSecureBoot(sys, run),
+    readToolkit(run, has),
+    readCli(run),
+    isActive('nvidia-persistenced', run),
+    // Only boards with NVSwitches have anything for it to do.
+    switches === 0 ? nothingAsked.fabricManager : readFabricManager(run),
+    readApt(run, has),
+  ]);
+  return { ...facts, secureBoot, toolkit, cli, persistenced, fabricManager, apt };
+}
+
+const nothingAsked = {
+  secureBoot: null,
+  toolkit: { kind: 'missing' },
+  cli: null,
+  persistenced: null,
+  fabricManager: { active: null, version: null },
+  apt: null,
+} as const satisfies Partial<GpuHostFacts>;
+
+export type Run = (tool: string, ...args: string[]) => Promise<ToolReply>;
+
+/** PCI class 0680, "other bridge", of NVIDIA's: an NVSwitch. */
+async function countSwitches(sys: string): Promise<number> {
+  const folder = join(sys, 'bus/pci/devices');
+  const names = await readdir(folder).catch((): string[] => []);
+  const found = await Promise.all(
+    names.map(async (name) => {
+      const [vendor, kind] = await Promise.all([readText(join(folder, name, 'vendor')), readText(join(folder, name, 'class'))]);
+      return vendor === '0x10de' && kind?.startsWith('0x0680') === true;
+    }),
+  );
+  return found.filter(Boolean).length;
+}
+
+/** The first word of each line of /proc/modules (proc(5)). */
+async function readModules(proc: string): Promise<ReadonlySet<string> | null> {
+  const text = await readText(join(proc, 'modules'));
+  return text === null ? null : new Set(text.split('\n').map((line) => line.split(' ')[0] ?? ''));
+}
+
+async function readDistribution(etc: string): Promise<readonly string[]> {
+  const text = (await readText(join(etc, 'os-release'))) ?? '';
+  return [...text.matchAll(/^(?:ID|ID_LIKE)=["']?([a-z0-9._ -]{1,100})["']?\s*$/gm)].flatMap(([, words = '']) => words.split(' '));
+}
+
+/** The firmware's variable of that name: four bytes of attributes, then 1 for on (UEFI specification, "Globally Defined Variables"). */
+const secureBootVariable = 'SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c';
+
+async function readSecureBoot(sys: string, run: Run): Promise<boolean | null> {
+  const efi = join(sys, 'firmware/efi');
+  const variable = await readFile(join(efi, 'efivars', secureBootVariable)).catch(() => null);
+  if (variable !== null && variable.length === 5) return variable[4] === 1;
+  const { output } = await run('mokutil', '--sb-state');
+  if (/^SecureBoot enabled/m.test(output)) return true;
+  return /^SecureBoot disabled|EFI variables are not supported/m.test(output) ? false : null;
+}
+
+async function readToolkit(run: Run, has: (tool: string) => Promise<boolean>): Promise<Toolkit> {
+  const reply = await run('nvidia-ctk', '--version');
+  // "NVIDIA Container Toolkit CLI version 1.17.8", then the commit.
+  if (!reply.missing) return { kind: 'there', version: /\bversion v?(\d+\.\d+\.\d+)/i.exec(reply.output)?.[1] ?? null };
+  const older = await Promise.all(['nvidia-container-runtime-hook', 'nvidia-container-toolkit', 'nvidia-container-cli'].map(has));
+  return older.some(Boolean) ? { kind: 'there', version: null } : { kind: 'missing' };
+}
+
+async function readCli(run: Run): Promise<ContainerCli | null> {
+  const reply = await run('nvidia-container-cli', 'info');
+  if (reply.missing) return null;
+  if (reply.hung) return { driver: null, failure: 'it did not end in its time' };
+  const driver = /^NVRM version:\s*(\d{1,4}(?:\.\d{1,4}){1,3})\s*$/m.exec(reply.output)?.[1] ?? null;
+  if (reply.code === 0) return { driver, failure: null };
+  // "nvidia-container-cli: initialization error: nvml error: driver/library version mismatch".
+  const lines = reply.output.split('\n').map((line) => line.trim());
+  const said = lines.findLast((line) => /error|failed/i.test(line)) ?? lines.findLast((line) => line !== '') ?? '';
+  const failure = said.replace(/^nvidia-container-cli: /, '').replace(/\.$/, '');
+  return { driver, failure: failure.slice(0, 200) || `it ended with ${reply.code}` };
+}
+
+/** null where nobody can say: without systemd, or where it does not answer. */
+async function isActive(unit: string, run: Run): Promise<boolean | null> {
+  const { output } = await run('systemctl', 'is-active', unit);
+  const state = /^(active|inactive|failed|unknown|activating|deactivating|reloading|maintenance)$/m.exec(output)?.[1];
+  return state === undefined ? null : state === 'active' || state === 'reloading';
+}
+
+async function readFabricManager(run: Run): Promise<FabricManager> {
+  const [active, reply] = await Promise.all([isActive('nvidia-fabricmanager', run), run('nv-fabricmanager', '--version')]);
+  return { active, version: reply.missing ? null : (/\b(\d{3,4}\.\d+(?:\.\d+)?)\b/.exec(reply.output)?.[1] ?? null) };
+}

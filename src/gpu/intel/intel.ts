@@ -1,0 +1,143 @@
+/**
+ * Intel's cards from what `xpu-smi` says. They are known by PCI address: the UUID it prints is a pattern of the chip's number
+ * on some releases, the same for every card (`00000000-0000-0000-0000-020a00008086` in test/fixtures/gpu/xpu-smi).
+ */
+import type { Device, GpuFinding, Health, Inventory } from '../inventory.ts';
+import { inOrder } from '../merge.ts';
+import { type IntelCard, readXpuSmi, type XpuOutput } from './xpu-smi.ts';
+
+/** Whether a text is what `xpu-smi` printed, whole or torn. */
+export function looksLikeIntel(text: string): boolean {
+  return readXpuSmi(text) !== null;
+}
+
+/** The host of which `texts` are outputs of `xpu-smi`. What is not understood is a finding, and the set is not complete. */
+export function intelInventory(texts: readonly string[]): Inventory {
+  const read = texts.map(readXpuSmi);
+  const outputs = read.filter((output) => output !== null);
+  const findings: GpuFinding[] = [];
+  const say = (level: GpuFinding['level'], code: string, message: string) =>
+    findings.push({
+      level,
+      code,
+      subject: 'host',
+      message,
+      hint: 'Record "xpu-smi discovery -j", "xpu-smi health -l -j" and "xpu-smi ps -j".',
+    });
+  if (outputs.length < texts.length) say('error', 'not-understood', "Nothing of an Intel tool's output was understood.");
+  if (outputs.some((output) => output.torn))
+    say('error', 'output-torn', 'The output of an Intel tool is torn: it begins and does not end.');
+  const differing = severalHosts(outputs);
+  if (differing !== null) {
+    say('error', 'recordings-differ', `These are recordings of different hosts: card ${differing} is at two addresses.`);
+    return { complete: false, driver: null, cuda: null, cudaFrom: null, devices: [], findings };
+  }
+  const { groups, without } = byCard(outputs);
+  if (without > 0) {
+    const who = without === 1 ? 'An Intel card has' : `${without} Intel cards have`;
+    say('warning', 'no-identity', `${who} no PCI address here, and cannot be told apart.`);
+  }
+  const listed = outputs.some((output) => output.list);
+  if (!listed && groups.length > 0) say('warning', 'no-list', 'Only some Intel cards were asked; there may be more.');
+  const devices = groups.map((group) => deviceOf(group, outputs));
+  findings.push(...devices.flatMap((device, at) => weak(device, groups[at] ?? [])));
+  return {
+    complete: listed && without === 0 && outputs.length === texts.length && outputs.every((output) => !output.torn),
+    driver: groups.flat().find((card) => card.driver !== null)?.driver ?? null,
+    cuda: null,
+    cudaFrom: null,
+    devices: inOrder(devices),
+    findings,
+  };
+}
+
+/** Number of a card that is at two places; null when there is none. */
+function severalHosts(outputs: readonly XpuOutput[]): number | null {
+  const cards = outputs.flatMap((output) => output.cards);
+  const [twice] = [...Map.groupBy(cards, (card) => card.index)].filter(
+    ([index, same]) => index !== null && new Set(same.flatMap((card) => card.pciId ?? [])).size > 1,
+  );
+  return twice?.[0] ?? null;
+}
+
+/** Everything that is said of each card with a PCI address, and how many have none. */
+function byCard(outputs: readonly XpuOutput[]): { readonly groups: readonly (readonly IntelCard[])[]; readonly without: number } {
+  const cards = outputs.flatMap((output) => output.cards);
+  const numbers = Map.groupBy(cards, (card) => card.index);
+  const groups = new Map<string, IntelCard[]>();
+  const alone = new Set<number | null>();
+  for (const card of cards) {
+    const same = card.index === null ? [] : (numbers.get(card.index) ?? []);
+    const pciId = card.pciId ?? same.find((each) => each.pciId !== null)?.pciId ?? undefined;
+    if (pciId === undefined) alone.add(card.index);
+    else groups.set(pciId, [...(groups.get(pciId) ?? []), card]);
+  }
+  return { groups: [...groups.values()], without: alone.size };
+}
+
+function deviceOf(group: readonly IntelCard[], outputs: readonly XpuOutput[]): Device {
+  const first = <K extends keyof IntelCard>(key: K) => group.find((card) => card[key] !== null)?.[key] ?? null;
+  const [pciId, index, total, free, ecc] = [
+    first('pciId'),
+    first('index'),
+    first('memoryMiB'),
+    first('memoryFreeMiB'),
+    first('ecc'),
+  ];
+  const known = outputs.flatMap((output) => output.processes ?? []);
+  const asked = index !== null && outputs.some((output) => output.processes !== null);
+  const model = first('model') ?? 'Intel GPU';
+  return {
+    kind: 'gpu',
+    vendor: 'intel',
+    uuid: `intel-${pciId}`,
+    parent: null,
+    index,
+    minor: null,
+    pciId,
+    model,
+    memoryMiB: total,
+    memoryUsedMiB: total === null || free === null || free > total ? null : total - free,
+    computeCapability: null,
+    architecture: intelArchitecture(model),
+    mig: null,
+    health: healthOf(group),
+    persistence: null,
+    ecc: ecc === null ? null : { current: ecc, pending: ecc },
+    computeMode: null,
+    display: null,
+    processes: asked ? known.filter((each) => each.index === index).map(({ process }) => process) : null,
+  };
+}
+
+/** A part that the card does not have is unknown; it works when any part is well and none is ill. */
+function healthOf(group: readonly IntelCard[]): Health {
+  const parts = group.flatMap((card) => card.health);
+  const bad = parts.filter(({ status }) => /^(critical|error|fail)/i.test(status));
+  const reasons = bad.map(({ part, status, description }) => `${part}: ${description ?? status}`);
+  const well = parts.some(({ status }) => /^ok$/i.test(status));
+  return { state: bad.length > 0 ? 'failed' : well ? 'ok' : 'unknown', reasons, uncorrectedErrors: null, recoveryAction: null };
+}
+
+/** What is not well but does not stop it either. */
+function weak(device: Device, group: readonly IntelCard[]): readonly GpuFinding[] {
+  const parts = group.flatMap((card) => card.health).filter(({ status }) => /^warn/i.test(status));
+  return parts.map(({ part, status, description }) => ({
+    level: 'warning',
+    code: 'health-warning',
+    subject: device.uuid,
+    message: `${part}: ${description ?? status}`,
+    hint: null,
+  }));
+}
+
+const architectures: readonly (readonly [RegExp, string])[] = [
+  [/\bGPU Max\b|\bMax 1\d{3}\b/i, 'Xe-HPC'],
+  [/\bFlex\b|\bA[357]\d0M?\b/i, 'Xe-HPG'],
+  [/\bB[567]\d0?\b/i, 'Xe2'],
+];
+
+/** Generation, from the name; null when it does not say. */
+export function intelArchitecture(model: string): string | null {
+  return architectures.find(([form]) => form.test(model))?.[1] ?? null;
+}

@@ -1,0 +1,155 @@
+/**
+ * What NVIDIA's kernel module says of GPUs in the kernel log, from `dmesg` in any of its time formats, `journalctl -k`, or
+ * records of `/dev/kmsg`. Pure. A line that is not understood is no event, and only what the kernel itself wrote counts:
+ * programs can write to the log too.
+ */
+import { normalPci } from './pci.ts';
+
+export interface KernelEvent {
+  /**
+   * Of one GPU: `xid` an error with a number, `fallen-off` it left the bus without one, `rm-init` it could not be
+   * initialised, `reset-needed` the driver asks for a reset. Of the host: `not-probed` another driver holds its GPUs,
+   * `probe-failed` the module could not take some, `library-mismatch` a program came with another driver's library.
+   */
+  readonly kind: 'xid' | 'fallen-off' | 'rm-init' | 'reset-needed' | 'not-probed' | 'probe-failed' | 'library-mismatch';
+  /** `0000:9b:00`, as `Device.pciId` without the function, which Xid lines do not print; null for the host. */
+  readonly pciId: string | null;
+  readonly xid: number | null;
+  /** MIG instance that the driver blames, as it numbers it; null when it names none. */
+  readonly gpuInstance: number | null;
+  readonly computeInstance: number | null;
+  /** What was printed, on one line, without its time. */
+  readonly text: string;
+  /** Seconds since boot; null where the log has another kind of time, or none. */
+  readonly at: number | null;
+  /** Number of the record since boot (`/dev/kmsg` only). */
+  readonly seq: number | null;
+}
+
+/** A place in the log: the last record before it, and when that was, in seconds since boot. */
+export interface KernelMark {
+  readonly seq: number | null;
+  readonly at: number | null;
+}
+
+/** Whether an event came after a mark. One whose place nobody knows did: what cannot be told is not excused. */
+export function isAfter(event: KernelEvent, mark: KernelMark): boolean {
+  if (event.seq !== null && mark.seq !== null) return event.seq > mark.seq;
+  if (event.at !== null && mark.at !== null) return event.at >= mark.at;
+  return true;
+}
+
+/**
+ * `domain:bus:device` in lower case, domain of at least four digits, of any spelling that tools and drivers use:
+ * `00000000:01:00.0`, `0000:01:00`, `01:00.0`. null when it is no PCI address.
+ */
+export function pciPlace(address: string): string | null {
+  // Drivers of long ago printed the bus with four digits and no domain.
+  const plain = address
+    .trim()
+    .replace(/^PCI:/i, '')
+    .replace(/^00([0-9a-f]{2}:[0-9a-f]{2})$/i, '$1');
+  return normalPci(plain)?.slice(0, -2) ?? null;
+}
+
+/** Every event of a log, in its order. */
+export function parseKernelLog(text: string): KernelEvent[] {
+  const take = createKernelParser();
+  return text.split('\n').flatMap((line) => take(line));
+}
+
+const address = String.raw`(?:PCI:)?(?:[0-9a-fA-F]{1,8}:)?[0-9a-fA-F]{2,4}:[0-9a-fA-F]{2}(?:\.[0-7])?`;
+const xidLine = new RegExp(String.raw`^Xid \((${address})(?: GPU-I:(\d+))?(?: GPU-CI:(\d+))?\): (\d{1,6})\b`);
+const gpuLine = new RegExp(String.raw`\bGPU (?:at )?(${address})(?![0-9a-fA-F:.]*[0-9a-fA-F])`);
+
+/** Takes one line after the other, since some messages are spread over several; returns what a line made certain. */
+export function createKernelParser(): (line: string) => KernelEvent[] {
+  /** A line that named a GPU and did not say yet what of it. */
+  let begun: { readonly pciId: string; readonly head: Head; readonly text: string; readonly left: number } | null = null;
+
+  const read = (head: Head, body: string | null, whole: string): KernelEvent[] => {
+    const said = body ?? whole;
+    if (begun !== null && /\bfallen off the bus\b/.test(said) && !gpuLine.test(said) && !xidLine.test(said)) {
+      const event = make('fallen-off', begun.pciId, begun.head, `${begun.text} ${said}`);
+      begun = null;
+      return [event];
+    }
+    if (begun !== null) begun = begun.left > 1 ? { ...begun, text: `${begun.text} ${said}`, left: begun.left - 1 } : null;
+    if (body === null) return [];
+    const xid = xidLine.exec(body);
+    if (xid !== null) {
+      const [, at = '', gpuInstance, computeInstance, number] = xid;
+      const pciId = pciPlace(at);
+      if (pciId === null) return [];
+      const blamed = { gpuInstance: numberOr(gpuInstance), computeInstance: numberOr(computeInstance) };
+      return [{ ...make('xid', pciId, head, body), xid: Number(number), ...blamed }];
+    }
+    const kind = hostKind(body);
+    if (kind !== null) return [make(kind, null, head, body)];
+    const pciId = pciPlace(gpuLine.exec(body)?.[1] ?? '');
+    if (pciId === null) return [];
+    if (/\bfallen off the bus\b/.test(body)) return [make('fallen-off', pciId, head, body)];
+    if (/\b(RmInitAdapter|rm_init_adapter) failed\b/.test(body)) return [make('rm-init', pciId, head, body)];
+    if (/\bneeds to be reset\b/.test(body)) return [make('reset-needed', pciId, head, body)];
+    // The rest of the sentence follows on the next two lines.
+    if (body.startsWith('The NVIDIA GPU ')) begun = { pciId, head, text: body, left: 3 };
+    return [];
+  };
+
+  return (line) => {
+    const record = /^(\d{1,6}),(\d{1,15}),(\d{1,18}),[^;]*;(.*)$/.exec(line);
+    if (record === null) {
+      const { head, body } = unstamp(line);
+      return read(head, body, line);
+    }
+    const [, priority, seq, microseconds, text = ''] = record;
+    // Facility 0 is the kernel; whatever a program writes there gets another one (Documentation/ABI/testing/dev-kmsg).
+    if (Number(priority) >> 3 !== 0) return [];
+    const head = { seq: Number(seq), at: Number(microseconds) / 1e6 };
+    // Only the module's own records have more lines: other ones may hold a text that a job chose, such as the name of a path.
+    const lines = text.startsWith('NVRM: ') ? decode(text).split('\n') : [text];
+    return lines.flatMap((one) => read(head, one.startsWith('NVRM: ') ? one.slice(6).trim() : null, one));
+  };
+}
+
+/** The kernel writes what is no printable ASCII, so the ends of lines too, as `\\xNN`. */
+function decode(text: string): string {
+  return text.replace(/\\x([0-9a-f]{2})/g, (_, code: string) => String.fromCharCode(Number.parseInt(code, 16)));
+}
+
+interface Head {
+  readonly at: number | null;
+  readonly seq: number | null;
+}
+
+/** What a line says behind its time and `NVRM:`; null for a body that is not the module's. */
+function unstamp(line: string): { head: Head; body: string | null } {
+  const found = /^(.{0,120}?)NVRM:\s+(.*)$/.exec(line.trimEnd());
+  const before = found?.[1] ?? '';
+  const none = { at: null, seq: null };
+  // Behind the time of dmesg, or the word "kernel:" of a journal; a program's line in the same journal has its own name there.
+  if (found === null || !/(?:^|\]|\bkernel:|\d)\s*$/.test(before)) return { head: none, body: null };
+  const seconds = /\[\s*(\d{1,12}\.\d{1,9})\]/.exec(before)?.[1];
+  return { head: { at: seconds === undefined ? null : Number(seconds), seq: null }, body: (found[2] ?? '').trim() };
+}
+
+function hostKind(body: string): KernelEvent['kind'] | null {
+  if (/probe routine was not called for \d+ device/.test(body)) return 'not-probed';
+  if (/probe routine failed for \d+ device/.test(body)) return 'probe-failed';
+  if (/^API mismatch\b/.test(body)) return 'library-mismatch';
+  return null;
+}
+
+function make(kind: KernelEvent['kind'], pciId: string | null, head: Head, body: string): KernelEvent {
+  // A program chooses its own name, and the driver prints it.
+  const text = body
+    .replace(/\s+/g, ' ')
+    .replace(/[^\x20-\x7e]/g, '?')
+    .replace(/^(NVRM: )?/, 'NVRM: ')
+    .slice(0, 400);
+  return { kind, pciId, xid: null, gpuInstance: null, computeInstance: null, text, ...head };
+}
+
+function numberOr(text: string | undefined): number | null {
+  return text === undefined ? null : Number(text);
+}

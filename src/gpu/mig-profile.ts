@@ -1,0 +1,48 @@
+/**
+ * Names of MIG profiles such as `1g.10gb`. The same slice has been named differently by different drivers (3g.39gb and 3g.40gb:
+ * NVIDIA/mig-parted#31), so two names are compared by their numbers.
+ */
+
+export interface MigProfile {
+  /** Compute slices of the compute instance, where it is only a part of its GPU instance (`1c.3g.71gb`); null for all. */
+  readonly computeSlices: number | null;
+  /** Slices of the GPU instance. */
+  readonly slices: number;
+  /** GB, as the name says it: rounded by whoever made the name. */
+  readonly memory: number;
+  /** `+me`, `+gfx`, `-me`, …; empty for none. */
+  readonly attributes: string;
+}
+
+/** null when it is no profile. */
+export function parseProfile(name: string): MigProfile | null {
+  const found = /^(?:(\d{1,2})c\.)?(\d{1,2})g\.(\d{1,4})gb([+-][a-z0-9.+-]+)?$/i.exec(name.trim());
+  if (found === null) return null;
+  const [, compute, slices, memory, attributes = ''] = found;
+  return {
+    computeSlices: compute === undefined ? null : Number(compute),
+    slices: Number(slices),
+    memory: Number(memory),
+    attributes: attributes.toLowerCase(),
+  };
+}
+
+/** Whether two names mean the same slice; attributes count as written. False when either is no profile. */
+export function sameProfile(a: string, b: string): boolean {
+  const [one, other] = [parseProfile(a), parseProfile(b)];
+  return one !== null && other !== null && sameSlice(one, other) && one.attributes === other.attributes;
+}
+
+/** Whether a device of this profile is what is asked for. What is asked without attributes leaves them open. */
+export function satisfiesProfile(profile: string, asked: string): boolean {
+  const [has, wants] = [parseProfile(profile), parseProfile(asked)];
+  if (has === null || wants === null || !sameSlice(has, wants)) return false;
+  return wants.attributes === '' || wants.attributes === has.attributes;
+}
+
+function sameSlice(a: MigProfile, b: MigProfile): boolean {
+  const most = Math.max(a.memory, b.memory);
+  // Names of one slice are apart by rounding, by one at most; 1g.5gb and 1g.6gb are slices of different cards.
+  const apart = most < 10 ? 0 : Math.max(1, most / 20);
+  return a.slices === b.slices && a.computeSlices === b.computeSlices && Math.abs(a.memory - b.memory) <= apart;
+}

@@ -1,0 +1,84 @@
+/**
+ * Asks a host for its NVIDIA cards. `nvidia-smi -q -x` knows nearly everything; `-L` is asked only where a MIG instance needs
+ * its UUID, since each call may have to wake every card (1 to 3 s each without persistence).
+ */
+import { readdir } from 'node:fs/promises';
+import { join } from 'node:path';
+import { type Asking, asWarning, elsewhere, withFindings } from './asking.ts';
+import { type GpuFinding, type Inventory, noGpus } from './inventory.ts';
+import { nvidiaInventory } from './nvidia/nvidia.ts';
+import { readText } from './pci.ts';
+import type { ToolReply } from './run.ts';
+
+const tool = 'nvidia-smi';
+
+/** Exit codes that hold for the whole host: asking for each card gives the same (NVML: 9 no driver, 12 no library, 18 mismatch). */
+const ofTheHost = [4, 9, 12, 13, 18, 127];
+
+export async function askNvidia(asking: Asking): Promise<Inventory> {
+  const cards = asking.pci?.filter((card) => card.vendor === 'nvidia') ?? null;
+  const there = await asking.has(tool);
+  const procVersion = await readText(join(asking.proc, 'driver/nvidia/version'));
+  if (!there && procVersion === null && (cards === null || cards.length === 0)) return noGpus;
+  const others = (cards ?? []).flatMap((card) => (card.driver === null ? [] : (elsewhere(card, ['nvidia']) ?? [])));
+  const pciIds = cards?.filter((card) => card.driver === null || card.driver === 'nvidia').map((card) => card.pciId) ?? null;
+  // All of them belong to virtual machines or nouveau: the tool could only fail.
+  if (cards !== null && cards.length > 0 && pciIds?.length === 0) return withFindings(noGpus, others);
+
+  const xml = await asking.run(tool, '-q', '-x');
+  // It has ended with 0 and a complaint, and in the middle of a card.
+  const whole = xml.code === 0 && xml.output.includes('</nvidia_smi_log>');
+  const each = whole || xml.hung ? [] : await askEach(asking, xml, pciIds ?? []);
+  const wanted = needsList([xml, ...each]) || (!whole && each.length === 0 && !isOfTheHost(xml));
+  const list = hung([xml, ...each]) || !wanted ? null : await asking.run(tool, '-L');
+  const procGpus = await readInformation(join(asking.proc, 'driver/nvidia/gpus'));
+  const found = nvidiaInventory({ xml: each.length === 0 ? xml : [xml, ...each], list, procVersion, procGpus, pciIds });
+  // Packages may have been left behind when the last card was taken out.
+  if (pciIds?.length === 0 && found.devices.length === 0 && !hung([xml]))
+    return { ...noGpus, findings: found.findings.map(asWarning) };
+  return withFindings(found, [...others, ...cut([xml, ...each])]);
+}
+
+/** One card off the bus makes the whole list fail; the others still answer by themselves. */
+async function askEach(asking: Asking, first: ToolReply, pciIds: readonly string[]): Promise<ToolReply[]> {
+  if (isOfTheHost(first)) return [];
+  const replies: ToolReply[] = [];
+  for (const pciId of pciIds) {
+    const reply = await asking.run(tool, '-q', '-x', '-i', pciId);
+    replies.push(reply);
+    if (reply.hung) break;
+  }
+  return replies;
+}
+
+function isOfTheHost({ code }: ToolReply): boolean {
+  return code !== null && ofTheHost.includes(code);
+}
+
+function needsList(replies: readonly ToolReply[]): boolean {
+  return replies.some(({ output }) => /<mig_device>|<current_mig>\s*Enabled/i.test(output));
+}
+
+function hung(replies: readonly ToolReply[]): boolean {
+  return replies.some((reply) => reply.hung);
+}
+
+function cut(replies: readonly ToolReply[]): readonly GpuFinding[] {
+  const message = `${tool} printed more than 16 MiB and was ended.`;
+  if (!replies.some((reply) => reply.cut)) return [];
+  return [
+    {
+      level: 'error',
+      code: 'output-too-large',
+      subject: 'host',
+      message,
+      hint: `Type "${tool} -q -x" and look at what it prints.`,
+    },
+  ];
+}
+
+async function readInformation(folder: string): Promise<readonly string[]> {
+  const names = await readdir(folder).catch((): string[] => []);
+  const texts = await Promise.all(names.map((name) => readText(join(folder, name, 'information'))));
+  return texts.filter((text) => text !== null);
+}

@@ -1,0 +1,205 @@
+/** One NVIDIA GPU, or one of its MIG instances, from what was printed of it. Numbers that cannot be are said and left out. */
+import { architectureOf } from '../architectures.ts';
+import type { Device, GpuFinding, GpuMig, GpuProcess } from '../inventory.ts';
+import { normalPci } from '../pci.ts';
+import type { Facts } from './fields.ts';
+import { clip, finding, plain } from './findings.ts';
+import { judge } from './health.ts';
+import type { GpuReading, MigReading, ProcessReading } from './reading.ts';
+import { computeCapability, isUsualUuid, mebibytes, said, wholeNumber } from './values.ts';
+
+export interface Made {
+  readonly device: Device;
+  readonly findings: readonly GpuFinding[];
+}
+
+/** The kernel numbers processes up to 2^22, other systems further. */
+const mostPid = 2 ** 31 - 1;
+const mostId = 65_535;
+
+/** `uuid` is certain by now; everything else may be missing. */
+export function gpuDevice(reading: GpuReading, uuid: string): Made {
+  const { facts } = reading;
+  const findings: GpuFinding[] = [];
+  const odd = (what: string, text: string) =>
+    findings.push(finding('warning', 'odd-value', uuid, `${uuid}: its ${what} reads "${clip(text)}", which cannot be.`));
+  const read = readerOf(facts, odd);
+
+  const pciId = read('pciId', 'PCI address', normalPci);
+  const memoryMiB = positive(read('memoryTotal', 'memory', mebibytes));
+  const memoryUsedMiB = usedOf(read('memoryUsed', 'used memory', mebibytes), memoryMiB, odd);
+  const model = plainName(said(facts.model));
+  if (model === null && (facts.model !== undefined || reading.depth === 'state')) {
+    findings.push(finding('warning', 'no-model', uuid, `${uuid}: its model is not said, so no condition on a model fits it.`));
+  } else if (/^(?:NVIDIA )?Graphics Device$/i.test(model ?? '')) {
+    const message = `${uuid} is only called "${model}": the driver is older than the card.`;
+    findings.push(finding('warning', 'model-unknown', uuid, message, 'Install a newer driver.'));
+  } else if (/\(nvgpu\)|\b(?:Orin|Thor|Xavier|Tegra)\b/i.test(model ?? '')) {
+    const message = `${uuid} is the GPU of a Jetson (${model}), of which nvidia-smi tells next to nothing.`;
+    const hint = 'Its containers need the runtime "nvidia" or CDI, and images made for its Jetson Linux.';
+    findings.push(finding('warning', 'jetson', uuid, message, hint));
+  }
+  if (!isUsualUuid(uuid)) {
+    const message = `${uuid} is no whole UUID: it is masked or made up, and nothing can be granted by it.`;
+    findings.push(finding('warning', 'odd-uuid', uuid, message));
+  }
+  const { health, findings: complaints } = judge(reading, uuid);
+  const mig = migOf(reading);
+  if (mig !== null && mig.pending !== null) {
+    const message = `${uuid}: MIG is ${mig.mode}, but will be ${mig.pending} after its next reset.`;
+    findings.push(
+      finding(
+        'warning',
+        'mig-pending',
+        uuid,
+        message,
+        'Reset it while nothing uses it, or take the change back (nvidia-smi -mig).',
+      ),
+    );
+  }
+  const ecc = eccOf(facts);
+  if (ecc !== null && ecc.current !== ecc.pending) {
+    const words = (on: boolean) => (on ? 'on' : 'off');
+    const message = `${uuid}: ECC is ${words(ecc.current)}, but will be ${words(ecc.pending)} after its next reset.`;
+    findings.push(finding('warning', 'ecc-pending', uuid, message));
+  }
+  const device: Device = {
+    kind: 'gpu',
+    vendor: 'nvidia',
+    uuid,
+    parent: null,
+    index: read('index', 'index', (text) => wholeNumber(text, mostId)),
+    minor: read('minor', 'minor number', (text) => wholeNumber(text, mostId)),
+    pciId,
+    model: model ?? 'unknown',
+    memoryMiB,
+    memoryUsedMiB,
+    ...architectureOf({
+      model: model ?? '',
+      computeCapability: read('computeCapability', 'compute capability', computeCapability),
+      architecture: plainName(said(facts.architecture)),
+    }),
+    mig,
+    health,
+    persistence: switchOf(facts.persistence),
+    ecc,
+    computeMode: plainName(said(facts.computeMode)),
+    display: switchOf(facts.displayActive),
+    processes: processesOf(reading.processes, odd),
+  };
+  return { device, findings: [...complaints, ...findings] };
+}
+
+/** One instance of `gpu`. What one shares with its GPU it has from there: when that fails, all of it fails. */
+export function migDevice(reading: MigReading, uuid: string, gpu: Device, isSeen: boolean): Made {
+  const findings: GpuFinding[] = [];
+  const odd = (what: string, text: string) =>
+    findings.push(finding('warning', 'odd-value', uuid, `${uuid}: its ${what} reads "${clip(text)}", which cannot be.`));
+  const read = readerOf(reading, odd);
+  const id = (text: string) => wholeNumber(text, mostId);
+  const gpuInstance = read('gpuInstance', 'GPU instance', id);
+  const computeInstance = read('computeInstance', 'compute instance', id);
+  const total = positive(read('memoryTotal', 'memory', mebibytes));
+  const memoryMiB = total !== null && gpu.memoryMiB !== null && total > gpu.memoryMiB ? null : total;
+  if (memoryMiB !== total) odd('memory', `${total} MiB, more than its GPU has`);
+  const unknown = gpu.health.state === 'ok' && !isSeen;
+  const device: Device = {
+    ...gpu,
+    kind: 'mig',
+    uuid,
+    parent: gpu.uuid,
+    index: read('index', 'index', id),
+    memoryMiB,
+    memoryUsedMiB: usedOf(read('memoryUsed', 'used memory', mebibytes), memoryMiB, odd),
+    mig: { profile: plainName(said(reading.profile)), gpuInstance, computeInstance },
+    health: {
+      ...gpu.health,
+      ...(unknown ? { state: 'unknown', reasons: ['only its name was read'] } : {}),
+      uncorrectedErrors: read('uncorrected', 'count of ECC errors', (text) => wholeNumber(text, Number.MAX_SAFE_INTEGER)),
+    },
+    processes: gpuInstance === null ? null : mineOf(gpu.processes, gpuInstance, computeInstance),
+  };
+  return { device, findings };
+}
+
+type Odd = (what: string, text: string) => void;
+
+/** Reads a field as a number: null without a word when it is not said, and with one when it is nonsense. */
+function readerOf<F extends string>(facts: Facts<F>, odd: Odd) {
+  return <T>(field: F, what: string, parse: (text: string) => T | null): T | null => {
+    const text = said(facts[field]);
+    if (text === null) return null;
+    const value = parse(text);
+    if (value === null) odd(what, text);
+    return value;
+  };
+}
+
+function positive(amount: number | null): number | null {
+  return amount === 0 ? null : amount;
+}
+
+function usedOf(used: number | null, total: number | null, odd: Odd): number | null {
+  if (used === null || total === null || used <= total) return used;
+  odd('used memory', `${used} MiB of ${total} MiB`);
+  return null;
+}
+
+function switchOf(text: string | undefined): boolean | null {
+  const value = said(text)?.toLowerCase();
+  if (value === 'enabled' || value === 'on') return true;
+  return value === 'disabled' || value === 'off' ? false : null;
+}
+
+function modeOf(text: string | undefined): GpuMig['mode'] | null {
+  const on = switchOf(text);
+  return on === null ? null : on ? 'enabled' : 'disabled';
+}
+
+function migOf({ facts, instances }: GpuReading): GpuMig | null {
+  const mode = modeOf(facts.migCurrent) ?? (instances.length > 0 ? 'enabled' : null);
+  const pending = modeOf(facts.migPending);
+  return mode === null ? null : { mode, pending: pending === mode ? null : pending };
+}
+
+function eccOf(facts: GpuReading['facts']): Device['ecc'] {
+  const current = switchOf(facts.eccCurrent);
+  return current === null ? null : { current, pending: switchOf(facts.eccPending) ?? current };
+}
+
+function processesOf(readings: readonly ProcessReading[] | null, odd: Odd): readonly GpuProcess[] | null {
+  if (readings === null) return null;
+  const processes = readings.map(processOf);
+  const wrong = processes.indexOf(null);
+  // Somebody is there, and who is not known: that is not an empty list.
+  if (wrong >= 0) odd("process' number", readings[wrong]?.pid ?? '');
+  return wrong >= 0 ? null : processes.filter((process) => process !== null);
+}
+
+function processOf(reading: ProcessReading): GpuProcess | null {
+  const pid = wholeNumber(said(reading.pid) ?? '', mostPid);
+  if (pid === null || pid === 0) return null;
+  const type = said(reading.type);
+  const id = (text: string | undefined) => wholeNumber(said(text) ?? '', mostId);
+  return {
+    pid,
+    name: plainName(said(reading.name)),
+    type: type === 'C' || type === 'G' || type === 'C+G' || type === 'M+C' ? type : null,
+    memoryMiB: mebibytes(said(reading.memory) ?? 'none'),
+    gpuInstance: id(reading.gpuInstance),
+    computeInstance: id(reading.computeInstance),
+  };
+}
+
+function mineOf(processes: Device['processes'], gpuInstance: number, computeInstance: number | null): Device['processes'] {
+  if (processes === null) return null;
+  return processes.filter(
+    (process) =>
+      process.gpuInstance === gpuInstance && (process.computeInstance === computeInstance || process.computeInstance === null),
+  );
+}
+
+function plainName(text: string | null): string | null {
+  const name = text === null ? '' : plain(text).trim();
+  return name === '' ? null : name.slice(0, 200);
+}

@@ -1,0 +1,135 @@
+/**
+ * What nvidia-smi says instead of an answer, as findings with a stable code. It prints complaints to standard output, some of
+ * them together with exit code 0 and half an answer, so the text counts first and the code where no text is known.
+ *
+ * Sources: recordings (test/fixtures/gpu/nvidia-smi/errors) with their issues; exit codes: nvidia-smi(1), "RETURN VALUE", and
+ * nvml.h; 18 seen at mozilla/translations#1167.
+ */
+import type { GpuFinding } from '../inventory.ts';
+import { normalPci } from '../pci.ts';
+import type { Reply } from '../reply.ts';
+import { clip, finding, type HostFacts, hostFinding, kernelLog, reboot, resetHint } from './findings.ts';
+
+const codes: ReadonlyMap<number, string> = new Map([
+  [2, 'invalid-argument'],
+  [3, 'not-supported'],
+  [4, 'insufficient-permissions'],
+  [6, 'no-devices'],
+  [8, 'power-cable'],
+  [9, 'driver-not-loaded'],
+  [10, 'interrupt-problem'],
+  [12, 'nvml-missing'],
+  [13, 'nvml-missing'],
+  [14, 'inforom-corrupt'],
+  [15, 'gpu-lost'],
+  [16, 'reset-required'],
+  [17, 'insufficient-permissions'],
+  [18, 'library-mismatch'],
+  [127, 'tool-missing'],
+]);
+
+/** Texts of NVML's errors behind "Failed to initialize NVML:". */
+const nvmlErrors: ReadonlyMap<string, string> = new Map([
+  ['driver not loaded', 'driver-not-loaded'],
+  ['driver/library version mismatch', 'library-mismatch'],
+  ['insufficient permissions', 'insufficient-permissions'],
+  ['nvml shared library not found', 'nvml-missing'],
+  ['function not found', 'nvml-missing'],
+  ['unknown error', 'nvml-unknown-error'],
+  ['gpu is lost', 'gpu-lost'],
+  ['gpu requires reset', 'reset-required'],
+  ['no supported gpus were found', 'no-devices'],
+  ['not found', 'no-devices'],
+]);
+
+const texts: readonly (readonly [RegExp, string])[] = [
+  [/^NVIDIA-SMI has failed because it couldn'?t communicate with the NVIDIA driver/i, 'driver-not-loaded'],
+  [/^No devices were found/i, 'no-devices'],
+  [/^NVIDIA-SMI couldn'?t find (?:the )?(?:libnvidia-ml|nvml)/i, 'nvml-missing'],
+  [/^Field "([^"]{1,100})" is not a valid field to query/i, 'invalid-field'],
+  [/^(?:Invalid combination of input arguments|Option \S{1,60} is not recogni[sz]ed|ERROR: Option)/i, 'invalid-argument'],
+  [/^(?:\S{1,80}: (?:(?:line )?\d{1,6}: )?)?nvidia-smi: (?:command )?not found/i, 'tool-missing'],
+  [/^(?:\S{1,80}: )?\S{0,80}nvidia-smi: No such file or directory/i, 'tool-missing'],
+  [/^(?:NVIDIA-SMI has failed|.{0,40}(?:Segmentation fault|core dumped)|cannot start \S{1,200}:)/i, 'tool-failed'],
+];
+
+/** Complaints in a text that is no answer, each once. */
+export function failuresIn(text: string, facts: HostFacts = { module: null }): readonly GpuFinding[] {
+  const found = text.split('\n').flatMap((line) => failureIn(line.trim(), text, facts));
+  return found.filter((each, at) => found.findIndex((other) => other.code === each.code && other.subject === each.subject) === at);
+}
+
+function failureIn(line: string, text: string, facts: HostFacts): readonly GpuFinding[] {
+  if (line === '' || line.length > 600) return [];
+  const handle = /^Unable to determine the device handle for (.{1,200})$/i.exec(line)?.[1];
+  if (handle !== undefined) return [handleFinding(handle)];
+  const nvml = /^Failed to initialize NVML: ?(.{1,200})$/i.exec(line)?.[1]?.trim();
+  if (nvml !== undefined) {
+    const library = /NVML library version: ?(\d[\d.]{1,20})/.exec(text)?.[1] ?? null;
+    const code = nvmlErrors.get(nvml.toLowerCase().replace(/\.$/, '')) ?? 'nvml-failed';
+    return [hostFinding(code, facts, code === 'library-mismatch' ? library : nvml.replace(/\.$/, ''))];
+  }
+  const corrupt = /infoROM is corrupted at gpu (\S{7,20})/i.exec(line)?.[1];
+  if (corrupt !== undefined) return [{ ...hostFinding('inforom-corrupt', facts), subject: normalPci(corrupt) ?? 'host' }];
+  const known = texts.flatMap(([pattern, code]) => {
+    const match = pattern.exec(line);
+    return match === null
+      ? []
+      : [hostFinding(code, facts, match[1] ?? (code === 'invalid-field' ? null : line.replace(/\.$/, '')))];
+  });
+  return known.slice(0, 1);
+}
+
+/** `GPU 0000:0B:00.0: Unknown Error`, `GPU0000:07:00.0: …`, `GPU1: 0000:44:00.0: …`, `GPU2: …`, by branch. */
+function handleFinding(said: string): GpuFinding {
+  const address = /[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]/i.exec(said)?.[0] ?? null;
+  const pciId = address === null ? null : normalPci(address);
+  const number = /^GPU ?(\d{1,3})\b(?!:[0-9a-f]{2}:)/i.exec(said)?.[1];
+  const name = pciId ?? (number === undefined ? 'A GPU' : `GPU ${number}`);
+  const subject = pciId ?? 'host';
+  const reason = said
+    .slice(address === null ? 0 : said.indexOf(address) + address.length)
+    .replace(/^[^:]{0,10}: ?/, '')
+    .trim();
+  if (/GPU is lost/i.test(reason))
+    return finding('error', 'gpu-lost', subject, `${name} is lost: it has fallen off the bus.`, reboot);
+  if (/requires? reset/i.test(reason)) {
+    return finding('error', 'reset-required', subject, `${name} cannot be used before it is reset.`, resetHint(pciId));
+  }
+  return finding(
+    'error',
+    'device-handle',
+    subject,
+    `${name} does not answer${reason === '' ? '' : ` (${clip(reason)})`}: it is off the bus, or its driver part is stuck. nvidia-smi may show nothing of the healthy ones either.`,
+    reboot,
+  );
+}
+
+/** What went wrong with a call, `rest` being what it said beside its answer. */
+export function failuresOf(reply: Reply, rest: string, facts: HostFacts = { module: null }): readonly GpuFinding[] {
+  const said = failuresIn(rest, facts);
+  if (reply.hung) {
+    const asked = [reply.tool, ...reply.args].join(' ');
+    return [
+      ...said,
+      finding(
+        'error',
+        'tool-hung',
+        'host',
+        `"${clip(asked)}" did not end in its time: a GPU or its driver is stuck. Which devices work is not known.`,
+        `${kernelLog} If "nvidia-smi" hangs for you too, only a reboot helps.`,
+      ),
+    ];
+  }
+  if (said.length > 0 || reply.code === null || reply.code === 0) return said;
+  const code = codes.get(reply.code);
+  const first = rest.split('\n').find((line) => line.trim() !== '');
+  if (code !== undefined) return [hostFinding(code, facts)];
+  return [
+    hostFinding(
+      'tool-failed',
+      facts,
+      `exit code ${reply.code}${first === undefined ? '' : `, ${clip(first.trim().replace(/\.$/, ''))}`}`,
+    ),
+  ];
+}

@@ -1,0 +1,137 @@
+/**
+ * Whether an NVIDIA GPU may be given to a job, judged from what its own driver says of it. A value that could not be read is
+ * "unknown" and not "fine"; a value that such a card does not have (`N/A`) says nothing either way.
+ */
+import type { GpuFinding, Health } from '../inventory.ts';
+import type { GpuField } from './fields.ts';
+import { clip, finding, kernelLog, resetHint } from './findings.ts';
+import type { GpuReading } from './reading.ts';
+import { isUnread, said, wholeNumber } from './values.ts';
+
+interface Complaint {
+  readonly code: string;
+  /** Of the GPU, as the end of a sentence that begins with its name. */
+  readonly words: string;
+  readonly hint: string;
+}
+
+const replace = 'Take it out of service and have it replaced; onejob will not use it.';
+const fabric =
+  'Start nvidia-fabricmanager, of exactly the version of the driver ("systemctl restart nvidia-fabricmanager"); without it CUDA ends with error 802.';
+
+/** Fields that any card answers or has not; one that cannot be read leaves open how the card is. */
+const vital: Partial<Record<GpuField, string>> = {
+  memoryTotal: 'memory',
+  memoryUsed: 'used memory',
+  temperature: 'temperature',
+  performanceState: 'performance state',
+  computeMode: 'compute mode',
+  uncorrectedTotal: 'ECC errors',
+  uncorrectedDram: 'ECC errors',
+  remapPending: 'row remapping',
+  remapFailure: 'row remapping',
+  retirementPending: 'page retirement',
+  recoveryAction: 'recovery action',
+};
+
+/** `subject`: its UUID, or its PCI address where it has none. */
+export function judge(reading: GpuReading, subject: string): { readonly health: Health; readonly findings: readonly GpuFinding[] } {
+  const complaints = complaintsOf(reading, subject);
+  const open = complaints.length > 0 ? [] : openQuestions(reading);
+  const uncorrectedErrors = uncorrected(reading);
+  const findings = complaints.map(({ code, words, hint }) => finding('error', code, subject, `${subject} ${words}.`, hint));
+  const unread = open.filter((each) => each.reported);
+  if (unread.length > 0) {
+    const words = unread.map((each) => each.words).join(', ');
+    findings.push(finding('error', 'gpu-unknown', subject, `${subject}: ${words}. Whether it works is not known.`, kernelLog));
+  }
+  if (uncorrectedErrors !== null && uncorrectedErrors > 0) {
+    const errors = uncorrectedErrors === 1 ? '1 uncorrected memory error' : `${uncorrectedErrors} uncorrected memory errors`;
+    findings.push(
+      finding(
+        'warning',
+        'ecc-uncorrected',
+        subject,
+        `${subject} had ${errors} since its driver was loaded.`,
+        `${kernelLog} A reset sets the count back.`,
+      ),
+    );
+  }
+  return {
+    health: {
+      state: complaints.length > 0 ? 'failed' : open.length > 0 ? 'unknown' : 'ok',
+      reasons: complaints.length > 0 ? complaints.map((each) => each.words) : open.map((each) => each.words),
+      uncorrectedErrors,
+      recoveryAction: recoveryOf(reading),
+    },
+    findings,
+  };
+}
+
+function recoveryOf({ facts }: GpuReading): string | null {
+  const action = said(facts.recoveryAction);
+  return action === null ? null : clip(action);
+}
+
+function complaintsOf(reading: GpuReading, subject: string): Complaint[] {
+  const { facts, trouble } = reading;
+  const yes = (field: GpuField) => /^(yes|true)$/i.test(said(facts[field]) ?? '');
+  const other = (field: GpuField, ...fine: readonly string[]) => {
+    const value = said(facts[field]);
+    return value === null || fine.includes(value.toLowerCase()) ? null : clip(value);
+  };
+  const reset = resetHint(subject);
+  const found: Complaint[] = [];
+  const add = (when: boolean, code: string, words: string, hint: string) => {
+    if (when && !found.some((each) => each.words === words)) found.push({ code, words, hint });
+  };
+  const lost = `Reboot the machine, cold if it comes back. ${kernelLog}`;
+  add(trouble === 'lost', 'gpu-lost', 'is lost: it has fallen off the bus', lost);
+  add(trouble === 'reset', 'reset-required', 'cannot be used before it is reset', reset);
+  const action = other('recoveryAction', 'none');
+  add(action !== null, 'recovery-action', `needs "${action}", says its driver`, /reboot/i.test(action ?? '') ? lost : reset);
+  add(yes('resetRequired') || yes('drainRecommended'), 'reset-required', 'has to be reset, says its driver', reset);
+  add(yes('remapFailure'), 'row-remap-failed', 'has a broken row of memory that it could not replace', replace);
+  add(yes('unrepairable'), 'memory-unrepairable', 'has memory that cannot be repaired', replace);
+  add(yes('sramThreshold'), 'sram-errors', 'had more SRAM errors than are acceptable', replace);
+  add(yes('remapPending'), 'row-remap-pending', 'waits for a reset to replace a broken row of memory', reset);
+  add(
+    yes('retirementPending') || yes('blacklistPending'),
+    'page-retirement-pending',
+    'waits for a reset to retire a broken page of memory',
+    reset,
+  );
+  add(yes('channelRepair') || yes('tpcRepair'), 'repair-pending', 'waits for a reset to repair itself', reset);
+  const state = other('fabricState', 'completed');
+  add(state !== null, 'fabric', `is not part of the NVLink fabric yet (${state})`, fabric);
+  const status = other('fabricStatus', 'success');
+  add(state === null && status !== null, 'fabric', `could not join the NVLink fabric (${status})`, fabric);
+  const wrong = other('fabricConfig', 'none', 'false');
+  add(wrong !== null, 'fabric', `is wrongly configured in the NVLink fabric (${wrong})`, fabric);
+  const unhealthy = yes('fabricRoute') || other('fabricSummary', 'healthy', 'limited capacity') !== null;
+  add(unhealthy, 'fabric', 'has an unhealthy route in the NVLink fabric', `Look at the fabric manager's log. ${kernelLog}`);
+  return found;
+}
+
+/** What keeps a card that complains of nothing from being called healthy; `reported` where somebody should look. */
+function openQuestions({ facts, depth }: GpuReading): { readonly words: string; readonly reported: boolean }[] {
+  const unread = Object.entries(vital).flatMap(([field, words]) => (isUnread(facts[field as GpuField]) ? [words] : []));
+  const failed = [...new Set(unread)].map((words) => ({ words: `its ${words} cannot be read`, reported: true }));
+  if (failed.length > 0) return failed;
+  if (depth === 'name') return [{ words: 'only its name was read', reported: false }];
+  if (depth === 'cut') return [{ words: 'what was said of it is cut off', reported: false }];
+  // Since 570 this one field sums up the rest; without it, columns say nothing of what was not asked for.
+  if (depth === 'columns' && said(facts.recoveryAction) === null)
+    return [{ words: 'its state was not asked for', reported: false }];
+  const alive = [facts.memoryTotal, facts.temperature, facts.performanceState].some((value) => said(value) !== null);
+  return alive ? [] : [{ words: 'nothing is said of its state', reported: false }];
+}
+
+function uncorrected({ facts }: GpuReading): number | null {
+  const count = (field: GpuField) => wholeNumber(said(facts[field]) ?? '', Number.MAX_SAFE_INTEGER);
+  const total = count('uncorrectedTotal');
+  if (total !== null) return total;
+  const parts = (['uncorrectedDram', 'uncorrectedSram', 'uncorrectedParity', 'uncorrectedSecded'] as const).map(count);
+  const known = parts.filter((part) => part !== null);
+  return known.length === 0 ? null : known.reduce((sum, part) => sum + part, 0);
+}

@@ -1,0 +1,143 @@
+/** The same GPU in several outputs as one: by UUID, else by PCI address. Nothing is added to what was printed. */
+import type { GpuFinding } from '../inventory.ts';
+import { normalPci } from '../pci.ts';
+import { clip, finding } from './findings.ts';
+import { fillUp, type GpuReading, type MigReading, type ProcessReading } from './reading.ts';
+import type { Source } from './sources.ts';
+import { gpuUuid, said } from './values.ts';
+
+export interface Joined {
+  readonly uuid: string | null;
+  readonly pciId: string | null;
+  readonly reading: GpuReading;
+  /** Its MIG instances by index, or by ids where that is missing; `isSeen` when more than their names was read. */
+  readonly instances: readonly { readonly reading: MigReading; readonly isSeen: boolean }[];
+  /** Whether nvidia-smi listed it; false for one that only the driver's own files know. */
+  readonly isListed: boolean;
+  /** Whether one of the outputs tells MIG instances, so that there being none means something. */
+  readonly isMigTold: boolean;
+}
+
+interface Entry {
+  uuid: string | null;
+  pciId: string | null;
+  readings: { readonly reading: GpuReading; readonly kind: Source['kind'] | 'proc' }[];
+}
+
+export interface JoinResult {
+  readonly gpus: readonly Joined[];
+  readonly findings: readonly GpuFinding[];
+}
+
+/** A finding here means that the set of devices is not certain. */
+export function join(sources: readonly Source[], proc: readonly GpuReading[]): JoinResult {
+  const findings: GpuFinding[] = [];
+  const entries: Entry[] = [];
+  const add = (reading: GpuReading, kind: Source['kind'] | 'proc') => {
+    const uuid = gpuUuid(reading.facts.uuid);
+    const pciId = normalPci(said(reading.facts.pciId) ?? '');
+    // What the driver's own files say of a card is about the card at that place, whatever a masked recording calls it.
+    const isSame = (each: Entry) => uuid === null || each.uuid === null || kind === 'proc';
+    const entry =
+      entries.find((each) => uuid !== null && each.uuid === uuid) ??
+      entries.find((each) => pciId !== null && each.pciId === pciId && isSame(each)) ??
+      entries.find((each) => uuid === null && pciId === null && hasIndex(each, reading.facts.index));
+    if (entry === undefined) {
+      // Rows that nobody asked to name their GPU, beside an output that names them.
+      if (kind === 'csv' && uuid === null && pciId === null && entries.length > 0) return;
+      entries.push({ uuid, pciId, readings: [{ reading, kind }] });
+      return;
+    }
+    const twice = entry.readings.some((each) => each.kind === kind && placeOf(each.reading) !== placeOf(reading));
+    if (twice && uuid !== null) {
+      const where = [entry.pciId, pciId].filter((each) => each !== null).join(' and ');
+      const message = `${uuid} was printed for two GPUs${where === '' ? '' : ` (${where})`}: the output is masked or damaged.`;
+      findings.push(finding('error', 'duplicate-uuid', uuid, message));
+      return;
+    }
+    entry.uuid ??= uuid;
+    entry.pciId ??= pciId;
+    entry.readings.push({ reading, kind });
+  };
+  for (const { kind, gpus } of sources) for (const gpu of gpus) add(gpu, kind);
+  for (const gpu of proc) add(gpu, 'proc');
+  findings.push(...differences(sources), ...samePlace(entries));
+  return { gpus: entries.map((entry) => joined(entry, sources)), findings };
+}
+
+function hasIndex({ readings }: Entry, index: string | undefined): boolean {
+  return index !== undefined && readings.some((each) => each.reading.facts.index === index);
+}
+
+function placeOf({ facts }: GpuReading): string | undefined {
+  return normalPci(said(facts.pciId) ?? '') ?? facts.index;
+}
+
+function joined({ uuid, pciId, readings }: Entry, sources: readonly Source[]): Joined {
+  const [first, ...more] = readings.map((each) => each.reading);
+  const start = first ?? { facts: {}, instances: [], processes: null, trouble: null, depth: 'name' as const };
+  const isSaid = (text: string) => said(text) !== null;
+  const merged = more.reduce<GpuReading>(
+    (all, each) => ({
+      facts: fillUp(all.facts, each.facts, isSaid),
+      instances: all.instances,
+      processes: all.processes ?? each.processes,
+      trouble: all.trouble ?? each.trouble,
+      depth: rank[each.depth] > rank[all.depth] ? each.depth : all.depth,
+    }),
+    start,
+  );
+  const instances = new Map<string, { reading: MigReading; isSeen: boolean }>();
+  for (const { reading, kind } of readings) {
+    for (const each of reading.instances) {
+      const key = said(each.index) ?? `${each.gpuInstance}/${each.computeInstance}`;
+      const known = instances.get(key);
+      instances.set(key, {
+        reading: known === undefined ? each : fillUp(known.reading, each, isSaid),
+        isSeen: kind !== 'list' || known?.isSeen === true,
+      });
+    }
+  }
+  const inOrder = [...instances.values()].sort((a, b) => Number(a.reading.index) - Number(b.reading.index));
+  const apps = uuid === null ? null : appsOf(uuid, sources);
+  return {
+    uuid,
+    pciId,
+    reading: { ...merged, processes: merged.processes ?? apps, instances: inOrder.map((each) => each.reading) },
+    instances: inOrder,
+    isListed: readings.some((each) => each.kind !== 'proc'),
+    isMigTold: readings.some((each) => each.kind === 'list' || each.reading.depth === 'state'),
+  };
+}
+
+const rank = { state: 3, columns: 2, cut: 1, name: 0 } as const;
+
+function appsOf(uuid: string, sources: readonly Source[]): readonly ProcessReading[] | null {
+  const apps = sources.find((source) => source.apps !== null)?.apps ?? null;
+  return apps === null ? null : apps.filter((app) => app.gpu === uuid);
+}
+
+/** Whole lists that do not name the same GPUs: something changed between the two calls. */
+function differences(sources: readonly Source[]): GpuFinding[] {
+  const lists = sources
+    .filter((source) => source.whole && source.gpus.length > 0)
+    .map((source) => new Set(source.gpus.map((gpu) => gpuUuid(gpu.facts.uuid)).filter((uuid) => uuid !== null)))
+    .filter((uuids) => uuids.size > 0);
+  const [first, ...others] = lists;
+  const odd = others.flatMap((other) => (first === undefined ? [] : [...first.symmetricDifference(other)]));
+  if (odd.length === 0) return [];
+  const message = `Two outputs of nvidia-smi do not list the same GPUs (${clip([...new Set(odd)].join(', '))}): something changed in between, or they are of different hosts.`;
+  return [finding('error', 'sources-differ', 'host', message, 'Ask again.')];
+}
+
+function samePlace(entries: readonly Entry[]): GpuFinding[] {
+  const places = Map.groupBy(
+    entries.filter((entry) => entry.pciId !== null),
+    (entry) => entry.pciId ?? '',
+  );
+  return [...places].flatMap(([pciId, there]) =>
+    there.length < 2
+      ? []
+      : [finding('error', 'duplicate-pci', pciId, `Two GPUs have the PCI address ${pciId}: the output is masked or damaged.`)],
+  );
+}

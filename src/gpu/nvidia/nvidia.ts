@@ -1,0 +1,216 @@
+/**
+ * The NVIDIA GPUs of one host, from all that is known of it. No device is made up: one is listed only under a UUID that was
+ * printed. And none is believed gone because a tool did not get to the end: the set is complete only when every GPU that should
+ * be there is either listed or named as lost.
+ */
+import type { Device, GpuFinding, Inventory } from '../inventory.ts';
+import { inOrder } from '../merge.ts';
+import { normalPci } from '../pci.ts';
+import { gpuDevice, migDevice } from './device.ts';
+import { readProcGpus } from './files.ts';
+import { clip, finding, reboot } from './findings.ts';
+import { type Joined, join } from './join.ts';
+import type { NvidiaParts } from './parts.ts';
+import { type Source, sourcesOf, versionSource } from './sources.ts';
+import { cudaVersion, driverVersion, migUuid, said } from './values.ts';
+import { cudaOfDriver, readProcVersion } from './versions.ts';
+
+export type { NvidiaParts } from './parts.ts';
+
+/** Never throws, whatever the outputs are. */
+export function nvidiaInventory(parts: NvidiaParts): Inventory {
+  const module = readProcVersion(parts.procVersion ?? '');
+  const sources = sourcesOf(parts, { module });
+  const versions = versionSource(parts.version, { module });
+  const { gpus, findings: clashes } = join(sources, (parts.procGpus ?? []).flatMap(readProcGpus));
+  const said = [...sources.flatMap((source) => source.findings), ...versions.findings];
+  const set = judgeSet(parts, sources, gpus, said);
+  const made = gpus.map((gpu) => devicesOf(gpu, set.lost));
+  const unique = withoutTwins(made.flatMap((each) => each.devices));
+  const uncertain = [...clashes, ...made.flatMap((each) => each.uncertain), ...unique.findings];
+  const driver = firstVersion([...sources.map((each) => each.driver), versions.driver, module], driverVersion);
+  const tool = firstVersion([...sources.map((each) => each.cuda), versions.cuda], cudaVersion);
+  const cuda = tool ?? cudaOfDriver(driver);
+  const findings = [...said, ...set.findings, ...uncertain, ...libcuda(sources), ...made.flatMap((each) => each.findings)];
+  return {
+    complete: set.complete && uncertain.length === 0,
+    driver,
+    cuda,
+    cudaFrom: cuda === null ? null : tool === null ? 'driver' : 'tool',
+    devices: inOrder(unique.devices),
+    findings: onceEach(set.isEmpty ? findings.filter((each) => !needless.has(each.code)) : findings),
+  };
+}
+
+/** Complaints of a tool on a host that has no GPU it could have found. */
+const needless: ReadonlySet<string> = new Set(['tool-missing', 'no-devices', 'driver-not-loaded']);
+
+interface SetJudgement {
+  readonly complete: boolean;
+  /** Whether it is certain that there is no GPU. */
+  readonly isEmpty: boolean;
+  /** PCI addresses of GPUs that are there and that nvidia-smi has lost. */
+  readonly lost: ReadonlySet<string>;
+  readonly findings: readonly GpuFinding[];
+}
+
+function judgeSet(
+  parts: NvidiaParts,
+  sources: readonly Source[],
+  gpus: readonly Joined[],
+  complaints: readonly GpuFinding[],
+): SetJudgement {
+  const onBus = parts.pciIds?.map(normalPci).filter((pciId) => pciId !== null) ?? null;
+  const count = onBus?.length ?? parts.pciCount ?? null;
+  const listed = gpus.filter((gpu) => gpu.isListed);
+  const hung = complaints.some((each) => each.code === 'tool-hung');
+  if (listed.length === 0) {
+    const isEmpty = count === 0 && !hung && gpus.length === 0;
+    const unseen = count !== null && count > 0 ? [unseenFinding(count, onBus)] : [];
+    return { complete: isEmpty, isEmpty, lost: new Set(), findings: unseen };
+  }
+  // CSV is the last to be asked who is there: it lists what was asked for.
+  const order = ['xml', 'text', 'list', 'csv'];
+  const ranked = [...sources].sort((a, b) => order.indexOf(a.kind) - order.indexOf(b.kind));
+  const best = ranked.find((each) => each.gpus.length > 0);
+  // A better one that was asked and said nothing: it failed.
+  const whole = best?.whole === true && ranked[0] === best;
+  const nameless = listed.filter((gpu) => gpu.uuid === null).map(namelessFinding);
+  const seen = new Set(listed.map((gpu) => gpu.pciId));
+  const expected = [...new Set([...(onBus ?? []), ...gpus.flatMap((gpu) => (gpu.pciId === null ? [] : [gpu.pciId]))])];
+  const named = new Set(complaints.flatMap((each) => (each.level === 'error' ? [each.subject] : [])));
+  const missing = seen.has(null) ? [] : expected.filter((pciId) => !seen.has(pciId));
+  // One card off the bus makes the tool fail for all of them, but each was asked by itself, or is what it complains of.
+  const isAccounted =
+    onBus !== null &&
+    (best?.attached ?? 0) <= expected.length &&
+    expected.every((pciId) => best?.certain.has(pciId) === true || named.has(pciId));
+  const fewer = whole && seen.has(null) && count !== null && count > listed.length;
+  const findings = [
+    ...nameless,
+    ...(whole ? missing.filter((pciId) => !named.has(pciId)).map(lostFinding) : []),
+    ...(fewer
+      ? [
+          finding(
+            'error',
+            'gpu-lost',
+            'host',
+            `${count} NVIDIA GPUs are on the PCI bus, nvidia-smi lists ${listed.length}.`,
+            reboot,
+          ),
+        ]
+      : []),
+  ];
+  return {
+    complete: (whole || isAccounted) && nameless.length === 0 && !hung,
+    isEmpty: false,
+    lost: new Set(whole || isAccounted ? missing : []),
+    findings,
+  };
+}
+
+function unseenFinding(count: number, onBus: readonly string[] | null): GpuFinding {
+  const where = onBus === null ? '' : ` (${clip(onBus.join(', '))})`;
+  const message = `${count === 1 ? 'An NVIDIA GPU is' : `${count} NVIDIA GPUs are`} on the PCI bus${where}, but nothing could be read of ${count === 1 ? 'it' : 'them'}.`;
+  return finding('error', 'gpus-unseen', 'host', message);
+}
+
+function lostFinding(pciId: string): GpuFinding {
+  const message = `${pciId} is on the PCI bus, but nvidia-smi does not list it: its driver has lost it.`;
+  return finding('error', 'gpu-lost', pciId, message, reboot);
+}
+
+function namelessFinding({ pciId, reading }: Joined): GpuFinding {
+  const name = said(reading.facts.model) ?? 'A GPU';
+  const message = `${clip(name)}${pciId === null ? '' : ` at ${pciId}`} has no UUID in this output, and nothing is granted without one.`;
+  return finding('error', 'no-uuid', pciId ?? 'host', message, 'Record "nvidia-smi -q -x" and "nvidia-smi -L" as well.');
+}
+
+interface Devices {
+  readonly devices: readonly Device[];
+  readonly findings: readonly GpuFinding[];
+  /** Findings that leave open which devices there are. */
+  readonly uncertain: readonly GpuFinding[];
+}
+
+function devicesOf({ uuid, pciId, reading, instances, isListed, isMigTold }: Joined, lost: ReadonlySet<string>): Devices {
+  if (uuid === null) return { devices: [], findings: [], uncertain: [] };
+  const gpu = gpuDevice(reading, uuid);
+  const isLost = !isListed && pciId !== null && lost.has(pciId);
+  const health = { ...gpu.device.health, state: 'failed' as const, reasons: ['is lost: nvidia-smi does not list it any more'] };
+  const device = isLost ? { ...gpu.device, health } : gpu.device;
+  const made = instances.flatMap(({ reading: instance, isSeen }) => {
+    const name = migUuid(instance.uuid);
+    return name === null ? [] : [migDevice(instance, name.uuid, device, isSeen)];
+  });
+  const nameless = instances.length - made.length;
+  const uncertain: GpuFinding[] = [];
+  if (nameless > 0) {
+    const message = `${nameless === 1 ? '1 MIG instance' : `${nameless} MIG instances`} of ${uuid} ${nameless === 1 ? 'has' : 'have'} no UUID in this output and cannot be used.`;
+    uncertain.push(finding('error', 'mig-uuids-unknown', uuid, message, 'Record "nvidia-smi -L" as well.'));
+  }
+  if (instances.length === 0 && isMigOn(device) && !isMigTold) {
+    const message = `${uuid}: MIG is on, but its instances are not said in this output.`;
+    uncertain.push(finding('error', 'mig-uuids-unknown', uuid, message, 'Record "nvidia-smi -L" as well.'));
+  }
+  const seen = instances.filter((each) => each.isSeen).length;
+  if (reading.depth === 'state' && seen < instances.length) {
+    const message = `Two outputs of nvidia-smi do not list the same MIG instances of ${uuid}: the layout changed in between.`;
+    uncertain.push(finding('error', 'mig-changed', uuid, message, 'Ask again.'));
+  }
+  const isUnused = isMigTold && instances.length === 0 && isMigOn(device);
+  const idle = finding(
+    'warning',
+    'mig-empty',
+    uuid,
+    `${uuid}: MIG is on, but there is no instance: it can be used neither whole nor in part.`,
+    'Make instances (nvidia-smi mig -cgi PROFILE -C), which do not outlive a reboot, or switch MIG off (nvidia-smi -mig 0).',
+  );
+  return {
+    devices: [device, ...made.map((each) => each.device)],
+    findings: [...gpu.findings, ...(isUnused ? [idle] : []), ...made.flatMap((each) => each.findings)],
+    uncertain,
+  };
+}
+
+function isMigOn({ mig }: Device): boolean {
+  return mig !== null && 'mode' in mig && mig.mode === 'enabled';
+}
+
+function withoutTwins(devices: readonly Device[]): {
+  readonly devices: readonly Device[];
+  readonly findings: readonly GpuFinding[];
+} {
+  const byUuid = Map.groupBy(devices, (device) => device.uuid);
+  const twins = [...byUuid.values()].filter((same) => same.length > 1).map(([first]) => first?.uuid ?? '');
+  return {
+    devices: [...byUuid.values()].flatMap(([first]) => (first === undefined ? [] : [first])),
+    findings: twins.map((uuid) =>
+      finding('error', 'duplicate-uuid', uuid, `${uuid} was printed for two devices: the output is masked or damaged.`),
+    ),
+  };
+}
+
+/** The tool looked for libcuda and did not find it; jobs get the host's, so theirs will not either. */
+function libcuda(sources: readonly Source[]): GpuFinding[] {
+  if (!sources.some(({ cuda }) => /^\W*not found/i.test(cuda ?? ''))) return [];
+  const message = 'nvidia-smi finds no libcuda on this host: jobs get that library from here, so CUDA will not start in them.';
+  return [
+    finding(
+      'warning',
+      'libcuda-missing',
+      'host',
+      message,
+      "Install the driver's compute libraries (libcuda1, libnvidia-compute-…).",
+    ),
+  ];
+}
+
+function firstVersion(texts: readonly (string | null)[], parse: (text: string | null) => string | null): string | null {
+  return texts.map(parse).find((version) => version !== null) ?? null;
+}
+
+function onceEach(findings: readonly GpuFinding[]): readonly GpuFinding[] {
+  const seen = new Map(findings.map((each) => [`${each.code} ${each.subject} ${each.message}`, each]));
+  return [...seen.values()];
+}

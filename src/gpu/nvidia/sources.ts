@@ -1,0 +1,172 @@
+/** The answers of one host's nvidia-smi, each read in its own way, with what went wrong while it was asked. */
+import type { GpuFinding } from '../inventory.ts';
+import { normalPci } from '../pci.ts';
+import type { Reply } from '../reply.ts';
+import { readCsv } from './csv.ts';
+import { failuresIn, failuresOf } from './failures.ts';
+import { clip, finding, type HostFacts } from './findings.ts';
+import { readList } from './list.ts';
+import type { NvidiaParts } from './parts.ts';
+import { readQueryText } from './query-text.ts';
+import type { GpuReading, ProcessReading, Reading } from './reading.ts';
+import { said } from './values.ts';
+import { readTableHead, readVersions } from './versions.ts';
+import { readXml } from './xml.ts';
+
+export type SourceKind = 'xml' | 'text' | 'csv' | 'list';
+
+/** All answers of one kind: usually one, several when each GPU was asked by itself. */
+export interface Source {
+  readonly kind: SourceKind;
+  readonly gpus: readonly GpuReading[];
+  /** Whether these are all GPUs that the driver has. */
+  readonly whole: boolean;
+  /** How many GPUs the driver has, as it says; null where it does not. */
+  readonly attached: number | null;
+  /** PCI addresses of GPUs out of answers that were whole by themselves. */
+  readonly certain: ReadonlySet<string>;
+  /** Its versions, as printed. */
+  readonly driver: string | null;
+  readonly cuda: string | null;
+  /** Compute processes of `--query-compute-apps`; null where that was not asked. */
+  readonly apps: readonly ProcessReading[] | null;
+  readonly findings: readonly GpuFinding[];
+}
+
+/** Kinds that were asked for, those that know more first. */
+export function sourcesOf(parts: NvidiaParts, facts: HostFacts): readonly Source[] {
+  return [
+    sourceOf('xml', repliesOf(parts.xml), facts, readXml),
+    sourceOf('text', repliesOf(parts.text), facts, readQueryText),
+    sourceOf('csv', repliesOf(parts.csv), facts, readCsv),
+    sourceOf('list', repliesOf(parts.list), facts, readList),
+  ].filter((source) => source !== null);
+}
+
+function repliesOf(part: Reply | readonly Reply[] | null | undefined): readonly Reply[] {
+  if (part === null || part === undefined) return [];
+  return 'output' in part ? [part] : part;
+}
+
+/** More than any host has, and few enough to be compared with each other. */
+const mostGpus = 512;
+
+const troubles: ReadonlySet<string> = new Set(['gpu-lost', 'reset-required']);
+
+interface Answer extends Reading {
+  readonly apps?: readonly ProcessReading[] | null;
+}
+
+type Reader = (output: string, args: readonly string[]) => Answer;
+
+function sourceOf(kind: SourceKind, replies: readonly Reply[], facts: HostFacts, read: Reader): Source | null {
+  if (replies.length === 0) return null;
+  const answers = replies.map((reply) => {
+    const answer = read(reply.output, reply.args);
+    const isTroubled = answer.gpus.some((gpu) => gpu.trouble !== null);
+    // What an exit code says of nobody, when the answer says it of one.
+    const failures = failuresOf(reply, answer.rest, facts).filter(
+      ({ code, subject }) => subject !== 'host' || !isTroubled || !troubles.has(code),
+    );
+    const whole = answer.whole && !reply.hung;
+    // A table of processes alone is a whole answer to another question.
+    const isApps = answer.gpus.length === 0 && (answer.apps ?? null) !== null;
+    const torn = whole || isApps || failures.length > 0 ? [] : [tornFinding(reply, answer, kind)];
+    // A code alone says nothing against an answer that has all that it should have.
+    const serious = answer.whole ? failuresIn(answer.rest, facts) : failures;
+    return {
+      ...answer,
+      whole: whole || (isApps && !reply.hung),
+      findings: [...failures, ...torn],
+      complained: serious.some((each) => each.level === 'error'),
+    };
+  });
+  const all = answers.flatMap((answer) => answer.gpus);
+  const gpus = all.slice(0, mostGpus);
+  const attached = Math.max(-1, ...answers.map((answer) => answer.attached ?? -1));
+  const names = new Set(gpus.map((gpu, at) => said(gpu.facts.uuid) ?? said(gpu.facts.pciId) ?? `${at}`));
+  // Asked for one GPU the tool says how many there are, so that only all answers together have to have as many.
+  const isOne = replies.length === 1;
+  const short =
+    attached >= 0 && answers.every((answer) => answer.whole) && (isOne ? names.size !== attached : names.size < attached);
+  const findings = answers.flatMap((answer) => answer.findings);
+  if (short) {
+    const message = `The driver has ${gpuCount(attached)}, but nvidia-smi listed ${names.size}: the output is not whole.`;
+    findings.push(finding('error', 'output-short', 'host', message, 'Record it anew, with nothing cut out.'));
+  }
+  if (all.length > mostGpus) {
+    const message = `nvidia-smi listed ${all.length} GPUs, which cannot be; only the first ${mostGpus} are taken.`;
+    findings.push(finding('error', 'output-odd', 'host', message));
+  }
+  const gap = gapIn(gpus);
+  if (gap !== null && !answers.some((answer) => answer.complained)) {
+    const message = `nvidia-smi counts its GPUs without number ${gap}: that one is missing.`;
+    findings.push(finding('error', 'index-gap', 'host', message, 'Look for "NVRM" and "Xid" in the kernel log (dmesg).'));
+  }
+  const whole =
+    !short && gap === null && all.length === gpus.length && answers.every((answer) => answer.whole && !answer.complained);
+  const first = answers.find((answer) => answer.driver !== null);
+  return {
+    kind,
+    gpus: whole && isOne && (kind === 'xml' || kind === 'text') ? gpus.map(withIndex) : gpus,
+    whole,
+    attached: attached < 0 ? null : attached,
+    certain: new Set(answers.flatMap((answer) => (answer.whole ? placesOf(answer.gpus) : []))),
+    driver: first?.driver ?? null,
+    cuda: answers.find((answer) => answer.cuda !== null)?.cuda ?? null,
+    apps: answers.findLast((answer) => (answer.apps ?? null) !== null)?.apps ?? null,
+    findings,
+  };
+}
+
+function placesOf(gpus: readonly GpuReading[]): string[] {
+  return gpus.map((gpu) => normalPci(said(gpu.facts.pciId) ?? '')).filter((pciId) => pciId !== null);
+}
+
+/** Both forms list GPUs in the order of their numbers and do not print them. */
+function withIndex(gpu: GpuReading, at: number): GpuReading {
+  return { ...gpu, facts: { index: String(at), ...gpu.facts } };
+}
+
+/** The first number that is left out between 0 and the highest; null when there is none, or the output has no numbers. */
+function gapIn(gpus: readonly GpuReading[]): number | null {
+  const numbers = new Set(gpus.map((gpu) => Number.parseInt(gpu.facts.index ?? '', 10)));
+  const highest = Math.max(...numbers);
+  if (!Number.isInteger(highest) || highest > 1000) return null;
+  for (let at = 0; at < highest; at += 1) if (!numbers.has(at)) return at;
+  return null;
+}
+
+const outputs: Readonly<Record<SourceKind, string>> = {
+  xml: 'nvidia-smi -q -x',
+  text: 'nvidia-smi -q',
+  csv: 'nvidia-smi --query-gpu',
+  list: 'nvidia-smi -L',
+};
+
+function tornFinding(reply: Reply, answer: Reading, kind: SourceKind): GpuFinding {
+  const asked = `"${outputs[kind]}"`;
+  const again = `Type ${asked} and look at what it prints.`;
+  if (reply.output.trim() === '') return finding('error', 'tool-silent', 'host', `${asked} printed nothing.`, again);
+  const first = answer.rest.split('\n').find((line) => line.trim() !== '') ?? '';
+  if (answer.gpus.length === 0 && answer.driver === null && answer.attached === null && first !== '') {
+    return finding('error', 'output-odd', 'host', `${asked} printed something else: "${clip(first.trim())}".`, again);
+  }
+  const of = answer.attached === null ? '' : ` of ${answer.attached}`;
+  const read = answer.gpus.filter((gpu) => gpu.depth !== 'cut').length;
+  const message = `The output of ${asked} is cut off or damaged; ${read}${of} GPUs could be read whole.`;
+  return finding('error', 'output-torn', 'host', message, again);
+}
+
+function gpuCount(count: number): string {
+  return count === 1 ? '1 GPU' : `${count} GPUs`;
+}
+
+/** What only says versions: `--version`, or the table. */
+export function versionSource(reply: Reply | null | undefined, facts: HostFacts) {
+  if (reply === null || reply === undefined) return { driver: null, cuda: null, findings: [] };
+  const [versions, head] = [readVersions(reply.output), readTableHead(reply.output)];
+  const read = versions.driver !== null || versions.cuda !== null ? versions : head;
+  const answered = read.driver !== null || read.cuda !== null;
+  return { ...read, findings: failuresOf(reply, answered ? '' : reply.output, facts) };
+}

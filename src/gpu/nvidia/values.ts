@@ -1,0 +1,126 @@
+/**
+ * Values as nvidia-smi prints them. A dozen spellings mean "nobody knows"; all of them are null here, because unknown must
+ * never look like free, healthy or zero.
+ */
+
+/** Spellings of no value: those seen in recordings of drivers 352 to 610, and the texts of NVML's errors (nvml.h). */
+const nothing: ReadonlySet<string> = new Set([
+  '',
+  'n/a',
+  'unknown',
+  'not supported',
+  'not available',
+  'not found',
+  'no data',
+  'unknown error',
+  'err!',
+  'timeout',
+  'uninitialized',
+  'function not found',
+  'invalid argument',
+  'insufficient permissions',
+  'insufficient size',
+  'in use by another client',
+  'gpu is lost',
+  'gpu requires reset',
+  'requested functionality has been deprecated',
+]);
+
+/** What the tool says instead of a value when the card itself is in trouble. */
+export type Trouble = 'lost' | 'reset';
+
+/** Without the brackets that CSV puts around what is no value. */
+function bare(text: string): string {
+  const trimmed = text.trim();
+  return (trimmed.startsWith('[') && trimmed.endsWith(']') ? trimmed.slice(1, -1) : trimmed).trim().toLowerCase();
+}
+
+/** The value, trimmed; null when the text says nothing. */
+export function said(text: string | null | undefined): string | null {
+  return text === null || text === undefined || nothing.has(bare(text)) ? null : text.trim();
+}
+
+/** Whether the card answered a question with trouble of its own. */
+export function troubleIn(text: string): Trouble | null {
+  // Most values are short numbers, and there are thousands.
+  if (text.length > 60 || !/lost|reset/i.test(text)) return null;
+  const value = bare(text);
+  if (value === 'gpu is lost') return 'lost';
+  return value === 'gpu requires reset' || value === 'gpu reset required' ? 'reset' : null;
+}
+
+/** Whether the driver tried to read the value and failed, which is not the same as a card that has no such value. */
+export function isUnread(text: string | undefined): boolean {
+  return text !== undefined && /^(unknown error|err!|timeout)$/.test(bare(text));
+}
+
+const unitMiB: Readonly<Record<string, number>> = { b: 2 ** -20, k: 2 ** -10, m: 1, g: 2 ** 10, t: 2 ** 20 };
+
+/** 16 TiB: more than any card has; what is above it was misread. */
+const mostMiB = 2 ** 24;
+
+/** An amount of memory in whole MiB, MiB being what is meant without a unit; null when it is none. */
+export function mebibytes(text: string): number | null {
+  const [, number, unit = 'm'] = /^(\d{1,15}(?:\.\d{1,6})?)\s*([KMGT]?)i?B?$/i.exec(text) ?? [];
+  if (number === undefined) return null;
+  const amount = Math.floor(Number(number) * (unitMiB[unit.toLowerCase() || 'm'] ?? 1));
+  return amount <= mostMiB ? amount : null;
+}
+
+/** A whole number from 0 to `most`; null when it is none. */
+export function wholeNumber(text: string, most: number): number | null {
+  if (!/^\d{1,15}$/.test(text)) return null;
+  const number = Number(text);
+  return number <= most ? number : null;
+}
+
+/** A driver's version at the beginning of a text, such as `550.54.14`; driver 610 writes a remark behind it. */
+export function driverVersion(text: string | null | undefined): string | null {
+  return /^\s*(\d{3,4}\.\d{1,4}(?:\.\d{1,4}){0,2})(?![\w.])/.exec(text ?? '')?.[1] ?? null;
+}
+
+/** A CUDA version at the beginning of a text, such as `12.4`. */
+export function cudaVersion(text: string | null | undefined): string | null {
+  return /^\s*(\d{1,2}\.\d{1,2})(?!\d)/.exec(text ?? '')?.[1] ?? null;
+}
+
+/** Of a version under its newer and its older name the text that has one, be it none at all. */
+export function newer(
+  parse: (text: string | undefined) => string | null,
+  first: string | undefined,
+  second: string | undefined,
+): string | null {
+  return (parse(first) === null ? (second ?? first) : first) ?? null;
+}
+
+export function computeCapability(text: string): string | null {
+  return /^\d{1,2}\.\d$/.test(text) ? text : null;
+}
+
+const canonical = /^(?:GPU-|MIG-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
+
+/** Whether a UUID has the usual form; others are masked, made up or cut. */
+export function isUsualUuid(uuid: string): boolean {
+  return canonical.test(uuid) || oldMig.test(uuid);
+}
+
+/** A GPU's UUID; Jetsons print theirs without `GPU-`. null for what is none, such as `GPU-????????-…` of a card never used. */
+export function gpuUuid(text: string | null | undefined): string | null {
+  const uuid = said(text);
+  if (uuid === null || uuid.startsWith('MIG-')) return null;
+  return canonical.test(uuid) || /^GPU-[\w*-]{2,64}$/.test(uuid) ? uuid : null;
+}
+
+/** Drivers 450 to 46x: GPU's UUID, GPU instance, compute instance. */
+const oldMig = /^MIG-GPU-[\w*-]{2,64}\/(\d{1,5})\/(\d{1,5})$/;
+
+/** A MIG instance's UUID with its ids, which only the old form tells. */
+export function migUuid(
+  text: string | null | undefined,
+): { uuid: string; gpuInstance: string | null; computeInstance: string | null } | null {
+  const uuid = said(text);
+  if (uuid === null) return null;
+  const [, gpuInstance = null, computeInstance = null] = oldMig.exec(uuid) ?? [];
+  if (gpuInstance === null && !/^MIG-(?!GPU-)[\w*-]{2,64}$/.test(uuid)) return null;
+  return { uuid, gpuInstance, computeInstance };
+}

@@ -1,0 +1,205 @@
+/**
+ * `nvidia-smi -q -x`. Strict: what is not well-formed to its end is a failed read, but whole `<gpu>` blocks in it are kept.
+ * Elements are known by their whole path, every one may be missing, and those that are not known are passed over.
+ */
+import { SaxesParser } from 'saxes';
+import { type GpuField, type MigField, type ProcessField, xmlPlaces } from './fields.ts';
+import { type GpuReading, nothingRead, type Reading } from './reading.ts';
+import { cudaVersion, driverVersion, newer, type Trouble, troubleIn } from './values.ts';
+
+const root = 'nvidia_smi_log';
+
+/** Whether there is such an output in the text, be it torn. */
+export function looksLikeXml(text: string): boolean {
+  return text.includes(`<${root}`) || text.includes(`</${root}>`) || /<gpu id="/.test(text);
+}
+
+/** Never throws. Of several documents in a row the last whole one counts. */
+export function readXml(text: string): Reading {
+  const { document, rest, ended } = cutOut(calmNames(text));
+  if (document === '') return { ...nothingRead, rest };
+  const straight = walk(document);
+  if (ended && straight.wellFormed) return finish(straight, true, rest);
+  const { header, gpus } = salvage(document);
+  return finish({ header, gpus }, false, rest);
+}
+
+function finish({ header, gpus }: Omit<Walk, 'wellFormed'>, whole: boolean, rest: string): Reading {
+  const attached = header.get('attached_gpus') ?? '';
+  return {
+    driver: newer(driverVersion, header.get('kmd_version'), header.get('driver_version')),
+    cuda: newer(cudaVersion, header.get('cuda_umd_version'), header.get('cuda_version')),
+    attached: /^\d{1,4}$/.test(attached) ? Number(attached) : null,
+    gpus,
+    whole,
+    rest,
+  };
+}
+
+/** The document, and what was printed around it. */
+export function cutOut(text: string): { document: string; rest: string; ended: boolean } {
+  const closing = `</${root}>`;
+  const last = text.lastIndexOf(closing);
+  const ended = last >= 0;
+  const end = ended ? last + closing.length : text.length;
+  let start = text.lastIndexOf(`<${root}`, end - closing.length);
+  if (start < 0) start = text.indexOf('<gpu ');
+  if (start < 0 || start >= end) return { document: '', rest: text, ended: false };
+  // Instructions before the root are none of ours, and a torn one must not spoil the rest.
+  const before = text.slice(0, start).replace(/<\?xml[^>]*>|<!DOCTYPE[^>]*>/g, '');
+  return {
+    document: text.slice(start, end),
+    rest: `${before}\n${text.slice(end)}`,
+    ended: ended && text.startsWith(`<${root}`, start),
+  };
+}
+
+const nameStart = '<process_name>';
+const nameEnd = '</process_name>';
+
+/**
+ * A text with process names that hold nothing but text. A job chooses the name of its process: one that is called
+ * `</gpu>` must neither tear the list of all GPUs nor add one to it. The tool gives each name a line.
+ */
+export function calmNames(document: string): string {
+  const parts: string[] = [];
+  let done = 0;
+  for (let at = document.indexOf(nameStart); at >= 0; at = document.indexOf(nameStart, done)) {
+    const from = at + nameStart.length;
+    const newline = document.indexOf('\n', from);
+    const lineEnd = newline < 0 ? document.length : newline;
+    const lineStart = document.lastIndexOf('\n', at) + 1;
+    const to = document.slice(from, lineEnd).lastIndexOf(nameEnd) + from;
+    const alone = document.slice(lineStart, at).trim() === '' && document.slice(to + nameEnd.length, lineEnd).trim() === '';
+    const calmed = to >= from && alone ? escapeText(document.slice(from, to)) : document.slice(from, lineEnd);
+    parts.push(document.slice(done, from), calmed);
+    done = to >= from && alone ? to : lineEnd;
+  }
+  return parts.length === 0 ? document : parts.join('') + document.slice(done);
+}
+
+function escapeText(text: string): string {
+  return (
+    text
+      // biome-ignore lint/suspicious/noControlCharactersInRegex: they may not stand in XML, but may in a name
+      .replace(/[\u0000-\u001f\ufffe\uffff]/g, '?')
+      .replace(/&(?!(?:amp|lt|gt|quot|apos|#\d{1,7}|#x[0-9a-f]{1,6});)/gi, '&amp;')
+      .replaceAll('<', '&lt;')
+      .replaceAll('>', '&gt;')
+  );
+}
+
+interface Walk {
+  readonly header: ReadonlyMap<string, string>;
+  /** Blocks that were closed. */
+  readonly gpus: readonly GpuReading[];
+  /** One without its end, or with parts of two GPUs, is a mistake too. */
+  readonly wellFormed: boolean;
+}
+
+interface Block {
+  facts: { [K in GpuField]?: string };
+  instances: { [K in MigField]?: string }[];
+  processes: { [K in ProcessField]?: string }[] | null;
+  trouble: Trouble | null;
+  spoilt: boolean;
+}
+
+/** No output goes deeper than 7; each level costs the length of its path. */
+const deepest = 32;
+
+/** Everything up to the first mistake. */
+function walk(document: string): Walk {
+  const header = new Map<string, string>();
+  const gpus: GpuReading[] = [];
+  const paths: string[] = [];
+  let block: Block | null = null;
+  let text = '';
+
+  const leaf = (path: string, value: string): void => {
+    if (block === null) {
+      if (!header.has(path)) header.set(path, value);
+      return;
+    }
+    if (path.startsWith('processes')) {
+      if (path === 'processes' && value !== '') block.processes = null;
+      const field = xmlPlaces.process.get(path.slice('processes/process_info/'.length));
+      const process = block.processes?.at(-1);
+      if (field !== undefined && process !== undefined) process[field] = value;
+      return;
+    }
+    block.trouble ??= troubleIn(value);
+    if (path.startsWith('mig_devices/mig_device/')) {
+      const field = xmlPlaces.mig.get(path.slice('mig_devices/mig_device/'.length));
+      const instance = block.instances.at(-1);
+      if (field !== undefined && instance !== undefined) instance[field] = value;
+      return;
+    }
+    const field = xmlPlaces.gpu.get(path);
+    if (field === undefined) return;
+    // Two of them in one block: lines between two GPUs got lost, and this is neither.
+    if (field === 'uuid' && block.facts.uuid !== undefined && block.facts.uuid !== value) block.spoilt = true;
+    block.facts[field] = value;
+  };
+
+  const parser = new SaxesParser({ position: false });
+  // What comes after a mistake is not read: it may be anything.
+  const stop = (): never => {
+    throw new Error('not well-formed');
+  };
+  parser.on('error', stop);
+  parser.on('opentag', (tag) => {
+    text = '';
+    if (paths.length === 1 && tag.name === 'gpu') {
+      const id = tag.attributes.id;
+      block = { facts: typeof id === 'string' ? { pciId: id } : {}, instances: [], processes: null, trouble: null, spoilt: false };
+      paths.push('');
+      return;
+    }
+    if (paths.length > deepest) stop();
+    const parent = paths.at(-1) ?? '';
+    const path = paths.length === 0 ? '' : parent === '' ? tag.name : `${parent}/${tag.name}`;
+    paths.push(path);
+    if (block === null) return;
+    if (path === 'mig_devices/mig_device') block.instances.push({});
+    else if (path === 'processes') block.processes = [];
+    else if (path === 'processes/process_info') block.processes?.push({});
+  });
+  parser.on('text', (more) => {
+    text += more;
+  });
+  parser.on('closetag', () => {
+    const path = paths.pop() ?? '';
+    if (path !== '') leaf(path, text.trim());
+    else if (block !== null && paths.length === 1) {
+      const { spoilt, ...reading } = block;
+      if (spoilt) stop();
+      gpus.push({ ...reading, depth: 'state' });
+      block = null;
+    }
+    text = '';
+  });
+  try {
+    parser.write(document).close();
+    return { header, gpus, wellFormed: true };
+  } catch {
+    return { header, gpus, wellFormed: false };
+  }
+}
+
+const mostBlocks = 1024;
+
+/** What a document that is torn somewhere still has: its head, and each block that is whole by itself. */
+function salvage(document: string): Omit<Walk, 'wellFormed'> {
+  const starts = [...document.matchAll(/<gpu[\s>]/g)].map((match) => match.index);
+  const first = starts[0] ?? document.length;
+  const { header } = walk(document.slice(0, first));
+  const gpus = starts.slice(0, mostBlocks).flatMap((start, at) => {
+    const block = document.slice(start, starts[at + 1]);
+    const end = block.indexOf('</gpu>');
+    if (end < 0) return [];
+    const alone = walk(`<${root}>${block.slice(0, end)}</gpu></${root}>`);
+    return alone.wellFormed ? alone.gpus : [];
+  });
+  return { header, gpus };
+}

@@ -1,0 +1,105 @@
+/**
+ * The cards that hang on this host's PCI buses, asked of the kernel and not of a driver: the right denominator for what a
+ * vendor's tool lists. Only files whose text the kernel has at hand are read: none of them makes a driver ask a card, which
+ * could block (S6).
+ */
+import { readdir, readFile, readlink } from 'node:fs/promises';
+import { basename, join } from 'node:path';
+import type { Vendor } from './inventory.ts';
+
+/** A GPU on the bus, whether a driver works with it or not. */
+export interface PciCard {
+  readonly vendor: Vendor;
+  /** As `Device.pciId`. */
+  readonly pciId: string;
+  /** The vendor's number for the chip, such as `0x20b2`; null where it cannot be read. */
+  readonly chip: string | null;
+  /** `nvidia`, `nouveau`, `amdgpu`, `vfio-pci`, …; null where none has it. */
+  readonly driver: string | null;
+  /** NUMA node it hangs on; null where there is only one or nobody knows. */
+  readonly numaNode: number | null;
+  /** N of `/dev/dri/renderDN`. */
+  readonly renderMinor: number | null;
+}
+
+/** PCI's numbers of the vendors (https://pci-ids.ucw.cz). */
+const vendors: Readonly<Record<string, Vendor>> = { '0x10de': 'nvidia', '0x1002': 'amd', '0x8086': 'intel' };
+
+/**
+ * Class codes of PCI: 0300 VGA, 0302 3D and 0380 other display controller, 1200 accelerator. What else a card brings (sound
+ * 0403, NVSwitch 0680, bridges 0604) is no GPU.
+ */
+const classes = /^0x(0300|0302|0380|1200)/;
+
+/** All GPUs below `sys` (`/sys`), in the order of their addresses; null where there is no such list, which says nothing. */
+export async function readPci(sys: string): Promise<readonly PciCard[] | null> {
+  const folder = join(sys, 'bus/pci/devices');
+  let names: string[];
+  try {
+    names = await readdir(folder);
+  } catch {
+    return null;
+  }
+  const cards = await Promise.all(names.map((name) => readCard(join(folder, name))));
+  return cards.filter((card) => card !== null).sort((a, b) => comparePci(a.pciId, b.pciId));
+}
+
+async function readCard(folder: string): Promise<PciCard | null> {
+  const pciId = normalPci(basename(folder));
+  const [number, kind] = await Promise.all([readText(join(folder, 'vendor')), readText(join(folder, 'class'))]);
+  const vendor = vendors[number ?? ''];
+  if (pciId === null || vendor === undefined || kind === null || !classes.test(kind)) return null;
+  // A virtual function is a part of its card, and the tools of its host do not list it.
+  if ((await linkName(join(folder, 'physfn'))) !== null) return null;
+  const [chip, driver, node, drm] = await Promise.all([
+    readText(join(folder, 'device')),
+    linkName(join(folder, 'driver')),
+    readText(join(folder, 'numa_node')),
+    readdir(join(folder, 'drm')).catch((): string[] => []),
+  ]);
+  const numaNode = node !== null && /^\d+$/.test(node) ? Number(node) : null;
+  const render = drm.map((name) => /^renderD(\d+)$/.exec(name)?.[1]).find((minor) => minor !== undefined);
+  return { vendor, pciId, chip, driver, numaNode, renderMinor: render === undefined ? null : Number(render) };
+}
+
+/** Any spelling of a PCI address as `Device.pciId`; without a domain it is 0, without a function 0. null when it is none. */
+export function normalPci(text: string): string | null {
+  const [, domain = '0', bus, device, fn = '0'] =
+    /^(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.([0-7]))?$/i.exec(text.trim()) ?? [];
+  if (bus === undefined || device === undefined) return null;
+  const hex = (digits: string, least: number) => Number.parseInt(digits, 16).toString(16).padStart(least, '0');
+  return `${hex(domain, 4)}:${hex(bus, 2)}:${hex(device, 2)}.${fn}`;
+}
+
+/** Orders normal PCI addresses as numbers: domains may be of any length. Those without one come last. */
+export function comparePci(a: string | null, b: string | null): number {
+  const [left, right] = [numbersOf(a), numbersOf(b)];
+  for (const [at, number] of left.entries()) {
+    const other = right[at] ?? 0;
+    if (number !== other) return number - other;
+  }
+  return 0;
+}
+
+function numbersOf(pciId: string | null): number[] {
+  const parts = (pciId ?? 'ffffffffff:0:0.0').split(/[:.]/);
+  return parts.map((part) => Number.parseInt(part, 16));
+}
+
+/** A small file's text without its end of line; null when it is not there, not ours, or empty. */
+export async function readText(file: string): Promise<string | null> {
+  try {
+    const text = (await readFile(file, 'utf8')).trim();
+    return text === '' ? null : text;
+  } catch {
+    return null;
+  }
+}
+
+async function linkName(link: string): Promise<string | null> {
+  try {
+    return basename(await readlink(link));
+  } catch {
+    return null;
+  }
+}

@@ -1,0 +1,179 @@
+/**
+ * Looks at this host's GPUs: one look at a time, shared by all who wait for it, and kept for as long as a caller accepts. A
+ * look never fails for what a tool does, and ends in bounded time whatever a driver does.
+ */
+import { askAmd } from './amd/ask.ts';
+import { type Asking, hungHint, withFindings } from './asking.ts';
+import { createIntel } from './intel/ask.ts';
+import type { GpuFinding, Inventory } from './inventory.ts';
+import { mergeInventories } from './merge.ts';
+import { askNvidia } from './nvidia-ask.ts';
+import { readPci } from './pci.ts';
+import { createRunner, type ToolRunner, vendorFolders } from './run.ts';
+import { type Near, parseLinks, readTopology } from './topology.ts';
+
+export interface LookOptions {
+  /** How long ago the look may have begun, in ms; default `maxAge` of the probe. 0: only one that begins now. */
+  readonly maxAge?: number;
+  /** Gives up waiting; the look goes on for the others. */
+  readonly signal?: AbortSignal;
+}
+
+export interface Probe extends Disposable {
+  /** What is there. Rejects only with the reason of an aborted signal, or when the probe is closed. */
+  look(options?: LookOptions): Promise<Inventory>;
+  /** Looks in a row in which a tool did not end in its time: from 2 on the host's GPUs are not to be used. */
+  readonly timeouts: number;
+  /** Which of the devices seen last sit together; nothing is known of it unless `topology` is set. */
+  readonly near: Near;
+}
+
+export interface ProbeOptions {
+  /** Folders of the tools, as `$PATH`. Or `runner`, which runs them. */
+  readonly path: string;
+  /** Folders that are looked into after those; default where vendors put their tools. */
+  readonly folders?: readonly string[];
+  readonly runner?: ToolRunner;
+  /** `/sys` and `/proc`; a test has its own. */
+  readonly sys?: string;
+  readonly proc?: string;
+  /** ms for one call of a tool; twice what a good one took, where that is longer. Default 10,000. */
+  readonly limit?: number;
+  /** ms for every call until one has ended in its time, and at most. Default 30,000. */
+  readonly firstLimit?: number;
+  /** Finds out which GPUs sit together, once for each set of them. */
+  readonly topology?: boolean;
+  /** ms for which a look is believed unless a caller says otherwise. */
+  readonly maxAge?: number;
+  /** A monotonic clock in ms. */
+  readonly now?: () => number;
+}
+
+interface Flight {
+  readonly begun: number;
+  readonly done: Promise<Inventory>;
+}
+
+export function createProbe(options: ProbeOptions): Probe {
+  const { sys = '/sys', proc = '/proc', folders = vendorFolders, limit = 10_000, firstLimit = 30_000, maxAge = 1_000 } = options;
+  const now = options.now ?? (() => performance.now());
+  const runner = options.runner ?? createRunner({ path: [options.path, ...folders].join(':') });
+  const closed = new AbortController();
+  const askIntel = createIntel();
+  let timeouts = 0;
+  let near: Near = () => 0;
+  let placed = '';
+  /** ms of the slowest call that ended in its time; null before the first. */
+  let slowest: number | null = null;
+  let last: Flight | null = null;
+  let running: Flight | null = null;
+  let next: Promise<Flight> | null = null;
+
+  // Without persistence mode every call wakes every card: eight of them take longer than what is a hang elsewhere.
+  const limitNow = () => (slowest === null ? firstLimit : Math.min(firstLimit, Math.max(limit, 2 * slowest)));
+
+  const ask = async (): Promise<Inventory> => {
+    const hung = new Set<string>();
+    const asking: Asking = {
+      sys,
+      proc,
+      pci: await readPci(sys),
+      has: async (tool) => (await runner.find(tool)) !== null,
+      async run(tool, ...args) {
+        const begun = now();
+        const reply = await runner.run(tool, args, { limit: limitNow(), signal: closed.signal });
+        if (reply.hung) hung.add(tool);
+        else if (!reply.missing) slowest = Math.max(slowest ?? 0, now() - begun);
+        return reply;
+      },
+    };
+    // One vendor after the other: two drivers in trouble at the same time are two causes mixed into one.
+    const found = [await askNvidia(asking), await askAmd(asking), await askIntel(asking)];
+    timeouts = hung.size > 0 ? timeouts + 1 : 0;
+    const again = timeouts > 1 ? [keepsHanging([...hung], timeouts)] : [];
+    const merged = mergeInventories(found);
+    if (options.topology === true) await findNear(merged, asking);
+    return withFindings(merged, again);
+  };
+
+  const findNear = async ({ devices }: Inventory, asking: Asking): Promise<void> => {
+    const gpus = devices.filter((device) => device.kind === 'gpu');
+    const set = gpus.map(({ uuid, pciId }) => `${uuid} ${pciId}`).join();
+    if (set === placed) return;
+    const several = gpus.filter((device) => device.vendor === 'nvidia').length > 1;
+    const table = several ? await asking.run('nvidia-smi', 'topo', '-m') : null;
+    near = await readTopology(sys, devices, parseLinks(table?.code === 0 ? table.output : ''));
+    placed = set;
+  };
+
+  const begin = (): Flight => {
+    const flight: Flight = { begun: now(), done: ask() };
+    running = flight;
+    const land = () => {
+      running = null;
+    };
+    flight.done.then(() => {
+      last = flight;
+      land();
+    }, land);
+    return flight;
+  };
+
+  /** A look that begins after the one under way: the same for all who cannot take that one. */
+  const follow = (after: Flight): Promise<Flight> => {
+    next ??= after.done
+      .catch(() => {})
+      .then(() => {
+        next = null;
+        return begin();
+      });
+    return next;
+  };
+
+  const young = (flight: Flight | null, age: number): flight is Flight => flight !== null && now() - flight.begun <= age;
+
+  return {
+    get timeouts() {
+      return timeouts;
+    },
+    get near() {
+      return near;
+    },
+    async look({ maxAge: age = maxAge, signal } = {}) {
+      signal?.throwIfAborted();
+      closed.signal.throwIfAborted();
+      if (age > 0 && young(last, age)) return last.done;
+      const flight = running === null ? (next ?? begin()) : age > 0 && young(running, age) ? running : follow(running);
+      return unlessAborted(
+        Promise.resolve(flight).then(({ done }) => done),
+        signal,
+      );
+    },
+    [Symbol.dispose]() {
+      closed.abort(new Error('the probe is closed'));
+    },
+  };
+}
+
+function keepsHanging(tools: readonly string[], times: number): GpuFinding {
+  const names = tools.join(' and ');
+  return {
+    level: 'error',
+    code: 'tool-keeps-hanging',
+    subject: 'host',
+    message: `${names} did not end in time ${times} times in a row: the GPUs of this host cannot be trusted.`,
+    hint: hungHint(tools[0] ?? ''),
+  };
+}
+
+async function unlessAborted<T>(work: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
+  if (signal === undefined) return work;
+  const gone = Promise.withResolvers<never>();
+  const leave = () => gone.reject(signal.reason);
+  signal.addEventListener('abort', leave, { once: true });
+  try {
+    return await Promise.race([work, gone.promise]);
+  } finally {
+    signal.removeEventListener('abort', leave);
+  }
+}

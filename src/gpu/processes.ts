@@ -1,0 +1,192 @@
+/**
+ * Who owns a process that a GPU tool named by its host pid: which user, since when, and whether it belongs to an agent of
+ * ours. All from /proc, which may hide any of it: what cannot be read is null. A command's arguments are never read, since
+ * secrets stand in them.
+ */
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import type { AgentId } from '../core/slot.ts';
+import { parseStat } from '../runtimes/process/identity.ts';
+import { markVariable } from '../runtimes/process/tree.ts';
+
+export interface ProcessOwner {
+  readonly pid: number;
+  /** Clock ticks since boot: with the pid it names one process (proc(5)). */
+  readonly start: string;
+  /** As `ps` shows it: `D` waits inside the kernel and cannot be killed, `Z` has ended. */
+  readonly state: string;
+  readonly uid: number | null;
+  /** From /etc/passwd; null for users who are not in it. */
+  readonly user: string | null;
+  /** Name of its program, 15 characters at most. */
+  readonly command: string | null;
+  /** Wall clock, ms since the epoch. */
+  readonly startedAt: number | null;
+  /** Ids of the containers it is in, the outermost first. */
+  readonly containers: readonly string[];
+  /** Agents whose control group it is in. */
+  readonly agents: readonly { readonly owner: string; readonly agent: AgentId }[];
+  /** Agent that its environment names. A job can write there what it likes, so it proves nothing in a job's favour. */
+  readonly mark: AgentId | null;
+}
+
+export interface ProcessFiles {
+  /** Default `/proc`. */
+  readonly proc?: string;
+  /** Default `/etc/passwd`. */
+  readonly passwd?: string;
+}
+
+/** The owners of these pids, without those that are gone or hidden. Never throws. */
+export function ownersOf(pids: Iterable<number>, files: ProcessFiles = {}): Map<number, ProcessOwner> {
+  const { proc = '/proc', passwd = '/etc/passwd' } = files;
+  const owners = new Map<number, ProcessOwner>();
+  const wanted = new Set(pids);
+  if (wanted.size === 0) return owners;
+  const users = parsePasswd(read(passwd) ?? '');
+  const bootedAt = /^btime (\d+)$/m.exec(read(join(proc, 'stat')) ?? '')?.[1];
+  for (const pid of wanted) {
+    if (!Number.isSafeInteger(pid) || pid <= 0) continue;
+    const owner = readOwner(join(proc, String(pid)), pid, users, bootedAt === undefined ? null : Number(bootedAt) * 1000);
+    if (owner !== null) owners.set(pid, owner);
+  }
+  return owners;
+}
+
+function readOwner(at: string, pid: number, users: ReadonlyMap<number, string>, bootedAt: number | null): ProcessOwner | null {
+  const line = read(join(at, 'stat'));
+  const stat = line === null ? null : parseStat(line);
+  if (line === null || stat === null || stat.pid !== pid) return null;
+  const uidText = /^Uid:\s+(\d+)/m.exec(read(join(at, 'status')) ?? '')?.[1];
+  const uid = uidText === undefined ? null : Number(uidText);
+  const mark = (read(join(at, 'environ')) ?? '').split('\0').find((one) => one.startsWith(`${markVariable}=`));
+  const command = line.slice(line.indexOf('(') + 1, line.lastIndexOf(')'));
+  return {
+    pid,
+    start: stat.start,
+    state: stat.state,
+    uid,
+    user: uid === null ? null : (users.get(uid) ?? null),
+    command: command === '' ? null : printable(command),
+    // The kernel counts these ticks at 100 Hz on every architecture that Node runs on (USER_HZ).
+    startedAt: bootedAt === null ? null : bootedAt + Number(stat.start) * 10,
+    ...parseCgroup(read(join(at, 'cgroup')) ?? ''),
+    mark: mark?.slice(markVariable.length + 1) ?? null,
+  };
+}
+
+/**
+ * Containers and agents in `/proc/PID/cgroup`, of version 1, 2 or both. Engines put the container's whole id, 64 hexadecimal
+ * digits, into the path, between slashes or as `docker-….scope`; our own groups are `/onejob/OWNER/AGENT`.
+ */
+export function parseCgroup(text: string): Pick<ProcessOwner, 'containers' | 'agents'> {
+  const containers = new Set<string>();
+  const agents = new Map<string, { owner: string; agent: AgentId }>();
+  for (const line of text.split('\n')) {
+    const path = /^\d+:[^:]*:(.*)$/.exec(line)?.[1] ?? '';
+    for (const [, id] of path.matchAll(/(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])/g)) if (id !== undefined) containers.add(id);
+    for (const [, owner, agent] of path.matchAll(/\/onejob\/([^/]+)\/([^/.][^/]*)/g)) {
+      if (owner !== undefined && agent !== undefined) agents.set(`${owner}/${agent}`, { owner, agent });
+    }
+  }
+  return { containers: [...containers], agents: [...agents.values()] };
+}
+
+/** User names by number, from the text of /etc/passwd. The first name of a number counts, as for `ls`. */
+export function parsePasswd(text: string): Map<number, string> {
+  const users = new Map<number, string>();
+  for (const line of text.split('\n')) {
+    const found = /^([^:#\s]+):[^:]*:(\d+):/.exec(line);
+    const uid = Number(found?.[2]);
+    if (found?.[1] !== undefined && !users.has(uid)) users.set(uid, printable(found[1]));
+  }
+  return users;
+}
+
+/** What of this host's processes is onejob's. */
+export interface Ours {
+  /** Id of this installation. */
+  readonly owner: string;
+  /** Agents that live, and the ids of their containers. */
+  readonly alive: ReadonlySet<string>;
+  /** Agents that have ended, and the ids of their containers, at least the one whose devices are to be proved clean. */
+  readonly ended: ReadonlySet<string>;
+}
+
+/** `ended`: an agent's of ours that is dead. `alive`: a living one's. `stranger`: no agent's. `unseen`: /proc does not show it. */
+export type Whose = 'ended' | 'alive' | 'stranger' | 'unseen';
+
+export function whose(process: ProcessOwner | undefined, ours: Ours): Whose {
+  if (process === undefined) return 'unseen';
+  const groups = process.agents.filter((one) => one.owner === ours.owner).map((one) => one.agent);
+  const ids = [...process.containers, ...groups];
+  if (ids.some((id) => ours.alive.has(id))) return 'alive';
+  if (groups.length > 0 || ids.some((id) => ours.ended.has(id))) return 'ended';
+  return process.mark !== null && ours.ended.has(process.mark) ? 'ended' : 'stranger';
+}
+
+/** One process on a device, as it is shown and kept as evidence. */
+export interface Holder {
+  readonly pid: number;
+  readonly user: string | null;
+  readonly command: string | null;
+  readonly memoryMiB: number | null;
+  /** Wall clock, ms since the epoch. */
+  readonly since: number | null;
+  readonly container: string | null;
+  readonly state: string | null;
+}
+
+/** The tool names the program by its path, newer ones with its arguments; /proc by what it calls itself (`pt_main_thread`). */
+export function holder(
+  process: { readonly pid: number; readonly name: string | null; readonly memoryMiB: number | null },
+  owner: ProcessOwner | undefined,
+): Holder {
+  const program = process.name?.trim().split(/\s/)[0]?.split('/').at(-1) ?? '';
+  return {
+    pid: process.pid,
+    user: owner === undefined || owner.uid === null ? null : (owner.user ?? `uid ${owner.uid}`),
+    command: program === '' ? (owner?.command ?? null) : printable(program),
+    memoryMiB: process.memoryMiB,
+    since: owner?.startedAt ?? null,
+    container: owner?.containers[0] ?? null,
+    state: owner?.state ?? null,
+  };
+}
+
+/** `alice: python, 9.2 GiB, since 14:02`. `wall` is now; of another day the date is said. In the host's time zone. */
+export function describeHolder(held: Holder, wall: number): string {
+  const command = held.command ?? `process ${held.pid}`;
+  const parts = [held.user === null ? command : `${held.user}: ${command}`];
+  if (held.container !== null) parts.push(`container ${held.container.slice(0, 12)}`);
+  if (held.memoryMiB !== null) parts.push(formatMiB(held.memoryMiB));
+  if (held.since !== null) parts.push(`since ${formatTime(held.since, wall)}`);
+  return parts.join(', ');
+}
+
+/** `38 MiB`, `9.2 GiB`. */
+export function formatMiB(mib: number): string {
+  return mib < 1024 ? `${Math.round(mib)} MiB` : `${(mib / 1024).toFixed(1)} GiB`;
+}
+
+/** `14:02`; of another day than `wall` with its date. In the host's time zone. */
+export function formatTime(at: number, wall: number): string {
+  const [then, now] = [new Date(at), new Date(wall)];
+  const two = (number: number) => String(number).padStart(2, '0');
+  const time = `${two(then.getHours())}:${two(then.getMinutes())}`;
+  if (then.toDateString() === now.toDateString()) return time;
+  return `${then.getFullYear()}-${two(then.getMonth() + 1)}-${two(then.getDate())} ${time}`;
+}
+
+/** Names are chosen by whoever runs the program. */
+function printable(name: string): string {
+  return name.replace(/\p{C}/gu, '?').slice(0, 64);
+}
+
+function read(path: string): string | null {
+  try {
+    return readFileSync(path, 'utf8');
+  } catch {
+    return null;
+  }
+}

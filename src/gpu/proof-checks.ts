@@ -1,0 +1,242 @@
+/**
+ * The checks of the clean-slot proof, in the order in which they are told: processes, memory, settings, errors, kernel log.
+ * All are made every time, so that the evidence is whole. Each compares what is seen with the baseline by one rule: known
+ * before and not now is unknown; never known is unchecked.
+ */
+import type { Device } from './inventory.ts';
+import { sameProfile } from './mig-profile.ts';
+import { formatMiB, type Holder } from './processes.ts';
+import type { Baseline, ProofInput } from './proof.ts';
+import { type Fault, type Finding, failed, finding, hintFor, wasRebooted } from './proof-finding.ts';
+import { type Holders, ownMemory } from './proof-holders.ts';
+import { kernelLog } from './proof-kernel.ts';
+
+/** How long leftover processes, and memory that no process holds, are waited for, in ms after the agent was gone. */
+export const leftoverWait = 30_000;
+export const memoryWait = 60_000;
+
+/** MiB that a device may have in use above its baseline: contexts of the driver's own come and go. */
+export const memoryTolerance = 64;
+
+/** `device`: as listed now, null when it is not. `holders`: null where the tool cannot say. */
+export function allChecks(device: Device | null, holders: Holders | null, input: ProofInput): Finding[] {
+  const { baseline } = input;
+  if (device === null) return [listed(input), kernelLog(null, input)];
+  return [
+    finding('listed', 'ok'),
+    health(device, input),
+    processes(holders, input),
+    memory(device, holders, input),
+    computeMode(device, baseline),
+    persistence(device, baseline),
+    mig(device, baseline),
+    eccMode(device, baseline),
+    eccErrors(device, input),
+    kernelLog(device, input),
+    recoveryAction(device),
+    driver(input),
+    nodes(input),
+  ];
+}
+
+/** The rule for a value that has to be as it was; `judge` is asked only when it is known before and now. */
+function compare<T>(
+  check: Finding['check'],
+  now: T | null,
+  before: T | null,
+  judge: (now: T, before: T) => Fault | null,
+  show: (value: T) => string = String,
+): Finding {
+  const seen = { saw: now === null ? null : show(now), before: before === null ? null : show(before) };
+  if (before === null) return finding(check, 'unchecked', seen);
+  if (now === null) return finding(check, 'unknown', seen);
+  const fault = judge(now, before);
+  return fault === null ? finding(check, 'ok', seen) : failed(check, fault, seen);
+}
+
+function listed({ baseline, inventory }: ProofInput): Finding {
+  if (!inventory.complete) return finding('listed', 'unknown');
+  if (baseline.parent === null) {
+    const message = `${baseline.uuid} is not listed any more: it has fallen off the bus, or was taken out.`;
+    return failed('listed', { code: 'missing', message, remedy: 'reboot', hint: 'Look for it in "dmesg", and reboot the host.' });
+  }
+  const message = `${baseline.uuid} is not there any more: the MIG layout of ${baseline.parent} has changed.`;
+  return failed('listed', { code: 'missing', message, remedy: 'look', hint: 'Create the MIG instances again as they were.' });
+}
+
+/** What the inventory's findings on a device come to; those not named here are looked at again. */
+const remedies: Readonly<Record<string, Fault['remedy']>> = {
+  'gpu-lost': 'reboot',
+  'reset-required': 'reset',
+  'row-remap-pending': 'reset',
+  'page-retirement-pending': 'reset',
+  'repair-pending': 'reset',
+  'row-remap-failed': 'replace',
+  'memory-unrepairable': 'replace',
+  'sram-errors': 'replace',
+};
+
+function health({ uuid, parent, health: now }: Device, { baseline, inventory }: ProofInput): Finding {
+  const seen = { saw: now.state === 'ok' ? 'ok' : [now.state, ...now.reasons].join(', '), before: baseline.health };
+  if (now.state === 'ok') return finding('health', 'ok', seen);
+  if (now.state === 'unknown') return finding('health', baseline.health === 'unknown' ? 'unchecked' : 'unknown', seen);
+  const about = inventory.findings.filter(({ level, subject }) => level === 'error' && (subject === uuid || subject === parent));
+  const message = `${uuid} ${now.reasons.join(', and ') || 'is not healthy'}.`;
+  const faults = about.map(({ code, hint }): Fault => ({ code, message, remedy: fromTable(code), hint }));
+  const unnamed: Fault = { code: 'unhealthy', message, remedy: 'look', hint: 'See what helps with "onejob gpus".' };
+  return finding('health', 'failed', { ...seen, faults: faults.length > 0 ? faults : [unnamed] });
+}
+
+function fromTable(code: string): Fault['remedy'] {
+  return (Object.hasOwn(remedies, code) ? remedies[code] : undefined) ?? 'look';
+}
+
+function processes(holders: Holders | null, { baseline, now, since }: ProofInput): Finding {
+  if (holders === null) return finding('processes', baseline.listsProcesses ? 'unknown' : 'unchecked');
+  const { leftovers, unseen, others, residents } = holders;
+  const saw = `${leftovers.length} of the agent, ${others.length + unseen.length} of others, ${residents.count} of displays`;
+  const until = since + leftoverWait;
+  const late = now >= until;
+  const list = (of: readonly Holder[]) => of.map(({ command, pid }) => `${command ?? 'a process'} (pid ${pid})`).join(', ');
+  if (leftovers.length > 0 && late) {
+    const stuck = leftovers.some((one) => one.state === 'D');
+    const how = stuck ? 'waits inside the driver, where nothing can end it' : 'does not end';
+    const message = `${list(leftovers)} of the ended agent still holds ${baseline.uuid} after ${leftoverWait / 1000} s: it ${how}.`;
+    const hint = stuck ? 'Reboot the host.' : `Type "kill -9 ${leftovers.map(({ pid }) => pid).join(' ')}".`;
+    return failed('processes', { code: 'leftover-process', message, remedy: 'look', hint }, { saw });
+  }
+  if (leftovers.length + unseen.length > 0 && !late) {
+    return finding('processes', 'wait', {
+      saw,
+      wait: { message: `${list([...leftovers, ...unseen])} is still leaving ${baseline.uuid}.`, until },
+    });
+  }
+  return finding('processes', others.length + unseen.length > 0 ? 'held' : 'ok', { saw });
+}
+
+function memory(device: Device, holders: Holders | null, { baseline, now, since }: ProofInput): Finding {
+  const own = ownMemory(device);
+  const seen = {
+    saw: own === null ? null : formatMiB(own),
+    before: baseline.memoryMiB === null ? null : formatMiB(baseline.memoryMiB),
+  };
+  if (baseline.memoryMiB === null) return finding('memory', 'unchecked', seen);
+  if (own === null) return finding('memory', 'unknown', seen);
+  if (own <= baseline.memoryMiB + memoryTolerance) return finding('memory', 'ok', seen);
+  const held =
+    holders !== null && [holders.leftovers, holders.unseen, holders.others, holders.sharers].some((one) => one.length > 0);
+  // Theirs: it can be judged when they have gone.
+  if (held) return finding('memory', 'unchecked', seen);
+  if (holders !== null && !holders.residents.memoryKnown) return finding('memory', 'unchecked', seen);
+  const excess = `${seen.saw} are in use on ${device.uuid} by no process, ${seen.before} were before the agent`;
+  const until = since + memoryWait;
+  if (now < until) return finding('memory', 'wait', { ...seen, wait: { message: `${excess}.`, until } });
+  // A desktop's own memory is not all told per process, and it fails nothing.
+  if (holders !== null && holders.residents.count > 0) return finding('memory', 'unchecked', seen);
+  const message = `${excess}, still after ${memoryWait / 1000} s.`;
+  return failed(
+    'memory',
+    { code: 'memory-held', message, remedy: 'look', hint: hintFor('reset', device.uuid, device.parent) },
+    seen,
+  );
+}
+
+function computeMode({ uuid, computeMode: mode }: Device, baseline: Baseline): Finding {
+  return compare('computeMode', mode, baseline.computeMode, (now, before) => {
+    if (now === before) return null;
+    const message = `The compute mode of ${uuid} was ${before} and is ${now}.`;
+    return {
+      code: 'compute-mode',
+      message,
+      remedy: 'look',
+      hint: `Type "nvidia-smi -i ${uuid} -c ${before.toUpperCase()}" as root.`,
+    };
+  });
+}
+
+function persistence({ uuid, persistence: mode }: Device, baseline: Baseline): Finding {
+  // On is what `doctor` asks for, so turning it on is no fault.
+  return compare('persistence', mode, baseline.persistence, (now, before) => {
+    if (now || !before) return null;
+    const message = `The persistence mode of ${uuid} was on and is off.`;
+    return { code: 'persistence-mode', message, remedy: 'look', hint: `Type "nvidia-smi -i ${uuid} -pm 1" as root.` };
+  });
+}
+
+function mig(device: Device, baseline: Baseline): Finding {
+  return compare('mig', device.mig, baseline.mig, (now, before) => layoutFault(device, now, before), showMig);
+}
+
+type Mig = NonNullable<Device['mig']>;
+
+function layoutFault({ uuid }: Device, now: Mig, before: Mig): Fault | null {
+  const fault = (message: string): Fault => ({
+    code: 'mig-layout',
+    message,
+    remedy: 'look',
+    hint: 'Set MIG up as it was, or take the device back as it is with "onejob gpus clear".',
+  });
+  if ('mode' in now !== 'mode' in before) return fault(`${uuid} was ${showMig(before)} and is ${showMig(now)}.`);
+  if ('mode' in now && 'mode' in before) {
+    if (now.mode !== before.mode) return fault(`MIG of ${uuid} was ${before.mode} and is ${now.mode}.`);
+    const isNew = now.pending !== null && now.pending !== before.pending;
+    return isNew ? fault(`MIG of ${uuid} is ${now.mode} and will be ${now.pending} after the next reset.`) : null;
+  }
+  // The UUID stands for the placement; ids may change when a layout is made again.
+  if ('mode' in now || 'mode' in before || now.profile === null || before.profile === null) return null;
+  if (now.profile === before.profile || sameProfile(now.profile, before.profile)) return null;
+  return fault(`${uuid} was a ${before.profile} and is a ${now.profile}.`);
+}
+
+function showMig(value: Mig): string {
+  return 'mode' in value ? `MIG ${value.mode}` : `MIG instance ${value.profile ?? 'of unknown profile'}`;
+}
+
+function eccMode({ uuid, parent, ecc }: Device, baseline: Baseline): Finding {
+  const show = (value: NonNullable<Device['ecc']>) => `${value.current ? 'on' : 'off'}, then ${value.pending ? 'on' : 'off'}`;
+  return compare(
+    'eccMode',
+    ecc,
+    baseline.ecc,
+    (now, before) => {
+      if (now.current === now.pending || (before.current === now.current && before.pending === now.pending)) return null;
+      const message = `ECC of ${uuid} is ${now.current ? 'on' : 'off'} and will be ${now.pending ? 'on' : 'off'} after the next reset.`;
+      return { code: 'ecc-mode-pending', message, remedy: 'reset', hint: hintFor('reset', uuid, parent) };
+    },
+    show,
+  );
+}
+
+function eccErrors({ uuid, parent, health: { uncorrectedErrors } }: Device, { baseline, boot }: ProofInput): Finding {
+  // They are counted from when the driver was loaded.
+  const before = baseline.uncorrectedErrors !== null && wasRebooted(baseline.boot, boot) ? 0 : baseline.uncorrectedErrors;
+  return compare('eccErrors', uncorrectedErrors, before, (now, then) => {
+    if (now <= then) return null;
+    const message = `${now - then} uncorrected memory error${now - then === 1 ? '' : 's'} on ${uuid} since the agent started.`;
+    return { code: 'ecc-errors', message, remedy: 'reset', hint: hintFor('reset', uuid, parent) };
+  });
+}
+
+function recoveryAction({ uuid, parent, health: { recoveryAction: action } }: Device): Finding {
+  if (action === null) return finding('recoveryAction', 'unchecked');
+  if (/^none$/i.test(action.trim())) return finding('recoveryAction', 'ok', { saw: action });
+  const remedy = /reboot/i.test(action) ? 'reboot' : 'reset';
+  const message = `The driver asks for "${action}" to recover ${uuid}.`;
+  return failed(
+    'recoveryAction',
+    { code: 'recovery-action', message, remedy, hint: hintFor(remedy, uuid, parent) },
+    { saw: action },
+  );
+}
+
+/** Another driver is no fault: one that does not fit its library shows as such, and standbys are made anew (S11). */
+function driver({ inventory, baseline }: ProofInput): Finding {
+  return compare('driver', inventory.driver, baseline.driver, () => null);
+}
+
+function nodes({ missingNodes, baseline }: ProofInput): Finding {
+  if (missingNodes.length === 0) return finding('nodes', 'ok');
+  const message = `${missingNodes.join(', ')} of ${baseline.uuid} ${missingNodes.length === 1 ? 'is' : 'are'} not there.`;
+  const hint = 'Type "nvidia-modprobe -u" and "nvidia-smi -L" as root, which make them.';
+  return failed('nodes', { code: 'node-missing', message, remedy: 'look', hint }, { saw: `without ${missingNodes.join(', ')}` });
+}

@@ -1,0 +1,203 @@
+/**
+ * The clean-slot proof: whether a device may go to the next agent of its slot, judged from one look at the host and from what
+ * the device showed just before the last agent was released. Pure.
+ *
+ * Never clean: a device that is not listed, a value that was known before and is not known now, a tool that did not answer. What
+ * a device never told (AMD and Intel list less than NVIDIA) cannot be compared; the evidence says so. A display's processes
+ * are residents and fail nothing; a person's compute process makes the device occupied, which is no fault of it.
+ */
+import type { Device, Health, Inventory } from './inventory.ts';
+import type { KernelMark } from './kernel-log.ts';
+import type { KernelLook } from './kernel-reader.ts';
+import type { Holder, Ours, ProcessOwner } from './processes.ts';
+import { describeHolder } from './processes.ts';
+import { allChecks } from './proof-checks.ts';
+import type { Fault, Finding } from './proof-finding.ts';
+import { ownMemory, sortHolders } from './proof-holders.ts';
+
+/** What a device showed just before an agent was released to it. Plain JSON; kept with the agent. */
+export type Baseline = {
+  readonly uuid: string;
+  readonly pciId: string | null;
+  /** Id of the boot it was seen in; after another boot counters and the driver begin anew. */
+  readonly boot: string | null;
+  readonly driver: string | null;
+  /** MiB in use beside what the residents said they had: the least that was seen of this device in this boot. */
+  readonly memoryMiB: number | null;
+  readonly computeMode: string | null;
+  readonly persistence: boolean | null;
+  readonly parent: string | null;
+  readonly mig: Device['mig'];
+  readonly ecc: Device['ecc'];
+  readonly uncorrectedErrors: number | null;
+  readonly health: Health['state'];
+  /** Whether the tool could say which processes are on it. */
+  readonly listsProcesses: boolean;
+  /** End of the kernel log then. */
+  readonly mark: KernelMark;
+};
+
+/** What a proof has to know beside the device. */
+export interface BaselineContext {
+  readonly boot: string | null;
+  readonly driver: string | null;
+  readonly mark: KernelMark;
+  /** The device's baseline before this one, so that memory that leaks a little at each job cannot creep into it. */
+  readonly before: Baseline | null;
+}
+
+export function baselineOf(device: Device, { boot, driver, mark, before }: BaselineContext): Baseline {
+  const own = ownMemory(device);
+  const same = before !== null && before.uuid === device.uuid && before.boot === boot && before.driver === driver;
+  const least = same && before.memoryMiB !== null && own !== null ? Math.min(own, before.memoryMiB) : own;
+  return {
+    uuid: device.uuid,
+    pciId: device.pciId,
+    boot,
+    driver,
+    memoryMiB: least,
+    computeMode: device.computeMode,
+    persistence: device.persistence,
+    parent: device.parent,
+    mig: device.mig,
+    ecc: device.ecc,
+    uncorrectedErrors: device.health.uncorrectedErrors,
+    health: device.health.state,
+    listsProcesses: device.processes !== null,
+    mark,
+  };
+}
+
+/** One look, at one device. All times but `wall` are of one monotonic clock, in ms. */
+export interface ProofInput {
+  readonly baseline: Baseline;
+  readonly inventory: Inventory;
+  /** Of the processes on the device: `ownersOf(pidsOn(inventory))`. */
+  readonly owners: ReadonlyMap<number, ProcessOwner>;
+  readonly ours: Ours;
+  readonly kernel: KernelLook;
+  readonly boot: string | null;
+  /** Whether living agents of ours may hold it at the same time (`share`). */
+  readonly shared: boolean;
+  /** Paths of device nodes that a grant needs and that are not there. */
+  readonly missingNodes: readonly string[];
+  readonly now: number;
+  /** When the agent was gone, or, if somebody else held the device after that, when they left it. */
+  readonly since: number;
+  /** Wall clock, ms since the epoch, for people. */
+  readonly wall: number;
+}
+
+/** One line of the evidence. `unchecked`: this device or host never tells, or something else made the question void. */
+export type Check = {
+  readonly check: Finding['check'];
+  readonly result: 'ok' | 'failed' | 'wait' | 'held' | 'unknown' | 'unchecked';
+  readonly saw: string | null;
+  readonly before: string | null;
+};
+
+/** Plain JSON, for the store and `onejob proofs`. */
+export type Evidence = {
+  readonly device: string;
+  readonly pciId: string | null;
+  /** Wall clock, ms since the epoch. */
+  readonly at: number;
+  readonly checks: readonly Check[];
+  /** Who is on the device, residents left out. */
+  readonly holders: readonly Holder[];
+  /** What the kernel log has of it since the baseline, harmless lines too. */
+  readonly kernel: readonly string[];
+};
+
+/**
+ * - `wait`: what a dead agent leaves behind is still leaving; look again, at the latest at `until`.
+ * - `occupied`: a person's process is on it; the slot waits.
+ * - `dirty`: the device is at fault and goes to quarantine alone. `remedy` says what may lift that: a later `look` that finds
+ *   it clean (judged with the baseline's `mark` moved to the time of quarantine), a `reset`, a `reboot`, or only its owner
+ *   (`replace`).
+ * - `unknown`: not all answers came; look again later.
+ * - `host`: it is not this device but the driver or the tool, so all devices of the host.
+ */
+export type Verdict = { readonly evidence: Evidence } & (
+  | { readonly kind: 'clean' }
+  | { readonly kind: 'wait'; readonly message: string; readonly until: number }
+  | { readonly kind: 'occupied'; readonly message: string }
+  | ({ readonly kind: 'dirty' } & Fault)
+  | { readonly kind: 'unknown'; readonly message: string }
+  | { readonly kind: 'host'; readonly code: string; readonly message: string; readonly hint: string | null }
+);
+
+/** Codes of findings about a whole host, with what they come to. */
+const hostFaults: Readonly<Record<string, string>> = {
+  'library-mismatch': 'reboot needed',
+  'tool-keeps-hanging': 'reboot needed, unless the tool that hangs can be ended',
+  'no-devices': 'the driver found no GPU: reboot needed',
+  'driver-not-loaded': 'the driver has to be loaded',
+  'nvml-missing': "the driver's library has to be installed again",
+  'tool-missing': "the driver's tools have to be installed again",
+};
+
+const remedies: readonly Fault['remedy'][] = ['look', 'reset', 'reboot', 'replace'];
+
+/** Judges one device. The same input always gives the same verdict. */
+export function judge(input: ProofInput): Verdict {
+  const { baseline, inventory } = input;
+  const device = inventory.devices.find((one) => one.uuid === baseline.uuid) ?? null;
+  const holders = device === null ? null : sortHolders(device, input);
+  const findings = allChecks(device, holders, input);
+  const kernel = findings.flatMap((finding) => finding.log);
+  const evidence: Evidence = {
+    device: baseline.uuid,
+    pciId: device?.pciId ?? baseline.pciId,
+    at: input.wall,
+    checks: findings.map(({ check, result, saw, before }) => ({ check, result, saw, before })),
+    holders: holders === null ? [] : [...holders.leftovers, ...holders.unseen, ...holders.others].slice(0, 32),
+    kernel: kernel.slice(-32),
+  };
+  const faults = findings.flatMap((finding) => finding.faults);
+  const fromKernel = findings.some((finding) => finding.check === 'kernelLog' && finding.result === 'failed');
+  const worst = faults.toSorted((a, b) => remedies.indexOf(b.remedy) - remedies.indexOf(a.remedy))[0];
+  // The driver's own word on this device outweighs a tool that fails for all of them: it names the one that is to blame.
+  if (worst !== undefined && fromKernel) return { kind: 'dirty', ...worst, evidence };
+  const unknown = findings.filter((finding) => finding.result === 'unknown');
+  if (device === null || unknown.length > 0) {
+    const host = hostFault(inventory);
+    if (host !== null) return { kind: 'host', ...host, evidence };
+  }
+  if (worst !== undefined) return { kind: 'dirty', ...worst, evidence };
+  if (unknown.length > 0) return { kind: 'unknown', message: unknownMessage(unknown, input), evidence };
+  const waits = findings.flatMap(({ wait }) => wait ?? []);
+  if (waits[0] !== undefined) return { kind: 'wait', ...waits[0], evidence };
+  if (holders !== null && findings.some((finding) => finding.result === 'held')) {
+    return { kind: 'occupied', message: `held by ${listHolders([...holders.others, ...holders.unseen], input.wall)}`, evidence };
+  }
+  return { kind: 'clean', evidence };
+}
+
+/** What is wrong with the whole host, so that none of its GPUs can be used; null when nothing is. */
+export function hostFault({ findings }: Inventory): { code: string; message: string; hint: string | null } | null {
+  const host = findings.find((one) => one.subject === 'host' && one.level === 'error' && Object.hasOwn(hostFaults, one.code));
+  if (host === undefined) return null;
+  return { code: host.code, message: `${capital(hostFaults[host.code] ?? '')}. ${host.message}`, hint: host.hint };
+}
+
+/** Host pids of everything the tool saw on a GPU. */
+export function pidsOn(inventory: Inventory): number[] {
+  return inventory.devices.flatMap((device) => (device.processes ?? []).map((process) => process.pid));
+}
+
+function listHolders(holders: readonly Holder[], wall: number): string {
+  const shown = holders.slice(0, 3).map((one) => describeHolder(one, wall));
+  return holders.length > 3 ? `${shown.join('; ')} and ${holders.length - 3} more` : shown.join('; ');
+}
+
+function unknownMessage(unknown: readonly Finding[], { inventory, baseline }: ProofInput): string {
+  const hung = inventory.findings.find((one) => one.code === 'tool-hung');
+  if (hung !== undefined) return hung.message;
+  const asked = unknown.map((finding) => finding.check).join(', ');
+  return `The state of ${baseline.uuid} is unknown: nothing was said of ${asked}.`;
+}
+
+function capital(text: string): string {
+  return text.slice(0, 1).toUpperCase() + text.slice(1);
+}

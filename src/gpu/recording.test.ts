@@ -1,0 +1,206 @@
+import { execFileSync } from 'node:child_process';
+import { createWriteStream, mkdirSync, writeFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { afterAll, describe, expect, test } from 'vitest';
+import { allRecordings, nvidia, recordings } from '../../test/support/gpu-recordings.ts';
+import { shapes } from '../../test/support/gpu-shapes.ts';
+import { scratch } from '../../test/support/scratch.ts';
+import type { Inventory } from './inventory.ts';
+import { inventoryOf, readRecording } from './recording.ts';
+
+const read = (name: string) => readRecording(join(recordings, name));
+const codes = ({ findings }: Inventory) => findings.map((each) => each.code);
+
+describe('every recording there is', () => {
+  test.each(allRecordings())('%s is read, or refused with a sentence', async (file) => {
+    const found = await read(file);
+    if (found.devices.length === 0) {
+      expect(found.complete).toBe(false);
+      expect(found.findings.length).toBeGreaterThan(0);
+    }
+    for (const { message, hint, code, subject } of found.findings) {
+      expect(message).toMatch(/^\S.*\.$/s);
+      expect(message.length).toBeLessThan(700);
+      expect(hint ?? 'x').not.toBe('');
+      expect(code).toMatch(/^[a-z][a-z-]+$/);
+      expect(subject).not.toBe('');
+    }
+  });
+
+  test.each([
+    ['nvidia-smi/kernel/dmesg-xid-79.log', /kernel log/],
+    ['nvidia-smi/table/r550-a40-x10.txt', /table of nvidia-smi/],
+    ['nvidia-smi/version/r610-rtx2080super.txt', /only versions/],
+    ['nvidia-smi/help/old-help-query-gpu.txt', /help/],
+    ['nvidia-smi/mig/gh200-96gb.lgip.txt', /MIG/],
+    ['nvidia-smi/errors/reset-in-use-new.txt', /reset/],
+    ['nvidia-smi/errors/docker-start-requirement-new.txt', /Docker/],
+    ['nvidia-smi/k8s/gfd-node-labels-h100-mig-mixed.json', /Kubernetes/],
+    ['nvidia-smi/lspci/lspci.nn.a100.txt', /PCI bus/],
+    ['nvidia-smi/csv/gb10-unified-memory.nounits.csv', /header/],
+    ['nvidia-smi/csv/gb10-unified-memory.csv', /no UUID/],
+    ['nvidia-smi/csv/r590-h200.compute-apps.load.csv', /no rows of GPUs/],
+    ['nvidia-smi/proc/gpus-information-l4.txt', /health/],
+    ['nvidia-smi/README.md', /no recording/],
+  ])('%s says what it is', async (file, words) => {
+    const { findings } = await read(file);
+    expect(findings.map((each) => each.message).join(' ')).toMatch(words);
+    expect(findings.at(-1)?.hint).toContain('nvidia-smi');
+  });
+
+  test.each([
+    ['nvidia-smi/table/r390-gtx1080ti-x8.txt', '390.25', '9.1'],
+    ['nvidia-smi/table/r540-jetson-orin-jp60-driver-na.txt', null, '12.2'],
+    ['nvidia-smi/table/r610-rtx2080super.idle.txt', '610.57.04', '13.3'],
+    ['nvidia-smi/version/r610-rtx2080super.txt', '610.57.04', '13.3'],
+    ['nvidia-smi/version/r595-l40s.txt', '595.80', '13.2'],
+  ])('%s has the versions', async (file, driver, cuda) => expect(await read(file)).toMatchObject({ driver, cuda, devices: [] }));
+
+  test('the bus of eight A100 counts eight, without switches and the virtual display', async () => {
+    const { findings } = await read('nvidia-smi/lspci/lspci.nn.a100.txt');
+    expect(findings[0]?.message).toMatch(/^8 NVIDIA GPUs/);
+  });
+});
+
+describe('other vendors', () => {
+  test.each([
+    ['rocm-smi/mi100_rocm571.json', 'amd'],
+    ['xpu-smi/discovery.json', 'intel'],
+  ])('%s', async (file, vendor) => {
+    const { devices } = await read(file);
+    expect(devices.length).toBeGreaterThan(0);
+    expect(devices.every((device) => device.vendor === vendor)).toBe(true);
+  });
+});
+
+describe('a folder', () => {
+  const home = scratch();
+  afterAll(() => home[Symbol.dispose]());
+  const folder = (name: string, files: Readonly<Record<string, string | Buffer>>) => {
+    for (const [file, content] of Object.entries(files)) {
+      mkdirSync(dirname(join(home.path, name, file)), { recursive: true });
+      writeFileSync(join(home.path, name, file), content);
+    }
+    return join(home.path, name);
+  };
+  const mig = nvidia('xml/r510-a100-40gb-mig.xml');
+  const gpu = 'GPU-27b94a00-ed54-5c24-b1fd-1054085de32a';
+  const list = `GPU 0: NVIDIA A100-SXM4-40GB (UUID: ${gpu})\n  MIG 3g.20gb Device 0: (UUID: MIG-${gpu}/1/0)\n  MIG 3g.20gb Device 1: (UUID: MIG-${gpu}/2/0)\n`;
+
+  test('all that was recorded on one host is that host', async () => {
+    const found = await readRecording(
+      folder('one', {
+        'gpus.xml': mig,
+        'more/list.txt': list,
+        'more/deeper/lost.xml': nvidia('xml/r595-l40s.xml'),
+        'dmesg.log': nvidia('kernel/dmesg-xid-79.log'),
+      }),
+    );
+    expect(shapes(found)).toEqual(['1 x NVIDIA A100-SXM4-40GB*, 40960, 8.0', '2 x MIG 3g.20gb 19968']);
+    expect(found.complete).toBe(true);
+    expect(found.findings).toEqual([
+      expect.objectContaining({
+        level: 'warning',
+        code: 'recording-unused',
+        message: expect.stringMatching(/^dmesg\.log holds a kernel log/),
+      }),
+    ]);
+  });
+
+  test('different hosts are refused, with their names', async () => {
+    const found = await read('nvidia-smi/xml');
+    expect(found).toMatchObject({ complete: false, devices: [] });
+    expect(codes(found)).toEqual(['several-hosts']);
+    expect(found.findings[0]?.message).toMatch(/r352-grid-k520\.xml \(driver 352\.99, 1 GPU\)/);
+  });
+
+  test('masked UUIDs do not make two hosts one', async () => {
+    const found = await readRecording(
+      folder('masked', { 'a.xml': nvidia('xml/r580-gb200-x4-arm64.xml'), 'b.xml': nvidia('xml/r580-gb300-x4.xml') }),
+    );
+    expect(codes(found)).toEqual(['several-hosts']);
+  });
+
+  test('each GPU asked by itself: together they are the host', async () => {
+    const blocks = nvidia('xml/r580-gb200-x4-arm64.xml').split(/(?=\t<gpu id)/);
+    const files = [1, 2, 3, 4].map((n) => [
+      `${n}.xml`,
+      `${blocks[0]}${blocks[n]?.replace('</nvidia_smi_log>', '')}</nvidia_smi_log>\n`,
+    ]);
+    const found = await readRecording(folder('each', Object.fromEntries(files)));
+    expect(shapes(found)).toEqual(['4 x NVIDIA GB200, 189471, 10.0']);
+    expect(found.complete).toBe(true);
+    const three = await readRecording(folder('three', Object.fromEntries(files.slice(1))));
+    expect(three).toMatchObject({ complete: false, devices: { length: 3 } });
+  });
+
+  test('a lost card shows against the bus', async () => {
+    const lspci = [1, 2].map((n) => `0${n}:00.0 3D controller: NVIDIA Corporation GA102 [A10]`).join('\n');
+    const xml = nvidia('xml/r595-l40s.xml').replaceAll('00000000:30:00.0', '00000000:01:00.0');
+    const found = await readRecording(folder('lost', { 'lspci.txt': `${lspci}\n`, 'gpus.xml': xml }));
+    expect(found.findings).toEqual([expect.objectContaining({ code: 'gpu-lost', subject: '0000:02:00.0' })]);
+  });
+
+  test('two vendors in one host', async () => {
+    const found = await readRecording(
+      folder('both', {
+        'gpus.xml': nvidia('xml/r595-l40s.xml'),
+        'xpu.json':
+          '{"device_list":[{"device_id":0,"device_name":"Intel(R) Graphics [0x56c0]","device_type":"GPU","pci_bdf_address":"0000:4d:00.0","pci_device_id":"0x56c0","uuid":"00000000-0000-0000-0000-020a00008086","vendor_name":"Intel(R) Corporation"}]}',
+      }),
+    );
+    expect(found.devices.map((device) => device.vendor)).toEqual(['nvidia', 'intel']);
+    expect(found.driver).toBe('595.91.07');
+  });
+
+  test('nothing in it, and nothing that is known', async () => {
+    mkdirSync(join(home.path, 'empty'), { recursive: true });
+    expect(codes(await readRecording(join(home.path, 'empty')))).toEqual(['recording-unknown']);
+    const found = await readRecording(folder('nothing', { 'a.txt': 'hello\n', 'b.bin': Buffer.from([0, 1, 2, 255]), 'c.txt': '' }));
+    expect(found).toMatchObject({ complete: false, devices: [] });
+    expect(found.findings.map((each) => each.message)).toEqual([
+      expect.stringMatching(/^a\.txt is no recording .* begins with "hello"\.$/),
+      expect.stringMatching(/^b\.bin is no recording/),
+      'c.txt is empty.',
+    ]);
+  });
+
+  test("what Windows' shell saved: UTF-16, with its line ends", async () => {
+    const text = nvidia('xml/r536-rtx3080-windows-wddm.xml').replaceAll('\n', '\r\n');
+    const file = folder('wide', { 'gpus.xml': Buffer.from(`\ufeff${text}`, 'utf16le') });
+    expect(shapes(await readRecording(join(file, 'gpus.xml')))).toEqual(['1 x NVIDIA GeForce RTX 3080, 10240, 8.6']);
+  });
+
+  test('a pipe, as of another command', async () => {
+    const pipe = join(home.path, 'pipe');
+    execFileSync('mkfifo', [pipe]);
+    const found = readRecording(pipe);
+    createWriteStream(pipe).end(nvidia('xml/r595-l40s.xml'));
+    expect(shapes(await found)).toEqual(['1 x NVIDIA L40S, 46068, 8.9']);
+  });
+
+  test('a path that is not there is an error of usage that names it', async () => {
+    await expect(readRecording(join(home.path, 'nowhere'))).rejects.toMatchObject({
+      code: 'E_USAGE',
+      message: expect.stringContaining('nowhere'),
+    });
+  });
+});
+
+describe('texts that people paste', () => {
+  const of = (text: string) => inventoryOf([{ name: 'paste', text }]);
+
+  test('several outputs one after the other, without prompts', () => {
+    const found = of(`${nvidia('list/r590-h100-mig.txt')}\n${nvidia('q/r590-h100-mig.load.txt')}\n`);
+    expect(found).toMatchObject({ complete: true, driver: '590.48.01', devices: { length: 5 } });
+  });
+
+  test('with prompts, and commands that repeat the GPUs', () => {
+    const found = of(
+      `root@gpu7:~# nvidia-smi -L\n${nvidia('list/r590-h100-mig.txt')}root@gpu7:~# nvidia-smi nvlink -s\n${nvidia('list/r590-h200.txt')}`,
+    );
+    expect(found.devices).toHaveLength(5);
+  });
+
+  test('an error', () => expect(codes(of('$ nvidia-smi\nNo devices were found\n'))).toEqual(['no-devices']));
+});

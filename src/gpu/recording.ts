@@ -1,0 +1,127 @@
+/**
+ * Recordings of GPU tools instead of this host, for bug reports and tests: a file, or a folder with all that was recorded on
+ * one host. What kind each is shows its content. A file that is none is said and never makes anything fail.
+ */
+import { createReadStream } from 'node:fs';
+import { readdir, stat } from 'node:fs/promises';
+import { join, relative } from 'node:path';
+import { OnejobError } from '../errors.ts';
+import { amdInventory, looksLikeAmd } from './amd/amd.ts';
+import { intelInventory, looksLikeIntel } from './intel/intel.ts';
+import { type GpuFinding, type Inventory, noGpus } from './inventory.ts';
+import { mergeInventories } from './merge.ts';
+import { clip, finding } from './nvidia/findings.ts';
+import { readRecorded } from './nvidia/recorded.ts';
+import { howToRecord, recordedHost } from './nvidia/recorded-host.ts';
+
+export interface RecordedFile {
+  /** As the one who gave it knows it. */
+  readonly name: string;
+  readonly text: string;
+}
+
+/** 16 MiB: what a host of eight GPUs prints is less than half of one. */
+const mostBytes = 2 ** 24;
+const mostFiles = 200;
+
+/**
+ * The host that was recorded in a file, a pipe, or a folder and the folders in it.
+ * @throws OnejobError E_USAGE when there is no such thing, or it may not be read.
+ */
+export async function readRecording(path: string): Promise<Inventory> {
+  try {
+    const isFolder = (await stat(path)).isDirectory();
+    const files = isFolder ? await filesIn(path) : [path];
+    const texts: RecordedFile[] = [];
+    for (const file of files.slice(0, mostFiles)) {
+      texts.push({ name: isFolder ? relative(path, file) : path, text: await readText(file) });
+    }
+    const found = inventoryOf(texts);
+    if (files.length <= mostFiles) return found;
+    const message = `${clip(path)} has ${files.length} files; only the first ${mostFiles} were read.`;
+    return {
+      ...found,
+      complete: false,
+      findings: [...found.findings, finding('error', 'recording-too-large', 'host', message, howToRecord)],
+    };
+  } catch (error) {
+    const why = error instanceof Error ? error.message : String(error);
+    throw new OnejobError('E_USAGE', `Cannot read the recording "${path}": ${why}.`, {
+      hint: 'Give a file with the output of a tool, or a folder of such files.',
+      cause: error,
+    });
+  }
+}
+
+/** The host that these files were recorded on. Never throws, whatever they hold. */
+export function inventoryOf(files: readonly RecordedFile[]): Inventory {
+  const known = files.map((file) => ({
+    ...file,
+    ...readRecorded(file.text),
+    isAmd: looksLikeAmd(file.text),
+    isIntel: looksLikeIntel(file.text),
+  }));
+  const nvidia = known.filter((file) => file.pieces.length > 0);
+  const amd = known.filter((file) => file.isAmd).map((file) => file.text);
+  const intel = known.filter((file) => file.isIntel).map((file) => file.text);
+  const unused = known.filter((file) => file.pieces.length === 0 && !file.isAmd && !file.isIntel);
+  const found = mergeInventories([
+    ...(nvidia.length > 0 ? [recordedHost(nvidia)] : []),
+    ...(amd.length > 0 ? [amdInventory(amd)] : []),
+    ...(intel.length > 0 ? [intelInventory(intel)] : []),
+  ]);
+  const level = found.devices.length > 0 ? 'warning' : 'error';
+  const notes = unused.map((file) => unusedFinding(level, file.name, file.text, file.instead));
+  const isNothing = nvidia.length + amd.length + intel.length === 0;
+  const none =
+    files.length === 0 ? [finding('error', 'recording-unknown', 'host', 'The folder has no files in it.', howToRecord)] : [];
+  return {
+    ...(isNothing ? noGpus : found),
+    complete: !isNothing && found.complete,
+    // Once more for those of other vendors: a recording comes from a stranger, and goes to a terminal.
+    findings: [...found.findings, ...notes, ...none].map((each) =>
+      finding(each.level, each.code, each.subject, each.message, each.hint),
+    ),
+  };
+}
+
+function unusedFinding(level: GpuFinding['level'], name: string, text: string, instead: string | null): GpuFinding {
+  const start = text.split('\n').find((line) => line.trim() !== '');
+  const what =
+    start === undefined
+      ? 'is empty'
+      : instead !== null
+        ? `holds ${instead}`
+        : `is no recording of nvidia-smi, amd-smi, rocm-smi or xpu-smi that onejob knows; it begins with "${clip(start.trim()).slice(0, 60)}"`;
+  return finding(level, instead === null ? 'recording-unknown' : 'recording-unused', 'host', `${clip(name)} ${what}.`, howToRecord);
+}
+
+/** The plain files of a folder and of the folders in it, by name. */
+async function filesIn(folder: string): Promise<string[]> {
+  const names = (await readdir(folder)).sort();
+  const files: string[] = [];
+  for (const path of names.map((name) => join(folder, name))) {
+    if (await isFile(path)) files.push(path);
+    // A folder in it that may not be read holds nothing for us.
+    const inner = await readdir(path).catch((): string[] => []);
+    for (const each of inner.sort()) if (await isFile(join(path, each))) files.push(join(path, each));
+  }
+  return files;
+}
+
+async function isFile(path: string): Promise<boolean> {
+  const found = await stat(path).catch(() => null);
+  return found?.isFile() === true;
+}
+
+/** The first 16 MiB; also of a pipe, so that `--from <(ssh host nvidia-smi -q -x)` works. Windows' tools write UTF-16. */
+async function readText(path: string): Promise<string> {
+  const chunks: Buffer[] = [];
+  for await (const chunk of createReadStream(path, { end: mostBytes - 1 })) chunks.push(chunk as Buffer);
+  const bytes = Buffer.concat(chunks);
+  const isWide = bytes[0] === 0xff && bytes[1] === 0xfe;
+  return bytes
+    .toString(isWide ? 'utf16le' : 'utf8')
+    .replace(/^\ufeff/, '')
+    .replaceAll('\r\n', '\n');
+}

@@ -1,0 +1,106 @@
+/**
+ * Reading what vendors' tools print, of which nothing is certain: numbers are texts, units stand in keys or beside the
+ * number, a value that is not there has a dozen spellings, and warnings come before the JSON.
+ */
+
+/** A JSON object whose contents are not known. */
+export type Fields = Readonly<Record<string, unknown>>;
+
+/** Spellings of "nobody knows" seen in recordings of rocm-smi, amd-smi and xpu-smi. */
+const nothing = /^(n\/?a|none|unknown|not supported|not available|unsupported|null|-)?$/i;
+
+/** A text that says something, trimmed; null otherwise. Numbers are texts too. */
+export function textOf(value: unknown): string | null {
+  if (typeof value === 'number' && Number.isFinite(value)) return String(value);
+  if (typeof value !== 'string') return null;
+  const text = value.trim();
+  return nothing.test(text) ? null : text;
+}
+
+/** A number that is not negative, as number or text, without a unit; null when there is none. */
+export function numberOf(value: unknown): number | null {
+  const text = textOf(value);
+  if (text === null || !/^\d+(\.\d+)?$/.test(text)) return null;
+  const number = Number(text);
+  return Number.isSafeInteger(Math.trunc(number)) ? number : null;
+}
+
+/** A whole number from 0, as number or text. */
+export function countOf(value: unknown): number | null {
+  const number = numberOf(value);
+  return number !== null && Number.isInteger(number) ? number : null;
+}
+
+/** The tools say MB and KB and mean powers of two: an MI210 of 64 GiB is "65520 MB", 16 MiB being the firmware's. */
+const bytesIn: Readonly<Record<string, number>> = { b: 1, k: 2 ** 10, m: 2 ** 20, g: 2 ** 30, t: 2 ** 40 };
+
+/** `"65520 MB"`, `{ value: 65520, unit: "MB" }`, or a bare number in `unit`, in whole MiB; null when it is not one. */
+export function mebibytes(value: unknown, unit: string): number | null {
+  if (isFields(value)) return mebibytes(value.value, textOf(value.unit) ?? unit);
+  const [, number, own] = /^(\d+(?:\.\d+)?)\s*([A-Za-z]*)$/.exec(textOf(value) ?? '') ?? [];
+  const amount = numberOf(number);
+  const bytes = bytesIn[(own || unit).charAt(0).toLowerCase()];
+  return amount === null || bytes === undefined ? null : Math.floor((amount * bytes) / 2 ** 20);
+}
+
+export function isFields(value: unknown): value is Fields {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
+/** What stands at the end of a way through objects; undefined when there is none. */
+export function at(value: unknown, ...way: readonly string[]): unknown {
+  return way.reduce((here, key) => (isFields(here) && Object.hasOwn(here, key) ? here[key] : undefined), value);
+}
+
+export interface FoundJson {
+  readonly values: readonly unknown[];
+  /** A value began and did not end, or is no JSON. */
+  readonly torn: boolean;
+}
+
+/** The beginning of a line that is JSON, and not a warning such as `[WARN] …` or `{gpu}`. */
+const beginning = /^[ \t]*(?:\{(?=\s*["}]|\s*$)|\[(?=\s*[[{"\]]|\s*$))/gm;
+
+/** All JSON objects and arrays in a text that begin a line, whatever stands between them. Takes time in proportion to it. */
+export function jsonIn(text: string): FoundJson {
+  const values: unknown[] = [];
+  let torn = false;
+  let from = 0;
+  for (const { index } of text.matchAll(beginning)) {
+    if (index < from) continue;
+    const end = endOf(text, index);
+    if (end === null) return { values, torn: true };
+    const value = parsed(text.slice(index, end));
+    if (value === undefined) torn = true;
+    else values.push(value);
+    from = end;
+  }
+  return { values, torn };
+}
+
+function parsed(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
+}
+
+/** Behind the bracket that closes the first one after `from`; null when none does. */
+function endOf(text: string, from: number): number | null {
+  let depth = 0;
+  let quoted = false;
+  for (let at = from; at < text.length; at += 1) {
+    const letter = text[at];
+    if (quoted) {
+      if (letter === '\\') at += 1;
+      else if (letter === '"') quoted = false;
+    } else if (letter === '"') quoted = true;
+    else if (letter === '{' || letter === '[') depth += 1;
+    else if (letter === '}' || letter === ']') {
+      depth -= 1;
+      if (depth === 0) return at + 1;
+    }
+  }
+  return null;
+}

@@ -1,0 +1,117 @@
+/** A device, what was on it and what is, for tests of the clean-slot proof. */
+import type { Device, GpuFinding, GpuProcess, Inventory } from './inventory.ts';
+import { parseKernelLog } from './kernel-log.ts';
+import type { KernelLook } from './kernel-reader.ts';
+import type { ProcessOwner } from './processes.ts';
+import { baselineOf, judge, type ProofInput } from './proof.ts';
+
+export const id = (digit: string) => digit.repeat(64);
+export const dead = id('d');
+const wall = new Date(2026, 9, 5, 15, 30).getTime();
+
+export const gpu: Device = {
+  kind: 'gpu',
+  vendor: 'nvidia',
+  uuid: 'GPU-1',
+  parent: null,
+  index: 0,
+  minor: 0,
+  pciId: '0000:9b:00.0',
+  model: 'NVIDIA A100-SXM4-40GB',
+  memoryMiB: 40_960,
+  memoryUsedMiB: 1,
+  computeCapability: '8.0',
+  architecture: 'Ampere',
+  mig: { mode: 'disabled', pending: null },
+  health: { state: 'ok', reasons: [], uncorrectedErrors: 0, recoveryAction: 'None' },
+  persistence: true,
+  ecc: { current: true, pending: true },
+  computeMode: 'Default',
+  display: false,
+  processes: [],
+};
+export const slice: Device = {
+  ...gpu,
+  kind: 'mig',
+  uuid: 'MIG-1',
+  parent: 'GPU-1',
+  mig: { profile: '3g.20gb', gpuInstance: 2, computeInstance: 0 },
+  memoryMiB: 19_968,
+  memoryUsedMiB: 19,
+};
+
+export const process = (pid: number, more: Partial<GpuProcess> = {}): GpuProcess => ({
+  pid,
+  name: 'python',
+  type: 'C',
+  memoryMiB: 9421,
+  gpuInstance: null,
+  computeInstance: null,
+  ...more,
+});
+export const owner = (pid: number, more: Partial<ProcessOwner> = {}): [number, ProcessOwner] => [
+  pid,
+  {
+    pid,
+    start: '1',
+    state: 'S',
+    uid: 1001,
+    user: 'alice',
+    command: 'python',
+    startedAt: new Date(2026, 9, 5, 14, 2).getTime(),
+    containers: [],
+    agents: [],
+    mark: null,
+    ...more,
+  },
+];
+export const hostFinding = (code: string, message = 'It failed.'): GpuFinding => ({
+  level: 'error',
+  code,
+  subject: 'host',
+  message,
+  hint: null,
+});
+export const log = (text: string): KernelLook => ({
+  readable: true,
+  why: null,
+  events: parseKernelLog(text),
+  lost: false,
+  mark: { seq: 9, at: 9 },
+});
+
+export interface Scene {
+  readonly before?: Device;
+  readonly now?: Partial<Device> | null;
+  readonly inventory?: Partial<Inventory>;
+  readonly owners?: [number, ProcessOwner][];
+  readonly input?: Partial<ProofInput>;
+}
+
+/** The device as it was, and as it is now, `after` ms after its agent was gone. */
+export function scene({ before = gpu, now = {}, inventory = {}, owners = [], input = {} }: Scene, after = 0): ProofInput {
+  return {
+    baseline: baselineOf(before, { boot: 'b1', driver: '550.54.14', mark: { seq: 100, at: 50 }, before: null }),
+    inventory: {
+      complete: true,
+      driver: '550.54.14',
+      cuda: '12.4',
+      cudaFrom: 'tool',
+      devices: now === null ? [] : [{ ...before, ...now }],
+      findings: [],
+      ...inventory,
+    },
+    owners: new Map(owners),
+    ours: { owner: 'o1', alive: new Set([id('a')]), ended: new Set([dead]) },
+    kernel: log(''),
+    boot: 'b1',
+    shared: false,
+    missingNodes: [],
+    now: 1_000_000 + after,
+    since: 1_000_000,
+    wall,
+    ...input,
+  };
+}
+export const verdict = (what: Scene, after = 0) => judge(scene(what, after));
+export const result = (what: Scene, check: string) => verdict(what).evidence.checks.find((one) => one.check === check)?.result;

@@ -1,0 +1,48 @@
+import { mkdirSync, symlinkSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { expect, test } from 'vitest';
+import { scratch } from '../../test/support/scratch.ts';
+import type { Device } from './inventory.ts';
+import { parseLinks, readTopology } from './topology.ts';
+
+// As `nvidia-smi topo -m` of driver 535 writes it: tabs, an empty first cell, escapes around the heads.
+const table = `\t\x1b[4mGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m
+GPU0\t X \tNV4\tSYS\tNV4\tPXB\t0-31\t0\t\tN/A
+GPU1\tNV4\t X \tNODE\tSYS\tPXB\t0-31\t0\t\tN/A
+GPU2\tSYS\tNODE\t X \tPHB\tSYS\t32-63\t1\t\tN/A
+GPU3\tNV4\tSYS\tPHB\t X \tSYS\t32-63\t1\t\tN/A
+NIC0\tPXB\tPXB\tSYS\tSYS\t X
+
+Legend:
+
+  X    = Self
+  NV#  = Connection traversing a bonded set of # NVLinks
+`;
+
+const gpu = (index: number, pciId: string | null): Device => ({ vendor: 'nvidia', index, pciId }) as unknown as Device;
+
+test('links are read from the matrix, and from nothing else', () => {
+  expect([...parseLinks(table)].sort()).toEqual(['0 1', '0 3']);
+  expect([...parseLinks('NVIDIA-SMI has failed')]).toEqual([]);
+  expect([...parseLinks('')]).toEqual([]);
+});
+
+test('linked is nearer than the same root, that than the same node, and what is not known is apart', async () => {
+  using here = scratch();
+  const bus = join(here.path, 'bus/pci/devices');
+  mkdirSync(bus, { recursive: true });
+  const plug = (pciId: string, root: string, node: string): void => {
+    const real = join(here.path, 'devices', root, pciId);
+    mkdirSync(real, { recursive: true });
+    writeFileSync(join(real, 'numa_node'), `${node}\n`);
+    symlinkSync(real, join(bus, pciId));
+  };
+  plug('0000:01:00.0', 'pci0000:00', '0');
+  plug('0000:02:00.0', 'pci0000:00', '0');
+  plug('0000:41:00.0', 'pci0000:40', '0');
+  plug('0000:81:00.0', 'pci0000:80', '-1');
+  const [a, b, c, d, e] = ['0000:01:00.0', '0000:02:00.0', '0000:41:00.0', '0000:81:00.0', null].map((id, n) => gpu(n, id));
+  if (!a || !b || !c || !d || !e) throw new Error('no cards');
+  const near = await readTopology(here.path, [a, b, c, d, e], new Set(['0 3']));
+  expect([near(a, d), near(d, a), near(a, b), near(a, c), near(c, d), near(a, e)]).toEqual([3, 3, 2, 1, 0, 0]);
+});

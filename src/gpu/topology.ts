@@ -1,0 +1,73 @@
+/**
+ * Which GPUs sit together, so that an agent with several gets such as can talk to each other fast: linked by NVLink, below the
+ * same PCIe root, or at the same NUMA node. What is not known counts as apart.
+ */
+import { realpath } from 'node:fs/promises';
+import { join } from 'node:path';
+import { stripVTControlCharacters } from 'node:util';
+import type { Device } from './inventory.ts';
+import { readText } from './pci.ts';
+
+/** How well two devices work together: more is better, 0 where nothing is known. Symmetric. */
+export type Near = (a: Device, b: Device) => number;
+
+const [sameNode, sameRoot, linked] = [1, 2, 3];
+
+interface Place {
+  readonly root: string | null;
+  readonly node: string | null;
+}
+
+/** `links`: pairs of indexes that NVLink connects (`parseLinks`). Reads sysfs once per card. */
+export async function readTopology(sys: string, devices: readonly Device[], links: ReadonlySet<string>): Promise<Near> {
+  const places = new Map<string, Place>();
+  for (const { pciId } of devices) if (pciId !== null && !places.has(pciId)) places.set(pciId, await placeOf(sys, pciId));
+  return (a, b) => {
+    if (a.index !== null && b.index !== null && a.vendor === 'nvidia' && links.has(linkOf(a.index, b.index))) return linked;
+    const [one, other] = [places.get(a.pciId ?? ''), places.get(b.pciId ?? '')];
+    if (one === undefined || other === undefined) return 0;
+    if (one.root !== null && one.root === other.root) return sameRoot;
+    return one.node !== null && one.node === other.node ? sameNode : 0;
+  };
+}
+
+async function placeOf(sys: string, pciId: string): Promise<Place> {
+  const card = join(sys, 'bus/pci/devices', pciId);
+  const path = await realpath(card).catch(() => '');
+  const node = (await readText(join(card, 'numa_node')))?.trim() ?? null;
+  // `…/devices/pci0000:17/0000:17:00.0/…`; -1 is the kernel's word for "not known".
+  return { root: /\/(pci[0-9a-f]+:[0-9a-f]+)\//.exec(path)?.[1] ?? null, node: node === null || node === '-1' ? null : node };
+}
+
+/**
+ * Pairs that NVLink connects, from `nvidia-smi topo -m`: a row per GPU, a column per GPU, `NV4` where four links join the two.
+ * Anything else in the table is not looked at. Switches (`NVSwitch`) link all, and say so in each cell.
+ */
+export function parseLinks(text: string): Set<string> {
+  const links = new Set<string>();
+  let columns: (number | null)[] | null = null;
+  for (const line of text.split('\n')) {
+    const cells = stripVTControlCharacters(line)
+      .split('\t')
+      .map((cell) => cell.trim());
+    const row = /^GPU(\d+)$/.exec(cells[0] ?? '');
+    if (row === null) {
+      if (cells.some((cell) => /^GPU\d+$/.test(cell))) columns = cells.map((cell) => numberOf(cell));
+      continue;
+    }
+    cells.forEach((cell, at) => {
+      const other = columns?.[at] ?? null;
+      if (other !== null && /^NV\d+$/.test(cell)) links.add(linkOf(Number(row[1]), other));
+    });
+  }
+  return links;
+}
+
+function numberOf(cell: string): number | null {
+  const found = /^GPU(\d+)$/.exec(cell);
+  return found === null ? null : Number(found[1]);
+}
+
+function linkOf(a: number, b: number): string {
+  return a < b ? `${a} ${b}` : `${b} ${a}`;
+}
