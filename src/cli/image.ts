@@ -1,0 +1,107 @@
+/** `onejob image choose`: which image fits the GPUs of this host or of a recorded one, and why. Needs no daemon. */
+import { resolve } from 'node:path';
+import { OnejobError } from '../errors.ts';
+import type { Inventory } from '../gpu/inventory.ts';
+import { type Arch, chooseImage, type Flavour, type Platform } from '../images/choose.ts';
+import { archOf, readPlatform, recordedHost } from '../images/platform.ts';
+import type { Step } from '../images/steps.ts';
+import { builtInTables, readTables } from '../images/tables.ts';
+import { defaultTemplate } from '../images/template.ts';
+import { type Colors, createColors, printable, widthOf } from './color.ts';
+import { exitCodes } from './exit.ts';
+import { colorWanted } from './output.ts';
+import type { Session } from './session.ts';
+import { hang } from './table.ts';
+
+export interface ImageFlags {
+  readonly explain?: boolean;
+  /** A recording instead of this host. */
+  readonly from?: string;
+  readonly device?: readonly string[];
+  readonly flavour: Flavour;
+  readonly distribution?: string;
+  readonly arch?: Arch;
+  /** Newer tables than the built-in ones. */
+  readonly tables?: string;
+}
+
+/** The image alone goes to standard output, so that a script can take it; 1 when none fits. */
+export async function showImage(session: Session, flags: ImageFlags): Promise<number> {
+  const { output, context } = session;
+  const tables = flags.tables === undefined ? builtInTables : await readTables(resolve(context.cwd, flags.tables));
+  const { inventory, ...where } = await (flags.from === undefined
+    ? thisHost(session, flags)
+    : recorded(session, flags.from, flags));
+  const { image, steps, problem } = chooseImage(
+    {
+      ...where,
+      inventory,
+      ...(flags.device === undefined ? {} : { devices: flags.device }),
+      flavour: flags.flavour,
+      distribution: flags.distribution ?? null,
+      template: defaultTemplate,
+    },
+    tables,
+  );
+  const code = image === null ? exitCodes.failed : exitCodes.ok;
+  if (output.json) {
+    await output.value({ image, problem, steps });
+    return code;
+  }
+  if (flags.explain === true) await explain(session, steps);
+  else if (image !== null && !inventory.complete && flags.device === undefined) {
+    output.say('not all devices could be read, and the image is for those that were; see --explain');
+  }
+  if (image !== null) await output.print(printable(image));
+  if (problem !== null) output.say(problem);
+  return code;
+}
+
+interface Where {
+  readonly inventory: Inventory;
+  readonly arch: Arch;
+  readonly archFrom: string;
+  readonly platform: Platform;
+}
+
+async function thisHost({ context }: Session, { arch: asked }: ImageFlags): Promise<Where> {
+  const arch = asked ?? archOf(process.arch);
+  if (arch === null) {
+    throw new OnejobError('E_USAGE', `No image is published for the architecture of this host, ${process.arch}.`, {
+      hint: 'Choose for another one with --arch.',
+    });
+  }
+  const { createProbe } = await import('../gpu/probe.ts');
+  using probe = createProbe({ path: context.variables.PATH ?? '' });
+  const [inventory, platform] = await Promise.all([probe.look(), readPlatform(arch)]);
+  return { inventory, arch, archFrom: asked === undefined ? 'this host' : '--arch', platform };
+}
+
+async function recorded({ context }: Session, path: string, { arch: asked }: ImageFlags): Promise<Where> {
+  const { readRecording } = await import('../gpu/recording.ts');
+  const inventory = await readRecording(resolve(context.cwd, path));
+  const host = recordedHost(inventory);
+  return { inventory, ...host, ...(asked === undefined ? {} : { arch: asked, archFrom: '--arch' }) };
+}
+
+async function explain({ context, output }: Session, steps: readonly Step[]): Promise<void> {
+  const { stderr, environment } = context;
+  const colors = createColors(colorWanted(environment) ?? stderr.isTTY === true);
+  const lines = explainLines(steps, colors, stderr.isTTY === true ? (stderr.columns ?? 80) : null);
+  await output.write('stderr', Buffer.from(`${lines.join('\n')}\n`));
+}
+
+/** `width`: null for a pipe, where nothing is broken. */
+export function explainLines(steps: readonly Step[], colors: Colors, width: number | null): string[] {
+  const names = Math.max(...steps.map((each) => widthOf(each.about)));
+  const numbers = `${steps.length}`.length;
+  return steps.flatMap(({ about, known, from, rulesOut, verified }, at) => {
+    const lead = `${`${at + 1}`.padStart(numbers)}. ${colors.bold(about)}${' '.repeat(names - widthOf(about))}  `;
+    const below = ' '.repeat(widthOf(lead));
+    return [
+      ...hang(lead, printable(verified ? known : `${known} (no source confirms this)`), width),
+      ...hang(below, `from ${printable(from)}`, width).map(colors.dim),
+      ...(rulesOut === null ? [] : hang(below, `rules out ${printable(rulesOut)}`, width).map(colors.yellow)),
+    ];
+  });
+}

@@ -1,0 +1,127 @@
+/**
+ * Which published image fits a host: the newest whose CUDA the driver has and every GPU can be used with; else the newest
+ * that runs by minor-version compatibility and lets the host in; else none, with the reason. Never a guess: a GPU that
+ * nobody knows gets no image by itself. Pure, and every step says what was known, from where, and what it ruled out.
+ */
+import type { Inventory } from '../gpu/inventory.ts';
+import { cardsFor } from './cards.ts';
+import { type Group, groupsOf } from './groups.ts';
+import { hostCuda } from './host-cuda.ts';
+import { pinIt } from './pin.ts';
+import { neverFits, noDriver, unknownCard, whyNone, wrongDriver, wrongTemplate } from './refusal.ts';
+import { candidates, type Demands, type Found, pick, tooNew } from './search.ts';
+import { cardStep, distributionStep, driverStep, hostStep, type Step, source, step } from './steps.ts';
+import { builtInTables, type Tables } from './tables.ts';
+import { fillTemplate } from './template.ts';
+import { compareVersions } from './version.ts';
+
+export type Arch = 'amd64' | 'arm64';
+export type Platform = 'sbsa' | 'l4t' | null;
+export type Flavour = 'base' | 'runtime' | 'devel';
+
+export interface ImageRequest {
+  readonly arch: Arch;
+  /** Where `arch` comes from, for the explanation. */
+  readonly archFrom?: string;
+  /** What kind of Arm host it is: a server, or a Jetson with Linux for Tegra. */
+  readonly platform: Platform;
+  readonly inventory: Inventory;
+  /** UUIDs of what the agent will have; none for an agent without a device. Left out: whatever NVIDIA devices are there. */
+  readonly devices?: readonly string[];
+  readonly flavour: Flavour;
+  /** As in the image's tag, such as `ubuntu22.04`; null for the best one there is. */
+  readonly distribution: string | null;
+  /** Name of the image, with `{cuda}`, `{flavour}`, `{distribution}`, `{arch}`. */
+  readonly template: string;
+}
+
+export interface ImageChoice {
+  /** null when none fits. */
+  readonly image: string | null;
+  readonly steps: readonly Step[];
+  /** Why none fits and what to do, in whole sentences; null when one does. */
+  readonly problem: string | null;
+}
+
+/** The same request always gives the same choice. Never throws. */
+export function chooseImage(asked: ImageRequest, tables: Tables = builtInTables): ImageChoice {
+  const request = asked.distribution === null ? asked : { ...asked, distribution: tagWord(asked.distribution) };
+  const steps: Step[] = [hostStep(request)];
+  // Before all else: what a Jetson lists of its GPU is so little that it reads like a tool that failed.
+  if (request.platform === 'l4t' && request.devices?.length !== 0) return refuse(steps, jetson);
+  const cards = cardsFor(request.inventory, request.devices);
+  if (cards.kind === 'problem') return refuse(steps, cards.problem);
+  if (cards.kind === 'none') return plainImage(request, tables, steps, cards.why);
+
+  const groups = groupsOf(cards.devices, tables);
+  const host = hostCuda(request.inventory, tables);
+  if (host !== null) steps.push(driverStep(host));
+  steps.push(...groups.map((group) => cardStep(group, tables)));
+  if (cards.note !== null) steps.push(step('also seen', cards.note, 'the inventory'));
+  if (groups.some((group) => group.range?.platform === 'l4t')) return refuse(steps, jetson);
+  const never = unknownCard(groups) ?? neverFits(request, groups, tables);
+  if (never !== null) return refuse(steps, never);
+  if (host === null) return refuse(steps, noDriver(request.inventory));
+  const wrong = wrongDriver(host, groups);
+  if (wrong !== null) return refuse(steps, wrong);
+
+  steps.push(distributionStep(request, tables));
+  const demands = demandsOf(request, host, groups);
+  const found = candidates(request, tables);
+  const cut = tooNew(found, demands, tables);
+  if (cut !== null) steps.push(step('driver', `CUDA ${cut.cuda} needs driver ${cut.any}`, source('toolkits', tables), cut.tag));
+  const chosen = pick(found, demands, tables);
+  if (chosen === null) return refuse(steps, whyNone(request, demands, tables));
+  return named(request, tables, steps, chosen, demands);
+}
+
+const jetson = `This is a Jetson with Linux for Tegra: images for servers do not fit it, and which fits its release is not known here. ${pinIt}`;
+
+function refuse(steps: readonly Step[], problem: string): ImageChoice {
+  return { image: null, steps, problem };
+}
+
+function demandsOf({ arch }: ImageRequest, host: Demands['host'], groups: readonly Group[]): Demands {
+  const ranges = groups.map((group) => group.range).filter((range) => range !== null);
+  return { arch, host, ranges, models: groups.map((group) => group.model) };
+}
+
+function named(request: ImageRequest, tables: Tables, steps: readonly Step[], found: Found, { host }: Demands): ImageChoice {
+  const { image, rule, skipped } = found;
+  const distribution = request.distribution ?? bestOf(image[request.arch]?.distributions ?? [], tables);
+  const name = fillTemplate(request.template, { cuda: image.tag, flavour: request.flavour, distribution, arch: request.arch });
+  if ('unknown' in name) return refuse(steps, wrongTemplate(request.template, name.unknown));
+  const passedOver = skipped
+    .filter((each) => compareVersions(each.tag, image.tag) > 0)
+    .map((each) =>
+      step('image', `${each.tag} would fit and is newer`, source(each.source, tables), 'it, as no source confirms it', false),
+    );
+  const why =
+    rule === 'version'
+      ? `${image.tag} is the newest that is left, and CUDA ${image.cuda} is not newer than the driver's ${host.cuda}`
+      : `nothing as old as CUDA ${host.cuda} is left; ${image.tag} is the newest that runs by minor-version compatibility and lets driver ${host.driver} in`;
+  const last = step('image', why, source(image.source, tables), null, image.verified);
+  return { image: name.image, steps: [...steps, ...passedOver, last], problem: null };
+}
+
+function plainImage(request: ImageRequest, tables: Tables, steps: readonly Step[], why: string): ImageChoice {
+  const distribution = request.distribution ?? tables.preferred[0];
+  const image = Object.hasOwn(tables.plain, distribution) ? tables.plain[distribution] : undefined;
+  const none = step('devices', why, request.devices === undefined ? 'the inventory' : 'the request', 'every image with CUDA');
+  if (image === undefined) {
+    const known = Object.keys(tables.plain).join(', ');
+    return refuse([...steps, none], `No image without CUDA is known for "${distribution}", but for ${known}. ${pinIt}`);
+  }
+  const last = step('image', `${image} is ${distribution} without CUDA`, source('plain', tables));
+  return { image, steps: [...steps, none, last], problem: null };
+}
+
+function bestOf(published: readonly string[], tables: Tables): string {
+  return tables.preferred.find((each) => published.includes(each)) ?? published[0] ?? tables.preferred[0];
+}
+
+/** `Ubuntu 22.04`, `ubuntu:22.04` and `ubuntu-22.04` are written `ubuntu22.04` in tags. */
+function tagWord(distribution: string): string {
+  const word = distribution.toLowerCase().replaceAll(/[\s:_-]+/g, '');
+  return word.replace(/^(rocky|oracle)(?=\d)/, '$1linux');
+}

@@ -1,0 +1,117 @@
+/** Why no image fits a host, and what would help: whole sentences, since this is all that a status line shows. */
+import type { Inventory } from '../gpu/inventory.ts';
+import type { ImageRequest } from './choose.ts';
+import { type CudaRange, rangeWords } from './generation.ts';
+import type { Group } from './groups.ts';
+import type { HostCuda } from './host-cuda.ts';
+import { pinIt } from './pin.ts';
+import { candidates, type Demands, runs, suits } from './search.ts';
+import type { PublishedImage, Tables } from './tables.ts';
+import { compareVersions, leadingVersion, major, newest, oldest } from './version.ts';
+
+/** A GPU that is in no table gets only what a person chose. */
+export function unknownCard(groups: readonly Group[]): string | null {
+  const group = groups.find((each) => each.range === null);
+  if (group === undefined) return null;
+  const why =
+    group.compute === null ? 'its compute capability is unknown' : `its compute capability ${group.compute} is in no table`;
+  return `Which CUDA ${group.model} can be used with is not known: ${why}. ${pinIt}`;
+}
+
+/** What no driver would change. */
+export function neverFits(request: ImageRequest, groups: readonly Group[], tables: Tables): string | null {
+  const apart = cannotShare(groups);
+  if (apart !== null) return apart;
+  const ranges = groups.map((group) => group.range).filter((range) => range !== null);
+  const all = candidates({ ...request, distribution: null }, tables);
+  if (all.some((image) => suits(image, { ranges }))) return null;
+  const lasts = ranges.map((each) => each.last).filter((each) => each !== null);
+  const common = { first: newest(ranges.map((each) => each.first)) ?? '0', last: oldest(lasts) };
+  const models = groups.map((group) => group.model).join(' and ');
+  const kind = `${request.flavour} image for ${request.arch}`;
+  return `${models} can be used with ${rangeWords(common)}, and no ${kind} is published with that: there ${tagsWords(all)}. ${pinIt}`;
+}
+
+export function noDriver(inventory: Pick<Inventory, 'driver'>): string {
+  const driver = leadingVersion(inventory.driver);
+  if (driver !== null) return `Driver ${driver} is older than all that the tables know, and than any that an image needs. ${pinIt}`;
+  return `Neither the driver nor its CUDA is known, so no image can be said to run. ${pinIt}`;
+}
+
+export function wrongDriver({ driver }: HostCuda, groups: readonly Group[]): string | null {
+  for (const { model, range } of groups) {
+    const last = range?.lastDriver ?? null;
+    if (last === null || driver === null || major(driver) <= last) continue;
+    const seen = `${model} (${range?.generation}) is listed under driver ${driver}, but ${last} is the last branch that drives it`;
+    return `Something was read wrongly: ${seen}. ${pinIt}`;
+  }
+  return null;
+}
+
+export function wrongTemplate(template: string, unknown: string): string {
+  return `The template "${template}" has ${unknown}, which stands for nothing: there are {cuda}, {flavour}, {distribution}, {arch}.`;
+}
+
+/** Called only where something suits the GPUs, and nothing of it runs as asked. */
+export function whyNone(request: ImageRequest, demands: Demands, tables: Tables): string {
+  const { arch, distribution } = request;
+  const all = candidates({ ...request, distribution: null }, tables);
+  const usable = all.filter((image) => suits(image, demands));
+  const has = (image: PublishedImage) => distribution === null || (image[arch]?.distributions.includes(distribution) ?? false);
+  const running = usable.filter((image) => ['version', 'minor'].includes(runs(image, demands, tables) ?? ''));
+  if (distribution !== null && running.length > 0) {
+    const having = all.filter(has);
+    const where =
+      having.length === 0 ? `No image is published for ${distribution}` : `For ${distribution} there ${tagsWords(having)} only`;
+    const others = [...new Set(running.flatMap((each) => each[arch]?.distributions ?? []))];
+    return `${where}. What fits this host, ${tagsShort(running)}, is published for ${others.join(', ')}: ask for one of those. ${pinIt}`;
+  }
+  const asked = usable.filter(has);
+  return tooOld(asked.length === 0 ? usable : asked, demands, tables);
+}
+
+function tooOld(images: readonly PublishedImage[], demands: Demands, tables: Tables): string {
+  const { driver, cuda } = demands.host;
+  const gated = newest(images.filter((image) => runs(image, demands, tables) === 'gated').map((each) => each.tag));
+  const parts = [
+    `${driver === null ? 'The driver' : `Driver ${driver}`} can run CUDA ${cuda}, but what these GPUs can be used with is ${tagsShort(images)}.`,
+    gated === null
+      ? null
+      : `${gated} would run all the same, by minor-version compatibility, but its own gate (NVIDIA_REQUIRE_CUDA) refuses this driver with these GPUs.`,
+    newerDriver(images, demands.ranges, tables),
+    gated === null ? pinIt : `Or pin ${gated}, and write NVIDIA_DISABLE_REQUIRE: "true" into "env" of the pool.`,
+  ];
+  return parts.filter((part) => part !== null).join(' ');
+}
+
+/** The oldest driver with which something would fit, unless the GPUs are too old for it. */
+function newerDriver(images: readonly PublishedImage[], ranges: readonly CudaRange[], tables: Tables): string | null {
+  const rows = tables.toolkits.filter((each) => images.some((image) => image.cuda === each.cuda));
+  const [row] = rows.toSorted((one, other) => compareVersions(one.own, other.own));
+  if (row === undefined || ranges.some(({ lastDriver }) => lastDriver !== null && lastDriver < major(row.own))) return null;
+  return `With driver ${row.own}${row.verified ? '' : ' (from memory)'} or newer there is an image.`;
+}
+
+/** Two GPUs that no CUDA can be used with. */
+function cannotShare(groups: readonly Group[]): string | null {
+  for (const one of groups) {
+    for (const other of groups) {
+      const [last, first] = [one.range?.last ?? null, other.range?.first ?? null];
+      if (last === null || first === null || compareVersions(first, last) <= 0) continue;
+      const both = `${one.model} (up to CUDA ${last}) and ${other.model} (from CUDA ${first})`;
+      return `No image can be used with both ${both}. Give them to different pools, or name the devices that it is for.`;
+    }
+  }
+  return null;
+}
+
+/** `is 12.9.1`, `are 11.4.3 to 12.9.1`. */
+function tagsWords(images: readonly PublishedImage[]): string {
+  if (images.length === 0) return 'is none';
+  return images.length === 1 ? `is ${tagsShort(images)}` : `are ${tagsShort(images)}`;
+}
+
+function tagsShort(images: readonly PublishedImage[]): string {
+  const tags = images.map((each) => each.tag);
+  return tags.length === 1 ? `${tags[0]}` : `${oldest(tags)} to ${newest(tags)}`;
+}

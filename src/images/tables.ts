@@ -1,0 +1,114 @@
+/**
+ * What is known of CUDA, drivers, GPUs and published images, as data with its sources and date: `cuda.json`, or a newer copy
+ * of it that the owner names. Nothing of it is used before all of it was found to make sense.
+ */
+import { readFile } from 'node:fs/promises';
+import { z } from 'zod';
+import { OnejobError } from '../errors.ts';
+import builtIn from './cuda.json' with { type: 'json' };
+
+const cuda = z.string().regex(/^\d+\.\d+$/, 'expected a CUDA version such as "12.4"');
+const release = z.string().regex(/^\d+\.\d+\.\d+$/, 'expected a point release such as "12.4.1"');
+const driver = z.string().regex(/^\d+(\.\d+)*$/, 'expected a driver version such as "550.54.14"');
+const word = z.string().regex(/^[a-z][a-z0-9.]*$/, 'expected a name as it stands in a tag, such as "ubuntu24.04"');
+const branch = z.int().positive();
+/** Whether a source says so, other than from memory. */
+const verified = z.boolean();
+
+/** Hosts that the image's own gate, `NVIDIA_REQUIRE_CUDA`, lets in although their CUDA is older than the image's. */
+const gate = z.strictObject({ brands: z.string(), branches: z.array(branch) });
+
+/** null: the gate asks for nothing but the CUDA version. */
+const published = z.strictObject({ distributions: z.array(word).nonempty(), gate: gate.nullable() });
+
+const schema = z.strictObject({
+  format: z.literal(1, 'this onejob reads format 1'),
+  date: z.iso.date(),
+  sources: z.record(z.string(), z.string()),
+  /** `any`: the oldest driver that runs it at all; `own`: the one it was released with, which has all of its features. */
+  toolkits: z.array(z.strictObject({ cuda, any: driver, own: driver, verified })),
+  /** Newest CUDA of each branch of the driver, from the oldest branch on. */
+  branches: z.array(z.strictObject({ driver: branch, cuda, verified })).nonempty(),
+  /** `last` and `lastDriver`: null while the newest still has it. */
+  generations: z.array(
+    z.strictObject({
+      name: z.string(),
+      compute: z.array(cuda).nonempty(),
+      first: cuda,
+      last: cuda.nullable(),
+      lastDriver: branch.nullable(),
+      platform: z.literal('l4t').optional(),
+      verified,
+    }),
+  ),
+  /** Sets of brands of GPUs, as gates name them. */
+  brands: z.record(z.string(), z.array(z.string())),
+  images: z.array(
+    z.strictObject({
+      cuda,
+      tag: release,
+      flavours: z.array(z.enum(['base', 'runtime', 'devel'])),
+      amd64: published.optional(),
+      arm64: published.optional(),
+      source: z.string(),
+      verified,
+    }),
+  ),
+  /** Distributions to take where none is asked for, the best first. */
+  preferred: z.tuple([word], word),
+  /** Images without CUDA, by distribution. */
+  plain: z.record(word, z.string()),
+});
+
+export type Tables = z.infer<typeof schema>;
+export type PublishedImage = Tables['images'][number];
+export type Generation = Tables['generations'][number];
+export type Gate = z.infer<typeof gate>;
+
+const whole = schema.superRefine((tables, context) => {
+  const miss = (path: (string | number)[], message: string) => context.addIssue({ code: 'custom', path, message });
+  for (const [at, image] of tables.images.entries()) {
+    if (!image.tag.startsWith(`${image.cuda}.`)) miss(['images', at, 'tag'], `is no release of CUDA ${image.cuda}`);
+    if (!tables.toolkits.some((each) => each.cuda === image.cuda)) {
+      miss(['images', at, 'cuda'], `has no row in "toolkits", so nobody knows which driver it needs`);
+    }
+    if (tables.sources[image.source] === undefined) miss(['images', at, 'source'], 'is not in "sources"');
+    for (const arch of ['amd64', 'arm64'] as const) {
+      const brands = image[arch]?.gate?.brands;
+      if (brands !== undefined && tables.brands[brands] === undefined) {
+        miss(['images', at, arch, 'gate', 'brands'], 'is not in "brands"');
+      }
+    }
+  }
+  const [best] = tables.preferred;
+  if (tables.plain[best] === undefined) miss(['preferred', 0], 'has no image in "plain"');
+});
+
+/** @throws OnejobError E_IMAGE_TABLES with what is wrong, all at once. `where` names the tables in it. */
+export function parseTables(value: unknown, where: string): Tables {
+  const { data, error } = whole.safeParse(value);
+  if (data !== undefined) return data;
+  const shown = error.issues.slice(0, 10).map((issue) => `  ${issue.path.join('.') || '(top)'}: ${issue.message}`);
+  const more = error.issues.length > shown.length ? [`  and ${error.issues.length - shown.length} more`] : [];
+  throw new OnejobError('E_IMAGE_TABLES', [`The tables of images in ${where} are not usable:`, ...shown, ...more].join('\n'), {
+    hint: 'Begin with a copy of images/cuda.json, which is part of onejob; docs/images.md says what each part means.',
+  });
+}
+
+/** The tables that this onejob came with. */
+export const builtInTables: Tables = parseTables(builtIn, 'src/images/cuda.json');
+
+/** @throws OnejobError E_IMAGE_TABLES when the file cannot be read or is not what it should be. */
+export async function readTables(path: string): Promise<Tables> {
+  let value: unknown;
+  try {
+    value = JSON.parse(await readFile(path, 'utf8'));
+  } catch (cause) {
+    const why = cause instanceof Error ? cause.message : String(cause);
+    throw new OnejobError('E_IMAGE_TABLES', `Cannot read the tables of images in "${path}": ${why}.`, {
+      hint: 'Name a file of JSON like images/cuda.json, which is part of onejob, or leave out --tables.',
+      cause,
+    });
+  }
+  return parseTables(value, `"${path}"`);
+}
