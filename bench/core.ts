@@ -20,6 +20,8 @@ const pool: PoolView = {
   fingerprint: 'f',
   standbyMaxAge: 1e9,
   waiting: { job: 'next', limit: null, cold: false },
+  devices: [],
+  held: false,
 };
 
 /** A job's end at a busy slot with a standby: the event that matters most, since a job waits behind it. */

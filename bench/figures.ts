@@ -5,6 +5,7 @@ import { defaultImage } from '../test/support/require.ts';
 import { coreFigure } from './core.ts';
 import { coldRun, gap, growth, idle, submitToFirstByte, throughput } from './daemon.ts';
 import { floor } from './floor.ts';
+import { parsing, proving } from './gpus.ts';
 
 export interface Line {
   readonly figure: string;
@@ -37,6 +38,19 @@ export const figures: Readonly<Record<string, (options: BenchOptions) => Promise
       lines: [
         line(figure, of(1_000), 50, 'µs p50'),
         info('the same with 1 slot; with 10,000', `${of(1)} µs; ${of(10_000)} µs p50`),
+      ],
+    };
+  },
+
+  gpus: async ({ quick }) => {
+    const read = parsing(quick ? 5 : 200);
+    const proof = await proving(quick ? 10 : 1_000);
+    return {
+      data: { read, proof },
+      lines: [
+        line(`reading the largest recording (${read.kilobytes} kB of nvidia-smi -q -x)`, read.times.p50, 20, 'ms p50'),
+        line('release and proof of a device, without the tool: one of 8 cards', proof.p50, 5, 'ms p50'),
+        info('the same', `${proof.p95} ms p95`),
       ],
     };
   },

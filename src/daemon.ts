@@ -11,7 +11,7 @@ import type { Config } from './config/config.ts';
 import type { Environment } from './config/environment.ts';
 import { loadRunnable } from './config/load.ts';
 import { formatProblem } from './config/problem.ts';
-import { expandName, expandRecipe } from './config/template.ts';
+import { expandName } from './config/template.ts';
 import { isEmpty } from './core/slot.ts';
 import { toFailure } from './errors.ts';
 import { Keepers } from './logs/keepers.ts';
@@ -19,9 +19,12 @@ import { deleteLog, LogFile, logPath } from './logs/log-file.ts';
 import { createExecutors } from './pools/act.ts';
 import { systemClock as clock } from './pools/clock.ts';
 import { Dispatcher } from './pools/executors.ts';
+import { Fingerprints } from './pools/fingerprints.ts';
+import type { Fleet } from './pools/fleet.ts';
 import { writeHistory } from './pools/history.ts';
 import { HostManager } from './pools/manager.ts';
 import { Observer } from './pools/observe.ts';
+import { noDevices, type Pool } from './pools/pool.ts';
 import { populate, rebased } from './pools/populate.ts';
 import { Reconciler } from './pools/reconciler.ts';
 import { Shutdown } from './pools/shutdown.ts';
@@ -58,9 +61,8 @@ export async function runDaemon(
   const queue = services.own;
   parts.defer(() => queue.close());
 
-  const names = new Map(pools.flatMap((pool) => slotNames(pool, config)));
   const notes = new Map<string, string>();
-  const nameOf = (key: string): string => names.get(key) ?? key.replace('/', '-');
+  const nameOf = slotNames(config);
   const logDir = subdirectory(store.dir, 'logs');
 
   const keepers = new Keepers({
@@ -92,6 +94,7 @@ export async function runDaemon(
     newAgent: () => randomBytes(5).toString('hex'),
     random: Math.random,
     changed: (_, after) => {
+      fleet?.book.slotChanged(after);
       if (isEmpty(after)) shutdown.look();
     },
   });
@@ -122,6 +125,13 @@ export async function runDaemon(
       isAway: (runtime) => observer.unreachable(runtime.name) !== null,
       unreachable: (runtime, why) => observer.cannotReach(runtime, why),
       note: (key, line) => (line === null ? notes.delete(key) : notes.set(key, line)),
+      devices: (uuids) => (uuids.length === 0 ? [] : (fleet?.book.leased(uuids) ?? [])),
+      imageOf: (pool) => fingerprints.imageOf(pool),
+      cpuset: async (pool, devices) =>
+        pool.config.recipe.grant.numa && devices.length > 0 ? ((await fleet?.cpusNear(devices)) ?? null) : null,
+      stamp: (pool, fingerprint) => fingerprints.stamp(pool, fingerprint),
+      before: async (slot, agent, signal) => fleet?.prover.before(slot, agent, signal),
+      prove: async (slot, agent, note, signal) => fleet?.prover.prove(slot, agent, note, signal) ?? [{ kind: 'proved', agent }],
     }),
   });
   parts.defer(() => reconciler.close());
@@ -129,8 +139,33 @@ export async function runDaemon(
   // Nothing is released before everything was looked at once.
   reconciler.pause.hold('starting', 'onejob is starting');
 
+  const images = pools.some((pool) => pool.imageRecipe !== null)
+    ? await (await import('./pools/auto-image.ts')).openAutoImages(config, env.hostRoot)
+    : null;
+  const fingerprints = new Fingerprints({ log, reconciler, nameOf, images });
+  parts.defer(() => fingerprints.close());
+  const needy = pools.filter((pool) => pool.devices.count !== 0);
+  const fleet: Fleet | null =
+    needy.length === 0
+      ? null
+      : (await import('./pools/fleet.ts')).openFleet({
+          clock,
+          log,
+          store,
+          reconciler,
+          pools: needy,
+          runtime: runtimes.get,
+          waiting: (pool) => waitingDevices(pool),
+          looked: (inventory) => fingerprints.looked(inventory),
+          repair: config.onQuarantine,
+          engine: async (signal) => (await import('./runtimes/docker/facts.ts')).engineFacts(pools, env.docker, signal),
+          imageOf: (pool) => fingerprints.shownImage(pool),
+          path: env.path,
+          root: env.hostRoot,
+        });
   populate({
     reconciler,
+    devices: fleet?.book.slotDevices ?? noDevices,
     pools,
     stored,
     services: services.byName,
@@ -138,6 +173,7 @@ export async function runDaemon(
     keepStandby: !options.temporary,
     forget: (key) => store.slots.remove(key),
   });
+  fingerprints.start();
 
   const observer = new Observer({
     clock,
@@ -146,15 +182,7 @@ export async function runDaemon(
     reconciler,
     runtimes: runtimes.all,
     minFree: config.diskMinFree,
-    refreshFingerprints: async (runtime, signal) => {
-      for (const { key } of reconciler.slots) {
-        const pool = reconciler.poolOf(key);
-        // One slot speaks for all where their recipes are the same.
-        if (pool.runtime !== runtime || !(pool.isPerSlot || key.endsWith('/1'))) continue;
-        const fingerprint = await runtime.fingerprint(expandRecipe(pool.config, nameOf(key)), signal);
-        if (fingerprint !== null) pool.learn(key, fingerprint);
-      }
-    },
+    refreshFingerprints: (runtime, signal) => fingerprints.refresh(runtime, signal),
   });
   parts.defer(() => observer.close());
 
@@ -177,6 +205,7 @@ export async function runDaemon(
     logDir,
     nameOf,
     noteOf: (key) => notes.get(key) ?? null,
+    fleet,
     waiting: (pool) => (pool.service === queue ? queue.waiting(pool.config.name) : null),
     facts: {
       version: options.version,
@@ -188,7 +217,8 @@ export async function runDaemon(
       runtimeReason: runtimes.reason,
       weaker: runtimes.best.capabilities.weaker,
     },
-    findings: () => [...runtimes.findings],
+    findings: () => [...runtimes.findings, ...fingerprints.findings()],
+    hostFindings: async (signal) => (await fleet?.doctor(signal)) ?? [],
     down: (request) => shutdown.begin(request),
     held: (clients) => shutdown.clients(clients),
   });
@@ -209,8 +239,10 @@ export async function runDaemon(
   if (runtimes.reason !== null) log.info('runtime chosen', { reason: runtimes.reason });
 
   queue.observe((event) => {
-    if (event.kind === 'waiting') reconciler.offer(event.pool);
-    else if (event.kind === 'cancel') {
+    if (event.kind === 'waiting') {
+      fleet?.book.demanded(event.pool);
+      reconciler.offer(event.pool);
+    } else if (event.kind === 'cancel') {
       const key = reconciler.placeOf(event.agent);
       const grace = event.grace ?? (key === undefined ? 0 : (reconciler.slot(key)?.grace ?? 0));
       if (key !== undefined) reconciler.post(key, { kind: 'stop', agent: event.agent, why: 'cancelled', grace });
@@ -221,11 +253,14 @@ export async function runDaemon(
   parts.defer(
     everySoOften(async () => {
       await queue.prune(clock.wall(), config.keepJobs);
+      store.proofs.prune(clock.wall() - config.keepJobs);
       store.checkpoint();
     }),
   );
 
   await observer.start();
+  parts.defer(() => fleet?.close(true));
+  void fleet?.start();
   reconciler.pause.release('starting');
   reconciler.start();
   shutdown.look();
@@ -233,6 +268,7 @@ export async function runDaemon(
   // Whoever waits for a job's end hears of it before the API is closed.
   reconciler.flush();
   if (how !== 'leave') await Promise.allSettled(runtimes.all.map((runtime) => runtime.sweep(watching.signal)));
+  fleet?.close(how === 'leave');
   log.info('onejob is down', { left: how === 'leave' ? 'agents go on' : null });
   return 0;
 
@@ -253,10 +289,25 @@ export async function runDaemon(
 /** Which way a stop was asked for, in the end. */
 export type StopWay = DownRequest['how'];
 
-function slotNames(pool: Config['pools'][number], config: Config): [string, string][] {
-  const agents = pool.agents === 'per-device' ? 0 : pool.agents;
-  return Array.from({ length: agents }, (_, i) => [
-    `${pool.name}/${i + 1}`,
-    expandName(pool.agentName, { host: config.host, pool: pool.name, n: i + 1 }),
-  ]);
+/** Agent names by slot, made once each. */
+function slotNames({ pools, host }: Config): (key: string) => string {
+  const names = new Map<string, string>();
+  return (key) => {
+    const known = names.get(key);
+    if (known !== undefined) return known;
+    const at = key.lastIndexOf('/');
+    const pool = pools.find((one) => one.name === key.slice(0, at));
+    const name =
+      pool === undefined
+        ? key.replace('/', '-')
+        : expandName(pool.agentName, { host, pool: pool.name, n: Number(key.slice(at + 1)) });
+    names.set(key, name);
+    return name;
+  };
+}
+
+/** The next job of a pool that leases for each job, and how many devices it needs. */
+function waitingDevices({ service, config }: Pool): { job: string; devices: number | 'all' } | null {
+  const next = service.next(config.name);
+  return next === null ? null : { job: next.job, devices: service.devicesFor(next.job) ?? config.devices.count };
 }

@@ -57,6 +57,9 @@ export interface CiService {
   /** Late binding: the pool's next job, not taking it. Early binding: null. */
   next(pool: string): WaitingJob | null;
 
+  /** How many devices a waiting job asks for itself; null: as many as its pool gives each agent. */
+  devicesFor(job: JobId): number | null;
+
   /** The recipe of a job that brought its own; null when the pool's fits. */
   recipeFor(job: JobId, pool: Recipe): Recipe | null;
 

@@ -1,4 +1,5 @@
 /** Checks across keys. Each problem stands at one key and names the other, and says what would go wrong. */
+import { checkDevices, checkPartition, checkRepair } from './check-devices.ts';
 import { checkMounts } from './check-mounts.ts';
 import { checkNames } from './check-names.ts';
 import type { Config, PoolConfig } from './config.ts';
@@ -55,6 +56,8 @@ export function checkAcross(config: Config, written: Written, writing: Writing, 
     checkMounts(pool, checking);
   }
   checkNames(checking);
+  checkPartition(checking);
+  checkRepair(checking);
   checkSums(checking);
   return problems;
 }
@@ -70,39 +73,21 @@ function checkService(pool: PoolConfig, { written, sound, own, inPool }: Checkin
   }
 }
 
-function checkDevices(pool: PoolConfig, { sound, inPool }: Checking): void {
-  if (!sound(pool, 'devices', 'agents')) return;
-  const { count, uuids, share } = pool.devices;
-  if (pool.agents === 'per-device' && count === 0) {
-    inPool(
-      pool,
-      ['agents'],
-      'is per-device, but "devices" is 0: there would be no agent; write the devices, or a number of agents',
-    );
-  }
-  if (count === 'all' && pool.agents !== 1 && pool.agents !== 0) {
-    inPool(pool, ['agents'], `is ${pool.agents}, but "devices" is all: the first agent would leave none for the others`);
-  }
-  if (uuids.length === 0 || typeof count !== 'number' || typeof pool.agents !== 'number') return;
-  const needed = count * pool.agents;
-  if (needed > uuids.length * share) {
-    inPool(
-      pool,
-      ['devices', 'uuid'],
-      `names ${uuids.length === 1 ? 'one device' : `${uuids.length} devices`}, but "agents" and "count" ask for ${needed}`,
-    );
-  }
-}
-
 const limits = 'core cpu data fsize locks memlock msgqueue nice nofile nproc rss rtprio rttime sigpending stack'.split(' ');
 
-function checkRecipe(pool: PoolConfig, { sound, own, inPool }: Checking): void {
+function checkRecipe(pool: PoolConfig, { written, sound, own, inPool }: Checking): void {
   const { recipe, imageRecipe } = pool;
   if (sound(pool, 'image') && imageRecipe !== null) {
     if (imageRecipe.base === null && imageRecipe.dockerfile === null) {
       inPool(pool, ['image'], 'has neither "base" nor "dockerfile": there is nothing to build on');
     } else if (imageRecipe.base !== null && imageRecipe.dockerfile !== null) {
       inPool(pool, ['image', 'base'], 'and "dockerfile" are both given: a Dockerfile names its own base; remove one of the two');
+    }
+  }
+  const image = own(pool, 'image') ? written.pools?.get(pool.name)?.image : undefined;
+  if (typeof image === 'object' && image.base !== 'auto') {
+    for (const key of ['flavour', 'distribution'] as const) {
+      if (image[key] !== undefined) inPool(pool, ['image', key], 'is not used: "base" is not auto', 'warning');
     }
   }
   if (pool.runtime === 'process' && own(pool, 'image')) {

@@ -21,6 +21,8 @@ export interface ImageRecipe {
   /** Path of a Dockerfile on this host. */
   readonly dockerfile: string | null;
   readonly flavour: 'base' | 'runtime' | 'devel';
+  /** As in tags of images, such as `ubuntu22.04`, for `auto`; null for the best one there is. */
+  readonly distribution: string | null;
 }
 
 export interface PoolConfig {
@@ -34,9 +36,9 @@ export interface PoolConfig {
   readonly priority: number;
   /** Agent name template; knows {host} {pool} {n} and {K..}. Expand with `expandName`. */
   readonly agentName: string;
-  /** Number of slots; `per-device` once there is an inventory. */
+  /** Number of slots; `per-device`: as many as there are devices that fit. */
   readonly agents: number | 'per-device';
-  /** Number of devices each agent needs; 0 for a CPU pool. Conditions come with the inventory. */
+  /** Devices each agent needs, with conditions on them; none for a CPU pool. */
   readonly devices: DeviceRequest;
   readonly tags: readonly string[];
   readonly standby: boolean;
@@ -50,7 +52,7 @@ export interface PoolConfig {
   readonly trust: { readonly forks: 'refuse' | 'run-without-secrets' | 'run' } | null;
   /** `none`: credentials of a CI service may enter a sandbox that cannot hold them apart (S8). */
   readonly isolation: 'full' | 'none';
-  /** Set when the image is to be built; then `recipe.image` is null until it was. */
+  /** Set when the image is to be chosen or built; then `recipe.image` is null until it was. */
   readonly imageRecipe: ImageRecipe | null;
   /** `{name}` in env, mounts is already a template here: expand per slot with `expandRecipe`. */
   readonly recipe: Recipe;
@@ -70,6 +72,14 @@ export interface DeviceRequest {
   readonly display: 'refuse' | 'allow';
 }
 
+/** What the owner wants to be run for a device that was put in quarantine. */
+export interface RepairCommand {
+  /** A program, by its path or by its name on the `PATH`, and its arguments: no shell. */
+  readonly command: readonly [string, ...string[]];
+  /** ms after which it is killed. */
+  readonly timeout: number;
+}
+
 export interface Config {
   /** Where it was read from; null when there is no file. */
   readonly path: string | null;
@@ -84,6 +94,8 @@ export interface Config {
   /** ms after which finished jobs, their logs and artifacts are forgotten */
   readonly keepJobs: number;
   readonly onStop: OnStop;
+  /** null: nothing is run. */
+  readonly onQuarantine: RepairCommand | null;
   /** Private key that opens secrets in job definitions; null when not written. */
   readonly secretsKey: SecretReference | null;
   readonly services: readonly ServiceConfig[];

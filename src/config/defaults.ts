@@ -9,6 +9,7 @@ export const topDefaults = {
   disk: { min_free: 0.1 },
   keep_jobs: 7 * day,
   on_stop: 'end',
+  on_quarantine_timeout: 10 * minute,
 } as const;
 
 export const poolDefaults = {
@@ -18,6 +19,7 @@ export const poolDefaults = {
   priority: 0,
   runtime: 'best',
   devices: 0,
+  grant: 'auto',
   image: 'debian:stable-slim',
   pull: 'missing',
   standby: true,

@@ -17,6 +17,8 @@ it('absent and empty variables are the same', () => {
     forceColor: false,
     ci: false,
     crashAt: null,
+    path: '/usr/local/bin:/usr/bin:/bin',
+    hostRoot: null,
     uid: 5,
   });
 });

@@ -21,6 +21,10 @@ export interface Environment {
   readonly ci: boolean;
   /** ONEJOB_CRASH_AT, `release.effect` or the like: for onejob's own tests, see CONTRIBUTING. */
   readonly crashAt: string | null;
+  /** `$PATH`: where the tools of GPU vendors are looked for. */
+  readonly path: string;
+  /** ONEJOB_HOST_ROOT: a folder with a `sys`, `proc`, `kmsg` and `locks` of its own; for onejob's own tests, see CONTRIBUTING. */
+  readonly hostRoot: string | null;
   readonly uid: number;
 }
 
@@ -77,6 +81,8 @@ export function readEnvironment(variables: Variables = process.env, uid: number 
     forceColor: get('FORCE_COLOR') !== null && get('FORCE_COLOR') !== '0',
     ci: get('CI') !== null && get('CI') !== 'false',
     crashAt: get('ONEJOB_CRASH_AT'),
+    path: get('PATH') ?? '/usr/local/bin:/usr/bin:/bin',
+    hostRoot: absolute('ONEJOB_HOST_ROOT'),
     uid,
   });
 }

@@ -120,7 +120,13 @@ function isPlainMap(value: unknown): value is Record<string, unknown> {
   );
 }
 
-const durations = new Set<string | number | undefined>(['standby_max_age', 'stop_grace', 'timeout', 'keep_jobs']);
+const durations = new Set<string | number | undefined>([
+  'standby_max_age',
+  'stop_grace',
+  'timeout',
+  'keep_jobs',
+  'on_quarantine_timeout',
+]);
 const sizes = new Set<string | number | undefined>(['memory', 'shm_size', 'log_limit']);
 
 function show(key: string | number | undefined, value: unknown): string {

@@ -282,21 +282,35 @@ describe('the file of 18 agents', () => {
       'services.azure',
       'secrets.key',
       'pools.upload.image',
-      'pools.a100.devices',
-      'pools.lab.agents',
+      'pools.a100.image',
       'pools.lab.trust',
     ]) {
       expect(message).toContain(`${key}: `);
     }
+    // An image that is chosen and not built is no reason.
+    expect(message).not.toContain('pools.lab.image');
   });
 });
 
 it('what a later version brings is never left out in silence', async () => {
   const { config } = await folder.load(
-    'services: { o: { type: own-queue } }\npools: { a: { service: o, network: internet, isolation: none, image: auto, devices: all } }\n',
+    'services: { o: { type: own-queue } }\npools: { a: { service: o, network: internet, isolation: none, image: { base: x }, devices: all } }\n',
   );
-  expect(notYet(config).map((problem) => problem.key)).toEqual(['pools.a.devices', 'pools.a.image', 'pools.a.isolation']);
+  expect(notYet(config).map((problem) => problem.key)).toEqual(['pools.a.image', 'pools.a.isolation']);
   expect(config.pools[0]?.service).toBe('own');
+});
+
+it('an image that is chosen, and not built, can be had', async () => {
+  const { config } = await folder.load(`pools:
+  a: { image: auto }
+  b: { image: { base: auto, flavour: runtime, distribution: ubuntu22.04 } }
+  c: { image: { base: auto, packages: [git] } }
+`);
+  expect(notYet(config).map((problem) => problem.key)).toEqual(['pools.c.image']);
+  expect(config.pools[1]).toMatchObject({
+    imageRecipe: { base: 'auto', flavour: 'runtime', distribution: 'ubuntu22.04' },
+    recipe: { image: null },
+  });
 });
 
 it('loadConfig throws all problems as one error', async () => {

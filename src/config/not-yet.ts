@@ -1,7 +1,7 @@
 /** What a config asks for that this version cannot run. It is understood and checked, but never quietly left out. */
 
 import type { Writing } from './check.ts';
-import type { Config, PoolConfig } from './config.ts';
+import type { Config, ImageRecipe, PoolConfig } from './config.ts';
 import type { Path, Problem } from './problem.ts';
 import { formatPath } from './problem.ts';
 
@@ -22,11 +22,14 @@ export function notYet(config: Config, writing?: Writing): Problem[] {
   return problems;
 }
 
+/** Whether a finished image is looked for, and none is built. */
+export function isChosen({ base, packages, dockerfile }: ImageRecipe): boolean {
+  return base === 'auto' && packages.length === 0 && dockerfile === null;
+}
+
 function ofPool(pool: PoolConfig): [string, string][] {
   const found: [string, string][] = [];
-  if (pool.devices.count !== 0) found.push(['devices', 'devices']);
-  if (pool.agents === 'per-device') found.push(['agents', 'an agent per device']);
-  if (pool.imageRecipe !== null) found.push(['image', 'building images']);
+  if (pool.imageRecipe !== null && !isChosen(pool.imageRecipe)) found.push(['image', 'building images']);
   if (pool.trust !== null) found.push(['trust', 'trust rules']);
   if (pool.isolation === 'none') found.push(['isolation', 'giving up isolation']);
   return found;

@@ -33,7 +33,7 @@ export const deviceKeys = z.strictObject({
     either(
       (found) => typeof found === 'boolean',
       yesNo,
-      text('true, false or a profile such as "1g.10gb"', /^\d+g\.\d+gb[A-Za-z0-9.+]*$/),
+      text('true, false or a profile such as "1g.10gb"', /^(\d{1,2}c\.)?\d{1,2}g\.\d{1,4}gb([+-][a-z0-9.+-]+)?$/i),
     ),
     'true, false or profile',
     { description: 'MIG instances instead of whole cards.', example: '1g.10gb', shown: 'false' },
@@ -51,6 +51,15 @@ export const deviceKeys = z.strictObject({
     description: 'Whether a card that drives a display may be taken.',
     example: 'refuse',
     shown: 'allow',
+  }),
+  capabilities: key(z.array(oneOf(['graphics', 'video', 'display'])), 'list of `graphics`, `video` and `display`', {
+    description: "What NVIDIA's driver may be used for beside computing and nvidia-smi.",
+    example: '[graphics, video]',
+  }),
+  numa: key(yesNo, 'true or false', {
+    description: 'Agents only run on CPUs of the NUMA nodes that their devices hang on, where the host tells these.',
+    example: 'true',
+    shown: 'false',
   }),
 });
 
@@ -74,6 +83,11 @@ export const imageKeys = z.strictObject({
     description: 'How much of the GPU tools `auto` brings.',
     example: 'runtime',
     shown: 'devel',
+  }),
+  distribution: key(text('a distribution such as "ubuntu22.04"', /^[a-z][a-z0-9. :_-]{1,31}$/i), 'text', {
+    description: 'Which distribution `auto` takes an image of.',
+    example: 'ubuntu22.04',
+    shown: "Ubuntu's newest that fits",
   }),
 });
 

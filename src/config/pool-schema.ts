@@ -113,12 +113,18 @@ export const poolFile = z.strictObject({
       shown: String(poolDefaults.devices),
     },
   ),
+  grant: key(oneOf(['auto', 'request', 'cdi', 'runtime']), '`auto`, `request`, `cdi` or `runtime`', {
+    description:
+      'How the Engine is asked for devices of NVIDIA: by a device request, by CDI, or by the runtime `nvidia`. `auto`: as follows from what it reports; `onejob doctor` says which and why.',
+    example: 'cdi',
+    shown: poolDefaults.grant,
+  }),
   image: key(
     either(isMap, imageKeys, text('an image such as "debian:stable-slim", "auto" or a map', /^[A-Za-z0-9][^\s\p{Cc}]{0,511}$/u)),
     'image, `auto` or map',
     {
       description:
-        'The image of the sandboxes: a finished one, `auto`, or a recipe that onejob builds when it is first needed. It needs a POSIX `sh`.',
+        'The image of the sandboxes: a finished one, `auto` (one that suits driver and GPUs, or a plain one for a pool without devices), or a recipe that onejob builds when it is first needed. It needs a POSIX `sh`.',
       example: 'debian:stable-slim',
       shown: poolDefaults.image,
     },

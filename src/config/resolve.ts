@@ -1,7 +1,8 @@
 /** From what is written to a complete config. Pure; checks nothing and reads nothing. */
 
+import type { Recipe } from '../runtimes/runtime.ts';
 import type { SecretReference } from '../secrets/reference.ts';
-import type { Config, DeviceRequest, ImageRecipe, PoolConfig, ServiceConfig } from './config.ts';
+import type { Config, DeviceRequest, ImageRecipe, PoolConfig, RepairCommand, ServiceConfig } from './config.ts';
 import { onlyPool, poolDefaults, topDefaults } from './defaults.ts';
 import type { HostFacts } from './environment.ts';
 import type { Paths } from './paths.ts';
@@ -22,10 +23,15 @@ export function resolveConfig(written: Written, paths: Paths, host: HostFacts): 
     diskMinFree: top.disk?.min_free ?? topDefaults.disk.min_free,
     keepJobs: top.keep_jobs ?? topDefaults.keep_jobs,
     onStop: top.on_stop ?? topDefaults.on_stop,
+    onQuarantine: resolveRepair(top),
     secretsKey: top.secrets?.key ?? null,
     services,
     pools: [...pools].map(([name, pool]) => resolvePool(name, pool, ownNames)),
   });
+}
+
+function resolveRepair({ on_quarantine: command, on_quarantine_timeout: timeout }: Written['top']): RepairCommand | null {
+  return command === undefined ? null : { command, timeout: timeout ?? topDefaults.on_quarantine_timeout };
 }
 
 function resolveService(name: string, { type, keys }: WrittenService): ServiceConfig | null {
@@ -73,6 +79,7 @@ function resolvePool(name: string, given: WrittenPool, ownNames: ReadonlySet<str
       tmpfs: given.tmpfs ?? {},
       capAdd: given.cap_add ?? [],
       oomScoreAdj: pool.oom_score_adj,
+      grant: resolveGrant(pool.grant, pool.devices),
       unsafe: {
         privileged: given.unsafe?.privileged ?? false,
         pidHost: given.unsafe?.pid_host ?? false,
@@ -83,13 +90,14 @@ function resolvePool(name: string, given: WrittenPool, ownNames: ReadonlySet<str
 }
 
 function resolveImage(image: NonNullable<WrittenPool['image']>): ImageRecipe | null {
-  if (image === 'auto') return { base: 'auto', packages: [], dockerfile: null, flavour: 'devel' };
+  if (image === 'auto') return { base: 'auto', packages: [], dockerfile: null, flavour: 'devel', distribution: null };
   if (typeof image === 'string') return null;
   return {
     base: image.base ?? null,
     packages: image.packages ?? [],
     dockerfile: image.dockerfile ?? null,
     flavour: image.flavour ?? 'devel',
+    distribution: image.distribution ?? null,
   };
 }
 
@@ -106,6 +114,11 @@ function resolveDevices(devices: NonNullable<WrittenPool['devices']>): DeviceReq
     share: asked.share ?? 1,
     display: asked.display ?? 'allow',
   };
+}
+
+function resolveGrant(way: NonNullable<WrittenPool['grant']>, devices: NonNullable<WrittenPool['devices']>): Recipe['grant'] {
+  const { capabilities = [], numa = false } = typeof devices === 'object' ? devices : {};
+  return { way, capabilities: [...new Set(capabilities)], numa };
 }
 
 /** `key=value` each: a list gives a tag several values; a text is split at its commas. */

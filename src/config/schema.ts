@@ -1,6 +1,7 @@
 /** How a config file is written: every key, its type and its meaning. `docs/configuration.md` is printed from here. */
 import { z } from 'zod';
 import { topDefaults } from './defaults.ts';
+import { describeKind } from './kind.ts';
 import { deviceKeys, imageKeys, secretReference } from './parts.ts';
 import { poolFile, trustKeys, unsafeKeys } from './pool-schema.ts';
 import { formatDuration, formatShare, formatSize } from './units.ts';
@@ -11,6 +12,27 @@ const absolutePath = value((found) => {
   if (typeof found !== 'string') return no('expected an absolute path');
   const why = pathProblem(found);
   return why === null ? yes(found) : no(why);
+});
+
+const argument = value((found) => {
+  const written = typeof found === 'number' ? String(found) : found;
+  if (typeof written !== 'string') return no(`expected a text, found ${describeKind(found)}`);
+  return written.includes('\0') ? no('holds a NUL') : yes(written);
+});
+
+/** A program and its arguments: no shell ever sees them. */
+const command = z.array(argument).transform((words, context): [string, ...string[]] => {
+  const [program, ...rest] = words;
+  const isPath = program?.includes('/') ?? false;
+  const why =
+    program === undefined || program === ''
+      ? 'names no program'
+      : isPath && !program.startsWith('/')
+        ? `begins with ${JSON.stringify(program)}, which is neither an absolute path nor a name on the PATH`
+        : null;
+  if (why === null) return [program ?? '', ...rest];
+  context.addIssue({ code: 'custom', message: `${why}; write [program, argument, …]` });
+  return z.NEVER;
 });
 
 /** Names of pools and services. */
@@ -102,6 +124,16 @@ export const topFile = z.strictObject({
       'What a stopping manager does with running jobs: `end` gives them their grace period, `drain` waits for them, `leave` lets them run for the next manager to take over.',
     example: 'drain',
     shown: topDefaults.on_stop,
+  }),
+  on_quarantine: key(command, 'list', {
+    description:
+      'A command that is run for each device that is put in quarantine, without a shell and one at a time, with `ONEJOB_DEVICE`, `ONEJOB_PCI` and `ONEJOB_REASON` in its environment. When it ends with 0, the device is looked at again at once. See [gpus.md](gpus.md#repair).',
+    example: '[/usr/local/sbin/reset-gpu, --quiet]',
+  }),
+  on_quarantine_timeout: key(duration(1000, '1s'), 'duration', {
+    description: 'How long the command of `on_quarantine` may take before it is killed.',
+    example: '30m',
+    shown: formatDuration(topDefaults.on_quarantine_timeout),
   }),
 });
 

@@ -2,7 +2,13 @@
  * Which slot gets which devices: a static partition, pools in the order of the config file. Pure, and the only place that
  * hands out devices, so S1 starts here: a device is in one slot at most unless its pool shares it, and a whole GPU and an
  * instance of it are never both handed out.
+ *
+ * It is asked again whenever devices, config or leases change, and disturbs as little as it can: what is in use stays, a lease
+ * that still suits stays, a device that is missing stays leased to its slot, and only a slot whose device must not be used
+ * now moves to a free one.
  */
+import { createLeaseBook, type LeaseBook } from './lease-book.ts';
+import { type Near, pick } from './nearness.ts';
 import type { DeviceId } from './slot.ts';
 
 /** What allocation needs to know of a GPU or a MIG instance. */
@@ -16,43 +22,227 @@ export interface Want<D extends Allocatable> {
   readonly pool: string;
   /** How many slots, or one for each device (set of `count` devices) that fits and is free. */
   readonly agents: number | 'per-device';
-  /** Devices per slot; 0 for a CPU pool. */
-  readonly count: number;
+  /** Devices per slot; 0 for a CPU pool; `all`: each that fits and is free. */
+  readonly count: number | 'all';
   /** How many slots of this pool may hold the same device; 1 for exclusive. */
   readonly share: number;
   readonly fits: (device: D) => boolean;
 }
 
+/** The devices a slot holds. `parent` is kept so that a MIG instance that is missing still bars its whole GPU. */
+export interface Lease {
+  /** Slot key, `<pool>/<n>` with n from 1. */
+  readonly key: string;
+  readonly pool: string;
+  readonly devices: readonly Allocatable[];
+}
+
+/** What there is to hand out, and what is handed out already. */
+export interface Fleet<D extends Allocatable> {
+  /** Those seen now; the earlier ones are preferred. */
+  readonly devices: readonly D[];
+  /** Leases so far. What a person wants forgotten is taken out of them before. */
+  readonly leases?: readonly Lease[];
+  /** Keys of slots that something is in: their devices cannot be taken from them. */
+  readonly inUse?: ReadonlySet<string>;
+  /** Devices not to be used now: quarantined, occupied, reserved. A GPU's bars its instances too. */
+  readonly barred?: ReadonlySet<DeviceId>;
+  /** How well two devices work together: NVLink above PCIe root above NUMA node above 0. Symmetric. */
+  readonly near?: Near<D>;
+}
+
+export interface AllocatedSlot extends Lease {
+  /** Of its devices those that are not seen: it waits for them. */
+  readonly missing: readonly DeviceId[];
+  /** Of its devices those not to be used now, where no free one could take their place. */
+  readonly barred: readonly DeviceId[];
+  /** In use, and to be emptied: its pool is gone, smaller or asks for something else, or its devices must not be used. */
+  readonly outdated: boolean;
+}
+
 export interface Allocation {
-  /** Slot key, `<pool>/<n>` with n from 1, and its devices; slots that got none they need are not here. */
-  readonly slots: readonly { readonly key: string; readonly pool: string; readonly devices: readonly DeviceId[] }[];
+  /** Pools in their order, slots by number, then those of pools that are gone. Slots that got no devices are not here. */
+  readonly slots: readonly AllocatedSlot[];
   /** Pools that got fewer slots than they asked for. */
   readonly short: readonly { readonly pool: string; readonly wanted: number; readonly got: number }[];
 }
 
-/** Hands out devices. The same input always gives the same slots. */
-export function allocate<D extends Allocatable>(wants: readonly Want<D>[], devices: readonly D[]): Allocation {
-  const taken = new Set<DeviceId>();
-  const split = new Set(devices.map((device) => device.parent).filter((parent) => parent !== null));
-  const slots: { key: string; pool: string; devices: DeviceId[] }[] = [];
-  const short: { pool: string; wanted: number; got: number }[] = [];
+/** Hands out devices. The same input always gives the same slots, and its own answer as leases gives that answer again. */
+export function allocate<D extends Allocatable>(wants: readonly Want<D>[], fleet: Fleet<D>): Allocation {
+  const { inUse = new Set<string>() } = fleet;
+  const old = new Map((fleet.leases ?? []).map((lease) => [lease.key, lease]));
+  const view = createView(fleet);
+  const book = createLeaseBook();
+  // First what nobody can take away, then what need not be taken away, for all pools: only then is the rest free.
+  for (const lease of old.values()) if (inUse.has(lease.key)) book.take(lease);
   for (const want of wants) {
-    const free = devices.filter((device) => isFree(device, taken, split) && want.fits(device)).map((device) => device.uuid);
-    const most = want.count === 0 ? Number.POSITIVE_INFINITY : Math.floor(free.length / want.count) * want.share;
-    const wanted = want.agents === 'per-device' ? (want.count === 0 ? 0 : most) : want.agents;
-    const got = Math.min(wanted, most);
-    for (let n = 0; n < got; n++) {
-      const first = Math.floor(n / want.share) * want.count;
-      const mine = free.slice(first, first + want.count);
-      slots.push({ key: `${want.pool}/${n + 1}`, pool: want.pool, devices: mine });
-      for (const uuid of mine) taken.add(uuid);
+    for (const lease of leasesOf(want, old)) {
+      const kept = inUse.has(lease.key) ? null : keep(want, lease, view, book);
+      if (kept !== null) book.take(kept);
     }
-    if (got < wanted) short.push({ pool: want.pool, wanted, got });
+  }
+  const short: { pool: string; wanted: number; got: number }[] = [];
+  const slots: AllocatedSlot[] = [];
+  for (const want of wants) {
+    const settle = (key: string) => (inUse.has(key) && old.has(key) ? 'has' : fill(want, key, old.get(key) ?? null, view, book));
+    const keys = new Set<string>();
+    const first = keysOf(want, old, inUse);
+    // A slot that moved may be one that others can join; each moves once.
+    for (let left = first.length; left >= 0; left--) {
+      const results = first.map((key) => ({ key, result: settle(key) }));
+      for (const { key, result } of results) if (result !== 'none') keys.add(key);
+      if (!results.some(({ result }) => result === 'got')) break;
+    }
+    if (want.agents === 'per-device') addPerDevice(want, keys, settle);
+    else if (keys.size < want.agents) short.push({ pool: want.pool, wanted: want.agents, got: keys.size });
+    // Slots beyond what is wanted live on while they are in use.
+    for (const lease of old.values()) if (lease.pool === want.pool && inUse.has(lease.key)) keys.add(lease.key);
+    for (const key of [...keys].toSorted((a, b) => numberOf(a) - numberOf(b))) {
+      slots.push(show(book.held(key) ?? { key, pool: want.pool, devices: [] }, want, view, inUse));
+    }
+  }
+  const pools = new Set(wants.map((want) => want.pool));
+  for (const lease of old.values()) {
+    if (inUse.has(lease.key) && !pools.has(lease.pool)) slots.push(show(lease, null, view, inUse));
   }
   return { slots, short };
 }
 
-function isFree(device: Allocatable, taken: ReadonlySet<DeviceId>, split: ReadonlySet<DeviceId>): boolean {
-  // A GPU with MIG instances is no device of its own, and a GPU handed out whole has no instances to hand out.
-  return !taken.has(device.uuid) && !split.has(device.uuid) && (device.parent === null || !taken.has(device.parent));
+/** What can be asked about devices, whoever holds them. */
+interface View<D extends Allocatable> {
+  readonly present: ReadonlyMap<DeviceId, D>;
+  readonly near: Near<D> | null;
+  isBarred(device: Allocatable): boolean;
+  /** Whether the pool asks for such a device; of one that is missing nothing speaks against it. */
+  suits(want: Want<D>, device: Allocatable): boolean;
+}
+
+function createView<D extends Allocatable>({ devices, barred = new Set(), near }: Fleet<D>): View<D> {
+  const present = new Map(devices.map((device) => [device.uuid, device]));
+  const split = new Set(devices.map((device) => device.parent));
+  return {
+    present,
+    near: near ?? null,
+    isBarred: ({ uuid, parent }) => barred.has(uuid) || (parent !== null && barred.has(parent)),
+    suits(want, { uuid }) {
+      const device = present.get(uuid);
+      // A GPU with MIG instances is no device of its own.
+      return device === undefined || (!split.has(uuid) && want.fits(device));
+    },
+  };
+}
+
+/** The lease as it can stay, were it not for devices that are barred; null when it is not whole. */
+function keep<D extends Allocatable>(want: Want<D>, lease: Lease, view: View<D>, book: LeaseBook): Lease | null {
+  const good = lease.devices.filter((device) => view.suits(want, device) && book.isFree(device, want.pool, want.share));
+  const devices = want.count === 'all' ? good : good.slice(0, want.count);
+  return devices.length === 0 || devices.length < least(want) ? null : { ...lease, devices };
+}
+
+/** Whether a slot has just got devices, has what it had, or there is nothing for it. */
+type Filled = 'got' | 'has' | 'none';
+
+function fill<D extends Allocatable>(want: Want<D>, key: string, old: Lease | null, view: View<D>, book: LeaseBook): Filled {
+  if (want.count === 0) return 'has';
+  const held = book.held(key);
+  if (held !== undefined && want.count !== 'all' && !held.devices.some(view.isBarred)) return 'has';
+  // Of a lease that is not whole any more it keeps what nobody else got.
+  const before = held?.devices ?? old?.devices.filter((device) => isFreeNow(want, device, view, book)) ?? [];
+  const good = before.filter((device) => !view.isBarred(device));
+  const devices = choose(want, good, view, book) ?? (held === undefined && good.length > 0 ? choose(want, [], view, book) : null);
+  if (devices === null) return held === undefined ? 'none' : 'has';
+  if (held !== undefined && held.devices.length === devices.length && good.length === devices.length) return 'has';
+  book.take({ key, pool: want.pool, devices });
+  return 'got';
+}
+
+function choose<D extends Allocatable>(
+  want: Want<D>,
+  kept: readonly Allocatable[],
+  view: View<D>,
+  book: LeaseBook,
+): readonly Allocatable[] | null {
+  const free = [...view.present.values()].filter(
+    (device) => isFreeNow(want, device, view, book) && !kept.some(({ uuid }) => uuid === device.uuid),
+  );
+  if (want.count === 'all' && free.length > 0) return [...kept, ...free];
+  const company = kept.length > 0 ? undefined : withRoom(want, view, book);
+  if (company !== undefined) return company;
+  if (want.count === 'all') return kept.length > 0 ? kept : null;
+  const seen = kept.flatMap(({ uuid }) => view.present.get(uuid) ?? []);
+  const more = pick(free, want.count - kept.length, seen, view.near);
+  return more === null ? null : [...kept, ...more];
+}
+
+function isFreeNow<D extends Allocatable>(want: Want<D>, device: Allocatable, view: View<D>, book: LeaseBook): boolean {
+  return view.present.has(device.uuid) && !view.isBarred(device) && view.suits(want, device) && book.isFree(device, want.pool, 1);
+}
+
+/** Devices of a slot of a sharing pool that another slot may join: cards are filled up before a new one is begun. */
+function withRoom<D extends Allocatable>(want: Want<D>, view: View<D>, book: LeaseBook): readonly Allocatable[] | undefined {
+  if (want.share === 1) return undefined;
+  const isOpen = (device: Allocatable) =>
+    view.present.has(device.uuid) &&
+    !view.isBarred(device) &&
+    view.suits(want, device) &&
+    book.isFree(device, want.pool, want.share);
+  return [...book.leases()].find(
+    ({ pool, devices }) =>
+      pool === want.pool && devices.length > 0 && (want.count === 'all' || devices.length === want.count) && devices.every(isOpen),
+  )?.devices;
+}
+
+function addPerDevice<D extends Allocatable>(want: Want<D>, keys: Set<string>, settle: (key: string) => Filled): void {
+  if (want.count === 0) return;
+  for (let n = 1; ; n++) {
+    const key = `${want.pool}/${n}`;
+    if (keys.has(key)) continue;
+    if (settle(key) === 'none') return;
+    keys.add(key);
+  }
+}
+
+function show<D extends Allocatable>(lease: Lease, want: Want<D> | null, view: View<D>, inUse: ReadonlySet<string>): AllocatedSlot {
+  const { key, pool, devices } = lease;
+  const barred = devices.filter(view.isBarred);
+  const isRight =
+    want !== null &&
+    isWithin(want, key) &&
+    devices.length >= least(want) &&
+    (want.count === 'all' || devices.length === want.count) &&
+    devices.every((device) => view.suits(want, device));
+  return {
+    key,
+    pool,
+    devices: devices.map(({ uuid, parent }) => ({ uuid, parent })),
+    missing: devices.filter(({ uuid }) => !view.present.has(uuid)).map(({ uuid }) => uuid),
+    barred: barred.map(({ uuid }) => uuid),
+    outdated: inUse.has(key) && (!isRight || barred.length > 0),
+  };
+}
+
+function least<D extends Allocatable>({ count }: Want<D>): number {
+  return count === 'all' ? 1 : count;
+}
+
+/** Slots that the pool has or should have; those of `per-device` beyond the leases so far come later. */
+function keysOf<D extends Allocatable>(want: Want<D>, old: ReadonlyMap<string, Lease>, inUse: ReadonlySet<string>): string[] {
+  if (want.agents !== 'per-device') return Array.from({ length: want.agents }, (_, n) => `${want.pool}/${n + 1}`);
+  return leasesOf(want, old)
+    .filter((lease) => want.count !== 0 || inUse.has(lease.key))
+    .map((lease) => lease.key);
+}
+
+function leasesOf<D extends Allocatable>(want: Want<D>, old: ReadonlyMap<string, Lease>): Lease[] {
+  const all = [...old.values()].filter((lease) => lease.pool === want.pool && isWithin(want, lease.key));
+  return all.toSorted((a, b) => numberOf(a.key) - numberOf(b.key));
+}
+
+function isWithin<D extends Allocatable>({ pool, agents }: Want<D>, key: string): boolean {
+  const n = numberOf(key);
+  return key === `${pool}/${n}` && n >= 1 && (agents === 'per-device' || n <= agents);
+}
+
+function numberOf(key: string): number {
+  return Number(/\/(\d{1,9})$/.exec(key)?.[1] ?? 0);
 }

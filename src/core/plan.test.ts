@@ -16,6 +16,8 @@ const pool: PoolView = {
   fingerprint: 'f',
   standbyMaxAge: 1_000,
   waiting: null,
+  devices: [],
+  held: false,
 };
 const failure = { code: 'E_X', message: 'x', retry: true };
 
@@ -62,6 +64,26 @@ describe('plan', () => {
       expect(plan({ ...slot, leaving }, { ...pool, waiting: job }, now)).toBeNull();
     }
     expect(plan(empty, { ...pool, backoff: held }, held.until)).not.toBeNull();
+  });
+
+  test('S1: gives up a standby whose devices are no longer the slot’s, and makes none without devices', () => {
+    const leased: Slot = { ...ready, devices: ['GPU-1', 'GPU-2'] };
+    expect(plan(leased, { ...pool, waiting: job, devices: ['GPU-2', 'GPU-1'] }, now)).toMatchObject({ kind: 'assign' });
+    for (const devices of [['GPU-1'], ['GPU-1', 'GPU-3'], [], null])
+      expect(plan(leased, { ...pool, waiting: job, devices }, now)).toEqual({ kind: 'discard' });
+    const preparing: Slot = { ...leased, standby: { kind: 'preparing', agent: 'a1', reserved: null, since: now } };
+    expect(plan(preparing, { ...pool, devices: ['GPU-3', 'GPU-4'] }, now)).toEqual({ kind: 'discard' });
+    expect(plan(empty, { ...pool, waiting: job, devices: null }, now)).toBeNull();
+    expect(plan(empty, { ...pool, waiting: job, devices: ['GPU-1'] }, now)).toBeNull();
+  });
+
+  test('releases nothing on devices that must not be used now, and keeps the standby', () => {
+    const leased: Slot = { ...ready, devices: ['GPU-1'] };
+    expect(plan(leased, { ...pool, waiting: job, devices: ['GPU-1'], held: true }, now)).toBeNull();
+    expect(plan({ ...leased, standby: { kind: 'none' } }, { ...pool, devices: ['GPU-1'], held: true }, now)).toEqual({
+      kind: 'fill',
+      reserved: null,
+    });
   });
 
   test('empties the slot of a pool that is no longer wanted, but lets a job run on', () => {

@@ -3,7 +3,7 @@
  * event does not grow with the number of slots.
  */
 import type { Backoff } from './backoff.ts';
-import type { Reserved, Slot, SlotEvent } from './slot.ts';
+import type { DeviceId, Reserved, Slot, SlotEvent } from './slot.ts';
 
 /** The next job a pool could start: late binding only. `cold`: its recipe differs from the pool's, so that no standby fits. */
 export type WaitingJob = Reserved;
@@ -23,6 +23,10 @@ export interface PoolView {
   /** ms after which a standby is made anew. */
   readonly standbyMaxAge: number;
   readonly waiting: WaitingJob | null;
+  /** What the slot is to hold now; null while there is nothing for it. Empty for CPU pools. */
+  readonly devices: readonly DeviceId[] | null;
+  /** Why its devices must not be used right now, although they are its own: a person's process, an unknown state. */
+  readonly held: boolean;
 }
 
 /** Ended agents a slot may have uncleared before it takes no more work, so that a stuck removal cannot pile up. */
@@ -39,21 +43,23 @@ export function plan(slot: Slot, pool: PoolView, now: number): Intent | null {
   if (slot.agent.kind === 'idle' && !pool.wanted)
     return { kind: 'stop', agent: slot.agent.agent, why: 'renewal', grace: slot.grace };
   const mayStart = !pool.paused && (pool.backoff === null || now >= pool.backoff.until) && slot.leaving.length < leavingLimit;
+  const hasDevices = pool.devices !== null && sameDevices(slot.devices, pool.devices);
   switch (lane.kind) {
     case 'preparing':
-      return pool.wanted ? null : { kind: 'discard' };
+      return pool.wanted && hasDevices ? null : { kind: 'discard' };
     case 'standby': {
-      if (!pool.wanted) return { kind: 'discard' };
+      // What it was granted is no longer the slot's to use.
+      if (!pool.wanted || !hasDevices) return { kind: 'discard' };
       // While paused nothing takes its place, and what it was made from may not have been looked at yet.
       if (!pool.paused && isStale(lane, pool, now)) return { kind: 'discard' };
-      if (slot.agent.kind !== 'free' || !mayStart) return null;
+      if (slot.agent.kind !== 'free' || !mayStart || pool.held) return null;
       if (pool.binds === 'early') return { kind: 'engage' };
       if (lane.reserved !== null) return { kind: 'assign', job: lane.reserved.job, limit: lane.reserved.limit };
       if (pool.waiting === null) return null;
       return pool.waiting.cold ? { kind: 'discard' } : { kind: 'assign', job: pool.waiting.job, limit: pool.waiting.limit };
     }
     case 'none': {
-      if (!pool.wanted || !mayStart) return null;
+      if (!pool.wanted || !mayStart || !hasDevices) return null;
       const waiting = pool.binds === 'late' ? pool.waiting : null;
       if (waiting !== null && slot.agent.kind === 'free' && (waiting.cold || !pool.standby)) {
         return { kind: 'fill', reserved: waiting };
@@ -61,6 +67,11 @@ export function plan(slot: Slot, pool: PoolView, now: number): Intent | null {
       return pool.standby ? { kind: 'fill', reserved: null } : null;
     }
   }
+}
+
+/** In whatever order: which of a slot's devices comes first means nothing. */
+export function sameDevices(some: readonly DeviceId[], others: readonly DeviceId[]): boolean {
+  return some.length === others.length && some.every((device) => others.includes(device));
 }
 
 function isStale(lane: Extract<Slot['standby'], { kind: 'standby' }>, pool: PoolView, now: number): boolean {

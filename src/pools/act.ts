@@ -1,11 +1,11 @@
 /** The executors: the only place where a slot's wishes touch a runtime or a CI service. Each may be run again after a crash. */
 import type { CiService, Registration } from '../ci/ci-service.ts';
 import { expandRecipe } from '../config/template.ts';
-import type { AgentId, JobId, Slot, SlotEvent } from '../core/slot.ts';
+import type { AgentId, DeviceId, JobId, Slot, SlotEvent } from '../core/slot.ts';
 import { isJobsOwn, OnejobError, toFailure } from '../errors.ts';
 import type { Keepers } from '../logs/keepers.ts';
 import { frame } from '../runtimes/gate.ts';
-import type { Recipe, Runtime, SandboxSpec } from '../runtimes/runtime.ts';
+import type { LeasedDevice, Recipe, Runtime, SandboxSpec } from '../runtimes/runtime.ts';
 import type { Executors } from './executors.ts';
 import type { Pool } from './pool.ts';
 
@@ -19,6 +19,18 @@ export interface ActParts {
   readonly startedAt: number;
   /** Whether the runtime cannot be reached right now. */
   readonly isAway: (runtime: Runtime) => boolean;
+  /** The slot's devices as they were seen last. @throws OnejobError E_DEVICE_LOST for one that was not there */
+  readonly devices: (uuids: readonly DeviceId[]) => LeasedDevice[];
+  /** The image of a pool that has one chosen; null for the recipe's own. @throws OnejobError E_IMAGE_CHOICE */
+  readonly imageOf: (pool: Pool) => string | null;
+  /** The only CPUs for a sandbox of this pool with these devices; null for all. */
+  readonly cpuset: (pool: Pool, devices: readonly LeasedDevice[]) => Promise<string | null>;
+  /** What a sandbox was made from, with what its devices are driven by. */
+  readonly stamp: (pool: Pool, fingerprint: string) => string;
+  /** Puts down what the slot's devices show before an agent is let at them. */
+  readonly before: (slot: Slot, agent: AgentId, signal: AbortSignal) => Promise<void>;
+  /** Until the slot's devices are clean or no longer its own. */
+  readonly prove: (slot: Slot, agent: AgentId, note: (line: string | null) => void, signal: AbortSignal) => Promise<SlotEvent[]>;
   /** What the slot is busy with, for people; null when there is nothing to say. */
   readonly note: (key: string, line: string | null) => void;
 }
@@ -71,10 +83,15 @@ export function createExecutors(parts: ActParts): Executors {
       const { slot, pool, name } = parts.place(key);
       const runtime = parts.runtime(slot.runtime);
       try {
-        const recipe = recipeOf(pool, name, job);
+        const own = recipeOf(pool, name, job);
+        const recipe = own.image === null ? { ...own, image: parts.imageOf(pool) } : own;
         if (!runtime.capabilities.images && recipe.image !== pool.config.recipe.image) throw noImages(runtime, recipe);
-        const spec: SandboxSpec = { agent, pool: pool.config.name, slot: key, name, recipe, devices: slot.devices };
-        const { fingerprint } = await runtime.prepare(spec, (line) => parts.note(key, line), signal);
+        const devices = parts.devices(slot.devices);
+        const cpuset = await parts.cpuset(pool, devices);
+        const about = { agent, pool: pool.config.name, slot: key, name };
+        const spec: SandboxSpec = { ...about, recipe, devices, ...(cpuset !== null && { cpuset }) };
+        const made = await runtime.prepare(spec, (line) => parts.note(key, line), signal);
+        const fingerprint = parts.stamp(pool, made.fingerprint);
         if (job === null) pool.learn(key, fingerprint);
         parts.keepers.follow(agent, runtime);
         const ready = await parts.keepers.until(agent, 'ready', readyTimeout, signal);
@@ -116,6 +133,7 @@ export function createExecutors(parts: ActParts): Executors {
           parts.note(key, 'sending the workspace');
           await runtime.putFiles(agent, await registration.files(), signal);
         }
+        await parts.before(parts.place(key).slot, agent, signal);
         await runtime.release(agent, frame(agent, registration.script), signal);
         await untilReleased(agent, runtime, signal);
         return [];
@@ -165,9 +183,7 @@ export function createExecutors(parts: ActParts): Executors {
       return [{ kind: 'cleared', agent }];
     },
 
-    prove() {
-      throw new OnejobError('E_NOT_YET', 'This version of onejob cannot show that devices are clean, so it leases none.');
-    },
+    prove: ({ agent }, key, signal) => parts.prove(parts.place(key).slot, agent, (line) => parts.note(key, line), signal),
   };
 }
 

@@ -1,19 +1,29 @@
 /** What `doctor` says of the loop itself: what keeps pools from starting jobs right now, and what a person can do about it. */
+import type { DeviceView } from '../api/device-schema.ts';
 import type { FindingView } from '../api/schema.ts';
+import type { Slot } from '../core/slot.ts';
+import type { FleetParts } from './device-requests.ts';
+import { deviceViews } from './device-views.ts';
+import type { DeviceBook } from './devices.ts';
 import type { Pool } from './pool.ts';
 import type { Reconciler } from './reconciler.ts';
 
-/** What is held for all pools is said once, not once for each. A runtime that is away is the runtime's own to tell. */
-export function poolFindings(reconciler: Reconciler): FindingView[] {
+/**
+ * What is held for all pools is said once, not once for each. A runtime that is away is the runtime's own to tell, and `fault`,
+ * what is wrong with all GPUs, is theirs.
+ */
+export function poolFindings(reconciler: Reconciler, fault: string | null = null): FindingView[] {
   const host = reconciler.pause.details.map((held) =>
     warning('this host', `Nothing new is started: ${held.replace(/\.$/, '')}.`, null),
   );
-  return [...host, ...reconciler.pools.flatMap(findingsOf)];
+  return [...host, ...reconciler.pools.flatMap((pool) => findingsOf(pool, fault))];
 }
 
-function findingsOf({ config: { name }, pause, draining, backoff }: Pool): FindingView[] {
+function findingsOf({ config: { name }, pause, draining, backoff }: Pool, fault: string | null): FindingView[] {
   const subject = `pool ${name}`;
-  const found = pause.details.map((held) => {
+  const people = pause.details.filter((held) => held !== fault);
+  const found = people.map((held) => {
+    if (!held.startsWith('by ')) return warning(subject, `Nothing new is started: ${held.replace(/\.$/, '')}.`, null);
     const reason = held.replace(/^by /, '');
     const word = /^[\w.-]+$/.test(reason) ? reason : `'${reason.replaceAll("'", "'\\''")}'`;
     return warning(subject, `It is paused ${held}.`, `Type "onejob resume ${name} --reason ${word}".`);
@@ -26,6 +36,48 @@ function findingsOf({ config: { name }, pause, draining, backoff }: Pool): Findi
     found.push(warning(subject, `It failed ${times} and waits before it tries again: ${backoff.last.message}`, null));
   }
   return found;
+}
+
+/** What keeps devices from their jobs, and what can be typed about it; one line when nothing does. */
+export function deviceFindings({ book, watch }: Pick<FleetParts, 'book' | 'watch'>, slots: readonly Slot[]): FindingView[] {
+  // What an instance suffers because of its GPU is said once, of the GPU.
+  const views = deviceViews({ book, slots }).filter(({ uuid, state }) => state === 'unknown' || state === book.stateOf(uuid));
+  const fault: FindingView[] = watch.fault === null ? [] : [{ level: 'error', subject: 'GPUs', message: watch.fault, hint: null }];
+  const found = [...fault, ...views.flatMap(findingOf), ...book.partition.short.map(shortFinding)];
+  if (found.length > 0 || book.inventory === null) return found;
+  const count = book.inventory.devices.length;
+  return [{ level: 'ok', subject: 'GPUs', message: `${count} looked after, none of them out of use.`, hint: null }];
+}
+
+function findingOf({ state, uuid, why, slot, hint, retryAt }: DeviceView): FindingView[] {
+  const said = why ?? '';
+  const message = sentence((said.startsWith(`${uuid} `) ? said.slice(uuid.length + 1) : said).replace(/^is /, ''));
+  switch (state) {
+    case 'missing': {
+      const waits = slot === null ? '' : ` Slot ${slot} waits for it.`;
+      return [{ level: 'error', subject: uuid, message: `${message}${waits}`, hint }];
+    }
+    case 'quarantined': {
+      const holder = slot === null ? '' : ` Slot ${slot} has no other.`;
+      const again = retryAt === null ? '' : ' It is tried again by itself.';
+      return [{ level: 'error', subject: uuid, message: `${message}${holder}${again}`, hint }];
+    }
+    case 'unknown':
+    case 'elsewhere':
+      return [warning(uuid, message, hint)];
+    default:
+      return [];
+  }
+}
+
+/** `absent since boot; layout not restored?` as `Absent since boot; layout not restored?`. */
+function sentence(text: string): string {
+  return `${text.slice(0, 1).toUpperCase()}${text.slice(1)}${/[.?!]$/.test(text) ? '' : '.'}`;
+}
+
+function shortFinding({ pool, wanted, got }: DeviceBook['partition']['short'][number]): FindingView {
+  const message = `It is to have ${wanted} agents, and this host has devices for ${got} that fit and are free.`;
+  return warning(`pool ${pool}`, message, `See "onejob gpus", and write "agents: ${got}" or other "devices" into the config.`);
 }
 
 function warning(subject: string, message: string, hint: string | null): FindingView {

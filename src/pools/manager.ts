@@ -1,6 +1,7 @@
 /** The manager as the API sees it: questions and wishes, answered by the loop, the own queue and the logs. */
 import { existsSync } from 'node:fs';
 import type { Readable } from 'node:stream';
+import type { DeviceAnswer, DeviceChange, DeviceView, ProofView } from '../api/device-schema.ts';
 import type { LogPiece, LogSource, Manager } from '../api/manager.ts';
 import type { DownRequest, FindingView, JobRequest, JobView, PlanLine, StatusView } from '../api/schema.ts';
 import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
@@ -11,7 +12,9 @@ import { logPath } from '../logs/log-file.ts';
 import { type PlacedPiece, readLog } from '../logs/read.ts';
 import type { Runtime } from '../runtimes/runtime.ts';
 import type { HistoryTable } from '../store/history.ts';
-import { poolFindings } from './findings.ts';
+import { createDeviceRequests, type DeviceRequests } from './device-requests.ts';
+import { missingDevices } from './device-views.ts';
+import { deviceFindings, poolFindings } from './findings.ts';
 import type { Observer } from './observe.ts';
 import type { Pool } from './pool.ts';
 import type { Reconciler } from './reconciler.ts';
@@ -28,6 +31,8 @@ export interface ManagerParts extends StatusParts {
   /** What never changes while this manager lives. */
   readonly facts: Pick<StatusView, 'version' | 'pid' | 'owner' | 'config' | 'stateDir' | 'temporary' | 'runtimeReason' | 'weaker'>;
   readonly findings: () => FindingView[];
+  /** What of a host with GPUs needs mending, and what its pools cannot have; none without pools that have devices. */
+  readonly hostFindings: (signal: AbortSignal) => Promise<FindingView[]>;
   readonly down: (request: DownRequest) => void;
   /** Called whenever a client came or went. */
   readonly held: (clients: number) => void;
@@ -35,15 +40,19 @@ export interface ManagerParts extends StatusParts {
 
 export class HostManager implements Manager {
   readonly #parts: ManagerParts;
+  readonly #devices: DeviceRequests;
   #clients = 0;
 
   constructor(parts: ManagerParts) {
     this.#parts = parts;
+    const { fleet, clock, reconciler } = parts;
+    this.#devices = createDeviceRequests({ fleet, clock, slots: () => reconciler.slots });
   }
 
   status(): StatusView {
-    const { facts, reconciler, observer } = this.#parts;
-    return { ...facts, stopping: reconciler.stopping, problems: observer.problems, pools: poolViews(this.#parts) };
+    const { facts, reconciler, observer, fleet } = this.#parts;
+    const missing = fleet === null ? [] : missingDevices(fleet.book);
+    return { ...facts, stopping: reconciler.stopping, problems: observer.problems, missing, pools: poolViews(this.#parts) };
   }
 
   plan(): PlanLine[] {
@@ -52,7 +61,14 @@ export class HostManager implements Manager {
 
   async doctor(signal: AbortSignal): Promise<FindingView[]> {
     const checks = [this.#parts.queue.check(signal), ...this.#parts.runtimes.map((runtime) => runtime.check(signal))];
-    return [...poolFindings(this.#parts.reconciler), ...this.#parts.findings(), ...(await Promise.all(checks)).flat()];
+    const { reconciler, fleet, findings } = this.#parts;
+    const host = await this.#parts.hostFindings(signal);
+    // What a pool lacks is said once, where the reason is said, too.
+    const explained = new Set(host.flatMap(({ subject }) => (subject.startsWith('pool ') ? [subject] : [])));
+    const all = fleet === null ? [] : deviceFindings(fleet, reconciler.slots);
+    const devices = all.filter(({ subject }) => !explained.has(subject));
+    const pools = poolFindings(reconciler, fleet?.watch.fault ?? null);
+    return [...pools, ...devices, ...host, ...findings(), ...(await Promise.all(checks)).flat()];
   }
 
   verify(request: JobRequest): void {
@@ -92,6 +108,18 @@ export class HostManager implements Manager {
     if ('job' in source) yield* this.#jobLogs(source.job, follow, signal);
     else if ('agent' in source) yield* this.#agentLog(source.agent, follow, signal);
     else yield* this.#agentLog(this.#agentOf(source.slot, source.previous), follow, signal);
+  }
+
+  devices(): DeviceView[] {
+    return this.#devices.devices();
+  }
+
+  changeDevice(name: string, change: DeviceChange): DeviceAnswer {
+    return this.#devices.change(name, change);
+  }
+
+  proofs(filter: { readonly device: string | null; readonly limit: number }): ProofView[] {
+    return this.#devices.proofs(filter);
   }
 
   pause(pool: string | null, reason: string): void {

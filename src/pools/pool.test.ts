@@ -2,14 +2,14 @@ import { expect, test } from 'vitest';
 import type { CiService } from '../ci/ci-service.ts';
 import type { PoolConfig } from '../config/config.ts';
 import type { Runtime } from '../runtimes/runtime.ts';
-import { Pool } from './pool.ts';
+import { noDevices, Pool } from './pool.ts';
 
 const host = { stopping: false, paused: false };
 
 function poolOf(env: Record<string, string>): Pool {
   const config = { name: 'p', standby: true, standbyMaxAge: 1, recipe: { env } } as unknown as PoolConfig;
   const service = { capabilities: { binds: 'late', canCountQueue: true }, next: () => null } as unknown as CiService;
-  return new Pool(config, { service, runtime: { name: 'docker' } as Runtime, keepStandby: true });
+  return new Pool(config, { service, runtime: { name: 'docker' } as Runtime, keepStandby: true, devices: noDevices });
 }
 
 test('slots whose recipes are the same share what they are made from', () => {

@@ -4,14 +4,26 @@ import type { CiService } from '../ci/ci-service.ts';
 import type { PoolConfig } from '../config/config.ts';
 import { type Backoff, backoff } from '../core/backoff.ts';
 import { leavingLimit, type PoolView } from '../core/plan.ts';
-import type { Failure, Slot } from '../core/slot.ts';
+import type { DeviceId, Failure, Slot } from '../core/slot.ts';
 import type { Runtime } from '../runtimes/runtime.ts';
 import { Pause } from './pause.ts';
+
+/** Which devices a pool's slots are to hold. */
+export interface SlotDevices {
+  /** Null while there are none for this slot. */
+  of(key: string): readonly DeviceId[] | null;
+  /** Why there are none, or why they must not be used right now; null when nothing speaks against it. */
+  heldBack(key: string): string | null;
+}
+
+/** Of pools whose agents need no device. */
+export const noDevices: SlotDevices = { of: () => [], heldBack: () => null };
 
 export class Pool {
   readonly config: PoolConfig;
   readonly service: CiService;
   readonly runtime: Runtime;
+  readonly devices: SlotDevices;
   readonly pause = new Pause();
   readonly #keepStandby: boolean;
   readonly #isPerSlot: boolean;
@@ -25,10 +37,11 @@ export class Pool {
   /** Why its runtime cannot be reached; null while it can. */
   away: string | null = null;
 
-  constructor(config: PoolConfig, parts: { service: CiService; runtime: Runtime; keepStandby: boolean }) {
+  constructor(config: PoolConfig, parts: { service: CiService; runtime: Runtime; keepStandby: boolean; devices: SlotDevices }) {
     this.config = config;
     this.service = parts.service;
     this.runtime = parts.runtime;
+    this.devices = parts.devices;
     this.#isPerSlot = JSON.stringify(config.recipe ?? null).includes('{name}');
     this.#keepStandby = parts.keepStandby && config.standby;
   }
@@ -41,6 +54,11 @@ export class Pool {
   /** Remembers what a standby of this slot, or of all, would be made from now. */
   learn(key: string, fingerprint: string): void {
     this.#fingerprints.set(this.#groupOf(key), fingerprint);
+  }
+
+  /** What they would be made from is another thing now, and not known yet. */
+  forget(): void {
+    this.#fingerprints.clear();
   }
 
   knows(key: string): boolean {
@@ -62,6 +80,8 @@ export class Pool {
       fingerprint: this.#fingerprints.get(this.#groupOf(key)) ?? null,
       standbyMaxAge: this.config.standbyMaxAge,
       waiting: this.service.next(this.config.name),
+      devices: this.devices.of(key),
+      held: this.devices.heldBack(key) !== null,
     };
   }
 

@@ -4,7 +4,7 @@ import type { PoolConfig } from '../config/config.ts';
 import { emptySlot, isEmpty, type Slot } from '../core/slot.ts';
 import { OnejobError } from '../errors.ts';
 import type { Runtimes } from '../runtimes/choose.ts';
-import { Pool } from './pool.ts';
+import { noDevices, Pool, type SlotDevices } from './pool.ts';
 import type { Reconciler } from './reconciler.ts';
 
 export interface PopulateParts {
@@ -15,6 +15,8 @@ export interface PopulateParts {
   readonly services: ReadonlyMap<string, CiService>;
   readonly runtimes: Runtimes;
   readonly keepStandby: boolean;
+  /** Of pools whose agents need devices. */
+  readonly devices: SlotDevices;
   /** Deletes a slot that nothing is in and config does not name. */
   readonly forget: (key: string) => void;
 }
@@ -24,15 +26,15 @@ export function populate(parts: PopulateParts): void {
   const left = new Map(parts.stored.map((slot) => [slot.key, slot]));
   for (const config of parts.pools) {
     const runtime = runtimes.get(config.runtime ?? runtimes.best.name);
-    const agents = config.agents === 'per-device' ? 0 : config.agents;
-    const slots = Array.from({ length: agents }, (_, i) => {
-      const fresh = emptySlot({ key: `${config.name}/${i + 1}`, runtime: runtime.name, grace: config.stopGrace });
+    const devices = config.devices.count === 0 ? noDevices : parts.devices;
+    const slots = keysOf(config, left).map((key) => {
+      const fresh = emptySlot({ key, runtime: runtime.name, grace: config.stopGrace });
       const known = left.get(fresh.key);
       left.delete(fresh.key);
       // Another runtime takes the slot over only once what the first one made is gone.
       return known === undefined || isEmpty(known) ? fresh : { ...known, grace: config.stopGrace };
     });
-    reconciler.add(new Pool(config, { service: serviceOf(config, parts), runtime, keepStandby }), slots);
+    reconciler.add(new Pool(config, { service: serviceOf(config, parts), runtime, keepStandby, devices }), slots);
   }
   for (const slot of left.values()) {
     if (isEmpty(slot)) {
@@ -44,11 +46,22 @@ export function populate(parts: PopulateParts): void {
     if (base === undefined) continue;
     const pool = new Pool(
       { ...base, name: `${slot.key} (leaving)` },
-      { service: serviceOf(base, parts), runtime: runtimes.get(slot.runtime), keepStandby: false },
+      { service: serviceOf(base, parts), runtime: runtimes.get(slot.runtime), keepStandby: false, devices: heldBy(slot) },
     );
     pool.draining = true;
     reconciler.add(pool, [slot]);
   }
+}
+
+/** As many as config says; of a pool that has one for each device those there were, until somebody has looked. */
+function keysOf(pool: PoolConfig, stored: ReadonlyMap<string, Slot>): string[] {
+  if (pool.agents === 'per-device') return [...stored.keys()].filter((key) => key.slice(0, key.lastIndexOf('/')) === pool.name);
+  return Array.from({ length: pool.agents }, (_, i) => `${pool.name}/${i + 1}`);
+}
+
+/** What is left of a slot that config has moved on from keeps its devices until it is empty. */
+function heldBy({ devices }: Slot): SlotDevices {
+  return { of: () => devices, heldBack: () => null };
 }
 
 /** A slot stored in another boot, on this boot's clock. How long its job may still run nobody knows any more. */

@@ -6,7 +6,7 @@
  */
 import type { Clock } from '../core/clock.ts';
 import { type Decision, decide } from '../core/decide.ts';
-import { type Intent, plan } from '../core/plan.ts';
+import { type Intent, plan, sameDevices } from '../core/plan.ts';
 import { dueAt, pursueAll } from '../core/pursue.ts';
 import type { Action, AgentId, Change, Slot, SlotEvent } from '../core/slot.ts';
 import { isEmpty } from '../core/slot.ts';
@@ -288,10 +288,12 @@ export class Reconciler {
   }
 }
 
-/** An empty slot belongs to the runtime and the grace that its pool has now. */
-function rehomed(slot: Slot, { runtime, config }: Pool): Slot {
-  const fits = slot.runtime === runtime.name && slot.grace === config.stopGrace;
-  return fits || !isEmpty(slot) ? slot : { ...slot, runtime: runtime.name, grace: config.stopGrace };
+/** An empty slot belongs to the runtime and the grace that its pool has now, and holds the devices it is to have now. */
+function rehomed(slot: Slot, { runtime, config, devices }: Pool): Slot {
+  if (!isEmpty(slot)) return slot;
+  const leased = devices.of(slot.key) ?? [];
+  const fits = slot.runtime === runtime.name && slot.grace === config.stopGrace && sameDevices(slot.devices, leased);
+  return fits ? slot : { ...slot, runtime: runtime.name, grace: config.stopGrace, devices: leased };
 }
 
 /** Every agent of a slot, in whatever lane. */

@@ -1,8 +1,10 @@
 /** What people see of the loop: its state as views, without changing any of it. */
 import type { PlanLine, PoolView, SlotView } from '../api/schema.ts';
 import type { Clock } from '../core/clock.ts';
-import type { Intent } from '../core/plan.ts';
-import type { AgentLane, Slot, StandbyLane } from '../core/slot.ts';
+import { type Intent, sameDevices } from '../core/plan.ts';
+import { type AgentLane, isEmpty, type Slot, type StandbyLane } from '../core/slot.ts';
+import type { FleetParts } from './device-requests.ts';
+import { poolDevices } from './device-views.ts';
 import type { Pool } from './pool.ts';
 import type { Reconciler } from './reconciler.ts';
 
@@ -13,6 +15,8 @@ export interface StatusParts {
   readonly waiting: (pool: Pool) => number | null;
   readonly nameOf: (key: string) => string;
   readonly noteOf: (key: string) => string | null;
+  /** null where no pool asks for devices. */
+  readonly fleet: FleetParts | null;
 }
 
 export function poolViews(parts: StatusParts): PoolView[] {
@@ -28,6 +32,7 @@ export function poolViews(parts: StatusParts): PoolView[] {
       paused: [...parts.reconciler.pause.details, ...pool.pause.details],
       draining: pool.draining,
       backoff: backoffView(pool, parts.clock.now()),
+      devices: parts.fleet === null ? null : poolDevices(parts.fleet.book, pool.config),
       slots: mine.map((slot) => slotView(slot, parts)),
     };
   });
@@ -38,7 +43,7 @@ export function planLines(parts: StatusParts): PlanLine[] {
   return parts.reconciler.slots.flatMap((slot) => {
     const pool = parts.reconciler.poolOf(slot.key);
     const intent = parts.reconciler.intentOf(slot.key);
-    if (intent !== null) return [{ slot: slot.key, intent: intentText(intent), because: becauseOf(intent, pool) }];
+    if (intent !== null) return [{ slot: slot.key, intent: intentText(intent), because: becauseOf(intent, slot, pool) }];
     const held = heldBack(slot, pool, parts);
     return held === null ? [] : [{ slot: slot.key, intent: 'nothing yet', because: held }];
   });
@@ -53,7 +58,27 @@ export function waitingReason(reconciler: Reconciler, poolName: string, problems
   if (pool.draining) return 'the pool drains';
   if (pool.away !== null) return pool.away;
   if (pool.backoff !== null) return pool.backoff.last.message;
-  return problems[0] ?? null;
+  return devicesReason(reconciler, pool) ?? problems[0] ?? null;
+}
+
+/** How many different reasons are told of one pool, and how many slots are named with each. */
+const [reasonsShown, slotsNamed] = [2, 3];
+
+/** What keeps the pool's free slots from their devices; null when one of them could work, or all are busy. */
+function devicesReason(reconciler: Reconciler, pool: Pool): string | null {
+  if (pool.config.devices.count === 0) return null;
+  const slots = reconciler.slots.filter((slot) => reconciler.poolOf(slot.key) === pool);
+  // One slot for each device, and there is none.
+  if (slots.length === 0) return pool.devices.heldBack(`${pool.config.name}/1`);
+  const free = slots.filter(({ agent }) => agent.kind === 'free').map(({ key }) => ({ key, why: pool.devices.heldBack(key) }));
+  if (free.length === 0 || free.some(({ why }) => why === null)) return null;
+  const reasons = [...Map.groupBy(free, ({ why }) => why)].map(([why, held]) => {
+    const keys = held.map(({ key }) => key);
+    const who = keys.length > slotsNamed ? `${keys.length} slots` : keys.join(', ');
+    return keys.length === slots.length ? `${why}` : `${who}: ${why}`;
+  });
+  const more = reasons.length > reasonsShown ? [`${reasons.length - reasonsShown} more`] : [];
+  return [...reasons.slice(0, reasonsShown), ...more].join('; ');
 }
 
 function intentText(intent: Intent): string {
@@ -71,19 +96,24 @@ function intentText(intent: Intent): string {
   }
 }
 
-function becauseOf(intent: Intent, pool: Pool): string {
+function becauseOf(intent: Intent, slot: Slot, pool: Pool): string {
   if (pool.draining) return 'the pool drains';
   switch (intent.kind) {
     case 'fill':
       return intent.reserved === null ? 'the pool keeps one standby per slot' : 'no standby fits the job';
-    case 'discard':
-      return 'it is no longer what the config asks for, or too old';
+    case 'discard': {
+      const devices = pool.devices.of(slot.key);
+      if (devices !== null && sameDevices(devices, slot.devices)) return 'it is no longer what the config asks for, or too old';
+      return pool.devices.heldBack(slot.key) ?? 'its devices are no longer its own';
+    }
     default:
       return 'the slot is free and work waits';
   }
 }
 
 function heldBack(slot: Slot, pool: Pool, parts: StatusParts): string | null {
+  const devices = slot.agent.kind === 'free' ? devicesHeld(slot, pool, parts) : null;
+  if (devices !== null) return devices;
   if (slot.standby.kind !== 'none' && slot.agent.kind === 'free' && pool.service.next(pool.config.name) === null) return null;
   if (slot.standby.kind !== 'none' && slot.agent.kind !== 'free') return null;
   const paused = [...parts.reconciler.pause.details, ...pool.pause.details];
@@ -91,6 +121,13 @@ function heldBack(slot: Slot, pool: Pool, parts: StatusParts): string | null {
   if (pool.away !== null) return pool.away;
   const backoff = backoffView(pool, parts.clock.now());
   return backoff === null ? null : `backing off for ${Math.ceil(backoff.retryIn / 1000)} s: ${backoff.reason}`;
+}
+
+/** Why the slot's devices must not be used now. Without standbys a slot has some only while a job needs them. */
+function devicesHeld(slot: Slot, pool: Pool, { fleet }: StatusParts): string | null {
+  const { name, standby } = pool.config;
+  const needsNone = !standby && isEmpty(slot) && fleet?.book.partition.waiting.has(name) !== true;
+  return needsNone ? null : pool.devices.heldBack(slot.key);
 }
 
 function backoffView(pool: Pool, now: number): PoolView['backoff'] {
@@ -114,6 +151,7 @@ function slotView(slot: Slot, parts: StatusParts): SlotView {
     },
     leaving: slot.leaving.map((one) => one.agent),
     note: parts.noteOf(slot.key),
+    held: devicesHeld(slot, parts.reconciler.poolOf(slot.key), parts),
   };
 }
 

@@ -6,10 +6,12 @@ import { randomBytes } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type Database, openDatabase } from './db.ts';
+import { type DeviceTable, deviceTable } from './devices.ts';
 import { databaseName, prepareDirectory } from './directory.ts';
 import { type HistoryTable, historyTable } from './history.ts';
 import { type JobTable, jobTable } from './jobs.ts';
 import { takeLead } from './lead.ts';
+import { type ProofTable, proofTable } from './proofs.ts';
 import { type RegistrationTable, registrationTable } from './registrations.ts';
 import { type SlotTable, slotTable } from './slots.ts';
 
@@ -24,6 +26,8 @@ export interface Store {
   readonly jobs: JobTable;
   readonly history: HistoryTable;
   readonly registrations: RegistrationTable;
+  readonly devices: DeviceTable;
+  readonly proofs: ProofTable;
   /**
    * Runs `fn` as one commit; a throw rolls it back. `durable`: the commit outlives a power cut; otherwise it outlives a
    * crash of the process only. Not to be nested.
@@ -64,6 +68,8 @@ function assemble(dir: string, db: Database, release: () => void): Store {
     jobs: jobTable(db),
     history: historyTable(db),
     registrations: registrationTable(db),
+    devices: deviceTable(db),
+    proofs: proofTable(db),
     transaction: (options, fn) => db.transaction(options, fn),
     sync: () => db.sync(),
     syncNow: () => db.syncNow(),

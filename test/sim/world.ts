@@ -12,20 +12,29 @@ import {
   type Action,
   type AgentId,
   type Change,
+  type DeviceId,
   type Exit,
   emptySlot,
+  isEmpty,
   type JobId,
   type JobResult,
   type Slot,
   type SlotEvent,
 } from '../../src/core/slot.ts';
+import type { Device } from '../../src/gpu/inventory.ts';
+import { noGpus } from '../../src/gpu/inventory.ts';
+import { DeviceBook } from '../../src/pools/devices.ts';
 import { subjectOf } from '../../src/pools/executors.ts';
+import { KnownDevices } from '../../src/pools/known-devices.ts';
 import { Pool } from '../../src/pools/pool.ts';
 import { Reconciler } from '../../src/pools/reconciler.ts';
 import type { Runtime } from '../../src/runtimes/runtime.ts';
+import type { KnownDevice } from '../../src/store/devices.ts';
 
 interface Sandbox {
   readonly agent: AgentId;
+  /** What it was granted. */
+  readonly devices: readonly DeviceId[];
   readonly slot: string;
   readonly fingerprint: string;
   readonly madeAt: number;
@@ -49,6 +58,8 @@ export interface WorldOptions {
   readonly slots: number;
   readonly binds: 'late' | 'early';
   readonly standby: boolean;
+  /** GPUs of a host whose slots each need one; none: every other slot has one of its own for good. */
+  readonly gpus?: number;
 }
 
 const failure = { code: 'E_TEST', message: 'tried in the world', retry: true } as const;
@@ -74,6 +85,10 @@ export class World {
   readonly broken: string[] = [];
   readonly kills = new Set<AgentId>();
   readonly #stored = new Map<string, Slot>();
+  /** The host's GPUs: those that answer. */
+  readonly gpus = new Set<DeviceId>();
+  readonly #known = new Map<DeviceId, KnownDevice>();
+  book: DeviceBook | null = null;
   readonly #options: WorldOptions;
   #timers: { readonly at: number; readonly fn: () => void }[] = [];
   #nextAgent = 1;
@@ -85,9 +100,11 @@ export class World {
   constructor(options: WorldOptions) {
     this.#options = options;
     for (let n = 1; n <= options.slots; n++) {
-      const slot = emptySlot({ key: `pool/${n}`, runtime: 'sim', grace: 5_000, devices: n % 2 === 0 ? [`GPU-${n}`] : [] });
+      const devices = options.gpus === undefined ? devicesOf(`pool/${n}`) : [];
+      const slot = emptySlot({ key: `pool/${n}`, runtime: 'sim', grace: 5_000, devices });
       this.#stored.set(slot.key, slot);
     }
+    for (let n = 1; n <= (options.gpus ?? 0); n++) this.gpus.add(`GPU-${n}`);
     this.boot();
   }
 
@@ -105,6 +122,10 @@ export class World {
       service: this.#service(),
       runtime: { name: 'sim' } as Runtime,
       keepStandby: this.#options.standby,
+      devices: {
+        of: (key) => (this.book === null ? devicesOf(key) : this.book.slotDevices.of(key)),
+        heldBack: (key) => this.book?.slotDevices.heldBack(key) ?? null,
+      },
     });
     this.pool.learn('', this.fingerprint);
     const clock: Clock = {
@@ -139,8 +160,12 @@ export class World {
       act: (key, action) => this.#wanted(key, action),
       newAgent: () => `a${this.#nextAgent++}`,
       random: () => 0,
-      changed: (before, after) => this.#checkStep(before, after),
+      changed: (before, after) => {
+        this.#checkStep(before, after);
+        this.book?.slotChanged(after);
+      },
     });
+    if (this.#options.gpus !== undefined) this.book = this.#openBook(clock);
     this.loop.add(this.pool, [...this.#stored.values()]);
     this.loop.start();
   }
@@ -161,6 +186,7 @@ export class World {
   submit(cold: boolean): void {
     const id = `j${this.#nextJob++}`;
     this.jobs.set(id, { state: 'waiting', agent: null, cold, runs: 0, results: [] });
+    this.book?.demanded('pool');
     this.loop.offer('pool');
   }
 
@@ -306,6 +332,7 @@ export class World {
       job: null,
       begun: 0,
       exit: { kind: 'code', code: 0 },
+      devices: this.loop.slot(key)?.devices ?? [],
     };
     this.sandboxes.set(agent, made);
     return made;
@@ -378,6 +405,7 @@ export class World {
       capabilities: { binds: this.#options.binds, canCountQueue: true },
       check: unused,
       observe: unused,
+      devicesFor: () => null,
       recipeFor: unused,
       register: unused,
       settle: unused,
@@ -417,9 +445,64 @@ export class World {
     }
   }
 
+  /** A look at the host; an incomplete one lists some of what is there. */
+  look(complete: boolean): void {
+    const there = [...this.gpus].slice(0, complete ? undefined : 1);
+    this.book?.saw({ ...noGpus, complete, devices: there.map(gpu) }, new Map());
+  }
+
+  #openBook(clock: Clock): DeviceBook {
+    const table = {
+      all: () => [...this.#known.values()],
+      save: (device: KnownDevice) => void this.#known.set(device.uuid, device),
+      remove: (uuid: DeviceId) => void this.#known.delete(uuid),
+    };
+    const devices = {
+      count: 1,
+      mig: null,
+      model: null,
+      uuids: [],
+      vendor: null,
+      memory: null,
+      compute: null,
+      share: 1,
+      display: 'allow',
+    };
+    return new DeviceBook({
+      clock,
+      pools: [{ ...this.pool.config, devices, standby: this.#options.standby } as unknown as PoolConfig],
+      known: new KnownDevices({ clock, table, write: (change) => change() }),
+      locks: { take: () => null, keep() {} },
+      slots: () => this.loop.slots,
+      waiting: () => {
+        const next = this.pool.service.next('pool');
+        return next === null ? null : { job: next.job, devices: 1 };
+      },
+      changed: (keys) => {
+        for (const key of keys) this.loop.replan(key);
+      },
+    });
+  }
+
+  #checkLeases(): string[] {
+    const holders = new Map<DeviceId, string>();
+    const broken: string[] = [];
+    const hold = (devices: readonly DeviceId[], who: string, what: string): void => {
+      for (const device of devices) {
+        const other = holders.get(device);
+        if (other !== undefined && other !== who) broken.push(`S1: ${device} is in ${other} and ${who} (${what})`);
+        holders.set(device, who);
+      }
+    };
+    for (const slot of this.loop.slots) if (!isEmpty(slot)) hold(slot.devices, slot.key, 'slot');
+    for (const sandbox of this.sandboxes.values())
+      if (sandbox.state !== 'removed') hold(sandbox.devices, sandbox.slot, sandbox.agent);
+    return broken;
+  }
+
   /** Every promise that can be checked by looking at the world as it is. */
   check(): string[] {
-    const found = [...this.broken];
+    const found = [...this.broken, ...this.#checkLeases()];
     for (const [id, job] of this.jobs) if (job.runs > 1) found.push(`S3: ${id} ran ${job.runs} times`);
     for (const sandbox of this.sandboxes.values())
       if (sandbox.begun > 1) found.push(`S3: script of ${sandbox.agent} began ${sandbox.begun} times`);
@@ -442,4 +525,34 @@ function lanes(slot: Slot): AgentId[] {
   if (slot.standby.kind !== 'none') agents.push(slot.standby.agent);
   if (slot.agent.kind !== 'free' && slot.agent.kind !== 'proving') agents.push(slot.agent.agent);
   return agents;
+}
+
+function gpu(uuid: DeviceId): Device {
+  return {
+    kind: 'gpu',
+    vendor: 'nvidia',
+    uuid,
+    parent: null,
+    index: Number(uuid.slice(4)) - 1,
+    minor: Number(uuid.slice(4)) - 1,
+    pciId: null,
+    model: 'Sim',
+    memoryMiB: 1024,
+    memoryUsedMiB: 0,
+    computeCapability: '8.0',
+    architecture: null,
+    mig: null,
+    health: { state: 'ok', reasons: [], uncorrectedErrors: null, recoveryAction: null },
+    persistence: null,
+    ecc: null,
+    computeMode: null,
+    display: null,
+    processes: [],
+  };
+}
+
+/** Every other slot has a device. */
+function devicesOf(key: string): DeviceId[] {
+  const n = Number(key.split('/')[1]);
+  return n % 2 === 0 ? [`GPU-${n}`] : [];
 }

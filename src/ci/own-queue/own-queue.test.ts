@@ -29,6 +29,7 @@ const recipe: Recipe = {
   tmpfs: {},
   capAdd: [],
   oomScoreAdj: 500,
+  grant: { way: 'auto', capabilities: [], numa: false },
   unsafe: { privileged: false, pidHost: false, seccompUnconfined: false },
 };
 const noDevices: QueuePool['devices'] = {
@@ -42,7 +43,13 @@ const noDevices: QueuePool['devices'] = {
   share: 1,
   display: 'allow',
 };
-const pool = (name: string, timeout: number | null = null): QueuePool => ({ name, timeout, recipe, devices: noDevices });
+const pool = (name: string, timeout: number | null = null): QueuePool => ({
+  name,
+  timeout,
+  recipe,
+  devices: noDevices,
+  standby: true,
+});
 
 const never = new AbortController().signal;
 let dir: Scratch;

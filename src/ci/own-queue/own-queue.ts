@@ -193,6 +193,8 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
       return { job: job.id, limit: job.request.timeout ?? pools.get(pool)?.timeout ?? null, cold: job.progress.cold };
     },
 
+    devicesFor: (id) => index.get(id)?.request.devices ?? null,
+
     recipeFor(id, pool) {
       const job = index.get(id);
       if (job === null) return null;

@@ -9,7 +9,7 @@ import { checkGlob } from './globs.ts';
 import { jobScript } from './script.ts';
 
 /** What the own queue has to know of a pool. */
-export type QueuePool = Pick<PoolConfig, 'name' | 'timeout' | 'recipe' | 'devices'>;
+export type QueuePool = Pick<PoolConfig, 'name' | 'timeout' | 'recipe' | 'devices' | 'standby'>;
 
 /** Why a job may not bring this volume, as a clause; null when it may. */
 export type MountProblem = (mount: Mount) => string | null;
@@ -20,7 +20,7 @@ export function checkRequest(
   pools: ReadonlyMap<string, QueuePool>,
   mountProblem: MountProblem = mountPathProblem,
 ): StoredRequest {
-  const pool = choosePool(request.pool, pools);
+  const pool = choosePool(request, pools);
   // Built once to be checked: names, NUL bytes.
   jobScript({ workspace: '/', env: request.env, command: request.command });
   if (request.command[0] === '') throw new OnejobError('E_JOB_REQUEST', 'Cannot run a command with an empty name.');
@@ -58,10 +58,17 @@ export function recipeOfJob(request: Pick<JobRequest, 'image' | 'volumes'>, pool
   return { ...pool, image, mounts: [...kept, ...added] };
 }
 
-function choosePool(name: string | null, pools: ReadonlyMap<string, QueuePool>): QueuePool {
+/** Whether an agent of this pool can have so many. A pool that leases for each job gives as many as the job asks for. */
+function hasDevices({ devices, standby }: QueuePool, count: number): boolean {
+  return devices.count === count || (!standby && devices.count !== 0 && count > 0);
+}
+
+function choosePool({ pool: name, devices }: JobRequest, pools: ReadonlyMap<string, QueuePool>): QueuePool {
   const names = [...pools.keys()];
   if (name === null) {
-    const pool = pools.get('default') ?? (pools.size === 1 ? [...pools.values()][0] : undefined);
+    // Who asks for devices means a pool that has them, in the order of the file.
+    const able = devices === null ? undefined : [...pools.values()].find((one) => hasDevices(one, devices));
+    const pool = able ?? pools.get('default') ?? (pools.size === 1 ? [...pools.values()][0] : undefined);
     if (pool !== undefined) return pool;
     if (names.length === 0) {
       throw new OnejobError('E_POOL_UNKNOWN', 'Cannot queue the job: no pool takes jobs of the own queue.', {
@@ -85,13 +92,16 @@ function choosePool(name: string | null, pools: ReadonlyMap<string, QueuePool>):
 
 function checkDevices(request: JobRequest, pool: QueuePool, pools: ReadonlyMap<string, QueuePool>): void {
   const { devices } = request;
-  if (devices === null || devices === pool.devices.count) return;
-  const fitting = [...pools.values()].filter((one) => one.devices.count === devices).map((one) => one.name);
+  if (devices === null || hasDevices(pool, devices)) return;
+  const fitting = [...pools.values()].filter((one) => hasDevices(one, devices)).map((one) => one.name);
   throw new OnejobError(
-    'E_NOT_YET',
+    'E_JOB_REQUEST',
     `Cannot give the job ${devices} devices: agents of pool "${pool.name}" have ${pool.devices.count}.`,
     {
-      hint: fitting.length === 0 ? 'No pool has that many.' : `Choose a pool that has as many with --pool: ${fitting.join(', ')}.`,
+      hint:
+        fitting.length === 0
+          ? 'No pool has that many; one with "standby: false" and devices gives a job as many as it asks for.'
+          : `Choose a pool that has as many with --pool: ${fitting.join(', ')}.`,
     },
   );
 }

@@ -1,0 +1,107 @@
+/** What devices cost: reading what a tool printed, dealing, and the proof beside the tool's own run. No GPU is needed. */
+import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import type { PoolConfig } from '../src/config/config.ts';
+import { emptySlot } from '../src/core/slot.ts';
+import type { Inventory } from '../src/gpu/inventory.ts';
+import { noKernelLook } from '../src/gpu/kernel-reader.ts';
+import { nvidiaInventory } from '../src/gpu/nvidia/nvidia.ts';
+import { systemClock as clock } from '../src/pools/clock.ts';
+import { DeviceWatch } from '../src/pools/device-watch.ts';
+import { DeviceBook } from '../src/pools/devices.ts';
+import { KnownDevices } from '../src/pools/known-devices.ts';
+import { Prover } from '../src/pools/proving.ts';
+import { openStore } from '../src/store/store.ts';
+import { type Stats, stats } from './stats.ts';
+
+const recordings = join(import.meta.dirname, '../test/fixtures/gpu/nvidia-smi/xml');
+
+function largest(): string {
+  const files = readdirSync(recordings).map((name) => join(recordings, name));
+  return files.reduce((a, b) => (statSync(b).size > statSync(a).size ? b : a));
+}
+
+function read(file: string): Inventory {
+  const reply = { tool: 'nvidia-smi', args: ['-q', '-x'], output: readFileSync(file, 'utf8'), code: 0, hung: false };
+  return nvidiaInventory({ xml: reply });
+}
+
+/** ms to read the largest recording. */
+export function parsing(rounds: number): { readonly file: string; readonly kilobytes: number; readonly times: Stats } {
+  const file = largest();
+  const times: number[] = [];
+  for (let n = -5; n < rounds; n++) {
+    const began = performance.now();
+    read(file);
+    if (n >= 0) times.push(performance.now() - began);
+  }
+  return { file, kilobytes: Math.round(statSync(file).size / 1000), times: stats(times) };
+}
+
+/** ms that a release and a proof take of their own on one of eight cards, the tool's run taken away. */
+export async function proving(rounds: number): Promise<Stats> {
+  const dir = mkdtempSync(join(tmpdir(), 'ojb-'));
+  const store = openStore(join(dir, 'state'));
+  try {
+    const inventory = read(join(recordings, 'r580-h100-x8.xml'));
+    const idle = { ...inventory, devices: inventory.devices.map((device) => ({ ...device, processes: [] })) };
+    const slots = idle.devices.map((device, n) => ({
+      ...emptySlot({ key: `p/${n + 1}`, runtime: 'docker', grace: 0, devices: [device.uuid] }),
+    }));
+    const write = (change: () => void): void => store.transaction({ durable: false }, change);
+    const known = new KnownDevices({ clock, table: store.devices, write });
+    const devices = { count: 1, mig: null, model: null, uuids: [], vendor: null, memory: null, compute: null, share: 1 };
+    const pools = [{ name: 'p', agents: slots.length, standby: true, devices: { ...devices, display: 'allow' } }];
+    const book = new DeviceBook({
+      clock,
+      pools: pools as unknown as PoolConfig[],
+      known,
+      locks: { take: () => null, keep() {} },
+      slots: () => slots,
+      waiting: () => null,
+      changed() {},
+    });
+    const log = { info() {}, warn() {}, error() {} };
+    const watch = new DeviceWatch({
+      clock,
+      log,
+      book,
+      probe: { look: async () => idle, timeouts: 0, near: () => 0, [Symbol.dispose]() {} },
+      kernel: { look: async () => noKernelLook, [Symbol.dispose]() {} },
+      owner: 'bench',
+      slots: () => slots,
+      groupsOf: () => [],
+      hold() {},
+    });
+    const prover = new Prover({
+      clock,
+      log,
+      book,
+      watch,
+      quarantine: { put() {} } as never,
+      proofs: store.proofs,
+      write,
+      bootId: store.bootId,
+      groupsOf: () => [],
+      isShared: () => false,
+      isStopping: () => false,
+    });
+    const { signal } = new AbortController();
+    await watch.look(0, signal);
+    const times: number[] = [];
+    for (let n = -50; n < rounds; n++) {
+      const slot = slots[Math.abs(n) % slots.length];
+      if (slot === undefined) throw new Error('no slot');
+      const began = performance.now();
+      await prover.before(slot, `a${n}`, signal);
+      await prover.prove(slot, `a${n}`, () => {}, signal);
+      if (n >= 0) times.push(performance.now() - began);
+    }
+    watch.close();
+    return stats(times);
+  } finally {
+    store.close();
+    rmSync(dir, { recursive: true });
+  }
+}

@@ -1,0 +1,190 @@
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+import type { Device } from '../gpu/inventory.ts';
+import { computeCondition, fits, matchesModel, memoryCondition, whyNot } from './conditions.ts';
+import type { DeviceRequest } from './config.ts';
+
+const gpu: Device = {
+  kind: 'gpu',
+  vendor: 'nvidia',
+  uuid: 'GPU-aaaa',
+  parent: null,
+  index: 0,
+  minor: 0,
+  pciId: '0000:01:00.0',
+  model: 'NVIDIA A100-SXM4-40GB',
+  memoryMiB: 40_960,
+  memoryUsedMiB: 0,
+  computeCapability: '8.0',
+  architecture: 'Ampere',
+  mig: { mode: 'disabled', pending: null },
+  health: { state: 'ok', reasons: [], uncorrectedErrors: 0, recoveryAction: null },
+  persistence: true,
+  ecc: null,
+  computeMode: 'Default',
+  display: false,
+  processes: [],
+};
+const slice: Device = {
+  ...gpu,
+  kind: 'mig',
+  uuid: 'MIG-bbbb',
+  parent: 'GPU-aaaa',
+  memoryMiB: 9_856,
+  mig: { profile: '1g.10gb', gpuInstance: 9, computeInstance: 0 },
+};
+const any: DeviceRequest = {
+  count: 1,
+  mig: null,
+  model: null,
+  uuids: [],
+  vendor: null,
+  memory: null,
+  compute: null,
+  share: 1,
+  display: 'allow',
+};
+const why = (device: Partial<Device>, asked: Partial<DeviceRequest>, base = gpu) =>
+  whyNot({ ...base, ...device }, { ...any, ...asked });
+
+describe('model', () => {
+  test.each([
+    ['NVIDIA A100-SXM4-40GB', 'A100', true],
+    ['NVIDIA A100-SXM4-40GB', 'a100-sxm4', true],
+    ['A100-PCIE-40GB', 'NVIDIA A100', false],
+    ['NVIDIA A10', 'A100', false],
+    ['NVIDIA A100-SXM4-40GB', 'A10', false],
+    ['NVIDIA A10G', 'A10', false],
+    ['Tesla V100S-PCIE-32GB', 'V100', false],
+    ['Quadro RTX 5000', 'RTX 5000', true],
+    ['NVIDIA RTX 5000 Ada Generation', 'RTX 5000', true],
+    ['NVIDIA RTX 5000 Ada Generation', 'RTX 5000 Ada', true],
+    ['Quadro RTX 5000', 'RTX 5000 Ada', false],
+    ['NVIDIA RTX 50000', 'RTX 5000', false],
+    ['NVIDIA RTX PRO 5000 Blackwell', 'RTX 5000', false],
+    ['NVIDIA GeForce RTX 2080 Ti', 'rtx 2080', true],
+    ['AMD Instinct MI300X', 'MI300X', true],
+    ['NVIDIA H100 80GB HBM3', 'H100  80GB', true],
+    ['NVIDIA H100 80GB HBM3', ' - ', false],
+    ['', 'A100', false],
+  ])('%s is a %s: %s', (model, asked, expected) => {
+    expect(matchesModel(model, asked)).toBe(expected);
+    expect(why({ model }, { model: asked }) === null).toBe(expected);
+  });
+});
+
+describe('memory', () => {
+  test.each([
+    ['>=40GiB', 40_960, true],
+    ['40GiB', 40_961, true],
+    ['>40GiB', 40_960, false],
+    ['<=40GiB', 40_960, true],
+    ['<40GiB', 40_960, false],
+    ['=40GiB', 40_960, true],
+    ['>= 24 GB', 23_034, true],
+    ['>=24GiB', 24_564, false],
+    ['>=39.5GiB', 40_448, true],
+  ])('%s with %d MiB: %s', (memory, memoryMiB, expected) => {
+    expect(why({ memoryMiB }, { memory }) === null).toBe(expected);
+  });
+
+  test('a card of 24 GB is told from one of 24 GiB', () => {
+    expect(why({ memoryMiB: 24_564 }, { memory: '>=24GiB' })).toBe(
+      'has 24564 MiB (23.99 GiB) of memory, asked for is ">=24GiB"; ">=24GB" would fit',
+    );
+    expect(why({ memoryMiB: 8_192 }, { memory: '>=24GiB' })).toBe('has 8192 MiB (8 GiB) of memory, asked for is ">=24GiB"');
+  });
+
+  test('unknown, or not to be understood: never', () => {
+    for (const memory of ['>=1MiB', '<=1TiB', '=0B', '>0B'])
+      expect(why({ memoryMiB: null }, { memory })).toContain('unknown memory');
+    expect(why({}, { memory: 'much' })).toContain('"much" is not a size');
+    expect(memoryCondition('>=')).toMatchObject({ ok: false });
+  });
+
+  test("a MIG instance's own counts", () => {
+    expect(fits(slice, { ...any, mig: true, memory: '>=40GiB' })).toBe(false);
+  });
+});
+
+describe('compute capability', () => {
+  test.each([
+    ['>=8.0', '8.0', true],
+    ['>=8.0', '10.0', true],
+    ['>=8', '7.5', false],
+    ['8.6', '8.9', true],
+    ['<9.0', '8.9', true],
+    ['<9.0', '12.0', false],
+    ['=7.5', '7.5', true],
+    ['= 7.5', '8.0', false],
+  ])('%s with %s: %s', (compute, computeCapability, expected) => {
+    expect(why({ computeCapability }, { compute }) === null).toBe(expected);
+  });
+
+  test('unknown, or not to be understood: never', () => {
+    for (const computeCapability of [null, 'sm_80']) expect(why({ computeCapability }, { compute: '>=1.0' })).toContain('unknown');
+    expect(why({}, { compute: 'new' })).toContain('not a condition');
+    expect(computeCondition('>=8.0.1')).toMatchObject({ ok: false });
+  });
+});
+
+describe('MIG', () => {
+  test('whole cards unless it is written', () => {
+    for (const mig of [null, false]) {
+      expect(why({}, { mig })).toBeNull();
+      expect(why({}, { mig }, slice)).toBe('is a MIG instance, asked for are whole cards');
+      expect(why({ mig: { mode: 'enabled', pending: null } }, { mig })).toContain('MIG mode');
+      expect(why({ mig: null }, { mig })).toBeNull();
+    }
+  });
+
+  test('any instance, or one of a profile', () => {
+    expect(why({}, { mig: true }, slice)).toBeNull();
+    expect(why({}, { mig: true })).toContain('whole card');
+    expect(why({}, { mig: '1g.10gb' }, slice)).toBeNull();
+    expect(why({}, { mig: '1g.5gb' }, slice)).toBe('is a 1g.10gb, asked for is 1g.5gb');
+    const big = { mig: { profile: '3g.39gb', gpuInstance: 1, computeInstance: 0 } };
+    expect(why(big, { mig: '3g.40gb' }, slice)).toBeNull();
+    expect(why({ mig: { profile: null, gpuInstance: 1, computeInstance: 0 } }, { mig: '1g.10gb' }, slice)).toContain(
+      'unknown profile',
+    );
+  });
+
+  test('an instance by its own name, and all of a named card', () => {
+    expect(why({}, { uuids: ['MIG-BBBB'] }, slice)).toBeNull();
+    expect(why({}, { uuids: ['MIG-bbbb'], mig: false }, slice)).not.toBeNull();
+    expect(why({}, { uuids: ['GPU-aaaa'], mig: true }, slice)).toBeNull();
+    expect(why({}, { uuids: ['GPU-aaaa'] }, slice)).not.toBeNull();
+    expect(why({}, { uuids: ['GPU-cccc'], mig: true }, slice)).toBe('is not named in "uuid"');
+  });
+});
+
+test('vendor and UUID', () => {
+  expect(why({}, { vendor: 'amd' })).toBe('is from nvidia, asked for is amd');
+  expect(why({ vendor: 'amd' }, { vendor: 'amd' })).toBeNull();
+  expect(why({}, { uuids: ['GPU-bbbb'] })).toBe('is not named in "uuid"');
+  expect(why({}, { uuids: ['GPU-bbbb', 'GPU-AAAA'] })).toBeNull();
+});
+
+test('a card that drives a display, or may', () => {
+  const desktop = { pid: 1, name: 'Xorg', type: 'G', memoryMiB: 9, gpuInstance: null, computeInstance: null } as const;
+  expect(why({ display: true }, {})).toBeNull();
+  expect(why({ display: false }, { display: 'refuse' })).toBeNull();
+  expect(why({ display: true }, { display: 'refuse' })).toContain('drives a display');
+  expect(why({ display: false, processes: [desktop] }, { display: 'refuse' })).toContain('drives a display');
+  expect(why({ display: null }, { display: 'refuse' })).toContain('nobody can tell');
+});
+
+test('whatever is written, an unknown value satisfies nothing, and nothing throws', () => {
+  const written = fc.oneof(fc.string(), fc.constantFrom('>=8.0', '<1GiB', '=', '>=0B', '< 99'));
+  fc.assert(
+    fc.property(written, fc.string(), (condition, model) => {
+      const blank = { ...gpu, model, memoryMiB: null, computeCapability: null };
+      expect(fits(blank, { ...any, memory: condition })).toBe(false);
+      expect(fits(blank, { ...any, compute: condition })).toBe(false);
+      expect(typeof fits({ ...slice, model }, { ...any, model: condition, mig: condition })).toBe('boolean');
+      if (/[\p{L}\p{N}]/u.test(model)) expect(matchesModel(`NVIDIA ${model} X`, model)).toBe(true);
+    }),
+    { numRuns: 1000 },
+  );
+});

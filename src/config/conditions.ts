@@ -1,0 +1,141 @@
+/**
+ * Whether a device is one that a pool asks for. Pure. What is unknown of a device never satisfies a condition: a card whose
+ * memory nobody can tell is not one of 40 GiB.
+ */
+import type { Device } from '../gpu/inventory.ts';
+import { satisfiesProfile } from '../gpu/mig-profile.ts';
+import type { DeviceRequest } from './config.ts';
+import { type Parsed, parseSize } from './units.ts';
+
+/** `>=`, `<=`, `>`, `<` or `=`; nothing written means at least. */
+type Relation = '>=' | '<=' | '>' | '<' | '=';
+
+/** A comparison with a number of the same unit. */
+export type Condition = (value: number) => boolean;
+
+/** `>=40GiB`, `<24GB` or `40GiB`, as a condition on bytes. */
+export function memoryCondition(written: string): Parsed<Condition> {
+  const { relation, rest } = split(written);
+  const size = parseSize(rest);
+  return size.ok ? { ok: true, value: condition(relation, size.value) } : size;
+}
+
+/** `>=8.0`, `<9` or `7.5`, as a condition on `major * 1000 + minor`: 10.0 is above 9.0. See `computeNumber`. */
+export function computeCondition(written: string): Parsed<Condition> {
+  const { relation, rest } = split(written);
+  const limit = computeNumber(rest);
+  if (limit === null) return { ok: false, why: `${JSON.stringify(written)} is not a condition such as ">=8.0"` };
+  return { ok: true, value: condition(relation, limit) };
+}
+
+/** A compute capability such as `8.6` as a number that can be compared; null when it is none. */
+export function computeNumber(text: string): number | null {
+  const found = /^(\d{1,3})(?:\.(\d{1,2}))?$/.exec(text.trim());
+  return found === null ? null : Number(found[1]) * 1000 + Number(found[2] ?? 0);
+}
+
+function split(written: string): { relation: Relation; rest: string } {
+  const found = /^\s*(>=|<=|>|<|=)?\s*(.*)$/s.exec(written);
+  return { relation: (found?.[1] as Relation | undefined) ?? '>=', rest: found?.[2]?.trim() ?? '' };
+}
+
+function condition(relation: Relation, limit: number): Condition {
+  const relations: Record<Relation, Condition> = {
+    '>=': (value) => value >= limit,
+    '<=': (value) => value <= limit,
+    '>': (value) => value > limit,
+    '<': (value) => value < limit,
+    '=': (value) => value === limit,
+  };
+  return relations[relation];
+}
+
+/** Whether a device is one of those asked for, leases aside. */
+export function fits(device: Device, request: DeviceRequest): boolean {
+  return whyNot(device, request) === null;
+}
+
+/** Why a device is none of those asked for, as the end of a sentence about it; null when it is one. */
+export function whyNot(device: Device, request: DeviceRequest): string | null {
+  return (
+    whyNotKind(device, request) ??
+    whyNotNamed(device, request) ??
+    whyNotMemory(device, request.memory) ??
+    whyNotCompute(device, request.compute) ??
+    whyNotDisplay(device, request.display)
+  );
+}
+
+function whyNotKind(device: Device, { mig, uuids }: DeviceRequest): string | null {
+  const layout = device.mig;
+  if (device.kind === 'gpu') {
+    if (mig !== null && mig !== false) return 'is a whole card, asked for are MIG instances';
+    const isSplit = layout !== null && 'mode' in layout && layout.mode === 'enabled';
+    return isSplit ? 'is in MIG mode, so it cannot be given whole' : null;
+  }
+  // Whoever names an instance means it.
+  if (mig === null) return names(uuids, device.uuid) ? null : 'is a MIG instance, asked for are whole cards';
+  if (mig === false) return 'is a MIG instance, asked for are whole cards';
+  if (mig === true) return null;
+  const profile = layout !== null && 'profile' in layout ? layout.profile : null;
+  if (profile === null) return `is a MIG instance of unknown profile, asked for is ${mig}`;
+  return satisfiesProfile(profile, mig) ? null : `is a ${profile}, asked for is ${mig}`;
+}
+
+function whyNotNamed({ uuid, parent, vendor, model }: Device, request: DeviceRequest): string | null {
+  const { uuids } = request;
+  // A card's UUID stands for its instances too, where instances are asked for.
+  if (uuids.length > 0 && !names(uuids, uuid) && !(parent !== null && names(uuids, parent))) return 'is not named in "uuid"';
+  if (request.vendor !== null && vendor !== request.vendor) return `is from ${vendor}, asked for is ${request.vendor}`;
+  if (request.model === null || matchesModel(model, request.model)) return null;
+  return `is a ${model}, asked for is ${JSON.stringify(request.model)}`;
+}
+
+function names(uuids: readonly string[], uuid: string): boolean {
+  return uuids.some((one) => one.toLowerCase() === uuid.toLowerCase());
+}
+
+/**
+ * Whether a model's name holds these words, whole, in this order and next to each other; upper and lower case are the same.
+ * "RTX 5000" is in "Quadro RTX 5000" and in "NVIDIA RTX 5000 Ada Generation", not in "RTX PRO 5000", and "A10" is not in "A100".
+ */
+export function matchesModel(model: string, asked: string): boolean {
+  const [has, wants] = [words(model), words(asked)];
+  return wants.length > 0 && has.some((_, at) => wants.every((word, n) => has[at + n] === word));
+}
+
+function words(text: string): string[] {
+  return text
+    .toLowerCase()
+    .split(/[^\p{L}\p{N}]+/u)
+    .filter((word) => word !== '');
+}
+
+function whyNotMemory({ memoryMiB }: Device, asked: string | null): string | null {
+  if (asked === null) return null;
+  const parsed = memoryCondition(asked);
+  if (!parsed.ok) return `cannot be compared with the memory asked for: ${parsed.why}`;
+  if (memoryMiB === null) return `has unknown memory, asked for is ${JSON.stringify(asked)}`;
+  if (parsed.value(memoryMiB * 2 ** 20)) return null;
+  const has = `has ${memoryMiB} MiB (${Number((memoryMiB / 1024).toFixed(2))} GiB) of memory, asked for is ${JSON.stringify(asked)}`;
+  // Cards are sold by the decimal number: one of 24 GB has a little less than 24 GiB.
+  const decimal = asked.replace(/([KMGT])iB/, '$1B');
+  const sold = decimal === asked ? null : memoryCondition(decimal);
+  return sold?.ok === true && sold.value(memoryMiB * 2 ** 20) ? `${has}; ${JSON.stringify(decimal)} would fit` : has;
+}
+
+function whyNotCompute({ computeCapability }: Device, asked: string | null): string | null {
+  if (asked === null) return null;
+  const parsed = computeCondition(asked);
+  if (!parsed.ok) return `cannot be compared with the compute capability asked for: ${parsed.why}`;
+  const has = computeCapability === null ? null : computeNumber(computeCapability);
+  if (has === null) return `has an unknown compute capability, asked for is ${JSON.stringify(asked)}`;
+  return parsed.value(has) ? null : `has compute capability ${computeCapability}, asked for is ${JSON.stringify(asked)}`;
+}
+
+function whyNotDisplay({ display, processes }: Device, asked: DeviceRequest['display']): string | null {
+  if (asked === 'allow') return null;
+  const draws = processes?.some(({ type }) => type === 'G' || type === 'C+G') ?? false;
+  if (display === true || draws) return 'drives a display, which "display: refuse" excludes';
+  return display === null ? 'may drive a display: nobody can tell, and "display: refuse" excludes it' : null;
+}

@@ -1,0 +1,164 @@
+/**
+ * What pools ask of devices, held against the devices of a host: for `up` and `doctor`. Pure. A look that may not be whole says
+ * nothing of what is not there.
+ */
+import { type Allocation, allocate, type Want } from '../core/allocate.ts';
+import type { Device, Inventory } from '../gpu/inventory.ts';
+import type { Finding } from '../runtimes/runtime.ts';
+import { fits, whyNot } from './conditions.ts';
+import type { DeviceRequest, PoolConfig } from './config.ts';
+
+type Asking = Pick<PoolConfig, 'name' | 'agents' | 'devices' | 'standby'>;
+
+/** In the order of the pools; none for a pool that can have all it asks for, or asks for none. */
+export function deviceFindings({ pools }: { readonly pools: readonly Asking[] }, inventory: Inventory): Finding[] {
+  const asking = pools.filter((pool) => pool.devices.count !== 0 && pool.agents !== 0);
+  const shared = allocate(asking.filter((pool) => pool.standby).map(wantOf), { devices: inventory.devices });
+  return asking.flatMap((pool) => {
+    const found = ambiguous(pool, inventory.devices);
+    return inventory.complete ? [...found, ...absent(pool, asking, inventory.devices, shared)] : found;
+  });
+}
+
+function wantOf({ name, agents, devices }: Asking): Want<Device> {
+  const { count, share } = devices;
+  return { pool: name, agents, count, share, fits: (device) => fits(device, devices) };
+}
+
+function finding({ name }: Asking, level: 'warning' | 'error', message: string, hint: string | null): Finding {
+  return { level, subject: `pool ${name}`, message, hint };
+}
+
+function ambiguous(pool: Asking, devices: readonly Device[]): Finding[] {
+  const { model } = pool.devices;
+  const models = [...new Set(devices.filter((device) => fits(device, pool.devices)).map((device) => device.model))];
+  const [first] = models;
+  if (model === null || first === undefined || models.length < 2) return [];
+  const message = `"model: ${model}" is in the names of different cards, ${list(models)}: its agents are not alike.`;
+  return [finding(pool, 'warning', message, `Write more of the name, such as "model: ${first}".`)];
+}
+
+function absent(pool: Asking, pools: readonly Asking[], devices: readonly Device[], shared: Allocation): Finding[] {
+  const { count } = pool.devices;
+  const fitting = devices.filter((device) => fits(device, pool.devices));
+  if (fitting.length === 0) return [none(pool, devices)];
+  if (count !== 'all' && count > fitting.length) {
+    const message = `Each of its agents needs ${count} devices, and ${fitting.length} of this host ${fitting.length === 1 ? 'fits' : 'fit'}.`;
+    return [finding(pool, 'error', message, 'Ask for fewer devices, or loosen the conditions in "devices".')];
+  }
+  return pool.standby ? tooFew(pool, pools, fitting, shared) : [];
+}
+
+/** Agents that get no devices, since other pools or the others of this one have them. */
+function tooFew(pool: Asking, pools: readonly Asking[], fitting: readonly Device[], { slots, short }: Allocation): Finding[] {
+  const isFitting = new Set(fitting.map((device) => device.uuid));
+  const got = slots.filter((slot) => slot.pool === pool.name).length;
+  const missed = short.find((one) => one.pool === pool.name);
+  if (missed === undefined && (got > 0 || pool.agents !== 'per-device')) return [];
+  const holders = pools.flatMap(({ name }) => {
+    const held = slots.filter((slot) => slot.pool === name && name !== pool.name).flatMap((slot) => slot.devices);
+    const count = new Set(held.map(({ uuid }) => uuid).filter((uuid) => isFitting.has(uuid))).size;
+    return count === 0 ? [] : [`pool ${name} has ${count}`];
+  });
+  const { count, share } = pool.devices;
+  const each = count === 'all' || count > 1 ? `, ${count} each` : '';
+  const sharing = share > 1 ? `, ${share} agents to each` : '';
+  const asks =
+    missed === undefined
+      ? 'It is to have an agent for each device'
+      : `It asks for devices for ${missed.wanted === 1 ? 'one agent' : `${missed.wanted} agents`}`;
+  const there = `${fitting.length} ${fitting.length === 1 ? 'device' : 'devices'} of this host ${fitting.length === 1 ? 'fits' : 'fit'}`;
+  const others = holders.length === 0 ? '' : `, and of these ${list(holders)}`;
+  const message = `${asks}${each}${sharing}, and ${got === 0 ? 'gets none' : `gets ${got}`}: ${there}${others}.`;
+  const hint =
+    holders.length === 0
+      ? 'Ask for fewer agents, or write "agents: per-device".'
+      : 'Ask for fewer agents, give the pools conditions that differ, or let them take turns with "standby: false".';
+  return [finding(pool, got === 0 ? 'error' : 'warning', message, hint)];
+}
+
+function none(pool: Asking, devices: readonly Device[]): Finding {
+  const error = (message: string, hint: string | null) => finding(pool, 'error', message, hint);
+  const { uuids, mig } = pool.devices;
+  const see = '"onejob gpus" lists what there is.';
+  if (devices.length === 0) return error('It asks for devices, and this host has none.', see);
+  const isNamed = (uuid: string | null) => uuid !== null && uuids.some((one) => one.toLowerCase() === uuid.toLowerCase());
+  if (uuids.length > 0 && !devices.some((device) => isNamed(device.uuid) || isNamed(device.parent))) {
+    return error(`None of the devices that it names is there: ${list(uuids)}.`, see);
+  }
+  const cards = devices.filter((device) => device.kind === 'gpu');
+  const instances = devices.filter((device) => device.kind === 'mig');
+  const wantsMig = mig !== null && mig !== false;
+  if (wantsMig && instances.length === 0) return withoutInstances(error, cards, mig);
+  if (!wantsMig && cards.length > 0 && cards.every(isInMigMode)) {
+    const message = 'It asks for whole cards, and every card of this host is in MIG mode.';
+    const off = `or switch MIG off while nothing uses the card: "sudo nvidia-smi -i ${cards[0]?.uuid} -mig 0".`;
+    return error(message, `Write "mig: true" in "devices" to have instances of them, ${off}`);
+  }
+  const [nearest] = devices
+    .map((device) => ({ device, misses: missesOf(device, pool.devices) }))
+    .sort((a, b) => weigh(a.misses) - weigh(b.misses));
+  if (nearest === undefined) return error('No device of this host is one that it asks for.', see);
+  const { device, misses } = nearest;
+  const whys = misses.map(({ why }) => why).join(' and ');
+  return error(`No device of this host is one that it asks for; the nearest, ${device.model} (${device.uuid}), ${whys}.`, see);
+}
+
+function withoutInstances(
+  error: (message: string, hint: string | null) => Finding,
+  cards: readonly Device[],
+  profile: boolean | string,
+): Finding {
+  const wanted = typeof profile === 'string' ? profile : 'PROFILE';
+  const make = (card: Device) => `"sudo nvidia-smi mig -i ${card.index ?? card.uuid} -cgi ${wanted} -C"`;
+  const on = cards.find(isInMigMode);
+  if (on !== undefined) {
+    return error('It asks for MIG instances, and there is none on the cards in MIG mode.', `Make them: ${make(on)}.`);
+  }
+  const able = cards.find((card) => card.mig !== null);
+  const message = 'It asks for MIG instances, and no card of this host is in MIG mode.';
+  if (able === undefined) return error(message, 'None of them can be, as far as their driver says: leave "mig" out.');
+  return error(message, `Type "sudo nvidia-smi -i ${able.uuid} -mig 1" while nothing uses it, then make instances: ${make(able)}.`);
+}
+
+function isInMigMode({ mig }: Device): boolean {
+  return mig !== null && 'mode' in mig && mig.mode === 'enabled';
+}
+
+type Condition = 'kind' | 'mig' | 'vendor' | 'uuids' | 'model' | 'compute' | 'memory' | 'display';
+
+/** The first is the hardest to mend, and no number of later ones outweighs it. */
+const conditions: readonly Condition[] = ['kind', 'mig', 'vendor', 'uuids', 'model', 'compute', 'memory', 'display'];
+
+interface Miss {
+  readonly condition: Condition;
+  readonly why: string;
+}
+
+/** Each condition by itself: `whyNot` alone stops at the first. */
+function missesOf(device: Device, asked: DeviceRequest): Miss[] {
+  const open: DeviceRequest = {
+    ...asked,
+    ...{ mig: null, uuids: [], vendor: null, model: null, memory: null, compute: null, display: 'allow' },
+  };
+  const card: Device = { ...device, kind: 'gpu', mig: null };
+  const named = asked.uuids.some((uuid) => uuid.toLowerCase() === device.uuid.toLowerCase());
+  const isPart = device.kind === 'mig';
+  const kind = isPart === (asked.mig !== null && asked.mig !== false) ? 'mig' : 'kind';
+  return conditions.flatMap((condition): Miss[] => {
+    if (condition === 'kind' || condition === 'mig') {
+      const why = condition === kind ? whyNot(device, { ...open, mig: asked.mig, uuids: named ? [device.uuid] : [] }) : null;
+      return why === null ? [] : [{ condition, why }];
+    }
+    const why = whyNot(card, { ...open, [condition]: asked[condition] });
+    return why === null ? [] : [{ condition, why }];
+  });
+}
+
+function weigh(misses: readonly Miss[]): number {
+  return misses.reduce((sum, { condition }) => sum + 2 ** (conditions.length - conditions.indexOf(condition)), 0);
+}
+
+function list(words: readonly string[]): string {
+  return words.length < 2 ? words.join('') : `${words.slice(0, -1).join(', ')} and ${words.at(-1)}`;
+}

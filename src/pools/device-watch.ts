@@ -1,0 +1,149 @@
+/**
+ * Looks at the host's GPUs beside the loop: every few seconds, and whenever somebody waits for a proof; all who wait share one
+ * look. What concerns the whole host pauses the pools with devices and nothing else; what runs goes on.
+ */
+import type { Clock } from '../core/clock.ts';
+import type { AgentId, DeviceId, Slot } from '../core/slot.ts';
+import { toFailure } from '../errors.ts';
+import type { Inventory } from '../gpu/inventory.ts';
+import type { KernelLog, KernelLook } from '../gpu/kernel-reader.ts';
+import type { Probe } from '../gpu/probe.ts';
+import { describeHolder, type Ours, ownersOf, type ProcessOwner } from '../gpu/processes.ts';
+import { hostFault, pidsOn } from '../gpu/proof.ts';
+import { sortHolders } from '../gpu/proof-holders.ts';
+import type { Log } from '../log.ts';
+import type { DeviceBook } from './devices.ts';
+
+export interface DeviceWatchParts {
+  readonly clock: Clock;
+  readonly log: Log;
+  readonly book: DeviceBook;
+  readonly probe: Probe;
+  readonly kernel: KernelLog;
+  readonly owner: string;
+  readonly slots: () => readonly Slot[];
+  /** Ids, beside its own, that the control groups of an agent's processes show. */
+  readonly groupsOf: (slot: Slot, agent: AgentId) => readonly string[];
+  /** Told of each look once the devices have been dealt. */
+  readonly looked?: (inventory: Inventory) => void;
+  /** Holds the pools with devices back, with the reason; null lets them go. */
+  readonly hold: (why: string | null) => void;
+}
+
+/** One look with everything a judgement needs. */
+export interface Look {
+  readonly inventory: Inventory;
+  readonly owners: ReadonlyMap<number, ProcessOwner>;
+  readonly kernel: KernelLook;
+}
+
+/** ms between looks; while somebody is waited for, sooner. */
+const lookEvery = 15_000;
+const lookSoon = 5_000;
+
+export class DeviceWatch {
+  readonly #parts: DeviceWatchParts;
+  readonly #abort = new AbortController();
+  #cancel: (() => void) | null = null;
+  #fault: string | null = null;
+  #isWaiting = false;
+
+  constructor(parts: DeviceWatchParts) {
+    this.#parts = parts;
+  }
+
+  /** What is wrong with the whole host; null when nothing is. */
+  get fault(): string | null {
+    return this.#fault;
+  }
+
+  /** Looks once, then again and again until it is closed. Resolves after the first look. */
+  async start(): Promise<void> {
+    await this.#round();
+  }
+
+  /** A look that began at most `maxAge` ms ago; 0: one that begins now. @throws when aborted or closed */
+  async look(maxAge: number, signal: AbortSignal): Promise<Look> {
+    const { probe, kernel } = this.#parts;
+    const inventory = await probe.look({ maxAge, signal: AbortSignal.any([signal, this.#abort.signal]) });
+    const seen = { inventory, owners: ownersOf(pidsOn(inventory)), kernel: await kernel.look() };
+    this.#take(seen);
+    return seen;
+  }
+
+  /** Whose processes are ours, and whether they still have a right to be there. */
+  ours(): Ours {
+    const alive = new Set<string>();
+    const ended = new Set<string>();
+    for (const slot of this.#parts.slots()) {
+      for (const { agent, gone } of agentsOf(slot)) {
+        const into = gone ? ended : alive;
+        into.add(agent);
+        for (const group of this.#parts.groupsOf(slot, agent)) into.add(group);
+      }
+    }
+    for (const { baseline } of this.#parts.book.known.all) {
+      if (baseline === null || alive.has(baseline.agent)) continue;
+      ended.add(baseline.agent);
+      for (const container of baseline.containers) ended.add(container);
+    }
+    return { owner: this.#parts.owner, alive, ended };
+  }
+
+  close(): void {
+    this.#abort.abort();
+    this.#cancel?.();
+  }
+
+  async #round(): Promise<void> {
+    this.#cancel?.();
+    try {
+      await this.look(lookSoon, this.#abort.signal);
+    } catch (error) {
+      if (!this.#abort.signal.aborted) this.#parts.log.warn('GPUs not looked at', { reason: toFailure(error).message });
+    }
+    if (this.#abort.signal.aborted) return;
+    this.#cancel = this.#parts.clock.after(this.#isWaiting ? lookSoon : lookEvery, () => void this.#round());
+  }
+
+  #take({ inventory, owners }: Look): void {
+    const { book, hold, log } = this.#parts;
+    const fault = hostFault(inventory);
+    const why = fault === null ? null : `${fault.message}${fault.hint === null ? '' : ` ${fault.hint}`}`;
+    if (why !== this.#fault) {
+      if (why === null) log.info('GPUs can be used again');
+      else log.error('GPUs cannot be used', { reason: why });
+      this.#fault = why;
+    }
+    const occupied = this.#occupied(inventory, owners);
+    book.saw(inventory, occupied, this.#parts.probe.near);
+    const isBlind = book.unseen > 0 || (!inventory.complete && inventory.devices.length === 0);
+    this.#isWaiting = occupied.size > 0 || why !== null || isBlind;
+    this.#parts.looked?.(inventory);
+    hold(why);
+  }
+
+  /** Who is on devices that no agent of ours is on. */
+  #occupied(inventory: Inventory, owners: ReadonlyMap<number, ProcessOwner>): Map<DeviceId, string> {
+    const { clock, slots } = this.#parts;
+    const ours = this.ours();
+    const busy = new Set(slots().flatMap((slot) => (slot.agent.kind === 'free' ? [] : slot.devices)));
+    const occupied = new Map<DeviceId, string>();
+    for (const device of inventory.devices) {
+      if (busy.has(device.uuid)) continue;
+      const holders = sortHolders(device, { owners, ours, shared: false });
+      const [first, ...more] = [...(holders?.others ?? []), ...(holders?.unseen ?? [])];
+      if (first === undefined) continue;
+      const others = more.length === 0 ? '' : ` and ${more.length} more`;
+      occupied.set(device.uuid, `held by ${describeHolder(first, clock.wall())}${others}`);
+    }
+    return occupied;
+  }
+}
+
+function agentsOf(slot: Slot): { agent: AgentId; gone: boolean }[] {
+  const found = slot.leaving.map(({ agent }) => ({ agent, gone: true }));
+  if (slot.standby.kind !== 'none') found.push({ agent: slot.standby.agent, gone: false });
+  if (slot.agent.kind !== 'free') found.push({ agent: slot.agent.agent, gone: slot.agent.kind === 'proving' });
+  return found;
+}

@@ -1,0 +1,217 @@
+/**
+ * Everything about devices, put together for one manager: only where a pool asks for devices, so that a host without them never
+ * runs a tool for them.
+ */
+import { join } from 'node:path';
+import type { PoolConfig, RepairCommand } from '../config/config.ts';
+import { deviceFindings } from '../config/device-findings.ts';
+import type { Clock } from '../core/clock.ts';
+import type { AgentId, Slot } from '../core/slot.ts';
+import { emptySlot } from '../core/slot.ts';
+import { cpusNear } from '../gpu/cpus.ts';
+import type { Device, Inventory } from '../gpu/inventory.ts';
+import { createKernelLog } from '../gpu/kernel-reader.ts';
+import { createLocks, lockDirectory } from '../gpu/lock.ts';
+import { createProbe } from '../gpu/probe.ts';
+import { createRunner, vendorFolders } from '../gpu/run.ts';
+import type { Log } from '../log.ts';
+import type { Finding, Runtime } from '../runtimes/runtime.ts';
+import type { Store } from '../store/store.ts';
+import { DeviceWatch } from './device-watch.ts';
+import { DeviceBook } from './devices.ts';
+import { type HostDoctorParts, hostFindings } from './host-doctor.ts';
+import { KnownDevices } from './known-devices.ts';
+import type { Pool } from './pool.ts';
+import { Prover } from './proving.ts';
+import { Quarantine } from './quarantine.ts';
+import type { Reconciler } from './reconciler.ts';
+import { Repair } from './repair.ts';
+import { Reservations } from './reservations.ts';
+
+export interface FleetParts {
+  readonly clock: Clock;
+  readonly log: Log;
+  readonly store: Store;
+  readonly reconciler: Reconciler;
+  /** Pools whose agents need devices, in the order of the file. */
+  readonly pools: readonly PoolConfig[];
+  readonly runtime: (name: string) => Runtime;
+  /** The next job of a pool, with the devices it asks for; null when none waits. */
+  readonly waiting: (pool: Pool) => { readonly job: string; readonly devices: number | 'all' } | null;
+  /** Told of each look. */
+  readonly looked: (inventory: Inventory) => void;
+  /** What the owner wants to be run for a device that was put in quarantine; null for nothing. */
+  readonly repair: RepairCommand | null;
+  /** The Engine that grants devices, and the image of a pool: for `doctor`. */
+  readonly engine: HostDoctorParts['engine'];
+  readonly imageOf: HostDoctorParts['imageOf'];
+  /** Folders of the vendors' tools, as `$PATH`. */
+  readonly path: string;
+  /** Holds `sys`, `proc`, `kmsg` and `locks` of a host that nobody here has; null: this host's own. */
+  readonly root: string | null;
+}
+
+export type Fleet = ReturnType<typeof openFleet>;
+
+export function openFleet(parts: FleetParts) {
+  const { clock, log, store, reconciler, pools, runtime, root } = parts;
+  const write = (change: () => void): void => store.transaction({ durable: false }, change);
+  const poolNamed = (name: string): Pool | undefined => reconciler.pools.find((pool) => pool.config.name === name);
+  const groupsOf = (slot: Slot, agent: AgentId): readonly string[] => runtime(slot.runtime).groupsOf(agent);
+  const locks = createLocks({
+    dir: root === null ? lockDirectory() : join(root, 'locks'),
+    owner: store.owner,
+    stateDir: store.dir,
+    bootId: store.bootId,
+  });
+  const known = new KnownDevices({ clock, table: store.devices, write });
+  const book = new DeviceBook({
+    clock,
+    pools,
+    known,
+    locks,
+    slots: () => reconciler.slots,
+    waiting: (name) => {
+      const pool = poolNamed(name);
+      return pool === undefined ? null : parts.waiting(pool);
+    },
+    changed(keys) {
+      for (const config of pools) if (config.agents === 'per-device') grow(config);
+      for (const key of keys) if (reconciler.slot(key) !== undefined) reconciler.replan(key);
+    },
+  });
+  const probe = createProbe({
+    path: parts.path,
+    topology: pools.some(({ devices: { count } }) => count !== 1),
+    ...(root !== null && { sys: join(root, 'sys'), proc: join(root, 'proc') }),
+  });
+  const at = (folder: string): string => join(root ?? '/', folder);
+  const tools = createRunner({ path: [parts.path, ...vendorFolders].join(':') });
+  const kernel = createKernelLog({
+    uptime: () => clock.now() / 1000,
+    ...(root !== null && { path: join(root, 'kmsg') }),
+    say: ({ message }) => log.warn('kernel log', { reason: message }),
+  });
+  const watch = new DeviceWatch({
+    clock,
+    log,
+    book,
+    probe,
+    kernel,
+    owner: store.owner,
+    slots: () => reconciler.slots,
+    groupsOf,
+    looked: parts.looked,
+    hold(why) {
+      let changed = false;
+      for (const { name } of pools) {
+        const pause = poolNamed(name)?.pause;
+        if (pause === undefined) continue;
+        if (why === null) changed = pause.release('devices') || changed;
+        else changed = pause.hold('devices', why) || changed;
+      }
+      if (changed) reconciler.replanAll();
+    },
+  });
+  const quarantine: Quarantine = new Quarantine({
+    clock,
+    log,
+    book,
+    bootId: store.bootId,
+    again: (uuid, signal) => prover.again(uuid, signal),
+    repair: (uuid, reason) => {
+      const pciId = (book.device(uuid) ?? known.get(uuid))?.pciId ?? null;
+      repair.put({ uuid, pciId, reason });
+    },
+  });
+  const repair = new Repair({
+    clock,
+    log,
+    command: parts.repair,
+    path: parts.path,
+    again: (uuid) => quarantine.look(uuid),
+  });
+  const prover = new Prover({
+    clock,
+    log,
+    book,
+    watch,
+    quarantine,
+    proofs: store.proofs,
+    write,
+    bootId: store.bootId,
+    groupsOf,
+    isShared: (key) => reconciler.poolOf(key).config.devices.share > 1,
+    isStopping: () => reconciler.stopping,
+  });
+  const reservations = new Reservations({
+    clock,
+    log,
+    book,
+    quarantine,
+    again: (uuid, signal) => prover.again(uuid, signal),
+    isBusy: (uuid) =>
+      reconciler.slots.some(
+        ({ agent, devices }) =>
+          agent.kind !== 'free' &&
+          agent.kind !== 'proving' &&
+          devices.some((held) => held === uuid || book.device(held)?.parent === uuid),
+      ),
+  });
+
+  /** Slots for devices that came. */
+  function grow(config: PoolConfig): void {
+    const pool = poolNamed(config.name);
+    if (pool === undefined) return;
+    const fresh = book.slotsOf(config).filter((key) => reconciler.slot(key) === undefined);
+    if (fresh.length === 0) return;
+    reconciler.add(
+      pool,
+      fresh.map((key) => emptySlot({ key, runtime: pool.runtime.name, grace: config.stopGrace })),
+    );
+    for (const key of fresh) reconciler.replan(key);
+  }
+
+  return {
+    book,
+    watch,
+    prover,
+    quarantine,
+    reservations,
+    proofs: store.proofs,
+    /** CPUs of the NUMA nodes that these devices hang on; null where the host does not tell. */
+    cpusNear: (devices: readonly Pick<Device, 'pciId'>[]): Promise<string | null> =>
+      cpusNear(
+        devices.map(({ pciId }) => pciId),
+        at('sys'),
+      ),
+    /** What of this host needs mending, and what pools cannot have here, by what was seen last. */
+    doctor: async (signal: AbortSignal): Promise<Finding[]> => {
+      const { inventory } = book;
+      if (inventory === null) return [];
+      const { engine, imageOf } = parts;
+      const roots = { sys: at('sys'), proc: at('proc'), etc: at('etc') };
+      return hostFindings({ pools, inventory, runner: tools, roots, engine, imageOf }, signal);
+    },
+    /** Looks once, then goes on looking. */
+    async start(): Promise<void> {
+      await watch.start();
+      const { inventory } = book;
+      for (const { subject, message, hint } of inventory === null ? [] : deviceFindings({ pools }, inventory)) {
+        log.warn('devices', { what: subject, reason: message, hint });
+      }
+      quarantine.start();
+      reservations.start();
+    },
+    /** `leave`: agents go on, and so do their locks. */
+    close(leave: boolean): void {
+      quarantine.close();
+      repair.close();
+      reservations.close();
+      watch.close();
+      probe[Symbol.dispose]();
+      kernel[Symbol.dispose]();
+      if (!leave) locks.keep(new Set(reconciler.slots.flatMap((slot) => (slot.leaving.length > 0 ? slot.devices : []))));
+    },
+  };
+}

@@ -1,0 +1,199 @@
+/**
+ * Between two agents of a slot with devices: what they showed before is put down, and afterwards they must be shown to be clean.
+ * A device that is at fault goes to quarantine alone; one that a person holds is waited for; one that cannot be seen is not clean.
+ */
+import type { Clock } from '../core/clock.ts';
+import type { AgentId, DeviceId, Slot, SlotEvent } from '../core/slot.ts';
+import type { KernelMark } from '../gpu/kernel-log.ts';
+import { type Baseline, baselineOf, judge, type Verdict } from '../gpu/proof.ts';
+import type { Log } from '../log.ts';
+import type { Proof, ProofTable } from '../store/proofs.ts';
+import type { DeviceWatch, Look } from './device-watch.ts';
+import type { DeviceBook } from './devices.ts';
+import type { Quarantine } from './quarantine.ts';
+
+export interface ProverParts {
+  readonly clock: Clock;
+  readonly log: Log;
+  readonly book: DeviceBook;
+  readonly watch: DeviceWatch;
+  readonly quarantine: Quarantine;
+  readonly proofs: ProofTable;
+  readonly write: (change: () => void) => void;
+  readonly bootId: string;
+  readonly groupsOf: (slot: Slot, agent: AgentId) => readonly string[];
+  /** Whether agents of this slot may share its devices with others. */
+  readonly isShared: (key: string) => boolean;
+  readonly isStopping: () => boolean;
+}
+
+/** How old a look may be that stands for "just before the release", ms: the loop must not wait for a tool. */
+const baselineAge = 20_000;
+/** ms until the next look, by what the last one said. */
+const pauses: Readonly<Record<Exclude<Verdict['kind'], 'clean' | 'dirty'>, number>> = {
+  wait: 500,
+  occupied: 5_000,
+  unknown: 5_000,
+  host: 5_000,
+};
+/** How long a stop waits for a proof, and how often it is thought of, ms. */
+const patience = 2_000;
+const thoughtOf = 500;
+
+export class Prover {
+  readonly #parts: ProverParts;
+
+  constructor(parts: ProverParts) {
+    this.#parts = parts;
+  }
+
+  /** Before an agent is let at its devices. */
+  async before(slot: Slot, agent: AgentId, signal: AbortSignal): Promise<void> {
+    if (slot.devices.length === 0) return;
+    const { book, watch, bootId, groupsOf } = this.#parts;
+    const { inventory, kernel } = await watch.look(baselineAge, signal);
+    const containers = [...groupsOf(slot, agent)];
+    const changes = slot.devices.flatMap((uuid) => {
+      const known = book.known.get(uuid);
+      const device = inventory.devices.find((one) => one.uuid === uuid);
+      if (known === undefined || device === undefined) return [];
+      const before = (known.baseline?.saw ?? null) as Baseline | null;
+      const saw = baselineOf(device, { boot: bootId, driver: inventory.driver, mark: kernel.mark, before });
+      return [{ ...known, baseline: { agent, containers, saw: saw as never } }];
+    });
+    book.known.save(changes);
+  }
+
+  /** Until each device of the slot is clean or has been taken away from it. `note` is told what is waited for. */
+  async prove(slot: Slot, agent: AgentId, note: (line: string | null) => void, signal: AbortSignal): Promise<SlotEvent[]> {
+    const open = new Set(slot.devices);
+    const late = this.#whenLate();
+    try {
+      await this.#untilJudged(slot, agent, open, note, AbortSignal.any([signal, late.signal]));
+    } catch (error) {
+      if (signal.aborted || !late.signal.aborted) throw error;
+      // A person may stay for days and a tool may hang for ever, and neither must keep onejob from stopping.
+      for (const uuid of open) this.#parts.quarantine.putOff(uuid);
+    } finally {
+      late.cancel();
+    }
+    note(null);
+    return [{ kind: 'proved', agent }];
+  }
+
+  /** Takes out of `open` what is judged. */
+  async #untilJudged(
+    slot: Slot,
+    agent: AgentId,
+    open: Set<DeviceId>,
+    note: (line: string | null) => void,
+    signal: AbortSignal,
+  ): Promise<void> {
+    const { book, clock, watch } = this.#parts;
+    const began = clock.now();
+    const since = new Map<DeviceId, number>();
+    let last = new Map<DeviceId, string>();
+    while (open.size > 0) {
+      // One that is no longer the slot's to use is somebody else's to judge.
+      for (const uuid of open) if (book.known.whyNot(uuid) !== null) open.delete(uuid);
+      if (open.size === 0) break;
+      const look = await watch.look(0, signal);
+      let wait = Number.POSITIVE_INFINITY;
+      const said = new Map<DeviceId, string>();
+      for (const uuid of open) {
+        const verdict = this.#judge(slot, uuid, look, since.get(uuid) ?? began);
+        const isNews = last.get(uuid) !== verdict.kind;
+        if (isNews) this.#keep(slot, agent, uuid, verdict, clock.now() - began);
+        if (verdict.kind === 'clean' || verdict.kind === 'dirty') {
+          open.delete(uuid);
+          if (verdict.kind === 'dirty') this.#parts.quarantine.put(uuid, verdict, look.kernel.mark);
+          continue;
+        }
+        // What a person leaves behind has its time from then on.
+        if (verdict.kind === 'occupied') since.set(uuid, clock.now());
+        said.set(uuid, verdict.kind);
+        note(verdict.message);
+        wait = Math.min(wait, pauses[verdict.kind]);
+      }
+      last = said;
+      if (open.size > 0) await this.#pause(wait, signal);
+    }
+  }
+
+  /** Aborted once a stop has waited long enough. */
+  #whenLate(): { readonly signal: AbortSignal; cancel(): void } {
+    const { clock, isStopping } = this.#parts;
+    const late = new AbortController();
+    let since: number | null = null;
+    let cancel = (): void => {};
+    const think = (): void => {
+      if (isStopping()) since ??= clock.now();
+      if (since !== null && clock.now() - since >= patience) late.abort();
+      else cancel = clock.after(thoughtOf, think);
+    };
+    think();
+    return { signal: late.signal, cancel: () => cancel() };
+  }
+
+  /** Whether a device that is out of use would be found clean now. */
+  async again(uuid: DeviceId, signal: AbortSignal): Promise<{ verdict: Verdict; mark: KernelMark }> {
+    const look = await this.#parts.watch.look(0, signal);
+    return { verdict: this.#judge(null, uuid, look, this.#parts.clock.now()), mark: look.kernel.mark };
+  }
+
+  #judge(slot: Slot | null, uuid: DeviceId, { inventory, owners, kernel }: Look, since: number): Verdict {
+    const { book, watch, bootId, clock, isShared } = this.#parts;
+    const device = inventory.devices.find((one) => one.uuid === uuid);
+    const kept = (book.known.get(uuid)?.baseline?.saw ?? null) as Baseline | null;
+    // Never put down, as after a kill in the middle of a release: then what it shows now must be that of an idle device.
+    const baseline = kept ?? unseen(uuid, bootId, inventory.driver, device?.pciId ?? null);
+    return judge({
+      baseline,
+      inventory,
+      owners,
+      ours: watch.ours(),
+      kernel,
+      boot: bootId,
+      shared: slot !== null && isShared(slot.key),
+      missingNodes: [],
+      now: clock.now(),
+      since,
+      wall: clock.wall(),
+    });
+  }
+
+  #keep(slot: Slot, agent: AgentId, device: DeviceId, verdict: Verdict, took: number): void {
+    const { clock, write, proofs, log } = this.#parts;
+    const message = 'message' in verdict ? verdict.message : null;
+    const evidence = { ...verdict.evidence, message } as unknown as Proof['evidence'];
+    write(() => proofs.add({ device, slot: slot.key, agent, verdict: verdict.kind, evidence, took, at: clock.wall() }));
+    if (verdict.kind === 'clean' || verdict.kind === 'wait') return;
+    log.warn('device not clean', { device, slot: slot.key, verdict: verdict.kind, reason: message });
+  }
+
+  #pause(ms: number, signal: AbortSignal): Promise<void> {
+    const { promise, resolve, reject } = Promise.withResolvers<void>();
+    const stop = () => reject(signal.reason);
+    const cancel = this.#parts.clock.after(ms, resolve);
+    signal.addEventListener('abort', stop, { once: true });
+    return promise.finally(() => {
+      cancel();
+      signal.removeEventListener('abort', stop);
+    });
+  }
+}
+
+function unseen(uuid: DeviceId, boot: string, driver: string | null, pciId: string | null): Baseline {
+  const unknown = { computeMode: null, persistence: null, parent: null, mig: null, ecc: null, uncorrectedErrors: null };
+  return {
+    uuid,
+    pciId,
+    boot,
+    driver,
+    memoryMiB: null,
+    ...unknown,
+    health: 'unknown',
+    listsProcesses: true,
+    mark: { seq: null, at: null },
+  };
+}

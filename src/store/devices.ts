@@ -1,0 +1,81 @@
+/** What is known of devices beyond a restart: those that were leased once, those in quarantine, those a person took. */
+import { z } from 'zod';
+import type { DeviceId } from '../core/slot.ts';
+import { OnejobError } from '../errors.ts';
+import type { Database } from './db.ts';
+
+const known = z.object({
+  uuid: z.string(),
+  model: z.string(),
+  pciId: z.string().nullable(),
+  /** Of a MIG instance. */
+  profile: z.string().nullable(),
+  parent: z.string().nullable(),
+  /** Wall clock, ms since the epoch. */
+  lastSeen: z.number(),
+  /** Slot that was given it last; a device that never was given out is not missed when it is gone. */
+  slot: z.string().nullable(),
+  /** Whether that slot has it still, so that it gets it again after a restart. */
+  isLeased: z.boolean(),
+  /** Out of use until it is shown to be well, or until a person says so. */
+  quarantine: z
+    .object({
+      reason: z.string(),
+      /** What may lift it: a look that finds it well, a reset, a reboot, or only a person. */
+      remedy: z.enum(['look', 'reset', 'reboot', 'replace', 'person']),
+      hint: z.string().nullable(),
+      evidence: z.json(),
+      /** Boot it happened in. */
+      boot: z.string(),
+      /** Wall clock, ms. */
+      since: z.number(),
+      /** Failures in a row. */
+      failures: z.number(),
+      /** When it is tried again, wall clock, ms; null: only a person clears it. */
+      retryAt: z.number().nullable(),
+    })
+    .nullable(),
+  /** A person took it. Wall clock, ms; `until` null: until it is returned. */
+  reserved: z.object({ by: z.string().nullable(), since: z.number(), until: z.number().nullable() }).nullable(),
+  /** What it showed just before the last release, and of whom: what the proof compares with. */
+  baseline: z.object({ agent: z.string(), containers: z.array(z.string()), saw: z.json() }).nullable(),
+});
+
+export type KnownDevice = Readonly<z.infer<typeof known>>;
+
+export interface DeviceTable {
+  /** By UUID. @throws OnejobError E_STATE_CORRUPT when one cannot be understood */
+  all(): KnownDevice[];
+  save(device: KnownDevice): void;
+  remove(uuid: DeviceId): void;
+}
+
+export function deviceTable(db: Database): DeviceTable {
+  const all = db.prepare('SELECT uuid, body FROM devices ORDER BY uuid');
+  const save = db.prepare('INSERT INTO devices (uuid, body) VALUES (?, ?) ON CONFLICT (uuid) DO UPDATE SET body = excluded.body');
+  const remove = db.prepare('DELETE FROM devices WHERE uuid = ?');
+  return {
+    all: () => all.all().map((row) => understand(db.path, String(row.uuid), String(row.body))),
+    save(device) {
+      save.run(device.uuid, JSON.stringify(device));
+    },
+    remove(uuid) {
+      remove.run(uuid);
+    },
+  };
+}
+
+function understand(path: string, uuid: string, body: string): KnownDevice {
+  try {
+    return known.parse(JSON.parse(body));
+  } catch (error) {
+    throw new OnejobError(
+      'E_STATE_CORRUPT',
+      `Cannot read device ${uuid} from ${path}: ${error instanceof Error ? error.message : error}.`,
+      {
+        hint: 'Was it written by a newer onejob? Nothing was changed.',
+        cause: error,
+      },
+    );
+  }
+}
