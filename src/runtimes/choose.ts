@@ -95,9 +95,12 @@ async function instead(why: string, make: (name: RuntimeName) => Promise<Runtime
   return { runtime: await make('process'), reason: `process, because ${why}` };
 }
 
-async function makeDocker({ env, owner }: ChooseOptions): Promise<DockerRuntime> {
+async function makeDocker({ config, env, owner }: ChooseOptions): Promise<DockerRuntime> {
   const { createDockerRuntime } = await import('./docker/docker.ts');
-  return createDockerRuntime({ owner, environment: env.docker });
+  // Each pool's own setting holds for its sandboxes; what `doctor` says is about the one that they share.
+  const ways = new Set(config.pools.flatMap(({ devices, recipe }) => (devices.count === 0 ? [] : [recipe.grant.way])));
+  const [grant = 'auto'] = ways.size === 1 ? ways : [];
+  return createDockerRuntime({ owner, environment: env.docker, grant });
 }
 
 async function create(name: string, options: ChooseOptions): Promise<Runtime> {
@@ -106,7 +109,9 @@ async function create(name: string, options: ChooseOptions): Promise<Runtime> {
       return makeDocker(options);
     case 'process': {
       const { createProcessRuntime } = await import('./process/process.ts');
-      return createProcessRuntime({ owner: options.owner, dir: join(options.stateDir, 'agents') });
+      const { env, owner, stateDir } = options;
+      const root = env.hostRoot === null ? {} : { deviceDir: join(env.hostRoot, 'dev') };
+      return createProcessRuntime({ owner, dir: join(stateDir, 'agents'), ...root });
     }
     default:
       throw new OnejobError('E_RUNTIME_UNKNOWN', `There is no runtime "${name}".`, {

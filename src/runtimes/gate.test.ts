@@ -78,7 +78,7 @@ describe.each(shells)('the gate on %s %s', (...shell) => {
       expect(alone, `alone, cut at ${cut}`).toMatchObject({ code: exitNoScript, stdout: '' });
       expect(again, `again, cut at ${cut}`).toMatchObject({ code: 0, stdout: `ran ${agent} end\n` });
     }
-  });
+  }, 120_000);
 
   test('ignores frames of two senders that are mixed, and takes the next whole one', async () => {
     const one = frame(agent, 'echo one');

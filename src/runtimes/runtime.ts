@@ -6,7 +6,8 @@
  * everything it creates with the owner and never touches what it did not create (S4).
  */
 import type { Readable } from 'node:stream';
-import type { AgentId, DeviceId, Exit } from '../core/slot.ts';
+import type { AgentId, Exit } from '../core/slot.ts';
+import type { Device } from '../gpu/inventory.ts';
 
 /** A host path in the sandbox. `variable`, when set, is an environment variable that holds the container path. */
 export interface Mount {
@@ -21,6 +22,12 @@ export interface Ulimit {
   readonly soft: number;
   readonly hard: number;
 }
+
+/** How NVIDIA's devices are asked for: as it follows from what the Engine reports, or in one of the ways there are. */
+export type GrantWay = 'auto' | 'request' | 'cdi' | 'runtime';
+
+/** What NVIDIA's driver may be used for beside computing and nvidia-smi. */
+export type DriverCapability = 'graphics' | 'video' | 'display';
 
 /** What sandboxes of a pool are made from. Pure data: the same recipe gives the same kind of sandbox. */
 export interface Recipe {
@@ -47,8 +54,13 @@ export interface Recipe {
   readonly tmpfs: Readonly<Record<string, string>>;
   readonly capAdd: readonly string[];
   readonly oomScoreAdj: number;
+  /** How its devices are given to it; means nothing without devices. `numa`: only with CPUs of the NUMA nodes they hang on. */
+  readonly grant: { readonly way: GrantWay; readonly capabilities: readonly DriverCapability[]; readonly numa: boolean };
   readonly unsafe: { readonly privileged: boolean; readonly pidHost: boolean; readonly seccompUnconfined: boolean };
 }
+
+/** A leased device, as far as granting it needs to know it. */
+export type LeasedDevice = Pick<Device, 'uuid' | 'kind' | 'vendor' | 'index' | 'minor' | 'pciId' | 'parent' | 'mig'>;
 
 /** One sandbox to be made. */
 export interface SandboxSpec {
@@ -59,7 +71,10 @@ export interface SandboxSpec {
   /** The agent's name from the pool's template; also the sandbox's host name. */
   readonly name: string;
   readonly recipe: Recipe;
-  readonly devices: readonly DeviceId[];
+  /** Exactly these, checked from evidence before the gate is ready; empty: none at all, whatever its image asks for. */
+  readonly devices: readonly LeasedDevice[];
+  /** The only CPUs that it may run on, as the kernel lists them (`0-15,32-47`); left out for all. */
+  readonly cpuset?: string;
 }
 
 /** A sandbox as the runtime sees it; `exited` carries how it ended. */
@@ -121,6 +136,9 @@ export interface RuntimeCapabilities {
 export interface Runtime {
   readonly name: string;
   readonly capabilities: RuntimeCapabilities;
+
+  /** Ids, beside the agent's own, in the control groups of its processes; empty where there are none or none is known. */
+  groupsOf(agent: AgentId): readonly string[];
 
   /** Findings for `doctor`; creates nothing that stays. */
   check(signal: AbortSignal): Promise<Finding[]>;

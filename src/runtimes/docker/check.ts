@@ -1,11 +1,13 @@
 /** What `doctor` says about an Engine. */
+import { existsSync } from 'node:fs';
 import { statfs } from 'node:fs/promises';
 import type { Finding } from '../runtime.ts';
 import { type Endpoint, endpointUrl } from './endpoint.ts';
 import type { Firewall } from './firewall.ts';
+import { anyGrant, chooseGrant, type GrantChoice, type GrantSetting, type Way } from './grants.ts';
 import { type DockerProbe, probeDocker } from './probe.ts';
 
-export async function checkEngine(endpoint: Endpoint, signal: AbortSignal): Promise<Finding[]> {
+export async function checkEngine(endpoint: Endpoint, signal: AbortSignal, grant: GrantSetting = 'auto'): Promise<Finding[]> {
   const probe = await probeDocker(endpoint, signal);
   const subject = 'docker';
   if (!probe.reachable) {
@@ -26,8 +28,8 @@ export async function checkEngine(endpoint: Endpoint, signal: AbortSignal): Prom
     findings.push({
       level: 'warning',
       subject,
-      message: 'This is Podman: memory kills are reported as exit code 137, and GPUs are not granted through this socket.',
-      hint: 'Use Docker Engine for pools with devices.',
+      message: 'This is Podman: memory kills are reported as exit code 137.',
+      hint: null,
     });
   }
   if (!probe.local) {
@@ -38,6 +40,12 @@ export async function checkEngine(endpoint: Endpoint, signal: AbortSignal): Prom
       hint: null,
     });
   }
+  if (probe.local) {
+    const choice = chooseGrant(probe.told.info, probe.told.version, { ...anyGrant, setting: grant });
+    const isHere = (await statfs(probe.rootDir).catch(() => null)) !== null;
+    const blind = process.getuid?.() !== 0 ? 'onejob is not root' : isHere ? null : 'the Engine does not run on this host itself';
+    findings.push(...deviceFindings(choice, blind, existsSync('/dev/nvidiactl') || existsSync('/dev/kfd')));
+  }
   for (const warning of probe.warnings) {
     if (/^WARNING: No (memory|swap|kernel|oom|cpu)/i.test(warning)) {
       findings.push({ level: 'warning', subject, message: `The Engine says: ${warning.replace(/^WARNING: /, '')}.`, hint: null });
@@ -46,6 +54,35 @@ export async function checkEngine(endpoint: Endpoint, signal: AbortSignal): Prom
   const disk = await diskOf(probe);
   if (disk !== null) findings.push(disk);
   return findings;
+}
+
+const ways: Readonly<Record<Way, string>> = {
+  request: 'by device requests to its NVIDIA driver',
+  cdi: 'by their CDI names',
+  runtime: 'by the runtime "nvidia"',
+};
+
+/**
+ * How devices would be granted, and whether that is checked. `blind` is why nobody can look, or null; on a host without GPUs
+ * all of it is no more than information.
+ */
+export function deviceFindings(choice: GrantChoice, blind: string | null, gpus: boolean): Finding[] {
+  const subject = 'devices';
+  const level = gpus ? 'warning' : 'ok';
+  const how: Finding =
+    choice.way === null
+      ? { level, subject, message: `Pools cannot have devices of NVIDIA, because ${choice.why}.`, hint: choice.hint }
+      : { level: 'ok', subject, message: `Devices of NVIDIA are granted ${ways[choice.way]}, because ${choice.why}.`, hint: null };
+  const sight: Finding =
+    blind === null
+      ? { level: 'ok', subject, message: 'What a sandbox was granted is compared with its lease before it is used.', hint: null }
+      : {
+          level,
+          subject,
+          message: `What a sandbox was granted cannot be compared with its lease, because ${blind}: the Engine is believed.`,
+          hint: gpus ? "Run onejob as root on the Engine's own host." : null,
+        };
+  return [how, sight];
 }
 
 /** A limit of this host, and no fault: only pools that ask for that network mind. */

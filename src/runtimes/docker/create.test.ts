@@ -1,7 +1,10 @@
 import { describe, expect, test } from 'vitest';
 import { specOf } from '../contract.ts';
+import { exitNoDevice } from '../gate.ts';
 import type { Recipe } from '../runtime.ts';
+import { leased } from '../testing.ts';
 import { type CreateContext, containerName, createBody, hostName } from './create.ts';
+import { grantOf, noGrant, type Way } from './grants.ts';
 import { recipe } from './testing.ts';
 
 const context: CreateContext = {
@@ -11,6 +14,7 @@ const context: CreateContext = {
   network: 'none',
   podman: false,
   log: { maxSize: '20m', maxFile: 5 },
+  grant: noGrant,
 };
 const hostConfig = (changes: Partial<Recipe>, more: Partial<CreateContext> = {}) =>
   createBody(specOf({ ...recipe, ...changes }), { ...context, ...more }).HostConfig;
@@ -27,20 +31,60 @@ describe('what the Engine is asked for', () => {
     for (const name of ['NET_RAW', 'CAP_NET_RAW', 'net_raw']) expect(hostConfig({ capAdd: [name] }).CapDrop).toEqual(['MKNOD']);
   });
 
+  test('it is kept to some CPUs only where the spec says so', () => {
+    expect(hostConfig({})).not.toHaveProperty('CpusetCpus');
+    expect(createBody(specOf(recipe, { cpuset: '0-3,8' }), context).HostConfig).toMatchObject({ CpusetCpus: '0-3,8' });
+  });
+
   test("Podman keeps its own log driver, since it does not know Docker's", () => {
     expect(hostConfig({}).LogConfig?.Type).toBe('local');
     expect(hostConfig({}, { podman: true })).not.toHaveProperty('LogConfig');
   });
 
-  test('Podman would take a request for devices and grant none, so it is not asked', () => {
-    const spec = specOf(recipe, { devices: ['GPU-1'] });
-    expect(createBody(spec, context).HostConfig).toHaveProperty('DeviceRequests');
-    const refused = () => createBody(spec, { ...context, podman: true });
-    expect(refused).toThrow(expect.objectContaining({ code: 'E_NOT_YET', retry: false }));
+  describe('for a sandbox with devices', () => {
+    const devices = [leased({ minor: 3 }), leased({ minor: 1 })];
+    const made = (way: Way, changes: Partial<Recipe> = {}) => {
+      const grant = grantOf(devices, { way, capabilities: [], groups: [], openFiles: 1024 });
+      return createBody(specOf({ ...recipe, ...changes }, { devices }), { ...context, grant });
+    };
+
+    test('its UUIDs and nothing that counts', () => {
+      const { HostConfig, Labels } = made('request');
+      expect(HostConfig).toMatchObject({ DeviceRequests: [{ DeviceIDs: ['GPU-3', 'GPU-1'] }] });
+      expect(JSON.stringify(HostConfig)).not.toMatch(/"Count"/);
+      expect(Labels['onejob.devices']).toBe('GPU-3,GPU-1');
+      expect(made('runtime').HostConfig).toMatchObject({ Runtime: 'nvidia' });
+    });
+
+    test("variables that no owner's and no volume's replace, while others are the owner's", () => {
+      const env = { NVIDIA_VISIBLE_DEVICES: 'all', CUDA_VISIBLE_DEVICES: '7', CUDA_DEVICE_ORDER: 'x', MINE: '1' };
+      const mounts = [{ host: '/d', container: '/d', readOnly: true, variable: 'CUDA_VISIBLE_DEVICES' }];
+      const list = 'GPU-3,GPU-1';
+      const order = 'CUDA_DEVICE_ORDER=PCI_BUS_ID';
+      const { Env } = made('request', { env, mounts });
+      expect(Env).toEqual([`NVIDIA_VISIBLE_DEVICES=${list}`, `CUDA_VISIBLE_DEVICES=${list}`, order, 'MINE=1']);
+      expect(made('runtime', { env: { NVIDIA_DRIVER_CAPABILITIES: 'all' } }).Env).toContain('NVIDIA_DRIVER_CAPABILITIES=all');
+    });
+
+    test('a bounded number of open files, unless its owner says another', () => {
+      expect(made('request').HostConfig.Ulimits).toEqual([{ Name: 'nofile', Soft: 1024, Hard: 1024 }]);
+      const ulimits = [{ name: 'nofile', soft: 5, hard: 6 }];
+      expect(made('request', { ulimits }).HostConfig.Ulimits).toEqual([{ Name: 'nofile', Soft: 5, Hard: 6 }]);
+      expect(hostConfig({}).Ulimits).toEqual([]);
+    });
+
+    test('a gate that opens them', () => {
+      expect(made('request').Entrypoint[2]).toMatch(new RegExp(`/dev/nvidia3.*exit ${exitNoDevice}`));
+    });
+  });
+
+  test('an owner cannot ask for the devices of others in a sandbox without', () => {
+    const { Env } = createBody(specOf({ ...recipe, env: { NVIDIA_VISIBLE_DEVICES: 'all' } }), context);
+    expect(Env).toEqual(['NVIDIA_VISIBLE_DEVICES=void']);
   });
 
   test('what a recipe leaves open is left to the Engine', () => {
-    for (const key of ['NanoCpus', 'Memory', 'MemorySwap', 'ShmSize', 'DeviceRequests'])
+    for (const key of ['NanoCpus', 'Memory', 'MemorySwap', 'ShmSize', 'DeviceRequests', 'Devices', 'Runtime'])
       expect(hostConfig({})).not.toHaveProperty(key);
   });
 

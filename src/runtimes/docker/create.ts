@@ -1,7 +1,7 @@
 /** What the Engine is asked to make for one sandbox. Pure: the same spec gives the same container. */
-import { OnejobError } from '../../errors.ts';
 import { gateScript } from '../gate.ts';
 import type { SandboxSpec } from '../runtime.ts';
+import type { Grant } from './grants.ts';
 
 /** Where a job finds its workspace: a volume, so that it can be written under a read-only root, too. */
 export const workspacePath = '/workspace';
@@ -27,6 +27,7 @@ export interface CreateContext {
   readonly network: string;
   readonly podman: boolean;
   readonly log: LogLimits;
+  readonly grant: Grant;
 }
 
 /** How much output the Engine keeps per sandbox: what nobody has read yet beyond that is lost, never the job held up. */
@@ -47,29 +48,29 @@ export function hostName(name: string): string {
   return cleaned.replace(/^[.-]+|[.-]+$/g, '') || 'agent';
 }
 
-/** The body of `POST /containers/create` (Engine API 1.41 and later). @throws OnejobError E_NOT_YET */
+/** The body of `POST /containers/create` (Engine API 1.41 and later). */
 export function createBody(spec: SandboxSpec, context: CreateContext) {
   const { recipe } = spec;
-  if (context.podman && spec.devices.length > 0) throw noDevices(spec);
+  const { grant } = context;
   const owned = { [labels.owner]: context.owner, [labels.agent]: spec.agent };
   const hasOwnName = context.network !== 'host';
   return {
     Image: context.imageId,
     // An image's own entrypoint, command and health check would run before, beside or instead of the gate.
-    Entrypoint: ['sh', '-c', gateScript(spec.agent)],
+    Entrypoint: ['sh', '-c', gateScript(spec.agent, grant.gate)],
     Cmd: [],
     Healthcheck: { Test: ['NONE'] },
     StopSignal: 'SIGTERM',
     ...(hasOwnName && { Hostname: hostName(spec.name) }),
     ...(recipe.user !== null && { User: recipe.user }),
-    Env: environment(spec),
+    Env: environment(spec, grant),
     WorkingDir: workspacePath,
     Labels: {
       ...owned,
       [labels.pool]: spec.pool,
       [labels.slot]: spec.slot,
       [labels.name]: spec.name,
-      [labels.devices]: spec.devices.join(','),
+      [labels.devices]: spec.devices.map(({ uuid }) => uuid).join(','),
       ...(context.bootId !== null && { [labels.boot]: context.bootId }),
     },
     // Standard input stays open for a manager that comes later; output is read from the log, never attached to.
@@ -104,11 +105,12 @@ export function createBody(spec: SandboxSpec, context: CreateContext) {
       ],
       Tmpfs: { ...(recipe.readOnly && { '/tmp': 'rw,exec,nosuid,nodev,mode=1777' }), ...recipe.tmpfs },
       ReadonlyRootfs: recipe.readOnly,
+      ...(spec.cpuset !== undefined && { CpusetCpus: spec.cpuset }),
       ...(recipe.cpus !== null && { NanoCpus: Math.round(recipe.cpus * 1e9) }),
       // The same limit with swap as without: a job over its memory is ended, not slowed down together with all others.
       ...(recipe.memory !== null && { Memory: recipe.memory, MemorySwap: recipe.memory }),
       ...(recipe.shmSize !== null && { ShmSize: recipe.shmSize }),
-      Ulimits: recipe.ulimits.map(({ name, soft, hard }) => ({ Name: name, Soft: soft, Hard: hard })),
+      Ulimits: ulimits(spec, grant),
       OomScoreAdj: recipe.oomScoreAdj,
       CapAdd: [...recipe.capAdd],
       CapDrop: ['NET_RAW', 'MKNOD'].filter(
@@ -117,23 +119,19 @@ export function createBody(spec: SandboxSpec, context: CreateContext) {
       Privileged: recipe.unsafe.privileged,
       ...(recipe.unsafe.pidHost && { PidMode: 'host' }),
       SecurityOpt: recipe.unsafe.seccompUnconfined ? ['seccomp=unconfined'] : [],
-      ...(spec.devices.length > 0 && {
-        DeviceRequests: [{ Driver: '', DeviceIDs: [...spec.devices], Capabilities: [['gpu']] }],
-      }),
+      ...grant.host,
     },
   };
 }
 
-/** Podman 4 takes a request for devices, answers 201, and grants none. */
-function noDevices({ name, pool, devices }: SandboxSpec): OnejobError {
-  const message = `Cannot start agent ${name}: Podman does not grant devices through this socket (${devices.join(', ')} asked for).`;
-  return new OnejobError('E_NOT_YET', message, { hint: `Use Docker Engine for pools.${pool}, or write "devices: 0".` });
+function environment({ recipe }: SandboxSpec, { defaults, env }: Grant): string[] {
+  const variables: Record<string, string> = { ...defaults, ...recipe.env };
+  for (const { variable, container } of recipe.mounts) if (variable !== null) variables[variable] = container;
+  return Object.entries({ ...variables, ...env }).map(([name, value]) => `${name}=${value}`);
 }
 
-function environment({ recipe, devices }: SandboxSpec): string[] {
-  const variables: Record<string, string> = { ...recipe.env };
-  for (const { variable, container } of recipe.mounts) if (variable !== null) variables[variable] = container;
-  // Images made for GPUs ask for all of them by themselves.
-  if (devices.length === 0) variables.NVIDIA_VISIBLE_DEVICES = 'void';
-  return Object.entries(variables).map(([name, value]) => `${name}=${value}`);
+function ulimits({ recipe }: SandboxSpec, { openFiles }: Grant) {
+  const given = recipe.ulimits.map(({ name, soft, hard }) => ({ Name: name, Soft: soft, Hard: hard }));
+  if (openFiles === null || given.some(({ Name }) => Name === 'nofile')) return given;
+  return [...given, { Name: 'nofile', Soft: openFiles, Hard: openFiles }];
 }

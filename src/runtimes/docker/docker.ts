@@ -12,8 +12,10 @@ import { OnejobError, toFailure } from '../../errors.ts';
 import type { Runtime, SandboxSeen, SandboxSpec } from '../runtime.ts';
 import type { Owner } from './archive.ts';
 import { gateEnded, writeInput } from './attach.ts';
+import type { Limits } from './call.ts';
 import { checkEngine, checkInternet } from './check.ts';
 import { containerName, createBody, type LogLimits, labels, workspacePath } from './create.ts';
+import { createDevices, type DeviceOptions } from './devices.ts';
 import { createDoors } from './doors.ts';
 import { type DockerSettings, endpointUrl, resolveEndpoint } from './endpoint.ts';
 import { type ContainerAnswer, connectEngine } from './engine.ts';
@@ -26,12 +28,12 @@ import { createImages, type Image } from './image.ts';
 import { followLogs } from './logs.ts';
 import { createNetworks } from './networks.ts';
 import { isPodman } from './probe.ts';
-import { refusal } from './refusal.ts';
+import { elsewhere, refusal } from './refusal.ts';
 import { withDot } from './rename.ts';
 import { ownerOf } from './users.ts';
 import { giveWorkspace, putWorkspace } from './workspace.ts';
 
-export interface DockerOptions {
+export interface DockerOptions extends DeviceOptions {
   /** Id of this installation; labels everything. Letters, digits and dashes. */
   readonly owner: string;
   /** What the environment says about Docker. */
@@ -40,6 +42,8 @@ export interface DockerOptions {
   readonly log?: LogLimits;
   /** Name servers that jobs on the network `internet` may ask; default: those that the Engine hands to its containers. */
   readonly nameservers?: () => Promise<readonly string[]>;
+  /** How long the Engine may take over a call; a test has less patience. */
+  readonly limits?: Limits;
 }
 
 export interface DockerRuntime extends Runtime {
@@ -48,6 +52,8 @@ export interface DockerRuntime extends Runtime {
   /** Closes idle connections. */
   close(): void;
 }
+
+type Progress = (line: string) => void;
 
 interface Known {
   readonly id: string;
@@ -68,12 +74,13 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
   const endpoint = await resolveEndpoint(options.environment);
   const isLocal = endpoint.kind === 'unix';
   const bootId = isLocal ? await readBootId() : null;
-  const engine = await connectEngine(endpoint);
+  const engine = await connectEngine(endpoint, options.limits);
   const { owner } = options;
   const images = createImages(engine, options.environment.config, () => performance.now());
   const firewall = createFirewall({ owner, local: isLocal, ...(options.nameservers && { nameservers: options.nameservers }) });
   const networks = createNetworks(engine, owner, firewall);
   const exits = createExits(engine, bootId);
+  const devices = createDevices(engine, options);
   const doors = createDoors(engine);
   const known = new Map<AgentId, Known>();
   const owners = new Map<string, Owner>();
@@ -117,6 +124,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
       network,
       podman: await isPodmanHere(signal),
       log: options.log ?? defaultLog,
+      grant: await devices.grant(spec, signal),
     };
     try {
       return await engine.create(containerName(spec), createBody(spec, context));
@@ -130,7 +138,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
     }
   };
 
-  const start = async (spec: SandboxSpec, image: Image, signal: AbortSignal): Promise<void> => {
+  const start = async (spec: SandboxSpec, image: Image, progress: Progress, signal: AbortSignal): Promise<void> => {
     const id = await make(spec, image, signal);
     known.set(spec.agent, { id, owner: null });
     // A request that is cut off may still be carried out, so it was not; now nothing must stay behind.
@@ -146,6 +154,13 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
       await engine.start(id);
     } catch (error) {
       throw refusal(error, spec, endpoint);
+    }
+    try {
+      await devices.verify(spec, id, progress, signal);
+    } catch (error) {
+      // Its gate waits, with devices that are not its own: nobody may come to release it.
+      if (error instanceof OnejobError && error.code === 'E_DEVICES_GRANTED') await discard(spec.agent);
+      throw error;
     }
   };
 
@@ -166,12 +181,16 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
       doors.close();
       engine.close();
     },
+    groupsOf: (agent) => {
+      const id = known.get(agent)?.id;
+      return id === undefined ? [] : [id];
+    },
     imageTrouble: async (reference, signal) => {
       const trouble = await images.trouble(reference, signal);
       return trouble === null ? null : toFailure(trouble).message;
     },
 
-    check: async (signal) => [...(await checkEngine(endpoint, signal)), await checkInternet(firewall)],
+    check: async (signal) => [...(await checkEngine(endpoint, signal, options.grant)), await checkInternet(firewall)],
 
     fingerprint: async (recipe, signal) => {
       if (recipe.image === null) return null;
@@ -182,16 +201,17 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
     prepare: async (spec, progress, signal) => {
       let image = await images.get(spec.recipe, progress, signal);
       try {
-        await start(spec, image, signal);
+        await start(spec, image, progress, signal);
       } catch (error) {
-        // Something that was believed to be there is gone: look again, once.
-        if (!(error instanceof OnejobError) || !['E_IMAGE_NOT_FOUND', 'E_NETWORK_NOT_FOUND'].includes(error.code)) throw error;
+        // Something that was believed to be there is gone, or is not there: look again, once.
+        const isGone = error instanceof OnejobError && ['E_IMAGE_NOT_FOUND', 'E_NETWORK_NOT_FOUND'].includes(error.code);
+        if (!isGone && !devices.retreat(error)) throw error;
         signal.throwIfAborted();
         await discard(spec.agent);
         if (spec.recipe.image !== null) images.forget(spec.recipe.image);
         networks.forget();
         image = await images.get(spec.recipe, progress, signal);
-        await start(spec, image, signal);
+        await start(spec, image, progress, signal);
       }
       const id = known.get(spec.agent)?.id;
       if (id !== undefined && !(await isPodmanHere(signal))) void doors.ahead(id);
@@ -281,14 +301,6 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
       }
     },
   };
-}
-
-/** Its own path of that name would be mounted, and what is there is another host's. */
-function elsewhere(spec: SandboxSpec, path: string, url: string): OnejobError {
-  const message = `Cannot start agent ${spec.name}: the path "${path}" of its volumes is on this host, and the Engine at ${url} is not on this host.`;
-  return new OnejobError('E_MOUNT_MISSING', message, {
-    hint: `Take the volumes out of pools.${spec.pool}, or use an Engine of this host.`,
-  });
 }
 
 async function readBootId(): Promise<string | null> {

@@ -15,6 +15,8 @@ const containerState = z.object({
   OOMKilled: z.boolean().default(false),
   ExitCode: z.number(),
   FinishedAt: z.string().default(''),
+  /** Of its first process, as the Engine's host counts; 0 while it does not run. */
+  Pid: z.number().default(0),
 });
 
 export const containerAnswer = z.object({

@@ -29,6 +29,7 @@ export type DockerProbe =
       readonly warnings: readonly string[];
       /** Whether it runs on this host, as far as its address tells. */
       readonly local: boolean;
+      readonly told: { readonly info: InfoAnswer; readonly version: VersionAnswer };
     };
 
 export const versionAnswer = z.object({
@@ -43,12 +44,25 @@ export const infoAnswer = z.object({
   NCPU: z.number().default(0),
   MemTotal: z.number().default(0),
   Warnings: z.array(z.string()).nullish(),
+  /** `systemd` or `cgroupfs`. */
+  CgroupDriver: z.string().nullish().catch(null),
+  /** By name; `nvidia` is what NVIDIA's toolkit adds. */
+  Runtimes: z.record(z.string(), z.unknown()).nullish().catch(null),
+  /** Where CDI specifications are looked for; empty where CDI is turned off (API 1.44). */
+  CDISpecDirs: z.array(z.string()).nullish().catch(null),
+  /** Names of devices that can be asked for (API 1.50). */
+  DiscoveredDevices: z
+    .array(z.object({ ID: z.string() }))
+    .nullish()
+    .catch(null),
 });
+export type InfoAnswer = z.infer<typeof infoAnswer>;
+export type VersionAnswer = z.infer<typeof versionAnswer>;
 
 export { resolveEndpoint } from './endpoint.ts';
 
 /** Podman names itself among the components of its Docker-compatible /version. */
-export function isPodman(version: z.infer<typeof versionAnswer>): boolean {
+export function isPodman(version: VersionAnswer): boolean {
   return (version.Components ?? []).some((component) => /podman/i.test(component.Name));
 }
 
@@ -81,6 +95,7 @@ export async function probeDocker(endpoint: Endpoint, signal: AbortSignal): Prom
       memory: info.MemTotal,
       warnings: info.Warnings ?? [],
       local: endpoint.kind === 'unix',
+      told: { info, version },
     };
   } catch (error) {
     signal.throwIfAborted();

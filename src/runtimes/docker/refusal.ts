@@ -17,6 +17,11 @@ export function refusal(error: unknown, spec: SandboxSpec, endpoint: Endpoint): 
     retry = false,
   ) => new OnejobError(code, `Cannot ${doing}: ${what}.`, { hint, retry, cause: error });
 
+  const device = spec.devices.length > 0 ? deviceRefusal(said, spec) : null;
+  if (device !== null) {
+    const { what, hint, retry } = device;
+    return new OnejobError('E_DEVICES_REFUSED', `Cannot ${doing}: ${what}.`, { hint, retry, cause: error });
+  }
   const mount = /bind source path does not exist: (\S+)/.exec(said) ?? /statfs (\S+): no such file or directory/.exec(said);
   if (mount !== null) {
     return make(
@@ -56,4 +61,50 @@ export function refusal(error: unknown, spec: SandboxSpec, endpoint: Endpoint): 
     return make('E_NAME_TAKEN', "a container of its name is there, and is not onejob's", 'Look at it with "docker ps -a".', true);
   }
   return translate(error, doing, endpoint);
+}
+
+/** What an Engine says when it cannot give devices; null when it speaks of something else. */
+function deviceRefusal(
+  said: string,
+  { recipe, pool, devices }: SandboxSpec,
+): { what: string; hint: string; retry: boolean } | null {
+  const names = devices.map(({ uuid }) => uuid).join(', ');
+  const toolkit = 'Install nvidia-container-toolkit and restart Docker, which looks for it only at its start.';
+  if (/could not select device driver|nvidia-container-runtime-hook.*not found/.test(said)) {
+    return { what: `the Engine has nobody who could give it ${names}: ${said}`, hint: toolkit, retry: false };
+  }
+  const cdi = /unresolvable CDI devices? (.*?)(?:: unknown)?$/m.exec(said);
+  if (cdi !== null) {
+    const generate = 'Type "nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml", as after each change of MIG instances';
+    const hint = `${generate}, or set "grant: request".`;
+    return { what: `the Engine has no CDI specification for ${cdi[1]}`, hint, retry: true };
+  }
+  if (/unknown (or invalid )?runtime/i.test(said)) {
+    const hint = 'Type "sudo nvidia-ctk runtime configure --runtime=docker" and restart Docker.';
+    return { what: 'the Engine has no runtime "nvidia"', hint, retry: false };
+  }
+  const needs = /unsatisfied condition: ([^,]+)/.exec(said);
+  if (needs !== null) {
+    const what = `the image "${recipe.image}" needs ${needs[1]}, and the driver of this host does not have it`;
+    return { what, hint: `Take an image for an older CUDA in pools.${pool}, or update the driver.`, retry: false };
+  }
+  if (/gathering device information/.test(said)) {
+    return { what: `a device node is not on this host any more (${said})`, hint: 'See "onejob gpus".', retry: true };
+  }
+  const hook = /running (?:\S+ )?hook.*?stderr: (.*)/is.exec(said) ?? /(nvidia-container-(?:cli|runtime)\S*: .*)/s.exec(said);
+  if (hook === null) return null;
+  const words = (hook[1] ?? '')
+    .replace(/: unknown$/, '')
+    .trim()
+    .split('\n')
+    .at(-1);
+  return { what: `giving it ${names} failed: ${words}`, hint: 'See "nvidia-smi" and "onejob doctor" on its host.', retry: true };
+}
+
+/** Its own path of that name would be mounted, and what is there is another host's. */
+export function elsewhere(spec: SandboxSpec, path: string, url: string): OnejobError {
+  const message = `Cannot start agent ${spec.name}: the path "${path}" of its volumes is on this host, and the Engine at ${url} is not on this host.`;
+  return new OnejobError('E_MOUNT_MISSING', message, {
+    hint: `Take the volumes out of pools.${spec.pool}, or use an Engine of this host.`,
+  });
 }

@@ -9,13 +9,19 @@ import { recipe } from './testing.ts';
 
 const never = () => new AbortController().signal;
 const limits = { soon: 150, late: 150, idle: 150, ping: 150 };
+/** For Engines that answer pings, however late on a busy machine. */
+const answering = { ...limits, soon: 10_000, ping: 10_000 };
+/** For what goes on slowly, which takes longer than this in all. */
+const slowly = { soon: 10_000, late: 10_000, idle: 1_000, ping: 10_000 };
+const step = 150;
+const steps = 10;
 
 test('one call that gets no answer is said to be silent, and the Engine counts as there', async () => {
   await using fake = fakeEngine('one', (path, _, answer) => {
     if (path === '/_ping') answer.end('OK');
   });
   await fake.start();
-  const engine = await connectEngine(fake.endpoint, limits);
+  const engine = await connectEngine(fake.endpoint, answering);
   await expect(engine.create('x', {})).rejects.toMatchObject({
     code: 'E_ENGINE_SILENT',
     retry: true,
@@ -41,7 +47,7 @@ test.each(['before its first word', 'half-way'])('a pull that stands still %s is
     else if (when === 'half-way') answer.write('{"status":"Downloading","id":"a","progressDetail":{"current":1,"total":9}}\n');
   });
   await fake.start();
-  const engine = await connectEngine(fake.endpoint, limits);
+  const engine = await connectEngine(fake.endpoint, answering);
   const images = createImages(engine, '/nowhere', () => 0);
   const error = await images.get({ ...recipe, image: 'lab/job:1', pull: 'missing' }, () => {}, never()).catch((e: unknown) => e);
   expect(error).toMatchObject({ retry: true, message: expect.stringContaining('pull') });
@@ -58,13 +64,13 @@ test('a pull that goes on slowly is left alone', async () => {
       let words = 0;
       const timer = setInterval(() => {
         words += 1;
-        if (words < 8) answer.write('{"status":"Downloading"}\n');
+        if (words < steps) answer.write('{"status":"Downloading"}\n');
         else answer.end(() => clearInterval(timer));
-      }, 60);
+      }, step);
     }
   });
   await fake.start();
-  const engine = await connectEngine(fake.endpoint, { ...limits, idle: 300 });
+  const engine = await connectEngine(fake.endpoint, slowly);
   const images = createImages(engine, '/nowhere', () => 0);
   const image = await images.get({ ...recipe, image: 'lab/job:1', pull: 'missing' }, () => {}, never());
   expect(image.id).toBe('sha256:1');
@@ -78,7 +84,7 @@ test('files that the Engine stops taking are given up; a sender that is slow is 
     else if (takes) request.resume().on('end', () => answer.end());
   });
   await fake.start();
-  const engine = await connectEngine(fake.endpoint, { ...limits, idle: 300 });
+  const engine = await connectEngine(fake.endpoint, slowly);
   const endless = Readable.from(
     (function* () {
       for (;;) yield Buffer.alloc(64 * 1024);
@@ -92,8 +98,8 @@ test('files that the Engine stops taking are given up; a sender that is slow is 
   takes = true;
   const slow = Readable.from(
     (async function* () {
-      for (let i = 0; i < 8; i += 1) {
-        await new Promise((resolve) => setTimeout(resolve, 60));
+      for (let i = 0; i < steps; i += 1) {
+        await new Promise((resolve) => setTimeout(resolve, step));
         yield Buffer.alloc(10);
       }
     })(),
@@ -109,7 +115,7 @@ test('a release that the Engine neither takes nor refuses is given up, to be tri
     else if (path.endsWith('/json')) answer.end(JSON.stringify({ Id: 'id', Name: '/x', Image: 'i', State: running, Config: {} }));
   });
   await fake.start();
-  const engine = await connectEngine(fake.endpoint, limits);
+  const engine = await connectEngine(fake.endpoint, answering);
   await expect(writeInput(engine, 'id', Buffer.from('frame'), never())).rejects.toMatchObject({
     code: 'E_ENGINE_SILENT',
     retry: true,

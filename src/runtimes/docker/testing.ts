@@ -21,6 +21,7 @@ export const recipe: Recipe = {
   tmpfs: {},
   capAdd: [],
   oomScoreAdj: 500,
+  grant: { way: 'auto', capabilities: [], numa: false },
   unsafe: { privileged: false, pidHost: false, seccompUnconfined: false },
 };
 

@@ -2,7 +2,17 @@
  * What cannot be read now is unknown, never absent. `/proc/self/mem` stands in for a disk that fails: it opens, and reading
  * its first byte is an input/output error.
  */
-import { mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync, symlinkSync, unlinkSync, writeFileSync } from 'node:fs';
+import {
+  linkSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  symlinkSync,
+  unlinkSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
@@ -38,16 +48,12 @@ const standby = async (by = runtime) => {
   await log.until(`${readyMarker(spec.agent)}\n`);
   return { agent: spec.agent, folder: join(dir, 'agents', spec.agent), log };
 };
-/** Reading the file fails until it is disposed. */
+/** Reading the file fails until it is disposed. Whoever opens it meanwhile finds the one or the other, never none. */
 const broken = (path: string): Disposable => {
-  renameSync(path, `${path}.good`);
-  symlinkSync('/proc/self/mem', path);
-  return {
-    [Symbol.dispose]: () => {
-      unlinkSync(path);
-      renameSync(`${path}.good`, path);
-    },
-  };
+  linkSync(path, `${path}.good`);
+  symlinkSync('/proc/self/mem', `${path}.bad`);
+  renameSync(`${path}.bad`, path);
+  return { [Symbol.dispose]: () => renameSync(`${path}.good`, path) };
 };
 
 test.each(['spec.json', 'proc', 'job'])('a sandbox whose %s cannot be read is unknown, not lost', async (file) => {

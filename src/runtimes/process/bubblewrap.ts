@@ -23,6 +23,8 @@ export interface BubblewrapSpec {
   readonly uid: number | null;
   /** Folder that holds `work`, `home`, `tmp`, `passwd` and `group`. */
   readonly folder: string;
+  /** Options that bring its devices, `deviceArgs`. */
+  readonly devices: readonly string[];
 }
 
 /** `passwd` and `group` of the sandbox. */
@@ -41,7 +43,7 @@ export function bubblewrapArgs(spec: BubblewrapSpec, host: readonly string[]): s
   // What bubblewrap makes of itself above a mount is closed to all but root (seen with 0.8).
   const places = ['/home/job', ...Object.keys(recipe.tmpfs), ...recipe.mounts.map((mount) => mount.container)];
   args.push(...[...new Set(places.flatMap(ancestors))].flatMap((path) => ['--dir', path]));
-  args.push('--proc', '/proc', '--dev', '/dev');
+  args.push('--proc', '/proc', '--dev', '/dev', ...spec.devices);
   const size = recipe.shmSize === null ? [] : ['--size', String(recipe.shmSize)];
   args.push('--perms', '1777', ...size, '--tmpfs', '/dev/shm');
   args.push('--ro-bind', `${folder}/passwd`, '/etc/passwd', '--ro-bind', `${folder}/group`, '/etc/group');
@@ -56,20 +58,20 @@ export function bubblewrapArgs(spec: BubblewrapSpec, host: readonly string[]): s
   return [...args, '--chdir', '/workspace', '--json-status-fd', '5'];
 }
 
-/** What turns `command` into the sandbox's first process; its arguments are read from descriptor 4. */
-export function bubblewrapCommand(uid: number | null, command: readonly string[]): string[] {
-  return ['bwrap', '--args', '4', '--', ...(uid === null ? [] : asUser(uid)), ...command];
+/** What turns `command` into the sandbox's first process; its arguments are read from descriptor 4. `groups`: see `asUser`. */
+export function bubblewrapCommand(uid: number | null, groups: readonly number[], command: readonly string[]): string[] {
+  return ['bwrap', '--args', '4', '--', ...(uid === null ? [] : asUser(uid, groups)), ...command];
 }
 
-/** Becomes a user that nothing else is, and can never be more than that. */
-export function asUser(uid: number): string[] {
+/** Becomes a user that nothing else is, and can never be more than that. `groups` by number are those of its devices. */
+export function asUser(uid: number, groups: readonly number[] = []): string[] {
   return [
     'setpriv',
     '--reuid',
     `${uid}`,
     '--regid',
     `${uid}`,
-    '--clear-groups',
+    ...(groups.length === 0 ? ['--clear-groups'] : ['--groups', groups.join(',')]),
     '--bounding-set=-all',
     '--inh-caps=-all',
     '--no-new-privs',

@@ -1,5 +1,7 @@
 /** What `doctor` says about the process runtime. */
+import { existsSync } from 'node:fs';
 import { access, constants } from 'node:fs/promises';
+import { join } from 'node:path';
 import type { Finding } from '../runtime.ts';
 import { path } from './bubblewrap.ts';
 import type { Host } from './host.ts';
@@ -8,7 +10,7 @@ import type { Host } from './host.ts';
 const needed = ['sh', 'dd', 'cat', 'mkfifo', 'tar', 'rm', 'env', 'setsid'];
 
 export async function findings(host: Host, _signal: AbortSignal): Promise<Finding[]> {
-  const found: Finding[] = [bubblewrap(host)];
+  const found: Finding[] = [bubblewrap(host), devices(host)];
   for (const name of host.root ? [...needed, 'setpriv'] : needed) {
     if (await isInstalled(name)) continue;
     const message = `The program "${name}" was not found in ${path}; no agent can start without it.`;
@@ -45,6 +47,21 @@ function bubblewrap(host: Host): Finding {
     message: `${host.why} Jobs are kept apart less well.`,
     hint: 'Install bubblewrap: apt-get install bubblewrap.',
   };
+}
+
+/** On a host without GPUs there is nothing to warn of. */
+function devices({ mode, deviceDir }: Host): Finding {
+  const subject = 'devices';
+  if (mode === 'bubblewrap') {
+    const message = "Of the host's GPUs a job has those that were leased to it, and no other.";
+    return { level: 'ok', subject, message, hint: null };
+  }
+  const message =
+    'Jobs are told which GPUs are theirs by variables such as CUDA_VISIBLE_DEVICES, which is no barrier: they can use every GPU.';
+  const gpus = ['nvidiactl', 'kfd'].some((name) => existsSync(join(deviceDir, name)));
+  return gpus
+    ? { level: 'warning', subject, message, hint: 'Install bubblewrap, or use "runtime: docker" for pools with devices.' }
+    : { level: 'ok', subject, message, hint: null };
 }
 
 async function isInstalled(name: string): Promise<boolean> {

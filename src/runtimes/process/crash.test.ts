@@ -43,6 +43,7 @@ const stateOf = async (agent: AgentId) => (await runtime.list(never)).find((one)
 
 test('a job goes on after kill -9 of its manager, and the next one reads its end and its whole log', async () => {
   const module = (path: string) => JSON.stringify(new URL(path, import.meta.url).href);
+  const job = 'trap go=1 TERM; echo up; until [ "$go" ]; do sleep 0.02; done; for i in 1 2 3 4 5 6; do echo line $i; done; exit 11';
   const program = `
     const { createProcessRuntime } = await import(${module('./process.ts')});
     const { frame } = await import(${module('../gate.ts')});
@@ -50,7 +51,7 @@ test('a job goes on after kill -9 of its manager, and the next one reads its end
     const never = new AbortController().signal;
     const spec = ${JSON.stringify(specOf(plainRecipe, { agent: 'orphan-1' }))};
     await runtime.prepare(spec, () => {}, never);
-    await runtime.release(spec.agent, frame(spec.agent, 'for i in 1 2 3 4 5 6; do echo line $i; sleep 0.1; done; exit 11'), never);
+    await runtime.release(spec.agent, frame(spec.agent, ${JSON.stringify(job)}), never);
     process.kill(process.pid, 'SIGKILL');`;
   const manager = spawn(process.execPath, ['--input-type=module', '-e', program], { stdio: ['ignore', 'ignore', 'pipe'] });
   const said = text(manager.stderr);
@@ -59,9 +60,11 @@ test('a job goes on after kill -9 of its manager, and the next one reads its end
   expect(await stateOf('orphan-1')).toEqual({ kind: 'running' });
   const events = watch(runtime);
   const log = follow(runtime, 'orphan-1');
+  await log.until('up\n');
+  await runtime.signal('orphan-1', 'TERM');
   expect(await events.exit('orphan-1')).toEqual({ kind: 'code', code: 11 });
   await log.ended;
-  expect(log.text()).toMatch(/line 1\nline 2\nline 3\nline 4\nline 5\nline 6\n$/);
+  expect(log.text()).toMatch(/\nup\nline 1\nline 2\nline 3\nline 4\nline 5\nline 6\n$/);
   await events.stop();
 });
 

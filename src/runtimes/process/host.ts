@@ -16,6 +16,8 @@ export interface Host {
   /** Descriptors that the manager was started with and that would be handed on to every job. */
   readonly inherited: readonly number[];
   readonly uidClaims: string;
+  /** Where the host's device nodes lie: `/dev`. */
+  readonly deviceDir: string;
   /** Holds jobs' folders when they run as another user and nothing can be mounted for them. */
   readonly openDir: string;
   /** Bytes kept of each output stream of an agent. */

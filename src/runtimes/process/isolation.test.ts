@@ -127,7 +127,8 @@ describe.each(['auto', 'off'] as const)('jobs with bubblewrap %s', (mode) => {
 
   testIn(sandboxed)('leave no process behind, not even one of another session', async () => {
     const mark = `70${process.pid}`;
-    const { exit } = await run(`setsid sh -c 'trap "" TERM HUP; sleep ${mark}; :' >/dev/null 2>&1 & sleep 0.2; exit 0`);
+    const other = `setsid sh -c 'trap "" TERM HUP; : >there; sleep ${mark}; :' >/dev/null 2>&1`;
+    const { exit } = await run(`${other} & until [ -e there ]; do sleep 0.02; done; exit 0`);
     expect(exit).toEqual({ kind: 'code', code: 0 });
     await expect.poll(() => readdirSync('/proc').some((pid) => /^\d+$/.test(pid) && commandOf(pid).includes(mark))).toBe(false);
   });

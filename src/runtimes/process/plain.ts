@@ -1,9 +1,17 @@
 /** A sandbox without bubblewrap: a process with a clean environment and folders of its own. Keeps little apart. */
 import { asUser } from './bubblewrap.ts';
 
-/** `command` as the agent's user (or the manager's, for null), with `env` and nothing else as its environment. */
-export function plainCommand(uid: number | null, env: Readonly<Record<string, string>>, command: readonly string[]): string[] {
+export interface PlainSpec {
+  /** The agent's user; null for the manager's. */
+  readonly uid: number | null;
+  /** What `asUser` takes. */
+  readonly groups: readonly number[];
+  readonly env: Readonly<Record<string, string>>;
+}
+
+/** `command` as that user, with `env` and nothing else as its environment. */
+export function plainCommand({ uid, groups, env }: PlainSpec, command: readonly string[]): string[] {
   const variables = Object.entries(env).map(([name, value]) => `${name}=${value}`);
   // A session of its own, so that ending it ends no supervisor.
-  return ['setsid', ...(uid === null ? [] : asUser(uid)), 'env', '-i', ...variables, ...command];
+  return ['setsid', ...(uid === null ? [] : asUser(uid, groups)), 'env', '-i', ...variables, ...command];
 }

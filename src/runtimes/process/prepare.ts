@@ -7,9 +7,11 @@ import { join } from 'node:path';
 import type { AgentId } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
 import { gateScript } from '../gate.ts';
+import { openFilesForDevices } from '../open-files.ts';
 import type { Recipe, SandboxSpec } from '../runtime.ts';
 import { accounts, bubblewrapArgs, bubblewrapCommand, path } from './bubblewrap.ts';
 import { killFile, makeCgroups, supervisorGroup } from './cgroup.ts';
+import { deviceArgs, grantDevices, type ProcessGrant } from './devices.ts';
 import { type Intent, makeFolder } from './folder.ts';
 import type { Host } from './host.ts';
 import { plainCommand } from './plain.ts';
@@ -62,9 +64,13 @@ function isReadOnly(container: string): boolean {
   return /^\/(usr|opt|s?bin|lib\w*|proc|dev|nix|gnu)\//.test(container) && !existsSync(container);
 }
 
-/** Makes and starts a sandbox that is not there yet; resolves when its supervisor was started. */
+/**
+ * Makes and starts a sandbox that is not there yet; resolves when its supervisor was started.
+ * @throws OnejobError, E_DEVICES_GRANTED among others, before anything is made.
+ */
 export async function makeSandbox(host: Host, spec: SandboxSpec, progress: (line: string) => void): Promise<void> {
   const { recipe, agent } = spec;
+  const grant = grantDevices(host, spec);
   const bubblewrap = host.mode === 'bubblewrap';
   const final = join(host.at.agents, agent);
   const uid = host.root ? await claimUid(host.uidClaims, final) : null;
@@ -86,10 +92,11 @@ export async function makeSandbox(host: Host, spec: SandboxSpec, progress: (line
   const folder = await makeFolder(host.at, about);
   if (files !== folder) await makeOpen(host.openDir);
   await makeFiles(files, uid, bubblewrap);
-  const env = environment(spec, files, bubblewrap);
-  const gate = ['/bin/sh', '-c', gateScript(agent)];
+  const env = environment(spec, files, bubblewrap, grant);
+  const gate = ['/bin/sh', '-c', gateScript(agent, grant.gate)];
   if (bubblewrap) {
-    const told = bubblewrapArgs({ hostname: spec.name.slice(0, 64), recipe, env, uid, folder }, host.mounts);
+    const devices = deviceArgs(grant);
+    const told = bubblewrapArgs({ hostname: spec.name.slice(0, 64), recipe, env, uid, folder, devices }, host.mounts);
     const { passwd, group } = accounts(uid);
     await Promise.all([
       writeFile(join(folder, 'args'), told.map((word) => `${word}\0`).join('')),
@@ -98,10 +105,13 @@ export async function makeSandbox(host: Host, spec: SandboxSpec, progress: (line
     ]);
   } else await writeFile(join(folder, 'args'), '');
   const limits = recipe.ulimits.map(({ name, soft, hard }) => `--${name}=${soft}:${hard}`);
+  const isOpen = spec.devices.length > 0 && !recipe.ulimits.some(({ name }) => name === 'nofile');
+  if (isOpen) limits.push(`--nofile=${openFilesForDevices()}`);
   const script = supervisorScript({
     command: [
+      ...(spec.cpuset === undefined ? [] : ['taskset', '-c', spec.cpuset]),
       ...(limits.length === 0 ? [] : ['prlimit', ...limits, '--']),
-      ...(bubblewrap ? bubblewrapCommand(uid, gate) : plainCommand(uid, env, gate)),
+      ...(bubblewrap ? bubblewrapCommand(uid, grant.groups, gate) : plainCommand({ uid, groups: grant.groups, env }, gate)),
     ],
     cwd: bubblewrap ? null : join(files, 'work'),
     exitFile: join(host.at.exits, agent),
@@ -171,7 +181,7 @@ async function makeFiles(files: string, uid: number | null, mounted: boolean): P
   await chmod(files, 0o710);
 }
 
-function environment(spec: SandboxSpec, files: string, mounted: boolean): Record<string, string> {
+function environment(spec: SandboxSpec, files: string, mounted: boolean, grant: ProcessGrant): Record<string, string> {
   const { recipe } = spec;
   const base = mounted
     ? { HOME: '/home/job' }
@@ -179,6 +189,5 @@ function environment(spec: SandboxSpec, files: string, mounted: boolean): Record
   const variables = recipe.mounts.flatMap(({ variable, container, host }) =>
     variable === null ? [] : [[variable, mounted ? container : host] as const],
   );
-  // No grant of devices means none, also for tools that look for them by themselves.
-  return { PATH: path, USER: 'job', NVIDIA_VISIBLE_DEVICES: 'void', ...base, ...Object.fromEntries(variables), ...recipe.env };
+  return { PATH: path, USER: 'job', ...base, ...Object.fromEntries(variables), ...recipe.env, ...grant.env };
 }

@@ -39,6 +39,8 @@ export interface ProcessRuntimeOptions {
   readonly outputLimit?: number;
   /** Folder in which all managers of the host note the users they gave to agents. */
   readonly uidClaims?: string;
+  /** Folder with the host's device nodes; a test has another. Default `/dev`. */
+  readonly deviceDir?: string;
   /** Folder for jobs' files under root without bubblewrap; others must be able to pass through what is above it. */
   readonly openDir?: string;
 }
@@ -68,6 +70,7 @@ async function settle(options: ProcessRuntimeOptions): Promise<Host> {
     cgroups: findCgroups(options.owner),
     inherited: inheritedDescriptors(),
     uidClaims: options.uidClaims ?? '/run/onejob-users',
+    deviceDir: options.deviceDir ?? '/dev',
     openDir: options.openDir ?? `/var/tmp/onejob-${options.owner}`,
     outputLimit: options.outputLimit ?? 256 * 1024 * 1024,
   };
@@ -105,6 +108,8 @@ function processRuntime(host: Host): Runtime {
 
   return {
     name: 'process',
+    // They are named after the agent.
+    groupsOf: () => [],
     capabilities: {
       weaker: weaker(host),
       images: false,
@@ -118,10 +123,6 @@ function processRuntime(host: Host): Runtime {
     fingerprint: async (recipe) => fingerprintOf(host, recipe),
     prepare: (spec, progress, signal) =>
       whileBusy(spec.agent, async () => {
-        if (spec.devices.length > 0)
-          throw new OnejobError('E_NOT_YET', 'The process runtime cannot give devices to agents yet.', {
-            hint: 'Use "runtime: docker" for this pool.',
-          });
         checkRecipe(host, spec.recipe);
         const state = look(spec.agent);
         if (state?.kind === 'running' || state?.kind === 'exited') return { fingerprint: needed(spec.agent).fingerprint };
@@ -176,6 +177,6 @@ function weaker(host: Host): string {
     return `Jobs share this host's network and kernel interface: services on localhost are within their reach.${user}`;
   }
   if (host.root)
-    return 'Jobs run as users of their own, but see what everybody on this host can read, its processes and its network.';
-  return 'Jobs run as your own user with nothing kept apart: they can read and write all that you can.';
+    return 'Jobs run as users of their own, but see what everybody on this host can read, its processes, its network and every GPU.';
+  return 'Jobs run as your own user with nothing kept apart: they can read, write and use all that you can, every GPU included.';
 }

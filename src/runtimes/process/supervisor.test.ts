@@ -84,10 +84,13 @@ describe.each(shells)('the supervisor in %s', (...shell) => {
   });
 
   test('writes the exit code while a process of another session still holds the output open', async () => {
-    const child = start(supervisorScript(options(['sh', '-c', 'setsid sleep 1 & sleep 0.3; exit 5'])));
+    const other = 'setsid sh -c ": >there; until [ -e go ]; do sleep 0.02; done"';
+    const job = `${other} & until [ -e there ]; do sleep 0.02; done; exit 5`;
+    const child = start(supervisorScript(options(['sh', '-c', job])));
     const over = new Promise((resolve) => child.once('exit', resolve));
-    await expect.poll(exit, { interval: 5 }).toBe('5    \n');
+    await expect.poll(exit).toBe('5    \n');
     expect(existsSync(join(folder, 'log/stdout.end'))).toBe(false);
+    writeFileSync(join(folder, 'go'), '');
     await over;
     expect(existsSync(join(folder, 'log/stdout.end'))).toBe(true);
   });

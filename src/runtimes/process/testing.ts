@@ -18,6 +18,7 @@ export const plainRecipe: Recipe = {
   tmpfs: {},
   capAdd: [],
   oomScoreAdj: 500,
+  grant: { way: 'auto', capabilities: [], numa: false },
   unsafe: { privileged: false, pidHost: false, seccompUnconfined: false },
 };
 

@@ -1,0 +1,144 @@
+/**
+ * The devices of this runtime's sandboxes: asks the Engine for exactly those that were leased, and looks whether exactly those
+ * arrived, before anybody hears that the sandbox was made. Keeps only what saves questions.
+ */
+import { stat } from 'node:fs/promises';
+import { setTimeout as pause } from 'node:timers/promises';
+import { OnejobError } from '../../errors.ts';
+import { nodesOf } from '../devices.ts';
+import { openFilesForDevices } from '../open-files.ts';
+import type { SandboxSpec } from '../runtime.ts';
+import { endpointUrl } from './endpoint.ts';
+import type { Engine } from './engine.ts';
+import { judge } from './evidence.ts';
+import { messageOf } from './failures.ts';
+import { type Capability, chooseGrant, type Grant, type GrantSetting, grantOf, noGrant, passedNodes, type Way } from './grants.ts';
+import { isPodman } from './probe.ts';
+import { look, lookAtHost, type Sight } from './witness.ts';
+
+export interface DeviceOptions {
+  /** How the Engine is asked for devices of NVIDIA where the recipe leaves it open; default `auto`: as it reports that it can. */
+  readonly grant?: GrantSetting;
+  /** What those may be used for beside what the recipe says; default nothing. */
+  readonly capabilities?: readonly Capability[];
+}
+
+export interface Devices {
+  /** What the Engine is to be asked for. @throws OnejobError E_DEVICES_REFUSED when that cannot be told or cannot be had. */
+  grant(spec: SandboxSpec, signal: AbortSignal): Promise<Grant>;
+  /** Whether an Engine that refused a sandbox so may be asked in another way, as `grant` does from then on. */
+  retreat(refusal: unknown): boolean;
+  /**
+   * Compares a container that was started with the lease. One that has ended, or cannot be looked at, passes.
+   * @throws OnejobError E_DEVICES_GRANTED when it holds anything else
+   */
+  verify(spec: SandboxSpec, id: string, progress: (line: string) => void, signal: AbortSignal): Promise<void>;
+}
+
+/** How long an Engine may speak of a process that is not there, in ms: it learns of an end a little later. */
+const patience = 2_000;
+
+export function createDevices(engine: Engine, { grant: setting = 'auto', capabilities = [] }: DeviceOptions): Devices {
+  const { endpoint } = engine;
+  const local = endpoint.kind === 'unix';
+  const refused = new Set<Way>();
+  /** Why nobody can look at what containers have here. */
+  let blind: string | null = null;
+
+  const see = async ({ agent }: SandboxSpec, id: string, signal: AbortSignal): Promise<Sight> => {
+    const until = performance.now() + patience;
+    for (;;) {
+      const container = await engine.inspect(id, signal);
+      if (container === null || !container.State.Running) return { kind: 'gone' };
+      const sight = await look(container.State.Pid, agent, signal);
+      if (sight.kind !== 'gone') return sight;
+      if (performance.now() > until) {
+        return { kind: 'unseen', why: `process ${container.State.Pid}, of which the Engine speaks, is not on this host` };
+      }
+      await pause(20, undefined, { signal });
+    }
+  };
+
+  return {
+    async grant(spec, signal) {
+      const { devices } = spec;
+      if (devices.length === 0) return noGrant;
+      if (!local)
+        throw notGrantable(spec, `the Engine at ${endpointUrl(endpoint)} is not on this host`, 'Use an Engine of this host.');
+      const hidden = devices.find(({ vendor, minor }) => vendor !== 'nvidia' && minor === null);
+      if (hidden !== undefined) {
+        throw notGrantable(spec, `nobody knows which node below /dev/dri ${hidden.uuid} has`, 'See "onejob gpus".', true);
+      }
+      const uuids = devices.filter(({ vendor }) => vendor === 'nvidia').map(({ uuid }) => uuid);
+      const [info, version] = await Promise.all([engine.info(signal), engine.version(signal)]);
+      // Podman's default is bounded, and it forgets that one where another limit is sent.
+      const openFiles = isPodman(version) ? null : openFilesForDevices();
+      const wanted = spec.recipe.grant;
+      const all = [...new Set([...capabilities, ...wanted.capabilities])];
+      const parts = { capabilities: all, groups: await nodeGroups(passedNodes(devices)), openFiles };
+      if (uuids.length === 0) return grantOf(devices, { ...parts, way: null });
+      const choice = chooseGrant(info, version, { setting: wanted.way === 'auto' ? setting : wanted.way, uuids, refused });
+      if (choice.way === null) throw notGrantable(spec, choice.why, choice.hint);
+      return grantOf(devices, { ...parts, way: choice.way });
+    },
+
+    retreat(refusal) {
+      if (!(refusal instanceof OnejobError) || refusal.code !== 'E_DEVICES_REFUSED' || setting !== 'auto') return false;
+      // No Engine reports whether it found a hook on its PATH. What fails for one device says nothing of the others.
+      if (!/could not select device driver/.test(messageOf(refusal.cause)) || refused.has('request')) return false;
+      refused.add('request');
+      return true;
+    },
+
+    async verify(spec, id, progress, signal) {
+      const { devices } = spec;
+      if (!local || (devices.length === 0 && blind !== null)) return;
+      const sight = await see(spec, id, signal);
+      if (sight.kind === 'unseen') {
+        blind = sight.why;
+        if (devices.length > 0) progress(`Which devices it was given is not checked, because ${sight.why}.`);
+      }
+      if (sight.kind !== 'seen') return;
+      const host = await lookAtHost(devices);
+      const wrong = judge(spec, sight.evidence, host);
+      if (wrong.length === 0) return;
+      const wanted = nodesOf(devices, host.migMinors).needed;
+      const has = sight.evidence.nodes.map(({ name }) => name).filter((name) => /nvidia|^dri|^kfd/.test(name));
+      throw mismatch(spec, paths(wanted), paths(has), wrong);
+    },
+  };
+}
+
+/** Groups of the nodes that are no root's; of one that is not there the Engine will speak. */
+async function nodeGroups(nodes: readonly string[]): Promise<number[]> {
+  const found = await Promise.all(
+    nodes.map((path) =>
+      stat(path).then(
+        ({ gid }) => gid,
+        () => 0,
+      ),
+    ),
+  );
+  return [...new Set(found)].filter((gid) => gid !== 0);
+}
+
+function notGrantable({ name, pool, devices }: SandboxSpec, why: string, hint: string, retry = false): OnejobError {
+  const names = devices.map(({ uuid }) => uuid).join(', ');
+  return new OnejobError('E_DEVICES_REFUSED', `Cannot start agent ${name}: ${names} cannot be granted, because ${why}.`, {
+    hint: `${hint} Or write "devices: 0" in pools.${pool}.`,
+    retry,
+  });
+}
+
+function mismatch({ name, devices }: SandboxSpec, wanted: string, has: string, wrong: readonly string[]): OnejobError {
+  const leased = devices.length === 0 ? 'no device' : `${devices.map(({ uuid }) => uuid).join(', ')} (${wanted})`;
+  const message = `Cannot start agent ${name}: it was leased ${leased}, and its container has ${has}: ${wrong.join(', ')}.`;
+  return new OnejobError('E_DEVICES_GRANTED', message, {
+    hint: 'Nothing has run, and the container was removed. See "onejob doctor" for the Engine and its container toolkit.',
+    retry: true,
+  });
+}
+
+function paths(names: readonly string[]): string {
+  return names.length === 0 ? 'none' : names.map((name) => `/dev/${name}`).join(', ');
+}

@@ -1,0 +1,72 @@
+/** What is asked of an Engine for `doctor`, of one that answers, refuses, is silent, or is not there. */
+import { describe, expect, test } from 'vitest';
+import type { PoolConfig } from '../../config/config.ts';
+import { engineFacts } from './facts.ts';
+import { fakeEngine } from './fake-engine.ts';
+import { recipe, settings } from './testing.ts';
+
+const never = new AbortController().signal;
+type Asking = Pick<PoolConfig, 'devices' | 'runtime' | 'recipe'>;
+const pool = (count: number, runtime: PoolConfig['runtime'] = null, way: Asking['recipe']['grant']['way'] = 'auto'): Asking =>
+  ({ devices: { count }, runtime, recipe: { ...recipe, grant: { ...recipe.grant, way } } }) as Asking;
+
+async function ask(name: string, answers: Readonly<Record<string, object | number>>, pools: readonly Asking[]) {
+  const fake = fakeEngine(name, (path, _, reply) => {
+    const answer = answers[path];
+    if (typeof answer === 'number') reply.writeHead(answer).end('{"message":"no"}');
+    else if (answer !== undefined) reply.end(JSON.stringify(answer));
+  });
+  await fake.start();
+  try {
+    const { endpoint } = fake;
+    if (endpoint.kind !== 'unix') throw new Error('not a socket');
+    return { facts: await engineFacts(pools, settings(endpoint.path), never), asked: fake.asked };
+  } finally {
+    await fake.stop();
+  }
+}
+
+const version = { Version: '28.5.1', ApiVersion: '1.51' };
+
+describe('an Engine', () => {
+  test('is asked how it keeps control groups and would grant devices', async () => {
+    const info = { CgroupDriver: 'systemd', CDISpecDirs: ['/etc/cdi'], DiscoveredDevices: [{ ID: 'nvidia.com/gpu=GPU-1' }] };
+    const { facts } = await ask('facts', { '/version': version, '/info': info }, [pool(0), pool(1)]);
+    expect(facts).toEqual({ version: '28.5.1', cgroupDriver: 'systemd', way: 'cdi' });
+  });
+
+  test('that does not say it leaves it open; a way that it has not is none', async () => {
+    const old = { '/version': { Version: '20.10.24', ApiVersion: '1.41' }, '/info': { CgroupDriver: 7 } };
+    expect((await ask('facts-old', old, [pool(1, 'docker')])).facts).toEqual({
+      version: '20.10.24',
+      cgroupDriver: null,
+      way: 'request',
+    });
+    expect((await ask('facts-none', old, [pool(1, 'docker', 'runtime')])).facts).toMatchObject({ way: null });
+  });
+
+  test('that refuses is none', async () => {
+    expect((await ask('facts-no', { '/version': 500, '/info': 500 }, [pool(1)])).facts).toBeNull();
+  });
+
+  test('that is not there is none', async () => {
+    expect(await engineFacts([pool(1)], settings('/nowhere/docker.sock'), never)).toBeNull();
+  });
+
+  test('is not asked where no pool gives devices by it', async () => {
+    const { facts, asked } = await ask('facts-unused', { '/version': version, '/info': {} }, [pool(0), pool(1, 'process')]);
+    expect([facts, asked.length]).toEqual([null, 0]);
+  });
+
+  test('that is silent is waited for only as long as whoever asks', async () => {
+    const fake = fakeEngine('facts-silent', () => {});
+    await fake.start();
+    const stop = new AbortController();
+    const { endpoint } = fake;
+    if (endpoint.kind !== 'unix') throw new Error('not a socket');
+    const facts = engineFacts([pool(1)], settings(endpoint.path), stop.signal);
+    stop.abort();
+    await expect(facts).rejects.toMatchObject({ name: 'AbortError' });
+    await fake.stop();
+  });
+});

@@ -1,0 +1,154 @@
+/**
+ * How an Engine is asked for devices: always by name, never by count, which would mean the first ones for everybody. Which
+ * of the ways it knows is taken follows from what it reports. Pure; whether it did as asked is found out from evidence.
+ */
+import { gateNodes, noDevices, visibleDevices } from '../devices.ts';
+import type { DriverCapability, GrantWay, LeasedDevice } from '../runtime.ts';
+import { type InfoAnswer, isPodman, type VersionAnswer } from './probe.ts';
+
+/** Ways to NVIDIA's devices: a device request to Docker's own driver, a CDI name, the runtime `nvidia`. */
+export type Way = Exclude<GrantWay, 'auto'>;
+export type GrantSetting = GrantWay;
+export type Capability = DriverCapability;
+
+export type GrantChoice =
+  /** `why` completes "…, because". */
+  { readonly way: Way; readonly why: string } | { readonly way: null; readonly why: string; readonly hint: string };
+
+/** What a setting and an Engine's word have to be weighed with. */
+export interface Wish {
+  readonly setting: GrantSetting;
+  /** Of NVIDIA, in a lease; empty: any. */
+  readonly uuids: readonly string[];
+  /** What the Engine turned out not to have, though it did not say so. */
+  readonly refused: ReadonlySet<Way>;
+}
+
+export const anyGrant: Wish = { setting: 'auto', uuids: [], refused: new Set() };
+
+/** Chooses for NVIDIA's devices. Others are passed as nodes, which every Engine can. */
+export function chooseGrant(info: InfoAnswer, version: VersionAnswer, wish: Wish): GrantChoice {
+  if (isPodman(version)) return onPodman(version.Version, wish.setting);
+  const cdi = byCdi(info, version, wish);
+  const offers: Readonly<Record<Way, GrantChoice>> = {
+    cdi,
+    request: { way: 'request', why: cdi.way === null ? cdi.why : 'it needs no CDI' },
+    runtime: byRuntime(info),
+  };
+  if (wish.setting !== 'auto') {
+    const offer = offers[wish.setting];
+    return offer.way === null ? offer : { way: offer.way, why: `"grant: ${wish.setting}" asks for it` };
+  }
+  // CDI first: what a hook gave, a `systemctl daemon-reload` takes away again.
+  const open = (['cdi', 'request', 'runtime'] as const).filter((way) => offers[way].way !== null);
+  return offers[open.find((way) => !wish.refused.has(way)) ?? open[0] ?? 'request'];
+}
+
+/** Measured: 4.3 takes a request and grants nothing, as name of a device it takes no CDI name; 5.4 takes the request. */
+function onPodman(version: string, setting: GrantSetting): GrantChoice {
+  const hint = 'Use Docker Engine or Podman 5.4 for pools with devices of NVIDIA.';
+  if (!isAtLeast(version, [5, 4])) {
+    return { way: null, why: `Podman ${version} takes requests for devices through this socket and grants none`, hint };
+  }
+  if (setting === 'auto' || setting === 'cdi') return { way: 'cdi', why: 'Podman knows no other way' };
+  return { way: null, why: `Podman grants devices by CDI only, and "grant: ${setting}" asks for another way`, hint };
+}
+
+function isAtLeast(version: string, [major, minor]: readonly [number, number]): boolean {
+  const [first = 0, second = 0] = version.split('.').map((part) => Number.parseInt(part, 10) || 0);
+  return first > major || (first === major && second >= minor);
+}
+
+const cdiKind = 'nvidia.com/gpu=';
+
+function byCdi(info: InfoAnswer, version: VersionAnswer, { setting, uuids }: Wish): GrantChoice {
+  const none = (why: string, hint: string): GrantChoice => ({ way: null, why, hint });
+  const specify = 'Type "nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml" on its host, or leave "grant" out.';
+  const folders = info.CDISpecDirs ?? [];
+  if (folders.length === 0) {
+    const hint = 'Docker Engine 25 and later can, with { "features": { "cdi": true } } in /etc/docker/daemon.json.';
+    return none('this Engine has CDI turned off or does not know it', hint);
+  }
+  // Engine 28.2 lists the names, and leaves the key out where there are none. Before it, CDI is on where somebody turned it on.
+  if (!isAtLeast(version.ApiVersion, [1, 50])) return { way: 'cdi', why: `CDI is turned on (${folders.join(', ')})` };
+  const names = (info.DiscoveredDevices ?? []).map(({ ID }) => ID);
+  const missing = uuids.find((uuid) => !names.includes(cdiKind + uuid));
+  if (missing !== undefined && setting === 'auto') return none(`its CDI specifications do not name ${missing}`, specify);
+  if (!names.some((name) => name.startsWith(`${cdiKind}GPU-`) || name.startsWith(`${cdiKind}MIG-`))) {
+    return none("its CDI specifications name no device of NVIDIA's by UUID", specify);
+  }
+  return { way: 'cdi', why: 'the Engine lists their CDI names' };
+}
+
+function byRuntime(info: InfoAnswer): GrantChoice {
+  const hint = 'Type "sudo nvidia-ctk runtime configure --runtime=docker" and restart Docker.';
+  if (!Object.hasOwn(info.Runtimes ?? {}, 'nvidia')) return { way: null, why: 'the Engine has no runtime "nvidia"', hint };
+  return { way: 'runtime', why: 'the Engine knows no other way, and has the runtime "nvidia"' };
+}
+
+/** What of one sandbox's container depends on its devices. */
+export interface Grant {
+  /** Parts of the Engine's `HostConfig`. */
+  readonly host: {
+    readonly Runtime?: string;
+    readonly DeviceRequests?: readonly { Driver: string; DeviceIDs: readonly string[]; Capabilities?: readonly string[][] }[];
+    readonly Devices?: readonly { PathOnHost: string; PathInContainer: string; CgroupPermissions: string }[];
+    readonly GroupAdd?: readonly string[];
+  };
+  /** Variables that yield to the owner's. */
+  readonly defaults: Readonly<Record<string, string>>;
+  /** Variables that win over all others. */
+  readonly env: Readonly<Record<string, string>>;
+  /** What the gate opens before it runs a script. */
+  readonly gate: readonly string[];
+  /** Files that it may have open, where the owner says nothing; null for the Engine's default. */
+  readonly openFiles: number | null;
+}
+
+/** For sandboxes without devices. Images made for GPUs ask for all of them by themselves. */
+export const noGrant: Grant = { host: {}, defaults: {}, env: { NVIDIA_VISIBLE_DEVICES: noDevices }, gate: [], openFiles: null };
+
+export interface GrantParts {
+  /** For NVIDIA's; null where none is leased. */
+  readonly way: Way | null;
+  readonly capabilities: readonly Capability[];
+  /** Groups that nodes of AMD and Intel belong to on the host, by number: names mean something else in each image. */
+  readonly groups: readonly number[];
+  readonly openFiles: number | null;
+}
+
+export function grantOf(devices: readonly LeasedDevice[], { way, capabilities, groups, openFiles }: GrantParts): Grant {
+  if (devices.length === 0) return noGrant;
+  const uuids = devices.filter(({ vendor }) => vendor === 'nvidia').map(({ uuid }) => uuid);
+  const nodes = passedNodes(devices);
+  const words = ['compute', 'utility', ...capabilities];
+  return {
+    host: {
+      ...(uuids.length > 0 && way !== null && asked(way, uuids, words)),
+      ...(nodes.length > 0 && {
+        Devices: nodes.map((path) => ({ PathOnHost: path, PathInContainer: path, CgroupPermissions: 'rw' })),
+        GroupAdd: groups.map(String),
+      }),
+    },
+    defaults: uuids.length > 0 && way === 'runtime' ? { NVIDIA_DRIVER_CAPABILITIES: words.join(',') } : {},
+    env: visibleDevices(devices, true),
+    gate: gateNodes(devices),
+    openFiles,
+  };
+}
+
+/** Nodes of the host that are passed one by one: exactly those of the leased cards. */
+export function passedNodes(devices: readonly LeasedDevice[]): string[] {
+  return gateNodes(devices.filter(({ vendor }) => vendor !== 'nvidia'));
+}
+
+function asked(way: Way, uuids: readonly string[], words: readonly string[]): Grant['host'] {
+  switch (way) {
+    case 'request':
+      return { DeviceRequests: [{ Driver: 'nvidia', DeviceIDs: [...uuids], Capabilities: [['gpu', ...words]] }] };
+    case 'cdi':
+      return { DeviceRequests: [{ Driver: 'cdi', DeviceIDs: uuids.map((uuid) => cdiKind + uuid) }] };
+    case 'runtime':
+      return { Runtime: 'nvidia' };
+  }
+}

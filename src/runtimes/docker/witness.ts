@@ -1,0 +1,116 @@
+/**
+ * Looks at what the first process of a container really has. Works where the Engine's processes are this host's and may be
+ * read, which takes root; anything else is said to be unknown, never taken for right or wrong.
+ */
+import { lstat, readdir, readFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { setTimeout as pause } from 'node:timers/promises';
+import type { AgentId } from '../../core/slot.ts';
+import { type MigMinors, migMinorsFile, parseMigMinors } from '../devices.ts';
+import type { LeasedDevice } from '../runtime.ts';
+import type { DeviceNode, Evidence, HostDevices } from './evidence.ts';
+
+export type Sight =
+  | { readonly kind: 'seen'; readonly evidence: Evidence }
+  /** It has ended: how, its exit tells. */
+  | { readonly kind: 'gone' }
+  /** `why` completes "…, because". */
+  | { readonly kind: 'unseen'; readonly why: string };
+
+export interface LookOptions {
+  /** Default `/proc`. */
+  readonly proc?: string;
+  /** ms within which the Engine's own process becomes the container's; default 2 s. */
+  readonly patience?: number;
+}
+
+/**
+ * Looks at process `pid` once it is the gate of `agent`, whose command names the agent. That is no matter of course: an
+ * Engine in a virtual machine or another pid namespace speaks of other processes.
+ */
+export async function look(pid: number, agent: AgentId, signal: AbortSignal, options: LookOptions = {}): Promise<Sight> {
+  const { proc = '/proc', patience = 2_000 } = options;
+  const at = join(proc, String(pid));
+  const until = performance.now() + patience;
+  try {
+    // An Engine says that it started when its own helper is about to become the container's first process; nothing tells
+    // when it has (runc: a moment later).
+    while (!(await readFile(join(at, 'cmdline'), 'latin1')).includes(agent)) {
+      if (performance.now() > until) return unseen(`process ${pid} of this host is not the one that the Engine speaks of`);
+      await pause(2, undefined, { signal });
+    }
+    const nodes = await nodesIn(join(at, 'root/dev'));
+    // Empty once the process has ended, so that it is read last: then the nodes were all there were.
+    const environ = await readFile(join(at, 'environ'), 'latin1');
+    return environ === '' ? { kind: 'gone' } : { kind: 'seen', evidence: { visible: visibleIn(environ), nodes } };
+  } catch (error) {
+    signal.throwIfAborted();
+    const code = codeOf(error);
+    if (code === 'ENOENT' || code === 'ESRCH') return { kind: 'gone' };
+    if (code === 'EACCES' || code === 'EPERM') return unseen("only root may look at an Engine's processes");
+    return unseen(`process ${pid} cannot be looked at (${error instanceof Error ? error.message : error})`);
+  }
+}
+
+/** What tells whose node is whose, as the host is now. Never throws. */
+export async function lookAtHost(devices: readonly LeasedDevice[]): Promise<HostDevices> {
+  const pciIds = [...new Set(devices.flatMap(({ pciId }) => pciId ?? []))];
+  const drm = await Promise.all(
+    pciIds.map(async (id) => {
+      const names = await readdir(`/sys/bus/pci/devices/${id}/drm`).catch((): string[] => []);
+      return [id, names.map((name) => `dri/${name}`)] as const;
+    }),
+  );
+  return { migMinors: await readMigMinors(), drm: new Map(drm) };
+}
+
+/** Null where the driver has no nodes for MIG instances: none leased, or an old driver with files in /proc alone. */
+export async function readMigMinors(): Promise<MigMinors | null> {
+  const nodes = await readdir('/dev/nvidia-caps').catch(() => null);
+  const text = nodes === null ? null : await readFile(migMinorsFile, 'utf8').catch(() => null);
+  return text === null ? null : parseMigMinors(text);
+}
+
+function visibleIn(environ: string): string[] {
+  const name = 'NVIDIA_VISIBLE_DEVICES=';
+  return environ.split('\0').flatMap((entry) => (entry.startsWith(name) ? entry.slice(name.length) : []));
+}
+
+/** Folders of /dev that hold nodes of GPUs. */
+const folders = ['', 'dri', 'nvidia-caps'];
+
+async function nodesIn(dev: string): Promise<DeviceNode[]> {
+  const found = await Promise.all(
+    folders.map(async (folder) => {
+      const path = join(dev, folder);
+      // A job's link in the place of a folder would lead to this host's files.
+      const isFolder = (await lstat(path).catch(absent))?.isDirectory() ?? false;
+      const names = isFolder ? await readdir(path) : [];
+      return Promise.all(names.map((name) => nodeAt(path, join(folder, name))));
+    }),
+  );
+  return found.flat().filter((node) => node !== null);
+}
+
+async function nodeAt(folder: string, name: string): Promise<DeviceNode | null> {
+  const found = await lstat(join(folder, name.split('/').at(-1) ?? name)).catch(absent);
+  if (found === null || !found.isCharacterDevice()) return null;
+  // As the C library's major() and minor() take them apart.
+  const major = Math.floor(found.rdev / 2 ** 8) & 0xfff;
+  const minor = (found.rdev & 0xff) | (Math.floor(found.rdev / 2 ** 12) & 0xfff00);
+  return { name, major, minor };
+}
+
+/** Of a node that went meanwhile; of a process that did, the next read tells. */
+function absent(error: unknown): null {
+  if (codeOf(error) === 'ENOENT') return null;
+  throw error;
+}
+
+function unseen(why: string): Sight {
+  return { kind: 'unseen', why };
+}
+
+function codeOf(error: unknown): string {
+  return error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : '';
+}

@@ -1,0 +1,168 @@
+/** Devices of process sandboxes, with nodes that are /dev/null by another name. Making such takes root. */
+import { spawnSync } from 'node:child_process';
+import { chmodSync, chownSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { lacks } from '../../../test/support/require.ts';
+import { follow, specOf, watch } from '../contract.ts';
+import { exitNoDevice, frame, MarkerFilter, readyMarker } from '../gate.ts';
+import type { LeasedDevice, Runtime } from '../runtime.ts';
+import { amd, leased, slice } from '../testing.ts';
+import { deviceArgs, grantDevices } from './devices.ts';
+import type { Host } from './host.ts';
+import { createProcessRuntime } from './process.ts';
+import { leftoversOf, plainRecipe } from './testing.ts';
+
+const never = new AbortController().signal;
+const cards = [leased({ minor: 0 }), leased({ minor: 1 })];
+const everything = 'for n in /dev/nvidia* /dev/kfd /dev/dri/*; do [ -e $n ] && echo $n; done';
+/** What only a group's members may open. */
+const group = 4711;
+
+function makeNodes(): string {
+  const dir = mkdtempSync(join(tmpdir(), 'onejob-dev-'));
+  mkdirSync(join(dir, 'dri'));
+  for (const name of ['nvidiactl', 'nvidia-uvm', 'nvidia0', 'nvidia1', 'kfd', 'dri/renderD128', 'dri/renderD129']) {
+    if (spawnSync('mknod', ['-m', '666', join(dir, name), 'c', '1', '3']).status !== 0) throw new Error(`cannot make ${name}`);
+  }
+  for (const name of ['kfd', 'dri/renderD128', 'dri/renderD129']) {
+    chownSync(join(dir, name), 0, group);
+    chmodSync(join(dir, name), 0o660);
+  }
+  chmodSync(dir, 0o755);
+  return dir;
+}
+
+describe.skipIf(lacks('root', 'bubblewrap')).each(['auto', 'off'] as const)('devices with bubblewrap %s', (bubblewrap) => {
+  const owner = `devices-${process.pid}-${bubblewrap}`;
+  let dir: string;
+  let deviceDir: string;
+  let runtime: Runtime;
+  let events: ReturnType<typeof watch>;
+
+  beforeAll(async () => {
+    dir = mkdtempSync(join(tmpdir(), 'onejob-process-'));
+    deviceDir = makeNodes();
+    runtime = await createProcessRuntime({ owner, dir, bubblewrap, deviceDir });
+    events = watch(runtime);
+    await events.connected();
+  });
+  afterAll(async () => {
+    for (const { agent } of await runtime.list(never)) await runtime.remove(agent);
+    await runtime.sweep(never);
+    await events.stop();
+    expect(leftoversOf(dir, owner)).toEqual([]);
+    for (const path of [dir, deviceDir]) rmSync(path, { recursive: true });
+  });
+
+  const standby = async (devices: readonly LeasedDevice[], env: Record<string, string> = {}) => {
+    const spec = specOf({ ...plainRecipe, env }, { devices });
+    await runtime.prepare(spec, () => {}, never);
+    const log = follow(runtime, spec.agent);
+    await log.until(`${readyMarker(spec.agent)}\n`);
+    return { agent: spec.agent, log };
+  };
+  const run = async (devices: readonly LeasedDevice[], script: string, env: Record<string, string> = {}): Promise<string> => {
+    const { agent, log } = await standby(devices, env);
+    await runtime.release(agent, frame(agent, script), never);
+    await events.exit(agent);
+    await log.ended;
+    const filter = new MarkerFilter(agent);
+    const out = log.chunks.map((chunk) => (chunk.stream === 'stdout' ? filter.push(chunk.bytes) : chunk.bytes));
+    return Buffer.concat(out).toString();
+  };
+
+  test('variables name the leased ones, whatever the owner says', async () => {
+    const script = 'echo "$NVIDIA_VISIBLE_DEVICES $CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER $MINE"';
+    const env = { CUDA_VISIBLE_DEVICES: '0', NVIDIA_VISIBLE_DEVICES: 'all', MINE: 'yes' };
+    expect(await run([...cards].reverse(), script, env)).toBe('GPU-1,GPU-0 GPU-1,GPU-0 PCI_BUS_ID yes\n');
+    expect(await run([], 'echo "$NVIDIA_VISIBLE_DEVICES"', env)).toBe('void\n');
+  });
+
+  test('only the CPUs that its devices are near to are its own, where that is asked for', async () => {
+    const spec = specOf(plainRecipe, { devices: cards, cpuset: '0' });
+    await runtime.prepare(spec, () => {}, never);
+    const log = follow(runtime, spec.agent);
+    await log.until(`${readyMarker(spec.agent)}\n`);
+    await runtime.release(spec.agent, frame(spec.agent, "sed -n 's/^Cpus_allowed_list:\t/cpus /p' /proc/self/status"), never);
+    await events.exit(spec.agent);
+    await log.ended;
+    expect(log.text()).toContain('cpus 0\n');
+  });
+
+  test('files that may be open are bounded', async () => {
+    expect(Number(await run(cards, 'ulimit -n'))).toBeLessThanOrEqual(65_536);
+  });
+
+  test('a standby whose device is gone when it is released ends with 97, and nothing has run', async () => {
+    const path = join(deviceDir, 'nvidia1');
+    const { agent, log } = await standby([leased({ minor: 1 })]);
+    // What is mounted in a sandbox stays there when it is removed outside; the right to open it does not.
+    if (bubblewrap === 'off') rmSync(path);
+    else chmodSync(path, 0);
+    await runtime.release(agent, frame(agent, 'echo ran'), never);
+    const exit = await events.exit(agent);
+    rmSync(path, { force: true });
+    spawnSync('mknod', ['-m', '666', path, 'c', '1', '3']);
+    expect(exit).toEqual({ kind: 'code', code: exitNoDevice });
+    await log.ended;
+    expect(log.text()).not.toContain('ran\n');
+  });
+
+  test('a device whose node is not there is refused by name, and nothing is made', async () => {
+    const spec = specOf(plainRecipe, { devices: [leased({ minor: 7 })] });
+    await expect(runtime.prepare(spec, () => {}, never)).rejects.toMatchObject({
+      code: 'E_DEVICES_GRANTED',
+      retry: true,
+      message: `Cannot start agent con.1: it was leased GPU-7, and there is no ${deviceDir}/nvidia7 on this host.`,
+    });
+    expect((await runtime.list(never)).map(({ agent }) => agent)).not.toContain(spec.agent);
+  });
+
+  if (bubblewrap === 'off') {
+    test('without a barrier that is said, and a job without devices is shown none', async () => {
+      expect(runtime.capabilities.weaker).toContain('every GPU');
+      expect((await runtime.check(never)).find(({ subject }) => subject === 'devices')).toMatchObject({
+        level: 'warning',
+        message: expect.stringContaining('no barrier'),
+      });
+      expect(await run([], 'echo "<$CUDA_VISIBLE_DEVICES>"')).toBe('<>\n');
+    });
+    return;
+  }
+
+  test('exactly the leased nodes are there, and can be opened', async () => {
+    expect(await run([leased({ minor: 1 })], `${everything}; : </dev/nvidia1 && echo opened`)).toBe(
+      '/dev/nvidia-uvm\n/dev/nvidia1\n/dev/nvidiactl\nopened\n',
+    );
+    expect(await run([], everything)).toBe('');
+  });
+
+  test("AMD's are opened by the groups of their nodes, and a job without devices has no group more", async () => {
+    const script = `${everything}; : </dev/dri/renderD129 && : </dev/kfd && echo opened; echo $ROCR_VISIBLE_DEVICES; ls /sys`;
+    expect(await run([amd(129)], script)).toBe('/dev/kfd\n/dev/dri/renderD129\nopened\n0\nbus\nclass\ndev\ndevices\n');
+    expect((await run([], 'id -G; ls /sys 2>/dev/null')).trim()).toMatch(/^\d+$/);
+  });
+});
+
+describe('what a sandbox is granted', () => {
+  const host = { mode: 'bubblewrap', deviceDir: '/no/such' } as Host;
+
+  test('nothing without devices', () => {
+    const grant = grantDevices(host, { name: 'x', devices: [] });
+    expect(grant).toEqual({ env: { NVIDIA_VISIBLE_DEVICES: 'void' }, nodes: [], groups: [], gate: [] });
+    expect(deviceArgs(grant)).toEqual([]);
+  });
+
+  test('is refused where the node of a device cannot be told', () => {
+    const told = () => grantDevices(host, { name: 'x', devices: [leased({ minor: null, uuid: 'GPU-j' })] });
+    expect(told).toThrow('Cannot start agent x: it was leased GPU-j, and nobody knows which nodes of /no/such are GPU-j.');
+    expect(() => grantDevices(host, { name: 'x', devices: [slice(0, 1)] })).toThrow('there is no /no/such/nvidiactl');
+  });
+
+  test('without bubblewrap needs no node that has a number nobody knows', () => {
+    const grant = grantDevices({ ...host, mode: 'plain' }, { name: 'x', devices: [leased({ minor: null, uuid: 'GPU-j' })] });
+    expect(grant).toMatchObject({ env: { CUDA_VISIBLE_DEVICES: 'GPU-j' }, gate: [] });
+  });
+});
