@@ -6,6 +6,8 @@ import { resolve } from 'node:path';
 import { Command, CommanderError } from 'commander';
 import { addConfigCommands } from './cli/commands/config.ts';
 import { addDaemonCommands } from './cli/commands/daemon.ts';
+import { addGpuCommands } from './cli/commands/gpus.ts';
+import { addImageCommands } from './cli/commands/image.ts';
 import { addJobCommands } from './cli/commands/jobs.ts';
 import type { Act } from './cli/commands/options.ts';
 import type { CliContext, Place } from './cli/context.ts';
@@ -77,6 +79,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage; "run" passes on the job's own, or 1
   addDaemonCommands(program, act);
   program.commandsGroup('Setting up:');
   addConfigCommands(program, act);
+  addGpuCommands(program, act);
+  addImageCommands(program, act);
   return program;
 }
 

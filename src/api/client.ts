@@ -10,11 +10,13 @@ import { json } from 'node:stream/consumers';
 import { pipeline } from 'node:stream/promises';
 import type { z } from 'zod';
 import { OnejobError } from '../errors.ts';
+import { connectionError, silent } from './client-errors.ts';
+import { type DeviceCalls, deviceCalls } from './device-client.ts';
 import { readFrames } from './frames.ts';
 import { fromErrorView } from './http-errors.ts';
 import type { LogPiece, LogSource } from './manager.ts';
 import type * as Schemas from './schema.ts';
-import { checkSocketPath, socketDenied } from './sockets.ts';
+import { checkSocketPath } from './sockets.ts';
 
 export interface ClientOptions {
   readonly socket: string;
@@ -39,7 +41,7 @@ export interface LogsRequest {
 }
 
 /** All methods throw OnejobError: E_DAEMON_ABSENT, _SILENT, _CUT, _STOPPING, E_SOCKET_DENIED, or what the daemon said. */
-export interface Client {
+export interface Client extends DeviceCalls {
   readonly socket: string;
   status(): Promise<Schemas.StatusView>;
   plan(): Promise<Schemas.PlanLine[]>;
@@ -121,12 +123,13 @@ export function createClient(options: ClientOptions): Client {
     throw error.code === 'E_API_ROUTE' || error.code === 'E_API_REQUEST' ? (otherVersion(response, options) ?? error) : error;
   };
 
-  const ask = async <T extends z.ZodType>(pick: Pick<T>, call: Call): Promise<z.output<T>> => {
+  const askFor = async <T extends z.ZodType>(load: () => Promise<T>, call: Call): Promise<z.output<T>> => {
     const answer = open(call);
-    const [schemas, response] = await Promise.all([import('./schema.ts'), answer]);
+    const [schema, response] = await Promise.all([load(), answer]);
     const value = await read(await succeeded(response), socket);
-    return parse(pick(schemas), value, response, options);
+    return parse(schema, value, response, options);
   };
+  const ask = <T extends z.ZodType>(pick: Pick<T>, call: Call) => askFor(async () => pick(await import('./schema.ts')), call);
   const askMany = async <T extends z.ZodType>(pick: Pick<T>, call: Call): Promise<z.output<T>[]> => {
     const answer = open(call);
     const [schemas, response] = await Promise.all([import('./schema.ts'), answer]);
@@ -144,6 +147,7 @@ export function createClient(options: ClientOptions): Client {
 
   return {
     socket,
+    ...deviceCalls(askFor),
     status: () => ask((schemas) => schemas.statusView, get('/v1/status')),
     plan: () => askMany((schemas) => schemas.planLine, get('/v1/plan')),
     doctor: () => askMany((schemas) => schemas.findingView, { ...get('/v1/doctor'), patience: 180_000 }),
@@ -249,32 +253,6 @@ function parse<T extends z.ZodType>(
   const result = schema.safeParse(value);
   if (result.success) return result.data;
   throw foreign(response, options, result.error.issues[0]);
-}
-
-function connectionError(error: unknown, socket: string): OnejobError {
-  if (error instanceof OnejobError) return error;
-  const code = error instanceof Error && 'code' in error ? error.code : null;
-  if (code === 'EACCES' || code === 'EPERM') return socketDenied(socket);
-  if (code === 'ENOENT' || code === 'ECONNREFUSED' || code === 'ENOTDIR') {
-    return new OnejobError('E_DAEMON_ABSENT', `Cannot reach the daemon: nothing listens at ${socket}.`, {
-      hint: 'Start it with "onejob up".',
-      retry: true,
-      cause: error,
-    });
-  }
-  const what = error instanceof Error ? error.message : String(error);
-  return new OnejobError('E_DAEMON_CUT', `The connection to the daemon at ${socket} was cut: ${what}.`, {
-    retry: true,
-    cause: error,
-  });
-}
-
-function silent(socket: string, call: Call, patience: number): OnejobError {
-  return new OnejobError(
-    'E_DAEMON_SILENT',
-    `The daemon at ${socket} did not answer ${call.method} ${call.path} within ${Math.round(patience / 1000)} s.`,
-    { hint: 'It may be stopped or overloaded: see whether its process runs, and what it last logged.', retry: true },
-  );
 }
 
 /** An answer we cannot read: of another version, or a bug. */

@@ -1,5 +1,6 @@
 /** What the API may ask of a running manager. The reconciler and the own queue stand behind it; `main.ts` joins them. */
 import type { Readable } from 'node:stream';
+import type { DeviceAnswer, DeviceChange, DeviceView, ProofView } from './device-schema.ts';
 import type { DownRequest, FindingView, JobRequest, JobView, PlanLine, StatusView } from './schema.ts';
 
 export type LogSource =
@@ -38,6 +39,16 @@ export interface Manager {
 
   /** Output so far, and with `follow` all that comes until the agent has ended. @throws OnejobError when unknown. */
   logs(source: LogSource, follow: boolean, signal: AbortSignal): AsyncIterable<LogPiece>;
+
+  /** GPUs and MIG instances, each GPU followed by its instances; then those that are missed. @throws OnejobError when no pool has devices */
+  devices(): DeviceView[];
+  /**
+   * `name`: a UUID or its unambiguous beginning, or the index or PCI address of a GPU. A job that runs on it is not touched.
+   * @throws OnejobError for a device that is unknown, or in use where that matters, and a store that cannot write
+   */
+  changeDevice(name: string, change: DeviceChange): DeviceAnswer;
+  /** Newest first; `device` as above, null: of all. @throws OnejobError for a device that is unknown */
+  proofs(filter: { readonly device: string | null; readonly limit: number }): ProofView[];
 
   /** `reason` names who holds the pause; only the same reason releases it. Null pool: all pools. */
   pause(pool: string | null, reason: string): void;

@@ -89,6 +89,8 @@ export const slotView = z.object({
   leaving: z.array(z.string()),
   /** What it is doing right now, e.g. a pull's progress; null for nothing worth a line. */
   note: z.string().nullable(),
+  /** Why its devices must not be used right now; null when nothing speaks against it. */
+  held: z.string().nullable(),
 });
 export type SlotView = z.infer<typeof slotView>;
 
@@ -101,9 +103,24 @@ export const poolView = z.object({
   paused: z.array(z.string()),
   draining: z.boolean(),
   backoff: z.object({ failures: z.int(), retryIn: z.number(), reason: z.string() }).nullable(),
+  /**
+   * Slots whose devices are all there, of those there should be; null for a pool without devices of its own, and until the
+   * host was looked at.
+   */
+  devices: z.object({ ready: z.int(), wanted: z.int() }).nullable(),
   slots: z.array(slotView),
 });
 export type PoolView = z.infer<typeof poolView>;
+
+/** A device that was leased once and is not there any more, until it comes back or is forgotten. */
+export const missingView = z.object({
+  uuid: z.string(),
+  /** Slot that had it last. */
+  slot: z.string(),
+  /** A sentence without its full stop. */
+  why: z.string(),
+});
+export type MissingView = z.infer<typeof missingView>;
 
 export const statusView = z.object({
   version: z.string(),
@@ -120,6 +137,7 @@ export const statusView = z.object({
   weaker: z.string().nullable(),
   /** Things that keep the whole host from working, e.g. Engine unreachable. */
   problems: z.array(z.string()),
+  missing: z.array(missingView),
   pools: z.array(poolView),
 });
 export type StatusView = z.infer<typeof statusView>;

@@ -9,6 +9,7 @@ import { OnejobError } from '../errors.ts';
 import { statusOf, toErrorView } from './http-errors.ts';
 import type { Manager } from './manager.ts';
 import { controlRoutes } from './routes/control.ts';
+import { deviceRoutes } from './routes/devices.ts';
 import { jobRoutes } from './routes/jobs.ts';
 import { logRoutes } from './routes/logs.ts';
 import { statusRoutes } from './routes/status.ts';
@@ -93,6 +94,7 @@ function createApp(options: ApiOptions, context: RouteContext): FastifyInstance 
   jobRoutes(app, context);
   workspaceRoutes(app, context);
   logRoutes(app, context);
+  deviceRoutes(app, context);
   controlRoutes(app, context);
   return app;
 }

@@ -39,7 +39,8 @@ afterEach(async () => {
   dir[Symbol.dispose]();
 });
 
-afterAll(() => rmSync(cache, { recursive: true, force: true }));
+// Node writes into it when a daemon's process ends, which may be after the last test.
+afterAll(() => rmSync(cache, { recursive: true, force: true, maxRetries: 10, retryDelay: 50 }));
 
 const state = () => join(dir.path, 'state');
 

@@ -18,8 +18,9 @@ export function completionScript(shell: Shell, program: Command): string {
 }
 
 function entryOf(command: Command): Entry {
-  const help = command.createHelp();
-  const options = help.visibleOptions(command).map((each) => ({
+  // What one of its own commands takes is offered with what it takes itself.
+  const all = [command, ...command.commands].flatMap((each) => each.createHelp().visibleOptions(each));
+  const options = [...new Map(all.map((each) => [each.flags, each])).values()].map((each) => ({
     flags: [each.short, each.long].filter((flag) => flag !== undefined && flag !== null),
     description: each.description,
   }));

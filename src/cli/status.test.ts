@@ -1,4 +1,4 @@
-import { expect, test } from 'vitest';
+import { describe, expect, test } from 'vitest';
 import type { PoolView, SlotView, StatusView } from '../api/schema.ts';
 import { createColors, widthOf } from './color.ts';
 import { statusLines } from './status.ts';
@@ -12,6 +12,7 @@ function slot(key: string, change: Partial<SlotView> = {}): SlotView {
     agent: { state: 'free', agent: null, job: null, since: null },
     leaving: [],
     note: null,
+    held: null,
     ...change,
   };
 }
@@ -27,6 +28,7 @@ function pool(name: string, change: Partial<PoolView> = {}): PoolView {
     paused: [],
     draining: false,
     backoff: null,
+    devices: null,
     slots,
     ...change,
   };
@@ -44,6 +46,7 @@ function page(change: Partial<StatusView>, width: number | null = 80): string[] 
     runtimeReason: null,
     weaker: null,
     problems: [],
+    missing: [],
     pools: [pool('default')],
     ...change,
   };
@@ -87,6 +90,56 @@ test('a slot at work', () => {
     '  default/1  busy   2m 05s  preparing 3s  j7  clearing 2',
     '    pulling debian:stable-slim, 40 %',
   ]);
+});
+
+describe('devices', () => {
+  const why = 'MIG-4b2f absent since boot; layout not restored?';
+
+  test('missing ones stand with the problems, with how many slots still have theirs', () => {
+    const lines = page({
+      missing: [
+        { uuid: 'MIG-4b2f', slot: 'lab/1', why },
+        { uuid: 'MIG-77aa', slot: 'lab/2', why: 'MIG-77aa absent since boot' },
+        { uuid: 'GPU-0001', slot: 'gone/1', why: 'GPU-0001 absent since 14:02' },
+      ],
+      pools: [pool('lab', { devices: { ready: 12, wanted: 14 } })],
+    });
+    expect(lines.slice(1, 5)).toEqual([
+      `! lab: 12 of 14: ${why}`,
+      '! lab: MIG-77aa absent since boot',
+      '! GPU-0001 absent since 14:02',
+      '',
+    ]);
+  });
+
+  test('a pool that asks for more than there is', () => {
+    const lines = page({ pools: [pool('lab', { devices: { ready: 13, wanted: 14 } })] });
+    expect(lines[1]).toBe('! lab: 13 of 14: this host has no more devices that fit and are free');
+  });
+
+  test('all there', () => {
+    expect(page({ pools: [pool('lab', { devices: { ready: 2, wanted: 2 } })] })[1]).toBe('');
+  });
+
+  test('why a slot is held back, and what a proof waits for, below the slot, whole', () => {
+    const proving = slot('lab/1', {
+      agent: { state: 'proving', agent: 'a1', job: null, since: 2_000 },
+      note: 'python (pid 7) is still leaving GPU-0000.',
+    });
+    const held = slot('lab/2', { devices: ['GPU-0001'], held: 'held by alice: python, 9.2 GiB, since 14:02' });
+    const both = slot('lab/3', { held: 'the same', note: 'the same' });
+    const lines = page({ pools: [pool('lab', { slots: [proving, held, both] })] }, 40);
+    expect(lines.slice(-8)).toEqual([
+      '  lab/1  proving  2s     ready',
+      '    python (pid 7) is still leaving',
+      '    GPU-0000.',
+      '  lab/2  free            ready    GPU-0…',
+      '    held by alice: python, 9.2 GiB,',
+      '    since 14:02',
+      '  lab/3  free            ready',
+      '    the same',
+    ]);
+  });
 });
 
 test('no line is wider than the terminal, and nothing is cut in a pipe', () => {

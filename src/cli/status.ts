@@ -1,6 +1,6 @@
 /** `onejob status`: the page an operator lives in. What is wrong comes first; the rest is one line per slot. */
 import { setTimeout as after } from 'node:timers/promises';
-import type { PoolView, SlotView, StatusView } from '../api/schema.ts';
+import type { MissingView, PoolView, SlotView, StatusView } from '../api/schema.ts';
 import { type Colors, printable } from './color.ts';
 import { exitCodes } from './exit.ts';
 import { type Session, withDaemon } from './session.ts';
@@ -9,6 +9,7 @@ import { formatAge } from './units.ts';
 
 const redrawEvery = 1_000;
 
+/** 1 when a device that was leased once is missing. */
 export async function showStatus(session: Session, watch: boolean): Promise<number> {
   const { output } = session;
   return withDaemon(session, async (client) => {
@@ -21,7 +22,7 @@ export async function showStatus(session: Session, watch: boolean): Promise<numb
         if (!watch || output.width === null) await output.print(...lines);
         else await output.print(`\u001b[H${lines.map((each) => `${each}\u001b[K`).join('\n')}\u001b[J`);
       }
-      if (!watch) return exitCodes.ok;
+      if (!watch) return status.missing.length > 0 ? exitCodes.failed : exitCodes.ok;
       await after(redrawEvery);
     }
   });
@@ -37,8 +38,13 @@ export function statusLines(status: StatusView, colors: Colors, width: number | 
   if (status.runtimeReason !== null) say(colors.dim, '', status.runtimeReason);
   if (status.weaker !== null) say(colors.dim, '', status.weaker);
   for (const problem of status.problems) say(colors.red, '! ', problem);
-  for (const pool of status.pools) for (const problem of poolProblems(pool)) say(colors.yellow, '! ', `${pool.name}: ${problem}`);
-  for (const pool of status.pools) lines.push('', ...poolLines(pool, colors));
+  for (const pool of status.pools) {
+    for (const problem of poolProblems(pool)) say(colors.yellow, '! ', `${pool.name}: ${problem}`);
+    for (const problem of deviceProblems(pool, status.missing)) say(colors.red, '! ', `${pool.name}: ${problem}`);
+  }
+  const pools = new Set(status.pools.map(({ name }) => name));
+  for (const { slot, why } of status.missing) if (!pools.has(poolOf(slot))) say(colors.red, '! ', why);
+  for (const pool of status.pools) lines.push('', ...poolLines(pool, colors, width));
   if (status.pools.length === 0) lines.push('', 'No pools.');
   return lines.map((line) => cut(line, width));
 }
@@ -54,16 +60,30 @@ function poolProblems(pool: PoolView): string[] {
   return problems;
 }
 
-function poolLines(pool: PoolView, colors: Colors): string[] {
+/** `13 of 14: MIG-… absent since boot; layout not restored?`; the number stands once. */
+function deviceProblems({ name, devices }: PoolView, missing: readonly MissingView[]): string[] {
+  const whys = missing.filter(({ slot }) => poolOf(slot) === name).map(({ why }) => why);
+  if (devices === null || devices.ready >= devices.wanted) return whys;
+  const [first = 'this host has no more devices that fit and are free', ...more] = whys;
+  return [`${devices.ready} of ${devices.wanted}: ${first}`, ...more];
+}
+
+function poolOf(slot: string): string {
+  return slot.slice(0, slot.lastIndexOf('/'));
+}
+
+function poolLines(pool: PoolView, colors: Colors, width: number | null): string[] {
   const busy = pool.slots.filter((slot) => slot.agent.state !== 'free').length;
   const waiting = pool.waiting === null ? '' : `, ${pool.waiting} waiting`;
   const head = `${colors.bold(pool.name)}  ${pool.service} on ${pool.runtime}, ${busy}/${pool.agents} busy${waiting}`;
   const rows = pool.slots.map((slot) => slotRow(slot, colors));
   const [titles = '', ...lines] = table([['SLOT', 'AGENT', 'SINCE', 'STANDBY', 'JOB'], ...rows], null, '  ');
   if (rows.length === 0) return [head];
-  const noted = pool.slots.flatMap(({ note }, at) => [
+  const noted = pool.slots.flatMap(({ note, held }, at) => [
     lines[at] ?? '',
-    ...(note === null ? [] : [`    ${colors.yellow(printable(note))}`]),
+    ...[...new Set([note, held])].flatMap((text) =>
+      text === null ? [] : hang('    ', printable(text), width).map((line) => colors.yellow(line)),
+    ),
   ]);
   return [head, colors.dim(titles), ...noted];
 }

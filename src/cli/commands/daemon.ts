@@ -32,6 +32,7 @@ export function addDaemonCommands(program: Command, act: Act): void {
     .command('status')
     .description('what every slot is doing, problems first')
     .option('-w, --watch', 'again every second')
+    .addHelpText('after', '\nExit codes: 0; 1 when a device is missing that was leased once, or there is no daemon; 2 wrong usage.')
     .action((flags: GlobalFlags & { watch?: boolean }) =>
       act(async (session) => (await import('../status.ts')).showStatus(session, flags.watch === true), failed)(flags),
     );
