@@ -1,6 +1,13 @@
 import { defineConfig } from 'vitest/config';
 
-const shared = { pool: 'forks', testTimeout: 30_000, hookTimeout: 60_000, globalSetup: './test/support/setup.ts' } as const;
+const shared = {
+  pool: 'forks',
+  testTimeout: 30_000,
+  hookTimeout: 60_000,
+  // What is waited for mostly needs a new process to get a turn, which on a busy machine takes longer than the usual second.
+  expect: { poll: { timeout: 10_000 } },
+  globalSetup: './test/support/setup.ts',
+} as const;
 
 export default defineConfig({
   test: {

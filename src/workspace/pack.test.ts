@@ -19,7 +19,7 @@ import {
 import { dirname, join } from 'node:path';
 import { buffer } from 'node:stream/consumers';
 import { pipeline } from 'node:stream/promises';
-import { afterEach, beforeEach, describe, expect, it, onTestFinished, vi } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it, onTestFinished } from 'vitest';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { packWorkspace } from './pack.ts';
 
@@ -196,7 +196,7 @@ describe('a folder that changes while it is read', () => {
     const { stream } = await packWorkspace(top);
     for await (const _ of stream) break;
     expect(stream.destroyed).toBe(true);
-    await vi.waitFor(() => expect(readdirSync('/proc/self/fd').length).toBe(before));
+    await expect.poll(() => readdirSync('/proc/self/fd').length).toBe(before);
   });
 });
 

@@ -5,6 +5,7 @@ import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { createLocks, lockDirectory } from '../../src/gpu/lock.ts';
 import { openStore } from '../../src/store/store.ts';
 import { type Census, census, cleanUp, renderCensus } from '../support/census.ts';
 import { engineAt } from '../support/engine-http.ts';
@@ -49,14 +50,17 @@ describe('the census', () => {
       });
       store.registrations.intend('a', 'azure', 1);
     });
+    const locks = createLocks({ dir: lockDirectory(), owner: store.owner, stateDir, bootId: store.bootId });
+    locks.take('GPU-census');
     store.close();
     mkdirSync(join(stateDir, 'agents', 'agents', 'a'), { recursive: true });
     const server = createServer().listen(join(stateDir, 'x.sock'));
     await once(server, 'listening');
     const result = await census({ stateDir });
     server.close();
-    expect(left(result)).toEqual(['slot p/1', 'registration a', 'file agents/agents/a', 'socket x.sock']);
-    expect(renderCensus(result)).toContain('4 things of onejob are here, 4 of them left behind.');
+    locks.keep(new Set());
+    expect(left(result)).toEqual(['slot p/1', 'lease GPU-census', 'registration a', 'file agents/agents/a', 'socket x.sock']);
+    expect(renderCensus(result)).toContain('5 things of onejob are here, 5 of them left behind.');
   });
 
   test('finds a process that works in the state directory, and ends it when asked', async () => {

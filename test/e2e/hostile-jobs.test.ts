@@ -18,14 +18,17 @@ const members = [
   { name: 'bubblewrap', missing: lacks('bubblewrap'), pool: 'runtime: process' },
 ];
 
-/** Children of every kind that outlive their parent elsewhere: another session, a daemon of a daemon, deaf to signals. */
+/**
+ * Children of every kind that outlive their parent elsewhere: another session, a daemon of a daemon, deaf to signals. Each
+ * leaves a file once it has got away.
+ */
 const daemons = (mark: string): string =>
   [
     'trap "" TERM HUP INT',
-    `setsid sh -c 'trap "" TERM HUP; sleep ${mark}; :' >/dev/null 2>&1 &`,
-    `(setsid sh -c '(sleep ${mark}; :) &' &)`,
-    `sleep ${mark} >/dev/null 2>&1 &`,
-    'sleep 0.2; echo forked',
+    `setsid sh -c 'trap "" TERM HUP; : >one; sleep ${mark}; :' >/dev/null 2>&1 &`,
+    `(setsid sh -c '(: >two; sleep ${mark}; :) &' &)`,
+    `(: >three; exec sleep ${mark}) >/dev/null 2>&1 &`,
+    'until [ -e one ] && [ -e two ] && [ -e three ]; do sleep 0.02; done; echo forked',
   ].join('\n');
 
 /** Processes of the whole host, containers' too, that run `sleep MARK`. */

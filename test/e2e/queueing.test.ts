@@ -1,5 +1,5 @@
 /** What people do with jobs beside running them: order, cancel, hold back, detach; and who may. */
-import { chmodSync, writeFileSync } from 'node:fs';
+import { chmodSync, mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import type { JobView } from '../../src/api/schema.ts';
@@ -12,15 +12,22 @@ const missing = lacks('bubblewrap');
 
 describe.skipIf(missing)('one agent and several jobs', () => {
   let here: Home;
+  /** What jobs wait for in the middle, by `untilGo`. */
+  let go = '';
+  const untilGo = 'until [ -e /flags/go ]; do sleep 0.05; done';
   const only = { all: true, pool: null };
 
   beforeAll(async () => {
     if (missing) return;
-    const pools = `default: { agents: 1, runtime: process, stop_grace: 200ms }, other: { agents: 1, runtime: process }`;
-    here = await onejob({ config: `pools: { ${pools} }` });
+    here = await onejob({ config: '' });
+    go = join(here.dir, 'flags', 'go');
+    mkdirSync(join(go, '..'));
+    const volumes = `volumes: ["${join(go, '..')}:/flags"]`;
+    here.configure(`pools: { default: { agents: 1, runtime: process, ${volumes} }, other: { agents: 1, runtime: process } }`);
     await here.up();
   });
   afterEach(async () => {
+    rmSync(go, { force: true });
     for (const job of await here.api.jobs({ all: false, pool: null })) await here.api.cancel(job.id);
   });
   afterAll(() => (missing ? undefined : here.close()));
@@ -85,10 +92,11 @@ describe.skipIf(missing)('one agent and several jobs', () => {
   });
 
   test('a drain finishes what runs and starts nothing, until a resume', async () => {
-    const run = here.run('--no-workspace', '--artifact', 'x', '--', 'sh', '-c', 'echo begun; sleep 0.4; echo end');
+    const run = here.run('--no-workspace', '--artifact', 'x', '--', 'sh', '-c', `echo begun; ${untilGo}; echo end`);
     await run.says(/begun/);
     await cli('drain', 'default');
     const next = await detach('--', 'true');
+    writeFileSync(go, '');
     expect(await run.ended).toMatchObject({ code: 0, stdout: 'begun\nend\n' });
     expect(await stateOf(next)).toMatchObject({ state: 'queued', reason: 'the pool drains' });
     await expect
@@ -100,21 +108,24 @@ describe.skipIf(missing)('one agent and several jobs', () => {
   });
 
   test('--detach prints the id; logs -f shows all of it, from whenever, by as many as like', async () => {
-    const id = await detach('--', 'sh', '-c', 'echo one; echo err >&2; sleep 0.4; echo two; exit 9');
+    const id = await detach('--', 'sh', '-c', `echo one; echo err >&2; ${untilGo}; echo two; exit 9`);
     expect(id).toMatch(/^[0-9a-f]{12}$/);
     const [first, second] = [here.cli(['logs', '-f', id]), here.cli(['logs', '--follow', id])];
     await first.says(/one/);
+    writeFileSync(go, '');
     for (const reader of [first, second])
       expect(await reader.ended).toMatchObject({ code: 0, stdout: 'one\ntwo\n', stderr: 'err\n' });
     expect((await here.cli(['logs', id]).ended).stdout).toBe('one\ntwo\n');
     expect((await here.cli(['logs', 'default/1', '--previous']).ended).code).toBe(0);
+    expect((await settled(id)).result).toEqual({ kind: 'code', code: 9 });
     expect((await here.api.jobs(only)).find((job) => job.id === id)?.result).toEqual({ kind: 'code', code: 9 });
   });
 
   test('a job over its time limit while it still waits is not ended by it: the limit counts from its start', async () => {
     await cli('pause');
-    const id = await detach('--timeout', '150ms', '--', 'true');
-    await new Promise((resolve) => setTimeout(resolve, 300));
+    // More than a job that does nothing takes on a slow machine.
+    const id = await detach('--timeout', '2s', '--', 'true');
+    await new Promise((resolve) => setTimeout(resolve, 2_200));
     await cli('resume');
     expect((await settled(id)).result).toEqual({ kind: 'code', code: 0 });
   });

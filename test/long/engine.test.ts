@@ -6,7 +6,8 @@ import { chmodSync, chownSync, mkdirSync, readdirSync, symlinkSync, writeFileSyn
 import { connect, createServer, type Socket } from 'node:net';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
-import { startChild } from '../support/child.ts';
+import { leaderPid } from '../../src/store/lead.ts';
+import { startChild, untilGone } from '../support/child.ts';
 import { privateEngine } from '../support/dockerd.ts';
 import { engineAt, machineSocket } from '../support/engine-http.ts';
 import { images } from '../support/images.ts';
@@ -56,6 +57,9 @@ describe('no Docker for us', () => {
     const ended = await asSomebody(here, 'run', '--no-workspace', '--', 'echo', 'ran').ended;
     expect(ended, ended.stderr).toMatchObject({ code: 0, stdout: 'ran\n' });
     expect(ended.stderr).toMatch(/^onejob: process, because .*you may not open that socket.*usermod -aG docker/m);
+    // Its temporary daemon leads until it has ended, and that is after whoever it ran for.
+    const temporary = leaderPid(here.stateDir);
+    if (temporary !== null) await untilGone(temporary);
 
     const config = join(here.dir, 'config.yml');
     writeFileSync(config, `pools: { default: { runtime: docker, image: "${images.base}" } }`);

@@ -26,7 +26,11 @@ async function anotherMachine() {
   const script = `read go; ip link set lo up; ip link set ojpeer up; ip addr add 10.213.77.2/24 dev ojpeer
     for a in ${nameserver} ${neighbour}; do ip addr add $a/24 dev ojpeer; done; ip addr add ${far}/32 dev ojpeer
     ip route add default via 10.213.77.1
-    for p in 53 80; do busybox nc -ll -p $p -e busybox echo "here is $p" & all="$all $!"; done
+    for p in 53 80; do
+      busybox nc -ll -p $p -e busybox echo "here is $p" & all="$all $!"
+      listens=$(printf ':%04X [^ ]* 0A ' $p)
+      until grep -qs "$listens" /proc/net/tcp /proc/net/tcp6 || ! kill -0 $!; do sleep 0.05; done
+    done
     echo up; cat >/dev/null; kill $all`;
   const holder = spawn('unshare', ['-n', 'sh', '-c', `echo; ${script}`], { stdio: ['pipe', 'pipe', 'inherit'] });
   const close = async () => {
@@ -140,7 +144,7 @@ describe.skipIf(lacks('docker', 'busybox', 'root'))('network internet', { timeou
     const before = firewall()
       .split('\n')
       .filter((line) => line.includes(owner));
-    execFileSync('sh', ['-c', `iptables -D INPUT -i ${names.bridge} -j ${names.input}; iptables -F ${names.forward}`]);
+    execFileSync('sh', ['-c', `iptables -w -D INPUT -i ${names.bridge} -j ${names.input}; iptables -w -F ${names.forward}`]);
     const closed = await standby('internet');
     expect(await closed(trying())).toEqual(['far', 'name server']);
     expect(
@@ -149,7 +153,7 @@ describe.skipIf(lacks('docker', 'busybox', 'root'))('network internet', { timeou
         .filter((line) => line.includes(owner)),
     ).toEqual(before);
     // A firewall that was emptied while jobs run is mended by the next look at all of them.
-    execFileSync('sh', ['-c', `iptables -D DOCKER-USER -i ${names.bridge} -j ${names.forward}`]);
+    execFileSync('sh', ['-c', `iptables -w -D DOCKER-USER -i ${names.bridge} -j ${names.forward}`]);
     await runtime.list(never());
     expect(firewall()).toContain(`-A DOCKER-USER -i ${names.bridge} -j ${names.forward}`);
   });

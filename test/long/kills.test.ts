@@ -23,8 +23,8 @@ const boundaries: Boundary[] = acts.flatMap((act) => [`${act}.intent`, `${act}.e
 /** A job that leaves one file each time it begins; it ends by itself, by TERM, or only by KILL. */
 const job = {
   plain: 'mktemp -p /runs XXXXXX >/dev/null; echo done',
-  polite: 'mktemp -p /runs XXXXXX >/dev/null; trap "exit 0" TERM; while :; do sleep 0.02; done',
-  stubborn: 'mktemp -p /runs XXXXXX >/dev/null; trap "" TERM; while :; do sleep 0.02; done',
+  polite: 'trap "exit 0" TERM; mktemp -p /runs XXXXXX >/dev/null; while :; do sleep 0.02; done',
+  stubborn: 'trap "" TERM; mktemp -p /runs XXXXXX >/dev/null; while :; do sleep 0.02; done',
 };
 
 async function home(pool: string): Promise<{ here: Home; runs: () => number }> {
@@ -43,7 +43,8 @@ describe.each(members)('on $name', ({ missing, pool }) => {
     await using _ = here;
     const stops = boundary.startsWith('terminate') || boundary.startsWith('kill');
     const script = boundary.startsWith('kill') ? job.stubborn : stops ? job.polite : job.plain;
-    const timeout = stops ? ['--timeout', '300ms'] : [];
+    // Time enough to have begun on a slow machine, too.
+    const timeout = stops ? ['--timeout', '2s'] : [];
     const doomed = here.cli(['up'], { env: { ONEJOB_CRASH_AT: boundary } });
     await doomed.says(/onejob is up/);
     const submit = () => here.run('--no-workspace', ...timeout, '--', 'sh', '-c', script);

@@ -28,7 +28,7 @@ async function startPodman(): Promise<{ socket: string; stop: () => Promise<void
   });
   using api = engineAt(socket);
   for (let tries = 0; (await api.call('GET', '/_ping').catch(() => null))?.status !== 200; tries += 1) {
-    if (service.exitCode !== null || tries > 200) throw new Error('podman did not start');
+    if (service.exitCode !== null || tries > 1_000) throw new Error('podman did not start');
     await new Promise((resolve) => setTimeout(resolve, 50));
   }
   return {

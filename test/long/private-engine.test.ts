@@ -6,7 +6,7 @@ import { engineAt } from '../support/engine-http.ts';
 import { ensureImages, images } from '../support/images.ts';
 import { lacks } from '../support/require.ts';
 
-const sleeper = { Image: images.base, Cmd: ['sleep', '300'], HostConfig: { NetworkMode: 'bridge' } };
+const sleeper = { Image: images.base, Cmd: ['sh', '-c', 'echo up; exec sleep 300'], HostConfig: { NetworkMode: 'bridge' } };
 
 describe.skipIf(lacks('docker', 'dockerd', 'busybox'))('a private Engine', () => {
   test('keeps containers over a kill with live-restore, and leaves nothing when closed', async () => {
@@ -37,6 +37,8 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox'))('a private Engine', () =>
       Id: string;
     };
     await engine.api.ok('POST', `/containers/${Id}/start`);
+    // Started is not yet there: its init takes signals only once it runs.
+    await expect.poll(() => engine.api.ok('GET', `/containers/${Id}/logs?stdout=1`)).toContain('up');
     await engine.stop();
     await engine.start();
     const seen = (await engine.api.ok('GET', `/containers/${Id}/json`)) as { State: { Running: boolean; ExitCode: number } };

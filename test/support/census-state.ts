@@ -2,6 +2,7 @@
 import { existsSync, readdirSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
+import { lockDirectory, locksIn } from '../../src/gpu/lock.ts';
 import { databaseName } from '../../src/store/directory.ts';
 import { slotSchema } from '../../src/store/slots.ts';
 
@@ -29,8 +30,9 @@ export function stateThings(stateDir: string): StateThing[] {
     if (standby.kind === 'none' && agent.kind === 'free' && leaving.length === 0) return [];
     return [{ kind: 'slot', id: String(key), detail: `standby ${standby.kind}, agent ${agent.kind}, leaving ${leaving.length}` }];
   });
-  const leases = ask(stateDir, 'SELECT device, slot FROM leases').map(
-    ({ device, slot }): StateThing => ({ kind: 'lease', id: String(device), detail: `to ${slot}` }),
+  const owner = ownerOf(stateDir);
+  const leases = [...locksIn(lockDirectory())].flatMap(([device, holder]): StateThing[] =>
+    owner !== null && holder?.owner === owner ? [{ kind: 'lease', id: device, detail: `of pid ${holder.pid}` }] : [],
   );
   const open = "SELECT agent, service, state FROM registrations WHERE state <> 'removed' AND placeholder = 0";
   const registrations = ask(stateDir, open).map(

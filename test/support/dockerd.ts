@@ -108,7 +108,8 @@ export async function privateEngine(options: PrivateEngineOptions = {}): Promise
       killAllNaming(dir);
       await network.close();
       unmountBelow(dir);
-      rmSync(dir, { recursive: true, force: true });
+      // Those that were killed may not be gone yet.
+      rmSync(dir, { recursive: true, force: true, maxRetries: 10, retryDelay: 50 });
     }
   }
 

@@ -3,6 +3,7 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import { EventEmitter, once } from 'node:events';
 import { Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
+import type { DeviceView, ProofView } from '../../src/api/device-schema.ts';
 import type { LogPiece, Manager } from '../../src/api/manager.ts';
 import type { JobRequest, JobView, StatusView } from '../../src/api/schema.ts';
 import { OnejobError } from '../../src/errors.ts';
@@ -25,6 +26,8 @@ export interface FakeManager extends Manager {
   /** Emits `idle` when the last hold and job are gone, and `down`. */
   readonly events: EventEmitter;
   statusOverride: Partial<StatusView>;
+  deviceViews: DeviceView[];
+  proofViews: ProofView[];
   artifactsOf: (id: string) => Buffer | null;
   /** Ends every child. */
   end(): Promise<void>;
@@ -84,6 +87,8 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
     open: true,
     events,
     statusOverride: {},
+    deviceViews: [],
+    proofViews: [],
     artifactsOf: () => null,
     holds: () => holds,
     status: () => ({
@@ -97,6 +102,7 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
       runtimeReason: 'runtime fake: there is no other',
       weaker: null,
       problems: [],
+      missing: [],
       pools: [],
       ...manager.statusOverride,
     }),
@@ -189,6 +195,16 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
         await once(job.changed, 'change', { signal });
       }
     },
+    devices: () => manager.deviceViews,
+    changeDevice(name, change) {
+      const device = manager.deviceViews.find(({ uuid }) => uuid === name);
+      if (device === undefined) {
+        throw new OnejobError('E_DEVICE_UNKNOWN', `There is no device "${name}".`, { hint: '"onejob gpus" lists all.' });
+      }
+      manager.calls.push(`${change.act} ${name} ${JSON.stringify(change)}`);
+      return { uuid: name, changed: true, device: change.act === 'forget' ? null : device };
+    },
+    proofs: ({ device, limit }) => manager.proofViews.filter((proof) => device === null || proof.device === device).slice(0, limit),
     pause: (pool, reason) => void manager.calls.push(`pause ${pool} ${reason}`),
     resume: (pool, reason) => void manager.calls.push(`resume ${pool} ${reason}`),
     drain: (pool) => void manager.calls.push(`drain ${pool}`),

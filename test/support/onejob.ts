@@ -14,7 +14,7 @@ import { type Client, createClient } from '../../src/api/client.ts';
 import { type Census, census, cleanUp, renderCensus } from './census.ts';
 import { processesOf } from './census-processes.ts';
 import { ownerOf } from './census-state.ts';
-import { type Child, startChild, untilGone } from './child.ts';
+import { type Child, isAlive, startChild, untilGone } from './child.ts';
 
 const program = join(import.meta.dirname, '..', '..', 'bin', 'onejob');
 
@@ -122,7 +122,7 @@ export async function onejob(options: HomeOptions = {}): Promise<Home> {
     await endTemporary(paths.stateDir);
     const result = await count();
     if (result.left.length > 0) await cleanUp(result, options.engine ?? null);
-    rmSync(dir, { recursive: true, force: true });
+    rmSync(dir, { recursive: true, force: true, maxRetries: 10, retryDelay: 50 });
     if (result.left.length > 0) throw new Error(`the census does not balance:\n${renderCensus(result)}`);
   }
 
@@ -174,13 +174,13 @@ async function untilAnswering(child: Child, socket: string, api: Client): Promis
   }
 }
 
-/** Asks twice, since a second signal hurries it; then does not ask any more. */
+/** Asks twice, since a second signal hurries it; then, before a hook's patience ends, does not ask any more. */
 async function endDaemon(child: Child): Promise<void> {
   if (!child.running) return;
   child.signal('SIGCONT');
   child.signal('SIGTERM');
   const slow = setTimeout(() => child.signal('SIGTERM'), 3_000);
-  const stuck = setTimeout(() => child.signal('SIGKILL'), 20_000);
+  const stuck = setTimeout(() => child.signal('SIGKILL'), 45_000);
   await child.ended;
   clearTimeout(slow);
   clearTimeout(stuck);
@@ -191,7 +191,8 @@ async function endTemporary(stateDir: string): Promise<void> {
   for (const one of processesOf({ stateDir, owner: null })) {
     if (!/bin\/node|\/main\.[tj]s/.test(one.command)) continue;
     await untilGone(one.pid, 5_000).catch(async () => {
-      process.kill(one.pid, 'SIGTERM');
+      // It may have ended since the last look.
+      if (isAlive(one.pid)) process.kill(one.pid, 'SIGTERM');
       await untilGone(one.pid, 20_000);
     });
   }

@@ -9,5 +9,7 @@ export interface Scratch extends Disposable {
 
 export function scratch(): Scratch {
   const path = mkdtempSync(join(tmpdir(), 'onejob-test-'));
-  return { path, [Symbol.dispose]: () => rmSync(path, { recursive: true, force: true }) };
+  // A daemon that ends by itself may still write into it for a moment.
+  const patient = { maxRetries: 10, retryDelay: 50 };
+  return { path, [Symbol.dispose]: () => rmSync(path, { recursive: true, force: true, ...patient }) };
 }

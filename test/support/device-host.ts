@@ -1,0 +1,200 @@
+/**
+ * Devices as a manager keeps them, over a real store, with time that a test moves: cards come and go by saying so, and what a
+ * look at one would find is the test's to say.
+ */
+import { setImmediate as turn } from 'node:timers/promises';
+import type { PoolConfig } from '../../src/config/config.ts';
+import type { Clock } from '../../src/core/clock.ts';
+import { emptySlot, type Slot } from '../../src/core/slot.ts';
+import { type Device, noGpus } from '../../src/gpu/inventory.ts';
+import type { Evidence, Verdict } from '../../src/gpu/proof.ts';
+import type { Log } from '../../src/log.ts';
+import type { FleetParts } from '../../src/pools/device-requests.ts';
+import { DeviceBook } from '../../src/pools/devices.ts';
+import { KnownDevices } from '../../src/pools/known-devices.ts';
+import { Quarantine } from '../../src/pools/quarantine.ts';
+import { Reservations } from '../../src/pools/reservations.ts';
+import { openStore, type Store } from '../../src/store/store.ts';
+import { type Scratch, scratch } from './scratch.ts';
+
+export interface DeviceHostOptions {
+  /** Default: one pool `lab` of `agents` slots with a card each. */
+  readonly pools?: readonly PoolConfig[];
+  /** Default 2. */
+  readonly agents?: number | 'per-device';
+}
+
+export class DeviceHost implements Disposable {
+  readonly #dir: Scratch = scratch();
+  readonly store: Store = openStore(this.#dir.path);
+  readonly #pools: readonly PoolConfig[];
+  /** 12:00 on 20 November 2026 in the host's time zone; the host was booted an hour before. */
+  wall = new Date(2026, 10, 20, 12).getTime();
+  now = 3_600_000;
+  readonly clock: Clock;
+  #timers: { readonly at: number; readonly fn: () => void }[] = [];
+  slots: Slot[] = [];
+  /** What a look at a device finds; thrown when it is an error. */
+  verdict: (uuid: string) => Verdict | Error = () => clean;
+  readonly looks: string[] = [];
+  fault: string | null = null;
+  book!: DeviceBook;
+  quarantine!: Quarantine;
+  reservations!: Reservations;
+
+  constructor({ pools, agents = 2 }: DeviceHostOptions = {}) {
+    this.#pools = pools ?? [devicePool('lab', { agents })];
+    this.clock = {
+      now: () => this.now,
+      wall: () => this.wall,
+      after: (ms, fn) => {
+        const timer = { at: this.now + ms, fn };
+        this.#timers.push(timer);
+        return () => {
+          this.#timers = this.#timers.filter((one) => one !== timer);
+        };
+      },
+    };
+    this.boot();
+  }
+
+  /** A manager starts on what was stored; timers of the last one are gone. */
+  boot(): void {
+    this.#timers = [];
+    const { clock, store } = this;
+    const write = (change: () => void): void => store.transaction({ durable: false }, change);
+    const known = new KnownDevices({ clock, table: store.devices, write });
+    this.book = new DeviceBook({
+      clock,
+      pools: this.#pools,
+      known,
+      locks: { take: () => null, keep() {} },
+      slots: () => this.slots,
+      waiting: () => null,
+      changed: () => {},
+    });
+    const again = async (uuid: string) => {
+      this.looks.push(uuid);
+      const verdict = this.verdict(uuid);
+      if (verdict instanceof Error) throw verdict;
+      return { verdict, mark: { seq: null, at: null } };
+    };
+    this.quarantine = new Quarantine({ clock, log, book: this.book, bootId: 'boot', again, repair: () => {} });
+    const isBusy = (uuid: string) => this.slots.some(({ agent, devices }) => agent.kind === 'busy' && devices.includes(uuid));
+    this.reservations = new Reservations({ clock, log, book: this.book, quarantine: this.quarantine, again, isBusy });
+  }
+
+  get fleet(): FleetParts {
+    const { book, quarantine, reservations, store, fault } = this;
+    return { book, quarantine, reservations, proofs: store.proofs, watch: { fault } };
+  }
+
+  /** A look at the host that lists these; `complete: false`: there may be more. */
+  sees(devices: readonly Device[], complete = true): void {
+    this.book.saw({ ...noGpus, complete, devices }, new Map());
+  }
+
+  /** A look that shows who holds a device. */
+  seesHeld(devices: readonly Device[], held: Readonly<Record<string, string>>): void {
+    this.book.saw({ ...noGpus, devices }, new Map(Object.entries(held)));
+  }
+
+  /** A job runs in the slot, on what it is to have. */
+  runs(key: string, agent: string): void {
+    const devices = this.book.partition.slots.find((slot) => slot.key === key)?.devices.map(({ uuid }) => uuid) ?? [];
+    const slot = emptySlot({ key, runtime: 'sim', grace: 0, devices });
+    const others = this.slots.filter((one) => one.key !== key);
+    this.slots = [...others, { ...slot, agent: { kind: 'busy', agent, job: 'j1', since: 0, due: null } }];
+    this.book.deal();
+  }
+
+  /** Time passes: everything that is due happens, in order, and what it sets off is awaited. */
+  async advance(ms: number): Promise<void> {
+    const end = this.now + ms;
+    for (;;) {
+      await turn();
+      const due = this.#timers.filter((timer) => timer.at <= end).toSorted((a, b) => a.at - b.at)[0];
+      if (due === undefined) break;
+      this.#timers = this.#timers.filter((one) => one !== due);
+      this.#pass(Math.max(0, due.at - this.now));
+      due.fn();
+    }
+    this.#pass(end - this.now);
+  }
+
+  #pass(ms: number): void {
+    this.now += ms;
+    this.wall += ms;
+  }
+
+  [Symbol.dispose](): void {
+    this.reservations.close();
+    this.quarantine.close();
+    this.store.close();
+    this.#dir[Symbol.dispose]();
+  }
+}
+
+const log: Log = { info() {}, warn() {}, error() {} };
+
+/** A pool whose agents need one whole card each. */
+export function devicePool(name: string, more: Partial<PoolConfig> = {}): PoolConfig {
+  const devices = {
+    count: 1,
+    mig: null,
+    model: null,
+    uuids: [],
+    vendor: null,
+    memory: null,
+    compute: null,
+    share: 1,
+    display: 'allow',
+  } as const;
+  return { name, agents: 2, standby: true, devices, ...more } as unknown as PoolConfig;
+}
+
+/** A healthy card `GPU-000n…`, idle. */
+export function gpu(n: number, more: Partial<Device> = {}): Device {
+  return {
+    kind: 'gpu',
+    vendor: 'nvidia',
+    uuid: `GPU-000${n}`,
+    parent: null,
+    index: n,
+    minor: n,
+    pciId: `0000:0${n}:00.0`,
+    model: 'NVIDIA A100-SXM4-40GB',
+    memoryMiB: 40_960,
+    memoryUsedMiB: 0,
+    computeCapability: '8.0',
+    architecture: 'Ampere',
+    mig: { mode: 'disabled', pending: null },
+    health: { state: 'ok', reasons: [], uncorrectedErrors: 0, recoveryAction: null },
+    persistence: true,
+    ecc: null,
+    computeMode: 'Default',
+    display: false,
+    processes: [],
+    ...more,
+  };
+}
+
+/** An instance `MIG-000n` of a card. */
+export function instance(n: number, parent: Device): Device {
+  const mig = { profile: '1g.5gb', gpuInstance: n, computeInstance: 0 };
+  return { ...parent, kind: 'mig', uuid: `MIG-000${n}`, parent: parent.uuid, index: n, memoryMiB: 4_864, mig };
+}
+
+const evidence: Evidence = { device: '', pciId: null, at: 0, checks: [], holders: [], kernel: [] };
+export const clean: Verdict = { kind: 'clean', evidence };
+export const occupied: Verdict = { kind: 'occupied', message: 'held by alice: python', evidence };
+export const waiting: Verdict = { kind: 'wait', message: 'python (pid 7) is still leaving.', until: 0, evidence };
+export const unknown: Verdict = { kind: 'unknown', message: 'nobody knows', evidence };
+export const dirty: Verdict = {
+  kind: 'dirty',
+  code: 'ecc-errors',
+  message: '2 errors.',
+  remedy: 'reset',
+  hint: 'Reset it.',
+  evidence,
+};
