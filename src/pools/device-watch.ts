@@ -40,6 +40,8 @@ export interface Look {
 /** ms between looks; while somebody is waited for, sooner. */
 const lookEvery = 15_000;
 const lookSoon = 5_000;
+/** How old a look of somebody else's may be that stands for one of these. */
+const shared = 1_000;
 
 export class DeviceWatch {
   readonly #parts: DeviceWatchParts;
@@ -98,7 +100,7 @@ export class DeviceWatch {
   async #round(): Promise<void> {
     this.#cancel?.();
     try {
-      await this.look(lookSoon, this.#abort.signal);
+      await this.look(shared, this.#abort.signal);
     } catch (error) {
       if (!this.#abort.signal.aborted) this.#parts.log.warn('GPUs not looked at', { reason: toFailure(error).message });
     }

@@ -8,7 +8,6 @@ import { fits } from '../config/conditions.ts';
 import type { PoolConfig } from '../config/config.ts';
 import type { AllocatedSlot } from '../core/allocate.ts';
 import type { Clock } from '../core/clock.ts';
-import { sameDevices } from '../core/plan.ts';
 import { type DeviceId, isEmpty, type Slot } from '../core/slot.ts';
 import { OnejobError } from '../errors.ts';
 import type { Device, Inventory } from '../gpu/inventory.ts';
@@ -16,6 +15,7 @@ import type { DeviceLocks } from '../gpu/lock.ts';
 import type { Near } from '../gpu/topology.ts';
 import type { LeasedDevice } from '../runtimes/runtime.ts';
 import type { KnownDevice } from '../store/devices.ts';
+import { type Dealt, isSame } from './dealt.ts';
 import { Demands, type WaitingForDevices } from './demands.ts';
 import { Elsewhere } from './elsewhere.ts';
 import type { KnownDevices } from './known-devices.ts';
@@ -37,11 +37,6 @@ export interface DeviceBookParts {
 
 /** What a device is to a person. */
 export type DeviceState = 'free' | 'leased' | 'occupied' | 'reserved' | 'quarantined' | 'missing' | 'elsewhere';
-
-interface Dealt {
-  readonly slot: AllocatedSlot | undefined;
-  readonly held: string | null;
-}
 
 export class DeviceBook {
   readonly #parts: DeviceBookParts;
@@ -89,7 +84,7 @@ export class DeviceBook {
         return held(this.#parts.slots().find((slot) => slot.key === key && !isEmpty(slot))?.devices);
       }
       const slot = this.#dealt.get(key)?.slot;
-      const isGone = this.#inventory.complete && (slot?.missing.length ?? 0) > 0;
+      const isGone = (slot?.missing.length ?? 0) > 0 && (this.#inventory.complete || !this.#standsBy(key));
       if (slot === undefined || slot.outdated || isGone || slot.barred.length > 0 || this.#isOver(key)) return null;
       return held(slot.devices.map(({ uuid }) => uuid));
     },
@@ -135,7 +130,7 @@ export class DeviceBook {
     for (const key of new Set([...this.#dealt.keys(), ...dealt.slots.map((slot) => slot.key)])) {
       const before = this.#dealt.get(key);
       const after = this.#look(key);
-      if (before !== undefined && before.held === after.held && isSame(before.slot, after.slot)) continue;
+      if (before !== undefined && isSame(before, after)) continue;
       this.#dealt.set(key, after);
       different.push(key);
     }
@@ -240,6 +235,12 @@ export class DeviceBook {
     return slot !== undefined && !isEmpty(slot) && slot.standby.kind === 'none';
   }
 
+  /** Whether something waits in it for a job, which stays while its devices are unknown. */
+  #standsBy(key: string): boolean {
+    const slot = this.#parts.slots().find((one) => one.key === key);
+    return slot !== undefined && slot.standby.kind !== 'none';
+  }
+
   #partitioned(mine: readonly Slot[], inUse: ReadonlySet<string>): Partition {
     const { pools, known } = this.#parts;
     const parentOf = (uuid: DeviceId) => this.device(uuid)?.parent ?? known.get(uuid)?.parent ?? null;
@@ -253,6 +254,7 @@ export class DeviceBook {
       leases: leases.filter((lease) => lease.devices.length > 0),
       inUse,
       barred,
+      occupied: new Set([...this.#occupied.keys(), ...this.#unseen]),
       demands: this.#demands.of(pools),
       near: this.#near,
     });
@@ -288,12 +290,4 @@ function held(devices: readonly DeviceId[] | undefined): readonly DeviceId[] | n
 
 function unknownText(uuid: DeviceId): string {
   return `the state of ${uuid} is unknown: the last look at it failed`;
-}
-
-function isSame(a: AllocatedSlot | undefined, b: AllocatedSlot | undefined): boolean {
-  if (a === undefined || b === undefined) return a === b;
-  const of = (slot: AllocatedSlot): DeviceId[] => slot.devices.map(({ uuid }) => uuid);
-  return (
-    a.outdated === b.outdated && sameDevices(of(a), of(b)) && sameDevices(a.missing, b.missing) && sameDevices(a.barred, b.barred)
-  );
 }

@@ -50,6 +50,7 @@ const input = (more: Partial<PartitionInput>): PartitionInput => ({
   leases: [],
   inUse: new Set(),
   barred: new Set(),
+  occupied: new Set(),
   demands: [],
   near: () => 0,
   ...more,
@@ -106,6 +107,19 @@ describe('pools that lease for each job', () => {
     );
     expect(dealt(then)).toEqual(['one/1: GPU-0 GPU-1 GPU-2', 'one/2: GPU-3']);
     expect(then.slots.some((slot) => slot.outdated)).toBe(false);
+  });
+
+  test('take what nobody is on, and keep nothing for a job that would not have enough all the same', () => {
+    const demands = [
+      { pool: 'two', count: 2 },
+      { pool: 'one', count: 1 },
+    ];
+    const result = partition(input({ pools: [one, two], devices: gpus(2), occupied: new Set(['GPU-0']), demands }));
+    expect(dealt(result)).toEqual(['one/1: GPU-1']);
+    expect([...result.waiting]).toEqual(['two']);
+    // Those that have their devices for good wait for them.
+    const fixed = pool('fixed', { standby: true, agents: 1 });
+    expect(dealt(partition(input({ pools: [fixed], devices: gpus(2), occupied: new Set(['GPU-0']) })))).toEqual(['fixed/1: GPU-0']);
   });
 
   test('take nothing for a job that waits for one of their agents', () => {

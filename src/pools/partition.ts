@@ -28,6 +28,8 @@ export interface PartitionInput {
   readonly inUse: ReadonlySet<string>;
   /** Not to be handed out now. */
   readonly barred: ReadonlySet<DeviceId>;
+  /** Held by a person, or not seen: whose they are for good waits for them, a job that can take another does. */
+  readonly occupied: ReadonlySet<DeviceId>;
   /** Pools without standbys for which a job waits, the longest-waiting first, with how many devices that one needs. */
   readonly demands: readonly { readonly pool: string; readonly count: number | 'all' }[];
   readonly near: (a: Device, b: Device) => number;
@@ -59,7 +61,7 @@ export function partition(input: PartitionInput): Partition {
     const place = firstFree(pool.name, inUse);
     // It waits for one of its pool's agents to end, not for devices.
     if (pool.agents !== 'per-device' && place > pool.agents) continue;
-    const want = wantOf(pool, demand.count, place);
+    const want = wantOf(pool, demand.count, place, input.occupied);
     // Behind all others and in their own order, so that the next one cannot take from this one.
     const last = [...granted, want];
     const before = wants.filter((one) => !last.some((other) => other.pool === one.pool));
@@ -71,7 +73,13 @@ export function partition(input: PartitionInput): Partition {
       continue;
     }
     waiting.add(pool.name);
-    for (const uuid of keptFor(want, devices, result.slots, barred)) barred.add(uuid);
+    // Nothing is kept for one that would not have enough if all other jobs had ended.
+    const fixedSlots = result.slots.filter((one) => fixed.some(({ pool }) => pool === one.pool));
+    const most = usable(want, devices, fixedSlots, input.barred).length;
+    if (want.count !== 'all' && most < want.count) continue;
+    for (const { uuid } of usable(want, devices, result.slots, barred).slice(0, want.count === 'all' ? most : want.count)) {
+      barred.add(uuid);
+    }
   }
   // What such a pool's job was given stays as it is until that job is over, whatever the next one wants.
   const isPassing = (pool: string) => passing.some((one) => one.name === pool);
@@ -86,16 +94,16 @@ function firstFree(pool: string, inUse: ReadonlySet<string>): number {
   for (let n = 1; ; n++) if (!inUse.has(`${pool}/${n}`)) return n;
 }
 
-/** What a demand that cannot be met yet could use of what is free now. */
-function keptFor(
+/** What a demand could use, were only these slots there. */
+function usable(
   want: Want<Device>,
   devices: readonly Device[],
   slots: readonly AllocatedSlot[],
   barred: ReadonlySet<DeviceId>,
-): DeviceId[] {
+): Device[] {
   const taken = new Set(slots.flatMap((slot) => slot.devices.flatMap(({ uuid, parent }) => [uuid, parent])));
   const parents = new Set(slots.flatMap((slot) => slot.devices.map(({ parent }) => parent)));
-  const free = devices.filter(
+  return devices.filter(
     (one) =>
       want.fits(one) &&
       !taken.has(one.uuid) &&
@@ -103,11 +111,16 @@ function keptFor(
       !parents.has(one.uuid) &&
       !barred.has(one.uuid),
   );
-  return free.slice(0, want.count === 'all' ? undefined : want.count).map(({ uuid }) => uuid);
 }
 
-function wantOf({ name, devices }: PartitionPool, count: number | 'all', agents: number | 'per-device'): Want<Device> {
-  return { pool: name, agents, count, share: devices.share, fits: (device) => fits(device, devices) };
+function wantOf(
+  { name, devices }: PartitionPool,
+  count: number | 'all',
+  agents: number | 'per-device',
+  without: ReadonlySet<DeviceId> = new Set(),
+): Want<Device> {
+  const isFit = (device: Device): boolean => !without.has(device.uuid) && fits(device, devices);
+  return { pool: name, agents, count, share: devices.share, fits: isFit };
 }
 
 /** A lease as allocation wants it: with the GPU of each MIG instance, also of one that is not there. */

@@ -58,8 +58,7 @@ describe.skipIf(lacks('bubblewrap', 'root'))('leases', () => {
     here.configure(JSON.stringify({ pools: { fresh: { runtime: 'process', agents: 1, devices: 1, volumes } } }));
     await here.up();
     const next = await hold(here, 'fresh');
-    await see(here, 'fresh').catch(() => {});
-    expect((await here.api.job(next.id)).state).toBe('queued');
+    await expect.poll(async () => (await here.api.job(next.id)).reason).toMatch(/no device is free/);
     expect((await here.api.job(job.id)).state).toBe('running');
     await finish(job);
     expect(await running(here, next)).toEqual([uuidOf(0)]);
@@ -80,6 +79,24 @@ describe.skipIf(lacks('bubblewrap', 'root'))('leases', () => {
     host.change(0, { usedMiB: 1, processes: [] });
     expect([...(await running(here, both))].sort()).toEqual([uuidOf(0), uuidOf(1)]);
     await finish(both);
+  });
+
+  test('a manager that was killed keeps its cards from another one for as long as its jobs run', async () => {
+    using host = gpuHost(cards(2));
+    await using here = await gpuHome(host, { a: { agents: 1, devices: 1 } });
+    const first = await here.up();
+    const job = await hold(here, 'a');
+    expect(await running(here, job)).toEqual([uuidOf(0)]);
+    await first.kill();
+    await using there = await gpuHome(host, { b: { agents: 'per-device', devices: 1 } });
+    await there.up();
+    expect((await see(there, 'b')).cards).toEqual([uuidOf(1)]);
+    expect(await device(there, uuidOf(0))).toMatchObject({ state: 'elsewhere', why: expect.stringContaining(here.stateDir) });
+    const next = await here.up();
+    await finish(job);
+    await next.stop();
+    await see(there, 'b');
+    await expect.poll(async () => (await device(there, uuidOf(0)))?.state).toBe('leased');
   });
 
   test('a manager that starts blind keeps what it knows: its slot waits for its own card without failing', async () => {

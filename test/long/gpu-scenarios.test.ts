@@ -2,6 +2,8 @@
  * Bad days of cards, acted out: each test says what a card or the kernel does, and looks at what people see. Whatever it is, no
  * running job is touched, and only what is at fault is put away.
  */
+import { rmSync } from 'node:fs';
+import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { card, instance, type StubGpu } from '../support/gpu-cards.ts';
 import { type GpuHost, gpuHost } from '../support/gpu-host.ts';
@@ -144,6 +146,8 @@ describe.skipIf(lacks('bubblewrap', 'root'))('a bad day', () => {
       await finish(job);
       expect((await see(here, 'gpu')).cards).toEqual([uuidOf(1)]);
       const put = await device(here, uuidOf(0));
+      // Where a look can show that it is well again it is tried by itself; the others take what is said in the hint.
+      expect(put?.retryAt).toEqual(check === 'computeMode' ? expect.any(Number) : null);
       expect(put).toMatchObject({ state: 'quarantined', slot: null, why: expect.stringMatching(why), hint: expect.any(String) });
       const proofs = await here.api.proofs({ device: uuidOf(0), limit: 10 });
       expect(proofs).toHaveLength(1);
@@ -181,6 +185,18 @@ describe.skipIf(lacks('bubblewrap', 'root'))('a bad day', () => {
     expect((await see(here, 'gpu')).cards).toEqual([uuidOf(0)]);
     const evidence = JSON.stringify(await here.api.proofs({ device: uuidOf(0), limit: 5 }));
     expect(evidence).toContain('Xid (PCI:0000:1a:00): 31');
+  });
+
+  test('without a kernel log a card is proved by the rest, and the evidence says so', async () => {
+    using host = gpuHost(cards(1));
+    rmSync(join(host.dir, 'kmsg'));
+    await using here = await gpuHome(host, { gpu: { agents: 1, devices: 1 } });
+    const { child } = await here.up();
+    for (let n = 0; n < 2; n++) expect((await see(here, 'gpu')).cards).toEqual([uuidOf(0)]);
+    const [proof] = await here.api.proofs({ device: null, limit: 1 });
+    expect(proof?.verdict).toBe('clean');
+    expect(JSON.stringify(proof?.evidence)).toContain('"check":"kernelLog","result":"unchecked"');
+    expect((child.stdout + child.stderr).match(/The kernel log \S+ cannot be read/g)).toHaveLength(1);
   });
 
   test('a stop does not wait for a person to leave a card; the next manager looks before it uses that card', async () => {

@@ -10,7 +10,7 @@ export interface HostThing {
   readonly owner: string | null;
 }
 
-const uidClaims = '/run/onejob/uids';
+const uidClaims = '/run/onejob-users';
 
 /** `owner` null: everybody's. User ids name no owner, but the folder of their agent: `stateDir` null means everybody's. */
 export function hostThings(owner: string | null, stateDir: string | null): HostThing[] {

@@ -45,7 +45,14 @@ export async function see(here: Home, pool: string, devices: number | null = nul
 export async function hold(here: Home, pool: string, devices: number | null = null): Promise<HeldJob> {
   const script = `${says}; until [ -e /go/$ONEJOB_JOB_ID ]; do sleep 0.05; done`;
   const { id } = await here.api.submit({ command: ['sh', '-c', script], pool, devices });
-  return { id, go: () => writeFileSync(join(gate(here), id), ''), ended: here.api.settled(id) };
+  return {
+    id,
+    go: () => writeFileSync(join(gate(here), id), ''),
+    // Asked for when somebody waits for it: until then its manager may be killed.
+    get ended() {
+      return here.api.settled(id);
+    },
+  };
 }
 
 export interface Sight {
