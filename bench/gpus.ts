@@ -72,6 +72,7 @@ export async function proving(rounds: number): Promise<Stats> {
       owner: 'bench',
       slots: () => slots,
       groupsOf: () => [],
+      idle() {},
       hold() {},
     });
     const prover = new Prover({

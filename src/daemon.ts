@@ -130,7 +130,7 @@ export async function runDaemon(
       cpuset: async (pool, devices) =>
         pool.config.recipe.grant.numa && devices.length > 0 ? ((await fleet?.cpusNear(devices)) ?? null) : null,
       stamp: (pool, fingerprint) => fingerprints.stamp(pool, fingerprint),
-      before: async (slot, agent, signal) => fleet?.prover.before(slot, agent, signal),
+      before: async (slot, agent, signal) => fleet?.prover.before(slot, agent, signal) ?? true,
       prove: async (slot, agent, note, signal) => fleet?.prover.prove(slot, agent, note, signal) ?? [{ kind: 'proved', agent }],
     }),
   });

@@ -130,6 +130,28 @@ describe('tools that do not answer as they should', () => {
     expect(tools.calls('nvidia-smi')).toHaveLength(3);
   });
 
+  test.each([
+    ['which the driver did not start', `cat '${fixture('errors/no-devices.txt')}'; exit 6`],
+    ['of which the tool says nothing', 'true'],
+    ['at which the tool crashes', 'echo "Segmentation fault"; exit 139'],
+  ])('a card %s is that card, and not the host', async (_, body) => {
+    const xml = readFileSync(fixture('xml/r595-l40s.xml'), 'utf8');
+    const address = /<gpu id="([^"]+)"/.exec(xml)?.[1] ?? '';
+    rmSync(join(host.sys, 'bus/pci/devices/0000:01:00.0'), { recursive: true });
+    plugIn(host.sys, address.slice(4).toLowerCase(), { vendor: '0x10de', driver: 'nvidia' });
+    plugIn(host.sys, '0000:0b:00.0', { vendor: '0x10de', driver: 'nvidia' });
+    plugIn(host.sys, '0000:0c:00.0', { vendor: '0x10de', driver: 'nvidia' });
+    const lost = 'echo "Unable to determine the device handle for GPU 0000:0B:00.0: Unknown Error"; exit 255';
+    tools.put(
+      'nvidia-smi',
+      `case "$*" in *-i\\ 0000:0c:*) ${body};; *-i\\ 0000:0b:*|"-q -x") ${lost};; *) cat '${fixture('xml/r595-l40s.xml')}';; esac`,
+    );
+    const found = await probe().look();
+    expect(found).toMatchObject({ complete: true, devices: [{ model: 'NVIDIA L40S', health: { state: 'ok' } }] });
+    const errors = found.findings.filter(({ level }) => level === 'error').map(({ code, subject }) => `${code} ${subject}`);
+    expect(errors.sort()).toEqual(['device-handle 0000:0b:00.0', 'gpu-lost 0000:0c:00.0']);
+  });
+
   test('a tool that hangs: the devices are unknown, in bounded time, and twice in a row is said', async () => {
     tools.put('nvidia-smi', `[ -e '${dir.path}/well' ] && exec cat '${fixture('xml/r595-l40s.xml')}'\n${hangs}`);
     const here = probe({ limit: 20_000, firstLimit: 400 });

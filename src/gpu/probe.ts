@@ -60,6 +60,7 @@ export function createProbe(options: ProbeOptions): Probe {
   const runner = options.runner ?? createRunner({ path: [options.path, ...folders].join(':') });
   const closed = new AbortController();
   const askIntel = createIntel();
+  const amdNames = new Map<string, string>();
   let timeouts = 0;
   let near: Near = () => 0;
   let placed = '';
@@ -88,7 +89,7 @@ export function createProbe(options: ProbeOptions): Probe {
       },
     };
     // One vendor after the other: two drivers in trouble at the same time are two causes mixed into one.
-    const found = [await askNvidia(asking), await askAmd(asking), await askIntel(asking)];
+    const found = [await askNvidia(asking), await askAmd(asking, amdNames), await askIntel(asking)];
     timeouts = hung.size > 0 ? timeouts + 1 : 0;
     const again = timeouts > 1 ? [keepsHanging([...hung], timeouts)] : [];
     const merged = mergeInventories(found);

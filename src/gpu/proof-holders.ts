@@ -1,5 +1,6 @@
 /** Whose the processes and the memory on a device are, as its proof asks. Pure. */
 import type { Device, GpuProcess } from './inventory.ts';
+import { mayBeOn } from './mig-process.ts';
 import { type Holder, holder, type Ours, type ProcessOwner, type Whose, whose } from './processes.ts';
 
 export interface Holders {
@@ -56,12 +57,8 @@ export function ownMemory(device: Device): number | null {
 export function processesOn({ kind, mig, processes }: Device): readonly GpuProcess[] | undefined {
   if (processes === null) return undefined;
   if (kind === 'gpu' || mig === null || !('gpuInstance' in mig) || mig.gpuInstance === null) return processes;
-  const { gpuInstance, computeInstance } = mig;
-  return processes.filter(
-    (one) =>
-      one.gpuInstance === gpuInstance &&
-      (computeInstance === null || one.computeInstance === null || one.computeInstance === computeInstance),
-  );
+  const instance = { gpuInstance: mig.gpuInstance, computeInstance: mig.computeInstance };
+  return processes.filter((one) => mayBeOn(one, instance));
 }
 
 /** Whether it draws on a screen, so that it belongs to the host's desktop. */

@@ -88,11 +88,17 @@ describe('who is on it', () => {
   });
 
   test('the processes of another MIG instance say nothing of this one', () => {
-    const processes = [process(41, { gpuInstance: 1 }), process(42)];
+    const processes = [process(41, { gpuInstance: 1 }), process(42, { gpuInstance: 2, computeInstance: 1 })];
     expect(verdict({ before: slice, now: { processes }, owners: [owner(41), owner(42)] }).kind).toBe('clean');
     const mine = [process(41, { gpuInstance: 2 })];
     expect(verdict({ before: slice, now: { processes: mine }, owners: [owner(41)] }).kind).toBe('occupied');
     expect(pidsOn(scene({ now: { processes } }).inventory)).toEqual([41, 42]);
+  });
+
+  test('a process of which the tool does not say on which MIG instance it is may be on each; a display is on none', () => {
+    expect(verdict({ before: slice, now: { processes: [process(42)] }, owners: [owner(42)] }).kind).toBe('occupied');
+    const screen = [process(7, { name: 'Xorg', type: 'G' })];
+    expect(verdict({ before: slice, now: { processes: screen }, owners: [owner(7)] }).kind).toBe('clean');
   });
 });
 

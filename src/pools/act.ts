@@ -27,8 +27,8 @@ export interface ActParts {
   readonly cpuset: (pool: Pool, devices: readonly LeasedDevice[]) => Promise<string | null>;
   /** What a sandbox was made from, with what its devices are driven by. */
   readonly stamp: (pool: Pool, fingerprint: string) => string;
-  /** Puts down what the slot's devices show before an agent is let at them. */
-  readonly before: (slot: Slot, agent: AgentId, signal: AbortSignal) => Promise<void>;
+  /** Puts down what the slot's devices show before an agent is let at them; false when they must not be used now. */
+  readonly before: (slot: Slot, agent: AgentId, signal: AbortSignal) => Promise<boolean>;
   /** Until the slot's devices are clean or no longer its own. */
   readonly prove: (slot: Slot, agent: AgentId, note: (line: string | null) => void, signal: AbortSignal) => Promise<SlotEvent[]>;
   /** What the slot is busy with, for people; null when there is nothing to say. */
@@ -133,7 +133,9 @@ export function createExecutors(parts: ActParts): Executors {
           parts.note(key, 'sending the workspace');
           await runtime.putFiles(agent, await registration.files(), signal);
         }
-        await parts.before(parts.place(key).slot, agent, signal);
+        // Nothing has begun: the job goes back, and the slot waits in its proof until the device can be used.
+        if (!(await parts.before(parts.place(key).slot, agent, signal)))
+          return [{ kind: 'stop', agent, why: 'unreleased', grace: 0 }];
         await runtime.release(agent, frame(agent, registration.script), signal);
         await untilReleased(agent, runtime, signal);
         return [];

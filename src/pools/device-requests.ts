@@ -64,7 +64,7 @@ function apply(device: KnownDevice, change: DeviceChange, fleet: FleetParts): bo
       return true;
     case 'clear':
       if (device.quarantine === null) return false;
-      quarantine.clear(device);
+      quarantine.clearByHand(device);
       return true;
     case 'forget':
       book.forget(device);

@@ -5,7 +5,7 @@
 import type { Clock } from '../core/clock.ts';
 import type { AgentId, DeviceId, Slot } from '../core/slot.ts';
 import { toFailure } from '../errors.ts';
-import type { Inventory } from '../gpu/inventory.ts';
+import type { Device, Inventory } from '../gpu/inventory.ts';
 import type { KernelLog, KernelLook } from '../gpu/kernel-reader.ts';
 import type { Probe } from '../gpu/probe.ts';
 import { describeHolder, type Ours, ownersOf, type ProcessOwner } from '../gpu/processes.ts';
@@ -25,6 +25,8 @@ export interface DeviceWatchParts {
   /** Ids, beside its own, that the control groups of an agent's processes show. */
   readonly groupsOf: (slot: Slot, agent: AgentId) => readonly string[];
   /** Told of each look once the devices have been dealt. */
+  /** Told of devices that no agent is on, after each look. */
+  readonly idle: (look: Look, devices: readonly Device[]) => void;
   readonly looked?: (inventory: Inventory) => void;
   /** Holds the pools with devices back, with the reason; null lets them go. */
   readonly hold: (why: string | null) => void;
@@ -108,7 +110,8 @@ export class DeviceWatch {
     this.#cancel = this.#parts.clock.after(this.#isWaiting ? lookSoon : lookEvery, () => void this.#round());
   }
 
-  #take({ inventory, owners }: Look): void {
+  #take(look: Look): void {
+    const { inventory, owners } = look;
     const { book, hold, log } = this.#parts;
     const fault = hostFault(inventory);
     const why = fault === null ? null : `${fault.message}${fault.hint === null ? '' : ` ${fault.hint}`}`;
@@ -121,20 +124,30 @@ export class DeviceWatch {
     book.saw(inventory, occupied, this.#parts.probe.near);
     const isBlind = book.unseen > 0 || (!inventory.complete && inventory.devices.length === 0);
     this.#isWaiting = occupied.size > 0 || why !== null || isBlind;
+    const busy = this.#busy();
+    this.#parts.idle(
+      look,
+      inventory.devices.filter((device) => !busy.has(device.uuid)),
+    );
     this.#parts.looked?.(inventory);
     hold(why);
   }
 
+  /** Devices that an agent of ours is on, or was until its proof is over. */
+  #busy(): Set<DeviceId> {
+    return new Set(this.#parts.slots().flatMap((slot) => (slot.agent.kind === 'free' ? [] : slot.devices)));
+  }
+
   /** Who is on devices that no agent of ours is on. */
   #occupied(inventory: Inventory, owners: ReadonlyMap<number, ProcessOwner>): Map<DeviceId, string> {
-    const { clock, slots } = this.#parts;
+    const { clock } = this.#parts;
     const ours = this.ours();
-    const busy = new Set(slots().flatMap((slot) => (slot.agent.kind === 'free' ? [] : slot.devices)));
+    const busy = this.#busy();
     const occupied = new Map<DeviceId, string>();
     for (const device of inventory.devices) {
       if (busy.has(device.uuid)) continue;
       const holders = sortHolders(device, { owners, ours, shared: false });
-      const [first, ...more] = [...(holders?.others ?? []), ...(holders?.unseen ?? [])];
+      const [first, ...more] = [...(holders?.others ?? []), ...(holders?.unseen ?? []), ...(holders?.leftovers ?? [])];
       if (first === undefined) continue;
       const others = more.length === 0 ? '' : ` and ${more.length} more`;
       occupied.set(device.uuid, `held by ${describeHolder(first, clock.wall())}${others}`);

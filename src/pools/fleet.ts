@@ -101,6 +101,7 @@ export function openFleet(parts: FleetParts) {
     owner: store.owner,
     slots: () => reconciler.slots,
     groupsOf,
+    idle: (look, devices) => prover.idle(look, devices),
     looked: parts.looked,
     hold(why) {
       let changed = false;
@@ -159,6 +160,8 @@ export function openFleet(parts: FleetParts) {
       ),
   });
 
+  let isClosed = false;
+
   /** Slots for devices that came. */
   function grow(config: PoolConfig): void {
     const pool = poolNamed(config.name);
@@ -196,6 +199,7 @@ export function openFleet(parts: FleetParts) {
     /** Looks once, then goes on looking. */
     async start(): Promise<void> {
       await watch.start();
+      if (isClosed) return;
       const { inventory } = book;
       for (const { subject, message, hint } of inventory === null ? [] : deviceFindings({ pools }, inventory)) {
         log.warn('devices', { what: subject, reason: message, hint });
@@ -205,6 +209,7 @@ export function openFleet(parts: FleetParts) {
     },
     /** `leave`: agents go on, and so do their locks. */
     close(leave: boolean): void {
+      isClosed = true;
       quarantine.close();
       repair.close();
       reservations.close();

@@ -75,7 +75,7 @@ export class KnownDevices {
       const same = before.model === now.model && before.pciId === now.pciId && before.profile === now.profile;
       return same && wall - before.lastSeen < seenEvery ? [] : [{ ...before, ...now, lastSeen: wall }];
     });
-    this.save(fresh);
+    this.#saveIfPossible(fresh);
   }
 
   /** Which slots have which devices now. */
@@ -91,7 +91,7 @@ export class KnownDevices {
       const slot = known.slot !== null && more.includes(known.slot) ? known.slot : first;
       return known.isLeased && known.slot === slot ? [] : [{ ...known, slot, isLeased: true }];
     });
-    this.save(changes);
+    this.#saveIfPossible(changes);
   }
 
   /** What slots held last, also before a restart. */
@@ -103,6 +103,16 @@ export class KnownDevices {
     return [...bySlot].map(([key, devices]) => leaseOf({ key, devices }, (uuid) => this.#known.get(uuid)?.parent ?? null));
   }
 
+  /** A disk that takes nothing keeps nobody from looking and dealing: the slots say what is wrong, and the next look tries again. */
+  #saveIfPossible(devices: readonly KnownDevice[]): void {
+    try {
+      this.save(devices);
+    } catch (error) {
+      if (!(error instanceof OnejobError)) throw error;
+    }
+  }
+
+  /** @throws OnejobError E_STATE_FULL */
   save(devices: readonly KnownDevice[]): void {
     if (devices.length === 0) return;
     this.#parts.write(() => {

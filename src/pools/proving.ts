@@ -4,6 +4,7 @@
  */
 import type { Clock } from '../core/clock.ts';
 import type { AgentId, DeviceId, Slot, SlotEvent } from '../core/slot.ts';
+import type { Device } from '../gpu/inventory.ts';
 import type { KernelMark } from '../gpu/kernel-log.ts';
 import { type Baseline, baselineOf, judge, type Verdict } from '../gpu/proof.ts';
 import type { Log } from '../log.ts';
@@ -28,7 +29,7 @@ export interface ProverParts {
 }
 
 /** How old a look may be that stands for "just before the release", ms: the loop must not wait for a tool. */
-const baselineAge = 20_000;
+const baselineAge = 60_000;
 /** ms until the next look, by what the last one said. */
 const pauses: Readonly<Record<Exclude<Verdict['kind'], 'clean' | 'dirty'>, number>> = {
   wait: 500,
@@ -36,6 +37,7 @@ const pauses: Readonly<Record<Exclude<Verdict['kind'], 'clean' | 'dirty'>, numbe
   unknown: 5_000,
   host: 5_000,
 };
+const longestPause = 5_000;
 /** How long a stop waits for a proof, and how often it is thought of, ms. */
 const patience = 2_000;
 const thoughtOf = 500;
@@ -47,21 +49,58 @@ export class Prover {
     this.#parts = parts;
   }
 
-  /** Before an agent is let at its devices. */
-  async before(slot: Slot, agent: AgentId, signal: AbortSignal): Promise<void> {
-    if (slot.devices.length === 0) return;
-    const { book, watch, bootId, groupsOf } = this.#parts;
-    const { inventory, kernel } = await watch.look(baselineAge, signal);
+  /**
+   * Before an agent is let at its devices: whether they are still as clean as they were, judged from the last look and from the
+   * kernel log as it is now. A lot may have happened since the last proof: a person, a late error, a card off the bus.
+   */
+  async before(slot: Slot, agent: AgentId, signal: AbortSignal): Promise<boolean> {
+    if (slot.devices.length === 0) return true;
+    const { book, watch, groupsOf, log, quarantine } = this.#parts;
+    const look = await watch.look(baselineAge, signal);
+    for (const uuid of slot.devices) {
+      const verdict = this.#judge(slot, uuid, look, this.#parts.clock.now());
+      const why = verdict.kind === 'clean' ? (watch.fault ?? book.known.whyNot(uuid)) : verdict.message;
+      if (why === null) continue;
+      log.warn('not released', { slot: slot.key, agent, device: uuid, reason: why });
+      if (verdict.kind === 'dirty') quarantine.put(uuid, verdict, look.kernel.mark);
+      return false;
+    }
     const containers = [...groupsOf(slot, agent)];
-    const changes = slot.devices.flatMap((uuid) => {
-      const known = book.known.get(uuid);
-      const device = inventory.devices.find((one) => one.uuid === uuid);
-      if (known === undefined || device === undefined) return [];
-      const before = (known.baseline?.saw ?? null) as Baseline | null;
-      const saw = baselineOf(device, { boot: bootId, driver: inventory.driver, mark: kernel.mark, before });
-      return [{ ...known, baseline: { agent, containers, saw: saw as never } }];
-    });
-    book.known.save(changes);
+    const alive = watch.ours().alive;
+    book.known.save(
+      slot.devices.flatMap((uuid) => {
+        const known = book.known.get(uuid);
+        const device = look.inventory.devices.find((one) => one.uuid === uuid);
+        if (known === undefined || device === undefined) return [];
+        const { baseline } = known;
+        // Of a shared device the agent that is there already is judged by what it found, and so is this one.
+        const isShared =
+          baseline !== null && baseline.agent !== agent && alive.has(baseline.agent) && this.#parts.isShared(slot.key);
+        if (isShared) return [{ ...known, baseline: { ...baseline, containers: [...baseline.containers, agent, ...containers] } }];
+        return [{ ...known, baseline: { agent, containers, saw: this.#baseline(device, look, baseline?.saw) as never } }];
+      }),
+    );
+    return true;
+  }
+
+  /** What devices show that no agent is on: put down when they are seen first; one that has failed is put away. */
+  idle(look: Look, devices: readonly Device[]): void {
+    const { book, quarantine } = this.#parts;
+    for (const device of devices) {
+      const known = book.known.get(device.uuid);
+      if (known === undefined || book.known.whyNot(device.uuid) !== null) continue;
+      if (device.health.state === 'failed') {
+        const verdict = this.#judge(null, device.uuid, look, this.#parts.clock.now());
+        if (verdict.kind === 'dirty') quarantine.put(device.uuid, verdict, look.kernel.mark);
+      } else if (known.baseline === null && book.whyNot(device.uuid) === null) {
+        book.known.save([{ ...known, baseline: { agent: '', containers: [], saw: this.#baseline(device, look, null) as never } }]);
+      }
+    }
+  }
+
+  #baseline(device: Device, { inventory, kernel }: Look, before: unknown): Baseline {
+    const context = { boot: this.#parts.bootId, driver: inventory.driver, mark: kernel.mark };
+    return baselineOf(device, { ...context, before: (before ?? null) as Baseline | null });
   }
 
   /** Until each device of the slot is clean or has been taken away from it. `note` is told what is waited for. */
@@ -109,14 +148,14 @@ export class Prover {
           if (verdict.kind === 'dirty') this.#parts.quarantine.put(uuid, verdict, look.kernel.mark);
           continue;
         }
-        // What a person leaves behind has its time from then on.
-        if (verdict.kind === 'occupied') since.set(uuid, clock.now());
+        // What a person leaves behind has its time from then on. Of a process that nobody can see nobody knows more later.
+        if (verdict.kind === 'occupied' && verdict.evidence.holders.some(({ user }) => user !== null)) since.set(uuid, clock.now());
         said.set(uuid, verdict.kind);
         note(verdict.message);
-        wait = Math.min(wait, pauses[verdict.kind]);
+        wait = Math.min(wait, pauses[verdict.kind] + (clock.now() - began) / 10);
       }
       last = said;
-      if (open.size > 0) await this.#pause(wait, signal);
+      if (open.size > 0) await this.#pause(Math.min(wait, longestPause), signal);
     }
   }
 

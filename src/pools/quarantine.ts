@@ -26,6 +26,8 @@ type Dirty = Extract<Verdict, { kind: 'dirty' }>;
 type Record = NonNullable<KnownDevice['quarantine']>;
 
 const noMark: KernelMark = { seq: null, at: null };
+/** ms while somebody is on it, or is just leaving. */
+const lookAgain = 5_000;
 const firstRetry = 60_000;
 const longestRetry = 3_600_000;
 
@@ -59,10 +61,10 @@ export class Quarantine {
   putOff(uuid: DeviceId): void {
     const { book, clock, bootId, log } = this.#parts;
     const known = book.known.get(uuid);
-    if (known === undefined) return;
+    if (known === undefined || known.quarantine !== null) return;
     const wall = clock.wall();
     const reason = 'onejob was stopped before it was shown to be clean';
-    const about = { reason, remedy: 'look', hint: null, evidence: null, failures: 1 } as const;
+    const about = { reason, remedy: 'look', hint: null, evidence: null, failures: 0 } as const;
     book.change({ ...known, quarantine: { ...about, since: wall, boot: bootId, retryAt: wall } });
     log.info('device not proved', { device: uuid, reason });
   }
@@ -79,7 +81,12 @@ export class Quarantine {
       this.#arm(uuid, { ...quarantine, retryAt: this.#parts.clock.wall() });
   }
 
-  clear(device: KnownDevice): void {
+  /** A person's word, who takes the device as it is now. */
+  clearByHand(device: KnownDevice): void {
+    this.#clear({ ...device, baseline: null });
+  }
+
+  #clear(device: KnownDevice): void {
     this.#timers.get(device.uuid)?.();
     this.#timers.delete(device.uuid);
     this.#parts.book.change({ ...device, quarantine: null });
@@ -92,9 +99,13 @@ export class Quarantine {
     this.#timers.clear();
   }
 
-  #save(known: KnownDevice, what: Pick<Record, 'reason' | 'remedy' | 'hint' | 'evidence' | 'failures'>): void {
+  #save(
+    known: KnownDevice,
+    what: Pick<Record, 'reason' | 'remedy' | 'hint' | 'evidence' | 'failures'>,
+    wait = retryAfter(what.failures),
+  ): void {
     const { book, clock, bootId } = this.#parts;
-    const retryAt = what.remedy === 'look' ? clock.wall() + retryAfter(what.failures) : null;
+    const retryAt = what.remedy === 'look' ? clock.wall() + wait : null;
     const quarantine: Record = { ...what, since: known.quarantine?.since ?? clock.wall(), boot: bootId, retryAt };
     book.change({ ...known, quarantine });
     this.#arm(known.uuid, quarantine);
@@ -129,10 +140,13 @@ export class Quarantine {
     const known = book.known.get(uuid);
     if (signal.aborted || known === undefined || known.quarantine === null) return;
     const verdict = found?.verdict;
-    if (verdict?.kind === 'clean' || verdict?.kind === 'occupied') this.clear(known);
+    if (verdict?.kind === 'clean') this.#clear(known);
     else if (verdict?.kind === 'dirty') this.put(uuid, verdict, found?.mark ?? noMark);
-    // Nobody could see it, which is no fault of its own.
-    else this.#save(known, { ...known.quarantine, remedy: 'look' });
+    // Nobody could see it, or somebody is on it: no fault of its own, and no proof that it is well.
+    else {
+      const isSoon = verdict?.kind === 'occupied' || verdict?.kind === 'wait';
+      this.#save(known, { ...known.quarantine, remedy: 'look' }, isSoon ? lookAgain : undefined);
+    }
   }
 }
 

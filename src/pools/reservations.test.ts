@@ -127,10 +127,14 @@ describe('giving back', () => {
     expect(host.book.stateOf('GPU-0001')).toBe('leased');
   });
 
-  test("what is the person's own still runs is no fault: the slot waits for it as for anybody", async () => {
+  test("what of the person's own still runs is no fault: the device is given back once that has ended", async () => {
     reserve(null);
     host.verdict = () => occupied;
     await giveBack();
+    await host.advance(600_000);
+    expect(reserved()).not.toBeNull();
+    host.verdict = () => clean;
+    await host.advance(5_000);
     expect(reserved()).toBeNull();
     expect(device().quarantine).toBeNull();
   });

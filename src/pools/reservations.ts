@@ -118,7 +118,7 @@ export class Reservations {
     const reserved = book.known.get(uuid)?.reserved ?? null;
     // Reserved anew, or forgotten, during the look.
     if (this.#abort.signal.aborted || reserved === null || reserved.until === null || reserved.until > clock.wall()) return;
-    if (verdict.kind === 'clean' || verdict.kind === 'occupied') return this.#lift(uuid);
+    if (verdict.kind === 'clean') return this.#lift(uuid);
     if (verdict.kind === 'dirty') {
       quarantine.put(uuid, verdict, mark);
       return this.#lift(uuid);

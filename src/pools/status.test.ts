@@ -181,7 +181,7 @@ describe('doctor', () => {
         hint: 'If it will not come back, type "onejob gpus forget GPU-0000".',
       },
     ]);
-    host.quarantine.clear(host.book.find('GPU-0001'));
+    host.quarantine.clearByHand(host.book.find('GPU-0001'));
     host.book.forget(host.book.find('GPU-0000'));
     expect(findings()).toEqual([
       {

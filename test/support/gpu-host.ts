@@ -27,8 +27,8 @@ import { driver580, listText, queryXml, type StubDriver, type StubGpu, versionTe
 
 /**
  * What the tool does from its next call on. `hang` is deaf to TERM, `stuck` cannot even be killed (needs `canBeStuck`),
- * `half-xml` stops in the middle of the first card with exit code 0, `error-text` complains and exits 0 all the same, `lost`
- * names the first card as one that does not answer. 9: no driver. 18: the driver was upgraded under its module.
+ * `half-xml` stops in the middle of the first card with exit code 0, `error-text` says that the first card does not answer and
+ * exits 0 all the same. 9: no driver. 18: the driver was upgraded under its module.
  */
 export type ToolMode = 'ok' | 'hang' | 'stuck' | 'half-xml' | 'error-text' | 'exit 9' | 'exit 18';
 

@@ -7,6 +7,7 @@ import type { Asking } from '../asking.ts';
 import { readPci } from '../pci.ts';
 import { createRunner } from '../run.ts';
 import { askAmd } from './ask.ts';
+import type { AmdNames } from './names.ts';
 
 const recording = join(import.meta.dirname, '../../../test/fixtures/gpu/rocm-smi/mi100_rocm602.json');
 const addresses = ['0000:83:00.0', '0000:a3:00.0', '0000:c3:00.0', '0000:e3:00.0'];
@@ -22,6 +23,11 @@ beforeEach(() => {
 });
 afterEach(() => dir[Symbol.dispose]());
 
+let names: AmdNames;
+beforeEach(() => {
+  names = new Map();
+});
+
 async function ask(limit = 20_000) {
   const runner = createRunner(tools);
   const asking: Asking = {
@@ -30,7 +36,7 @@ async function ask(limit = 20_000) {
     has: async (tool) => (await runner.find(tool)) !== null,
     run: (tool, ...args) => runner.run(tool, args, { limit }),
   };
-  return askAmd(asking);
+  return askAmd(asking, names);
 }
 
 function cards(driver: string | null = 'amdgpu'): void {
@@ -187,4 +193,77 @@ test('a tool that fails where nothing else knows the cards: unknown, not none', 
   tools.put('rocm-smi', 'echo "ERROR:root:Driver not initialized (amdgpu not found in modules)"; exit 0');
   expect(await ask()).toMatchObject({ complete: false, devices: [] });
   expect((await ask()).findings[0]).toMatchObject({ level: 'error', code: 'driver-not-loaded' });
+});
+
+test('a card is called by the id that the kernel has of it, whichever source answers', async () => {
+  const first = addresses[0] ?? '';
+  plugIn(host.sys, first, { vendor: '0x1002', driver: 'amdgpu' });
+  writeFileSync(join(host.sys, 'bus/pci/devices', first, 'unique_id'), '79ccd55167a2124a\n');
+  kfd([{ bus: 0x83, id: 0n, gpu: 4711, render: 128 }]);
+  expect((await ask()).devices).toMatchObject([{ uuid: 'GPU-79ccd55167a2124a', pciId: first }]);
+});
+
+test('a card keeps the name it had first, whoever names it later or not', async () => {
+  cards();
+  kfd([{ bus: 0x83, id: 0n, gpu: 4711, render: 128 }]);
+  expect((await ask()).devices).toMatchObject([{ uuid: 'amd-0000:83:00.0' }]);
+  tools.prints('rocm-smi', recording);
+  const later = await ask();
+  expect(later.devices.map(({ uuid }) => uuid).sort()).toContain('amd-0000:83:00.0');
+  expect(later.devices.map(({ uuid }) => uuid)).not.toContain('GPU-79ccd55167a2124a');
+  tools.put('rocm-smi', 'exit 1');
+  kfd([
+    { bus: 0x83, id: 0n, gpu: 4711, render: 128 },
+    { bus: 0xa3, id: 0n, gpu: 4712, render: 129 },
+  ]);
+  expect((await ask()).devices.map(({ uuid }) => uuid)).toEqual(['amd-0000:83:00.0', 'GPU-04edfb117a17a07d']);
+});
+
+test('another card in the place of one that is gone does not inherit its name', async () => {
+  const first = addresses[0] ?? '';
+  plugIn(host.sys, first, { vendor: '0x1002', driver: 'amdgpu' });
+  const id = (text: string) => writeFileSync(join(host.sys, 'bus/pci/devices', first, 'unique_id'), `${text}\n`);
+  kfd([{ bus: 0x83, id: 0n, gpu: 4711, render: 128 }]);
+  id('79ccd55167a2124a');
+  await ask();
+  id('1111111111111111');
+  expect((await ask()).devices).toMatchObject([{ uuid: 'GPU-1111111111111111' }]);
+});
+
+/** Adds a node at bus 0x06. */
+const builtIn = (properties: string) => {
+  plugIn(host.sys, '0000:06:00.0', { vendor: '0x1002', class: '0x030000', chip: '0x1638', driver: 'amdgpu' });
+  const node = join(host.sys, 'class/kfd/kfd/topology/nodes/9');
+  mkdirSync(node, { recursive: true });
+  writeFileSync(join(node, 'properties'), `${properties}\nlocation_id ${0x06 << 8}\ndomain 0\ndrm_render_minor 140\n`);
+  writeFileSync(join(node, 'gpu_id'), '99\n');
+};
+
+test.each([
+  ['Cezanne (gfx90c)', 'cpu_cores_count 0\nsimd_count 28\ngfx_target_version 90012', 'gfx90c'],
+  ['Phoenix (gfx1103)', 'cpu_cores_count 0\nsimd_count 24\ngfx_target_version 110003', 'gfx1103'],
+  ['one node with its processor', 'cpu_cores_count 8\nsimd_count 32\ngfx_target_version 90009', 'gfx909'],
+  ['one node with its processor, of a kind yet unknown', 'cpu_cores_count 8\nsimd_count 32\ngfx_target_version 130001', 'gfx1301'],
+])('built-in graphics are none for jobs, and said to be there: %s', async (_, properties, gfx) => {
+  kfd([{ bus: 0x83, id: 0x79ccd55167a2124an, gpu: 4711, render: 128 }]);
+  builtIn(properties);
+  const found = await ask();
+  expect(found.complete).toBe(true);
+  expect(found.devices).toMatchObject([{ uuid: 'GPU-79ccd55167a2124a' }]);
+  expect(found.findings).toMatchObject([{ level: 'warning', code: 'built-in', subject: '0000:06:00.0' }]);
+  expect(found.findings[0]?.message).toContain(gfx);
+});
+
+test('built-in graphics that a tool lists are left out as well', async () => {
+  kfd([]);
+  builtIn('cpu_cores_count 0\nsimd_count 28\ngfx_target_version 90012');
+  const card0 = { 'PCI Bus': '0000:06:00.0', 'Card series': 'Cezanne', 'VRAM Total Memory (B)': '536870912' };
+  tools.put('rocm-smi', `echo '${JSON.stringify({ card0 })}'`);
+  expect(await ask()).toMatchObject({ complete: true, devices: [], findings: [{ code: 'built-in' }] });
+});
+
+test('an MI300A is one node with its processors, and a device for jobs', async () => {
+  kfd([]);
+  builtIn('cpu_cores_count 24\nsimd_count 912\ngfx_target_version 90402');
+  expect(await ask()).toMatchObject({ devices: [{ pciId: '0000:06:00.0', architecture: 'CDNA 3' }], findings: [] });
 });

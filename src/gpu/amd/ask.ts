@@ -8,6 +8,7 @@ import type { PciCard } from '../pci.ts';
 import { readAmd } from './amd.ts';
 import { amdHost } from './host.ts';
 import { readKfd } from './kfd.ts';
+import { type AmdNames, keepName, readIds } from './names.ts';
 import type { AmdReading } from './reading.ts';
 
 /** Each knows a part; without the later ones the earlier are still worth having. */
@@ -29,20 +30,28 @@ const rocmSmi = [
   '--json',
 ];
 
-export async function askAmd(asking: Asking): Promise<Inventory> {
+/** `names`: what cards were called before; those seen first now are added. */
+export async function askAmd(asking: Asking, names: AmdNames): Promise<Inventory> {
   const cards = asking.pci?.filter((card) => card.vendor === 'amd') ?? null;
   // The tools of a vendor without a card have nothing to say but that they fail.
   if (cards?.length === 0) return noGpus;
   const kfd = await readKfd(asking.sys, asking.proc);
   const told = await askTools(asking);
   if (cards === null && kfd === null && !told.asked) return noGpus;
-  const host = amdHost([...told.readings, ...(kfd === null ? [] : [kfd])]);
-  const devices = host.devices.map((device) => withRenderNode(device, cards ?? []));
+  const readings = [...told.readings, ...(kfd === null ? [] : [kfd])];
+  const host = amdHost([await readIds(asking.sys, cards ?? [], readings), ...readings]);
+  // Partitions of one card are another set of devices than the card was.
+  const isParted = host.findings.some(({ code }) => code === 'same-id');
+  const devices = host.devices
+    .map((device) => (isParted ? device : keepName(device, names)))
+    .map((device) => withRenderNode(device, cards ?? []));
+  const builtIn = new Set(host.findings.flatMap(({ code, subject }) => (code === 'built-in' ? [subject] : [])));
+  const jobCards = cards?.filter(({ pciId }) => !builtIn.has(pciId)) ?? [];
   // Where the cards were listed all the same, a tool that fails keeps nobody from using them; one that hangs shows a driver
   // that is sick.
   const listed = told.readings.length > 0 || (kfd !== null && kfd.cards.length > 0);
   const failures = told.failures.map((each) => (listed && !told.hung ? asWarning(each) : each));
-  return withFindings({ ...host, devices }, [...failures, ...missing(cards ?? [], devices)], !told.hung && (listed || !told.asked));
+  return withFindings({ ...host, devices }, [...failures, ...missing(jobCards, devices)], !told.hung && (listed || !told.asked));
 }
 
 interface Told {
@@ -81,7 +90,7 @@ function withRenderNode(device: Device, cards: readonly PciCard[]): Device {
   return { ...device, minor: device.minor ?? card?.renderMinor ?? null };
 }
 
-/** Cards on the bus that nobody lists. Built-in graphics may be among them, so nothing is said to be lost. */
+/** Cards on the bus that nobody lists. Graphics built into a processor may be among them, so nothing is said to be lost. */
 function missing(cards: readonly PciCard[], devices: readonly Device[]): readonly GpuFinding[] {
   return cards
     .filter((card) => !devices.some((device) => device.pciId === card.pciId))

@@ -2,6 +2,7 @@
 import type { Device, GpuFinding, Health, Inventory } from '../inventory.ts';
 import { inOrder } from '../merge.ts';
 import { amdArchitecture } from './architecture.ts';
+import { builtInFinding, isBuiltIn } from './built-in.ts';
 import { type AmdCard, type AmdReading, unknownCard } from './reading.ts';
 
 /** What to record of AMD's cards. */
@@ -23,7 +24,10 @@ export function amdHost(readings: readonly AmdReading[]): Inventory {
     return { complete: false, driver: null, cuda: null, cudaFrom: null, devices: [], findings: distinct([...findings, finding]) };
   }
   const { groups, without } = byCard(readings);
-  const cards = groups.map(combine);
+  const all = groups.map(combine);
+  const builtIn = all.filter(isBuiltIn);
+  const cards = all.filter((card) => !isBuiltIn(card));
+  findings.push(...builtIn.map(builtInFinding));
   const shared = repeated(cards.map((card) => card.uniqueId));
   const devices = cards.flatMap((card) => deviceOf(card, shared) ?? []);
   const nameless = without + cards.length - devices.length;
@@ -37,7 +41,8 @@ export function amdHost(readings: readonly AmdReading[]): Inventory {
   }
   return {
     complete: readings.every((reading) => reading.complete) && nameless === 0,
-    driver: readings.find((reading) => reading.driver !== null)?.driver ?? null,
+    // Of a host that has nothing else it says no more than that a screen may be lit.
+    driver: cards.length === 0 && builtIn.length > 0 ? null : (readings.find((reading) => reading.driver !== null)?.driver ?? null),
     cuda: null,
     cudaFrom: null,
     devices: inOrder(devices),
@@ -107,6 +112,7 @@ function combine(group: readonly AmdCard[]): AmdCard {
     uncorrectedErrors: first('uncorrectedErrors'),
     processes: first('processes'),
     live: group.some((card) => card.live),
+    withCpu: group.some((card) => card.withCpu),
   };
 }
 

@@ -60,6 +60,7 @@ async function readNode(node: string, devices: string, processes: Processes | nu
     renderMinor: minor === null || minor === 0 ? null : minor,
     processes: processes === null || gpu === null ? null : (processes.get(gpu) ?? []),
     live: used !== null,
+    withCpu: (countOf(properties.get('cpu_cores_count')) ?? 0) > 0,
   };
 }
 

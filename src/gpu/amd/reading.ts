@@ -23,10 +23,13 @@ export interface AmdCard {
   readonly processes: readonly GpuProcess[] | null;
   /** Whether it answered with a figure of this moment, as only a card that works does. */
   readonly live: boolean;
+  /** Whether it is one part with the processor. */
+  readonly withCpu: boolean;
 }
 
 export interface AmdReading {
-  readonly source: 'rocm-smi' | 'amd-smi' | 'sysfs';
+  /** `sysfs` is the compute driver, `bus` what amdgpu says of a PCI card. */
+  readonly source: 'rocm-smi' | 'amd-smi' | 'sysfs' | 'bus';
   readonly driver: string | null;
   readonly cards: readonly AmdCard[];
   readonly findings: readonly GpuFinding[];
@@ -48,6 +51,7 @@ export const unknownCard: AmdCard = {
   uncorrectedErrors: null,
   processes: null,
   live: false,
+  withCpu: false,
 };
 
 /** `0x4edfb117a17a07d`, `249220e172fc1a88`, `GPU-04edfb117a17a07d` as sixteen digits; null for what is none, or all zeros. */

@@ -1,6 +1,7 @@
 /** One NVIDIA GPU, or one of its MIG instances, from what was printed of it. Numbers that cannot be are said and left out. */
 import { architectureOf } from '../architectures.ts';
 import type { Device, GpuFinding, GpuMig, GpuProcess } from '../inventory.ts';
+import { mayBeOn } from '../mig-process.ts';
 import { normalPci } from '../pci.ts';
 import type { Facts } from './fields.ts';
 import { clip, finding, plain } from './findings.ts';
@@ -117,7 +118,8 @@ export function migDevice(reading: MigReading, uuid: string, gpu: Device, isSeen
       ...(unknown ? { state: 'unknown', reasons: ['only its name was read'] } : {}),
       uncorrectedErrors: read('uncorrected', 'count of ECC errors', (text) => wholeNumber(text, Number.MAX_SAFE_INTEGER)),
     },
-    processes: gpuInstance === null ? null : mineOf(gpu.processes, gpuInstance, computeInstance),
+    processes:
+      gpuInstance === null ? null : (gpu.processes?.filter((one) => mayBeOn(one, { gpuInstance, computeInstance })) ?? null),
   };
   return { device, findings };
 }
@@ -189,14 +191,6 @@ function processOf(reading: ProcessReading): GpuProcess | null {
     gpuInstance: id(reading.gpuInstance),
     computeInstance: id(reading.computeInstance),
   };
-}
-
-function mineOf(processes: Device['processes'], gpuInstance: number, computeInstance: number | null): Device['processes'] {
-  if (processes === null) return null;
-  return processes.filter(
-    (process) =>
-      process.gpuInstance === gpuInstance && (process.computeInstance === computeInstance || process.computeInstance === null),
-  );
 }
 
 function plainName(text: string | null): string | null {

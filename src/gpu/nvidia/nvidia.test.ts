@@ -55,6 +55,19 @@ describe('MIG', () => {
     });
   });
 
+  test('a compute process without an instance may be on each of them', () => {
+    const line = (pid: number, ids: string, type: string) =>
+      `<process_info>${ids}<pid>${pid}</pid><type>${type}</type><process_name>python</process_name><used_memory>5 MiB</used_memory></process_info>`;
+    const on = (gi: number) => `<gpu_instance_id>${gi}</gpu_instance_id><compute_instance_id>0</compute_instance_id>`;
+    const none = '<gpu_instance_id>N/A</gpu_instance_id><compute_instance_id>N/A</compute_instance_id>';
+    const listed = [line(41, on(1), 'C'), line(42, none, 'C'), line(43, on(2), 'C'), line(7, none, 'G')].join('\n');
+    const busy = xml.replace(/<processes>[\s\S]*?<\/processes>/, `<processes>\n${listed}\n</processes>`);
+    const { devices } = nvidiaInventory({ xml: answer(busy), list: answer(list) });
+    const pids = devices.map(({ processes }) => processes?.map(({ pid }) => pid));
+    expect(pids).toEqual([[41, 42, 43, 7], expect.arrayContaining([42]), expect.arrayContaining([42])]);
+    expect(pids[2]).toEqual([42, 43]);
+  });
+
   test('without -L the instances are counted, not made up, and the set is not complete', () => {
     const found = nvidiaInventory({ xml: answer(xml) });
     expect(found.devices.map((device) => device.uuid)).toEqual([gpu]);

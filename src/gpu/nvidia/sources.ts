@@ -4,7 +4,7 @@ import { normalPci } from '../pci.ts';
 import type { Reply } from '../reply.ts';
 import { readCsv } from './csv.ts';
 import { failuresIn, failuresOf } from './failures.ts';
-import { clip, finding, type HostFacts } from './findings.ts';
+import { clip, finding, type HostFacts, reboot } from './findings.ts';
 import { readList } from './list.ts';
 import type { NvidiaParts } from './parts.ts';
 import { readQueryText } from './query-text.ts';
@@ -89,7 +89,11 @@ function sourceOf(kind: SourceKind, replies: readonly Reply[], facts: HostFacts,
   const isOne = replies.length === 1;
   const short =
     attached >= 0 && answers.every((answer) => answer.whole) && (isOne ? names.size !== attached : names.size < attached);
-  const findings = answers.flatMap((answer) => answer.findings);
+  const isAnswered = answers.some((answer) => answer.whole && answer.gpus.length > 0);
+  const findings = answers.flatMap((answer, at) => {
+    const pciId = isAnswered && answer.gpus.length === 0 ? askedFor(replies[at]) : null;
+    return pciId === null ? answer.findings : ofCard(answer.findings, pciId);
+  });
   if (short) {
     const message = `The driver has ${gpuCount(attached)}, but nvidia-smi listed ${names.size}: the output is not whole.`;
     findings.push(finding('error', 'output-short', 'host', message, 'Record it anew, with nothing cut out.'));
@@ -117,6 +121,25 @@ function sourceOf(kind: SourceKind, replies: readonly Reply[], facts: HostFacts,
     apps: answers.findLast((answer) => (answer.apps ?? null) !== null)?.apps ?? null,
     findings,
   };
+}
+
+/** The only GPU that was asked for; null where all were, or the call did not end. */
+function askedFor(reply: Reply | undefined): string | null {
+  const at = reply?.args.indexOf('-i') ?? -1;
+  return reply === undefined || reply.hung || at < 0 ? null : normalPci(reply.args[at + 1] ?? '');
+}
+
+/** What holds for every GPU, even where another one answered just before. */
+const ofTheHost: ReadonlySet<string> = new Set(['driver-not-loaded', 'library-mismatch', 'nvml-missing', 'tool-missing']);
+
+/** What a tool that answers for other GPUs says of the host when it is asked for one GPU, it says of that one. */
+function ofCard(findings: readonly GpuFinding[], pciId: string): readonly GpuFinding[] {
+  return findings.map((each) => {
+    if (each.subject !== 'host' || ofTheHost.has(each.code)) return each;
+    const code = each.code === 'reset-required' || each.code === 'power-cable' ? each.code : 'gpu-lost';
+    const message = `${pciId} does not answer, though other GPUs do; asked for it alone: ${each.message}`;
+    return finding('error', code, pciId, message, each.hint ?? reboot);
+  });
 }
 
 function placesOf(gpus: readonly GpuReading[]): string[] {
