@@ -87,6 +87,7 @@ export async function proving(rounds: number): Promise<Stats> {
       groupsOf: () => [],
       isShared: () => false,
       isStopping: () => false,
+      missingNodes: () => [],
     });
     const { signal } = new AbortController();
     await watch.look(0, signal);

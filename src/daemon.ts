@@ -249,7 +249,13 @@ export async function runDaemon(
     }
   }, watching.signal);
   // The queue lets go of a job right after it has told of its end.
-  queue.onChange(() => queueMicrotask(() => shutdown.look()));
+  queue.onChange(({ pool }) => {
+    // One that waited for devices and was cancelled lets the next one ask.
+    queueMicrotask(() => {
+      fleet?.book.demanded(pool);
+      shutdown.look();
+    });
+  });
   parts.defer(
     everySoOften(async () => {
       await queue.prune(clock.wall(), config.keepJobs);

@@ -22,6 +22,7 @@ function gpu(n: number, change: Partial<Device> = {}): Device {
     mig: { mode: 'disabled', pending: null },
     health: { state: 'ok', reasons: [], uncorrectedErrors: 0, recoveryAction: 'None' },
     persistence: true,
+    settings: null,
     ecc: null,
     computeMode: 'Default',
     display: false,

@@ -20,6 +20,7 @@ const gpu: Device = {
   mig: { mode: 'disabled', pending: null },
   health: { state: 'ok', reasons: [], uncorrectedErrors: 0, recoveryAction: null },
   persistence: true,
+  settings: null,
   ecc: null,
   computeMode: 'Default',
   display: false,

@@ -54,6 +54,8 @@ export interface Device {
   readonly ecc: { readonly current: boolean; readonly pending: boolean } | null;
   /** `Default`, `Exclusive_Process`, `Prohibited`; null where it is unknown. */
   readonly computeMode: string | null;
+  /** Clocks and power limit as somebody with rights set them, such as `1980/2619 MHz, 700 W`; null where they are unknown. */
+  readonly settings: string | null;
   /** Whether a display hangs on it or is set up for it; null where it is unknown. */
   readonly display: boolean | null;
   /** Processes that hold it; null where the tool could not say, which is not the same as none. */

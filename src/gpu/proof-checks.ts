@@ -29,6 +29,7 @@ export function allChecks(device: Device | null, holders: Holders | null, input:
     memory(device, holders, input),
     computeMode(device, baseline),
     persistence(device, baseline),
+    settings(device, baseline),
     mig(device, baseline),
     eccMode(device, baseline),
     eccErrors(device, input),
@@ -160,6 +161,17 @@ function persistence({ uuid, persistence: mode }: Device, baseline: Baseline): F
     if (now || !before) return null;
     const message = `The persistence mode of ${uuid} was on and is off.`;
     return { code: 'persistence-mode', message, remedy: 'look', hint: `Type "nvidia-smi -i ${uuid} -pm 1" as root.` };
+  });
+}
+
+function settings({ uuid, parent, settings: set }: Device, baseline: Baseline): Finding {
+  // Written down by managers before this was looked at: then there is nothing to compare with.
+  return compare('settings', set, baseline.settings ?? null, (now, before) => {
+    if (now === before) return null;
+    const message = `Clocks and power limit of ${uuid} were set to ${before} and are ${now}.`;
+    const gpu = parent ?? uuid;
+    const hint = `Type "nvidia-smi -i ${gpu} -rac" and "nvidia-smi -i ${gpu} -pl WATTS" as root.`;
+    return { code: 'settings', message, remedy: 'look', hint };
   });
 }
 

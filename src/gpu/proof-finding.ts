@@ -18,6 +18,7 @@ export interface Finding {
     | 'memory'
     | 'computeMode'
     | 'persistence'
+    | 'settings'
     | 'mig'
     | 'eccMode'
     | 'eccErrors'

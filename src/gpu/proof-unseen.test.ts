@@ -167,6 +167,7 @@ test('whatever is seen: no fault thrown, nothing clean that is unknown, and evid
       recoveryAction: fc.constantFrom(null, 'None', 'Reset', 'x'),
     }),
     persistence: maybe(fc.boolean()),
+    settings: maybe(fc.constantFrom('1980/2619 MHz, 700 W', '1410/2619 MHz, 700 W')),
     ecc: maybe(fc.record({ current: fc.boolean(), pending: fc.boolean() })),
     computeMode: fc.constantFrom(null, 'Default', 'Prohibited'),
     display: maybe(fc.boolean()),

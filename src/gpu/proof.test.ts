@@ -128,6 +128,8 @@ describe('what the driver says', () => {
   test.each<[string, Partial<Device>, string, string]>([
     ['compute mode', { computeMode: 'Exclusive_Process' }, 'compute-mode', 'look'],
     ['persistence', { persistence: false }, 'persistence-mode', 'look'],
+    ['clocks', { settings: '1410/2619 MHz, 700 W' }, 'settings', 'look'],
+    ['power limit', { settings: '1980/2619 MHz, 400 W' }, 'settings', 'look'],
     ['MIG switched on', { mig: { mode: 'enabled', pending: null } }, 'mig-layout', 'look'],
     ['MIG about to be switched on', { mig: { mode: 'disabled', pending: 'enabled' } }, 'mig-layout', 'look'],
     ['ECC about to be switched off', { ecc: { current: true, pending: false } }, 'ecc-mode-pending', 'reset'],

@@ -26,6 +26,8 @@ export type Baseline = {
   readonly memoryMiB: number | null;
   readonly computeMode: string | null;
   readonly persistence: boolean | null;
+  /** As `Device.settings`. */
+  readonly settings: string | null;
   readonly parent: string | null;
   readonly mig: Device['mig'];
   readonly ecc: Device['ecc'];
@@ -58,6 +60,7 @@ export function baselineOf(device: Device, { boot, driver, mark, before }: Basel
     memoryMiB: least,
     computeMode: device.computeMode,
     persistence: device.persistence,
+    settings: device.settings,
     parent: device.parent,
     mig: device.mig,
     ecc: device.ecc,

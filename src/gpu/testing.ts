@@ -25,6 +25,7 @@ export const gpu: Device = {
   mig: { mode: 'disabled', pending: null },
   health: { state: 'ok', reasons: [], uncorrectedErrors: 0, recoveryAction: 'None' },
   persistence: true,
+  settings: '1980/2619 MHz, 700 W',
   ecc: { current: true, pending: true },
   computeMode: 'Default',
   display: false,

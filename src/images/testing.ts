@@ -20,6 +20,7 @@ export function card(model: string, computeCapability: string | null, more: Part
     mig: null,
     health: { state: 'ok', reasons: [], uncorrectedErrors: null, recoveryAction: null },
     persistence: null,
+    settings: null,
     ecc: null,
     computeMode: null,
     display: null,

@@ -2,6 +2,7 @@
  * Everything about devices, put together for one manager: only where a pool asks for devices, so that a host without them never
  * runs a tool for them.
  */
+import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import type { PoolConfig, RepairCommand } from '../config/config.ts';
 import { deviceFindings } from '../config/device-findings.ts';
@@ -15,6 +16,7 @@ import { createLocks, lockDirectory } from '../gpu/lock.ts';
 import { createProbe } from '../gpu/probe.ts';
 import { createRunner, vendorFolders } from '../gpu/run.ts';
 import type { Log } from '../log.ts';
+import { gateNodes } from '../runtimes/devices.ts';
 import type { Finding, Runtime } from '../runtimes/runtime.ts';
 import type { Store } from '../store/store.ts';
 import { DeviceWatch } from './device-watch.ts';
@@ -144,6 +146,7 @@ export function openFleet(parts: FleetParts) {
     groupsOf,
     isShared: (key) => reconciler.poolOf(key).config.devices.share > 1,
     isStopping: () => reconciler.stopping,
+    missingNodes: (device) => gateNodes([device]).filter((node) => !existsSync(node.replace(/^\/dev/, at('dev')))),
   });
   const reservations = new Reservations({
     clock,

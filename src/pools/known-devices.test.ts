@@ -21,6 +21,7 @@ const gpu = (uuid: string): Device => ({
   mig: null,
   health: { state: 'ok', reasons: [], uncorrectedErrors: 0, recoveryAction: null },
   persistence: true,
+  settings: null,
   ecc: null,
   computeMode: 'Default',
   display: false,

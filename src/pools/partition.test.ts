@@ -38,6 +38,7 @@ const gpu = (n: number): Device => ({
   mig: null,
   health: { state: 'ok', reasons: [], uncorrectedErrors: 0, recoveryAction: null },
   persistence: true,
+  settings: null,
   ecc: null,
   computeMode: 'Default',
   display: false,

@@ -14,6 +14,7 @@ let watch: DeviceWatch;
 let devices: Device[];
 let events: KernelEvent[];
 let more: Partial<Inventory>;
+let missing: string[];
 const put: string[] = [];
 const { signal } = new AbortController();
 const card = gpu(0);
@@ -31,6 +32,7 @@ beforeEach(() => {
   devices = [card, gpu(1)];
   events = [];
   more = {};
+  missing = [];
   put.length = 0;
   const { clock, book, store } = host;
   const log = { info() {}, warn() {}, error() {} };
@@ -67,6 +69,7 @@ beforeEach(() => {
     groupsOf: () => [],
     isShared: () => false,
     isStopping: () => false,
+    missingNodes: () => missing,
   });
 });
 afterEach(() => {
@@ -102,6 +105,10 @@ describe('before an agent is let at a device', () => {
     expect(await prover.before(slot(), 'a1', signal)).toBe(false);
     change({ computeMode: 'Prohibited' });
     expect(await prover.before(slot(), 'a1', signal)).toBe(false);
+    change({});
+    missing = ['/dev/nvidia0'];
+    expect(await prover.before(slot(), 'a1', signal)).toBe(false);
+    missing = [];
     devices = [];
     more = { complete: false };
     expect(await prover.before(slot(), 'a1', signal)).toBe(false);

@@ -26,6 +26,8 @@ export interface ProverParts {
   /** Whether agents of this slot may share its devices with others. */
   readonly isShared: (key: string) => boolean;
   readonly isStopping: () => boolean;
+  /** Paths of device nodes that a grant needs and that are not there. */
+  readonly missingNodes: (device: Device) => string[];
 }
 
 /** How old a look may be that stands for "just before the release", ms: the loop must not wait for a tool. */
@@ -194,7 +196,7 @@ export class Prover {
       kernel,
       boot: bootId,
       shared: slot !== null && isShared(slot.key),
-      missingNodes: [],
+      missingNodes: slot === null || device === undefined ? [] : this.#parts.missingNodes(device),
       now: clock.now(),
       since,
       wall: clock.wall(),
@@ -223,7 +225,15 @@ export class Prover {
 }
 
 function unseen(uuid: DeviceId, boot: string, driver: string | null, pciId: string | null): Baseline {
-  const unknown = { computeMode: null, persistence: null, parent: null, mig: null, ecc: null, uncorrectedErrors: null };
+  const unknown = {
+    computeMode: null,
+    persistence: null,
+    settings: null,
+    parent: null,
+    mig: null,
+    ecc: null,
+    uncorrectedErrors: null,
+  };
   return {
     uuid,
     pciId,

@@ -544,6 +544,7 @@ function gpu(uuid: DeviceId): Device {
     mig: null,
     health: { state: 'ok', reasons: [], uncorrectedErrors: null, recoveryAction: null },
     persistence: null,
+    settings: null,
     ecc: null,
     computeMode: null,
     display: null,

@@ -171,6 +171,7 @@ export function gpu(n: number, more: Partial<Device> = {}): Device {
     mig: { mode: 'disabled', pending: null },
     health: { state: 'ok', reasons: [], uncorrectedErrors: 0, recoveryAction: null },
     persistence: true,
+    settings: null,
     ecc: null,
     computeMode: 'Default',
     display: false,

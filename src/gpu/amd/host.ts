@@ -136,6 +136,7 @@ function deviceOf(card: AmdCard, shared: ReadonlySet<string>): Device | null {
     mig: null,
     health: healthOf(card),
     persistence: null,
+    settings: null,
     ecc: card.ecc === null ? null : { current: card.ecc, pending: card.ecc },
     computeMode: null,
     display: null,

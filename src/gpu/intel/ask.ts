@@ -76,6 +76,7 @@ function deviceOf(card: PciCard): Device {
     mig: null,
     health: { state: 'unknown', reasons: [], uncorrectedErrors: null, recoveryAction: null },
     persistence: null,
+    settings: null,
     ecc: null,
     computeMode: null,
     display: null,

@@ -103,6 +103,7 @@ function deviceOf(group: readonly IntelCard[], outputs: readonly XpuOutput[]): D
     mig: null,
     health: healthOf(group),
     persistence: null,
+    settings: null,
     ecc: ecc === null ? null : { current: ecc, pending: ecc },
     computeMode: null,
     display: null,

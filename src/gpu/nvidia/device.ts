@@ -85,10 +85,18 @@ export function gpuDevice(reading: GpuReading, uuid: string): Made {
     persistence: switchOf(facts.persistence),
     ecc,
     computeMode: plainName(said(facts.computeMode)),
+    settings: settingsOf(facts),
     display: switchOf(facts.displayActive),
     processes: processesOf(reading.processes, odd),
   };
   return { device, findings: [...complaints, ...findings] };
+}
+
+function settingsOf({ graphicsClock, memoryClock, powerLimit }: GpuReading['facts']): string | null {
+  const number = (text: string | undefined) => /^(\d+)(?:\.0*)?\s*(?:MHz|W)$/.exec(said(text) ?? '')?.[1] ?? null;
+  const [graphics, memory, watts] = [number(graphicsClock), number(memoryClock), number(powerLimit)];
+  const parts = [graphics !== null && memory !== null ? `${graphics}/${memory} MHz` : null, watts === null ? null : `${watts} W`];
+  return parts.filter((part) => part !== null).join(', ') || null;
 }
 
 /** One instance of `gpu`. What one shares with its GPU it has from there: when that fails, all of it fails. */

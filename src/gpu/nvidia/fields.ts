@@ -28,6 +28,13 @@ const gpuFields = {
   performanceState: { xml: ['performance_state'], text: ['performance state'], csv: ['pstate'] },
   persistence: { xml: ['persistence_mode'], text: ['persistence mode'], csv: ['persistence_mode'] },
   computeMode: { xml: ['compute_mode'], text: ['compute mode'], csv: ['compute_mode'] },
+  // What is set, not what is reached: `clocks` and `instant_power_draw` change by themselves.
+  graphicsClock: { xml: ['applications_clocks/graphics_clock'], text: ['applications clocks/graphics'] },
+  memoryClock: { xml: ['applications_clocks/mem_clock'], text: ['applications clocks/memory'] },
+  powerLimit: {
+    xml: ['gpu_power_readings/current_power_limit', 'power_readings/power_limit'],
+    text: ['gpu power readings/current power limit', 'power readings/power limit'],
+  },
   displayActive: { xml: ['display_active'], text: ['display active'], csv: ['display_active'] },
   migCurrent: { xml: ['mig_mode/current_mig'], text: ['mig mode/current'], csv: ['mig.mode.current'] },
   migPending: { xml: ['mig_mode/pending_mig'], text: ['mig mode/pending'], csv: ['mig.mode.pending'] },

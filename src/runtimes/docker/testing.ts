@@ -2,7 +2,8 @@
 import { randomBytes } from 'node:crypto';
 import { tmpdir } from 'node:os';
 import { engineThings } from '../../../test/support/census-engine.ts';
-import { images } from '../../../test/support/images.ts';
+import { ensureImages, images } from '../../../test/support/images.ts';
+import type { ContractSubject } from '../contract.ts';
 import type { Recipe } from '../runtime.ts';
 import { createDockerRuntime, type DockerOptions } from './docker.ts';
 
@@ -37,5 +38,16 @@ export function anOwner(socket = '/var/run/docker.sock') {
     owner,
     make: (changes: Partial<DockerOptions> = {}) => createDockerRuntime({ owner, environment: settings(socket), ...changes }),
     leftovers: async () => ((await engineThings(socket, owner)) ?? []).map(({ kind, id }) => `${kind} ${id}`),
+  };
+}
+
+/** Opens a subject of the contract suite whose recipe has these changes. */
+export function contractSubject(changes: Partial<Recipe>): () => Promise<ContractSubject> {
+  return async () => {
+    await ensureImages();
+    const { make, leftovers } = anOwner();
+    const runtime = await make();
+    const cleanup = async () => runtime.close();
+    return { runtime, recipe: { ...recipe, ...changes }, remake: make, leftovers, cleanup, exceptions: {} };
   };
 }
