@@ -1,7 +1,7 @@
 /** What devices cost: reading what a tool printed, dealing, and the proof beside the tool's own run. No GPU is needed. */
 import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import type { PoolConfig } from '../src/config/config.ts';
 import { emptySlot } from '../src/core/slot.ts';
 import type { Inventory } from '../src/gpu/inventory.ts';
@@ -36,7 +36,7 @@ export function parsing(rounds: number): { readonly file: string; readonly kilob
     read(file);
     if (n >= 0) times.push(performance.now() - began);
   }
-  return { file, kilobytes: Math.round(statSync(file).size / 1000), times: stats(times) };
+  return { file: basename(file), kilobytes: Math.round(statSync(file).size / 1000), times: stats(times) };
 }
 
 /** ms that a release and a proof take of their own on one of eight cards, the tool's run taken away. */
