@@ -7,17 +7,16 @@ import type { DownRequest } from './api/schema.ts';
 import { startApi } from './api/server.ts';
 import { createCiServices } from './ci/index.ts';
 import type { DaemonOptions } from './cli/context.ts';
-import type { Config } from './config/config.ts';
 import type { Environment } from './config/environment.ts';
 import { loadRunnable } from './config/load.ts';
 import { formatProblem } from './config/problem.ts';
-import { expandName } from './config/template.ts';
+import { slotNames } from './config/slot-names.ts';
 import { isEmpty } from './core/slot.ts';
 import { toFailure } from './errors.ts';
 import { Keepers } from './logs/keepers.ts';
 import { deleteLog, LogFile, logPath } from './logs/log-file.ts';
 import { createExecutors } from './pools/act.ts';
-import { systemClock as clock } from './pools/clock.ts';
+import { systemClock as clock, every } from './pools/clock.ts';
 import { Dispatcher } from './pools/executors.ts';
 import { Fingerprints } from './pools/fingerprints.ts';
 import type { Fleet } from './pools/fleet.ts';
@@ -257,11 +256,16 @@ export async function runDaemon(
     });
   });
   parts.defer(
-    everySoOften(async () => {
-      await queue.prune(clock.wall(), config.keepJobs);
-      store.proofs.prune(clock.wall() - config.keepJobs);
-      store.checkpoint();
-    }),
+    every(
+      clock,
+      housekeepingEvery,
+      async () => {
+        await queue.prune(clock.wall(), config.keepJobs);
+        store.proofs.prune(clock.wall() - config.keepJobs);
+        store.checkpoint();
+      },
+      (error) => log.warn('housekeeping failed', { reason: toFailure(error).message }),
+    ),
   );
 
   await observer.start();
@@ -277,40 +281,10 @@ export async function runDaemon(
   fleet?.close(how === 'leave');
   log.info('onejob is down', { left: how === 'leave' ? 'agents go on' : null });
   return 0;
-
-  function everySoOften(work: () => Promise<void>): () => void {
-    let cancel = (): void => {};
-    const next = (): void => {
-      cancel = clock.after(housekeepingEvery, () => {
-        work()
-          .catch((error) => log.warn('housekeeping failed', { reason: toFailure(error).message }))
-          .finally(next);
-      });
-    };
-    next();
-    return () => cancel();
-  }
 }
 
 /** Which way a stop was asked for, in the end. */
 export type StopWay = DownRequest['how'];
-
-/** Agent names by slot, made once each. */
-function slotNames({ pools, host }: Config): (key: string) => string {
-  const names = new Map<string, string>();
-  return (key) => {
-    const known = names.get(key);
-    if (known !== undefined) return known;
-    const at = key.lastIndexOf('/');
-    const pool = pools.find((one) => one.name === key.slice(0, at));
-    const name =
-      pool === undefined
-        ? key.replace('/', '-')
-        : expandName(pool.agentName, { host, pool: pool.name, n: Number(key.slice(at + 1)) });
-    names.set(key, name);
-    return name;
-  };
-}
 
 /** The next job of a pool that leases for each job, and how many devices it needs. */
 function waitingDevices({ service, config }: Pool): { job: string; devices: number | 'all' } | null {

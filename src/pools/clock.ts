@@ -14,3 +14,18 @@ export const systemClock: Clock = {
     return () => clearTimeout(timer);
   },
 };
+
+/** Does `work` every `ms`, counted from the end of the last time, until the answer is called. What it throws goes to `failed`. */
+export function every(clock: Clock, ms: number, work: () => Promise<void>, failed: (error: unknown) => void): () => void {
+  let cancel = (): void => {};
+  let isOver = false;
+  const next = (): void => {
+    if (isOver) return;
+    cancel = clock.after(ms, () => void work().catch(failed).finally(next));
+  };
+  next();
+  return () => {
+    isOver = true;
+    cancel();
+  };
+}

@@ -137,25 +137,16 @@ export class DeviceBook {
     if (different.length > 0) changed(different);
   }
 
-  /** Called from the loop, which a store that cannot write must not stop: the next look deals again, and says what is wrong. */
-  #dealIfPossible(): void {
-    try {
-      this.deal();
-    } catch {
-      // As above.
-    }
-  }
-
   /** A job waits for a pool: deals anew when that one leases for each job. */
   demanded(pool: string): void {
-    if (this.pools.some((one) => !one.standby && one.name === pool)) this.#dealIfPossible();
+    if (this.pools.some((one) => !one.standby && one.name === pool)) this.deal();
   }
 
   /** A slot has changed: deals anew when that frees something for somebody, or lets the next job of its pool ask. */
   slotChanged(slot: Slot): void {
     const passing = this.#isPassing(slot.key);
     const freed = isEmpty(slot) && (passing || this.#dealt.get(slot.key)?.slot?.outdated === true);
-    if (freed || (passing && slot.standby.kind === 'preparing')) this.#dealIfPossible();
+    if (freed || (passing && slot.standby.kind === 'preparing')) this.deal();
     // What it was dealt may be what it had, and is its own again only now that it is empty.
     if (freed && passing && this.#dealt.get(slot.key)?.slot !== undefined) this.#parts.changed([slot.key]);
   }

@@ -1,4 +1,5 @@
 /** Which driver a host has, and which CUDA that can run: said in a handful of places, some of them only by the driver's branch. */
+import { builtInTables } from '../../images/tables.ts';
 import { cudaVersion, driverVersion } from './values.ts';
 
 export interface Versions {
@@ -43,45 +44,10 @@ export function readProcVersion(text: string): string | null {
 }
 
 /**
- * The newest CUDA of each driver branch, for tools that do not say it: before 410, or without libcuda. A branch in between
- * can do what the one below it can. Source: NVIDIA's CUDA release notes, table of toolkit drivers; 384 to 455 and 495 from
- * public tables, most others seen in recordings (test/fixtures/gpu), 615 and 616 as announced. As of autumn 2026.
+ * The newest CUDA that this driver can certainly run, for tools that do not say it: before 410, or without libcuda. A branch that
+ * the tables lack can do what the one below it can; null below the first.
  */
-const branches: readonly (readonly [branch: number, cuda: string])[] = [
-  [384, '9.0'],
-  [390, '9.1'],
-  [396, '9.2'],
-  [410, '10.0'],
-  [418, '10.1'],
-  [440, '10.2'],
-  [450, '11.0'],
-  [455, '11.1'],
-  [460, '11.2'],
-  [465, '11.3'],
-  [470, '11.4'],
-  [495, '11.5'],
-  [510, '11.6'],
-  [515, '11.7'],
-  [520, '11.8'],
-  [525, '12.0'],
-  [530, '12.1'],
-  [535, '12.2'],
-  [545, '12.3'],
-  [550, '12.4'],
-  [555, '12.5'],
-  [560, '12.6'],
-  [565, '12.7'],
-  [570, '12.8'],
-  [575, '12.9'],
-  [580, '13.0'],
-  [590, '13.1'],
-  [595, '13.2'],
-  [610, '13.3'],
-  [615, '13.4'],
-];
-
-/** The newest CUDA that this driver can certainly run; null below branch 384. */
 export function cudaOfDriver(driver: string | null): string | null {
   const branch = driver === null ? 0 : Number.parseInt(driver, 10);
-  return branches.findLast(([least]) => branch >= least)?.[1] ?? null;
+  return builtInTables.branches.findLast((row) => branch >= row.driver)?.cuda ?? null;
 }
