@@ -14,7 +14,13 @@ export default defineConfig({
     // Most of a test's time is spent waiting for an Engine or a process, so two at a time pay on two cores as well.
     maxWorkers: 2,
     projects: [
-      { test: { ...shared, name: 'unit', include: ['src/**/*.test.ts', 'scripts/**/*.test.ts', 'test/properties/**/*.test.ts'] } },
+      {
+        test: {
+          ...shared,
+          name: 'unit',
+          include: ['src/**/*.test.ts', 'scripts/**/*.test.ts', 'test/properties/**/*.test.ts', 'test/standins/**/*.test.ts'],
+        },
+      },
       { test: { ...shared, name: 'e2e', include: ['test/e2e/**/*.test.ts'], fileParallelism: false } },
       { test: { ...shared, name: 'long', include: ['test/long/**/*.test.ts'], fileParallelism: false, testTimeout: 600_000 } },
     ],

@@ -22,6 +22,8 @@ const pool: PoolView = {
   waiting: { job: 'next', limit: null, cold: false },
   devices: [],
   held: false,
+  closed: false,
+  mayRenew: true,
 };
 
 /** A job's end at a busy slot with a standby: the event that matters most, since a job waits behind it. */

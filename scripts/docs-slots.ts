@@ -33,12 +33,16 @@ const standbySamples: Record<StandbyLane['kind'], Record<string, StandbyLane>> =
 const ending = { agent, job: 'j1', failure: null, due } as const;
 const agentSamples: Record<AgentLane['kind'], Record<string, AgentLane>> = {
   free: { free: { kind: 'free' } },
-  registering: { registering: { kind: 'registering', agent, since: 0 } },
+  registering: { registering: { kind: 'registering', agent, fingerprint: 'f', since: 0 } },
   releasing: {
-    'releasing (early)': { kind: 'releasing', agent, job: null, limit: null, since: 0 },
-    'releasing (late)': { kind: 'releasing', agent, job: 'j1', limit: null, since: 0 },
+    'releasing (early)': { kind: 'releasing', agent, job: null, limit: null, fingerprint: 'f', since: 0 },
+    'releasing (late)': { kind: 'releasing', agent, job: 'j1', limit: null, fingerprint: 'f', since: 0 },
   },
-  idle: { idle: { kind: 'idle', agent, since: 0 } },
+  idle: {
+    'idle, not seen': { kind: 'idle', agent, fingerprint: 'f', online: false, since: 0 },
+    'idle, online': { kind: 'idle', agent, fingerprint: 'f', online: true, since: 0 },
+  },
+  retiring: { retiring: { kind: 'retiring', agent, since: 0 } },
   busy: { busy: { kind: 'busy', agent, job: 'j1', since: 0, due } },
   stopping: {
     'stopping, not released': { kind: 'stopping', ...ending, why: 'shutdown', released: false },
@@ -66,6 +70,9 @@ const eventSamples: Record<SlotEvent['kind'], Record<string, SlotEvent>> = {
   registerFailed: { registerFailed: { kind: 'registerFailed', agent, failure } },
   released: { released: { kind: 'released', agent } },
   releaseFailed: { releaseFailed: { kind: 'releaseFailed', agent, failure, blame: 'pool' } },
+  online: { online: { kind: 'online', agent } },
+  retire: { retire: { kind: 'retire', agent } },
+  retired: { retired: { kind: 'retired', agent } },
   jobSeen: { jobSeen: { kind: 'jobSeen', agent, job: 'j1' } },
   exited: {
     'exited, released never seen': { ...exited, released: false },
@@ -74,7 +81,11 @@ const eventSamples: Record<SlotEvent['kind'], Record<string, SlotEvent>> = {
   },
   gone: { gone: { kind: 'gone', agent } },
   settled: { settled: { kind: 'settled', agent } },
-  cleared: { cleared: { kind: 'cleared', agent } },
+  cleared: {
+    'cleared, nothing to say': { kind: 'cleared', agent, outcome: null },
+    'cleared, it had a job': { kind: 'cleared', agent, outcome: 'worked' },
+    'cleared, it had none': { kind: 'cleared', agent, outcome: failure },
+  },
   proved: { proved: { kind: 'proved', agent } },
   stop: {
     'stop: cancelled': { kind: 'stop', agent, why: 'cancelled', grace: 500 },
@@ -92,8 +103,8 @@ export function slotTables(): string {
   const standby = flat(standbySamples).map(([name, lane]): [string, Slot] => [name, { ...base, standby: lane }]);
   const agents = flat(agentSamples).map(([name, lane]): [string, Slot] => [name, { ...base, agent: lane }]);
   const leaving: [string, Slot][] = [
-    ['leaving, its job not settled', { ...base, leaving: [{ agent, job: 'j1' }] }],
-    ['leaving', { ...base, leaving: [{ agent, job: null }] }],
+    ['leaving, its job not settled', { ...base, leaving: [{ agent, job: 'j1', exit: null }] }],
+    ['leaving', { ...base, leaving: [{ agent, job: null, exit: null }] }],
   ];
   const device: [string, Slot][] = [
     ['busy, slot with devices', { ...base, devices: ['GPU-1'], agent: agentSamples.busy.busy ?? base.agent }],

@@ -4,6 +4,7 @@
  */
 import { resolve } from 'node:path';
 import { Command, CommanderError } from 'commander';
+import { addAzureCommands } from './cli/commands/azure.ts';
 import { addConfigCommands } from './cli/commands/config.ts';
 import { addDaemonCommands } from './cli/commands/daemon.ts';
 import { addGpuCommands } from './cli/commands/gpus.ts';
@@ -78,6 +79,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage; "run" passes on the job's own, or 1
   program.commandsGroup('The daemon:');
   addDaemonCommands(program, act);
   program.commandsGroup('Setting up:');
+  addAzureCommands(program, act);
   addConfigCommands(program, act);
   addGpuCommands(program, act);
   addImageCommands(program, act);

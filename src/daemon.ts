@@ -16,13 +16,18 @@ import { toFailure } from './errors.ts';
 import { Keepers } from './logs/keepers.ts';
 import { deleteLog, LogFile, logPath } from './logs/log-file.ts';
 import { createExecutors } from './pools/act.ts';
+import { Asker } from './pools/ask.ts';
+import { followServices, slotFacts } from './pools/ci-events.ts';
 import { systemClock as clock, every } from './pools/clock.ts';
 import { Dispatcher } from './pools/executors.ts';
 import { Fingerprints } from './pools/fingerprints.ts';
 import type { Fleet } from './pools/fleet.ts';
 import { writeHistory } from './pools/history.ts';
+import { createImageDesk } from './pools/image-desk.ts';
+import { lastWords } from './pools/last-words.ts';
 import { HostManager } from './pools/manager.ts';
 import { Observer } from './pools/observe.ts';
+import { openPoolImages } from './pools/open-images.ts';
 import { noDevices, type Pool } from './pools/pool.ts';
 import { populate, rebased } from './pools/populate.ts';
 import { Reconciler } from './pools/reconciler.ts';
@@ -46,7 +51,7 @@ export async function runDaemon(
     stateDir: options.stateDir ?? undefined,
     socket: options.socket ?? undefined,
   };
-  const { config, warnings } = await loadRunnable({ flags, env });
+  const { config, warnings } = await loadRunnable({ flags, env, instead: options.instead });
   for (const warning of warnings) log.warn('config', { problem: formatProblem(warning) });
   await using parts = new AsyncDisposableStack();
 
@@ -56,10 +61,16 @@ export async function runDaemon(
   const runtimes = await chooseRuntimes({ config, env, owner: store.owner, stateDir: store.dir, stored });
   const { pools } = config;
   const reasonFor = (pool: string): string | null => waitingReason(reconciler, pool, observer.problems);
-  const services = createCiServices({ config, env, store, reasonFor });
+  const services = createCiServices({
+    ...{ config, env, store, reasonFor, clock, log },
+    version: options.version,
+    slots: slotFacts(() => reconciler, clock),
+  });
   const queue = services.own;
   parts.defer(() => queue.close());
 
+  const newAgent = () => randomBytes(5).toString('hex');
+  const asker = new Asker(newAgent);
   const notes = new Map<string, string>();
   const nameOf = slotNames(config);
   const logDir = subdirectory(store.dir, 'logs');
@@ -90,7 +101,7 @@ export async function runDaemon(
       },
     },
     act: (key, action) => dispatcher.start(key, action),
-    newAgent: () => randomBytes(5).toString('hex'),
+    newAgent,
     random: Math.random,
     changed: (_, after) => {
       fleet?.book.slotChanged(after);
@@ -125,11 +136,15 @@ export async function runDaemon(
       unreachable: (runtime, why) => observer.cannotReach(runtime, why),
       note: (key, line) => (line === null ? notes.delete(key) : notes.set(key, line)),
       devices: (uuids) => (uuids.length === 0 ? [] : (fleet?.book.leased(uuids) ?? [])),
-      imageOf: (pool) => fingerprints.imageOf(pool),
+      imageOf: (...asked) => fingerprints.imageOf(...asked),
       cpuset: async (pool, devices) =>
         pool.config.recipe.grant.numa && devices.length > 0 ? ((await fleet?.cpusNear(devices)) ?? null) : null,
       stamp: (pool, fingerprint) => fingerprints.stamp(pool, fingerprint),
       before: async (slot, agent, signal) => fleet?.prover.before(slot, agent, signal) ?? true,
+      cuda: () => fleet?.book.inventory?.cuda ?? null,
+      asker,
+      lastWords: (agent) => lastWords(keepers, logDir, agent),
+      ran: (agent, job) => store.transaction({ durable: false }, () => store.history.ran(agent, job)),
       prove: async (slot, agent, note, signal) => fleet?.prover.prove(slot, agent, note, signal) ?? [{ kind: 'proved', agent }],
     }),
   });
@@ -138,9 +153,8 @@ export async function runDaemon(
   // Nothing is released before everything was looked at once.
   reconciler.pause.hold('starting', 'onejob is starting');
 
-  const images = pools.some((pool) => pool.imageRecipe !== null)
-    ? await (await import('./pools/auto-image.ts')).openAutoImages(config, env.hostRoot)
-    : null;
+  const images = await openPoolImages({ config, env, store, services: services.byName, clock, log });
+  parts.defer(() => images.close());
   const fingerprints = new Fingerprints({ log, reconciler, nameOf, images });
   parts.defer(() => fingerprints.close());
   const needy = pools.filter((pool) => pool.devices.count !== 0);
@@ -181,6 +195,7 @@ export async function runDaemon(
     reconciler,
     runtimes: runtimes.all,
     minFree: config.diskMinFree,
+    isGuest: (agent) => asker.isGuest(agent),
     refreshFingerprints: (runtime, signal) => fingerprints.refresh(runtime, signal),
   });
   parts.defer(() => observer.close());
@@ -205,7 +220,7 @@ export async function runDaemon(
     nameOf,
     noteOf: (key) => notes.get(key) ?? null,
     fleet,
-    waiting: (pool) => (pool.service === queue ? queue.waiting(pool.config.name) : null),
+    waiting: (pool) => pool.service.waiting(pool.config.name),
     facts: {
       version: options.version,
       pid: process.pid,
@@ -225,6 +240,7 @@ export async function runDaemon(
   const system = env.uid === 0 && !options.temporary;
   const api = await startApi({
     manager,
+    images: createImageDesk(images, pools),
     socket: { path: config.socket, access: system ? 'group' : 'owner' },
     version: options.version,
     onBug: (error, route) => log.error('request failed', { route, error }),
@@ -237,16 +253,13 @@ export async function runDaemon(
   log.info('onejob is up', { version: options.version, pid: process.pid, socket: config.socket, runtime: runtimes.best.name });
   if (runtimes.reason !== null) log.info('runtime chosen', { reason: runtimes.reason });
 
-  queue.observe((event) => {
-    if (event.kind === 'waiting') {
-      fleet?.book.demanded(event.pool);
-      reconciler.offer(event.pool);
-    } else if (event.kind === 'cancel') {
-      const key = reconciler.placeOf(event.agent);
-      const grace = event.grace ?? (key === undefined ? 0 : (reconciler.slot(key)?.grace ?? 0));
-      if (key !== undefined) reconciler.post(key, { kind: 'stop', agent: event.agent, why: 'cancelled', grace });
-    }
-  }, watching.signal);
+  const events = {
+    reconciler,
+    log,
+    demanded: (pool: string) => fleet?.book.demanded(pool),
+    lastWords: (agent: string) => lastWords(keepers, logDir, agent),
+  };
+  followServices(new Set(services.byName.values()), events, watching.signal);
   // The queue lets go of a job right after it has told of its end.
   queue.onChange(({ pool }) => {
     // One that waited for devices and was cancelled lets the next one ask.
@@ -271,6 +284,7 @@ export async function runDaemon(
   await observer.start();
   parts.defer(() => fleet?.close(true));
   void fleet?.start();
+  images.start();
   reconciler.pause.release('starting');
   reconciler.start();
   shutdown.look();

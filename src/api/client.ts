@@ -14,6 +14,7 @@ import { connectionError, silent } from './client-errors.ts';
 import { type DeviceCalls, deviceCalls } from './device-client.ts';
 import { readFrames } from './frames.ts';
 import { fromErrorView } from './http-errors.ts';
+import { type ImageCalls, imageCalls } from './image-client.ts';
 import type { LogPiece, LogSource } from './manager.ts';
 import type * as Schemas from './schema.ts';
 import { checkSocketPath } from './sockets.ts';
@@ -41,7 +42,7 @@ export interface LogsRequest {
 }
 
 /** All methods throw OnejobError: E_DAEMON_ABSENT, _SILENT, _CUT, _STOPPING, E_SOCKET_DENIED, or what the daemon said. */
-export interface Client extends DeviceCalls {
+export interface Client extends DeviceCalls, ImageCalls {
   readonly socket: string;
   status(): Promise<Schemas.StatusView>;
   plan(): Promise<Schemas.PlanLine[]>;
@@ -148,6 +149,7 @@ export function createClient(options: ClientOptions): Client {
   return {
     socket,
     ...deviceCalls(askFor),
+    ...imageCalls(askFor, async (call) => succeeded(await open(call))),
     status: () => ask((schemas) => schemas.statusView, get('/v1/status')),
     plan: () => askMany((schemas) => schemas.planLine, get('/v1/plan')),
     doctor: () => askMany((schemas) => schemas.findingView, { ...get('/v1/doctor'), patience: 180_000 }),

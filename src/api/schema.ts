@@ -80,7 +80,7 @@ export const slotView = z.object({
     since: z.number().nullable(),
   }),
   agent: z.object({
-    state: z.enum(['free', 'registering', 'releasing', 'idle', 'busy', 'stopping', 'killing', 'proving']),
+    state: z.enum(['free', 'registering', 'releasing', 'idle', 'retiring', 'busy', 'stopping', 'killing', 'proving']),
     agent: z.string().nullable(),
     job: z.string().nullable(),
     /** ms since it is in this state */

@@ -7,9 +7,11 @@
 import fastify, { type FastifyBaseLogger, type FastifyInstance } from 'fastify';
 import { OnejobError } from '../errors.ts';
 import { statusOf, toErrorView } from './http-errors.ts';
+import type { ImageDesk } from './image-desk.ts';
 import type { Manager } from './manager.ts';
 import { controlRoutes } from './routes/control.ts';
 import { deviceRoutes } from './routes/devices.ts';
+import { imageRoutes } from './routes/images.ts';
 import { jobRoutes } from './routes/jobs.ts';
 import { logRoutes } from './routes/logs.ts';
 import { statusRoutes } from './routes/status.ts';
@@ -18,6 +20,8 @@ import { publishSocket, type SocketOptions } from './sockets.ts';
 
 export interface ApiOptions {
   readonly manager: Manager;
+  /** Left out where none are built. */
+  readonly images?: ImageDesk;
   readonly socket: SocketOptions;
   readonly version: string;
   /** Told about each error that is ours. */
@@ -95,6 +99,7 @@ function createApp(options: ApiOptions, context: RouteContext): FastifyInstance 
   workspaceRoutes(app, context);
   logRoutes(app, context);
   deviceRoutes(app, context);
+  if (options.images !== undefined) imageRoutes(app, options.images, context.closing);
   controlRoutes(app, context);
   return app;
 }

@@ -5,7 +5,8 @@
  */
 import type { Readable } from 'node:stream';
 import type { WaitingJob } from '../core/plan.ts';
-import type { AgentId, Change, JobId } from '../core/slot.ts';
+import type { AgentId, Change, Exit, Failure, JobId } from '../core/slot.ts';
+import type { Device } from '../gpu/inventory.ts';
 import type { Finding, Recipe } from '../runtimes/runtime.ts';
 
 export interface AgentContext {
@@ -18,7 +19,19 @@ export interface AgentContext {
   readonly workspace: string;
   /** Set when the service binds late. */
   readonly job: JobId | null;
+  /** What its sandbox was granted. */
+  readonly devices: readonly Device[];
+  /** Newest version of CUDA that the host's driver can run, such as `12.4`; null where there is none. */
+  readonly cuda: string | null;
+  /**
+   * What a script says on its standard output in a sandbox like the agent's, which is then removed. Asked once for each
+   * fingerprint. @throws OnejobError when no such sandbox can be made, or the script fails
+   */
+  ask(script: string, signal: AbortSignal): Promise<string>;
 }
+
+/** The part of a context that outlives the agent's sandbox. */
+export type EndedContext = Omit<AgentContext, 'ask' | 'devices' | 'cuda'>;
 
 /** What the service knows of one agent, and the script that makes a sandbox that agent. */
 export interface Registration {
@@ -36,8 +49,63 @@ export type CiEvent =
   | { readonly kind: 'waiting'; readonly pool: string }
   /** A job, reserved or assigned or running, must end. */
   | { readonly kind: 'cancel'; readonly job: JobId; readonly agent: AgentId; readonly grace: number | null }
+  /** Early binding: the service sees the agent, and could give it a job. */
+  | { readonly kind: 'online'; readonly agent: AgentId }
+  /** Early binding: it should be online by now, and never was. */
+  | { readonly kind: 'silent'; readonly agent: AgentId; readonly failure: Failure }
   /** Early binding: the service gave this agent a job. */
-  | { readonly kind: 'jobSeen'; readonly agent: AgentId; readonly job: JobId };
+  | { readonly kind: 'jobSeen'; readonly agent: AgentId; readonly job: JobId }
+  /** Nothing must be begun in this pool until `reason` is null: the credential is refused, the service is away. */
+  | { readonly kind: 'hold'; readonly pool: string; readonly reason: string | null };
+
+/** What became of an agent, as the service knows it. */
+export interface Deregistered {
+  /** The job it had; null: it had none; undefined: the service did not say. */
+  readonly ran: JobId | null | undefined;
+}
+
+/** A job of a service that keeps its jobs itself, as far as onejob has seen it. Times are wall clock, ms since the epoch. */
+export interface ServiceJob {
+  readonly id: JobId;
+  /** Name of the service in the config. */
+  readonly service: string;
+  readonly pool: string;
+  readonly agent: AgentId | null;
+  /** For people, in one line. */
+  readonly title: string;
+  readonly definition: string | null;
+  readonly build: string | null;
+  readonly repository: string | null;
+  readonly branch: string | null;
+  /** Why it was started, in the service's word. */
+  readonly reason: string | null;
+  readonly link: string | null;
+  readonly demands: readonly string[];
+  readonly state: 'waiting' | 'assigned' | 'running' | 'done';
+  /** In the service's word; null while it has none. */
+  readonly result: string | null;
+  readonly queuedAt: number | null;
+  readonly startedAt: number | null;
+  readonly endedAt: number | null;
+}
+
+/** The package of an agent that images must have, and what it is checked against. */
+export interface AgentPackage {
+  /** Type of the service. */
+  readonly type: string;
+  readonly version: string;
+  /** https address, or absolute path of a `.tar.gz`. */
+  readonly from: string;
+  /** Lower-case hex; null when nobody says it. */
+  readonly sha256: string | null;
+}
+
+/** An agent's workspace, also after its end, as tar streams. */
+export interface AgentFiles {
+  all(signal: AbortSignal): Promise<Readable>;
+  /** One folder in it; null when there is none. */
+  folder(name: string, signal: AbortSignal): Promise<Readable | null>;
+}
 
 export interface CiCapabilities {
   readonly binds: 'late' | 'early';
@@ -81,8 +149,32 @@ export interface CiService {
   register(context: AgentContext, signal: AbortSignal): Promise<Registration>;
 
   /** Everything the service wants to keep of an ended job before its sandbox is removed, such as artifacts. Idempotent. */
-  settle(context: AgentContext, files: (signal: AbortSignal) => Promise<Readable>, signal: AbortSignal): Promise<void>;
+  settle(context: EndedContext, files: AgentFiles, signal: AbortSignal): Promise<void>;
 
-  /** Forgets the agent's registration. Idempotent; none there is no error. */
-  deregister(agent: AgentId, signal: AbortSignal): Promise<void>;
+  /**
+   * Forgets the agent's registration. Idempotent; none there is no error. What the service does not give up yet is removed
+   * later: this waits for no refusal and no outage.
+   */
+  deregister(context: EndedContext, signal: AbortSignal): Promise<Deregistered>;
+
+  /**
+   * Early binding: from its end on no job can come to the agent any more; answers the one that has come all the same.
+   * @throws OnejobError (retry) when nobody can say
+   */
+  retire(agent: AgentId, signal: AbortSignal): Promise<JobId | null>;
+
+  /** What to say of an agent that ended by itself and never had a job. `lastWords`: the end of its output. */
+  blame(exit: Exit, lastWords: string): Failure;
+
+  /** Number of jobs that wait for a pool; null when the service does not say. */
+  waiting(pool: string): number | null;
+
+  /** Jobs that are known and not over, for people; the own queue's are told elsewhere. */
+  serviceJobs(): readonly ServiceJob[];
+
+  /** The agent that images for this service must have; null when none. @throws OnejobError E_CI_*, E_AGENT_PACKAGE */
+  agentPackage(platform: string, signal: AbortSignal): Promise<AgentPackage | null>;
+
+  /** Removes what is meant to stay when the manager ends: placeholders. */
+  forget(signal: AbortSignal): Promise<void>;
 }

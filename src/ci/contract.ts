@@ -3,7 +3,7 @@
  * real client against its stand-in, or, for the own queue, the queue itself.
  */
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import type { AgentContext, CiEvent, CiService } from './ci-service.ts';
+import type { AgentContext, AgentFiles, CiEvent, CiService } from './ci-service.ts';
 
 export interface CiSubject {
   readonly service: CiService;
@@ -17,6 +17,9 @@ export interface CiSubject {
 }
 
 const never = new AbortController().signal;
+
+const nothing = () => Promise.reject(new Error('nothing to read'));
+const unread: AgentFiles = { all: nothing, folder: nothing };
 
 /** Registers the suite. Members that bind early skip what only late binding has. */
 export function ciServiceContract(name: string, open: () => Promise<CiSubject>, binds: 'late' | 'early'): void {
@@ -34,6 +37,9 @@ export function ciServiceContract(name: string, open: () => Promise<CiSubject>, 
       name: 'box-1',
       workspace: '/workspace',
       job,
+      devices: [],
+      cuda: null,
+      ask: () => Promise.reject(new Error('no sandbox to ask')),
     });
     const record = (change: Parameters<CiService['record']>[0]) =>
       subject.commit(() => subject.service.record(change), 'committed');
@@ -50,7 +56,7 @@ export function ciServiceContract(name: string, open: () => Promise<CiSubject>, 
       expect(subject.service.next('no such pool')).toBeNull();
       record({ change: 'started', job: 'stranger', agent: 'a1' });
       record({ change: 'worked', stage: 'prepare' });
-      await subject.service.settle(context('stranger', null), () => Promise.reject(new Error('nothing to read')), never);
+      await subject.service.settle(context('stranger', null), unread, never);
     });
 
     it('says nothing once nobody listens', async () => {
@@ -104,7 +110,6 @@ export function ciServiceContract(name: string, open: () => Promise<CiSubject>, 
       record({ change: 'assigned', job, agent: 'a1' });
       record({ change: 'started', job, agent: 'a1' });
       record({ change: 'ended', job, agent: 'a1', result: { kind: 'code', code: 0 } });
-      const unread = () => Promise.reject(new Error('nothing to read'));
       await subject.service.settle(context('a1', job), unread, never);
       await subject.service.settle(context('a1', job), unread, never);
       record({ change: 'settled', job, agent: 'a1' });

@@ -3,8 +3,13 @@
 import { type Guarded, mountProblemFor } from '../config/check-mounts.ts';
 import type { Config, ServiceConfig } from '../config/config.ts';
 import type { Environment } from '../config/environment.ts';
+import type { Clock } from '../core/clock.ts';
+import type { AgentId } from '../core/slot.ts';
 import { OnejobError } from '../errors.ts';
+import type { Log } from '../log.ts';
+import type { Variables } from '../secrets/reference.ts';
 import type { Store } from '../store/store.ts';
+import { openAzurePipelines } from './azure-pipelines/open.ts';
 import type { CiService } from './ci-service.ts';
 import { createOwnQueue, type OwnQueue } from './own-queue/own-queue.ts';
 
@@ -15,6 +20,21 @@ export interface CiParts {
   readonly store: Store;
   /** Why jobs of a pool wait, as a sentence; null when there is no more to say. */
   readonly reasonFor: (pool: string) => string | null;
+  readonly clock: Clock;
+  readonly log: Log;
+  /** Of onejob. */
+  readonly version: string;
+  /** Where secrets are looked up; by default the process' own. */
+  readonly variables?: Variables;
+  readonly slots: SlotFacts;
+}
+
+/** What a service may know of the loop. */
+export interface SlotFacts {
+  /** The pool of the slot that an agent is in, in whatever lane; null when none has it. */
+  poolOf(agent: AgentId): string | null;
+  /** How long a released agent has not been seen by its service, ms; null for any other. */
+  silentFor(agent: AgentId): number | null;
 }
 
 export interface CiServices {
@@ -23,16 +43,18 @@ export interface CiServices {
   readonly byName: ReadonlyMap<string, CiService>;
 }
 
-type Make = (service: ServiceConfig, own: OwnQueue) => CiService;
+type Of<T extends ServiceConfig['type']> = Extract<ServiceConfig, { type: T }>;
+type Make<T extends ServiceConfig['type']> = (service: Of<T>, own: OwnQueue, parts: CiParts) => CiService;
 
-const makers: { readonly [T in ServiceConfig['type']]: Make } = {
+const makers: { readonly [T in ServiceConfig['type']]: Make<T> } = {
   'own-queue': (_, own) => own,
-  'azure-pipelines': notYet,
+  'azure-pipelines': (service, _, parts) => openAzurePipelines(service, parts),
   buildkite: notYet,
 };
 
 /** @throws OnejobError E_NOT_YET for a service this version cannot serve, E_STATE_CORRUPT */
-export function createCiServices({ config, env, store, reasonFor }: CiParts): CiServices {
+export function createCiServices(parts: CiParts): CiServices {
+  const { config, env, store, reasonFor } = parts;
   const ownNames = new Set(['own', ...config.services.filter((one) => one.type === 'own-queue').map((one) => one.name)]);
   const pools = config.pools.filter((pool) => ownNames.has(pool.service));
   const own = createOwnQueue({ store, pools, reasonFor, mountProblem: mountProblemFor(config, env) });
@@ -40,8 +62,12 @@ export function createCiServices({ config, env, store, reasonFor }: CiParts): Ci
   const others = config.services.filter((one) => used.has(one.name));
   return {
     own,
-    byName: new Map<string, CiService>([['own', own], ...others.map((one) => [one.name, makers[one.type](one, own)] as const)]),
+    byName: new Map<string, CiService>([['own', own], ...others.map((one) => [one.name, make(one, own, parts)] as const)]),
   };
+}
+
+function make<T extends ServiceConfig['type']>(service: Of<T>, own: OwnQueue, parts: CiParts): CiService {
+  return makers[service.type as T](service, own, parts);
 }
 
 function notYet({ name, type }: ServiceConfig): never {

@@ -12,7 +12,11 @@ interface Entry {
 }
 
 export function completionScript(shell: Shell, program: Command): string {
-  const entries = program.commands.filter((each) => each.name() !== 'help').map(entryOf);
+  const entries = program
+    .createHelp()
+    .visibleCommands(program)
+    .filter((each) => each.name() !== 'help')
+    .map(entryOf);
   if (shell === 'fish') return fish(entries);
   return shell === 'bash' ? bash(entries) : `#compdef onejob\nautoload -U +X bashcompinit && bashcompinit\n${bash(entries)}`;
 }

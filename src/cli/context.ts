@@ -2,8 +2,9 @@
  * What the commands are given instead of reaching for the process: so that they can be driven in tests, and so that only
  * `main.ts` knows how a daemon is made.
  */
-import type { Writable } from 'node:stream';
+import type { Readable, Writable } from 'node:stream';
 import type { Environment } from '../config/environment.ts';
+import type { Instead } from '../config/load.ts';
 import type { Log } from '../log.ts';
 
 /** A stream that may be a terminal. */
@@ -18,6 +19,8 @@ export interface DaemonOptions {
   readonly temporary: boolean;
   readonly version: string;
   readonly log: Log;
+  /** A config in the place of the file. */
+  readonly instead?: Instead | undefined;
 }
 
 /** Where a daemon is, or would be. */
@@ -42,6 +45,8 @@ export interface CliContext {
   readonly variables: Readonly<Record<string, string | undefined>>;
   readonly environment: Environment;
   readonly cwd: string;
+  /** Only to be touched by who reads it: a process that looks at its standard input may never end. */
+  stdin(): Readable & { readonly isTTY?: boolean };
   readonly stdout: Terminal;
   readonly stderr: Terminal;
   /** Program and arguments that start this onejob again. */

@@ -8,11 +8,15 @@ export function processContext(
   startDaemon: CliContext['startDaemon'],
 ): CliContext {
   const [script = ''] = process.argv.slice(1, 2);
+  const args = process.argv.slice(2);
+  // Every user of the host can read the arguments of a process, and one of these may be a token: gone before anything else.
+  if (args[0] === 'azure' || args[0] === 'manager') process.title = 'onejob azure';
   return {
-    args: process.argv.slice(2),
+    args,
     variables,
     environment: readEnvironment(variables),
     cwd: process.cwd(),
+    stdin: () => process.stdin,
     stdout: process.stdout,
     stderr: process.stderr,
     self: [process.execPath, ...process.execArgv, script],

@@ -132,7 +132,7 @@ const cases: Record<string, [file: string, ...lines: unknown[]]> = {
   'a service without what it needs': [
     'services: { a: { type: azure-pipelines } }\n',
     'config.yml:1:13: services.a: "url" is missing; a service of type azure-pipelines needs it',
-    'config.yml:1:13: services.a: "token" is missing; a service of type azure-pipelines needs it',
+    'config.yml:1:13: services.a: "token" or "principal" is missing; a service of type azure-pipelines needs one of them',
   ],
   'a service that takes the name of the own queue': [
     'services: { own: { type: own-queue } }\n',

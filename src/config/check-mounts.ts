@@ -99,8 +99,14 @@ export function mountProblemFor(
 /** Every secret of a config, with the key it stands at. */
 export function secretsOf(config: Pick<Config, 'secretsKey' | 'services'>): [string, SecretReference][] {
   const found: [string, SecretReference][] = config.secretsKey === null ? [] : [['secrets.key', config.secretsKey]];
-  for (const service of config.services)
-    if (service.type !== 'own-queue') found.push([`services.${service.name}.token`, service.token]);
+  for (const service of config.services) {
+    const at = `services.${service.name}`;
+    if (service.type === 'buildkite') found.push([`${at}.token`, service.token]);
+    else if (service.type === 'azure-pipelines') {
+      const { credential } = service;
+      found.push(credential.kind === 'pat' ? [`${at}.token`, credential.token] : [`${at}.principal.secret`, credential.secret]);
+    }
+  }
   return found;
 }
 

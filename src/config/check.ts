@@ -2,6 +2,7 @@
 import { checkDevices, checkPartition, checkRepair } from './check-devices.ts';
 import { checkMounts } from './check-mounts.ts';
 import { checkNames } from './check-names.ts';
+import { checkPoolService, checkServices } from './check-services.ts';
 import type { Config, PoolConfig } from './config.ts';
 import type { HostFacts } from './environment.ts';
 import type { Path, Place, Problem } from './problem.ts';
@@ -50,27 +51,17 @@ export function checkAcross(config: Config, written: Written, writing: Writing, 
   };
   if (written.pools?.size === 0) at(['pools'], 'is empty: onejob would run nothing; write a pool, or remove the key');
   for (const pool of config.pools) {
-    checkService(pool, checking);
+    checkPoolService(pool, checking);
     checkDevices(pool, checking);
     checkRecipe(pool, checking);
     checkMounts(pool, checking);
   }
+  checkServices(checking);
   checkNames(checking);
   checkPartition(checking);
   checkRepair(checking);
   checkSums(checking);
   return problems;
-}
-
-function checkService(pool: PoolConfig, { written, sound, own, inPool }: Checking): void {
-  if (!sound(pool, 'service')) return;
-  const known = ['own', ...Object.keys(written.top.services ?? {})];
-  if (pool.service !== 'own' && !known.includes(pool.service)) {
-    inPool(pool, ['service'], `"services" has no ${JSON.stringify(pool.service)}; ${suggest(pool.service, known)}`);
-  }
-  if (pool.service === 'own' && own(pool, 'queue')) {
-    inPool(pool, ['queue'], 'is not used: "service" is the own queue, whose jobs ask for a pool by its name', 'warning');
-  }
 }
 
 const limits = 'core cpu data fsize locks memlock msgqueue nice nofile nproc rss rtprio rttime sigpending stack'.split(' ');

@@ -10,8 +10,47 @@ export type OnStop = 'end' | 'drain' | 'leave';
 /** A CI service other than the own queue, which needs no entry. */
 export type ServiceConfig =
   | { readonly name: string; readonly type: 'own-queue' }
-  | { readonly name: string; readonly type: 'azure-pipelines'; readonly url: string; readonly token: SecretReference }
+  | AzureServiceConfig
   | { readonly name: string; readonly type: 'buildkite'; readonly token: SecretReference };
+
+export interface AzureServiceConfig {
+  readonly name: string;
+  readonly type: 'azure-pipelines';
+  /** Of the organisation or collection, without a slash at its end. */
+  readonly url: string;
+  readonly credential: AzureCredential;
+  /**
+   * Who makes an agent known to the service: `manager`, onejob itself, so that no credential enters a sandbox. `in-agent`:
+   * the agent's own `config.sh`. `image`: the image's own start script. `auto`: `manager` for an image with an agent, else `image`.
+   */
+  readonly registration: 'manager' | 'in-agent' | 'image' | 'auto';
+  /** ms between two looks at the service. */
+  readonly pollEvery: number;
+  /** ms until a released agent must be online. */
+  readonly bootTimeout: number;
+  readonly agentPackage: AgentPackageConfig;
+}
+
+export type AzureCredential =
+  | { readonly kind: 'pat'; readonly token: SecretReference }
+  /** An Entra application. `authority`: where its tokens are made, without a slash at its end. */
+  | {
+      readonly kind: 'principal';
+      readonly tenant: string;
+      readonly client: string;
+      readonly secret: SecretReference;
+      readonly authority: string;
+    };
+
+/** The agent that is put into images onejob builds. */
+export interface AgentPackageConfig {
+  /** null: the newest that the service hands out. */
+  readonly version: string | null;
+  /** https address, or absolute path of a `.tar.gz`; null: what the service hands out. */
+  readonly from: string | null;
+  /** Lower-case hex; null: what the service says. */
+  readonly sha256: string | null;
+}
 
 /** An image that onejob builds; `auto` chooses the base from architecture, driver and GPU generation. */
 export interface ImageRecipe {

@@ -35,5 +35,17 @@ export const poolDefaults = {
   isolation: 'full',
 } as const;
 
+/** Of a service of type azure-pipelines. */
+export const azureDefaults = {
+  registration: 'manager',
+  poll: 10_000,
+  boot_timeout: 3 * minute,
+  agent: { version: 'latest' },
+  authority: 'https://login.microsoftonline.com',
+} as const;
+
+/** What holds otherwise for pools of services whose agents are programs in an image. */
+export const imagePoolDefaults = { ...poolDefaults, runtime: 'docker', image: 'auto' } as const;
+
 /** The pool that there is when the file names none, or there is no file. */
 export const onlyPool = { name: 'default', agents: 2 } as const;

@@ -1,12 +1,13 @@
 import { afterAll, describe, expect, it } from 'vitest';
 import { describe as about } from './docs.ts';
-import { nestedKeys, poolFile, serviceFiles, topFile } from './schema.ts';
+import { nestedKeys, poolFile, topFile } from './schema.ts';
+import { serviceFiles, serviceMaps } from './service-schema.ts';
 import { Folder } from './testing.ts';
 
 const folder = new Folder();
 afterAll(() => folder[Symbol.dispose]());
 
-const sections = { top: topFile, pool: poolFile, ...nestedKeys, ...serviceFiles };
+const sections = { top: topFile, pool: poolFile, ...nestedKeys, ...serviceFiles, ...serviceMaps };
 const inside: Record<string, (key: string) => string> = {
   top: (key) => key,
   pool: (key) => `services: { julia: { type: own-queue } }\npools: { x: {} }\ndefaults: { ${key} }`,
@@ -15,8 +16,22 @@ const inside: Record<string, (key: string) => string> = {
   buildkite: (key) =>
     `services: { a: { type: buildkite, token: { env: T }, ${key} } }`.replace('token: { env: T }, token', 'token'),
   'azure-pipelines': (key) =>
-    `services: { a: { type: azure-pipelines, ${key.startsWith('url') ? 'token: { env: T }' : 'url: "https://a"'}, ${key} } }`,
+    azure(`${key.startsWith('url') ? '' : 'url: "https://a"'}`, /^(token|principal)/.test(key) ? '' : 'token: { env: T }', key),
+  principal: (key) =>
+    azure(
+      'url: "https://dev.azure.com/a"',
+      `principal: { ${['tenant: t', 'client: 5b1e2a34-7c1f-4d0e-9a2b-0c6d8e1f2a3b', 'secret: { env: T }']
+        .filter((other) => other.split(':')[0] !== key.split(':')[0])
+        .concat(key)
+        .join(', ')} }`,
+    ),
+  agent: (key) =>
+    azure('url: "https://a", token: { env: T }', `agent: { ${key}${key.startsWith('sha256') ? ', version: 1.2.3' : ''} }`),
 };
+
+function azure(...keys: string[]): string {
+  return `services: { a: { ${['type: azure-pipelines', ...keys.filter((key) => key !== '')].join(', ')} } }`;
+}
 
 describe.each(Object.entries(sections).filter(([, schema]) => Object.keys(schema.shape).length > 0))('%s', (section, schema) => {
   it.each(Object.keys(schema.shape))('%s has a meaning and an example that is right', async (key) => {

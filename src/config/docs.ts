@@ -1,6 +1,7 @@
 /** `docs/configuration.md`, printed from the schema so that it cannot lie. */
 import { z } from 'zod';
-import { nestedKeys, poolFile, serviceFiles, serviceNeeds, topFile } from './schema.ts';
+import { nestedKeys, poolFile, topFile } from './schema.ts';
+import { serviceFiles, serviceMaps, serviceNeeds } from './service-schema.ts';
 import type { About } from './values.ts';
 
 const head = `# Configuration
@@ -55,10 +56,14 @@ export function configurationPage(): string {
   const parts = [head, section('Top level', '', topFile)];
   for (const name of ['disk', 'secrets']) parts.push(nested(name, ''));
   for (const [type, keys] of Object.entries(serviceFiles)) {
-    const needs = serviceNeeds[type as keyof typeof serviceNeeds].map((key) => `\`${key}\``).join(' and ');
+    const needs = serviceNeeds[type as keyof typeof serviceNeeds]
+      .map((keys) => [keys].flat().map(code).join(' or '))
+      .join(', and ');
     const intro =
       needs === '' ? 'The own queue, under a name of its own. It has no other keys.' : `Beside \`type\` it needs ${needs}.`;
     parts.push(section(`A service of type \`${type}\``, intro, keys));
+    for (const name of Object.keys(keys.shape))
+      if (name in serviceMaps) parts.push(nested(name, `of a service of type \`${type}\``));
   }
   parts.push(
     section('A pool, and `defaults`', 'Maps in `defaults` and in a pool merge key by key; all else is replaced.', poolFile),
@@ -68,7 +73,7 @@ export function configurationPage(): string {
 }
 
 function nested(name: string, owner: string): string {
-  const keys = nestedKeys[name];
+  const keys = nestedKeys[name] ?? serviceMaps[name];
   if (keys === undefined) throw new Error(`no nested keys: ${name}`);
   return section(`\`${name}\` ${owner}`.trim(), '', keys, 3);
 }

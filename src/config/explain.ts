@@ -2,7 +2,7 @@
 import type { Mount } from '../runtimes/runtime.ts';
 import type { SecretReference } from '../secrets/reference.ts';
 import { describeSecret } from '../secrets/reference.ts';
-import { poolDefaults, topDefaults } from './defaults.ts';
+import { azureDefaults, imagePoolDefaults, poolDefaults, topDefaults } from './defaults.ts';
 import type { Checked } from './load.ts';
 import { notYet } from './not-yet.ts';
 import type { Given } from './paths.ts';
@@ -61,12 +61,14 @@ export function configShow(checked: Checked): ShownValue[] {
   for (const [name, value] of Object.entries({ ...topDefaults, ...top })) addFrom([name], value, [[name]]);
   for (const [name, service] of written.services) {
     const path = ['services', name];
-    for (const [key, value] of Object.entries({ type: service.type, ...service.keys }))
-      addFrom([...path, key], value, [[...path, key]]);
+    const { agent: _, authority: __, ...azure } = azureDefaults;
+    const shownKeys = { type: service.type, ...(service.type === 'azure-pipelines' ? azure : {}), ...service.keys };
+    for (const [key, value] of Object.entries(shownKeys)) addFrom([...path, key], value, [[...path, key]]);
   }
   for (const pool of config.pools) {
     const keys = written.pools?.get(pool.name) ?? { agents: pool.agents, ...written.defaults };
-    for (const [key, value] of Object.entries({ ...poolDefaults, ...keys })) {
+    const inImage = written.services.get(pool.service)?.type === 'azure-pipelines';
+    for (const [key, value] of Object.entries({ ...(inImage ? imagePoolDefaults : poolDefaults), ...keys })) {
       addFrom(['pools', pool.name, key], value, [
         ['pools', pool.name, key],
         ['defaults', key],
@@ -126,6 +128,8 @@ const durations = new Set<string | number | undefined>([
   'timeout',
   'keep_jobs',
   'on_quarantine_timeout',
+  'poll',
+  'boot_timeout',
 ]);
 const sizes = new Set<string | number | undefined>(['memory', 'shm_size', 'log_limit']);
 

@@ -5,8 +5,10 @@ import { mergeMaps } from './include.ts';
 import { describeKind } from './kind.ts';
 import type { Path, Problem } from './problem.ts';
 import { formatPath, nearest, suggest } from './problem.ts';
-import type { ServiceType, TopFile, WrittenPool } from './schema.ts';
-import { nameProblem, nestedKeys, poolFile, serviceFiles, serviceNeeds, topFile } from './schema.ts';
+import type { TopFile, WrittenPool } from './schema.ts';
+import { nameProblem, nestedKeys, poolFile, topFile } from './schema.ts';
+import type { ServiceType } from './service-schema.ts';
+import { serviceFiles, serviceMapNeeds, serviceMaps, serviceNeeds } from './service-schema.ts';
 import { isMap } from './values.ts';
 import type { Written, WrittenService } from './written.ts';
 
@@ -72,8 +74,9 @@ function reportIssue(issue: z.core.$ZodIssue, path: Path, report: Report): void 
   } else report(at, issue.message);
 }
 
-/** The keys that a map inside a pool or the top level knows. */
+/** The keys that a map inside a pool, a service or the top level knows. */
 function knownAt(path: Path): string[] {
+  if (path[0] === 'services') return Object.keys(serviceMaps[String(path[2])]?.shape ?? {});
   const inPool = path[0] === 'defaults' ? path[1] : path[0] === 'pools' ? path[2] : path[0];
   if (inPool === 'ulimits') return ['soft', 'hard'];
   return Object.keys(nestedKeys[String(inPool)]?.shape ?? {});
@@ -111,7 +114,15 @@ function readService(name: string, found: unknown, report: Report): WrittenServi
     return null;
   }
   const keys = readKeys(serviceFiles[type], rest, path, report);
-  for (const needed of serviceNeeds[type])
-    if (!(needed in found)) report(path, `"${needed}" is missing; a service of type ${type} needs it`, 'key');
+  for (const needed of serviceNeeds[type].map((one) => [one].flat()))
+    if (!needed.some((one) => one in found)) {
+      const them = needed.length === 1 ? 'it' : 'one of them';
+      report(path, `${needed.map((one) => `"${one}"`).join(' or ')} is missing; a service of type ${type} needs ${them}`, 'key');
+    }
+  for (const [map, needs] of Object.entries(serviceMapNeeds)) {
+    const inner = found[map];
+    if (!isMap(inner)) continue;
+    for (const needed of needs) if (!(needed in inner)) report([...path, map], `"${needed}" is missing`, 'key');
+  }
   return { type, keys };
 }

@@ -277,14 +277,7 @@ describe('the file of 18 agents', () => {
     );
     expect(error).toMatchObject({ code: 'E_NOT_YET' });
     const message = String(error);
-    for (const key of [
-      'services.julia',
-      'services.azure',
-      'secrets.key',
-      'pools.upload.image',
-      'pools.a100.image',
-      'pools.lab.trust',
-    ]) {
+    for (const key of ['services.julia', 'secrets.key', 'pools.upload.image', 'pools.a100.image', 'pools.lab.trust']) {
       expect(message).toContain(`${key}: `);
     }
     // An image that is chosen and not built is no reason.

@@ -31,6 +31,15 @@ export interface LoadOptions {
   readonly now?: number;
   /** `skip`: secrets need not be there, as for a client of the manager, or for a config of another host. */
   readonly secrets?: 'check' | 'skip';
+  /** No file is looked for: this holds. */
+  readonly instead?: Instead | undefined;
+}
+
+/** What a command brought in the place of a file. */
+export interface Instead {
+  /** Says to people where the config is from, such as `the command line`. */
+  readonly name: string;
+  readonly written: Written;
 }
 
 /** A config and all that was found on the way. */
@@ -54,9 +63,10 @@ export interface Loaded {
 /** Finds every problem; throws for none of them. */
 export async function checkConfig(options: LoadOptions): Promise<Checked> {
   const { flags = {}, env, cwd = process.cwd(), host = readHost(), now = Date.now() } = options;
-  const found = findConfig(flags, env, cwd);
-  const read = found === null ? null : await readWritten(found);
-  const { written, problems, writing } = read ?? { written: nothingWritten, problems: [], writing: nowhere };
+  const { instead } = options;
+  const found = instead === undefined ? findConfig(flags, env, cwd) : { path: instead.name, from: place(instead.name) };
+  const read = found === null || instead !== undefined ? null : await readWritten(found);
+  const { written, problems, writing } = read ?? unread(instead);
   const given = (key: 'state_dir' | 'socket'): Given | null => {
     const path = written.top[key];
     return path === undefined ? null : { path, from: writing.locate([key]) };
@@ -169,12 +179,18 @@ async function checkSecrets(config: Config, writing: Writing, now: number): Prom
 /** What `readSource` says of the host's config when it is not for this user: then it is as without one. */
 const notReadable = 'cannot be read by this user';
 
-const nowhere: Writing = { has: () => false, locate: () => place('default') };
+function unread(instead: Instead | undefined): { written: Written; problems: Problem[]; writing: Writing } {
+  const where = place(instead?.name ?? 'default');
+  return { written: instead?.written ?? nothingWritten, problems: [], writing: { has: () => false, locate: () => where } };
+}
 
-function configError(errors: readonly Problem[]): OnejobError {
+/** All that is wrong as one error, E_CONFIG. */
+export function configError(errors: readonly Problem[]): OnejobError {
   const count = errors.length === 1 ? 'a problem' : `${errors.length} problems`;
   return new OnejobError('E_CONFIG', `The config has ${count}:\n${list(errors)}`, {
-    hint: 'Mend what is listed, then look with "onejob config check".',
+    hint: errors.every(({ line }) => line === null)
+      ? 'Mend what is listed.'
+      : 'Mend what is listed, then look with "onejob config check".',
   });
 }
 

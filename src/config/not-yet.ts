@@ -1,7 +1,7 @@
 /** What a config asks for that this version cannot run. It is understood and checked, but never quietly left out. */
 
 import type { Writing } from './check.ts';
-import type { Config, ImageRecipe, PoolConfig } from './config.ts';
+import type { Config, PoolConfig } from './config.ts';
 import type { Path, Problem } from './problem.ts';
 import { formatPath } from './problem.ts';
 
@@ -15,21 +15,15 @@ export function notYet(config: Config, writing?: Writing): Problem[] {
     problems.push({ ...place, level: 'error', key: formatPath(path), message: `${what}: not yet possible in this version` });
   };
   for (const service of config.services) {
-    if (service.type !== 'own-queue') add(['services', service.name], `agents for ${service.type}`);
+    if (service.type === 'buildkite') add(['services', service.name], `agents for ${service.type}`);
   }
   if (config.secretsKey !== null) add(['secrets', 'key'], 'encrypted secrets');
   for (const pool of config.pools) for (const [key, what] of ofPool(pool)) add(['pools', pool.name, key], what);
   return problems;
 }
 
-/** Whether a finished image is looked for, and none is built. */
-export function isChosen({ base, packages, dockerfile }: ImageRecipe): boolean {
-  return base === 'auto' && packages.length === 0 && dockerfile === null;
-}
-
 function ofPool(pool: PoolConfig): [string, string][] {
   const found: [string, string][] = [];
-  if (pool.imageRecipe !== null && !isChosen(pool.imageRecipe)) found.push(['image', 'building images']);
   if (pool.trust !== null) found.push(['trust', 'trust rules']);
   if (pool.isolation === 'none') found.push(['isolation', 'giving up isolation']);
   return found;

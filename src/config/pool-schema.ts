@@ -98,7 +98,7 @@ export const poolFile = z.strictObject({
     description:
       'What makes the sandboxes. `best`: Docker where an Engine answers and has the image, else processes; `onejob status` says which and why.',
     example: 'docker',
-    shown: poolDefaults.runtime,
+    shown: `\`${poolDefaults.runtime}\`; \`docker\` with Azure Pipelines`,
   }),
   devices: key(
     either(
@@ -126,7 +126,7 @@ export const poolFile = z.strictObject({
       description:
         'The image of the sandboxes: a finished one, `auto` (one that suits driver and GPUs, or a plain one for a pool without devices), or a recipe that onejob builds when it is first needed. It needs a POSIX `sh`.',
       example: 'debian:stable-slim',
-      shown: poolDefaults.image,
+      shown: `\`${poolDefaults.image}\`; \`auto\` with Azure Pipelines`,
     },
   ),
   pull: key(oneOf(['missing', 'always', 'never']), '`missing`, `always` or `never`', {

@@ -1,18 +1,20 @@
 /** From what is written to a complete config. Pure; checks nothing and reads nothing. */
 
 import type { Recipe } from '../runtimes/runtime.ts';
-import type { SecretReference } from '../secrets/reference.ts';
-import type { Config, DeviceRequest, ImageRecipe, PoolConfig, RepairCommand, ServiceConfig } from './config.ts';
-import { onlyPool, poolDefaults, topDefaults } from './defaults.ts';
+import type { Config, DeviceRequest, ImageRecipe, PoolConfig, RepairCommand } from './config.ts';
+import { imagePoolDefaults, onlyPool, poolDefaults, topDefaults } from './defaults.ts';
 import type { HostFacts } from './environment.ts';
 import type { Paths } from './paths.ts';
+import { resolveService } from './resolve-service.ts';
 import type { WrittenPool } from './schema.ts';
-import type { Written, WrittenService } from './written.ts';
+import type { Written } from './written.ts';
 
 export function resolveConfig(written: Written, paths: Paths, host: HostFacts): Config {
   const { top } = written;
   const services = [...written.services].flatMap(([name, service]) => resolveService(name, service) ?? []);
   const ownNames = new Set(services.filter((service) => service.type === 'own-queue').map((service) => service.name));
+  /** Read from what is written: a service with a problem of its own has the same kind of pools. */
+  const inImage = (service: string | undefined) => written.services.get(service ?? '')?.type === 'azure-pipelines';
   const pools = written.pools ?? new Map([[onlyPool.name, { agents: onlyPool.agents, ...written.defaults }]]);
   return Object.freeze({
     path: paths.config?.path ?? null,
@@ -26,7 +28,9 @@ export function resolveConfig(written: Written, paths: Paths, host: HostFacts): 
     onQuarantine: resolveRepair(top),
     secretsKey: top.secrets?.key ?? null,
     services,
-    pools: [...pools].map(([name, pool]) => resolvePool(name, pool, ownNames)),
+    pools: [...pools].map(([name, pool]) =>
+      resolvePool(name, pool, ownNames, inImage(pool.service) ? imagePoolDefaults : poolDefaults),
+    ),
   });
 }
 
@@ -34,23 +38,19 @@ function resolveRepair({ on_quarantine: command, on_quarantine_timeout: timeout 
   return command === undefined ? null : { command, timeout: timeout ?? topDefaults.on_quarantine_timeout };
 }
 
-function resolveService(name: string, { type, keys }: WrittenService): ServiceConfig | null {
-  if (type === 'own-queue') return { name, type };
-  const token = keys.token as SecretReference | undefined;
-  if (token === undefined) return null;
-  if (type === 'buildkite') return { name, type, token };
-  const url = keys.url;
-  return typeof url === 'string' ? { name, type, url, token } : null;
-}
-
-function resolvePool(name: string, given: WrittenPool, ownNames: ReadonlySet<string>): PoolConfig {
-  const pool = { ...poolDefaults, ...given };
+function resolvePool(
+  name: string,
+  given: WrittenPool,
+  ownNames: ReadonlySet<string>,
+  defaults: typeof poolDefaults | typeof imagePoolDefaults,
+): PoolConfig {
+  const pool = { ...defaults, ...given };
   const service = ownNames.has(pool.service) ? 'own' : pool.service;
   const imageRecipe = resolveImage(pool.image);
   return {
     name,
     service,
-    runtime: pool.runtime === 'best' ? null : pool.runtime,
+    runtime: pool.runtime !== 'best' ? pool.runtime : defaults.runtime === 'best' ? null : defaults.runtime,
     queue: service === 'own' ? name : (given.queue ?? name),
     priority: pool.priority,
     agentName: pool.name,

@@ -137,32 +137,6 @@ export const topFile = z.strictObject({
   }),
 });
 
-const token = key(secretReference, 'secret', {
-  description: 'Token that onejob registers its agents with. It never enters a sandbox.',
-  example: '{ file: /etc/onejob/token }',
-});
-
-/** Keys of each type of service, `type` aside. */
-export const serviceFiles = {
-  'own-queue': z.strictObject({}),
-  'azure-pipelines': z.strictObject({
-    url: key(text('a web address such as "https://dev.azure.com/acme"', /^https?:\/\/[^\s/?#@]+(\/[^\s?#]*)?$/), 'address', {
-      description: 'Address of the organisation or collection.',
-      example: 'https://dev.azure.com/acme',
-    }),
-    token,
-  }),
-  buildkite: z.strictObject({ token }),
-} as const;
-
-/** Keys without which a service cannot work. */
-export const serviceNeeds: Readonly<Record<ServiceType, readonly string[]>> = {
-  'own-queue': [],
-  'azure-pipelines': ['url', 'token'],
-  buildkite: ['token'],
-};
-
-export type ServiceType = keyof typeof serviceFiles;
 /** Keys that are written hold a value: what is absent is absent, not undefined. */
 type Given<T> = { [K in keyof T]?: Exclude<T[K], undefined> };
 export type TopFile = Given<z.output<typeof topFile>>;

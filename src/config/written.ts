@@ -1,5 +1,6 @@
 /** What a config file says, understood but not yet completed. Types only: without a file nothing of the schema is loaded. */
-import type { ServiceType, TopFile, WrittenPool } from './schema.ts';
+import type { TopFile, WrittenPool } from './schema.ts';
+import type { ServiceType } from './service-schema.ts';
 
 export interface WrittenService {
   readonly type: ServiceType;

@@ -8,7 +8,7 @@ const empty = emptySlot({ key: 'p/1', runtime: 'docker', grace: 5_000 });
 const gpu: Slot = { ...empty, devices: ['GPU-1'] };
 const standby: StandbyLane = { kind: 'standby', agent: 'a1', reserved: null, fingerprint: 'f', since: 0 };
 const busy: AgentLane = { kind: 'busy', agent: 'a0', job: 'j0', since: 0, due: null };
-const releasing: AgentLane = { kind: 'releasing', agent: 'a0', job: 'j0', limit: 7_000, since: 0 };
+const releasing: AgentLane = { kind: 'releasing', agent: 'a0', job: 'j0', limit: 7_000, fingerprint: 'f', since: 0 };
 const failure = { code: 'E_X', message: 'x', retry: true } as const;
 const withStandby = (lane: StandbyLane, slot = empty): Slot => ({ ...slot, standby: lane });
 const withAgent = (lane: AgentLane, slot = empty): Slot => ({ ...slot, agent: lane });
@@ -61,13 +61,13 @@ describe('the standby lane', () => {
     const settled = decide(step.slot, { kind: 'settled', agent: 'a0' }, now);
     expect(settled.changes).toEqual([{ change: 'settled', job: 'j0', agent: 'a0' }]);
     expect(settled.actions).toEqual([{ act: 'clear', agent: 'a0' }]);
-    expect(decide(settled.slot, { kind: 'cleared', agent: 'a0' }, now).slot.leaving).toEqual([]);
+    expect(decide(settled.slot, { kind: 'cleared', agent: 'a0', outcome: null }, now).slot.leaving).toEqual([]);
   });
 });
 
 describe('release', () => {
   test('a release that failed, and yet began: what our KILL made of it is the infrastructure’s, its own code stands', () => {
-    const releasing = withAgent({ kind: 'releasing', agent: 'a0', job: 'j0', limit: null, since: 0 });
+    const releasing = withAgent({ kind: 'releasing', agent: 'a0', job: 'j0', limit: null, fingerprint: 'f', since: 0 });
     const failed = decide(releasing, { kind: 'releaseFailed', agent: 'a0', failure, blame: 'pool' }, now).slot;
     const begun = decide(failed, { kind: 'released', agent: 'a0' }, now).slot;
     const ended = (code: number) => decide(begun, exit(code, true), now).changes;
@@ -125,7 +125,7 @@ describe('release', () => {
 describe('the end of an agent', () => {
   test('frees the lane at once; clearing away happens beside the next one', () => {
     const step = decide(withAgent(busy), exit(3, true), now);
-    expect(step.slot).toMatchObject({ agent: { kind: 'free' }, leaving: [{ agent: 'a0', job: 'j0' }] });
+    expect(step.slot).toMatchObject({ agent: { kind: 'free' }, leaving: [{ agent: 'a0', job: 'j0', exit: null }] });
     expect(step.changes).toEqual([{ change: 'ended', job: 'j0', agent: 'a0', result: { kind: 'code', code: 3 } }]);
     expect(step.actions).toEqual([{ act: 'settle', agent: 'a0', job: 'j0' }]);
   });
@@ -177,16 +177,59 @@ describe('early binding', () => {
     expect(slot.agent.kind).toBe('registering');
     slot = decide(slot, { kind: 'registered', agent: 'a0' }, now).slot;
     slot = decide(slot, { kind: 'released', agent: 'a0' }, now).slot;
-    expect(slot.agent.kind).toBe('idle');
+    expect(slot.agent).toEqual({ kind: 'idle', agent: 'a0', fingerprint: 'f', online: false, since: now });
     const seen = decide(slot, { kind: 'jobSeen', agent: 'a0', job: 'build-7' }, now);
-    expect(seen.changes).toEqual([{ change: 'started', job: 'build-7', agent: 'a0' }]);
+    expect(seen.changes).toEqual([
+      { change: 'worked', stage: 'release' },
+      { change: 'started', job: 'build-7', agent: 'a0' },
+    ]);
     expect(decide(seen.slot, { kind: 'jobSeen', agent: 'a0', job: 'build-8' }, now).slot).toBe(seen.slot);
   });
 
+  const idle = { kind: 'idle', agent: 'a0', fingerprint: 'f', online: false, since: 0 } as const;
+
+  test('only what its service sees of it says that an agent works', () => {
+    const releasing = withAgent({ kind: 'releasing', agent: 'a0', job: null, limit: null, fingerprint: 'f', since: 0 });
+    expect(decide(releasing, { kind: 'released', agent: 'a0' }, now).changes).toEqual([]);
+    const online = decide(withAgent(idle), { kind: 'online', agent: 'a0' }, now);
+    expect(online.changes).toEqual([{ change: 'worked', stage: 'release' }]);
+    expect(decide(online.slot, { kind: 'online', agent: 'a0' }, now).slot).toBe(online.slot);
+  });
+
+  test('one that never comes online is ended and backs the pool off; one that is online is not', () => {
+    const silent = decide(withAgent(idle), { kind: 'releaseFailed', agent: 'a0', failure, blame: 'pool' }, now);
+    expect(silent.slot.agent).toMatchObject({ kind: 'killing', failure });
+    expect(silent.changes).toEqual([{ change: 'failed', stage: 'release', failure }]);
+    expect(decide(silent.slot, exit(137, true), now).changes).toEqual([]);
+    const online = withAgent({ ...idle, online: true });
+    expect(decide(online, { kind: 'releaseFailed', agent: 'a0', failure, blame: 'pool' }, now).slot).toBe(online);
+  });
+
+  test('is told to end only once its service gives it no job any more; a job that came all the same runs', () => {
+    const retiring = decide(withAgent({ ...idle, online: true }), { kind: 'retire', agent: 'a0' }, now);
+    expect(retiring.actions).toEqual([{ act: 'retire', agent: 'a0' }]);
+    expect(decide(retiring.slot, { kind: 'retired', agent: 'a0' }, now).actions).toEqual([{ act: 'terminate', agent: 'a0' }]);
+    const late = decide(retiring.slot, { kind: 'jobSeen', agent: 'a0', job: 'build-7' }, now).slot;
+    expect(late.agent).toMatchObject({ kind: 'busy', job: 'build-7' });
+    expect(decide(late, { kind: 'retired', agent: 'a0' }, now).slot).toBe(late);
+  });
+
+  test('one that ends by itself leaves its end behind, until its service has said whether it had a job', () => {
+    const step = decide(withAgent(idle), exit(1, true), now);
+    expect(step.slot).toMatchObject({ agent: { kind: 'free' }, leaving: [{ agent: 'a0', job: null, exit: { code: 1 } }] });
+    expect(step.changes).toEqual([]);
+    expect(step.actions).toEqual([{ act: 'clear', agent: 'a0' }]);
+    const clear = (outcome: Extract<SlotEvent, { kind: 'cleared' }>['outcome']) =>
+      decide(step.slot, { kind: 'cleared', agent: 'a0', outcome }, now).changes;
+    expect(clear('worked')).toEqual([{ change: 'worked', stage: 'release' }]);
+    expect(clear(failure)).toEqual([{ change: 'failed', stage: 'release', failure }]);
+    expect(clear(null)).toEqual([]);
+  });
+
   test('a refused registration frees the lane and backs the pool off', () => {
-    const registering = withAgent({ kind: 'registering', agent: 'a0', since: 0 });
+    const registering = withAgent({ kind: 'registering', agent: 'a0', fingerprint: 'f', since: 0 });
     const step = decide(registering, { kind: 'registerFailed', agent: 'a0', failure }, now);
-    expect(step.slot).toMatchObject({ agent: { kind: 'free' }, leaving: [{ agent: 'a0', job: null }] });
+    expect(step.slot).toMatchObject({ agent: { kind: 'free' }, leaving: [{ agent: 'a0', job: null, exit: null }] });
     expect(step.changes).toEqual([{ change: 'failed', stage: 'release', failure }]);
   });
 });

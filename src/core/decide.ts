@@ -67,14 +67,25 @@ function inStandbyLane(slot: Slot, event: SlotEvent, now: number): Step {
         slot: {
           ...slot,
           standby: { kind: 'none' },
-          agent: { kind: 'releasing', agent: lane.agent, job: event.job, limit: event.limit, since: now },
+          agent: {
+            kind: 'releasing',
+            agent: lane.agent,
+            job: event.job,
+            limit: event.limit,
+            fingerprint: lane.fingerprint,
+            since: now,
+          },
         },
         changes: [{ change: 'assigned', job: event.job, agent: lane.agent }],
       };
     case 'engage':
       if (lane.kind !== 'standby' || slot.agent.kind !== 'free' || job !== null) return null;
       return {
-        slot: { ...slot, standby: { kind: 'none' }, agent: { kind: 'registering', agent: lane.agent, since: now } },
+        slot: {
+          ...slot,
+          standby: { kind: 'none' },
+          agent: { kind: 'registering', agent: lane.agent, fingerprint: lane.fingerprint, since: now },
+        },
         changes: [],
       };
     case 'discard':
@@ -120,22 +131,31 @@ function inAgentLane(slot: Slot, event: SlotEvent, now: number): Step {
   switch (event.kind) {
     case 'registered':
       if (lane.kind !== 'registering') return null;
-      return to(slot, { kind: 'releasing', agent: lane.agent, job: null, limit: null, since: now });
+      return to(slot, { ...lane, kind: 'releasing', job: null, limit: null, since: now });
     case 'registerFailed':
       if (lane.kind !== 'registering') return null;
       return leaveLane(slot, lane.agent, null, now, [{ change: 'failed', stage: 'release', failure: event.failure }]);
     case 'released':
       return whenReleased(slot, lane, now);
     case 'releaseFailed': {
-      if (lane.kind !== 'releasing') return null;
+      const isSilent = lane.kind === 'idle' && !lane.online;
+      if (lane.kind !== 'releasing' && !isSilent) return null;
       const failed: Change = { change: 'failed', stage: 'release', failure: event.failure };
-      return to(slot, killing(lane, 'unreleased', false, event.failure, now), event.blame === 'pool' ? [failed] : []);
+      return to(slot, killing(lane, 'unreleased', isSilent, event.failure, now), event.blame === 'pool' ? [failed] : []);
     }
+    case 'online':
+      if (lane.kind !== 'idle' || lane.online) return null;
+      return to(slot, { ...lane, online: true }, [{ change: 'worked', stage: 'release' }]);
     case 'jobSeen':
-      if (lane.kind !== 'idle') return null;
+      if (lane.kind !== 'idle' && lane.kind !== 'retiring') return null;
       return to(slot, { kind: 'busy', agent: lane.agent, job: event.job, since: now, due: null }, [
+        { change: 'worked', stage: 'release' },
         { change: 'started', job: event.job, agent: lane.agent },
       ]);
+    case 'retire':
+      return lane.kind === 'idle' ? to(slot, { kind: 'retiring', agent: lane.agent, since: now }) : null;
+    case 'retired':
+      return lane.kind === 'retiring' ? to(slot, stopping(lane, 'renewal', true, now + slot.grace)) : null;
     case 'stop':
       return whenStopped(slot, lane, event.why, event.grace, now);
     case 'exited':
@@ -153,13 +173,19 @@ function whileLeaving(slot: Slot, event: SlotEvent): Step {
   if (event.kind !== 'settled' && event.kind !== 'cleared') return null;
   const left = slot.leaving.find((one) => one.agent === event.agent);
   if (left === undefined) return null;
-  if (event.kind === 'cleared') return { slot: { ...slot, leaving: slot.leaving.filter((one) => one !== left) }, changes: [] };
+  if (event.kind === 'cleared')
+    return { slot: { ...slot, leaving: slot.leaving.filter((one) => one !== left) }, changes: outcomeOf(event.outcome) };
   if (left.job === null) return null;
   const settled: Change = { change: 'settled', job: left.job, agent: left.agent };
   return {
     slot: { ...slot, leaving: slot.leaving.map((one) => (one === left ? { ...left, job: null } : one)) },
     changes: [settled],
   };
+}
+
+function outcomeOf(outcome: Extract<SlotEvent, { kind: 'cleared' }>['outcome']): Change[] {
+  if (outcome === null) return [];
+  return [outcome === 'worked' ? { change: 'worked', stage: 'release' } : { change: 'failed', stage: 'release', failure: outcome }];
 }
 
 type Occupied = Exclude<AgentLane, { kind: 'free' }>;
@@ -177,8 +203,12 @@ function atDeadline(slot: Slot, lane: Occupied, now: number): Step {
 }
 
 function whenReleased(slot: Slot, lane: Occupied, now: number): Step {
+  // That its script began says nothing of an agent that has yet to be seen by its CI service.
+  if (lane.kind === 'releasing' && lane.job === null) {
+    const { agent, fingerprint } = lane;
+    return to(slot, { kind: 'idle', agent, fingerprint, online: false, since: now });
+  }
   const changes: Change[] = [{ change: 'worked', stage: 'release' }];
-  if (lane.kind === 'releasing' && lane.job === null) return to(slot, { kind: 'idle', agent: lane.agent, since: now }, changes);
   if (lane.kind !== 'releasing' && !((lane.kind === 'stopping' || lane.kind === 'killing') && !lane.released)) return null;
   if (lane.job !== null) changes.push({ change: 'started', job: lane.job, agent: lane.agent });
   if (lane.kind !== 'releasing') return to(slot, { ...lane, released: true }, changes);
@@ -193,6 +223,7 @@ function whenStopped(slot: Slot, lane: Occupied, why: StopReason, grace: number,
     case 'releasing':
       return to(slot, stopping(lane, why, false, now + grace));
     case 'idle':
+    case 'retiring':
     case 'busy':
       return to(slot, stopping(lane, why, true, now + grace));
     case 'stopping':
@@ -218,6 +249,8 @@ function whenExited(slot: Slot, lane: Occupied, exit: Exit, logSaysReleased: boo
       return leaveLane(slot, lane.agent, null, now, changes);
     }
     case 'idle':
+    case 'retiring':
+      return leaveLane(slot, lane.agent, null, now, [], exit.kind === 'lost' ? null : exit);
     case 'busy':
       return finish(slot, lane, exit, now);
     case 'stopping':
@@ -254,13 +287,20 @@ function finish(slot: Slot, lane: Occupied & { job?: JobId | null }, result: Job
   return leaveLane(slot, lane.agent, job, now, changes);
 }
 
-function leaveLane(slot: Slot, agent: AgentId, job: JobId | null, now: number, changes: readonly Change[]): Step {
+function leaveLane(
+  slot: Slot,
+  agent: AgentId,
+  job: JobId | null,
+  now: number,
+  changes: readonly Change[],
+  exit: Exit | null = null,
+): Step {
   const next: AgentLane = slot.devices.length > 0 ? { kind: 'proving', agent, since: now } : { kind: 'free' };
-  return { slot: { ...slot, agent: next, leaving: [...slot.leaving, { agent, job }] }, changes };
+  return { slot: { ...slot, agent: next, leaving: [...slot.leaving, { agent, job, exit }] }, changes };
 }
 
 function dropStandby(slot: Slot, agent: AgentId, changes: readonly Change[], job: JobId | null = null): Step {
-  return { slot: { ...slot, standby: { kind: 'none' }, leaving: [...slot.leaving, { agent, job }] }, changes };
+  return { slot: { ...slot, standby: { kind: 'none' }, leaving: [...slot.leaving, { agent, job, exit: null }] }, changes };
 }
 
 function standbyFailure(reserved: Reserved | null, agent: AgentId, failure: Failure): Change[] {

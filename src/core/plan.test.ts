@@ -18,6 +18,8 @@ const pool: PoolView = {
   waiting: null,
   devices: [],
   held: false,
+  closed: false,
+  mayRenew: true,
 };
 const failure = { code: 'E_X', message: 'x', retry: true };
 
@@ -57,7 +59,7 @@ describe('plan', () => {
 
   test('starts nothing while paused, backing off, or with too much to clear away', () => {
     const held = backoff(null, failure, 'prepare', now, 0);
-    const leaving = Array.from({ length: leavingLimit }, (_, i) => ({ agent: `l${i}`, job: null }));
+    const leaving = Array.from({ length: leavingLimit }, (_, i) => ({ agent: `l${i}`, job: null, exit: null }));
     for (const slot of [empty, ready]) {
       expect(plan(slot, { ...pool, waiting: job, paused: true }, now)).toBeNull();
       expect(plan(slot, { ...pool, waiting: job, backoff: held }, now)).toBeNull();
@@ -89,8 +91,42 @@ describe('plan', () => {
   test('empties the slot of a pool that is no longer wanted, but lets a job run on', () => {
     expect(plan(ready, { ...pool, wanted: false }, now)).toEqual({ kind: 'discard' });
     expect(plan(empty, { ...pool, wanted: false, waiting: job }, now)).toBeNull();
-    const idle: Slot = { ...empty, agent: { kind: 'idle', agent: 'a0', since: 0 } };
-    expect(plan(idle, { ...pool, wanted: false }, now)).toMatchObject({ kind: 'stop', agent: 'a0' });
+    const busy: Slot = { ...empty, agent: { kind: 'busy', agent: 'a0', job: 'j0', since: 0, due: null } };
+    expect(plan(busy, { ...pool, wanted: false }, now)).toBeNull();
+  });
+
+  describe('an idle agent', () => {
+    const lane = { kind: 'idle', agent: 'a0', fingerprint: 'f', online: true, since: now - 10 } as const;
+    const idle: Slot = { ...ready, agent: lane };
+    const early: PoolView = { ...pool, binds: 'early' };
+    const retired = { kind: 'retire', agent: 'a0' };
+
+    test('stays while it is wanted and current, also while its pool is paused for a reason of its own', () => {
+      expect(plan(idle, early, now)).toBeNull();
+      expect(plan(idle, { ...early, fingerprint: null }, now)).not.toEqual(retired);
+      expect(plan(idle, { ...early, fingerprint: 'g', paused: true }, now)).toBeNull();
+    });
+
+    test('goes when its pool drains, when a person pauses it, and when its devices are another slot’s', () => {
+      expect(plan(idle, { ...early, wanted: false }, now)).toEqual(retired);
+      expect(plan(idle, { ...early, paused: true, closed: true }, now)).toEqual(retired);
+      expect(plan({ ...idle, devices: ['GPU-1'] }, { ...early, devices: ['GPU-2'] }, now)).toEqual(retired);
+      expect(plan({ ...idle, devices: ['GPU-1'] }, { ...early, devices: null }, now)).not.toEqual(retired);
+    });
+
+    test('S11: is renewed once the next one is ready, one slot after the other', () => {
+      const fresh: Slot = { ...idle, standby: { kind: 'standby', agent: 'a1', reserved: null, fingerprint: 'g', since: now } };
+      expect(plan(fresh, { ...early, fingerprint: 'g' }, now)).toEqual(retired);
+      expect(plan(fresh, { ...early, fingerprint: 'g', mayRenew: false }, now)).toBeNull();
+      expect(plan(idle, { ...early, fingerprint: 'g' }, now)).toEqual({ kind: 'discard' });
+      expect(plan({ ...idle, standby: { kind: 'none' } }, { ...early, fingerprint: 'g' }, now)).toEqual({
+        kind: 'fill',
+        reserved: null,
+      });
+      const old: Slot = { ...idle, agent: { ...lane, since: now - 2_000 } };
+      expect(plan(old, early, now)).toEqual(retired);
+      expect(plan({ ...old, standby: { kind: 'none' } }, { ...early, standby: false }, now)).toEqual(retired);
+    });
   });
 });
 

@@ -25,6 +25,10 @@ export interface PoolView {
   readonly waiting: WaitingJob | null;
   /** What the slot is to hold now; null while there is nothing for it. Empty for CPU pools. */
   readonly devices: readonly DeviceId[] | null;
+  /** The idle agents of an early binding are to take no jobs either: a person said so. */
+  readonly closed: boolean;
+  /** Whether an idle agent that is not current may be renewed now: one slot of a pool after the other. */
+  readonly mayRenew: boolean;
   /** Why its devices must not be used right now, although they are its own: a person's process, an unknown state. */
   readonly held: boolean;
 }
@@ -34,14 +38,13 @@ export const leavingLimit = 3;
 
 /** What the loop turns into an event; it makes up the agent id of a `fill`. */
 export type Intent =
-  | Extract<SlotEvent, { kind: 'discard' | 'assign' | 'engage' | 'stop' }>
+  | Extract<SlotEvent, { kind: 'discard' | 'assign' | 'engage' | 'retire' }>
   | { readonly kind: 'fill'; readonly reserved: Reserved | null };
 
 /** The next intent for this slot, or null when there is nothing to do before another event. */
 export function plan(slot: Slot, pool: PoolView, now: number): Intent | null {
   const lane = slot.standby;
-  if (slot.agent.kind === 'idle' && !pool.wanted)
-    return { kind: 'stop', agent: slot.agent.agent, why: 'renewal', grace: slot.grace };
+  if (slot.agent.kind === 'idle' && isOver(slot.agent, slot, pool, now)) return { kind: 'retire', agent: slot.agent.agent };
   const mayStart = !pool.paused && (pool.backoff === null || now >= pool.backoff.until) && slot.leaving.length < leavingLimit;
   const hasDevices = pool.devices !== null && sameDevices(slot.devices, pool.devices);
   switch (lane.kind) {
@@ -72,6 +75,16 @@ export function plan(slot: Slot, pool: PoolView, now: number): Intent | null {
 /** In whatever order: which of a slot's devices comes first means nothing. */
 export function sameDevices(some: readonly DeviceId[], others: readonly DeviceId[]): boolean {
   return some.length === others.length && some.every((device) => others.includes(device));
+}
+
+/** Whether an idle agent should go: it is not to take jobs any more, or it is not current and the next one is ready. */
+function isOver(agent: Extract<Slot['agent'], { kind: 'idle' }>, slot: Slot, pool: PoolView, now: number): boolean {
+  if (!pool.wanted || pool.closed) return true;
+  if (pool.devices !== null && !sameDevices(slot.devices, pool.devices)) return true;
+  if (pool.paused || !pool.mayRenew) return false;
+  const isCurrent = now - agent.since <= pool.standbyMaxAge && (pool.fingerprint ?? agent.fingerprint) === agent.fingerprint;
+  if (isCurrent) return false;
+  return !pool.standby || (slot.standby.kind === 'standby' && !isStale(slot.standby, pool, now));
 }
 
 function isStale(lane: Extract<Slot['standby'], { kind: 'standby' }>, pool: PoolView, now: number): boolean {

@@ -16,6 +16,8 @@ export function pursueAgent(lane: AgentLane): Action | null {
       return { act: 'register', agent: lane.agent };
     case 'releasing':
       return { act: 'release', agent: lane.agent, job: lane.job };
+    case 'retiring':
+      return { act: 'retire', agent: lane.agent };
     case 'stopping':
       return { act: 'terminate', agent: lane.agent };
     case 'killing':

@@ -62,8 +62,8 @@ export type StandbyLane =
 
 export type AgentLane =
   | { readonly kind: 'free' }
-  /** Early binding only: the CI service is asked for a registration. */
-  | { readonly kind: 'registering'; readonly agent: AgentId; readonly since: number }
+  /** Early binding only: the CI service is asked for a registration. `fingerprint`: what its sandbox was made from. */
+  | { readonly kind: 'registering'; readonly agent: AgentId; readonly fingerprint: string; readonly since: number }
   /**
    * The script is being sent; the released marker was not seen yet. `limit` is the job's time limit in ms. It has no
    * deadline here: sending may include gigabytes of workspace, so the executor says when it has taken too long.
@@ -73,10 +73,19 @@ export type AgentLane =
       readonly agent: AgentId;
       readonly job: JobId | null;
       readonly limit: number | null;
+      readonly fingerprint: string;
       readonly since: number;
     }
-  /** Early binding only: released, waits for the CI service to hand it a job. */
-  | { readonly kind: 'idle'; readonly agent: AgentId; readonly since: number }
+  /** Early binding only: released, waits for the CI service to hand it a job. `online`: the service has seen it. */
+  | {
+      readonly kind: 'idle';
+      readonly agent: AgentId;
+      readonly fingerprint: string;
+      readonly online: boolean;
+      readonly since: number;
+    }
+  /** Early binding only: is to end without a job. The CI service is told to give it none, before it is told to end. */
+  | { readonly kind: 'retiring'; readonly agent: AgentId; readonly since: number }
   | {
       readonly kind: 'busy';
       readonly agent: AgentId;
@@ -115,6 +124,8 @@ export type AgentLane =
 export interface Leaving {
   readonly agent: AgentId;
   readonly job: JobId | null;
+  /** How an idle agent ended by itself: whether it had a job, its CI service is asked. Null for any other. */
+  readonly exit: Exit | null;
 }
 
 export interface Slot {
@@ -131,13 +142,14 @@ export interface Slot {
   readonly leaving: readonly Leaving[];
 }
 
-/** What a slot can be told. All but the planner's four name the agent they speak of; a stranger's event changes nothing. */
+/** What a slot can be told. All but the first four of the planner's name the agent they speak of; a stranger's event changes nothing. */
 export type SlotEvent =
   // from the planner
   | { readonly kind: 'fill'; readonly agent: AgentId; readonly reserved: Reserved | null }
   | { readonly kind: 'discard' }
   | { readonly kind: 'assign'; readonly job: JobId; readonly limit: number | null }
   | { readonly kind: 'engage' }
+  | { readonly kind: 'retire'; readonly agent: AgentId }
   // from executors and the world
   | { readonly kind: 'ready'; readonly agent: AgentId; readonly fingerprint: string }
   | { readonly kind: 'prepareFailed'; readonly agent: AgentId; readonly failure: Failure }
@@ -146,6 +158,10 @@ export type SlotEvent =
   | { readonly kind: 'released'; readonly agent: AgentId }
   /** `blame`: whether the pool should back off, or the job alone is to be mended. */
   | { readonly kind: 'releaseFailed'; readonly agent: AgentId; readonly failure: Failure; readonly blame: 'pool' | 'job' }
+  /** The CI service sees the agent, and could give it a job. */
+  | { readonly kind: 'online'; readonly agent: AgentId }
+  /** The CI service gives it no job any more, and it has none. */
+  | { readonly kind: 'retired'; readonly agent: AgentId }
   | { readonly kind: 'jobSeen'; readonly agent: AgentId; readonly job: JobId }
   /** `released` is final: the whole log was read, or the marker had been seen before. */
   | { readonly kind: 'exited'; readonly agent: AgentId; readonly exit: Exit; readonly released: boolean }
@@ -153,7 +169,8 @@ export type SlotEvent =
   | { readonly kind: 'gone'; readonly agent: AgentId }
   /** Log and artifacts of its job are kept as they will be. */
   | { readonly kind: 'settled'; readonly agent: AgentId }
-  | { readonly kind: 'cleared'; readonly agent: AgentId }
+  /** `outcome` of an idle agent that ended by itself: it had a job after all, or what was wrong; null when nobody knows. */
+  | { readonly kind: 'cleared'; readonly agent: AgentId; readonly outcome: 'worked' | Failure | null }
   | { readonly kind: 'proved'; readonly agent: AgentId }
   // from people and clocks
   | { readonly kind: 'stop'; readonly agent: AgentId; readonly why: StopReason; readonly grace: number }
@@ -178,6 +195,7 @@ export interface ActionArgs {
   prepare: { readonly agent: AgentId; readonly job: JobId | null };
   register: { readonly agent: AgentId };
   release: { readonly agent: AgentId; readonly job: JobId | null };
+  retire: { readonly agent: AgentId };
   terminate: { readonly agent: AgentId };
   kill: { readonly agent: AgentId };
   settle: { readonly agent: AgentId; readonly job: JobId };

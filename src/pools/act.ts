@@ -1,13 +1,17 @@
 /** The executors: the only place where a slot's wishes touch a runtime or a CI service. Each may be run again after a crash. */
-import type { CiService, Registration } from '../ci/ci-service.ts';
+import type { AgentContext, AgentFiles, EndedContext, Registration } from '../ci/ci-service.ts';
 import { expandRecipe } from '../config/template.ts';
-import type { AgentId, DeviceId, JobId, Slot, SlotEvent } from '../core/slot.ts';
+import type { AgentId, DeviceId, Exit, Failure, JobId, Slot, SlotEvent } from '../core/slot.ts';
 import { isJobsOwn, OnejobError, toFailure } from '../errors.ts';
+import type { Device } from '../gpu/inventory.ts';
 import type { Keepers } from '../logs/keepers.ts';
 import { frame } from '../runtimes/gate.ts';
-import type { LeasedDevice, Recipe, Runtime, SandboxSpec } from '../runtimes/runtime.ts';
+import type { Recipe, Runtime, SandboxSpec } from '../runtimes/runtime.ts';
+import type { Asker } from './ask.ts';
 import type { Executors } from './executors.ts';
+import type { ImageAndPull } from './fingerprints.ts';
 import type { Pool } from './pool.ts';
+import { Registrations } from './registrations.ts';
 
 export interface ActParts {
   readonly keepers: Keepers;
@@ -20,17 +24,24 @@ export interface ActParts {
   /** Whether the runtime cannot be reached right now. */
   readonly isAway: (runtime: Runtime) => boolean;
   /** The slot's devices as they were seen last. @throws OnejobError E_DEVICE_LOST for one that was not there */
-  readonly devices: (uuids: readonly DeviceId[]) => LeasedDevice[];
-  /** The image of a pool that has one chosen; null for the recipe's own. @throws OnejobError E_IMAGE_CHOICE */
-  readonly imageOf: (pool: Pool) => string | null;
+  readonly devices: (uuids: readonly DeviceId[]) => Device[];
+  /** The image of a pool that has one chosen or built, if need be now; null for the recipe's own. @throws OnejobError */
+  readonly imageOf: (pool: Pool, progress: (line: string) => void, signal: AbortSignal) => Promise<ImageAndPull | null>;
   /** The only CPUs for a sandbox of this pool with these devices; null for all. */
-  readonly cpuset: (pool: Pool, devices: readonly LeasedDevice[]) => Promise<string | null>;
+  readonly cpuset: (pool: Pool, devices: readonly Device[]) => Promise<string | null>;
   /** What a sandbox was made from, with what its devices are driven by. */
   readonly stamp: (pool: Pool, fingerprint: string) => string;
   /** Puts down what the slot's devices show before an agent is let at them; false when they must not be used now. */
   readonly before: (slot: Slot, agent: AgentId, signal: AbortSignal) => Promise<boolean>;
   /** Until the slot's devices are clean or no longer its own. */
   readonly prove: (slot: Slot, agent: AgentId, note: (line: string | null) => void, signal: AbortSignal) => Promise<SlotEvent[]>;
+  /** Newest version of CUDA that the host's driver runs; null where there is none. */
+  readonly cuda: () => string | null;
+  readonly asker: Asker;
+  /** The end of an agent's output. */
+  readonly lastWords: (agent: AgentId) => Promise<string>;
+  /** An agent that is gone had a job, as its CI service has said only now. */
+  readonly ran: (agent: AgentId, job: JobId) => void;
   /** What the slot is busy with, for people; null when there is nothing to say. */
   readonly note: (key: string, line: string | null) => void;
 }
@@ -48,14 +59,66 @@ const replayTimeout = 500;
 const drainTimeout = 60_000;
 
 export function createExecutors(parts: ActParts): Executors {
-  const registrations = new Map<AgentId, Registration>();
+  const registrations = new Registrations();
 
-  const contextOf = (key: string, agent: AgentId, job: JobId | null) => {
+  const endedOf = (key: string, agent: AgentId, job: JobId | null) => {
     const { slot, pool, name } = parts.place(key);
     const runtime = parts.runtime(slot.runtime);
-    const context = { agent, pool: pool.config.name, slot: key, name, workspace: runtime.capabilities.workspace(agent), job };
+    const workspace = runtime.capabilities.workspace(agent);
+    const context: EndedContext = { agent, pool: pool.config.name, slot: key, name, workspace, job };
+    return { slot, pool, runtime, context };
+  };
+
+  const specOf = async (key: string, agent: AgentId, job: JobId | null, signal: AbortSignal): Promise<SandboxSpec> => {
+    const { slot, pool, name } = parts.place(key);
+    const runtime = parts.runtime(slot.runtime);
+    const own = recipeOf(pool, name, job);
+    const named = own.image === null ? await parts.imageOf(pool, (line) => parts.note(key, line), signal) : null;
+    const recipe = { ...own, ...named };
+    if (!runtime.capabilities.images && recipe.image !== pool.config.recipe.image) throw noImages(runtime, recipe);
+    const devices = parts.devices(slot.devices);
+    const cpuset = await parts.cpuset(pool, devices);
+    return { agent, pool: pool.config.name, slot: key, name, recipe, devices, ...(cpuset !== null && { cpuset }) };
+  };
+
+  /** `fingerprint`: what the agent's sandbox was made from. */
+  const contextOf = (key: string, agent: AgentId, job: JobId | null, fingerprint: string) => {
+    const { slot, pool, runtime, context: ended } = endedOf(key, agent, job);
+    const context: AgentContext = {
+      ...ended,
+      devices: parts.devices(slot.devices),
+      cuda: parts.cuda(),
+      ask: async (script, signal) => {
+        const spec = await specOf(key, agent, job, signal);
+        return parts.asker.ask({ runtime, spec, fingerprint, script }, signal);
+      },
+    };
     return { pool, runtime, context };
   };
+
+  const registering = (key: string, agent: AgentId, fingerprint: string) => (signal: AbortSignal) => {
+    const { pool, context } = contextOf(key, agent, null, fingerprint);
+    return pool.service.register(context, signal);
+  };
+
+  const filesOf = (agent: AgentId, runtime: Runtime): AgentFiles => ({
+    all: (signal) => runtime.getFiles(agent, signal),
+    folder: (name, signal) => runtime.getFolder(agent, name, signal),
+  });
+
+  /** An idle agent ended by itself: whether it had a job its service may know, and else what was wrong. */
+  async function ended(key: string, agent: AgentId, exit: Exit | null, signal: AbortSignal): Promise<'worked' | Failure | null> {
+    const { pool, runtime, context } = endedOf(key, agent, null);
+    if (exit !== null) {
+      parts.keepers.follow(agent, runtime);
+      await parts.keepers.complete(agent, drainTimeout);
+      await pool.service.settle(context, filesOf(agent, runtime), signal);
+    }
+    const { ran } = await pool.service.deregister(context, signal);
+    if (typeof ran === 'string') parts.ran(agent, ran);
+    if (exit === null || ran === undefined) return null;
+    return ran === null ? pool.service.blame(exit, await parts.lastWords(agent)) : 'worked';
+  }
 
   async function interrupted(agent: AgentId, signal: AbortSignal): Promise<SlotEvent[]> {
     await parts.keepers.until(agent, 'ready', readyTimeout, signal);
@@ -80,21 +143,16 @@ export function createExecutors(parts: ActParts): Executors {
 
   return {
     async prepare({ agent, job }, key, signal) {
-      const { slot, pool, name } = parts.place(key);
+      const { slot, pool } = parts.place(key);
       const runtime = parts.runtime(slot.runtime);
       try {
-        const own = recipeOf(pool, name, job);
-        const recipe = own.image === null ? { ...own, image: parts.imageOf(pool) } : own;
-        if (!runtime.capabilities.images && recipe.image !== pool.config.recipe.image) throw noImages(runtime, recipe);
-        const devices = parts.devices(slot.devices);
-        const cpuset = await parts.cpuset(pool, devices);
-        const about = { agent, pool: pool.config.name, slot: key, name };
-        const spec: SandboxSpec = { ...about, recipe, devices, ...(cpuset !== null && { cpuset }) };
+        const spec = await specOf(key, agent, job, signal);
         const made = await runtime.prepare(spec, (line) => parts.note(key, line), signal);
         const fingerprint = parts.stamp(pool, made.fingerprint);
         if (job === null) pool.learn(key, fingerprint);
         parts.keepers.follow(agent, runtime);
         const ready = await parts.keepers.until(agent, 'ready', readyTimeout, signal);
+        if (ready && pool.service.capabilities.binds === 'early') registrations.ahead(agent, registering(key, agent, fingerprint));
         // A sandbox that ended instead says so by its exit, with more to tell than we know here.
         return ready ? [{ kind: 'ready', agent, fingerprint }] : [];
       } catch (error) {
@@ -110,9 +168,10 @@ export function createExecutors(parts: ActParts): Executors {
     },
 
     async register({ agent }, key, signal) {
-      const { pool, context } = contextOf(key, agent, null);
+      const { agent: lane } = parts.place(key).slot;
+      const fingerprint = lane.kind === 'registering' ? lane.fingerprint : '';
       try {
-        registrations.set(agent, await pool.service.register(context, signal));
+        await registrations.take(agent, registering(key, agent, fingerprint), signal);
         return [{ kind: 'registered', agent }];
       } catch (error) {
         signal.throwIfAborted();
@@ -121,14 +180,15 @@ export function createExecutors(parts: ActParts): Executors {
     },
 
     async release({ agent, job }, key, signal) {
-      const { pool, runtime, context } = contextOf(key, agent, job);
       const lane = parts.place(key).slot.agent;
+      const fingerprint = lane.kind === 'releasing' ? lane.fingerprint : '';
+      const { pool, runtime, context } = contextOf(key, agent, job, fingerprint);
       try {
         parts.keepers.follow(agent, runtime);
         // Begun by a manager that is gone: files and script may have been handed over. Adopt what has begun, start over
         // what has not.
         if (lane.kind === 'releasing' && lane.since < parts.startedAt) return await interrupted(agent, signal);
-        const registration = await registrationFor(pool.service);
+        const registration = await registered();
         if (registration.files !== null) {
           parts.note(key, 'sending the workspace');
           await runtime.putFiles(agent, await registration.files(), signal);
@@ -144,17 +204,22 @@ export function createExecutors(parts: ActParts): Executors {
         const failure = toFailure(error);
         return [{ kind: 'releaseFailed', agent, failure, blame: isJobsOwn(failure) ? 'job' : 'pool' }];
       } finally {
-        registrations.delete(agent);
+        await registrations.drop(agent);
         parts.note(key, null);
       }
 
-      async function registrationFor(service: CiService): Promise<Registration> {
-        if (service.capabilities.binds === 'late') return service.register(context, signal);
-        const known = registrations.get(agent);
-        if (known !== undefined) return known;
+      async function registered(): Promise<Registration> {
+        if (pool.service.capabilities.binds === 'late') return pool.service.register(context, signal);
+        const known = await registrations.get(agent);
+        if (known !== null) return known;
         // Credentials are in memory only: after a restart the agent is given up and a new one registered.
         throw new OnejobError('E_REGISTRATION_LOST', `The registration of agent ${agent} was lost in a restart.`, { retry: true });
       }
+    },
+
+    async retire({ agent }, key, signal) {
+      const job = await parts.place(key).pool.service.retire(agent, signal);
+      return [job === null ? { kind: 'retired', agent } : { kind: 'jobSeen', agent, job }];
     },
 
     async terminate({ agent }, key) {
@@ -168,21 +233,22 @@ export function createExecutors(parts: ActParts): Executors {
     },
 
     async settle({ agent, job }, key, signal) {
-      const { pool, runtime, context } = contextOf(key, agent, job);
+      const { pool, runtime, context } = endedOf(key, agent, job);
       parts.keepers.follow(agent, runtime);
       await parts.keepers.complete(agent, drainTimeout);
       signal.throwIfAborted();
-      await pool.service.settle(context, (inner) => runtime.getFiles(agent, inner), signal);
+      await pool.service.settle(context, filesOf(agent, runtime), signal);
       return [{ kind: 'settled', agent }];
     },
 
     async clear({ agent }, key, signal) {
-      const { pool, runtime } = contextOf(key, agent, null);
-      registrations.delete(agent);
-      await pool.service.deregister(agent, signal);
+      const { slot, runtime } = endedOf(key, agent, null);
+      await registrations.drop(agent);
+      const left = slot.leaving.find((one) => one.agent === agent);
+      const outcome = await ended(key, agent, left?.exit ?? null, signal);
       await runtime.remove(agent);
       await parts.keepers.drop(agent);
-      return [{ kind: 'cleared', agent }];
+      return [{ kind: 'cleared', agent, outcome }];
     },
 
     prove: ({ agent }, key, signal) => parts.prove(parts.place(key).slot, agent, (line) => parts.note(key, line), signal),

@@ -4,7 +4,6 @@
  */
 import { fits } from '../config/conditions.ts';
 import type { Config, ImageRecipe, PoolConfig } from '../config/config.ts';
-import { isChosen } from '../config/not-yet.ts';
 import { OnejobError } from '../errors.ts';
 import { type Inventory, noGpus } from '../gpu/inventory.ts';
 import { type Arch, chooseImage, type Platform } from '../images/choose.ts';
@@ -26,11 +25,11 @@ export interface AutoImageParts {
   readonly template: (service: string) => string;
 }
 
-/** The pools of a config whose image is chosen. */
+/** The pools of a config whose image is chosen, or what theirs is built on. */
 export function autoPools(pools: readonly PoolConfig[]): AutoPool[] {
   return pools.flatMap((pool) => {
     const { imageRecipe } = pool;
-    return imageRecipe !== null && isChosen(imageRecipe) ? [{ ...pool, imageRecipe }] : [];
+    return imageRecipe?.base === 'auto' ? [{ ...pool, imageRecipe }] : [];
   });
 }
 

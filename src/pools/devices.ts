@@ -13,7 +13,6 @@ import { OnejobError } from '../errors.ts';
 import type { Device, Inventory } from '../gpu/inventory.ts';
 import type { DeviceLocks } from '../gpu/lock.ts';
 import type { Near } from '../gpu/topology.ts';
-import type { LeasedDevice } from '../runtimes/runtime.ts';
 import type { KnownDevice } from '../store/devices.ts';
 import { type Dealt, isSame } from './dealt.ts';
 import { Demands, type WaitingForDevices } from './demands.ts';
@@ -156,7 +155,7 @@ export class DeviceBook {
   }
 
   /** As a runtime needs them. @throws OnejobError E_DEVICE_LOST for one that was not there at the last look */
-  leased(uuids: readonly DeviceId[]): LeasedDevice[] {
+  leased(uuids: readonly DeviceId[]): Device[] {
     return uuids.map((uuid) => {
       const device = this.device(uuid);
       if (device !== null) return device;

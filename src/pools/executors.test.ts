@@ -23,6 +23,7 @@ function workbench() {
     prepare: execute,
     register: execute,
     release: execute,
+    retire: execute,
     terminate: execute,
     kill: execute,
     settle: execute,
@@ -102,10 +103,10 @@ test('what fails is tried again, each time later, until it works or is no longer
     await it.end('clear a', new Error('busy'));
     await it.advance(wait);
   }
-  await it.end('clear a', [{ kind: 'cleared', agent: 'a' }]);
+  await it.end('clear a', [{ kind: 'cleared', agent: 'a', outcome: null }]);
   expect(it.retries).toEqual([500, 1_000, 2_000]);
   expect(it.begun).toHaveLength(4);
-  expect(it.posted).toEqual([{ kind: 'cleared', agent: 'a' }]);
+  expect(it.posted).toEqual([{ kind: 'cleared', agent: 'a', outcome: null }]);
 });
 
 test('making and clearing give way to a release of the same moment, but not for long', async () => {

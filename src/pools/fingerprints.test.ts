@@ -11,6 +11,7 @@ import type { Recipe, Runtime } from '../runtimes/runtime.ts';
 import { AutoImages } from './auto-image.ts';
 import { Fingerprints } from './fingerprints.ts';
 import { Pool } from './pool.ts';
+import { PoolImages } from './pool-images.ts';
 import { Reconciler } from './reconciler.ts';
 
 const h100 = card('NVIDIA H100 80GB HBM3', '9.0');
@@ -66,9 +67,13 @@ function loop({ count = 1, auto = false, standby }: Options) {
   const lane = { kind: 'standby', agent: 'adopted', reserved: null, fingerprint: standby ?? '', since: 0 } as const;
   reconciler.add(pool, [standby === undefined ? empty : { ...empty, standby: lane }]);
   const images = auto
-    ? new AutoImages({
-        ...{ arch: 'amd64', platform: null, template: () => 'cuda:{cuda}' },
-        pools: [{ name: 'gpu', service: 'own', devices: config.devices, imageRecipe: chosen }],
+    ? new PoolImages({
+        ...{ clock, log, pools: [config], typeOf: () => 'own-queue', agentPackage: async () => null },
+        builder: () => Promise.reject(new Error('nothing is built here')),
+        auto: new AutoImages({
+          ...{ arch: 'amd64', platform: null, template: () => 'cuda:{cuda}' },
+          pools: [{ name: 'gpu', service: 'own', devices: config.devices, imageRecipe: chosen }],
+        }),
       })
     : null;
   const fingerprints = new Fingerprints({ log, reconciler, nameOf: (key) => key, images });
@@ -84,6 +89,7 @@ function loop({ count = 1, auto = false, standby }: Options) {
     answers(with_: typeof answer) {
       answer = with_;
     },
+    imageOf: () => fingerprints.imageOf(pool, () => {}, new AbortController().signal),
     refresh: () => fingerprints.refresh(runtime, new AbortController().signal),
   };
 }
@@ -156,7 +162,8 @@ describe('image: auto', () => {
     it.fingerprints.looked(old);
     await it.settle();
     expect(it.standby()).toMatchObject({ agent: 'adopted' });
-    expect([it.fingerprints.imageOf(it.pool), it.fingerprints.shownImage('gpu')]).toEqual(['cuda:12.4.1', 'cuda:12.4.1']);
+    const { image } = (await it.imageOf()) ?? {};
+    expect([image, it.fingerprints.shownImage('gpu')]).toEqual(['cuda:12.4.1', 'cuda:12.4.1']);
     const v100 = card('Tesla V100-SXM2-32GB', '7.0');
     it.fingerprints.looked({ ...old, devices: [h100, { ...v100, computeCapability: '5.2' }] });
     await it.settle();
@@ -178,10 +185,10 @@ describe('image: auto', () => {
     expect(it.fingerprints.shownImage('gpu')).toMatch(/^cuda:13\.0\./);
   });
 
-  test('without an image the reason is said, and a new look ends the back-off for it', () => {
+  test('without an image the reason is said, and a new look ends the back-off for it', async () => {
     const it = loop({ auto: true });
     it.fingerprints.looked(hostWith('390.157', '9.1', h100));
-    expect(() => it.fingerprints.imageOf(it.pool)).toThrow(expect.objectContaining({ code: 'E_IMAGE_CHOICE' }));
+    await expect(it.imageOf()).rejects.toThrow(expect.objectContaining({ code: 'E_IMAGE_CHOICE' }));
     expect(it.fingerprints.findings()).toMatchObject([{ level: 'error', subject: 'pool gpu' }]);
     it.pool.failed({ code: 'E_IMAGE_CHOICE', message: 'x', retry: false }, 'prepare', 0, 0);
     it.fingerprints.looked(recent);

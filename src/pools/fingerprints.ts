@@ -7,16 +7,18 @@ import { expandRecipe } from '../config/template.ts';
 import type { Inventory } from '../gpu/inventory.ts';
 import type { Log } from '../log.ts';
 import type { Finding, Recipe, Runtime } from '../runtimes/runtime.ts';
-import type { AutoImages } from './auto-image.ts';
 import type { Pool } from './pool.ts';
+import type { PoolImages } from './pool-images.ts';
 import type { Reconciler } from './reconciler.ts';
+
+export type ImageAndPull = Pick<Recipe, 'image' | 'pull'>;
 
 export interface FingerprintParts {
   readonly log: Log;
   readonly reconciler: Reconciler;
   readonly nameOf: (key: string) => string;
-  /** null where no pool wants its image chosen. */
-  readonly images: AutoImages | null;
+  /** null where every pool names its image itself. */
+  readonly images: PoolImages | null;
 }
 
 const reason = 'look';
@@ -35,13 +37,15 @@ export class Fingerprints {
 
   /** Pools with devices wait for the first look. To be called once all pools are there. */
   start(): void {
+    const { images } = this.#parts;
+    if (images !== null) images.changed = (name) => this.#renewed(name);
     for (const pool of this.#parts.reconciler.pools) {
       if (needsDevices(pool)) pool.pause.hold(reason, 'the GPUs of this host have not been looked at yet');
       else this.#tell(pool);
     }
   }
 
-  /** For `doctor`: which images were chosen, and why none was. */
+  /** For `doctor`: which images were chosen or built, and why none was. */
   findings(): Finding[] {
     const { reconciler, images } = this.#parts;
     return reconciler.pools.flatMap(({ config, runtime }) =>
@@ -58,18 +62,17 @@ export class Fingerprints {
     return needsDevices(pool) ? `${fingerprint} ${this.#driver ?? ''}` : fingerprint;
   }
 
-  /** The image of a pool that has one chosen; null for the recipe's own. @throws OnejobError E_IMAGE_CHOICE */
-  imageOf({ config, runtime }: Pool): string | null {
+  /** The image of a pool that has one chosen or built, if need be now; null for the recipe's own. @throws OnejobError */
+  async imageOf({ config, runtime }: Pool, progress: (line: string) => void, signal: AbortSignal): Promise<ImageAndPull | null> {
     const { images } = this.#parts;
-    return images?.has(config.name) === true && runtime.capabilities.images ? images.need(config.name) : null;
+    return images?.has(config.name) === true && runtime.capabilities.images ? images.need(config.name, progress, signal) : null;
   }
 
-  /** The image that sandboxes of this pool are made from; null where there is none, or none is chosen yet. */
+  /** The image that brings what this pool's GPUs need; null where there is none, or none is chosen yet. */
   shownImage(name: string): string | null {
     const pool = this.#parts.reconciler.pools.find((one) => one.config.name === name);
     if (pool === undefined || !pool.runtime.capabilities.images) return null;
-    const chosen = this.#parts.images?.of(name) ?? null;
-    return chosen !== null && 'image' in chosen ? chosen.image : pool.config.recipe.image;
+    return this.#parts.images?.base(name) ?? pool.config.recipe.image;
   }
 
   /** A new look at the host: whatever standbys depend on another driver or image from now on is known at once. */
@@ -96,6 +99,15 @@ export class Fingerprints {
     for (const pool of this.#parts.reconciler.pools) if (pool.runtime === runtime) await this.#learn(pool, signal);
   }
 
+  /** A newer image of a pool is there: what was made from the older one is no longer current. */
+  #renewed(name: string): void {
+    const pool = this.#parts.reconciler.pools.find((one) => one.config.name === name);
+    if (pool === undefined) return;
+    this.#epoch++;
+    pool.forget();
+    void this.#relearn(pool);
+  }
+
   async #relearn(pool: Pool): Promise<void> {
     const { signal } = this.#abort;
     // A runtime that is away is asked again once it is back.
@@ -107,6 +119,7 @@ export class Fingerprints {
     const { reconciler, nameOf } = this.#parts;
     if (needsDevices(pool) && this.#driver === null) return;
     const epoch = this.#epoch;
+    if (pool.runtime.capabilities.images) await this.#parts.images?.look(pool.config.name, signal);
     for (const { key } of reconciler.slots) {
       // One slot speaks for all where their recipes are the same.
       if (reconciler.poolOf(key) !== pool || !(pool.isPerSlot || key.endsWith('/1'))) continue;
@@ -127,7 +140,7 @@ export class Fingerprints {
     else this.#parts.log.warn('no image', { pool, reason: chosen.problem });
   }
 
-  /** null while no image is chosen for it. */
+  /** null while no image is chosen for it, or none built. */
   #recipe({ config, runtime }: Pool, name: string): Recipe | null {
     const { images } = this.#parts;
     const recipe = expandRecipe(config, name);

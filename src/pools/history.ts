@@ -16,7 +16,7 @@ export function writeHistory(before: Slot, after: Slot, changes: readonly Change
   const left = before.agent.kind === 'free' ? null : before.agent.agent;
   const here = after.agent.kind === 'free' ? null : after.agent.agent;
   if (left !== null && (left !== here || after.agent.kind === 'proving'))
-    parts.table.ended(left, exitOf(left, changes), parts.wall);
+    parts.table.ended(left, exitOf(left, changes) ?? leftBehind(left, after), parts.wall);
   if (here === null || after.agent.kind === 'proving') return;
   if (left !== here) parts.table.made({ agent: here, pool: parts.pool, slot: after.key, name: parts.name, madeAt: parts.wall });
   if (after.agent.kind === 'busy') parts.table.released(here, after.agent.job, parts.wall);
@@ -25,6 +25,10 @@ export function writeHistory(before: Slot, after: Slot, changes: readonly Change
 function exitOf(agent: string, changes: readonly Change[]): Exit | null {
   const ended = changes.find((change) => change.change === 'ended' && change.agent === agent);
   return ended?.change === 'ended' && isExit(ended.result) ? ended.result : null;
+}
+
+function leftBehind(agent: string, { leaving }: Slot): Exit | null {
+  return leaving.find((one) => one.agent === agent)?.exit ?? null;
 }
 
 function isExit(result: JobResult): result is Exit {

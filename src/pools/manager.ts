@@ -123,7 +123,7 @@ export class HostManager implements Manager {
   }
 
   pause(pool: string | null, reason: string): void {
-    for (const one of this.#chosen(pool)) one.pause.hold(reason, `by ${reason}`);
+    for (const one of this.#chosen(pool)) one.pause.hold(reason, `by ${reason}`, { closes: true });
     this.#parts.reconciler.replanAll();
   }
 

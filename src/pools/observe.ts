@@ -21,6 +21,8 @@ export interface ObserveParts {
   /** What a pool's standbys should be made from now; null when unknown. */
   readonly refreshFingerprints: (runtime: Runtime, signal: AbortSignal) => Promise<void>;
   readonly minFree: number;
+  /** Whether a sandbox is ours and no slot's: it answers a question and is removed by who asked. */
+  readonly isGuest: (agent: AgentId) => boolean;
 }
 
 const resyncEvery = 30_000;
@@ -152,6 +154,7 @@ export class Observer {
       const there = new Set(seen.map((sandbox) => sandbox.agent));
       for (const agent of before) if (!there.has(agent)) this.#gone(agent);
       for (const sandbox of seen) {
+        if (this.#parts.isGuest(sandbox.agent)) continue;
         if (reconciler.placeOf(sandbox.agent) === undefined) {
           log.warn('removing an orphan', { runtime: runtime.name, agent: sandbox.agent, slot: sandbox.slot });
           await runtime.remove(sandbox.agent).catch((error: unknown) => {
@@ -229,6 +232,7 @@ function standing(slot: Slot): AgentId[] {
 function hasBegun(slot: Slot): boolean {
   switch (slot.agent.kind) {
     case 'idle':
+    case 'retiring':
     case 'busy':
       return true;
     case 'stopping':

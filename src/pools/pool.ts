@@ -29,6 +29,8 @@ export class Pool {
   readonly #isPerSlot: boolean;
   /** Keys of slots that could take a waiting job, longest free first. */
   readonly able = new Set<string>();
+  /** Keys of slots whose agent is about to end for a newer one, or to come online. */
+  readonly #renewing = new Set<string>();
   draining = false;
   backoff: Backoff | null = null;
   #forgiven: Backoff | null = null;
@@ -82,11 +84,15 @@ export class Pool {
       waiting: this.service.next(this.config.name),
       devices: this.devices.of(key),
       held: this.devices.heldBack(key) !== null,
+      closed: this.pause.closes,
+      mayRenew: this.#renewing.size === 0 || (this.#renewing.size === 1 && this.#renewing.has(key)),
     };
   }
 
   /** Keeps the index of able slots; costs the same for any number of slots. */
   index(slot: Slot): void {
+    if (isRenewing(slot)) this.#renewing.add(slot.key);
+    else this.#renewing.delete(slot.key);
     const able = slot.agent.kind === 'free' && slot.standby.kind !== 'preparing' && slot.leaving.length < leavingLimit;
     if (!able) this.able.delete(slot.key);
     else if (!this.able.has(slot.key)) this.able.add(slot.key);
@@ -109,5 +115,21 @@ export class Pool {
     if (stage === 'prepare') this.#forgiven = this.backoff;
     this.backoff = null;
     return true;
+  }
+}
+
+function isRenewing({ agent }: Slot): boolean {
+  switch (agent.kind) {
+    case 'registering':
+    case 'retiring':
+      return true;
+    case 'releasing':
+      return agent.job === null;
+    case 'idle':
+      return !agent.online;
+    case 'stopping':
+      return agent.why === 'renewal';
+    default:
+      return false;
   }
 }

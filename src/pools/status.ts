@@ -91,7 +91,7 @@ function intentText(intent: Intent): string {
       return `release job ${intent.job}`;
     case 'engage':
       return 'register an agent';
-    case 'stop':
+    case 'retire':
       return 'end the idle agent';
   }
 }

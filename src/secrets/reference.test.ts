@@ -1,9 +1,10 @@
 import { chmodSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { inspect } from 'node:util';
 import { afterAll, describe, expect, it } from 'vitest';
 import type { SecretReference } from './reference.ts';
-import { checkSecret, describeSecret, readSecret } from './reference.ts';
+import { checkSecret, describeSecret, howToReplace, readSecret } from './reference.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'onejob-secret-'));
 afterAll(() => rmSync(folder, { recursive: true }));
@@ -14,6 +15,12 @@ function file(name: string, content: string, mode = 0o600): SecretReference {
   chmodSync(path, mode);
   return { kind: 'file', path, expires: null };
 }
+const memory = (value: string): SecretReference => ({
+  kind: 'memory',
+  name: 'the command line',
+  expires: null,
+  read: () => value,
+});
 const variable: SecretReference = { kind: 'env', variable: 'X_TOKEN', expires: null };
 
 describe('reading', () => {
@@ -30,6 +37,7 @@ describe('reading', () => {
     ['empty', file('empty', ''), 'is empty'],
     ['only a newline', file('line', '\n'), 'holds only an empty line'],
     ['too large', file('large', 'x'.repeat(70_000)), 'is larger than 64 KiB'],
+    ['empty on the command line', memory(''), 'on the command line is empty'],
     ['a variable that is not set', variable, 'X_TOKEN is not there: it is not set'],
   ] as const)('%s', async (_name, reference, why) => {
     await expect(readSecret(reference, {})).rejects.toMatchObject({ code: 'E_SECRET', message: expect.stringContaining(why) });
@@ -68,4 +76,24 @@ it('is shown as a reference', () => {
   expect(describeSecret({ kind: 'file', path: '/p', expires: Date.UTC(2030, 0, 31) + 86_399_999 })).toBe(
     'file /p, expires 2030-01-31',
   );
+});
+
+describe('what stands in no file', () => {
+  it('is read from memory', async () => {
+    expect(await readSecret(memory('hunter2'))).toBe('hunter2');
+    expect(await checkSecret(memory('hunter2'), 0)).toEqual({ problem: null, warnings: [] });
+    expect((await checkSecret(memory(''), 0)).problem).toBe('the command line has an empty one');
+  });
+
+  it('is never written down', () => {
+    const reference = memory('hunter2');
+    expect([JSON.stringify(reference), inspect(reference), describeSecret(reference)].join()).not.toContain('hunter2');
+    expect(describeSecret(reference)).toBe('the command line');
+  });
+});
+
+it('says how to bring another value', () => {
+  expect(howToReplace(variable)).toBe('Set environment variable X_TOKEN to it and start onejob again');
+  expect(howToReplace({ kind: 'file', path: '/p', expires: null })).toBe('Put it into file /p; it is read again by itself');
+  expect(howToReplace(memory('x'))).toBe('Start onejob again with it on the command line');
 });

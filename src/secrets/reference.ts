@@ -1,6 +1,6 @@
 /**
- * Secrets are named, never written down: a file or an environment variable. The value is read when it is used, is held
- * by nobody here, and stands in no message.
+ * Secrets are named, never written down: a file, an environment variable, or what the command line brought and only this
+ * process has. The value is read when it is used, is held by nobody here, and stands in no message.
  */
 import { readFile, stat } from 'node:fs/promises';
 import { OnejobError } from '../errors.ts';
@@ -8,7 +8,12 @@ import { OnejobError } from '../errors.ts';
 export type SecretReference = {
   /** Day after which the secret is no longer valid, ms since the epoch; null when not written. */
   readonly expires: number | null;
-} & ({ readonly kind: 'file'; readonly path: string } | { readonly kind: 'env'; readonly variable: string });
+} & (
+  | { readonly kind: 'file'; readonly path: string }
+  | { readonly kind: 'env'; readonly variable: string }
+  /** Stands in no file: `name` says to people where it came from, such as `the command line`. */
+  | { readonly kind: 'memory'; readonly name: string; read(): string }
+);
 
 /** The variables of a process, as `process.env` has them. */
 export type Variables = Readonly<Record<string, string | undefined>>;
@@ -18,8 +23,31 @@ const longest = 64 * 1024;
 
 /** How a reference is shown to people. */
 export function describeSecret(reference: SecretReference): string {
-  const place = reference.kind === 'file' ? `file ${reference.path}` : `environment variable ${reference.variable}`;
+  const place = placeOf(reference);
   return reference.expires === null ? place : `${place}, expires ${new Date(reference.expires).toISOString().slice(0, 10)}`;
+}
+
+function placeOf(reference: SecretReference): string {
+  switch (reference.kind) {
+    case 'file':
+      return `file ${reference.path}`;
+    case 'env':
+      return `environment variable ${reference.variable}`;
+    case 'memory':
+      return reference.name;
+  }
+}
+
+/** What a person has to do for another value to be taken, as the beginning of a sentence: `Put it into file /p`. */
+export function howToReplace(reference: SecretReference): string {
+  switch (reference.kind) {
+    case 'file':
+      return `Put it into file ${reference.path}; it is read again by itself`;
+    case 'env':
+      return `Set environment variable ${reference.variable} to it and start onejob again`;
+    case 'memory':
+      return `Start onejob again with it on ${reference.name}`;
+  }
 }
 
 /**
@@ -39,6 +67,11 @@ export async function readSecret(reference: SecretReference, variables: Variable
       );
     }
     return value;
+  }
+  if (reference.kind === 'memory') {
+    const value = reference.read();
+    if (value !== '') return value;
+    throw new OnejobError('E_SECRET', `The secret on ${reference.name} is empty.`, { hint: 'Start onejob again with one.' });
   }
   const found = await inspect(reference.path);
   if (found.problem !== null) {
@@ -78,6 +111,8 @@ export async function checkSecret(
     const problem = value === undefined ? 'is not set' : value === '' ? 'is empty' : null;
     return { problem: problem && `environment variable ${reference.variable} ${problem}`, warnings };
   }
+  if (reference.kind === 'memory')
+    return { problem: reference.read() === '' ? `${reference.name} has an empty one` : null, warnings };
   const found = await inspect(reference.path);
   if (found.mode !== null && (found.mode & 0o007) !== 0) {
     const mode = found.mode.toString(8).padStart(3, '0');

@@ -21,6 +21,8 @@ export interface HistoryTable {
   made(entry: Pick<HistoryEntry, 'agent' | 'pool' | 'slot' | 'name' | 'madeAt'>): void;
   released(agent: AgentId, job: JobId | null, at: number): void;
   ended(agent: AgentId, exit: Exit | null, at: number): void;
+  /** The job of an agent of which it was not known while it ran. */
+  ran(agent: AgentId, job: JobId): void;
   get(agent: AgentId): HistoryEntry | null;
   /** Newest first. */
   ofSlot(slot: string, limit: number): HistoryEntry[];
@@ -53,6 +55,9 @@ export function historyTable(db: Database): HistoryTable {
   const made = db.prepare('INSERT OR IGNORE INTO history (agent, pool, slot, name, made_at) VALUES (?, ?, ?, ?, ?)');
   const released = db.prepare('UPDATE history SET job = ?, released_at = ? WHERE agent = ? AND released_at IS NULL');
   const ended = db.prepare('UPDATE history SET exit = ?, ended_at = ? WHERE agent = ? AND ended_at IS NULL');
+  const ran = db.prepare(
+    'UPDATE history SET job = ?, released_at = COALESCE(released_at, ended_at, made_at) WHERE agent = ? AND job IS NULL',
+  );
   const get = db.prepare('SELECT * FROM history WHERE agent = ?');
   const ofSlot = db.prepare('SELECT * FROM history WHERE slot = ? ORDER BY id DESC LIMIT ?');
   const ofJob = db.prepare('SELECT * FROM history WHERE job = ? ORDER BY id DESC LIMIT ?');
@@ -67,6 +72,9 @@ export function historyTable(db: Database): HistoryTable {
     },
     ended(agent, exit, at) {
       ended.run(exit === null ? null : JSON.stringify(exit), at, agent);
+    },
+    ran(agent, job) {
+      ran.run(job, agent);
     },
     get(agent) {
       const found = get.get(agent);

@@ -17,11 +17,23 @@ const standby = z.discriminatedUnion('kind', [
 
 const failure = z.object({ code: z.string(), message: z.string(), retry: z.boolean() }).nullable();
 const ending = { agent, job, why, released: z.boolean(), failure, due: z.number() };
+// Slots written by 0.1.0 and before know of neither.
+const fingerprint = z.string().default('');
+const exit = z
+  .discriminatedUnion('kind', [
+    z.object({ kind: z.literal('code'), code: z.number() }),
+    z.object({ kind: z.literal('signal'), signal: z.string() }),
+    z.object({ kind: z.literal('oom') }),
+    z.object({ kind: z.literal('lost'), reason: z.string() }),
+  ])
+  .nullable()
+  .default(null);
 const agentLane = z.discriminatedUnion('kind', [
   z.object({ kind: z.literal('free') }),
-  z.object({ kind: z.literal('registering'), agent, since: z.number() }),
-  z.object({ kind: z.literal('releasing'), agent, job, limit: z.number().nullable(), since: z.number() }),
-  z.object({ kind: z.literal('idle'), agent, since: z.number() }),
+  z.object({ kind: z.literal('registering'), agent, fingerprint, since: z.number() }),
+  z.object({ kind: z.literal('releasing'), agent, job, limit: z.number().nullable(), fingerprint, since: z.number() }),
+  z.object({ kind: z.literal('idle'), agent, fingerprint, online: z.boolean(), since: z.number() }),
+  z.object({ kind: z.literal('retiring'), agent, since: z.number() }),
   z.object({ kind: z.literal('busy'), agent, job, since: z.number(), due: z.number().nullable() }),
   z.object({ kind: z.literal('stopping'), ...ending }),
   z.object({ kind: z.literal('killing'), ...ending }),
@@ -36,7 +48,7 @@ export const slotSchema = z.object({
   grace: z.number(),
   standby,
   agent: agentLane,
-  leaving: z.array(z.object({ agent, job })),
+  leaving: z.array(z.object({ agent, job, exit })),
 }) satisfies z.ZodType<Slot>;
 
 /** A slot that was loaded. Its times count only when `thisBoot`: the core's clock starts anew with each boot. */

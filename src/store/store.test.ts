@@ -33,9 +33,10 @@ describe('slots', () => {
   it('come back as they were, in every state', () => {
     const lanes: Slot['agent'][] = [
       { kind: 'free' },
-      { kind: 'registering', agent: 'a', since: 1 },
-      { kind: 'releasing', agent: 'a', job: 'j', limit: 7, since: 1.5 },
-      { kind: 'idle', agent: 'a', since: 1 },
+      { kind: 'registering', agent: 'a', fingerprint: 'f', since: 1 },
+      { kind: 'releasing', agent: 'a', job: 'j', limit: 7, fingerprint: 'f', since: 1.5 },
+      { kind: 'idle', agent: 'a', fingerprint: 'f', online: true, since: 1 },
+      { kind: 'retiring', agent: 'a', since: 1 },
       { kind: 'busy', agent: 'a', job: null, since: 1, due: null },
       { kind: 'stopping', agent: 'a', job: 'j', why: 'timeout', released: true, failure: null, due: 9 },
       {
@@ -56,7 +57,12 @@ describe('slots', () => {
     ];
     const slots = lanes.flatMap((agent, i) =>
       standbys.map((standby, j) =>
-        slot(`p/${i}${j}`, { agent, standby, leaving: [{ agent: 'c', job: null }], devices: ['GPU-1'] }),
+        slot(`p/${i}${j}`, {
+          agent,
+          standby,
+          leaving: [{ agent: 'c', job: null, exit: { kind: 'code', code: 1 } }],
+          devices: ['GPU-1'],
+        }),
       ),
     );
     const first = store();
@@ -263,24 +269,30 @@ describe('registrations', () => {
   it('go from intent to made to removed and never back', () => {
     const one = store();
     const { registrations } = one;
+    const of = (agent: string) => ({ agent, service: 'azure', place: '7', name: `box-${agent}`, placeholder: false });
     one.transaction({ durable: false }, () => {
-      registrations.intend('a', 'azure', 1);
-      registrations.intend('b', 'azure', 2);
+      registrations.intend(of('a'), 1);
+      registrations.intend(of('b'), 2);
       registrations.made('a', '17', 3);
     });
-    expect(registrations.open()).toEqual([
-      { agent: 'a', service: 'azure', state: 'made', remote: '17' },
-      { agent: 'b', service: 'azure', state: 'intent', remote: null },
+    expect(registrations.open('azure')).toEqual([
+      { ...of('a'), state: 'made', remote: '17' },
+      { ...of('b'), state: 'intent', remote: null },
     ]);
     one.transaction({ durable: false }, () => {
       registrations.removed('a', 4);
       registrations.made('a', '18', 5);
-      registrations.intend('a', 'azure', 6);
+      registrations.intend(of('a'), 6);
     });
     expect(registrations.get('a')).toMatchObject({ state: 'removed', remote: '17' });
-    expect(registrations.open().map((entry) => entry.agent)).toEqual(['b']);
+    expect(registrations.open('azure').map((entry) => entry.agent)).toEqual(['b']);
     one.transaction({ durable: false }, () => registrations.prune(100));
     expect(registrations.get('a')).toBeNull();
+    one.transaction({ durable: false }, () => {
+      registrations.made('b', '19', 7);
+      registrations.intend({ ...of('b'), name: 'another' }, 8);
+    });
+    expect(registrations.get('b')).toEqual({ ...of('b'), name: 'another', state: 'intent', remote: null });
   });
 });
 

@@ -13,6 +13,7 @@ import { type JobTable, jobTable } from './jobs.ts';
 import { takeLead } from './lead.ts';
 import { type ProofTable, proofTable } from './proofs.ts';
 import { type RegistrationTable, registrationTable } from './registrations.ts';
+import { type ServiceJobTable, serviceJobTable } from './service-jobs.ts';
 import { type SlotTable, slotTable } from './slots.ts';
 
 export interface Store {
@@ -26,6 +27,7 @@ export interface Store {
   readonly jobs: JobTable;
   readonly history: HistoryTable;
   readonly registrations: RegistrationTable;
+  readonly serviceJobs: ServiceJobTable;
   readonly devices: DeviceTable;
   readonly proofs: ProofTable;
   /**
@@ -68,6 +70,7 @@ function assemble(dir: string, db: Database, release: () => void): Store {
     jobs: jobTable(db),
     history: historyTable(db),
     registrations: registrationTable(db),
+    serviceJobs: serviceJobTable(db),
     devices: deviceTable(db),
     proofs: proofTable(db),
     transaction: (options, fn) => db.transaction(options, fn),

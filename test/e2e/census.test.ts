@@ -45,10 +45,10 @@ describe('the census', () => {
         devices: [],
         grace: 1,
         standby: { kind: 'none' },
-        agent: { kind: 'idle', agent: 'a', since: 0 },
+        agent: { kind: 'idle', fingerprint: 'f', online: true, agent: 'a', since: 0 },
         leaving: [],
       });
-      store.registrations.intend('a', 'azure', 1);
+      store.registrations.intend({ agent: 'a', service: 'azure', place: '7', name: 'box-a', placeholder: false }, 1);
     });
     const locks = createLocks({ dir: lockDirectory(), owner: store.owner, stateDir, bootId: store.bootId });
     locks.take('GPU-census');

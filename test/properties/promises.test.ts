@@ -14,6 +14,7 @@ const moves: readonly [string, number, Move][] = [
   ['deliver again', 3, (world, pick) => world.deliver(pick, 'twice')],
   ['lose a report', 2, (world, pick) => world.deliver(pick, 'lose')],
   ['exit', 4, (world, pick) => world.exit(pick, pick % 3)],
+  ['give', 3, (world, pick) => world.give(pick)],
   ['resync', 2, (world) => world.resync()],
   ['cancel', 1, (world, pick) => world.cancel(pick)],
   ['crash', 1, (world) => world.crash()],

@@ -43,6 +43,8 @@ interface Sandbox {
   /** How often the script of this sandbox began. */
   begun: number;
   exit: Exit;
+  /** Its CI service gives it no job any more. */
+  disabled: boolean;
 }
 
 interface Job {
@@ -212,7 +214,7 @@ export class World {
     const report = this.reports[at];
     if (report === undefined) return;
     // What executors answer stays in the manager's memory: only a crash loses it, and that is a move of its own.
-    if (how === 'lose' && report.event.kind !== 'exited') return;
+    if (how === 'lose' && !['exited', 'online', 'jobSeen'].includes(report.event.kind)) return;
     if (how !== 'twice') this.reports.splice(at, 1);
     if (how !== 'lose') this.loop.post(report.key, report.event);
   }
@@ -233,7 +235,10 @@ export class World {
         if (sandbox === undefined || sandbox.state === 'removed') {
           if (slot.standby.kind !== 'preparing' || slot.standby.agent !== agent) this.loop.post(slot.key, { kind: 'gone', agent });
         } else if (sandbox.state === 'exited') this.loop.post(slot.key, this.#exited(sandbox));
-        else if (sandbox.begun > 0) this.loop.post(slot.key, { kind: 'released', agent });
+        else if (sandbox.begun > 0) {
+          this.loop.post(slot.key, { kind: 'released', agent });
+          if (sandbox.job !== null && this.#options.binds === 'early') this.loop.post(slot.key, this.#seen(agent, sandbox.job));
+        }
       }
     }
     this.loop.replanAll();
@@ -289,8 +294,14 @@ export class World {
       case 'release':
         this.#release(key, action.agent, action.job);
         return;
+      case 'retire':
+        if (sandbox !== undefined) sandbox.disabled = true;
+        answer(sandbox?.job == null ? { kind: 'retired', agent: action.agent } : this.#seen(action.agent, sandbox.job));
+        if (quiet) this.#wanted(key, action);
+        return;
       case 'terminate':
       case 'kill':
+        this.#checkRenewal(key, sandbox);
         this.kills.add(action.agent);
         if (sandbox !== undefined && sandbox.state !== 'removed') this.#end(sandbox, { kind: 'code', code: 137 });
         return;
@@ -304,7 +315,7 @@ export class World {
             this.broken.push(`S6: running ${sandbox.agent} was removed`);
           sandbox.state = 'removed';
         }
-        answer({ kind: 'cleared', agent: action.agent });
+        answer({ kind: 'cleared', agent: action.agent, outcome: null });
         if (quiet) this.#wanted(key, action);
         return;
       case 'prove':
@@ -332,6 +343,7 @@ export class World {
       job: null,
       begun: 0,
       exit: { kind: 'code', code: 0 },
+      disabled: false,
       devices: this.loop.slot(key)?.devices ?? [],
     };
     this.sandboxes.set(agent, made);
@@ -356,7 +368,26 @@ export class World {
       }
     }
     this.reports.push({ key, event: { kind: 'released', agent } });
-    if (job === null) this.reports.push({ key, event: { kind: 'jobSeen', agent, job: `service-${agent}` } });
+    if (job === null) this.reports.push({ key, event: { kind: 'online', agent } });
+  }
+
+  /** The CI service of an early binding gives a job to an agent that it sees. */
+  give(index: number): void {
+    const idle = [...this.sandboxes.values()].filter((one) => one.state === 'running' && one.job === null && !one.disabled);
+    const sandbox = idle[index % Math.max(1, idle.length)];
+    if (sandbox === undefined || this.#options.binds !== 'early') return;
+    sandbox.job = `service-${sandbox.agent}`;
+    this.reports.push({ key: sandbox.slot, event: this.#seen(sandbox.agent, sandbox.job) });
+  }
+
+  #seen(agent: AgentId, job: JobId): SlotEvent {
+    return { kind: 'jobSeen', agent, job };
+  }
+
+  #checkRenewal(key: string, sandbox: Sandbox | undefined): void {
+    const lane = this.loop.slot(key)?.agent;
+    const isRenewal = lane !== undefined && 'why' in lane && lane.why === 'renewal' && lane.agent === sandbox?.agent;
+    if (isRenewal && sandbox.job !== null) this.broken.push(`S11: ${sandbox.agent} was given a job and ended to be renewed`);
   }
 
   #end(sandbox: Sandbox, exit: Exit): void {
@@ -410,6 +441,12 @@ export class World {
       register: unused,
       settle: unused,
       deregister: unused,
+      retire: unused,
+      blame: unused,
+      waiting: () => null,
+      serviceJobs: () => [],
+      agentPackage: unused,
+      forget: unused,
       next: () => (this.#options.binds === 'late' ? waiting() : null),
       record: (change) => this.#uncommitted.push(change),
       committed: () => {

@@ -10,9 +10,12 @@ export interface TestContext {
   /** Resolves once standard output and error together match. */
   says(pattern: RegExp): Promise<void>;
   signal(): void;
+  /** What the command reads from its terminal; a pipe until somebody types. */
+  type(text: string): void;
 }
 
-export function testContext(args: readonly string[], dir: string): TestContext {
+export function testContext(args: readonly string[], dir: string, more: Partial<CliContext> = {}): TestContext {
+  const stdin = new PassThrough();
   const text = { stdout: '', stderr: '' };
   const listeners = new Set<() => void>();
   const handlers = new Set<(signal: 'SIGINT') => void>();
@@ -40,8 +43,12 @@ export function testContext(args: readonly string[], dir: string): TestContext {
     signal: () => {
       for (const handler of handlers) handler('SIGINT');
     },
+    type: (typed) => {
+      stdin.write(typed);
+    },
     context: {
       args,
+      stdin: () => stdin,
       variables: {},
       environment: readEnvironment({ HOME: dir, ONEJOB_STATE_DIR: dir }),
       cwd: dir,
@@ -56,6 +63,7 @@ export function testContext(args: readonly string[], dir: string): TestContext {
         throw new Error(`exit ${code}`);
       },
       startDaemon: async () => 1,
+      ...more,
     },
   };
 }

@@ -10,7 +10,7 @@ import type { Change } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
 import type { Mount, Recipe } from '../../runtimes/runtime.ts';
 import { openStore, type Store } from '../../store/store.ts';
-import type { AgentContext, CiEvent } from '../ci-service.ts';
+import type { AgentContext, AgentFiles, CiEvent } from '../ci-service.ts';
 import { createOwnQueue, type OwnQueue } from './own-queue.ts';
 import type { QueuePool } from './request.ts';
 
@@ -101,6 +101,8 @@ function end(job: string, agent: string, code = 0): void {
   commit({ change: 'ended', job, agent, result: { kind: 'code', code } });
 }
 
+const filesOf = (all: () => Promise<Readable>): AgentFiles => ({ all, folder: async () => null });
+
 const context = (job: string, agent = 'a'): AgentContext => ({
   agent,
   pool: 'default',
@@ -108,6 +110,9 @@ const context = (job: string, agent = 'a'): AgentContext => ({
   name: 'box-1',
   workspace: '/workspace',
   job,
+  devices: [],
+  cuda: null,
+  ask: () => Promise.reject(new Error('no sandbox to ask')),
 });
 
 function tar(entries: Parameters<ReturnType<typeof pack>['entry']>[0][], bodies: Record<string, string> = {}): Readable {
@@ -451,7 +456,7 @@ describe('artifacts', () => {
       ],
       { './dist/app.js': 'app', './dist/.map': '', './src/big': 'x'.repeat(100_000), './dist/huge': 'y'.repeat(5_000) },
     );
-  const settle = (job: string, from: () => Promise<Readable>) => queue.settle(context(job), from, never);
+  const settle = (job: string, from: () => Promise<Readable>) => queue.settle(context(job), filesOf(from), never);
   function ended(code: number): string {
     const { id } = submit({ artifacts: ['dist'] });
     run(id, 'a');
@@ -509,7 +514,11 @@ describe('artifacts', () => {
     const id = ended(0);
     const abort = new AbortController();
     const stuck = new Readable({ read() {} });
-    const settling = queue.settle(context(id), async () => stuck, abort.signal);
+    const settling = queue.settle(
+      context(id),
+      filesOf(async () => stuck),
+      abort.signal,
+    );
     abort.abort();
     await expect(settling).rejects.toThrow();
     expect(stuck.destroyed).toBe(true);

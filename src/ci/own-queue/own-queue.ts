@@ -46,7 +46,6 @@ export interface OwnQueue extends CiService {
   jobs(filter: { readonly all: boolean; readonly pool: string | null; readonly limit?: number | undefined }): JobView[];
   /** While it waits with the number of jobs `ahead` of it. */
   job(id: string): JobView | null;
-  /** Number of jobs waiting in a pool. */
   waiting(pool: string): number;
   /** Number of jobs that are not done. */
   readonly unfinished: number;
@@ -235,10 +234,20 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
     async settle(context, files, signal) {
       const job = context.job === null ? null : index.get(context.job);
       if (job === null || job.progress.state !== 'settling' || job.progress.agent !== context.agent) return;
-      await settle(job, files, signal);
+      await settle(job, (inner) => files.all(inner), signal);
     },
 
-    async deregister() {},
+    deregister: async () => ({ ran: null }),
+
+    retire: async () => null,
+
+    blame: () => ({ code: 'E_BUG', message: 'An agent of the own queue ended without its job.', retry: true }),
+
+    serviceJobs: () => [],
+
+    agentPackage: async () => null,
+
+    async forget() {},
 
     verify(request) {
       checkRequest(request, pools, mountProblem);

@@ -1,5 +1,6 @@
 /** What the commands' definitions share: the global options, and how the text of an option becomes a value. */
 import { type Command, InvalidArgumentError, Option } from 'commander';
+import { OnejobError } from '../../errors.ts';
 import { exitCodes } from '../exit.ts';
 import type { GlobalFlags, Session } from '../session.ts';
 
@@ -10,6 +11,11 @@ export type Act = (
 ) => (flags: GlobalFlags) => Promise<void>;
 
 export const failed = (): number => exitCodes.failed;
+
+/** For commands that only see that they were used in a wrong way when they look at what was given. */
+export function wrongOrFailed(error: unknown): number {
+  return error instanceof OnejobError && error.code === 'E_USAGE' ? exitCodes.usage : exitCodes.failed;
+}
 
 /** Adds the options every command takes. */
 export function global(command: Command): Command {

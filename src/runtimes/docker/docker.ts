@@ -242,6 +242,11 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
       throw new OnejobError('E_SANDBOX_LOST', `Agent ${agent} has no ${workspacePath} any more.`);
     },
 
+    getFolder: async (agent, folder, signal) => {
+      const container = await sure(agent, signal);
+      return engine.getArchive(container.Id, `${workspacePath}/${folder}/.`, signal);
+    },
+
     signal: async (agent, signal) => {
       const id = await find(agent);
       if (id !== null) await engine.kill(id, `SIG${signal}`);

@@ -4,7 +4,7 @@
  * Guarantees: all that is known of a sandbox stands in its folder (`folder.ts`), so a new manager goes on where a killed
  * one stopped; no job ends with the manager; under root no job runs as root, and no two agents as the same user.
  */
-import { mkdir, statfs } from 'node:fs/promises';
+import { lstat, mkdir, statfs } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { AgentId } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
@@ -138,6 +138,13 @@ function processRuntime(host: Host): Runtime {
       return releaseGate(folder(agent), agent, frame, hasExited(agent), signal);
     },
     getFiles: async (agent, signal) => archive(workspace(needed(agent)), signal),
+    getFolder: async (agent, name, signal) => {
+      const place = workspace(needed(agent));
+      const path = join(place.work, name);
+      // A link would lead to wherever the job wants.
+      const found = await lstat(path).catch(() => null);
+      return found?.isDirectory() === true ? archive({ ...place, work: path }, signal) : null;
+    },
     signal: async (agent, signal) => {
       const about = known(agent);
       if (about === null) return;

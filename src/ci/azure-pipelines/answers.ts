@@ -1,0 +1,180 @@
+/**
+ * What an answer means. Only 2xx with JSON is a success: with a credential that it does not like, Azure DevOps answers 203,
+ * 302, 401 or a page, and something absent is only what a real 404 says, because a page may come from anything between.
+ */
+import { z } from 'zod';
+import { type ErrorCode, OnejobError } from '../../errors.ts';
+import { shown } from './address.ts';
+import type { Answer } from './exchange.ts';
+import { refusal } from './wire.ts';
+
+export type Verdict =
+  | { readonly kind: 'value'; readonly body: unknown }
+  /** Done, without anything to read. */
+  | { readonly kind: 'nothing' }
+  | { readonly kind: 'absent' }
+  | { readonly kind: 'rejected'; readonly why: string }
+  | { readonly kind: 'throttled'; readonly why: string }
+  /** The version that was asked for is a preview here (`supports` null), or newer than this server. */
+  | { readonly kind: 'version'; readonly supports: string | null; readonly why: string }
+  | { readonly kind: 'denied'; readonly why: string }
+  /** The service understood, and does not do it. */
+  | { readonly kind: 'refused'; readonly status: number; readonly typeKey: string; readonly why: string }
+  | { readonly kind: 'down'; readonly why: string }
+  | { readonly kind: 'strange'; readonly why: string; readonly hint: string };
+
+const look = 'Look at "url", and at what answers there: a proxy, or a sign-in page.';
+
+/** typeKeys that mean what their status may not (agent `MessageListener.cs`, `Program.cs`). */
+const denied = new Set(['AccessDeniedException', 'AccessCheckException', 'UnauthorizedAccessException']);
+const absent = new Set(['TaskAgentNotFoundException']);
+
+/** `redact` is put over every text of the service. */
+export function judge(answer: Answer, redact: (text: string) => string): Verdict {
+  const { status, headers, text } = answer;
+  const said = (words: string) => brief(redact(words));
+  if (status >= 300 && status < 400) return redirected(status, headers, said);
+  if (status === 407) return { kind: 'down', why: 'is behind a proxy that wants a password (407)' };
+  const isJson = /^application\/([\w.-]+\+)?json\b/i.test(headers.get('Content-Type') ?? '');
+  const body = isJson ? parsed(text) : undefined;
+  if (status >= 200 && status < 300) {
+    if (status === 204 || text === '') return { kind: 'nothing' };
+    if (body !== undefined) return { kind: 'value', body: body.value };
+    if (isJson) return { kind: 'strange', why: `${status} with JSON that cannot be read`, hint: look };
+    // 203 is Azure DevOps' own way to say "sign in"; some 200s are the same page.
+    if (status === 203 || isSignIn(text)) return { kind: 'rejected', why: `${status} with a sign-in page` };
+    return { kind: 'strange', why: `${status} with ${mediaType(headers)} instead of JSON`, hint: look };
+  }
+  const { message, typeKey } = refusal.parse(z.object({}).safeParse(body?.value).success ? body?.value : {});
+  const why = `${status}${message === '' ? '' : `: ${said(message)}`}`;
+  if (status === 401) return { kind: 'rejected', why };
+  if (status === 429 || (status === 503 && headers.has('Retry-After'))) return { kind: 'throttled', why: said(message) };
+  if (absent.has(typeKey)) return { kind: 'absent' };
+  if (status === 403 || denied.has(typeKey)) {
+    return /token used has expired/i.test(message) ? { kind: 'rejected', why } : { kind: 'denied', why };
+  }
+  if (status >= 500) return { kind: 'down', why: `answered ${why}` };
+  if (typeKey === 'VssInvalidPreviewVersionException') return { kind: 'version', supports: null, why };
+  if (typeKey === 'VssVersionOutOfRangeException') {
+    return { kind: 'version', supports: /supports is (\d+\.\d+)/.exec(message)?.[1] ?? null, why };
+  }
+  if (status === 404) {
+    if (body === undefined) {
+      const hint = 'Compare "url" with the address in the browser: it ends with the organisation, or with the collection.';
+      return { kind: 'strange', why: `404 with ${mediaType(headers)}; there seems to be no such organisation or collection`, hint };
+    }
+    // A route that this server does not have says nothing about what was asked for.
+    if (/^The controller for path|is not registered on/i.test(message)) return { kind: 'strange', why, hint: look };
+    if (typeKey !== 'TaskAgentPoolNotFoundException') return { kind: 'absent' };
+  }
+  if (body === undefined) return { kind: 'strange', why: `${status} with ${mediaType(headers)}`, hint: look };
+  return { kind: 'refused', status, typeKey, why };
+}
+
+function redirected(status: number, headers: Headers, said: (text: string) => string): Verdict {
+  const location = headers.get('Location') ?? '';
+  const to = URL.parse(location, 'http://here.invalid');
+  const isTold = to !== null && to.hostname !== 'here.invalid';
+  if (to !== null && (/\/_signin\b/i.test(to.pathname) || /(^|\.)(login\.\w+\.com|vssps\.[\w.]+)$/i.test(to.hostname))) {
+    return { kind: 'rejected', why: `${status} to a sign-in page` };
+  }
+  const hint = isTold ? `Write the address that it names as "url", if it is the right one.` : look;
+  return { kind: 'strange', why: `${status}, elsewhere: ${isTold ? said(shown(to.href)) : said(location)}`, hint };
+}
+
+function isSignIn(page: string): boolean {
+  return /_signin|login\.microsoftonline\.com|Sign In<\/title>|vssps\./i.test(page.slice(0, 65_536));
+}
+
+function parsed(text: string): { value: unknown } | undefined {
+  try {
+    return { value: JSON.parse(text) as unknown };
+  } catch {
+    return undefined;
+  }
+}
+
+function mediaType(headers: Headers): string {
+  const type = headers.get('Content-Type')?.split(';')[0]?.trim() ?? '';
+  return type === 'text/html' ? 'a page' : type === '' ? 'nothing' : type;
+}
+
+/** One line of at most 300 characters, without what would move a terminal's cursor. */
+export function brief(text: string): string {
+  const line = text.replace(/[\s\p{Cc}]+/gu, ' ').trim();
+  return line.length > 300 ? `${line.slice(0, 299)}…` : line;
+}
+
+/** What was being done, and where, for messages. */
+export interface About {
+  readonly doing: string;
+  readonly base: string;
+  /** What the right to do this is called. */
+  readonly scope: string;
+  /** Whether it is done in a pool, which is what is not there when something is not. */
+  readonly isInPool: boolean;
+  /** Whether it would have made something. */
+  readonly isNew: boolean;
+}
+
+/** A verdict that is not what was hoped for as an error. Rejected and throttled have their own before it comes to this. */
+export function errorOf(verdict: Verdict, about: About): OnejobError {
+  const { code, why, hint, retry } = meaning(verdict, about);
+  const message = `Cannot ${about.doing}: ${about.base} ${why}`;
+  return new OnejobError(code, /[.!?]$/.test(message) ? message : `${message}.`, { hint, retry });
+}
+
+function meaning(verdict: Verdict, { scope, isInPool, isNew }: About): Meaning {
+  switch (verdict.kind) {
+    case 'denied':
+      return { code: 'E_CI_DENIED', why: `does not allow it (${verdict.why})`, hint: rights(scope), retry: false };
+    case 'down': {
+      const hint = 'onejob tries again. See https://status.dev.azure.com, or the log of your own server.';
+      return { code: 'E_CI_UNREACHABLE', why: verdict.why, hint, retry: true };
+    }
+    case 'refused':
+      if (verdict.typeKey === 'TaskAgentPoolNotFoundException') return noPool(verdict.why);
+      if (isNew && (verdict.typeKey === 'TaskAgentExistsException' || verdict.status === 409)) {
+        const hint = 'Remove it there, or give the pool another "name".';
+        return { code: 'E_CI_NAME_TAKEN', why: `has one of that name already (${verdict.why})`, hint, retry: true };
+      }
+      return strange(`answered ${verdict.why}`, 'If it comes again, report it with this message.');
+    case 'version':
+      return strange(
+        `does not know this version of its interface (${verdict.why})`,
+        'It has to be Azure DevOps Server 2020 or newer.',
+      );
+    case 'absent':
+      return isInPool ? noPool('404') : strange('says that there is no such thing', look);
+    case 'strange':
+      return strange(`answered ${verdict.why}`, verdict.hint);
+    case 'value':
+    case 'nothing':
+      return strange('answered something else than was asked for', look);
+    case 'rejected':
+    case 'throttled':
+      return strange(`answered ${verdict.why}`, look);
+  }
+}
+
+interface Meaning {
+  readonly code: ErrorCode;
+  readonly why: string;
+  readonly hint: string;
+  readonly retry: boolean;
+}
+
+const strange = (why: string, hint: string): Meaning => ({ code: 'E_CI_ANSWER', why, hint, retry: true });
+
+const noPool = (why: string): Meaning => ({
+  code: 'E_CI_POOL',
+  why: `has no such pool, or does not show it (${why})`,
+  hint: 'Mend "queue", or give the credential the role Administrator on the pool.',
+  retry: false,
+});
+
+function rights(scope: string): string {
+  const token = `Give the token the scope "${scope}"`;
+  if (!scope.startsWith('Agent Pools')) return `${token}, too.`;
+  return `${token}, and its owner the role Administrator on the pool: Organization settings, Agent pools, the pool, Security.`;
+}

@@ -1,0 +1,60 @@
+/**
+ * What an agent says it can do, so that jobs can demand it. There is no comparing of numbers in a demand, only being there and
+ * being equal (docs demands.md), so values are written the way a person would type them.
+ */
+import type { Device } from '../../gpu/inventory.ts';
+
+export type Capabilities = Readonly<Record<string, string>>;
+
+/** Longest value that the service takes from an agent, in characters (agent `EnvironmentCapabilitiesProvider.cs`). */
+const longest = 1023;
+
+/** Of the devices an agent was granted; empty without devices. */
+export function gpuCapabilities(devices: readonly Device[], cuda: string | null): Capabilities {
+  const [first] = devices;
+  if (first === undefined) return {};
+  const memory = Math.min(...devices.map(({ memoryMiB }) => memoryMiB ?? Number.POSITIVE_INFINITY));
+  const found: Record<string, string | null> = {
+    'gpu.count': String(devices.length),
+    'gpu.model': first.model,
+    'gpu.vendor': first.vendor,
+    'gpu.memory': Number.isFinite(memory) ? String(Math.floor(memory / 1024)) : null,
+    'gpu.mig': first.mig !== null && 'profile' in first.mig ? first.mig.profile : null,
+    compute: first.computeCapability,
+    cuda: first.vendor === 'nvidia' ? cuda : null,
+  };
+  return Object.fromEntries(Object.entries(found).flatMap(([key, value]) => (value === null ? [] : [[key, oneLine(value)]])));
+}
+
+/** Of a pool's tags, each `key`, or `key=value`; the last value of a key counts, as the service keeps one. */
+export function tagCapabilities(tags: readonly string[]): Capabilities {
+  return Object.fromEntries(
+    tags.map((tag) => {
+      const at = tag.indexOf('=');
+      return at === -1 ? [tag.trim(), 'true'] : [tag.slice(0, at).trim(), oneLine(tag.slice(at + 1))];
+    }),
+  );
+}
+
+/** As a `.capabilities` file: one `KEY=VALUE` a line (agent `UserCapabilitiesProvider.cs`). */
+export function capabilitiesFile(capabilities: Capabilities): string {
+  return Object.entries(capabilities)
+    .map(([key, value]) => `${key}=${value}\n`)
+    .join('');
+}
+
+/** What is the agent's own, and says nothing about what others of its kind can do. */
+const personal = /^(?:Agent\.(?:Name|ComputerName)|HOSTNAME|InteractiveSession|PWD|OLDPWD|HOME|_)$|^onejob\.(?:name|slot)$/i;
+
+/** What all agents of a kind have in common: what a placeholder may promise. */
+export function sharedCapabilities(capabilities: Capabilities): Capabilities {
+  return Object.fromEntries(
+    Object.entries(capabilities)
+      .filter(([key, value]) => !personal.test(key) && value.length <= longest)
+      .sort(([a], [b]) => (a < b ? -1 : 1)),
+  );
+}
+
+function oneLine(text: string): string {
+  return text.replaceAll(/\s+/g, ' ').trim().slice(0, longest);
+}

@@ -1,0 +1,249 @@
+/**
+ * The few routes of Azure DevOps that onejob uses. Each call ends in time; none follows a redirect; the credential goes to
+ * the configured address only. What was perhaps carried out is never sent again by itself.
+ */
+import type { z } from 'zod';
+import type { Clock } from '../../core/clock.ts';
+import { OnejobError } from '../../errors.ts';
+import { baseOf } from './address.ts';
+import { type Call, type Called, createCaller } from './caller.ts';
+import type { Credential } from './credential.ts';
+import {
+  type Agent,
+  type AgentPackage,
+  agent,
+  agentPackage,
+  type Build,
+  build,
+  connection,
+  type JobRequest,
+  jobRequest,
+  listOf,
+  type NewAgent,
+  type Pool,
+  pool,
+  type RegisteredAgent,
+  registeredAgent,
+} from './wire.ts';
+
+/** What is told of an agent beyond its name and status. */
+export interface AgentQuery {
+  readonly capabilities?: boolean;
+  /** The job it has: without it nothing says whether an agent is busy. */
+  readonly assigned?: boolean;
+  /** Its last job. */
+  readonly last?: boolean;
+}
+
+export interface Connection {
+  /** Whom the credential belongs to. */
+  readonly user: string | null;
+  readonly deployment: 'hosted' | 'onPremises' | null;
+  /** The service's clock minus ours, ms, to about half a second; null when it does not tell its time. */
+  readonly skew: number | null;
+}
+
+/** Every call throws OnejobError E_CI_CREDENTIAL, E_CI_DENIED, E_CI_UNREACHABLE, E_CI_THROTTLED, E_CI_ANSWER and E_SECRET; within a pool E_CI_POOL. */
+export interface AzureClient {
+  connection(signal: AbortSignal): Promise<Connection>;
+  /** By its name, in whatever case; null when the service shows none. */
+  findPool(name: string, signal: AbortSignal): Promise<Pool | null>;
+  pools(signal: AbortSignal): Promise<Pool[]>;
+  agents(pool: number, query: AgentQuery & { readonly name?: string }, signal: AbortSignal): Promise<Agent[]>;
+  agent(pool: number, id: number, query: AgentQuery, signal: AbortSignal): Promise<Agent | null>;
+  /**
+   * Sent once. After E_CI_UNREACHABLE, E_CI_ANSWER or an abort the agent may be there.
+   * @throws OnejobError E_CI_NAME_TAKEN
+   */
+  addAgent(pool: number, body: NewAgent, signal: AbortSignal): Promise<RegisteredAgent>;
+  setEnabled(pool: number, id: number, enabled: boolean, signal: AbortSignal): Promise<'done' | 'absent'>;
+  /** Replaces all that there were. */
+  setUserCapabilities(
+    pool: number,
+    id: number,
+    map: Readonly<Record<string, string>>,
+    signal: AbortSignal,
+  ): Promise<'done' | 'absent'>;
+  /** `refused`: the service's words, mostly that it runs a job. */
+  deleteAgent(pool: number, id: number, signal: AbortSignal): Promise<'deleted' | 'absent' | { readonly refused: string }>;
+  /** `unfinished`: all jobs of the pool that are not over. `agent`: the last jobs of one agent. */
+  requests(
+    pool: number,
+    query: { readonly unfinished: true } | { readonly agent: number },
+    signal: AbortSignal,
+  ): Promise<JobRequest[]>;
+  /** Newest first. `platform`: such as `linux-x64`. */
+  packages(platform: string, signal: AbortSignal): Promise<AgentPackage[]>;
+  /** `project`: its id or name. Needs the scope Build (Read), without which it throws E_CI_DENIED. */
+  build(project: string, id: number, signal: AbortSignal): Promise<Build | null>;
+  /** Requests sent so far by method and route, such as `GET agents`. */
+  readonly counts: ReadonlyMap<string, number>;
+}
+
+export interface ClientOptions {
+  /** Of the organisation or collection. @throws OnejobError E_CONFIG by `createAzureClient` when it is none */
+  readonly url: string;
+  readonly credential: Credential;
+  readonly clock: Clock;
+  readonly fetch?: typeof fetch;
+  /** ms for one answer, default 30 s. */
+  readonly timeout?: number;
+  /** onejob's own, for the User-Agent. */
+  readonly version: string;
+}
+
+/** Whom Azure DevOps takes a request without a credential for, in an organisation that has public projects. */
+const nobody = 'aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa';
+const task = '/_apis/distributedtask';
+
+export function createAzureClient(options: ClientOptions): AzureClient {
+  const { credential, clock } = options;
+  const base = baseOf(options.url);
+  const { call, counts } = createCaller({
+    base,
+    credential,
+    clock,
+    fetch: options.fetch ?? fetch,
+    timeout: options.timeout ?? 30_000,
+    agent: `onejob/${options.version}`,
+  });
+
+  const read = async <T extends z.ZodType>(schema: T, what: Omit<Call, 'method' | 'scope'>, signal: AbortSignal) =>
+    bodyAs(schema, await call({ method: 'GET', scope: null, ...what }, signal), what.doing, base);
+
+  /** As `read`; null when the service says that there is none. */
+  const find = async <T extends z.ZodType>(schema: T, what: Omit<Call, 'method'>, signal: AbortSignal) => {
+    const called = await call({ method: 'GET', ...what }, signal);
+    return called.verdict.kind === 'absent' ? null : bodyAs(schema, called, what.doing, base);
+  };
+
+  /** Changes an agent; sent again only when the service says that it did nothing. */
+  const change = async (what: Omit<Call, 'scope'>, signal: AbortSignal): Promise<'done' | 'absent'> => {
+    const called = await call({ scope: null, ...what }, signal);
+    const { kind } = called.verdict;
+    if (kind === 'value' || kind === 'nothing') return 'done';
+    if (kind === 'absent') return 'absent';
+    throw called.error();
+  };
+
+  const agentsOf = (poolId: number) => `${task}/pools/${poolId}/agents`;
+  const agentRoute = { route: 'agents', preview: null } as const;
+  const poolRoute = { route: 'pools', path: `${task}/pools`, preview: null } as const;
+
+  return {
+    counts,
+
+    async connection(signal) {
+      const doing = 'sign in';
+      const before = clock.wall();
+      const what = { route: 'connectionData', path: '/_apis/connectionData', preview: 1, doing } as const;
+      const query = { connectOptions: '0', lastChangeId: '-1', lastChangeId64: '-1' };
+      const called = await call({ method: 'GET', scope: null, ...what, query }, signal);
+      const after = clock.wall();
+      const { id, user, deployment } = bodyAs(connection, called, doing, base);
+      if (id?.toLowerCase() === nobody) throw credential.rejected('it takes it for nobody');
+      // Its time has whole seconds, so that on average it is half a second behind.
+      const theirs = Date.parse(called.answer.headers.get('Date') ?? '') + 500;
+      return { user, deployment, skew: Number.isNaN(theirs) ? null : Math.round(theirs - (before + after) / 2) };
+    },
+
+    async findPool(name, signal) {
+      const query = { poolName: name, poolType: 'automation' };
+      const found = await read(listOf(pool), { ...poolRoute, query, doing: `find pool "${name}"` }, signal);
+      return found.find((one) => one.name.toLowerCase() === name.toLowerCase()) ?? null;
+    },
+
+    pools: (signal) => read(listOf(pool), { ...poolRoute, query: { poolType: 'automation' }, doing: 'list the pools' }, signal),
+
+    agents(poolId, { name, ...flags }, signal) {
+      const query = { ...(name !== undefined && { agentName: name }), ...told(flags) };
+      const doing = name === undefined ? `list the agents of pool ${poolId}` : `find agent ${name} in pool ${poolId}`;
+      return read(listOf(agent), { ...agentRoute, path: agentsOf(poolId), query, doing }, signal);
+    },
+
+    agent(poolId, id, flags, signal) {
+      const path = `${agentsOf(poolId)}/${id}`;
+      const doing = `look at agent ${id} of pool ${poolId}`;
+      return find(agent, { ...agentRoute, path, query: told(flags), doing, scope: null }, signal);
+    },
+
+    async addAgent(poolId, { publicKey, ...rest }, signal) {
+      const doing = `register agent ${rest.name} in pool ${poolId}`;
+      const body = { ...rest, maxParallelism: 1, provisioningState: 'Provisioned', authorization: { publicKey } };
+      const what = { ...agentRoute, method: 'POST', path: agentsOf(poolId), body, doing, scope: null } as const;
+      return bodyAs(registeredAgent, await call(what, signal), doing, base);
+    },
+
+    setEnabled(poolId, id, enabled, signal) {
+      const doing = `${enabled ? 'enable' : 'disable'} agent ${id} of pool ${poolId}`;
+      const path = `${agentsOf(poolId)}/${id}`;
+      return change({ ...agentRoute, method: 'PATCH', path, body: { id, enabled }, doing }, signal);
+    },
+
+    setUserCapabilities(poolId, id, map, signal) {
+      const doing = `set the capabilities of agent ${id} of pool ${poolId}`;
+      const path = `${agentsOf(poolId)}/${id}/usercapabilities`;
+      return change({ method: 'PUT', route: 'usercapabilities', preview: 1, path, body: map, doing }, signal);
+    },
+
+    async deleteAgent(poolId, id, signal) {
+      const doing = `remove agent ${id} from pool ${poolId}`;
+      const called = await call({ ...agentRoute, method: 'DELETE', path: `${agentsOf(poolId)}/${id}`, doing, scope: null }, signal);
+      const { verdict } = called;
+      if (verdict.kind === 'value' || verdict.kind === 'nothing') return 'deleted';
+      if (verdict.kind === 'absent') return 'absent';
+      const isBusy = verdict.kind === 'denied' && /running a job|runs a job/i.test(verdict.why);
+      if (isBusy || (verdict.kind === 'refused' && verdict.typeKey !== 'TaskAgentPoolNotFoundException')) {
+        return { refused: verdict.why };
+      }
+      throw called.error();
+    },
+
+    requests(poolId, which, signal) {
+      const isOfPool = 'unfinished' in which;
+      const query: Record<string, string> = isOfPool ? { completedRequestCount: '0' } : { agentId: String(which.agent) };
+      const doing = `list the jobs of ${isOfPool ? '' : `agent ${which.agent} in `}pool ${poolId}`;
+      const path = `${task}/pools/${poolId}/jobrequests`;
+      return read(listOf(jobRequest), { route: 'jobrequests', path, query, preview: 1, doing }, signal);
+    },
+
+    async packages(platform, signal) {
+      const doing = `list the agents that there are for ${platform}`;
+      const path = `${task}/packages/agent/${encodeURIComponent(platform)}`;
+      const found = await read(listOf(agentPackage), { route: 'packages', path, query: { $top: '20' }, preview: 2, doing }, signal);
+      return found.toSorted((a, b) => compareVersions(b.version, a.version));
+    },
+
+    build(project, id, signal) {
+      const path = `/${encodeURIComponent(project)}/_apis/build/builds/${id}`;
+      return find(build, { route: 'builds', path, preview: null, doing: `look at build ${id}`, scope: 'Build (Read)' }, signal);
+    },
+  };
+}
+
+function told({ capabilities, assigned, last }: AgentQuery): Record<string, string> {
+  return {
+    ...(capabilities && { includeCapabilities: 'true' }),
+    ...(assigned && { includeAssignedRequest: 'true' }),
+    ...(last && { includeLastCompletedRequest: 'true' }),
+  };
+}
+
+function bodyAs<T extends z.ZodType>(schema: T, called: Called, doing: string, base: string): z.output<T> {
+  if (called.verdict.kind !== 'value') throw called.error();
+  const found = schema.safeParse(called.verdict.body);
+  if (found.success) return found.data;
+  const issue = found.error.issues[0];
+  const where = issue === undefined || issue.path.length === 0 ? 'its answer' : `"${issue.path.join('.')}" of its answer`;
+  throw new OnejobError('E_CI_ANSWER', `Cannot ${doing}: ${base} said something else than expected, in ${where}.`, {
+    hint: 'Look at "url", and at what answers there.',
+    retry: true,
+  });
+}
+
+/** By its numbers. */
+export function compareVersions(a: string, b: string): number {
+  const [left, right] = [a, b].map((version) => version.split('.').map(Number));
+  const differs = [0, 1, 2].map((at) => (left?.[at] ?? 0) - (right?.[at] ?? 0)).find((difference) => difference !== 0);
+  return differs ?? 0;
+}

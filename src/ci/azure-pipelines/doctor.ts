@@ -1,0 +1,178 @@
+/** What `onejob doctor` says of Azure Pipelines: each a sentence with what to do. Changes nothing at the service. */
+import type { AzureServiceConfig } from '../../config/config.ts';
+import { OnejobError, toFailure } from '../../errors.ts';
+import type { Finding } from '../../runtimes/runtime.ts';
+import type { Builds } from './builds.ts';
+import type { AzureClient } from './client.ts';
+import type { Marks } from './marks.ts';
+import type { AgentPools } from './pools.ts';
+import type { Registrar } from './registrar.ts';
+import type { AzurePool } from './service.ts';
+import type { Seen } from './watch.ts';
+
+export interface DoctorParts {
+  readonly config: AzureServiceConfig;
+  readonly pools: readonly AzurePool[];
+  readonly client: AzureClient;
+  readonly agentPools: AgentPools;
+  readonly registrar: Registrar;
+  readonly marks: Marks;
+  readonly builds: Builds;
+  readonly latest: Seen | null;
+  /** Version of the agent in the images, as it was seen last. */
+  readonly insideVersion: string | null;
+}
+
+/** Above this an agent cannot sign in: its assertion is valid for 5 min (agent `MessageListener.cs`, agent issue 2393). */
+const [skewWarning, skewError] = [60_000, 240_000];
+
+export async function findings(parts: DoctorParts, signal: AbortSignal): Promise<Finding[]> {
+  const { config, pools, client } = parts;
+  const subject = `service ${config.name}`;
+  const ok = (message: string): Finding => ({ level: 'ok', subject, message, hint: null });
+  const problem = (level: 'warning' | 'error', message: string, hint: string): Finding => ({ level, subject, message, hint });
+  const refused = (error: unknown): Finding => {
+    signal.throwIfAborted();
+    if (error instanceof OnejobError)
+      return { level: 'error', subject, message: error.message, hint: error.hint ?? 'Try again later.' };
+    return problem('error', toFailure(error).message, 'Try again later.');
+  };
+
+  const found: Finding[] = [];
+  try {
+    const { user, skew } = await client.connection(signal);
+    found.push(ok(`${config.url} answers${user === null ? '' : `, and knows the credential as ${user}`}.`));
+    if (skew !== null && Math.abs(skew) >= skewWarning) {
+      const level = Math.abs(skew) >= skewError ? 'error' : 'warning';
+      const which = skew > 0 ? 'behind' : 'ahead of';
+      found.push(
+        problem(
+          level,
+          `This host's clock is ${Math.round(Math.abs(skew) / 1000)} s ${which} the service's; agents cannot sign in with a wrong clock.`,
+          'Let the clock be set by NTP.',
+        ),
+      );
+    }
+  } catch (error) {
+    return [refused(error)];
+  }
+  for (const queue of new Set(pools.map((pool) => pool.queue))) found.push(...(await ofPool(queue)));
+  found.push(...(await ofVersion()));
+  if (config.registration !== 'manager')
+    found.push(
+      problem(
+        'warning',
+        `Agents make themselves known to the service ("registration: ${config.registration}"), so the token enters their sandboxes.`,
+        'Use "registration: manager" with an image that has the agent.',
+      ),
+    );
+  if (parts.builds.isDenied)
+    found.push(
+      problem(
+        'warning',
+        'The credential may not read builds, so repository, branch and reason of jobs are not shown.',
+        'Give it the scope Build (Read) if you want to see them.',
+      ),
+    );
+  return found;
+
+  async function ofPool(queue: string): Promise<Finding[]> {
+    try {
+      parts.agentPools.forget(queue);
+      const pool = await parts.agentPools.find(queue, signal);
+      const agents = await client.agents(pool.id, {}, signal);
+      const list = [
+        ok(
+          `Agent pool "${queue}" has ${agents.length} entries, ${agents.filter(({ name }) => parts.marks.agentOf(name) !== null).length} of them for agents of this host.`,
+        ),
+      ];
+      if (pool.autoUpdate === true)
+        list.push(
+          problem(
+            'warning',
+            `Agent pool "${queue}" updates its agents by itself: an agent that is to update ends without a job.`,
+            'Switch "Allow agents in this pool to automatically update" off in its settings; onejob keeps its images current.',
+          ),
+        );
+      return [...list, ...(await ofPlaceholders(queue, pool.id))];
+    } catch (error) {
+      return [refused(error)];
+    }
+  }
+
+  async function ofPlaceholders(queue: string, pool: number): Promise<Finding[]> {
+    const own = parts.registrar.open().filter((one) => one.placeholder && Number(one.place) === pool);
+    const [first] = own;
+    if (first === undefined)
+      return [
+        problem(
+          'warning',
+          `Agent pool "${queue}" has no placeholder of this host yet: jobs fail instead of waiting while it has no agent.`,
+          'It is made before the first agent; see what keeps that one from being made with "onejob status".',
+        ),
+      ];
+    const remote = parts.registrar.remoteOf(first.agent);
+    // Says what it says already: the one call that shows whether agents may be managed, and changes nothing.
+    if (remote === null || (await client.setEnabled(remote.pool, remote.id, true, signal)) === 'absent')
+      return [
+        problem(
+          'warning',
+          `The placeholder of agent pool "${queue}" is gone from the service.`,
+          'It is made again with the next agent.',
+        ),
+      ];
+    const ids = new Set(own.map(({ agent }) => parts.registrar.remoteOf(agent)?.id));
+    const uncounted =
+      parts.latest?.pool.id === pool
+        ? parts.latest.requests.filter(
+            ({ matchedAgents }) =>
+              matchedAgents !== null &&
+              matchedAgents.some(({ name }) => name !== null && parts.marks.agentOf(name) !== null) &&
+              !matchedAgents.some(({ id }) => ids.has(id)),
+          )
+        : [];
+    const list = [
+      ok(
+        `Agent pool "${queue}" may be managed, and jobs wait in it while no agent is there (${own.length === 1 ? 'one placeholder' : `${own.length} placeholders`}).`,
+      ),
+    ];
+    if (uncounted.length > 0)
+      list.push(
+        problem(
+          'warning',
+          `The service does not count the placeholder of agent pool "${queue}" for ${uncounted.length} of its waiting jobs, though agents of this host meet their demands.`,
+          "Such jobs fail while no agent is there; compare the capabilities of both in the pool's page.",
+        ),
+      );
+    return list;
+  }
+
+  async function ofVersion(): Promise<Finding[]> {
+    const { insideVersion } = parts;
+    if (insideVersion === null) return [];
+    try {
+      const [newest] = await client.packages(process.arch === 'arm64' ? 'linux-arm64' : 'linux-x64', signal);
+      if (newest === undefined || !isOlder(insideVersion, newest.version))
+        return [ok(`The agent in the images is ${insideVersion}, as new as the service's.`)];
+      return [
+        problem(
+          'warning',
+          `The agent in the images is ${insideVersion}; the service hands out ${newest.version}, and gives no jobs to agents that are too old.`,
+          'Run "onejob image refresh".',
+        ),
+      ];
+    } catch (error) {
+      return [refused(error)];
+    }
+  }
+}
+
+/** Dotted numbers. */
+export function isOlder(a: string, b: string): boolean {
+  const [left, right] = [a, b].map((text) => text.split('.').map(Number));
+  for (let at = 0; at < 3; at++) {
+    const difference = (left?.[at] ?? 0) - (right?.[at] ?? 0);
+    if (difference !== 0) return difference < 0;
+  }
+  return false;
+}

@@ -1,0 +1,67 @@
+/**
+ * The three files that make an agent out of a sandbox, as `config.sh` would leave them (agent `ConfigurationStore.cs`,
+ * `ConfigurationManager.cs`, `OAuthCredential.cs`). They hold the agent's own key, never the manager's credential.
+ */
+import { OnejobError } from '../../errors.ts';
+import { baseOf, isHostedUrl } from './address.ts';
+import type { AgentKey } from './key.ts';
+import type { RegisteredAgent } from './wire.ts';
+
+export interface AgentFileParts {
+  readonly agent: RegisteredAgent;
+  readonly pool: { readonly id: number; readonly name: string };
+  /** Of the organisation or collection. */
+  readonly url: string;
+  /** The agent's name at the service. */
+  readonly name: string;
+  /** Where it works, relative to its root or absolute; not empty. */
+  readonly workFolder: string;
+  readonly key: Pick<AgentKey, 'rsaParameters'>;
+  /** As `connection` tells it; without it the address decides, as the agent does it itself. */
+  readonly deployment?: 'hosted' | 'onPremises' | null;
+}
+
+/** Name in the agent's root and text of each. @throws OnejobError E_CI_ANSWER when the service gave the agent no way to sign in */
+export function agentFiles(parts: AgentFileParts): { readonly name: string; readonly text: string }[] {
+  const { agent, pool, name, workFolder, key, deployment } = parts;
+  const url = baseOf(parts.url);
+  if (agent.authorization === null) {
+    throw new OnejobError('E_CI_ANSWER', `Cannot start agent ${name}: ${url} registered it without a way to sign in.`, {
+      hint: 'Azure DevOps Server before 2017 cannot do this; set "registration: in-agent" for it.',
+      retry: true,
+    });
+  }
+  const { clientId, authorizationUrl } = agent.authorization;
+  const isHosted = deployment == null ? isHostedUrl(url) : deployment === 'hosted';
+  const settings = {
+    acceptTeeEula: true,
+    agentId: agent.id,
+    agentName: name,
+    poolId: pool.id,
+    poolName: pool.name,
+    serverUrl: agent.serverUrl === null ? url : onHostOf(url, agent.serverUrl),
+    workFolder,
+  };
+  // The first is the audience of the agent's assertion and stays as the service has it. A Server behind another name than
+  // its own is only reached by the one that is configured.
+  const data = {
+    clientId,
+    authorizationUrl,
+    oauthEndpointUrl: isHosted ? authorizationUrl : onHostOf(url, authorizationUrl),
+  };
+  return [
+    { name: '.agent', text: JSON.stringify(settings) },
+    { name: '.credentials', text: JSON.stringify({ scheme: 'OAuth', data }) },
+    { name: '.credentials_rsaparams', text: key.rsaParameters },
+  ];
+}
+
+/** `there` at scheme, host and port of `url`; `url` itself when `there` is no address. */
+function onHostOf(url: string, there: string): string {
+  const found = URL.parse(there);
+  if (found === null) return url;
+  const moved = new URL(url);
+  moved.pathname = found.pathname;
+  moved.search = found.search;
+  return moved.href;
+}

@@ -1,0 +1,129 @@
+/**
+ * What an image has inside, asked once with a script in a sandbox made from it: an agent must be registered with its version, and
+ * its files must be written to where it lies.
+ */
+import { z } from 'zod';
+import { OnejobError } from '../../errors.ts';
+import type { Capabilities } from './capabilities.ts';
+
+export interface AgentInside {
+  /** Folder of the agent; null when there is none. */
+  readonly root: string | null;
+  /** Of `Agent.Listener --version`; null when it does not run. */
+  readonly version: string | null;
+  /** What it said instead. */
+  readonly problem: string | null;
+  readonly uid: number;
+  /** Whether the files that make it an agent can be written. */
+  readonly isWritable: boolean;
+  /** The image's own start script; null when there is none in the usual places. */
+  readonly start: string | null;
+  /** The environment that the agent will find, which it shows to everybody who sees the pool. */
+  readonly environment: Capabilities;
+  /** Programs that the agent looks for by itself, by the name it gives them. */
+  readonly tools: Capabilities;
+  readonly arch: string;
+}
+
+/** Where images have an agent, the first that has one wins: onejob's own, Microsoft's page for containers, and usual others. */
+const roots = [
+  '/opt/agent',
+  '/azp/agent',
+  '/azp',
+  '/agent',
+  '/vsts/agent',
+  '/vsts',
+  '/home/agent/agent',
+  '/opt/azp',
+  '/opt/azp/agent',
+];
+const starts = ['/azp/start.sh', '/start.sh', '/vsts/start.sh', '/opt/azp/start.sh'];
+/** Agents look for these on the PATH (agent `NixCapabilitiesProvider`). */
+const tools = [
+  'ant',
+  'bundle',
+  'clang',
+  'cmake',
+  'curl',
+  'docker',
+  'git',
+  'gulp',
+  'java',
+  'make',
+  'mvn',
+  'node',
+  'npm',
+  'python',
+  'python3',
+  'ruby',
+  'sh',
+  'bash',
+];
+
+/** For `AgentContext.ask`. Builtins only, but for the agent itself. */
+export const lookInside = [
+  `for d in "\${ONEJOB_AGENT_ROOT:-}" ${roots.join(' ')}; do`,
+  '  [ -n "$d" ] && [ -f "$d/bin/Agent.Listener" ] || continue',
+  `  printf 'root=%s\\n' "$d"`,
+  `  if [ -w "$d" ]; then printf 'writable=yes\\n'; fi`,
+  '  if v=$(AGENT_ALLOW_RUNASROOT=1 "$d/bin/Agent.Listener" --version 2>&1); then',
+  `    printf 'version=%s\\n' "$v"; else printf 'problem=%s\\n' "$v"; fi`,
+  '  break',
+  'done',
+  `for f in ${starts.join(' ')}; do if [ -f "$f" ]; then printf 'start=%s\\n' "$f"; break; fi; done`,
+  `for t in ${tools.join(' ')}; do if p=$(command -v "$t"); then printf 'tool=%s=%s\\n' "$t" "$p"; fi; done`,
+  `while IFS= read -r l; do case $l in Uid:*) set -- $l; printf 'uid=%s\\n' "$2"; break;; esac; done </proc/self/status`,
+  `printf 'arch=%s\\n' "$(uname -m 2>/dev/null || echo unknown)"`,
+  'export -p',
+].join('\n');
+
+const version = z.string().regex(/^\d+\.\d+\.\d+/);
+
+/** @throws OnejobError E_GATE_ENDED when the answer is not that script's */
+export function readInside(answer: string): AgentInside {
+  const found = new Map<string, string>();
+  const environment: Record<string, string> = {};
+  const seen: Record<string, string> = {};
+  for (const line of answer.split('\n')) {
+    const variable = /^(?:export|declare -x) ([A-Za-z_][A-Za-z0-9_]*)=(.*)$/.exec(line);
+    if (variable !== null) {
+      const [, name = '', quoted = ''] = variable;
+      const value = unquote(quoted);
+      if (value !== null && !name.startsWith('_oj')) environment[name] = value;
+      continue;
+    }
+    const at = line.indexOf('=');
+    if (at === -1) continue;
+    const [key, value] = [line.slice(0, at), line.slice(at + 1)];
+    const tool = key === 'tool' ? value.indexOf('=') : -1;
+    if (tool !== -1) seen[value.slice(0, tool)] = value.slice(tool + 1);
+    else if (!found.has(key)) found.set(key, value);
+  }
+  const uid = found.get('uid');
+  if (uid === undefined)
+    throw new OnejobError('E_GATE_ENDED', 'Cannot see what is in the image: the script that looks did not come to its end.', {
+      retry: true,
+    });
+  const said = found.get('version') ?? null;
+  const known = version.safeParse(said?.trim());
+  return {
+    root: found.get('root') ?? null,
+    version: known.success ? known.data : null,
+    problem: known.success ? null : (found.get('problem') ?? said),
+    uid: Number(uid),
+    isWritable: found.get('writable') === 'yes',
+    start: found.get('start') ?? null,
+    environment,
+    tools: seen,
+    arch: found.get('arch') ?? 'unknown',
+  };
+}
+
+/** A value on one line as a shell writes it; null for one that goes on, of which no job can demand anything sensible. */
+function unquote(text: string): string | null {
+  const single = /^'([^']*)'$/.exec(text)?.[1];
+  if (single !== undefined) return single;
+  const double = /^"((?:[^"\\]|\\.)*)"$/.exec(text)?.[1];
+  if (double !== undefined) return double.replaceAll(/\\(.)/g, '$1');
+  return /^[^'"\\\s]*$/.test(text) ? text : null;
+}

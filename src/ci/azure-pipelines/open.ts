@@ -1,0 +1,37 @@
+/** Puts the service together from what config says. */
+import type { AzureServiceConfig } from '../../config/config.ts';
+import { OnejobError } from '../../errors.ts';
+import { readSecret } from '../../secrets/reference.ts';
+import type { CiService } from '../ci-service.ts';
+import type { CiParts } from '../index.ts';
+import { createAzureClient } from './client.ts';
+import { createCredential } from './credential.ts';
+import { createAzurePipelines } from './service.ts';
+
+export function openAzurePipelines(
+  config: AzureServiceConfig,
+  { config: { pools }, store, clock, log, version, variables, slots }: CiParts,
+): CiService {
+  const { url } = config;
+  const wall = () => clock.wall();
+  const credential = createCredential(config.credential, { clock, wall, url, ...(variables !== undefined && { variables }) });
+  const client = createAzureClient({ url, credential, clock, version });
+  return createAzurePipelines({
+    config,
+    pools: pools.filter((pool) => pool.service === config.name).map(({ name, queue, tags }) => ({ name, queue, tags })),
+    store,
+    client,
+    async token() {
+      if (config.credential.kind === 'pat') return (await readSecret(config.credential.token, variables)).trim();
+      throw new OnejobError('E_CONFIG', `Agents of service ${config.name} cannot make themselves known with a service principal.`, {
+        hint: 'Use "registration: manager", or give a token.',
+      });
+    },
+    clock,
+    log,
+    random: Math.random,
+    isLive: (agent) => slots.poolOf(agent) !== null,
+    poolOf: (agent) => slots.poolOf(agent),
+    silentFor: (agent) => slots.silentFor(agent),
+  });
+}

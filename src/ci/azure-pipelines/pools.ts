@@ -1,0 +1,39 @@
+/** Ids of the service's agent pools, by the names that config gives: asked once each, and anew after one was not there any more. */
+import { OnejobError } from '../../errors.ts';
+import type { AzureClient } from './client.ts';
+import type { Pool } from './wire.ts';
+
+export interface AgentPools {
+  /** @throws OnejobError E_CI_POOL with the names that are seen, and what the client throws */
+  find(queue: string, signal: AbortSignal): Promise<Pool>;
+  /** null before it was found. */
+  known(queue: string): Pool | null;
+  forget(queue: string): void;
+}
+
+const named = 12;
+
+export function createAgentPools(client: Pick<AzureClient, 'findPool' | 'pools'>, url: string): AgentPools {
+  const found = new Map<string, Pool>();
+  return {
+    async find(queue, signal) {
+      const known = found.get(queue);
+      if (known !== undefined) return known;
+      const pool = await client.findPool(queue, signal);
+      if (pool !== null) {
+        found.set(queue, pool);
+        return pool;
+      }
+      const others = (await client.pools(signal)).filter(({ isHosted }) => !isHosted).map(({ name }) => name);
+      const list =
+        others.length === 0
+          ? 'It shows this credential none.'
+          : `It shows ${others.slice(0, named).join(', ')}${others.length > named ? ' and more' : ''}.`;
+      throw new OnejobError('E_CI_POOL', `Cannot use agent pool "${queue}": ${url} has none of that name. ${list}`, {
+        hint: 'Make it there (Organization settings, Agent pools), give the credential\'s owner the role Administrator on it, or mend "queue" in the config.',
+      });
+    },
+    known: (queue) => found.get(queue) ?? null,
+    forget: (queue) => void found.delete(queue),
+  };
+}

@@ -1,0 +1,159 @@
+/** For tests: a clock that is moved by hand, small servers that behave as a bad day does, and a strict reader of keys. */
+import { once } from 'node:events';
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { expect } from 'vitest';
+import { z } from 'zod';
+import type { Clock } from '../../core/clock.ts';
+import type { SecretReference } from '../../secrets/reference.ts';
+import type { AgentKey } from './key.ts';
+
+export interface HandClock extends Clock {
+  /** Moves it, and calls what is due in between. */
+  advance(ms: number): void;
+  /** ms until the next thing that is waited for; null when there is none. */
+  next(): number | null;
+}
+
+export function handClock(wall = Date.UTC(2030, 0, 1)): HandClock {
+  let now = 0;
+  const timers = new Set<{ at: number; fn: () => void }>();
+  const due = () => [...timers].filter(({ at }) => at <= now).sort((a, b) => a.at - b.at);
+  return {
+    now: () => now,
+    wall: () => wall + now,
+    after(ms, fn) {
+      const timer = { at: now + ms, fn };
+      timers.add(timer);
+      return () => timers.delete(timer);
+    },
+    advance(ms) {
+      now += ms;
+      for (const timer of due()) if (timers.delete(timer)) timer.fn();
+    },
+    next: () => (timers.size === 0 ? null : Math.min(...[...timers].map(({ at }) => at)) - now),
+  };
+}
+
+export interface Seen {
+  readonly method: string;
+  readonly url: string;
+  readonly headers: IncomingMessage['headers'];
+  readonly body: string;
+}
+
+export interface Server extends AsyncDisposable {
+  readonly url: string;
+  readonly seen: readonly Seen[];
+}
+
+export type Reply = (request: Seen, response: ServerResponse, nth: number) => void;
+
+/** Listens on a free port of this host. */
+export async function serve(reply: Reply): Promise<Server> {
+  const seen: Seen[] = [];
+  const server = createServer((request, response) => {
+    const pieces: Buffer[] = [];
+    request.on('data', (piece: Buffer) => pieces.push(piece));
+    request.on('end', () => {
+      const { method = '', url = '', headers } = request;
+      const one = { method, url, headers, body: Buffer.concat(pieces).toString() };
+      seen.push(one);
+      reply(one, response, seen.length);
+    });
+  });
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const { port } = server.address() as AddressInfo;
+  return {
+    url: `http://127.0.0.1:${port}`,
+    seen,
+    async [Symbol.asyncDispose]() {
+      server.closeAllConnections();
+      server.close();
+      await once(server, 'close');
+    },
+  };
+}
+
+export function json(body: unknown, status = 200, headers: Record<string, string> = {}): Reply {
+  return (_, response) => {
+    response.writeHead(status, { 'Content-Type': 'application/json; charset=utf-8; api-version=7.1', ...headers });
+    response.end(JSON.stringify(body));
+  };
+}
+
+export function page(status: number, text = '<html><body>a page</body></html>', headers: Record<string, string> = {}): Reply {
+  return (_, response) => {
+    response.writeHead(status, { 'Content-Type': 'text/html; charset=utf-8', ...headers });
+    response.end(text);
+  };
+}
+
+/** One after the other, the last one for ever. */
+export function inTurn(...replies: readonly Reply[]): Reply {
+  return (request, response, nth) => replies[Math.min(nth, replies.length) - 1]?.(request, response, nth);
+}
+
+/** The body of a refusal, as the service has it. */
+export function refusalOf(typeKey: string, message: string) {
+  const typeName = `Microsoft.TeamFoundation.DistributedTask.WebApi.${typeKey}, Microsoft.TeamFoundation.DistributedTask.WebApi`;
+  return { $id: '1', innerException: null, message, typeName, typeKey, errorCode: 0, eventId: 3000 };
+}
+
+/** 84 characters, as the service makes them (facts: `^.{76}AZDO.{4}$`). */
+export const samplePat = `${'Zx9kQ2'.repeat(12)}JKLMAZDO3abc`;
+
+export function memory(value: string | (() => string), expires: number | null = null): SecretReference {
+  return { kind: 'memory', name: 'the command line', expires, read: typeof value === 'string' ? () => value : value };
+}
+
+/** Never aborted. */
+export const patient = new AbortController().signal;
+
+/** What a promise fails with. */
+export async function failureOf(promise: Promise<unknown>): Promise<unknown> {
+  try {
+    await promise;
+  } catch (error) {
+    return error;
+  }
+  throw new Error('it did not fail');
+}
+
+/** Lets everything happen that needs no time. */
+export const settled = () => new Promise<void>((resolve) => setImmediate(resolve));
+
+const keyText = z.strictObject({
+  d: z.string(),
+  dp: z.string(),
+  dq: z.string(),
+  exponent: z.string(),
+  inverseQ: z.string(),
+  modulus: z.string(),
+  p: z.string(),
+  q: z.string(),
+});
+
+/** Reads a key as the agent does it: .NET wants every part, in standard base64 and in its exact length. */
+export function readStrictly({ publicKey, rsaParameters }: AgentKey) {
+  const found = keyText.parse(JSON.parse(rsaParameters));
+  const part = (base64: string, length: number): Buffer => {
+    const bytes = Buffer.from(base64, 'base64');
+    expect(bytes.toString('base64')).toBe(base64);
+    expect(bytes.length).toBe(length);
+    return bytes;
+  };
+  expect(publicKey).toEqual({ exponent: found.exponent, modulus: found.modulus });
+  expect(found.exponent).toBe('AQAB');
+  return {
+    exponent: part(found.exponent, 3),
+    modulus: part(found.modulus, 256),
+    d: part(found.d, 256),
+    p: part(found.p, 128),
+    q: part(found.q, 128),
+    dp: part(found.dp, 128),
+    dq: part(found.dq, 128),
+    inverseQ: part(found.inverseQ, 128),
+  };
+}

@@ -1,0 +1,89 @@
+/**
+ * What a service says about how often it wants to be asked (`Retry-After`, also on a 200; `X-RateLimit-*`), and the wait
+ * that follows from it. All requests with one credential share it, because the service counts them together.
+ */
+import type { Clock } from '../../core/clock.ts';
+import { OnejobError } from '../../errors.ts';
+
+/** ms. Whatever a service says, it is asked again after this long. */
+const longest = 600_000;
+/** ms after a refusal that names no time. */
+const unnamed = 60_000;
+
+export interface Throttle {
+  /**
+   * Waits until the service may be asked.
+   * @throws OnejobError E_CI_THROTTLED when that would be after `deadline` (the clock's `now`)
+   */
+  ready(doing: string, deadline: number, signal: AbortSignal): Promise<void>;
+  /** To be told of every answer. */
+  heard(status: number, headers: Headers, why?: string): void;
+}
+
+/** `place`: who asks to be left alone, for messages. */
+export function createThrottle(clock: Clock, place: string): Throttle {
+  let until = Number.NEGATIVE_INFINITY;
+  let why = '';
+  /** Refusals in a row: even a service that says "at once" each time is not asked in a busy loop. */
+  let refusals = 0;
+
+  return {
+    async ready(doing, deadline, signal) {
+      signal.throwIfAborted();
+      while (until > clock.now()) {
+        const left = until - clock.now();
+        if (until > deadline) throw throttled(doing, place, why, clock.wall() + left);
+        await pause(clock, left, signal);
+      }
+    },
+
+    heard(status, headers, said = '') {
+      const isRefusal = status === 429 || (status === 503 && headers.has('Retry-After'));
+      refusals = isRefusal ? refusals + 1 : 0;
+      const asked = asksFor(headers, clock.wall());
+      const least = isRefusal ? Math.min(2 ** (refusals - 1), 60) * 1000 : 0;
+      const ms = Math.min(Math.max(asked ?? (isRefusal ? unnamed : 0), least), longest);
+      if (ms <= 0) return;
+      const next = clock.now() + ms;
+      if (next <= until) return;
+      until = next;
+      why = `${status}${said === '' ? '' : `, ${said}`}`;
+    },
+  };
+}
+
+/** How long the service asks to be left alone, ms; null when it does not. `wall`: ms since the epoch. */
+function asksFor(headers: Headers, wall: number): number | null {
+  const after = headers.get('Retry-After')?.trim() ?? '';
+  // Both are times of the service's clock, which need not be ours.
+  const date = Date.parse(headers.get('Date') ?? '');
+  const theirs = Number.isNaN(date) ? wall : date;
+  if (/^\d+(\.\d+)?$/.test(after)) return Number(after) * 1000;
+  const day = Date.parse(after);
+  if (after !== '' && !Number.isNaN(day)) return Math.max(0, day - theirs);
+  const remaining = headers.get('X-RateLimit-Remaining')?.trim() ?? '';
+  const reset = Number(headers.get('X-RateLimit-Reset') ?? Number.NaN) * 1000;
+  return remaining !== '' && Number(remaining) <= 0 && !Number.isNaN(reset) ? Math.max(0, reset - theirs) : null;
+}
+
+function throttled(doing: string, place: string, why: string, at: number): OnejobError {
+  const when = new Date(at).toISOString().replace(/\.\d+Z$/, 'Z');
+  return new OnejobError('E_CI_THROTTLED', `Cannot ${doing}: ${place} asks to be left alone until ${when} (${why}).`, {
+    hint: 'onejob waits for it. When it comes again, see who else uses the same credential.',
+    retry: true,
+  });
+}
+
+function pause(clock: Clock, ms: number, signal: AbortSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const stop = () => {
+      cancel();
+      reject(signal.reason);
+    };
+    const cancel = clock.after(ms, () => {
+      signal.removeEventListener('abort', stop);
+      resolve();
+    });
+    signal.addEventListener('abort', stop, { once: true });
+  });
+}

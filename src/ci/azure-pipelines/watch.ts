@@ -1,0 +1,82 @@
+/**
+ * One look after the other at each of the service's agent pools, whatever the number of slots: who is online, who has which job, what
+ * waits. A look that fails says nothing about any agent (S6); it only keeps new ones from being begun.
+ */
+import type { Clock } from '../../core/clock.ts';
+import type { AgentId } from '../../core/slot.ts';
+import { toFailure } from '../../errors.ts';
+import type { AzureClient } from './client.ts';
+import type { Agent, JobRequest, Pool } from './wire.ts';
+
+export interface WatchParts {
+  readonly clock: Clock;
+  /** ms between two looks. */
+  readonly every: number;
+  readonly client: AzureClient;
+  readonly find: (signal: AbortSignal) => Promise<Pool>;
+  readonly agentOf: (name: string) => AgentId | null;
+  /** [0, 1): spreads the looks of many hosts. */
+  readonly random: () => number;
+  /** Told of each look that succeeded. */
+  readonly saw: (seen: Seen, signal: AbortSignal) => Promise<void>;
+  /** Told why nobody could look; null once somebody could. */
+  readonly failed: (reason: string | null) => void;
+}
+
+export interface Seen {
+  readonly pool: Pool;
+  /** Everyone's. */
+  readonly agents: readonly Agent[];
+  /** Ours, by their ids. */
+  readonly ours: ReadonlyMap<AgentId, Agent>;
+  /** Jobs that are not over. */
+  readonly requests: readonly JobRequest[];
+}
+
+const longest = 60_000;
+
+export class Watch {
+  readonly #parts: WatchParts;
+  readonly #signal: AbortSignal;
+  #failures = 0;
+  #cancel: () => void = () => {};
+
+  constructor(parts: WatchParts, signal: AbortSignal) {
+    this.#parts = parts;
+    this.#signal = signal;
+    signal.addEventListener('abort', () => this.#cancel(), { once: true });
+  }
+
+  /** Looks at once, and again from then on until the signal aborts. */
+  async start(): Promise<void> {
+    await this.#look();
+    if (this.#signal.aborted) return;
+    const { clock, every, random } = this.#parts;
+    const wait = Math.max(every, Math.min(longest, every * 2 ** Math.min(this.#failures - 1, 10)));
+    this.#cancel = clock.after(wait * (0.9 + random() * 0.2), () => void this.start());
+  }
+
+  async #look(): Promise<void> {
+    const { find, client, agentOf, saw, failed } = this.#parts;
+    const signal = this.#signal;
+    try {
+      const pool = await find(signal);
+      const [agents, requests] = await Promise.all([
+        client.agents(pool.id, { assigned: true }, signal),
+        client.requests(pool.id, { unfinished: true }, signal),
+      ]);
+      const ours = new Map<AgentId, Agent>();
+      for (const agent of agents) {
+        const id = agentOf(agent.name);
+        if (id !== null) ours.set(id, agent);
+      }
+      this.#failures = 0;
+      failed(null);
+      await saw({ pool, agents, ours, requests }, signal);
+    } catch (error) {
+      if (signal.aborted) return;
+      this.#failures += 1;
+      failed(toFailure(error).message);
+    }
+  }
+}

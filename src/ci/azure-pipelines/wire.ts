@@ -1,0 +1,229 @@
+/**
+ * What Azure DevOps says, as far as onejob believes it. An entry of a list without its id or name fails the whole answer:
+ * an agent that was left out would look as if it were gone. Everything else may be missing, and is then null.
+ */
+import { z } from 'zod';
+
+/** What is missing, null or something else is null. */
+function orNull<T extends z.ZodType>(schema: T) {
+  return schema
+    .nullish()
+    .catch(null)
+    .transform((found): z.output<T> | null => found ?? null);
+}
+
+const id = z.number().int();
+const words = orNull(z.string());
+const count = orNull(z.number());
+
+/** ms since the epoch. .NET writes the year 1 for "never", and up to seven digits of a second. */
+const time = words.transform((text) => {
+  if (text === null) return null;
+  const at = Date.parse(/(Z|[+-]\d\d:?\d\d)$/i.test(text) ? text : `${text}Z`);
+  return Number.isNaN(at) || at < 0 ? null : at;
+});
+
+/** A map of texts; what is not text is left out. */
+const texts = orNull(z.record(z.string(), z.unknown())).transform((map) => {
+  if (map === null) return null;
+  return Object.fromEntries(Object.entries(map).flatMap(([key, value]) => (typeof value === 'string' ? [[key, value]] : [])));
+});
+
+/** An address that a person may click on; null for anything that is not the web. */
+const link = orNull(z.object({ web: z.object({ href: z.string().regex(/^https?:\/\//i) }) })).transform(
+  (links) => links?.web.href ?? null,
+);
+
+/** `{ "$type": "System.String", "$value": "…" }`, or the text itself. */
+const typedText = z.union([z.string(), z.object({ $value: z.string() }).transform(({ $value }) => $value)]);
+
+/** Lists are wrapped; an empty one is `null` in some answers. */
+export function listOf<T extends z.ZodType>(entry: T) {
+  return z.object({ value: z.array(entry).nullable() }).transform(({ value }) => value ?? []);
+}
+
+export const pool = z.object({
+  id,
+  name: z.string(),
+  isHosted: z.boolean().catch(false),
+  poolType: words,
+  size: count,
+  /** Whether the service updates agents of this pool by itself; null when it does not say. */
+  autoUpdate: orNull(z.boolean()),
+});
+export type Pool = z.output<typeof pool>;
+
+/** Demands are texts on the wire, and objects in the types of its clients. */
+const demand = z.union([
+  z.string(),
+  z
+    .object({ name: z.string(), value: z.string().nullish() })
+    .transform(({ name, value }) => (value == null ? name : `${name} -equals ${value}`)),
+]);
+
+const named = z.object({ id, name: words, _links: link }).transform(({ _links, ...rest }) => ({ ...rest, link: _links }));
+
+/** A job as its pool knows it. Times are ms since the epoch. */
+export const jobRequest = z.object({
+  requestId: id,
+  queueTime: time,
+  assignTime: time,
+  receiveTime: time,
+  finishTime: time,
+  lockedUntil: time,
+  /** `succeeded`, `failed`, `canceled`, `abandoned`, …; null while it has none. */
+  result: words,
+  /** Id of its project. */
+  scopeId: words,
+  planType: words,
+  planId: words,
+  jobId: words,
+  jobName: words,
+  demands: orNull(z.array(demand)).transform((found) => found ?? []),
+  reservedAgent: orNull(z.object({ id, name: words, status: words, enabled: z.boolean().catch(true) })),
+  /** Agents that meet its demands, online or not; null when the service does not say. */
+  matchedAgents: orNull(z.array(z.object({ id, name: words }))),
+  matchesAllAgentsInPool: z.boolean().catch(false),
+  definition: orNull(named),
+  /** Its build; `id` is the build's. */
+  owner: orNull(named),
+  poolId: count,
+  priority: count,
+  /** Why it waits, when the service says so. */
+  statusMessage: words,
+});
+export type JobRequest = z.output<typeof jobRequest>;
+
+/** Which of the four it is: the service tells it by the times that it has written down. */
+export function requestState(request: JobRequest): 'waiting' | 'assigned' | 'running' | 'done' {
+  if (request.result !== null || request.finishTime !== null) return 'done';
+  if (request.receiveTime !== null) return 'running';
+  return request.reservedAgent !== null || request.assignTime !== null ? 'assigned' : 'waiting';
+}
+
+const statuses = new Map<unknown, 'online' | 'offline'>([
+  ['online', 'online'],
+  ['offline', 'offline'],
+  [2, 'online'],
+  [1, 'offline'],
+]);
+
+export const agent = z.object({
+  id,
+  name: z.string(),
+  version: words,
+  osDescription: words,
+  enabled: z.boolean().catch(true),
+  /** null: a word that onejob does not know, so nothing follows from it. There is none for busy: see `assignedRequest`. */
+  status: z
+    .unknown()
+    .optional()
+    .transform((found) => statuses.get(typeof found === 'string' ? found.toLowerCase() : found) ?? null),
+  createdOn: time,
+  statusChangedOn: time,
+  /** null unless asked for. */
+  systemCapabilities: texts,
+  userCapabilities: texts,
+  /** The job it has; null without one, and unless asked for. One that cannot be read must not look like none. */
+  assignedRequest: jobRequest.nullish().transform((found) => found ?? null),
+  lastCompletedRequest: jobRequest.nullish().transform((found) => found ?? null),
+  /** Set while the service wants it to become another version. */
+  pendingUpdate: orNull(z.object({ targetVersion: z.unknown().optional().transform(versionOf) })),
+});
+export type Agent = z.output<typeof agent>;
+
+export const registeredAgent = z
+  .object({
+    id,
+    name: z.string(),
+    authorization: orNull(z.object({ clientId: z.string().min(1), authorizationUrl: z.url({ protocol: /^https?$/ }) })),
+    properties: orNull(z.object({ ServerUrl: typedText })),
+  })
+  .transform(({ properties, ...rest }) => ({ ...rest, serverUrl: properties?.ServerUrl ?? null }));
+/** `authorization` is null when the service gave none: such an agent can never sign in. */
+export type RegisteredAgent = z.output<typeof registeredAgent>;
+
+/** What makes an agent known to the service. */
+export interface NewAgent {
+  readonly name: string;
+  /** Of the agent in the image: a lower one than the service wants makes it update first. */
+  readonly version: string;
+  readonly osDescription: string;
+  /** Matched against demands until its first session replaces them. */
+  readonly systemCapabilities: Readonly<Record<string, string>>;
+  /** Standard base64, big-endian. */
+  readonly publicKey: { readonly exponent: string; readonly modulus: string };
+  /** Default true. */
+  readonly enabled?: boolean;
+}
+
+export const build = z
+  .object({
+    id,
+    buildNumber: words,
+    status: words,
+    result: words,
+    reason: words,
+    sourceBranch: words,
+    sourceVersion: words,
+    definition: orNull(z.object({ id, name: words })),
+    project: orNull(z.object({ id: words, name: words })),
+    repository: orNull(z.object({ id: words, name: words, type: words })),
+    requestedFor: orNull(z.object({ displayName: words })).transform((found) => found?.displayName ?? null),
+    triggerInfo: texts.transform((found) => found ?? {}),
+    _links: link,
+  })
+  .transform(({ _links, ...rest }) => {
+    const fork = rest.triggerInfo['pr.isFork']?.toLowerCase();
+    /** Whether it builds a fork's pull request; null when the service does not say. */
+    const isFork = fork === 'true' ? true : fork === 'false' ? false : null;
+    return { ...rest, link: _links, isFork };
+  });
+export type Build = z.output<typeof build>;
+
+/** A dotted version from either of the two ways it is written; null when it is none. */
+function versionOf(found: unknown): string | null {
+  const parts = z.object({ major: id, minor: id, patch: id }).safeParse(found);
+  if (parts.success) return `${parts.data.major}.${parts.data.minor}.${parts.data.patch}`;
+  return typeof found === 'string' && /^\d+\.\d+\.\d+$/.test(found) ? found : null;
+}
+
+export const agentPackage = z
+  .object({
+    version: z.unknown().transform((found, context) => {
+      const version = versionOf(found);
+      if (version === null) context.addIssue({ code: 'custom', message: 'expected a version such as 5.278.0' });
+      return version ?? z.NEVER;
+    }),
+    downloadUrl: z.url({ protocol: /^https?$/ }),
+    hashValue: orNull(z.string().regex(/^[0-9a-f]{64}$/i)),
+    filename: words,
+  })
+  .transform(({ version, downloadUrl: url, hashValue, filename }) => {
+    return { version, url, sha256: hashValue?.toLowerCase() ?? null, filename };
+  });
+/** One version of the agent for one platform. `sha256`: lower-case hex; null when the service does not say. */
+export type AgentPackage = z.output<typeof agentPackage>;
+
+/** Who the service takes the credential for. */
+export const connection = z
+  .object({
+    authenticatedUser: orNull(
+      z.object({
+        id: words,
+        providerDisplayName: words,
+        customDisplayName: words,
+        properties: orNull(z.object({ Account: typedText })),
+      }),
+    ),
+    deploymentType: words,
+  })
+  .transform(({ authenticatedUser: user, deploymentType }) => {
+    const kind = deploymentType?.toLowerCase();
+    const deployment: 'hosted' | 'onPremises' | null = kind === 'hosted' ? 'hosted' : kind === 'onpremises' ? 'onPremises' : null;
+    const name = user?.customDisplayName ?? user?.providerDisplayName ?? user?.properties?.Account ?? null;
+    return { id: user?.id ?? null, user: name, deployment };
+  });
+
+/** The body of a refusal. */
+export const refusal = z.object({ message: z.string().catch(''), typeKey: z.string().catch('') });

@@ -1,0 +1,72 @@
+/** How the drop-in's agents share the cards of a host. Pure. */
+import { fits } from '../config/conditions.ts';
+import type { DeviceRequest } from '../config/config.ts';
+import { OnejobError } from '../errors.ts';
+import type { Inventory } from '../gpu/inventory.ts';
+
+export interface CardShare {
+  /** What each agent asks for, as the config has it. */
+  readonly devices: number | { readonly count: number; readonly vendor: 'nvidia'; readonly share?: number; readonly mig?: true };
+  /** What a person should know of it. */
+  readonly line: string;
+}
+
+/** Most agents on one device that a pool may ask for. */
+const mostShares = 64;
+
+/** NVIDIA's only, as the Python manager knew no others: an integrated GPU beside them is for the display. */
+const card: DeviceRequest = {
+  count: 1,
+  mig: null,
+  model: null,
+  uuids: [],
+  vendor: 'nvidia',
+  memory: null,
+  compute: null,
+  share: 1,
+  display: 'allow',
+};
+
+/**
+ * More agents than cards: each card is shared by as few agents as possible. No more: each agent has as many cards of its own
+ * as there are for all. MIG instances count where there is no whole card.
+ * @throws OnejobError E_GPUS_UNSEEN, E_USAGE
+ */
+export function shareCards(agents: number, inventory: Inventory): CardShare {
+  const { devices, complete, findings } = inventory;
+  const whole = devices.filter((device) => fits(device, card)).length;
+  const slices = whole > 0 ? 0 : devices.filter((device) => fits(device, { ...card, mig: true })).length;
+  const cards = whole + slices;
+  if (cards === 0 && !complete) {
+    const why = findings.find(({ level }) => level === 'error')?.message ?? 'not all of them answered';
+    throw new OnejobError('E_GPUS_UNSEEN', `Cannot tell which GPUs this host has: ${why}`, {
+      hint: 'See "onejob gpus". Without any GPU agents would be made that have none.',
+      retry: true,
+    });
+  }
+  if (cards === 0)
+    return { devices: 0, line: `${count(agents, 'agent')} without GPUs: this host has no card of NVIDIA that is free for jobs.` };
+  const what = slices > 0 ? 'MIG instance' : 'card';
+  const mig = slices > 0 ? ({ mig: true } as const) : {};
+  const original = `The Python manager showed every agent every card.`;
+  if (agents > cards) {
+    const share = Math.ceil(agents / cards);
+    if (share > mostShares) {
+      throw new OnejobError('E_USAGE', `-n ${agents} would put ${share} agents on each ${what}; ${mostShares} are possible.`, {
+        hint: `Type -n ${cards * mostShares} or less.`,
+      });
+    }
+    const line = `${count(agents, 'agent')} on ${count(cards, what)}: up to ${share} agents share one, and each agent sees one. ${original}`;
+    return { devices: { count: 1, vendor: 'nvidia', share, ...mig }, line };
+  }
+  // A process can use one MIG instance only.
+  const each = slices > 0 || agents === 0 ? 1 : Math.floor(cards / agents);
+  const left = cards - each * agents;
+  const rest = left === 0 ? '' : `, ${left} ${left === 1 ? 'is' : 'are'} left over`;
+  const line = `${count(agents, 'agent')} on ${count(cards, what)}: each agent has ${each} of its own${rest}. ${original}`;
+  return { devices: { count: each, vendor: 'nvidia', ...mig }, line };
+}
+
+function count(n: number, word: string): string {
+  return `${n} ${word}${n === 1 ? '' : 's'}`;
+}

@@ -1,0 +1,154 @@
+/** What the drop-in's arguments mean as a config. Pure, but for the folders that volumes name. */
+import { realpathSync, statSync } from 'node:fs';
+import { resolve } from 'node:path';
+import { stringify } from 'yaml';
+import { interpret } from '../config/interpret.ts';
+import { configError, type Instead } from '../config/load.ts';
+import { formatDuration } from '../config/units.ts';
+import { formatVolume, pathProblem } from '../config/volumes.ts';
+import { OnejobError } from '../errors.ts';
+import type { Mount } from '../runtimes/runtime.ts';
+import type { SecretReference } from '../secrets/reference.ts';
+import type { CardShare } from './azure-cards.ts';
+
+/** The drop-in's arguments, understood. */
+export interface DropIn {
+  /** Of the organisation or collection. */
+  readonly url: string;
+  /** Agent pool at the service. */
+  readonly pool: string;
+  readonly agents: number;
+  /** Agents are called NAME_0, NAME_1, … */
+  readonly name: string;
+  /** null: the one that onejob builds for this host. */
+  readonly image: string | null;
+  /** ms between two looks at the service; null for the default. */
+  readonly poll: number | null;
+  readonly volumes: readonly Mount[];
+  readonly cards: CardShare;
+}
+
+/** A token as one refers to it in a file. */
+export type WrittenToken = { readonly file: string } | { readonly env: string };
+
+/** Least time between two looks at the service, in ms. */
+const leastPoll = 2000;
+/** A slow poll sees a new agent late, and it must not be given up before: in ms. */
+const usualBoot = 180_000;
+
+/** As the Python manager had it: in need of memory, agents go before all else. */
+const killedFirst = 1000;
+
+/** The keys as one would write them into a file. */
+function plain(given: DropIn, token: WrittenToken) {
+  const { url, pool, agents, name, image, poll, volumes, cards } = given;
+  const times = poll === null ? {} : { poll: formatDuration(poll), boot_timeout: formatDuration(Math.max(usualBoot, 2 * poll)) };
+  return {
+    services: { azure: { type: 'azure-pipelines', url, token, ...times } },
+    pools: {
+      azure: {
+        service: 'azure',
+        queue: pool,
+        name: `${name}_{0..}`,
+        agents,
+        devices: cards.devices,
+        image: image ?? 'auto',
+        oom_score_adj: killedFirst,
+        ...(volumes.length > 0 && { volumes: volumes.map(formatVolume) }),
+      },
+    },
+  };
+}
+
+/**
+ * The config that holds while the drop-in runs; the token is only referred to.
+ * @throws OnejobError E_CONFIG when an argument cannot stand in a config
+ */
+export function dropInConfig(given: DropIn, token: SecretReference): Instead {
+  const name = 'the command line';
+  const place = { source: name, line: null, column: null };
+  const value = plain(given, { env: 'AZP_TOKEN' });
+  const { written, problems } = interpret({ value, problems: [], files: [], empty: false, has: () => false, locate: () => place });
+  if (problems.length > 0) throw configError(problems);
+  const keys = {
+    ...written.services.get('azure')?.keys,
+    token,
+    // Of an image that somebody else made nobody knows yet whether there is an agent in it.
+    ...(given.image !== null && { registration: 'auto' }),
+  };
+  return { name, written: { ...written, services: new Map([['azure', { type: 'azure-pipelines', keys }]]) } };
+}
+
+/** The same as a file. `remark`: how the file with the token is made, or null. */
+export function dropInFile(given: DropIn, token: WrittenToken, remark: string | null): string {
+  const before = remark === null ? '' : `# ${remark}\n`;
+  const after =
+    given.image === null
+      ? ''
+      : '# If there is no agent in the image but a start script of its own, which the token must then be given to:\n# services.azure.registration: image\n';
+  return (before + stringify(plain(given, token), { lineWidth: 0 }) + after).trimEnd();
+}
+
+/** What `--poll-time` asks for, in ms: not less than the service may be asked. */
+export function pollTime(seconds: number): number {
+  return Math.max(leastPoll, seconds * 1000);
+}
+
+/** Variables that the Python manager gave to its containers by itself. */
+const taken = ['AZP_URL', 'AZP_TOKEN', 'AZP_AGENT_NAME', 'AZP_POOL'];
+
+/**
+ * `HOST:CONTAINER:VARIABLE` each, read-only: the third part is always the variable, also where it is `ro` or `rw`. A relative
+ * host path is meant from `cwd`. @throws OnejobError E_USAGE
+ */
+export function dropInVolumes(specs: readonly string[], cwd: string): Mount[] {
+  const variables = new Set<string>();
+  const places = new Set<string>();
+  return specs.map((spec) => {
+    const fail = (why: string): never => {
+      throw new OnejobError('E_USAGE', `--volume ${JSON.stringify(spec)} ${why}.`, {
+        hint: 'Type --volume HOST:CONTAINER:VARIABLE, such as --volume /data/imagenet:/datasets/imagenet:IMAGENET.',
+      });
+    };
+    const [host = '', container = '', variable = '', ...more] = spec.split(':');
+    if (more.length > 0 || spec.split(':').length < 3) fail('has not three parts');
+    if (!/^[A-Za-z_][A-Za-z0-9_]*$/.test(variable)) fail(`names no variable: ${JSON.stringify(variable)} cannot be one`);
+    if (taken.includes(variable)) fail(`sets ${variable}, which is taken; choose another variable`);
+    if (variables.has(variable)) fail(`sets ${variable} again: another volume has that variable; choose another`);
+    variables.add(variable);
+    if (places.has(container)) fail(`uses ${container} again: another volume is there; choose another path`);
+    places.add(container);
+    const why = pathProblem(container);
+    if (why !== null) fail(`has a container path that ${why}`);
+    return {
+      host: folderAt(resolve(cwd, host)) ?? fail(`names ${resolve(cwd, host)}, which is not a folder of this host`),
+      container,
+      readOnly: true,
+      variable,
+    };
+  });
+}
+
+/** Where a folder really is; null when there is none. */
+function folderAt(path: string): string | null {
+  try {
+    return statSync(path).isDirectory() ? realpathSync(path) : null;
+  } catch {
+    return null;
+  }
+}
+
+/** Longest name of an agent, as `check-names` has it, and how it begins. */
+const longestName = 63;
+
+/** @throws OnejobError E_USAGE when agents cannot be called so. */
+export function checkName(name: string, agents: number): void {
+  const last = `${name}_${Math.max(0, agents - 1)}`;
+  const why = !/^[A-Za-z0-9][A-Za-z0-9_.-]*$/.test(name)
+    ? 'is no name for agents: letters, digits, ".", "_" and "-" are possible, and a letter or digit first'
+    : last.length > longestName
+      ? `is too long: ${last} has more than ${longestName} characters`
+      : null;
+  if (why !== null)
+    throw new OnejobError('E_USAGE', `The name ${JSON.stringify(name)} ${why}.`, { hint: 'Type another one: --name NAME.' });
+}

@@ -1,0 +1,95 @@
+/** `onejob azure`: takes what the Python manager of Azure agents took, and leads this host with it in the foreground. */
+import { hostname } from 'node:os';
+import { join } from 'node:path';
+import { azureUrlToKeep, parseAzureUrl } from '../config/azure-url.ts';
+import { checkConfig, configError } from '../config/load.ts';
+import { OnejobError } from '../errors.ts';
+import { createProbe, type Probe } from '../gpu/probe.ts';
+import { shareCards } from './azure-cards.ts';
+import { checkName, type DropIn, dropInConfig, dropInFile, dropInVolumes, pollTime } from './azure-config.ts';
+import { givenToken } from './azure-token.ts';
+import { exitCodes } from './exit.ts';
+import type { Session } from './session.ts';
+import { up } from './up.ts';
+
+/** What was typed. */
+export interface AzureArguments {
+  readonly token: string;
+  readonly url: string;
+  readonly pool: string;
+  readonly agents: number;
+  /** null: the host's name. */
+  readonly name: string | null;
+  readonly image: string | null;
+  /** s; null when it was not said. */
+  readonly timeout: number | null;
+  readonly pollTime: number | null;
+  readonly volumes: readonly string[];
+  readonly printConfig: boolean;
+}
+
+/** Runs the daemon; with `printConfig` prints the file that says the same instead. */
+export async function azure(session: Session, typed: AzureArguments, probe?: Probe): Promise<number> {
+  const { context, output, flags } = session;
+  if (flags.config !== null) {
+    throw new OnejobError('E_USAGE', '--config goes with "onejob up"; "onejob azure" has all of its config on the command line.', {
+      hint: 'Type "onejob up --config FILE", or leave --config out.',
+    });
+  }
+  const token = await givenToken(typed.token, context);
+  const name = typed.name ?? hostname();
+  checkName(name, typed.agents);
+  const { url, remark } = addressOf(typed.url);
+  const volumes = dropInVolumes(typed.volumes, context.cwd);
+  using own = probe === undefined ? hostProbe(session) : null;
+  const cards = shareCards(typed.agents, await (probe ?? (own as Probe)).look());
+  const poll = typed.pollTime === null ? null : pollTime(typed.pollTime);
+  const given: DropIn = { url, pool: typed.pool, agents: typed.agents, name, image: typed.image, poll, volumes, cards };
+
+  const instead = dropInConfig(given, token.reference);
+  const { stateDir, socket } = flags;
+  const places = { stateDir: stateDir ?? undefined, socket: socket ?? undefined };
+  const { errors } = await checkConfig({ flags: places, env: context.environment, cwd: context.cwd, instead, secrets: 'skip' });
+  if (errors.length > 0) throw configError(errors);
+
+  if (token.warning !== null) output.say(`warning: ${token.warning}`);
+  if (remark !== null) output.say(remark);
+  for (const line of ignored(typed, poll)) output.say(line);
+  output.say(cards.line);
+  if (!typed.printConfig) return up(session, { temporary: false, instead });
+  await output.print(dropInFile(given, token.written, token.remark));
+  return exitCodes.ok;
+}
+
+function addressOf(typed: string): { url: string; remark: string | null } {
+  const parsed = parseAzureUrl(typed);
+  if (parsed.ok) return { url: parsed.value, remark: null };
+  // The Python manager was documented to take the address of a project; agents belong to the organisation all the same.
+  const url = azureUrlToKeep(typed);
+  if (url !== null) return { url, remark: `the address ${parsed.why.replace(/; keep .*$/, '')}; what is used of it is ${url}` };
+  const why = parsed.why.startsWith('expected') ? `is none: ${parsed.why}` : parsed.why;
+  throw new OnejobError('E_USAGE', `The address (second argument) ${why}.`, {
+    hint: 'Type onejob azure PAT URL POOL, such as: onejob azure @pat.txt https://dev.azure.com/acme gpu',
+  });
+}
+
+/** Options that the Python manager read and then ignored, or that mean something else here. */
+function ignored({ timeout, pollTime: asked }: AzureArguments, poll: number | null): string[] {
+  const lines = [];
+  if (timeout !== null) {
+    lines.push(
+      '--timeout changes nothing, as it did in the Python manager: onejob has a limit for each call to the Engine by its kind, so that a pull may take long and a look may not',
+    );
+  }
+  if (asked !== null && poll !== null && poll > asked * 1000) {
+    lines.push(
+      `--poll-time ${asked}: the service is asked every ${poll / 1000} s, which is the least; a new agent is started at once when one ends, without any polling`,
+    );
+  }
+  return lines;
+}
+
+function hostProbe({ context }: Session): Probe {
+  const { path, hostRoot: root } = context.environment;
+  return createProbe({ path, ...(root !== null && { sys: join(root, 'sys'), proc: join(root, 'proc') }) });
+}

@@ -1,0 +1,75 @@
+/** `azure`, and its hidden name `manager`: its options and help. */
+import type { Command } from 'commander';
+import type { GlobalFlags } from '../session.ts';
+import { type Act, global, integer, wrongOrFailed } from './options.ts';
+
+interface Flags extends GlobalFlags {
+  readonly n: number;
+  readonly name?: string;
+  readonly docker?: string;
+  readonly timeout?: number;
+  readonly pollTime?: number;
+  readonly volume?: readonly string[];
+  readonly printConfig?: boolean;
+}
+
+/** Agents of the Python manager when nobody says how many. */
+const usualAgents = 2;
+const aDay = 86_400;
+
+export function addAzureCommands(program: Command, act: Act): void {
+  define(program.command('azure'), act);
+  define(program.command('manager', { hidden: true }), act);
+}
+
+function define(command: Command, act: Act): void {
+  command
+    .description('agents for a pool of Azure Pipelines, with the arguments of the Python manager')
+    .usage('[options] <PAT|@FILE|-> <URL> <POOL>')
+    .argument('<pat>', 'personal access token; @FILE: it is in that file; -: in AZP_TOKEN_FILE or AZP_TOKEN')
+    .argument('<url>', 'address of the organisation, such as https://dev.azure.com/acme')
+    .argument('<pool>', 'the agent pool there')
+    .option('-n <n>', 'number of agents', integer(0, 512), usualAgents)
+    .option('--name <name>', "agents are called NAME_0, NAME_1, … (default: the host's name)")
+    .option('-d, --docker <image>', 'image of the agents (default: one that onejob builds to suit the cards)')
+    .option(
+      '--volume <host:container:var...>',
+      'show a folder of this host to all jobs, read-only, its place in the variable; may be repeated',
+    )
+    .option('--poll-time <s>', 'how often the service is asked, at least every 2 s (default: 10)', integer(0, aDay))
+    .option('--timeout <s>', 'changes nothing; taken because the Python manager took it', integer(0, aDay))
+    .option('--print-config', 'print the config file that says the same, and end')
+    .addHelpText(
+      'after',
+      `
+Examples:
+  onejob azure @/etc/onejob/azure.pat https://dev.azure.com/acme gpu
+  AZP_TOKEN_FILE=~/pat onejob azure - https://dev.azure.com/acme gpu -n 4 --name lab
+  onejob azure @pat https://dev.azure.com/acme gpu --volume /data/a:/a:DATA_A /data/b:/b:DATA_B
+  onejob azure @pat https://dev.azure.com/acme gpu --print-config >config.yml
+
+It stays in the foreground; Ctrl-C ends its agents and takes them off the service. The token stays with onejob: no agent
+sees it, unless an image of your own (-d) has its own way to sign in. With more agents than cards, cards are shared; else
+each agent has its own.
+Exit codes: 0 it was stopped; 1 it could not run; 2 wrong usage.`,
+    )
+    .action((token: string, url: string, pool: string, flags: Flags) =>
+      act(
+        async (session) =>
+          (await import('../azure.ts')).azure(session, {
+            token,
+            url,
+            pool,
+            agents: flags.n,
+            name: flags.name ?? null,
+            image: flags.docker ?? null,
+            timeout: flags.timeout ?? null,
+            pollTime: flags.pollTime ?? null,
+            volumes: flags.volume ?? [],
+            printConfig: flags.printConfig === true,
+          }),
+        wrongOrFailed,
+      )(flags),
+    );
+  global(command);
+}

@@ -1,0 +1,63 @@
+/** Addresses of Azure DevOps as people paste them: which part says where the agents belong. */
+import type { Parsed } from './units.ts';
+
+/** Where an organisation of the hosted service lives; anything else is taken for Azure DevOps Server. */
+const cloud = 'dev.azure.com';
+const oldCloud = '.visualstudio.com';
+
+/**
+ * The address of an organisation or collection, without a slash at its end. What is more than that, such as the page of a
+ * pool or the name of a project, is refused with the part to keep. No message holds a password that stands in the address.
+ */
+export function parseAzureUrl(written: string): Parsed<string> {
+  const text = written.trim();
+  const no = (why: string) => ({ ok: false, why }) as const;
+  const form = 'expected a web address such as "https://dev.azure.com/acme"';
+  if (!/^https?:\/\//i.test(text)) {
+    const bare = /^[A-Za-z0-9.-]+\.[A-Za-z]{2,}(\/[A-Za-z0-9._~%/-]*)?$/.test(text);
+    return no(bare ? `has no "https://" in front; write "https://${text}"` : form);
+  }
+  const url = URL.canParse(text) ? new URL(text) : null;
+  if (url === null || /\s/.test(text)) return no(form);
+  const keep = essence(url);
+  if (keep === null) return no(`names no organisation; write "${url.origin}/ORGANISATION"`);
+  if (url.username !== '' || url.password !== '') {
+    return no(`must hold neither user nor password; keep "${keep}", and name the token with "token"`);
+  }
+  const given = url.origin + url.pathname.replace(/\/+$/, '');
+  if (given === keep && url.search === '' && url.hash === '') return { ok: true, value: keep };
+  return no(`is more than the address of the ${isHosted(url) ? 'organisation' : 'collection'}; keep "${keep}"`);
+}
+
+/** The part of an address that `parseAzureUrl` asks to keep; null when there is none. */
+export function azureUrlToKeep(written: string): string | null {
+  const text = written.trim();
+  return /^https?:\/\//i.test(text) && URL.canParse(text) ? essence(new URL(text)) : null;
+}
+
+/** Whether an address is Microsoft's own service; what is not is Azure DevOps Server, or a stand-in for tests. */
+export function isHostedAzure(url: string): boolean {
+  return URL.canParse(url) && isHosted(new URL(url));
+}
+
+/** The host that a credential would travel to without encryption; null when it does not, or does not leave this host. */
+export function clearTextHost(url: string): string | null {
+  const { protocol, hostname } = new URL(url);
+  if (protocol !== 'http:') return null;
+  return hostname === 'localhost' || hostname === '[::1]' || /^127(\.\d+){3}$/.test(hostname) ? null : hostname;
+}
+
+function isHosted({ hostname }: URL): boolean {
+  return hostname === cloud || hostname.endsWith(oldCloud);
+}
+
+function essence(url: URL): string | null {
+  const parts = url.pathname.split('/').filter((part) => part !== '');
+  if (url.hostname === cloud) return parts[0] === undefined || parts[0].startsWith('_') ? null : `${url.origin}/${parts[0]}`;
+  if (url.hostname.endsWith(oldCloud)) return url.origin;
+  const page = parts.findIndex((part) => part.startsWith('_'));
+  if (page === -1) return [url.origin, ...parts].join('/');
+  // Pools of a whole collection are under _settings/agentpools and _apis; every other page stands under a project.
+  const ofCollection = parts[page] === '_apis' || (parts[page] === '_settings' && parts[page + 1] !== 'agentqueues');
+  return [url.origin, ...parts.slice(0, ofCollection ? page : Math.max(page - 1, Math.min(page, 1)))].join('/');
+}

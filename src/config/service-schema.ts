@@ -1,0 +1,132 @@
+/** How services are written, type by type. `docs/configuration.md` is printed from here. */
+import { z } from 'zod';
+import { parseAzureUrl } from './azure-url.ts';
+import { azureDefaults } from './defaults.ts';
+import { describeKind } from './kind.ts';
+import { secretReference } from './parts.ts';
+import { formatDuration } from './units.ts';
+import { duration, key, no, oneOf, text, value, yes } from './values.ts';
+import { pathProblem } from './volumes.ts';
+
+const token = (description: string) =>
+  key(secretReference, 'secret', { description, example: '{ file: /etc/onejob/token, expires: 2027-05-01 }' });
+
+const azureUrl = value((found) => {
+  if (typeof found !== 'string') return no(`expected a web address, found ${describeKind(found)}`);
+  return parseAzureUrl(found);
+});
+
+const authority = value((found) => {
+  const good = typeof found === 'string' && /^https?:\/\/[^\s/?#@]+(\/[^\s?#]*)?$/.test(found);
+  return good ? yes(found.replace(/\/+$/, '')) : no('expected a web address such as "https://login.microsoftonline.com"');
+});
+
+/** Written in the place of the secret by mistake, it must stand in no message. */
+const guid = (what: string, good: RegExp) =>
+  value((found) => (typeof found === 'string' && good.test(found) ? yes(found) : no(`expected ${what}`)));
+const id = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
+
+export const principalKeys = z.strictObject({
+  tenant: key(guid('the id of a tenant, or its domain', /^[A-Za-z0-9][A-Za-z0-9.-]{0,253}$/), 'id or domain', {
+    description: 'The directory (tenant) that the application belongs to.',
+    example: 'acme.onmicrosoft.com',
+  }),
+  client: key(guid('the id of an application, such as "8f6a2b1c-…" with 36 characters', id), 'id', {
+    description: 'Application (client) id.',
+    example: '5b1e2a34-7c1f-4d0e-9a2b-0c6d8e1f2a3b',
+  }),
+  secret: token('A client secret of the application, in a file or a variable. It never enters a sandbox.'),
+  authority: key(authority, 'address', {
+    description: 'Where Entra makes its tokens; another one for national clouds.',
+    example: 'https://login.microsoftonline.us',
+    shown: azureDefaults.authority,
+  }),
+});
+
+const packageFrom = value((found) => {
+  const what = 'an https address or an absolute path that ends in ".tar.gz"';
+  if (typeof found !== 'string' || !found.endsWith('.tar.gz')) return no(`expected ${what}`);
+  if (/^https:\/\/[^\s/?#@]+\/\S+$/.test(found)) return yes(found);
+  return found.startsWith('/') && pathProblem(found) === null ? yes(found) : no(`${JSON.stringify(found)} is not ${what}`);
+});
+
+export const packageKeys = z.strictObject({
+  version: key(text('a version such as "5.278.0", or "latest"', /^(latest|\d{1,4}\.\d{1,5}\.\d{1,5})$/), 'version or `latest`', {
+    description: 'Version of the agent. `latest`: what the service hands out; images are built anew when that changes.',
+    example: '5.278.0',
+    shown: azureDefaults.agent.version,
+  }),
+  from: key(packageFrom, 'address or path', {
+    description: 'Where its package is taken from.',
+    example: '/srv/vsts-agent-linux-x64-5.278.0.tar.gz',
+    shown: "the service's own",
+  }),
+  sha256: key(
+    value((found) => {
+      if (typeof found === 'string' && /^[0-9a-f]{64}$/i.test(found)) return yes(found.toLowerCase());
+      return no('expected a SHA-256 checksum: 64 digits 0 to 9 and a to f');
+    }),
+    'checksum',
+    {
+      description: 'What the package must be.',
+      example: '3f0c9be6b6a1c5d2e4f8091a2b3c4d5e6f708192a3b4c5d6e7f8091a2b3c4d5e',
+      shown: "the service's own",
+    },
+  ),
+});
+
+/** Keys of each type of service, `type` aside. */
+export const serviceFiles = {
+  'own-queue': z.strictObject({}),
+  'azure-pipelines': z.strictObject({
+    url: key(azureUrl, 'address', {
+      description:
+        'Address of the organisation (`https://dev.azure.com/acme`), or of the collection of an Azure DevOps Server (`https://host/tfs/DefaultCollection`).',
+      example: 'https://dev.azure.com/acme',
+    }),
+    token: token(
+      'Personal access token with the scope "Agent Pools (Read & manage)". It never enters a sandbox, unless `registration` says so.',
+    ),
+    principal: key(principalKeys, 'map', {
+      description: 'An Entra application instead of a token; not with Azure DevOps Server.',
+      example:
+        '{ tenant: acme.onmicrosoft.com, client: 5b1e2a34-7c1f-4d0e-9a2b-0c6d8e1f2a3b, secret: { file: /etc/onejob/client.secret } }',
+    }),
+    registration: key(oneOf(['manager', 'in-agent', 'image']), '`manager`, `in-agent` or `image`', {
+      description:
+        "Who makes an agent known to the service. `manager`: onejob, so that the token stays outside. `in-agent`: the agent's own `config.sh`; the token enters the sandbox and is removed before the job. `image`: the image's own start script, given `AZP_*`; jobs may be able to read the token.",
+      example: 'in-agent',
+      shown: azureDefaults.registration,
+    }),
+    poll: key(duration(2000, '2s'), 'duration', {
+      description: 'How often the service is asked about agents and jobs; once for each pool, whatever its number of agents.',
+      example: '30s',
+      shown: formatDuration(azureDefaults.poll),
+    }),
+    boot_timeout: key(duration(1000, '1s'), 'duration', {
+      description: 'How long an agent may take to be online. One that takes longer is ended, and its pool backs off.',
+      example: '5m',
+      shown: formatDuration(azureDefaults.boot_timeout),
+    }),
+    agent: key(packageKeys, 'map', {
+      description: 'The agent that is put into images which onejob builds.',
+      example: '{ version: 5.278.0 }',
+    }),
+  }),
+  buildkite: z.strictObject({ token: token('Token that onejob registers its agents with. It never enters a sandbox.') }),
+} as const;
+
+export type ServiceType = keyof typeof serviceFiles;
+
+/** Keys of the maps inside a service. */
+export const serviceMaps: Readonly<Record<string, z.ZodObject>> = { principal: principalKeys, agent: packageKeys };
+
+/** Keys without which a service cannot work; of a list, one. */
+export const serviceNeeds: Readonly<Record<ServiceType, readonly (string | readonly string[])[]>> = {
+  'own-queue': [],
+  'azure-pipelines': ['url', ['token', 'principal']],
+  buildkite: ['token'],
+};
+
+/** Keys without which a map inside a service says too little. */
+export const serviceMapNeeds: Readonly<Record<string, readonly string[]>> = { principal: ['tenant', 'client', 'secret'] };

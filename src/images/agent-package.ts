@@ -1,0 +1,171 @@
+/**
+ * The package of a CI service's agent, as a file of this host: fetched once, checked, and kept until no image is built from
+ * it any more. What does not have the checksum that was asked for is never left where it could be taken for the package.
+ */
+import { createHash } from 'node:crypto';
+import { createReadStream, createWriteStream, mkdirSync } from 'node:fs';
+import { readdir, rename, rm, stat } from 'node:fs/promises';
+import { join } from 'node:path';
+import { Readable, Transform } from 'node:stream';
+import { pipeline } from 'node:stream/promises';
+import type { AgentPackage } from '../ci/ci-service.ts';
+import { OnejobError } from '../errors.ts';
+
+export interface PackageParts {
+  /** Folder for packages that are fetched; made when it is needed. */
+  readonly dir: string;
+  readonly fetch?: typeof fetch;
+  /** Bytes that a package may have. */
+  readonly limit?: number;
+}
+
+export interface PackageFile {
+  readonly path: string;
+  /** Of what the file holds, lower-case hex. */
+  readonly sha256: string;
+}
+
+const largest = 2 ** 30;
+/** ms in which a server must begin to answer, and then go on. */
+const patience = 60_000;
+
+/** The package as a file whose checksum is right. @throws OnejobError E_AGENT_PACKAGE, or the reason of `signal` */
+export async function getPackage(
+  agent: AgentPackage,
+  parts: PackageParts,
+  progress: (line: string) => void,
+  signal: AbortSignal,
+): Promise<PackageFile> {
+  if (agent.from.startsWith('/')) {
+    progress(`checking the agent ${agent.version}`);
+    return { path: agent.from, sha256: await checked(agent.from, agent, signal) };
+  }
+  const path = join(parts.dir, fileName(agent));
+  const there = await stat(path).catch(() => null);
+  if (there !== null) {
+    const sha256 = await hashOf(path, signal);
+    if (agent.sha256 === null || agent.sha256 === sha256) return { path, sha256 };
+    await rm(path, { force: true });
+  }
+  return { path, sha256: await download(agent, path, parts, progress, signal) };
+}
+
+/** Removes what was fetched and is none of `wanted`, and what a fetch that was cut off has left. */
+export async function prunePackages(dir: string, wanted: readonly AgentPackage[]): Promise<void> {
+  const keep = new Set(wanted.map(fileName));
+  const names = await readdir(dir).catch(() => []);
+  await Promise.all(names.filter((name) => !keep.has(name)).map((name) => rm(join(dir, name), { force: true })));
+}
+
+function fileName({ type, version, from, sha256 }: AgentPackage): string {
+  const mark = (sha256 ?? createHash('sha256').update(from).digest('hex')).slice(0, 12);
+  return `${type}-${version.replaceAll(/[^A-Za-z0-9.-]/g, '_')}-${mark}.tar.gz`;
+}
+
+async function download(
+  agent: AgentPackage,
+  path: string,
+  { dir, fetch: get = fetch, limit = largest }: PackageParts,
+  progress: (line: string) => void,
+  signal: AbortSignal,
+): Promise<string> {
+  const url = addressOf(agent);
+  mkdirSync(dir, { recursive: true, mode: 0o700 });
+  const partial = `${path}.${process.pid}.part`;
+  const stalled = new AbortController();
+  const timer = setTimeout(() => stalled.abort(new Error(`nothing came for ${patience / 1000} s`)), patience);
+  const either = AbortSignal.any([signal, stalled.signal]);
+  try {
+    progress(`fetching the agent ${agent.version}`);
+    const answer = await get(url, { redirect: 'follow', signal: either });
+    if (answer.url !== '' && addressProblem(answer.url) !== null) throw new Error(`it was sent on to ${answer.url}`);
+    if (!answer.ok || answer.body === null) throw new Error(`it answered ${answer.status}`);
+    const total = Number(answer.headers.get('content-length') ?? 0);
+    const hash = createHash('sha256');
+    let bytes = 0;
+    let shown = 0;
+    const seen = new Transform({
+      transform(chunk: Uint8Array, _encoding, done) {
+        timer.refresh();
+        bytes += chunk.length;
+        hash.update(chunk);
+        const percent = total > 0 ? Math.floor((bytes / total) * 100) : 0;
+        if (percent >= shown + 5) {
+          shown = percent;
+          progress(`fetching the agent ${agent.version}: ${percent} %`);
+        }
+        done(bytes > limit ? new Error(`it has more than ${limit} bytes`) : null, chunk);
+      },
+    });
+    await pipeline(Readable.fromWeb(answer.body as never), seen, createWriteStream(partial, { mode: 0o600 }), { signal: either });
+    if (total > 0 && bytes !== total && answer.headers.get('content-encoding') === null)
+      throw new Error(`${bytes} of ${total} bytes came`);
+    const sha256 = hash.digest('hex');
+    if (agent.sha256 !== null && agent.sha256 !== sha256) throw mismatch(agent, sha256);
+    await rename(partial, path);
+    return sha256;
+  } catch (error) {
+    signal.throwIfAborted();
+    if (error instanceof OnejobError) throw error;
+    const why = stalled.signal.aborted ? stalled.signal.reason : error;
+    throw failure(agent, reasonOf(why), { retry: true, cause: error });
+  } finally {
+    clearTimeout(timer);
+    await rm(partial, { force: true });
+  }
+}
+
+async function checked(path: string, agent: AgentPackage, signal: AbortSignal): Promise<string> {
+  try {
+    const sha256 = await hashOf(path, signal);
+    if (agent.sha256 === null || agent.sha256 === sha256) return sha256;
+    throw mismatch(agent, sha256);
+  } catch (error) {
+    signal.throwIfAborted();
+    if (error instanceof OnejobError) throw error;
+    throw failure(agent, reasonOf(error), { cause: error });
+  }
+}
+
+async function hashOf(path: string, signal: AbortSignal): Promise<string> {
+  const hash = createHash('sha256');
+  await pipeline(createReadStream(path), hash, { signal });
+  return hash.digest('hex');
+}
+
+function addressOf(agent: AgentPackage): URL {
+  const problem = addressProblem(agent.from);
+  if (problem === null) return new URL(agent.from);
+  throw new OnejobError('E_AGENT_PACKAGE', `Cannot fetch the agent ${agent.version} from "${agent.from}": ${problem}.`, {
+    hint: 'Give an https address or the absolute path of a .tar.gz in services.<name>.agent.from.',
+  });
+}
+
+/** Without https whoever is on the way could give another agent; on this host's own address nobody is. */
+function addressProblem(address: string): string | null {
+  if (!URL.canParse(address)) return 'that is no address';
+  const { protocol, hostname } = new URL(address);
+  if (protocol === 'https:') return null;
+  const isOwn = hostname === 'localhost' || hostname === '[::1]' || /^127\./.test(hostname);
+  return protocol === 'http:' && isOwn ? null : 'only https is safe to fetch it with';
+}
+
+function mismatch(agent: AgentPackage, found: string): OnejobError {
+  return failure(agent, `its SHA-256 is ${found}, not ${agent.sha256}`, {
+    hint: 'Look whether services.<name>.agent names the version that the checksum is of; if it does, somebody changed the file.',
+  });
+}
+
+function failure(agent: AgentPackage, why: string, options: { hint?: string; retry?: boolean; cause?: unknown }): OnejobError {
+  return new OnejobError('E_AGENT_PACKAGE', `Cannot use the package of the agent ${agent.version} from ${agent.from}: ${why}.`, {
+    hint: `See whether "curl -fLO ${agent.from}" works here, or name a file in services.<name>.agent.from.`,
+    ...(agent.from.startsWith('/') && { hint: 'Look whether the file is there and may be read by onejob.' }),
+    ...options,
+  });
+}
+
+function reasonOf(error: unknown): string {
+  if (!(error instanceof Error)) return String(error);
+  // Node's fetch says why only in the cause.
+  return error.cause instanceof Error ? error.cause.message || error.message : error.message;
+}

@@ -1,0 +1,257 @@
+/**
+ * Makes the image of a recipe, or finds the one that was made before: an image is named after all that it is made from, so
+ * the same recipe is built once, whoever asks, also by another manager or before a restart. A build that is cut off leaves
+ * no name, so what has a name is whole.
+ */
+import { readFile } from 'node:fs/promises';
+import type { AgentPackage } from '../ci/ci-service.ts';
+import { OnejobError, toFailure } from '../errors.ts';
+import type { DockerSettings } from '../runtimes/docker/endpoint.ts';
+import { resolveEndpoint } from '../runtimes/docker/endpoint.ts';
+import { connectEngine } from '../runtimes/docker/engine.ts';
+import { createImages } from '../runtimes/docker/image.ts';
+import type { Recipe } from '../runtimes/runtime.ts';
+import { getPackage, prunePackages } from './agent-package.ts';
+import { buildContext } from './context.ts';
+import { connectImageEngine, type ImageThere } from './engine.ts';
+import { type BuildPlan, basesOf, buildPlan, imageLabels, type Layer, recipeOf } from './plan.ts';
+import { createShared, type Progress } from './shared.ts';
+import { readTemplates } from './templates.ts';
+
+/** What a pool asks for, before anything was looked at. */
+export interface ImageWish {
+  readonly type: string;
+  /** Reference to build on; null when `dockerfile` names it. */
+  readonly base: string | null;
+  readonly packages: readonly string[];
+  /** Absolute path on this host. */
+  readonly dockerfile: string | null;
+  /** When the base is pulled. */
+  readonly pull: Recipe['pull'];
+  /** The agent that must be in it, for a platform such as `linux-x64`; null for none. */
+  readonly agent: (platform: string, signal: AbortSignal) => Promise<AgentPackage | null>;
+}
+
+/** An image that can be used now. */
+export interface Built {
+  readonly reference: string;
+  readonly id: string;
+  /** Of the agent in it; null where none was put in. */
+  readonly agentVersion: string | null;
+  /** What is to be done about it when a sandbox is made: one that was built is nowhere to be pulled from. */
+  readonly pull: Recipe['pull'];
+}
+
+export interface BuilderParts {
+  readonly environment: DockerSettings;
+  /** Id of this installation. */
+  readonly owner: string;
+  /** Folder for packages of agents. */
+  readonly packages: string;
+  readonly fetch?: typeof fetch;
+}
+
+/** What would be built for a wish, and what it rests on. */
+export interface Prepared {
+  /** null: there is nothing to build, the base is the image. */
+  readonly plan: BuildPlan | null;
+  readonly base: { readonly reference: string; readonly id: string; readonly user: string } | null;
+  readonly agent: AgentPackage | null;
+}
+
+export interface BuiltImage extends ImageThere {
+  readonly reference: string;
+  /** Number of containers that were made from it, whoever's. */
+  readonly containers: number;
+}
+
+export type ImageBuilder = Awaited<ReturnType<typeof createImageBuilder>>;
+
+/** @throws OnejobError E_ENGINE_ADDRESS. Does not ask the Engine anything. */
+export async function createImageBuilder({ environment, owner, packages, fetch }: BuilderParts) {
+  const endpoint = await resolveEndpoint(environment);
+  const [engine, images] = await Promise.all([connectImageEngine(endpoint), connectEngine(endpoint)]);
+  const pulls = createImages(images, environment.config, () => performance.now());
+  const shared = createShared<string>();
+  const templates = readTemplates();
+  const own = `${imageLabels.owner}=${owner}`;
+  let platform: string | null = null;
+
+  const platformOf = async (signal: AbortSignal): Promise<string> => {
+    platform ??= platformFor(await engine.arch(signal));
+    return platform;
+  };
+
+  const prepare = async (wish: ImageWish, progress: Progress, signal: AbortSignal): Promise<Prepared> => {
+    const { type, base: reference, packages: names, pull } = wish;
+    const dockerfile = wish.dockerfile === null ? null : await readDockerfile(wish.dockerfile);
+    const bases = reference !== null ? [reference] : basesOf(dockerfile ?? '');
+    // Fetched here and not by the build: with the credentials of this host, and known before it is decided what to build.
+    const found = [];
+    for (const image of bases) {
+      found.push({ reference: image, ...(await pulls.get({ image, pull } as Recipe, progress, signal)) });
+    }
+    let agent = await wish.agent(await platformOf(signal), signal);
+    if (agent !== null && agent.sha256 === null && agent.from.startsWith('/')) {
+      // Of a file, what it holds counts, and not what it is called.
+      const { sha256 } = await getPackage(agent, { dir: packages }, () => {}, signal);
+      agent = { ...agent, sha256 };
+    }
+    const ground = { bases: found.map(({ id }) => id), user: found[0]?.user ?? '', agent, owner };
+    const plan = buildPlan({ type, base: reference, packages: names, dockerfile }, ground, templates);
+    const [base = null] = reference === null ? [] : found;
+    return { plan, base, agent };
+  };
+
+  /** The layers one after the other; the id of the last one, which alone has the name. */
+  const buildAll = async (
+    { reference, layers, labels }: BuildPlan,
+    { base, agent }: Prepared,
+    progress: Progress,
+    signal: AbortSignal,
+  ): Promise<string> => {
+    const hasAgent = layers.some((layer) => layer.hasAgent);
+    const file =
+      hasAgent && agent !== null ? await getPackage(agent, { dir: packages, ...(fetch && { fetch }) }, progress, signal) : null;
+    let below = base === null ? null : { id: base.id, user: base.user };
+    for (const [at, layer] of layers.entries()) {
+      const isLast = at === layers.length - 1;
+      const part = layers.length === 1 ? '' : ` (${layer.what})`;
+      progress(`building the image${part}`);
+      const id = await engine.build(
+        {
+          what: `image ${reference}${part}`,
+          tag: isLast ? reference : null,
+          args: { ...on(below, layer.what), ...layer.args },
+          labels: isLast ? labels : { [imageLabels.owner]: owner },
+          context: buildContext(layer.dockerfile, layer.hasAgent ? (file?.path ?? null) : null),
+        },
+        (step) => progress(`building the image${part}: ${step}`),
+        signal,
+      );
+      const made = await engine.inspect(id, signal);
+      if (made === null) throw lost(reference);
+      below = made;
+    }
+    if (below === null) throw lost(reference);
+    return below.id;
+  };
+
+  return {
+    /** Whether it is still on the Engine as it was. */
+    isThere: async ({ reference, id }: Built, signal: AbortSignal): Promise<boolean> =>
+      (await engine.inspect(reference, signal))?.id === id,
+
+    /**
+     * The newest image that was made for this recipe, whatever has been published since; null when there is none. Asks
+     * nobody but the Engine, and fetches nothing.
+     */
+    find: async (wish: ImageWish, signal: AbortSignal): Promise<Built | null> => {
+      // Whoever wants to build it is told why it cannot be read.
+      const dockerfile = wish.dockerfile === null ? null : await readDockerfile(wish.dockerfile).catch(() => undefined);
+      if (dockerfile === undefined) return null;
+      const recipe = recipeOf({ ...wish, dockerfile });
+      const made = await engine.labelled([`${imageLabels.recipe}=${recipe}`], signal);
+      const [newest] = onlyNamed(made).toSorted((one, other) => other.created - one.created);
+      if (newest === undefined) return null;
+      const { reference, id, labels } = newest;
+      return { reference, id, agentVersion: labels[imageLabels.agentVersion] ?? null, pull: 'never' };
+    },
+
+    prepare,
+
+    /** The image of this wish as things are now; built if it is not there. @throws OnejobError */
+    get: async (wish: ImageWish, progress: Progress, signal: AbortSignal): Promise<Built> => {
+      const prepared = await prepare(wish, progress, signal);
+      const { plan, base, agent } = prepared;
+      if (plan === null) {
+        if (base === null) throw new OnejobError('E_BUG', 'An image was asked for that rests on nothing.');
+        return { reference: base.reference, id: base.id, agentVersion: null, pull: wish.pull };
+      }
+      const there = await engine.inspect(plan.reference, signal);
+      const id =
+        there?.labels[imageLabels.hash] === plan.hash
+          ? there.id
+          : await shared(plan.hash, (say, until) => buildAll(plan, prepared, say, until), progress, signal);
+      return { reference: plan.reference, id, agentVersion: agent?.version ?? null, pull: 'never' };
+    },
+
+    /** Images that this installation has built, newest first. */
+    list: async (signal: AbortSignal): Promise<BuiltImage[]> => {
+      const [made, used] = await Promise.all([engine.labelled([own], signal), engine.inUse(signal)]);
+      return onlyNamed(made)
+        .map((image) => ({ ...image, containers: used.filter((id) => id === image.id).length }))
+        .toSorted((one, other) => other.created - one.created);
+    },
+
+    /**
+     * Removes the images of this installation that `keep` does not want and no container was made from, and what builds
+     * that failed or were cut off have left. The references of what is gone.
+     */
+    prune: async (keep: (image: ImageThere) => boolean, signal: AbortSignal): Promise<string[]> => {
+      const used = new Set(await engine.inUse(signal));
+      const unwanted = onlyNamed(await engine.labelled([own], signal)).filter((image) => !keep(image) && !used.has(image.id));
+      const gone: string[] = [];
+      for (const { reference } of unwanted) if ((await engine.remove(reference)) === 'removed') gone.push(reference);
+      // What is being built has no name yet, either.
+      if (shared.isBusy()) return gone;
+      const unfinished = (await engine.dangling([own], signal)).filter(({ labels }) => labels[imageLabels.hash] === undefined);
+      for (const { id } of unfinished) await engine.remove(id);
+      return gone;
+    },
+
+    /** Hash of what the config asked for when it was built; null for what has none. */
+    recipeOf: ({ labels }: ImageThere): string | null => labels[imageLabels.recipe] ?? null,
+
+    prunePackages: (wanted: readonly AgentPackage[]) => prunePackages(packages, wanted),
+
+    close: () => {
+      engine.close();
+      images.close();
+    },
+  };
+}
+
+/** What the layer below gives to the Dockerfile of the one above it. Only the agent's has a user of its own. */
+function on(below: { id: string; user: string } | null, what: Layer['what']): Record<string, string> {
+  if (below === null) return {};
+  return { BASE: below.id, ...(what === 'packages' && { BASE_USER: below.user || '0' }) };
+}
+
+/**
+ * The name that onejob gave it; null for what is not whole, and for what somebody built on an image of onejob's: that has
+ * its labels, too, but not its name.
+ */
+function nameOf({ tags, labels }: ImageThere): string | null {
+  const hash = labels[imageLabels.hash];
+  if (hash === undefined) return null;
+  return tags.find((tag) => tag.startsWith('onejob/') && tag.endsWith(`:${hash.slice(0, 12)}`)) ?? null;
+}
+
+function onlyNamed(images: readonly ImageThere[]): (ImageThere & { readonly reference: string })[] {
+  return images.flatMap((image) => {
+    const reference = nameOf(image);
+    return reference === null ? [] : [{ ...image, reference }];
+  });
+}
+
+/** As the packages of agents are named. */
+function platformFor(arch: string): string {
+  const known: Readonly<Record<string, string>> = { amd64: 'linux-x64', arm64: 'linux-arm64', arm: 'linux-arm' };
+  return known[arch] ?? `linux-${arch}`;
+}
+
+async function readDockerfile(path: string): Promise<string> {
+  try {
+    return await readFile(path, 'utf8');
+  } catch (cause) {
+    throw new OnejobError('E_IMAGE_BUILD', `Cannot read the Dockerfile ${path}: ${toFailure(cause).message}.`, {
+      hint: 'Look at the path in "dockerfile" of the pool, and at the rights of the file.',
+      cause,
+    });
+  }
+}
+
+function lost(reference: string): OnejobError {
+  return new OnejobError('E_IMAGE_BUILD', `Image ${reference} was built, but the Engine does not have it.`, { retry: true });
+}

@@ -1,0 +1,166 @@
+/** What building images needs of an Engine, beside what the docker runtime asks it. */
+import { createInterface } from 'node:readline';
+import { Readable } from 'node:stream';
+import { z } from 'zod';
+import { OnejobError } from '../errors.ts';
+import { connect, usualLimits } from '../runtimes/docker/call.ts';
+import type { Endpoint } from '../runtimes/docker/endpoint.ts';
+import { diskFull, isDiskFull, messageOf, statusOf, translate } from '../runtimes/docker/failures.ts';
+import { readBuild } from './build-output.ts';
+
+const labels = z.record(z.string(), z.string()).nullish();
+const imageAnswer = z.object({
+  Id: z.string(),
+  RepoTags: z.array(z.string()).nullish(),
+  Created: z.number(),
+  Size: z.number().default(0),
+  Labels: labels,
+});
+const inspectAnswer = z.object({ Id: z.string(), Config: z.object({ User: z.string().nullish(), Labels: labels }).nullish() });
+const versionAnswer = z.object({ Arch: z.string().default('') });
+const containerAnswer = z.object({ ImageID: z.string().default('') });
+
+/** An image on the Engine. */
+export interface ImageThere {
+  readonly id: string;
+  /** Names with their tags, as Docker writes them. */
+  readonly tags: readonly string[];
+  readonly labels: Readonly<Record<string, string>>;
+  /** ms since the epoch */
+  readonly created: number;
+  /** bytes, with what it shares with others */
+  readonly size: number;
+}
+
+export interface BuildCall {
+  /** For messages, such as `the agent layer of onejob/azure-pipelines:4be1…`. */
+  readonly what: string;
+  /** null: it is only built on. */
+  readonly tag: string | null;
+  readonly args: Readonly<Record<string, string>>;
+  readonly labels: Readonly<Record<string, string>>;
+  readonly context: Readable;
+}
+
+export type ImageEngine = Awaited<ReturnType<typeof connectImageEngine>>;
+
+/** A step may say nothing for long, such as one that compiles, in ms. */
+const silentStep = 30 * 60_000;
+
+/** `close` ends its connections. */
+export async function connectImageEngine(endpoint: Endpoint) {
+  const { raw, ask, close } = await connect(endpoint, { ...usualLimits, idle: silentStep });
+  const list = async (filters: object, signal: AbortSignal): Promise<ImageThere[]> => {
+    const call = { method: 'GET', path: '/images/json', query: { filters }, limit: 'soon', signal } as const;
+    const found = z.array(imageAnswer).parse(await ask({ ...call, doing: 'list images' }));
+    return found.map(({ Id, RepoTags, Created, Size, Labels }) => ({
+      id: Id,
+      // Podman says where a name without a registry is.
+      tags: (RepoTags ?? []).filter((tag) => !tag.startsWith('<none>')).map((tag) => tag.replace(/^localhost\//, '')),
+      labels: Labels ?? {},
+      created: Created * 1000,
+      size: Size,
+    }));
+  };
+
+  return {
+    endpoint,
+    close,
+
+    /** Go's name of its architecture, such as `amd64`. */
+    arch: async (signal: AbortSignal): Promise<string> =>
+      versionAnswer.parse(await ask({ method: 'GET', path: '/version', doing: 'ask for the version', limit: 'soon', signal })).Arch,
+
+    /** null when it is not there. */
+    inspect: async (reference: string, signal: AbortSignal) => {
+      const call = { method: 'GET', path: `/images/${reference}/json`, limit: 'soon', signal, nothing: [404] } as const;
+      const answer = await ask({ ...call, doing: `look at image "${reference}"` });
+      if (answer === null) return null;
+      const { Id, Config } = inspectAnswer.parse(answer);
+      return { id: Id, user: Config?.User ?? '', labels: Config?.Labels ?? {} };
+    },
+
+    /** Images with all of these labels (`name` or `name=value`). */
+    labelled: (wanted: readonly string[], signal: AbortSignal) => list({ label: wanted }, signal),
+    /** Those of them that have no name and that nothing is built on. */
+    dangling: (wanted: readonly string[], signal: AbortSignal) => list({ label: wanted, dangling: ['true'] }, signal),
+
+    /** Ids of images that containers were made from, one for each container. */
+    inUse: async (signal: AbortSignal): Promise<string[]> => {
+      const call = { method: 'GET', path: '/containers/json', query: { all: true }, limit: 'soon', signal } as const;
+      return z
+        .array(containerAnswer)
+        .parse(await ask({ ...call, doing: 'list containers' }))
+        .map(({ ImageID }) => ImageID);
+    },
+
+    /** By name or id; `used`: a container was made from it, or an image that has a name. */
+    remove: async (image: string): Promise<'removed' | 'absent' | 'used'> => {
+      const doing = `remove image ${image}`;
+      try {
+        await raw({ method: 'DELETE', path: `/images/${image}`, doing, limit: 'late' });
+        return 'removed';
+      } catch (error) {
+        const status = statusOf(error);
+        if (status === 404) return 'absent';
+        // Podman says 500 where Docker says 409.
+        if (status === 409 || (status === 500 && /in use|dependent/i.test(messageOf(error)))) return 'used';
+        throw translate(error, doing, endpoint);
+      }
+    },
+
+    /**
+     * Builds one Dockerfile; the id of what was made. `progress` hears of each step. A call that is cut off, by `signal` or
+     * because the caller died, ends the build, too. @throws OnejobError E_IMAGE_BUILD, E_DISK_FULL, E_ENGINE_*
+     */
+    build: async (call: BuildCall, progress: (step: string) => void, signal: AbortSignal): Promise<string> => {
+      const { tag, args, labels: given, context, what } = call;
+      const query = {
+        ...(tag !== null && { t: tag }),
+        dockerfile: 'Dockerfile',
+        rm: true,
+        forcerm: true,
+        buildargs: args,
+        labels: given,
+      };
+      const doing = `build ${what}`;
+      const output = readBuild(progress);
+      try {
+        const answer = await raw({
+          ...{ method: 'POST', path: '/build', query, file: context, limit: 'idle', doing, signal, stream: true },
+        });
+        if (!(answer instanceof Readable)) throw new TypeError('a build answered without a stream');
+        for await (const line of createInterface({ input: answer, crlfDelay: Number.POSITIVE_INFINITY })) {
+          if (line.trim() !== '') output.line(line);
+        }
+      } catch (error) {
+        signal.throwIfAborted();
+        // What the Engine says right away is about the Dockerfile, such as an instruction that there is not.
+        const status = statusOf(error);
+        if (status === 400 || status === 500) throw buildFailure(what, messageOf(error), output.step, output.tail(), error);
+        throw translate(error, doing, endpoint);
+      }
+      signal.throwIfAborted();
+      if (output.error !== null) throw buildFailure(what, output.error, output.step, output.tail());
+      if (output.id !== null) return output.id;
+      throw buildFailure(what, 'the Engine ended without saying what it has made', output.step, output.tail());
+    },
+  };
+}
+
+function buildFailure(what: string, why: string, step: string | null, tail: readonly string[], cause?: unknown): OnejobError {
+  if (isDiskFull(`${why} ${tail.join(' ')}`)) return diskFull(`build ${what}`, why, cause);
+  const at = step === null ? '' : ` at ${step}`;
+  const last = tail.length === 0 ? '' : `\nIts last lines:\n${tail.map((line) => `  ${line}`).join('\n')}`;
+  return new OnejobError('E_IMAGE_BUILD', `Cannot build ${what}: it failed${at}: ${oneLine(why)}.${last}`, {
+    hint: 'Try it by hand with "onejob image build"; "--print" shows what is built.',
+    cause,
+  });
+}
+
+/** Docker repeats the whole command of a step that failed; how it ended comes last. */
+function oneLine(why: string): string {
+  const text = why.replaceAll(/\s+/g, ' ').replace(/[.\s]+$/, '');
+  const code = /^The command .* (returned a non-zero code: \d+)$/.exec(text)?.[1];
+  return code === undefined ? text.slice(0, 500) : `its command ${code}`;
+}

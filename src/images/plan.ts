@@ -1,0 +1,125 @@
+/**
+ * What is built for a recipe: one Dockerfile after the other, each on top of what the one before it made. Pure: the same
+ * recipe on the same base with the same agent gives the same plan, and with it the same name.
+ */
+import { createHash } from 'node:crypto';
+import type { AgentPackage } from '../ci/ci-service.ts';
+import type { Templates } from './templates.ts';
+
+export const imageLabels = {
+  /** Id of the installation that built it; `by-hand` for who used a template without onejob. */
+  owner: 'io.onejob.owner',
+  /** Hash of all it was built from. */
+  hash: 'io.onejob.image.hash',
+  /** Hash of what the config asks for: two images of one recipe are an older and a newer one. */
+  recipe: 'io.onejob.image.recipe',
+  /** What it was built on, as it was written or chosen. */
+  base: 'io.onejob.image.base',
+  agentType: 'io.onejob.agent.type',
+  agentVersion: 'io.onejob.agent.version',
+  agentRoot: 'io.onejob.agent.root',
+  agentHash: 'io.onejob.agent.hash',
+} as const;
+
+/** What is wanted, as far as the config says it. */
+export interface Wish {
+  /** Type of the CI service whose agents run in it. */
+  readonly type: string;
+  /** Reference of the image to build on; null when a Dockerfile names it. */
+  readonly base: string | null;
+  readonly packages: readonly string[];
+  /** Text of the Dockerfile that is built first; null for none. */
+  readonly dockerfile: string | null;
+}
+
+/** What was found out about a wish before it is built. */
+export interface Ground {
+  /** Ids of the images that it is built on. */
+  readonly bases: readonly string[];
+  /** User of the base; empty for root. With a Dockerfile what is made of it says it. */
+  readonly user: string;
+  readonly agent: AgentPackage | null;
+  /** Id of this installation. */
+  readonly owner: string;
+}
+
+export interface Layer {
+  /** For people, such as `packages`. */
+  readonly what: 'your Dockerfile' | 'packages' | 'agent';
+  readonly dockerfile: string;
+  /** Without BASE and BASE_USER, which are what the layer below made. */
+  readonly args: Readonly<Record<string, string>>;
+  /** The agent's package is sent along, unpacked, as the folder `agent`. */
+  readonly hasAgent: boolean;
+}
+
+export interface BuildPlan {
+  /** Name and tag; the tag is the beginning of the hash. */
+  readonly reference: string;
+  readonly hash: string;
+  readonly recipe: string;
+  readonly layers: readonly Layer[];
+  /** Of what is made in the end, beside those that the Dockerfiles give. */
+  readonly labels: Readonly<Record<string, string>>;
+}
+
+/** Hash of what the config asks for, whatever is published now. */
+export function recipeOf({ type, base, packages, dockerfile }: Wish): string {
+  return digest({ type, base, packages: sorted(packages), dockerfile });
+}
+
+/** null when there is nothing to build: the base is the image. */
+export function buildPlan(wish: Wish, ground: Ground, templates: Templates): BuildPlan | null {
+  const { agent, owner } = ground;
+  const packages = sorted(wish.packages);
+  const template = agent === null ? undefined : templates.agents[agent.type];
+  const layers: Layer[] = [];
+  if (wish.dockerfile !== null) layers.push({ what: 'your Dockerfile', dockerfile: wish.dockerfile, args: {}, hasAgent: false });
+  if (packages.length > 0) {
+    const args = { OWNER: owner, PACKAGES: packages.join(' ') };
+    layers.push({ what: 'packages', dockerfile: templates.packages, args, hasAgent: false });
+  }
+  if (agent !== null && template !== undefined) {
+    layers.push({ what: 'agent', dockerfile: template, args: { OWNER: owner, AGENT_VERSION: agent.version }, hasAgent: true });
+  }
+  if (layers.length === 0) return null;
+  const recipe = recipeOf(wish);
+  const hash = digest({
+    bases: [...ground.bases],
+    layers: layers.map(({ dockerfile, args: { OWNER: _, ...args } }) => ({ dockerfile, args })),
+    agent: agent === null ? null : { version: agent.version, sha256: agent.sha256 ?? agent.from },
+  });
+  return {
+    reference: `onejob/${wish.type}:${hash.slice(0, 12)}`,
+    hash,
+    recipe,
+    layers,
+    labels: {
+      [imageLabels.owner]: owner,
+      [imageLabels.hash]: hash,
+      [imageLabels.recipe]: recipe,
+      ...(wish.base !== null && { [imageLabels.base]: wish.base }),
+      ...(agent !== null && { [imageLabels.agentHash]: hash }),
+    },
+  };
+}
+
+/** Images that a Dockerfile is built on, in its order; stages of its own and what only its arguments say are none. */
+export function basesOf(dockerfile: string): string[] {
+  const stages = new Set<string>(['scratch']);
+  const bases = new Set<string>();
+  for (const [, image = '', stage] of dockerfile.matchAll(/^\s*FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?/gim)) {
+    if (!image.includes('$') && !stages.has(image.toLowerCase())) bases.add(image);
+    if (stage !== undefined) stages.add(stage.toLowerCase());
+  }
+  return [...bases];
+}
+
+function sorted(packages: readonly string[]): string[] {
+  return [...new Set(packages)].sort();
+}
+
+/** Of a value whose keys are always written in the same order. */
+function digest(value: object): string {
+  return createHash('sha256').update(JSON.stringify(value)).digest('hex');
+}

@@ -1,0 +1,94 @@
+/**
+ * What a script says in a sandbox like an agent's: a CI service may have to know what an image holds before it makes an agent of
+ * it known. Such a sandbox is like any other, but for its devices and its network, has no slot, and is gone when it has answered.
+ */
+import type { AgentId } from '../core/slot.ts';
+import { OnejobError } from '../errors.ts';
+import { frame, MarkerFilter } from '../runtimes/gate.ts';
+import type { Runtime, SandboxSpec } from '../runtimes/runtime.ts';
+
+export interface Question {
+  readonly runtime: Runtime;
+  /** As of the agent that it is asked for. */
+  readonly spec: SandboxSpec;
+  /** What the agent's sandbox was made from: what is said in one holds for all of them. */
+  readonly fingerprint: string;
+  readonly script: string;
+}
+
+/** How long an answer may take, from making the sandbox to its last word, in ms. */
+const patience = 120_000;
+/** Longest answer that is read, in bytes. */
+const longest = 256 * 1024;
+/** How many answers are remembered. */
+const remembered = 64;
+
+export class Asker {
+  readonly #newAgent: () => AgentId;
+  readonly #guests = new Set<AgentId>();
+  readonly #answers = new Map<string, Promise<string>>();
+
+  constructor(newAgent: () => AgentId) {
+    this.#newAgent = newAgent;
+  }
+
+  /** Whether this is a sandbox of ours that is answering right now. */
+  isGuest(agent: AgentId): boolean {
+    return this.#guests.has(agent);
+  }
+
+  /**
+   * The script's standard output; once for each fingerprint, and again after it failed.
+   * @throws OnejobError of the runtime, or E_GATE_ENDED when the script did not come to its end
+   */
+  ask(question: Question, signal: AbortSignal): Promise<string> {
+    const key = `${question.fingerprint}\n${question.script}`;
+    const known = this.#answers.get(key);
+    if (known !== undefined) return known;
+    const answer = this.#ask(question, signal);
+    this.#answers.set(key, answer);
+    answer.catch(() => this.#answers.delete(key));
+    for (const old of [...this.#answers.keys()].slice(0, -remembered)) this.#answers.delete(old);
+    return answer;
+  }
+
+  async #ask({ runtime, spec, script }: Question, outer: AbortSignal): Promise<string> {
+    const agent = this.#newAgent();
+    const signal = AbortSignal.any([outer, AbortSignal.timeout(patience)]);
+    this.#guests.add(agent);
+    try {
+      const recipe = { ...spec.recipe, mounts: [], network: runtime.capabilities.images ? 'none' : spec.recipe.network };
+      await runtime.prepare({ ...spec, agent, recipe, devices: [] }, () => {}, signal);
+      return await said(runtime, agent, script, signal);
+    } finally {
+      // What cannot be removed now is an orphan to the next look at the runtime.
+      await runtime.remove(agent).catch(() => {});
+      this.#guests.delete(agent);
+    }
+  }
+}
+
+async function said(runtime: Runtime, agent: AgentId, script: string, signal: AbortSignal): Promise<string> {
+  const filter = new MarkerFilter(agent);
+  const whole = `(\n${script}\n)\n_oj_c=$?; printf '\\n%s %s' ${agent} "$_oj_c"`;
+  const words: Uint8Array[] = [];
+  let length = 0;
+  let isAsked = false;
+  for await (const chunks of runtime.logs(agent, { time: 0n, atTime: 0, stdout: 0, stderr: 0 }, signal)) {
+    for (const { stream, bytes } of chunks) {
+      if (stream !== 'stdout') continue;
+      const mine = filter.push(bytes);
+      length += mine.length;
+      if (length <= longest) words.push(mine);
+    }
+    if (filter.state !== 'ready' || isAsked) continue;
+    isAsked = true;
+    await runtime.release(agent, frame(agent, whole), signal);
+  }
+  const text = Buffer.concat(words).toString('utf8');
+  const end = text.lastIndexOf(`\n${agent} `);
+  const code = end === -1 ? null : text.slice(end + agent.length + 2).trim();
+  if (code === '0') return text.slice(0, end);
+  const how = code === null ? 'did not come to its end' : `ended with exit code ${code}`;
+  throw new OnejobError('E_GATE_ENDED', `Cannot look into the sandbox: the script for that ${how}.`, { retry: true });
+}

@@ -1,0 +1,93 @@
+/** What CI services see, told to the loop: the one place where their events become events of slots. */
+import type { CiEvent, CiService } from '../ci/ci-service.ts';
+import type { SlotFacts } from '../ci/index.ts';
+import type { Clock } from '../core/clock.ts';
+import type { AgentId, Slot } from '../core/slot.ts';
+import type { Log } from '../log.ts';
+import type { Reconciler } from './reconciler.ts';
+
+export interface CiEventParts {
+  readonly reconciler: Reconciler;
+  readonly log: Log;
+  /** A job waits for a pool that leases for each job. */
+  readonly demanded: (pool: string) => void;
+  /** The end of an agent's output. */
+  readonly lastWords: (agent: AgentId) => Promise<string>;
+}
+
+/** Who holds a pool that its service cannot serve. */
+const holder = 'service';
+
+/** Until `signal` aborts. */
+export function followServices(services: Iterable<CiService>, parts: CiEventParts, signal: AbortSignal): void {
+  const { reconciler, log, demanded, lastWords } = parts;
+
+  const handle = (event: CiEvent): void => {
+    if (event.kind === 'hold') {
+      hold(event.pool, event.reason);
+      return;
+    }
+    if (event.kind === 'waiting') {
+      demanded(event.pool);
+      reconciler.offer(event.pool);
+      return;
+    }
+    const { agent } = event;
+    const key = reconciler.placeOf(agent);
+    if (key === undefined) return;
+    switch (event.kind) {
+      case 'cancel': {
+        const grace = event.grace ?? reconciler.slot(key)?.grace ?? 0;
+        reconciler.post(key, { kind: 'stop', agent, why: 'cancelled', grace });
+        return;
+      }
+      case 'online':
+        reconciler.post(key, { kind: 'online', agent });
+        return;
+      case 'jobSeen':
+        reconciler.post(key, { kind: 'jobSeen', agent, job: event.job });
+        return;
+      case 'silent':
+        void lastWords(agent).then(
+          (words) => {
+            const message = words === '' ? event.failure.message : `${event.failure.message} It said last:\n${words}`;
+            reconciler.post(key, { kind: 'releaseFailed', agent, failure: { ...event.failure, message }, blame: 'pool' });
+          },
+          () => reconciler.post(key, { kind: 'releaseFailed', agent, failure: event.failure, blame: 'pool' }),
+        );
+        return;
+    }
+  };
+
+  const hold = (name: string, reason: string | null): void => {
+    const pool = reconciler.pools.find((one) => one.config.name === name);
+    if (pool === undefined) return;
+    const changed = reason === null ? pool.pause.release(holder) : pool.pause.hold(holder, reason);
+    if (!changed) return;
+    if (reason === null) log.info('CI service is back', { pool: name });
+    else log.warn('pool waits for its CI service', { pool: name, reason });
+    // What could not be registered meanwhile is tried at once.
+    if (reason === null && pool.backoff?.stage === 'release') pool.backoff = null;
+    reconciler.replanAll(pool);
+  };
+
+  for (const service of services) service.observe(handle, signal);
+}
+
+/** What services may know of the loop; `loop` is asked for it when one of them is, since services are there before it. */
+export function slotFacts(loop: () => Reconciler, clock: Clock): SlotFacts {
+  const slotOf = (agent: AgentId): Slot | undefined => {
+    const key = loop().placeOf(agent);
+    return key === undefined ? undefined : loop().slot(key);
+  };
+  return {
+    poolOf(agent) {
+      const slot = slotOf(agent);
+      return slot === undefined ? null : loop().poolOf(slot.key).config.name;
+    },
+    silentFor(agent) {
+      const lane = slotOf(agent)?.agent;
+      return lane?.kind === 'idle' && lane.agent === agent && !lane.online ? clock.now() - lane.since : null;
+    },
+  };
+}

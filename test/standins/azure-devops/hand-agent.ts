@@ -1,0 +1,300 @@
+/**
+ * An agent that a test moves by hand, step by step, over the wire: for tests of the stand-in, and of managers that do not need
+ * a process. It signs in with its key as the real one does, and never sees a PAT.
+ */
+import {
+  constants,
+  createDecipheriv,
+  createPrivateKey,
+  generateKeyPairSync,
+  type KeyObject,
+  privateDecrypt,
+  randomUUID,
+  sign,
+} from 'node:crypto';
+import { z } from 'zod';
+import type { AzureDevOps } from './types.ts';
+
+/** What the three files of an agent say. */
+export interface AgentIdentity {
+  readonly agentId: number;
+  readonly agentName: string;
+  readonly poolId: number;
+  /** Organisation or collection, with or without a slash at the end. */
+  readonly serverUrl: string;
+  readonly clientId: string;
+  readonly authorizationUrl: string;
+  readonly tokenUrl: string;
+  readonly key: KeyObject;
+}
+
+export interface Job {
+  readonly requestId: number;
+  readonly jobId: string;
+  readonly messageId: number;
+  readonly script: string;
+  readonly message: Record<string, unknown>;
+}
+
+export interface HandAgent {
+  readonly identity: AgentIdentity;
+  /** A fresh token, from the signed assertion. `at`: the agent's idea of now, ms since the epoch. */
+  signIn(at?: number): Promise<string>;
+  /** Opens a session, with these system capabilities. */
+  open(capabilities?: Record<string, string>, version?: string): Promise<void>;
+  /** One poll; null when there was nothing. Messages of any kind, decrypted. */
+  poll(
+    lastMessageId?: number,
+  ): Promise<{ readonly messageId: number; readonly type: string; readonly body: Record<string, unknown> } | null>;
+  acknowledge(messageId: number): Promise<void>;
+  /** Polls until there is a job, renews its lock and acknowledges it, as the real one does before it starts anything. */
+  take(): Promise<Job>;
+  renew(requestId: number): Promise<void>;
+  /** Lines for the console. */
+  feed(job: Job, lines: readonly string[]): Promise<void>;
+  /** The job's end. `leaving`: the agent says that it will take no other, as one in once mode does. */
+  complete(job: Job, result?: string, o?: { readonly leaving?: boolean }): Promise<void>;
+  close(): Promise<void>;
+  /** A call with the agent's own token; JSON in, answer out. */
+  call(method: string, path: string, body?: unknown): Promise<Response>;
+}
+
+/** RSA-2048. It takes a good part of a second, so agents of one test may share one. */
+export function newKey(): KeyObject {
+  return generateKeyPairSync('rsa', { modulusLength: 2048 }).privateKey;
+}
+
+/** Registers an agent with the PAT, and hands it out, offline. */
+export async function registerByHand(
+  azure: AzureDevOps,
+  pool: number,
+  name: string,
+  o: { readonly capabilities?: Record<string, string>; readonly version?: string; readonly key?: KeyObject } = {},
+): Promise<HandAgent> {
+  const privateKey = o.key ?? newKey();
+  const { n, e } = createPublicKey(privateKey).export({ format: 'jwk' });
+  const standard = (value: string | undefined) => Buffer.from(value ?? '', 'base64url').toString('base64');
+  const response = await fetch(`${azure.url}/_apis/distributedtask/pools/${pool}/agents`, {
+    method: 'POST',
+    headers: { ...HEADERS, authorization: `Basic ${Buffer.from(`:${azure.pat}`).toString('base64')}` },
+    body: JSON.stringify({
+      name,
+      version: o.version ?? '5.278.0',
+      osDescription: 'Linux by hand',
+      maxParallelism: 1,
+      provisioningState: 'Provisioned',
+      systemCapabilities: o.capabilities ?? {},
+      authorization: { publicKey: { exponent: standard(e), modulus: standard(n) } },
+    }),
+  });
+  const agent = RegisteredSchema.parse(await answerOf(response));
+  const { clientId, authorizationUrl } = agent.authorization;
+  return handAgent({
+    agentId: agent.id,
+    agentName: agent.name,
+    poolId: pool,
+    serverUrl: azure.url,
+    clientId,
+    authorizationUrl,
+    tokenUrl: `${new URL(azure.url).origin}${new URL(authorizationUrl).pathname}`,
+    key: privateKey,
+  });
+}
+
+/** The agent that three files make, by name of the file. */
+export function handAgentFromFiles(
+  files: Readonly<Record<'.agent' | '.credentials' | '.credentials_rsaparams', string>>,
+): HandAgent {
+  const settings = SettingsSchema.parse(JSON.parse(files['.agent']));
+  const { data } = CredentialsSchema.parse(JSON.parse(files['.credentials']));
+  const rsa = RsaSchema.parse(JSON.parse(files['.credentials_rsaparams']));
+  const url = (value: string) => Buffer.from(value, 'base64').toString('base64url');
+  const jwk = {
+    n: url(rsa.modulus),
+    e: url(rsa.exponent),
+    d: url(rsa.d),
+    p: url(rsa.p),
+    q: url(rsa.q),
+    dp: url(rsa.dp),
+    dq: url(rsa.dq),
+    qi: url(rsa.inverseQ),
+  };
+  return handAgent({
+    agentId: Number(settings.agentId),
+    agentName: settings.agentName,
+    poolId: Number(settings.poolId),
+    serverUrl: settings.serverUrl,
+    clientId: data.clientId,
+    authorizationUrl: data.authorizationUrl,
+    tokenUrl: data.oauthEndpointUrl ?? data.authorizationUrl,
+    key: createPrivateKey({ format: 'jwk', key: { kty: 'RSA', ...jwk } }),
+  });
+}
+
+export function handAgent(identity: AgentIdentity): HandAgent {
+  const base = identity.serverUrl.replace(/\/+$/, '');
+  const pool = `_apis/distributedtask/pools/${identity.poolId}`;
+  let token: string | null = null;
+  let session: { readonly id: string; readonly key: Buffer } | null = null;
+  let last: number | undefined;
+
+  const send = (bearer: string, method: string, path: string, body?: unknown): Promise<Response> =>
+    fetch(`${base}/${path}`, {
+      method,
+      headers: { ...HEADERS, authorization: `Bearer ${bearer}` },
+      ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+    });
+  const open = () => {
+    if (session === null) throw new Error(`${identity.agentName} has no session.`);
+    return session;
+  };
+  const plan = (job: Job) => {
+    const { plan: of, timeline, resources } = JobSchema.parse(job.message);
+    const bearer = resources.endpoints[0]?.authorization.parameters.AccessToken ?? '';
+    return { bearer, path: `${of.scopeIdentifier}/_apis/distributedtask/hubs/build/plans/${of.planId}`, timeline: timeline.id };
+  };
+  const agent: HandAgent = {
+    identity,
+    async signIn(at = Date.now()) {
+      const response = await fetch(identity.tokenUrl, {
+        method: 'POST',
+        body: new URLSearchParams({
+          grant_type: 'client_credentials',
+          client_assertion_type: 'urn:ietf:params:oauth:client-assertion-type:jwt-bearer',
+          client_assertion: assertion(identity, at),
+        }),
+      });
+      token = z.object({ access_token: z.string() }).parse(await answerOf(response)).access_token;
+      return token;
+    },
+    async call(method, path, body) {
+      return send(token ?? (await agent.signIn()), method, path, body);
+    },
+    async open(systemCapabilities = {}, version = '5.278.0') {
+      const about = { id: identity.agentId, name: identity.agentName, version, osDescription: 'Linux by hand' };
+      const response = await agent.call('POST', `${pool}/sessions`, { ownerName: 'by hand', agent: about, systemCapabilities });
+      const { sessionId, encryptionKey } = SessionSchema.parse(await answerOf(response));
+      const sealed = Buffer.from(encryptionKey.value, 'base64');
+      const padding = { padding: constants.RSA_PKCS1_OAEP_PADDING, oaepHash: 'sha1' };
+      session = {
+        id: sessionId,
+        key: encryptionKey.encrypted ? privateDecrypt({ key: identity.key, ...padding }, sealed) : sealed,
+      };
+    },
+    async poll(lastMessageId) {
+      const { id, key } = open();
+      const after = lastMessageId === undefined ? '' : `&lastMessageId=${lastMessageId}`;
+      const response = await agent.call('GET', `${pool}/messages?sessionId=${id}${after}`);
+      if (response.status === 202) return null;
+      const { messageId, messageType, iv, body } = MessageSchema.parse(await answerOf(response));
+      const decipher = createDecipheriv('aes-256-cbc', key, Buffer.from(iv, 'base64'));
+      const plain = Buffer.concat([decipher.update(Buffer.from(body, 'base64')), decipher.final()]).toString('utf8');
+      return { messageId, type: messageType, body: z.record(z.string(), z.unknown()).parse(JSON.parse(plain)) };
+    },
+    async acknowledge(messageId) {
+      await answerOf(await agent.call('DELETE', `${pool}/messages/${messageId}?sessionId=${open().id}`));
+    },
+    async take() {
+      for (;;) {
+        const message = await agent.poll(last);
+        if (message === null) continue;
+        last = message.messageId;
+        if (message.type !== 'PipelineAgentJobRequest') continue;
+        const { requestId, jobId, steps } = JobSchema.parse(message.body);
+        await agent.renew(requestId);
+        await agent.acknowledge(message.messageId);
+        return { requestId, jobId, messageId: message.messageId, script: steps[0]?.inputs.script ?? '', message: message.body };
+      }
+    },
+    async renew(requestId) {
+      const renewed = await answerOf(
+        await agent.call('PATCH', `${pool}/jobrequests/${requestId}?lockToken=${NO_LOCK_TOKEN}`, { requestId }),
+      );
+      z.object({ lockedUntil: z.iso.datetime() }).parse(renewed);
+    },
+    async feed(job, lines) {
+      const { bearer, path, timeline } = plan(job);
+      const body = { value: lines, count: lines.length, stepId: job.jobId };
+      await answerOf(await send(bearer, 'POST', `${path}/timelines/${timeline}/records/${job.jobId}/feed`, body));
+    },
+    async complete(job, result = 'succeeded', o = {}) {
+      const { bearer, path } = plan(job);
+      const body = {
+        name: 'JobCompleted',
+        requestId: job.requestId,
+        jobId: job.jobId,
+        result,
+        agentShuttingDown: o.leaving ?? true,
+      };
+      await answerOf(await send(bearer, 'POST', `${path}/events`, body));
+    },
+    async close() {
+      await answerOf(await agent.call('DELETE', `${pool}/sessions/${open().id}`));
+      session = null;
+    },
+  };
+  return agent;
+}
+
+const HEADERS = {
+  accept: 'application/json; api-version=7.1-preview',
+  'content-type': 'application/json',
+  'x-tfs-fedauthredirect': 'Suppress',
+};
+const NO_LOCK_TOKEN = '00000000-0000-0000-0000-000000000000';
+
+/** Signed with RS256, good for five minutes. */
+function assertion({ clientId, authorizationUrl, key }: AgentIdentity, at: number): string {
+  const now = Math.floor(at / 1000);
+  const claims = { sub: clientId, iss: clientId, jti: randomUUID(), aud: authorizationUrl, nbf: now, exp: now + 300 };
+  const part = (value: unknown) => Buffer.from(JSON.stringify(value)).toString('base64url');
+  const text = `${part({ typ: 'JWT', alg: 'RS256' })}.${part(claims)}`;
+  return `${text}.${sign('RSA-SHA256', Buffer.from(text), key).toString('base64url')}`;
+}
+
+/** JSON of an answer that is 2xx; otherwise what came instead, as an error. */
+async function answerOf(response: Response): Promise<unknown> {
+  const text = await response.text();
+  if (!response.ok) throw new Error(`${response.status} ${text}`);
+  return text === '' ? null : JSON.parse(text);
+}
+
+const RegisteredSchema = z.object({
+  id: z.number(),
+  name: z.string(),
+  authorization: z.object({ clientId: z.string(), authorizationUrl: z.string() }),
+});
+const SettingsSchema = z.object({
+  agentId: z.union([z.number(), z.string()]),
+  agentName: z.string(),
+  poolId: z.union([z.number(), z.string()]),
+  serverUrl: z.string(),
+});
+const CredentialsSchema = z.object({
+  scheme: z.literal('OAuth'),
+  data: z.object({ clientId: z.string(), authorizationUrl: z.string(), oauthEndpointUrl: z.string().optional() }),
+});
+const bytes = (count: number) =>
+  z.string().refine((value) => Buffer.from(value, 'base64').length === count, `must be ${count} bytes`);
+const RsaSchema = z.object({
+  modulus: bytes(256),
+  exponent: z.string(),
+  d: bytes(256),
+  p: bytes(128),
+  q: bytes(128),
+  dp: bytes(128),
+  dq: bytes(128),
+  inverseQ: bytes(128),
+});
+const SessionSchema = z.object({ sessionId: z.string(), encryptionKey: z.object({ encrypted: z.boolean(), value: z.string() }) });
+const MessageSchema = z.object({ messageId: z.number(), messageType: z.string(), iv: z.string(), body: z.string() });
+const JobSchema = z.object({
+  requestId: z.number(),
+  jobId: z.string(),
+  plan: z.object({ scopeIdentifier: z.string(), planId: z.string() }),
+  timeline: z.object({ id: z.string() }),
+  steps: z.array(z.object({ inputs: z.object({ script: z.string() }) })),
+  resources: z.object({
+    endpoints: z.array(z.object({ authorization: z.object({ parameters: z.object({ AccessToken: z.string() }) }) })),
+  }),
+});

@@ -1,0 +1,52 @@
+/** Paths to routes. The service looks at neither case nor slashes at the end. */
+import type { Route } from './http.ts';
+
+/** The route for a path below the organisation or collection, or below the origin for routes that begin with a slash. */
+export function findRoute(
+  routes: readonly Route[],
+  base: string,
+  method: string,
+  path: string,
+): { readonly route: Route; readonly params: Readonly<Record<string, string>> } | null {
+  const whole = segments(path);
+  const prefix = segments(base);
+  const below = prefix.every((part, i) => whole[i]?.toLowerCase() === part.toLowerCase()) ? whole.slice(prefix.length) : null;
+  for (const route of routes) {
+    if (route.method !== method) continue;
+    const params = route.path.startsWith('/')
+      ? fitted(segments(route.path), whole)
+      : below === null
+        ? null
+        : fitted(segments(route.path), below);
+    if (params !== null) return { route, params };
+  }
+  return null;
+}
+
+function segments(path: string): string[] {
+  return path
+    .split('/')
+    .filter((part) => part !== '')
+    .map(decoded);
+}
+
+function decoded(part: string): string {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
+/** `{name}` takes one segment, `{name?}` at the end takes one or none. */
+function fitted(pattern: readonly string[], path: readonly string[]): Record<string, string> | null {
+  const optional = pattern.at(-1)?.endsWith('?}') === true;
+  if (path.length !== pattern.length && !(optional && path.length === pattern.length - 1)) return null;
+  const params: Record<string, string> = {};
+  for (const [i, part] of path.entries()) {
+    const name = /^\{(\w+)\??\}$/.exec(pattern[i] ?? '')?.[1];
+    if (name !== undefined) params[name] = part;
+    else if (pattern[i]?.toLowerCase() !== part.toLowerCase()) return null;
+  }
+  return params;
+}
