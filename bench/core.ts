@@ -23,6 +23,7 @@ const pool: PoolView = {
   devices: [],
   held: false,
   closed: false,
+  lost: false,
   mayRenew: true,
 };
 

@@ -19,6 +19,7 @@ const pool: PoolView = {
   devices: [],
   held: false,
   closed: false,
+  lost: false,
   mayRenew: true,
 };
 const failure = { code: 'E_X', message: 'x', retry: true };
@@ -112,6 +113,8 @@ describe('plan', () => {
       expect(plan(idle, { ...early, paused: true, closed: true }, now)).toEqual(retired);
       expect(plan({ ...idle, devices: ['GPU-1'] }, { ...early, devices: ['GPU-2'] }, now)).toEqual(retired);
       expect(plan({ ...idle, devices: ['GPU-1'] }, { ...early, devices: null }, now)).not.toEqual(retired);
+      expect(plan(idle, { ...early, held: true }, now)).toBeNull();
+      expect(plan(idle, { ...early, held: true, lost: true }, now)).toEqual(retired);
     });
 
     test('S11: is renewed once the next one is ready, one slot after the other', () => {

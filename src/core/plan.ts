@@ -25,6 +25,8 @@ export interface PoolView {
   readonly waiting: WaitingJob | null;
   /** What the slot is to hold now; null while there is nothing for it. Empty for CPU pools. */
   readonly devices: readonly DeviceId[] | null;
+  /** Its devices are known to be somebody else's, faulty or gone, so that an idle agent must go. */
+  readonly lost: boolean;
   /** The idle agents of an early binding are to take no jobs either: a person said so. */
   readonly closed: boolean;
   /** Whether an idle agent that is not current may be renewed now: one slot of a pool after the other. */
@@ -79,7 +81,7 @@ export function sameDevices(some: readonly DeviceId[], others: readonly DeviceId
 
 /** Whether an idle agent should go: it is not to take jobs any more, or it is not current and the next one is ready. */
 function isOver(agent: Extract<Slot['agent'], { kind: 'idle' }>, slot: Slot, pool: PoolView, now: number): boolean {
-  if (!pool.wanted || pool.closed) return true;
+  if (!pool.wanted || pool.closed || pool.lost) return true;
   if (pool.devices !== null && !sameDevices(slot.devices, pool.devices)) return true;
   if (pool.paused || !pool.mayRenew) return false;
   const isCurrent = now - agent.since <= pool.standbyMaxAge && (pool.fingerprint ?? agent.fingerprint) === agent.fingerprint;

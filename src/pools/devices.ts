@@ -88,6 +88,14 @@ export class DeviceBook {
       return held(slot.devices.map(({ uuid }) => uuid));
     },
     heldBack: (key) => (this.#dealt.get(key) ?? this.#look(key)).held,
+    lost: (key) => {
+      if (this.#inventory === null) return false;
+      const slot = this.#dealt.get(key)?.slot;
+      if (slot === undefined || slot.missing.length > 0) return this.#inventory.complete;
+      if (slot.barred.length > 0 || slot.outdated) return true;
+      const taken = (uuid: DeviceId): boolean => this.known.whyNot(uuid) !== null || this.#occupied.has(uuid);
+      return slot.devices.some(({ uuid, parent }) => taken(uuid) || (parent !== null && this.known.whyNot(parent) !== null));
+    },
   };
 
   /** Keys of the slots a pool has now: as many as it asks for, or as there are devices. */

@@ -62,7 +62,7 @@ function loop({ count = 1, auto = false, standby }: Options) {
     newAgent: () => 'new',
   });
   const uuids = count === 0 ? [] : [h100.uuid];
-  const pool = new Pool(config, { service, runtime, keepStandby: true, devices: { of: () => uuids, heldBack: () => null } });
+  const pool = new Pool(config, { service, runtime, keepStandby: true, devices: { of: () => uuids, heldBack: () => null, lost: () => false } });
   const empty: Slot = { ...emptySlot({ key: 'gpu/1', runtime: 'docker', grace: 0 }), devices: uuids };
   const lane = { kind: 'standby', agent: 'adopted', reserved: null, fingerprint: standby ?? '', since: 0 } as const;
   reconciler.add(pool, [standby === undefined ? empty : { ...empty, standby: lane }]);

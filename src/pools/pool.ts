@@ -14,10 +14,15 @@ export interface SlotDevices {
   of(key: string): readonly DeviceId[] | null;
   /** Why there are none, or why they must not be used right now; null when nothing speaks against it. */
   heldBack(key: string): string | null;
+  /**
+   * Whether an agent that waits on them for a job must go: they are known to be somebody else's, faulty or gone. What nobody could
+   * see is no reason (S6).
+   */
+  lost(key: string): boolean;
 }
 
 /** Of pools whose agents need no device. */
-export const noDevices: SlotDevices = { of: () => [], heldBack: () => null };
+export const noDevices: SlotDevices = { of: () => [], heldBack: () => null, lost: () => false };
 
 export class Pool {
   readonly config: PoolConfig;
@@ -84,6 +89,7 @@ export class Pool {
       waiting: this.service.next(this.config.name),
       devices: this.devices.of(key),
       held: this.devices.heldBack(key) !== null,
+      lost: this.devices.lost(key),
       closed: this.pause.closes,
       mayRenew: this.#renewing.size === 0 || (this.#renewing.size === 1 && this.#renewing.has(key)),
     };

@@ -61,7 +61,7 @@ function keysOf(pool: PoolConfig, stored: ReadonlyMap<string, Slot>): string[] {
 
 /** What is left of a slot that config has moved on from keeps its devices until it is empty. */
 function heldBy({ devices }: Slot): SlotDevices {
-  return { of: () => devices, heldBack: () => null };
+  return { of: () => devices, heldBack: () => null, lost: () => false };
 }
 
 /** A slot stored in another boot, on this boot's clock. How long its job may still run nobody knows any more. */

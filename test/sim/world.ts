@@ -127,6 +127,7 @@ export class World {
       devices: {
         of: (key) => (this.book === null ? devicesOf(key) : this.book.slotDevices.of(key)),
         heldBack: (key) => this.book?.slotDevices.heldBack(key) ?? null,
+        lost: (key) => this.book?.slotDevices.lost(key) ?? false,
       },
     });
     this.pool.learn('', this.fingerprint);

@@ -1,0 +1,34 @@
+/** When an agent that waits for a job on its devices has to go, and when nobody may say so. */
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { DeviceHost, gpu } from '../../test/support/device-host.ts';
+
+let host: DeviceHost;
+beforeEach(() => {
+  host = new DeviceHost({ agents: 1 });
+  host.sees([gpu(0)]);
+  host.runs('lab/1', 'a1');
+});
+afterEach(() => host[Symbol.dispose]());
+
+const lost = () => host.book.slotDevices.lost('lab/1');
+
+test('a device that is the slot’s own, and that nobody else is on, is no reason', () => {
+  expect(lost()).toBe(false);
+});
+
+test('one that a person has reserved is', () => {
+  host.reservations.reserve(host.book.find('0'), { by: 'alice', for: null });
+  expect(lost()).toBe(true);
+});
+
+test('one that a person is on, is', () => {
+  host.seesHeld([gpu(0)], { 'GPU-0000': 'held by alice' });
+  expect(lost()).toBe(true);
+});
+
+test('one that is gone is, once a whole look says so', () => {
+  host.sees([], false);
+  expect(lost()).toBe(false);
+  host.sees([]);
+  expect(lost()).toBe(true);
+});
