@@ -2,6 +2,7 @@
 
 import { machineSocket } from '../test/support/engine-http.ts';
 import { defaultImage } from '../test/support/require.ts';
+import { azureGap, azurePolls } from './azure.ts';
 import { coreFigure } from './core.ts';
 import { coldRun, gap, growth, idle, submitToFirstByte, throughput } from './daemon.ts';
 import { floor } from './floor.ts';
@@ -81,6 +82,32 @@ export const figures: Readonly<Record<string, (options: BenchOptions) => Promise
         line('of it ours: die event received to frame written', data.ours.p50, 5, 'ms p50'),
         line('the same', data.ours.p95, 20, 'ms p95'),
         info('of it the way back: frame written to first byte at the client', `${data.back.p50} ms p50, ${data.back.p95} ms p95`),
+      ],
+    };
+  },
+
+  azure: async ({ quick, dir }) => {
+    const data = await azureGap(quick ? 3 : 30, dir);
+    const few = await azurePolls(1, quick ? 20 : 60);
+    const many = await azurePolls(8, quick ? 20 : 60);
+    return {
+      data: { ...data, requests: { few, many } },
+      lines: [
+        info(
+          'Azure Pipelines (stand-in): an agent has left until the next one is online',
+          `${data.whole.p50} ms p50, ${data.whole.p95} ms p95`,
+        ),
+        info('of it the end of the agent and the Engine: until the die event is here', `${data.engine.p50} ms p50`),
+        line('of it ours: die event received to frame written', data.ours.p50, 50, 'ms p50'),
+        info('of it calls of the manager to the service', `${data.calls.p50} p50`),
+        info('of it the start of the scripted agent and its sign-in', `${data.start.p50} ms p50`),
+        info('requests of the manager for each job, polls left out', `${data.perJob}`),
+        {
+          figure: 'requests of the manager an idle hour, polling every 10 s: with 1 agent; with 8',
+          measured: `${Math.round(few * 60)}; ${Math.round(many * 60)}`,
+          reach: 'the same',
+          reached: Math.abs(few - many) <= 2,
+        },
       ],
     };
   },

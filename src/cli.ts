@@ -9,6 +9,7 @@ import { addConfigCommands } from './cli/commands/config.ts';
 import { addDaemonCommands } from './cli/commands/daemon.ts';
 import { addGpuCommands } from './cli/commands/gpus.ts';
 import { addImageCommands } from './cli/commands/image.ts';
+import { addInitCommands } from './cli/commands/init.ts';
 import { addJobCommands } from './cli/commands/jobs.ts';
 import type { Act } from './cli/commands/options.ts';
 import type { CliContext, Place } from './cli/context.ts';
@@ -79,6 +80,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage; "run" passes on the job's own, or 1
   program.commandsGroup('The daemon:');
   addDaemonCommands(program, act);
   program.commandsGroup('Setting up:');
+  addInitCommands(program, act);
   addAzureCommands(program, act);
   addConfigCommands(program, act);
   addGpuCommands(program, act);

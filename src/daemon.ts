@@ -22,14 +22,17 @@ import { systemClock as clock, every } from './pools/clock.ts';
 import { Dispatcher } from './pools/executors.ts';
 import { Fingerprints } from './pools/fingerprints.ts';
 import type { Fleet } from './pools/fleet.ts';
+import { forgetServices } from './pools/forget.ts';
 import { writeHistory } from './pools/history.ts';
 import { createImageDesk } from './pools/image-desk.ts';
+import { renewImages } from './pools/image-renewal.ts';
 import { lastWords } from './pools/last-words.ts';
 import { HostManager } from './pools/manager.ts';
 import { Observer } from './pools/observe.ts';
 import { openPoolImages } from './pools/open-images.ts';
 import { noDevices, type Pool } from './pools/pool.ts';
 import { populate, rebased } from './pools/populate.ts';
+import { createPruneServices } from './pools/prune-services.ts';
 import { Reconciler } from './pools/reconciler.ts';
 import { Shutdown } from './pools/shutdown.ts';
 import { waitingReason } from './pools/status.ts';
@@ -153,7 +156,7 @@ export async function runDaemon(
   // Nothing is released before everything was looked at once.
   reconciler.pause.hold('starting', 'onejob is starting');
 
-  const images = await openPoolImages({ config, env, store, services: services.byName, clock, log });
+  const images = await openPoolImages({ config, env, store, services: services.byName, log });
   parts.defer(() => images.close());
   const fingerprints = new Fingerprints({ log, reconciler, nameOf, images });
   parts.defer(() => fingerprints.close());
@@ -195,17 +198,20 @@ export async function runDaemon(
     reconciler,
     runtimes: runtimes.all,
     minFree: config.diskMinFree,
+    makeRoom: (signal) => images.prune(signal),
     isGuest: (agent) => asker.isGuest(agent),
     refreshFingerprints: (runtime, signal) => fingerprints.refresh(runtime, signal),
   });
   parts.defer(() => observer.close());
 
+  const elsewhere = [...new Set(services.byName.values())].filter((service) => service !== queue);
   const shutdown = new Shutdown({
     reconciler,
     log,
     clock,
     unreachable: (runtime) => observer.unreachable(runtime),
     busy: () => queue.unfinished > 0,
+    forget: (instead) => forgetServices({ services: elsewhere, registrations: store.registrations, log }, instead),
     temporary: options.temporary,
   });
   const manager = new HostManager({
@@ -214,7 +220,8 @@ export async function runDaemon(
     observer,
     keepers,
     queue,
-    history: store.history,
+    services: elsewhere,
+    store,
     runtimes: runtimes.all,
     logDir,
     nameOf,
@@ -234,6 +241,7 @@ export async function runDaemon(
     findings: () => [...runtimes.findings, ...fingerprints.findings()],
     hostFindings: async (signal) => (await fleet?.doctor(signal)) ?? [],
     down: (request) => shutdown.begin(request),
+    forgotten: shutdown.forgotten,
     held: (clients) => shutdown.clients(clients),
   });
 
@@ -268,12 +276,14 @@ export async function runDaemon(
       shutdown.look();
     });
   });
+  const pruneServices = createPruneServices(store);
   parts.defer(
     every(
       clock,
       housekeepingEvery,
       async () => {
         await queue.prune(clock.wall(), config.keepJobs);
+        await pruneServices(clock.wall(), config.keepJobs);
         store.proofs.prune(clock.wall() - config.keepJobs);
         store.checkpoint();
       },
@@ -284,7 +294,7 @@ export async function runDaemon(
   await observer.start();
   parts.defer(() => fleet?.close(true));
   void fleet?.start();
-  images.start();
+  parts.defer(renewImages(images, { clock, log }));
   reconciler.pause.release('starting');
   reconciler.start();
   shutdown.look();

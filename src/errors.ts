@@ -35,6 +35,8 @@ export const errorCodes = {
   E_SOCKET_PATH: 'user',
   E_SOCKET_TAKEN: 'user',
   E_JOB_UNKNOWN: 'user',
+  E_JOB_ELSEWHERE: 'user',
+  E_LOG_UNKNOWN: 'user',
   E_USAGE: 'user',
   E_INIT_FILE: 'user',
   E_WORKSPACE_TOO_LARGE: 'user',

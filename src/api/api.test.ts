@@ -197,6 +197,30 @@ describe('logs', () => {
   });
 });
 
+describe('what other CI services keep', () => {
+  test('logs of an agent’s own come like output', async () => {
+    manager.ownLogs.set('a1', [{ stream: 'stdout', bytes: Buffer.from('==> a <==\n') }]);
+    const source = { agent: 'a1' };
+    expect(await textOf(client.logs(source, { follow: false, own: true }))).toEqual({ stdout: '==> a <==\n' });
+    await expect(textOf(client.logs({ agent: 'b' }, { follow: false, own: true }))).rejects.toMatchObject({
+      code: 'E_LOG_UNKNOWN',
+    });
+  });
+
+  test('who waits for what was forgotten is told, or that the daemon has gone', async () => {
+    manager.forgottenViews = [{ service: 'azure', removed: ['p1'], left: [], problem: null }];
+    expect(await client.forgotten()).toEqual(manager.forgottenViews);
+    const asked = Promise.withResolvers<void>();
+    manager.forgotten = (signal) => {
+      asked.resolve();
+      return new Promise((_, reject) => signal.addEventListener('abort', () => reject(signal.reason)));
+    };
+    const told = client.forgotten();
+    await asked.promise;
+    await Promise.all([expect(told).rejects.toMatchObject({ code: 'E_DAEMON_STOPPING' }), server.close()]);
+  });
+});
+
 describe('files', () => {
   test('a workspace is streamed in', async () => {
     const bytes = Buffer.alloc(3_000_000, 'x');
@@ -288,6 +312,7 @@ describe('holding and stopping', () => {
     await client.drain('lab');
     await client.down({ how: 'drain' });
     expect(manager.calls).toEqual(['pause lab alice', 'resume null alice', 'drain lab', 'down drain null']);
+    await expect(client.down({ how: 'leave', forget: true })).rejects.toMatchObject({ code: 'E_API_REQUEST' });
   });
 });
 

@@ -38,6 +38,8 @@ export interface LogsRequest {
   readonly follow: boolean;
   /** Bytes of stdout and stderr together that are there already; default 0. */
   readonly from?: number;
+  /** The logs that the agent itself keeps, instead of its output; default false. */
+  readonly own?: boolean;
   readonly signal?: AbortSignal;
 }
 
@@ -64,6 +66,8 @@ export interface Client extends DeviceCalls, ImageCalls {
   resume(pool: string | null, reason: string): Promise<void>;
   drain(pool: string | null): Promise<void>;
   down(request: z.input<typeof Schemas.downRequest>): Promise<void>;
+  /** Waits until a daemon that was told to forget has done so, however long it takes. */
+  forgotten(): Promise<Schemas.ForgottenView[]>;
   /** `signal` is about the asking only. */
   hold(signal?: AbortSignal): Promise<Hold>;
   /** Breaks off what is under way. */
@@ -168,6 +172,7 @@ export function createClient(options: ClientOptions): Client {
     close: () => agent.destroy(),
     drain: (pool) => tell(post(`${poolPath(pool)}/drain`)),
     down: (request) => tell(post('/v1/down', request)),
+    forgotten: () => askMany((schemas) => schemas.forgottenView, { ...get('/v1/forgotten'), patience: null }),
 
     async putWorkspace(files, sent = () => {}) {
       let bytes = 0;
@@ -209,8 +214,8 @@ export function createClient(options: ClientOptions): Client {
       return null;
     },
 
-    async *logs(source, { follow, from = 0, signal }) {
-      const query = new URLSearchParams({ follow: String(follow), from: String(from) });
+    async *logs(source, { follow, from = 0, own = false, signal }) {
+      const query = new URLSearchParams({ follow: String(follow), from: String(from), ...(own ? { own: 'true' } : {}) });
       for (const [key, value] of Object.entries(source)) query.set(key, String(value));
       const response = await succeeded(await open({ ...get(`/v1/logs?${query}`), signal }));
       try {

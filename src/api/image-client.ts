@@ -45,14 +45,14 @@ export function imageCalls(ask: Ask, open: (call: Call) => Promise<IncomingMessa
             else if (event.kind === 'error') throw fromErrorView(event.error);
             else return outcomes;
           }
+        } catch (error) {
+          signal.throwIfAborted();
+          throw error instanceof OnejobError ? error : cut(error);
         } finally {
           response.destroy();
         }
         signal.throwIfAborted();
-        throw new OnejobError('E_DAEMON_CUT', 'The daemon ended before the images were made.', {
-          hint: 'Type the same again; what was built is kept.',
-          retry: true,
-        });
+        throw cut();
       },
 
       async prune(signal) {
@@ -61,4 +61,12 @@ export function imageCalls(ask: Ask, open: (call: Call) => Promise<IncomingMessa
       },
     },
   };
+}
+
+function cut(cause?: unknown): OnejobError {
+  return new OnejobError('E_DAEMON_CUT', 'The daemon ended before the images were made.', {
+    hint: 'Type the same again; what was built is kept.',
+    retry: true,
+    cause,
+  });
 }

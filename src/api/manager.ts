@@ -1,7 +1,7 @@
 /** What the API may ask of a running manager. The reconciler and the own queue stand behind it; `main.ts` joins them. */
 import type { Readable } from 'node:stream';
 import type { DeviceAnswer, DeviceChange, DeviceView, ProofView } from './device-schema.ts';
-import type { DownRequest, FindingView, JobRequest, JobView, PlanLine, StatusView } from './schema.ts';
+import type { DownRequest, FindingView, ForgottenView, JobRequest, JobView, PlanLine, StatusView } from './schema.ts';
 
 export type LogSource =
   | { readonly job: string }
@@ -29,7 +29,7 @@ export interface Manager {
   job(id: string): JobView | null;
   /** Resolves with the job once it is `done`; also when it already is. */
   settled(id: string, signal: AbortSignal): Promise<JobView>;
-  /** Asks a job to end; a waiting one ends at once. Idempotent. */
+  /** Asks a job to end; a waiting one ends at once. Idempotent. @throws OnejobError E_JOB_ELSEWHERE */
   cancel(id: string): JobView;
 
   /** Stores a workspace tar; returns its id. Deleted when its job is done, or after an hour without a job. */
@@ -39,6 +39,11 @@ export interface Manager {
 
   /** Output so far, and with `follow` all that comes until the agent has ended. @throws OnejobError when unknown. */
   logs(source: LogSource, follow: boolean, signal: AbortSignal): AsyncIterable<LogPiece>;
+  /**
+   * The logs that an agent itself keeps, as its CI service's people ask for them: one file after the other, oldest first, each
+   * below a line with its name. @throws OnejobError when unknown, E_LOG_UNKNOWN while there are none
+   */
+  agentLogs(source: LogSource, signal: AbortSignal): AsyncIterable<LogPiece>;
 
   /** GPUs and MIG instances, each GPU followed by its instances; then those that are missed. @throws OnejobError when no pool has devices */
   devices(): DeviceView[];
@@ -57,6 +62,8 @@ export interface Manager {
   drain(pool: string | null): void;
   /** Begins to stop; the connection may outlive it. */
   down(request: DownRequest): void;
+  /** Once it has ended with `forget`: what came of that, a line for each CI service that had something. */
+  forgotten(signal: AbortSignal): Promise<ForgottenView[]>;
   /** A client that holds a temporary manager open until the function is called. */
   hold(): () => void;
 }

@@ -45,24 +45,53 @@ export const jobResult = z.discriminatedUnion('kind', [
   z.object({ kind: z.literal('unstartable'), failure }),
 ]);
 
+/** Of a job that its CI service keeps: what that says of it, in its own word. */
+const reported = z.object({ kind: z.literal('reported'), word: z.string() });
+
+/** What a CI service tells of a job that it keeps itself. Texts are from elsewhere: a terminal must be kept from them. */
+export const aboutView = z.object({
+  /** For people, in one line. */
+  title: z.string(),
+  definition: z.string().nullable(),
+  build: z.string().nullable(),
+  repository: z.string().nullable(),
+  branch: z.string().nullable(),
+  /** Why it was started, in the service's word. */
+  reason: z.string().nullable(),
+  /** Where the job can be looked at, and cancelled. */
+  link: z.string().nullable(),
+  demands: z.array(z.string()),
+});
+export type AboutView = z.infer<typeof aboutView>;
+
 export const jobView = z.object({
   id: z.string(),
+  /** Name of the CI service it is a job of. */
+  service: z.string(),
+  /** Empty while a job of another service may go to several. */
   pool: z.string(),
+  /** Empty for a job that its CI service keeps. */
   command: z.array(z.string()),
-  /** `reserved`: a sandbox is being made for it. `settling`: has its result, log and artifacts are being completed. */
-  state: z.enum(['queued', 'reserved', 'assigned', 'running', 'settling', 'done']),
+  /** null for a job of the own queue. */
+  about: aboutView.nullable(),
+  /**
+   * `reserved`: a sandbox is being made for it. `settling`: has its result, log and artifacts are being completed. `waiting`:
+   * its CI service keeps it, and gave it to no agent yet.
+   */
+  state: z.enum(['waiting', 'queued', 'reserved', 'assigned', 'running', 'settling', 'done']),
   priority: z.int(),
   /** How often it was begun or tried. */
   attempt: z.int(),
   agent: z.string().nullable(),
-  result: jobResult.nullable(),
+  /** null also when it is over and its service never said how. */
+  result: z.discriminatedUnion('kind', [...jobResult.options, reported]).nullable(),
   /** Why it waits, when it does; a sentence. */
   reason: z.string().nullable(),
   /** Whether it runs in a sandbox made for it alone. */
   cold: z.boolean(),
   artifacts: z.array(z.string()),
-  /** Wall clock, ms since the epoch. */
-  submittedAt: z.number(),
+  /** Wall clock, ms since the epoch; null when its service does not say. */
+  submittedAt: z.number().nullable(),
   startedAt: z.number().nullable(),
   endedAt: z.number().nullable(),
   /** How many jobs of its pool go before it. Only with one job that was asked for, while it is queued. */
@@ -83,6 +112,10 @@ export const slotView = z.object({
     state: z.enum(['free', 'registering', 'releasing', 'idle', 'retiring', 'busy', 'stopping', 'killing', 'proving']),
     agent: z.string().nullable(),
     job: z.string().nullable(),
+    /** What its CI service tells of the job; null when it keeps none, or nothing is known yet. */
+    about: aboutView.nullable(),
+    /** Of an idle agent: whether its CI service has seen it, and could give it a job. null in any other state. */
+    online: z.boolean().nullable(),
     /** ms since it is in this state */
     since: z.number().nullable(),
   }),
@@ -153,11 +186,26 @@ export const findingView = z.object({
 });
 export type FindingView = z.infer<typeof findingView>;
 
-export const downRequest = z.strictObject({
-  how: z.enum(['end', 'drain', 'leave']),
-  grace: z.int().min(0).nullable().default(null),
-});
+export const downRequest = z
+  .strictObject({
+    how: z.enum(['end', 'drain', 'leave']),
+    grace: z.int().min(0).nullable().default(null),
+    /** Also removes what stays at CI services otherwise; what came of it is told at `/v1/forgotten`. */
+    forget: z.boolean().default(false),
+  })
+  .refine(({ how, forget }) => !(forget && how === 'leave'), 'agents that are left need what "forget" removes');
 export type DownRequest = z.infer<typeof downRequest>;
+
+/** What became of one CI service's registrations when they were to be forgotten. */
+export const forgottenView = z.object({
+  service: z.string(),
+  /** Names at the service. */
+  removed: z.array(z.string()),
+  left: z.array(z.string()),
+  /** Why some are left, or may be; null when none is. */
+  problem: z.string().nullable(),
+});
+export type ForgottenView = z.infer<typeof forgottenView>;
 
 /** `reason` names who holds the pause; resuming releases that holder only. */
 export const pauseRequest = z.strictObject({ reason: z.string().min(1).default('person') });

@@ -33,10 +33,8 @@ const card: DeviceRequest = {
  * @throws OnejobError E_GPUS_UNSEEN, E_USAGE
  */
 export function shareCards(agents: number, inventory: Inventory): CardShare {
-  const { devices, complete, findings } = inventory;
-  const whole = devices.filter((device) => fits(device, card)).length;
-  const slices = whole > 0 ? 0 : devices.filter((device) => fits(device, { ...card, mig: true })).length;
-  const cards = whole + slices;
+  const { complete, findings } = inventory;
+  const { cards, areSlices } = countCards(inventory);
   if (cards === 0 && !complete) {
     const why = findings.find(({ level }) => level === 'error')?.message ?? 'not all of them answered';
     throw new OnejobError('E_GPUS_UNSEEN', `Cannot tell which GPUs this host has: ${why}`, {
@@ -46,8 +44,8 @@ export function shareCards(agents: number, inventory: Inventory): CardShare {
   }
   if (cards === 0)
     return { devices: 0, line: `${count(agents, 'agent')} without GPUs: this host has no card of NVIDIA that is free for jobs.` };
-  const what = slices > 0 ? 'MIG instance' : 'card';
-  const mig = slices > 0 ? ({ mig: true } as const) : {};
+  const what = areSlices ? 'MIG instance' : 'card';
+  const mig = areSlices ? ({ mig: true } as const) : {};
   const original = `The Python manager showed every agent every card.`;
   if (agents > cards) {
     const share = Math.ceil(agents / cards);
@@ -60,11 +58,19 @@ export function shareCards(agents: number, inventory: Inventory): CardShare {
     return { devices: { count: 1, vendor: 'nvidia', share, ...mig }, line };
   }
   // A process can use one MIG instance only.
-  const each = slices > 0 || agents === 0 ? 1 : Math.floor(cards / agents);
+  const each = areSlices || agents === 0 ? 1 : Math.floor(cards / agents);
   const left = cards - each * agents;
   const rest = left === 0 ? '' : `, ${left} ${left === 1 ? 'is' : 'are'} left over`;
   const line = `${count(agents, 'agent')} on ${count(cards, what)}: each agent has ${each} of its own${rest}. ${original}`;
   return { devices: { count: each, vendor: 'nvidia', ...mig }, line };
+}
+
+/** How many cards of NVIDIA a job could have; MIG instances where no card is whole. */
+export function countCards({ devices }: Inventory): { readonly cards: number; readonly areSlices: boolean } {
+  const whole = devices.filter((device) => fits(device, card)).length;
+  if (whole > 0) return { cards: whole, areSlices: false };
+  const slices = devices.filter((device) => fits(device, { ...card, mig: true })).length;
+  return { cards: slices, areSlices: slices > 0 };
 }
 
 function count(n: number, word: string): string {

@@ -174,6 +174,18 @@ describe('the config', () => {
     expect((service as AzureServiceConfig).registration).toBe(given.image === null ? 'manager' : 'auto');
   });
 
+  it('whose image has only a start script needs one line less commented', async () => {
+    const pat = folder.write('pat', 'hunter2');
+    const text = dropInFile({ ...base, image: 'me/azp' }, { file: pat }, null);
+    const { config, errors, warnings } = await folder.load(text.replace('# registration', 'registration'), {
+      env: emptyEnvironment(),
+      secrets: 'check',
+    });
+    expect(errors).toEqual([]);
+    expect(warnings.map(({ message }) => message)).toEqual([expect.stringContaining('jobs may be able to read it')]);
+    expect((config.services[0] as AzureServiceConfig).registration).toBe('image');
+  });
+
   it('is what the Python manager did, as far as it was good', async () => {
     const token = { kind: 'memory', name: 'the command line', expires: null, read: () => 'hunter2' } as const;
     const { config } = await checkConfig({

@@ -1,7 +1,7 @@
 /** What the drop-in's arguments mean as a config. Pure, but for the folders that volumes name. */
 import { realpathSync, statSync } from 'node:fs';
 import { resolve } from 'node:path';
-import { stringify } from 'yaml';
+import { Document, isMap } from 'yaml';
 import { interpret } from '../config/interpret.ts';
 import { configError, type Instead } from '../config/load.ts';
 import { formatDuration } from '../config/units.ts';
@@ -82,11 +82,12 @@ export function dropInConfig(given: DropIn, token: SecretReference): Instead {
 /** The same as a file. `remark`: how the file with the token is made, or null. */
 export function dropInFile(given: DropIn, token: WrittenToken, remark: string | null): string {
   const before = remark === null ? '' : `# ${remark}\n`;
-  const after =
-    given.image === null
-      ? ''
-      : '# If there is no agent in the image but a start script of its own, which the token must then be given to:\n# services.azure.registration: image\n';
-  return (before + stringify(plain(given, token), { lineWidth: 0 }) + after).trimEnd();
+  const file = new Document(plain(given, token));
+  const service = file.getIn(['services', 'azure'], true);
+  // A file cannot leave it open, as the drop-in does: it is for whoever knows the image.
+  if (given.image !== null && isMap(service))
+    service.comment = ' registration: image    # if the image has no agent but a start script of its own; it is given the token';
+  return (before + file.toString({ lineWidth: 0 })).trimEnd();
 }
 
 /** What `--poll-time` asks for, in ms: not less than the service may be asked. */

@@ -99,6 +99,21 @@ it('takes all that the Python manager took, in its ways of writing it', async ()
   expect(written?.pools?.get('azure')?.volumes?.map(({ variable }) => variable)).toEqual(['A', 'ro', 'C']);
 });
 
+it('takes the beginnings of options that the Python manager took', async () => {
+  for (const name of ['a', 'b']) mkdirSync(join(dir.path, name));
+  const { code, started, stderr } = await type([
+    ...['azure', '@pat', url, 'gpu', '--na', 'lab', '--dock=me/azp', '--time', '5', '--p', '60'],
+    ...['--vol', 'a:/a:A', '--v=b:/b:B'],
+  ]);
+  expect({ code, stderr }).toEqual({ code: 0, stderr: expect.stringContaining('--timeout changes nothing') });
+  const written = started?.instead?.written;
+  expect(written?.services.get('azure')?.keys).toMatchObject({ poll: 60_000 });
+  expect(written?.pools?.get('azure')).toMatchObject({ name: 'lab_{0..}', image: 'me/azp' });
+  expect(written?.pools?.get('azure')?.volumes?.map(({ variable }) => variable)).toEqual(['A', 'B']);
+  expect((await type(['azure', '@pat', url, 'gpu', '--print'])).stderr).toContain("unknown option '--print'");
+  expect((await type(['azure', '@pat', url, 'gpu', '--x'])).stderr).toContain("unknown option '--x'");
+});
+
 it('--print-config prints a file with the token by reference only, and starts nothing', async () => {
   const { code, stdout, started } = await type(['azure', pat, url, 'gpu', '--print-config']);
   expect({ code, started }).toEqual({ code: 0, started: null });
@@ -132,6 +147,15 @@ describe('what is wrong is told with what to type, the token never', () => {
     expect(ran.stderr).toContain(hint);
     expect(ran.stderr).not.toContain(pat);
   });
+});
+
+it('the name of the Python manager is taken, and shown nowhere', async () => {
+  for (const args of [['--help'], ['completion', 'bash'], ['completion', 'fish']]) {
+    const { code, stdout } = await type(args);
+    expect(code).toBe(0);
+    expect(stdout).toMatch(/\bazure\b/);
+    expect(stdout).not.toMatch(/^ {2}manager\b|-a manager\b|azure manager\b|^\s+manager\)/m);
+  }
 });
 
 it('the real program shows its arguments to nobody', async () => {

@@ -1,14 +1,13 @@
 /** `onejob azure`: takes what the Python manager of Azure agents took, and leads this host with it in the foreground. */
 import { hostname } from 'node:os';
-import { join } from 'node:path';
 import { azureUrlToKeep, parseAzureUrl } from '../config/azure-url.ts';
 import { checkConfig, configError } from '../config/load.ts';
 import { OnejobError } from '../errors.ts';
-import { createProbe, type Probe } from '../gpu/probe.ts';
 import { shareCards } from './azure-cards.ts';
 import { checkName, type DropIn, dropInConfig, dropInFile, dropInVolumes, pollTime } from './azure-config.ts';
 import { givenToken } from './azure-token.ts';
 import { exitCodes } from './exit.ts';
+import { lookAtCards } from './look-at-cards.ts';
 import type { Session } from './session.ts';
 import { up } from './up.ts';
 
@@ -29,7 +28,7 @@ export interface AzureArguments {
 }
 
 /** Runs the daemon; with `printConfig` prints the file that says the same instead. */
-export async function azure(session: Session, typed: AzureArguments, probe?: Probe): Promise<number> {
+export async function azure(session: Session, typed: AzureArguments, cards = lookAtCards): Promise<number> {
   const { context, output, flags } = session;
   if (flags.config !== null) {
     throw new OnejobError('E_USAGE', '--config goes with "onejob up"; "onejob azure" has all of its config on the command line.', {
@@ -41,10 +40,9 @@ export async function azure(session: Session, typed: AzureArguments, probe?: Pro
   checkName(name, typed.agents);
   const { url, remark } = addressOf(typed.url);
   const volumes = dropInVolumes(typed.volumes, context.cwd);
-  using own = probe === undefined ? hostProbe(session) : null;
-  const cards = shareCards(typed.agents, await (probe ?? (own as Probe)).look());
+  const shared = shareCards(typed.agents, await cards(session));
   const poll = typed.pollTime === null ? null : pollTime(typed.pollTime);
-  const given: DropIn = { url, pool: typed.pool, agents: typed.agents, name, image: typed.image, poll, volumes, cards };
+  const given: DropIn = { url, pool: typed.pool, agents: typed.agents, name, image: typed.image, poll, volumes, cards: shared };
 
   const instead = dropInConfig(given, token.reference);
   const { stateDir, socket } = flags;
@@ -55,7 +53,7 @@ export async function azure(session: Session, typed: AzureArguments, probe?: Pro
   if (token.warning !== null) output.say(`warning: ${token.warning}`);
   if (remark !== null) output.say(remark);
   for (const line of ignored(typed, poll)) output.say(line);
-  output.say(cards.line);
+  output.say(shared.line);
   if (!typed.printConfig) return up(session, { temporary: false, instead });
   await output.print(dropInFile(given, token.written, token.remark));
   return exitCodes.ok;
@@ -87,9 +85,4 @@ function ignored({ timeout, pollTime: asked }: AzureArguments, poll: number | nu
     );
   }
   return lines;
-}
-
-function hostProbe({ context }: Session): Probe {
-  const { path, hostRoot: root } = context.environment;
-  return createProbe({ path, ...(root !== null && { sys: join(root, 'sys'), proc: join(root, 'proc') }) });
 }

@@ -44,6 +44,8 @@ export function verdict(job: JobView): Verdict {
       return { code: exitCodes.notRun, line: `job ${id} was lost: ${result.reason}` };
     case 'unstartable':
       return { code: exitCodes.notRun, line: `job ${id} could not be started: ${result.failure.message} (${result.failure.code})` };
+    case 'reported':
+      return { code: exitCodes.notRun, line: `job ${id} has ended, and its CI service says: ${result.word}` };
     case undefined:
       return { code: exitCodes.notRun, line: `job ${id} ended without a result` };
   }
@@ -52,7 +54,8 @@ export function verdict(job: JobView): Verdict {
 /** A result in a word or two, for tables. */
 export function resultWord(job: JobView): string {
   const { result } = job;
-  if (result === null) return '';
+  if (result === null) return 'ended';
+  if (result.kind === 'reported') return result.word;
   if (result.kind === 'code') return result.code === 0 ? 'ok' : `exit ${result.code}`;
   return result.kind === 'signal' ? result.signal : result.kind;
 }

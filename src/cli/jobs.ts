@@ -1,13 +1,13 @@
 /** `onejob jobs`, `logs` and `cancel`. */
 import type { Client } from '../api/client.ts';
 import type { LogSource } from '../api/manager.ts';
-import type { JobView } from '../api/schema.ts';
+import type { AboutView, JobView } from '../api/schema.ts';
 import { OnejobError } from '../errors.ts';
 import { type Colors, printable } from './color.ts';
 import { connect } from './connect.ts';
 import { exitCodes, resultWord } from './exit.ts';
 import { followLogs, type Lasting } from './follow.ts';
-import { jobPrinter } from './pieces.ts';
+import { agentLogPrinter, jobPrinter } from './pieces.ts';
 import { type Session, withAnyDaemon } from './session.ts';
 import { table, wrap } from './table.ts';
 import { formatAge } from './units.ts';
@@ -40,12 +40,14 @@ export async function listJobs(session: Session, { all, limit }: ListFlags): Pro
 /** In a pipe each line says why its job waits. At a terminal that stands below, once for all jobs that wait for the same. */
 export function jobTable(jobs: readonly JobView[], colors: Colors, width: number | null, now: number): string[] {
   const rows = jobs.map((job) => {
-    const state = job.state === 'done' ? resultWord(job) : job.state;
-    const bad = job.state === 'done' && !(job.result?.kind === 'code' && job.result.code === 0);
+    const state = job.state === 'done' ? printable(resultWord(job)) : job.state;
+    // What a word of another service means is not known here.
+    const bad = job.state === 'done' && job.about === null && !(job.result?.kind === 'code' && job.result.code === 0);
     const paint = bad ? colors.red : job.state === 'running' ? colors.green : (text: string) => text;
     const since = job.endedAt ?? job.startedAt ?? job.submittedAt;
     const reason = width !== null || reasonOf(job) === null ? '' : colors.yellow(` — ${reasonOf(job)}`);
-    return [job.id, job.pool, paint(state), formatAge(now - since), printable(job.command.join(' ')) + reason];
+    const what = printable(job.about === null ? job.command.join(' ') : titleOf(job.about));
+    return [job.id, job.pool === '' ? '-' : job.pool, paint(state), since === null ? '' : formatAge(now - since), what + reason];
   });
   const [head = '', ...lines] = table([['JOB', 'POOL', 'STATE', 'SINCE', 'COMMAND'], ...rows], width);
   const reasons =
@@ -60,6 +62,11 @@ export function jobTable(jobs: readonly JobView[], colors: Colors, width: number
   return [colors.dim(head), ...lines, ...(reasons.length === 0 ? [] : ['', ...reasons])];
 }
 
+/** `app-ci #20260101.1 build  main`: what and of which branch; the rest is in JSON and on the job's own page. */
+function titleOf({ title, branch }: AboutView): string {
+  return branch === null ? title : `${title}  ${branch}`;
+}
+
 /** How many jobs are named that wait for the same reason; more are counted. */
 const namedAtMost = 3;
 
@@ -71,10 +78,12 @@ function reasonOf(job: JobView): string | null {
 export interface LogsFlags {
   readonly follow: boolean;
   readonly previous: boolean;
+  /** The logs that the agent itself keeps, instead of its output. */
+  readonly own: boolean;
 }
 
 export async function showLogs(session: Session, target: string, flags: LogsFlags): Promise<number> {
-  const printer = jobPrinter(session.output);
+  const printer = flags.own ? agentLogPrinter(session.output) : jobPrinter(session.output);
   const connection = await connect(session, { start: true });
   const { client } = connection;
   const lasting: Lasting = { connection, temporary: false, mending: null, signal: new AbortController().signal };
@@ -89,7 +98,7 @@ export async function showLogs(session: Session, target: string, flags: LogsFlag
         { what: `${'job' in source ? 'job' : 'agent'} ${target} goes on without it`, source },
         printer.show,
       );
-    } else for await (const piece of client.logs(source, { follow: flags.follow })) await printer.show(piece);
+    } else for await (const piece of client.logs(source, { follow: flags.follow, own: flags.own })) await printer.show(piece);
   } finally {
     lasting.connection.close();
   }

@@ -1,6 +1,7 @@
-/** A job's output on our own streams: bytes as they are, notes as lines of onejob's, or all of it as JSON. */
+/** Output and logs on our own streams: a job's bytes as they are, notes as lines of onejob's, or all of it as JSON. */
 import { isUtf8 } from 'node:buffer';
 import type { LogPiece } from '../api/manager.ts';
+import { harmless } from './color.ts';
 import type { Output } from './output.ts';
 
 export interface JobPrinter {
@@ -18,6 +19,21 @@ export function jobPrinter(output: Output): JobPrinter {
       }
       if (stream === 'note') return output.say(text().trimEnd());
       await output.write(stream, bytes);
+    },
+  };
+}
+
+/** As `jobPrinter`, for text that was not written for a terminal: nothing in it can move the cursor, or lie. */
+export function agentLogPrinter(output: Output): JobPrinter {
+  if (output.json) return jobPrinter(output);
+  const printer = jobPrinter(output);
+  // Letters may be cut in two between pieces.
+  const decoder = new TextDecoder();
+  return {
+    async show(piece) {
+      if (piece.stream === 'note') return printer.show(piece);
+      const text = decoder.decode(piece.bytes, { stream: true });
+      await printer.show({ stream: piece.stream, bytes: Buffer.from(harmless(text)) });
     },
   };
 }

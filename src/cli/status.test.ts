@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import type { PoolView, SlotView, StatusView } from '../api/schema.ts';
+import type { AboutView, PoolView, SlotView, StatusView } from '../api/schema.ts';
 import { createColors, widthOf } from './color.ts';
 import { statusLines } from './status.ts';
 
@@ -9,7 +9,7 @@ function slot(key: string, change: Partial<SlotView> = {}): SlotView {
     name: key.replace('/', '-'),
     devices: [],
     standby: { state: 'standby', agent: 's1', since: 60_000 },
-    agent: { state: 'free', agent: null, job: null, since: null },
+    agent: { state: 'free', agent: null, job: null, about: null, online: null, since: null },
     leaving: [],
     note: null,
     held: null,
@@ -34,7 +34,7 @@ function pool(name: string, change: Partial<PoolView> = {}): PoolView {
   };
 }
 
-function page(change: Partial<StatusView>, width: number | null = 80): string[] {
+function page(change: Partial<StatusView>, width: number | null = 80, links = false): string[] {
   const status: StatusView = {
     version: '0.1.0',
     pid: 42,
@@ -50,7 +50,7 @@ function page(change: Partial<StatusView>, width: number | null = 80): string[] 
     pools: [pool('default')],
     ...change,
   };
-  return statusLines(status, createColors(false), width);
+  return statusLines(status, createColors(false), width, links);
 }
 
 test('a quiet host', () => {
@@ -81,7 +81,7 @@ test('what is wrong comes first, with who and until when', () => {
 
 test('a slot at work', () => {
   const busy = slot('default/1', {
-    agent: { state: 'busy', agent: 'a', job: 'j7', since: 125_000 },
+    agent: { state: 'busy', agent: 'a', job: 'j7', about: null, online: null, since: 125_000 },
     standby: { state: 'preparing', agent: 's', since: 3_000 },
     note: 'pulling debian:stable-slim, 40 %',
     leaving: ['x', 'y'],
@@ -123,7 +123,7 @@ describe('devices', () => {
 
   test('why a slot is held back, and what a proof waits for, below the slot, whole', () => {
     const proving = slot('lab/1', {
-      agent: { state: 'proving', agent: 'a1', job: null, since: 2_000 },
+      agent: { state: 'proving', agent: 'a1', job: null, about: null, online: null, since: 2_000 },
       note: 'python (pid 7) is still leaving GPU-0000.',
     });
     const held = slot('lab/2', { devices: ['GPU-0001'], held: 'held by alice: python, 9.2 GiB, since 14:02' });
@@ -139,6 +139,60 @@ describe('devices', () => {
       '  lab/3  free            ready',
       '    the same',
     ]);
+  });
+});
+
+describe('jobs that a CI service keeps', () => {
+  const about: AboutView = {
+    ...{ title: 'app-ci #20260101.1 build', definition: 'app-ci', build: '20260101.1' },
+    ...{ repository: 'acme/app', branch: 'main', reason: 'pullRequest', demands: [] },
+    link: 'https://dev.azure.com/acme/app/_build/results?buildId=7',
+  };
+  const none = { agent: 'a', job: null, about: null, online: null, since: 5_000 };
+  const lab = (...agents: SlotView['agent'][]): PoolView =>
+    pool('lab', {
+      ...{ service: 'azure', agents: agents.length, waiting: 3 },
+      slots: agents.map((agent, at) => slot(`lab/${at + 1}`, { agent })),
+    });
+
+  test('each agent says in plain words what it does', () => {
+    const lines = page({
+      pools: [
+        lab(
+          { ...none, state: 'busy', job: 'azure-1234', about, since: 125_000 },
+          { ...none, state: 'idle', online: true },
+          { ...none, state: 'idle', online: false },
+          { ...none, state: 'retiring' },
+          { ...none, state: 'releasing' },
+          { ...none, state: 'stopping', job: 'azure-1235' },
+        ),
+      ],
+    });
+    expect(lines.slice(2)).toEqual([
+      'lab  azure on docker, 2/6 busy, 1 online, 3 waiting',
+      '  SLOT   AGENT      SINCE   STANDBY  JOB',
+      '  lab/1  busy       2m 05s  ready    azure-1234  app-ci #20260101.1 build',
+      '    main of acme/app, pullRequest',
+      '  lab/2  online     5s      ready    waits for a job',
+      '  lab/3  starting   5s      ready    not online yet',
+      '  lab/4  ending     5s      ready    takes no job',
+      '  lab/5  releasing  5s      ready',
+      '  lab/6  stopping   5s      ready    azure-1235',
+    ]);
+  });
+
+  test('links are shown on request, and nothing is cut then', () => {
+    const busy = lab({ ...none, state: 'busy', job: 'azure-1234', about, since: 0 });
+    expect(page({ pools: [busy] }, 40).join('\n')).not.toContain('https:');
+    expect(page({ pools: [busy] }, null, true).slice(-2)).toEqual(['    main of acme/app, pullRequest', `    ${about.link}`]);
+  });
+
+  test('what a pipeline is called cannot move the cursor, and what nobody knows is left out', () => {
+    const evil = { ...about, title: 'ci\u001b[2J\r', branch: null, repository: null, reason: 'manual\u0007' };
+    const busy = lab({ ...none, state: 'busy', job: 'azure-1', about: evil, since: 0 });
+    expect(page({ pools: [busy] }).slice(-2)).toEqual(['  lab/1  busy   0s     ready    azure-1  ci [2J', '    manual']);
+    const bare = lab({ ...none, state: 'busy', job: 'azure-1', about: { ...about, branch: null, repository: null, reason: null } });
+    expect(page({ pools: [bare] }).at(-1)).toContain('app-ci');
   });
 });
 

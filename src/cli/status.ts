@@ -1,6 +1,6 @@
 /** `onejob status`: the page an operator lives in. What is wrong comes first; the rest is one line per slot. */
 import { setTimeout as after } from 'node:timers/promises';
-import type { MissingView, PoolView, SlotView, StatusView } from '../api/schema.ts';
+import type { AboutView, MissingView, PoolView, SlotView, StatusView } from '../api/schema.ts';
 import { type Colors, printable } from './color.ts';
 import { exitCodes } from './exit.ts';
 import { type Session, withDaemon } from './session.ts';
@@ -9,15 +9,21 @@ import { formatAge } from './units.ts';
 
 const redrawEvery = 1_000;
 
+export interface StatusFlags {
+  readonly watch: boolean;
+  /** Cut nothing, and show links. */
+  readonly wide: boolean;
+}
+
 /** 1 when a device that was leased once is missing. */
-export async function showStatus(session: Session, watch: boolean): Promise<number> {
+export async function showStatus(session: Session, { watch, wide }: StatusFlags): Promise<number> {
   const { output } = session;
   return withDaemon(session, async (client) => {
     for (;;) {
       const status = await client.status();
       if (output.json) await output.value(status);
       else {
-        const lines = statusLines(status, output.colors, output.width);
+        const lines = statusLines(status, output.colors, wide ? null : output.width, wide);
         // Home, the page with the rest of each line cleared, then everything below: without a flicker in between.
         if (!watch || output.width === null) await output.print(...lines);
         else await output.print(`\u001b[H${lines.map((each) => `${each}\u001b[K`).join('\n')}\u001b[J`);
@@ -28,8 +34,8 @@ export async function showStatus(session: Session, watch: boolean): Promise<numb
   });
 }
 
-/** `width`: null for a pipe, where nothing is cut. */
-export function statusLines(status: StatusView, colors: Colors, width: number | null): string[] {
+/** `width`: null for a pipe, where nothing is cut. `links`: also where jobs can be looked at. */
+export function statusLines(status: StatusView, colors: Colors, width: number | null, links = false): string[] {
   const kind = status.temporary ? 'temporary daemon' : 'daemon';
   const state = status.stopping ? colors.yellow(', stopping') : '';
   const lines = [`onejob ${status.version}, ${kind}, pid ${status.pid}${state}; config: ${status.config ?? 'none (defaults)'}`];
@@ -44,7 +50,7 @@ export function statusLines(status: StatusView, colors: Colors, width: number | 
   }
   const pools = new Set(status.pools.map(({ name }) => name));
   for (const { slot, why } of status.missing) if (!pools.has(poolOf(slot))) say(colors.red, '! ', why);
-  for (const pool of status.pools) lines.push('', ...poolLines(pool, colors, width));
+  for (const pool of status.pools) lines.push('', ...poolLines(pool, colors, width, links));
   if (status.pools.length === 0) lines.push('', 'No pools.');
   return lines.map((line) => cut(line, width));
 }
@@ -72,33 +78,73 @@ function poolOf(slot: string): string {
   return slot.slice(0, slot.lastIndexOf('/'));
 }
 
-function poolLines(pool: PoolView, colors: Colors, width: number | null): string[] {
-  const busy = pool.slots.filter((slot) => slot.agent.state !== 'free').length;
+function poolLines(pool: PoolView, colors: Colors, width: number | null, links: boolean): string[] {
+  const busy = pool.slots.filter(isBusy).length;
+  const ready = pool.slots.filter(({ agent }) => agent.online === true).length;
+  const online = ready === 0 ? '' : `, ${ready} online`;
   const waiting = pool.waiting === null ? '' : `, ${pool.waiting} waiting`;
-  const head = `${colors.bold(pool.name)}  ${pool.service} on ${pool.runtime}, ${busy}/${pool.agents} busy${waiting}`;
+  const head = `${colors.bold(pool.name)}  ${pool.service} on ${pool.runtime}, ${busy}/${pool.agents} busy${online}${waiting}`;
   const rows = pool.slots.map((slot) => slotRow(slot, colors));
   const [titles = '', ...lines] = table([['SLOT', 'AGENT', 'SINCE', 'STANDBY', 'JOB'], ...rows], null, '  ');
   if (rows.length === 0) return [head];
-  const noted = pool.slots.flatMap(({ note, held }, at) => [
+  const noted = pool.slots.flatMap(({ agent, note, held }, at) => [
     lines[at] ?? '',
-    ...[...new Set([note, held])].flatMap((text) =>
-      text === null ? [] : hang('    ', printable(text), width).map((line) => colors.yellow(line)),
-    ),
+    ...(agent.about === null ? [] : jobLines(agent.about, links)).flatMap((text) => below(text, width).map(colors.dim)),
+    ...[...new Set([note, held])].flatMap((text) => (text === null ? [] : below(text, width).map(colors.yellow))),
   ]);
   return [head, colors.dim(titles), ...noted];
 }
 
+function below(text: string, width: number | null): string[] {
+  return hang('    ', printable(text), width);
+}
+
+/** An agent that may be given a job at any moment works as little as a standby. */
+function isBusy({ agent: { state, job } }: SlotView): boolean {
+  switch (state) {
+    case 'free':
+    case 'registering':
+    case 'idle':
+    case 'retiring':
+      return false;
+    case 'releasing':
+      return job !== null;
+    default:
+      return true;
+  }
+}
+
+/** Where a job comes from: `refs/heads/main of acme/app, pullRequest`, as far as its service says. */
+function jobLines({ branch, repository, reason, link }: AboutView, links: boolean): string[] {
+  const from = [branch, repository].filter((part) => part !== null).join(' of ');
+  const origin = [from, reason ?? ''].filter((part) => part !== '').join(', ');
+  return [origin, links ? (link ?? '') : ''].filter((line) => line !== '');
+}
+
 function slotRow({ key, agent, standby, devices, leaving }: SlotView, colors: Colors): string[] {
-  const state =
-    agent.state === 'busy'
-      ? colors.green('busy')
-      : agent.state === 'stopping' || agent.state === 'killing'
-        ? colors.yellow(agent.state)
-        : agent.state;
-  const details = [agent.job ?? '', ...(devices.length === 0 ? [] : [devices.join(',')])].filter((each) => each !== '');
+  const [state, doing] = agentWords(agent, colors);
+  const details = [doing, ...(devices.length === 0 ? [] : [devices.join(',')])].filter((each) => each !== '');
   if (leaving.length > 1) details.push(colors.dim(`clearing ${leaving.length}`));
   const ready = standby.state === 'none' ? '-' : standby.state === 'standby' ? 'ready' : preparing(standby.since);
   return [key, state, agent.since === null ? '' : formatAge(agent.since), ready, details.join('  ')];
+}
+
+/** What the agent is, and what it does or waits for. */
+function agentWords({ state, job, about, online }: SlotView['agent'], colors: Colors): [string, string] {
+  const name = [job ?? '', about === null ? '' : printable(about.title)].filter((part) => part !== '').join('  ');
+  switch (state) {
+    case 'busy':
+      return [colors.green(state), name];
+    case 'stopping':
+    case 'killing':
+      return [colors.yellow(state), name];
+    case 'idle':
+      return online === true ? ['online', colors.dim('waits for a job')] : ['starting', colors.dim('not online yet')];
+    case 'retiring':
+      return [colors.yellow('ending'), colors.dim('takes no job')];
+    default:
+      return [state, name];
+  }
 }
 
 function preparing(since: number | null): string {

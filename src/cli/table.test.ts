@@ -1,5 +1,5 @@
-import { expect, test } from 'vitest';
-import type { JobView } from '../api/schema.ts';
+import { describe, expect, test } from 'vitest';
+import type { AboutView, JobView } from '../api/schema.ts';
 import { createColors, widthOf } from './color.ts';
 import { jobTable } from './jobs.ts';
 import { hang, table, wrap } from './table.ts';
@@ -32,8 +32,10 @@ test('columns are aligned, and the last one gives way at a terminal', () => {
 function job(id: string, change: Partial<JobView> = {}): JobView {
   return {
     id,
+    service: 'own',
     pool: 'default',
     command: ['make', 'test'],
+    about: null,
     state: 'queued',
     priority: 0,
     attempt: 0,
@@ -76,4 +78,34 @@ test('jobs: in a pipe each line says all there is to say of its job', () => {
     'JOB  POOL     STATE   SINCE  COMMAND',
     `a1   default  queued  4s     make test — ${long}`,
   ]);
+});
+
+describe('jobs of a CI service that keeps them', () => {
+  const about: AboutView = {
+    ...{ title: 'app-ci #7 build', definition: 'app-ci', build: '7', repository: null, branch: 'main' },
+    ...{ reason: 'manual', link: 'https://dev.azure.com/acme', demands: [] },
+  };
+  const kept = (id: string, change: Partial<JobView>) => job(id, { service: 'azure', command: [], about, pool: 'lab', ...change });
+
+  test('have their title as the command, and the service’s word as the result', () => {
+    const jobs = [
+      kept('azure-1', { state: 'done', result: { kind: 'reported', word: 'succeededWithIssues' } }),
+      kept('azure-2', { state: 'done', result: null, about: { ...about, branch: null } }),
+      kept('azure-3', { state: 'waiting', pool: '', submittedAt: null, reason: 'paused: the token was refused' }),
+    ];
+    expect(shown(jobs, 80)).toEqual([
+      'JOB      POOL  STATE                SINCE  COMMAND',
+      'azure-1  lab   succeededWithIssues  4s     app-ci #7 build  main',
+      'azure-2  lab   ended                4s     app-ci #7 build',
+      'azure-3  -     waiting                     app-ci #7 build  main',
+      '',
+      'azure-3: paused: the token was refused',
+    ]);
+  });
+
+  test('are never painted as failed: what the word means is the service’s to know', () => {
+    const done = kept('azure-1', { state: 'done', result: { kind: 'reported', word: 'evil\u001b[31m' } });
+    const [, line = ''] = jobTable([done], createColors(true), 80, 4_000);
+    expect(line).not.toContain('\u001b');
+  });
 });

@@ -6,8 +6,10 @@ import { watchQueue } from './waiting.ts';
 
 const job: JobView = {
   id: 'aa',
+  service: 'own',
   pool: 'default',
   command: ['true'],
+  about: null,
   state: 'queued',
   priority: 0,
   attempt: 0,

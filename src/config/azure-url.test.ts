@@ -22,6 +22,7 @@ describe('one that was pasted from somewhere else is told which part to keep', (
     ],
     ['https://dev.azure.com/acme/_settings/agentpools?poolId=9', 'organisation; keep "https://dev.azure.com/acme"'],
     ['https://dev.azure.com/acme/project', 'organisation; keep "https://dev.azure.com/acme"'],
+    ['https://acme@dev.azure.com/acme', 'must hold neither user nor password; keep "https://dev.azure.com/acme"'],
     ['https://dev.azure.com/acme#x', 'organisation; keep "https://dev.azure.com/acme"'],
     ['https://acme.visualstudio.com/project/_build', 'organisation; keep "https://acme.visualstudio.com"'],
     ['https://host/tfs/Coll/_settings/agentpools', 'collection; keep "https://host/tfs/Coll"'],

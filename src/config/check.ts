@@ -1,5 +1,6 @@
 /** Checks across keys. Each problem stands at one key and names the other, and says what would go wrong. */
 import { checkDevices, checkPartition, checkRepair } from './check-devices.ts';
+import { checkImage } from './check-image.ts';
 import { checkMounts } from './check-mounts.ts';
 import { checkNames } from './check-names.ts';
 import { checkPoolService, checkServices } from './check-services.ts';
@@ -54,6 +55,7 @@ export function checkAcross(config: Config, written: Written, writing: Writing, 
     checkPoolService(pool, checking);
     checkDevices(pool, checking);
     checkRecipe(pool, checking);
+    checkImage(pool, checking);
     checkMounts(pool, checking);
   }
   checkServices(checking);

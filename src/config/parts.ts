@@ -75,10 +75,13 @@ export const imageKeys = z.strictObject({
     example: '"ubuntu:24.04"',
   }),
   packages: key(z.array(text('the name of a package', /^[a-z0-9][a-z0-9+.:=~_-]*$/i)), 'list', {
-    description: "Packages of the image's distribution.",
+    description: "Packages of the image's distribution, put on top of it.",
     example: '[git, curl]',
   }),
-  dockerfile: key(absolute, 'path', { description: 'A Dockerfile that is built first.', example: '/etc/onejob/Dockerfile' }),
+  dockerfile: key(absolute, 'path', {
+    description: 'A Dockerfile that is built first. No other file of its folder is sent with it.',
+    example: '/etc/onejob/Dockerfile',
+  }),
   flavour: key(oneOf(['base', 'runtime', 'devel']), '`base`, `runtime` or `devel`', {
     description: 'How much of the GPU tools `auto` brings.',
     example: 'runtime',

@@ -192,7 +192,7 @@ describe('early binding', () => {
     const releasing = withAgent({ kind: 'releasing', agent: 'a0', job: null, limit: null, fingerprint: 'f', since: 0 });
     expect(decide(releasing, { kind: 'released', agent: 'a0' }, now).changes).toEqual([]);
     const online = decide(withAgent(idle), { kind: 'online', agent: 'a0' }, now);
-    expect(online.changes).toEqual([{ change: 'worked', stage: 'release' }]);
+    expect(online.changes).toEqual([{ change: 'worked', stage: 'online' }]);
     expect(decide(online.slot, { kind: 'online', agent: 'a0' }, now).slot).toBe(online.slot);
   });
 

@@ -145,7 +145,7 @@ function inAgentLane(slot: Slot, event: SlotEvent, now: number): Step {
     }
     case 'online':
       if (lane.kind !== 'idle' || lane.online) return null;
-      return to(slot, { ...lane, online: true }, [{ change: 'worked', stage: 'release' }]);
+      return to(slot, { ...lane, online: true }, [{ change: 'worked', stage: 'online' }]);
     case 'jobSeen':
       if (lane.kind !== 'idle' && lane.kind !== 'retiring') return null;
       return to(slot, { kind: 'busy', agent: lane.agent, job: event.job, since: now, due: null }, [

@@ -188,7 +188,8 @@ export type Change =
   | { readonly change: 'settled'; readonly job: JobId; readonly agent: AgentId }
   /** The pool should back off, or may stop doing so. */
   | { readonly change: 'failed'; readonly stage: 'prepare' | 'release'; readonly failure: Failure }
-  | { readonly change: 'worked'; readonly stage: 'prepare' | 'release' };
+  /** `online`: an agent was seen by its CI service, which is not yet a job. */
+  | { readonly change: 'worked'; readonly stage: 'prepare' | 'online' | 'release' };
 
 /** One effect in the world, keyed by agent so that doing it twice is doing it once. */
 export interface ActionArgs {

@@ -5,6 +5,7 @@
 import { createHash } from 'node:crypto';
 import { createReadStream, createWriteStream, mkdirSync } from 'node:fs';
 import { readdir, rename, rm, stat } from 'node:fs/promises';
+import { createServer, isIP } from 'node:net';
 import { join } from 'node:path';
 import { Readable, Transform } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
@@ -69,7 +70,7 @@ async function download(
   progress: (line: string) => void,
   signal: AbortSignal,
 ): Promise<string> {
-  const url = addressOf(agent);
+  const url = await addressOf(agent);
   mkdirSync(dir, { recursive: true, mode: 0o700 });
   const partial = `${path}.${process.pid}.part`;
   const stalled = new AbortController();
@@ -78,7 +79,7 @@ async function download(
   try {
     progress(`fetching the agent ${agent.version}`);
     const answer = await get(url, { redirect: 'follow', signal: either });
-    if (answer.url !== '' && addressProblem(answer.url) !== null) throw new Error(`it was sent on to ${answer.url}`);
+    if (answer.url !== '' && (await addressProblem(answer.url)) !== null) throw new Error(`it was sent on to ${answer.url}`);
     if (!answer.ok || answer.body === null) throw new Error(`it answered ${answer.status}`);
     const total = Number(answer.headers.get('content-length') ?? 0);
     const hash = createHash('sha256');
@@ -133,21 +134,31 @@ async function hashOf(path: string, signal: AbortSignal): Promise<string> {
   return hash.digest('hex');
 }
 
-function addressOf(agent: AgentPackage): URL {
-  const problem = addressProblem(agent.from);
+async function addressOf(agent: AgentPackage): Promise<URL> {
+  const problem = await addressProblem(agent.from);
   if (problem === null) return new URL(agent.from);
   throw new OnejobError('E_AGENT_PACKAGE', `Cannot fetch the agent ${agent.version} from "${agent.from}": ${problem}.`, {
     hint: 'Give an https address or the absolute path of a .tar.gz in services.<name>.agent.from.',
   });
 }
 
-/** Without https whoever is on the way could give another agent; on this host's own address nobody is. */
-function addressProblem(address: string): string | null {
+/** Without https whoever is on the way could give another agent; on the way to an address of this host nobody is. */
+async function addressProblem(address: string): Promise<string | null> {
   if (!URL.canParse(address)) return 'that is no address';
   const { protocol, hostname } = new URL(address);
-  if (protocol === 'https:') return null;
-  const isOwn = hostname === 'localhost' || hostname === '[::1]' || /^127\./.test(hostname);
-  return protocol === 'http:' && isOwn ? null : 'only https is safe to fetch it with';
+  if (protocol === 'https:' || (protocol === 'http:' && (await isOwnAddress(hostname.replace(/^\[|\]$/g, ''))))) return null;
+  return 'only https is safe to fetch it with';
+}
+
+/** Whether somebody could listen there on this host: an interface that is down is not listed, and its address is ours all the same. */
+async function isOwnAddress(host: string): Promise<boolean> {
+  if (host === 'localhost') return true;
+  if (isIP(host) === 0) return false;
+  const server = createServer();
+  return new Promise((resolve) => {
+    server.once('error', () => resolve(false));
+    server.listen(0, host, () => server.close(() => resolve(true)));
+  });
 }
 
 function mismatch(agent: AgentPackage, found: string): OnejobError {

@@ -14,7 +14,7 @@ import type { Recipe } from '../runtimes/runtime.ts';
 import { getPackage, prunePackages } from './agent-package.ts';
 import { buildContext } from './context.ts';
 import { connectImageEngine, type ImageThere } from './engine.ts';
-import { type BuildPlan, basesOf, buildPlan, imageLabels, type Layer, recipeOf } from './plan.ts';
+import { type BuildPlan, basesOf, buildPlan, imageLabels, type Layer, recipeOf, withOwner } from './plan.ts';
 import { createShared, type Progress } from './shared.ts';
 import { readTemplates } from './templates.ts';
 
@@ -75,6 +75,8 @@ export async function createImageBuilder({ environment, owner, packages, fetch }
   const shared = createShared<string>();
   const templates = readTemplates();
   const own = `${imageLabels.owner}=${owner}`;
+  /** By recipe. */
+  const agents = new Map<string, AgentPackage>();
   let platform: string | null = null;
 
   const platformOf = async (signal: AbortSignal): Promise<string> => {
@@ -124,7 +126,10 @@ export async function createImageBuilder({ environment, owner, packages, fetch }
           tag: isLast ? reference : null,
           args: { ...on(below, layer.what), ...layer.args },
           labels: isLast ? labels : { [imageLabels.owner]: owner },
-          context: buildContext(layer.dockerfile, layer.hasAgent ? (file?.path ?? null) : null),
+          context: buildContext(
+            layer.what === 'your Dockerfile' ? withOwner(layer.dockerfile, owner) : layer.dockerfile,
+            layer.hasAgent ? (file?.path ?? null) : null,
+          ),
         },
         (step) => progress(`building the image${part}: ${step}`),
         signal,
@@ -168,6 +173,7 @@ export async function createImageBuilder({ environment, owner, packages, fetch }
         if (base === null) throw new OnejobError('E_BUG', 'An image was asked for that rests on nothing.');
         return { reference: base.reference, id: base.id, agentVersion: null, pull: wish.pull };
       }
+      if (agent !== null) agents.set(plan.recipe, agent);
       const there = await engine.inspect(plan.reference, signal);
       const id =
         there?.labels[imageLabels.hash] === plan.hash
@@ -203,7 +209,8 @@ export async function createImageBuilder({ environment, owner, packages, fetch }
     /** Hash of what the config asked for when it was built; null for what has none. */
     recipeOf: ({ labels }: ImageThere): string | null => labels[imageLabels.recipe] ?? null,
 
-    prunePackages: (wanted: readonly AgentPackage[]) => prunePackages(packages, wanted),
+    /** Removes packages that no wish has asked for when it was looked at last. */
+    prunePackages: () => prunePackages(packages, [...agents.values()]),
 
     close: () => {
       engine.close();

@@ -20,6 +20,11 @@ export function buildContext(dockerfile: string, agent: string | null): Readable
 
 function unpackInto(writer: ReturnType<typeof pack>, path: string): void {
   const reader = extract();
+  const refuse = (why: Error): void => {
+    writer.destroy(unusable(path, why));
+    // Without the reason: nobody may listen for it any more, and then it would end the process.
+    reader.destroy();
+  };
   let isThere = false;
   reader.on('entry', (header, body, next) => {
     const { pax: _, uname: _uname, gname: _gname, linkname, type, ...rest } = header;
@@ -27,7 +32,7 @@ function unpackInto(writer: ReturnType<typeof pack>, path: string): void {
     // A hard link names its target as entries are named; a symbolic one is only text here.
     const target = type === 'link' ? within(linkname ?? '') : '';
     if (name === null || target === null) {
-      next(new Error(`it holds "${header.name}", which is outside of its folder`));
+      refuse(new Error(`it holds "${header.name}", which is outside of its folder`));
       return;
     }
     if (name === 'bin/Agent.Listener') isThere = true;
@@ -39,10 +44,10 @@ function unpackInto(writer: ReturnType<typeof pack>, path: string): void {
   });
   reader.on('finish', () => {
     if (isThere) writer.finalize();
-    else writer.destroy(unusable(path, new Error('it holds no bin/Agent.Listener')));
+    else refuse(new Error('it holds no bin/Agent.Listener'));
   });
   pipeline(createReadStream(path), createGunzip(), reader, (error) => {
-    if (error) writer.destroy(unusable(path, error));
+    if (error && !writer.destroyed) refuse(error);
   });
 }
 

@@ -55,8 +55,10 @@ export async function connectImageEngine(endpoint: Endpoint) {
     const found = z.array(imageAnswer).parse(await ask({ ...call, doing: 'list images' }));
     return found.map(({ Id, RepoTags, Created, Size, Labels }) => ({
       id: Id,
-      // Podman says where a name without a registry is.
-      tags: (RepoTags ?? []).filter((tag) => !tag.startsWith('<none>')).map((tag) => tag.replace(/^localhost\//, '')),
+      // Podman says where a name without a registry is, or is taken to be.
+      tags: (RepoTags ?? [])
+        .filter((tag) => !tag.startsWith('<none>'))
+        .map((tag) => tag.replace(/^(?:localhost|docker\.io)\//, '')),
       labels: Labels ?? {},
       created: Created * 1000,
       size: Size,
@@ -120,6 +122,8 @@ export async function connectImageEngine(endpoint: Endpoint) {
         dockerfile: 'Dockerfile',
         rm: true,
         forcerm: true,
+        // Podman's word, which Docker does not know: its steps would have all the labels of what is made in the end.
+        layers: false,
         buildargs: args,
         labels: given,
       };
@@ -158,9 +162,9 @@ function buildFailure(what: string, why: string, step: string | null, tail: read
   });
 }
 
-/** Docker repeats the whole command of a step that failed; how it ended comes last. */
+/** Docker and Podman repeat the whole command of a step that failed; how it ended comes last. */
 function oneLine(why: string): string {
   const text = why.replaceAll(/\s+/g, ' ').replace(/[.\s]+$/, '');
-  const code = /^The command .* (returned a non-zero code: \d+)$/.exec(text)?.[1];
-  return code === undefined ? text.slice(0, 500) : `its command ${code}`;
+  const code = /^(?:The command|building at STEP) .*(?:returned a non-zero code:|exit status) (\d+)$/.exec(text)?.[1];
+  return code === undefined ? text.slice(0, 500) : `its command returned a non-zero code: ${code}`;
 }

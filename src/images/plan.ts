@@ -108,11 +108,26 @@ export function buildPlan(wish: Wish, ground: Ground, templates: Templates): Bui
 export function basesOf(dockerfile: string): string[] {
   const stages = new Set<string>(['scratch']);
   const bases = new Set<string>();
-  for (const [, image = '', stage] of dockerfile.matchAll(/^\s*FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?/gim)) {
-    if (!image.includes('$') && !stages.has(image.toLowerCase())) bases.add(image);
+  for (const line of dockerfile.split('\n').filter(isFrom)) {
+    const [, image = '', stage] = /^\s*FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?/i.exec(line) ?? [];
+    if (image !== '' && !image.includes('$') && !stages.has(image.toLowerCase())) bases.add(image);
     if (stage !== undefined) stages.add(stage.toLowerCase());
   }
   return [...bases];
+}
+
+/** The same Dockerfile, whose every step makes something that says whose it is: also where it fails or is cut off. */
+export function withOwner(dockerfile: string, owner: string): string {
+  const mark = `LABEL ${imageLabels.owner}=${owner}`;
+  return dockerfile
+    .split('\n')
+    .map((line, at, all) => (isFrom(line, at, all) && !line.trimEnd().endsWith('\\') ? `${line.trimEnd()}\n${mark}` : line))
+    .join('\n');
+}
+
+/** Whether a line is a FROM, and not the rest of another instruction. */
+function isFrom(line: string, at: number, all: readonly string[]): boolean {
+  return /^\s*FROM\s/i.test(line) && all[at - 1]?.trimEnd().endsWith('\\') !== true;
 }
 
 function sorted(packages: readonly string[]): string[] {

@@ -6,6 +6,7 @@ import type { AgentId } from '../core/slot.ts';
 import { OnejobError } from '../errors.ts';
 import { frame, MarkerFilter } from '../runtimes/gate.ts';
 import type { Runtime, SandboxSpec } from '../runtimes/runtime.ts';
+import { until } from '../until.ts';
 
 export interface Question {
   readonly runtime: Runtime;
@@ -17,19 +18,30 @@ export interface Question {
 }
 
 /** How long an answer may take, from making the sandbox to its last word, in ms. */
-const patience = 120_000;
+const longestWait = 120_000;
 /** Longest answer that is read, in bytes. */
 const longest = 256 * 1024;
 /** How many answers are remembered. */
 const remembered = 64;
 
+interface Held {
+  readonly abort: AbortController;
+  readonly answer: Promise<string>;
+  /** Who waits for it. */
+  waiting: number;
+  isSaid: boolean;
+}
+
 export class Asker {
   readonly #newAgent: () => AgentId;
+  readonly #patience: number;
   readonly #guests = new Set<AgentId>();
-  readonly #answers = new Map<string, Promise<string>>();
+  readonly #answers = new Map<string, Held>();
 
-  constructor(newAgent: () => AgentId) {
+  /** `patience`: how long one answer may take, ms. */
+  constructor(newAgent: () => AgentId, patience = longestWait) {
     this.#newAgent = newAgent;
+    this.#patience = patience;
   }
 
   /** Whether this is a sandbox of ours that is answering right now. */
@@ -38,28 +50,56 @@ export class Asker {
   }
 
   /**
-   * The script's standard output; once for each fingerprint, and again after it failed.
+   * The script's standard output; once for each fingerprint, and again after it failed. Who no longer wants it spoils it for nobody
+   * else; after the last one the sandbox is removed before this ends.
    * @throws OnejobError of the runtime, or E_GATE_ENDED when the script did not come to its end
    */
-  ask(question: Question, signal: AbortSignal): Promise<string> {
+  async ask(question: Question, signal: AbortSignal): Promise<string> {
+    signal.throwIfAborted();
+    const held = this.#begin(question);
+    held.waiting += 1;
+    try {
+      return await until(held.answer, signal);
+    } finally {
+      held.waiting -= 1;
+      if (held.waiting === 0 && !held.isSaid) {
+        held.abort.abort();
+        await held.answer.catch(() => {});
+      }
+    }
+  }
+
+  #begin(question: Question): Held {
     const key = `${question.fingerprint}\n${question.script}`;
     const known = this.#answers.get(key);
-    if (known !== undefined) return known;
-    const answer = this.#ask(question, signal);
-    this.#answers.set(key, answer);
-    answer.catch(() => this.#answers.delete(key));
+    if (known !== undefined && !known.abort.signal.aborted) return known;
+    const abort = new AbortController();
+    const held: Held = { abort, answer: this.#ask(question, abort.signal), waiting: 0, isSaid: false };
+    this.#answers.set(key, held);
+    held.answer.then(
+      () => {
+        held.isSaid = true;
+      },
+      () => {
+        if (this.#answers.get(key) === held) this.#answers.delete(key);
+      },
+    );
     for (const old of [...this.#answers.keys()].slice(0, -remembered)) this.#answers.delete(old);
-    return answer;
+    return held;
   }
 
   async #ask({ runtime, spec, script }: Question, outer: AbortSignal): Promise<string> {
     const agent = this.#newAgent();
-    const signal = AbortSignal.any([outer, AbortSignal.timeout(patience)]);
+    const late = AbortSignal.timeout(this.#patience);
+    const signal = AbortSignal.any([outer, late]);
     this.#guests.add(agent);
     try {
       const recipe = { ...spec.recipe, mounts: [], network: runtime.capabilities.images ? 'none' : spec.recipe.network };
       await runtime.prepare({ ...spec, agent, recipe, devices: [] }, () => {}, signal);
       return await said(runtime, agent, script, signal);
+    } catch (error) {
+      if (outer.aborted || !late.aborted) throw error;
+      throw unfinished(`took more than ${this.#patience / 1000} s`);
     } finally {
       // What cannot be removed now is an orphan to the next look at the runtime.
       await runtime.remove(agent).catch(() => {});
@@ -89,6 +129,9 @@ async function said(runtime: Runtime, agent: AgentId, script: string, signal: Ab
   const end = text.lastIndexOf(`\n${agent} `);
   const code = end === -1 ? null : text.slice(end + agent.length + 2).trim();
   if (code === '0') return text.slice(0, end);
-  const how = code === null ? 'did not come to its end' : `ended with exit code ${code}`;
-  throw new OnejobError('E_GATE_ENDED', `Cannot look into the sandbox: the script for that ${how}.`, { retry: true });
+  throw unfinished(code === null ? 'did not come to its end' : `ended with exit code ${code}`);
+}
+
+function unfinished(how: string): OnejobError {
+  return new OnejobError('E_GATE_ENDED', `Cannot look into the sandbox: the script for that ${how}.`, { retry: true });
 }

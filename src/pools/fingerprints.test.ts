@@ -5,8 +5,9 @@ import type { PoolConfig } from '../config/config.ts';
 import type { Clock } from '../core/clock.ts';
 import { emptySlot, type Slot } from '../core/slot.ts';
 import type { Inventory } from '../gpu/inventory.ts';
+import type { Built, ImageBuilder } from '../images/builder.ts';
 import { card, hostWith } from '../images/testing.ts';
-import { recipe } from '../runtimes/docker/testing.ts';
+import { recipe as plainRecipe } from '../runtimes/docker/testing.ts';
 import type { Recipe, Runtime } from '../runtimes/runtime.ts';
 import { AutoImages } from './auto-image.ts';
 import { Fingerprints } from './fingerprints.ts';
@@ -22,11 +23,13 @@ const chosen = { base: 'auto', packages: [], dockerfile: null, flavour: 'devel',
 interface Options {
   readonly count?: number;
   readonly auto?: boolean;
+  /** What is built. */
+  readonly recipe?: { readonly base: string; readonly packages: readonly string[] };
   /** An adopted standby, made from this. */
   readonly standby?: string;
 }
 
-function loop({ count = 1, auto = false, standby }: Options) {
+function loop({ count = 1, auto = false, recipe, standby }: Options) {
   const devices = {
     count,
     mig: null,
@@ -40,8 +43,8 @@ function loop({ count = 1, auto = false, standby }: Options) {
   };
   const config = {
     ...{ name: 'gpu', service: 'own', devices, standby: true, standbyMaxAge: 1e9, stopGrace: 0 },
-    imageRecipe: auto ? chosen : null,
-    recipe: { ...recipe, image: auto ? null : 'mine:1' },
+    imageRecipe: auto ? chosen : recipe === undefined ? null : { ...chosen, ...recipe },
+    recipe: { ...plainRecipe, image: auto || recipe !== undefined ? null : 'mine:1' },
   } as unknown as PoolConfig;
   const asked: (string | null)[] = [];
   let answer = async ({ image }: Recipe): Promise<string | null> => `of ${image}`;
@@ -62,20 +65,32 @@ function loop({ count = 1, auto = false, standby }: Options) {
     newAgent: () => 'new',
   });
   const uuids = count === 0 ? [] : [h100.uuid];
-  const pool = new Pool(config, { service, runtime, keepStandby: true, devices: { of: () => uuids, heldBack: () => null, lost: () => false } });
+  const pool = new Pool(config, {
+    service,
+    runtime,
+    keepStandby: true,
+    devices: { of: () => uuids, heldBack: () => null, lost: () => false },
+  });
   const empty: Slot = { ...emptySlot({ key: 'gpu/1', runtime: 'docker', grace: 0 }), devices: uuids };
   const lane = { kind: 'standby', agent: 'adopted', reserved: null, fingerprint: standby ?? '', since: 0 } as const;
   reconciler.add(pool, [standby === undefined ? empty : { ...empty, standby: lane }]);
-  const images = auto
-    ? new PoolImages({
-        ...{ clock, log, pools: [config], typeOf: () => 'own-queue', agentPackage: async () => null },
-        builder: () => Promise.reject(new Error('nothing is built here')),
-        auto: new AutoImages({
-          ...{ arch: 'amd64', platform: null, template: () => 'cuda:{cuda}' },
-          pools: [{ name: 'gpu', service: 'own', devices: config.devices, imageRecipe: chosen }],
-        }),
-      })
-    : null;
+  const built: { found: Built | null; next: Built | null } = { found: null, next: null };
+  const builder = {
+    find: async () => built.found,
+    isThere: async () => true,
+    get: async () => built.next ?? Promise.reject(new Error('nothing is built here')),
+  } as unknown as ImageBuilder;
+  const images =
+    auto || recipe !== undefined
+      ? new PoolImages({
+          ...{ log, pools: [config], typeOf: () => 'own-queue', agentPackage: async () => null },
+          builder: async () => builder,
+          auto: new AutoImages({
+            ...{ arch: 'amd64', platform: null, template: () => 'cuda:{cuda}' },
+            pools: [{ name: 'gpu', service: 'own', devices: config.devices, imageRecipe: chosen }],
+          }),
+        })
+      : null;
   const fingerprints = new Fingerprints({ log, reconciler, nameOf: (key) => key, images });
   fingerprints.start();
   return {
@@ -90,6 +105,8 @@ function loop({ count = 1, auto = false, standby }: Options) {
       answer = with_;
     },
     imageOf: () => fingerprints.imageOf(pool, () => {}, new AbortController().signal),
+    built,
+    renew: () => images?.refresh(['gpu'], () => {}, new AbortController().signal),
     refresh: () => fingerprints.refresh(runtime, new AbortController().signal),
   };
 }
@@ -193,5 +210,30 @@ describe('image: auto', () => {
     it.pool.failed({ code: 'E_IMAGE_CHOICE', message: 'x', retry: false }, 'prepare', 0, 0);
     it.fingerprints.looked(recent);
     expect([it.pool.backoff, it.fingerprints.findings()]).toMatchObject([null, [{ level: 'ok' }]]);
+  });
+});
+
+describe('an image that is built', () => {
+  const image = (id: string): Built => ({ reference: `onejob/x:${id}`, id, agentVersion: null, pull: 'never' });
+
+  test('is looked for before a standby is judged; a newer one makes it stale', async () => {
+    const it = loop({ count: 0, recipe: { base: 'debian:12', packages: ['git'] }, standby: 'of onejob/x:1' });
+    it.built.found = image('1');
+    await it.refresh();
+    it.plan();
+    expect(it.standby()).toMatchObject({ agent: 'adopted' });
+    it.built.next = image('2');
+    await it.renew();
+    await it.settle();
+    expect(it.standby()).toMatchObject({ kind: 'preparing', agent: 'new' });
+    expect(await it.imageOf()).toEqual({ image: 'onejob/x:2', pull: 'never' });
+  });
+
+  test('ends the back-off of a pool that had none', async () => {
+    const it = loop({ count: 0, recipe: { base: 'debian:12', packages: ['git'] } });
+    it.pool.failed({ code: 'E_IMAGE_BUILD', message: 'x', retry: false }, 'prepare', 0, 0);
+    it.built.next = image('1');
+    await it.renew();
+    expect([it.pool.backoff, it.standby()]).toMatchObject([null, { kind: 'preparing' }]);
   });
 });

@@ -22,6 +22,8 @@ export interface FingerprintParts {
 }
 
 const reason = 'look';
+/** Failures that having an image ends. */
+const ofImages: ReadonlySet<string> = new Set(['E_IMAGE_CHOICE', 'E_IMAGE_BUILD', 'E_AGENT_PACKAGE']);
 
 export class Fingerprints {
   readonly #parts: FingerprintParts;
@@ -38,7 +40,7 @@ export class Fingerprints {
   /** Pools with devices wait for the first look. To be called once all pools are there. */
   start(): void {
     const { images } = this.#parts;
-    if (images !== null) images.changed = (name) => this.#renewed(name);
+    if (images !== null) images.changed = (name, before) => this.#renewed(name, before !== null);
     for (const pool of this.#parts.reconciler.pools) {
       if (needsDevices(pool)) pool.pause.hold(reason, 'the GPUs of this host have not been looked at yet');
       else this.#tell(pool);
@@ -99,10 +101,17 @@ export class Fingerprints {
     for (const pool of this.#parts.reconciler.pools) if (pool.runtime === runtime) await this.#learn(pool, signal);
   }
 
-  /** A newer image of a pool is there: what was made from the older one is no longer current. */
-  #renewed(name: string): void {
-    const pool = this.#parts.reconciler.pools.find((one) => one.config.name === name);
+  /** A pool has another image, so what was made from the one before is no longer current; or its first one. */
+  #renewed(name: string, hadOne: boolean): void {
+    const { reconciler } = this.#parts;
+    const pool = reconciler.pools.find((one) => one.config.name === name);
     if (pool === undefined) return;
+    // What kept it from having one is over.
+    if (pool.backoff !== null && ofImages.has(pool.backoff.last.code)) pool.backoff = null;
+    if (!hadOne) {
+      reconciler.replanAll(pool);
+      return;
+    }
     this.#epoch++;
     pool.forget();
     void this.#relearn(pool);

@@ -8,7 +8,7 @@ import type { Built } from '../images/builder.ts';
 import { imageLabels } from '../images/plan.ts';
 import type { PoolImages } from './pool-images.ts';
 
-export function createImageDesk(images: PoolImages, pools: readonly Pick<PoolConfig, 'name'>[]): ImageDesk {
+export function createImageDesk(images: PoolImages, pools: readonly Pick<PoolConfig, 'name' | 'recipe'>[]): ImageDesk {
   const chosen = (asked: readonly string[]): readonly string[] => {
     const unknown = asked.find((name) => !pools.some((pool) => pool.name === name));
     if (unknown === undefined) return asked.length === 0 ? images.names : asked;
@@ -16,20 +16,9 @@ export function createImageDesk(images: PoolImages, pools: readonly Pick<PoolCon
     throw new OnejobError('E_POOL_UNKNOWN', `There is no pool "${unknown}".`, { hint: `The pools are: ${known}.` });
   };
 
-  /** What each pool uses, also where nothing has asked for it since the start. */
-  const used = async (signal: AbortSignal): Promise<Map<string, Built>> => {
-    const found = new Map<string, Built>();
-    for (const name of images.names) {
-      await images.look(name, signal);
-      const built = images.built(name);
-      if (built !== null) found.set(name, built);
-    }
-    return found;
-  };
-
   return {
     async list(signal) {
-      const now = await used(signal);
+      const now = await images.used(signal);
       const builder = await images.open();
       return (await builder.list(signal)).map(({ reference, id, labels, size, created, containers }) => ({
         reference,
@@ -47,7 +36,7 @@ export function createImageDesk(images: PoolImages, pools: readonly Pick<PoolCon
       const outcomes: ImageOutcome[] = [];
       for (const pool of chosen(asked)) {
         if (!images.names.includes(pool)) {
-          const image = images.base(pool);
+          const image = images.base(pool) ?? pools.find(({ name }) => name === pool)?.recipe.image ?? null;
           outcomes.push({ pool, image, agent: null, what: 'there', problem: null });
           continue;
         }
@@ -75,10 +64,6 @@ export function createImageDesk(images: PoolImages, pools: readonly Pick<PoolCon
       }
     },
 
-    async prune(signal) {
-      const ids = new Set([...(await used(signal)).values()].map(({ id }) => id));
-      const builder = await images.open();
-      return builder.prune((image) => ids.has(image.id), signal);
-    },
+    prune: (signal) => images.prune(signal),
   };
 }

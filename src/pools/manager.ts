@@ -1,31 +1,34 @@
 /** The manager as the API sees it: questions and wishes, answered by the loop, the own queue and the logs. */
-import { existsSync } from 'node:fs';
 import type { Readable } from 'node:stream';
 import type { DeviceAnswer, DeviceChange, DeviceView, ProofView } from '../api/device-schema.ts';
 import type { LogPiece, LogSource, Manager } from '../api/manager.ts';
-import type { DownRequest, FindingView, JobRequest, JobView, PlanLine, StatusView } from '../api/schema.ts';
+import type { DownRequest, FindingView, ForgottenView, JobRequest, JobView, PlanLine, StatusView } from '../api/schema.ts';
+import { jobsListed } from '../api/schema.ts';
+import type { CiService } from '../ci/ci-service.ts';
 import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
-import type { AgentId } from '../core/slot.ts';
 import { OnejobError } from '../errors.ts';
 import type { Keepers } from '../logs/keepers.ts';
-import { logPath } from '../logs/log-file.ts';
-import { type PlacedPiece, readLog } from '../logs/read.ts';
 import type { Runtime } from '../runtimes/runtime.ts';
-import type { HistoryTable } from '../store/history.ts';
+import type { Store } from '../store/store.ts';
 import { createDeviceRequests, type DeviceRequests } from './device-requests.ts';
 import { missingDevices } from './device-views.ts';
 import { deviceFindings, poolFindings } from './findings.ts';
+import { createLogs, type Logs } from './logs.ts';
 import type { Observer } from './observe.ts';
 import type { Pool } from './pool.ts';
 import type { Reconciler } from './reconciler.ts';
-import { planLines, poolViews, type StatusParts } from './status.ts';
+import { serviceFindings } from './service-findings.ts';
+import { createServiceJobs, newestLast, notHere, type ServiceJobs } from './service-jobs.ts';
+import { planLines, poolViews, type StatusParts, waitingReason } from './status.ts';
 
-export interface ManagerParts extends StatusParts {
+export interface ManagerParts extends Omit<StatusParts, 'about'> {
   readonly reconciler: Reconciler;
   readonly observer: Observer;
   readonly keepers: Keepers;
   readonly queue: OwnQueue;
-  readonly history: HistoryTable;
+  /** Those beside the own queue. */
+  readonly services: readonly CiService[];
+  readonly store: Pick<Store, 'history' | 'serviceJobs' | 'registrations'>;
   readonly runtimes: readonly Runtime[];
   readonly logDir: string;
   /** What never changes while this manager lives. */
@@ -34,6 +37,8 @@ export interface ManagerParts extends StatusParts {
   /** What of a host with GPUs needs mending, and what its pools cannot have; none without pools that have devices. */
   readonly hostFindings: (signal: AbortSignal) => Promise<FindingView[]>;
   readonly down: (request: DownRequest) => void;
+  /** What came of forgetting at the end. */
+  readonly forgotten: Promise<ForgottenView[]>;
   /** Called whenever a client came or went. */
   readonly held: (clients: number) => void;
 }
@@ -41,27 +46,38 @@ export interface ManagerParts extends StatusParts {
 export class HostManager implements Manager {
   readonly #parts: ManagerParts;
   readonly #devices: DeviceRequests;
+  readonly #serviceJobs: ServiceJobs;
+  readonly #logs: Logs;
   #clients = 0;
 
   constructor(parts: ManagerParts) {
     this.#parts = parts;
-    const { fleet, clock, reconciler } = parts;
+    const { fleet, clock, reconciler, store, services, observer } = parts;
     this.#devices = createDeviceRequests({ fleet, clock, slots: () => reconciler.slots });
+    const reasonFor = (pool: string) => waitingReason(reconciler, pool, observer.problems);
+    this.#serviceJobs = createServiceJobs({ services, table: store.serviceJobs, reconciler, reasonFor, clock });
+    const { stateDir } = parts.facts;
+    this.#logs = createLogs({ ...parts, history: store.history, serviceJobs: this.#serviceJobs, stateDir });
   }
 
   status(): StatusView {
     const { facts, reconciler, observer, fleet } = this.#parts;
     const missing = fleet === null ? [] : missingDevices(fleet.book);
-    return { ...facts, stopping: reconciler.stopping, problems: observer.problems, missing, pools: poolViews(this.#parts) };
+    const pools = poolViews(this.#statusParts);
+    return { ...facts, stopping: reconciler.stopping, problems: observer.problems, missing, pools };
   }
 
   plan(): PlanLine[] {
-    return planLines(this.#parts);
+    return planLines(this.#statusParts);
   }
 
   async doctor(signal: AbortSignal): Promise<FindingView[]> {
-    const checks = [this.#parts.queue.check(signal), ...this.#parts.runtimes.map((runtime) => runtime.check(signal))];
-    const { reconciler, fleet, findings } = this.#parts;
+    const { reconciler, fleet, findings, queue, runtimes, services, store, clock } = this.#parts;
+    const checks = [
+      queue.check(signal),
+      serviceFindings({ services, registrations: store.registrations, clock }, signal),
+      ...runtimes.map((runtime) => runtime.check(signal)),
+    ];
     const host = await this.#parts.hostFindings(signal);
     // What a pool lacks is said once, where the reason is said, too.
     const explained = new Set(host.flatMap(({ subject }) => (subject.startsWith('pool ') ? [subject] : [])));
@@ -80,19 +96,29 @@ export class HostManager implements Manager {
     return this.#parts.queue.submit(request);
   }
 
-  jobs(filter: { readonly all: boolean; readonly pool: string | null }): JobView[] {
-    return this.#parts.queue.jobs(filter);
+  jobs(filter: { readonly all: boolean; readonly pool: string | null; readonly limit?: number | undefined }): JobView[] {
+    const { all, pool, limit = all ? jobsListed : undefined } = filter;
+    const elsewhere = this.#serviceJobs
+      .jobs(all ? (limit ?? jobsListed) : null)
+      .filter((job) => pool === null || job.pool === pool);
+    const own = this.#parts.queue.jobs(filter);
+    if (elsewhere.length === 0) return own;
+    const jobs = newestLast([...own, ...elsewhere]);
+    return limit === undefined ? jobs : jobs.slice(-limit);
   }
 
   job(id: string): JobView | null {
-    return this.#parts.queue.job(id);
+    return this.#parts.queue.job(id) ?? this.#serviceJobs.job(id);
   }
 
   settled(id: string, signal: AbortSignal): Promise<JobView> {
-    return this.#parts.queue.settled(id, signal);
+    const { queue } = this.#parts;
+    return queue.job(id) === null ? this.#serviceJobs.settled(id, signal) : queue.settled(id, signal);
   }
 
   cancel(id: string): JobView {
+    const job = this.#parts.queue.job(id) === null ? this.#serviceJobs.job(id) : null;
+    if (job !== null) throw notHere(job);
     return this.#parts.queue.cancel(id);
   }
 
@@ -101,13 +127,16 @@ export class HostManager implements Manager {
   }
 
   artifacts(job: string): Readable | null {
-    return this.#parts.queue.artifacts(job);
+    const { queue } = this.#parts;
+    return queue.job(job) === null ? null : queue.artifacts(job);
   }
 
-  async *logs(source: LogSource, follow: boolean, signal: AbortSignal): AsyncIterable<LogPiece> {
-    if ('job' in source) yield* this.#jobLogs(source.job, follow, signal);
-    else if ('agent' in source) yield* this.#agentLog(source.agent, follow, signal);
-    else yield* this.#agentLog(this.#agentOf(source.slot, source.previous), follow, signal);
+  logs(source: LogSource, follow: boolean, signal: AbortSignal): AsyncIterable<LogPiece> {
+    return this.#logs.read(source, follow, signal);
+  }
+
+  agentLogs(source: LogSource, signal: AbortSignal): AsyncIterable<LogPiece> {
+    return this.#logs.own(source, signal);
   }
 
   devices(): DeviceView[] {
@@ -144,6 +173,13 @@ export class HostManager implements Manager {
     this.#parts.down(request);
   }
 
+  forgotten(signal: AbortSignal): Promise<ForgottenView[]> {
+    const gone = new Promise<never>((_, reject) => {
+      signal.addEventListener('abort', () => reject(signal.reason), { once: true });
+    });
+    return Promise.race([this.#parts.forgotten, gone]);
+  }
+
   hold(): () => void {
     // One that ends by itself has ended for whoever comes now: a client finds its place with the next one. A daemon that
     // somebody stops may wait for its jobs for hours, and can be looked at and hurried all the while.
@@ -157,61 +193,15 @@ export class HostManager implements Manager {
     };
   }
 
+  get #statusParts(): StatusParts {
+    return { ...this.#parts, about: (job) => this.#serviceJobs.about(job) };
+  }
+
   #chosen(name: string | null): Pool[] {
     const pools = this.#parts.reconciler.pools.filter((pool) => name === null || pool.config.name === name);
     if (pools.length > 0) return pools;
     const known = this.#parts.reconciler.pools.map((pool) => pool.config.name).join(', ');
     throw new OnejobError('E_POOL_UNKNOWN', `There is no pool "${name}".`, { hint: `The pools are: ${known}.` });
-  }
-
-  async *#jobLogs(id: string, follow: boolean, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
-    const { queue, history } = this.#parts;
-    const read = new Set<AgentId>();
-    using changes = changesOf(queue, id, signal);
-    while (!signal.aborted) {
-      const job = queue.job(id);
-      if (job === null) throw new OnejobError('E_JOB_UNKNOWN', `There is no job ${id}.`, { hint: 'See "onejob jobs --all".' });
-      const begun = history.ofJob(id, 100).filter((entry) => entry.releasedAt !== null);
-      const agents = begun
-        .map((entry) => entry.agent)
-        .reverse()
-        .filter((agent) => !read.has(agent));
-      const [agent] = agents;
-      if (agent !== undefined) {
-        if (read.size > 0) yield { stream: 'note', bytes: Buffer.from(`attempt ${read.size + 1}\n`) };
-        read.add(agent);
-        yield* this.#agentLog(agent, follow, signal);
-        continue;
-      }
-      if (!follow || job.state === 'done' || job.state === 'settling') return;
-      await changes.next();
-    }
-  }
-
-  async *#agentLog(agent: AgentId, follow: boolean, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
-    const { keepers, history, reconciler, logDir } = this.#parts;
-    // An id is part of a path below, so only one that was given out may come so far.
-    if (history.get(agent) === null && reconciler.placeOf(agent) === undefined) {
-      throw new OnejobError('E_AGENT_UNKNOWN', `There is no agent ${agent}.`, {
-        hint: 'See "onejob status" and "onejob jobs --all".',
-      });
-    }
-    const keeper = keepers.get(agent);
-    const path = logPath(logDir, agent);
-    if (keeper !== undefined) yield* withoutPlace(keeper.file.read({ follow, signal }));
-    else if (existsSync(path)) yield* withoutPlace(readLog(path));
-  }
-
-  #agentOf(key: string, previous: boolean): AgentId {
-    const slot = this.#parts.reconciler.slot(key);
-    const entries = this.#parts.history.ofSlot(key, 2);
-    if (slot === undefined && entries.length === 0) {
-      throw new OnejobError('E_SLOT_UNKNOWN', `There is no slot ${key}.`, { hint: 'See "onejob status".' });
-    }
-    const found = entries[previous ? 1 : 0];
-    if (found !== undefined) return found.agent;
-    const which = previous ? 'previous ' : '';
-    throw new OnejobError('E_AGENT_UNKNOWN', `Slot ${key} had no ${which}agent yet.`, { hint: 'See "onejob status".' });
   }
 }
 
@@ -220,32 +210,4 @@ function stopping(): OnejobError {
     hint: 'Try again once it runs again.',
     retry: true,
   });
-}
-
-/** Tells of changes of one job until disposed of. `next` resolves at once when there was one since it was last called. */
-function changesOf(queue: OwnQueue, id: string, signal: AbortSignal): Disposable & { next(): Promise<void> } {
-  let changed = false;
-  let wake = (): void => {};
-  const tell = (): void => {
-    changed = true;
-    wake();
-  };
-  const stop = queue.onChange((job) => {
-    if (job.id === id) tell();
-  });
-  signal.addEventListener('abort', tell, { once: true });
-  return {
-    async next() {
-      if (!changed) await new Promise<void>((resolve) => (wake = resolve));
-      changed = false;
-    },
-    [Symbol.dispose]() {
-      stop();
-      signal.removeEventListener('abort', tell);
-    },
-  };
-}
-
-async function* withoutPlace(pieces: AsyncIterable<PlacedPiece>): AsyncGenerator<LogPiece, void> {
-  for await (const { stream, bytes } of pieces) yield { stream, bytes };
 }

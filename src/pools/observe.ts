@@ -21,6 +21,8 @@ export interface ObserveParts {
   /** What a pool's standbys should be made from now; null when unknown. */
   readonly refreshFingerprints: (runtime: Runtime, signal: AbortSignal) => Promise<void>;
   readonly minFree: number;
+  /** Removes what is not needed from a disk that is too full. */
+  readonly makeRoom: (signal: AbortSignal) => Promise<unknown>;
   /** Whether a sandbox is ours and no slot's: it answers a question and is removed by who asked. */
   readonly isGuest: (agent: AgentId) => boolean;
 }
@@ -172,7 +174,13 @@ export class Observer {
 
   async #checkDisk(runtime: Runtime, signal: AbortSignal): Promise<void> {
     const { reconciler, minFree, log } = this.#parts;
-    const disk = await runtime.disk(signal);
+    let disk = await runtime.disk(signal);
+    if (disk !== null && disk.free < minFree && runtime.capabilities.images) {
+      await this.#parts.makeRoom(signal).catch((error: unknown) => {
+        log.warn('no room made', { runtime: runtime.name, reason: toFailure(error).message });
+      });
+      disk = await runtime.disk(signal);
+    }
     const reason = `disk:${runtime.name}`;
     if (disk === null || disk.free >= minFree) {
       if (reconciler.pause.release(reason)) log.info('disk has room again', { runtime: runtime.name });

@@ -3,7 +3,6 @@ import { join } from 'node:path';
 import type { CiService } from '../ci/ci-service.ts';
 import type { Config } from '../config/config.ts';
 import type { Environment } from '../config/environment.ts';
-import type { Clock } from '../core/clock.ts';
 import type { Log } from '../log.ts';
 import { PoolImages } from './pool-images.ts';
 
@@ -13,17 +12,15 @@ export interface OpenImagesParts {
   /** Of the state directory. */
   readonly store: { readonly dir: string; readonly owner: string };
   readonly services: ReadonlyMap<string, CiService>;
-  readonly clock: Clock;
   readonly log: Log;
 }
 
-export async function openPoolImages({ config, env, store, services, clock, log }: OpenImagesParts): Promise<PoolImages> {
+export async function openPoolImages({ config, env, store, services, log }: OpenImagesParts): Promise<PoolImages> {
   const { pools } = config;
   const wantsChoice = pools.some((pool) => pool.imageRecipe?.base === 'auto');
   const auto = wantsChoice ? await (await import('./auto-image.ts')).openAutoImages(config, env.hostRoot) : null;
   return new PoolImages({
     pools,
-    clock,
     log,
     auto,
     typeOf: (service) => config.services.find((one) => one.name === service)?.type ?? 'own-queue',

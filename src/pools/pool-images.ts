@@ -4,7 +4,6 @@
  */
 import type { AgentPackage } from '../ci/ci-service.ts';
 import type { ImageRecipe, PoolConfig } from '../config/config.ts';
-import type { Clock } from '../core/clock.ts';
 import { OnejobError, toFailure } from '../errors.ts';
 import type { Inventory } from '../gpu/inventory.ts';
 import type { Built, ImageBuilder, ImageWish } from '../images/builder.ts';
@@ -13,13 +12,11 @@ import { hasAgentLayer } from '../images/templates.ts';
 import type { Log } from '../log.ts';
 import type { Finding, Recipe } from '../runtimes/runtime.ts';
 import type { AutoImages, ImageOf } from './auto-image.ts';
-import { every } from './clock.ts';
 
 type ImagePool = Pick<PoolConfig, 'name' | 'service' | 'recipe'> & { readonly imageRecipe: ImageRecipe };
 
 export interface PoolImagesParts {
   readonly pools: readonly PoolConfig[];
-  readonly clock: Clock;
   readonly log: Log;
   /** null where no pool wants its image chosen. */
   readonly auto: AutoImages | null;
@@ -41,10 +38,6 @@ export interface Refreshed {
   readonly problem: OnejobError | null;
 }
 
-const day = 24 * 60 * 60_000;
-/** How long after its start a manager looks for newer agents, in ms: not while everything begins. */
-const firstLook = 60_000;
-
 export class PoolImages {
   readonly #parts: PoolImagesParts;
   readonly #pools: ReadonlyMap<string, ImagePool>;
@@ -54,12 +47,14 @@ export class PoolImages {
   readonly #getting = createShared<Built>();
   readonly #abort = new AbortController();
   #builder: Promise<ImageBuilder> | null = null;
-  /** Told the name of a pool whose image is another one from now on, which nobody has asked for just now. */
-  changed: (pool: string) => void = () => {};
+  /** Told of a pool that has another image from now on, or its first one. */
+  changed: (pool: string, before: Built | null) => void = () => {};
 
   constructor(parts: PoolImagesParts) {
     this.#parts = parts;
-    const own = parts.pools.flatMap((pool) => (pool.imageRecipe === null ? [] : [{ ...pool, imageRecipe: pool.imageRecipe }]));
+    const own = parts.pools.flatMap(({ imageRecipe, ...pool }) =>
+      imageRecipe === null || pool.runtime === 'process' ? [] : [{ ...pool, imageRecipe }],
+    );
     this.#pools = new Map(own.map((pool) => [pool.name, pool]));
   }
 
@@ -154,27 +149,6 @@ export class PoolImages {
     return [{ level: 'ok', subject, message, hint: null }, ...(problem === undefined ? [] : [stale])];
   }
 
-  /** Looks for newer agents soon, and then once a day. */
-  start(): void {
-    if (this.names.length === 0) return;
-    const { clock, log } = this.#parts;
-    const look = async (): Promise<void> => {
-      const used = this.names.filter((name) => this.#built.has(name));
-      for (const { pool, problem } of await this.refresh(used, () => {}, this.#abort.signal)) {
-        if (problem !== null) log.warn('image not renewed', { pool, reason: toFailure(problem).message });
-      }
-      await this.#prune();
-    };
-    const failed = (error: unknown): void => {
-      if (!this.#abort.signal.aborted) log.warn('images not looked at', { reason: toFailure(error).message });
-    };
-    let stop = clock.after(firstLook, () => {
-      void look().catch(failed);
-      stop = every(clock, day, look, failed);
-    });
-    this.#abort.signal.addEventListener('abort', () => stop(), { once: true });
-  }
-
   /**
    * Makes each pool's image as things are now: with the agent that its service hands out, on its base as it is. One that fails
    * leaves what there is. Never rejects but when `signal` aborts.
@@ -201,6 +175,22 @@ export class PoolImages {
       }
     }
     return done;
+  }
+
+  /** What each pool uses, also where nothing has asked for it since the start. */
+  async used(signal: AbortSignal): Promise<ReadonlyMap<string, Built>> {
+    for (const name of this.names) await this.look(name, signal);
+    return this.#built;
+  }
+
+  /** Removes the images of this installation that no pool uses and no container was made from; their names. */
+  async prune(signal: AbortSignal): Promise<string[]> {
+    const ids = new Set([...(await this.used(signal)).values()].map(({ id }) => id));
+    // Which image such a pool uses cannot be said before the GPUs were looked at, so neither which ones are not used.
+    if (this.names.some((name) => this.#pools.get(name)?.imageRecipe.base === 'auto' && this.base(name) === null)) return [];
+    const gone = await (await this.#open()).prune((image) => ids.has(image.id), signal);
+    if (gone.length > 0) this.#parts.log.info('images removed', { images: gone });
+    return gone;
   }
 
   /** The builder, for what is not about one pool. */
@@ -233,23 +223,12 @@ export class PoolImages {
         if (before?.id === built.id) return built;
         const { reference: image, agentVersion: agent } = built;
         this.#parts.log.info(before === undefined ? 'image ready' : 'image renewed', { pool: name, image, agent });
-        if (before !== undefined) this.changed(name);
+        this.changed(name, before ?? null);
         return built;
       },
       progress,
       AbortSignal.any([signal, this.#abort.signal]),
     );
-  }
-
-  /** What was built of the same recipes before what is in use now. */
-  async #prune(): Promise<void> {
-    const { signal } = this.#abort;
-    const builder = await this.#open();
-    const ids = new Set([...this.#built.values()].map(({ id }) => id));
-    const images = await builder.list(signal);
-    const recipes = new Set(images.filter(({ id }) => ids.has(id)).map(builder.recipeOf));
-    const gone = await builder.prune((image) => ids.has(image.id) || !recipes.has(builder.recipeOf(image)), signal);
-    if (gone.length > 0) this.#parts.log.info('old images removed', { images: gone });
   }
 
   #open(): Promise<ImageBuilder> {

@@ -25,3 +25,15 @@ test('a slot whose recipe holds its agent’s name is held only to its own', () 
   expect(pool.view('p/2', host).fingerprint).toBeNull();
   expect(pool.knows('p/2')).toBe(false);
 });
+
+test('an agent that was only seen online does not make the back-off begin anew, one that had a job does', () => {
+  const pool = poolOf({});
+  const failure = { code: 'E_AGENT_OUTDATED', message: 'wants to be updated', retry: true };
+  expect(pool.failed(failure, 'release', 0, 0).failures).toBe(1);
+  expect(pool.worked('online')).toBe(true);
+  expect(pool.backoff).toBeNull();
+  expect(pool.failed(failure, 'release', 10_000, 0).failures).toBe(2);
+  pool.worked('online');
+  pool.worked('release');
+  expect(pool.failed(failure, 'release', 20_000, 0).failures).toBe(1);
+});

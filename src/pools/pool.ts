@@ -113,12 +113,13 @@ export class Pool {
 
   /**
    * A stage that works ends the back-off that this stage brought about. True when there was one. A standby that was made
-   * may still die at the gate, so its making is forgiven, and forgotten only once one was released.
+   * may still die at the gate, and an agent that is online may end without a job, so both are forgiven only, and forgotten
+   * once one was released and had a job.
    */
-  worked(stage: 'prepare' | 'release'): boolean {
+  worked(stage: 'prepare' | 'online' | 'release'): boolean {
     if (stage === 'release') this.#forgiven = null;
-    if (this.backoff?.stage !== stage) return false;
-    if (stage === 'prepare') this.#forgiven = this.backoff;
+    if (this.backoff?.stage !== (stage === 'prepare' ? 'prepare' : 'release')) return false;
+    if (stage !== 'release') this.#forgiven = this.backoff;
     this.backoff = null;
     return true;
   }

@@ -4,6 +4,7 @@
  */
 import type { Registration } from '../ci/ci-service.ts';
 import type { AgentId } from '../core/slot.ts';
+import { until } from '../until.ts';
 
 type Register = (signal: AbortSignal) => Promise<Registration>;
 
@@ -49,27 +50,13 @@ export class Registrations {
     await held?.made.catch(() => {});
   }
 
-  /** Gives everything up that is under way. */
-  async close(): Promise<void> {
-    await Promise.all([...this.#held.keys()].map((agent) => this.drop(agent)));
-  }
-
   #begin(agent: AgentId, register: Register): Promise<Registration> {
     const known = this.#held.get(agent);
     if (known !== undefined) return known.made;
     const abort = new AbortController();
-    const made = register(abort.signal);
+    // Also what it throws before its first wait is told to who takes it.
+    const made = (async () => register(abort.signal))();
     this.#held.set(agent, { abort, made });
     return made;
   }
-}
-
-/** Who waits no longer is told so at once; what it waited for goes on. */
-function until<T>(promise: Promise<T>, signal: AbortSignal): Promise<T> {
-  return new Promise((resolve, reject) => {
-    const stop = (): void => reject(signal.reason);
-    if (signal.aborted) stop();
-    signal.addEventListener('abort', stop, { once: true });
-    promise.then(resolve, reject).finally(() => signal.removeEventListener('abort', stop));
-  });
 }

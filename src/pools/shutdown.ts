@@ -2,7 +2,7 @@
  * How a manager comes to its end: asked by a person or a signal, or by itself when it is temporary and nobody needs it.
  * `finished` resolves when nothing is left, or when what is there was to be left (S10).
  */
-import type { DownRequest } from '../api/schema.ts';
+import type { DownRequest, ForgottenView } from '../api/schema.ts';
 import type { Clock } from '../core/clock.ts';
 import { isEmpty } from '../core/slot.ts';
 import type { Log } from '../log.ts';
@@ -16,6 +16,8 @@ export interface ShutdownParts {
   readonly unreachable: (runtime: string) => string | null;
   /** Whether jobs are not done yet. */
   readonly busy: () => boolean;
+  /** Takes back what stays at CI services otherwise, or says `instead` why not. Never fails. */
+  readonly forget: (instead: string | null) => Promise<ForgottenView[]>;
   readonly temporary: boolean;
 }
 
@@ -27,8 +29,13 @@ const patience = 5_000;
 
 export class Shutdown {
   readonly finished: Promise<DownRequest['how']>;
+  /** What came of forgetting, right before `finished` when that was asked for; never resolves when it was not. */
+  readonly forgotten: Promise<ForgottenView[]>;
   readonly #parts: ShutdownParts;
   #finish: (how: DownRequest['how']) => void = () => {};
+  #tell: (forgotten: ForgottenView[]) => void = () => {};
+  #forgets = false;
+  #isOver = false;
   #how: DownRequest['how'] | null = null;
   #clients = 0;
   #hadClient = false;
@@ -41,13 +48,16 @@ export class Shutdown {
     this.finished = new Promise((resolve) => {
       this.#finish = resolve;
     });
+    this.forgotten = new Promise((resolve) => {
+      this.#tell = resolve;
+    });
   }
 
   /** A signal came: the first one stops as config says, the second ends agents at once, the third leaves what is left. */
   signal(how: DownRequest['how']): void {
     this.#signals += 1;
-    if (this.#signals === 1) this.begin({ how, grace: null });
-    else if (this.#signals === 2) this.begin({ how: 'end', grace: 0 });
+    if (this.#signals === 1) this.begin({ how, grace: null, forget: false });
+    else if (this.#signals === 2) this.begin({ how: 'end', grace: 0, forget: false });
     else {
       const left = this.#parts.reconciler.slots.flatMap(agentsOf);
       this.#parts.log.warn('leaving at once', { agents: left });
@@ -56,10 +66,11 @@ export class Shutdown {
   }
 
   /** Begins to stop, or hurries a stop that has begun. */
-  begin({ how, grace }: DownRequest): void {
+  begin({ how, grace, forget }: DownRequest): void {
     const { reconciler, log } = this.#parts;
-    log.info('stopping', { how, grace });
+    log.info('stopping', { how, grace, forget });
     this.#how = how;
+    this.#forgets ||= forget;
     if (how === 'leave') {
       this.#end('leave');
       return;
@@ -92,7 +103,9 @@ export class Shutdown {
     this.#leaving?.();
     this.#leaving = null;
     if (!temporary || this.#clients > 0 || busy()) return;
-    this.#leaving = clock.after(this.#hadClient ? anotherClient : firstClient, () => this.begin({ how: 'end', grace: null }));
+    this.#leaving = clock.after(this.#hadClient ? anotherClient : firstClient, () =>
+      this.begin({ how: 'end', grace: null, forget: false }),
+    );
   }
 
   /**
@@ -112,8 +125,19 @@ export class Shutdown {
     this.#end('leave');
   }
 
+  /** Nothing is taken back from CI services before nothing is here that needs it; leaving waits for nothing. */
   #end(how: DownRequest['how']): void {
     this.#blocked?.();
-    this.#finish(how);
+    const forgets = this.#forgets && !this.#isOver;
+    this.#isOver = true;
+    if (!forgets) {
+      if (how === 'leave' || !this.#forgets) this.#finish(how);
+      return;
+    }
+    const instead = how === 'leave' ? 'agents were left, and need it' : null;
+    void this.#parts.forget(instead).then((forgotten) => {
+      this.#tell(forgotten);
+      this.#finish(how);
+    });
   }
 }

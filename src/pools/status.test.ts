@@ -9,7 +9,7 @@ import { emptySlot, type Slot } from '../core/slot.ts';
 import type { Runtime } from '../runtimes/runtime.ts';
 import { deviceFindings, poolFindings } from './findings.ts';
 import { Pause } from './pause.ts';
-import { Pool } from './pool.ts';
+import { noDevices, Pool } from './pool.ts';
 import type { Reconciler } from './reconciler.ts';
 import { planLines, poolViews, type StatusParts, waitingReason } from './status.ts';
 
@@ -25,7 +25,7 @@ const absent = 'GPU-0000 absent since 12:00';
 /** The loop as it would be with these slots. */
 function loop(config: PoolConfig = devicePool('lab'), intent: Intent | null = null) {
   const pool = new Pool(config, {
-    service: { next: () => null } as unknown as CiService,
+    service: { next: () => null, capabilities: { binds: 'late' } } as unknown as CiService,
     runtime: { name: 'sim' } as Runtime,
     keepStandby: true,
     devices: host.book.slotDevices,
@@ -38,7 +38,15 @@ function loop(config: PoolConfig = devicePool('lab'), intent: Intent | null = nu
 
 function parts(reconciler: Reconciler, notes: Record<string, string> = {}): StatusParts {
   const { clock, fleet } = host;
-  return { clock, reconciler, waiting: () => 0, nameOf: (key) => key, noteOf: (key) => notes[key] ?? null, fleet };
+  return {
+    clock,
+    reconciler,
+    waiting: () => 0,
+    nameOf: (key) => key,
+    noteOf: (key) => notes[key] ?? null,
+    about: () => null,
+    fleet,
+  };
 }
 
 const poolView = (notes?: Record<string, string>): PoolView | undefined => poolViews(parts(loop().reconciler, notes))[0];
@@ -216,3 +224,62 @@ describe('doctor', () => {
     expect(findings()).toEqual([{ level: 'error', subject: 'GPUs', message: host.fault, hint: null }]);
   });
 });
+
+describe('a pool whose agents must be online to be given a job', () => {
+  const idle: Slot['agent'] = { kind: 'idle', agent: 'a1', fingerprint: 'f', online: false, since: 0 };
+
+  function early(agent: Slot['agent'], intent: Intent | null = null, standby: Slot['standby'] = { kind: 'none' }) {
+    const pool = new Pool(devicePool('lab', { devices: cpus }), {
+      service: { next: () => null, capabilities: { binds: 'early' } } as unknown as CiService,
+      ...{ runtime: { name: 'sim' } as Runtime, keepStandby: true, devices: noDevices },
+    });
+    const slot = { ...emptySlot({ key: 'lab/1', runtime: 'sim', grace: 0 }), agent, standby };
+    const pause = new Pause();
+    const reconciler = { pools: [pool], slots: [slot], poolOf: () => pool, pause, intentOf: () => intent, stopping: false };
+    return { pool, parts: { ...parts(reconciler as unknown as Reconciler), fleet: null } };
+  }
+  const cpus = { ...devicePool('lab').devices, count: 0 };
+  const waiting: Slot['standby'] = { kind: 'standby', agent: 's1', reserved: null, fingerprint: 'f', since: 0 };
+  const line = (found: ReturnType<typeof early>) => planLines(found.parts)[0];
+
+  test('plan says that an agent is registered so that it can be given a job', () => {
+    expect(line(early({ kind: 'free' }, { kind: 'engage' }, waiting))).toEqual({
+      slot: 'lab/1',
+      intent: 'register an agent',
+      because: 'the slot is free, and its CI service gives jobs only to agents that are online',
+    });
+  });
+
+  test('plan says why an idle agent is to end', () => {
+    const ending: Intent = { kind: 'retire', agent: 'a1' };
+    expect(line(early(idle, ending))).toMatchObject({
+      intent: 'end the idle agent',
+      because: 'it is no longer what the config asks for, or too old',
+    });
+    const paused = early(idle, ending);
+    paused.pool.pause.hold('alice', 'by alice', { closes: true });
+    expect(line(paused)?.because).toBe('paused: by alice');
+    const drained = early(idle, ending);
+    drained.pool.draining = true;
+    expect(line(drained)?.because).toBe('the pool drains');
+  });
+
+  test('plan says what keeps a standby from being registered', () => {
+    const held = early({ kind: 'free' }, null, waiting);
+    expect(planLines(held.parts)).toEqual([]);
+    held.pool.pause.hold('service', 'the token was refused');
+    expect(line(held)).toEqual({ slot: 'lab/1', intent: 'nothing yet', because: 'paused: the token was refused' });
+  });
+
+  test('status tells what a job is, and whether an agent is online', () => {
+    const about = { ...nothing, title: 'app-ci #7 build' };
+    const busy = early({ kind: 'busy', agent: 'a1', job: 'azure-7', since: 0, due: null });
+    const agentOf = (found: ReturnType<typeof early>) =>
+      poolViews({ ...found.parts, about: (job) => (job === 'azure-7' ? about : null) })[0]?.slots[0]?.agent;
+    expect(agentOf(busy)).toMatchObject({ job: 'azure-7', about, online: null });
+    expect(agentOf(early(idle))).toMatchObject({ state: 'idle', about: null, online: false });
+    expect(agentOf(early({ ...idle, online: true }))).toMatchObject({ state: 'idle', online: true });
+  });
+});
+
+const nothing = { definition: null, build: null, repository: null, branch: null, reason: null, link: null, demands: [] };

@@ -1,5 +1,5 @@
 /** What people see of the loop: its state as views, without changing any of it. */
-import type { PlanLine, PoolView, SlotView } from '../api/schema.ts';
+import type { AboutView, PlanLine, PoolView, SlotView } from '../api/schema.ts';
 import type { Clock } from '../core/clock.ts';
 import { type Intent, sameDevices } from '../core/plan.ts';
 import { type AgentLane, isEmpty, type Slot, type StandbyLane } from '../core/slot.ts';
@@ -15,6 +15,8 @@ export interface StatusParts {
   readonly waiting: (pool: Pool) => number | null;
   readonly nameOf: (key: string) => string;
   readonly noteOf: (key: string) => string | null;
+  /** What a job's CI service tells of it; null when it keeps none, or nothing is known yet. */
+  readonly about: (job: string) => AboutView | null;
   /** null where no pool asks for devices. */
   readonly fleet: FleetParts | null;
 }
@@ -43,7 +45,7 @@ export function planLines(parts: StatusParts): PlanLine[] {
   return parts.reconciler.slots.flatMap((slot) => {
     const pool = parts.reconciler.poolOf(slot.key);
     const intent = parts.reconciler.intentOf(slot.key);
-    if (intent !== null) return [{ slot: slot.key, intent: intentText(intent), because: becauseOf(intent, slot, pool) }];
+    if (intent !== null) return [{ slot: slot.key, intent: intentText(intent), because: becauseOf(intent, slot, pool, parts) }];
     const held = heldBack(slot, pool, parts);
     return held === null ? [] : [{ slot: slot.key, intent: 'nothing yet', because: held }];
   });
@@ -96,7 +98,7 @@ function intentText(intent: Intent): string {
   }
 }
 
-function becauseOf(intent: Intent, slot: Slot, pool: Pool): string {
+function becauseOf(intent: Intent, slot: Slot, pool: Pool, { reconciler }: StatusParts): string {
   if (pool.draining) return 'the pool drains';
   switch (intent.kind) {
     case 'fill':
@@ -106,15 +108,25 @@ function becauseOf(intent: Intent, slot: Slot, pool: Pool): string {
       if (devices !== null && sameDevices(devices, slot.devices)) return 'it is no longer what the config asks for, or too old';
       return pool.devices.heldBack(slot.key) ?? 'its devices are no longer its own';
     }
-    default:
+    case 'assign':
       return 'the slot is free and work waits';
+    case 'engage':
+      return 'the slot is free, and its CI service gives jobs only to agents that are online';
+    case 'retire':
+      if (reconciler.stopping) return 'onejob is stopping';
+      if (pool.pause.closes) return `paused: ${pool.pause.details.join('; ')}`;
+      if (!sameDevices(slot.devices, pool.devices.of(slot.key) ?? slot.devices))
+        return pool.devices.heldBack(slot.key) ?? 'its devices are no longer its own';
+      return 'it is no longer what the config asks for, or too old';
   }
 }
 
 function heldBack(slot: Slot, pool: Pool, parts: StatusParts): string | null {
   const devices = slot.agent.kind === 'free' ? devicesHeld(slot, pool, parts) : null;
   if (devices !== null) return devices;
-  if (slot.standby.kind !== 'none' && slot.agent.kind === 'free' && pool.service.next(pool.config.name) === null) return null;
+  const needsJob = pool.service.capabilities.binds === 'late';
+  if (needsJob && slot.standby.kind !== 'none' && slot.agent.kind === 'free' && pool.service.next(pool.config.name) === null)
+    return null;
   if (slot.standby.kind !== 'none' && slot.agent.kind !== 'free') return null;
   const paused = [...parts.reconciler.pause.details, ...pool.pause.details];
   if (paused.length > 0) return `paused: ${paused.join('; ')}`;
@@ -138,6 +150,7 @@ function backoffView(pool: Pool, now: number): PoolView['backoff'] {
 
 function slotView(slot: Slot, parts: StatusParts): SlotView {
   const now = parts.clock.now();
+  const job = 'job' in slot.agent ? slot.agent.job : null;
   return {
     key: slot.key,
     name: parts.nameOf(slot.key),
@@ -146,7 +159,9 @@ function slotView(slot: Slot, parts: StatusParts): SlotView {
     agent: {
       state: slot.agent.kind,
       agent: agentOf(slot.agent),
-      job: 'job' in slot.agent ? slot.agent.job : null,
+      job,
+      about: job === null ? null : parts.about(job),
+      online: slot.agent.kind === 'idle' ? slot.agent.online : null,
       since: sinceOf(slot.agent, now),
     },
     leaving: slot.leaving.map((one) => one.agent),

@@ -119,19 +119,29 @@ function digest(entries: readonly Entry[], more: readonly string[]): string {
   return hash.digest('hex').slice(0, 16);
 }
 
-async function isMade(socket: string, name: string, hash: string): Promise<boolean> {
-  const seen = await call(socket, 'GET', `/images/${name}/json`);
-  return seen.status === 200 && seen.body.includes(`"${label}":"${hash}"`);
+/** The image's id when it is made from something else, null when there is none, true when it is as it should be. */
+async function seen(socket: string, name: string, hash: string): Promise<string | null | true> {
+  const { status, body } = await call(socket, 'GET', `/images/${name}/json`);
+  if (status !== 200) return null;
+  if (body.includes(`"${label}":"${hash}"`)) return true;
+  return /"Id":"([^"]+)"/.exec(body)?.[1] ?? null;
+}
+
+/** What is replaced would stay without a name; what a container still uses is refused, and stays. */
+async function forget(socket: string, old: string | null): Promise<void> {
+  if (old !== null) await call(socket, 'DELETE', `/images/${old}`);
 }
 
 async function ensureImport(socket: string, name: string, entries: readonly Entry[]): Promise<string> {
   const hash = digest(entries, []);
-  if (await isMade(socket, name, hash)) return hash;
+  const old = await seen(socket, name, hash);
+  if (old === true) return hash;
   const [repo = name, tag = 'latest'] = name.split(':');
   const query = new URLSearchParams({ fromSrc: '-', repo, tag });
   const path = 'PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
   for (const change of [`ENV ${path}`, 'CMD ["sh"]', `LABEL ${label}=${hash}`]) query.append('changes', change);
   await send(socket, `/images/create?${query}`, await tarOf(entries), name);
+  await forget(socket, old);
   return hash;
 }
 
@@ -143,11 +153,13 @@ async function ensureBuild(
   steps: readonly string[],
 ): Promise<void> {
   const hash = digest(entries, [base, ...steps]);
-  if (await isMade(socket, name, hash)) return;
+  const old = await seen(socket, name, hash);
+  if (old === true) return;
   const dockerfile = [`FROM ${azureImages.base}`, ...steps, `LABEL ${label}=${hash}`].join('\n');
   const context = await tarOf([...entries, { path: 'Dockerfile', body: Buffer.from(`${dockerfile}\n`), mode: 0o644 }]);
   const query = new URLSearchParams({ t: name, rm: 'true', forcerm: 'true', networkmode: 'none' });
   await send(socket, `/build?${query}`, context, name);
+  await forget(socket, old);
 }
 
 async function tarOf(entries: readonly Entry[]): Promise<Buffer> {

@@ -2,11 +2,33 @@
  * The stand-in for Azure DevOps where containers reach it, with a pool, and a config that uses both: what every end-to-end test
  * of Azure Pipelines begins with.
  */
-import { chmodSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { networkInterfaces, tmpdir } from 'node:os';
+import { chmodSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { type AzureDevOps, type StandInOptions, startAzureDevOps } from '../standins/azure-devops/standin.ts';
+import { expect } from 'vitest';
+import type { PoolView } from '../../src/api/schema.ts';
+import { type AzureDevOps, type QueuedJob, type StandInOptions, startAzureDevOps } from '../standins/azure-devops/standin.ts';
 import { ensureAzureImages } from './azure-images.ts';
+import { call } from './images.ts';
+import { poolOf } from './look.ts';
+import type { Home } from './onejob.ts';
+
+export interface AzureConfig {
+  readonly agents?: number | string;
+  /** More keys of the pool, as YAML in braces; each stands before the usual one of its name. */
+  readonly pool?: string;
+  /** More keys of the service. */
+  readonly service?: string;
+  readonly top?: string;
+  readonly image?: string;
+  /** Name of the agent pool; default `gpu`. */
+  readonly queue?: string;
+  /** Instead of the PAT: `principal: { … }`. */
+  readonly credential?: string;
+  /** More pools, as lines of YAML. */
+  readonly pools?: string;
+  readonly poll?: string;
+}
 
 export interface AzureBench extends AsyncDisposable {
   readonly azure: AzureDevOps;
@@ -15,38 +37,113 @@ export interface AzureBench extends AsyncDisposable {
   /** Holds the PAT, mode 600. */
   readonly tokenFile: string;
   /** `services:` and one pool `ci` of `agents`, with more keys of the pool and of the service as lines of YAML in braces. */
-  config(more?: { readonly agents?: number | string; readonly pool?: string; readonly service?: string; readonly top?: string }): string;
+  config(more?: AzureConfig): string;
+  /** Queues a job that goes on until `go(name)`; prints `began NAME` and `ended NAME`. */
+  hold(name: string): QueuedJob;
+  /** Lets jobs of that name go on to their end. */
+  go(name: string): void;
+  /** Registrations of agents that are not placeholders. */
+  left(): string[];
 }
 
-/** Address of the Engine's default bridge: a listener there can be reached from the containers of any bridge. */
-export function bridgeAddress(): string {
-  const address = networkInterfaces().docker0?.find(({ family }) => family === 'IPv4')?.address;
-  if (address === undefined) throw new Error('The Engine has no default bridge docker0.');
+/**
+ * Address of the Engine's default bridge: a listener there can be reached from the containers of any bridge. The Engine is asked,
+ * since a bridge without containers is down and not listed among the interfaces.
+ */
+export async function bridgeAddress(): Promise<string> {
+  const { body } = await call('/var/run/docker.sock', 'GET', '/networks/bridge');
+  const address = /"Gateway":"([0-9.]+)"/.exec(body)?.[1];
+  if (address === undefined) throw new Error(`The Engine's default bridge has no address: ${body}`);
   return address;
 }
 
 export async function azureBench(options: StandInOptions = {}): Promise<AzureBench> {
   const images = await ensureAzureImages();
-  const azure = await startAzureDevOps({ host: '0.0.0.0', publicHost: bridgeAddress(), pollHoldMs: 2_000, ...options });
+  const azure = await startAzureDevOps({ host: '0.0.0.0', publicHost: await bridgeAddress(), pollHoldMs: 2_000, ...options });
   const pool = azure.addPool('gpu', { autoUpdate: false });
   const dir = mkdtempSync(join(tmpdir(), 'oj-azure-'));
+  // Jobs look into it; the token's own mode keeps it from them.
+  chmodSync(dir, 0o755);
+  const gate = join(dir, 'go');
+  mkdirSync(gate);
   const tokenFile = join(dir, 'pat');
-  writeFileSync(tokenFile, `${azure.pat}\n`);
-  chmodSync(tokenFile, 0o600);
+  writeToken(tokenFile, azure.pat);
   return {
     azure,
     pool,
     tokenFile,
-    config: ({ agents = 1, pool: ofPool = '', service = '', top = '' } = {}) => `
+    config({ agents = 1, pool: ofPool = '', service = '', top = '', pools = '', poll = '2s', ...rest } = {}) {
+      const { image = images.agent, queue = 'gpu', credential = `token: { file: ${tokenFile} }` } = rest;
+      return `
 ${top}
 services:
-  azure: { type: azure-pipelines, url: ${azure.url}, token: { file: ${tokenFile} }, poll: 2s${service === '' ? '' : `, ${service}`} }
+  azure: { type: azure-pipelines, url: ${azure.url}, ${credential}, poll: ${poll}${more(service)} }
 pools:
-  ci: { service: azure, queue: gpu, agents: ${agents}, runtime: docker, image: "${images.agent}", stop_grace: 2s${ofPool === '' ? '' : `, ${ofPool}`} }
-`,
+  ci: { service: azure, queue: ${queue}, agents: ${agents}, runtime: docker, image: "${image}", stop_grace: 2s, volumes: ["${gate}:/go"]${more(ofPool)} }
+${pools}
+`;
+    },
+    hold: (name) =>
+      azure.queue(pool, { name, script: `echo began ${name}; until [ -e /go/${name} ]; do sleep 0.1; done; echo ended ${name}` }),
+    go: (name) => writeFileSync(join(gate, name), ''),
+    left: () =>
+      azure
+        .agents(pool)
+        .map(({ name }) => name)
+        .filter((name) => !isPlaceholder(name)),
     async [Symbol.asyncDispose]() {
       await azure[Symbol.asyncDispose]();
       rmSync(dir, { recursive: true, force: true });
     },
   };
+}
+
+function more(keys: string): string {
+  return keys === '' ? '' : `, ${keys}`;
+}
+
+export function isPlaceholder(name: string): boolean {
+  return name.startsWith('onejob-placeholder-');
+}
+
+/** As a person writes it: with a line break. */
+export function writeToken(file: string, token: string): void {
+  writeFileSync(file, `${token}\n`);
+  chmodSync(file, 0o600);
+}
+
+/** Resolves once a job runs at the service. */
+export async function untilRunning(job: QueuedJob, timeout = 20_000): Promise<void> {
+  await expect.poll(() => job.view().state, { timeout, interval: 50 }).toBe('running');
+}
+
+/** Resolves once an agent of ours is online and has no job. */
+export async function untilIdle({ azure, pool }: Pick<AzureBench, 'azure' | 'pool'>, count = 1, timeout = 20_000): Promise<void> {
+  await expect
+    .poll(() => azure.agents(pool).filter(({ online, enabled, request }) => online && enabled && request === null).length, {
+      timeout,
+      interval: 50,
+    })
+    .toBe(count);
+}
+
+/** Why the pool starts nothing, as a person reads it in `onejob status`; empty while nothing is wrong. */
+export async function troubleOf(here: Home, name = 'ci'): Promise<string> {
+  const { paused, backoff }: PoolView = await poolOf(here, name);
+  return [...paused, ...(backoff === null ? [] : [backoff.reason])].join('\n');
+}
+
+/** A trivial job ends well: the pool works. */
+export async function works({ azure, pool }: Pick<AzureBench, 'azure' | 'pool'>): Promise<void> {
+  const { result, log } = await azure.queue(pool, { script: 'echo well' }).finished;
+  expect({ result, log }).toEqual({ result: 'succeeded', log: expect.stringContaining('well') });
+}
+
+/** What must hold at the service after every test: nothing of ours but placeholders, no secret where it should not be. */
+export function expectClean({ azure, pool, left }: AzureBench): void {
+  expect(left()).toEqual([]);
+  expect(azure.requests(pool).filter(({ failedAtQueue }) => failedAtQueue)).toEqual([]);
+  expect(azure.log.filter(({ leaked }) => leaked)).toEqual([]);
+  expect(azure.strays).toEqual([]);
+  expect(azure.log.filter(({ identity, route }) => identity === 'pat' && /session|message|plan/.test(route))).toEqual([]);
 }

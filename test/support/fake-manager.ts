@@ -5,8 +5,9 @@ import { Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import type { DeviceView, ProofView } from '../../src/api/device-schema.ts';
 import type { LogPiece, Manager } from '../../src/api/manager.ts';
-import type { JobRequest, JobView, StatusView } from '../../src/api/schema.ts';
+import type { ForgottenView, JobRequest, JobView, StatusView } from '../../src/api/schema.ts';
 import { OnejobError } from '../../src/errors.ts';
+import { notHere } from '../../src/pools/service-jobs.ts';
 
 interface FakeJob {
   view: JobView;
@@ -28,6 +29,12 @@ export interface FakeManager extends Manager {
   statusOverride: Partial<StatusView>;
   deviceViews: DeviceView[];
   proofViews: ProofView[];
+  /** Jobs of other CI services. */
+  elsewhere: JobView[];
+  /** What agents logged themselves, by agent or job. */
+  readonly ownLogs: Map<string, LogPiece[]>;
+  /** What comes of forgetting. */
+  forgottenViews: ForgottenView[];
   artifactsOf: (id: string) => Buffer | null;
   /** Ends every child. */
   end(): Promise<void>;
@@ -89,6 +96,9 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
     statusOverride: {},
     deviceViews: [],
     proofViews: [],
+    elsewhere: [],
+    ownLogs: new Map(),
+    forgottenViews: [],
     artifactsOf: () => null,
     holds: () => holds,
     status: () => ({
@@ -124,8 +134,10 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
       }
       const view: JobView = {
         id,
+        service: 'own',
         pool: 'default',
         command: request.command,
+        about: null,
         state: 'queued',
         priority: request.priority,
         attempt: 0,
@@ -155,17 +167,18 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
       for (const job of jobs.values()) if (job.view.state === 'queued') start(job);
     },
     jobs: ({ all, limit = 1_000 }) =>
-      [...jobs.values()]
-        .map((job) => job.view)
+      [...[...jobs.values()].map((job) => job.view), ...manager.elsewhere]
         .filter((view) => all || view.state !== 'done')
         .slice(-limit),
-    job: (id) => jobs.get(id)?.view ?? null,
+    job: (id) => jobs.get(id)?.view ?? manager.elsewhere.find((job) => job.id === id) ?? null,
     async settled(id, signal) {
       const job = known(id);
       while (job.view.state !== 'done') await once(job.changed, 'change', { signal });
       return job.view;
     },
     cancel(id) {
+      const other = manager.elsewhere.find((job) => job.id === id);
+      if (other !== undefined) throw notHere(other);
       const job = known(id);
       job.cancelled = true;
       if (job.child?.pid !== undefined && job.view.state !== 'done') process.kill(-job.child.pid, 'SIGTERM');
@@ -195,6 +208,12 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
         await once(job.changed, 'change', { signal });
       }
     },
+    async *agentLogs(source) {
+      const id = 'job' in source ? source.job : 'agent' in source ? source.agent : source.slot;
+      const pieces = manager.ownLogs.get(id);
+      if (pieces === undefined) throw new OnejobError('E_LOG_UNKNOWN', `Agent ${id} has left no logs of its own.`);
+      yield* pieces;
+    },
     devices: () => manager.deviceViews,
     changeDevice(name, change) {
       const device = manager.deviceViews.find(({ uuid }) => uuid === name);
@@ -209,9 +228,10 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
     resume: (pool, reason) => void manager.calls.push(`resume ${pool} ${reason}`),
     drain: (pool) => void manager.calls.push(`drain ${pool}`),
     down(request) {
-      manager.calls.push(`down ${request.how} ${request.grace}`);
+      manager.calls.push(`down ${request.how} ${request.grace}${request.forget ? ' forget' : ''}`);
       events.emit('down');
     },
+    forgotten: async () => manager.forgottenViews,
     hold() {
       holds += 1;
       let held = true;

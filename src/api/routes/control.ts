@@ -2,7 +2,7 @@
 import { PassThrough } from 'node:stream';
 import type { FastifyInstance } from 'fastify';
 import { z } from 'zod';
-import { checked, signalOf } from '../requests.ts';
+import { checked, signalOf, stopping } from '../requests.ts';
 import { downRequest, pauseRequest } from '../schema.ts';
 import type { RouteContext } from '../server.ts';
 
@@ -28,6 +28,14 @@ export function controlRoutes(app: FastifyInstance, { manager, closing }: RouteC
   app.post('/v1/down', async (request, reply) => {
     manager.down(checked(downRequest, request.body, 'request'));
     return reply.status(202).send();
+  });
+
+  app.get('/v1/forgotten', async (_request, reply) => {
+    try {
+      return await manager.forgotten(signalOf(reply, closing));
+    } catch (error) {
+      throw closing.aborted ? stopping() : error;
+    }
   });
 
   // The answer begins at once and ends with the daemon or the client, whichever is first.

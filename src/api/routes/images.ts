@@ -24,7 +24,10 @@ export function imageRoutes(app: FastifyInstance, images: ImageDesk, closing: Ab
             for (const outcome of outcomes) send({ kind: 'done', outcome });
             send({ kind: 'end' });
           },
-          (error: unknown) => send({ kind: 'error', error: toErrorView(error) }),
+          (error: unknown) => {
+            // What ends because nobody waits for it, or because the daemon does, is no failure: the client knows better.
+            if (!signal.aborted) send({ kind: 'error', error: toErrorView(error) });
+          },
         )
         .finally(() => body.end());
       return reply.type('application/x-ndjson').send(body);

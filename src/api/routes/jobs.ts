@@ -1,4 +1,4 @@
-/** Jobs of the own queue: hand in, list, wait for, cancel, take the artifacts. */
+/** Jobs: list and wait for those of every CI service; hand in, cancel and take the artifacts of those of the own queue. */
 import type { FastifyInstance } from 'fastify';
 import { z } from 'zod';
 import { checked, knownJob, signalOf, stopping } from '../requests.ts';

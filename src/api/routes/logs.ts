@@ -1,4 +1,4 @@
-/** Output of a job, an agent, or whoever works in a slot, as frames (see `frames.ts`). */
+/** Output of a job, an agent, or whoever works in a slot, or what such an agent logs itself, as frames (see `frames.ts`). */
 import { Readable } from 'node:stream';
 import type { FastifyInstance } from 'fastify';
 import { z } from 'zod';
@@ -19,6 +19,8 @@ const query = z
     slot: z.string().optional(),
     previous: flag,
     follow: flag,
+    /** The logs that the agent itself keeps, instead of its output. */
+    own: flag,
     /** Bytes of stdout and stderr together that the client has already. */
     from: z.coerce.number().int().min(0).default(0),
   })
@@ -31,7 +33,8 @@ export function logRoutes(app: FastifyInstance, { manager, closing }: RouteConte
   app.get('/v1/logs', async (request, reply) => {
     const asked = checked(query, request.query, 'query');
     const signal = signalOf(reply, closing);
-    const pieces = manager.logs(sourceOf(asked), asked.follow, signal);
+    const source = sourceOf(asked);
+    const pieces = asked.own ? manager.agentLogs(source, signal) : manager.logs(source, asked.follow, signal);
     return reply.type('application/octet-stream').send(Readable.from(frames(pieces, asked.from, signal), { objectMode: false }));
   });
 }

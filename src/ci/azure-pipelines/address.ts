@@ -1,4 +1,5 @@
 /** Addresses of an organisation or a collection. */
+import { clearTextHost } from '../../config/azure-url.ts';
 import { OnejobError } from '../../errors.ts';
 
 /**
@@ -21,21 +22,9 @@ export function baseOf(url: string): string {
   return found.origin + found.pathname.replace(/\/+$/, '');
 }
 
-/** Whether it is the service in the cloud, as far as its host tells. */
-export function isHostedUrl(url: string): boolean {
-  const host = URL.parse(url)?.hostname.toLowerCase() ?? '';
-  return /(^|\.)(visualstudio\.com|dev\.azure\.com)$/.test(host);
-}
-
-/** Whether what is sent there can be read on the way. */
-export function isOpenToAll(url: string): boolean {
-  const found = URL.parse(url);
-  return found?.protocol === 'http:' && !/^(localhost|127(\.\d+){3}|\[::1\])$/.test(found.hostname);
-}
-
 /** For `describe`: a warning where the credential could be read on its way. */
 export function openness(base: string): string {
-  return isOpenToAll(base) ? `, sent in the clear to ${new URL(base).host}` : '';
+  return clearTextHost(base) === null ? '' : `, sent in the clear to ${new URL(base).host}`;
 }
 
 /** An address for people: without what follows `?` or `#`, which may hold something secret. */

@@ -24,7 +24,7 @@ describe('a success', () => {
       kind: 'strange',
       why: '200 with a page instead of JSON',
     });
-    expect(verdict(200, 'json', '{"value":[')).toMatchObject({ kind: 'strange' });
+    expect(verdict(200, 'json', '{"value":[')).toMatchObject({ kind: 'strange', why: '200 with JSON that cannot be read' });
     expect(verdict(200, null, '{"value":[]}')).toMatchObject({ kind: 'strange' });
   });
 });

@@ -46,7 +46,8 @@ export function judge(answer: Answer, redact: (text: string) => string): Verdict
     return { kind: 'strange', why: `${status} with ${mediaType(headers)} instead of JSON`, hint: look };
   }
   const { message, typeKey } = refusal.parse(z.object({}).safeParse(body?.value).success ? body?.value : {});
-  const why = `${status}${message === '' ? '' : `: ${said(message)}`}`;
+  const unread = body === undefined && text !== '' ? ` with ${mediaType(headers)}` : '';
+  const why = `${status}${message === '' ? unread : `: ${said(message)}`}`;
   if (status === 401) return { kind: 'rejected', why };
   if (status === 429 || (status === 503 && headers.has('Retry-After'))) return { kind: 'throttled', why: said(message) };
   if (absent.has(typeKey)) return { kind: 'absent' };

@@ -6,32 +6,53 @@ import type { Build, JobRequest } from './wire.ts';
 export interface Builds {
   /** null when it is not a build's, or nobody may or can say. */
   of(request: JobRequest, signal: AbortSignal): Promise<Build | null>;
+  /** What was read of it before. */
+  known(request: JobRequest): Build | null;
   /** Whether the credential may not read builds. */
   readonly isDenied: boolean;
 }
 
 const remembered = 256;
+/** How often a build is asked for that cannot be read. */
+const tries = 3;
 
 export function createBuilds(client: Pick<AzureClient, 'build'>): Builds {
-  const known = new Map<string, Build | null>();
+  const read = new Map<string, Build | null>();
+  const failures = new Map<string, number>();
   let isDenied = false;
+
+  const keyOf = ({ planType, scopeId, owner }: JobRequest): { key: string; project: string; id: number } | null => {
+    if (scopeId === null || owner === null || (planType !== null && planType !== 'Build')) return null;
+    return { key: `${scopeId} ${owner.id}`, project: scopeId, id: owner.id };
+  };
+  const keep = <T>(map: Map<string, T>, key: string, value: T): void => {
+    map.set(key, value);
+    for (const old of [...map.keys()].slice(0, -remembered)) map.delete(old);
+  };
+
   return {
-    async of({ planType, scopeId, owner }, signal) {
-      if (isDenied || scopeId === null || owner === null || (planType !== null && planType !== 'Build')) return null;
-      const key = `${scopeId} ${owner.id}`;
-      const found = known.get(key);
-      if (found !== undefined) return found;
+    async of(request, signal) {
+      const place = keyOf(request);
+      if (isDenied || place === null) return null;
+      const { key, project, id } = place;
+      const found = read.get(key);
+      const failed = failures.get(key) ?? 0;
+      if (found !== undefined || failed >= tries) return found ?? null;
       try {
-        const build = await client.build(scopeId, owner.id, signal);
-        known.set(key, build);
-        for (const old of [...known.keys()].slice(0, -remembered)) known.delete(old);
+        const build = await client.build(project, id, signal);
+        keep(read, key, build);
         return build;
       } catch (error) {
         signal.throwIfAborted();
         // Only for people: a job is run whether its build can be read or not.
         if (error instanceof OnejobError && error.code === 'E_CI_DENIED') isDenied = true;
+        keep(failures, key, failed + 1);
         return null;
       }
+    },
+    known(request) {
+      const place = keyOf(request);
+      return place === null ? null : (read.get(place.key) ?? null);
     },
     get isDenied() {
       return isDenied;

@@ -70,7 +70,6 @@ export function createCaller({ base, credential, clock, fetch, timeout, agent }:
   const send = async (call: Call, header: string, signal: AbortSignal): Promise<Answer> => {
     const key = `${call.method} ${call.route}`;
     counts.set(key, (counts.get(key) ?? 0) + 1);
-    const query = call.query === undefined ? '' : `?${new URLSearchParams(call.query)}`;
     const headers = {
       Authorization: header,
       Accept: accept(call),
@@ -79,13 +78,15 @@ export function createCaller({ base, credential, clock, fetch, timeout, agent }:
       ...(call.body !== undefined && { 'Content-Type': 'application/json' }),
     };
     const body = call.body === undefined ? {} : { body: JSON.stringify(call.body) };
-    const request = { method: call.method, url: base + call.path + query, headers, doing: call.doing, ...body };
+    const request = { method: call.method, url: base + call.path + queryOf(call.query), headers, doing: call.doing, ...body };
     return exchange(request, { clock, fetch, timeout, most }, signal);
   };
 
-  const isAccepted = async (header: string, signal: AbortSignal): Promise<boolean> => {
+  /** What the same credential gets where every credential of onejob gets something. */
+  const probed = async (header: string, signal: AbortSignal): Promise<Verdict> => {
     const answer = await send({ ...probe, doing: 'look whether the token is accepted' }, header, signal);
-    return judge(answer, redact).kind === 'value';
+    throttle.heard(answer.status, answer.headers);
+    return judge(answer, redact);
   };
 
   /** @throws OnejobError E_CI_CREDENTIAL, E_CI_DENIED, E_CI_THROTTLED, E_CI_UNREACHABLE, E_CI_ANSWER, E_SECRET */
@@ -103,6 +104,7 @@ export function createCaller({ base, credential, clock, fetch, timeout, agent }:
     for (;;) {
       await throttle.ready(what.doing, deadline, signal);
       const header = await credential.header(signal);
+      const accepted = accept(what);
       const answer = await send(what, header, signal);
       const verdict = judge(answer, redact);
       throttle.heard(answer.status, answer.headers, verdict.kind === 'throttled' ? verdict.why : '');
@@ -113,29 +115,38 @@ export function createCaller({ base, credential, clock, fetch, timeout, agent }:
           throw errorOf({ kind: 'down', why: `answered 503: ${verdict.why}` }, about);
         case 'version': {
           tries += 1;
-          const isNews = verdict.supports === null ? !previews.has(what.route) && what.preview === null : supported === null;
-          if (tries > 2 || !isNews) throw errorOf(verdict, about);
           if (verdict.supports === null) previews.add(what.route);
           else supported = verdict.supports;
+          // Another call may have learned it meanwhile.
+          if (tries > 2 || accept(what) === accepted) throw errorOf(verdict, about);
           continue;
         }
         case 'rejected': {
           // A token without the right scope looks the same as a wrong one; what everything else needs tells them apart.
           const isOther = what.method !== 'GET' || what.scope !== null;
-          if (isOther && (await isAccepted(header, signal))) throw errorOf({ kind: 'denied', why: verdict.why }, about);
-          const error = credential.rejected(verdict.why);
+          const other = isOther ? await probed(header, signal) : verdict;
+          if (other.kind === 'value') throw errorOf({ kind: 'denied', why: verdict.why }, about);
+          if (other.kind === 'throttled') continue;
+          if (other.kind !== 'rejected') throw errorOf(other, about);
+          const error = credential.rejected(verdict.why, header);
           if (!error.retry || isRenewed) throw error;
           isRenewed = true;
           continue;
         }
         default:
-          if (verdict.kind !== 'down' && verdict.kind !== 'strange') credential.accepted();
+          if (verdict.kind !== 'down' && verdict.kind !== 'strange') credential.accepted(header);
           return { verdict, answer, error: () => errorOf(verdict, about) };
       }
     }
   };
 
   return { call, counts: counts as ReadonlyMap<string, number> };
+}
+
+/** A space as `%20`, and `$` as itself: what some servers do not read in a form's writing. */
+function queryOf(query: Readonly<Record<string, string>> = {}): string {
+  const written = new URLSearchParams(query).toString().replaceAll('+', '%20').replaceAll('%24', '$');
+  return written === '' ? '' : `?${written}`;
 }
 
 const probe = {

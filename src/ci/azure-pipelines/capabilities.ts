@@ -46,6 +46,19 @@ export function capabilitiesFile(capabilities: Capabilities): string {
 /** What is the agent's own, and says nothing about what others of its kind can do. */
 const personal = /^(?:Agent\.(?:Name|ComputerName)|HOSTNAME|InteractiveSession|PWD|OLDPWD|HOME|_)$|^onejob\.(?:name|slot)$/i;
 
+/** Of a shell and its sandbox, and what agents leave out by themselves (agent `EnvironmentCapabilitiesProvider.cs`). */
+const passing = /^(?:HOSTNAME|PWD|OLDPWD|SHLVL|_|TERM|LS_COLORS|PS1|SYSTEM_ACCESSTOKEN|VSO_AGENT_IGNORE)$/i;
+
+/** What an agent shows of its environment to everybody who sees the pool: without what its image wants to be kept to itself. */
+export function advertised(environment: Capabilities): Capabilities {
+  const ignored = new Set((environment.VSO_AGENT_IGNORE ?? '').split(',').map((name) => name.trim().toLowerCase()));
+  return Object.fromEntries(
+    Object.entries(environment).filter(
+      ([name, value]) => !passing.test(name) && !ignored.has(name.toLowerCase()) && value.length <= longest,
+    ),
+  );
+}
+
 /** What all agents of a kind have in common: what a placeholder may promise. */
 export function sharedCapabilities(capabilities: Capabilities): Capabilities {
   return Object.fromEntries(

@@ -43,7 +43,10 @@ export interface Connection {
   readonly skew: number | null;
 }
 
-/** Every call throws OnejobError E_CI_CREDENTIAL, E_CI_DENIED, E_CI_UNREACHABLE, E_CI_THROTTLED, E_CI_ANSWER and E_SECRET; within a pool E_CI_POOL. */
+/**
+ * Every call throws OnejobError E_CI_CREDENTIAL, E_CI_DENIED, E_CI_UNREACHABLE, E_CI_THROTTLED, E_CI_ANSWER and E_SECRET;
+ * within a pool E_CI_POOL.
+ */
 export interface AzureClient {
   connection(signal: AbortSignal): Promise<Connection>;
   /** By its name, in whatever case; null when the service shows none. */

@@ -8,7 +8,7 @@ import { OnejobError } from '../../errors.ts';
 import { describeSecret, howToReplace, type SecretReference, type Variables } from '../../secrets/reference.ts';
 import { baseOf, openness } from './address.ts';
 import { createPrincipal } from './principal.ts';
-import { createHold, createKnown, secretOf } from './secret.ts';
+import { createHold, createKnown, secretOf, without } from './secret.ts';
 
 export interface Credential {
   /**
@@ -19,12 +19,12 @@ export interface Credential {
   /** Values that must not be shown: the secrets of this process so far, and what they travel as. */
   readonly redact: () => readonly string[];
   /**
-   * The service refused what `header` gave last. Unless the error's `retry` is true, when a new token may mend it, `header`
-   * throws it without a request until the secret changes or ten minutes have passed.
+   * The service refused `header`; without it, what was given last. Unless the error's `retry` is true, when a new token may
+   * mend it, `header` throws it without a request until the secret changes or ten minutes have passed.
    */
-  rejected(why: string): OnejobError;
-  /** The service took it. */
-  accepted(): void;
+  rejected(why: string, header?: string): OnejobError;
+  /** The service took `header`; without it, what was given last. */
+  accepted(header?: string): void;
   /** For people; holds no secret. */
   describe(): string;
 }
@@ -53,15 +53,15 @@ function createToken(reference: SecretReference, base: string, { clock, wall, va
     async header(signal) {
       signal.throwIfAborted();
       const token = await secret();
-      hold.check(token);
-      last = token;
       const basic = Buffer.from(`:${token}`).toString('base64');
       known.add(token, basic, Buffer.from(token).toString('base64'));
-      return `Basic ${basic}`;
+      last = `Basic ${basic}`;
+      hold.check(last);
+      return last;
     },
     redact: known.all,
-    rejected: (why) => hold.begin(last, refusedToken(reference, base, why, wall())),
-    accepted: hold.end,
+    rejected: (why, header = last) => hold.begin(header, refusedToken(reference, base, without(known.all(), why), wall())),
+    accepted: (header = last) => hold.end(header),
     describe: () => `personal access token, ${describeSecret(reference)}${openness(base)}`,
   };
 }
@@ -69,7 +69,8 @@ function createToken(reference: SecretReference, base: string, { clock, wall, va
 function refusedToken(reference: SecretReference, base: string, why: string, now: number): OnejobError {
   const day = reference.expires === null ? null : new Date(reference.expires).toISOString().slice(0, 10);
   const expiry = day === null ? '' : `; by the config it ${(reference.expires ?? 0) < now ? 'expired' : 'expires'} on ${day}`;
-  const message = `Cannot sign in to ${base}: it does not accept the token, ${describeSecret({ ...reference, expires: null })} (${why})${expiry}.`;
+  const place = describeSecret({ ...reference, expires: null });
+  const message = `Cannot sign in to ${base}: it does not accept the token, ${place} (${why})${expiry}.`;
   return new OnejobError('E_CI_CREDENTIAL', message, {
     hint:
       'Make a new personal access token for this organisation with the scope Agent Pools (Read & manage). ' +

@@ -3,7 +3,8 @@ import type { AzureServiceConfig } from '../../config/config.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
 import type { Finding } from '../../runtimes/runtime.ts';
 import type { Builds } from './builds.ts';
-import type { AzureClient } from './client.ts';
+import { type AzureClient, compareVersions } from './client.ts';
+import type { Enlist } from './enlist.ts';
 import type { Marks } from './marks.ts';
 import type { AgentPools } from './pools.ts';
 import type { Registrar } from './registrar.ts';
@@ -18,9 +19,9 @@ export interface DoctorParts {
   readonly registrar: Registrar;
   readonly marks: Marks;
   readonly builds: Builds;
-  readonly latest: Seen | null;
-  /** Version of the agent in the images, as it was seen last. */
-  readonly insideVersion: string | null;
+  /** The last look at each agent pool, by its id. */
+  readonly latest: ReadonlyMap<number, Seen>;
+  readonly enlist: Pick<Enlist, 'insideVersion' | 'handsOutToken'>;
 }
 
 /** Above this an agent cannot sign in: its assertion is valid for 5 min (agent `MessageListener.cs`, agent issue 2393). */
@@ -58,7 +59,7 @@ export async function findings(parts: DoctorParts, signal: AbortSignal): Promise
   }
   for (const queue of new Set(pools.map((pool) => pool.queue))) found.push(...(await ofPool(queue)));
   found.push(...(await ofVersion()));
-  if (config.registration !== 'manager')
+  if (config.registration === 'in-agent' || config.registration === 'image' || parts.enlist.handsOutToken)
     found.push(
       problem(
         'warning',
@@ -122,15 +123,11 @@ export async function findings(parts: DoctorParts, signal: AbortSignal): Promise
         ),
       ];
     const ids = new Set(own.map(({ agent }) => parts.registrar.remoteOf(agent)?.id));
-    const uncounted =
-      parts.latest?.pool.id === pool
-        ? parts.latest.requests.filter(
-            ({ matchedAgents }) =>
-              matchedAgents !== null &&
-              matchedAgents.some(({ name }) => name !== null && parts.marks.agentOf(name) !== null) &&
-              !matchedAgents.some(({ id }) => ids.has(id)),
-          )
-        : [];
+    const uncounted = (parts.latest.get(pool)?.requests ?? []).filter(
+      ({ matchedAgents }) =>
+        matchedAgents?.some(({ name }) => name !== null && parts.marks.agentOf(name) !== null) &&
+        !matchedAgents.some(({ id }) => ids.has(id)),
+    );
     const list = [
       ok(
         `Agent pool "${queue}" may be managed, and jobs wait in it while no agent is there (${own.length === 1 ? 'one placeholder' : `${own.length} placeholders`}).`,
@@ -148,11 +145,11 @@ export async function findings(parts: DoctorParts, signal: AbortSignal): Promise
   }
 
   async function ofVersion(): Promise<Finding[]> {
-    const { insideVersion } = parts;
+    const { insideVersion } = parts.enlist;
     if (insideVersion === null) return [];
     try {
       const [newest] = await client.packages(process.arch === 'arm64' ? 'linux-arm64' : 'linux-x64', signal);
-      if (newest === undefined || !isOlder(insideVersion, newest.version))
+      if (newest === undefined || compareVersions(insideVersion, newest.version) >= 0)
         return [ok(`The agent in the images is ${insideVersion}, as new as the service's.`)];
       return [
         problem(
@@ -165,14 +162,4 @@ export async function findings(parts: DoctorParts, signal: AbortSignal): Promise
       return [refused(error)];
     }
   }
-}
-
-/** Dotted numbers. */
-export function isOlder(a: string, b: string): boolean {
-  const [left, right] = [a, b].map((text) => text.split('.').map(Number));
-  for (let at = 0; at < 3; at++) {
-    const difference = (left?.[at] ?? 0) - (right?.[at] ?? 0);
-    if (difference !== 0) return difference < 0;
-  }
-  return false;
 }

@@ -85,7 +85,8 @@ interface Reason {
 
 const network = 'Look at the address and the network; behind a proxy set NODE_USE_ENV_PROXY=1 and HTTPS_PROXY for onejob.';
 const certificate =
-  'For a certificate authority of your own set NODE_EXTRA_CA_CERTS=/path/ca.pem for onejob; else look at the clock of this host, and at who answers there.';
+  'For a certificate authority of your own set NODE_EXTRA_CA_CERTS=/path/ca.pem for onejob; ' +
+  'else look at the clock of this host, and at who answers there.';
 
 const late = (ms: number, hasBegun: boolean): Reason => ({
   why: hasBegun ? `the answer stopped half-way and was given up after ${ms / 1000} s` : `no answer within ${ms / 1000} s`,

@@ -2,8 +2,9 @@
  * The three files that make an agent out of a sandbox, as `config.sh` would leave them (agent `ConfigurationStore.cs`,
  * `ConfigurationManager.cs`, `OAuthCredential.cs`). They hold the agent's own key, never the manager's credential.
  */
+import { isHostedAzure } from '../../config/azure-url.ts';
 import { OnejobError } from '../../errors.ts';
-import { baseOf, isHostedUrl } from './address.ts';
+import { baseOf } from './address.ts';
 import type { AgentKey } from './key.ts';
 import type { RegisteredAgent } from './wire.ts';
 
@@ -32,7 +33,7 @@ export function agentFiles(parts: AgentFileParts): { readonly name: string; read
     });
   }
   const { clientId, authorizationUrl } = agent.authorization;
-  const isHosted = deployment == null ? isHostedUrl(url) : deployment === 'hosted';
+  const isHosted = deployment == null ? isHostedAzure(url) : deployment === 'hosted';
   const settings = {
     acceptTeeEula: true,
     agentId: agent.id,

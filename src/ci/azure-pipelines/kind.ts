@@ -1,6 +1,6 @@
 /** What one agent of a pool will say it can do: from its image, its devices and the pool's tags. */
 import type { AgentContext } from '../ci-service.ts';
-import { type Capabilities, gpuCapabilities, sharedCapabilities, tagCapabilities } from './capabilities.ts';
+import { advertised, type Capabilities, gpuCapabilities, sharedCapabilities, tagCapabilities } from './capabilities.ts';
 import { type AgentInside, lookInside, readInside } from './look-inside.ts';
 
 export interface AgentKind {
@@ -11,6 +11,8 @@ export interface AgentKind {
   readonly all: Capabilities;
   /** What others of its kind say as well. */
   readonly shared: Capabilities;
+  /** The pool of the config. */
+  readonly pool: string;
   /** One word for `shared` without what the agent's first session will say better. */
   readonly set: string;
 }
@@ -27,7 +29,7 @@ export async function kindOf(context: AgentContext, tags: readonly string[], sig
     ...(inside.version !== null && { 'Agent.Version': inside.version }),
     ...(inside.root !== null && { 'Agent.HomeDirectory': inside.root }),
   };
-  const all = { ...inside.environment, ...inside.tools, ...told, ...own };
+  const all = { ...advertised(inside.environment), ...inside.tools, ...told, ...own };
   const shared = sharedCapabilities(all);
-  return { inside, told, all, shared, set: JSON.stringify([context.pool, sharedCapabilities(devices)]) };
+  return { inside, told, all, shared, pool: context.pool, set: JSON.stringify([context.pool, sharedCapabilities(devices)]) };
 }

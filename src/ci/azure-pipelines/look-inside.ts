@@ -66,14 +66,17 @@ export const lookInside = [
   '  [ -n "$d" ] && [ -f "$d/bin/Agent.Listener" ] || continue',
   `  printf 'root=%s\\n' "$d"`,
   `  if [ -w "$d" ]; then printf 'writable=yes\\n'; fi`,
-  '  if v=$(AGENT_ALLOW_RUNASROOT=1 "$d/bin/Agent.Listener" --version 2>&1); then',
-  `    printf 'version=%s\\n' "$v"; else printf 'problem=%s\\n' "$v"; fi`,
+  // Warnings are no version, and where it does not run they are all there is.
+  '  if v=$(AGENT_ALLOW_RUNASROOT=1 "$d/bin/Agent.Listener" --version 2>/dev/null); then',
+  `    printf 'version=%s\\n' "$v"; else`,
+  `    printf 'problem=%s\\n' "$(AGENT_ALLOW_RUNASROOT=1 "$d/bin/Agent.Listener" --version 2>&1)"; fi`,
   '  break',
   'done',
   `for f in ${starts.join(' ')}; do if [ -f "$f" ]; then printf 'start=%s\\n' "$f"; break; fi; done`,
   `for t in ${tools.join(' ')}; do if p=$(command -v "$t"); then printf 'tool=%s=%s\\n' "$t" "$p"; fi; done`,
   `while IFS= read -r l; do case $l in Uid:*) set -- $l; printf 'uid=%s\\n' "$2"; break;; esac; done </proc/self/status`,
   `printf 'arch=%s\\n' "$(uname -m 2>/dev/null || echo unknown)"`,
+  `printf 'environment\\n'`,
   'export -p',
 ].join('\n');
 
@@ -82,16 +85,9 @@ const version = z.string().regex(/^\d+\.\d+\.\d+/);
 /** @throws OnejobError E_GATE_ENDED when the answer is not that script's */
 export function readInside(answer: string): AgentInside {
   const found = new Map<string, string>();
-  const environment: Record<string, string> = {};
   const seen: Record<string, string> = {};
-  for (const line of answer.split('\n')) {
-    const variable = /^(?:export|declare -x) ([A-Za-z_][A-Za-z0-9_]*)=(.*)$/.exec(line);
-    if (variable !== null) {
-      const [, name = '', quoted = ''] = variable;
-      const value = unquote(quoted);
-      if (value !== null && !name.startsWith('_oj')) environment[name] = value;
-      continue;
-    }
+  const [facts = '', exported = ''] = answer.split(/^environment\n/m, 2);
+  for (const line of facts.split('\n')) {
     const at = line.indexOf('=');
     if (at === -1) continue;
     const [key, value] = [line.slice(0, at), line.slice(at + 1)];
@@ -113,17 +109,37 @@ export function readInside(answer: string): AgentInside {
     uid: Number(uid),
     isWritable: found.get('writable') === 'yes',
     start: found.get('start') ?? null,
-    environment,
+    environment: environmentOf(exported),
     tools: seen,
     arch: found.get('arch') ?? 'unknown',
   };
 }
 
-/** A value on one line as a shell writes it; null for one that goes on, of which no job can demand anything sensible. */
-function unquote(text: string): string | null {
-  const single = /^'([^']*)'$/.exec(text)?.[1];
-  if (single !== undefined) return single;
-  const double = /^"((?:[^"\\]|\\.)*)"$/.exec(text)?.[1];
-  if (double !== undefined) return double.replaceAll(/\\(.)/g, '$1');
-  return /^[^'"\\\s]*$/.test(text) ? text : null;
+/** A value as `export -p` of some shell writes it: pieces, each quoted in its own way, or not at all. */
+const piece = String.raw`'[^']*'|"(?:[^"\\]|\\[\s\S])*"|\$'(?:[^'\\]|\\[\s\S])*'|\\[\s\S]|[^'"\\\s]`;
+const exports = new RegExp(`^(?:export|declare -x) ([A-Za-z_][A-Za-z0-9_]*)=((?:${piece})*)$`, 'gm');
+
+/** Without the gate's own, and without values of several lines, of which no job can demand anything sensible. */
+function environmentOf(exported: string): Capabilities {
+  const found = [...exported.matchAll(exports)].map(([, name = '', value = '']) => [name, unquote(value)] as const);
+  return Object.fromEntries(found.filter(([name, value]) => !name.startsWith('_oj') && !value.includes('\n')));
+}
+
+function unquote(text: string): string {
+  const plain = (text.match(new RegExp(piece, 'g')) ?? []).map((one) => {
+    if (one.startsWith("'")) return one.slice(1, -1);
+    if (one.startsWith("$'")) return withBytes(one.slice(2, -1));
+    return (one.startsWith('"') ? one.slice(1, -1) : one).replaceAll(/\\([\s\S])/g, '$1');
+  });
+  return plain.join('');
+}
+
+/** As bash writes what its locale does not know: bytes by their octal number. */
+function withBytes(text: string): string {
+  const bytes = (text.match(/\\[0-7]{3}|\\[\s\S]|[^\\]+/g) ?? []).map((one) => {
+    if (/^\\[0-7]/.test(one)) return Buffer.from([Number.parseInt(one.slice(1), 8)]);
+    if (!one.startsWith('\\')) return Buffer.from(one);
+    return Buffer.from(one === '\\n' ? '\n' : one === '\\t' ? '\t' : one.slice(1));
+  });
+  return Buffer.concat(bytes).toString();
 }

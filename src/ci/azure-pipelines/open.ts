@@ -6,6 +6,7 @@ import type { CiService } from '../ci-service.ts';
 import type { CiParts } from '../index.ts';
 import { createAzureClient } from './client.ts';
 import { createCredential } from './credential.ts';
+import { makeAgentKey } from './key.ts';
 import { createAzurePipelines } from './service.ts';
 
 export function openAzurePipelines(
@@ -27,6 +28,7 @@ export function openAzurePipelines(
         hint: 'Use "registration: manager", or give a token.',
       });
     },
+    makeKey: makeAgentKey,
     clock,
     log,
     random: Math.random,

@@ -3,10 +3,11 @@
  * keda-docs #431). So each kind of agent has one registration that never goes online and stays, also while there is no agent at all.
  */
 import { createHash } from 'node:crypto';
+import type { AgentId } from '../../core/slot.ts';
 import type { Capabilities } from './capabilities.ts';
 import { sharedCapabilities } from './capabilities.ts';
 import type { AzureClient } from './client.ts';
-import { makeAgentKey } from './key.ts';
+import type { AgentKey } from './key.ts';
 import type { AgentKind } from './kind.ts';
 import type { Marks } from './marks.ts';
 import type { Registrar } from './registrar.ts';
@@ -17,40 +18,58 @@ export interface PlaceholderParts {
   readonly client: AzureClient;
   readonly registrar: Registrar;
   readonly marks: Marks;
+  readonly makeKey: () => Promise<AgentKey>;
 }
 
 export interface Placeholders {
-  /** There is one for this kind when this resolves. @throws OnejobError E_CI_* */
+  /** There is one for this kind when this resolves, and it says what the kind does. @throws OnejobError E_CI_* */
   ensure(pool: number, kind: AgentKind, signal: AbortSignal): Promise<void>;
   /** What an agent of this kind said when it was online, beyond what was known before; the placeholder says it from now on. */
   learn(pool: number, set: string, agent: Pick<Agent, 'systemCapabilities'>, signal: AbortSignal): Promise<void>;
   /** What agents of this kind are known to say. */
   learned(set: string): Capabilities;
+  /** The pool of the config for which the one of this name stands; null when it is not known yet, or none. */
+  poolOf(name: string): string | null;
   /** Which of ours the service has: one that somebody removed is made again with the next agent. */
   saw(pool: number, names: ReadonlySet<string>): void;
+  /** Removes all of them. @throws OnejobError E_CI_* of the first that cannot be removed, after trying the others */
+  forget(signal: AbortSignal): Promise<void>;
 }
 
-export function createPlaceholders({ service, client, registrar, marks }: PlaceholderParts): Placeholders {
-  const made = new Map<string, Promise<void>>();
+interface Made {
+  /** By what its kind says of itself. */
+  readonly versions: Map<string, Promise<void>>;
+  /** One change after the other. */
+  last: Promise<void>;
+}
+
+export function createPlaceholders({ service, client, registrar, marks, makeKey }: PlaceholderParts): Placeholders {
+  const made = new Map<AgentId, Made>();
   const said = new Map<string, Capabilities>();
-  const keyOf = (pool: number, set: string): string => `${pool} ${set}`;
-  const idOf = (pool: number, set: string): string =>
+  const pools = new Map<string, string>();
+  const idOf = (pool: number, set: string): AgentId =>
     `placeholder-${createHash('sha256').update(`${service} ${pool} ${set}`).digest('hex').slice(0, 16)}`;
+  const nameOf = (pool: number, set: string): string => marks.placeholderName(`${pool} ${set}`);
 
   const make = async (pool: number, kind: AgentKind, signal: AbortSignal): Promise<void> => {
     const agent = idOf(pool, kind.set);
-    const known = registrar.find(agent);
-    if (known !== null && known.state === 'made') {
-      const { id } = registrar.remoteOf(agent) ?? { id: -1 };
-      if ((await client.setUserCapabilities(pool, id, { ...kind.shared, ...said.get(kind.set) }, signal)) === 'done') return;
+    const remote = registrar.remoteOf(agent);
+    const entry = remote === null ? null : await client.agent(pool, remote.id, { capabilities: true }, signal);
+    if (entry !== null) {
+      // What a former manager learned from an agent that was online stays until there is one to learn from again.
+      const says = { ...entry.systemCapabilities, ...entry.userCapabilities };
+      const news = Object.entries({ ...kind.shared, ...said.get(kind.set) }).filter(([name, value]) => says[name] !== value);
+      if (news.length === 0) return;
+      const told = { ...entry.userCapabilities, ...Object.fromEntries(news) };
+      if ((await client.setUserCapabilities(pool, entry.id, told, signal)) === 'done') return;
     }
     // Its private half is thrown away: nobody can ever sign in as this one.
-    const { publicKey } = await makeAgentKey();
+    const { publicKey } = await makeKey();
     const body = {
-      name: marks.placeholderName(`${pool} ${kind.set}`),
+      name: nameOf(pool, kind.set),
       version: kind.inside.version ?? '0.0.0',
       osDescription: 'onejob placeholder: keeps jobs waiting while no agent is there',
-      systemCapabilities: kind.shared,
+      systemCapabilities: { ...kind.shared, ...said.get(kind.set) },
       publicKey,
     };
     await registrar.register({ agent, pool, placeholder: true }, body, signal);
@@ -58,29 +77,44 @@ export function createPlaceholders({ service, client, registrar, marks }: Placeh
 
   return {
     ensure(pool, kind, signal) {
-      const key = keyOf(pool, kind.set);
-      const known = made.get(key);
+      pools.set(nameOf(pool, kind.set), kind.pool);
+      const agent = idOf(pool, kind.set);
+      const one = made.get(agent) ?? { versions: new Map(), last: Promise.resolve() };
+      made.set(agent, one);
+      const version = JSON.stringify(kind.shared);
+      const known = one.versions.get(version);
       if (known !== undefined) return known;
-      const making = make(pool, kind, signal);
-      made.set(key, making);
-      making.catch(() => made.delete(key));
+      const making = one.last.then(() => make(pool, kind, signal));
+      one.versions.set(version, making);
+      one.last = making.catch(() => void one.versions.delete(version));
       return making;
     },
     async learn(pool, set, { systemCapabilities }, signal) {
       if (systemCapabilities === null) return;
       const shared = sharedCapabilities(systemCapabilities);
-      const before = said.get(set);
-      said.set(set, shared);
       const remote = registrar.remoteOf(idOf(pool, set));
-      if (remote === null || JSON.stringify(before) === JSON.stringify(shared)) return;
-      await client.setUserCapabilities(pool, remote.id, shared, signal);
+      if (remote !== null && !isSame(said.get(set) ?? {}, shared))
+        await client.setUserCapabilities(pool, remote.id, shared, signal);
+      said.set(set, shared);
     },
     learned: (set) => said.get(set) ?? {},
+    poolOf: (name) => pools.get(name) ?? null,
     saw(pool, names) {
-      for (const one of registrar.open()) {
-        if (!one.placeholder || one.state !== 'made' || Number(one.place) !== pool || names.has(one.name)) continue;
-        for (const key of made.keys()) if (idOf(pool, key.slice(key.indexOf(' ') + 1)) === one.agent) made.delete(key);
+      for (const { agent, name, state, place, placeholder } of registrar.open())
+        if (placeholder && state === 'made' && Number(place) === pool && !names.has(name)) made.delete(agent);
+    },
+    async forget(signal) {
+      const failures: unknown[] = [];
+      for (const one of registrar.open().filter(({ placeholder }) => placeholder)) {
+        made.delete(one.agent);
+        await registrar.remove(one, signal).catch((error: unknown) => failures.push(error));
       }
+      if (failures.length > 0) throw failures[0];
     },
   };
+}
+
+function isSame(a: Capabilities, b: Capabilities): boolean {
+  const names = Object.keys(a);
+  return names.length === Object.keys(b).length && names.every((name) => a[name] === b[name]);
 }

@@ -94,10 +94,8 @@ export function createPrincipal(
       };
     }
     const said = refused.safeParse(json(answer)).data;
-    const why = without(
-      known.all(),
-      brief(`${answer.status}${said === undefined ? '' : `, ${said.error}: ${said.error_description}`}`),
-    );
+    const words = said === undefined ? '' : `, ${said.error}: ${said.error_description}`;
+    const why = brief(without(known.all(), `${answer.status}${words}`));
     throttle.heard(answer.status, answer.headers, why);
     if (answer.status === 429) await throttle.ready(doing, Number.NEGATIVE_INFINITY, signal);
     if (answer.status >= 500 || said?.error === 'temporarily_unavailable') {
@@ -132,7 +130,7 @@ export function createPrincipal(
     async header(signal) {
       signal.throwIfAborted();
       const secret = await secretText();
-      known.add(secret, encodeURIComponent(secret), Buffer.from(secret).toString('base64'));
+      known.add(secret, encodeURIComponent(secret), formEncoded(secret), Buffer.from(secret).toString('base64'));
       hold.check(secret);
       const now = clock.now();
       const held = token?.secret === secret && now < token.endsAt ? token : null;
@@ -148,15 +146,21 @@ export function createPrincipal(
       }
     },
     redact: known.all,
-    rejected(why) {
+    rejected(why, header) {
+      // Another one has taken its place meanwhile.
+      if (header !== undefined && token !== null && header !== token.header) return rejection(base, why, true);
       const isYoung = token === null || clock.now() - token.madeAt < young;
       token = null;
       const error = rejection(base, why, !isYoung);
       return isYoung ? hold.begin(last, error) : error;
     },
-    accepted: hold.end,
+    accepted: () => hold.end(last),
     describe: () => `${who.replace(/^the /, '')}, its secret in ${describeSecret(config.secret)}${openness(base)}`,
   };
+}
+
+function formEncoded(text: string): string {
+  return new URLSearchParams({ '': text }).toString().slice(1);
 }
 
 function json({ text }: Answer): unknown {

@@ -20,6 +20,12 @@ export interface RegistrarParts {
 
 export type Removal = 'removed' | 'refused';
 
+/** An entry at the service. */
+export interface Remote {
+  readonly pool: number;
+  readonly id: number;
+}
+
 export interface Registrar {
   /** Makes the agent known; one of the same id, of a manager that is gone, is forgotten first. @throws OnejobError E_CI_* */
   register(
@@ -29,18 +35,24 @@ export interface Registrar {
   ): Promise<RegisteredAgent>;
   /** For an agent that makes itself known under this name. */
   expect(of: { agent: AgentId; pool: number; name: string }, signal: AbortSignal): Promise<void>;
-  /** Its id at the service; null when there is none, or it has yet to be seen. */
-  remoteOf(agent: AgentId): { readonly pool: number; readonly id: number } | null;
+  /** Its entry at the service; null when there is none, or it has yet to be seen. */
+  remoteOf(agent: AgentId): Remote | null;
+  /** The same, looked for by its name where it has yet to be seen. @throws OnejobError E_CI_* */
+  locate(agent: AgentId, signal: AbortSignal): Promise<Remote | null>;
   /** One that made itself known was seen. */
   seen(agent: AgentId, id: number): void;
   /** @throws OnejobError E_CI_* when the service cannot be asked */
   remove(registration: StoredRegistration, signal: AbortSignal): Promise<Removal>;
   find(agent: AgentId): StoredRegistration | null;
   open(): StoredRegistration[];
+  /** Names of all registrations that are not removed, of other services of this host too: they may share an agent pool. */
+  names(): ReadonlySet<string>;
 }
 
 export function createRegistrar({ service, store, client, wall }: RegistrarParts): Registrar {
   const { registrations } = store;
+  /** Being made right now: what a look saw of them may be an entry that is on its way out. */
+  const making = new Set<AgentId>();
   const write = (change: () => void): void => store.transaction({ durable: false }, change);
 
   const byName = async (pool: number, name: string, signal: AbortSignal): Promise<number | null> =>
@@ -50,7 +62,11 @@ export function createRegistrar({ service, store, client, wall }: RegistrarParts
     const pool = Number(registration.place);
     const id = registration.remote === null ? await byName(pool, registration.name, signal) : Number(registration.remote);
     const answer = id === null ? 'absent' : await client.deleteAgent(pool, id, signal);
-    if (typeof answer === 'object') return 'refused';
+    if (id !== null && typeof answer === 'object') {
+      // Until its session runs out the service takes it for one that is there: the next job would be lost on it, too.
+      await client.setEnabled(pool, id, false, signal).catch(() => signal.throwIfAborted());
+      return 'refused';
+    }
     write(() => registrations.removed(registration.agent, wall()));
     return 'removed';
   };
@@ -58,15 +74,15 @@ export function createRegistrar({ service, store, client, wall }: RegistrarParts
   /** Whatever a former manager made of the same agent: its key is gone, so it is of no use. */
   const clearAway = async (agent: AgentId, signal: AbortSignal): Promise<void> => {
     const before = registrations.get(agent);
-    if (before === null || before.state === 'removed') return;
-    if ((await remove(before, signal)) === 'removed') {
-      write(() => registrations.forget(agent));
-      return;
+    if (before === null) return;
+    if (before.state !== 'removed' && (await remove(before, signal)) === 'refused') {
+      throw new OnejobError('E_CI_NAME_TAKEN', `Cannot register agent ${before.name} anew: the service says that it runs a job.`, {
+        hint: 'onejob tries again.',
+        retry: true,
+      });
     }
-    throw new OnejobError('E_CI_NAME_TAKEN', `Cannot register agent ${before.name} anew: the service says that it runs a job.`, {
-      hint: 'onejob tries again.',
-      retry: true,
-    });
+    // What is written down as removed never comes back, which is right for agents, while a placeholder may be wanted again.
+    write(() => registrations.forget(agent));
   };
 
   const add = async (pool: number, body: NewAgent, signal: AbortSignal): Promise<RegisteredAgent> => {
@@ -82,28 +98,44 @@ export function createRegistrar({ service, store, client, wall }: RegistrarParts
     }
   };
 
+  const remoteOf = (agent: AgentId): Remote | null => {
+    const found = registrations.get(agent);
+    if (found === null || found.state !== 'made' || found.remote === null) return null;
+    return { pool: Number(found.place), id: Number(found.remote) };
+  };
+
   return {
     async register({ agent, pool, placeholder }, body, signal) {
-      await clearAway(agent, signal);
-      write(() => registrations.intend({ agent, service, place: String(pool), name: body.name, placeholder }, wall()));
-      const made = await add(pool, body, signal);
-      write(() => registrations.made(agent, String(made.id), wall()));
-      return made;
+      making.add(agent);
+      try {
+        await clearAway(agent, signal);
+        write(() => registrations.intend({ agent, service, place: String(pool), name: body.name, placeholder }, wall()));
+        const made = await add(pool, body, signal);
+        write(() => registrations.made(agent, String(made.id), wall()));
+        return made;
+      } finally {
+        making.delete(agent);
+      }
     },
     async expect({ agent, pool, name }, signal) {
       await clearAway(agent, signal);
       write(() => registrations.intend({ agent, service, place: String(pool), name, placeholder: false }, wall()));
     },
-    remoteOf(agent) {
+    remoteOf,
+    async locate(agent, signal) {
       const found = registrations.get(agent);
-      if (found === null || found.state !== 'made' || found.remote === null) return null;
-      return { pool: Number(found.place), id: Number(found.remote) };
+      if (found === null || found.state !== 'intent') return remoteOf(agent);
+      const pool = Number(found.place);
+      const id = await byName(pool, found.name, signal);
+      return id === null ? null : { pool, id };
     },
     seen(agent, id) {
-      if (registrations.get(agent)?.state === 'intent') write(() => registrations.made(agent, String(id), wall()));
+      if (making.has(agent) || registrations.get(agent)?.state !== 'intent') return;
+      write(() => registrations.made(agent, String(id), wall()));
     },
     remove,
     find: (agent) => registrations.get(agent),
     open: () => registrations.open(service),
+    names: () => new Set(registrations.services().flatMap((one) => registrations.open(one).map(({ name }) => name))),
   };
 }

@@ -74,8 +74,10 @@ function diagnostics(workspace: string): string[] {
 
 function capabilities({ capabilities: found }: AgentScript): string[] {
   const text = capabilitiesFile(found);
-  // What the image brings itself stays.
-  return text === '' ? [] : [`printf '%s' ${quote(text)} >>.capabilities || exit 1`];
+  if (text === '') return [];
+  // What the image brings itself stays, also without the end of its last line.
+  const whole = `if [ -s .capabilities ]; then printf '\\n' >>.capabilities; fi`;
+  return [whole, `printf '%s' ${quote(text)} >>.capabilities || exit 1`];
 }
 
 function quote(text: string): string {

@@ -1,4 +1,4 @@
-/** Secrets while they are used: read when they have changed, known so that they can be taken out of texts, held back when refused. */
+/** Secrets in use: read again when they have changed, taken out of texts, held back when refused. */
 import { stat } from 'node:fs/promises';
 import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
@@ -57,7 +57,7 @@ export function createKnown() {
   };
 }
 
-/** Keeps a refused secret from being tried again and again. */
+/** Keeps a refused secret, or what it travels as, from being tried again and again. */
 export function createHold(clock: Clock) {
   let held: { readonly secret: string; readonly until: number; readonly error: OnejobError } | null = null;
   return {
@@ -68,8 +68,8 @@ export function createHold(clock: Clock) {
       held = { secret, until: clock.now() + retryAfter, error };
       return error;
     },
-    end(): void {
-      held = null;
+    end(secret: string): void {
+      if (held?.secret === secret) held = null;
     },
   };
 }

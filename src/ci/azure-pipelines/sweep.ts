@@ -3,10 +3,11 @@
  * What the service refuses to give up, as it runs a job as far as it knows, is tried again until its lock has run out.
  */
 import type { AgentId } from '../../core/slot.ts';
+import { toFailure } from '../../errors.ts';
 import type { Log } from '../../log.ts';
 import type { AzureClient } from './client.ts';
 import type { Marks } from './marks.ts';
-import type { Registrar } from './registrar.ts';
+import type { Registrar, Remote } from './registrar.ts';
 import type { Seen } from './watch.ts';
 
 export interface SweepParts {
@@ -17,7 +18,7 @@ export interface SweepParts {
   /** Whether a slot still has this agent, in whatever lane. */
   readonly isLive: (agent: AgentId) => boolean;
   /** Called before an entry is removed whose agent may have had a job. */
-  readonly before: (pool: number, id: number, agent: AgentId, signal: AbortSignal) => Promise<unknown>;
+  readonly before: (remote: Remote, agent: AgentId, signal: AbortSignal) => Promise<unknown>;
   /** Core clock, ms. */
   readonly now: () => number;
 }
@@ -28,8 +29,8 @@ const atOnce = 20;
 
 export function createSweep({ log, client, registrar, marks, isLive, before, now }: SweepParts) {
   const waits = new Map<AgentId, { readonly at: number; readonly ms: number }>();
-  /** Entries without a book, by name: only one that is there twice is not being made right now. */
-  let strangers: ReadonlySet<string> = new Set();
+  /** Entries without a book, by agent pool and name: only one that is there twice is not being made right now. */
+  const strangers = new Map<number, ReadonlySet<string>>();
 
   const later = (agent: AgentId): void => {
     const ms = Math.min(longest, (waits.get(agent)?.ms ?? first / 2) * 2);
@@ -38,35 +39,46 @@ export function createSweep({ log, client, registrar, marks, isLive, before, now
 
   /** Registrations whose agents are gone. */
   async function books(signal: AbortSignal): Promise<void> {
-    const due = registrar
-      .open()
-      .filter((one) => !one.placeholder && !isLive(one.agent) && (waits.get(one.agent)?.at ?? 0) <= now());
+    const left = registrar.open().filter((one) => !one.placeholder && !isLive(one.agent));
+    const agents = new Set(left.map(({ agent }) => agent));
+    for (const agent of waits.keys()) if (!agents.has(agent)) waits.delete(agent);
+    const dueAt = ({ agent }: { readonly agent: AgentId }): number => waits.get(agent)?.at ?? 0;
+    const due = left.filter((one) => dueAt(one) <= now()).sort((a, b) => dueAt(a) - dueAt(b));
     for (const one of due.slice(0, atOnce)) {
+      // Counted before it is tried, so that one that cannot be removed comes after the others the next time.
+      later(one.agent);
       const remote = registrar.remoteOf(one.agent);
-      if (remote !== null) await before(remote.pool, remote.id, one.agent, signal);
+      if (remote !== null) await before(remote, one.agent, signal);
       if ((await registrar.remove(one, signal)) === 'removed') waits.delete(one.agent);
-      else later(one.agent);
     }
   }
 
-  /** Entries that this installation made, by their names, and has no book of: of a state directory that was lost. */
+  /** Entries that this installation made, by their names, and that no book of it knows. */
   async function world({ pool, agents }: Seen, signal: AbortSignal): Promise<void> {
-    const open = new Set(registrar.open().map(({ name }) => name));
+    const booked = registrar.names();
     const unknown = agents.filter(({ name, status, assignedRequest }) => {
       const agent = marks.agentOf(name);
-      return agent !== null && !open.has(name) && !isLive(agent) && status === 'offline' && assignedRequest === null;
+      const isOurs = marks.isPlaceholder(name) || (agent !== null && !isLive(agent));
+      return isOurs && !booked.has(name) && status === 'offline' && assignedRequest === null;
     });
-    for (const { id, name } of unknown.filter((one) => strangers.has(one.name)).slice(0, atOnce)) {
-      log.warn('removing an orphan', { service: pool.name, agent: name });
+    const before = strangers.get(pool.id);
+    strangers.set(pool.id, new Set(unknown.map(({ name }) => name)));
+    for (const { id, name } of unknown.filter((one) => before?.has(one.name)).slice(0, atOnce)) {
+      log.warn('removing an orphan', { place: pool.name, agent: name });
       await client.deleteAgent(pool.id, id, signal);
     }
-    strangers = new Set(unknown.map(({ name }) => name));
   }
 
   return {
+    /** What cannot be removed now is tried again after another look. */
     async after(seen: Seen, signal: AbortSignal): Promise<void> {
-      await books(signal);
-      await world(seen, signal);
+      try {
+        await books(signal);
+        await world(seen, signal);
+      } catch (error) {
+        signal.throwIfAborted();
+        log.warn('registrations not removed yet', { place: seen.pool.name, reason: toFailure(error).message });
+      }
     },
   };
 }

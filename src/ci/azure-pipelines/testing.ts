@@ -6,6 +6,8 @@ import { expect } from 'vitest';
 import { z } from 'zod';
 import type { Clock } from '../../core/clock.ts';
 import type { SecretReference } from '../../secrets/reference.ts';
+import { type AzureClient, createAzureClient } from './client.ts';
+import { type Credential, createCredential } from './credential.ts';
 import type { AgentKey } from './key.ts';
 
 export interface HandClock extends Clock {
@@ -90,6 +92,8 @@ export function page(status: number, text = '<html><body>a page</body></html>', 
   };
 }
 
+export const list = (...value: object[]): Reply => json({ count: value.length, value });
+
 /** One after the other, the last one for ever. */
 export function inTurn(...replies: readonly Reply[]): Reply {
   return (request, response, nth) => replies[Math.min(nth, replies.length) - 1]?.(request, response, nth);
@@ -123,6 +127,35 @@ export async function failureOf(promise: Promise<unknown>): Promise<unknown> {
 
 /** Lets everything happen that needs no time. */
 export const settled = () => new Promise<void>((resolve) => setImmediate(resolve));
+
+export const sampleAgent = {
+  name: 'gpu-0',
+  version: '5.278.0',
+  osDescription: 'Linux',
+  systemCapabilities: { cuda: '12.4' },
+  publicKey: { exponent: 'AQAB', modulus: 'AAAA' },
+};
+
+export interface Served extends AsyncDisposable {
+  readonly client: AzureClient;
+  readonly credential: Credential;
+  readonly server: Server;
+  /** Method and address of each request. */
+  sent(): string[];
+}
+
+/** A client with a token, and a server that answers so. */
+export async function serveClient(
+  reply: Reply,
+  { clock = handClock(), path = '/acme', timeout = 20_000 }: { clock?: Clock; path?: string; timeout?: number } = {},
+): Promise<Served> {
+  const server = await serve(reply);
+  const url = server.url + path;
+  const credential = createCredential({ kind: 'pat', token: memory(samplePat) }, { clock, wall: clock.wall, url });
+  const client = createAzureClient({ url, credential, clock, timeout, version: '1.2.3' });
+  const sent = () => server.seen.map(({ method, url: at }) => `${method} ${at}`);
+  return { client, server, sent, credential, [Symbol.asyncDispose]: () => server[Symbol.asyncDispose]() };
+}
 
 const keyText = z.strictObject({
   d: z.string(),

@@ -5,11 +5,13 @@
 import type { Clock } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { toFailure } from '../../errors.ts';
+import type { Log } from '../../log.ts';
 import type { AzureClient } from './client.ts';
 import type { Agent, JobRequest, Pool } from './wire.ts';
 
 export interface WatchParts {
   readonly clock: Clock;
+  readonly log: Log;
   /** ms between two looks. */
   readonly every: number;
   readonly client: AzureClient;
@@ -17,7 +19,7 @@ export interface WatchParts {
   readonly agentOf: (name: string) => AgentId | null;
   /** [0, 1): spreads the looks of many hosts. */
   readonly random: () => number;
-  /** Told of each look that succeeded. */
+  /** Told of each look that succeeded. What goes wrong there says nothing of the service. */
   readonly saw: (seen: Seen, signal: AbortSignal) => Promise<void>;
   /** Told why nobody could look; null once somebody could. */
   readonly failed: (reason: string | null) => void;
@@ -31,6 +33,8 @@ export interface Seen {
   readonly ours: ReadonlyMap<AgentId, Agent>;
   /** Jobs that are not over. */
   readonly requests: readonly JobRequest[];
+  /** Since when every look has succeeded, core clock, ms: before that nobody knows what could come online. */
+  readonly steadySince: number;
 }
 
 const longest = 60_000;
@@ -39,6 +43,7 @@ export class Watch {
   readonly #parts: WatchParts;
   readonly #signal: AbortSignal;
   #failures = 0;
+  #steadySince: number | null = null;
   #cancel: () => void = () => {};
 
   constructor(parts: WatchParts, signal: AbortSignal) {
@@ -57,26 +62,42 @@ export class Watch {
   }
 
   async #look(): Promise<void> {
-    const { find, client, agentOf, saw, failed } = this.#parts;
+    const { clock, log, saw, failed } = this.#parts;
     const signal = this.#signal;
+    let seen: Seen;
     try {
-      const pool = await find(signal);
-      const [agents, requests] = await Promise.all([
-        client.agents(pool.id, { assigned: true }, signal),
-        client.requests(pool.id, { unfinished: true }, signal),
-      ]);
-      const ours = new Map<AgentId, Agent>();
-      for (const agent of agents) {
-        const id = agentOf(agent.name);
-        if (id !== null) ours.set(id, agent);
-      }
-      this.#failures = 0;
-      failed(null);
-      await saw({ pool, agents, ours, requests }, signal);
+      seen = await this.#see();
     } catch (error) {
       if (signal.aborted) return;
       this.#failures += 1;
+      this.#steadySince = null;
       failed(toFailure(error).message);
+      return;
     }
+    if (signal.aborted) return;
+    this.#failures = 0;
+    this.#steadySince ??= clock.now();
+    failed(null);
+    try {
+      await saw(seen, signal);
+    } catch (error) {
+      if (!signal.aborted) log.error('what a CI service shows was not followed up', { reason: toFailure(error).message });
+    }
+  }
+
+  async #see(): Promise<Seen> {
+    const { clock, find, client, agentOf } = this.#parts;
+    const signal = this.#signal;
+    const pool = await find(signal);
+    const [agents, requests] = await Promise.all([
+      client.agents(pool.id, { assigned: true }, signal),
+      client.requests(pool.id, { unfinished: true }, signal),
+    ]);
+    const ours = new Map<AgentId, Agent>();
+    for (const agent of agents) {
+      const id = agentOf(agent.name);
+      if (id !== null) ours.set(id, agent);
+    }
+    return { pool, agents, ours, requests, steadySince: this.#steadySince ?? clock.now() };
   }
 }

@@ -9,8 +9,10 @@ export function viewOf(job: Job, reasonFor: (pool: string) => string | null): Jo
   const reason = state === 'queued' ? (note ?? reasonFor(request.pool)) : result === null ? null : note;
   return {
     id,
+    service: 'own',
     pool: request.pool,
     command: [...request.command],
+    about: null,
     state,
     priority: request.priority,
     attempt,

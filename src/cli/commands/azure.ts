@@ -17,6 +17,9 @@ interface Flags extends GlobalFlags {
 const usualAgents = 2;
 const aDay = 86_400;
 
+/** Long options of the Python manager, whose parser took any beginning of one that fits no other. */
+const long = ['--docker', '--help', '--name', '--poll-time', '--timeout', '--volume'];
+
 export function addAzureCommands(program: Command, act: Act): void {
   define(program.command('azure'), act);
   define(program.command('manager', { hidden: true }), act);
@@ -72,4 +75,14 @@ Exit codes: 0 it was stopped; 1 it could not run; 2 wrong usage.`,
       )(flags),
     );
   global(command);
+  const parse = command.parseOptions.bind(command);
+  const known = new Set(command.options.map((option) => option.long));
+  command.parseOptions = (args) => parse(args.map((arg) => inFull(arg, known)));
+}
+
+/** `--vol=x` as `--volume=x`; everything else as it is. */
+function inFull(arg: string, known: ReadonlySet<string | undefined>): string {
+  const [, name = '', rest = ''] = /^(--[a-z-]+)(=.*)?$/s.exec(arg) ?? [];
+  const [full, ...others] = name === '' || known.has(name) ? [] : long.filter((each) => each.startsWith(name));
+  return full === undefined || others.length > 0 ? arg : full + rest;
 }

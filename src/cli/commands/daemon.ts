@@ -19,10 +19,23 @@ export function addDaemonCommands(program: Command, act: Act): void {
     .addOption(new Option('--drain', 'let running jobs finish first').conflicts(['now', 'leave']))
     .addOption(new Option('--now', 'end running jobs without their time of grace').conflicts(['drain', 'leave']))
     .addOption(new Option('--leave', 'let running jobs go on; the next daemon takes them over').conflicts(['drain', 'now']))
-    .action((flags: GlobalFlags & { drain?: boolean; now?: boolean; leave?: boolean }) => {
+    .addOption(new Option('--forget', 'also remove what stays at CI services otherwise').conflicts('leave'))
+    .addHelpText(
+      'after',
+      `
+Without --forget the placeholders stay that keep jobs of CI services waiting while there is no agent; without one, such jobs
+fail when they are queued. Remove them when this host is not to serve them any more.
+Exit codes: 0; 1 when --forget could not remove them all; 2 wrong usage.`,
+    )
+    .action((flags: GlobalFlags & { drain?: boolean; now?: boolean; leave?: boolean; forget?: boolean }) => {
       const how = flags.drain === true ? 'drain' : flags.leave === true ? 'leave' : 'end';
       return act(
-        async (session) => (await import('../control.ts')).down(session, how, flags.now === true ? 0 : null),
+        async (session) =>
+          (await import('../down.ts')).down(session, {
+            how,
+            grace: flags.now === true ? 0 : null,
+            forget: flags.forget === true,
+          }),
         failed,
       )(flags);
     });
@@ -32,9 +45,14 @@ export function addDaemonCommands(program: Command, act: Act): void {
     .command('status')
     .description('what every slot is doing, problems first')
     .option('-w, --watch', 'again every second')
+    .option('--wide', 'cut nothing, and show where jobs can be looked at')
     .addHelpText('after', '\nExit codes: 0; 1 when a device is missing that was leased once, or there is no daemon; 2 wrong usage.')
-    .action((flags: GlobalFlags & { watch?: boolean }) =>
-      act(async (session) => (await import('../status.ts')).showStatus(session, flags.watch === true), failed)(flags),
+    .action((flags: GlobalFlags & { watch?: boolean; wide?: boolean }) =>
+      act(
+        async (session) =>
+          (await import('../status.ts')).showStatus(session, { watch: flags.watch === true, wide: flags.wide === true }),
+        failed,
+      )(flags),
     );
   global(status);
 

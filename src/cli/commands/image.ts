@@ -1,13 +1,11 @@
-/** `image choose`: its options and help. */
+/** `image choose`, `build`, `list`, `prune` and `refresh`: their options and help. */
 import { type Command, Option } from 'commander';
-import { OnejobError } from '../../errors.ts';
-import { exitCodes } from '../exit.ts';
 import type { ImageFlags } from '../image.ts';
 import type { GlobalFlags } from '../session.ts';
-import { type Act, collect, global } from './options.ts';
+import { type Act, collect, failed, global, wrongOrFailed } from './options.ts';
 
 export function addImageCommands(program: Command, act: Act): void {
-  const image = program.command('image').description('which image fits the GPUs of a host');
+  const image = program.command('image').description('the images that agents are made from');
 
   const choose = image
     .command('choose')
@@ -31,11 +29,63 @@ A recording is what "nvidia-smi -q -x" printed, or a folder with that and "nvidi
 Exit codes: 0 and the image alone on standard output; 1 when none fits, with the reason; 2 wrong usage.`,
     )
     .action((flags: GlobalFlags & ImageFlags) =>
-      act(async (session) => (await import('../image.ts')).showImage(session, flags), notChosen)(flags),
+      act(async (session) => (await import('../image.ts')).showImage(session, flags), wrongOrFailed)(flags),
     );
   global(choose);
+
+  const build = image
+    .command('build')
+    .description('build what "up" would build at first need; what is there stays')
+    .argument('[pool...]', 'default: all whose image is built')
+    .option('--print', 'show the Dockerfiles instead, and how each is built by hand')
+    .addHelpText(
+      'after',
+      `
+Examples:
+  onejob image build                 so that the first agents need not wait
+  onejob image build lab --print     what is in the image of pool lab, and why
+
+Works with and without a daemon. ${codes}`,
+    )
+    .action((pools: string[], flags: GlobalFlags & { print?: boolean }) =>
+      act(async (session) => {
+        const images = await import('../images.ts');
+        return flags.print === true ? images.printImages(session, pools) : images.makeImages(session, 'build', pools);
+      }, wrongOrFailed)(flags),
+    );
+  global(build);
+
+  const list = image
+    .command('list')
+    .description('the images that onejob has built here, and who uses them')
+    .addHelpText('after', '\nExample:\n  onejob image list --json | jq -r .reference')
+    .action((flags: GlobalFlags) => act(async (session) => (await import('../images.ts')).listImages(session), failed)(flags));
+  global(list);
+
+  const refresh = image
+    .command('refresh')
+    .description('look for a newer agent and base now, and build what is new')
+    .argument('[pool...]', 'default: all whose image is built')
+    .addHelpText(
+      'after',
+      `
+Example:
+  onejob image refresh lab
+
+The daemon looks for a newer agent once a day by itself. Agents that stand by or are idle are renewed slot by slot; a running
+job is never touched. A base is fetched anew only with "pull: always". ${codes}`,
+    )
+    .action((pools: string[], flags: GlobalFlags) =>
+      act(async (session) => (await import('../images.ts')).makeImages(session, 'refresh', pools), wrongOrFailed)(flags),
+    );
+  global(refresh);
+
+  const prune = image
+    .command('prune')
+    .description('remove images that onejob has built and that no pool and no container uses')
+    .addHelpText('after', '\nImages that onejob has not built are never removed.\n\nExample:\n  onejob image prune')
+    .action((flags: GlobalFlags) => act(async (session) => (await import('../images.ts')).pruneImages(session), failed)(flags));
+  global(prune);
 }
 
-function notChosen(error: unknown): number {
-  return error instanceof OnejobError && error.code === 'E_USAGE' ? exitCodes.usage : exitCodes.failed;
-}
+const codes = 'Exit codes: 0; 1 when an image could not be made, with the last lines of the build; 2 wrong usage.';

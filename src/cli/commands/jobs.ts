@@ -23,15 +23,17 @@ export function addJobCommands(program: Command, act: Act): void {
   const logs = program
     .command('logs')
     .description('show the output of a job, of an agent, or of whoever works in a slot')
+    .addOption(new Option('--agent', "the agent's own logs instead, once it has ended").conflicts('follow'))
     .argument('<job|agent|slot>', 'an id, or a slot such as default/1')
     .option('-f, --follow', 'go on until it has ended')
     .option('-p, --previous', 'of a slot: the agent before the present one')
-    .action((target: string, flags: GlobalFlags & { follow?: boolean; previous?: boolean }) =>
+    .action((target: string, flags: GlobalFlags & { follow?: boolean; previous?: boolean; agent?: boolean }) =>
       act(
         async (session) =>
           (await import('../jobs.ts')).showLogs(session, target, {
             follow: flags.follow === true,
             previous: flags.previous === true,
+            own: flags.agent === true,
           }),
         failed,
       )(flags),
@@ -40,7 +42,7 @@ export function addJobCommands(program: Command, act: Act): void {
 
   const cancel = program
     .command('cancel')
-    .description('tell a job to end; one that waits never begins')
+    .description('tell a job to end; one that waits never begins; not for jobs that a CI service keeps')
     .argument('<job>')
     .action((id: string, flags: GlobalFlags) =>
       act(async (session) => (await import('../jobs.ts')).cancelJob(session, id), failed)(flags),

@@ -1,6 +1,6 @@
 /** What a person types at the stand-in, and what it tells them. */
-import { FAULT_PLACES, NAMED_FAULTS } from './faults.ts';
-import type { AzureDevOps, FaultWhere, StandInEvent } from './types.ts';
+import { FAULT_PLACES, type FaultWhere, NAMED_FAULTS } from './faults.ts';
+import type { AzureDevOps, StandInEvent } from './types.ts';
 
 export const HELP = `queue [DEMAND, DEMAND …] [-- SCRIPT]   queue a job; a demand is "cuda" or "gpu.model -equals A100"
 agents                                 the pool's registrations

@@ -6,6 +6,7 @@ import {
   constants,
   createDecipheriv,
   createPrivateKey,
+  createPublicKey,
   generateKeyPairSync,
   type KeyObject,
   privateDecrypt,
@@ -13,6 +14,15 @@ import {
   sign,
 } from 'node:crypto';
 import { z } from 'zod';
+import {
+  CredentialsSchema,
+  JobSchema,
+  MessageSchema,
+  RegisteredSchema,
+  RsaSchema,
+  SessionSchema,
+  SettingsSchema,
+} from './hand-agent-wire.ts';
 import type { AzureDevOps } from './types.ts';
 
 /** What the three files of an agent say. */
@@ -258,43 +268,3 @@ async function answerOf(response: Response): Promise<unknown> {
   if (!response.ok) throw new Error(`${response.status} ${text}`);
   return text === '' ? null : JSON.parse(text);
 }
-
-const RegisteredSchema = z.object({
-  id: z.number(),
-  name: z.string(),
-  authorization: z.object({ clientId: z.string(), authorizationUrl: z.string() }),
-});
-const SettingsSchema = z.object({
-  agentId: z.union([z.number(), z.string()]),
-  agentName: z.string(),
-  poolId: z.union([z.number(), z.string()]),
-  serverUrl: z.string(),
-});
-const CredentialsSchema = z.object({
-  scheme: z.literal('OAuth'),
-  data: z.object({ clientId: z.string(), authorizationUrl: z.string(), oauthEndpointUrl: z.string().optional() }),
-});
-const bytes = (count: number) =>
-  z.string().refine((value) => Buffer.from(value, 'base64').length === count, `must be ${count} bytes`);
-const RsaSchema = z.object({
-  modulus: bytes(256),
-  exponent: z.string(),
-  d: bytes(256),
-  p: bytes(128),
-  q: bytes(128),
-  dp: bytes(128),
-  dq: bytes(128),
-  inverseQ: bytes(128),
-});
-const SessionSchema = z.object({ sessionId: z.string(), encryptionKey: z.object({ encrypted: z.boolean(), value: z.string() }) });
-const MessageSchema = z.object({ messageId: z.number(), messageType: z.string(), iv: z.string(), body: z.string() });
-const JobSchema = z.object({
-  requestId: z.number(),
-  jobId: z.string(),
-  plan: z.object({ scopeIdentifier: z.string(), planId: z.string() }),
-  timeline: z.object({ id: z.string() }),
-  steps: z.array(z.object({ inputs: z.object({ script: z.string() }) })),
-  resources: z.object({
-    endpoints: z.array(z.object({ authorization: z.object({ parameters: z.object({ AccessToken: z.string() }) }) })),
-  }),
-});

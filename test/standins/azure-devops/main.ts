@@ -45,25 +45,30 @@ async function main(): Promise<void> {
   await conversation(azure, pool);
 }
 
-/** Until `quit` or a signal; the end of the input changes nothing, so that it can run in the background. */
-function conversation(azure: AzureDevOps, pool: number): Promise<void> {
-  return new Promise((resolve) => {
+/** Until `quit`, which waits for what was typed before, or a signal; the end of the input changes nothing, so that it can run in the background. */
+function conversation(azure: AzureDevOps, pool: number): Promise<unknown> {
+  return new Promise<unknown>((resolve) => {
     const lines = createInterface({ input: process.stdin });
+    let before: Promise<unknown> = Promise.resolve();
     const stay = setInterval(() => undefined, 60_000);
     const end = (): void => {
       clearInterval(stay);
       lines.close();
       process.stdin.destroy();
-      resolve();
+      // An "up" that is under way would open the door again behind whoever closes it.
+      void before.then(resolve);
     };
     process.once('SIGINT', end);
     process.once('SIGTERM', end);
     lines.on('line', (line) => {
       if (line.trim() === 'quit') return end();
-      void obey(azure, pool, line).then(
-        (answer) => answer !== '' && console.log(answer),
-        (error: unknown) => console.log(error instanceof Error ? error.message : error),
-      );
+      // One after the other: "down" and "up" take a moment.
+      before = before
+        .then(() => obey(azure, pool, line))
+        .then(
+          (answer) => answer !== '' && console.log(answer),
+          (error: unknown) => console.log(error instanceof Error ? error.message : error),
+        );
     });
   });
 }

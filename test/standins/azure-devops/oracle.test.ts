@@ -178,6 +178,16 @@ test('the client fills timeline, feed and log with the token of the job, and rea
   const log = await api.createLog({ path: 'logs\\1' } as never, ...at);
   await api.appendLogContent({}, Readable.from(['first\nsecond\n']), ...at, log.id ?? 0);
   expect(azure.lines(queued.requestId)).toEqual(['first', 'second']);
+  const attachment = await api.createAttachment(
+    {},
+    Readable.from(['# done']),
+    ...at,
+    timeline.id,
+    job.jobId,
+    'DistributedTask.Core.Summary',
+    'summary',
+  );
+  expect(attachment).toMatchObject({ name: 'summary', recordId: job.jobId });
 
   const builds = await asManager().getBuildApi();
   const { buildId } = queued.view();

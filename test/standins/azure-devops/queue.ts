@@ -75,12 +75,15 @@ export function queueJob(world: World, pool: Pool, job: JobSpec): Request {
 
 /** Gives waiting requests, oldest first, to idle agents that are online, enabled, staying, and able. */
 export function assignWaiting(world: World): void {
+  const free = new Set<Agent>();
+  for (const { agent } of world.sessions.values()) if (agent.enabled && mayGet(world, agent)) free.add(agent);
   for (const request of world.requests.values()) {
+    if (free.size === 0) return;
     if (request.result !== null || request.agent !== null) continue;
-    const agent = matching(request.pool.agents.values(), request.demands).find(
-      (each) => each.enabled && each.session !== null && mayGet(world, each),
-    );
-    if (agent !== undefined) assign(world, request, agent);
+    const [agent] = matching(free, request.demands).filter((each) => each.pool === request.pool);
+    if (agent === undefined) continue;
+    assign(world, request, agent);
+    free.delete(agent);
   }
 }
 

@@ -60,6 +60,7 @@ async function serve(door: Door, message: IncomingMessage, response: ServerRespo
     route: found?.route.name ?? '?',
     path: `${url.pathname}${url.search}`,
     identity,
+    from: message.socket.remoteAddress ?? '',
     leaked: false,
     status: 0,
     at: world.now(),
@@ -212,7 +213,9 @@ function leaks(
   body: Buffer,
 ): boolean {
   const { authorization: _, ...others } = message.headers;
-  const places = `${decoded(entry.path)}\n${JSON.stringify(others)}\n${entry.route === 'entra/token' ? '' : body.toString('latin1')}`;
+  const text = body.toString('latin1');
+  const said = `${text}\n${decoded(text)}`;
+  const places = `${decoded(entry.path)}\n${JSON.stringify(others)}\n${entry.route === 'entra/token' ? '' : said}`;
   const secrets = [...world.pats.keys(), world.principal.secret].flatMap((secret) => [
     secret,
     Buffer.from(`:${secret}`).toString('base64'),

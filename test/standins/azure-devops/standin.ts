@@ -4,7 +4,7 @@
  * It is a small program at the network, not a mock: clients reach it by URL and cannot tell it from the service by what the
  * sources say of that. What no source says is a guess, and is in `StandInOptions.statusCodes` where it is a status code.
  */
-import { createHash, randomBytes, randomInt, randomUUID } from 'node:crypto';
+import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -14,23 +14,13 @@ import { newPool } from './pools.ts';
 import { cancelRequest, queueJob, sweep, viewOf } from './queue.ts';
 import { createDoor } from './server.ts';
 import { type Agent, type Pool, requestOf, urlOf, type World } from './state.ts';
-import type { AgentView, AzureDevOps, LoggedRequest, StandInEvent, StandInOptions, StatusCodes } from './types.ts';
+import type { AgentView, AzureDevOps, EventOf, LoggedRequest, StandInEvent, StandInOptions } from './types.ts';
+import { createWorld, newPat } from './world.ts';
 
 export type { Fault, Faults, FaultWhere, RejectionShape } from './faults.ts';
 export { FAULT_PLACES, NAMED_FAULTS } from './faults.ts';
 export type * from './types.ts';
 
-const CODES: StatusCodes = {
-  agentAdded: 200,
-  nameTaken: 409,
-  deleteRefused: 400,
-  agentNotFound: 404,
-  poolNotFound: 404,
-  sessionConflict: 409,
-  sessionExpired: 403,
-  jobNotFound: 400,
-  denied: 403,
-};
 /** How often what has run out is looked for, ms. */
 const SWEEP_MS = 100;
 
@@ -46,7 +36,17 @@ export async function startAzureDevOps(o: StandInOptions = {}): Promise<AzureDev
     response.setHeader('content-type', 'application/json').end('{"count":0,"value":[]}');
   });
   await listening(elsewhere, '127.0.0.1', 0);
-  const faults = createFaults({ down: () => closed(server), up: () => listening(server, host, port) });
+  // Opening and closing one after the other, and nothing opens after the end.
+  let turn: Promise<void> = Promise.resolve();
+  let ended = false;
+  const inTurn = (act: () => Promise<void>): Promise<void> => {
+    turn = turn.then(act);
+    return turn;
+  };
+  const faults = createFaults({
+    down: () => inTurn(() => closed(server)),
+    up: () => inTurn(async () => (ended ? undefined : listening(server, host, port))),
+  });
   // The port is known only after the first listening, and every URL needs it.
   let port = o.port ?? 0;
   const door = { log, elsewhere: `http://localhost:${portOf(elsewhere)}`, pick: faults.pick, world: {} as World };
@@ -108,15 +108,18 @@ export async function startAzureDevOps(o: StandInOptions = {}): Promise<AzureDev
     },
     async addPackage({ version, file, platform = 'linux-x64', sha256 }) {
       const filename = `vsts-agent-${platform}-${version}.tar.gz`;
-      const same = world.packages.findIndex((each) => each.version === version && each.platform === platform);
-      if (same !== -1) world.packages.splice(same, 1);
-      world.packages.push({
+      const hash = sha256 === undefined ? await digestOf(file) : sha256;
+      // What is listed from the start cannot be downloaded, so it makes room.
+      const others = world.packages.filter(
+        (each) => each.platform !== platform || (each.version !== version && each.file !== null),
+      );
+      world.packages.splice(0, world.packages.length, ...others, {
         type: 'agent',
         platform,
         version,
         filename,
         file,
-        sha256: sha256 === undefined ? await digestOf(file) : sha256,
+        sha256: hash,
       });
     },
     sweep: () => sweep(world),
@@ -132,7 +135,7 @@ export async function startAzureDevOps(o: StandInOptions = {}): Promise<AzureDev
       return new Promise((resolve) => {
         const off = azure.on((event) => {
           if (event.kind !== kind) return;
-          const fitting = event as Extract<StandInEvent, { kind: typeof kind }>;
+          const fitting = event as EventOf<typeof kind>;
           if (fits !== undefined && !fits(fitting)) return;
           off();
           resolve(fitting);
@@ -141,62 +144,11 @@ export async function startAzureDevOps(o: StandInOptions = {}): Promise<AzureDev
     },
     async [Symbol.asyncDispose]() {
       if (sweeping !== null) clearInterval(sweeping);
-      await Promise.all([closed(server), closed(elsewhere)]);
+      ended = true;
+      await Promise.all([inTurn(() => closed(server)), closed(elsewhere)]);
     },
   };
   return azure;
-}
-
-function createWorld(o: StandInOptions, origin: string, faults: World['faults'], emit: World['emit']): World {
-  const hosted = o.collectionPath === undefined;
-  const base = (o.collectionPath ?? o.organisation ?? 'acme')
-    .replace(/^\/+|\/+$/g, '')
-    .split('/')
-    .map(encodeURIComponent)
-    .join('/');
-  let last = 0;
-  return {
-    origin,
-    base,
-    hosted,
-    codes: { ...CODES, ...o.statusCodes },
-    pollHoldMs: o.pollHoldMs ?? 50_000,
-    lockMs: o.lockMs ?? 10 * 60_000,
-    sessionMs: o.sessionMs ?? 5 * 60_000,
-    tokenMs: o.tokenMs ?? 60 * 60_000,
-    planVersion: o.planVersion ?? 8,
-    requeueUnreceived: o.requeueUnreceived ?? false,
-    serverUrl: o.serverUrl === undefined ? (hosted ? `${origin}/${base}/` : null) : o.serverUrl,
-    faults,
-    now: o.now ?? Date.now,
-    next: () => ++last,
-    emit,
-    pools: new Map(),
-    sessions: new Map(),
-    requests: new Map(),
-    plans: new Map(),
-    builds: new Map(),
-    pats: new Map(),
-    principal: {
-      tenant: randomUUID(),
-      client: randomUUID(),
-      secret: `stand-in~${randomBytes(24).toString('base64url')}`,
-      expired: false,
-    },
-    tokens: new Map(),
-    packages: ['linux-x64', 'linux-arm64'].flatMap((platform) =>
-      ['5.278.0', '4.275.0'].map((version) => ({
-        type: 'agent',
-        platform,
-        version,
-        filename: `vsts-agent-${platform}-${version}.tar.gz`,
-        file: null,
-        sha256: createHash('sha256')
-          .update(platform + version)
-          .digest('hex'),
-      })),
-    ),
-  };
 }
 
 function agentView(world: World, agent: Agent): AgentView {
@@ -215,21 +167,15 @@ function agentView(world: World, agent: Agent): AgentView {
   };
 }
 
-/** The shape by which clients and scanners know a PAT: 76 characters, `AZDO`, 4 characters. */
-function newPat(): string {
-  const letters = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789';
-  const some = (count: number) => Array.from({ length: count }, () => letters[randomInt(letters.length)]).join('');
-  return `${some(76)}AZDO${some(4)}`;
-}
-
 async function digestOf(file: string): Promise<string> {
   const hash = createHash('sha256');
   for await (const chunk of createReadStream(file)) hash.update(chunk);
   return hash.digest('hex');
 }
 
-function listening(server: Server, host: string, port: number): Promise<void> {
-  return new Promise((resolve, reject) => {
+async function listening(server: Server, host: string, port: number): Promise<void> {
+  if (server.listening) return;
+  await new Promise<void>((resolve, reject) => {
     server.once('error', reject);
     server.listen(port, host, () => {
       server.off('error', reject);

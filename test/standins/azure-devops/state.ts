@@ -188,11 +188,10 @@ export function newAgent(
   };
 }
 
-/** The request that keeps an agent busy; the newest, should there be two. */
+/** The request that keeps an agent busy; the first, should there be two. */
 export function requestOf(world: World, agent: Agent): Request | null {
-  let found: Request | null = null;
-  for (const request of world.requests.values()) if (request.agent?.id === agent.id && request.result === null) found = request;
-  return found;
+  for (const request of world.requests.values()) if (request.agent?.id === agent.id && request.result === null) return request;
+  return null;
 }
 
 /** Names without regard to case, the user's before the system's own. */

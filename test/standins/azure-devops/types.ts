@@ -66,6 +66,8 @@ export interface LoggedRequest {
   readonly route: string;
   readonly path: string;
   readonly identity: Identity;
+  /** Address that it came from: of the manager, or of a container. */
+  readonly from: string;
   /** A PAT or the principal's secret stood elsewhere than in the Authorization header, or the token endpoint's own field. */
   readonly leaked: boolean;
   /** 0 until answered, and for good when the connection was cut instead. */
@@ -190,8 +192,7 @@ export interface AzureDevOps extends AsyncDisposable {
   readonly faults: Faults;
   on(listener: (event: StandInEvent) => void): () => void;
   /** The next event that fits. */
-  next<K extends StandInEvent['kind']>(
-    kind: K,
-    fits?: (event: Extract<StandInEvent, { kind: K }>) => boolean,
-  ): Promise<Extract<StandInEvent, { kind: K }>>;
+  next<K extends StandInEvent['kind']>(kind: K, fits?: (event: EventOf<K>) => boolean): Promise<EventOf<K>>;
 }
+
+export type EventOf<K extends StandInEvent['kind']> = StandInEvent & { readonly kind: K };

@@ -31,8 +31,8 @@ export function openConsole({ plan, timelineId, hide, retry, trace }) {
     line(said) {
       const text = hide.reduce((clean, secret) => clean.replaceAll(secret, '***'), said);
       waiting.push({ recordId: current, text });
-      const kept = logs.get(current) ?? [];
-      logs.set(current, [...kept, `${new Date().toISOString().replace('Z', '0000Z')} ${text}`]);
+      if (!logs.has(current)) logs.set(current, []);
+      logs.get(current).push(`${new Date().toISOString().replace('Z', '0000Z')} ${text}`);
     },
     /** Sends what waits, and the record's whole log; gives the log's id, null when there is none. */
     async keep(recordId) {

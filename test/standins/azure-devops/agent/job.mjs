@@ -51,8 +51,7 @@ export function startJob({ message, connection, root, settings, once, switches, 
     print(`${stamp()}: Running job: ${name}`);
     const renewing = keepRenewing(pause);
     const workerTrace = openTrace('Worker', root);
-    const script = (message.steps ?? []).map((step) => step.inputs?.script ?? '').join('\n');
-    const parts = { message, root, settings, once, switches: switches.with(script), trace: workerTrace };
+    const parts = { message, root, settings, once, switches, trace: workerTrace };
     let result = 'failed';
     try {
       result = await work({ ...parts, cancelled: cancelling.signal });

@@ -10,6 +10,7 @@ const ladder = [
   ['SIGTERM', 2500],
   ['SIGKILL', 0],
 ];
+const outputPatience = 2000;
 
 /**
  * Runs `script` with `sh` in `folder`. `line` is given each line of its output. When `cancelled` fires, the process group is
@@ -24,7 +25,10 @@ export async function runScript({ id, script, folder, temp, env, line, cancelled
       line(`##[error]${error.message}`);
       resolve(false);
     });
-    child.on('close', (code, signal) => {
+    const closed = new Promise((done) => child.on('close', done));
+    child.on('exit', async (code, signal) => {
+      // What the script left in the background may hold its output for ever.
+      await Promise.race([closed, sleep(outputPatience, undefined, { ref: false })]);
       trace(`Step ${id} ended with ${signal ?? code}.`);
       if (code !== 0) line(`##[error]sh exited with code '${signal ?? code}'.`);
       resolve(code === 0);

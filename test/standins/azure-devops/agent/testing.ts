@@ -5,6 +5,7 @@ import { chmodSync, existsSync, mkdirSync, readdirSync, readFileSync, writeFileS
 import { dirname, join } from 'node:path';
 import { z } from 'zod';
 import { scratch } from '../../../support/scratch.ts';
+import { type AzureDevOps, type StandInOptions, startAzureDevOps } from '../standin.ts';
 import { agentEntries, agentVersion } from './pack.ts';
 
 const registered = z.object({
@@ -12,6 +13,11 @@ const registered = z.object({
   authorization: z.object({ clientId: z.string(), authorizationUrl: z.string() }),
 });
 export type Registered = z.infer<typeof registered>;
+
+export interface AgentKey {
+  readonly publicKey: { readonly exponent: string; readonly modulus: string };
+  readonly parameters: Readonly<Record<string, string>>;
+}
 
 /** A key in the service's and in the agent's shape. Made once per test file: a new one takes a good part of a second. */
 export function makeKey(): {
@@ -39,7 +45,7 @@ export async function register(
   service: { readonly url: string; readonly pat: string },
   pool: number,
   name: string,
-  key: ReturnType<typeof makeKey>,
+  key: AgentKey,
 ): Promise<Registered> {
   const answer = await fetch(`${service.url}/_apis/distributedtask/pools/${pool}/agents`, {
     method: 'POST',
@@ -122,7 +128,7 @@ export function writeFiles(
   service: { readonly url: string },
   pool: { readonly id: number; readonly name: string },
   agent: Registered & { readonly name: string },
-  key: ReturnType<typeof makeKey>,
+  key: AgentKey,
   more: Readonly<Record<string, unknown>> = {},
 ): void {
   const { clientId, authorizationUrl } = agent.authorization;
@@ -174,4 +180,45 @@ function start(root: string, words: readonly string[], env: Readonly<Record<stri
       }
     },
   };
+}
+
+export interface Setup extends AsyncDisposable {
+  readonly service: AzureDevOps;
+  readonly home: AgentHome;
+  readonly pool: number;
+  /** The agent's registration, whose files are written. */
+  readonly agent: number;
+  /** Answered requests by the agent's own token, as "METHOD route". */
+  calls(): string[];
+}
+
+/** A stand-in with a pool, and in it a registered agent that has its files and was never started. */
+export async function setup(
+  key: AgentKey,
+  options: StandInOptions & { readonly more?: Record<string, unknown> } = {},
+): Promise<Setup> {
+  const { more, ...rest } = options;
+  const service = await startAzureDevOps({ pollHoldMs: 2000, ...rest });
+  const home = await agentHome();
+  const pool = service.addPool('gpus');
+  const agent = await register(service, pool, 'agent-1', key);
+  writeFiles(home, service, { id: pool, name: 'gpus' }, { ...agent, name: 'agent-1' }, key, more);
+  return {
+    service,
+    home,
+    pool,
+    agent: agent.id,
+    calls: () => service.log.filter((entry) => entry.identity === 'agent').map((entry) => `${entry.method} ${entry.route}`),
+    [Symbol.asyncDispose]: async () => {
+      home[Symbol.dispose]();
+      await service[Symbol.asyncDispose]();
+    },
+  };
+}
+
+/** Starts it, and waits until it is online. */
+export async function listening(at: Setup, env: Record<string, string> = {}): Promise<ReturnType<AgentHome['start']>> {
+  const running = at.home.start(['run', '--once'], env);
+  await running.says('Listening for Jobs');
+  return running;
 }

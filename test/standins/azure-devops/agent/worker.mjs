@@ -33,7 +33,11 @@ export async function work({ message, root, settings, once, switches, trace, can
   screen.use(message.jobId);
   screen.line(`Starting: ${message.jobDisplayName}`);
 
-  let result = await misbehave(switches, cancelled, trace);
+  const scripts = (message.steps ?? []).map((step) => step.inputs?.script ?? '').join('\n');
+  let result = await misbehave(switches, scripts, cancelled, trace).catch((error) => {
+    screen.line(`##[error]${error.message}`);
+    return 'failed';
+  });
   const folders = makeFolders(root, settings);
   const env = { ...process.env, ...environment(variables, folders, settings, root) };
   let order = 1;
@@ -112,7 +116,8 @@ function retrying(switches, trace) {
   };
 }
 
-async function misbehave(switches, cancelled, trace) {
+async function misbehave(listed, scripts, cancelled, trace) {
+  const switches = listed.with(scripts);
   if (switches.has('crash')) {
     trace('Crashing.');
     process.kill(process.pid, 'SIGKILL');

@@ -1,0 +1,87 @@
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { PassThrough } from 'node:stream';
+import { expect, it } from 'vitest';
+import { startAzureDevOps } from '../../../test/standins/azure-devops/standin.ts';
+import { scratch } from '../../../test/support/scratch.ts';
+import type { AzureServiceConfig, PoolConfig } from '../../config/config.ts';
+import { createLog } from '../../log.ts';
+import { systemClock } from '../../pools/clock.ts';
+import { openStore } from '../../store/store.ts';
+import { type CiSubject, ciServiceContract } from '../contract.ts';
+import type { CiParts } from '../index.ts';
+import { openAzurePipelines } from './open.ts';
+import { patient } from './testing.ts';
+import { filesOf, inside } from './testing-service.ts';
+
+async function open(): Promise<CiSubject> {
+  const azure = await startAzureDevOps();
+  const pool = azure.addPool('gpu');
+  const dir = scratch();
+  const path = join(dir.path, 'pat');
+  writeFileSync(path, azure.pat, { mode: 0o600 });
+  const store = openStore(join(dir.path, 'state'));
+  const config: AzureServiceConfig = {
+    name: 'azure',
+    type: 'azure-pipelines',
+    url: azure.url,
+    credential: { kind: 'pat', token: { kind: 'file', path, expires: null } },
+    registration: 'manager',
+    pollEvery: 10_000,
+    bootTimeout: 180_000,
+    agentPackage: { version: null, from: null, sha256: null },
+  };
+  // The service looks at no more of its pools.
+  const pools = [{ name: 'ci', service: 'azure', queue: 'gpu', tags: [] }] as unknown as PoolConfig[];
+  const service = openAzurePipelines(config, {
+    config: { pools } as unknown as CiParts['config'],
+    store,
+    reasonFor: () => null,
+    clock: systemClock,
+    log: createLog({ json: true, stream: new PassThrough() }),
+    version: '0.0.0',
+    slots: { poolOf: () => null, silentFor: () => null },
+  });
+  return {
+    service,
+    pool: 'ci',
+    enqueue: async () => String(azure.queue(pool).requestId),
+    commit(write, outcome) {
+      try {
+        store.transaction({ durable: false }, () => {
+          write();
+          if (outcome === 'rolledBack') throw new Error('rolled back');
+        });
+        service.committed();
+      } catch {
+        service.rolledBack();
+      }
+    },
+    async close() {
+      await azure[Symbol.asyncDispose]();
+      store.close();
+      dir[Symbol.dispose]();
+    },
+  };
+}
+
+ciServiceContract('azure-pipelines', open, 'early');
+
+it('gives each agent a key of its own, in a script that ends by becoming the agent', async () => {
+  const { service, close } = await open();
+  const register = (agent: string) =>
+    service.register(
+      {
+        ...{ agent, pool: 'ci', slot: 'ci/1', name: 'box-1', workspace: '/workspace', job: null, devices: [], cuda: null },
+        ask: async () => inside(),
+      },
+      patient,
+    );
+  const [one, two] = [await register('a1'), await register('a2')];
+  expect(one.script).not.toContain('\0');
+  expect(one.script.split('\n').at(-1)).toMatch(/^exec /);
+  const keyOf = (script: string) => filesOf(script)['.credentials_rsaparams'];
+  expect(keyOf(one.script)).not.toBe(keyOf(two.script));
+  expect(one.redact).toContain(keyOf(one.script));
+  await close();
+});

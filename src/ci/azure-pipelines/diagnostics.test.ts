@@ -1,0 +1,44 @@
+import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs';
+import { Readable } from 'node:stream';
+import { expect, it } from 'vitest';
+import { scratch } from '../../../test/support/scratch.ts';
+import { diagLimit, diagPath, keepDiagnostics } from './diagnostics.ts';
+import { failureOf, patient } from './testing.ts';
+
+const all = () => Promise.reject(new Error('not asked for'));
+const mebibyte = Buffer.alloc(2 ** 20, 'x');
+
+it('keeps at most ten MiB, for nobody else to read, and reads the rest away', async () => {
+  using dir = scratch();
+  let read = 0;
+  const source = Readable.from(
+    (function* () {
+      for (; read < 13; read += 1) yield mebibyte;
+    })(),
+  );
+  await keepDiagnostics(dir.path, 'a1', { all, folder: async () => source }, patient);
+  const { size, mode } = statSync(diagPath(dir.path, 'a1'));
+  expect({ size, mode: mode & 0o777, read }).toEqual({ size: diagLimit, mode: 0o600, read: 13 });
+});
+
+it('leaves no file of an agent without logs, and none half-way', async () => {
+  using dir = scratch();
+  await keepDiagnostics(dir.path, 'a1', { all, folder: async () => null }, patient);
+  expect(existsSync(diagPath(dir.path, 'a1'))).toBe(false);
+  const broken = Readable.from(
+    (function* () {
+      yield mebibyte;
+      throw new Error('cut');
+    })(),
+  );
+  await failureOf(keepDiagnostics(dir.path, 'a1', { all, folder: async () => broken }, patient));
+  expect(readdirSync(`${dir.path}/diag`)).toEqual([]);
+});
+
+it('keeps the same again', async () => {
+  using dir = scratch();
+  const folder = async () => Readable.from([Buffer.from('tar')]);
+  await keepDiagnostics(dir.path, 'a1', { all, folder }, patient);
+  await keepDiagnostics(dir.path, 'a1', { all, folder }, patient);
+  expect(readFileSync(diagPath(dir.path, 'a1'), 'utf8')).toBe('tar');
+});

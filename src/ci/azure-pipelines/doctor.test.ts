@@ -1,0 +1,115 @@
+import { describe, expect, it } from 'vitest';
+import { registerByHand } from '../../../test/standins/azure-devops/hand-agent.ts';
+import { patient } from './testing.ts';
+import { inside, type Manager, worlds } from './testing-service.ts';
+
+const open = worlds();
+
+async function said(one: Manager, level?: 'ok' | 'warning' | 'error'): Promise<string> {
+  const found = await one.service.check(patient);
+  for (const finding of found) if (finding.level !== 'ok') expect(finding.hint).not.toBeNull();
+  return found
+    .filter((finding) => level === undefined || finding.level === level)
+    .map(({ message }) => message)
+    .join('\n');
+}
+
+it('finds nothing to say against a good day, and changes nothing', async () => {
+  const world = await open();
+  const one = world.manager();
+  await one.register('a1');
+  await one.watch();
+  const before = world.azure.agents(world.pool);
+  const text = await said(one, 'ok');
+  expect(text).toContain(`${world.azure.url} answers`);
+  expect(text).toContain('Agent pool "gpu" has 2 entries, 1 of them for agents of this host.');
+  expect(text).toContain('jobs wait in it while no agent is there (one placeholder)');
+  expect(text).toContain('The agent in the images is 5.278.0');
+  expect(await said(one, 'warning')).toBe('');
+  expect(await said(one, 'error')).toBe('');
+  expect(world.azure.agents(world.pool)).toEqual(before);
+});
+
+it('says that the credential is refused, once', async () => {
+  const world = await open();
+  world.azure.expirePat(world.azure.pat);
+  const one = world.manager();
+  expect(await one.service.check(patient)).toMatchObject([{ level: 'error', message: /does not accept the token/ }]);
+});
+
+it('names the pools there are for one that is missing', async () => {
+  const world = await open();
+  expect(await said(world.manager({ pools: [{ name: 'ci', queue: 'cpu', tags: [] }] }), 'error')).toContain(
+    'It shows Default, gpu',
+  );
+});
+
+it('says that the pool may not be managed', async () => {
+  const world = await open();
+  const one = world.manager();
+  await one.register('a1');
+  world.azure.faults.add({ kind: 'denied' }, { method: 'PATCH' });
+  expect(await said(one, 'error')).toContain('does not allow it');
+});
+
+it('says that there is no placeholder yet, or none any more', async () => {
+  const world = await open();
+  const one = world.manager();
+  expect(await said(one, 'warning')).toContain('has no placeholder of this host yet');
+  await one.register('a1');
+  await one.client.deleteAgent(world.pool, world.azure.agents(world.pool)[0]?.id ?? 0, patient);
+  expect(await said(one, 'warning')).toContain('is gone from the service');
+});
+
+it('says when the service does not count the placeholder', async () => {
+  const world = await open();
+  const one = world.manager();
+  await one.register('a1');
+  await registerByHand(world.azure, world.pool, `box-1-${one.store.owner.slice(0, 8)}-b1`, { capabilities: { cobol: 'yes' } });
+  one.slots.set('b1', { pool: 'ci', since: null });
+  world.azure.queue(world.pool, { demands: ['cobol'] });
+  await one.watch();
+  expect(await said(one, 'warning')).toContain('does not count the placeholder');
+});
+
+it('warns of a pool that updates its agents by itself', async () => {
+  const world = await open();
+  world.azure.addPool('auto', { autoUpdate: true });
+  expect(await said(world.manager({ pools: [{ name: 'ci', queue: 'auto', tags: [] }] }))).toContain('updates its agents by itself');
+});
+
+it('warns of an agent that is older than what the service hands out', async () => {
+  const world = await open();
+  const one = world.manager();
+  await one.register('a1', { inside: inside().replace('5.278.0', '5.99.12') });
+  expect(await said(one, 'warning')).toContain('The agent in the images is 5.99.12; the service hands out 5.278.0');
+});
+
+it.each([
+  [50, ''],
+  [120, "clock is 120 s behind the service's"],
+  [-600, "clock is 600 s ahead of the service's"],
+])('sees a clock that is %i s off', async (seconds, text) => {
+  const world = await open();
+  const one = world.manager();
+  await one.register('a1');
+  world.azure.faults.skew = seconds * 1000;
+  const found = (await said(one, 'warning')) + (await said(one, 'error'));
+  expect(found.replace(/(\d)\d s/, (_, tens) => `${tens}0 s`).replace('119', '120')).toContain(text);
+});
+
+describe('the way of registration', () => {
+  it.each(['in-agent', 'image'] as const)('warns that the token enters sandboxes: %s', async (registration) => {
+    const world = await open();
+    expect(await said(world.manager({ config: { registration } }), 'warning')).toContain('the token enters their sandboxes');
+  });
+
+  it('warns only when it is so, where onejob chooses it', async () => {
+    const world = await open();
+    const one = world.manager({ config: { registration: 'auto' } });
+    await one.register('a1');
+    expect(await said(one, 'warning')).toBe('');
+    await one.register('a2', { inside: 'start=/azp/start.sh\nuid=0\n' });
+    expect(await said(one, 'warning')).toContain('the token enters their sandboxes');
+  });
+});

@@ -1,0 +1,250 @@
+/** Registered, retired and taken off the list; what is refused, and what must not be waited for. */
+import { readFileSync } from 'node:fs';
+import { describe, expect, it } from 'vitest';
+import { patient } from './testing.ts';
+import { inside, worlds } from './testing-service.ts';
+
+const open = worlds();
+
+describe('register', () => {
+  it('says which right is missing when it may look, but not change anything', async () => {
+    const world = await open();
+    const reader = world.azure.addPat({ scopes: ['agentpools'] });
+    world.secrets.push(reader);
+    const read = () => reader;
+    const one = world.manager({
+      config: { credential: { kind: 'pat', token: { kind: 'memory', name: 'a test', expires: null, read } } },
+    });
+    await one.watch();
+    expect([...one.held.keys()]).toEqual([]);
+    const failure = await world.failure(one.register('a1'));
+    expect(failure).toMatchObject({ code: 'E_CI_DENIED', retry: false });
+    expect(failure.hint).toContain('Agent Pools (Read & manage)');
+    expect(failure.hint).toContain('Administrator');
+  });
+
+  it('says the same to an owner of the token who is not Administrator of the pool', async () => {
+    const world = await open();
+    const user = world.azure.addPat({ scopes: ['agentpools_manage'], poolAdmin: false });
+    world.secrets.push(user);
+    const read = () => user;
+    const one = world.manager({
+      config: { credential: { kind: 'pat', token: { kind: 'memory', name: 'a test', expires: null, read } } },
+    });
+    expect(await world.failure(one.register('a1'))).toMatchObject({ code: 'E_CI_DENIED', message: /Manage permissions/ });
+  });
+
+  it('makes no entry for an agent that nobody wants any more', async () => {
+    const world = await open();
+    const one = world.manager();
+    await one.register('a0');
+    const abort = new AbortController();
+    const ask = async () => {
+      abort.abort();
+      return inside();
+    };
+    await expect(one.service.register(one.context('a1', { ask }), abort.signal)).rejects.toThrow('aborted');
+    expect(world.names()).toHaveLength(2);
+  });
+
+  it('lets go of an agent at once that nobody wants any more, although the service does not answer', async () => {
+    const world = await open({ notAwaited: '/agents' });
+    const one = world.manager();
+    world.azure.faults.add({ kind: 'hang' }, { method: 'POST', times: 1 });
+    const asked = world.azure.log.length;
+    const abort = new AbortController();
+    const registering = one.service.register(one.context('a1'), abort.signal);
+    await expect.poll(() => world.asked(asked, 'agents', 'POST')).toBe(1);
+    abort.abort();
+    await expect(registering).rejects.toThrow('aborted');
+    // For the next one the placeholder is still on its way.
+    const next = one.register('a2');
+    world.clock.advance(30_000);
+    await world.failure(next);
+    await one.register('a2');
+    expect(world.names()).toHaveLength(2);
+  });
+
+  it('tells the service what the agent will say, so that jobs can be matched before it is online', async () => {
+    const world = await open();
+    const one = world.manager({ pools: [{ name: 'ci', queue: 'gpu', tags: ['fast', 'site=Bonn'] }] });
+    await one.register('a1', { inside: inside('', "export JAVA_HOME='/opt/java'\nexport HOSTNAME='c0ffee'\n") });
+    const [, agent] = world.azure.agents(world.pool);
+    expect(agent?.systemCapabilities).toMatchObject({
+      'Agent.Name': agent?.name,
+      'Agent.Version': '5.278.0',
+      'Agent.OS': 'Linux',
+      JAVA_HOME: '/opt/java',
+      fast: 'true',
+      git: '/usr/bin/git',
+      'onejob.pool': 'ci',
+      site: 'Bonn',
+    });
+    expect(agent?.systemCapabilities).not.toHaveProperty('HOSTNAME');
+  });
+
+  it('shows nobody what the image wants to be kept to itself', async () => {
+    const world = await open();
+    const one = world.manager();
+    world.secrets.push('not for everybody');
+    await one.register('a1', { inside: inside('', "export VSO_AGENT_IGNORE='A,Licence'\nexport LICENCE='not for everybody'\n") });
+    for (const { systemCapabilities: said, userCapabilities: told } of world.azure.agents(world.pool))
+      expect(JSON.stringify([said, told])).not.toContain('not for everybody');
+  });
+});
+
+describe('ways', () => {
+  it('gives the token to an agent that makes itself known, and knows it by its name once it is seen', async () => {
+    const world = await open();
+    const one = world.manager({ config: { registration: 'in-agent' } });
+    const { script, id, redact } = await one.register('a1');
+    expect({ id, redact }).toEqual({ id: null, redact: [world.azure.pat] });
+    expect(script).toMatch(/VSTS_AGENT_INPUT_TOKEN='\w{84}' \.\/config\.sh .*--replace.* <\/dev\/null \|\| exit 1/);
+    expect(script.split('\n').at(-1)).toBe('exec ./bin/Agent.Listener run --once');
+    expect(world.names()).toHaveLength(1);
+    expect(await one.service.retire('a1', patient)).toBeNull();
+    const { registerByHand } = await import('../../../test/standins/azure-devops/hand-agent.ts');
+    const name = one.store.registrations.get('a1')?.name ?? '';
+    const agent = await registerByHand(world.azure, world.pool, name);
+    await agent.signIn(world.clock.wall());
+    await agent.open({});
+    const queued = world.azure.queue(world.pool);
+    // It has not been seen yet, and has a job all the same.
+    expect(await one.service.retire('a1', patient)).toBe(`azure-${queued.requestId}`);
+    await agent.complete(await agent.take());
+    await one.watch();
+    expect(await one.end('a1')).toEqual({ ran: `azure-${queued.requestId}` });
+    expect(world.names()).toHaveLength(1);
+  });
+
+  it('uses the start script of a foreign image when it must, warns once, and uses an agent where there is one', async () => {
+    const world = await open();
+    const one = world.manager({ config: { registration: 'auto' } });
+    const foreign = 'start=/azp/start.sh\nuid=0\narch=x86_64\n';
+    const { script } = await one.register('a1', { inside: foreign });
+    expect(script).toContain(`AZP_TOKEN='${world.azure.pat}'`);
+    await one.register('a2', { inside: foreign });
+    expect(world.said.filter((line) => line.includes('which jobs can read'))).toHaveLength(1);
+    expect((await one.register('a3')).script).not.toContain('AZP_TOKEN');
+  });
+
+  it.each([
+    ['manager', 'uid=0\n', /has no agent/],
+    ['in-agent', 'root=/azp\nwritable=yes\nproblem=libicu is missing\nuid=0\n', /does not run: libicu is missing/],
+    ['manager', 'root=/azp\nversion=5.278.0\nuid=1000\n', /user \(1000\) cannot write to \/azp/],
+    ['image', 'root=/azp\nversion=5.278.0\nuid=0\n', /nor a start script/],
+  ] as const)('refuses for "%s" what cannot be one: %j', async (registration, text, message) => {
+    const world = await open();
+    const one = world.manager({ config: { registration } });
+    expect(await world.failure(one.register('a1', { inside: text }))).toMatchObject({ code: 'E_AGENT_ABSENT', message });
+    expect(world.names()).toEqual([]);
+  });
+});
+
+describe('retire', () => {
+  it('leaves an idle agent nothing to wait for', async () => {
+    const world = await open();
+    const one = world.manager();
+    await one.start('a1');
+    expect(await one.service.retire('a1', patient)).toBeNull();
+    const queued = world.azure.queue(world.pool);
+    expect(queued.view().state).toBe('waiting');
+  });
+
+  it('tells a job that came at the last moment', async () => {
+    const world = await open();
+    const one = world.manager();
+    const agent = await one.start('a1');
+    const queued = world.azure.queue(world.pool);
+    expect(await one.service.retire('a1', patient)).toBe(`azure-${queued.requestId}`);
+    await agent.complete(await agent.take());
+    expect(await queued.finished).toMatchObject({ result: 'succeeded' });
+  });
+
+  it('takes nothing for granted while nobody can say', async () => {
+    const world = await open();
+    const one = world.manager();
+    await one.start('a1');
+    world.azure.faults.add({ kind: 'broken' }, { method: 'PATCH' });
+    expect((await world.failure(one.service.retire('a1', patient))).retry).toBe(true);
+  });
+
+  it('has nothing to do for one whose entry is gone', async () => {
+    const world = await open();
+    const one = world.manager();
+    const { id } = await one.register('a1');
+    await one.client.deleteAgent(world.pool, Number(id), patient);
+    expect(await one.service.retire('a1', patient)).toBeNull();
+    expect(await one.service.retire('never was', patient)).toBeNull();
+  });
+});
+
+describe('deregister', () => {
+  it('says the same when it is asked again, as the sandbox could not be removed', async () => {
+    const world = await open();
+    const one = world.manager();
+    const agent = await one.start('a1');
+    const { requestId } = world.azure.queue(world.pool);
+    await agent.complete(await agent.take());
+    await one.end('a1');
+    expect(await one.end('a1')).toEqual({ ran: `azure-${requestId}` });
+    await one.register('a2');
+    await one.end('a2');
+    expect(await one.end('a2')).toEqual({ ran: null });
+  });
+
+  it('does not blame an agent whose end another manager has seen', async () => {
+    const world = await open();
+    const first = world.manager();
+    await first.register('a1');
+    await first.end('a1');
+    first.stop();
+    const second = world.manager({ dir: first.dir });
+    expect(await second.end('a1')).toEqual({ ran: undefined });
+    expect(await second.end('never was')).toEqual({ ran: null });
+  });
+
+  it('does not take a job for its own that it was given and never began', async () => {
+    const world = await open();
+    const one = world.manager();
+    const agent = await one.start('a1');
+    const queued = world.azure.queue(world.pool);
+    await agent.close();
+    expect(queued.view().state).toBe('assigned');
+    expect(await one.end('a1')).toEqual({ ran: null });
+  });
+
+  it('waits for no outage: the entry goes when the service is back', async () => {
+    const world = await open();
+    const one = world.manager();
+    await one.watch();
+    await one.register('a1');
+    await world.azure.faults.down();
+    expect(await one.end('a1')).toEqual({ ran: undefined });
+    await world.azure.faults.up();
+    await world.pass(70_000);
+    expect(world.names()).toHaveLength(1);
+  });
+
+  it('asks once of a service that says nothing', async () => {
+    const world = await open();
+    const one = world.manager();
+    await one.register('a1');
+    const from = world.azure.log.length;
+    world.azure.faults.add({ kind: 'reset' });
+    await one.end('a1');
+    expect(world.azure.log.length - from).toBe(1);
+  });
+});
+
+it("keeps the agent's own logs, and lets the agent go without them", async () => {
+  const world = await open();
+  const one = world.manager();
+  const { Readable } = await import('node:stream');
+  const folder = async () => Readable.from([Buffer.from('tar of logs')]);
+  const all = () => Promise.reject(new Error('not asked for'));
+  await one.service.settle(one.context('a1'), { all, folder }, patient);
+  expect(readFileSync(`${one.dir}/diag/a1.tar`, 'utf8')).toBe('tar of logs');
+  await one.service.settle(one.context('a2'), { all, folder: () => Promise.reject(new Error('no space')) }, patient);
+  expect(world.said.at(-1)).toContain('no space');
+});

@@ -1,0 +1,97 @@
+/** What people are told of jobs. */
+import { expect, it } from 'vitest';
+import type { Scope } from '../../../test/standins/azure-devops/standin.ts';
+import { createBuilds } from './builds.ts';
+import { createJobBook } from './job-book.ts';
+import { patient } from './testing.ts';
+import { type World, worlds } from './testing-service.ts';
+import { jobRequest } from './wire.ts';
+
+const open = worlds();
+const spec = { name: 'test', definition: 'app', repository: 'acme/app', branch: 'refs/heads/main', reason: 'individualCI' };
+
+/** A manager with a token of these scopes whose agent has a job. */
+async function busy(world: World, scopes: readonly Scope[]) {
+  const token = world.azure.addPat({ scopes });
+  world.secrets.push(token);
+  const read = () => token;
+  const one = world.manager({
+    config: { credential: { kind: 'pat', token: { kind: 'memory', name: 'a test', expires: null, read } } },
+  });
+  const agent = await one.start('a1');
+  const queued = world.azure.queue(world.pool, spec);
+  const job = await agent.take();
+  await one.watch();
+  return { one, agent, job, id: `azure-${queued.requestId}` };
+}
+
+it('tells everything with the right to read builds, and asks once for each', async () => {
+  const world = await open();
+  const { one, id } = await busy(world, ['agentpools_manage', 'build']);
+  await world.pass(60_000);
+  const link = expect.stringMatching(/_build\/results\?buildId=\d+$/);
+  const facts = { definition: 'app', repository: 'acme/app', branch: 'main', reason: 'individualCI', link };
+  expect(one.store.serviceJobs.get(id)).toMatchObject({ ...facts, state: 'running', pool: 'ci', agent: 'a1', service: 'azure' });
+  expect(one.store.serviceJobs.get(id)?.title).toMatch(/^app #\d+\.1 test$/);
+  expect(one.service.serviceJobs()).toHaveLength(1);
+  expect(world.asked(0, 'builds/{buildId}')).toBe(1);
+});
+
+it('tells the rest without that right, asks no more than once, and doctor says it', async () => {
+  const world = await open();
+  const { one, id } = await busy(world, ['agentpools_manage']);
+  await world.pass(60_000);
+  expect(one.store.serviceJobs.get(id)).toMatchObject({ definition: 'app', repository: null, branch: null, reason: null });
+  expect(world.asked(0, 'builds/{buildId}')).toBe(1);
+  const said = (await one.service.check(patient)).map(({ message }) => message).join('\n');
+  expect(said).toContain('may not read builds');
+});
+
+it('gives a build up that cannot be read after a few tries', async () => {
+  const world = await open();
+  world.azure.faults.add({ kind: 'broken' }, { route: 'builds/{buildId}' });
+  await busy(world, ['agentpools_manage', 'build']);
+  await world.pass(600_000);
+  expect(world.asked(0, 'builds/{buildId}')).toBe(3);
+});
+
+it('writes down how a job ended whose agent went without a word, and does not go back behind it', async () => {
+  const world = await open();
+  const { one, agent, job, id } = await busy(world, ['agentpools_manage', 'build']);
+  await agent.complete(job, 'canceled');
+  await one.end('a1');
+  expect(one.store.serviceJobs.get(id)).toMatchObject({ state: 'done', result: 'canceled' });
+  expect(one.service.serviceJobs()).toEqual([]);
+});
+
+it('does not take a job for running again that a late look shows', async () => {
+  const world = await open();
+  const { store, client } = world.manager();
+  const builds = createBuilds({ build: async () => null });
+  const jobs = createJobBook({ service: 'azure', store, client, builds, poolOf: () => 'ci', wall: world.clock.wall });
+  const request = jobRequest.parse({ requestId: 7, receiveTime: '2030-01-01T00:00:00Z', poolId: 2 });
+  jobs.had(request, 'a1', 2);
+  jobs.had({ ...request, result: 'succeeded', finishTime: 1 }, 'a1', 2);
+  jobs.had(request, 'a1', 2);
+  jobs.saw(2, [request], [{ request: { ...request, receiveTime: null }, pool: 'ci' }]);
+  expect(store.serviceJobs.get('azure-7')).toMatchObject({ state: 'done', result: 'succeeded' });
+  expect(jobs.list()).toEqual([]);
+});
+
+it('takes a job for over that the service no longer lists when its agent is gone', async () => {
+  const world = await open();
+  const { store, client } = world.manager();
+  const builds = createBuilds({ build: async () => null });
+  const live = new Set(['a1']);
+  const poolOf = (agent: string) => (live.has(agent) ? 'ci' : null);
+  const jobs = createJobBook({ service: 'azure', store, client, builds, poolOf, wall: world.clock.wall });
+  jobs.had(jobRequest.parse({ requestId: 7, receiveTime: '2030-01-01T00:00:00Z' }), 'a1', 2);
+  jobs.saw(2, [], []);
+  expect(jobs.list()).toHaveLength(1);
+  live.clear();
+  jobs.saw(3, [], []);
+  expect(jobs.list()).toHaveLength(1);
+  jobs.saw(2, [], []);
+  expect(jobs.list()).toEqual([]);
+  expect(store.serviceJobs.get('azure-7')).toMatchObject({ state: 'done', result: null, pool: 'ci' });
+});

@@ -1,0 +1,146 @@
+/** What a look is followed by: silence that is told in time and never too early, and what waits for whom. */
+import { describe, expect, it } from 'vitest';
+import { registerByHand } from '../../../test/standins/azure-devops/hand-agent.ts';
+import { inside, type Manager, worlds } from './testing-service.ts';
+
+const open = worlds();
+const minutes = (count: number) => count * 60_000;
+
+/** A registered agent's script has begun; it does not come online. */
+async function released(one: Manager, agent: string, now: number): Promise<void> {
+  await one.register(agent);
+  one.slots.set(agent, { pool: 'ci', since: now });
+}
+
+describe('an agent that does not come online', () => {
+  it('is told once its time is over', async () => {
+    const world = await open();
+    const one = world.manager();
+    await one.watch();
+    await released(one, 'a1', world.clock.now());
+    await world.pass(minutes(3));
+    expect(one.of('silent')).toEqual([]);
+    await world.pass(20_000);
+    expect(one.of('silent')[0]).toMatchObject({ agent: 'a1', failure: { code: 'E_AGENT_SILENT', retry: true } });
+    expect(one.of('silent')[0]?.failure.message).toMatch(/started 19\d s ago and has not come online at http/);
+  });
+
+  it('is told, too, when it was to make itself known, as its "config.sh" can try for ever', async () => {
+    const world = await open();
+    const one = world.manager({ config: { registration: 'in-agent' } });
+    await one.watch();
+    await released(one, 'a1', world.clock.now());
+    await world.pass(minutes(4));
+    expect(one.of('silent')[0]).toMatchObject({ agent: 'a1' });
+  });
+
+  it('is not blamed for an outage, nor right after one', async () => {
+    const world = await open();
+    const one = world.manager();
+    await one.watch();
+    await released(one, 'a1', world.clock.now());
+    await world.azure.faults.down();
+    await world.pass(minutes(60));
+    await world.azure.faults.up();
+    await world.pass(minutes(3));
+    expect(one.of('silent')).toEqual([]);
+    await world.pass(minutes(2));
+    expect(one.of('silent')).not.toEqual([]);
+  });
+
+  it('is told before the first look by nobody, and not at the first look of a new manager', async () => {
+    const world = await open();
+    const one = world.manager();
+    await released(one, 'a1', world.clock.now() - minutes(30));
+    await one.watch();
+    expect(one.of('silent')).toEqual([]);
+  });
+});
+
+it('tells of all agents at once, and looks again, although the service is slow with what people are told', async () => {
+  const world = await open({ notAwaited: '/build/builds/' });
+  const one = world.manager();
+  for (const agent of ['a1', 'a2']) {
+    const online = await one.start(agent);
+    world.azure.queue(world.pool);
+    await online.take();
+  }
+  world.azure.faults.add({ kind: 'hang' }, { route: 'builds/{buildId}' });
+  await one.watch();
+  await world.pass(20_000);
+  expect(
+    one
+      .of('jobSeen')
+      .slice(0, 2)
+      .map(({ agent }) => agent),
+  ).toEqual(['a1', 'a2']);
+  expect(world.asked(0, 'jobrequests')).toBeGreaterThan(2);
+});
+
+describe('waiting jobs', () => {
+  it('are counted for the pools whose agents would do, online or not', async () => {
+    const world = await open();
+    const pools = [
+      { name: 'ci', queue: 'gpu', tags: ['small'] },
+      { name: 'lab', queue: 'gpu', tags: ['large'] },
+    ];
+    const one = world.manager({ pools });
+    expect(one.service.waiting('ci')).toBeNull();
+    await one.register('a1');
+    await one.register('b1', { pool: 'lab' });
+    await one.end('b1');
+    world.azure.queue(world.pool, { demands: ['small'] });
+    world.azure.queue(world.pool, { demands: ['large'] });
+    world.azure.queue(world.pool, { demands: ['large'] });
+    world.azure.queue(world.pool);
+    await one.watch();
+    expect(['ci', 'lab'].map((pool) => one.service.waiting(pool))).toEqual([2, 3]);
+    expect(one.service.serviceJobs().map(({ pool, state }) => `${pool} ${state}`)).toEqual([
+      'ci waiting',
+      'lab waiting',
+      'lab waiting',
+      'ci waiting',
+    ]);
+  });
+
+  it('of strangers in the same agent pool are not ours', async () => {
+    const world = await open();
+    const one = world.manager();
+    await registerByHand(world.azure, world.pool, 'somebody', { capabilities: { cobol: 'yes' } });
+    await one.register('a1');
+    world.azure.queue(world.pool, { demands: ['cobol'] });
+    await one.watch();
+    expect(one.service.waiting('ci')).toBe(0);
+  });
+
+  it('are counted by the placeholder that a former manager left', async () => {
+    const world = await open();
+    const first = world.manager();
+    await first.register('a1');
+    await first.end('a1');
+    first.stop();
+    const second = world.manager({ dir: first.dir });
+    world.azure.queue(world.pool, { demands: ['git'] });
+    await second.watch();
+    expect(second.service.waiting('ci')).toBe(1);
+  });
+
+  it('of one agent pool are still known after a look at another one', async () => {
+    const world = await open();
+    const lab = world.azure.addPool('lab');
+    const pools = [
+      { name: 'ci', queue: 'gpu', tags: [] },
+      { name: 'lab', queue: 'lab', tags: [] },
+    ];
+    const one = world.manager({ pools });
+    await one.register('a1');
+    await one.register('b1', { pool: 'lab', inside: inside() });
+    const [here] = [world.azure.queue(world.pool), world.azure.queue(lab)];
+    await one.watch();
+    await world.pass(30_000);
+    expect(one.service.serviceJobs().map(({ pool }) => pool)).toEqual(expect.arrayContaining(['ci', 'lab']));
+    world.azure.cancel(here.requestId);
+    await world.pass(10_000);
+    expect(one.service.serviceJobs().map(({ pool }) => pool)).toEqual(['lab']);
+  });
+});

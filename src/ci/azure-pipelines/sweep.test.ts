@@ -1,0 +1,107 @@
+/** Both sides of the books: what was made goes, what somebody else made stays. */
+import { expect, it } from 'vitest';
+import { registerByHand } from '../../../test/standins/azure-devops/hand-agent.ts';
+import { patient } from './testing.ts';
+import { type Manager, type World, worlds } from './testing-service.ts';
+
+const open = worlds();
+const minutes = (count: number) => count * 60_000;
+const rest = (world: World) => world.names().filter((name) => !name.startsWith('onejob-placeholder'));
+const markOf = (one: Manager) => one.store.owner.slice(0, 8);
+
+it('gets rid of an entry once the lock of a job has run out whose agent vanished', async () => {
+  const world = await open();
+  const one = world.manager();
+  await one.watch();
+  const agent = await one.start('a1');
+  const { requestId } = world.azure.queue(world.pool);
+  await agent.take();
+  // It is killed in the middle of its job, and the service hears of nothing.
+  const from = world.azure.log.length;
+  expect(await one.end('a1')).toEqual({ ran: `azure-${requestId}` });
+  expect(rest(world)).toHaveLength(1);
+  await world.pass(minutes(9));
+  expect(rest(world)).toHaveLength(1);
+  expect(world.asked(from, 'agents/{agentId}', 'DELETE')).toBeLessThanOrEqual(8);
+  await world.pass(minutes(7));
+  expect(rest(world)).toEqual([]);
+  expect(one.store.serviceJobs.get(`azure-${requestId}`)).toMatchObject({ state: 'done', result: 'abandoned' });
+});
+
+it('removes the others although one cannot be removed, and tries that one less and less', async () => {
+  const world = await open();
+  const one = world.manager();
+  // Its agent pool is not there any more.
+  const ghost = { agent: 'a0', service: 'azure', place: '999', name: `box-1-${markOf(one)}-a0`, placeholder: false };
+  one.store.registrations.intend(ghost, 1);
+  one.store.registrations.made('a0', '1', 1);
+  await one.register('a1');
+  // Gone with its slot.
+  one.slots.clear();
+  await one.watch();
+  await world.pass(10_000);
+  expect(rest(world)).toEqual([]);
+  const from = world.azure.log.length;
+  await world.pass(minutes(20));
+  expect(world.asked(from, 'agents/{agentId}', 'DELETE')).toBeLessThanOrEqual(8);
+  expect(one.of('hold').every(({ reason }) => reason === null)).toBe(true);
+});
+
+it('removes entries of its own mark that no book knows, after it has seen them twice', async () => {
+  const world = await open();
+  const pools = [
+    { name: 'ci', queue: 'gpu', tags: [] },
+    { name: 'lab', queue: 'Default', tags: [] },
+  ];
+  const one = world.manager({ pools });
+  const agent = `box-1-${markOf(one)}-0123456789`;
+  const placeholder = `onejob-placeholder-${markOf(one)}-01234567`;
+  await registerByHand(world.azure, world.pool, agent);
+  await registerByHand(world.azure, world.pool, placeholder);
+  await one.watch();
+  expect(world.names()).toEqual([agent, placeholder]);
+  await world.pass(10_000);
+  expect(world.names()).toEqual([]);
+});
+
+it('never touches what it did not make', async () => {
+  const world = await open();
+  const one = world.manager();
+  const mark = markOf(one);
+  const foreign = ['somebody', 'box-1-ffffffff-a1', 'onejob-placeholder-ffffffff-01234567', `box-1-${mark}`, `x${mark}-a1`];
+  for (const name of foreign) await registerByHand(world.azure, world.pool, name);
+  await one.watch();
+  await one.register('a1');
+  await one.end('a1');
+  await world.pass(minutes(10));
+  await one.service.forget(patient);
+  expect(world.names()).toEqual(foreign);
+});
+
+it('leaves an agent alone that is online, whose book was lost', async () => {
+  const world = await open();
+  const one = world.manager();
+  await one.start('a1');
+  one.slots.clear();
+  one.store.registrations.forget('a1');
+  await one.watch();
+  await world.pass(minutes(5));
+  expect(rest(world)).toHaveLength(1);
+});
+
+it('leaves the agents of another installation on the same pool alone', async () => {
+  const world = await open();
+  const [left, right] = [world.manager(), world.manager()];
+  await left.watch();
+  await right.watch();
+  await left.start('a1');
+  await right.start('a1');
+  await world.pass(minutes(10));
+  expect([left.of('online'), right.of('online')].map((events) => events.length > 0)).toEqual([true, true]);
+  await left.service.retire('a1', patient);
+  await left.end('a1');
+  await left.service.forget(patient);
+  const mark = markOf(right);
+  expect(world.names().every((name) => name.includes(`-${mark}-`))).toBe(true);
+  expect(world.azure.agents(world.pool)).toMatchObject([{ online: false }, { online: true, enabled: true }]);
+});

@@ -1,0 +1,139 @@
+/** Commands about jobs and registrations at CI services, over a daemon in this process. */
+import { once } from 'node:events';
+import { join } from 'node:path';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { testContext } from '../../test/support/cli-context.ts';
+import { createFakeManager, type FakeManager } from '../../test/support/fake-manager.ts';
+import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import type { LogPiece } from '../api/manager.ts';
+import type { JobView } from '../api/schema.ts';
+import { type ApiServer, startApi } from '../api/server.ts';
+import { runCli } from '../cli.ts';
+import { openStore } from '../store/store.ts';
+import { readVersion } from './version.ts';
+
+let dir: Scratch;
+let manager: FakeManager;
+let server: ApiServer;
+const job: JobView = {
+  ...{ id: 'azure-7', service: 'azure', pool: 'lab', command: [], state: 'running', priority: 0, attempt: 1, agent: 'a1' },
+  ...{ result: null, reason: null, cold: false, artifacts: [], submittedAt: 1, startedAt: 2, endedAt: null },
+  about: {
+    ...{ title: 'app-ci #7 build', definition: 'app-ci', build: '7', repository: null, branch: null, reason: null, demands: [] },
+    link: 'https://dev.azure.com/acme/app/_build/results?buildId=7',
+  },
+};
+
+beforeEach(async () => {
+  dir = scratch();
+  manager = createFakeManager();
+  manager.elsewhere = [job];
+  server = await startApi({ manager, socket: { path: join(dir.path, 'onejob.sock'), access: 'owner' }, version: readVersion() });
+});
+afterEach(async () => {
+  await manager.end();
+  await server.close();
+  dir[Symbol.dispose]();
+});
+
+async function onejob(...args: string[]): Promise<{ code: number; stdout: string; stderr: string }> {
+  const cli = testContext(args, dir.path);
+  const code = await runCli(cli.context);
+  return { code, stdout: cli.stdout(), stderr: cli.stderr() };
+}
+
+test('jobs lists them with their title, and with --json their link', async () => {
+  expect((await onejob('jobs')).stdout).toMatch(/^azure-7 +lab +running .* app-ci #7 build$/m);
+  expect(JSON.parse((await onejob('jobs', '--json')).stdout)).toMatchObject([{ about: { link: job.about?.link } }]);
+});
+
+test('cancel says where such a job can be cancelled', async () => {
+  const { code, stderr } = await onejob('cancel', 'azure-7');
+  expect(code).toBe(1);
+  expect(stderr).toContain('"azure", which alone can end it.');
+  expect(stderr).toContain('Cancel it there: https://dev.azure.com/acme/app/_build/results?buildId=7');
+});
+
+describe('logs --agent', () => {
+  const say = (...texts: (string | Uint8Array)[]): LogPiece[] =>
+    texts.map((text) => ({ stream: 'stdout', bytes: typeof text === 'string' ? Buffer.from(text) : text }));
+
+  test('shows what the agent logged, and nothing in it can move the cursor', async () => {
+    const [first, second] = [Buffer.from('grün').subarray(0, 3), Buffer.from('grün').subarray(3)];
+    const note: LogPiece = { stream: 'note', bytes: Buffer.from('there was more') };
+    manager.ownLogs.set('azure-7', [...say('==> a <==\r\n\u001b[2J\u009bx\ty\n', first, second, '\n'), note]);
+    const { code, stdout, stderr } = await onejob('logs', '--agent', 'azure-7');
+    expect([code, stdout]).toEqual([0, '==> a <==\n [2J x\ty\ngrün\n']);
+    expect(stderr).toContain('onejob: there was more');
+    expect(JSON.parse((await onejob('logs', '--agent', 'azure-7', '--json')).stdout.split('\n')[0] ?? '')).toMatchObject({
+      event: 'output',
+      text: expect.stringContaining('\u001b[2J'),
+    });
+  });
+
+  test('says why there is nothing, and does not follow', async () => {
+    expect(await onejob('logs', '--agent', 'azure-7')).toMatchObject({
+      code: 1,
+      stderr: expect.stringContaining('no logs of its own'),
+    });
+    expect((await onejob('logs', '--agent', '-f', 'azure-7')).code).toBe(2);
+  });
+});
+
+describe('down --forget', () => {
+  /** The daemon ends as one does. */
+  async function down(...args: string[]): ReturnType<typeof onejob> {
+    const [ended] = await Promise.all([onejob('down', ...args), once(manager.events, 'down').then(() => server.close())]);
+    return ended;
+  }
+
+  test('names what was removed', async () => {
+    manager.forgottenViews = [
+      { service: 'azure', removed: ['onejob-placeholder-1'], left: [], problem: null },
+      { service: 'other', removed: [], left: [], problem: null },
+    ];
+    manager.statusOverride = { pid: 999_999_999 };
+    const { code, stdout } = await down('--forget');
+    expect([code, stdout]).toEqual([
+      0,
+      'The daemon has ended.\nazure: removed onejob-placeholder-1.\nother: nothing was left to remove.\n',
+    ]);
+    expect(manager.calls).toContain('down end null forget');
+  });
+
+  test('ends with 1 when something is left, and says what and why', async () => {
+    manager.forgottenViews = [{ service: 'azure', removed: [], left: ['p1', 'p2'], problem: 'Cannot reach https://a.' }];
+    manager.statusOverride = { pid: 999_999_999 };
+    const { code, stdout } = await down('--forget');
+    expect([code, stdout]).toEqual([1, 'The daemon has ended.\nazure: still there: p1, p2 (Cannot reach https://a).\n']);
+  });
+
+  test('says so when the daemon ended without a word', async () => {
+    manager.forgotten = (signal) => new Promise((_, reject) => signal.addEventListener('abort', () => reject(signal.reason)));
+    manager.statusOverride = { pid: 999_999_999 };
+    const { code, stderr } = await down('--forget');
+    expect(code).toBe(1);
+    expect(stderr).toContain('it did not say what it could forget');
+  });
+
+  test('asks nothing of the kind when it is not given, and goes not with --leave', async () => {
+    manager.statusOverride = { pid: 999_999_999 };
+    expect((await down()).stdout).toBe('The daemon has ended.\n');
+    expect(manager.calls).toEqual(['down end null']);
+    expect((await onejob('down', '--forget', '--leave')).code).toBe(2);
+  });
+
+  test('without a daemon names what it would have removed', async () => {
+    await server.close();
+    expect(await onejob('down', '--forget')).toMatchObject({ code: 0, stdout: 'No daemon runs here.\n' });
+    const store = openStore(dir.path);
+    store.transaction({ durable: false }, () => {
+      store.registrations.intend({ agent: 'p1', service: 'azure', place: '1', name: 'onejob-placeholder-1', placeholder: true }, 1);
+    });
+    store.close();
+    const { code, stdout, stderr } = await onejob('down', '--forget');
+    expect([code, stdout]).toEqual([1, 'No daemon runs here.\nazure: still there: onejob-placeholder-1 (no daemon runs here).\n']);
+    expect(stderr).toContain('type "onejob up" once, then "onejob down --forget", or remove them by hand');
+    expect((await onejob('down')).code).toBe(0);
+  });
+});

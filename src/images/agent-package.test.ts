@@ -1,0 +1,133 @@
+/** Packages of agents: from a server on this host, and from files. */
+import { createHash } from 'node:crypto';
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { join } from 'node:path';
+import { describe, expect, onTestFinished, test } from 'vitest';
+import { scratch } from '../../test/support/scratch.ts';
+import type { AgentPackage } from '../ci/ci-service.ts';
+import { getPackage, prunePackages } from './agent-package.ts';
+
+const body = Buffer.alloc(300_000, 'agent');
+const sha256 = createHash('sha256').update(body).digest('hex');
+
+type Answer = (request: IncomingMessage, reply: ServerResponse) => void;
+const whole: Answer = (_, reply) => reply.writeHead(200, { 'content-length': body.length }).end(body);
+
+async function server(answer: Answer) {
+  const asked: string[] = [];
+  const http = createServer((request, reply) => {
+    asked.push(request.url ?? '');
+    answer(request, reply);
+  });
+  await new Promise<void>((done) => http.listen(0, '127.0.0.1', done));
+  onTestFinished(() => {
+    http.closeAllConnections();
+    http.close();
+  });
+  return { url: `http://127.0.0.1:${(http.address() as AddressInfo).port}`, asked };
+}
+
+function folder() {
+  const dir = scratch();
+  onTestFinished(() => dir[Symbol.dispose]());
+  return join(dir.path, 'packages');
+}
+
+const agent = (from: string, more: Partial<AgentPackage> = {}): AgentPackage => ({
+  ...{ type: 'azure-pipelines', version: '5.278.0', from, sha256 },
+  ...more,
+});
+const never = new AbortController().signal;
+const quiet = () => {};
+
+describe('from an address', () => {
+  test('is fetched once, checked, and told of in percent', async () => {
+    const { url, asked } = await server(whole);
+    const dir = folder();
+    const said: string[] = [];
+    const wanted = agent(`${url}/vsts-agent.tar.gz`);
+    const first = await getPackage(wanted, { dir }, (line) => said.push(line), never);
+    expect([readFileSync(first.path).equals(body), first.sha256]).toEqual([true, sha256]);
+    expect(said[0]).toBe('fetching the agent 5.278.0');
+    expect(said.at(-1)).toMatch(/^fetching the agent 5\.278\.0: (?:9[5-9]|100) %$/);
+    expect(await getPackage(wanted, { dir }, quiet, never)).toEqual(first);
+    expect([asked.length, readdirSync(dir).length]).toEqual([1, 1]);
+  });
+
+  test('is fetched again when what is there is damaged', async () => {
+    const { url, asked } = await server(whole);
+    const dir = folder();
+    const { path } = await getPackage(agent(url), { dir }, quiet, never);
+    writeFileSync(path, 'cut off');
+    await getPackage(agent(url), { dir }, quiet, never);
+    expect([asked.length, readFileSync(path).equals(body)]).toEqual([2, true]);
+  });
+
+  test.each<[string, Answer, Partial<AgentPackage>, RegExp, boolean]>([
+    ['another checksum', whole, { sha256: 'ab'.repeat(32) }, /its SHA-256 is [0-9a-f]{64}, not abab/, false],
+    ['not there', (_, reply) => reply.writeHead(404).end('x'), {}, /it answered 404/, true],
+    ['cut off', (_, reply) => void reply.writeHead(200, { 'content-length': 9 }).write('x', () => reply.destroy()), {}, /:/, true],
+    ['sent on without https', (_, reply) => reply.writeHead(302, { location: 'http://192.0.2.1/' }).end(), {}, /:/, true],
+    ['too large', (_, reply) => reply.end(Buffer.alloc(500_000)), { sha256: null }, /more than 400000 bytes/, true],
+  ])('%s: says so and leaves nothing', async (_, answer, more, why, retry) => {
+    const { url } = await server(answer);
+    const dir = folder();
+    const asked = agent(`${url}/a.tar.gz`, more);
+    const slow = AbortSignal.timeout(5_000);
+    const error = await getPackage(asked, { dir, limit: 400_000, fetch: onlyHere }, quiet, slow).catch((each: unknown) => each);
+    expect(error).toMatchObject({ code: 'E_AGENT_PACKAGE', retry, message: expect.stringMatching(why) });
+    expect(error).toMatchObject({ message: expect.stringContaining(`${url}/a.tar.gz`), hint: expect.stringMatching(/./) });
+    expect(readdirSync(dir)).toEqual([]);
+  });
+
+  test.each(['http://example.org/a.tar.gz', 'ftp://example.org/a', 'a.tar.gz'])('%s is not asked', async (from) => {
+    const asking = getPackage(agent(from), { dir: folder() }, quiet, never);
+    await expect(asking).rejects.toMatchObject({ code: 'E_AGENT_PACKAGE', retry: false, hint: expect.stringContaining('https') });
+  });
+
+  test('is given up when nobody wants it any more', async () => {
+    const stop = new AbortController();
+    const { url } = await server((_, reply) => {
+      reply.writeHead(200, { 'content-length': 9 }).write('x');
+      setImmediate(() => stop.abort(new Error('enough')));
+    });
+    const dir = folder();
+    await expect(getPackage(agent(url), { dir }, quiet, stop.signal)).rejects.toThrow('enough');
+    expect(readdirSync(dir)).toEqual([]);
+  });
+});
+
+/** No test may ask the world. */
+const onlyHere: typeof fetch = async (url, init) => {
+  const answer = await fetch(url, { ...init, redirect: 'manual' });
+  if (answer.status !== 302) return answer;
+  return Object.defineProperty(new Response('x'), 'url', { value: answer.headers.get('location') });
+};
+
+describe('from a file', () => {
+  test('is taken where it lies, with its checksum', async () => {
+    const dir = folder();
+    const path = join(import.meta.dirname, 'plan.ts');
+    const expected = createHash('sha256').update(readFileSync(path)).digest('hex');
+    expect(await getPackage(agent(path, { sha256: null }), { dir }, quiet, never)).toEqual({ path, sha256: expected });
+    await expect(getPackage(agent(path), { dir }, quiet, never)).rejects.toThrow(`its SHA-256 is ${expected}, not ${sha256}`);
+  });
+
+  test('that is not there is said', async () => {
+    const asking = getPackage(agent('/nowhere/a.tar.gz'), { dir: folder() }, quiet, never);
+    await expect(asking).rejects.toMatchObject({ code: 'E_AGENT_PACKAGE', message: expect.stringContaining('ENOENT') });
+  });
+});
+
+test('what no image is built from any more is removed', async () => {
+  const { url } = await server(whole);
+  const dir = folder();
+  const [old, now] = [agent(url, { version: '5.277.0' }), agent(url)];
+  for (const one of [old, now]) await getPackage(one, { dir }, quiet, never);
+  writeFileSync(join(dir, 'azure-pipelines-5.1.0-x.tar.gz.99.part'), '');
+  await prunePackages(dir, [now]);
+  expect(readdirSync(dir)).toEqual([expect.stringMatching(/^azure-pipelines-5\.278\.0-/)]);
+  await prunePackages(join(dir, 'none'), []);
+});

@@ -1,0 +1,80 @@
+/**
+ * What agents log about themselves, as it was copied out of their sandboxes: `<state>/diag/<agent>.tar`. Such a file may end in the
+ * middle, and is read as far as it goes.
+ */
+import { createReadStream } from 'node:fs';
+import { join } from 'node:path';
+import { extract } from 'tar-stream';
+import type { LogPiece } from '../api/manager.ts';
+import type { AgentId } from '../core/slot.ts';
+
+/** Folder of them in the state directory. */
+export const agentLogsFolder = 'diag';
+
+export function agentLogsPath(stateDir: string, agent: AgentId): string {
+  return join(stateDir, agentLogsFolder, `${agent}.tar`);
+}
+
+interface Entry {
+  readonly name: string;
+  /** ms since the epoch. */
+  readonly changedAt: number;
+  readonly chunks: Buffer[];
+}
+
+/**
+ * One file after the other, the one written to last at the end, each below a line with its name. All of it is held in memory: what is
+ * copied is small. Bytes are as the agent, or its job, wrote them.
+ */
+export async function* readAgentLogs(path: string, signal: AbortSignal): AsyncGenerator<LogPiece> {
+  const { entries, isWhole } = await readTar(path, signal);
+  entries.sort((a, b) => a.changedAt - b.changedAt || (a.name < b.name ? -1 : 1));
+  for (const [at, { name, chunks }] of entries.entries()) {
+    yield output(`${at === 0 ? '' : '\n'}==> ${name} <==\n`);
+    for (const bytes of chunks) yield { stream: 'stdout', bytes };
+    if (chunks.length > 0 && chunks.at(-1)?.at(-1) !== newline) yield output('\n');
+  }
+  if (!isWhole) yield { stream: 'note', bytes: Buffer.from('there was more than is kept of these logs\n') };
+  else if (entries.length === 0)
+    yield { stream: 'note', bytes: Buffer.from('the agent kept logs, and there is nothing in them\n') };
+}
+
+const newline = 10;
+
+async function readTar(path: string, signal: AbortSignal): Promise<{ entries: Entry[]; isWhole: boolean }> {
+  const entries: Entry[] = [];
+  const source = createReadStream(path, { signal });
+  // Kept apart: a file that cannot be read is an error, and one that ends in the middle is not.
+  const failed = new Promise<never>((_, reject) => source.once('error', reject));
+  failed.catch(() => {});
+  const tar = extract();
+  const read = new Promise<boolean>((resolve) => {
+    tar.on('entry', (header, body, next) => {
+      body.on('error', () => {});
+      if (header.type === 'file') {
+        const chunks: Buffer[] = [];
+        entries.push({ name: nameOf(header.name), changedAt: header.mtime?.getTime() ?? 0, chunks });
+        body.on('data', (chunk) => chunks.push(Buffer.from(chunk as Uint8Array)));
+      } else body.resume();
+      body.on('end', next);
+    });
+    tar.on('finish', () => resolve(true));
+    tar.on('error', () => resolve(false));
+  });
+  source.pipe(tar);
+  try {
+    return { entries, isWhole: await Promise.race([read, failed]) };
+  } finally {
+    source.destroy();
+    tar.destroy();
+  }
+}
+
+/** In one line, whatever it was called: it is a heading. */
+function nameOf(name: string): string {
+  return name.replace(/^(?:\.\/)+/, '').replace(/\p{Cc}+/gu, ' ');
+}
+
+function output(text: string): LogPiece {
+  return { stream: 'stdout', bytes: Buffer.from(text) };
+}

@@ -1,0 +1,145 @@
+/** Logs of jobs that a CI service keeps: who ran them, and what those agents logged themselves. */
+import { mkdirSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { buffer } from 'node:stream/consumers';
+import { setImmediate as turn } from 'node:timers/promises';
+import { pack } from 'tar-stream';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { serviceJob } from '../../test/support/service-job.ts';
+import type { LogPiece, LogSource } from '../api/manager.ts';
+import { type HandClock, handClock } from '../ci/azure-pipelines/testing.ts';
+import type { ServiceJob } from '../ci/ci-service.ts';
+import { LogFile, logPath } from '../logs/log-file.ts';
+import { openStore, type Store } from '../store/store.ts';
+import { createLogs, type Logs } from './logs.ts';
+import type { Reconciler } from './reconciler.ts';
+import { createServiceJobs } from './service-jobs.ts';
+
+let dir: Scratch;
+let store: Store;
+let clock: HandClock;
+let live: ServiceJob[];
+/** Agents in slots. */
+let placed: Set<string>;
+let files: Map<string, LogFile>;
+let logs: Logs;
+
+beforeEach(() => {
+  dir = scratch();
+  store = openStore(dir.path);
+  clock = handClock();
+  [live, placed, files] = [[], new Set(), new Map()];
+  const reconciler = {
+    ...{ pools: [], slots: [], slot: () => undefined },
+    placeOf: (agent: string) => (placed.has(agent) ? 'lab/1' : undefined),
+  } as unknown as Reconciler;
+  const services = [{ name: 'azure', serviceJobs: () => live }];
+  mkdirSync(join(store.dir, 'logs'));
+  logs = createLogs({
+    ...{ clock, reconciler, history: store.history, logDir: join(store.dir, 'logs'), stateDir: store.dir },
+    keepers: { get: (agent) => (files.has(agent) ? ({ file: files.get(agent) } as never) : undefined) },
+    queue: { job: () => null, onChange: () => () => {} },
+    serviceJobs: createServiceJobs({ services, table: store.serviceJobs, reconciler, reasonFor: () => null, clock }),
+  });
+});
+afterEach(() => {
+  store.close();
+  dir[Symbol.dispose]();
+});
+
+/** An agent that is at work, and whose output goes on until it has ended. */
+function works(agent: string, job: string | null): LogFile {
+  placed.add(agent);
+  store.history.made({ agent, pool: 'lab', slot: 'lab/1', name: 'lab-1', madeAt: 1 });
+  if (job !== null) store.history.released(agent, job, 2);
+  const file = new LogFile(logPath(join(store.dir, 'logs'), agent));
+  files.set(agent, file);
+  return file;
+}
+function ends(agent: string): void {
+  files.get(agent)?.close();
+  files.delete(agent);
+  placed.delete(agent);
+}
+function say(file: LogFile, text: string): void {
+  const bytes = Buffer.from(text);
+  file.append({ stream: 'stdout', time: 1n, bytes }, bytes);
+}
+
+async function textOf(pieces: AsyncIterable<LogPiece>): Promise<string> {
+  let text = '';
+  for await (const { bytes } of pieces) text += Buffer.from(bytes).toString();
+  return text;
+}
+const signal = () => new AbortController().signal;
+const read = (source: LogSource, follow = false) => textOf(logs.read(source, follow, signal()));
+const own = (source: LogSource) => textOf(logs.own(source, signal()));
+
+async function kept(agent: string): Promise<void> {
+  const tar = pack();
+  tar.entry({ name: './Agent.log' }, 'Listening for Jobs\n');
+  tar.finalize();
+  mkdirSync(join(store.dir, 'diag'), { recursive: true });
+  writeFileSync(join(store.dir, 'diag', `${agent}.tar`), await buffer(tar));
+}
+
+test('a job is followed from its waiting to the end of its agent', async () => {
+  live = [serviceJob('azure-7', { state: 'waiting' })];
+  const followed = read({ job: 'azure-7' }, true);
+  await turn();
+  const file = works('a1', 'azure-7');
+  live = [serviceJob('azure-7', { agent: 'a1' })];
+  clock.advance(1_000);
+  say(file, 'Running job: build\n');
+  await turn();
+  // The service has not heard of the end yet, and nobody waits for that.
+  ends('a1');
+  expect(await followed).toBe('Running job: build\n');
+});
+
+test('one that waits has no output, and following it ends when it vanishes', async () => {
+  live = [serviceJob('azure-7', { state: 'waiting' })];
+  expect(await read({ job: 'azure-7' })).toBe('');
+  const followed = read({ job: 'azure-7' }, true);
+  await turn();
+  live = [];
+  clock.advance(1_000);
+  expect(await followed).toBe('');
+  await expect(read({ job: 'azure-7' })).rejects.toMatchObject({ code: 'E_JOB_UNKNOWN' });
+});
+
+test('the agent that the service names is shown also where history has no job of it', async () => {
+  say(works('a1', null), 'Running job: build\n');
+  ends('a1');
+  store.serviceJobs.save(serviceJob('azure-7', { state: 'done', agent: 'a1', result: 'succeeded' }), 5);
+  expect(await read({ job: 'azure-7' })).toBe('Running job: build\n');
+});
+
+test('an agent’s own logs, by its job and by itself', async () => {
+  works('a1', 'azure-7');
+  ends('a1');
+  store.serviceJobs.save(serviceJob('azure-7', { state: 'done', agent: 'a1' }), 5);
+  await kept('a1');
+  expect(await own({ job: 'azure-7' })).toBe('==> Agent.log <==\nListening for Jobs\n');
+  expect(await own({ agent: 'a1' })).toBe('==> Agent.log <==\nListening for Jobs\n');
+});
+
+test('while it runs it is said when they come; afterwards that there are none', async () => {
+  works('a1', 'azure-7');
+  await expect(own({ agent: 'a1' })).rejects.toMatchObject({
+    code: 'E_LOG_UNKNOWN',
+    retry: true,
+    message: expect.stringContaining('copied when it ends'),
+  });
+  ends('a1');
+  await expect(own({ agent: 'a1' })).rejects.toMatchObject({ code: 'E_LOG_UNKNOWN', retry: false });
+});
+
+test('a job without an agent, and ids that were never given out', async () => {
+  live = [serviceJob('azure-7', { state: 'waiting' })];
+  await expect(own({ job: 'azure-7' })).rejects.toMatchObject({ code: 'E_LOG_UNKNOWN' });
+  await kept('stranger');
+  for (const agent of ['stranger', '../diag/stranger', '../../etc/passwd'])
+    await expect(own({ agent })).rejects.toMatchObject({ code: 'E_AGENT_UNKNOWN' });
+});

@@ -1,0 +1,161 @@
+/** What `onejob logs` shows: the output of jobs and agents while it comes and afterwards, and what agents log themselves. */
+import { existsSync } from 'node:fs';
+import type { LogPiece, LogSource } from '../api/manager.ts';
+import type { JobView } from '../api/schema.ts';
+import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
+import type { Clock } from '../core/clock.ts';
+import type { AgentId } from '../core/slot.ts';
+import { OnejobError } from '../errors.ts';
+import { agentLogsPath, readAgentLogs } from '../logs/agent-logs.ts';
+import type { Keepers } from '../logs/keepers.ts';
+import { logPath } from '../logs/log-file.ts';
+import { type PlacedPiece, readLog } from '../logs/read.ts';
+import type { HistoryTable } from '../store/history.ts';
+import type { Reconciler } from './reconciler.ts';
+import type { ServiceJobs } from './service-jobs.ts';
+
+export interface LogParts {
+  readonly clock: Clock;
+  readonly reconciler: Pick<Reconciler, 'placeOf' | 'slot'>;
+  readonly keepers: Pick<Keepers, 'get'>;
+  readonly queue: Pick<OwnQueue, 'job' | 'onChange'>;
+  readonly serviceJobs: Pick<ServiceJobs, 'job'>;
+  readonly history: Pick<HistoryTable, 'get' | 'ofJob' | 'ofSlot'>;
+  readonly logDir: string;
+  readonly stateDir: string;
+}
+
+export interface Logs {
+  read(source: LogSource, follow: boolean, signal: AbortSignal): AsyncGenerator<LogPiece, void>;
+  /** @throws OnejobError E_LOG_UNKNOWN, E_JOB_UNKNOWN, E_AGENT_UNKNOWN, E_SLOT_UNKNOWN */
+  own(source: LogSource, signal: AbortSignal): AsyncGenerator<LogPiece, void>;
+}
+
+/** ms between two looks at a job of a CI service that nobody tells of its changes. */
+const lookEvery = 1_000;
+
+export function createLogs({ clock, reconciler, keepers, queue, serviceJobs, history, logDir, stateDir }: LogParts): Logs {
+  const jobOf = (id: string): JobView => {
+    const job = queue.job(id) ?? serviceJobs.job(id);
+    if (job !== null) return job;
+    throw new OnejobError('E_JOB_UNKNOWN', `There is no job ${id}.`, { hint: 'See "onejob jobs --all".' });
+  };
+
+  /** Who has begun it, the first one first. */
+  const agentsOf = ({ id, about, agent }: JobView): AgentId[] => {
+    const begun = history.ofJob(id, 100).filter((entry) => entry.releasedAt !== null);
+    const agents = begun.map((entry) => entry.agent).reverse();
+    return about !== null && agent !== null && !agents.includes(agent) ? [...agents, agent] : agents;
+  };
+
+  async function* ofJob(id: string, follow: boolean, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
+    const read = new Set<AgentId>();
+    using changes = changesOf(id, signal);
+    for (let job: JobView | null = jobOf(id); !signal.aborted; job = queue.job(id) ?? serviceJobs.job(id)) {
+      // One that waited, and was cancelled where it waits.
+      if (job === null) return;
+      const agent = agentsOf(job).find((one) => !read.has(one));
+      if (agent !== undefined) {
+        if (read.size > 0) yield { stream: 'note', bytes: Buffer.from(`attempt ${read.size + 1}\n`) };
+        read.add(agent);
+        yield* ofAgent(agent, follow, signal);
+        continue;
+      }
+      if (!follow || job.state === 'done' || job.state === 'settling') return;
+      // A CI service gives each of its jobs to one agent, and may hear of the end later than we do.
+      if (job.about !== null && read.size > 0) return;
+      await changes.next();
+    }
+  }
+
+  async function* ofAgent(agent: AgentId, follow: boolean, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
+    checkAgent(agent);
+    const keeper = keepers.get(agent);
+    const path = logPath(logDir, agent);
+    if (keeper !== undefined) yield* withoutPlace(keeper.file.read({ follow, signal }));
+    else if (existsSync(path)) yield* withoutPlace(readLog(path));
+  }
+
+  /** An id becomes part of a path, so only one that was given out may come so far. */
+  function checkAgent(agent: AgentId): void {
+    if (history.get(agent) !== null || reconciler.placeOf(agent) !== undefined) return;
+    throw new OnejobError('E_AGENT_UNKNOWN', `There is no agent ${agent}.`, {
+      hint: 'See "onejob status" and "onejob jobs --all".',
+    });
+  }
+
+  function agentIn(key: string, previous: boolean): AgentId {
+    const slot = reconciler.slot(key);
+    const entries = history.ofSlot(key, 2);
+    if (slot === undefined && entries.length === 0) {
+      throw new OnejobError('E_SLOT_UNKNOWN', `There is no slot ${key}.`, { hint: 'See "onejob status".' });
+    }
+    const found = entries[previous ? 1 : 0];
+    if (found !== undefined) return found.agent;
+    const which = previous ? 'previous ' : '';
+    throw new OnejobError('E_AGENT_UNKNOWN', `Slot ${key} had no ${which}agent yet.`, { hint: 'See "onejob status".' });
+  }
+
+  function agentBehind(source: LogSource): AgentId {
+    if ('agent' in source) return source.agent;
+    if ('slot' in source) return agentIn(source.slot, source.previous);
+    const agent = agentsOf(jobOf(source.job)).at(-1);
+    if (agent !== undefined) return agent;
+    throw new OnejobError('E_LOG_UNKNOWN', `Job ${source.job} has no agent yet, so there are no logs of one.`, { retry: true });
+  }
+
+  function changesOf(id: string, signal: AbortSignal): Disposable & { next(): Promise<void> } {
+    let changed = false;
+    let wake = (): void => {};
+    const tell = (): void => {
+      changed = true;
+      wake();
+    };
+    const stop = queue.onChange((job) => {
+      if (job.id === id) tell();
+    });
+    signal.addEventListener('abort', tell, { once: true });
+    let callOff = (): void => {};
+    return {
+      async next() {
+        if (queue.job(id) === null) callOff = clock.after(lookEvery, tell);
+        if (!changed) await new Promise<void>((resolve) => (wake = resolve));
+        changed = false;
+      },
+      [Symbol.dispose]() {
+        stop();
+        callOff();
+        signal.removeEventListener('abort', tell);
+      },
+    };
+  }
+
+  return {
+    async *read(source, follow, signal) {
+      if ('job' in source) yield* ofJob(source.job, follow, signal);
+      else yield* ofAgent(agentBehind(source), follow, signal);
+    },
+    async *own(source, signal) {
+      const agent = agentBehind(source);
+      checkAgent(agent);
+      const path = agentLogsPath(stateDir, agent);
+      if (existsSync(path)) {
+        yield* readAgentLogs(path, signal);
+        return;
+      }
+      if (reconciler.placeOf(agent) !== undefined) {
+        throw new OnejobError('E_LOG_UNKNOWN', `Agent ${agent} still runs; its own logs are copied when it ends.`, {
+          hint: `Its output so far: "onejob logs ${agent}".`,
+          retry: true,
+        });
+      }
+      throw new OnejobError('E_LOG_UNKNOWN', `Agent ${agent} has left no logs of its own.`, {
+        hint: `Its output: "onejob logs ${agent}".`,
+      });
+    },
+  };
+}
+
+async function* withoutPlace(pieces: AsyncIterable<PlacedPiece>): AsyncGenerator<LogPiece, void> {
+  for await (const { stream, bytes } of pieces) yield { stream, bytes };
+}

@@ -1,0 +1,96 @@
+import { setImmediate as turn } from 'node:timers/promises';
+import { expect, test } from 'vitest';
+import type { ForgottenView } from '../api/schema.ts';
+import { handClock } from '../ci/azure-pipelines/testing.ts';
+import { emptySlot, type Slot } from '../core/slot.ts';
+import type { Log } from '../log.ts';
+import type { Reconciler } from './reconciler.ts';
+import { Shutdown } from './shutdown.ts';
+
+const removed: ForgottenView = { service: 'azure', removed: ['p1'], left: [], problem: null };
+
+/** A loop with one agent at work until `ends` is called, and services that forget when they are told to. */
+function stopping(unreachable: string | null = null) {
+  const place = emptySlot({ key: 'lab/1', runtime: 'sim', grace: 0 });
+  let slots: Slot[] = [{ ...place, agent: { kind: 'busy', agent: 'a1', job: 'j1', since: 0, due: null } }];
+  const told: string[] = [];
+  const forgets = Promise.withResolvers<ForgottenView[]>();
+  const clock = handClock();
+  const reconciler = {
+    get slots() {
+      return slots;
+    },
+    get isEmpty() {
+      return slots.length === 0;
+    },
+    beginStop: () => told.push('stop'),
+    post: () => {},
+  } as unknown as Reconciler;
+  const shutdown = new Shutdown({
+    ...{ reconciler, clock, unreachable: () => unreachable, busy: () => false, temporary: false },
+    log: { info() {}, warn() {} } as unknown as Log,
+    forget(instead) {
+      told.push(`forget ${instead}`);
+      return instead === null ? forgets.promise : Promise.resolve([{ ...removed, removed: [], left: ['p1'], problem: instead }]);
+    },
+  });
+  let how: string | null = null;
+  void shutdown.finished.then((end) => {
+    how = end;
+  });
+  const ends = () => {
+    slots = [];
+    shutdown.look();
+  };
+  return { shutdown, told, clock, ends, answers: () => forgets.resolve([removed]), finished: () => how };
+}
+
+test('placeholders are forgotten only once nothing is left, and the end waits for that', async () => {
+  const { shutdown, told, ends, answers, finished } = stopping();
+  shutdown.begin({ how: 'end', grace: 0, forget: true });
+  await turn();
+  expect(told).toEqual(['stop']);
+  ends();
+  shutdown.look();
+  await turn();
+  expect([told, finished()]).toEqual([['stop', 'forget null'], null]);
+  answers();
+  expect(await shutdown.forgotten).toEqual([removed]);
+  await turn();
+  expect(finished()).toBe('end');
+});
+
+test('without being asked nothing is forgotten', async () => {
+  const { shutdown, told, ends, finished } = stopping();
+  shutdown.begin({ how: 'drain', grace: null, forget: false });
+  ends();
+  await turn();
+  expect([told, finished()]).toEqual([['stop'], 'drain']);
+});
+
+test('asked for by the second of two stops counts, too', async () => {
+  const { shutdown, told, ends } = stopping();
+  shutdown.begin({ how: 'drain', grace: null, forget: true });
+  shutdown.begin({ how: 'end', grace: 0, forget: false });
+  ends();
+  expect(told).toContain('forget null');
+});
+
+test('agents that cannot be ended keep what they need, and that is said', async () => {
+  const { shutdown, told, clock, finished } = stopping('the Engine is away');
+  shutdown.begin({ how: 'end', grace: 0, forget: true });
+  clock.advance(5_000);
+  expect(await shutdown.forgotten).toEqual([expect.objectContaining({ left: ['p1'], problem: expect.stringContaining('left') })]);
+  await turn();
+  expect([told.at(-1), finished()]).toEqual(['forget agents were left, and need it', 'leave']);
+});
+
+test('who does not want to wait for a service leaves at the third signal', async () => {
+  const { shutdown, ends, finished } = stopping();
+  shutdown.begin({ how: 'end', grace: 0, forget: true });
+  ends();
+  await turn();
+  for (let times = 0; times < 3; times += 1) shutdown.signal('end');
+  await turn();
+  expect(finished()).toBe('leave');
+});

@@ -1,0 +1,50 @@
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { DatabaseSync } from 'node:sqlite';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { asNobody } from '../../test/support/nobody.ts';
+import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { registrationsLeft } from './left.ts';
+import { first } from './migrations/001-first.ts';
+import { openStore } from './store.ts';
+
+let dir: Scratch;
+beforeEach(() => {
+  dir = scratch();
+});
+afterEach(() => dir[Symbol.dispose]());
+
+test('what is not removed is named, without a manager and beside one', () => {
+  const store = openStore(dir.path);
+  for (const agent of ['p1', 'p2'])
+    store.transaction({ durable: false }, () => {
+      store.registrations.intend({ agent, service: 'azure', place: '1', name: `name-${agent}`, placeholder: true }, 1);
+    });
+  store.transaction({ durable: false }, () => store.registrations.removed('p1', 2));
+  const left = [{ service: 'azure', name: 'name-p2' }];
+  expect(registrationsLeft(dir.path)).toEqual(left);
+  store.close();
+  expect(registrationsLeft(dir.path)).toEqual(left);
+  openStore(dir.path).close();
+});
+
+test('nothing is left where there is no state, or only that of an old version', () => {
+  expect(registrationsLeft('/nowhere')).toEqual([]);
+  expect(registrationsLeft(dir.path)).toEqual([]);
+  const db = new DatabaseSync(join(dir.path, 'onejob.db'));
+  for (const statement of first) db.exec(statement);
+  db.close();
+  expect(registrationsLeft(dir.path)).toEqual([]);
+});
+
+test('a state that belongs to somebody else is not taken for none', async () => {
+  openStore(dir.path).close();
+  await asNobody(async () => {
+    expect(() => registrationsLeft(dir.path)).toThrow(expect.objectContaining({ code: 'E_STATE_DIR' }));
+  });
+});
+
+test('a file that is no database is an error with what to do', () => {
+  writeFileSync(join(dir.path, 'onejob.db'), 'x'.repeat(5_000));
+  expect(() => registrationsLeft(dir.path)).toThrow(expect.objectContaining({ code: 'E_STATE_CORRUPT' }));
+});

@@ -1,0 +1,168 @@
+/** The drop-in from end to end: the real `onejob azure`, the real Engine, the stand-in for the service; typed as users of the Python manager type it. */
+import { mkdirSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { describe, expect, test } from 'vitest';
+import { packAgent } from '../standins/azure-devops/agent/pack.ts';
+import { azureBench, expectClean, troubleOf, untilIdle, untilRunning } from '../support/azure.ts';
+import { azureImages } from '../support/azure-images.ts';
+import { engineTells, found, needlesOf, processes } from '../support/azure-secrets.ts';
+import { agentsAt, endDropIn, expectGone, namesOf, startDropIn, thingsOf } from '../support/drop-in.ts';
+import { ensureImages, images } from '../support/images.ts';
+import { poolOf } from '../support/look.ts';
+import { onejob } from '../support/onejob.ts';
+import { lacks } from '../support/require.ts';
+
+const patience = 60_000;
+
+describe.skipIf(lacks('docker', 'busybox', 'root'))('onejob azure', () => {
+  test('takes the command line of the Python manager, and does what that did', async () => {
+    await using bench = await azureBench();
+    const { azure, pool } = bench;
+    await using here = await onejob();
+    for (const name of ['one', 'two', 'three']) {
+      mkdirSync(join(here.cwd, name));
+      writeFileSync(join(here.cwd, name, 'file'), `data of ${name}\n`);
+    }
+    const volumes = ['--volume', 'one:/data/one:ONE', `${join(here.cwd, 'two')}:/data/two:TWO`, '--volume', 'three:/data/three:ro'];
+    const options = ['-n', '2', '--name', 'box', '-d', azureImages.agent, '--timeout', '10', '--poll-time', '60'];
+    const child = await startDropIn(here, [azure.pat, azure.url, 'gpu', ...options, ...volumes]);
+    await untilIdle(bench, 2, patience);
+    const { owner } = await here.api.status();
+    const look = ['ONE', 'TWO', 'ro'].map(
+      (name) => `echo "$${name} has $(cat $${name}/file)"; touch $${name}/new || echo "$${name} is kept"`,
+    );
+    const script = [...look, 'echo "score $(cat /proc/self/oom_score_adj)"'].join('\n');
+    const results = await Promise.all([1, 2, 3, 4].map(() => azure.queue(pool, { script }).finished));
+    const says = ['one', 'two', 'three'].flatMap((name) => [`/data/${name} has data of ${name}`, `/data/${name} is kept`]);
+    for (const { result, log } of results) {
+      expect(result).toBe('succeeded');
+      for (const line of [...says, 'score 1000']) expect(log).toContain(line);
+    }
+    // As the Python manager named them, and then what keeps a name from ever coming back.
+    const names = namesOf(bench);
+    expect(new Set(names).size).toBe(4);
+    for (const name of names) expect(name).toMatch(new RegExp(`^box_[01]-${owner.slice(0, 8)}-[0-9a-f]{10}$`));
+    expect(child.stderr).toContain('--timeout changes nothing');
+    expect(child.stderr).toContain('2 agents without GPUs');
+    await untilIdle(bench, 2, patience);
+    expect(new Set(agentsAt(bench).flatMap(({ name, online }) => (online ? [name.slice(0, 5)] : [])))).toEqual(
+      new Set(['box_0', 'box_1']),
+    );
+    expect((await endDropIn(child)).code).toBe(0);
+    await expectGone(bench, owner);
+    expectClean(bench);
+  });
+
+  test.each(['SIGINT', 'SIGTERM'] as const)(
+    '%s ends the agents and a running job, and leaves nothing but the placeholder',
+    async (signal) => {
+      await using bench = await azureBench();
+      const { azure, pool } = bench;
+      await using here = await onejob();
+      const child = await startDropIn(here, [azure.pat, azure.url, 'gpu', '-n', '2', '--name', 'box', '-d', azureImages.agent]);
+      await untilIdle(bench, 2, patience);
+      const { owner } = await here.api.status();
+      expect((await thingsOf(owner)).length).toBeGreaterThan(2);
+      const job = azure.queue(pool, { script: 'sleep 600' });
+      await untilRunning(job, patience);
+      expect((await endDropIn(child, signal)).code).toBe(0);
+      expect((await job.finished).result).toBe('canceled');
+      await expectGone(bench, owner);
+      expectClean(bench);
+    },
+  );
+
+  test('a second Ctrl-C does not wait for a job that will not end; what the service holds on to is removed by the next start', async () => {
+    await using bench = await azureBench({ lockMs: 15_000 });
+    const { azure, pool } = bench;
+    await using here = await onejob();
+    const typed = [azure.pat, azure.url, 'gpu', '-n', '1', '--name', 'box', '-d', azureImages.agent];
+    const child = await startDropIn(here, typed);
+    await untilIdle(bench, 1, patience);
+    const { owner } = await here.api.status();
+    const job = azure.queue(pool, { script: `trap '' TERM INT\necho deaf\nwhile :; do sleep 1; done` });
+    await expect.poll(() => azure.lines(job.requestId), { timeout: patience }).toContain('deaf');
+    child.signal('SIGINT');
+    await child.says(/"event":"stopping"/);
+    const { code, stdout } = await endDropIn(child);
+    expect(code).toBe(0);
+    expect(stdout).toContain('"grace":0');
+    expect(await thingsOf(owner)).toEqual([]);
+    // The service believes that it runs, until its lock is over.
+    expect(job.view().state).toBe('running');
+    expect(agentsAt(bench).map(({ name }) => name)).toEqual([job.view().agent?.name]);
+    const again = await startDropIn(here, typed);
+    expect((await job.finished).result).toBe('abandoned');
+    await expect.poll(() => agentsAt(bench).some(({ name }) => name === job.view().agent?.name), { timeout: patience }).toBe(false);
+    expect((await endDropIn(again)).code).toBe(0);
+    await expectGone(bench, owner);
+  });
+
+  test('an image made for the Python manager runs jobs, and the token stays out of the container', async () => {
+    await using bench = await azureBench();
+    const { azure, pool } = bench;
+    await using here = await onejob();
+    const child = await startDropIn(here, [azure.pat, azure.url, 'gpu', '-n', '1', '-d', azureImages.seed]);
+    await untilIdle(bench, 1, patience);
+    const { owner } = await here.api.status();
+    // Cut in two, as the job's script is in files of the agent's too; that the search sees is shown by the agent's own key.
+    const cut = ({ bytes }: { bytes: Buffer }) => `-e '${bytes.toString().slice(0, 30)}''${bytes.toString().slice(30)}'`;
+    const needles = needlesOf('the PAT', azure.pat);
+    const where = '/proc/[0-9]*/environ /proc/[0-9]*/cmdline /azp /opt /tmp /home /root /etc /workspace';
+    const search = (what: string) => `grep -rlF ${what} ${where} </dev/null 2>/dev/null`;
+    const script = [
+      'echo "user $(id -u) in $(pwd)"',
+      ...[search(`-e '"inver''seQ"'`), search(needles.map(cut).join(' '))].map((line, n) => `${line} | sed 's/^/found ${n} /'`),
+      'sleep 2',
+      'echo looked',
+    ].join('\n');
+    const job = azure.queue(pool, { script });
+    await untilRunning(job, patience);
+    const told = [...(await engineTells(owner, azureImages.seed)), ...processes()];
+    const { result, log } = await job.finished;
+    expect({ result, log }).toEqual({ result: 'succeeded', log: expect.stringContaining('looked') });
+    expect(log).toContain('user 0 in /azp');
+    expect(log).toContain('found 0 /azp/.credentials_rsaparams');
+    expect(log).not.toContain('found 1');
+    expect(found(needles, told)).toEqual([]);
+    expect((await endDropIn(child)).code).toBe(0);
+    await expectGone(bench, owner);
+    expectClean(bench);
+  });
+
+  test('an image with nothing but a start script has it run as that manager did, with a warning', async () => {
+    await using bench = await azureBench();
+    const { azure, pool } = bench;
+    await azure.addPackage(await packAgent());
+    await using here = await onejob();
+    const child = await startDropIn(here, [azure.pat, azure.url, 'gpu', '-n', '1', '--name', 'box', '-d', azureImages.startOnly]);
+    await untilIdle(bench, 1, patience);
+    await child.says(/its start script is given the token, which jobs can read/);
+    const { owner } = await here.api.status();
+    for (let n = 0; n < 2; n++) expect((await azure.queue(pool, { script: 'echo hello' }).finished).result).toBe('succeeded');
+    for (const name of namesOf(bench)) expect(name).toMatch(/^box_0-/);
+    await untilIdle(bench, 1, patience);
+    // Jobs can read it, and it is among the arguments of the image's own config.sh, but the Engine's books and log do not show it.
+    const told = (await engineTells(owner, azureImages.startOnly)).filter(([path]) => !path.endsWith('/top'));
+    expect(found(needlesOf('the PAT', azure.pat), told)).toEqual([]);
+    expect(found(needlesOf('the PAT', azure.pat), [['output', child.stdout + child.stderr]])).toEqual([]);
+    expect((await endDropIn(child)).code).toBe(0);
+    await expectGone(bench, owner);
+  });
+
+  test('an image with neither agent nor start script is told of with what to do, and not tried without end', async () => {
+    await ensureImages();
+    await using bench = await azureBench();
+    const { azure, pool } = bench;
+    await using here = await onejob();
+    const child = await startDropIn(here, [azure.pat, azure.url, 'gpu', '-n', '1', '-d', images.base]);
+    await child.says(/its image has neither an agent nor a start script of its own in \/azp or \/\..*Let onejob build the image/);
+    expect(await troubleOf(here, 'azure')).toContain('neither an agent nor a start script');
+    const { backoff } = await poolOf(here, 'azure');
+    await sleep(3_000);
+    expect((await poolOf(here, 'azure')).backoff?.failures).toBe(backoff?.failures);
+    expect((await endDropIn(child)).code).toBe(0);
+    expect(azure.agents(pool)).toEqual([]);
+  });
+});

@@ -1,0 +1,77 @@
+/** A new organisation or collection: its settings, its secrets, and nothing in it yet. */
+import { createHash, randomBytes, randomInt, randomUUID } from 'node:crypto';
+import type { World } from './state.ts';
+import type { StandInOptions, StatusCodes } from './types.ts';
+
+/** Guesses, for want of a source. */
+const CODES: StatusCodes = {
+  agentAdded: 200,
+  nameTaken: 409,
+  deleteRefused: 400,
+  agentNotFound: 404,
+  poolNotFound: 404,
+  sessionConflict: 409,
+  sessionExpired: 403,
+  jobNotFound: 400,
+  denied: 403,
+};
+
+/** What is there before the first pool. `origin`: `http://host:port`. */
+export function createWorld(o: StandInOptions, origin: string, faults: World['faults'], emit: World['emit']): World {
+  const hosted = o.collectionPath === undefined;
+  const base = (o.collectionPath ?? o.organisation ?? 'acme')
+    .replace(/^\/+|\/+$/g, '')
+    .split('/')
+    .map(encodeURIComponent)
+    .join('/');
+  let last = 0;
+  return {
+    origin,
+    base,
+    hosted,
+    codes: { ...CODES, ...o.statusCodes },
+    pollHoldMs: o.pollHoldMs ?? 50_000,
+    lockMs: o.lockMs ?? 10 * 60_000,
+    sessionMs: o.sessionMs ?? 5 * 60_000,
+    tokenMs: o.tokenMs ?? 60 * 60_000,
+    planVersion: o.planVersion ?? 8,
+    requeueUnreceived: o.requeueUnreceived ?? false,
+    serverUrl: o.serverUrl === undefined ? (hosted ? `${origin}/${base}/` : null) : o.serverUrl,
+    faults,
+    now: o.now ?? Date.now,
+    next: () => ++last,
+    emit,
+    pools: new Map(),
+    sessions: new Map(),
+    requests: new Map(),
+    plans: new Map(),
+    builds: new Map(),
+    pats: new Map(),
+    principal: {
+      tenant: randomUUID(),
+      client: randomUUID(),
+      secret: `stand-in~${randomBytes(24).toString('base64url')}`,
+      expired: false,
+    },
+    tokens: new Map(),
+    packages: ['linux-x64', 'linux-arm64'].flatMap((platform) =>
+      ['5.278.0', '4.275.0'].map((version) => ({
+        type: 'agent',
+        platform,
+        version,
+        filename: `vsts-agent-${platform}-${version}.tar.gz`,
+        file: null,
+        sha256: createHash('sha256')
+          .update(platform + version)
+          .digest('hex'),
+      })),
+    ),
+  };
+}
+
+/** The shape by which clients and scanners know a PAT: 76 characters, `AZDO`, 4 characters. */
+export function newPat(): string {
+  const letters = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789';
+  const some = (count: number) => Array.from({ length: count }, () => letters[randomInt(letters.length)]).join('');
+  return `${some(76)}AZDO${some(4)}`;
+}
