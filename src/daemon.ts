@@ -18,12 +18,13 @@ import { deleteLog, LogFile, logPath } from './logs/log-file.ts';
 import { createExecutors } from './pools/act.ts';
 import { Asker } from './pools/ask.ts';
 import { followServices, slotFacts } from './pools/ci-events.ts';
-import { systemClock as clock, every } from './pools/clock.ts';
+import { systemClock as clock } from './pools/clock.ts';
 import { Dispatcher } from './pools/executors.ts';
 import { Fingerprints } from './pools/fingerprints.ts';
 import type { Fleet } from './pools/fleet.ts';
 import { forgetServices } from './pools/forget.ts';
 import { writeHistory } from './pools/history.ts';
+import { keepHouse } from './pools/housekeeping.ts';
 import { createImageDesk } from './pools/image-desk.ts';
 import { renewImages } from './pools/image-renewal.ts';
 import { lastWords } from './pools/last-words.ts';
@@ -32,15 +33,13 @@ import { Observer } from './pools/observe.ts';
 import { openPoolImages } from './pools/open-images.ts';
 import { noDevices, type Pool } from './pools/pool.ts';
 import { populate, rebased } from './pools/populate.ts';
-import { createPruneServices } from './pools/prune-services.ts';
 import { Reconciler } from './pools/reconciler.ts';
+import { Registrations } from './pools/registrations.ts';
 import { Shutdown } from './pools/shutdown.ts';
 import { waitingReason } from './pools/status.ts';
 import { chooseRuntimes } from './runtimes/choose.ts';
 import { subdirectory } from './store/directory.ts';
 import { openStore } from './store/store.ts';
-
-const housekeepingEvery = 60_000;
 
 /** Runs a manager until it has stopped; the exit code. */
 export async function runDaemon(
@@ -74,6 +73,7 @@ export async function runDaemon(
 
   const newAgent = () => randomBytes(5).toString('hex');
   const asker = new Asker(newAgent);
+  const registrations = new Registrations();
   const notes = new Map<string, string>();
   const nameOf = slotNames(config);
   const logDir = subdirectory(store.dir, 'logs');
@@ -89,6 +89,7 @@ export async function runDaemon(
     failed: (agent, error) => log.error('log incomplete', { agent, reason: toFailure(error).message }),
   });
   parts.defer(() => keepers.close());
+  const said = (agent: string) => lastWords(keepers, logDir, agent);
 
   const reconciler: Reconciler = new Reconciler({
     clock,
@@ -128,6 +129,7 @@ export async function runDaemon(
       }),
     executors: createExecutors({
       keepers,
+      registrations,
       place: (key) => {
         const slot = reconciler.slot(key);
         if (slot === undefined) throw new RangeError(`no such slot: ${key}`);
@@ -146,13 +148,14 @@ export async function runDaemon(
       before: async (slot, agent, signal) => fleet?.prover.before(slot, agent, signal) ?? true,
       cuda: () => fleet?.book.inventory?.cuda ?? null,
       asker,
-      lastWords: (agent) => lastWords(keepers, logDir, agent),
+      lastWords: said,
       ran: (agent, job) => store.transaction({ durable: false }, () => store.history.ran(agent, job)),
       prove: async (slot, agent, note, signal) => fleet?.prover.prove(slot, agent, note, signal) ?? [{ kind: 'proved', agent }],
     }),
   });
   parts.defer(() => reconciler.close());
   parts.defer(() => dispatcher.close());
+  parts.defer(() => registrations.close());
   // Nothing is released before everything was looked at once.
   reconciler.pause.hold('starting', 'onejob is starting');
 
@@ -204,6 +207,8 @@ export async function runDaemon(
   });
   parts.defer(() => observer.close());
 
+  const house = await keepHouse({ clock, log, store, queue, config });
+  parts.defer(() => house.close());
   const elsewhere = [...new Set(services.byName.values())].filter((service) => service !== queue);
   const shutdown = new Shutdown({
     reconciler,
@@ -239,7 +244,8 @@ export async function runDaemon(
       weaker: runtimes.best.capabilities.weaker,
     },
     findings: () => [...runtimes.findings, ...fingerprints.findings()],
-    hostFindings: async (signal) => (await fleet?.doctor(signal)) ?? [],
+    hostFindings: async (signal) => [...(await house.findings()), ...((await fleet?.doctor(signal)) ?? [])],
+    problems: () => [...observer.problems, ...house.problems],
     down: (request) => shutdown.begin(request),
     forgotten: shutdown.forgotten,
     held: (clients) => shutdown.clients(clients),
@@ -261,36 +267,16 @@ export async function runDaemon(
   log.info('onejob is up', { version: options.version, pid: process.pid, socket: config.socket, runtime: runtimes.best.name });
   if (runtimes.reason !== null) log.info('runtime chosen', { reason: runtimes.reason });
 
-  const events = {
-    reconciler,
-    log,
-    demanded: (pool: string) => fleet?.book.demanded(pool),
-    lastWords: (agent: string) => lastWords(keepers, logDir, agent),
-  };
-  followServices(new Set(services.byName.values()), events, watching.signal);
+  const demanded = (pool: string) => fleet?.book.demanded(pool);
+  followServices(new Set(services.byName.values()), { reconciler, log, demanded, lastWords: said }, watching.signal);
   // The queue lets go of a job right after it has told of its end.
   queue.onChange(({ pool }) => {
     // One that waited for devices and was cancelled lets the next one ask.
     queueMicrotask(() => {
-      fleet?.book.demanded(pool);
+      demanded(pool);
       shutdown.look();
     });
   });
-  const pruneServices = createPruneServices(store);
-  parts.defer(
-    every(
-      clock,
-      housekeepingEvery,
-      async () => {
-        await queue.prune(clock.wall(), config.keepJobs);
-        await pruneServices(clock.wall(), config.keepJobs);
-        store.proofs.prune(clock.wall() - config.keepJobs);
-        store.checkpoint();
-      },
-      (error) => log.warn('housekeeping failed', { reason: toFailure(error).message }),
-    ),
-  );
-
   await observer.start();
   parts.defer(() => fleet?.close(true));
   void fleet?.start();

@@ -11,10 +11,12 @@ import type { Asker } from './ask.ts';
 import type { Executors } from './executors.ts';
 import type { ImageAndPull } from './fingerprints.ts';
 import type { Pool } from './pool.ts';
-import { Registrations } from './registrations.ts';
+import type { Registrations } from './registrations.ts';
 
 export interface ActParts {
   readonly keepers: Keepers;
+  /** Made ahead, of agents that bind early. */
+  readonly registrations: Registrations;
   readonly place: (key: string) => { readonly slot: Slot; readonly pool: Pool; readonly name: string };
   readonly runtime: (name: string) => Runtime;
   /** Told when a runtime could not be reached, before anything else is planned. */
@@ -59,7 +61,7 @@ const replayTimeout = 500;
 const drainTimeout = 60_000;
 
 export function createExecutors(parts: ActParts): Executors {
-  const registrations = new Registrations();
+  const { registrations } = parts;
 
   const endedOf = (key: string, agent: AgentId, job: JobId | null) => {
     const { slot, pool, name } = parts.place(key);

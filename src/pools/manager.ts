@@ -33,6 +33,8 @@ export interface ManagerParts extends Omit<StatusParts, 'about'> {
   readonly logDir: string;
   /** What never changes while this manager lives. */
   readonly facts: Pick<StatusView, 'version' | 'pid' | 'owner' | 'config' | 'stateDir' | 'temporary' | 'runtimeReason' | 'weaker'>;
+  /** What keeps the whole host from working, or soon will. */
+  readonly problems: () => string[];
   readonly findings: () => FindingView[];
   /** What of a host with GPUs needs mending, and what its pools cannot have; none without pools that have devices. */
   readonly hostFindings: (signal: AbortSignal) => Promise<FindingView[]>;
@@ -61,10 +63,10 @@ export class HostManager implements Manager {
   }
 
   status(): StatusView {
-    const { facts, reconciler, observer, fleet } = this.#parts;
+    const { facts, reconciler, problems, fleet } = this.#parts;
     const missing = fleet === null ? [] : missingDevices(fleet.book);
     const pools = poolViews(this.#statusParts);
-    return { ...facts, stopping: reconciler.stopping, problems: observer.problems, missing, pools };
+    return { ...facts, stopping: reconciler.stopping, problems: problems(), missing, pools };
   }
 
   plan(): PlanLine[] {

@@ -50,6 +50,11 @@ export class Registrations {
     await held?.made.catch(() => {});
   }
 
+  /** Gives up all that is under way. */
+  async close(): Promise<void> {
+    await Promise.all([...this.#held.keys()].map((agent) => this.drop(agent)));
+  }
+
   #begin(agent: AgentId, register: Register): Promise<Registration> {
     const known = this.#held.get(agent);
     if (known !== undefined) return known.made;

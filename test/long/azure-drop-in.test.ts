@@ -138,7 +138,7 @@ describe.skipIf(lacks('docker', 'busybox', 'root'))('onejob azure', () => {
     await using here = await onejob();
     const child = await startDropIn(here, [azure.pat, azure.url, 'gpu', '-n', '1', '--name', 'box', '-d', azureImages.startOnly]);
     await untilIdle(bench, 1, patience);
-    await child.says(/its start script is given the token, which jobs can read/);
+    expect(child.stdout).toContain('its start script is given the token, which jobs can read');
     const { owner } = await here.api.status();
     for (let n = 0; n < 2; n++) expect((await azure.queue(pool, { script: 'echo hello' }).finished).result).toBe('succeeded');
     for (const name of namesOf(bench)) expect(name).toMatch(/^box_0-/);
@@ -157,8 +157,9 @@ describe.skipIf(lacks('docker', 'busybox', 'root'))('onejob azure', () => {
     const { azure, pool } = bench;
     await using here = await onejob();
     const child = await startDropIn(here, [azure.pat, azure.url, 'gpu', '-n', '1', '-d', images.base]);
-    await child.says(/its image has neither an agent nor a start script of its own in \/azp or \/\..*Let onejob build the image/);
-    expect(await troubleOf(here, 'azure')).toContain('neither an agent nor a start script');
+    const why = /its image has neither an agent nor a start script of its own in \/azp or \/\..*Let onejob build the image/;
+    await expect.poll(() => troubleOf(here, 'azure'), { timeout: patience }).toMatch(why);
+    expect(child.stdout).toMatch(why);
     const { backoff } = await poolOf(here, 'azure');
     await sleep(3_000);
     expect((await poolOf(here, 'azure')).backoff?.failures).toBe(backoff?.failures);

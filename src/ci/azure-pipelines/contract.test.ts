@@ -12,7 +12,7 @@ import { type CiSubject, ciServiceContract } from '../contract.ts';
 import type { CiParts } from '../index.ts';
 import { openAzurePipelines } from './open.ts';
 import { patient } from './testing.ts';
-import { filesOf, inside } from './testing-service.ts';
+import { filesOf, inside } from './testing-manager.ts';
 
 async function open(): Promise<CiSubject> {
   const azure = await startAzureDevOps();

@@ -1,7 +1,8 @@
 import { describe, expect, it } from 'vitest';
 import { registerByHand } from '../../../test/standins/azure-devops/hand-agent.ts';
 import { patient } from './testing.ts';
-import { inside, type Manager, worlds } from './testing-service.ts';
+import { inside, type Manager } from './testing-manager.ts';
+import { worlds } from './testing-service.ts';
 
 const open = worlds();
 

@@ -2,7 +2,8 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
 import { patient } from './testing.ts';
-import { inside, worlds } from './testing-service.ts';
+import { inside } from './testing-manager.ts';
+import { worlds } from './testing-service.ts';
 
 const open = worlds();
 

@@ -5,7 +5,7 @@ import { createBuilds } from './builds.ts';
 import { createJobBook } from './job-book.ts';
 import { patient } from './testing.ts';
 import { type World, worlds } from './testing-service.ts';
-import { jobRequest } from './wire.ts';
+import { type Build, build, jobRequest } from './wire.ts';
 
 const open = worlds();
 const spec = { name: 'test', definition: 'app', repository: 'acme/app', branch: 'refs/heads/main', reason: 'individualCI' };
@@ -76,6 +76,30 @@ it('does not take a job for running again that a late look shows', async () => {
   jobs.saw(2, [request], [{ request: { ...request, receiveTime: null }, pool: 'ci' }]);
   expect(store.serviceJobs.get('azure-7')).toMatchObject({ state: 'done', result: 'succeeded' });
   expect(jobs.list()).toEqual([]);
+});
+
+it('adds what its build says to what a job has become meanwhile', async () => {
+  const world = await open();
+  const { store, client } = world.manager();
+  const { promise, resolve } = Promise.withResolvers<Build>();
+  let asked = 0;
+  const builds = createBuilds({
+    build: () => {
+      asked += 1;
+      return promise;
+    },
+  });
+  const jobs = createJobBook({ service: 'azure', store, client, builds, poolOf: () => 'ci', wall: world.clock.wall });
+  const running = { requestId: 7, receiveTime: '2030-01-01T00:00:00Z', scopeId: 'p', owner: { id: 3, name: '1' } };
+  const done = jobRequest.parse({ ...running, result: 'succeeded', finishTime: '2030-01-01T00:01:00Z' });
+  for (const request of [jobRequest.parse(running), done]) {
+    jobs.had(request, 'a1', 2);
+    jobs.describe(request, 'a1', 2, patient);
+  }
+  resolve(build.parse({ id: 3, repository: { id: 'r', name: 'acme/app' } }));
+  await world.quiet();
+  expect(asked).toBe(1);
+  expect(store.serviceJobs.get('azure-7')).toMatchObject({ state: 'done', result: 'succeeded', repository: 'acme/app' });
 });
 
 it('takes a job for over that the service no longer lists when its agent is gone', async () => {

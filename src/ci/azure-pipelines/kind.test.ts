@@ -3,7 +3,7 @@ import type { Device } from '../../gpu/inventory.ts';
 import type { AgentContext } from '../ci-service.ts';
 import { kindOf } from './kind.ts';
 import { patient } from './testing.ts';
-import { inside } from './testing-service.ts';
+import { inside } from './testing-manager.ts';
 
 const card = (uuid: string, model: string): Device =>
   ({ uuid, vendor: 'nvidia', model, memoryMiB: 40_960, computeCapability: '8.0', mig: null }) as Device;

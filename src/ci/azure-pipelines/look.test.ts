@@ -1,7 +1,8 @@
 /** What a look is followed by: silence that is told in time and never too early, and what waits for whom. */
 import { describe, expect, it } from 'vitest';
 import { registerByHand } from '../../../test/standins/azure-devops/hand-agent.ts';
-import { inside, type Manager, worlds } from './testing-service.ts';
+import { inside, type Manager } from './testing-manager.ts';
+import { worlds } from './testing-service.ts';
 
 const open = worlds();
 const minutes = (count: number) => count * 60_000;

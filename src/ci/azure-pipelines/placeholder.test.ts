@@ -1,7 +1,8 @@
 /** A job whose demands nobody in the pool meets fails; these are the ones who meet them while there is no agent. */
 import { expect, it } from 'vitest';
 import { patient } from './testing.ts';
-import { inside, type Manager, type World, worlds } from './testing-service.ts';
+import { inside, type Manager } from './testing-manager.ts';
+import { type World, worlds } from './testing-service.ts';
 
 const open = worlds();
 const placeholders = (world: World) => world.azure.agents(world.pool).filter(({ name }) => name.startsWith('onejob-placeholder'));
@@ -48,6 +49,7 @@ it('keeps jobs waiting while there is no agent, also over a restart', async () =
   const second = world.manager({ dir: first.dir });
   await second.register('a2');
   expect(placeholders(world)).toEqual(before);
+  expect(world.asked(0, 'usercapabilities')).toBe(0);
 });
 
 it('never goes to work, and never ends with an agent', async () => {

@@ -2,7 +2,8 @@
 import { describe, expect, it } from 'vitest';
 import type { Fault } from '../../../test/standins/azure-devops/standin.ts';
 import { patient } from './testing.ts';
-import { filesOf, type World, worlds } from './testing-service.ts';
+import { filesOf } from './testing-manager.ts';
+import { type World, worlds } from './testing-service.ts';
 
 const open = worlds();
 const ofAgents = { method: 'POST', route: 'agents' };

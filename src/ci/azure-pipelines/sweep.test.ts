@@ -2,7 +2,8 @@
 import { expect, it } from 'vitest';
 import { registerByHand } from '../../../test/standins/azure-devops/hand-agent.ts';
 import { patient } from './testing.ts';
-import { type Manager, type World, worlds } from './testing-service.ts';
+import type { Manager } from './testing-manager.ts';
+import { type World, worlds } from './testing-service.ts';
 
 const open = worlds();
 const minutes = (count: number) => count * 60_000;

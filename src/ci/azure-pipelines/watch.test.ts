@@ -2,7 +2,8 @@
 import { writeFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
 import type { Fault } from '../../../test/standins/azure-devops/standin.ts';
-import { type Manager, type World, worlds } from './testing-service.ts';
+import type { Manager } from './testing-manager.ts';
+import { type World, worlds } from './testing-service.ts';
 
 const open = worlds();
 const shapes = ['203', '302', '401-json', '401-bare'] as const;

@@ -1,0 +1,41 @@
+import { rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { expect, test, vi } from 'vitest';
+import { scratch } from '../../test/support/scratch.ts';
+import type { AzureServiceConfig } from '../config/config.ts';
+import { openStore } from '../store/store.ts';
+import { keepHouse } from './housekeeping.ts';
+
+test('says when a secret will soon be no good any more, or is gone, while the daemon runs', async () => {
+  using dir = scratch();
+  const file = join(dir.path, 'pat');
+  writeFileSync(file, 'secret', { mode: 0o600 });
+  const store = openStore(join(dir.path, 'state'));
+  let wall = Date.UTC(2030, 0, 1);
+  let tick = (): void => {};
+  const clock = {
+    now: () => 0,
+    wall: () => wall,
+    after(_: number, fn: () => void) {
+      tick = fn;
+      return () => {};
+    },
+  };
+  const token = { kind: 'file', path: file, expires: Date.UTC(2030, 0, 31) } as const;
+  const service = { name: 'azure', type: 'azure-pipelines', credential: { kind: 'pat', token } } as unknown as AzureServiceConfig;
+  const house = await keepHouse({
+    clock,
+    log: { info() {}, warn() {}, error() {} },
+    store,
+    queue: { prune: async () => {} },
+    config: { keepJobs: 1_000, secretsKey: null, services: [service] },
+  });
+  expect(house.problems).toEqual([]);
+  wall = Date.UTC(2030, 0, 21);
+  tick();
+  await vi.waitFor(() => expect(house.problems.join()).toMatch(/services\.azure\.token: It expires on 2030-01-31, in 10 days\./));
+  rmSync(file);
+  expect((await house.findings()).map(({ message }) => message).join()).toContain('does not exist');
+  house.close();
+  store.close();
+});

@@ -1,0 +1,59 @@
+/** What is done about once a minute, whatever happens: forgetting what nobody will ask for any more, and looking at secrets' dates. */
+import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
+import type { Config } from '../config/config.ts';
+import { secretFindings } from '../config/secret-findings.ts';
+import type { Clock } from '../core/clock.ts';
+import { toFailure } from '../errors.ts';
+import type { Log } from '../log.ts';
+import type { Finding } from '../runtimes/runtime.ts';
+import type { Store } from '../store/store.ts';
+import { every } from './clock.ts';
+import { createPruneServices } from './prune-services.ts';
+
+export interface HousekeepingParts {
+  readonly clock: Clock;
+  readonly log: Log;
+  readonly store: Store;
+  readonly queue: Pick<OwnQueue, 'prune'>;
+  readonly config: Pick<Config, 'keepJobs' | 'secretsKey' | 'services'>;
+}
+
+export interface Housekeeping {
+  /** What is not in order with the config's secrets, one sentence each. */
+  readonly problems: readonly string[];
+  /** The same for `doctor`, looked at anew. */
+  findings(): Promise<Finding[]>;
+  close(): void;
+}
+
+const interval = 60_000;
+
+export async function keepHouse({ clock, log, store, queue, config }: HousekeepingParts): Promise<Housekeeping> {
+  const pruneServices = createPruneServices(store);
+  const findings = () => secretFindings(config, clock.wall());
+  let problems: readonly string[] = [];
+  const look = async (): Promise<void> => {
+    const wrong = (await findings()).filter(({ level }) => level !== 'ok');
+    problems = wrong.map(({ subject, message, hint }) => `${subject}: ${message}${hint === null ? '' : ` ${hint}`}`);
+  };
+  await look();
+  const close = every(
+    clock,
+    interval,
+    async () => {
+      await look();
+      await queue.prune(clock.wall(), config.keepJobs);
+      await pruneServices(clock.wall(), config.keepJobs);
+      store.proofs.prune(clock.wall() - config.keepJobs);
+      store.checkpoint();
+    },
+    (error) => log.warn('housekeeping failed', { reason: toFailure(error).message }),
+  );
+  return {
+    get problems() {
+      return problems;
+    },
+    findings,
+    close,
+  };
+}
