@@ -17,6 +17,7 @@ import { exitCodes } from './cli/exit.ts';
 import { createOutput, type Output, OutputClosed } from './cli/output.ts';
 import { findPlace } from './cli/place.ts';
 import type { GlobalFlags, Session } from './cli/session.ts';
+import { usageError } from './cli/usage.ts';
 import { readVersion } from './cli/version.ts';
 import { OnejobError } from './errors.ts';
 
@@ -42,7 +43,7 @@ export async function runCli(context: CliContext): Promise<number> {
     }
     if (error.exitCode === 0) return exitCodes.ok;
     // Without a command, help was the answer; its text is on standard error already.
-    if (error.code !== 'commander.help') output.fail(usageError(error, context.args));
+    if (error.code !== 'commander.help') output.fail(usageError(error, context.args, program));
     return exitCodes.usage;
   }
   return code;
@@ -103,11 +104,4 @@ function createSession(context: CliContext, output: Output, given: GlobalFlags):
       return place;
     },
   };
-}
-
-function usageError(error: CommanderError, args: readonly string[]): OnejobError {
-  const message = error.message.replace(/^error: /, '').trim();
-  const command = args.find((each) => !each.startsWith('-'));
-  const known = error.code === 'commander.unknownCommand' || command === undefined ? '' : ` ${command}`;
-  return new OnejobError('E_USAGE', message, { hint: `See "onejob${known} --help".` });
 }

@@ -149,6 +149,7 @@ export async function runDaemon(
       cuda: () => fleet?.book.inventory?.cuda ?? null,
       asker,
       lastWords: said,
+      began: (agent) => store.history.get(agent) !== null,
       ran: (agent, job) => store.transaction({ durable: false }, () => store.history.ran(agent, job)),
       prove: async (slot, agent, note, signal) => fleet?.prover.prove(slot, agent, note, signal) ?? [{ kind: 'proved', agent }],
     }),

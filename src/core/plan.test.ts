@@ -51,6 +51,13 @@ describe('plan', () => {
     });
   });
 
+  test('without standbys an agent that must be online first is made as soon as its place is free', () => {
+    const early: PoolView = { ...pool, binds: 'early', standby: false };
+    expect(plan(empty, early, now)).toEqual({ kind: 'fill', reserved: null });
+    const busy: Slot = { ...empty, agent: { kind: 'busy', agent: 'a0', job: 'j0', since: 0, due: null } };
+    expect(plan(busy, early, now)).toBeNull();
+  });
+
   test('S11: discards a standby that is too old or made from something else', () => {
     expect(plan(ready, { ...pool, waiting: job, standbyMaxAge: 5 }, now)).toEqual({ kind: 'discard' });
     expect(plan(ready, { ...pool, waiting: job, fingerprint: 'g' }, now)).toEqual({ kind: 'discard' });

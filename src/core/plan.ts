@@ -69,7 +69,9 @@ export function plan(slot: Slot, pool: PoolView, now: number): Intent | null {
       if (waiting !== null && slot.agent.kind === 'free' && (waiting.cold || !pool.standby)) {
         return { kind: 'fill', reserved: waiting };
       }
-      return pool.standby ? { kind: 'fill', reserved: null } : null;
+      // An agent that must be online to be given a job is made before there is one, whether or not another waits behind it.
+      const isNeeded = pool.standby || (pool.binds === 'early' && slot.agent.kind === 'free');
+      return isNeeded ? { kind: 'fill', reserved: null } : null;
     }
   }
 }

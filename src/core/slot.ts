@@ -133,6 +133,11 @@ export interface Slot {
   readonly key: string;
   /** Name of the runtime that made what is in it; it changes only while the slot is empty. */
   readonly runtime: string;
+  /**
+   * Name of the CI service that what is in it is for; it changes only while the slot is empty. Empty in slots of before: the
+   * pool's own.
+   */
+  readonly service: string;
   /** Devices leased to the slot; empty on CPU pools. */
   readonly devices: readonly DeviceId[];
   /** How long a job that was told to end may take before it is killed, in ms. */
@@ -208,8 +213,10 @@ export type Action<K extends keyof ActionArgs = keyof ActionArgs> = {
 }[K];
 
 /** A slot in which nothing has happened yet. */
-export function emptySlot(place: Pick<Slot, 'key' | 'runtime' | 'grace'> & { readonly devices?: readonly DeviceId[] }): Slot {
-  return { devices: [], ...place, standby: { kind: 'none' }, agent: { kind: 'free' }, leaving: [] };
+export function emptySlot(
+  place: Pick<Slot, 'key' | 'runtime' | 'grace'> & { readonly service?: string; readonly devices?: readonly DeviceId[] },
+): Slot {
+  return { service: '', devices: [], ...place, standby: { kind: 'none' }, agent: { kind: 'free' }, leaving: [] };
 }
 
 /** Whether nothing at all is in the slot. */

@@ -42,6 +42,8 @@ export interface ActParts {
   readonly asker: Asker;
   /** The end of an agent's output. */
   readonly lastWords: (agent: AgentId) => Promise<string>;
+  /** Whether a script was ever sent to it. */
+  readonly began: (agent: AgentId) => boolean;
   /** An agent that is gone had a job, as its CI service has said only now. */
   readonly ran: (agent: AgentId, job: JobId) => void;
   /** What the slot is busy with, for people; null when there is nothing to say. */
@@ -68,7 +70,7 @@ export function createExecutors(parts: ActParts): Executors {
     const runtime = parts.runtime(slot.runtime);
     const workspace = runtime.capabilities.workspace(agent);
     const context: EndedContext = { agent, pool: pool.config.name, slot: key, name, workspace, job };
-    return { slot, pool, runtime, context };
+    return { slot, pool, service: pool.serviceOf(slot), runtime, context };
   };
 
   const specOf = async (key: string, agent: AgentId, job: JobId | null, signal: AbortSignal): Promise<SandboxSpec> => {
@@ -85,7 +87,7 @@ export function createExecutors(parts: ActParts): Executors {
 
   /** `fingerprint`: what the agent's sandbox was made from. */
   const contextOf = (key: string, agent: AgentId, job: JobId | null, fingerprint: string) => {
-    const { slot, pool, runtime, context: ended } = endedOf(key, agent, job);
+    const { slot, pool, service, runtime, context: ended } = endedOf(key, agent, job);
     const context: AgentContext = {
       ...ended,
       devices: parts.devices(slot.devices),
@@ -95,12 +97,12 @@ export function createExecutors(parts: ActParts): Executors {
         return parts.asker.ask({ runtime, spec, fingerprint, script }, signal);
       },
     };
-    return { pool, runtime, context };
+    return { pool, service, runtime, context };
   };
 
   const registering = (key: string, agent: AgentId, fingerprint: string) => (signal: AbortSignal) => {
-    const { pool, context } = contextOf(key, agent, null, fingerprint);
-    return pool.service.register(context, signal);
+    const { service, context } = contextOf(key, agent, null, fingerprint);
+    return service.register(context, signal);
   };
 
   const filesOf = (agent: AgentId, runtime: Runtime): AgentFiles => ({
@@ -110,16 +112,19 @@ export function createExecutors(parts: ActParts): Executors {
 
   /** An idle agent ended by itself: whether it had a job its service may know, and else what was wrong. */
   async function ended(key: string, agent: AgentId, exit: Exit | null, signal: AbortSignal): Promise<'worked' | Failure | null> {
-    const { pool, runtime, context } = endedOf(key, agent, null);
-    if (exit !== null) {
+    const { service, runtime, context } = endedOf(key, agent, null);
+    if (service.capabilities.binds === 'early' && parts.began(agent)) {
       parts.keepers.follow(agent, runtime);
       await parts.keepers.complete(agent, drainTimeout);
-      await pool.service.settle(context, filesOf(agent, runtime), signal);
+      await service.settle(context, filesOf(agent, runtime), signal);
     }
-    const { ran } = await pool.service.deregister(context, signal);
+    const { ran } = await service.deregister(context, signal);
     if (typeof ran === 'string') parts.ran(agent, ran);
-    if (exit === null || ran === undefined) return null;
-    return ran === null ? pool.service.blame(exit, await parts.lastWords(agent)) : 'worked';
+    if (exit === null) return null;
+    if (typeof ran === 'string') return 'worked';
+    // Nobody can say: an agent that says itself that something was wrong is believed.
+    if (ran === undefined && exit.kind === 'code' && exit.code === 0) return null;
+    return service.blame(exit, await parts.lastWords(agent));
   }
 
   async function interrupted(agent: AgentId, signal: AbortSignal): Promise<SlotEvent[]> {
@@ -220,8 +225,15 @@ export function createExecutors(parts: ActParts): Executors {
     },
 
     async retire({ agent }, key, signal) {
-      const job = await parts.place(key).pool.service.retire(agent, signal);
-      return [job === null ? { kind: 'retired', agent } : { kind: 'jobSeen', agent, job }];
+      const { slot, pool } = parts.place(key);
+      try {
+        const job = await pool.serviceOf(slot).retire(agent, signal);
+        parts.note(key, null);
+        return [job === null ? { kind: 'retired', agent } : { kind: 'jobSeen', agent, job }];
+      } catch (error) {
+        if (!signal.aborted) parts.note(key, `ends once it is sure that it has no job: ${toFailure(error).message}`);
+        throw error;
+      }
     },
 
     async terminate({ agent }, key) {
@@ -235,11 +247,11 @@ export function createExecutors(parts: ActParts): Executors {
     },
 
     async settle({ agent, job }, key, signal) {
-      const { pool, runtime, context } = endedOf(key, agent, job);
+      const { service, runtime, context } = endedOf(key, agent, job);
       parts.keepers.follow(agent, runtime);
       await parts.keepers.complete(agent, drainTimeout);
       signal.throwIfAborted();
-      await pool.service.settle(context, filesOf(agent, runtime), signal);
+      await service.settle(context, filesOf(agent, runtime), signal);
       return [{ kind: 'settled', agent }];
     },
 

@@ -1,5 +1,6 @@
 import { expect, it } from 'vitest';
 import type { CiEvent, CiService } from '../ci/ci-service.ts';
+import type { Backoff } from '../core/backoff.ts';
 import type { Slot, SlotEvent } from '../core/slot.ts';
 import { followServices, slotFacts } from './ci-events.ts';
 import { Pause } from './pause.ts';
@@ -9,10 +10,14 @@ const settled = () => new Promise<void>((resolve) => setImmediate(resolve));
 
 /** A loop with one slot that has agent a1, and a service that says what it is told to say. */
 function open(words: () => Promise<string> = async () => '') {
+  const emitters: ((event: CiEvent) => void)[] = [];
+  const observe = (to: (event: CiEvent) => void): void => void emitters.push(to);
+  const service = { observe } as unknown as CiService;
+  const other = { observe } as unknown as CiService;
   const posted: SlotEvent[] = [];
   const lines: string[] = [];
   const done: string[] = [];
-  const pool = { config: { name: 'ci' }, pause: new Pause(), backoff: null as { stage: string } | null };
+  const pool = { config: { name: 'ci' }, pause: new Pause(), backoff: null as Backoff | null, serviceOf: () => service };
   const slot = { key: 'ci/1', grace: 5_000, agent: { kind: 'idle', agent: 'a1', online: false, since: 40 } } as unknown as Slot;
   const reconciler = {
     pools: [pool],
@@ -23,15 +28,11 @@ function open(words: () => Promise<string> = async () => '') {
     offer: (name: string) => void done.push(`offer ${name}`),
     replanAll: () => void done.push('replan'),
   } as unknown as Reconciler;
-  let emit: (event: CiEvent) => void = () => {};
-  const observe = (to: typeof emit): void => {
-    emit = to;
-  };
-  const service = { observe } as unknown as CiService;
   const log = { info: (text: string) => void lines.push(text), warn: (text: string) => void lines.push(text), error: () => {} };
   const demanded = (name: string) => void done.push(`demanded ${name}`);
-  followServices([service], { reconciler, log, demanded, lastWords: words }, new AbortController().signal);
-  return { emit: (event: CiEvent) => emit(event), posted, lines, done, pool, reconciler };
+  followServices([service, other], { reconciler, log, demanded, lastWords: words }, new AbortController().signal);
+  const [emit = () => {}, emitOther = () => {}] = emitters;
+  return { emit, emitOther, posted, lines, done, pool, reconciler };
 }
 const failure = { code: 'E_AGENT_SILENT' as const, message: 'It kept silent.', retry: true };
 
@@ -49,6 +50,20 @@ it('passes on what becomes of agents, and nothing of those that it does not know
   ]);
 });
 
+it('hears of an agent only by its own service, though another one sees it as well', () => {
+  const { emitOther, posted } = open();
+  emitOther({ kind: 'jobSeen', agent: 'a1', job: 'other-1' });
+  expect(posted).toEqual([]);
+});
+
+it('keeps up a back-off that the service has nothing to do with', () => {
+  const { emit, pool } = open();
+  pool.backoff = { failures: 1, until: 0, stage: 'release', last: { code: 'E_AGENT_SILENT', message: '', retry: true } };
+  emit({ kind: 'hold', pool: 'ci', reason: 'refused' });
+  emit({ kind: 'hold', pool: 'ci', reason: null });
+  expect(pool.backoff).not.toBeNull();
+});
+
 it.each([
   ['its last words', async () => 'no route to host', 'It kept silent. It said last:\nno route to host'],
   ['without them when there are none', async () => '', 'It kept silent.'],
@@ -62,10 +77,11 @@ it.each([
 
 it('holds a pool with one reason, says so once for each, and tries at once what it kept from trying', () => {
   const { emit, pool, lines, done } = open();
-  pool.backoff = { stage: 'release' };
+  const backoff = { failures: 1, until: 0, stage: 'release', last: { code: 'E_CI_DENIED', message: '', retry: false } } as const;
+  pool.backoff = backoff;
   emit({ kind: 'hold', pool: 'ci', reason: 'refused' });
   emit({ kind: 'hold', pool: 'ci', reason: 'refused' });
-  expect([pool.pause.details, lines, pool.backoff]).toEqual([['refused'], ['pool waits for its CI service'], { stage: 'release' }]);
+  expect([pool.pause.details, lines, pool.backoff]).toEqual([['refused'], ['pool waits for its CI service'], backoff]);
   emit({ kind: 'hold', pool: 'ci', reason: null });
   emit({ kind: 'hold', pool: 'ci', reason: null });
   emit({ kind: 'hold', pool: 'of nobody', reason: 'refused' });

@@ -22,7 +22,7 @@ const holder = 'service';
 export function followServices(services: Iterable<CiService>, parts: CiEventParts, signal: AbortSignal): void {
   const { reconciler, log, demanded, lastWords } = parts;
 
-  const handle = (event: CiEvent): void => {
+  const handle = (service: CiService, event: CiEvent): void => {
     if (event.kind === 'hold') {
       hold(event.pool, event.reason);
       return;
@@ -34,10 +34,12 @@ export function followServices(services: Iterable<CiService>, parts: CiEventPart
     }
     const { agent } = event;
     const key = reconciler.placeOf(agent);
-    if (key === undefined) return;
+    const slot = key === undefined ? undefined : reconciler.slot(key);
+    // Two services may look at one list of agents; only that of the agent itself is heard.
+    if (key === undefined || slot === undefined || reconciler.poolOf(key).serviceOf(slot) !== service) return;
     switch (event.kind) {
       case 'cancel': {
-        const grace = event.grace ?? reconciler.slot(key)?.grace ?? 0;
+        const grace = event.grace ?? slot.grace;
         reconciler.post(key, { kind: 'stop', agent, why: 'cancelled', grace });
         return;
       }
@@ -67,11 +69,11 @@ export function followServices(services: Iterable<CiService>, parts: CiEventPart
     if (reason === null) log.info('CI service is back', { pool: name });
     else log.warn('pool waits for its CI service', { pool: name, reason });
     // What could not be registered meanwhile is tried at once.
-    if (reason === null && pool.backoff?.stage === 'release') pool.backoff = null;
+    if (reason === null && pool.backoff?.last.code.startsWith('E_CI_') === true) pool.backoff = null;
     reconciler.replanAll(pool);
   };
 
-  for (const service of services) service.observe(handle, signal);
+  for (const service of services) service.observe((event) => handle(service, event), signal);
 }
 
 /** What services may know of the loop; `loop` is asked for it when one of them is, since services are there before it. */

@@ -3,6 +3,7 @@
  * pools with devices the driver. Of an adopted standby nobody can say whether it is current before the GPUs were looked at, so
  * until then such a pool is paused rather than its standbys thrown away; a look that fails changes nothing (S6).
  */
+import { createHash } from 'node:crypto';
 import { expandRecipe } from '../config/template.ts';
 import type { Inventory } from '../gpu/inventory.ts';
 import type { Log } from '../log.ts';
@@ -61,7 +62,14 @@ export class Fingerprints {
 
   /** What a sandbox of this pool was made from, with what its devices are driven by. */
   stamp(pool: Pool, fingerprint: string): string {
-    return needsDevices(pool) ? `${fingerprint} ${this.#driver ?? ''}` : fingerprint;
+    const driven = needsDevices(pool) ? `${fingerprint} ${this.#driver ?? ''}` : fingerprint;
+    if (pool.service.capabilities.binds === 'late') return driven;
+    // What it was made known as, before it had a job.
+    const { queue, tags } = pool.config;
+    return `${driven} ${createHash('sha256')
+      .update(JSON.stringify([pool.service.name, queue, tags]))
+      .digest('hex')
+      .slice(0, 12)}`;
   }
 
   /** The image of a pool that has one chosen or built, if need be now; null for the recipe's own. @throws OnejobError */

@@ -154,13 +154,13 @@ export class HostManager implements Manager {
   }
 
   pause(pool: string | null, reason: string): void {
-    for (const one of this.#chosen(pool)) one.pause.hold(reason, `by ${reason}`, { closes: true });
+    for (const one of this.#chosen(pool)) one.pause.hold(personal(reason), `by ${reason}`, { closes: true });
     this.#parts.reconciler.replanAll();
   }
 
   resume(pool: string | null, reason: string): void {
     for (const one of this.#chosen(pool)) {
-      one.pause.release(reason);
+      one.pause.release(personal(reason));
       one.draining = false;
     }
     this.#parts.reconciler.replanAll();
@@ -212,4 +212,9 @@ function stopping(): OnejobError {
     hint: 'Try again once it runs again.',
     retry: true,
   });
+}
+
+/** What people hold is told apart from what onejob holds itself, whatever they call it. */
+function personal(reason: string): string {
+  return `person:${reason}`;
 }

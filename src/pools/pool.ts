@@ -34,8 +34,9 @@ export class Pool {
   readonly #isPerSlot: boolean;
   /** Keys of slots that could take a waiting job, longest free first. */
   readonly able = new Set<string>();
-  /** Keys of slots whose agent is about to end for a newer one, or to come online. */
-  readonly #renewing = new Set<string>();
+  readonly #serviceNamed: (name: string) => CiService;
+  /** Slots whose agent is about to end for a newer one, or to come online; for the latter what it was made from. */
+  readonly #renewing = new Map<string, string | null>();
   draining = false;
   backoff: Backoff | null = null;
   #forgiven: Backoff | null = null;
@@ -44,11 +45,21 @@ export class Pool {
   /** Why its runtime cannot be reached; null while it can. */
   away: string | null = null;
 
-  constructor(config: PoolConfig, parts: { service: CiService; runtime: Runtime; keepStandby: boolean; devices: SlotDevices }) {
+  constructor(
+    config: PoolConfig,
+    parts: {
+      service: CiService;
+      runtime: Runtime;
+      keepStandby: boolean;
+      devices: SlotDevices;
+      serviceNamed?: (name: string) => CiService;
+    },
+  ) {
     this.config = config;
     this.service = parts.service;
     this.runtime = parts.runtime;
     this.devices = parts.devices;
+    this.#serviceNamed = parts.serviceNamed ?? (() => parts.service);
     this.#isPerSlot = JSON.stringify(config.recipe ?? null).includes('{name}');
     this.#keepStandby = parts.keepStandby && config.standby;
   }
@@ -56,6 +67,11 @@ export class Pool {
   /** Whether what a slot's sandboxes are made from depends on the slot. */
   get isPerSlot(): boolean {
     return this.#isPerSlot;
+  }
+
+  /** The service that what is in the slot is for: config may have moved on to another. */
+  serviceOf({ service }: Slot): CiService {
+    return service === '' || service === this.service.name ? this.service : this.#serviceNamed(service);
   }
 
   /** Remembers what a standby of this slot, or of all, would be made from now. */
@@ -91,13 +107,20 @@ export class Pool {
       held: this.devices.heldBack(key) !== null,
       lost: this.devices.lost(key),
       closed: this.pause.closes,
-      mayRenew: this.#renewing.size === 0 || (this.#renewing.size === 1 && this.#renewing.has(key)),
+      mayRenew: this.#mayRenew(key),
     };
+  }
+
+  /** One that has yet to come online and is not current either holds nobody up: it may never do so. */
+  #mayRenew(key: string): boolean {
+    for (const [other, made] of this.#renewing)
+      if (other !== key && (made === null || made === this.#fingerprints.get(this.#groupOf(other)))) return false;
+    return true;
   }
 
   /** Keeps the index of able slots; costs the same for any number of slots. */
   index(slot: Slot): void {
-    if (isRenewing(slot)) this.#renewing.add(slot.key);
+    if (isRenewing(slot)) this.#renewing.set(slot.key, slot.agent.kind === 'idle' ? slot.agent.fingerprint : null);
     else this.#renewing.delete(slot.key);
     const able = slot.agent.kind === 'free' && slot.standby.kind !== 'preparing' && slot.leaving.length < leavingLimit;
     if (!able) this.able.delete(slot.key);

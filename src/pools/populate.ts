@@ -1,4 +1,5 @@
 /** Brings slots and config together when a manager starts: adopted where they fit, emptied where config has moved on. */
+import { absentService } from '../ci/absent.ts';
 import type { CiService } from '../ci/ci-service.ts';
 import type { PoolConfig } from '../config/config.ts';
 import { emptySlot, isEmpty, type Slot } from '../core/slot.ts';
@@ -23,18 +24,24 @@ export interface PopulateParts {
 
 export function populate(parts: PopulateParts): void {
   const { reconciler, runtimes, keepStandby } = parts;
+  const serviceNamed = (name: string): CiService =>
+    [...parts.services.values()].find((one) => one.name === name) ?? absentService(name);
   const left = new Map(parts.stored.map((slot) => [slot.key, slot]));
   for (const config of parts.pools) {
     const runtime = runtimes.get(config.runtime ?? runtimes.best.name);
     const devices = config.devices.count === 0 ? noDevices : parts.devices;
+    const service = serviceOf(config, parts);
     const slots = keysOf(config, left).map((key) => {
-      const fresh = emptySlot({ key, runtime: runtime.name, grace: config.stopGrace });
+      const fresh = emptySlot({ key, runtime: runtime.name, service: service.name, grace: config.stopGrace });
       const known = left.get(fresh.key);
       left.delete(fresh.key);
       // Another runtime takes the slot over only once what the first one made is gone.
       return known === undefined || isEmpty(known) ? fresh : { ...known, grace: config.stopGrace };
     });
-    reconciler.add(new Pool(config, { service: serviceOf(config, parts), runtime, keepStandby, devices }), slots);
+    const pool = new Pool(config, { service, runtime, keepStandby, devices, serviceNamed });
+    // A manager that ends with its last job makes no agents that wait for jobs.
+    pool.draining = !keepStandby && service.capabilities.binds === 'early';
+    reconciler.add(pool, slots);
   }
   for (const slot of left.values()) {
     if (isEmpty(slot)) {
@@ -46,7 +53,13 @@ export function populate(parts: PopulateParts): void {
     if (base === undefined) continue;
     const pool = new Pool(
       { ...base, name: `${slot.key} (leaving)` },
-      { service: serviceOf(base, parts), runtime: runtimes.get(slot.runtime), keepStandby: false, devices: heldBy(slot) },
+      {
+        service: slot.service === '' ? serviceOf(base, parts) : serviceNamed(slot.service),
+        runtime: runtimes.get(slot.runtime),
+        keepStandby: false,
+        devices: heldBy(slot),
+        serviceNamed,
+      },
     );
     pool.draining = true;
     reconciler.add(pool, [slot]);

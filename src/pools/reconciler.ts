@@ -207,12 +207,13 @@ export class Reconciler {
     const pool = this.poolOf(key);
     const outcome = this.#settleSlot(before, pool, event);
     if (outcome.slot === before) return true;
-    if (!this.#committer.commit(before, outcome.slot, outcome.changes, pool.service)) return false;
+    if (!this.#committer.commit(before, outcome.slot, outcome.changes, pool.serviceOf(before))) return false;
     this.#put(outcome.slot);
     this.#armDeadline(outcome.slot);
     for (const action of outcome.actions) this.#options.act(key, action);
     this.#options.changed(before, outcome.slot);
     this.#poolChanges(pool, outcome.changes);
+    if (pool.serviceOf(before) !== pool.serviceOf(outcome.slot)) this.#unplanned.add(key);
     return true;
   }
 
@@ -224,6 +225,8 @@ export class Reconciler {
     const changes = [...first.changes];
     const actions = [...first.actions];
     for (;;) {
+      // What begins next is another service's, and another commit.
+      if (pool.serviceOf(slot) !== pool.serviceOf(before)) break;
       const intent = this.#intent(slot, pool, changes);
       if (intent === null) break;
       const asked: SlotEvent = intent.kind === 'fill' ? { ...intent, agent: this.#options.newAgent(pool) } : intent;
@@ -237,7 +240,8 @@ export class Reconciler {
   }
 
   #intent(slot: Slot, pool: Pool, changes: readonly Change[]): Intent | null {
-    const host = { stopping: this.#stopping || slot.runtime !== pool.runtime.name, paused: this.pause.any };
+    const isForeign = slot.runtime !== pool.runtime.name || pool.serviceOf(slot) !== pool.service;
+    const host = { stopping: this.#stopping || isForeign, paused: this.pause.any };
     const view = pool.view(slot.key, host);
     // The pool hears of a failure after the commit; what is planned in the same step must already hold back.
     const paused = view.paused || changes.some((change) => change.change === 'failed');
@@ -288,12 +292,13 @@ export class Reconciler {
   }
 }
 
-/** An empty slot belongs to the runtime and the grace that its pool has now, and holds the devices it is to have now. */
-function rehomed(slot: Slot, { runtime, config, devices }: Pool): Slot {
+/** An empty slot belongs to the runtime, the service and the grace that its pool has now, and holds the devices it is to have now. */
+function rehomed(slot: Slot, { runtime, service, config, devices }: Pool): Slot {
   if (!isEmpty(slot)) return slot;
   const leased = devices.of(slot.key) ?? [];
-  const fits = slot.runtime === runtime.name && slot.grace === config.stopGrace && sameDevices(slot.devices, leased);
-  return fits ? slot : { ...slot, runtime: runtime.name, grace: config.stopGrace, devices: leased };
+  const isHome = slot.runtime === runtime.name && slot.service === service.name && slot.grace === config.stopGrace;
+  if (isHome && sameDevices(slot.devices, leased)) return slot;
+  return { ...slot, runtime: runtime.name, service: service.name, grace: config.stopGrace, devices: leased };
 }
 
 /** Every agent of a slot, in whatever lane. */

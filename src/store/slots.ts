@@ -44,6 +44,7 @@ const agentLane = z.discriminatedUnion('kind', [
 export const slotSchema = z.object({
   key: z.string(),
   runtime: z.string(),
+  service: z.string().default(''),
   devices: z.array(z.string()),
   grace: z.number(),
   standby,

@@ -42,6 +42,7 @@ describe('the census', () => {
       store.slots.save({
         key: 'p/1',
         runtime: 'docker',
+        service: 'azure',
         devices: [],
         grace: 1,
         standby: { kind: 'none' },

@@ -6,6 +6,49 @@ import { poolOf } from '../support/look.ts';
 import { onejob } from '../support/onejob.ts';
 import { lacks } from '../support/require.ts';
 
+/** Agents that misbehave at their start: `says` is shown, and it waits longer each time. */
+async function backsOff(how: string, says: RegExp, service = ''): Promise<void> {
+  await using bench = await azureBench();
+  const { azure } = bench;
+  let added = 0;
+  azure.on(({ kind }) => void (kind === 'agentAdded' && added++));
+  await using here = await onejob({ config: bench.config({ pool: `env: { STANDIN_AGENT: "${how}" }`, service }) });
+  const daemon = await here.up();
+  await expect.poll(() => troubleOf(here), { timeout: 30_000 }).toMatch(says);
+  // An agent that was seen online before it ended does not make the back-off begin anew.
+  await expect.poll(async () => (await poolOf(here, 'ci')).backoff?.failures ?? 0, { timeout: 60_000, interval: 200 }).toBe(4);
+  // Each time the agent and its standby; beside them the placeholder.
+  expect(added, how).toBeLessThanOrEqual(9);
+  await daemon.stop();
+  expectClean(bench);
+}
+
+/** A second job is given to an agent that works on its first one. */
+async function secondJob(options: { readonly requeueUnreceived: boolean }, result: string): Promise<void> {
+  await using bench = await azureBench({ lockMs: 6_000, ...options });
+  const { azure, pool } = bench;
+  azure.faults.secondJob = 'while-busy';
+  await using here = await onejob({ config: bench.config() });
+  const daemon = await here.up();
+  await untilIdle(bench);
+  const received: number[] = [];
+  azure.on((event) => void (event.kind === 'requestReceived' && received.push(event.request.requestId)));
+  const first = bench.hold('first');
+  await untilRunning(first);
+  const second = azure.queue(pool, { script: 'echo second' });
+  await expect.poll(() => second.view().state).toBe('assigned');
+  expect(second.view().agent).toEqual(first.view().agent);
+  azure.faults.secondJob = 'no';
+  bench.go('first');
+  expect((await first.finished).result).toBe('succeeded');
+  await works(bench);
+  expect((await second.finished).result).toBe(result);
+  expect(received.filter((id) => id === second.requestId)).toHaveLength(result === 'succeeded' ? 1 : 0);
+  await expect.poll(() => bench.left().includes(first.view().agent?.name ?? ''), { timeout: 30_000 }).toBe(false);
+  await daemon.stop();
+  expectClean(bench);
+}
+
 describe.skipIf(lacks('docker'))('a bad agent', () => {
   test('crashes, vanishes or runs out of memory with a job: its lock runs out, the slot has gone on long before, its entry goes', async () => {
     await using bench = await azureBench({ lockMs: 8_000 });
@@ -47,40 +90,14 @@ describe.skipIf(lacks('docker'))('a bad agent', () => {
     expectClean(bench);
   });
 
-  test.each(['exit3', 'exit4,real-pace'])(
-    'wants to be updated (%s): said with what to do, and backed off from, though it was online',
-    async (how) => {
-      await using bench = await azureBench();
-      const { azure } = bench;
-      let added = 0;
-      azure.on(({ kind }) => void (kind === 'agentAdded' && added++));
-      await using here = await onejob({ config: bench.config({ pool: `env: { STANDIN_AGENT: "${how}" }` }) });
-      const daemon = await here.up();
-      await expect.poll(() => troubleOf(here)).toMatch(/newer version \(exit [34]\).*onejob image refresh/);
-      // It waits longer each time, and an agent that was seen online before it ended does not make it begin anew.
-      await expect.poll(async () => (await poolOf(here, 'ci')).backoff?.failures ?? 0, { timeout: 40_000 }).toBeGreaterThan(3);
-      // Each time the agent and its standby; beside them the placeholder.
-      expect(added).toBeLessThanOrEqual(9);
-      await daemon.stop();
-      expectClean(bench);
-    },
-  );
-
-  test('never comes online: ended after boot_timeout, with its last words, and backed off from', async () => {
-    await using bench = await azureBench();
-    const { azure, pool } = bench;
-    let added = 0;
-    azure.on(({ kind }) => void (kind === 'agentAdded' && added++));
-    await using here = await onejob({
-      config: bench.config({ pool: 'env: { STANDIN_AGENT: never-online }', service: 'boot_timeout: 4s' }),
-    });
-    const daemon = await here.up();
-    await expect.poll(() => troubleOf(here), { timeout: 20_000 }).toMatch(/has not come online(.|\n)*Connecting to the server/);
-    await expect.poll(async () => (await poolOf(here, 'ci')).backoff?.failures ?? 0, { timeout: 30_000 }).toBeGreaterThan(1);
-    expect(added).toBeLessThanOrEqual(6);
-    expect(azure.agents(pool).every(({ everOnline }) => !everOnline)).toBe(true);
-    await daemon.stop();
-    expectClean(bench);
+  // At the same time, each with a service and a home of its own: mostly they wait.
+  test('wants to be updated, or never comes online: said with what to do, and backed off from, though it was online', async () => {
+    const update = /newer version \(exit [34]\).*onejob image refresh/;
+    await Promise.all([
+      backsOff('exit3', update),
+      backsOff('exit4,real-pace', update),
+      backsOff('never-online', /has not come online(.|\n)*Connecting to the server/, 'boot_timeout: 4s'),
+    ]);
   });
 
   test('is not in the image at all: said with what to do, and nothing is registered', async () => {
@@ -95,32 +112,8 @@ describe.skipIf(lacks('docker'))('a bad agent', () => {
     expectClean(bench);
   });
 
-  test.each([
-    { what: 'gives it up with its lock', requeueUnreceived: false, result: 'abandoned' },
-    { what: 'gives it to the next agent', requeueUnreceived: true, result: 'succeeded' },
-  ])('is given a second job: it is not run twice, and the service $what', async ({ requeueUnreceived, result }) => {
-    await using bench = await azureBench({ lockMs: 6_000, requeueUnreceived });
-    const { azure, pool } = bench;
-    azure.faults.secondJob = 'while-busy';
-    await using here = await onejob({ config: bench.config() });
-    const daemon = await here.up();
-    await untilIdle(bench);
-    const received: number[] = [];
-    azure.on((event) => void (event.kind === 'requestReceived' && received.push(event.request.requestId)));
-    const first = bench.hold('first');
-    await untilRunning(first);
-    const second = azure.queue(pool, { script: 'echo second' });
-    await expect.poll(() => second.view().state).toBe('assigned');
-    expect(second.view().agent).toEqual(first.view().agent);
-    azure.faults.secondJob = 'no';
-    bench.go('first');
-    expect((await first.finished).result).toBe('succeeded');
-    await works(bench);
-    expect((await second.finished).result).toBe(result);
-    expect(received.filter((id) => id === second.requestId)).toHaveLength(result === 'succeeded' ? 1 : 0);
-    await expect.poll(() => bench.left().includes(first.view().agent?.name ?? ''), { timeout: 30_000 }).toBe(false);
-    await daemon.stop();
-    expectClean(bench);
+  test('is given a second job: it is not run twice, and lost only where the service gives it up with its lock', async () => {
+    await Promise.all([secondJob({ requeueUnreceived: false }, 'abandoned'), secondJob({ requeueUnreceived: true }, 'succeeded')]);
   });
 
   test('has its job cancelled at the service: the job ends so, and the next one runs', async () => {

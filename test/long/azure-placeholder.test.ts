@@ -87,7 +87,6 @@ test.skipIf(lacks('docker'))(
     const results = await Promise.all(jobs.map(({ finished }) => finished));
     // A stop ends the job that runs.
     expect(results.filter(({ result }) => result !== 'succeeded' && result !== 'canceled')).toEqual([]);
-    expect(results.filter(({ result }) => result === 'succeeded').length).toBeGreaterThan(20);
     await works(bench);
     expect(azure.agents(pool).filter(({ name }) => isPlaceholder(name))).toHaveLength(1);
     await daemon.stop();

@@ -23,10 +23,12 @@ export function namesOf({ azure, pool }: Pick<AzureBench, 'azure' | 'pool'>): st
   return azure.requests(pool).map(({ agent }) => agent?.name ?? '');
 }
 
-/** Ends it as a person does. */
+/** Ends it as a person does. @throws Error with what it said when it does not end well */
 export async function endDropIn(child: Child, signal: NodeJS.Signals = 'SIGINT'): Promise<Ended> {
   child.signal(signal);
-  return await child.ended;
+  const end = await child.ended;
+  if (end.code !== 0) throw new Error(`"onejob azure" ended with ${end.code ?? end.signal}:\n${end.stdout}${end.stderr}`);
+  return end;
 }
 
 /** Containers and networks of this home's installation, by name. */

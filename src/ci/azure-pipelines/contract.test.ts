@@ -77,11 +77,14 @@ it('gives each agent a key of its own, in a script that ends by becoming the age
       },
       patient,
     );
-  const [one, two] = [await register('a1'), await register('a2')];
-  expect(one.script).not.toContain('\0');
-  expect(one.script.split('\n').at(-1)).toMatch(/^exec /);
-  const keyOf = (script: string) => filesOf(script)['.credentials_rsaparams'];
-  expect(keyOf(one.script)).not.toBe(keyOf(two.script));
-  expect(one.redact).toContain(keyOf(one.script));
-  await close();
+  try {
+    const [one, two] = [await register('a1'), await register('a2')];
+    expect(one.script).not.toContain('\0');
+    expect(one.script.split('\n').at(-1)).toMatch(/^exec /);
+    const keyOf = (script: string) => filesOf(script)['.credentials_rsaparams'];
+    expect(keyOf(one.script)).not.toBe(keyOf(two.script));
+    expect(one.redact).toContain(keyOf(one.script));
+  } finally {
+    await close();
+  }
 });

@@ -8,17 +8,18 @@ import { failureOf, patient } from './testing.ts';
 const all = () => Promise.reject(new Error('not asked for'));
 const mebibyte = Buffer.alloc(2 ** 20, 'x');
 
-it('keeps at most ten MiB, for nobody else to read, and reads the rest away', async () => {
+it('keeps at most ten MiB, for nobody else to read, and ends what has more', async () => {
   using dir = scratch();
   let read = 0;
   const source = Readable.from(
     (function* () {
-      for (; read < 13; read += 1) yield mebibyte;
+      for (; read < 1_000; read += 1) yield mebibyte;
     })(),
   );
   await keepDiagnostics(dir.path, 'a1', { all, folder: async () => source }, patient);
   const { size, mode } = statSync(diagPath(dir.path, 'a1'));
-  expect({ size, mode: mode & 0o777, read }).toEqual({ size: diagLimit, mode: 0o600, read: 13 });
+  expect({ size, mode: mode & 0o777, isOver: source.destroyed }).toEqual({ size: diagLimit, mode: 0o600, isOver: true });
+  expect(read).toBeLessThan(30);
 });
 
 it('leaves no file of an agent without logs, and none half-way', async () => {
@@ -41,4 +42,17 @@ it('keeps the same again', async () => {
   await keepDiagnostics(dir.path, 'a1', { all, folder }, patient);
   await keepDiagnostics(dir.path, 'a1', { all, folder }, patient);
   expect(readFileSync(diagPath(dir.path, 'a1'), 'utf8')).toBe('tar');
+});
+
+it('does not wait for ever for an agent whose logs never come to their end, or do not come at all', async () => {
+  using dir = scratch();
+  const stalled = new Readable({ read() {} });
+  stalled.push('tar');
+  const folder = async () => stalled;
+  expect((await failureOf(keepDiagnostics(dir.path, 'a1', { all, folder }, patient, 30))).message).toContain('within 0.03 s');
+  expect(stalled.destroyed).toBe(true);
+  expect(readdirSync(`${dir.path}/diag`)).toEqual([]);
+  const never = (_: string, signal: AbortSignal) =>
+    new Promise<null>((_, reject) => signal.addEventListener('abort', () => reject(signal.reason)));
+  expect((await failureOf(keepDiagnostics(dir.path, 'a1', { all, folder: never }, patient, 30))).message).toContain('within 0.03 s');
 });

@@ -24,11 +24,11 @@ it('is there before the first agent', async () => {
   expect(order).toEqual([expect.stringMatching(/^onejob-placeholder-/), expect.stringContaining('-a1')]);
 });
 
-it('is one for all agents of a kind, and another for each other kind', async () => {
+it('is one for all agents of a kind, and another for each other kind or pool', async () => {
   const world = await open();
   const pools = [
     { name: 'ci', queue: 'gpu', tags: ['x'] },
-    { name: 'lab', queue: 'gpu', tags: ['y'] },
+    { name: 'lab', queue: 'gpu', tags: ['x'] },
   ];
   const one = world.manager({ pools });
   await Promise.all(['a1', 'a2', 'a3'].map((agent) => one.register(agent)));

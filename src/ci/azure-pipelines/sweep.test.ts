@@ -79,6 +79,16 @@ it('never touches what it did not make', async () => {
   expect(world.names()).toEqual(foreign);
 });
 
+it('leaves an agent alone that a slot still has', async () => {
+  const world = await open();
+  const one = world.manager();
+  await one.register('a1');
+  one.store.registrations.forget('a1');
+  await one.watch();
+  await world.pass(minutes(1));
+  expect(rest(world)).toHaveLength(1);
+});
+
 it('leaves an agent alone that is online, whose book was lost', async () => {
   const world = await open();
   const one = world.manager();

@@ -1,0 +1,42 @@
+/** A command line that cannot be read: what was typed may be a token, in whatever place. */
+import { describe, expect, it } from 'vitest';
+import { testContext } from '../../test/support/cli-context.ts';
+import { runCli } from '../cli.ts';
+
+const token = 'hunter2hunter2hunter2hunter2hunter2hunter2hunter2hunt';
+const url = 'https://dev.azure.com/acme';
+
+async function type(args: readonly string[]) {
+  const { context, stdout, stderr } = testContext(args, '/nowhere');
+  const code = await runCli(context);
+  return { code, said: stdout() + stderr() };
+}
+
+describe.each([[[]], [['--json']]])('with %j', (more) => {
+  it.each<[readonly string[], string, string]>([
+    [
+      ['azure', token, url, 'My', 'Pool'],
+      "too many arguments for 'azure'. Expected 3 arguments but got 4.",
+      'Put what has blanks in quotes. See',
+    ],
+    [['manager', token, url, 'My', 'Pool'], "too many arguments for 'manager'. Expected 3 arguments but got 4.", 'manager --help'],
+    [['azure', '@pat', url, 'gpu', '-n', token], "the value of option '-n <n>' is invalid. It must be a whole", 'azure --help'],
+    [['azure', '@pat', url, 'gpu', `-n${token}' is invalid. x`], "the value of option '-n <n>' is invalid. It must", 'azure --help'],
+    [['azure', `--token=${token}`, url, 'gpu'], "unknown option '--token'", 'azure --help'],
+    [['azure', `-p${token}`, url, 'gpu'], "unknown option '-p'", 'azure --help'],
+    [['azure', `--${token}`, url, 'gpu'], 'unknown option', 'azure --help'],
+    [['azure', '@pat', url, 'gpu', '--volum', 'x'], "unknown option '--volum'", 'azure --help'],
+    [[token, url, 'gpu'], 'unknown command', 'onejob --help'],
+    [[token, '--bogus'], "unknown option '--bogus'", 'onejob --help'],
+    [['azrue', token, url, 'gpu'], "unknown command 'azrue'", 'Did you mean azure?'],
+    [['init', token], 'too many arguments', 'init --help'],
+    [['config', 'completion', token], "argument 'shell' is invalid. Allowed choices are bash, zsh, fish.", 'config --help'],
+  ])('%j is refused without its values', async (args, message, hint) => {
+    const { code, said } = await type([...args, ...more]);
+    expect(code).toBe(2);
+    const plain = more.length === 0 ? said : JSON.stringify(JSON.parse(said)).replaceAll('\\"', '"');
+    expect(plain).toContain(message);
+    expect(plain).toContain(hint);
+    expect(said).not.toContain('hunter2');
+  });
+});

@@ -1,0 +1,48 @@
+/**
+ * What is said of a command line that cannot be read. Of what was typed only names of options and commands are repeated:
+ * an argument, or what was taken for one, may be a token.
+ */
+import type { Command, CommanderError } from 'commander';
+import { OnejobError } from '../errors.ts';
+
+/** commander's refusal of `args` as E_USAGE, without values. */
+export function usageError({ code, message }: CommanderError, args: readonly string[], program: Command): OnejobError {
+  const typed = args.find((each) => !each.startsWith('-'));
+  // In place of a command's name a token may stand.
+  const known = program.commands.some((each) => each.name() === typed) ? ` ${typed}` : '';
+  const blanks = code === 'commander.excessArguments' ? 'Put what has blanks in quotes. ' : '';
+  const said = withoutValues(code, message.replace(/^error: /, '').trim());
+  return new OnejobError('E_USAGE', said, { hint: `${blanks}See "onejob${known} --help".` });
+}
+
+/** Longer than any name of ours is what may be a token; after a `=`, or behind a short option's letter, stands a value. */
+const unknown: Readonly<Record<string, RegExp>> = {
+  option: /^unknown option '(--[A-Za-z][A-Za-z-]{0,24}(?=['=])|-[A-Za-z])/,
+  command: /^unknown command '([A-Za-z][A-Za-z-]{0,24})'/,
+};
+
+function withoutValues(code: string, said: string): string {
+  switch (code) {
+    case 'commander.excessArguments':
+      return `${/^too many arguments(?: for '[a-z-]+')?\. Expected \d+ arguments? but got \d+/.exec(said)?.[0] ?? 'too many arguments'}.`;
+    case 'commander.invalidArgument': {
+      const [, option, why] = /^option '([^']+)' argument '.*' is invalid\. (.*)$/s.exec(said) ?? [];
+      if (option !== undefined) return `the value of option '${option}' is invalid. ${why}`;
+      const [, argument, reason] = /^command-argument value '.*' is invalid for argument '([^']+)'\. (.*)$/s.exec(said) ?? [];
+      return argument === undefined ? 'a value is invalid' : `argument '${argument}' is invalid. ${reason}`;
+    }
+    case 'commander.unknownOption':
+      return named('option', said);
+    case 'commander.unknownCommand':
+      return named('command', said);
+    default:
+      // The others quote only how options and arguments are defined.
+      return said;
+  }
+}
+
+function named(what: 'option' | 'command', said: string): string {
+  const name = unknown[what]?.exec(said)?.[1];
+  const guess = /\n\(Did you mean [a-z ,-]+\?\)$/.exec(said)?.[0] ?? '';
+  return name === undefined ? `unknown ${what}` : `unknown ${what} '${name}'${guess}`;
+}
