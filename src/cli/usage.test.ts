@@ -25,12 +25,12 @@ describe.each([[[]], [['--json']]])('with %j', (more) => {
     [['azure', `--token=${token}`, url, 'gpu'], "unknown option '--token'", 'azure --help'],
     [['azure', `-p${token}`, url, 'gpu'], "unknown option '-p'", 'azure --help'],
     [['azure', `--${token}`, url, 'gpu'], 'unknown option', 'azure --help'],
-    [['azure', '@pat', url, 'gpu', '--volum', 'x'], "unknown option '--volum'", 'azure --help'],
+    [['azure', '@pat', url, 'gpu', '--volumes', 'x'], "unknown option '--volumes'", 'Did you mean --volume?'],
     [[token, url, 'gpu'], 'unknown command', 'onejob --help'],
-    [[token, '--bogus'], "unknown option '--bogus'", 'onejob --help'],
+    [[token, '--bogus'], 'unknown ', 'onejob --help'],
     [['azrue', token, url, 'gpu'], "unknown command 'azrue'", 'Did you mean azure?'],
     [['init', token], 'too many arguments', 'init --help'],
-    [['config', 'completion', token], "argument 'shell' is invalid. Allowed choices are bash, zsh, fish.", 'config --help'],
+    [['completion', token], "argument 'shell' is invalid. Allowed choices are bash, zsh, fish.", 'completion --help'],
   ])('%j is refused without its values', async (args, message, hint) => {
     const { code, said } = await type([...args, ...more]);
     expect(code).toBe(2);

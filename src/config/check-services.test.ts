@@ -118,6 +118,10 @@ describe('pools that its agents could not work in', () => {
     ['runtime: process', 'pools.lab.runtime: is process, but "service" is s, whose agent stands in an image'],
     ['read_only: true', 'pools.lab.read_only: is true, but "service" is s, whose agent writes into its own folder'],
     ['network: none', 'pools.lab.network: is none, but "service" is s, which an agent must reach'],
+    [
+      'standby: false, devices: 1',
+      'pools.lab.standby: is false, but "devices" are asked for and "service" is s, whose agents wait on their devices for a job',
+    ],
     ['timeout: 2h', 'warning: pools.lab.timeout: is not used: "service" is s, where a pipeline says how long its job may run'],
   ])('%s', async (keys, line) => {
     expect(await folder.check(service(usual) + pool(keys))).toEqual([expect.stringContaining(line)]);

@@ -29,6 +29,10 @@ function checkAzurePool(pool: PoolConfig, { name }: AzureServiceConfig, { writte
   if (sound(pool, 'read_only') && pool.recipe.readOnly) {
     inPool(pool, ['read_only'], `is true, but ${of}, whose agent writes into its own folder: it would not start; remove the key`);
   }
+  if (sound(pool, 'standby') && !pool.standby && pool.devices.count !== 0) {
+    const how = 'whose agents wait on their devices for a job: there would be none to lease them for; remove the key';
+    inPool(pool, ['standby'], `is false, but "devices" are asked for and ${of}, ${how}`);
+  }
   if (sound(pool, 'network') && pool.recipe.network === 'none') {
     inPool(pool, ['network'], `is none, but ${of}, which an agent must reach: none would ever come online; write internet`);
   }
