@@ -22,7 +22,7 @@ import { systemClock as clock } from './pools/clock.ts';
 import { Dispatcher } from './pools/executors.ts';
 import { Fingerprints } from './pools/fingerprints.ts';
 import type { Fleet } from './pools/fleet.ts';
-import { forgetServices } from './pools/forget.ts';
+import { forgetServices, tellLeft } from './pools/forget.ts';
 import { writeHistory } from './pools/history.ts';
 import { keepHouse } from './pools/housekeeping.ts';
 import { createImageDesk } from './pools/image-desk.ts';
@@ -290,6 +290,7 @@ export async function runDaemon(
   reconciler.flush();
   if (how !== 'leave') await Promise.allSettled(runtimes.all.map((runtime) => runtime.sweep(watching.signal)));
   fleet?.close(how === 'leave');
+  if (how !== 'leave') tellLeft({ registrations: store.registrations, log });
   log.info('onejob is down', { left: how === 'leave' ? 'agents go on' : null });
   return 0;
 }

@@ -44,7 +44,12 @@ export interface CiServices {
 }
 
 type Of<T extends ServiceConfig['type']> = Extract<ServiceConfig, { type: T }>;
-type Make<T extends ServiceConfig['type']> = (service: Of<T>, own: OwnQueue, parts: CiParts) => CiService;
+type Make<T extends ServiceConfig['type']> = (service: Of<T>, own: OwnQueue, parts: OpenParts) => CiService;
+
+export interface OpenParts extends CiParts {
+  /** Names of the services that are opened. */
+  readonly opened: ReadonlySet<string>;
+}
 
 const makers: { readonly [T in ServiceConfig['type']]: Make<T> } = {
   'own-queue': (_, own) => own,
@@ -58,15 +63,17 @@ export function createCiServices(parts: CiParts): CiServices {
   const ownNames = new Set(['own', ...config.services.filter((one) => one.type === 'own-queue').map((one) => one.name)]);
   const pools = config.pools.filter((pool) => ownNames.has(pool.service));
   const own = createOwnQueue({ store, pools, reasonFor, mountProblem: mountProblemFor(config, env) });
-  const used = new Set(config.pools.map((pool) => pool.service));
+  // One that no pool uses any more still has to take back what it made.
+  const used = new Set([...config.pools.map((pool) => pool.service), ...store.registrations.services()]);
   const others = config.services.filter((one) => used.has(one.name));
+  const whole: OpenParts = { ...parts, opened: new Set(others.map(({ name }) => name)) };
   return {
     own,
-    byName: new Map<string, CiService>([['own', own], ...others.map((one) => [one.name, make(one, own, parts)] as const)]),
+    byName: new Map<string, CiService>([['own', own], ...others.map((one) => [one.name, make(one, own, whole)] as const)]),
   };
 }
 
-function make<T extends ServiceConfig['type']>(service: Of<T>, own: OwnQueue, parts: CiParts): CiService {
+function make<T extends ServiceConfig['type']>(service: Of<T>, own: OwnQueue, parts: OpenParts): CiService {
   return makers[service.type as T](service, own, parts);
 }
 

@@ -2,6 +2,7 @@
 import { createInterface } from 'node:readline';
 import { type Readable, Writable } from 'node:stream';
 import { OnejobError } from '../errors.ts';
+import { harmless, printable } from './color.ts';
 
 /** What comes of one answer: a value, or why it cannot be taken. */
 export type Answer<T> = { readonly value: T } | { readonly again: string };
@@ -55,7 +56,7 @@ export function openPerson(input: Readable, output: Writable): Person {
     async ask({ text, usual, hidden = false, read }) {
       for (;;) {
         const prompt = `${text}${usual === null || usual === '' ? '' : ` [${usual}]`}: `;
-        reader.setPrompt(prompt);
+        reader.setPrompt(printable(prompt));
         reader.prompt();
         isHidden = hidden;
         const typed = await next().finally(() => {
@@ -65,7 +66,8 @@ export function openPerson(input: Readable, output: Writable): Person {
         const said = typed.trim() === '' && usual !== null ? usual : typed.trim();
         const answer = said === '' && usual === null ? { again: 'There must be an answer.' } : await read(said);
         if ('value' in answer) return answer.value;
-        output.write(`  ${answer.again}\n`);
+        // It may hold names that came from a service.
+        output.write(`  ${harmless(answer.again)}\n`);
       }
     },
     [Symbol.dispose]() {

@@ -5,7 +5,7 @@
 import type { Writable } from 'node:stream';
 import type { Environment } from '../config/environment.ts';
 import { OnejobError } from '../errors.ts';
-import { type Colors, createColors, printable } from './color.ts';
+import { type Colors, createColors, harmless, printable } from './color.ts';
 import type { CliContext } from './context.ts';
 import { cut } from './table.ts';
 
@@ -87,9 +87,11 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'en
       const message = error instanceof Error ? error.message : String(error);
       const hint = known === null ? 'This is a bug in onejob; please report it with the lines above.' : known.hint;
       if (json) return line(JSON.stringify({ code: known?.code ?? 'E_BUG', message, hint, retry: known?.retry ?? false }));
-      if (known === null && error instanceof Error && error.stack !== undefined) line(error.stack);
-      for (const [at, each] of message.split('\n').entries()) line(at === 0 ? errorColors.red(`onejob: ${each}`) : `  ${each}`);
-      if (hint !== null) line(`  ${hint}`);
+      if (known === null && error instanceof Error && error.stack !== undefined) line(harmless(error.stack));
+      // A service's names and links are in messages and hints; their lines are ours.
+      for (const [at, each] of harmless(message).split('\n').entries())
+        line(at === 0 ? errorColors.red(`onejob: ${each}`) : `  ${each}`);
+      if (hint !== null) line(`  ${harmless(hint)}`);
     },
   };
 }

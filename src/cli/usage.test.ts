@@ -21,7 +21,11 @@ describe.each([[[]], [['--json']]])('with %j', (more) => {
     ],
     [['manager', token, url, 'My', 'Pool'], "too many arguments for 'manager'. Expected 3 arguments but got 4.", 'manager --help'],
     [['azure', '@pat', url, 'gpu', '-n', token], "the value of option '-n <n>' is invalid. It must be a whole", 'azure --help'],
-    [['azure', '@pat', url, 'gpu', `-n${token}' is invalid. x`], "the value of option '-n <n>' is invalid. It must", 'azure --help'],
+    [
+      ['azure', '@pat', url, 'gpu', `-n${token}' is invalid. x`],
+      "the value of option '-n <n>' is invalid. It must",
+      'azure --help',
+    ],
     [['azure', `--token=${token}`, url, 'gpu'], "unknown option '--token'", 'azure --help'],
     [['azure', `-p${token}`, url, 'gpu'], "unknown option '-p'", 'azure --help'],
     [['azure', `--${token}`, url, 'gpu'], 'unknown option', 'azure --help'],

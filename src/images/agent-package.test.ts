@@ -13,6 +13,10 @@ const body = Buffer.alloc(300_000, 'agent');
 const sha256 = createHash('sha256').update(body).digest('hex');
 
 type Answer = (request: IncomingMessage, reply: ServerResponse) => void;
+const sentOn =
+  (location: string): Answer =>
+  (request, reply) =>
+    request.url === '/whole' ? whole(request, reply) : reply.writeHead(302, { location }).end();
 const whole: Answer = (_, reply) => reply.writeHead(200, { 'content-length': body.length }).end(body);
 
 async function server(answer: Answer) {
@@ -69,17 +73,52 @@ describe('from an address', () => {
     ['another checksum', whole, { sha256: 'ab'.repeat(32) }, /its SHA-256 is [0-9a-f]{64}, not abab/, false],
     ['not there', (_, reply) => reply.writeHead(404).end('x'), {}, /it answered 404/, true],
     ['cut off', (_, reply) => void reply.writeHead(200, { 'content-length': 9 }).write('x', () => reply.destroy()), {}, /:/, true],
-    ['sent on without https', (_, reply) => reply.writeHead(302, { location: 'http://192.0.2.1/' }).end(), {}, /:/, true],
+    [
+      'sent on without https',
+      sentOn('http://192.0.2.1/b?sig=secret'),
+      {},
+      /sent on to http:\/\/192\.0\.2\.1\/b, and only https/,
+      true,
+    ],
+    ['sent on without https in between', sentOn('http://192.0.2.1/back'), {}, /and only https is safe/, true],
+    ['sent on to no address', sentOn('http://'), {}, /sent on to what is no address/, true],
+    ['sent on for ever', sentOn('a.tar.gz'), {}, /sent on more than 5 times/, true],
     ['too large', (_, reply) => reply.end(Buffer.alloc(500_000)), { sha256: null }, /more than 400000 bytes/, true],
   ])('%s: says so and leaves nothing', async (_, answer, more, why, retry) => {
     const { url } = await server(answer);
     const dir = folder();
     const asked = agent(`${url}/a.tar.gz`, more);
     const slow = AbortSignal.timeout(5_000);
-    const error = await getPackage(asked, { dir, limit: 400_000, fetch: onlyHere }, quiet, slow).catch((each: unknown) => each);
+    const error = await getPackage(asked, { dir, limit: 400_000, fetch: onlyHere(url) }, quiet, slow).catch(
+      (each: unknown) => each,
+    );
     expect(error).toMatchObject({ code: 'E_AGENT_PACKAGE', retry, message: expect.stringMatching(why) });
     expect(error).toMatchObject({ message: expect.stringContaining(`${url}/a.tar.gz`), hint: expect.stringMatching(/./) });
     expect(readdirSync(dir)).toEqual([]);
+  });
+
+  test('is fetched from where it was sent on to, however each server names the place', async () => {
+    const { url, asked } = await server((request, reply) => {
+      const way: Record<string, [number, string]> = { '/a': [301, 'b/c'], '/b/c': [307, '/d'], '/d': [302, `${url}/e`] };
+      const [status, location] = way[request.url ?? ''] ?? [];
+      if (status === undefined) whole(request, reply);
+      else reply.writeHead(status, { location }).end('over there');
+    });
+    const { sha256: found } = await getPackage(agent(`${url}/a`), { dir: folder() }, quiet, never);
+    expect([found, asked]).toEqual([sha256, ['/a', '/b/c', '/d', '/e']]);
+  });
+
+  test('without a checksum is taken, and that is said each time', async () => {
+    const { url } = await server(whole);
+    const said: string[] = [];
+    const logged: unknown[] = [];
+    const parts = { dir: folder(), warn: (text: string, fields: object) => void logged.push({ text, ...fields }) };
+    const wanted = agent(url, { sha256: null });
+    for (let times = 0; times < 2; times++) await getPackage(wanted, parts, (line) => said.push(line), never);
+    expect(said.filter((line) => line.startsWith('warning: nobody says which SHA-256 the agent 5.278.0 has'))).toHaveLength(2);
+    expect(logged).toEqual([expect.objectContaining({ version: '5.278.0', from: url }), expect.anything()]);
+    await getPackage(agent(url), parts, quiet, never);
+    expect(logged).toHaveLength(2);
   });
 
   test.each(['http://example.org/a.tar.gz', 'ftp://example.org/a', 'a.tar.gz'])('%s is not asked', async (from) => {
@@ -99,12 +138,19 @@ describe('from an address', () => {
   });
 });
 
-/** No test may ask the world. */
-const onlyHere: typeof fetch = async (url, init) => {
-  const answer = await fetch(url, { ...init, redirect: 'manual' });
-  if (answer.status !== 302) return answer;
-  return Object.defineProperty(new Response('x'), 'url', { value: answer.headers.get('location') });
-};
+/** No test may ask the world: elsewhere everything leads back to `here`, where it is whole. */
+function onlyHere(here: string): typeof fetch {
+  const ask: typeof fetch = async (asked, init) => {
+    const url = new URL(String(asked));
+    const answer =
+      url.hostname === '127.0.0.1'
+        ? await fetch(url, { ...init, redirect: 'manual' })
+        : new Response(null, { status: 302, headers: { location: `${here}/whole` } });
+    const location = answer.headers.get('location');
+    return location === null || init?.redirect !== 'follow' ? answer : ask(new URL(location, url), init);
+  };
+  return ask;
+}
 
 describe('from a file', () => {
   test('is taken where it lies, with its checksum', async () => {

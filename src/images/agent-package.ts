@@ -18,6 +18,8 @@ export interface PackageParts {
   readonly fetch?: typeof fetch;
   /** Bytes that a package may have. */
   readonly limit?: number;
+  /** Takes what should be looked at although it goes on, for the log. */
+  readonly warn?: (text: string, fields: Record<string, unknown>) => void;
 }
 
 export interface PackageFile {
@@ -29,6 +31,9 @@ export interface PackageFile {
 const largest = 2 ** 30;
 /** ms in which a server must begin to answer, and then go on. */
 const patience = 60_000;
+/** How often a server may send on. */
+const mostHops = 5;
+const redirects: ReadonlySet<number> = new Set([301, 302, 303, 307, 308]);
 
 /** The package as a file whose checksum is right. @throws OnejobError E_AGENT_PACKAGE, or the reason of `signal` */
 export async function getPackage(
@@ -41,6 +46,7 @@ export async function getPackage(
     progress(`checking the agent ${agent.version}`);
     return { path: agent.from, sha256: await checked(agent.from, agent, signal) };
   }
+  if (agent.sha256 === null) unverified(agent, parts, progress);
   const path = join(parts.dir, fileName(agent));
   const there = await stat(path).catch(() => null);
   if (there !== null) {
@@ -63,6 +69,11 @@ function fileName({ type, version, from, sha256 }: AgentPackage): string {
   return `${type}-${version.replaceAll(/[^A-Za-z0-9.-]/g, '_')}-${mark}.tar.gz`;
 }
 
+function unverified({ version, from }: AgentPackage, { warn }: PackageParts, progress: (line: string) => void): void {
+  progress(`warning: nobody says which SHA-256 the agent ${version} has, so what comes from ${from} is taken as it is`);
+  warn?.('agent taken without a checksum', { version, from, hint: 'Write it into services.<name>.agent.sha256.' });
+}
+
 async function download(
   agent: AgentPackage,
   path: string,
@@ -78,8 +89,7 @@ async function download(
   const either = AbortSignal.any([signal, stalled.signal]);
   try {
     progress(`fetching the agent ${agent.version}`);
-    const answer = await get(url, { redirect: 'follow', signal: either });
-    if (answer.url !== '' && (await addressProblem(answer.url)) !== null) throw new Error(`it was sent on to ${answer.url}`);
+    const answer = await follow(url, get, either);
     if (!answer.ok || answer.body === null) throw new Error(`it answered ${answer.status}`);
     const total = Number(answer.headers.get('content-length') ?? 0);
     const hash = createHash('sha256');
@@ -113,6 +123,23 @@ async function download(
   } finally {
     clearTimeout(timer);
     await rm(partial, { force: true });
+  }
+}
+
+/** What is there at the end of the way, each part of which is judged: one without https is enough to be given another file. */
+async function follow(from: URL, get: typeof fetch, signal: AbortSignal): Promise<Response> {
+  let url = from;
+  for (let hops = 0; ; hops++) {
+    const answer = await get(url, { redirect: 'manual', signal });
+    const location = redirects.has(answer.status) ? answer.headers.get('location') : null;
+    if (location === null) return answer;
+    await answer.body?.cancel();
+    if (hops === mostHops) throw new Error(`it was sent on more than ${mostHops} times`);
+    if (!URL.canParse(location, url.href)) throw new Error('it was sent on to what is no address');
+    url = new URL(location, url);
+    const problem = await addressProblem(url.href);
+    // What follows the path may be a signature, which opens the file to whoever reads it.
+    if (problem !== null) throw new Error(`it was sent on to ${url.origin}${url.pathname}, and ${problem}`);
   }
 }
 

@@ -11,7 +11,7 @@ import { resolveEndpoint } from '../runtimes/docker/endpoint.ts';
 import { connectEngine } from '../runtimes/docker/engine.ts';
 import { createImages } from '../runtimes/docker/image.ts';
 import type { Recipe } from '../runtimes/runtime.ts';
-import { getPackage, prunePackages } from './agent-package.ts';
+import { getPackage, type PackageParts, prunePackages } from './agent-package.ts';
 import { buildContext } from './context.ts';
 import { connectImageEngine, type ImageThere } from './engine.ts';
 import { type BuildPlan, basesOf, buildPlan, imageLabels, type Layer, recipeOf, withOwner } from './plan.ts';
@@ -49,6 +49,7 @@ export interface BuilderParts {
   /** Folder for packages of agents. */
   readonly packages: string;
   readonly fetch?: typeof fetch;
+  readonly warn?: PackageParts['warn'];
 }
 
 /** What would be built for a wish, and what it rests on. */
@@ -68,7 +69,7 @@ export interface BuiltImage extends ImageThere {
 export type ImageBuilder = Awaited<ReturnType<typeof createImageBuilder>>;
 
 /** @throws OnejobError E_ENGINE_ADDRESS. Does not ask the Engine anything. */
-export async function createImageBuilder({ environment, owner, packages, fetch }: BuilderParts) {
+export async function createImageBuilder({ environment, owner, packages, fetch, warn }: BuilderParts) {
   const endpoint = await resolveEndpoint(environment);
   const [engine, images] = await Promise.all([connectImageEngine(endpoint), connectEngine(endpoint)]);
   const pulls = createImages(images, environment.config, () => performance.now());
@@ -114,7 +115,9 @@ export async function createImageBuilder({ environment, owner, packages, fetch }
   ): Promise<string> => {
     const hasAgent = layers.some((layer) => layer.hasAgent);
     const file =
-      hasAgent && agent !== null ? await getPackage(agent, { dir: packages, ...(fetch && { fetch }) }, progress, signal) : null;
+      hasAgent && agent !== null
+        ? await getPackage(agent, { dir: packages, ...(fetch && { fetch }), ...(warn && { warn }) }, progress, signal)
+        : null;
     let below = base === null ? null : { id: base.id, user: base.user };
     for (const [at, layer] of layers.entries()) {
       const isLast = at === layers.length - 1;

@@ -3,7 +3,7 @@ import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { OnejobError } from '../errors.ts';
 import type { Log } from '../log.ts';
 import { openStore, type Store } from '../store/store.ts';
-import { forgetServices } from './forget.ts';
+import { forgetServices, tellLeft } from './forget.ts';
 
 let dir: Scratch;
 let store: Store;
@@ -77,4 +77,14 @@ test('nothing is touched where agents were left', async () => {
   expect(await forget([service('azure')], 'agents were left')).toEqual([
     { service: 'azure', removed: [], left: ['name-p1'], problem: 'agents were left' },
   ]);
+});
+
+test('the last word of a manager names the agents that services still list, and no placeholders', () => {
+  registered('azure', 'p1');
+  registered('azure', 'a1', false);
+  registered('other', 'p2');
+  const said: unknown[] = [];
+  const loud = { ...log, warn: (_: string, fields: unknown) => said.push(fields) } as unknown as Log;
+  tellLeft({ registrations: store.registrations, log: loud });
+  expect(said).toEqual([{ service: 'azure', left: ['name-a1'] }]);
 });

@@ -38,6 +38,18 @@ export async function forgetServices(
   return await Promise.all([...names].map(forget));
 }
 
+/** Names what CI services still list of agents that are gone: nobody takes that back before the next manager. */
+export function tellLeft({ registrations, log }: Pick<ForgetParts, 'registrations' | 'log'>): void {
+  for (const service of registrations.services()) {
+    const left = registrations.open(service).filter(({ placeholder }) => !placeholder);
+    if (left.length > 0)
+      log.warn('entries of agents are left at the CI service, which the next manager removes', {
+        service,
+        left: left.map(({ name }) => name),
+      });
+  }
+}
+
 /** Why it could not be done; null when it was. */
 async function attempt(service: Pick<CiService, 'forget'>): Promise<string | null> {
   const limit = AbortSignal.timeout(patience);

@@ -27,7 +27,8 @@ export async function openPoolImages({ config, env, store, services, log }: Open
     builder: async () => {
       const { createImageBuilder } = await import('../images/builder.ts');
       const environment = { ...env.docker, runtimeDir: env.runtimeDir };
-      return createImageBuilder({ environment, owner: store.owner, packages: join(store.dir, 'packages') });
+      const warn = (text: string, fields: Record<string, unknown>) => log.warn(text, fields);
+      return createImageBuilder({ environment, owner: store.owner, packages: join(store.dir, 'packages'), warn });
     },
     agentPackage: async (service, platform, signal) => (await services.get(service)?.agentPackage(platform, signal)) ?? null,
   });

@@ -158,7 +158,7 @@ export interface Runtime {
   /** The workspace as a tar stream whose entry names are relative to it (`./a/b`), also after the exit. */
   getFiles(agent: AgentId, signal: AbortSignal): Promise<Readable>;
 
-  /** One folder of the workspace likewise, named without a slash; null when there is none. */
+  /** One folder of the workspace likewise, named without a slash; null when there is none, and for a link, wherever it leads. */
   getFolder(agent: AgentId, folder: string, signal: AbortSignal): Promise<Readable | null>;
 
   /** TERM asks the job to end, KILL ends the whole tree. An ended or unknown sandbox is no error. */

@@ -19,6 +19,8 @@ export interface StoredRegistration {
   readonly placeholder: boolean;
   /** Id at the service; null while it is an intent, or when the service keeps none. */
   readonly remote: string | null;
+  /** When it was made, or was used last if anybody says so. */
+  readonly usedAt: number | null;
 }
 
 /** Times are wall clock, ms since the epoch. What was removed never comes back. */
@@ -26,6 +28,8 @@ export interface RegistrationTable {
   /** To be written before the service is asked; once more before it is asked again. */
   intend(registration: Pick<StoredRegistration, 'agent' | 'service' | 'place' | 'name' | 'placeholder'>, at: number): void;
   made(agent: AgentId, remote: string | null, at: number): void;
+  /** It is still of use: for those that outlive agents. */
+  used(agent: AgentId, at: number): void;
   removed(agent: AgentId, at: number): void;
   /** Those of a service that are not removed yet, oldest first. */
   open(service: string): StoredRegistration[];
@@ -46,16 +50,18 @@ const row = z.object({
   state: z.enum(['intent', 'made', 'removed']),
   placeholder: z.int().transform((value) => value === 1),
   remote: z.string().nullable(),
+  usedAt: z.int().nullable(),
 });
 
 export function registrationTable(db: Database): RegistrationTable {
-  const columns = 'agent, service, place, name, state, placeholder, remote';
+  const columns = 'agent, service, place, name, state, placeholder, remote, made_at AS usedAt';
   const intend = db.prepare(
     `INSERT INTO registrations (agent, service, place, name, placeholder, state, intent_at) VALUES (?, ?, ?, ?, ?, 'intent', ?)
-    ON CONFLICT (agent) DO UPDATE SET place = excluded.place, name = excluded.name, state = 'intent', remote = NULL
+    ON CONFLICT (agent) DO UPDATE SET place = excluded.place, name = excluded.name, state = 'intent', remote = NULL, made_at = NULL
     WHERE state <> 'removed'`,
   );
   const made = db.prepare("UPDATE registrations SET state = 'made', remote = ?, made_at = ? WHERE agent = ? AND state = 'intent'");
+  const used = db.prepare("UPDATE registrations SET made_at = ? WHERE agent = ? AND state = 'made'");
   const removed = db.prepare("UPDATE registrations SET state = 'removed', removed_at = ? WHERE agent = ? AND state <> 'removed'");
   const open = db.prepare(`SELECT ${columns} FROM registrations WHERE service = ? AND state <> 'removed' ORDER BY intent_at`);
   const services = db.prepare("SELECT DISTINCT service FROM registrations WHERE state <> 'removed' ORDER BY service");
@@ -68,6 +74,9 @@ export function registrationTable(db: Database): RegistrationTable {
     },
     made(agent, remote, at) {
       made.run(remote, at, agent);
+    },
+    used(agent, at) {
+      used.run(at, agent);
     },
     removed(agent, at) {
       removed.run(at, agent);

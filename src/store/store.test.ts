@@ -276,9 +276,11 @@ describe('registrations', () => {
       registrations.made('a', '17', 3);
     });
     expect(registrations.open('azure')).toEqual([
-      { ...of('a'), state: 'made', remote: '17' },
-      { ...of('b'), state: 'intent', remote: null },
+      { ...of('a'), state: 'made', remote: '17', usedAt: 3 },
+      { ...of('b'), state: 'intent', remote: null, usedAt: null },
     ]);
+    one.transaction({ durable: false }, () => registrations.used('a', 9));
+    expect(registrations.get('a')?.usedAt).toBe(9);
     one.transaction({ durable: false }, () => {
       registrations.removed('a', 4);
       registrations.made('a', '18', 5);
@@ -292,7 +294,7 @@ describe('registrations', () => {
       registrations.made('b', '19', 7);
       registrations.intend({ ...of('b'), name: 'another' }, 8);
     });
-    expect(registrations.get('b')).toEqual({ ...of('b'), name: 'another', state: 'intent', remote: null });
+    expect(registrations.get('b')).toEqual({ ...of('b'), name: 'another', state: 'intent', remote: null, usedAt: null });
   });
 });
 

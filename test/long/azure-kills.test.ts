@@ -43,10 +43,17 @@ async function killedAt(boundary: Boundary): Promise<void> {
   await Promise.race([provoke(bench, here, boundary), doomed.ended]);
   expect((await doomed.ended).signal, boundary).toBe('SIGKILL');
   // Where somebody has the placeholder already, a job may come while nobody is there.
-  const meanwhile = azure.agents(pool).length > 0 ? azure.queue(pool, { script: 'echo meanwhile' }) : null;
+  const meanwhile = azure.agents(pool).length > 0 ? bench.hold('meanwhile') : null;
   const daemon = await here.up();
   if (meanwhile === null) await untilIdle(bench);
-  else expect((await meanwhile.finished).result, boundary).toBe('succeeded');
+  else {
+    // It may have begun before, and is not to notice.
+    await untilRunning(meanwhile);
+    const busy = { state: 'busy', job: `azure-${meanwhile.requestId}` };
+    await expect.poll(async () => (await slotOf(here, 'ci/1')).agent, { timeout: 20_000 }).toMatchObject(busy);
+    bench.go('meanwhile');
+    expect((await meanwhile.finished).result, boundary).toBe('succeeded');
+  }
   await works(bench);
   expect(azure.agents(pool).filter(({ name }) => isPlaceholder(name))).toHaveLength(1);
   await daemon.stop();

@@ -144,7 +144,7 @@ export function createAzureClient(options: ClientOptions): AzureClient {
       const called = await call({ method: 'GET', scope: null, ...what, query }, signal);
       const after = clock.wall();
       const { id, user, deployment } = bodyAs(connection, called, doing, base);
-      if (id?.toLowerCase() === nobody) throw credential.rejected('it takes it for nobody');
+      if (id?.toLowerCase() === nobody) throw credential.refusal('it takes it for nobody');
       // Its time has whole seconds, so that on average it is half a second behind.
       const theirs = Date.parse(called.answer.headers.get('Date') ?? '') + 500;
       return { user, deployment, skew: Number.isNaN(theirs) ? null : Math.round(theirs - (before + after) / 2) };

@@ -37,6 +37,7 @@ async function open(): Promise<CiSubject> {
     config: { pools } as unknown as CiParts['config'],
     store,
     reasonFor: () => null,
+    opened: new Set(['azure']),
     clock: systemClock,
     log: createLog({ json: true, stream: new PassThrough() }),
     version: '0.0.0',

@@ -23,6 +23,8 @@ export interface Credential {
    * mend it, `header` throws it without a request until the secret changes or ten minutes have passed.
    */
   rejected(why: string, header?: string): OnejobError;
+  /** What to say of a refusal that came beside the work, and by which nothing is held back. */
+  refusal(why: string): OnejobError;
   /** The service took `header`; without it, what was given last. */
   accepted(header?: string): void;
   /** For people; holds no secret. */
@@ -49,6 +51,7 @@ function createToken(reference: SecretReference, base: string, { clock, wall, va
   const known = createKnown();
   const hold = createHold(clock);
   let last = '';
+  const refusal = (why: string): OnejobError => refusedToken(reference, base, without(known.all(), why), wall());
   return {
     async header(signal) {
       signal.throwIfAborted();
@@ -60,7 +63,8 @@ function createToken(reference: SecretReference, base: string, { clock, wall, va
       return last;
     },
     redact: known.all,
-    rejected: (why, header = last) => hold.begin(header, refusedToken(reference, base, without(known.all(), why), wall())),
+    rejected: (why, header = last) => hold.begin(header, refusal(why)),
+    refusal,
     accepted: (header = last) => hold.end(header),
     describe: () => `personal access token, ${describeSecret(reference)}${openness(base)}`,
   };

@@ -2,7 +2,7 @@
 import { createWriteStream } from 'node:fs';
 import { mkdir, rename, rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import { Transform } from 'node:stream';
+import type { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import type { AgentId } from '../../core/slot.ts';
 import type { AgentFiles } from '../ci-service.ts';
@@ -16,29 +16,49 @@ export function diagPath(stateDir: string, agent: AgentId): string {
   return join(stateDir, 'diag', `${agent}.tar`);
 }
 
-/** Idempotent. An agent without such logs leaves no file. */
-export async function keepDiagnostics(stateDir: string, agent: AgentId, files: AgentFiles, signal: AbortSignal): Promise<void> {
-  const found = await files.folder(diagFolder, signal);
-  if (found === null) return;
+/** ms for all of it: a job may have made its logs as long as it likes. */
+const patience = 60_000;
+
+/** Idempotent. An agent without such logs leaves no file. `limit`: ms after which it fails. */
+export async function keepDiagnostics(
+  stateDir: string,
+  agent: AgentId,
+  files: AgentFiles,
+  signal: AbortSignal,
+  limit = patience,
+): Promise<void> {
+  const tooLate = AbortSignal.timeout(limit);
+  const either = AbortSignal.any([signal, tooLate]);
   const path = diagPath(stateDir, agent);
   const part = `${path}.part`;
   try {
+    const found = await files.folder(diagFolder, either);
+    if (found === null) return;
     await mkdir(join(stateDir, 'diag'), { recursive: true, mode: 0o700 });
-    await pipeline(found, upTo(diagLimit), createWriteStream(part, { mode: 0o600 }), { signal });
+    // A sparse file is terabytes of zeros: nothing goes on reading what nobody wants any more.
+    const stop = () => found.destroy(either.reason);
+    either.addEventListener('abort', stop, { once: true });
+    try {
+      await pipeline(upTo(diagLimit, found), createWriteStream(part, { mode: 0o600 }), { signal: either });
+    } finally {
+      either.removeEventListener('abort', stop);
+      found.destroy();
+    }
     await rename(part, path);
   } catch (error) {
     await rm(part, { force: true });
+    signal.throwIfAborted();
+    if (tooLate.aborted) throw new Error(`they could not be read within ${limit / 1000} s`, { cause: error });
     throw error;
   }
 }
 
-function upTo(limit: number): Transform {
+/** Ends what it reads from as soon as enough is kept. */
+async function* upTo(limit: number, source: Readable): AsyncGenerator<Buffer> {
   let left = limit;
-  return new Transform({
-    transform(chunk: Buffer, _, done) {
-      const kept = chunk.subarray(0, left);
-      left -= kept.length;
-      done(null, kept);
-    },
-  });
+  for await (const chunk of source as AsyncIterable<Buffer>) {
+    yield chunk.subarray(0, left);
+    left -= chunk.length;
+    if (left <= 0) return;
+  }
 }

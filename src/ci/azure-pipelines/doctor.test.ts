@@ -114,3 +114,41 @@ describe('the way of registration', () => {
     expect(await said(one, 'warning')).toContain('the token enters their sandboxes');
   });
 });
+
+it('names placeholders of kinds of which no agent was made for a week', async () => {
+  const world = await open();
+  const pools = [{ name: 'ci', queue: 'gpu', tags: ['driver=1'] }];
+  const first = world.manager({ pools });
+  await first.register('a1');
+  const old = world.names().find((name) => name.startsWith('onejob-placeholder'));
+  first.stop();
+  const second = world.manager({ dir: first.dir, pools: [{ name: 'ci', queue: 'gpu', tags: ['driver=2'] }] });
+  await second.register('a2');
+  world.clock.advance(6 * 86_400_000);
+  await second.register('a3');
+  expect(await said(second, 'warning')).toBe('');
+  world.clock.advance(2 * 86_400_000);
+  expect(await said(second, 'warning')).toMatch(new RegExp(`for a week: ${old}\\. Jobs`));
+  await second.client.deleteAgent(world.pool, world.azure.agents(world.pool).find(({ name }) => name === old)?.id ?? 0, patient);
+  expect(await said(second, 'warning')).toBe('');
+});
+
+it('says what is left at a service that no pool uses any more', async () => {
+  const world = await open();
+  const first = world.manager();
+  await first.register('a1');
+  first.stop();
+  const second = world.manager({ dir: first.dir, pools: [] });
+  const left = await said(second, 'warning');
+  expect(left).toContain('No pool of the config uses service azure, which still has');
+  for (const name of world.names()) expect(left).toContain(name);
+});
+
+it('leaves a placeholder disabled that somebody has disabled, and says so', async () => {
+  const world = await open();
+  const one = world.manager();
+  await one.register('a1');
+  await one.client.setEnabled(world.pool, world.azure.agents(world.pool)[0]?.id ?? 0, false, patient);
+  expect(await said(one, 'warning')).toContain('is disabled at the service');
+  expect(world.azure.agents(world.pool)[0]?.enabled).toBe(false);
+});

@@ -6,7 +6,7 @@ import type { Builds } from './builds.ts';
 import { type AzureClient, compareVersions } from './client.ts';
 import type { Enlist } from './enlist.ts';
 import type { Marks } from './marks.ts';
-import type { AgentPools } from './pools.ts';
+import { type AgentPools, queuesOf } from './pools.ts';
 import type { Registrar } from './registrar.ts';
 import type { AzurePool } from './service.ts';
 import type { Seen } from './watch.ts';
@@ -21,8 +21,13 @@ export interface DoctorParts {
   readonly builds: Builds;
   /** The last look at each agent pool, by its id. */
   readonly latest: ReadonlyMap<number, Seen>;
+  /** Wall clock, ms since the epoch. */
+  readonly wall: () => number;
   readonly enlist: Pick<Enlist, 'insideVersion' | 'handsOutToken'>;
 }
+
+/** ms without a new agent of its kind after which a placeholder is told of. */
+const unusedAfter = 7 * 86_400_000;
 
 /** Above this an agent cannot sign in: its assertion is valid for 5 min (agent `MessageListener.cs`, agent issue 2393). */
 const [skewWarning, skewError] = [60_000, 240_000];
@@ -57,7 +62,16 @@ export async function findings(parts: DoctorParts, signal: AbortSignal): Promise
   } catch (error) {
     return [refused(error)];
   }
-  for (const queue of new Set(pools.map((pool) => pool.queue))) found.push(...(await ofPool(queue)));
+  for (const queue of queuesOf(pools)) found.push(...(await ofPool(queue)));
+  const left = parts.registrar.open().map(({ name }) => name);
+  if (pools.length === 0 && left.length > 0)
+    found.push(
+      problem(
+        'warning',
+        `No pool of the config uses service ${config.name}, which still has what onejob made: ${some(left)}.`,
+        'Agents are removed by themselves when they are gone; "onejob down --forget" removes the placeholders.',
+      ),
+    );
   found.push(...(await ofVersion()));
   if (config.registration === 'in-agent' || config.registration === 'image' || parts.enlist.handsOutToken)
     found.push(
@@ -95,16 +109,17 @@ export async function findings(parts: DoctorParts, signal: AbortSignal): Promise
             'Switch "Allow agents in this pool to automatically update" off in its settings; onejob keeps its images current.',
           ),
         );
-      return [...list, ...(await ofPlaceholders(queue, pool.id))];
+      return [...list, ...(await ofPlaceholders(queue, pool.id, new Set(agents.map(({ name }) => name))))];
     } catch (error) {
       return [refused(error)];
     }
   }
 
-  async function ofPlaceholders(queue: string, pool: number): Promise<Finding[]> {
-    const own = parts.registrar.open().filter((one) => one.placeholder && Number(one.place) === pool);
+  async function ofPlaceholders(queue: string, pool: number, there: ReadonlySet<string>): Promise<Finding[]> {
+    const made = parts.registrar.open().filter((one) => one.placeholder && Number(one.place) === pool);
+    const own = made.filter(({ name }) => there.has(name));
     const [first] = own;
-    if (first === undefined)
+    if (made.length === 0)
       return [
         problem(
           'warning',
@@ -112,9 +127,18 @@ export async function findings(parts: DoctorParts, signal: AbortSignal): Promise
           'It is made before the first agent; see what keeps that one from being made with "onejob status".',
         ),
       ];
-    const remote = parts.registrar.remoteOf(first.agent);
+    const remote = first === undefined ? null : parts.registrar.remoteOf(first.agent);
+    const entry = remote === null ? null : await client.agent(remote.pool, remote.id, {}, signal);
+    if (entry?.enabled === false)
+      return [
+        problem(
+          'warning',
+          `The placeholder of agent pool "${queue}" is disabled at the service, so nobody tried whether agents may be managed.`,
+          "Enable it in the pool's page, unless somebody wants it so.",
+        ),
+      ];
     // Says what it says already: the one call that shows whether agents may be managed, and changes nothing.
-    if (remote === null || (await client.setEnabled(remote.pool, remote.id, true, signal)) === 'absent')
+    if (entry === null || (await client.setEnabled(pool, entry.id, true, signal)) === 'absent')
       return [
         problem(
           'warning',
@@ -128,6 +152,7 @@ export async function findings(parts: DoctorParts, signal: AbortSignal): Promise
         matchedAgents?.some(({ name }) => name !== null && parts.marks.agentOf(name) !== null) &&
         !matchedAgents.some(({ id }) => ids.has(id)),
     );
+    const unused = own.filter(({ usedAt }) => usedAt !== null && parts.wall() - usedAt > unusedAfter);
     const list = [
       ok(
         `Agent pool "${queue}" may be managed, and jobs wait in it while no agent is there (${own.length === 1 ? 'one placeholder' : `${own.length} placeholders`}).`,
@@ -139,6 +164,14 @@ export async function findings(parts: DoctorParts, signal: AbortSignal): Promise
           'warning',
           `The service does not count the placeholder of agent pool "${queue}" for ${uncounted.length} of its waiting jobs, though agents of this host meet their demands.`,
           "Such jobs fail while no agent is there; compare the capabilities of both in the pool's page.",
+        ),
+      );
+    if (unused.length > 0)
+      list.push(
+        problem(
+          'warning',
+          `In agent pool "${queue}" placeholders stand for agents of which none was made for a week: ${some(unused.map(({ name }) => name))}. Jobs that only these would do wait for ever.`,
+          "Remove those in the pool's page whose devices, driver or tags will not come back.",
         ),
       );
     return list;
@@ -162,4 +195,10 @@ export async function findings(parts: DoctorParts, signal: AbortSignal): Promise
       return [refused(error)];
     }
   }
+}
+
+/** The first few of many names. */
+function some(names: readonly string[]): string {
+  const more = names.length > 5 ? ` and ${names.length - 5} more` : '';
+  return names.slice(0, 5).join(', ') + more;
 }

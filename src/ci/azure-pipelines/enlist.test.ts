@@ -170,6 +170,18 @@ describe('retire', () => {
     expect((await world.failure(one.service.retire('a1', patient))).retry).toBe(true);
   });
 
+  it('has nothing to do for one whose agent pool has been gone for a day', async () => {
+    const world = await open();
+    const one = world.manager();
+    one.store.registrations.intend({ agent: 'a1', service: 'azure', place: '999', name: 'box-1', placeholder: false }, 1);
+    one.store.registrations.made('a1', '1', 1);
+    expect((await world.failure(one.service.retire('a1', patient))).code).toBe('E_CI_POOL');
+    world.clock.advance(23 * 3_600_000);
+    expect((await world.failure(one.service.retire('a1', patient))).code).toBe('E_CI_POOL');
+    world.clock.advance(3_600_000);
+    expect(await one.service.retire('a1', patient)).toBeNull();
+  });
+
   it('has nothing to do for one whose entry is gone', async () => {
     const world = await open();
     const one = world.manager();
@@ -192,6 +204,43 @@ describe('deregister', () => {
     await one.register('a2');
     await one.end('a2');
     expect(await one.end('a2')).toEqual({ ran: null });
+  });
+
+  it('knows that one which was to make itself known, and never did, had no job', async () => {
+    const world = await open();
+    const one = world.manager({ config: { registration: 'in-agent' } });
+    await one.register('a1');
+    expect(await one.end('a1')).toEqual({ ran: null });
+    expect(one.store.registrations.get('a1')?.state).toBe('removed');
+    await one.register('a2');
+    await world.azure.faults.down();
+    expect(await one.end('a2')).toEqual({ ran: undefined });
+    await world.azure.faults.up();
+  });
+
+  it('says nothing of an agent that another service of this host made known, and does nothing to it', async () => {
+    const world = await open();
+    const first = world.manager();
+    await first.start('a1');
+    first.stop();
+    const second = world.manager({ dir: first.dir, config: { name: 'other' }, opened: ['azure'] });
+    const before = world.azure.agents(world.pool);
+    expect(await world.failure(second.service.retire('a1', patient))).toMatchObject({
+      retry: true,
+      message: /"azure" made it known/,
+    });
+    expect(await second.end('a1')).toEqual({ ran: undefined });
+    expect(world.azure.agents(world.pool)).toEqual(before);
+  });
+
+  it('names an entry that the service does not give up', async () => {
+    const world = await open();
+    const one = world.manager();
+    const agent = await one.start('a1');
+    world.azure.queue(world.pool);
+    await agent.take();
+    await one.end('a1');
+    expect(world.said.at(-1)).toMatch(/box-1-\w+-a1.*does not give up/);
   });
 
   it('does not blame an agent whose end another manager has seen', async () => {

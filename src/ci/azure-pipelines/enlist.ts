@@ -10,6 +10,7 @@ import { until } from '../../until.ts';
 import type { AgentContext, Deregistered, Registration } from '../ci-service.ts';
 import type { AzureClient } from './client.ts';
 import { agentFiles } from './files.ts';
+import type { GonePools } from './gone.ts';
 import type { JobBook } from './job-book.ts';
 import type { AgentKey } from './key.ts';
 import { type AgentKind, kindOf } from './kind.ts';
@@ -28,11 +29,14 @@ export interface EnlistParts {
   readonly log: Log;
   readonly marks: Marks;
   readonly agentPools: AgentPools;
+  readonly gone: GonePools;
   readonly registrar: Registrar;
   readonly placeholders: Placeholders;
   readonly jobs: JobBook;
   /** Filled here: the kind of each agent until it is deregistered. */
   readonly kinds: Map<AgentId, AgentKind>;
+  /** Filled here: agents that are to get no job any more, until they are deregistered. */
+  readonly retired: Set<AgentId>;
   /** The token itself, for agents that make themselves known. */
   readonly token: (signal: AbortSignal) => Promise<string>;
   readonly makeKey: () => Promise<AgentKey>;
@@ -54,7 +58,7 @@ export interface Enlist {
 const remembered = 256;
 
 export function createEnlist(parts: EnlistParts): Enlist {
-  const { config, client, log, marks, agentPools, registrar, placeholders, jobs, kinds, makeKey } = parts;
+  const { config, client, log, marks, agentPools, registrar, placeholders, jobs, kinds, retired, makeKey } = parts;
   /** What had become of agents that are off the list; asked for again when the sandbox could not be removed at once. */
   const ended = new Map<AgentId, Deregistered>();
   let insideVersion: string | null = null;
@@ -65,6 +69,18 @@ export function createEnlist(parts: EnlistParts): Enlist {
     if (pool === undefined)
       throw new OnejobError('E_BUG', `Service ${config.name} was asked for pool ${name}, which is not its own.`);
     return pool;
+  };
+
+  /** null, too, for one that was to make itself known, and that the service has never heard of. */
+  const whatRan = async (agent: AgentId, signal: AbortSignal): Promise<JobId | null | undefined> => {
+    try {
+      const remote = await registrar.locate(agent, signal);
+      return remote === null ? null : await jobs.last(remote.pool, remote.id, agent, signal);
+    } catch (error) {
+      signal.throwIfAborted();
+      log.warn('nobody can say what an agent did', { agent, reason: toFailure(error).message });
+      return undefined;
+    }
   };
 
   return {
@@ -115,14 +131,17 @@ export function createEnlist(parts: EnlistParts): Enlist {
     async deregister(agent, signal) {
       const registration = registrar.find(agent);
       kinds.delete(agent);
-      if (registration === null || registration.service !== config.name) return { ran: null };
+      retired.delete(agent);
+      if (registration === null) return { ran: null };
+      if (registration.service !== config.name) return { ran: undefined };
       if (registration.state === 'removed') return ended.get(agent) ?? { ran: undefined };
-      const remote = registrar.remoteOf(agent);
-      const ran = remote === null ? undefined : await jobs.last(remote.pool, remote.id, agent, signal);
+      const ran = await whatRan(agent, signal);
       // A service that does not say that now would only keep the slot waiting: the sweep goes on with it.
-      if (remote !== null && ran === undefined) return { ran };
+      if (ran === undefined) return { ran };
       try {
-        if ((await registrar.remove(registration, signal)) === 'removed') {
+        if ((await registrar.remove(registration, signal)) === 'refused') {
+          log.warn('the service does not give up the entry of an agent that is gone yet', { agent, entry: registration.name });
+        } else {
           ended.set(agent, { ran });
           for (const old of [...ended.keys()].slice(0, -remembered)) ended.delete(old);
         }
@@ -134,11 +153,27 @@ export function createEnlist(parts: EnlistParts): Enlist {
     },
 
     async retire(agent, signal) {
-      const remote = await registrar.locate(agent, signal);
-      if (remote === null) return null;
-      if ((await client.setEnabled(remote.pool, remote.id, false, signal)) === 'absent') return null;
-      const entry = await client.agent(remote.pool, remote.id, { assigned: true }, signal);
-      return entry?.assignedRequest == null ? null : jobs.had(entry.assignedRequest, agent, remote.pool);
+      retired.add(agent);
+      try {
+        const owner = registrar.find(agent)?.service ?? config.name;
+        if (owner !== config.name)
+          throw new OnejobError(
+            'E_CI_UNREACHABLE',
+            `Cannot ask ${config.name} for agent ${agent}: service "${owner}" made it known.`,
+            {
+              hint: `Put "${owner}" back into the config until the agent is gone.`,
+              retry: true,
+            },
+          );
+        const remote = await registrar.locate(agent, signal);
+        if (remote === null) return null;
+        if ((await client.setEnabled(remote.pool, remote.id, false, signal)) === 'absent') return null;
+        const entry = await client.agent(remote.pool, remote.id, { assigned: true }, signal);
+        return entry?.assignedRequest == null ? null : jobs.had(entry.assignedRequest, agent, remote.pool);
+      } catch (error) {
+        if (await parts.gone.explains(error, Number(registrar.find(agent)?.place), signal)) return null;
+        throw error;
+      }
     },
 
     get insideVersion() {

@@ -119,3 +119,18 @@ it('takes a job for over that the service no longer lists when its agent is gone
   expect(jobs.list()).toEqual([]);
   expect(store.serviceJobs.get('azure-7')).toMatchObject({ state: 'done', result: null, pool: 'ci' });
 });
+
+it('shows a job no longer as waiting that an agent of another host has taken', async () => {
+  const world = await open();
+  const { store, client } = world.manager();
+  const builds = createBuilds({ build: async () => null });
+  const jobs = createJobBook({ service: 'azure', store, client, builds, poolOf: () => null, wall: world.clock.wall });
+  const request = jobRequest.parse({ requestId: 7 });
+  jobs.saw(2, [request], [{ request, pool: 'ci' }]);
+  expect(jobs.list()).toMatchObject([{ state: 'waiting' }]);
+  jobs.saw(3, [], []);
+  expect(jobs.list()).toHaveLength(1);
+  jobs.saw(2, [{ ...request, receiveTime: 1 }], []);
+  expect(jobs.list()).toEqual([]);
+  expect(store.serviceJobs.get('azure-7')).toBeNull();
+});

@@ -109,12 +109,15 @@ export function createJobBook({ service, store, client, builds, poolOf, wall }: 
     },
     saw(place, unfinished, waiting) {
       const there = new Set(unfinished.map((one) => jobIdOf(service, one)));
+      const here = new Set(waiting.map(({ request }) => jobIdOf(service, request)));
       for (const [id, one] of known) {
-        if (one.place !== place || there.has(id)) continue;
+        if (one.place !== place) continue;
         const { job } = one;
-        if (job.state === 'waiting') known.delete(id);
+        // One that an agent of another host has taken is not over, and waits no more.
+        if (job.state === 'waiting' && !here.has(id)) known.delete(id);
+        if (there.has(id) || !known.has(id)) continue;
         // An agent that is still there will say by its end how the job ended.
-        else if (job.agent === null || poolOf(job.agent) === null) save({ ...job, state: 'done', endedAt: wall() }, place);
+        if (job.agent === null || poolOf(job.agent) === null) save({ ...job, state: 'done', endedAt: wall() }, place);
       }
       for (const { request, pool } of waiting) {
         const job = jobOf(request, { service, pool, agent: null }, null);

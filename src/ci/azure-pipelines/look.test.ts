@@ -1,8 +1,9 @@
 /** What a look is followed by: silence that is told in time and never too early, and what waits for whom. */
 import { describe, expect, it } from 'vitest';
-import { registerByHand } from '../../../test/standins/azure-devops/hand-agent.ts';
-import { inside, type Manager } from './testing-manager.ts';
-import { worlds } from './testing-service.ts';
+import { handAgentFromFiles, registerByHand } from '../../../test/standins/azure-devops/hand-agent.ts';
+import { patient } from './testing.ts';
+import { filesOf, inside, type Manager } from './testing-manager.ts';
+import { type World, worlds } from './testing-service.ts';
 
 const open = worlds();
 const minutes = (count: number) => count * 60_000;
@@ -56,6 +57,118 @@ describe('an agent that does not come online', () => {
     await one.watch();
     expect(one.of('silent')).toEqual([]);
   });
+});
+
+describe('an agent that came online after the look that would have given it up', () => {
+  /** The next look has its list before the agent is online, and its jobs after it. */
+  async function late(world: World, queue: boolean) {
+    const one = world.manager();
+    await one.watch();
+    const { script } = await one.register('a1');
+    one.slots.set('a1', { pool: 'ci', since: world.clock.now() });
+    const agent = handAgentFromFiles(filesOf(script));
+    await agent.signIn(world.clock.wall());
+    await world.pass(minutes(3));
+    world.azure.faults.add({ kind: 'delay', ms: 150 }, { route: 'jobrequests', times: 1 });
+    const listed = world.azure.next('answered', ({ request }) => request.method === 'GET' && request.route === 'agents');
+    const passing = world.pass(10_000);
+    await listed;
+    await agent.open({});
+    const queued = queue ? world.azure.queue(world.pool) : null;
+    return { one, passing, queued };
+  }
+  const enabled = (world: World) => world.azure.agents(world.pool).find(({ name }) => name.endsWith('-a1'))?.enabled;
+
+  it('goes on', async () => {
+    const world = await open();
+    const { one, passing } = await late(world, false);
+    await passing;
+    expect(one.of('silent')).toEqual([]);
+    expect(one.of('online')).toContainEqual({ kind: 'online', agent: 'a1' });
+    expect(enabled(world)).toBe(true);
+  });
+
+  it('does its job', async () => {
+    const world = await open();
+    const { one, passing, queued } = await late(world, true);
+    await passing;
+    expect(one.of('silent')).toEqual([]);
+    expect(one.of('jobSeen')).toContainEqual({ kind: 'jobSeen', agent: 'a1', job: `azure-${queued?.requestId}` });
+  });
+
+  it('can be given a job again, also when that could not be said at once', async () => {
+    const world = await open();
+    world.azure.faults.add({ kind: 'broken' }, { method: 'PATCH', after: 1, times: 1 });
+    const { one, passing } = await late(world, false);
+    await passing;
+    expect(enabled(world)).toBe(false);
+    await world.pass(20_000);
+    expect(enabled(world)).toBe(true);
+    expect(one.of('silent')).toEqual([]);
+  });
+
+  it('stays without a job when it is to end', async () => {
+    const world = await open();
+    world.azure.faults.add({ kind: 'broken' }, { method: 'PATCH', after: 1, times: 1 });
+    const { one, passing } = await late(world, false);
+    await passing;
+    await one.service.retire('a1', patient);
+    await world.pass(20_000);
+    expect(enabled(world)).toBe(false);
+  });
+});
+
+it('looks on while the service takes its time with what a look is followed by', async () => {
+  const world = await open({ notAwaited: 'includeCapabilities' });
+  const one = world.manager();
+  await one.start('a1');
+  world.azure.faults.add({ kind: 'hang' }, { method: 'GET', route: 'agents/{agentId}' });
+  await one.watch();
+  await one.start('a2');
+  await world.pass(20_000);
+  expect(one.of('online')).toContainEqual({ kind: 'online', agent: 'a2' });
+});
+
+describe('two services of one host on the same agent pool', () => {
+  it('each tell of their own agents only', async () => {
+    const world = await open();
+    const first = world.manager();
+    const agent = await first.start('a1');
+    const { requestId } = world.azure.queue(world.pool);
+    await agent.take();
+    first.stop();
+    const second = world.manager({ dir: first.dir, config: { name: 'other' }, opened: ['azure'] });
+    second.slots.set('a1', { pool: 'ci', since: null });
+    await second.watch();
+    await world.pass(20_000);
+    expect([...second.of('online'), ...second.of('jobSeen')]).toEqual([]);
+    expect(second.store.serviceJobs.get(`other-${requestId}`)).toBeNull();
+    expect(world.names()).toHaveLength(2);
+  });
+
+  it('do not count what waits for the other one', async () => {
+    const world = await open();
+    const first = world.manager();
+    await first.register('a1');
+    first.stop();
+    world.azure.queue(world.pool, { demands: ['git'] });
+    const pools = [{ name: 'lab', queue: 'gpu', tags: [] }];
+    const second = world.manager({ dir: first.dir, config: { name: 'other' }, opened: ['azure'], pools });
+    await second.watch();
+    expect(second.service.waiting('lab')).toBe(0);
+  });
+});
+
+it('looks once at an agent pool that two pools name, each in its own case', async () => {
+  const world = await open();
+  const pools = ['gpu', 'GPU'].map((queue) => ({ name: `ci ${queue}`, queue, tags: [] }));
+  const one = world.manager({ pools });
+  await one.watch();
+  const from = world.azure.log.length;
+  await world.pass(60_000);
+  expect(world.asked(from)).toBe(12);
+  expect(one.service.waiting('ci gpu')).toBe(0);
+  expect(one.service.waiting('ci GPU')).toBe(0);
 });
 
 it('tells of all agents at once, and looks again, although the service is slow with what people are told', async () => {

@@ -2,8 +2,7 @@
  * What follows from one look at an agent pool: who is online, who has which job, who keeps silent, what waits, and what is left to
  * remove. Events come first: what people are told about jobs, and the cleaning up, make more calls, and may take their time.
  */
-import type { Clock } from '../../core/clock.ts';
-import type { AgentId, Failure } from '../../core/slot.ts';
+import type { AgentId } from '../../core/slot.ts';
 import { toFailure } from '../../errors.ts';
 import type { Log } from '../../log.ts';
 import type { CiEvent } from '../ci-service.ts';
@@ -13,14 +12,11 @@ import type { AgentKind } from './kind.ts';
 import type { Marks } from './marks.ts';
 import type { Placeholders } from './placeholder.ts';
 import type { Registrar } from './registrar.ts';
+import type { Silence } from './silence.ts';
 import type { Seen } from './watch.ts';
 import { requestState } from './wire.ts';
 
 export interface LookParts {
-  readonly url: string;
-  /** ms until a released agent must be online. */
-  readonly bootTimeout: number;
-  readonly clock: Clock;
   readonly log: Log;
   readonly client: Pick<AzureClient, 'agent'>;
   readonly marks: Marks;
@@ -29,31 +25,25 @@ export interface LookParts {
   readonly jobs: JobBook;
   /** Kind of each agent that was registered by this manager. */
   readonly kinds: ReadonlyMap<AgentId, AgentKind>;
+  readonly silence: Silence;
   readonly sweep: { after(seen: Seen, signal: AbortSignal): Promise<void> };
   /** The pool that an agent is in; null when no slot has it. */
   readonly poolOf: (agent: AgentId) => string | null;
-  /** How long a released agent has not been seen by its service, ms; null for any other. */
-  readonly silentFor: (agent: AgentId) => number | null;
 }
 
 export interface Look {
-  /** `served`: the pools of the config for which this agent pool is the queue. */
-  after(seen: Seen, served: readonly string[], emit: (event: CiEvent) => void, signal: AbortSignal): Promise<void>;
+  /** `served`: the pools of the config for which this agent pool is the queue. What makes more calls goes on after it. */
+  after(seen: Seen, served: readonly string[], emit: (event: CiEvent) => void, signal: AbortSignal): void;
   /** Number of jobs that wait for a pool of the config; null before a look. */
   waiting(pool: string): number | null;
 }
 
 export function createLook(parts: LookParts): Look {
-  const { clock, log, client, marks, registrar, placeholders, jobs, kinds, sweep, poolOf, silentFor } = parts;
+  const { log, client, marks, registrar, placeholders, jobs, kinds, silence, sweep, poolOf } = parts;
   const waiting = new Map<string, number>();
   /** Kinds of which one agent has told what it says once it is online. */
   const taught = new Set<string>();
-
-  const silence = (agent: AgentId): Failure => ({
-    code: 'E_AGENT_SILENT',
-    message: `Agent ${agent} was started ${Math.round((silentFor(agent) ?? 0) / 1000)} s ago and has not come online at ${parts.url}. Look whether it reaches that address from inside its container, and at the clock of this host.`,
-    retry: true,
-  });
+  const underWay = new Set<string>();
 
   function tell(seen: Seen, emit: (event: CiEvent) => void): void {
     for (const [agent, { id, status, assignedRequest }] of seen.ours) {
@@ -61,23 +51,29 @@ export function createLook(parts: LookParts): Look {
       if (status === 'online') emit({ kind: 'online', agent });
       if (assignedRequest !== null) emit({ kind: 'jobSeen', agent, job: jobs.had(assignedRequest, agent, seen.pool.id) });
     }
-    // An agent that could not reach a service that was away is not to blame for it.
-    const steady = clock.now() - seen.steadySince;
-    for (const { agent, place, placeholder } of registrar.open()) {
-      if (placeholder || Number(place) !== seen.pool.id || seen.ours.get(agent)?.status === 'online') continue;
-      if (Math.min(silentFor(agent) ?? 0, steady) > parts.bootTimeout) emit({ kind: 'silent', agent, failure: silence(agent) });
-    }
+  }
+
+  /** Beside the looks, of which none waits for it, one at a time: what finds one under way is left to a later look. */
+  function beside(what: string, work: () => Promise<void>, signal: AbortSignal): void {
+    if (underWay.has(what)) return;
+    underWay.add(what);
+    work()
+      .catch((error: unknown) => {
+        if (!signal.aborted) log.error('what a CI service shows was not followed up', { reason: toFailure(error).message });
+      })
+      .finally(() => underWay.delete(what));
   }
 
   /** Which jobs wait for which pools: the agents that would do say it, and the placeholders while there are none. */
   function count({ pool, agents, requests }: Seen, served: readonly string[]): void {
     const standsFor = new Map<number, readonly string[]>();
+    const booked = new Set(registrar.open().map(({ name }) => name));
     for (const { id, name } of agents) {
       const agent = marks.agentOf(name);
       const one = agent !== null ? poolOf(agent) : placeholders.poolOf(name);
       if (one !== null) standsFor.set(id, [one]);
       // Of a former manager, until this one has made its first agent.
-      else if (marks.isPlaceholder(name)) standsFor.set(id, served);
+      else if (marks.isPlaceholder(name) && booked.has(name)) standsFor.set(id, served);
     }
     const found: Waiting[] = [];
     const counts = new Map(served.map((name) => [name, 0]));
@@ -113,14 +109,15 @@ export function createLook(parts: LookParts): Look {
   }
 
   return {
-    async after(seen, served, emit, signal) {
+    after(seen, served, emit, signal) {
       placeholders.saw(seen.pool.id, new Set(seen.agents.map(({ name }) => name)));
       tell(seen, emit);
       count(seen, served);
       for (const [agent, { assignedRequest }] of seen.ours)
         if (assignedRequest !== null) jobs.describe(assignedRequest, agent, seen.pool.id, signal);
-      await teach(seen, signal);
-      await sweep.after(seen, signal);
+      const place = seen.pool.id;
+      beside(`${place} silence`, () => silence.after(seen, emit, signal), signal);
+      beside(`${place} rest`, () => teach(seen, signal).then(() => sweep.after(seen, signal)), signal);
     },
     waiting: (pool) => waiting.get(pool) ?? null,
   };

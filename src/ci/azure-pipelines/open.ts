@@ -3,7 +3,7 @@ import type { AzureServiceConfig } from '../../config/config.ts';
 import { OnejobError } from '../../errors.ts';
 import { readSecret } from '../../secrets/reference.ts';
 import type { CiService } from '../ci-service.ts';
-import type { CiParts } from '../index.ts';
+import type { OpenParts } from '../index.ts';
 import { createAzureClient } from './client.ts';
 import { createCredential } from './credential.ts';
 import { makeAgentKey } from './key.ts';
@@ -11,7 +11,7 @@ import { createAzurePipelines } from './service.ts';
 
 export function openAzurePipelines(
   config: AzureServiceConfig,
-  { config: { pools }, store, clock, log, version, variables, slots }: CiParts,
+  { config: { pools }, store, clock, log, version, variables, slots, opened }: OpenParts,
 ): CiService {
   const { url } = config;
   const wall = () => clock.wall();
@@ -32,6 +32,7 @@ export function openAzurePipelines(
     clock,
     log,
     random: Math.random,
+    opened,
     isLive: (agent) => slots.poolOf(agent) !== null,
     poolOf: (agent) => slots.poolOf(agent),
     silentFor: (agent) => slots.silentFor(agent),

@@ -143,3 +143,19 @@ it('goes with the others when all are to be forgotten and one of them cannot', a
   await one.service.forget(patient);
   expect(placeholders(world)).toEqual([]);
 });
+
+it('is taken over when the answer to its making was lost, so that it is there all the time', async () => {
+  const world = await open();
+  const first = world.manager();
+  world.azure.faults.add({ kind: 'lost' }, { method: 'POST', route: 'agents', times: 1 });
+  await world.failure(first.register('a1'));
+  const [made] = placeholders(world);
+  expect(made).toBeDefined();
+  first.stop();
+  const second = world.manager({ dir: first.dir });
+  await second.register('a1');
+  expect(placeholders(world)).toEqual([made]);
+  expect(world.asked(0, 'agents/{agentId}', 'DELETE')).toBe(0);
+  await second.service.forget(patient);
+  expect(placeholders(world)).toEqual([]);
+});

@@ -53,9 +53,11 @@ export function createPlaceholders({ service, client, registrar, marks, makeKey 
 
   const make = async (pool: number, kind: AgentKind, signal: AbortSignal): Promise<void> => {
     const agent = idOf(pool, kind.set);
-    const remote = registrar.remoteOf(agent);
+    // The answer to an earlier POST may have been lost: that one is as good, and between two there would be none.
+    const remote = await registrar.locate(agent, signal);
     const entry = remote === null ? null : await client.agent(pool, remote.id, { capabilities: true }, signal);
     if (entry !== null) {
+      registrar.seen(agent, entry.id);
       // What a former manager learned from an agent that was online stays until there is one to learn from again.
       const says = { ...entry.systemCapabilities, ...entry.userCapabilities };
       const news = Object.entries({ ...kind.shared, ...said.get(kind.set) }).filter(([name, value]) => says[name] !== value);
@@ -82,12 +84,13 @@ export function createPlaceholders({ service, client, registrar, marks, makeKey 
       const one = made.get(agent) ?? { versions: new Map(), last: Promise.resolve() };
       made.set(agent, one);
       const version = JSON.stringify(kind.shared);
-      const known = one.versions.get(version);
-      if (known !== undefined) return known;
-      const making = one.last.then(() => make(pool, kind, signal));
-      one.versions.set(version, making);
-      one.last = making.catch(() => void one.versions.delete(version));
-      return making;
+      const begin = (): Promise<void> => {
+        const making = one.last.then(() => make(pool, kind, signal));
+        one.versions.set(version, making);
+        one.last = making.catch(() => void one.versions.delete(version));
+        return making;
+      };
+      return (one.versions.get(version) ?? begin()).then(() => registrar.used(agent));
     },
     async learn(pool, set, { systemCapabilities }, signal) {
       if (systemCapabilities === null) return;

@@ -11,17 +11,28 @@ export interface AgentPools {
   forget(queue: string): void;
 }
 
+/** Names of the agent pools that are used, each once: for the service they are the same in whatever case. */
+export function queuesOf(pools: readonly { readonly queue: string }[]): string[] {
+  return [...new Map(pools.map(({ queue }) => [keyOf(queue), queue])).values()];
+}
+
+export function isSameQueue(a: string, b: string): boolean {
+  return keyOf(a) === keyOf(b);
+}
+
+const keyOf = (queue: string): string => queue.toLowerCase();
+
 const named = 12;
 
 export function createAgentPools(client: Pick<AzureClient, 'findPool' | 'pools'>, url: string): AgentPools {
   const found = new Map<string, Pool>();
   return {
     async find(queue, signal) {
-      const known = found.get(queue);
+      const known = found.get(keyOf(queue));
       if (known !== undefined) return known;
       const pool = await client.findPool(queue, signal);
       if (pool !== null) {
-        found.set(queue, pool);
+        found.set(keyOf(queue), pool);
         return pool;
       }
       const others = (await client.pools(signal)).filter(({ isHosted }) => !isHosted).map(({ name }) => name);
@@ -33,7 +44,7 @@ export function createAgentPools(client: Pick<AzureClient, 'findPool' | 'pools'>
         hint: 'Make it there (Organization settings, Agent pools), give the credential\'s owner the role Administrator on it, or mend "queue" in the config.',
       });
     },
-    known: (queue) => found.get(queue) ?? null,
-    forget: (queue) => void found.delete(queue),
+    known: (queue) => found.get(keyOf(queue)) ?? null,
+    forget: (queue) => void found.delete(keyOf(queue)),
   };
 }

@@ -154,6 +154,7 @@ export function createPrincipal(
       const error = rejection(base, why, !isYoung);
       return isYoung ? hold.begin(last, error) : error;
     },
+    refusal: (why) => rejection(base, why, false),
     accepted: () => hold.end(last),
     describe: () => `${who.replace(/^the /, '')}, its secret in ${describeSecret(config.secret)}${openness(base)}`,
   };

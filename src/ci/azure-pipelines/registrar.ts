@@ -7,6 +7,7 @@ import { OnejobError } from '../../errors.ts';
 import type { StoredRegistration } from '../../store/registrations.ts';
 import type { Store } from '../../store/store.ts';
 import type { AzureClient } from './client.ts';
+import type { GonePools } from './gone.ts';
 import type { NewAgent, RegisteredAgent } from './wire.ts';
 
 export interface RegistrarParts {
@@ -14,6 +15,9 @@ export interface RegistrarParts {
   readonly service: string;
   readonly store: Pick<Store, 'registrations' | 'transaction'>;
   readonly client: AzureClient;
+  readonly gone: GonePools;
+  /** Names of the services that this manager has opened, this one among them. */
+  readonly opened: ReadonlySet<string>;
   /** Wall clock, ms since the epoch. */
   readonly wall: () => number;
 }
@@ -43,13 +47,21 @@ export interface Registrar {
   seen(agent: AgentId, id: number): void;
   /** @throws OnejobError E_CI_* when the service cannot be asked */
   remove(registration: StoredRegistration, signal: AbortSignal): Promise<Removal>;
+  /** An agent was made that is of the kind that this placeholder stands for. */
+  used(placeholder: AgentId): void;
+  /** An entry was removed of which at most a service knew that config does not name any more. */
+  gaveUp(pool: number, name: string): void;
+  /** Of whatever service. */
   find(agent: AgentId): StoredRegistration | null;
   open(): StoredRegistration[];
-  /** Names of all registrations that are not removed, of other services of this host too: they may share an agent pool. */
+  /**
+   * Names of all registrations that are not removed, of the other services of this host too, which may share an agent pool. What
+   * a service left behind that config does not name any more protects nothing.
+   */
   names(): ReadonlySet<string>;
 }
 
-export function createRegistrar({ service, store, client, wall }: RegistrarParts): Registrar {
+export function createRegistrar({ service, store, client, gone, opened, wall }: RegistrarParts): Registrar {
   const { registrations } = store;
   /** Being made right now: what a look saw of them may be an entry that is on its way out. */
   const making = new Set<AgentId>();
@@ -59,6 +71,15 @@ export function createRegistrar({ service, store, client, wall }: RegistrarParts
     (await client.agents(pool, { name }, signal)).find((one) => one.name === name)?.id ?? null;
 
   const remove = async (registration: StoredRegistration, signal: AbortSignal): Promise<Removal> => {
+    const removal = await takeOff(registration, signal).catch(async (error: unknown): Promise<Removal> => {
+      if (await gone.explains(error, Number(registration.place), signal)) return 'removed';
+      throw error;
+    });
+    if (removal === 'removed') write(() => registrations.removed(registration.agent, wall()));
+    return removal;
+  };
+
+  const takeOff = async (registration: StoredRegistration, signal: AbortSignal): Promise<Removal> => {
     const pool = Number(registration.place);
     const id = registration.remote === null ? await byName(pool, registration.name, signal) : Number(registration.remote);
     const answer = id === null ? 'absent' : await client.deleteAgent(pool, id, signal);
@@ -67,7 +88,6 @@ export function createRegistrar({ service, store, client, wall }: RegistrarParts
       await client.setEnabled(pool, id, false, signal).catch(() => signal.throwIfAborted());
       return 'refused';
     }
-    write(() => registrations.removed(registration.agent, wall()));
     return 'removed';
   };
 
@@ -75,6 +95,10 @@ export function createRegistrar({ service, store, client, wall }: RegistrarParts
   const clearAway = async (agent: AgentId, signal: AbortSignal): Promise<void> => {
     const before = registrations.get(agent);
     if (before === null) return;
+    if (before.service !== service) {
+      leaveTo(before);
+      return;
+    }
     if (before.state !== 'removed' && (await remove(before, signal)) === 'refused') {
       throw new OnejobError('E_CI_NAME_TAKEN', `Cannot register agent ${before.name} anew: the service says that it runs a job.`, {
         hint: 'onejob tries again.',
@@ -83,6 +107,23 @@ export function createRegistrar({ service, store, client, wall }: RegistrarParts
     }
     // What is written down as removed never comes back, which is right for agents, while a placeholder may be wanted again.
     write(() => registrations.forget(agent));
+  };
+
+  /** Only the service that made an entry may remove it: its sweep does, as of an agent that is gone. */
+  const leaveTo = (before: StoredRegistration): void => {
+    const agent = `${before.agent} of ${before.service}`;
+    write(() => {
+      registrations.forget(before.agent);
+      if (before.state !== 'made') return;
+      registrations.intend({ ...before, agent }, wall());
+      registrations.made(agent, before.remote, wall());
+    });
+  };
+
+  const gaveUp = (pool: number, name: string): void => {
+    const left = registrations.services().filter((one) => !opened.has(one));
+    for (const one of left.flatMap((each) => registrations.open(each)))
+      if (one.name === name && one.place === String(pool)) write(() => registrations.removed(one.agent, wall()));
   };
 
   const add = async (pool: number, body: NewAgent, signal: AbortSignal): Promise<RegisteredAgent> => {
@@ -94,12 +135,18 @@ export function createRegistrar({ service, store, client, wall }: RegistrarParts
       const id = await byName(pool, body.name, signal);
       if (id === null) throw error;
       await client.deleteAgent(pool, id, signal);
+      gaveUp(pool, body.name);
       return client.addAgent(pool, body, signal);
     }
   };
 
-  const remoteOf = (agent: AgentId): Remote | null => {
+  const own = (agent: AgentId): StoredRegistration | null => {
     const found = registrations.get(agent);
+    return found?.service === service ? found : null;
+  };
+
+  const remoteOf = (agent: AgentId): Remote | null => {
+    const found = own(agent);
     if (found === null || found.state !== 'made' || found.remote === null) return null;
     return { pool: Number(found.place), id: Number(found.remote) };
   };
@@ -123,19 +170,24 @@ export function createRegistrar({ service, store, client, wall }: RegistrarParts
     },
     remoteOf,
     async locate(agent, signal) {
-      const found = registrations.get(agent);
+      const found = own(agent);
       if (found === null || found.state !== 'intent') return remoteOf(agent);
       const pool = Number(found.place);
       const id = await byName(pool, found.name, signal);
       return id === null ? null : { pool, id };
     },
     seen(agent, id) {
-      if (making.has(agent) || registrations.get(agent)?.state !== 'intent') return;
+      if (making.has(agent) || own(agent)?.state !== 'intent') return;
       write(() => registrations.made(agent, String(id), wall()));
     },
     remove,
+    used(agent) {
+      const { usedAt } = own(agent) ?? {};
+      if (usedAt != null && wall() - usedAt > 3_600_000) write(() => registrations.used(agent, wall()));
+    },
+    gaveUp,
     find: (agent) => registrations.get(agent),
     open: () => registrations.open(service),
-    names: () => new Set(registrations.services().flatMap((one) => registrations.open(one).map(({ name }) => name))),
+    names: () => new Set([...opened].flatMap((one) => registrations.open(one).map(({ name }) => name))),
   };
 }

@@ -88,6 +88,14 @@ describe.each(shells)('in %s', (...shell) => {
     expect(runIn(shell, configuringAgent(partsOf(dir, root), self))).toEqual({ code: 1, out: '' });
   });
 
+  it("keeps to itself what an image's own start script was to keep to itself", () => {
+    using dir = scratch();
+    const start = join(dir.path, 'start.sh');
+    writeFileSync(start, '#!/bin/sh\nprintf "%s" "$VSO_AGENT_IGNORE"\n', { mode: 0o755 });
+    const { out } = runIn(shell, startingImage(start, dir.path, self), { VSO_AGENT_IGNORE: 'LICENCE,A' });
+    expect(out).toBe('LICENCE,A,AZP_TOKEN,AZP_TOKEN_FILE');
+  });
+
   it.each(['755', '644'])("becomes an image's own start script, with mode %s", (bits) => {
     using dir = scratch();
     mkdirSync(join(dir.path, 'azp'));

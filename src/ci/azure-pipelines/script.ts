@@ -52,7 +52,8 @@ export function startingImage(start: string, workspace: string, { url, pool, nam
     `cd ${quote(start.slice(0, slash) || '/')} || exit 1`,
     ...diagnostics(workspace),
     `export AZP_URL=${quote(url)} AZP_TOKEN=${quote(token)} AZP_POOL=${quote(pool)} AZP_AGENT_NAME=${quote(name)}`,
-    'export AGENT_ALLOW_RUNASROOT=1 VSO_AGENT_IGNORE=AZP_TOKEN,AZP_TOKEN_FILE',
+    // What the image wants to be kept to itself stays so.
+    'export AGENT_ALLOW_RUNASROOT=1 VSO_AGENT_IGNORE="${VSO_AGENT_IGNORE:+$VSO_AGENT_IGNORE,}AZP_TOKEN,AZP_TOKEN_FILE"',
     `if [ -x ${quote(start)} ]; then exec ${quote(start)} --once; fi`,
     `exec sh ${quote(start)} --once`,
   ].join('\n');

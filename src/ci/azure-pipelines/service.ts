@@ -15,6 +15,7 @@ import type { AzureClient } from './client.ts';
 import { keepDiagnostics } from './diagnostics.ts';
 import { findings } from './doctor.ts';
 import { createEnlist } from './enlist.ts';
+import { createGonePools } from './gone.ts';
 import { createJobBook } from './job-book.ts';
 import type { AgentKey } from './key.ts';
 import type { AgentKind } from './kind.ts';
@@ -22,8 +23,9 @@ import { createLook } from './look.ts';
 import { createMarks } from './marks.ts';
 import { choosePackage } from './package.ts';
 import { createPlaceholders } from './placeholder.ts';
-import { createAgentPools } from './pools.ts';
+import { createAgentPools, isSameQueue, queuesOf } from './pools.ts';
 import { createRegistrar } from './registrar.ts';
+import { createSilence } from './silence.ts';
 import { createSweep } from './sweep.ts';
 import { type Seen, Watch } from './watch.ts';
 
@@ -46,6 +48,8 @@ export interface AzureParts {
   readonly clock: Clock;
   readonly log: Log;
   readonly random: () => number;
+  /** Names of the services that this manager has opened, this one among them. */
+  readonly opened: ReadonlySet<string>;
   /** Whether a slot still has this agent, in whatever lane. */
   readonly isLive: (agent: AgentId) => boolean;
   /** The pool that an agent is in; null when no slot has it. */
@@ -61,13 +65,15 @@ export function createAzurePipelines(parts: AzureParts): CiService {
   const closing = new AbortController();
   const marks = createMarks(store.owner);
   const agentPools = createAgentPools(client, config.url);
-  const registrar = createRegistrar({ service, store, client, wall });
+  const gone = createGonePools(client, log, () => clock.now());
+  const registrar = createRegistrar({ service, store, client, gone, wall, opened: parts.opened });
   const placeholders = createPlaceholders({ service, client, registrar, marks, makeKey });
   const builds = createBuilds(client);
   const jobs = createJobBook({ service, store, client, builds, poolOf, wall });
   const kinds = new Map<AgentId, AgentKind>();
+  const retired = new Set<AgentId>();
   const enlist = createEnlist({
-    ...{ config, pools, client, log, marks, agentPools, registrar, placeholders, jobs, kinds, makeKey },
+    ...{ config, pools, client, log, marks, agentPools, gone, registrar, placeholders, jobs, kinds, retired, makeKey },
     token: parts.token,
     closing: closing.signal,
   });
@@ -77,25 +83,32 @@ export function createAzurePipelines(parts: AzureParts): CiService {
     now: () => clock.now(),
   });
   const look = createLook({
-    ...{ clock, log, client, marks, registrar, placeholders, jobs, kinds, sweep, poolOf, silentFor },
-    url: config.url,
-    bootTimeout: config.bootTimeout,
+    ...{ log, client, marks, registrar, placeholders, jobs, kinds, sweep, poolOf },
+    silence: createSilence({
+      ...{ clock, log, client, registrar, jobs, silentFor, retired },
+      url: config.url,
+      bootTimeout: config.bootTimeout,
+    }),
   });
   /** By the id of the agent pool. */
   const latest = new Map<number, Seen>();
 
   const watch = (queue: string, emit: (event: CiEvent) => void, signal: AbortSignal): void => {
-    const served = pools.filter((pool) => pool.queue === queue).map(({ name }) => name);
+    const served = pools.filter((pool) => isSameQueue(pool.queue, queue)).map(({ name }) => name);
     const one = new Watch(
       {
         ...{ clock, log, client },
         every: config.pollEvery,
         find: (inner) => agentPools.find(queue, inner),
-        agentOf: marks.agentOf,
+        agentOf: (name) => {
+          const agent = marks.agentOf(name);
+          // Another service of this host may have its agents in the same agent pool.
+          return agent !== null && registrar.find(agent)?.service === service ? agent : null;
+        },
         random: parts.random,
         saw(seen, inner) {
           latest.set(seen.pool.id, seen);
-          return look.after(seen, served, emit, inner);
+          look.after(seen, served, emit, inner);
         },
         failed(reason) {
           if (reason !== null) agentPools.forget(queue);
@@ -111,11 +124,12 @@ export function createAzurePipelines(parts: AzureParts): CiService {
     name: service,
     capabilities: { binds: 'early', canCountQueue: true },
 
-    check: (signal) => findings({ config, pools, client, agentPools, registrar, marks, builds, latest, enlist }, signal),
+    check: (signal) => findings({ config, pools, client, agentPools, registrar, marks, builds, latest, wall, enlist }, signal),
 
     observe(emit, signal) {
       signal.addEventListener('abort', () => closing.abort(), { once: true });
-      for (const queue of new Set(pools.map((pool) => pool.queue))) watch(queue, emit, signal);
+      for (const queue of queuesOf(pools)) watch(queue, emit, signal);
+      if (pools.length === 0) sweep.alone(clock, signal);
     },
 
     next: () => null,

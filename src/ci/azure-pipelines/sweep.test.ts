@@ -1,5 +1,5 @@
 /** Both sides of the books: what was made goes, what somebody else made stays. */
-import { expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { registerByHand } from '../../../test/standins/azure-devops/hand-agent.ts';
 import { patient } from './testing.ts';
 import type { Manager } from './testing-manager.ts';
@@ -115,4 +115,111 @@ it('leaves the agents of another installation on the same pool alone', async () 
   const mark = markOf(right);
   expect(world.names().every((name) => name.includes(`-${mark}-`))).toBe(true);
   expect(world.azure.agents(world.pool)).toMatchObject([{ online: false }, { online: true, enabled: true }]);
+});
+
+/** As of an agent pool that somebody has removed at the service. */
+function ghost(one: Manager): void {
+  const row = { agent: 'a0', service: 'azure', place: '999', name: `box-1-${markOf(one)}-a0`, placeholder: false };
+  one.store.registrations.intend(row, 1);
+  one.store.registrations.made('a0', '1', 1);
+}
+
+it('removes what no book knows although a book cannot be closed', async () => {
+  const world = await open();
+  const one = world.manager();
+  ghost(one);
+  await registerByHand(world.azure, world.pool, `box-1-${markOf(one)}-0123456789`);
+  await one.watch();
+  await world.pass(10_000);
+  expect(world.names()).toEqual([]);
+});
+
+it('takes entries for gone whose agent pool has not been shown for a day, and says so', async () => {
+  const world = await open();
+  const one = world.manager({ config: { pollEvery: minutes(20) } });
+  ghost(one);
+  await one.watch();
+  await world.pass(minutes(23 * 60));
+  expect(one.store.registrations.open('azure')).toHaveLength(1);
+  await world.pass(minutes(90));
+  expect(one.store.registrations.open('azure')).toEqual([]);
+  expect(world.said.filter((line) => line.includes('taken for gone'))).toHaveLength(1);
+});
+
+it('takes nothing for gone while the credential is shown no pool at all', async () => {
+  const world = await open();
+  const one = world.manager({ config: { pollEvery: minutes(20) } });
+  ghost(one);
+  await one.watch();
+  const real = one.client.pools;
+  Object.assign(one.client, { pools: async () => [] });
+  await world.pass(minutes(26 * 60));
+  Object.assign(one.client, { pools: real });
+  expect(one.store.registrations.open('azure')).toHaveLength(1);
+});
+
+it('goes on for a service that no pool uses any more; its placeholder goes when it is to be forgotten', async () => {
+  const world = await open();
+  const first = world.manager();
+  await first.register('a1');
+  await first.register('a2');
+  first.stop();
+  const second = world.manager({ dir: first.dir, pools: [] });
+  second.slots.set('a2', { pool: 'ci (leaving)', since: null });
+  await second.watch();
+  expect(rest(world)).toEqual([expect.stringContaining('-a2')]);
+  second.slots.clear();
+  await world.pass(20_000);
+  expect(rest(world)).toEqual([]);
+  expect(world.names()).toHaveLength(1);
+  const from = world.azure.log.length;
+  await world.pass(minutes(10));
+  expect(world.asked(from)).toBe(0);
+  await second.service.forget(patient);
+  expect(world.names()).toEqual([]);
+});
+
+describe('after a service was given another name', () => {
+  it('removes what it made under its old one, and closes the books of that', async () => {
+    const world = await open();
+    const first = world.manager();
+    await first.register('a1');
+    first.stop();
+    const second = world.manager({ dir: first.dir, config: { name: 'new' } });
+    await second.register('a2');
+    await second.watch();
+    await world.pass(20_000);
+    expect(rest(world)).toEqual([expect.stringContaining('-a2')]);
+    expect(second.store.registrations.services()).toEqual(['new']);
+  });
+
+  it('leaves that to the old one while config still has it', async () => {
+    const world = await open();
+    const first = world.manager();
+    await first.register('a1');
+    first.stop();
+    const second = world.manager({ dir: first.dir, config: { name: 'new' }, opened: ['azure'] });
+    await second.watch();
+    await world.pass(20_000);
+    expect(rest(world)).toHaveLength(1);
+  });
+
+  it('makes an agent of the same id anew without a call for the old entry at the new place', async () => {
+    const world = await open();
+    const lab = world.azure.addPool('lab');
+    const first = world.manager();
+    await first.register('a1');
+    first.stop();
+    const pools = [{ name: 'ci', queue: 'lab', tags: [] }];
+    const second = world.manager({ dir: first.dir, config: { name: 'new' }, opened: ['azure'], pools });
+    await second.register('a1');
+    expect(world.asked(0, 'agents/{agentId}', 'DELETE')).toBe(0);
+    second.stop();
+    const third = world.manager({ dir: first.dir });
+    third.slots.set('a1', { pool: 'ci', since: null });
+    await third.watch();
+    await world.pass(10_000);
+    expect(rest(world)).toEqual([]);
+    expect(world.names(lab)).toHaveLength(2);
+  });
 });

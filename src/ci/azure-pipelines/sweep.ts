@@ -2,6 +2,7 @@
  * Both sides of the books (S4): registrations that were made and whose agents are gone, and entries with our mark that no book knows.
  * What the service refuses to give up, as it runs a job as far as it knows, is tried again until its lock has run out.
  */
+import type { Clock } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { toFailure } from '../../errors.ts';
 import type { Log } from '../../log.ts';
@@ -37,19 +38,29 @@ export function createSweep({ log, client, registrar, marks, isLive, before, now
     waits.set(agent, { at: now() + ms, ms });
   };
 
+  const left = () => registrar.open().filter((one) => !one.placeholder);
+
   /** Registrations whose agents are gone. */
   async function books(signal: AbortSignal): Promise<void> {
-    const left = registrar.open().filter((one) => !one.placeholder && !isLive(one.agent));
-    const agents = new Set(left.map(({ agent }) => agent));
+    const over = left().filter((one) => !isLive(one.agent));
+    const agents = new Set(over.map(({ agent }) => agent));
     for (const agent of waits.keys()) if (!agents.has(agent)) waits.delete(agent);
     const dueAt = ({ agent }: { readonly agent: AgentId }): number => waits.get(agent)?.at ?? 0;
-    const due = left.filter((one) => dueAt(one) <= now()).sort((a, b) => dueAt(a) - dueAt(b));
+    const due = over.filter((one) => dueAt(one) <= now()).sort((a, b) => dueAt(a) - dueAt(b));
     for (const one of due.slice(0, atOnce)) {
       // Counted before it is tried, so that one that cannot be removed comes after the others the next time.
       later(one.agent);
       const remote = registrar.remoteOf(one.agent);
-      if (remote !== null) await before(remote, one.agent, signal);
-      if ((await registrar.remove(one, signal)) === 'removed') waits.delete(one.agent);
+      try {
+        if (remote !== null) await before(remote, one.agent, signal);
+        if ((await registrar.remove(one, signal)) === 'removed') waits.delete(one.agent);
+      } catch (error) {
+        signal.throwIfAborted();
+        const { message, retry } = toFailure(error);
+        log.warn('registration not removed yet', { agent: one.agent, entry: one.name, reason: message });
+        // What is about the whole service would only be the same for the others.
+        if (retry) return;
+      }
     }
   }
 
@@ -65,11 +76,27 @@ export function createSweep({ log, client, registrar, marks, isLive, before, now
     strangers.set(pool.id, new Set(unknown.map(({ name }) => name)));
     for (const { id, name } of unknown.filter((one) => before?.has(one.name)).slice(0, atOnce)) {
       log.warn('removing an orphan', { place: pool.name, agent: name });
-      await client.deleteAgent(pool.id, id, signal);
+      if (typeof (await client.deleteAgent(pool.id, id, signal)) === 'string') registrar.gaveUp(pool.id, name);
     }
   }
 
   return {
+    /** For a service that no pool uses any more, until what it made of agents is gone. Its placeholders stay until they are forgotten. */
+    alone(clock: Clock, signal: AbortSignal): void {
+      let cancel = () => {};
+      const again = async (): Promise<void> => {
+        if (signal.aborted || left().length === 0) return;
+        try {
+          await books(signal);
+        } catch (error) {
+          if (!signal.aborted) log.warn('registrations not removed yet', { reason: toFailure(error).message });
+        }
+        if (!signal.aborted) cancel = clock.after(first, () => void again());
+      };
+      signal.addEventListener('abort', () => cancel(), { once: true });
+      void again();
+    },
+
     /** What cannot be removed now is tried again after another look. */
     async after(seen: Seen, signal: AbortSignal): Promise<void> {
       try {

@@ -10,6 +10,7 @@ import type { AgentContext, CiEvent, CiService, Registration } from '../ci-servi
 import { type AzureClient, createAzureClient } from './client.ts';
 import { createCredential } from './credential.ts';
 import { makeAgentKey } from './key.ts';
+import { queuesOf } from './pools.ts';
 import { type AzurePool, createAzurePipelines } from './service.ts';
 import { patient } from './testing.ts';
 import type { World } from './testing-service.ts';
@@ -21,6 +22,8 @@ export interface ManagerOptions {
   readonly dir?: string;
   readonly config?: Partial<AzureServiceConfig>;
   readonly pools?: readonly AzurePool[];
+  /** Names of other services that the same manager has opened. */
+  readonly opened?: readonly string[];
 }
 
 export interface Manager {
@@ -53,7 +56,11 @@ export interface Manager {
 export const inside = (facts = '', environment = ''): string =>
   `root=/opt/agent\nwritable=yes\nversion=5.278.0\ntool=git=/usr/bin/git\nuid=1000\narch=x86_64\n${facts}environment\nexport PATH='/usr/bin:/bin'\n${environment}`;
 
-export function openManager(world: World, send: typeof fetch, { dir, config, pools }: ManagerOptions & { dir: string }): Manager {
+export function openManager(
+  world: World,
+  send: typeof fetch,
+  { dir, config, pools, opened }: ManagerOptions & { dir: string },
+): Manager {
   const { azure, clock, said } = world;
   const store = openStore(dir);
   const whole: AzureServiceConfig = {
@@ -102,6 +109,7 @@ export function openManager(world: World, send: typeof fetch, { dir, config, poo
     token: async () => azure.pat,
     makeKey: () => oneKey,
     random: () => 0.5,
+    opened: new Set([whole.name, ...(opened ?? [])]),
     isLive: (agent) => slots.has(agent),
     poolOf: (agent) => slots.get(agent)?.pool ?? null,
     silentFor(agent) {
@@ -150,7 +158,8 @@ export function openManager(world: World, send: typeof fetch, { dir, config, poo
       return ended;
     },
     async watch() {
-      watches = new Set(served.map(({ queue }) => queue)).size;
+      // Without pools there is one that looks after what is left.
+      watches = Math.max(1, queuesOf(served).length);
       service.observe(follow, alive.signal);
       await world.quiet();
     },

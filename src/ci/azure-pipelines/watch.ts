@@ -20,7 +20,7 @@ export interface WatchParts {
   /** [0, 1): spreads the looks of many hosts. */
   readonly random: () => number;
   /** Told of each look that succeeded. What goes wrong there says nothing of the service. */
-  readonly saw: (seen: Seen, signal: AbortSignal) => Promise<void>;
+  readonly saw: (seen: Seen, signal: AbortSignal) => void;
   /** Told why nobody could look; null once somebody could. */
   readonly failed: (reason: string | null) => void;
 }
@@ -79,7 +79,7 @@ export class Watch {
     this.#steadySince ??= clock.now();
     failed(null);
     try {
-      await saw(seen, signal);
+      saw(seen, signal);
     } catch (error) {
       if (!signal.aborted) log.error('what a CI service shows was not followed up', { reason: toFailure(error).message });
     }

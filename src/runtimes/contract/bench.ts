@@ -17,6 +17,7 @@ export type ContractTest =
   | 'kill-tree'
   | 'files'
   | 'files-after-exit'
+  | 'folder'
   | 'list'
   | 'environment'
   | 'streams'

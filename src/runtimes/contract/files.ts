@@ -1,8 +1,10 @@
 /** What every runtime promises about files that go into a sandbox's workspace and come back. */
+import { once } from 'node:events';
 import { Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import { extract, pack } from 'tar-stream';
 import { expect } from 'vitest';
+import type { AgentId } from '../../core/slot.ts';
 import type { Bench } from './bench.ts';
 
 const never = () => new AbortController().signal;
@@ -39,6 +41,66 @@ export function fileTests(bench: Bench): void {
     const { agent } = await run('echo kept >kept.txt; exit 4');
     expect((await untar(await bench.runtime.getFiles(agent, never()))).get('./kept.txt')).toBe('kept\n');
   });
+
+  it('folder', 'one folder comes back alone, its names relative to it; while the agent works and after', async () => {
+    const { agent, log } = await standby();
+    await release(
+      agent,
+      'mkdir -p .one/deep empty; echo a >.one/a; echo b >.one/deep/b; ln -s a .one/l; echo other >a; echo up; exec sleep 600',
+    );
+    await log.until('up\n');
+    const expected = new Map([
+      ['.', ''],
+      ['./a', 'a\n'],
+      ['./deep', ''],
+      ['./deep/b', 'b\n'],
+      ['./l', '-> a'],
+    ]);
+    expect(await folderOf(agent, '.one')).toEqual(expected);
+    expect([...((await folderOf(agent, 'empty')) ?? [])]).toEqual([['.', '']]);
+    await bench.runtime.signal(agent, 'KILL');
+    await bench.events.exit(agent);
+    expect(await folderOf(agent, '.one')).toEqual(expected);
+  });
+
+  it('folder', 'what is no folder is none, also a link to one: it may lead to what the job itself cannot read', async () => {
+    const { agent, log } = await standby();
+    await release(
+      agent,
+      'mkdir real; echo s >real/s; echo f >file; ln -s real near; ln -s "$PWD/real" whole; ln -s / root; ln -s /etc etc; ln -s ../etc up; ln -s none lost; ln -s loop loop; mkfifo pipe || :; echo up; exec sleep 600',
+    );
+    await log.until('up\n');
+    await none(agent);
+    await bench.runtime.signal(agent, 'KILL');
+    await bench.events.exit(agent);
+    await none(agent);
+    expect((await folderOf(agent, 'real'))?.get('./s')).toBe('s\n');
+  });
+
+  it('folder', 'who has enough of a folder leaves it in the middle', async () => {
+    const { agent } = await run('mkdir big; head -c 20000000 /dev/zero >big/file');
+    const found = await bench.runtime.getFolder(agent, 'big', never());
+    for await (const _ of found ?? []) break;
+    expect(found?.destroyed).toBe(true);
+    await once(await left(agent), 'close');
+    expect((await folderOf(agent, 'big'))?.get('./file')).toHaveLength(20_000_000);
+  });
+
+  async function none(agent: AgentId): Promise<void> {
+    for (const name of ['etc', 'near', 'whole', 'root', 'up', 'lost', 'loop', 'none', 'file', 'pipe']) {
+      expect([name, await folderOf(agent, name)]).toEqual([name, null]);
+    }
+  }
+
+  /** One that nobody has begun to read. */
+  async function left(agent: AgentId): Promise<Readable> {
+    return ((await bench.runtime.getFolder(agent, 'big', never())) ?? Readable.from([])).destroy();
+  }
+
+  async function folderOf(agent: AgentId, name: string): Promise<Map<string, string> | null> {
+    const found = await bench.runtime.getFolder(agent, name, never());
+    return found === null ? null : untar(found);
+  }
 }
 
 /** A workspace with one of each kind of entry; `long` is the path of one of its files. */

@@ -29,7 +29,7 @@ import { followLogs } from './logs.ts';
 import { createNetworks } from './networks.ts';
 import { isPodman } from './probe.ts';
 import { elsewhere, refusal } from './refusal.ts';
-import { withDot } from './rename.ts';
+import { insideFolder, withDot } from './rename.ts';
 import { ownerOf } from './users.ts';
 import { giveWorkspace, putWorkspace } from './workspace.ts';
 
@@ -244,7 +244,9 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
 
     getFolder: async (agent, folder, signal) => {
       const container = await sure(agent, signal);
-      return engine.getArchive(container.Id, `${workspacePath}/${folder}/.`, signal);
+      // With `/.` the Engine follows a link, as root, to wherever the job wants: a mount of its own, another's file.
+      const files = await engine.getFolder(container.Id, `${workspacePath}/${folder}`, signal);
+      return files === null ? null : insideFolder(files, folder);
     },
 
     signal: async (agent, signal) => {

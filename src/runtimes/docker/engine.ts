@@ -2,6 +2,7 @@
  * The Engine's API as this runtime needs it: `call.ts` carries the calls, zod looks at each answer, and every error comes
  * out as an OnejobError, or as null where the Engine has no such thing.
  */
+import { IncomingMessage } from 'node:http';
 import { Readable } from 'node:stream';
 import { z } from 'zod';
 import { connect, type Limits, type Query, usualLimits } from './call.ts';
@@ -41,6 +42,10 @@ const networkAnswer = z.object({
   Options: z.record(z.string(), z.string()).nullish(),
 });
 const volumesAnswer = z.object({ Volumes: z.array(z.object({ Name: z.string() })).nullish() });
+/** Of `X-Docker-Container-Path-Stat`, whose mode is Go's: the file's kind in its upper bits. */
+const pathAnswer = z.object({ mode: z.number() });
+const modeDirectory = 31;
+const modeLink = 27;
 const idAnswer = z.object({ Id: z.string() });
 
 export type Engine = Awaited<ReturnType<typeof connectEngine>>;
@@ -48,6 +53,12 @@ export type Engine = Awaited<ReturnType<typeof connectEngine>>;
 /** Loads dockerode and makes a client with connections of its own; `close` ends them. */
 export async function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits) {
   const { raw, ask, flow, close } = await connect(endpoint, limits);
+
+  const getArchive = (id: string, path: string, signal: AbortSignal): Promise<Readable | null> => {
+    const doing = `get files out of container ${short(id)}`;
+    const call = { method: 'GET', path: `/containers/${id}/archive`, query: { path }, doing, limit: 'late', signal } as const;
+    return flow({ ...call, nothing: [404] });
+  };
 
   return {
     endpoint,
@@ -178,17 +189,20 @@ export async function connectEngine(endpoint: Endpoint, limits: Limits = usualLi
       await ask({ method: 'PUT', path: `/containers/${id}/archive`, query: { path }, file, doing, limit: 'idle', signal });
     },
     /** null when there is no such container or path. */
-    getArchive: (id: string, path: string, signal: AbortSignal): Promise<Readable | null> => {
-      const doing = `get files out of container ${short(id)}`;
-      return flow({
-        method: 'GET',
-        path: `/containers/${id}/archive`,
-        query: { path },
-        doing,
-        limit: 'late',
-        signal,
-        nothing: [404],
+    getArchive,
+    /**
+     * A folder whose name `path` ends with, itself the first entry; null when there is none, or the Engine says that it is
+     * a link or anything else. Podman follows a link, so that its archive may not tell; Docker's does.
+     */
+    getFolder: async (id: string, path: string, signal: AbortSignal): Promise<Readable | null> => {
+      const answer = await getArchive(id, path, signal).catch((error: unknown) => {
+        // Of a link that leads to itself, and with Podman also of one that leads out of the volume of an ended container.
+        if (/too many (levels of symbolic )?links/.test(messageOf(error))) return null;
+        throw error;
       });
+      if (answer === null || isFolder(answer)) return answer;
+      answer.destroy();
+      return null;
     },
     /** null when there is no such container. `since` as the Engine writes times: seconds, a dot, nine digits. */
     logs: (id: string, since: string, signal: AbortSignal): Promise<Readable | null> => {
@@ -204,4 +218,12 @@ export async function connectEngine(endpoint: Endpoint, limits: Limits = usualLi
 
 function short(id: string): string {
   return id.slice(0, 12);
+}
+
+/** Whether an archive is of a folder, as its head says. */
+function isFolder(answer: Readable): boolean {
+  const head = answer instanceof IncomingMessage ? answer.headers['x-docker-container-path-stat'] : undefined;
+  if (typeof head !== 'string') return false;
+  const { mode } = pathAnswer.parse(JSON.parse(Buffer.from(head, 'base64').toString()));
+  return ((mode >>> modeDirectory) & 1) === 1 && ((mode >>> modeLink) & 1) === 0;
 }

@@ -1,0 +1,41 @@
+/** Which services are opened. */
+import { PassThrough } from 'node:stream';
+import { expect, it } from 'vitest';
+import { scratch } from '../../test/support/scratch.ts';
+import type { AzureServiceConfig } from '../config/config.ts';
+import { createLog } from '../log.ts';
+import { systemClock } from '../pools/clock.ts';
+import { openStore } from '../store/store.ts';
+import { type CiParts, createCiServices } from './index.ts';
+
+it('opens a service that no pool uses only while it has something to take back', () => {
+  using dir = scratch();
+  const store = openStore(dir.path);
+  const azure: AzureServiceConfig = {
+    name: 'azure',
+    type: 'azure-pipelines',
+    url: 'https://dev.azure.com/acme',
+    credential: { kind: 'pat', token: { kind: 'file', path: `${dir.path}/pat`, expires: null } },
+    registration: 'manager',
+    pollEvery: 10_000,
+    bootTimeout: 180_000,
+    agentPackage: { version: null, from: null, sha256: null },
+  };
+  const parts: CiParts = {
+    config: { pools: [], services: [azure] } as unknown as CiParts['config'],
+    ...{
+      store,
+      clock: systemClock,
+      log: createLog({ json: true, stream: new PassThrough() }),
+      version: '0.0.0',
+      reasonFor: () => null,
+    },
+    slots: { poolOf: () => null, silentFor: () => null },
+  };
+  expect([...createCiServices(parts).byName.keys()]).toEqual(['own']);
+  store.registrations.intend({ agent: 'a1', service: 'azure', place: '1', name: 'box-1', placeholder: true }, 1);
+  expect([...createCiServices(parts).byName.keys()]).toEqual(['own', 'azure']);
+  store.registrations.removed('a1', 2);
+  expect([...createCiServices(parts).byName.keys()]).toEqual(['own']);
+  store.close();
+});

@@ -1,0 +1,33 @@
+/** What failures look like on a terminal, whoever wrote the words in them. */
+import { describe, expect, it } from 'vitest';
+import { testContext } from '../../test/support/cli-context.ts';
+import { OnejobError } from '../errors.ts';
+import { createOutput } from './output.ts';
+
+function failing(error: unknown, json = false): string {
+  const { context, stderr } = testContext([], '/nowhere');
+  createOutput(context, json).fail(error);
+  return stderr();
+}
+
+describe('a failure', () => {
+  const evil = 'gpu\u001b[2J\u001b]0;me\u0007\r\u009b1Aok';
+  const harmed = 'gpu [2J ]0;me   1Aok';
+
+  it('with control characters in a name or a link moves no cursor, and keeps its lines', () => {
+    const error = new OnejobError('E_CI_POOL', `It has: ${evil}.\nAnd\tmore.`, { hint: `Look there: https://x/${evil}` });
+    expect(failing(error)).toBe(`onejob: It has: ${harmed}.\n  And\tmore.\n  Look there: https://x/${harmed}\n`);
+  });
+
+  it('of ours nobody thought of has a harmless stack', () => {
+    const said = failing(new TypeError(evil));
+    expect(said).toContain(`TypeError: ${harmed}\n    at `);
+    // biome-ignore lint/suspicious/noControlCharactersInRegex: what must not be there
+    expect(said).not.toMatch(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/);
+  });
+
+  it('is exact for programs', () => {
+    const error = new OnejobError('E_CI_POOL', evil);
+    expect(JSON.parse(failing(error, true))).toEqual({ code: 'E_CI_POOL', message: evil, hint: null, retry: false });
+  });
+});
