@@ -37,6 +37,7 @@ import { Reconciler } from './pools/reconciler.ts';
 import { Registrations } from './pools/registrations.ts';
 import { Shutdown } from './pools/shutdown.ts';
 import { waitingReason } from './pools/status.ts';
+import { tellProgress } from './pools/tell.ts';
 import { chooseRuntimes } from './runtimes/choose.ts';
 import { subdirectory } from './store/directory.ts';
 import { openStore } from './store/store.ts';
@@ -107,7 +108,9 @@ export async function runDaemon(
     act: (key, action) => dispatcher.start(key, action),
     newAgent,
     random: Math.random,
-    changed: (_, after) => {
+    changed: (before, after) => {
+      if (before.agent !== after.agent && reconciler.poolOf(after.key).serviceOf(before).capabilities.binds === 'early')
+        tellProgress(before, after, log, (id) => store.serviceJobs.get(id));
       fleet?.book.slotChanged(after);
       if (isEmpty(after)) shutdown.look();
     },
@@ -149,7 +152,6 @@ export async function runDaemon(
       cuda: () => fleet?.book.inventory?.cuda ?? null,
       asker,
       lastWords: said,
-      began: (agent) => store.history.get(agent) !== null,
       ran: (agent, job) => store.transaction({ durable: false }, () => store.history.ran(agent, job)),
       prove: async (slot, agent, note, signal) => fleet?.prover.prove(slot, agent, note, signal) ?? [{ kind: 'proved', agent }],
     }),

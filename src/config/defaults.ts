@@ -44,8 +44,11 @@ export const azureDefaults = {
   authority: 'https://login.microsoftonline.com',
 } as const;
 
-/** What holds otherwise for pools of services whose agents are programs in an image. */
-export const imagePoolDefaults = { ...poolDefaults, runtime: 'docker', image: 'auto' } as const;
+/**
+ * What holds otherwise for pools of services whose agents are programs in an image. Such an agent takes up to 30 s to cancel its job
+ * when it is told to end (agent `Agent.cs`).
+ */
+export const imagePoolDefaults = { ...poolDefaults, runtime: 'docker', image: 'auto', stop_grace: 35_000 } as const;
 
 /** The pool that there is when the file names none, or there is no file. */
 export const onlyPool = { name: 'default', agents: 2 } as const;

@@ -42,8 +42,6 @@ export interface ActParts {
   readonly asker: Asker;
   /** The end of an agent's output. */
   readonly lastWords: (agent: AgentId) => Promise<string>;
-  /** Whether a script was ever sent to it. */
-  readonly began: (agent: AgentId) => boolean;
   /** An agent that is gone had a job, as its CI service has said only now. */
   readonly ran: (agent: AgentId, job: JobId) => void;
   /** What the slot is busy with, for people; null when there is nothing to say. */
@@ -113,8 +111,9 @@ export function createExecutors(parts: ActParts): Executors {
   /** An idle agent ended by itself: whether it had a job its service may know, and else what was wrong. */
   async function ended(key: string, agent: AgentId, exit: Exit | null, signal: AbortSignal): Promise<'worked' | Failure | null> {
     const { service, runtime, context } = endedOf(key, agent, null);
-    if (service.capabilities.binds === 'early' && parts.began(agent)) {
-      parts.keepers.follow(agent, runtime);
+    const keeper = parts.keepers.follow(agent, runtime);
+    // What was never let through its gate has nothing to keep.
+    if (service.capabilities.binds === 'early' && (exit !== null || keeper.state === 'released')) {
       await parts.keepers.complete(agent, drainTimeout);
       await service.settle(context, filesOf(agent, runtime), signal);
     }

@@ -69,20 +69,25 @@ describe('an agent that came online after the look that would have given it up',
     const agent = handAgentFromFiles(filesOf(script));
     await agent.signIn(world.clock.wall());
     await world.pass(minutes(3));
-    world.azure.faults.add({ kind: 'delay', ms: 150 }, { route: 'jobrequests', times: 1 });
+    const { requests } = one.client;
+    const online = Promise.withResolvers<void>();
+    const late: typeof requests = (...asked) => online.promise.then(() => requests(...asked));
+    Object.assign(one.client, { requests: late });
     const listed = world.azure.next('answered', ({ request }) => request.method === 'GET' && request.route === 'agents');
     const passing = world.pass(10_000);
     await listed;
     await agent.open({});
     const queued = queue ? world.azure.queue(world.pool) : null;
-    return { one, passing, queued };
+    online.resolve();
+    await passing;
+    await world.quiet();
+    return { one, queued };
   }
   const enabled = (world: World) => world.azure.agents(world.pool).find(({ name }) => name.endsWith('-a1'))?.enabled;
 
   it('goes on', async () => {
     const world = await open();
-    const { one, passing } = await late(world, false);
-    await passing;
+    const { one } = await late(world, false);
     expect(one.of('silent')).toEqual([]);
     expect(one.of('online')).toContainEqual({ kind: 'online', agent: 'a1' });
     expect(enabled(world)).toBe(true);
@@ -90,8 +95,7 @@ describe('an agent that came online after the look that would have given it up',
 
   it('does its job', async () => {
     const world = await open();
-    const { one, passing, queued } = await late(world, true);
-    await passing;
+    const { one, queued } = await late(world, true);
     expect(one.of('silent')).toEqual([]);
     expect(one.of('jobSeen')).toContainEqual({ kind: 'jobSeen', agent: 'a1', job: `azure-${queued?.requestId}` });
   });
@@ -99,8 +103,7 @@ describe('an agent that came online after the look that would have given it up',
   it('can be given a job again, also when that could not be said at once', async () => {
     const world = await open();
     world.azure.faults.add({ kind: 'broken' }, { method: 'PATCH', after: 1, times: 1 });
-    const { one, passing } = await late(world, false);
-    await passing;
+    const { one } = await late(world, false);
     expect(enabled(world)).toBe(false);
     await world.pass(20_000);
     expect(enabled(world)).toBe(true);
@@ -110,8 +113,7 @@ describe('an agent that came online after the look that would have given it up',
   it('stays without a job when it is to end', async () => {
     const world = await open();
     world.azure.faults.add({ kind: 'broken' }, { method: 'PATCH', after: 1, times: 1 });
-    const { one, passing } = await late(world, false);
-    await passing;
+    const { one } = await late(world, false);
     await one.service.retire('a1', patient);
     await world.pass(20_000);
     expect(enabled(world)).toBe(false);
