@@ -86,7 +86,8 @@ async function openWorld({ notAwaited, ...options }: WorldOptions) {
       return one;
     },
     async quiet() {
-      // What follows a look goes on beside it, and reads files between two calls. A look that waits for the clock, as the service has asked for, cannot be told from one that waits for a file.
+      // What follows a look goes on beside it, and reads files between two calls. A look that waits for the clock, as the service
+      // has asked for, cannot be told from one that waits for a file.
       for (let calm = 0; calm < (managers.some((one) => one.isLooking()) ? 40 : 8); calm += 1) {
         await stat('/');
         await new Promise((resolve) => setImmediate(resolve));
