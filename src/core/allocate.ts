@@ -81,10 +81,41 @@ export function allocate<D extends Allocatable>(wants: readonly Want<D>[], fleet
       if (kept !== null) book.take(kept);
     }
   }
+  let pass = handOut(wants, old, view, book, inUse);
+  // What a slot of a later pool has left for a better device may be what one of an earlier pool waits for.
+  for (let left = old.size; pass.hasMoved && left > 0; left--) pass = handOut(wants, old, view, book, inUse);
+  const slots = [...pass.slots];
+  const pools = new Set(wants.map((want) => want.pool));
+  for (const lease of old.values()) {
+    if (inUse.has(lease.key) && !pools.has(lease.pool)) slots.push(show(lease, null, view, inUse));
+  }
+  return { slots, short: pass.short };
+}
+
+interface Pass extends Allocation {
+  /** A slot that held devices holds others now. */
+  readonly hasMoved: boolean;
+}
+
+/** One turn through the pools: whoever has nothing, or something that is barred, takes what is free. */
+function handOut<D extends Allocatable>(
+  wants: readonly Want<D>[],
+  old: ReadonlyMap<string, Lease>,
+  view: View<D>,
+  book: LeaseBook,
+  inUse: ReadonlySet<string>,
+): Pass {
   const short: { pool: string; wanted: number; got: number }[] = [];
   const slots: AllocatedSlot[] = [];
+  let hasMoved = false;
   for (const want of wants) {
-    const settle = (key: string) => (inUse.has(key) && old.has(key) ? 'has' : fill(want, key, old.get(key) ?? null, view, book));
+    const settle = (key: string): Filled => {
+      if (inUse.has(key) && old.has(key)) return 'has';
+      const held = book.held(key);
+      const result = fill(want, key, old.get(key) ?? null, view, book);
+      if (result === 'got' && held !== undefined) hasMoved = true;
+      return result;
+    };
     const keys = new Set<string>();
     const first = keysOf(want, old, inUse);
     // A slot that moved may be one that others can join; each moves once.
@@ -101,11 +132,7 @@ export function allocate<D extends Allocatable>(wants: readonly Want<D>[], fleet
       slots.push(show(book.held(key) ?? { key, pool: want.pool, devices: [] }, want, view, inUse));
     }
   }
-  const pools = new Set(wants.map((want) => want.pool));
-  for (const lease of old.values()) {
-    if (inUse.has(lease.key) && !pools.has(lease.pool)) slots.push(show(lease, null, view, inUse));
-  }
-  return { slots, short };
+  return { slots, short, hasMoved };
 }
 
 /** What can be asked about devices, whoever holds them. */

@@ -133,6 +133,19 @@ function check(asked: Wants, fleet: Fleet<Allocatable>, { slots, short }: Alloca
   }
 }
 
+test('a card that a slot of a later pool leaves for a better one goes to the earlier pool that waits for it, at once', () => {
+  const whole: Want<Allocatable> = { pool: 'd', agents: 'per-device', count: 1, share: 1, fits: ({ parent }) => parent === null };
+  const part: Want<Allocatable> = { pool: 'a', agents: 'per-device', count: 1, share: 1, fits: ({ parent }) => parent !== null };
+  const cards = (...instances: number[][]) => devicesOf(instances.map((each) => ({ isPresent: true, instances: each })));
+  const { slots: leases } = allocate([whole, part], { devices: cards([], [0]) });
+  const fleet = { devices: cards([1], []), leases, barred: new Set(['m1.0']) };
+  const { slots } = allocate([whole, part], fleet);
+  expect(slots.map((slot) => [slot.key, ...ids(slot)])).toEqual([
+    ['d/1', 'g1'],
+    ['a/1', 'm0.1'],
+  ]);
+});
+
 test('S1: through whatever happens to devices, layouts, pools and people, nothing is handed out twice or taken for no reason', () => {
   fc.assert(
     fc.property(beginning, fc.array(step, { maxLength: 8 }), fc.boolean(), (start, steps, hasPlaces) => {
