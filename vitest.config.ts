@@ -9,6 +9,9 @@ const shared = {
   globalSetup: './test/support/setup.ts',
 } as const;
 
+/** What the agent of a stand-in does at real services' pace. */
+const agent = 'test/standins/*/agent/**/*.test.ts';
+
 export default defineConfig({
   test: {
     // Most of a test's time is spent waiting for an Engine or a process, so two at a time pay on two cores as well.
@@ -19,10 +22,13 @@ export default defineConfig({
           ...shared,
           name: 'unit',
           include: ['src/**/*.test.ts', 'scripts/**/*.test.ts', 'test/properties/**/*.test.ts', 'test/standins/**/*.test.ts'],
+          exclude: [agent],
         },
       },
       { test: { ...shared, name: 'e2e', include: ['test/e2e/**/*.test.ts'], fileParallelism: false } },
-      { test: { ...shared, name: 'long', include: ['test/long/**/*.test.ts'], fileParallelism: false, testTimeout: 600_000 } },
+      {
+        test: { ...shared, name: 'long', include: ['test/long/**/*.test.ts', agent], fileParallelism: false, testTimeout: 600_000 },
+      },
     ],
   },
 });
