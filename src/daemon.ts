@@ -40,7 +40,7 @@ import { waitingReason } from './pools/status.ts';
 import { tellProgress } from './pools/tell.ts';
 import { chooseRuntimes } from './runtimes/choose.ts';
 import { subdirectory } from './store/directory.ts';
-import { openStore } from './store/store.ts';
+import { openWhenFree } from './store/open-when-free.ts';
 
 /** Runs a manager until it has stopped; the exit code. */
 export async function runDaemon(
@@ -58,7 +58,7 @@ export async function runDaemon(
   for (const warning of warnings) log.warn('config', { problem: formatProblem(warning) });
   await using parts = new AsyncDisposableStack();
 
-  const store = openStore(config.stateDir);
+  const store = await openWhenFree(config.stateDir, options);
   parts.defer(() => store.close());
   const stored = store.slots.all().map(({ slot, thisBoot }) => (thisBoot ? slot : rebased(slot, clock.now())));
   const runtimes = await chooseRuntimes({ config, env, owner: store.owner, stateDir: store.dir, stored });

@@ -40,7 +40,8 @@ export function populate(parts: PopulateParts): void {
     });
     const pool = new Pool(config, { service, runtime, keepStandby, devices, serviceNamed });
     // A manager that ends with its last job makes no agents that wait for jobs.
-    pool.draining = !keepStandby && service.capabilities.binds === 'early';
+    if (!keepStandby && service.capabilities.binds === 'early')
+      pool.pause.hold('temporary', `no daemon runs; its agents are made by "onejob up"`);
     reconciler.add(pool, slots);
   }
   for (const slot of left.values()) {

@@ -62,6 +62,13 @@ test('one that waits is in the service’s only pool, and says why it waits', ()
   expect(jobs.job('azure-9')).toMatchObject({ pool: '', reason: null });
 });
 
+test('one whose agent is gone runs on only in the books of its service, and that is said', () => {
+  live = [serviceJob('azure-5', { agent: 'a5' })];
+  expect(jobs.job('azure-5')?.reason).toMatch(/^its agent is gone; the service reports it as abandoned/);
+  busy.set('a5', 'azure-5');
+  expect(jobs.job('azure-5')?.reason).toBeNull();
+});
+
 test('only those that are not over, unless all are asked for', () => {
   live = [serviceJob('azure-2')];
   stored = [serviceJob('azure-1', { state: 'done', result: 'failed' }), serviceJob('azure-2')];

@@ -44,6 +44,12 @@ export function createServiceJobs({ services, table, reconciler, reasonFor, cloc
   };
   const hasSlot = (agent: AgentId | null): boolean => agent !== null && reconciler.placeOf(agent) !== undefined;
 
+  const reasonOf = (job: ServiceJob, pool: string, isOver: boolean): string | null => {
+    if (job.state === 'waiting') return pool === '' ? null : reasonFor(pool);
+    if (isOver || job.agent === null || hasSlot(job.agent)) return null;
+    return 'its agent is gone; the service reports it as abandoned once its lock has run out, mostly within ten minutes';
+  };
+
   const view = (job: ServiceJob, isLive: boolean): JobView => {
     const isOver = job.state === 'done' || !(isLive || hasSlot(job.agent));
     const pool = poolOf(job);
@@ -58,7 +64,7 @@ export function createServiceJobs({ services, table, reconciler, reasonFor, cloc
       attempt: job.agent === null ? 0 : 1,
       agent: job.agent,
       result: job.result === null ? null : { kind: 'reported', word: job.result },
-      reason: job.state === 'waiting' && pool !== '' ? reasonFor(pool) : null,
+      reason: reasonOf(job, pool, isOver),
       cold: false,
       artifacts: [],
       submittedAt: job.queuedAt,

@@ -14,7 +14,17 @@ export interface Lead {
   release(): void;
 }
 
-const leader = z.object({ pid: z.int().positive() });
+const leader = z.object({ pid: z.int().positive(), temporary: z.boolean().default(false) });
+
+/** Whether the manager that leads, or led last, ends by itself. */
+export function leaderIsTemporary(dir: string): boolean {
+  try {
+    return leader.parse(JSON.parse(readFileSync(pidFile(dir), 'utf8'))).temporary;
+  } catch {
+    // It is just coming or going.
+    return true;
+  }
+}
 
 /** Pid of the manager that leads (or last led) this state directory; null when nobody wrote one. */
 export function leaderPid(dir: string): number | null {
@@ -29,13 +39,13 @@ export function leaderPid(dir: string): number | null {
  * Takes the lead of the state directory.
  * @throws OnejobError E_STATE_LED when another process, or another store in this one, has it.
  */
-export function takeLead(dir: string): Lead {
+export function takeLead(dir: string, { temporary = false }: { readonly temporary?: boolean } = {}): Lead {
   const path = join(dir, 'lead.db');
   let db: DatabaseSync | null = null;
   try {
     db = new DatabaseSync(path, { timeout: 0 });
     db.exec('BEGIN EXCLUSIVE');
-    writeFileSync(pidFile(dir), `${JSON.stringify({ pid: process.pid })}\n`);
+    writeFileSync(pidFile(dir), `${JSON.stringify({ pid: process.pid, temporary })}\n`);
   } catch (error) {
     db?.close();
     const fault = storeFault('take the lock', path, error);

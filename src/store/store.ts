@@ -46,9 +46,9 @@ export interface Store {
 }
 
 /** @throws OnejobError E_STATE_DIR, E_STATE_NETWORK_FS, E_STATE_LED, E_STATE_CORRUPT, E_STATE_NEWER, E_STATE_FULL */
-export function openStore(stateDir: string): Store {
+export function openStore(stateDir: string, options: { readonly temporary?: boolean } = {}): Store {
   const dir = prepareDirectory(stateDir);
-  const lead = takeLead(dir);
+  const lead = takeLead(dir, options);
   let db: Database | null = null;
   try {
     db = openDatabase(join(dir, databaseName));

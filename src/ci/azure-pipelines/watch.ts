@@ -4,7 +4,7 @@
  */
 import type { Clock } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
-import { toFailure } from '../../errors.ts';
+import { OnejobError, toFailure } from '../../errors.ts';
 import type { Log } from '../../log.ts';
 import type { AzureClient } from './client.ts';
 import type { Agent, JobRequest, Pool } from './wire.ts';
@@ -69,7 +69,8 @@ export class Watch {
       seen = await this.#see();
     } catch (error) {
       if (signal.aborted) return;
-      this.#failures += 1;
+      // A credential that is refused is held back before anything is sent, so looking whether it was changed costs nothing.
+      this.#failures = error instanceof OnejobError && error.code === 'E_CI_CREDENTIAL' ? 1 : this.#failures + 1;
       this.#steadySince = null;
       failed(toFailure(error).message);
       return;
