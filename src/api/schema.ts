@@ -208,7 +208,7 @@ export const forgottenView = z.object({
 export type ForgottenView = z.infer<typeof forgottenView>;
 
 /** `reason` names who holds the pause; resuming releases that holder only. */
-export const pauseRequest = z.strictObject({ reason: z.string().min(1).default('person') });
+export const pauseRequest = z.strictObject({ reason: z.string().min(1).default('hand') });
 
 export const workspaceView = z.object({ id: z.string() });
 

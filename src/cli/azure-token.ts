@@ -43,7 +43,7 @@ export async function givenToken(argument: string, context: CliContext): Promise
     written: { file: path },
     remark: `Put the token there first: install -D -m 600 /dev/stdin ${path}`,
     warning:
-      'the token stood on the command line, where every user of this host could read it for a moment, and the shell may have kept it; @FILE or - keep it out of there',
+      'the token stood on the command line: every user of this host could read it for a moment, in the arguments of a wrapper such as npx they can for as long as that runs, and the shell may have kept it; @FILE or - keep it out of there',
   };
 }
 

@@ -44,7 +44,7 @@ describe.each(['azure', 'manager'])('onejob %s', (command) => {
     const { code, started, stdout, stderr } = await type([command, pat, url, 'gpu']);
     expect(code).toBe(0);
     expect(await tokenOf(started)).toBe(pat);
-    expect(stderr).toContain('warning: the token stood on the command line');
+    expect(stderr).toMatch(/warning: the token stood on the command line: .* a wrapper such as npx/);
     expect(stderr).toContain('2 agents without GPUs');
     expect(stdout + stderr + JSON.stringify(started)).not.toContain(pat);
     expect(started?.instead?.written.pools?.get('azure')).toMatchObject({
@@ -135,7 +135,8 @@ describe('what is wrong is told with what to type, the token never', () => {
     [['@pat', 'dev.azure.com/acme', 'gpu'], 2, 'write "https://dev.azure.com/acme"', 'onejob azure PAT URL POOL'],
     [['@pat', url], 2, "missing required argument 'pool'", 'onejob azure --help'],
     [['@pat', url, 'gpu', 'more'], 2, 'too many arguments', 'onejob azure --help'],
-    [['@pat', url, 'gpu', '-n', 'x'], 2, 'whole number from 0 to 512', 'onejob azure --help'],
+    [['@pat', url, 'gpu', '-n', 'x'], 2, 'whole number from 1 to 512', 'onejob azure --help'],
+    [['@pat', url, 'gpu', '-n', '0'], 2, 'whole number from 1 to 512', 'onejob azure --help'],
     [['@pat', url, 'gpu', '--name', 'a/b'], 2, 'is no name for agents', '--name NAME'],
     [['@pat', url, 'gpu', '--volume', 'x:/y:Z'], 2, 'is not a folder of this host', '--volume HOST:CONTAINER:VARIABLE'],
     [['@pat', url, 'gpu', '--config', 'x.yml'], 2, '--config goes with "onejob up"', 'onejob up --config FILE'],

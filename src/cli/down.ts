@@ -20,7 +20,9 @@ export async function down(session: Session, request: DownRequest): Promise<numb
   if (output.json) await output.value({ stopped: false, ...(left === null ? {} : { forgotten: left }) });
   else await output.print('No daemon runs here.', ...(left ?? []).flatMap(forgottenLines));
   if (left === null || left.length === 0) return exitCodes.ok;
-  output.say('only a daemon can remove them: type "onejob up" once, then "onejob down --forget", or remove them by hand');
+  output.say(
+    'only a daemon can remove them: start it again as it was started (the same config, or the same "onejob azure …"), then type "onejob down --forget" in another terminal; or remove them by hand',
+  );
   return exitCodes.failed;
 }
 

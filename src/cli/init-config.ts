@@ -29,11 +29,11 @@ export function readToken(typed: string): Answer<string> {
   return /\s/.test(typed) ? { again: 'It has blanks inside, so it is no personal access token.' } : { value: typed };
 }
 
-export function readAgents(typed: string, cards: number): Answer<Answers['agents']> {
-  if (typed === 'per-device') return cards > 0 ? { value: typed } : { again: 'This host has no card for that; write a number.' };
+export function readAgents(typed: string): Answer<Answers['agents']> {
+  if (typed === 'per-device') return { value: typed };
   const number = /^\d+$/.test(typed) ? Number(typed) : Number.NaN;
   if (number >= 1 && number <= mostAgents) return { value: number };
-  return { again: `Write a number from 1 to ${mostAgents}${cards > 0 ? ', or "per-device" for one agent per card' : ''}.` };
+  return { again: `Write a number from 1 to ${mostAgents}, or "per-device" for one agent per card.` };
 }
 
 export function readDay(typed: string): Answer<string | null> {

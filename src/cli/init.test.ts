@@ -1,5 +1,5 @@
 /** `init` against the stand-in for Azure DevOps: with options alone, and with a person at a terminal. */
-import { existsSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
+import { chmodSync, existsSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { PassThrough } from 'node:stream';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
@@ -89,6 +89,34 @@ describe('without a terminal', () => {
     expect((await load()).pools[0]?.agents).toBe(2);
   });
 
+  it('per-device is taken on a host without cards, too, and what that means is said', async () => {
+    writeFileSync(at('azure.pat'), azure.pat, { mode: 0o600 });
+    const { code, stderr } = await init(all(['--agents', 'per-device']));
+    expect({ code, stderr }).toEqual({ code: 0, stderr: expect.stringContaining('no agent until it has one') });
+    expect((await load()).pools[0]).toMatchObject({ agents: 'per-device', devices: { count: 1 } });
+  });
+
+  it.each([
+    [['--agents', 'many'], '--agents cannot be used'],
+    [['--agents', '2', '--expires', 'soon'], '--expires cannot be used'],
+  ])('%j is judged before the service is asked', async (more, message) => {
+    writeFileSync(at('azure.pat'), azure.pat, { mode: 0o600 });
+    const before = azure.log.length;
+    expect(await init(all(more))).toMatchObject({ code: 2, stderr: expect.stringContaining(message) });
+    expect(azure.log.length).toBe(before);
+  });
+
+  it('a token file that everybody can read is warned of', async () => {
+    writeFileSync(at('azure.pat'), azure.pat);
+    chmodSync(at('azure.pat'), 0o644);
+    const { code, stderr } = await init(all(['--yes']));
+    expect({ code, stderr }).toEqual({
+      code: 0,
+      stderr: expect.stringMatching(/can be used by every user of this host \(mode 644\)/),
+    });
+    expect(stderr.match(/mode 644/g)).toHaveLength(1);
+  });
+
   it('every option that is missing is named', async () => {
     const { code, stderr } = await init(['azure-pipelines', '--config', at('config.yml')]);
     expect(code).toBe(2);
@@ -97,13 +125,18 @@ describe('without a terminal', () => {
   });
 
   it.each([
-    ['a token that the service does not take', 'wrong'.repeat(10), [], 1, /token/],
+    [
+      'a token that the service does not take',
+      'wrong'.repeat(10),
+      [],
+      1,
+      /the token, file \S+pat[\s\S]*Start onejob again with it\./,
+    ],
     ['a token file that is not there', null, [], 1, /The token file \S+pat does not exist\..*\n.*install -D -m 600/],
     ['a token file with more than a token', 'to ken', [], 1, /it is no personal access token/],
     ['a pool that is not there', '', ['--pool', 'nope'], 1, /no agent pool "nope". It has: Default, gpu, lab\./],
     ['an address that is none', '', ['--url', 'acme'], 2, /--url cannot be used. Expected a web address/],
     ['no number of agents', '', ['--agents', 'many'], 2, /--agents cannot be used. Write a number from 1 to 512/],
-    ['no card to count', '', ['--agents', 'per-device'], 2, /--agents cannot be used. This host has no card/],
     ['no day', '', ['--expires', '2027-02-30'], 2, /--expires cannot be used. Write a day/],
   ])('%s is told, and nothing is written', async (_, token, more, code, message) => {
     if (token !== null) writeFileSync(at('pat'), token || azure.pat, { mode: 0o600 });

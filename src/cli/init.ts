@@ -8,7 +8,7 @@ import type { Inventory } from '../gpu/inventory.ts';
 import { checkSecret } from '../secrets/reference.ts';
 import { countCards } from './azure-cards.ts';
 import { exitCodes } from './exit.ts';
-import { openPerson, type Person, type Question } from './init-ask.ts';
+import { type Answer, openPerson, type Person, type Question } from './init-ask.ts';
 import { checkPool, checkSignIn, type Look, lookWith } from './init-check.ts';
 import { type Answers, initFile, readAgents, readDay, readToken, readUrl } from './init-config.ts';
 import { configPlace, refuseToOverwrite, writePrivate } from './init-files.ts';
@@ -65,6 +65,9 @@ export async function initAzure(
   const hasToken = existsSync(tokenFile) && !(flags.force && isThere && flags.tokenFile === null);
   if (!isThere) refuseWithout(flags, hasToken, tokenFile);
   using person = isThere ? openPerson(stdin, context.stderr) : null;
+  // What can be judged at once is not refused after a token was typed and the service was asked.
+  if (flags.agents !== null) taken('--agents', readAgents(flags.agents.trim()));
+  if (flags.expires !== null) taken('--expires', readDay(flags.expires.trim()));
   const signal = person?.left ?? new AbortController().signal;
   const say = (lines: readonly string[]) => {
     for (const line of lines) output.say(line);
@@ -99,8 +102,10 @@ export async function initAzure(
   const agents = await settle(person, flags.agents, '--agents', {
     text: count === 0 ? 'Number of agents' : `Number of agents, or per-device (this host has ${count} for jobs)`,
     usual: count === 0 ? '2' : 'per-device',
-    read: (typed) => readAgents(typed, count),
+    read: readAgents,
   });
+  if (agents === 'per-device' && count === 0)
+    output.say('this host has no card for jobs now: there will be no agent until it has one');
   const expires = await settle(person, flags.expires, '--expires', {
     text: 'Last day of the token, such as 2027-05-01, to be warned in time (empty: unknown)',
     usual: '',
@@ -129,11 +134,7 @@ export async function initAzure(
   /** A value that was given is read as one that is typed; what nobody said is asked, or as usual. */
   async function settle<T>(who: Person | null, given: string | null, option: string, question: Question<T>): Promise<T> {
     if (given === null && who !== null && !(flags.yes && question.usual !== null)) return who.ask(question);
-    const answer = await question.read((given ?? question.usual ?? '').trim());
-    if ('value' in answer) return answer.value;
-    throw new OnejobError('E_USAGE', `${option} cannot be used. ${answer.again}`, {
-      hint: 'See "onejob init azure-pipelines --help".',
-    });
+    return taken(option, await question.read((given ?? question.usual ?? '').trim()));
   }
 
   async function signIn(): Promise<{ token: string; look: Look | null }> {
@@ -161,6 +162,14 @@ export async function initAzure(
       }
     }
   }
+}
+
+/** @throws OnejobError E_USAGE where an option's value cannot be used */
+function taken<T>(option: string, answer: Answer<T>): T {
+  if ('value' in answer) return answer.value;
+  throw new OnejobError('E_USAGE', `${option} cannot be used. ${answer.again}`, {
+    hint: 'See "onejob init azure-pipelines --help".',
+  });
 }
 
 function refuseWithout({ url, pool, agents, yes, tokenFile: given }: InitFlags, hasToken: boolean, tokenFile: string): void {

@@ -87,8 +87,9 @@ export async function showLogs(session: Session, target: string, flags: LogsFlag
   const connection = await connect(session, { start: true });
   const { client } = connection;
   const lasting: Lasting = { connection, temporary: false, mending: null, signal: new AbortController().signal };
+  let source: LogSource | null = null;
   try {
-    const source = await findSource(client, target, flags.previous);
+    source = await findSource(client, target, flags.previous);
     // Who works in a slot after a restart may be somebody else, so only what has an id is followed across one.
     if (flags.follow && !('slot' in source)) {
       lasting.temporary = (await client.status()).temporary;
@@ -99,13 +100,23 @@ export async function showLogs(session: Session, target: string, flags: LogsFlag
         printer.show,
       );
     } else for await (const piece of client.logs(source, { follow: flags.follow, own: flags.own })) await printer.show(piece);
+  } catch (error) {
+    // It was looked for among jobs first.
+    if (source === null || !('agent' in source) || !(error instanceof OnejobError) || error.code !== 'E_AGENT_UNKNOWN') throw error;
+    throw new OnejobError('E_AGENT_UNKNOWN', `There is no job or agent ${target}.`, {
+      hint: error.hint ?? 'See "onejob status" and "onejob jobs --all".',
+      cause: error,
+    });
   } finally {
     lasting.connection.close();
   }
   return exitCodes.ok;
 }
 
-/** Slots have a slash in them; what is no job is taken for an agent. */
+/** An agent's name at its CI service: its name in the config, eight digits of the installation, its id. */
+const nameElsewhere = /-[0-9a-f]{8}-([0-9a-z]+)$/;
+
+/** Slots have a slash in them; what is no job is taken for an agent, by its id or by the name that its CI service shows. */
 async function findSource(client: Client, target: string, previous: boolean): Promise<LogSource> {
   if (target.includes('/')) return { slot: target, previous };
   if (previous) {
@@ -120,7 +131,7 @@ async function findSource(client: Client, target: string, previous: boolean): Pr
   try {
     return { job: (await client.job(target)).id };
   } catch (error) {
-    if (error instanceof OnejobError && error.code === 'E_JOB_UNKNOWN') return { agent: target };
+    if (error instanceof OnejobError && error.code === 'E_JOB_UNKNOWN') return { agent: nameElsewhere.exec(target)?.[1] ?? target };
     throw error;
   }
 }

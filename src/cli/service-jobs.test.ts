@@ -54,6 +54,22 @@ test('cancel says where such a job can be cancelled', async () => {
   expect(stderr).toContain('Cancel it there: https://dev.azure.com/acme/app/_build/results?buildId=7');
 });
 
+describe('logs of an agent', () => {
+  test('by its id, and by the name that the service shows', async () => {
+    manager.agentOutput.set('b78a0cfbf7', 'Listening for Jobs\n');
+    for (const name of ['b78a0cfbf7', 'vm_0-66a0547d-b78a0cfbf7'])
+      expect(await onejob('logs', name)).toMatchObject({ code: 0, stdout: 'Listening for Jobs\n' });
+  });
+
+  test('what is neither job nor agent is called so, as it was typed', async () => {
+    for (const name of ['azure-9999', 'vm_0-66a0547d-0123456789'])
+      expect(await onejob('logs', name)).toMatchObject({
+        code: 1,
+        stderr: expect.stringContaining(`There is no job or agent ${name}.`),
+      });
+  });
+});
+
 describe('logs --agent', () => {
   const say = (...texts: (string | Uint8Array)[]): LogPiece[] =>
     texts.map((text) => ({ stream: 'stdout', bytes: typeof text === 'string' ? Buffer.from(text) : text }));
@@ -133,7 +149,7 @@ describe('down --forget', () => {
     store.close();
     const { code, stdout, stderr } = await onejob('down', '--forget');
     expect([code, stdout]).toEqual([1, 'No daemon runs here.\nazure: still there: onejob-placeholder-1 (no daemon runs here).\n']);
-    expect(stderr).toContain('type "onejob up" once, then "onejob down --forget", or remove them by hand');
+    expect(stderr).toMatch(/start it again as it was started .*"onejob azure …".* then type "onejob down --forget"/);
     expect((await onejob('down')).code).toBe(0);
   });
 });

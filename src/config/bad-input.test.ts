@@ -100,8 +100,14 @@ const cases: Record<string, [file: string, ...lines: unknown[]]> = {
   ],
   'a negative duration': ['defaults: { timeout: -5m }\n', 'config.yml:1:22: defaults.timeout: "-5m" is negative'],
   'a negative size': ['defaults: { memory: -1GiB }\n', 'config.yml:1:21: defaults.memory: "-1GiB" is negative'],
-  'a negative number': ['defaults: { agents: -1 }\n', 'config.yml:1:21: defaults.agents: must be from 0 to 512, found -1'],
-  'a broken number': ['defaults: { agents: 1.5 }\n', 'config.yml:1:21: defaults.agents: expected a whole number, found 1.5'],
+  'a negative number': [
+    'defaults: { agents: -1 }\n',
+    'config.yml:1:21: defaults.agents: must be from 0 to 512, or "per-device", found -1',
+  ],
+  'a broken number': [
+    'defaults: { agents: 1.5 }\n',
+    'config.yml:1:21: defaults.agents: expected a whole number or "per-device", found 1.5',
+  ],
   'no number': ['defaults: { cpus: .nan }\n', 'config.yml:1:19: defaults.cpus: expected a number, found NaN'],
   'a word for a truth': ['defaults: { standby: yes }\n', 'config.yml:1:22: defaults.standby: expected true or false, found "yes"'],
   'a word that is not one of them': [

@@ -4,7 +4,7 @@ import type { Mount } from '../runtimes/runtime.ts';
 import type { SecretReference } from '../secrets/reference.ts';
 import { describeKind } from './kind.ts';
 import { parseSize } from './units.ts';
-import { either, integer, isMap, key, no, oneLine, oneOf, text, value, yes, yesNo } from './values.ts';
+import { either, integer, integerOr, isMap, key, no, oneLine, oneOf, text, value, yes, yesNo } from './values.ts';
 import { parseVolume, pathProblem } from './volumes.ts';
 
 const atLeastSize = value((found) => {
@@ -17,11 +17,7 @@ const atLeastSize = value((found) => {
 const uuid = text('the UUID of a device such as "GPU-…" or "MIG-…"', /^[A-Za-z0-9][A-Za-z0-9/_.:-]{3,127}$/);
 
 export const deviceKeys = z.strictObject({
-  count: key(
-    either((found) => typeof found === 'string', oneOf(['all']), integer(1, 512)),
-    'number or `all`',
-    { description: 'How many.', example: '2', shown: '1' },
-  ),
+  count: key(integerOr('all', 1, 512), 'number or `all`', { description: 'How many.', example: '2', shown: '1' }),
   model: key(text('a model', oneLine), 'text', { description: 'Words that the name of the device holds.', example: 'A100' }),
   vendor: key(oneOf(['nvidia', 'amd', 'intel']), '`nvidia`, `amd` or `intel`', { description: 'Who made it.', example: 'nvidia' }),
   memory: key(atLeastSize, 'condition', { description: 'How much memory it has.', example: '">=40GiB"' }),

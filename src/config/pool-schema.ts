@@ -8,6 +8,7 @@ import {
   duration,
   either,
   integer,
+  integerOr,
   isMap,
   key,
   no,
@@ -67,16 +68,12 @@ export const poolFile = z.strictObject({
       shown: poolDefaults.name,
     },
   ),
-  agents: key(
-    either((found) => typeof found === 'string', oneOf(['per-device']), integer(0, 512)),
-    'number or `per-device`',
-    {
-      description:
-        'Number of slots, so of agents that can work at the same time. `per-device`: as many as the host has devices that fit.',
-      example: '4',
-      shown: String(poolDefaults.agents),
-    },
-  ),
+  agents: key(integerOr('per-device', 0, 512), 'number or `per-device`', {
+    description:
+      'Number of slots, so of agents that can work at the same time. `per-device`: as many as the host has devices that fit.',
+    example: '4',
+    shown: String(poolDefaults.agents),
+  }),
   priority: key(integer(-1000, 1000), 'number', {
     description: 'Agents with a higher priority are given jobs first, where the CI service knows priorities.',
     example: '4',

@@ -56,6 +56,15 @@ export function integer(least: number, most: number) {
   });
 }
 
+export function integerOr<const W extends string>(word: W, least: number, most: number) {
+  return value((found): Parsed<number | W> => {
+    if (found === word) return yes(word);
+    if (typeof found !== 'number' || !Number.isInteger(found))
+      return no(`expected a whole number or "${word}", found ${describeValue(found)}`);
+    return found < least || found > most ? no(`must be from ${least} to ${most}, or "${word}", found ${found}`) : yes(found);
+  });
+}
+
 export function numeric(least: number, most: number) {
   return value((found) => {
     if (typeof found !== 'number' || Number.isNaN(found)) return no(`expected a number, found ${describeValue(found)}`);

@@ -95,5 +95,5 @@ describe('what stands in no file', () => {
 it('says how to bring another value', () => {
   expect(howToReplace(variable)).toBe('Set environment variable X_TOKEN to it and start onejob again');
   expect(howToReplace({ kind: 'file', path: '/p', expires: null })).toBe('Put it into file /p; it is read again by itself');
-  expect(howToReplace(memory('x'))).toBe('Start onejob again with it on the command line');
+  expect(howToReplace(memory('x'))).toBe('Start onejob again with it');
 });

@@ -46,7 +46,7 @@ export function howToReplace(reference: SecretReference): string {
     case 'env':
       return `Set environment variable ${reference.variable} to it and start onejob again`;
     case 'memory':
-      return `Start onejob again with it on ${reference.name}`;
+      return 'Start onejob again with it';
   }
 }
 

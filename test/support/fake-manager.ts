@@ -33,6 +33,8 @@ export interface FakeManager extends Manager {
   elsewhere: JobView[];
   /** What agents logged themselves, by agent or job. */
   readonly ownLogs: Map<string, LogPiece[]>;
+  /** What agents have said, by their ids. */
+  readonly agentOutput: Map<string, string>;
   /** What comes of forgetting. */
   forgottenViews: ForgottenView[];
   artifactsOf: (id: string) => Buffer | null;
@@ -98,6 +100,7 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
     proofViews: [],
     elsewhere: [],
     ownLogs: new Map(),
+    agentOutput: new Map(),
     forgottenViews: [],
     artifactsOf: () => null,
     holds: () => holds,
@@ -196,8 +199,12 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
       return bytes === null ? null : Readable.from([bytes]);
     },
     async *logs(source, follow, signal) {
+      if ('agent' in source && manager.agentOutput.has(source.agent)) {
+        yield { stream: 'stdout', bytes: Buffer.from(manager.agentOutput.get(source.agent) ?? '') };
+        return;
+      }
       if (!('job' in source))
-        throw new OnejobError('E_JOB_UNKNOWN', `There is no agent ${'agent' in source ? source.agent : source.slot}.`);
+        throw new OnejobError('E_AGENT_UNKNOWN', `There is no agent ${'agent' in source ? source.agent : source.slot}.`);
       const job = known(source.job);
       for (let at = 0; ; ) {
         for (; at < job.pieces.length; at += 1) {

@@ -170,7 +170,7 @@ const strange = (why: string, hint: string): Meaning => ({ code: 'E_CI_ANSWER', 
 const noPool = (why: string): Meaning => ({
   code: 'E_CI_POOL',
   why: `has no such pool, or does not show it (${why})`,
-  hint: 'Mend "queue", or give the credential the role Administrator on the pool.',
+  hint: 'Mend the name ("queue" in the config, the third argument of "onejob azure"), or give the credential the role Administrator on the pool.',
   retry: false,
 });
 

@@ -55,8 +55,18 @@ describe('no answer', () => {
     expect(error).toMatchObject({
       code: 'E_CI_UNREACHABLE',
       retry: true,
-      message: expect.stringMatching(/^Cannot look at http:\/\/127\.0\.0\.1:\d+\/acme: nothing listens there \(ECONNREFUSED\)\.$/),
+      message: expect.stringMatching(
+        /^The service cannot be reached at http:\/\/127\.0\.0\.1:\d+\/acme: nothing listens there \(ECONNREFUSED\), so onejob cannot look now\.$/,
+      ),
       hint: expect.stringContaining('HTTPS_PROXY'),
+    });
+  });
+
+  it('its port is one that fetch refuses', async () => {
+    const error = await failureOf(ask('http://127.0.0.1:1/acme'));
+    expect(error).toMatchObject({
+      message: expect.stringContaining(': port 1 is kept for other protocols'),
+      hint: expect.stringContaining('port'),
     });
   });
 
@@ -86,7 +96,7 @@ describe('no answer', () => {
   it('it stays silent', async () => {
     expect(await failureOf(answerOf(silent, { timeout: 50 }))).toMatchObject({
       code: 'E_CI_UNREACHABLE',
-      message: expect.stringMatching(/: no answer within 0\.05 s\.$/),
+      message: expect.stringMatching(/: no answer within 0\.05 s, so/),
     });
   });
 

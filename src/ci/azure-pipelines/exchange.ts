@@ -54,7 +54,7 @@ export async function exchange(request: Outgoing, parts: Exchange, signal: Abort
   } catch (error) {
     signal.throwIfAborted();
     if (error instanceof OnejobError) throw error;
-    throw unreachable(request, isLate ? late(timeout, began !== null) : reason(error));
+    throw unreachable(request, isLate ? late(timeout, began !== null) : reason(error, request.url));
   } finally {
     cancel();
     signal.removeEventListener('abort', stop);
@@ -108,7 +108,7 @@ const reasons: Readonly<Record<string, string>> = {
 };
 
 /** What kept a request from its answer, in words and with the system's own word; never the text of the request. */
-function reason(error: unknown): Reason {
+function reason(error: unknown, url: string): Reason {
   const { code, message } = innermost(error);
   const proxy = /Proxy response \((\d+)\)/.exec(message)?.[1];
   if (proxy !== undefined) {
@@ -117,11 +117,21 @@ function reason(error: unknown): Reason {
       hint: 'Look at HTTPS_PROXY, with user and password where the proxy wants them.',
     };
   }
+  if (message === 'bad port') {
+    return {
+      why: `port ${portOf(url)} is kept for other protocols, and no HTTP client connects to it`,
+      hint: 'Write the port on which the service listens into the address.',
+    };
+  }
   if (/CERT|SELF_SIGNED|UNABLE_TO_(VERIFY|GET_ISSUER)|ALTNAME/.test(code)) {
     return { why: `its certificate is not accepted (${code})`, hint: certificate };
   }
   const known = reasons[code] ?? (code.startsWith('ERR_SSL_') ? 'it does not speak TLS there' : 'the request failed');
   return { why: code === '' ? known : `${known} (${code})`, hint: network };
+}
+
+function portOf(url: string): string {
+  return URL.parse(url)?.port ?? '';
 }
 
 /** Node packs the system's error into one or two others. */
@@ -136,5 +146,7 @@ function innermost(error: unknown): { code: string; message: string } {
 }
 
 function unreachable({ doing, url }: Outgoing, { why, hint }: Reason): OnejobError {
-  return new OnejobError('E_CI_UNREACHABLE', `Cannot ${doing} at ${shown(url)}: ${why}.`, { hint, retry: true });
+  // What was to be done comes last: "cannot find pool" would read as a wrong name.
+  const message = `The service cannot be reached at ${shown(url)}: ${why}, so onejob cannot ${doing} now.`;
+  return new OnejobError('E_CI_UNREACHABLE', message, { hint, retry: true });
 }

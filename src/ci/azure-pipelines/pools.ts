@@ -41,7 +41,7 @@ export function createAgentPools(client: Pick<AzureClient, 'findPool' | 'pools'>
           ? 'It shows this credential none.'
           : `It shows ${others.slice(0, named).join(', ')}${others.length > named ? ' and more' : ''}.`;
       throw new OnejobError('E_CI_POOL', `Cannot use agent pool "${queue}": ${url} has none of that name. ${list}`, {
-        hint: 'Make it there (Organization settings, Agent pools), give the credential\'s owner the role Administrator on it, or mend "queue" in the config.',
+        hint: 'Make it there (Organization settings, Agent pools), give the credential\'s owner the role Administrator on it, or mend the name: "queue" in the config, the third argument of "onejob azure".',
       });
     },
     known: (queue) => found.get(keyOf(queue)) ?? null,

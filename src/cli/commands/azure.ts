@@ -32,7 +32,7 @@ function define(command: Command, act: Act): void {
     .argument('<pat>', 'personal access token; @FILE: it is in that file; -: in AZP_TOKEN_FILE or AZP_TOKEN')
     .argument('<url>', 'address of the organisation, such as https://dev.azure.com/acme')
     .argument('<pool>', 'the agent pool there')
-    .option('-n <n>', 'number of agents', integer(0, 512), usualAgents)
+    .option('-n <n>', 'number of agents', integer(1, 512), usualAgents)
     .option('--name <name>', "agents are called NAME_0, NAME_1, … (default: the host's name)")
     .option('-d, --docker <image>', 'image of the agents (default: one that onejob builds to suit the cards)')
     .option(
@@ -51,7 +51,9 @@ Examples:
   onejob azure @pat https://dev.azure.com/acme gpu --volume /data/a:/a:DATA_A /data/b:/b:DATA_B
   onejob azure @pat https://dev.azure.com/acme gpu --print-config >config.yml
 
-It stays in the foreground; Ctrl-C ends its agents and takes them off the service. The token stays with onejob: no agent
+It stays in the foreground; Ctrl-C ends its agents and takes them off the service. One entry that is never online stays
+there, so that jobs wait for the next start: "onejob down --forget" in another terminal ends all and takes it off too.
+The token stays with onejob: no agent
 sees it, unless an image of your own (-d) has its own way to sign in. With more agents than cards, cards are shared; else
 each agent has its own.
 Exit codes: 0 it was stopped; 1 it could not run; 2 wrong usage.`,

@@ -74,10 +74,10 @@ Exit codes: 0; 1 when --forget could not remove them all; 2 wrong usage.`,
     ['drain', 'finish what runs, then stay empty'],
   ] as const) {
     const command = program.command(what).description(description).argument('[pool]', 'default: all');
-    if (what !== 'drain') command.option('--reason <text>', 'who holds the pause; only the same reason ends it', 'person');
+    if (what !== 'drain') command.option('--reason <text>', 'who holds the pause; only the same reason ends it', 'hand');
     command.action((pool: string | undefined, flags: GlobalFlags & { reason?: string }) =>
       act(
-        async (session) => (await import('../control.ts')).pausePools(session, what, pool ?? null, flags.reason ?? 'person'),
+        async (session) => (await import('../control.ts')).pausePools(session, what, pool ?? null, flags.reason ?? 'hand'),
         failed,
       )(flags),
     );
