@@ -111,9 +111,9 @@ export function createExecutors(parts: ActParts): Executors {
   /** An idle agent ended by itself: whether it had a job its service may know, and else what was wrong. */
   async function ended(key: string, agent: AgentId, exit: Exit | null, signal: AbortSignal): Promise<'worked' | Failure | null> {
     const { service, runtime, context } = endedOf(key, agent, null);
-    const keeper = parts.keepers.follow(agent, runtime);
+    const isEarly = service.capabilities.binds === 'early';
     // What was never let through its gate has nothing to keep.
-    if (service.capabilities.binds === 'early' && (exit !== null || keeper.state === 'released')) {
+    if (isEarly && (parts.keepers.follow(agent, runtime).state === 'released' || exit !== null)) {
       await parts.keepers.complete(agent, drainTimeout);
       await service.settle(context, filesOf(agent, runtime), signal);
     }
