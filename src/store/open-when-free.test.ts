@@ -9,6 +9,7 @@ test('waits for a manager that ends by itself, and not for one that is there to 
   await expect(openWhenFree(dir.path, { temporary: false })).rejects.toMatchObject({ code: 'E_STATE_LED' });
   stays.close();
   const temporary = openStore(dir.path, { temporary: true });
+  await expect(openWhenFree(dir.path, { temporary: true })).rejects.toMatchObject({ code: 'E_STATE_LED' });
   const next = openWhenFree(dir.path, { temporary: false });
   await Promise.resolve();
   temporary.close();
