@@ -219,6 +219,8 @@ describe('early binding', () => {
     expect(step.slot).toMatchObject({ agent: { kind: 'free' }, leaving: [{ agent: 'a0', job: null, exit: { code: 1 } }] });
     expect(step.changes).toEqual([]);
     expect(step.actions).toEqual([{ act: 'clear', agent: 'a0' }]);
+    const early = withAgent({ kind: 'releasing', agent: 'a0', job: null, limit: null, fingerprint: 'f', since: 0 });
+    expect(decide(early, exit(1, true), now).slot.leaving).toEqual(step.slot.leaving);
     const clear = (outcome: Extract<SlotEvent, { kind: 'cleared' }>['outcome']) =>
       decide(step.slot, { kind: 'cleared', agent: 'a0', outcome }, now).changes;
     expect(clear('worked')).toEqual([{ change: 'worked', stage: 'release' }]);

@@ -7,20 +7,8 @@
  */
 import { endedAtGate } from './gate-failure.ts';
 import { pursueAgent, pursueLeaving, pursueStandby } from './pursue.ts';
-import type {
-  Action,
-  AgentId,
-  AgentLane,
-  Change,
-  Exit,
-  Failure,
-  JobId,
-  JobResult,
-  Reserved,
-  Slot,
-  SlotEvent,
-  StopReason,
-} from './slot.ts';
+import type { Action, AgentId, AgentLane, Change, Exit, Failure, JobId, JobResult, Slot, SlotEvent, StopReason } from './slot.ts';
+import { inStandbyLane, returned, type Step } from './standby-lane.ts';
 
 /** How often a sandbox that does not die is killed again, in ms. */
 export const killInterval = 10_000;
@@ -31,8 +19,6 @@ export interface Decision {
   readonly changes: readonly Change[];
   readonly actions: readonly Action[];
 }
-
-type Step = { readonly slot: Slot; readonly changes: readonly Change[] } | null;
 
 /** Applies one event to one slot at `now` (core clock, ms). */
 export function decide(slot: Slot, event: SlotEvent, now: number): Decision {
@@ -48,79 +34,6 @@ function newPursuits(before: Slot, after: Slot): Action[] {
   const known = new Set(before.leaving);
   for (const one of after.leaving) if (!known.has(one)) actions.push(pursueLeaving(one));
   return actions.filter((action) => action !== null);
-}
-
-function inStandbyLane(slot: Slot, event: SlotEvent, now: number): Step {
-  const lane = slot.standby;
-  if (lane.kind === 'none') {
-    if (event.kind !== 'fill') return null;
-    const standby = { kind: 'preparing', agent: event.agent, reserved: event.reserved, since: now } as const;
-    const changes: Change[] = event.reserved === null ? [] : [{ change: 'reserved', job: event.reserved.job, agent: event.agent }];
-    return { slot: { ...slot, standby }, changes };
-  }
-  const job = lane.reserved?.job ?? null;
-  switch (event.kind) {
-    case 'assign':
-      if (lane.kind !== 'standby' || slot.agent.kind !== 'free') return null;
-      if (job !== null && job !== event.job) return null;
-      return {
-        slot: {
-          ...slot,
-          standby: { kind: 'none' },
-          agent: {
-            kind: 'releasing',
-            agent: lane.agent,
-            job: event.job,
-            limit: event.limit,
-            fingerprint: lane.fingerprint,
-            since: now,
-          },
-        },
-        changes: [{ change: 'assigned', job: event.job, agent: lane.agent }],
-      };
-    case 'engage':
-      if (lane.kind !== 'standby' || slot.agent.kind !== 'free' || job !== null) return null;
-      return {
-        slot: {
-          ...slot,
-          standby: { kind: 'none' },
-          agent: { kind: 'registering', agent: lane.agent, fingerprint: lane.fingerprint, since: now },
-        },
-        changes: [],
-      };
-    case 'discard':
-      return dropStandby(slot, lane.agent, returned(job, lane.agent, null));
-  }
-  if (!('agent' in event) || event.agent !== lane.agent) return null;
-  switch (event.kind) {
-    case 'ready': {
-      if (lane.kind !== 'preparing') return null;
-      const standby = {
-        kind: 'standby',
-        agent: lane.agent,
-        reserved: lane.reserved,
-        fingerprint: event.fingerprint,
-        since: now,
-      } as const;
-      const changes: Change[] = lane.reserved?.cold === true ? [] : [{ change: 'worked', stage: 'prepare' }];
-      return { slot: { ...slot, standby }, changes };
-    }
-    case 'prepareFailed':
-      if (lane.kind !== 'preparing') return null;
-      return dropStandby(slot, lane.agent, standbyFailure(lane.reserved, lane.agent, event.failure));
-    case 'exited':
-      if (event.exit.kind === 'lost') return dropStandby(slot, lane.agent, returned(job, lane.agent, null));
-      return dropStandby(slot, lane.agent, standbyFailure(lane.reserved, lane.agent, endedAtGate(event.exit)));
-    case 'gone':
-      return dropStandby(slot, lane.agent, returned(job, lane.agent, null));
-    case 'stop': {
-      if (job === null || event.why !== 'cancelled') return dropStandby(slot, lane.agent, returned(job, lane.agent, null));
-      const ended: Change = { change: 'ended', job, agent: lane.agent, result: { kind: 'cancelled' } };
-      return dropStandby(slot, lane.agent, [ended], job);
-    }
-    default:
-      return null;
-  }
 }
 
 function inAgentLane(slot: Slot, event: SlotEvent, now: number): Step {
@@ -242,7 +155,8 @@ function whenExited(slot: Slot, lane: Occupied, exit: Exit, logSaysReleased: boo
       return leaveLane(slot, lane.agent, null, now, exit.kind === 'lost' ? [] : [failed]);
     }
     case 'releasing': {
-      if (logSaysReleased) return finish(slot, lane, exit, now);
+      // The log may tell of its beginning only together with its end.
+      if (logSaysReleased) return lane.job === null ? idleEnded(slot, lane.agent, exit, now) : finish(slot, lane, exit, now);
       const failure = endedAtGate(exit);
       const changes = returned(lane.job, lane.agent, failure);
       if (exit.kind !== 'lost') changes.push({ change: 'failed', stage: 'release', failure });
@@ -250,7 +164,7 @@ function whenExited(slot: Slot, lane: Occupied, exit: Exit, logSaysReleased: boo
     }
     case 'idle':
     case 'retiring':
-      return leaveLane(slot, lane.agent, null, now, [], exit.kind === 'lost' ? null : exit);
+      return idleEnded(slot, lane.agent, exit, now);
     case 'busy':
       return finish(slot, lane, exit, now);
     case 'stopping':
@@ -263,6 +177,11 @@ function whenExited(slot: Slot, lane: Occupied, exit: Exit, logSaysReleased: boo
     case 'proving':
       return null;
   }
+}
+
+/** Nobody has seen a job of it: its CI service is asked, with how it ended. */
+function idleEnded(slot: Slot, agent: AgentId, exit: Exit, now: number): Step {
+  return leaveLane(slot, agent, null, now, [], exit.kind === 'lost' ? null : exit);
 }
 
 function stopResult({ why, failure }: Pick<Stopped, 'why' | 'failure'>, exit: Exit): JobResult {
@@ -297,20 +216,6 @@ function leaveLane(
 ): Step {
   const next: AgentLane = slot.devices.length > 0 ? { kind: 'proving', agent, since: now } : { kind: 'free' };
   return { slot: { ...slot, agent: next, leaving: [...slot.leaving, { agent, job, exit }] }, changes };
-}
-
-function dropStandby(slot: Slot, agent: AgentId, changes: readonly Change[], job: JobId | null = null): Step {
-  return { slot: { ...slot, standby: { kind: 'none' }, leaving: [...slot.leaving, { agent, job, exit: null }] }, changes };
-}
-
-function standbyFailure(reserved: Reserved | null, agent: AgentId, failure: Failure): Change[] {
-  const changes = returned(reserved?.job ?? null, agent, failure);
-  // A job's own image or volume must not hold up the jobs behind it: how often it is tried is its service's to say.
-  return reserved?.cold === true ? changes : [...changes, { change: 'failed', stage: 'prepare', failure }];
-}
-
-function returned(job: JobId | null, agent: AgentId, failure: Failure | null): Change[] {
-  return job === null ? [] : [{ change: 'returned', job, agent, failure }];
 }
 
 function to(slot: Slot, agent: AgentLane, changes: readonly Change[] = []): Step {

@@ -2,7 +2,8 @@ import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs';
 import { Readable } from 'node:stream';
 import { expect, it } from 'vitest';
 import { scratch } from '../../../test/support/scratch.ts';
-import { diagLimit, diagPath, keepDiagnostics } from './diagnostics.ts';
+import { agentLogsPath } from '../../logs/agent-logs.ts';
+import { diagLimit, keepDiagnostics } from './diagnostics.ts';
 import { failureOf, patient } from './testing.ts';
 
 const all = () => Promise.reject(new Error('not asked for'));
@@ -17,7 +18,7 @@ it('keeps at most ten MiB, for nobody else to read, and ends what has more', asy
     })(),
   );
   await keepDiagnostics(dir.path, 'a1', { all, folder: async () => source }, patient);
-  const { size, mode } = statSync(diagPath(dir.path, 'a1'));
+  const { size, mode } = statSync(agentLogsPath(dir.path, 'a1'));
   expect({ size, mode: mode & 0o777, isOver: source.destroyed }).toEqual({ size: diagLimit, mode: 0o600, isOver: true });
   expect(read).toBeLessThan(30);
 });
@@ -25,7 +26,7 @@ it('keeps at most ten MiB, for nobody else to read, and ends what has more', asy
 it('leaves no file of an agent without logs, and none half-way', async () => {
   using dir = scratch();
   await keepDiagnostics(dir.path, 'a1', { all, folder: async () => null }, patient);
-  expect(existsSync(diagPath(dir.path, 'a1'))).toBe(false);
+  expect(existsSync(agentLogsPath(dir.path, 'a1'))).toBe(false);
   const broken = Readable.from(
     (function* () {
       yield mebibyte;
@@ -41,7 +42,7 @@ it('keeps the same again', async () => {
   const folder = async () => Readable.from([Buffer.from('tar')]);
   await keepDiagnostics(dir.path, 'a1', { all, folder }, patient);
   await keepDiagnostics(dir.path, 'a1', { all, folder }, patient);
-  expect(readFileSync(diagPath(dir.path, 'a1'), 'utf8')).toBe('tar');
+  expect(readFileSync(agentLogsPath(dir.path, 'a1'), 'utf8')).toBe('tar');
 });
 
 it('does not wait for ever for an agent whose logs never come to their end, or do not come at all', async () => {

@@ -1,20 +1,16 @@
 /** The agent's own logs, copied out before its sandbox goes: at most 10 MiB of tar for each agent, as somebody else's files. */
 import { createWriteStream } from 'node:fs';
 import { mkdir, rename, rm } from 'node:fs/promises';
-import { join } from 'node:path';
+import { dirname } from 'node:path';
 import type { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import type { AgentId } from '../../core/slot.ts';
+import { agentLogsPath } from '../../logs/agent-logs.ts';
 import type { AgentFiles } from '../ci-service.ts';
 import { diagFolder } from './script.ts';
 
 /** Bytes kept of one agent. */
 export const diagLimit = 10 * 2 ** 20;
-
-/** Where they lie; the file may end in the middle when there was more. */
-export function diagPath(stateDir: string, agent: AgentId): string {
-  return join(stateDir, 'diag', `${agent}.tar`);
-}
 
 /** ms for all of it: a job may have made its logs as long as it likes. */
 const patience = 60_000;
@@ -29,12 +25,12 @@ export async function keepDiagnostics(
 ): Promise<void> {
   const tooLate = AbortSignal.timeout(limit);
   const either = AbortSignal.any([signal, tooLate]);
-  const path = diagPath(stateDir, agent);
+  const path = agentLogsPath(stateDir, agent);
   const part = `${path}.part`;
   try {
     const found = await files.folder(diagFolder, either);
     if (found === null) return;
-    await mkdir(join(stateDir, 'diag'), { recursive: true, mode: 0o700 });
+    await mkdir(dirname(path), { recursive: true, mode: 0o700 });
     // A sparse file is terabytes of zeros: nothing goes on reading what nobody wants any more.
     const stop = () => found.destroy(either.reason);
     either.addEventListener('abort', stop, { once: true });

@@ -6,6 +6,7 @@ import { z } from 'zod';
 import type { AzureCredential } from '../../config/config.ts';
 import { OnejobError } from '../../errors.ts';
 import { describeSecret, howToReplace } from '../../secrets/reference.ts';
+import { until } from '../../until.ts';
 import { openness } from './address.ts';
 import { brief } from './answers.ts';
 import type { Credential, CredentialParts } from './credential.ts';
@@ -137,7 +138,7 @@ export function createPrincipal(
       last = secret;
       if (held !== null && now < held.renewAt) return held.header;
       try {
-        return (await waitFor(renewed(secret), signal)).header;
+        return (await until(renewed(secret), signal)).header;
       } catch (error) {
         // It is renewed early so that an hour in which the authority is away does not matter.
         const mayPass = error instanceof OnejobError && error.retry;
@@ -170,13 +171,4 @@ function json({ text }: Answer): unknown {
   } catch {
     return null;
   }
-}
-
-/** The same promise, given up when `signal` aborts; what it stands for goes on. */
-function waitFor<T>(promise: Promise<T>, signal: AbortSignal): Promise<T> {
-  return new Promise((resolve, reject) => {
-    const stop = () => reject(signal.reason);
-    signal.addEventListener('abort', stop, { once: true });
-    promise.then(resolve, reject).finally(() => signal.removeEventListener('abort', stop));
-  });
 }
