@@ -5,13 +5,16 @@
 import { resolve } from 'node:path';
 import { Command, CommanderError } from 'commander';
 import { addAzureCommands } from './cli/commands/azure.ts';
+import { addBrokerCommand } from './cli/commands/broker.ts';
 import { addConfigCommands } from './cli/commands/config.ts';
 import { addDaemonCommands } from './cli/commands/daemon.ts';
 import { addGpuCommands } from './cli/commands/gpus.ts';
 import { addImageCommands } from './cli/commands/image.ts';
+import { addImportCommands } from './cli/commands/import.ts';
 import { addInitCommands } from './cli/commands/init.ts';
 import { addJobCommands } from './cli/commands/jobs.ts';
 import type { Act } from './cli/commands/options.ts';
+import { addSecretCommands } from './cli/commands/secret.ts';
 import type { CliContext, Place } from './cli/context.ts';
 import { exitCodes } from './cli/exit.ts';
 import { createOutput, type Output, OutputClosed } from './cli/output.ts';
@@ -80,12 +83,15 @@ Exit codes: 0 done, 1 failed, 2 wrong usage; "run" passes on the job's own, or 1
   addJobCommands(program, act);
   program.commandsGroup('The daemon:');
   addDaemonCommands(program, act);
+  addBrokerCommand(program, act);
   program.commandsGroup('Setting up:');
   addInitCommands(program, act);
   addAzureCommands(program, act);
+  addImportCommands(program, act);
   addConfigCommands(program, act);
   addGpuCommands(program, act);
   addImageCommands(program, act);
+  addSecretCommands(program, act);
   return program;
 }
 

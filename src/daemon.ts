@@ -8,9 +8,10 @@ import { startApi } from './api/server.ts';
 import { createCiServices } from './ci/index.ts';
 import type { DaemonOptions } from './cli/context.ts';
 import type { Environment } from './config/environment.ts';
-import { loadRunnable } from './config/load.ts';
+import { loadConfig } from './config/load.ts';
 import { formatProblem } from './config/problem.ts';
 import { slotNames } from './config/slot-names.ts';
+import { weakenedFindings } from './config/weakened-findings.ts';
 import { isEmpty } from './core/slot.ts';
 import { toFailure } from './errors.ts';
 import { Keepers } from './logs/keepers.ts';
@@ -35,9 +36,11 @@ import { noDevices, type Pool } from './pools/pool.ts';
 import { populate, rebased } from './pools/populate.ts';
 import { Reconciler } from './pools/reconciler.ts';
 import { Registrations } from './pools/registrations.ts';
+import { createSecretDesk } from './pools/secret-desk.ts';
 import { Shutdown } from './pools/shutdown.ts';
 import { waitingReason } from './pools/status.ts';
 import { tellProgress } from './pools/tell.ts';
+import { createTrial } from './pools/trial.ts';
 import { chooseRuntimes } from './runtimes/choose.ts';
 import { subdirectory } from './store/directory.ts';
 import { openWhenFree } from './store/open-when-free.ts';
@@ -54,7 +57,7 @@ export async function runDaemon(
     stateDir: options.stateDir ?? undefined,
     socket: options.socket ?? undefined,
   };
-  const { config, warnings } = await loadRunnable({ flags, env, instead: options.instead });
+  const { config, warnings } = await loadConfig({ flags, env, instead: options.instead });
   for (const warning of warnings) log.warn('config', { problem: formatProblem(warning) });
   await using parts = new AsyncDisposableStack();
 
@@ -67,6 +70,7 @@ export async function runDaemon(
   const services = createCiServices({
     ...{ config, env, store, reasonFor, clock, log },
     version: options.version,
+    self: options.self,
     slots: slotFacts(() => reconciler, clock),
   });
   const queue = services.own;
@@ -109,7 +113,8 @@ export async function runDaemon(
     newAgent,
     random: Math.random,
     changed: (before, after) => {
-      if (before.agent !== after.agent && reconciler.poolOf(after.key).serviceOf(before).capabilities.binds === 'early')
+      const { binds, standsForSlots } = reconciler.poolOf(after.key).serviceOf(before).capabilities;
+      if (before.agent !== after.agent && (binds === 'early' || standsForSlots))
         tellProgress(before, after, log, (id) => store.serviceJobs.get(id));
       fleet?.book.slotChanged(after);
       if (isEmpty(after)) shutdown.look();
@@ -131,6 +136,7 @@ export async function runDaemon(
         reason: toFailure(error).message,
       }),
     executors: createExecutors({
+      clock,
       keepers,
       registrations,
       place: (key) => {
@@ -230,6 +236,11 @@ export async function runDaemon(
     queue,
     services: elsewhere,
     store,
+    trial: createTrial({
+      ...{ nameOf, asker },
+      pools: () => reconciler.pools,
+      imageOf: (pool) => fingerprints.madeFrom(pool),
+    }),
     runtimes: runtimes.all,
     logDir,
     nameOf,
@@ -246,7 +257,7 @@ export async function runDaemon(
       runtimeReason: runtimes.reason,
       weaker: runtimes.best.capabilities.weaker,
     },
-    findings: () => [...runtimes.findings, ...fingerprints.findings()],
+    findings: () => [...runtimes.findings, ...weakenedFindings(config), ...fingerprints.findings()],
     hostFindings: async (signal) => [...(await house.findings()), ...((await fleet?.doctor(signal)) ?? [])],
     problems: () => [...observer.problems, ...house.problems],
     down: (request) => shutdown.begin(request),
@@ -258,6 +269,7 @@ export async function runDaemon(
   const api = await startApi({
     manager,
     images: createImageDesk(images, pools),
+    secrets: createSecretDesk({ store, clock }),
     socket: { path: config.socket, access: system ? 'group' : 'owner' },
     version: options.version,
     onBug: (error, route) => log.error('request failed', { route, error }),
@@ -292,6 +304,7 @@ export async function runDaemon(
   reconciler.flush();
   if (how !== 'leave') await Promise.allSettled(runtimes.all.map((runtime) => runtime.sweep(watching.signal)));
   fleet?.close(how === 'leave');
+  await Promise.all(elsewhere.map((service) => service.close(how === 'leave')));
   if (how !== 'leave') tellLeft({ registrations: store.registrations, log });
   log.info('onejob is down', { left: how === 'leave' ? 'agents go on' : null });
   return 0;
@@ -302,6 +315,6 @@ export type StopWay = DownRequest['how'];
 
 /** The next job of a pool that leases for each job, and how many devices it needs. */
 function waitingDevices({ service, config }: Pool): { job: string; devices: number | 'all' } | null {
-  const next = service.next(config.name);
+  const next = service.next(config.name, null);
   return next === null ? null : { job: next.job, devices: service.devicesFor(next.job) ?? config.devices.count };
 }

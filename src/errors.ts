@@ -19,9 +19,11 @@ export const errorCodes = {
   E_GPUS_UNSEEN: 'external',
   E_NO_SHELL: 'user',
   E_SANDBOX_LOST: 'external',
-  E_NOT_YET: 'user',
   E_CONFIG: 'user',
   E_SECRET: 'user',
+  E_SECRET_KEY: 'user',
+  E_SECRET_VALUE: 'user',
+  E_SECRET_UNKNOWN: 'user',
   E_API_REQUEST: 'user',
   E_API_ROUTE: 'user',
   E_API_ANSWER: 'bug',
@@ -39,6 +41,7 @@ export const errorCodes = {
   E_LOG_UNKNOWN: 'user',
   E_USAGE: 'user',
   E_INIT_FILE: 'user',
+  E_IMPORT: 'user',
   E_WORKSPACE_TOO_LARGE: 'user',
   E_STATE_FULL: 'external',
   E_STATE_BUSY: 'external',
@@ -72,6 +75,7 @@ export const errorCodes = {
   E_MOUNT_MISSING: 'user',
   E_NETWORK_NOT_FOUND: 'user',
   E_NETWORK_UNGUARDED: 'user',
+  E_NO_DOOR: 'user',
   E_USER_UNKNOWN: 'user',
   E_NAME_TAKEN: 'user',
   E_RECIPE: 'user',
@@ -88,6 +92,8 @@ export const errorCodes = {
   E_CI_THROTTLED: 'external',
   E_CI_ANSWER: 'external',
   E_CI_NAME_TAKEN: 'external',
+  E_BROKER: 'external',
+  E_JOB_GONE: 'external',
   E_AGENT_SILENT: 'external',
   E_AGENT_ENDED: 'external',
   E_AGENT_OUTDATED: 'external',
@@ -130,7 +136,7 @@ export function toFailure(error: unknown): Failure {
   return { code: 'E_BUG', message, retry: true };
 }
 
-const jobsOwn: ReadonlySet<string> = new Set<ErrorCode>(['E_FILES', 'E_WORKSPACE_UNKNOWN', 'E_JOB_REQUEST']);
+const jobsOwn: ReadonlySet<string> = new Set<ErrorCode>(['E_FILES', 'E_WORKSPACE_UNKNOWN', 'E_JOB_REQUEST', 'E_JOB_GONE']);
 
 /** Whether what went wrong is the job's own, whatever pool it waits in: then no pool backs off for it. */
 export function isJobsOwn({ code, retry }: Failure): boolean {

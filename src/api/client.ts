@@ -17,6 +17,7 @@ import { fromErrorView } from './http-errors.ts';
 import { type ImageCalls, imageCalls } from './image-client.ts';
 import type { LogPiece, LogSource } from './manager.ts';
 import type * as Schemas from './schema.ts';
+import { type SecretCalls, secretCalls } from './secret-client.ts';
 import { checkSocketPath } from './sockets.ts';
 
 export interface ClientOptions {
@@ -44,7 +45,7 @@ export interface LogsRequest {
 }
 
 /** All methods throw OnejobError: E_DAEMON_ABSENT, _SILENT, _CUT, _STOPPING, E_SOCKET_DENIED, or what the daemon said. */
-export interface Client extends DeviceCalls, ImageCalls {
+export interface Client extends DeviceCalls, ImageCalls, SecretCalls {
   readonly socket: string;
   status(): Promise<Schemas.StatusView>;
   plan(): Promise<Schemas.PlanLine[]>;
@@ -154,6 +155,7 @@ export function createClient(options: ClientOptions): Client {
     socket,
     ...deviceCalls(askFor),
     ...imageCalls(askFor, async (call) => succeeded(await open(call))),
+    ...secretCalls(askFor),
     status: () => ask((schemas) => schemas.statusView, get('/v1/status')),
     plan: () => askMany((schemas) => schemas.planLine, get('/v1/plan')),
     doctor: () => askMany((schemas) => schemas.findingView, { ...get('/v1/doctor'), patience: 180_000 }),

@@ -1,11 +1,14 @@
 /** Every body that crosses the API, as zod schemas: the server checks what comes in, the client what comes back. */
 import { z } from 'zod';
+import type { Mount } from '../runtimes/runtime.ts';
 
 const mount = z.strictObject({
   host: z.string(),
   container: z.string(),
   readOnly: z.boolean(),
   variable: z.string().nullable(),
+  /** Caches are a pool's. */
+  cache: z.custom<Mount['cache']>((found) => found === null, 'a job has no caches of its own').default(null),
 });
 
 /** What `onejob run` asks for. */

@@ -14,14 +14,18 @@ import { deviceRoutes } from './routes/devices.ts';
 import { imageRoutes } from './routes/images.ts';
 import { jobRoutes } from './routes/jobs.ts';
 import { logRoutes } from './routes/logs.ts';
+import { secretRoutes } from './routes/secrets.ts';
 import { statusRoutes } from './routes/status.ts';
 import { workspaceRoutes } from './routes/workspaces.ts';
+import type { SecretDesk } from './secret-desk.ts';
 import { publishSocket, type SocketOptions } from './sockets.ts';
 
 export interface ApiOptions {
   readonly manager: Manager;
   /** Left out where none are built. */
   readonly images?: ImageDesk;
+  /** Left out where no job has encrypted values. */
+  readonly secrets?: SecretDesk;
   readonly socket: SocketOptions;
   readonly version: string;
   /** Told about each error that is ours. */
@@ -100,6 +104,7 @@ function createApp(options: ApiOptions, context: RouteContext): FastifyInstance 
   logRoutes(app, context);
   deviceRoutes(app, context);
   if (options.images !== undefined) imageRoutes(app, options.images, context.closing);
+  if (options.secrets !== undefined) secretRoutes(app, options.secrets);
   controlRoutes(app, context);
   return app;
 }

@@ -13,10 +13,12 @@ export function absentService(name: string): CiService {
     });
   return {
     name,
-    capabilities: { binds: 'early', canCountQueue: false },
+    capabilities: { binds: 'early', canCountQueue: false, standsForSlots: false, terms: 1 },
     check: async () => [],
     observe() {},
     next: () => null,
+    offer() {},
+    equip: (recipe) => recipe,
     devicesFor: () => null,
     recipeFor: () => null,
     record() {},
@@ -36,5 +38,6 @@ export function absentService(name: string): CiService {
     serviceJobs: () => [],
     agentPackage: async () => null,
     forget: async () => {},
+    close: async () => {},
   };
 }

@@ -8,6 +8,7 @@ import type { WaitingJob } from '../core/plan.ts';
 import type { AgentId, Change, Exit, Failure, JobId } from '../core/slot.ts';
 import type { Device } from '../gpu/inventory.ts';
 import type { Finding, Recipe } from '../runtimes/runtime.ts';
+import type { Trial } from './trial.ts';
 
 export interface AgentContext {
   readonly agent: AgentId;
@@ -28,10 +29,12 @@ export interface AgentContext {
    * fingerprint. @throws OnejobError when no such sandbox can be made, or the script fails
    */
   ask(script: string, signal: AbortSignal): Promise<string>;
+  /** The address under which its sandbox reaches what listens on this host at `port`. @throws OnejobError E_NO_DOOR */
+  door(port: number, signal: AbortSignal): Promise<string>;
 }
 
 /** The part of a context that outlives the agent's sandbox. */
-export type EndedContext = Omit<AgentContext, 'ask' | 'devices' | 'cuda'>;
+export type EndedContext = Omit<AgentContext, 'ask' | 'door' | 'devices' | 'cuda'>;
 
 /** What the service knows of one agent, and the script that makes a sandbox that agent. */
 export interface Registration {
@@ -45,8 +48,8 @@ export interface Registration {
 }
 
 export type CiEvent =
-  /** Something about the pool's waiting jobs changed: ask `next` again. */
-  | { readonly kind: 'waiting'; readonly pool: string }
+  /** Something about the pool's waiting jobs changed: ask `next` again. `slot`: only that one's. */
+  | { readonly kind: 'waiting'; readonly pool: string; readonly slot?: string }
   /** A job, reserved or assigned or running, must end. */
   | { readonly kind: 'cancel'; readonly job: JobId; readonly agent: AgentId; readonly grace: number | null }
   /** Early binding: the service sees the agent, and could give it a job. */
@@ -111,19 +114,33 @@ export interface CiCapabilities {
   readonly binds: 'late' | 'early';
   /** Whether `next` and the waiting count know about jobs that wait. */
   readonly canCountQueue: boolean;
+  /** Late binding: an agent stands for each slot at the service, and each job is for one slot. Told by `offer` what slots could do. */
+  readonly standsForSlots: boolean;
+  /** How many TERMs ask a running job to end: an agent may take the first one as a wish to end after its job. */
+  readonly terms: 1 | 2;
 }
+
+/** What a slot could do with a job now. `gone`: nothing, and so it stays. */
+export type SlotOffer = 'open' | 'closed' | 'gone';
 
 export interface CiService {
   readonly name: string;
   readonly capabilities: CiCapabilities;
 
-  check(signal: AbortSignal): Promise<Finding[]>;
+  /** Findings for `doctor`. Changes nothing at the service. */
+  check(signal: AbortSignal, trial: Trial): Promise<Finding[]>;
 
   /** Calls `emit` until `signal` aborts. */
   observe(emit: (event: CiEvent) => void, signal: AbortSignal): void;
 
-  /** Late binding: the pool's next job, not taking it. Early binding: null. */
-  next(pool: string): WaitingJob | null;
+  /** Late binding: the pool's next job that this slot could take, or with null any slot, not taking it. Early binding: null. */
+  next(pool: string, slot: string | null): WaitingJob | null;
+
+  /** Tells what a slot could do with a job: on every change, and at first. Only where an agent stands for each slot. */
+  offer(slot: string, offer: SlotOffer): void;
+
+  /** What every sandbox for this service has beside what config says. Pure: what it adds is the same each time. */
+  equip(recipe: Recipe, pool: string): Recipe;
 
   /** How many devices a waiting job asks for itself; null: as many as its pool gives each agent. */
   devicesFor(job: JobId): number | null;
@@ -177,4 +194,7 @@ export interface CiService {
 
   /** Removes what is meant to stay when the manager ends: placeholders. */
   forget(signal: AbortSignal): Promise<void>;
+
+  /** The manager ends. `leaving`: its agents go on, and so must what carries them. */
+  close(leaving: boolean): Promise<void>;
 }

@@ -4,6 +4,7 @@
  */
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import type { AgentContext, AgentFiles, CiEvent, CiService } from './ci-service.ts';
+import { noTrial } from './trial.ts';
 
 export interface CiSubject {
   readonly service: CiService;
@@ -40,20 +41,21 @@ export function ciServiceContract(name: string, open: () => Promise<CiSubject>, 
       devices: [],
       cuda: null,
       ask: () => Promise.reject(new Error('no sandbox to ask')),
+      door: async () => '127.0.0.1',
     });
     const record = (change: Parameters<CiService['record']>[0]) =>
       subject.commit(() => subject.service.record(change), 'committed');
 
     it('says what it is and has findings for doctor', async () => {
       expect(subject.service.capabilities.binds).toBe(binds);
-      for (const finding of await subject.service.check(never)) {
+      for (const finding of await subject.service.check(never, noTrial)) {
         expect(finding.message).not.toBe('');
         if (finding.level !== 'ok') expect(finding.hint).not.toBeNull();
       }
     });
 
     it('takes no notice of jobs and agents it does not know', async () => {
-      expect(subject.service.next('no such pool')).toBeNull();
+      expect(subject.service.next('no such pool', null)).toBeNull();
       record({ change: 'started', job: 'stranger', agent: 'a1' });
       record({ change: 'worked', stage: 'prepare' });
       await subject.service.settle(context('stranger', null), unread, never);
@@ -76,25 +78,25 @@ export function ciServiceContract(name: string, open: () => Promise<CiSubject>, 
       subject.service.observe((event) => seen.push(event), never);
       const job = await subject.enqueue();
       expect(seen).toContainEqual({ kind: 'waiting', pool: subject.pool });
-      expect(subject.service.next(subject.pool)?.job).toBe(job);
-      expect(subject.service.next(subject.pool)?.job).toBe(job);
+      expect(subject.service.next(subject.pool, null)?.job).toBe(job);
+      expect(subject.service.next(subject.pool, null)?.job).toBe(job);
     });
 
     it('offers a job no more once it is taken, and again when it comes back', async () => {
       const job = await subject.enqueue();
       record({ change: 'assigned', job, agent: 'a1' });
-      expect(subject.service.next(subject.pool)).toBeNull();
+      expect(subject.service.next(subject.pool, null)).toBeNull();
       record({ change: 'assigned', job, agent: 'a1' });
       record({ change: 'returned', job, agent: 'a1', failure: null });
-      expect(subject.service.next(subject.pool)?.job).toBe(job);
+      expect(subject.service.next(subject.pool, null)?.job).toBe(job);
       record({ change: 'returned', job, agent: 'a1', failure: null });
-      expect(subject.service.next(subject.pool)?.job).toBe(job);
+      expect(subject.service.next(subject.pool, null)?.job).toBe(job);
     });
 
     it('has forgotten what was not committed', async () => {
       const job = await subject.enqueue();
       subject.commit(() => subject.service.record({ change: 'assigned', job, agent: 'a1' }), 'rolledBack');
-      expect(subject.service.next(subject.pool)?.job).toBe(job);
+      expect(subject.service.next(subject.pool, null)?.job).toBe(job);
     });
 
     it('gives a script that ends by becoming the job', async () => {
@@ -115,7 +117,7 @@ export function ciServiceContract(name: string, open: () => Promise<CiSubject>, 
       record({ change: 'settled', job, agent: 'a1' });
       record({ change: 'settled', job, agent: 'a1' });
       subject.service.syncing()();
-      expect(subject.service.next(subject.pool)).toBeNull();
+      expect(subject.service.next(subject.pool, null)).toBeNull();
     });
   });
 }

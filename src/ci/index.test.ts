@@ -30,7 +30,8 @@ it('opens a service that no pool uses only while it has something to take back',
       version: '0.0.0',
       reasonFor: () => null,
     },
-    slots: { poolOf: () => null, silentFor: () => null },
+    slots: { poolOf: () => null, silentFor: () => null, jobsOf: () => [] },
+    self: [],
   };
   expect([...createCiServices(parts).byName.keys()]).toEqual(['own']);
   store.registrations.intend({ agent: 'a1', service: 'azure', place: '1', name: 'box-1', placeholder: true }, 1);

@@ -4,17 +4,18 @@ import { type Guarded, mountProblemFor } from '../config/check-mounts.ts';
 import type { Config, ServiceConfig } from '../config/config.ts';
 import type { Environment } from '../config/environment.ts';
 import type { Clock } from '../core/clock.ts';
-import type { AgentId } from '../core/slot.ts';
-import { OnejobError } from '../errors.ts';
+import type { AgentId, JobId } from '../core/slot.ts';
 import type { Log } from '../log.ts';
 import type { Variables } from '../secrets/reference.ts';
 import type { Store } from '../store/store.ts';
 import { openAzurePipelines } from './azure-pipelines/open.ts';
+import type { BrokerDesk } from './buildkite/broker-desk.ts';
+import { openBuildkite, openDesk } from './buildkite/open.ts';
 import type { CiService } from './ci-service.ts';
 import { createOwnQueue, type OwnQueue } from './own-queue/own-queue.ts';
 
 export interface CiParts {
-  readonly config: Guarded & Pick<Config, 'pools'>;
+  readonly config: Guarded & Pick<Config, 'pools' | 'host' | 'secretsKey'>;
   /** Where the Engine listens, when that is not the usual place. */
   readonly env?: Pick<Environment, 'docker' | 'runtimeDir'>;
   readonly store: Store;
@@ -27,6 +28,8 @@ export interface CiParts {
   /** Where secrets are looked up; by default the process' own. */
   readonly variables?: Variables;
   readonly slots: SlotFacts;
+  /** Program and arguments that start this onejob again. */
+  readonly self: readonly string[];
 }
 
 /** What a service may know of the loop. */
@@ -35,6 +38,8 @@ export interface SlotFacts {
   poolOf(agent: AgentId): string | null;
   /** How long a released agent has not been seen by its service, ms; null for any other. */
   silentFor(agent: AgentId): number | null;
+  /** Every job that the slot has, in whatever lane. */
+  jobsOf(slot: string): readonly JobId[];
 }
 
 export interface CiServices {
@@ -49,15 +54,17 @@ type Make<T extends ServiceConfig['type']> = (service: Of<T>, own: OwnQueue, par
 export interface OpenParts extends CiParts {
   /** Names of the services that are opened. */
   readonly opened: ReadonlySet<string>;
+  /** The broker's, shared by all services that need one. */
+  readonly desk: () => BrokerDesk;
 }
 
 const makers: { readonly [T in ServiceConfig['type']]: Make<T> } = {
   'own-queue': (_, own) => own,
   'azure-pipelines': (service, _, parts) => openAzurePipelines(service, parts),
-  buildkite: notYet,
+  buildkite: (service, _, parts) => openBuildkite(service, parts),
 };
 
-/** @throws OnejobError E_NOT_YET for a service this version cannot serve, E_STATE_CORRUPT */
+/** @throws OnejobError E_STATE_CORRUPT, E_SOCKET_PATH */
 export function createCiServices(parts: CiParts): CiServices {
   const { config, env, store, reasonFor } = parts;
   const ownNames = new Set(['own', ...config.services.filter((one) => one.type === 'own-queue').map((one) => one.name)]);
@@ -66,7 +73,9 @@ export function createCiServices(parts: CiParts): CiServices {
   // One that no pool uses any more still has to take back what it made.
   const used = new Set([...config.pools.map((pool) => pool.service), ...store.registrations.services()]);
   const others = config.services.filter((one) => used.has(one.name));
-  const whole: OpenParts = { ...parts, opened: new Set(others.map(({ name }) => name)) };
+  let shared: BrokerDesk | null = null;
+  const desk = (): BrokerDesk => (shared ??= openDesk(parts));
+  const whole: OpenParts = { ...parts, desk, opened: new Set(others.map(({ name }) => name)) };
   return {
     own,
     byName: new Map<string, CiService>([['own', own], ...others.map((one) => [one.name, make(one, own, whole)] as const)]),
@@ -75,10 +84,4 @@ export function createCiServices(parts: CiParts): CiServices {
 
 function make<T extends ServiceConfig['type']>(service: Of<T>, own: OwnQueue, parts: OpenParts): CiService {
   return makers[service.type as T](service, own, parts);
-}
-
-function notYet({ name, type }: ServiceConfig): never {
-  throw new OnejobError('E_NOT_YET', `Cannot serve "${name}": this version of onejob has no CI service of type "${type}" yet.`, {
-    hint: 'Use the own queue ("service: own"), or wait for a later version.',
-  });
 }

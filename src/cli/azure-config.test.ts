@@ -84,9 +84,9 @@ describe('agents and cards', () => {
 describe('--volume', () => {
   it('is HOST:CONTAINER:VARIABLE, relative to where it was typed, read-only, and the third part is always the variable', () => {
     expect(dropInVolumes(['data:/a:A', './link:/b:ro', `${folder.path}/ro:/c:rw`], folder.path)).toEqual([
-      { host: join(folder.path, 'data'), container: '/a', readOnly: true, variable: 'A' },
-      { host: join(folder.path, 'data'), container: '/b', readOnly: true, variable: 'ro' },
-      { host: join(folder.path, 'ro'), container: '/c', readOnly: true, variable: 'rw' },
+      { host: join(folder.path, 'data'), container: '/a', readOnly: true, variable: 'A', cache: null },
+      { host: join(folder.path, 'data'), container: '/b', readOnly: true, variable: 'ro', cache: null },
+      { host: join(folder.path, 'ro'), container: '/c', readOnly: true, variable: 'rw', cache: null },
     ]);
   });
 
@@ -141,8 +141,8 @@ describe('the config', () => {
       image: 'lab/azp:1',
       poll: 120_000,
       volumes: [
-        { host: join(folder.path, 'data'), container: '/a', readOnly: true, variable: 'ro' },
-        { host: join(folder.path, 'ro'), container: '/b b', readOnly: true, variable: 'B' },
+        { host: join(folder.path, 'data'), container: '/a', readOnly: true, variable: 'ro', cache: null },
+        { host: join(folder.path, 'ro'), container: '/b b', readOnly: true, variable: 'B', cache: null },
       ],
       cards: { devices: 0, line: '' },
     },

@@ -126,6 +126,7 @@ export function dropInVolumes(specs: readonly string[], cwd: string): Mount[] {
       container,
       readOnly: true,
       variable,
+      cache: null,
     };
   });
 }

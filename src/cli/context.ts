@@ -18,6 +18,8 @@ export interface DaemonOptions {
   /** No standbys; ends by itself when its last job and client are gone. */
   readonly temporary: boolean;
   readonly version: string;
+  /** Program and arguments that start this onejob again. */
+  readonly self: readonly string[];
   readonly log: Log;
   /** A config in the place of the file. */
   readonly instead?: Instead | undefined;

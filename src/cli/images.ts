@@ -78,8 +78,8 @@ export async function pruneImages(session: Session): Promise<number> {
 
 /** What is built for each pool, as Dockerfiles: needs neither Engine nor CI service. */
 export async function printImages(session: Session, pools: readonly string[]): Promise<number> {
-  const [{ recipeText }, { loadRunnable }] = await Promise.all([import('./image-text.ts'), import('../config/load.ts')]);
-  const { config } = await loadRunnable(loadOptions(session));
+  const [{ recipeText }, { loadConfig }] = await Promise.all([import('./image-text.ts'), import('../config/load.ts')]);
+  const { config } = await loadConfig(loadOptions(session));
   const { output } = session;
   for (const found of await recipeText(config, pools)) {
     if (output.json) await output.value(found);
@@ -109,7 +109,7 @@ async function here<T>(
   work: (desk: ImageDesk, signal: AbortSignal) => Promise<T>,
   signal: AbortSignal,
 ): Promise<T> {
-  const [{ loadRunnable }, { openStore }, { createCiServices }, { openPoolImages }, { createImageDesk }, { systemClock: clock }] =
+  const [{ loadConfig }, { openStore }, { createCiServices }, { openPoolImages }, { createImageDesk }, { systemClock: clock }] =
     await Promise.all([
       import('../config/load.ts'),
       import('../store/store.ts'),
@@ -119,14 +119,15 @@ async function here<T>(
       import('../pools/clock.ts'),
     ]);
   const { environment: env, variables } = session.context;
-  const { config } = await loadRunnable(loadOptions(session));
+  const { config } = await loadConfig(loadOptions(session));
   await using parts = new AsyncDisposableStack();
   const store = openStore(config.stateDir);
   parts.defer(() => store.close());
   const services = createCiServices({
     ...{ config, env, store, clock, log: silent, version: session.version, variables },
     reasonFor: () => null,
-    slots: { poolOf: () => null, silentFor: () => null },
+    slots: { poolOf: () => null, silentFor: () => null, jobsOf: () => [] },
+    self: session.context.self,
   });
   parts.defer(() => services.own.close());
   const images = await openPoolImages({ config, env, store, services: services.byName, log: silent });

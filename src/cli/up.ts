@@ -12,5 +12,5 @@ export function up(
   const { stdout } = context;
   const json = output.json || stdout.isTTY !== true;
   const log = createLog({ json, stream: stdout, color: colorWanted(context.environment) ?? stdout.isTTY === true });
-  return context.startDaemon({ ...flags, ...options, version, log });
+  return context.startDaemon({ ...flags, ...options, version, log, self: context.self });
 }

@@ -14,6 +14,7 @@ const mount = (host: string, more: Partial<Mount> = {}): Mount => ({
   container: '/in',
   readOnly: true,
   variable: null,
+  cache: null,
   ...more,
 });
 
@@ -29,7 +30,9 @@ beforeAll(() => {
     stateDir: at('state'),
     socket: at('link-to-run', 'onejob.sock'),
     secretsKey: null,
-    services: [{ name: 'ci', type: 'buildkite', token: { kind: 'file', path: at('secrets', 'token'), expires: null } as never }],
+    services: [
+      { type: 'buildkite', name: 'ci', token: { kind: 'file', path: at('secrets', 'token') }, metricsToken: null } as never,
+    ],
   };
   const docker = { host: `unix://${at('link-to-engine', 'own.sock')}` } as never;
   problem = mountProblemFor(config, { docker, runtimeDir: '/run/user/1000' });

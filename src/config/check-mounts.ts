@@ -11,14 +11,20 @@ import type { Config, PoolConfig } from './config.ts';
 import type { Environment } from './environment.ts';
 import type { Path } from './problem.ts';
 import { formatPath } from './problem.ts';
-import { mountPathProblem, pathProblem } from './volumes.ts';
+import { isNamed, mountPathProblem, pathProblem } from './volumes.ts';
 
 export function checkMounts(pool: PoolConfig, checking: Checking): void {
   const { written, config, inPool, sound } = checking;
+  for (const key of ['hooks', 'plugins'] as const) {
+    const host = sound(pool, key) ? pool[key] : null;
+    const why = host === null ? null : hostPathProblem({ host }, config);
+    if (why !== null) inPool(pool, [key], why);
+  }
   if (!sound(pool, 'volumes', 'caches')) return;
   const volumes = (written.pools?.get(pool.name) ?? written.defaults).volumes?.length ?? 0;
   const paths = new Map<string, string>();
-  const variables = new Map(Object.keys(pool.recipe.env).map((name) => [name, `env.${name}`]));
+  const cpuVariable = (written.pools?.get(pool.name) ?? written.defaults).cpu_env;
+  const variables = new Map(Object.keys(pool.recipe.env).map((name) => [name, name === cpuVariable ? 'cpu_env' : `env.${name}`]));
   for (const [index, mount] of pool.recipe.mounts.entries()) {
     const path: Path = index < volumes ? ['volumes', index] : ['caches', index - volumes];
     const other = paths.get(mount.container);
@@ -27,7 +33,7 @@ export function checkMounts(pool: PoolConfig, checking: Checking): void {
     const setBy = mount.variable === null ? undefined : variables.get(mount.variable);
     if (setBy !== undefined) inPool(pool, path, `sets the variable ${mount.variable} again; ${setBy} has it already`);
     if (mount.variable !== null) variables.set(mount.variable, formatPath(path));
-    const why = hostPathProblem(mount, config);
+    const why = isNamed(mount.cache) ? null : hostPathProblem(mount, config);
     if (why !== null) inPool(pool, path, why);
     else if (/^\/(var\/)?run\/docker\.sock$/.test(mount.host)) {
       inPool(pool, path, 'gives every job of the pool all rights over this host', 'warning');
@@ -69,6 +75,11 @@ const engineSockets = [
   '/run/crio/crio.sock',
 ];
 
+/** Which of these sockets a folder or file of the host is, holds or leads to; null for none. */
+export function engineSocketIn(host: string): string | null {
+  return engineSockets.find((socket) => shows(host, socket)) ?? null;
+}
+
 /**
  * Why a job may not bring a volume, for the own queue to ask: as a pool's, and without the Engine's socket and the
  * processes of this host. `env` says where the Engine listens when that is not the usual place.
@@ -101,8 +112,10 @@ export function secretsOf(config: Pick<Config, 'secretsKey' | 'services'>): [str
   const found: [string, SecretReference][] = config.secretsKey === null ? [] : [['secrets.key', config.secretsKey]];
   for (const service of config.services) {
     const at = `services.${service.name}`;
-    if (service.type === 'buildkite') found.push([`${at}.token`, service.token]);
-    else if (service.type === 'azure-pipelines') {
+    if (service.type === 'buildkite') {
+      found.push([`${at}.token`, service.token]);
+      if (service.metricsToken !== null) found.push([`${at}.metrics_token`, service.metricsToken]);
+    } else if (service.type === 'azure-pipelines') {
       const { credential } = service;
       found.push(credential.kind === 'pat' ? [`${at}.token`, credential.token] : [`${at}.principal.secret`, credential.secret]);
     }

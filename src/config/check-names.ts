@@ -1,7 +1,10 @@
 /** Agent names: each slot of this host has its own, and every runtime and CI service can carry it. */
+
+import { untrustedFolder } from './caches.ts';
 import type { Checking } from './check.ts';
 import type { PoolConfig } from './config.ts';
 import { countsSlots, expandName, templateProblem } from './template.ts';
+import { isNamed } from './volumes.ts';
 
 /** A name is also a host name: https://man7.org/linux/man-pages/man7/hostname.7.html allows 64, Docker 63. */
 const longest = 63;
@@ -25,6 +28,10 @@ export function checkNames({ config, sound, inPool }: Checking): void {
       const other = taken.get(name);
       if (name.length > longest) {
         inPool(pool, ['name'], `${written} becomes ${JSON.stringify(name)}, which has more than ${longest} characters`);
+        break;
+      }
+      if (name === untrustedFolder && pool.recipe.mounts.some(({ cache }) => isNamed(cache))) {
+        inPool(pool, ['name'], `is ${name}, which is what the folder with the caches of untrusted jobs is called; choose another`);
         break;
       }
       if (other !== undefined) {

@@ -1,6 +1,7 @@
 /** Checks of services, and of pools that take their jobs from one. */
 import { clearTextHost, isHostedAzure } from './azure-url.ts';
 import type { Checking } from './check.ts';
+import { checkBuildkite, checkBuildkitePool } from './check-buildkite.ts';
 import type { AzureServiceConfig, PoolConfig } from './config.ts';
 import { suggest } from './problem.ts';
 import { formatDuration } from './units.ts';
@@ -17,6 +18,21 @@ export function checkPoolService(pool: PoolConfig, checking: Checking): void {
   }
   const service = config.services.find((one) => one.name === pool.service);
   if (service?.type === 'azure-pipelines') checkAzurePool(pool, service, checking);
+  if (service?.type === 'buildkite') checkBuildkitePool(pool, service, checking);
+  else checkUnused(pool, checking);
+}
+
+/** What only some services know. `defaults` may hold it for pools of others. */
+function checkUnused(pool: PoolConfig, { own, inPool }: Checking): void {
+  const of =
+    pool.service === 'own' ? 'jobs of the own queue come from users of this host' : `service ${pool.service} does not tell it`;
+  if (own(pool, 'trust')) inPool(pool, ['trust'], `is not used: it is about where jobs come from, and ${of}`, 'warning');
+  for (const key of ['hooks', 'plugins'] as const) {
+    if (own(pool, key) && pool[key] !== null) inPool(pool, [key], `is not used: only agents of Buildkite know ${key}`, 'warning');
+  }
+  if (own(pool, 'isolation') && pool.isolation === 'none' && pool.service === 'own') {
+    inPool(pool, ['isolation'], 'is not used: the own queue has no credentials that a job could read', 'warning');
+  }
 }
 
 /** The agent of Azure Pipelines is a program in an image, which must write into its folder and reach the service. */
@@ -43,7 +59,14 @@ function checkAzurePool(pool: PoolConfig, { name }: AzureServiceConfig, { writte
 }
 
 export function checkServices(checking: Checking): void {
-  for (const service of checking.config.services) if (service.type === 'azure-pipelines') checkAzure(service, checking);
+  const { config, at } = checking;
+  for (const service of config.services) {
+    if (service.type === 'azure-pipelines') checkAzure(service, checking);
+    if (service.type === 'buildkite') checkBuildkite(service, checking);
+  }
+  if (config.secretsKey !== null && !config.services.some(({ type }) => type === 'buildkite')) {
+    at(['secrets', 'key'], 'is not used: only jobs of a service of type buildkite bring encrypted secrets', 'warning');
+  }
 }
 
 function checkAzure(service: AzureServiceConfig, { written, at }: Checking): void {

@@ -95,7 +95,17 @@ function checkRecipe(pool: PoolConfig, { written, sound, own, inPool }: Checking
     const above = hard !== -1 && (soft === -1 || soft > hard);
     if (above) inPool(pool, ['ulimits', name], `"soft" is above "hard": the sandbox would not start`);
   }
-  for (const [key, value] of Object.entries(recipe.env)) {
+  const { env = {}, cpu_env: cpuVariable } = written.pools?.get(pool.name) ?? written.defaults;
+  if (typeof cpuVariable === 'string' && sound(pool, 'cpu_env', 'env', 'cpus')) {
+    if (Object.hasOwn(env, cpuVariable)) {
+      inPool(pool, ['cpu_env'], `is ${cpuVariable}, which "env" sets too: only one of them can hold; remove the other`);
+    } else if (recipe.cpus === null) {
+      inPool(pool, ['cpu_env'], `is ${cpuVariable}, but "cpus" is not set: there is no number to put into it; write both`);
+    } else if (cpuVariable.startsWith('ONEJOB_')) {
+      inPool(pool, ['cpu_env'], 'names that begin with ONEJOB_ are set by onejob itself');
+    }
+  }
+  for (const [key, value] of Object.entries(env)) {
     const path = ['env', key];
     if (!/^[A-Za-z_][A-Za-z0-9_]*$/.test(key))
       inPool(pool, path, 'is no name of a variable: letters, digits and "_", not a digit first');

@@ -8,10 +8,7 @@ export type RuntimeName = 'docker' | 'process';
 export type OnStop = 'end' | 'drain' | 'leave';
 
 /** A CI service other than the own queue, which needs no entry. */
-export type ServiceConfig =
-  | { readonly name: string; readonly type: 'own-queue' }
-  | AzureServiceConfig
-  | { readonly name: string; readonly type: 'buildkite'; readonly token: SecretReference };
+export type ServiceConfig = { readonly name: string; readonly type: 'own-queue' } | AzureServiceConfig | BuildkiteServiceConfig;
 
 export interface AzureServiceConfig {
   readonly name: string;
@@ -31,6 +28,28 @@ export interface AzureServiceConfig {
   readonly agentPackage: AgentPackageConfig;
 }
 
+export interface BuildkiteServiceConfig {
+  readonly name: string;
+  readonly type: 'buildkite';
+  /** Of the Agent API, without a slash at its end. */
+  readonly endpoint: string;
+  /** Registers agents: with it anybody can take any job of its cluster, so it never enters a sandbox. */
+  readonly token: SecretReference;
+  /** Only for counts; null: `token` is used for them too. */
+  readonly metricsToken: SecretReference | null;
+  /** `late`: the broker is the idle agent, and a sandbox comes into it once the job is known. `early`: the agent itself waits. */
+  readonly binding: 'late' | 'early';
+  /** `hold`: an idle agent for each slot. `acquire`: the stacks API, which needs the token of a cluster; always late. */
+  readonly mode: 'hold' | 'acquire';
+  /** ms between two looks at the counts of the queues. */
+  readonly pollEvery: number;
+  /** ms that the agent in a released sandbox may take to call in. */
+  readonly bootTimeout: number;
+  /** ms that an accepted job may wait for its sandbox. */
+  readonly holdTimeout: number;
+  readonly agentPackage: AgentPackageConfig;
+}
+
 export type AzureCredential =
   | { readonly kind: 'pat'; readonly token: SecretReference }
   /** An Entra application. `authority`: where its tokens are made, without a slash at its end. */
@@ -42,13 +61,16 @@ export type AzureCredential =
       readonly authority: string;
     };
 
-/** The agent that is put into images onejob builds. */
+/** The program of a CI service's agent: put into images onejob builds (Azure Pipelines), or mounted into any image (Buildkite). */
 export interface AgentPackageConfig {
-  /** null: the newest that the service hands out. */
+  /** null: the newest that the service hands out; of Buildkite's, which has a pinned one, whatever `from` is. */
   readonly version: string | null;
-  /** https address, or absolute path of a `.tar.gz`; null: what the service hands out. */
+  /**
+   * https address, or absolute path of a `.tar.gz`; null: what the service hands out. Of Buildkite's also the absolute path of the
+   * program itself, or `image`: each image brings its own.
+   */
   readonly from: string | null;
-  /** Lower-case hex; null: what the service says. */
+  /** Lower-case hex, of the file that `from` names; null: what the service says. */
   readonly sha256: string | null;
 }
 
@@ -87,14 +109,36 @@ export interface PoolConfig {
   readonly stopGrace: number;
   /** ms a job may run; null for no limit. */
   readonly timeout: number | null;
-  /** What jobs from forks may do, as the CI service knows them; null when not written. */
-  readonly trust: { readonly forks: 'refuse' | 'run-without-secrets' | 'run' } | null;
+  /** What jobs may do by where they come from, where the CI service tells it. */
+  readonly trust: TrustConfig;
   /** `none`: credentials of a CI service may enter a sandbox that cannot hold them apart (S8). */
   readonly isolation: 'full' | 'none';
+  /** Folder of the host with hooks of the owner, for agents that know hooks (Buildkite); null: none. */
+  readonly hooks: string | null;
+  /** Folder of the host with plugins of the owner, likewise. */
+  readonly plugins: string | null;
+  /** Bytes that each named cache of a slot may have; what was not used for longest is removed beyond. */
+  readonly cacheLimit: number;
   /** Set when the image is to be chosen or built; then `recipe.image` is null until it was. */
   readonly imageRecipe: ImageRecipe | null;
   /** `{name}` in env, mounts is already a template here: expand per slot with `expandRecipe`. */
   readonly recipe: Recipe;
+}
+
+/** A job is trusted unless it is from a fork, or `pipelines` or `branches` do not name what it is from. */
+export interface TrustConfig {
+  readonly forks: 'refuse' | 'run-without-secrets';
+  /** Patterns, of slugs or of `organisation/slug`; null: any. */
+  readonly pipelines: readonly string[] | null;
+  /** Patterns; null: any. Those of forks have no say: who forks chooses the names. */
+  readonly branches: readonly string[] | null;
+  /** What becomes of jobs that `pipelines` or `branches` do not name. */
+  readonly others: 'refuse' | 'run-without-secrets';
+  /** Of untrusted jobs: `private`, named caches of their own for each repository. */
+  readonly caches: 'none' | 'private';
+  /** Of untrusted jobs; null: as the pool's. */
+  readonly image: string | null;
+  readonly network: string | null;
 }
 
 export interface DeviceRequest {

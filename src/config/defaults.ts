@@ -33,6 +33,11 @@ export const poolDefaults = {
   read_only: false,
   oom_score_adj: 500,
   isolation: 'full',
+  cpu_env: null,
+  hooks: null,
+  plugins: null,
+  cache_limit: 50 * 2 ** 30,
+  trust: { forks: 'run-without-secrets', others: 'run-without-secrets', caches: 'none' },
 } as const;
 
 /** Of a service of type azure-pipelines. */
@@ -44,9 +49,20 @@ export const azureDefaults = {
   authority: 'https://login.microsoftonline.com',
 } as const;
 
+/** Of a service of type buildkite. */
+export const buildkiteDefaults = {
+  endpoint: 'https://agent.buildkite.com/v3',
+  binding: 'late',
+  mode: 'hold',
+  poll: 10_000,
+  boot_timeout: minute,
+  hold_timeout: 10 * minute,
+  agent: { version: '3.137.0' },
+} as const;
+
 /**
  * What holds otherwise for pools of services whose agents are programs in an image. Such an agent takes up to 30 s to cancel its job
- * when it is told to end (agent `Agent.cs`).
+ * when it is told to end (Azure's `Agent.cs`); Buildkite's gives its job 10 s, and then sends the rest of the log.
  */
 export const imagePoolDefaults = { ...poolDefaults, runtime: 'docker', image: 'auto', stop_grace: 35_000 } as const;
 

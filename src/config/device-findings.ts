@@ -21,8 +21,15 @@ export function deviceFindings({ pools }: { readonly pools: readonly Asking[] },
 }
 
 function wantOf({ name, agents, devices }: Asking): Want<Device> {
-  const { count, share } = devices;
-  return { pool: name, agents, count, share, fits: (device) => fits(device, devices) };
+  const { count, share, uuids } = devices;
+  return {
+    pool: name,
+    agents,
+    count,
+    share,
+    fits: (device) => fits(device, devices),
+    ...(uuids.length > 0 ? { named: uuids } : {}),
+  };
 }
 
 function finding({ name }: Asking, level: 'warning' | 'error', message: string, hint: string | null): Finding {

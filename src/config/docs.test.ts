@@ -1,4 +1,5 @@
 import { afterAll, describe, expect, it } from 'vitest';
+import { buildkitePackageKeys } from './buildkite-schema.ts';
 import { describe as about } from './docs.ts';
 import { nestedKeys, poolFile, topFile } from './schema.ts';
 import { serviceFiles, serviceMaps } from './service-schema.ts';
@@ -7,7 +8,10 @@ import { Folder } from './testing.ts';
 const folder = new Folder();
 afterAll(() => folder[Symbol.dispose]());
 
-const sections = { top: topFile, pool: poolFile, ...nestedKeys, ...serviceFiles, ...serviceMaps };
+const sections = {
+  ...{ top: topFile, pool: poolFile, ...nestedKeys, ...serviceFiles, ...serviceMaps['azure-pipelines'] },
+  'agent of buildkite': buildkitePackageKeys,
+};
 const inside: Record<string, (key: string) => string> = {
   top: (key) => key,
   pool: (key) => `services: { julia: { type: own-queue } }\npools: { x: {} }\ndefaults: { ${key} }`,
@@ -15,6 +19,8 @@ const inside: Record<string, (key: string) => string> = {
   secrets: (key) => `secrets: { ${key} }`,
   buildkite: (key) =>
     `services: { a: { type: buildkite, token: { env: T }, ${key} } }`.replace('token: { env: T }, token', 'token'),
+  'agent of buildkite': (key) =>
+    `services: { a: { type: buildkite, token: { env: T }, agent: { ${key}${key.startsWith('sha256') ? ', from: /srv/agent' : ''} } } }`,
   'azure-pipelines': (key) =>
     azure(`${key.startsWith('url') ? '' : 'url: "https://a"'}`, /^(token|principal)/.test(key) ? '' : 'token: { env: T }', key),
   principal: (key) =>
@@ -41,6 +47,6 @@ describe.each(Object.entries(sections).filter(([, schema]) => Object.keys(schema
     const wrap = inside[section] ?? ((text: string) => `pools: { x: {} }\ndefaults: { ${section}: { ${text} } }`);
     const lines = await folder.check(wrap(`${key}: ${example}`));
     // An example shows one key: that another one belongs to it, or that a file must be there, is no mistake of its own.
-    expect(lines.filter((line) => !/warning|does not exist|nothing to build on/.test(line))).toEqual([]);
+    expect(lines.filter((line) => !/warning|does not exist|nothing to build on|"cpus" is not set/.test(line))).toEqual([]);
   });
 });

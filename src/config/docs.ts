@@ -14,8 +14,7 @@ one pool, \`default\`, of two agents, on the best runtime that is there.
 
 - What is not written has its default; environment variables win over the file, flags over both.
 - \`onejob config check\` finds every problem at once, each with its line; \`onejob config show\` prints what holds, and why.
-- Unknown keys are problems, not remarks. A config that asks for something this version cannot do is checked in full,
-  and \`onejob up\` refuses to start with it.
+- Unknown keys are problems, not remarks.
 
 \`\`\`yaml
 pools:
@@ -62,8 +61,8 @@ export function configurationPage(): string {
     const intro =
       needs === '' ? 'The own queue, under a name of its own. It has no other keys.' : `Beside \`type\` it needs ${needs}.`;
     parts.push(section(`A service of type \`${type}\``, intro, keys));
-    for (const name of Object.keys(keys.shape))
-      if (name in serviceMaps) parts.push(nested(name, `of a service of type \`${type}\``));
+    for (const [name, inner] of Object.entries(serviceMaps[type as keyof typeof serviceMaps]))
+      parts.push(section(`\`${name}\` of a service of type \`${type}\``, '', inner, 3));
   }
   parts.push(
     section('A pool, and `defaults`', 'Maps in `defaults` and in a pool merge key by key; all else is replaced.', poolFile),
@@ -73,7 +72,7 @@ export function configurationPage(): string {
 }
 
 function nested(name: string, owner: string): string {
-  const keys = nestedKeys[name] ?? serviceMaps[name];
+  const keys = nestedKeys[name];
   if (keys === undefined) throw new Error(`no nested keys: ${name}`);
   return section(`\`${name}\` ${owner}`.trim(), '', keys, 3);
 }

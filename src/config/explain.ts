@@ -2,12 +2,12 @@
 import type { Mount } from '../runtimes/runtime.ts';
 import type { SecretReference } from '../secrets/reference.ts';
 import { describeSecret } from '../secrets/reference.ts';
-import { azureDefaults, imagePoolDefaults, poolDefaults, topDefaults } from './defaults.ts';
+import { azureDefaults, buildkiteDefaults, imagePoolDefaults, poolDefaults, topDefaults } from './defaults.ts';
 import type { Checked } from './load.ts';
-import { notYet } from './not-yet.ts';
 import type { Given } from './paths.ts';
 import type { Path } from './problem.ts';
-import { formatPath, formatPlace, formatProblem } from './problem.ts';
+import { formatPath, formatProblem } from './problem.ts';
+import { isAgentProgram } from './resolve.ts';
 import { formatDuration, formatShare, formatSize } from './units.ts';
 import { formatVolume } from './volumes.ts';
 
@@ -44,7 +44,9 @@ export function configShow(checked: Checked): ShownValue[] {
     }
     const place = places.find((one) => writing.has(one));
     const above = places.map((one) => one.slice(0, -1)).find((one) => one.length > 1 && writing.has(one));
-    add(path, value, place !== undefined ? fromFile(place) : above !== undefined && path.length > 3 ? fromFile(above) : 'default');
+    // Trust has defaults beside what is written of it; of other maps, what is understood was all written.
+    const isWritten = above !== undefined && path.length > 3 && path[2] !== 'trust';
+    add(path, value, place !== undefined ? fromFile(place) : isWritten ? fromFile(above) : 'default');
   };
   if (paths.config !== null) add(['config'], paths.config.path, originOf(paths.config));
   add(['state_dir'], config.stateDir, originOf(paths.stateDir));
@@ -61,14 +63,13 @@ export function configShow(checked: Checked): ShownValue[] {
   for (const [name, value] of Object.entries({ ...topDefaults, ...top })) addFrom([name], value, [[name]]);
   for (const [name, service] of written.services) {
     const path = ['services', name];
-    const { agent: _, authority: __, ...azure } = azureDefaults;
-    const shownKeys = { type: service.type, ...(service.type === 'azure-pipelines' ? azure : {}), ...service.keys };
+    const shownKeys = { type: service.type, ...serviceDefaults[service.type], ...service.keys };
     for (const [key, value] of Object.entries(shownKeys)) addFrom([...path, key], value, [[...path, key]]);
   }
   for (const pool of config.pools) {
     const keys = written.pools?.get(pool.name) ?? { agents: pool.agents, ...written.defaults };
-    const inImage = written.services.get(pool.service)?.type === 'azure-pipelines';
-    for (const [key, value] of Object.entries({ ...(inImage ? imagePoolDefaults : poolDefaults), ...keys })) {
+    const defaults = isAgentProgram(written.services.get(pool.service)?.type) ? imagePoolDefaults : poolDefaults;
+    for (const [key, value] of Object.entries({ ...defaults, ...keys, trust: { ...defaults.trust, ...keys.trust } })) {
       addFrom(['pools', pool.name, key], value, [
         ['pools', pool.name, key],
         ['defaults', key],
@@ -78,30 +79,31 @@ export function configShow(checked: Checked): ShownValue[] {
   return shown;
 }
 
+const { agent: _azureAgent, authority: _authority, ...azure } = azureDefaults;
+const { agent: _agent, ...buildkite } = buildkiteDefaults;
+const serviceDefaults = { 'own-queue': {}, 'azure-pipelines': azure, buildkite } as const;
+
 /** As lines `key: value  # origin`. */
 export function formatShown(shown: readonly ShownValue[]): string {
   const width = Math.min(72, Math.max(0, ...shown.map((one) => one.key.length + one.value.length + 2)));
   return shown.map((one) => `${`${one.key}: ${one.value}`.padEnd(width)}  # ${one.origin}\n`).join('');
 }
 
-/** What `config check` says. `ok` is false when there is an error; what this version cannot run yet is none. */
+/** What `config check` says. `ok` is false when there is an error. */
 export function configCheck(checked: Checked): { readonly ok: boolean; readonly text: string } {
-  const { errors, warnings, config, writing, paths } = checked;
+  const { errors, warnings, config, paths } = checked;
   const lines = [...errors, ...warnings].map((problem) => formatProblem(problem));
   const file = paths.config?.path ?? null;
   if (errors.length > 0) {
     lines.push(`${count(errors.length, 'problem')}, ${count(warnings.length, 'warning')}`);
     return { ok: false, text: `${lines.join('\n')}\n` };
   }
-  const later = notYet(config, writing);
-  for (const problem of later) lines.push(`${formatPlace(problem)}: later: ${problem.key}: ${problem.message}`);
   const perDevice = config.pools.filter((pool) => pool.agents === 'per-device').map((pool) => pool.name);
   const agents = config.pools.reduce((sum, pool) => sum + (pool.agents === 'per-device' ? 0 : pool.agents), 0);
   const more = perDevice.length === 0 ? '' : `, and one per device in ${perDevice.join(', ')}`;
   const what = `${count(config.pools.length, 'pool')}, ${count(agents, 'agent')}${more}`;
   const says = file === null ? 'There is no config file; this holds' : `${file} is right`;
-  const but = later.length === 0 ? '' : '; this version cannot start it yet, see above';
-  lines.push(`${says}: ${what}${warnings.length === 0 ? '' : `, ${count(warnings.length, 'warning')}`}${but}`);
+  lines.push(`${says}: ${what}${warnings.length === 0 ? '' : `, ${count(warnings.length, 'warning')}`}`);
   return { ok: true, text: `${lines.join('\n')}\n` };
 }
 
@@ -130,8 +132,9 @@ const durations = new Set<string | number | undefined>([
   'on_quarantine_timeout',
   'poll',
   'boot_timeout',
+  'hold_timeout',
 ]);
-const sizes = new Set<string | number | undefined>(['memory', 'shm_size', 'log_limit']);
+const sizes = new Set<string | number | undefined>(['memory', 'shm_size', 'log_limit', 'cache_limit']);
 
 function show(key: string | number | undefined, value: unknown): string {
   if (value === null) return 'none';

@@ -76,7 +76,11 @@ function reportIssue(issue: z.core.$ZodIssue, path: Path, report: Report): void 
 
 /** The keys that a map inside a pool, a service or the top level knows. */
 function knownAt(path: Path): string[] {
-  if (path[0] === 'services') return Object.keys(serviceMaps[String(path[2])]?.shape ?? {});
+  // Maps of one name have the same keys, whatever the type of service.
+  if (path[0] === 'services') {
+    const map = Object.values(serviceMaps).find((maps) => Object.hasOwn(maps, String(path[2])));
+    return Object.keys(map?.[String(path[2])]?.shape ?? {});
+  }
   const inPool = path[0] === 'defaults' ? path[1] : path[0] === 'pools' ? path[2] : path[0];
   if (inPool === 'ulimits') return ['soft', 'hard'];
   return Object.keys(nestedKeys[String(inPool)]?.shape ?? {});

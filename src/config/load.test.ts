@@ -2,8 +2,7 @@ import { spawnSync } from 'node:child_process';
 import { mkdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
-import { checkConfig, loadConfig, loadPaths, loadRunnable } from './load.ts';
-import { notYet } from './not-yet.ts';
+import { checkConfig, loadConfig, loadPaths } from './load.ts';
 import { formatProblem } from './problem.ts';
 import { emptyEnvironment, Folder, host } from './testing.ts';
 
@@ -18,7 +17,6 @@ describe('without a file', () => {
     expect(config.pools).toMatchObject([
       { name: 'default', service: 'own', agents: 2, runtime: null, devices: { count: 0 }, recipe: { image: 'debian:stable-slim' } },
     ]);
-    expect(notYet(config)).toEqual([]);
   });
 
   it('neither the YAML parser nor the schema is loaded', () => {
@@ -255,6 +253,7 @@ describe('the file of 18 agents', () => {
       container: '/datasets/imagenet',
       readOnly: true,
       variable: 'IMAGENET',
+      cache: null,
     });
   });
 
@@ -269,26 +268,10 @@ describe('the file of 18 agents', () => {
       'secrets.key.file: /nowhere/secrets.private.key does not exist',
     ]);
   });
-
-  it('cannot be started yet, and every reason is given', async () => {
-    const config = folder.write('config.yml', example);
-    const error = await loadRunnable({ flags: { config }, env: emptyEnvironment(), host, secrets: 'skip' }).catch(
-      (caught: unknown) => caught,
-    );
-    expect(error).toMatchObject({ code: 'E_NOT_YET' });
-    const message = String(error);
-    for (const key of ['services.julia', 'secrets.key', 'pools.lab.trust']) {
-      expect(message).toContain(`${key}: `);
-    }
-    for (const key of ['services.azure', 'pools.lab.image', 'pools.upload.image']) expect(message).not.toContain(`${key}: `);
-  });
 });
 
-it('what a later version brings is never left out in silence', async () => {
-  const { config } = await folder.load(
-    'services: { o: { type: own-queue } }\npools: { a: { service: o, network: internet, isolation: none, image: { base: x }, devices: all } }\n',
-  );
-  expect(notYet(config).map((problem) => problem.key)).toEqual(['pools.a.isolation']);
+it('a service that is the own queue by another name is the own queue', async () => {
+  const { config } = await folder.load('services: { o: { type: own-queue } }\npools: { a: { service: o, network: internet } }\n');
   expect(config.pools[0]?.service).toBe('own');
 });
 
@@ -298,7 +281,6 @@ it('an image that is chosen, and one that is built, can be had', async () => {
   b: { image: { base: auto, flavour: runtime, distribution: ubuntu22.04 } }
   c: { image: { base: auto, packages: [git] } }
 `);
-  expect(notYet(config).map((problem) => problem.key)).toEqual([]);
   expect(config.pools[1]).toMatchObject({
     imageRecipe: { base: 'auto', flavour: 'runtime', distribution: 'ubuntu22.04' },
     recipe: { image: null },

@@ -11,7 +11,6 @@ import type { Config } from './config.ts';
 import type { Environment, HostFacts } from './environment.ts';
 import { readHost } from './environment.ts';
 import type { Combined } from './include.ts';
-import { notYet } from './not-yet.ts';
 import type { Flags, Given, Paths } from './paths.ts';
 import { choosePaths, findConfig, place, socketProblem } from './paths.ts';
 import type { Problem } from './problem.ts';
@@ -97,20 +96,6 @@ export async function loadConfig(options: LoadOptions): Promise<Loaded> {
   const { config, errors, warnings } = await checkConfig(options);
   if (errors.length > 0) throw configError(errors);
   return { config, warnings };
-}
-
-/**
- * As `loadConfig`, and this version can run all of it.
- * @throws OnejobError E_CONFIG, or E_NOT_YET with every feature that is used and not there yet.
- */
-export async function loadRunnable(options: LoadOptions): Promise<Loaded> {
-  const { config, errors, warnings, writing } = await checkConfig(options);
-  if (errors.length > 0) throw configError(errors);
-  const missing = notYet(config, writing);
-  if (missing.length === 0) return { config, warnings };
-  throw new OnejobError('E_NOT_YET', `The config asks for what this version cannot do yet:\n${list(missing)}`, {
-    hint: 'Remove these keys or pools, or leave the file as it is for a later version and start with another one: --config FILE.',
-  });
 }
 
 /**

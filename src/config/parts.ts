@@ -59,7 +59,7 @@ export const deviceKeys = z.strictObject({
   }),
 });
 
-const absolute = value((found) => {
+export const absolute = value((found) => {
   if (typeof found !== 'string') return no(`expected an absolute path, found ${describeKind(found)}`);
   const why = pathProblem(found);
   return why === null ? yes(found) : no(why);
@@ -134,9 +134,9 @@ export const ulimit = either(
   limit.transform((both) => ({ soft: both, hard: both })),
 );
 
-export function volume(mode: 'ro' | 'rw') {
+export function volume(as: 'volume' | 'cache') {
   return value<Mount>((found) => {
-    if (typeof found === 'string') return parseVolume(found, mode);
+    if (typeof found === 'string') return parseVolume(found, as);
     return no(`expected HOST:CONTAINER[:VARIABLE][:ro|rw] as a text, found ${describeKind(found)}`);
   });
 }

@@ -1,9 +1,10 @@
 /** Every key of a pool, so also of `defaults`. */
 import { z } from 'zod';
-import { poolDefaults } from './defaults.ts';
-import { deviceKeys, imageKeys, ulimit, volume } from './parts.ts';
+import { imagePoolDefaults, poolDefaults } from './defaults.ts';
+import { absolute, deviceKeys, imageKeys, ulimit, volume } from './parts.ts';
 import { templateProblem } from './template.ts';
-import { formatDuration, parseSize } from './units.ts';
+import { trustKeys } from './trust-schema.ts';
+import { formatDuration, formatSize, parseSize } from './units.ts';
 import {
   duration,
   either,
@@ -28,13 +29,6 @@ const environment = z.record(
   z.string(),
   value((found) => (typeof found === 'string' ? (found.includes('\0') ? no('holds a NUL') : yes(found)) : no('expected a text'))),
 );
-
-export const trustKeys = z.strictObject({
-  forks: key(oneOf(['refuse', 'run-without-secrets', 'run']), '`refuse`, `run-without-secrets` or `run`', {
-    description: 'What happens to jobs from forks.',
-    example: 'run-without-secrets',
-  }),
-});
 
 export const unsafeKeys = z.strictObject({
   privileged: key(yesNo, 'true or false', { description: 'All rights over the host.', example: 'true', shown: 'false' }),
@@ -95,7 +89,7 @@ export const poolFile = z.strictObject({
     description:
       'What makes the sandboxes. `best`: Docker where an Engine answers and has the image, else processes; `onejob status` says which and why.',
     example: 'docker',
-    shown: `\`${poolDefaults.runtime}\`; \`docker\` with Azure Pipelines`,
+    shown: `\`${poolDefaults.runtime}\`; \`docker\` with Azure Pipelines and Buildkite`,
   }),
   devices: key(
     either(
@@ -123,7 +117,7 @@ export const poolFile = z.strictObject({
       description:
         'The image of the sandboxes: a finished one, `auto` (one that suits driver and GPUs, or a plain one for a pool without devices), or a recipe that onejob builds when it is first needed. It needs a POSIX `sh`.',
       example: 'debian:stable-slim',
-      shown: `\`${poolDefaults.image}\`; \`auto\` with Azure Pipelines`,
+      shown: `\`${poolDefaults.image}\`; \`auto\` with Azure Pipelines and Buildkite`,
     },
   ),
   pull: key(oneOf(['missing', 'always', 'never']), '`missing`, `always` or `never`', {
@@ -144,7 +138,7 @@ export const poolFile = z.strictObject({
   stop_grace: key(duration(), 'duration', {
     description: 'How long a job that was told to end (TERM) may take before it is killed.',
     example: '2m',
-    shown: formatDuration(poolDefaults.stop_grace),
+    shown: `\`${formatDuration(poolDefaults.stop_grace)}\`; \`${formatDuration(imagePoolDefaults.stop_grace)}\` with Azure Pipelines and Buildkite`,
   }),
   timeout: key(orNone(duration(1000, '1s')), 'duration or `none`', {
     description: 'How long a job may run.',
@@ -155,20 +149,36 @@ export const poolFile = z.strictObject({
     description: 'Environment of every job. Never put a secret here. `{name}` becomes the name of the agent.',
     example: '{ OMP_NUM_THREADS: 4, MY_AGENT: "{name}" }',
   }),
-  volumes: key(z.array(volume('ro')), 'list of `HOST:CONTAINER[:VARIABLE][:ro|rw]`', {
+  volumes: key(z.array(volume('volume')), 'list of `HOST:CONTAINER[:VARIABLE][:ro|rw]`', {
     description:
       'Folders of the host that jobs see, read-only unless `rw` is written. The variable, when given, holds the container path. The host path must exist. `{name}` becomes the name of the agent.',
     example: '["/data/imagenet:/datasets/imagenet:IMAGENET"]',
   }),
-  caches: key(z.array(volume('rw')), 'list of `HOST:CONTAINER[:VARIABLE][:ro|rw]`', {
-    description: 'As `volumes`, but writable unless `ro` is written: folders whose content outlives the agent.',
-    example: '["/var/cache/ci/{name}:/root/.cache"]',
+  caches: key(z.array(volume('cache')), 'list of `NAME:CONTAINER` or `HOST:CONTAINER`, each with `[:VARIABLE][:ro|rw]`', {
+    description:
+      'As `volumes`, but writable unless `ro` is written: folders whose content outlives the agent. With a name in the place of the host path onejob keeps the folder itself, one for each slot, up to `cache_limit`. Untrusted jobs have none of them, see `trust`.',
+    example: '["depot:/root/.julia", "/var/cache/ci/{name}:/root/.cache"]',
+  }),
+  cache_limit: key(size(2 ** 20, '1MiB'), 'size', {
+    description:
+      'What each named cache of a slot may hold. Beyond it, the files that were not used for longest are removed between two agents.',
+    example: '20GiB',
+    shown: formatSize(poolDefaults.cache_limit),
   }),
   cpus: key(orNone(numeric(0.01, 4096)), 'number or `none`', {
     description: 'CPUs that each agent may use.',
     example: '4',
     shown: 'none',
   }),
+  cpu_env: key(
+    orNone(text('the name of a variable such as "OMP_NUM_THREADS"', /^[A-Za-z_][A-Za-z0-9_]{0,127}$/)),
+    'name of a variable, or `none`',
+    {
+      description: 'A variable of the environment of every job that says how many `cpus` it has: rounded down, at least 1.',
+      example: 'JULIA_CPU_THREADS',
+      shown: 'none',
+    },
+  ),
   memory: key(orNone(size(6 * 2 ** 20, '6MiB')), 'size or `none`', {
     description: 'Memory that each agent may use; beyond it the job is ended.',
     example: '24GiB',
@@ -246,11 +256,22 @@ export const poolFile = z.strictObject({
     shown: poolDefaults.isolation,
   }),
   trust: key(trustKeys, 'map', {
-    description: 'What jobs may do by where they come from.',
-    example: '{ forks: run-without-secrets }',
+    description:
+      'What jobs may do by where they come from, where the CI service tells it (Buildkite). An untrusted job has no secrets, no caches, only read-only volumes, and nothing of `unsafe` and `cap_add`.',
+    example: '{ forks: refuse, branches: [main, "release/*"] }',
+  }),
+  hooks: key(orNone(absolute), 'path or `none`', {
+    description: 'Folder of the host with hooks for the agents (Buildkite). They see it read-only.',
+    example: '/etc/onejob/hooks',
+    shown: 'none',
+  }),
+  plugins: key(orNone(absolute), 'path or `none`', {
+    description: 'Folder of the host with plugins for the agents (Buildkite). They see it read-only.',
+    example: '/etc/onejob/plugins',
+    shown: 'none',
   }),
   unsafe: key(unsafeKeys, 'map', {
-    description: 'What weakens the sandbox, spelled out.',
+    description: 'What weakens the sandbox, spelled out. `onejob doctor` names each pool that has some of it.',
     example: '{ seccomp_unconfined: true }',
   }),
 });

@@ -1,7 +1,7 @@
 /** From what is written of a service to all that holds of it. Pure; a service that says too little is left out. */
 import type { SecretReference } from '../secrets/reference.ts';
-import type { AgentPackageConfig, AzureCredential, ServiceConfig } from './config.ts';
-import { azureDefaults } from './defaults.ts';
+import type { AgentPackageConfig, AzureCredential, BuildkiteServiceConfig, ServiceConfig } from './config.ts';
+import { azureDefaults, buildkiteDefaults } from './defaults.ts';
 import type { WrittenService } from './written.ts';
 
 type Keys = WrittenService['keys'];
@@ -11,10 +11,7 @@ const registrations = ['manager', 'in-agent', 'image', 'auto'] as const;
 
 export function resolveService(name: string, { type, keys }: WrittenService): ServiceConfig | null {
   if (type === 'own-queue') return { name, type };
-  if (type === 'buildkite') {
-    const token = secretIn(keys.token);
-    return token === null ? null : { name, type, token };
-  }
+  if (type === 'buildkite') return resolveBuildkite(name, keys);
   const credential = resolveCredential(keys);
   if (typeof keys.url !== 'string' || credential === null) return null;
   return {
@@ -26,6 +23,31 @@ export function resolveService(name: string, { type, keys }: WrittenService): Se
     pollEvery: typeof keys.poll === 'number' ? keys.poll : azureDefaults.poll,
     bootTimeout: typeof keys.boot_timeout === 'number' ? keys.boot_timeout : azureDefaults.boot_timeout,
     agentPackage: resolvePackage(mapIn(keys.agent)),
+  };
+}
+
+function resolveBuildkite(name: string, keys: Keys): BuildkiteServiceConfig | null {
+  const token = secretIn(keys.token);
+  if (token === null) return null;
+  const written = mapIn(keys.agent);
+  const agent = resolvePackage(written);
+  const ms = (key: 'poll' | 'boot_timeout' | 'hold_timeout') => {
+    const found = keys[key];
+    return typeof found === 'number' ? found : buildkiteDefaults[key];
+  };
+  return {
+    name,
+    type: 'buildkite',
+    endpoint: typeof keys.endpoint === 'string' ? keys.endpoint : buildkiteDefaults.endpoint,
+    token,
+    metricsToken: secretIn(keys.metrics_token),
+    binding: keys.binding === 'early' ? 'early' : buildkiteDefaults.binding,
+    mode: keys.mode === 'acquire' ? 'acquire' : buildkiteDefaults.mode,
+    pollEvery: ms('poll'),
+    bootTimeout: ms('boot_timeout'),
+    holdTimeout: ms('hold_timeout'),
+    // What an owner brings has the version that it has; what onejob fetches is pinned.
+    agentPackage: agent.from === null ? { ...agent, version: agent.version ?? buildkiteDefaults.agent.version } : agent,
   };
 }
 

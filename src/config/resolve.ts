@@ -1,12 +1,15 @@
 /** From what is written to a complete config. Pure; checks nothing and reads nothing. */
 
-import type { Recipe } from '../runtimes/runtime.ts';
-import type { Config, DeviceRequest, ImageRecipe, PoolConfig, RepairCommand } from './config.ts';
+import type { Mount, Recipe } from '../runtimes/runtime.ts';
+import { cachePath } from './caches.ts';
+import type { Config, DeviceRequest, ImageRecipe, PoolConfig, RepairCommand, TrustConfig } from './config.ts';
 import { imagePoolDefaults, onlyPool, poolDefaults, topDefaults } from './defaults.ts';
 import type { HostFacts } from './environment.ts';
 import type { Paths } from './paths.ts';
 import { resolveService } from './resolve-service.ts';
 import type { WrittenPool } from './schema.ts';
+import type { ServiceType } from './service-schema.ts';
+import { isNamed } from './volumes.ts';
 import type { Written } from './written.ts';
 
 export function resolveConfig(written: Written, paths: Paths, host: HostFacts): Config {
@@ -14,7 +17,7 @@ export function resolveConfig(written: Written, paths: Paths, host: HostFacts): 
   const services = [...written.services].flatMap(([name, service]) => resolveService(name, service) ?? []);
   const ownNames = new Set(services.filter((service) => service.type === 'own-queue').map((service) => service.name));
   /** Read from what is written: a service with a problem of its own has the same kind of pools. */
-  const inImage = (service: string | undefined) => written.services.get(service ?? '')?.type === 'azure-pipelines';
+  const inImage = (service: string | undefined) => isAgentProgram(written.services.get(service ?? '')?.type);
   const pools = written.pools ?? new Map([[onlyPool.name, { agents: onlyPool.agents, ...written.defaults }]]);
   return Object.freeze({
     path: paths.config?.path ?? null,
@@ -29,21 +32,32 @@ export function resolveConfig(written: Written, paths: Paths, host: HostFacts): 
     secretsKey: top.secrets?.key ?? null,
     services,
     pools: [...pools].map(([name, pool]) =>
-      resolvePool(name, pool, ownNames, inImage(pool.service) ? imagePoolDefaults : poolDefaults),
+      resolvePool(name, pool, {
+        ownNames,
+        defaults: inImage(pool.service) ? imagePoolDefaults : poolDefaults,
+        stateDir: paths.stateDir.path,
+      }),
     ),
   });
+}
+
+/** Whether agents of such a service are programs in an image. */
+export function isAgentProgram(type: ServiceType | undefined): boolean {
+  return type === 'azure-pipelines' || type === 'buildkite';
 }
 
 function resolveRepair({ on_quarantine: command, on_quarantine_timeout: timeout }: Written['top']): RepairCommand | null {
   return command === undefined ? null : { command, timeout: timeout ?? topDefaults.on_quarantine_timeout };
 }
 
-function resolvePool(
-  name: string,
-  given: WrittenPool,
-  ownNames: ReadonlySet<string>,
-  defaults: typeof poolDefaults | typeof imagePoolDefaults,
-): PoolConfig {
+interface Surroundings {
+  /** Services that are the own queue. */
+  readonly ownNames: ReadonlySet<string>;
+  readonly defaults: typeof poolDefaults | typeof imagePoolDefaults;
+  readonly stateDir: string;
+}
+
+function resolvePool(name: string, given: WrittenPool, { ownNames, defaults, stateDir }: Surroundings): PoolConfig {
   const pool = { ...defaults, ...given };
   const service = ownNames.has(pool.service) ? 'own' : pool.service;
   const imageRecipe = resolveImage(pool.image);
@@ -61,14 +75,17 @@ function resolvePool(
     standbyMaxAge: pool.standby_max_age,
     stopGrace: pool.stop_grace,
     timeout: pool.timeout,
-    trust: given.trust?.forks === undefined ? null : { forks: given.trust.forks },
+    trust: resolveTrust(given.trust),
     isolation: pool.isolation,
+    hooks: pool.hooks,
+    plugins: pool.plugins,
+    cacheLimit: pool.cache_limit,
     imageRecipe,
     recipe: {
       image: imageRecipe === null && typeof pool.image === 'string' && pool.runtime !== 'process' ? pool.image : null,
       pull: pool.pull,
-      env: given.env ?? {},
-      mounts: [...(given.volumes ?? []), ...(given.caches ?? [])],
+      env: { ...given.env, ...cpuVariable(pool) },
+      mounts: [...(given.volumes ?? []), ...(given.caches ?? []).map((cache) => placeCache(cache, name, stateDir))],
       cpus: pool.cpus,
       memory: pool.memory,
       shmSize: pool.shm_size,
@@ -87,6 +104,29 @@ function resolvePool(
       },
     },
   };
+}
+
+function resolveTrust(given: WrittenPool['trust']): TrustConfig {
+  const { trust } = poolDefaults;
+  return {
+    forks: given?.forks ?? trust.forks,
+    pipelines: given?.pipelines ?? null,
+    branches: given?.branches ?? null,
+    others: given?.others ?? trust.others,
+    caches: given?.caches ?? trust.caches,
+    image: given?.image ?? null,
+    network: given?.network ?? null,
+  };
+}
+
+/** Whole CPUs, for programs that take the number of their threads from it. */
+function cpuVariable({ cpu_env: name, cpus }: Pick<WrittenPool, 'cpu_env' | 'cpus'>): Record<string, string> {
+  return typeof name !== 'string' || typeof cpus !== 'number' ? {} : { [name]: String(Math.max(1, Math.floor(cpus))) };
+}
+
+/** A named cache has a folder for each slot. */
+function placeCache(mount: Mount, pool: string, stateDir: string): Mount {
+  return isNamed(mount.cache) ? { ...mount, host: cachePath(stateDir, pool, '{name}', mount.cache.name) } : mount;
 }
 
 function resolveImage(image: NonNullable<WrittenPool['image']>): ImageRecipe | null {

@@ -2,17 +2,11 @@
 import { z } from 'zod';
 import { topDefaults } from './defaults.ts';
 import { describeKind } from './kind.ts';
-import { deviceKeys, imageKeys, secretReference } from './parts.ts';
-import { poolFile, trustKeys, unsafeKeys } from './pool-schema.ts';
+import { absolute, deviceKeys, imageKeys, secretReference } from './parts.ts';
+import { poolFile, unsafeKeys } from './pool-schema.ts';
+import { trustKeys } from './trust-schema.ts';
 import { formatDuration, formatShare, formatSize } from './units.ts';
 import { duration, either, key, no, oneLine, oneOf, share, size, text, value, word, yes } from './values.ts';
-import { pathProblem } from './volumes.ts';
-
-const absolutePath = value((found) => {
-  if (typeof found !== 'string') return no('expected an absolute path');
-  const why = pathProblem(found);
-  return why === null ? yes(found) : no(why);
-});
 
 const argument = value((found) => {
   const written = typeof found === 'number' ? String(found) : found;
@@ -43,7 +37,8 @@ export function nameProblem(name: string): string | null {
 
 const secretsKeys = z.strictObject({
   key: key(secretReference, 'secret', {
-    description: 'Private key that opens secrets in job definitions.',
+    description:
+      'Private keys that open the encrypted secrets of jobs, one file for all of them. It never enters a sandbox; a secret is opened for trusted jobs only.',
     example: '{ file: /etc/onejob/secrets.key }',
   }),
 });
@@ -94,12 +89,12 @@ export const topFile = z.strictObject({
     example: '{ lab: { agents: 4 } }',
     shown: '`default`, two agents',
   }),
-  state_dir: key(absolutePath, 'path', {
+  state_dir: key(absolute, 'path', {
     description: 'Where onejob keeps its state. On a local file system.',
     example: '/var/lib/onejob',
     shown: '`/var/lib/onejob` for root, else `$XDG_STATE_HOME/onejob`',
   }),
-  socket: key(absolutePath, 'path', {
+  socket: key(absolute, 'path', {
     description: 'Where the manager listens; 100 bytes at most.',
     example: '/run/onejob/onejob.sock',
     shown:

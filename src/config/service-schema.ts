@@ -1,15 +1,13 @@
 /** How services are written, type by type. `docs/configuration.md` is printed from here. */
 import { z } from 'zod';
 import { parseAzureUrl } from './azure-url.ts';
+import { buildkiteFile, buildkitePackageKeys } from './buildkite-schema.ts';
 import { azureDefaults } from './defaults.ts';
 import { describeKind } from './kind.ts';
-import { secretReference } from './parts.ts';
+import { sha256, token } from './service-parts.ts';
 import { formatDuration } from './units.ts';
 import { duration, key, no, oneOf, text, value, yes } from './values.ts';
 import { pathProblem } from './volumes.ts';
-
-const token = (description: string) =>
-  key(secretReference, 'secret', { description, example: '{ file: /etc/onejob/token, expires: 2027-05-01 }' });
 
 const azureUrl = value((found) => {
   if (typeof found !== 'string') return no(`expected a web address, found ${describeKind(found)}`);
@@ -61,18 +59,7 @@ export const packageKeys = z.strictObject({
     example: '/srv/vsts-agent-linux-x64-5.278.0.tar.gz',
     shown: "the service's own",
   }),
-  sha256: key(
-    value((found) => {
-      if (typeof found === 'string' && /^[0-9a-f]{64}$/i.test(found)) return yes(found.toLowerCase());
-      return no('expected a SHA-256 checksum: 64 digits 0 to 9 and a to f');
-    }),
-    'checksum',
-    {
-      description: 'What the package must be.',
-      example: '3f0c9be6b6a1c5d2e4f8091a2b3c4d5e6f708192a3b4c5d6e7f8091a2b3c4d5e',
-      shown: "the service's own",
-    },
-  ),
+  sha256: sha256('What the package must be.', "the service's own"),
 });
 
 /** Keys of each type of service, `type` aside. */
@@ -113,13 +100,17 @@ export const serviceFiles = {
       example: '{ version: 5.278.0 }',
     }),
   }),
-  buildkite: z.strictObject({ token: token('Token that onejob registers its agents with. It never enters a sandbox.') }),
+  buildkite: buildkiteFile,
 } as const;
 
 export type ServiceType = keyof typeof serviceFiles;
 
-/** Keys of the maps inside a service. */
-export const serviceMaps: Readonly<Record<string, z.ZodObject>> = { principal: principalKeys, agent: packageKeys };
+/** Keys of the maps inside a service of each type. */
+export const serviceMaps: Readonly<Record<ServiceType, Readonly<Record<string, z.ZodObject>>>> = {
+  'own-queue': {},
+  'azure-pipelines': { principal: principalKeys, agent: packageKeys },
+  buildkite: { agent: buildkitePackageKeys },
+};
 
 /** Keys without which a service cannot work; of a list, one. */
 export const serviceNeeds: Readonly<Record<ServiceType, readonly (string | readonly string[])[]>> = {

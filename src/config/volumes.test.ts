@@ -15,7 +15,7 @@ describe('volumes', () => {
     ['/:/host', '/', '/host', null, true],
     ['/a:/workspace/data', '/a', '/workspace/data', null, true],
   ])('%s', (text, host, container, variable, readOnly) => {
-    expect(parseVolume(text)).toEqual({ ok: true, value: { host, container, variable, readOnly } });
+    expect(parseVolume(text)).toEqual({ ok: true, value: { host, container, variable, readOnly, cache: null } });
   });
 
   it.each([
@@ -44,16 +44,46 @@ describe('volumes', () => {
     else expect(parsed).toEqual({ ok: false, why: expect.stringContaining(why) });
   });
 
-  it('a cache is writable unless it says otherwise', () => {
-    expect(parseVolume('/a:/b', 'rw')).toMatchObject({ value: { readOnly: false } });
-    expect(parseVolume('/a:/b:ro', 'rw')).toMatchObject({ value: { readOnly: true } });
+  it.each([
+    ['/a:/b', '/a', null, false],
+    ['/a:/b:ro', '/a', null, true],
+    ['depot:/b', 'depot', 'depot', false],
+    ['depot-2.0_x:/b/:ro', 'depot-2.0_x', 'depot-2.0_x', true],
+  ])(
+    'a cache %s is writable unless it says otherwise, and may have a name instead of a host path',
+    (text, host, name, readOnly) => {
+      const value = { host, container: '/b', variable: null, readOnly, cache: { name } };
+      expect(parseVolume(text, 'cache')).toEqual({ ok: true, value });
+    },
+  );
+
+  it.each([
+    ['depot', 'has no container path; write NAME:CONTAINER or HOST'],
+    ['../x:/b', 'the host path must be absolute'],
+    ['.hidden:/b', 'the host path must be absolute'],
+    ['de pot:/b', 'the host path must be absolute'],
+    [`${'d'.repeat(65)}:/b`, 'the host path must be absolute'],
+    ['depot:/proc', 'belongs to the sandbox itself'],
+    ['depot:b', 'the container path must be absolute'],
+  ])('no cache: %s', (text, why) => {
+    expect(parseVolume(text, 'cache')).toEqual({ ok: false, why: expect.stringContaining(why) });
+  });
+
+  it('a name among the volumes is told where it belongs', () => {
+    expect(parseVolume('depot:/b')).toMatchObject({ why: expect.stringMatching(/must be absolute.*written in "caches"/) });
   });
 
   it('what is parsed and written again means the same', () => {
     fc.assert(
       fc.property(fc.string(), fc.string(), fc.constantFrom('', ':ro', ':rw', ':X', ':X:rw'), (a, b, end) => {
-        const parsed = parseVolume(`/${a}:/${b}${end}`);
-        if (parsed.ok) expect(parseVolume(formatVolume(parsed.value))).toEqual(parsed);
+        for (const [text, as] of [
+          [`/${a}:/${b}${end}`, 'volume'],
+          [`/${a}:/${b}${end}`, 'cache'],
+          [`${a}:/${b}${end}`, 'cache'],
+        ] as const) {
+          const parsed = parseVolume(text, as);
+          if (parsed.ok) expect(parseVolume(formatVolume(parsed.value), as)).toEqual(parsed);
+        }
       }),
     );
   });

@@ -1,5 +1,6 @@
-/** Volumes as people write them: `HOST:CONTAINER[:VARIABLE][:ro|rw]`. */
+/** Volumes and caches as people write them: `HOST:CONTAINER[:VARIABLE][:ro|rw]`, of a cache also `NAME:CONTAINER…`. */
 import type { Mount } from '../runtimes/runtime.ts';
+import { cacheName } from './caches.ts';
 import type { Parsed } from './units.ts';
 
 const variableName = /^[A-Za-z_][A-Za-z0-9_]*$/;
@@ -7,11 +8,12 @@ const variableName = /^[A-Za-z_][A-Za-z0-9_]*$/;
 const taken = new Set(['/', '/dev', '/proc', '/sys', '/workspace']);
 
 /**
- * One volume. Paths may hold spaces, but no colon, no `..` and no control characters; both must be absolute. `mode` is
- * what holds when neither `ro` nor `rw` is written.
+ * One volume, or one cache. Paths may hold spaces, but no colon, no `..` and no control characters; both must be absolute. A
+ * volume is read-only and a cache writable unless the other is written. A cache may have a name in the place of the host path:
+ * then `host` is that name, until it is known where onejob keeps its state.
  */
-export function parseVolume(text: string, mode: 'ro' | 'rw' = 'ro'): Parsed<Mount> {
-  const form = 'HOST:CONTAINER[:VARIABLE][:ro|rw]';
+export function parseVolume(text: string, as: 'volume' | 'cache' = 'volume'): Parsed<Mount> {
+  const form = `${as === 'cache' ? 'NAME:CONTAINER or ' : ''}HOST:CONTAINER[:VARIABLE][:ro|rw]`;
   const no = (why: string) => ({ ok: false, why: `${JSON.stringify(text)}: ${why}` }) as const;
   const [host = '', container, ...rest] = text.split(':');
   if (container === undefined) return no(`has no container path; write ${form}`);
@@ -23,19 +25,23 @@ export function parseVolume(text: string, mode: 'ro' | 'rw' = 'ro'): Parsed<Moun
   if (variable !== null && !variableName.test(variable)) {
     return no(`${JSON.stringify(variable)} is neither "ro", "rw" nor the name of a variable`);
   }
-  const mount: Mount = { host, container, readOnly: (written ?? mode) === 'ro', variable };
+  const name = as === 'cache' && cacheName.test(host) ? host : null;
+  const readOnly = written === null ? as === 'volume' : written === 'ro';
+  const mount: Mount = { host, container, readOnly, variable, cache: as === 'cache' ? { name } : null };
   const why = mountPathProblem(mount);
+  if (why !== null && as === 'volume' && cacheName.test(host) && !pathProblem(container))
+    return no(`${why}; a folder that onejob keeps under a name is written in "caches"`);
   return why === null ? { ok: true, value: tidyMount(mount) } : no(why);
 }
 
 /** Why a mount cannot be as it stands, whatever lies at its host path; null when it can. */
-export function mountPathProblem({ host, container, variable }: Mount): string | null {
+export function mountPathProblem({ host, container, variable, cache }: Mount): string | null {
   if (variable !== null && !variableName.test(variable)) return `${JSON.stringify(variable)} is not the name of a variable`;
   for (const [side, path] of [
     ['host', host],
     ['container', container],
   ] as const) {
-    const why = pathProblem(path);
+    const why = side === 'host' && isNamed(cache) ? null : pathProblem(path);
     if (why !== null) return `the ${side} path ${why}`;
   }
   const target = tidy(container);
@@ -45,13 +51,18 @@ export function mountPathProblem({ host, container, variable }: Mount): string |
 
 /** The same mount, its paths in the one way of writing them that can be compared. */
 export function tidyMount(mount: Mount): Mount {
-  return { ...mount, host: tidy(mount.host), container: tidy(mount.container) };
+  return { ...mount, host: isNamed(mount.cache) ? mount.host : tidy(mount.host), container: tidy(mount.container) };
+}
+
+/** Whether onejob keeps the folder itself. */
+export function isNamed(cache: Mount['cache']): cache is { readonly name: string } {
+  return cache !== null && cache.name !== null;
 }
 
 /** How a mount is written; the inverse of `parseVolume`. */
 export function formatVolume(mount: Mount): string {
   const variable = mount.variable === null ? '' : `:${mount.variable}`;
-  return `${mount.host}:${mount.container}${variable}:${mount.readOnly ? 'ro' : 'rw'}`;
+  return `${mount.cache?.name ?? mount.host}:${mount.container}${variable}:${mount.readOnly ? 'ro' : 'rw'}`;
 }
 
 /** Why this is no absolute path onejob accepts; null when it is one. */

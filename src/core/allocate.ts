@@ -8,6 +8,7 @@
  * now moves to a free one.
  */
 import { createLeaseBook, type LeaseBook } from './lease-book.ts';
+import { turnOf } from './named.ts';
 import { type Near, pick } from './nearness.ts';
 import type { DeviceId } from './slot.ts';
 
@@ -27,6 +28,11 @@ export interface Want<D extends Allocatable> {
   /** How many slots of this pool may hold the same device; 1 for exclusive. */
   readonly share: number;
   readonly fits: (device: D) => boolean;
+  /**
+   * The devices it asks for by name, in the order of its slots: of a numbered pool slot k gets the k-th (of `count` each: the k-th
+   * set) while nobody has it. A slot whose own is not to be had takes what is named beyond, never that of another.
+   */
+  readonly named?: readonly DeviceId[];
 }
 
 /** The devices a slot holds. `parent` is kept so that a MIG instance that is missing still bars its whole GPU. */
@@ -176,7 +182,8 @@ function fill<D extends Allocatable>(want: Want<D>, key: string, old: Lease | nu
   // Of a lease that is not whole any more it keeps what nobody else got.
   const before = held?.devices ?? old?.devices.filter((device) => isFreeNow(want, device, view, book)) ?? [];
   const good = before.filter((device) => !view.isBarred(device));
-  const devices = choose(want, good, view, book) ?? (held === undefined && good.length > 0 ? choose(want, [], view, book) : null);
+  const devices =
+    choose(want, key, good, view, book) ?? (held === undefined && good.length > 0 ? choose(want, key, [], view, book) : null);
   if (devices === null) return held === undefined ? 'none' : 'has';
   if (held !== undefined && held.devices.length === devices.length && good.length === devices.length) return 'has';
   book.take({ key, pool: want.pool, devices });
@@ -185,19 +192,26 @@ function fill<D extends Allocatable>(want: Want<D>, key: string, old: Lease | nu
 
 function choose<D extends Allocatable>(
   want: Want<D>,
+  key: string,
   kept: readonly Allocatable[],
   view: View<D>,
   book: LeaseBook,
 ): readonly Allocatable[] | null {
-  const free = [...view.present.values()].filter(
-    (device) => isFreeNow(want, device, view, book) && !kept.some(({ uuid }) => uuid === device.uuid),
+  const turn = turnOf(want, key);
+  const free = turn.inOrder(
+    [...view.present.values()].filter(
+      (device) => isFreeNow(want, device, view, book) && !kept.some(({ uuid }) => uuid === device.uuid),
+    ),
+    (other) => book.held(other) !== undefined,
   );
   if (want.count === 'all' && free.length > 0) return [...kept, ...free];
   const company = kept.length > 0 ? undefined : withRoom(want, view, book);
   if (company !== undefined) return company;
   if (want.count === 'all') return kept.length > 0 ? kept : null;
+  const own = kept.length === 0 ? free.filter(turn.isOwn) : [];
+  if (own.length === want.count) return own;
   const seen = kept.flatMap(({ uuid }) => view.present.get(uuid) ?? []);
-  const more = pick(free, want.count - kept.length, seen, view.near);
+  const more = pick(free, want.count - kept.length, seen, want.named !== undefined && want.count === 1 ? null : view.near);
   return more === null ? null : [...kept, ...more];
 }
 

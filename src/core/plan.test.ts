@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
 import { backoff } from './backoff.ts';
-import { leavingLimit, type PoolView, plan } from './plan.ts';
+import { isOpen, leavingLimit, type PoolView, plan } from './plan.ts';
 import { emptySlot, type Slot } from './slot.ts';
 
 const now = 100_000;
@@ -35,6 +35,17 @@ describe('plan', () => {
   test('releases a waiting job to a standby that fits', () => {
     expect(plan(ready, { ...pool, waiting: job }, now)).toEqual({ kind: 'assign', job: 'j1', limit: null });
     expect(plan(ready, { ...pool, binds: 'early' }, now)).toEqual({ kind: 'engage' });
+  });
+
+  test('a slot is open while a job would be let in at once, whatever waits now', () => {
+    expect(isOpen(ready, pool, now)).toBe(true);
+    expect(isOpen(ready, { ...pool, waiting: { ...job, cold: true } }, now)).toBe(true);
+    expect(isOpen(empty, pool, now)).toBe(false);
+    expect(isOpen(empty, { ...pool, standby: false }, now)).toBe(true);
+    const closed: Partial<PoolView>[] = [{ wanted: false }, { paused: true }, { held: true }, { fingerprint: 'g' }, { devices: ['GPU-1'] }];
+    for (const view of closed) expect(isOpen(ready, { ...pool, ...view }, now)).toBe(false);
+    expect(isOpen({ ...ready, agent: { kind: 'busy', agent: 'a0', job: 'j0', since: 0, due: null } }, pool, now)).toBe(false);
+    expect(isOpen({ ...ready, agent: { kind: 'proving', agent: 'a0', since: 0 } }, pool, now)).toBe(false);
   });
 
   test('makes room for a job that needs another sandbox, and makes that one for it alone', () => {

@@ -76,6 +76,13 @@ export function plan(slot: Slot, pool: PoolView, now: number): Intent | null {
   }
 }
 
+/** Whether a job that came now would be let into the slot at once, or a sandbox made for it where the pool keeps no standby. */
+export function isOpen(slot: Slot, pool: PoolView, now: number): boolean {
+  if (slot.agent.kind !== 'free') return false;
+  const intent = plan(slot, { ...pool, waiting: { job: '', limit: null, cold: false } }, now);
+  return intent?.kind === 'assign' || (intent?.kind === 'fill' && intent.reserved !== null);
+}
+
 /** In whatever order: which of a slot's devices comes first means nothing. */
 export function sameDevices(some: readonly DeviceId[], others: readonly DeviceId[]): boolean {
   return some.length === others.length && some.every((device) => others.includes(device));

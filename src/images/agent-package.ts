@@ -5,12 +5,12 @@
 import { createHash } from 'node:crypto';
 import { createReadStream, createWriteStream, mkdirSync } from 'node:fs';
 import { readdir, rename, rm, stat } from 'node:fs/promises';
-import { createServer, isIP } from 'node:net';
 import { join } from 'node:path';
-import { Readable, Transform } from 'node:stream';
+import { Transform } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import type { AgentPackage } from '../ci/ci-service.ts';
 import { OnejobError } from '../errors.ts';
+import { addressProblem, reasonOf, receive } from './receive.ts';
 
 export interface PackageParts {
   /** Folder for packages that are fetched; made when it is needed. */
@@ -18,6 +18,8 @@ export interface PackageParts {
   readonly fetch?: typeof fetch;
   /** Bytes that a package may have. */
   readonly limit?: number;
+  /** ms in which a server must begin to answer, and then go on; default 60000. */
+  readonly patience?: number;
   /** Takes what should be looked at although it goes on, for the log. */
   readonly warn?: (text: string, fields: Record<string, unknown>) => void;
 }
@@ -29,11 +31,6 @@ export interface PackageFile {
 }
 
 const largest = 2 ** 30;
-/** ms in which a server must begin to answer, and then go on. */
-const patience = 60_000;
-/** How often a server may send on. */
-const mostHops = 5;
-const redirects: ReadonlySet<number> = new Set([301, 302, 303, 307, 308]);
 
 /** The package as a file whose checksum is right. @throws OnejobError E_AGENT_PACKAGE, or the reason of `signal` */
 export async function getPackage(
@@ -77,69 +74,44 @@ function unverified({ version, from }: AgentPackage, { warn }: PackageParts, pro
 async function download(
   agent: AgentPackage,
   path: string,
-  { dir, fetch: get = fetch, limit = largest }: PackageParts,
+  { dir, fetch: get, limit = largest, patience }: PackageParts,
   progress: (line: string) => void,
   signal: AbortSignal,
 ): Promise<string> {
   const url = await addressOf(agent);
   mkdirSync(dir, { recursive: true, mode: 0o700 });
   const partial = `${path}.${process.pid}.part`;
-  const stalled = new AbortController();
-  const timer = setTimeout(() => stalled.abort(new Error(`nothing came for ${patience / 1000} s`)), patience);
-  const either = AbortSignal.any([signal, stalled.signal]);
   try {
     progress(`fetching the agent ${agent.version}`);
-    const answer = await follow(url, get, either);
-    if (!answer.ok || answer.body === null) throw new Error(`it answered ${answer.status}`);
-    const total = Number(answer.headers.get('content-length') ?? 0);
-    const hash = createHash('sha256');
-    let bytes = 0;
-    let shown = 0;
-    const seen = new Transform({
-      transform(chunk: Uint8Array, _encoding, done) {
-        timer.refresh();
-        bytes += chunk.length;
-        hash.update(chunk);
-        const percent = total > 0 ? Math.floor((bytes / total) * 100) : 0;
-        if (percent >= shown + 5) {
-          shown = percent;
-          progress(`fetching the agent ${agent.version}: ${percent} %`);
-        }
-        done(bytes > limit ? new Error(`it has more than ${limit} bytes`) : null, chunk);
-      },
+    const options = { limit, signal, ...(get !== undefined && { fetch: get }), ...(patience !== undefined && { patience }) };
+    const sha256 = await receive(url, options, async (body, total, either) => {
+      const hash = createHash('sha256');
+      let bytes = 0;
+      let shown = 0;
+      const seen = new Transform({
+        transform(chunk: Uint8Array, _encoding, done) {
+          bytes += chunk.length;
+          hash.update(chunk);
+          const percent = total > 0 ? Math.floor((bytes / total) * 100) : 0;
+          if (percent >= shown + 5) {
+            shown = percent;
+            progress(`fetching the agent ${agent.version}: ${percent} %`);
+          }
+          done(null, chunk);
+        },
+      });
+      await pipeline(body, seen, createWriteStream(partial, { mode: 0o600 }), { signal: either });
+      return hash.digest('hex');
     });
-    await pipeline(Readable.fromWeb(answer.body as never), seen, createWriteStream(partial, { mode: 0o600 }), { signal: either });
-    if (total > 0 && bytes !== total && answer.headers.get('content-encoding') === null)
-      throw new Error(`${bytes} of ${total} bytes came`);
-    const sha256 = hash.digest('hex');
     if (agent.sha256 !== null && agent.sha256 !== sha256) throw mismatch(agent, sha256);
     await rename(partial, path);
     return sha256;
   } catch (error) {
     signal.throwIfAborted();
     if (error instanceof OnejobError) throw error;
-    const why = stalled.signal.aborted ? stalled.signal.reason : error;
-    throw failure(agent, reasonOf(why), { retry: true, cause: error });
+    throw failure(agent, reasonOf(error), { retry: true, cause: error });
   } finally {
-    clearTimeout(timer);
     await rm(partial, { force: true });
-  }
-}
-
-/** What is there at the end of the way, each part of which is judged: one without https is enough to be given another file. */
-async function follow(from: URL, get: typeof fetch, signal: AbortSignal): Promise<Response> {
-  let url = from;
-  for (let hops = 0; ; hops++) {
-    const answer = await get(url, { redirect: 'manual', signal });
-    const location = redirects.has(answer.status) ? answer.headers.get('location') : null;
-    if (location === null) return answer;
-    await answer.body?.cancel();
-    if (hops === mostHops) throw new Error(`it was sent on more than ${mostHops} times`);
-    if (!URL.canParse(location, url.href)) throw new Error('it was sent on to what is no address');
-    url = new URL(location, url);
-    const problem = await addressProblem(url.href);
-    // What follows the path may be a signature, which opens the file to whoever reads it.
-    if (problem !== null) throw new Error(`it was sent on to ${url.origin}${url.pathname}, and ${problem}`);
   }
 }
 
@@ -169,25 +141,6 @@ async function addressOf(agent: AgentPackage): Promise<URL> {
   });
 }
 
-/** Without https whoever is on the way could give another agent; on the way to an address of this host nobody is. */
-async function addressProblem(address: string): Promise<string | null> {
-  if (!URL.canParse(address)) return 'that is no address';
-  const { protocol, hostname } = new URL(address);
-  if (protocol === 'https:' || (protocol === 'http:' && (await isOwnAddress(hostname.replace(/^\[|\]$/g, ''))))) return null;
-  return 'only https is safe to fetch it with';
-}
-
-/** Whether somebody could listen there on this host: an interface that is down is not listed, and its address is ours all the same. */
-async function isOwnAddress(host: string): Promise<boolean> {
-  if (host === 'localhost') return true;
-  if (isIP(host) === 0) return false;
-  const server = createServer();
-  return new Promise((resolve) => {
-    server.once('error', () => resolve(false));
-    server.listen(0, host, () => server.close(() => resolve(true)));
-  });
-}
-
 function mismatch(agent: AgentPackage, found: string): OnejobError {
   return failure(agent, `its SHA-256 is ${found}, not ${agent.sha256}`, {
     hint: 'Look whether services.<name>.agent names the version that the checksum is of; if it does, somebody changed the file.',
@@ -200,10 +153,4 @@ function failure(agent: AgentPackage, why: string, options: { hint?: string; ret
     ...(agent.from.startsWith('/') && { hint: 'Look whether the file is there and may be read by onejob.' }),
     ...options,
   });
-}
-
-function reasonOf(error: unknown): string {
-  if (!(error instanceof Error)) return String(error);
-  // Node's fetch says why only in the cause.
-  return error.cause instanceof Error ? error.cause.message || error.message : error.message;
 }

@@ -1,6 +1,7 @@
 /** The executors: the only place where a slot's wishes touch a runtime or a CI service. Each may be run again after a crash. */
 import type { AgentContext, AgentFiles, EndedContext, Registration } from '../ci/ci-service.ts';
 import { expandRecipe } from '../config/template.ts';
+import type { Clock } from '../core/clock.ts';
 import type { AgentId, DeviceId, Exit, Failure, JobId, Slot, SlotEvent } from '../core/slot.ts';
 import { isJobsOwn, OnejobError, toFailure } from '../errors.ts';
 import type { Device } from '../gpu/inventory.ts';
@@ -10,10 +11,12 @@ import type { Recipe, Runtime, SandboxSpec } from '../runtimes/runtime.ts';
 import type { Asker } from './ask.ts';
 import type { Executors } from './executors.ts';
 import type { ImageAndPull } from './fingerprints.ts';
+import { passing } from './passing.ts';
 import type { Pool } from './pool.ts';
 import type { Registrations } from './registrations.ts';
 
 export interface ActParts {
+  readonly clock: Clock;
   readonly keepers: Keepers;
   /** Made ahead, of agents that bind early. */
   readonly registrations: Registrations;
@@ -57,6 +60,8 @@ const readyTimeout = 60_000;
 const releasedTimeout = 5_000;
 /** How long the log of an interrupted release may take from *ready* to *released*, both of which were written long ago, in ms. */
 const replayTimeout = 500;
+/** Between two TERMs, in ms. */
+const betweenTerms = 250;
 /** How long an ended sandbox's output may take to be read to its end before it is removed all the same, in ms. */
 const drainTimeout = 60_000;
 
@@ -94,6 +99,7 @@ export function createExecutors(parts: ActParts): Executors {
         const spec = await specOf(key, agent, job, signal);
         return parts.asker.ask({ runtime, spec, fingerprint, script }, signal);
       },
+      door: (port, signal) => runtime.door(recipeOf(pool, ended.name, job).network, port, signal),
     };
     return { pool, service, runtime, context };
   };
@@ -235,8 +241,14 @@ export function createExecutors(parts: ActParts): Executors {
       }
     },
 
-    async terminate({ agent }, key) {
-      await parts.runtime(parts.place(key).slot.runtime).signal(agent, 'TERM');
+    async terminate({ agent }, key, signal) {
+      const { slot, pool } = parts.place(key);
+      const runtime = parts.runtime(slot.runtime);
+      for (let left = pool.serviceOf(slot).capabilities.terms; left > 0; left -= 1) {
+        await runtime.signal(agent, 'TERM');
+        // Two that come together may be taken for one.
+        if (left > 1) await passing(parts.clock, betweenTerms, signal);
+      }
       return [];
     },
 
@@ -277,6 +289,6 @@ function noImages({ name }: Runtime, { image }: Recipe): OnejobError {
 
 /** What a slot's next sandbox is made from: the pool's recipe, or the one a job brought. */
 export function recipeOf(pool: Pool, name: string, job: JobId | null): Recipe {
-  const base = expandRecipe(pool.config, name);
+  const base = pool.service.equip(expandRecipe(pool.config, name), pool.config.name);
   return (job === null ? null : pool.service.recipeFor(job, base)) ?? base;
 }

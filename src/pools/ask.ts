@@ -1,6 +1,7 @@
 /**
  * What a script says in a sandbox like an agent's: a CI service may have to know what an image holds before it makes an agent of
- * it known. Such a sandbox is like any other, but for its devices and its network, has no slot, and is gone when it has answered.
+ * it known, or what an agent would find there. Such a sandbox has no devices and no slot, and is gone when it has answered. What it
+ * is asked once for all has no mounts and no network either, so that the answer is the image's.
  */
 import type { AgentId } from '../core/slot.ts';
 import { OnejobError } from '../errors.ts';
@@ -69,6 +70,14 @@ export class Asker {
     }
   }
 
+  /**
+   * As `ask`, but with the mounts and the network of an agent, and not remembered: they are what is looked at.
+   * @throws OnejobError as `ask`
+   */
+  look({ runtime, spec, script }: Omit<Question, 'fingerprint'>, signal: AbortSignal): Promise<string> {
+    return this.#run(runtime, spec, script, signal);
+  }
+
   #begin(question: Question): Held {
     const key = `${question.fingerprint}\n${question.script}`;
     const known = this.#answers.get(key);
@@ -88,14 +97,18 @@ export class Asker {
     return held;
   }
 
-  async #ask({ runtime, spec, script }: Question, outer: AbortSignal): Promise<string> {
+  #ask({ runtime, spec, script }: Question, signal: AbortSignal): Promise<string> {
+    const network = runtime.capabilities.images ? 'none' : spec.recipe.network;
+    return this.#run(runtime, { ...spec, recipe: { ...spec.recipe, mounts: [], network } }, script, signal);
+  }
+
+  async #run(runtime: Runtime, spec: SandboxSpec, script: string, outer: AbortSignal): Promise<string> {
     const agent = this.#newAgent();
     const late = AbortSignal.timeout(this.#patience);
     const signal = AbortSignal.any([outer, late]);
     this.#guests.add(agent);
     try {
-      const recipe = { ...spec.recipe, mounts: [], network: runtime.capabilities.images ? 'none' : spec.recipe.network };
-      await runtime.prepare({ ...spec, agent, recipe, devices: [] }, () => {}, signal);
+      await runtime.prepare({ ...spec, agent, devices: [] }, () => {}, signal);
       return await said(runtime, agent, script, signal);
     } catch (error) {
       if (outer.aborted || !late.aborted) throw error;

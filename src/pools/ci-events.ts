@@ -2,7 +2,7 @@
 import type { CiEvent, CiService } from '../ci/ci-service.ts';
 import type { SlotFacts } from '../ci/index.ts';
 import type { Clock } from '../core/clock.ts';
-import type { AgentId, Slot } from '../core/slot.ts';
+import type { AgentId, JobId, Slot } from '../core/slot.ts';
 import type { Log } from '../log.ts';
 import type { Reconciler } from './reconciler.ts';
 
@@ -29,7 +29,8 @@ export function followServices(services: Iterable<CiService>, parts: CiEventPart
     }
     if (event.kind === 'waiting') {
       demanded(event.pool);
-      reconciler.offer(event.pool);
+      if (event.slot === undefined) reconciler.offer(event.pool);
+      else reconciler.replan(event.slot);
       return;
     }
     const { agent } = event;
@@ -76,6 +77,12 @@ export function followServices(services: Iterable<CiService>, parts: CiEventPart
   for (const service of services) service.observe((event) => handle(service, event), signal);
 }
 
+function jobsOf({ standby, agent, leaving }: Slot): JobId[] {
+  const reserved = standby.kind === 'none' ? null : (standby.reserved?.job ?? null);
+  const working = 'job' in agent ? agent.job : null;
+  return [reserved, working, ...leaving.map(({ job }) => job)].filter((job) => job !== null);
+}
+
 /** What services may know of the loop; `loop` is asked for it when one of them is, since services are there before it. */
 export function slotFacts(loop: () => Reconciler, clock: Clock): SlotFacts {
   const slotOf = (agent: AgentId): Slot | undefined => {
@@ -90,6 +97,10 @@ export function slotFacts(loop: () => Reconciler, clock: Clock): SlotFacts {
     silentFor(agent) {
       const lane = slotOf(agent)?.agent;
       return lane?.kind === 'idle' && lane.agent === agent && !lane.online ? clock.now() - lane.since : null;
+    },
+    jobsOf(key) {
+      const slot = loop().slot(key);
+      return slot === undefined ? [] : jobsOf(slot);
     },
   };
 }

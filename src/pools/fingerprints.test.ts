@@ -56,7 +56,13 @@ function loop({ count = 1, auto = false, recipe, standby }: Options) {
       return answer(one);
     },
   } as unknown as Runtime;
-  const service = { capabilities: { binds: 'late' }, next: () => null, committed() {}, record() {} } as unknown as CiService;
+  const service = {
+    capabilities: { binds: 'late' },
+    next: () => null,
+    equip: (recipe: Recipe) => recipe,
+    committed() {},
+    record() {},
+  } as unknown as CiService;
   const clock: Clock = { now: () => 0, wall: () => 0, after: () => () => {} };
   const log = { info() {}, warn() {}, error() {} };
   const store = { transaction: (write: () => void) => write(), sync: async () => {}, syncNow() {}, save() {} };

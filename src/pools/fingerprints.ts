@@ -85,6 +85,12 @@ export class Fingerprints {
     return this.#parts.images?.base(name) ?? pool.config.recipe.image;
   }
 
+  /** The image that is chosen or built for a pool that names none itself; null while there is none. */
+  madeFrom(name: string): string | null {
+    const chosen = this.#parts.images?.of(name) ?? null;
+    return chosen !== null && 'image' in chosen ? chosen.image : null;
+  }
+
   /** A new look at the host: whatever standbys depend on another driver or image from now on is known at once. */
   looked(inventory: Inventory): void {
     const { images, reconciler } = this.#parts;
@@ -158,9 +164,9 @@ export class Fingerprints {
   }
 
   /** null while no image is chosen for it, or none built. */
-  #recipe({ config, runtime }: Pool, name: string): Recipe | null {
+  #recipe({ config, runtime, service }: Pool, name: string): Recipe | null {
     const { images } = this.#parts;
-    const recipe = expandRecipe(config, name);
+    const recipe = service.equip(expandRecipe(config, name), config.name);
     if (images?.has(config.name) !== true || !runtime.capabilities.images) return recipe;
     const chosen = images.of(config.name);
     return chosen !== null && 'image' in chosen ? { ...recipe, image: chosen.image } : null;

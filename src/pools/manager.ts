@@ -6,6 +6,7 @@ import type { DownRequest, FindingView, ForgottenView, JobRequest, JobView, Plan
 import { jobsListed } from '../api/schema.ts';
 import type { CiService } from '../ci/ci-service.ts';
 import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
+import type { Trial } from '../ci/trial.ts';
 import { OnejobError } from '../errors.ts';
 import type { Keepers } from '../logs/keepers.ts';
 import type { Runtime } from '../runtimes/runtime.ts';
@@ -29,6 +30,8 @@ export interface ManagerParts extends Omit<StatusParts, 'about'> {
   /** Those beside the own queue. */
   readonly services: readonly CiService[];
   readonly store: Pick<Store, 'history' | 'serviceJobs' | 'registrations'>;
+  /** What services may try out from within a sandbox. */
+  readonly trial: Trial;
   readonly runtimes: readonly Runtime[];
   readonly logDir: string;
   /** What never changes while this manager lives. */
@@ -74,10 +77,10 @@ export class HostManager implements Manager {
   }
 
   async doctor(signal: AbortSignal): Promise<FindingView[]> {
-    const { reconciler, fleet, findings, queue, runtimes, services, store, clock } = this.#parts;
+    const { reconciler, fleet, findings, queue, runtimes, services, store, clock, trial } = this.#parts;
     const checks = [
       queue.check(signal),
-      serviceFindings({ services, registrations: store.registrations, clock }, signal),
+      serviceFindings({ services, registrations: store.registrations, clock, trial }, signal),
       ...runtimes.map((runtime) => runtime.check(signal)),
     ];
     const host = await this.#parts.hostFindings(signal);

@@ -120,7 +120,8 @@ function wantOf(
   without: ReadonlySet<DeviceId> = new Set(),
 ): Want<Device> {
   const isFit = (device: Device): boolean => !without.has(device.uuid) && fits(device, devices);
-  return { pool: name, agents, count, share: devices.share, fits: isFit };
+  const named = count === devices.count && devices.uuids.length > 0 ? { named: devices.uuids } : {};
+  return { pool: name, agents, count, share: devices.share, fits: isFit, ...named };
 }
 
 /** A lease as allocation wants it: with the GPU of each MIG instance, also of one that is not there. */

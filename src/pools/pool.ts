@@ -102,7 +102,7 @@ export class Pool {
       backoff: this.backoff,
       fingerprint: this.#fingerprints.get(this.#groupOf(key)) ?? null,
       standbyMaxAge: this.config.standbyMaxAge,
-      waiting: this.service.next(this.config.name),
+      waiting: this.service.next(this.config.name, key),
       devices: this.devices.of(key),
       held: this.devices.heldBack(key) !== null,
       lost: this.devices.lost(key),

@@ -10,7 +10,7 @@ import { noDevices } from './pool.ts';
 import { populate } from './populate.ts';
 import { Reconciler } from './reconciler.ts';
 
-const runtime = { name: 'sim' } as Runtime;
+const able = { name: 'sim', capabilities: { holdsSecrets: true } } as Runtime;
 
 function serviceOf(name: string, binds: 'late' | 'early') {
   const recorded: Change[] = [];
@@ -26,7 +26,7 @@ function serviceOf(name: string, binds: 'late' | 'early') {
   return { service, recorded };
 }
 
-function start(pools: readonly Partial<PoolConfig>[], stored: readonly Slot[], services: readonly CiService[]) {
+function start(pools: readonly Partial<PoolConfig>[], stored: readonly Slot[], services: readonly CiService[], runtime = able) {
   const acted: string[] = [];
   const clock: Clock = { now: () => 1_000, wall: () => 0, after: () => () => {} };
   const reconciler = new Reconciler({
@@ -87,4 +87,16 @@ test('a job of the queue whose pool is another service’s now ends in the queue
   expect(own.recorded).toContainEqual({ change: 'settled', job: 'own-job', agent: 'a0' });
   expect(azure.recorded).toEqual([]);
   expect(it.slotAt('build/1')).toMatchObject({ service: 'azure', standby: { kind: 'preparing' } });
+});
+
+test('a pool starts nothing in a runtime that cannot keep credentials of its CI service, unless they were given up', () => {
+  const weak = { name: 'sim', capabilities: { holdsSecrets: false, weaker: 'All is shared.' } } as Runtime;
+  const paused = (config: Partial<PoolConfig>) => {
+    const pools = [{ name: 'p', service: 'a', isolation: 'full', ...config }] as const;
+    const { reconciler } = start(pools, [], [serviceOf('a', 'late').service, serviceOf('own', 'late').service], weak);
+    return reconciler.pools.flatMap(({ pause }) => (pause.closes ? pause.details : []));
+  };
+  expect(paused({})).toEqual([expect.stringMatching(/^runtime sim cannot keep credentials of service a .* \(All is shared\);/)]);
+  expect(paused({ isolation: 'none' })).toEqual([]);
+  expect(paused({ service: 'own' })).toEqual([]);
 });

@@ -2,6 +2,7 @@
 import { absentService } from '../ci/absent.ts';
 import type { CiService } from '../ci/ci-service.ts';
 import type { PoolConfig } from '../config/config.ts';
+import { isolationProblem } from '../config/isolation.ts';
 import { emptySlot, isEmpty, type Slot } from '../core/slot.ts';
 import { OnejobError } from '../errors.ts';
 import type { Runtimes } from '../runtimes/choose.ts';
@@ -40,8 +41,10 @@ export function populate(parts: PopulateParts): void {
     });
     const pool = new Pool(config, { service, runtime, keepStandby, devices, serviceNamed });
     // A manager that ends with its last job makes no agents that wait for jobs.
-    if (!keepStandby && service.capabilities.binds === 'early')
+    if (!keepStandby && (service.capabilities.binds === 'early' || service.capabilities.standsForSlots))
       pool.pause.hold('temporary', `no daemon runs; its agents are made by "onejob up"`);
+    const unsafe = isolationProblem(config, runtime);
+    if (unsafe !== null) pool.pause.hold('isolation', unsafe, { closes: true });
     reconciler.add(pool, slots);
   }
   for (const slot of left.values()) {

@@ -149,3 +149,22 @@ test('a timer that fires a moment too early does not lose its deadline', () => {
   it.advance(1);
   expect(it.loop.slot('pool/1')?.agent).toMatchObject({ kind: 'stopping', why: 'timeout' });
 });
+
+test('where an agent stands for each slot its service is told what the slot could do with a job, once for each change', () => {
+  const it = new World({ slots: 1, binds: 'late', standby: true, standsForSlots: true });
+  expect(it.offers).toEqual(['pool/1 closed']);
+  it.perform(0, 'works');
+  it.deliver(0, 'once');
+  expect(it.offers.splice(0)).toEqual(['pool/1 closed', 'pool/1 open']);
+  it.loop.replanAll();
+  expect(it.offers).toEqual([]);
+  it.pool.pause.hold('person', 'not now');
+  it.loop.replanAll();
+  it.pool.pause.release('person');
+  it.loop.replanAll();
+  it.submit(false);
+  it.loop.replan('pool/1');
+  expect(it.offers.splice(0)).toEqual(['pool/1 closed', 'pool/1 open', 'pool/1 closed']);
+  it.loop.beginStop();
+  expect(it.offers).toEqual(['pool/1 gone']);
+});

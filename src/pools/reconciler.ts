@@ -4,9 +4,10 @@
  * Nothing acts before its commit. A commit that fails changes nothing and is tried again; until then nothing new starts,
  * and what runs goes on. Work per event is about one slot, whatever the number of slots.
  */
+import type { SlotOffer } from '../ci/ci-service.ts';
 import type { Clock } from '../core/clock.ts';
 import { type Decision, decide } from '../core/decide.ts';
-import { type Intent, plan, sameDevices } from '../core/plan.ts';
+import { type Intent, isOpen, type PoolView, plan, sameDevices } from '../core/plan.ts';
 import { dueAt, pursueAll } from '../core/pursue.ts';
 import type { Action, AgentId, Change, Slot, SlotEvent } from '../core/slot.ts';
 import { isEmpty } from '../core/slot.ts';
@@ -34,6 +35,8 @@ export class Reconciler {
   readonly #slots = new Map<string, Slot>();
   readonly #places = new Map<AgentId, string>();
   readonly #owners = new Map<string, Pool>();
+  /** What services were told last of slots that an agent of theirs stands for. */
+  readonly #offers = new Map<string, SlotOffer>();
   readonly #timers: Timers;
   readonly #committer: Committer;
   readonly #inbox: { readonly key: string; readonly event: SlotEvent }[] = [];
@@ -129,7 +132,7 @@ export class Reconciler {
     const pool = this.#pools.get(poolName);
     if (pool === undefined) return;
     for (const key of [...pool.able]) {
-      if (pool.service.next(poolName) === null) return;
+      if (pool.service.next(poolName, null) === null) return;
       this.replan(key);
     }
   }
@@ -188,11 +191,13 @@ export class Reconciler {
         if (next !== undefined) {
           if (!this.#step(next.key, next.event)) return;
           this.#inbox.shift();
+          this.#tellOffer(next.key);
           continue;
         }
         const [key] = this.#unplanned;
         if (key === undefined || !this.#step(key, null)) return;
         this.#unplanned.delete(key);
+        this.#tellOffer(key);
       }
     } finally {
       this.#draining = false;
@@ -240,12 +245,27 @@ export class Reconciler {
   }
 
   #intent(slot: Slot, pool: Pool, changes: readonly Change[]): Intent | null {
-    const isForeign = slot.runtime !== pool.runtime.name || pool.serviceOf(slot) !== pool.service;
-    const host = { stopping: this.#stopping || isForeign, paused: this.pause.any };
-    const view = pool.view(slot.key, host);
+    const view = this.#viewOf(slot, pool);
     // The pool hears of a failure after the commit; what is planned in the same step must already hold back.
     const paused = view.paused || changes.some((change) => change.change === 'failed');
     return plan(slot, { ...view, paused }, this.#options.clock.now());
+  }
+
+  /** Where an agent at the service stands for each slot, it is told what this one could do with a job. */
+  #tellOffer(key: string): void {
+    const slot = this.#slots.get(key);
+    const pool = this.#owners.get(key);
+    if (slot === undefined || pool === undefined || !pool.service.capabilities.standsForSlots) return;
+    const view = this.#viewOf(slot, pool);
+    const offer: SlotOffer = !view.wanted ? 'gone' : isOpen(slot, view, this.#options.clock.now()) ? 'open' : 'closed';
+    if (this.#offers.get(key) === offer) return;
+    this.#offers.set(key, offer);
+    pool.service.offer(key, offer);
+  }
+
+  #viewOf(slot: Slot, pool: Pool): PoolView {
+    const isForeign = slot.runtime !== pool.runtime.name || pool.serviceOf(slot) !== pool.service;
+    return pool.view(slot.key, { stopping: this.#stopping || isForeign, paused: this.pause.any });
   }
 
   #poolChanges(pool: Pool, changes: readonly Change[]): void {

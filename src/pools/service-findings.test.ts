@@ -2,6 +2,7 @@ import { setImmediate as turn } from 'node:timers/promises';
 import { beforeEach, expect, test } from 'vitest';
 import type { FindingView } from '../api/schema.ts';
 import { type HandClock, handClock } from '../ci/azure-pipelines/testing.ts';
+import { noTrial } from '../ci/trial.ts';
 import { OnejobError } from '../errors.ts';
 import type { StoredRegistration } from '../store/registrations.ts';
 import { serviceFindings } from './service-findings.ts';
@@ -22,7 +23,7 @@ function ask(services: Record<string, Check>, signal = new AbortController().sig
     open: (name: string) => (open[name] ?? []).map((one) => ({ name: one }) as StoredRegistration),
   };
   const all = Object.entries(services).map(([name, check]) => ({ name, check }));
-  return serviceFindings({ services: all, registrations, clock }, signal);
+  return serviceFindings({ services: all, registrations, clock, trial: noTrial }, signal);
 }
 
 test('one that never answers is given up, and the others are heard', async () => {

@@ -1,6 +1,7 @@
 /** What `doctor` says of CI services: what each finds itself, in bounded time, and what is kept at services that are used no more. */
 import type { FindingView } from '../api/schema.ts';
 import type { CiService } from '../ci/ci-service.ts';
+import type { Trial } from '../ci/trial.ts';
 import type { Clock } from '../core/clock.ts';
 import { OnejobError, toFailure } from '../errors.ts';
 import type { RegistrationTable } from '../store/registrations.ts';
@@ -10,17 +11,23 @@ export interface ServiceFindingsParts {
   readonly services: readonly Pick<CiService, 'name' | 'check'>[];
   readonly registrations: Pick<RegistrationTable, 'open' | 'services'>;
   readonly clock: Clock;
+  /** What services may try out. */
+  readonly trial: Trial;
 }
 
 /** ms that one service may take: one that is away must not keep the rest of what `doctor` finds from being seen. */
 const patience = 30_000;
 
 export async function serviceFindings(parts: ServiceFindingsParts, signal: AbortSignal): Promise<FindingView[]> {
-  const found = await Promise.all(parts.services.map((service) => checked(service, parts.clock, signal)));
+  const found = await Promise.all(parts.services.map((service) => checked(service, parts, signal)));
   return [...found.flat(), ...orphaned(parts)];
 }
 
-async function checked(service: Pick<CiService, 'name' | 'check'>, clock: Clock, signal: AbortSignal): Promise<FindingView[]> {
+async function checked(
+  service: Pick<CiService, 'name' | 'check'>,
+  { clock, trial }: Pick<ServiceFindingsParts, 'clock' | 'trial'>,
+  signal: AbortSignal,
+): Promise<FindingView[]> {
   const subject = `service ${service.name}`;
   const limit = new AbortController();
   const late = Promise.withResolvers<FindingView[]>();
@@ -31,7 +38,7 @@ async function checked(service: Pick<CiService, 'name' | 'check'>, clock: Clock,
   });
   const check = async (): Promise<FindingView[]> => {
     try {
-      return await service.check(AbortSignal.any([signal, limit.signal]));
+      return await service.check(AbortSignal.any([signal, limit.signal]), trial);
     } catch (error) {
       signal.throwIfAborted();
       const hint = error instanceof OnejobError ? error.hint : null;

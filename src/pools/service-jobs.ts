@@ -8,6 +8,7 @@ import type { Clock } from '../core/clock.ts';
 import type { AgentId, JobId } from '../core/slot.ts';
 import { OnejobError } from '../errors.ts';
 import type { ServiceJobTable } from '../store/service-jobs.ts';
+import { passing } from './passing.ts';
 import type { Reconciler } from './reconciler.ts';
 
 export interface ServiceJobsParts {
@@ -121,19 +122,6 @@ export function notHere({ id, service, about }: JobView): OnejobError {
       hint: link === null ? 'Cancel it in the pages of that service.' : `Cancel it there: ${link}`,
     },
   );
-}
-
-/** Resolves after `ms`, or when `signal` aborts. */
-function passing(clock: Clock, ms: number, signal: AbortSignal): Promise<void> {
-  return new Promise((resolve) => {
-    const done = (): void => {
-      callOff();
-      signal.removeEventListener('abort', done);
-      resolve();
-    };
-    const callOff = clock.after(ms, done);
-    signal.addEventListener('abort', done, { once: true });
-  });
 }
 
 function aboutOf({ title, definition, build, repository, branch, reason, link, demands }: ServiceJob): AboutView {

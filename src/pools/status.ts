@@ -124,9 +124,9 @@ function becauseOf(intent: Intent, slot: Slot, pool: Pool, { reconciler }: Statu
 function heldBack(slot: Slot, pool: Pool, parts: StatusParts): string | null {
   const devices = slot.agent.kind === 'free' ? devicesHeld(slot, pool, parts) : null;
   if (devices !== null) return devices;
-  const needsJob = pool.service.capabilities.binds === 'late';
-  if (needsJob && slot.standby.kind !== 'none' && slot.agent.kind === 'free' && pool.service.next(pool.config.name) === null)
-    return null;
+  const { binds, standsForSlots } = pool.service.capabilities;
+  const needsJob = binds === 'late' && !standsForSlots && pool.service.next(pool.config.name, null) === null;
+  if (needsJob && slot.standby.kind !== 'none' && slot.agent.kind === 'free') return null;
   if (slot.standby.kind !== 'none' && slot.agent.kind !== 'free') return null;
   const paused = [...parts.reconciler.pause.details, ...pool.pause.details];
   if (paused.length > 0) return `paused: ${paused.join('; ')}`;

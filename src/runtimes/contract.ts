@@ -6,6 +6,7 @@ import { randomBytes } from 'node:crypto';
 import { readdirSync, readFileSync } from 'node:fs';
 import { describe, expect } from 'vitest';
 import { OnejobError } from '../errors.ts';
+import { isOwnAddress } from '../own-address.ts';
 import { type ContractSubject, createBench } from './contract/bench.ts';
 import { fileTests } from './contract/files.ts';
 import { follow, specOf, watch } from './contract/follow.ts';
@@ -198,6 +199,15 @@ export function runtimeContract(name: string, make: () => Promise<ContractSubjec
       if (disk === null) return;
       expect(disk.free).toBeGreaterThan(0);
       expect(disk.free).toBeLessThan(1);
+    });
+
+    it('door', 'a network has an address of the host, the same each time, or the reason why not', async () => {
+      const { network } = bench.subject.recipe;
+      const asked = bench.runtime.door(network, 4711, never());
+      if (network === 'none') return expect(asked).rejects.toMatchObject({ code: 'E_NO_DOOR', hint: expect.any(String) });
+      expect(await isOwnAddress(await asked)).toBe(true);
+      expect(await bench.runtime.door(network, 4711, never())).toBe(await asked);
+      await expect(bench.runtime.door('none', 4711, never())).rejects.toMatchObject({ code: 'E_NO_DOOR', retry: false });
     });
 
     it('leftovers', 'once all is removed and swept, nothing of this owner is left', async () => {

@@ -15,6 +15,8 @@ export interface Mount {
   readonly container: string;
   readonly readOnly: boolean;
   readonly variable: string | null;
+  /** Of a cache: its name where onejob keeps the folder itself, null where `host` is the owner's own. null: no cache. */
+  readonly cache: { readonly name: string | null } | null;
 }
 
 export interface Ulimit {
@@ -175,6 +177,15 @@ export interface Runtime {
 
   /** Output after `from`, live until the sandbox has ended and all was read, then returns. Reconnects by itself. */
   logs(agent: AgentId, from: LogPosition, signal: AbortSignal): AsyncIterable<LogChunk[]>;
+
+  /**
+   * The address under which sandboxes on a recipe's network reach what listens on this host at `port` (TCP, 1 to 65535). Opens
+   * what the runtime itself keeps closed (the rules of the network `internet`); that stays open until `sweep`.
+   * Idempotent; a network that somebody removed is made anew and may have another address then.
+   * @throws OnejobError E_NO_DOOR when there is no way: network `none`, an Engine that is not this host, a network without a
+   * gateway here; E_NETWORK_UNGUARDED as `prepare` does
+   */
+  door(network: string, port: number, signal: AbortSignal): Promise<string>;
 
   /** Removes networks and the like that are shared by this owner's sandboxes, when none is left. */
   sweep(signal: AbortSignal): Promise<void>;

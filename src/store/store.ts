@@ -13,6 +13,7 @@ import { type JobTable, jobTable } from './jobs.ts';
 import { takeLead } from './lead.ts';
 import { type ProofTable, proofTable } from './proofs.ts';
 import { type RegistrationTable, registrationTable } from './registrations.ts';
+import { type SecretPinTable, secretPinTable } from './secret-pins.ts';
 import { type ServiceJobTable, serviceJobTable } from './service-jobs.ts';
 import { type SlotTable, slotTable } from './slots.ts';
 
@@ -30,6 +31,7 @@ export interface Store {
   readonly serviceJobs: ServiceJobTable;
   readonly devices: DeviceTable;
   readonly proofs: ProofTable;
+  readonly secretPins: SecretPinTable;
   /**
    * Runs `fn` as one commit; a throw rolls it back. `durable`: the commit outlives a power cut; otherwise it outlives a
    * crash of the process only. Not to be nested.
@@ -73,6 +75,7 @@ function assemble(dir: string, db: Database, release: () => void): Store {
     serviceJobs: serviceJobTable(db),
     devices: deviceTable(db),
     proofs: proofTable(db),
+    secretPins: secretPinTable(db),
     transaction: (options, fn) => db.transaction(options, fn),
     sync: () => db.sync(),
     syncNow: () => db.syncNow(),

@@ -22,7 +22,7 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox'))('an Engine that goes away
     const runtime = await make();
     const events = watch(runtime);
     await events.connected();
-    const mounts = [{ host: flags.path, container: '/flags', readOnly: true, variable: null }];
+    const mounts = [{ host: flags.path, container: '/flags', readOnly: true, variable: null, cache: null }];
     const job = async (script: string | null) => {
       const spec = specOf({ ...recipe, mounts });
       await runtime.prepare(spec, () => {}, never());

@@ -60,6 +60,8 @@ export interface WorldOptions {
   readonly slots: number;
   readonly binds: 'late' | 'early';
   readonly standby: boolean;
+  /** An agent at the service stands for each slot: `offers` has what it was told. */
+  readonly standsForSlots?: boolean;
   /** GPUs of a host whose slots each need one; none: every other slot has one of its own for good. */
   readonly gpus?: number;
 }
@@ -75,6 +77,8 @@ export class World {
   /** True while nothing can be committed. */
   diskFull = false;
   commits = 0;
+  /** What the service was told that slots could do with a job, newest last. */
+  readonly offers: string[] = [];
   /** ms that pass whenever somebody looks at the clock; ms by which timers fire too early, as real ones do. */
   tick = 0;
   early = 0;
@@ -434,7 +438,10 @@ export class World {
     };
     return {
       name: 'sim',
-      capabilities: { binds: this.#options.binds, canCountQueue: true },
+      capabilities: { binds: this.#options.binds, canCountQueue: true, standsForSlots: this.#options.standsForSlots === true, terms: 1 },
+      offer: (slot, offer) => void this.offers.push(`${slot} ${offer}`),
+      equip: (recipe) => recipe,
+      close: unused,
       check: unused,
       observe: unused,
       devicesFor: () => null,
@@ -513,7 +520,7 @@ export class World {
       locks: { take: () => null, keep() {} },
       slots: () => this.loop.slots,
       waiting: () => {
-        const next = this.pool.service.next('pool');
+        const next = this.pool.service.next('pool', null);
         return next === null ? null : { job: next.job, devices: 1 };
       },
       changed: (keys) => {

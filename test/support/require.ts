@@ -7,6 +7,7 @@
 import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { inject } from 'vitest';
+import { hasGo, lacksAgent } from './buildkite-agent.ts';
 import { engineAt } from './engine-http.ts';
 
 /** The image that onejob runs jobs in when nobody names another. */
@@ -24,10 +25,14 @@ export interface Machine {
   /** A probe run of bubblewrap succeeded. */
   readonly bubblewrap: string | null;
   readonly busybox: string | null;
+  /** The command line of OpenSSL, whose encrypted values onejob reads and writes. */
+  readonly openssl: string | null;
   /** Podman with what it needs beside: runc, and catatonit as its init. */
   readonly podman: string | null;
   /** A tmpfs can be mounted, for disks that fill up. */
   readonly mount: string | null;
+  /** The real buildkite-agent, built before the tests. The only thing that CI may lack, and only where there is no Go. */
+  readonly buildkiteAgent: string | null;
 }
 
 export type Need = keyof Machine;
@@ -56,14 +61,21 @@ export async function lookAtMachine(): Promise<Machine> {
     bubblewrap:
       found('bwrap') ?? tried('bwrap', ['--ro-bind', '/usr', '/usr', ...libraryLinks(), '--unshare-all', '/usr/bin/true']),
     busybox: found('busybox'),
+    openssl: found('openssl'),
     podman: found('podman') ?? found('runc') ?? found('catatonit'),
     mount: root ?? tried('unshare', ['-m', 'mount', '-t', 'tmpfs', '-o', 'size=64k', 'none', '/mnt']),
+    buildkiteAgent: lacksAgent(),
   };
 }
 
-/** One line per missing thing. */
-export function explainMissing(machine: Machine): string[] {
-  return Object.entries(machine).flatMap(([need, why]) => (why === null ? [] : [`${need}: ${why}`]));
+/** One line per missing thing; `but` leaves some out. */
+export function explainMissing(machine: Machine, but: (need: string) => boolean = () => false): string[] {
+  return Object.entries(machine).flatMap(([need, why]) => (why === null || but(need) ? [] : [`${need}: ${why}`]));
+}
+
+/** What even CI may lack. */
+export function mayLack(need: string): boolean {
+  return need === 'buildkiteAgent' && !hasGo();
 }
 
 async function lookAtEngine(): Promise<{ engine: string | null; image: string | null }> {

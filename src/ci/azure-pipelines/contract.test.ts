@@ -41,7 +41,7 @@ async function open(): Promise<CiSubject> {
     clock: systemClock,
     log: createLog({ json: true, stream: new PassThrough() }),
     version: '0.0.0',
-    slots: { poolOf: () => null, silentFor: () => null },
+    slots: { poolOf: () => null, silentFor: () => null, jobsOf: () => [] },
   });
   return {
     service,
@@ -75,6 +75,7 @@ it('gives each agent a key of its own, in a script that ends by becoming the age
       {
         ...{ agent, pool: 'ci', slot: 'ci/1', name: 'box-1', workspace: '/workspace', job: null, devices: [], cuda: null },
         ask: async () => inside(),
+        door: async () => '127.0.0.1',
       },
       patient,
     );

@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { registerByHand } from '../../../test/standins/azure-devops/hand-agent.ts';
+import { noTrial } from '../trial.ts';
 import { patient } from './testing.ts';
 import { inside, type Manager } from './testing-manager.ts';
 import { worlds } from './testing-service.ts';
@@ -7,7 +8,7 @@ import { worlds } from './testing-service.ts';
 const open = worlds();
 
 async function said(one: Manager, level?: 'ok' | 'warning' | 'error'): Promise<string> {
-  const found = await one.service.check(patient);
+  const found = await one.service.check(patient, noTrial);
   for (const finding of found) if (finding.level !== 'ok') expect(finding.hint).not.toBeNull();
   return found
     .filter((finding) => level === undefined || finding.level === level)
@@ -35,7 +36,7 @@ it('says that the credential is refused, once', async () => {
   const world = await open();
   world.azure.expirePat(world.azure.pat);
   const one = world.manager();
-  expect(await one.service.check(patient)).toMatchObject([{ level: 'error', message: /does not accept the token/ }]);
+  expect(await one.service.check(patient, noTrial)).toMatchObject([{ level: 'error', message: /does not accept the token/ }]);
 });
 
 it('names the pools there are for one that is missing', async () => {

@@ -1,6 +1,7 @@
 /** What people are told of jobs. */
 import { expect, it } from 'vitest';
 import type { Scope } from '../../../test/standins/azure-devops/standin.ts';
+import { noTrial } from '../trial.ts';
 import { createBuilds } from './builds.ts';
 import { createJobBook } from './job-book.ts';
 import { patient } from './testing.ts';
@@ -43,7 +44,7 @@ it('tells the rest without that right, asks no more than once, and doctor says i
   await world.pass(60_000);
   expect(one.store.serviceJobs.get(id)).toMatchObject({ definition: 'app', repository: null, branch: null, reason: null });
   expect(world.asked(0, 'builds/{buildId}')).toBe(1);
-  const said = (await one.service.check(patient)).map(({ message }) => message).join('\n');
+  const said = (await one.service.check(patient, noTrial)).map(({ message }) => message).join('\n');
   expect(said).toContain('may not read builds');
 });
 

@@ -122,7 +122,7 @@ export function createAzurePipelines(parts: AzureParts): CiService {
 
   return {
     name: service,
-    capabilities: { binds: 'early', canCountQueue: true },
+    capabilities: { binds: 'early', canCountQueue: true, standsForSlots: false, terms: 1 },
 
     check: (signal) => findings({ config, pools, client, agentPools, registrar, marks, builds, latest, wall, enlist }, signal),
 
@@ -133,6 +133,10 @@ export function createAzurePipelines(parts: AzureParts): CiService {
     },
 
     next: () => null,
+
+    offer() {},
+
+    equip: (recipe) => recipe,
     devicesFor: () => null,
     recipeFor: () => null,
     record() {},
@@ -158,5 +162,7 @@ export function createAzurePipelines(parts: AzureParts): CiService {
     serviceJobs: () => jobs.list(),
     agentPackage: (platform, signal) => choosePackage(config.agentPackage, client, platform, signal),
     forget: (signal) => placeholders.forget(signal),
+
+    async close() {},
   };
 }

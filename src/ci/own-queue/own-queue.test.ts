@@ -113,6 +113,7 @@ const context = (job: string, agent = 'a'): AgentContext => ({
   devices: [],
   cuda: null,
   ask: () => Promise.reject(new Error('no sandbox to ask')),
+  door: async () => '127.0.0.1',
 });
 
 function tar(entries: Parameters<ReturnType<typeof pack>['entry']>[0][], bodies: Record<string, string> = {}): Readable {
@@ -144,19 +145,19 @@ describe('submitting', () => {
     const [low, first, second, high] = [submit({ priority: -1 }), submit(), submit(), submit({ priority: 5 })];
     const other = submit({ pool: 'gpu' });
     const order = [];
-    for (let job = queue.next('default'); job !== null; job = queue.next('default')) {
+    for (let job = queue.next('default', null); job !== null; job = queue.next('default', null)) {
       order.push(job.job);
       run(job.job, `a${order.length}`);
     }
     expect(order).toEqual([high.id, first.id, second.id, low.id]);
-    expect(queue.next('gpu')).toEqual({ job: other.id, limit: 60_000, cold: false });
-    expect(queue.next('nowhere')).toBeNull();
+    expect(queue.next('gpu', null)).toEqual({ job: other.id, limit: 60_000, cold: false });
+    expect(queue.next('nowhere', null)).toBeNull();
   });
 
   it('keeps order, progress and wishes over a restart', () => {
     const [first, second] = [submit({ timeout: 5_000 }), submit()];
     reopen();
-    expect(queue.next('default')).toEqual({ job: first.id, limit: 5_000, cold: false });
+    expect(queue.next('default', null)).toEqual({ job: first.id, limit: 5_000, cold: false });
     run(first.id, 'a');
     queue.cancel(first.id);
     reopen();
@@ -166,7 +167,7 @@ describe('submitting', () => {
       { kind: 'waiting', pool: 'default' },
       { kind: 'cancel', job: first.id, agent: 'a', grace: null },
     ]);
-    expect(queue.next('default')?.job).toBe(second.id);
+    expect(queue.next('default', null)?.job).toBe(second.id);
     expect(queue.jobs({ all: false, pool: null }).map((job) => job.state)).toEqual(['running', 'queued']);
   });
 
@@ -192,13 +193,13 @@ describe('submitting', () => {
     ['a NUL in the command', { command: ['a\0'] }],
     ['an odd variable', { env: { 'a=b': '' } }],
     ['an artifact above the workspace', { artifacts: ['../x'] }],
-    ['a relative volume', { volumes: [{ host: 'x', container: '/x', readOnly: true, variable: null }] }],
+    ['a relative volume', { volumes: [{ host: 'x', container: '/x', readOnly: true, variable: null, cache: null }] }],
     ['devices no pool has', { devices: 2 }],
     ['a workspace nobody sent', { workspace: 'deadbeef' }],
     ['a workspace elsewhere', { workspace: '../../etc/passwd' }],
   ])('refuses %s and queues nothing', (_, request) => {
     expect(() => submit(request)).toThrow(OnejobError);
-    expect(queue.next('default')).toBeNull();
+    expect(queue.next('default', null)).toBeNull();
     expect(queue.unfinished).toBe(0);
   });
 
@@ -238,18 +239,18 @@ describe('submitting', () => {
 });
 
 describe('what a job brings itself', () => {
-  const data: Mount = { host: '/data', container: '/in', readOnly: true, variable: null };
+  const data: Mount = { host: '/data', container: '/in', readOnly: true, variable: null, cache: null };
 
   it('runs in the pool’s standby when it asks for what that has', () => {
     const job = submit({ image: 'debian:stable-slim' });
-    expect(queue.next('default')?.cold).toBe(false);
+    expect(queue.next('default', null)?.cold).toBe(false);
     expect(queue.recipeFor(job.id, recipe)).toBeNull();
   });
 
   it('starts cold with its own image and volumes', () => {
     const job = submit({ image: 'other:1', volumes: [data] });
     expect(job.cold).toBe(true);
-    expect(queue.next('default')?.cold).toBe(true);
+    expect(queue.next('default', null)?.cold).toBe(true);
     const base = {
       ...recipe,
       mounts: [
@@ -332,12 +333,12 @@ describe('a result', () => {
     expect(() =>
       store.transaction({ durable: false }, () => {
         queue.record({ change: 'assigned', job: job.id, agent: 'a' });
-        expect(queue.next('default')).toBeNull();
+        expect(queue.next('default', null)).toBeNull();
         throw new Error('no');
       }),
     ).toThrow('no');
     queue.rolledBack();
-    expect(queue.next('default')?.job).toBe(job.id);
+    expect(queue.next('default', null)?.job).toBe(job.id);
     expect(queue.job(job.id)).toMatchObject({ state: 'queued', attempt: 0 });
   });
 
@@ -363,7 +364,7 @@ describe('a result', () => {
     seen.length = 0;
     commit({ change: 'ended', job: first.id, agent: 'a', result: { kind: 'lost', reason: 'the Engine was restarted' } });
     expect(seen).toEqual([{ kind: 'waiting', pool: 'default' }]);
-    expect(queue.next('default')?.job).toBe(first.id);
+    expect(queue.next('default', null)?.job).toBe(first.id);
     expect(queue.job(first.id)?.reason).toContain('the Engine was restarted');
     expect(second.state).toBe('queued');
   });
@@ -376,7 +377,7 @@ describe('cancelling', () => {
     expect(queue.cancel(job.id)).toMatchObject({ state: 'done', result: { kind: 'cancelled' } });
     expect(await waiting).toMatchObject({ state: 'done' });
     expect(queue.cancel(job.id)).toMatchObject({ state: 'done' });
-    expect(queue.next('default')).toBeNull();
+    expect(queue.next('default', null)).toBeNull();
     expect(() => queue.cancel('nobody')).toThrow(/no job nobody/);
   });
 
@@ -551,6 +552,6 @@ describe('a job handed in again under the id its client chose', () => {
     commit({ change: 'ended', job: id, agent: 'a', result: { kind: 'code', code: 3 } }, { change: 'settled', job: id, agent: 'a' });
     sync();
     expect(submit({ id })).toMatchObject({ state: 'done', result: { kind: 'code', code: 3 } });
-    expect(queue.next('default')).toBeNull();
+    expect(queue.next('default', null)).toBeNull();
   });
 });

@@ -168,7 +168,7 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
 
   return {
     name: 'own',
-    capabilities: { binds: 'late', canCountQueue: true },
+    capabilities: { binds: 'late', canCountQueue: true, standsForSlots: false, terms: 1 },
 
     async check() {
       const count = index.all().length;
@@ -191,6 +191,10 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
       if (job === null) return null;
       return { job: job.id, limit: job.request.timeout ?? pools.get(pool)?.timeout ?? null, cold: job.progress.cold };
     },
+
+    offer() {},
+
+    equip: (recipe) => recipe,
 
     devicesFor: (id) => index.get(id)?.request.devices ?? null,
 

@@ -3,7 +3,7 @@ import { type JobRequest, jobRequest } from '../../api/schema.ts';
 import type { Mount } from '../../runtimes/runtime.ts';
 import { checkRequest, type QueuePool } from './request.ts';
 
-const data: Mount = { host: '/data', container: '/in', readOnly: true, variable: null };
+const data: Mount = { host: '/data', container: '/in', readOnly: true, variable: null, cache: null };
 const pool = {
   name: 'default',
   timeout: null,

@@ -59,7 +59,30 @@ Exit codes: 0; 1 when --forget could not remove them all; 2 wrong usage.`,
   const plan = program
     .command('plan')
     .description('what the config asks for against what exists')
-    .action((flags: GlobalFlags) => act(async (session) => (await import('../plan.ts')).showPlan(session), failed)(flags));
+    .option(
+      '--inventory <file|dir>',
+      'which agents it would have, with which devices, on a host that was recorded; needs no daemon',
+    )
+    .addHelpText(
+      'after',
+      `
+Examples:
+  onejob plan
+  nvidia-smi -L >gpuci.txt                                   on a host; then anywhere, with the config for it:
+  onejob plan --inventory gpuci.txt --config gpuci.yml
+
+Exit codes: 0; 1 when there is no daemon, or with --inventory when an agent would not get its devices; 2 wrong usage.`,
+    )
+    .action((flags: GlobalFlags & { inventory?: string }) => {
+      const { inventory } = flags;
+      return act(
+        async (session) =>
+          inventory === undefined
+            ? (await import('../plan.ts')).showPlan(session)
+            : (await import('../plan-inventory.ts')).planInventory(session, inventory),
+        failed,
+      )(flags);
+    });
   global(plan);
 
   const doctor = program

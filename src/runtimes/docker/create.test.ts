@@ -58,7 +58,7 @@ describe('what the Engine is asked for', () => {
 
     test("variables that no owner's and no volume's replace, while others are the owner's", () => {
       const env = { NVIDIA_VISIBLE_DEVICES: 'all', CUDA_VISIBLE_DEVICES: '7', CUDA_DEVICE_ORDER: 'x', MINE: '1' };
-      const mounts = [{ host: '/d', container: '/d', readOnly: true, variable: 'CUDA_VISIBLE_DEVICES' }];
+      const mounts = [{ host: '/d', container: '/d', readOnly: true, variable: 'CUDA_VISIBLE_DEVICES', cache: null }];
       const list = 'GPU-3,GPU-1';
       const order = 'CUDA_DEVICE_ORDER=PCI_BUS_ID';
       const { Env } = made('request', { env, mounts });

@@ -98,8 +98,8 @@ describe.skipIf(lacks('docker', 'busybox'))('docker', { timeout: 60_000 }, () =>
   test('mounts: read-only, writable, and the variable that names them', async () => {
     await writeFile(join(folder, 'data.txt'), 'data\n');
     const mounts = [
-      { host: folder, container: '/in', readOnly: true, variable: 'IN' },
-      { host: folder, container: '/out', readOnly: false, variable: null },
+      { host: folder, container: '/in', readOnly: true, variable: 'IN', cache: null },
+      { host: folder, container: '/out', readOnly: false, variable: null, cache: null },
     ];
     const { output } = await run(
       { mounts },
@@ -145,7 +145,7 @@ describe.skipIf(lacks('docker', 'busybox'))('docker', { timeout: 60_000 }, () =>
   test('what a recipe asks for and nobody has is said in words', async () => {
     await refused({ image: 'onejob-test/none:1' }).toMatchObject({ code: 'E_IMAGE_NOT_FOUND', retry: false });
     await refused({ image: null }).toMatchObject({ code: 'E_IMAGE_NOT_FOUND' });
-    const mounts = [{ host: join(folder, 'none'), container: '/x', readOnly: true, variable: null }];
+    const mounts = [{ host: join(folder, 'none'), container: '/x', readOnly: true, variable: null, cache: null }];
     await refused({ mounts }).toMatchObject({
       code: 'E_MOUNT_MISSING',
       retry: false,

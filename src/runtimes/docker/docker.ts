@@ -24,6 +24,7 @@ import { createExits } from './exits.ts';
 import { statusOf } from './failures.ts';
 import { fingerprintOf } from './fingerprint.ts';
 import { createFirewall } from './firewall.ts';
+import { openDoor } from './host-door.ts';
 import { createImages, type Image } from './image.ts';
 import { followLogs } from './logs.ts';
 import { createNetworks } from './networks.ts';
@@ -288,6 +289,9 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
     },
 
     logs: (agent, from, signal) => followLogs(engine, (until) => find(agent, until), from, signal),
+
+    door: async (network, port, signal) =>
+      openDoor({ engine, networks, firewall, podman: isLocal && (await isPodmanHere(signal)) }, network, port, signal),
 
     sweep: async (signal) => {
       if ((await engine.containers([`${labels.owner}=${owner}`], signal)).length > 0) return;

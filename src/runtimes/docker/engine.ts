@@ -40,7 +40,12 @@ const networkAnswer = z.object({
   Created: z.string().default(''),
   Labels: z.record(z.string(), z.string()).nullish(),
   Options: z.record(z.string(), z.string()).nullish(),
+  Driver: z.string().default(''),
+  IPAM: z
+    .object({ Config: z.array(z.object({ Subnet: z.string().default(''), Gateway: z.string().default('') })).nullish() })
+    .nullish(),
 });
+export type NetworkAnswer = z.infer<typeof networkAnswer>;
 const volumesAnswer = z.object({ Volumes: z.array(z.object({ Name: z.string() })).nullish() });
 /** Of `X-Docker-Container-Path-Stat`, whose mode is Go's: the file's kind in its upper bits. */
 const pathAnswer = z.object({ mode: z.number() });

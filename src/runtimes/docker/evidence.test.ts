@@ -138,7 +138,7 @@ describe('a container without devices', () => {
   });
 
   test('may see those that its owner mounts, or all when it is privileged', () => {
-    const mount = { host: '/dev/dri', container: '/dev/dri', readOnly: false, variable: null };
+    const mount = { host: '/dev/dri', container: '/dev/dri', readOnly: false, variable: null, cache: null };
     expect(judged([], { nodes: nodes('dri/renderD128') }, { mounts: [mount] })).toEqual([]);
     expect(judged([], { nodes: nodes('dri/renderD128', 'nvidia0') }, { mounts: [mount] })).toEqual(['/dev/nvidia0 is not its own']);
     const unsafe = { privileged: true, pidHost: false, seccompUnconfined: false };

@@ -7,7 +7,7 @@ import { spawn } from 'node:child_process';
 import { readFile } from 'node:fs/promises';
 import { OnejobError } from '../../errors.ts';
 import { nameserversOfHost } from './nameservers.ts';
-import { type Family, isEngines, missingRule, namesOf, ours, removing, rulesFor, writing } from './rules.ts';
+import { type Door, doorsIn, type Family, isEngines, missingRule, namesOf, ours, removing, rulesFor, writing } from './rules.ts';
 
 export interface Firewall {
   /** Name of the bridge that the rules are about. */
@@ -16,6 +16,8 @@ export interface Firewall {
   obstacle(): Promise<string | null>;
   /** Makes sure that all rules stand. @throws OnejobError E_NETWORK_UNGUARDED */
   guard(): Promise<void>;
+  /** Lets the bridge's containers reach this one port of the host, from now on until `remove`. @throws OnejobError E_NETWORK_UNGUARDED */
+  open(door: Door): Promise<void>;
   /** Whether the bridge is one of this host, or this process sees another network than the Engine. */
   hasBridge(): Promise<boolean>;
   /** Takes the rules away. Nothing to take away is no error. */
@@ -41,6 +43,7 @@ export function createFirewall({ owner, local, nameservers = nameserversOfHost }
   const names = namesOf(owner);
   /** How our lines read after we wrote them, with what they were made from: how a tool prints a rule is its own matter. */
   const written = new Map<Family, { readonly from: string; readonly lines: string }>();
+  const doors = new Map<string, Door>();
   let turn: Promise<unknown> = Promise.resolve();
 
   // One at a time: two would each miss what the other is about to write.
@@ -69,9 +72,13 @@ export function createFirewall({ owner, local, nameservers = nameserversOfHost }
     if ('why' in found) throw unguarded(found.why);
     const servers = await nameservers();
     for (const family of await familiesHere()) {
-      const rules = rulesFor(family, names, servers);
-      const from = JSON.stringify([found.flavour, rules]);
       const before = await save(found.flavour, family);
+      // Opened by a manager before this one, for somebody who outlived it and whose sandboxes are not to be cut off.
+      const standing = family === 'ipv4' ? await inUse(doorsIn(before, names)) : [];
+      const open = new Map([...standing.map((door) => [keyOf(door), door] as const), ...doors]);
+      const inOrder = [...open].sort(([a], [b]) => (a < b ? -1 : 1)).map(([, door]) => door);
+      const rules = rulesFor(family, names, servers, inOrder);
+      const from = JSON.stringify([found.flavour, rules]);
       const known = written.get(family);
       if (known?.from === from && known.lines === ours(before, names).join('\n')) continue;
       await restore(found.flavour, family, writing(before, family, names, rules));
@@ -84,6 +91,7 @@ export function createFirewall({ owner, local, nameservers = nameserversOfHost }
 
   const remove = async (): Promise<void> => {
     written.clear();
+    doors.clear();
     if (!local || process.getuid?.() !== 0) return;
     for (const flavour of await flavoursHere()) {
       for (const family of families) {
@@ -101,6 +109,10 @@ export function createFirewall({ owner, local, nameservers = nameserversOfHost }
       return 'why' in found ? found.why : null;
     },
     guard: () => inTurn(guard),
+    open: async (door) => {
+      doors.set(keyOf(door), door);
+      await inTurn(guard);
+    },
     hasBridge: async () => (await readFile('/proc/self/net/dev', 'utf8')).includes(`${names.bridge}:`),
     remove: () => inTurn(remove),
   };
@@ -111,6 +123,30 @@ export function unguarded(why: string): OnejobError {
   return new OnejobError('E_NETWORK_UNGUARDED', `Cannot keep the network "internet" from the host and private networks: ${why}.`, {
     hint: 'Run onejob as root on the host of a Docker Engine that has its iptables rules on, or write network: none or default.',
   });
+}
+
+function keyOf({ address, port }: Door): string {
+  return `${address}:${port}`;
+}
+
+/**
+ * Those at which somebody listens, at that address and no other: a door that nobody uses any more is closed, before another
+ * program of the host that listens everywhere happens to take its port.
+ */
+async function inUse(doors: readonly Door[]): Promise<Door[]> {
+  if (doors.length === 0) return [];
+  const lines = (await readFile('/proc/self/net/tcp', 'utf8')).split('\n').map((line) => line.trim().split(/\s+/));
+  const listening = new Set(lines.flatMap(([, local, , state]) => (local !== undefined && state === '0A' ? [local] : [])));
+  return doors.filter((door) => listening.has(asListed(door)));
+}
+
+/** As the kernel lists it: the address' bytes in the order of the CPUs that onejob runs on, the port as people write it. */
+function asListed({ address, port }: Door): string {
+  const bytes = address.split('.').reverse();
+  return [bytes, [port >> 8, port & 255]]
+    .map((part) => part.map((byte) => Number(byte).toString(16).padStart(2, '0')).join(''))
+    .join(':')
+    .toUpperCase();
 }
 
 /** Asking the older one is enough to make the kernel load it, so it is left out unless it is in use. */

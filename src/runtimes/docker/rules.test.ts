@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
 import { serversIn, serversOfDaemon } from './nameservers.ts';
-import { isEngines, missingRule, namesOf, removing, rulesFor, writing } from './rules.ts';
+import { doorsIn, isEngines, missingRule, namesOf, removing, rulesFor, writing } from './rules.ts';
 
 const names = namesOf('0123456789ab');
 const rules = rulesFor('ipv4', names, ['10.0.0.53', '10.0.0.53']);
@@ -34,6 +34,18 @@ describe('rules of the network internet', () => {
   test('IPv6 has no exception', () => {
     expect(rulesFor('ipv6', names, ['10.0.0.53']).forward.at(-1)).toBe('-j REJECT');
     expect(JSON.stringify(rulesFor('ipv6', names, ['10.0.0.53']))).not.toContain('RETURN');
+  });
+
+  test('a door is one TCP port, stands before the refusals, and is found again', () => {
+    const doors = [{ address: '172.18.0.1', port: 8080 }];
+    const { input, forward } = rulesFor('ipv4', names, ['10.0.0.53'], doors);
+    expect(input.slice(2, -2)).toEqual([`-d 172.18.0.1/32 -i ${names.bridge} -p tcp -m tcp --dport 8080 -j RETURN`]);
+    expect(forward).toEqual(rules.forward);
+    const saved = standing.replace(`-A ${names.input} -p tcp`, `-A ${names.input} ${input[2]}\n-A ${names.input} -p tcp`);
+    expect(doorsIn(saved, names)).toEqual(doors);
+    expect(doorsIn(standing, names)).toEqual([]);
+    expect(missingRule(saved, 'ipv4', names, { input, forward })).toBeNull();
+    expect(rulesFor('ipv6', names, [], doors).input).toEqual(['-p tcp -j REJECT --reject-with tcp-reset', '-j REJECT']);
   });
 
   test('what is missing is told', () => {

@@ -46,28 +46,45 @@ export type Family = 'ipv4' | 'ipv6';
  */
 const hooks = { ipv4: { forward: 'DOCKER-USER', input: 'INPUT' }, ipv6: { forward: 'FORWARD', input: 'INPUT' } } as const;
 
+/** What of the host may be reached: one TCP port at one IPv4 address of its own. */
+export interface Door {
+  readonly address: string;
+  readonly port: number;
+}
+
 interface Chains {
   readonly forward: readonly string[];
   readonly input: readonly string[];
 }
 
 /**
- * What stands in our two chains. Only the name servers may be asked, and only for names; a connection is refused with a
+ * What stands in our two chains. Only the name servers may be asked, and only for names; of the host only `doors` are open. A connection is refused with a
  * reset, because any other answer reaches the caller a second later.
  */
-export function rulesFor(family: Family, names: Names, nameservers: readonly string[]): Chains {
+export function rulesFor(family: Family, names: Names, nameservers: readonly string[], doors: readonly Door[] = []): Chains {
   const refuse = ['-p tcp -j REJECT --reject-with tcp-reset', '-j REJECT'];
   if (family === 'ipv6') return { forward: refuse, input: refuse };
+  const open = doors.map(({ address, port }) => `-d ${address}/32 -i ${names.bridge} -p tcp -m tcp --dport ${port} -j RETURN`);
   const questions = [...new Set(nameservers)].flatMap((server) =>
     ['udp', 'tcp'].map((protocol) => `-d ${server}/32 -p ${protocol} -m ${protocol} --dport 53 -j RETURN`),
   );
-  return { forward: blockedRanges.map((range) => `-d ${range} -j ${names.input}`), input: [...questions, ...refuse] };
+  return { forward: blockedRanges.map((range) => `-d ${range} -j ${names.input}`), input: [...questions, ...open, ...refuse] };
 }
 
 /** The lines of a firewall, as `iptables-save` prints them, that are this owner's. */
 export function ours(saved: string, names: Names): string[] {
   const own = new Set([names.forward, names.input]);
   return saved.split('\n').filter((line) => line.split(' ').some((word) => own.has(word.replace(/^:/, ''))));
+}
+
+/** The doors that stand open in a firewall, told from name servers by the bridge's name in them. */
+export function doorsIn(saved: string, names: Names): Door[] {
+  return ours(saved, names).flatMap((line): Door[] => {
+    if (!line.startsWith(`-A ${names.input} `) || !line.includes(` -i ${names.bridge} `)) return [];
+    const [, address] = / -d ([\d.]+)(?:\/32)? /.exec(line) ?? [];
+    const [, port] = / --dport (\d+) .*-j RETURN$/.exec(line) ?? [];
+    return address === undefined || port === undefined ? [] : [{ address, port: Number(port) }];
+  });
 }
 
 /** Whether the Engine keeps its rules in this firewall: another one may be read by a tool of the same name. */

@@ -154,7 +154,7 @@ describe.each(['auto', 'off'] as const)('jobs with bubblewrap %s', (mode) => {
     mkdirSync(data);
     chmodSync(data, 0o777);
     writeFileSync(join(data, 'a'), 'set\n');
-    const mount = { host: data, container: '/datasets/x', readOnly: true, variable: 'DATA' };
+    const mount = { host: data, container: '/datasets/x', readOnly: true, variable: 'DATA', cache: null };
     const fixed = await run('cat $DATA/a; touch $DATA/b 2>/dev/null || echo fixed', { mounts: [mount] });
     expect(fixed.out).toBe('set\nfixed\n');
     await run('touch /datasets/x/b', { mounts: [{ ...mount, readOnly: false }] });
@@ -196,7 +196,7 @@ describe.each(['auto', 'off'] as const)('jobs with bubblewrap %s', (mode) => {
     await refused({ network: 'internet' }, 'E_RECIPE');
     await refused({ capAdd: ['NET_ADMIN'] }, 'E_RECIPE');
     await refused({ unsafe: { ...plainRecipe.unsafe, privileged: true } }, 'E_RECIPE');
-    await refused({ mounts: [{ host: '/no/such', container: '/no/such', readOnly: true, variable: null }] }, 'E_MOUNT_MISSING');
+    await refused({ mounts: [{ host: '/no/such', container: '/no/such', readOnly: true, variable: null, cache: null }] }, 'E_MOUNT_MISSING');
     expect(leftoversOf(join(dir, 'agents'), 'nobody').filter((path) => path.includes('.new-'))).toEqual([]);
   });
 });

@@ -170,6 +170,13 @@ function processRuntime(host: Host): Runtime {
     },
     events: (signal) => followExits(host.at, look, signal),
     logs: (agent, from, signal) => followLog(join(folder(agent), 'log'), from, hasExited(agent), signal),
+    door: async (network) => {
+      if (network === 'default' || network === 'host') return '127.0.0.1';
+      const why = network === 'none' ? 'it has none but its own loopback' : 'processes can only have "host" or "none"';
+      throw new OnejobError('E_NO_DOOR', `Sandboxes on network "${network}" cannot reach what listens on this host: ${why}.`, {
+        hint: 'Write network: host.',
+      });
+    },
     sweep: () => sweepLeftovers(host, busy),
     disk: async () => {
       const { bavail, blocks } = await statfs(host.at.agents);

@@ -1,0 +1,253 @@
+/** The agent's program, from servers on this host, from packages and from files. */
+import { execFileSync, spawn } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { once } from 'node:events';
+import { chmodSync, existsSync, mkdirSync, readdirSync, readFileSync, statSync, utimesSync, writeFileSync } from 'node:fs';
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { dirname, join } from 'node:path';
+import { gzipSync } from 'node:zlib';
+import { pack } from 'tar-stream';
+import { afterEach, beforeEach, describe, expect, onTestFinished, test } from 'vitest';
+import { type Scratch, scratch } from '../../../test/support/scratch.ts';
+import type { AgentPackageConfig } from '../../config/config.ts';
+import { type AgentBinaryOptions, createAgentBinary } from './agent-binary.ts';
+
+const never = new AbortController().signal;
+const real = '/tmp/buildkite-agent';
+let place: Scratch;
+let dir: string;
+beforeEach(() => {
+  place = scratch();
+  dir = join(place.path, 'tools');
+});
+afterEach(() => place[Symbol.dispose]());
+
+const program = (version: string, more = '') => `#!/bin/sh\n${more}\necho "buildkite-agent version ${version}+x.abc"\n`;
+const sha = (bytes: string | Buffer) => createHash('sha256').update(bytes).digest('hex');
+
+/** As a release packs it: names begin with `./`. */
+async function packed(content: string, name = './buildkite-agent'): Promise<Buffer> {
+  const tar = pack();
+  tar.entry({ name: './bootstrap.sh' }, '#!/bin/sh\n');
+  tar.entry({ name: './hooks', type: 'directory' });
+  tar.entry({ name, mode: 0o755 }, content);
+  tar.finalize();
+  const parts: Buffer[] = [];
+  for await (const part of tar) parts.push(Buffer.from(part));
+  return gzipSync(Buffer.concat(parts));
+}
+
+async function server(answer: (path: string, reply: ServerResponse, request: IncomingMessage) => void) {
+  const asked: string[] = [];
+  const http = createServer((request, reply) => {
+    asked.push(request.url ?? '');
+    answer(request.url ?? '', reply, request);
+  });
+  http.listen(0, '127.0.0.1');
+  await once(http, 'listening');
+  onTestFinished(() => {
+    http.closeAllConnections();
+    http.close();
+  });
+  return { url: `http://127.0.0.1:${(http.address() as AddressInfo).port}`, asked };
+}
+
+/** A server of releases, as the project's is laid out. */
+async function releases(
+  content: string,
+  sums = (file: string, sum: string) => `${'0'.repeat(64)}  other.tar.gz\n${sum}  ${file}\n`,
+) {
+  const body = await packed(content);
+  return server((path, reply) => {
+    const file = 'buildkite-agent-linux-amd64-3.137.0.tar.gz';
+    if (path === `/v3.137.0/${file}`) reply.writeHead(200, { 'content-length': body.length }).end(body);
+    else if (path === '/v3.137.0/buildkite-agent-3.137.0.SHA256SUMS') reply.end(sums(file, sha(body)));
+    else reply.writeHead(404).end();
+  });
+}
+
+function binary(config: Partial<AgentPackageConfig>, more: Partial<AgentBinaryOptions> = {}) {
+  const all = { version: null, from: null, sha256: null, ...config };
+  return createAgentBinary({ config: all, dir, pinned: '3.137.0', arch: 'x64', ...more });
+}
+
+function file(name: string, content: string | Buffer): string {
+  const path = join(place.path, name);
+  writeFileSync(path, content);
+  return path;
+}
+
+describe('from the release', () => {
+  test('is fetched once, checked against the list beside it, and found again without asking', async () => {
+    const { url, asked } = await releases(program('3.137.0'));
+    const said: string[] = [];
+    const agent = binary({}, { releases: url, progress: (line) => said.push(line) });
+    expect(agent.state).toEqual({ kind: 'unknown' });
+    const [path, again] = await Promise.all([agent.ready(never), agent.ready(never)]);
+    expect(again).toBe(path);
+    expect(path).toMatch(/\/tools\/buildkite-agent-3\.137\.0-[0-9a-f]{12}\/buildkite-agent$/);
+    expect(agent.state).toEqual({ kind: 'ready', path, version: '3.137.0', sha256: sha(program('3.137.0')) });
+    expect((statSync(String(path)).mode & 0o777).toString(8)).toBe('555');
+    expect([asked.length, readdirSync(dir).length, said[0]]).toEqual([2, 1, 'fetching the agent 3.137.0']);
+    expect(await binary({}, { releases: url }).ready(never)).toBe(path);
+    expect(asked.length).toBe(2);
+  });
+
+  test('is taken anew when what is there was changed', async () => {
+    const { url, asked } = await releases(program('3.137.0'));
+    const agent = binary({}, { releases: url });
+    const path = String(await agent.ready(never));
+    chmodSync(path, 0o755);
+    writeFileSync(path, program('3.137.0', 'evil'));
+    expect(await agent.ready(never)).toBe(path);
+    expect([readFileSync(path, 'utf8'), asked.length]).toEqual([program('3.137.0'), 4]);
+  });
+
+  const whole = (body: Buffer) => (_: string, reply: ServerResponse) => void reply.end(body);
+  test.each<[string, (body: Buffer) => Parameters<typeof server>[0], Partial<AgentPackageConfig>, RegExp]>([
+    ['another checksum', whole, { sha256: 'ab'.repeat(32) }, /its SHA-256 is [0-9a-f]{64}, not abab/],
+    ['a page of a login', () => (_, reply) => void reply.end('<!DOCTYPE html><p>Sign in'), {}, /it is no \.tar\.gz/],
+    ['half a package', (body) => (_, reply) => void reply.end(body.subarray(0, body.length / 2)), {}, /it ends early/],
+    ['cut off', () => (_, reply) => void reply.writeHead(200, { 'content-length': 9 }).write('x', () => reply.destroy()), {}, /:/],
+    ['not there', () => (_, reply) => void reply.writeHead(404).end(), {}, /it answered 404/],
+    ['a server that says nothing', () => () => {}, {}, /nothing came for 0\.1 s/],
+    ['a server that falls silent', () => (_, reply) => void reply.writeHead(200).write('x'), {}, /nothing came for 0\.1 s/],
+  ])('%s: says so and leaves nothing', async (_, answer, config, why) => {
+    const { url } = await server(answer(await packed(program('3.137.0'))));
+    const agent = binary({ from: `${url}/agent.tar.gz`, version: '3.137.0', ...config }, { patience: 100 });
+    const error = await agent.ready(never).catch((each: unknown) => each);
+    expect(error).toMatchObject({ code: 'E_AGENT_PACKAGE', message: expect.stringMatching(why), hint: expect.stringMatching(/./) });
+    expect(error).toMatchObject({ message: expect.stringContaining(`${url}/agent.tar.gz`) });
+    expect([agent.state.kind, readdirSync(dir)]).toEqual(['failed', []]);
+  });
+
+  test.each<[string, Parameters<typeof releases>[1], RegExp]>([
+    ['says another', (file) => `${'1'.repeat(64)}  ${file}\n`, /its SHA-256 is/],
+    ['does not name it', () => `${'1'.repeat(64)}  x\n`, /has no checksum of buildkite-agent-linux-amd64-3\.137\.0\.tar\.gz/],
+    ['is a page', () => '<html>', /SHA256SUMS: it has no checksum/],
+  ])('whose list of checksums %s is not taken', async (_, sums, why) => {
+    const { url } = await releases(program('3.137.0'), sums);
+    await expect(binary({}, { releases: url }).ready(never)).rejects.toThrow(why);
+    expect(readdirSync(dir)).toEqual([]);
+  });
+
+  test('that was never made for this architecture is said', async () => {
+    await expect(binary({}, { arch: 'loong64' }).ready(never)).rejects.toThrow(/releases no agent 3\.137\.0 for Linux on loong64/);
+  });
+});
+
+describe('from a file', () => {
+  test('a program is copied, and looked at again when it changes', async () => {
+    const from = file('agent', program('3.137.0'));
+    const agent = binary({ from, version: '3.137.0', sha256: sha(program('3.137.0')) });
+    const path = await agent.ready(never);
+    expect(readFileSync(String(path), 'utf8')).toBe(program('3.137.0'));
+    utimesSync(from, 1, 1);
+    expect(await agent.ready(never)).toBe(path);
+    writeFileSync(from, program('3.138.0'));
+    await expect(agent.ready(never)).rejects.toThrow(/its SHA-256 is/);
+    expect(agent.state.kind).toBe('failed');
+    writeFileSync(from, program('3.137.0'));
+    expect(await agent.ready(never)).toBe(path);
+  });
+
+  test('a package is unpacked, and any version taken when none is written', async () => {
+    const from = file('agent.tar.gz', await packed(program('4.0.0-beta.15')));
+    const agent = binary({ from });
+    await agent.ready(never);
+    expect(agent.state).toMatchObject({ kind: 'ready', version: '4.0.0-beta.15' });
+    expect(existsSync(from)).toBe(true);
+  });
+
+  const elf = (machine: number) =>
+    Buffer.concat([Buffer.from([0x7f, 0x45, 0x4c, 0x46, 2, 1, 1]), Buffer.alloc(9), Buffer.from([2, 0, machine, 0])]);
+  test.each<[string, string | Buffer, RegExp]>([
+    ['another version', program('3.136.2'), /it says that it is 3\.136\.2/],
+    ['another architecture', elf(183), /it is built for arm64, and this host is x64/],
+    ['no program', 'just a text', /it is no program: it begins with "just a text"/],
+    ['nothing', '', /it is no program/],
+    ['something else', '#!/bin/sh\necho hello\n', /"--version" ended with 0 and said "hello"/],
+    ['what fails', '#!/bin/sh\necho broken >&2; exit 3\n', /"--version" ended with 3 and said "broken"/],
+    ['what never answers', '#!/bin/sh\nsleep 600 & wait\n', /"--version" took more than 0\.3 s/],
+  ])('%s is refused', async (_, content, why) => {
+    const agent = binary({ from: file('agent', content), version: '3.137.0' }, { patience: 300 });
+    await expect(agent.ready(never)).rejects.toMatchObject({ code: 'E_AGENT_PACKAGE', message: expect.stringMatching(why) });
+    expect(readdirSync(dir)).toEqual([]);
+  });
+
+  test('one that is not there may be there later; a package without the program is none', async () => {
+    await expect(binary({ from: '/nowhere/agent' }).ready(never)).rejects.toMatchObject({ code: 'E_AGENT_PACKAGE', retry: true });
+    const from = file('agent.tgz', await packed(program('3.137.0'), './other'));
+    await expect(binary({ from }).ready(never)).rejects.toThrow(/holds no file "buildkite-agent"/);
+  });
+
+  test('is asked for its version with an empty environment', async () => {
+    const from = file('agent', program('3.137.0', `env | grep -v -E '^(PWD|SHLVL|_|OLDPWD)=' > ${place.path}/env`));
+    await binary({ from }).ready(never);
+    expect(readFileSync(join(place.path, 'env'), 'utf8')).toBe('');
+  });
+
+  test.skipIf(process.getuid?.() !== 0)('a full disk is said, and leaves nothing', async () => {
+    mkdirSync(dir);
+    execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=64k', 'tmpfs', dir]);
+    try {
+      const from = file('agent', program('3.137.0', '#'.repeat(200_000)));
+      const agent = binary({ from });
+      await expect(agent.ready(never)).rejects.toMatchObject({ retry: true, message: expect.stringContaining('ENOSPC') });
+      expect(readdirSync(dir)).toEqual([]);
+    } finally {
+      execFileSync('umount', [dir]);
+    }
+  });
+});
+
+test('what a killed manager was about to check is never taken, and removed', async () => {
+  const from = file('agent', program('3.137.0'));
+  const dead = spawn('true');
+  await once(dead, 'exit');
+  const part = join(dir, `part-${dead.pid}-abc`);
+  mkdirSync(part, { recursive: true });
+  writeFileSync(join(part, 'buildkite-agent'), 'half');
+  const path = await binary({ from }).ready(never);
+  expect(readdirSync(dir)).toEqual([dirname(String(path)).split('/').at(-1)]);
+});
+
+test('who gives up leaves nothing, and the next one is served', async () => {
+  let isOpen = false;
+  const body = await packed(program('3.137.0'));
+  const { url } = await server((_, reply) => (isOpen ? reply.end(body) : reply.writeHead(200).write('x')));
+  const agent = binary({ from: `${url}/agent.tar.gz` });
+  const stop = new AbortController();
+  const waiting = agent.ready(stop.signal);
+  setTimeout(() => stop.abort(new Error('enough')), 50);
+  await expect(waiting).rejects.toThrow('enough');
+  expect([agent.state.kind, readdirSync(dir)]).toEqual(['unknown', []]);
+  isOpen = true;
+  expect(await agent.ready(never)).toMatch(/buildkite-agent$/);
+});
+
+test('programs that no sandbox has any more are removed', async () => {
+  const from = file('agent', program('3.136.0'));
+  const agent = binary({ from });
+  const paths: (string | null)[] = [];
+  for (const version of ['3.136.0', '3.136.1', '3.137.0']) {
+    writeFileSync(from, program(version));
+    paths.push(await agent.ready(never));
+  }
+  await agent.prune((path) => path === paths[0]);
+  expect(paths.map((path) => existsSync(String(path)))).toEqual([true, false, true]);
+});
+
+test('an image that brings its own agent needs none', async () => {
+  const agent = binary({ from: 'image' });
+  expect([await agent.ready(never), agent.state]).toEqual([null, { kind: 'image' }]);
+});
+
+test.skipIf(!existsSync(real) || process.arch !== 'x64')('the real agent is taken and found again', async () => {
+  const agent = binary({ from: real, version: '3.137.0' });
+  const path = String(await agent.ready(never));
+  expect(agent.state).toMatchObject({ kind: 'ready', version: '3.137.0' });
+  expect(execFileSync(path, ['--version'], { env: {} }).toString()).toContain('3.137.0');
+  await expect(binary({ from: real, version: '3.138.0' }).ready(never)).rejects.toThrow(/it says that it is 3\.137\.0/);
+});

@@ -1,0 +1,147 @@
+/** The agent as a program: taken out of its package, and asked for its version before any job depends on it. */
+import { spawn } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { createReadStream, createWriteStream } from 'node:fs';
+import { open, rm } from 'node:fs/promises';
+import { type Readable, Transform } from 'node:stream';
+import { pipeline } from 'node:stream/promises';
+import { createGunzip } from 'node:zlib';
+import { extract } from 'tar-stream';
+
+/** Bytes that the program may have; 3.137 has 71 MB. */
+export const largestProgram = 512 * 2 ** 20;
+/** Bytes that all of a package may unpack to. */
+const largestPackage = 2 ** 30;
+
+/** Writes the program to `to`, which must not be there, so that nobody may change it. Its SHA-256. @throws Error the reason */
+export async function writeProgram(from: Readable, to: string, signal: AbortSignal): Promise<string> {
+  const hash = createHash('sha256');
+  let bytes = 0;
+  const seen = new Transform({
+    transform(chunk: Uint8Array, _encoding, done) {
+      bytes += chunk.length;
+      hash.update(chunk);
+      done(bytes > largestProgram ? new Error(`the program has more than ${largestProgram} bytes`) : null, chunk);
+    },
+  });
+  // On disk before its folder gets its name: after a crash a name stands for the whole.
+  await pipeline(from, seen, createWriteStream(to, { flags: 'wx', mode: 0o555, flush: true }), { signal });
+  return hash.digest('hex');
+}
+
+/**
+ * Writes the program that a `.tar.gz` holds, likewise: the first file of its name, wherever it lies.
+ * @throws Error the reason: it is no such archive, or ends early, or holds no such file
+ */
+export async function unpackProgram(packed: string, to: string, signal: AbortSignal): Promise<string> {
+  const entries = extract();
+  let bytes = 0;
+  const bounded = new Transform({
+    transform(chunk: Uint8Array, _encoding, done) {
+      bytes += chunk.length;
+      done(bytes > largestPackage ? new Error(`it unpacks to more than ${largestPackage} bytes`) : null, chunk);
+    },
+  });
+  const reading = pipeline(createReadStream(packed), createGunzip(), bounded, entries, { signal });
+  let found: string | null = null;
+  try {
+    for await (const entry of entries) {
+      const isIt = entry.header.type === 'file' && /^(.*\/)?buildkite-agent$/.test(entry.header.name);
+      if (isIt && found === null) found = await writeProgram(entry, to, signal);
+      else entry.resume();
+    }
+    await reading;
+  } catch (error) {
+    await reading.catch(() => {});
+    await rm(to, { force: true });
+    signal.throwIfAborted();
+    if (codeOf(error) === 'Z_BUF_ERROR' || /unexpected end/i.test(String(error))) throw new Error('it ends early');
+    if (codeOf(error).startsWith('Z_') || /invalid tar/i.test(String(error))) throw new Error('it is no .tar.gz');
+    throw error;
+  }
+  if (found === null) throw new Error('it holds no file "buildkite-agent"');
+  return found;
+}
+
+/** Lower-case hex. */
+export async function hashOf(path: string, signal: AbortSignal): Promise<string> {
+  const hash = createHash('sha256');
+  await pipeline(createReadStream(path), hash, { signal });
+  return hash.digest('hex');
+}
+
+/** Numbers of ELF's e_machine (elf.h), by Node's names of architectures. */
+const machines: Readonly<Record<string, number>> = { ia32: 3, ppc64: 21, s390x: 22, arm: 40, x64: 62, arm64: 183, riscv64: 243 };
+
+/** Why this is no program for `arch`, as the end of a sentence; null when nothing speaks against it. */
+export async function programProblem(path: string, arch: string): Promise<string | null> {
+  await using file = await open(path);
+  const { buffer, bytesRead } = await file.read(Buffer.alloc(20), 0, 20, 0);
+  const head = buffer.subarray(0, bytesRead);
+  if (head.subarray(0, 2).toString('latin1') === '#!') return null;
+  if (head.length < 20 || head.subarray(0, 4).toString('latin1') !== '\x7fELF') {
+    return `it is no program: it begins with ${JSON.stringify(head.toString('latin1'))}`;
+  }
+  const machine = head[5] === 2 ? head.readUInt16BE(18) : head.readUInt16LE(18);
+  const wanted = machines[arch];
+  if (wanted === undefined || machine === wanted) return null;
+  const named = Object.entries(machines).find(([, number]) => number === machine)?.[0] ?? `machine ${machine}`;
+  return `it is built for ${named}, and this host is ${arch}`;
+}
+
+export interface AskOptions {
+  /** ms */
+  readonly patience: number;
+  readonly signal: AbortSignal;
+}
+
+/**
+ * The version that the program says it has, without what follows a `+`. It sees no environment. @throws Error the reason
+ */
+export async function versionOf(path: string, { patience, signal }: AskOptions): Promise<string> {
+  signal.throwIfAborted();
+  const child = spawn(path, ['--version'], { env: {}, cwd: '/', stdio: ['ignore', 'pipe', 'pipe'], detached: true });
+  const kill = (): void => {
+    try {
+      // Whatever it started goes with it.
+      if (child.pid !== undefined) process.kill(-child.pid, 'SIGKILL');
+    } catch {
+      // It is gone.
+    }
+  };
+  let said = '';
+  let isLate = false;
+  const timer = setTimeout(() => {
+    isLate = true;
+    kill();
+  }, patience);
+  signal.addEventListener('abort', kill, { once: true });
+  for (const stream of [child.stdout, child.stderr]) {
+    stream.on('data', (bytes: Buffer) => {
+      if (said.length < 4_096) said += bytes.toString('utf8');
+    });
+  }
+  try {
+    const code = await new Promise<number | string>((resolve, reject) => {
+      child.once('error', reject);
+      child.once('close', (exit, how) => resolve(exit ?? how ?? 'nothing'));
+    });
+    signal.throwIfAborted();
+    if (isLate) throw new Error(`"--version" took more than ${patience / 1000} s`);
+    const version = /\bversion v?(\d+\.\d+\.\d+[^\s,+]*)/.exec(said)?.[1];
+    if (code === 0 && version !== undefined) return version;
+    const line = said.trim().split('\n')[0]?.slice(0, 200) ?? '';
+    throw new Error(`"--version" ended with ${code} and said ${JSON.stringify(line)}`);
+  } catch (error) {
+    if (codeOf(error) === 'EACCES') throw new Error(`${path} may not be run; is its file system mounted noexec?`, { cause: error });
+    throw error;
+  } finally {
+    clearTimeout(timer);
+    signal.removeEventListener('abort', kill);
+    kill();
+  }
+}
+
+function codeOf(error: unknown): string {
+  return error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : '';
+}

@@ -1,0 +1,54 @@
+/**
+ * Where the project puts its releases, and which checksums it gives them (agent 3.137, `install.sh`,
+ * `.buildkite/steps/build-github-release.sh`): one list per release, beside its files.
+ */
+import { OnejobError } from '../../errors.ts';
+import { type ReceiveOptions, reasonOf, receiveText } from '../../images/receive.ts';
+
+const releases = 'https://github.com/buildkite/agent/releases/download';
+
+/** Names of architectures as releases have them, by those of Node; others have no release of this kind that onejob knows. */
+const architectures: Readonly<Record<string, string>> = {
+  x64: 'amd64',
+  arm64: 'arm64',
+  arm: 'armhf',
+  ppc64: 'ppc64le',
+  s390x: 's390x',
+  riscv64: 'riscv64',
+  ia32: '386',
+};
+
+/** @throws OnejobError E_AGENT_PACKAGE when there is none for this architecture */
+export function releaseUrl(version: string, arch: string, base = releases): string {
+  const name = architectures[arch];
+  if (name !== undefined) return `${base}/v${version}/buildkite-agent-linux-${name}-${version}.tar.gz`;
+  throw new OnejobError('E_AGENT_PACKAGE', `Buildkite releases no agent ${version} for Linux on ${arch}.`, {
+    hint: 'Build one, and name it in services.<name>.agent.from.',
+  });
+}
+
+/** The list of checksums beside a file of a release; null for a file that is of none. */
+export function sumsUrl(from: string): URL | null {
+  const { origin, pathname } = new URL(from);
+  const version = /\/v([^/]+)\/buildkite-agent-linux-[a-z0-9]+-\1\.tar\.gz$/.exec(pathname)?.[1];
+  return version === undefined ? null : new URL(`${origin}${pathname.replace(/[^/]+$/, `buildkite-agent-${version}.SHA256SUMS`)}`);
+}
+
+/** What a release says its file has: lower-case hex. @throws OnejobError E_AGENT_PACKAGE */
+export async function releaseSum(sums: URL, from: string, options: Omit<ReceiveOptions, 'limit'>): Promise<string> {
+  const file = new URL(from).pathname.replace(/^.*\//, '');
+  try {
+    const text = await receiveText(sums, { ...options, limit: 2 ** 20 });
+    const line = text.split('\n').find((one) => one.trim().split(/\s+\*?/)[1] === file);
+    const sum = line?.trim().split(/\s+/)[0]?.toLowerCase();
+    if (sum !== undefined && /^[0-9a-f]{64}$/.test(sum)) return sum;
+    throw new Error(`it has no checksum of ${file}`);
+  } catch (error) {
+    options.signal.throwIfAborted();
+    throw new OnejobError('E_AGENT_PACKAGE', `Cannot check the agent from ${from} against ${sums}: ${reasonOf(error)}.`, {
+      hint: `See whether "curl -fLO ${sums}" works here, or write the checksum into services.<name>.agent.sha256.`,
+      retry: true,
+      cause: error,
+    });
+  }
+}

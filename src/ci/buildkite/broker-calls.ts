@@ -1,0 +1,80 @@
+/** What the manager says to the broker, and hears of it: requests over its Unix socket, and one stream of events. */
+import http from 'node:http';
+import { createInterface } from 'node:readline';
+import { json } from 'node:stream/consumers';
+import { z } from 'zod';
+import { OnejobError } from '../../errors.ts';
+import type { BrokerEvent } from './broker/protocol.ts';
+
+/** ms after which a broker that does not answer is given up. */
+const patience = 10_000;
+/** ms after which a stream of events without a sign of life is given up; the broker gives one every 5 s. */
+const silence = 15_000;
+
+export interface BrokerCalls {
+  /** @throws OnejobError E_BROKER (retry) when it is away or silent; what the broker said when it refused */
+  post<T>(path: string, body: unknown, answer: z.ZodType<T>, signal: AbortSignal): Promise<T>;
+  /** Until the stream ends, for whatever reason but `signal`. @throws OnejobError E_BROKER */
+  events(each: (event: BrokerEvent) => void, signal: AbortSignal): Promise<void>;
+}
+
+const refusal = z.object({ code: z.string(), message: z.string(), hint: z.string().nullish(), retry: z.boolean().optional() });
+
+export function brokerCalls(socketPath: string): BrokerCalls {
+  const away = (why: string): OnejobError =>
+    new OnejobError('E_BROKER', `The broker, which carries what Buildkite agents say, ${why}.`, {
+      hint: 'It is started again by itself; "broker.log" in the state directory says what is wrong when it is not.',
+      retry: true,
+    });
+
+  const request = (method: 'GET' | 'POST', path: string, body: string | null, signal: AbortSignal) =>
+    new Promise<http.IncomingMessage>((resolve, reject) => {
+      const sent = http.request({ socketPath, path, method, signal, timeout: patience, agent: false }, resolve);
+      sent.once('timeout', () => sent.destroy(away(`does not answer within ${patience / 1000} s`)));
+      sent.once('error', (error) => reject(error instanceof OnejobError ? error : away(`cannot be reached (${error.message})`)));
+      if (body !== null) sent.setHeader('Content-Type', 'application/json');
+      sent.end(body ?? undefined);
+    });
+
+  return {
+    async post(path, body, answer, signal) {
+      const response = await request('POST', path, JSON.stringify(body), signal);
+      const found: unknown = await json(response).catch((error: unknown) => {
+        signal.throwIfAborted();
+        throw away(`broke off its answer (${error instanceof Error ? error.message : 'no reason'})`);
+      });
+      if (response.statusCode === 200 || response.statusCode === 204) {
+        const parsed = answer.safeParse(found);
+        if (parsed.success) return parsed.data;
+        throw away('answers in a way that this version does not understand');
+      }
+      const said = refusal.safeParse(found);
+      if (!said.success) throw away(`answers with status ${response.statusCode}`);
+      const { message, hint, retry } = said.data;
+      throw new OnejobError('E_BROKER', message, { ...(typeof hint === 'string' && { hint }), retry: retry ?? false });
+    },
+
+    async events(each, signal) {
+      const response = await request('GET', '/v1/events', null, signal);
+      if (response.statusCode !== 200) {
+        response.destroy();
+        throw away(`answers with status ${response.statusCode}`);
+      }
+      response.socket.setTimeout(silence, () => response.destroy());
+      const lines = createInterface({ input: response, crlfDelay: Number.POSITIVE_INFINITY });
+      // Our own process wrote them, and `state` says by which protocol.
+      const next = lines[Symbol.asyncIterator]();
+      try {
+        for (;;) {
+          // A stream that broke off is one that ended.
+          const { done, value } = await next.next().catch(() => ({ done: true as const, value: '' }));
+          if (done === true) return;
+          if (value !== '') each(JSON.parse(value));
+        }
+      } finally {
+        lines.close();
+        response.destroy();
+      }
+    },
+  };
+}

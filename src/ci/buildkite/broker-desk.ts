@@ -1,0 +1,241 @@
+/**
+ * The manager's end of the broker, shared by all services that need it: keeps one running, tells it what slots could do, and
+ * hears of its agents. Whoever comes back, this manager or the broker, is told everything again.
+ */
+import { z } from 'zod';
+import type { Clock } from '../../core/clock.ts';
+import type { AgentId } from '../../core/slot.ts';
+import { OnejobError, toFailure } from '../../errors.ts';
+import type { Log } from '../../log.ts';
+import {
+  type BrokerAgent,
+  type BrokerEvent,
+  type CarryRequest,
+  type EndRequest,
+  type HandAnswer,
+  handAnswer,
+  leaveAnswer,
+  listenAnswer,
+  type Offer,
+  protocolVersion,
+  type RefuseRequest,
+  type ServiceDesired,
+  type ServiceHealth,
+} from './broker/protocol.ts';
+import type { BrokerCalls } from './broker-calls.ts';
+
+export interface DeskParts {
+  readonly calls: BrokerCalls;
+  /** Starts a broker; resolves with how it ended. */
+  readonly start: () => Promise<string>;
+  readonly clock: Clock;
+  readonly log: Log;
+}
+
+/** What a service hears of its agents. */
+export interface DeskListener {
+  /** Every agent of the service, after a silence of any length. */
+  all(agents: readonly BrokerAgent[]): void;
+  agent(agent: BrokerAgent): void;
+  health(health: ServiceHealth): void;
+  /** Why the broker is not there; null once it is. */
+  away(why: string | null): void;
+}
+
+export interface BrokerDesk {
+  /** Begins with the first one. */
+  listen(service: string, listener: DeskListener): void;
+  /** What is to be known of a service; sent at once, and to every new broker. */
+  serve(service: ServiceDesired): void;
+  offer(offer: Offer): void;
+  /** The slot has no agent any more. */
+  withdraw(slot: string): void;
+  /** The port on which agents call in at `address`. */
+  door(address: string, signal: AbortSignal): Promise<number>;
+  hand(id: string, agent: AgentId, secrets: Secrets, signal: AbortSignal): Promise<HandAnswer>;
+  carry(request: CarryRequest, signal: AbortSignal): Promise<HandAnswer & { readonly id: string }>;
+  refuse(id: string, request: RefuseRequest, signal: AbortSignal): Promise<void>;
+  end(id: string, request: EndRequest, signal: AbortSignal): Promise<void>;
+  /** Port of the broker that is there; null while there is none. */
+  readonly port: number | null;
+  /** `leaving`: the broker stays, and is found again. */
+  close(leaving: boolean): Promise<void>;
+}
+
+export type Secrets = readonly { readonly name: string; readonly value: string }[];
+
+/** ms between two tries to find a broker. */
+const lookAgain = 100;
+/** ms within which a broker that was started must be there, before another is started. */
+const startPatience = 5_000;
+/** ms that a close waits for the broker's end. */
+const leavePatience = 5_000;
+
+const nothing = z.unknown().transform(() => {});
+const carried = handAnswer.extend({ id: z.string() });
+
+export function createBrokerDesk({ calls, start, clock, log }: DeskParts): BrokerDesk {
+  const services = new Map<string, ServiceDesired>();
+  const offers = new Map<string, Offer>();
+  const listeners = new Map<string, DeskListener>();
+  const abort = new AbortController();
+  const { signal } = abort;
+  let port: number | null = null;
+  let running: Promise<void> | null = null;
+  let ended: Promise<string> | null = null;
+  /** Slots whose offer has changed since it was sent; null: everything has. */
+  let unsent: Set<string> | null = null;
+  let sending = false;
+
+  const pause = (ms: number): Promise<void> =>
+    new Promise((resolve) => {
+      const callOff = clock.after(ms, done);
+      signal.addEventListener('abort', done, { once: true });
+      function done(): void {
+        callOff();
+        signal.removeEventListener('abort', done);
+        resolve();
+      }
+    });
+
+  const tellAway = (why: string | null): void => {
+    for (const listener of listeners.values()) listener.away(why);
+  };
+
+  function hear(event: BrokerEvent): void {
+    switch (event.kind) {
+      case 'state': {
+        if (event.protocol !== protocolVersion) {
+          throw new OnejobError(
+            'E_BROKER',
+            `A broker of onejob ${event.version} is still at work, which this version cannot speak to.`,
+            {
+              hint: 'It ends with its last job; until then its service gets no new agents.',
+              retry: true,
+            },
+          );
+        }
+        port = event.port;
+        unsent = null;
+        for (const [name, listener] of listeners) {
+          listener.away(null);
+          listener.all(event.agents.filter(({ service }) => service === name));
+        }
+        for (const health of event.services) listeners.get(health.service)?.health(health);
+        void send();
+        return;
+      }
+      case 'agent':
+        listeners.get(event.agent.service)?.agent(event.agent);
+        return;
+      case 'service':
+        listeners.get(event.health.service)?.health(event.health);
+        return;
+      case 'alive':
+        return;
+    }
+  }
+
+  /** One request at a time, so that an older offer never comes after a newer one. */
+  async function send(): Promise<void> {
+    if (sending) return;
+    sending = true;
+    try {
+      // What is asked for in one step is sent in one.
+      await Promise.resolve();
+      while (port !== null && !signal.aborted && (unsent === null || unsent.size > 0)) {
+        const changed = unsent;
+        unsent = new Set();
+        const body =
+          changed === null
+            ? { services: [...services.values()], offers: [...offers.values()], complete: true }
+            : changed.size > 0 && [...changed].every((slot) => offers.has(slot))
+              ? { offers: [...changed].flatMap((slot) => offers.get(slot) ?? []), complete: false }
+              : { offers: [...offers.values()], complete: true };
+        try {
+          await calls.post('/v1/offers', body, nothing, signal);
+        } catch (error) {
+          unsent = null;
+          if (signal.aborted || port === null) return;
+          log.warn('broker did not take offers', { reason: toFailure(error).message });
+          await pause(1_000);
+        }
+      }
+    } finally {
+      sending = false;
+    }
+  }
+
+  async function run(): Promise<void> {
+    let startedAt: number | null = null;
+    let wait = lookAgain;
+    while (!signal.aborted) {
+      try {
+        await calls.events((event) => {
+          wait = lookAgain;
+          startedAt = null;
+          hear(event);
+        }, signal);
+        if (signal.aborted) return;
+        if (port !== null) tellAway('the broker has ended, and is being started again');
+      } catch (error) {
+        if (signal.aborted) return;
+        if (port !== null) tellAway(toFailure(error).message);
+      }
+      port = null;
+      if (startedAt === null || clock.now() - startedAt > startPatience) {
+        startedAt = clock.now();
+        ended = start();
+        void ended.then((how) => {
+          if (!signal.aborted && port === null) log.warn('broker', { reason: how });
+        });
+      }
+      await pause(wait);
+      wait = Math.min(wait * 1.5, 2_000);
+    }
+  }
+
+  const post = <T>(path: string, body: unknown, answer: z.ZodType<T>, inner: AbortSignal): Promise<T> =>
+    calls.post(path, body, answer, inner);
+  const agentPath = (id: string, what: string): string => `/v1/agents/${encodeURIComponent(id)}/${what}`;
+
+  return {
+    listen(service, listener) {
+      listeners.set(service, listener);
+      listener.away('the broker is being started');
+      running ??= run();
+    },
+    serve(service) {
+      services.set(service.name, service);
+      unsent = null;
+      void send();
+    },
+    offer(one) {
+      offers.set(one.slot, one);
+      unsent?.add(one.slot);
+      void send();
+    },
+    withdraw(slot) {
+      offers.delete(slot);
+      unsent?.add(slot);
+      void send();
+    },
+    door: async (address, inner) => (await post('/v1/listen', { address }, listenAnswer, inner)).port,
+    hand: (id, agent, secrets, inner) => post(agentPath(id, 'hand'), { agent, secrets }, handAnswer, inner),
+    carry: (request, inner) => post('/v1/agents', request, carried, inner),
+    refuse: (id, request, inner) => post(agentPath(id, 'refuse'), request, nothing, inner),
+    end: (id, request, inner) => post(agentPath(id, 'end'), request, nothing, inner),
+    get port() {
+      return port;
+    },
+    async close(leaving) {
+      if (!leaving && port !== null) {
+        await calls.post('/v1/leave', {}, leaveAnswer, AbortSignal.timeout(leavePatience)).catch(() => {});
+        // Of one that another manager started nobody here hears the end.
+        if (ended !== null) await Promise.race([ended, pause(leavePatience)]);
+      }
+      abort.abort();
+      await running;
+    },
+  };
+}

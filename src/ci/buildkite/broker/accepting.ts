@@ -1,0 +1,49 @@
+/**
+ * Takes the job that the service named. When it is not known whether the service has heard it, it is said again; a service
+ * that then refuses has given the job to this agent, which cannot prove it: it leaves, and the service decides.
+ */
+import { ask, backOff, end, forget, leave, problem, type Self } from './agent.ts';
+import { givenJob, intervalsOf } from './answers.ts';
+import type { AgentRecord } from './record.ts';
+import { escapeId } from './upstream.ts';
+
+export async function accept(self: Self, record: AgentRecord): Promise<void> {
+  const { parts, memory, waker, id } = self;
+  const { book, clock, log } = parts;
+  const { job: named } = record.shown;
+  if (named === null) return leave(self, record, 'It was about to accept a job, and no job is written down.');
+  if (clock.now() < memory.notBefore) return waker.wait(memory.notBefore);
+  const path = `jobs/${escapeId(named.id)}/accept`;
+  const called = await ask(self, record, { method: 'PUT', path, once: true, doing: `accept job ${named.id} for` });
+  const now = book.get(id);
+  if (now?.shown.phase !== 'accepting') return;
+
+  if (!called.ok) {
+    if (called.retry) {
+      if (called.status !== 429) memory.maybeAccepted = true;
+      backOff(self, called);
+      return problem(self, now, called.error.message);
+    }
+    if (called.status === 401) return forget(self, now, called.error.message);
+    if (memory.maybeAccepted) return leave(self, now, called.error.message);
+    log.info('job not accepted', { id, slot: now.shown.slot, job: named.id, reason: called.error.message });
+    memory.failures = 0;
+    memory.notBefore = clock.now() + intervalsOf(now.sealed.registerAnswer).ping;
+    book.update(id, { shown: { phase: 'idle', job: null, problem: null } });
+    return;
+  }
+
+  memory.failures = 0;
+  const given = givenJob(called.body, named.id);
+  if (given === null) {
+    const taken = book.update(id, { shown: { phase: 'accepted' } });
+    const reason = 'The service gave this job to onejob in a way that cannot be read.';
+    end(book, taken, { reason, signalReason: 'process_run_error' }, reason);
+    return;
+  }
+  book.update(id, {
+    shown: { phase: 'accepted', job: given.job, problem: null },
+    sealed: { jobAnswer: called.body, jobToken: given.token },
+  });
+  log.info('job accepted', { id, slot: now.shown.slot, job: named.id });
+}

@@ -1,0 +1,82 @@
+/** What goes on beside an agent's life: its heartbeat, and a look whether its job is still wanted. */
+import { ask, forget, isDead, type Self } from './agent.ts';
+import { intervalsOf, jobState, unwantedStates } from './answers.ts';
+import type { Phase } from './protocol.ts';
+import type { AgentRecord } from './record.ts';
+import { escapeId } from './upstream.ts';
+
+/** ms between two tries of a heartbeat that fails; the service waits for three minutes (agent v3.137: 10 tries, 5 s apart). */
+const soon = 5_000;
+
+const connected: ReadonlySet<Phase> = new Set(['idle', 'accepting', 'accepted', 'handed', 'connected', 'running']);
+/** While no agent inside looks after its job. */
+const held: ReadonlySet<Phase> = new Set(['accepted', 'handed', 'connected']);
+
+/** Until the agent is over, or `signal` is aborted: a heartbeat as often as the service wants it, as long as it has no other. */
+export async function beat(self: Self): Promise<void> {
+  await whenDue(self, {
+    isNeeded: ({ shown, sealed, livesAlone }) =>
+      shown.kind === 'held' && sealed.session !== null && !livesAlone && connected.has(shown.phase),
+    interval: ({ sealed }) => intervalsOf(sealed.registerAnswer).heartbeat,
+    async call(record) {
+      const body = { sent_at: new Date(self.parts.clock.wall()).toISOString() };
+      const called = await ask(self, record, { method: 'POST', path: 'heartbeat', body, doing: 'send the heartbeat of' });
+      if (called.ok) return null;
+      const now = self.parts.book.get(self.id);
+      // Of one that runs its job the agent inside hears it too, and decides.
+      if (isDead(called) && now !== null && connected.has(now.shown.phase) && now.shown.phase !== 'running') {
+        forget(self, now, called.error.message);
+        return null;
+      }
+      return called.retryAfter ?? soon;
+    },
+  });
+}
+
+/** The same: whether the job was cancelled while nobody else would hear it. */
+export async function look(self: Self): Promise<void> {
+  await whenDue(self, {
+    isNeeded: ({ shown, sealed }) => sealed.session !== null && shown.job !== null && !shown.cancelled && held.has(shown.phase),
+    interval: ({ sealed }) => intervalsOf(sealed.registerAnswer).status,
+    async call(record) {
+      const { job } = record.shown;
+      if (job === null) return null;
+      const token = record.sealed.jobToken;
+      const path = `jobs/${escapeId(job.id)}`;
+      const called = await ask(self, record, { method: 'GET', path, token, doing: `see whether job ${job.id} is wanted of` });
+      const now = self.parts.book.get(self.id);
+      if (now === null || !held.has(now.shown.phase)) return null;
+      // A token that is refused belongs to a job that is over (agent v3.137 `agent/job_runner.go`).
+      const state = called.ok ? jobState.safeParse(called.body).data?.state : called.status === 401 ? 'canceled' : null;
+      if (state != null && unwantedStates.has(state)) self.parts.book.update(self.id, { shown: { cancelled: true } });
+      return called.ok ? null : called.retryAfter;
+    },
+  });
+}
+
+interface Duty {
+  isNeeded(record: AgentRecord): boolean;
+  /** ms. */
+  interval(record: AgentRecord): number;
+  /** Resolves with ms until the next time; null: the interval. */
+  call(record: AgentRecord): Promise<number | null>;
+}
+
+async function whenDue({ id, parts, waker, signal }: Self, duty: Duty): Promise<void> {
+  let dueAt: number | null = null;
+  for (let record = parts.book.get(id); record !== null && !signal.aborted; record = parts.book.get(id)) {
+    if (!duty.isNeeded(record)) {
+      dueAt = null;
+      await waker.wait(null);
+      continue;
+    }
+    dueAt ??= parts.clock.now() + duty.interval(record);
+    if (parts.clock.now() < dueAt) {
+      await waker.wait(dueAt);
+      continue;
+    }
+    const began = parts.clock.now();
+    const next = await duty.call(record);
+    dueAt = next === null ? began + duty.interval(record) : parts.clock.now() + next;
+  }
+}

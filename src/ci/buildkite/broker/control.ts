@@ -1,0 +1,125 @@
+/**
+ * What the manager asks of the broker: each request is a change of the book that is on disk before it is answered, and asking
+ * twice is asking once.
+ */
+import { OnejobError } from '../../../errors.ts';
+import { end } from './agent.ts';
+import { type Book, noSeals } from './book.ts';
+import type { Desired } from './desired.ts';
+import { newRecord } from './fleet.ts';
+import type { CarryRequest, EndRequest, HandAnswer, HandRequest, OffersRequest, Phase, RefuseRequest } from './protocol.ts';
+import type { AgentRecord, Aliases } from './record.ts';
+
+export interface Control {
+  offers(request: OffersRequest): void;
+  carry(request: CarryRequest): HandAnswer & { readonly id: string };
+  hand(id: string, request: HandRequest): HandAnswer;
+  refuse(id: string, request: RefuseRequest): void;
+  end(id: string, request: EndRequest): void;
+  leave(): { readonly unfinished: number };
+}
+
+export interface ControlParts {
+  readonly book: Book;
+  readonly aliases: Aliases;
+  readonly desired: Desired;
+  wall(): number;
+}
+
+/** A sandbox may begin, or have begun, what its agent is for. */
+const given: ReadonlySet<Phase> = new Set(['handed', 'connected', 'running']);
+
+/** Its methods throw OnejobError E_AGENT_UNKNOWN, E_API_REQUEST, E_DAEMON_STOPPING, E_STATE_FULL and the like. */
+export function createControl({ book, aliases, desired, wall }: ControlParts): Control {
+  const find = (id: string): AgentRecord => {
+    const record = book.get(id);
+    if (record !== null) return record;
+    throw new OnejobError('E_AGENT_UNKNOWN', `The broker has no agent "${id}": it is over, or never was.`);
+  };
+  const answer = (record: AgentRecord): HandAnswer & { id: string } => ({
+    id: record.shown.id,
+    token: aliases.make('once', record),
+    job: record.shown.job?.id ?? null,
+  });
+
+  return {
+    offers: (request) => desired.set(request),
+
+    carry(request) {
+      const { agent, service, slot, pool, name, metaData, priority, acquisition, secrets } = request;
+      const known = book.all().find(({ shown }) => shown.kind === 'carried' && shown.agent === agent);
+      if (known !== undefined) return answer(known);
+      if (desired.isLeaving) {
+        const options = { hint: 'Ask the next one, once this has ended.', retry: true };
+        throw new OnejobError('E_DAEMON_STOPPING', `The broker is being stopped, and takes no new agent ("${agent}").`, options);
+      }
+      const endpoint = desired.service(service)?.endpoint;
+      if (endpoint === undefined) throw wrong(`There is no service "${service}" for agent "${agent}".`, true);
+      const record = newRecord(
+        { kind: 'carried', service, slot, pool, name, phase: 'expected', agent },
+        {
+          ...{ metaData, priority, endpoint },
+          allowed: secrets !== null,
+          sealed: { ...noSeals, acquisition, secrets: secrets ?? [] },
+        },
+        wall(),
+      );
+      book.add(record);
+      return answer(record);
+    },
+
+    hand(id, { agent, secrets }) {
+      const record = find(id);
+      const { kind, phase, cancelled } = record.shown;
+      if (kind === 'carried') {
+        if (record.shown.agent !== agent)
+          throw wrong(`Agent "${id}" is that of sandbox "${record.shown.agent}", not of "${agent}".`);
+        if (phase === 'ending') throw over(id);
+        return answer(record.allowed ? record : book.update(id, { allowed: true, sealed: { secrets } }));
+      }
+      if (given.has(phase) && record.shown.agent === agent) return answer(record);
+      // Until an agent has called in, another sandbox may take its place: what the first was given is then worth nothing.
+      if (phase !== 'accepted' && phase !== 'handed') {
+        if (phase === 'ending' || phase === 'finished') throw over(id);
+        throw wrong(`Agent "${id}" is ${phase}: its job cannot be handed to "${agent}".`, phase === 'accepting');
+      }
+      if (cancelled && phase === 'accepted') throw over(id);
+      return answer(book.update(id, { shown: { phase: 'handed', agent }, sealed: { secrets }, allowed: true }));
+    },
+
+    refuse(id, verdict) {
+      const record = book.get(id);
+      if (record === null || record.shown.phase === 'ending') return;
+      const { phase } = record.shown;
+      const isOurs = phase === 'accepted' || phase === 'handed' || phase === 'connected';
+      if (!isOurs) throw wrong(`Agent "${id}" is ${phase}: it has no job that could be refused.`, phase === 'accepting');
+      end(book, record, verdict);
+    },
+
+    end(id, { reason, signalReason }) {
+      const record = book.get(id);
+      if (record === null || record.shown.phase === 'ending') return;
+      const { phase, cancelled } = record.shown;
+      if (phase === 'accepting' || (phase === 'registering' && record.shown.kind === 'held')) {
+        throw wrong(`Agent "${id}" is ${phase}, which cannot be broken off.`, true);
+      }
+      end(book, record, { reason, signalReason: cancelled ? 'cancel' : signalReason });
+    },
+
+    leave() {
+      desired.leave();
+      return { unfinished: book.all().filter(({ shown }) => unfinished.has(shown.phase)).length };
+    },
+  };
+}
+
+/** Of these somebody waits for a job's end. */
+export const unfinished: ReadonlySet<Phase> = new Set(['expected', 'accepting', 'accepted', 'handed', 'connected', 'running']);
+
+function wrong(message: string, retry = false): OnejobError {
+  return new OnejobError('E_API_REQUEST', message, { retry });
+}
+
+function over(id: string): OnejobError {
+  return new OnejobError('E_AGENT_UNKNOWN', `The job of agent "${id}" is over, or was cancelled.`);
+}

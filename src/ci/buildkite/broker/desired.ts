@@ -1,0 +1,94 @@
+/** What the manager wants of each slot, as long as there is a manager. Held in memory only: it is told anew to every broker. */
+import type { Clock } from '../../../core/clock.ts';
+import type { Offer, OffersRequest, ServiceDesired } from './protocol.ts';
+import type { AgentRecord } from './record.ts';
+
+/**
+ * `open`: its agent should take a job. `closed`: not now. `gone`: nothing is wanted of it any more. `unknown`: there is nobody
+ * who could say, so no job is taken, and what runs goes on.
+ */
+export type Want = 'open' | 'closed' | 'gone' | 'unknown';
+
+export interface Desired {
+  set(request: OffersRequest): void;
+  service(name: string): ServiceDesired | null;
+  /** All that are wanted; none while nobody can say. */
+  offers(): readonly Offer[];
+  /** What is wanted of an agent that has no job yet. */
+  wants(record: AgentRecord): Want;
+  /** A manager listens; the returned function says that it does no more. */
+  join(): () => void;
+  readonly hasManager: boolean;
+  /** Since when there has been none (the clock's `now`); null while there is one. */
+  readonly lonelySince: number | null;
+  /** From now on no job is taken, whatever a manager says. */
+  leave(): void;
+  readonly isLeaving: boolean;
+}
+
+export function createDesired(clock: Clock, changed: () => void): Desired {
+  const services = new Map<string, ServiceDesired>();
+  let offers = new Map<string, Offer>();
+  /** Whether `offers` are what the manager that is there now wants, and all of it. */
+  let isKnown = false;
+  let managers = 0;
+  let lonelySince: number | null = clock.now();
+  let isLeaving = false;
+
+  return {
+    set(request) {
+      if (request.services !== undefined && request.complete) services.clear();
+      for (const service of request.services ?? []) services.set(service.name, service);
+      if (request.complete) offers = new Map();
+      for (const offer of request.offers) offers.set(offer.slot, offer);
+      if (request.complete) isKnown = true;
+      changed();
+    },
+    service: (name) => services.get(name) ?? null,
+    offers: () => (isKnown && managers > 0 && !isLeaving ? [...offers.values()] : []),
+    wants({ shown, metaData, priority }) {
+      if (isLeaving) return 'gone';
+      if (!isKnown || managers === 0) return 'unknown';
+      const offer = offers.get(shown.slot);
+      const isSame =
+        offer !== undefined &&
+        offer.name === shown.name &&
+        offer.pool === shown.pool &&
+        offer.service === shown.service &&
+        offer.priority === priority &&
+        offer.metaData.length === metaData.length &&
+        offer.metaData.every((each, index) => each === metaData[index]);
+      if (!isSame) return 'gone';
+      return offer.open ? 'open' : 'closed';
+    },
+    join() {
+      managers += 1;
+      lonelySince = null;
+      changed();
+      let isOver = false;
+      return () => {
+        if (isOver) return;
+        isOver = true;
+        managers -= 1;
+        if (managers > 0) return;
+        // Who comes next says what it wants; until then an old wish could give a job to a slot that is not free.
+        isKnown = false;
+        lonelySince = clock.now();
+        changed();
+      };
+    },
+    get hasManager() {
+      return managers > 0;
+    },
+    get lonelySince() {
+      return lonelySince;
+    },
+    leave() {
+      isLeaving = true;
+      changed();
+    },
+    get isLeaving() {
+      return isLeaving;
+    },
+  };
+}

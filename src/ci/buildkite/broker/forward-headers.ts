@@ -1,0 +1,58 @@
+/** Which headers go through, in both directions. Names are in lower case, values stay as they came, repeated ones too. */
+import type { IncomingMessage, OutgoingHttpHeaders } from 'node:http';
+
+/** Between two neighbours only (RFC 9110, 7.6.1), or said anew by whoever sends on. */
+const ofTheConnection: ReadonlySet<string> = new Set([
+  'connection',
+  'keep-alive',
+  'proxy-authenticate',
+  'proxy-authorization',
+  'proxy-connection',
+  'te',
+  'trailer',
+  'transfer-encoding',
+  'upgrade',
+]);
+
+/** What a job could use to look like somebody else, or to have its call read as another; `expect` was answered here. */
+const notFromAgents: ReadonlySet<string> = new Set([
+  'authorization',
+  'expect',
+  'forwarded',
+  'host',
+  'x-forwarded-for',
+  'x-forwarded-host',
+  'x-forwarded-port',
+  'x-forwarded-proto',
+  'x-http-method',
+  'x-http-method-override',
+  'x-method-override',
+  'x-original-url',
+  'x-real-ip',
+  'x-rewrite-url',
+]);
+
+const notToAgents: ReadonlySet<string> = new Set(['set-cookie', 'alt-svc', 'strict-transport-security']);
+
+/** Headers of a call as it goes to the service. The caller adds `host` and, where there is one, `authorization`. */
+export function requestHeaders(request: IncomingMessage): OutgoingHttpHeaders {
+  return kept(request, notFromAgents);
+}
+
+/** Headers of an answer as it goes to the agent. */
+export function answerHeaders(answer: IncomingMessage): OutgoingHttpHeaders {
+  return kept(answer, notToAgents);
+}
+
+function kept(message: IncomingMessage, without: ReadonlySet<string>): OutgoingHttpHeaders {
+  const named = new Set((message.headers.connection ?? '').split(',').map((name) => name.trim().toLowerCase()));
+  const result: OutgoingHttpHeaders = {};
+  for (const [name, values] of Object.entries(message.headersDistinct)) {
+    if (values === undefined || ofTheConnection.has(name) || without.has(name)) continue;
+    // A length that its own sender calls the connection's is still the length of what follows.
+    if (named.has(name) && name !== 'content-length') continue;
+    const [first, ...more] = values;
+    result[name] = more.length === 0 ? first : values;
+  }
+  return result;
+}

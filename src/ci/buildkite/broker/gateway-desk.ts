@@ -1,0 +1,150 @@
+/** What every call at the gateway is served with, and what all of them have in common. */
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import { OnejobError } from '../../../errors.ts';
+import type { Log } from '../../../log.ts';
+import type { UploadAddresses } from './artifacts.ts';
+import { type Answer, callWhole, cleaned, type Target, type Upstreams } from './forward.ts';
+import { requestHeaders } from './forward-headers.ts';
+import type { GatewayLimits } from './gateway-limits.ts';
+import { refuse } from './local-answers.ts';
+import type { ServiceDesired } from './protocol.ts';
+import type { AgentBook, AgentRecord, Aliases, AliasKind } from './record.ts';
+
+export interface Desk {
+  readonly book: AgentBook;
+  readonly aliases: Aliases;
+  readonly log: Log;
+  service(name: string): ServiceDesired | null;
+  /** Of onejob. */
+  readonly version: string;
+  /** ms since the epoch. */
+  wall(): number;
+  readonly limits: GatewayLimits;
+  readonly upstreams: Upstreams;
+  readonly uploads: UploadAddresses;
+  /** Ends when the gateway closes. */
+  readonly signal: AbortSignal;
+}
+
+/** What is remembered of an agent between its calls; all of it may be lost. */
+export interface AgentMemory {
+  open: number;
+  /** What its log has been told already, so that a job cannot fill it. */
+  readonly said: Set<string>;
+  /** The service did not let its job start: it is told to leave, not given the job again. */
+  startRefused: boolean;
+  /** The service may have its result, and was not heard to say so. */
+  finishUnsure: boolean;
+  registering: Promise<Answer | null> | null;
+  accepting: { readonly job: string; readonly done: Promise<Answer | null> } | null;
+}
+
+export interface Call {
+  readonly request: IncomingMessage;
+  readonly response: ServerResponse;
+  readonly kind: AliasKind;
+  /** As it was when the call came. */
+  readonly record: AgentRecord;
+  readonly memory: AgentMemory;
+  /** Ends when the agent has gone away, or the gateway closes. */
+  readonly signal: AbortSignal;
+}
+
+export interface ToService {
+  readonly record: AgentRecord;
+  readonly method: string;
+  /** After the endpoint, such as `/ping`; byte for byte. */
+  readonly path: string;
+  readonly token: string;
+  /** Whose headers go along; null: none do. */
+  readonly request: IncomingMessage | null;
+}
+
+/** A call to the agent's service, with the service's own token and headers in the place of the agent's. */
+export function targetOf(desk: Desk, { record, method, path, token, request }: ToService): Target {
+  const base = new URL(record.endpoint);
+  const theirs = request === null ? { 'user-agent': `onejob/${desk.version}` } : requestHeaders(request);
+  const wanted = Object.fromEntries(Object.entries(record.requestHeaders).map(([name, value]) => [name.toLowerCase(), value]));
+  return {
+    method,
+    origin: base,
+    path: `${base.pathname.replace(/\/+$/, '')}${path}`,
+    headers: { ...theirs, ...wanted, authorization: `Token ${token}` },
+  };
+}
+
+/** @throws OnejobError as `callWhole` does */
+export function ask(
+  desk: Desk,
+  call: ToService & { readonly body?: Buffer; readonly signal: AbortSignal; readonly again?: boolean },
+): Promise<Answer> {
+  const { limits, upstreams } = desk;
+  const body = call.body ?? Buffer.alloc(0);
+  const target = targetOf(desk, call);
+  return callWhole({
+    upstreams,
+    target,
+    body,
+    limit: limits.answerBytes,
+    timeoutMs: limits.wholeMs,
+    signal: call.signal,
+    again: call.again ?? true,
+  });
+}
+
+/** Takes the service's tokens out of a text, should it ever repeat one. */
+export function cleaner(desk: Desk, record: AgentRecord, ...more: readonly string[]): (text: string) => string {
+  const { session, jobToken, acquisition } = record.sealed;
+  const known = [session, jobToken, acquisition?.token, desk.service(record.shown.service)?.token, ...more];
+  const tokens = known.filter((token): token is string => typeof token === 'string' && token !== '');
+  return (text) => tokens.reduce((clean, token) => clean.replaceAll(token, '[token]'), text);
+}
+
+/** The service's own answer, or `body` in its place, to the agent. */
+export function passOn(desk: Desk, { response, record }: Call, answer: Answer, body: string = answer.body.toString()): void {
+  if (response.headersSent || response.destroyed) return;
+  const clean = cleaner(desk, record);
+  const bytes = Buffer.from(clean(body));
+  response.writeHead(answer.status, { ...cleaned(answer.headers, clean), 'content-length': bytes.length });
+  response.end(bytes);
+}
+
+export function isOk({ status }: Answer): boolean {
+  return status >= 200 && status < 300;
+}
+
+/** Whether asking the same again cannot help. */
+export function isFinal({ status }: Answer): boolean {
+  return status >= 400 && status < 500 && status !== 423 && status !== 429;
+}
+
+/** @throws OnejobError E_CI_ANSWER when it is no JSON */
+export function jsonOf(answer: Answer, what: string): unknown {
+  try {
+    return JSON.parse(answer.body.toString());
+  } catch (error) {
+    throw badAnswer(what, error);
+  }
+}
+
+export function badAnswer(what: string, cause?: unknown): OnejobError {
+  return new OnejobError('E_CI_ANSWER', `The service's answer to ${what} is none.`, { retry: true, cause });
+}
+
+/** Refuses, and says so in the log once per agent and reason: that is how a job that tries its token elsewhere is seen. */
+export function deny(desk: Desk, { response, record, memory }: Call, status: 401 | 403 | 404 | 422, why: string): void {
+  if (!memory.said.has(why)) {
+    memory.said.add(why);
+    desk.log.warn('call of an agent refused', { agent: record.shown.agent ?? record.shown.id, slot: record.shown.slot, why });
+  }
+  refuse(response, status, why);
+}
+
+/** For what has happened already, so that the agent hears of it whether or not it can be written down. */
+export function note(desk: Desk, id: string, change: () => void): void {
+  try {
+    if (desk.book.get(id) !== null) change();
+  } catch (error) {
+    desk.log.error('cannot write down what an agent did', { agent: id, error });
+  }
+}

@@ -1,0 +1,167 @@
+/** Calls about a job, by its alias: its own, and those few that the service lets one job make about another. */
+import { z } from 'zod';
+import { unwantedStates } from './answers.ts';
+import { withOwnUploads } from './artifacts.ts';
+import { logAfter } from './chunks.ts';
+import { forwardStream, readWhole } from './forward.ts';
+import { ask, type Call, cleaner, type Desk, deny, isFinal, isOk, jsonOf, note, passOn, targetOf } from './gateway-desk.ts';
+import type { Route } from './gateway-route.ts';
+import { answerJson, refuse } from './local-answers.ts';
+import type { Finished } from './protocol.ts';
+import type { AgentRecord } from './record.ts';
+import { isOwnKey, secretKey } from './rewrite.ts';
+
+export type JobRoute = Extract<Route, { readonly kind: 'job' }>;
+
+export async function jobCall(desk: Desk, call: Call, route: JobRoute): Promise<void> {
+  const { shown } = call.record;
+  const own = route.job === shown.job?.id;
+  if (!own && route.call !== 'data' && route.call !== 'artifacts')
+    return deny(desk, call, 403, 'That is not the job of this token.');
+  const token = tokenOf(call.record);
+  // What is left running of a job has lost its token with its end, as it has at the service.
+  if (token === null || ['finished', 'ending', 'gone'].includes(shown.phase)) {
+    if (own && route.call === 'finish' && shown.phase === 'finished') return answerJson(call.response, 200, {});
+    return refuse(call.response, 401, 'The job of this token is over.');
+  }
+  if (own && route.call === 'start') return await start(desk, call, route, token);
+  if (shown.phase !== 'running') return deny(desk, call, 403, 'The job of this token has not been started.');
+  switch (route.call) {
+    case 'finish':
+      return await finish(desk, call, route, token);
+    case 'state':
+      return await state(desk, call, route, token);
+    case 'secrets':
+      return await secrets(desk, call, route, token);
+    case 'artifacts':
+      return await artifacts(desk, call, route, token);
+    case 'chunks':
+      return await stream(desk, call, route.path, token, (status) => {
+        if (status >= 200 && status < 300) passed(desk, shown.id, route.query);
+      });
+    default:
+      return await stream(desk, call, route.path, token);
+  }
+}
+
+/** Builds, steps, caches. */
+export async function sharedCall(desk: Desk, call: Call, path: string): Promise<void> {
+  const token = tokenOf(call.record);
+  if (token === null || call.record.shown.phase !== 'running')
+    return refuse(call.response, 401, 'No job of this token is running.');
+  await stream(desk, call, path, token);
+}
+
+/** Where the service gives no token for the job the session's stands for it; where it does, that has the least power. */
+function tokenOf({ sealed, shown }: AgentRecord): string | null {
+  return shown.job === null ? null : (sealed.jobToken ?? sealed.session);
+}
+
+function stream(desk: Desk, call: Call, path: string, token: string, onAnswer?: (status: number) => void): Promise<void> {
+  const { request, response, record, signal } = call;
+  return forwardStream({
+    upstreams: desk.upstreams,
+    target: targetOf(desk, { record, method: request.method ?? 'GET', path, token, request }),
+    request,
+    response,
+    idleMs: desk.limits.idleMs,
+    signal,
+    clean: cleaner(desk, record),
+    ...(onAnswer === undefined ? {} : { onAnswer }),
+  });
+}
+
+function passed(desk: Desk, id: string, query: string): void {
+  const record = desk.book.get(id);
+  if (record === null) return;
+  const log = logAfter(record.log, query);
+  if (log !== record.log) note(desk, id, () => desk.book.update(id, { log }, true));
+}
+
+async function start(desk: Desk, call: Call, route: JobRoute, token: string): Promise<void> {
+  const { request, record, signal, memory } = call;
+  const { id, kind, phase } = record.shown;
+  // Its answer may have been lost on the way, and the service takes one start only.
+  if (phase === 'running') return answerJson(call.response, 200, {});
+  const ready = kind === 'held' ? phase === 'connected' : record.allowed && ['accepted', 'handed', 'connected'].includes(phase);
+  if (!ready) return deny(desk, call, 403, 'The job of this token may not start.');
+  const { limits } = desk;
+  const body = await readWhole(request, limits.wholeBytes, limits.wholeMs);
+  const answer = await ask(desk, { record, method: 'PUT', path: route.path, token, request, body, signal });
+  if (isOk(answer)) note(desk, id, () => desk.book.update(id, { shown: { phase: 'running' } }));
+  else if (isFinal(answer)) {
+    memory.startRefused = true;
+    note(desk, id, () => desk.book.update(id, { shown: { problem: `The service did not let its job start: ${answer.status}.` } }));
+  }
+  passOn(desk, call, answer);
+}
+
+const text = z.union([z.string(), z.number()]).transform(String);
+const result = z.looseObject({ exit_status: text.nullish(), signal: z.string().nullish(), signal_reason: z.string().nullish() });
+
+async function finish(desk: Desk, call: Call, route: JobRoute, token: string): Promise<void> {
+  const { request, response, record, signal, memory } = call;
+  const { id } = record.shown;
+  const { limits } = desk;
+  const read = result.safeParse(json(await readWhole(request, limits.wholeBytes, limits.wholeMs)));
+  if (!read.success) return deny(desk, call, 422, 'The result of the job is not one.');
+  const { exit_status, signal: signalName, signal_reason } = read.data;
+  const finished: Finished = { exitStatus: exit_status ?? '', signal: signalName || null, signalReason: signal_reason || null };
+  // Else the service could give the agent another job before it has left.
+  const body = Buffer.from(JSON.stringify({ ...read.data, ignore_agent_in_dispatches: true }));
+  const unsure = memory.finishUnsure;
+  memory.finishUnsure = true;
+  const answer = await ask(desk, { record, method: 'PUT', path: route.path, token, request, body, signal });
+  const final = isFinal(answer);
+  if (isOk(answer) || (final && unsure)) {
+    note(desk, id, () => desk.book.update(id, { shown: { phase: 'finished', finished } }));
+    if (final) return answerJson(response, 200, {});
+  } else if (final) memory.finishUnsure = unsure;
+  passOn(desk, call, answer);
+}
+
+const stateAnswer = z.looseObject({ state: z.string() });
+
+async function state(desk: Desk, call: Call, route: JobRoute, token: string): Promise<void> {
+  const { request, record, signal } = call;
+  const { id, cancelled } = record.shown;
+  const answer = await ask(desk, { record, method: 'GET', path: route.path, token, request, signal });
+  const read = isOk(answer) ? stateAnswer.safeParse(json(answer.body)) : null;
+  if (read?.success === true && unwantedStates.has(read.data.state) && !cancelled) {
+    note(desk, id, () => desk.book.update(id, { shown: { cancelled: true } }, true));
+  }
+  passOn(desk, call, answer);
+}
+
+async function secrets(desk: Desk, call: Call, route: JobRoute, token: string): Promise<void> {
+  const keys = new URLSearchParams(route.query).getAll('key');
+  const [key] = keys;
+  if (key === undefined || !keys.some(isOwnKey)) return await stream(desk, call, route.path, token);
+  const found = keys.length === 1 ? call.record.sealed.secrets.find(({ name }) => secretKey(name) === key) : undefined;
+  if (found === undefined) return deny(desk, call, 404, 'There is no such secret for this job.');
+  answerJson(call.response, 200, { key, value: found.value, uuid: '00000000-0000-0000-0000-000000000000' });
+}
+
+async function artifacts(desk: Desk, call: Call, route: JobRoute, token: string): Promise<void> {
+  const { request, record, signal } = call;
+  const { limits, uploads } = desk;
+  const host = request.headers.host ?? '';
+  if (!/^[A-Za-z0-9.:[\]_-]{1,255}$/.test(host)) return refuse(call.response, 400, 'The call does not say which host it is for.');
+  const body = await readWhole(request, limits.batchBytes, limits.wholeMs);
+  const answer = await ask(desk, { record, method: 'POST', path: route.path, token, request, body, signal, again: false });
+  if (!isOk(answer)) return passOn(desk, call, answer);
+  const rewritten = withOwnUploads(jsonOf(answer, 'the creation of artifacts'), {
+    addresses: uploads,
+    agent: record.shown.id,
+    host,
+  });
+  passOn(desk, call, answer, JSON.stringify(rewritten));
+}
+
+function json(body: Buffer): unknown {
+  try {
+    return JSON.parse(body.toString());
+  } catch {
+    return null;
+  }
+}

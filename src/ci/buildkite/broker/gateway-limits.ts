@@ -1,0 +1,46 @@
+/** How much one sandbox may ask of the gateway, and for how long anything is waited for. */
+import type { ServerOptions } from 'node:http';
+
+export interface GatewayLimits {
+  /** How long an `accept` or `acquire` waits for the manager's decision, ms. The agent itself gives up after 60 s. */
+  readonly decisionMs: number;
+  /** Without a byte in either direction for so long, a call is cut, ms. */
+  readonly idleMs: number;
+  /** Longest a call may take whose body is read whole before it goes on, ms. */
+  readonly wholeMs: number;
+  /** Largest body of such a call, bytes. */
+  readonly wholeBytes: number;
+  /** Largest body that names artifacts to come, bytes: the agent sends 30 at a time. */
+  readonly batchBytes: number;
+  /** Largest answer that is read whole and rewritten, bytes: a job with its environment, addresses for a batch of uploads. */
+  readonly answerBytes: number;
+  /** Calls at a time of one agent and its job together. */
+  readonly concurrent: number;
+  /** Longest path with its query, characters. */
+  readonly url: number;
+}
+
+export const gatewayLimits: GatewayLimits = {
+  decisionMs: 50_000,
+  idleMs: 300_000,
+  wholeMs: 60_000,
+  wholeBytes: 64 * 1024,
+  batchBytes: 1024 * 1024,
+  answerBytes: 16 * 1024 * 1024,
+  concurrent: 64,
+  url: 12_000,
+};
+
+/**
+ * For `http.createServer(gatewayServerOptions, gateway.handle)`. An upload may take hours, so only its head has a deadline. The
+ * agent's HTTP client keeps idle connections for 90 s: closing earlier than it would make it lose a call now and then.
+ */
+export const gatewayServerOptions: ServerOptions = {
+  requestTimeout: 0,
+  headersTimeout: 30_000,
+  keepAliveTimeout: 120_000,
+  maxHeaderSize: 16 * 1024,
+  insecureHTTPParser: false,
+  requireHostHeader: true,
+  noDelay: true,
+};

@@ -1,0 +1,185 @@
+/**
+ * Where agents in sandboxes call in. They and their jobs hold the broker's aliases only: what an alias may ask for follows from
+ * the agent's record, and the service's own token takes its place on the way out. No token of the service is in any answer.
+ *
+ * It trusts nothing that comes in: the job has the alias too, and every address the agent can reach.
+ */
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import { OnejobError } from '../../../errors.ts';
+import type { Log } from '../../../log.ts';
+import { createUploadAddresses } from './artifacts.ts';
+import { createUpstreams, forwardStream } from './forward.ts';
+import { requestHeaders } from './forward-headers.ts';
+import { take } from './gateway-accept.ts';
+import type { AgentMemory, Call, Desk } from './gateway-desk.ts';
+import { jobCall, sharedCall } from './gateway-job.ts';
+import { type GatewayLimits, gatewayLimits } from './gateway-limits.ts';
+import { type Route, routeOf } from './gateway-route.ts';
+import { absent, connect, disconnect, heartbeat, ping, register, withhold } from './gateway-session.ts';
+import { cut, refuse } from './local-answers.ts';
+import type { ServiceDesired } from './protocol.ts';
+import type { AgentBook, AgentRecord, Aliases } from './record.ts';
+
+export interface GatewayParts {
+  readonly book: AgentBook;
+  readonly aliases: Aliases;
+  readonly log: Log;
+  service(name: string): ServiceDesired | null;
+  /** Of onejob. */
+  readonly version: string;
+  /** ms since the epoch. */
+  wall(): number;
+  /** The installation's; addresses of uploads are sealed with one made from it. */
+  readonly key: Buffer;
+  readonly limits?: Partial<GatewayLimits>;
+}
+
+export interface Gateway {
+  /** Never throws. For a server made with `gatewayServerOptions`. */
+  handle(request: IncomingMessage, response: ServerResponse): void;
+  /** Cuts every call, and resolves once the last has ended. */
+  close(): Promise<void>;
+}
+
+/** What every agent's calls but uploads begin with, and all of it that is looked at: `Authorization: Token …`. */
+const credential = /^Token ([\x21-\x7e]{1,1024})$/;
+
+export function createGateway(parts: GatewayParts): Gateway {
+  const limits = { ...gatewayLimits, ...parts.limits };
+  const closing = new AbortController();
+  const desk: Desk = {
+    book: parts.book,
+    aliases: parts.aliases,
+    log: parts.log,
+    service: (name) => parts.service(name),
+    version: parts.version,
+    wall: () => parts.wall(),
+    limits,
+    upstreams: createUpstreams(limits.idleMs),
+    uploads: createUploadAddresses(parts.key),
+    signal: closing.signal,
+  };
+  const memories = new Map<string, AgentMemory>();
+  const open = new Set<Promise<void>>();
+
+  /** Counts the call; answers it when there are too many already. */
+  const within = async (
+    record: AgentRecord,
+    response: ServerResponse,
+    serve: (memory: AgentMemory) => Promise<void>,
+  ): Promise<void> => {
+    const { id } = record.shown;
+    const memory = memories.get(id) ?? freshMemory();
+    memories.set(id, memory);
+    if (memory.open >= limits.concurrent) return refuse(response, 429, 'Too many calls at a time.');
+    memory.open += 1;
+    try {
+      await serve(memory);
+    } finally {
+      memory.open -= 1;
+      if (memory.open === 0 && desk.book.get(id) === null) memories.delete(id);
+    }
+  };
+
+  const serve = async (request: IncomingMessage, response: ServerResponse, signal: AbortSignal): Promise<void> => {
+    const route = routeOf(request.method ?? '', request.url ?? '', limits.url);
+    if (route.kind === 'malformed') return refuse(response, 400, `The call cannot be served: ${route.why}.`);
+    if (route.kind === 'absent') return absent({ response });
+    if (route.kind === 'upload') return await upload(request, response, signal, route.sealed);
+    const values = request.headersDistinct.authorization ?? [];
+    const token = values.length === 1 ? credential.exec(values[0] ?? '')?.[1] : undefined;
+    const found = token === undefined ? null : desk.aliases.find(token);
+    if (found === null || found.record.shown.phase === 'gone') return refuse(response, 401, 'The token is not one, or no longer.');
+    const { kind, record } = found;
+    await within(record, response, (memory) => serveRoute(desk, { request, response, kind, record, memory, signal }, route));
+  };
+
+  const upload = async (request: IncomingMessage, response: ServerResponse, signal: AbortSignal, sealed: string): Promise<void> => {
+    const target = request.method === 'PUT' || request.method === 'POST' ? desk.uploads.open(sealed) : null;
+    const record = target === null ? null : desk.book.get(target.agent);
+    if (target === null || record === null) return refuse(response, 404, 'There is nothing to upload to.');
+    if (record.shown.phase !== 'running') return refuse(response, 403, 'The job of this upload is over.');
+    await within(record, response, () =>
+      forwardStream({
+        upstreams: desk.upstreams,
+        target: {
+          method: request.method ?? 'PUT',
+          origin: new URL(target.origin),
+          path: target.path,
+          headers: requestHeaders(request),
+        },
+        request,
+        response,
+        idleMs: limits.idleMs,
+        signal,
+        clean: (text) => text,
+      }),
+    );
+  };
+
+  return {
+    handle(request, response) {
+      if (closing.signal.aborted) {
+        cut(response);
+        return;
+      }
+      const gone = new AbortController();
+      request.on('error', () => {});
+      response.on('error', () => {});
+      response.once('close', () => gone.abort());
+      const served = serve(request, response, AbortSignal.any([gone.signal, closing.signal])).catch((error) =>
+        failed(desk, response, error),
+      );
+      open.add(served);
+      served.finally(() => open.delete(served));
+    },
+    async close() {
+      closing.abort();
+      desk.upstreams.close();
+      await Promise.all(open);
+    },
+  };
+}
+
+async function serveRoute(desk: Desk, call: Call, route: Route): Promise<void> {
+  if (route.kind === 'register') return await register(desk, call);
+  // A one-time token stands for nothing else.
+  if (call.kind === 'once') return refuse(call.response, 401, 'This token only registers an agent.');
+  if (route.kind === 'withheld') return withhold(desk, call);
+  if (route.kind === 'shared') return await sharedCall(desk, call, route.path);
+  if (route.kind === 'job') {
+    if (route.call === 'accept' || route.call === 'acquire') return await take(desk, call, route.call, route.job);
+    return await jobCall(desk, call, route);
+  }
+  if (call.kind !== 'session') return refuse(call.response, 403, 'This token stands for a job, not for its agent.');
+  switch (route.kind) {
+    case 'connect':
+      return await connect(desk, call);
+    case 'ping':
+      return await ping(desk, call);
+    case 'heartbeat':
+      return await heartbeat(desk, call);
+    case 'disconnect':
+      return await disconnect(desk, call);
+    default:
+      return absent(call);
+  }
+}
+
+function freshMemory(): AgentMemory {
+  return { open: 0, said: new Set(), startRefused: false, finishUnsure: false, registering: null, accepting: null };
+}
+
+/** Says what can be said to an agent: nothing of how the broker is made, and no address but the service's. */
+function failed(desk: Desk, response: ServerResponse, error: unknown): void {
+  if (response.destroyed || response.headersSent) cut(response);
+  else if (!(error instanceof OnejobError)) {
+    desk.log.error('call of an agent failed', { error });
+    refuse(response, 500, 'onejob has failed to serve this call.');
+  } else if (error.code === 'E_API_REQUEST') refuse(response, 413, error.message);
+  else if (error.code.startsWith('E_CI_')) refuse(response, 502, error.message);
+  else {
+    desk.log.error('call of an agent failed', { error });
+    refuse(response, 503, 'onejob cannot serve this call right now.');
+  }
+}

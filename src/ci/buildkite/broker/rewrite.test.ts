@@ -1,0 +1,36 @@
+import { expect, it } from 'vitest';
+import { isOwnKey, jobAnswerFor, registerAnswerFor, secretKey } from './rewrite.ts';
+
+const secrets = [{ name: 'KEY', value: 'hunter2!' }];
+const ours = { key: 'onejob:KEY', environment_variable: 'KEY' };
+
+it.each([
+  ['no step', {}, { step: { secrets: [ours] } }],
+  ['null', { step: { secrets: null, command: 'x' } }, { step: { command: 'x', secrets: [ours] } }],
+  ['a list', { step: { secrets: ['A', { key: 'B' }] } }, { step: { secrets: ['A', { key: 'B' }, ours] } }],
+  ['a map', { step: { secrets: { VAR: 'A' } } }, { step: { secrets: { VAR: 'A', KEY: 'onejob:KEY' } } }],
+])('secrets join those of the step: %s', (_, stored, expected) => {
+  expect(jobAnswerFor({ id: 'j', ...stored }, null, secrets)).toEqual({ id: 'j', ...expected });
+});
+
+it('a job without secrets keeps its step as it is', () => {
+  const stored = { id: 'j', token: 'bkaj_x', endpoint: 'https://elsewhere', step: { secrets: null }, later: [1] };
+  expect(jobAnswerFor(stored, 'alias', [])).toEqual({ id: 'j', token: 'alias', step: { secrets: null }, later: [1] });
+  expect(jobAnswerFor(stored, null, [])).not.toHaveProperty('token');
+});
+
+it('no interval is below a second', () => {
+  const stored = { access_token: 'bkaa_x', endpoint: 'x', ping_interval: 0, heartbeat_interval: 61.5, tracing: {} };
+  expect(registerAnswerFor(stored, 'alias', null)).toEqual({
+    access_token: 'alias',
+    ping_interval: 1,
+    job_status_interval: 1,
+    heartbeat_interval: 61,
+    tracing: {},
+  });
+});
+
+it('keys of ours are never those of the service', () => {
+  expect(secretKey('A')).not.toMatch(/^[A-Za-z0-9_]+$/);
+  expect([secretKey('A'), ' ONEJOB:x', 'ONEJOB', 'DB'].map(isOwnKey)).toEqual([true, true, false, false]);
+});

@@ -1,0 +1,63 @@
+/**
+ * What the service says to an agent, as a sandbox may see it: the same answer, with the broker's tokens in the place of the
+ * service's, and without anything that would lead the agent past the broker. Fields nobody knows stay as they are.
+ *
+ * Field names from the agent's `api/agents.go`, `api/jobs.go`, `api/pings.go`; the forms of `secrets` from `go-pipeline`.
+ */
+import { z } from 'zod';
+import type { Sealed } from './record.ts';
+
+/**
+ * An answer to `register` for a sandbox. Intervals are whole seconds; the agent does not survive a 0.
+ * @param pingInterval for an agent whose pings are answered here; null leaves the service's
+ */
+export function registerAnswerFor(stored: unknown, session: string, pingInterval: number | null): Record<string, unknown> {
+  const { endpoint: _, ...rest } = z.record(z.string(), z.unknown()).parse(stored);
+  return {
+    ...rest,
+    access_token: session,
+    ping_interval: pingInterval ?? atLeastOne(rest.ping_interval),
+    job_status_interval: atLeastOne(rest.job_status_interval),
+    heartbeat_interval: atLeastOne(rest.heartbeat_interval),
+  };
+}
+
+function atLeastOne(seconds: unknown): number {
+  return typeof seconds === 'number' && seconds >= 1 ? Math.floor(seconds) : 1;
+}
+
+/** The service's own keys are letters, digits and underscores, so none of them is one of these. */
+const ownKey = 'onejob:';
+
+/** By which the agent asks for one of our secrets. */
+export function secretKey(name: string): string {
+  return `${ownKey}${name}`;
+}
+
+/** Whether `key` asks for one of ours, or for what looks like one: the service is never asked for it. */
+export function isOwnKey(key: string): boolean {
+  return key.trim().toLowerCase().startsWith(ownKey);
+}
+
+const withStep = z.looseObject({ step: z.looseObject({ secrets: z.unknown().optional() }).nullish() });
+
+/** An answer to `accept` or `acquire` for a sandbox. `token` null: the service gave none, then the session's stands for the job. */
+export function jobAnswerFor(stored: unknown, token: string | null, secrets: Sealed['secrets']): Record<string, unknown> {
+  const { endpoint: _, token: __, ...rest } = z.record(z.string(), z.unknown()).parse(stored);
+  const own = secrets.map(({ name }) => ({ key: secretKey(name), environment_variable: name }));
+  return { ...rest, ...(token === null ? {} : { token }), ...(own.length === 0 ? {} : { step: stepWith(rest, own) }) };
+}
+
+interface SecretEntry {
+  readonly key: string;
+  readonly environment_variable: string;
+}
+
+/** The service may write them as a list or as `{variable: key}`; the agent reads both. */
+function stepWith(answer: Record<string, unknown>, own: readonly SecretEntry[]): unknown {
+  const { step } = withStep.parse(answer);
+  const theirs = step?.secrets;
+  if (Array.isArray(theirs)) return { ...step, secrets: [...theirs, ...own] };
+  if (typeof theirs !== 'object' || theirs === null) return { ...step, secrets: own };
+  return { ...step, secrets: { ...theirs, ...Object.fromEntries(own.map((one) => [one.environment_variable, one.key])) } };
+}

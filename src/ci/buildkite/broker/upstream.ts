@@ -1,0 +1,225 @@
+/**
+ * The broker's own calls to the service, over connections that stay open. Answers are bounded in size and time, redirects are
+ * not followed (they would carry a token elsewhere), and no error quotes a header. Proxies of the environment are not used.
+ */
+import http from 'node:http';
+import https from 'node:https';
+import type { Clock } from '../../../core/clock.ts';
+import { OnejobError } from '../../../errors.ts';
+import { messageOf, oneLine } from './answers.ts';
+
+export interface Call {
+  /** Without a slash at its end. */
+  readonly endpoint: string;
+  readonly method: 'GET' | 'POST' | 'PUT';
+  /** Below the endpoint, ids escaped by `escapeId`; without a slash at its beginning. */
+  readonly path: string;
+  readonly token: string;
+  /** JSON; `gzip` bytes go as a log's chunk. */
+  readonly body?: unknown;
+  readonly gzip?: Uint8Array;
+  readonly headers?: Readonly<Record<string, string>>;
+  /** What the call does, for messages: `Cannot <doing> …`. */
+  readonly doing: string;
+  /** Doing it twice is not the same as once: it is not sent again when an idle connection turns out to be dead. */
+  readonly once?: boolean;
+}
+
+export type Called =
+  | { readonly ok: true; readonly status: number; readonly headers: http.IncomingHttpHeaders; readonly body: unknown }
+  | {
+      readonly ok: false;
+      /** null when no whole answer came. */
+      readonly status: number | null;
+      readonly body: unknown;
+      /** The same call may succeed later: 429, 5xx, and no answer. */
+      readonly retry: boolean;
+      /** ms that the service wants to be left alone; null when it does not say. */
+      readonly retryAfter: number | null;
+      readonly error: OnejobError;
+    };
+
+export interface Upstream {
+  /** @throws what `signal` was aborted with; anything else is an answer */
+  call(call: Call, signal: AbortSignal): Promise<Called>;
+  close(): void;
+}
+
+export interface UpstreamParts {
+  /** Of onejob. */
+  readonly version: string;
+  readonly clock: Clock;
+  /** ms for a whole answer. Default: 60 s, as the agent itself waits. */
+  readonly timeout?: number;
+}
+
+const usualTimeout = 60_000;
+/** Bytes of an answer; that to `accept` holds a job with all of its variables. */
+const mostBytes = 1 << 20;
+const mostJobBytes = 8 << 20;
+
+/** An id as part of a path: dots too, which the service does not take there (agent v3.137 `api/client.go`). */
+export function escapeId(id: string): string {
+  return encodeURIComponent(id).replaceAll('.', '%2E');
+}
+
+export function createUpstream({ version, clock, timeout = usualTimeout }: UpstreamParts): Upstream {
+  const options = { keepAlive: true, keepAliveMsecs: 30_000, maxFreeSockets: 64 };
+  const agents = { 'http:': new http.Agent(options), 'https:': new https.Agent(options) };
+
+  const send = (call: Call, url: URL, signal: AbortSignal): Promise<Answer> =>
+    new Promise((resolve, reject) => {
+      const isSecure = url.protocol === 'https:';
+      const bytes = call.gzip ?? (call.body === undefined ? null : Buffer.from(JSON.stringify(call.body)));
+      const headers: Record<string, string | number> = {
+        'User-Agent': `onejob/${version}`,
+        Authorization: `Token ${call.token}`,
+        Accept: 'application/json',
+        ...call.headers,
+        ...(call.gzip !== undefined && { 'Content-Type': 'text/plain', 'Content-Encoding': 'gzip' }),
+        ...(call.body !== undefined && { 'Content-Type': 'application/json' }),
+        ...(call.method !== 'GET' && { 'Content-Length': bytes?.byteLength ?? 0 }),
+      };
+      let isLate = false;
+      const most = call.path.endsWith('/accept') ? mostJobBytes : mostBytes;
+      const request = (isSecure ? https : http).request(
+        url,
+        { method: call.method, headers, agent: isSecure ? agents['https:'] : agents['http:'], signal },
+        (response) => {
+          const pieces: Buffer[] = [];
+          let size = 0;
+          response.on('data', (piece: Buffer) => {
+            size += piece.byteLength;
+            if (size > most) request.destroy(new Fault(`it answered more than ${most >> 20} MiB`, false));
+            else pieces.push(piece);
+          });
+          response.on('error', fail);
+          response.on('end', () => {
+            callOff();
+            resolve({ status: response.statusCode ?? 0, headers: response.headers, text: Buffer.concat(pieces).toString() });
+          });
+        },
+      );
+      const callOff = clock.after(timeout, () => {
+        isLate = true;
+        request.destroy();
+      });
+      request.on('error', fail);
+      function fail(error: unknown): void {
+        callOff();
+        if (signal.aborted) reject(signal.reason);
+        else if (error instanceof Fault) reject(error);
+        else if (isLate) reject(new Fault(`no answer within ${timeout / 1000} s`, false));
+        else reject(new Fault(whyOf(error), request.reusedSocket && isCut(error)));
+      }
+      request.end(bytes ?? undefined);
+    });
+
+  return {
+    async call(call, signal) {
+      signal.throwIfAborted();
+      const url = URL.parse(`${call.endpoint}/${call.path}`);
+      if (url === null) return unreachable(call, 'that is no address');
+      try {
+        return judge(call, await send(call, url, signal), clock.wall());
+      } catch (error) {
+        if (!(error instanceof Fault)) throw error;
+        if (!error.isStale || call.once === true) return unreachable(call, error.message);
+      }
+      try {
+        return judge(call, await send(call, url, signal), clock.wall());
+      } catch (error) {
+        if (!(error instanceof Fault)) throw error;
+        return unreachable(call, error.message);
+      }
+    },
+    close() {
+      for (const agent of Object.values(agents)) agent.destroy();
+    },
+  };
+}
+
+interface Answer {
+  readonly status: number;
+  readonly headers: http.IncomingHttpHeaders;
+  readonly text: string;
+}
+
+/** Why no answer came. `isStale`: the service had closed an idle connection, and has not seen the request. */
+class Fault extends Error {
+  readonly isStale: boolean;
+  constructor(message: string, isStale: boolean) {
+    super(message);
+    this.isStale = isStale;
+  }
+}
+
+function judge(call: Call, { status, headers, text }: Answer, wall: number): Called {
+  const body = parsed(text);
+  if (status >= 200 && status < 300) return { ok: true, status, headers, body };
+  const retry = status === 429 || status >= 500;
+  const said = messageOf(body);
+  const message = `Cannot ${call.doing}: ${shown(call.endpoint)} answered ${status}${said === '' ? '' : ` (${said})`}.`;
+  const code =
+    status === 429 ? 'E_CI_THROTTLED' : status >= 500 ? 'E_CI_UNREACHABLE' : status === 401 ? 'E_CI_CREDENTIAL' : 'E_CI_DENIED';
+  const error = new OnejobError(code, message, { hint: hints[code], retry });
+  return { ok: false, status, body, retry, retryAfter: retry ? waitOf(headers['retry-after'], wall) : null, error };
+}
+
+const hints = {
+  E_CI_THROTTLED: 'onejob waits and asks again.',
+  E_CI_UNREACHABLE: 'onejob asks again; see the status page of the service if it stays so.',
+  E_CI_CREDENTIAL: 'Put a valid agent token where "token" of the service points to.',
+  E_CI_DENIED: 'See whether the token may do this, and whether the cluster has the queue that the pool names.',
+} as const;
+
+function unreachable({ endpoint, doing }: Call, why: string): Called {
+  const message = `Cannot ${doing}: ${shown(endpoint)} cannot be reached (${why}).`;
+  const hint = 'onejob tries again; look at "endpoint" of the service, and at the network.';
+  const error = new OnejobError('E_CI_UNREACHABLE', message, { hint, retry: true });
+  return { ok: false, status: null, body: null, retry: true, retryAfter: null, error };
+}
+
+function parsed(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
+}
+
+/** ms, an hour at most; null when the header says nothing (RFC 9110, 10.2.3). */
+function waitOf(header: string | undefined, wall: number): number | null {
+  if (header === undefined) return null;
+  const ms = /^\d+$/.test(header.trim()) ? Number(header) * 1000 : Date.parse(header) - wall;
+  return Number.isNaN(ms) ? null : Math.min(Math.max(ms, 0), 3_600_000);
+}
+
+const causes: Readonly<Record<string, string>> = {
+  ECONNREFUSED: 'nothing listens there',
+  ENOTFOUND: 'the name of its host is not known',
+  EAI_AGAIN: 'no name server answers',
+  ECONNRESET: 'the connection was cut',
+  EPIPE: 'the connection was cut',
+  ETIMEDOUT: 'no connection in time',
+  EHOSTUNREACH: 'there is no way to its host',
+  ENETUNREACH: 'there is no way to its network',
+};
+
+const codeOf = (error: unknown): string =>
+  error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : '';
+
+const isCut = (error: unknown): boolean => ['ECONNRESET', 'EPIPE'].includes(codeOf(error));
+
+/** The system's words, which never hold a header's value. */
+function whyOf(error: unknown): string {
+  const code = codeOf(error);
+  if (code === '') return 'the request failed';
+  return /CERT|SELF_SIGNED|UNABLE_TO_/.test(code) ? `its certificate is not accepted: ${code}` : oneLine(causes[code] ?? code);
+}
+
+/** An address for messages, without what could be a password in it. */
+function shown(endpoint: string): string {
+  const url = URL.parse(endpoint);
+  return url === null ? 'the service' : `${url.origin}${url.pathname}`;
+}

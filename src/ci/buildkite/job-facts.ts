@@ -1,0 +1,104 @@
+/**
+ * What the service says of a job: where it is from, and what people call it. Read from the environment that the service itself
+ * gives the job with its acceptance (https://buildkite.com/docs/pipelines/configure/environment-variables), never from inside.
+ *
+ * All of it is foreign text. What trust is decided by is kept whole or, when it is too long or holds control characters, not at
+ * all: a text that was cut could look like another one.
+ */
+
+export interface JobFacts {
+  readonly id: string;
+  /** Slugs. */
+  readonly organisation: string | null;
+  readonly pipeline: string | null;
+  readonly branch: string | null;
+  readonly tag: string | null;
+  /** As the pipeline names it: any form of address, or a path. */
+  readonly repository: string | null;
+  /** null: the service says that the build is of none. */
+  readonly pullRequest: PullRequest | null;
+  /** Number of the build. */
+  readonly build: string | null;
+  /** Of the job on the service's pages; of its build where the job has none. */
+  readonly buildUrl: string | null;
+  readonly commit: string | null;
+  /** What made the build: `ui`, `api`, `webhook`, `schedule`, `trigger_job`. */
+  readonly source: string | null;
+  /** For people, one line of at most 200 characters, never empty. */
+  readonly title: string;
+}
+
+export interface PullRequest {
+  /** null: the service did not say whether the build is of one, or says something that is no number. */
+  readonly number: string | null;
+  /** What is to be merged comes from here; null when that is not known. */
+  readonly repository: string | null;
+}
+
+export interface NamedJob {
+  readonly id: string;
+  readonly env: Readonly<Record<string, string>>;
+}
+
+const longestTitle = 200;
+
+export function jobFacts({ id, env }: NamedJob): JobFacts {
+  const exact = (name: string, most: number) => whole(own(env, name), most);
+  const build = exact('BUILDKITE_BUILD_NUMBER', 20);
+  const buildUrl = exact('BUILDKITE_BUILD_URL', 2048);
+  return {
+    id,
+    organisation: exact('BUILDKITE_ORGANIZATION_SLUG', 255),
+    pipeline: exact('BUILDKITE_PIPELINE_SLUG', 255),
+    branch: exact('BUILDKITE_BRANCH', 1024),
+    tag: exact('BUILDKITE_TAG', 1024),
+    repository: exact('BUILDKITE_REPO', 2048),
+    pullRequest: pullRequestOf(env),
+    build,
+    buildUrl: buildUrl !== null && /^https?:\/\/[^\s"'<>]+$/.test(buildUrl) ? withJob(buildUrl, id) : null,
+    commit: exact('BUILDKITE_COMMIT', 255),
+    source: exact('BUILDKITE_SOURCE', 64),
+    title: titleOf(env),
+  };
+}
+
+/** `false` says that there is none; nothing at all is no answer, and then the job counts as one of an unknown place. */
+function pullRequestOf(env: NamedJob['env']): PullRequest | null {
+  const written = own(env, 'BUILDKITE_PULL_REQUEST');
+  if (written === 'false' || written === '') return null;
+  const number = written !== undefined && /^\d{1,18}$/.test(written) ? written : null;
+  return { number, repository: whole(own(env, 'BUILDKITE_PULL_REQUEST_REPO'), 2048) };
+}
+
+function titleOf(env: NamedJob['env']): string {
+  for (const name of ['BUILDKITE_LABEL', 'BUILDKITE_COMMAND', 'BUILDKITE_MESSAGE']) {
+    const line = oneLine(own(env, name) ?? '');
+    if (line !== '') return line;
+  }
+  return 'a job without a name';
+}
+
+/** The first line that says something, without what a terminal would act upon. */
+function oneLine(text: string): string {
+  const [first = ''] = text
+    .slice(0, 4096)
+    .split(/[\r\n\u2028\u2029]+/)
+    .map((line) => line.replaceAll(/[\p{Cc}\p{Cf}]+/gu, ' ').trim())
+    .filter((line) => line !== '');
+  const letters = [...first];
+  return letters.length <= longestTitle ? first : `${letters.slice(0, longestTitle - 1).join('')}…`;
+}
+
+function withJob(url: string, id: string): string {
+  return /^[A-Za-z0-9-]+$/.test(id) && !url.includes('#') ? `${url}#${id}` : url;
+}
+
+function own(env: NamedJob['env'], name: string): string | undefined {
+  return Object.hasOwn(env, name) ? env[name] : undefined;
+}
+
+/** null for what is not there, is empty, too long, or holds what no name of this kind can hold. */
+function whole(text: string | undefined, most: number): string | null {
+  if (text === undefined || text === '' || text.length > most) return null;
+  return /[\p{Cc}\p{Cf}\u2028\u2029]/u.test(text) ? null : text;
+}

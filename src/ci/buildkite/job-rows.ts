@@ -1,0 +1,74 @@
+/** The service's jobs that this host has or had, for people. */
+import type { Store } from '../../store/store.ts';
+import type { ServiceJob } from '../ci-service.ts';
+import type { BrokerAgent, Finished } from './broker/protocol.ts';
+import { jobFacts } from './job-facts.ts';
+
+export interface JobRowsParts {
+  /** Name of the service in the config. */
+  readonly service: string;
+  readonly store: Pick<Store, 'serviceJobs' | 'transaction'>;
+  /** Wall clock, ms since the epoch. */
+  readonly wall: () => number;
+}
+
+export interface JobRows {
+  saw(agent: BrokerAgent): void;
+  /** Those that are not over. */
+  list(): readonly ServiceJob[];
+}
+
+export function createJobRows({ service, store, wall }: JobRowsParts): JobRows {
+  const open = new Map<string, ServiceJob>();
+
+  return {
+    saw(agent) {
+      const { job } = agent;
+      if (job === null) return;
+      const before = open.get(job.id) ?? store.serviceJobs.get(job.id);
+      if (before?.state === 'done') return;
+      const row = rowOf(agent, before, { service, now: wall() });
+      if (row.state === 'done') open.delete(job.id);
+      else open.set(job.id, row);
+      if (JSON.stringify(row) === JSON.stringify(before)) return;
+      store.transaction({ durable: false }, () => store.serviceJobs.save(row, wall()));
+    },
+    list: () => [...open.values()],
+  };
+}
+
+function rowOf(agent: BrokerAgent, before: ServiceJob | null, { service, now }: { service: string; now: number }): ServiceJob {
+  const { job, phase, finished } = agent;
+  const facts = jobFacts(job ?? { id: '', env: {} });
+  const isOver = phase === 'finished' || phase === 'gone';
+  const hasRun = phase === 'running' || phase === 'finished';
+  return {
+    id: job?.id ?? '',
+    service,
+    pool: agent.pool,
+    agent: agent.agent,
+    title: facts.title,
+    definition: facts.pipeline,
+    build: facts.build,
+    repository: facts.repository,
+    branch: facts.branch,
+    reason: facts.source,
+    link: facts.buildUrl,
+    demands: [],
+    state: isOver ? 'done' : hasRun ? 'running' : 'assigned',
+    result: isOver ? (finished === null ? null : wordOf(finished)) : null,
+    queuedAt: before?.queuedAt ?? agent.since,
+    startedAt: before?.startedAt ?? (hasRun ? now : null),
+    endedAt: isOver ? now : null,
+  };
+}
+
+/** How it ended, in a word or two. */
+export function wordOf({ exitStatus, signal, signalReason }: Finished): string {
+  if (signalReason === 'agent_refused') return 'refused';
+  if (signalReason === 'cancel') return 'cancelled';
+  if (signalReason === 'agent_stop') return 'stopped';
+  if (signalReason !== null) return `failed (${signalReason})`;
+  if (signal !== null) return `failed (${signal})`;
+  return exitStatus === '0' ? 'passed' : `failed (exit ${exitStatus})`;
+}

@@ -1,0 +1,101 @@
+/**
+ * How many jobs wait, by queue: asked for once for all pools of a service. For people only, so nothing depends on it, and a token
+ * that may not count costs the counts alone.
+ *
+ * A queue's number is that of the whole queue: pools of one queue, and other hosts with agents in it, show the same.
+ */
+import type { Clock } from '../../core/clock.ts';
+import { OnejobError, toFailure } from '../../errors.ts';
+import type { Log } from '../../log.ts';
+import { LaterError, type QueueCounts, type ServiceApi } from './api.ts';
+
+export interface CountsParts {
+  readonly api: Pick<ServiceApi, 'counts'>;
+  /** @throws OnejobError E_SECRET */
+  readonly token: () => Promise<string>;
+  /** Of the service in the config, for the log. */
+  readonly service: string;
+  /** ms between two questions, unless the service wants more. */
+  readonly every: number;
+  readonly clock: Clock;
+  readonly log: Log;
+  /** From 0 to 1, so that hosts that were refused together do not come back together. */
+  readonly random?: () => number;
+}
+
+export interface Counts {
+  /** null when nobody knows, or it was said too long ago. */
+  waiting(queue: string): number | null;
+  /** Asks until `signal` aborts; to be called once. */
+  follow(signal: AbortSignal): void;
+}
+
+/** ms. Longest wait between two questions while the service is away. */
+const longestWait = 5 * 60_000;
+/** ms until a token that was refused is tried again; another one is at once. */
+const refusedWait = 10 * 60_000;
+/** What was heard is shown until so many questions should have been answered since, and a minute at least. */
+const [missed, youngest] = [3, 60_000];
+
+export function createCounts(parts: CountsParts): Counts {
+  const { api, clock, log, random = Math.random } = parts;
+  let heard: { readonly counts: QueueCounts; readonly at: number } | null = null;
+  let failures = 0;
+  /** The token that was refused, and until when it is not tried again. */
+  let refused: { readonly token: string; readonly until: number } | null = null;
+  /** What was said of a failure; it is said once for each. */
+  let said: string | null = null;
+
+  const interval = (): number => Math.max(parts.every, heard?.counts.pollAfter ?? 0);
+
+  function failed(error: unknown, token: string | null): number {
+    const { code, message } = toFailure(error);
+    const isRefused = code === 'E_CI_CREDENTIAL' || code === 'E_CI_DENIED';
+    if (isRefused && token !== null) refused = { token, until: clock.now() + refusedWait };
+    const own = isRefused || code === 'E_SECRET' || code === 'E_CI_ANSWER';
+    // The service's outages are told where its agents are held.
+    if (own && said !== code) log.warn('jobs are not counted', { service: parts.service, reason: message });
+    if (own) said = code;
+    if (isRefused || code === 'E_SECRET') return interval();
+    failures += 1;
+    const backOff = Math.min(interval() * 2 ** (failures - 1), longestWait) * (1 + random() / 4);
+    return Math.max(interval(), error instanceof LaterError ? error.retryAfter : backOff);
+  }
+
+  /** ms until the next question. */
+  async function ask(signal: AbortSignal): Promise<number> {
+    let token: string | null = null;
+    try {
+      token = (await parts.token()).trim();
+      if (refused !== null && refused.token === token && clock.now() < refused.until) return interval();
+      const { value } = await api.counts(token, signal);
+      heard = { counts: value, at: clock.now() };
+      if (said !== null) log.info('jobs are counted again', { service: parts.service });
+      [failures, refused, said] = [0, null, null];
+      return interval();
+    } catch (error) {
+      if (!signal.aborted && !(error instanceof OnejobError)) log.error('cannot count jobs', { service: parts.service, error });
+      return failed(error, token);
+    }
+  }
+
+  return {
+    waiting(queue) {
+      if (heard === null || clock.now() - heard.at > Math.max(missed * interval(), youngest)) return null;
+      const { scheduled, known } = heard.counts;
+      return scheduled.get(queue) ?? (known.has(queue) ? 0 : null);
+    },
+    follow(signal) {
+      const next = async (): Promise<void> => {
+        const wait = await ask(signal);
+        if (signal.aborted) return;
+        const callOff = clock.after(wait, () => {
+          signal.removeEventListener('abort', callOff);
+          void next();
+        });
+        signal.addEventListener('abort', callOff, { once: true });
+      };
+      if (!signal.aborted) void next();
+    },
+  };
+}

@@ -1,0 +1,80 @@
+import { afterAll, describe, expect, it } from 'vitest';
+import type { PoolConfig } from '../../config/config.ts';
+import { expandRecipe } from '../../config/template.ts';
+import { Folder } from '../../config/testing.ts';
+import type { Recipe } from '../../runtimes/runtime.ts';
+import { repositoryKey, untrustedRecipe } from './recipe-class.ts';
+
+const folder = new Folder();
+afterAll(() => folder[Symbol.dispose]());
+
+const fork = 'https://github.com/mallory/app';
+const all =
+  'image: "debian:12", volumes: ["/srv/in:/in:IN", "/srv/out:/out:rw"], caches: ["depot:/depot:DEPOT", "/var/c/{name}:/c"], env: { A: 1 }, cpus: 2, memory: 2GiB, user: "1000", network: host, cap_add: [SYS_PTRACE], unsafe: { privileged: true, pid_host: true, seccomp_unconfined: true }';
+
+async function poolOf(keys: string): Promise<{ pool: PoolConfig; recipe: Recipe }> {
+  const { config, errors } = await folder.load(
+    `state_dir: /state\nservices: { s: { type: buildkite, token: { env: T } } }\npools: { lab: { service: s, ${keys} } }\n`,
+  );
+  expect(errors).toEqual([]);
+  const [pool] = config.pools;
+  if (pool === undefined) throw new Error('no pool');
+  return { pool, recipe: expandRecipe(pool, 'gpu.1') };
+}
+
+describe('an untrusted job', () => {
+  it('has no caches, can write to no volume, and nothing that weakens its sandbox', async () => {
+    const { pool, recipe } = await poolOf(all);
+    const made = untrustedRecipe(recipe, pool, fork, '/state');
+    expect(made).toEqual({
+      ...recipe,
+      mounts: [
+        { host: '/srv/in', container: '/in', readOnly: true, variable: 'IN', cache: null },
+        { host: '/srv/out', container: '/out', readOnly: true, variable: null, cache: null },
+      ],
+      network: 'default',
+      capAdd: [],
+      unsafe: { privileged: false, pidHost: false, seccompUnconfined: false },
+    });
+    // Limits stay, and the trusted recipe is as it was.
+    expect(made).toMatchObject({ cpus: 2, memory: 2 ** 31, user: '1000', env: { A: '1' }, image: 'debian:12' });
+    expect(recipe.unsafe.privileged).toBe(true);
+  });
+
+  it('has the image and the network that the owner wants', async () => {
+    const { pool, recipe } = await poolOf(`${all}, trust: { image: "plain:1", network: internet }`);
+    expect(untrustedRecipe(recipe, pool, fork, '/state')).toMatchObject({ image: 'plain:1', network: 'internet' });
+    const { pool: chosen, recipe: open } = await poolOf('image: auto, trust: { image: "plain:1" }');
+    expect(untrustedRecipe(open, chosen, fork, '/state').image).toBe('plain:1');
+    const process = await poolOf('runtime: process, isolation: none, trust: { image: "plain:1" }');
+    expect(untrustedRecipe(process.recipe, process.pool, fork, '/state').image).toBeNull();
+  });
+
+  it("may have named caches of its repository, never the slot's or the owner's own", async () => {
+    const { pool, recipe } = await poolOf(`${all}, trust: { caches: private }`);
+    const caches = (repository: string | null) =>
+      untrustedRecipe(recipe, pool, repository, '/state').mounts.filter(({ cache }) => cache !== null);
+    const key = repositoryKey(fork);
+    expect(caches(fork)).toEqual([
+      {
+        ...{ host: `/state/caches/lab/untrusted/${key}/depot`, container: '/depot', readOnly: false, variable: 'DEPOT' },
+        cache: { name: 'depot' },
+      },
+    ]);
+    expect(key).toMatch(/^[0-9a-f]{32}$/);
+    expect(caches('git@github.com:Mallory/app.git')).toEqual(caches(fork));
+    expect(caches('https://github.com/acme/app')).not.toEqual(caches(fork));
+    expect(caches(null)).toEqual([]);
+    expect(caches('what is this')).toEqual([]);
+    expect(recipe.mounts.find(({ cache }) => cache?.name === 'depot')?.host).toBe('/state/caches/lab/gpu.1/depot');
+  });
+
+  it('never has a way to the Engine, be it read-only', async () => {
+    const { pool, recipe } = await poolOf('volumes: ["/srv/in:/in"], trust: { forks: refuse }');
+    const open = { readOnly: true, variable: null, cache: null };
+    for (const host of ['/var/run/docker.sock', '/run', '/var/run/', '/']) {
+      const given = { ...recipe, mounts: [...recipe.mounts, { ...open, host, container: '/x' }] };
+      expect(untrustedRecipe(given, pool, fork, '/state').mounts.map((mount) => mount.container)).toEqual(['/in']);
+    }
+  });
+});

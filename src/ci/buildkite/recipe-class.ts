@@ -1,0 +1,46 @@
+/**
+ * The recipe class of untrusted jobs: the pool's recipe without what outlives a job, without what weakens the sandbox, and with
+ * what the owner wants to be otherwise for them. Changes nothing; follows links of volumes, to see where they lead.
+ */
+import { createHash } from 'node:crypto';
+import { untrustedCachePath } from '../../config/caches.ts';
+import { engineSocketIn } from '../../config/check-mounts.ts';
+import type { PoolConfig } from '../../config/config.ts';
+import { isNamed } from '../../config/volumes.ts';
+import type { Mount, Recipe } from '../../runtimes/runtime.ts';
+import { normalRepository } from './repository.ts';
+
+/**
+ * `recipe`: the pool's, expanded for the slot, its image chosen. `repository`: where the job is from (`sourceRepository`); null when
+ * nobody knows, then it has no caches at all.
+ */
+export function untrustedRecipe(
+  recipe: Recipe,
+  pool: Pick<PoolConfig, 'name' | 'runtime' | 'trust'>,
+  repository: string | null,
+  stateDir: string,
+): Recipe {
+  const { trust, name } = pool;
+  const own = trust.caches === 'private' ? repositoryKey(repository) : null;
+  const keep = (mount: Mount): Mount[] => {
+    if (mount.cache === null) return engineSocketIn(mount.host) === null ? [{ ...mount, readOnly: true }] : [];
+    return own === null || !isNamed(mount.cache)
+      ? []
+      : [{ ...mount, host: untrustedCachePath(stateDir, name, own, mount.cache.name) }];
+  };
+  return {
+    ...recipe,
+    image: pool.runtime === 'process' ? recipe.image : (trust.image ?? recipe.image),
+    mounts: recipe.mounts.flatMap(keep),
+    // Everything that listens on this host would be within reach.
+    network: trust.network ?? (recipe.network === 'host' ? 'default' : recipe.network),
+    capAdd: [],
+    unsafe: { privileged: false, pidHost: false, seccompUnconfined: false },
+  };
+}
+
+/** What stands for a repository in the names of folders: hex digits, the same for all addresses of it. */
+export function repositoryKey(repository: string | null): string | null {
+  const normal = repository === null ? null : normalRepository(repository);
+  return normal === null ? null : createHash('sha256').update(normal).digest('hex').slice(0, 32);
+}

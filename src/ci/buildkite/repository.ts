@@ -1,0 +1,72 @@
+/**
+ * Whether two addresses mean the same repository. Wrong in one direction only: what cannot be read, and what may be the same or
+ * may not, counts as different, so that a pull request is a fork's rather than trusted by mistake.
+ */
+
+/** Ports that say nothing because the scheme has them anyway. */
+const usualPorts: Readonly<Record<string, string>> = { https: '443', http: '80', ssh: '22', git: '9418' };
+/** Their paths differ in nothing but capital letters only when they are the same. */
+const caseless: ReadonlySet<string> = new Set(['github.com', 'gitlab.com', 'bitbucket.org']);
+
+/**
+ * One way of writing an address of `https`, `http`, `ssh` (also as `user@host:path`) or `git`: `host/path`, with the port when it is
+ * not the usual one; of a folder of this host, its path. Scheme, password, `.git` and a slash at the end are gone. So is the user,
+ * except with SSH at a host that is none of the well-known ones, unless it is `git`: there a path can depend on it.
+ *
+ * null for what cannot be understood.
+ */
+export function normalRepository(written: string): string | null {
+  const text = written.trim();
+  if (text === '' || text.length > 2048 || /[\s\p{Cc}\p{Cf}\\?#]/u.test(text)) return null;
+  if (text.startsWith('/')) return local(text);
+  const url = /^(?:git\+)?([a-z]+)(?:\+git)?:\/\/([^/]*)(\/.*)$/i.exec(text);
+  if (url !== null) {
+    const [, scheme = '', authority = '', path = ''] = url;
+    if (scheme.toLowerCase() === 'file') return authority === '' || authority === 'localhost' ? local(path) : null;
+    return remote(scheme.toLowerCase(), authority, path);
+  }
+  // The short form of SSH has no port, and no slash before its colon: `git` itself tells it from a path by that.
+  const short = /^([^/:[\]]+):(?!\/\/)(.+)$/.exec(text);
+  return short === null ? null : remote('ssh', short[1] ?? '', short[2] ?? '');
+}
+
+/** Whether both are known and mean the same. */
+export function isSameRepository(one: string | null, other: string | null): boolean {
+  const normal = one === null ? null : normalRepository(one);
+  return normal !== null && other !== null && normal === normalRepository(other);
+}
+
+function remote(scheme: string, authority: string, path: string): string | null {
+  const usual = usualPorts[scheme];
+  const found = /^(?:([^@]*)@)?([a-z0-9](?:[a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:.]+\])(?::(\d{0,5}))?$/i.exec(authority);
+  if (usual === undefined || found === null) return null;
+  const [, userInfo = '', written = '', port = ''] = found;
+  const host = written.toLowerCase();
+  const isKnown = caseless.has(host);
+  const [user = ''] = userInfo.split(':');
+  const who = scheme !== 'ssh' || isKnown || user === '' || user === 'git' ? '' : `${user}@`;
+  const at = port === '' || port === usual ? host : `${host}:${Number(port)}`;
+  const tidied = tidy(isKnown ? lower(path) : path);
+  return tidied === null ? null : `${who}${at}/${tidied}`;
+}
+
+function local(path: string): string | null {
+  const tidied = tidy(path);
+  return tidied === null ? null : `/${tidied}`;
+}
+
+/** Without slashes around it and `.git` behind it; null when nothing is left, or it leads somewhere else than it says. */
+function tidy(path: string): string | null {
+  const plain = path
+    .replace(/^\/+/, '')
+    .replace(/\/+$/, '')
+    .replace(/\.git$/, '')
+    .replace(/\/+$/, '');
+  const parts = plain.split('/');
+  return parts.some((part) => part === '' || part === '.' || part === '..') ? null : plain;
+}
+
+/** ASCII only: other letters have small forms that are those of ASCII's. */
+function lower(text: string): string {
+  return text.replaceAll(/[A-Z]/g, (letter) => letter.toLowerCase());
+}

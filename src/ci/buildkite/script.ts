@@ -1,0 +1,48 @@
+/**
+ * The script that makes a sandbox the agent of one job. Nothing long-lived is in it: the token is good for one registration at the
+ * broker. Every place that an earlier job could have left something in is named, so that none of the agent's own defaults is read.
+ */
+
+export interface ScriptParts {
+  readonly token: string;
+  /** Base of the broker's calls as the sandbox sees it, such as `http://172.18.0.1:7070/v3`. */
+  readonly endpoint: string;
+  readonly name: string;
+  readonly workspace: string;
+  /** The job to run; null: the agent waits for one, as a service that hands jobs only to agents that are online wants it. */
+  readonly job: string | null;
+  readonly hooks: string | null;
+  readonly plugins: string | null;
+  /** ms a cancelled job may take to end after TERM. */
+  readonly cancelGrace: number;
+}
+
+export function agentScript(parts: ScriptParts): string {
+  const { token, endpoint, name, workspace, job, hooks, plugins, cancelGrace } = parts;
+  const own = `${workspace}/.buildkite`;
+  const set: readonly (readonly [string, string])[] = [
+    ['BUILDKITE_AGENT_TOKEN', token],
+    ['BUILDKITE_AGENT_ENDPOINT', endpoint],
+    ['BUILDKITE_AGENT_NAME', name],
+    // A home that outlives the agent may hold one that an earlier job wrote.
+    ['BUILDKITE_AGENT_CONFIG', `${own}/agent.cfg`],
+    ['BUILDKITE_BUILD_PATH', `${workspace}/builds`],
+    ['BUILDKITE_HOOKS_PATH', hooks ?? `${own}/hooks`],
+    ['BUILDKITE_PLUGINS_PATH', plugins ?? `${own}/plugins`],
+    ['BUILDKITE_SOCKETS_PATH', `${own}/sockets`],
+    ['BUILDKITE_CANCEL_GRACE_PERIOD', String(Math.max(1, Math.floor(cancelGrace / 1000)))],
+    ['BUILDKITE_AGENT_PING_MODE', 'poll-only'],
+    job === null ? ['BUILDKITE_AGENT_DISCONNECT_AFTER_JOB', 'true'] : ['BUILDKITE_AGENT_ACQUIRE_JOB', job],
+  ];
+  return [
+    `mkdir -p ${quote(`${own}/hooks`)} ${quote(`${own}/plugins`)} ${quote(`${own}/sockets`)} || exit 1`,
+    `: > ${quote(`${own}/agent.cfg`)} || exit 1`,
+    'unset BUILDKITE_AGENT_TAGS BUILDKITE_AGENT_QUEUE BUILDKITE_AGENT_PRIORITY BUILDKITE_AGENT_SPAWN',
+    ...set.map(([variable, value]) => `export ${variable}=${quote(value)}`),
+    'exec buildkite-agent start',
+  ].join('\n');
+}
+
+function quote(text: string): string {
+  return `'${text.replaceAll("'", "'\\''")}'`;
+}

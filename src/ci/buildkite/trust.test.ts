@@ -1,0 +1,166 @@
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import type { TrustConfig } from '../../config/config.ts';
+import { type JobFacts, jobFacts } from './job-facts.ts';
+import { normalRepository } from './repository.ts';
+import { decideTrust, sourceRepository } from './trust.ts';
+
+const usual: TrustConfig = {
+  forks: 'run-without-secrets',
+  pipelines: null,
+  branches: null,
+  others: 'run-without-secrets',
+  caches: 'none',
+  image: null,
+  network: null,
+};
+const home = 'https://github.com/acme/app.git';
+const branchBuild = {
+  BUILDKITE_ORGANIZATION_SLUG: 'acme',
+  BUILDKITE_PIPELINE_SLUG: 'app',
+  BUILDKITE_BRANCH: 'main',
+  BUILDKITE_REPO: home,
+  BUILDKITE_PULL_REQUEST: 'false',
+  BUILDKITE_PULL_REQUEST_REPO: '',
+};
+const pullRequest = (repository: string, more: Record<string, string> = {}) => ({
+  ...{ BUILDKITE_PULL_REQUEST: '12', BUILDKITE_PULL_REQUEST_REPO: repository, BUILDKITE_BRANCH: 'feature' },
+  ...more,
+});
+const fork = pullRequest('git://github.com/mallory/app.git');
+
+function decide(env: Record<string, string>, trust: Partial<TrustConfig> = {}) {
+  const given = Object.entries({ ...branchBuild, ...env }).filter(([, value]) => value !== 'absent');
+  return decideTrust(jobFacts({ id: 'j', env: Object.fromEntries(given) }), { ...usual, ...trust });
+}
+
+describe('with nothing written', () => {
+  it.each([
+    ['a branch', {}],
+    ['a pull request within the repository', pullRequest('git@github.com:acme/app.git')],
+    ['one whose address is written otherwise', pullRequest('git://GitHub.com/Acme/App')],
+  ])('%s is trusted', (_, env) => expect(decide(env)).toEqual({ kind: 'trusted' }));
+
+  it.each([
+    ['a fork', fork, 'it is pull request 12 from git://github.com/mallory/app.git, not from https://github.com/acme/app.git'],
+    ['a fork with the name of a branch here', { ...fork, BUILDKITE_BRANCH: 'main' }, 'from git://github.com/mallory'],
+    ['one of nobody knows where', pullRequest(''), 'it is pull request 12 of which the service does not say where it is from'],
+    ['one of something strange', pullRequest('::'), 'it is pull request 12 from ::'],
+    ['one to nobody knows where', { ...fork, BUILDKITE_REPO: 'absent' }, "the pipeline's own repository is not known"],
+    ['both unknown', { ...pullRequest('absent'), BUILDKITE_REPO: 'absent' }, 'does not say where it is from'],
+    ['both strange in the same way', { ...pullRequest('x'), BUILDKITE_REPO: 'x' }, 'it is pull request 12 from x'],
+    ['a job of which nobody says whether it is one', { BUILDKITE_PULL_REQUEST: 'absent' }, 'it may be a pull request of which'],
+    ["a branch with its fork's name", { BUILDKITE_BRANCH: 'mallory:main' }, 'its branch "mallory:main" is one of a fork'],
+    ['a ref of a pull request', { BUILDKITE_BRANCH: 'refs/pull/12/head' }, "that of a pull request, which may be a fork's"],
+  ])('%s runs without secrets', (_, env, why) => {
+    const verdict = decide(env);
+    expect(verdict).toMatchObject({ kind: 'untrusted', why: expect.stringContaining(why) });
+    expect(verdict).toMatchObject({ why: expect.stringContaining('(rule "trust.forks: run-without-secrets").') });
+    expect(decide(env, { forks: 'refuse' })).toMatchObject({
+      kind: 'refused',
+      why: expect.stringMatching(/^This pool does not run the job: .* \(rule "trust\.forks: refuse"\)\.$/),
+    });
+  });
+});
+
+describe('with patterns', () => {
+  it.each<[string, Record<string, string>, Partial<TrustConfig>, string]>([
+    ['another branch', { BUILDKITE_BRANCH: 'dev' }, { branches: ['main'] }, 'its branch dev is none that "trust.branches" names'],
+    ['no branch', { BUILDKITE_BRANCH: 'absent' }, { branches: ['**'] }, 'the service does not say which branch it is of'],
+    ['another pipeline', {}, { pipelines: ['lib'] }, 'its pipeline acme/app is none that "trust.pipelines" names'],
+    ['another organisation', {}, { pipelines: ['other/app'] }, 'its pipeline acme/app is none'],
+    ['no organisation', { BUILDKITE_ORGANIZATION_SLUG: 'absent' }, { pipelines: ['app'] }, 'does not say which pipeline'],
+    ['no pipeline', { BUILDKITE_PIPELINE_SLUG: '' }, { pipelines: ['*'] }, 'does not say which pipeline'],
+    ['no pattern at all', {}, { branches: [] }, 'its branch main is none'],
+  ])('%s is not trusted', (_, env, trust, why) => {
+    expect(decide(env, trust)).toMatchObject({ kind: 'untrusted', why: expect.stringContaining(why) });
+    const refused = decide(env, { ...trust, others: 'refuse' });
+    expect(refused).toMatchObject({ kind: 'refused', why: expect.stringContaining('(rule "trust.others: refuse").') });
+  });
+
+  it('both must name the job', () => {
+    const trust: Partial<TrustConfig> = { pipelines: ['acme/app'], branches: ['main', 'release/*'] };
+    expect(decide({}, trust)).toEqual({ kind: 'trusted' });
+    expect(decide({ BUILDKITE_BRANCH: 'release/1' }, trust)).toEqual({ kind: 'trusted' });
+    expect(decide({ BUILDKITE_BRANCH: 'release/1/x' }, trust)).toMatchObject({ kind: 'untrusted' });
+    expect(decide({ BUILDKITE_PIPELINE_SLUG: 'lib' }, trust)).toMatchObject({ kind: 'untrusted' });
+  });
+
+  it("a fork's branch has no say, its pipeline has", () => {
+    const closed = { branches: ['main'], others: 'refuse' } as const;
+    expect(decide(fork, closed)).toMatchObject({ kind: 'untrusted', why: expect.stringContaining('trust.forks') });
+    expect(decide(fork, { pipelines: ['lib'], others: 'refuse' })).toMatchObject({ kind: 'refused' });
+    expect(decide(fork, { pipelines: ['lib'] })).toMatchObject({ kind: 'untrusted' });
+  });
+});
+
+it('no password of an address is told, and no sentence is longer than people read', () => {
+  const { why = '' } = { why: '', ...decide(pullRequest(`https://me:hunter2@evil.example/${'x'.repeat(2000)}`)) };
+  expect(why).not.toContain('hunter2');
+  expect(why.length).toBeLessThan(500);
+});
+
+it('private caches belong to the repository that a job is from', () => {
+  const of = (env: Record<string, string>) => sourceRepository(jobFacts({ id: 'j', env: { ...branchBuild, ...env } }));
+  expect(of({})).toBe(home);
+  expect(of(fork)).toBe('git://github.com/mallory/app.git');
+  expect(of(pullRequest(''))).toBeNull();
+  expect(of({ BUILDKITE_BRANCH: 'mallory:main' })).toBeNull();
+});
+
+const word = fc.stringMatching(/^[a-z0-9][a-z0-9-]{0,8}$/);
+const anyText = fc.option(fc.oneof(word, fc.string(), fc.constantFrom('main', home, 'git@github.com:acme/app')), { nil: null });
+const anyTrust: fc.Arbitrary<TrustConfig> = fc.record({
+  forks: fc.constantFrom('refuse', 'run-without-secrets'),
+  pipelines: fc.option(fc.array(fc.constantFrom('*', '**', 'app', 'acme/*', 'lib')), { nil: null }),
+  branches: fc.option(fc.array(fc.constantFrom('*', '**', 'main', 'feature/*')), { nil: null }),
+  others: fc.constantFrom('refuse', 'run-without-secrets'),
+  caches: fc.constantFrom('none', 'private'),
+  image: fc.constant(null),
+  network: fc.constant(null),
+});
+const anyFacts = fc.record({
+  organisation: anyText,
+  pipeline: anyText,
+  branch: anyText,
+  repository: anyText,
+  pullRequest: fc.record({ number: fc.option(word, { nil: null }), repository: anyText }),
+});
+
+it('a pull request from another repository is never trusted, whatever else is said of it', () => {
+  fc.assert(
+    fc.property(anyFacts, anyTrust, (facts, trust) => {
+      const [from, to] = [facts.pullRequest.repository, facts.repository].map((one) =>
+        one === null ? null : normalRepository(one),
+      );
+      const verdict = decideTrust(facts, trust);
+      if (from !== null && from === to) return;
+      expect(verdict.kind).not.toBe('trusted');
+      if (trust.forks === 'refuse') expect(verdict.kind).toBe('refused');
+    }),
+    { numRuns: 500 },
+  );
+});
+
+it('a stricter rule never gives more', () => {
+  const rank = { refused: 0, untrusted: 1, trusted: 2 };
+  const facts: fc.Arbitrary<Omit<JobFacts, 'id' | 'title'>> = fc.record({
+    ...{ organisation: anyText, pipeline: anyText, branch: anyText, repository: anyText },
+    ...{ tag: anyText, build: anyText, buildUrl: anyText, commit: anyText, source: anyText },
+    pullRequest: fc.option(fc.record({ number: anyText, repository: anyText }), { nil: null }),
+  });
+  fc.assert(
+    fc.property(facts, anyTrust, (found, trust) => {
+      const before = rank[decideTrust(found, trust).kind];
+      for (const stricter of [
+        { ...trust, forks: 'refuse' as const },
+        { ...trust, others: 'refuse' as const },
+        { ...trust, branches: trust.branches === null ? ['main'] : trust.branches.slice(1) },
+        { ...trust, pipelines: trust.pipelines === null ? ['app'] : trust.pipelines.slice(1) },
+      ]) {
+        expect(rank[decideTrust(found, stricter).kind]).toBeLessThanOrEqual(before);
+      }
+    }),
+    { numRuns: 500 },
+  );
+});

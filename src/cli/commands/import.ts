@@ -1,0 +1,63 @@
+/** `import`: its options and help. */
+import { type Command, InvalidArgumentError } from 'commander';
+import type { HostRule } from '../../import/hosts.ts';
+import type { GlobalFlags } from '../session.ts';
+import { type Act, failed, global, wrongOrFailed } from './options.ts';
+
+interface Flags extends GlobalFlags {
+  readonly host?: readonly HostRule[];
+  readonly out?: string;
+  readonly force?: boolean;
+}
+
+export function addImportCommands(program: Command, act: Act): void {
+  const all = program
+    .command('import')
+    .description('make configs of what ran your agents before; alone it says of what')
+    .enablePositionalOptions()
+    .action((flags: GlobalFlags) =>
+      act(async (session) => (await import('../import-compose.ts')).listImports(session), failed)(flags),
+    );
+  global(all);
+
+  const compose = all
+    .command('compose')
+    .description('a folder of Compose files, one for each Buildkite agent: one config per host')
+    .argument('<dir>', 'the folder, with one folder for each agent somewhere in it')
+    .option('--host <name=glob>', 'agents of this host, by folder, agent or host name; may be repeated', hostRule)
+    .option('--out <dir>', 'write HOST.yml there, instead of printing all')
+    .option('--force', 'overwrite files in --out')
+    .addHelpText(
+      'after',
+      `
+Examples:
+  onejob import compose fleet                          look at what comes out
+  onejob import compose fleet --out hosts              hosts/HOST.yml for each host
+  onejob import compose fleet --host 'lab=rtx-*' --host 'lab=a100-*' --out hosts
+  nvidia-smi -L >gpuci.txt                             on the host; then, on a laptop:
+  onejob plan --inventory gpuci.txt --config hosts/gpuci.yml
+
+Agents that differ by number, device and name become one pool. What could not be carried over is said line by line on
+standard error, as is which agents were taken for those of one host and why. No token is read or copied.
+Exit codes: 0, also when something was not carried over; 1 nothing could be read, or not be written; 2 wrong usage.`,
+    )
+    .action((dir: string, flags: Flags) =>
+      act(
+        async (session) =>
+          (await import('../import-compose.ts')).importComposeFolder(session, {
+            dir,
+            rules: flags.host ?? [],
+            out: flags.out ?? null,
+            force: flags.force === true,
+          }),
+        wrongOrFailed,
+      )(flags),
+    );
+  global(compose);
+}
+
+function hostRule(text: string, before: readonly HostRule[] | undefined): HostRule[] {
+  const [, name, glob] = /^([A-Za-z0-9][A-Za-z0-9_.-]{0,99})=(.+)$/.exec(text) ?? [];
+  if (name === undefined || glob === undefined) throw new InvalidArgumentError("It must be NAME=GLOB, such as 'lab=gpu-*'.");
+  return [...(before ?? []), { name, glob }];
+}

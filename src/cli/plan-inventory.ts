@@ -1,0 +1,109 @@
+/**
+ * `onejob plan --inventory`: which agents a config would have on a host that was only recorded, and which devices each would get. It
+ * needs neither a daemon nor that host, changes nothing and asks no CI service.
+ */
+import { resolve } from 'node:path';
+import type { PoolConfig } from '../config/config.ts';
+import { deviceFindings } from '../config/device-findings.ts';
+import { loadConfig } from '../config/load.ts';
+import { slotNames } from '../config/slot-names.ts';
+import type { Device } from '../gpu/inventory.ts';
+import { readRecording } from '../gpu/recording.ts';
+import { partition } from '../pools/partition.ts';
+import { printable } from './color.ts';
+import { exitCodes } from './exit.ts';
+import type { Session } from './session.ts';
+import { table, wrap } from './table.ts';
+
+export interface PlannedAgent {
+  /** `<pool>/<n>` */
+  readonly slot: string;
+  readonly agent: string;
+  readonly service: string;
+  readonly queue: string;
+  readonly priority: number;
+  readonly tags: readonly string[];
+  /** In the order in which the agent gets them. */
+  readonly devices: readonly { readonly uuid: string; readonly model: string }[];
+  /** It asks for devices and there are none for it. */
+  readonly lacks: boolean;
+}
+
+/** 1 when an agent would not have the devices it asks for. @throws OnejobError E_CONFIG; E_USAGE for a recording that is not there */
+export async function planInventory({ context, flags, output }: Session, recording: string): Promise<number> {
+  const { config } = await loadConfig({
+    flags: { config: flags.config ?? undefined, stateDir: flags.stateDir ?? undefined, socket: flags.socket ?? undefined },
+    env: context.environment,
+    cwd: context.cwd,
+    secrets: 'skip',
+  });
+  const inventory = await readRecording(resolve(context.cwd, recording));
+  const agents = plannedAgents(config, inventory.devices);
+  const findings = deviceFindings(config, inventory);
+  const isWell = agents.every(({ lacks }) => !lacks) && findings.every(({ level }) => level !== 'error');
+  const code = isWell ? exitCodes.ok : exitCodes.failed;
+  if (output.json) {
+    await output.value({ host: config.host, complete: inventory.complete, agents, findings, recording: inventory.findings });
+    return code;
+  }
+  const rows = agents.flatMap(({ slot, agent, queue, devices, lacks }) => {
+    const [first, ...more] = devices.map(({ uuid, model }) => `${uuid}  ${model}`);
+    const shown = first ?? (lacks ? 'none: see below' : '-');
+    return [[slot, agent, queue, shown], ...more.map((device) => ['', '', '', device])];
+  });
+  const [head = '', ...rest] = table(
+    [['SLOT', 'AGENT', 'QUEUE', 'DEVICES'], ...rows.map((row) => row.map(printable))],
+    output.width,
+  );
+  await output.print(output.colors.dim(head), ...rest);
+  if (!inventory.complete) output.say('the recording may not hold all devices of its host, so what is missing here may be there');
+  for (const { level, subject, message, hint } of [...inventory.findings, ...findings]) {
+    const [first = '', ...more] = wrap(
+      `${level}: ${subject}: ${message}${hint === null ? '' : ` -> ${hint}`}`,
+      output.width ?? 200,
+    );
+    output.say([first, ...more].join(' '));
+  }
+  return code;
+}
+
+/** All agents that a config asks for, with the devices that they would get on a host where nothing is leased yet. */
+export function plannedAgents(
+  config: { readonly pools: readonly PoolConfig[]; readonly host: string },
+  devices: readonly Device[],
+): PlannedAgent[] {
+  const asking = config.pools.filter((pool) => pool.devices.count !== 0 && pool.agents !== 0);
+  // A pool that leases for each job has its devices for no longer than that; here it shows what it could have.
+  const { slots } = partition({
+    pools: asking.map((pool) => ({ ...pool, standby: true })),
+    devices,
+    leases: [],
+    inUse: new Set(),
+    barred: new Set(),
+    occupied: new Set(),
+    demands: [],
+    near: () => 0,
+  });
+  const nameOf = slotNames(config);
+  const models = new Map(devices.map(({ uuid, model }) => [uuid, model]));
+  return config.pools.flatMap((pool): PlannedAgent[] => {
+    const mine = slots.filter((slot) => slot.pool === pool.name);
+    const wanted = pool.agents === 'per-device' ? mine.length : pool.agents;
+    return Array.from({ length: wanted }, (_, at) => {
+      const key = `${pool.name}/${at + 1}`;
+      const held = mine.find((slot) => slot.key === key)?.devices ?? [];
+      const { service, queue, priority, tags } = pool;
+      const shown = held.map(({ uuid }) => ({ uuid, model: models.get(uuid) ?? '' }));
+      return {
+        slot: key,
+        agent: nameOf(key),
+        service,
+        queue,
+        priority,
+        tags,
+        devices: shown,
+        lacks: pool.devices.count !== 0 && held.length === 0,
+      };
+    });
+  });
+}

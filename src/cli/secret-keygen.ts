@@ -1,0 +1,59 @@
+/** `onejob secret keygen`: a new private key in a file of its own user's, and its public half on standard output. */
+import { existsSync, realpathSync, statSync } from 'node:fs';
+import { resolve } from 'node:path';
+import { OnejobError } from '../errors.ts';
+import { makeKey, parseKeys, publicOf, type SecretKey } from '../secrets/keys.ts';
+import { readSecret } from '../secrets/reference.ts';
+import { exitCodes } from './exit.ts';
+import { writeFileOver } from './secret-file.ts';
+import type { Session } from './session.ts';
+
+export interface KeygenFlags {
+  readonly rsa?: boolean;
+  readonly add?: boolean;
+  readonly force?: boolean;
+}
+
+/** @throws OnejobError E_SECRET_KEY when there is a file and nothing was said about it */
+export async function keygen(
+  session: Session,
+  file: string,
+  { rsa = false, add = false, force = false }: KeygenFlags,
+): Promise<number> {
+  const { output, context } = session;
+  const named = resolve(context.cwd, file);
+  // A link stays one: what it leads to is written.
+  const path = existsSync(named) ? realpathSync(named) : named;
+  if (add && force) throw new OnejobError('E_USAGE', '--add and --force exclude each other: keys are kept, or overwritten.');
+  const exists = existsSync(path);
+  if (exists && !add && !force) {
+    throw new OnejobError(
+      'E_SECRET_KEY',
+      `There is a file already: ${path}. What was encrypted for its keys opens with nothing else.`,
+      {
+        hint: 'Put a new key before those in it with --add, name another file, or overwrite it with --force.',
+      },
+    );
+  }
+  const day = new Date().toISOString().slice(0, 10);
+  const made = await makeKey(rsa ? 'rsa' : 'x25519', `onejob secret key, made ${day}`);
+  const before = exists && add ? await keysIn(path) : '';
+  const [key] = (await parseKeys(made)).keys as readonly [SecretKey];
+  writeFileOver(path, `${made}${before}`, { like: exists && add ? statSync(path) : null, over: exists });
+  const publicKey = publicOf(key);
+  if (output.json) await output.value({ file: path, id: key.id, kind: key.kind, publicKey: publicKey.trimEnd() });
+  else {
+    output.say(
+      `${before === '' ? 'wrote' : 'added'} private key ${key.id} ${before === '' ? 'to' : 'in front of those in'} ${path}; this is its public half:`,
+    );
+    await output.write('stdout', Buffer.from(publicKey));
+  }
+  return exitCodes.ok;
+}
+
+/** What is in a file that keys can be added to. */
+async function keysIn(path: string): Promise<string> {
+  const text = await readSecret({ kind: 'file', path, expires: null });
+  await parseKeys(text, path);
+  return `${text}\n`;
+}

@@ -1,0 +1,110 @@
+/** `onejob secret pins`, `allow` and `forget` against a store behind a real API. */
+import { join } from 'node:path';
+import { PassThrough } from 'node:stream';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { testContext } from '../../test/support/cli-context.ts';
+import { createFakeManager } from '../../test/support/fake-manager.ts';
+import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { type ApiServer, startApi } from '../api/server.ts';
+import { runCli } from '../cli.ts';
+import { createPinBook, createSecretDesk } from '../pools/secret-desk.ts';
+import type { PinBook } from '../secrets/job-secrets.ts';
+import { fingerprintOf } from '../secrets/open.ts';
+import { seal } from '../secrets/sealed-format.ts';
+import { encryptSeed } from '../secrets/seed-format.ts';
+import { ageKey, rsaKey } from '../secrets/testing.ts';
+import { openStore, type Store } from '../store/store.ts';
+import { readVersion } from './version.ts';
+
+const value = await encryptSeed(rsaKey().publicPem, 'hunter2');
+const fingerprint = fingerprintOf(value);
+const other = '0'.repeat(32);
+
+let dir: Scratch;
+let store: Store;
+let server: ApiServer;
+let book: PinBook;
+beforeEach(async () => {
+  dir = scratch();
+  store = openStore(join(dir.path, 'state'));
+  const clock = { wall: () => new Date(2026, 10, 20, 12).getTime() };
+  book = createPinBook({ store, clock });
+  const socket = { path: join(dir.path, 'onejob.sock'), access: 'owner' } as const;
+  server = await startApi({
+    manager: createFakeManager(),
+    secrets: createSecretDesk({ store, clock }),
+    socket,
+    version: readVersion(),
+  });
+});
+afterEach(async () => {
+  await server.close();
+  store.close();
+  dir[Symbol.dispose]();
+});
+
+async function secret(input: string, ...args: string[]) {
+  const stdin = new PassThrough();
+  stdin.end(input);
+  const { context, stdout, stderr } = testContext(['secret', ...args], dir.path, { stdin: () => stdin });
+  const code = await runCli(context);
+  return { code, stdout: stdout(), stderr: stderr() };
+}
+
+test('what the first use pinned is listed, and more pipelines are allowed at once', async () => {
+  expect(await secret('', 'pins')).toEqual({ code: 0, stdout: '', stderr: 'onejob: no value of the old format was used yet\n' });
+  expect(await book.first(fingerprint, 'acme/solver', 'TOKEN')).toEqual(['acme/solver']);
+  expect(await book.first(fingerprint, 'evil/solver', 'TOKEN')).toEqual(['acme/solver']);
+  expect(await secret('', 'allow', '--pipeline', 'acme/docs', fingerprint.slice(0, 8))).toMatchObject({
+    code: 0,
+    stdout: `${fingerprint} may be used by acme/docs and acme/solver.\n`,
+  });
+  expect(await book.of(fingerprint)).toContain('acme/docs');
+  const { stdout } = await secret('', 'pins');
+  expect(stdout.split('\n')[0]).toBe(`${fingerprint}  SECRET_TOKEN`);
+  expect(stdout).toMatch(/\n {2}acme\/solver {2}used it first, .*\n/);
+  expect(stdout).toMatch(/\n {2}acme\/docs {2}was allowed, .*\n/);
+  expect(JSON.parse((await secret('', 'pins', '--json')).stdout)).toMatchObject({ fingerprint, name: 'TOKEN' });
+});
+
+test('a value can be given to its owner before any job uses it', async () => {
+  const said = await secret(`"${value}"\n`, 'allow', '--value-from-stdin', '--organization', 'acme', '--pipeline', '*');
+  expect(said).toEqual({ code: 0, stdout: `${fingerprint} may be used by acme/*.\n`, stderr: '' });
+  expect(await book.first(fingerprint, 'evil/solver', 'TOKEN')).toEqual(['acme/*']);
+});
+
+test('one pipeline or all of a value are forgotten', async () => {
+  await secret('', 'allow', '--pipeline', 'a/b', '--pipeline', 'a/c', fingerprint);
+  expect((await secret('', 'forget', '--pipeline', 'a/c', fingerprint)).stdout).toBe(`${fingerprint} is no longer for a/c.\n`);
+  expect((await secret('', 'forget', fingerprint)).stdout).toBe(
+    `${fingerprint} is forgotten: the next pipeline that uses it is its owner.\n`,
+  );
+  expect((await secret('', 'forget', fingerprint)).stdout).toBe(`${fingerprint} is not pinned to anything.\n`);
+  expect(await book.of(fingerprint)).toEqual([]);
+});
+
+test('a beginning must be of one that is known', async () => {
+  expect(await secret('', 'allow', '--pipeline', 'a/b', fingerprint.slice(0, 9))).toMatchObject({
+    code: 1,
+    stderr: expect.stringContaining('No value is pinned whose fingerprint begins with'),
+  });
+  for (const end of ['1', '2']) await book.first(other.slice(0, 31) + end, 'a/b', 'X');
+  expect((await secret('', 'forget', '00000000')).stderr).toContain('Several values are pinned that begin with 00000000.');
+});
+
+test('what makes no sense is refused', async () => {
+  const key = (await ageKey()).key;
+  const sealed = await seal(key, { name: 'X', pipelines: ['a/b'], value: 'hunter2' });
+  for (const [input, args, text] of [
+    ['', ['allow', fingerprint], 'It is not said which pipeline'],
+    ['', ['allow', '--pipeline', 'a/b'], 'It is not said which value'],
+    ['', ['allow', '--pipeline', 'a/b', 'XYZ'], 'That is no fingerprint'],
+    ['', ['allow', '--pipeline', 'a/b', fingerprint, '--value-from-stdin'], 'exclude each other'],
+    ['hunter2', ['allow', '--pipeline', 'a/b', '--value-from-stdin'], 'no encrypted value on standard input'],
+    [sealed, ['allow', '--pipeline', 'a/b', '--value-from-stdin'], 'says itself which pipelines it is for'],
+  ] as const) {
+    const said = await secret(input, ...args);
+    expect(said).toMatchObject({ code: 2, stdout: '', stderr: expect.stringContaining(text) });
+    expect(said.stderr).not.toContain('hunter2');
+  }
+});

@@ -1,0 +1,314 @@
+/** `onejob secret keygen`, `encrypt`, `decrypt` and `rotate` as a person types them; they need no daemon. */
+import { existsSync, lstatSync, readFileSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { PassThrough } from 'node:stream';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { testContext } from '../../test/support/cli-context.ts';
+import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { runCli } from '../cli.ts';
+
+let dir: Scratch;
+beforeEach(() => {
+  dir = scratch();
+});
+afterEach(() => dir[Symbol.dispose]());
+
+const at = (name: string) => join(dir.path, name);
+interface Said {
+  readonly code: number;
+  readonly stdout: string;
+  readonly stderr: string;
+}
+
+/** `input`: all of standard input, which is a pipe. */
+async function secret(input: string | Buffer, ...args: string[]): Promise<Said> {
+  const stdin = new PassThrough();
+  stdin.end(input);
+  const { context, stdout, stderr } = testContext(['secret', ...args], dir.path, { stdin: () => stdin });
+  const code = await runCli(context);
+  return { code, stdout: stdout(), stderr: stderr() };
+}
+/** What goes well, on standard output. */
+async function out(input: string, ...args: string[]): Promise<string> {
+  const said = await secret(input, ...args);
+  expect([said.code, said.stderr.includes('Error')], said.stderr).toEqual([0, false]);
+  return said.stdout;
+}
+const encrypt = (input: string, ...more: string[]) =>
+  out(input, 'encrypt', '--key', 'k', '--name', 'TOKEN', '--pipeline', 'acme/solver', ...more);
+
+describe('keygen', () => {
+  test('writes a file for its user only and prints the public half', async () => {
+    const { code, stdout, stderr } = await secret('', 'keygen', 'k');
+    expect([code, statSync(at('k')).mode & 0o777]).toEqual([0, 0o600]);
+    expect(stdout).toMatch(/^age1[a-z0-9]{58}\n$/);
+    expect(stderr).toMatch(/^onejob: wrote private key [0-9a-f]{8} to \S+\/k; this is its public half:\n$/);
+    expect(stdout + stderr).not.toContain('SECRET-KEY');
+    expect(readFileSync(at('k'), 'utf8')).toMatch(
+      /^# onejob secret key, made .*\n# public key: age1.*\nAGE-SECRET-KEY-1[A-Z0-9]+\n$/,
+    );
+  });
+
+  test('overwrites nothing unless it is told to', async () => {
+    await out('', 'keygen', 'k');
+    const before = readFileSync(at('k'), 'utf8');
+    const { code, stderr } = await secret('', 'keygen', 'k');
+    expect([code, readFileSync(at('k'), 'utf8')]).toEqual([1, before]);
+    expect(stderr).toContain('with --add, name another file, or overwrite it with --force');
+    await out('', 'keygen', 'k', '--force');
+    expect(readFileSync(at('k'), 'utf8')).not.toContain(before.split('\n')[2]);
+    expect(await secret('', 'keygen', 'k', '--force', '--add')).toMatchObject({ code: 2 });
+  });
+
+  test('adds a key in front of those that are there, which still open', async () => {
+    await out('', 'keygen', 'k', '--rsa');
+    const old = await out('hunter2', 'encrypt', '--key', 'k', '--name', 'TOKEN', '--seed-format');
+    await out('', 'keygen', 'k', '--add');
+    const sealed = await encrypt('hunter3');
+    expect([await out(old, 'decrypt', '--key', 'k'), await out(sealed, 'decrypt', '--key', 'k')]).toEqual(['hunter2', 'hunter3']);
+    expect(statSync(at('k')).mode & 0o777).toBe(0o600);
+  });
+
+  test('does not add to what is no key file, nor write into a folder that is not there', async () => {
+    writeFileSync(at('k'), 'hunter2\n');
+    const bad = await secret('', 'keygen', 'k', '--add');
+    expect([bad.code, readFileSync(at('k'), 'utf8')]).toEqual([1, 'hunter2\n']);
+    expect(bad.stderr).not.toContain('hunter2');
+    expect((await secret('', 'keygen', 'none/k')).stderr).toContain('no such file or directory');
+    expect(existsSync(at('none'))).toBe(false);
+  });
+
+  test('a link to the file stays a link', async () => {
+    await out('', 'keygen', 'k');
+    symlinkSync('k', at('link'));
+    await out('', 'keygen', 'link', '--add');
+    expect(lstatSync(at('link')).isSymbolicLink()).toBe(true);
+    expect(readFileSync(at('k'), 'utf8').match(/^AGE-SECRET-KEY-1/gm)).toHaveLength(2);
+  });
+
+  test('--json says all of it but the key', async () => {
+    const said = JSON.parse(await out('', 'keygen', 'k', '--rsa', '--json'));
+    expect(said).toEqual({
+      file: at('k'),
+      id: expect.stringMatching(/^[0-9a-f]{8}$/),
+      kind: 'rsa',
+      publicKey: expect.stringContaining('BEGIN PUBLIC KEY'),
+    });
+  });
+});
+
+describe('encrypt and decrypt', () => {
+  beforeEach(async () => {
+    writeFileSync(at('k.pub'), await out('', 'keygen', 'k'));
+  });
+
+  test('the value comes back exactly; only one newline at the end of a pipe is dropped', async () => {
+    for (const [given, back] of [
+      ['hunter2\n', 'hunter2'],
+      ['a\nb\n\n', 'a\nb\n'],
+      [' x \r\n', ' x '],
+      ['Grüße\n', 'Grüße'],
+    ] as const) {
+      expect(await out(await encrypt(given), 'decrypt', '--key', 'k')).toBe(back);
+    }
+    expect(await out(await encrypt('key\n', '--keep-newline'), 'decrypt', '--key', 'k')).toBe('key\n');
+  });
+
+  test('into a pipe goes the encrypted value alone; the lines for a pipeline on request and as JSON', async () => {
+    expect(await encrypt('hunter2')).toMatch(/^oj1:[0-9a-f]{8}:[A-Za-z0-9_-]+\n$/);
+    const yaml = await encrypt('hunter2', '--yaml');
+    expect(yaml).toMatch(/^env:\n {2}SECRET_TOKEN: "oj1:\S+"\n$/);
+    expect(await secret(yaml, 'decrypt', '--key', 'k')).toEqual({
+      code: 0,
+      stdout: 'hunter2',
+      stderr: 'onejob: this is TOKEN for acme/solver\n',
+    });
+    const json = JSON.parse(await encrypt('hunter2', '--json'));
+    expect(json).toMatchObject({ variable: 'SECRET_TOKEN', format: 'sealed', pipelines: ['acme/solver'] });
+    expect(JSON.parse(await out(json.value, 'decrypt', '--key', 'k', '--json'))).toEqual({
+      ...{ value: 'hunter2', format: 'sealed', name: 'TOKEN', pipelines: ['acme/solver'] },
+    });
+  });
+
+  test('the key may be a file or the key itself; pipelines may be several, by organisation', async () => {
+    const key = readFileSync(at('k.pub'), 'utf8').trim();
+    const flags = [
+      '--organization',
+      'acme',
+      '--organisation',
+      'lab',
+      '--pipeline',
+      'a',
+      '--pipeline',
+      '*',
+      '--pipeline',
+      'other/b',
+    ];
+    const sealed = await out('hunter2', 'encrypt', '--key', key, '--name', 'TOKEN', ...flags);
+    expect((await secret(sealed, 'decrypt', '--key', 'k')).stderr).toBe(
+      'onejob: this is TOKEN for acme/a, lab/a, acme/*, lab/* and other/b\n',
+    );
+    await out('hunter2', 'encrypt', '--key', 'k.pub', '--name', 'TOKEN', ...flags);
+  });
+
+  test('--seed-format writes what the scripts read', async () => {
+    await out('', 'keygen', 'r', '--rsa');
+    const old = await out('hunter2\n', 'encrypt', '--key', 'r', '--name', 'TOKEN', '--seed-format');
+    expect(old).toMatch(/^[A-Za-z0-9+/]{342}==;U2FsdGVkX1[A-Za-z0-9+/]+=*\n$/);
+    expect(await secret(`"${old.trim()}"\n`, 'decrypt', '--key', 'r')).toEqual({ code: 0, stdout: 'hunter2', stderr: '' });
+  });
+
+  const base = ['encrypt', '--key', 'k', '--name', 'TOKEN'];
+  test.each([
+    ['no pipeline', base, 2, 'It is not said which pipeline the value is for.'],
+    ['a pipeline without organisation', [...base, '--pipeline', 'solver'], 2, '--pipeline has no organisation.'],
+    ['an organisation alone', [...base, '--organization', 'acme'], 2, "all of them are --pipeline '*'"],
+    ['a title instead of a slug', [...base, '--pipeline', 'Acme/My Solver'], 2, 'slugs are in lower case'],
+    [
+      'a name with SECRET_',
+      ['encrypt', '--key', 'k', '--name', 'SECRET_X', '--pipeline', 'a/b'],
+      2,
+      'Give the name that the job will see',
+    ],
+    ['no name', ['encrypt', '--key', 'k', '--name', 'a b', '--pipeline', 'a/b'], 2, '--name is no name of a variable'],
+    ['the wrong kind of key', [...base, '--seed-format'], 1, 'the old format needs one'],
+    ['a pipeline that would mean nothing', [...base, '--seed-format', '--pipeline', 'a/b'], 2, 'The old format cannot say'],
+    ['no key file', ['encrypt', '--key', 'none', '--name', 'X', '--pipeline', 'a/b'], 1, 'there is no such file'],
+    ['the value as an argument', [...base, '--pipeline', 'a/b', 'hunter2'], 2, 'too many arguments'],
+  ])('%s is refused, and no value is in what is said', async (_name, args, code, text) => {
+    const said = await secret('hunter2', ...args);
+    expect(said).toMatchObject({ code, stdout: '', stderr: expect.stringContaining(text) });
+    expect(said.stderr).not.toContain('hunter2');
+  });
+
+  test('a private key as an argument is refused without being repeated', async () => {
+    const key = readFileSync(at('k'), 'utf8').trim().split('\n').at(-1) ?? '';
+    const said = await secret('hunter2', 'encrypt', '--key', key, '--name', 'X', '--pipeline', 'a/b');
+    expect(said).toMatchObject({ code: 2, stderr: expect.stringContaining('A private key was given for --key') });
+    expect(said.stderr).not.toContain(key.slice(0, 30));
+  });
+
+  test.each([
+    ['a NUL byte', Buffer.from('a\0b'), 1, 'NUL byte'],
+    ['what is no text', Buffer.from([0xff, 0xfe, 1]), 1, 'not text in UTF-8'],
+    ['nothing', '', 2, 'There is no value on standard input'],
+    ['only a newline', '\n', 2, 'There is no value on standard input'],
+    ['too much', 'x'.repeat(70_000), 1, '65536 is the most'],
+  ])('%s is not encrypted', async (_name, value, code, text) => {
+    const said = await secret(value, ...base, '--pipeline', 'a/b');
+    expect(said).toMatchObject({ code, stdout: '', stderr: expect.stringContaining(text) });
+  });
+
+  test('what does not open says so, with the keys that are here', async () => {
+    const sealed = await encrypt('hunter2');
+    await out('', 'keygen', 'other');
+    const said = await secret(sealed, 'decrypt', '--key', 'other');
+    expect(said).toMatchObject({
+      code: 1,
+      stdout: '',
+      stderr: expect.stringMatching(/The value was made for key \w{8}, and here is \w{8}\.\n.*The keys here are/),
+    });
+    const two = `${await encrypt('a', '--yaml')}${await encrypt('b', '--yaml')}`;
+    expect((await secret(two, 'decrypt', '--key', 'k')).stderr).toContain('There are 2 encrypted values');
+    expect((await secret('hunter2', 'decrypt', '--key', 'k')).stderr).not.toContain('hunter2');
+    expect((await secret(sealed, 'decrypt', '--key', 'k.pub')).stderr).toContain('line 1: is a public key');
+  });
+});
+
+describe('on a terminal', () => {
+  async function typed(text: string, ...args: string[]): Promise<Said & { readonly shown: string }> {
+    const stdin = Object.assign(new PassThrough(), { isTTY: true });
+    const { context, stdout, stderr, says } = testContext(['secret', ...args], dir.path, { stdin: () => stdin });
+    Object.assign(context.stdout, { isTTY: true, columns: 200 });
+    const done = runCli(context);
+    await Promise.race([says(/Value of|Encrypted value/), done]);
+    stdin.write(text);
+    const code = await done;
+    return { code, stdout: stdout(), stderr: stderr(), shown: stdout() + stderr() };
+  }
+  beforeEach(() => out('', 'keygen', 'k'));
+  const args = ['encrypt', '--key', 'k', '--name', 'TOKEN', '--pipeline', 'acme/solver'];
+
+  test('the value is asked for, is not shown, and the lines for the pipeline are printed', async () => {
+    const { code, stdout, stderr, shown } = await typed(' hunter2 \r', ...args);
+    expect(code, stderr).toBe(0);
+    expect(stderr).toContain('Value of TOKEN (not shown): ');
+    expect(stdout).toMatch(/^env:\n {2}SECRET_TOKEN: "oj1:\S+"\n$/);
+    expect(shown).not.toContain('hunter');
+    expect(await out(stdout, 'decrypt', '--key', 'k')).toBe(' hunter2 ');
+    const back = await typed(`${stdout.split('"')[1]}\r`, 'decrypt', '--key', 'k');
+    expect([back.code, back.stdout]).toEqual([0, ' hunter2 \n']);
+  });
+
+  test('several lines at once would lose all but the first, so they are refused', async () => {
+    for (const text of ['hunter2\rhunter3\r', 'hunter2\rhunter3']) {
+      const { code, stderr, shown } = await typed(text, ...args);
+      expect([code, stderr]).toEqual([2, expect.stringContaining('Only one line can be typed here')]);
+      expect(shown).not.toContain('hunter');
+    }
+  });
+
+  test('who leaves has encrypted nothing', async () => {
+    expect(await typed('\u0003', ...args)).toMatchObject({
+      code: 2,
+      stdout: '',
+      stderr: expect.stringContaining('Nothing was typed'),
+    });
+    expect(await typed('\r', ...args)).toMatchObject({ code: 2, stdout: '' });
+  });
+
+  test('rotate asks for its text', async () => {
+    expect((await typed('', 'rotate', '--key', 'k', '--to', 'k')).stderr).toContain('<pipeline.yml >new.yml');
+  });
+});
+
+describe('rotate', () => {
+  test('encrypts each value of a pipeline anew and keeps every other byte', async () => {
+    await out('', 'keygen', 'old', '--rsa');
+    await out('', 'keygen', 'k');
+    const old = (await out('hunter2', 'encrypt', '--key', 'old', '--name', 'A', '--seed-format')).trim();
+    const sealed = (await encrypt('hunter3')).trim();
+    writeFileSync(at('both'), readFileSync(at('old'), 'utf8') + readFileSync(at('k'), 'utf8'));
+    const to = (await out('', 'keygen', 'new')).trim();
+    const before = Buffer.concat([
+      Buffer.from(`# Gr\u00fc\u00dfe\r\nenv:\n  SECRET_A: "${old}"\n\n\tSECRET_TOKEN: ${sealed} # \u{1f680}\n`),
+      Buffer.from([0xff, 10]),
+    ]);
+    const said = await secret(before, 'rotate', '--key', 'both', '--to', to, '--pipeline', 'acme/docs');
+    expect(said).toMatchObject({ code: 0, stderr: 'onejob: 2 values encrypted anew, 0 left\n' });
+    const [one = '', two = ''] = said.stdout.match(/oj1:[\w:-]+/g) ?? [];
+    // What is not UTF-8 is not shown as it is by the test's own text; the rest is.
+    expect(said.stdout.replace(one, () => old).replace(two, () => sealed)).toBe(before.toString('utf8'));
+    expect((await secret(one, 'decrypt', '--key', 'new')).stderr).toContain('this is A for acme/docs');
+    expect((await secret(two, 'decrypt', '--key', 'new')).stderr).toContain('this is TOKEN for acme/solver');
+    const again = await secret(said.stdout, 'rotate', '--key', 'both', '--to', to);
+    expect([again.code, again.stdout, again.stderr]).toEqual([
+      0,
+      said.stdout,
+      'onejob: 0 values encrypted anew, 2 for the new key already, 0 left\n',
+    ]);
+  });
+
+  test('what stays is named by its line, and the exit code says that some did', async () => {
+    await out('', 'keygen', 'k');
+    await out('', 'keygen', 'new');
+    const text = `env:\n  SECRET_TOKEN: "${(await encrypt('hunter2')).trim().slice(0, -3)}"\n`;
+    const said = await secret(text, 'rotate', '--key', 'k', '--to', 'new');
+    expect([said.code, said.stdout]).toEqual([1, text]);
+    expect(said.stderr).toMatch(
+      /^onejob: line 2: SECRET_TOKEN .*; it was left as it is\nonejob: 0 values encrypted anew, 1 left\n$/,
+    );
+    const json = JSON.parse((await secret(text, 'rotate', '--key', 'k', '--to', 'new', '--json')).stdout);
+    expect(json).toMatchObject({ text, replaced: 0, already: 0, left: [{ line: 2, variable: 'SECRET_TOKEN' }] });
+  });
+
+  test('a value alone needs its name when it has none itself', async () => {
+    await out('', 'keygen', 'old', '--rsa');
+    const old = await out('hunter2', 'encrypt', '--key', 'old', '--name', 'A', '--seed-format');
+    await out('', 'keygen', 'new');
+    const rotate = ['rotate', '--key', 'old', '--to', 'new', '--pipeline', 'acme/docs'];
+    expect(await secret(old, ...rotate)).toMatchObject({ code: 1, stderr: expect.stringContaining('say it with --name') });
+    expect(await out(old, ...rotate, '--name', 'A')).toMatch(/^oj1:\S+\n$/);
+    expect(await out(old, 'rotate', '--key', 'old', '--to', 'old', '--seed-format')).toMatch(/^[^;\s]+;[^;\s]+\n$/);
+  });
+});

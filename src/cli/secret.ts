@@ -1,0 +1,110 @@
+/** `onejob secret encrypt` and `decrypt`. Values come on standard input or are typed unseen; none is ever an argument. */
+import { OnejobError } from '../errors.ts';
+import { toText } from '../secrets/encoding.ts';
+import { secretsInText } from '../secrets/in-text.ts';
+import { decryptSecret, formatOf } from '../secrets/open.ts';
+import { listPipelines } from '../secrets/pipelines.ts';
+import { looksSealed, seal } from '../secrets/sealed-format.ts';
+import { encryptSeed } from '../secrets/seed-format.ts';
+import { exitCodes } from './exit.ts';
+import {
+  ask,
+  checkName,
+  isTyped,
+  keyFor,
+  type PipelineFlags,
+  pipelinesOf,
+  privateKeys,
+  publicKeys,
+  readInput,
+} from './secret-input.ts';
+import type { Session } from './session.ts';
+
+export interface EncryptFlags extends PipelineFlags {
+  readonly key: string;
+  readonly name: string;
+  readonly seedFormat?: boolean;
+  readonly keepNewline?: boolean;
+  readonly yaml?: boolean;
+}
+
+/** The encrypted value alone when it goes into a pipe, else the lines for the pipeline. */
+export async function encrypt(session: Session, flags: EncryptFlags): Promise<number> {
+  const { output } = session;
+  const name = checkName(flags.name);
+  const pipelines = pipelinesOf(flags);
+  const isOld = flags.seedFormat === true;
+  if (isOld && pipelines.length > 0) {
+    throw new OnejobError('E_USAGE', 'The old format cannot say which pipeline a value is for.', {
+      hint: 'Leave --seed-format out, or --organization and --pipeline.',
+    });
+  }
+  if (!isOld && pipelines.length === 0) {
+    throw new OnejobError('E_USAGE', 'It is not said which pipeline the value is for.', {
+      hint: "Name it: --organization acme --pipeline solver. Several may be named; all of an organisation are --pipeline '*'.",
+    });
+  }
+  const key = keyFor(await publicKeys(session, flags.key, '--key'), isOld);
+  const value = await readValue(session, name, flags.keepNewline === true);
+  const text = key.kind === 'rsa' ? await encryptSeed(key.key, value) : await seal(key, { name, pipelines, value });
+  const variable = `SECRET_${name}`;
+  if (output.json) await output.value({ variable, value: text, format: isOld ? 'seed' : 'sealed', key: key.id, pipelines });
+  else if (flags.yaml === true || output.width !== null) await output.print('env:', `  ${variable}: "${text}"`);
+  else await output.print(text);
+  return exitCodes.ok;
+}
+
+async function readValue(session: Session, name: string, isExact: boolean): Promise<string> {
+  if (isTyped(session)) {
+    const { stdin, stderr } = session.context;
+    return ask(stdin(), stderr, `Value of ${name} (not shown)`, { hidden: true });
+  }
+  const bytes = await readInput(session);
+  const text = toText(bytes);
+  if (text === null) {
+    throw new OnejobError('E_SECRET_VALUE', 'The value cannot be encrypted: it is not text in UTF-8, or holds a NUL byte.', {
+      hint: 'Encode it first, such as with base64.',
+    });
+  }
+  const value = isExact ? text : text.replace(/\r?\n$/, '');
+  if (value !== '') return value;
+  throw new OnejobError('E_USAGE', 'There is no value on standard input.', {
+    hint: 'Type it at a terminal, or pipe it: "… | onejob secret encrypt …".',
+  });
+}
+
+/** The value exactly, without anything around it; a newline after it on a terminal only. */
+export async function decrypt(session: Session, flags: { readonly key: string }): Promise<number> {
+  const { output, context } = session;
+  const keys = await privateKeys(session, flags.key);
+  const typed = isTyped(session)
+    ? await ask(context.stdin(), context.stderr, 'Encrypted value', { hidden: false })
+    : (await readInput(session)).toString('latin1');
+  const opened = await decryptSecret(oneIn(typed), keys);
+  if (!opened.ok) {
+    throw new OnejobError('E_SECRET_VALUE', `The value ${opened.why}.`, {
+      hint: `Give the whole encrypted value, and the key it was made for. The keys here are ${keys.keys.map((each) => each.id).join(', ')}.`,
+    });
+  }
+  const { value, format, sealed } = opened;
+  if (output.json) {
+    await output.value({ value, format, name: sealed?.name ?? null, pipelines: sealed?.pipelines ?? null });
+    return exitCodes.ok;
+  }
+  if (sealed !== null) output.say(`this is ${sealed.name} for ${listPipelines(sealed.pipelines)}`);
+  await output.write('stdout', Buffer.from(output.width === null ? value : `${value}\n`));
+  return exitCodes.ok;
+}
+
+/** The encrypted value in what was given: alone, in quotes, or as a line of a pipeline. */
+function oneIn(given: string): string {
+  const text = given.trim().replace(/^(["'])(.*)\1$/s, '$2');
+  if (formatOf(text) !== null || looksSealed(text)) return text;
+  const found = secretsInText(text);
+  if (found.length > 1) {
+    throw new OnejobError('E_USAGE', `There are ${found.length} encrypted values on standard input.`, {
+      hint: 'Give one of them.',
+    });
+  }
+  return found[0]?.text ?? text;
+}

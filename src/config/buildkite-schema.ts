@@ -1,0 +1,83 @@
+/** How a service of type `buildkite` is written. */
+import { z } from 'zod';
+import { buildkiteDefaults } from './defaults.ts';
+import { describeKind } from './kind.ts';
+import { sha256, token } from './service-parts.ts';
+import { formatDuration } from './units.ts';
+import { duration, key, no, oneOf, text, value, yes } from './values.ts';
+import { pathProblem } from './volumes.ts';
+
+/** Nothing of what was found is shown where it may hold a password. */
+const endpoint = value((found) => {
+  const what = `a web address such as "${buildkiteDefaults.endpoint}"`;
+  if (typeof found !== 'string') return no(`expected ${what}, found ${describeKind(found)}`);
+  if (/^[a-z]+:\/\/[^/]*@/i.test(found)) return no(`holds a user or a password; expected ${what}`);
+  const good = /^https?:\/\/[^\s/?#@]+(\/[^\s?#]*)?$/.test(found) && URL.canParse(found);
+  return good ? yes(found.replace(/\/+$/, '')) : no(`expected ${what}`);
+});
+
+const packageFrom = value((found) => {
+  const what = 'an https address that ends in ".tar.gz", an absolute path, or "image"';
+  if (typeof found !== 'string') return no(`expected ${what}, found ${describeKind(found)}`);
+  if (found === 'image' || /^https:\/\/[^\s/?#@]+\/\S+\.tar\.gz$/.test(found)) return yes(found);
+  if (!found.startsWith('/')) return no(`${JSON.stringify(found)} is not ${what}`);
+  const why = pathProblem(found);
+  return why === null ? yes(found) : no(why);
+});
+
+export const buildkitePackageKeys = z.strictObject({
+  version: key(text('a version such as "3.137.0"', /^\d{1,4}\.\d{1,5}\.\d{1,5}(-[a-z]+(\.\d{1,5})?)?$/), 'version', {
+    description: 'Version of the agent; another one is refused.',
+    example: buildkiteDefaults.agent.version,
+    shown: `\`${buildkiteDefaults.agent.version}\`, or what \`from\` names`,
+  }),
+  from: key(packageFrom, 'address, path or `image`', {
+    description:
+      'Where the agent is taken from: an address or a path of its `.tar.gz`, or the path of the program itself, which is mounted into the sandboxes. `image`: each image brings its own.',
+    example: '/usr/local/bin/buildkite-agent',
+    shown: "Buildkite's release of that version",
+  }),
+  sha256: sha256('What the file that `from` names must be.', "Buildkite's own for its releases"),
+});
+
+export const buildkiteFile = z.strictObject({
+  token: token('Agent token that onejob registers its agents with. It never enters a sandbox.'),
+  metrics_token: token('Another agent token, for the counts of the queues alone: one that may do no more than that is enough.'),
+  endpoint: key(endpoint, 'address', {
+    description: 'Address of the Agent API.',
+    example: buildkiteDefaults.endpoint,
+    shown: buildkiteDefaults.endpoint,
+  }),
+  binding: key(oneOf(['late', 'early']), '`late` or `early`', {
+    description:
+      "`late`: onejob waits for the job in the agent's place, decides what it is trusted with, and only then lets a sandbox have it. `early`: the agent in the sandbox waits itself, for services that refuse the late way; then all jobs of a pool get the same sandbox.",
+    example: 'early',
+    shown: buildkiteDefaults.binding,
+  }),
+  mode: key(oneOf(['hold', 'acquire']), '`hold` or `acquire`', {
+    description:
+      '`hold`: an idle agent for each slot. `acquire`: waiting jobs are reserved through the Stacks API, and agents appear for them only; needs the token of a cluster.',
+    example: 'acquire',
+    shown: buildkiteDefaults.mode,
+  }),
+  poll: key(duration(2000, '2s'), 'duration', {
+    description: 'How often the counts of the queues are asked for; once for all pools.',
+    example: '30s',
+    shown: formatDuration(buildkiteDefaults.poll),
+  }),
+  boot_timeout: key(duration(1000, '1s'), 'duration', {
+    description:
+      'How long the agent in a sandbox that was given a job may take to call in. Then the sandbox is ended, and its pool backs off.',
+    example: '2m',
+    shown: formatDuration(buildkiteDefaults.boot_timeout),
+  }),
+  hold_timeout: key(duration(1000, '1s'), 'duration', {
+    description: 'How long a job that was accepted may wait for its sandbox before it is given up, with the reason in its log.',
+    example: '30m',
+    shown: formatDuration(buildkiteDefaults.hold_timeout),
+  }),
+  agent: key(buildkitePackageKeys, 'map', {
+    description: 'The agent that runs the jobs in the sandboxes.',
+    example: '{ from: /usr/local/bin/buildkite-agent }',
+  }),
+});

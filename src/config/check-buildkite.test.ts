@@ -1,0 +1,231 @@
+import { afterAll, describe, expect, it } from 'vitest';
+import { secretsOf } from './check-mounts.ts';
+import { Folder } from './testing.ts';
+
+const folder = new Folder();
+afterAll(() => folder[Symbol.dispose]());
+
+const service = (more = '') => `services: { s: { type: buildkite, token: { file: /keys/token }${more && `, ${more}`} } }\n`;
+const pool = (more: string) => `pools: { lab: { service: s, ${more} } }\n`;
+
+it('what holds of a service and its pools where little is written', async () => {
+  const { config, errors, warnings } = await folder.load(service() + pool('queue: cuda'));
+  expect([...errors, ...warnings]).toEqual([]);
+  expect(config.services).toEqual([
+    {
+      name: 's',
+      type: 'buildkite',
+      endpoint: 'https://agent.buildkite.com/v3',
+      token: { kind: 'file', path: '/keys/token', expires: null },
+      metricsToken: null,
+      binding: 'late',
+      mode: 'hold',
+      pollEvery: 10_000,
+      bootTimeout: 60_000,
+      holdTimeout: 600_000,
+      agentPackage: { version: '3.137.0', from: null, sha256: null },
+    },
+  ]);
+  expect(config.pools[0]).toMatchObject({
+    queue: 'cuda',
+    runtime: 'docker',
+    stopGrace: 35_000,
+    imageRecipe: { base: 'auto' },
+    isolation: 'full',
+    hooks: null,
+    plugins: null,
+    cacheLimit: 50 * 2 ** 30,
+    trust: {
+      forks: 'run-without-secrets',
+      pipelines: null,
+      branches: null,
+      others: 'run-without-secrets',
+      caches: 'none',
+      image: null,
+      network: null,
+    },
+  });
+});
+
+it('and where all is written', async () => {
+  const all = service(
+    'metrics_token: { env: COUNTS }, endpoint: "https://bk.lab/api/v3//", binding: late, mode: acquire, poll: 2s, boot_timeout: 90s, hold_timeout: 1h, agent: { from: /opt/buildkite-agent, version: 4.0.3 }',
+  );
+  const lab = pool(
+    'hooks: /srv/hooks, plugins: /srv/plugins, cache_limit: 2GiB, cpus: 2.5, cpu_env: JULIA_CPU_THREADS, isolation: none, runtime: process, trust: { forks: refuse, pipelines: [app, "acme/lib-*"], branches: [main, "release/**"], others: refuse, caches: private, network: internet }',
+  );
+  const { config, errors, warnings } = await folder.load(all + lab);
+  expect([...errors, ...warnings]).toEqual([]);
+  expect(config.services[0]).toMatchObject({
+    metricsToken: { kind: 'env', variable: 'COUNTS' },
+    endpoint: 'https://bk.lab/api/v3',
+    mode: 'acquire',
+    pollEvery: 2000,
+    bootTimeout: 90_000,
+    holdTimeout: 3_600_000,
+    agentPackage: { from: '/opt/buildkite-agent', version: '4.0.3' },
+  });
+  expect(config.pools[0]).toMatchObject({
+    ...{ hooks: '/srv/hooks', plugins: '/srv/plugins', cacheLimit: 2 ** 31, isolation: 'none', runtime: 'process' },
+    recipe: { env: { JULIA_CPU_THREADS: '2' } },
+    trust: {
+      ...{ forks: 'refuse', others: 'refuse', caches: 'private', network: 'internet', image: null },
+      ...{ pipelines: ['app', 'acme/lib-*'], branches: ['main', 'release/**'] },
+    },
+  });
+});
+
+it.each([
+  ['from: image', null],
+  ['from: /opt/buildkite-agent', null],
+  ['from: /srv/buildkite-agent-linux-amd64-3.140.1.tar.gz', '3.140.1'],
+  ['from: /srv/agent.tar.gz, version: 4.1.0', '4.1.0'],
+  ['version: 4.1.0', '4.1.0'],
+])('an agent of an owner has the version that it has: %s', async (agent, version) => {
+  const { config, errors } = await folder.load(service(`agent: { ${agent} }`));
+  expect(errors).toEqual([]);
+  expect(config.services[0]).toMatchObject({ agentPackage: { version } });
+});
+
+describe('keys of a service that do not go together, or are not what they should be', () => {
+  it.each([
+    ['mode: acquire, binding: early', 'services.s.mode: is acquire, but "binding" is early'],
+    ['poll: 1s', 'services.s.poll: must be at least 2s'],
+    ['endpoint: agent.buildkite.com', 'services.s.endpoint: expected a web address such as'],
+    ['endpoint: "https://me:hunter2@x/v3"', 'services.s.endpoint: holds a user or a password'],
+    ['endpoint: "http://bk.lab/v3"', 'warning: services.s.endpoint: is not encrypted: the token travels in clear to bk.lab'],
+    ['metrics_token: hunter2', 'services.s.metrics_token: a secret is named, not written down'],
+    ['agent: { version: latest }', 'services.s.agent.version: "latest" is not a version such as "3.137.0"'],
+    ['agent: { form: image }', 'services.s.agent.form: unknown key; did you mean "from"?'],
+    ['agent: { from: "http://x/a.tar.gz" }', 'services.s.agent.from: "http://x/a.tar.gz" is not an https address'],
+    ['agent: { from: "https://x/a.tar.gz" }', 'services.s.agent.from: does not say in its name which version it is'],
+    ['agent: { from: "https://x/a-3.1.2.tar.gz" }', 'warning: services.s.agent.from: has no "sha256" beside it'],
+    ['agent: { from: /a/../b }', 'services.s.agent.from: must not hold ".."'],
+    [`agent: { from: image, sha256: ${'ab'.repeat(32)} }`, 'warning: services.s.agent.sha256: is not used: "from" is image'],
+    ['binding: sometimes', 'services.s.binding: expected "late" or "early", found "sometimes"'],
+  ])('%s', async (keys, line) => {
+    const lines = await folder.check(service(keys));
+    expect(lines).toContainEqual(expect.stringContaining(line));
+    expect(lines.join('\n')).not.toContain('hunter2');
+  });
+
+  it('a service on this host needs no encryption, and the default package no checksum', async () => {
+    expect(await folder.check(service('endpoint: "http://127.0.0.1:1234/v3", agent: { version: 3.137.0 }'))).toEqual([]);
+  });
+});
+
+describe('pools that its agents could not work in', () => {
+  it.each([
+    ['network: none', 'pools.lab.network: is none, but "service" is s, whose agent must reach the broker on this host'],
+    ['standby: false, devices: 1', 'pools.lab.standby: is false, but "devices" are asked for and "service" is s'],
+    [
+      'runtime: process',
+      'warning: pools.lab.runtime: is process, which keeps credentials from other jobs only as root with bubblewrap',
+    ],
+    [
+      'tags: "gpu=a100,queue=cuda"',
+      'pools.lab.tags: hold "queue=cuda": a pool has one queue, and its own key for it; write queue: cuda',
+    ],
+    ['tags: { queue: cuda }', 'write queue: cuda'],
+    ['tags: queue', 'write queue: NAME'],
+    ['tags: { gpu: "a100,h100" }', 'pools.lab.tags: hold "gpu=a100,h100", but "service" is s, where a comma ends a tag'],
+    ['queue: "a,b"', 'pools.lab.queue: is "a,b", but "service" is s'],
+    ['hooks: hooks', 'pools.lab.hooks: must be absolute'],
+    ['hooks: /keys', 'pools.lab.hooks: would show jobs the secret file of services.s.token, /keys/token'],
+    ['plugins: /keys/token', 'pools.lab.plugins: would show jobs the secret file'],
+  ])('%s', async (keys, line) => {
+    expect(await folder.check(service() + pool(keys))).toEqual([expect.stringContaining(line)]);
+  });
+
+  it.each([
+    'tags: "cap=sm_80,cap=recent,multigpu,queued=1"',
+    'timeout: 2h',
+    'standby: false',
+    'read_only: true',
+    'runtime: process, isolation: none',
+    'runtime: best',
+  ])('but with %s they can', async (keys) => expect(await folder.check(service() + pool(keys))).toEqual([]));
+});
+
+describe('a number of threads in the environment', () => {
+  const one = (keys: string) => folder.load(`pools: { a: { ${keys} } }\n`);
+
+  it.each([
+    ['0.5', '1'],
+    ['1', '1'],
+    ['3.99', '3'],
+    ['16', '16'],
+  ])('of %s CPUs is %s', async (cpus, threads) => {
+    const { config, errors } = await one(`cpus: ${cpus}, cpu_env: OMP_NUM_THREADS, env: { A: 1 }`);
+    expect(errors).toEqual([]);
+    expect(config.pools[0]?.recipe.env).toEqual({ A: '1', OMP_NUM_THREADS: threads });
+  });
+
+  it.each([
+    ['cpu_env: T', 'pools.a.cpu_env: is T, but "cpus" is not set'],
+    ['cpus: none, cpu_env: T', 'pools.a.cpu_env: is T, but "cpus" is not set'],
+    ['cpus: 2, cpu_env: T, env: { T: 4 }', 'pools.a.cpu_env: is T, which "env" sets too'],
+    ['cpus: 2, cpu_env: 2T', 'pools.a.cpu_env: "2T" is not the name of a variable'],
+    ['cpus: 2, cpu_env: ONEJOB_X', 'pools.a.cpu_env: names that begin with ONEJOB_ are set by onejob itself'],
+    ['cpus: 2, cpu_env: T, volumes: ["/d:/d:T"]', 'pools.a.volumes[0]: sets the variable T again; cpu_env has it already'],
+  ])('%s is none', async (keys, line) => {
+    expect(await folder.check(`pools: { a: { ${keys} } }\n`)).toEqual([expect.stringContaining(line)]);
+  });
+
+  it('a pool can take back what the defaults say', async () => {
+    const file = 'defaults: { cpu_env: T }\npools: { a: { cpus: 2 }, b: { cpu_env: none } }\n';
+    const { config, errors } = await folder.load(file);
+    expect(errors).toEqual([]);
+    expect(config.pools.map(({ recipe }) => recipe.env)).toEqual([{ T: '2' }, {}]);
+  });
+});
+
+describe('caches by name', () => {
+  it('have a folder for each slot below the state directory, where no other volume may be', async () => {
+    const { config, errors } = await folder.load(
+      'state_dir: /state\npools: { a: { caches: ["depot:/root/.julia:DEPOT", "/var/c/{name}:/c:ro"] } }\n',
+    );
+    expect(errors).toEqual([]);
+    expect(config.pools[0]?.recipe.mounts).toEqual([
+      {
+        ...{ host: '/state/caches/a/{name}/depot', container: '/root/.julia', readOnly: false, variable: 'DEPOT' },
+        cache: { name: 'depot' },
+      },
+      { host: '/var/c/{name}', container: '/c', readOnly: true, variable: null, cache: { name: null } },
+    ]);
+    const lines = await folder.check('state_dir: /state\npools: { a: { volumes: ["/state/caches/a/x/depot:/d"] } }\n');
+    expect(lines).toEqual([expect.stringContaining('pools.a.volumes[0]: shows jobs the state of onejob')]);
+  });
+
+  it('no slot is called as the folder of untrusted jobs is', async () => {
+    expect(await folder.check('pools: { a: { name: untrusted, caches: ["depot:/d"] } }\n')).toEqual([
+      expect.stringContaining('pools.a.name: is untrusted, which is what the folder with the caches of untrusted jobs is called'),
+    ]);
+    expect(await folder.check('pools: { a: { name: untrusted } }\n')).toEqual([]);
+  });
+});
+
+describe('its secrets', () => {
+  const both = service('metrics_token: { file: /keys/counts }').concat('secrets: { key: { file: /keys/private } }\n');
+
+  it('no volume may show one, and one that is not there is said', async () => {
+    const { config } = await folder.load(both);
+    const keys = ['secrets.key', 'services.s.token', 'services.s.metrics_token'];
+    expect(secretsOf(config).map(([name]) => name)).toEqual(keys);
+    for (const file of ['private', 'token', 'counts']) {
+      const [line] = await folder.check(both + pool(`volumes: ["/keys/${file}:/x"]`));
+      expect(line).toContain('would show jobs the secret file');
+    }
+    const lines = await folder.check(both, { secrets: 'check' });
+    for (const key of keys) expect(lines).toContainEqual(expect.stringMatching(`: ${key}.file: /keys/\\w+ does not exist`));
+  });
+
+  it('a key that nothing could need, and one that others can read, are warnings', async () => {
+    const open = folder.write('private.key', 'x', 0o644);
+    const lines = await folder.check(`secrets: { key: { file: ${open} } }\n`, { secrets: 'check' });
+    expect(lines).toEqual([
+      expect.stringContaining('warning: secrets.key: is not used: only jobs of a service of type buildkite'),
+      expect.stringContaining('warning: secrets.key.file: private.key can be used by every user of this host (mode 644)'),
+    ]);
+  });
+});

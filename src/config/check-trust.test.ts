@@ -1,0 +1,104 @@
+import { afterAll, describe, expect, it } from 'vitest';
+import { Folder } from './testing.ts';
+
+const folder = new Folder();
+afterAll(() => folder[Symbol.dispose]());
+
+const file = (keys: string, service = '') =>
+  `services: { s: { type: buildkite, token: { env: T }${service} } }\npools: { lab: { service: s, ${keys} } }\n`;
+
+describe('rules that are none', () => {
+  it.each([
+    ['forks: run', 'pools.lab.trust.forks: "run" would hand secrets to whoever opens a pull request; write "run-without-secrets"'],
+    ['forks: yes', 'pools.lab.trust.forks: expected "refuse" or "run-without-secrets", found "yes"'],
+    ['branches: ["!main"]', 'pools.lab.trust.branches[0]: "!main" begins with "!"; a pattern says what is trusted'],
+    ['branches: main', 'pools.lab.trust.branches: expected a list'],
+    ['branches: [""]', 'pools.lab.trust.branches[0]: expected a pattern'],
+    ['pipelines: [a/b/c]', 'pools.lab.trust.pipelines[0]: "a/b/c" is not a pattern such as "app-*" or "acme/app"'],
+    ['pipelines: [{ a: 1 }]', 'pools.lab.trust.pipelines[0]: expected a pattern such as "app-*" or "acme/app", found a map'],
+    ['caches: shared', 'pools.lab.trust.caches: expected "none" or "private", found "shared"'],
+    ['fork: refuse', 'pools.lab.trust.fork: unknown key; did you mean "forks"?'],
+    ['network: none', 'pools.lab.trust.network: is none, but the agent of an untrusted job must reach the broker, too'],
+    ['network: host', 'pools.lab.trust.network: is host, but an untrusted job would reach all that listens on this host'],
+    ['others: refuse', 'warning: pools.lab.trust.others: is not used: neither "pipelines" nor "branches" say which'],
+  ])('%s', async (rules, line) => {
+    expect(await folder.check(file(`trust: { ${rules} }`))).toEqual([expect.stringContaining(line)]);
+  });
+});
+
+it('rules merge key by key with those of the defaults', async () => {
+  const { config } = await folder.load(
+    `defaults: { trust: { forks: refuse, branches: [main] } }\n${file('trust: { branches: [dev] }')}`,
+  );
+  expect(config.pools[0]?.trust).toMatchObject({ forks: 'refuse', branches: ['dev'] });
+});
+
+it('a volume that gives the host away is not for jobs that are not trusted', async () => {
+  const socket = 'volumes: ["/var/run/docker.sock:/var/run/docker.sock"]';
+  const lines = await folder.check(file(`${socket}, trust: { branches: [main] }`));
+  expect(lines).toEqual([
+    expect.stringMatching(
+      /pools\.lab\.volumes: hold \/var\/run\/docker\.sock, .* and jobs that are not trusted come in by "forks" and "others"/,
+    ),
+    expect.stringContaining('warning: pools.lab.volumes[0]: gives every job of the pool all rights over this host'),
+  ]);
+  expect(lines[0]).toContain('write trust: { forks: refuse, others: refuse }');
+  const closed = await folder.check(file(`${socket}, trust: { forks: refuse }`));
+  expect(closed).toEqual([expect.stringContaining('warning: pools.lab.volumes[0]')]);
+});
+
+describe('where the agent waits in the sandbox, it is the same for all jobs', () => {
+  const early = ', binding: early';
+
+  it.each([
+    ['caches: ["depot:/d"]', '"caches"'],
+    ['caches: ["/var/c/{name}:/d"]', '"caches"'],
+    ['volumes: ["/srv/out:/out:rw"]', '"volumes" that are writable'],
+    ['unsafe: { pid_host: true }', '"unsafe"'],
+    ['cap_add: [SYS_PTRACE]', '"cap_add"'],
+    ['network: host', '"network: host"'],
+    ['trust: { image: "debian:12" }', '"trust.image"'],
+    ['trust: { network: internet }', '"trust.network"'],
+    ['trust: { caches: private }', '"trust.caches"'],
+  ])('%s', async (keys, what) => {
+    const [line, ...more] = await folder.check(file(keys, early));
+    expect(line).toContain(`pools.lab.trust: lets untrusted jobs in by "forks", but "binding" of s is early`);
+    expect(line).toContain(`so that ${what} would be the same for all of them`);
+    expect(line).toContain('write trust: { forks: refuse }, or "binding: late" at the service');
+    expect(more).toEqual([]);
+    expect(await folder.check(file(keys))).toEqual([]);
+  });
+
+  it.each([
+    'volumes: ["/srv/in:/in"]',
+    'trust: { forks: refuse }, caches: ["depot:/d"]',
+    'trust: { forks: refuse, branches: [main], others: refuse }, unsafe: { privileged: true }',
+    'trust: { branches: [main] }',
+  ])('but %s can be', async (keys) => {
+    expect(await folder.check(file(keys, early))).toEqual([]);
+  });
+
+  it('patterns open a second door', async () => {
+    const [line] = await folder.check(file('trust: { forks: refuse, branches: [main] }, caches: ["depot:/d"]', early));
+    expect(line).toContain('write trust: { others: refuse }');
+  });
+});
+
+it('a service that does not tell where jobs come from has no use for rules, unless they are in the defaults', async () => {
+  const own = 'pools: { a: { trust: { forks: refuse } } }\n';
+  expect(await folder.check(own)).toEqual([
+    expect.stringContaining('warning: pools.a.trust: is not used: it is about where jobs come from'),
+  ]);
+  const azure = 'services: { z: { type: azure-pipelines, url: "https://dev.azure.com/a", token: { env: T } } }\n';
+  const lines = await folder.check(`${azure}pools: { a: { service: z, trust: { forks: refuse }, hooks: /h } }\n`);
+  expect(lines).toEqual([
+    expect.stringContaining(
+      'warning: pools.a.trust: is not used: it is about where jobs come from, and service z does not tell it',
+    ),
+    expect.stringContaining('warning: pools.a.hooks: is not used: only agents of Buildkite know hooks'),
+  ]);
+  expect(await folder.check('defaults: { trust: { forks: refuse }, hooks: /h }\npools: { a: {} }\n')).toEqual([]);
+  expect(await folder.check('pools: { a: { isolation: none } }\n')).toEqual([
+    expect.stringContaining('warning: pools.a.isolation: is not used: the own queue has no credentials'),
+  ]);
+});

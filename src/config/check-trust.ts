@@ -1,0 +1,75 @@
+/**
+ * Checks of trust rules against the pool they stand in: what they promise of untrusted jobs must be possible, and where the
+ * sandbox waits for the job itself (`binding: early`) it is the same for all of them.
+ */
+import type { Checking } from './check.ts';
+import { engineSocketIn } from './check-mounts.ts';
+import type { BuildkiteServiceConfig, PoolConfig, TrustConfig } from './config.ts';
+
+export function checkTrust(pool: PoolConfig, service: BuildkiteServiceConfig, checking: Checking): void {
+  const { sound, own, inPool } = checking;
+  if (!sound(pool, 'trust')) return;
+  const { trust, recipe } = pool;
+  if (trust.network === 'none' || trust.network === 'host') {
+    const why =
+      trust.network === 'none'
+        ? 'the agent of an untrusted job must reach the broker, too'
+        : 'an untrusted job would reach all that listens on this host';
+    inPool(pool, ['trust', 'network'], `is ${trust.network}, but ${why}; write internet`);
+  }
+  if (trust.image !== null && pool.runtime === 'process') {
+    inPool(pool, ['trust', 'image'], 'is not used: "runtime" is process, which has no images', 'warning');
+  }
+  if (own(pool, 'trust') && trust.pipelines === null && trust.branches === null && isOthersWritten(pool, checking)) {
+    inPool(pool, ['trust', 'others'], 'is not used: neither "pipelines" nor "branches" say which jobs are the others', 'warning');
+  }
+  const open = openDoors(trust);
+  if (open.length === 0) return;
+  for (const { host, cache } of recipe.mounts) {
+    if (cache !== null || !sound(pool, 'volumes') || engineSocketIn(host) === null) continue;
+    const how = `and jobs that are not trusted come in by ${listed(open)}; write ${closing(open)}`;
+    inPool(pool, ['volumes'], `hold ${host}, with which a job can do everything on this host, ${how}`);
+  }
+  if (service.binding === 'late' || !sound(pool, 'volumes', 'caches', 'unsafe', 'cap_add', 'network')) return;
+  const perJob = whatDiffers(pool);
+  if (perJob.length === 0) return;
+  const how = `agents wait in their sandboxes before their jobs are known, so that ${perJob.join(', ')} would be the same for all of them`;
+  const help = `write ${closing(open)}, or "binding: late" at the service`;
+  inPool(pool, ['trust'], `lets untrusted jobs in by ${listed(open)}, but "binding" of ${service.name} is early: ${how}; ${help}`);
+}
+
+function isOthersWritten(pool: PoolConfig, { written }: Checking): boolean {
+  return (written.pools?.get(pool.name) ?? written.defaults).trust?.others !== undefined;
+}
+
+type Door = 'forks' | 'others';
+
+/** By which of its keys jobs come in that are not trusted. Without patterns there are no others. */
+function openDoors(trust: TrustConfig): Door[] {
+  const doors: Door[] = trust.pipelines === null && trust.branches === null ? ['forks'] : ['forks', 'others'];
+  return doors.filter((door) => trust[door] !== 'refuse');
+}
+
+function listed(doors: readonly Door[]): string {
+  return doors.map((door) => `"${door}"`).join(' and ');
+}
+
+function closing(doors: readonly Door[]): string {
+  return `trust: { ${doors.map((door) => `${door}: refuse`).join(', ')} }`;
+}
+
+/** Keys of a pool that mean another sandbox for an untrusted job than for a trusted one. */
+function whatDiffers({ recipe, trust }: PoolConfig): string[] {
+  const { privileged, pidHost, seccompUnconfined } = recipe.unsafe;
+  const found: readonly (readonly [string, boolean])[] = [
+    ['"caches"', recipe.mounts.some(({ cache }) => cache !== null)],
+    ['"volumes" that are writable', recipe.mounts.some(({ cache, readOnly }) => cache === null && !readOnly)],
+    ['"unsafe"', privileged || pidHost || seccompUnconfined],
+    ['"cap_add"', recipe.capAdd.length > 0],
+    ['"network: host"', recipe.network === 'host'],
+    ['"trust.image"', trust.image !== null],
+    ['"trust.network"', trust.network !== null],
+    ['"trust.caches"', trust.caches !== 'none'],
+  ];
+  return found.flatMap(([key, is]) => (is ? [key] : []));
+}

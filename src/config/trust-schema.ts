@@ -1,0 +1,69 @@
+/** How a pool's trust is written. What the rules mean is decided in `src/ci/buildkite/trust.ts`. */
+import { z } from 'zod';
+import { poolDefaults } from './defaults.ts';
+import { describeKind } from './kind.ts';
+import { either, isMap, key, no, oneLine, oneOf, text, value, yes } from './values.ts';
+
+const { trust: defaults } = poolDefaults;
+const rules = ['refuse', 'run-without-secrets'] as const;
+const rule = oneOf(rules);
+
+/** `run` was a word for forks once: who wrote it must hear that it would have given them secrets. */
+const forkRule = either(
+  (found) => found === 'run',
+  value<(typeof rules)[number]>(() => no('"run" would hand secrets to whoever opens a pull request; write "run-without-secrets"')),
+  rule,
+);
+
+/** Negation is refused: with several patterns, of which one must match, `!main` beside `*` would keep nothing out. */
+function pattern(what: string, slashes: number) {
+  return value((found) => {
+    if (typeof found !== 'string') return no(`expected ${what}, found ${isMap(found) ? 'a map' : describeKind(found)}`);
+    if (found === '' || found.length > 255 || !oneLine.test(found)) return no(`expected ${what}`);
+    if (found.startsWith('!'))
+      return no(`${JSON.stringify(found)} begins with "!"; a pattern says what is trusted, not what is not`);
+    if (found.split('/').length - 1 > slashes) return no(`${JSON.stringify(found)} is not ${what}: it has too many slashes`);
+    return yes(found);
+  });
+}
+
+export const trustKeys = z.strictObject({
+  forks: key(forkRule, '`refuse` or `run-without-secrets`', {
+    description: 'What happens to pull requests from another repository, and to those of which nobody says where they are from.',
+    example: 'refuse',
+    shown: defaults.forks,
+  }),
+  pipelines: key(z.array(pattern('a pattern such as "app-*" or "acme/app"', 1)), 'list of patterns', {
+    description:
+      'Pipelines whose jobs are trusted, by their slug or as `organisation/slug`. `*` stands for any text without a slash, `{a,b}` for either.',
+    example: '[app, "app-*"]',
+    shown: 'any',
+  }),
+  branches: key(z.array(pattern('a pattern such as "release/*"', 64)), 'list of patterns', {
+    description:
+      "Branches whose jobs are trusted. `*` stands for any text without a slash, `**` for any text: `release/**` is all below `release/`. Forks' branches have no say.",
+    example: '[main, "release/**"]',
+    shown: 'any',
+  }),
+  others: key(rule, '`refuse` or `run-without-secrets`', {
+    description: 'What happens to jobs that `pipelines` or `branches` do not name.',
+    example: 'refuse',
+    shown: defaults.others,
+  }),
+  caches: key(oneOf(['none', 'private']), '`none` or `private`', {
+    description:
+      'Caches of untrusted jobs. `private`: those that have a name, with a folder of their own for each repository; jobs of the same fork share them.',
+    example: 'private',
+    shown: defaults.caches,
+  }),
+  image: key(text('an image such as "debian:stable-slim"', /^[A-Za-z0-9][^\s\p{Cc}]{0,511}$/u), 'image', {
+    description: 'Image of untrusted jobs.',
+    example: 'ghcr.io/acme/ci-plain:3',
+    shown: "the pool's",
+  }),
+  network: key(text('a network: "default", "internet", or the name of one', /^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$/), 'text', {
+    description: "Network of untrusted jobs, as `network` of the pool. Never `host`, also where that is the pool's.",
+    example: 'internet',
+    shown: "the pool's",
+  }),
+});

@@ -1,0 +1,31 @@
+import { afterAll, expect, it } from 'vitest';
+import { Folder } from './testing.ts';
+import { weakenedFindings } from './weakened-findings.ts';
+
+const folder = new Folder();
+afterAll(() => folder[Symbol.dispose]());
+
+async function findings(pools: string) {
+  const { config, errors } = await folder.load(`services: { s: { type: buildkite, token: { env: T } } }\npools: { ${pools} }\n`);
+  expect(errors).toEqual([]);
+  return weakenedFindings(config).map(({ level, subject, message }) => `${level} ${subject}: ${message}`);
+}
+
+it('names each pool, and what it gives away', async () => {
+  expect(
+    await findings(
+      'a: { unsafe: { privileged: true, pid_host: true } }, b: { service: s, runtime: process, isolation: none, unsafe: { seccomp_unconfined: true } }, c: { network: host, volumes: ["/var/run/docker.sock:/s"] }',
+    ),
+  ).toEqual([
+    'warning pool a: It has "unsafe: { privileged: true }": its jobs can do everything on this host, and use all its devices.',
+    expect.stringContaining('warning pool a: It has "unsafe: { pid_host: true }": its jobs see the processes of this host'),
+    expect.stringContaining('warning pool b: It has "unsafe: { seccomp_unconfined: true }": its trusted jobs may use every'),
+    'warning pool b: It has "isolation: none": credentials of service s may be read by other jobs of this host.',
+    'warning pool c: It has "network: host": its jobs reach all that listens on this host.',
+    'warning pool c: It has "volumes: ["/var/run/docker.sock:…"]": its jobs can do everything on this host.',
+  ]);
+});
+
+it('is silent where nothing is given away', async () => {
+  expect(await findings('a: { service: s, unsafe: { privileged: false } }, b: {}')).toEqual([]);
+});

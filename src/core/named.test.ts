@@ -1,0 +1,86 @@
+/** Slot k of a pool that names its devices gets the k-th of them: names of agents and their folders stay with their cards. */
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+import { type Allocatable, type Allocation, allocate, type Fleet, type Lease, type Want } from './allocate.ts';
+
+const gpus = (...uuids: string[]): Allocatable[] => uuids.map((uuid) => ({ uuid, parent: null }));
+const want = (named: readonly string[], more: Partial<Want<Allocatable>> = {}): Want<Allocatable> => {
+  const names = new Set(named.map((name) => name.toLowerCase()));
+  const fits = ({ uuid }: Allocatable) => names.has(uuid.toLowerCase());
+  return { pool: 'p', agents: named.length, count: 1, share: 1, fits, named, ...more };
+};
+const got = ({ slots }: Allocation) =>
+  slots.map(({ key, devices }) => `${key.slice(2)}: ${devices.map(({ uuid }) => uuid).join(' ')}`);
+const run = (one: Want<Allocatable>, fleet: Fleet<Allocatable>) => got(allocate([one], fleet));
+
+describe('devices that are named', () => {
+  test('go to the slots in the order of their names, however the host lists them', () => {
+    expect(run(want(['C', 'a', 'b']), { devices: gpus('a', 'b', 'c') })).toEqual(['1: c', '2: a', '3: b']);
+    const near = (one: Allocatable, other: Allocatable) => (one.uuid + other.uuid === 'ab' ? 1 : 0);
+    expect(run(want(['b', 'a', 'c']), { devices: gpus('a', 'b', 'c'), near })).toEqual(['1: b', '2: a', '3: c']);
+  });
+
+  test('go in sets to agents that have several, and stay the sets that are written', () => {
+    const near = (one: Allocatable, other: Allocatable) => (one.uuid < 'c' === other.uuid < 'c' ? 1 : 0);
+    const two = want(['a', 'd', 'c', 'b'], { agents: 2, count: 2 });
+    expect(run(two, { devices: gpus('a', 'b', 'c', 'd'), near })).toEqual(['1: a d', '2: c b']);
+  });
+
+  test('leave a slot without its own what is named beyond the others, and nothing of theirs', () => {
+    expect(run(want(['a', 'b', 'c']), { devices: gpus('b', 'c') })).toEqual(['2: b', '3: c']);
+    expect(run(want(['a', 'b', 'c'], { agents: 2 }), { devices: gpus('b', 'c') })).toEqual(['1: c', '2: b']);
+    expect(run(want(['a', 'b', 'c']), { devices: gpus('a', 'b', 'c'), barred: new Set(['a']) })).toEqual(['2: b', '3: c']);
+    // Two halves that nobody can use make a whole.
+    expect(run(want(['a', 'b', 'c', 'd'], { agents: 2, count: 2 }), { devices: gpus('b', 'c') })).toEqual(['1: b c']);
+  });
+
+  test('do not move a slot that has one already', () => {
+    const leases: Lease[] = [{ key: 'p/1', pool: 'p', devices: gpus('b') }];
+    expect(run(want(['a', 'b']), { devices: gpus('a', 'b'), leases })).toEqual(['1: b', '2: a']);
+  });
+
+  test('are shared by slots that follow each other', () => {
+    const shared = want(['b', 'a'], { agents: 4, share: 2 });
+    expect(run(shared, { devices: gpus('a', 'b') })).toEqual(['1: b', '2: b', '3: a', '4: a']);
+  });
+
+  test('come in their order to an agent per device too', () => {
+    expect(run(want(['c', 'a', 'b'], { agents: 'per-device' }), { devices: gpus('a', 'b', 'c') })).toEqual([
+      '1: c',
+      '2: a',
+      '3: b',
+    ]);
+    expect(run(want(['c', 'a', 'b'], { agents: 'per-device' }), { devices: gpus('a', 'b') })).toEqual(['1: a', '2: b']);
+  });
+
+  test('may be cards that stand for their instances', () => {
+    const card = { uuid: 'g', parent: null };
+    const devices = [card, { uuid: 'm1', parent: 'g' }, { uuid: 'm2', parent: 'g' }];
+    const one = want(['g'], { agents: 2, fits: ({ parent }) => parent === 'g' });
+    expect(run(one, { devices })).toEqual(['1: m1', '2: m2']);
+  });
+});
+
+test('S1: as many slots are served as without an order, no device twice, and the answer is its own next answer', () => {
+  const names = ['a', 'b', 'c', 'd', 'e', 'f'];
+  fc.assert(
+    fc.property(
+      fc.shuffledSubarray(names, { minLength: 1 }),
+      fc.shuffledSubarray(names),
+      fc.integer({ min: 1, max: 4 }),
+      fc.integer({ min: 1, max: 2 }),
+      fc.subarray(names),
+      (named, there, agents, count, away) => {
+        const fleet = { devices: gpus(...there), barred: new Set(away) };
+        const { named: _, ...plain } = want(named, { agents, count });
+        const ordered = allocate([want(named, { agents, count })], fleet);
+        const all = ordered.slots.flatMap(({ devices }) => devices.map(({ uuid }) => uuid));
+        expect(new Set(all).size).toBe(all.length);
+        expect(got(allocate([want(named, { agents, count })], { ...fleet, leases: ordered.slots }))).toEqual(got(ordered));
+        const served = ({ slots }: Allocation) => slots.length;
+        if (count === 1) expect(served(ordered)).toBe(served(allocate([plain], fleet)));
+      },
+    ),
+    { numRuns: 1000 },
+  );
+});

@@ -1,0 +1,232 @@
+/**
+ * Folders that jobs have written, as onejob looks at them and clears them away. Whatever lies in them, and however it changes
+ * meanwhile: no link is followed, no mount is entered, and nothing outside is touched.
+ *
+ * Each folder is opened without following links and then named by its descriptor, never by a path through what jobs can
+ * change. Names are bytes, which need not be text; as latin1 none is lost.
+ */
+import { constants, readFileSync } from 'node:fs';
+import { chmod, type FileHandle, lstat, open, opendir, rename, rmdir, unlink } from 'node:fs/promises';
+
+/** A file or folder directly in a cache. */
+export interface CacheEntry {
+  /** Bytes of its name as latin1. */
+  readonly name: string;
+  /** Bytes on disk of all below it; `Infinity` for what is nested too deep to be counted. */
+  readonly bytes: number;
+  /** When anything below it was read or written last, ms since the epoch. */
+  readonly used: number;
+}
+
+export interface CacheSize {
+  readonly bytes: number;
+  /** ms since the epoch; 0 for an empty one. */
+  readonly used: number;
+  /** The first 100000; `bytes` counts all. */
+  readonly entries: readonly CacheEntry[];
+}
+
+/** Each level takes two descriptors. Nobody nests this deep but to be a nuisance. */
+const deepest = 100;
+const mostEntries = 100_000;
+/** Files with several names that are remembered, so that they are counted once. */
+const mostShared = 100_000;
+/** Looked at together: few, since all of onejob's file work shares four threads. */
+const together = 8;
+/** What a file costs beside its content. */
+const perFile = 512;
+
+/** What is in a folder and how much of the disk it takes; null when there is no such folder. @throws the reason of `signal` */
+export async function measure(path: string, now: number, signal: AbortSignal): Promise<CacheSize | null> {
+  const top = await openFolder(path).catch(nullWhenGone);
+  if (top === null) return null;
+  await using handle = top;
+  const mount = mountOf(handle);
+  const shared = new Set<string>();
+  const entries: CacheEntry[] = [];
+  let bytes = 0;
+  let used = 0;
+
+  const count = async (at: string, depth: number): Promise<{ bytes: number; used: number }> => {
+    signal.throwIfAborted();
+    const seen = await lstat(bytesOf(at), { bigint: true }).catch(nullWhenGone);
+    if (seen === null) return { bytes: 0, used: 0 };
+    const isFolder = seen.isDirectory();
+    // Reading a folder, as this does, counts as access to it.
+    const latest = Math.min(now, Math.max(Number(seen.mtimeMs), isFolder ? 0 : Number(seen.atimeMs)));
+    let own = Number(seen.blocks) * 512 + perFile;
+    if (!isFolder && seen.nlink > 1n) {
+      const id = `${seen.dev}:${seen.ino}`;
+      if (shared.has(id)) own = perFile;
+      else if (shared.size < mostShared) shared.add(id);
+    }
+    if (!isFolder) return { bytes: own, used: latest };
+    const inner = await countFolder(at, depth);
+    return { bytes: own + inner.bytes, used: Math.max(latest, inner.used) };
+  };
+  const countFolder = async (at: string, depth: number): Promise<{ bytes: number; used: number }> => {
+    if (depth > deepest) return { bytes: Number.POSITIVE_INFINITY, used: 0 };
+    const opened = await openFolder(bytesOf(at)).catch(nullWhenGone);
+    if (opened === null) return { bytes: 0, used: 0 };
+    await using folder = opened;
+    if (mountOf(folder) !== mount) return { bytes: 0, used: 0 };
+    const all = { bytes: 0, used: 0 };
+    await eachName(folder, async (name) => {
+      const found = await count(inside(folder, name), depth + 1);
+      all.bytes += found.bytes;
+      all.used = Math.max(all.used, found.used);
+    });
+    return all;
+  };
+
+  await eachName(handle, async (name) => {
+    const found = await count(inside(handle, name), 1);
+    bytes += found.bytes;
+    used = Math.max(used, found.used);
+    if (entries.length < mostEntries) entries.push({ name, ...found });
+  });
+  return { bytes, used, entries };
+}
+
+export interface Cleared {
+  /** Files and folders that were removed. */
+  readonly removed: number;
+  /** Why something could not be removed, with how often; empty when all is gone. */
+  readonly stuck: ReadonlyMap<string, number>;
+}
+
+/** Removes all that is in a folder of onejob's own, which stays; what cannot be removed stays, too. @throws the reason of `signal` */
+export async function clear(path: string, signal: AbortSignal): Promise<Cleared> {
+  const stuck = new Map<string, number>();
+  let removed = 0;
+  const top = await openFolder(path).catch(nullWhenGone);
+  if (top === null) return { removed, stuck };
+  await using handle = top;
+  const mount = mountOf(handle);
+  let lifted = 0;
+
+  const fail = (code: string): false => {
+    stuck.set(code, (stuck.get(code) ?? 0) + 1);
+    return false;
+  };
+  /** Whether it is gone. */
+  const remove = async (from: FileHandle, name: string, depth: number): Promise<boolean> => {
+    signal.throwIfAborted();
+    const at = bytesOf(inside(from, name));
+    try {
+      await unlink(at);
+      removed += 1;
+      return true;
+    } catch (error) {
+      const code = codeOf(error);
+      if (code === 'ENOENT') return true;
+      if (code !== 'EISDIR' && code !== 'EPERM') return fail(code);
+    }
+    if (depth > deepest) {
+      // As one of the first level it takes no more descriptors than any other.
+      lifted += 1;
+      return rename(at, bytesOf(inside(handle, `deep-${process.pid}-${Date.now()}-${lifted}`))).then(
+        () => true,
+        (error: unknown) => fail(codeOf(error)),
+      );
+    }
+    const opened = await openForRemoval(at).catch((error: unknown) => codeOf(error));
+    if (typeof opened === 'string')
+      return opened === 'ENOENT' || fail(opened === 'ENOTDIR' || opened === 'ELOOP' ? 'EPERM' : opened);
+    await using folder = opened;
+    if (mountOf(folder) !== mount) return fail('EBUSY');
+    await removeAll(folder, depth);
+    try {
+      await rmdir(at);
+      removed += 1;
+      return true;
+    } catch (error) {
+      const code = codeOf(error);
+      // What keeps it full was told of already.
+      return code === 'ENOENT' || (code === 'ENOTEMPTY' ? false : fail(code));
+    }
+  };
+  /** A folder that is read while it changes may not show all of it the first time. */
+  const removeAll = async (folder: FileHandle, depth: number): Promise<void> => {
+    const before = stuck.size;
+    for (let passes = 0; passes < 3; passes++) {
+      let seen = 0;
+      await eachName(
+        folder,
+        async (name) => {
+          seen += 1;
+          await remove(folder, name, depth + 1);
+        },
+        1,
+      );
+      if (seen === 0 || stuck.size > before) return;
+    }
+  };
+
+  do {
+    lifted = 0;
+    await removeAll(handle, 0);
+  } while (lifted > 0);
+  return { removed, stuck };
+}
+
+/** The bytes of a name read here, below a path of onejob's own. */
+export function pathOf(folder: string, name: string): Buffer {
+  return Buffer.concat([Buffer.from(`${folder}/`), Buffer.from(name, 'latin1')]);
+}
+
+async function eachName(folder: FileHandle, each: (name: string) => Promise<void>, width = together): Promise<void> {
+  // One at a time where each may open folders of its own: else descriptors multiply with the depth.
+  const names = await opendir(`/proc/self/fd/${folder.fd}`, { encoding: 'latin1', bufferSize: 256 });
+  let files: Promise<void>[] = [];
+  for await (const entry of names) {
+    if (width === 1 || entry.isDirectory()) {
+      await each(entry.name);
+      continue;
+    }
+    files.push(each(entry.name));
+    if (files.length < width) continue;
+    await Promise.all(files);
+    files = [];
+  }
+  await Promise.all(files);
+}
+
+const folderFlags = constants.O_RDONLY | constants.O_DIRECTORY | constants.O_NOFOLLOW | constants.O_NONBLOCK;
+
+function openFolder(path: string | Buffer): Promise<FileHandle> {
+  return open(path, folderFlags);
+}
+
+/** An ordinary user may have closed a folder of his own to himself. */
+async function openForRemoval(path: Buffer): Promise<FileHandle> {
+  return openFolder(path).catch(async (error: unknown) => {
+    if (codeOf(error) !== 'EACCES' || process.getuid?.() === 0) throw error;
+    if ((await lstat(path)).isDirectory()) await chmod(path, 0o700);
+    return openFolder(path);
+  });
+}
+
+/** The id of the mount it is on: two mounts of one file system have the same device. */
+function mountOf({ fd }: FileHandle): string {
+  return /^mnt_id:\s*(\d+)$/m.exec(readFileSync(`/proc/self/fdinfo/${fd}`, 'utf8'))?.[1] ?? '';
+}
+
+/** As latin1, like names. */
+function inside({ fd }: FileHandle, name: string): string {
+  return `/proc/self/fd/${fd}/${name}`;
+}
+
+function bytesOf(path: string): Buffer {
+  return Buffer.from(path, 'latin1');
+}
+
+/** Gone, or another kind of thing, by the time it was looked at; or closed to this user. */
+function nullWhenGone(error: unknown): null {
+  if (['ENOENT', 'ENOTDIR', 'ELOOP', 'EACCES'].includes(codeOf(error))) return null;
+  throw error;
+}
+
+function codeOf(error: unknown): string {
+  return error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : String(error);
+}

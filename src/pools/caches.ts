@@ -1,0 +1,258 @@
+/**
+ * Caches that onejob keeps under a name: their folders are made before a sandbox needs them, counted once each time they were
+ * used, and cut down to their limit between two agents. What is given up is moved aside first and removed afterwards, so a
+ * crash leaves nothing half removed where an agent sees it.
+ */
+import { lstatSync } from 'node:fs';
+import { rmdir, statfs } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
+import { cachePath } from '../config/caches.ts';
+import { formatSize } from '../config/units.ts';
+import type { Clock } from '../core/clock.ts';
+import { toFailure } from '../errors.ts';
+import type { Log } from '../log.ts';
+import type { Finding, Mount } from '../runtimes/runtime.ts';
+import { moveAside, moveTo, toGiveUp } from './cache-cut.ts';
+import { type CachePlace, ensureFolders, listPlaces, trashFolder } from './cache-places.ts';
+import { type CacheSize, clear, measure } from './cache-tree.ts';
+
+/** What config asks of a pool's named caches. */
+export interface WantedCaches {
+  readonly pool: string;
+  /** Names of the agents of all its slots. */
+  readonly agents: readonly string[];
+  /** Names of its caches. */
+  readonly caches: readonly string[];
+  /** Bytes that each may have. */
+  readonly limit: number;
+  /** Whether untrusted jobs have caches of their own. */
+  readonly untrusted: boolean;
+}
+
+export interface CachesParts {
+  /** `cachesFolder(stateDir)`. */
+  readonly folder: string;
+  readonly clock: Pick<Clock, 'wall'>;
+  readonly log: Log;
+  readonly wanted: () => readonly WantedCaches[];
+  /** The agents' name of a slot, by its key. */
+  readonly nameOf: (slot: string) => string;
+  /** Whether no released agent has this cache: then what is in it may be moved. Asked often; must answer at once. */
+  readonly mayTrim: (place: CachePlace) => boolean;
+  /** Share of the disk, 0 to 1, that `makeRoom` makes free. */
+  readonly minFree: number;
+  /** Free and all blocks, and bytes in each; default: what the disk says. */
+  readonly disk?: (path: string) => Promise<{ readonly bavail: number; readonly blocks: number; readonly bsize: number }>;
+}
+
+export interface Caches {
+  /**
+   * Makes the folders of named caches among a sandbox's mounts. To be awaited before the sandbox is made.
+   * @throws OnejobError E_STATE_DIR
+   */
+  ensure(mounts: readonly Mount[]): Promise<void>;
+  /**
+   * The slot's agent has ended, and the next one was not released yet. Answers at once: what is known to be too much is moved
+   * aside right now, the rest is done in the background. `repository`: of an untrusted job, as in its caches' paths.
+   */
+  used(slot: string, repository?: string | null): void;
+  /** Removes what config does not want any more and what nobody used for long; counts what was never counted. */
+  tidy(): Promise<void>;
+  /** Gives up what was not used for longest until the disk has `minFree` again, or nothing may be taken. */
+  makeRoom(signal: AbortSignal): Promise<void>;
+  findings(): Finding[];
+  /** Resolves when nothing is done in the background any more; for tests. */
+  settled(): Promise<void>;
+  close(): Promise<void>;
+}
+
+interface Known {
+  readonly place: CachePlace;
+  readonly size: CacheSize;
+  /** When it was counted, ms since the epoch. */
+  readonly seen: number;
+}
+
+const day = 86_400_000;
+/** ms after which the content of a cache that nobody uses is given up. */
+export const unusedAfter = 90 * day;
+/** ms after which a cache that config does not name any more is removed: a slip in the config costs nothing. */
+export const unwantedAfter = day;
+/** Share of its limit that a cache is cut down to, so that it is not cut after every job. */
+const cutTo = 0.8;
+/** How many entries are moved while the loop waits; a rename takes some microseconds. */
+const atOnce = 500;
+
+export function createCaches(parts: CachesParts): Caches {
+  const { folder, clock, log, nameOf, mayTrim, minFree } = parts;
+  const disk = parts.disk ?? statfs;
+  const trash = join(folder, trashFolder);
+  const known = new Map<string, Known>();
+  const waiting = new Map<string, CachePlace>();
+  const abort = new AbortController();
+  let working: Promise<void> | null = null;
+  let isTrashFull = true;
+  let stuck: ReadonlyMap<string, number> = new Map();
+  let last: { readonly place: CachePlace; readonly bytes: number; readonly at: number } | null = null;
+  const blocked = new Map<string, string>();
+
+  const limitOf = ({ pool }: CachePlace): number =>
+    parts.wanted().find((one) => one.pool === pool)?.limit ?? Number.POSITIVE_INFINITY;
+
+  /** Moves aside what is too much, at most so many entries. Whether something may be left to do. */
+  const cut = ({ place, size, seen }: Known, target: number, most = atOnce): boolean => {
+    const chosen = toGiveUp(size.entries, size.bytes, target);
+    if (chosen.length === 0) return false;
+    const done = moveAside(place.path, chosen.slice(0, most), { trash, seen, mayTrim: () => mayTrim(place) });
+    if (done.failure === null) blocked.delete(place.path);
+    else blocked.set(place.path, done.failure);
+    if (done.moved.size === 0) return false;
+    isTrashFull = true;
+    last = { place, bytes: done.bytes, at: clock.wall() };
+    const entries = size.entries.filter(({ name }) => !done.moved.has(name));
+    const bytes = Number.isFinite(size.bytes) ? size.bytes - done.bytes : entries.reduce((sum, one) => sum + one.bytes, 0);
+    known.set(place.path, { place, seen, size: { ...size, entries, bytes } });
+    log.info('cache trimmed', { cache: titleOf(place), entries: done.moved.size, bytes: done.bytes });
+    return chosen.length > most && !done.isInterrupted;
+  };
+  const cutToLimit = (one: Known, most?: number): boolean => {
+    const limit = limitOf(one.place);
+    return one.size.bytes > limit && cut(one, limit * cutTo, most);
+  };
+
+  const count = async (place: CachePlace, signal: AbortSignal): Promise<Known | null> => {
+    const seen = clock.wall();
+    const size = await measure(place.path, seen, signal);
+    if (size === null) {
+      known.delete(place.path);
+      return null;
+    }
+    const one = { place, size, seen };
+    known.set(place.path, one);
+    return one;
+  };
+  const emptyTrash = async (signal: AbortSignal): Promise<void> => {
+    isTrashFull = false;
+    const { stuck: left } = await clear(trash, signal);
+    if (left.size > 0 && stuck.size === 0) log.warn('cannot remove all of what caches gave up', { why: [...left.keys()].join(', ') });
+    stuck = left;
+  };
+  const work = async (): Promise<void> => {
+    const { signal } = abort;
+    while (waiting.size > 0 || isTrashFull) {
+      for (const [path, place] of waiting) {
+        waiting.delete(path);
+        await count(place, signal);
+        for (;;) {
+          const one = known.get(path);
+          if (one === undefined || !cutToLimit(one)) break;
+          // Others have their turn in between.
+          await new Promise(setImmediate);
+        }
+      }
+      if (isTrashFull) await emptyTrash(signal);
+    }
+  };
+  const wake = (): Promise<void> => {
+    working ??= work()
+      .catch((error: unknown) => {
+        if (!abort.signal.aborted) log.warn('caches not looked after', { reason: toFailure(error).message });
+      })
+      .finally(() => {
+        working = null;
+      });
+    return working;
+  };
+
+  /** Takes the whole folder away, when nobody needed it since then. */
+  const drop = (place: CachePlace, before: number): void => {
+    try {
+      // In one turn: a sandbox that is made right now has touched the folder, and one that works is told of.
+      if (!mayTrim(place) || lstatSync(place.path).ctimeMs > before) return;
+      moveTo(trash, place.path);
+    } catch (error) {
+      blocked.set(place.path, toFailure(error).message);
+      return;
+    }
+    known.delete(place.path);
+    blocked.delete(place.path);
+    isTrashFull = true;
+    log.info('cache removed', { cache: titleOf(place) });
+  };
+  const isWanted = ({ pool, agent, cache }: CachePlace): boolean => {
+    const one = parts.wanted().find((each) => each.pool === pool);
+    if (one === undefined || !one.caches.includes(cache)) return false;
+    return agent === null ? one.untrusted : one.agents.includes(agent);
+  };
+
+  return {
+    ensure: (mounts) => ensureFolders(folder, mounts),
+
+    used(slot, repository = null) {
+      const pool = slot.slice(0, slot.lastIndexOf('/'));
+      const agent = repository === null ? nameOf(slot) : null;
+      const one = parts.wanted().find((each) => each.pool === pool);
+      if (one === undefined || one.caches.length === 0 || abort.signal.aborted) return;
+      for (const cache of one.caches) {
+        const path =
+          agent === null ? join(folder, pool, 'untrusted', repository ?? '', cache) : join(folder, pool, agent, cache);
+        const before = known.get(path);
+        // Agents that follow each other closely leave no other moment.
+        if (before !== undefined) cutToLimit(before);
+        waiting.set(path, { pool, agent, repository, cache, path });
+      }
+      void wake();
+    },
+
+    async tidy() {
+      const now = clock.wall();
+      for (const place of await listPlaces(folder)) {
+        const one = known.get(place.path);
+        if (!isWanted(place)) drop(place, now - unwantedAfter);
+        else if (one === undefined) waiting.set(place.path, place);
+        else if (place.agent === null) drop(place, now - unusedAfter);
+        else if (one.size.entries.length > 0 && one.size.used < now - unusedAfter) cut(one, 0);
+        else if (cutToLimit(one)) waiting.set(place.path, place);
+      }
+      await removeEmpty(folder);
+      // What could not be removed the last time may be by now.
+      isTrashFull = true;
+      await wake();
+    },
+
+    async makeRoom(signal) {
+      const lacking = async (): Promise<number> => {
+        const { bavail, blocks, bsize } = await disk(folder).catch(() => ({ bavail: 1, blocks: 1, bsize: 0 }));
+        return (minFree * blocks - bavail) * bsize;
+      };
+      if ((await lacking()) <= 0) return;
+      const either = AbortSignal.any([signal, abort.signal]);
+      await emptyTrash(either);
+      const idle = (await listPlaces(folder)).filter(mayTrim);
+      const counted = [];
+      for (const place of idle) counted.push(known.get(place.path) ?? (await count(place, either)));
+      const oldest = counted.filter((one) => one !== null).sort((a, b) => a.size.used - b.size.used);
+      for (const { place } of oldest) {
+        for (;;) {
+          const bytes = await lacking();
+          const one = known.get(place.path);
+          if (bytes <= 0) return;
+          if (one === undefined || one.size.entries.length === 0) break;
+          const before = one.size.entries.length;
+          cut(one, Math.max(0, one.size.bytes - bytes));
+          if ((known.get(place.path)?.size.entries.length ?? 0) === before) break;
+          await emptyTrash(either);
+        }
+      }
+    },
+
+    findings: () => cacheFindings({ known: [...known.values()], wanted: parts.wanted(), last, stuck, blocked, trash }),
+    settled: async () => {
+      while (working !== null) await working;
+    },
+    async close() {
+      abort.abort(new Error('onejob stops'));
+      await working;
+    },
+  };
+}

@@ -1,0 +1,51 @@
+/** Sandboxes for CI services that look from within whether their agents could work; see `Trial`. */
+import type { Trial } from '../ci/trial.ts';
+import { expandRecipe } from '../config/template.ts';
+import { OnejobError } from '../errors.ts';
+import type { Recipe, Runtime } from '../runtimes/runtime.ts';
+import type { Asker } from './ask.ts';
+import type { Pool } from './pool.ts';
+
+export interface TrialParts {
+  readonly pools: () => readonly Pool[];
+  /** Agents' names by slot. */
+  readonly nameOf: (key: string) => string;
+  /** The image of a pool that names none itself, as it is known now; null while it is not. */
+  readonly imageOf: (pool: string) => string | null;
+  readonly asker: Pick<Asker, 'look'>;
+}
+
+export function createTrial({ pools, nameOf, imageOf, asker }: TrialParts): Trial {
+  return {
+    like(name, change = (recipe) => recipe) {
+      const pool = pools().find(({ config }) => config.name === name);
+      if (pool === undefined) return null;
+      const { config, runtime, service } = pool;
+      const slot = `${name}/1`;
+      const agentName = nameOf(slot);
+      const own = service.equip(expandRecipe(config, agentName), name);
+      const image = own.image ?? (runtime.capabilities.images ? imageOf(name) : null);
+      const recipe = change({ ...own, image });
+      if (runtime.capabilities.images && recipe.image === null) return null;
+      return {
+        recipe,
+        hasImage: runtime.capabilities.images,
+        kind: JSON.stringify([runtime.name, recipe]),
+        async ask(script, signal) {
+          await mustBeThere(runtime, recipe, signal);
+          // It is there: a look fetches nothing newer.
+          const spec = { agent: '', pool: name, slot, name: agentName, recipe: { ...recipe, pull: 'never' as const }, devices: [] };
+          return asker.look({ runtime, spec, script }, signal);
+        },
+        door: (port, signal) => runtime.door(recipe.network, port, signal),
+      };
+    },
+  };
+}
+
+async function mustBeThere(runtime: Runtime, recipe: Recipe, signal: AbortSignal): Promise<void> {
+  if ((await runtime.fingerprint(recipe, signal)) !== null) return;
+  throw new OnejobError('E_IMAGE_NOT_FOUND', `Image "${recipe.image}" is not here yet.`, {
+    hint: `It is fetched for the first agent; ask again then, or type "docker pull ${recipe.image}" now.`,
+  });
+}

@@ -1,0 +1,138 @@
+/** The way from a sandbox to what listens on this host, with real containers. */
+import { execFileSync } from 'node:child_process';
+import { once } from 'node:events';
+import { createServer } from 'node:net';
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
+import { engineAt } from '../../../test/support/engine-http.ts';
+import { ensureImages } from '../../../test/support/images.ts';
+import { lacks } from '../../../test/support/require.ts';
+import { follow, specOf, watch } from '../contract.ts';
+import { frame, readyMarker } from '../gate.ts';
+import { createDockerRuntime, type DockerRuntime } from './docker.ts';
+import { anOwner, recipe, settings } from './testing.ts';
+
+const never = () => new AbortController().signal;
+const quiet = () => {};
+
+/** Listens at this address only, and says where. */
+async function listener(host: string, port = 0) {
+  const server = createServer((socket) => socket.end('here is the host\n'));
+  server.listen(port, host);
+  await once(server, 'listening');
+  onTestFinished(() => void server.close());
+  const address = server.address();
+  return typeof address === 'object' ? (address?.port ?? 0) : 0;
+}
+
+describe.skipIf(lacks('docker', 'busybox', 'root'))('a door to the host', { timeout: 60_000 }, () => {
+  const { owner, make, leftovers } = anOwner();
+  const named = `${owner}-named`;
+  let runtime: DockerRuntime;
+  let events: ReturnType<typeof watch>;
+
+  beforeAll(async () => {
+    await ensureImages();
+    runtime = await make();
+    events = watch(runtime);
+    await events.connected();
+  });
+  afterAll(async () => {
+    for (const { agent } of await runtime.list(never())) await runtime.remove(agent);
+    await runtime.sweep(never());
+    await events.stop();
+    runtime.close();
+    expect(await leftovers()).toEqual([]);
+    expect(firewall()).not.toContain(owner);
+  });
+
+  /** What a sandbox on the network reads from each of these places; `-` for nothing. */
+  const reads = async (network: string, places: readonly string[]) => {
+    const spec = specOf({ ...recipe, network });
+    await runtime.prepare(spec, quiet, never());
+    const log = follow(runtime, spec.agent);
+    await log.until(readyMarker(spec.agent));
+    const script = places.map((place) => `nc -w 5 ${place} </dev/null 2>/dev/null | grep . || echo -`).join('\n');
+    await runtime.release(spec.agent, frame(spec.agent, script), never());
+    await events.exit(spec.agent);
+    await log.ended;
+    await runtime.remove(spec.agent);
+    return log.text().split('\n').slice(2, -1);
+  };
+  const here = 'here is the host';
+
+  test('on the default network is the gateway of its bridge, before any sandbox is on it', async () => {
+    const address = await runtime.door('default', 1, never());
+    expect(await runtime.door('default', 2, never())).toBe(address);
+    const port = await listener(address);
+    expect(await reads('default', [`${address} ${port}`])).toEqual([here]);
+  });
+
+  test('on the network internet is this one port, however often the rules are written, until all is swept', async () => {
+    const address = await runtime.door('internet', 1, never());
+    const [port, other] = [await listener(address), await listener(address)];
+    expect(await reads('internet', [`${address} ${port}`])).toEqual(['-']);
+    await Promise.all([runtime.door('internet', port, never()), runtime.door('internet', port, never())]);
+    const wanted = [`${address} ${port}`, `${address} ${other}`];
+    expect(await reads('internet', wanted)).toEqual([here, '-']);
+    execFileSync('sh', ['-c', `iptables -w -F onejob-${owner}-in`]);
+    expect(await reads('internet', wanted)).toEqual([here, '-']);
+    // Another manager knows of no door; somebody still listens at one of them, and nobody at the first.
+    const later = await make();
+    const spec = specOf({ ...recipe, network: 'internet' });
+    await later.prepare(spec, quiet, never());
+    await later.remove(spec.agent);
+    later.close();
+    expect(firewall().match(/--dport \d+ -j RETURN/g)).toContain(`--dport ${port} -j RETURN`);
+    expect(firewall()).not.toContain('--dport 1 -j RETURN');
+    await runtime.sweep(never());
+    expect(firewall()).not.toContain(owner);
+    // The bridge is another one now, and may have another address.
+    const again = await runtime.door('internet', 1, never());
+    const [one, two] = [await listener(again), await listener(again)];
+    await runtime.door('internet', one, never());
+    expect(await reads('internet', [`${again} ${one}`, `${again} ${two}`])).toEqual([here, '-']);
+  });
+
+  test('on a network of somebody else is its gateway, also when only a subnet was given for it', async () => {
+    using engine = engineAt();
+    const IPAM = { Config: [{ Subnet: '10.213.78.0/24' }] };
+    await engine.ok('POST', '/networks/create', { Name: named, Driver: 'bridge', IPAM });
+    try {
+      const address = await runtime.door(named, 1, never());
+      expect(address).toBe('10.213.78.1');
+      expect(await reads(named, [`${address} ${await listener(address)}`])).toEqual([here]);
+    } finally {
+      await engine.call('DELETE', `/networks/${named}`);
+    }
+    await expect(runtime.door(named, 1, never())).rejects.toMatchObject({ code: 'E_NO_DOOR' });
+  });
+
+  test('of a bridge that somebody removed is that of the one made anew', async () => {
+    await runtime.door('default', 1, never());
+    using engine = engineAt();
+    await engine.ok('DELETE', `/networks/onejob-${owner}`);
+    const address = await runtime.door('default', 1, never());
+    expect(await reads('default', [`${address} ${await listener(address)}`])).toEqual([here]);
+  });
+
+  test('on the network host is the loopback', async () => {
+    const port = await listener('127.0.0.1');
+    expect(await reads('host', [`${await runtime.door('host', port, never())} ${port}`])).toEqual([here]);
+  });
+
+  test('is refused where there is none, with what to write instead', async () => {
+    await expect(runtime.door('none', 1, never())).rejects.toMatchObject({
+      code: 'E_NO_DOOR',
+      message: expect.stringContaining('network "none"'),
+      hint: expect.stringContaining('network: default'),
+    });
+    const remote = await createDockerRuntime({ owner, environment: { ...settings(), host: 'tcp://192.0.2.9:2376' } });
+    const asking = remote.door('default', 1, never());
+    await expect(asking).rejects.toMatchObject({ code: 'E_NO_DOOR', message: expect.stringContaining('tcp://192.0.2.9:2376') });
+    remote.close();
+  });
+});
+
+function firewall(): string {
+  return ['iptables-save', 'ip6tables-save'].map((tool) => execFileSync(tool, ['-t', 'filter'], { stdio: 'pipe' })).join('\n');
+}

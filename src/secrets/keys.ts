@@ -1,0 +1,189 @@
+/**
+ * Key files. One file may hold several private keys, so that what was encrypted for an old one still opens while a new one is
+ * in use: lines `AGE-SECRET-KEY-1…` (X25519, as `age-keygen` writes them) and PEM blocks of RSA keys, in any order; blank lines
+ * and those that begin with `#` mean nothing. The first key of a kind is the one that new values are encrypted for.
+ *
+ * What is wrong with a file is said by line. Nothing of a private key is ever in a message, nor in what a key looks like to `inspect`.
+ */
+import { createHash, createPrivateKey, createPublicKey, generateKeyPairSync, type KeyObject } from 'node:crypto';
+import { OnejobError } from '../errors.ts';
+
+export type PublicKey =
+  | { readonly kind: 'x25519'; readonly id: string; readonly recipient: string }
+  | { readonly kind: 'rsa'; readonly id: string; readonly key: KeyObject };
+
+/** `id`: 8 hex digits, the same for both halves. */
+export type SecretKey =
+  | { readonly kind: 'x25519'; readonly id: string; readonly recipient: string; identity(): string }
+  | { readonly kind: 'rsa'; readonly id: string; readonly key: KeyObject };
+
+/** In the order of the file; never empty. */
+export interface SecretKeys {
+  readonly keys: readonly SecretKey[];
+}
+
+/** RSA keys below this are not even read, bits. */
+const shortest = 1024;
+/** Those that are made, bits: their owners' scripts know this length. */
+const usual = 2048;
+
+/** A piece of a key file: a line, or a PEM block. `at`: its line, from 1. */
+interface Piece {
+  readonly at: number;
+  readonly text: string;
+}
+
+/**
+ * @param what how the file is called in messages, such as `/etc/onejob/secrets.key`
+ * @throws OnejobError E_SECRET_KEY naming every line that cannot be read, and when there is no private key
+ */
+export async function parseKeys(text: string, what = 'The key file'): Promise<SecretKeys> {
+  const { keys, problems } = await readPieces(text, secretOf);
+  if (problems.length > 0) throw bad(what, problems);
+  if (keys.length === 0) throw bad(what, ['there is no private key in it']);
+  return { keys };
+}
+
+/**
+ * Public keys of a text that holds public or private ones: `age1…` lines, PEM blocks, or a whole key file.
+ * @throws OnejobError E_SECRET_KEY
+ */
+export async function parsePublicKeys(text: string, what = 'The key'): Promise<PublicKey[]> {
+  const { keys, problems } = await readPieces(text, async (piece) => (await publicOnly(piece)) ?? asPublic(await secretOf(piece)));
+  if (problems.length > 0) throw bad(what, problems);
+  if (keys.length === 0) throw bad(what, ['there is no key in it']);
+  return keys;
+}
+
+/** The public half as it is given to others: an `age1…` line, or a PEM block. Ends with a newline. */
+export function publicOf(key: SecretKey | PublicKey): string {
+  if (key.kind === 'x25519') return `${key.recipient}\n`;
+  return publicHalf(key.key).export({ type: 'spki', format: 'pem' }).toString();
+}
+
+export function asPublic(key: SecretKey | string): PublicKey | string {
+  if (typeof key === 'string') return key;
+  if (key.kind === 'x25519') return { kind: 'x25519', id: key.id, recipient: key.recipient };
+  return { kind: 'rsa', id: key.id, key: publicHalf(key.key) };
+}
+
+/** A new private key as a key file's text. `comment`: one line that says what it is. */
+export async function makeKey(kind: SecretKey['kind'], comment: string): Promise<string> {
+  if (kind === 'rsa') {
+    const { privateKey } = generateKeyPairSync('rsa', { modulusLength: usual });
+    return `# ${comment}\n${privateKey.export({ type: 'pkcs8', format: 'pem' })}`;
+  }
+  const { generateX25519Identity, identityToRecipient } = await import('age-encryption');
+  const identity = await generateX25519Identity();
+  return `# ${comment}\n# public key: ${await identityToRecipient(identity)}\n${identity}\n`;
+}
+
+async function readPieces<T>(
+  text: string,
+  read: (piece: Piece) => Promise<T | string>,
+): Promise<{ keys: T[]; problems: string[] }> {
+  const keys: T[] = [];
+  const problems: string[] = [];
+  for (const piece of piecesOf(text)) {
+    const found = await read(piece);
+    if (typeof found === 'string') problems.push(`line ${piece.at}: ${found}`);
+    else keys.push(found);
+  }
+  return { keys, problems };
+}
+
+function piecesOf(text: string): Piece[] {
+  const pieces: Piece[] = [];
+  let block: { at: number; lines: string[] } | null = null;
+  for (const [index, raw] of text.split(/\r?\n/).entries()) {
+    const line = raw.trim();
+    const isBegin = line.startsWith('-----BEGIN ');
+    if (block !== null && !isBegin) {
+      block.lines.push(line);
+      if (!line.startsWith('-----END ')) continue;
+      pieces.push({ at: block.at, text: `${block.lines.join('\n')}\n` });
+      block = null;
+    } else {
+      if (block !== null) pieces.push({ at: block.at, text: block.lines.join('\n') });
+      block = isBegin ? { at: index + 1, lines: [line] } : null;
+      if (!isBegin && line !== '' && !line.startsWith('#')) pieces.push({ at: index + 1, text: line });
+    }
+  }
+  if (block !== null) pieces.push({ at: block.at, text: block.lines.join('\n') });
+  return pieces;
+}
+
+const notAKey = 'is no key: neither AGE-SECRET-KEY-1…, age1… nor a PEM block';
+
+/** A private key, or what is wrong as a string. */
+async function secretOf({ text }: Piece): Promise<SecretKey | string> {
+  if (text.startsWith('AGE-SECRET-KEY-')) return ageKey(text);
+  if (text.startsWith('age1')) return 'is a public key; the private one begins with AGE-SECRET-KEY-1';
+  if (!text.startsWith('-----BEGIN ')) return notAKey;
+  if (!text.includes('-----END ')) return 'the PEM block that begins here does not end';
+  if (/^-----BEGIN (RSA )?PUBLIC KEY-----/.test(text)) return 'is a public key; the private one is needed';
+  if (/ENCRYPTED/.test(text.split('\n', 3).join())) {
+    return 'is a private key with a passphrase, which nobody could type here; write it without one (openssl pkey -in OLD -out NEW)';
+  }
+  return rsaKey(() => createPrivateKey(text), 'private');
+}
+
+/** A public key; null when it is none, or what is wrong as a string. */
+async function publicOnly({ text }: Piece): Promise<PublicKey | string | null> {
+  if (text.startsWith('age1')) return ageRecipient(text);
+  if (!/^-----BEGIN (RSA )?PUBLIC KEY-----/.test(text) || !text.includes('-----END ')) return null;
+  return rsaKey(() => createPublicKey(text), 'public');
+}
+
+async function ageKey(text: string): Promise<SecretKey | string> {
+  if (!text.startsWith('AGE-SECRET-KEY-1'))
+    return 'is a key of age that onejob does not know; make one with "onejob secret keygen"';
+  const { identityToRecipient } = await import('age-encryption');
+  try {
+    const recipient = await identityToRecipient(text);
+    return { kind: 'x25519', id: idOf(recipient), recipient, identity: () => text };
+  } catch {
+    // The library's words hold the key.
+    return 'is a damaged private key: it was cut off or mistyped';
+  }
+}
+
+async function ageRecipient(text: string): Promise<PublicKey | string> {
+  const { Encrypter } = await import('age-encryption');
+  try {
+    new Encrypter().addRecipient(text);
+  } catch {
+    return 'is a damaged public key: it was cut off or mistyped';
+  }
+  if (text.length !== 62) return 'is a public key of age that onejob does not know; make one with "onejob secret keygen"';
+  return { kind: 'x25519', id: idOf(text), recipient: text };
+}
+
+function rsaKey(read: () => KeyObject, half: 'private' | 'public'): { kind: 'rsa'; id: string; key: KeyObject } | string {
+  let key: KeyObject;
+  try {
+    key = read();
+  } catch {
+    return `the PEM block that begins here is no ${half} key that can be read`;
+  }
+  if (key.asymmetricKeyType !== 'rsa')
+    return `is a key for ${key.asymmetricKeyType ?? 'something else'}, and only RSA is read from PEM`;
+  const bits = key.asymmetricKeyDetails?.modulusLength ?? 0;
+  if (bits < shortest) return `is an RSA key of ${bits} bits, which anybody can break`;
+  return { kind: 'rsa', id: idOf(publicHalf(key).export({ type: 'spki', format: 'der' })), key };
+}
+
+/** Node makes one of a private key only. */
+function publicHalf(key: KeyObject): KeyObject {
+  return key.type === 'public' ? key : createPublicKey(key);
+}
+
+function idOf(publicKey: string | Buffer): string {
+  return createHash('sha256').update(publicKey).digest('hex').slice(0, 8);
+}
+
+function bad(what: string, problems: readonly string[]): OnejobError {
+  return new OnejobError('E_SECRET_KEY', `${what} cannot be used: ${problems.join('; ')}.`, {
+    hint: 'docs/secrets.md says what a key file looks like; "onejob secret keygen" makes one.',
+  });
+}

@@ -1,0 +1,99 @@
+/**
+ * Encrypted variables of a job: which they are, what tells one value from another, and how a value is opened for exactly one job.
+ * Whether a job is trusted at all is decided before anybody comes here.
+ */
+import { createHash } from 'node:crypto';
+import type { SecretKeys } from './keys.ts';
+import { looksSealed, misfit, parseEnvelope, type Sealed, unseal, variableName } from './sealed-format.ts';
+import { decryptSeed, parseSeed } from './seed-format.ts';
+
+/** `seed`: `BASE64;BASE64`. `plain-rsa`: the same without `;`. `sealed`: `oj1:…`, bound to its pipelines and its name. */
+export type SecretFormat = 'seed' | 'plain-rsa' | 'sealed';
+
+/** `why`: the end of a sentence that begins with the variable, without any of its value. */
+export type Opened =
+  | { readonly ok: true; readonly value: string; readonly format: SecretFormat }
+  | { readonly ok: false; readonly why: string };
+
+export interface EncryptedVariable {
+  /** What the job gets it as: the variable without `SECRET_`. */
+  readonly name: string;
+  readonly variable: string;
+  readonly text: string;
+}
+
+/** Longest encrypted text that is looked at, in characters: a process could be given no longer one. */
+const longestText = 128 * 1024;
+
+/**
+ * Variables that begin with `SECRET_` and go on as a name, sorted. The shell scripts that old values come from take those that
+ * hold `SECRET_` anywhere and cut 7 characters off, so `MY_SECRET_KEY` became `T_KEY`; that is left alone here.
+ */
+export function secretsIn(env: Readonly<Record<string, string>>): EncryptedVariable[] {
+  return Object.entries(env)
+    .filter(([variable]) => variable.startsWith('SECRET_') && variableName.test(variable.slice(7)))
+    .map(([variable, text]) => ({ name: variable.slice(7), variable, text: text.trim() }))
+    .sort((a, b) => (a.variable < b.variable ? -1 : 1));
+}
+
+/** null: no encrypted value, or one that is cut off or damaged. Needs no key. */
+export function formatOf(text: string): SecretFormat | null {
+  if (text.length > longestText) return null;
+  if (looksSealed(text)) return parseEnvelope(text) === null ? null : 'sealed';
+  const parts = parseSeed(text);
+  return parts === null ? null : parts.body === null ? 'plain-rsa' : 'seed';
+}
+
+/**
+ * What an encrypted value is remembered by: 32 hex digits, nothing that it could be found out from. Of an old value only the RSA
+ * part counts: what is behind the `;` can be changed by anybody so that it still opens, and would be another value then.
+ */
+export function fingerprintOf(text: string): string {
+  const parts = looksSealed(text) || text.length > longestText ? null : parseSeed(text);
+  return createHash('sha256')
+    .update(parts === null ? text : parts.key)
+    .digest('hex')
+    .slice(0, 32);
+}
+
+/**
+ * Opens `text` for the job's variable `name`. Old values are bound to nothing: ask `decidePin` before they are opened.
+ * @param organisation, pipeline slugs as the CI service gives them; null when it gave none
+ */
+export async function openSecret(request: {
+  readonly text: string;
+  readonly name: string;
+  readonly organisation: string | null;
+  readonly pipeline: string | null;
+  readonly keys: SecretKeys;
+}): Promise<Opened> {
+  const opened = await decryptSecret(request.text, request.keys);
+  if (!opened.ok) return opened;
+  if (opened.sealed === null) return { ok: true, value: opened.value, format: opened.format };
+  const why = misfit(opened.sealed, request);
+  return why === null ? { ok: true, value: opened.value, format: opened.format } : { ok: false, why };
+}
+
+/** `sealed`: what a value of the new format says of itself. */
+export type Decrypted =
+  | { readonly ok: true; readonly value: string; readonly format: SecretFormat; readonly sealed: Sealed | null }
+  | { readonly ok: false; readonly why: string };
+
+/** Opens it for the key's owner, whatever pipeline and name it is for. */
+export async function decryptSecret(text: string, { keys }: SecretKeys): Promise<Decrypted> {
+  const format = formatOf(text);
+  if (looksSealed(text) && text.length <= longestText) {
+    const found = await unseal(
+      keys.filter((each) => each.kind === 'x25519'),
+      text,
+    );
+    return found.ok ? { ok: true, value: found.sealed.value, format: 'sealed', sealed: found.sealed } : found;
+  }
+  if (format === null) return { ok: false, why: text.length > longestText ? 'is too long to be an encrypted value' : notEncrypted };
+  const rsa = keys.flatMap((each) => (each.kind === 'rsa' ? [each.key] : []));
+  if (rsa.length === 0) return { ok: false, why: 'was encrypted in the old format, and there is no RSA key here' };
+  const found = await decryptSeed(rsa, text);
+  return found.ok ? { ok: true, value: found.value, format, sealed: null } : found;
+}
+
+const notEncrypted = 'is no encrypted value, or one that is damaged or cut off';

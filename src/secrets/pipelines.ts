@@ -1,0 +1,33 @@
+/**
+ * Which pipelines a value is for: `ORGANISATION/PIPELINE` by their slugs, as in the address of the pipeline's page. `*` in the
+ * place of either stands for all, and is never assumed.
+ */
+
+/** `acme/solver`, `acme/*`, or any pipeline at all: `*` twice. */
+export type PipelinePattern = string;
+
+/** A slug: lower case, as services write it. */
+const slug = /^[a-z0-9](?:[a-z0-9._-]{0,126}[a-z0-9_])?$/;
+
+/** null when it is none. `*` for the organisation is taken only with `*` for the pipeline. */
+export function parsePipeline(text: string): PipelinePattern | null {
+  const [organisation = '', pipeline = '', ...more] = text.split('/');
+  const isAll = pipeline === '*' && (organisation === '*' || slug.test(organisation));
+  return more.length === 0 && (isAll || (slug.test(organisation) && slug.test(pipeline))) ? text : null;
+}
+
+/** Whether one of `patterns` covers this pipeline. What has no organisation or pipeline is covered by none. */
+export function covers(patterns: readonly PipelinePattern[], organisation: string | null, pipeline: string | null): boolean {
+  if (organisation === null || pipeline === null) return false;
+  return patterns.some((each) => {
+    const [wantedOrganisation, wantedPipeline] = each.split('/');
+    const fits = (wanted: string | undefined, is: string) => wanted === '*' || wanted === is;
+    return fits(wantedOrganisation, organisation) && fits(wantedPipeline, pipeline);
+  });
+}
+
+/** For people: `acme/solver and acme/docs`. */
+export function listPipelines(patterns: readonly PipelinePattern[]): string {
+  const said = patterns.map((each) => (each === '*/*' ? 'every pipeline' : each));
+  return said.length < 2 ? (said[0] ?? 'no pipeline') : `${said.slice(0, -1).join(', ')} and ${said.at(-1)}`;
+}

@@ -1,0 +1,122 @@
+/**
+ * Encrypted values as shell scripts around OpenSSL write them for Buildkite fleets, byte for byte:
+ * `base64(RSA PKCS#1 v1.5 of a key text);base64(openssl enc -aes-256-cbc -pbkdf2 -iter 100000 of value and newline)`.
+ * Only the key text's first line is the password, since OpenSSL reads one line of a password file. Older ones have no `;`:
+ * RSA directly over value and newline. Nothing in either is authenticated, so what comes out may be another's choice.
+ *
+ * Why a value does not open is never said: padding, password and text fail with the same words after the same work.
+ */
+import { createCipheriv, createDecipheriv, createPublicKey, type KeyObject, pbkdf2, randomBytes } from 'node:crypto';
+import { promisify } from 'node:util';
+import { OnejobError } from '../errors.ts';
+import { checkValue, fromBase64, toText } from './encoding.ts';
+import { decryptRsa, encryptRsa, lengthOf, roomOf } from './rsa.ts';
+
+const derive = promisify(pbkdf2);
+const rounds = 100_000;
+const magic = Buffer.from('Salted__');
+/** Bytes that the key text stands for: `openssl rand -base64 128`. */
+const keyBytes = 128;
+/** The key text: lines of 64, 64 and 44 characters, each with its newline; 175 bytes. */
+const keyText = /^[A-Za-z0-9+/]{64}\n[A-Za-z0-9+/]{64}\n[A-Za-z0-9+/]{43}=\n$/;
+const passwordLine = /^[A-Za-z0-9+/]{64}$/;
+
+export type Decrypted = { readonly ok: true; readonly value: string } | { readonly ok: false; readonly why: string };
+
+/** An encrypted value taken apart; `body` null: RSA alone. */
+export interface SeedParts {
+  readonly key: Buffer;
+  readonly body: { readonly salt: Buffer; readonly cipher: Buffer } | null;
+}
+
+/** The end of the sentence "it …". */
+export const doesNotOpen = 'does not open with this key: it was encrypted for another one, or was changed since';
+const malformed = 'is damaged or cut off: it is not what the encryption printed';
+const halved = 'is only the part of an encrypted value before its ";"';
+
+/**
+ * @param publicKey SPKI PEM of an RSA key of 2048 bits or more
+ * @param random bytes of this number; to be replaced in tests only
+ * @throws OnejobError E_SECRET_VALUE for a value that this format cannot carry, E_SECRET_KEY for a key that is not RSA or too short
+ */
+export async function encryptSeed(
+  publicKey: string | KeyObject,
+  value: string,
+  random: (bytes: number) => Buffer = randomBytes,
+): Promise<string> {
+  checkValue(value);
+  if (value.endsWith('\n')) {
+    throw new OnejobError('E_SECRET_VALUE', 'The value cannot be encrypted: it ends with a newline, which the old format loses.', {
+      hint: 'Leave --seed-format out, or encode the value, such as with base64.',
+    });
+  }
+  const key = typeof publicKey === 'string' ? createPublicKey(publicKey) : publicKey;
+  if (key.asymmetricKeyType !== 'rsa' || roomOf(key) < 245) {
+    throw new OnejobError('E_SECRET_KEY', 'The old format needs an RSA key of 2048 bits or more.', {
+      hint: 'Make one with "onejob secret keygen --rsa".',
+    });
+  }
+  const text = `${random(keyBytes)
+    .toString('base64')
+    .match(/.{1,64}/g)
+    ?.join('\n')}\n`;
+  const salt = random(8);
+  const { secret, iv } = await cipherKey(text.slice(0, 64), salt);
+  const cipher = createCipheriv('aes-256-cbc', secret, iv);
+  const body = Buffer.concat([magic, salt, cipher.update(`${value}\n`, 'utf8'), cipher.final()]);
+  return `${encryptRsa(key, Buffer.from(text)).toString('base64')};${body.toString('base64')}`;
+}
+
+/** Takes an encrypted value apart without any key; null when it has not the form of one. */
+export function parseSeed(text: string): SeedParts | null {
+  const [first = '', second, ...more] = text.split(';');
+  const key = fromBase64(first);
+  // The shortest RSA key that anybody could have used has 512 bits.
+  if (key === null || key.length < 64 || more.length > 0) return null;
+  if (second === undefined) return { key, body: null };
+  const bytes = fromBase64(second);
+  if (bytes === null || bytes.length < 32 || bytes.length % 16 !== 0 || !bytes.subarray(0, 8).equals(magic)) return null;
+  return { key, body: { salt: bytes.subarray(8, 16), cipher: bytes.subarray(16) } };
+}
+
+/** Tries each of the RSA keys. All newlines at the end are taken off, as the shell does that these values were made for. */
+export async function decryptSeed(keys: readonly KeyObject[], text: string): Promise<Decrypted> {
+  const parts = parseSeed(text);
+  if (parts === null) return { ok: false, why: malformed };
+  let opened: Buffer | null = null;
+  for (const key of keys) {
+    if (lengthOf(key) !== parts.key.length) continue;
+    opened = (await (parts.body === null ? openPlain(key, parts.key) : openBoth(key, parts.key, parts.body))) ?? opened;
+  }
+  const value = opened === null ? null : toText(opened);
+  if (value === null) return { ok: false, why: doesNotOpen };
+  // Handed out, it would open its other half for whoever has that.
+  if (parts.body === null && keyText.test(value)) return { ok: false, why: halved };
+  return { ok: true, value: value.replace(/\n+$/, '') };
+}
+
+async function openPlain(key: KeyObject, cipher: Buffer): Promise<Buffer | null> {
+  const { isGood, message } = decryptRsa(key, cipher);
+  return isGood ? message : null;
+}
+
+async function openBoth(key: KeyObject, cipher: Buffer, body: NonNullable<SeedParts['body']>): Promise<Buffer | null> {
+  const { isGood, message } = decryptRsa(key, cipher);
+  const line = message.toString('latin1').split('\n', 1)[0] ?? '';
+  // A password of another form is no key text: OpenSSL with implicit rejection answers such bytes to a wrong key.
+  const isKey = isGood && passwordLine.test(line);
+  // The slow part runs in any case: whether the RSA half was good must not show in the time.
+  const { secret, iv } = await cipherKey(isKey ? line : randomBytes(48).toString('base64'), body.salt);
+  const decipher = createDecipheriv('aes-256-cbc', secret, iv);
+  try {
+    const opened = Buffer.concat([decipher.update(body.cipher), decipher.final()]);
+    return isKey ? opened : null;
+  } catch {
+    return null;
+  }
+}
+
+async function cipherKey(password: string, salt: Buffer): Promise<{ secret: Buffer; iv: Buffer }> {
+  const bytes = await derive(password, salt, rounds, 48, 'sha256');
+  return { secret: bytes.subarray(0, 32), iv: bytes.subarray(32) };
+}

@@ -1,0 +1,62 @@
+/** Pins outlive the daemon; who was first stays first. */
+import { join } from 'node:path';
+import { afterEach, beforeEach, expect, it } from 'vitest';
+import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { openStore, type Store } from './store.ts';
+
+let dir: Scratch;
+let store: Store;
+beforeEach(() => {
+  dir = scratch();
+  store = openStore(join(dir.path, 'state'));
+});
+afterEach(() => {
+  store.close();
+  dir[Symbol.dispose]();
+});
+
+const [one, two] = ['1'.repeat(32), '2'.repeat(32)];
+const first = (fingerprint: string, pipeline: string, at: number) =>
+  store.transaction({ durable: true }, () => store.secretPins.first({ fingerprint, pipeline, name: 'TOKEN', at }));
+const allow = (fingerprint: string, pipeline: string, at: number) =>
+  store.transaction({ durable: true }, () => store.secretPins.allow({ fingerprint, pipeline, at }));
+
+it('the first is first once; others may be allowed beside it', () => {
+  expect([first(one, 'acme/solver', 1), first(one, 'acme/docs', 2), first(one, 'acme/solver', 3)]).toEqual([true, false, false]);
+  expect([allow(one, 'acme/docs', 4), allow(one, 'acme/docs', 5), allow(one, 'acme/solver', 6)]).toEqual([true, false, false]);
+  expect(store.secretPins.of(one)).toEqual([
+    { fingerprint: one, pipeline: 'acme/solver', name: 'TOKEN', origin: 'used', at: 1 },
+    { fingerprint: one, pipeline: 'acme/docs', name: null, origin: 'allowed', at: 4 },
+  ]);
+});
+
+it('what was allowed before any used it has no first', () => {
+  allow(one, 'acme/docs', 1);
+  expect(first(one, 'evil/docs', 2)).toBe(false);
+  expect(store.secretPins.of(one)).toHaveLength(1);
+});
+
+it('all are listed value by value, and are there after a restart', () => {
+  first(two, 'b/b', 1);
+  first(one, 'a/a', 2);
+  allow(two, 'c/c', 3);
+  store.close();
+  store = openStore(join(dir.path, 'state'));
+  expect(store.secretPins.all().map(({ fingerprint, pipeline }) => `${fingerprint[0]} ${pipeline}`)).toEqual([
+    '2 b/b',
+    '2 c/c',
+    '1 a/a',
+  ]);
+});
+
+it('one pipeline or all are forgotten; then the next is the first again', () => {
+  first(one, 'a/a', 1);
+  allow(one, 'b/b', 2);
+  allow(one, 'c/c', 3);
+  expect([store.secretPins.forget(one, 'b/b'), store.secretPins.forget(one, 'b/b'), store.secretPins.forget(two, null)]).toEqual([
+    1, 0, 0,
+  ]);
+  expect(store.secretPins.forget(one, null)).toBe(2);
+  expect(store.secretPins.of(one)).toEqual([]);
+  expect(first(one, 'c/c', 4)).toBe(true);
+});

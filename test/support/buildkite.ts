@@ -1,0 +1,99 @@
+/**
+ * The stand-in for Buildkite, the real agent, and a config that uses both: what every end-to-end test of Buildkite begins with.
+ * Jobs run in the image that jobs run in by default, with the agent mounted; nothing is built or pulled.
+ */
+import { chmodSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { expect } from 'vitest';
+import { type BuildkiteOptions, type BuildkiteStandin, type JobSpec, type JobView, startBuildkite } from '../standins/buildkite/standin.ts';
+import { lacksAgent, realAgent } from './buildkite-agent.ts';
+
+export interface BuildkiteConfig {
+  readonly agents?: number | string;
+  /** More keys of the pool, as YAML in braces; each stands before the usual one of its name. */
+  readonly pool?: string;
+  /** More keys of the service. */
+  readonly service?: string;
+  readonly top?: string;
+  readonly image?: string;
+  /** Default `default`. */
+  readonly queue?: string;
+  /** More pools, as lines of YAML. */
+  readonly pools?: string;
+}
+
+export interface BuildkiteBench extends AsyncDisposable {
+  readonly buildkite: BuildkiteStandin;
+  /** Holds the registration token, mode 600. */
+  readonly tokenFile: string;
+  /** `services:` and one pool `ci` of `agents`. */
+  config(more?: BuildkiteConfig): string;
+  /** Runs a command to its end. */
+  job(command: string, spec?: Omit<JobSpec, 'command'>): Promise<JobView>;
+  /** Queues a job that goes on until `go(name)`; prints `began NAME` and `ended NAME`. */
+  hold(name: string, spec?: Omit<JobSpec, 'command'>): string;
+  /** Lets jobs of that name go on to their end. */
+  go(name: string): void;
+}
+
+/** Path of the real agent's program; the test is skipped with a sentence where it cannot be had. */
+export function agentOrSkip(skip: (note: string) => void): string {
+  const agent = realAgent();
+  if (agent === null) {
+    skip(`Skipped: ${lacksAgent()}.`);
+    throw new Error('skipped');
+  }
+  return agent;
+}
+
+export async function buildkiteBench(agent: string, options: BuildkiteOptions = {}): Promise<BuildkiteBench> {
+  const buildkite = await startBuildkite(options);
+  const dir = mkdtempSync(join(tmpdir(), 'oj-buildkite-'));
+  // Jobs look into it; the token's own mode keeps it from them.
+  chmodSync(dir, 0o755);
+  const gate = join(dir, 'go');
+  mkdirSync(gate);
+  const tokenFile = join(dir, 'token');
+  writeFileSync(tokenFile, `${buildkite.token}\n`, { mode: 0o600 });
+  const bench: BuildkiteBench = {
+    buildkite,
+    tokenFile,
+    config({ agents = 1, pool = '', service = '', top = '', pools = '', image = 'debian:stable-slim', queue = 'default' } = {}) {
+      return `
+${top}
+services:
+  bk: { type: buildkite, endpoint: "${buildkite.endpoint}", token: { file: ${tokenFile} }, poll: 2s, agent: { from: ${agent} }${more(service)} }
+pools:
+  ci: { service: bk, queue: ${queue}, agents: ${agents}, image: "${image}", volumes: ["${gate}:/go"]${more(pool)} }
+${pools}
+`;
+    },
+    job: (command, spec = {}) => buildkite.jobEnded(buildkite.queueJob({ ...spec, command })),
+    hold: (name, spec = {}) =>
+      buildkite.queueJob({ ...spec, command: `echo began ${name}; until [ -e /go/${name} ]; do sleep 0.1; done; echo ended ${name}` }),
+    go: (name) => writeFileSync(join(gate, name), ''),
+    async [Symbol.asyncDispose]() {
+      await buildkite[Symbol.asyncDispose]();
+      rmSync(dir, { recursive: true, force: true });
+    },
+  };
+  return bench;
+}
+
+function more(keys: string): string {
+  return keys === '' ? '' : `, ${keys}`;
+}
+
+/** Resolves once so many agents of ours wait for a job at the service. */
+export async function untilIdle({ buildkite }: Pick<BuildkiteBench, 'buildkite'>, count = 1, timeout = 20_000): Promise<void> {
+  await expect
+    .poll(() => buildkite.agents().filter(({ state }) => state === 'idle').length, { timeout, interval: 50 })
+    .toBe(count);
+}
+
+/** What must hold at the service after every test: no agent, no job left, no token where it should not be. */
+export function expectClean({ buildkite }: Pick<BuildkiteBench, 'buildkite'>): void {
+  expect(buildkite.census()).toEqual({ agents: [], jobs: [] });
+  expect(buildkite.requests.filter(({ leaked }) => leaked)).toEqual([]);
+}
