@@ -6,7 +6,7 @@ import { once } from 'node:events';
 import type { Server } from 'node:http';
 import { createServer as createTcpServer, type Socket, type Server as TcpServer } from 'node:net';
 import { memoryUsage } from 'node:process';
-import { gatewayFor } from '../src/ci/buildkite/broker/gateway-testing.ts';
+import { gatewayFor } from '../src/ci/buildkite/broker/testing-gateway.ts';
 
 const [, , role, upstream] = process.argv;
 

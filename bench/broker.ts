@@ -8,7 +8,7 @@ import { Agent, request } from 'node:http';
 import { connect } from 'node:net';
 import { join } from 'node:path';
 import { z } from 'zod';
-import { benchJob, benchToken, benchUpload } from '../src/ci/buildkite/broker/gateway-testing.ts';
+import { benchJob, benchToken, benchUpload } from '../src/ci/buildkite/broker/testing-gateway.ts';
 import { rounded, type Stats, stats } from './stats.ts';
 
 export interface BrokerCalls {

@@ -3,6 +3,7 @@
 import { machineSocket } from '../test/support/engine-http.ts';
 import { defaultImage } from '../test/support/require.ts';
 import { azureGap, azurePolls } from './azure.ts';
+import { brokerCalls, brokerUpload } from './broker.ts';
 import { coreFigure } from './core.ts';
 import { coldRun, gap, growth, idle, submitToFirstByte, throughput } from './daemon.ts';
 import { floor } from './floor.ts';
@@ -108,6 +109,25 @@ export const figures: Readonly<Record<string, (options: BenchOptions) => Promise
           reach: 'the same',
           reached: Math.abs(few - many) <= 2,
         },
+      ],
+    };
+  },
+
+  broker: async ({ quick }) => {
+    const calls = await brokerCalls(quick ? 100 : 2_000);
+    const upload = await brokerUpload(quick ? 128 : 1_024);
+    return {
+      data: { calls, upload },
+      lines: [
+        line("Buildkite: what the broker adds to a job's small call", calls.added, 2, 'ms p50'),
+        info('the call itself, without and with it', `${calls.direct.p50}; ${calls.through.p50} ms p50`),
+        {
+          figure: 'an artifact of 1 GiB through the broker',
+          measured: `${upload.through} MiB/s (${upload.direct} MiB/s without it)`,
+          reach: '≥ 200 MiB/s',
+          reached: upload.through >= 200,
+        },
+        line('memory of the broker for it', upload.extraRss, 32, 'MiB RSS'),
       ],
     };
   },

@@ -7,6 +7,7 @@ import type { DownRequest } from './api/schema.ts';
 import { startApi } from './api/server.ts';
 import { createCiServices } from './ci/index.ts';
 import type { DaemonOptions } from './cli/context.ts';
+import { cachesFolder } from './config/caches.ts';
 import type { Environment } from './config/environment.ts';
 import { loadConfig } from './config/load.ts';
 import { formatProblem } from './config/problem.ts';
@@ -18,6 +19,8 @@ import { Keepers } from './logs/keepers.ts';
 import { deleteLog, LogFile, logPath } from './logs/log-file.ts';
 import { createExecutors } from './pools/act.ts';
 import { Asker } from './pools/ask.ts';
+import { hasEnded, isIdle, wantedCaches } from './pools/cache-slots.ts';
+import { type Caches, createCaches } from './pools/caches.ts';
 import { followServices, slotFacts } from './pools/ci-events.ts';
 import { systemClock as clock } from './pools/clock.ts';
 import { Dispatcher } from './pools/executors.ts';
@@ -117,6 +120,7 @@ export async function runDaemon(
       if (before.agent !== after.agent && (binds === 'early' || standsForSlots))
         tellProgress(before, after, log, (id) => store.serviceJobs.get(id));
       fleet?.book.slotChanged(after);
+      if (hasEnded(before, after)) caches.used(after.key);
       if (isEmpty(after)) shutdown.look();
     },
   });
@@ -153,6 +157,7 @@ export async function runDaemon(
       imageOf: (...asked) => fingerprints.imageOf(...asked),
       cpuset: async (pool, devices) =>
         pool.config.recipe.grant.numa && devices.length > 0 ? ((await fleet?.cpusNear(devices)) ?? null) : null,
+      ensureCaches: (mounts) => caches.ensure(mounts),
       stamp: (pool, fingerprint) => fingerprints.stamp(pool, fingerprint),
       before: async (slot, agent, signal) => fleet?.prover.before(slot, agent, signal) ?? true,
       cuda: () => fleet?.book.inventory?.cuda ?? null,
@@ -162,6 +167,16 @@ export async function runDaemon(
       prove: async (slot, agent, note, signal) => fleet?.prover.prove(slot, agent, note, signal) ?? [{ kind: 'proved', agent }],
     }),
   });
+  const caches: Caches = createCaches({
+    clock,
+    log,
+    nameOf,
+    folder: cachesFolder(config.stateDir),
+    wanted: () => wantedCaches(pools, reconciler.slots, nameOf),
+    mayTrim: (place) => isIdle(place, { slots: reconciler.slots, nameOf }),
+    minFree: config.diskMinFree,
+  });
+  parts.defer(() => caches.close());
   parts.defer(() => reconciler.close());
   parts.defer(() => dispatcher.close());
   parts.defer(() => registrations.close());
@@ -210,13 +225,16 @@ export async function runDaemon(
     reconciler,
     runtimes: runtimes.all,
     minFree: config.diskMinFree,
-    makeRoom: (signal) => images.prune(signal),
+    makeRoom: async (signal) => {
+      await images.prune(signal);
+      await caches.makeRoom(signal);
+    },
     isGuest: (agent) => asker.isGuest(agent),
     refreshFingerprints: (runtime, signal) => fingerprints.refresh(runtime, signal),
   });
   parts.defer(() => observer.close());
 
-  const house = await keepHouse({ clock, log, store, queue, config });
+  const house = await keepHouse({ clock, log, store, queue, config, caches });
   parts.defer(() => house.close());
   const elsewhere = [...new Set(services.byName.values())].filter((service) => service !== queue);
   const shutdown = new Shutdown({
@@ -257,7 +275,7 @@ export async function runDaemon(
       runtimeReason: runtimes.reason,
       weaker: runtimes.best.capabilities.weaker,
     },
-    findings: () => [...runtimes.findings, ...weakenedFindings(config), ...fingerprints.findings()],
+    findings: () => [...runtimes.findings, ...weakenedFindings(config), ...fingerprints.findings(), ...caches.findings()],
     hostFindings: async (signal) => [...(await house.findings()), ...((await fleet?.doctor(signal)) ?? [])],
     problems: () => [...observer.problems, ...house.problems],
     down: (request) => shutdown.begin(request),
@@ -296,6 +314,7 @@ export async function runDaemon(
   parts.defer(() => fleet?.close(true));
   void fleet?.start();
   parts.defer(renewImages(images, { clock, log }));
+  caches.start();
   reconciler.pause.release('starting');
   reconciler.start();
   shutdown.look();

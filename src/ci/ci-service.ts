@@ -58,6 +58,8 @@ export type CiEvent =
   | { readonly kind: 'silent'; readonly agent: AgentId; readonly failure: Failure }
   /** Early binding: the service gave this agent a job. */
   | { readonly kind: 'jobSeen'; readonly agent: AgentId; readonly job: JobId }
+  /** The service has the result of the agent's job: nothing is left for the agent to do. */
+  | { readonly kind: 'jobDone'; readonly agent: AgentId }
   /** Nothing must be begun in this pool until `reason` is null: the credential is refused, the service is away. */
   | { readonly kind: 'hold'; readonly pool: string; readonly reason: string | null };
 

@@ -78,6 +78,6 @@ export function openPerson(input: Readable, output: Writable): Person {
 
 function gone(): OnejobError {
   return new OnejobError('E_USAGE', 'The answers ended before the last question; nothing was written.', {
-    hint: 'Start again, or give the answers as options: see "onejob init azure-pipelines --help".',
+    hint: 'Start again, or give the answers as options: see "onejob init SERVICE --help".',
   });
 }

@@ -35,7 +35,7 @@ export const deviceKeys = z.strictObject({
     { description: 'MIG instances instead of whole cards.', example: '1g.10gb', shown: 'false' },
   ),
   uuid: key(either(Array.isArray, z.array(uuid), uuid), 'text or list', {
-    description: 'Only these.',
+    description: 'Only these. The first agent of the pool gets the first of them, and so on.',
     example: '[GPU-8a6b1a3c-0e6b-4c80-8e0a-0d0a8f6e2a11]',
   }),
   share: key(integer(1, 64), 'number', {

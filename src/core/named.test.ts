@@ -84,3 +84,31 @@ test('S1: as many slots are served as without an order, no device twice, and the
     { numRuns: 1000 },
   );
 });
+
+test('slots that hold something keep it, whatever the order says, and the others take what is left', () => {
+  const names = ['a', 'b', 'c', 'd', 'e'];
+  fc.assert(
+    fc.property(
+      fc.shuffledSubarray(names, { minLength: 1 }),
+      fc.shuffledSubarray(names),
+      fc.shuffledSubarray(names),
+      fc.integer({ min: 1, max: 5 }),
+      (named, there, held, agents) => {
+        const leases: Lease[] = held.slice(0, agents).map((uuid, at) => ({ key: `p/${at + 1}`, pool: 'p', devices: gpus(uuid) }));
+        const asked = want(named, { agents });
+        const { slots } = allocate([asked], { devices: gpus(...there), leases });
+        const all = slots.flatMap(({ devices }) => devices.map(({ uuid }) => uuid));
+        expect(new Set(all).size).toBe(all.length);
+        for (const { key, devices } of leases) {
+          const [device] = devices;
+          if (device !== undefined && there.includes(device.uuid) && named.includes(device.uuid))
+            expect(slots.find((slot) => slot.key === key)?.devices).toEqual(devices);
+        }
+        const free = there.filter((uuid) => named.includes(uuid) && !all.includes(uuid));
+        // Nothing lies idle while a slot has nothing.
+        if (slots.length < agents) expect(free).toEqual([]);
+      },
+    ),
+    { numRuns: 1000 },
+  );
+});

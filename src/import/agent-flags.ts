@@ -31,8 +31,8 @@ const irregular: Readonly<Record<string, string>> = {
   'verification-failure-behavior': 'BUILDKITE_AGENT_JOB_VERIFICATION_NO_SIGNATURE_BEHAVIOR',
 };
 
-/** Variables that mean a flag which is understood here; all others stay variables. */
-export const flagOfVariable: Readonly<Record<string, string>> = {
+/** Variables that mean a flag which is understood here. */
+const meant: Readonly<Record<string, string>> = {
   BUILDKITE_AGENT_NAME: 'name',
   BUILDKITE_AGENT_TAGS: 'tags',
   BUILDKITE_AGENT_META_DATA: 'tags',
@@ -54,6 +54,11 @@ export const flagOfVariable: Readonly<Record<string, string>> = {
   BUILDKITE_SOCKETS_PATH: 'sockets-path',
 };
 
+/** The flag that a variable means; null for all others, which stay variables. */
+export function flagOf(variable: string): string | null {
+  return Object.hasOwn(meant, variable) ? (meant[variable] ?? null) : null;
+}
+
 /** The variable that says the same as a flag to the agent inside; null when onejob or nobody cares for that flag. */
 export function variableOf(flag: string): string | null {
   return asVariable.has(flag) ? (irregular[flag] ?? `BUILDKITE_${flag.toUpperCase().replaceAll('-', '_')}`) : null;
@@ -74,14 +79,7 @@ export interface CommandLine {
   readonly rest: readonly string[];
 }
 
-const known = new Set([
-  ...switches,
-  ...asVariable,
-  ...Object.values(flagOfVariable),
-  'health-check-addr',
-  'log-level',
-  'log-format',
-]);
+const known = new Set([...switches, ...asVariable, ...Object.values(meant), 'health-check-addr', 'log-level', 'log-format']);
 
 /** `--flag=value`, `--flag value` and `--flag`, with one dash or two as the agent takes them. */
 export function readCommandLine(words: readonly string[]): CommandLine {

@@ -38,6 +38,7 @@ export function readCompose(file: string, text: string): Read {
     const value: unknown = document.toJS({ maxAliasCount: 1000 });
     if (value === null || value === undefined) return no(null, 'is empty');
     if (!isMap(value)) return no(1, 'is not a Compose file: there is no map in it');
+    if (isCircular(value)) return no(1, 'contains itself');
     const { services } = value;
     if (services === undefined) return no(1, 'is not a Compose file that is known: it has no "services"');
     if (!isMap(services)) return no(1, '"services" is no map');
@@ -50,6 +51,15 @@ export function readCompose(file: string, text: string): Read {
     return { ok: true, file: { file, services, value, heading: headingOf(above), line } };
   } catch (error) {
     return no(null, `cannot be read as YAML: ${error instanceof Error ? error.message.split('\n')[0] : String(error)}`);
+  }
+}
+
+function isCircular(value: unknown): boolean {
+  try {
+    JSON.stringify(value);
+    return false;
+  } catch {
+    return true;
   }
 }
 

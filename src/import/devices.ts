@@ -8,16 +8,16 @@ import { noDevices } from './agent.ts';
 import { isMap, listOf, numberOf, textOf } from './plain.ts';
 
 /** Variables that choose devices: onejob grants them itself, and sets these where they are needed. */
-export const deviceVariables: Readonly<Record<string, Vendor>> = {
-  NVIDIA_VISIBLE_DEVICES: 'nvidia',
-  CUDA_VISIBLE_DEVICES: 'nvidia',
-  ROCR_VISIBLE_DEVICES: 'amd',
-  HIP_VISIBLE_DEVICES: 'amd',
-  GPU_DEVICE_ORDINAL: 'amd',
-  AMD_VISIBLE_DEVICES: 'amd',
-  ONEAPI_DEVICE_SELECTOR: 'intel',
-  ZE_AFFINITY_MASK: 'intel',
-};
+export const deviceVariables: ReadonlySet<string> = new Set([
+  'NVIDIA_VISIBLE_DEVICES',
+  'CUDA_VISIBLE_DEVICES',
+  'ROCR_VISIBLE_DEVICES',
+  'HIP_VISIBLE_DEVICES',
+  'GPU_DEVICE_ORDINAL',
+  'AMD_VISIBLE_DEVICES',
+  'ONEAPI_DEVICE_SELECTOR',
+  'ZE_AFFINITY_MASK',
+]);
 
 export interface DeviceInput {
   readonly env: ReadonlyMap<string, string>;
@@ -173,12 +173,15 @@ export function devicesKey({
   vendor,
   count,
   uuids,
+  indexes,
   capabilities,
 }: DeviceClaim): Readonly<Record<string, string | number | boolean | readonly string[]>> | 0 {
   if (by === 'none') return 0;
   const more = capabilities.length === 0 ? {} : { capabilities };
   if (by === 'all') return { count: 'all', vendor, ...more };
-  if (by !== 'uuid') return { count, vendor, ...more };
+  // `0:1` is instance 1 of card 0.
+  const byPart = indexes.length > 0 && indexes.every((index) => index.includes(':')) ? { mig: true } : {};
+  if (by !== 'uuid') return { count, vendor, ...byPart, ...more };
   const isMig = uuids.every((uuid) => /^MIG-/i.test(uuid));
   return { count, ...(vendor === 'nvidia' ? {} : { vendor }), ...(isMig ? { mig: true } : {}), ...more };
 }

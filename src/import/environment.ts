@@ -1,5 +1,5 @@
 /** `environment` of a Compose service: what it means for the agent, for devices, for CPUs, and what is left for jobs. */
-import { flagOfVariable } from './agent-flags.ts';
+import { flagOf } from './agent-flags.ts';
 import { deviceVariables } from './devices.ts';
 import { soundsSecret } from './interpolate.ts';
 import { pairsOf } from './plain.ts';
@@ -38,16 +38,16 @@ export function readEnvironment(written: unknown, cpus: number | null, say: Say)
   const flags: { name: string; value: string; path: readonly (string | number)[] }[] = [];
   for (const { key, value, at } of pairsOf(written)) {
     const path = ['environment', at];
-    const flag = flagOfVariable[key];
+    const flag = flagOf(key);
     if (value === null) {
-      if (flag === undefined && deviceVariables[key] === undefined)
+      if (flag === null && !deviceVariables.has(key))
         say('warning', path, `${key} is not carried over: its value comes from the shell that starts Compose`);
       continue;
     }
     all.set(key, value);
-    if (flag !== undefined) flags.push({ name: flag, value, path });
-    else if (key in deviceVariables || key === 'NVIDIA_DRIVER_CAPABILITIES' || key === 'NVIDIA_REQUIRE_CUDA') continue;
-    else if (!/^[A-Za-z_][A-Za-z0-9_.-]*$/.test(key))
+    if (flag !== null) flags.push({ name: flag, value, path });
+    else if (deviceVariables.has(key) || key === 'NVIDIA_DRIVER_CAPABILITIES' || key === 'NVIDIA_REQUIRE_CUDA') continue;
+    else if (!/^[A-Za-z_][A-Za-z0-9_.-]*$/.test(key) || key === '__proto__')
       say('warning', path, `${JSON.stringify(key)} is not carried over: it is no name of a variable`);
     else if (soundsSecret(key) && value !== '' && !value.startsWith('/'))
       say(

@@ -60,7 +60,7 @@ export function readFlags({ flags: given, hostname, fallback, say }: FlagsInput)
   }
   const spawn = last('spawn');
   const token = last('token');
-  if (token !== undefined && !/^(file|fd):/.test(token.value))
+  if (token !== undefined && token.value !== '' && !/^(file|fd):/.test(token.value))
     say(
       'warning',
       token.path,
@@ -85,7 +85,7 @@ export function readFlags({ flags: given, hostname, fallback, say }: FlagsInput)
   }
   return {
     name: nameOf(last('name'), hostname, fallback, say),
-    queue: asked === undefined || asked === '' ? usualQueue : asked,
+    queue: queueOf(asked, last('queue') ?? given[0], say),
     tags: tags.map(({ tag }) => tag).filter((tag) => !tag.startsWith('queue=')),
     priority: priorityOf(last('priority'), say),
     spawn: spawn !== undefined && /^[1-9]\d?$/.test(spawn.value) ? Number(spawn.value) : 1,
@@ -94,6 +94,14 @@ export function readFlags({ flags: given, hostname, fallback, say }: FlagsInput)
     hasToken: token !== undefined,
     others,
   };
+}
+
+function queueOf(asked: string | undefined, flag: GivenFlag | undefined, say: FlagsInput['say']): string {
+  const written = asked?.trim() ?? '';
+  if (written === '') return usualQueue;
+  const queue = written.replaceAll(/[^A-Za-z0-9_.:/@+-]+/g, '-');
+  if (queue !== written) say('warning', flag?.path ?? [], `the queue "${written}" becomes ${queue}`);
+  return queue;
 }
 
 /** Names are for people: what a name is made of at its start, host and count, is known here too. */
@@ -105,7 +113,7 @@ function nameOf(flag: GivenFlag | undefined, hostname: string, fallback: string,
     .replaceAll(/[^A-Za-z0-9_.-]+/g, '-')
     .replace(/^[-_.]+/, '')
     .replace(/[-]+$/, '')
-    .slice(0, 60);
+    .slice(0, 63);
   const name = filled === '' ? 'agent' : filled;
   if (flag !== undefined && name !== written) say('warning', flag.path, `the name "${written}" becomes ${name}`);
   return name;

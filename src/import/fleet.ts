@@ -3,7 +3,7 @@ import { posix } from 'node:path';
 import { type Agent, byNumber, type Remark } from './agent.ts';
 import { type ComposeFile, readCompose } from './compose-file.ts';
 import { overlay } from './extend.ts';
-import { interpolate, readDotEnv } from './interpolate.ts';
+import { interpolate, readDotEnv, soundsSecret } from './interpolate.ts';
 import { isMap, textOf } from './plain.ts';
 import { readService } from './service.ts';
 import { type Folder, foldersOf, readText } from './sources.ts';
@@ -36,16 +36,22 @@ export function readFleet(root: string): Fleet {
       names.some(
         (other) => extendsOf(compose.services[other])?.service === name && extendsOf(compose.services[other])?.file == null,
       );
-    const wanted = names.filter((name) => !isPart(name) || isAgentLike(compose.services[name]));
+    const whole = names.filter((name) => !isPart(name) || isAgentLike(compose.services[name]));
+    const wanted = whole.length > 0 ? whole : names;
+    if (compose.value.include !== undefined) {
+      const message = '"include" is not followed: give the folders of those files';
+      remark({ file: compose.file, line: compose.line(['include']), level: 'warning', message });
+    }
     if (names.length === 0)
       remark({ file: compose.file, line: compose.line(['services']), level: 'warning', message: 'has no service' });
     for (const key of wanted) {
       const own = serviceOf(compose, key, read, remark, 0);
       const upper = override?.services[key];
-      const whole = isMap(upper) ? overlay(own ?? {}, upper) : own;
-      if (whole === null) continue;
-      const { value, missing } = interpolate(whole, known);
+      const merged = isMap(upper) ? overlay(own ?? {}, upper) : own;
+      if (merged === null) continue;
+      const { value, missing } = interpolate(merged, known);
       for (const { variable, path } of missing) {
+        if (soundsSecret(variable)) continue;
         const line = compose.line(['services', key, ...path]);
         const message = `$${variable} has no value: it comes from the shell that starts Compose`;
         remark({ file: compose.file, line, level: 'warning', message });

@@ -4,7 +4,7 @@ import { claimsOf, devicesKey } from './devices.ts';
 import type { Host } from './hosts.ts';
 import { isMap } from './plain.ts';
 import { poolNames } from './pool-names.ts';
-import { type Run, runsOf } from './runs.ts';
+import { type Run, runsOf, slotNamesOf } from './runs.ts';
 import { serviceNames } from './service-names.ts';
 import { share } from './share.ts';
 
@@ -49,7 +49,7 @@ export function hostConfig(host: Host, remark: (remark: Remark) => void): HostCo
 function poolKeys({ agents, name, slots }: Run, service: string, isOff: boolean): PlainMap {
   const [first] = agents;
   if (first === undefined) return {};
-  const devices = devicesKey(first.devices);
+  const devices = sharedBy(first, devicesKey(first.devices));
   const uuid = agents.flatMap(({ devices: { uuids } }) => uuids);
   return {
     name,
@@ -61,6 +61,11 @@ function poolKeys({ agents, name, slots }: Run, service: string, isOff: boolean)
   };
 }
 
+/** Copies of one agent had the same devices, all at the same time. */
+function sharedBy({ times, devices: { by } }: Agent, devices: ReturnType<typeof devicesKey>): ReturnType<typeof devicesKey> {
+  return times > 1 && devices !== 0 && (by === 'uuid' || by === 'index') ? { ...devices, share: times } : devices;
+}
+
 function at({ file, line }: Agent): Pick<Remark, 'file' | 'line'> {
   return { file, line };
 }
@@ -69,18 +74,16 @@ function at({ file, line }: Agent): Pick<Remark, 'file' | 'line'> {
 function uniqueNames({ agents }: Host, remark: (remark: Remark) => void): Agent[] {
   const taken = new Map<string, Agent>();
   return agents.map((agent) => {
-    const other = taken.get(agent.name);
-    if (other === undefined) {
-      taken.set(agent.name, agent);
-      return agent;
+    const other = slotNamesOf(agent).flatMap((name) => taken.get(name) ?? [])[0];
+    let unique = agent;
+    for (let n = 2; slotNamesOf(unique).some((name) => taken.has(name)); n++)
+      unique = { ...agent, name: `${agent.name.slice(0, 54)}-${n}` };
+    for (const name of slotNamesOf(unique)) taken.set(name, unique);
+    if (other !== undefined) {
+      const message = `the name ${agent.name} is that of ${other.file}:${other.line} too: this one becomes ${unique.name}`;
+      remark({ ...at(agent), level: 'warning', message });
     }
-    let name = agent.name;
-    for (let n = 2; taken.has(name); n++) name = `${agent.name}-${n}`;
-    const message = `the name ${agent.name} is that of ${other.file}:${other.line} too: this one becomes ${name}`;
-    remark({ ...at(agent), level: 'warning', message });
-    const renamed = { ...agent, name };
-    taken.set(name, renamed);
-    return renamed;
+    return unique;
   });
 }
 

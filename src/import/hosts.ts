@@ -72,15 +72,19 @@ function byFolder(agents: readonly Agent[]): Map<string, Agent[]> {
   const shared = new Map<string, number>();
   for (const { hostname, name } of agents)
     if (hostname !== null && hostname !== name) shared.set(hostname, (shared.get(hostname) ?? 0) + 1);
+  const isAlone = ({ file }: Agent) => perFile.get(file) === 1;
+  const single = new Set(agents.filter(isAlone).map(({ folder }) => prefixOf(posix.basename(folder))));
   for (const agent of agents) {
-    const { folder, hostname, file, name } = agent;
+    const { folder, hostname, name } = agent;
     const parts = folder.split('/').filter((part) => !containers.has(part.toLowerCase()));
-    // Several agents of one file start on one host.
-    const isAlone = perFile.get(file) === 1;
-    const above = isAlone ? parts.slice(0, -1) : parts;
-    if (hostname !== null && hostname !== name && (shared.get(hostname) ?? 0) > 1) put(prefixOf(hostname), agent);
-    else if (above.length > 0) put(isAlone ? above.join('.') : prefixOf(above.join('.')), agent);
-    else put(prefixOf(isAlone ? (parts.at(-1) ?? name) : (hostname ?? name)), agent);
+    const leaf = parts.at(-1);
+    if (hostname !== null && hostname !== name && (shared.get(hostname) ?? 0) > 1) put(hostname, agent);
+    else if (!isAlone(agent)) {
+      // Several agents of one file start on one host, so its folder is that host's, unless it is one of many of them.
+      if (leaf === undefined) put(prefixOf(hostname ?? name), agent);
+      else put(single.has(prefixOf(leaf)) ? prefixOf(leaf) : parts.join('.'), agent);
+    } else if (parts.length > 1) put(parts.slice(0, -1).join('.'), agent);
+    else put(prefixOf(leaf ?? name), agent);
   }
   return together(names);
 }
@@ -138,7 +142,11 @@ function split(name: string, agents: readonly Agent[]): Host[] {
 
 function becauseOf(name: string, agents: readonly Agent[]): string {
   const [first] = agents;
-  return agents.length === 1 && first !== undefined ? `from ${first.folder}` : `what begins with ${name}`;
+  if (agents.length === 1 && first !== undefined) return `from ${first.folder}`;
+  if (agents.every(({ file }) => file === first?.file)) return `all of ${first?.file}`;
+  return agents.every(({ folder }) => folder.split('/').slice(0, -1).includes(name))
+    ? `what is below ${name}`
+    : `what begins with ${name}`;
 }
 
 function areApart(one: Agent, other: Agent): boolean {

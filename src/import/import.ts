@@ -4,17 +4,12 @@
  */
 
 import type { Environment } from '../config/environment.ts';
-import { interpret } from '../config/interpret.ts';
-import { checkConfig } from '../config/load.ts';
-import { formatPath } from '../config/problem.ts';
-import { parseSource } from '../config/source.ts';
-import { isMap } from '../config/values.ts';
 import type { Agent, Remark } from './agent.ts';
 import { claimsOf } from './devices.ts';
 import { inOrder, readFleet } from './fleet.ts';
 import { hostConfig } from './host-config.ts';
 import { groupHosts, type Host, type HostRule } from './hosts.ts';
-import { configText } from './write.ts';
+import { repaired } from './repair.ts';
 
 export interface ImportedAgent {
   readonly name: string;
@@ -47,13 +42,15 @@ export async function importCompose(root: string, rules: readonly HostRule[], en
   const hosts: ImportedHost[] = [];
   for (const host of groupHosts(fleet.agents, rules)) {
     const values = hostConfig(host, (one) => remarks.push(one));
-    const config = configText(values, headOf(host));
+    const { text: config, refused } = await repaired(values, headOf(host), env);
     const agents = values.pools.flatMap(({ name: pool, agents: of }) =>
       of.map((agent) => ({ name: agent.name, file: agent.file, line: agent.line, pool, devices: shown(agent) })),
     );
     hosts.push({ name: host.name, because: host.because, agents, config });
-    for (const problem of await problemsOf(config, env))
-      remarks.push({ file: `${host.name}.yml`, line: problem.line, level: 'warning', message: problem.message });
+    for (const { pool, message } of refused) {
+      const first = agents.find((agent) => agent.pool === pool);
+      remarks.push({ file: first?.file ?? `${host.name}.yml`, line: first?.line ?? null, level: 'warning', message });
+    }
   }
   remarks.push(...sameNames(hosts), ...idle(rules, hosts));
   return { files: fleet.files, hosts, remarks: inOrder(remarks) };
@@ -83,28 +80,6 @@ function sharedHeading(agents: readonly Agent[]): string[] {
   for (const { heading } of agents) if (heading !== null) count.set(heading, (count.get(heading) ?? 0) + 1);
   const [best] = [...count].toSorted(([, one], [, other]) => other - one);
   return best === undefined || best[1] * 2 <= agents.length ? [] : best[0].split('\n').slice(0, 8);
-}
-
-/** What the config's own rules have against a text. */
-async function problemsOf(text: string, env: Environment): Promise<{ line: number | null; message: string }[]> {
-  const source = parseSource('config', text);
-  const locate = (path: Parameters<typeof source.locate>[0], at: 'key' | 'value' = 'value') =>
-    source.locate(path, at) ?? { source: 'config', line: null, column: null };
-  const { written, problems } = interpret({
-    files: [],
-    value: isMap(source.value) ? source.value : {},
-    problems: [],
-    empty: false,
-    locate,
-    has: (path) => source.locate(path, 'key') !== null,
-  });
-  const { errors } = await checkConfig({ env, secrets: 'skip', instead: { name: 'config', written } });
-  return [...source.problems, ...problems, ...errors]
-    .filter(({ level }) => level === 'error')
-    .map(({ line, key, message }) => ({
-      line,
-      message: `the config would be refused: ${typeof key === 'string' ? key : formatPath(key)} ${message}`,
-    }));
 }
 
 /** A service that sees one name on two hosts cannot tell its agents apart. */

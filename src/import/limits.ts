@@ -115,7 +115,7 @@ function network(service: Readonly<Record<string, unknown>>, keys: Record<string
 export function sayLeft(service: Readonly<Record<string, unknown>>, say: Say): void {
   for (const [key, value] of Object.entries(service)) {
     if (quiet.has(key) || key.startsWith('x-') || value === null || value === undefined) continue;
-    const why = others[key];
+    const why = Object.hasOwn(others, key) ? others[key] : undefined;
     say('warning', [key], `"${key}" is not carried over${why === undefined ? ': there is no such key here' : `: ${why}`}`);
   }
   if (pairsOf(service.labels).length > 0) say('note', ['labels'], 'labels are not carried over: containers have those of onejob');

@@ -66,6 +66,16 @@ export function runsOf(agents: readonly Agent[], isApart: (agent: Agent) => bool
       return { agents: of, name: `${shape.before}{${shape.first}..}${shape.after}`, slots: of.length };
     const name = agent?.name ?? '';
     const times = agent?.times ?? 1;
-    return { agents: of, name: times > 1 ? `${name}-{1..}` : name, slots: times };
+    return { agents: of, name: times > 1 ? `${stemOf(name)}-{1..}` : name, slots: times };
   });
+}
+
+/** What the slots of one agent are called: its name, or that of each copy. */
+export function slotNamesOf({ name, times }: Agent): string[] {
+  return times > 1 ? Array.from({ length: times }, (_, at) => `${stemOf(name)}-${at + 1}`) : [name];
+}
+
+/** Room for the number of a copy, in a name of 63 characters. */
+function stemOf(name: string): string {
+  return name.slice(0, 58);
 }

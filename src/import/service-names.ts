@@ -11,9 +11,12 @@ export function serviceNames(agents: readonly Agent[]): ServiceNames {
   const services: Record<string, PlainMap> = {};
   const of = new Map<Agent, string>();
   const known = new Map<string, string>();
-  const files = new Set(agents.map(({ tokenFile, endpoint }) => `${tokenFile ?? ''} ${endpoint ?? ''}`));
+  // Where an agent has its token from may not show; then it is that of the others.
+  const usual = agents.find(({ tokenFile }) => tokenFile !== null)?.tokenFile ?? null;
+  const files = new Set(agents.map(({ tokenFile, endpoint }) => `${tokenFile ?? usual ?? ''} ${endpoint ?? ''}`));
   for (const agent of agents) {
-    const { tokenFile, endpoint } = agent;
+    const { endpoint } = agent;
+    const tokenFile = agent.tokenFile ?? usual;
     const key = `${tokenFile ?? ''} ${endpoint ?? ''}`;
     let name = known.get(key);
     if (name === undefined) {

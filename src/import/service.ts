@@ -5,6 +5,7 @@ import { readCommandLine, variableOf } from './agent-flags.ts';
 import type { ComposeFile } from './compose-file.ts';
 import { readDevices } from './devices.ts';
 import { readEnvironment } from './environment.ts';
+import { fitKeys } from './fit.ts';
 import { readFlags } from './flags.ts';
 import { readImage } from './image.ts';
 import { soundsSecret } from './interpolate.ts';
@@ -52,7 +53,8 @@ export function readService({ compose, key, service, isOnly, root, read, remark 
     line.isStart ||
     said.length > 0 ||
     built.hasAgent ||
-    (isOnly && (/buildkite/i.test(key) || listOf(service.env_file).some((item) => /token|buildkite/i.test(fileOf(item) ?? ''))));
+    listOf(service.env_file).some((item) => /token|buildkite|agent/i.test(fileOf(item) ?? '')) ||
+    (isOnly && /buildkite/i.test(key));
   if (!isAgent) {
     say('warning', [], `the service "${key}" is not carried over: nothing shows that it starts a Buildkite agent`);
     return null;
@@ -125,13 +127,23 @@ export function readService({ compose, key, service, isOnly, root, read, remark 
     say('note', ['environment', cpu.variable], `${cpu.variable} follows from "cpus", which also holds its jobs to as many CPUs`);
   if (hostname !== null && hostname !== flags.name)
     say('note', ['hostname'], `jobs see the agent's name as the name of their host, not ${hostname}`);
+  const fitting = fitKeys(keys, (what, why) => say('warning', [], `${what} is not carried over: ${why}`));
   const tokenFile = tokenFileOf(service.env_file, folder);
   if (tokenFile !== null) {
     const what = `the token goes into a file that only root reads (see the config); what else is in ${tokenFile} is not carried over, as nobody looked into it`;
     say('note', ['env_file'], what);
   } else if (!flags.hasToken) say('note', [], 'where it has its token from does not show; the config names a file for it');
   const deploy = isMap(service.deploy) ? numberOf(service.deploy.replicas) : null;
-  const times = Math.max(1, Math.round(numberOf(service.scale) ?? deploy ?? 1)) * flags.spawn;
+  const most = devices.by === 'uuid' || devices.by === 'index' ? 64 : 512;
+  const asked = Math.min(most, Math.max(1, Math.round(numberOf(service.scale) ?? deploy ?? 1)) * flags.spawn);
+  const times = devices.by === 'all' ? 1 : asked;
+  if (asked > 1) {
+    const what =
+      times === 1
+        ? `${asked} copies of it had all GPUs, and one agent has them now: write the devices of each`
+        : `${asked} copies become a pool whose agents are called ${flags.name}-1, ${flags.name}-2, …`;
+    say(times === 1 ? 'warning' : 'note', ['deploy'], what);
+  }
   return {
     agent: {
       folder,
@@ -140,12 +152,12 @@ export function readService({ compose, key, service, isOnly, root, read, remark 
       service: key,
       name: flags.name,
       hostname,
-      times: Math.min(times, 512),
+      times,
       tokenFile,
       endpoint: flags.endpoint,
       hasSecretsKey: built.hasSecretsKey,
       devices,
-      keys,
+      keys: fitting,
       heading: compose.heading,
     },
     context: built.context,

@@ -14,7 +14,7 @@ const order =
 
 /** `head`: lines of comment at the top. */
 export function configText({ services, secretsKey, defaults, pools }: HostConfig, head: readonly string[]): string {
-  const lines = head.map((line) => `# ${line}`.trimEnd());
+  const lines = head.map((line) => `# ${line.replaceAll(/\p{Cc}/gu, ' ')}`.trimEnd());
   lines.push('services:', ...Object.entries(services).map(([name, keys]) => `  ${scalar(name)}: ${flow(keys)}`));
   if (secretsKey !== null) lines.push(`secrets: { key: { file: ${scalar(secretsKey)} } }`);
   if (Object.keys(defaults).length > 0) lines.push('defaults:', ...block(defaults, 2));
@@ -62,6 +62,6 @@ function flow(value: Plain): string {
 /** A scalar as it can stand anywhere, in quotes where it would be read as something else without. */
 export function scalar(value: string | number | boolean): string {
   if (typeof value !== 'string') return String(value);
-  const isPlain = /^[A-Za-z_/.][A-Za-z0-9_./+-]*( [A-Za-z0-9_./+-]+)*$/.test(value) && parse(value) === value;
+  const isPlain = /^[A-Za-z0-9_/.][A-Za-z0-9_./+-]*( [A-Za-z0-9_./+-]+)*$/.test(value) && parse(value) === value;
   return isPlain ? value : JSON.stringify(value);
 }

@@ -9,6 +9,7 @@ import type { Keepers } from '../logs/keepers.ts';
 import { frame } from '../runtimes/gate.ts';
 import type { Recipe, Runtime, SandboxSpec } from '../runtimes/runtime.ts';
 import type { Asker } from './ask.ts';
+import type { Caches } from './caches.ts';
 import type { Executors } from './executors.ts';
 import type { ImageAndPull } from './fingerprints.ts';
 import { passing } from './passing.ts';
@@ -34,6 +35,8 @@ export interface ActParts {
   readonly imageOf: (pool: Pool, progress: (line: string) => void, signal: AbortSignal) => Promise<ImageAndPull | null>;
   /** The only CPUs for a sandbox of this pool with these devices; null for all. */
   readonly cpuset: (pool: Pool, devices: readonly Device[]) => Promise<string | null>;
+  /** Makes the folders of named caches among a sandbox's mounts. */
+  readonly ensureCaches: Caches['ensure'];
   /** What a sandbox was made from, with what its devices are driven by. */
   readonly stamp: (pool: Pool, fingerprint: string) => string;
   /** Puts down what the slot's devices show before an agent is let at them; false when they must not be used now. */
@@ -82,6 +85,7 @@ export function createExecutors(parts: ActParts): Executors {
     const own = recipeOf(pool, name, job);
     const named = own.image === null ? await parts.imageOf(pool, (line) => parts.note(key, line), signal) : null;
     const recipe = { ...own, ...named };
+    await parts.ensureCaches(recipe.mounts);
     if (!runtime.capabilities.images && recipe.image !== pool.config.recipe.image) throw noImages(runtime, recipe);
     const devices = parts.devices(slot.devices);
     const cpuset = await parts.cpuset(pool, devices);

@@ -1,6 +1,6 @@
 /** What of a cache is given up, and how: moved aside entry by entry between two agents, never while one works in it. */
 import { randomBytes } from 'node:crypto';
-import { lstatSync, mkdirSync, renameSync } from 'node:fs';
+import { mkdirSync, renameSync } from 'node:fs';
 import { join } from 'node:path';
 import { type CacheEntry, pathOf } from './cache-tree.ts';
 
@@ -34,13 +34,12 @@ export interface Cut {
 
 /**
  * Moves entries of the folder `from` into `trash`. `mayTrim` is asked right before each move, in the same turn, so that nothing
- * is taken away below an agent that was released meanwhile. `seen`: when they were looked at, ms since the epoch; what was
- * written to since then is kept.
+ * is taken away below an agent that was released meanwhile.
  */
 export function moveAside(
   from: string,
   entries: readonly CacheEntry[],
-  { trash, seen, mayTrim }: { readonly trash: string; readonly seen: number; readonly mayTrim: () => boolean },
+  { trash, mayTrim }: { readonly trash: string; readonly mayTrim: () => boolean },
 ): Cut {
   const moved = new Set<string>();
   let bytes = 0;
@@ -49,14 +48,13 @@ export function moveAside(
     if (!mayTrim()) return { bytes, moved, failure, isInterrupted: true };
     const path = pathOf(from, entry.name);
     try {
-      if (lstatSync(path).mtimeMs > seen) continue;
       moveTo(trash, path);
       bytes += Number.isFinite(entry.bytes) ? entry.bytes : 0;
       moved.add(entry.name);
     } catch (error) {
       const isGone = error instanceof Error && 'code' in error && error.code === 'ENOENT';
       if (isGone) moved.add(entry.name);
-      else failure = error instanceof Error ? error.message.replace(/,? ?(l?stat|rename|mkdir) '.*$/s, '') : String(error);
+      else failure = error instanceof Error ? error.message.replace(/, (rename|mkdir) '.*$/s, '') : String(error);
     }
   }
   return { bytes, moved, failure, isInterrupted: false };

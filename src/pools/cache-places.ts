@@ -64,7 +64,10 @@ export async function ensureFolders(folder: string, mounts: readonly Mount[]): P
     try {
       await using handle = await open(host, constants.O_RDONLY | constants.O_DIRECTORY | constants.O_NOFOLLOW);
       // A job may have closed it to others; and this is how it is seen on disk that it was needed.
-      await handle.chmod(0o777);
+      await handle.chmod(0o777).catch((error: unknown) => {
+        // A job gave it to another user, or made it unchangeable: what is to come of that is its next job's matter.
+        if (!(error instanceof Error && 'code' in error && error.code === 'EPERM')) throw error;
+      });
     } catch (error) {
       throw blocked(host, host, error);
     }

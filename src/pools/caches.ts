@@ -6,14 +6,16 @@
 import { lstatSync } from 'node:fs';
 import { rmdir, statfs } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
-import { cachePath } from '../config/caches.ts';
-import { formatSize } from '../config/units.ts';
+import { cachePath, untrustedCachePath } from '../config/caches.ts';
+import { isNamed } from '../config/volumes.ts';
 import type { Clock } from '../core/clock.ts';
 import { toFailure } from '../errors.ts';
 import type { Log } from '../log.ts';
 import type { Finding, Mount } from '../runtimes/runtime.ts';
 import { moveAside, moveTo, toGiveUp } from './cache-cut.ts';
+import { cacheFindings, titleOf } from './cache-findings.ts';
 import { type CachePlace, ensureFolders, listPlaces, trashFolder } from './cache-places.ts';
+import { giveRoom } from './cache-room.ts';
 import { type CacheSize, clear, measure } from './cache-tree.ts';
 
 /** What config asks of a pool's named caches. */
@@ -46,14 +48,17 @@ export interface CachesParts {
 }
 
 export interface Caches {
+  /** Removes in the background what a manager before this one gave up. */
+  start(): void;
   /**
    * Makes the folders of named caches among a sandbox's mounts. To be awaited before the sandbox is made.
    * @throws OnejobError E_STATE_DIR
    */
   ensure(mounts: readonly Mount[]): Promise<void>;
   /**
-   * The slot's agent has ended, and the next one was not released yet. Answers at once: what is known to be too much is moved
-   * aside right now, the rest is done in the background. `repository`: of an untrusted job, as in its caches' paths.
+   * The slot's agent has ended, and no script was sent to the next one yet: to be called in the turn in which that was committed.
+   * Answers at once: what is known to be too much is moved aside right now, since agents that follow each other closely leave no
+   * other moment; the rest is done in the background. `repository`: of an untrusted job, as in its caches' paths.
    */
   used(slot: string, repository?: string | null): void;
   /** Removes what config does not want any more and what nobody used for long; counts what was never counted. */
@@ -66,27 +71,35 @@ export interface Caches {
   close(): Promise<void>;
 }
 
-interface Known {
+/** A cache as it was counted last. */
+export interface Known {
   readonly place: CachePlace;
   readonly size: CacheSize;
-  /** When it was counted, ms since the epoch. */
-  readonly seen: number;
+  /** When it was counted, ms since the epoch, and how many ms that took. */
+  readonly at: number;
+  readonly took: number;
 }
 
 const day = 86_400_000;
 /** ms after which the content of a cache that nobody uses is given up. */
 export const unusedAfter = 90 * day;
-/** ms after which a cache that config does not name any more is removed: a slip in the config costs nothing. */
-export const unwantedAfter = day;
+/** ms after which a cache that config does not name any more is removed: neither a slip in the config nor a driver that fails costs it. */
+export const unwantedAfter = 7 * day;
 /** Share of its limit that a cache is cut down to, so that it is not cut after every job. */
 const cutTo = 0.8;
+/** How long a cache is left alone after it was counted, as a multiple of the time that this took. */
+const seldom = 10;
 /** How many entries are moved while the loop waits; a rename takes some microseconds. */
 const atOnce = 500;
+/** The same while an agent's release waits for it. */
+const beforeRelease = 100;
 
 export function createCaches(parts: CachesParts): Caches {
   const { folder, clock, log, nameOf, mayTrim, minFree } = parts;
   const disk = parts.disk ?? statfs;
   const trash = join(folder, trashFolder);
+  const trusted = cachePath.bind(null, dirname(folder));
+  const untrusted = untrustedCachePath.bind(null, dirname(folder));
   const known = new Map<string, Known>();
   const waiting = new Map<string, CachePlace>();
   const abort = new AbortController();
@@ -95,15 +108,18 @@ export function createCaches(parts: CachesParts): Caches {
   let stuck: ReadonlyMap<string, number> = new Map();
   let last: { readonly place: CachePlace; readonly bytes: number; readonly at: number } | null = null;
   const blocked = new Map<string, string>();
+  /** Paths of what was used, and not counted since. */
+  const overdue = new Set<string>();
 
   const limitOf = ({ pool }: CachePlace): number =>
     parts.wanted().find((one) => one.pool === pool)?.limit ?? Number.POSITIVE_INFINITY;
 
   /** Moves aside what is too much, at most so many entries. Whether something may be left to do. */
-  const cut = ({ place, size, seen }: Known, target: number, most = atOnce): boolean => {
+  const cut = (one: Known, target: number, most = atOnce, may = () => mayTrim(one.place)): boolean => {
+    const { place, size } = one;
     const chosen = toGiveUp(size.entries, size.bytes, target);
     if (chosen.length === 0) return false;
-    const done = moveAside(place.path, chosen.slice(0, most), { trash, seen, mayTrim: () => mayTrim(place) });
+    const done = moveAside(place.path, chosen.slice(0, most), { trash, mayTrim: may });
     if (done.failure === null) blocked.delete(place.path);
     else blocked.set(place.path, done.failure);
     if (done.moved.size === 0) return false;
@@ -111,30 +127,42 @@ export function createCaches(parts: CachesParts): Caches {
     last = { place, bytes: done.bytes, at: clock.wall() };
     const entries = size.entries.filter(({ name }) => !done.moved.has(name));
     const bytes = Number.isFinite(size.bytes) ? size.bytes - done.bytes : entries.reduce((sum, one) => sum + one.bytes, 0);
-    known.set(place.path, { place, seen, size: { ...size, entries, bytes } });
+    known.set(place.path, { ...one, size: { ...size, entries, bytes } });
     log.info('cache trimmed', { cache: titleOf(place), entries: done.moved.size, bytes: done.bytes });
     return chosen.length > most && !done.isInterrupted;
   };
-  const cutToLimit = (one: Known, most?: number): boolean => {
-    const limit = limitOf(one.place);
-    return one.size.bytes > limit && cut(one, limit * cutTo, most);
+  /** What to cut it down to; null when it may have what it has. */
+  const tooMuch = ({ place, size }: Known): number | null => {
+    const limit = limitOf(place);
+    return size.bytes > limit ? limit * cutTo : null;
+  };
+  /** All that is to be moved aside, with turns for others in between. */
+  const cutDown = async (path: string, target: number): Promise<void> => {
+    for (;;) {
+      const one = known.get(path);
+      if (one === undefined || !cut(one, target)) return;
+      await new Promise(setImmediate);
+    }
   };
 
   const count = async (place: CachePlace, signal: AbortSignal): Promise<Known | null> => {
-    const seen = clock.wall();
-    const size = await measure(place.path, seen, signal);
+    const at = clock.wall();
+    const began = performance.now();
+    overdue.delete(place.path);
+    const size = await measure(place.path, at, signal);
     if (size === null) {
       known.delete(place.path);
       return null;
     }
-    const one = { place, size, seen };
+    const one = { place, size, at, took: performance.now() - began };
     known.set(place.path, one);
     return one;
   };
   const emptyTrash = async (signal: AbortSignal): Promise<void> => {
     isTrashFull = false;
     const { stuck: left } = await clear(trash, signal);
-    if (left.size > 0 && stuck.size === 0) log.warn('cannot remove all of what caches gave up', { why: [...left.keys()].join(', ') });
+    if (left.size > 0 && stuck.size === 0)
+      log.warn('cannot remove all of what caches gave up', { why: [...left.keys()].join(', ') });
     stuck = left;
   };
   const work = async (): Promise<void> => {
@@ -142,13 +170,9 @@ export function createCaches(parts: CachesParts): Caches {
     while (waiting.size > 0 || isTrashFull) {
       for (const [path, place] of waiting) {
         waiting.delete(path);
-        await count(place, signal);
-        for (;;) {
-          const one = known.get(path);
-          if (one === undefined || !cutToLimit(one)) break;
-          // Others have their turn in between.
-          await new Promise(setImmediate);
-        }
+        const one = await count(place, signal);
+        const target = one === null ? null : tooMuch(one);
+        if (target !== null) await cutDown(path, target);
       }
       if (isTrashFull) await emptyTrash(signal);
     }
@@ -157,27 +181,54 @@ export function createCaches(parts: CachesParts): Caches {
     working ??= work()
       .catch((error: unknown) => {
         if (!abort.signal.aborted) log.warn('caches not looked after', { reason: toFailure(error).message });
+        for (const path of waiting.keys()) overdue.add(path);
+        waiting.clear();
       })
       .finally(() => {
         working = null;
+        // Came when all seemed done.
+        if (waiting.size > 0) void wake();
       });
     return working;
   };
 
-  /** Takes the whole folder away, when nobody needed it since then. */
-  const drop = (place: CachePlace, before: number): void => {
+  /** Takes the whole folder away, when nobody needed it since `before`; whether it is gone. */
+  const drop = async (place: CachePlace, before: number): Promise<boolean> => {
     try {
       // In one turn: a sandbox that is made right now has touched the folder, and one that works is told of.
-      if (!mayTrim(place) || lstatSync(place.path).ctimeMs > before) return;
+      if (!mayTrim(place) || lstatSync(place.path).ctimeMs > before) return false;
       moveTo(trash, place.path);
     } catch (error) {
       blocked.set(place.path, toFailure(error).message);
-      return;
+      return false;
     }
+    // Only those that hold nothing else.
+    for (let at = dirname(place.path); at !== folder; at = dirname(at)) await rmdir(at).catch(() => {});
     known.delete(place.path);
     blocked.delete(place.path);
     isTrashFull = true;
     log.info('cache removed', { cache: titleOf(place) });
+    return true;
+  };
+  const makeRoom = (signal: AbortSignal): Promise<void> => {
+    const either = AbortSignal.any([signal, abort.signal]);
+    return giveRoom({
+      lacking: async () => {
+        const { bavail, blocks, bsize } = await disk(folder).catch(() => ({ bavail: 1, blocks: 1, bsize: 0 }));
+        return (minFree * blocks - bavail) * bsize;
+      },
+      idle: async () => {
+        const counted: Known[] = [];
+        for (const place of (await listPlaces(folder)).filter(mayTrim)) {
+          const one = known.get(place.path) ?? (await count(place, either));
+          if (one !== null) counted.push(one);
+        }
+        return counted;
+      },
+      look: (path) => known.get(path),
+      cutDown,
+      emptyTrash: () => emptyTrash(either),
+    });
   };
   const isWanted = ({ pool, agent, cache }: CachePlace): boolean => {
     const one = parts.wanted().find((each) => each.pool === pool);
@@ -186,7 +237,11 @@ export function createCaches(parts: CachesParts): Caches {
   };
 
   return {
-    ensure: (mounts) => ensureFolders(folder, mounts),
+    start: () => void wake(),
+    ensure: async (mounts) => {
+      await ensureFolders(folder, mounts);
+      for (const { host, cache } of mounts) if (isNamed(cache)) overdue.add(host);
+    },
 
     used(slot, repository = null) {
       const pool = slot.slice(0, slot.lastIndexOf('/'));
@@ -194,12 +249,15 @@ export function createCaches(parts: CachesParts): Caches {
       const one = parts.wanted().find((each) => each.pool === pool);
       if (one === undefined || one.caches.length === 0 || abort.signal.aborted) return;
       for (const cache of one.caches) {
-        const path =
-          agent === null ? join(folder, pool, 'untrusted', repository ?? '', cache) : join(folder, pool, agent, cache);
+        const path = agent === null ? untrusted(pool, repository ?? '', cache) : trusted(pool, agent, cache);
         const before = known.get(path);
-        // Agents that follow each other closely leave no other moment.
-        if (before !== undefined) cutToLimit(before);
-        waiting.set(path, { pool, agent, repository, cache, path });
+        const target = before === undefined ? null : tooMuch(before);
+        // Those of untrusted jobs may be another slot's, too.
+        const may = agent === null ? undefined : () => true;
+        if (before !== undefined && target !== null) cut(before, target, beforeRelease, may);
+        // One of millions of files is not counted after every short job; the hourly look makes up for it.
+        if (before !== undefined && clock.wall() - before.at < before.took * seldom) overdue.add(path);
+        else waiting.set(path, { pool, agent, repository, cache, path });
       }
       void wake();
     },
@@ -208,45 +266,22 @@ export function createCaches(parts: CachesParts): Caches {
       const now = clock.wall();
       for (const place of await listPlaces(folder)) {
         const one = known.get(place.path);
-        if (!isWanted(place)) drop(place, now - unwantedAfter);
-        else if (one === undefined) waiting.set(place.path, place);
-        else if (place.agent === null) drop(place, now - unusedAfter);
-        else if (one.size.entries.length > 0 && one.size.used < now - unusedAfter) cut(one, 0);
-        else if (cutToLimit(one)) waiting.set(place.path, place);
+        if (!isWanted(place)) await drop(place, now - unwantedAfter);
+        else if (place.agent === null && (await drop(place, now - unusedAfter))) continue;
+        else if (one === undefined || overdue.has(place.path)) waiting.set(place.path, place);
+        else if (one.size.entries.length > 0 && one.size.used < now - unusedAfter) await cutDown(place.path, 0);
+        else if (tooMuch(one) !== null) await cutDown(place.path, tooMuch(one) ?? 0);
       }
-      await removeEmpty(folder);
       // What could not be removed the last time may be by now.
       isTrashFull = true;
       await wake();
+      // The disk of sandboxes, which is looked at more often, may be another one.
+      await makeRoom(abort.signal);
     },
 
-    async makeRoom(signal) {
-      const lacking = async (): Promise<number> => {
-        const { bavail, blocks, bsize } = await disk(folder).catch(() => ({ bavail: 1, blocks: 1, bsize: 0 }));
-        return (minFree * blocks - bavail) * bsize;
-      };
-      if ((await lacking()) <= 0) return;
-      const either = AbortSignal.any([signal, abort.signal]);
-      await emptyTrash(either);
-      const idle = (await listPlaces(folder)).filter(mayTrim);
-      const counted = [];
-      for (const place of idle) counted.push(known.get(place.path) ?? (await count(place, either)));
-      const oldest = counted.filter((one) => one !== null).sort((a, b) => a.size.used - b.size.used);
-      for (const { place } of oldest) {
-        for (;;) {
-          const bytes = await lacking();
-          const one = known.get(place.path);
-          if (bytes <= 0) return;
-          if (one === undefined || one.size.entries.length === 0) break;
-          const before = one.size.entries.length;
-          cut(one, Math.max(0, one.size.bytes - bytes));
-          if ((known.get(place.path)?.size.entries.length ?? 0) === before) break;
-          await emptyTrash(either);
-        }
-      }
-    },
-
-    findings: () => cacheFindings({ known: [...known.values()], wanted: parts.wanted(), last, stuck, blocked, trash }),
+    makeRoom,
+    findings: () =>
+      cacheFindings({ known: [...known.values()], wanted: parts.wanted(), now: clock.wall(), last, stuck, blocked, trash }),
     settled: async () => {
       while (working !== null) await working;
     },

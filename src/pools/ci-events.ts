@@ -44,6 +44,10 @@ export function followServices(services: Iterable<CiService>, parts: CiEventPart
         reconciler.post(key, { kind: 'stop', agent, why: 'cancelled', grace });
         return;
       }
+      case 'jobDone':
+        // An agent may wait a second or two before it ends by itself.
+        if (slot.agent.kind === 'busy') reconciler.post(key, { kind: 'stop', agent, why: 'renewal', grace: slot.grace });
+        return;
       case 'online':
         reconciler.post(key, { kind: 'online', agent });
         return;

@@ -39,3 +39,43 @@ test('says when a secret will soon be no good any more, or is gone, while the da
   house.close();
   store.close();
 });
+
+test('looks after caches once an hour, until it is closed, also after one time failed', async () => {
+  using dir = scratch();
+  const store = openStore(join(dir.path, 'state'));
+  const timers = new Map<number, () => void>();
+  const clock = {
+    now: () => 0,
+    wall: () => 0,
+    after(ms: number, fn: () => void) {
+      timers.set(ms, fn);
+      return () => void timers.delete(ms);
+    },
+  };
+  const warned: unknown[] = [];
+  let times = 0;
+  const house = await keepHouse({
+    clock,
+    log: { info() {}, warn: (event) => void warned.push(event), error() {} },
+    store,
+    queue: { prune: async () => {} },
+    config: { keepJobs: 1_000, secretsKey: null, services: [] },
+    caches: {
+      tidy: async () => {
+        times += 1;
+        if (times === 1) throw new Error('the disk is away');
+      },
+    },
+  });
+  for (const expected of [1, 2]) {
+    const tick = timers.get(3_600_000);
+    timers.delete(3_600_000);
+    tick?.();
+    await vi.waitFor(() => expect(timers.has(3_600_000)).toBe(true));
+    expect(times).toBe(expected);
+  }
+  expect(warned).toEqual(['housekeeping failed']);
+  house.close();
+  expect(timers.size).toBe(0);
+  store.close();
+});

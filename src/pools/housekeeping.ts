@@ -7,6 +7,7 @@ import { toFailure } from '../errors.ts';
 import type { Log } from '../log.ts';
 import type { Finding } from '../runtimes/runtime.ts';
 import type { Store } from '../store/store.ts';
+import type { Caches } from './caches.ts';
 import { every } from './clock.ts';
 import { createPruneServices } from './prune-services.ts';
 
@@ -16,6 +17,8 @@ export interface HousekeepingParts {
   readonly store: Store;
   readonly queue: Pick<OwnQueue, 'prune'>;
   readonly config: Pick<Config, 'keepJobs' | 'secretsKey' | 'services'>;
+  /** Named caches, looked after once an hour; left out where there are none. */
+  readonly caches?: Pick<Caches, 'tidy'>;
 }
 
 export interface Housekeeping {
@@ -27,8 +30,9 @@ export interface Housekeeping {
 }
 
 const interval = 60_000;
+const cachesEvery = 3_600_000;
 
-export async function keepHouse({ clock, log, store, queue, config }: HousekeepingParts): Promise<Housekeeping> {
+export async function keepHouse({ clock, log, store, queue, config, caches }: HousekeepingParts): Promise<Housekeeping> {
   const pruneServices = createPruneServices(store);
   const findings = () => secretFindings(config, clock.wall());
   let problems: readonly string[] = [];
@@ -37,7 +41,9 @@ export async function keepHouse({ clock, log, store, queue, config }: Housekeepi
     problems = wrong.map(({ subject, message, hint }) => `${subject}: ${message}${hint === null ? '' : ` ${hint}`}`);
   };
   await look();
-  const close = every(
+  const failed = (error: unknown): void => log.warn('housekeeping failed', { reason: toFailure(error).message });
+  const stopCaches = caches === undefined ? () => {} : every(clock, cachesEvery, () => caches.tidy(), failed);
+  const stop = every(
     clock,
     interval,
     async () => {
@@ -47,13 +53,16 @@ export async function keepHouse({ clock, log, store, queue, config }: Housekeepi
       store.proofs.prune(clock.wall() - config.keepJobs);
       store.checkpoint();
     },
-    (error) => log.warn('housekeeping failed', { reason: toFailure(error).message }),
+    failed,
   );
   return {
     get problems() {
       return problems;
     },
     findings,
-    close,
+    close: () => {
+      stopCaches();
+      stop();
+    },
   };
 }

@@ -79,7 +79,7 @@ export class HostManager implements Manager {
   async doctor(signal: AbortSignal): Promise<FindingView[]> {
     const { reconciler, fleet, findings, queue, runtimes, services, store, clock, trial } = this.#parts;
     const checks = [
-      queue.check(signal),
+      queue.check(signal, trial),
       serviceFindings({ services, registrations: store.registrations, clock, trial }, signal),
       ...runtimes.map((runtime) => runtime.check(signal)),
     ];

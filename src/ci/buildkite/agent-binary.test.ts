@@ -6,6 +6,7 @@ import { chmodSync, existsSync, mkdirSync, readdirSync, readFileSync, statSync, 
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { dirname, join } from 'node:path';
+import { buffer } from 'node:stream/consumers';
 import { gzipSync } from 'node:zlib';
 import { pack } from 'tar-stream';
 import { afterEach, beforeEach, describe, expect, onTestFinished, test } from 'vitest';
@@ -33,9 +34,7 @@ async function packed(content: string, name = './buildkite-agent'): Promise<Buff
   tar.entry({ name: './hooks', type: 'directory' });
   tar.entry({ name, mode: 0o755 }, content);
   tar.finalize();
-  const parts: Buffer[] = [];
-  for await (const part of tar) parts.push(Buffer.from(part));
-  return gzipSync(Buffer.concat(parts));
+  return gzipSync(await buffer(tar));
 }
 
 async function server(answer: (path: string, reply: ServerResponse, request: IncomingMessage) => void) {
@@ -210,6 +209,29 @@ test('what a killed manager was about to check is never taken, and removed', asy
   mkdirSync(part, { recursive: true });
   writeFileSync(join(part, 'buildkite-agent'), 'half');
   const path = await binary({ from }).ready(never);
+  expect(readdirSync(dir)).toEqual([dirname(String(path)).split('/').at(-1)]);
+});
+
+test('a manager that is killed while it fetches leaves nothing that is ever taken', async () => {
+  const body = await packed(program('3.137.0'));
+  const coming = Promise.withResolvers<void>();
+  const { url, asked } = await server((_, reply) => {
+    if (asked.length > 1) return void reply.end(body);
+    reply.writeHead(200, { 'content-length': body.length }).write(body.subarray(0, 100), () => coming.resolve());
+  });
+  const config = { version: null, from: `${url}/agent.tar.gz`, sha256: null };
+  const module = join(import.meta.dirname, 'agent-binary.ts');
+  const script = `const { createAgentBinary } = await import(${JSON.stringify(module)});
+    await createAgentBinary(${JSON.stringify({ config, dir, pinned: '3.137.0', arch: 'x64' })}).ready(new AbortController().signal)`;
+  const child = spawn(process.execPath, ['--input-type=module', '-e', script], { stdio: 'ignore' });
+  await coming.promise;
+  await expect.poll(() => readdirSync(dir)).not.toEqual([]);
+  const gone = once(child, 'exit');
+  child.kill('SIGKILL');
+  await gone;
+  const left = readdirSync(dir);
+  expect(left.filter((name) => !name.startsWith('part-'))).toEqual([]);
+  const path = await binary(config).ready(never);
   expect(readdirSync(dir)).toEqual([dirname(String(path)).split('/').at(-1)]);
 });
 

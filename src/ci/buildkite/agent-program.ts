@@ -3,7 +3,7 @@ import { spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { createReadStream, createWriteStream } from 'node:fs';
 import { open, rm } from 'node:fs/promises';
-import { type Readable, Transform } from 'node:stream';
+import { Transform } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { createGunzip } from 'node:zlib';
 import { extract } from 'tar-stream';
@@ -14,7 +14,7 @@ export const largestProgram = 512 * 2 ** 20;
 const largestPackage = 2 ** 30;
 
 /** Writes the program to `to`, which must not be there, so that nobody may change it. Its SHA-256. @throws Error the reason */
-export async function writeProgram(from: Readable, to: string, signal: AbortSignal): Promise<string> {
+export async function writeProgram(from: AsyncIterable<unknown>, to: string, signal: AbortSignal): Promise<string> {
   const hash = createHash('sha256');
   let bytes = 0;
   const seen = new Transform({

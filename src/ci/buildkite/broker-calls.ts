@@ -21,20 +21,8 @@ export interface BrokerCalls {
 const refusal = z.object({ code: z.string(), message: z.string(), hint: z.string().nullish(), retry: z.boolean().optional() });
 
 export function brokerCalls(socketPath: string): BrokerCalls {
-  const away = (why: string): OnejobError =>
-    new OnejobError('E_BROKER', `The broker, which carries what Buildkite agents say, ${why}.`, {
-      hint: 'It is started again by itself; "broker.log" in the state directory says what is wrong when it is not.',
-      retry: true,
-    });
-
   const request = (method: 'GET' | 'POST', path: string, body: string | null, signal: AbortSignal) =>
-    new Promise<http.IncomingMessage>((resolve, reject) => {
-      const sent = http.request({ socketPath, path, method, signal, timeout: patience, agent: false }, resolve);
-      sent.once('timeout', () => sent.destroy(away(`does not answer within ${patience / 1000} s`)));
-      sent.once('error', (error) => reject(error instanceof OnejobError ? error : away(`cannot be reached (${error.message})`)));
-      if (body !== null) sent.setHeader('Content-Type', 'application/json');
-      sent.end(body ?? undefined);
-    });
+    ask(socketPath, { method, path, body }, signal);
 
   return {
     async post(path, body, answer, signal) {
@@ -77,4 +65,55 @@ export function brokerCalls(socketPath: string): BrokerCalls {
       }
     },
   };
+}
+
+const agentOfState = z.object({
+  name: z.string(),
+  service: z.string(),
+  kind: z.string(),
+  phase: z.string(),
+  problem: z.string().nullable(),
+});
+const stateAnswer = z.object({
+  protocol: z.int(),
+  version: z.string(),
+  pid: z.int(),
+  port: z.int(),
+  agents: z.array(agentOfState),
+  services: z.array(z.object({ service: z.string(), kind: z.enum(['ok', 'refused', 'away']), why: z.string().nullable() })),
+});
+
+/** What `doctor` looks at of a broker. */
+export type BrokerLook = z.infer<typeof stateAnswer>;
+
+/** Asks a broker how it is, whoever follows its events. @throws OnejobError E_BROKER */
+export async function lookAtBroker(socketPath: string, signal: AbortSignal): Promise<BrokerLook> {
+  const response = await ask(socketPath, { method: 'GET', path: '/v1/state', body: null }, signal);
+  const found: unknown = await json(response).catch(() => signal.throwIfAborted());
+  const parsed = stateAnswer.safeParse(found);
+  if (response.statusCode === 200 && parsed.success) return parsed.data;
+  throw away('answers in a way that this version does not understand');
+}
+
+interface Asked {
+  readonly method: 'GET' | 'POST';
+  readonly path: string;
+  readonly body: string | null;
+}
+
+function ask(socketPath: string, { method, path, body }: Asked, signal: AbortSignal): Promise<http.IncomingMessage> {
+  return new Promise((resolve, reject) => {
+    const sent = http.request({ socketPath, path, method, signal, timeout: patience, agent: false }, resolve);
+    sent.once('timeout', () => sent.destroy(away(`does not answer within ${patience / 1000} s`)));
+    sent.once('error', (error) => reject(error instanceof OnejobError ? error : away(`cannot be reached (${error.message})`)));
+    if (body !== null) sent.setHeader('Content-Type', 'application/json');
+    sent.end(body ?? undefined);
+  });
+}
+
+function away(why: string): OnejobError {
+  return new OnejobError('E_BROKER', `The broker, which carries what Buildkite agents say, ${why}.`, {
+    hint: 'It is started again by itself; "broker.log" in the state directory says what is wrong when it is not.',
+    retry: true,
+  });
 }

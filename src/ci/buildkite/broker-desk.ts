@@ -70,6 +70,8 @@ const lookAgain = 100;
 const startPatience = 5_000;
 /** ms that a close waits for the broker's end. */
 const leavePatience = 5_000;
+/** ms between two looks whether a broker of another version has ended. */
+const lookAtOther = 2_000;
 
 const nothing = z.unknown().transform(() => {});
 const carried = handAnswer.extend({ id: z.string() });
@@ -82,7 +84,13 @@ export function createBrokerDesk({ calls, start, clock, log }: DeskParts): Broke
   const { signal } = abort;
   let port: number | null = null;
   let running: Promise<void> | null = null;
+  /** How the one that was started here ends; null once it has. */
   let ended: Promise<string> | null = null;
+  let arrival = Promise.withResolvers<void>();
+  /** From now on none is started. */
+  let isClosing = false;
+  /** The one that is there speaks otherwise. */
+  let isOther = false;
   /** Slots whose offer has changed since it was sent; null: everything has. */
   let unsent: Set<string> | null = null;
   let sending = false;
@@ -105,7 +113,8 @@ export function createBrokerDesk({ calls, start, clock, log }: DeskParts): Broke
   function hear(event: BrokerEvent): void {
     switch (event.kind) {
       case 'state': {
-        if (event.protocol !== protocolVersion) {
+        isOther = event.protocol !== protocolVersion;
+        if (isOther) {
           throw new OnejobError(
             'E_BROKER',
             `A broker of onejob ${event.version} is still at work, which this version cannot speak to.`,
@@ -116,6 +125,7 @@ export function createBrokerDesk({ calls, start, clock, log }: DeskParts): Broke
           );
         }
         port = event.port;
+        arrival.resolve();
         unsent = null;
         for (const [name, listener] of listeners) {
           listener.away(null);
@@ -170,29 +180,41 @@ export function createBrokerDesk({ calls, start, clock, log }: DeskParts): Broke
     let startedAt: number | null = null;
     let wait = lookAgain;
     while (!signal.aborted) {
+      let why = 'the broker has ended, and is being started again';
+      isOther = false;
       try {
         await calls.events((event) => {
           wait = lookAgain;
           startedAt = null;
           hear(event);
         }, signal);
-        if (signal.aborted) return;
-        if (port !== null) tellAway('the broker has ended, and is being started again');
       } catch (error) {
-        if (signal.aborted) return;
-        if (port !== null) tellAway(toFailure(error).message);
+        why = toFailure(error).message;
       }
+      if (signal.aborted) return;
+      if (isOther || (port !== null && !isClosing)) tellAway(why);
+      if (port !== null) arrival = Promise.withResolvers();
       port = null;
-      if (startedAt === null || clock.now() - startedAt > startPatience) {
+      // Nothing that it does not understand is asked of it; this every version does. Then it ends with its last job.
+      if (isOther) await calls.post('/v1/leave', {}, nothing, signal).catch(() => {});
+      else if (!isClosing && (startedAt === null || clock.now() - startedAt > startPatience)) {
         startedAt = clock.now();
-        ended = start();
-        void ended.then((how) => {
-          if (!signal.aborted && port === null) log.warn('broker', { reason: how });
-        });
+        startOne();
       }
-      await pause(wait);
+      await pause(isOther ? lookAtOther : wait);
       wait = Math.min(wait * 1.5, 2_000);
     }
+  }
+
+  function startOne(): void {
+    const started = start();
+    ended = started;
+    void started.then((how) => {
+      if (ended === started) ended = null;
+      if (signal.aborted || isClosing || port !== null) return;
+      log.warn('broker', { reason: how });
+      tellAway(`the broker ${how}, and is started again; "broker.log" in the state directory says why`);
+    });
   }
 
   const post = <T>(path: string, body: unknown, answer: z.ZodType<T>, inner: AbortSignal): Promise<T> =>
@@ -206,6 +228,7 @@ export function createBrokerDesk({ calls, start, clock, log }: DeskParts): Broke
       running ??= run();
     },
     serve(service) {
+      if (JSON.stringify(services.get(service.name)) === JSON.stringify(service)) return;
       services.set(service.name, service);
       unsent = null;
       void send();
@@ -229,10 +252,14 @@ export function createBrokerDesk({ calls, start, clock, log }: DeskParts): Broke
       return port;
     },
     async close(leaving) {
-      if (!leaving && port !== null) {
+      isClosing = true;
+      const patience = leaving ? null : pause(leavePatience);
+      // One that is only being started would be told by nobody else to end.
+      if (patience !== null && port === null && ended !== null) await Promise.race([arrival.promise, ended, patience]);
+      if (patience !== null && port !== null) {
         await calls.post('/v1/leave', {}, leaveAnswer, AbortSignal.timeout(leavePatience)).catch(() => {});
         // Of one that another manager started nobody here hears the end.
-        if (ended !== null) await Promise.race([ended, pause(leavePatience)]);
+        if (ended !== null) await Promise.race([ended, patience]);
       }
       abort.abort();
       await running;

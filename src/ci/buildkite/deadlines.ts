@@ -36,7 +36,12 @@ export function createDeadlines({ clock, holdTimeout, bootTimeout }: DeadlinePar
             ? [bootTimeout, `the agent in its sandbox did not call in within ${inWords(bootTimeout)}.`]
             : [null, ''];
       if (limit === null) return;
-      armed.set(id, { phase, callOff: clock.after(limit, () => late(agent, why)) });
+      const fire = (): void => {
+        // Who could not be told of it is told again after as long, should the agent still be there then.
+        armed.delete(id);
+        late(agent, why);
+      };
+      armed.set(id, { phase, callOff: clock.after(limit, fire) });
     },
     close() {
       for (const id of [...armed.keys()]) disarm(id);

@@ -47,21 +47,26 @@ const mostTries = 3;
 export function createDecisions(parts: DecisionParts): Decisions {
   const { desk, board, emit, log, signal } = parts;
   const rulings = new Map<string, Ruling>();
+  /** The broker is being told that these never run: until it has said so, they are offered to no slot. */
+  const givenUp = new Set<string>();
   const deciding = new Set<string>();
   const tries = new Map<JobId, number>();
   const deadlines = createDeadlines(parts);
 
   const forget = ({ id, job }: BrokerAgent): void => {
     rulings.delete(id);
+    givenUp.delete(id);
     if (job !== null) tries.delete(job.id);
   };
 
   /** The broker keeps at it; one that is away is told again once it is back, since the job is still there then. */
   const refuse: Decisions['refuse'] = async (agent, reason, signalReason) => {
+    givenUp.add(agent.id);
     try {
       await desk.refuse(agent.id, { reason, signalReason }, signal);
     } catch (error) {
       rulings.delete(agent.id);
+      givenUp.delete(agent.id);
       if (!signal.aborted) log.warn('cannot refuse a job', { job: agent.job?.id ?? null, reason: toFailure(error).message });
     }
   };
@@ -100,7 +105,7 @@ export function createDecisions(parts: DecisionParts): Decisions {
   };
 
   return {
-    of: (id) => rulings.get(id),
+    of: (id) => (givenUp.has(id) ? undefined : rulings.get(id)),
     refuse,
     saw(agent) {
       const job = agent.job?.id;

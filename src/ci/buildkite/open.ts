@@ -4,18 +4,20 @@ import { rename, rm, symlink } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import type { BuildkiteServiceConfig } from '../../config/config.ts';
 import { slotNames } from '../../config/slot-names.ts';
-import type { PinBook } from '../../secrets/job-secrets.ts';
+import { createPinBook } from '../../pools/secret-desk.ts';
 import { parseKeys } from '../../secrets/keys.ts';
 import { describeSecret, readSecret } from '../../secrets/reference.ts';
 import { subdirectory } from '../../store/directory.ts';
-import type { Store } from '../../store/store.ts';
 import type { CiService } from '../ci-service.ts';
 import type { OpenParts } from '../index.ts';
 import { type AgentBinary, createAgentBinary } from './agent-binary.ts';
-import { brokerCalls } from './broker-calls.ts';
+import { createServiceApi } from './api.ts';
+import { brokerCalls, lookAtBroker } from './broker-calls.ts';
 import { type BrokerDesk, createBrokerDesk } from './broker-desk.ts';
 import { brokerPlace, startBroker } from './broker-process.ts';
+import { findings } from './doctor.ts';
 import { createJobRows } from './job-rows.ts';
+import { createCounts } from './metrics.ts';
 import { rule } from './ruling.ts';
 import { createBuildkite, type Program } from './service.ts';
 
@@ -32,7 +34,15 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
   const pools = parts.config.pools.filter((pool) => pool.service === config.name);
   const wall = () => clock.wall();
   const { secretsKey } = parts.config;
-  const pins = pinBook(store, wall);
+  const { metricsToken } = config;
+  const token = () => readSecret(config.token, variables);
+  const ofCounts = metricsToken === null ? null : () => readSecret(metricsToken, variables);
+  const keys = async () =>
+    secretsKey === null ? null : parseKeys(await readSecret(secretsKey, variables), `The key in ${describeSecret(secretsKey)}`);
+  const api = createServiceApi({ endpoint: config.endpoint, version: parts.version, clock });
+  const counts = createCounts({ api, token: ofCounts ?? token, service: config.name, every: config.pollEvery, clock, log });
+  const desk = parts.desk();
+  const pins = createPinBook({ store, clock });
   const dir = subdirectory(store.dir, 'tools');
   const binary = createAgentBinary({
     config: config.agentPackage,
@@ -45,24 +55,28 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
     config,
     pools,
     stateDir: store.dir,
-    desk: parts.desk(),
+    desk,
     rows: createJobRows({ service: config.name, store, wall }),
-    token: () => readSecret(config.token, variables),
+    token,
     rule: (agent, pool) =>
       rule(agent.job ?? { id: '', env: {} }, {
         trust: pool.trust,
-        keys: async () =>
-          secretsKey === null
-            ? null
-            : parseKeys(await readSecret(secretsKey, variables), `The key in ${describeSecret(secretsKey)}`),
+        keys,
         pins,
       }),
     program: programOf(config, binary, dir),
     nameOf: slotNames(parts.config),
     jobsOf: (slot) => slots.jobsOf(slot),
-    counted: () => null,
-    count() {},
-    check: async () => [],
+    counted: counts.waiting,
+    count(signal) {
+      signal.addEventListener('abort', () => api.close(), { once: true });
+      counts.follow(signal);
+    },
+    check(signal, trial) {
+      const broker = (inner: AbortSignal) => lookAtBroker(brokerPlace(store.dir).socket, inner);
+      const about = { config, pools, stateDir: store.dir, api, token, keys, broker, version: parts.version, wall };
+      return findings({ ...about, metricsToken: ofCounts, door: desk.door, program: () => binary.state }, trial, signal);
+    },
     clock,
     log,
   });
@@ -88,16 +102,6 @@ function programOf({ agentPackage }: BuildkiteServiceConfig, binary: AgentBinary
       await rm(next, { force: true });
       await symlink(dirname(path), next);
       await rename(next, folder);
-    },
-  };
-}
-
-function pinBook(store: Store, wall: () => number): PinBook {
-  return {
-    of: (fingerprint) => store.secretPins.of(fingerprint).map(({ pipeline }) => pipeline),
-    first(fingerprint, pipeline, name) {
-      store.transaction({ durable: true }, () => store.secretPins.first({ fingerprint, pipeline, name, at: wall() }));
-      return store.secretPins.of(fingerprint).map((pin) => pin.pipeline);
     },
   };
 }

@@ -11,6 +11,7 @@ import { OnejobError, toFailure } from '../../errors.ts';
 import type { Log } from '../../log.ts';
 import type { Finding, Recipe } from '../../runtimes/runtime.ts';
 import type { AgentContext, CiEvent, CiService, SlotOffer } from '../ci-service.ts';
+import type { Trial } from '../trial.ts';
 import { createBoard, needsSandbox } from './board.ts';
 import type { BrokerAgent, EndRequest } from './broker/protocol.ts';
 import type { BrokerDesk } from './broker-desk.ts';
@@ -41,7 +42,7 @@ export interface BuildkiteParts {
   readonly counted: (queue: string) => number | null;
   /** Follows the counts until `signal` aborts. */
   readonly count: (signal: AbortSignal) => void;
-  readonly check: (signal: AbortSignal) => Promise<Finding[]>;
+  readonly check: (signal: AbortSignal, trial: Trial) => Promise<Finding[]>;
   readonly clock: Clock;
   readonly log: Log;
 }
@@ -103,6 +104,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
     board.put(agent);
     rows.saw(agent);
     decisions.saw(agent);
+    if (agent.phase === 'finished' && agent.agent !== null) emit({ kind: 'jobDone', agent: agent.agent });
     tellHolds();
   }
 

@@ -14,6 +14,8 @@ interface Flags extends GlobalFlags {
   readonly check: boolean;
 }
 
+type BuildkiteOptions = Omit<Flags, 'url' | 'pool'> & { readonly endpoint?: string; readonly queue?: string };
+
 export function addInitCommands(program: Command, act: Act): void {
   const init = program
     .command('init')
@@ -61,4 +63,43 @@ Exit codes: 0 written; 1 not written, or it has problems; 2 wrong usage.`,
       )(flags),
     );
   global(azure);
+  const buildkite = init
+    .command('buildkite')
+    .description('ask for token and queue, check them, write config and token file')
+    .option('--queue <key>', 'the queue that jobs are taken from')
+    .option('--token-file <file>', 'where the agent token is, or is to be written (default: buildkite.token beside the config)')
+    .option('--agents <n>', 'number of agents, or per-device')
+    .option('--expires <day>', 'last day of the token, such as 2027-05-01')
+    .option('--endpoint <url>', 'address of the Agent API')
+    .option('-y, --yes', 'take what is usual where nothing was said, and ask for no consent')
+    .option('--force', 'overwrite the config, and on a terminal its token file')
+    .option('--no-check', 'do not ask the service whether all of it is right')
+    .addHelpText(
+      'after',
+      `
+Examples:
+  onejob init buildkite
+  onejob init buildkite --queue gpu --token-file /etc/onejob/buildkite.token --yes
+
+The token is an agent token of the cluster (Agents, the cluster, Agent Tokens), not an API access token.
+The config is written to --config FILE, else to where a daemon looks for it.
+Exit codes: 0 written; 1 not written, or it has problems; 2 wrong usage.`,
+    )
+    .action((flags: BuildkiteOptions) =>
+      act(
+        async (session) =>
+          (await import('../init-buildkite.ts')).initBuildkite(session, {
+            endpoint: flags.endpoint ?? null,
+            queue: flags.queue ?? null,
+            tokenFile: flags.tokenFile ?? null,
+            agents: flags.agents ?? null,
+            expires: flags.expires ?? null,
+            yes: flags.yes === true,
+            force: flags.force === true,
+            check: flags.check,
+          }),
+        wrongOrFailed,
+      )(flags),
+    );
+  global(buildkite);
 }

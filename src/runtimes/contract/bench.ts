@@ -32,6 +32,7 @@ export type ContractTest =
   | 'fingerprint'
   | 'aborted'
   | 'check'
+  | 'door'
   | 'leftovers';
 
 /** One member, ready to be tried. */

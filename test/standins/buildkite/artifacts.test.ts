@@ -91,5 +91,11 @@ test('the artifact host has faults as well', async () => {
   expect(await upload(to, 'a', content)).toBe(503);
   bk.faults.add({ kind: 'reset' }, { route: 'artifact-host/upload', times: 1 });
   await expect(upload(to, 'a', content)).rejects.toThrow();
+  bk.faults.add({ kind: 'dropped' }, { route: 'artifact-host/upload', times: 1 });
+  expect(await upload(to, 'a', content)).toBe(201);
+  expect(bk.job(of.id).artifacts).toMatchObject([{ received: null }]);
+  bk.faults.add({ kind: 'lost' }, { route: 'artifact-host/upload', times: 1 });
+  await expect(upload(to, 'a', content)).rejects.toThrow();
+  await expect.poll(() => bk.job(of.id).artifacts[0]?.received?.size).toBe(1);
   expect(await upload(to, 'a', content)).toBe(201);
 });

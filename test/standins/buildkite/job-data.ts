@@ -72,7 +72,7 @@ function upload(x: Exchange): Reply {
   const { uuid, pipeline } = bodyOf(x, z.object({ uuid: z.string(), pipeline: z.unknown() }));
   const job = jobIn(x);
   job.uploads.set(uuid, pipeline);
-  return { status: 202, json: {}, headers: { location: `/v3/jobs/${job.id}/pipelines/${uuid}?async=true`, 'retry-after': '0' } };
+  return { status: 202, json: {}, headers: { location: `/v3/jobs/${job.id}/pipelines/${uuid}`, 'retry-after': '0' } };
 }
 
 function uploaded(x: Exchange): Reply {

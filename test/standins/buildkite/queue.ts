@@ -6,6 +6,7 @@ import { jobView } from './views.ts';
 
 export function queueJob(world: World, spec: JobSpec): Job {
   const id = crypto.randomUUID();
+  const step = crypto.randomUUID();
   const build = buildOf(world, spec.build);
   const pipeline = spec.pipeline ?? 'demo';
   const branch = spec.branch ?? 'main';
@@ -18,12 +19,12 @@ export function queueJob(world: World, spec: JobSpec): Job {
     build,
     pipeline,
     branch,
-    step: crypto.randomUUID(),
+    step,
     command,
     queue,
     rules: spec.rules ?? [],
     priority: spec.priority ?? 0,
-    env: environment(world, { id, build, pipeline, branch, queue, command, spec }),
+    env: environment(world, { id, step, build, pipeline, branch, queue, command, spec }),
     state: spec.waiting === true ? 'waiting' : 'scheduled',
     agent: null,
     assignments: 0,
@@ -62,6 +63,7 @@ function buildOf(world: World, name: string | undefined): Build {
 
 interface About {
   readonly id: string;
+  readonly step: string;
   readonly build: Build;
   readonly pipeline: string;
   readonly branch: string;
@@ -71,7 +73,7 @@ interface About {
 }
 
 /** Variables that the bootstrap refuses to go without, and those that hooks and jobs expect. */
-function environment(world: World, { id, build, pipeline, branch, queue, command, spec }: About): Record<string, string> {
+function environment(world: World, { id, step, build, pipeline, branch, queue, command, spec }: About): Record<string, string> {
   const { slug, id: organisation } = world.organisation;
   const repo = spec.repo ?? `https://git.example.org/${slug}/${pipeline}.git`;
   return {
@@ -79,6 +81,7 @@ function environment(world: World, { id, build, pipeline, branch, queue, command
     BUILDKITE: 'true',
     BUILDKITE_JOB_ID: id,
     BUILDKITE_LABEL: '',
+    BUILDKITE_STEP_ID: step,
     BUILDKITE_STEP_KEY: '',
     BUILDKITE_BUILD_ID: build.id,
     BUILDKITE_BUILD_NUMBER: String(build.number),

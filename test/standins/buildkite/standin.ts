@@ -62,7 +62,7 @@ export async function startBuildkite(options: BuildkiteOptions = {}): Promise<Bu
   const sweeping = options.now === undefined ? setInterval(() => sweep(world), SWEEP_MS) : null;
   sweeping?.unref();
 
-  /** Faults and the log are the same at the artifact host; of faults, those that need no answer of its own. */
+  /** The log and the faults are those of the API; `half`, `doubled` and `garbage` change nothing here. */
   async function beforeArtifact(message: IncomingMessage, response: ServerResponse, route: string): Promise<boolean> {
     const entry = enter(door, message, callerOf(world, message.headers.authorization), route, {}, '');
     const fault = faults.pick(entry);
@@ -71,15 +71,29 @@ export async function startBuildkite(options: BuildkiteOptions = {}): Promise<Bu
       entry.bytes = Number(message.headers['content-length'] ?? 0);
       world.emit({ kind: 'answered', request: entry });
     });
-    if (fault === null) return false;
-    if (fault.kind === 'reset' || fault.kind === 'lost') message.socket.destroy();
-    if (fault.kind === 'error') response.writeHead(fault.status).end('The stand-in says so');
-    if (fault.kind === 'delay') {
-      const gone = new AbortController();
-      response.on('close', () => gone.abort());
-      return !(await passed(fault.ms, gone.signal));
+    switch (fault?.kind) {
+      case 'reset':
+        message.socket.destroy();
+        return true;
+      case 'lost':
+        // All of it has come, and will be kept; only the answer finds nobody.
+        message.once('end', () => message.socket.destroy());
+        return false;
+      case 'hang':
+        return true;
+      case 'error':
+      case 'dropped':
+        message.resume();
+        response.writeHead(fault.kind === 'error' ? fault.status : 201).end();
+        return true;
+      case 'delay': {
+        const gone = new AbortController();
+        response.on('close', () => gone.abort());
+        return !(await passed(fault.ms, gone.signal));
+      }
+      default:
+        return false;
     }
-    return true;
   }
   const jobOf = (id: string): Job => {
     const job = world.jobs.get(id);
@@ -210,6 +224,8 @@ function createWorld(options: BuildkiteOptions, faults: World['faults'], emit: W
 
 async function listening(server: Server, host: string, port: number): Promise<void> {
   if (server.listening) return;
+  // As long as the service's own: a client that thinks a connection is good must not be surprised.
+  server.keepAliveTimeout = 75_000;
   await new Promise<void>((resolve, reject) => {
     server.once('error', reject);
     server.listen(port, host, () => {

@@ -1,6 +1,6 @@
 /**
  * Takes the job that the service named. When it is not known whether the service has heard it, it is said again; a service
- * that then refuses has given the job to this agent, which cannot prove it: it leaves, and the service decides.
+ * that then refuses may have given the job to this agent, which has no token for it: it ends it as well as it can, and leaves.
  */
 import { ask, backOff, end, forget, leave, problem, type Self } from './agent.ts';
 import { givenJob, intervalsOf } from './answers.ts';
@@ -13,6 +13,9 @@ export async function accept(self: Self, record: AgentRecord): Promise<void> {
   const { job: named } = record.shown;
   if (named === null) return leave(self, record, 'It was about to accept a job, and no job is written down.');
   if (clock.now() < memory.notBefore) return waker.wait(memory.notBefore);
+  // From here on the service may have heard it, also when what came of it cannot be written down.
+  const wasUnsure = memory.maybeAccepted;
+  memory.maybeAccepted = true;
   const path = `jobs/${escapeId(named.id)}/accept`;
   const called = await ask(self, record, { method: 'PUT', path, once: true, doing: `accept job ${named.id} for` });
   const now = book.get(id);
@@ -20,12 +23,17 @@ export async function accept(self: Self, record: AgentRecord): Promise<void> {
 
   if (!called.ok) {
     if (called.retry) {
-      if (called.status !== 429) memory.maybeAccepted = true;
+      if (called.status === 429) memory.maybeAccepted = wasUnsure;
       backOff(self, called);
       return problem(self, now, called.error.message);
     }
     if (called.status === 401) return forget(self, now, called.error.message);
-    if (memory.maybeAccepted) return leave(self, now, called.error.message);
+    if (wasUnsure) {
+      const reason = 'onejob lost its connection while it accepted this job, and cannot run it.';
+      parts.log.warn('job lost', { id, slot: now.shown.slot, job: named.id, reason: called.error.message });
+      end(book, book.update(id, { shown: { phase: 'accepted' } }), { reason, signalReason: 'agent_stop' }, called.error.message);
+      return;
+    }
     log.info('job not accepted', { id, slot: now.shown.slot, job: named.id, reason: called.error.message });
     memory.failures = 0;
     memory.notBefore = clock.now() + intervalsOf(now.sealed.registerAnswer).ping;

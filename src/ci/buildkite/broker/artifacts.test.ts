@@ -45,6 +45,11 @@ it.each([
   expect(withOwnUploads(answer, to)).toEqual(answer);
 });
 
+it('an address outlives the broker that made it', () => {
+  const upload = { agent: 'a', origin: 'https://x', path: '/' };
+  expect(createUploadAddresses(Buffer.alloc(32, 1)).open(addresses.seal(upload))).toEqual(upload);
+});
+
 it('opens nothing that was changed, cut, or sealed with another key', () => {
   const sealed = addresses.seal({ agent: 'a', origin: 'https://x', path: '/' });
   const other = createUploadAddresses(Buffer.alloc(32, 2)).seal({ agent: 'a', origin: 'https://x', path: '/' });

@@ -48,11 +48,15 @@ export async function look(self: Self): Promise<void> {
       if (now === null || !held.has(now.shown.phase)) return null;
       // A token that is refused belongs to a job that is over (agent v3.137 `agent/job_runner.go`).
       const state = called.ok ? jobState.safeParse(called.body).data?.state : called.status === 401 ? 'canceled' : null;
-      if (state != null && unwantedStates.has(state)) self.parts.book.update(self.id, { shown: { cancelled: true } });
+      if (state != null && (unwantedStates.has(state) || overStates.has(state)))
+        self.parts.book.update(self.id, { shown: { cancelled: true } });
       return called.ok ? null : called.retryAfter;
     },
   });
 }
+
+/** The service has ended the job by itself. */
+const overStates: ReadonlySet<string> = new Set(['finished', 'expired']);
 
 interface Duty {
   isNeeded(record: AgentRecord): boolean;

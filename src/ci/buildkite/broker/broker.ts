@@ -49,6 +49,8 @@ export interface Broker {
 
 /** ms without a manager after which a broker that carries nothing ends by itself. */
 const lonelyLimit = 600_000;
+/** ms that a broker that is to end waits for idle agents to have left. */
+const leavingLimit = 10_000;
 /** ms between two looks whether there is anything left to do. */
 const lookInterval = 5_000;
 
@@ -138,13 +140,25 @@ export async function startBroker(options: BrokerOptions): Promise<Broker> {
   log.info('broker listens', { socket: options.socket, port: doors.port, agents: book.all().length });
 
   const { promise: over, resolve: stop } = Promise.withResolvers<void>();
-  const left = () => book.all().filter(({ shown }) => desired.isLeaving || shown.phase !== 'registering').length;
+  let leavingSince: number | null = null;
+  /** Agents that keep the broker from its end. Not for long those of which the service will see by itself that they are gone. */
+  const left = () => {
+    if (desired.isLeaving) leavingSince ??= clock.now();
+    const isLate = leavingSince !== null && clock.now() - leavingSince > leavingLimit;
+    return book.all().filter(({ shown, ending }) => {
+      if (isLate) return unfinished.has(shown.phase) || (shown.phase === 'ending' && ending?.verdict !== null);
+      return desired.isLeaving || shown.phase !== 'registering';
+    }).length;
+  };
   let callOff = (): void => {};
   function look(): void {
     callOff();
     const { isLeaving, lonelySince } = desired;
     const isLonely = lonelySince !== null && clock.now() - lonelySince >= lonelyLimit;
-    if ((isLeaving || isLonely) && left() === 0) return stop();
+    if ((isLeaving || isLonely) && left() === 0) {
+      stop();
+      return;
+    }
     callOff = clock.after(isLeaving ? 1_000 : lookInterval, look);
   }
   const unwatch = book.watchAll(({ shown }) => {

@@ -53,12 +53,12 @@ export function createControl({ book, aliases, desired, wall }: ControlParts): C
         const options = { hint: 'Ask the next one, once this has ended.', retry: true };
         throw new OnejobError('E_DAEMON_STOPPING', `The broker is being stopped, and takes no new agent ("${agent}").`, options);
       }
-      const endpoint = desired.service(service)?.endpoint;
-      if (endpoint === undefined) throw wrong(`There is no service "${service}" for agent "${agent}".`, true);
+      const base = desired.service(service)?.endpoint;
+      if (base === undefined) throw wrong(`There is no service "${service}" for agent "${agent}".`, true);
       const record = newRecord(
         { kind: 'carried', service, slot, pool, name, phase: 'expected', agent },
         {
-          ...{ metaData, priority, endpoint },
+          ...{ metaData, priority, base },
           allowed: secrets !== null,
           sealed: { ...noSeals, acquisition, secrets: secrets ?? [] },
         },

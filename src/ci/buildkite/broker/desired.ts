@@ -46,7 +46,7 @@ export function createDesired(clock: Clock, changed: () => void): Desired {
     },
     service: (name) => services.get(name) ?? null,
     offers: () => (isKnown && managers > 0 && !isLeaving ? [...offers.values()] : []),
-    wants({ shown, metaData, priority }) {
+    wants({ shown, metaData, priority, base }) {
       if (isLeaving) return 'gone';
       if (!isKnown || managers === 0) return 'unknown';
       const offer = offers.get(shown.slot);
@@ -55,6 +55,7 @@ export function createDesired(clock: Clock, changed: () => void): Desired {
         offer.name === shown.name &&
         offer.pool === shown.pool &&
         offer.service === shown.service &&
+        services.get(offer.service)?.endpoint === base &&
         offer.priority === priority &&
         offer.metaData.length === metaData.length &&
         offer.metaData.every((each, index) => each === metaData[index]);

@@ -34,9 +34,10 @@ export function startFleet(parts: AgentParts): Fleet {
     const taken = new Set(book.all().flatMap(({ shown }) => (shown.kind === 'held' && ahead.has(shown.phase) ? [shown.slot] : [])));
     let next: number | null = null;
     for (const offer of desired.offers()) {
-      if (taken.has(offer.slot) || desired.service(offer.service) === null) continue;
+      const service = desired.service(offer.service);
+      if (taken.has(offer.slot) || service === null) continue;
       const notBefore = pace.notBefore(offer.slot);
-      if (clock.now() >= notBefore) book.add(newAgent(offer, clock.wall(), desired.service(offer.service)?.endpoint ?? ''));
+      if (clock.now() >= notBefore) book.add(newAgent(offer, clock.wall(), service.endpoint));
       else next = Math.min(next ?? notBefore, notBefore);
     }
     callOff();
@@ -83,11 +84,12 @@ export function startFleet(parts: AgentParts): Fleet {
 /** The record that an agent begins with. */
 export function newRecord(
   shown: Pick<BrokerAgent, 'kind' | 'service' | 'slot' | 'pool' | 'name' | 'phase' | 'agent'>,
-  rest: Pick<AgentRecord, 'metaData' | 'priority' | 'endpoint' | 'allowed'> & Partial<Pick<AgentRecord, 'sealed'>>,
+  rest: Pick<AgentRecord, 'metaData' | 'priority' | 'base' | 'allowed'> & Partial<Pick<AgentRecord, 'sealed'>>,
   wall: number,
 ): AgentRecord {
   return {
     sealed: noSeals,
+    endpoint: rest.base,
     ...rest,
     shown: {
       id: randomBytes(8).toString('hex'),
@@ -105,7 +107,7 @@ export function newRecord(
   };
 }
 
-function newAgent({ service, slot, pool, name, metaData, priority }: Offer, wall: number, endpoint: string): AgentRecord {
+function newAgent({ service, slot, pool, name, metaData, priority }: Offer, wall: number, base: string): AgentRecord {
   const shown = { kind: 'held', service, slot, pool, name, phase: 'registering', agent: null } as const;
-  return newRecord(shown, { metaData, priority, endpoint, allowed: false }, wall);
+  return newRecord(shown, { metaData, priority, base, allowed: false }, wall);
 }

@@ -1,126 +1,13 @@
 /**
- * Carries one call to a service: streamed both ways with the memory of a few buffers, or whole where something of it must be
- * read. An answer that breaks off upstream breaks off here: nobody is ever handed half of one as if it were all.
+ * Carries a call to a service, streamed both ways with the memory of a few buffers. An answer that breaks off upstream breaks
+ * off here: nobody is ever handed half of one as if it were all.
  */
-import * as http from 'node:http';
-import * as https from 'node:https';
+import type * as http from 'node:http';
 import { pipeline } from 'node:stream';
 import { OnejobError } from '../../../errors.ts';
 import { answerHeaders } from './forward-headers.ts';
+import { reasonOf, type Target, type Upstreams } from './forward-upstreams.ts';
 import { refuse } from './local-answers.ts';
-
-/** Connections to services and to where artifacts go, kept while they are of use. */
-export interface Upstreams {
-  open(target: Target, signal: AbortSignal): http.ClientRequest;
-  close(): void;
-}
-
-export interface Target {
-  readonly method: string;
-  /** `http:` or `https:`, with the port; its path is not used. */
-  readonly origin: URL;
-  /** Byte for byte, with its query. */
-  readonly path: string;
-  readonly headers: http.OutgoingHttpHeaders;
-}
-
-export function createUpstreams(idleMs: number): Upstreams {
-  // Kept shorter than most servers keep theirs, so that seldom a call is sent into a connection that is being closed.
-  const options = { keepAlive: true, maxFreeSockets: 64, scheduling: 'lifo', timeout: idleMs } as const;
-  const agents = { 'http:': new http.Agent(options), 'https:': new https.Agent(options) };
-  return {
-    open({ method, origin, path, headers }, signal) {
-      const { protocol, hostname, port, host } = origin;
-      const common = {
-        method,
-        hostname: hostname.replace(/^\[(.*)\]$/, '$1'),
-        ...(port === '' ? {} : { port }),
-        path,
-        headers: { ...headers, host },
-        signal,
-      };
-      if (protocol === 'https:') return https.request({ ...common, agent: agents['https:'] });
-      return http.request({ ...common, agent: agents['http:'] });
-    },
-    close() {
-      for (const agent of Object.values(agents)) agent.destroy();
-    },
-  };
-}
-
-/** An answer that was read to its end. */
-export interface Answer {
-  readonly status: number;
-  readonly headers: http.OutgoingHttpHeaders;
-  readonly body: Buffer;
-}
-
-export interface WholeCall {
-  readonly upstreams: Upstreams;
-  readonly target: Target;
-  readonly body: Buffer;
-  /** Of the answer, bytes. */
-  readonly limit: number;
-  readonly timeoutMs: number;
-  readonly signal: AbortSignal;
-  /** Whether it may be sent once more if a kept connection turned out to be closed already. */
-  readonly again: boolean;
-}
-
-/**
- * Sends a small call and reads its answer whole.
- * @throws OnejobError E_CI_UNREACHABLE, E_CI_ANSWER (too large); whatever the status, an answer is none.
- */
-export async function callWhole(call: WholeCall): Promise<Answer> {
-  const timeout = AbortSignal.timeout(call.timeoutMs);
-  const signal = AbortSignal.any([call.signal, timeout]);
-  try {
-    return await once(call, signal);
-  } catch (error) {
-    if (error instanceof StaleConnection && call.again)
-      return await once(call, signal).catch((second) => failed(call, second, timeout));
-    return failed(call, error, timeout);
-  }
-}
-
-class StaleConnection extends Error {}
-
-function once({ upstreams, target, body, limit }: WholeCall, signal: AbortSignal): Promise<Answer> {
-  return new Promise((resolve, reject) => {
-    const headers = { ...target.headers, 'content-length': body.length, 'accept-encoding': 'identity' };
-    const out = upstreams.open({ ...target, headers }, signal);
-    let answered = false;
-    out.on('error', (error) =>
-      reject(!answered && out.reusedSocket && hasCode(error, 'ECONNRESET') ? new StaleConnection() : error),
-    );
-    out.on('response', (answer) => {
-      answered = true;
-      const parts: Buffer[] = [];
-      let size = 0;
-      answer.on('data', (part: Buffer) => {
-        size += part.length;
-        parts.push(part);
-        if (size > limit) answer.destroy(new TooLarge());
-      });
-      answer.on('error', reject);
-      answer.on('end', () =>
-        resolve({ status: answer.statusCode ?? 502, headers: answerHeaders(answer), body: Buffer.concat(parts) }),
-      );
-    });
-    out.end(body);
-  });
-}
-
-class TooLarge extends Error {}
-
-function failed({ target, limit }: WholeCall, error: unknown, timeout: AbortSignal): never {
-  const what = `Cannot send ${target.method} to ${target.origin.host}`;
-  if (error instanceof TooLarge) {
-    throw new OnejobError('E_CI_ANSWER', `${what}: its answer is larger than ${limit} bytes.`, { retry: true });
-  }
-  const why = timeout.aborted ? 'there was no answer in time' : reasonOf(error);
-  throw new OnejobError('E_CI_UNREACHABLE', `${what}: ${why}.`, { retry: true, cause: error });
-}
 
 export interface Streamed {
   readonly upstreams: Upstreams;
@@ -241,14 +128,4 @@ export async function readWhole(request: http.IncomingMessage, limit: number, ti
   } finally {
     clearTimeout(timer);
   }
-}
-
-function reasonOf(error: unknown): string {
-  if (hasCode(error, null)) return error.code;
-  return error instanceof Error ? error.message : String(error);
-}
-
-function hasCode(error: unknown, code: string | null): error is Error & { readonly code: string } {
-  if (!(error instanceof Error) || !('code' in error) || typeof error.code !== 'string') return false;
-  return code === null || error.code === code;
 }

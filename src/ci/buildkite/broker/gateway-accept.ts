@@ -6,11 +6,12 @@
  * 30 times; an `acquire` is tried again after 423, 429 and 5xx.
  */
 import { givenJob } from './answers.ts';
-import type { Answer } from './forward.ts';
-import { ask, badAnswer, type Call, type Desk, deny, isFinal, isOk, jsonOf, note, passOn } from './gateway-desk.ts';
+import type { Answer } from './forward-call.ts';
+import { ask, badAnswer, type Call, type Desk, deny, isOk, jsonOf, note, passOn } from './gateway-desk.ts';
 import { answerJson, cut, refuse } from './local-answers.ts';
 import type { AgentRecord } from './record.ts';
 import { jobAnswerFor } from './rewrite.ts';
+import { escapeId } from './upstream.ts';
 
 export type Taking = 'accept' | 'acquire';
 
@@ -72,18 +73,25 @@ async function fromService(desk: Desk, call: Call, how: Taking, job: string): Pr
   if (token === null) return { status: 401, headers: {}, body: Buffer.from('{"message":"This agent has left the service."}') };
   // Until the service has answered the job may be ours: nobody may take the agent for an idle one.
   book.update(id, { shown: { phase: 'accepting', job: { id: job, env: {} } } });
-  const path = `/jobs/${encodeURIComponent(job).replaceAll('.', '%2E')}/${how}`;
-  const answer = await ask(desk, { record, method: 'PUT', path, token, request, signal });
-  if (!isOk(answer)) {
-    if (isFinal(answer)) note(desk, id, () => book.update(id, { shown: { phase: 'idle', job: null } }));
-    return answer;
-  }
-  const stored = jsonOf(answer, how);
-  const read = givenJob(stored, job);
-  if (read === null) throw badAnswer(how);
-  const shown = { phase: 'accepted', job: read.job } as const;
-  if (book.get(id)?.shown.phase === 'accepting') {
-    book.update(id, { shown, sealed: { jobAnswer: stored, jobToken: read.token } });
+  const path = `/jobs/${escapeId(job)}/${how}`;
+  // Whether it is ours when no answer came, only asking again tells; should the agent leave instead, the service sees to the job.
+  const notOurs = (): void => {
+    if (book.get(id)?.shown.phase === 'accepting') note(desk, id, () => book.update(id, { shown: { phase: 'idle', job: null } }));
+  };
+  try {
+    const answer = await ask(desk, { record, method: 'PUT', path, token, request, signal });
+    if (!isOk(answer)) {
+      notOurs();
+      return answer;
+    }
+    const stored = jsonOf(answer, how);
+    const read = givenJob(stored, job);
+    if (read === null) throw badAnswer(how);
+    if (book.get(id)?.shown.phase !== 'accepting') return null;
+    book.update(id, { shown: { phase: 'accepted', job: read.job }, sealed: { jobAnswer: stored, jobToken: read.token } });
+  } catch (error) {
+    notOurs();
+    throw error;
   }
   return null;
 }

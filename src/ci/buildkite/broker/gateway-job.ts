@@ -79,7 +79,7 @@ function passed(desk: Desk, id: string, query: string): void {
 }
 
 async function start(desk: Desk, call: Call, route: JobRoute, token: string): Promise<void> {
-  const { request, record, signal, memory } = call;
+  const { request, record, memory } = call;
   const { id, kind, phase } = record.shown;
   // Its answer may have been lost on the way, and the service takes one start only.
   if (phase === 'running') return answerJson(call.response, 200, {});
@@ -87,6 +87,8 @@ async function start(desk: Desk, call: Call, route: JobRoute, token: string): Pr
   if (!ready) return deny(desk, call, 403, 'The job of this token may not start.');
   const { limits } = desk;
   const body = await readWhole(request, limits.wholeBytes, limits.wholeMs);
+  // Once it is under way its outcome is waited for, whether or not the agent still is there to hear it; so below.
+  const { signal } = desk;
   const answer = await ask(desk, { record, method: 'PUT', path: route.path, token, request, body, signal });
   if (isOk(answer)) note(desk, id, () => desk.book.update(id, { shown: { phase: 'running' } }));
   else if (isFinal(answer)) {
@@ -100,9 +102,9 @@ const text = z.union([z.string(), z.number()]).transform(String);
 const result = z.looseObject({ exit_status: text.nullish(), signal: z.string().nullish(), signal_reason: z.string().nullish() });
 
 async function finish(desk: Desk, call: Call, route: JobRoute, token: string): Promise<void> {
-  const { request, response, record, signal, memory } = call;
+  const { request, response, record, memory } = call;
   const { id } = record.shown;
-  const { limits } = desk;
+  const { limits, signal } = desk;
   const read = result.safeParse(json(await readWhole(request, limits.wholeBytes, limits.wholeMs)));
   if (!read.success) return deny(desk, call, 422, 'The result of the job is not one.');
   const { exit_status, signal: signalName, signal_reason } = read.data;
@@ -111,7 +113,7 @@ async function finish(desk: Desk, call: Call, route: JobRoute, token: string): P
   const body = Buffer.from(JSON.stringify({ ...read.data, ignore_agent_in_dispatches: true }));
   const unsure = memory.finishUnsure;
   memory.finishUnsure = true;
-  const answer = await ask(desk, { record, method: 'PUT', path: route.path, token, request, body, signal });
+  const answer = await ask(desk, { record, method: 'PUT', path: route.path, token, request, body, signal, again: false });
   const final = isFinal(answer);
   if (isOk(answer) || (final && unsure)) {
     note(desk, id, () => desk.book.update(id, { shown: { phase: 'finished', finished } }));

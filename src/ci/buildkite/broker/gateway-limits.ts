@@ -8,6 +8,8 @@ export interface GatewayLimits {
   readonly idleMs: number;
   /** Longest a call may take whose body is read whole before it goes on, ms. */
   readonly wholeMs: number;
+  /** How long the rest of a body may take whose call was answered already, ms. */
+  readonly lateMs: number;
   /** Largest body of such a call, bytes. */
   readonly wholeBytes: number;
   /** Largest body that names artifacts to come, bytes: the agent sends 30 at a time. */
@@ -24,6 +26,7 @@ export const gatewayLimits: GatewayLimits = {
   decisionMs: 50_000,
   idleMs: 300_000,
   wholeMs: 60_000,
+  lateMs: 10_000,
   wholeBytes: 64 * 1024,
   batchBytes: 1024 * 1024,
   answerBytes: 16 * 1024 * 1024,

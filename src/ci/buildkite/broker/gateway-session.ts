@@ -1,7 +1,8 @@
 /** The agent's own calls: `register` to `disconnect`. A held agent's are answered from the book, a carried one's forwarded. */
 import { z } from 'zod';
 import { pingAnswer, registerAnswer } from './answers.ts';
-import { type Answer, readWhole } from './forward.ts';
+import { readWhole } from './forward.ts';
+import type { Answer } from './forward-call.ts';
 import { ask, badAnswer, type Call, type Desk, deny, isOk, jsonOf, note, passOn, type ToService } from './gateway-desk.ts';
 import { answerJson, refuse } from './local-answers.ts';
 import type { AgentRecord, RecordPatch } from './record.ts';
@@ -145,7 +146,7 @@ export async function disconnect(desk: Desk, call: Call): Promise<void> {
     note(desk, id, () => desk.book.update(id, { livesAlone: false }));
     return answerJson(call.response, 200, {});
   }
-  const answer = await forwarded(desk, call, 'POST', '/disconnect');
+  const answer = await forwarded(desk, { ...call, signal: desk.signal }, 'POST', '/disconnect');
   if (isOk(answer) || [401, 404, 410].includes(answer.status)) note(desk, id, () => desk.book.update(id, wiped));
   passOn(desk, call, answer);
 }

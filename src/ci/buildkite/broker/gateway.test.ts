@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest';
-import { bodyOf, gatewayBench, jobId, serviceTokens } from './gateway-testing.ts';
+import { OnejobError } from '../../../errors.ts';
+import { bodyOf, gatewayBench, jobId, serviceTokens } from './testing-gateway.ts';
 
 interface Seen {
   readonly method: string;
@@ -88,4 +89,175 @@ describe('a held agent', () => {
     expect(here.book.get('a')).toBeNull();
     expect((await here.call('POST', '/v3/disconnect', session)).status).toBe(401);
   });
+});
+
+describe('a held agent that goes another way', () => {
+  it('is not given a job again that the service did not let it start', async () => {
+    await using here = await gatewayBench((_, response) => response.writeHead(422).end('{"message":"canceled"}'));
+    here.held('a', { shown: { phase: 'connected' } });
+    const refused = await here.call('PUT', `/v3/jobs/${jobId}/start`, here.token('job', 'a'), {});
+    expect(refused).toMatchObject({ status: 422, json: { message: 'canceled' } });
+    expect((await here.call('GET', '/v3/ping', here.token('session', 'a'))).json).toEqual({ action: 'disconnect' });
+    expect(here.book.get('a')?.shown.problem).toContain('422');
+  });
+
+  it('leaves its unfinished job to the manager, who has more to say about it', async () => {
+    await using here = await agreeing();
+    here.held('a', { shown: { phase: 'running' }, livesAlone: true });
+    expect((await here.call('POST', '/v3/disconnect', here.token('session', 'a'))).status).toBe(200);
+    expect(here.seen).toEqual([]);
+    expect(here.book.get('a')).toMatchObject({ shown: { phase: 'running' }, livesAlone: false });
+  });
+
+  it('hears that its job is to end', async () => {
+    await using here = await agreeing({ [`GET /v3/jobs/${jobId}`]: { state: 'canceling' } });
+    here.held('a', { shown: { phase: 'running' } });
+    expect((await here.call('GET', `/v3/jobs/${jobId}`, here.token('job', 'a'))).json).toEqual({ state: 'canceling' });
+    expect(here.book.get('a')?.shown.cancelled).toBe(true);
+  });
+
+  it('whose result went under way may have said it twice', async () => {
+    let calls = 0;
+    await using here = await gatewayBench((request, response) => {
+      request.resume();
+      if (++calls === 1) response.destroy();
+      else response.writeHead(422).end('{}');
+    });
+    here.held('a', { shown: { phase: 'running' } });
+    const finish = () => here.call('PUT', `/v3/jobs/${jobId}/finish`, here.token('job', 'a'), { exit_status: '0' });
+    expect((await finish()).status).toBe(502);
+    expect(here.book.get('a')?.shown.phase).toBe('running');
+    expect((await finish()).status).toBe(200);
+    expect(here.book.get('a')?.shown).toMatchObject({ phase: 'finished', finished: { exitStatus: '0' } });
+  });
+
+  it('calls with its session where the service gave the job no token', async () => {
+    await using here = await agreeing();
+    here.held('a', { shown: { phase: 'connected' }, sealed: { jobToken: null } });
+    const session = here.token('session', 'a');
+    expect((await here.call('PUT', `/v3/jobs/${jobId}/acquire`, session)).json).not.toHaveProperty('token');
+    await here.call('PUT', `/v3/jobs/${jobId}/start`, session, {});
+    expect(here.seen.at(-1)?.token).toBe(`Token ${serviceTokens.session}`);
+  });
+});
+
+describe('a job that takes what is in its environment and tries', () => {
+  const other = '01935a4b-0000-4000-8000-00000000beef';
+
+  it('nothing of another job, nor of its agent, nor of the cluster', async () => {
+    await using here = await agreeing();
+    here.held('a', { shown: { phase: 'running' } });
+    const job = here.token('job', 'a');
+    const tried: readonly (readonly [string, string, number])[] = [
+      ['POST', '/v3/register', 401],
+      ['POST', '/v3/connect', 403],
+      ['GET', '/v3/ping', 403],
+      ['POST', '/v3/disconnect', 403],
+      ['POST', '/v3/stop', 403],
+      ['POST', '/v3/pause', 403],
+      ['GET', '/v3/metrics', 403],
+      ['GET', '/v3/token', 403],
+      ['POST', '/v3/stacks/x/deregister', 403],
+      ['PUT', `/v3/jobs/${jobId}/accept`, 403],
+      ['PUT', `/v3/jobs/${other}/acquire`, 403],
+      ['PUT', `/v3/jobs/${other}/start`, 403],
+      ['PUT', `/v3/jobs/${other}/finish`, 403],
+      ['POST', `/v3/jobs/${other}/chunks?sequence=1&offset=0&size=1`, 403],
+      ['GET', `/v3/jobs/${other}/secrets?key=A`, 403],
+      ['POST', `/v3/jobs/${other}/oidc/tokens`, 403],
+      ['GET', `/v3/jobs/${other}`, 403],
+      ['GET', `/v3/jobs/${jobId}/secrets?key=onejob%3AOTHER`, 404],
+      ['GET', `/v3/jobs/${jobId}/secrets?key=onejob%3AOTHER&key=A`, 404],
+      ['PUT', `/v3/jobs/${jobId}/finish.json`, 404],
+      ['POST', `/v3/jobs/${jobId}/finish`, 404],
+    ];
+    for (const [method, path, status] of tried) expect([path, (await here.call(method, path, job)).status]).toEqual([path, status]);
+    expect(here.seen).toEqual([]);
+    expect(here.log.filter((line) => line.includes('refused')).length).toBeGreaterThan(3);
+
+    for (const path of [`/v3/jobs/${other}/data/get`, '/v3/builds/b/artifacts/search', '/v3/steps/s/export']) {
+      expect((await here.call('POST', path, job, {})).status).toBe(200);
+    }
+    expect(new Set(here.seen.map(({ token }) => token))).toEqual(new Set([`Token ${serviceTokens.job}`]));
+  });
+
+  it('nor with a token that is none, of another installation, or of an agent that is over', async () => {
+    await using here = await agreeing();
+    here.held('a', { shown: { phase: 'running' } });
+    const dead = here.token('job', 'a');
+    const session = here.token('session', 'a');
+    here.book.update('a', { shown: { phase: 'gone' } });
+    for (const token of [null, 'x', dead, session, serviceTokens.session, `${dead}x`, 'a b']) {
+      expect((await here.call('GET', '/v3/ping', token)).status).toBe(401);
+    }
+    expect((await here.call('POST', '/agentedge.v1.AgentEdgeService/StreamPings', null)).status).toBe(404);
+    expect(here.seen).toEqual([]);
+  });
+
+  it('no more calls at a time than it may', async () => {
+    const { promise: held, resolve } = Promise.withResolvers<void>();
+    await using here = await gatewayBench(
+      async (_, response) => {
+        await held;
+        response.end('{}');
+      },
+      { concurrent: 3 },
+    );
+    here.held('a', { shown: { phase: 'running' } });
+    const job = here.token('job', 'a');
+    const calls = Array.from({ length: 5 }, () => here.call('POST', '/v3/steps/s/export', job, {}));
+    const first = await Promise.race(calls);
+    expect(first).toMatchObject({ status: 429, json: { message: expect.any(String) } });
+    resolve();
+    expect((await Promise.all(calls)).map(({ status }) => status).sort()).toEqual([200, 200, 200, 429, 429]);
+  });
+});
+
+describe('artifacts', () => {
+  it('go through the gateway to where the service said, and end with the job', async () => {
+    const got: { readonly line: string; readonly authorization: string | undefined; readonly body: string }[] = [];
+    await using here = await gatewayBench(async (request, response) => {
+      const body = await bodyOf(request);
+      if (request.url?.startsWith('/v3/')) {
+        const url = `http://${request.headers.host}/bucket?X-Signature=abc`;
+        response.end(JSON.stringify({ id: 'b', upload_instructions: { action: { url, path: '/bucket/key', method: 'POST' } } }));
+        return;
+      }
+      got.push({ line: `${request.method} ${request.url}`, authorization: request.headers.authorization, body });
+      response.writeHead(201, { etag: '"abc"', 'set-cookie': 'a=b' }).end('<done/>');
+    });
+    here.held('a', { shown: { phase: 'running' } });
+    here.held('b', { shown: { phase: 'running' } });
+    const created = await here.call('POST', `/v3/jobs/${jobId}/artifacts`, here.token('job', 'a'), { artifacts: [] });
+    const { path, url } = (created.json as { upload_instructions: { action: { path: string; url: string } } }).upload_instructions
+      .action;
+    expect(url).toBe(`${here.url}${path}`);
+
+    const sent = await here.call('POST', path, 'not of the bucket', 'bytes');
+    expect(sent).toMatchObject({ status: 201, text: '<done/>' });
+    expect(sent.headers.get('etag')).toBe('"abc"');
+    expect(sent.headers.get('set-cookie')).toBeNull();
+    expect(got).toEqual([{ line: 'POST /bucket/key?X-Signature=abc', authorization: undefined, body: 'bytes' }]);
+
+    expect((await here.call('GET', path, null)).status).toBe(404);
+    expect((await here.call('POST', `${path}A`, null, 'x')).status).toBe(404);
+    here.book.update('a', { shown: { phase: 'finished' } });
+    expect((await here.call('POST', path, null, 'x')).status).toBe(403);
+    here.book.update('a', { shown: { phase: 'gone' } });
+    expect((await here.call('POST', path, null, 'x')).status).toBe(404);
+    expect(got.length).toBe(1);
+  });
+});
+
+it('what cannot be written down is not done, and may be tried again', async () => {
+  await using here = await agreeing();
+  here.held('a');
+  const session = here.token('session', 'a');
+  const { update } = here.book;
+  here.book.update = () => {
+    throw new OnejobError('E_STATE_FULL', 'The disk is full.', { retry: true });
+  };
+  expect(await here.call('POST', '/v3/connect', session)).toMatchObject({ status: 503, json: { message: expect.any(String) } });
+  here.book.update = update;
+  expect((await here.call('POST', '/v3/connect', session)).status).toBe(200);
 });

@@ -8,8 +8,9 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import { OnejobError } from '../../../errors.ts';
 import type { Log } from '../../../log.ts';
 import { createUploadAddresses } from './artifacts.ts';
-import { createUpstreams, forwardStream } from './forward.ts';
+import { forwardStream } from './forward.ts';
 import { requestHeaders } from './forward-headers.ts';
+import { createUpstreams } from './forward-upstreams.ts';
 import { take } from './gateway-accept.ts';
 import type { AgentMemory, Call, Desk } from './gateway-desk.ts';
 import { jobCall, sharedCall } from './gateway-job.ts';
@@ -61,6 +62,7 @@ export function createGateway(parts: GatewayParts): Gateway {
   };
   const memories = new Map<string, AgentMemory>();
   const open = new Set<Promise<void>>();
+  const under = new Set<AbortController>();
 
   /** Counts the call; answers it when there are too many already. */
   const within = async (
@@ -124,17 +126,20 @@ export function createGateway(parts: GatewayParts): Gateway {
         return;
       }
       const gone = new AbortController();
+      under.add(gone);
       request.on('error', () => {});
       response.on('error', () => {});
-      response.once('close', () => gone.abort());
-      const served = serve(request, response, AbortSignal.any([gone.signal, closing.signal])).catch((error) =>
-        failed(desk, response, error),
-      );
+      response.once('close', () => gone.abort()).once('finish', () => bound(request, limits.lateMs));
+      const served = serve(request, response, gone.signal).catch((error) => failed(desk, response, error));
       open.add(served);
-      served.finally(() => open.delete(served));
+      served.finally(() => {
+        open.delete(served);
+        under.delete(gone);
+      });
     },
     async close() {
       closing.abort();
+      for (const call of under) call.abort();
       desk.upstreams.close();
       await Promise.all(open);
     },
@@ -168,6 +173,13 @@ async function serveRoute(desk: Desk, call: Call, route: Route): Promise<void> {
 
 function freshMemory(): AgentMemory {
   return { open: 0, said: new Set(), startRefused: false, finishUnsure: false, registering: null, accepting: null };
+}
+
+/** What still comes of an answered call is read, so that its answer is too; but not for ever. */
+function bound(request: IncomingMessage, lateMs: number): void {
+  if (request.complete) return;
+  const timer = setTimeout(() => request.socket.destroy(), lateMs);
+  request.once('end', () => clearTimeout(timer)).once('close', () => clearTimeout(timer));
 }
 
 /** Says what can be said to an agent: nothing of how the broker is made, and no address but the service's. */

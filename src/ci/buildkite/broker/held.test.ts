@@ -194,13 +194,22 @@ describe('a job', () => {
     expect(service.jobs.get('job-2')?.state).toBe('accepted');
   });
 
-  it('whose accept was heard but not answered is said again, and left to the service when that refuses', async () => {
+  it('whose accept was heard but not answered is said again, and ended when the service then refuses', async () => {
     const { running, service, pass } = begin();
     say(running, [slotOffer]);
     service.add('job-1');
-    service.fault = ({ path }) => (path === 'jobs/job-1/accept' ? 'cut after' : null);
+    let faults = 0;
+    service.fault = ({ path }) => {
+      if (path !== 'jobs/job-1/accept') return null;
+      faults += 1;
+      return faults === 1 ? 'cut after' : null;
+    };
     await pass(5_000);
-    expect(service.jobs.get('job-1')?.state).toBe('lost');
+    expect(service.jobs.get('job-1')).toMatchObject({
+      state: 'finished',
+      finish: { exit_status: '-1', signal_reason: 'agent_stop' },
+      log: expect.stringContaining('lost its connection'),
+    });
     expect([...service.agents.values()][0]?.state).toBe('gone');
   });
 

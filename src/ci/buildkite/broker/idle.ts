@@ -96,7 +96,10 @@ function takeJob(self: Self, record: AgentRecord, job: string): void {
   const { parts, memory, id } = self;
   const want = parts.desired.wants(record);
   // An agent that leaves without having accepted gives the job back.
-  if (want === 'gone' || want === 'unknown') return leave(self, record, null);
+  if (want === 'gone' || want === 'unknown') {
+    leave(self, record, null);
+    return;
+  }
   memory.maybeAccepted = false;
   parts.book.update(id, { shown: { phase: 'accepting', job: { id: job, env: {} }, problem: null } });
 }

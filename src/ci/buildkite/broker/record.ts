@@ -29,6 +29,8 @@ export interface AgentRecord {
   readonly sealed: Sealed;
   readonly metaData: readonly string[];
   readonly priority: number;
+  /** The endpoint as config names it: an agent of another one is none of this service any more. */
+  readonly base: string;
   /** Base of the service's calls, which it may move: without a slash at its end. */
   readonly endpoint: string;
   /** Headers that the service wants on every later call. */

@@ -186,7 +186,7 @@ export function testService(): TestService {
         });
         await new Promise((resolve) => setImmediate(resolve));
         signal.throwIfAborted();
-        if (answer !== 'cut' && answer.status < 300) return { ok: true, ...answer };
+        if (answer !== 'cut' && answer.status < 300) return { ok: true, headers: {}, ...answer };
         const status = answer === 'cut' ? null : answer.status;
         const error = new OnejobError('E_CI_UNREACHABLE', `Cannot ${doing}: ${status ?? 'cut'}.`, { retry: true });
         const retry = status === null || status === 429 || status >= 500;

@@ -116,7 +116,7 @@ export function world(dir: string): World {
         await settle();
       }
     },
-    start({ manager = true, wrap = (book) => book } = {}) {
+    start({ manager = true, wrap = (book: Book) => book } = {}) {
       const seal = createSeal(installationKey(dir));
       const store: BrokerStore = openBrokerStore(dir);
       const book = wrap(openBook({ store, seal, log, wall: clock.wall }));

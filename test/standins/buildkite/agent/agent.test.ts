@@ -1,13 +1,14 @@
 /** The real agent on a good day: what it does is what the stand-in and onejob's broker are held against. */
+import { execFileSync } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
-import { writeFileSync } from 'node:fs';
+import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { lacks } from '../../../support/require.ts';
 import { asking, handAgent } from '../hand-agent.ts';
 import { setup } from './testing.ts';
 
-describe.skipIf(lacks('buildkiteAgent'))('the real buildkite-agent', () => {
+describe.skipIf(lacks('buildkiteAgent'))('the real buildkite-agent', { timeout: 120_000 }, () => {
   test('takes one job, tells all that a job tells, and leaves', async () => {
     await using at = await setup();
     const { bk } = at;
@@ -93,9 +94,50 @@ describe.skipIf(lacks('buildkiteAgent'))('the real buildkite-agent', () => {
     expect(await at.bk.jobEnded(id)).toMatchObject({ exit: 0, log: expect.stringContaining('it says [REDACTED]\n') });
   });
 
+  test('does the rest of what jobs ask of it', async () => {
+    await using at = await setup();
+    const lines = [
+      'buildkite-agent meta-data set b 2; printf "[%s]" $(buildkite-agent meta-data keys); echo',
+      'buildkite-agent annotate x --context gone; buildkite-agent annotation remove --context gone',
+      `echo '{"steps": [{"command": "true"}]}' | buildkite-agent pipeline upload`,
+      'buildkite-agent oidc request-token --audience here | cut -c1-2',
+      'echo data > f; buildkite-agent artifact upload f; echo "sum $(buildkite-agent artifact shasum f)"',
+      'buildkite-agent step update label done; buildkite-agent step get label',
+    ];
+    const id = at.bk.queueJob({ command: lines.join('\n') });
+    at.start();
+    const job = await at.bk.jobEnded(id);
+    expect(job.exit, job.log).toBe(0);
+    expect(job.annotations).toEqual([]);
+    expect(job.log).toContain('[b]\n');
+    expect(job.log).toContain(`sum ${job.artifacts[0]?.sha1}\n`);
+    const refused = at.bk.requests.filter(({ status }) => status >= 400);
+    expect(refused.map(({ method, route, status }) => `${method} ${route} ${status}`)).toEqual([]);
+  });
+
+  test('checks out where it is told to, and uploads what the step names', async () => {
+    await using at = await setup();
+    const git = (...args: string[]) =>
+      execFileSync('git', ['-c', 'user.name=x', '-c', 'user.email=x@example.org', '-C', join(at.home, 'repo'), ...args]);
+    mkdirSync(join(at.home, 'repo'));
+    git('init', '--quiet', '--initial-branch', 'main');
+    writeFileSync(join(at.home, 'repo', 'README'), 'read me\n');
+    git('add', '.');
+    git('commit', '--quiet', '-m', 'first');
+    const id = at.bk.queueJob({ command: 'cat README', checkout: true, repo: join(at.home, 'repo'), artifactPaths: 'REA*' });
+    at.start();
+    expect(await at.bk.jobEnded(id)).toMatchObject({
+      exit: 0,
+      log: expect.stringMatching(/^read me$/m),
+      artifacts: [{ path: 'README', state: 'finished', received: { size: 8 } }],
+    });
+  });
+
   test('stops a job that a person cancels', async () => {
     await using at = await setup();
-    const id = at.bk.queueJob({ command: 'trap "echo stopping; exit 7" TERM; echo ready; while :; do sleep 0.1; done' });
+    const id = at.bk.queueJob({
+      command: 'trap "echo stopping; exit 7" TERM; echo ready; while [ -d "$HOME" ]; do sleep 0.1; done',
+    });
     const agent = at.start();
     await at.bk.next('log', ({ text }) => /^ready$/m.test(text));
     at.bk.cancel(id);

@@ -1,13 +1,13 @@
 /** The real agent on bad days: it shows what onejob's broker may expect of it, and that the stand-in's faults are felt. */
 import { describe, expect, test } from 'vitest';
 import { lacks } from '../../../support/require.ts';
-import { setup } from './testing.ts';
+import { setup, untilHomeIsGone } from './testing.ts';
 
-describe.skipIf(lacks('buildkiteAgent'))('the real buildkite-agent, in trouble', () => {
+describe.skipIf(lacks('buildkiteAgent'))('the real buildkite-agent, in trouble', { timeout: 120_000 }, () => {
   test('is lost with its job when it is killed; the next job goes to another', async () => {
     await using at = await setup({ lostMs: 5_000, heartbeatInterval: 1 });
     const { bk } = at;
-    const id = bk.queueJob({ command: 'echo ready; sleep 600' });
+    const id = bk.queueJob({ command: untilHomeIsGone });
     const agent = at.start();
     await bk.next('log', ({ text }) => /^ready$/m.test(text));
     await agent.kill();
@@ -56,7 +56,7 @@ describe.skipIf(lacks('buildkiteAgent'))('the real buildkite-agent, in trouble',
 
   test('cancels a job whose token has died under it', async () => {
     await using at = await setup();
-    const id = at.bk.queueJob({ command: 'echo ready; sleep 600' });
+    const id = at.bk.queueJob({ command: untilHomeIsGone });
     at.start();
     await at.bk.next('log', ({ text }) => /^ready$/m.test(text));
     at.bk.faults.add({ kind: 'error', status: 401 }, { method: 'GET', route: 'jobs/:id' });
@@ -69,11 +69,13 @@ describe.skipIf(lacks('buildkiteAgent'))('the real buildkite-agent, in trouble',
     await using at = await setup();
     const agent = at.start({ flags: ['--ping-mode', 'poll-only'] });
     await at.bk.next('agentConnected');
-    at.bk.pauseAgent('one');
-    await agent.says(/paus/i);
+    at.bk.pauseAgent('one', 'for lunch');
+    await agent.says(/for lunch/);
     const id = at.bk.queueJob();
+    expect(at.bk.job(id).state).toBe('scheduled');
     at.bk.resumeAgent('one');
     await at.bk.jobEnded(id);
+    expect(agent.stdout + agent.stderr).toContain('resumed after being paused');
     at.bk.stopAgent('one');
     expect((await agent.ended).code).toBe(0);
     expect(at.bk.agents()).toMatchObject([{ state: 'disconnected' }]);

@@ -105,6 +105,7 @@ function testRecord(kind: 'held' | 'carried', id: string, endpoint: string, { sh
     sealed: { ...nothingSealed, ...sealed },
     metaData: ['queue=gpu', 'cuda'],
     priority: 3,
+    base: endpoint,
     endpoint,
     requestHeaders: {},
     log: { sequence: 0, offset: 0 },
@@ -119,6 +120,8 @@ export interface GatewayBench extends AsyncDisposable {
   readonly book: ReturnType<typeof memoryBook>;
   readonly aliases: Aliases;
   readonly gateway: Gateway;
+  /** As if the broker had been killed and another had taken its place: every call is cut, and nothing but the book is left. */
+  restart(): Promise<void>;
   /** `http://127.0.0.1:PORT`, without `/v3`. */
   readonly url: string;
   readonly port: number;
@@ -166,22 +169,30 @@ export async function gatewayBench(handler: RequestListener, limits: Partial<Gat
   const key = Buffer.alloc(32, 7);
   const aliases = createAliases(book, createSeal(key));
   const lines: string[] = [];
-  const gateway = createGateway({
-    book,
-    aliases,
-    log: logInto(lines),
-    service: (name) => ({ name, endpoint: service, token: serviceTokens.registration }),
-    version: '0.0.0',
-    wall: () => 0,
-    key,
-    limits,
-  });
-  const { server, port } = await listening(gateway.handle, gatewayServerOptions);
+  const make = (): Gateway =>
+    createGateway({
+      book,
+      aliases,
+      log: logInto(lines),
+      service: (name) => ({ name, endpoint: service, token: serviceTokens.registration }),
+      version: '0.0.0',
+      wall: () => 0,
+      key,
+      limits,
+    });
+  let gateway = make();
+  const { server, port } = await listening((request, response) => gateway.handle(request, response), gatewayServerOptions);
   const url = `http://127.0.0.1:${port}`;
   return {
     book,
     aliases,
     gateway,
+    async restart() {
+      const closed = gateway.close();
+      server.closeAllConnections();
+      await closed;
+      gateway = make();
+    },
     url,
     port,
     service,

@@ -1,0 +1,161 @@
+import { afterEach, describe, expect, it } from 'vitest';
+import { scratch } from '../../../../test/support/scratch.ts';
+import { type Running, say, slotOffer, type World, world } from './testing.ts';
+
+const cleanups: (() => Promise<void> | void)[] = [];
+afterEach(async () => {
+  for (const clean of cleanups.splice(0).reverse()) await clean();
+});
+
+async function withJob(): Promise<World & { readonly running: Running; readonly id: string }> {
+  const folder = scratch();
+  const made = world(folder.path);
+  const running = made.start();
+  cleanups.push(
+    () => folder[Symbol.dispose](),
+    () => running.kill(),
+  );
+  made.service.add('job-1');
+  say(running, [slotOffer]);
+  await made.pass(1_000);
+  return { ...made, running, id: running.book.all()[0]?.shown.id ?? '' };
+}
+
+const carry = {
+  ...{ agent: 'a9', service: 'bk', slot: 'gpu/9', pool: 'gpu', name: 'host-gpu-9', metaData: ['queue=gpu'], priority: 0 },
+  acquisition: null,
+  secrets: null,
+};
+
+describe('hand', () => {
+  it('gives one sandbox the same token each time, and another one another until an agent has called in', async () => {
+    const { running, id } = await withJob();
+    const { control, book } = running;
+    const first = control.hand(id, { agent: 'a1', secrets: [{ name: 'A', value: '1' }] });
+    expect(control.hand(id, { agent: 'a1', secrets: [] })).toEqual(first);
+    expect(book.get(id)?.sealed.secrets).toEqual([{ name: 'A', value: '1' }]);
+    const second = control.hand(id, { agent: 'a2', secrets: [] });
+    expect(second.token).not.toBe(first.token);
+    book.update(id, { shown: { phase: 'connected' } });
+    expect(control.hand(id, { agent: 'a2', secrets: [] })).toEqual(second);
+    expect(() => control.hand(id, { agent: 'a3', secrets: [] })).toThrow(/connected/);
+  });
+
+  it('is refused where there is no job, or it is over', async () => {
+    const { running, id } = await withJob();
+    const { control, book } = running;
+    const ahead = book.all().find(({ shown }) => shown.phase === 'registered')?.shown.id ?? '';
+    expect(() => control.hand(ahead, { agent: 'a1', secrets: [] })).toThrow(expect.objectContaining({ code: 'E_API_REQUEST' }));
+    control.refuse(id, { reason: 'no', signalReason: 'agent_refused' });
+    expect(() => control.hand(id, { agent: 'a1', secrets: [] })).toThrow(expect.objectContaining({ code: 'E_AGENT_UNKNOWN' }));
+  });
+});
+
+describe('refuse', () => {
+  it('shows the reason in the log of a job that never ran, once', async () => {
+    const { running, service, id, pass } = await withJob();
+    const refusal = { reason: 'Forks are refused here.\nSee pools.gpu.trust.', signalReason: 'agent_refused' } as const;
+    running.control.refuse(id, refusal);
+    running.control.refuse(id, refusal);
+    await pass(1_000);
+    running.control.refuse(id, refusal);
+    expect(service.jobs.get('job-1')).toMatchObject({
+      state: 'finished',
+      starts: 1,
+      log: 'Forks are refused here.\r\nSee pools.gpu.trust.\r\n',
+      finish: { exit_status: '-1', signal_reason: 'agent_refused', chunks_failed_count: 0, ignore_agent_in_dispatches: true },
+    });
+    expect(service.seen.filter((call) => call === 'POST disconnect')).toHaveLength(1);
+  });
+
+  it('is kept at through an outage', async () => {
+    const { running, service, id, pass } = await withJob();
+    service.fault = ({ path }) => (path.startsWith('jobs/') ? 500 : null);
+    running.control.refuse(id, { reason: 'no', signalReason: 'agent_refused' });
+    await pass(120_000);
+    expect(service.jobs.get('job-1')?.state).toBe('accepted');
+    service.fault = () => null;
+    await pass(31_000);
+    expect(service.jobs.get('job-1')?.state).toBe('finished');
+  });
+
+  it('is given up after an hour', async () => {
+    const { running, service, id, pass, log } = await withJob();
+    service.fault = ({ path }) => (path.startsWith('jobs/') ? 500 : null);
+    running.control.refuse(id, { reason: 'no', signalReason: 'agent_refused' });
+    await pass(3_640_000);
+    expect(running.book.get(id)).toBeNull();
+    expect(log.lines).toContainEqual(expect.objectContaining({ level: 'error', event: 'service not told' }));
+  });
+});
+
+describe('end', () => {
+  it('adds to the log where the agent inside left it', async () => {
+    const { running, service, id, pass } = await withJob();
+    const { control, book } = running;
+    control.hand(id, { agent: 'a1', secrets: [] });
+    const job = service.jobs.get('job-1');
+    Object.assign(job ?? {}, { state: 'running', log: 'half a li' });
+    book.update(id, { shown: { phase: 'running' }, log: { sequence: 4, offset: 9 }, livesAlone: true });
+    control.end(id, { reason: 'The sandbox ran out of memory.', signalReason: 'process_run_error' });
+    await pass(1_000);
+    expect(job).toMatchObject({ starts: 0, state: 'finished', log: 'half a li\r\nThe sandbox ran out of memory.\r\n' });
+  });
+
+  it('only says farewell for a job that has its result', async () => {
+    const { running, service, id, pass } = await withJob();
+    const finished = { exitStatus: '0', signal: null, signalReason: null };
+    running.book.update(id, { shown: { phase: 'finished', finished } });
+    service.seen.length = 0;
+    running.control.end(id, { reason: '', signalReason: 'agent_stop' });
+    await pass(500);
+    expect(service.seen.filter((call) => call.includes('jobs/'))).toEqual([]);
+    expect(running.heard.findLast(({ id: each }) => each === id)).toMatchObject({ phase: 'gone', finished });
+  });
+
+  it('of one that is over is nothing', async () => {
+    const { running } = await withJob();
+    expect(() => running.control.end('none', { reason: '', signalReason: 'agent_stop' })).not.toThrow();
+  });
+});
+
+describe('carry', () => {
+  it('expects one agent per sandbox, and says the same twice', async () => {
+    const { running } = await withJob();
+    const first = running.control.carry(carry);
+    expect(first).toMatchObject({ job: null, token: expect.stringMatching(/^ojt_/) });
+    expect(running.control.carry(carry)).toEqual(first);
+    expect(running.book.get(first.id)).toMatchObject({
+      shown: { kind: 'carried', phase: 'expected', agent: 'a9' },
+      allowed: false,
+      endpoint: 'http://service',
+    });
+  });
+
+  it('lets its job go on once it is decided, or not at all', async () => {
+    const { running, pass } = await withJob();
+    const { id, token } = running.control.carry(carry);
+    const job = { id: 'job-9', env: {} };
+    running.book.update(id, { shown: { phase: 'accepted', job }, sealed: { session: 'bkaa_x', jobToken: 'bkaj_x' } });
+    expect(running.control.hand(id, { agent: 'a9', secrets: [{ name: 'A', value: '1' }] })).toMatchObject({ token, job: 'job-9' });
+    expect(running.book.get(id)).toMatchObject({ allowed: true, shown: { phase: 'accepted' } });
+    expect(() => running.control.hand(id, { agent: 'a1', secrets: [] })).toThrow(/a9/);
+    running.control.end(id, { reason: '', signalReason: 'agent_stop' });
+    await pass(1_000);
+    expect(running.book.get(id)).toBeNull();
+  });
+
+  it('is over at once when nothing has called in', async () => {
+    const { running } = await withJob();
+    const { id } = running.control.carry(carry);
+    running.control.end(id, { reason: '', signalReason: 'agent_stop' });
+    expect(running.book.get(id)).toBeNull();
+  });
+
+  it('is refused for a service that nobody named, and while leaving', async () => {
+    const { running } = await withJob();
+    expect(() => running.control.carry({ ...carry, service: 'other' })).toThrow(expect.objectContaining({ code: 'E_API_REQUEST' }));
+    expect(running.control.leave()).toEqual({ unfinished: 1 });
+    expect(() => running.control.carry(carry)).toThrow(expect.objectContaining({ code: 'E_DAEMON_STOPPING', retry: true }));
+  });
+});

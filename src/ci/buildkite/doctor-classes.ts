@@ -1,0 +1,33 @@
+/** The kinds of sandboxes that a pool's jobs run in: its own, and that of untrusted jobs where it differs in what an agent meets. */
+import type { PoolConfig } from '../../config/config.ts';
+import type { Recipe } from '../../runtimes/runtime.ts';
+import type { Trial, TrialSandbox } from '../trial.ts';
+import { untrustedRecipe } from './recipe-class.ts';
+
+/** Whether jobs that are not trusted may run in it. Without patterns nobody is one of the others. */
+export function isOpenToUntrusted({ trust }: Pick<PoolConfig, 'trust'>): boolean {
+  const hasOthers = trust.pipelines !== null || trust.branches !== null;
+  return trust.forks !== 'refuse' || (hasOthers && trust.others !== 'refuse');
+}
+
+export interface SandboxClass {
+  readonly pool: PoolConfig;
+  /** For people: `agents of pool gpu`, `untrusted jobs of pool gpu`. */
+  readonly whose: string;
+  /** null: there is nothing yet that it could be made from. */
+  readonly sandbox: TrialSandbox | null;
+  /** Its programs are those of the pool's own, which are looked at there. */
+  readonly isSameInside: boolean;
+}
+
+export function classesOf(pools: readonly PoolConfig[], trial: Trial, stateDir: string): SandboxClass[] {
+  return pools.flatMap((pool) => {
+    const own: SandboxClass = { pool, whose: `agents of pool ${pool.name}`, sandbox: trial.like(pool.name), isSameInside: false };
+    if (!isOpenToUntrusted(pool)) return [own];
+    const change = (recipe: Recipe): Recipe => untrustedRecipe(recipe, pool, null, stateDir);
+    const other = trial.like(pool.name, change);
+    const isSameInside = own.sandbox?.recipe.image === other?.recipe.image;
+    const isSame = isSameInside && own.sandbox?.recipe.network === other?.recipe.network;
+    return isSame ? [own] : [own, { pool, whose: `untrusted jobs of pool ${pool.name}`, sandbox: other, isSameInside }];
+  });
+}

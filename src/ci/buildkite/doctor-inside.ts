@@ -1,0 +1,197 @@
+/**
+ * What an agent would find in its sandbox: a way to the broker, programs that its jobs need, places to write to. A script looks from
+ * within; what it says is read here. The way is tried with the agent itself where it is there, since only that takes the same
+ * proxies, else with bash.
+ */
+import { networkInterfaces } from 'node:os';
+import { stripVTControlCharacters } from 'node:util';
+import type { Finding, Recipe } from '../../runtimes/runtime.ts';
+import { inside } from './service.ts';
+
+/** What a sandbox has; null where the script did not say. */
+export interface Inside {
+  readonly programs: ReadonlySet<string>;
+  /** Version that the agent's program says; null when it does not run. */
+  readonly agent: string | null;
+  readonly temporary: { readonly path: string; readonly works: boolean } | null;
+  readonly home: { readonly path: string; readonly works: boolean } | null;
+  /** What came back from the broker's address; null when nothing was there to try it with. */
+  readonly reached: string | null;
+}
+
+/** s until an address that does not answer is given up. */
+const patience = 6;
+
+/**
+ * Any `sh` runs it. The token is none: a broker refuses it, which is its answer.
+ * @param address null: the way is not tried
+ * @param seconds until an address that does not answer is given up
+ */
+export function lookScript(address: string | null, port: number, seconds = patience): string {
+  const host = address?.includes(':') === true ? `[${address}]` : address;
+  const call = [
+    `export BUILDKITE_AGENT_ENDPOINT=http://${host}:${port}/v3 BUILDKITE_AGENT_ACCESS_TOKEN=look BUILDKITE_AGENT_CONFIG=/dev/null`,
+    'if buildkite-agent --version >/dev/null 2>&1; then',
+    '  exec buildkite-agent meta-data get look --job 00000000-0000-0000-0000-000000000000 --no-color',
+    'elif command -v bash >/dev/null 2>&1; then',
+    `  exec bash -c 'exec 3<>"/dev/tcp/${address}/${port}" || exit`,
+    '    printf "GET /v3/ping HTTP/1.1\\r\\nHost: look\\r\\nAuthorization: Token look\\r\\nConnection: close\\r\\n\\r\\n" >&3',
+    '    while IFS= read -r line <&3 || [ -n "$line" ]; do printf "%s\\n" "$line"; line=; done\'',
+    'else echo nothing-to-try-with; fi',
+  ];
+  return [
+    'for p in bash git buildkite-agent; do command -v "$p" >/dev/null 2>&1 && echo "has $p"; done',
+    'v=$(buildkite-agent --version 2>/dev/null) && echo "agent $v"',
+    't=${TMPDIR:-/tmp}; f=$t/.onejob-look-$$',
+    'if (printf "#!/bin/sh\\nexit 0\\n" >"$f" && chmod 700 "$f" && "$f") 2>/dev/null; then echo "tmp yes $t"; else echo "tmp no $t"; fi',
+    'rm -f "$f"',
+    'h=${HOME:-}; f=$h/.onejob-look-$$',
+    'if [ -n "$h" ] && (: >"$f") 2>/dev/null; then echo "home yes $h"; else echo "home no $h"; fi',
+    '[ -n "$h" ] && rm -f "$f"',
+    ...(address === null
+      ? []
+      : [
+          'echo reach',
+          `( ${call.join('\n')}\n) 2>&1 & p=$!`,
+          `( trap 'kill "$s"; exit' TERM; sleep ${seconds} & s=$!; wait "$s"; kill -9 "$p" ) >/dev/null 2>&1 & w=$!`,
+          'wait "$p" 2>/dev/null || :',
+          'kill "$w" 2>/dev/null || :',
+        ]),
+    ':',
+  ].join('\n');
+}
+
+export function readLook(said: string): Inside {
+  const [facts = '', reached = null] = said.split(/^reach$/m);
+  const lines = facts.split('\n');
+  const after = (word: string): string[] =>
+    lines.flatMap((line) => (line.startsWith(`${word} `) ? [line.slice(word.length + 1).trim()] : []));
+  const place = (word: string): Inside['home'] => {
+    const [found] = after(word);
+    return found === undefined ? null : { path: found.replace(/^(yes|no) ?/, ''), works: found.startsWith('yes') };
+  };
+  const version = /\bversion v?(\d+\.\d+\.\d+[^\s,+]*)/.exec(after('agent')[0] ?? '')?.[1] ?? null;
+  const tried = reached?.trim() ?? null;
+  return {
+    programs: new Set(after('has')),
+    agent: version,
+    temporary: place('tmp'),
+    home: place('home'),
+    reached: tried === 'nothing-to-try-with' ? null : tried,
+  };
+}
+
+/** Whether it was the broker that answered: it knows its own tokens only, and says so. */
+export function isBrokers(reached: string): boolean {
+  return /\b401\b/.test(reached) && /token is not one/i.test(reached);
+}
+
+export interface Way {
+  readonly address: string;
+  readonly port: number;
+  readonly network: string;
+}
+
+/** `whose`: `agents of pool gpu`. */
+export function wayFinding(subject: string, whose: string, way: Way, found: Inside, recipe: Pick<Recipe, 'env'>): Finding {
+  const { address, port, network } = way;
+  const where = `${address}:${port}`;
+  if (found.reached === null) {
+    const message = `Nobody knows whether ${whose} reach the broker at ${where}: their sandbox has neither the agent nor bash to try it with.`;
+    return { level: 'warning', subject, message, hint: 'Put bash into the image; jobs need it, too.' };
+  }
+  if (isBrokers(found.reached)) {
+    return {
+      level: 'ok',
+      subject,
+      message: `The broker at ${where} is reached from network "${network}", by ${whose}.`,
+      hint: null,
+    };
+  }
+  const line = found.reached.split('\n').findLast((one) => one.trim() !== '') ?? '';
+  const why = line === '' ? `no answer within ${patience} s` : (reason.exec(line)?.[0] ?? brief(line));
+  const message = `The broker at ${where} is not reached from network "${network}", by ${whose}: ${why}.`;
+  return { level: 'error', subject, message, hint: howToOpen(way, recipe, line) };
+}
+
+/** What a kernel says of a connection that was not made, in the agent's words or in bash's. */
+const reason = /connection refused|i\/o timeout|connection timed out|no route to host|network is unreachable/i;
+
+function howToOpen({ address, port, network }: Way, { env }: Pick<Recipe, 'env'>, line: string): string {
+  const proxy = ['HTTP_PROXY', 'http_proxy', 'ALL_PROXY'].find((name) => env[name] !== undefined);
+  if (proxy !== undefined && !/refused|timed? ?out/i.test(line)) {
+    return `The pool's "env" has ${proxy}: add ${address} to NO_PROXY there.`;
+  }
+  const bridge = interfaceOf(address);
+  const from = bridge === null ? ['', ''] : [` in on ${bridge}`, ` -i ${bridge}`];
+  const ufw = `ufw allow${from[0]} to ${address} port ${port} proto tcp`;
+  const iptables = `iptables -I INPUT${from[1]} -d ${address} -p tcp --dport ${port} -j ACCEPT`;
+  const isOwn = network === 'default' || network === 'internet';
+  const lasting = isOwn
+    ? 'The port stays the same; the network is made anew after "onejob down", one of your own ("network: NAME") stays.'
+    : 'The port stays the same.';
+  return `Open this host's firewall for it: type "${ufw}" where ufw keeps it, else "${iptables}". ${lasting}`;
+}
+
+/** The interface of this host that has an address, such as a bridge. */
+function interfaceOf(address: string): string | null {
+  const found = Object.entries(networkInterfaces()).find(([, all]) => all?.some((one) => one.address === address));
+  return found === undefined || found[0] === 'lo' ? null : found[0];
+}
+
+/** What jobs would lack. `mounted`: the agent comes from this host, not from the image. */
+export function lackFindings(
+  subject: string,
+  found: Inside,
+  about: { readonly image: string | null; readonly mounted: boolean },
+): Finding[] {
+  const { image, mounted } = about;
+  const where = image === null ? 'this host' : `image "${image}"`;
+  const list: Finding[] = [];
+  const missing = ['bash', 'git'].filter((program) => !found.programs.has(program));
+  if (missing.length > 0) {
+    const what = missing.join(' and ');
+    const none = missing.length === 1 ? `no ${what}` : `neither ${missing.join(' nor ')}`;
+    const hint =
+      image === null
+        ? `Install ${what} on this host.`
+        : `Add ${missing.length === 1 ? 'it' : 'them'} to the image, or write image: { base: "${image}", packages: [${missing.join(', ')}] }.`;
+    const needs = missing.includes('bash') ? 'The agent runs commands and hooks with bash' : 'The agent checks out with git';
+    list.push({ level: 'warning', subject, message: `There is ${none} in ${where}. ${needs}.`, hint });
+  }
+  if (found.agent === null) {
+    const there = found.programs.has('buildkite-agent');
+    const message = there
+      ? `buildkite-agent does not run in ${where}.`
+      : `There is no buildkite-agent in ${where}${mounted ? `, although it should be mounted at ${inside.program}` : ''}.`;
+    const hint = mounted
+      ? 'Look whether the image is of the architecture of this host, and at "agent" of the service.'
+      : 'Put the agent into the image, or remove "from: image" from "agent" of the service: then it is mounted.';
+    list.push({ level: 'error', subject, message, hint });
+  }
+  if (found.temporary !== null && !found.temporary.works) {
+    const { path } = found.temporary;
+    const message = `Nothing can be run in ${path}, where the agent keeps the scripts that wrap hooks.`;
+    const hint = `Mount it with "exec" (tmpfs: { "${path}": "exec" }), make it writable for the sandbox's user, or set TMPDIR in "env".`;
+    list.push({ level: 'error', subject, message, hint });
+  }
+  if (found.home !== null && !found.home.works) {
+    const message =
+      found.home.path === ''
+        ? 'The sandbox has no HOME; git and many tools need one.'
+        : `Nothing can be written to HOME, ${found.home.path}.`;
+    list.push({ level: 'warning', subject, message, hint: 'Set HOME in "env" to a folder that the sandbox\'s user can write to.' });
+  }
+  if (list.length === 0)
+    list.push({ level: 'ok', subject, message: `Its sandboxes have what jobs need: bash, git, agent ${found.agent}.`, hint: null });
+  return list;
+}
+
+/** One line, without what moves a terminal's cursor. */
+function brief(text: string): string {
+  const line = stripVTControlCharacters(text)
+    .replace(/[\s\p{Cc}]+/gu, ' ')
+    .trim()
+    .replace(/\.$/, '');
+  return line.length > 300 ? `${line.slice(0, 299)}…` : line;
+}

@@ -1,0 +1,118 @@
+/** What `doctor` says of the config of pools that take jobs from Buildkite: trust, folders of the owner, keys, times, disk. */
+import { readdir, realpath, stat, statfs } from 'node:fs/promises';
+import { join, sep } from 'node:path';
+import type { PoolConfig } from '../../config/config.ts';
+import { formatDuration, formatSize } from '../../config/units.ts';
+import { OnejobError, toFailure } from '../../errors.ts';
+import type { Finding } from '../../runtimes/runtime.ts';
+import type { SecretKeys } from '../../secrets/keys.ts';
+import { isOpenToUntrusted } from './doctor-classes.ts';
+
+export interface PoolFindingParts {
+  readonly pools: readonly PoolConfig[];
+  /** null: config names none. @throws OnejobError E_SECRET, E_SECRET_KEY */
+  readonly keys: () => Promise<SecretKeys | null>;
+  readonly stateDir: string;
+}
+
+export async function poolFindings(parts: PoolFindingParts): Promise<Finding[]> {
+  const { pools } = parts;
+  const found = await Promise.all(pools.map(async (pool) => [...ofTrust(pool), ...ofTimes(pool), ...(await ofFolders(pool))]));
+  return [...found.flat(), ...(await ofKeys(parts)), ...(await ofCaches(parts))];
+}
+
+function ofTrust(pool: PoolConfig): Finding[] {
+  const { privileged, pidHost, seccompUnconfined } = pool.recipe.unsafe;
+  if (!(privileged || pidHost || seccompUnconfined) || !isOpenToUntrusted(pool)) return [];
+  const message =
+    'Its trusted jobs have "unsafe", and untrusted ones are let in: those run without it, but on the same devices, and after jobs that could do everything.';
+  return [warning(pool, message, 'Write "trust: { forks: refuse, others: refuse }", or give untrusted jobs a pool of their own.')];
+}
+
+/** ms that a cancelled job should have before it is killed; less than the agent's own time is no time to end in. */
+const enough = 15_000;
+
+function ofTimes(pool: PoolConfig): Finding[] {
+  if (pool.stopGrace >= enough) return [];
+  const message = `A cancelled job is killed after ${formatDuration(pool.stopGrace)} ("stop_grace"), of which the agent needs 5s for the end of its log.`;
+  return [warning(pool, message, `Write "stop_grace: ${formatDuration(35_000)}", or leave it out.`)];
+}
+
+/** Hooks run in every later job, with its secrets. */
+async function ofFolders(pool: PoolConfig): Promise<Finding[]> {
+  const found: Finding[] = [];
+  for (const [key, folder] of [
+    ['hooks', pool.hooks],
+    ['plugins', pool.plugins],
+  ] as const) {
+    if (folder === null) continue;
+    const real = await realpath(folder).catch(() => null);
+    if (real === null) {
+      const message = `The folder ${folder} ("${key}") is not there.`;
+      found.push({ level: 'error', subject: `pool ${pool.name}`, message, hint: 'Make it, or mend its path.' });
+      continue;
+    }
+    for (const { host, readOnly, container } of pool.recipe.mounts) {
+      if (readOnly || !isWithin(real, await realpath(host).catch(() => host))) continue;
+      const message = `Jobs can write to ${folder} ("${key}"), as ${container}: what one of them puts there runs in those after it.`;
+      found.push(warning(pool, message, `Take ${host} out of "volumes" and "caches", or mount it read-only.`));
+    }
+    const open = await openPath(real);
+    if (open !== null) {
+      const message = `Every user of this host can write to ${open} ("${key}"), and what is there runs in jobs.`;
+      found.push(warning(pool, message, `Type "chmod o-w ${open}".`));
+    }
+  }
+  return found;
+}
+
+/** The folder, or the first thing right in it, that everybody may write to. */
+async function openPath(folder: string): Promise<string | null> {
+  const names = await readdir(folder).catch((): string[] => []);
+  for (const path of [folder, ...names.slice(0, 100).map((name) => join(folder, name))]) {
+    const found = await stat(path).catch(() => null);
+    if (found !== null && (found.mode & 0o002) !== 0) return path;
+  }
+  return null;
+}
+
+function isWithin(path: string, folder: string): boolean {
+  const base = folder.endsWith(sep) ? folder : folder + sep;
+  return path === folder || path.startsWith(base) || folder.startsWith(`${path}${sep}`);
+}
+
+async function ofKeys({ keys, pools }: PoolFindingParts): Promise<Finding[]> {
+  const subject = 'secrets.key';
+  try {
+    const found = await keys();
+    if (found === null) return [];
+    const list = found.keys.map(({ kind, id }) => `${kind} ${id}`).join(', ');
+    const ok: Finding = { level: 'ok', subject, message: `It opens secrets with ${list}.`, hint: null };
+    const open = pools.filter(({ trust }) => trust.pipelines === null && trust.branches === null).map(({ name }) => name);
+    if (open.length === 0) return [ok];
+    const where = `${open.length === 1 ? 'pool' : 'pools'} ${open.join(', ')}`;
+    const message = `In ${where} whoever can push a branch is trusted with secrets; "trust" can narrow that to pipelines and branches.`;
+    return [ok, { level: 'ok', subject, message, hint: null }];
+  } catch (error) {
+    const { message } = error instanceof OnejobError ? error : toFailure(error);
+    const hint = error instanceof OnejobError ? error.hint : null;
+    return [{ level: 'error', subject, message, hint: hint ?? 'Type "onejob secret keygen" for a new one.' }];
+  }
+}
+
+/** Caches grow to their limit, each slot's own. */
+async function ofCaches({ pools, stateDir }: PoolFindingParts): Promise<Finding[]> {
+  const cached = pools.filter(({ recipe }) => recipe.mounts.some(({ cache }) => cache !== null && cache.name !== null));
+  if (cached.length === 0) return [];
+  const wanted = cached.reduce((sum, { agents, cacheLimit }) => sum + cacheLimit * (agents === 'per-device' ? 1 : agents), 0);
+  const disk = await statfs(stateDir).catch(() => null);
+  if (disk === null || wanted <= disk.blocks * disk.bsize) return [];
+  const message = `Caches of ${cached.map(({ name }) => name).join(', ')} may grow to ${formatSize(wanted)}, more than the disk of ${stateDir} has.`;
+  const hint =
+    'Make "cache_limit" smaller, or move "state_dir"; onejob removes what was not used for longest when the disk runs full.';
+  return [{ level: 'warning', subject: 'caches', message, hint }];
+}
+
+function warning({ name }: PoolConfig, message: string, hint: string): Finding {
+  return { level: 'warning', subject: `pool ${name}`, message, hint };
+}

@@ -1,0 +1,128 @@
+import { setImmediate as turn } from 'node:timers/promises';
+import { beforeEach, expect, it } from 'vitest';
+import { OnejobError } from '../../errors.ts';
+import { handClock } from '../azure-pipelines/testing.ts';
+import { LaterError, type QueueCounts, type Told } from './api.ts';
+import { createCounts } from './metrics.ts';
+
+const told = (
+  scheduled: Record<string, number>,
+  known: readonly string[] = [],
+  pollAfter: number | null = null,
+): Told<QueueCounts> => ({
+  value: { scheduled: new Map(Object.entries(scheduled)), known: new Set([...Object.keys(scheduled), ...known]), pollAfter },
+  skew: null,
+});
+const refused = new OnejobError('E_CI_CREDENTIAL', 'Cannot count waiting jobs: answered 401.');
+const away = new OnejobError('E_CI_UNREACHABLE', 'Cannot count waiting jobs: away.', { retry: true });
+
+let clock: ReturnType<typeof handClock>;
+let asked: string[];
+let token: string;
+let answer: () => Told<QueueCounts>;
+let lines: string[];
+let abort: AbortController;
+beforeEach(() => {
+  clock = handClock();
+  [asked, lines, token, abort] = [[], [], 't1', new AbortController()];
+  answer = () => told({ gpu: 3 });
+});
+
+function follow(every = 10_000) {
+  const say = (event: string) => void lines.push(event);
+  const counts = createCounts({
+    api: {
+      counts: async (one) => {
+        asked.push(one);
+        return answer();
+      },
+    },
+    token: async () => token,
+    service: 'bk',
+    every,
+    clock,
+    log: { info: say, warn: say, error: say },
+    random: () => 0,
+  });
+  counts.follow(abort.signal);
+  return counts;
+}
+
+async function pass(ms: number): Promise<void> {
+  await turn();
+  clock.advance(ms);
+  await turn();
+}
+
+it('knows nothing before the first answer, then what waits in each queue', async () => {
+  answer = () => told({ gpu: 3 }, ['idle']);
+  const counts = follow();
+  expect(counts.waiting('gpu')).toBeNull();
+  await pass(0);
+  expect([counts.waiting('gpu'), counts.waiting('idle'), counts.waiting('nope')]).toEqual([3, 0, null]);
+  answer = () => told({ gpu: 5 });
+  await pass(10_000);
+  expect(counts.waiting('gpu')).toBe(5);
+  expect(asked).toHaveLength(2);
+});
+
+it('asks no more often than the service wants, and than config says', async () => {
+  answer = () => told({ gpu: 1 }, [], 60_000);
+  follow();
+  await pass(0);
+  expect(clock.next()).toBe(60_000);
+  answer = () => told({ gpu: 1 }, [], 2_000);
+  await pass(60_000);
+  expect(clock.next()).toBe(10_000);
+});
+
+it('an outage is waited out with growing pauses, and what was heard is forgotten in time', async () => {
+  const counts = follow();
+  await pass(0);
+  answer = () => {
+    throw away;
+  };
+  await pass(10_000);
+  expect([counts.waiting('gpu'), clock.next()]).toEqual([3, 10_000]);
+  await pass(10_000);
+  expect(clock.next()).toBe(20_000);
+  for (let times = 0; times < 10; times++) await pass(clock.next() ?? 0);
+  expect([counts.waiting('gpu'), clock.next()]).toEqual([null, 300_000]);
+  expect(lines).toEqual([]);
+  answer = () => told({ gpu: 4 });
+  await pass(300_000);
+  expect([counts.waiting('gpu'), clock.next()]).toEqual([4, 10_000]);
+});
+
+it('a service that names a time is asked then', async () => {
+  answer = () => {
+    throw new LaterError(new OnejobError('E_CI_THROTTLED', 'Too often.', { retry: true }), 45_000);
+  };
+  follow();
+  await pass(0);
+  expect(clock.next()).toBe(45_000);
+});
+
+it('a token that is refused is told of once, not tried again for ten minutes, and another one at once', async () => {
+  answer = () => {
+    throw refused;
+  };
+  const counts = follow();
+  await pass(0);
+  for (let times = 0; times < 5; times++) await pass(10_000);
+  expect([asked.length, lines, counts.waiting('gpu')]).toEqual([1, ['jobs are not counted'], null]);
+  for (let times = 0; times < 60; times++) await pass(10_000);
+  expect(asked).toEqual(['t1', 't1']);
+  answer = () => told({ gpu: 2 });
+  token = 't2';
+  await pass(10_000);
+  expect([asked, counts.waiting('gpu')]).toEqual([['t1', 't1', 't2'], 2]);
+  expect(lines).toEqual(['jobs are not counted', 'jobs are counted again']);
+});
+
+it('ends with its signal, and leaves no timer', async () => {
+  follow();
+  await pass(0);
+  abort.abort();
+  expect(clock.next()).toBeNull();
+});

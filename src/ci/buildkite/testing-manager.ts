@@ -1,0 +1,183 @@
+/**
+ * For tests of the service: a manager with slots whose lanes are moved by hand, a broker in memory, a store on disk, and time that
+ * is moved by hand. What the loop would do about an event is done here only as far as the service could see it.
+ */
+import { join } from 'node:path';
+import { type Scratch, scratch } from '../../../test/support/scratch.ts';
+import type { BuildkiteServiceConfig, PoolConfig } from '../../config/config.ts';
+import type { AgentId, Change, JobId } from '../../core/slot.ts';
+import { OnejobError } from '../../errors.ts';
+import { openStore, type Store } from '../../store/store.ts';
+import type { AgentContext, CiEvent, CiService } from '../ci-service.ts';
+import { type HandClock, handClock, keptLog } from './broker/testing.ts';
+import { type BrokerDesk, createBrokerDesk } from './broker-desk.ts';
+import { createJobRows } from './job-rows.ts';
+import { rule } from './ruling.ts';
+import { type BuildkiteParts, createBuildkite } from './service.ts';
+import { type FakeBroker, fakeBroker } from './testing-broker.ts';
+
+export interface ManagerOptions {
+  readonly broker?: FakeBroker;
+  readonly dir?: Scratch;
+  readonly pools?: readonly PoolConfig[];
+  readonly parts?: Partial<BuildkiteParts>;
+}
+
+export interface Manager extends AsyncDisposable {
+  readonly broker: FakeBroker;
+  readonly clock: HandClock;
+  readonly log: ReturnType<typeof keptLog>;
+  readonly store: Store;
+  readonly desk: BrokerDesk;
+  readonly service: CiService;
+  readonly events: CiEvent[];
+  /** Why pools are held. */
+  readonly held: Map<string, string>;
+  /** Jobs that slots have, in whatever lane. */
+  readonly lanes: Map<string, JobId[]>;
+  /** What the token's source says; an error is thrown. */
+  token: string | OnejobError;
+  /** What looking for the agent's program says; null: it is there. */
+  program: OnejobError | null;
+  /** Listens from now on. */
+  watch(): Promise<void>;
+  /** Lets time pass, and everything happen that happens in it. */
+  pass(ms: number): Promise<void>;
+  /** As one commit of the loop. */
+  commit(...changes: Change[]): void;
+  context(agent: AgentId, job: JobId | null, more?: Partial<AgentContext>): AgentContext;
+  of<K extends CiEvent['kind']>(kind: K): Extract<CiEvent, { kind: K }>[];
+  /** As by `kill -9`: nothing is done any more, and nobody is told. */
+  stop(): void;
+}
+
+const never = new AbortController().signal;
+
+/** What the service gives with a job of the pipeline `acme/app`, of its own repository. */
+export const trustedEnv: Readonly<Record<string, string>> = {
+  BUILDKITE_ORGANIZATION_SLUG: 'acme',
+  BUILDKITE_PIPELINE_SLUG: 'app',
+  BUILDKITE_BRANCH: 'main',
+  BUILDKITE_REPO: 'https://github.com/acme/app.git',
+  BUILDKITE_PULL_REQUEST: 'false',
+  BUILDKITE_BUILD_NUMBER: '7',
+  BUILDKITE_LABEL: 'unit tests',
+};
+export const forkEnv: Readonly<Record<string, string>> = {
+  ...trustedEnv,
+  BUILDKITE_PULL_REQUEST: '12',
+  BUILDKITE_PULL_REQUEST_REPO: 'https://github.com/stranger/app.git',
+};
+
+export function testPool(more: Partial<PoolConfig> = {}): PoolConfig {
+  return {
+    ...{ name: 'ci', service: 'bk', runtime: 'docker', queue: 'default', priority: 0, agentName: '{host}-{pool}-{n}', agents: 1 },
+    devices: { count: 0, mig: null, model: null, uuids: [] } as unknown as PoolConfig['devices'],
+    ...{ tags: ['cuda=12', 'cuda=13'], standby: true, standbyMaxAge: 3_600_000, stopGrace: 35_000, timeout: null },
+    trust: { forks: 'refuse', pipelines: null, branches: null, others: 'refuse', caches: 'none', image: null, network: null },
+    ...{ isolation: 'full', hooks: null, plugins: null, cacheLimit: 0, imageRecipe: null },
+    recipe: {
+      ...{ image: 'debian', pull: 'missing', env: {}, mounts: [], cpus: null, memory: null, shmSize: null, ulimits: [] },
+      ...{ network: 'default', user: null, readOnly: false, tmpfs: {}, capAdd: [], oomScoreAdj: 0 },
+      grant: { way: 'auto', capabilities: [], numa: false } as unknown as PoolConfig['recipe']['grant'],
+      unsafe: { privileged: false, pidHost: false, seccompUnconfined: false },
+    },
+    ...more,
+  };
+}
+
+export function testConfig(more: Partial<BuildkiteServiceConfig> = {}): BuildkiteServiceConfig {
+  return {
+    ...{ name: 'bk', type: 'buildkite', endpoint: 'https://agent.example/v3', metricsToken: null, binding: 'late', mode: 'hold' },
+    token: { kind: 'memory', name: 'a test', expires: null, read: () => 'registration-token' },
+    ...{ pollEvery: 10_000, bootTimeout: 60_000, holdTimeout: 180_000 },
+    agentPackage: { version: null, from: null, sha256: null },
+    ...more,
+  };
+}
+
+export function openManager({ broker = fakeBroker(), dir = scratch(), pools = [testPool()], parts = {} }: ManagerOptions = {}): Manager {
+  const clock = handClock();
+  const log = keptLog();
+  const store = openStore(join(dir.path, 'state'));
+  const desk = createBrokerDesk({ calls: broker.calls, start: broker.start, clock, log });
+  const lanes = new Map<string, JobId[]>();
+  const events: CiEvent[] = [];
+  const held = new Map<string, string>();
+  const alive = new AbortController();
+  const service = createBuildkite({
+    config: testConfig(),
+    ...{ pools, desk, clock, log, stateDir: store.dir },
+    rows: createJobRows({ service: 'bk', store, wall: () => clock.wall() }),
+    async token() {
+      if (manager.token instanceof OnejobError) throw manager.token;
+      return manager.token;
+    },
+    rule: (agent, pool) =>
+      rule(agent.job ?? { id: '', env: {} }, {
+        ...{ trust: pool.trust, keys: async () => null },
+        pins: { of: () => [], first: (_, pipeline) => [pipeline] },
+      }),
+    program: {
+      folder: '/tools/at-1',
+      async ready() {
+        if (manager.program !== null) throw manager.program;
+      },
+    },
+    nameOf: (slot) => `box-${slot.replace('/', '-')}`,
+    jobsOf: (slot) => lanes.get(slot) ?? [],
+    counted: () => null,
+    count() {},
+    check: async () => [],
+    ...parts,
+  });
+  const manager: Manager = {
+    ...{ broker, clock, log, store, desk, service, events, held, lanes },
+    token: 'registration-token',
+    program: null,
+    async watch() {
+      service.observe((event) => {
+        events.push(event);
+        if (event.kind === 'hold' && event.reason === null) held.delete(event.pool);
+        if (event.kind === 'hold' && event.reason !== null) held.set(event.pool, event.reason);
+      }, alive.signal);
+      await manager.pass(150);
+    },
+    async pass(ms) {
+      // Big leaps in few steps: a test of a deadline has minutes in it.
+      const step = Math.max(50, Math.ceil(ms / 200));
+      for (let gone = 0; gone < ms; gone += step) {
+        await turns();
+        clock.advance(Math.min(step, ms - gone));
+      }
+      await turns();
+    },
+    commit(...changes) {
+      for (const change of changes) service.record(change);
+      service.committed();
+    },
+    context: (agent, job, more = {}) => ({
+      ...{ agent, pool: 'ci', slot: 'ci/1', name: 'box-ci-1', workspace: '/workspace', job, devices: [], cuda: null },
+      ask: () => Promise.reject(new Error('nobody asks')),
+      door: async () => '172.18.0.1',
+      ...more,
+    }),
+    of: <K extends CiEvent['kind']>(kind: K) =>
+      events.filter((event): event is Extract<CiEvent, { kind: K }> => event.kind === kind),
+    stop: () => alive.abort(),
+    async [Symbol.asyncDispose]() {
+      alive.abort();
+      await desk.close(true);
+      store.close();
+      dir[Symbol.dispose]();
+    },
+  };
+  return manager;
+}
+
+/** Everything that needs no time. */
+async function turns(): Promise<void> {
+  for (let n = 0; n < 4; n++) await new Promise<void>((resolve) => setImmediate(resolve));
+}
+
+export const patient = never;

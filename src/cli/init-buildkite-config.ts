@@ -1,0 +1,67 @@
+/** What the answers of `init buildkite` mean: each read alone, and all together as a config file. Pure. */
+import { stringify } from 'yaml';
+import { buildkiteDefaults } from '../config/defaults.ts';
+import type { Inventory } from '../gpu/inventory.ts';
+import { countCards, shareCards } from './azure-cards.ts';
+import type { Answer } from './init-ask.ts';
+
+export interface BuildkiteAnswers {
+  readonly endpoint: string;
+  readonly queue: string;
+  readonly agents: number | 'per-device';
+  readonly tokenFile: string;
+  /** Last day of the token, `YYYY-MM-DD`; null when nobody knows. */
+  readonly expires: string | null;
+}
+
+/** Tokens that are something else, by their beginning (facts: docs page `platform/security/tokens`). */
+const others: readonly (readonly [string, string])[] = [
+  ['bkua_', 'an API access token, which can do much more and is not needed'],
+  ['bkaa_', "one agent's own"],
+  ['bkaj_', "one job's own"],
+  ['bkjat_', "for one job's agent"],
+];
+
+export function readAgentToken(typed: string): Answer<string> {
+  if (typed === '') return { again: 'It is empty.' };
+  if (!/^[\x21-\x7e]{8,4096}$/.test(typed)) return { again: 'It is too short or has blanks inside, so it is no agent token.' };
+  const other = others.find(([prefix]) => typed.startsWith(prefix))?.[1];
+  if (other === undefined) return { value: typed };
+  return { again: `That token is ${other}; an agent token begins with bkct_ (Agents, the cluster, Agent Tokens).` };
+}
+
+export function readQueue(typed: string): Answer<string> {
+  if (typed !== '' && typed.length <= 128 && !/[,=\s]/.test(typed)) return { value: typed };
+  return { again: 'Write the key of a queue: no blanks, commas or "=".' };
+}
+
+export function readEndpoint(typed: string): Answer<string> {
+  const good = /^https?:\/\/[^\s/?#@]+(\/[^\s?#]*)?$/.test(typed) && URL.canParse(typed);
+  return good ? { value: typed.replace(/\/+$/, '') } : { again: `Expected an address such as ${buildkiteDefaults.endpoint}.` };
+}
+
+/** The whole file. `inventory`: the cards of this host, which agents share when there are fewer. */
+export function buildkiteFile({ endpoint, queue, agents, tokenFile, expires }: BuildkiteAnswers, inventory: Inventory): string {
+  const devices =
+    agents === 'per-device'
+      ? { count: 1, vendor: 'nvidia', ...(countCards(inventory).areSlices && { mig: true }) }
+      : shareCards(agents, inventory).devices;
+  const file = {
+    services: {
+      buildkite: {
+        type: 'buildkite',
+        token: { file: tokenFile, ...(expires !== null && { expires }) },
+        ...(endpoint !== buildkiteDefaults.endpoint && { endpoint }),
+      },
+    },
+    pools: {
+      buildkite: {
+        ...{ service: 'buildkite', queue, agents, devices },
+        // What every checkout needs, on a base that suits the cards; the agent itself is mounted.
+        image: { base: 'auto', packages: ['bash', 'ca-certificates', 'git', 'openssh-client'] },
+      },
+    },
+  };
+  const head = '# Agents for Buildkite. Every key: docs/configuration.md; "onejob config show" tells what holds.\n';
+  return head + stringify(file, { lineWidth: 0 });
+}

@@ -1,0 +1,101 @@
+/** What every `init SERVICE` does with its questions, its token file and its end. */
+import { readFileSync } from 'node:fs';
+import { checkConfig } from '../config/load.ts';
+import { formatProblem } from '../config/problem.ts';
+import { OnejobError } from '../errors.ts';
+import { checkSecret } from '../secrets/reference.ts';
+import { exitCodes } from './exit.ts';
+import type { Answer, Person, Question } from './init-ask.ts';
+import type { Session } from './session.ts';
+
+/** Type of a service as `init` takes it. */
+export type InitService = 'azure-pipelines' | 'buildkite';
+
+/** @throws OnejobError E_USAGE where an option's value cannot be used */
+export function taken<T>(service: InitService, option: string, answer: Answer<T>): T {
+  if ('value' in answer) return answer.value;
+  throw new OnejobError('E_USAGE', `${option} cannot be used. ${answer.again}`, { hint: `See "onejob init ${service} --help".` });
+}
+
+/** `person`: null where there is nobody to ask. `yes`: what is usual is taken where nothing was said. */
+export interface Settling {
+  readonly service: InitService;
+  readonly person: Person | null;
+  readonly yes: boolean;
+}
+
+/** A value that was given is read as one that is typed; what nobody said is asked, or as usual. */
+export async function settle<T>(
+  { service, person, yes }: Settling,
+  given: string | null,
+  option: string,
+  question: Question<T>,
+): Promise<T> {
+  if (given === null && person !== null && !(yes && question.usual !== null)) return person.ask(question);
+  return taken(service, option, await question.read((given ?? question.usual ?? '').trim()));
+}
+
+/** A token file as it is there. `what`: what it is to hold. @throws OnejobError E_SECRET */
+export async function tokenIn(path: string, read: (typed: string) => Answer<string>, what: string): Promise<string> {
+  const { problem } = await checkSecret({ kind: 'file', path, expires: null }, 0);
+  const found = problem === null ? read(readFileSync(path, 'utf8').trim()) : { again: `${problem}.` };
+  if ('value' in found) return found.value;
+  throw new OnejobError('E_SECRET', `Cannot use the token file ${path}: ${found.again}`, {
+    hint: `Put ${what} into it, and nothing else: install -m 600 /dev/stdin ${path}`,
+  });
+}
+
+/** There is no terminal to ask on. `missing`: options that are needed then. @throws OnejobError E_USAGE, E_SECRET */
+export function refuseWithout(missing: readonly string[], hasToken: boolean, tokenFile: string, what: string): void {
+  if (missing.length > 0) {
+    throw new OnejobError('E_USAGE', `There is no terminal to ask on, so these are needed: ${missing.join(', ')}.`, {
+      hint: 'Type them, or start it on a terminal.',
+    });
+  }
+  if (hasToken) return;
+  throw new OnejobError('E_SECRET', `The token file ${tokenFile} does not exist.`, {
+    hint: `Put ${what} into it first: install -D -m 600 /dev/stdin ${tokenFile}`,
+  });
+}
+
+/** Whether all is to be written. */
+export async function isWanted({ person, yes }: Settling, files: string): Promise<boolean> {
+  if (person === null || yes) return true;
+  return person.ask<boolean>({
+    text: `Write ${files}?`,
+    usual: 'yes',
+    read: (typed) => (/^(y|yes|n|no)$/i.test(typed) ? { value: /^y/i.test(typed) } : { again: 'Write yes or no.' }),
+  });
+}
+
+/** What was written, what is wrong with it, and what to type next. `inPipeline`: lines of a pipeline that uses it. */
+export async function tellWritten(
+  { context, output, flags }: Session,
+  config: string,
+  tokenFile: string | null,
+  inPipeline: readonly string[],
+): Promise<number> {
+  const { errors, warnings } = await checkConfig({ flags: { config }, env: context.environment, cwd: context.cwd });
+  for (const problem of [...errors, ...warnings]) output.say(formatProblem(problem));
+  const written = [config, ...(tokenFile === null ? [] : [tokenFile])];
+  const named = flags.config === null ? '' : ` --config ${config}`;
+  if (output.json) await output.value({ written });
+  else {
+    await output.print(
+      `Written: ${written.join(', ')}.`,
+      '',
+      'Next:',
+      `  onejob up${named}        lead this host; the first time it builds the image of the agents`,
+      `  onejob doctor${named}    see whether anything is missing`,
+      '',
+      'In a pipeline:',
+      ...inPipeline.map((line) => `  ${line}`),
+    );
+  }
+  return errors.length === 0 ? exitCodes.ok : exitCodes.failed;
+}
+
+/** A text as YAML would have it: quoted unless it is plain. */
+export function inYaml(text: string): string {
+  return /^[A-Za-z][A-Za-z0-9 ._-]*$/.test(text) ? text : JSON.stringify(text);
+}

@@ -1,0 +1,196 @@
+/** What a person types at the stand-in, and what it tells them. */
+import { type FaultWhere, NAMED_FAULTS } from './faults.ts';
+import type { BuildkiteStandin, JobSpec, StandinEvent } from './types.ts';
+
+export const HELP = `queue [--queue Q] [--rule TAG] [--pipeline P] [--branch B] [--priority N] [--fork] [--waiting] [-- COMMAND]
+                              queue a job; --fork makes it a pull request from another repository
+jobs                          its jobs
+log JOB                       what a job wrote so far; the first characters of its id are enough
+cancel JOB                    cancel a job
+agents                        agents, and what they do
+stop|pause|resume|lose AGENT  as a person on the web page would; "lose" as if its host were gone
+secret NAME VALUE             a secret that jobs may ask for
+fault                         names of faults
+fault NAME [METHOD] [ROUTE] [TIMES]
+                              from now on, e.g. "fault lost PUT jobs/:id/finish 1"; routes as in "requests"
+fault clear                   all is well again
+requests [N]                  the last requests to the service
+revoke                        the token is good no longer
+down, up                      nobody answers any more; and again
+help, quit`;
+
+/** Does what a line says; the answer is for the person. `quit` is the caller's. */
+export async function obey(bk: BuildkiteStandin, line: string): Promise<string> {
+  const [verb = '', ...words] = line.trim().split(/\s+/);
+  const rest = line.trim().slice(verb.length).trim();
+  switch (verb) {
+    case '':
+      return '';
+    case 'help':
+      return HELP;
+    case 'queue':
+      return queue(bk, rest);
+    case 'jobs':
+      return jobs(bk);
+    case 'log':
+      return withJob(bk, words[0], (id) => bk.job(id).log);
+    case 'cancel':
+      return withJob(bk, words[0], (id) => {
+        bk.cancel(id);
+        return `Job ${short(id)} is being cancelled.`;
+      });
+    case 'agents':
+      return agents(bk);
+    case 'stop':
+    case 'pause':
+    case 'resume':
+    case 'lose':
+      return agent(bk, verb, words[0]);
+    case 'secret':
+      return secret(bk, words);
+    case 'fault':
+      return fault(bk, words);
+    case 'requests':
+      return requests(bk, Number(words[0] ?? 20));
+    case 'revoke':
+      bk.revoke(bk.token);
+      return 'The token is revoked. Agents that are connected stay.';
+    case 'down':
+      await bk.faults.down();
+      return 'Nobody answers any more. Type "up" to change that.';
+    case 'up':
+      await bk.faults.up();
+      return `Answers again on ${bk.endpoint}.`;
+    default:
+      return `There is no "${verb}" here. Type "help".`;
+  }
+}
+
+export const short = (id: string): string => id.slice(0, 8);
+
+function queue(bk: BuildkiteStandin, rest: string): string {
+  const [, said = '', command] = /^(.*?)(?:(?:^|\s)--(?:\s+(.*)|$))?$/s.exec(rest) ?? [];
+  const spec: { -readonly [K in keyof JobSpec]: JobSpec[K] } = command === undefined ? {} : { command };
+  const words = said.split(/\s+/).filter((word) => word !== '');
+  const rules: string[] = [];
+  while (words.length > 0) {
+    const flag = words.shift() ?? '';
+    if (flag === '--fork') {
+      spec.pullRequest = 1;
+      spec.pullRequestRepo = 'https://git.example.org/somebody-else/fork.git';
+      continue;
+    }
+    if (flag === '--waiting') {
+      spec.waiting = true;
+      continue;
+    }
+    const value = words.shift();
+    if (value === undefined) return `"${flag}" needs a value, or there is no such thing. Type "help".`;
+    if (flag === '--queue') spec.queue = value;
+    else if (flag === '--pipeline') spec.pipeline = value;
+    else if (flag === '--branch') spec.branch = value;
+    else if (flag === '--rule') rules.push(value);
+    else if (flag === '--priority' && /^-?\d+$/.test(value)) spec.priority = Number(value);
+    else return `"${flag} ${value}" is not understood. Type "help".`;
+  }
+  const id = bk.queueJob({ ...spec, rules });
+  return `Job ${short(id)} is queued.`;
+}
+
+function jobs(bk: BuildkiteStandin): string {
+  const lines = bk.jobs().map(({ id, state, exit, agent, queue: name, pipeline, branch, command }) => {
+    const end = exit === null ? state : `${state} (${exit})`;
+    const [first = ''] = command.split('\n');
+    return `${short(id)}  ${end}  ${agent?.name ?? '—'}  ${name}  ${pipeline}/${branch}  ${first.slice(0, 60)}`;
+  });
+  return lines.length === 0 ? 'No job has been queued. Try: queue -- echo hello' : lines.join('\n');
+}
+
+function agents(bk: BuildkiteStandin): string {
+  const lines = bk
+    .agents()
+    .map(({ name, state, job, paused, queue: of, version, from }) =>
+      [name, paused ? `${state}, paused` : state, job === null ? '—' : short(job), of, version, from].join('  '),
+    );
+  return lines.length === 0 ? 'No agent has registered.' : lines.join('\n');
+}
+
+function withJob(bk: BuildkiteStandin, prefix: string | undefined, act: (id: string) => string): string {
+  const found = prefix === undefined ? [] : bk.jobs().filter(({ id }) => id.startsWith(prefix));
+  const [job] = found;
+  if (job === undefined || found.length > 1) return 'Which job? See "jobs".';
+  return act(job.id);
+}
+
+function agent(bk: BuildkiteStandin, verb: 'stop' | 'pause' | 'resume' | 'lose', name: string | undefined): string {
+  if (name === undefined || !bk.agents().some((each) => each.name === name)) return 'Which agent? See "agents".';
+  bk[`${verb}Agent`](name);
+  return verb === 'lose' ? `${name} is lost.` : `${name} is told with its next ping.`;
+}
+
+function secret(bk: BuildkiteStandin, [name, ...value]: readonly string[]): string {
+  if (name === undefined || value.length === 0) return 'For example: secret API_KEY swordfish';
+  bk.addSecret(name, value.join(' '));
+  return `Jobs may ask for ${name}.`;
+}
+
+function fault(bk: BuildkiteStandin, [name, ...words]: readonly string[]): string {
+  if (name === undefined) return Object.keys(NAMED_FAULTS).join('  ');
+  if (name === 'clear') {
+    bk.faults.clear();
+    return 'All is well again.';
+  }
+  const found = NAMED_FAULTS[name];
+  if (found === undefined) return `There is no fault "${name}". There are: ${Object.keys(NAMED_FAULTS).join(', ')}.`;
+  const times = words.find((word) => /^\d+$/.test(word));
+  const method = words.find((word) => /^[A-Z]+$/.test(word));
+  const route = words.find((word) => word !== times && word !== method);
+  const where: FaultWhere = {
+    ...found.where,
+    ...(times === undefined ? {} : { times: Number(times) }),
+    ...(method === undefined ? {} : { method }),
+    ...(route === undefined ? {} : { route }),
+  };
+  bk.faults.add(found.fault, where);
+  const often = where.times === undefined ? 'until "fault clear"' : `${where.times} times`;
+  return `${name}: ${where.method ?? 'every method'}, ${where.route ?? 'every route'}, ${often}.`;
+}
+
+function requests(bk: BuildkiteStandin, count: number): string {
+  return bk.requests
+    .slice(-count)
+    .map(({ status, token, method, route, agent: who, from }) =>
+      [status === 0 ? '—  ' : status, token.padEnd(12), method.padEnd(6), route, who ?? '', from].join(' '),
+    )
+    .join('\n');
+}
+
+/** One line for what a person wants to see happen; null for the rest. */
+export function told(event: StandinEvent): string | null {
+  switch (event.kind) {
+    case 'agentRegistered':
+      return `agent ${event.agent.name} has registered from ${event.agent.from}`;
+    case 'agentConnected':
+      return `agent ${event.agent.name} is connected`;
+    case 'agentDisconnected':
+      return `agent ${event.agent.name} has left`;
+    case 'agentLost':
+      return `agent ${event.agent.name} is lost`;
+    case 'jobAccepted':
+      return `job ${short(event.job.id)} is with ${event.job.agent?.name}`;
+    case 'jobReturned':
+      return `job ${short(event.job.id)} waits again`;
+    case 'jobEnded': {
+      const { id, state, exit, signalReason } = event.job;
+      return `job ${short(id)} ${state}: ${exit}${signalReason === '' ? '' : ` (${signalReason})`}`;
+    }
+    case 'log':
+      return event.text
+        .replace(/\n$/, '')
+        .split('\n')
+        .map((line) => `  ${short(event.job)} | ${line}`)
+        .join('\n');
+    default:
+      return null;
+  }
+}
