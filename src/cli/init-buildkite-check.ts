@@ -44,6 +44,12 @@ export async function seeToken(look: BuildkiteLook, endpoint: string, token: str
       }
     }
   } catch (error) {
+    if (error instanceof OnejobError && (error.code === 'E_CI_CREDENTIAL' || error.code === 'E_CI_DENIED')) {
+      throw new OnejobError(error.code, error.message, {
+        hint: 'Make an agent token on the website: Agents, the cluster, Agent Tokens. It begins with bkct_.',
+        cause: error,
+      });
+    }
     if (!isAway(error)) throw error;
     return { identity: null, counts: null, lines: [`${error.message} So nobody has looked whether the token is right.`] };
   }

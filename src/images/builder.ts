@@ -225,7 +225,7 @@ export async function createImageBuilder({ environment, owner, packages, fetch, 
 /** What the layer below gives to the Dockerfile of the one above it. Only the agent's has a user of its own. */
 function on(below: { id: string; user: string } | null, what: Layer['what']): Record<string, string> {
   if (below === null) return {};
-  return { BASE: below.id, ...(what === 'packages' && { BASE_USER: below.user || '0' }) };
+  return { BASE: below.id, ...((what === 'packages' || what === 'needs') && { BASE_USER: below.user || '0' }) };
 }
 
 /**

@@ -1,7 +1,7 @@
 /** What is built for a recipe, and what makes it another image. */
 import { describe, expect, test } from 'vitest';
 import { basesOf, buildPlan, type Ground, imageLabels, recipeOf, type Wish, withOwner } from './plan.ts';
-import { hasAgentLayer, readTemplates } from './templates.ts';
+import { hasOwnLayer, readTemplates } from './templates.ts';
 
 const templates = readTemplates();
 const agent = { type: 'azure-pipelines', version: '5.278.0', from: 'https://example.org/agent.tar.gz', sha256: 'ab'.repeat(32) };
@@ -30,6 +30,12 @@ describe('layers', () => {
     expect(planOf({}, { agent: null })?.layers.map(({ what }) => what)).toEqual(['packages']);
     expect(planOf({ packages: [] }, { agent: null })).toBeNull();
   });
+});
+
+test('what a mounted agent needs is looked after on every base that config names', () => {
+  const plan = planOf({ type: 'buildkite' }, { agent: null });
+  expect(plan?.layers.map(({ what }) => what)).toEqual(['packages', 'needs']);
+  expect(planOf({ type: 'buildkite', packages: [] }, { agent: null })?.layers[0]?.args).toEqual({ OWNER: 'o1' });
 });
 
 describe('the name', () => {
@@ -92,9 +98,9 @@ test('every stage of a Dockerfile is marked as the owner’s, and nothing else i
 });
 
 test('a template says what it is for, and needs nothing but its arguments', () => {
-  const { packages, agents } = templates;
-  expect(Object.keys(agents).filter((type) => !hasAgentLayer(type))).toEqual([]);
-  for (const text of [packages, ...Object.values(agents)]) {
+  const { packages, agents, needs } = templates;
+  expect(Object.keys({ ...agents, ...needs }).filter((type) => !hasOwnLayer(type))).toEqual([]);
+  for (const text of [packages, ...Object.values(agents), ...Object.values(needs)]) {
     expect(text).toMatch(/^# .*\n(?:#.*\n)*# +docker build -f /);
     const declared = [...text.matchAll(/^ARG (\w+)/gm)].map(([, name]) => name);
     const used = [...text.matchAll(/\$\{([A-Z_]+)\}/g)].map(([, name]) => name);

@@ -45,7 +45,7 @@ export interface Ground {
 
 export interface Layer {
   /** For people, such as `packages`. */
-  readonly what: 'your Dockerfile' | 'packages' | 'agent';
+  readonly what: 'your Dockerfile' | 'packages' | 'needs' | 'agent';
   readonly dockerfile: string;
   /** Without BASE and BASE_USER, which are what the layer below made. */
   readonly args: Readonly<Record<string, string>>;
@@ -79,6 +79,8 @@ export function buildPlan(wish: Wish, ground: Ground, templates: Templates): Bui
     const args = { OWNER: owner, PACKAGES: packages.join(' ') };
     layers.push({ what: 'packages', dockerfile: templates.packages, args, hasAgent: false });
   }
+  const needs = templates.needs[wish.type];
+  if (needs !== undefined) layers.push({ what: 'needs', dockerfile: needs, args: { OWNER: owner }, hasAgent: false });
   if (agent !== null && template !== undefined) {
     layers.push({ what: 'agent', dockerfile: template, args: { OWNER: owner, AGENT_VERSION: agent.version }, hasAgent: true });
   }

@@ -72,6 +72,15 @@ it('hears what a script says in a sandbox of its own, without devices, mounts an
   expect(asker.isGuest(made?.agent ?? '')).toBe(false);
 });
 
+it('a look has the mounts and the network of an agent, and is made anew each time', async () => {
+  const asker = open();
+  const look = () => asker.look({ runtime: gates.runtime, spec, script: 'echo $$' }, new AbortController().signal);
+  expect(await look()).not.toBe(await look());
+  expect(gates.made).toHaveLength(2);
+  expect(gates.made[0]).toMatchObject({ devices: [], recipe: { mounts: [{ host: '/data' }], network: 'default' } });
+  expect(gates.removed).toEqual(gates.made.map(({ agent }) => agent));
+});
+
 it('asks once for each fingerprint and script, however many want to know', async () => {
   const asker = open();
   const answers = await Promise.all([ask(asker, 'echo $$'), ask(asker, 'echo $$'), ask(asker, 'echo $$')]);

@@ -8,7 +8,7 @@ import { OnejobError, toFailure } from '../errors.ts';
 import type { Inventory } from '../gpu/inventory.ts';
 import type { Built, ImageBuilder, ImageWish } from '../images/builder.ts';
 import { createShared, type Progress } from '../images/shared.ts';
-import { hasAgentLayer } from '../images/templates.ts';
+import { hasOwnLayer } from '../images/templates.ts';
 import type { Log } from '../log.ts';
 import type { Finding, Recipe } from '../runtimes/runtime.ts';
 import type { AutoImages, ImageOf } from './auto-image.ts';
@@ -259,6 +259,6 @@ export class PoolImages {
 
   /** Whether nothing has to be put on what it names or what is chosen for it. */
   #isFinished({ service, imageRecipe: { base, packages, dockerfile } }: ImagePool): boolean {
-    return base !== null && packages.length === 0 && dockerfile === null && !hasAgentLayer(this.#parts.typeOf(service));
+    return base !== null && packages.length === 0 && dockerfile === null && !hasOwnLayer(this.#parts.typeOf(service));
   }
 }

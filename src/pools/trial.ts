@@ -23,9 +23,9 @@ export function createTrial({ pools, nameOf, imageOf, asker }: TrialParts): Tria
       const { config, runtime, service } = pool;
       const slot = `${name}/1`;
       const agentName = nameOf(slot);
-      const own = service.equip(expandRecipe(config, agentName), name);
-      const image = own.image ?? (runtime.capabilities.images ? imageOf(name) : null);
-      const recipe = change({ ...own, image });
+      const base = service.equip(expandRecipe(config, agentName), name);
+      const image = base.image ?? (runtime.capabilities.images ? imageOf(name) : null);
+      const recipe = change({ ...base, image });
       if (runtime.capabilities.images && recipe.image === null) return null;
       return {
         recipe,
@@ -34,7 +34,8 @@ export function createTrial({ pools, nameOf, imageOf, asker }: TrialParts): Tria
         async ask(script, signal) {
           await mustBeThere(runtime, recipe, signal);
           // It is there: a look fetches nothing newer.
-          const spec = { agent: '', pool: name, slot, name: agentName, recipe: { ...recipe, pull: 'never' as const }, devices: [] };
+          const own: Recipe = { ...withoutCaches(recipe, runtime), pull: 'never' };
+          const spec = { agent: '', pool: name, slot, name: agentName, recipe: own, devices: [] };
           return asker.look({ runtime, spec, script }, signal);
         },
         door: (port, signal) => runtime.door(recipe.network, port, signal),
@@ -48,4 +49,12 @@ async function mustBeThere(runtime: Runtime, recipe: Recipe, signal: AbortSignal
   throw new OnejobError('E_IMAGE_NOT_FOUND', `Image "${recipe.image}" is not here yet.`, {
     hint: `It is fetched for the first agent; ask again then, or type "docker pull ${recipe.image}" now.`,
   });
+}
+
+/** They are the jobs' own, and one may be at them right now. Where an image is, something empty that can be written to takes their place. */
+function withoutCaches(recipe: Recipe, { capabilities }: Runtime): Recipe {
+  const mounts = recipe.mounts.filter(({ cache }) => cache === null);
+  if (!capabilities.images) return { ...recipe, mounts };
+  const empty = recipe.mounts.flatMap(({ cache, container }) => (cache === null ? [] : [[container, 'exec,size=16m'] as const]));
+  return { ...recipe, mounts, tmpfs: { ...recipe.tmpfs, ...Object.fromEntries(empty) } };
 }

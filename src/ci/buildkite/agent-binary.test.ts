@@ -10,12 +10,13 @@ import { buffer } from 'node:stream/consumers';
 import { gzipSync } from 'node:zlib';
 import { pack } from 'tar-stream';
 import { afterEach, beforeEach, describe, expect, onTestFinished, test } from 'vitest';
+import { realAgent } from '../../../test/support/buildkite-agent.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import type { AgentPackageConfig } from '../../config/config.ts';
 import { type AgentBinaryOptions, createAgentBinary } from './agent-binary.ts';
 
 const never = new AbortController().signal;
-const real = '/tmp/buildkite-agent';
+const real = realAgent() ?? 'none';
 let place: Scratch;
 let dir: string;
 beforeEach(() => {

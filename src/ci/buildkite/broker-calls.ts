@@ -20,9 +20,14 @@ export interface BrokerCalls {
 
 const refusal = z.object({ code: z.string(), message: z.string(), hint: z.string().nullish(), retry: z.boolean().optional() });
 
-export function brokerCalls(socketPath: string): BrokerCalls {
+/** @param limits ms, other than usual */
+export function brokerCalls(
+  socketPath: string,
+  limits: { readonly patience?: number; readonly silence?: number } = {},
+): BrokerCalls {
+  const quiet = limits.silence ?? silence;
   const request = (method: 'GET' | 'POST', path: string, body: string | null, signal: AbortSignal) =>
-    ask(socketPath, { method, path, body }, signal);
+    ask(socketPath, { method, path, body, patience: limits.patience ?? patience }, signal);
 
   return {
     async post(path, body, answer, signal) {
@@ -48,23 +53,42 @@ export function brokerCalls(socketPath: string): BrokerCalls {
         response.destroy();
         throw away(`answers with status ${response.statusCode}`);
       }
-      response.socket.setTimeout(silence, () => response.destroy());
+      let isQuiet = false;
+      response.socket.setTimeout(quiet, () => {
+        isQuiet = true;
+        response.destroy();
+      });
       const lines = createInterface({ input: response, crlfDelay: Number.POSITIVE_INFINITY });
+      // A response that is destroyed here has neither an end nor an error, and its lines would be waited for for ever.
+      response.once('close', () => lines.close());
       // Our own process wrote them, and `state` says by which protocol.
       const next = lines[Symbol.asyncIterator]();
       try {
         for (;;) {
           // A stream that broke off is one that ended.
           const { done, value } = await next.next().catch(() => ({ done: true as const, value: '' }));
-          if (done === true) return;
-          if (value !== '') each(JSON.parse(value));
+          if (done === true) break;
+          if (value === '') continue;
+          const event = parsed(value);
+          if (event === null) break;
+          each(event);
         }
       } finally {
         lines.close();
         response.destroy();
       }
+      if (isQuiet) throw away('gives no sign of life');
     },
   };
+}
+
+/** null for a line that was cut off, which is the last one of a broker that was killed. */
+function parsed(line: string): BrokerEvent | null {
+  try {
+    return JSON.parse(line);
+  } catch {
+    return null;
+  }
 }
 
 const agentOfState = z.object({
@@ -88,7 +112,7 @@ export type BrokerLook = z.infer<typeof stateAnswer>;
 
 /** Asks a broker how it is, whoever follows its events. @throws OnejobError E_BROKER */
 export async function lookAtBroker(socketPath: string, signal: AbortSignal): Promise<BrokerLook> {
-  const response = await ask(socketPath, { method: 'GET', path: '/v1/state', body: null }, signal);
+  const response = await ask(socketPath, { method: 'GET', path: '/v1/state', body: null, patience }, signal);
   const found: unknown = await json(response).catch(() => signal.throwIfAborted());
   const parsed = stateAnswer.safeParse(found);
   if (response.statusCode === 200 && parsed.success) return parsed.data;
@@ -99,12 +123,18 @@ interface Asked {
   readonly method: 'GET' | 'POST';
   readonly path: string;
   readonly body: string | null;
+  /** ms */
+  readonly patience: number;
 }
 
-function ask(socketPath: string, { method, path, body }: Asked, signal: AbortSignal): Promise<http.IncomingMessage> {
+function ask(
+  socketPath: string,
+  { method, path, body, patience: within }: Asked,
+  signal: AbortSignal,
+): Promise<http.IncomingMessage> {
   return new Promise((resolve, reject) => {
-    const sent = http.request({ socketPath, path, method, signal, timeout: patience, agent: false }, resolve);
-    sent.once('timeout', () => sent.destroy(away(`does not answer within ${patience / 1000} s`)));
+    const sent = http.request({ socketPath, path, method, signal, timeout: within, agent: false }, resolve);
+    sent.once('timeout', () => sent.destroy(away(`does not answer within ${within / 1000} s`)));
     sent.once('error', (error) => reject(error instanceof OnejobError ? error : away(`cannot be reached (${error.message})`)));
     if (body !== null) sent.setHeader('Content-Type', 'application/json');
     sent.end(body ?? undefined);

@@ -1,9 +1,30 @@
 /** What `doctor` says of the broker, which carries what agents say, and of the agent's program. */
+import type { Clock } from '../../core/clock.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
 import type { Finding } from '../../runtimes/runtime.ts';
 import type { AgentBinaryState } from './agent-binary.ts';
 import { protocolVersion } from './broker/protocol.ts';
 import type { BrokerLook } from './broker-calls.ts';
+
+/** ms that one that is being started may take, and between two looks. */
+const [startPatience, lookAgain] = [5_000, 200];
+
+/** One that is just being started is waited for. @throws OnejobError E_BROKER */
+export async function brokerOnceThere(
+  look: (signal: AbortSignal) => Promise<BrokerLook>,
+  clock: Clock,
+  signal: AbortSignal,
+): Promise<BrokerLook> {
+  const until = clock.now() + startPatience;
+  for (;;) {
+    try {
+      return await look(signal);
+    } catch (error) {
+      if (signal.aborted || clock.now() >= until) throw error;
+      await new Promise<void>((resolve) => void clock.after(lookAgain, resolve));
+    }
+  }
+}
 
 /** How many agents are named. */
 const named = 5;

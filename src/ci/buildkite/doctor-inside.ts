@@ -109,7 +109,8 @@ export function wayFinding(subject: string, whose: string, way: Way, found: Insi
     };
   }
   const line = found.reached.split('\n').findLast((one) => one.trim() !== '') ?? '';
-  const why = line === '' ? `no answer within ${patience} s` : (reason.exec(line)?.[0] ?? brief(line));
+  const why =
+    line === '' ? `no answer within ${patience} s` : /proxy/i.test(line) ? brief(line) : (reason.exec(line)?.[0] ?? brief(line));
   const message = `The broker at ${where} is not reached from network "${network}", by ${whose}: ${why}.`;
   return { level: 'error', subject, message, hint: howToOpen(way, recipe, line) };
 }
@@ -119,7 +120,7 @@ const reason = /connection refused|i\/o timeout|connection timed out|no route to
 
 function howToOpen({ address, port, network }: Way, { env }: Pick<Recipe, 'env'>, line: string): string {
   const proxy = ['HTTP_PROXY', 'http_proxy', 'ALL_PROXY'].find((name) => env[name] !== undefined);
-  if (proxy !== undefined && !/refused|timed? ?out/i.test(line)) {
+  if (proxy !== undefined && (/proxy/i.test(line) || !reason.test(line))) {
     return `The pool's "env" has ${proxy}: add ${address} to NO_PROXY there.`;
   }
   const bridge = interfaceOf(address);

@@ -35,21 +35,22 @@ export interface DoctorParts {
   readonly wall: () => number;
 }
 
-/** ms for one sandbox, from making it to its last word. */
-const patience = 20_000;
+/** ms for one sandbox, from making it to its last word, and for all of them. */
+const [patience, patienceForAll] = [15_000, 25_000];
 /** Sandboxes that are made at the same time. */
 const atOnce = 3;
 
 export async function findings(parts: DoctorParts, trial: Trial, signal: AbortSignal): Promise<Finding[]> {
   const { config, pools } = parts;
-  const look = await parts.broker(signal).catch((error: unknown) => {
+  const looking = parts.broker(signal).catch((error: unknown) => {
     signal.throwIfAborted();
     return brokerAbsent(config.name, error);
   });
-  const [token, ofPools, within] = await Promise.all([
+  const [look, token, ofPools, within] = await Promise.all([
+    looking,
     tokenFindings(parts, signal),
     poolFindings(parts),
-    lookWithin(parts, classesOf(pools, trial, parts.stateDir), 'pid' in look ? look.port : null, signal),
+    looking.then((look) => lookWithin(parts, classesOf(pools, trial, parts.stateDir), 'pid' in look ? look.port : null, signal)),
   ]);
   return [
     ...token,
@@ -71,16 +72,24 @@ async function lookWithin(
   const first = new Map(classes.toReversed().map((one) => [one.sandbox?.kind ?? one.whose, one]));
   const waiting = classes.filter((one) => first.get(one.sandbox?.kind ?? one.whose) === one);
   const found = new Map<SandboxClass, Finding[]>();
+  const looking: Looking = { port, tried: new Set(), late: AbortSignal.timeout(patienceForAll) };
   const work = async (): Promise<void> => {
     for (let next = waiting.shift(); next !== undefined; next = waiting.shift()) {
-      found.set(next, await lookInto(parts, next, port, signal));
+      found.set(next, await lookInto(parts, next, looking, signal));
     }
   };
   await Promise.all(Array.from({ length: atOnce }, work));
   return classes.flatMap((one) => found.get(one) ?? []);
 }
 
-async function lookInto(parts: DoctorParts, one: SandboxClass, port: number | null, outer: AbortSignal): Promise<Finding[]> {
+interface Looking {
+  readonly port: number | null;
+  /** Ways that somebody has tried: one that leads nowhere takes its time. */
+  readonly tried: Set<string>;
+  readonly late: AbortSignal;
+}
+
+async function lookInto(parts: DoctorParts, one: SandboxClass, looking: Looking, outer: AbortSignal): Promise<Finding[]> {
   const { whose, sandbox, pool } = one;
   const { config } = parts;
   const subject = `pool ${pool.name}`;
@@ -88,11 +97,11 @@ async function lookInto(parts: DoctorParts, one: SandboxClass, port: number | nu
     const message = `Nothing is known of the sandboxes of ${whose}: there is no image for them yet.`;
     return [{ level: 'warning', subject, message, hint: 'Type "onejob image build", or ask again once the first agent was made.' }];
   }
-  const late = AbortSignal.timeout(patience);
+  const late = AbortSignal.any([AbortSignal.timeout(patience), looking.late]);
   const signal = AbortSignal.any([outer, late]);
   const unknown = (error: unknown, what: string, level: 'warning' | 'error'): Finding => {
     outer.throwIfAborted();
-    const why = late.aborted ? `it took more than ${patience / 1000} s.` : messageOf(error);
+    const why = late.aborted ? 'it took too long.' : messageOf(error);
     const hint = error instanceof OnejobError && !late.aborted ? error.hint : null;
     return { level, subject, message: `Cannot ${what} of ${whose}: ${why}`, hint: hint ?? 'Ask again later.' };
   };
@@ -100,7 +109,11 @@ async function lookInto(parts: DoctorParts, one: SandboxClass, port: number | nu
   const list: Finding[] = [];
   let way: Way | null = null;
   try {
-    way = port === null ? null : await wayTo(parts, sandbox, port, signal);
+    way = looking.port === null ? null : await wayTo(parts, sandbox, looking.port, signal);
+    const { HTTP_PROXY, http_proxy, NO_PROXY, no_proxy } = sandbox.recipe.env;
+    const key = JSON.stringify([way, HTTP_PROXY, http_proxy, NO_PROXY, no_proxy]);
+    if (looking.tried.has(key)) way = null;
+    looking.tried.add(key);
   } catch (error) {
     list.push(unknown(error, 'open a way to the broker for sandboxes', 'error'));
   }

@@ -26,7 +26,9 @@ export function createJobRows({ service, store, wall }: JobRowsParts): JobRows {
       const { job } = agent;
       if (job === null) return;
       const before = open.get(job.id) ?? store.serviceJobs.get(job.id);
-      if (before?.state === 'done') return;
+      // One that was over without a result may come back: the service took it away before it began.
+      const isLeft = agent.phase === 'ending' || agent.phase === 'gone';
+      if (before?.state === 'done' && (before.result !== null || isLeft)) return;
       const row = rowOf(agent, before, { service, now: wall() });
       if (row.state === 'done') open.delete(job.id);
       else open.set(job.id, row);

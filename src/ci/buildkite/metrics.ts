@@ -49,7 +49,7 @@ export function createCounts(parts: CountsParts): Counts {
   const interval = (): number => Math.max(parts.every, heard?.counts.pollAfter ?? 0);
 
   function failed(error: unknown, token: string | null): number {
-    const { code, message } = toFailure(error);
+    const { code, message } = error instanceof OnejobError ? error : toFailure(error);
     const isRefused = code === 'E_CI_CREDENTIAL' || code === 'E_CI_DENIED';
     if (isRefused && token !== null) refused = { token, until: clock.now() + refusedWait };
     const own = isRefused || code === 'E_SECRET' || code === 'E_CI_ANSWER';

@@ -1,7 +1,4 @@
 /** Puts the service together from what config says. One broker serves all services of this type. */
-import { createHash } from 'node:crypto';
-import { rename, rm, symlink } from 'node:fs/promises';
-import { dirname, join } from 'node:path';
 import type { BuildkiteServiceConfig } from '../../config/config.ts';
 import { slotNames } from '../../config/slot-names.ts';
 import { createPinBook } from '../../pools/secret-desk.ts';
@@ -10,16 +7,18 @@ import { describeSecret, readSecret } from '../../secrets/reference.ts';
 import { subdirectory } from '../../store/directory.ts';
 import type { CiService } from '../ci-service.ts';
 import type { OpenParts } from '../index.ts';
-import { type AgentBinary, createAgentBinary } from './agent-binary.ts';
+import { createAgentBinary } from './agent-binary.ts';
 import { createServiceApi } from './api.ts';
 import { brokerCalls, lookAtBroker } from './broker-calls.ts';
 import { type BrokerDesk, createBrokerDesk } from './broker-desk.ts';
 import { brokerPlace, startBroker } from './broker-process.ts';
 import { findings } from './doctor.ts';
+import { brokerOnceThere } from './doctor-broker.ts';
 import { createJobRows } from './job-rows.ts';
 import { createCounts } from './metrics.ts';
+import { mountedProgram } from './mounted-program.ts';
 import { rule } from './ruling.ts';
-import { createBuildkite, type Program } from './service.ts';
+import { createBuildkite } from './service.ts';
 
 /** Version of the agent that this onejob was tried with. */
 export const pinnedAgent = '3.137.0';
@@ -64,7 +63,7 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
         keys,
         pins,
       }),
-    program: programOf(config, binary, dir),
+    program: mountedProgram({ config: config.agentPackage, pinned: pinnedAgent, binary, dir, wall }),
     nameOf: slotNames(parts.config),
     jobsOf: (slot) => slots.jobsOf(slot),
     counted: counts.waiting,
@@ -73,35 +72,12 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
       counts.follow(signal);
     },
     check(signal, trial) {
-      const broker = (inner: AbortSignal) => lookAtBroker(brokerPlace(store.dir).socket, inner);
+      const look = (inner: AbortSignal) => lookAtBroker(brokerPlace(store.dir).socket, inner);
+      const broker = (inner: AbortSignal) => brokerOnceThere(look, clock, inner);
       const about = { config, pools, stateDir: store.dir, api, token, keys, broker, version: parts.version, wall };
       return findings({ ...about, metricsToken: ofCounts, door: desk.door, program: () => binary.state }, trial, signal);
     },
     clock,
     log,
   });
-}
-
-/**
- * The folder is named by what config says, and leads to the program that was found for it: so what a sandbox is made from is
- * known before the program is.
- */
-function programOf({ agentPackage }: BuildkiteServiceConfig, binary: AgentBinary, dir: string): Program {
-  if (agentPackage.from === 'image') return { folder: null, ready: async () => {} };
-  const mark = createHash('sha256')
-    .update(JSON.stringify([pinnedAgent, agentPackage]))
-    .digest('hex')
-    .slice(0, 12);
-  const folder = join(dir, `at-${mark}`);
-  return {
-    folder,
-    async ready(signal) {
-      const path = await binary.ready(signal);
-      if (path === null) return;
-      const next = `${folder}.${process.pid}`;
-      await rm(next, { force: true });
-      await symlink(dirname(path), next);
-      await rename(next, folder);
-    },
-  };
 }

@@ -17,6 +17,12 @@ export interface ScriptParts {
   readonly cancelGrace: number;
 }
 
+/** What an image may have set, and what would make it another agent, more than one, or one that ends before its job. */
+const foreign = [
+  ...['TAGS', 'META_DATA', 'QUEUE', 'PRIORITY', 'SPAWN', 'SPAWN_PER_CPU', 'SPAWN_WITH_PRIORITY', 'ACQUIRE_JOB'],
+  ...['DISCONNECT_AFTER_JOB', 'DISCONNECT_AFTER_JOB_TIMEOUT', 'DISCONNECT_AFTER_IDLE_TIMEOUT', 'DISCONNECT_AFTER_UPTIME'],
+];
+
 export function agentScript(parts: ScriptParts): string {
   const { token, endpoint, name, workspace, job, hooks, plugins, cancelGrace } = parts;
   const own = `${workspace}/.buildkite`;
@@ -37,7 +43,7 @@ export function agentScript(parts: ScriptParts): string {
   return [
     `mkdir -p ${quote(`${own}/hooks`)} ${quote(`${own}/plugins`)} ${quote(`${own}/sockets`)} || exit 1`,
     `: > ${quote(`${own}/agent.cfg`)} || exit 1`,
-    'unset BUILDKITE_AGENT_TAGS BUILDKITE_AGENT_QUEUE BUILDKITE_AGENT_PRIORITY BUILDKITE_AGENT_SPAWN',
+    `unset ${foreign.map((name) => `BUILDKITE_AGENT_${name}`).join(' ')}`,
     ...set.map(([variable, value]) => `export ${variable}=${quote(value)}`),
     'exec buildkite-agent start',
   ].join('\n');

@@ -21,7 +21,11 @@ describe('a job that no rule allows', () => {
   it('is refused with the rule, and no slot is ever asked', async () => {
     await using one = await withJob(forkEnv);
     expect(one.broker.refused).toEqual([
-      { id: 'a1', reason: expect.stringMatching(/^onejob refused this job: .*pull request 12 .*trust\.forks: refuse/), signalReason: 'agent_refused' },
+      {
+        id: 'a1',
+        reason: expect.stringMatching(/^onejob refused this job: .*pull request 12 .*trust\.forks: refuse/),
+        signalReason: 'agent_refused',
+      },
     ]);
     expect([one.of('waiting'), one.service.next('ci', 'ci/1')]).toEqual([[], null]);
     await expect(one.service.register(one.context('agent1', job), patient)).rejects.toMatchObject({ code: 'E_JOB_GONE' });
@@ -117,7 +121,11 @@ describe('a sandbox that cannot be made', () => {
     expect(one.service.next('ci', 'ci/1')).toBeNull();
     await one.pass(0);
     expect(one.broker.refused).toEqual([
-      { id: 'a1', reason: 'onejob could not make a sandbox for this job: Cannot pull "debian".', signalReason: 'process_run_error' },
+      {
+        id: 'a1',
+        reason: 'onejob could not make a sandbox for this job: Cannot pull "debian".',
+        signalReason: 'process_run_error',
+      },
     ]);
   });
 
@@ -218,7 +226,9 @@ describe('a slot that is no more', () => {
     one.broker.up();
     one.broker.put(heldAgent('a1', { env: trustedEnv, slot: 'old/1', pool: 'old' }));
     await one.watch();
-    expect(one.broker.refused).toEqual([{ id: 'a1', reason: expect.stringContaining('not in the config'), signalReason: 'agent_stop' }]);
+    expect(one.broker.refused).toEqual([
+      { id: 'a1', reason: expect.stringContaining('not in the config'), signalReason: 'agent_stop' },
+    ]);
   });
 
   it('keeps a job that it runs, whose pool had left the config', async () => {

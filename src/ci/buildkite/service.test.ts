@@ -135,15 +135,18 @@ describe('an accepted job', () => {
     [{ kind: 'lost', reason: 'the Engine removed it' }, /lost: the Engine removed it/, 'process_run_error'],
     [{ kind: 'code', code: 3 }, /exit code 3 without a result/, 'process_run_error'],
     [{ kind: 'signal', signal: 'SIGKILL' }, /ended by SIGKILL/, 'process_run_error'],
-  ] as const)('that ended as %j is settled with that reason, should the service have no result of it', async (result, words, why) => {
-    await using one = openManager();
-    one.broker.up();
-    await one.watch();
-    one.broker.put(heldAgent('a1', { env: trustedEnv, agent: 'agent1', phase: 'running' }));
-    one.commit({ change: 'ended', job, agent: 'agent1', result });
-    await one.service.settle(one.context('agent1', job), { all: never, folder: never }, patient);
-    expect(one.broker.ended).toEqual([{ id: 'a1', reason: expect.stringMatching(words), signalReason: why }]);
-  });
+  ] as const)(
+    'that ended as %j is settled with that reason, should the service have no result of it',
+    async (result, words, why) => {
+      await using one = openManager();
+      one.broker.up();
+      await one.watch();
+      one.broker.put(heldAgent('a1', { env: trustedEnv, agent: 'agent1', phase: 'running' }));
+      one.commit({ change: 'ended', job, agent: 'agent1', result });
+      await one.service.settle(one.context('agent1', job), { all: never, folder: never }, patient);
+      expect(one.broker.ended).toEqual([{ id: 'a1', reason: expect.stringMatching(words), signalReason: why }]);
+    },
+  );
 
   it('whose end was not committed did not end so', async () => {
     await using one = openManager();

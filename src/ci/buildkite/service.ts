@@ -17,6 +17,7 @@ import type { BrokerAgent, EndRequest } from './broker/protocol.ts';
 import type { BrokerDesk } from './broker-desk.ts';
 import { createDecisions } from './decisions.ts';
 import type { JobRows } from './job-rows.ts';
+import type { Program } from './mounted-program.ts';
 import { untrustedRecipe } from './recipe-class.ts';
 import type { Ruling } from './ruling.ts';
 import { agentScript } from './script.ts';
@@ -45,12 +46,6 @@ export interface BuildkiteParts {
   readonly check: (signal: AbortSignal, trial: Trial) => Promise<Finding[]>;
   readonly clock: Clock;
   readonly log: Log;
-}
-
-export interface Program {
-  /** Folder on this host that holds `buildkite-agent` once `ready` has resolved; null: the image brings its own. */
-  readonly folder: string | null;
-  ready(signal: AbortSignal): Promise<void>;
 }
 
 /** Where the agent's program and the owner's hooks are in a sandbox. */
@@ -116,6 +111,14 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
     if (change.change === 'returned' && agent !== null) decisions.returned(agent, change.failure);
   }
 
+  function readLater(read: () => Promise<void>): void {
+    const callOff = clock.after(readAgain, () => {
+      signal.removeEventListener('abort', callOff);
+      void read();
+    });
+    signal.addEventListener('abort', callOff, { once: true });
+  }
+
   async function readToken(): Promise<void> {
     let token: string | null = null;
     try {
@@ -127,8 +130,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
     if (signal.aborted) return;
     desk.serve({ name, endpoint: config.endpoint, token });
     tellHolds();
-    const callOff = clock.after(readAgain, () => void readToken());
-    signal.addEventListener('abort', callOff, { once: true });
+    readLater(readToken);
   }
 
   async function readyProgram(): Promise<void> {
@@ -138,8 +140,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
     } catch (error) {
       if (signal.aborted) return;
       standing.set('program', toFailure(error).message);
-      const callOff = clock.after(readAgain, () => void readyProgram());
-      signal.addEventListener('abort', callOff, { once: true });
+      readLater(readyProgram);
     }
     tellHolds();
   }
@@ -183,7 +184,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
       standing.set('program', 'the agent is being looked for');
       desk.listen(name, {
         all(agents) {
-          for (const left of board.replace(agents)) rows.saw({ ...left, phase: 'gone' });
+          for (const left of board.replace(agents)) saw({ ...left, phase: 'gone' });
           for (const agent of agents) saw(agent);
           tellHolds();
         },

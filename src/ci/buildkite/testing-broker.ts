@@ -167,9 +167,22 @@ export function fakeBroker(): FakeBroker {
 }
 
 /** An agent of the slot `ci/1` of the service `bk`, idle; with a job where `job` names one. */
-export function heldAgent(id: string, more: Partial<BrokerAgent> & { readonly env?: Readonly<Record<string, string>> } = {}): BrokerAgent {
+export function heldAgent(
+  id: string,
+  more: Partial<BrokerAgent> & { readonly env?: Readonly<Record<string, string>> } = {},
+): BrokerAgent {
   const { env, ...rest } = more;
   const base = { kind: 'held', service: 'bk', slot: 'ci/1', pool: 'ci', name: 'box-ci-1', agent: null } as const;
   const job = env === undefined ? null : { id: `job-${id}`, env };
-  return { ...base, id, phase: job === null ? 'idle' : 'accepted', job, cancelled: false, finished: null, problem: null, since: 0, ...rest };
+  return {
+    ...base,
+    id,
+    phase: job === null ? 'idle' : 'accepted',
+    job,
+    cancelled: false,
+    finished: null,
+    problem: null,
+    since: 0,
+    ...rest,
+  };
 }

@@ -96,7 +96,12 @@ export function testConfig(more: Partial<BuildkiteServiceConfig> = {}): Buildkit
   };
 }
 
-export function openManager({ broker = fakeBroker(), dir = scratch(), pools = [testPool()], parts = {} }: ManagerOptions = {}): Manager {
+export function openManager({
+  broker = fakeBroker(),
+  dir = scratch(),
+  pools = [testPool()],
+  parts = {},
+}: ManagerOptions = {}): Manager {
   const clock = handClock();
   const log = keptLog();
   const store = openStore(join(dir.path, 'state'));

@@ -65,7 +65,11 @@ async function gatewayHere(network: string, answer: NetworkAnswer, isNamed: bool
     if (await isOwnAddress(gateway)) return gateway;
   }
   const why = gateways.length === 0 ? 'it has no gateway' : `its gateway ${gateways.join(' or ')} is no address of this host`;
-  throw noDoor(network, why);
+  if (isNamed || gateways.length === 0) throw noDoor(network, why);
+  throw noDoor(network, `${why} now`, {
+    hint: 'Podman makes a bridge with its first container and takes it away with the last: try again while one is there, or write network: host.',
+    retry: true,
+  });
 }
 
 /** Whether the Engine's containers on the network `host` are on this process' network, as far as its own bridge tells. */
@@ -74,9 +78,10 @@ async function isEngineHere(standard: NetworkAnswer | null): Promise<boolean> {
   return bridge === undefined || isInterface(bridge);
 }
 
-function noDoor(network: string, why: string): OnejobError {
+function noDoor(network: string, why: string, more: { readonly hint?: string; readonly retry?: boolean } = {}): OnejobError {
   return new OnejobError('E_NO_DOOR', `Sandboxes on network "${network}" cannot reach what listens on this host: ${why}.`, {
     hint: 'Write network: default or internet for a Docker Engine of this host, run by root.',
+    ...more,
   });
 }
 

@@ -79,11 +79,11 @@ function greeting(bk: BuildkiteStandin): string {
 
 A config for it:
   services:
-    bk: { type: buildkite, endpoint: ${bk.endpoint}, token: { file: bk.token } }
+    bk: { type: buildkite, endpoint: ${bk.endpoint}, token: { file: /tmp/bk.token } }
   pools:
     lab: { service: bk, agents: 2 }
-and the token in its file, beside the config:
-  (umask 077; echo ${bk.token} > bk.token)
+and the token in its file:
+  (umask 077; echo ${bk.token} > /tmp/bk.token)
 Or an agent of your own, in another terminal:
   BUILDKITE_AGENT_TOKEN=${bk.token} buildkite-agent start \\
     --endpoint ${bk.endpoint} --build-path /tmp/builds --disconnect-after-job --ping-mode poll-only

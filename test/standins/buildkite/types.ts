@@ -3,7 +3,7 @@
  * the agent is told are whole seconds, as on the wire.
  *
  * Shapes follow the agent's own client (v3.137.0) and the public pages on the Stacks API and metrics; no organisation at the
- * real service was used. Where they say nothing, `docs` beside the route says that it is a guess.
+ * real service was used. Where they say nothing, a comment beside the route says that it is a guess.
  */
 import type { Faults } from './faults.ts';
 

@@ -3,7 +3,7 @@
  * that then refuses may have given the job to this agent, which has no token for it: it ends it as well as it can, and leaves.
  */
 import { ask, backOff, end, forget, leave, problem, type Self } from './agent.ts';
-import { givenJob, intervalsOf } from './answers.ts';
+import { givenJob } from './answers.ts';
 import type { AgentRecord } from './record.ts';
 import { escapeId } from './upstream.ts';
 
@@ -31,22 +31,19 @@ export async function accept(self: Self, record: AgentRecord): Promise<void> {
     if (wasUnsure) {
       const reason = 'onejob lost its connection while it accepted this job, and cannot run it.';
       parts.log.warn('job lost', { id, slot: now.shown.slot, job: named.id, reason: called.error.message });
-      end(book, book.update(id, { shown: { phase: 'accepted' } }), { reason, signalReason: 'agent_stop' }, called.error.message);
+      end(book, now, { reason, signalReason: 'agent_stop' }, called.error.message);
       return;
     }
     log.info('job not accepted', { id, slot: now.shown.slot, job: named.id, reason: called.error.message });
-    memory.failures = 0;
-    memory.notBefore = clock.now() + intervalsOf(now.sealed.registerAnswer).ping;
-    book.update(id, { shown: { phase: 'idle', job: null, problem: null } });
-    return;
+    // A request that something on the way had repeated is refused as well: the job may be this agent's, which then asked in
+    // vain for ever. Whatever it has the service takes back from one that leaves, and the next is there at once.
+    return leave(self, now, null);
   }
 
-  memory.failures = 0;
   const given = givenJob(called.body, named.id);
   if (given === null) {
-    const taken = book.update(id, { shown: { phase: 'accepted' } });
     const reason = 'The service gave this job to onejob in a way that cannot be read.';
-    end(book, taken, { reason, signalReason: 'process_run_error' }, reason);
+    end(book, now, { reason, signalReason: 'process_run_error' }, reason);
     return;
   }
   book.update(id, {

@@ -131,7 +131,8 @@ export function end(
 ): AgentRecord {
   const { id, phase } = record.shown;
   if (record.sealed.session === null) return book.update(id, { shown: { phase: 'gone', problem: why } });
-  const isOpen = phase === 'accepted' || phase === 'handed' || phase === 'connected' || phase === 'running';
+  const isOpen =
+    phase === 'accepting' || phase === 'accepted' || phase === 'handed' || phase === 'connected' || phase === 'running';
   const ending: Ending =
     isOpen && verdict !== null ? { verdict, next: phase === 'running' ? 'log' : 'start' } : { verdict: null, next: 'disconnect' };
   return book.update(id, { shown: { phase: 'ending', problem: why }, ending });

@@ -92,11 +92,8 @@ async function step(self: Self): Promise<void> {
       memory.phaseSince = parts.clock.now();
       memory.unwantedSince = null;
       memory.unattendedSince = null;
-      // An agent that is idle again says itself when it asks next.
-      if (now !== 'idle') {
-        memory.failures = 0;
-        memory.notBefore = Number.NEGATIVE_INFINITY;
-      }
+      memory.failures = 0;
+      memory.notBefore = Number.NEGATIVE_INFINITY;
     }
     await (kind === 'held' ? heldSteps : carriedSteps)[now](self, record);
   }

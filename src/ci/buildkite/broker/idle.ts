@@ -32,8 +32,6 @@ export async function stayRegistered(self: Self, record: AgentRecord): Promise<v
     backOff(self, called);
     return problem(self, now, called.error.message);
   }
-  memory.failures = 0;
-  memory.notBefore = clock.now();
   book.update(id, { shown: { phase: 'idle', problem: null } });
 }
 

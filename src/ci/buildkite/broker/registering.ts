@@ -2,6 +2,7 @@
 import { ask, backOff, forget, problem, type Self } from './agent.ts';
 import { registerAnswer } from './answers.ts';
 import type { AgentRecord } from './record.ts';
+import { retryWait } from './wake.ts';
 
 /** The agent whose manner this is. The service decides by it what it may be told. */
 export const agentVersion = '3.137.0';
@@ -64,12 +65,11 @@ export async function register(self: Self, record: AgentRecord): Promise<void> {
   const found = registerAnswer.safeParse(called.body);
   if (!found.success) {
     memory.failures += 1;
-    memory.notBefore = clock.now() + refusedWait;
+    memory.notBefore = clock.now() + retryWait(memory.failures, parts.random);
     if (now !== null) problem(self, now, 'The service registered the agent, but its answer has no token for it.');
     return;
   }
   const { access_token, endpoint, request_headers } = found.data;
-  memory.failures = 0;
   if (now === null) return;
   book.update(id, {
     shown: { phase: 'registered', problem: null },

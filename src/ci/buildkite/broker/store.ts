@@ -71,7 +71,8 @@ function prepare(db: DatabaseSync, path: string): void {
 function wrap(db: DatabaseSync, path: string): BrokerStore {
   const select = db.prepare('SELECT id, shown, sealed FROM agents ORDER BY rowid');
   const put = db.prepare(
-    'INSERT INTO agents (id, shown, sealed) VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET shown = excluded.shown, sealed = excluded.sealed',
+    `INSERT INTO agents (id, shown, sealed) VALUES (?, ?, ?)
+     ON CONFLICT (id) DO UPDATE SET shown = excluded.shown, sealed = excluded.sealed`,
   );
   const show = db.prepare('UPDATE agents SET shown = ? WHERE id = ?');
   const remove = db.prepare('DELETE FROM agents WHERE id = ?');

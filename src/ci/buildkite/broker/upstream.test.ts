@@ -71,21 +71,22 @@ describe('a call', () => {
       json(
         response,
         status,
-        { message: `no\n\u001b[31m${'x'.repeat(500)}` },
+        { message: `no\n\u001b[31mcanary${'x'.repeat(500)}` },
         { Location: 'http://127.0.0.1:1/', 'Retry-After': '7' },
       ),
     );
     const called = await there.call();
     expect(called).toMatchObject({ ok: false, status, retry, retryAfter: retry ? 7_000 : null, error: { code, retry } });
     const { message } = (called as { error: Error }).error;
-    expect(message).toContain(`answered ${status} (no [31mxxx`);
+    expect(message).toContain(`answered ${status} (no [31m[token]xxx`);
     expect(message.length).toBeLessThan(420);
     expect(message).not.toContain('canary');
     expect(there.seen).toHaveLength(1);
   });
 
-  it('that is not answered with JSON has no body', async () => {
-    await using there = await serving((_, response) => json(response, 200, '<html>'));
+  it('that is answered with a page was not heard by the service', async () => {
+    await using there = await serving((_, response, nth) => json(response, 200, nth === 1 ? '<html>' : ''));
+    expect(await there.call()).toMatchObject({ ok: false, status: null, retry: true });
     expect(await there.call()).toMatchObject({ ok: true, status: 200, body: null });
   });
 

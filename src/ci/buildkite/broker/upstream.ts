@@ -156,9 +156,13 @@ class Fault extends Error {
 
 function judge(call: Call, { status, headers, text }: Answer, wall: number): Called {
   const body = parsed(text);
-  if (status >= 200 && status < 300) return { ok: true, status, headers, body };
+  const isGood = status >= 200 && status < 300;
+  // What stands between may answer with a page of its own, and with 200. The service has then heard nothing.
+  if (isGood && /^\s*</.test(text)) return unreachable(call, 'something on the way answers with a page of its own');
+  if (isGood) return { ok: true, status, headers, body };
   const retry = status === 429 || status >= 500;
-  const said = messageOf(body);
+  // Should the service ever repeat what it was given.
+  const said = messageOf(body).replaceAll(call.token, '[token]');
   const message = `Cannot ${call.doing}: ${shown(call.endpoint)} answered ${status}${said === '' ? '' : ` (${said})`}.`;
   const code =
     status === 429 ? 'E_CI_THROTTLED' : status >= 500 ? 'E_CI_UNREACHABLE' : status === 401 ? 'E_CI_CREDENTIAL' : 'E_CI_DENIED';

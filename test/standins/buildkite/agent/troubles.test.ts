@@ -96,4 +96,35 @@ describe.skipIf(lacks('buildkiteAgent'))('the real buildkite-agent, in trouble',
     expect((await agent.ended).code).toBe(0);
     expect(at.bk.requests.filter(({ route }) => route === '?').map(({ status }) => status)).toEqual([404]);
   });
+
+  test('does thirty jobs by agents of one job each, through random faults, and nothing is lost or left', async () => {
+    await using at = await setup({ lostMs: 15_000 });
+    const { bk } = at;
+    // Not on accept and finish answers of which the agent never learns: those jobs are the broker's to save.
+    const faults = [
+      { fault: { kind: 'error', status: 500 }, route: '*' },
+      { fault: { kind: 'reset' }, route: 'jobs/:id/chunks' },
+      { fault: { kind: 'lost' }, route: 'jobs/:id/chunks' },
+      { fault: { kind: 'doubled' }, route: 'jobs/:id/chunks' },
+    ] as const;
+    for (const { fault, route } of faults) bk.faults.add(fault, { route, chance: 0.03, after: 4 });
+    const ids = Array.from({ length: 30 }, (_, i) => bk.queueJob({ command: `seq 1 500; echo "this is ${i}"; exit ${i % 3}` }));
+    let next = 0;
+    const slot = async (): Promise<void> => {
+      while (bk.census().jobs.length > 0) await at.start({ name: `slot-${next++}` }).ended;
+    };
+    const slots = [slot(), slot(), slot()];
+    const jobs = await Promise.all(ids.map((id) => bk.jobEnded(id)));
+    for (const [i, job] of jobs.entries()) {
+      expect(job).toMatchObject({ exit: i % 3, logMissing: 0 });
+      expect(job.log).toContain(`this is ${i}\n`);
+      expect(job.log.match(/^\d+$/gm)?.length).toBe(500);
+    }
+    bk.faults.clear();
+    // Those that wait for a job that will not come.
+    bk.faults.pingAction = 'disconnect';
+    await Promise.all(slots);
+    expect(bk.census()).toEqual({ agents: [], jobs: [] });
+    expect(bk.requests.some(({ leaked }) => leaked)).toBe(false);
+  });
 });

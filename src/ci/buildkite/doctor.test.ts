@@ -1,0 +1,290 @@
+/** What `doctor` says of Buildkite, against the stand-in and a broker that is acted out. */
+import { chmodSync, mkdirSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterEach, beforeEach, expect, it } from 'vitest';
+import { type BuildkiteStandin, startBuildkite } from '../../../test/standins/buildkite/standin.ts';
+import { type Scratch, scratch } from '../../../test/support/scratch.ts';
+import type { BuildkiteServiceConfig, PoolConfig } from '../../config/config.ts';
+import { checkConfig } from '../../config/load.ts';
+import { emptyEnvironment } from '../../config/testing.ts';
+import { OnejobError } from '../../errors.ts';
+import { systemClock } from '../../pools/clock.ts';
+import type { Finding, Recipe } from '../../runtimes/runtime.ts';
+import { makeKey, parseKeys } from '../../secrets/keys.ts';
+import type { Trial } from '../trial.ts';
+import type { AgentBinaryState } from './agent-binary.ts';
+import { createServiceApi } from './api.ts';
+import { protocolVersion } from './broker/protocol.ts';
+import type { BrokerLook } from './broker-calls.ts';
+import { type DoctorParts, findings } from './doctor.ts';
+
+const patient = new AbortController().signal;
+const good = 'has bash\nhas git\nhas buildkite-agent\nagent buildkite-agent version 3.137.0+1\ntmp yes /tmp\nhome yes /root\n';
+const reached = 'reach\nfatal: 401 Unauthorized: The token is not one, or no longer.\n';
+
+let buildkite: BuildkiteStandin;
+let dir: Scratch;
+let asked: { readonly recipe: Recipe; readonly script: string }[];
+let says: string;
+beforeEach(async () => {
+  buildkite = await startBuildkite();
+  dir = scratch();
+  asked = [];
+  says = good + reached;
+});
+afterEach(async () => {
+  await buildkite[Symbol.asyncDispose]();
+  dir[Symbol.dispose]();
+});
+
+const brokerLook: BrokerLook = {
+  ...{ protocol: protocolVersion, version: '1.0.0', pid: 4711, port: 7070, agents: [] },
+  services: [{ service: 'bk', kind: 'ok', why: null }],
+};
+const ready: AgentBinaryState = { kind: 'ready', path: '/p', version: '3.137.0', sha256: '00' };
+
+interface Given {
+  readonly pools: string;
+  readonly token?: string;
+  readonly service?: string;
+  readonly broker?: Partial<BrokerLook> | Error;
+  readonly program?: AgentBinaryState;
+  readonly door?: () => Promise<string>;
+  readonly wall?: number;
+  readonly keys?: DoctorParts['keys'];
+}
+
+async function check(given: Given): Promise<Finding[]> {
+  writeFileSync(join(dir.path, 'token'), given.token ?? buildkite.token, { mode: 0o600 });
+  writeFileSync(join(dir.path, 'metrics'), buildkite.metricsToken, { mode: 0o600 });
+  mkdirSync(join(dir.path, 'state'), { recursive: true });
+  const path = join(dir.path, 'config.yml');
+  const service = `{ type: buildkite, endpoint: "${buildkite.endpoint}", token: { file: ${dir.path}/token }${given.service ?? ''} }`;
+  writeFileSync(path, `state_dir: ${dir.path}/state\nservices: { bk: ${service} }\npools: ${given.pools}\n`);
+  const { config, errors } = await checkConfig({ flags: { config: path }, env: emptyEnvironment() });
+  expect(errors).toEqual([]);
+  const [bk] = (config?.services ?? []) as BuildkiteServiceConfig[];
+  const pools = config?.pools ?? [];
+  if (bk === undefined) throw new Error('no service');
+  const api = createServiceApi({ endpoint: bk.endpoint, version: '1.0.0', clock: systemClock, timeout: 5_000 });
+  const token = async () => given.token ?? buildkite.token;
+  const broker = given.broker ?? {};
+  const parts: DoctorParts = {
+    ...{ config: bk, pools, stateDir: join(dir.path, 'state'), api, token, version: '1.0.0' },
+    metricsToken: bk.metricsToken === null ? null : async () => buildkite.metricsToken,
+    keys: given.keys ?? (async () => null),
+    broker: async () => {
+      if (broker instanceof Error) throw broker;
+      return { ...brokerLook, ...broker };
+    },
+    door: async () => 7070,
+    program: () => given.program ?? ready,
+    wall: () => given.wall ?? Date.now(),
+  };
+  const found = await findings(parts, trialOf(pools, given.door ?? (async () => '172.18.0.1')), patient);
+  api.close();
+  for (const { level, hint, message } of found) {
+    expect(message).toMatch(/[.?!)]$/);
+    if (level !== 'ok') expect(hint).not.toBeNull();
+  }
+  return found;
+}
+
+function trialOf(pools: readonly PoolConfig[], door: () => Promise<string>): Trial {
+  return {
+    like(name, change = (recipe) => recipe) {
+      const base = pools.find((pool) => pool.name === name)?.recipe;
+      if (base === undefined) return null;
+      const recipe = change(base);
+      if (recipe.image === null) return null;
+      return {
+        ...{ recipe, hasImage: true, kind: JSON.stringify(recipe), door },
+        async ask(script) {
+          asked.push({ recipe, script });
+          return says;
+        },
+      };
+    },
+  };
+}
+
+const lines = (found: readonly Finding[], level?: Finding['level']): string[] =>
+  found
+    .filter((one) => level === undefined || one.level === level)
+    .map(({ subject, message, hint }) => `${subject}: ${message} ${hint}`);
+const plain = '{ p: { service: bk, queue: default, image: "x:1", agents: 2 } }';
+
+it('finds nothing to say against a good day, and makes one sandbox for each pool', async () => {
+  const found = await check({ pools: plain, service: `, metrics_token: { file: ${dir.path}/metrics }` });
+  expect([...lines(found, 'warning'), ...lines(found, 'error')]).toEqual([]);
+  const all = lines(found).join('\n');
+  for (const part of [
+    'takes the token of organisation acme, cluster "Lab"',
+    'Queue "default" is there; 0 jobs wait in it.',
+    'The agent is 3.137.0',
+    'Its broker is process 4711, onejob 1.0.0, port 7070: 0 agents',
+    'The broker at 172.18.0.1:7070 is reached from network "default"',
+    'bash, git, agent 3.137.0',
+  ])
+    expect(all).toContain(part);
+  expect(all).not.toContain(buildkite.token);
+  expect(asked).toHaveLength(1);
+  expect(new Set(buildkite.requests.map(({ token, route }) => `${route} ${token}`))).toEqual(
+    new Set(['token registration', 'metrics metrics']),
+  );
+});
+
+it('a token that is refused is told once, and all that needs no token still is', async () => {
+  const found = await check({ pools: plain, token: 'bkct_wrong' });
+  expect(lines(found, 'error')).toEqual([
+    expect.stringMatching(/service bk: .*answered 401.* Put it into file \S+token; it is read again/),
+  ]);
+  expect(lines(found, 'ok').join()).toContain('is reached from network');
+});
+
+it('a token of one queue is wrong for pools of another', async () => {
+  const token = buildkite.addToken({ kind: 'registration', queue: 'gpu' });
+  const found = await check({
+    pools: '{ a: { service: bk, queue: gpu, image: "x:1" }, b: { service: bk, queue: cpu, image: "x:1" } }',
+    token,
+  });
+  expect(lines(found, 'error')).toEqual([
+    expect.stringContaining('for queue "gpu" only, and pool b takes its jobs from "cpu". Write "queue: gpu"'),
+  ]);
+});
+
+it('a metrics token that may not count costs a warning only', async () => {
+  buildkite.revoke(buildkite.metricsToken);
+  const found = await check({ pools: plain, service: `, metrics_token: { file: ${dir.path}/metrics }` });
+  expect(lines(found, 'error')).toEqual([]);
+  expect(lines(found, 'warning')).toEqual([
+    expect.stringMatching(/answered 401.*remove "metrics_token"; all but the counts works/),
+  ]);
+});
+
+it('a queue that nobody has heard of is a warning with those there are', async () => {
+  const found = await check({ pools: '{ p: { service: bk, queue: nope, image: "x:1" } }' });
+  expect(lines(found, 'warning')).toEqual([expect.stringMatching(/does not speak of queue "nope".*It speaks of default\./)]);
+});
+
+it.each([
+  ['error', -400, /(399|400) s behind/],
+  ['warning', 60, /(60|61) s ahead of/],
+] as const)('a wrong clock is told (%s)', async (level, seconds, message) => {
+  const api = createServiceApi({
+    endpoint: buildkite.endpoint,
+    version: '1',
+    clock: { ...systemClock, wall: () => Date.now() + seconds * 1000 },
+  });
+  const { tokenFindings } = await import('./doctor-token.ts');
+  const token = async () => buildkite.token;
+  const reference = { kind: 'env', variable: 'T', expires: null } as const;
+  const config = { name: 'bk', endpoint: buildkite.endpoint, token: reference, metricsToken: null, mode: 'hold' } as const;
+  const found = await tokenFindings({ config, pools: [], api, token, metricsToken: null, wall: Date.now }, patient);
+  api.close();
+  expect(found.filter((one) => one.level === level)).toEqual([
+    expect.objectContaining({ message: expect.stringMatching(message) }),
+  ]);
+});
+
+it('without a broker the way to it is not tried', async () => {
+  says = good;
+  const away = new OnejobError('E_BROKER', 'The broker cannot be reached.', { hint: 'It is started again by itself.' });
+  const found = await check({ pools: plain, broker: away });
+  expect(lines(found, 'error')).toEqual(['service bk: The broker cannot be reached. It is started again by itself.']);
+  expect(asked[0]?.script).not.toContain('reach');
+});
+
+it('tells what the broker says of the service and of its agents, a few of many', async () => {
+  const agent = (n: number) => ({
+    name: `box-${n}`,
+    service: 'bk',
+    kind: 'held',
+    phase: 'idle',
+    problem: 'the service has paused it',
+  });
+  const other = { name: 'x', service: 'other', kind: 'held', phase: 'idle', problem: 'not mine' };
+  const found = await check({
+    pools: plain,
+    broker: {
+      ...{ version: '0.9.0', agents: [other, ...Array.from({ length: 7 }, (_, n) => agent(n))] },
+      services: [{ service: 'bk', kind: 'refused', why: 'the service refuses the token' }],
+    },
+  });
+  expect(lines(found, 'error')).toEqual([expect.stringContaining('The service refuses the token.')]);
+  const warnings = lines(found, 'warning').join('\n');
+  expect(warnings).toContain('broker is of onejob 0.9.0, and this is 1.0.0');
+  expect(warnings.match(/Agent box-\d: the service has paused it\./g)).toHaveLength(5);
+  expect(warnings).toContain('2 more agents with a problem');
+  expect(warnings).not.toContain('not mine');
+});
+
+it.each<[string, AgentBinaryState, RegExp]>([
+  ['being fetched', { kind: 'preparing' }, /warning .*being fetched/],
+  [
+    'not to be had',
+    { kind: 'failed', failure: { code: 'E_AGENT_PACKAGE', message: 'Cannot use it.', retry: false } },
+    /error .*Cannot use it\./,
+  ],
+  ['old', { ...ready, version: '3.64.0' }, /warning .*3\.64\.0; before 3\.119\.1/],
+])('an agent that is %s is told', async (_, program, line) => {
+  const found = await check({ pools: plain, program });
+  expect(found.map(({ level, message }) => `${level} ${message}`)).toContainEqual(expect.stringMatching(line));
+});
+
+it("untrusted jobs' own network is tried, too, and same sandboxes once", async () => {
+  const pools = `{ p: { service: bk, queue: default, image: "x:1", trust: { network: internet } }, q: { service: bk, queue: default, image: "x:1" } }`;
+  const found = await check({ pools });
+  expect(asked.map(({ recipe }) => recipe.network)).toEqual(['default', 'internet']);
+  expect(lines(found, 'ok').join('\n')).toContain('from network "internet", by untrusted jobs of pool p');
+});
+
+it('says why no way leads to the broker, and looks at the rest', async () => {
+  says = good;
+  const door = async () => {
+    throw new OnejobError('E_NO_DOOR', 'The Engine is not on this host.', { hint: 'Write network: default.' });
+  };
+  const found = await check({ pools: plain, door });
+  expect(lines(found, 'error')).toEqual([expect.stringContaining('The Engine is not on this host. Write network: default.')]);
+  expect(lines(found, 'ok').join()).toContain('what jobs need');
+});
+
+it('an image that is yet to be made is told as such', async () => {
+  const found = await check({ pools: '{ p: { service: bk, queue: default, image: auto } }' });
+  expect(lines(found, 'warning')).toEqual([expect.stringContaining('there is no image for them yet')]);
+});
+
+it('complains of "unsafe" where untrusted jobs come in, of hooks that jobs can write to, and of a short grace', async () => {
+  const hooks = join(dir.path, 'hooks');
+  mkdirSync(hooks);
+  writeFileSync(join(hooks, 'environment'), '');
+  chmodSync(join(hooks, 'environment'), 0o777);
+  const keys = `service: bk, queue: default, image: "x:1", unsafe: { privileged: true }, stop_grace: 6s, hooks: ${hooks}, volumes: ["${hooks}:/h:rw"]`;
+  const warnings = lines(await check({ pools: `{ p: { ${keys} } }` }), 'warning').join('\n');
+  expect(warnings).toContain('"unsafe", and untrusted ones are let in');
+  expect(warnings).toContain(`Jobs can write to ${hooks} ("hooks"), as /h`);
+  expect(warnings).toContain(`Every user of this host can write to ${join(hooks, 'environment')}`);
+  expect(warnings).toContain('killed after 6s');
+  const closed = lines(await check({ pools: `{ p: { ${keys}, trust: { forks: refuse } } }` }), 'warning').join('\n');
+  expect(closed).not.toContain('untrusted ones');
+});
+
+it('a folder of hooks that is not there is an error', async () => {
+  const found = await check({ pools: `{ p: { service: bk, queue: default, image: "x:1", hooks: ${dir.path}/none } }` });
+  expect(lines(found, 'error')).toEqual([expect.stringContaining('/none ("hooks") is not there')]);
+});
+
+it('names the kinds of keys there are, never a key', async () => {
+  const text = `${await makeKey('x25519', 'one')}${await makeKey('rsa', 'two')}`;
+  const found = lines(await check({ pools: plain, keys: () => parseKeys(text) })).join('\n');
+  expect(found).toMatch(/secrets\.key: It opens secrets with x25519 [0-9a-f]{8}, rsa [0-9a-f]{8}\./);
+  expect(found).toContain('In pool p whoever can push a branch is trusted with secrets');
+  for (const line of text.split('\n').filter((one) => one.length > 30 && !one.startsWith('#'))) expect(found).not.toContain(line);
+});
+
+it('caches that may outgrow the disk are told', async () => {
+  const found = await check({
+    pools: '{ p: { service: bk, queue: default, image: "x:1", agents: 4, caches: ["a:/a"], cache_limit: 900TiB } }',
+  });
+  expect(lines(found, 'warning')).toEqual([expect.stringMatching(/Caches of p may grow to \S+, more than the disk/)]);
+});

@@ -1,0 +1,116 @@
+/** With real keys: what a job gets of its secrets, and what becomes of one that names others'. */
+import { beforeAll, describe, expect, it } from 'vitest';
+import { OnejobError } from '../../errors.ts';
+import type { PinBook } from '../../secrets/job-secrets.ts';
+import { parseKeys, type SecretKeys } from '../../secrets/keys.ts';
+import { seal } from '../../secrets/sealed-format.ts';
+import { encryptSeed } from '../../secrets/seed-format.ts';
+import { type AgeKey, ageKey, rsaKey } from '../../secrets/testing.ts';
+import { rule } from './ruling.ts';
+import { forkEnv, testPool, trustedEnv } from './testing-manager.ts';
+
+const trust = testPool().trust;
+const rsa = rsaKey();
+let age: AgeKey;
+let keys: SecretKeys;
+beforeAll(async () => {
+  const made = await ageKey();
+  age = made.key;
+  keys = await parseKeys(`${made.text}\n${rsa.pem}`);
+});
+
+/** Pins as the store has them. */
+function book(): PinBook & { readonly pins: Map<string, string[]> } {
+  const pins = new Map<string, string[]>();
+  return {
+    pins,
+    of: (fingerprint) => pins.get(fingerprint) ?? [],
+    first(fingerprint, pipeline) {
+      if (!pins.has(fingerprint)) pins.set(fingerprint, [pipeline]);
+      return pins.get(fingerprint) ?? [];
+    },
+  };
+}
+
+const parts = (more: Partial<Parameters<typeof rule>[1]> = {}) => ({ trust, keys: async () => keys, pins: book(), ...more });
+const job = (env: Readonly<Record<string, string>>) => ({ id: 'job-1', env });
+const seed = (value: string) => encryptSeed(rsa.key, value);
+const sealed = (value: string, name = 'TOKEN', pipelines = ['acme/app']) => seal(age, { name, pipelines, value });
+
+it('opens old and new values of a trusted job, by the names of their variables', async () => {
+  const env = { ...trustedEnv, SECRET_OLD: await seed('old value'), SECRET_TOKEN: await sealed('new value'), PLAIN: 'x' };
+  const ruling = await rule(job(env), parts());
+  expect(ruling).toMatchObject({ kind: 'run', trusted: true });
+  expect(ruling.kind === 'run' && [...ruling.secrets].sort((a, b) => a.name.localeCompare(b.name))).toEqual([
+    { name: 'OLD', value: 'old value' },
+    { name: 'TOKEN', value: 'new value' },
+  ]);
+});
+
+it("opens nothing of a fork's job, and does not even read the key", async () => {
+  const read = () => Promise.reject(new Error('the key was read'));
+  const env = { ...forkEnv, SECRET_TOKEN: await sealed('new value') };
+  const other = { ...trust, forks: 'run-without-secrets' } as const;
+  expect(await rule(job(env), parts({ trust: other, keys: read }))).toMatchObject({ kind: 'run', trusted: false, secrets: [] });
+  expect(await rule(job(env), parts({ keys: read }))).toMatchObject({ kind: 'refused' });
+});
+
+it('leaves variables of that name alone where config has no key', async () => {
+  const env = { ...trustedEnv, SECRET_TOKEN: 'not encrypted at all' };
+  expect(await rule(job(env), parts({ keys: async () => null }))).toMatchObject({ kind: 'run', trusted: true, secrets: [] });
+});
+
+describe('a job is refused, with the name of the variable and nothing of its value,', () => {
+  const refusal = async (env: Readonly<Record<string, string>>, more = parts()): Promise<string> => {
+    const ruling = await rule(job({ ...trustedEnv, ...env }), more);
+    if (ruling.kind !== 'refused') throw new Error('it was not refused');
+    return ruling.reason;
+  };
+
+  it("for another pipeline's new value", async () => {
+    const reason = await refusal({ SECRET_TOKEN: await sealed('hunter2', 'TOKEN', ['acme/other']) });
+    expect(reason).toContain('SECRET_TOKEN');
+    expect(reason).not.toContain('hunter2');
+  });
+
+  it('for a new value under another name', async () => {
+    expect(await refusal({ SECRET_OTHER: await sealed('hunter2') })).toContain('SECRET_OTHER');
+  });
+
+  it("for another pipeline's old value, which was pinned by its first use", async () => {
+    const pins = book();
+    const old = await seed('hunter2');
+    expect(await rule(job({ ...trustedEnv, BUILDKITE_PIPELINE_SLUG: 'first', SECRET_A: old }), parts({ pins }))).toMatchObject({
+      kind: 'run',
+      secrets: [{ name: 'A', value: 'hunter2' }],
+    });
+    const reason = await refusal({ SECRET_A: old }, parts({ pins }));
+    expect(reason).toContain('SECRET_A');
+    expect(reason).toContain('acme/first');
+    expect(reason).not.toContain('hunter2');
+  });
+
+  it('for values that were cut or changed, each of them', async () => {
+    const [cut, changed] = [(await seed('hunter2')).slice(0, -9), `${(await sealed('hunter2')).slice(0, -6)}AAAAAA`];
+    const reason = await refusal({ SECRET_CUT: cut, SECRET_TOKEN: changed });
+    expect(reason.split('\n')).toHaveLength(2);
+    expect(reason).toContain('SECRET_CUT');
+    expect(reason).toContain('SECRET_TOKEN');
+    expect(reason).not.toContain('hunter2');
+  });
+});
+
+it('does not rule where the key cannot be read: that is no fault of the job', async () => {
+  const keysGone = () => Promise.reject(new OnejobError('E_SECRET', 'The key file is gone.', { hint: 'Put it back.' }));
+  await expect(rule(job(trustedEnv), parts({ keys: keysGone }))).rejects.toMatchObject({ code: 'E_SECRET' });
+});
+
+it('knows a trusted job by its pipeline and branch, too', async () => {
+  const env = { ...trustedEnv, SECRET_TOKEN: await sealed('new value') };
+  const narrow = { ...trust, pipelines: ['app'], branches: ['release/*'] };
+  expect(await rule(job(env), parts({ trust: narrow }))).toMatchObject({
+    kind: 'refused',
+    reason: expect.stringContaining('trust.branches'),
+  });
+  expect(await rule(job({ ...env, BUILDKITE_BRANCH: 'release/1' }), parts({ trust: narrow }))).toMatchObject({ trusted: true });
+});

@@ -1,0 +1,160 @@
+import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { describe, expect, it } from 'vitest';
+import { type Scratch, scratch } from '../../../test/support/scratch.ts';
+import { runIn, shells } from '../azure-pipelines/testing-shells.ts';
+import { agentScript, type ScriptParts } from './script.ts';
+
+/** Each of these has ended a quoted word, a line or an expansion somewhere. */
+const hostile = [
+  "it's",
+  '"two"',
+  'a\nb',
+  '$HOME',
+  '`id`',
+  '$(id)',
+  '\\',
+  '\\n',
+  '-n',
+  "'; exit 9; '",
+  '*',
+  '~',
+  'ü',
+  ' ',
+  '!!',
+  '#',
+].join('|');
+
+/** A `buildkite-agent` in `bin` that writes down its arguments and its own variables, each ended by a zero byte. */
+function stub(dir: Scratch): {
+  readonly env: Record<string, string>;
+  readonly seen: () => { args: string; set: Record<string, string> };
+} {
+  const bin = join(dir.path, 'bin');
+  mkdirSync(bin);
+  const program = `#!/bin/sh\nprintf '%s ' "$@" >'${dir.path}/args'\nenv -0 >'${dir.path}/env'\nexit 7\n`;
+  writeFileSync(join(bin, 'buildkite-agent'), program, { mode: 0o755 });
+  return {
+    env: { PATH: `/usr/bin:/bin:${bin}` },
+    seen() {
+      const pairs = readFileSync(join(dir.path, 'env'), 'utf8')
+        .split('\0')
+        .filter((pair) => pair.startsWith('BUILDKITE'));
+      return {
+        args: readFileSync(join(dir.path, 'args'), 'utf8').trim(),
+        set: Object.fromEntries(pairs.map((pair) => [pair.slice(0, pair.indexOf('=')), pair.slice(pair.indexOf('=') + 1)])),
+      };
+    },
+  };
+}
+
+const partsIn = (dir: Scratch, more: Partial<ScriptParts> = {}): ScriptParts => ({
+  ...{ token: 'once', endpoint: 'http://172.18.0.1:7070/v3', name: 'box-1', workspace: join(dir.path, 'workspace'), job: 'job-1' },
+  ...{ hooks: null, plugins: null, cancelGrace: 30_000, ...more },
+});
+
+describe.each(shells)('in %s', (...shell) => {
+  it('becomes the agent of one job, with nothing but its own variables', () => {
+    using dir = scratch();
+    const { env, seen } = stub(dir);
+    const parts = partsIn(dir);
+    expect(runIn(shell, agentScript(parts), env).code).toBe(7);
+    const own = `${parts.workspace}/.buildkite`;
+    expect(seen()).toEqual({
+      args: 'start',
+      set: {
+        BUILDKITE_AGENT_TOKEN: 'once',
+        BUILDKITE_AGENT_ENDPOINT: 'http://172.18.0.1:7070/v3',
+        BUILDKITE_AGENT_NAME: 'box-1',
+        BUILDKITE_AGENT_CONFIG: `${own}/agent.cfg`,
+        BUILDKITE_BUILD_PATH: `${parts.workspace}/builds`,
+        BUILDKITE_HOOKS_PATH: `${own}/hooks`,
+        BUILDKITE_PLUGINS_PATH: `${own}/plugins`,
+        BUILDKITE_SOCKETS_PATH: `${own}/sockets`,
+        BUILDKITE_CANCEL_GRACE_PERIOD: '30',
+        BUILDKITE_AGENT_PING_MODE: 'poll-only',
+        BUILDKITE_AGENT_ACQUIRE_JOB: 'job-1',
+      },
+    });
+    for (const folder of ['hooks', 'plugins', 'sockets']) expect(existsSync(join(own, folder))).toBe(true);
+    expect(readFileSync(join(own, 'agent.cfg'), 'utf8')).toBe('');
+  });
+
+  it('hands over hostile words byte by byte', () => {
+    using dir = scratch();
+    const { env, seen } = stub(dir);
+    const workspace = join(dir.path, hostile.replaceAll('/', '').replaceAll('|', '+'));
+    const words = { token: hostile, endpoint: hostile, name: hostile, job: hostile, hooks: hostile, plugins: hostile };
+    expect(runIn(shell, agentScript(partsIn(dir, { ...words, workspace })), env)).toEqual({ code: 7, out: '' });
+    const { set } = seen();
+    for (const name of ['AGENT_TOKEN', 'AGENT_ENDPOINT', 'AGENT_NAME', 'AGENT_ACQUIRE_JOB', 'HOOKS_PATH', 'PLUGINS_PATH']) {
+      expect([name, set[`BUILDKITE_${name}`]]).toEqual([name, hostile]);
+    }
+    expect(set.BUILDKITE_BUILD_PATH).toBe(`${workspace}/builds`);
+    expect(existsSync(join(workspace, '.buildkite/hooks'))).toBe(true);
+  });
+
+  it('waits for a job where it has none, and then for no other', () => {
+    using dir = scratch();
+    const { env, seen } = stub(dir);
+    runIn(shell, agentScript(partsIn(dir, { job: null })), env);
+    expect(seen().set).toMatchObject({ BUILDKITE_AGENT_DISCONNECT_AFTER_JOB: 'true' });
+    expect(Object.hasOwn(seen().set, 'BUILDKITE_AGENT_ACQUIRE_JOB')).toBe(false);
+  });
+
+  it('takes nothing from an image or from an earlier job that would make it another agent', () => {
+    using dir = scratch();
+    const { env, seen } = stub(dir);
+    const image = {
+      ...{ BUILDKITE_AGENT_TAGS: 'queue=release', BUILDKITE_AGENT_QUEUE: 'release', BUILDKITE_AGENT_PRIORITY: '9' },
+      ...{ BUILDKITE_AGENT_SPAWN: '4', BUILDKITE_AGENT_TOKEN: 'of the image', BUILDKITE_AGENT_CONFIG: '/root/evil.cfg' },
+      ...{ BUILDKITE_AGENT_ACQUIRE_JOB: 'another', BUILDKITE_AGENT_DISCONNECT_AFTER_JOB: 'false' },
+      ...{ BUILDKITE_AGENT_DISCONNECT_AFTER_IDLE_TIMEOUT: '1', BUILDKITE_AGENT_DISCONNECT_AFTER_UPTIME: '1' },
+      BUILDKITE_AGENT_SPAWN_PER_CPU: '1',
+    };
+    const home = join(dir.path, 'home');
+    mkdirSync(join(home, '.buildkite-agent'), { recursive: true });
+    writeFileSync(join(home, '.buildkite-agent/buildkite-agent.cfg'), 'tags="queue=release"');
+    runIn(shell, agentScript(partsIn(dir)), { ...env, ...image, HOME: home });
+    const { set } = seen();
+    const kept = Object.keys(image).filter((name) => set[name] === image[name as keyof typeof image]);
+    expect(kept).toEqual([]);
+    expect(set.BUILDKITE_AGENT_CONFIG).toContain('/.buildkite/agent.cfg');
+  });
+
+  it("leaves what the pool's owner sets for jobs alone", () => {
+    using dir = scratch();
+    const { env, seen } = stub(dir);
+    runIn(shell, agentScript(partsIn(dir)), { ...env, BUILDKITE_GIT_MIRRORS_PATH: '/mirrors', BUILDKITE_SHELL: '/bin/bash -e -c' });
+    expect(seen().set).toMatchObject({ BUILDKITE_GIT_MIRRORS_PATH: '/mirrors', BUILDKITE_SHELL: '/bin/bash -e -c' });
+  });
+
+  it('empties a config that an earlier job left in a workspace that outlives it', () => {
+    using dir = scratch();
+    const { env } = stub(dir);
+    const parts = partsIn(dir);
+    mkdirSync(join(parts.workspace, '.buildkite'), { recursive: true });
+    writeFileSync(join(parts.workspace, '.buildkite/agent.cfg'), 'tags="queue=release"');
+    runIn(shell, agentScript(parts), env);
+    expect(readFileSync(join(parts.workspace, '.buildkite/agent.cfg'), 'utf8')).toBe('');
+  });
+
+  it('begins nothing where its workspace cannot be written, or there is no agent', () => {
+    using dir = scratch();
+    const { env } = stub(dir);
+    writeFileSync(join(dir.path, 'file'), '');
+    expect(runIn(shell, agentScript(partsIn(dir, { workspace: join(dir.path, 'file') })), env)).toEqual({ code: 1, out: '' });
+    rmSync(join(dir.path, 'bin'), { recursive: true });
+    expect(runIn(shell, agentScript(partsIn(dir)), env)).toEqual({ code: 127, out: '' });
+  });
+});
+
+it.each([
+  [0, '1'],
+  [999, '1'],
+  [1_999, '1'],
+  [65_000, '65'],
+])('gives a cancelled job %i ms to end as %s s', (cancelGrace, seconds) => {
+  using dir = scratch();
+  expect(agentScript(partsIn(dir, { cancelGrace }))).toContain(`BUILDKITE_CANCEL_GRACE_PERIOD='${seconds}'`);
+});

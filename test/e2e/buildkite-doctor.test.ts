@@ -1,0 +1,58 @@
+/** `onejob doctor` and the counts of `status` for Buildkite: real sandboxes of the real Engine try the way to a real broker. */
+import { writeFileSync } from 'node:fs';
+import { expect, test } from 'vitest';
+import type { FindingView } from '../../src/api/schema.ts';
+import { agentOrSkip, buildkiteBench, expectClean, untilIdle } from '../support/buildkite.ts';
+import { onejob } from '../support/onejob.ts';
+
+function lines(found: readonly FindingView[], level: FindingView['level']): string {
+  return found
+    .filter((one) => one.level === level)
+    .map(({ subject, message, hint }) => `${subject}: ${message} ${hint ?? ''}`)
+    .join('\n');
+}
+
+test('from inside its sandboxes the broker is reached, on each of their networks, and what images lack is named', async ({
+  skip,
+}) => {
+  await using bench = await buildkiteBench(agentOrSkip(skip));
+  await using here = await onejob({ config: bench.config({ pool: 'trust: { network: internet }, caches: ["home:/root"]' }) });
+  const daemon = await here.up();
+  await untilIdle(bench);
+  const agents = bench.buildkite.agents().length;
+  const found = await here.api.doctor();
+  expect(lines(found, 'error')).toBe('');
+  const ok = lines(found, 'ok');
+  expect(ok).toContain('takes the token of organisation acme');
+  expect(ok).toMatch(/The broker at [\d.]+:\d+ is reached from network "default", by agents of pool ci\./);
+  expect(ok).toMatch(/The broker at [\d.]+:\d+ is reached from network "internet", by untrusted jobs of pool ci\./);
+  expect(lines(found, 'warning')).toContain('There is no git in image "debian:stable-slim"');
+  expect(JSON.stringify(found)).not.toContain(bench.buildkite.token);
+  // A look is no agent, and takes no job.
+  expect(bench.buildkite.agents()).toHaveLength(agents);
+  await daemon.stop();
+  expectClean(bench);
+});
+
+test('jobs of the queue are counted; a token that may not count costs the counts alone', async ({ skip }) => {
+  await using bench = await buildkiteBench(agentOrSkip(skip), { metricsPollSeconds: 1 });
+  const { buildkite, tokenFile } = bench;
+  const metrics = `${tokenFile}.metrics`;
+  writeFileSync(metrics, 'bkct_wrongwrong', { mode: 0o600 });
+  await using here = await onejob({ config: bench.config({ service: `metrics_token: { file: ${metrics} }` }) });
+  const daemon = await here.up();
+  await untilIdle(bench);
+  const waiting = async () => (await here.api.status()).pools[0]?.waiting;
+  expect(await waiting()).toBeNull();
+  const found = await here.api.doctor();
+  expect(lines(found, 'error')).toBe('');
+  expect(lines(found, 'warning')).toMatch(/answered 401.*Put it into file \S+token\.metrics/);
+  const running = bench.hold('a');
+  const ids = ['b', 'c'].map((name) => bench.hold(name));
+  writeFileSync(metrics, buildkite.metricsToken, { mode: 0o600 });
+  await expect.poll(waiting, { timeout: 20_000 }).toBe(2);
+  for (const name of ['a', 'b', 'c']) bench.go(name);
+  for (const id of [running, ...ids]) expect((await buildkite.jobEnded(id)).exit).toBe(0);
+  await daemon.stop();
+  expectClean(bench);
+});
