@@ -22,6 +22,9 @@ export interface AgentByHandParts {
   readonly program: string;
 }
 
+/** How the names of its agents begin. */
+export const byHandName = 'by-hand-';
+
 const label = 'onejob-bench.floor';
 
 export async function agentByHand({ buildkite, shared }: AgentByHandParts): Promise<AgentByHand> {
@@ -52,7 +55,7 @@ export async function agentByHand({ buildkite, shared }: AgentByHandParts): Prom
       const { id, gate } = next;
       const job = buildkite.queueJob({ command, queue: 'floor' });
       const script = agentScript({
-        ...{ token: buildkite.token, endpoint: `http://${gateway}:${buildkite.port}/v3`, name: `floor-${made}`, job },
+        ...{ token: buildkite.token, endpoint: `http://${gateway}:${buildkite.port}/v3`, name: `${byHandName}${made}`, job },
         ...{ workspace: '/tmp/workspace', hooks: null, plugins: null, cancelGrace: 30_000 },
       });
       const out = createWriteStream(gate);

@@ -15,7 +15,7 @@ import { type BuildkiteStandin, startBuildkite } from '../test/standins/buildkit
 import { lacksAgent, realAgent } from '../test/support/buildkite-agent.ts';
 import { machineSocket } from '../test/support/engine-http.ts';
 import { onejob } from '../test/support/onejob.ts';
-import { type AgentByHand, agentByHand } from './buildkite-floor.ts';
+import { type AgentByHand, agentByHand, byHandName } from './buildkite-floor.ts';
 import { engineProxy } from './engine-proxy.ts';
 import { wall } from './jobs.ts';
 import { rounded, type Stats, stats } from './stats.ts';
@@ -63,9 +63,12 @@ function tools(dir: string): { readonly dir: string; readonly program: string; r
   const shared = join(dir, 'bk');
   mkdirSync(shared, { recursive: true });
   chmodSync(dir, 0o755);
+  chmodSync(shared, 0o777);
   copyFileSync(agent, join(shared, 'real-agent'));
   const notes = join(shared, 'began');
   writeFileSync(notes, '');
+  // Root in a sandbox is not above what the host's files say.
+  chmodSync(notes, 0o666);
   const program = join(shared, 'buildkite-agent');
   const note = `[ "$1" = start ] && echo "$BUILDKITE_AGENT_ACQUIRE_JOB $EPOCHREALTIME" >>${notes}`;
   writeFileSync(program, `#!/bin/bash\n${note}\nexec ${shared}/real-agent "$@"\n`, { mode: 0o755 });
@@ -87,13 +90,13 @@ function watch(buildkite: BuildkiteStandin): { readonly times: Times; readonly i
   const put = (job: string, what: 'accepted' | 'connected' | 'started' | 'finished'): void => {
     times.set(job, { [what]: wall(), ...times.get(job) });
   };
-  buildkite.onRequest(({ route, params, status }) => {
+  buildkite.onRequest(({ route, params, status, agent }) => {
     if (status >= 300) return;
     const id = params['id'] ?? '';
     if (route === 'jobs/:id/accept' || route === 'jobs/:id/acquire') put(id, 'accepted');
     if (route === 'jobs/:id/start') put(id, 'started');
     if (route === 'jobs/:id/finish') put(id, 'finished');
-    if (route === 'connect') idle.push(wall());
+    if (route === 'connect' && agent?.startsWith(byHandName) === false) idle.push(wall());
   });
   return {
     ...{ times, idle },
@@ -104,7 +107,7 @@ function watch(buildkite: BuildkiteStandin): { readonly times: Times; readonly i
   };
 }
 
-const command = 'echo "at $EPOCHREALTIME"';
+const command = 'echo "at $EPOCHREALTIME"; sleep 1';
 
 /** When the command printed, by its own clock. */
 function printedAt(buildkite: BuildkiteStandin, job: string): number {
@@ -139,16 +142,17 @@ pools:
   const ours: string[] = [];
   const byHand: { readonly job: string; readonly at: number }[] = [];
   await using hand: AgentByHand = await agentByHand({ buildkite, shared, program });
-  const connected = (): boolean => buildkite.agents().some(({ state, queue }) => state === 'idle' && queue === 'default');
-  while (!connected()) await buildkite.next('agentConnected');
-  const listening = heard.events(note, parting.signal).catch(() => {});
+  const isIdle = (but?: string): boolean =>
+    buildkite.agents().some(({ id, state, queue }) => id !== but && state === 'idle' && queue === 'default');
+  while (!isIdle()) await buildkite.next('agentConnected');
+  const listening = heard.events(note, parting.signal).catch((e) => console.error(e));
   const log: { from: number; requests: number }[] = [];
   let asked: string[] = [];
   for (let round = -2; round < rounds; round++) {
     const before = buildkite.requests.length;
     const job = buildkite.queueJob({ command });
-    await buildkite.jobEnded(job);
-    while (!connected()) await buildkite.next('agentConnected');
+    const { agent } = await buildkite.jobEnded(job);
+    while (!isIdle(agent?.id)) await buildkite.next('agentConnected');
     const routes = buildkite.requests.slice(before).map(({ route }) => route);
     const { job: other, at } = await hand.run(command);
     if (round < 0) continue;
@@ -175,6 +179,7 @@ pools:
   const floorRows = byHand.map(({ job, at }) => ({
     ...{ at, began: began(job), started: times.get(job)?.started ?? Number.NaN, printed: printedAt(buildkite, job) },
   }));
+  console.error(rows, floorRows);
   const whole = spans(rows.map((row) => [row.accepted, row.printed]));
   const floor = {
     whole: spans(floorRows.map((row) => [row.at, row.printed])),

@@ -16,7 +16,7 @@ test('from inside its sandboxes the broker is reached, on each of their networks
   skip,
 }) => {
   await using bench = await buildkiteBench(agentOrSkip(skip));
-  await using here = await onejob({ config: bench.config({ pool: 'trust: { network: internet }, caches: ["home:/root"]' }) });
+  await using here = await onejob({ config: bench.config({ pool: 'trust: { network: internet }, caches: ["home:/root"], env: { HTTP_PROXY: "http://127.0.0.1:1" }' }) });
   const daemon = await here.up();
   await untilIdle(bench);
   const agents = bench.buildkite.agents().length;

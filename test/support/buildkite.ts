@@ -6,7 +6,13 @@ import { chmodSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:f
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect } from 'vitest';
-import { type BuildkiteOptions, type BuildkiteStandin, type JobSpec, type JobView, startBuildkite } from '../standins/buildkite/standin.ts';
+import {
+  type BuildkiteOptions,
+  type BuildkiteStandin,
+  type JobSpec,
+  type JobView,
+  startBuildkite,
+} from '../standins/buildkite/standin.ts';
 import { lacksAgent, realAgent } from './buildkite-agent.ts';
 
 export interface BuildkiteConfig {
@@ -71,7 +77,10 @@ ${pools}
     },
     job: (command, spec = {}) => buildkite.jobEnded(buildkite.queueJob({ ...spec, command })),
     hold: (name, spec = {}) =>
-      buildkite.queueJob({ ...spec, command: `echo began ${name}; until [ -e /go/${name} ]; do sleep 0.1; done; echo ended ${name}` }),
+      buildkite.queueJob({
+        ...spec,
+        command: `echo began ${name}; until [ -e /go/${name} ]; do sleep 0.1; done; echo ended ${name}`,
+      }),
     go: (name) => writeFileSync(join(gate, name), ''),
     async [Symbol.asyncDispose]() {
       await buildkite[Symbol.asyncDispose]();
@@ -87,9 +96,7 @@ function more(keys: string): string {
 
 /** Resolves once so many agents of ours wait for a job at the service. */
 export async function untilIdle({ buildkite }: Pick<BuildkiteBench, 'buildkite'>, count = 1, timeout = 20_000): Promise<void> {
-  await expect
-    .poll(() => buildkite.agents().filter(({ state }) => state === 'idle').length, { timeout, interval: 50 })
-    .toBe(count);
+  await expect.poll(() => buildkite.agents().filter(({ state }) => state === 'idle').length, { timeout, interval: 50 }).toBe(count);
 }
 
 /** What must hold at the service after every test: no agent, no job left, no token where it should not be. */

@@ -4,7 +4,7 @@
  */
 import { z } from 'zod';
 import type { Clock } from '../../core/clock.ts';
-import type { AgentId } from '../../core/slot.ts';
+import type { AgentId, JobId } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
 import type { Log } from '../../log.ts';
 import {
@@ -19,6 +19,7 @@ import {
   type Offer,
   protocolVersion,
   type RefuseRequest,
+  retireAnswer,
   type ServiceDesired,
   type ServiceHealth,
 } from './broker/protocol.ts';
@@ -56,6 +57,8 @@ export interface BrokerDesk {
   carry(request: CarryRequest, signal: AbortSignal): Promise<HandAnswer & { readonly id: string }>;
   refuse(id: string, request: RefuseRequest, signal: AbortSignal): Promise<void>;
   end(id: string, request: EndRequest, signal: AbortSignal): Promise<void>;
+  /** The job that a carried agent has. @throws OnejobError E_BROKER; with `retry` while nobody can say whether it has one */
+  retire(id: string, signal: AbortSignal): Promise<JobId | null>;
   /** Port of the broker that is there; null while there is none. */
   readonly port: number | null;
   /** `leaving`: the broker stays, and is found again. */
@@ -248,6 +251,7 @@ export function createBrokerDesk({ calls, start, clock, log }: DeskParts): Broke
     carry: (request, inner) => post('/v1/agents', request, carried, inner),
     refuse: (id, request, inner) => post(agentPath(id, 'refuse'), request, nothing, inner),
     end: (id, request, inner) => post(agentPath(id, 'end'), request, nothing, inner),
+    retire: async (id, inner) => (await post(agentPath(id, 'retire'), {}, retireAnswer, inner)).job,
     get port() {
       return port;
     },

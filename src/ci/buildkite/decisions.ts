@@ -22,6 +22,8 @@ export interface DecisionParts {
   /** Jobs that a slot has, in whatever lane. */
   readonly jobsOf: (slot: string) => readonly JobId[];
   readonly emit: (event: CiEvent) => void;
+  /** The job may run: said once that is decided, and again whenever it is heard of while it waits. */
+  readonly run: (agent: BrokerAgent, ruling: Extract<Ruling, { kind: 'run' }>) => void;
   /** ms */
   readonly holdTimeout: number;
   /** ms */
@@ -80,7 +82,7 @@ export function createDecisions(parts: DecisionParts): Decisions {
       const now = board.ofJob(job);
       if (now === null || now.id !== agent.id || !needsSandbox(now)) return;
       rulings.set(now.id, ruling);
-      if (ruling.kind === 'run') emit({ kind: 'waiting', pool: now.pool, slot: now.slot });
+      if (ruling.kind === 'run') parts.run(now, ruling);
       else {
         log.warn('job refused', { job, pipeline: ruling.facts.pipeline, reason: ruling.reason });
         await refuse(now, `onejob refused this job: ${ruling.reason}`, 'agent_refused');
@@ -117,8 +119,9 @@ export function createDecisions(parts: DecisionParts): Decisions {
         emit({ kind: 'cancel', job, agent: agent.agent, grace: null });
         return;
       }
-      if (rulings.has(agent.id)) {
-        emit({ kind: 'waiting', pool: agent.pool, slot: agent.slot });
+      const known = rulings.get(agent.id);
+      if (known !== undefined) {
+        if (known.kind === 'run') parts.run(agent, known);
         return;
       }
       const pool = parts.poolOf(agent.slot);
@@ -136,7 +139,8 @@ export function createDecisions(parts: DecisionParts): Decisions {
         return;
       }
       // Not within the commit that gave it back.
-      queueMicrotask(() => emit({ kind: 'waiting', pool: agent.pool, slot: agent.slot }));
+      const ruling = rulings.get(agent.id);
+      if (ruling?.kind === 'run') queueMicrotask(() => parts.run(agent, ruling));
     },
     close: () => deadlines.close(),
   };

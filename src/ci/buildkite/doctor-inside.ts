@@ -1,12 +1,12 @@
 /**
  * What an agent would find in its sandbox: a way to the broker, programs that its jobs need, places to write to. A script looks from
- * within; what it says is read here. The way is tried with the agent itself where it is there, since only that takes the same
- * proxies, else with bash.
+ * within; what it says is read here. The way is tried with the agent itself where it is there, else with bash.
  */
 import { networkInterfaces } from 'node:os';
 import { stripVTControlCharacters } from 'node:util';
-import type { Finding, Recipe } from '../../runtimes/runtime.ts';
-import { inside } from './service.ts';
+import type { Finding } from '../../runtimes/runtime.ts';
+import { pastProxies } from './past-proxies.ts';
+import { inside } from './way-in.ts';
 
 /** What a sandbox has; null where the script did not say. */
 export interface Inside {
@@ -28,9 +28,11 @@ const patience = 6;
  * @param seconds until an address that does not answer is given up
  */
 export function lookScript(address: string | null, port: number, seconds = patience): string {
-  const host = address?.includes(':') === true ? `[${address}]` : address;
+  const host = address?.includes(':') === true ? `[${address}]` : (address ?? 'localhost');
+  const endpoint = `http://${host}:${port}/v3`;
   const call = [
-    `export BUILDKITE_AGENT_ENDPOINT=http://${host}:${port}/v3 BUILDKITE_AGENT_ACCESS_TOKEN=look BUILDKITE_AGENT_CONFIG=/dev/null`,
+    ...pastProxies(endpoint),
+    `export BUILDKITE_AGENT_ENDPOINT=${endpoint} BUILDKITE_AGENT_ACCESS_TOKEN=look BUILDKITE_AGENT_CONFIG=/dev/null`,
     'if buildkite-agent --version >/dev/null 2>&1; then',
     '  exec buildkite-agent meta-data get look --job 00000000-0000-0000-0000-000000000000 --no-color',
     'elif command -v bash >/dev/null 2>&1; then',
@@ -93,7 +95,7 @@ export interface Way {
 }
 
 /** `whose`: `agents of pool gpu`. */
-export function wayFinding(subject: string, whose: string, way: Way, found: Inside, recipe: Pick<Recipe, 'env'>): Finding {
+export function wayFinding(subject: string, whose: string, way: Way, found: Inside): Finding {
   const { address, port, network } = way;
   const where = `${address}:${port}`;
   if (found.reached === null) {
@@ -109,20 +111,15 @@ export function wayFinding(subject: string, whose: string, way: Way, found: Insi
     };
   }
   const line = found.reached.split('\n').findLast((one) => one.trim() !== '') ?? '';
-  const why =
-    line === '' ? `no answer within ${patience} s` : /proxy/i.test(line) ? brief(line) : (reason.exec(line)?.[0] ?? brief(line));
+  const why = line === '' ? `no answer within ${patience} s` : (reason.exec(line)?.[0] ?? brief(line));
   const message = `The broker at ${where} is not reached from network "${network}", by ${whose}: ${why}.`;
-  return { level: 'error', subject, message, hint: howToOpen(way, recipe, line) };
+  return { level: 'error', subject, message, hint: howToOpen(way) };
 }
 
 /** What a kernel says of a connection that was not made, in the agent's words or in bash's. */
 const reason = /connection refused|i\/o timeout|connection timed out|no route to host|network is unreachable/i;
 
-function howToOpen({ address, port, network }: Way, { env }: Pick<Recipe, 'env'>, line: string): string {
-  const proxy = ['HTTP_PROXY', 'http_proxy', 'ALL_PROXY'].find((name) => env[name] !== undefined);
-  if (proxy !== undefined && (/proxy/i.test(line) || !reason.test(line))) {
-    return `The pool's "env" has ${proxy}: add ${address} to NO_PROXY there.`;
-  }
+function howToOpen({ address, port, network }: Way): string {
   const bridge = interfaceOf(address);
   const from = bridge === null ? ['', ''] : [` in on ${bridge}`, ` -i ${bridge}`];
   const ufw = `ufw allow${from[0]} to ${address} port ${port} proto tcp`;

@@ -110,8 +110,7 @@ async function lookInto(parts: DoctorParts, one: SandboxClass, looking: Looking,
   let way: Way | null = null;
   try {
     way = looking.port === null ? null : await wayTo(parts, sandbox, looking.port, signal);
-    const { HTTP_PROXY, http_proxy, NO_PROXY, no_proxy } = sandbox.recipe.env;
-    const key = JSON.stringify([way, HTTP_PROXY, http_proxy, NO_PROXY, no_proxy]);
+    const key = JSON.stringify(way);
     if (looking.tried.has(key)) way = null;
     looking.tried.add(key);
   } catch (error) {
@@ -119,7 +118,7 @@ async function lookInto(parts: DoctorParts, one: SandboxClass, looking: Looking,
   }
   try {
     const found = readLook(await sandbox.ask(lookScript(way?.address ?? null, way?.port ?? 0), signal));
-    if (way !== null) list.push(wayFinding(subject, whose, way, found, sandbox.recipe));
+    if (way !== null) list.push(wayFinding(subject, whose, way, found));
     if (one.isSameInside) return list;
     const image = sandbox.hasImage ? sandbox.recipe.image : null;
     const mounted = config.agentPackage.from !== 'image';

@@ -9,6 +9,8 @@ import type { PoolConfig } from '../../config/config.ts';
 import { isNamed } from '../../config/volumes.ts';
 import type { Mount, Recipe } from '../../runtimes/runtime.ts';
 import { normalRepository } from './repository.ts';
+import type { Ruling } from './ruling.ts';
+import { sourceRepository } from './trust.ts';
 
 /**
  * `recipe`: the pool's, expanded for the slot, its image chosen. `repository`: where the job is from (`sourceRepository`); null when
@@ -37,6 +39,18 @@ export function untrustedRecipe(
     capAdd: [],
     unsafe: { privileged: false, pidHost: false, seccompUnconfined: false },
   };
+}
+
+/** Whether a job that was ruled so needs another sandbox than the one that waits. */
+export function wantsOther(pool: PoolConfig | undefined, ruling: Extract<Ruling, { kind: 'run' }>, stateDir: string): boolean {
+  if (ruling.trusted) return false;
+  if (pool === undefined) return true;
+  return JSON.stringify(untrustedRecipe(pool.recipe, pool, repositoryOf(ruling), stateDir)) !== JSON.stringify(pool.recipe);
+}
+
+/** Where an untrusted job is from; null while nothing is decided about it. */
+export function repositoryOf(ruling: Ruling | undefined): string | null {
+  return ruling === undefined ? null : sourceRepository(ruling.facts);
 }
 
 /** What stands for a repository in the names of folders: hex digits, the same for all addresses of it. */

@@ -2,6 +2,7 @@
  * The script that makes a sandbox the agent of one job. Nothing long-lived is in it: the token is good for one registration at the
  * broker. Every place that an earlier job could have left something in is named, so that none of the agent's own defaults is read.
  */
+import { pastProxies } from './past-proxies.ts';
 
 export interface ScriptParts {
   readonly token: string;
@@ -45,6 +46,7 @@ export function agentScript(parts: ScriptParts): string {
     `: > ${quote(`${own}/agent.cfg`)} || exit 1`,
     `unset ${foreign.map((name) => `BUILDKITE_AGENT_${name}`).join(' ')}`,
     ...set.map(([variable, value]) => `export ${variable}=${quote(value)}`),
+    ...pastProxies(endpoint),
     'exec buildkite-agent start',
   ].join('\n');
 }

@@ -90,6 +90,7 @@ function routesOf({ control, listen }: ControlServerParts): readonly Route[] {
     route(/^\/v1\/agents\/([^/]+)\/hand$/, handRequest, (body, id) => control.hand(id, body)),
     route(/^\/v1\/agents\/([^/]+)\/refuse$/, refuseRequest, (body, id) => control.refuse(id, body)),
     route(/^\/v1\/agents\/([^/]+)\/end$/, endRequest, (body, id) => control.end(id, body)),
+    route(/^\/v1\/agents\/([^/]+)\/retire$/, z.unknown(), (_, id) => control.retire(id)),
     route(/^\/v1\/leave$/, z.unknown(), () => control.leave()),
   ];
 }

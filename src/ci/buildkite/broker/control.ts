@@ -7,7 +7,16 @@ import { end } from './agent.ts';
 import { type Book, noSeals } from './book.ts';
 import type { Desired } from './desired.ts';
 import { newRecord } from './fleet.ts';
-import type { CarryRequest, EndRequest, HandAnswer, HandRequest, OffersRequest, Phase, RefuseRequest } from './protocol.ts';
+import type {
+  CarryRequest,
+  EndRequest,
+  HandAnswer,
+  HandRequest,
+  OffersRequest,
+  Phase,
+  RefuseRequest,
+  RetireAnswer,
+} from './protocol.ts';
 import type { AgentRecord, Aliases } from './record.ts';
 
 export interface Control {
@@ -16,6 +25,7 @@ export interface Control {
   hand(id: string, request: HandRequest): HandAnswer;
   refuse(id: string, request: RefuseRequest): void;
   end(id: string, request: EndRequest): void;
+  retire(id: string): RetireAnswer;
   leave(): { readonly unfinished: number };
 }
 
@@ -28,6 +38,9 @@ export interface ControlParts {
 
 /** A sandbox may begin, or have begun, what its agent is for. */
 const given: ReadonlySet<Phase> = new Set(['handed', 'connected', 'running']);
+
+/** No job is ours yet. With one it was asked for, and the service has not been heard to answer. */
+const beforeJob: ReadonlySet<Phase> = new Set(['expected', 'registering', 'registered', 'idle', 'accepting']);
 
 /** Its methods throw OnejobError E_AGENT_UNKNOWN, E_API_REQUEST, E_DAEMON_STOPPING, E_STATE_FULL and the like. */
 export function createControl({ book, aliases, desired, wall }: ControlParts): Control {
@@ -100,10 +113,21 @@ export function createControl({ book, aliases, desired, wall }: ControlParts): C
       const record = book.get(id);
       if (record === null || record.shown.phase === 'ending') return;
       const { phase, cancelled } = record.shown;
-      if (phase === 'accepting' || (phase === 'registering' && record.shown.kind === 'held')) {
+      // Of a carried one the sandbox is gone: whether its job was ours nobody can find out any more.
+      if (record.shown.kind === 'held' && (phase === 'accepting' || phase === 'registering')) {
         throw wrong(`Agent "${id}" is ${phase}, which cannot be broken off.`, true);
       }
       end(book, record, { reason, signalReason: cancelled ? 'cancel' : signalReason });
+    },
+
+    retire(id) {
+      const record = book.get(id);
+      if (record === null) return { job: null };
+      const { kind, phase, job } = record.shown;
+      if (kind === 'held') throw wrong(`Agent "${id}" is the broker's own, and leaves with its slot's offer.`);
+      if (!record.retired && beforeJob.has(phase)) book.update(id, { retired: true });
+      if (job !== null && beforeJob.has(phase)) throw wrong(`Agent "${id}" may have been given job ${job.id}: it is being asked for.`, true);
+      return { job: job?.id ?? null };
     },
 
     leave() {

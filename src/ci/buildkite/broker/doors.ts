@@ -8,6 +8,7 @@ import { isIP } from 'node:net';
 import type { Clock } from '../../../core/clock.ts';
 import { OnejobError } from '../../../errors.ts';
 import type { Log } from '../../../log.ts';
+import { boundConnections } from './gateway-connections.ts';
 
 export interface Doors {
   readonly port: number;
@@ -45,6 +46,7 @@ export async function openDoors(parts: DoorsParts): Promise<Doors> {
 
   const bind = async (address: string, port: number): Promise<number> => {
     const server = http.createServer(parts.options, parts.handler);
+    boundConnections(server);
     await new Promise<void>((resolve, reject) => {
       server.once('error', reject);
       server.listen({ host: address, port, exclusive: true }, () => {

@@ -103,6 +103,7 @@ export function newRecord(
     requestHeaders: {},
     log: { sequence: 0, offset: 0 },
     livesAlone: false,
+    retired: false,
     ending: null,
   };
 }

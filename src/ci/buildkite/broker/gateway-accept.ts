@@ -42,8 +42,10 @@ function answerJob(desk: Desk, { response }: Call, record: AgentRecord): void {
 
 async function takeCarried(desk: Desk, call: Call, how: Taking, job: string): Promise<void> {
   const { memory, response, record } = call;
-  const { id, phase } = record.shown;
+  const { id, phase, job: before } = record.shown;
   const { acquisition } = record.sealed;
+  // What it was asked about before it was retired is asked on: it may be ours already.
+  if (record.retired && phase === 'idle' && before?.id !== job) return deny(desk, call, 422, 'This agent takes no job any more.');
   if (acquisition !== null && acquisition.job !== job) return deny(desk, call, 422, 'That is not the job of this agent.');
   if (memory.accepting !== null && memory.accepting.job !== job) return deny(desk, call, 422, 'This agent is taking another job.');
   if (phase === 'idle' || phase === 'accepting') {
@@ -74,9 +76,12 @@ async function fromService(desk: Desk, call: Call, how: Taking, job: string): Pr
   // Until the service has answered the job may be ours: nobody may take the agent for an idle one.
   book.update(id, { shown: { phase: 'accepting', job: { id: job, env: {} } } });
   const path = `/jobs/${escapeId(job)}/${how}`;
-  // Whether it is ours when no answer came, only asking again tells; should the agent leave instead, the service sees to the job.
   const notOurs = (): void => {
     if (book.get(id)?.shown.phase === 'accepting') note(desk, id, () => book.update(id, { shown: { phase: 'idle', job: null } }));
+  };
+  // Whether it is ours when no answer came, only asking again tells; should the agent leave instead, the service sees to the job.
+  const unsure = (): void => {
+    if (book.get(id)?.shown.phase === 'accepting') note(desk, id, () => book.update(id, { shown: { phase: 'idle' } }));
   };
   try {
     const answer = await ask(desk, { record, method: 'PUT', path, token, request, signal });
@@ -90,7 +95,7 @@ async function fromService(desk: Desk, call: Call, how: Taking, job: string): Pr
     if (book.get(id)?.shown.phase !== 'accepting') return null;
     book.update(id, { shown: { phase: 'accepted', job: read.job }, sealed: { jobAnswer: stored, jobToken: read.token } });
   } catch (error) {
-    notOurs();
+    unsure();
     throw error;
   }
   return null;

@@ -89,6 +89,8 @@ export async function ping(desk: Desk, call: Call): Promise<void> {
   const { kind, phase, job } = call.record.shown;
   const say = (body: unknown): void => answerJson(call.response, 200, body);
   if (phase === 'finished' || phase === 'ending' || call.memory.startRefused) return say({ action: 'disconnect' });
+  if (kind === 'carried') gaveUp(desk, call);
+  if (call.record.retired) return say({ action: 'disconnect' });
   if (kind === 'held') {
     if (phase === 'handed') return deny(desk, call, 403, 'This agent has not connected.');
     return say(phase === 'connected' && job !== null ? { job: { id: job.id } } : {});
@@ -105,6 +107,13 @@ export async function ping(desk: Desk, call: Call): Promise<void> {
     note(desk, id, () => desk.book.update(id, { requestHeaders: headers }));
   }
   passOn(desk, call, answer, JSON.stringify({ ...rest, ...(named == null ? {} : { job: { id: named.id } }) }));
+}
+
+/** An agent that asks for a job does not ask any more for the one that it had no answer about. */
+function gaveUp(desk: Desk, { record, memory }: Call): void {
+  const { id, phase, job } = record.shown;
+  if ((phase !== 'idle' && phase !== 'accepting') || job === null || memory.accepting !== null) return;
+  note(desk, id, () => desk.book.update(id, { shown: { phase: 'idle', job: null } }));
 }
 
 /** The service may name another endpoint: it is tried, and taken only if it answers (`agent/agent_worker_ping.go`). */
@@ -141,7 +150,7 @@ const wiped: RecordPatch = {
 export async function disconnect(desk: Desk, call: Call): Promise<void> {
   const { id, phase, job, finished } = call.record.shown;
   // The service ends the job of an agent that leaves, without a word of why. The manager has more to say about it, in `end`.
-  const unfinished = job !== null && finished === null && phase !== 'accepting';
+  const unfinished = job !== null && finished === null && phase !== 'accepting' && phase !== 'idle';
   if (unfinished || phase === 'ending') {
     note(desk, id, () => desk.book.update(id, { livesAlone: false }));
     return answerJson(call.response, 200, {});

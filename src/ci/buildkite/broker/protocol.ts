@@ -185,6 +185,13 @@ export const endRequest = z.strictObject({
 });
 export type EndRequest = z.infer<typeof endRequest>;
 
+/**
+ * `POST /v1/agents/:id/retire`: a carried agent is to leave without a job. From then on none can come to it; answers the one that
+ * has come already. Refused with `retry` while nobody can say. Idempotent; one that is not there has none.
+ */
+export const retireAnswer = z.object({ job: z.string().nullable() });
+export type RetireAnswer = z.infer<typeof retireAnswer>;
+
 /** `POST /v1/listen`: agents call in at this address too. */
 export const listenRequest = z.strictObject({ address: z.string().max(64) });
 export const listenAnswer = z.object({ port: z.int() });

@@ -41,6 +41,8 @@ export interface AgentRecord {
   readonly livesAlone: boolean;
   /** Whether the manager has decided about the job of a carried agent, which waits for that with its `accept`. */
   readonly allowed: boolean;
+  /** A carried agent that is to take no job any more. */
+  readonly retired: boolean;
   /** From `ending` on. */
   readonly ending: Ending | null;
 }

@@ -5,14 +5,14 @@ import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { afterEach, expect, it } from 'vitest';
-import { type Child, startChild } from '../../../../test/support/child.ts';
-import { scratch } from '../../../../test/support/scratch.ts';
-import type { BrokerEvent, Phase } from './protocol.ts';
-import { slotOffer } from './testing.ts';
-import { joinBroker, type Manager, postTo, serveAtPort } from './testing-http.ts';
-import { serviceToken, type TestService, testService } from './testing-service.ts';
+import type { BrokerEvent, Phase } from '../../src/ci/buildkite/broker/protocol.ts';
+import { slotOffer } from '../../src/ci/buildkite/broker/testing.ts';
+import { joinBroker, type Manager, postTo, serveAtPort } from '../../src/ci/buildkite/broker/testing-http.ts';
+import { serviceToken, type TestService, testService } from '../../src/ci/buildkite/broker/testing-service.ts';
+import { type Child, startChild } from '../support/child.ts';
+import { scratch } from '../support/scratch.ts';
 
-const program = join(import.meta.dirname, '..', '..', '..', '..', 'bin', 'onejob');
+const program = join(import.meta.dirname, '..', '..', 'bin', 'onejob');
 const cleanups: (() => unknown)[] = [];
 afterEach(async () => {
   for (const clean of cleanups.splice(0).reverse()) await clean();

@@ -1,0 +1,235 @@
+/**
+ * What all ways to take jobs of Buildkite have in common: they hear of their agents from the broker, read what config names, hold
+ * their pools while something is wrong with it, and apply what the loop has committed.
+ *
+ * What the broker says is the truth, and is said again whenever one of both comes back: nothing here is stored but for people.
+ */
+import type { BuildkiteServiceConfig, PoolConfig } from '../../config/config.ts';
+import type { Clock } from '../../core/clock.ts';
+import type { Change, JobId } from '../../core/slot.ts';
+import { toFailure } from '../../errors.ts';
+import type { Log } from '../../log.ts';
+import type { Finding } from '../../runtimes/runtime.ts';
+import type { CiEvent, CiService } from '../ci-service.ts';
+import type { Trial } from '../trial.ts';
+import { type Board, createBoard } from './board.ts';
+import type { BrokerAgent, EndRequest, Phase } from './broker/protocol.ts';
+import type { BrokerDesk } from './broker-desk.ts';
+import { endOf } from './ends.ts';
+import type { JobRows } from './job-rows.ts';
+import type { Program } from './mounted-program.ts';
+import { createStanding, type Standing } from './standing.ts';
+import { createWayIn, type WayIn } from './way-in.ts';
+
+export interface BaseParts {
+  readonly config: BuildkiteServiceConfig;
+  /** Those that take jobs from here. */
+  readonly pools: readonly PoolConfig[];
+  readonly desk: BrokerDesk;
+  readonly rows: JobRows;
+  /** The registration token. @throws OnejobError E_SECRET */
+  readonly token: () => Promise<string>;
+  /** Where the agent's program is, once it was looked at. @throws OnejobError E_AGENT_PACKAGE and the like */
+  readonly program: Program;
+  /** Number of jobs that wait for a queue; null when nobody knows. */
+  readonly counted: (queue: string) => number | null;
+  /** Follows the counts until `signal` aborts. */
+  readonly count: (signal: AbortSignal) => void;
+  readonly check: (signal: AbortSignal, trial: Trial) => Promise<Finding[]>;
+  readonly clock: Clock;
+  readonly log: Log;
+}
+
+/** What one way does beside. */
+export interface Way {
+  /** An agent is as the broker says; the board has it already. */
+  saw(agent: BrokerAgent): void;
+  /** Committed by the loop. */
+  applied?(change: Change & { readonly job: JobId }): void;
+  /** The token was read anew; null: it cannot be. */
+  token?(token: string | null): void;
+  /** The service is listened to from now on. */
+  began?(): void;
+  ended(): void;
+}
+
+/** Methods that are the same whichever way jobs come. */
+type Common = Pick<
+  CiService,
+  | 'name'
+  | 'check'
+  | 'equip'
+  | 'devicesFor'
+  | 'record'
+  | 'committed'
+  | 'syncing'
+  | 'rolledBack'
+  | 'waiting'
+  | 'serviceJobs'
+  | 'agentPackage'
+>;
+
+export interface Base {
+  readonly common: Common;
+  readonly pools: ReadonlyMap<string, PoolConfig>;
+  readonly board: Board;
+  readonly standing: Standing;
+  readonly wayIn: WayIn;
+  /** Aborted once nobody listens any more. */
+  readonly signal: AbortSignal;
+  poolOf(slot: string): PoolConfig | undefined;
+  emit(event: CiEvent): void;
+  tellHolds(): void;
+  /** How the job's agent ended, as the service is to be told; undefined while the loop has not said so. */
+  endOf(job: JobId): EndRequest | undefined;
+  observe(send: (event: CiEvent) => void, signal: AbortSignal, way: Way): void;
+}
+
+/** ms between two tries to read what config names. */
+const readAgain = 30_000;
+/** An agent of these is of no use yet, or no more. */
+const unserved: ReadonlySet<Phase> = new Set(['expected', 'registering', 'ending']);
+
+export function createBase(parts: BaseParts): Base {
+  const { config, desk, rows, clock } = parts;
+  const { name } = config;
+  const pools = new Map(parts.pools.map((pool) => [pool.name, pool]));
+  const board = createBoard();
+  const standing = createStanding();
+  const wayIn = createWayIn({ pools, desk, program: parts.program });
+  const ends = new Map<JobId, EndRequest>();
+  const held = new Map<string, string | null>();
+  let changes: Change[] = [];
+  let emit: (event: CiEvent) => void = () => {};
+  let way: Way | null = null;
+  const abort = new AbortController();
+  const { signal } = abort;
+
+  /** The pool as a whole: one agent that works is enough for the others to be offered. */
+  function tellHolds(): void {
+    for (const pool of pools.keys()) {
+      const isServed = board.all().some((agent) => agent.pool === pool && !unserved.has(agent.phase));
+      const reason = standing.reason(isServed);
+      if (held.get(pool) === reason) continue;
+      held.set(pool, reason);
+      emit({ kind: 'hold', pool, reason });
+    }
+  }
+
+  function saw(agent: BrokerAgent): void {
+    board.put(agent);
+    rows.saw(agent);
+    way?.saw(agent);
+    if (agent.phase === 'finished' && agent.agent !== null) emit({ kind: 'jobDone', agent: agent.agent });
+    tellHolds();
+  }
+
+  function apply(change: Change): void {
+    if (!('job' in change)) return;
+    if (change.change === 'ended') ends.set(change.job, endOf(change.result));
+    if (change.change === 'settled') ends.delete(change.job);
+    way?.applied?.(change);
+  }
+
+  function readLater(read: () => Promise<void>): void {
+    const callOff = clock.after(readAgain, () => {
+      signal.removeEventListener('abort', callOff);
+      void read();
+    });
+    signal.addEventListener('abort', callOff, { once: true });
+  }
+
+  async function readToken(): Promise<void> {
+    let token: string | null = null;
+    try {
+      token = (await parts.token()).trim();
+      standing.set('token', null);
+    } catch (error) {
+      standing.set('token', toFailure(error).message);
+    }
+    if (signal.aborted) return;
+    desk.serve({ name, endpoint: config.endpoint, token });
+    way?.token?.(token);
+    tellHolds();
+    readLater(readToken);
+  }
+
+  async function readyProgram(): Promise<void> {
+    try {
+      await parts.program.ready(signal);
+      standing.set('program', null);
+    } catch (error) {
+      if (signal.aborted) return;
+      standing.set('program', toFailure(error).message);
+      readLater(readyProgram);
+    }
+    tellHolds();
+  }
+
+  return {
+    ...{ pools, board, standing, wayIn, signal, tellHolds },
+    poolOf: (slot) => pools.get(slot.slice(0, slot.lastIndexOf('/'))),
+    emit: (event) => emit(event),
+    endOf: (job) => ends.get(job),
+
+    observe(send, outer, how) {
+      if (outer.aborted) return;
+      emit = send;
+      way = how;
+      outer.addEventListener(
+        'abort',
+        () => {
+          emit = () => {};
+          abort.abort();
+          how.ended();
+        },
+        { once: true },
+      );
+      standing.set('program', 'the agent is being looked for');
+      desk.listen(name, {
+        all(agents) {
+          for (const left of board.replace(agents)) saw({ ...left, phase: 'gone' });
+          for (const agent of agents) saw(agent);
+          tellHolds();
+        },
+        agent: saw,
+        health(health) {
+          standing.health(health);
+          tellHolds();
+        },
+        away(why) {
+          wayIn.forget();
+          standing.set('broker', why);
+          tellHolds();
+        },
+      });
+      void readToken();
+      void readyProgram();
+      parts.count(signal);
+      how.began?.();
+    },
+
+    common: {
+      name,
+      check: parts.check,
+      equip: wayIn.equip,
+      devicesFor: () => null,
+      record: (change) => void changes.push(change),
+      committed() {
+        const now = changes;
+        changes = [];
+        for (const change of now) apply(change);
+      },
+      syncing: () => () => {},
+      rolledBack() {
+        changes = [];
+      },
+      waiting(pool) {
+        const queue = pools.get(pool)?.queue;
+        return queue === undefined ? null : parts.counted(queue);
+      },
+      serviceJobs: () => rows.list(),
+      agentPackage: async () => null,
+    },
+  };
+}
