@@ -5,6 +5,9 @@ import type { FindingView } from '../../src/api/schema.ts';
 import { agentOrSkip, buildkiteBench, expectClean, untilIdle } from '../support/buildkite.ts';
 import { onejob } from '../support/onejob.ts';
 
+/** For jobs: the agent's own calls must find past it. */
+const proxy = 'env: { HTTP_PROXY: "http://127.0.0.1:1" }';
+
 function lines(found: readonly FindingView[], level: FindingView['level']): string {
   return found
     .filter((one) => one.level === level)
@@ -16,7 +19,9 @@ test('from inside its sandboxes the broker is reached, on each of their networks
   skip,
 }) => {
   await using bench = await buildkiteBench(agentOrSkip(skip));
-  await using here = await onejob({ config: bench.config({ pool: 'trust: { network: internet }, caches: ["home:/root"], env: { HTTP_PROXY: "http://127.0.0.1:1" }' }) });
+  await using here = await onejob({
+    config: bench.config({ pool: `trust: { network: internet }, caches: ["home:/root"], ${proxy}` }),
+  });
   const daemon = await here.up();
   await untilIdle(bench);
   const agents = bench.buildkite.agents().length;
@@ -39,7 +44,7 @@ test('jobs of the queue are counted; a token that may not count costs the counts
   const { buildkite, tokenFile } = bench;
   const metrics = `${tokenFile}.metrics`;
   writeFileSync(metrics, 'bkct_wrongwrong', { mode: 0o600 });
-  await using here = await onejob({ config: bench.config({ service: `metrics_token: { file: ${metrics} }` }) });
+  await using here = await onejob({ config: bench.config({ pool: proxy, service: `metrics_token: { file: ${metrics} }` }) });
   const daemon = await here.up();
   await untilIdle(bench);
   const waiting = async () => (await here.api.status()).pools[0]?.waiting;

@@ -101,7 +101,8 @@ export async function startBuildkite(options: BuildkiteOptions = {}): Promise<Bu
     return job;
   };
   const agentOf = (name: string): Agent => {
-    const agent = [...world.agents.values()].findLast((each) => each.name === name);
+    const all = [...world.agents.values()].filter((each) => each.name === name);
+    const agent = all.findLast((each) => each.job !== null && each.gone === null) ?? all.at(-1);
     if (agent === undefined) throw new Error(`The stand-in has no agent ${name}.`);
     return agent;
   };

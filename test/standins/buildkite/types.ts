@@ -237,7 +237,7 @@ export interface BuildkiteStandin extends AsyncDisposable {
   /** Resolves once it is finished or canceled. */
   jobEnded(id: string): Promise<JobView>;
   agents(): AgentView[];
-  /** As a person's click: the next ping says so. By name; the latest of that name. */
+  /** As a person's click: the next ping says so. By name; the one that has a job, else the latest of that name. */
   stopAgent(name: string): void;
   pauseAgent(name: string, note?: string): void;
   resumeAgent(name: string): void;

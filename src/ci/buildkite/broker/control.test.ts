@@ -159,3 +159,34 @@ describe('carry', () => {
     expect(() => running.control.carry(carry)).toThrow(expect.objectContaining({ code: 'E_DAEMON_STOPPING', retry: true }));
   });
 });
+
+describe('retire', () => {
+  async function carried() {
+    const made = await withJob();
+    const { id } = made.running.control.carry(carry);
+    return { ...made, id, control: made.running.control, book: made.running.book };
+  }
+
+  it('answers the job that has come, once that is sure, and none for an agent that is over or never was', async () => {
+    const { control, book, id } = await carried();
+    expect(control.retire(id)).toEqual({ job: null });
+    expect(book.get(id)?.retired).toBe(true);
+    book.update(id, { shown: { phase: 'accepting', job: { id: 'job-9', env: {} } }, sealed: { session: 's' } });
+    expect(() => control.retire(id)).toThrow(expect.objectContaining({ retry: true }));
+    book.update(id, { shown: { phase: 'accepted' } });
+    expect(control.retire(id)).toEqual({ job: 'job-9' });
+    expect(control.retire('0000')).toEqual({ job: null });
+  });
+
+  it('is not for agents that are the broker itself', async () => {
+    const { running, id } = await withJob();
+    expect(() => running.control.retire(id)).toThrow(expect.objectContaining({ code: 'E_API_REQUEST', retry: false }));
+  });
+
+  it('is not needed for one whose sandbox is gone: it is ended while its job is asked for, too', async () => {
+    const { control, book, id } = await carried();
+    book.update(id, { shown: { phase: 'accepting', job: { id: 'job-9', env: {} } }, sealed: { session: 's' } });
+    control.end(id, { reason: 'gone', signalReason: 'process_run_error' });
+    expect(book.get(id)?.shown.phase).toBe('ending');
+  });
+});

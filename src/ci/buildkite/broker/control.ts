@@ -126,7 +126,8 @@ export function createControl({ book, aliases, desired, wall }: ControlParts): C
       const { kind, phase, job } = record.shown;
       if (kind === 'held') throw wrong(`Agent "${id}" is the broker's own, and leaves with its slot's offer.`);
       if (!record.retired && beforeJob.has(phase)) book.update(id, { retired: true });
-      if (job !== null && beforeJob.has(phase)) throw wrong(`Agent "${id}" may have been given job ${job.id}: it is being asked for.`, true);
+      if (job !== null && beforeJob.has(phase))
+        throw wrong(`Agent "${id}" may have been given job ${job.id}: it is being asked for.`, true);
       return { job: job?.id ?? null };
     },
 

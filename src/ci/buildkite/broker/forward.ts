@@ -18,6 +18,8 @@ export interface Streamed {
   readonly signal: AbortSignal;
   /** Told the status before the agent is. */
   onAnswer?(status: number): void;
+  /** What the agent is told in the place of an error's status. */
+  toldAs?(status: number): number;
   /** Takes what an agent may not see out of an error's body, and of any header. */
   clean(text: string): string;
 }
@@ -45,7 +47,7 @@ export function forwardStream(call: Streamed): Promise<void> {
     answered = true;
     const status = answer.statusCode ?? 502;
     call.onAnswer?.(status);
-    if (status >= 400) passError(call, answer, status);
+    if (status >= 400) passError(call, answer, call.toldAs?.(status) ?? status);
     else {
       response.writeHead(status, cleaned(answerHeaders(answer), call.clean));
       // Its head may be all that is wanted for a while: a body can take its time.

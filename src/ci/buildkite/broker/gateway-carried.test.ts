@@ -159,8 +159,40 @@ it('an accept that nobody answered may be tried again, and leaves no job with an
   here.carried('a', { ...session, allowed: true });
   const accept = () => here.call('PUT', `/v3/jobs/${jobId}/accept`, here.token('session', 'a'));
   await expect(accept()).rejects.toThrow();
-  expect(here.book.get('a')?.shown).toMatchObject({ phase: 'idle', job: null });
+  expect(here.book.get('a')?.shown).toMatchObject({ phase: 'idle', job: { id: jobId } });
   expect(await accept()).toMatchObject({ status: 200, json: { id: jobId } });
+});
+
+describe('an agent that is retired', () => {
+  it('is told to leave, and its next job is refused before the service hears of it', async () => {
+    await using here = await service(withJob);
+    here.carried('a', { ...session, retired: true, allowed: true });
+    const alias = here.token('session', 'a');
+    expect((await here.call('GET', '/v3/ping', alias)).json).toEqual({ action: 'disconnect' });
+    expect((await here.call('PUT', `/v3/jobs/${jobId}/accept`, alias)).status).toBe(422);
+    expect(here.seen).toEqual([]);
+    expect((await here.call('POST', '/v3/disconnect', alias)).status).toBe(200);
+    expect(here.seen.map(({ line }) => line)).toEqual(['POST /v3/disconnect']);
+  });
+
+  it('may ask again for the job that may be its own, and for that one only', async () => {
+    await using here = await service(withJob);
+    const asked = { phase: 'idle', job: { id: jobId, env: {} } } as const;
+    here.carried('a', { ...session, shown: asked, retired: true, allowed: true });
+    const alias = here.token('session', 'a');
+    expect((await here.call('PUT', '/v3/jobs/other/accept', alias)).status).toBe(422);
+    expect((await here.call('PUT', `/v3/jobs/${jobId}/accept`, alias)).status).toBe(200);
+    expect(here.book.get('a')?.shown).toMatchObject({ phase: 'accepted', job: { id: jobId } });
+  });
+
+  it('that asks for a job asks for no other any more', async () => {
+    await using here = await service(withJob);
+    for (const phase of ['idle', 'accepting'] as const) {
+      here.carried('a', { ...session, shown: { phase, job: { id: jobId, env: {} } }, retired: true });
+      expect((await here.call('GET', '/v3/ping', here.token('session', 'a'))).json).toEqual({ action: 'disconnect' });
+      expect(here.book.get('a')?.shown).toMatchObject({ phase: 'idle', job: null });
+    }
+  });
 });
 
 it('moves with the service to another endpoint, once that answers', async () => {

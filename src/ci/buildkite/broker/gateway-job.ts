@@ -3,7 +3,7 @@ import { z } from 'zod';
 import { unwantedStates } from './answers.ts';
 import { withOwnUploads } from './artifacts.ts';
 import { logAfter } from './chunks.ts';
-import { forwardStream, readWhole } from './forward.ts';
+import { forwardStream, readWhole, type Streamed } from './forward.ts';
 import { ask, type Call, cleaner, type Desk, deny, isFinal, isOk, jsonOf, note, passOn, targetOf } from './gateway-desk.ts';
 import type { Route } from './gateway-route.ts';
 import { answerJson, refuse } from './local-answers.ts';
@@ -36,8 +36,12 @@ export async function jobCall(desk: Desk, call: Call, route: JobRoute): Promise<
     case 'artifacts':
       return await artifacts(desk, call, route, token);
     case 'chunks':
-      return await stream(desk, call, route.path, token, (status) => {
-        if (status >= 200 && status < 300) passed(desk, shown.id, route.query);
+      return await stream(desk, call, route.path, token, {
+        onAnswer(status) {
+          if (status >= 200 && status < 300) passed(desk, shown.id, route.query);
+        },
+        // The agent drops a chunk for any 4xx, also for one that only asks it to wait (v3.137 `core/client.go`).
+        toldAs: (status) => (status === 429 ? 503 : status),
       });
     default:
       return await stream(desk, call, route.path, token);
@@ -57,7 +61,13 @@ function tokenOf({ sealed, shown }: AgentRecord): string | null {
   return shown.job === null ? null : (sealed.jobToken ?? sealed.session);
 }
 
-function stream(desk: Desk, call: Call, path: string, token: string, onAnswer?: (status: number) => void): Promise<void> {
+function stream(
+  desk: Desk,
+  call: Call,
+  path: string,
+  token: string,
+  more: Pick<Streamed, 'onAnswer' | 'toldAs'> = {},
+): Promise<void> {
   const { request, response, record, signal } = call;
   return forwardStream({
     upstreams: desk.upstreams,
@@ -67,7 +77,7 @@ function stream(desk: Desk, call: Call, path: string, token: string, onAnswer?: 
     idleMs: desk.limits.idleMs,
     signal,
     clean: cleaner(desk, record),
-    ...(onAnswer === undefined ? {} : { onAnswer }),
+    ...more,
   });
 }
 
