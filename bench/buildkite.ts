@@ -132,7 +132,7 @@ export async function buildkiteRun(rounds: number, dir: string): Promise<Buildki
 services:
   bk: { type: buildkite, endpoint: "${buildkite.endpoint}", token: { file: ${tokenFile} }, agent: { from: ${program} } }
 pools:
-  ci: { service: bk, queue: default, agents: 1, image: "debian:stable-slim", volumes: ["${shared}:${shared}"] }
+  ci: { service: bk, queue: default, agents: 1, image: "debian:stable-slim", volumes: ["${shared}:${shared}:rw"] }
 `,
     env: { DOCKER_HOST: `unix://${proxy.socket}` },
   });
@@ -145,7 +145,7 @@ pools:
   const isIdle = (but?: string): boolean =>
     buildkite.agents().some(({ id, state, queue }) => id !== but && state === 'idle' && queue === 'default');
   while (!isIdle()) await buildkite.next('agentConnected');
-  const listening = heard.events(note, parting.signal).catch((e) => console.error(e));
+  const listening = heard.events(note, parting.signal).catch(() => {});
   const log: { from: number; requests: number }[] = [];
   let asked: string[] = [];
   for (let round = -2; round < rounds; round++) {
@@ -179,7 +179,6 @@ pools:
   const floorRows = byHand.map(({ job, at }) => ({
     ...{ at, began: began(job), started: times.get(job)?.started ?? Number.NaN, printed: printedAt(buildkite, job) },
   }));
-  console.error(rows, floorRows);
   const whole = spans(rows.map((row) => [row.accepted, row.printed]));
   const floor = {
     whole: spans(floorRows.map((row) => [row.at, row.printed])),

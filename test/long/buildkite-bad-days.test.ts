@@ -32,7 +32,7 @@ async function through(fault: Fault | 'silence', where: FaultWhere = {}): Promis
   expect(job.agent, what).toEqual(agent);
   expect(await buildkite.jobEnded(later), what).toMatchObject({ exit: 0, log: expect.stringContaining('later') });
   await works(bench);
-  expect(connected(bench), what).toEqual(before);
+  await expect.poll(() => connected(bench), { timeout: 30_000, message: what }).toEqual(before);
   await expect.poll(() => troubleOf(here)).toBe('');
   await endOf(day, daemon);
 }

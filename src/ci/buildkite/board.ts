@@ -1,5 +1,5 @@
 /** What the broker last said of a service's agents, indexed for the questions that are asked of it. */
-import type { JobId } from '../../core/slot.ts';
+import type { AgentId, JobId } from '../../core/slot.ts';
 import type { BrokerAgent } from './broker/protocol.ts';
 
 export interface Board {
@@ -8,6 +8,8 @@ export interface Board {
   put(agent: BrokerAgent): void;
   all(): readonly BrokerAgent[];
   ofJob(job: JobId): BrokerAgent | null;
+  /** The one whose sandbox is that of this agent of onejob. */
+  ofAgent(agent: AgentId): BrokerAgent | null;
   /** Jobs of this slot that wait for a sandbox, oldest first. */
   acceptedIn(slot: string): readonly BrokerAgent[];
 }
@@ -54,6 +56,7 @@ export function createBoard(): Board {
       const id = byJob.get(job);
       return id === undefined ? null : (agents.get(id) ?? null);
     },
+    ofAgent: (agent) => [...agents.values()].find((one) => one.agent === agent) ?? null,
     acceptedIn: (slot) =>
       [...(bySlot.get(slot) ?? [])]
         .flatMap((id) => agents.get(id) ?? [])

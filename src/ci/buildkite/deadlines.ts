@@ -26,12 +26,15 @@ export function createDeadlines({ clock, holdTimeout, bootTimeout }: DeadlinePar
 
   return {
     saw(agent, late) {
-      const { id, phase } = agent;
+      const { id, phase, kind } = agent;
       if (armed.get(id)?.phase === phase) return;
       disarm(id);
       const [limit, why] =
         phase === 'accepted'
-          ? [holdTimeout, `no sandbox was ready for it within ${inWords(holdTimeout)}.`]
+          ? [
+              holdTimeout,
+              `${kind === 'held' ? 'no sandbox was ready for it' : 'its agent did not begin it'} within ${inWords(holdTimeout)}.`,
+            ]
           : phase === 'handed'
             ? [bootTimeout, `the agent in its sandbox did not call in within ${inWords(bootTimeout)}.`]
             : [null, ''];

@@ -6,6 +6,7 @@ import { networkInterfaces } from 'node:os';
 import { stripVTControlCharacters } from 'node:util';
 import type { Finding } from '../../runtimes/runtime.ts';
 import { pastProxies } from './past-proxies.ts';
+import { findsProgram } from './script.ts';
 import { inside } from './way-in.ts';
 
 /** What a sandbox has; null where the script did not say. */
@@ -42,6 +43,7 @@ export function lookScript(address: string | null, port: number, seconds = patie
     'else echo nothing-to-try-with; fi',
   ];
   return [
+    findsProgram,
     'for p in bash git buildkite-agent; do command -v "$p" >/dev/null 2>&1 && echo "has $p"; done',
     'v=$(buildkite-agent --version 2>/dev/null) && echo "agent $v"',
     't=${TMPDIR:-/tmp}; f=$t/.onejob-look-$$',

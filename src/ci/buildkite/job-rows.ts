@@ -24,7 +24,8 @@ export function createJobRows({ service, store, wall }: JobRowsParts): JobRows {
   return {
     saw(agent) {
       const { job } = agent;
-      if (job === null) return;
+      // Until the service has answered its agent it may be another's.
+      if (job === null || (agent.kind === 'carried' && (agent.phase === 'idle' || agent.phase === 'accepting'))) return;
       const before = open.get(job.id) ?? store.serviceJobs.get(job.id);
       // One that was over without a result may come back: the service took it away before it began.
       const isLeft = agent.phase === 'ending' || agent.phase === 'gone';

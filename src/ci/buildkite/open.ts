@@ -14,11 +14,12 @@ import { type BrokerDesk, createBrokerDesk } from './broker-desk.ts';
 import { brokerPlace, startBroker } from './broker-process.ts';
 import { findings } from './doctor.ts';
 import { brokerOnceThere } from './doctor-broker.ts';
+import { createEarly } from './early.ts';
 import { createJobRows } from './job-rows.ts';
 import { createCounts } from './metrics.ts';
 import { mountedProgram } from './mounted-program.ts';
 import { rule } from './ruling.ts';
-import { createBuildkite } from './service.ts';
+import { type BuildkiteParts, createBuildkite } from './service.ts';
 
 /** Version of the agent that this onejob was tried with. */
 export const pinnedAgent = '3.137.0';
@@ -50,7 +51,7 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
     progress: (line) => log.info('agent', { service: config.name, progress: line }),
     warn: (text, fields) => log.warn(text, fields),
   });
-  return createBuildkite({
+  const common: BuildkiteParts = {
     config,
     pools,
     stateDir: store.dir,
@@ -79,5 +80,11 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
     },
     clock,
     log,
+  };
+  if (config.binding === 'late') return createBuildkite(common);
+  return createEarly({
+    ...common,
+    isLive: (agent) => slots.poolOf(agent) !== null,
+    silentFor: (agent) => slots.silentFor(agent),
   });
 }

@@ -18,11 +18,17 @@ export interface ScriptParts {
   readonly cancelGrace: number;
 }
 
+/** Where a sandbox has what onejob gives to it: a folder that neither images nor hosts have. */
+export const ownFolder = '/opt/onejob';
+
 /** What an image may have set, and what would make it another agent, more than one, or one that ends before its job. */
 const foreign = [
   ...['TAGS', 'META_DATA', 'QUEUE', 'PRIORITY', 'SPAWN', 'SPAWN_PER_CPU', 'SPAWN_WITH_PRIORITY', 'ACQUIRE_JOB'],
   ...['DISCONNECT_AFTER_JOB', 'DISCONNECT_AFTER_JOB_TIMEOUT', 'DISCONNECT_AFTER_IDLE_TIMEOUT', 'DISCONNECT_AFTER_UPTIME'],
 ];
+
+/** A line that lets `buildkite-agent` be found, also where the image has none and the sandbox no PATH. */
+export const findsProgram = `export PATH=${ownFolder}:${'$'}{PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}`;
 
 export function agentScript(parts: ScriptParts): string {
   const { token, endpoint, name, workspace, job, hooks, plugins, cancelGrace } = parts;
@@ -47,6 +53,7 @@ export function agentScript(parts: ScriptParts): string {
     `unset ${foreign.map((name) => `BUILDKITE_AGENT_${name}`).join(' ')}`,
     ...set.map(([variable, value]) => `export ${variable}=${quote(value)}`),
     ...pastProxies(endpoint),
+    findsProgram,
     'exec buildkite-agent start',
   ].join('\n');
 }

@@ -91,7 +91,7 @@ describe('an accepted job', () => {
       "export BUILDKITE_AGENT_ENDPOINT='http://172.18.0.1:7070/v3'",
       "export BUILDKITE_AGENT_TOKEN='once-agent1'",
       `export BUILDKITE_AGENT_ACQUIRE_JOB='${job}'`,
-      "export BUILDKITE_HOOKS_PATH='/etc/buildkite-agent/hooks'",
+      "export BUILDKITE_HOOKS_PATH='/opt/onejob/hooks'",
       "export BUILDKITE_PLUGINS_PATH='/workspace/.buildkite/plugins'",
       "export BUILDKITE_CANCEL_GRACE_PERIOD='60'",
     ]) {
@@ -205,9 +205,9 @@ describe('every sandbox', () => {
   it("has the agent's program and the owner's hooks and plugins, which no job can write", async () => {
     await using one = openManager({ pools: [testPool({ hooks: '/srv/hooks', plugins: '/srv/plugins' })] });
     expect(one.service.equip(recipe, 'ci').mounts.map(({ host, container, readOnly }) => [host, container, readOnly])).toEqual([
-      ['/tools/at-1/buildkite-agent', '/usr/local/bin/buildkite-agent', true],
-      ['/srv/hooks', '/etc/buildkite-agent/hooks', true],
-      ['/srv/plugins', '/etc/buildkite-agent/plugins', true],
+      ['/tools/at-1/buildkite-agent', '/opt/onejob/buildkite-agent', true],
+      ['/srv/hooks', '/opt/onejob/hooks', true],
+      ['/srv/plugins', '/opt/onejob/plugins', true],
     ]);
   });
 

@@ -5,13 +5,13 @@ import type { Recipe } from '../../runtimes/runtime.ts';
 import type { AgentContext } from '../ci-service.ts';
 import type { BrokerDesk } from './broker-desk.ts';
 import type { Program } from './mounted-program.ts';
-import { agentScript } from './script.ts';
+import { agentScript, ownFolder } from './script.ts';
 
-/** Where the agent's program and the owner's hooks are in a sandbox. */
+/** Where the agent's program and the owner's hooks are in a sandbox: in a folder that neither images nor hosts have. */
 export const inside = {
-  program: '/usr/local/bin/buildkite-agent',
-  hooks: '/etc/buildkite-agent/hooks',
-  plugins: '/etc/buildkite-agent/plugins',
+  program: `${ownFolder}/buildkite-agent`,
+  hooks: `${ownFolder}/hooks`,
+  plugins: `${ownFolder}/plugins`,
 } as const;
 
 export interface WayInParts {

@@ -2,6 +2,7 @@
 import { networkInterfaces } from 'node:os';
 import { createInterface } from 'node:readline';
 import { parseArgs } from 'node:util';
+import { realAgent } from '../../support/buildkite-agent.ts';
 import { obey, told } from './console.ts';
 import { type BuildkiteStandin, startBuildkite } from './standin.ts';
 
@@ -71,19 +72,24 @@ function ownAddress(): string {
 }
 
 function greeting(bk: BuildkiteStandin): string {
+  const program = realAgent();
+  const agent = program === null ? '' : `, agent: { from: ${program} }`;
+  const build =
+    program === null ? '\nWithout internet, first: npx node test/support/buildkite-agent.ts; then start this again.' : '';
   return `A stand-in for Buildkite. It knows one cluster, and forgets everything when it ends.
 
   endpoint  ${bk.endpoint}
   token     ${bk.token}
   counts    ${bk.metricsToken}   (a token that may read them and nothing else)
 
-A config for it:
+A config for it, as bk.yml:
   services:
-    bk: { type: buildkite, endpoint: ${bk.endpoint}, token: { file: /tmp/bk.token } }
+    bk: { type: buildkite, endpoint: "${bk.endpoint}", token: { file: /tmp/bk.token }${agent} }
   pools:
-    lab: { service: bk, agents: 2 }
-and the token in its file:
+    lab: { service: bk, queue: default, agents: 2, image: "debian:stable-slim" }
+the token in its file, and a daemon with both, in another terminal:${build}
   (umask 077; echo ${bk.token} > /tmp/bk.token)
+  npx onejob up --config bk.yml --state-dir /tmp/bk.state --socket /tmp/bk.sock
 Or an agent of your own, in another terminal:
   BUILDKITE_AGENT_TOKEN=${bk.token} buildkite-agent start \\
     --endpoint ${bk.endpoint} --build-path /tmp/builds --disconnect-after-job --ping-mode poll-only

@@ -1,0 +1,42 @@
+import { setImmediate as turn } from 'node:timers/promises';
+import { expect, it } from 'vitest';
+import { OnejobError } from '../../errors.ts';
+import { handClock } from '../azure-pipelines/testing.ts';
+import type { BrokerLook } from './broker-calls.ts';
+import { brokerOnceThere } from './doctor-broker.ts';
+
+const patient = new AbortController().signal;
+const there: BrokerLook = { protocol: 1, version: '1', pid: 1, port: 7070, agents: [], services: [] };
+
+/** A broker that is there only for the `nth` who looks. */
+function coming(nth: number): () => Promise<BrokerLook> {
+  let looks = 0;
+  return async () => {
+    looks += 1;
+    if (looks < nth) throw new OnejobError('E_BROKER', 'away', { retry: true });
+    return there;
+  };
+}
+
+it('a broker that is being started is waited for, and one that stays away is told after a few seconds', async () => {
+  const clock = handClock();
+  const pass = async (times: number): Promise<void> => {
+    for (let left = times; left > 0; left--) {
+      await turn();
+      clock.advance(200);
+    }
+  };
+  const started = brokerOnceThere(coming(4), clock, patient);
+  await pass(4);
+  expect(await started).toEqual(there);
+  const never = brokerOnceThere(coming(Number.POSITIVE_INFINITY), clock, patient).catch((error: unknown) => error);
+  await pass(30);
+  expect(await never).toMatchObject({ code: 'E_BROKER' });
+  expect(clock.next()).toBeNull();
+});
+
+it('who asks no longer is not kept', async () => {
+  const gone = new AbortController();
+  gone.abort();
+  await expect(brokerOnceThere(coming(9), handClock(), gone.signal)).rejects.toMatchObject({ code: 'E_BROKER' });
+});

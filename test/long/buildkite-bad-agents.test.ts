@@ -1,0 +1,168 @@
+/** Agents and jobs of Buildkite that come to a bad end, or to none: the service shows why, the slot goes on, and nothing spins. */
+import { chmodSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { describe, expect, test } from 'vitest';
+import type { JobView } from '../standins/buildkite/standin.ts';
+import { untilIdle } from '../support/buildkite.ts';
+import { aDay, containerOf, endOf, laneOf, troubleOf, untilSays, works } from '../support/buildkite-days.ts';
+import { engineAt } from '../support/engine-http.ts';
+import { lacks } from '../support/require.ts';
+
+/** A program in the agent's place, by what it does: it says the right version, as that is looked at. */
+function broken(script: string): { readonly path: string } & Disposable {
+  const dir = mkdtempSync(join(tmpdir(), 'oj-broken-'));
+  chmodSync(dir, 0o755);
+  const path = join(dir, 'buildkite-agent');
+  writeFileSync(path, `#!/bin/sh\ncase "$*" in *version*) echo "buildkite-agent version 3.137.0+x.y"; exit 0;; esac\n${script}\n`);
+  chmodSync(path, 0o755);
+  return { path, [Symbol.dispose]: () => rmSync(dir, { recursive: true, force: true }) };
+}
+
+type Story = (day: Awaited<ReturnType<typeof aDay>>) => Promise<void>;
+
+/** A day with one agent, on which one thing happens; afterwards the pool works, and nothing is left. */
+async function aDayOn(config: Parameters<typeof aDay>[0], story: Story): Promise<void> {
+  await using day = await aDay(config);
+  const daemon = await day.here.up();
+  await untilIdle(day.bench);
+  await story(day);
+  await works(day.bench);
+  await expect.poll(() => troubleOf(day.here)).toBe('');
+  await endOf(day, daemon);
+}
+
+/** A sandbox that ends under its job: the service shows why. */
+const ends =
+  (how: RegExp, act: (container: string) => Promise<void>): Story =>
+  async ({ bench, here }) => {
+    const id = bench.hold('doomed');
+    await untilSays(bench, id, /^began doomed$/m);
+    await expect.poll(() => laneOf(here)).toBe('busy');
+    await act(await containerOf(here));
+    const job = await bench.buildkite.jobEnded(id);
+    expectLost(job, how);
+  };
+
+function expectLost(job: JobView, how: RegExp): void {
+  expect({ exit: job.exit, reason: job.signalReason, log: job.log }).toEqual({
+    ...{ exit: -1, reason: 'process_run_error', log: expect.stringMatching(how) },
+  });
+}
+
+async function engine(method: string, path: string): Promise<void> {
+  using docker = engineAt();
+  await docker.ok(method, path);
+}
+
+describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('a bad end', () => {
+  // At the same time, each with a service and a home of its own: mostly they wait.
+  test('of a sandbox: killed or removed by a person, by its own job, or out of memory', async () => {
+    await Promise.all([
+      aDayOn(
+        {},
+        ends(/This job was lost: /, (id) => engine('POST', `/containers/${id}/kill`)),
+      ),
+      aDayOn(
+        {},
+        ends(/This job was lost: /, (id) => engine('DELETE', `/containers/${id}?force=1`)),
+      ),
+      aDayOn({}, async ({ bench }) => {
+        const job = await bench.job(
+          'echo began; kill -9 $(pidof buildkite-agent) || for p in /proc/[0-9]*; do kill -9 ${p#/proc/}; done',
+        );
+        expectLost(job, /This job was lost: /);
+      }),
+      aDayOn({ pool: 'memory: 128MiB' }, async ({ bench }) => {
+        const job = await bench.job('echo began; a=$(head -c 400M /dev/zero | tr "\\0" x); echo ${#a}');
+        expect(job.exit).not.toBe(0);
+        expect(job.log).toMatch(/began/);
+      }),
+    ]);
+  });
+
+  test('by a cancel at the service: while it runs, while it takes long to end, and while it waits for its sandbox', async () => {
+    await Promise.all([
+      aDayOn({}, async ({ bench }) => {
+        const id = bench.hold('unwanted');
+        await untilSays(bench, id, /^began unwanted$/m);
+        bench.buildkite.cancel(id);
+        const job = await bench.buildkite.jobEnded(id);
+        expect(job).toMatchObject({ state: 'canceled', log: expect.not.stringMatching(/^ended unwanted$/m) });
+      }),
+      aDayOn({}, async ({ bench }) => {
+        const id = bench.buildkite.queueJob({
+          command: 'trap "echo cleaning; sleep 3; echo cleaned; exit 7" TERM; echo began; while :; do sleep 0.1; done',
+        });
+        await untilSays(bench, id, /^began$/m);
+        bench.buildkite.cancel(id);
+        const job = await bench.buildkite.jobEnded(id);
+        expect(job.state).toBe('canceled');
+        expect(job.log).toMatch(/^cleaning\ncleaned$/m);
+      }),
+      aDayOn({ pool: 'standby: false' }, async ({ bench }) => {
+        const { buildkite } = bench;
+        const id = buildkite.queueJob({ command: 'echo ran' });
+        await expect.poll(() => buildkite.job(id).state, { interval: 5 }).toBe('accepted');
+        buildkite.cancel(id);
+        const job = await buildkite.jobEnded(id);
+        expect(job.state).toBe('canceled');
+      }),
+    ]);
+  });
+
+  test("by the pool's timeout: the service shows it, polite or not", async () => {
+    await Promise.all(
+      ['exit 0', ':'].map((onTerm) =>
+        aDayOn({ pool: 'timeout: 4s, stop_grace: 2s' }, async ({ bench }) => {
+          const id = bench.buildkite.queueJob({ command: `trap "${onTerm}" TERM; echo began; while :; do sleep 0.1; done` });
+          const job = await bench.buildkite.jobEnded(id);
+          expect(job.exit).not.toBe(0);
+          expect(job.log).toMatch(/^began$/m);
+          expect(job.log + job.signalReason).toMatch(/timeout|agent_stop|cancel/);
+        }),
+      ),
+    );
+  });
+
+  test('of an agent that never calls in: given up after `boot_timeout` with the reason, and backed off from', async () => {
+    using sleeper = broken('exec sleep 1000');
+    await using day = await aDay();
+    const { bench, here } = day;
+    here.configure(bench.config({ service: 'boot_timeout: 3s' }).replace(/from: \S+ }/, `from: ${sleeper.path} }`));
+    const daemon = await here.up();
+    const first = await bench.job('echo never');
+    expectLost(first, /did not call in within 3 s/);
+    expect(first.log).not.toMatch(/^never$/m);
+    await expect.poll(() => laneOf(here), { timeout: 20_000 }).toBe('free');
+    await endOf(day, daemon);
+  });
+
+  test('of an agent that ends at once, and of an image that cannot start: said at the service, and the pool backs off', async () => {
+    using crasher = broken('echo "no such flag" >&2; exit 3');
+    await Promise.all([
+      (async () => {
+        await using day = await aDay();
+        const { bench, here } = day;
+        here.configure(bench.config().replace(/from: \S+ }/, `from: ${crasher.path} }`));
+        const daemon = await here.up();
+        expectLost(await bench.job('echo never'), /ended with exit code 3|This job was lost/);
+        await endOf(day, daemon);
+      })(),
+      (async () => {
+        await using day = await aDay({ image: 'onejob.test/none:1', service: 'hold_timeout: 20s' });
+        const { bench, here } = day;
+        const daemon = await here.up();
+        await expect.poll(() => troubleOf(here), { timeout: 20_000 }).toMatch(/none:1/);
+        // No agent is offered whose job could not be run.
+        const id = bench.buildkite.queueJob();
+        await sleep(3_000);
+        expect(['scheduled', 'finished']).toContain(bench.buildkite.job(id).state);
+        bench.buildkite.cancel(id);
+        await bench.buildkite.jobEnded(id);
+        await endOf(day, daemon);
+      })(),
+    ]);
+  });
+});
