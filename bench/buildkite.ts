@@ -33,10 +33,17 @@ export interface BuildkiteStart {
   readonly started: Stats;
   /** Until the command prints. ms */
   readonly printed: Stats;
-  /** By hand, from the script's first byte until the command prints; its parts as above. ms */
-  readonly floor: { readonly whole: Stats; readonly gate: Stats; readonly started: Stats; readonly printed: Stats };
+  readonly floor: BuildkiteFloor;
   /** What it takes more than by hand: p50 less p50. ms */
   readonly ours: number;
+}
+
+/** By hand, from the script's first byte until the command prints; its parts as in `BuildkiteStart`. ms */
+export interface BuildkiteFloor {
+  readonly whole: Stats;
+  readonly gate: Stats;
+  readonly started: Stats;
+  readonly printed: Stats;
 }
 
 export interface BuildkiteGap {
@@ -61,7 +68,7 @@ function tools(dir: string): { readonly dir: string; readonly program: string; r
   const agent = realAgent();
   if (agent === null) throw new Error(`${lacksAgent()}`);
   const shared = join(dir, 'bk');
-  mkdirSync(shared, { recursive: true });
+  mkdirSync(shared, { recursive: true, mode: 0o755 });
   chmodSync(dir, 0o755);
   chmodSync(shared, 0o777);
   copyFileSync(agent, join(shared, 'real-agent'));
@@ -75,7 +82,9 @@ function tools(dir: string): { readonly dir: string; readonly program: string; r
   return {
     ...{ dir: shared, program },
     began(job) {
-      const line = readFileSync(notes, 'utf8').split('\n').find((one) => one.startsWith(job));
+      const line = readFileSync(notes, 'utf8')
+        .split('\n')
+        .find((one) => one.startsWith(job));
       return Number(line?.split(' ')[1] ?? Number.NaN) * 1000;
     },
   };
@@ -84,7 +93,11 @@ function tools(dir: string): { readonly dir: string; readonly program: string; r
 /** When what was seen of each job: wall, ms. */
 type Times = Map<string, Partial<Record<'accepted' | 'connected' | 'started' | 'printed' | 'finished', number>>>;
 
-function watch(buildkite: BuildkiteStandin): { readonly times: Times; readonly idle: number[]; readonly note: (event: BrokerEvent) => void } {
+function watch(buildkite: BuildkiteStandin): {
+  readonly times: Times;
+  readonly idle: number[];
+  readonly note: (event: BrokerEvent) => void;
+} {
   const times: Times = new Map();
   const idle: number[] = [];
   const put = (job: string, what: 'accepted' | 'connected' | 'started' | 'finished'): void => {
@@ -92,7 +105,7 @@ function watch(buildkite: BuildkiteStandin): { readonly times: Times; readonly i
   };
   buildkite.onRequest(({ route, params, status, agent }) => {
     if (status >= 300) return;
-    const id = params['id'] ?? '';
+    const id = params.id ?? '';
     if (route === 'jobs/:id/accept' || route === 'jobs/:id/acquire') put(id, 'accepted');
     if (route === 'jobs/:id/start') put(id, 'started');
     if (route === 'jobs/:id/finish') put(id, 'finished');
@@ -128,12 +141,7 @@ export async function buildkiteRun(rounds: number, dir: string): Promise<Buildki
   const tokenFile = join(dir, 'bk-token');
   writeFileSync(tokenFile, buildkite.token, { mode: 0o600 });
   await using home = await onejob({
-    config: `
-services:
-  bk: { type: buildkite, endpoint: "${buildkite.endpoint}", token: { file: ${tokenFile} }, agent: { from: ${program} } }
-pools:
-  ci: { service: bk, queue: default, agents: 1, image: "debian:stable-slim", volumes: ["${shared}:${shared}:rw"] }
-`,
+    config: configOf(buildkite, { tokenFile, program, agents: 1, volumes: `["${shared}:${shared}:rw"]` }),
     env: { DOCKER_HOST: `unix://${proxy.socket}` },
   });
   const daemon = await home.up();
@@ -146,7 +154,6 @@ pools:
     buildkite.agents().some(({ id, state, queue }) => id !== but && state === 'idle' && queue === 'default');
   while (!isIdle()) await buildkite.next('agentConnected');
   const listening = heard.events(note, parting.signal).catch(() => {});
-  const log: { from: number; requests: number }[] = [];
   let asked: string[] = [];
   for (let round = -2; round < rounds; round++) {
     const before = buildkite.requests.length;
@@ -154,12 +161,11 @@ pools:
     const { agent } = await buildkite.jobEnded(job);
     while (!isIdle(agent?.id)) await buildkite.next('agentConnected');
     const routes = buildkite.requests.slice(before).map(({ route }) => route);
-    const { job: other, at } = await hand.run(command);
+    const one = await hand.run(command);
     if (round < 0) continue;
     ours.push(job);
-    byHand.push({ job: other, at });
+    byHand.push(one);
     asked = asked.concat(routes);
-    log.push({ from: before, requests: routes.length });
   }
   parting.abort();
   await listening;
@@ -169,22 +175,36 @@ pools:
   const deaths = proxy.passed.filter(({ what }) => what === 'die').map(({ at }) => performance.timeOrigin + at);
   const after = (list: readonly number[], from: number): number => list.find((at) => at > from) ?? Number.NaN;
   const rows = ours.map((job) => {
-    const { accepted = Number.NaN, connected: called = Number.NaN, started = Number.NaN, finished = Number.NaN } = times.get(job) ?? {};
+    const {
+      accepted = Number.NaN,
+      connected: called = Number.NaN,
+      started = Number.NaN,
+      finished = Number.NaN,
+    } = times.get(job) ?? {};
     const died = after(deaths, finished);
     return {
-      ...{ accepted, called, started, finished, died, frame: after(frames, accepted), began: began(job), printed: printedAt(buildkite, job) },
+      ...{
+        accepted,
+        called,
+        started,
+        finished,
+        died,
+        frame: after(frames, accepted),
+        began: began(job),
+        printed: printedAt(buildkite, job),
+      },
       idle: after(idle, finished),
     };
   });
-  const floorRows = byHand.map(({ job, at }) => ({
+  const whole = spans(rows.map((row) => [row.accepted, row.printed]));
+  const those = byHand.map(({ job, at }) => ({
     ...{ at, began: began(job), started: times.get(job)?.started ?? Number.NaN, printed: printedAt(buildkite, job) },
   }));
-  const whole = spans(rows.map((row) => [row.accepted, row.printed]));
-  const floor = {
-    whole: spans(floorRows.map((row) => [row.at, row.printed])),
-    gate: spans(floorRows.map((row) => [row.at, row.began])),
-    started: spans(floorRows.map((row) => [row.began, row.started])),
-    printed: spans(floorRows.map((row) => [row.started, row.printed])),
+  const floor: BuildkiteFloor = {
+    whole: spans(those.map((row) => [row.at, row.printed])),
+    gate: spans(those.map((row) => [row.at, row.began])),
+    started: spans(those.map((row) => [row.began, row.started])),
+    printed: spans(those.map((row) => [row.started, row.printed])),
   };
   const counted = asked.filter((route) => route !== 'ping' && route !== 'heartbeat');
   const routes: Record<string, number> = {};
@@ -206,4 +226,39 @@ pools:
     perJob: Math.round((counted.length / rounds) * 10) / 10,
     routes,
   };
+}
+
+/** Requests at the service in one idle minute, with so many agents and the service's own intervals. */
+export async function buildkiteIdle(agents: number, seconds: number, dir: string): Promise<number> {
+  const { program } = tools(join(dir, `idle-${agents}`));
+  await using buildkite = await startBuildkite({ pingInterval: 10, heartbeatInterval: 60 });
+  const tokenFile = join(dir, `bk-token-${agents}`);
+  writeFileSync(tokenFile, buildkite.token, { mode: 0o600 });
+  await using home = await onejob({ config: configOf(buildkite, { tokenFile, program, agents, volumes: '[]' }) });
+  const daemon = await home.up();
+  while (buildkite.agents().filter(({ state }) => state === 'idle').length < agents) await buildkite.next('agentConnected');
+  // What is registered ahead for standbys is no poll.
+  await new Promise((resolve) => setTimeout(resolve, 5_000));
+  const before = buildkite.requests.length;
+  await new Promise((resolve) => setTimeout(resolve, seconds * 1000));
+  const asked = buildkite.requests.length - before;
+  await daemon.stop();
+  return (asked / seconds) * 60;
+}
+
+interface ConfigParts {
+  readonly tokenFile: string;
+  readonly program: string;
+  readonly agents: number;
+  /** YAML. */
+  readonly volumes: string;
+}
+
+function configOf({ endpoint }: BuildkiteStandin, { tokenFile, program, agents, volumes }: ConfigParts): string {
+  return `
+services:
+  bk: { type: buildkite, endpoint: "${endpoint}", token: { file: ${tokenFile} }, agent: { from: ${program} } }
+pools:
+  ci: { service: bk, queue: default, agents: ${agents}, image: "debian:stable-slim", volumes: ${volumes} }
+`;
 }

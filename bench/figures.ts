@@ -4,10 +4,12 @@ import { machineSocket } from '../test/support/engine-http.ts';
 import { defaultImage } from '../test/support/require.ts';
 import { azureGap, azurePolls } from './azure.ts';
 import { brokerCalls, brokerUpload } from './broker.ts';
+import { buildkiteIdle, buildkiteRun } from './buildkite.ts';
 import { coreFigure } from './core.ts';
 import { coldRun, gap, growth, idle, submitToFirstByte, throughput } from './daemon.ts';
 import { floor } from './floor.ts';
 import { parsing, proving } from './gpus.ts';
+import { rounded } from './stats.ts';
 
 export interface Line {
   readonly figure: string;
@@ -114,20 +116,53 @@ export const figures: Readonly<Record<string, (options: BenchOptions) => Promise
   },
 
   broker: async ({ quick }) => {
-    const calls = await brokerCalls(quick ? 100 : 2_000);
+    const calls = await brokerCalls(quick ? 200 : 2_000);
     const upload = await brokerUpload(quick ? 128 : 1_024);
     return {
       data: { calls, upload },
       lines: [
-        line("Buildkite: what the broker adds to a job's small call", calls.added, 2, 'ms p50'),
-        info('the call itself, without and with it', `${calls.direct.p50}; ${calls.through.p50} ms p50`),
+        line('Buildkite: what the broker adds to a call', calls.added, 2, 'ms p50'),
+        info('the call itself; through the broker', `${calls.direct.p50}; ${calls.through.p50} ms p50`),
         {
-          figure: 'an artifact of 1 GiB through the broker',
-          measured: `${upload.through} MiB/s (${upload.direct} MiB/s without it)`,
+          figure: `artifact of ${quick ? 128 : 1_024} MiB through the broker`,
+          measured: `${upload.through} MiB/s (${upload.direct} MiB/s without)`,
           reach: '≥ 200 MiB/s',
           reached: upload.through >= 200,
         },
-        line('memory of the broker for it', upload.extraRss, 32, 'MiB RSS'),
+        line('its memory meanwhile, beyond what it had', upload.extraRss, 32, 'MiB RSS'),
+      ],
+    };
+  },
+
+  buildkite: async ({ quick, dir }) => {
+    const { start, gap, perJob, routes } = await buildkiteRun(quick ? 3 : 30, dir);
+    const few = await buildkiteIdle(1, quick ? 20 : 120, dir);
+    const many = await buildkiteIdle(8, quick ? 20 : 120, dir);
+    const { floor } = start;
+    return {
+      data: { start, gap, perJob, routes, requests: { few, many } },
+      lines: [
+        info(
+          "Buildkite (stand-in, real agent): job accepted to its command's first output, with a standby",
+          `${start.whole.p50} ms p50, ${start.whole.p95} ms p95`,
+        ),
+        info('the same agent started by hand in a sandbox that stands ready, at the service itself', `${floor.whole.p50} ms p50`),
+        line('of it ours: what it takes more than by hand', start.ours, 20, 'ms p50'),
+        info('of ours: accepted to frame written', `${start.decided.p50} ms p50`),
+        info("the gate: frame written to the agent's first instruction; by hand", `${start.gate.p50}; ${floor.gate.p50} ms p50`),
+        info(
+          "the agent's start until the service knows that the job has begun; by hand",
+          `${rounded(start.called.p50 + start.started.p50)}; ${floor.started.p50} ms p50`,
+        ),
+        info('from there to the first output; by hand', `${start.printed.p50}; ${floor.printed.p50} ms p50`),
+        line('end of the sandbox (die event) to the slot idle at the service again', gap.fromDie.p50, 50, 'ms p50'),
+        info('the same from the job being finished at the service', `${gap.fromFinish.p50} ms p50, ${gap.fromFinish.p95} ms p95`),
+        info("of it the agent's own end and the Engine", `${gap.ending.p50} ms p50`),
+        info('requests at the service for each job, pings and heartbeats left out', `${perJob}`),
+        info(
+          'requests at the service an idle hour, pinging every 10 s: with 1 agent; with 8',
+          `${Math.round(few * 60)}; ${Math.round(many * 60)}`,
+        ),
       ],
     };
   },

@@ -68,6 +68,9 @@ export async function runDaemon(
   parts.defer(() => store.close());
   const stored = store.slots.all().map(({ slot, thisBoot }) => (thisBoot ? slot : rebased(slot, clock.now())));
   const runtimes = await chooseRuntimes({ config, env, owner: store.owner, stateDir: store.dir, stored });
+  parts.defer(() => {
+    for (const runtime of runtimes.all) runtime.close?.();
+  });
   const { pools } = config;
   const reasonFor = (pool: string): string | null => waitingReason(reconciler, pool, observer.problems);
   const services = createCiServices({

@@ -117,7 +117,7 @@ export const slotView = z.object({
     job: z.string().nullable(),
     /** What its CI service tells of the job; null when it keeps none, or nothing is known yet. */
     about: aboutView.nullable(),
-    /** Of an idle agent: whether its CI service has seen it, and could give it a job. null in any other state. */
+    /** Of an idle agent, or of one that stands for a free slot: whether its CI service could give it a job. Else null. */
     online: z.boolean().nullable(),
     /** ms since it is in this state */
     since: z.number().nullable(),

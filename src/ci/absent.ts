@@ -18,6 +18,7 @@ export function absentService(name: string): CiService {
     observe() {},
     next: () => null,
     offer() {},
+    waits: () => null,
     equip: (recipe) => recipe,
     devicesFor: () => null,
     recipeFor: () => null,

@@ -141,6 +141,17 @@ export interface CiService {
   /** Tells what a slot could do with a job: on every change, and at first. Only where an agent stands for each slot. */
   offer(slot: string, offer: SlotOffer): void;
 
+  /**
+   * Whether this slot's agent waits at the service for a job, for people. Only where an agent stands for each slot; else null.
+   */
+  waits(slot: string): boolean | null;
+
+  /**
+   * Late binding: whether the slot's job is just being let in, and its agent makes its way to its first instruction. Until it is no
+   * more, said by `waiting`, the slot's next sandbox is not made: both would be slower. Absent: never.
+   */
+  isStarting?(slot: string): boolean;
+
   /** What every sandbox for this service has beside what config says. Pure: what it adds is the same each time. */
   equip(recipe: Recipe, pool: string): Recipe;
 

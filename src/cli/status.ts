@@ -140,6 +140,8 @@ function agentWords({ state, job, about, online }: SlotView['agent'], colors: Co
       return [colors.yellow(state), name];
     case 'idle':
       return online === true ? ['online', colors.dim('waits for a job')] : ['starting', colors.dim('not online yet')];
+    case 'free':
+      return online === true ? ['online', colors.dim('waits for a job')] : [state, name];
     case 'retiring':
       return [colors.yellow('ending'), colors.dim('takes no job')];
     default:

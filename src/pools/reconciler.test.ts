@@ -168,3 +168,32 @@ test('where an agent stands for each slot its service is told what the slot coul
   it.loop.beginStop();
   expect(it.offers).toEqual(['pool/1 gone']);
 });
+
+test('the next sandbox is made once the job that was let in has begun, or is over', () => {
+  const it = new World({ slots: 1, binds: 'late', standby: true, standsForSlots: true });
+  const lane = () => it.loop.slot('pool/1')?.standby.kind;
+  it.perform(0, 'works');
+  it.deliver(0, 'once');
+  it.starting = true;
+  it.submit(false);
+  it.loop.replan('pool/1');
+  expect([it.loop.slot('pool/1')?.agent.kind, lane()]).toEqual(['releasing', 'none']);
+  it.starting = false;
+  it.loop.replan('pool/1');
+  expect(lane()).toBe('preparing');
+});
+
+test('a free slot makes its sandbox, whatever its service believes of the job of before', () => {
+  const it = new World({ slots: 1, binds: 'late', standby: true, standsForSlots: true });
+  it.perform(0, 'works');
+  it.deliver(0, 'once');
+  it.starting = true;
+  it.submit(false);
+  it.loop.replan('pool/1');
+  it.perform(0, 'works');
+  it.deliver(0, 'once');
+  expect(it.loop.slot('pool/1')).toMatchObject({ agent: { kind: 'busy' }, standby: { kind: 'none' } });
+  it.exit(0, 7);
+  while (it.reports.length > 0) it.deliver(0, 'once');
+  expect(it.loop.slot('pool/1')?.standby.kind).toBe('preparing');
+});

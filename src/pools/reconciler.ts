@@ -265,7 +265,10 @@ export class Reconciler {
 
   #viewOf(slot: Slot, pool: Pool): PoolView {
     const isForeign = slot.runtime !== pool.runtime.name || pool.serviceOf(slot) !== pool.service;
-    return pool.view(slot.key, { stopping: this.#stopping || isForeign, paused: this.pause.any });
+    const view = pool.view(slot.key, { stopping: this.#stopping || isForeign, paused: this.pause.any });
+    // A free slot has nothing to wait for, whatever its service believes.
+    const isStarting = slot.agent.kind !== 'free' && pool.service.isStarting?.(slot.key) === true;
+    return isStarting ? { ...view, standby: false } : view;
   }
 
   #poolChanges(pool: Pool, changes: readonly Change[]): void {

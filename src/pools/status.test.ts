@@ -25,7 +25,7 @@ const absent = 'GPU-0000 absent since 12:00';
 /** The loop as it would be with these slots. */
 function loop(config: PoolConfig = devicePool('lab'), intent: Intent | null = null) {
   const pool = new Pool(config, {
-    service: { next: () => null, capabilities: { binds: 'late' } } as unknown as CiService,
+    service: { next: () => null, waits: () => null, capabilities: { binds: 'late' } } as unknown as CiService,
     runtime: { name: 'sim' } as Runtime,
     keepStandby: true,
     devices: host.book.slotDevices,

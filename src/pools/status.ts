@@ -161,13 +161,19 @@ function slotView(slot: Slot, parts: StatusParts): SlotView {
       agent: agentOf(slot.agent),
       job,
       about: job === null ? null : parts.about(job),
-      online: slot.agent.kind === 'idle' ? slot.agent.online : null,
+      online: onlineOf(slot, parts),
       since: sinceOf(slot.agent, now),
     },
     leaving: slot.leaving.map((one) => one.agent),
     note: parts.noteOf(slot.key),
     held: devicesHeld(slot, parts.reconciler.poolOf(slot.key), parts),
   };
+}
+
+/** A slot may be free, and an agent that stands for it at the service wait for a job. */
+function onlineOf(slot: Slot, { reconciler }: StatusParts): boolean | null {
+  if (slot.agent.kind === 'idle') return slot.agent.online;
+  return slot.agent.kind === 'free' ? reconciler.poolOf(slot.key).serviceOf(slot).waits(slot.key) : null;
 }
 
 function agentOf(lane: StandbyLane | AgentLane): string | null {

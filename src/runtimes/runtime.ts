@@ -190,6 +190,9 @@ export interface Runtime {
   /** Removes networks and the like that are shared by this owner's sandboxes, when none is left. */
   sweep(signal: AbortSignal): Promise<void>;
 
+  /** Lets go of its connections, which would keep the process from its end. Sandboxes stay as they are. */
+  close?(): void;
+
   /** Free share of the disk that holds sandboxes, 0 to 1, and what it is called; null when unknown. */
   disk(signal: AbortSignal): Promise<{ readonly path: string; readonly free: number } | null>;
 }

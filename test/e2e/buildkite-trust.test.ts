@@ -2,7 +2,7 @@
 import { describe, expect, test } from 'vitest';
 import { untilIdle } from '../support/buildkite.ts';
 import { endOf } from '../support/buildkite-days.ts';
-import { containersOf, secretDay, seedValue } from '../support/buildkite-secrets.ts';
+import { containersMade, containersOf, secretDay, seedValue } from '../support/buildkite-secrets.ts';
 import { standbyOf } from '../support/look.ts';
 import { lacks } from '../support/require.ts';
 
@@ -22,7 +22,10 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent', 'openssl'))('trust', 
     const sameRepository = { pullRequest: 6, pullRequestRepo: 'git@github.com:Acme/solver', branch: 'mend' };
     expect((await bench.job(tell, { env, repo: own, ...sameRepository })).log).toContain('token is [REDACTED], cache is kept\n');
     const stranger = await bench.job(tell, { env, ...fork });
-    expect({ exit: stranger.exit, log: stranger.log }).toEqual({ exit: 0, log: expect.stringMatching(/token is unset, cache is .*No such/) });
+    expect({ exit: stranger.exit, log: stranger.log }).toEqual({
+      exit: 0,
+      log: expect.stringMatching(/token is unset, cache is .*No such/),
+    });
     await endOf(day, daemon);
   });
 
@@ -33,13 +36,17 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent', 'openssl'))('trust', 
     await untilIdle(bench);
     await expect.poll(() => standbyOf(here, 'ci/1')).not.toBe(null);
     const [standby, containers] = [await standbyOf(here, 'ci/1'), await containersOf(here)];
+    const since = Date.now();
+    expect(await containersMade(here, since - 60_000)).toEqual(containers);
     const job = await bench.job(tell, fork);
     expect(job).toMatchObject({ exit: -1, signalReason: 'agent_refused' });
     expect(job.log).toBe(
-      'onejob refused this job: This pool does not run the job: its branch "mallory:main" is one of a fork (rule "trust.forks: refuse").\n',
+      'onejob refused this job: This pool does not run the job: ' +
+        'its branch "mallory:main" is one of a fork (rule "trust.forks: refuse").\n',
     );
     await untilIdle(bench);
     expect([await standbyOf(here, 'ci/1'), await containersOf(here)]).toEqual([standby, containers]);
+    expect(await containersMade(here, since)).toEqual([]);
     await endOf(day, daemon);
   });
 });

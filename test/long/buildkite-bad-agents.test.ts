@@ -6,7 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
 import type { JobView } from '../standins/buildkite/standin.ts';
 import { untilIdle } from '../support/buildkite.ts';
-import { aDay, containerOf, endOf, laneOf, troubleOf, untilSays, works } from '../support/buildkite-days.ts';
+import { aDay, connected, containerOf, endOf, laneOf, troubleOf, untilSays, works } from '../support/buildkite-days.ts';
 import { engineAt } from '../support/engine-http.ts';
 import { lacks } from '../support/require.ts';
 
@@ -135,7 +135,13 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('a bad end', () => {
     const first = await bench.job('echo never');
     expectLost(first, /did not call in within 3 s/);
     expect(first.log).not.toMatch(/^never$/m);
-    await expect.poll(() => laneOf(here), { timeout: 20_000 }).toBe('free');
+    await expect.poll(() => troubleOf(here)).toMatch(/never called in/);
+    // Each time longer.
+    expectLost(await bench.job('echo never'), /did not call in within 3 s/);
+    await expect.poll(() => troubleOf(here)).toMatch(/never called in/);
+    // Longer than an agent stays without need: none is left that would take jobs, only to lose them.
+    expectLost(await bench.job('echo never'), /did not call in within 3 s/);
+    await expect.poll(() => connected(bench)).toEqual([]);
     await endOf(day, daemon);
   });
 
@@ -148,6 +154,7 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('a bad end', () => {
         here.configure(bench.config().replace(/from: \S+ }/, `from: ${crasher.path} }`));
         const daemon = await here.up();
         expectLost(await bench.job('echo never'), /ended with exit code 3|This job was lost/);
+        await expect.poll(() => troubleOf(here)).toMatch(/never called in/);
         await endOf(day, daemon);
       })(),
       (async () => {
@@ -158,9 +165,19 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('a bad end', () => {
         // No agent is offered whose job could not be run.
         const id = bench.buildkite.queueJob();
         await sleep(3_000);
-        expect(['scheduled', 'finished']).toContain(bench.buildkite.job(id).state);
+        expect(bench.buildkite.job(id).state).toBe('scheduled');
+        expect(connected(bench)).toEqual([]);
         bench.buildkite.cancel(id);
-        await bench.buildkite.jobEnded(id);
+        await endOf(day, daemon);
+      })(),
+      (async () => {
+        await using day = await aDay({ image: 'onejob.test/none:1', pool: 'standby: false' });
+        const { bench, here } = day;
+        const daemon = await here.up();
+        // Only a job shows it here.
+        const job = await bench.job('echo never');
+        expectLost(job, /could not make a sandbox for this job: .*none:1/);
+        await expect.poll(() => troubleOf(here)).toMatch(/none:1/);
         await endOf(day, daemon);
       })(),
     ]);

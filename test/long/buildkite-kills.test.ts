@@ -21,8 +21,8 @@ import {
 import type { Daemon } from '../support/onejob.ts';
 import { lacks } from '../support/require.ts';
 
-// Not `retire` and `prove`: agents that are the broker leave with their slot's offer, and no pool here has devices.
-const acts = ['prepare', 'register', 'release', 'terminate', 'kill', 'settle', 'clear'] as const;
+// Not `register`, `retire` and `prove`: agents that are the broker come and go with their slot's offer, and no pool here has devices.
+const acts = ['prepare', 'release', 'terminate', 'kill', 'settle', 'clear'] as const;
 
 /** The whole story of one death: what was begun is finished or taken back by the next manager, and the one job ends once. */
 async function killedAt(boundary: Boundary): Promise<void> {

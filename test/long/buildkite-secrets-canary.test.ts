@@ -1,6 +1,6 @@
 /**
- * S8 for encrypted values: while one job has a secret, another takes what it can read of its own sandbox and asks the broker for the
- * other's; and everything that the Engine, the host's processes, the state directory and onejob's own outputs tell is searched.
+ * S8 for encrypted values: while one job has a secret, another takes what it can read of its own sandbox and asks the broker for
+ * the other's; and everything that the Engine, the host's processes, the state directory and onejob's own outputs tell is searched.
  * The job that has the value is where it must be found, which shows that the search sees.
  */
 import { readFileSync } from 'node:fs';
@@ -15,7 +15,11 @@ import { slotOf } from '../support/look.ts';
 import { lacks } from '../support/require.ts';
 
 function needlesOf(what: string, value: string): Needle[] {
-  const forms = { plain: value, base64: Buffer.from(value).toString('base64').replace(/=+$/, ''), hex: Buffer.from(value).toString('hex') };
+  const forms = {
+    plain: value,
+    base64: Buffer.from(value).toString('base64').replace(/=+$/, ''),
+    hex: Buffer.from(value).toString('hex'),
+  };
   return Object.entries(forms).map(([form, text]) => ({ what: `${what} (${form})`, bytes: Buffer.from(text) }));
 }
 
@@ -45,7 +49,8 @@ async function everywhere({ here }: SecretDay, but: string | null): Promise<(rea
 const ask = `ask() {
   at="\${BUILDKITE_AGENT_ENDPOINT#http://}"; at="\${at%%/*}"
   exec 3<>"/dev/tcp/\${at%:*}/\${at#*:}"
-  printf 'GET /v3/jobs/%s HTTP/1.1\\r\\nHost: x\\r\\nAuthorization: Token %s\\r\\nConnection: close\\r\\n\\r\\n' "$1" "$BUILDKITE_AGENT_ACCESS_TOKEN" >&3
+  { printf '%s\\r\\n' "GET /v3/jobs/$1 HTTP/1.1" 'Host: x' "Authorization: Token $BUILDKITE_AGENT_ACCESS_TOKEN"
+    printf 'Connection: close\\r\\n\\r\\n'; } >&3
   read -r version status rest <&3; echo "asked: $status"; exec 3>&-
 }`;
 
@@ -83,7 +88,12 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent', 'openssl', 'root'))('
     const secrets = Object.entries(values).flatMap(([name, value]) => needlesOf(name, value));
     const needles = [...secrets, ...keyNeedles(keys.text), ...needlesOf('the token', buildkite.token)];
     const during = await everywhere(day, victim);
-    expect(found(secrets, (await everywhere(day, null)).filter(([path]) => path.startsWith('/proc'))).length).toBeGreaterThan(1);
+    expect(
+      found(
+        secrets,
+        (await everywhere(day, null)).filter(([path]) => path.startsWith('/proc')),
+      ).length,
+    ).toBeGreaterThan(1);
     bench.go('pry');
     const job = await buildkite.jobEnded(pry);
     expect(job.log.match(/^asked: \d+$/gm), job.log).toEqual([403, 403, 404, 404].map((status) => `asked: ${status}`));
@@ -92,7 +102,10 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent', 'openssl', 'root'))('
     const other = await buildkite.jobEnded(theirs);
     await daemon.stop();
     const log: [string, string] = ['daemon log', daemon.child.stdout + daemon.child.stderr];
-    const logs: [string, Buffer][] = [['log of the job', job.rawLog], ['log of the other', other.rawLog]];
+    const logs: [string, Buffer][] = [
+      ['log of the job', job.rawLog],
+      ['log of the other', other.rawLog],
+    ];
     expect(found(needles, [...during, ...filesIn(here.stateDir), ...filesIn(out), log, ...logs])).toEqual([]);
     // It found its own.
     expect(readFileSync(join(out, 'env'), 'utf8')).toContain(`MINE=${mine}\n`);

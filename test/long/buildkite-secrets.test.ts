@@ -22,8 +22,8 @@ async function got(
   const job = await bench.job(command, spec);
   expect([0, -1], job.log).toContain(job.exit);
   const variables = job.exit === 0 ? readFileSync(join(out, 'env'), 'utf8').split('\0') : [];
-  const valueOf = (name: string) => variables.find((each) => each.startsWith(`${name}=`))?.slice(name.length + 1) ?? null;
-  return { job, values: names.map(valueOf) };
+  const gotAs = (name: string) => variables.find((each) => each.startsWith(`${name}=`))?.slice(name.length + 1) ?? null;
+  return { job, values: names.map(gotAs) };
 }
 
 /** The job was refused with this in its log, and nothing of it ran. */
@@ -56,7 +56,7 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent', 'openssl'))('encrypte
     await endOf(day, daemon);
   });
 
-  test('are for the pipeline that was first or is named in them; others are told what to type, and that holds at once', async () => {
+  test('are for the pipeline that was first or is named in them; others are told what to type, which holds at once', async () => {
     await using day = await secretDay();
     const { here, keys } = day;
     const daemon = await here.up();
@@ -106,7 +106,12 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent', 'openssl'))('encrypte
     expectRefused(job, 'onejob refused this job: ');
     const lines = job.log.trim().split('\n');
     expect(lines.map((line) => /SECRET_A\d+ (is|was|does|has) .*\.$/.test(line))).toEqual(bad.map(() => true));
-    const said = [job.log, daemon.child.stdout, daemon.child.stderr, readFileSync(join(here.stateDir, 'broker/broker.log'), 'utf8')];
+    const said = [
+      job.log,
+      daemon.child.stdout,
+      daemon.child.stderr,
+      readFileSync(join(here.stateDir, 'broker/broker.log'), 'utf8'),
+    ];
     for (const text of said) {
       expect(text).not.toMatch(/sesame|good value/);
       for (const each of bad.filter((one) => one.length > 8)) expect(text).not.toContain(each.slice(0, 30));
@@ -122,7 +127,10 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent', 'openssl'))('encrypte
     const value = rsaValue(keys.rsa, 'the same everywhere\n');
     const env = (count: number) => Object.fromEntries(Array.from({ length: count }, (_, n) => [`SECRET_N${n + 1}`, value]));
     const { job, values } = await got(day, ['N1', 'N50', `N${mostSecrets}`], { env: env(mostSecrets) });
-    expect({ exit: job.exit, values }, job.log).toEqual({ exit: 0, values: Array.from({ length: 3 }, () => 'the same everywhere') });
+    expect({ exit: job.exit, values }, job.log).toEqual({
+      exit: 0,
+      values: Array.from({ length: 3 }, () => 'the same everywhere'),
+    });
     expectRefused(
       (await got(day, ['N1'], { env: env(mostSecrets + 1) })).job,
       `was not opened: a job may have ${mostSecrets} encrypted variables`,
@@ -146,7 +154,13 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent', 'openssl'))('encrypte
       [() => rmSync(keys.file), /missing|does not exist|not there|no such/i],
       [() => writeFileSync(keys.file, ''), /empty/],
       [() => writeFileSync(keys.file, 'AGE-SECRET-KEY-1SURPRISE\n'), /line 1/],
-      [() => (rmSync(keys.file), mkdirSync(keys.file)), /directory|no file|not a/],
+      [
+        () => {
+          rmSync(keys.file);
+          mkdirSync(keys.file);
+        },
+        /directory|no file|not a/,
+      ],
     ];
     for (const [breaks, why] of broken) {
       breaks();

@@ -78,6 +78,8 @@ export class World {
   diskFull = false;
   commits = 0;
   /** What the service was told that slots could do with a job, newest last. */
+  /** What the service says of every slot. */
+  starting = false;
   readonly offers: string[] = [];
   /** ms that pass whenever somebody looks at the clock; ms by which timers fire too early, as real ones do. */
   tick = 0;
@@ -438,8 +440,15 @@ export class World {
     };
     return {
       name: 'sim',
-      capabilities: { binds: this.#options.binds, canCountQueue: true, standsForSlots: this.#options.standsForSlots === true, terms: 1 },
+      capabilities: {
+        binds: this.#options.binds,
+        canCountQueue: true,
+        standsForSlots: this.#options.standsForSlots === true,
+        terms: 1,
+      },
       offer: (slot, offer) => void this.offers.push(`${slot} ${offer}`),
+      waits: () => null,
+      isStarting: () => this.starting,
       equip: (recipe) => recipe,
       close: unused,
       check: unused,

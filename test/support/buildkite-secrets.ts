@@ -6,6 +6,7 @@ import { execFileSync } from 'node:child_process';
 import { chmodSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
 import { expect } from 'vitest';
 import { makeKey, parseKeys, publicOf } from '../../src/secrets/keys.ts';
 import { type BuildkiteConfig, buildkiteBench } from './buildkite.ts';
@@ -96,7 +97,7 @@ export async function secretDay(
   chmodSync(out, 0o777);
   const configure = (more: BuildkiteConfig): void => {
     const top = `${more.top ?? ''}\nsecrets: { key: { file: ${keys.file} } }`;
-    here.configure(bench.config({ ...more, top }).replaceAll(':/go"]', `:/go", "${out}:/out:rw"]`));
+    here.configure(bench.config({ ...more, top, volumes: [...(more.volumes ?? []), `${out}:/out:rw`] }));
   };
   configure(config);
   const all = parts.move();
@@ -110,11 +111,23 @@ export async function well(child: Child): Promise<string> {
   return stdout;
 }
 
-/** Containers that this home's Engine has begun to run since `since`, ms: those that a job was let into have printed it. */
+/** Ids of this home's containers that are there. */
 export async function containersOf({ api }: Pick<Home, 'api'>): Promise<string[]> {
   const { owner } = await api.status();
   using engine = engineAt();
   const filters = encodeURIComponent(JSON.stringify({ label: [`onejob.owner=${owner}`] }));
   const list = (await engine.ok('GET', `/containers/json?all=1&filters=${filters}`)) as { readonly Id: string }[];
   return list.map(({ Id }) => Id).sort();
+}
+
+/** Ids of this home's containers that were made since `since`, ms since the epoch, also of those that are gone. */
+export async function containersMade({ api }: Pick<Home, 'api'>, since: number): Promise<string[]> {
+  const { owner } = await api.status();
+  using engine = engineAt();
+  const filters = { type: ['container'], event: ['create'], label: [`onejob.owner=${owner}`] };
+  const seconds = (time: number): string => (time / 1000).toFixed(3);
+  const query = new URLSearchParams({ since: seconds(since), until: seconds(Date.now()), filters: JSON.stringify(filters) });
+  const answer = await engine.stream('GET', `/events?${query}`);
+  const lines = (await text(answer)).split('\n').filter((line) => line !== '');
+  return lines.map((line) => (JSON.parse(line) as { readonly id: string }).id);
 }

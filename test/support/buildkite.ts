@@ -25,6 +25,8 @@ export interface BuildkiteConfig {
   readonly image?: string;
   /** Default `default`. */
   readonly queue?: string;
+  /** Beside the one that `hold` needs. */
+  readonly volumes?: readonly string[];
   /** More pools, as lines of YAML. */
   readonly pools?: string;
 }
@@ -65,13 +67,22 @@ export async function buildkiteBench(agent: string, options: BuildkiteOptions = 
   const bench: BuildkiteBench = {
     buildkite,
     tokenFile,
-    config({ agents = 1, pool = '', service = '', top = '', pools = '', image = 'debian:stable-slim', queue = 'default' } = {}) {
+    config({
+      agents = 1,
+      pool = '',
+      service = '',
+      top = '',
+      pools = '',
+      image = 'debian:stable-slim',
+      queue = 'default',
+      volumes = [],
+    } = {}) {
       return `
 ${top}
 services:
   bk: { type: buildkite, endpoint: "${buildkite.endpoint}", token: { file: ${tokenFile} }, poll: 2s, agent: { from: ${agent} }${more(service)} }
 pools:
-  ci: { service: bk, queue: ${queue}, agents: ${agents}, image: "${image}", volumes: ["${gate}:/go"]${more(pool)} }
+  ci: { service: bk, queue: ${queue}, agents: ${agents}, image: "${image}", volumes: ${JSON.stringify([`${gate}:/go`, ...volumes])}${more(pool)} }
 ${pools}
 `;
     },

@@ -50,7 +50,7 @@ export async function census(options: CensusOptions = {}): Promise<Census> {
   const own = options.owner ?? (stateDir === null ? null : ownerOf(stateDir));
   const everybody = options.everybody ?? (own === null && stateDir === null);
   const owner = everybody ? null : own;
-  const running = managers().map((one) => ({ pid: one.pid, stateDir: one.stateDir, owner: ownerOf(one.stateDir) }));
+  const running = managers().map((one) => ({ pid: one.pid, stateDir: one.stateDir, owner: ownerIfThere(one.stateDir) }));
   const holderOf = (id: string | null): number | null => running.find((one) => id !== null && one.owner === id)?.pid ?? null;
   const leader = running.find((one) => one.stateDir === stateDir)?.pid ?? holderOf(own);
   const blind: string[] = [];
@@ -74,6 +74,15 @@ export async function census(options: CensusOptions = {}): Promise<Census> {
   const its = options.socket ?? null;
   if (its !== null && isSocket(its)) rows.push({ kind: 'socket', id: its, detail: "the manager's", owner: own, held: leader });
   return { rows, left: rows.filter((row) => row.held === null), blind };
+}
+
+/** Another's home may be removed while it is looked at. */
+function ownerIfThere(stateDir: string): string | null {
+  try {
+    return ownerOf(stateDir);
+  } catch {
+    return null;
+  }
 }
 
 /** As a table for people. */

@@ -24,6 +24,8 @@ export interface HomeOptions {
   readonly env?: Readonly<Record<string, string>>;
   /** Socket of the Engine the census looks at; default the machine's. The daemon is told by `env.DOCKER_HOST`. */
   readonly engine?: string;
+  /** Command and arguments that start what is written behind them, such as `nsenter …`; it must become that process. */
+  readonly through?: readonly string[];
 }
 
 export interface Daemon {
@@ -86,7 +88,8 @@ export async function onejob(options: HomeOptions = {}): Promise<Home> {
 
   const cli: Home['cli'] = (args, more = {}) => {
     if (closing !== null) throw new Error('this home is closed');
-    const child = startChild(program, args, { cwd: more.cwd ?? paths.cwd, env: { ...env, ...more.env } });
+    const [command = program, ...words] = [...(options.through ?? []), program, ...args];
+    const child = startChild(command, words, { cwd: more.cwd ?? paths.cwd, env: { ...env, ...more.env } });
     children.add(child);
     return child;
   };
@@ -193,7 +196,11 @@ async function endTemporary(stateDir: string): Promise<void> {
     await untilGone(one.pid, 5_000).catch(async () => {
       // It may have ended since the last look.
       if (isAlive(one.pid)) process.kill(one.pid, 'SIGTERM');
-      await untilGone(one.pid, 20_000);
+      await untilGone(one.pid, 5_000).catch(async () => {
+        // A broker that still carries a job waits for its end unless it is told twice.
+        if (isAlive(one.pid)) process.kill(one.pid, 'SIGTERM');
+        await untilGone(one.pid, 20_000);
+      });
     });
   }
 }

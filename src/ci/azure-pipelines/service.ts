@@ -136,6 +136,8 @@ export function createAzurePipelines(parts: AzureParts): CiService {
 
     offer() {},
 
+    waits: () => null,
+
     equip: (recipe) => recipe,
     devicesFor: () => null,
     recipeFor: () => null,

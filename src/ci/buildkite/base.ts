@@ -15,6 +15,7 @@ import type { Trial } from '../trial.ts';
 import { type Board, createBoard } from './board.ts';
 import type { BrokerAgent, EndRequest, Phase } from './broker/protocol.ts';
 import type { BrokerDesk } from './broker-desk.ts';
+import { createComingToNothing } from './coming-to-nothing.ts';
 import { endOf } from './ends.ts';
 import type { JobRows } from './job-rows.ts';
 import type { Program } from './mounted-program.ts';
@@ -90,6 +91,8 @@ const readAgain = 30_000;
 /** An agent of these is of no use yet, or no more. */
 const unserved: ReadonlySet<Phase> = new Set(['expected', 'registering', 'ending']);
 
+const isOver: ReadonlySet<Phase> = new Set(['ending', 'gone']);
+
 export function createBase(parts: BaseParts): Base {
   const { config, desk, rows, clock } = parts;
   const { name } = config;
@@ -99,6 +102,7 @@ export function createBase(parts: BaseParts): Base {
   const wayIn = createWayIn({ pools, desk, program: parts.program });
   const ends = new Map<JobId, EndRequest>();
   const held = new Map<string, string | null>();
+  const nothing = createComingToNothing(clock, () => tellHolds());
   let changes: Change[] = [];
   let emit: (event: CiEvent) => void = () => {};
   let way: Way | null = null;
@@ -109,7 +113,7 @@ export function createBase(parts: BaseParts): Base {
   function tellHolds(): void {
     for (const pool of pools.keys()) {
       const isServed = board.all().some((agent) => agent.pool === pool && !unserved.has(agent.phase));
-      const reason = standing.reason(isServed);
+      const reason = standing.reason(isServed) ?? nothing.reason(pool);
       if (held.get(pool) === reason) continue;
       held.set(pool, reason);
       emit({ kind: 'hold', pool, reason });
@@ -117,7 +121,11 @@ export function createBase(parts: BaseParts): Base {
   }
 
   function saw(agent: BrokerAgent): void {
+    const before = board.all().find(({ id }) => id === agent.id);
     board.put(agent);
+    if (agent.phase === 'connected' || agent.phase === 'running') nothing.fine(agent.pool);
+    else if (before?.phase === 'handed' && isOver.has(agent.phase) && !agent.cancelled)
+      nothing.failed(agent.pool, `The agent in the sandbox of its last job (${agent.job?.id}) never called in.`);
     rows.saw(agent);
     way?.saw(agent);
     if (agent.phase === 'finished' && agent.agent !== null) emit({ kind: 'jobDone', agent: agent.agent });
@@ -181,6 +189,7 @@ export function createBase(parts: BaseParts): Base {
         () => {
           emit = () => {};
           abort.abort();
+          nothing.close();
           how.ended();
         },
         { once: true },

@@ -10,6 +10,10 @@ export interface Board {
   ofJob(job: JobId): BrokerAgent | null;
   /** The one whose sandbox is that of this agent of onejob. */
   ofAgent(agent: AgentId): BrokerAgent | null;
+  /** Whether an agent of this slot waits for a job. */
+  isIdle(slot: string): boolean;
+  /** Whether a job of this slot waits for its sandbox, or for the agent in it to begin. */
+  isStarting(slot: string): boolean;
   /** Jobs of this slot that wait for a sandbox, oldest first. */
   acceptedIn(slot: string): readonly BrokerAgent[];
 }
@@ -57,6 +61,12 @@ export function createBoard(): Board {
       return id === undefined ? null : (agents.get(id) ?? null);
     },
     ofAgent: (agent) => [...agents.values()].find((one) => one.agent === agent) ?? null,
+    isIdle: (slot) => [...(bySlot.get(slot) ?? [])].some((id) => agents.get(id)?.phase === 'idle'),
+    isStarting: (slot) =>
+      [...(bySlot.get(slot) ?? [])].some((id) => {
+        const agent = agents.get(id);
+        return agent !== undefined && (needsSandbox(agent) || agent.phase === 'connected');
+      }),
     acceptedIn: (slot) =>
       [...(bySlot.get(slot) ?? [])]
         .flatMap((id) => agents.get(id) ?? [])

@@ -44,7 +44,7 @@ ciServiceContract(
         for (const [slot, had] of before) one.lanes.set(slot, had);
         one.service.rolledBack();
       },
-      close: () => one[Symbol.asyncDispose](),
+      close: async () => one[Symbol.asyncDispose](),
     };
   },
   'late',

@@ -13,6 +13,7 @@ import { blame } from './blame.ts';
 import type { BrokerAgent, Phase } from './broker/protocol.ts';
 import { createDecisions } from './decisions.ts';
 import { lost } from './ends.ts';
+import { createFarewells } from './farewells.ts';
 import type { Ruling } from './ruling.ts';
 import { brokerAway } from './way-in.ts';
 
@@ -39,12 +40,12 @@ export function createEarly(parts: EarlyParts): CiService {
   const { config, desk, log, clock, silentFor, isLive } = parts;
   const base = createBase(parts);
   const { board, poolOf, wayIn, signal, emit } = base;
+  const farewells = createFarewells({ desk, board, isLive, log });
   /** The broker's ids of agents, until it tells of them itself. */
   const made = new Map<AgentId, string>();
   const ran = new Map<AgentId, JobId>();
   /** By the broker's ids: their jobs were allowed, or are being. */
   const allowed = new Set<string>();
-  const ending = new Set<string>();
   /** Since when there has been a broker; null while there is none. */
   let steadySince: number | null = null;
 
@@ -76,7 +77,6 @@ export function createEarly(parts: EarlyParts): CiService {
     if (phase === 'ending' && job !== null && agent.agent !== null) emit({ kind: 'jobDone', agent: agent.agent });
     if (phase === 'gone') {
       allowed.delete(id);
-      ending.delete(id);
       if (agent.agent !== null) made.delete(agent.agent);
     }
   }
@@ -90,18 +90,6 @@ export function createEarly(parts: EarlyParts): CiService {
     ran.set(agent, job.id);
     for (const one of ran.keys()) if (ran.size > mostRemembered) ran.delete(one);
     if (phase !== 'gone') emit({ kind: 'jobSeen', agent, job: job.id });
-  }
-
-  async function end(agent: BrokerAgent, why: string, inner: AbortSignal): Promise<void> {
-    if (agent.phase === 'ending' || ending.has(agent.id)) return;
-    ending.add(agent.id);
-    try {
-      await desk.end(agent.id, lost(why), inner);
-    } catch (error) {
-      ending.delete(agent.id);
-      if (!inner.aborted)
-        log.warn('cannot take an agent from the service yet', { agent: agent.agent, reason: toFailure(error).message });
-    }
   }
 
   const silence = ({ agent, problem }: BrokerAgent): Failure => ({
@@ -121,13 +109,10 @@ export function createEarly(parts: EarlyParts): CiService {
       return;
     }
     steadySince ??= clock.now();
+    farewells.sweep(signal);
     const steady = clock.now() - steadySince;
     for (const agent of board.all()) {
-      if (agent.agent === null) continue;
-      if (!isLive(agent.agent)) {
-        void end(agent, 'its sandbox is gone', signal);
-        continue;
-      }
+      if (agent.agent === null || !isLive(agent.agent)) continue;
       const silent = silentFor(agent.agent);
       const isUnknown = agent.job !== null && given.has(agent.phase) && !parts.jobsOf(agent.slot).includes(agent.job.id);
       if (silent !== null || isUnknown) tell(agent);
@@ -147,6 +132,7 @@ export function createEarly(parts: EarlyParts): CiService {
 
     next: () => null,
     offer() {},
+    waits: () => null,
     recipeFor: () => null,
 
     async register(context, inner) {
@@ -172,8 +158,7 @@ export function createEarly(parts: EarlyParts): CiService {
     },
 
     async deregister({ agent }, inner) {
-      const known = board.ofAgent(agent);
-      if (known !== null) await end(known, 'its agent ended before it had a result', inner);
+      await farewells.say(agent, inner);
       made.delete(agent);
       const job = ran.get(agent);
       // A broker that is away may know more; it is asked to let the agent go once it is back.

@@ -1,7 +1,8 @@
 /** The service's jobs that this host has or had, for people. */
+import type { JobId } from '../../core/slot.ts';
 import type { Store } from '../../store/store.ts';
 import type { ServiceJob } from '../ci-service.ts';
-import type { BrokerAgent, Finished } from './broker/protocol.ts';
+import type { BrokerAgent, Finished, GivenJob } from './broker/protocol.ts';
 import { jobFacts } from './job-facts.ts';
 
 export interface JobRowsParts {
@@ -14,6 +15,12 @@ export interface JobRowsParts {
 
 export interface JobRows {
   saw(agent: BrokerAgent): void;
+  /** Reserved for a pool, and no agent's yet. */
+  reserved(job: GivenJob, pool: string): void;
+  /** It never got an agent. `word`: what became of it; null: it went back to its queue. */
+  left(id: JobId, word: string | null): void;
+  /** Those that are not over, of managers before this one too. */
+  unended(): readonly ServiceJob[];
   /** Those that are not over. */
   list(): readonly ServiceJob[];
 }
@@ -21,26 +28,47 @@ export interface JobRows {
 export function createJobRows({ service, store, wall }: JobRowsParts): JobRows {
   const open = new Map<string, ServiceJob>();
 
+  const save = (row: ServiceJob, before: ServiceJob | null): void => {
+    if (row.state === 'done') open.delete(row.id);
+    else open.set(row.id, row);
+    if (JSON.stringify(row) === JSON.stringify(before)) return;
+    store.transaction({ durable: false }, () => store.serviceJobs.save(row, wall()));
+  };
+  const find = (id: JobId): ServiceJob | null => open.get(id) ?? store.serviceJobs.get(id);
+
   return {
     saw(agent) {
       const { job } = agent;
       // Until the service has answered its agent it may be another's.
       if (job === null || (agent.kind === 'carried' && (agent.phase === 'idle' || agent.phase === 'accepting'))) return;
-      const before = open.get(job.id) ?? store.serviceJobs.get(job.id);
+      const before = find(job.id);
       // One that was over without a result may come back: the service took it away before it began.
       const isLeft = agent.phase === 'ending' || agent.phase === 'gone';
       if (before?.state === 'done' && (before.result !== null || isLeft)) return;
-      const row = rowOf(agent, before, { service, now: wall() });
-      if (row.state === 'done') open.delete(job.id);
-      else open.set(job.id, row);
-      if (JSON.stringify(row) === JSON.stringify(before)) return;
-      store.transaction({ durable: false }, () => store.serviceJobs.save(row, wall()));
+      save(rowOf(agent, before, { service, now: wall() }), before);
     },
+    reserved(job, pool) {
+      const before = find(job.id);
+      const now = wall();
+      const about = { job, pool, phase: 'accepted', agent: null, finished: null, since: now } as const;
+      save(rowOf(about, before, { service, now }), before);
+    },
+    left(id, word) {
+      const before = find(id);
+      if (before === null || before.state === 'done') return;
+      save({ ...before, agent: null, state: 'done', result: word, endedAt: wall() }, before);
+    },
+    unended: () => store.serviceJobs.list(mostUnended).filter((row) => row.service === service && row.state !== 'done'),
     list: () => [...open.values()],
   };
 }
 
-function rowOf(agent: BrokerAgent, before: ServiceJob | null, { service, now }: { service: string; now: number }): ServiceJob {
+/** Rows that are looked through for those that are not over; the newest come first. */
+const mostUnended = 1_000;
+
+type RowOf = Pick<BrokerAgent, 'job' | 'pool' | 'agent' | 'phase' | 'finished' | 'since'>;
+
+function rowOf(agent: RowOf, before: ServiceJob | null, { service, now }: { service: string; now: number }): ServiceJob {
   const { job, phase, finished } = agent;
   const facts = jobFacts(job ?? { id: '', env: {} });
   const isOver = phase === 'finished' || phase === 'gone';

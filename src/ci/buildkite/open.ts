@@ -1,14 +1,17 @@
 /** Puts the service together from what config says. One broker serves all services of this type. */
-import type { BuildkiteServiceConfig } from '../../config/config.ts';
+import type { BuildkiteServiceConfig, PoolConfig } from '../../config/config.ts';
 import { slotNames } from '../../config/slot-names.ts';
+import type { AgentId } from '../../core/slot.ts';
 import { createPinBook } from '../../pools/secret-desk.ts';
 import { parseKeys } from '../../secrets/keys.ts';
 import { describeSecret, readSecret } from '../../secrets/reference.ts';
 import { subdirectory } from '../../store/directory.ts';
 import type { CiService } from '../ci-service.ts';
 import type { OpenParts } from '../index.ts';
+import { createAcquire } from './acquire.ts';
 import { createAgentBinary } from './agent-binary.ts';
 import { createServiceApi } from './api.ts';
+import type { GivenJob } from './broker/protocol.ts';
 import { brokerCalls, lookAtBroker } from './broker-calls.ts';
 import { type BrokerDesk, createBrokerDesk } from './broker-desk.ts';
 import { brokerPlace, startBroker } from './broker-process.ts';
@@ -20,6 +23,8 @@ import { createCounts } from './metrics.ts';
 import { mountedProgram } from './mounted-program.ts';
 import { rule } from './ruling.ts';
 import { type BuildkiteParts, createBuildkite } from './service.ts';
+import { createStackEntries, forgetOldStacks } from './stack-entries.ts';
+import { createStacks } from './stacks.ts';
 
 /** Version of the agent that this onejob was tried with. */
 export const pinnedAgent = '3.137.0';
@@ -51,6 +56,12 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
     progress: (line) => log.info('agent', { service: config.name, progress: line }),
     warn: (text, fields) => log.warn(text, fields),
   });
+  const ruleJob = (job: GivenJob, pool: PoolConfig) => rule(job, { trust: pool.trust, keys, pins });
+  const { version } = parts;
+  const { host } = parts.config;
+  const stacks = createStacks({ endpoint: config.endpoint, version, clock, token });
+  const entries = createStackEntries({ service: config.name, host, version, store, stacks, wall });
+  const isLive = (agent: AgentId) => slots.poolOf(agent) !== null;
   const common: BuildkiteParts = {
     config,
     pools,
@@ -58,12 +69,7 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
     desk,
     rows: createJobRows({ service: config.name, store, wall }),
     token,
-    rule: (agent, pool) =>
-      rule(agent.job ?? { id: '', env: {} }, {
-        trust: pool.trust,
-        keys,
-        pins,
-      }),
+    rule: (agent, pool) => ruleJob(agent.job ?? { id: '', env: {} }, pool),
     program: mountedProgram({ config: config.agentPackage, pinned: pinnedAgent, binary, dir, wall }),
     nameOf: slotNames(parts.config),
     jobsOf: (slot) => slots.jobsOf(slot),
@@ -71,6 +77,8 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
     count(signal) {
       signal.addEventListener('abort', () => api.close(), { once: true });
       counts.follow(signal);
+      const queues = config.mode === 'acquire' ? pools.map(({ queue }) => queue) : [];
+      forgetOldStacks(entries, new Set(queues), { clock, log, service: config.name }, signal);
     },
     check(signal, trial) {
       const look = (inner: AbortSignal) => lookAtBroker(brokerPlace(store.dir).socket, inner);
@@ -81,10 +89,8 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
     clock,
     log,
   };
+  if (config.mode === 'acquire')
+    return createAcquire({ ...common, host, stacks, entries, isLive, rule: ruleJob, random: Math.random });
   if (config.binding === 'late') return createBuildkite(common);
-  return createEarly({
-    ...common,
-    isLive: (agent) => slots.poolOf(agent) !== null,
-    silentFor: (agent) => slots.silentFor(agent),
-  });
+  return createEarly({ ...common, isLive, silentFor: (agent) => slots.silentFor(agent) });
 }

@@ -18,8 +18,8 @@ export interface ScriptParts {
   readonly cancelGrace: number;
 }
 
-/** Where a sandbox has what onejob gives to it: a folder that neither images nor hosts have. */
-export const ownFolder = '/opt/onejob';
+/** Where a sandbox has what onejob gives to it: a folder that neither images nor hosts have. A process has `/opt` of its host, read-only. */
+export const ownFolder = '/onejob';
 
 /** What an image may have set, and what would make it another agent, more than one, or one that ends before its job. */
 const foreign = [

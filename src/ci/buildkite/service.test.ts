@@ -1,5 +1,6 @@
 /** Days without trouble: from an offer to the end of a job, seen as the loop and the broker see it. */
 import { describe, expect, it } from 'vitest';
+import { OnejobError } from '../../errors.ts';
 import { heldAgent } from './testing-broker.ts';
 import { forkEnv, openManager, patient, testPool, trustedEnv } from './testing-manager.ts';
 
@@ -62,7 +63,6 @@ describe('an accepted job', () => {
       await one.pass(0);
       expect([phase, one.service.next('ci', 'ci/1')]).toEqual([phase, null]);
     }
-    expect(one.of('waiting')).toEqual([]);
   });
 
   it('that came first is first', async () => {
@@ -91,7 +91,7 @@ describe('an accepted job', () => {
       "export BUILDKITE_AGENT_ENDPOINT='http://172.18.0.1:7070/v3'",
       "export BUILDKITE_AGENT_TOKEN='once-agent1'",
       `export BUILDKITE_AGENT_ACQUIRE_JOB='${job}'`,
-      "export BUILDKITE_HOOKS_PATH='/opt/onejob/hooks'",
+      "export BUILDKITE_HOOKS_PATH='/onejob/hooks'",
       "export BUILDKITE_PLUGINS_PATH='/workspace/.buildkite/plugins'",
       "export BUILDKITE_CANCEL_GRACE_PERIOD='60'",
     ]) {
@@ -114,6 +114,44 @@ describe('an accepted job', () => {
     const { script } = await one.service.register(one.context('agent3', job), patient);
     expect(one.broker.posted('/v1/listen')).toHaveLength(2);
     expect(script).toContain('http://172.18.0.1:8080/v3');
+  });
+
+  it('goes to another sandbox when the first has no way to the broker', async () => {
+    await using one = openManager();
+    one.broker.up();
+    await one.watch();
+    one.broker.put(heldAgent('a1', { env: trustedEnv }));
+    await one.pass(0);
+    const door = () => Promise.reject(new OnejobError('E_NO_DOOR', 'There is no gateway.', { retry: true }));
+    const first = one.service.register(one.context('agent1', job, { door }), patient);
+    await expect(first).rejects.toMatchObject({ code: 'E_NO_DOOR' });
+    one.commit({
+      change: 'returned',
+      job,
+      agent: 'agent1',
+      failure: { code: 'E_NO_DOOR', message: 'There is no gateway.', retry: true },
+    });
+    await one.pass(0);
+    expect(one.service.next('ci', 'ci/1')?.job).toBe(job);
+    const { script } = await one.service.register(one.context('agent2', job), patient);
+    expect(script).toContain("'once-agent2'");
+  });
+
+  it('is starting from its acceptance until the service knows that it has begun, and the loop is told then', async () => {
+    await using one = openManager();
+    one.broker.up();
+    await one.watch();
+    const agent = heldAgent('a1', { env: trustedEnv, agent: 'agent1' });
+    const said: Record<string, boolean | undefined> = {};
+    for (const phase of ['accepting', 'accepted', 'handed', 'connected', 'running', 'finished'] as const) {
+      one.events.length = 0;
+      one.broker.put({ ...agent, phase });
+      said[phase] = one.service.isStarting?.('ci/1');
+    }
+    expect(said).toEqual({ accepting: false, accepted: true, handed: true, connected: true, running: false, finished: false });
+    one.events.length = 0;
+    one.broker.put({ ...agent, phase: 'running' });
+    expect(one.of('waiting')).toEqual([{ kind: 'waiting', pool: 'ci', slot: 'ci/1' }]);
   });
 
   it('has nothing left for its agent to do once the service has its result', async () => {
@@ -205,9 +243,9 @@ describe('every sandbox', () => {
   it("has the agent's program and the owner's hooks and plugins, which no job can write", async () => {
     await using one = openManager({ pools: [testPool({ hooks: '/srv/hooks', plugins: '/srv/plugins' })] });
     expect(one.service.equip(recipe, 'ci').mounts.map(({ host, container, readOnly }) => [host, container, readOnly])).toEqual([
-      ['/tools/at-1/buildkite-agent', '/opt/onejob/buildkite-agent', true],
-      ['/srv/hooks', '/opt/onejob/hooks', true],
-      ['/srv/plugins', '/opt/onejob/plugins', true],
+      ['/tools/at-1/buildkite-agent', '/onejob/buildkite-agent', true],
+      ['/srv/hooks', '/onejob/hooks', true],
+      ['/srv/plugins', '/onejob/plugins', true],
     ]);
   });
 

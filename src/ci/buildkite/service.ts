@@ -42,7 +42,10 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
 
     observe(send, outer) {
       base.observe(send, outer, {
-        saw: decisions.saw,
+        saw(agent) {
+          decisions.saw(agent);
+          if (agent.phase === 'running') base.emit({ kind: 'waiting', pool: agent.pool, slot: agent.slot });
+        },
         applied(change) {
           const agent = board.ofJob(change.job);
           if (change.change === 'returned' && agent !== null) decisions.returned(agent, change.failure);
@@ -50,6 +53,8 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
         ended: decisions.close,
       });
     },
+
+    isStarting: board.isStarting,
 
     next(_pool, slot) {
       if (slot === null) return null;
@@ -86,6 +91,8 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
       });
     },
 
+    waits: (slot) => board.isIdle(slot),
+
     recipeFor(job, recipe) {
       const agent = board.ofJob(job);
       const pool = agent === null ? undefined : poolOf(agent.slot);
@@ -101,8 +108,11 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
       if (agent === null || ruling?.kind !== 'run' || !needsSandbox(agent)) {
         throw new OnejobError('E_JOB_GONE', `Cannot start job ${context.job}: it was cancelled, or given up, before it began.`);
       }
-      const endpoint = await wayIn.endpoint(context, inner);
-      const { token, job } = await desk.hand(agent.id, context.agent, ruling.secrets, inner);
+      // Beside each other: the service waits. A token for a sandbox without a way to the broker is worth nothing.
+      const [endpoint, { token, job }] = await Promise.all([
+        wayIn.endpoint(context, inner),
+        desk.hand(agent.id, context.agent, ruling.secrets, inner),
+      ]);
       const script = wayIn.script(context, { token, endpoint, job });
       return { id: agent.id, script, redact: [token, ...ruling.secrets.map(({ value }) => value)], files: null };
     },

@@ -1,8 +1,8 @@
-/** Why nothing can be begun in a service's pools right now: the broker, the token, the service itself, the agent's program. */
+/** Why nothing can be begun in a service's pools right now: the broker, the token, the service itself, the agent's program, the list of jobs. */
 import type { ServiceHealth } from './broker/protocol.ts';
 
 /** In the order in which a person should look at them. */
-const subjects = ['broker', 'program', 'token', 'service'] as const;
+const subjects = ['broker', 'program', 'token', 'service', 'stack'] as const;
 export type Subject = (typeof subjects)[number];
 
 export interface Standing {

@@ -7,6 +7,7 @@ import {
   type BrokerAgent,
   type BrokerEvent,
   type BrokerState,
+  type CarryRequest,
   type EndRequest,
   type HandRequest,
   type OffersRequest,
@@ -84,7 +85,14 @@ export function fakeBroker(): FakeBroker {
     if (path === '/v1/offers') fake.offers.push(body as OffersRequest);
     if (path === '/v1/listen') return { port: state?.port ?? 0 };
     if (path === '/v1/leave') return { unfinished: 0 };
-    if (path === '/v1/agents') return { id: 'carried', token: 'once-carried', job: null };
+    if (path === '/v1/agents') {
+      const { agent: of, service, slot, pool, name } = body as CarryRequest;
+      const known = [...book.values()].find((one) => one.agent === of);
+      const carried = known ?? put(carriedAgent(of, { service, slot, pool, name }));
+      return { id: carried.id, token: `once-${of}`, job: carried.job?.id ?? null };
+    }
+    if (what === 'retire') return { job: agent?.job?.id ?? null };
+    if (what === 'hand' && agent?.kind === 'carried') return { token: `once-${agent.agent}`, job: agent.job?.id ?? null };
     if (what === 'hand') {
       if (agent === undefined) throw new OnejobError('E_BROKER', `The broker has no agent "${id}".`);
       put({ ...agent, phase: 'handed', agent: (body as HandRequest).agent });
@@ -185,4 +193,9 @@ export function heldAgent(
     since: 0,
     ...rest,
   };
+}
+
+/** One that registers itself from the sandbox of `agent`, in the slot `ci/1`, and has not done so yet. */
+export function carriedAgent(agent: string, more: Parameters<typeof heldAgent>[1] = {}): BrokerAgent {
+  return heldAgent(`c-${agent}`, { kind: 'carried', agent, phase: 'expected', ...more });
 }

@@ -21,6 +21,8 @@ export interface ManagerOptions {
   readonly dir?: Scratch;
   readonly pools?: readonly PoolConfig[];
   readonly parts?: Partial<BuildkiteParts>;
+  /** Which way jobs come; by default the late one. */
+  readonly make?: (parts: BuildkiteParts, store: Store) => CiService;
 }
 
 export interface Manager extends AsyncDisposable {
@@ -101,6 +103,7 @@ export function openManager({
   dir = scratch(),
   pools = [testPool()],
   parts = {},
+  make = createBuildkite,
 }: ManagerOptions = {}): Manager {
   const clock = handClock();
   const log = keptLog();
@@ -110,7 +113,7 @@ export function openManager({
   const events: CiEvent[] = [];
   const held = new Map<string, string>();
   const alive = new AbortController();
-  const service = createBuildkite({
+  const whole: BuildkiteParts = {
     config: testConfig(),
     ...{ pools, desk, clock, log, stateDir: store.dir },
     rows: createJobRows({ service: 'bk', store, wall: () => clock.wall() }),
@@ -135,7 +138,8 @@ export function openManager({
     count() {},
     check: async () => [],
     ...parts,
-  });
+  };
+  const service = make(whole, store);
   const manager: Manager = {
     ...{ broker, clock, log, store, desk, service, events, held, lanes },
     token: 'registration-token',

@@ -194,6 +194,8 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
 
     offer() {},
 
+    waits: () => null,
+
     equip: (recipe) => recipe,
 
     devicesFor: (id) => index.get(id)?.request.devices ?? null,

@@ -11,11 +11,13 @@ export type Doors = ReturnType<typeof createDoors>;
 export function createDoors(engine: Engine) {
   const open = new Map<string, Socket>();
   const opening = new Map<string, AbortController>();
+  let isClosed = false;
 
   return {
     /** Opens one for this container. Nothing waits for it, and no failure matters. */
     async ahead(id: string): Promise<void> {
-      if (open.has(id) || opening.has(id)) return;
+      // One more would keep the process from its end.
+      if (isClosed || open.has(id) || opening.has(id)) return;
       const abort = new AbortController();
       opening.set(id, abort);
       const timer = setTimeout(() => abort.abort(), engine.limits.soon);
@@ -48,6 +50,7 @@ export function createDoors(engine: Engine) {
       open.delete(id);
     },
     close(): void {
+      isClosed = true;
       for (const abort of opening.values()) abort.abort();
       opening.clear();
       for (const socket of open.values()) socket.destroy();

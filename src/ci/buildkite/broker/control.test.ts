@@ -189,4 +189,16 @@ describe('retire', () => {
     control.end(id, { reason: 'gone', signalReason: 'process_run_error' });
     expect(book.get(id)?.shown.phase).toBe('ending');
   });
+
+  it('is not waited for by a broker that is to end: who is idle is told to leave, and nobody is expected', async () => {
+    const { control, book, id, pass } = await carried();
+    const idle = control.carry({ ...carry, agent: 'a8' }).id;
+    book.update(idle, { shown: { phase: 'idle' }, sealed: { session: 's' } });
+    const chosen = control.carry({ ...carry, agent: 'a7', acquisition: { job: 'job-7', token: 'bkjat_7' }, secrets: [] }).id;
+    control.leave();
+    await pass(100);
+    expect([book.get(id), book.get(idle)?.retired, book.get(chosen)?.shown.phase]).toEqual([null, true, 'expected']);
+    await pass(601_000);
+    expect(book.get(chosen)).toBeNull();
+  });
 });

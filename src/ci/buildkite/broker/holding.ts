@@ -34,7 +34,18 @@ export async function watchOnly(self: Self, record: AgentRecord): Promise<void> 
   if (record.shown.phase !== 'expected' && record.shown.phase !== 'registering' && record.sealed.session === null) {
     return over(self, record);
   }
-  return self.waker.wait(null);
+  return record.shown.job === null && self.parts.desired.isLeaving ? letGo(self, record) : self.waker.wait(null);
+}
+
+/** A broker that is to end waits for no job: its idle agents are told to leave, and nobody is expected any more. */
+async function letGo(self: Self, record: AgentRecord): Promise<void> {
+  const { parts, memory, waker, id } = self;
+  // The job of this one is chosen already.
+  const until = record.sealed.acquisition === null ? 0 : memory.phaseSince + holdTimeout;
+  if (parts.clock.now() < until) return waker.wait(until);
+  if (record.shown.phase === 'expected') parts.book.update(id, { shown: { phase: 'gone' } });
+  else if (record.retired) return waker.wait(null);
+  else parts.book.update(id, { retired: true });
 }
 
 const late: Readonly<Record<string, string>> = {

@@ -1,0 +1,315 @@
+/** Jobs that are reserved before there is an agent: what the loop, the service and the broker see of them, in time moved by hand. */
+import { describe, expect, it } from 'vitest';
+import { scratch } from '../../../test/support/scratch.ts';
+import type { JobResult } from '../../core/slot.ts';
+import { OnejobError } from '../../errors.ts';
+import { type Acquiring, openAcquiring } from './testing-acquire.ts';
+import { carriedAgent } from './testing-broker.ts';
+import { forkEnv, patient, testPool, trustedEnv } from './testing-manager.ts';
+
+const nothing = () => Promise.reject(new Error('nothing to read'));
+const unread = { all: nothing, folder: nothing };
+
+/** The slot takes the job, as the loop would. */
+function take(one: Acquiring, job: string, agent = 'a1', slot = 'ci/1'): void {
+  one.lanes.set(slot, [job]);
+  one.live.add(agent);
+  one.commit({ change: 'assigned', job, agent });
+  one.service.offer(slot, 'closed');
+}
+
+/** Its agent is over, and what it had is settled. */
+async function settle(one: Acquiring, job: string, result: JobResult, agent = 'a1'): Promise<void> {
+  one.commit({ change: 'ended', job, agent, result });
+  await one.service.settle(one.context(agent, job), unread, patient);
+  one.lanes.delete('ci/1');
+  one.commit({ change: 'settled', job, agent });
+  await one.service.deregister(one.context(agent, null), patient);
+  await one.pass(0);
+}
+
+/** Ready to take a job in `ci/1`. */
+async function ready(more: Parameters<typeof openAcquiring>[0] = {}): Promise<Acquiring> {
+  const one = openAcquiring(more);
+  one.service.offer('ci/1', 'open');
+  await one.watch();
+  return one;
+}
+
+describe('a waiting job', () => {
+  it('is reserved for a slot that is free, decided about, and becomes an agent that may register for it alone', async () => {
+    await using one = await ready();
+    one.stacks.add('job-1', trustedEnv);
+    await one.pass(1_500);
+    expect(one.of('waiting').at(-1)).toEqual({ kind: 'waiting', pool: 'ci', slot: 'ci/1' });
+    expect(one.service.next('ci', 'ci/1')).toEqual({ job: 'job-1', limit: null, cold: false });
+    expect([one.service.next('ci', 'ci/2'), one.service.next('ci', null)]).toEqual([null, null]);
+    take(one, 'job-1');
+    expect(one.service.next('ci', 'ci/1')).toBeNull();
+    const made = await one.service.register(one.context('a1', 'job-1'), patient);
+    expect(made.redact).toEqual(['once-a1', 'bkjat_job-1']);
+    expect(made.script).toContain("export BUILDKITE_AGENT_ACQUIRE_JOB='job-1'");
+    expect(made.script).not.toContain('bkjat_');
+    expect(one.broker.posted('/v1/agents')).toMatchObject([
+      { agent: 'a1', acquisition: { job: 'job-1', token: 'bkjat_job-1' }, secrets: [] },
+    ]);
+    expect(one.service.serviceJobs()).toMatchObject([{ id: 'job-1', state: 'assigned', definition: 'app' }]);
+  });
+
+  it('is not asked for while no slot is free, but now and then, lest the stack be taken for gone', async () => {
+    await using one = openAcquiring();
+    one.service.offer('ci/1', 'closed');
+    await one.watch();
+    one.stacks.add('job-1', trustedEnv);
+    await one.pass(30_000);
+    expect(one.stacks.calls.filter((call) => call === 'list').length).toBeLessThanOrEqual(4);
+    expect(one.stacks.calls.filter((call) => call.startsWith('reserve'))).toEqual([]);
+    expect(one.stacks.jobs.get('job-1')?.notes).toEqual([expect.stringMatching(/box: every slot that fits is busy/)]);
+    one.service.offer('ci/1', 'open');
+    await one.pass(1_000);
+    expect(one.service.next('ci', 'ci/1')?.job).toBe('job-1');
+  });
+
+  it('is asked for once a second at most, and no more are reserved than slots are free, the most important first', async () => {
+    await using one = openAcquiring();
+    for (const slot of ['ci/1', 'ci/2']) one.service.offer(slot, 'open');
+    for (const [n, priority] of [0, 5, 0, 9].entries()) one.stacks.add(`job-${n}`, trustedEnv, { priority });
+    await one.watch();
+    await one.pass(1_000);
+    expect(one.stacks.calls.filter((call) => call.startsWith('reserve'))).toEqual(['reserve job-3 job-1 120']);
+    await one.pass(10_000);
+    expect(one.stacks.calls.filter((call) => call === 'list').length).toBeLessThanOrEqual(12);
+    expect(['job-0', 'job-2'].map((id) => one.stacks.jobs.get(id)?.state)).toEqual(['scheduled', 'scheduled']);
+  });
+
+  it('is taken only by pools whose tags fit, and from no queue that is paused', async () => {
+    await using one = openAcquiring({ pools: [testPool(), testPool({ name: 'big', tags: ['gpu=a100'] })] });
+    for (const slot of ['ci/1', 'big/1']) one.service.offer(slot, 'open');
+    one.stacks.add('strange', trustedEnv, { rules: ['queue=default', 'gpu=h100'] });
+    one.stacks.add('fits', trustedEnv, { rules: ['queue=default', 'gpu=*'] });
+    one.stacks.paused = true;
+    await one.watch();
+    await one.pass(3_000);
+    expect(one.stacks.calls.filter((call) => call.startsWith('reserve'))).toEqual([]);
+    one.stacks.paused = false;
+    await one.pass(2_000);
+    expect([one.service.next('ci', 'ci/1'), one.service.next('big', 'big/1')?.job]).toEqual([null, 'fits']);
+    expect(one.stacks.jobs.get('strange')).toMatchObject({ state: 'scheduled', notes: [] });
+  });
+
+  it('is found on a later page', async () => {
+    await using one = openAcquiring();
+    one.service.offer('ci/1', 'open');
+    for (let n = 0; n < 250; n++) one.stacks.add(`strange-${n}`, trustedEnv, { rules: ['gpu=h100'] });
+    one.stacks.add('fits', trustedEnv);
+    await one.watch();
+    await one.pass(1_000);
+    expect(one.service.next('ci', 'ci/1')?.job).toBe('fits');
+  });
+
+  it('of a fork is ended with the reason, before any slot hears of it', async () => {
+    await using one = await ready();
+    one.stacks.add('job-1', forkEnv);
+    await one.pass(1_500);
+    expect(one.stacks.jobs.get('job-1')).toMatchObject({
+      state: 'finished',
+      detail: expect.stringContaining('onejob refused this job'),
+    });
+    expect(one.of('waiting')).toEqual([]);
+    expect(one.store.serviceJobs.get('job-1')).toMatchObject({ state: 'done', result: 'refused' });
+  });
+
+  it('of which it cannot be decided is ended with that, and one whose end cannot be told is told again', async () => {
+    await using one = await ready();
+    one.stacks.add('job-1', forkEnv);
+    await one.pass(1_050);
+    one.stacks.failing = null;
+    const finish = one.stacks.finish;
+    let tries = 0;
+    one.stacks.finish = async (...args) => {
+      if (++tries === 1) throw new OnejobError('E_CI_UNREACHABLE', 'not now', { retry: true });
+      return finish(...args);
+    };
+    one.stacks.add('job-2', forkEnv);
+    await one.pass(40_000);
+    expect([tries, one.stacks.jobs.get('job-2')?.state]).toEqual([2, 'finished']);
+  });
+});
+
+describe('a reserved job', () => {
+  async function reserved(): Promise<Acquiring> {
+    const one = await ready();
+    one.stacks.add('job-1', trustedEnv);
+    await one.pass(1_500);
+    return one;
+  }
+  const kept = (one: Acquiring) => one.stacks.calls.filter((call) => call === 'reserve job-1 120').length;
+
+  it('is kept while it waits, goes to another slot when its own closes, and back to its queue when none takes it', async () => {
+    await using one = await reserved();
+    await one.pass(70_000);
+    expect(kept(one)).toBeGreaterThanOrEqual(3);
+    one.service.offer('ci/2', 'open');
+    one.service.offer('ci/1', 'closed');
+    expect([one.service.next('ci', 'ci/1'), one.service.next('ci', 'ci/2')?.job]).toEqual([null, 'job-1']);
+    one.service.offer('ci/2', 'closed');
+    await one.pass(200_000);
+    expect(one.stacks.calls.at(-1)).not.toBe('reserve job-1 120');
+    expect(one.stacks.jobs.get('job-1')?.state).toBe('scheduled');
+    expect(one.store.serviceJobs.get('job-1')).toMatchObject({ state: 'done', result: null });
+  });
+
+  it('whose slot is gone goes back at once', async () => {
+    await using one = await reserved();
+    one.service.offer('ci/1', 'gone');
+    await one.pass(50);
+    expect(one.stacks.jobs.get('job-1')?.state).toBe('scheduled');
+  });
+
+  it('that is cancelled meanwhile is forgotten, and its sandbox ended', async () => {
+    await using one = await reserved();
+    take(one, 'job-1');
+    Object.assign(one.stacks.jobs.get('job-1') ?? {}, { state: 'canceled' });
+    await one.pass(35_000);
+    expect(one.of('cancel')).toEqual([{ kind: 'cancel', job: 'job-1', agent: 'a1', grace: null }]);
+    await expect(one.service.register(one.context('a1', 'job-1'), patient)).rejects.toMatchObject({ code: 'E_JOB_GONE' });
+    expect(one.store.serviceJobs.get('job-1')).toMatchObject({ state: 'done', result: 'canceled' });
+  });
+
+  it('whose sandbox could not be made is tried again, and ended after three times', async () => {
+    await using one = await reserved();
+    const failure = { code: 'E_IMAGE', message: 'no such image', retry: true };
+    for (let n = 0; n < 3; n++) {
+      expect(one.service.next('ci', 'ci/1')?.job).toBe('job-1');
+      take(one, 'job-1');
+      one.lanes.delete('ci/1');
+      one.commit({ change: 'returned', job: 'job-1', agent: 'a1', failure });
+      await one.pass(0);
+    }
+    expect(one.service.next('ci', 'ci/1')).toBeNull();
+    expect(one.stacks.jobs.get('job-1')).toMatchObject({ state: 'finished', detail: expect.stringContaining('no such image') });
+  });
+
+  it('that its agent has is the broker’s matter from then on', async () => {
+    await using one = await reserved();
+    take(one, 'job-1');
+    await one.service.register(one.context('a1', 'job-1'), patient);
+    Object.assign(one.stacks.jobs.get('job-1') ?? {}, { state: 'running' });
+    one.broker.put(carriedAgent('a1', { phase: 'running', job: { id: 'job-1', env: trustedEnv } }));
+    const before = kept(one);
+    await one.pass(60_000);
+    expect(kept(one)).toBe(before);
+    const finished = { exitStatus: '0', signal: null, signalReason: null };
+    one.broker.put(carriedAgent('a1', { phase: 'finished', finished, job: { id: 'job-1', env: trustedEnv } }));
+    expect(one.of('jobDone')).toEqual([{ kind: 'jobDone', agent: 'a1' }]);
+    await settle(one, 'job-1', { kind: 'code', code: 0 });
+    expect(one.broker.ended).toMatchObject([{ id: 'c-a1' }]);
+    expect(one.stacks.calls.filter((call) => call.startsWith('finish') || call.startsWith('states'))).toEqual([]);
+  });
+
+  it.each<[string, JobResult, string]>([
+    ['the service did not let it', { kind: 'code', code: 27 }, 'did not let its agent acquire it'],
+    ['it ended with an error', { kind: 'code', code: 1 }, 'exit code 1'],
+    ['it was killed', { kind: 'signal', signal: 'SIGKILL' }, 'SIGKILL'],
+  ])('that its agent does not get since %s is tried again, and then ended with that', async (_, result, why) => {
+    await using one = await reserved();
+    for (const agent of ['a1', 'a2', 'a3']) {
+      expect(one.service.next('ci', 'ci/1')?.job, agent).toBe('job-1');
+      take(one, 'job-1', agent);
+      await one.service.register(one.context(agent, 'job-1'), patient);
+      await settle(one, 'job-1', result, agent);
+      one.live.delete(agent);
+    }
+    expect(one.stacks.jobs.get('job-1')).toMatchObject({ state: 'finished', detail: expect.stringContaining(why) });
+    expect(one.store.serviceJobs.get('job-1')).toMatchObject({ state: 'done', result: 'failed' });
+  });
+
+  it('whose agent was lost with its host, or stopped, goes to others', async () => {
+    await using one = await reserved();
+    take(one, 'job-1');
+    await one.service.register(one.context('a1', 'job-1'), patient);
+    await settle(one, 'job-1', { kind: 'lost', reason: 'onejob was stopped while the job ran' });
+    expect(one.stacks.jobs.get('job-1')).toMatchObject({ state: 'scheduled', detail: null });
+  });
+
+  it('whose agent never calls in is given to another one, with the reason', async () => {
+    await using one = await reserved();
+    take(one, 'job-1');
+    await one.service.register(one.context('a1', 'job-1'), patient);
+    const since = one.clock.wall();
+    one.broker.put(carriedAgent('a1', { since }));
+    await one.pass(66_000);
+    expect(one.of('cancel').at(0)).toEqual({ kind: 'cancel', job: 'job-1', agent: 'a1', grace: 0 });
+    await settle(one, 'job-1', { kind: 'cancelled' });
+    expect(one.service.next('ci', 'ci/1')?.job).toBe('job-1');
+    expect(one.log.lines.filter(({ event }) => event === 'job not acquired')).toMatchObject([
+      { fields: { reason: expect.stringContaining('did not call in within 60 s') } },
+    ]);
+  });
+});
+
+describe('a manager', () => {
+  it('takes up what one before it had reserved, and knows what is over', async () => {
+    using dir = scratch();
+    const before = await ready({ dir });
+    before.stacks.add('waits', trustedEnv);
+    await before.pass(1_500);
+    before.stacks.add('ended', trustedEnv);
+    before.service.offer('ci/2', 'open');
+    await before.pass(1_500);
+    before.stop();
+    before.store.close();
+    Object.assign(before.stacks.jobs.get('ended') ?? {}, { state: 'canceled' });
+    await using after = await ready({ dir, stacks: before.stacks, broker: before.broker });
+    await after.pass(1_000);
+    expect(after.service.next('ci', 'ci/1')?.job).toBe('waits');
+    expect(after.store.serviceJobs.get('ended')).toMatchObject({ state: 'done', result: 'canceled' });
+  });
+
+  it('takes its stacks back when it ends, and leaves them when its agents go on', async () => {
+    await using one = await ready();
+    await one.pass(100);
+    expect(one.stacks.known.size).toBe(1);
+    expect([...one.stacks.known][0]).toMatch(/^onejob-[0-9a-f]{8}-box-default-[0-9a-f]{8}$/);
+    await one.service.close(true);
+    expect(one.stacks.known.size).toBe(1);
+    await using other = await ready();
+    await other.pass(100);
+    await other.service.close(false);
+    expect([other.stacks.known.size, other.store.registrations.open('bk')]).toEqual([0, []]);
+  });
+
+  it('says why its stack is refused, does not spin, and goes on once it is taken', async () => {
+    await using one = openAcquiring();
+    one.service.offer('ci/1', 'open');
+    one.stacks.failing = new OnejobError('E_CI_DENIED', 'Cannot register the stack: answered 403.');
+    await one.watch();
+    await one.pass(59_000);
+    expect(one.held.get('ci')).toMatch(/403.*mode: hold/);
+    expect(one.stacks.calls).toEqual(['register default']);
+    expect(await one.service.check(patient, { like: () => null })).toMatchObject([
+      { level: 'error', message: expect.stringContaining('403') },
+    ]);
+    one.stacks.failing = null;
+    await one.pass(5_000);
+    expect(one.held.has('ci')).toBe(false);
+  });
+
+  it('makes its stack known again when the service has lost it', async () => {
+    await using one = await ready();
+    await one.pass(500);
+    one.stacks.known.clear();
+    await one.pass(62_000);
+    expect(one.stacks.known.size).toBe(1);
+  });
+
+  it('waits longer each time that the list cannot be had, and says so the second time', async () => {
+    await using one = await ready();
+    await one.pass(1_500);
+    const before = one.stacks.calls.length;
+    one.stacks.failing = new OnejobError('E_CI_UNREACHABLE', 'Cannot list: 503.', { retry: true });
+    await one.pass(31_000);
+    expect(one.stacks.calls.length - before).toBeLessThanOrEqual(6);
+    expect(one.held.get('ci')).toContain('503');
+  });
+});

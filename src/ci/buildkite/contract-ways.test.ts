@@ -1,0 +1,80 @@
+/** The contract of CI services, held against the other two ways to take jobs of Buildkite. */
+import { ciServiceContract } from '../contract.ts';
+import { createEarly } from './early.ts';
+import { openAcquiring } from './testing-acquire.ts';
+import { carriedAgent } from './testing-broker.ts';
+import { openManager, trustedEnv } from './testing-manager.ts';
+
+ciServiceContract(
+  'buildkite, bound early',
+  async () => {
+    const one = openManager({ make: (parts) => createEarly({ ...parts, isLive: () => true, silentFor: () => null }) });
+    one.broker.up();
+    return {
+      service: one.service,
+      pool: 'ci',
+      async enqueue() {
+        one.broker.put(carriedAgent('a1', { phase: 'accepted', env: trustedEnv }));
+        await one.pass(0);
+        return 'job-c-a1';
+      },
+      commit(write, outcome) {
+        write();
+        if (outcome === 'committed') one.service.committed();
+        else one.service.rolledBack();
+      },
+      close: () => one[Symbol.asyncDispose]() as Promise<void>,
+    };
+  },
+  'early',
+);
+
+ciServiceContract(
+  'buildkite, by its stacks',
+  async () => {
+    const one = openAcquiring();
+    let isObserved = false;
+    let jobs = 0;
+    return {
+      service: {
+        ...one.service,
+        observe(emit, signal) {
+          isObserved = true;
+          one.service.observe(emit, signal);
+        },
+        record(change) {
+          // The service asks the slot itself what it has.
+          if (change.change === 'assigned') one.lanes.set('ci/1', [change.job]);
+          if (change.change === 'returned' || change.change === 'settled') one.lanes.delete('ci/1');
+          one.service.record(change);
+          if (change.change !== 'started') return;
+          // Its agent has acquired it.
+          Object.assign(one.stacks.jobs.get(change.job) ?? {}, { state: 'running' });
+          one.broker.put(carriedAgent(change.agent, { phase: 'running', job: { id: change.job, env: trustedEnv } }));
+        },
+      },
+      pool: 'ci',
+      async enqueue() {
+        one.service.offer('ci/1', 'open');
+        if (!isObserved) await one.watch();
+        jobs += 1;
+        one.stacks.add(`job-${jobs}`, trustedEnv);
+        await one.pass(2_500);
+        return `job-${jobs}`;
+      },
+      commit(write, outcome) {
+        const before = new Map(one.lanes);
+        write();
+        if (outcome === 'committed') {
+          one.service.committed();
+          return;
+        }
+        one.lanes.clear();
+        for (const [slot, had] of before) one.lanes.set(slot, had);
+        one.service.rolledBack();
+      },
+      close: () => one[Symbol.asyncDispose]() as Promise<void>,
+    };
+  },
+  'late',
+);

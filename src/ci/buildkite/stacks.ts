@@ -1,0 +1,209 @@
+/**
+ * The Stacks API: waiting jobs are listed, reserved for this host, and given a token that acquires one of them; or ended without an
+ * agent. Calls and bounds from the docs page `apis/agent_api/stacks`, field names from its public Go client. All of a job is foreign.
+ */
+import { z } from 'zod';
+import type { Clock } from '../../core/clock.ts';
+import type { JobId } from '../../core/slot.ts';
+import { OnejobError } from '../../errors.ts';
+import { LaterError } from './api.ts';
+import type { GivenJob } from './broker/protocol.ts';
+import { type Call, type Called, createUpstream, escapeId } from './broker/upstream.ts';
+
+/** A job that waits, as far as the list says it. */
+export interface ScheduledJob {
+  readonly id: JobId;
+  /** Higher comes first. */
+  readonly priority: number;
+  /** `key=value` each, as an agent's tags must be. */
+  readonly rules: readonly string[];
+}
+
+export interface ScheduledPage {
+  readonly jobs: readonly ScheduledJob[];
+  /** Where the next page begins; null after the last. */
+  readonly next: string | null;
+  /** Nobody is to be given a job of the queue. */
+  readonly paused: boolean;
+  /** ms that the service wants before it is asked again. */
+  readonly wait: number;
+}
+
+/** All methods throw OnejobError E_CI_*, or the reason of `signal`; a `LaterError` where the service says when to ask again. */
+export interface Stacks {
+  /** Id at the service. Again for one that is known changes nothing. */
+  register(stack: string, queue: string, metadata: Readonly<Record<string, string>>, signal: AbortSignal): Promise<string>;
+  /** One that is not there is no error. */
+  deregister(stack: string, signal: AbortSignal): Promise<void>;
+  scheduled(
+    stack: string,
+    queue: string,
+    page: { limit: number; after: string | null },
+    signal: AbortSignal,
+  ): Promise<ScheduledPage>;
+  /** Those that are ours for so many seconds from now on; again for one that is ours puts its end off. */
+  reserve(stack: string, jobs: readonly JobId[], seconds: number, signal: AbortSignal): Promise<ReadonlySet<JobId>>;
+  /** null: there is no such job. */
+  show(stack: string, job: JobId, signal: AbortSignal): Promise<GivenJob | null>;
+  /** In the service's words: `scheduled`, `reserved`, `running`, `canceled`, …; none for jobs that it does not know. */
+  states(stack: string, jobs: readonly JobId[], signal: AbortSignal): Promise<ReadonlyMap<JobId, string>>;
+  /** Registers one agent for this one job; null: the job is not reserved by this stack. */
+  token(stack: string, job: JobId, seconds: number, signal: AbortSignal): Promise<string | null>;
+  /** Ends a reserved job as failed, without an agent. False: the service has ended it, or given it away. */
+  finish(stack: string, job: JobId, detail: string, signal: AbortSignal): Promise<boolean>;
+  /** Shows a line on the pages of jobs. What is refused is no error. */
+  notify(stack: string, notes: readonly { readonly job: JobId; readonly detail: string }[], signal: AbortSignal): Promise<void>;
+  close(): void;
+}
+
+export interface StacksParts {
+  /** Without a slash at its end. */
+  readonly endpoint: string;
+  /** Of onejob. */
+  readonly version: string;
+  readonly clock: Clock;
+  /** The token of a cluster. @throws OnejobError E_SECRET */
+  readonly token: () => Promise<string>;
+  /** ms for one answer; default 20 s. */
+  readonly timeout?: number;
+}
+
+/** Characters that the service takes of a text. */
+const [longestDetail, longestNote] = [4000, 250];
+
+const id = z.string().min(1).max(256);
+const registered = z.object({ id: z.string().catch('') });
+const scheduledJob = z.object({
+  id,
+  priority: z.number().catch(0),
+  agent_query_rules: z.array(z.string()).nullish(),
+});
+const page = z.object({
+  jobs: z.array(z.unknown()),
+  page_info: z.object({ has_next_page: z.boolean().catch(false), end_cursor: z.string().nullish() }).nullish(),
+  // Pages and clients differ in how they call it.
+  cluster_queue: z.object({ dispatch_paused: z.boolean().nullish(), paused: z.boolean().nullish() }).nullish(),
+});
+const reservation = z.object({ reserved: z.array(id) });
+const shown = z.looseObject({ id, env: z.record(z.string(), z.unknown()).nullish() });
+const states = z.object({ states: z.record(z.string(), z.string()) });
+const tokens = z.object({
+  job_acquisition_tokens: z.array(z.object({ job_uuid: id, job_acquisition_token: z.string().regex(/^[\x21-\x7e]{1,4096}$/) })),
+});
+
+export function createStacks({ endpoint, version, clock, token, timeout = 20_000 }: StacksParts): Stacks {
+  const upstream = createUpstream({ version, clock, timeout });
+
+  async function ask(call: Pick<Call, 'method' | 'path' | 'body' | 'doing'>, signal: AbortSignal): Promise<Called> {
+    return upstream.call({ ...call, endpoint, token: (await token()).trim() }, signal);
+  }
+
+  function read<T>(called: Called, schema: z.ZodType<T>, doing: string): T {
+    if (!called.ok) throw refusal(called);
+    const found = schema.safeParse(called.body);
+    if (found.success) return found.data;
+    throw new OnejobError('E_CI_ANSWER', `Cannot ${doing}: ${endpoint} answered something else than was asked for.`, {
+      retry: true,
+    });
+  }
+
+  const at = (stack: string, what: string): string => `stacks/${escapeId(stack)}/${what}`;
+
+  return {
+    async register(stack, queue, metadata, signal) {
+      const doing = `register the stack "${stack}" for queue "${queue}"`;
+      const body = { key: stack, type: 'custom', queue_key: queue, metadata };
+      return read(await ask({ method: 'POST', path: 'stacks/register', body, doing }, signal), registered, doing).id;
+    },
+    async deregister(stack, signal) {
+      const called = await ask({ method: 'POST', path: at(stack, 'deregister'), doing: `deregister the stack "${stack}"` }, signal);
+      if (!called.ok && called.status !== 404) throw refusal(called);
+    },
+    async scheduled(stack, queue, { limit, after }, signal) {
+      const doing = `list the jobs of queue "${queue}"`;
+      const query = new URLSearchParams({ queue_key: queue, limit: String(limit), ...(after !== null && { after }) });
+      const called = await ask({ method: 'GET', path: `${at(stack, 'scheduled-jobs')}?${query}`, doing }, signal);
+      const { jobs, page_info, cluster_queue } = read(called, page, doing);
+      return {
+        jobs: jobs.flatMap((each) => {
+          const found = scheduledJob.safeParse(each);
+          if (!found.success) return [];
+          return [{ id: found.data.id, priority: found.data.priority, rules: found.data.agent_query_rules ?? [] }];
+        }),
+        next: page_info?.has_next_page === true ? (page_info.end_cursor ?? null) : null,
+        paused: cluster_queue?.dispatch_paused === true || cluster_queue?.paused === true,
+        wait: waitOf(called),
+      };
+    },
+    async reserve(stack, jobs, seconds, signal) {
+      const doing = `reserve ${jobs.length === 1 ? `job ${jobs[0]}` : `${jobs.length} jobs`}`;
+      const body = { job_uuids: jobs, reservation_expiry_seconds: seconds };
+      const called = await ask({ method: 'PUT', path: at(stack, 'scheduled-jobs/batch-reserve'), body, doing }, signal);
+      return new Set(read(called, reservation, doing).reserved);
+    },
+    async show(stack, job, signal) {
+      const doing = `read what job ${job} is`;
+      const called = await ask({ method: 'GET', path: at(stack, `jobs/${escapeId(job)}`), doing }, signal);
+      if (!called.ok && called.status === 404) return null;
+      const found = read(called, shown, doing);
+      const env = Object.entries(found.env ?? {}).filter((pair): pair is [string, string] => typeof pair[1] === 'string');
+      return { ...found, id: job, env: Object.fromEntries(env) };
+    },
+    async states(stack, jobs, signal) {
+      const doing = 'ask what has become of jobs';
+      const called = await ask({ method: 'POST', path: at(stack, 'jobs/get-states'), body: { job_uuids: jobs }, doing }, signal);
+      return new Map(Object.entries(read(called, states, doing).states));
+    },
+    async token(stack, job, seconds, signal) {
+      const doing = `get a token that acquires job ${job}`;
+      const body = { job_uuids: [job], token_lifetime_seconds: seconds };
+      const called = await ask({ method: 'POST', path: at(stack, 'job-acquisition-tokens'), body, doing }, signal);
+      const made = read(called, tokens, doing).job_acquisition_tokens;
+      return made.find(({ job_uuid }) => job_uuid === job)?.job_acquisition_token ?? null;
+    },
+    async finish(stack, job, detail, signal) {
+      const body = { exit_status: -1, detail: cut(detail, longestDetail) };
+      const called = await ask(
+        { method: 'POST', path: at(stack, `jobs/${escapeId(job)}/finish`), body, doing: `end job ${job}` },
+        signal,
+      );
+      if (!called.ok && (called.retry || called.status === 401 || called.status === 403)) throw refusal(called);
+      return called.ok;
+    },
+    async notify(stack, notes, signal) {
+      const timestamp = new Date(clock.wall()).toISOString();
+      const notifications = notes.map(({ job, detail }) => ({ job_uuid: job, detail: cut(detail, longestNote), timestamp }));
+      const doing = 'say why jobs wait';
+      const called = await ask({ method: 'POST', path: at(stack, 'notifications'), body: { notifications }, doing }, signal);
+      if (!called.ok) throw refusal(called);
+    },
+    close: () => upstream.close(),
+  };
+}
+
+function refusal(called: Called): OnejobError {
+  if (called.ok) return new OnejobError('E_BUG', 'A call that succeeded was taken for one that did not.');
+  const wait = called.retryAfter ?? (called.status === 429 ? resetOf(called.body) : null);
+  return wait === null ? called.error : new LaterError(called.error, wait);
+}
+
+const limited = z.object({ reset: z.number().positive().max(3600) });
+
+/** ms until the limit of requests begins anew, as the answer to one too many says it. */
+function resetOf(body: unknown): number | null {
+  const found = limited.safeParse(body);
+  return found.success ? found.data.reset * 1000 : null;
+}
+
+/** ms; 0 while more requests are allowed. */
+function waitOf(called: Called): number {
+  if (!called.ok || called.headers['ratelimit-remaining'] !== '0') return 0;
+  const reset = Number(called.headers['ratelimit-reset']);
+  return Number.isFinite(reset) && reset > 0 ? Math.min(reset, 3600) * 1000 : 1_000;
+}
+
+/** By characters, so that none is torn. */
+function cut(text: string, most: number): string {
+  const letters = [...text];
+  return letters.length <= most ? text : `${letters.slice(0, most - 1).join('')}…`;
+}

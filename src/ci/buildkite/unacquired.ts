@@ -1,0 +1,89 @@
+/**
+ * Jobs whose agent is over and never had them: the service still keeps them for us, and shows nothing of why they wait. They are
+ * tried again, given to others, or ended with the reason.
+ */
+import type { AgentId, JobId, JobResult } from '../../core/slot.ts';
+import type { Log } from '../../log.ts';
+import type { JobRows } from './job-rows.ts';
+import type { Reservations } from './reservations.ts';
+import type { Stacks } from './stacks.ts';
+
+export interface UnacquiredParts {
+  readonly stacks: Pick<Stacks, 'states' | 'finish'>;
+  readonly rows: Pick<JobRows, 'left'>;
+  readonly reservations: Pick<Reservations, 'of' | 'put' | 'end' | 'giveBack' | 'forget'>;
+  readonly log: Log;
+}
+
+export interface Unacquired {
+  readonly job: JobId;
+  readonly agent: AgentId;
+  /** Key of the stack that has reserved it. */
+  readonly stack: string;
+  readonly result: JobResult;
+  /** Why its agent was given up; null: it ended by itself, or was ended for another reason. */
+  readonly late: string | null;
+  /** What the broker said of its agent last. */
+  readonly problem: string | null;
+}
+
+/** Tries to run a job before it is ended. */
+export const mostTries = 3;
+
+/** @throws OnejobError E_CI_*; then nothing is settled */
+export async function settleUnacquired(about: Unacquired, parts: UnacquiredParts, signal: AbortSignal): Promise<void> {
+  const { job, agent, stack, result, late, problem } = about;
+  const { stacks, rows, reservations, log } = parts;
+  const state = (await stacks.states(stack, [job], signal)).get(job) ?? 'gone';
+  if (state !== 'reserved') {
+    reservations.forget(job);
+    // Else the service ends it by itself, since its agent has left.
+    if (!mayRun(state)) rows.left(job, state === 'scheduled' ? null : state);
+    return;
+  }
+  const why = late ?? whyNot(result, problem);
+  log.warn('job not acquired', { job, agent, reason: why });
+  const one = reservations.of(job);
+  const isOurs = late === null && result.kind === 'lost';
+  if (one !== null && isOurs) {
+    reservations.put(job, null);
+    await reservations.giveBack(job, why);
+    return;
+  }
+  const failures = (one?.failures ?? mostTries) + 1;
+  if (one !== null && failures < mostTries && (late !== null || result.kind !== 'timeout')) {
+    reservations.put(job, null, failures);
+    return;
+  }
+  const detail = `onejob could not run this job: ${why}.`;
+  if (one !== null) await reservations.end(job, { detail, word: 'failed' });
+  else await stacks.finish(stack, job, detail, signal);
+  rows.left(job, 'failed');
+}
+
+/** An agent of ours may have it yet, or another host's has. */
+export function mayRun(state: string | undefined): boolean {
+  return state === 'assigned' || state === 'accepted' || state === 'running' || state === 'canceling';
+}
+
+/** Exit codes of the agent: its `core/client.go`, `clicommand/agent_start.go`. */
+function whyNot(result: JobResult, problem: string | null): string {
+  const said = problem === null ? '' : ` (${problem})`;
+  switch (result.kind) {
+    case 'code':
+      if (result.code === 27) return `the service did not let its agent acquire it${said}`;
+      return `its agent ended with exit code ${result.code} before it had acquired it${said}`;
+    case 'signal':
+      return `its agent was ended by ${result.signal} before it had acquired it${said}`;
+    case 'oom':
+      return 'its sandbox ran out of memory before its agent had acquired it';
+    case 'timeout':
+      return "its agent did not acquire it within the pool's `timeout`";
+    case 'cancelled':
+      return 'it was cancelled before its agent had acquired it';
+    case 'lost':
+      return result.reason;
+    case 'unstartable':
+      return result.failure.message;
+  }
+}
