@@ -40,6 +40,7 @@ it('what holds of a service and its pools where little is written', async () => 
       pipelines: null,
       branches: null,
       others: 'run-without-secrets',
+      ...{ repositories: null, triggered: 'as-others' },
       caches: 'none',
       image: null,
       network: null,
@@ -119,7 +120,7 @@ describe('pools that its agents could not work in', () => {
     ['network: none', 'pools.lab.network: is none, but "service" is s, whose agent must reach the broker on this host'],
     ['standby: false, devices: 1', 'pools.lab.standby: is false, but "devices" are asked for and "service" is s'],
     [
-      'runtime: process',
+      'runtime: process, trust: { forks: refuse, others: refuse }',
       'warning: pools.lab.runtime: is process, which keeps credentials from other jobs only as root with bubblewrap',
     ],
     [

@@ -1,7 +1,7 @@
 /** Checks of services of type buildkite, and of pools that take their jobs from one. */
 import { clearTextHost } from './azure-url.ts';
 import type { Checking } from './check.ts';
-import { checkTrust } from './check-trust.ts';
+import { checkTrust, isOpenProcess } from './check-trust.ts';
 import type { BuildkiteServiceConfig, PoolConfig } from './config.ts';
 
 export function checkBuildkitePool(pool: PoolConfig, service: BuildkiteServiceConfig, checking: Checking): void {
@@ -19,7 +19,7 @@ export function checkBuildkitePool(pool: PoolConfig, service: BuildkiteServiceCo
     const how = 'whose jobs are taken for a slot that has its devices already: there would be none to take one for; remove the key';
     inPool(pool, ['standby'], `is false, but "devices" are asked for and ${of}, ${how}`);
   }
-  if (sound(pool, 'runtime', 'isolation') && pool.runtime === 'process' && pool.isolation === 'full') {
+  if (sound(pool, 'runtime', 'isolation') && pool.runtime === 'process' && pool.isolation === 'full' && !isOpenProcess(pool)) {
     const how = 'which keeps credentials from other jobs only as root with bubblewrap: elsewhere the pool would start nothing';
     inPool(pool, ['runtime'], `is process, ${how}; write docker, or give it up with "isolation: none"`, 'warning');
   }

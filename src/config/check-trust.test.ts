@@ -20,7 +20,15 @@ describe('rules that are none', () => {
     ['fork: refuse', 'pools.lab.trust.fork: unknown key; did you mean "forks"?'],
     ['network: none', 'pools.lab.trust.network: is none, but the agent of an untrusted job must reach the broker, too'],
     ['network: host', 'pools.lab.trust.network: is host, but an untrusted job would reach all that listens on this host'],
-    ['others: refuse', 'warning: pools.lab.trust.others: is not used: neither "pipelines" nor "branches" say which'],
+    [
+      'others: refuse, triggered: trust',
+      'warning: pools.lab.trust.others: is not used: no pattern says which jobs are the others, and "triggered" is trust',
+    ],
+    ['triggered: run', 'pools.lab.trust.triggered: expected "as-others" or "trust", found "run"'],
+    ['repositories: ["https://github.com/acme/app"]', 'write it as "github.com/acme/app", whichever way it is fetched'],
+    ['repositories: ["git@github.com:acme/app"]', 'write it as "github.com/acme/app", whichever way it is fetched'],
+    ['repositories: ["github.com/acme/app.git"]', 'write it as "github.com/acme/app", whichever way it is fetched'],
+    ['repositories: [acme]', 'pools.lab.trust.repositories[0]: "acme" names no repository; write HOST/PATH such as'],
   ])('%s', async (rules, line) => {
     expect(await folder.check(file(`trust: { ${rules} }`))).toEqual([expect.stringContaining(line)]);
   });
@@ -43,8 +51,21 @@ it('a volume that gives the host away is not for jobs that are not trusted', asy
     expect.stringContaining('warning: pools.lab.volumes[0]: gives every job of the pool all rights over this host'),
   ]);
   expect(lines[0]).toContain('write trust: { forks: refuse, others: refuse }');
-  const closed = await folder.check(file(`${socket}, trust: { forks: refuse }`));
+  const closed = await folder.check(file(`${socket}, trust: { forks: refuse, triggered: trust }`));
   expect(closed).toEqual([expect.stringContaining('warning: pools.lab.volumes[0]')]);
+});
+
+it('a process shares the network of its host: no place for jobs that are not trusted, unless the owner gives that up', async () => {
+  const [line] = await folder.check(file('runtime: process'));
+  expect(line).toContain(
+    'pools.lab.runtime: is process, whose jobs reach all that listens on this host, and jobs that are not trusted',
+  );
+  expect(line).toContain(
+    'write trust: { forks: refuse, others: refuse }, or runtime: docker, or give it up with "isolation: none"',
+  );
+  const lines = await folder.check(file('runtime: process, trust: { forks: refuse, triggered: trust }'));
+  expect(lines).toEqual([expect.stringContaining('warning: pools.lab.runtime: is process, which keeps credentials')]);
+  expect(await folder.check(file('runtime: process, isolation: none'))).toEqual([]);
 });
 
 describe('where the agent waits in the sandbox, it is the same for all jobs', () => {
@@ -62,16 +83,17 @@ describe('where the agent waits in the sandbox, it is the same for all jobs', ()
     ['trust: { caches: private }', '"trust.caches"'],
   ])('%s', async (keys, what) => {
     const [line, ...more] = await folder.check(file(keys, early));
-    expect(line).toContain(`pools.lab.trust: lets untrusted jobs in by "forks", but "binding" of s is early`);
+    expect(line).toContain(`pools.lab.trust: lets untrusted jobs in by "forks" and "others", but "binding" of s is early`);
     expect(line).toContain(`so that ${what} would be the same for all of them`);
-    expect(line).toContain('write trust: { forks: refuse }, or "binding: late" at the service');
+    expect(line).toContain('write trust: { forks: refuse, others: refuse }, or "binding: late" at the service');
     expect(more).toEqual([]);
     expect(await folder.check(file(keys))).toEqual([]);
   });
 
   it.each([
     'volumes: ["/srv/in:/in"]',
-    'trust: { forks: refuse }, caches: ["depot:/d"]',
+    'trust: { forks: refuse, others: refuse }, caches: ["depot:/d"]',
+    'trust: { forks: refuse, triggered: trust }, caches: ["depot:/d"]',
     'trust: { forks: refuse, branches: [main], others: refuse }, unsafe: { privileged: true }',
     'trust: { branches: [main] }',
   ])('but %s can be', async (keys) => {

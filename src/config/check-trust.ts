@@ -5,6 +5,7 @@
 import type { Checking } from './check.ts';
 import { engineSocketIn } from './check-mounts.ts';
 import type { BuildkiteServiceConfig, PoolConfig, TrustConfig } from './config.ts';
+import { whyNoStranger } from './host-places.ts';
 
 export function checkTrust(pool: PoolConfig, service: BuildkiteServiceConfig, checking: Checking): void {
   const { sound, own, inPool } = checking;
@@ -20,11 +21,20 @@ export function checkTrust(pool: PoolConfig, service: BuildkiteServiceConfig, ch
   if (trust.image !== null && pool.runtime === 'process') {
     inPool(pool, ['trust', 'image'], 'is not used: "runtime" is process, which has no images', 'warning');
   }
-  if (own(pool, 'trust') && trust.pipelines === null && trust.branches === null && isOthersWritten(pool, checking)) {
-    inPool(pool, ['trust', 'others'], 'is not used: neither "pipelines" nor "branches" say which jobs are the others', 'warning');
+  if (own(pool, 'trust') && !hasOthers(trust) && isOthersWritten(pool, checking)) {
+    const why = 'is not used: no pattern says which jobs are the others, and "triggered" is trust';
+    inPool(pool, ['trust', 'others'], why, 'warning');
   }
   const open = openDoors(trust);
   if (open.length === 0) return;
+  if (isOpenProcess(pool) && sound(pool, 'runtime', 'isolation')) {
+    const how = `whose jobs reach all that listens on this host, and jobs that are not trusted come in by ${listed(open)}`;
+    inPool(
+      pool,
+      ['runtime'],
+      `is process, ${how}; write ${closing(open)}, or runtime: docker, or give it up with "isolation: none"`,
+    );
+  }
   for (const { host, cache } of recipe.mounts) {
     if (cache !== null || !sound(pool, 'volumes') || engineSocketIn(host) === null) continue;
     const how = `and jobs that are not trusted come in by ${listed(open)}; write ${closing(open)}`;
@@ -42,11 +52,21 @@ function isOthersWritten(pool: PoolConfig, { written }: Checking): boolean {
   return (written.pools?.get(pool.name) ?? written.defaults).trust?.others !== undefined;
 }
 
-type Door = 'forks' | 'others';
+export type Door = 'forks' | 'others';
 
-/** By which of its keys jobs come in that are not trusted. Without patterns there are no others. */
-function openDoors(trust: TrustConfig): Door[] {
-  const doors: Door[] = trust.pipelines === null && trust.branches === null ? ['forks'] : ['forks', 'others'];
+/** Whether any job from the pipeline's own repository can be one of the others. */
+export function hasOthers({ pipelines, branches, repositories, triggered }: TrustConfig): boolean {
+  return pipelines !== null || branches !== null || repositories !== null || triggered === 'as-others';
+}
+
+/** Whether it is a pool of processes that lets untrusted jobs in, with nothing given up for it: a sandbox there has its host's network. */
+export function isOpenProcess({ runtime, isolation, trust }: Pick<PoolConfig, 'runtime' | 'isolation' | 'trust'>): boolean {
+  return runtime === 'process' && isolation === 'full' && openDoors(trust).length > 0;
+}
+
+/** By which of its keys jobs come in that are not trusted. */
+export function openDoors(trust: TrustConfig): Door[] {
+  const doors: Door[] = hasOthers(trust) ? ['forks', 'others'] : ['forks'];
   return doors.filter((door) => trust[door] !== 'refuse');
 }
 
@@ -63,6 +83,10 @@ function whatDiffers({ recipe, trust }: PoolConfig): string[] {
   const { privileged, pidHost, seccompUnconfined } = recipe.unsafe;
   const found: readonly (readonly [string, boolean])[] = [
     ['"caches"', recipe.mounts.some(({ cache }) => cache !== null)],
+    [
+      '"volumes" that untrusted jobs do not get',
+      recipe.mounts.some(({ cache, host }) => cache === null && whyNoStranger(host) !== null),
+    ],
     ['"volumes" that are writable', recipe.mounts.some(({ cache, readOnly }) => cache === null && !readOnly)],
     ['"unsafe"', privileged || pidHost || seccompUnconfined],
     ['"cap_add"', recipe.capAdd.length > 0],

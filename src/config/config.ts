@@ -125,14 +125,18 @@ export interface PoolConfig {
   readonly recipe: Recipe;
 }
 
-/** A job is trusted unless it is from a fork, or `pipelines` or `branches` do not name what it is from. */
+/** A job is trusted unless it is from a fork, another build triggered it, or a pattern does not name what it is from. */
 export interface TrustConfig {
   readonly forks: 'refuse' | 'run-without-secrets';
   /** Patterns, of slugs or of `organisation/slug`; null: any. */
   readonly pipelines: readonly string[] | null;
   /** Patterns; null: any. Those of forks have no say: who forks chooses the names. */
   readonly branches: readonly string[] | null;
-  /** What becomes of jobs that `pipelines` or `branches` do not name. */
+  /** Patterns of what addresses of repositories mean, as `host/path`; null: any. */
+  readonly repositories: readonly string[] | null;
+  /** Builds that another build triggered; `as-others`: a job of a fork may have done so. */
+  readonly triggered: 'as-others' | 'trust';
+  /** What becomes of jobs that the patterns do not name, and of triggered ones. */
   readonly others: 'refuse' | 'run-without-secrets';
   /** Of untrusted jobs: `private`, named caches of their own for each repository. */
   readonly caches: 'none' | 'private';

@@ -37,7 +37,7 @@ export const poolDefaults = {
   hooks: null,
   plugins: null,
   cache_limit: 50 * 2 ** 30,
-  trust: { forks: 'run-without-secrets', others: 'run-without-secrets', caches: 'none' },
+  trust: { forks: 'run-without-secrets', others: 'run-without-secrets', triggered: 'as-others', caches: 'none' },
 } as const;
 
 /** Of a service of type azure-pipelines. */

@@ -112,6 +112,8 @@ function resolveTrust(given: WrittenPool['trust']): TrustConfig {
     forks: given?.forks ?? trust.forks,
     pipelines: given?.pipelines ?? null,
     branches: given?.branches ?? null,
+    repositories: given?.repositories ?? null,
+    triggered: given?.triggered ?? trust.triggered,
     others: given?.others ?? trust.others,
     caches: given?.caches ?? trust.caches,
     image: given?.image ?? null,

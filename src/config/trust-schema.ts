@@ -27,6 +27,24 @@ function pattern(what: string, slashes: number) {
   });
 }
 
+const anyRepository = pattern('a pattern such as "github.com/acme/*"', 64);
+
+/** What an address means, in the one way of writing that is compared: other ways would match nothing, and say nothing of it. */
+const repositoryPattern = value((found) => {
+  const known = anyRepository.safeParse(found);
+  if (!known.success || typeof found !== 'string') return no(known.error?.issues[0]?.message ?? 'expected a pattern');
+  const shown = JSON.stringify(found);
+  const plain = found
+    .replace(/^[a-z+]+:\/\//i, '')
+    .replace(/^[^/@]*@/, '')
+    .replace(/^([^/:]+):(?!\d+\/)/, '$1/')
+    .replace(/(\.git)?\/*$/, '');
+  if (plain !== found) return no(`${shown} would match nothing; write it as ${JSON.stringify(plain)}, whichever way it is fetched`);
+  return found.includes('/') || found === '**'
+    ? yes(found)
+    : no(`${shown} names no repository; write HOST/PATH such as "github.com/acme/*"`);
+});
+
 export const trustKeys = z.strictObject({
   forks: key(forkRule, '`refuse` or `run-without-secrets`', {
     description: 'What happens to pull requests from another repository, and to those of which nobody says where they are from.',
@@ -45,8 +63,21 @@ export const trustKeys = z.strictObject({
     example: '[main, "release/**"]',
     shown: 'any',
   }),
+  repositories: key(z.array(repositoryPattern), 'list of patterns', {
+    description:
+      'Repositories whose jobs are trusted, as `HOST/PATH`, whichever way they are fetched. Without it a pipeline is believed which repository is its own.',
+    example: '["github.com/acme/*"]',
+    shown: 'any',
+  }),
+  triggered: key(oneOf(['as-others', 'trust']), '`as-others` or `trust`', {
+    description:
+      'Builds that another build triggered (a `trigger` step). The service does not say whether that was one of a fork, which chooses branch, commit and environment of what it triggers: `as-others` treats them as `others` says, `trust` by the other rules alone.',
+    example: 'trust',
+    shown: defaults.triggered,
+  }),
   others: key(rule, '`refuse` or `run-without-secrets`', {
-    description: 'What happens to jobs that `pipelines` or `branches` do not name.',
+    description:
+      'What happens to jobs that `pipelines`, `branches` or `repositories` do not name, and to those that `triggered` is about.',
     example: 'refuse',
     shown: defaults.others,
   }),

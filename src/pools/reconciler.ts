@@ -76,6 +76,10 @@ export class Reconciler {
 
   /** Begins, or begins again after a crash: every state is pursued anew, then every slot is planned. */
   start(): void {
+    // Which recipe class a sandbox was made in for one job is known to nobody any more, and rules may have changed.
+    for (const { key, standby } of this.slots)
+      if (standby.kind !== 'none' && standby.reserved !== null && this.poolOf(key).service.capabilities.standsForSlots)
+        this.post(key, { kind: 'discard' });
     for (const slot of this.#slots.values()) {
       this.#armDeadline(slot);
       for (const action of pursueAll(slot)) this.#options.act(slot.key, action);

@@ -4,6 +4,7 @@ import type { PinnedView } from '../api/secret-schema.ts';
 import type { Clock } from '../core/clock.ts';
 import { OnejobError } from '../errors.ts';
 import type { PinBook } from '../secrets/job-secrets.ts';
+import { parsePipeline } from '../secrets/pipelines.ts';
 import type { SecretPin } from '../store/secret-pins.ts';
 import type { Store } from '../store/store.ts';
 
@@ -52,6 +53,9 @@ export function createPinBook({ store, clock }: Parts): PinBook {
   return {
     of,
     first(fingerprint, pipeline, name) {
+      // `decidePin` has refused it: a pattern here would be every pipeline's.
+      if (pipeline.includes('*') || parsePipeline(pipeline) === null)
+        throw new OnejobError('E_BUG', 'A value was to be pinned to no pipeline.');
       store.transaction({ durable: true }, () => secretPins.first({ fingerprint, pipeline, name, at: clock.wall() }));
       return of(fingerprint);
     },

@@ -100,6 +100,18 @@ it('one that does not open keeps no other from opening, and no message has a val
   });
 });
 
+it('a job cannot ask thousands of times what an RSA part alone opens to', async () => {
+  const plain = (n: number) => encryptRsa(rsa.key, Buffer.from(`value ${n}\n`)).toString('base64');
+  const of = (count: number) => Object.fromEntries(Array.from({ length: count }, (_, n) => [`SECRET_P${n}`, plain(n)]));
+  expect((await open(of(10), 'solver', book())).opened).toHaveLength(10);
+  const pins = book();
+  const { opened, refused } = await open({ ...of(11), SECRET_NEW: sealed }, 'solver', pins);
+  expect([opened.map(({ name }) => name), refused.length, pins.known.size]).toEqual([['NEW'], 11, 0]);
+  expect(refused[0]?.why).toBe(
+    'SECRET_P0 was not opened: a job may have 10 values of the oldest format, which has no ";"; encrypt them anew with "onejob secret rotate".',
+  );
+});
+
 it('a job cannot keep the host busy with thousands', async () => {
   const env = Object.fromEntries(Array.from({ length: mostSecrets + 3 }, (_, at) => [`SECRET_N${at}`, 'x']));
   const { refused } = await open(env, 'solver', book());
@@ -118,6 +130,8 @@ describe('pins', () => {
     ['a whole organisation', ask('seed', ['acme/*']), 'open'],
     ['another organisation', ask('seed', ['evil/*']), { refused: expect.stringContaining('belongs to evil/*') }],
     ['another pipeline', ask('seed', ['acme/docs']), { refused: expect.stringContaining('belongs to acme/docs') }],
+    ['a pipeline called as a pattern', ask('seed', [], '*'), { refused: expect.stringContaining('no pipeline has such a name') }],
+    ['one whose name would be typed', ask('seed', [], 'x; reboot'), { refused: expect.not.stringContaining('reboot') }],
     ['an unknown pipeline', ask('seed', ['*/*'], null), { refused: expect.stringContaining('does not say which pipeline') }],
   ])('%s', (_name, verdict, expected) => {
     expect(verdict).toEqual(expected);

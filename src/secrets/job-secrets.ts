@@ -28,6 +28,11 @@ export interface JobSecrets {
 
 /** How many variables of one job are opened: each old one costs some 50 ms of a core. */
 export const mostSecrets = 100;
+/**
+ * How many of a job's values may be RSA alone. Whether one opens is told, and what it opens to is the job's: whoever asks for
+ * thousands that they made up learns what another's means.
+ */
+export const mostPlain = 10;
 /** How many are opened at once: fewer than Node has threads, which files wait for as well. */
 const atOnce = 3;
 
@@ -41,9 +46,12 @@ export async function openJobSecrets(job: {
 }): Promise<JobSecrets> {
   const secrets = secretsIn(job.env);
   const found = secrets.map((): Found => tooMany);
+  const isCrowded = secrets.filter(({ text }) => formatOf(text) === 'plain-rsa').length > mostPlain;
   const rest = secrets.slice(0, mostSecrets).entries();
   const lane = async (): Promise<void> => {
-    for (const [index, { name, text }] of rest) found[index] = await openOne({ ...job, name, text });
+    for (const [index, { name, text }] of rest) {
+      found[index] = isCrowded && formatOf(text) === 'plain-rsa' ? tooManyPlain : await openOne({ ...job, name, text });
+    }
   };
   await Promise.all(Array.from({ length: atOnce }, lane));
   const opened: { name: string; value: string }[] = [];
@@ -55,6 +63,11 @@ export async function openJobSecrets(job: {
   }
   return { opened, refused };
 }
+
+const tooManyPlain = {
+  ok: false,
+  why: `was not opened: a job may have ${mostPlain} values of the oldest format, which has no ";"; encrypt them anew with "onejob secret rotate"`,
+} as const;
 
 type Found = { readonly ok: true; readonly value: string } | { readonly ok: false; readonly why: string };
 

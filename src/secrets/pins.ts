@@ -3,7 +3,7 @@
  * that uses one keeps it, and others are refused until its owner allows them. Pure; `src/store/secret-pins.ts` remembers.
  */
 import type { SecretFormat } from './open.ts';
-import { covers, listPipelines, type PipelinePattern } from './pipelines.ts';
+import { covers, listPipelines, type PipelinePattern, parsePipeline } from './pipelines.ts';
 
 /** `pin`: nobody has used it yet; note the pipeline before the value goes out. */
 export type PinVerdict = 'open' | 'pin' | { readonly refused: string };
@@ -24,9 +24,12 @@ export function decidePin(request: {
   if (format === 'sealed') return 'open';
   if (organisation === null || pipeline === null)
     return { refused: 'is in the old format, which is for one pipeline only, and the job does not say which pipeline it is of' };
+  const here = `${organisation}/${pipeline}`;
+  // It would be a pattern, or stand in a command that somebody is told to type.
+  if (here.includes('*') || parsePipeline(here) === null)
+    return { refused: 'is in the old format, which is for one pipeline only, and no pipeline has such a name as the job says' };
   if (pins.length === 0) return 'pin';
   if (covers(pins, organisation, pipeline)) return 'open';
-  const here = `${organisation}/${pipeline}`;
   return {
     refused:
       `is in the old format and belongs to ${listPipelines(pins)}, which used it first or was allowed to; ` +

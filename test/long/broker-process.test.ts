@@ -78,7 +78,11 @@ it('carries a job over a kill: the same port, the same agent, and the job ends w
   service.add('job-1', { BUILDKITE_BRANCH: 'main' });
   await before.post('/v1/offers', offers(slotOffer));
   const { id } = agentOf(await before.until(inPhase('accepted')));
-  const handed = await before.post(`/v1/agents/${id}/hand`, { agent: 'a1', secrets: [{ name: 'KEY', value: 'secret-canary' }] });
+  const handed = await before.post(`/v1/agents/${id}/hand`, {
+    agent: 'a1',
+    trusted: true,
+    secrets: [{ name: 'KEY', value: 'secret-canary' }],
+  });
   expect(handed).toMatchObject({ status: 200, body: { token: expect.stringMatching(/^ojt_/), job: 'job-1' } });
   await first.kill();
 
@@ -90,7 +94,7 @@ it('carries a job over a kill: the same port, the same agent, and the job ends w
     kind: 'state',
     agents: expect.arrayContaining([expect.objectContaining({ id, phase: 'handed' })]),
   });
-  expect(await after.post(`/v1/agents/${id}/hand`, { agent: 'a1', secrets: [] })).toEqual(handed);
+  expect(await after.post(`/v1/agents/${id}/hand`, { agent: 'a1', trusted: true, secrets: [] })).toEqual(handed);
   await after.post(`/v1/agents/${id}/end`, { reason: 'the sandbox is gone', signalReason: 'process_run_error' });
   await after.until((event) => inPhase('gone')(event) && agentOf(event).id === id);
   expect(service.jobs.get('job-1')).toMatchObject({
@@ -115,7 +119,7 @@ it('answers an agent inside with what the service said, by tokens of its own', a
   service.add('job-1');
   await manager.post('/v1/offers', offers(slotOffer));
   const { id } = agentOf(await manager.until(inPhase('accepted')));
-  const { body } = await manager.post(`/v1/agents/${id}/hand`, { agent: 'a1', secrets: [] });
+  const { body } = await manager.post(`/v1/agents/${id}/hand`, { agent: 'a1', trusted: true, secrets: [] });
   const { token } = body as { token: string };
   const base = `http://127.0.0.1:${portOf(manager)}/v3`;
   const call = (method: string, path: string, with_: string) =>
@@ -169,13 +173,33 @@ it('goes on after SIGTERM until its last job is over', async () => {
   service.add('job-1');
   await manager.post('/v1/offers', offers(slotOffer));
   const { id } = agentOf(await manager.until(inPhase('accepted')));
-  await manager.post(`/v1/agents/${id}/hand`, { agent: 'a1', secrets: [] });
+  await manager.post(`/v1/agents/${id}/hand`, { agent: 'a1', trusted: true, secrets: [] });
   child.signal('SIGTERM');
   await manager.until((event) => inPhase('gone')(event) && agentOf(event).job === null);
   expect(child.running).toBe(true);
   await manager.post(`/v1/agents/${id}/end`, { reason: 'lost', signalReason: 'agent_stop' });
   expect((await child.ended).code).toBe(0);
   expect(service.jobs.get('job-1')?.state).toBe('finished');
+});
+
+it('goes on after SIGTERM when another manager comes, and ends at once with the second', async () => {
+  const { start, join, offers, service } = await stage();
+  const child = await start();
+  const before = await join();
+  service.add('job-1');
+  await before.post('/v1/offers', offers(slotOffer));
+  const { id } = agentOf(await before.until(inPhase('accepted')));
+  await before.post(`/v1/agents/${id}/hand`, { agent: 'a1', trusted: true, secrets: [] });
+  child.signal('SIGTERM');
+  await child.says(/broker leaves/);
+  before.close();
+  const after = await join();
+  await after.post('/v1/offers', offers(slotOffer, { ...slotOffer, slot: 'gpu/1', name: 'host-gpu-1' }));
+  await after.until((event) => inPhase('idle')(event) && agentOf(event).slot === 'gpu/1');
+  expect(child.running).toBe(true);
+  child.signal('SIGTERM');
+  expect((await child.ended).code).toBe(0);
+  expect(service.jobs.get('job-1')?.state).toBe('accepted');
 });
 
 it('takes another port when its own was taken, as long as no agent knows it', { timeout: 40_000 }, async () => {

@@ -154,15 +154,17 @@ describe.skipIf(lacks('buildkiteAgent'))('the real agent', () => {
       const { id, phase } = agent;
       if (phase !== 'accepted' || running.has(id)) return;
       running.add(id);
-      return manager.post(`/v1/agents/${id}/hand`, { agent: `a${running.size}`, secrets: [] }).then(async ({ body }) => {
-        const [state] = manager.events;
-        const port = state?.kind === 'state' ? state.port : 0;
-        const { token } = body as { token: string };
-        const endpoint = `http://127.0.0.1:${port}/v3`;
-        const child = startRealAgent(bk, dir, { name: agent.name, token, endpoint });
-        cleanups.push(() => child.kill());
-        await child.ended;
-      });
+      return manager
+        .post(`/v1/agents/${id}/hand`, { agent: `a${running.size}`, trusted: true, secrets: [] })
+        .then(async ({ body }) => {
+          const [state] = manager.events;
+          const port = state?.kind === 'state' ? state.port : 0;
+          const { token } = body as { token: string };
+          const endpoint = `http://127.0.0.1:${port}/v3`;
+          const child = startRealAgent(bk, dir, { name: agent.name, token, endpoint });
+          cleanups.push(() => child.kill());
+          await child.ended;
+        });
     });
     const first = await bk.jobEnded(bk.queueJob({ command: 'echo one' }));
     expect(first).toMatchObject({ exit: 0, log: expect.stringContaining('one') });

@@ -6,6 +6,7 @@ import type { Boundary } from '../../src/pools/executors.ts';
 import {
   aDay,
   brokerPid,
+  containerOf,
   down,
   endOf,
   expectOnce,
@@ -17,6 +18,7 @@ import {
   works,
 } from '../support/buildkite-days.ts';
 import { secretDay, seedValue } from '../support/buildkite-secrets.ts';
+import { engineAt, machineSocket } from '../support/engine-http.ts';
 import { lacks } from '../support/require.ts';
 
 const acquire = { service: 'mode: acquire' };
@@ -63,7 +65,8 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('a job that is acqui
   });
 
   test('fits the tags of its pool; others wait for hosts that have them, and a queue that is paused is left alone', async () => {
-    const pools = '  big: { service: bk, queue: default, agents: 1, image: "debian:stable-slim", tags: "gpu=a100,cuda=12,cuda=13,multigpu" }';
+    const pools =
+      '  big: { service: bk, queue: default, agents: 1, image: "debian:stable-slim", tags: "gpu=a100,cuda=12,cuda=13,multigpu" }';
     await using day = await aDay({ ...acquire, pools }, strict);
     const { bench, here } = day;
     const { buildkite } = bench;
@@ -148,6 +151,12 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('a job that is acqui
     await untilSays(bench, id, 'began never');
     buildkite.cancel(id);
     expect(await buildkite.jobEnded(id)).toMatchObject({ state: 'canceled' });
+    const lost = bench.hold('lost');
+    await untilSays(bench, lost, 'began lost');
+    using engine = engineAt(machineSocket);
+    await engine.ok('POST', `/containers/${await containerOf(here)}/kill`);
+    const job = await buildkite.jobEnded(lost);
+    expect(job).toMatchObject({ exit: -1, log: expect.stringContaining('This job was lost') });
     await works(bench);
     await endOf(day, daemon);
   });

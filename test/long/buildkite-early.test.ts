@@ -19,6 +19,7 @@ import {
   works,
 } from '../support/buildkite-days.ts';
 import { makeKeys, seedValue } from '../support/buildkite-secrets.ts';
+import { engineAt, machineSocket } from '../support/engine-http.ts';
 import { lacks } from '../support/require.ts';
 
 const early = { service: 'binding: early' };
@@ -87,13 +88,11 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('an agent that waits
   });
 
   test('gets the secrets of its job when that is trusted, and none for a fork', async () => {
-    await using day = await aDay({ ...early, pool: 'trust: { forks: run-without-secrets }, volumes: []' });
+    await using day = await aDay(early);
     const { bench, here } = day;
     const keys = await makeKeys(here.dir);
-    writeFileSync(
-      here.env.ONEJOB_CONFIG ?? '',
-      bench.config({ ...early, pool: 'trust: { forks: run-without-secrets }', top: `secrets: { key: { file: ${keys.file} } }` }),
-    );
+    const top = `secrets: { key: { file: ${keys.file} } }`;
+    here.configure(bench.config({ ...early, top, pool: 'trust: { forks: run-without-secrets }' }));
     const daemon = await here.up();
     await untilIdle(bench);
     const env = { SECRET_TOKEN: seedValue(keys.rsa, 'swordfish') };
@@ -116,7 +115,6 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('an agent that waits
     expect(await buildkite.jobEnded(id)).toMatchObject({ state: 'canceled' });
     const lost = bench.hold('lost');
     await untilSays(bench, lost, 'began lost');
-    const { engineAt, machineSocket } = await import('../support/engine-http.ts');
     using engine = engineAt(machineSocket);
     await engine.ok('POST', `/containers/${await containerOf(here)}/kill`);
     const job = await buildkite.jobEnded(lost);

@@ -26,9 +26,9 @@ async function got(
   return { job, values: names.map(gotAs) };
 }
 
-/** The job was refused with this in its log, and nothing of it ran. */
+/** The job was refused with this in its log, or beside it where it never had an agent, and nothing of it ran. */
 function expectRefused(job: JobView, reason: string | RegExp, signalReason = 'agent_refused'): void {
-  expect({ exit: job.exit, signalReason: job.signalReason, log: job.log }).toEqual({
+  expect({ exit: job.exit, signalReason: job.signalReason, log: `${job.log}${job.detail ?? ''}` }).toEqual({
     ...{ exit: -1, signalReason },
     log: typeof reason === 'string' ? expect.stringContaining(reason) : expect.stringMatching(reason),
   });
@@ -178,6 +178,31 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent', 'openssl'))('encrypte
     expect((await here.cli(['doctor']).ended).stdout).toContain(`chmod 600 ${keys.file}`);
     writeFileSync(keys.file, later.text);
     expectRefused((await got(day, names, { env: old })).job, 'SECRET_A');
+    await endOf(day, daemon);
+  });
+
+  test.each([
+    ['binding: early', 'agent_refused'],
+    ['mode: acquire', 'stack_error'],
+  ])('reach a trusted job with "%s", and no other', async (service, signalReason) => {
+    await using day = await secretDay({ service, pool: 'trust: { forks: refuse }' });
+    const { here, keys, bench } = day;
+    const daemon = await here.up();
+    const env = {
+      SECRET_A: seedValue(keys.rsa, `${awkward} seed`),
+      SECRET_B: await sealedValue(here, keys, { name: 'B', value: `${awkward} sealed` }),
+    };
+    const { job, values } = await got(day, ['A', 'B'], { env });
+    expect(values).toEqual([`${awkward} seed`, `${awkward} sealed`]);
+    expect(job.log).not.toContain('tabbed');
+    expectRefused(
+      (await got(day, ['A'], { env: { SECRET_A: env.SECRET_B } })).job,
+      'SECRET_A was encrypted as SECRET_B',
+      signalReason,
+    );
+    const fork = { pullRequest: 7, pullRequestRepo: 'https://github.com/mallory/demo' };
+    expectRefused((await got(day, ['A'], { env, ...fork })).job, 'rule "trust.forks: refuse"', signalReason);
+    await works(bench);
     await endOf(day, daemon);
   });
 

@@ -18,7 +18,7 @@ import {
   works,
 } from '../support/buildkite-days.ts';
 import { untilGone } from '../support/child.ts';
-import { slotOf } from '../support/look.ts';
+import { slotOf, standbyOf } from '../support/look.ts';
 import { type Home, onejob } from '../support/onejob.ts';
 import { lacks } from '../support/require.ts';
 
@@ -144,8 +144,10 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('a pool of Buildkite
     await untilIdle(bench, 2);
     const id = bench.hold('through');
     const { agent } = await untilRunning(bench, id);
+    await expect.poll(async () => [await standbyOf(here, 'ci/1'), await standbyOf(here, 'ci/2')]).not.toContain(null);
     await down(here, '--leave');
-    await first.child.ended;
+    // Also with sandboxes at the gate whose doors are open.
+    expect((await first.child.ended).code).toBe(0);
     here.configure(bench.config({ agents: 2, pool: 'name: "new.{n}", tags: "gpu=h100,fast"', queue: 'other' }));
     const daemon = await here.up();
     const idle = () => buildkite.agents().filter(({ state }) => state === 'idle');

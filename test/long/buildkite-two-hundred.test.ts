@@ -78,7 +78,7 @@ describe.skipIf(lacks('docker', 'image', 'dockerd', 'root', 'buildkiteAgent'))('
     await engine.load(image);
     const { buildkite } = bench;
     using host = gpuHost(cards);
-    const perCard = `  cards: { service: bk, agents: per-device, devices: 1, image: "${image}", tags: "gpu=h100", stop_grace: 2s }`;
+    const perCard = `  cards: { service: bk, queue: default, agents: per-device, devices: 1, image: "${image}", tags: "gpu=h100", stop_grace: 2s }`;
     await using here = await onejob({
       config: bench.config({
         agents: 2,
@@ -163,6 +163,5 @@ describe.skipIf(lacks('docker', 'image', 'dockerd', 'root', 'buildkiteAgent'))('
     expect(buildkite.census().agents.length).toBeLessThanOrEqual(kills.broker);
     expect(buildkite.requests.filter(({ leaked }) => leaked)).toEqual([]);
     expect((await here.census()).left).toEqual([]);
-    console.log({ ...kills, sandboxes: killed.size, unsure: unsure.length });
   });
 });

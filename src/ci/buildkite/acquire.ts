@@ -5,7 +5,7 @@
 import type { PoolConfig } from '../../config/config.ts';
 import type { AgentId, Change, JobId, JobResult } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
-import type { CiService, SlotOffer } from '../ci-service.ts';
+import type { CiService } from '../ci-service.ts';
 import { type BaseParts, createBase } from './base.ts';
 import type { BrokerAgent, GivenJob, Phase } from './broker/protocol.ts';
 import { lost } from './ends.ts';
@@ -14,7 +14,9 @@ import { type QueueWatch, watchQueue } from './queue-watch.ts';
 import { repositoryOf, untrustedRecipe, wantsOther } from './recipe-class.ts';
 import { createReservations, type Reservation } from './reservations.ts';
 import type { Ruling } from './ruling.ts';
+import { createSlotOffers } from './slot-offers.ts';
 import type { StackEntries } from './stack-entries.ts';
+import { createStackTroubles, whyRefused } from './stack-troubles.ts';
 import type { Stacks } from './stacks.ts';
 import { takeUp } from './take-up.ts';
 import { mostTries, settleUnacquired } from './unacquired.ts';
@@ -48,20 +50,18 @@ export function createAcquire(parts: AcquireParts): CiService {
   const base = createBase(parts);
   const { board, pools, poolOf, wayIn, standing, emit } = base;
   const farewells = createFarewells({ desk, board, isLive: parts.isLive, log });
-  const offers = new Map<string, SlotOffer>();
   const results = new Map<JobId, JobResult>();
   /** Had by an agent of ours, and not settled yet. */
   const had = new Set<JobId>();
   /** Agents that are given up, and why. */
   const late = new Map<AgentId, string>();
   const watches = new Map<string, QueueWatch>();
-  const problems = new Map<string, string>();
+  const troubles = createStackTroubles();
   const closing = new AbortController();
   const signal = AbortSignal.any([base.signal, closing.signal]);
   let token: string | null = null;
 
   const isTaken = (job: JobId, slot: string): boolean => jobsOf(slot).includes(job);
-  const isOpen = (slot: string): boolean => offers.get(slot) === 'open';
   /** s. Long enough for an agent that calls in at the last moment. */
   const expiry = Math.min(Math.ceil(config.bootTimeout / 1000) + 60, 3600);
   const reservations = createReservations({
@@ -69,9 +69,7 @@ export function createAcquire(parts: AcquireParts): CiService {
     keyOf: entries.keyOf,
     holdTimeout: config.holdTimeout,
   });
-  const isUnclaimed = (slot: string): boolean => reservations.in(slot).every(({ verdict }) => verdict !== null);
-  const free = (queue: string): string[] =>
-    [...offers.keys()].filter((slot) => isOpen(slot) && poolOf(slot)?.queue === queue && isUnclaimed(slot));
+  const slots = createSlotOffers({ reservations, poolOf, isTaken });
   const wake = (): void => {
     for (const watch of watches.values()) watch.wake();
   };
@@ -86,23 +84,18 @@ export function createAcquire(parts: AcquireParts): CiService {
       ...{ queue, stacks, reservations, poolOf, clock, log, signal, host: parts.host, random: parts.random },
       pools: [...pools.values()].filter((pool) => pool.queue === queue),
       stack,
-      free: () => free(queue),
-      isReady: () => token !== null && desk.port !== null,
+      free: () => slots.free(queue),
+      isReady: () => token !== null && desk.port !== null && slots.areKnown,
       async begin() {
         await entries.register(queue, signal).catch((error: unknown) => {
-          throw unclustered(error);
+          throw whyRefused(error);
         });
-        const slotFor = (pool: string, job: JobId): string | undefined => {
-          const slots = [...offers.keys()].filter((slot) => poolOf(slot)?.name === pool);
-          return slots.find((slot) => isTaken(job, slot)) ?? slots.find(isOpen) ?? slots[0];
-        };
         const isOfQueue = (pool: string): boolean => (pools.get(pool)?.queue ?? queue) === queue;
-        await takeUp({ ...{ queue, stack, stacks, rows, reservations, slotFor, isOfQueue, isKnown, log } }, signal);
+        await takeUp({ ...{ queue, stack, stacks, rows, reservations, isOfQueue, isKnown, log }, slotFor: slots.slotFor }, signal);
       },
       say(problem) {
-        if (problem === null) problems.delete(queue);
-        else problems.set(queue, problem);
-        standing.set('stack', [...problems.values()][0] ?? null);
+        troubles.set(queue, problem);
+        standing.set('stack', troubles.first);
         base.tellHolds();
       },
       every: config.pollEvery,
@@ -153,7 +146,7 @@ export function createAcquire(parts: AcquireParts): CiService {
     reservations.put(one.job, null, failures);
     if (why !== null && (failures >= mostTries || !mayRetry)) {
       void reservations.end(one.job, { detail: `onejob could not run this job: ${why}`, word: 'failed' });
-    } else if (offers.get(one.slot) === 'gone') void reservations.giveBack(one.job, 'its slot is gone');
+    } else if (slots.isGone(one.slot)) void reservations.giveBack(one.job, 'its slot is gone');
     else queueMicrotask(() => emit({ kind: 'waiting', pool: one.pool, slot: one.slot }));
   }
 
@@ -181,10 +174,7 @@ export function createAcquire(parts: AcquireParts): CiService {
     capabilities: { binds: 'late', canCountQueue: true, standsForSlots: true, terms: 2 },
 
     async check(inner, trial) {
-      const found = await parts.check(inner, trial);
-      const subject = `service ${config.name}`;
-      const hint = 'Write "mode: hold" where the token is of no cluster; else look at what the service says.';
-      return [...found, ...[...problems.values()].map((message) => ({ level: 'error' as const, subject, message, hint }))];
+      return [...(await parts.check(inner, trial)), ...troubles.findings(config.name)];
     },
 
     observe(send, outer) {
@@ -220,48 +210,36 @@ export function createAcquire(parts: AcquireParts): CiService {
     waits: () => null,
 
     offer(slot, offer) {
-      offers.set(slot, offer);
-      const untaken = reservations
-        .all()
-        .filter((one) => one.pool === poolOf(slot)?.name && one.verdict === null && !isTaken(one.job, one.slot));
-      if (offer === 'open') {
-        const stuck = isUnclaimed(slot) ? untaken.find((one) => !isOpen(one.slot)) : undefined;
-        if (stuck !== undefined) reservations.move(stuck.job, slot);
-        wake();
-        return;
-      }
-      for (const one of untaken.filter((each) => each.slot === slot)) {
-        const other = free(one.queue).find((each) => poolOf(each)?.name === one.pool);
-        if (other !== undefined) reservations.move(one.job, other);
-        else if (offer === 'gone') void reservations.giveBack(one.job, 'its slot is gone');
-      }
+      slots.set(slot, offer);
+      wake();
     },
 
     recipeFor(job, recipe) {
       const one = reservations.of(job);
       const pool = one === null ? undefined : poolOf(one.slot);
-      // Nobody knows any more whether it may be trusted: then it is not.
-      if (one === null || pool === undefined || one.ruling?.trusted === true) return null;
-      return untrustedRecipe(recipe, pool, repositoryOf(one.ruling ?? undefined), stateDir);
+      // What is not known to be trusted must be given nothing, neither of the pool's nor of another repository's.
+      if (one === null || one.ruling === null || pool === undefined) throw undecided(job);
+      return one.ruling.trusted ? null : untrustedRecipe(recipe, pool, repositoryOf(one.ruling), stateDir);
     },
 
     async register(context, inner) {
       const { agent, slot, name, job } = context;
       const one = job === null ? null : reservations.of(job);
       const pool = poolOf(slot);
-      if (job === null || one === null || one.ruling === null || one.verdict !== null || pool === undefined) throw gone(job);
+      if (job === null || one === null || one.verdict !== null || pool === undefined) throw gone(job);
+      if (one.ruling === null) throw undecided(job);
       const endpoint = await wayIn.endpoint(context, inner);
-      if (!(await reservations.extend(job))) throw gone(job);
+      if (!(await reservations.renew(job))) throw gone(job);
       const once = await stacks.token(entries.keyOf(one.queue), job, expiry, inner);
       if (once === null) {
         reservations.forget(job, null);
         throw gone(job);
       }
       reservations.put(job, agent);
-      const { secrets } = one.ruling;
+      const { secrets, trusted } = one.ruling;
       const metaData = [`queue=${pool.queue}`, ...pool.tags];
       const about = { agent, service: config.name, slot, pool: pool.name, name, metaData, priority: pool.priority };
-      const carried = await desk.carry({ ...about, acquisition: { job, token: once }, secrets: [...secrets] }, inner);
+      const carried = await desk.carry({ ...about, acquisition: { job, token: once }, trusted, secrets: [...secrets] }, inner);
       const script = wayIn.script(context, { token: carried.token, endpoint, job });
       return { id: carried.id, script, redact: [carried.token, once, ...secrets.map(({ value }) => value)], files: null };
     },
@@ -275,10 +253,7 @@ export function createAcquire(parts: AcquireParts): CiService {
       if (known?.job !== null && known?.job !== undefined && acquired.has(known.phase)) return;
       if (had.has(job) || rows.unended().every(({ id }) => id !== job)) return;
       const queue = poolOf(context.slot)?.queue;
-      if (queue === undefined) {
-        rows.left(job, null);
-        return;
-      }
+      if (queue === undefined) return rows.left(job, null);
       const result = results.get(job) ?? { kind: 'lost', reason: 'its agent ended while onejob was not there' };
       const about = { job, agent, result, late: late.get(agent) ?? null, problem: known?.problem ?? null };
       await settleUnacquired({ ...about, stack: entries.keyOf(queue) }, { stacks, rows, reservations, log }, inner);
@@ -318,8 +293,6 @@ function gone(job: JobId | null): OnejobError {
   return new OnejobError('E_JOB_GONE', `Cannot start job ${job}: it was cancelled, or given up, before it began.`);
 }
 
-function unclustered(error: unknown): unknown {
-  if (!(error instanceof OnejobError) || (error.code !== 'E_CI_DENIED' && error.code !== 'E_CI_CREDENTIAL')) return error;
-  const hint = '"mode: acquire" needs the token of a cluster that may use its stacks; write "mode: hold" for any other.';
-  return new OnejobError(error.code, error.message, { hint, retry: error.retry, cause: error });
+function undecided(job: JobId): OnejobError {
+  return new OnejobError('E_JOB_GONE', `Cannot start job ${job} yet: it is not decided what it may.`, { retry: true });
 }

@@ -128,7 +128,10 @@ export function createBase(parts: BaseParts): Base {
       nothing.failed(agent.pool, `The agent in the sandbox of its last job (${agent.job?.id}) never called in.`);
     rows.saw(agent);
     way?.saw(agent);
-    if (agent.phase === 'finished' && agent.agent !== null) emit({ kind: 'jobDone', agent: agent.agent });
+    // Without a record at the broker an agent can neither say nor hear anything.
+    const isDone = agent.phase === 'finished' || isOver.has(agent.phase);
+    const isTold = agent.phase === 'gone' && before?.phase === 'ending';
+    if (isDone && !isTold && agent.agent !== null) emit({ kind: 'jobDone', agent: agent.agent });
     tellHolds();
   }
 

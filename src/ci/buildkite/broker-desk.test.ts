@@ -254,7 +254,10 @@ describe('a broker that is not there', () => {
 describe('requests', () => {
   it('fail while there is no broker, and say so', async () => {
     const { desk } = bench({ up: false });
-    await expect(desk.hand('a1', 'agent', [], never)).rejects.toMatchObject({ code: 'E_BROKER', retry: true });
+    await expect(desk.hand('a1', 'agent', { trusted: true, secrets: [] }, never)).rejects.toMatchObject({
+      code: 'E_BROKER',
+      retry: true,
+    });
   });
 
   it('name the agent, whatever is in its id', async () => {
@@ -267,11 +270,11 @@ describe('requests', () => {
     const { broker, desk } = bench();
     broker.put(heldAgent('a1', { env: {} }));
     const secrets = [{ name: 'A', value: 'b' }];
-    expect(await desk.hand('a1', 'agent', secrets, never)).toEqual({ token: 'once-agent', job: 'job-a1' });
+    expect(await desk.hand('a1', 'agent', { trusted: true, secrets }, never)).toEqual({ token: 'once-agent', job: 'job-a1' });
     expect(await desk.door('172.18.0.1', never)).toBe(7070);
     await desk.end('a1', { reason: 'gone', signalReason: 'agent_stop' }, never);
     expect(broker.posts.map(({ body }) => body)).toEqual([
-      { agent: 'agent', secrets },
+      { agent: 'agent', trusted: true, secrets },
       { address: '172.18.0.1' },
       { reason: 'gone', signalReason: 'agent_stop' },
     ]);
@@ -318,6 +321,23 @@ describe('the end of the manager', () => {
     expect(broker.posted('/v1/leave')).toHaveLength(1);
   });
 
+  it('is not the manager for which a broker stays that it has told to leave, should their stream break', async () => {
+    const { broker, desk, pass } = bench({ up: false });
+    desk.listen('bk', hearing().listener);
+    await pass(200);
+    broker.up();
+    await pass(3_000);
+    const closed = desk.close(false);
+    await pass(100);
+    const told = broker.offers.length;
+    broker.down();
+    broker.up();
+    await pass(3_000);
+    expect(broker.offers).toHaveLength(told);
+    broker.exit('ended with exit code 0');
+    await closed;
+  });
+
   it('takes a broker along that was only being started', async () => {
     const { broker, desk, pass } = bench({ up: false });
     desk.listen('bk', hearing().listener);
@@ -341,4 +361,18 @@ describe('the end of the manager', () => {
     await desk.close(false);
     expect([broker.posts, broker.started]).toEqual([[], 0]);
   });
+});
+
+it('starts no broker beside one that is there, though what it says cannot be taken in', async () => {
+  const { broker, desk, log, pass } = bench();
+  desk.listen('bk', {
+    ...hearing().listener,
+    all() {
+      throw new Error('a bug');
+    },
+  });
+  await pass(30_000);
+  expect(broker.started).toBe(0);
+  expect(JSON.stringify(log)).toContain('a bug');
+  await desk.close(true);
 });

@@ -16,6 +16,7 @@ import {
   handAnswer,
   leaveAnswer,
   listenAnswer,
+  longestReason,
   type Offer,
   protocolVersion,
   type RefuseRequest,
@@ -53,7 +54,7 @@ export interface BrokerDesk {
   withdraw(slot: string): void;
   /** The port on which agents call in at `address`. */
   door(address: string, signal: AbortSignal): Promise<number>;
-  hand(id: string, agent: AgentId, secrets: Secrets, signal: AbortSignal): Promise<HandAnswer>;
+  hand(id: string, agent: AgentId, may: May, signal: AbortSignal): Promise<HandAnswer>;
   carry(request: CarryRequest, signal: AbortSignal): Promise<HandAnswer & { readonly id: string }>;
   refuse(id: string, request: RefuseRequest, signal: AbortSignal): Promise<void>;
   end(id: string, request: EndRequest, signal: AbortSignal): Promise<void>;
@@ -63,6 +64,12 @@ export interface BrokerDesk {
   readonly port: number | null;
   /** `leaving`: the broker stays, and is found again. */
   close(leaving: boolean): Promise<void>;
+}
+
+/** What a job may, as it was decided. */
+export interface May {
+  readonly trusted: boolean;
+  readonly secrets: Secrets;
 }
 
 export type Secrets = readonly { readonly name: string; readonly value: string }[];
@@ -92,6 +99,8 @@ export function createBrokerDesk({ calls, start, clock, log }: DeskParts): Broke
   let arrival = Promise.withResolvers<void>();
   /** From now on none is started. */
   let isClosing = false;
+  /** The broker was told to leave: one that this manager came back to would stay for it. */
+  let isLeft = false;
   /** The one that is there speaks otherwise. */
   let isOther = false;
   /** Slots whose offer has changed since it was sent; null: everything has. */
@@ -131,8 +140,9 @@ export function createBrokerDesk({ calls, start, clock, log }: DeskParts): Broke
         arrival.resolve();
         unsent = null;
         for (const [name, listener] of listeners) {
-          listener.away(null);
+          // Whatever may begin once it is there must find the agents that are there.
           listener.all(event.agents.filter(({ service }) => service === name));
+          listener.away(null);
         }
         for (const health of event.services) listeners.get(health.service)?.health(health);
         void send();
@@ -185,22 +195,27 @@ export function createBrokerDesk({ calls, start, clock, log }: DeskParts): Broke
     while (!signal.aborted) {
       let why = 'the broker has ended, and is being started again';
       isOther = false;
+      // One that is there, and says what cannot be taken in here, is not started anew: that would be done for ever.
+      let isThere = false;
       try {
         await calls.events((event) => {
           wait = lookAgain;
           startedAt = null;
+          isThere = true;
           hear(event);
         }, signal);
+        isThere = false;
       } catch (error) {
         why = toFailure(error).message;
+        if (isThere && !isOther) log.warn('broker not understood', { reason: why });
       }
-      if (signal.aborted) return;
+      if (signal.aborted || isLeft) return;
       if (isOther || (port !== null && !isClosing)) tellAway(why);
       if (port !== null) arrival = Promise.withResolvers();
       port = null;
       // Nothing that it does not understand is asked of it; this every version does. Then it ends with its last job.
       if (isOther) await calls.post('/v1/leave', {}, nothing, signal).catch(() => {});
-      else if (!isClosing && (startedAt === null || clock.now() - startedAt > startPatience)) {
+      else if (!isClosing && !isThere && (startedAt === null || clock.now() - startedAt > startPatience)) {
         startedAt = clock.now();
         startOne();
       }
@@ -247,10 +262,10 @@ export function createBrokerDesk({ calls, start, clock, log }: DeskParts): Broke
       void send();
     },
     door: async (address, inner) => (await post('/v1/listen', { address }, listenAnswer, inner)).port,
-    hand: (id, agent, secrets, inner) => post(agentPath(id, 'hand'), { agent, secrets }, handAnswer, inner),
+    hand: (id, agent, { trusted, secrets }, inner) => post(agentPath(id, 'hand'), { agent, trusted, secrets }, handAnswer, inner),
     carry: (request, inner) => post('/v1/agents', request, carried, inner),
-    refuse: (id, request, inner) => post(agentPath(id, 'refuse'), request, nothing, inner),
-    end: (id, request, inner) => post(agentPath(id, 'end'), request, nothing, inner),
+    refuse: (id, request, inner) => post(agentPath(id, 'refuse'), bounded(request), nothing, inner),
+    end: (id, request, inner) => post(agentPath(id, 'end'), bounded(request), nothing, inner),
     retire: async (id, inner) => (await post(agentPath(id, 'retire'), {}, retireAnswer, inner)).job,
     get port() {
       return port;
@@ -261,6 +276,7 @@ export function createBrokerDesk({ calls, start, clock, log }: DeskParts): Broke
       // One that is only being started would be told by nobody else to end.
       if (patience !== null && port === null && ended !== null) await Promise.race([arrival.promise, ended, patience]);
       if (patience !== null && port !== null) {
+        isLeft = true;
         await calls.post('/v1/leave', {}, leaveAnswer, AbortSignal.timeout(leavePatience)).catch(() => {});
         // Of one that another manager started nobody here hears the end.
         if (ended !== null) await Promise.race([ended, patience]);
@@ -269,4 +285,10 @@ export function createBrokerDesk({ calls, start, clock, log }: DeskParts): Broke
       await running;
     },
   };
+}
+
+/** As much of a reason as the broker takes. */
+function bounded<T extends { readonly reason: string }>(request: T): T {
+  const { reason } = request;
+  return reason.length <= longestReason ? request : { ...request, reason: `${reason.slice(0, longestReason - 2)} …` };
 }

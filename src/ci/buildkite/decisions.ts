@@ -21,6 +21,8 @@ export interface DecisionParts {
   readonly poolOf: (slot: string) => PoolConfig | undefined;
   /** Jobs that a slot has, in whatever lane. */
   readonly jobsOf: (slot: string) => readonly JobId[];
+  /** Whether nothing begins in this slot any more. */
+  readonly isGone: (slot: string) => boolean;
   readonly emit: (event: CiEvent) => void;
   /** The job may run: said once that is decided, and again whenever it is heard of while it waits. */
   readonly run: (agent: BrokerAgent, ruling: Extract<Ruling, { kind: 'run' }>) => void;
@@ -45,6 +47,8 @@ export interface Decisions {
 
 /** Tries to make a sandbox for a job before it is given up. */
 const mostTries = 3;
+/** ms until a broker that could not be told is told again. */
+const tellAgain = 5_000;
 
 export function createDecisions(parts: DecisionParts): Decisions {
   const { desk, board, emit, log, signal } = parts;
@@ -67,9 +71,14 @@ export function createDecisions(parts: DecisionParts): Decisions {
     try {
       await desk.refuse(agent.id, { reason, signalReason }, signal);
     } catch (error) {
-      rulings.delete(agent.id);
       givenUp.delete(agent.id);
-      if (!signal.aborted) log.warn('cannot refuse a job', { job: agent.job?.id ?? null, reason: toFailure(error).message });
+      if (signal.aborted) return;
+      log.warn('cannot refuse a job', { job: agent.job?.id ?? null, reason: toFailure(error).message });
+      const again = parts.clock.after(tellAgain, () => {
+        signal.removeEventListener('abort', again);
+        if (board.ofJob(agent.job?.id ?? '')?.id === agent.id) void refuse(agent, reason, signalReason);
+      });
+      signal.addEventListener('abort', again, { once: true });
     }
   };
 
@@ -119,9 +128,14 @@ export function createDecisions(parts: DecisionParts): Decisions {
         emit({ kind: 'cancel', job, agent: agent.agent, grace: null });
         return;
       }
+      if (parts.isGone(agent.slot) && !inSlot) {
+        if (!givenUp.has(agent.id)) void refuse(agent, 'onejob was told to stop before this job had begun.', 'agent_stop');
+        return;
+      }
       const known = rulings.get(agent.id);
       if (known !== undefined) {
         if (known.kind === 'run') parts.run(agent, known);
+        else if (!givenUp.has(agent.id)) void refuse(agent, `onejob refused this job: ${known.reason}`, 'agent_refused');
         return;
       }
       const pool = parts.poolOf(agent.slot);
@@ -138,6 +152,7 @@ export function createDecisions(parts: DecisionParts): Decisions {
         void refuse(agent, `onejob could not make a sandbox for this job: ${failure.message}`, 'process_run_error');
         return;
       }
+      deadlines.returned(agent, tooLate);
       // Not within the commit that gave it back.
       const ruling = rulings.get(agent.id);
       if (ruling?.kind === 'run') queueMicrotask(() => parts.run(agent, ruling));

@@ -1,13 +1,13 @@
 /** The kinds of sandboxes that a pool's jobs run in: its own, and that of untrusted jobs where it differs in what an agent meets. */
+import { openDoors } from '../../config/check-trust.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import type { Recipe } from '../../runtimes/runtime.ts';
 import type { Trial, TrialSandbox } from '../trial.ts';
 import { untrustedRecipe } from './recipe-class.ts';
 
-/** Whether jobs that are not trusted may run in it. Without patterns nobody is one of the others. */
+/** Whether jobs that are not trusted may run in it. */
 export function isOpenToUntrusted({ trust }: Pick<PoolConfig, 'trust'>): boolean {
-  const hasOthers = trust.pipelines !== null || trust.branches !== null;
-  return trust.forks !== 'refuse' || (hasOthers && trust.others !== 'refuse');
+  return openDoors(trust).length > 0;
 }
 
 export interface SandboxClass {

@@ -7,6 +7,8 @@ import { OnejobError, toFailure } from '../../errors.ts';
 import type { Finding } from '../../runtimes/runtime.ts';
 import type { SecretKeys } from '../../secrets/keys.ts';
 import { isOpenToUntrusted } from './doctor-classes.ts';
+import { homesAmong } from './doctor-homes.ts';
+import { untrustedVolumes } from './doctor-volumes.ts';
 
 export interface PoolFindingParts {
   readonly pools: readonly PoolConfig[];
@@ -17,8 +19,11 @@ export interface PoolFindingParts {
 
 export async function poolFindings(parts: PoolFindingParts): Promise<Finding[]> {
   const { pools } = parts;
-  const found = await Promise.all(pools.map(async (pool) => [...ofTrust(pool), ...ofTimes(pool), ...(await ofFolders(pool))]));
-  return [...found.flat(), ...(await ofKeys(parts)), ...(await ofCaches(parts))];
+  const found = await Promise.all(
+    pools.map(async (pool) => [...ofTrust(pool), ...untrustedVolumes(pool), ...ofTimes(pool), ...(await ofFolders(pool))]),
+  );
+  const homes = (await hasKeys(parts)) ? pools.flatMap(homesAmong) : [];
+  return [...found.flat(), ...homes, ...(await ofKeys(parts)), ...(await ofCaches(parts))];
 }
 
 function ofTrust(pool: PoolConfig): Finding[] {
@@ -79,6 +84,11 @@ async function openPath(folder: string): Promise<string | null> {
 function isWithin(path: string, folder: string): boolean {
   const base = folder.endsWith(sep) ? folder : folder + sep;
   return path === folder || path.startsWith(base) || folder.startsWith(`${path}${sep}`);
+}
+
+/** Whether config names keys, be they readable or not. */
+async function hasKeys({ keys }: PoolFindingParts): Promise<boolean> {
+  return (await keys().catch(() => true)) !== null;
 }
 
 async function ofKeys({ keys, pools }: PoolFindingParts): Promise<Finding[]> {

@@ -265,7 +265,9 @@ it('complains of "unsafe" where untrusted jobs come in, of hooks that jobs can w
   expect(warnings).toContain(`Jobs can write to ${hooks} ("hooks"), as /h`);
   expect(warnings).toContain(`Every user of this host can write to ${join(hooks, 'environment')}`);
   expect(warnings).toContain('killed after 6s');
-  const closed = lines(await check({ pools: `{ p: { ${keys}, trust: { forks: refuse } } }` }), 'warning').join('\n');
+  const closed = lines(await check({ pools: `{ p: { ${keys}, trust: { forks: refuse, others: refuse } } }` }), 'warning').join(
+    '\n',
+  );
   expect(closed).not.toContain('untrusted ones');
 });
 
@@ -280,6 +282,40 @@ it('names the kinds of keys there are, never a key', async () => {
   expect(found).toMatch(/secrets\.key: It opens secrets with x25519 [0-9a-f]{8}, rsa [0-9a-f]{8}\./);
   expect(found).toContain('In pool p whoever can push a branch is trusted with secrets');
   for (const line of text.split('\n').filter((one) => one.length > 30 && !one.startsWith('#'))) expect(found).not.toContain(line);
+});
+
+it('complains of a home that outlives jobs of several pipelines, where there are secrets', async () => {
+  const keys = async () => parseKeys(await makeKey('x25519', 'one'));
+  const warnings = async (more: string, given: Partial<Given> = { keys }) => {
+    const pools = `{ p: { service: bk, queue: default, image: "x:1", ${more} } }`;
+    return lines(await check({ pools, ...given }), 'warning').join('\n');
+  };
+  const said = 'what a job of one pipeline leaves there runs in the next one of another, with its secrets';
+  for (const more of [
+    'caches: ["home:/root"]',
+    'caches: ["/srv/h/{name}:/root"]',
+    'volumes: ["/srv/h:/home/ci:rw"], user: "1000"',
+    'caches: ["home:/h/me"], env: { HOME: /h/me }',
+    'caches: ["home:/root"], trust: { pipelines: [app, lib] }',
+    'caches: ["home:/root"], trust: { pipelines: ["app-*"] }',
+  ]) {
+    expect(await warnings(more)).toContain(said);
+  }
+  expect(await warnings('caches: ["depot:/root/.julia"]')).not.toContain(said);
+  expect(await warnings('caches: ["home:/root:ro"]')).not.toContain(said);
+  expect(await warnings('caches: ["home:/root"], trust: { pipelines: [acme/app] }')).not.toContain(said);
+  expect(await warnings('caches: ["home:/root"]', {})).not.toContain(said);
+});
+
+it('complains of what untrusted jobs can read of this host, and says what they do not get', async () => {
+  const pools = (trust: string) =>
+    `{ p: { service: bk, queue: default, image: "x:1", volumes: ["/etc/ssl:/ssl", "/root/data:/data", "/run/libvirt:/v", "/srv:/srv"]${trust} } }`;
+  const open = await check({ pools: pools('') });
+  const warnings = lines(open, 'warning').join('\n');
+  expect(warnings).toContain('Untrusted jobs can read /etc/ssl and /root/data of this host ("volumes").');
+  expect(lines(open, 'ok').join('\n')).toContain('Untrusted jobs do not get /run/libvirt: it lies in /run.');
+  const closed = await check({ pools: pools(', trust: { forks: refuse, others: refuse }') });
+  expect(lines(closed).join('\n')).not.toContain('Untrusted jobs');
 });
 
 it('caches that may outgrow the disk are told', async () => {

@@ -33,7 +33,7 @@ describe('an agent', () => {
     expect(one.broker.posted('/v1/agents')).toEqual([
       {
         ...{ agent: 'a1', service: 'bk', slot: 'ci/1', pool: 'ci', name: 'box-ci-1', priority: 0 },
-        ...{ metaData: ['queue=default', 'cuda=12', 'cuda=13'], acquisition: null, secrets: null },
+        ...{ metaData: ['queue=default', 'cuda=12', 'cuda=13'], acquisition: null, trusted: false, secrets: null },
       },
     ]);
     expect(made).toMatchObject({ id: 'c-a1', redact: ['once-a1'] });
@@ -101,7 +101,7 @@ describe('a job', () => {
     one.broker.put(withJob('accepted'));
     expect(one.of('jobSeen')).toEqual([{ kind: 'jobSeen', agent: 'a1', job }]);
     await one.pass(50);
-    expect(one.broker.posted('/c-a1/hand')).toEqual([{ agent: 'a1', secrets: [] }]);
+    expect(one.broker.posted('/c-a1/hand')).toEqual([{ agent: 'a1', trusted: true, secrets: [] }]);
     one.broker.put(withJob('finished'));
     expect(one.of('jobDone')).toEqual([{ kind: 'jobDone', agent: 'a1' }]);
     expect(one.service.next('ci', 'ci/1')).toBeNull();

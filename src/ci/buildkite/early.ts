@@ -52,6 +52,7 @@ export function createEarly(parts: EarlyParts): CiService {
   const decisions = createDecisions({
     ...{ desk, board, log, clock, poolOf, signal, emit },
     rule: parts.rule,
+    isGone: () => false,
     jobsOf: parts.jobsOf,
     holdTimeout: config.holdTimeout,
     bootTimeout: config.bootTimeout,
@@ -62,7 +63,7 @@ export function createEarly(parts: EarlyParts): CiService {
     if (agent === null || allowed.has(id)) return;
     allowed.add(id);
     try {
-      await desk.hand(id, agent, ruling.secrets, signal);
+      await desk.hand(id, agent, ruling, signal);
     } catch (error) {
       // Looked at again, should the job still be there.
       allowed.delete(id);
@@ -71,10 +72,9 @@ export function createEarly(parts: EarlyParts): CiService {
   }
 
   function saw(agent: BrokerAgent): void {
-    const { id, phase, job } = agent;
+    const { id, phase } = agent;
     tell(agent);
     decisions.saw(agent);
-    if (phase === 'ending' && job !== null && agent.agent !== null) emit({ kind: 'jobDone', agent: agent.agent });
     if (phase === 'gone') {
       allowed.delete(id);
       if (agent.agent !== null) made.delete(agent.agent);
@@ -141,7 +141,7 @@ export function createEarly(parts: EarlyParts): CiService {
       const endpoint = await wayIn.endpoint(context, inner);
       const metaData = [`queue=${queue}`, ...tags];
       const carried = await desk.carry(
-        { agent, service: config.name, slot, pool, name, metaData, priority, acquisition: null, secrets: null },
+        { agent, service: config.name, slot, pool, name, metaData, priority, acquisition: null, trusted: false, secrets: null },
         inner,
       );
       made.set(agent, carried.id);

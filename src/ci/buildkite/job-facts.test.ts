@@ -32,6 +32,9 @@ it('what the service says of a job', () => {
     buildUrl: `https://buildkite.com/acme/app/builds/17#${id}`,
     commit: '0123abcd',
     source: 'webhook',
+    refspec: null,
+    triggeredBy: null,
+    hidden: null,
     title: ':julia: test',
   });
 });
@@ -48,8 +51,9 @@ describe('pull requests', () => {
   const of = (more: Record<string, string>) => jobFacts({ id, env: { ...env, ...more } }).pullRequest;
   it.each([
     ['false', '', null],
-    ['', '', null],
-    ['false', 'https://x/y', null],
+    ['', '', { number: null, repository: null }],
+    ['false', 'https://x/y', { number: null, repository: 'https://x/y' }],
+    ['false', 'https://x/\u0000y', { number: null, repository: null }],
     ['12', 'https://x/y', { number: '12', repository: 'https://x/y' }],
     ['12', '', { number: '12', repository: null }],
     ['true', 'https://x/y', { number: null, repository: 'https://x/y' }],
@@ -65,6 +69,8 @@ describe('titles', () => {
   it.each([
     [{ BUILDKITE_LABEL: 'test' }, 'test'],
     [{ BUILDKITE_LABEL: ' ' }, 'make'],
+    [{ BUILDKITE_MESSAGE: 'Mend it' }, 'Mend it'],
+    [{ BUILDKITE_LABEL: 'x https://me:pw@h/p' }, 'x https://h/p'],
     [{}, 'make'],
     [{ BUILDKITE_COMMAND: '', BUILDKITE_MESSAGE: '\n\n the first\nline' }, 'the first'],
     [{ BUILDKITE_LABEL: '\u001b[31mred\u0007 \u202eback' }, '[31mred   back'],
@@ -93,7 +99,12 @@ it('whatever the environment holds, all is one line, bounded, and whole or absen
       ] as const) {
         expect([null, found[name]]).toContain(facts[key]);
       }
-      for (const text of Object.values({ ...facts, ...facts.pullRequest, pullRequest: null })) {
+      for (const text of Object.values({
+        ...facts,
+        ...facts.pullRequest,
+        pullRequest: null,
+        triggeredBy: facts.triggeredBy?.pipeline ?? null,
+      })) {
         if (text === null) continue;
         expect(text.length).toBeLessThanOrEqual(2200);
         expect(text).not.toMatch(/[\p{Cc}\u2028\u2029]/u);

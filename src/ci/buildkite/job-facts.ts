@@ -5,6 +5,7 @@
  * All of it is foreign text. What trust is decided by is kept whole or, when it is too long or holds control characters, not at
  * all: a text that was cut could look like another one.
  */
+import { masked } from './masked.ts';
 
 export interface JobFacts {
   readonly id: string;
@@ -15,15 +16,22 @@ export interface JobFacts {
   readonly tag: string | null;
   /** As the pipeline names it: any form of address, or a path. */
   readonly repository: string | null;
-  /** null: the service says that the build is of none. */
+  /** null: the service says that the build is of none, and names no repository that one could be from. */
   readonly pullRequest: PullRequest | null;
   /** Number of the build. */
   readonly build: string | null;
   /** Of the job on the service's pages; of its build where the job has none. */
   readonly buildUrl: string | null;
+  /** Mostly 40 hex digits, but whoever makes a build by hand may name any ref. */
   readonly commit: string | null;
+  /** What is fetched, where it is not the commit or the branch: refspecs between spaces. */
+  readonly refspec: string | null;
+  /** The first variable that says what is built and cannot be read: it is too long, or holds what no name holds. */
+  readonly hidden: string | null;
   /** What made the build: `ui`, `api`, `webhook`, `schedule`, `trigger_job`. */
   readonly source: string | null;
+  /** null: no other build triggered this one, as far as the service says. */
+  readonly triggeredBy: { readonly pipeline: string | null } | null;
   /** For people, one line of at most 200 characters, never empty. */
   readonly title: string;
 }
@@ -41,6 +49,8 @@ export interface NamedJob {
 }
 
 const longestTitle = 200;
+/** Variables that say what is built, and how long each may be. */
+const revisions = { BUILDKITE_BRANCH: 1024, BUILDKITE_COMMIT: 255, BUILDKITE_REFSPEC: 2048 } as const;
 
 export function jobFacts({ id, env }: NamedJob): JobFacts {
   const exact = (name: string, most: number) => whole(own(env, name), most);
@@ -50,28 +60,45 @@ export function jobFacts({ id, env }: NamedJob): JobFacts {
     id,
     organisation: exact('BUILDKITE_ORGANIZATION_SLUG', 255),
     pipeline: exact('BUILDKITE_PIPELINE_SLUG', 255),
-    branch: exact('BUILDKITE_BRANCH', 1024),
+    branch: exact('BUILDKITE_BRANCH', revisions.BUILDKITE_BRANCH),
     tag: exact('BUILDKITE_TAG', 1024),
     repository: exact('BUILDKITE_REPO', 2048),
     pullRequest: pullRequestOf(env),
     build,
     buildUrl: buildUrl !== null && /^https?:\/\/[^\s"'<>]+$/.test(buildUrl) ? withJob(buildUrl, id) : null,
-    commit: exact('BUILDKITE_COMMIT', 255),
+    commit: exact('BUILDKITE_COMMIT', revisions.BUILDKITE_COMMIT),
+    refspec: exact('BUILDKITE_REFSPEC', revisions.BUILDKITE_REFSPEC),
+    hidden:
+      Object.entries(revisions).find(([name, most]) => (own(env, name) ?? '') !== '' && exact(name, most) === null)?.[0] ?? null,
     source: exact('BUILDKITE_SOURCE', 64),
+    triggeredBy: triggerOf(env),
     title: titleOf(env),
   };
 }
 
-/** `false` says that there is none; nothing at all is no answer, and then the job counts as one of an unknown place. */
+/**
+ * `false` says that there is none, and is believed where no repository is named either: what contradicts itself counts as the worse
+ * of both. Nothing at all is no answer, and then the job counts as one of an unknown place.
+ */
 function pullRequestOf(env: NamedJob['env']): PullRequest | null {
   const written = own(env, 'BUILDKITE_PULL_REQUEST');
-  if (written === 'false' || written === '') return null;
+  const from = own(env, 'BUILDKITE_PULL_REQUEST_REPO');
+  if (written === 'false' && (from === undefined || from === '')) return null;
   const number = written !== undefined && /^\d{1,18}$/.test(written) ? written : null;
-  return { number, repository: whole(own(env, 'BUILDKITE_PULL_REQUEST_REPO'), 2048) };
+  return { number, repository: whole(from, 2048) };
+}
+
+/** Any of the variables that such a build has will do: one of them may be missing, or be another's to set. */
+function triggerOf(env: NamedJob['env']): JobFacts['triggeredBy'] {
+  const from = 'BUILDKITE_TRIGGERED_FROM_BUILD';
+  const names = [`${from}_PIPELINE_SLUG`, `${from}_ID`, `${from}_NUMBER`];
+  const isTriggered = own(env, 'BUILDKITE_SOURCE') === 'trigger_job' || names.some((name) => (own(env, name) ?? '') !== '');
+  return isTriggered ? { pipeline: whole(own(env, `${from}_PIPELINE_SLUG`), 255) } : null;
 }
 
 function titleOf(env: NamedJob['env']): string {
-  for (const name of ['BUILDKITE_LABEL', 'BUILDKITE_COMMAND', 'BUILDKITE_MESSAGE']) {
+  // A command comes last: people write passwords into commands.
+  for (const name of ['BUILDKITE_LABEL', 'BUILDKITE_MESSAGE', 'BUILDKITE_COMMAND']) {
     const line = oneLine(own(env, name) ?? '');
     if (line !== '') return line;
   }
@@ -85,8 +112,9 @@ function oneLine(text: string): string {
     .split(/[\r\n\u2028\u2029]+/)
     .map((line) => line.replaceAll(/[\p{Cc}\p{Cf}]+/gu, ' ').trim())
     .filter((line) => line !== '');
-  const letters = [...first];
-  return letters.length <= longestTitle ? first : `${letters.slice(0, longestTitle - 1).join('')}…`;
+  const line = masked(first);
+  const letters = [...line];
+  return letters.length <= longestTitle ? line : `${letters.slice(0, longestTitle - 1).join('')}…`;
 }
 
 function withJob(url: string, id: string): string {

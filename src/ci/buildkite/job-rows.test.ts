@@ -123,3 +123,19 @@ it.each([
 ])('calls exit %s, signal %s, reason %s: %s', (exitStatus, signal, signalReason, word) => {
   expect(wordOf({ exitStatus, signal, signalReason })).toBe(word);
 });
+
+it('keeps no password: neither of an address nor of what people read', () => {
+  using one = bench();
+  const env = {
+    ...trustedEnv,
+    BUILDKITE_LABEL: '',
+    BUILDKITE_REPO: 'https://x-token:ghp_hunter2@github.com/acme/app.git',
+    BUILDKITE_COMMAND: 'TOKEN=hunter2 curl -H "Authorization: Bearer hunter2" https://me:hunter2@host/x',
+  };
+  one.saw('accepted', heldAgent('a1', { env }));
+  expect(one.row()).toMatchObject({
+    repository: 'https://github.com/acme/app.git',
+    title: 'TOKEN=*** curl -H "Authorization: Bearer ***" https://host/x',
+  });
+  expect(JSON.stringify(one.row())).not.toContain('hunter2');
+});

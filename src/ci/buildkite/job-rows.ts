@@ -4,6 +4,7 @@ import type { Store } from '../../store/store.ts';
 import type { ServiceJob } from '../ci-service.ts';
 import type { BrokerAgent, Finished, GivenJob } from './broker/protocol.ts';
 import { jobFacts } from './job-facts.ts';
+import { shownRepository } from './repository.ts';
 
 export interface JobRowsParts {
   /** Name of the service in the config. */
@@ -81,7 +82,7 @@ function rowOf(agent: RowOf, before: ServiceJob | null, { service, now }: { serv
     title: facts.title,
     definition: facts.pipeline,
     build: facts.build,
-    repository: facts.repository,
+    repository: facts.repository === null ? null : shownRepository(facts.repository),
     branch: facts.branch,
     reason: facts.source,
     link: facts.buildUrl,

@@ -1,9 +1,15 @@
+import { once } from 'node:events';
+import { mkdirSync, symlinkSync } from 'node:fs';
+import { createServer } from 'node:net';
+import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
+import { scratch } from '../../../test/support/scratch.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import { expandRecipe } from '../../config/template.ts';
 import { Folder } from '../../config/testing.ts';
-import type { Recipe } from '../../runtimes/runtime.ts';
-import { repositoryKey, untrustedRecipe } from './recipe-class.ts';
+import type { Mount, Recipe } from '../../runtimes/runtime.ts';
+import { jobFacts } from './job-facts.ts';
+import { repositoryKey, untrustedRecipe, wantsOther } from './recipe-class.ts';
 
 const folder = new Folder();
 afterAll(() => folder[Symbol.dispose]());
@@ -67,6 +73,41 @@ describe('an untrusted job', () => {
     expect(caches(null)).toEqual([]);
     expect(caches('what is this')).toEqual([]);
     expect(recipe.mounts.find(({ cache }) => cache?.name === 'depot')?.host).toBe('/state/caches/lab/gpu.1/depot');
+  });
+
+  it('is not shown sockets, run-time folders, or homes of this host, wherever they lie', async () => {
+    const { pool, recipe } = await poolOf('trust: { forks: refuse }');
+    using dir = scratch();
+    const socket = join(dir.path, 'srv/own.sock');
+    mkdirSync(join(dir.path, 'srv'));
+    mkdirSync(join(dir.path, 'data'));
+    mkdirSync(join(dir.path, 'home/.ssh'), { recursive: true });
+    symlinkSync(join(dir.path, 'srv'), join(dir.path, 'link'));
+    const server = createServer().listen(socket);
+    await once(server, 'listening');
+    const at = (host: string): Mount => ({ host, container: '/x', readOnly: true, variable: null, cache: null });
+    const left = (...hosts: string[]) => untrustedRecipe({ ...recipe, mounts: hosts.map(at) }, pool, fork, '/state').mounts;
+    const away = ['/run/user/1000/docker.sock', '/run/user/1000', '/run/libvirt', '/var/run/x', '/proc', '/var/lib/docker', '/var'];
+    const homes = [
+      '/root',
+      '/root/.ssh',
+      '/home',
+      '/home/ci',
+      '/home/ci/.ssh',
+      '/home/ci/.aws/credentials',
+      join(dir.path, 'home/.ssh'),
+    ];
+    const sockets = [socket, join(dir.path, 'srv'), join(dir.path, 'link'), dir.path];
+    expect(left(...away, ...homes, ...sockets)).toEqual([]);
+    expect(left(join(dir.path, 'data'), '/home/ci/data', '/srv/nowhere').map(({ host }) => host)).toHaveLength(3);
+    server.close();
+    await once(server, 'close');
+  });
+
+  it('has a sandbox of its own where it is not known yet what a volume holds', async () => {
+    const { pool } = await poolOf('volumes: ["/srv/{name}:/in"]');
+    const ruling = { kind: 'run', trusted: false, secrets: [], facts: jobFacts({ id: 'j', env: {} }) } as never;
+    expect(wantsOther(pool, ruling, '/state')).toBe(true);
   });
 
   it('never has a way to the Engine, be it read-only', async () => {

@@ -1,11 +1,11 @@
 /**
  * The recipe class of untrusted jobs: the pool's recipe without what outlives a job, without what weakens the sandbox, and with
- * what the owner wants to be otherwise for them. Changes nothing; follows links of volumes, to see where they lead.
+ * what the owner wants to be otherwise for them. Changes nothing; looks at the disk, to see where volumes lead.
  */
 import { createHash } from 'node:crypto';
 import { untrustedCachePath } from '../../config/caches.ts';
-import { engineSocketIn } from '../../config/check-mounts.ts';
 import type { PoolConfig } from '../../config/config.ts';
+import { whyNoStranger } from '../../config/host-places.ts';
 import { isNamed } from '../../config/volumes.ts';
 import type { Mount, Recipe } from '../../runtimes/runtime.ts';
 import { normalRepository } from './repository.ts';
@@ -25,7 +25,7 @@ export function untrustedRecipe(
   const { trust, name } = pool;
   const own = trust.caches === 'private' ? repositoryKey(repository) : null;
   const keep = (mount: Mount): Mount[] => {
-    if (mount.cache === null) return engineSocketIn(mount.host) === null ? [{ ...mount, readOnly: true }] : [];
+    if (mount.cache === null) return whyNoStranger(mount.host) === null ? [{ ...mount, readOnly: true }] : [];
     return own === null || !isNamed(mount.cache)
       ? []
       : [{ ...mount, host: untrustedCachePath(stateDir, name, own, mount.cache.name) }];
@@ -45,6 +45,8 @@ export function untrustedRecipe(
 export function wantsOther(pool: PoolConfig | undefined, ruling: Extract<Ruling, { kind: 'run' }>, stateDir: string): boolean {
   if (ruling.trusted) return false;
   if (pool === undefined) return true;
+  // What lies at a template's path is known for a slot only.
+  if (pool.recipe.mounts.some(({ host, cache }) => cache === null && host.includes('{name}'))) return true;
   return JSON.stringify(untrustedRecipe(pool.recipe, pool, repositoryOf(ruling), stateDir)) !== JSON.stringify(pool.recipe);
 }
 

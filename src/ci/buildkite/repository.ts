@@ -2,6 +2,7 @@
  * Whether two addresses mean the same repository. Wrong in one direction only: what cannot be read, and what may be the same or
  * may not, counts as different, so that a pull request is a fork's rather than trusted by mistake.
  */
+import { matches } from './pattern.ts';
 
 /** Ports that say nothing because the scheme has them anyway. */
 const usualPorts: Readonly<Record<string, string>> = { https: '443', http: '80', ssh: '22', git: '9418' };
@@ -34,6 +35,29 @@ export function normalRepository(written: string): string | null {
 export function isSameRepository(one: string | null, other: string | null): boolean {
   const normal = one === null ? null : normalRepository(one);
   return normal !== null && other !== null && normal === normalRepository(other);
+}
+
+/**
+ * Whether one of the patterns (as `host/path`, or the path of a folder of this host) fits what the address means. `host/*` is one folder
+ * deep, `host/**` any. What cannot be read fits none.
+ */
+export function matchesRepository(patterns: readonly string[], written: string): boolean {
+  const normal = normalRepository(written);
+  return normal !== null && matches(patterns.map(asNormal), normal);
+}
+
+/** For people, and for what is kept in clear: without whatever may be a password, or who uses it. */
+export function shownRepository(written: string): string {
+  return written
+    .replace(/[?#].*$/, '')
+    .replace(/^([a-z+]+:\/\/)(?:[^/]*@|[^/@]*:(?!\d*\/)[^@]*@)/i, '$1')
+    .replace(/^[^/@]*:[^/@]*@/, '');
+}
+
+function asNormal(pattern: string): string {
+  const [host = '', ...path] = pattern.split('/');
+  const isKnown = caseless.has(lower(host));
+  return isKnown ? lower(pattern) : [lower(host), ...path].join('/');
 }
 
 function remote(scheme: string, authority: string, path: string): string | null {

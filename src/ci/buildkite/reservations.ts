@@ -31,6 +31,8 @@ export interface Reservation {
   readonly failures: number;
   /** Since when it waits for a slot (the clock's `now`). */
   readonly since: number;
+  /** When the service was heard to keep it last (the clock's `now`). */
+  readonly kept: number;
 }
 
 export interface Verdict {
@@ -68,8 +70,8 @@ export interface Reservations {
   isShunned(job: JobId): boolean;
   /** @throws OnejobError E_CI_* when the service cannot be asked; then none is ours */
   take(queue: string, picks: readonly { readonly job: JobId; readonly slot: string }[]): Promise<void>;
-  /** Puts its end off. False: it is ours no more, and forgotten. @throws OnejobError E_CI_* */
-  extend(job: JobId): Promise<boolean>;
+  /** Sees that it is ours for most of its time still. False: it is ours no more, and forgotten. @throws OnejobError E_CI_* */
+  renew(job: JobId): Promise<boolean>;
   /** Does what is due for all of a queue. @throws OnejobError E_CI_* */
   keep(queue: string): Promise<void>;
   move(job: JobId, slot: string): void;
@@ -84,6 +86,8 @@ export interface Reservations {
 
 /** ms that a job is left to others: after it was given back, and when another host was faster. */
 const [shunBack, shunLost] = [300_000, 10_000];
+/** ms since it was made, or made anew, in which a reservation is as good as new. */
+const freshFor = 10_000;
 /** States in which a job is not to run any more. */
 const unwanted: ReadonlySet<string> = new Set([
   ...['canceling', 'canceled', 'finished', 'expired', 'skipped', 'broken', 'timing_out', 'timed_out'],
@@ -173,7 +177,9 @@ export function createReservations(parts: ReservationParts): Reservations {
 
   async function extend(queue: string, jobs: readonly JobId[]): Promise<void> {
     if (jobs.length === 0) return;
+    const kept = clock.now();
     const ours = await stacks.reserve(keyOf(queue), jobs, parts.expiry, signal);
+    for (const job of ours) change(job, { kept });
     await lose(
       queue,
       jobs.filter((job) => !ours.has(job)),
@@ -197,6 +203,7 @@ export function createReservations(parts: ReservationParts): Reservations {
     isShunned: (job) => (shunned.get(job) ?? 0) > clock.now(),
     async take(queue, picks) {
       const jobs = picks.map(({ job }) => job);
+      const kept = clock.now();
       const ours = await stacks.reserve(keyOf(queue), jobs, parts.expiry, signal);
       for (const { job, slot } of picks) {
         const pool = poolOf(slot)?.name;
@@ -205,15 +212,15 @@ export function createReservations(parts: ReservationParts): Reservations {
           shun(job, shunLost);
           continue;
         }
-        const one = { job, queue, pool, slot, ruling: null, agent: null, verdict: null, failures: 0, since: clock.now() };
+        const one = { job, queue, pool, slot, ruling: null, agent: null, verdict: null, failures: 0, since: kept, kept };
         held.set(job, one);
         rows.reserved({ id: job, env: {} }, pool);
         void decide(one);
       }
     },
-    async extend(job) {
+    async renew(job) {
       const one = held.get(job);
-      if (one !== undefined) await extend(one.queue, [job]);
+      if (one !== undefined && clock.now() - one.kept > freshFor) await extend(one.queue, [job]);
       return held.has(job);
     },
     async keep(queue) {

@@ -122,6 +122,34 @@ describe.each(shells)('in %s', (...shell) => {
     expect(set.BUILDKITE_AGENT_CONFIG).toContain('/.buildkite/agent.cfg');
   });
 
+  it('reads no settings of git and no start-up file that an earlier job left in a home that outlives it', () => {
+    using dir = scratch();
+    const { env } = stub(dir);
+    const home = join(dir.path, 'home');
+    mkdirSync(join(home, '.config/git'), { recursive: true });
+    for (const name of ['.gitconfig', '.config/git/config']) writeFileSync(join(home, name), '[core]\n\tfsmonitor = evil\n');
+    writeFileSync(join(home, 'evil.sh'), 'echo evil');
+    const program = `#!/bin/sh\ngit config core.fsmonitor\ngit config --global user.name me\ngit config user.name\nprintf '[%s]' "$BASH_ENV$ENV"\n`;
+    writeFileSync(join(dir.path, 'bin/buildkite-agent'), program, { mode: 0o755 });
+    const start = { BASH_ENV: join(home, 'evil.sh'), ENV: join(home, 'evil.sh') };
+    const parts = partsIn(dir);
+    const { out } = runIn(shell, `cd /\n${agentScript(parts)}`, { ...env, HOME: home, ...start });
+    expect(out.replaceAll('evil\n', '')).toBe('me\n[]');
+    // A job may still have settings of its own, which end with it.
+    expect(readFileSync(join(home, '.gitconfig'), 'utf8')).not.toContain('me');
+    runIn(shell, agentScript(parts), { ...env, HOME: home });
+    expect(readFileSync(`${parts.workspace}/.buildkite/gitconfig`, 'utf8')).toContain('name = me');
+  });
+
+  it('has the settings of git that the owner names', () => {
+    using dir = scratch();
+    const { env } = stub(dir);
+    writeFileSync(join(dir.path, 'settings'), '[user]\n\tname = owner\n');
+    writeFileSync(join(dir.path, 'bin/buildkite-agent'), '#!/bin/sh\ngit config user.name\n', { mode: 0o755 });
+    const given = { ...env, HOME: dir.path, GIT_CONFIG_GLOBAL: join(dir.path, 'settings') };
+    expect(runIn(shell, `cd /\n${agentScript(partsIn(dir))}`, given).out).toBe('owner\n');
+  });
+
   it("leaves what the pool's owner sets for jobs alone", () => {
     using dir = scratch();
     const { env, seen } = stub(dir);

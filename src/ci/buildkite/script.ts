@@ -18,7 +18,7 @@ export interface ScriptParts {
   readonly cancelGrace: number;
 }
 
-/** Where a sandbox has what onejob gives to it: a folder that neither images nor hosts have. A process has `/opt` of its host, read-only. */
+/** Where a sandbox has what onejob gives to it: neither images nor hosts have it, and no folder above it is a host's, read-only. */
 export const ownFolder = '/onejob';
 
 /** What an image may have set, and what would make it another agent, more than one, or one that ends before its job. */
@@ -33,6 +33,8 @@ export const findsProgram = `export PATH=${ownFolder}:${'$'}{PATH:-/usr/local/sb
 export function agentScript(parts: ScriptParts): string {
   const { token, endpoint, name, workspace, job, hooks, plugins, cancelGrace } = parts;
   const own = `${workspace}/.buildkite`;
+  // git runs what its settings name, such as `core.fsmonitor`, and a home may outlive the job that wrote them there.
+  const settings = `${own}/gitconfig`;
   const set: readonly (readonly [string, string])[] = [
     ['BUILDKITE_AGENT_TOKEN', token],
     ['BUILDKITE_AGENT_ENDPOINT', endpoint],
@@ -48,9 +50,12 @@ export function agentScript(parts: ScriptParts): string {
     job === null ? ['BUILDKITE_AGENT_DISCONNECT_AFTER_JOB', 'true'] : ['BUILDKITE_AGENT_ACQUIRE_JOB', job],
   ];
   return [
+    `unset BASH_ENV ENV ${foreign.map((name) => `BUILDKITE_AGENT_${name}`).join(' ')}`,
     `mkdir -p ${quote(`${own}/hooks`)} ${quote(`${own}/plugins`)} ${quote(`${own}/sockets`)} || exit 1`,
     `: > ${quote(`${own}/agent.cfg`)} || exit 1`,
-    `unset ${foreign.map((name) => `BUILDKITE_AGENT_${name}`).join(' ')}`,
+    `: > ${quote(settings)} || exit 1`,
+    // The owner may name others, in the pool's `env`.
+    `[ -n "\${GIT_CONFIG_GLOBAL:-}" ] || export GIT_CONFIG_GLOBAL=${quote(settings)}`,
     ...set.map(([variable, value]) => `export ${variable}=${quote(value)}`),
     ...pastProxies(endpoint),
     findsProgram,

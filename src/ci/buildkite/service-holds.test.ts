@@ -158,3 +158,36 @@ it('says nothing once nobody listens', async () => {
   await one.pass(300_000);
   expect(one.events.length).toBe(before);
 });
+
+describe('agents that are given a job and never call in', () => {
+  const handed = (id: string) => heldAgent(id, { phase: 'handed', agent: `a-${id}`, env: trustedEnv });
+
+  it('hold their pool for longer each time, and the first that calls in makes it well', async () => {
+    await using one = openManager();
+    one.broker.up();
+    await one.watch();
+    for (const [n, wait] of [1_000, 2_000, 4_000].entries()) {
+      one.broker.put(handed(`g${n}`));
+      one.broker.put({ ...handed(`g${n}`), phase: 'ending' });
+      await one.pass(wait - 100);
+      expect(one.held.get('ci')).toContain('never called in');
+      await one.pass(200);
+      expect(one.held.get('ci')).toBeUndefined();
+    }
+    one.broker.put({ ...handed('g9'), phase: 'connected' });
+    one.broker.put(handed('g10'));
+    one.broker.put({ ...handed('g10'), phase: 'gone' });
+    await one.pass(1_200);
+    expect(one.held.get('ci')).toBeUndefined();
+  });
+
+  it('hold nothing when their job was cancelled', async () => {
+    await using one = openManager();
+    one.broker.up();
+    await one.watch();
+    one.broker.put(handed('g1'));
+    one.broker.put({ ...handed('g1'), phase: 'ending', cancelled: true });
+    await one.pass(100);
+    expect(one.held.get('ci')).toBeUndefined();
+  });
+});

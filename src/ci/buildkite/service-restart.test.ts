@@ -19,7 +19,7 @@ const found: Record<(typeof phases)[number], { readonly waits: boolean; readonly
   connected: { waits: false, done: false, row: 'assigned' },
   running: { waits: false, done: false, row: 'running' },
   finished: { waits: false, done: true, row: 'done' },
-  ending: { waits: false, done: false, row: 'assigned' },
+  ending: { waits: false, done: true, row: 'assigned' },
   gone: { waits: false, done: false, row: null },
 };
 

@@ -85,7 +85,7 @@ describe('an accepted job', () => {
     await one.pass(0);
     const made = await one.service.register(one.context('agent1', job), patient);
     expect(one.broker.posted('/v1/listen')).toEqual([{ address: '172.18.0.1' }]);
-    expect(one.broker.posted('/hand')).toEqual([{ agent: 'agent1', secrets: [] }]);
+    expect(one.broker.posted('/hand')).toEqual([{ agent: 'agent1', trusted: true, secrets: [] }]);
     expect({ id: made.id, redact: made.redact, files: made.files }).toEqual({ id: 'a1', redact: ['once-agent1'], files: null });
     for (const line of [
       "export BUILDKITE_AGENT_ENDPOINT='http://172.18.0.1:7070/v3'",
@@ -228,12 +228,42 @@ describe('an untrusted job', () => {
     expect(one.service.recipeFor('job-b1', withCache)).toBeNull();
   });
 
-  it('is every job that nobody knows anything of any more', async () => {
+  it('is given no sandbox while nobody knows what it may, neither the pool’s nor another', async () => {
     await using one = openManager({ pools: [testPool({ recipe: withCache })] });
     one.broker.up();
     await one.watch();
     one.broker.put(heldAgent('a1', { env: trustedEnv, phase: 'running' }));
-    expect(one.service.recipeFor(job, withCache)?.mounts[0]).toMatchObject({ readOnly: true });
+    for (const unknown of [job, 'job-of-before'])
+      expect(() => one.service.recipeFor(unknown, withCache)).toThrow(expect.objectContaining({ code: 'E_JOB_GONE', retry: true }));
+  });
+
+  it('that comes into a slot which nothing begins in any more is given back at once, not after the time it may wait', async () => {
+    await using one = openManager();
+    one.broker.up();
+    await one.watch();
+    one.service.offer('ci/1', 'gone');
+    one.broker.put(heldAgent('a1', { env: trustedEnv }));
+    one.broker.put(heldAgent('b1', { env: trustedEnv, slot: 'ci/9' }));
+    await one.pass(0);
+    expect(one.broker.refused.map(({ id, signalReason }) => [id, signalReason])).toEqual([
+      ['a1', 'agent_stop'],
+      ['b1', 'agent_stop'],
+    ]);
+  });
+
+  it('that was given back waits for another sandbox as long as for the first one', async () => {
+    await using one = openManager();
+    one.broker.up();
+    await one.watch();
+    one.broker.put(heldAgent('a1', { env: trustedEnv }));
+    await one.pass(0);
+    one.broker.put(heldAgent('a1', { env: trustedEnv, phase: 'handed', agent: 'agent1' }));
+    await one.pass(50_000);
+    one.commit({ change: 'returned', job, agent: 'agent1', failure: null });
+    await one.pass(170_000);
+    expect(one.broker.refused).toEqual([]);
+    await one.pass(20_000);
+    expect(one.broker.refused).toMatchObject([{ id: 'a1', signalReason: 'process_run_error' }]);
   });
 });
 

@@ -4,7 +4,7 @@
  */
 import type { PoolConfig } from '../../config/config.ts';
 import type { JobId } from '../../core/slot.ts';
-import { OnejobError } from '../../errors.ts';
+import { OnejobError, toFailure } from '../../errors.ts';
 import type { CiService, SlotOffer } from '../ci-service.ts';
 import { type BaseParts, createBase } from './base.ts';
 import { needsSandbox } from './board.ts';
@@ -27,10 +27,14 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
   const { config, desk, stateDir, log, clock } = parts;
   const base = createBase(parts);
   const { board, poolOf, wayIn, signal, emit } = base;
+  const offers = new Map<string, SlotOffer>();
+  /** Slots that config had before are offered by nobody: known once the others have been. */
+  const isGone = (slot: string): boolean => offers.size > 0 && (offers.get(slot) ?? 'gone') === 'gone';
   const decisions = createDecisions({
     ...{ desk, board, log, clock, poolOf, signal, emit },
     rule: parts.rule,
     jobsOf: parts.jobsOf,
+    isGone,
     holdTimeout: config.holdTimeout,
     bootTimeout: config.bootTimeout,
     run: ({ pool, slot }) => emit({ kind: 'waiting', pool, slot }),
@@ -71,12 +75,13 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
 
     offer(slot, offer: SlotOffer) {
       const pool = poolOf(slot);
+      const isFirst = offers.size === 0;
+      offers.set(slot, offer);
+      // Once every slot has been told.
+      if (isFirst) queueMicrotask(() => board.all().forEach(decisions.saw));
       if (offer === 'gone' || pool === undefined) {
         desk.withdraw(slot);
-        const taken = parts.jobsOf(slot);
-        for (const agent of board.acceptedIn(slot))
-          if (agent.job !== null && !taken.includes(agent.job.id))
-            void decisions.refuse(agent, 'onejob was told to stop before this job had begun.', 'agent_stop');
+        board.acceptedIn(slot).forEach(decisions.saw);
         return;
       }
       const metaData = [`queue=${pool.queue}`, ...pool.tags];
@@ -97,21 +102,24 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
       const agent = board.ofJob(job);
       const pool = agent === null ? undefined : poolOf(agent.slot);
       const ruling = agent === null ? undefined : decisions.of(agent.id);
-      // Nobody knows any more whether it may be trusted: then it is not.
-      if (pool === undefined || (ruling?.kind === 'run' && ruling.trusted)) return null;
-      return untrustedRecipe(recipe, pool, repositoryOf(ruling), stateDir);
+      // What is not known to be trusted must be given nothing, neither of the pool's nor of another repository's.
+      if (pool === undefined || ruling?.kind !== 'run') throw undecided(job);
+      return ruling.trusted ? null : untrustedRecipe(recipe, pool, repositoryOf(ruling), stateDir);
     },
 
     async register(context, inner) {
       const agent = context.job === null ? null : board.ofJob(context.job);
       const ruling = agent === null ? undefined : decisions.of(agent.id);
-      if (agent === null || ruling?.kind !== 'run' || !needsSandbox(agent)) {
-        throw new OnejobError('E_JOB_GONE', `Cannot start job ${context.job}: it was cancelled, or given up, before it began.`);
-      }
+      if (desk.port === null) throw brokerAway();
+      if (agent === null || !needsSandbox(agent) || agent.cancelled) throw gone(context.job);
+      if (ruling?.kind !== 'run') throw undecided(context.job);
       // Beside each other: the service waits. A token for a sandbox without a way to the broker is worth nothing.
       const [endpoint, { token, job }] = await Promise.all([
         wayIn.endpoint(context, inner),
-        desk.hand(agent.id, context.agent, ruling.secrets, inner),
+        desk.hand(agent.id, context.agent, ruling, inner).catch((error: unknown) => {
+          // The broker knows better than what it has said last.
+          throw toFailure(error).retry ? error : gone(context.job);
+        }),
       ]);
       const script = wayIn.script(context, { token, endpoint, job });
       return { id: agent.id, script, redact: [token, ...ruling.secrets.map(({ value }) => value)], files: null };
@@ -131,4 +139,12 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
     forget: async () => {},
     close: (leaving) => desk.close(leaving),
   };
+}
+
+function gone(job: JobId | null): OnejobError {
+  return new OnejobError('E_JOB_GONE', `Cannot start job ${job}: it was cancelled, or given up, before it began.`);
+}
+
+function undecided(job: JobId | null): OnejobError {
+  return new OnejobError('E_JOB_GONE', `Cannot start job ${job} yet: it is not decided what it may.`, { retry: true });
 }

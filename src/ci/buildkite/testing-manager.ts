@@ -76,7 +76,10 @@ export function testPool(more: Partial<PoolConfig> = {}): PoolConfig {
     ...{ name: 'ci', service: 'bk', runtime: 'docker', queue: 'default', priority: 0, agentName: '{host}-{pool}-{n}', agents: 1 },
     devices: { count: 0, mig: null, model: null, uuids: [] } as unknown as PoolConfig['devices'],
     ...{ tags: ['cuda=12', 'cuda=13'], standby: true, standbyMaxAge: 3_600_000, stopGrace: 35_000, timeout: null },
-    trust: { forks: 'refuse', pipelines: null, branches: null, others: 'refuse', caches: 'none', image: null, network: null },
+    trust: {
+      ...{ forks: 'refuse', pipelines: null, branches: null, repositories: null, others: 'refuse', triggered: 'as-others' },
+      ...{ caches: 'none', image: null, network: null },
+    },
     ...{ isolation: 'full', hooks: null, plugins: null, cacheLimit: 0, imageRecipe: null },
     recipe: {
       ...{ image: 'debian', pull: 'missing', env: {}, mounts: [], cpus: null, memory: null, shmSize: null, ulimits: [] },

@@ -13,6 +13,8 @@ const usual: TrustConfig = {
   caches: 'none',
   image: null,
   network: null,
+  repositories: null,
+  triggered: 'as-others',
 };
 const home = 'https://github.com/acme/app.git';
 const branchBuild = {
@@ -52,6 +54,15 @@ describe('with nothing written', () => {
     ['a job of which nobody says whether it is one', { BUILDKITE_PULL_REQUEST: 'absent' }, 'it may be a pull request of which'],
     ["a branch with its fork's name", { BUILDKITE_BRANCH: 'mallory:main' }, 'its branch "mallory:main" is one of a fork'],
     ['a ref of a pull request', { BUILDKITE_BRANCH: 'refs/pull/12/head' }, "that of a pull request, which may be a fork's"],
+    ['a commit that is one', { BUILDKITE_COMMIT: 'refs/pull/12/head' }, 'its commit "refs/pull/12/head" is that of a pull request'],
+    ['one of GitLab', { BUILDKITE_COMMIT: 'merge-requests/12/head' }, 'its commit "merge-requests/12/head" is that of a pull'],
+    ['what is fetched', { BUILDKITE_REFSPEC: '+refs/heads/*:refs/heads/* +refs/pull/*/head:refs/pr' }, 'is that of a pull request'],
+    ['an empty answer', { BUILDKITE_PULL_REQUEST: '' }, 'it may be a pull request of which the service does not say'],
+    ['none, but of a fork', { ...fork, BUILDKITE_PULL_REQUEST: 'false' }, 'it may be a pull request from git://github.com/mallory'],
+    ['an empty one of a fork', { ...fork, BUILDKITE_PULL_REQUEST: '' }, 'it may be a pull request from git://github.com/mallory'],
+    ['none, of somewhere strange', { BUILDKITE_PULL_REQUEST_REPO: 'https://x/\u0000y' }, 'does not say where it is from'],
+    ['a branch that is hidden', { BUILDKITE_BRANCH: `x${'y'.repeat(2000)}` }, 'BUILDKITE_BRANCH is too long or holds what no name'],
+    ['a commit that is hidden', { BUILDKITE_COMMIT: 'refs/pull/1/head\u200b' }, 'BUILDKITE_COMMIT is too long or holds what no'],
   ])('%s runs without secrets', (_, env, why) => {
     const verdict = decide(env);
     expect(verdict).toMatchObject({ kind: 'untrusted', why: expect.stringContaining(why) });
@@ -94,6 +105,62 @@ describe('with patterns', () => {
   });
 });
 
+describe('a job that another build triggered', () => {
+  const triggered = { BUILDKITE_SOURCE: 'trigger_job', BUILDKITE_TRIGGERED_FROM_BUILD_PIPELINE_SLUG: 'app' };
+  it('is one of the others, since a job of a fork may have triggered it, unless the owner trusts such builds', () => {
+    const verdict = decide(triggered);
+    expect(verdict).toEqual({
+      kind: 'untrusted',
+      why:
+        'The job runs without secrets: another build triggered it (of pipeline app), and nobody says whether that was one of a fork ' +
+        '(rule "trust.others: run-without-secrets"; "trust.triggered: trust" trusts such builds).',
+    });
+    expect(decide(triggered, { others: 'refuse' })).toMatchObject({
+      kind: 'refused',
+      why: expect.stringContaining('(rule "trust.others: refuse"; "trust.triggered: trust" trusts such builds).'),
+    });
+    expect(decide(triggered, { triggered: 'trust' })).toEqual({ kind: 'trusted' });
+  });
+
+  it.each([
+    { BUILDKITE_SOURCE: 'trigger_job' },
+    { BUILDKITE_TRIGGERED_FROM_BUILD_ID: 'b' },
+    { BUILDKITE_TRIGGERED_FROM_BUILD_NUMBER: '7' },
+    { BUILDKITE_TRIGGERED_FROM_BUILD_PIPELINE_SLUG: 'app' },
+  ])('is known by any of %j', (env) => expect(decide(env)).toMatchObject({ kind: 'untrusted' }));
+
+  it('has all other rules to pass, too, and one that is both is told of its pipeline', () => {
+    const open = { triggered: 'trust' } as const;
+    expect(decide({ ...triggered, BUILDKITE_COMMIT: 'refs/pull/12/head' }, open)).toMatchObject({ kind: 'untrusted' });
+    expect(decide(triggered, { ...open, branches: ['dev'] })).toMatchObject({ kind: 'untrusted' });
+    expect(decide(triggered, { pipelines: ['lib'] })).toMatchObject({ why: expect.stringContaining('trust.pipelines') });
+  });
+});
+
+describe('with patterns of repositories', () => {
+  const trust = { repositories: ['github.com/acme/*', '/srv/git/**'] };
+  it.each([home, 'git@github.com:Acme/App', 'ssh://git@github.com:22/acme/lib.git', '/srv/git/a/b.git'])(
+    '%s is trusted',
+    (repository) => expect(decide({ BUILDKITE_REPO: repository }, trust)).toEqual({ kind: 'trusted' }),
+  );
+  it.each([
+    ['https://github.com/mallory/app', 'its repository https://github.com/mallory/app is none that "trust.repositories" names'],
+    ['https://me:hunter2@github.com.evil.example/acme/app', 'https://github.com.evil.example/acme/app is none'],
+    ['https://github.com/acme/app/more', 'is none that "trust.repositories" names'],
+    ['absent', 'the service does not say which repository it is of'],
+    ['what is this', 'is none that "trust.repositories" names'],
+  ])('%s is not', (repository, why) => {
+    const verdict = decide({ BUILDKITE_REPO: repository }, trust);
+    expect(verdict).toMatchObject({ kind: 'untrusted', why: expect.stringContaining(why) });
+    expect(JSON.stringify(verdict)).not.toContain('hunter2');
+  });
+
+  it('a pipeline that calls the fork its own repository gains nothing', () => {
+    const env = { ...fork, BUILDKITE_REPO: 'git://github.com/mallory/app.git' };
+    expect(decide(env, trust)).toMatchObject({ kind: 'untrusted' });
+  });
+});
+
 it('no password of an address is told, and no sentence is longer than people read', () => {
   const { why = '' } = { why: '', ...decide(pullRequest(`https://me:hunter2@evil.example/${'x'.repeat(2000)}`)) };
   expect(why).not.toContain('hunter2');
@@ -118,6 +185,8 @@ const anyTrust: fc.Arbitrary<TrustConfig> = fc.record({
   caches: fc.constantFrom('none', 'private'),
   image: fc.constant(null),
   network: fc.constant(null),
+  repositories: fc.option(fc.array(fc.constantFrom('**', 'github.com/acme/*')), { nil: null }),
+  triggered: fc.constantFrom('as-others', 'trust'),
 });
 const anyFacts = fc.record({
   organisation: anyText,
@@ -125,6 +194,8 @@ const anyFacts = fc.record({
   branch: anyText,
   repository: anyText,
   pullRequest: fc.record({ number: fc.option(word, { nil: null }), repository: anyText }),
+  ...{ commit: anyText, refspec: anyText, hidden: anyText, source: anyText },
+  triggeredBy: fc.option(fc.record({ pipeline: anyText }), { nil: null }),
 });
 
 it('a pull request from another repository is never trusted, whatever else is said of it', () => {
@@ -146,7 +217,8 @@ it('a stricter rule never gives more', () => {
   const rank = { refused: 0, untrusted: 1, trusted: 2 };
   const facts: fc.Arbitrary<Omit<JobFacts, 'id' | 'title'>> = fc.record({
     ...{ organisation: anyText, pipeline: anyText, branch: anyText, repository: anyText },
-    ...{ tag: anyText, build: anyText, buildUrl: anyText, commit: anyText, source: anyText },
+    ...{ tag: anyText, build: anyText, buildUrl: anyText, commit: anyText, source: anyText, refspec: anyText, hidden: anyText },
+    triggeredBy: fc.option(fc.record({ pipeline: anyText }), { nil: null }),
     pullRequest: fc.option(fc.record({ number: anyText, repository: anyText }), { nil: null }),
   });
   fc.assert(
@@ -155,6 +227,8 @@ it('a stricter rule never gives more', () => {
       for (const stricter of [
         { ...trust, forks: 'refuse' as const },
         { ...trust, others: 'refuse' as const },
+        { ...trust, triggered: 'as-others' as const },
+        { ...trust, repositories: trust.repositories === null ? ['github.com/acme/*'] : trust.repositories.slice(1) },
         { ...trust, branches: trust.branches === null ? ['main'] : trust.branches.slice(1) },
         { ...trust, pipelines: trust.pipelines === null ? ['app'] : trust.pipelines.slice(1) },
       ]) {

@@ -7,7 +7,7 @@
 import type { TrustConfig } from '../../config/config.ts';
 import type { JobFacts } from './job-facts.ts';
 import { matches, matchesPipeline } from './pattern.ts';
-import { isSameRepository } from './repository.ts';
+import { isSameRepository, matchesRepository, shownRepository } from './repository.ts';
 
 /** `why` is a sentence for the job's log: it names the rule. */
 export type Verdict =
@@ -15,7 +15,9 @@ export type Verdict =
   | { readonly kind: 'untrusted'; readonly why: string }
   | { readonly kind: 'refused'; readonly why: string };
 
-type Judged = Pick<JobFacts, 'organisation' | 'pipeline' | 'branch' | 'repository' | 'pullRequest'>;
+/** What says which code is built. */
+type Origin = Pick<JobFacts, 'branch' | 'commit' | 'refspec' | 'hidden' | 'repository' | 'pullRequest'>;
+type Judged = Origin & Pick<JobFacts, 'organisation' | 'pipeline' | 'triggeredBy'>;
 
 /** Pure. The stricter of all rules that speak of the job holds. */
 export function decideTrust(facts: Judged, trust: TrustConfig): Verdict {
@@ -23,7 +25,8 @@ export function decideTrust(facts: Judged, trust: TrustConfig): Verdict {
   const pipeline = trust.pipelines === null ? null : whyOtherPipeline(facts, trust.pipelines);
   // Who forks chooses the names of branches there: being called `main` must not help, nor being called otherwise harm.
   const branch = trust.branches === null || fork !== null ? null : whyOtherBranch(facts, trust.branches);
-  const others = pipeline ?? branch;
+  const repository = trust.repositories === null ? null : whyOtherRepository(facts, trust.repositories);
+  const others = pipeline ?? repository ?? branch ?? (trust.triggered === 'trust' ? null : whyTriggered(facts));
   if (fork !== null && trust.forks === 'refuse') return refused(fork, 'forks');
   if (others !== null && trust.others === 'refuse') return refused(others, 'others');
   if (fork !== null) return untrusted(fork, 'forks');
@@ -31,20 +34,31 @@ export function decideTrust(facts: Judged, trust: TrustConfig): Verdict {
 }
 
 function refused(why: string, rule: 'forks' | 'others'): Verdict {
-  return { kind: 'refused', why: `This pool does not run the job: ${why} (rule "trust.${rule}: refuse").` };
+  return { kind: 'refused', why: `This pool does not run the job: ${told(why, `trust.${rule}: refuse`)}` };
 }
 
 function untrusted(why: string, rule: 'forks' | 'others'): Verdict {
-  return { kind: 'untrusted', why: `The job runs without secrets: ${why} (rule "trust.${rule}: run-without-secrets").` };
+  return { kind: 'untrusted', why: `The job runs without secrets: ${told(why, `trust.${rule}: run-without-secrets`)}` };
 }
 
+/** A job that is triggered is the one case that its owner may take for a mistake: what would change it is said. */
+function told(why: string, rule: string): string {
+  return `${why} (rule "${rule}"${why.startsWith(triggeredWords) ? '; "trust.triggered: trust" trusts such builds' : ''}).`;
+}
+
+/** Where services keep what anybody may propose: GitHub and Gitea, Bitbucket, GitLab, Gerrit. */
+const pullRef = /^(?:(?:refs\/)?(?:pull|pull-requests|merge-requests)\/(?:\d+|\*)(?:\/|$)|refs\/changes\/|refs\/\*)/;
+
 /** Why a job is taken for one from a fork, as the middle of a sentence; null when it is from the pipeline's own repository. */
-export function whyFork({ pullRequest, repository, branch }: Pick<Judged, 'pullRequest' | 'repository' | 'branch'>): string | null {
+export function whyFork({ pullRequest, repository, branch, commit, refspec, hidden }: Origin): string | null {
+  if (hidden !== null) return `${shown(hidden)} is too long or holds what no name holds, and may be that of a fork`;
   // git allows no colon in the name of a branch: the service writes one between the owner of a fork and its branch.
   if (branch?.includes(':')) return `its branch ${JSON.stringify(shown(branch))} is one of a fork`;
   // Who builds such a ref by hand builds what anybody may have sent, and the service calls it no pull request.
-  if (branch !== null && /^(refs\/)?(pull|pull-requests|merge-requests)\/\d+(\/|$)/.test(branch))
-    return `its branch ${JSON.stringify(shown(branch))} is that of a pull request, which may be a fork's`;
+  for (const [what, text] of Object.entries({ branch, commit, refspec })) {
+    if (text !== null && text.split(/[\s:+]+/).some((ref) => pullRef.test(ref)))
+      return `its ${what} ${JSON.stringify(shown(text))} is that of a pull request, which may be a fork's`;
+  }
   if (pullRequest === null) return null;
   if (isSameRepository(pullRequest.repository, repository)) return null;
   const it = pullRequest.number === null ? 'it may be a pull request' : `it is pull request ${pullRequest.number}`;
@@ -54,7 +68,7 @@ export function whyFork({ pullRequest, repository, branch }: Pick<Judged, 'pullR
 }
 
 /** Which repository an untrusted job is from: whose private caches it may have. null when nobody knows. */
-export function sourceRepository(facts: Pick<Judged, 'pullRequest' | 'repository' | 'branch'>): string | null {
+export function sourceRepository(facts: Origin): string | null {
   if (facts.pullRequest !== null) return facts.pullRequest.repository;
   return whyFork(facts) === null ? facts.repository : null;
 }
@@ -65,6 +79,21 @@ function whyOtherPipeline({ organisation, pipeline }: Judged, patterns: readonly
   return `its pipeline ${shown(`${organisation}/${pipeline}`)} is none that "trust.pipelines" names`;
 }
 
+function whyOtherRepository({ repository }: Judged, patterns: readonly string[]): string | null {
+  if (repository === null) return 'the service does not say which repository it is of';
+  if (matchesRepository(patterns, repository)) return null;
+  return `its repository ${address(repository)} is none that "trust.repositories" names`;
+}
+
+const triggeredWords = 'another build triggered it';
+
+/** What a fork's job puts on a branch of another pipeline, and which commit it names there, the service does not tell from the rest. */
+function whyTriggered({ triggeredBy }: Judged): string | null {
+  if (triggeredBy === null) return null;
+  const from = triggeredBy.pipeline === null ? '' : ` (of pipeline ${shown(triggeredBy.pipeline)})`;
+  return `${triggeredWords}${from}, and nobody says whether that was one of a fork`;
+}
+
 function whyOtherBranch({ branch }: Judged, patterns: readonly string[]): string | null {
   if (branch === null) return 'the service does not say which branch it is of';
   return matches(patterns, branch) ? null : `its branch ${shown(branch)} is none that "trust.branches" names`;
@@ -72,7 +101,7 @@ function whyOtherBranch({ branch }: Judged, patterns: readonly string[]): string
 
 /** Without a password that may stand in it. */
 function address(repository: string): string {
-  return shown(repository.replace(/^([a-z+]+:\/\/)[^/]*@/i, '$1'));
+  return shown(shownRepository(repository));
 }
 
 function shown(text: string): string {

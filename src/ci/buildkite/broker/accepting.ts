@@ -7,12 +7,18 @@ import { givenJob } from './answers.ts';
 import type { AgentRecord } from './record.ts';
 import { escapeId } from './upstream.ts';
 
+/** ms for which a broker that is to end, with no manager any more, asks whether the job is ours. */
+const leavingPatience = 60_000;
+
 export async function accept(self: Self, record: AgentRecord): Promise<void> {
   const { parts, memory, waker, id } = self;
   const { book, clock, log } = parts;
   const { job: named } = record.shown;
   if (named === null) return leave(self, record, 'It was about to accept a job, and no job is written down.');
-  if (clock.now() < memory.notBefore) return waker.wait(memory.notBefore);
+  const until = givenUpAt(parts);
+  if (clock.now() >= until)
+    return leave(self, record, `The service did not say whether job ${named.id} is onejob's, which is to end.`);
+  if (clock.now() < memory.notBefore) return waker.wait(Math.min(memory.notBefore, until));
   // From here on the service may have heard it, also when what came of it cannot be written down.
   const wasUnsure = memory.maybeAccepted;
   memory.maybeAccepted = true;
@@ -51,4 +57,12 @@ export async function accept(self: Self, record: AgentRecord): Promise<void> {
     sealed: { jobAnswer: called.body, jobToken: given.token },
   });
   log.info('job accepted', { id, slot: now.shown.slot, job: named.id });
+}
+
+/** When it is of no use any more to ask (the clock's `now`). The service takes the job back from an agent that leaves. */
+function givenUpAt({ desired }: Self['parts']): number {
+  const { leavingSince, lonelySince } = desired;
+  return leavingSince === null || lonelySince === null
+    ? Number.POSITIVE_INFINITY
+    : Math.max(leavingSince, lonelySince) + leavingPatience;
 }

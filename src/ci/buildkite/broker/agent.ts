@@ -44,6 +44,8 @@ export interface Memory {
   unattendedSince: number | null;
   /** Since when this broker has seen it in its phase. */
   phaseSince: number;
+  /** When the agent inside last called in; not while this broker runs: `-Infinity`. */
+  heardAt: number;
   /** The service may have been told already that its job is taken. */
   maybeAccepted: boolean;
 }
@@ -83,11 +85,14 @@ export async function ask(
   return called;
 }
 
+/** ms that the service is left alone at most, whatever it asks for: a slip of what stands before it must not cost an hour. */
+export const longestAlone = 60_000;
+
 /** After a call that may succeed later: not before the service wants it, nor before the wait that grows with each failure. */
 export function backOff({ parts, memory }: Self, called: Called): void {
   if (called.ok) return;
   memory.failures += 1;
-  memory.notBefore = parts.clock.now() + retryWait(memory.failures, parts.random, called.retryAfter ?? 0);
+  memory.notBefore = parts.clock.now() + retryWait(memory.failures, parts.random, Math.min(called.retryAfter ?? 0, longestAlone));
 }
 
 /** Shows what is wrong, once. */

@@ -1,5 +1,5 @@
 /** What goes on beside an agent's life: its heartbeat, and a look whether its job is still wanted. */
-import { ask, forget, isDead, type Self } from './agent.ts';
+import { ask, forget, isDead, longestAlone, type Self } from './agent.ts';
 import { intervalsOf, jobState, unwantedStates } from './answers.ts';
 import type { Phase } from './protocol.ts';
 import type { AgentRecord } from './record.ts';
@@ -7,6 +7,8 @@ import { escapeId } from './upstream.ts';
 
 /** ms between two tries of a heartbeat that fails; the service waits for three minutes (agent v3.137: 10 tries, 5 s apart). */
 const soon = 5_000;
+/** ms between them at most, whatever the service asks for: it forgets an agent that is silent for longer than its three minutes. */
+const latest = 30_000;
 
 const connected: ReadonlySet<Phase> = new Set(['idle', 'accepting', 'accepted', 'handed', 'connected', 'running']);
 /** While no agent inside looks after its job. */
@@ -28,7 +30,7 @@ export async function beat(self: Self): Promise<void> {
         forget(self, now, called.error.message);
         return null;
       }
-      return called.retryAfter ?? soon;
+      return Math.min(called.retryAfter ?? soon, latest);
     },
   });
 }
@@ -50,7 +52,7 @@ export async function look(self: Self): Promise<void> {
       const state = called.ok ? jobState.safeParse(called.body).data?.state : called.status === 401 ? 'canceled' : null;
       if (state != null && (unwantedStates.has(state) || overStates.has(state)))
         self.parts.book.update(self.id, { shown: { cancelled: true } });
-      return called.ok ? null : called.retryAfter;
+      return called.ok || called.retryAfter === null ? null : Math.min(called.retryAfter, longestAlone);
     },
   });
 }

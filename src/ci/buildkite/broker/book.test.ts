@@ -22,7 +22,7 @@ const agent = (sandbox: string | null = null) =>
   newRecord(
     { kind: 'held', service: 'bk', slot: 'gpu/0', pool: 'gpu', name: 'n', phase: 'idle', agent: sandbox },
     {
-      ...{ metaData: ['queue=q'], priority: 0, base: 'http://service', allowed: false },
+      ...{ metaData: ['queue=q'], priority: 0, base: 'http://service', allowed: false, trusted: false },
       sealed: { ...noSeals, session: 'bkaa_canary', jobToken: 'bkaj_canary', secrets: [{ name: 'KEY', value: 'value-canary' }] },
     },
     1,

@@ -39,7 +39,7 @@ export interface BrokerOptions {
 }
 
 export interface Broker {
-  /** Takes no more jobs and lets idle agents go; ends once nothing is left to be carried. */
+  /** Takes no more jobs and lets idle agents go; ends once nothing is left to be carried, or goes on with the next manager. */
   leave(): void;
   /** Ends at once; every agent stays as it is, for the next broker. */
   stop(): void;
@@ -77,18 +77,23 @@ export async function startBroker(options: BrokerOptions): Promise<Broker> {
     else log.warn(changed.kind === 'away' ? 'service away' : 'token refused', { service: changed.service, reason: changed.why });
     events.service(changed);
   });
+  let wasLeaving = false;
   const desired = createDesired(clock, () => {
+    if (desired.isLeaving !== wasLeaving) log.info(wasLeaving ? 'broker goes on for a new manager' : 'broker leaves', {});
+    wasLeaving = desired.isLeaving;
     for (const { service } of health.all()) if (desired.hasManager && desired.service(service) === null) health.forget(service);
     fleet?.look();
     look();
   });
   const upstream = createUpstream({ version, clock });
   parts.defer(() => upstream.close());
+  let fleet: Fleet | null = null;
   const gateway = createGateway({
     ...{ book, aliases, log, version },
     service: (name) => desired.service(name),
     wall: () => clock.wall(),
     key: Buffer.from(key),
+    heard: (id) => fleet?.heard(id),
   });
 
   const portFact = store.fact('port');
@@ -124,7 +129,6 @@ export async function startBroker(options: BrokerOptions): Promise<Broker> {
   parts.defer(() => events.close());
 
   const pace = createPace(clock, options.random);
-  let fleet: Fleet | null = null;
   fleet = startFleet({ ...{ book, desired, upstream, health, pace, clock, log }, host: options.host, random: options.random });
   parts.defer(() => fleet?.close());
 
@@ -140,10 +144,9 @@ export async function startBroker(options: BrokerOptions): Promise<Broker> {
   log.info('broker listens', { socket: options.socket, port: doors.port, agents: book.all().length });
 
   const { promise: over, resolve: stop } = Promise.withResolvers<void>();
-  let leavingSince: number | null = null;
   /** Agents that keep the broker from its end. Not for long those of which the service will see by itself that they are gone. */
   const left = () => {
-    if (desired.isLeaving) leavingSince ??= clock.now();
+    const { leavingSince } = desired;
     const isLate = leavingSince !== null && clock.now() - leavingSince > leavingLimit;
     return book.all().filter(({ shown, ending }) => {
       if (isLate) return unfinished.has(shown.phase) || (shown.phase === 'ending' && ending?.verdict !== null);

@@ -24,6 +24,7 @@ async function withJob(): Promise<World & { readonly running: Running; readonly 
 const carry = {
   ...{ agent: 'a9', service: 'bk', slot: 'gpu/9', pool: 'gpu', name: 'host-gpu-9', metaData: ['queue=gpu'], priority: 0 },
   acquisition: null,
+  trusted: true,
   secrets: null,
 };
 
@@ -31,23 +32,27 @@ describe('hand', () => {
   it('gives one sandbox the same token each time, and another one another until an agent has called in', async () => {
     const { running, id } = await withJob();
     const { control, book } = running;
-    const first = control.hand(id, { agent: 'a1', secrets: [{ name: 'A', value: '1' }] });
-    expect(control.hand(id, { agent: 'a1', secrets: [] })).toEqual(first);
+    const first = control.hand(id, { agent: 'a1', trusted: true, secrets: [{ name: 'A', value: '1' }] });
+    expect(control.hand(id, { agent: 'a1', trusted: true, secrets: [] })).toEqual(first);
     expect(book.get(id)?.sealed.secrets).toEqual([{ name: 'A', value: '1' }]);
-    const second = control.hand(id, { agent: 'a2', secrets: [] });
+    const second = control.hand(id, { agent: 'a2', trusted: true, secrets: [] });
     expect(second.token).not.toBe(first.token);
     book.update(id, { shown: { phase: 'connected' } });
-    expect(control.hand(id, { agent: 'a2', secrets: [] })).toEqual(second);
-    expect(() => control.hand(id, { agent: 'a3', secrets: [] })).toThrow(/connected/);
+    expect(control.hand(id, { agent: 'a2', trusted: true, secrets: [] })).toEqual(second);
+    expect(() => control.hand(id, { agent: 'a3', trusted: true, secrets: [] })).toThrow(/connected/);
   });
 
   it('is refused where there is no job, or it is over', async () => {
     const { running, id } = await withJob();
     const { control, book } = running;
     const ahead = book.all().find(({ shown }) => shown.phase === 'registered')?.shown.id ?? '';
-    expect(() => control.hand(ahead, { agent: 'a1', secrets: [] })).toThrow(expect.objectContaining({ code: 'E_API_REQUEST' }));
+    expect(() => control.hand(ahead, { agent: 'a1', trusted: true, secrets: [] })).toThrow(
+      expect.objectContaining({ code: 'E_API_REQUEST' }),
+    );
     control.refuse(id, { reason: 'no', signalReason: 'agent_refused' });
-    expect(() => control.hand(id, { agent: 'a1', secrets: [] })).toThrow(expect.objectContaining({ code: 'E_AGENT_UNKNOWN' }));
+    expect(() => control.hand(id, { agent: 'a1', trusted: true, secrets: [] })).toThrow(
+      expect.objectContaining({ code: 'E_AGENT_UNKNOWN' }),
+    );
   });
 });
 
@@ -93,7 +98,7 @@ describe('end', () => {
   it('adds to the log where the agent inside left it', async () => {
     const { running, service, id, pass } = await withJob();
     const { control, book } = running;
-    control.hand(id, { agent: 'a1', secrets: [] });
+    control.hand(id, { agent: 'a1', trusted: true, secrets: [] });
     const job = service.jobs.get('job-1');
     Object.assign(job ?? {}, { state: 'running', log: 'half a li' });
     book.update(id, { shown: { phase: 'running' }, log: { sequence: 4, offset: 9 }, livesAlone: true });
@@ -137,9 +142,12 @@ describe('carry', () => {
     const { id, token } = running.control.carry(carry);
     const job = { id: 'job-9', env: {} };
     running.book.update(id, { shown: { phase: 'accepted', job }, sealed: { session: 'bkaa_x', jobToken: 'bkaj_x' } });
-    expect(running.control.hand(id, { agent: 'a9', secrets: [{ name: 'A', value: '1' }] })).toMatchObject({ token, job: 'job-9' });
+    expect(running.control.hand(id, { agent: 'a9', trusted: true, secrets: [{ name: 'A', value: '1' }] })).toMatchObject({
+      token,
+      job: 'job-9',
+    });
     expect(running.book.get(id)).toMatchObject({ allowed: true, shown: { phase: 'accepted' } });
-    expect(() => running.control.hand(id, { agent: 'a1', secrets: [] })).toThrow(/a9/);
+    expect(() => running.control.hand(id, { agent: 'a1', trusted: true, secrets: [] })).toThrow(/a9/);
     running.control.end(id, { reason: '', signalReason: 'agent_stop' });
     await pass(1_000);
     expect(running.book.get(id)).toBeNull();

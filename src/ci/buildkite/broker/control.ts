@@ -59,7 +59,7 @@ export function createControl({ book, aliases, desired, wall }: ControlParts): C
     offers: (request) => desired.set(request),
 
     carry(request) {
-      const { agent, service, slot, pool, name, metaData, priority, acquisition, secrets } = request;
+      const { agent, service, slot, pool, name, metaData, priority, acquisition, secrets, trusted } = request;
       const known = book.all().find(({ shown }) => shown.kind === 'carried' && shown.agent === agent);
       if (known !== undefined) return answer(known);
       if (desired.isLeaving) {
@@ -73,6 +73,7 @@ export function createControl({ book, aliases, desired, wall }: ControlParts): C
         {
           ...{ metaData, priority, base },
           allowed: secrets !== null,
+          trusted,
           sealed: { ...noSeals, acquisition, secrets: secrets ?? [] },
         },
         wall(),
@@ -81,14 +82,14 @@ export function createControl({ book, aliases, desired, wall }: ControlParts): C
       return answer(record);
     },
 
-    hand(id, { agent, secrets }) {
+    hand(id, { agent, secrets, trusted }) {
       const record = find(id);
       const { kind, phase, cancelled } = record.shown;
       if (kind === 'carried') {
         if (record.shown.agent !== agent)
           throw wrong(`Agent "${id}" is that of sandbox "${record.shown.agent}", not of "${agent}".`);
         if (phase === 'ending') throw over(id);
-        return answer(record.allowed ? record : book.update(id, { allowed: true, sealed: { secrets } }));
+        return answer(record.allowed ? record : book.update(id, { allowed: true, trusted, sealed: { secrets } }));
       }
       if (given.has(phase) && record.shown.agent === agent) return answer(record);
       // Until an agent has called in, another sandbox may take its place: what the first was given is then worth nothing.
@@ -97,7 +98,7 @@ export function createControl({ book, aliases, desired, wall }: ControlParts): C
         throw wrong(`Agent "${id}" is ${phase}: its job cannot be handed to "${agent}".`, phase === 'accepting');
       }
       if (cancelled && phase === 'accepted') throw over(id);
-      return answer(book.update(id, { shown: { phase: 'handed', agent }, sealed: { secrets }, allowed: true }));
+      return answer(book.update(id, { shown: { phase: 'handed', agent }, sealed: { secrets }, allowed: true, trusted }));
     },
 
     refuse(id, verdict) {

@@ -39,7 +39,7 @@ const refuse: Manage = ({ book, control }) => {
 const run: Manage = ({ book, control }) => {
   for (const { shown } of book.all()) {
     const { id, phase } = shown;
-    if (phase === 'accepted') control.hand(id, { agent: 'a1', secrets: [{ name: 'KEY', value: 'secret-canary' }] });
+    if (phase === 'accepted') control.hand(id, { agent: 'a1', trusted: true, secrets: [{ name: 'KEY', value: 'secret-canary' }] });
     // What the agent inside does, up to where it is lost.
     if (phase === 'handed') book.update(id, { shown: { phase: 'connected' } });
     if (phase === 'connected') control.end(id, { reason: 'the sandbox is gone', signalReason: 'process_run_error' });

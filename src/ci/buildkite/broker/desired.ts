@@ -16,14 +16,16 @@ export interface Desired {
   offers(): readonly Offer[];
   /** What is wanted of an agent that has no job yet. */
   wants(record: AgentRecord): Want;
-  /** A manager listens; the returned function says that it does no more. */
+  /** A manager listens; the returned function says that it does no more. Calls off a leave once it has said what it wants. */
   join(): () => void;
   readonly hasManager: boolean;
   /** Since when there has been none (the clock's `now`); null while there is one. */
   readonly lonelySince: number | null;
-  /** From now on no job is taken, whatever a manager says. */
+  /** From now on no job is taken, whatever those managers say that listen already. Who comes later needs a broker that goes on. */
   leave(): void;
   readonly isLeaving: boolean;
+  /** Since when it is (the clock's `now`); null while it is not. */
+  readonly leavingSince: number | null;
 }
 
 export function createDesired(clock: Clock, changed: () => void): Desired {
@@ -33,7 +35,10 @@ export function createDesired(clock: Clock, changed: () => void): Desired {
   let isKnown = false;
   let managers = 0;
   let lonelySince: number | null = clock.now();
-  let isLeaving = false;
+  let leavingSince: number | null = null;
+  /** How often a leave was asked for, and how many of the managers came after the last. */
+  let leaves = 0;
+  let newcomers = 0;
 
   return {
     set(request) {
@@ -42,12 +47,13 @@ export function createDesired(clock: Clock, changed: () => void): Desired {
       if (request.complete) offers = new Map();
       for (const offer of request.offers) offers.set(offer.slot, offer);
       if (request.complete) isKnown = true;
+      if (request.complete && newcomers > 0) leavingSince = null;
       changed();
     },
     service: (name) => services.get(name) ?? null,
-    offers: () => (isKnown && managers > 0 && !isLeaving ? [...offers.values()] : []),
+    offers: () => (isKnown && managers > 0 && leavingSince === null ? [...offers.values()] : []),
     wants({ shown, metaData, priority, base }) {
-      if (isLeaving) return 'gone';
+      if (leavingSince !== null) return 'gone';
       if (!isKnown || managers === 0) return 'unknown';
       const offer = offers.get(shown.slot);
       const isSame =
@@ -63,7 +69,9 @@ export function createDesired(clock: Clock, changed: () => void): Desired {
       return offer.open ? 'open' : 'closed';
     },
     join() {
+      const at = leaves;
       managers += 1;
+      newcomers += 1;
       lonelySince = null;
       changed();
       let isOver = false;
@@ -71,6 +79,7 @@ export function createDesired(clock: Clock, changed: () => void): Desired {
         if (isOver) return;
         isOver = true;
         managers -= 1;
+        if (at === leaves) newcomers -= 1;
         if (managers > 0) return;
         // Who comes next says what it wants; until then an old wish could give a job to a slot that is not free.
         isKnown = false;
@@ -85,11 +94,16 @@ export function createDesired(clock: Clock, changed: () => void): Desired {
       return lonelySince;
     },
     leave() {
-      isLeaving = true;
+      leavingSince ??= clock.now();
+      leaves += 1;
+      newcomers = 0;
       changed();
     },
     get isLeaving() {
-      return isLeaving;
+      return leavingSince !== null;
+    },
+    get leavingSince() {
+      return leavingSince;
     },
   };
 }

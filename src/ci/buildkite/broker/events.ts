@@ -27,6 +27,7 @@ export interface EventsParts {
 
 export function createEvents({ book, desired, clock, state }: EventsParts): Events {
   const readers = new Set<ServerResponse>();
+  let isClosed = false;
   const send = (reader: ServerResponse, event: BrokerEvent): void => {
     if (reader.writableLength > mostWaiting) reader.destroy();
     else reader.write(`${JSON.stringify(event)}\n`);
@@ -47,6 +48,11 @@ export function createEvents({ book, desired, clock, state }: EventsParts): Even
 
   return {
     stream(response) {
+      // A broker that is about to be gone is nobody's any more.
+      if (isClosed) {
+        response.destroy();
+        return;
+      }
       response.writeHead(200, { 'Content-Type': 'application/x-ndjson', 'Cache-Control': 'no-store' });
       response.socket?.setNoDelay(true);
       send(response, { kind: 'state', ...state() });
@@ -63,6 +69,7 @@ export function createEvents({ book, desired, clock, state }: EventsParts): Even
     },
     service: (health) => tell({ kind: 'service', health }),
     close() {
+      isClosed = true;
       unwatch();
       callOff();
       for (const reader of readers) reader.end();

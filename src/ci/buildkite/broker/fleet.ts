@@ -9,6 +9,8 @@ import type { AgentRecord } from './record.ts';
 export interface Fleet {
   /** The manager wants something else, or there is none any more. */
   look(): void;
+  /** The agent in the sandbox of this one has called in. */
+  heard(id: string): void;
   /** Ends every loop; the agents stay as they are. */
   close(): Promise<void>;
 }
@@ -72,6 +74,7 @@ export function startFleet(parts: AgentParts): Fleet {
 
   return {
     look,
+    heard: (id) => lives.get(id)?.heard(),
     async close() {
       unwatch();
       callOff();
@@ -84,7 +87,7 @@ export function startFleet(parts: AgentParts): Fleet {
 /** The record that an agent begins with. */
 export function newRecord(
   shown: Pick<BrokerAgent, 'kind' | 'service' | 'slot' | 'pool' | 'name' | 'phase' | 'agent'>,
-  rest: Pick<AgentRecord, 'metaData' | 'priority' | 'base' | 'allowed'> & Partial<Pick<AgentRecord, 'sealed'>>,
+  rest: Pick<AgentRecord, 'metaData' | 'priority' | 'base' | 'allowed' | 'trusted'> & Partial<Pick<AgentRecord, 'sealed'>>,
   wall: number,
 ): AgentRecord {
   return {
@@ -110,5 +113,5 @@ export function newRecord(
 
 function newAgent({ service, slot, pool, name, metaData, priority }: Offer, wall: number, base: string): AgentRecord {
   const shown = { kind: 'held', service, slot, pool, name, phase: 'registering', agent: null } as const;
-  return newRecord(shown, { metaData, priority, base, allowed: false }, wall);
+  return newRecord(shown, { metaData, priority, base, allowed: false, trusted: false }, wall);
 }

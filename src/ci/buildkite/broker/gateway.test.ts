@@ -261,3 +261,12 @@ it('what cannot be written down is not done, and may be tried again', async () =
   here.book.update = update;
   expect((await here.call('POST', '/v3/connect', session)).status).toBe(200);
 });
+
+it('a service that wants to be left alone loses no log: the agent, which drops a chunk for any 4xx, is told to come again', async () => {
+  await using here = await gatewayBench((_, response) => void response.writeHead(429, { 'retry-after': '1' }).end('{}'));
+  here.held('a', { shown: { phase: 'running' } });
+  const job = here.token('job', 'a');
+  const path = `/v3/jobs/${jobId}/chunks?sequence=1&offset=0&size=5`;
+  expect((await here.call('POST', path, job, 'lines')).status).toBe(503);
+  expect((await here.call('POST', `/v3/jobs/${jobId}/annotations`, job, {})).status).toBe(429);
+});

@@ -33,6 +33,8 @@ export interface GatewayParts {
   /** The installation's; addresses of uploads are sealed with one made from it. */
   readonly key: Buffer;
   readonly limits?: Partial<GatewayLimits>;
+  /** Told of every call of an agent, by the broker's id of it, before the call is served. */
+  heard?(id: string): void;
 }
 
 export interface Gateway {
@@ -71,6 +73,7 @@ export function createGateway(parts: GatewayParts): Gateway {
     serve: (memory: AgentMemory) => Promise<void>,
   ): Promise<void> => {
     const { id } = record.shown;
+    parts.heard?.(id);
     const memory = memories.get(id) ?? freshMemory();
     memories.set(id, memory);
     if (memory.open >= limits.concurrent) return refuse(response, 429, 'Too many calls at a time.');

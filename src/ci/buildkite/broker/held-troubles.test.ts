@@ -77,6 +77,37 @@ describe('a service', () => {
     expect(running.health.at(-1)?.kind).toBe('ok');
   });
 
+  it('that wants to be left alone for an hour is asked after a minute, and is told after half of one that its agent lives', async () => {
+    const { running, service, pass } = begin();
+    say(running, [slotOffer]);
+    await pass(1_500);
+    service.fault = () => 429;
+    service.retryAfter = 3_600_000;
+    const before = service.seen.length;
+    await pass(300_000);
+    const seen = service.seen.slice(before);
+    const count = (call: string) => seen.filter((each) => each === call).length;
+    expect([count('GET ping'), count('POST heartbeat')]).toEqual([5, 10]);
+    service.fault = () => null;
+    service.add('job-1');
+    await pass(61_000);
+    expect(service.jobs.get('job-1')?.state).toBe('accepted');
+  });
+
+  it('that wants to be left alone for an hour is asked about a waiting job after a minute', async () => {
+    const { running, service, pass } = begin();
+    say(running, [slotOffer]);
+    const job = service.add('job-1');
+    await pass(1_500);
+    service.fault = () => 503;
+    service.retryAfter = 3_600_000;
+    await pass(5_000);
+    service.fault = () => null;
+    job.state = 'canceling';
+    await pass(61_000);
+    expect(job.state).toBe('finished');
+  });
+
   it('that forgets an agent gets another one, not in a hurry', async () => {
     const { running, service, pass } = begin();
     say(running, [slotOffer]);

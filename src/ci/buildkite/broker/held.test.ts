@@ -116,7 +116,7 @@ describe('a job', () => {
     service.add('job-1');
     await pass(1_000);
     const id = running.book.all()[0]?.shown.id ?? '';
-    running.control.hand(id, { agent: 'a1', secrets: [] });
+    running.control.hand(id, { agent: 'a1', trusted: true, secrets: [] });
     await pass(20_000);
     const agent = [...service.agents.values()][0];
     expect(agent?.beats).toBe(4);
@@ -129,17 +129,22 @@ describe('a job', () => {
     expect(agent?.beats).toBe(6);
   });
 
-  it('that comes as the slot closes is accepted, since the slot will open again', async () => {
+  it('that comes as the slot closes is given back, and the slot has another agent for when it opens', async () => {
     const { running, service, pass } = begin();
     say(running, [slotOffer]);
     await pass(1_500);
-    service.add('job-1');
+    const job = service.add('job-1');
     service.fault = ({ path }) => {
       if (path === 'ping') say(running, [closed]);
       return null;
     };
     await pass(5_000);
-    expect(service.jobs.get('job-1')?.state).toBe('accepted');
+    expect(job.state).toBe('scheduled');
+    expect([...service.agents.values()].map(({ state }) => state)).toEqual(['gone', 'registered']);
+    service.fault = () => null;
+    say(running, [slotOffer]);
+    await pass(1_000);
+    expect(job.state).toBe('accepted');
   });
 
   it('that comes as the slot goes is given back', async () => {
@@ -222,7 +227,7 @@ describe('a job', () => {
     const job = service.add('job-1');
     await pass(1_000);
     const id = running.book.all()[0]?.shown.id ?? '';
-    running.control.hand(id, { agent: 'a1', secrets: [] });
+    running.control.hand(id, { agent: 'a1', trusted: true, secrets: [] });
     job.state = 'canceling';
     await pass(1_500);
     expect(running.book.get(id)?.shown).toMatchObject({ phase: 'handed', cancelled: true });

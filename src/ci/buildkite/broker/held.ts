@@ -32,7 +32,7 @@ const heldSteps: Steps = {
   ending: sayLast,
 };
 
-/** The agent in the sandbox does it all by itself, through the gateway; only its job waits for a decision. */
+/** The agent in the sandbox does it all by itself, through the gateway; only its job waits for a decision, and may lose it. */
 const carriedSteps: Steps = {
   expected: watchOnly,
   registering: watchOnly,
@@ -41,8 +41,8 @@ const carriedSteps: Steps = {
   accepting: watchOnly,
   accepted: hold,
   handed: hold,
-  connected: watchOnly,
-  running: watchOnly,
+  connected: hold,
+  running: hold,
   finished: hold,
   ending: sayLast,
 };
@@ -50,6 +50,8 @@ const carriedSteps: Steps = {
 export interface Life {
   /** Something may have changed for it. */
   wake(): void;
+  /** The agent inside has called in. */
+  heard(): void;
   /** Resolves once it is over or `signal` is aborted. */
   readonly ended: Promise<void>;
 }
@@ -62,6 +64,7 @@ export function live(id: string, parts: AgentParts, signal: AbortSignal): Life {
     unwantedSince: null,
     unattendedSince: null,
     phaseSince: parts.clock.now(),
+    heardAt: Number.NEGATIVE_INFINITY,
     // Whoever finds it in `accepting` does not know how far that was.
     maybeAccepted: true,
   };
@@ -77,7 +80,13 @@ export function live(id: string, parts: AgentParts, signal: AbortSignal): Life {
     steadily(heart, async (self) => beat(self)),
     steadily(eye, async (self) => look(self)),
   ]).then(() => signal.removeEventListener('abort', wake));
-  return { wake, ended };
+  return {
+    wake,
+    heard() {
+      memory.heardAt = parts.clock.now();
+    },
+    ended,
+  };
 }
 
 /** One look, and what follows from it. */

@@ -1,9 +1,17 @@
 /** A job that is ours and not over: waits for the manager and the sandbox, and gives up on both when they do not come. */
 import { end, type Self } from './agent.ts';
+import { intervalsOf } from './answers.ts';
 import type { AgentRecord } from './record.ts';
 
 /** ms that a job waits for a manager that hands it to a sandbox, or for a sandbox that takes it. */
 export const holdTimeout = 600_000;
+/** ms in which an agent on its own must have called in; three of its heartbeats where those are far apart. */
+const quietTimeout = 240_000;
+/**
+ * ms that it has left after that. Counted from when its silence was seen, not from its last call: to a broker that was itself
+ * stopped for a while every agent seems silent, and they call in once it goes on.
+ */
+const lastChance = 60_000;
 
 /** In `accepted`, `handed`, `connected`, `running` and `finished`. */
 export async function hold(self: Self, record: AgentRecord): Promise<void> {
@@ -16,16 +24,22 @@ export async function hold(self: Self, record: AgentRecord): Promise<void> {
       return giveUp(self, record, { reason: 'onejob was stopped before the job began.', signalReason: 'agent_stop' });
     }
   }
-  if (isOnItsOwn(record)) {
-    memory.unattendedSince = null;
-    return waker.wait(null);
+  const isAlone = isOnItsOwn(record);
+  if (isAlone) {
+    const quietAt = heardOf(self) + quietLimit(record);
+    if (parts.clock.now() < quietAt) {
+      memory.unattendedSince = null;
+      return waker.wait(quietAt);
+    }
   }
   memory.unattendedSince ??= parts.clock.now();
-  const until = memory.unattendedSince + holdTimeout;
+  const until = memory.unattendedSince + (isAlone ? lastChance : holdTimeout);
   if (parts.clock.now() < until) return waker.wait(until);
   if (shown.phase !== 'finished')
     parts.log.warn('job given up', { id, slot: shown.slot, job: shown.job?.id ?? null, phase: shown.phase });
-  const reason = `${late[shown.phase] ?? 'The job did not begin'} within ${holdTimeout / 60_000} minutes.`;
+  const reason = isAlone
+    ? `The agent in the sandbox of this job was lost: nothing of it was heard for ${minutes(quietLimit(record) + lastChance)}.`
+    : `${late[shown.phase] ?? 'The job did not begin'} within ${minutes(holdTimeout)}.`;
   giveUp(self, record, { reason, signalReason: 'process_run_error' });
 }
 
@@ -55,11 +69,22 @@ const late: Readonly<Record<string, string>> = {
   running: 'The agent in the sandbox of this job was gone, and onejob did not say why',
 };
 
-/** From its first own heartbeat on the service itself sees whether the agent inside is alive. */
+/** From its first own heartbeat on the agent inside says by itself that it is alive, for as long as it does. */
 function isOnItsOwn({ shown, livesAlone, allowed }: AgentRecord): boolean {
   if (shown.phase === 'connected' || shown.phase === 'running') return livesAlone || shown.kind === 'carried';
   return shown.kind === 'carried' && shown.phase === 'accepted' && allowed;
 }
+
+/** When the agent inside was heard last, or could first have been by this broker. */
+function heardOf({ memory }: Self): number {
+  return Math.max(memory.heardAt, memory.phaseSince);
+}
+
+function quietLimit({ sealed }: AgentRecord): number {
+  return Math.max(quietTimeout, 3 * intervalsOf(sealed.registerAnswer).heartbeat);
+}
+
+const minutes = (ms: number): string => `${Math.ceil(ms / 60_000)} minutes`;
 
 /** The agent inside has disconnected: nobody is left to be told anything. */
 function over({ parts, id }: Self, { shown }: AgentRecord): void {

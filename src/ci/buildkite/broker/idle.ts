@@ -89,12 +89,11 @@ export async function stayIdle(self: Self, record: AgentRecord): Promise<void> {
   takeJob(self, now, answer.job.id);
 }
 
-/** The slot may have changed its mind since it was asked: it is then about to be open again, or wants no agent at all. */
+/** The slot may have changed its mind since it was asked: what was closed by a person takes no job, however soon it came. */
 function takeJob(self: Self, record: AgentRecord, job: string): void {
   const { parts, memory, id } = self;
-  const want = parts.desired.wants(record);
   // An agent that leaves without having accepted gives the job back.
-  if (want === 'gone' || want === 'unknown') {
+  if (parts.desired.wants(record) !== 'open') {
     leave(self, record, null);
     return;
   }

@@ -12,6 +12,8 @@ export const protocolVersion = 1;
 
 const id = z.string().regex(/^[a-z0-9][a-z0-9-]{0,63}$/);
 const text = z.string().max(4096);
+/** Of what stands in a job's log instead of its output, in characters. */
+export const longestReason = 8192;
 
 /** A service, with what is needed to speak to it. Tokens are held in memory only. */
 export const serviceDesired = z.strictObject({
@@ -151,6 +153,8 @@ export const carryRequest = z.strictObject({
   priority: z.int(),
   /** Stands for the registration token, and only for `job`; null: the service's own token is used. */
   acquisition: z.strictObject({ job: text, token: text }).nullable(),
+  /** As in `handRequest`, which says it anew where `secrets` are null. */
+  trusted: z.boolean(),
   /** Known before its job: nobody is asked when it accepts one. */
   secrets: z.array(z.strictObject({ name: text, value: z.string() })).nullable(),
 });
@@ -159,6 +163,8 @@ export type CarryRequest = z.infer<typeof carryRequest>;
 /** `POST /v1/agents/:id/hand`: the job may run, in the sandbox of `agent`. Idempotent for one agent. */
 export const handRequest = z.strictObject({
   agent: id,
+  /** Whether it may do more at the service than run: ask for its secrets, its tokens, other jobs. */
+  trusted: z.boolean(),
   /** What the job may know, by the names of variables; fetched by the agent inside, which keeps them out of its log. */
   secrets: z.array(z.strictObject({ name: text, value: z.string() })),
 });
@@ -171,7 +177,7 @@ export type HandAnswer = z.infer<typeof handAnswer>;
 /** `POST /v1/agents/:id/refuse`: the job never runs; the service is told why in the job's log. Idempotent. */
 export const refuseRequest = z.strictObject({
   /** For people, one or more lines: becomes the job's log. */
-  reason: z.string().max(8192),
+  reason: z.string().max(longestReason),
   /** `agent_refused`: a rule forbids it. `process_run_error`: no sandbox could be made. `agent_stop`: onejob is being stopped. */
   signalReason: z.enum(['agent_refused', 'process_run_error', 'agent_stop']),
 });
@@ -180,7 +186,7 @@ export type RefuseRequest = z.infer<typeof refuseRequest>;
 /** `POST /v1/agents/:id/end`: its sandbox is gone, or will never be. A job without a result is given one. Idempotent. */
 export const endRequest = z.strictObject({
   /** Why the job has no result of its own, for its log. */
-  reason: z.string().max(8192),
+  reason: z.string().max(longestReason),
   signalReason: z.enum(['process_run_error', 'agent_stop']),
 });
 export type EndRequest = z.infer<typeof endRequest>;

@@ -41,6 +41,8 @@ export interface AgentRecord {
   readonly livesAlone: boolean;
   /** Whether the manager has decided about the job of a carried agent, which waits for that with its `accept`. */
   readonly allowed: boolean;
+  /** Whether its job may do more at the service than run. */
+  readonly trusted: boolean;
   /** A carried agent that is to take no job any more. */
   readonly retired: boolean;
   /** From `ending` on. */

@@ -111,6 +111,7 @@ function testRecord(kind: 'held' | 'carried', id: string, endpoint: string, { sh
     log: { sequence: 0, offset: 0 },
     livesAlone: false,
     allowed: false,
+    trusted: true,
     retired: false,
     ending: null,
     ...rest,

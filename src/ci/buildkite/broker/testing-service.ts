@@ -42,6 +42,8 @@ export interface TestService {
   readonly seen: string[];
   /** What it answers instead; `cut after`: it is done, and the answer is lost. */
   fault: (request: Request) => Fault;
+  /** ms that its faults ask to be left alone for; null: they do not say. */
+  retryAfter: number | null;
   /** More of the next answers to ping. */
   pingMore: Readonly<Record<string, unknown>>;
   intervals: { ping: number; status: number; heartbeat: number };
@@ -153,6 +155,7 @@ export function testService(): TestService {
     jobs,
     seen,
     fault: () => null,
+    retryAfter: null,
     pingMore: {},
     intervals: { ping: 1, status: 1, heartbeat: 5 },
     token: serviceToken,
@@ -190,7 +193,14 @@ export function testService(): TestService {
         const status = answer === 'cut' ? null : answer.status;
         const error = new OnejobError('E_CI_UNREACHABLE', `Cannot ${doing}: ${status ?? 'cut'}.`, { retry: true });
         const retry = status === null || status === 429 || status >= 500;
-        return { ok: false, status, body: answer === 'cut' ? null : answer.body, retry, retryAfter: null, error };
+        return {
+          ok: false,
+          status,
+          body: answer === 'cut' ? null : answer.body,
+          retry,
+          retryAfter: retry ? service.retryAfter : null,
+          error,
+        };
       },
       close() {},
     },
