@@ -34,8 +34,8 @@ export interface BuildkiteStart {
   /** Until the command prints. ms */
   readonly printed: Stats;
   readonly floor: BuildkiteFloor;
-  /** What it takes more than by hand: p50 less p50. ms */
-  readonly ours: number;
+  /** What it takes more than by hand, each time against the one right after it, on the same machine at the same time. ms */
+  readonly ours: Stats;
 }
 
 /** By hand, from the script's first byte until the command prints; its parts as in `BuildkiteStart`. ms */
@@ -200,6 +200,10 @@ export async function buildkiteRun(rounds: number, dir: string): Promise<Buildki
   const those = byHand.map(({ job, at }) => ({
     ...{ at, began: began(job), started: times.get(job)?.started ?? Number.NaN, printed: printedAt(buildkite, job) },
   }));
+  const pairs = rows.map((row, at) => {
+    const { at: told = Number.NaN, printed = Number.NaN } = those[at] ?? {};
+    return [printed - told, row.printed - row.accepted] as const;
+  });
   const floor: BuildkiteFloor = {
     whole: spans(those.map((row) => [row.at, row.printed])),
     gate: spans(those.map((row) => [row.at, row.began])),
@@ -211,7 +215,7 @@ export async function buildkiteRun(rounds: number, dir: string): Promise<Buildki
   for (const route of counted) routes[route] = rounded((routes[route] ?? 0) + 1 / rounds);
   return {
     start: {
-      ...{ whole, floor, ours: rounded(whole.p50 - floor.whole.p50) },
+      ...{ whole, floor, ours: spans(pairs) },
       decided: spans(rows.map((row) => [row.accepted, row.frame])),
       gate: spans(rows.map((row) => [row.frame, row.began])),
       called: spans(rows.map((row) => [row.began, row.called])),

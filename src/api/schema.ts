@@ -88,7 +88,7 @@ export const jobView = z.object({
   agent: z.string().nullable(),
   /** null also when it is over and its service never said how. */
   result: z.discriminatedUnion('kind', [...jobResult.options, reported]).nullable(),
-  /** Why it waits, when it does; a sentence. */
+  /** Why it waits, when it does, or what was made of it; a sentence. */
   reason: z.string().nullable(),
   /** Whether it runs in a sandbox made for it alone. */
   cold: z.boolean(),

@@ -89,6 +89,8 @@ export interface ServiceJob {
   readonly state: 'waiting' | 'assigned' | 'running' | 'done';
   /** In the service's word; null while it has none. */
   readonly result: string | null;
+  /** What onejob made of it, as a sentence: why it was refused or given up, or what it was not given. */
+  readonly note: string | null;
   readonly queuedAt: number | null;
   readonly startedAt: number | null;
   readonly endedAt: number | null;

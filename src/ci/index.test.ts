@@ -3,9 +3,11 @@ import { PassThrough } from 'node:stream';
 import { expect, it } from 'vitest';
 import { scratch } from '../../test/support/scratch.ts';
 import type { AzureServiceConfig } from '../config/config.ts';
+import { emptySlot, type Slot } from '../core/slot.ts';
 import { createLog } from '../log.ts';
 import { systemClock } from '../pools/clock.ts';
 import { openStore } from '../store/store.ts';
+import { testConfig } from './buildkite/testing-manager.ts';
 import { type CiParts, createCiServices } from './index.ts';
 
 it('opens a service that no pool uses only while it has something to take back', () => {
@@ -38,5 +40,29 @@ it('opens a service that no pool uses only while it has something to take back',
   expect([...createCiServices(parts).byName.keys()]).toEqual(['own', 'azure']);
   store.registrations.removed('a1', 2);
   expect([...createCiServices(parts).byName.keys()]).toEqual(['own']);
+  store.close();
+});
+
+it('opens a service that no pool uses while something of its own is in a slot', () => {
+  using dir = scratch();
+  const store = openStore(dir.path);
+  const parts: CiParts = {
+    config: { pools: [], services: [testConfig()] } as unknown as CiParts['config'],
+    ...{
+      store,
+      clock: systemClock,
+      log: createLog({ json: true, stream: new PassThrough() }),
+      version: '0.0.0',
+      reasonFor: () => null,
+    },
+    slots: { poolOf: () => null, silentFor: () => null, jobsOf: () => [] },
+    self: [],
+  };
+  const empty = emptySlot({ key: 'ci/1', runtime: 'docker', service: 'bk', grace: 0 });
+  const save = (slot: Slot) => store.transaction({ durable: false }, () => store.slots.save(slot));
+  save(empty);
+  expect([...createCiServices(parts).byName.keys()]).toEqual(['own']);
+  save({ ...empty, agent: { kind: 'busy', agent: 'a1', job: 'job-1', since: 0, due: null } });
+  expect([...createCiServices(parts).byName.keys()]).toEqual(['own', 'bk']);
   store.close();
 });

@@ -70,9 +70,9 @@ function titleOf({ title, branch }: AboutView): string {
 /** How many jobs are named that wait for the same reason; more are counted. */
 const namedAtMost = 3;
 
-/** Why a job waits. What is said of one that has ended is for `run`. */
+/** Why a job waits, or what was made of it. What is said of one of our own that has ended is for `run`. */
 function reasonOf(job: JobView): string | null {
-  return job.reason === null || job.state === 'done' ? null : printable(job.reason);
+  return job.reason === null || (job.state === 'done' && job.about === null) ? null : printable(job.reason);
 }
 
 export interface LogsFlags {

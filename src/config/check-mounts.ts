@@ -129,7 +129,7 @@ function shows(folder: string, path: string): boolean {
 }
 
 /** Where a path leads; of what is not there yet, where it would be. */
-function realOf(path: string): string {
+export function realOf(path: string): string {
   try {
     return realpathSync(path);
   } catch {

@@ -2,9 +2,10 @@
  * Places of a host that no stranger may be shown, be it read-only: a socket is used by who can see it, a home holds keys. Looks at
  * the disk: links are followed, and a folder is judged by what lies in it now.
  */
-import { lstatSync, opendirSync, realpathSync } from 'node:fs';
+import { lstatSync, opendirSync } from 'node:fs';
 import { join } from 'node:path';
-import { engineSocketIn } from './check-mounts.ts';
+import { toFailure } from '../errors.ts';
+import { engineSocketIn, realOf } from './check-mounts.ts';
 
 /** What runs now, and what stores of engines hold: images, other jobs' files, credentials. */
 const folders = ['/run', '/var/run', '/proc', ...['docker', 'containerd', 'containers', 'kubelet', 'libvirt'].map(ofLib)];
@@ -12,8 +13,8 @@ const folders = ['/run', '/var/run', '/proc', ...['docker', 'containerd', 'conta
 const keyNames = /(?:^|\/)\.(?:ssh|aws|azure|docker|gnupg|kube|netrc|git-credentials|password-store)(?:\/|$)/;
 /** A home as a whole; what somebody keeps in a folder of it may well be data. */
 const homes = /^\/(?:root|home(?:\/[^/]+)?)$/;
-/** How many names of a folder, and how deep, are looked at: a folder of data may hold millions. */
-const most = { names: 2_000, levels: 2 } as const;
+/** How much of a folder is looked at, itself and the folders in it: one of data may hold millions, on a slow disk. */
+const most = { names: 2_000, folders: 100 } as const;
 
 /** Why a stranger may not be shown it, as the rest of a sentence; null when they may. */
 export function whyNoStranger(host: string): string | null {
@@ -25,35 +26,51 @@ export function whyNoStranger(host: string): string | null {
     if (homes.test(path)) return `it is a home`;
     if (keyNames.test(path)) return 'it is where programs keep keys';
   }
-  const found = socketIn(realOf(host), most.levels, { left: most.names });
-  return found === null ? null : `${found} is a socket of this host`;
+  return whySocket(realOf(host));
 }
 
-/** What cannot be read is no way to anything that could be found here: whoever is root in a sandbox sees it, so root looks. */
-function socketIn(path: string, levels: number, budget: { left: number }): string | null {
-  const kind = lstatSync(path, { throwIfNoEntry: false });
-  if (kind === undefined) return null;
-  if (kind.isSocket()) return path;
-  if (!kind.isDirectory() || levels === 0) return null;
-  const deeper: string[] = [];
-  using folder = opendirSync(path);
-  for (let entry = folder.readSync(); entry !== null && budget.left > 0; entry = folder.readSync()) {
-    budget.left -= 1;
-    if (entry.isSocket()) return join(path, entry.name);
-    if (entry.isDirectory()) deeper.push(join(path, entry.name));
-  }
-  for (const each of deeper) {
-    const found = socketIn(each, levels - 1, budget);
-    if (found !== null) return found;
-  }
-  return null;
-}
-
-function realOf(path: string): string {
+function whySocket(path: string): string | null {
+  const say = (found: string) => `${found} is a socket of this host`;
   try {
-    return realpathSync(path);
+    const kind = lstatSync(path, { throwIfNoEntry: false });
+    if (kind?.isSocket()) return say(path);
+    if (!kind?.isDirectory()) return null;
+    const top = namesIn(path, most.names);
+    if (top.socket !== null) return say(top.socket);
+    for (const folder of top.folders.slice(0, most.folders)) {
+      const { socket } = tryNamesIn(folder);
+      if (socket !== null) return say(socket);
+    }
+    return null;
+  } catch (error) {
+    // Who is root in a sandbox could look where this process cannot.
+    return `it cannot be looked at (${toFailure(error).message})`;
+  }
+}
+
+interface Names {
+  readonly socket: string | null;
+  readonly folders: readonly string[];
+}
+
+function namesIn(path: string, limit: number): Names {
+  using folder = opendirSync(path);
+  const folders: string[] = [];
+  for (let left = limit; left > 0; left--) {
+    const entry = folder.readSync();
+    if (entry === null) break;
+    if (entry.isSocket()) return { socket: join(path, entry.name), folders };
+    if (entry.isDirectory()) folders.push(join(path, entry.name));
+  }
+  return { socket: null, folders };
+}
+
+/** One that may not be read, or is gone by now, says nothing about the folder that it is in. */
+function tryNamesIn(path: string): Names {
+  try {
+    return namesIn(path, most.names / 10);
   } catch {
-    return path;
+    return { socket: null, folders: [] };
   }
 }
 

@@ -4,7 +4,7 @@
  */
 import type { Clock } from '../core/clock.ts';
 import { endedAtGate } from '../core/gate-failure.ts';
-import type { AgentId, Exit, Failure, Slot } from '../core/slot.ts';
+import type { AgentId, Exit, Failure, JobId, Slot } from '../core/slot.ts';
 import { toFailure } from '../errors.ts';
 import type { Log } from '../log.ts';
 import type { Keepers } from '../logs/keepers.ts';
@@ -223,10 +223,20 @@ export class Observer {
 /** A gate that could not begin, with the name of the image that is to be mended; null for any other end. */
 function noShell({ reserved }: Extract<Slot['standby'], { kind: 'preparing' }>, pool: Pool, exit: Exit): Failure | null {
   const failure = endedAtGate(exit);
-  const base = pool.config.recipe;
-  const { image } = (reserved === null ? null : pool.service.recipeFor(reserved.job, base)) ?? base;
-  if (failure.code !== 'E_NO_SHELL' || image === null) return null;
+  if (failure.code !== 'E_NO_SHELL') return null;
+  const image = imageOf(pool, reserved?.job ?? null);
+  if (image === null) return null;
   return { ...failure, message: failure.message.replace('The image', `The image "${image}"`) };
+}
+
+function imageOf(pool: Pool, job: JobId | null): string | null {
+  const base = pool.config.recipe;
+  try {
+    return ((job === null ? null : pool.service.recipeFor(job, base)) ?? base).image;
+  } catch {
+    // Its service does not know the job any more, so nobody can say which image it was to have.
+    return null;
+  }
 }
 
 /** Agents whose sandbox must be there: it was made, and nobody asked for its removal. */

@@ -14,19 +14,21 @@ const able = { name: 'sim', capabilities: { holdsSecrets: true } } as Runtime;
 
 function serviceOf(name: string, binds: 'late' | 'early') {
   const recorded: Change[] = [];
+  const offers: string[] = [];
   const service = {
     name,
-    capabilities: { binds, canCountQueue: true },
+    capabilities: { binds, canCountQueue: true, standsForSlots: binds === 'late' && name !== 'own' },
+    offer: (key: string, offer: string) => offers.push(`${key} ${offer}`),
     next: () => null,
     record: (change: Change) => recorded.push(change),
     committed() {},
     syncing: () => () => {},
     rolledBack() {},
   } as unknown as CiService;
-  return { service, recorded };
+  return { service, recorded, offers };
 }
 
-function start(pools: readonly Partial<PoolConfig>[], stored: readonly Slot[], services: readonly CiService[], runtime = able) {
+function start(pools: readonly Partial<PoolConfig>[], stored: readonly Slot[], services: readonly CiService[], { runtime = able, keepStandby = true } = {}) {
   const acted: string[] = [];
   const clock: Clock = { now: () => 1_000, wall: () => 0, after: () => () => {} };
   const reconciler = new Reconciler({
@@ -46,7 +48,7 @@ function start(pools: readonly Partial<PoolConfig>[], stored: readonly Slot[], s
     stored,
     services: new Map(services.map((one) => [one.name, one])),
     runtimes: { get: () => runtime, best: runtime } as unknown as Runtimes,
-    keepStandby: true,
+    keepStandby,
     devices: noDevices,
     forget() {},
   });
@@ -93,10 +95,22 @@ test('a pool starts nothing in a runtime that cannot keep credentials of its CI 
   const weak = { name: 'sim', capabilities: { holdsSecrets: false, weaker: 'All is shared.' } } as Runtime;
   const paused = (config: Partial<PoolConfig>) => {
     const pools = [{ name: 'p', service: 'a', isolation: 'full', ...config }] as const;
-    const { reconciler } = start(pools, [], [serviceOf('a', 'late').service, serviceOf('own', 'late').service], weak);
+    const { reconciler } = start(pools, [], [serviceOf('a', 'late').service, serviceOf('own', 'late').service], { runtime: weak });
     return reconciler.pools.flatMap(({ pause }) => (pause.closes ? pause.details : []));
   };
   expect(paused({})).toEqual([expect.stringMatching(/^runtime sim cannot keep credentials of service a .* \(All is shared\);/)]);
   expect(paused({ isolation: 'none' })).toEqual([]);
   expect(paused({ service: 'own' })).toEqual([]);
+});
+
+test('who makes no agents for a service tells it nothing of slots, neither of its own nor of those that config has moved on from', () => {
+  const stored = [slot('old/1', 'bk', busy)];
+  const told = (keepStandby: boolean) => {
+    const bk = serviceOf('bk', 'late');
+    const { reconciler } = start([{ name: 'ci', service: 'bk' }], stored, [bk.service], { keepStandby });
+    reconciler.replanAll();
+    return bk.offers;
+  };
+  expect(told(true)).toEqual(expect.arrayContaining(['ci/1 closed', 'old/1 gone']));
+  expect(told(false)).toEqual([]);
 });

@@ -197,3 +197,21 @@ test('a free slot makes its sandbox, whatever its service believes of the job of
   while (it.reports.length > 0) it.deliver(0, 'once');
   expect(it.loop.slot('pool/1')?.standby.kind).toBe('preparing');
 });
+
+test('while nothing can be committed no slot is open to jobs, and each is again once it can', () => {
+  const it = new World({ slots: 2, binds: 'late', standby: true, standsForSlots: true });
+  it.perform(0, 'works');
+  it.perform(0, 'works');
+  while (it.reports.length > 0) it.deliver(0, 'once');
+  expect(it.offers.splice(0)).toEqual(expect.arrayContaining(['pool/1 open', 'pool/2 open']));
+  it.diskFull = true;
+  it.submit(false);
+  expect(it.offers.splice(0).sort()).toEqual(['pool/1 closed', 'pool/2 closed']);
+  it.loop.replanAll();
+  it.advance(60_000);
+  expect(it.offers).toEqual([]);
+  it.diskFull = false;
+  it.advance(1_000);
+  expect(it.loop.slot('pool/1')?.agent.kind).toBe('releasing');
+  expect(it.offers).toEqual(['pool/2 open']);
+});

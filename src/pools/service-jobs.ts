@@ -46,6 +46,7 @@ export function createServiceJobs({ services, table, reconciler, reasonFor, cloc
   const hasSlot = (agent: AgentId | null): boolean => agent !== null && reconciler.placeOf(agent) !== undefined;
 
   const reasonOf = (job: ServiceJob, pool: string, isOver: boolean): string | null => {
+    if (job.note !== null) return job.note;
     if (job.state === 'waiting') return pool === '' ? null : reasonFor(pool);
     if (isOver || job.agent === null || hasSlot(job.agent)) return null;
     return 'its agent is gone; the service reports it as abandoned once its lock has run out, mostly within ten minutes';

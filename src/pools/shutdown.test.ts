@@ -7,13 +7,22 @@ import type { Log } from '../log.ts';
 import type { Reconciler } from './reconciler.ts';
 import { Shutdown } from './shutdown.ts';
 
+const at = (key: string, agent: Slot['agent'], more: Partial<Slot> = {}): Slot => ({
+  ...emptySlot({ key, runtime: 'sim', grace: 0 }),
+  agent,
+  ...more,
+});
+const working = { kind: 'busy', agent: 'b1', job: 'theirs', since: 0, due: null } as const;
+const free = { kind: 'free' } as const;
+
 const removed: ForgottenView = { service: 'azure', removed: ['p1'], left: [], problem: null };
 
 /** A loop with one agent at work until `ends` is called, and services that forget when they are told to. */
-function stopping(unreachable: string | null = null) {
+function stopping(unreachable: string | null = null, temporary = false) {
   const place = emptySlot({ key: 'lab/1', runtime: 'sim', grace: 0 });
   let slots: Slot[] = [{ ...place, agent: { kind: 'busy', agent: 'a1', job: 'j1', since: 0, due: null } }];
   const told: string[] = [];
+  const said: string[] = [];
   const forgets = Promise.withResolvers<ForgottenView[]>();
   const clock = handClock();
   const reconciler = {
@@ -24,11 +33,13 @@ function stopping(unreachable: string | null = null) {
       return slots.length === 0;
     },
     beginStop: () => told.push('stop'),
-    post: () => {},
+    post: (key: string) => told.push(`end ${key}`),
   } as unknown as Reconciler;
   const shutdown = new Shutdown({
-    ...{ reconciler, clock, unreachable: () => unreachable, busy: () => false, temporary: false },
-    log: { info() {}, warn() {} } as unknown as Log,
+    ...{ reconciler, clock, unreachable: () => unreachable, busy: () => false, temporary },
+    log: { info: (event: string) => void said.push(event), warn() {} } as unknown as Log,
+    isForeign: ({ key }) => key.startsWith('bk/'),
+    drainOthers: () => told.push('drain'),
     forget(instead) {
       told.push(`forget ${instead}`);
       return instead === null ? forgets.promise : Promise.resolve([{ ...removed, removed: [], left: ['p1'], problem: instead }]);
@@ -42,18 +53,22 @@ function stopping(unreachable: string | null = null) {
     slots = [];
     shutdown.look();
   };
-  return { shutdown, told, clock, ends, answers: () => forgets.resolve([removed]), finished: () => how };
+  const holds = (...now: Slot[]) => {
+    slots = now;
+    shutdown.look();
+  };
+  return { shutdown, told, said, holds, clock, ends, answers: () => forgets.resolve([removed]), finished: () => how };
 }
 
 test('placeholders are forgotten only once nothing is left, and the end waits for that', async () => {
   const { shutdown, told, ends, answers, finished } = stopping();
   shutdown.begin({ how: 'end', grace: 0, forget: true });
   await turn();
-  expect(told).toEqual(['stop']);
+  expect(told).toEqual(['stop', 'end lab/1']);
   ends();
   shutdown.look();
   await turn();
-  expect([told, finished()]).toEqual([['stop', 'forget null'], null]);
+  expect([told, finished()]).toEqual([['stop', 'end lab/1', 'forget null'], null]);
   answers();
   expect(await shutdown.forgotten).toEqual([removed]);
   await turn();
@@ -93,4 +108,59 @@ test('who does not want to wait for a service leaves at the third signal', async
   for (let times = 0; times < 3; times += 1) shutdown.signal('end');
   await turn();
   expect(finished()).toBe('leave');
+});
+
+test('a temporary manager that ends by itself leaves what other services have here, once what is its own is gone', async () => {
+  const { shutdown, told, said, clock, holds, finished } = stopping(null, true);
+  const standby = { kind: 'standby', agent: 's1', reserved: null, fingerprint: 'f', since: 0 } as const;
+  holds(at('bk/1', working), at('lab/1', free, { standby }));
+  shutdown.clients(1);
+  shutdown.clients(0);
+  clock.advance(300);
+  expect([told, finished()]).toEqual([['drain'], null]);
+  holds(at('bk/1', working), at('lab/1', free));
+  await turn();
+  expect([told, finished()]).toEqual([['drain'], 'leave']);
+  expect(said).toContain("leaving other services' agents");
+});
+
+test('a temporary manager that ends by itself does not wait for ever for what is its own', async () => {
+  const { shutdown, clock, holds, finished } = stopping(null, true);
+  holds(at('bk/1', working), at('lab/1', free, { leaving: [{ agent: 'l1', job: null, exit: null }] }));
+  shutdown.clients(1);
+  shutdown.clients(0);
+  clock.advance(300);
+  clock.advance(5_000);
+  await turn();
+  expect(finished()).toBe('leave');
+});
+
+test('a temporary manager with nothing but its own ends it', async () => {
+  const { shutdown, told, clock, ends, finished } = stopping(null, true);
+  shutdown.clients(1);
+  shutdown.clients(0);
+  clock.advance(300);
+  expect(told).toEqual(['stop', 'end lab/1']);
+  ends();
+  await turn();
+  expect(finished()).toBe('end');
+});
+
+test('a client that comes back in time keeps a temporary manager, whatever else is here', async () => {
+  const { shutdown, told, clock, holds, finished } = stopping(null, true);
+  holds(at('bk/1', working));
+  shutdown.clients(1);
+  shutdown.clients(0);
+  clock.advance(100);
+  shutdown.clients(1);
+  clock.advance(60_000);
+  await turn();
+  expect([told, finished()]).toEqual([[], null]);
+});
+
+test('what a person asks of a temporary manager is done to all that is here', () => {
+  const { shutdown, told, holds } = stopping(null, true);
+  holds(at('bk/1', working));
+  shutdown.begin({ how: 'end', grace: 0, forget: false });
+  expect(told).toEqual(['stop', 'end bk/1']);
 });

@@ -31,6 +31,8 @@ const body = z.object({
   demands: z.array(z.string()),
   state: z.enum(['waiting', 'assigned', 'running', 'done']),
   result: text,
+  // Rows of before have none.
+  note: text.default(null),
   queuedAt: time,
   startedAt: time,
   endedAt: time,

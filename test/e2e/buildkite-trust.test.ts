@@ -24,8 +24,15 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent', 'openssl'))('trust', 
     const stranger = await bench.job(tell, { env, ...fork });
     expect({ exit: stranger.exit, log: stranger.log }).toEqual({
       exit: 0,
-      log: expect.stringMatching(/token is unset, cache is .*No such/),
+      log: expect.stringMatching(
+        /The job runs without secrets: its branch "mallory:main" is one of a fork[^]*token is unset, cache is .*No such/,
+      ),
     });
+    expect(trusted.log).not.toContain('without secrets');
+    const triggered = { BUILDKITE_SOURCE: 'trigger_job', BUILDKITE_TRIGGERED_FROM_BUILD_PIPELINE_SLUG: 'lib' };
+    expect((await bench.job(tell, { env: { ...env, ...triggered }, repo: own })).log).toMatch(
+      /another build triggered it \(of pipeline lib\)[^]*"trust.triggered: trust"[^]*token is unset, cache is .*No such/,
+    );
     await endOf(day, daemon);
   });
 

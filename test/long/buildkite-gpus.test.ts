@@ -12,10 +12,10 @@ describe.skipIf(lacks('bubblewrap', 'root', 'buildkiteAgent'))('devices', () => 
     using host = gpuHost([0, 1, 2, 3].map((n) => card(n)));
     await using bench = await buildkiteBench(theAgent());
     const { buildkite } = bench;
-    const rest = 'service: bk, runtime: process, stop_grace: 1s';
+    const rest = 'service: bk, runtime: process, stop_grace: 1s, trust: { forks: refuse, others: refuse }';
     const config = bench.config({
       agents: 2,
-      pool: 'name: "one.{n}", runtime: process, stop_grace: 1s, devices: 1, tags: { cap: [sm_75, recent] }',
+      pool: 'name: "one.{n}", runtime: process, stop_grace: 1s, trust: { forks: refuse, others: refuse }, devices: 1, tags: { cap: [sm_75, recent] }',
       pools: `  pair: { ${rest}, queue: default, agents: 1, name: two, devices: 2, tags: "cap=sm_75,multigpu", volumes: ["@"] }`,
     });
     const [, gate = ''] = /volumes: \["([^"]+)"/.exec(config) ?? [];

@@ -185,7 +185,7 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent', 'openssl'))('encrypte
     ['binding: early', 'agent_refused'],
     ['mode: acquire', 'stack_error'],
   ])('reach a trusted job with "%s", and no other', async (service, signalReason) => {
-    await using day = await secretDay({ service, pool: 'trust: { forks: refuse }' });
+    await using day = await secretDay({ service, pool: 'trust: { forks: refuse, others: refuse }' });
     const { here, keys, bench } = day;
     const daemon = await here.up();
     const env = {

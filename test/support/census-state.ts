@@ -68,7 +68,18 @@ function entries(dir: string): string[] {
   return existsSync(dir) ? readdirSync(dir) : [];
 }
 
-function ask(stateDir: string, sql: string): Record<string, unknown>[] {
+/** Whoever closes the database last removes what belongs to it, and a reader may come in between. */
+function ask(stateDir: string, sql: string, tries = 5): Record<string, unknown>[] {
+  try {
+    return askOnce(stateDir, sql);
+  } catch (error) {
+    if (tries <= 1 || !(error instanceof Error && error.message.includes('disk I/O error'))) throw error;
+    Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 100);
+    return ask(stateDir, sql, tries - 1);
+  }
+}
+
+function askOnce(stateDir: string, sql: string): Record<string, unknown>[] {
   const path = join(stateDir, databaseName);
   if (!existsSync(path)) return [];
   const db = new DatabaseSync(path, { readOnly: true, timeout: 2_000 });

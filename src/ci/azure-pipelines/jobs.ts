@@ -35,6 +35,7 @@ export function jobOf(request: JobRequest, { service, pool, agent }: JobPlace, b
     demands: request.demands,
     state: requestState(request),
     result: request.result,
+    note: null,
     queuedAt: request.queueTime,
     startedAt: request.receiveTime ?? request.assignTime,
     endedAt: request.finishTime,

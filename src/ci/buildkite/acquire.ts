@@ -236,11 +236,11 @@ export function createAcquire(parts: AcquireParts): CiService {
         throw gone(job);
       }
       reservations.put(job, agent);
-      const { secrets, trusted } = one.ruling;
+      const { secrets, trusted, why } = one.ruling;
       const metaData = [`queue=${pool.queue}`, ...pool.tags];
       const about = { agent, service: config.name, slot, pool: pool.name, name, metaData, priority: pool.priority };
       const carried = await desk.carry({ ...about, acquisition: { job, token: once }, trusted, secrets: [...secrets] }, inner);
-      const script = wayIn.script(context, { token: carried.token, endpoint, job });
+      const script = wayIn.script(context, { token: carried.token, endpoint, job, note: why });
       return { id: carried.id, script, redact: [carried.token, once, ...secrets.map(({ value }) => value)], files: null };
     },
 

@@ -10,6 +10,7 @@ import type { Change, JobId } from '../../core/slot.ts';
 import { toFailure } from '../../errors.ts';
 import type { Log } from '../../log.ts';
 import type { Finding } from '../../runtimes/runtime.ts';
+import { howToReplace } from '../../secrets/reference.ts';
 import type { CiEvent, CiService } from '../ci-service.ts';
 import type { Trial } from '../trial.ts';
 import { type Board, createBoard } from './board.ts';
@@ -206,7 +207,12 @@ export function createBase(parts: BaseParts): Base {
         },
         agent: saw,
         health(health) {
-          standing.health(health);
+          const { why } = health;
+          standing.health(
+            health.kind === 'refused'
+              ? { ...health, why: `${why ?? 'The token is refused.'} ${howToReplace(config.token)}.` }
+              : health,
+          );
           tellHolds();
         },
         away(why) {

@@ -26,6 +26,8 @@ export interface DecisionParts {
   readonly emit: (event: CiEvent) => void;
   /** The job may run: said once that is decided, and again whenever it is heard of while it waits. */
   readonly run: (agent: BrokerAgent, ruling: Extract<Ruling, { kind: 'run' }>) => void;
+  /** Tells people what was made of a job. */
+  readonly note: (job: JobId, text: string) => void;
   /** ms */
   readonly holdTimeout: number;
   /** ms */
@@ -68,6 +70,7 @@ export function createDecisions(parts: DecisionParts): Decisions {
   /** The broker keeps at it; one that is away is told again once it is back, since the job is still there then. */
   const refuse: Decisions['refuse'] = async (agent, reason, signalReason) => {
     givenUp.add(agent.id);
+    if (agent.job !== null) parts.note(agent.job.id, reason);
     try {
       await desk.refuse(agent.id, { reason, signalReason }, signal);
     } catch (error) {
@@ -91,6 +94,8 @@ export function createDecisions(parts: DecisionParts): Decisions {
       const now = board.ofJob(job);
       if (now === null || now.id !== agent.id || !needsSandbox(now)) return;
       rulings.set(now.id, ruling);
+      if (ruling.kind === 'run' && ruling.why !== null)
+        parts.note(job, `It has no secrets and none of the pool's caches: ${ruling.why}`);
       if (ruling.kind === 'run') parts.run(now, ruling);
       else {
         log.warn('job refused', { job, pipeline: ruling.facts.pipeline, reason: ruling.reason });

@@ -54,6 +54,7 @@ export function createEarly(parts: EarlyParts): CiService {
     rule: parts.rule,
     isGone: () => false,
     jobsOf: parts.jobsOf,
+    note: parts.rows.note,
     holdTimeout: config.holdTimeout,
     bootTimeout: config.bootTimeout,
     run: (agent, ruling) => void allow(agent, ruling),
@@ -145,7 +146,7 @@ export function createEarly(parts: EarlyParts): CiService {
         inner,
       );
       made.set(agent, carried.id);
-      const script = wayIn.script(context, { token: carried.token, endpoint, job: null });
+      const script = wayIn.script(context, { token: carried.token, endpoint, job: null, note: null });
       return { id: carried.id, script, redact: [carried.token], files: null };
     },
 

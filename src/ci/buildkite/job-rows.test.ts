@@ -1,8 +1,10 @@
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
 import { scratch } from '../../../test/support/scratch.ts';
+import { OnejobError } from '../../errors.ts';
 import { openStore } from '../../store/store.ts';
 import type { BrokerAgent, Phase } from './broker/protocol.ts';
+import { keptLog } from './broker/testing.ts';
 import { createJobRows, wordOf } from './job-rows.ts';
 import { heldAgent } from './testing-broker.ts';
 import { trustedEnv } from './testing-manager.ts';
@@ -11,8 +13,12 @@ interface Bench extends Disposable {
   readonly saw: (phase: Phase, more?: Partial<BrokerAgent>) => void;
   readonly row: () => unknown;
   readonly list: () => string[];
+  readonly unended: () => string[];
   readonly writes: () => number;
+  readonly said: () => string[];
   wall: number;
+  /** Nothing can be written. */
+  full: boolean;
   /** Another manager on the same store. */
   restart(): void;
 }
@@ -20,21 +26,26 @@ interface Bench extends Disposable {
 function bench(): Bench {
   const dir = scratch();
   const store = openStore(join(dir.path, 'state'));
+  const log = keptLog();
   let writes = 0;
   const counting = {
     serviceJobs: store.serviceJobs,
     transaction: ((options, write) => {
       writes += 1;
+      if (one.full) throw new OnejobError('E_STATE_FULL', 'the disk is full');
       return store.transaction(options, write);
     }) as typeof store.transaction,
   };
-  const open = () => createJobRows({ service: 'bk', store: counting, wall: () => one.wall });
+  const open = () => createJobRows({ service: 'bk', store: counting, wall: () => one.wall, log });
   const one: Bench = {
     wall: 1_000,
     saw: (phase, more = {}) => rows.saw({ ...heldAgent('a1', { env: trustedEnv }), phase, since: 500, ...more }),
     row: () => store.serviceJobs.get('job-a1'),
     list: () => rows.list().map(({ id }) => id),
+    unended: () => rows.unended().map(({ id }) => id),
     writes: () => writes,
+    said: () => log.lines.map(({ level, event }) => `${level} ${event}`),
+    full: false,
     restart() {
       rows = open();
     },
@@ -53,7 +64,7 @@ it("follows a job from its acceptance to its end, in the service's own words", (
   expect(one.row()).toEqual({
     ...{ id: 'job-a1', service: 'bk', pool: 'ci', agent: null, title: 'unit tests', definition: 'app', build: '7' },
     ...{ repository: 'https://github.com/acme/app.git', branch: 'main', reason: null, link: null, demands: [] },
-    ...{ state: 'assigned', result: null, queuedAt: 500, startedAt: null, endedAt: null },
+    ...{ state: 'assigned', note: null, result: null, queuedAt: 500, startedAt: null, endedAt: null },
   });
   one.wall = 2_000;
   one.saw('running', { agent: 'agent1' });
@@ -110,6 +121,24 @@ it('follows a job again that came back: the service had taken it away before it 
   expect(one.row()).toMatchObject({ state: 'assigned', endedAt: null });
   one.saw('finished', { id: 'a2', finished: { exitStatus: '0', signal: null, signalReason: null } });
   expect(one.row()).toMatchObject({ state: 'done', result: 'passed' });
+});
+
+it('goes on while nothing can be written, says so once, and makes up for it', () => {
+  using one = bench();
+  one.full = true;
+  one.saw('accepted');
+  one.saw('running');
+  one.saw('running');
+  expect([one.row(), one.list(), one.unended()]).toEqual([null, ['job-a1'], ['job-a1']]);
+  one.saw('finished', { finished: { exitStatus: '0', signal: null, signalReason: null } });
+  one.saw('gone');
+  expect([one.row(), one.list(), one.unended()]).toEqual([null, [], []]);
+  expect(one.said()).toEqual(['warn jobs are not written down']);
+  one.full = false;
+  one.saw('accepted', { id: 'a2', job: { id: 'job-a2', env: trustedEnv } });
+  expect(one.row()).toMatchObject({ state: 'done', result: 'passed' });
+  expect(one.unended()).toEqual(['job-a2']);
+  expect(one.said()).toEqual(['warn jobs are not written down', 'info jobs are written down again']);
 });
 
 it.each([

@@ -16,6 +16,8 @@ export interface JobRowsParts {
 
 export interface JobRows {
   saw(agent: BrokerAgent): void;
+  /** Says of a job that this host has what was made of it, as a sentence. */
+  note(job: JobId, text: string): void;
   /** Reserved for a pool, and no agent's yet. */
   reserved(job: GivenJob, pool: string): void;
   /** It never got an agent. `word`: what became of it; null: it went back to its queue. */
@@ -48,6 +50,10 @@ export function createJobRows({ service, store, wall }: JobRowsParts): JobRows {
       if (before?.state === 'done' && (before.result !== null || isLeft)) return;
       save(rowOf(agent, before, { service, now: wall() }), before);
     },
+    note(job, text) {
+      const before = find(job);
+      if (before !== null) save({ ...before, note: text.slice(0, longestNote) }, before);
+    },
     reserved(job, pool) {
       const before = find(job.id);
       const now = wall();
@@ -63,6 +69,9 @@ export function createJobRows({ service, store, wall }: JobRowsParts): JobRows {
     list: () => [...open.values()],
   };
 }
+
+/** Characters of a note that are kept. */
+const longestNote = 500;
 
 /** Rows that are looked through for those that are not over; the newest come first. */
 const mostUnended = 1_000;
@@ -89,6 +98,7 @@ function rowOf(agent: RowOf, before: ServiceJob | null, { service, now }: { serv
     demands: [],
     state: isOver ? 'done' : hasRun ? 'running' : 'assigned',
     result: isOver ? (finished === null ? null : wordOf(finished)) : null,
+    note: before?.note ?? null,
     queuedAt: before?.queuedAt ?? agent.since,
     startedAt: before?.startedAt ?? (hasRun ? now : null),
     endedAt: isOver ? now : null,

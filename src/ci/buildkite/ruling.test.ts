@@ -51,7 +51,10 @@ it("opens nothing of a fork's job, and does not even read the key", async () => 
   const read = () => Promise.reject(new Error('the key was read'));
   const env = { ...forkEnv, SECRET_TOKEN: await sealed('new value') };
   const other = { ...trust, forks: 'run-without-secrets' } as const;
-  expect(await rule(job(env), parts({ trust: other, keys: read }))).toMatchObject({ kind: 'run', trusted: false, secrets: [] });
+  expect(await rule(job(env), parts({ trust: other, keys: read }))).toMatchObject({
+    ...{ kind: 'run', trusted: false, secrets: [] },
+    why: expect.stringMatching(/^The job runs without secrets: .*stranger/),
+  });
   expect(await rule(job(env), parts({ keys: read }))).toMatchObject({ kind: 'refused' });
 });
 

@@ -8,7 +8,14 @@ import { type JobFacts, jobFacts } from './job-facts.ts';
 import { decideTrust } from './trust.ts';
 
 export type Ruling =
-  | { readonly kind: 'run'; readonly trusted: boolean; readonly facts: JobFacts; readonly secrets: JobSecrets['opened'] }
+  | {
+      readonly kind: 'run';
+      readonly trusted: boolean;
+      /** Why it is not trusted, as a line for its log; null: it is. */
+      readonly why: string | null;
+      readonly facts: JobFacts;
+      readonly secrets: JobSecrets['opened'];
+    }
   /** `reason`: whole lines, for the job's log. */
   | { readonly kind: 'refused'; readonly facts: JobFacts; readonly reason: string };
 
@@ -24,13 +31,13 @@ export async function rule(job: GivenJob, { trust, keys, pins }: RulingParts): P
   const facts = jobFacts(job);
   const verdict = decideTrust(facts, trust);
   if (verdict.kind === 'refused') return { kind: 'refused', facts, reason: verdict.why };
-  if (verdict.kind === 'untrusted') return { kind: 'run', trusted: false, facts, secrets: [] };
+  if (verdict.kind === 'untrusted') return { kind: 'run', trusted: false, why: verdict.why, facts, secrets: [] };
   // A key that cannot be read must not stop jobs that need none.
   const opener = secretsIn(job.env).length === 0 ? null : await keys();
   // Without a key nobody here decrypts: variables of that name are the pipeline's own matter.
-  if (opener === null) return { kind: 'run', trusted: true, facts, secrets: [] };
+  if (opener === null) return { kind: 'run', trusted: true, why: null, facts, secrets: [] };
   const { organisation, pipeline } = facts;
   const { opened, refused } = await openJobSecrets({ env: job.env, organisation, pipeline, keys: opener, pins });
   if (refused.length > 0) return { kind: 'refused', facts, reason: refused.map(({ why }) => why).join('\n') };
-  return { kind: 'run', trusted: true, facts, secrets: opened };
+  return { kind: 'run', trusted: true, why: null, facts, secrets: opened };
 }

@@ -50,7 +50,7 @@ function stub(dir: Scratch): {
 
 const partsIn = (dir: Scratch, more: Partial<ScriptParts> = {}): ScriptParts => ({
   ...{ token: 'once', endpoint: 'http://172.18.0.1:7070/v3', name: 'box-1', workspace: join(dir.path, 'workspace'), job: 'job-1' },
-  ...{ hooks: null, plugins: null, cancelGrace: 30_000, ...more },
+  ...{ hooks: null, plugins: null, cancelGrace: 30_000, note: null, ...more },
 });
 
 describe.each(shells)('in %s', (...shell) => {
@@ -139,6 +139,17 @@ describe.each(shells)('in %s', (...shell) => {
     expect(readFileSync(join(home, '.gitconfig'), 'utf8')).not.toContain('me');
     runIn(shell, agentScript(parts), { ...env, HOME: home });
     expect(readFileSync(`${parts.workspace}/.buildkite/gitconfig`, 'utf8')).toContain('name = me');
+  });
+
+  it("has a sentence for the log of its job, whatever is in it, unless the hooks are its owner's", () => {
+    using dir = scratch();
+    const { env } = stub(dir);
+    const parts = partsIn(dir, { note: hostile });
+    expect(runIn(shell, agentScript(parts), env).out).toBe(`${hostile}\n`);
+    expect(runIn(shell, `. '${parts.workspace}/.buildkite/hooks/environment'`, env)).toEqual({ code: 0, out: `${hostile}\n` });
+    const owned = partsIn(dir, { note: 'why', hooks: '/onejob/hooks', workspace: join(dir.path, 'other') });
+    expect(runIn(shell, agentScript(owned), env).out).toBe('why\n');
+    expect(existsSync(`${owned.workspace}/.buildkite/hooks/environment`)).toBe(false);
   });
 
   it('has the settings of git that the owner names', () => {

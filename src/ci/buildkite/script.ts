@@ -16,6 +16,8 @@ export interface ScriptParts {
   readonly plugins: string | null;
   /** ms a cancelled job may take to end after TERM. */
   readonly cancelGrace: number;
+  /** A line for the log of the job; null: none. The owner's own hooks leave no place for it there: then the agent's log has it alone. */
+  readonly note: string | null;
 }
 
 /** Where a sandbox has what onejob gives to it: neither images nor hosts have it, and no folder above it is a host's, read-only. */
@@ -31,7 +33,7 @@ const foreign = [
 export const findsProgram = `export PATH=${ownFolder}:${'$'}{PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}`;
 
 export function agentScript(parts: ScriptParts): string {
-  const { token, endpoint, name, workspace, job, hooks, plugins, cancelGrace } = parts;
+  const { token, endpoint, name, workspace, job, hooks, plugins, cancelGrace, note } = parts;
   const own = `${workspace}/.buildkite`;
   // git runs what its settings name, such as `core.fsmonitor`, and a home may outlive the job that wrote them there.
   const settings = `${own}/gitconfig`;
@@ -57,10 +59,17 @@ export function agentScript(parts: ScriptParts): string {
     // The owner may name others, in the pool's `env`.
     `[ -n "\${GIT_CONFIG_GLOBAL:-}" ] || export GIT_CONFIG_GLOBAL=${quote(settings)}`,
     ...set.map(([variable, value]) => `export ${variable}=${quote(value)}`),
+    ...(note === null ? [] : saysIn(hooks === null ? `${own}/hooks/environment` : null, note)),
     ...pastProxies(endpoint),
     findsProgram,
     'exec buildkite-agent start',
   ].join('\n');
+}
+
+/** Lines that say it now, and in a hook of the job. */
+function saysIn(hook: string | null, note: string): string[] {
+  const say = `printf '%s\\n' ${quote(note)}`;
+  return hook === null ? [say] : [say, `printf '%s\\n' ${quote(say)} > ${quote(hook)} && chmod 755 ${quote(hook)}`];
 }
 
 function quote(text: string): string {

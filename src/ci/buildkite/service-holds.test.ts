@@ -109,7 +109,7 @@ describe('the service', () => {
     one.broker.up();
     await one.watch();
     one.broker.health(refused);
-    expect(one.held.get('ci')).toBe('Buildkite refuses the token.');
+    expect(one.held.get('ci')).toBe('Buildkite refuses the token. Start onejob again with it.');
     one.broker.health(ok);
     expect(one.held.get('ci')).toBeUndefined();
   });

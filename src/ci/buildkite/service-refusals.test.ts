@@ -32,6 +32,20 @@ describe('a job that no rule allows', () => {
     expect(one.broker.posted('/hand')).toEqual([]);
   });
 
+  it('is shown with the reason, and one that runs without secrets with why', async () => {
+    await using one = openManager({
+      pools: [testPool(), testPool({ name: 'open', trust: { ...testPool().trust, forks: 'run-without-secrets' } })],
+    });
+    one.broker.up();
+    await one.watch();
+    one.broker.put(heldAgent('a1', { env: forkEnv }));
+    one.broker.put(heldAgent('b1', { env: forkEnv, slot: 'open/1', pool: 'open' }));
+    await one.pass(0);
+    const noteOf = (id: string) => one.store.serviceJobs.get(id)?.note;
+    expect(noteOf('job-a1')).toMatch(/^onejob refused this job: .*fork/s);
+    expect(noteOf('job-b1')).toMatch(/^It has no secrets and none of the pool's caches: .*fork/s);
+  });
+
   it('is refused again by whoever could not say so', async () => {
     await using one = openManager();
     one.broker.up();

@@ -35,6 +35,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
     rule: parts.rule,
     jobsOf: parts.jobsOf,
     isGone,
+    note: parts.rows.note,
     holdTimeout: config.holdTimeout,
     bootTimeout: config.bootTimeout,
     run: ({ pool, slot }) => emit({ kind: 'waiting', pool, slot }),
@@ -121,7 +122,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
           throw toFailure(error).retry ? error : gone(context.job);
         }),
       ]);
-      const script = wayIn.script(context, { token, endpoint, job });
+      const script = wayIn.script(context, { token, endpoint, job, note: ruling.why });
       return { id: agent.id, script, redact: [token, ...ruling.secrets.map(({ value }) => value)], files: null };
     },
 

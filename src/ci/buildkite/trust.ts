@@ -56,7 +56,7 @@ export function whyFork({ pullRequest, repository, branch, commit, refspec, hidd
   if (branch?.includes(':')) return `its branch ${JSON.stringify(shown(branch))} is one of a fork`;
   // Who builds such a ref by hand builds what anybody may have sent, and the service calls it no pull request.
   for (const [what, text] of Object.entries({ branch, commit, refspec })) {
-    if (text !== null && text.split(/[\s:+]+/).some((ref) => pullRef.test(ref)))
+    if (text?.split(/[\s:+]+/).some((ref) => pullRef.test(ref)))
       return `its ${what} ${JSON.stringify(shown(text))} is that of a pull request, which may be a fork's`;
   }
   if (pullRequest === null) return null;

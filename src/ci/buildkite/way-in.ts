@@ -25,8 +25,11 @@ export interface WayIn {
   equip(recipe: Recipe, pool: string): Recipe;
   /** Base of the broker's calls as the context's sandbox sees it. @throws OnejobError E_BROKER (retry), E_NO_DOOR */
   endpoint(context: AgentContext, signal: AbortSignal): Promise<string>;
-  /** `token`: good for one registration. `job`: as in `agentScript`. */
-  script(context: AgentContext, about: { readonly token: string; readonly endpoint: string; readonly job: string | null }): string;
+  /** `token`: good for one registration. The rest as in `agentScript`. */
+  script(
+    context: AgentContext,
+    about: { readonly token: string; readonly endpoint: string; readonly job: string | null; readonly note: string | null },
+  ): string;
   /** The broker that is there may be another one. */
   forget(): void;
 }
@@ -63,10 +66,10 @@ export function createWayIn({ pools, desk, program }: WayInParts): WayIn {
       }
       return `http://${address}:${port}/v3`;
     },
-    script({ name, workspace, pool }, { token, endpoint, job }) {
+    script({ name, workspace, pool }, { token, endpoint, job, note }) {
       const config = pools.get(pool);
       return agentScript({
-        ...{ token, endpoint, job, name, workspace },
+        ...{ token, endpoint, job, note, name, workspace },
         hooks: config?.hooks == null ? null : inside.hooks,
         plugins: config?.plugins == null ? null : inside.plugins,
         cancelGrace: Math.max(1_000, (config?.stopGrace ?? 35_000) - 5_000),
