@@ -26,6 +26,7 @@ import { systemClock as clock } from './pools/clock.ts';
 import { Dispatcher } from './pools/executors.ts';
 import { Fingerprints } from './pools/fingerprints.ts';
 import type { Fleet } from './pools/fleet.ts';
+import { foreignTo } from './pools/foreign.ts';
 import { forgetServices, tellLeft } from './pools/forget.ts';
 import { writeHistory } from './pools/history.ts';
 import { keepHouse } from './pools/housekeeping.ts';
@@ -76,7 +77,7 @@ export async function runDaemon(
   const services = createCiServices({
     ...{ config, env, store, reasonFor, clock, log },
     version: options.version,
-    self: options.self,
+    ...{ self: options.self, temporary: options.temporary },
     slots: slotFacts(() => reconciler, clock),
   });
   const queue = services.own;
@@ -248,6 +249,7 @@ export async function runDaemon(
     busy: () => queue.unfinished > 0,
     forget: (instead) => forgetServices({ services: elsewhere, registrations: store.registrations, log }, instead),
     temporary: options.temporary,
+    ...foreignTo(queue, reconciler),
   });
   const manager = new HostManager({
     clock,
@@ -314,6 +316,8 @@ export async function runDaemon(
     });
   });
   await observer.start();
+  // What a daemon before a temporary one has left at services is the next one's to judge.
+  if (!options.temporary) void services.endStrays(watching.signal);
   parts.defer(() => fleet?.close(true));
   void fleet?.start();
   parts.defer(renewImages(images, { clock, log }));

@@ -4,13 +4,14 @@ import { type Guarded, mountProblemFor } from '../config/check-mounts.ts';
 import type { Config, ServiceConfig } from '../config/config.ts';
 import type { Environment } from '../config/environment.ts';
 import type { Clock } from '../core/clock.ts';
-import type { AgentId, JobId } from '../core/slot.ts';
+import { type AgentId, isEmpty, type JobId } from '../core/slot.ts';
 import type { Log } from '../log.ts';
 import type { Variables } from '../secrets/reference.ts';
 import type { Store } from '../store/store.ts';
 import { openAzurePipelines } from './azure-pipelines/open.ts';
 import type { BrokerDesk } from './buildkite/broker-desk.ts';
 import { openBuildkite, openDesk } from './buildkite/open.ts';
+import { endStraysOf } from './buildkite/strays.ts';
 import type { CiService } from './ci-service.ts';
 import { createOwnQueue, type OwnQueue } from './own-queue/own-queue.ts';
 
@@ -30,6 +31,8 @@ export interface CiParts {
   readonly slots: SlotFacts;
   /** Program and arguments that start this onejob again. */
   readonly self: readonly string[];
+  /** It ends with its last job, and makes no agents that wait for jobs. */
+  readonly temporary?: boolean;
 }
 
 /** What a service may know of the loop. */
@@ -46,6 +49,8 @@ export interface CiServices {
   readonly own: OwnQueue;
   /** What pools name in `service`; `own` is always there. */
   readonly byName: ReadonlyMap<string, CiService>;
+  /** Ends what is left at services that are not among these any more, as far as that can be done without them. Never fails. */
+  endStrays(signal: AbortSignal): Promise<void>;
 }
 
 type Of<T extends ServiceConfig['type']> = Extract<ServiceConfig, { type: T }>;
@@ -70,8 +75,13 @@ export function createCiServices(parts: CiParts): CiServices {
   const ownNames = new Set(['own', ...config.services.filter((one) => one.type === 'own-queue').map((one) => one.name)]);
   const pools = config.pools.filter((pool) => ownNames.has(pool.service));
   const own = createOwnQueue({ store, pools, reasonFor, mountProblem: mountProblemFor(config, env) });
-  // One that no pool uses any more still has to take back what it made.
-  const used = new Set([...config.pools.map((pool) => pool.service), ...store.registrations.services()]);
+  const inSlots = store.slots.all().filter(({ slot }) => !isEmpty(slot));
+  // One that no pool uses any more still has to take back what it made, and to hear of the end of what runs.
+  const used = new Set([
+    ...config.pools.map((pool) => pool.service),
+    ...store.registrations.services(),
+    ...inSlots.map(({ slot }) => slot.service),
+  ]);
   const others = config.services.filter((one) => used.has(one.name));
   let shared: BrokerDesk | null = null;
   const desk = (): BrokerDesk => (shared ??= openDesk(parts));
@@ -79,6 +89,11 @@ export function createCiServices(parts: CiParts): CiServices {
   return {
     own,
     byName: new Map<string, CiService>([['own', own], ...others.map((one) => [one.name, make(one, own, whole)] as const)]),
+    async endStrays(signal) {
+      const opened = new Set(others.filter(({ type }) => type === 'buildkite').map(({ name }) => name));
+      const isLive = (agent: AgentId): boolean => parts.slots.poolOf(agent) !== null;
+      await endStraysOf(store.dir, { opened, isLive, clock: parts.clock, log: parts.log }, signal);
+    },
   };
 }
 

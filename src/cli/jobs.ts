@@ -1,5 +1,4 @@
 /** `onejob jobs`, `logs` and `cancel`. */
-import type { Client } from '../api/client.ts';
 import type { LogSource } from '../api/manager.ts';
 import type { AboutView, JobView } from '../api/schema.ts';
 import { OnejobError } from '../errors.ts';
@@ -8,11 +7,14 @@ import { connect } from './connect.ts';
 import { exitCodes, resultWord } from './exit.ts';
 import { followLogs, type Lasting } from './follow.ts';
 import { agentLogPrinter, jobPrinter } from './pieces.ts';
+import { findSource, jobsBegun, leastOfId, tryJob } from './log-source.ts';
 import { type Session, withAnyDaemon } from './session.ts';
 import { table, wrap } from './table.ts';
 import { formatAge } from './units.ts';
 
 export interface ListFlags {
+  /** A job's id, or at least the first four letters of it: only these, over or not; null: all. */
+  readonly only: string | null;
   /** Also jobs that ended. */
   readonly all: boolean;
   /** null: with `all` the newest 1,000, else every one. */
@@ -22,8 +24,10 @@ export interface ListFlags {
 /** How many `jobs --all` shows when nobody says otherwise. */
 const shownAtMost = 1_000;
 
-export async function listJobs(session: Session, { all, limit }: ListFlags): Promise<number> {
+/** @throws OnejobError E_JOB_UNKNOWN when only one is asked for that is not there */
+export async function listJobs(session: Session, { only, all, limit }: ListFlags): Promise<number> {
   const { output } = session;
+  if (only !== null) return listOnly(session, only);
   const most = limit ?? (all ? shownAtMost : null);
   // One more than is shown tells whether there are more.
   const some = most === null ? {} : { limit: most + 1 };
@@ -34,6 +38,22 @@ export async function listJobs(session: Session, { all, limit }: ListFlags): Pro
     await output.print(all ? 'No jobs.' : 'No jobs wait or run; "onejob jobs --all" shows those that ended.');
   else await output.print(...jobTable(jobs, output.colors, output.width, Date.now()));
   if (jobs.length < found.length) output.say(`only the newest ${jobs.length} are listed; --limit N lists as many as you say`);
+  return exitCodes.ok;
+}
+
+async function listOnly(session: Session, only: string): Promise<number> {
+  const { output } = session;
+  const jobs = await withAnyDaemon(session, async (client) => {
+    const job = await tryJob(client, only);
+    return job === null ? await jobsBegun(client, only) : [job];
+  });
+  if (jobs.length === 0) {
+    throw new OnejobError('E_JOB_UNKNOWN', `There is no job ${only}.`, {
+      hint: `See "onejob jobs --all"; of an id at least ${leastOfId} letters are needed.`,
+    });
+  }
+  if (output.json) await output.value(jobs);
+  else await output.print(...jobTable(jobs, output.colors, output.width, Date.now()));
   return exitCodes.ok;
 }
 
@@ -111,29 +131,6 @@ export async function showLogs(session: Session, target: string, flags: LogsFlag
     lasting.connection.close();
   }
   return exitCodes.ok;
-}
-
-/** An agent's name at its CI service: its name in the config, eight digits of the installation, its id. */
-const nameElsewhere = /-[0-9a-f]{8}-([0-9a-z]+)$/;
-
-/** Slots have a slash in them; what is no job is taken for an agent, by its id or by the name that its CI service shows. */
-async function findSource(client: Client, target: string, previous: boolean): Promise<LogSource> {
-  if (target.includes('/')) return { slot: target, previous };
-  if (previous) {
-    throw new OnejobError(
-      'E_USAGE',
-      `--previous asks for the agent before the present one, so it needs a slot, and ${target} is none.`,
-      {
-        hint: 'Slots are named like default/1; "onejob status" lists them.',
-      },
-    );
-  }
-  try {
-    return { job: (await client.job(target)).id };
-  } catch (error) {
-    if (error instanceof OnejobError && error.code === 'E_JOB_UNKNOWN') return { agent: nameElsewhere.exec(target)?.[1] ?? target };
-    throw error;
-  }
 }
 
 export async function cancelJob(session: Session, id: string): Promise<number> {

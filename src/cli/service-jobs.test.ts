@@ -54,7 +54,51 @@ test('cancel says where such a job can be cancelled', async () => {
   expect(stderr).toContain('Cancel it there: https://dev.azure.com/acme/app/_build/results?buildId=7');
 });
 
+describe('a job by the beginning of its id', () => {
+  const ids = ['2c3b9d4c-1111-4000-8000-000000000001', '2c3b9d4c-2222-4000-8000-000000000002', 'ffee0000-3333-4000-8000-000000000003'];
+  beforeEach(() => {
+    manager.elsewhere = ids.map((id) => ({ ...job, id, state: 'done', agent: id.slice(9, 13) }));
+    for (const id of ids) manager.agentOutput.set(id.slice(9, 13), `output of ${id}\n`);
+  });
+
+  test('is found when there is one of them', async () => {
+    for (const start of ['ffee', 'FFEE0000', 'ffee0000-3'])
+      expect(await onejob('logs', start)).toMatchObject({ code: 0, stdout: `output of ${ids[2]}\n` });
+    expect((await onejob('jobs', 'ffee')).stdout).toMatch(/^ffee0000-3333\S+ +lab +/m);
+  });
+
+  test('is told with all there are when there are several', async () => {
+    const { code, stderr } = await onejob('logs', '2c3b9d4c');
+    expect([code, stderr]).toEqual([1, expect.stringContaining(`2 jobs begin with 2c3b9d4c: ${ids[0]}, ${ids[1]}.`)]);
+    expect(JSON.parse((await onejob('jobs', '2c3b9d4c', '--json')).stdout)).toHaveLength(2);
+  });
+
+  test('needs four letters', async () => {
+    expect(await onejob('logs', 'ffe')).toMatchObject({ code: 1, stderr: expect.stringContaining('There is no job or agent ffe.') });
+    expect(await onejob('jobs', 'ffe')).toMatchObject({ code: 1, stderr: expect.stringContaining('at least 4 letters') });
+  });
+});
+
 describe('logs of an agent', () => {
+  test('by the name that its slot gives it, which the page of a service shows', async () => {
+    const slot = {
+      ...{ key: 'lab/1', name: 'vm-lab-1', devices: [], leaving: [], note: null, held: null },
+      standby: { state: 'none', agent: null, since: null },
+      agent: { state: 'busy', agent: 'a1', job: null, about: null, online: null, since: 0 },
+    } as const;
+    manager.statusOverride = {
+      pools: [
+        {
+          ...{ name: 'lab', service: 'bk', runtime: 'docker', agents: 1, waiting: null, paused: [], draining: false },
+          ...{ backoff: null, devices: null, slots: [{ ...slot, devices: [], leaving: [] }] },
+        },
+      ],
+    };
+    const said = await onejob('logs', 'vm-lab-1');
+    expect(said).toEqual(await onejob('logs', 'lab/1'));
+    expect(said.stderr).not.toContain('no job or agent');
+  });
+
   test('by its id, and by the name that the service shows', async () => {
     manager.agentOutput.set('b78a0cfbf7', 'Listening for Jobs\n');
     for (const name of ['b78a0cfbf7', 'vm_0-66a0547d-b78a0cfbf7'])

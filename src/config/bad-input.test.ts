@@ -81,6 +81,20 @@ const cases: Record<string, [file: string, ...lines: unknown[]]> = {
     'defaults: { on_stop: end }\n',
     'config.yml:1:13: defaults.on_stop: unknown key here; it belongs to the top level of the file',
   ],
+  'the beginning of a key': ['pools: { a: { que: gpu } }\n', 'config.yml:1:15: pools.a.que: unknown key; did you mean "queue"?'],
+  ...Object.fromEntries(
+    ['binding', 'mode', 'endpoint', 'token'].map((key) => [
+      `${key}, a key of a service, in a pool`,
+      [
+        `pools: { a: { ${key}: x } }\n`,
+        `config.yml:1:15: pools.a.${key}: unknown key here; it belongs to the service that the pool names, under "services"`,
+      ] as const,
+    ]),
+  ),
+  'a key of a pool in a service': [
+    'services: { b: { type: buildkite, token: { file: /t }, cpus: 2 } }\n',
+    'config.yml:1:56: services.b.cpus: unknown key here; it belongs to a pool or to "defaults"',
+  ],
   'a key nobody knows': ['disk: { colour: red }\n', 'config.yml:1:9: disk.colour: unknown key; known here: min_free'],
   'a duration without a unit': [
     'keep_jobs: 10\n',

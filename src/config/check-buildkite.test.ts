@@ -221,6 +221,33 @@ describe('its secrets', () => {
     for (const key of keys) expect(lines).toContainEqual(expect.stringMatching(`: ${key}.file: /keys/\\w+ does not exist`));
   });
 
+  it('a key file that is none is told by line, before any job needs it, and nothing of it is shown', async () => {
+    const key = folder.write('bad.key', '# mine\nAGE-SECRET-KEY-1HUNTER2\n');
+    folder.write('tok', 'bkct_x');
+    const file = (name: string) =>
+      `services: { s: { type: buildkite, token: { file: ${folder.path}/tok } } }\nsecrets: { key: { file: ${name} } }\n`;
+    const [line = '', ...more] = await folder.check(file(key), { secrets: 'check' });
+    expect(more).toEqual([]);
+    expect(line).toMatch(/: secrets\.key\.file: file bad\.key cannot be used: line 2: is a damaged private key/);
+    expect(line).not.toContain('HUNTER2');
+    expect(await folder.check(file(key))).toEqual([]);
+  });
+
+  it('a pool of a service with a problem of its own is not told that it has no use for what only Buildkite knows', async () => {
+    const lines = await folder.check(
+      'services: { s: { type: buildkite, tokn: { file: /t } } }\n' + pool('hooks: /h, trust: { forks: refuse }'),
+    );
+    expect(lines.join('\n')).not.toContain('is not used');
+    expect(lines.join('\n')).toContain('did you mean "token"?');
+    const other = await folder.check('services: { s: { type: azure-pipelines } }\n' + pool('hooks: /h'));
+    expect(other).toContainEqual(expect.stringContaining('hooks: is not used'));
+  });
+
+  it('an encrypted value in the environment of a pool is warned of', async () => {
+    const lines = await folder.check(service('') + pool('env: { SECRET_A: "x;y" }'));
+    expect(lines).toEqual([expect.stringMatching(/warning: pools\.\w+\.env\.SECRET_A: goes into every job of the pool as it is/)]);
+  });
+
   it('a key that nothing could need, and one that others can read, are warnings', async () => {
     const open = folder.write('private.key', 'x', 0o644);
     const lines = await folder.check(`secrets: { key: { file: ${open} } }\n`, { secrets: 'check' });

@@ -19,7 +19,14 @@ export function checkPoolService(pool: PoolConfig, checking: Checking): void {
   const service = config.services.find((one) => one.name === pool.service);
   if (service?.type === 'azure-pipelines') checkAzurePool(pool, service, checking);
   if (service?.type === 'buildkite') checkBuildkitePool(pool, service, checking);
-  else checkUnused(pool, checking);
+  else if (service !== undefined || pool.service === 'own' || isOtherKnown(written.top.services?.[pool.service]))
+    checkUnused(pool, checking);
+}
+
+/** Whether a service that has a problem of its own says all the same that it is of a type, and of another one than these. */
+function isOtherKnown(written: unknown): boolean {
+  if (typeof written !== 'object' || written === null || !('type' in written)) return false;
+  return written.type === 'own-queue' || written.type === 'azure-pipelines';
 }
 
 /** What only some services know. `defaults` may hold it for pools of others. */

@@ -110,7 +110,14 @@ function checkRecipe(pool: PoolConfig, { written, sound, own, inPool }: Checking
     if (!/^[A-Za-z_][A-Za-z0-9_]*$/.test(key))
       inPool(pool, path, 'is no name of a variable: letters, digits and "_", not a digit first');
     else if (key.startsWith('ONEJOB_')) inPool(pool, path, 'names that begin with ONEJOB_ are set by onejob itself');
-    if (looksSecret(key) && value !== '') {
+    if (/^SECRET_./.test(key) && pool.service !== 'own') {
+      inPool(
+        pool,
+        path,
+        'goes into every job of the pool as it is: encrypted values are opened only where a pipeline brings them; take it out of this file',
+        'warning',
+      );
+    } else if (looksSecret(key) && value !== '') {
       inPool(pool, path, 'looks like a secret: every job of the pool can read it, and so can who reads this file', 'warning');
     }
   }

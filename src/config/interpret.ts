@@ -94,6 +94,10 @@ function unknownKey(name: string, known: readonly string[], path: Path): string 
   const isTopKey = Object.hasOwn(topFile.shape, name);
   if (path.length === 0 && isPoolKey) return 'unknown key here; it belongs to a pool or to "defaults"';
   if (path.length > 0 && isTopKey) return 'unknown key here; it belongs to the top level of the file';
+  const isInPool = path.length === (path[0] === 'pools' ? 2 : 1) && (path[0] === 'pools' || path[0] === 'defaults');
+  if (isInPool && Object.values(serviceFiles).some(({ shape }) => Object.hasOwn(shape, name)))
+    return 'unknown key here; it belongs to the service that the pool names, under "services"';
+  if (path[0] === 'services' && path.length === 2 && isPoolKey) return 'unknown key here; it belongs to a pool or to "defaults"';
   return `unknown key; ${suggest(name, known)}`;
 }
 

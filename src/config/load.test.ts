@@ -2,6 +2,7 @@ import { spawnSync } from 'node:child_process';
 import { mkdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
+import { makeKey } from '../secrets/keys.ts';
 import { checkConfig, loadConfig, loadPaths } from './load.ts';
 import { formatProblem } from './problem.ts';
 import { emptyEnvironment, Folder, host } from './testing.ts';
@@ -233,7 +234,7 @@ describe('the file of 18 agents', () => {
   it('is right, with its secrets in place', async () => {
     folder.write('buildkite.token', 'a');
     folder.write('azure.pat', 'b');
-    folder.write('secrets.private.key', 'c');
+    folder.write('secrets.private.key', await makeKey('x25519', 'for a test'));
     const here = example.replaceAll('/etc/onejob/', `${folder.path}/`);
     const { config, errors, warnings } = await folder.load(here, { secrets: 'check', now: Date.UTC(2026, 0, 1) });
     expect([...errors, ...warnings].map(formatProblem)).toEqual([]);

@@ -3,7 +3,7 @@
  * file neither the YAML parser nor the schema is loaded, so that `onejob run` starts quickly.
  */
 import { OnejobError } from '../errors.ts';
-import { checkSecret } from '../secrets/reference.ts';
+import { checkSecret, describeSecret, readSecret, type SecretReference } from '../secrets/reference.ts';
 import type { Writing } from './check.ts';
 import { checkAcross } from './check.ts';
 import { secretsOf } from './check-mounts.ts';
@@ -157,8 +157,26 @@ async function checkSecrets(config: Config, writing: Writing, now: number): Prom
     const at = { ...writing.locate(path), key: `${key}.${secret.kind}` };
     if (problem !== null) problems.push({ ...at, level: 'error', message: problem });
     for (const warning of warnings) problems.push({ ...at, level: 'warning', message: warning });
+    const wrong = problem === null && key === 'secrets.key' && knowsKeys(config) ? await keysProblem(secret) : null;
+    if (wrong !== null) problems.push({ ...at, level: 'error', message: wrong });
   }
   return problems;
+}
+
+function knowsKeys({ services }: Config): boolean {
+  return services.some(({ type }) => type === 'buildkite');
+}
+
+/** What is wrong in a key file, by its lines and never by what stands there: else the first job that brings a secret would find it. */
+async function keysProblem(secret: SecretReference): Promise<string | null> {
+  const { parseKeys } = await import('../secrets/keys.ts');
+  try {
+    await parseKeys(await readSecret(secret), describeSecret({ ...secret, expires: null }));
+    return null;
+  } catch (error) {
+    if (!(error instanceof OnejobError)) throw error;
+    return error.message.replace(/\.$/, '');
+  }
 }
 
 /** What `readSource` says of the host's config when it is not for this user: then it is as without one. */

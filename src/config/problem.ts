@@ -44,7 +44,7 @@ export function inOrder(problems: readonly Problem[]): Problem[] {
   return [...seen.values()].sort((a, b) => a.source.localeCompare(b.source) || at(a) - at(b));
 }
 
-/** The known word nearest to `word`: same letters, begun alike, or at most a third of it mistyped; null when none is near. */
+/** The known word nearest to `word`: same letters, at most a third of it mistyped, or its first three and more; null when none is near. */
 export function nearest(word: string, known: Iterable<string>): string | null {
   const plain = (text: string) => text.toLowerCase().replaceAll(/[-_ ]/g, '');
   let best: string | null = null;
@@ -56,7 +56,9 @@ export function nearest(word: string, known: Iterable<string>): string | null {
     best = candidate;
     least = distance;
   }
-  return best;
+  if (best !== null || plain(word).length < 3) return best;
+  const begun = [...known].filter((candidate) => plain(candidate).startsWith(plain(word)));
+  return begun.toSorted((a, b) => a.length - b.length)[0] ?? null;
 }
 
 /** Typing mistakes between two words: a letter more, less, other, or two swapped. */

@@ -32,6 +32,8 @@ export class Pool {
   readonly pause = new Pause();
   readonly #keepStandby: boolean;
   readonly #isPerSlot: boolean;
+  /** Whether its service is told what its slots could do with a job. */
+  readonly tellsOffers: boolean;
   /** Keys of slots that could take a waiting job, longest free first. */
   readonly able = new Set<string>();
   readonly #serviceNamed: (name: string) => CiService;
@@ -53,6 +55,8 @@ export class Pool {
       keepStandby: boolean;
       devices: SlotDevices;
       serviceNamed?: (name: string) => CiService;
+      /** Default true. */
+      tellsOffers?: boolean;
     },
   ) {
     this.config = config;
@@ -62,6 +66,7 @@ export class Pool {
     this.#serviceNamed = parts.serviceNamed ?? (() => parts.service);
     this.#isPerSlot = JSON.stringify(config.recipe ?? null).includes('{name}');
     this.#keepStandby = parts.keepStandby && config.standby;
+    this.tellsOffers = parts.tellsOffers ?? true;
   }
 
   /** Whether what a slot's sandboxes are made from depends on the slot. */

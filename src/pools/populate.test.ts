@@ -28,7 +28,12 @@ function serviceOf(name: string, binds: 'late' | 'early') {
   return { service, recorded, offers };
 }
 
-function start(pools: readonly Partial<PoolConfig>[], stored: readonly Slot[], services: readonly CiService[], { runtime = able, keepStandby = true } = {}) {
+function start(
+  pools: readonly Partial<PoolConfig>[],
+  stored: readonly Slot[],
+  services: readonly CiService[],
+  { runtime = able, keepStandby = true } = {},
+) {
   const acted: string[] = [];
   const clock: Clock = { now: () => 1_000, wall: () => 0, after: () => () => {} };
   const reconciler = new Reconciler({

@@ -16,6 +16,7 @@ export interface PopulateParts {
   /** What pools name in `service`. */
   readonly services: ReadonlyMap<string, CiService>;
   readonly runtimes: Runtimes;
+  /** False: this manager ends with its last job, and makes no agents that wait for jobs. Services are told nothing of its slots. */
   readonly keepStandby: boolean;
   /** Of pools whose agents need devices. */
   readonly devices: SlotDevices;
@@ -39,8 +40,7 @@ export function populate(parts: PopulateParts): void {
       // Another runtime takes the slot over only once what the first one made is gone.
       return known === undefined || isEmpty(known) ? fresh : { ...known, grace: config.stopGrace };
     });
-    const pool = new Pool(config, { service, runtime, keepStandby, devices, serviceNamed });
-    // A manager that ends with its last job makes no agents that wait for jobs.
+    const pool = new Pool(config, { service, runtime, keepStandby, devices, serviceNamed, tellsOffers: keepStandby });
     if (!keepStandby && (service.capabilities.binds === 'early' || service.capabilities.standsForSlots))
       pool.pause.hold('temporary', `no daemon runs; its agents are made by "onejob up"`);
     const unsafe = isolationProblem(config, runtime);
@@ -63,6 +63,7 @@ export function populate(parts: PopulateParts): void {
         keepStandby: false,
         devices: heldBy(slot),
         serviceNamed,
+        tellsOffers: keepStandby,
       },
     );
     pool.draining = true;

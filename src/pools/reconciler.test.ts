@@ -208,7 +208,7 @@ test('while nothing can be committed no slot is open to jobs, and each is again 
   it.submit(false);
   expect(it.offers.splice(0).sort()).toEqual(['pool/1 closed', 'pool/2 closed']);
   it.loop.replanAll();
-  it.advance(60_000);
+  it.advance(30_000);
   expect(it.offers).toEqual([]);
   it.diskFull = false;
   it.advance(1_000);

@@ -45,6 +45,8 @@ export class Reconciler {
   /** What holds for all pools: disk, state, people. */
   readonly pause = new Pause();
   #draining = false;
+  /** It is being found out whether anything can be committed again: nobody is told to send jobs before. */
+  #isTrying = false;
   #stopping = false;
   #closed = false;
 
@@ -55,11 +57,19 @@ export class Reconciler {
       clock: options.clock,
       log: options.log,
       store: options.store,
-      refused: (message) => void this.pause.hold('state', message),
+      refused: (message) => {
+        this.pause.hold('state', message);
+        for (const key of this.#slots.keys()) this.#tellOffer(key);
+      },
       // Let go for a moment, so that the step that was refused is planned as it was.
       retry: () => {
         this.pause.release('state');
-        this.#drain();
+        this.#isTrying = true;
+        try {
+          this.#drain();
+        } finally {
+          this.#isTrying = false;
+        }
       },
       recovered: () => this.replanAll(),
     });
@@ -259,7 +269,8 @@ export class Reconciler {
   #tellOffer(key: string): void {
     const slot = this.#slots.get(key);
     const pool = this.#owners.get(key);
-    if (slot === undefined || pool === undefined || !pool.service.capabilities.standsForSlots) return;
+    if (slot === undefined || pool === undefined || this.#isTrying) return;
+    if (!pool.tellsOffers || !pool.service.capabilities.standsForSlots) return;
     const view = this.#viewOf(slot, pool);
     const offer: SlotOffer = !view.wanted ? 'gone' : isOpen(slot, view, this.#options.clock.now()) ? 'open' : 'closed';
     if (this.#offers.get(key) === offer) return;

@@ -4,7 +4,7 @@
  */
 import type { DownRequest, ForgottenView } from '../api/schema.ts';
 import type { Clock } from '../core/clock.ts';
-import { isEmpty } from '../core/slot.ts';
+import { isEmpty, type Slot } from '../core/slot.ts';
 import type { Log } from '../log.ts';
 import { agentsOf, type Reconciler } from './reconciler.ts';
 
@@ -19,12 +19,16 @@ export interface ShutdownParts {
   /** Takes back what stays at CI services otherwise, or says `instead` why not. Never fails. */
   readonly forget: (instead: string | null) => Promise<ForgottenView[]>;
   readonly temporary: boolean;
+  /** Whether the slot holds something that another service than the own queue is waited for, or waits for. */
+  readonly isForeign: (slot: Slot) => boolean;
+  /** Empties all slots but those. */
+  readonly drainOthers: () => void;
 }
 
 /** How long a temporary manager waits for its first client, and then for another one, in ms. */
 const firstClient = 10_000;
 const anotherClient = 200;
-/** How long a stop waits for a runtime that cannot be reached, in ms. */
+/** How long a stop waits for a runtime that cannot be reached, and one that leaves something for the rest to be gone, in ms. */
 const patience = 5_000;
 
 export class Shutdown {
@@ -42,6 +46,7 @@ export class Shutdown {
   #signals = 0;
   #leaving: (() => void) | null = null;
   #blocked: (() => void) | null = null;
+  #leavesForeign = false;
 
   constructor(parts: ShutdownParts) {
     this.#parts = parts;
@@ -96,16 +101,42 @@ export class Shutdown {
   look(): void {
     const { reconciler, clock, temporary, busy } = this.#parts;
     if (this.#how !== null) {
-      if (reconciler.isEmpty) this.#end(this.#how);
+      if (this.#leavesForeign && this.#how === 'leave') this.#leaveForeign();
+      else if (reconciler.isEmpty) this.#end(this.#how);
       else if (this.#how === 'end') this.#blocked ??= clock.after(patience, () => this.#giveUp());
       return;
     }
     this.#leaving?.();
     this.#leaving = null;
     if (!temporary || this.#clients > 0 || busy()) return;
-    this.#leaving = clock.after(this.#hadClient ? anotherClient : firstClient, () =>
-      this.begin({ how: 'end', grace: null, forget: false }),
-    );
+    this.#leaving = clock.after(this.#hadClient ? anotherClient : firstClient, () => this.#endByItself());
+  }
+
+  /**
+   * Nobody has asked for the end of what a daemon before this one had begun for other services: jobs of theirs may run, and the
+   * next daemon takes them over (S5).
+   */
+  #endByItself(): void {
+    const { reconciler, clock, log, isForeign, drainOthers } = this.#parts;
+    const foreign = reconciler.slots.filter(isForeign);
+    if (foreign.length === 0) {
+      this.begin({ how: 'end', grace: null, forget: false });
+      return;
+    }
+    log.info("leaving other services' agents", {
+      agents: foreign.flatMap(agentsOf),
+      reason: 'they are not of this daemon, which is temporary; "onejob up" takes them over',
+    });
+    this.#how = 'leave';
+    this.#leavesForeign = true;
+    this.#blocked = clock.after(patience, () => this.#end('leave'));
+    drainOthers();
+    this.look();
+  }
+
+  #leaveForeign(): void {
+    const { reconciler, isForeign } = this.#parts;
+    if (reconciler.slots.every((slot) => isEmpty(slot) || isForeign(slot))) this.#end('leave');
   }
 
   /**

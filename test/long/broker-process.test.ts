@@ -230,7 +230,7 @@ it('says what it does not understand, without repeating it', async () => {
   const wrong = await postTo(socket, '/v1/offers', { services: [{ name: 'bk', endpoint: 1, token: 'bkct_canary' }], offers: [] });
   expect(wrong).toMatchObject({ status: 400, body: { code: 'E_API_REQUEST', retry: false } });
   expect(JSON.stringify(wrong.body)).not.toContain('canary');
-  expect(await postTo(socket, '/v1/agents/none/hand', { agent: 'a1', secrets: [] })).toMatchObject({
+  expect(await postTo(socket, '/v1/agents/none/hand', { agent: 'a1', trusted: true, secrets: [] })).toMatchObject({
     status: 404,
     body: { code: 'E_AGENT_UNKNOWN' },
   });

@@ -199,8 +199,11 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
       return bytes === null ? null : Readable.from([bytes]);
     },
     async *logs(source, follow, signal) {
-      if ('agent' in source && manager.agentOutput.has(source.agent)) {
-        yield { stream: 'stdout', bytes: Buffer.from(manager.agentOutput.get(source.agent) ?? '') };
+      const elsewhere = 'job' in source ? manager.elsewhere.find(({ id }) => id === source.job) : undefined;
+      const agent = 'agent' in source ? source.agent : elsewhere?.agent;
+      const output = manager.agentOutput.get(agent ?? '');
+      if (output !== undefined) {
+        yield { stream: 'stdout', bytes: Buffer.from(output) };
         return;
       }
       if (!('job' in source))

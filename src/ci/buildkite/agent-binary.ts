@@ -89,7 +89,7 @@ export function createAgentBinary(options: AgentBinaryOptions): AgentBinary {
   ) => {
     const what = version === null ? 'the agent' : `the agent ${version}`;
     return new OnejobError('E_AGENT_PACKAGE', `Cannot use ${what} from ${from}: ${why}.`, {
-      hint: 'Look at version, from and sha256 in services.<name>.agent.',
+      hint: 'Look at version, from and sha256 in services.<name>.agent, or name a program: agent: { from: /path/to/buildkite-agent }.',
       ...more,
     });
   };

@@ -23,7 +23,7 @@ export function releaseUrl(version: string, arch: string, base = releases): stri
   const name = architectures[arch];
   if (name !== undefined) return `${base}/v${version}/buildkite-agent-linux-${name}-${version}.tar.gz`;
   throw new OnejobError('E_AGENT_PACKAGE', `Buildkite releases no agent ${version} for Linux on ${arch}.`, {
-    hint: 'Build one, and name it in services.<name>.agent.from.',
+    hint: 'Build one, and name it in the service: agent: { from: /path/to/buildkite-agent }.',
   });
 }
 
@@ -46,7 +46,7 @@ export async function releaseSum(sums: URL, from: string, options: Omit<ReceiveO
   } catch (error) {
     options.signal.throwIfAborted();
     throw new OnejobError('E_AGENT_PACKAGE', `Cannot check the agent from ${from} against ${sums}: ${reasonOf(error)}.`, {
-      hint: `See whether "curl -fLO ${sums}" works here, or write the checksum into services.<name>.agent.sha256.`,
+      hint: `See whether "curl -fLO ${sums}" works here, or name a program that you have: agent: { from: /path/to/buildkite-agent }.`,
       retry: true,
       cause: error,
     });

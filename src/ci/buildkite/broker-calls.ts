@@ -4,7 +4,7 @@ import { createInterface } from 'node:readline';
 import { json } from 'node:stream/consumers';
 import { z } from 'zod';
 import { OnejobError } from '../../errors.ts';
-import type { BrokerEvent } from './broker/protocol.ts';
+import { type BrokerEvent, phases } from './broker/protocol.ts';
 
 /** ms after which a broker that does not answer is given up. */
 const patience = 10_000;
@@ -107,14 +107,24 @@ const stateAnswer = z.object({
   services: z.array(z.object({ service: z.string(), kind: z.enum(['ok', 'refused', 'away']), why: z.string().nullable() })),
 });
 
+const knownAgent = z.object({ id: z.string(), service: z.string(), phase: z.enum(phases), agent: z.string().nullable() });
+
 /** What `doctor` looks at of a broker. */
 export type BrokerLook = z.infer<typeof stateAnswer>;
 
 /** Asks a broker how it is, whoever follows its events. @throws OnejobError E_BROKER */
-export async function lookAtBroker(socketPath: string, signal: AbortSignal): Promise<BrokerLook> {
+export const lookAtBroker = (socketPath: string, signal: AbortSignal): Promise<BrokerLook> =>
+  stateOf(socketPath, stateAnswer, signal);
+
+/** The agents that a broker has, whoever follows its events. @throws OnejobError E_BROKER */
+export async function agentsOfBroker(socketPath: string, signal: AbortSignal): Promise<z.infer<typeof knownAgent>[]> {
+  return (await stateOf(socketPath, z.object({ agents: z.array(knownAgent) }), signal)).agents;
+}
+
+async function stateOf<T>(socketPath: string, answer: z.ZodType<T>, signal: AbortSignal): Promise<T> {
   const response = await ask(socketPath, { method: 'GET', path: '/v1/state', body: null, patience }, signal);
   const found: unknown = await json(response).catch(() => signal.throwIfAborted());
-  const parsed = stateAnswer.safeParse(found);
+  const parsed = answer.safeParse(found);
   if (response.statusCode === 200 && parsed.success) return parsed.data;
   throw away('answers in a way that this version does not understand');
 }

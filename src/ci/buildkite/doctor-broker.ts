@@ -92,13 +92,20 @@ export function programFindings(service: string, state: AgentBinaryState, from: 
       return [{ level: 'warning', subject, message: 'The agent is being fetched and checked.', hint: 'Ask again in a moment.' }];
     case 'failed': {
       const { code, message } = state.failure;
-      return [{ level: 'error', subject, message: `${message} (${code})`, hint: 'Look at "agent" of the service.' }];
+      return [{ level: 'error', subject, message: `${message} (${code})`, hint: howToHave(from) }];
     }
     case 'ready': {
       const message = `The agent is ${state.version}, from ${from ?? "Buildkite's releases"}, checked.`;
       return [{ level: 'ok', subject, message, hint: null }, ...ageFindings(subject, state.version)];
     }
   }
+}
+
+/** An agent that is on this host already can be named. */
+function howToHave(from: string | null): string {
+  return from === null
+    ? 'Where this host reaches no releases, name the program: write "agent: { from: /path/to/buildkite-agent }" into the service.'
+    : 'Look at "agent" of the service; "agent: { from: /path/to/buildkite-agent }" names a program that is on this host already.';
 }
 
 export function ageFindings(subject: string, version: string): Finding[] {

@@ -144,20 +144,26 @@ describe('what jobs would lack', () => {
     home: { path: '/root', works: true },
     reached: null,
   };
-  const lack = (change: Partial<Inside>, mounted = true, image: string | null = 'x:1') =>
-    lackFindings('pool p', { ...all, ...change }, { image, mounted }).map(
+  const lack = (change: Partial<Inside>, mounted = true, image: string | null = 'x:1', isWithoutGit = false) =>
+    lackFindings('pool p', { ...all, ...change }, { image, mounted, isWithoutGit }).map(
       ({ level, message, hint }) => `${level}: ${message} ${hint}`,
     );
 
   it('nothing', () => expect(lack({})).toEqual([expect.stringMatching(/^ok: .*bash, git, agent 3\.137\.0/)]));
 
   it.each<[string, Partial<Inside>, RegExp]>([
-    ['git', { programs: new Set(['bash', 'buildkite-agent']) }, /^warning: There is no git in image "x:1".*packages: \[git\]/],
-    ['both', { programs: new Set(['buildkite-agent']) }, /^warning: There is neither bash nor git .*packages: \[bash, git\]/],
+    ['git', { programs: new Set(['bash', 'buildkite-agent']) }, /^error: There is no git in image "x:1".*packages: \[git\]/],
+    ['both', { programs: new Set(['buildkite-agent']) }, /^error: There is neither bash nor git .*packages: \[bash, git\]/],
     ['a way to run scripts', { temporary: { path: '/tmp', works: false } }, /^error: Nothing can be run in \/tmp.*"exec"/],
     ['a home', { home: { path: '/nope', works: false } }, /^warning: Nothing can be written to HOME, \/nope/],
     ['an agent that runs', { agent: null }, /^error: buildkite-agent does not run in image "x:1".*architecture/],
   ])('%s', (_, change, line) => expect(lack(change)).toEqual([expect.stringMatching(line)]));
+
+  it('no git where nothing is checked out', () => {
+    expect(lack({ programs: new Set(['bash', 'buildkite-agent']) }, true, 'x:1', true)).toEqual([
+      expect.stringMatching(/^warning: There is no git/),
+    ]);
+  });
 
   it('the agent that the image should bring', () => {
     expect(lack({ agent: null, programs: new Set(['bash', 'git']) }, false)).toEqual([

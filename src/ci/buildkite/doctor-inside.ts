@@ -139,13 +139,13 @@ function interfaceOf(address: string): string | null {
   return found === undefined || found[0] === 'lo' ? null : found[0];
 }
 
-/** What jobs would lack. `mounted`: the agent comes from this host, not from the image. */
+/** What jobs would lack. `mounted`: the agent comes from this host, not from the image. `isWithoutGit`: nothing is checked out. */
 export function lackFindings(
   subject: string,
   found: Inside,
-  about: { readonly image: string | null; readonly mounted: boolean },
+  about: { readonly image: string | null; readonly mounted: boolean; readonly isWithoutGit: boolean },
 ): Finding[] {
-  const { image, mounted } = about;
+  const { image, mounted, isWithoutGit } = about;
   const where = image === null ? 'this host' : `image "${image}"`;
   const list: Finding[] = [];
   const missing = ['bash', 'git'].filter((program) => !found.programs.has(program));
@@ -157,7 +157,8 @@ export function lackFindings(
         ? `Install ${what} on this host.`
         : `Add ${missing.length === 1 ? 'it' : 'them'} to the image, or write image: { base: "${image}", packages: [${missing.join(', ')}] }.`;
     const needs = missing.includes('bash') ? 'The agent runs commands and hooks with bash' : 'The agent checks out with git';
-    list.push({ level: 'warning', subject, message: `There is ${none} in ${where}. ${needs}.`, hint });
+    const level = missing.includes('git') && !isWithoutGit ? 'error' : 'warning';
+    list.push({ level, subject, message: `There is ${none} in ${where}. ${needs}.`, hint });
   }
   if (found.agent === null) {
     const there = found.programs.has('buildkite-agent');

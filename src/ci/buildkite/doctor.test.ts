@@ -25,7 +25,7 @@ const reached = 'reach\nfatal: 401 Unauthorized: The token is not one, or no lon
 let buildkite: BuildkiteStandin;
 let dir: Scratch;
 let asked: { readonly recipe: Recipe; readonly script: string }[];
-let says: string;
+let says: string | Error;
 beforeEach(async () => {
   buildkite = await startBuildkite();
   dir = scratch();
@@ -101,6 +101,7 @@ function trialOf(pools: readonly PoolConfig[], door: () => Promise<string>): Tri
         ...{ recipe, hasImage: true, kind: JSON.stringify(recipe), door },
         async ask(script) {
           asked.push({ recipe, script });
+          if (says instanceof Error) throw says;
           return says;
         },
       };
@@ -230,6 +231,23 @@ it.each<[string, AgentBinaryState, RegExp]>([
 ])('an agent that is %s is told', async (_, program, line) => {
   const found = await check({ pools: plain, program });
   expect(found.map(({ level, message }) => `${level} ${message}`)).toContainEqual(expect.stringMatching(line));
+});
+
+it('of an agent that could not be had one line says why, and how to name another', async () => {
+  says = new OnejobError('E_MOUNT_MISSING', 'Cannot start agent x: the path "/s/tools/at-1/buildkite-agent" is not there.');
+  const failed: AgentBinaryState = { kind: 'failed', failure: { code: 'E_AGENT_PACKAGE', message: 'Cannot use it.', retry: true } };
+  const found = await check({ pools: plain, program: failed });
+  expect([...lines(found, 'error'), ...lines(found, 'warning')]).toEqual([
+    expect.stringMatching(/Cannot use it\. .*agent: \{ from: \/path\/to\/buildkite-agent \}/),
+  ]);
+  expect(lines(await check({ pools: plain }), 'warning')).toEqual([expect.stringContaining('tools/at-1')]);
+});
+
+it('an image without git is an error, unless the pool says that nothing is checked out', async () => {
+  says = good.replace('has git\n', '');
+  expect(lines(await check({ pools: plain }), 'error')).toEqual([expect.stringContaining('There is no git in image "x:1"')]);
+  const without = '{ p: { service: bk, queue: default, image: "x:1", env: { BUILDKITE_SKIP_CHECKOUT: "true" } } }';
+  expect(lines(await check({ pools: without }), 'error')).toEqual([]);
 });
 
 it("untrusted jobs' own network is tried, too, and same sandboxes once", async () => {

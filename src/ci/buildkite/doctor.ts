@@ -122,10 +122,14 @@ async function lookInto(parts: DoctorParts, one: SandboxClass, looking: Looking,
     if (one.isSameInside) return list;
     const image = sandbox.hasImage ? sandbox.recipe.image : null;
     const mounted = config.agentPackage.from !== 'image';
-    list.push(...lackFindings(subject, found, { image, mounted }));
+    const isWithoutGit = /^(1|t|true)$/i.test(sandbox.recipe.env.BUILDKITE_SKIP_CHECKOUT ?? '');
+    list.push(...lackFindings(subject, found, { image, mounted, isWithoutGit }));
     if (!mounted && found.agent !== null) list.push(...ageFindings(subject, found.agent));
   } catch (error) {
-    list.push(unknown(error, 'look into a sandbox', 'warning'));
+    const { kind } = parts.program();
+    // What it lacks is the agent's program, of which another line says why.
+    const isWithout = error instanceof OnejobError && error.code === 'E_MOUNT_MISSING' && kind !== 'ready' && kind !== 'image';
+    if (!isWithout) list.push(unknown(error, 'look into a sandbox', 'warning'));
   }
   return list;
 }

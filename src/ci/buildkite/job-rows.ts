@@ -1,5 +1,10 @@
-/** The service's jobs that this host has or had, for people. */
+/**
+ * The service's jobs that this host has or had, for people. A store that takes nothing holds up nobody who tells of them: what it
+ * has missed is kept here, and written with the next one that it takes.
+ */
 import type { JobId } from '../../core/slot.ts';
+import { toFailure } from '../../errors.ts';
+import type { Log } from '../../log.ts';
 import type { Store } from '../../store/store.ts';
 import type { ServiceJob } from '../ci-service.ts';
 import type { BrokerAgent, Finished, GivenJob } from './broker/protocol.ts';
@@ -12,6 +17,7 @@ export interface JobRowsParts {
   readonly store: Pick<Store, 'serviceJobs' | 'transaction'>;
   /** Wall clock, ms since the epoch. */
   readonly wall: () => number;
+  readonly log: Pick<Log, 'info' | 'warn'>;
 }
 
 export interface JobRows {
@@ -28,16 +34,37 @@ export interface JobRows {
   list(): readonly ServiceJob[];
 }
 
-export function createJobRows({ service, store, wall }: JobRowsParts): JobRows {
+export function createJobRows({ service, store, wall, log }: JobRowsParts): JobRows {
   const open = new Map<string, ServiceJob>();
+  /** The store has not taken these, or an older state of them. */
+  const unwritten = new Map<string, ServiceJob>();
 
+  let isRefused = false;
+
+  const write = (): void => {
+    const rows = [...unwritten.values()];
+    const wasRefused = isRefused;
+    try {
+      store.transaction({ durable: false }, () => {
+        for (const row of rows) store.serviceJobs.save(row, wall());
+      });
+    } catch (error) {
+      isRefused = true;
+      if (!wasRefused) log.warn('jobs are not written down', { service, reason: toFailure(error).message });
+      return;
+    }
+    unwritten.clear();
+    isRefused = false;
+    if (wasRefused) log.info('jobs are written down again', { service });
+  };
   const save = (row: ServiceJob, before: ServiceJob | null): void => {
     if (row.state === 'done') open.delete(row.id);
     else open.set(row.id, row);
-    if (JSON.stringify(row) === JSON.stringify(before)) return;
-    store.transaction({ durable: false }, () => store.serviceJobs.save(row, wall()));
+    if (JSON.stringify(row) === JSON.stringify(before) && unwritten.size === 0) return;
+    unwritten.set(row.id, row);
+    write();
   };
-  const find = (id: JobId): ServiceJob | null => open.get(id) ?? store.serviceJobs.get(id);
+  const find = (id: JobId): ServiceJob | null => open.get(id) ?? unwritten.get(id) ?? store.serviceJobs.get(id);
 
   return {
     saw(agent) {
@@ -65,7 +92,10 @@ export function createJobRows({ service, store, wall }: JobRowsParts): JobRows {
       if (before === null || before.state === 'done') return;
       save({ ...before, agent: null, state: 'done', result: word, endedAt: wall() }, before);
     },
-    unended: () => store.serviceJobs.list(mostUnended).filter((row) => row.service === service && row.state !== 'done'),
+    unended() {
+      const written = store.serviceJobs.list(mostUnended).filter((row) => row.service === service && !unwritten.has(row.id));
+      return [...written, ...unwritten.values()].filter(({ state }) => state !== 'done');
+    },
     list: () => [...open.values()],
   };
 }

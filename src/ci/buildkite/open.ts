@@ -25,13 +25,19 @@ import { rule } from './ruling.ts';
 import { type BuildkiteParts, createBuildkite } from './service.ts';
 import { createStackEntries, forgetOldStacks } from './stack-entries.ts';
 import { createStacks } from './stacks.ts';
+import { visitingDesk } from './visiting-desk.ts';
 
 /** Version of the agent that this onejob was tried with. */
 export const pinnedAgent = '3.137.0';
 
-export function openDesk({ store, clock, log, self }: Pick<OpenParts, 'store' | 'clock' | 'log' | 'self'>): BrokerDesk {
+type DeskOpening = Pick<OpenParts, 'store' | 'clock' | 'log' | 'self' | 'temporary'>;
+
+export function openDesk({ store, clock, log, self, temporary }: DeskOpening): BrokerDesk {
   const place = brokerPlace(store.dir);
-  return createBrokerDesk({ calls: brokerCalls(place.socket), start: () => startBroker(self, store.dir, place), clock, log });
+  const parts = { calls: brokerCalls(place.socket), clock, log };
+  return temporary === true
+    ? visitingDesk(parts)
+    : createBrokerDesk({ ...parts, start: () => startBroker(self, store.dir, place) });
 }
 
 export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts): CiService {
@@ -67,7 +73,7 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
     pools,
     stateDir: store.dir,
     desk,
-    rows: createJobRows({ service: config.name, store, wall }),
+    rows: createJobRows({ service: config.name, store, wall, log }),
     token,
     rule: (agent, pool) => ruleJob(agent.job ?? { id: '', env: {} }, pool),
     program: mountedProgram({ config: config.agentPackage, pinned: pinnedAgent, binary, dir, wall }),

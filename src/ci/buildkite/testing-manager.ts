@@ -119,7 +119,7 @@ export function openManager({
   const whole: BuildkiteParts = {
     config: testConfig(),
     ...{ pools, desk, clock, log, stateDir: store.dir },
-    rows: createJobRows({ service: 'bk', store, wall: () => clock.wall() }),
+    rows: createJobRows({ service: 'bk', store, wall: () => clock.wall(), log }),
     async token() {
       if (manager.token instanceof OnejobError) throw manager.token;
       return manager.token;

@@ -10,12 +10,13 @@ export function addJobCommands(program: Command, act: Act): void {
   const jobs = program
     .command('jobs')
     .description('list jobs that wait or run')
+    .argument('[job]', 'only this one, over or not; the first letters of its id are enough, four at least')
     .option('-a, --all', 'also those that ended')
     .option('--limit <n>', 'only the newest; with --all 1000 unless said', integer(1, 999_999))
-    .action((flags: GlobalFlags & { all?: boolean; limit?: number }) =>
+    .action((job: string | undefined, flags: GlobalFlags & { all?: boolean; limit?: number }) =>
       act(async (session) => {
         const { listJobs } = await import('../jobs.ts');
-        return listJobs(session, { all: flags.all === true, limit: flags.limit ?? null });
+        return listJobs(session, { only: job ?? null, all: flags.all === true, limit: flags.limit ?? null });
       }, failed)(flags),
     );
   global(jobs);
@@ -24,7 +25,7 @@ export function addJobCommands(program: Command, act: Act): void {
     .command('logs')
     .description('show the output of a job, of an agent, or of whoever works in a slot')
     .addOption(new Option('--agent', "the agent's own logs instead, once it has ended").conflicts('follow'))
-    .argument('<job|agent|slot>', 'an id, or a slot such as default/1')
+    .argument('<job|agent|slot>', 'an id, or the first letters of a job\'s, four at least; the name of an agent; a slot such as default/1')
     .option('-f, --follow', 'go on until it has ended')
     .option('-p, --previous', 'of a slot: the agent before the present one')
     .action((target: string, flags: GlobalFlags & { follow?: boolean; previous?: boolean; agent?: boolean }) =>

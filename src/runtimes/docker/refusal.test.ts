@@ -14,6 +14,21 @@ const refused = (message: string, devices = [leased()], status = 500) =>
 const hook = (said: string) =>
   `failed to create task for container: failed to create shim task: OCI runtime create failed: runc create failed: unable to start container process: error during container init: error running prestart hook #0: exit status 1, stdout: , stderr: ${said}`;
 
+test.each([
+  ['volumes', null],
+  ['caches', { name: null }],
+])('a folder of %s that is not there is told with that key', (key, cache) => {
+  const mounts = [{ host: '/no/such', container: '/c', readOnly: false, variable: null, cache }];
+  const error = refusal(
+    answer('invalid mount config for type "bind": bind source path does not exist: /no/such', 400),
+    specOf({ ...recipe, mounts }),
+    endpoint,
+  );
+  expect(error).toMatchObject({ code: 'E_MOUNT_MISSING', hint: expect.stringContaining(`out of ${key} in pools.`) });
+  expect(error.message).toContain(`"/no/such" of its ${key} is not on this host`);
+  expect(error.hint).toContain('mkdir -p /no/such');
+});
+
 describe('an Engine that cannot give devices', () => {
   test.each([
     [

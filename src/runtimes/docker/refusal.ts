@@ -24,10 +24,11 @@ export function refusal(error: unknown, spec: SandboxSpec, endpoint: Endpoint): 
   }
   const mount = /bind source path does not exist: (\S+)/.exec(said) ?? /statfs (\S+): no such file or directory/.exec(said);
   if (mount !== null) {
+    const key = recipe.mounts.some(({ host, cache }) => host === mount[1] && cache !== null) ? 'caches' : 'volumes';
     return make(
       'E_MOUNT_MISSING',
-      `the path "${mount[1]}" of its volumes is not on this host`,
-      `Make it, or take it out of volumes in pools.${pool}.`,
+      `the path "${mount[1]}" of its ${key} is not on this host`,
+      `Make it (mkdir -p ${mount[1]}), or take it out of ${key} in pools.${pool}.`,
     );
   }
   if (/no such image/i.test(said)) {

@@ -54,7 +54,7 @@ export function checkRecipe(host: Host, recipe: Recipe): void {
     'E_MOUNT_MISSING',
     `Cannot mount ${missing.host} at ${missing.container}: there is no such file or folder on this host.`,
     {
-      hint: 'Create it, or correct it under "volumes".',
+      hint: `Create it, or correct it under "${missing.cache === null ? 'volumes' : 'caches'}".`,
     },
   );
 }

@@ -18,6 +18,9 @@ test('a job typed in is queued as it was said', async () => {
   expect(second).toMatchObject({ queue: 'gpu', pipeline: 'things', branch: 'work', command: 'echo a -- b' });
   expect(second?.env.BUILDKITE_PULL_REQUEST_REPO).not.toBe(second?.env.BUILDKITE_REPO);
   expect(await say('jobs')).toContain('scheduled  —  gpu  things/work  echo a -- b');
+  await say('queue --env FOO=bar --env SECRET_A=x=y;z -- env');
+  expect(bk.jobs()[2]).toMatchObject({ command: 'env', env: { FOO: 'bar', SECRET_A: 'x=y;z' } });
+  expect(await say('queue --env FOO')).toContain('not understood');
   expect(await say('queue --colour blue')).toContain('not understood');
   expect(await say('queue --queue')).toContain('needs a value');
   expect(await say(`cancel ${first?.id.slice(0, 6)}`)).toMatch(/is being cancelled\.$/);
@@ -26,8 +29,8 @@ test('a job typed in is queued as it was said', async () => {
 
 test('agents and requests are shown, and people can meddle', async () => {
   expect(await say('agents')).toBe('No agent has registered.');
-  const agent = await handAgent(bk, 'one', { tags: ['queue=gpu'] });
-  expect(await say('agents')).toMatch(/^one {2}idle {2}— {2}gpu {2}0 {2}127\.0\.0\.1$/);
+  const agent = await handAgent(bk, 'one', { tags: ['queue=gpu', 'card=a100', 'card=big'] });
+  expect(await say('agents')).toMatch(/^one {2}idle {2}— {2}gpu {2}priority 0 {2}0 {2}127\.0\.0\.1 {2}card=a100,card=big$/);
   await say('pause one');
   expect((await agent.ask('GET', 'ping')).json).toMatchObject({ action: 'pause' });
   expect(await say('requests 1')).toBe('200 session      GET    ping one 127.0.0.1');

@@ -2,12 +2,12 @@
 import { type FaultWhere, NAMED_FAULTS } from './faults.ts';
 import type { BuildkiteStandin, JobSpec, StandinEvent } from './types.ts';
 
-export const HELP = `queue [--queue Q] [--rule TAG] [--pipeline P] [--branch B] [--priority N] [--fork] [--waiting] [-- COMMAND]
-                              queue a job; --fork makes it a pull request from another repository
+export const HELP = `queue [--queue Q] [--rule TAG] [--pipeline P] [--branch B] [--priority N] [--fork] [--waiting] [--env NAME=VALUE] [-- COMMAND]
+                              queue a job; --fork makes it a pull request from another repository; --env may be repeated
 jobs                          its jobs
 log JOB                       what a job wrote so far; the first characters of its id are enough
 cancel JOB                    cancel a job
-agents                        agents, and what they do
+agents                        agents: state, job, queue, priority, version, address, tags
 stop|pause|resume|lose AGENT  as a person on the web page would; "lose" as if its host were gone
 secret NAME VALUE             a secret that jobs may ask for
 fault                         names of faults
@@ -73,6 +73,7 @@ function queue(bk: BuildkiteStandin, rest: string): string {
   const spec: { -readonly [K in keyof JobSpec]: JobSpec[K] } = command === undefined ? {} : { command };
   const words = said.split(/\s+/).filter((word) => word !== '');
   const rules: string[] = [];
+  const env: Record<string, string> = {};
   while (words.length > 0) {
     const flag = words.shift() ?? '';
     if (flag === '--fork') {
@@ -90,10 +91,11 @@ function queue(bk: BuildkiteStandin, rest: string): string {
     else if (flag === '--pipeline') spec.pipeline = value;
     else if (flag === '--branch') spec.branch = value;
     else if (flag === '--rule') rules.push(value);
+    else if (flag === '--env' && /^[A-Za-z_]\w*=/.test(value)) env[value.slice(0, value.indexOf('='))] = value.slice(value.indexOf('=') + 1);
     else if (flag === '--priority' && /^-?\d+$/.test(value)) spec.priority = Number(value);
     else return `"${flag} ${value}" is not understood. Type "help".`;
   }
-  const id = bk.queueJob({ ...spec, rules });
+  const id = bk.queueJob({ ...spec, rules, env });
   return `Job ${short(id)} is queued.`;
 }
 
@@ -109,9 +111,12 @@ function jobs(bk: BuildkiteStandin): string {
 function agents(bk: BuildkiteStandin): string {
   const lines = bk
     .agents()
-    .map(({ name, state, job, paused, queue: of, version, from }) =>
-      [name, paused ? `${state}, paused` : state, job === null ? '—' : short(job), of, version, from].join('  '),
-    );
+    .map(({ name, state, job, paused, queue: of, priority, tags, version, from }) => {
+      const does = paused ? `${state}, paused` : state;
+      const rest = tags.filter((tag) => tag !== `queue=${of}`).join(',');
+      const shown = [name, does, job === null ? '—' : short(job), of, `priority ${priority ?? 0}`, version, from];
+      return [...shown, ...(rest === '' ? [] : [rest])].join('  ');
+    });
   return lines.length === 0 ? 'No agent has registered.' : lines.join('\n');
 }
 

@@ -34,9 +34,22 @@ const notFromAgents: ReadonlySet<string> = new Set([
 
 const notToAgents: ReadonlySet<string> = new Set(['set-cookie', 'alt-svc', 'strict-transport-security']);
 
-/** Headers of a call as it goes to the service. The caller adds `host` and, where there is one, `authorization`. */
+/** Of the others a body is refused: Node's client would write it without a word of where it ends, as if another call followed. */
+const withBody: ReadonlySet<string> = new Set(['POST', 'PUT', 'PATCH']);
+
+/** Why a call's body does not go through, for people; null when it does. What it says of its own length is all that is read. */
+export function bodyProblem({ method = '', headers }: IncomingMessage): string | null {
+  const { 'transfer-encoding': encoding, 'content-length': length } = headers;
+  if (encoding !== undefined && encoding.toLowerCase() !== 'chunked') return 'its body is encoded in a way that is not forwarded';
+  if (length !== undefined && !/^(0|[1-9]\d*)$/.test(length)) return 'the length of its body is not one';
+  const hasBody = encoding !== undefined || (length !== undefined && length !== '0');
+  return hasBody && !withBody.has(method) ? `a ${method} has no body` : null;
+}
+
+/** Headers of a call as it goes to the service, with the framing of its body: that is never left to the sender. The caller adds `host` and, where there is one, `authorization`. */
 export function requestHeaders(request: IncomingMessage): OutgoingHttpHeaders {
-  return kept(request, notFromAgents);
+  const chunked = request.headers['transfer-encoding'] === undefined ? {} : { 'transfer-encoding': 'chunked' };
+  return { ...kept(request, notFromAgents), ...chunked };
 }
 
 /** Headers of an answer as it goes to the agent. */

@@ -2,8 +2,9 @@
 import * as http from 'node:http';
 import * as https from 'node:https';
 
-/** Keeps connections while they are of use. */
+/** Keeps connections while they are of use, for one agent: what goes wrong in one reaches nobody else. */
 export interface Upstreams {
+  /** Once closed, each call has a connection for itself. */
   open(target: Target, signal: AbortSignal): http.ClientRequest;
   close(): void;
 }
@@ -19,8 +20,9 @@ export interface Target {
 
 export function createUpstreams(idleMs: number): Upstreams {
   // Kept shorter than most servers keep theirs, so that seldom a call is sent into a connection that is being closed.
-  const options = { keepAlive: true, maxFreeSockets: 64, scheduling: 'lifo', timeout: idleMs } as const;
+  const options = { keepAlive: true, maxFreeSockets: 8, scheduling: 'lifo', timeout: idleMs } as const;
   const agents = { 'http:': new http.Agent(options), 'https:': new https.Agent(options) };
+  let isClosed = false;
   return {
     open({ method, origin, path, headers }, signal) {
       const { protocol, hostname, port, host } = origin;
@@ -32,10 +34,11 @@ export function createUpstreams(idleMs: number): Upstreams {
         headers: { ...headers, host },
         signal,
       };
-      if (protocol === 'https:') return https.request({ ...common, agent: agents['https:'] });
-      return http.request({ ...common, agent: agents['http:'] });
+      if (protocol === 'https:') return https.request({ ...common, agent: !isClosed && agents['https:'] });
+      return http.request({ ...common, agent: !isClosed && agents['http:'] });
     },
     close() {
+      isClosed = true;
       for (const agent of Object.values(agents)) agent.destroy();
     },
   };

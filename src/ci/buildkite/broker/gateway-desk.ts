@@ -6,8 +6,9 @@ import type { UploadAddresses } from './artifacts.ts';
 import { cleaned } from './forward.ts';
 import { type Answer, callWhole } from './forward-call.ts';
 import { requestHeaders } from './forward-headers.ts';
-import type { Target, Upstreams } from './forward-upstreams.ts';
+import type { Target } from './forward-upstreams.ts';
 import type { GatewayLimits } from './gateway-limits.ts';
+import type { AgentMemory, Memories } from './gateway-memory.ts';
 import { refuse } from './local-answers.ts';
 import type { ServiceDesired } from './protocol.ts';
 import type { AgentBook, AgentRecord, Aliases, AliasKind } from './record.ts';
@@ -22,23 +23,10 @@ export interface Desk {
   /** ms since the epoch. */
   wall(): number;
   readonly limits: GatewayLimits;
-  readonly upstreams: Upstreams;
+  readonly memories: Memories;
   readonly uploads: UploadAddresses;
   /** Ends when the gateway closes. */
   readonly signal: AbortSignal;
-}
-
-/** What is remembered of an agent between its calls; all of it may be lost. */
-export interface AgentMemory {
-  open: number;
-  /** What its log has been told already, so that a job cannot fill it. */
-  readonly said: Set<string>;
-  /** The service did not let its job start: it is told to leave, not given the job again. */
-  startRefused: boolean;
-  /** The service may have its result, and was not heard to say so. */
-  finishUnsure: boolean;
-  registering: Promise<Answer | null> | null;
-  accepting: { readonly job: string; readonly done: Promise<Answer | null> } | null;
 }
 
 export interface Call {
@@ -80,11 +68,11 @@ export function ask(
   desk: Desk,
   call: ToService & { readonly body?: Buffer; readonly signal: AbortSignal; readonly again?: boolean },
 ): Promise<Answer> {
-  const { limits, upstreams } = desk;
+  const { limits } = desk;
   const body = call.body ?? Buffer.alloc(0);
   const target = targetOf(desk, call);
   return callWhole({
-    upstreams,
+    upstreams: desk.memories.upstreams(call.record.shown.id),
     target,
     body,
     limit: limits.answerBytes,
@@ -148,5 +136,30 @@ export function note(desk: Desk, id: string, change: () => void): void {
     if (desk.book.get(id) !== null) change();
   } catch (error) {
     desk.log.error('cannot write down what an agent did', { agent: id, error });
+  }
+}
+
+/** Serves a call of a running job, which is cut a while after the job's end: nothing of it goes on for ever. */
+export async function untilOver(
+  desk: Desk,
+  id: string,
+  signal: AbortSignal,
+  serve: (signal: AbortSignal) => Promise<void>,
+): Promise<void> {
+  const abort = new AbortController();
+  const stop = (): void => abort.abort();
+  let timer: NodeJS.Timeout | undefined;
+  const unwatch = desk.book.watch(id, ({ shown }) => {
+    if (shown.phase === 'gone') stop();
+    else if (shown.phase !== 'running') timer ??= setTimeout(stop, desk.limits.afterJobMs);
+  });
+  if (signal.aborted) stop();
+  signal.addEventListener('abort', stop, { once: true });
+  try {
+    await serve(abort.signal);
+  } finally {
+    unwatch();
+    clearTimeout(timer);
+    signal.removeEventListener('abort', stop);
   }
 }

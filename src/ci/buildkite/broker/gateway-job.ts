@@ -4,7 +4,8 @@ import { unwantedStates } from './answers.ts';
 import { withOwnUploads } from './artifacts.ts';
 import { logAfter } from './chunks.ts';
 import { forwardStream, readWhole, type Streamed } from './forward.ts';
-import { ask, type Call, cleaner, type Desk, deny, isFinal, isOk, jsonOf, note, passOn, targetOf } from './gateway-desk.ts';
+import { ask, type Call, cleaner, type Desk, deny, isFinal, isOk, jsonOf, note, passOn, targetOf, untilOver } from './gateway-desk.ts';
+import { buildOf, forbidden } from './gateway-rights.ts';
 import type { Route } from './gateway-route.ts';
 import { answerJson, refuse } from './local-answers.ts';
 import type { Finished } from './protocol.ts';
@@ -12,6 +13,7 @@ import type { AgentRecord } from './record.ts';
 import { isOwnKey, secretKey } from './rewrite.ts';
 
 export type JobRoute = Extract<Route, { readonly kind: 'job' }>;
+export type SharedRoute = Extract<Route, { readonly kind: 'shared' }>;
 
 export async function jobCall(desk: Desk, call: Call, route: JobRoute): Promise<void> {
   const { shown } = call.record;
@@ -26,6 +28,8 @@ export async function jobCall(desk: Desk, call: Call, route: JobRoute): Promise<
   }
   if (own && route.call === 'start') return await start(desk, call, route, token);
   if (shown.phase !== 'running') return deny(desk, call, 403, 'The job of this token has not been started.');
+  const why = route.call === 'secrets' && asksForOurs(route) ? null : forbidden(call.record, call.request.method ?? '', route.segments);
+  if (why !== null) return deny(desk, call, 403, why);
   switch (route.call) {
     case 'finish':
       return await finish(desk, call, route, token);
@@ -49,11 +53,25 @@ export async function jobCall(desk: Desk, call: Call, route: JobRoute): Promise<
 }
 
 /** Builds, steps, caches. */
-export async function sharedCall(desk: Desk, call: Call, path: string): Promise<void> {
+export async function sharedCall(desk: Desk, call: Call, { path, segments }: SharedRoute): Promise<void> {
   const token = tokenOf(call.record);
   if (token === null || call.record.shown.phase !== 'running')
     return refuse(call.response, 401, 'No job of this token is running.');
+  const why = forbidden(call.record, call.request.method ?? '', segments);
+  if (why !== null) return deny(desk, call, 403, why);
+  if (!call.record.trusted && segments[0] === 'steps') return await ownStep(desk, call, path, token);
   await stream(desk, call, path, token);
+}
+
+const stepExport = z.looseObject({ build_id: z.string() });
+
+/** Which build is asked about stands in the body: sent anew as it was read, so that nobody reads another one there. */
+async function ownStep(desk: Desk, call: Call, path: string, token: string): Promise<void> {
+  const { request, record, signal } = call;
+  const read = stepExport.safeParse(json(await readWhole(request, desk.limits.wholeBytes, desk.limits.wholeMs)));
+  if (!read.success || read.data.build_id !== buildOf(record.shown.job)) return deny(desk, call, 403, 'That is a step of another build.');
+  const body = Buffer.from(JSON.stringify(read.data));
+  passOn(desk, call, await ask(desk, { record, method: 'POST', path, token, request, body, signal }));
 }
 
 /** Where the service gives no token for the job the session's stands for it; where it does, that has the least power. */
@@ -69,16 +87,18 @@ function stream(
   more: Pick<Streamed, 'onAnswer' | 'toldAs'> = {},
 ): Promise<void> {
   const { request, response, record, signal } = call;
-  return forwardStream({
-    upstreams: desk.upstreams,
-    target: targetOf(desk, { record, method: request.method ?? 'GET', path, token, request }),
-    request,
-    response,
-    idleMs: desk.limits.idleMs,
-    signal,
-    clean: cleaner(desk, record),
-    ...more,
-  });
+  return untilOver(desk, record.shown.id, signal, (inner) =>
+    forwardStream({
+      upstreams: desk.memories.upstreams(record.shown.id),
+      target: targetOf(desk, { record, method: request.method ?? 'GET', path, token, request }),
+      request,
+      response,
+      idleMs: desk.limits.idleMs,
+      signal: inner,
+      clean: cleaner(desk, record),
+      ...more,
+    }),
+  );
 }
 
 function passed(desk: Desk, id: string, query: string): void {
@@ -146,12 +166,20 @@ async function state(desk: Desk, call: Call, route: JobRoute, token: string): Pr
 }
 
 async function secrets(desk: Desk, call: Call, route: JobRoute, token: string): Promise<void> {
-  const keys = new URLSearchParams(route.query).getAll('key');
+  const keys = keysOf(route);
   const [key] = keys;
-  if (key === undefined || !keys.some(isOwnKey)) return await stream(desk, call, route.path, token);
+  if (key === undefined || !asksForOurs(route)) return await stream(desk, call, route.path, token);
   const found = keys.length === 1 ? call.record.sealed.secrets.find(({ name }) => secretKey(name) === key) : undefined;
   if (found === undefined) return deny(desk, call, 404, 'There is no such secret for this job.');
   answerJson(call.response, 200, { key, value: found.value, uuid: '00000000-0000-0000-0000-000000000000' });
+}
+
+function keysOf({ query }: JobRoute): readonly string[] {
+  return new URLSearchParams(query).getAll('key');
+}
+
+function asksForOurs(route: JobRoute): boolean {
+  return keysOf(route).some(isOwnKey);
 }
 
 async function artifacts(desk: Desk, call: Call, route: JobRoute, token: string): Promise<void> {

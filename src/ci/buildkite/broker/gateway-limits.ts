@@ -10,6 +10,8 @@ export interface GatewayLimits {
   readonly wholeMs: number;
   /** How long the rest of a body may take whose call was answered already, ms. */
   readonly lateMs: number;
+  /** How long a call of a job may go on after the job's end, ms. */
+  readonly afterJobMs: number;
   /** Largest body of such a call, bytes. */
   readonly wholeBytes: number;
   /** Largest body that names artifacts to come, bytes: the agent sends 30 at a time. */
@@ -27,6 +29,7 @@ export const gatewayLimits: GatewayLimits = {
   idleMs: 300_000,
   wholeMs: 60_000,
   lateMs: 10_000,
+  afterJobMs: 60_000,
   wholeBytes: 64 * 1024,
   batchBytes: 1024 * 1024,
   answerBytes: 16 * 1024 * 1024,

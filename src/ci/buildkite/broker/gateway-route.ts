@@ -8,9 +8,9 @@ export type Route =
   | { readonly kind: 'register' | 'connect' | 'ping' | 'heartbeat' | 'disconnect' }
   /** Never forwarded: these need, or touch, more than one agent's job. */
   | { readonly kind: 'withheld' }
-  | { readonly kind: 'job'; readonly call: JobCall; readonly job: string; readonly path: string; readonly query: string }
+  | { readonly kind: 'job'; readonly call: JobCall; readonly job: string; readonly segments: readonly string[]; readonly path: string; readonly query: string }
   /** Builds, steps, cache registries: the service decides by the job's token. */
-  | { readonly kind: 'shared'; readonly path: string }
+  | { readonly kind: 'shared'; readonly segments: readonly string[]; readonly path: string }
   | { readonly kind: 'upload'; readonly sealed: string; readonly query: string }
   | { readonly kind: 'absent' }
   | { readonly kind: 'malformed'; readonly why: string };
@@ -41,12 +41,15 @@ const agentCalls: Readonly<
 
 const withheld: ReadonlySet<string> = new Set(['metrics', 'token', 'stacks', 'stop', 'pause', 'resume']);
 const shared: ReadonlySet<string> = new Set(['builds', 'steps', 'cache_registries']);
-const othersToo: ReadonlySet<string> = new Set(['data', 'annotations', 'artifacts', 'pipelines']);
+const othersToo: ReadonlySet<string> = new Set(['data', 'annotations', 'artifacts']);
+
+const methodsThere: ReadonlySet<string> = new Set(['GET', 'POST', 'PUT', 'PATCH', 'DELETE']);
 
 const absent: Route = { kind: 'absent' };
 
 /** `url` as the request line had it; `longest` in characters. */
 export function routeOf(method: string, url: string, longest: number): Route {
+  if (!methodsThere.has(method)) return malformed('its method is none of those that go through');
   if (url.length > longest) return malformed('its path is too long');
   if (!/^\/[\x21-\x7e]*$/.test(url) || /[#\\]/.test(url)) return malformed('its path is not one');
   const mark = url.indexOf('?');
@@ -59,11 +62,12 @@ export function routeOf(method: string, url: string, longest: number): Route {
     segments.push(segment);
   }
   const [root, first, id, name, ...rest] = segments;
+  const own = segments.slice(1);
   if (root === 'upload') return first !== undefined && id === undefined ? { kind: 'upload', sealed: first, query } : absent;
   if (root !== 'v3' || first === undefined) return absent;
   const forwarded = url.slice('/v3'.length);
-  if (first === 'jobs' && id !== undefined) return jobRoute(method, { job: id, name, rest, path: forwarded, query });
-  if (shared.has(first)) return id === undefined ? absent : { kind: 'shared', path: forwarded };
+  if (first === 'jobs' && id !== undefined) return jobRoute(method, { job: id, name, rest, segments: own, path: forwarded, query });
+  if (shared.has(first)) return id === undefined ? absent : { kind: 'shared', segments: own, path: forwarded };
   if (withheld.has(first)) return { kind: 'withheld' };
   const call = Object.hasOwn(agentCalls, first) && id === undefined ? agentCalls[first] : undefined;
   return call?.method === method ? { kind: call.kind } : absent;
@@ -73,12 +77,13 @@ interface JobPath {
   readonly job: string;
   readonly name: string | undefined;
   readonly rest: readonly string[];
+  readonly segments: readonly string[];
   readonly path: string;
   readonly query: string;
 }
 
-function jobRoute(method: string, { job, name, rest, path, query }: JobPath): Route {
-  const route = (call: JobCall): Route => ({ kind: 'job', call, job, path, query });
+function jobRoute(method: string, { job, name, rest, segments, path, query }: JobPath): Route {
+  const route = (call: JobCall): Route => ({ kind: 'job', call, job, segments, path, query });
   if (/[/%]/.test(job)) return malformed('its job is not one');
   if (name === undefined) return method === 'GET' ? route('state') : route('own');
   // No `finish.json`, which a service may well take for `finish`.

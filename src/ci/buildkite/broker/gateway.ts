@@ -8,15 +8,15 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import { OnejobError } from '../../../errors.ts';
 import type { Log } from '../../../log.ts';
 import { createUploadAddresses } from './artifacts.ts';
-import { forwardStream } from './forward.ts';
-import { requestHeaders } from './forward-headers.ts';
-import { createUpstreams } from './forward-upstreams.ts';
+import { bodyProblem } from './forward-headers.ts';
 import { take } from './gateway-accept.ts';
-import type { AgentMemory, Call, Desk } from './gateway-desk.ts';
+import type { Call, Desk } from './gateway-desk.ts';
 import { jobCall, sharedCall } from './gateway-job.ts';
 import { type GatewayLimits, gatewayLimits } from './gateway-limits.ts';
+import { type AgentMemory, createMemories } from './gateway-memory.ts';
 import { type Route, routeOf } from './gateway-route.ts';
 import { absent, connect, disconnect, heartbeat, ping, register, withhold } from './gateway-session.ts';
+import { upload } from './gateway-upload.ts';
 import { cut, refuse } from './local-answers.ts';
 import type { ServiceDesired } from './protocol.ts';
 import type { AgentBook, AgentRecord, Aliases } from './record.ts';
@@ -58,11 +58,10 @@ export function createGateway(parts: GatewayParts): Gateway {
     version: parts.version,
     wall: () => parts.wall(),
     limits,
-    upstreams: createUpstreams(limits.idleMs),
+    memories: createMemories(parts.book, limits.idleMs),
     uploads: createUploadAddresses(parts.key),
     signal: closing.signal,
   };
-  const memories = new Map<string, AgentMemory>();
   const open = new Set<Promise<void>>();
   const under = new Set<AbortController>();
 
@@ -74,52 +73,32 @@ export function createGateway(parts: GatewayParts): Gateway {
   ): Promise<void> => {
     const { id } = record.shown;
     parts.heard?.(id);
-    const memory = memories.get(id) ?? freshMemory();
-    memories.set(id, memory);
-    if (memory.open >= limits.concurrent) return refuse(response, 429, 'Too many calls at a time.');
-    memory.open += 1;
+    const memory = desk.memories.enter(id, limits.concurrent);
+    if (memory === null) return refuse(response, 429, 'Too many calls at a time.');
     try {
       await serve(memory);
     } finally {
-      memory.open -= 1;
-      if (memory.open === 0 && desk.book.get(id) === null) memories.delete(id);
+      desk.memories.leave(memory);
     }
   };
 
   const serve = async (request: IncomingMessage, response: ServerResponse, signal: AbortSignal): Promise<void> => {
     const route = routeOf(request.method ?? '', request.url ?? '', limits.url);
-    if (route.kind === 'malformed') return refuse(response, 400, `The call cannot be served: ${route.why}.`);
+    const problem = route.kind === 'malformed' ? route.why : bodyProblem(request);
+    if (route.kind === 'malformed' || problem !== null) return refuse(response, 400, `The call cannot be served: ${problem}.`);
     if (route.kind === 'absent') return absent({ response });
-    if (route.kind === 'upload') return await upload(request, response, signal, route.sealed);
+    if (route.kind === 'upload') {
+      const to = request.method === 'PUT' || request.method === 'POST' ? desk.uploads.open(route.sealed) : null;
+      const record = to === null ? null : desk.book.get(to.agent);
+      if (to === null || record === null) return refuse(response, 404, 'There is nothing to upload to.');
+      return await within(record, response, () => upload(desk, { to, record, request, response, signal }));
+    }
     const values = request.headersDistinct.authorization ?? [];
     const token = values.length === 1 ? credential.exec(values[0] ?? '')?.[1] : undefined;
     const found = token === undefined ? null : desk.aliases.find(token);
     if (found === null || found.record.shown.phase === 'gone') return refuse(response, 401, 'The token is not one, or no longer.');
     const { kind, record } = found;
     await within(record, response, (memory) => serveRoute(desk, { request, response, kind, record, memory, signal }, route));
-  };
-
-  const upload = async (request: IncomingMessage, response: ServerResponse, signal: AbortSignal, sealed: string): Promise<void> => {
-    const target = request.method === 'PUT' || request.method === 'POST' ? desk.uploads.open(sealed) : null;
-    const record = target === null ? null : desk.book.get(target.agent);
-    if (target === null || record === null) return refuse(response, 404, 'There is nothing to upload to.');
-    if (record.shown.phase !== 'running') return refuse(response, 403, 'The job of this upload is over.');
-    await within(record, response, () =>
-      forwardStream({
-        upstreams: desk.upstreams,
-        target: {
-          method: request.method ?? 'PUT',
-          origin: new URL(target.origin),
-          path: target.path,
-          headers: requestHeaders(request),
-        },
-        request,
-        response,
-        idleMs: limits.idleMs,
-        signal,
-        clean: (text) => text,
-      }),
-    );
   };
 
   return {
@@ -143,7 +122,7 @@ export function createGateway(parts: GatewayParts): Gateway {
     async close() {
       closing.abort();
       for (const call of under) call.abort();
-      desk.upstreams.close();
+      desk.memories.close();
       await Promise.all(open);
     },
   };
@@ -154,7 +133,7 @@ async function serveRoute(desk: Desk, call: Call, route: Route): Promise<void> {
   // A one-time token stands for nothing else.
   if (call.kind === 'once') return refuse(call.response, 401, 'This token only registers an agent.');
   if (route.kind === 'withheld') return withhold(desk, call);
-  if (route.kind === 'shared') return await sharedCall(desk, call, route.path);
+  if (route.kind === 'shared') return await sharedCall(desk, call, route);
   if (route.kind === 'job') {
     if (route.call === 'accept' || route.call === 'acquire') return await take(desk, call, route.call, route.job);
     return await jobCall(desk, call, route);
@@ -172,10 +151,6 @@ async function serveRoute(desk: Desk, call: Call, route: Route): Promise<void> {
     default:
       return absent(call);
   }
-}
-
-function freshMemory(): AgentMemory {
-  return { open: 0, said: new Set(), startRefused: false, finishUnsure: false, registering: null, accepting: null };
 }
 
 /** What still comes of an answered call is read, so that its answer is too; but not for ever. */

@@ -1,0 +1,67 @@
+/**
+ * What a job that is not trusted may ask of the service. Whoever wrote it may be anybody: it is given what a plain step of CI
+ * needs for itself, and nothing that hands out secrets, speaks for somebody else, or stays for a later build to find.
+ */
+import type { AgentRecord } from './record.ts';
+
+/** `own` stands for its job's or its build's id, `*` for any one segment. A call that is not here is refused. */
+const allowed: readonly (readonly [method: string, path: string])[] = [
+  ['GET', 'jobs/own'],
+  ['PUT', 'jobs/own/start'],
+  ['PUT', 'jobs/own/finish'],
+  ['PUT', 'jobs/own/promise_failure'],
+  ['POST', 'jobs/own/chunks'],
+  ['POST', 'jobs/own/header_times'],
+  // Its build's next steps, which are judged by themselves: the first step of nearly every build.
+  ['POST', 'jobs/own/pipelines'],
+  ['GET', 'jobs/own/pipelines/*'],
+  ['POST', 'jobs/own/annotations'],
+  ['DELETE', 'jobs/own/annotations/*'],
+  ['POST', 'jobs/own/artifacts'],
+  ['PUT', 'jobs/own/artifacts'],
+  ['POST', 'jobs/own/data/set'],
+  ['POST', 'jobs/own/data/set-batch'],
+  ['POST', 'jobs/own/data/get'],
+  ['POST', 'jobs/own/data/exists'],
+  ['POST', 'jobs/own/data/keys'],
+  ['POST', 'builds/own/data/get'],
+  ['POST', 'builds/own/data/exists'],
+  ['POST', 'builds/own/data/keys'],
+  ['GET', 'builds/own/artifacts/search'],
+  // Only about its own build, which stands in its body.
+  ['POST', 'steps/*/export'],
+  // What it would store, a trusted job could find and run.
+  ['GET', 'cache_registries/*'],
+  ['POST', 'cache_registries/*/peek'],
+  ['POST', 'cache_registries/*/retrieve'],
+];
+
+const tokens: ReadonlySet<string> = new Set(['secrets', 'oidc', 'repository_access_token']);
+
+/** Why the agent's job may not make this call; null when it may. `segments` after `/v3`, decoded. */
+export function forbidden({ trusted, shown }: AgentRecord, method: string, segments: readonly string[]): string | null {
+  if (trusted) return null;
+  const own = new Map([
+    ['jobs', shown.job?.id],
+    ['builds', buildOf(shown.job)],
+  ]);
+  const found = allowed.some(([how, path]) => {
+    const parts = path.split('/');
+    if (how !== method || parts.length !== segments.length) return false;
+    return parts.every((part, at) => {
+      if (part === 'own') return segments[at] !== undefined && segments[at] === own.get(parts[0] ?? '');
+      return part === '*' || part === segments[at];
+    });
+  });
+  if (found) return null;
+  const why = "onejob's trust rule runs this job as untrusted (trust, in the pool's configuration)";
+  const name = segments[2];
+  return segments[0] === 'jobs' && name !== undefined && tokens.has(name)
+    ? `${why}: the service's secrets and tokens are not for it.`
+    : `${why}: it may use its own job and read its own build, nothing else.`;
+}
+
+/** The id of the build that a job is of; null where the service did not say. */
+export function buildOf(job: AgentRecord['shown']['job']): string | null {
+  return job?.env.BUILDKITE_BUILD_ID ?? null;
+}
