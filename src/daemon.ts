@@ -44,6 +44,7 @@ import { createSecretDesk } from './pools/secret-desk.ts';
 import { Shutdown } from './pools/shutdown.ts';
 import { waitingReason } from './pools/status.ts';
 import { tellProgress } from './pools/tell.ts';
+import { tellStop } from './pools/tell-stop.ts';
 import { createTrial } from './pools/trial.ts';
 import { chooseRuntimes } from './runtimes/choose.ts';
 import { subdirectory } from './store/directory.ts';
@@ -301,7 +302,13 @@ export async function runDaemon(
 
   const watching = new AbortController();
   parts.defer(() => watching.abort());
-  parts.defer(onSignal(() => shutdown.signal(config.onStop)));
+  let signals = 0;
+  parts.defer(
+    onSignal(() => {
+      tellStop(reconciler.slots, config.onStop, signals++ === 0, log);
+      shutdown.signal(config.onStop);
+    }),
+  );
   log.info('onejob is up', { version: options.version, pid: process.pid, socket: config.socket, runtime: runtimes.best.name });
   if (runtimes.reason !== null) log.info('runtime chosen', { reason: runtimes.reason });
 

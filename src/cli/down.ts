@@ -1,7 +1,7 @@
 /** `onejob down`: how the daemon ends, what is waited for, and what became of its registrations at CI services. */
 import { readFileSync } from 'node:fs';
 import { setTimeout as after } from 'node:timers/promises';
-import type { DownRequest, ForgottenView } from '../api/schema.ts';
+import type { DownRequest, ForgottenView, PoolView } from '../api/schema.ts';
 import { OnejobError } from '../errors.ts';
 import { printable } from './color.ts';
 import { connect } from './connect.ts';
@@ -32,10 +32,13 @@ async function end(session: Session, connection: Connection, request: DownReques
   const interrupted = Promise.withResolvers<'interrupted'>();
   const release = context.onSignal(() => interrupted.resolve('interrupted'));
   try {
-    const { pid } = await client.status();
+    const { pid, pools } = await client.status();
+    const jobs = runningIn(pools);
     // Asked for before it is told to end: then it may be gone at once.
     const forgotten = request.forget ? client.forgotten().catch(() => null) : [];
     await client.down(request);
+    if (jobs > 0 && request.how === 'end' && request.grace === null)
+      output.say(`ending ${count(jobs)}, each within the "stop_grace" of its pool; "onejob down --now" kills them`);
     output.progress(request.how === 'drain' ? 'waiting for the running jobs to end' : 'waiting for the daemon to end');
     if ((await Promise.race([connection.gone, interrupted.promise])) === 'interrupted') {
       output.say('the daemon goes on stopping');
@@ -44,14 +47,25 @@ async function end(session: Session, connection: Connection, request: DownReques
     const told = await forgotten;
     await untilEnded(pid);
     output.progress(null);
-    if (output.json) await output.value({ stopped: true, ...(request.forget ? { forgotten: told } : {}) });
-    else await output.print('The daemon has ended.', ...(told ?? []).flatMap(forgottenLines));
+    const became = { end: 'It ended', drain: 'It waited for', leave: 'It left' }[request.how];
+    const ended = jobs === 0 ? [] : [`${became} ${count(jobs)}.`];
+    if (output.json) await output.value({ stopped: true, jobs, ...(request.forget ? { forgotten: told } : {}) });
+    else await output.print('The daemon has ended.', ...ended, ...(told ?? []).flatMap(forgottenLines));
     if (told === null) output.say('it did not say what it could forget; "onejob down --forget" names what is left');
     return told === null || told.some(({ problem }) => problem !== null) ? exitCodes.failed : exitCodes.ok;
   } finally {
     release();
     connection.close();
   }
+}
+
+/** Slots in which a job is, when it is told to end. */
+function runningIn(pools: readonly PoolView[]): number {
+  return pools.flatMap(({ slots }) => slots).filter(({ agent }) => agent.job !== null).length;
+}
+
+function count(jobs: number): string {
+  return jobs === 1 ? 'one running job' : `${jobs} running jobs`;
 }
 
 /** What the store still has, when nobody is there who could remove it. */

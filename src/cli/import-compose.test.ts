@@ -132,7 +132,11 @@ describe('plan --inventory', () => {
     expect(stdout).toMatch(/^a100\/1 +quark\.1 +cuda +none/m);
     expect(stdout).toMatch(/^a100\/2 +quark\.2 +cuda +MIG-d23f0824/m);
     expect(stderr).toMatch(/pool a100: .*13/);
-    expect((await onejob('plan', '--inventory', 'absent.txt', '--config', 'hosts/quark.yml')).code).toBe(1);
+    expect(stderr).toMatch(/pool a100: It names MIG-6513270e-\S+, which is not there\./);
+    expect(stderr).not.toContain('per-device');
+    const absent = await onejob('plan', '--inventory', 'absent.txt', '--config', 'hosts/quark.yml');
+    expect(absent).toMatchObject({ code: 1, stderr: expect.stringContaining('absent.txt": there is no such file or folder.') });
+    expect(absent.stderr).not.toContain('ENOENT');
   });
 
   test('a pool that leases for each job shows what it could have', async () => {

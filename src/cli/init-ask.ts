@@ -3,6 +3,8 @@ import { createInterface } from 'node:readline';
 import { type Readable, Writable } from 'node:stream';
 import { OnejobError } from '../errors.ts';
 import { harmless, printable } from './color.ts';
+import { exitCodes } from './exit.ts';
+import type { Output } from './output.ts';
 
 /** What comes of one answer: a value, or why it cannot be taken. */
 export type Answer<T> = { readonly value: T } | { readonly again: string };
@@ -15,11 +17,25 @@ export interface Question<T> {
   readonly read: (typed: string) => Answer<T> | Promise<Answer<T>>;
 }
 
+/** Somebody pressed Ctrl-C at a question. */
+export class Interrupted extends Error {}
+
+/** What a command ends with whose questions may be broken off: 130 after Ctrl-C, and a word that nothing came of it. */
+export async function unlessInterrupted(output: Pick<Output, 'say'>, work: () => Promise<number>): Promise<number> {
+  try {
+    return await work();
+  } catch (error) {
+    if (!(error instanceof Interrupted)) throw error;
+    output.say('nothing was written');
+    return exitCodes.cancelled;
+  }
+}
+
 /** A person, until disposed of. */
 export interface Person extends Disposable {
   /** Aborted when they leave. */
   readonly left: AbortSignal;
-  /** Asks until the answer can be taken. @throws OnejobError E_USAGE when they leave */
+  /** Asks until the answer can be taken. @throws Interrupted; OnejobError E_USAGE when they leave otherwise */
   ask<T>(question: Question<T>): Promise<T>;
 }
 
@@ -40,15 +56,20 @@ export function openPerson(input: Readable, output: Writable): Person {
     lines.push(line);
     wake();
   });
-  reader.on('SIGINT', () => reader.close());
+  let why: Error = gone();
+  reader.on('SIGINT', () => {
+    why = new Interrupted();
+    output.write('\n');
+    reader.close();
+  });
   reader.on('close', () => {
-    left.abort(gone());
+    left.abort(why);
     wake();
   });
   const next = async (): Promise<string> => {
     while (lines.length === 0 && !left.signal.aborted) await new Promise<void>((resolve) => (wake = resolve));
     const line = lines.shift();
-    if (line === undefined) throw gone();
+    if (line === undefined) throw why;
     return line;
   };
   return {

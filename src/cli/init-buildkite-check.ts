@@ -45,7 +45,7 @@ export async function seeToken(look: BuildkiteLook, endpoint: string, token: str
     }
   } catch (error) {
     if (error instanceof OnejobError && (error.code === 'E_CI_CREDENTIAL' || error.code === 'E_CI_DENIED')) {
-      throw new OnejobError(error.code, error.message, {
+      throw new OnejobError(error.code, `The token is refused. ${error.message}`, {
         hint: 'Make an agent token on the website: Agents, the cluster, Agent Tokens. It begins with bkct_.',
         cause: error,
       });
@@ -59,6 +59,11 @@ export async function seeToken(look: BuildkiteLook, endpoint: string, token: str
     if (!(error instanceof OnejobError)) throw error;
     return { identity, counts: null, lines: [...lines, `${error.message} Queues are not counted then; all else works.`] };
   }
+}
+
+/** Whether the service speaks of queues and this is none of them. A cluster that is new speaks of none. */
+export function isStrange({ counts }: Seen, queue: string): boolean {
+  return counts !== null && counts.known.size > 0 && !counts.known.has(queue);
 }
 
 /** What is to be said of a queue. @throws OnejobError E_CI_POOL when the token is for another one */

@@ -98,9 +98,14 @@ describe('without a terminal', () => {
     expect((await load()).pools[0]?.queue).toBe('gpu');
   });
 
-  it('a queue that nobody has heard of is told, and written all the same', async () => {
+  it('a queue that nobody has heard of is refused, and with --force told and written', async () => {
     token();
-    const { code, stderr } = await init([...given, '--queue', 'nope']);
+    for (const more of [[], ['--yes']]) {
+      const refused = await init([...given, '--queue', 'nope', ...more]);
+      expect(refused).toMatchObject({ code: 2, stderr: expect.stringMatching(/does not speak of a queue "nope"[\s\S]*--force/) });
+      expect(written()).toEqual(['token']);
+    }
+    const { code, stderr } = await init([...given, '--queue', 'nope', '--force']);
     expect({ code, stderr }).toEqual({ code: 0, stderr: expect.stringContaining('does not speak of a queue "nope"') });
   });
 
@@ -111,7 +116,13 @@ describe('without a terminal', () => {
   });
 
   it.each([
-    ['a token that the service does not take', 'bkct_wrongwrongwrong', ['--queue', 'default'], 1, /answered 401/],
+    [
+      'a token that the service does not take',
+      'bkct_wrongwrongwrong',
+      ['--queue', 'default'],
+      1,
+      /The token is refused\..*answered 401/,
+    ],
     ['an API token', 'bkua_1234567890', ['--queue', 'default'], 1, /an API access token/],
     ['a file with more than a token', 'to ken', ['--queue', 'default'], 1, /no agent token/],
     ['no queue', '', [], 2, /--queue QUEUE/],
@@ -158,8 +169,25 @@ describe('with a person', () => {
     });
   });
 
+  it('a queue that nobody has heard of is asked for again, and taken when it is typed again', async () => {
+    token();
+    const { code, left } = await init(
+      [...given],
+      [
+        [/Queue that the agents take jobs from/, 'nope\n'],
+        [/does not speak of a queue "nope"[\s\S]*Type it again[\s\S]*Queue/, 'nope\n'],
+        [/Last day/, '\n'],
+        [/Write/, 'yes\n'],
+      ],
+    );
+    expect({ code, left }).toEqual({ code: 0, left: 0 });
+    expect((await load()).pools[0]?.queue).toBe('nope');
+  });
+
   it('one who leaves, or says no, has nothing written', async () => {
-    expect(await init([], [[/Agent token/, '\u0003']])).toMatchObject({ code: 2 });
+    const left = await init([], [[/Agent token/, '\u0003']]);
+    expect(left).toMatchObject({ code: 130, stderr: expect.stringMatching(/\nonejob: nothing was written\n$/) });
+    expect(left.stderr).not.toContain('The answers ended');
     const no = await init(
       ['--queue', 'gpu', '--agents', '1', '--expires', ''],
       [

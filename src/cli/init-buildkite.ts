@@ -7,7 +7,7 @@ import type { Inventory } from '../gpu/inventory.ts';
 import { countCards } from './azure-cards.ts';
 import { exitCodes } from './exit.ts';
 import { openPerson, type Person } from './init-ask.ts';
-import { type BuildkiteLook, lookAtBuildkite, type Seen, seeQueue, seeToken } from './init-buildkite-check.ts';
+import { type BuildkiteLook, isStrange, lookAtBuildkite, type Seen, seeQueue, seeToken } from './init-buildkite-check.ts';
 import { type BuildkiteAnswers, buildkiteFile, readAgentToken, readEndpoint, readQueue } from './init-buildkite-config.ts';
 import { readAgents, readDay } from './init-config.ts';
 import { configPlace, refuseToOverwrite, writePrivate } from './init-files.ts';
@@ -66,6 +66,7 @@ export async function initBuildkite(
   const look = flags.check ? await open(endpoint, version) : null;
   try {
     const { token, seen } = await signIn(look, person);
+    let doubted: string | null = null;
     const queue = await settle(settling, flags.queue, '--queue', {
       text: 'Queue that the agents take jobs from',
       usual: seen.identity?.queue ?? 'default',
@@ -73,10 +74,17 @@ export async function initBuildkite(
         const answer = readQueue(typed);
         if (!('value' in answer)) return answer;
         try {
-          for (const line of seeQueue(seen, answer.value)) output.say(line);
+          const lines = seeQueue(seen, answer.value);
+          if (isStrange(seen, answer.value) && !flags.force && answer.value !== doubted) {
+            const said = lines.join(' ');
+            if (person === null || flags.queue !== null || flags.yes) throw unknownQueue(said);
+            doubted = answer.value;
+            return { again: `${said} Type it again to take it all the same.` };
+          }
+          for (const line of lines) output.say(line);
           return answer;
         } catch (error) {
-          if (person === null || flags.queue !== null || !(error instanceof OnejobError)) throw error;
+          if (person === null || flags.queue !== null || !(error instanceof OnejobError) || error.code === 'E_USAGE') throw error;
           return { again: error.message };
         }
       },
@@ -130,6 +138,10 @@ export async function initBuildkite(
       }
     }
   }
+}
+
+function unknownQueue(said: string): OnejobError {
+  return new OnejobError('E_USAGE', said, { hint: 'Name one that is there with --queue, or take it all the same with --force.' });
 }
 
 function missing({ queue, agents, yes, tokenFile }: BuildkiteFlags, hasToken: boolean): string[] {

@@ -206,11 +206,11 @@ describe('with a person', () => {
   });
 
   it.each([
-    ['Ctrl-C', '\u0003'],
-    ['Ctrl-D', '\u0004'],
-  ])('%s ends it, and nothing is written', async (_, typed) => {
+    ['Ctrl-C', '\u0003', 130],
+    ['Ctrl-D', '\u0004', 2],
+  ])('%s ends it, and nothing is written', async (_, typed, ends) => {
     const { code, stderr } = await init(all(), [[/access token/, typed]]);
-    expect({ code, stderr }).toEqual({ code: 2, stderr: expect.stringContaining('nothing was written') });
+    expect({ code, stderr }).toEqual({ code: ends, stderr: expect.stringContaining('nothing was written') });
     expect(written()).toEqual([]);
   });
 });

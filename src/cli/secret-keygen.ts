@@ -1,6 +1,6 @@
 /** `onejob secret keygen`: a new private key in a file of its own user's, and its public half on standard output. */
 import { existsSync, realpathSync, statSync } from 'node:fs';
-import { resolve } from 'node:path';
+import { dirname, join, resolve } from 'node:path';
 import { OnejobError } from '../errors.ts';
 import { makeKey, parseKeys, publicOf, type SecretKey } from '../secrets/keys.ts';
 import { readSecret } from '../secrets/reference.ts';
@@ -41,6 +41,9 @@ export async function keygen(
   const [key] = (await parseKeys(made)).keys as readonly [SecretKey];
   writeFileOver(path, `${made}${before}`, { like: exists && add ? statSync(path) : null, over: exists });
   const publicKey = publicOf(key);
+  const repository = repositoryOf(path);
+  if (repository !== null)
+    output.say(`${path} is in the git repository ${repository}: move it out of there, or it may be committed`);
   if (output.json) await output.value({ file: path, id: key.id, kind: key.kind, publicKey: publicKey.trimEnd() });
   else {
     output.say(
@@ -49,6 +52,14 @@ export async function keygen(
     await output.write('stdout', Buffer.from(publicKey));
   }
   return exitCodes.ok;
+}
+
+/** The repository that a file lies in; null when it is in none. */
+function repositoryOf(path: string): string | null {
+  for (let folder = dirname(path); ; folder = dirname(folder)) {
+    if (existsSync(join(folder, '.git'))) return folder;
+    if (folder === dirname(folder)) return null;
+  }
 }
 
 /** What is in a file that keys can be added to. */

@@ -108,3 +108,10 @@ test('what makes no sense is refused', async () => {
     expect(said.stderr).not.toContain('hunter2');
   }
 });
+
+test('the beginning of a fingerprint that is too short is told so', async () => {
+  expect(await secret('', 'allow', '--pipeline', 'acme/docs', fingerprint.slice(0, 5))).toMatchObject({
+    code: 2,
+    stderr: expect.stringContaining('Of a fingerprint 8 digits are the least, and these are 5.'),
+  });
+});

@@ -60,7 +60,7 @@ async function chosen(session: Session, fingerprint: string | null, flags: PinFl
   }
   if (flags.valueFromStdin !== true) {
     if (fingerprint !== null && /^[0-9a-f]{8,32}$/.test(fingerprint)) return fingerprint;
-    throw new OnejobError('E_USAGE', fingerprint === null ? 'It is not said which value.' : 'That is no fingerprint.', {
+    throw new OnejobError('E_USAGE', fingerprint === null ? 'It is not said which value.' : whyNone(fingerprint), {
       hint: 'Give its fingerprint from "onejob secret pins", or the encrypted value with --value-from-stdin.',
     });
   }
@@ -76,6 +76,11 @@ async function chosen(session: Session, fingerprint: string | null, flags: PinFl
   }
   if (format !== null) return fingerprintOf(text);
   throw new OnejobError('E_USAGE', 'There is no encrypted value on standard input, or it is damaged.');
+}
+
+function whyNone(typed: string): string {
+  if (/^[0-9a-f]{1,7}$/.test(typed)) return `Of a fingerprint 8 digits are the least, and these are ${typed.length}.`;
+  return 'That is no fingerprint: it has 8 to 32 digits, 0 to 9 and a to f.';
 }
 
 /** A value and, below, who may use it. `now`: wall clock, ms. */

@@ -1,5 +1,5 @@
 /** `onejob secret keygen`, `encrypt`, `decrypt` and `rotate` as a person types them; they need no daemon. */
-import { existsSync, lstatSync, readFileSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
+import { existsSync, lstatSync, mkdirSync, readFileSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { PassThrough } from 'node:stream';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
@@ -47,6 +47,13 @@ describe('keygen', () => {
     expect(readFileSync(at('k'), 'utf8')).toMatch(
       /^# onejob secret key, made .*\n# public key: age1.*\nAGE-SECRET-KEY-1[A-Z0-9]+\n$/,
     );
+  });
+
+  test('a key in a repository is warned of, since it would be committed', async () => {
+    mkdirSync(at('repo/.git'), { recursive: true });
+    mkdirSync(at('repo/deep'));
+    const { code, stderr } = await secret('', 'keygen', 'repo/deep/k');
+    expect([code, stderr]).toEqual([0, expect.stringMatching(/deep\/k is in the git repository \S+\/repo: move it out of there/)]);
   });
 
   test('overwrites nothing unless it is told to', async () => {
@@ -174,7 +181,7 @@ describe('encrypt and decrypt', () => {
     ['the wrong kind of key', [...base, '--seed-format'], 1, 'the old format needs one'],
     ['a pipeline that would mean nothing', [...base, '--seed-format', '--pipeline', 'a/b'], 2, 'The old format cannot say'],
     ['no key file', ['encrypt', '--key', 'none', '--name', 'X', '--pipeline', 'a/b'], 1, 'there is no such file'],
-    ['the value as an argument', [...base, '--pipeline', 'a/b', 'hunter2'], 2, 'too many arguments'],
+    ['the value as an argument', [...base, '--pipeline', 'a/b', 'hunter2'], 2, 'comes on standard input'],
   ])('%s is refused, and no value is in what is said', async (_name, args, code, text) => {
     const said = await secret('hunter2', ...args);
     expect(said).toMatchObject({ code, stdout: '', stderr: expect.stringContaining(text) });

@@ -55,7 +55,11 @@ test('cancel says where such a job can be cancelled', async () => {
 });
 
 describe('a job by the beginning of its id', () => {
-  const ids = ['2c3b9d4c-1111-4000-8000-000000000001', '2c3b9d4c-2222-4000-8000-000000000002', 'ffee0000-3333-4000-8000-000000000003'];
+  const ids = [
+    '2c3b9d4c-1111-4000-8000-000000000001',
+    '2c3b9d4c-2222-4000-8000-000000000002',
+    'ffee0000-3333-4000-8000-000000000003',
+  ];
   beforeEach(() => {
     manager.elsewhere = ids.map((id) => ({ ...job, id, state: 'done', agent: id.slice(9, 13) }));
     for (const id of ids) manager.agentOutput.set(id.slice(9, 13), `output of ${id}\n`);
@@ -74,7 +78,10 @@ describe('a job by the beginning of its id', () => {
   });
 
   test('needs four letters', async () => {
-    expect(await onejob('logs', 'ffe')).toMatchObject({ code: 1, stderr: expect.stringContaining('There is no job or agent ffe.') });
+    expect(await onejob('logs', 'ffe')).toMatchObject({
+      code: 1,
+      stderr: expect.stringContaining('There is no job or agent ffe.'),
+    });
     expect(await onejob('jobs', 'ffe')).toMatchObject({ code: 1, stderr: expect.stringContaining('at least 4 letters') });
   });
 });
@@ -137,6 +144,37 @@ describe('logs --agent', () => {
       stderr: expect.stringContaining('no logs of its own'),
     });
     expect((await onejob('logs', '--agent', '-f', 'azure-7')).code).toBe(2);
+  });
+});
+
+describe('down with jobs that run', () => {
+  const slot = (n: number, running: string | null) => ({
+    ...{ key: `lab/${n}`, name: `vm-lab-${n}`, devices: [], leaving: [], note: null, held: null },
+    standby: { state: 'none' as const, agent: null, since: null },
+    agent: { state: 'busy' as const, agent: `a${n}`, job: running, about: null, online: null, since: 0 },
+  });
+
+  test.each([
+    [
+      [],
+      'It ended 2 running jobs.',
+      'ending 2 running jobs, each within the "stop_grace" of its pool; "onejob down --now" kills them',
+    ],
+    [['--now'], 'It ended 2 running jobs.', null],
+    [['--drain'], 'It waited for 2 running jobs.', null],
+    [['--leave'], 'It left 2 running jobs.', null],
+  ])('%j says how many there are', async (args, line, before) => {
+    const pool = { name: 'lab', service: 'bk', runtime: 'docker', agents: 3, waiting: null, paused: [], draining: false };
+    manager.statusOverride = {
+      pid: 999_999_999,
+      pools: [{ ...pool, backoff: null, devices: null, slots: [slot(1, 'j1'), slot(2, 'j2'), slot(3, null)] }],
+    };
+    const [{ stdout, stderr }] = await Promise.all([
+      onejob('down', ...args),
+      once(manager.events, 'down').then(() => server.close()),
+    ]);
+    expect(stdout).toBe(`The daemon has ended.\n${line}\n`);
+    expect(stderr).toBe(before === null ? '' : `onejob: ${before}\n`);
   });
 });
 

@@ -33,6 +33,8 @@ describe.each([[[]], [['--json']]])('with %j', (more) => {
     [[token, url, 'gpu'], 'unknown command', 'onejob --help'],
     [[token, '--bogus'], 'unknown ', 'onejob --help'],
     [['azrue', token, url, 'gpu'], "unknown command 'azrue'", 'Did you mean azure?'],
+    [['secret', 'encrypt', '--key', 'k', '--name', 'A', token], 'The value comes on standard input', 'secret --help'],
+    [['secret', 'decrypt', '--key', 'k', token], 'never an argument', "in your shell's history"],
     [['init', token], 'too many arguments', 'init --help'],
     [['completion', token], "argument 'shell' is invalid. Allowed choices are bash, zsh, fish.", 'completion --help'],
   ])('%j is refused without its values', async (args, message, hint) => {

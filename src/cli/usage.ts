@@ -10,7 +10,13 @@ export function usageError({ code, message }: CommanderError, args: readonly str
   const typed = args.find((each) => !each.startsWith('-'));
   // In place of a command's name a token may stand.
   const known = program.commands.some((each) => each.name() === typed) ? ` ${typed}` : '';
-  const blanks = code === 'commander.excessArguments' ? 'Put what has blanks in quotes. ' : '';
+  const isExcess = code === 'commander.excessArguments';
+  if (isExcess && typed === 'secret' && /^error: too many arguments for '(?:encrypt|decrypt|rotate)'/.test(message)) {
+    return new OnejobError('E_USAGE', 'The value comes on standard input, or is typed unseen; it is never an argument.', {
+      hint: 'What was typed stands in your shell\'s history now, and every user of this host could see it. See "onejob secret --help".',
+    });
+  }
+  const blanks = isExcess ? 'Put what has blanks in quotes. ' : '';
   const said = withoutValues(code, message.replace(/^error: /, '').trim());
   return new OnejobError('E_USAGE', said, { hint: `${blanks}See "onejob${known} --help".` });
 }

@@ -46,9 +46,23 @@ function ambiguous(pool: Asking, devices: readonly Device[]): Finding[] {
 }
 
 function absent(pool: Asking, pools: readonly Asking[], devices: readonly Device[], shared: Allocation): Finding[] {
-  const { count } = pool.devices;
+  const { uuids } = pool.devices;
   const fitting = devices.filter((device) => fits(device, pool.devices));
   if (fitting.length === 0) return [none(pool, devices)];
+  const found = tooLittle(pool, pools, fitting, shared);
+  const gone = uuids.filter((uuid) => !devices.some((device) => isCalled(device, uuid)));
+  if (gone.length === 0) return found;
+  const message = `It names ${list(gone)}, which ${gone.length === 1 ? 'is' : 'are'} not there.`;
+  const level = found.some((one) => one.level === 'error') ? 'error' : 'warning';
+  return [finding(pool, level, message, 'Mend "uuid" in "devices"; "onejob gpus" lists what there is.'), ...found];
+}
+
+function isCalled({ uuid, parent }: Device, name: string): boolean {
+  return [uuid, parent].some((one) => one?.toLowerCase() === name.toLowerCase());
+}
+
+function tooLittle(pool: Asking, pools: readonly Asking[], fitting: readonly Device[], shared: Allocation): Finding[] {
+  const { count } = pool.devices;
   if (count !== 'all' && count > fitting.length) {
     const message = `Each of its agents needs ${count} devices, and ${fitting.length} of this host ${fitting.length === 1 ? 'fits' : 'fit'}.`;
     return [finding(pool, 'error', message, 'Ask for fewer devices, or loosen the conditions in "devices".')];
@@ -78,9 +92,11 @@ function tooFew(pool: Asking, pools: readonly Asking[], fitting: readonly Device
   const others = holders.length === 0 ? '' : `, and of these ${list(holders)}`;
   const message = `${asks}${each}${sharing}, and ${got === 0 ? 'gets none' : `gets ${got}`}: ${there}${others}.`;
   const hint =
-    holders.length === 0
-      ? 'Ask for fewer agents, or write "agents: per-device".'
-      : 'Ask for fewer agents, give the pools conditions that differ, or let them take turns with "standby: false".';
+    holders.length === 0 && pool.devices.uuids.length > 0
+      ? 'Ask for as many agents as there are devices in "uuid", or name more of them.'
+      : holders.length === 0
+        ? 'Ask for fewer agents, or write "agents: per-device".'
+        : 'Ask for fewer agents, give the pools conditions that differ, or let them take turns with "standby: false".';
   return [finding(pool, got === 0 ? 'error' : 'warning', message, hint)];
 }
 
@@ -89,8 +105,7 @@ function none(pool: Asking, devices: readonly Device[]): Finding {
   const { uuids, mig } = pool.devices;
   const see = '"onejob gpus" lists what there is.';
   if (devices.length === 0) return error('It asks for devices, and this host has none.', see);
-  const isNamed = (uuid: string | null) => uuid !== null && uuids.some((one) => one.toLowerCase() === uuid.toLowerCase());
-  if (uuids.length > 0 && !devices.some((device) => isNamed(device.uuid) || isNamed(device.parent))) {
+  if (uuids.length > 0 && !devices.some((device) => uuids.some((uuid) => isCalled(device, uuid)))) {
     return error(`None of the devices that it names is there: ${list(uuids)}.`, see);
   }
   const cards = devices.filter((device) => device.kind === 'gpu');

@@ -156,7 +156,7 @@ export const poolFile = z.strictObject({
   }),
   caches: key(z.array(volume('cache')), 'list of `NAME:CONTAINER` or `HOST:CONTAINER`, each with `[:VARIABLE][:ro|rw]`', {
     description:
-      'As `volumes`, but writable unless `ro` is written: folders whose content outlives the agent, and also `onejob down`. With a name in the place of the host path onejob keeps the folder itself, one for each slot, up to `cache_limit`. Untrusted jobs have none of them, see `trust`.',
+      'As `volumes`, but writable unless `ro` is written: folders whose content outlives the agent, and also `onejob down`. With a name in the place of the host path onejob keeps the folder itself, one for each slot, up to `cache_limit`; a host path must be there (`mkdir -p`). Untrusted jobs have none of them, see `trust`.',
     example: '["depot:/root/.julia", "/var/cache/ci/{name}:/root/.cache"]',
   }),
   cache_limit: key(size(2 ** 20, '1MiB'), 'size', {

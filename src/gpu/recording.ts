@@ -45,12 +45,19 @@ export async function readRecording(path: string): Promise<Inventory> {
       findings: [...found.findings, finding('error', 'recording-too-large', 'host', message, howToRecord)],
     };
   } catch (error) {
-    const why = error instanceof Error ? error.message : String(error);
+    const why = reasonOf(error);
     throw new OnejobError('E_USAGE', `Cannot read the recording "${path}": ${why}.`, {
       hint: 'Give a file with the output of a tool, or a folder of such files.',
       cause: error,
     });
   }
+}
+
+function reasonOf(error: unknown): string {
+  const code = error instanceof Error && 'code' in error ? error.code : null;
+  if (code === 'ENOENT' || code === 'ENOTDIR') return 'there is no such file or folder';
+  if (code === 'EACCES' || code === 'EPERM') return 'this user may not read it';
+  return error instanceof Error ? error.message : String(error);
 }
 
 /** The host that these files were recorded on. Never throws, whatever they hold. */

@@ -46,8 +46,14 @@ export function readDevices({ env, service, say }: DeviceInput): DeviceClaim {
   }
   const variable = (names: readonly string[]) => names.map((name) => env.get(name)).find((value) => value !== undefined);
   if (isNvidia || asked?.vendor === 'nvidia' || (!kfd && asked === null && env.has('NVIDIA_VISIBLE_DEVICES'))) {
-    const written =
-      asked?.by === 'uuid' || asked?.by === 'index' ? undefined : variable(['NVIDIA_VISIBLE_DEVICES', 'CUDA_VISIBLE_DEVICES']);
+    const visible = variable(['NVIDIA_VISIBLE_DEVICES', 'CUDA_VISIBLE_DEVICES']);
+    const isByName = asked?.by === 'uuid' || asked?.by === 'index';
+    const wins = isByName && visible !== undefined && isNarrower(chosen('nvidia', visible), asked);
+    if (wins) {
+      const what = `${visible} is named here and ${[...asked.uuids, ...asked.indexes].join(',')} in "device_ids": the first is taken`;
+      say('warning', ['environment', 'NVIDIA_VISIBLE_DEVICES'], what);
+    }
+    const written = isByName && !wins ? undefined : visible;
     const minors = nodes.flatMap(({ source }) => /^\/dev\/nvidia(\d+)$/.exec(source)?.[1] ?? []);
     const whole = asked ?? (minors.length > 0 ? chosen('nvidia', minors.join(',')) : all('nvidia'));
     const capabilities = capabilitiesOf(env.get('NVIDIA_DRIVER_CAPABILITIES'), say);
@@ -76,6 +82,13 @@ export function readDevices({ env, service, say }: DeviceInput): DeviceClaim {
       : chosen('intel', mask);
   }
   return asked ?? noDevices;
+}
+
+/** UUIDs say more than numbers, and those of MIG instances more than those of cards. */
+function isNarrower(one: DeviceClaim, than: DeviceClaim): boolean {
+  if (one.by !== 'uuid') return false;
+  const isPart = ({ uuids }: DeviceClaim) => uuids.some((uuid) => /^MIG-/i.test(uuid));
+  return than.by === 'index' || (isPart(one) && !isPart(than));
 }
 
 function all(vendor: Vendor): DeviceClaim {

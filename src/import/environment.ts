@@ -49,7 +49,8 @@ export function readEnvironment(written: unknown, cpus: number | null, say: Say)
     else if (deviceVariables.has(key) || key === 'NVIDIA_DRIVER_CAPABILITIES' || key === 'NVIDIA_REQUIRE_CUDA') continue;
     else if (!/^[A-Za-z_][A-Za-z0-9_.-]*$/.test(key) || key === '__proto__')
       say('warning', path, `${JSON.stringify(key)} is not carried over: it is no name of a variable`);
-    else if (soundsSecret(key) && value !== '' && !value.startsWith('/'))
+    // Encrypted values may begin with a slash, as paths do.
+    else if (soundsSecret(key) && value !== '' && (key.startsWith('SECRET_') || !value.startsWith('/')))
       say(
         'warning',
         path,

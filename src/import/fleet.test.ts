@@ -41,7 +41,7 @@ test.each(['arc.example.org', 'bench1', 'quark', 'radeon1.example.org', 'radeon2
 
 test('the eighteen agents of the big host are five pools, on little more than a page', () => {
   const config = found.hosts.find(({ name }) => name === 'quark')?.config ?? '';
-  expect(config.split('\n').length).toBeLessThan(65);
+  expect(config.split('\n').length).toBeLessThan(66);
   expect(Object.keys(found.pools('quark'))).toEqual(['upload', 'a100', 'rtx5000', 'multigpu', 'exclusive']);
   expect(found.pools('quark').upload).toMatchObject({ name: 'quark.0', queue: 'upload', devices: 0, priority: 0, cpus: 1 });
   expect(found.pools('quark').a100).toMatchObject({ name: 'quark.{1..}', agents: 14, tags: 'cap=sm_80,gpu=a100,cap=recent' });

@@ -65,11 +65,17 @@ function headOf({ name, agents }: Host): string[] {
   const count = agents.length === 1 ? 'one agent' : `${agents.length} agents`;
   const tokens = [...new Set(agents.flatMap(({ tokenFile }) => tokenFile ?? []))];
   const old = tokens.length === 0 ? 'where it is now' : tokens.join(', ');
+  const hasFolders = agents.some(
+    ({ keys: { caches } }) => Array.isArray(caches) && caches.some((line) => String(line).startsWith('/')),
+  );
   const keys = agents.some(({ hasSecretsKey }) => hasSecretsKey);
   return [
     `${name}: ${count}, from Compose files by "onejob import compose".`,
     ...sharedHeading(agents),
     `Before "onejob up": put the token, alone, into the file below (mode 600), and remove it from ${old}.`,
+    ...(hasFolders
+      ? [`Make the folders of "caches" that are not there yet (mkdir -p): onejob makes only those that have a name.`]
+      : []),
     ...(keys ? ['Put the private key for encrypted variables beside it (mode 600), and remove it from the image.'] : []),
   ];
 }

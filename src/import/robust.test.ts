@@ -158,7 +158,11 @@ test('bytes that are no Compose file at all', async () => {
 });
 
 test.each([
-  ['a merge of itself', 'services:\n  a: &a\n    <<: *a\n    command: start\n', /contains itself|cannot be read as YAML|is not YAML/],
+  [
+    'a merge of itself',
+    'services:\n  a: &a\n    <<: *a\n    command: start\n',
+    /contains itself|cannot be read as YAML|is not YAML/,
+  ],
   ['an alias of what it is in', 'services: &s\n  buildkite: *s\n', /contains itself/],
   ['a great many brackets', `services: ${'['.repeat(20_000)}`, /is not YAML/],
   [

@@ -115,8 +115,13 @@ export function readService({ compose, key, service, isOnly, root, read, remark 
   };
   for (const [flag, path] of Object.entries(flags.folders)) {
     const [host, inside] = hostFolder(path, mounts.hostOf);
-    if (host !== null) keys[flag] = host;
-    else
+    if (host !== null) {
+      keys[flag] = host;
+      // Agents see it by that key.
+      const rest = mounts.volumes.filter((volume) => volume !== `${host}:${path.replace(/\/$/, '')}`);
+      if (rest.length > 0) keys.volumes = rest;
+      else delete keys.volumes;
+    } else
       say(
         'note',
         ['command'],

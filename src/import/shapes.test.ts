@@ -22,6 +22,29 @@ async function imported(files: Readonly<Record<string, string>>, rules: readonly
 const range = (from: number, to: number) => Array.from({ length: to - from + 1 }, (_, at) => from + at);
 const gpu = (uuid: string) => `runtime: nvidia\nenvironment:\n  NVIDIA_VISIBLE_DEVICES: "${uuid}"`;
 
+describe('devices that are named twice, and values that are no plain ones', () => {
+  const reserved = (id: string) =>
+    `runtime: nvidia\ndeploy: { resources: { reservations: { devices: [ { driver: nvidia, device_ids: [ "${id}" ], capabilities: [gpu] } ] } } }\n`;
+
+  test.each([
+    ['0', 'MIG-aaaa-1', ['MIG-aaaa-1'], true],
+    ['GPU-bbbb-2', 'MIG-aaaa-1', ['MIG-aaaa-1'], true],
+    ['0', 'GPU-aaaa-1', ['GPU-aaaa-1'], true],
+    ['GPU-bbbb-2', '0', ['GPU-bbbb-2'], false],
+  ])('device_ids %s and NVIDIA_VISIBLE_DEVICES=%s', async (id, visible, uuid, said) => {
+    const more = `${reserved(id)}environment: { NVIDIA_VISIBLE_DEVICES: "${visible}" }\n`;
+    const found = await imported({ 'a/compose.yml': composeOf('a.1', more) });
+    expect(Object.values(found.pools())).toMatchObject([{ devices: { uuid } }]);
+    expect(found.warnings).toEqual(said ? [expect.stringContaining(`${visible} is named here and ${id} in "device_ids"`)] : []);
+  });
+
+  test('an encrypted value is not copied, whatever it begins with', async () => {
+    const found = await imported({ 'a/compose.yml': composeOf('a.1', 'environment: { SECRET_A: "/abc=;def" }\n') });
+    expect(found.hosts[0]?.config).not.toContain('abc');
+    expect(found.warnings).toEqual([expect.stringContaining('SECRET_A is not carried over')]);
+  });
+});
+
 describe('one agent', () => {
   test('lists, a command as one text, quotes, and a priority as a text', async () => {
     const found = await imported({
@@ -86,8 +109,8 @@ services:
       image: 'reg.example.org/a:1',
       env: { A: 1, B: 3, C: 4 },
       hooks,
-      volumes: [`${hooks}:/hooks`],
     });
+    expect(found.pools().q).not.toHaveProperty('volumes');
     expect(found.hosts[0]?.config).toContain('common/agent.env');
   });
 

@@ -1,6 +1,6 @@
 /** `init`: its options and help. */
 import type { Command } from 'commander';
-import type { GlobalFlags } from '../session.ts';
+import type { GlobalFlags, Session } from '../session.ts';
 import { type Act, failed, global, wrongOrFailed } from './options.ts';
 
 interface Flags extends GlobalFlags {
@@ -44,11 +44,11 @@ Examples:
 
 The token needs the scope "Agent Pools (Read & manage)", and whoever it belongs to the role Administrator in the pool.
 The config is written to --config FILE, else to where a daemon looks for it.
-Exit codes: 0 written; 1 not written, or it has problems; 2 wrong usage.`,
+Exit codes: 0 written; 1 not written, or it has problems; 2 wrong usage; 130 after Ctrl-C.`,
     )
     .action((flags: Flags) =>
       act(
-        async (session) =>
+        interruptible(async (session) =>
           (await import('../init.ts')).initAzure(session, {
             url: flags.url ?? null,
             pool: flags.pool ?? null,
@@ -59,6 +59,7 @@ Exit codes: 0 written; 1 not written, or it has problems; 2 wrong usage.`,
             force: flags.force === true,
             check: flags.check,
           }),
+        ),
         wrongOrFailed,
       )(flags),
     );
@@ -72,7 +73,7 @@ Exit codes: 0 written; 1 not written, or it has problems; 2 wrong usage.`,
     .option('--expires <day>', 'last day of the token, such as 2027-05-01')
     .option('--endpoint <url>', 'address of the Agent API')
     .option('-y, --yes', 'take what is usual where nothing was said, and ask for no consent')
-    .option('--force', 'overwrite the config, and on a terminal its token file')
+    .option('--force', 'overwrite the config, and on a terminal its token file; take a queue that is not known')
     .option('--no-check', 'do not ask the service whether all of it is right')
     .addHelpText(
       'after',
@@ -83,11 +84,11 @@ Examples:
 
 The token is an agent token of the cluster (Agents, the cluster, Agent Tokens), not an API access token.
 The config is written to --config FILE, else to where a daemon looks for it.
-Exit codes: 0 written; 1 not written, or it has problems; 2 wrong usage.`,
+Exit codes: 0 written; 1 not written, or it has problems; 2 wrong usage; 130 after Ctrl-C.`,
     )
     .action((flags: BuildkiteOptions) =>
       act(
-        async (session) =>
+        interruptible(async (session) =>
           (await import('../init-buildkite.ts')).initBuildkite(session, {
             endpoint: flags.endpoint ?? null,
             queue: flags.queue ?? null,
@@ -98,8 +99,13 @@ Exit codes: 0 written; 1 not written, or it has problems; 2 wrong usage.`,
             force: flags.force === true,
             check: flags.check,
           }),
+        ),
         wrongOrFailed,
       )(flags),
     );
   global(buildkite);
+}
+
+function interruptible(work: (session: Session) => Promise<number>): (session: Session) => Promise<number> {
+  return async (session) => (await import('../init-ask.ts')).unlessInterrupted(session.output, () => work(session));
 }

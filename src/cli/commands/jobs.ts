@@ -25,7 +25,10 @@ export function addJobCommands(program: Command, act: Act): void {
     .command('logs')
     .description('show the output of a job, of an agent, or of whoever works in a slot')
     .addOption(new Option('--agent', "the agent's own logs instead, once it has ended").conflicts('follow'))
-    .argument('<job|agent|slot>', 'an id, or the first letters of a job\'s, four at least; the name of an agent; a slot such as default/1')
+    .argument(
+      '<job|agent|slot>',
+      "an id, or the first letters of a job's, four at least; the name of an agent; a slot such as default/1",
+    )
     .option('-f, --follow', 'go on until it has ended')
     .option('-p, --previous', 'of a slot: the agent before the present one')
     .action((target: string, flags: GlobalFlags & { follow?: boolean; previous?: boolean; agent?: boolean }) =>

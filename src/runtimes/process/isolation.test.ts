@@ -196,7 +196,10 @@ describe.each(['auto', 'off'] as const)('jobs with bubblewrap %s', (mode) => {
     await refused({ network: 'internet' }, 'E_RECIPE');
     await refused({ capAdd: ['NET_ADMIN'] }, 'E_RECIPE');
     await refused({ unsafe: { ...plainRecipe.unsafe, privileged: true } }, 'E_RECIPE');
-    await refused({ mounts: [{ host: '/no/such', container: '/no/such', readOnly: true, variable: null, cache: null }] }, 'E_MOUNT_MISSING');
+    await refused(
+      { mounts: [{ host: '/no/such', container: '/no/such', readOnly: true, variable: null, cache: null }] },
+      'E_MOUNT_MISSING',
+    );
     expect(leftoversOf(join(dir, 'agents'), 'nobody').filter((path) => path.includes('.new-'))).toEqual([]);
   });
 });

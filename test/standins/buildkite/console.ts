@@ -91,7 +91,8 @@ function queue(bk: BuildkiteStandin, rest: string): string {
     else if (flag === '--pipeline') spec.pipeline = value;
     else if (flag === '--branch') spec.branch = value;
     else if (flag === '--rule') rules.push(value);
-    else if (flag === '--env' && /^[A-Za-z_]\w*=/.test(value)) env[value.slice(0, value.indexOf('='))] = value.slice(value.indexOf('=') + 1);
+    else if (flag === '--env' && /^[A-Za-z_]\w*=/.test(value))
+      env[value.slice(0, value.indexOf('='))] = value.slice(value.indexOf('=') + 1);
     else if (flag === '--priority' && /^-?\d+$/.test(value)) spec.priority = Number(value);
     else return `"${flag} ${value}" is not understood. Type "help".`;
   }
@@ -109,14 +110,12 @@ function jobs(bk: BuildkiteStandin): string {
 }
 
 function agents(bk: BuildkiteStandin): string {
-  const lines = bk
-    .agents()
-    .map(({ name, state, job, paused, queue: of, priority, tags, version, from }) => {
-      const does = paused ? `${state}, paused` : state;
-      const rest = tags.filter((tag) => tag !== `queue=${of}`).join(',');
-      const shown = [name, does, job === null ? '—' : short(job), of, `priority ${priority ?? 0}`, version, from];
-      return [...shown, ...(rest === '' ? [] : [rest])].join('  ');
-    });
+  const lines = bk.agents().map(({ name, state, job, paused, queue: of, priority, tags, version, from }) => {
+    const does = paused ? `${state}, paused` : state;
+    const rest = tags.filter((tag) => tag !== `queue=${of}`).join(',');
+    const shown = [name, does, job === null ? '—' : short(job), of, `priority ${priority ?? 0}`, version, from];
+    return [...shown, ...(rest === '' ? [] : [rest])].join('  ');
+  });
   return lines.length === 0 ? 'No agent has registered.' : lines.join('\n');
 }
 

@@ -154,8 +154,11 @@ export async function startBroker(options: BrokerOptions): Promise<Broker> {
     }).length;
   };
   let callOff = (): void => {};
+  let isOver = false;
   function look(): void {
     callOff();
+    // Readers that go with its end say so, and a look begun then would keep the process.
+    if (isOver) return;
     const { isLeaving, lonelySince } = desired;
     const isLonely = lonelySince !== null && clock.now() - lonelySince >= lonelyLimit;
     if ((isLeaving || isLonely) && left() === 0) {
@@ -171,6 +174,7 @@ export async function startBroker(options: BrokerOptions): Promise<Broker> {
 
   const rest = parts.move();
   const ended = over.then(async () => {
+    isOver = true;
     callOff();
     unwatch();
     const unended = book.all().filter(({ shown }) => unfinished.has(shown.phase)).length;

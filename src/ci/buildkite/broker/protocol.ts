@@ -202,5 +202,8 @@ export type RetireAnswer = z.infer<typeof retireAnswer>;
 export const listenRequest = z.strictObject({ address: z.string().max(64) });
 export const listenAnswer = z.object({ port: z.int() });
 
-/** `POST /v1/leave`: ends the broker once its last job is over; idle agents leave the service at once. */
+/**
+ * `POST /v1/leave`: ends the broker once its last job is over; idle agents leave the service at once. Called off by a manager that
+ * began to read the events after this, once it has made its complete offers.
+ */
 export const leaveAnswer = z.object({ unfinished: z.int() });
