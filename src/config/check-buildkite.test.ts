@@ -235,11 +235,11 @@ describe('its secrets', () => {
 
   it('a pool of a service with a problem of its own is not told that it has no use for what only Buildkite knows', async () => {
     const lines = await folder.check(
-      'services: { s: { type: buildkite, tokn: { file: /t } } }\n' + pool('hooks: /h, trust: { forks: refuse }'),
+      `services: { s: { type: buildkite, tokn: { file: /t } } }\n${pool('hooks: /h, trust: { forks: refuse }')}`,
     );
     expect(lines.join('\n')).not.toContain('is not used');
     expect(lines.join('\n')).toContain('did you mean "token"?');
-    const other = await folder.check('services: { s: { type: azure-pipelines } }\n' + pool('hooks: /h'));
+    const other = await folder.check(`services: { s: { type: azure-pipelines } }\n${pool('hooks: /h')}`);
     expect(other).toContainEqual(expect.stringContaining('hooks: is not used'));
   });
 

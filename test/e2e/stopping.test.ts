@@ -42,7 +42,7 @@ describe.skipIf(lacks('bubblewrap'))('a daemon that is stopped', () => {
     expect(first.child.running).toBe(true);
     here.let('one');
     expect(await running.ended).toMatchObject({ code: 7, stdout: 'begun one\nend\n' });
-    expect(await down.ended).toMatchObject({ code: 0, stdout: 'The daemon has ended.\n' });
+    expect(await down.ended).toMatchObject({ code: 0, stdout: 'The daemon has ended.\nIt waited for one running job.\n' });
     expect((await first.child.ended).code).toBe(0);
     await here.up();
     here.let('two');

@@ -13,6 +13,6 @@ test('by hand: it says where it is and what to type next, obeys line by line, an
   expect(await once(child, 'exit')).toEqual([0, null]);
   const words = await said;
   expect(words).toMatch(/endpoint {2}http:\/\/127\.0\.0\.1:\d+\/v3\n {2}token {5}bkct_[\w-]{40}\n/);
-  expect(words).toMatch(/type: buildkite, endpoint: http:/);
+  expect(words).toMatch(/type: buildkite, endpoint: "http:/);
   expect(words).toMatch(/Job \w{8} is queued\.\nNobody answers any more.*\nAnswers again on .*\n\w{8} {2}scheduled/);
 });
