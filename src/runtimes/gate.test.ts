@@ -72,12 +72,14 @@ describe.each(shells)('the gate on %s %s', (...shell) => {
   test('runs nothing when the sender dies at any byte, and once when a new sender starts over', async () => {
     const whole = frame(agent, `echo ran ${agent} end`);
     const cuts = Array.from({ length: whole.length - 1 }, (_, cut) => cut);
-    for (const cut of cuts) {
+    const tried = async (cut: number): Promise<void> => {
       const torn = whole.subarray(0, cut);
       const [alone, again] = await Promise.all([pass(shellArgs, torn), pass(shellArgs, joined(torn, whole, whole))]);
       expect(alone, `alone, cut at ${cut}`).toMatchObject({ code: exitNoScript, stdout: '' });
       expect(again, `again, cut at ${cut}`).toMatchObject({ code: 0, stdout: `ran ${agent} end\n` });
-    }
+    };
+    // A shell that ends takes its time, not the processor's.
+    for (let at = 0; at < cuts.length; at += 8) await Promise.all(cuts.slice(at, at + 8).map(tried));
   }, 120_000);
 
   test('ignores frames of two senders that are mixed, and takes the next whole one', async () => {

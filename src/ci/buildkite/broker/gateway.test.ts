@@ -92,6 +92,20 @@ describe('a held agent', () => {
 });
 
 describe('a held agent that goes another way', () => {
+  it('hears no token of the service, wherever that writes it', async () => {
+    await using here = await agreeing();
+    const { session, job } = serviceTokens;
+    const registerAnswer = { id: 'x', access_token: session, later: { resume: [`Token ${session}`] } };
+    const env = { BUILDKITE_AGENT_ACCESS_TOKEN: 'bkaa_other', A: `x-${job}` };
+    here.held('a', { sealed: { registerAnswer, jobAnswer: { id: jobId, token: job, env } } });
+    const registered = await here.call('POST', '/v3/register', here.token('once', 'a'), {});
+    expect(registered.json).toMatchObject({ access_token: here.token('session', 'a'), later: { resume: ['Token [token]'] } });
+    here.book.update('a', { shown: { phase: 'connected' } });
+    const accepted = await here.call('PUT', `/v3/jobs/${jobId}/accept`, here.token('session', 'a'));
+    expect(accepted.json).toMatchObject({ token: here.token('job', 'a'), env: { A: 'x-[token]' } });
+    expect(accepted.text).not.toContain('bkaa_other');
+  });
+
   it('is not given a job again that the service did not let it start', async () => {
     await using here = await gatewayBench((_, response) => response.writeHead(422).end('{"message":"canceled"}'));
     here.held('a', { shown: { phase: 'connected' } });

@@ -1,5 +1,5 @@
-import { expect, it } from 'vitest';
-import { isOwnKey, jobAnswerFor, registerAnswerFor, secretKey } from './rewrite.ts';
+import { describe, expect, it } from 'vitest';
+import { isOwnKey, jobAnswerFor, registerAnswerFor, secretKey, withoutTokens } from './rewrite.ts';
 
 const secrets = [{ name: 'KEY', value: 'hunter2!' }];
 const ours = { key: 'onejob:KEY', environment_variable: 'KEY' };
@@ -33,4 +33,23 @@ it('no interval is below a second', () => {
 it('keys of ours are never those of the service', () => {
   expect(secretKey('A')).not.toMatch(/^[A-Za-z0-9_]+$/);
   expect([secretKey('A'), ' ONEJOB:x', 'ONEJOB', 'DB'].map(isOwnKey)).toEqual([true, true, false, false]);
+});
+
+describe('an answer that repeats a token of the service', () => {
+  const clean = (text: string): string => text.replaceAll('bkaa_x', '[token]');
+
+  it('is told without it, wherever it stands', () => {
+    const stored = { a: 'bkaa_x', b: [{ c: 'Token bkaa_x' }], bkaa_x: null, n: 1, no: false };
+    expect(withoutTokens(stored, clean)).toEqual({ a: '[token]', b: [{ c: 'Token [token]' }], '[token]': null, n: 1, no: false });
+  });
+
+  it('keeps a field of any name', () => {
+    expect(JSON.stringify(withoutTokens(JSON.parse('{"__proto__":{"a":1}}'), clean))).toBe('{"__proto__":{"a":1}}');
+  });
+
+  it('loses what its agent sets by itself for a job', () => {
+    const env = { BUILDKITE_AGENT_ACCESS_TOKEN: 'bkaa_y', A: 'b' };
+    expect(jobAnswerFor({ id: 'j', env }, null, [])).toEqual({ id: 'j', env: { A: 'b' } });
+    expect(jobAnswerFor({ id: 'j', env: null }, null, [])).toEqual({ id: 'j', env: null });
+  });
 });

@@ -1,11 +1,11 @@
 /** An Engine that takes a call and stays silent: one call's silence is not the Engine's. */
 import { Readable } from 'node:stream';
 import { expect, test } from 'vitest';
-import { writeInput } from './attach.ts';
-import { connectEngine } from './engine.ts';
-import { fakeEngine } from './fake-engine.ts';
-import { createImages } from './image.ts';
-import { recipe } from './testing.ts';
+import { writeInput } from '../../src/runtimes/docker/attach.ts';
+import { connectEngine } from '../../src/runtimes/docker/engine.ts';
+import { fakeEngine } from '../../src/runtimes/docker/fake-engine.ts';
+import { createImages } from '../../src/runtimes/docker/image.ts';
+import { recipe } from '../../src/runtimes/docker/testing.ts';
 
 const never = () => new AbortController().signal;
 const limits = { soon: 150, late: 150, idle: 150, ping: 150 };

@@ -1,0 +1,83 @@
+/** A job that asks without end costs the broker little, and the others nothing. */
+import { once } from 'node:events';
+import { connect, type Socket } from 'node:net';
+import { describe, expect, it } from 'vitest';
+import { type GatewayBench, gatewayBench, jobId } from './testing-gateway.ts';
+
+const running = { shown: { phase: 'running' } } as const;
+
+/** A body that is announced, begun and never ended. */
+function unfinished(here: GatewayBench, id: string, bytes: number): { readonly socket: Socket; readonly answer: Promise<string> } {
+  const socket = connect({ port: here.port, host: '127.0.0.1' }).on('error', () => {});
+  const head = `POST /v3/jobs/${jobId}/artifacts HTTP/1.1\r\nHost: x\r\nAuthorization: Token ${here.token('job', id)}\r\n`;
+  socket.write(`${head}Content-Length: ${bytes + 1}\r\n\r\n${'x'.repeat(bytes)}`);
+  const answer = Promise.race([once(socket, 'data').then(([data]) => String(data)), once(socket, 'close').then(() => 'cut')]);
+  return { socket, answer };
+}
+
+const create = (here: GatewayBench, id: string) => here.call('POST', `/v3/jobs/${jobId}/artifacts`, here.token('job', id), {});
+
+describe('bodies that do not end', () => {
+  it('are few at a time for one agent, and none of another’s concern', async () => {
+    await using here = await gatewayBench((_, response) => response.end('{}'), { reading: 2 });
+    for (const id of ['a', 'b']) here.held(id, running);
+    const held = [unfinished(here, 'a', 10), unfinished(here, 'a', 10), unfinished(here, 'a', 10)];
+    expect(await Promise.race(held.map(({ answer }) => answer))).toMatch(/^HTTP\/1.1 429/);
+    expect((await create(here, 'a')).status).toBe(429);
+    expect((await create(here, 'b')).status).toBe(200);
+    for (const { socket } of held) socket.destroy();
+    await expect.poll(async () => (await create(here, 'a')).status).toBe(200);
+  });
+
+  it('make room for others when there are too many in all: the largest first', async () => {
+    await using here = await gatewayBench((_, response) => response.end('{}'), { readBytes: 100_000 });
+    for (const id of ['a', 'b']) here.held(id, running);
+    const large = unfinished(here, 'a', 60_000);
+    const larger = unfinished(here, 'a', 90_000);
+    expect(await Promise.race([large.answer, larger.answer])).toMatch(/cut|503/);
+    expect((await create(here, 'b')).status).toBe(200);
+    for (const { socket } of [large, larger]) socket.destroy();
+  });
+
+  it('are not even begun when they say that they are too large', async () => {
+    await using here = await gatewayBench((_, response) => response.end('{}'), { batchBytes: 100 });
+    here.held('a', running);
+    const { socket, answer } = unfinished(here, 'a', 100);
+    expect(await answer).toMatch(/^HTTP\/1.1 413/);
+    socket.destroy();
+  });
+});
+
+describe('what is said again and again', () => {
+  it('to leave in the middle of a job is written down only where something changes', async () => {
+    await using here = await gatewayBench((_, response) => response.end('{}'));
+    here.held('a', { ...running, livesAlone: true });
+    const writes: unknown[] = [];
+    const { update } = here.book;
+    here.book.update = (id, patch, lazily) => {
+      writes.push([patch, lazily]);
+      return update(id, patch, lazily);
+    };
+    const session = here.token('session', 'a');
+    for (let at = 0; at < 5; at++) expect((await here.call('POST', '/v3/disconnect', session)).status).toBe(200);
+    expect(writes).toEqual([[{ livesAlone: false }, true]]);
+    for (let at = 0; at < 5; at++) {
+      await here.call('POST', '/v3/heartbeat', session, {});
+      await here.call('POST', '/v3/disconnect', session);
+    }
+    expect(writes.length).toBeLessThanOrEqual(3);
+  });
+
+  it('to start, although the service does not let it, is written down once', async () => {
+    await using here = await gatewayBench((_, response) => response.writeHead(422).end('{}'));
+    here.held('a', { shown: { phase: 'connected' } });
+    let writes = 0;
+    const { update } = here.book;
+    here.book.update = (...change) => {
+      writes += 1;
+      return update(...change);
+    };
+    for (let at = 0; at < 5; at++) await here.call('PUT', `/v3/jobs/${jobId}/start`, here.token('job', 'a'), {});
+    expect(writes).toBe(1);
+  });
+});

@@ -1,0 +1,173 @@
+/** The main job, on one runtime: one script in, one exit code out, through the real command line and a real daemon. */
+import { chmodSync, existsSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { describe, expect, test } from 'vitest';
+import { type Home, type HomeOptions, onejob } from './onejob.ts';
+
+/** `pool`: keys of the pool, as YAML. */
+export function mainJob(name: string, missing: boolean, pool: string): void {
+  describe(`on ${name}`, () => {
+    const home = (more = '', options: HomeOptions = {}): Promise<Home> =>
+      onejob({ config: `pools: { default: { agents: 2, ${pool}, stop_grace: 2s ${more} } }`, ...options });
+    const it = test.skipIf(missing);
+
+    it('runs a command in a fresh agent and ends with its code, its streams kept apart', async () => {
+      await using here = await home();
+      await here.up();
+      const ended = await here.run('--', 'sh', '-c', 'echo out; echo err >&2; cat; exit 7').ended;
+      expect(ended).toMatchObject({ code: 7, stdout: 'out\n' });
+      expect(ended.stderr).toMatch(/^err$/m);
+      const again = await here.run('--', 'sh', '-c', 'touch /tmp/mark; echo "$CI $ONEJOB_POOL $(hostname)"').ended;
+      expect(again.stdout).toMatch(/^true default \S+-default-[12]\n$/);
+      expect((await here.run('--', 'sh', '-c', 'ls /tmp').ended).stdout).toBe('');
+    });
+
+    it('works without a daemon, and leaves none', async () => {
+      await using here = await home();
+      const ended = await here.run('--no-workspace', '--', 'sh', '-c', 'echo hello').ended;
+      expect(ended).toMatchObject({ code: 0, stdout: 'hello\n' });
+    });
+
+    it('two runs without a daemon share one, and a detached one outlives its client', async () => {
+      await using here = await home();
+      const [one, two, three] = [
+        here.run('--', 'echo', '1'),
+        here.run('--', 'echo', '2'),
+        here.run('--detach', '--', 'sh', '-c', 'sleep 0.3; echo 3'),
+      ];
+      expect((await one.ended).stdout).toBe('1\n');
+      expect((await two.ended).stdout).toBe('2\n');
+      const id = (await three.ended).stdout.trim();
+      expect((await here.cli(['logs', '-f', id]).ended).stdout).toBe('3\n');
+      expect((await here.cli(['jobs', '--all', '--json']).ended).stdout).toContain(id);
+    });
+
+    it('passes on 127 for a command that does not exist', async () => {
+      await using here = await home();
+      await here.up();
+      expect((await here.run('--', 'no-such-command').ended).code).toBe(127);
+    });
+
+    it('ends a job over its time limit with its grace period, its last words kept', async () => {
+      await using here = await home();
+      await here.up();
+      // Long enough for a slow machine to come to the trap first.
+      const ended = await here.run(
+        '--timeout',
+        '2s',
+        '--',
+        'sh',
+        '-c',
+        'trap "echo last; exit 3" TERM; echo first; while :; do sleep 0.05; done',
+      ).ended;
+      expect(ended.stdout).toBe('first\nlast\n');
+      expect(ended.code).toBe(124);
+    });
+
+    it('kills a job that ignores TERM, with everything it started', async () => {
+      await using here = await home();
+      await here.up();
+      const run = here.run(
+        '--timeout',
+        '200ms',
+        '--',
+        'sh',
+        '-c',
+        'trap "" TERM; (setsid sh -c "trap \\"\\" TERM; sleep 600" &); sleep 600',
+      );
+      expect((await run.ended).code).toBe(124);
+    });
+
+    it('Ctrl-C cancels the job and waits for its end', async () => {
+      await using here = await home();
+      await here.up();
+      const run = here.run('--', 'sh', '-c', 'trap "echo bye; exit 0" TERM; echo begun; while :; do sleep 0.05; done');
+      await run.says(/begun/);
+      run.signal('SIGINT');
+      const ended = await run.ended;
+      expect(ended.code).toBe(130);
+      expect(ended.stdout).toBe('begun\nbye\n');
+    });
+
+    it('sends the workspace in and brings artifacts back, also from a job that failed', async () => {
+      await using here = await home();
+      await here.up();
+      mkdirSync(join(here.cwd, 'src'));
+      writeFileSync(join(here.cwd, 'src', "odd name'\n.txt"), 'content');
+      symlinkSync('/etc/hostname', join(here.cwd, 'outward'));
+      const script =
+        'set -e; test -L outward; mkdir -p out/deep; cat src/*.txt >out/deep/copy; echo x >out/skip.bin; id -u >out/owner; stat -c %u src >out/stat; exit 4';
+      const ended = await here.run(
+        '--artifact',
+        'out/**/copy',
+        '--artifact',
+        'out/owner',
+        '--artifact',
+        'out/stat',
+        '--',
+        'sh',
+        '-c',
+        script,
+      ).ended;
+      expect(ended.code, ended.stderr).toBe(4);
+      expect(readFileSync(join(here.cwd, 'out', 'deep', 'copy'), 'utf8')).toBe('content');
+      expect(existsSync(join(here.cwd, 'out', 'skip.bin'))).toBe(false);
+      expect(readFileSync(join(here.cwd, 'out', 'stat'), 'utf8')).toBe(readFileSync(join(here.cwd, 'out', 'owner'), 'utf8'));
+    });
+
+    it('S5: a job goes on while the manager is dead, and its whole output and its code are there afterwards', async () => {
+      await using here = await home();
+      const first = await here.up();
+      const script = 'i=0; while [ $i -lt 20 ]; do echo line $i; i=$((i+1)); sleep 0.05; done; exit 5';
+      const run = here.run('--', 'sh', '-c', script);
+      await run.says(/line 3/);
+      await first.kill();
+      await here.up();
+      const lines = Array.from({ length: 20 }, (_, i) => `line ${i}\n`).join('');
+      expect(await run.ended).toMatchObject({ code: 5, stdout: lines });
+      const [job] = await here.api.jobs({ all: true, pool: null });
+      expect((await here.cli(['logs', job?.id ?? '']).ended).stdout).toBe(lines);
+    });
+
+    it('S10: stopping ends busy agents and leaves nothing', async () => {
+      await using here = await home();
+      const daemon = await here.up();
+      const runs = [1, 2].map(() =>
+        here.run('--', 'sh', '-c', 'trap "echo bye; exit 0" TERM; echo begun; while :; do sleep 0.05; done'),
+      );
+      await Promise.all(runs.map((run) => run.says(/begun/)));
+      expect((await daemon.stop()).code).toBe(0);
+      for (const run of runs) {
+        const ended = await run.ended;
+        expect(ended.stdout).toBe('begun\nbye\n');
+        expect(ended.code).toBe(125);
+      }
+      expect((await here.census()).left).toEqual([]);
+    });
+
+    it('refuses a second daemon on the same state', async () => {
+      await using here = await home();
+      await here.up();
+      const second = await here.cli(['up']).ended;
+      expect(second.code).not.toBe(0);
+      expect(second.stdout + second.stderr).toMatch(/[Aa]nother/);
+    });
+
+    it('the job runs on while the manager is stopped, and ends when it ended', async () => {
+      await using here = await home();
+      const flags = join(here.dir, 'flags');
+      mkdirSync(flags);
+      chmodSync(flags, 0o777);
+      const daemon = await here.up();
+      const script = 'echo begun; until [ -e /flags/go ]; do sleep 0.05; done; echo made >end; : >/flags/end; exit 6';
+      const run = here.run('--volume', `${flags}:/flags:rw`, '--artifact', 'end', '--', 'sh', '-c', script);
+      await run.says(/begun/);
+      daemon.freeze();
+      writeFileSync(join(flags, 'go'), '');
+      await expect.poll(() => existsSync(join(flags, 'end'))).toBe(true);
+      daemon.thaw();
+      expect(await run.ended).toMatchObject({ code: 6, stdout: 'begun\n' });
+      expect(readFileSync(join(here.cwd, 'end'), 'utf8')).toBe('made\n');
+    });
+  });
+}
