@@ -124,7 +124,7 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent', 'openssl'))('encrypte
     await using day = await secretDay();
     const { here, keys, bench } = day;
     const daemon = await here.up();
-    const value = rsaValue(keys.rsa, 'the same everywhere\n');
+    const value = seedValue(keys.rsa, 'the same everywhere');
     const env = (count: number) => Object.fromEntries(Array.from({ length: count }, (_, n) => [`SECRET_N${n + 1}`, value]));
     const { job, values } = await got(day, ['N1', 'N50', `N${mostSecrets}`], { env: env(mostSecrets) });
     expect({ exit: job.exit, values }, job.log).toEqual({

@@ -100,6 +100,7 @@ export async function startBroker(options: BrokerOptions): Promise<Broker> {
   const doors = await openDoors({
     handler: gateway.handle,
     options: gatewayServerOptions,
+    watch: gateway.watch,
     ...{ clock, log },
     port: portFact === null ? null : Number(portFact),
     isPortKnown: () => book.all().some(({ shown }) => shown.agent !== null && shown.phase !== 'ending'),

@@ -8,7 +8,6 @@ import { isIP } from 'node:net';
 import type { Clock } from '../../../core/clock.ts';
 import { OnejobError } from '../../../errors.ts';
 import type { Log } from '../../../log.ts';
-import { boundConnections } from './gateway-connections.ts';
 
 export interface Doors {
   readonly port: number;
@@ -20,6 +19,8 @@ export interface Doors {
 export interface DoorsParts {
   readonly handler: RequestListener;
   readonly options: ServerOptions;
+  /** Told of every server before it listens; bounds its connections. */
+  watch(server: http.Server): void;
   readonly clock: Clock;
   readonly log: Log;
   /** The port of last time; null: any. */
@@ -46,7 +47,7 @@ export async function openDoors(parts: DoorsParts): Promise<Doors> {
 
   const bind = async (address: string, port: number): Promise<number> => {
     const server = http.createServer(parts.options, parts.handler);
-    boundConnections(server);
+    parts.watch(server);
     await new Promise<void>((resolve, reject) => {
       server.once('error', reject);
       server.listen({ host: address, port, exclusive: true }, () => {

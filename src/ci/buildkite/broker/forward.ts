@@ -4,10 +4,9 @@
  */
 import type * as http from 'node:http';
 import { pipeline } from 'node:stream';
-import { OnejobError } from '../../../errors.ts';
 import { answerHeaders } from './forward-headers.ts';
 import { reasonOf, type Target, type Upstreams } from './forward-upstreams.ts';
-import { refuse } from './local-answers.ts';
+import { cut, refuse } from './local-answers.ts';
 
 export interface Streamed {
   readonly upstreams: Upstreams;
@@ -57,6 +56,10 @@ export function forwardStream(call: Streamed): Promise<void> {
   });
   out.on('error', (error) => {
     if (answered) return;
+    if (signal.aborted) {
+      cut(response);
+      return;
+    }
     refuse(response, 502, `The service at ${target.origin.host} cannot be reached: ${idle ? 'nothing moved' : reasonOf(error)}.`);
   });
   pump(request, out);
@@ -113,21 +116,4 @@ export function cleaned(headers: http.OutgoingHttpHeaders, clean: (text: string)
     return typeof value === 'string' ? clean(value) : value.map(clean);
   };
   return Object.fromEntries(Object.entries(headers).map(([name, value]) => [name, value === undefined ? value : each(value)]));
-}
-
-/** Reads a call's body whole. @throws OnejobError E_API_REQUEST when it is larger than `limit` bytes, slow, or breaks off. */
-export async function readWhole(request: http.IncomingMessage, limit: number, timeoutMs: number): Promise<Buffer> {
-  const timer = setTimeout(() => request.destroy(), timeoutMs);
-  try {
-    const parts: Buffer[] = [];
-    let size = 0;
-    for await (const part of request.iterator({ destroyOnReturn: false })) {
-      size += part.length;
-      if (size > limit) throw new OnejobError('E_API_REQUEST', `The body of the call is larger than ${limit} bytes.`);
-      parts.push(part);
-    }
-    return Buffer.concat(parts);
-  } finally {
-    clearTimeout(timer);
-  }
 }

@@ -7,10 +7,10 @@
  */
 import { givenJob } from './answers.ts';
 import type { Answer } from './forward-call.ts';
-import { ask, badAnswer, type Call, type Desk, deny, isOk, jsonOf, note, passOn } from './gateway-desk.ts';
+import { ask, badAnswer, type Call, cleaner, type Desk, deny, isOk, jsonOf, note, passOn } from './gateway-desk.ts';
 import { answerJson, cut, refuse } from './local-answers.ts';
 import type { AgentRecord } from './record.ts';
-import { jobAnswerFor } from './rewrite.ts';
+import { jobAnswerFor, withoutTokens } from './rewrite.ts';
 import { escapeId } from './upstream.ts';
 
 export type Taking = 'accept' | 'acquire';
@@ -37,7 +37,8 @@ function answerHeld(desk: Desk, call: Call, job: string): void {
 
 function answerJob(desk: Desk, { response }: Call, record: AgentRecord): void {
   const { jobAnswer, jobToken, secrets } = record.sealed;
-  answerJson(response, 200, jobAnswerFor(jobAnswer, jobToken === null ? null : desk.aliases.make('job', record), secrets));
+  const stored = withoutTokens(jobAnswer, cleaner(desk, record));
+  answerJson(response, 200, jobAnswerFor(stored, jobToken === null ? null : desk.aliases.make('job', record), secrets));
 }
 
 async function takeCarried(desk: Desk, call: Call, how: Taking, job: string): Promise<void> {

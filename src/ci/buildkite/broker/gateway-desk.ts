@@ -9,6 +9,7 @@ import { requestHeaders } from './forward-headers.ts';
 import type { Target } from './forward-upstreams.ts';
 import type { GatewayLimits } from './gateway-limits.ts';
 import type { AgentMemory, Memories } from './gateway-memory.ts';
+import type { Reads } from './gateway-reads.ts';
 import { refuse } from './local-answers.ts';
 import type { ServiceDesired } from './protocol.ts';
 import type { AgentBook, AgentRecord, Aliases, AliasKind } from './record.ts';
@@ -24,6 +25,7 @@ export interface Desk {
   wall(): number;
   readonly limits: GatewayLimits;
   readonly memories: Memories;
+  readonly reads: Reads;
   readonly uploads: UploadAddresses;
   /** Ends when the gateway closes. */
   readonly signal: AbortSignal;

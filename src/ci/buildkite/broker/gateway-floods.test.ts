@@ -34,9 +34,13 @@ describe('bodies that do not end', () => {
     for (const id of ['a', 'b']) here.held(id, running);
     const large = unfinished(here, 'a', 60_000);
     const larger = unfinished(here, 'a', 90_000);
-    expect(await Promise.race([large.answer, larger.answer])).toMatch(/cut|503/);
+    expect(await Promise.race([large.answer, larger.answer])).toMatch(/^HTTP\/1.1 429/);
+    const small = unfinished(here, 'b', 39_000);
     expect((await create(here, 'b')).status).toBe(200);
-    for (const { socket } of [large, larger]) socket.destroy();
+    const smaller = unfinished(here, 'b', 39_000);
+    expect(await large.answer).toBe('cut');
+    expect((await create(here, 'b')).status).toBe(200);
+    for (const { socket } of [large, larger, small, smaller]) socket.destroy();
   });
 
   it('are not even begun when they say that they are too large', async () => {

@@ -3,8 +3,21 @@ import { z } from 'zod';
 import { unwantedStates } from './answers.ts';
 import { withOwnUploads } from './artifacts.ts';
 import { logAfter } from './chunks.ts';
-import { forwardStream, readWhole, type Streamed } from './forward.ts';
-import { ask, type Call, cleaner, type Desk, deny, isFinal, isOk, jsonOf, note, passOn, targetOf, untilOver } from './gateway-desk.ts';
+import { forwardStream, type Streamed } from './forward.ts';
+import {
+  ask,
+  type Call,
+  cleaner,
+  type Desk,
+  deny,
+  isFinal,
+  isOk,
+  jsonOf,
+  note,
+  passOn,
+  targetOf,
+  untilOver,
+} from './gateway-desk.ts';
 import { buildOf, forbidden } from './gateway-rights.ts';
 import type { Route } from './gateway-route.ts';
 import { answerJson, refuse } from './local-answers.ts';
@@ -28,7 +41,8 @@ export async function jobCall(desk: Desk, call: Call, route: JobRoute): Promise<
   }
   if (own && route.call === 'start') return await start(desk, call, route, token);
   if (shown.phase !== 'running') return deny(desk, call, 403, 'The job of this token has not been started.');
-  const why = route.call === 'secrets' && asksForOurs(route) ? null : forbidden(call.record, call.request.method ?? '', route.segments);
+  const why =
+    route.call === 'secrets' && asksForOurs(route) ? null : forbidden(call.record, call.request.method ?? '', route.segments);
   if (why !== null) return deny(desk, call, 403, why);
   switch (route.call) {
     case 'finish':
@@ -68,8 +82,9 @@ const stepExport = z.looseObject({ build_id: z.string() });
 /** Which build is asked about stands in the body: sent anew as it was read, so that nobody reads another one there. */
 async function ownStep(desk: Desk, call: Call, path: string, token: string): Promise<void> {
   const { request, record, signal } = call;
-  const read = stepExport.safeParse(json(await readWhole(request, desk.limits.wholeBytes, desk.limits.wholeMs)));
-  if (!read.success || read.data.build_id !== buildOf(record.shown.job)) return deny(desk, call, 403, 'That is a step of another build.');
+  const read = stepExport.safeParse(json(await desk.reads.whole(call, desk.limits.wholeBytes)));
+  if (!read.success || read.data.build_id !== buildOf(record.shown.job))
+    return deny(desk, call, 403, 'That is a step of another build.');
   const body = Buffer.from(JSON.stringify(read.data));
   passOn(desk, call, await ask(desk, { record, method: 'POST', path, token, request, body, signal }));
 }
@@ -116,12 +131,12 @@ async function start(desk: Desk, call: Call, route: JobRoute, token: string): Pr
   const ready = kind === 'held' ? phase === 'connected' : record.allowed && ['accepted', 'handed', 'connected'].includes(phase);
   if (!ready) return deny(desk, call, 403, 'The job of this token may not start.');
   const { limits } = desk;
-  const body = await readWhole(request, limits.wholeBytes, limits.wholeMs);
+  const body = await desk.reads.whole(call, limits.wholeBytes);
   // Once it is under way its outcome is waited for, whether or not the agent still is there to hear it; so below.
   const { signal } = desk;
   const answer = await ask(desk, { record, method: 'PUT', path: route.path, token, request, body, signal });
   if (isOk(answer)) note(desk, id, () => desk.book.update(id, { shown: { phase: 'running' } }));
-  else if (isFinal(answer)) {
+  else if (isFinal(answer) && !memory.startRefused) {
     memory.startRefused = true;
     note(desk, id, () => desk.book.update(id, { shown: { problem: `The service did not let its job start: ${answer.status}.` } }));
   }
@@ -135,7 +150,7 @@ async function finish(desk: Desk, call: Call, route: JobRoute, token: string): P
   const { request, response, record, memory } = call;
   const { id } = record.shown;
   const { limits, signal } = desk;
-  const read = result.safeParse(json(await readWhole(request, limits.wholeBytes, limits.wholeMs)));
+  const read = result.safeParse(json(await desk.reads.whole(call, limits.wholeBytes)));
   if (!read.success) return deny(desk, call, 422, 'The result of the job is not one.');
   const { exit_status, signal: signalName, signal_reason } = read.data;
   const finished: Finished = { exitStatus: exit_status ?? '', signal: signalName || null, signalReason: signal_reason || null };
@@ -187,7 +202,7 @@ async function artifacts(desk: Desk, call: Call, route: JobRoute, token: string)
   const { limits, uploads } = desk;
   const host = request.headers.host ?? '';
   if (!/^[A-Za-z0-9.:[\]_-]{1,255}$/.test(host)) return refuse(call.response, 400, 'The call does not say which host it is for.');
-  const body = await readWhole(request, limits.batchBytes, limits.wholeMs);
+  const body = await desk.reads.whole(call, limits.batchBytes);
   const answer = await ask(desk, { record, method: 'POST', path: route.path, token, request, body, signal, again: false });
   if (!isOk(answer)) return passOn(desk, call, answer);
   const rewritten = withOwnUploads(jsonOf(answer, 'the creation of artifacts'), {

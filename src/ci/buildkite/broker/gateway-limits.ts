@@ -18,6 +18,12 @@ export interface GatewayLimits {
   readonly batchBytes: number;
   /** Largest answer that is read whole and rewritten, bytes: a job with its environment, addresses for a batch of uploads. */
   readonly answerBytes: number;
+  /** Of those calls, how many at a time of one agent. */
+  readonly reading: number;
+  /** What is held of such bodies for all agents together, bytes. */
+  readonly readBytes: number;
+  /** Between two times that an agent's leaving in the middle of its job is written down, ms. */
+  readonly leavingMs: number;
   /** Calls at a time of one agent and its job together. */
   readonly concurrent: number;
   /** Longest path with its query, characters. */
@@ -33,6 +39,9 @@ export const gatewayLimits: GatewayLimits = {
   wholeBytes: 64 * 1024,
   batchBytes: 1024 * 1024,
   answerBytes: 16 * 1024 * 1024,
+  reading: 4,
+  readBytes: 64 * 1024 * 1024,
+  leavingMs: 10_000,
   concurrent: 64,
   url: 12_000,
 };

@@ -8,7 +8,14 @@ export type Route =
   | { readonly kind: 'register' | 'connect' | 'ping' | 'heartbeat' | 'disconnect' }
   /** Never forwarded: these need, or touch, more than one agent's job. */
   | { readonly kind: 'withheld' }
-  | { readonly kind: 'job'; readonly call: JobCall; readonly job: string; readonly segments: readonly string[]; readonly path: string; readonly query: string }
+  | {
+      readonly kind: 'job';
+      readonly call: JobCall;
+      readonly job: string;
+      readonly segments: readonly string[];
+      readonly path: string;
+      readonly query: string;
+    }
   /** Builds, steps, cache registries: the service decides by the job's token. */
   | { readonly kind: 'shared'; readonly segments: readonly string[]; readonly path: string }
   | { readonly kind: 'upload'; readonly sealed: string; readonly query: string }

@@ -1,12 +1,11 @@
 /** The agent's own calls: `register` to `disconnect`. A held agent's are answered from the book, a carried one's forwarded. */
 import { z } from 'zod';
 import { pingAnswer, registerAnswer } from './answers.ts';
-import { readWhole } from './forward.ts';
 import type { Answer } from './forward-call.ts';
-import { ask, badAnswer, type Call, type Desk, deny, isOk, jsonOf, note, passOn, type ToService } from './gateway-desk.ts';
+import { ask, badAnswer, type Call, cleaner, type Desk, deny, isOk, jsonOf, note, passOn, type ToService } from './gateway-desk.ts';
 import { answerJson, refuse } from './local-answers.ts';
 import type { AgentRecord, RecordPatch } from './record.ts';
-import { registerAnswerFor } from './rewrite.ts';
+import { registerAnswerFor, withoutTokens } from './rewrite.ts';
 
 export async function register(desk: Desk, call: Call): Promise<void> {
   const { record, response, memory } = call;
@@ -25,21 +24,23 @@ export async function register(desk: Desk, call: Call): Promise<void> {
   }
   const session = desk.aliases.make('session', now);
   // Its pings are answered here, and the shorter they are apart the sooner it leaves after its job.
-  answerJson(response, 200, registerAnswerFor(now.sealed.registerAnswer, session, kind === 'held' ? 1 : null));
+  const stored = withoutTokens(now.sealed.registerAnswer, cleaner(desk, now));
+  answerJson(response, 200, registerAnswerFor(stored, session, kind === 'held' ? 1 : null));
 }
 
 /** Null once it is registered, else how the service refused. */
-async function registerCarried(desk: Desk, { request, record }: Call): Promise<Answer | null> {
+async function registerCarried(desk: Desk, call: Call): Promise<Answer | null> {
+  const { request, record } = call;
   const { id, name, service } = record.shown;
   const token = record.sealed.acquisition?.token ?? desk.service(service)?.token ?? null;
   if (token === null) return { status: 503, headers: {}, body: messageBody(`The token of service ${service} cannot be read.`) };
   const { limits, signal, book } = desk;
-  const own = z.record(z.string(), z.unknown()).safeParse(parsed(await readWhole(request, limits.wholeBytes, limits.wholeMs)));
+  const own = z.record(z.string(), z.unknown()).safeParse(parsed(await desk.reads.whole(call, limits.wholeBytes)));
   if (!own.success) return { status: 422, headers: {}, body: messageBody('The registration is not a JSON object.') };
   const body = Buffer.from(JSON.stringify({ ...own.data, name, meta_data: record.metaData, priority: String(record.priority) }));
-  const call: ToService = { record, method: 'POST', path: '/register', token, request };
+  const toService: ToService = { record, method: 'POST', path: '/register', token, request };
   // Sent twice it would leave an agent behind that nobody knows of.
-  const answer = await ask(desk, { ...call, body, signal, again: false });
+  const answer = await ask(desk, { ...toService, body, signal, again: false });
   if (!isOk(answer)) {
     note(desk, id, () => book.update(id, { shown: { problem: `The service refused to register it: ${answer.status}.` } }, true));
     return answer;
@@ -132,7 +133,7 @@ async function followed(desk: Desk, call: Call, first: Answer): Promise<{ readon
 
 export async function heartbeat(desk: Desk, call: Call): Promise<void> {
   const { limits } = desk;
-  const body = await readWhole(call.request, limits.wholeBytes, limits.wholeMs);
+  const body = await desk.reads.whole(call, limits.wholeBytes);
   const answer = await forwarded(desk, call, 'POST', '/heartbeat', body);
   const { id } = call.record.shown;
   if (isOk(answer) && desk.book.get(id)?.livesAlone === false) {
@@ -152,12 +153,22 @@ export async function disconnect(desk: Desk, call: Call): Promise<void> {
   // The service ends the job of an agent that leaves, without a word of why. The manager has more to say about it, in `end`.
   const unfinished = job !== null && finished === null && phase !== 'accepting' && phase !== 'idle';
   if (unfinished || phase === 'ending') {
-    note(desk, id, () => desk.book.update(id, { livesAlone: false }));
+    leaves(desk, call);
     return answerJson(call.response, 200, {});
   }
   const answer = await forwarded(desk, { ...call, signal: desk.signal }, 'POST', '/disconnect');
   if (isOk(answer) || [401, 404, 410].includes(answer.status)) note(desk, id, () => desk.book.update(id, wiped));
   passOn(desk, call, answer);
+}
+
+/** Said by any process of the job, as often as it likes: only a change is written down, and seldom. */
+function leaves(desk: Desk, { record, memory }: Call): void {
+  const { id } = record.shown;
+  const now = desk.wall();
+  if (desk.book.get(id)?.livesAlone !== true) return;
+  if (memory.leftAt !== null && Math.abs(now - memory.leftAt) < desk.limits.leavingMs) return;
+  memory.leftAt = now;
+  note(desk, id, () => desk.book.update(id, { livesAlone: false }, true));
 }
 
 function forwarded(desk: Desk, call: Call, method: string, path: string, body: Buffer = Buffer.alloc(0)): Promise<Answer> {

@@ -4,8 +4,8 @@ import { BlockList, isIP } from 'node:net';
 import type { Upload } from './artifacts.ts';
 import { forwardStream } from './forward.ts';
 import { requestHeaders } from './forward-headers.ts';
-import { untilOver } from './gateway-desk.ts';
 import type { Desk } from './gateway-desk.ts';
+import { untilOver } from './gateway-desk.ts';
 import { refuse } from './local-answers.ts';
 import type { AgentRecord } from './record.ts';
 
@@ -21,7 +21,10 @@ export async function upload(desk: Desk, { to, record, request, response, signal
   if (record.shown.phase !== 'running') return refuse(response, 403, 'The job of this upload is over.');
   const origin = new URL(to.origin);
   if (isNear(origin.hostname) && !isNear(new URL(record.endpoint).hostname)) {
-    desk.log.warn('upload refused', { agent: record.shown.agent ?? record.shown.id, reason: 'its address is one of this host or network' });
+    desk.log.warn('upload refused', {
+      agent: record.shown.agent ?? record.shown.id,
+      reason: 'its address is one of this host or network',
+    });
     return refuse(response, 403, 'The service named an address of this host or its network to upload to.');
   }
   await untilOver(desk, record.shown.id, signal, (inner) =>
@@ -42,7 +45,10 @@ export async function upload(desk: Desk, { to, record, request, response, signal
  * not, such as the metadata of a cloud. Names are not looked up: a bucket's may well lead into one's own network.
  */
 export function isNear(hostname: string): boolean {
-  const host = hostname.replace(/^\[(.*)\]$/, '$1').replace(/\.$/, '').toLowerCase();
+  const host = hostname
+    .replace(/^\[(.*)\]$/, '$1')
+    .replace(/\.$/, '')
+    .toLowerCase();
   const version = isIP(host);
   if (version === 0) return host === 'localhost' || host.endsWith('.localhost');
   return nearBy().check(host, version === 4 ? 'ipv4' : 'ipv6');

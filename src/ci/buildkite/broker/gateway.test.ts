@@ -1,3 +1,5 @@
+import { once } from 'node:events';
+import { connect } from 'node:net';
 import { describe, expect, it } from 'vitest';
 import { OnejobError } from '../../../errors.ts';
 import { bodyOf, gatewayBench, jobId, serviceTokens } from './testing-gateway.ts';
@@ -225,6 +227,17 @@ describe('a job that takes what is in its environment and tries', () => {
     resolve();
     expect((await Promise.all(calls)).map(({ status }) => status).sort()).toEqual([200, 200, 200, 429, 429]);
   });
+});
+
+it('closing does not wait for a body that does not end', async () => {
+  await using here = await agreeing();
+  here.held('a', { shown: { phase: 'running' } });
+  const head = `PUT /v3/jobs/${jobId}/finish HTTP/1.1\r\nHost: x\r\nAuthorization: Token ${here.token('job', 'a')}\r\n`;
+  const socket = connect({ port: here.port, host: '127.0.0.1' }).on('error', () => {});
+  socket.write(`${head}Expect: 100-continue\r\nContent-Length: 10\r\n\r\n`);
+  await once(socket, 'data');
+  await here.gateway.close();
+  socket.destroy();
 });
 
 describe('artifacts', () => {

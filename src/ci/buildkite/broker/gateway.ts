@@ -5,15 +5,18 @@
  * It trusts nothing that comes in: the job has the alias too, and every address the agent can reach.
  */
 import type { IncomingMessage, ServerResponse } from 'node:http';
+import type { Server } from 'node:net';
 import { OnejobError } from '../../../errors.ts';
 import type { Log } from '../../../log.ts';
 import { createUploadAddresses } from './artifacts.ts';
 import { bodyProblem } from './forward-headers.ts';
 import { take } from './gateway-accept.ts';
+import { createConnections } from './gateway-connections.ts';
 import type { Call, Desk } from './gateway-desk.ts';
 import { jobCall, sharedCall } from './gateway-job.ts';
 import { type GatewayLimits, gatewayLimits } from './gateway-limits.ts';
 import { type AgentMemory, createMemories } from './gateway-memory.ts';
+import { createReads } from './gateway-reads.ts';
 import { type Route, routeOf } from './gateway-route.ts';
 import { absent, connect, disconnect, heartbeat, ping, register, withhold } from './gateway-session.ts';
 import { upload } from './gateway-upload.ts';
@@ -40,6 +43,8 @@ export interface GatewayParts {
 export interface Gateway {
   /** Never throws. For a server made with `gatewayServerOptions`. */
   handle(request: IncomingMessage, response: ServerResponse): void;
+  /** Bounds the connections of a server that hands its calls to `handle`; not said of one, they are not bounded. */
+  watch(server: Server): void;
   /** Cuts every call, and resolves once the last has ended. */
   close(): Promise<void>;
 }
@@ -59,9 +64,11 @@ export function createGateway(parts: GatewayParts): Gateway {
     wall: () => parts.wall(),
     limits,
     memories: createMemories(parts.book, limits.idleMs),
+    reads: createReads(limits),
     uploads: createUploadAddresses(parts.key),
     signal: closing.signal,
   };
+  const connections = createConnections();
   const open = new Set<Promise<void>>();
   const under = new Set<AbortController>();
 
@@ -91,6 +98,7 @@ export function createGateway(parts: GatewayParts): Gateway {
       const to = request.method === 'PUT' || request.method === 'POST' ? desk.uploads.open(route.sealed) : null;
       const record = to === null ? null : desk.book.get(to.agent);
       if (to === null || record === null) return refuse(response, 404, 'There is nothing to upload to.');
+      connections.known(request.socket, record.shown.id, response);
       return await within(record, response, () => upload(desk, { to, record, request, response, signal }));
     }
     const values = request.headersDistinct.authorization ?? [];
@@ -98,10 +106,12 @@ export function createGateway(parts: GatewayParts): Gateway {
     const found = token === undefined ? null : desk.aliases.find(token);
     if (found === null || found.record.shown.phase === 'gone') return refuse(response, 401, 'The token is not one, or no longer.');
     const { kind, record } = found;
+    connections.known(request.socket, record.shown.id, response);
     await within(record, response, (memory) => serveRoute(desk, { request, response, kind, record, memory, signal }, route));
   };
 
   return {
+    watch: (server) => connections.watch(server),
     handle(request, response) {
       if (closing.signal.aborted) {
         cut(response);
@@ -166,7 +176,7 @@ function failed(desk: Desk, response: ServerResponse, error: unknown): void {
   else if (!(error instanceof OnejobError)) {
     desk.log.error('call of an agent failed', { error });
     refuse(response, 500, 'onejob has failed to serve this call.');
-  } else if (error.code === 'E_API_REQUEST') refuse(response, 413, error.message);
+  } else if (error.code === 'E_API_REQUEST') refuse(response, error.retry ? 429 : 413, error.message);
   else if (error.code.startsWith('E_CI_')) refuse(response, 502, error.message);
   else {
     desk.log.error('call of an agent failed', { error });

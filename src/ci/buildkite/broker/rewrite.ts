@@ -39,13 +39,33 @@ export function isOwnKey(key: string): boolean {
   return key.trim().toLowerCase().startsWith(ownKey);
 }
 
+/** Taken out of every text in a foreign answer, names of fields among them: `clean` knows the service's tokens. */
+export function withoutTokens(value: unknown, clean: (text: string) => string): unknown {
+  if (typeof value === 'string') return clean(value);
+  if (Array.isArray(value)) return value.map((each) => withoutTokens(each, clean));
+  if (typeof value !== 'object' || value === null) return value;
+  return Object.fromEntries(Object.entries(value).map(([name, each]) => [clean(name), withoutTokens(each, clean)]));
+}
+
+/** An agent's own session, which it sets for its job by itself. */
+const sessionVariable = 'BUILDKITE_AGENT_ACCESS_TOKEN';
+
+const withEnv = z.looseObject({ env: z.record(z.string(), z.unknown()) });
+
 const withStep = z.looseObject({ step: z.looseObject({ secrets: z.unknown().optional() }).nullish() });
 
 /** An answer to `accept` or `acquire` for a sandbox. `token` null: the service gave none, then the session's stands for the job. */
 export function jobAnswerFor(stored: unknown, token: string | null, secrets: Sealed['secrets']): Record<string, unknown> {
-  const { endpoint: _, token: __, ...rest } = z.record(z.string(), z.unknown()).parse(stored);
+  const { endpoint: _, token: __, ...rest } = withoutSession(z.record(z.string(), z.unknown()).parse(stored));
   const own = secrets.map(({ name }) => ({ key: secretKey(name), environment_variable: name }));
   return { ...rest, ...(token === null ? {} : { token }), ...(own.length === 0 ? {} : { step: stepWith(rest, own) }) };
+}
+
+function withoutSession(answer: Record<string, unknown>): Record<string, unknown> {
+  const read = withEnv.safeParse(answer);
+  if (!read.success || !(sessionVariable in read.data.env)) return answer;
+  const { [sessionVariable]: _, ...env } = read.data.env;
+  return { ...answer, env };
 }
 
 interface SecretEntry {
