@@ -10,7 +10,8 @@ import { join } from 'node:path';
 import { gunzipSync } from 'node:zlib';
 import { describe, expect, test } from 'vitest';
 import { bodyOf, type GatewayBench, gatewayBench, jobId, serviceTokens } from '../../src/ci/buildkite/broker/testing-gateway.ts';
-import { lacksAgent, realAgent } from '../support/buildkite-agent.ts';
+import { agentBin } from '../standins/buildkite/agent/testing.ts';
+import { lacksAgent } from '../support/buildkite-agent.ts';
 import { type Child, startChild } from '../support/child.ts';
 import { scratch } from '../support/scratch.ts';
 
@@ -96,10 +97,12 @@ async function start(here: GatewayBench, flags: readonly string[]): Promise<Run>
   const dir = place.path;
   for (const name of ['builds', 'home', 'plugins', 'hooks']) await mkdir(join(dir, name));
   const paths = ['--build-path', 'builds', '--plugins-path', 'plugins', '--hooks-path', 'hooks', '--sockets-path', 'home'];
-  const agent = startChild(realAgent() ?? '', ['start', ...flags, ...paths, '--cancel-grace-period', '2', '--no-color'], {
+  // Jobs find the agent by its name.
+  const program = join(agentBin(dir), 'buildkite-agent');
+  const agent = startChild(program, ['start', ...flags, ...paths, '--cancel-grace-period', '2', '--no-color'], {
     cwd: dir,
     env: {
-      PATH: process.env.PATH,
+      PATH: `${agentBin(dir)}:${process.env.PATH}`,
       HOME: join(dir, 'home'),
       BUILDKITE_AGENT_TOKEN: here.token('once', 'a'),
       BUILDKITE_AGENT_ENDPOINT: `${here.url}/v3`,
@@ -232,9 +235,9 @@ it('an agent that is killed leaves its record, running, to the manager', async (
 it('a job gets nowhere with the token it finds, and its own calls work', async () => {
   const service = newService();
   await using here = await gatewayBench((request, response) => void answer(service, request, response));
-  const say = (method: string, path: string): string =>
+  const say = (method: string, path: string, body = method === 'GET' ? '' : '{}'): string =>
     `exec 3<>/dev/tcp/127.0.0.1/${here.port}; printf '${method} ${path} HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n` +
-    `Authorization: Token %s\\r\\nContent-Length: 2\\r\\n\\r\\n{}' "$BUILDKITE_AGENT_ACCESS_TOKEN" >&3; ` +
+    `Authorization: Token %s\\r\\nContent-Length: ${body.length}\\r\\n\\r\\n${body}' "$BUILDKITE_AGENT_ACCESS_TOKEN" >&3; ` +
     `printf '%s ' "${path}" >> ../tried; head -1 <&3 | cut -d' ' -f2 >> ../tried`;
   const other = '/v3/jobs/01935a4b-0000-4000-8000-00000000beef';
   const paths = ['POST /v3/register', 'GET /v3/token', `PUT ${other}/finish`, `POST ${other}/data/get`, 'POST /upload/x'];
