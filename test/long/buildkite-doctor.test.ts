@@ -26,12 +26,11 @@ test('from inside its sandboxes the broker is reached, on each of their networks
   await untilIdle(bench);
   const agents = bench.buildkite.agents().length;
   const found = await here.api.doctor();
-  expect(lines(found, 'error')).toBe('');
+  expect(lines(found, 'error')).toMatch(/^pool ci: There is no git in image "debian:stable-slim"[^\n]*$/);
   const ok = lines(found, 'ok');
   expect(ok).toContain('takes the token of organisation acme');
   expect(ok).toMatch(/The broker at [\d.]+:\d+ is reached from network "default", by agents of pool ci\./);
   expect(ok).toMatch(/The broker at [\d.]+:\d+ is reached from network "internet", by untrusted jobs of pool ci\./);
-  expect(lines(found, 'warning')).toContain('There is no git in image "debian:stable-slim"');
   expect(JSON.stringify(found)).not.toContain(bench.buildkite.token);
   // A look is no agent, and takes no job.
   expect(bench.buildkite.agents()).toHaveLength(agents);
@@ -50,7 +49,7 @@ test('jobs of the queue are counted; a token that may not count costs the counts
   const waiting = async () => (await here.api.status()).pools[0]?.waiting;
   expect(await waiting()).toBeNull();
   const found = await here.api.doctor();
-  expect(lines(found, 'error')).toBe('');
+  expect(lines(found, 'error')).toMatch(/^pool ci: There is no git in image "debian:stable-slim"[^\n]*$/);
   expect(lines(found, 'warning')).toMatch(/answered 401.*Put it into file \S+token\.metrics/);
   const running = bench.hold('a');
   const ids = ['b', 'c'].map((name) => bench.hold(name));
