@@ -42,7 +42,13 @@ describe('plan', () => {
     expect(isOpen(ready, { ...pool, waiting: { ...job, cold: true } }, now)).toBe(true);
     expect(isOpen(empty, pool, now)).toBe(false);
     expect(isOpen(empty, { ...pool, standby: false }, now)).toBe(true);
-    const closed: Partial<PoolView>[] = [{ wanted: false }, { paused: true }, { held: true }, { fingerprint: 'g' }, { devices: ['GPU-1'] }];
+    const closed: Partial<PoolView>[] = [
+      { wanted: false },
+      { paused: true },
+      { held: true },
+      { fingerprint: 'g' },
+      { devices: ['GPU-1'] },
+    ];
     for (const view of closed) expect(isOpen(ready, { ...pool, ...view }, now)).toBe(false);
     expect(isOpen({ ...ready, agent: { kind: 'busy', agent: 'a0', job: 'j0', since: 0, due: null } }, pool, now)).toBe(false);
     expect(isOpen({ ...ready, agent: { kind: 'proving', agent: 'a0', since: 0 } }, pool, now)).toBe(false);

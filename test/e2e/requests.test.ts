@@ -14,7 +14,10 @@ test('a job cannot have onejob’s state, its socket or the Engine’s as a volu
   symlinkSync(stateDir, link);
   mkdirSync(join(dir.path, 'data'));
   const ask = (host: string, more: object = {}) =>
-    here.api.submit({ command: ['true'], volumes: [{ host, container: '/in', readOnly: true, variable: null, cache: null, ...more }] });
+    here.api.submit({
+      command: ['true'],
+      volumes: [{ host, container: '/in', readOnly: true, variable: null, cache: null, ...more }],
+    });
   for (const [host, why] of [
     [stateDir, /state of onejob/],
     [link, /state of onejob/],

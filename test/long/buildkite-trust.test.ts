@@ -25,13 +25,13 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent', 'openssl'))('trust', 
     expect({ exit: stranger.exit, log: stranger.log }).toEqual({
       exit: 0,
       log: expect.stringMatching(
-        /The job runs without secrets: its branch "mallory:main" is one of a fork[^]*token is unset, cache is .*No such/,
+        /The job runs without secrets: its branch "mallory:main" is one of a fork[\s\S]*token is unset, cache is .*No such/,
       ),
     });
     expect(trusted.log).not.toContain('without secrets');
     const triggered = { BUILDKITE_SOURCE: 'trigger_job', BUILDKITE_TRIGGERED_FROM_BUILD_PIPELINE_SLUG: 'lib' };
     expect((await bench.job(tell, { env: { ...env, ...triggered }, repo: own })).log).toMatch(
-      /another build triggered it \(of pipeline lib\)[^]*"trust.triggered: trust"[^]*token is unset, cache is .*No such/,
+      /another build triggered it \(of pipeline lib\)[\s\S]*"trust.triggered: trust"[\s\S]*token is unset, cache is .*No such/,
     );
     await endOf(day, daemon);
   });

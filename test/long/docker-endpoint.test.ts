@@ -5,10 +5,10 @@ import { createServer as createTcp } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
-import { lacks } from '../../../test/support/require.ts';
-import { type DockerSettings, resolveEndpoint } from './endpoint.ts';
-import { unreachable } from './failures.ts';
-import { probeDocker } from './probe.ts';
+import { type DockerSettings, resolveEndpoint } from '../../src/runtimes/docker/endpoint.ts';
+import { unreachable } from '../../src/runtimes/docker/failures.ts';
+import { probeDocker } from '../../src/runtimes/docker/probe.ts';
+import { lacks } from '../support/require.ts';
 
 let folder: string;
 beforeEach(async () => {
