@@ -12,6 +12,28 @@ const shared = {
 /** What the agent of a stand-in does at real services' pace. */
 const agent = 'test/standins/*/agent/**/*.test.ts';
 
+/** Two long tests at a time, each with several daemons, leave a process less often a turn. */
+const long = { ...shared, testTimeout: 600_000, expect: { poll: { timeout: 30_000 } } } as const;
+
+/**
+ * Long tests that need the machine to themselves: they start Engines and end them, build and remove images, change the firewall,
+ * or say how long something may take. The others wait for most of their time, and have only what carries their own owner's label.
+ */
+const alone = [
+  'auto-image',
+  'built-images',
+  'docker-*',
+  'engine*',
+  'gpu-grants',
+  'gpu-tool',
+  'hostile-jobs',
+  'image-builder',
+  'images',
+  'internet-network',
+  'podman.*',
+  'private-engine',
+].map((name) => `test/long/${name}.test.ts`);
+
 export default defineConfig({
   test: {
     // Most of a test's time is spent waiting for an Engine or a process, so two at a time pay on two cores as well.
@@ -21,14 +43,15 @@ export default defineConfig({
         test: {
           ...shared,
           name: 'unit',
+          // No module keeps state, so files can share a process: that halves what they cost.
+          isolate: false,
           include: ['src/**/*.test.ts', 'scripts/**/*.test.ts', 'test/properties/**/*.test.ts', 'test/standins/**/*.test.ts'],
           exclude: [agent],
         },
       },
-      { test: { ...shared, name: 'e2e', include: ['test/e2e/**/*.test.ts'], fileParallelism: false } },
-      {
-        test: { ...shared, name: 'long', include: ['test/long/**/*.test.ts', agent], fileParallelism: false, testTimeout: 600_000 },
-      },
+      { test: { ...shared, name: 'e2e', include: ['test/e2e/**/*.test.ts'] } },
+      { test: { ...long, name: 'long', include: ['test/long/**/*.test.ts', agent], exclude: alone } },
+      { test: { ...long, name: 'long-alone', include: alone, fileParallelism: false } },
     ],
   },
 });

@@ -73,7 +73,7 @@ const eventSamples: Record<SlotEvent['kind'], Record<string, SlotEvent>> = {
   online: { online: { kind: 'online', agent } },
   retire: { retire: { kind: 'retire', agent } },
   retired: { retired: { kind: 'retired', agent } },
-  jobSeen: { jobSeen: { kind: 'jobSeen', agent, job: 'j1' } },
+  jobSeen: { jobSeen: { kind: 'jobSeen', agent, job: 'j1', limit: null } },
   exited: {
     'exited, released never seen': { ...exited, released: false },
     'exited, released seen': { ...exited, released: true },

@@ -4,12 +4,11 @@
  *
  *     node scripts/picture-gpus.ts
  */
-import { execFileSync } from 'node:child_process';
 import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { setTimeout as pause } from 'node:timers/promises';
 import { ansiToSvg } from './ansi-svg.ts';
+import { openTerminal } from './terminal.ts';
 
 const root = join(import.meta.dirname, '..');
 const recordings = join(root, 'test/fixtures/gpu/nvidia-smi');
@@ -22,39 +21,16 @@ const hosts = {
   volta: join(recordings, 'q/r560-titan-v.txt'),
 };
 
-const tmux = (...args: string[]) => execFileSync('tmux', ['-S', join(dir, 'tmux'), ...args], { encoding: 'utf8' });
-
-async function prompt(): Promise<void> {
-  for (let tries = 0; tries < 200; tries++) {
-    if (tmux('capture-pane', '-p').trimEnd().split('\n').at(-1)?.trim() === '$') return;
-    await pause(100);
-  }
-  throw new Error('the terminal never came back to its prompt');
-}
-
 try {
   mkdirSync(join(dir, 'bin'));
   symlinkSync(join(root, 'bin/onejob'), join(dir, 'bin/onejob'));
   for (const [name, file] of Object.entries(hosts)) symlinkSync(file, join(dir, `${name}.txt`));
-  const shell = `cd ${dir}; exec env PATH='${join(dir, 'bin')}:${process.env.PATH}' PS1='\\[\\e[1;32m\\]$\\[\\e[0m\\] ' bash --norc --noprofile`;
-  tmux('-f', '/dev/null', 'new-session', '-d', '-x', `${columns}`, '-y', `${rows}`, shell);
-  await prompt();
-  for (const command of ['onejob gpus --from lab.txt', 'onejob image choose --from volta.txt --explain']) {
-    tmux('send-keys', '-l', command);
-    tmux('send-keys', 'Enter');
-    await pause(200);
-    await prompt();
-  }
-  const text = tmux('capture-pane', '-e', '-p').trimEnd().split('\n').slice(0, -1).join('\n');
-  writeFileSync(
-    join(root, 'docs/pictures/gpus.svg'),
-    ansiToSvg(text, { columns, title: 'onejob gpus and onejob image choose in a terminal' }),
-  );
+  const env = { ...process.env, PATH: `${join(dir, 'bin')}:${process.env.PATH}` };
+  using terminal = await openTerminal({ dir, columns, rows, env });
+  for (const command of ['onejob gpus --from lab.txt', 'onejob image choose --from volta.txt --explain'])
+    await terminal.type(command);
+  const picture = ansiToSvg(terminal.shown(), { columns, title: 'onejob gpus and onejob image choose in a terminal' });
+  writeFileSync(join(root, 'docs/pictures/gpus.svg'), picture);
 } finally {
-  try {
-    tmux('kill-server');
-  } catch {
-    // It never came up, which is told by the error that led here.
-  }
   rmSync(dir, { recursive: true });
 }

@@ -24,6 +24,7 @@ export const errorCodes = {
   E_SECRET_KEY: 'user',
   E_SECRET_VALUE: 'user',
   E_SECRET_UNKNOWN: 'user',
+  E_SECRET_LAST: 'user',
   E_API_REQUEST: 'user',
   E_API_ROUTE: 'user',
   E_API_ANSWER: 'bug',

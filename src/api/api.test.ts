@@ -2,7 +2,7 @@
 import { once } from 'node:events';
 import { chmodSync, existsSync, statSync, writeFileSync } from 'node:fs';
 import http from 'node:http';
-import { createServer, type Socket } from 'node:net';
+import { connect, createServer, type Socket } from 'node:net';
 import { join } from 'node:path';
 import { pipeline, Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
@@ -306,6 +306,20 @@ describe('holding and stopping', () => {
     await expect(client.status()).rejects.toMatchObject({ code: 'E_DAEMON_ABSENT' });
   });
 
+  test('a request that comes while it closes is told so, in words that clients understand', async () => {
+    const late = connect(path);
+    late.write('GET /v1/jobs?all=true HTTP/1.1\r\nhost: x\r\n');
+    // What came before is read by then.
+    for (let n = 0; n < 3; n++) await client.status();
+    const closed = server.close();
+    late.end('connection: close\r\n\r\n');
+    const answer = (await buffer(late)).toString();
+    expect(answer).toMatch(/^HTTP\/1\.1 503 /);
+    expect(answer).toContain('onejob-version: 1.0.0');
+    expect(JSON.parse(answer.slice(answer.indexOf('\r\n\r\n')))).toMatchObject({ code: 'E_DAEMON_STOPPING', retry: true });
+    await closed;
+  });
+
   test('pools and the daemon are told', async () => {
     await client.pause('lab', 'alice');
     await client.resume(null, 'alice');
@@ -317,6 +331,15 @@ describe('holding and stopping', () => {
 });
 
 describe('what can go wrong on the way', () => {
+  test('a listener that goes while somebody connects listens no more', async () => {
+    const ending = createServer().listen(join(dir.path, 'ending'));
+    await once(ending, 'listening');
+    const probed = probeSocket(join(dir.path, 'ending'));
+    // Nobody has taken the connection off its queue.
+    ending.close();
+    expect(await probed).toBe('stale');
+  });
+
   test('another version is named when its answers are not understood', async () => {
     const newer = createClient({ socket: path, version: '2.0.0' });
     manager.status = () => ({}) as never;

@@ -41,6 +41,8 @@ export interface LogsRequest {
   readonly from?: number;
   /** The logs that the agent itself keeps, instead of its output; default false. */
   readonly own?: boolean;
+  /** Without colours and the like, where output was written for a terminal; default false. */
+  readonly plain?: boolean;
   readonly signal?: AbortSignal;
 }
 
@@ -216,8 +218,9 @@ export function createClient(options: ClientOptions): Client {
       return null;
     },
 
-    async *logs(source, { follow, from = 0, own = false, signal }) {
-      const query = new URLSearchParams({ follow: String(follow), from: String(from), ...(own ? { own: 'true' } : {}) });
+    async *logs(source, { follow, from = 0, own = false, plain = false, signal }) {
+      const query = new URLSearchParams({ follow: String(follow), from: String(from) });
+      for (const [key, value] of Object.entries({ own, plain })) if (value) query.set(key, 'true');
       for (const [key, value] of Object.entries(source)) query.set(key, String(value));
       const response = await succeeded(await open({ ...get(`/v1/logs?${query}`), signal }));
       try {

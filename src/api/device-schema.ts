@@ -1,7 +1,7 @@
 /** What crosses the API about devices: as they are, what a person wants done with one, and the proofs there were. */
 import { z } from 'zod';
 
-export const deviceState = z.enum([
+const deviceState = z.enum([
   'free',
   'leased',
   /** A person's process is on it. */
@@ -80,7 +80,7 @@ export type DeviceAnswer = z.infer<typeof deviceAnswer>;
 export const proofsListed = 100;
 export const proofsAtMost = 10_000;
 
-export const proofView = z.object({
+const proofView = z.object({
   device: z.string(),
   slot: z.string(),
   /** The agent that had the device before. */

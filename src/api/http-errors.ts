@@ -10,6 +10,7 @@ const statusByCode: Partial<Record<string, number>> = {
   E_AGENT_UNKNOWN: 404,
   E_DEVICE_UNKNOWN: 404,
   E_SECRET_UNKNOWN: 404,
+  E_SECRET_LAST: 409,
   E_DEVICE_IN_USE: 409,
   E_JOB_ELSEWHERE: 409,
   E_LOG_UNKNOWN: 404,

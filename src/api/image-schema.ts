@@ -2,7 +2,7 @@
 import { z } from 'zod';
 import { errorView } from './schema.ts';
 
-export const imageView = z.object({
+const imageView = z.object({
   /** Name and tag. */
   reference: z.string(),
   id: z.string(),
@@ -25,7 +25,7 @@ export const imageList = z.array(imageView);
 /** Names of pools; none: all whose images are built. */
 export const imageRequest = z.strictObject({ pools: z.array(z.string().min(1)).default([]) });
 
-export const imageOutcome = z.object({
+const imageOutcome = z.object({
   pool: z.string(),
   /** null when there is none. */
   image: z.string().nullable(),

@@ -8,6 +8,13 @@ export type LogSource =
   | { readonly agent: string }
   | { readonly slot: string; readonly previous: boolean };
 
+export interface LogManner {
+  /** Goes on until the agent has ended. */
+  readonly follow: boolean;
+  /** Without colours and the like, where output was written for a terminal. */
+  readonly plain: boolean;
+}
+
 /** One piece of a job's output. `note` is a line of onejob's own, such as "output over 64 MiB was not kept". */
 export interface LogPiece {
   readonly stream: 'stdout' | 'stderr' | 'note';
@@ -37,8 +44,11 @@ export interface Manager {
   /** The tar of a done job's artifacts; null when it has none. */
   artifacts(job: string): Readable | null;
 
-  /** Output so far, and with `follow` all that comes until the agent has ended. @throws OnejobError when unknown. */
-  logs(source: LogSource, follow: boolean, signal: AbortSignal): AsyncIterable<LogPiece>;
+  /**
+   * The job's output so far, or what its agent printed where nobody can tell the two apart, and with `follow` all that comes until
+   * the agent has ended. @throws OnejobError when unknown.
+   */
+  logs(source: LogSource, how: LogManner, signal: AbortSignal): AsyncIterable<LogPiece>;
   /**
    * The logs that an agent itself keeps, as its CI service's people ask for them: one file after the other, oldest first, each
    * below a line with its name. @throws OnejobError when unknown, E_LOG_UNKNOWN while there are none

@@ -5,6 +5,12 @@ import { OnejobError } from '../errors.ts';
 import type { Manager } from './manager.ts';
 import type { JobView } from './schema.ts';
 
+/** What the routes need. `closing` aborts when the server closes. */
+export interface RouteContext {
+  readonly manager: Manager;
+  readonly closing: AbortSignal;
+}
+
 /** @throws OnejobError E_API_REQUEST naming every problem with its path. */
 export function checked<T extends z.ZodType>(schema: T, input: unknown, what: string): z.output<T> {
   const result = schema.safeParse(input ?? {});

@@ -52,7 +52,7 @@ export const jobResult = z.discriminatedUnion('kind', [
 const reported = z.object({ kind: z.literal('reported'), word: z.string() });
 
 /** What a CI service tells of a job that it keeps itself. Texts are from elsewhere: a terminal must be kept from them. */
-export const aboutView = z.object({
+const aboutView = z.object({
   /** For people, in one line. */
   title: z.string(),
   definition: z.string().nullable(),
@@ -149,7 +149,7 @@ export const poolView = z.object({
 export type PoolView = z.infer<typeof poolView>;
 
 /** A device that was leased once and is not there any more, until it comes back or is forgotten. */
-export const missingView = z.object({
+const missingView = z.object({
   uuid: z.string(),
   /** Slot that had it last. */
   slot: z.string(),

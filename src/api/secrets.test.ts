@@ -46,6 +46,15 @@ test('a pin is answered as it is now', async () => {
   expect(await post(`/v1/secret-pins/${fingerprint}/forget`, {})).toEqual({ status: 200, body: { fingerprint, forgotten: 1 } });
 });
 
+test('the last pin is taken with all of them only', async () => {
+  await post(`/v1/secret-pins/${fingerprint}/allow`, { pipelines: ['acme/solver'] });
+  expect(await post(`/v1/secret-pins/${fingerprint}/forget`, { pipeline: 'acme/solver' })).toMatchObject({
+    status: 409,
+    body: { code: 'E_SECRET_LAST' },
+  });
+  expect(await post(`/v1/secret-pins/${fingerprint}/forget`, {})).toEqual({ status: 200, body: { fingerprint, forgotten: 1 } });
+});
+
 test.each([
   ['no fingerprint', '/v1/secret-pins/xyz/allow', { pipelines: ['a/b'] }, 400, 'E_API_REQUEST'],
   ['too short a beginning', '/v1/secret-pins/aaaaaaa/allow', { pipelines: ['a/b'] }, 400, 'E_API_REQUEST'],

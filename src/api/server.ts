@@ -9,6 +9,7 @@ import { OnejobError } from '../errors.ts';
 import { statusOf, toErrorView } from './http-errors.ts';
 import type { ImageDesk } from './image-desk.ts';
 import type { Manager } from './manager.ts';
+import { type RouteContext, stopping } from './requests.ts';
 import { controlRoutes } from './routes/control.ts';
 import { deviceRoutes } from './routes/devices.ts';
 import { imageRoutes } from './routes/images.ts';
@@ -30,12 +31,6 @@ export interface ApiOptions {
   readonly version: string;
   /** Told about each error that is ours. */
   readonly onBug?: (error: Error, route: string) => void;
-}
-
-/** What the routes need. `closing` aborts when the server closes. */
-export interface RouteContext {
-  readonly manager: Manager;
-  readonly closing: AbortSignal;
 }
 
 export interface ApiServer {
@@ -76,12 +71,15 @@ function createApp(options: ApiOptions, context: RouteContext): FastifyInstance 
   const app = fastify({
     // Answers that are still being written get a moment, see `close`; idle connections none.
     forceCloseConnections: 'idle',
+    // Its own words while it closes are none that a client of ours understands.
+    return503OnClosing: false,
     bodyLimit: 8 << 20,
     routerOptions: { maxParamLength: 512 },
     loggerInstance: silent,
   });
   app.addHook('onRequest', async (_request, reply) => {
     reply.header('onejob-version', options.version);
+    if (context.closing.aborted) throw stopping();
   });
   app.addHook('onResponse', async () => {
     // A connection that became idle only after the closing began keeps the server open otherwise.

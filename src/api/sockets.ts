@@ -11,7 +11,7 @@ import { dirname } from 'node:path';
 import { OnejobError } from '../errors.ts';
 
 /** Node cuts longer paths off without a word at 107 bytes (sun_path); the rest is room for the name it is bound under. */
-export const maxSocketPath = 100;
+const maxSocketPath = 100;
 
 /** @throws OnejobError E_SOCKET_PATH for a path no socket can have. */
 export function checkSocketPath(path: string): void {
@@ -27,6 +27,9 @@ export function checkSocketPath(path: string): void {
 /** `stale`: left behind, nobody listens. `denied`: we may not connect, so somebody may well be listening. */
 export type SocketState = 'absent' | 'stale' | 'listening' | 'denied';
 
+/** The last: its listener went before it took the connection. */
+const nobody: ReadonlySet<string> = new Set(['ECONNREFUSED', 'ENOTSOCK', 'ECONNRESET']);
+
 /** Looks whether somebody listens at `path`. Sends nothing. */
 export function probeSocket(path: string): Promise<SocketState> {
   return new Promise((resolve, reject) => {
@@ -37,7 +40,7 @@ export function probeSocket(path: string): Promise<SocketState> {
     });
     socket.once('error', (error: NodeJS.ErrnoException) => {
       if (error.code === 'ENOENT' || error.code === 'ENOTDIR') resolve('absent');
-      else if (error.code === 'ECONNREFUSED' || error.code === 'ENOTSOCK') resolve('stale');
+      else if (error.code !== undefined && nobody.has(error.code)) resolve('stale');
       else if (error.code === 'EACCES' || error.code === 'EPERM') resolve('denied');
       // A full backlog: somebody is there, and busy.
       else if (error.code === 'EAGAIN') resolve('listening');

@@ -4,6 +4,7 @@
  */
 import { OnejobError } from '../errors.ts';
 import type { CiService } from './ci-service.ts';
+import { seesNoJobs } from './early-bound.ts';
 
 export function absentService(name: string): CiService {
   const absent = (): OnejobError =>
@@ -12,20 +13,11 @@ export function absentService(name: string): CiService {
       retry: true,
     });
   return {
+    ...seesNoJobs,
     name,
-    capabilities: { binds: 'early', canCountQueue: false, standsForSlots: false, terms: 1 },
+    capabilities: { binds: 'early', canCountQueue: false, standsForSlots: false, terms: 1, poolTimeout: false, jobOnStdout: false },
     check: async () => [],
     observe() {},
-    next: () => null,
-    offer() {},
-    waits: () => null,
-    equip: (recipe) => recipe,
-    devicesFor: () => null,
-    recipeFor: () => null,
-    record() {},
-    committed() {},
-    syncing: () => () => {},
-    rolledBack() {},
     register: async () => {
       throw absent();
     },

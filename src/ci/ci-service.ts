@@ -5,7 +5,7 @@
  */
 import type { Readable } from 'node:stream';
 import type { WaitingJob } from '../core/plan.ts';
-import type { AgentId, Change, Exit, Failure, JobId } from '../core/slot.ts';
+import type { AgentId, Change, Exit, Failure, JobId, StopReason } from '../core/slot.ts';
 import type { Device } from '../gpu/inventory.ts';
 import type { Finding, Recipe } from '../runtimes/runtime.ts';
 import type { Trial } from './trial.ts';
@@ -60,8 +60,11 @@ export type CiEvent =
   | { readonly kind: 'jobSeen'; readonly agent: AgentId; readonly job: JobId }
   /** The service has the result of the agent's job: nothing is left for the agent to do. */
   | { readonly kind: 'jobDone'; readonly agent: AgentId }
-  /** Nothing must be begun in this pool until `reason` is null: the credential is refused, the service is away. */
-  | { readonly kind: 'hold'; readonly pool: string; readonly reason: string | null };
+  /**
+   * Nothing must be begun in this pool until `reason` is null: the credential is refused, the service is away. `beginning`: onejob
+   * itself is only getting ready, which nobody need be told of unless it takes long.
+   */
+  | { readonly kind: 'hold'; readonly pool: string; readonly reason: string | null; readonly beginning?: boolean };
 
 /** What became of an agent, as the service knows it. */
 export interface Deregistered {
@@ -122,10 +125,24 @@ export interface CiCapabilities {
   readonly standsForSlots: boolean;
   /** How many TERMs ask a running job to end: an agent may take the first one as a wish to end after its job. */
   readonly terms: 1 | 2;
+  /** Whether a pool's `timeout` holds for its jobs; where not, the service counts by itself. */
+  readonly poolTimeout: boolean;
+  /** Whether its agents write the output of their job on standard output, and what they log themselves on standard error. */
+  readonly jobOnStdout: boolean;
 }
 
 /** What a slot could do with a job now. `gone`: nothing, and so it stays. */
 export type SlotOffer = 'open' | 'closed' | 'gone';
+
+/** An agent that was released and is asked to end. */
+export interface EndingAgent {
+  readonly agent: AgentId;
+  /** Null: none has been seen. */
+  readonly job: JobId | null;
+  readonly why: StopReason;
+  /** Whether its script has certainly begun. */
+  readonly released: boolean;
+}
 
 export interface CiService {
   readonly name: string;
@@ -149,10 +166,23 @@ export interface CiService {
   waits(slot: string): boolean | null;
 
   /**
+   * Why this slot has no agent at the service, as a sentence for people, where its pool is not held for it: others of its slots have
+   * one. null: all is well with it, or nobody knows better. Absent: always null.
+   */
+  trouble?(slot: string): string | null;
+
+  /**
    * Late binding: whether the slot's job is just being let in, and its agent makes its way to its first instruction. Until it is no
    * more, said by `waiting`, the slot's next sandbox is not made: both would be slower. Absent: never.
    */
   isStarting?(slot: string): boolean;
+
+  /**
+   * An agent is about to be told to end. Of its job the service is told why, as far as that can be done at once, since the agent may
+   * give it a result in the next moment; to an agent without one no job is to come any more, and one that is on its way may arrive
+   * first, since nobody else would tell of it. Takes a few seconds at most, and never fails. Absent: nothing is to be done.
+   */
+  ending?(agent: EndingAgent, signal: AbortSignal): Promise<void>;
 
   /** What every sandbox for this service has beside what config says. Pure: what it adds is the same each time. */
   equip(recipe: Recipe, pool: string): Recipe;

@@ -8,7 +8,8 @@ import { createLog } from '../log.ts';
 import { systemClock } from '../pools/clock.ts';
 import { openStore } from '../store/store.ts';
 import { testConfig } from './buildkite/testing-manager.ts';
-import { type CiParts, createCiServices } from './index.ts';
+import { createCiServices } from './index.ts';
+import type { CiParts } from './parts.ts';
 
 it('opens a service that no pool uses only while it has something to take back', () => {
   using dir = scratch();

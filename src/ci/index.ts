@@ -1,49 +1,15 @@
 /** Every CI service that config can name. Adding one is a folder beside this file and a line here. */
 
-import { type Guarded, mountProblemFor } from '../config/check-mounts.ts';
-import type { Config, ServiceConfig } from '../config/config.ts';
-import type { Environment } from '../config/environment.ts';
-import type { Clock } from '../core/clock.ts';
-import { type AgentId, isEmpty, type JobId } from '../core/slot.ts';
-import type { Log } from '../log.ts';
-import type { Variables } from '../secrets/reference.ts';
-import type { Store } from '../store/store.ts';
+import { mountProblemFor } from '../config/check-mounts.ts';
+import type { ServiceConfig } from '../config/config.ts';
+import { type AgentId, isEmpty } from '../core/slot.ts';
 import { openAzurePipelines } from './azure-pipelines/open.ts';
 import type { BrokerDesk } from './buildkite/broker-desk.ts';
 import { openBuildkite, openDesk } from './buildkite/open.ts';
 import { endStraysOf } from './buildkite/strays.ts';
 import type { CiService } from './ci-service.ts';
 import { createOwnQueue, type OwnQueue } from './own-queue/own-queue.ts';
-
-export interface CiParts {
-  readonly config: Guarded & Pick<Config, 'pools' | 'host' | 'secretsKey'>;
-  /** Where the Engine listens, when that is not the usual place. */
-  readonly env?: Pick<Environment, 'docker' | 'runtimeDir'>;
-  readonly store: Store;
-  /** Why jobs of a pool wait, as a sentence; null when there is no more to say. */
-  readonly reasonFor: (pool: string) => string | null;
-  readonly clock: Clock;
-  readonly log: Log;
-  /** Of onejob. */
-  readonly version: string;
-  /** Where secrets are looked up; by default the process' own. */
-  readonly variables?: Variables;
-  readonly slots: SlotFacts;
-  /** Program and arguments that start this onejob again. */
-  readonly self: readonly string[];
-  /** It ends with its last job, and makes no agents that wait for jobs. */
-  readonly temporary?: boolean;
-}
-
-/** What a service may know of the loop. */
-export interface SlotFacts {
-  /** The pool of the slot that an agent is in, in whatever lane; null when none has it. */
-  poolOf(agent: AgentId): string | null;
-  /** How long a released agent has not been seen by its service, ms; null for any other. */
-  silentFor(agent: AgentId): number | null;
-  /** Every job that the slot has, in whatever lane. */
-  jobsOf(slot: string): readonly JobId[];
-}
+import type { CiParts, OpenParts } from './parts.ts';
 
 export interface CiServices {
   readonly own: OwnQueue;
@@ -55,13 +21,6 @@ export interface CiServices {
 
 type Of<T extends ServiceConfig['type']> = Extract<ServiceConfig, { type: T }>;
 type Make<T extends ServiceConfig['type']> = (service: Of<T>, own: OwnQueue, parts: OpenParts) => CiService;
-
-export interface OpenParts extends CiParts {
-  /** Names of the services that are opened. */
-  readonly opened: ReadonlySet<string>;
-  /** The broker's, shared by all services that need one. */
-  readonly desk: () => BrokerDesk;
-}
 
 const makers: { readonly [T in ServiceConfig['type']]: Make<T> } = {
   'own-queue': (_, own) => own,

@@ -5,11 +5,15 @@
 import { readFileSync } from 'node:fs';
 import { hostname } from 'node:os';
 import { agentArch, machineId } from '../ci/buildkite/broker/host.ts';
+import { boundLog } from '../ci/buildkite/broker-process.ts';
 import { OnejobError } from '../errors.ts';
 import { createLog } from '../log.ts';
 import { systemClock } from '../pools/clock.ts';
 import { exitCodes } from './exit.ts';
 import type { Session } from './session.ts';
+
+/** ms between two looks at how large its log has become. */
+const boundEvery = 60_000;
 
 /** Resolves once it has ended. */
 export async function runBroker({ context, flags, version }: Session): Promise<number> {
@@ -31,6 +35,7 @@ export async function runBroker({ context, flags, version }: Session): Promise<n
   const broker = await startBroker({
     ...{ stateDir, socket, version, log },
     clock: systemClock,
+    proxies: context.environment.proxies,
     random: Math.random,
     host: {
       hostname: hostname(),
@@ -46,7 +51,9 @@ export async function runBroker({ context, flags, version }: Session): Promise<n
     else broker.leave();
   };
   if (asked.length > 0) onTerm();
+  const bound = setInterval(() => boundLog(process.stderr.fd), boundEvery);
   await broker.ended;
+  clearInterval(bound);
   offSignal();
   return exitCodes.ok;
 }

@@ -50,6 +50,26 @@ export async function connect(
   }
 }
 
+/** Runs `work` with a connection to a daemon that must be there already. */
+export async function withDaemon<T>(session: Session, work: (client: Client) => Promise<T>): Promise<T> {
+  const connection = await connect(session, { start: false });
+  try {
+    return await work(connection.client);
+  } finally {
+    connection.close();
+  }
+}
+
+/** As `withDaemon`, but starts a temporary daemon when there is none. */
+export async function withAnyDaemon<T>(session: Session, work: (client: Client) => Promise<T>): Promise<T> {
+  const connection = await connect(session, { start: true });
+  try {
+    return await work(connection.client);
+  } finally {
+    connection.close();
+  }
+}
+
 /** Waits for a daemon that was lost, up to `patience` ms; starts a temporary one again if it was one. */
 export async function reconnect(session: Session, lost: Client, options: ReconnectOptions): Promise<Connection> {
   const { signal, temporary } = options;

@@ -1,6 +1,8 @@
 /** `onejob pause`, `resume` and `drain`. */
+
+import { withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
-import { type Session, withDaemon } from './session.ts';
+import type { Session } from './session.ts';
 
 export async function pausePools(
   session: Session,

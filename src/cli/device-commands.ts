@@ -3,9 +3,10 @@ import { userInfo } from 'node:os';
 import type { DeviceAnswer, DeviceChange } from '../api/device-schema.ts';
 import { formatTime } from '../gpu/processes.ts';
 import { printable } from './color.ts';
+import { withDaemon } from './connect.ts';
 import type { CliContext } from './context.ts';
 import { exitCodes } from './exit.ts';
-import { type Session, withDaemon } from './session.ts';
+import type { Session } from './session.ts';
 
 /** `name`: a UUID or its beginning, or the index or PCI address of a GPU. */
 export async function changeDevice(session: Session, name: string, change: DeviceChange): Promise<number> {

@@ -42,7 +42,12 @@ export async function followLogs(
 ): Promise<void> {
   let shown = 0;
   await persist(session, lasting, what, async ({ client }) => {
-    for await (const piece of client.logs(source, { follow: true, from: shown, signal: lasting.signal })) {
+    for await (const piece of client.logs(source, {
+      follow: true,
+      from: shown,
+      plain: session.output.plain,
+      signal: lasting.signal,
+    })) {
       await show(piece);
       if (piece.stream !== 'note') shown += piece.bytes.length;
     }

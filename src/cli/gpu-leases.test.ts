@@ -4,7 +4,7 @@ import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { testContext } from '../../test/support/cli-context.ts';
-import { gpu } from '../../test/support/device-host.ts';
+import { gpu } from '../../test/support/devices.ts';
 import { createFakeManager, type FakeManager } from '../../test/support/fake-manager.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import type { DeviceView } from '../api/device-schema.ts';

@@ -1,4 +1,5 @@
 import { describe, expect, test } from 'vitest';
+import { gpu as card } from '../../test/support/devices.ts';
 import type { DeviceView } from '../api/device-schema.ts';
 import type { Device, GpuProcess, Inventory } from '../gpu/inventory.ts';
 import type { ProcessOwner } from '../gpu/processes.ts';
@@ -6,29 +7,12 @@ import { createColors, widthOf } from './color.ts';
 import { gpuLines } from './gpu-table.ts';
 
 function gpu(n: number, change: Partial<Device> = {}): Device {
-  return {
-    kind: 'gpu',
-    vendor: 'nvidia',
-    uuid: `GPU-3291dfa4-fcc4-0110-615b-c894a0d7c68${n}`,
-    parent: null,
-    index: n,
-    minor: n,
-    pciId: `0000:${n}1:00.0`,
-    model: 'NVIDIA A100-SXM4-80GB',
-    memoryMiB: 81_920,
-    memoryUsedMiB: 640,
-    computeCapability: '8.0',
-    architecture: 'Ampere',
-    mig: { mode: 'disabled', pending: null },
+  return card(n, {
+    ...{ uuid: `GPU-3291dfa4-fcc4-0110-615b-c894a0d7c68${n}`, pciId: `0000:${n}1:00.0` },
+    ...{ model: 'NVIDIA A100-SXM4-80GB', memoryMiB: 81_920, memoryUsedMiB: 640 },
     health: { state: 'ok', reasons: [], uncorrectedErrors: 0, recoveryAction: 'None' },
-    persistence: true,
-    settings: null,
-    ecc: null,
-    computeMode: 'Default',
-    display: false,
-    processes: [],
     ...change,
-  };
+  });
 }
 
 const instance = (n: number, of: Device): Device =>

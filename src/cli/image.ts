@@ -2,8 +2,9 @@
 import { resolve } from 'node:path';
 import { OnejobError } from '../errors.ts';
 import type { Inventory } from '../gpu/inventory.ts';
-import { type Arch, chooseImage, type Flavour, type Platform } from '../images/choose.ts';
+import { chooseImage } from '../images/choose.ts';
 import { archOf, readPlatform, recordedHost } from '../images/platform.ts';
+import type { Arch, Flavour, Platform } from '../images/request.ts';
 import type { Step } from '../images/steps.ts';
 import { builtInTables, readTables } from '../images/tables.ts';
 import { defaultTemplate } from '../images/template.ts';

@@ -6,10 +6,9 @@ import type { ImageDesk } from '../api/image-desk.ts';
 import type { ImageOutcome, ImageView } from '../api/image-schema.ts';
 import { OnejobError } from '../errors.ts';
 import { printable } from './color.ts';
-import { isGone } from './connect.ts';
+import { isGone, withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import type { Session } from './session.ts';
-import { withDaemon } from './session.ts';
 import { table } from './table.ts';
 
 /** 1 when an image could not be made. */

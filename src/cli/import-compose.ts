@@ -18,17 +18,6 @@ export interface ImportArguments {
   readonly force: boolean;
 }
 
-export async function listImports({ output }: Session): Promise<number> {
-  if (output.json) await output.value([{ kind: 'compose', what: 'Compose files of Buildkite agents' }]);
-  else
-    await output.print(
-      'onejob import compose DIR    Compose files of Buildkite agents, one folder each',
-      '',
-      'See "onejob import compose --help".',
-    );
-  return exitCodes.ok;
-}
-
 /** @throws OnejobError E_IMPORT when there is nothing to read, or a file must not be written */
 export async function importComposeFolder(session: Session, { dir, rules, out, force }: ImportArguments): Promise<number> {
   const { context, output } = session;
@@ -113,7 +102,7 @@ function groupLines({ hosts }: Imported): string[] {
 }
 
 /** The same said of many lines is said once, with all of them. Warnings come last, where they are seen. */
-export function remarkLines(remarks: readonly Remark[]): string[] {
+function remarkLines(remarks: readonly Remark[]): string[] {
   const grouped = new Map<string, Remark[]>();
   for (const remark of remarks) {
     const key = `${remark.level}\0${remark.message}`;

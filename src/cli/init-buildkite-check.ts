@@ -1,14 +1,15 @@
 /** Looks at Buildkite with a token before anything is written: what it is for, and whether the queue is there. */
 import type { QueueCounts, ServiceApi, TokenIdentity } from '../ci/buildkite/api.ts';
+import type { Proxies } from '../config/proxies.ts';
 import { OnejobError } from '../errors.ts';
 import { systemClock } from '../pools/clock.ts';
 
 /** What `init` asks of the service. */
 export type BuildkiteLook = Pick<ServiceApi, 'identity' | 'counts' | 'close'>;
 
-export async function lookAtBuildkite(endpoint: string, version: string): Promise<BuildkiteLook> {
+export async function lookAtBuildkite(endpoint: string, version: string, proxies: Proxies): Promise<BuildkiteLook> {
   const { createServiceApi } = await import('../ci/buildkite/api.ts');
-  return createServiceApi({ endpoint, version, clock: systemClock });
+  return createServiceApi({ endpoint, version, clock: systemClock, proxies });
 }
 
 export interface Seen {

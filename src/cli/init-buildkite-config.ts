@@ -2,16 +2,12 @@
 import { stringify } from 'yaml';
 import { buildkiteDefaults } from '../config/defaults.ts';
 import type { Inventory } from '../gpu/inventory.ts';
-import { countCards, shareCards } from './azure-cards.ts';
+import { type AgentAnswers, devicesFor } from './init-answers.ts';
 import type { Answer } from './init-ask.ts';
 
-export interface BuildkiteAnswers {
+export interface BuildkiteAnswers extends AgentAnswers {
   readonly endpoint: string;
   readonly queue: string;
-  readonly agents: number | 'per-device';
-  readonly tokenFile: string;
-  /** Last day of the token, `YYYY-MM-DD`; null when nobody knows. */
-  readonly expires: string | null;
 }
 
 /** Tokens that are something else, by their beginning (facts: docs page `platform/security/tokens`). */
@@ -42,10 +38,7 @@ export function readEndpoint(typed: string): Answer<string> {
 
 /** The whole file. `inventory`: the cards of this host, which agents share when there are fewer. */
 export function buildkiteFile({ endpoint, queue, agents, tokenFile, expires }: BuildkiteAnswers, inventory: Inventory): string {
-  const devices =
-    agents === 'per-device'
-      ? { count: 1, vendor: 'nvidia', ...(countCards(inventory).areSlices && { mig: true }) }
-      : shareCards(agents, inventory).devices;
+  const devices = devicesFor(agents, inventory);
   const file = {
     services: {
       buildkite: {
@@ -57,8 +50,8 @@ export function buildkiteFile({ endpoint, queue, agents, tokenFile, expires }: B
     pools: {
       buildkite: {
         ...{ service: 'buildkite', queue, agents, devices },
-        // What every checkout needs, on a base that suits the cards; the agent itself is mounted.
-        image: { base: 'auto', packages: ['bash', 'ca-certificates', 'git', 'openssh-client'] },
+        // Repositories with addresses of SSH need it; what every checkout needs is put in anyway, and the agent is mounted.
+        image: { base: 'auto', packages: ['openssh-client'] },
       },
     },
   };

@@ -1,30 +1,16 @@
 /** `onejob init`: from nothing to a config file and a token file, asked for on a terminal and checked at the service. */
-import { existsSync } from 'node:fs';
-import { dirname, join, resolve } from 'node:path';
 import { OnejobError } from '../errors.ts';
 import type { Inventory } from '../gpu/inventory.ts';
-import { countCards } from './azure-cards.ts';
 import { exitCodes } from './exit.ts';
-import { openPerson } from './init-ask.ts';
 import { checkPool, checkSignIn, type Look, lookWith } from './init-check.ts';
-import { type Answers, initFile, readAgents, readDay, readToken, readUrl } from './init-config.ts';
-import { configPlace, refuseToOverwrite, writePrivate } from './init-files.ts';
-import {
-  type InitService,
-  inYaml,
-  isWanted,
-  refuseWithout,
-  type Settling,
-  settle,
-  taken,
-  tellWritten,
-  tokenIn,
-} from './init-steps.ts';
+import { initFile, readToken, readUrl } from './init-config.ts';
+import { type CommonFlags, openFrame } from './init-frame.ts';
+import { type InitService, inYaml, settle, tokenIn } from './init-steps.ts';
 import { lookAtCards } from './look-at-cards.ts';
 import type { Session } from './session.ts';
 
 /** Services that `init` knows, with what it does. */
-export const initServices = {
+const initServices = {
   'azure-pipelines': 'asks for organisation, token and pool, checks them, and writes config and token file',
   buildkite: 'asks for token and queue, checks them, and writes config and token file',
 } as const satisfies Record<InitService, string>;
@@ -38,17 +24,9 @@ export async function listServices({ output }: Session): Promise<number> {
 }
 
 /** null where nothing was said. */
-export interface InitFlags {
+export interface InitFlags extends CommonFlags {
   readonly url: string | null;
   readonly pool: string | null;
-  readonly tokenFile: string | null;
-  readonly agents: string | null;
-  readonly expires: string | null;
-  /** Takes what is usual where nothing was said, and asks for no consent. */
-  readonly yes: boolean;
-  readonly force: boolean;
-  /** false: the service is not asked. */
-  readonly check: boolean;
 }
 
 /** Where a test has something else. */
@@ -66,20 +44,9 @@ export async function initAzure(
   flags: InitFlags,
   { look: sign, cards }: InitParts = { look: lookWith, cards: lookAtCards },
 ): Promise<number> {
-  const { context, output, version } = session;
-  const stdin = context.stdin();
-  const isThere = stdin.isTTY === true && !output.json;
-  const config = configPlace(session.flags, context.environment);
-  if (!flags.force) refuseToOverwrite(config, '--config');
-  const tokenFile = flags.tokenFile === null ? join(dirname(config), 'azure.pat') : resolve(context.cwd, flags.tokenFile);
-  const hasToken = existsSync(tokenFile) && !(flags.force && isThere && flags.tokenFile === null);
-  if (!isThere) refuseWithout(missing(flags, hasToken), hasToken, tokenFile, what);
-  using person = isThere ? openPerson(stdin, context.stderr) : null;
-  const settling: Settling = { service: 'azure-pipelines', person, yes: flags.yes };
-  // What can be judged at once is not refused after a token was typed and the service was asked.
-  if (flags.agents !== null) taken('azure-pipelines', '--agents', readAgents(flags.agents.trim()));
-  if (flags.expires !== null) taken('azure-pipelines', '--expires', readDay(flags.expires.trim()));
-  const signal = person?.left ?? new AbortController().signal;
+  const { output, version } = session;
+  using frame = openFrame(session, flags, { service: 'azure-pipelines', tokenName: 'azure.pat', what, missing: missing(flags) });
+  const { person, settling, tokenFile, hasToken, signal } = frame;
   const say = (lines: readonly string[]) => {
     for (const line of lines) output.say(line);
   };
@@ -108,31 +75,11 @@ export async function initAzure(
     },
   });
 
-  const inventory = await cards(session);
-  const count = countCards(inventory).cards;
-  const agents = await settle(settling, flags.agents, '--agents', {
-    text: count === 0 ? 'Number of agents' : `Number of agents, or per-device (this host has ${count} for jobs)`,
-    usual: count === 0 ? '2' : 'per-device',
-    read: readAgents,
+  return await frame.finish({
+    ...{ token, cards },
+    file: (answers, inventory) => initFile({ ...answers, url, pool }, inventory),
+    inPipeline: ['pool:', `  name: ${inYaml(pool)}`],
   });
-  if (agents === 'per-device' && count === 0)
-    output.say('this host has no card for jobs now: there will be no agent until it has one');
-  const expires = await settle(settling, flags.expires, '--expires', {
-    text: 'Last day of the token, such as 2027-05-01, to be warned in time (empty: unknown)',
-    usual: '',
-    read: readDay,
-  });
-
-  const answers: Answers = { url, pool, agents, tokenFile, expires };
-  const files = hasToken ? config : `${config} and ${tokenFile}`;
-  if (!(await isWanted(settling, files))) {
-    output.say('nothing was written');
-    return exitCodes.failed;
-  }
-  const file = initFile(answers, inventory);
-  if (!hasToken) writePrivate(tokenFile, `${token}\n`);
-  writePrivate(config, file);
-  return tellWritten(session, config, hasToken ? null : tokenFile, ['pool:', `  name: ${inYaml(pool)}`]);
 
   async function signIn(): Promise<{ token: string; look: Look | null }> {
     if (hasToken || person === null) {
@@ -161,11 +108,6 @@ export async function initAzure(
   }
 }
 
-function missing({ url, pool, agents, yes, tokenFile }: InitFlags, hasToken: boolean): string[] {
-  return [
-    ...(url === null ? ['--url URL'] : []),
-    ...(pool === null ? ['--pool NAME'] : []),
-    ...(tokenFile === null && !hasToken ? ['--token-file FILE'] : []),
-    ...(agents === null && !yes ? ['--agents N (or --yes for what is usual)'] : []),
-  ];
+function missing({ url, pool }: InitFlags): string[] {
+  return [...(url === null ? ['--url URL'] : []), ...(pool === null ? ['--pool NAME'] : [])];
 }

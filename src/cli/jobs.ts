@@ -1,15 +1,16 @@
 /** `onejob jobs`, `logs` and `cancel`. */
+import type { Client } from '../api/client.ts';
 import type { LogSource } from '../api/manager.ts';
-import type { AboutView, JobView } from '../api/schema.ts';
+import type { JobView } from '../api/schema.ts';
 import { OnejobError } from '../errors.ts';
 import { type Colors, printable } from './color.ts';
-import { connect } from './connect.ts';
+import { connect, withAnyDaemon } from './connect.ts';
 import { exitCodes, resultWord } from './exit.ts';
 import { followLogs, type Lasting } from './follow.ts';
-import { findSource, jobsBegun, leastOfId, tryJob } from './log-source.ts';
+import { findJob, findSource, jobsBegun, leastOfId, tryJob } from './log-source.ts';
 import { agentLogPrinter, jobPrinter } from './pieces.ts';
-import { type Session, withAnyDaemon } from './session.ts';
-import { table, wrap } from './table.ts';
+import type { Session } from './session.ts';
+import { cut, table, wrap } from './table.ts';
 import { formatAge } from './units.ts';
 
 export interface ListFlags {
@@ -59,6 +60,8 @@ async function listOnly(session: Session, only: string): Promise<number> {
 
 /** In a pipe each line says why its job waits. At a terminal that stands below, once for all jobs that wait for the same. */
 export function jobTable(jobs: readonly JobView[], colors: Colors, width: number | null, now: number): string[] {
+  const nameOf = shortNames(jobs, width);
+  const hasBranches = jobs.some(({ about }) => (about?.branch ?? null) !== null);
   const rows = jobs.map((job) => {
     const state = job.state === 'done' ? printable(resultWord(job)) : job.state;
     // What a word of another service means is not known here.
@@ -66,25 +69,34 @@ export function jobTable(jobs: readonly JobView[], colors: Colors, width: number
     const paint = bad ? colors.red : job.state === 'running' ? colors.green : (text: string) => text;
     const since = job.endedAt ?? job.startedAt ?? job.submittedAt;
     const reason = width !== null || reasonOf(job) === null ? '' : colors.yellow(` — ${reasonOf(job)}`);
-    const what = printable(job.about === null ? job.command.join(' ') : titleOf(job.about));
-    return [job.id, job.pool === '' ? '-' : job.pool, paint(state), since === null ? '' : formatAge(now - since), what + reason];
+    const branch = hasBranches ? [cut(printable(job.about?.branch ?? '-'), width === null ? null : widestBranch)] : [];
+    const what = printable(job.about === null ? job.command.join(' ') : job.about.title);
+    const age = since === null ? '' : formatAge(now - since);
+    return [nameOf(job), job.pool === '' ? '-' : job.pool, paint(state), age, ...branch, what + reason];
   });
-  const [head = '', ...lines] = table([['JOB', 'POOL', 'STATE', 'SINCE', 'COMMAND'], ...rows], width);
+  const names = ['JOB', 'POOL', 'STATE', 'SINCE', ...(hasBranches ? ['BRANCH'] : []), 'COMMAND'];
+  const [head = '', ...lines] = table([names, ...rows], width);
   const reasons =
     width === null
       ? []
       : [...Map.groupBy(jobs, reasonOf)].flatMap(([reason, held]) => {
           if (reason === null) return [];
-          const who = held.length > namedAtMost ? `${held.length} jobs` : held.map((job) => job.id).join(', ');
+          const who = held.length > namedAtMost ? `${held.length} jobs` : held.map(nameOf).join(', ');
           const [first = '', ...more] = wrap(`${who}: ${reason}`, Math.max(1, width - 2));
           return [first, ...more.map((line) => `  ${line}`)].map(colors.yellow);
         });
   return [colors.dim(head), ...lines, ...(reasons.length === 0 ? [] : ['', ...reasons])];
 }
 
-/** `app-ci #20260101.1 build  main`: what and of which branch; the rest is in JSON and on the job's own page. */
-function titleOf({ title, branch }: AboutView): string {
-  return branch === null ? title : `${title}  ${branch}`;
+/** Columns of a branch at a terminal: what the job is comes behind it. */
+const widestBranch = 24;
+const uuid = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/;
+
+/** At a terminal the first letters have to do for a UUID, where they are one job's alone: every command takes them. */
+function shortNames(jobs: readonly JobView[], width: number | null): (job: JobView) => string {
+  const short = (id: string): string => (width !== null && uuid.test(id) ? id.slice(0, 8) : id);
+  const many = new Set(jobs.map(({ id }) => short(id)).filter((name, at, all) => all.indexOf(name) !== at));
+  return ({ id }) => (many.has(short(id)) ? id : short(id));
 }
 
 /** How many jobs are named that wait for the same reason; more are counted. */
@@ -108,6 +120,11 @@ export async function showLogs(session: Session, target: string, flags: LogsFlag
   const { client } = connection;
   const lasting: Lasting = { connection, temporary: false, mending: null, signal: new AbortController().signal };
   let source: LogSource | null = null;
+  let isEmpty = true;
+  const show: typeof printer.show = (piece) => {
+    isEmpty = false;
+    return printer.show(piece);
+  };
   try {
     source = await findSource(client, target, flags.previous);
     // Who works in a slot after a restart may be somebody else, so only what has an id is followed across one.
@@ -117,9 +134,13 @@ export async function showLogs(session: Session, target: string, flags: LogsFlag
         session,
         lasting,
         { what: `${'job' in source ? 'job' : 'agent'} ${target} goes on without it`, source },
-        printer.show,
+        show,
       );
-    } else for await (const piece of client.logs(source, { follow: flags.follow, own: flags.own })) await printer.show(piece);
+    } else {
+      const how = { follow: flags.follow, own: flags.own, plain: session.output.plain };
+      for await (const piece of client.logs(source, how)) await show(piece);
+    }
+    if (isEmpty && 'job' in source) await sayWhyNone(session, lasting.connection.client, source.job);
   } catch (error) {
     // It was looked for among jobs first.
     if (source === null || !('agent' in source) || !(error instanceof OnejobError) || error.code !== 'E_AGENT_UNKNOWN') throw error;
@@ -133,9 +154,18 @@ export async function showLogs(session: Session, target: string, flags: LogsFlag
   return exitCodes.ok;
 }
 
-export async function cancelJob(session: Session, id: string): Promise<number> {
+/** What never had an agent, such as a job that was refused, has no output, and a reason that its service has for a log. */
+async function sayWhyNone({ output }: Session, client: Client, id: string): Promise<void> {
+  // The end of what was followed may have been that of the daemon.
+  const job = await client.job(id).catch(() => null);
+  if (job?.agent === null && job.reason !== null) output.say(`job ${id} has no output: ${printable(job.reason)}`);
+}
+
+export async function cancelJob(session: Session, start: string): Promise<number> {
   const { output } = session;
-  const job = await withAnyDaemon(session, (client) => client.cancel(id));
+  // What is no job is refused in the daemon's own words.
+  const job = await withAnyDaemon(session, async (client) => client.cancel((await findJob(client, start))?.id ?? start));
+  const { id } = job;
   if (output.json) await output.value(job);
   else await output.print(job.state === 'done' ? `Job ${id} has ended (${resultWord(job)}).` : `Job ${id} was told to end.`);
   return exitCodes.ok;

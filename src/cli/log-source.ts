@@ -47,6 +47,11 @@ export async function tryJob(client: Client, id: string): Promise<JobView | null
   }
 }
 
+/** The job with this id, or the only one whose id begins so. @throws OnejobError E_USAGE when there are several */
+export async function findJob(client: Client, id: string): Promise<JobView | null> {
+  return (await tryJob(client, id)) ?? onlyOne(id, await jobsBegun(client, id));
+}
+
 function onlyOne(start: string, found: readonly JobView[]): JobView | null {
   if (found.length < 2) return found[0] ?? null;
   const ids = found.slice(-named).map(({ id }) => id);

@@ -18,6 +18,8 @@ export interface Output {
   readonly colors: Colors;
   /** Columns of standard output when it is a terminal, else null. */
   readonly width: number | null;
+  /** Whether what is written should have nothing that only a terminal understands. */
+  readonly plain: boolean;
   /** Lines of a result, for people. */
   print(...lines: string[]): Promise<void>;
   /** A result, for programs: one line of JSON. */
@@ -68,6 +70,7 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'en
     json,
     colors: colorsFor(stdout),
     width: stdout.isTTY === true ? (stdout.columns ?? 80) : null,
+    plain: !json && !(asked ?? stdout.isTTY === true),
     showsProgress,
     print: (...lines) => write('stdout', lines.map((each) => `${each}\n`).join('')),
     value: (value) => write('stdout', `${JSON.stringify(value)}\n`),

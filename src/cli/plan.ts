@@ -1,7 +1,8 @@
 /** `onejob plan` and `onejob doctor`: what would be done, and what is wrong. */
 import { printable } from './color.ts';
+import { withAnyDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
-import { type Session, withAnyDaemon } from './session.ts';
+import type { Session } from './session.ts';
 import { table, wrap } from './table.ts';
 
 export async function showPlan(session: Session): Promise<number> {

@@ -2,8 +2,9 @@
 import { z } from 'zod';
 import type { ProofView } from '../api/device-schema.ts';
 import { type Colors, printable } from './color.ts';
+import { withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
-import { type Session, withDaemon } from './session.ts';
+import type { Session } from './session.ts';
 import { hang, table } from './table.ts';
 import { formatAge } from './units.ts';
 

@@ -4,10 +4,12 @@ import { resolve } from 'node:path';
 import { createInterface } from 'node:readline';
 import { type Readable, Writable } from 'node:stream';
 import { OnejobError } from '../errors.ts';
+import { secretsInText } from '../secrets/in-text.ts';
 import { type PublicKey, parseKeys, parsePublicKeys, type SecretKeys } from '../secrets/keys.ts';
+import { formatOf } from '../secrets/open.ts';
 import { type PipelinePattern, parsePipeline } from '../secrets/pipelines.ts';
 import { readSecret } from '../secrets/reference.ts';
-import { longestName, variableName } from '../secrets/sealed-format.ts';
+import { longestName, looksSealed, variableName } from '../secrets/sealed-format.ts';
 import type { Session } from './session.ts';
 
 export interface PipelineFlags {
@@ -35,6 +37,22 @@ export async function readInput({ context }: Session): Promise<Buffer> {
     if (length > mostInput) throw new OnejobError('E_USAGE', 'There is more than 4 MiB on standard input.');
   }
   return Buffer.concat(chunks);
+}
+
+/**
+ * The encrypted value in what was given: alone, in quotes, or as a line of a pipeline; all of it when there is none.
+ * @throws OnejobError E_USAGE when there are several
+ */
+export function encryptedIn(given: string): string {
+  const text = given.trim().replace(/^(["'])(.*)\1$/s, '$2');
+  if (formatOf(text) !== null || looksSealed(text)) return text;
+  const found = secretsInText(text);
+  if (found.length > 1) {
+    throw new OnejobError('E_USAGE', `There are ${found.length} encrypted values on standard input.`, {
+      hint: 'Give one of them.',
+    });
+  }
+  return found[0]?.text ?? text;
 }
 
 /** One line from a terminal. @throws OnejobError E_USAGE when nobody answers, or more than one line comes at once */
@@ -98,7 +116,7 @@ export async function publicKeys({ context }: Session, given: string, option: st
 /** @throws OnejobError E_SECRET for a file that cannot be read, E_SECRET_KEY */
 export async function privateKeys({ context }: Session, given: string): Promise<SecretKeys> {
   const path = resolve(context.cwd, given);
-  return parseKeys(await readSecret({ kind: 'file', path, expires: null }), path);
+  return parseKeys(await readSecret({ kind: 'file', path, expires: null }, undefined, 'private key'), path);
 }
 
 /** The first key of this kind. @throws OnejobError E_SECRET_KEY */

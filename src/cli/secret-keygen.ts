@@ -64,7 +64,7 @@ function repositoryOf(path: string): string | null {
 
 /** What is in a file that keys can be added to. */
 async function keysIn(path: string): Promise<string> {
-  const text = await readSecret({ kind: 'file', path, expires: null });
+  const text = await readSecret({ kind: 'file', path, expires: null }, undefined, 'private key');
   await parseKeys(text, path);
   return `${text}\n`;
 }

@@ -83,6 +83,24 @@ test('one pipeline or all of a value are forgotten', async () => {
   expect(await book.of(fingerprint)).toEqual([]);
 });
 
+test('the only pipeline of a value is not taken from it by name: the next to use it could be that one again', async () => {
+  await book.first(fingerprint, 'acme/evil', 'TOKEN');
+  expect(await secret('', 'forget', '--pipeline', 'acme/evil', fingerprint)).toEqual({
+    code: 1,
+    stdout: '',
+    stderr: expect.stringMatching(/no other may use .*acme\/evil.*\n.*onejob secret allow --pipeline/s),
+  });
+  expect(await book.of(fingerprint)).toEqual(['acme/evil']);
+  expect((await secret('', 'forget', '--pipeline', 'acme/docs', fingerprint)).stdout).toBe(
+    `${fingerprint} is not pinned to acme/docs.\n`,
+  );
+  await secret('', 'allow', '--pipeline', 'acme/solver', fingerprint);
+  expect((await secret('', 'forget', '--pipeline', 'acme/evil', fingerprint)).stdout).toBe(
+    `${fingerprint} is no longer for acme/evil.\n`,
+  );
+  expect(await book.first(fingerprint, 'acme/evil', 'TOKEN')).toEqual(['acme/solver']);
+});
+
 test('a beginning must be of one that is known', async () => {
   expect(await secret('', 'allow', '--pipeline', 'a/b', fingerprint.slice(0, 9))).toMatchObject({
     code: 1,
@@ -90,6 +108,15 @@ test('a beginning must be of one that is known', async () => {
   });
   for (const end of ['1', '2']) await book.first(other.slice(0, 31) + end, 'a/b', 'X');
   expect((await secret('', 'forget', '00000000')).stderr).toContain('Several values are pinned that begin with 00000000.');
+});
+
+test('the value is found in a line of the pipeline, too', async () => {
+  for (const line of [`SECRET_TOKEN: "${value}"\n`, `env:\n  SECRET_TOKEN: ${value}\n`]) {
+    expect(await secret(line, 'allow', '--pipeline', 'acme/docs', '--value-from-stdin')).toMatchObject({
+      ...{ code: 0, stderr: '' },
+      stdout: `${fingerprint} may be used by acme/docs.\n`,
+    });
+  }
 });
 
 test('what makes no sense is refused', async () => {
@@ -101,6 +128,12 @@ test('what makes no sense is refused', async () => {
     ['', ['allow', '--pipeline', 'a/b', 'XYZ'], 'That is no fingerprint'],
     ['', ['allow', '--pipeline', 'a/b', fingerprint, '--value-from-stdin'], 'exclude each other'],
     ['hunter2', ['allow', '--pipeline', 'a/b', '--value-from-stdin'], 'no encrypted value on standard input'],
+    [
+      `SECRET_A: "${value}"\nSECRET_B: "${sealed}"`,
+      ['allow', '--pipeline', 'a/b', '--value-from-stdin'],
+      'There are 2 encrypted values',
+    ],
+    [`SECRET_A: "${sealed}"`, ['allow', '--pipeline', 'a/b', '--value-from-stdin'], 'says itself which pipelines it is for'],
     [sealed, ['allow', '--pipeline', 'a/b', '--value-from-stdin'], 'says itself which pipelines it is for'],
   ] as const) {
     const said = await secret(input, ...args);

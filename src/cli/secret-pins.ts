@@ -5,9 +5,10 @@ import { formatTime } from '../gpu/processes.ts';
 import { fingerprintOf, formatOf } from '../secrets/open.ts';
 import { listPipelines } from '../secrets/pipelines.ts';
 import { printable } from './color.ts';
+import { withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
-import { type PipelineFlags, pipelinesOf, readInput } from './secret-input.ts';
-import { type Session, withDaemon } from './session.ts';
+import { encryptedIn, type PipelineFlags, pipelinesOf, readInput } from './secret-input.ts';
+import type { Session } from './session.ts';
 
 export interface PinFlags extends PipelineFlags {
   readonly valueFromStdin?: boolean;
@@ -64,10 +65,7 @@ async function chosen(session: Session, fingerprint: string | null, flags: PinFl
       hint: 'Give its fingerprint from "onejob secret pins", or the encrypted value with --value-from-stdin.',
     });
   }
-  const text = (await readInput(session))
-    .toString('latin1')
-    .trim()
-    .replace(/^(["'])(.*)\1$/s, '$2');
+  const text = encryptedIn((await readInput(session)).toString('latin1'));
   const format = formatOf(text);
   if (format === 'sealed') {
     throw new OnejobError('E_USAGE', 'The value says itself which pipelines it is for, so no other can be allowed.', {
@@ -84,7 +82,7 @@ function whyNone(typed: string): string {
 }
 
 /** A value and, below, who may use it. `now`: wall clock, ms. */
-export function pinLines({ fingerprint, name, pipelines }: PinnedView, now: number): string[] {
+function pinLines({ fingerprint, name, pipelines }: PinnedView, now: number): string[] {
   return [
     `${fingerprint}${name === null ? '' : `  SECRET_${name}`}`,
     ...pipelines.map(

@@ -219,6 +219,8 @@ describe('encrypt and decrypt', () => {
     expect((await secret(two, 'decrypt', '--key', 'k')).stderr).toContain('There are 2 encrypted values');
     expect((await secret('hunter2', 'decrypt', '--key', 'k')).stderr).not.toContain('hunter2');
     expect((await secret(sealed, 'decrypt', '--key', 'k.pub')).stderr).toContain('line 1: is a public key');
+    const missing = (await secret(sealed, 'decrypt', '--key', 'missing')).stderr;
+    expect(missing).toMatch(/^onejob: The key file \S+missing does not exist\.\n.*Put the private key into \S+missing, /);
   });
 });
 

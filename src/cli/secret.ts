@@ -1,15 +1,15 @@
 /** `onejob secret encrypt` and `decrypt`. Values come on standard input or are typed unseen; none is ever an argument. */
 import { OnejobError } from '../errors.ts';
 import { toText } from '../secrets/encoding.ts';
-import { secretsInText } from '../secrets/in-text.ts';
-import { decryptSecret, formatOf } from '../secrets/open.ts';
+import { decryptSecret } from '../secrets/open.ts';
 import { listPipelines } from '../secrets/pipelines.ts';
-import { looksSealed, seal } from '../secrets/sealed-format.ts';
+import { seal } from '../secrets/sealed-format.ts';
 import { encryptSeed } from '../secrets/seed-format.ts';
 import { exitCodes } from './exit.ts';
 import {
   ask,
   checkName,
+  encryptedIn,
   isTyped,
   keyFor,
   type PipelineFlags,
@@ -80,7 +80,7 @@ export async function decrypt(session: Session, flags: { readonly key: string })
   const typed = isTyped(session)
     ? await ask(context.stdin(), context.stderr, 'Encrypted value', { hidden: false })
     : (await readInput(session)).toString('latin1');
-  const opened = await decryptSecret(oneIn(typed), keys);
+  const opened = await decryptSecret(encryptedIn(typed), keys);
   if (!opened.ok) {
     throw new OnejobError('E_SECRET_VALUE', `The value ${opened.why}.`, {
       hint: `Give the whole encrypted value, and the key it was made for. The keys here are ${keys.keys.map((each) => each.id).join(', ')}.`,
@@ -94,17 +94,4 @@ export async function decrypt(session: Session, flags: { readonly key: string })
   if (sealed !== null) output.say(`this is ${sealed.name} for ${listPipelines(sealed.pipelines)}`);
   await output.write('stdout', Buffer.from(output.width === null ? value : `${value}\n`));
   return exitCodes.ok;
-}
-
-/** The encrypted value in what was given: alone, in quotes, or as a line of a pipeline. */
-function oneIn(given: string): string {
-  const text = given.trim().replace(/^(["'])(.*)\1$/s, '$2');
-  if (formatOf(text) !== null || looksSealed(text)) return text;
-  const found = secretsInText(text);
-  if (found.length > 1) {
-    throw new OnejobError('E_USAGE', `There are ${found.length} encrypted values on standard input.`, {
-      hint: 'Give one of them.',
-    });
-  }
-  return found[0]?.text ?? text;
 }

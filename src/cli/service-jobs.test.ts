@@ -54,6 +54,19 @@ test('cancel says where such a job can be cancelled', async () => {
   expect(stderr).toContain('Cancel it there: https://dev.azure.com/acme/app/_build/results?buildId=7');
 });
 
+test('logs of a job that never had an agent say why, with and without --follow', async () => {
+  const reason = 'onejob refused this job: its branch wip is none that "trust.branches" names.';
+  manager.elsewhere = [{ ...job, agent: null, state: 'done', result: { kind: 'reported', word: 'refused' }, reason }];
+  for (const more of [[], ['--follow']])
+    expect(await onejob('logs', 'azure-7', ...more)).toEqual({
+      ...{ code: 0, stdout: '' },
+      stderr: `onejob: job azure-7 has no output: ${reason}\n`,
+    });
+  manager.elsewhere = [{ ...job, reason: 'it has no secrets' }];
+  manager.agentOutput.set('a1', 'hello\n');
+  expect(await onejob('logs', 'azure-7')).toEqual({ code: 0, stdout: 'hello\n', stderr: '' });
+});
+
 describe('a job by the beginning of its id', () => {
   const ids = [
     '2c3b9d4c-1111-4000-8000-000000000001',
@@ -69,6 +82,13 @@ describe('a job by the beginning of its id', () => {
     for (const start of ['ffee', 'FFEE0000', 'ffee0000-3'])
       expect(await onejob('logs', start)).toMatchObject({ code: 0, stdout: `output of ${ids[2]}\n` });
     expect((await onejob('jobs', 'ffee')).stdout).toMatch(/^ffee0000-3333\S+ +lab +/m);
+  });
+
+  test('is meant by cancel, too', async () => {
+    const { code, stderr } = await onejob('cancel', 'FFEE0000');
+    expect({ code, stderr }).toMatchObject({ code: 1, stderr: expect.stringContaining('which alone can end it.') });
+    expect((await onejob('cancel', '2c3b9d4c')).stderr).toContain('2 jobs begin with 2c3b9d4c');
+    expect((await onejob('cancel', '0123')).stderr).toContain('There is no job 0123.');
   });
 
   test('is told with all there are when there are several', async () => {

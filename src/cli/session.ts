@@ -1,4 +1,4 @@
-/** What every command starts from: its streams, where the daemon is, and a way to reach it. */
+/** What every command starts from: its streams, and where the daemon is; and a daemon once it is reached. */
 import type { Client } from '../api/client.ts';
 import type { CliContext, Place, PlaceFlags } from './context.ts';
 import type { Output } from './output.ts';
@@ -26,26 +26,4 @@ export interface Connection {
   /** Settles when the daemon has gone. */
   readonly gone: Promise<void>;
   close(): void;
-}
-
-/** Runs `work` with a connection to a daemon that must be there already. */
-export async function withDaemon<T>(session: Session, work: (client: Client) => Promise<T>): Promise<T> {
-  const { connect } = await import('./connect.ts');
-  const connection = await connect(session, { start: false });
-  try {
-    return await work(connection.client);
-  } finally {
-    connection.close();
-  }
-}
-
-/** As `withDaemon`, but starts a temporary daemon when there is none. */
-export async function withAnyDaemon<T>(session: Session, work: (client: Client) => Promise<T>): Promise<T> {
-  const { connect } = await import('./connect.ts');
-  const connection = await connect(session, { start: true });
-  try {
-    return await work(connection.client);
-  } finally {
-    connection.close();
-  }
 }

@@ -2,8 +2,9 @@
 import { setTimeout as after } from 'node:timers/promises';
 import type { AboutView, MissingView, PoolView, SlotView, StatusView } from '../api/schema.ts';
 import { type Colors, printable } from './color.ts';
+import { withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
-import { type Session, withDaemon } from './session.ts';
+import type { Session } from './session.ts';
 import { cut, hang, table } from './table.ts';
 import { formatAge } from './units.ts';
 

@@ -94,13 +94,37 @@ describe('jobs of a CI service that keeps them', () => {
       kept('azure-3', { state: 'waiting', pool: '', submittedAt: null, reason: 'paused: the token was refused' }),
     ];
     expect(shown(jobs, 80)).toEqual([
-      'JOB      POOL  STATE                SINCE  COMMAND',
-      'azure-1  lab   succeededWithIssues  4s     app-ci #7 build  main',
-      'azure-2  lab   ended                4s     app-ci #7 build',
-      'azure-3  -     waiting                     app-ci #7 build  main',
+      'JOB      POOL  STATE                SINCE  BRANCH  COMMAND',
+      'azure-1  lab   succeededWithIssues  4s     main    app-ci #7 build',
+      'azure-2  lab   ended                4s     -       app-ci #7 build',
+      'azure-3  -     waiting                     main    app-ci #7 build',
       '',
       'azure-3: paused: the token was refused',
     ]);
+  });
+
+  test('have no column for their branches where none has one, and stand beside those of the own queue', () => {
+    const bare = kept('azure-1', { state: 'running', about: { ...about, branch: null } });
+    expect(shown([bare, job('a1', { command: ['make'] })], 80)[0]).toBe('JOB      POOL     STATE    SINCE  COMMAND');
+    expect(shown([kept('azure-1', { state: 'running' }), job('a1', { command: ['make'] })], 80).slice(1)).toEqual([
+      'azure-1  lab      running  4s     main    app-ci #7 build',
+      'a1       default  queued   4s     -       make',
+    ]);
+  });
+
+  test('are named by the beginning of a UUID at a terminal, unless two begin so; a long branch gives way to the title', () => {
+    const id = (start: string) => `${start}-c7-4000-8000-${'0'.repeat(12)}`.replace('-c7-', '-c7c7-');
+    const long = { about: { ...about, branch: `feature/${'x'.repeat(60)}` } };
+    const one = kept(id('d43aaec7'), { state: 'running', reason: 'it waits', ...long });
+    const lines = shown([one, kept(id('00000000'), { state: 'running' })], 80);
+    expect(lines.slice(1)).toEqual([
+      `d43aaec7  lab   running  4s     feature/${'x'.repeat(15)}…  app-ci #7 build`,
+      `00000000  lab   running  4s     main${' '.repeat(22)}app-ci #7 build`,
+      ...['', 'd43aaec7: it waits'],
+    ]);
+    expect(shown([one], null)[1]).toContain(`${one.id}  lab   running  4s     ${long.about.branch}  app-ci`);
+    const twin = kept(one.id.replace(/0$/, '1'), { state: 'running' });
+    expect(shown([one, twin], 120)[1]).toContain(one.id);
   });
 
   test('are never painted as failed: what the word means is the service’s to know', () => {

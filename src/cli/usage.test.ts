@@ -46,3 +46,10 @@ describe.each([[[]], [['--json']]])('with %j', (more) => {
     expect(said).not.toContain('hunter2');
   });
 });
+
+it.each(['import', 'secret', 'config', 'image'])('%s alone is wrong usage, and says what there is', async (group) => {
+  const { code, said } = await type([group]);
+  expect(code).toBe(2);
+  expect(said).toMatch(new RegExp(`^Usage: onejob ${group} `));
+  expect(said).toContain('Commands:');
+});

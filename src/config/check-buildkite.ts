@@ -1,7 +1,7 @@
 /** Checks of services of type buildkite, and of pools that take their jobs from one. */
 import { clearTextHost } from './azure-url.ts';
-import type { Checking } from './check.ts';
 import { checkTrust, isOpenProcess } from './check-trust.ts';
+import type { Checking } from './checking.ts';
 import type { BuildkiteServiceConfig, PoolConfig } from './config.ts';
 
 export function checkBuildkitePool(pool: PoolConfig, service: BuildkiteServiceConfig, checking: Checking): void {

@@ -1,6 +1,7 @@
 /** What can be seen of devices before any host is looked at, as `config check` says it. */
 import fc from 'fast-check';
 import { afterAll, describe, expect, test } from 'vitest';
+import { oneDevice } from '../../test/support/devices.ts';
 import { overSubscriptions } from './partition-check.ts';
 import { Folder } from './testing.ts';
 
@@ -84,7 +85,7 @@ describe('pools that keep standbys and name the same devices', () => {
           name: `p${at}`,
           agents,
           standby: true,
-          devices: { ...plain, uuids },
+          devices: { ...oneDevice, uuids },
         }));
         const alone = config.some(({ agents, devices }) => agents > devices.uuids.length);
         fc.pre(!alone);
@@ -98,8 +99,6 @@ describe('pools that keep standbys and name the same devices', () => {
     );
   });
 });
-
-const plain = { count: 1, mig: null, model: null, vendor: null, memory: null, compute: null, share: 1, display: 'allow' } as const;
 
 /** By trying everything. */
 function canShareOut(units: readonly (readonly string[])[], taken: ReadonlySet<string>): boolean {

@@ -1,5 +1,5 @@
 /** Checks of what pools ask of devices, as far as they can be seen without a host. */
-import type { Checking } from './check.ts';
+import type { Checking } from './checking.ts';
 import type { PoolConfig } from './config.ts';
 import { namesCardsForInstances, overSubscriptions } from './partition-check.ts';
 

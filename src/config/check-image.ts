@@ -1,6 +1,6 @@
 /** What a recipe for an image needs of this host: a mistake keeps its pool from starting and no other, so it is a warning. */
 import { accessSync, constants, statSync } from 'node:fs';
-import type { Checking } from './check.ts';
+import type { Checking } from './checking.ts';
 import type { PoolConfig } from './config.ts';
 
 export function checkImage(pool: PoolConfig, { sound, inPool }: Checking): void {

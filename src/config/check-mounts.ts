@@ -6,7 +6,7 @@ import { realpathSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 import type { Mount } from '../runtimes/runtime.ts';
 import type { SecretReference } from '../secrets/reference.ts';
-import type { Checking } from './check.ts';
+import type { Checking } from './checking.ts';
 import type { Config, PoolConfig } from './config.ts';
 import type { Environment } from './environment.ts';
 import type { Path } from './problem.ts';

@@ -1,7 +1,7 @@
 /** Agent names: each slot of this host has its own, and every runtime and CI service can carry it. */
 
 import { untrustedFolder } from './caches.ts';
-import type { Checking } from './check.ts';
+import type { Checking } from './checking.ts';
 import type { PoolConfig } from './config.ts';
 import { countsSlots, expandName, templateProblem } from './template.ts';
 import { isNamed } from './volumes.ts';

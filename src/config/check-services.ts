@@ -1,7 +1,7 @@
 /** Checks of services, and of pools that take their jobs from one. */
 import { clearTextHost, isHostedAzure } from './azure-url.ts';
-import type { Checking } from './check.ts';
 import { checkBuildkite, checkBuildkitePool } from './check-buildkite.ts';
+import type { Checking } from './checking.ts';
 import type { AzureServiceConfig, PoolConfig } from './config.ts';
 import { suggest } from './problem.ts';
 import { formatDuration } from './units.ts';

@@ -28,10 +28,20 @@ describe('rules that are none', () => {
     ['repositories: ["https://github.com/acme/app"]', 'write it as "github.com/acme/app", whichever way it is fetched'],
     ['repositories: ["git@github.com:acme/app"]', 'write it as "github.com/acme/app", whichever way it is fetched'],
     ['repositories: ["github.com/acme/app.git"]', 'write it as "github.com/acme/app", whichever way it is fetched'],
+    ['repositories: ["ssh://gitea@git.lab/acme/app.git"]', 'write it as "gitea@git.lab/acme/app"'],
+    ['repositories: ["gitea:secret@git.lab:acme/app"]', 'write it as "gitea@git.lab/acme/app"'],
+    ['repositories: ["https://gitea@git.lab/acme/app"]', 'write it as "git.lab/acme/app", whichever way it is fetched'],
+    ['repositories: ["git@git.lab/acme/*"]', 'write it as "git.lab/acme/*", whichever way it is fetched'],
+    ['repositories: ["gitea@"]', '"gitea@" names no repository'],
     ['repositories: [acme]', 'pools.lab.trust.repositories[0]: "acme" names no repository; write HOST/PATH such as'],
   ])('%s', async (rules, line) => {
     expect(await folder.check(file(`trust: { ${rules} }`))).toEqual([expect.stringContaining(line)]);
   });
+});
+
+it('a repository may be one of a user of SSH', async () => {
+  const patterns = ['gitea@git.lab/acme/*', 'gitea@git.lab:2222/acme/*', 'git.lab/acme/*'];
+  expect(await folder.check(file(`trust: { repositories: ${JSON.stringify(patterns)} }`))).toEqual([]);
 });
 
 it('rules merge key by key with those of the defaults', async () => {

@@ -2,8 +2,9 @@
  * Checks of trust rules against the pool they stand in: what they promise of untrusted jobs must be possible, and where the
  * sandbox waits for the job itself (`binding: early`) it is the same for all of them.
  */
-import type { Checking } from './check.ts';
+
 import { engineSocketIn } from './check-mounts.ts';
+import type { Checking } from './checking.ts';
 import type { BuildkiteServiceConfig, PoolConfig, TrustConfig } from './config.ts';
 import { whyNoStranger } from './host-places.ts';
 
@@ -55,7 +56,7 @@ function isOthersWritten(pool: PoolConfig, { written }: Checking): boolean {
 export type Door = 'forks' | 'others';
 
 /** Whether any job from the pipeline's own repository can be one of the others. */
-export function hasOthers({ pipelines, branches, repositories, triggered }: TrustConfig): boolean {
+function hasOthers({ pipelines, branches, repositories, triggered }: TrustConfig): boolean {
   return pipelines !== null || branches !== null || repositories !== null || triggered === 'as-others';
 }
 

@@ -4,6 +4,7 @@ import { checkImage } from './check-image.ts';
 import { checkMounts } from './check-mounts.ts';
 import { checkNames } from './check-names.ts';
 import { checkPoolService, checkServices } from './check-services.ts';
+import type { Checking } from './checking.ts';
 import type { Config, PoolConfig } from './config.ts';
 import type { HostFacts } from './environment.ts';
 import type { Path, Place, Problem } from './problem.ts';
@@ -15,19 +16,6 @@ import type { Written } from './written.ts';
 export interface Writing {
   has(path: Path): boolean;
   locate(path: Path, at?: 'key' | 'value'): Place;
-}
-
-export interface Checking {
-  readonly config: Config;
-  readonly written: Written;
-  readonly host: HostFacts;
-  /** True when the key holds what was written or the default: no problem was found in it. */
-  sound(pool: PoolConfig, ...keys: readonly string[]): boolean;
-  /** Whether the pool itself, not `defaults`, has the key. */
-  own(pool: PoolConfig, key: string): boolean;
-  /** `path` begins with the pool's key; its place is in `defaults` when it is written there. */
-  inPool(pool: PoolConfig, path: Path, message: string, level?: Problem['level']): void;
-  at(path: Path, message: string, level?: Problem['level']): void;
 }
 
 export function checkAcross(config: Config, written: Written, writing: Writing, host: HostFacts): Problem[] {

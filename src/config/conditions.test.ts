@@ -1,31 +1,11 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
+import { gpu as card, oneDevice } from '../../test/support/devices.ts';
 import type { Device } from '../gpu/inventory.ts';
 import { computeCondition, fits, matchesModel, memoryCondition, whyNot } from './conditions.ts';
 import type { DeviceRequest } from './config.ts';
 
-const gpu: Device = {
-  kind: 'gpu',
-  vendor: 'nvidia',
-  uuid: 'GPU-aaaa',
-  parent: null,
-  index: 0,
-  minor: 0,
-  pciId: '0000:01:00.0',
-  model: 'NVIDIA A100-SXM4-40GB',
-  memoryMiB: 40_960,
-  memoryUsedMiB: 0,
-  computeCapability: '8.0',
-  architecture: 'Ampere',
-  mig: { mode: 'disabled', pending: null },
-  health: { state: 'ok', reasons: [], uncorrectedErrors: 0, recoveryAction: null },
-  persistence: true,
-  settings: null,
-  ecc: null,
-  computeMode: 'Default',
-  display: false,
-  processes: [],
-};
+const gpu = card(0, { uuid: 'GPU-aaaa', pciId: '0000:01:00.0' });
 const slice: Device = {
   ...gpu,
   kind: 'mig',
@@ -34,19 +14,8 @@ const slice: Device = {
   memoryMiB: 9_856,
   mig: { profile: '1g.10gb', gpuInstance: 9, computeInstance: 0 },
 };
-const any: DeviceRequest = {
-  count: 1,
-  mig: null,
-  model: null,
-  uuids: [],
-  vendor: null,
-  memory: null,
-  compute: null,
-  share: 1,
-  display: 'allow',
-};
 const why = (device: Partial<Device>, asked: Partial<DeviceRequest>, base = gpu) =>
-  whyNot({ ...base, ...device }, { ...any, ...asked });
+  whyNot({ ...base, ...device }, { ...oneDevice, ...asked });
 
 describe('model', () => {
   test.each([
@@ -104,7 +73,7 @@ describe('memory', () => {
   });
 
   test("a MIG instance's own counts", () => {
-    expect(fits(slice, { ...any, mig: true, memory: '>=40GiB' })).toBe(false);
+    expect(fits(slice, { ...oneDevice, mig: true, memory: '>=40GiB' })).toBe(false);
   });
 });
 
@@ -181,9 +150,9 @@ test('whatever is written, an unknown value satisfies nothing, and nothing throw
   fc.assert(
     fc.property(written, fc.string(), (condition, model) => {
       const blank = { ...gpu, model, memoryMiB: null, computeCapability: null };
-      expect(fits(blank, { ...any, memory: condition })).toBe(false);
-      expect(fits(blank, { ...any, compute: condition })).toBe(false);
-      expect(typeof fits({ ...slice, model }, { ...any, model: condition, mig: condition })).toBe('boolean');
+      expect(fits(blank, { ...oneDevice, memory: condition })).toBe(false);
+      expect(fits(blank, { ...oneDevice, compute: condition })).toBe(false);
+      expect(typeof fits({ ...slice, model }, { ...oneDevice, model: condition, mig: condition })).toBe('boolean');
       if (/[\p{L}\p{N}]/u.test(model)) expect(matchesModel(`NVIDIA ${model} X`, model)).toBe(true);
     }),
     { numRuns: 1000 },

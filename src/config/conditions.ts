@@ -29,7 +29,7 @@ export function computeCondition(written: string): Parsed<Condition> {
 }
 
 /** A compute capability such as `8.6` as a number that can be compared; null when it is none. */
-export function computeNumber(text: string): number | null {
+function computeNumber(text: string): number | null {
   const found = /^(\d{1,3})(?:\.(\d{1,2}))?$/.exec(text.trim());
   return found === null ? null : Number(found[1]) * 1000 + Number(found[2] ?? 0);
 }

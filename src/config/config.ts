@@ -132,7 +132,7 @@ export interface TrustConfig {
   readonly pipelines: readonly string[] | null;
   /** Patterns; null: any. Those of forks have no say: who forks chooses the names. */
   readonly branches: readonly string[] | null;
-  /** Patterns of what addresses of repositories mean, as `host/path`; null: any. */
+  /** Patterns of what addresses of repositories mean, as `host/path` or `user@host/path`; null: any. */
   readonly repositories: readonly string[] | null;
   /** Builds that another build triggered; `as-others`: a job of a fork may have done so. */
   readonly triggered: 'as-others' | 'trust';

@@ -1,6 +1,7 @@
 /** What a host lacks for what its pools ask, on made-up and on recorded hosts. */
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
+import { oneDevice } from '../../test/support/devices.ts';
 import { recordings } from '../../test/support/gpu-recordings.ts';
 import type { Device, Inventory } from '../gpu/inventory.ts';
 import { readRecording } from '../gpu/recording.ts';
@@ -8,13 +9,10 @@ import { card, hostWith } from '../images/testing.ts';
 import type { DeviceRequest, PoolConfig } from './config.ts';
 import { deviceFindings } from './device-findings.ts';
 
-const open: DeviceRequest = {
-  ...{ count: 1, mig: null, model: null, uuids: [], vendor: null, memory: null, compute: null, share: 1, display: 'allow' },
-};
 type Asked = Partial<DeviceRequest> & Partial<Pick<PoolConfig, 'agents' | 'standby'>>;
 const config = (pools: Readonly<Record<string, Asked>>) => ({
   pools: Object.entries(pools).map(([name, { agents = 1, standby = true, ...devices }]) => ({
-    ...{ name, agents, standby, devices: { ...open, ...devices } },
+    ...{ name, agents, standby, devices: { ...oneDevice, ...devices } },
   })),
 });
 const host = (...devices: Device[]) => hostWith('580.95.05', '13.0', ...devices);

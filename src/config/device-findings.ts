@@ -2,7 +2,8 @@
  * What pools ask of devices, held against the devices of a host: for `up` and `doctor`. Pure. A look that may not be whole says
  * nothing of what is not there.
  */
-import { type Allocation, allocate, type Want } from '../core/allocate.ts';
+import { type Allocation, allocate } from '../core/allocate.ts';
+import type { Want } from '../core/lease.ts';
 import type { Device, Inventory } from '../gpu/inventory.ts';
 import type { Finding } from '../runtimes/runtime.ts';
 import { fits, whyNot } from './conditions.ts';

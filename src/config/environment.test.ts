@@ -13,6 +13,8 @@ it('absent and empty variables are the same', () => {
     stateHome: '/h/.local/state',
     runtimeDir: null,
     docker: { host: null, tlsVerify: false, certPath: null, context: null, config: '/h/.docker' },
+    proxies: { http: null, https: null, none: '' },
+    handedOn: {},
     noColor: false,
     forceColor: false,
     ci: false,

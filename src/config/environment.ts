@@ -1,6 +1,7 @@
 /** The only reader of the environment, besides `src/secrets`. Read once at the start, passed in everywhere else. */
 import { availableParallelism, homedir, hostname, totalmem } from 'node:os';
 import { isAbsolute, join } from 'node:path';
+import { handedOn, type Proxies, readProxies } from './proxies.ts';
 import { shortHost } from './template.ts';
 
 /** What the process was started with. Absent and empty variables are both null. */
@@ -16,6 +17,10 @@ export interface Environment {
   /** `$XDG_RUNTIME_DIR`; null when there is none. */
   readonly runtimeDir: string | null;
   readonly docker: DockerEnvironment;
+  /** By which services are reached. */
+  readonly proxies: Proxies;
+  /** What a process of onejob's that asks something of services is started with. Its values can be secret. */
+  readonly handedOn: Readonly<Record<string, string>>;
   readonly noColor: boolean;
   readonly forceColor: boolean;
   readonly ci: boolean;
@@ -76,6 +81,8 @@ export function readEnvironment(variables: Variables = process.env, uid: number 
       context: get('DOCKER_CONTEXT'),
       config: get('DOCKER_CONFIG') ?? join(home, '.docker'),
     }),
+    proxies: readProxies(variables),
+    handedOn: handedOn(variables, process.cwd()),
     // https://no-color.org: present and not empty, whatever the value.
     noColor: get('NO_COLOR') !== null,
     forceColor: get('FORCE_COLOR') !== null && get('FORCE_COLOR') !== '0',

@@ -25,7 +25,7 @@ export interface Paths {
 }
 
 /** Longest socket path, in bytes: Node cuts what is over 107 without a word. */
-export const longestSocketPath = 100;
+const longestSocketPath = 100;
 
 export function place(source: string): Place {
   return { source, line: null, column: null };

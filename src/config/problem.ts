@@ -24,7 +24,7 @@ export function formatProblem(problem: Problem): string {
   return `${formatPlace(problem)}: ${warning}${key}${problem.message}`;
 }
 
-export function formatPlace(place: Place): string {
+function formatPlace(place: Place): string {
   return place.line === null ? place.source : `${place.source}:${place.line}:${place.column ?? 1}`;
 }
 

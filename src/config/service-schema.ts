@@ -24,7 +24,7 @@ const guid = (what: string, good: RegExp) =>
   value((found) => (typeof found === 'string' && good.test(found) ? yes(found) : no(`expected ${what}`)));
 const id = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
 
-export const principalKeys = z.strictObject({
+const principalKeys = z.strictObject({
   tenant: key(guid('the id of a tenant, or its domain', /^[A-Za-z0-9][A-Za-z0-9.-]{0,253}$/), 'id or domain', {
     description: 'The directory (tenant) that the application belongs to.',
     example: 'acme.onmicrosoft.com',
@@ -48,7 +48,7 @@ const packageFrom = value((found) => {
   return found.startsWith('/') && pathProblem(found) === null ? yes(found) : no(`${JSON.stringify(found)} is not ${what}`);
 });
 
-export const packageKeys = z.strictObject({
+const packageKeys = z.strictObject({
   version: key(text('a version such as "5.278.0", or "latest"', /^(latest|\d{1,4}\.\d{1,5}\.\d{1,5})$/), 'version or `latest`', {
     description: 'Version of the agent. `latest`: what the service hands out; images are built anew when that changes.',
     example: '5.278.0',

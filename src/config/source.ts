@@ -8,7 +8,7 @@ import type { Path, Place, Problem } from './problem.ts';
 import { formatPath } from './problem.ts';
 
 /** Largest file that is read, in bytes. */
-export const largestFile = 1024 * 1024;
+const largestFile = 1024 * 1024;
 /** Most values that aliases may add to a file. */
 const aliasBudget = 10_000;
 const deepest = 64;

@@ -35,11 +35,17 @@ const repositoryPattern = value((found) => {
   if (!known.success || typeof found !== 'string') return no(known.error?.issues[0]?.message ?? 'expected a pattern');
   const shown = JSON.stringify(found);
   const plain = found
+    .replace(/^(https?|git):\/\/([^/@]*@)?/i, '')
     .replace(/^[a-z+]+:\/\//i, '')
-    .replace(/^[^/@]*@/, '')
+    .replace(/^([^/:@]*):[^/@]*@/, '$1@')
+    .replace(/^git@/, '')
     .replace(/^([^/:]+):(?!\d+\/)/, '$1/')
     .replace(/(\.git)?\/*$/, '');
-  if (plain !== found) return no(`${shown} would match nothing; write it as ${JSON.stringify(plain)}, whichever way it is fetched`);
+  if (plain !== found) {
+    // Of another user than `git` a server may have other repositories.
+    const any = plain.includes('@') ? '' : ', whichever way it is fetched';
+    return no(`${shown} would match nothing; write it as ${JSON.stringify(plain)}${any}`);
+  }
   return found.includes('/') || found === '**'
     ? yes(found)
     : no(`${shown} names no repository; write HOST/PATH such as "github.com/acme/*"`);
@@ -65,7 +71,7 @@ export const trustKeys = z.strictObject({
   }),
   repositories: key(z.array(repositoryPattern), 'list of patterns', {
     description:
-      'Repositories whose jobs are trusted, as `HOST/PATH`, whichever way they are fetched. Without it a pipeline is believed which repository is its own.',
+      'Repositories whose jobs are trusted, as `HOST/PATH`, whichever way they are fetched; `USER@HOST/PATH` where SSH logs in as another user than `git`. Without it a pipeline is believed which repository is its own.',
     example: '["github.com/acme/*"]',
     shown: 'any',
   }),

@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'vitest';
-import { type Allocatable, type Allocation, allocate, type Fleet, type Lease, type Want } from './allocate.ts';
+import { type Allocation, allocate, type Fleet } from './allocate.ts';
+import type { Allocatable, Lease, Want } from './lease.ts';
 
 type Gpu = Allocatable & { readonly group?: number };
 

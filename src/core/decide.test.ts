@@ -178,15 +178,28 @@ describe('early binding', () => {
     slot = decide(slot, { kind: 'registered', agent: 'a0' }, now).slot;
     slot = decide(slot, { kind: 'released', agent: 'a0' }, now).slot;
     expect(slot.agent).toEqual({ kind: 'idle', agent: 'a0', fingerprint: 'f', online: false, since: now });
-    const seen = decide(slot, { kind: 'jobSeen', agent: 'a0', job: 'build-7' }, now);
+    const seen = decide(slot, { kind: 'jobSeen', agent: 'a0', job: 'build-7', limit: null }, now);
     expect(seen.changes).toEqual([
       { change: 'worked', stage: 'release' },
       { change: 'started', job: 'build-7', agent: 'a0' },
     ]);
-    expect(decide(seen.slot, { kind: 'jobSeen', agent: 'a0', job: 'build-8' }, now).slot).toBe(seen.slot);
+    expect(decide(seen.slot, { kind: 'jobSeen', agent: 'a0', job: 'build-8', limit: null }, now).slot).toBe(seen.slot);
   });
 
   const idle = { kind: 'idle', agent: 'a0', fingerprint: 'f', online: false, since: 0 } as const;
+
+  test.each(['idle', 'retiring'] as const)(
+    'the time limit of a job runs from when it was seen, also while its agent is %s',
+    (kind) => {
+      const seen = decide(withAgent({ ...idle, kind }), { kind: 'jobSeen', agent: 'a0', job: 'build-7', limit: 5_000 }, now).slot;
+      expect(seen.agent).toMatchObject({ kind: 'busy', due: now + 5_000 });
+      expect(decide(seen, { kind: 'due' }, now + 5_000).slot.agent).toMatchObject({
+        kind: 'stopping',
+        why: 'timeout',
+        job: 'build-7',
+      });
+    },
+  );
 
   test('only what its service sees of it says that an agent works', () => {
     const releasing = withAgent({ kind: 'releasing', agent: 'a0', job: null, limit: null, fingerprint: 'f', since: 0 });
@@ -209,7 +222,7 @@ describe('early binding', () => {
     const retiring = decide(withAgent({ ...idle, online: true }), { kind: 'retire', agent: 'a0' }, now);
     expect(retiring.actions).toEqual([{ act: 'retire', agent: 'a0' }]);
     expect(decide(retiring.slot, { kind: 'retired', agent: 'a0' }, now).actions).toEqual([{ act: 'terminate', agent: 'a0' }]);
-    const late = decide(retiring.slot, { kind: 'jobSeen', agent: 'a0', job: 'build-7' }, now).slot;
+    const late = decide(retiring.slot, { kind: 'jobSeen', agent: 'a0', job: 'build-7', limit: null }, now).slot;
     expect(late.agent).toMatchObject({ kind: 'busy', job: 'build-7' });
     expect(decide(late, { kind: 'retired', agent: 'a0' }, now).slot).toBe(late);
   });

@@ -61,7 +61,7 @@ function inAgentLane(slot: Slot, event: SlotEvent, now: number): Step {
       return to(slot, { ...lane, online: true }, [{ change: 'worked', stage: 'online' }]);
     case 'jobSeen':
       if (lane.kind !== 'idle' && lane.kind !== 'retiring') return null;
-      return to(slot, { kind: 'busy', agent: lane.agent, job: event.job, since: now, due: null }, [
+      return to(slot, { kind: 'busy', agent: lane.agent, job: event.job, since: now, due: dueAfter(event.limit, now) }, [
         { change: 'worked', stage: 'release' },
         { change: 'started', job: event.job, agent: lane.agent },
       ]);
@@ -101,6 +101,10 @@ function outcomeOf(outcome: Extract<SlotEvent, { kind: 'cleared' }>['outcome']):
   return [outcome === 'worked' ? { change: 'worked', stage: 'release' } : { change: 'failed', stage: 'release', failure: outcome }];
 }
 
+function dueAfter(limit: number | null, now: number): number | null {
+  return limit === null ? null : now + limit;
+}
+
 type Occupied = Exclude<AgentLane, { kind: 'free' }>;
 type Stopped = Extract<AgentLane, { kind: 'stopping' | 'killing' }>;
 
@@ -125,8 +129,7 @@ function whenReleased(slot: Slot, lane: Occupied, now: number): Step {
   if (lane.kind !== 'releasing' && !((lane.kind === 'stopping' || lane.kind === 'killing') && !lane.released)) return null;
   if (lane.job !== null) changes.push({ change: 'started', job: lane.job, agent: lane.agent });
   if (lane.kind !== 'releasing') return to(slot, { ...lane, released: true }, changes);
-  const due = lane.limit === null ? null : now + lane.limit;
-  return to(slot, { kind: 'busy', agent: lane.agent, job: lane.job, since: now, due }, changes);
+  return to(slot, { kind: 'busy', agent: lane.agent, job: lane.job, since: now, due: dueAfter(lane.limit, now) }, changes);
 }
 
 function whenStopped(slot: Slot, lane: Occupied, why: StopReason, grace: number, now: number): Step {

@@ -1,5 +1,5 @@
 /** Who holds which device while devices are handed out: what makes a device free, in one place. */
-import type { Allocatable, Lease } from './allocate.ts';
+import type { Allocatable, Lease } from './lease.ts';
 import type { DeviceId } from './slot.ts';
 
 export interface LeaseBook {

@@ -1,7 +1,8 @@
 /** Slot k of a pool that names its devices gets the k-th of them: names of agents and their folders stay with their cards. */
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { type Allocatable, type Allocation, allocate, type Fleet, type Lease, type Want } from './allocate.ts';
+import { type Allocation, allocate, type Fleet } from './allocate.ts';
+import type { Allocatable, Lease, Want } from './lease.ts';
 
 const gpus = (...uuids: string[]): Allocatable[] => uuids.map((uuid) => ({ uuid, parent: null }));
 const want = (named: readonly string[], more: Partial<Want<Allocatable>> = {}): Want<Allocatable> => {

@@ -1,5 +1,5 @@
 /** Which of the devices that a pool names are whose: their order is that of its slots. Pure. */
-import type { Allocatable, Want } from './allocate.ts';
+import type { Allocatable, Want } from './lease.ts';
 
 export interface Turn<D extends Allocatable> {
   /** Whether a device is this slot's own. */

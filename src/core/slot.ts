@@ -167,7 +167,8 @@ export type SlotEvent =
   | { readonly kind: 'online'; readonly agent: AgentId }
   /** The CI service gives it no job any more, and it has none. */
   | { readonly kind: 'retired'; readonly agent: AgentId }
-  | { readonly kind: 'jobSeen'; readonly agent: AgentId; readonly job: JobId }
+  /** `limit`: the job's time limit in ms, from now on. */
+  | { readonly kind: 'jobSeen'; readonly agent: AgentId; readonly job: JobId; readonly limit: number | null }
   /** `released` is final: the whole log was read, or the marker had been seen before. */
   | { readonly kind: 'exited'; readonly agent: AgentId; readonly exit: Exit; readonly released: boolean }
   /** The runtime answered, and has no such sandbox. Never sent for a runtime that did not answer. */
@@ -222,4 +223,12 @@ export function emptySlot(
 /** Whether nothing at all is in the slot. */
 export function isEmpty(slot: Slot): boolean {
   return slot.standby.kind === 'none' && slot.agent.kind === 'free' && slot.leaving.length === 0;
+}
+
+/** Every agent of a slot, in whatever lane. */
+export function agentsOf(slot: Slot): AgentId[] {
+  const agents = slot.leaving.map((one) => one.agent);
+  if (slot.standby.kind !== 'none') agents.push(slot.standby.agent);
+  if (slot.agent.kind !== 'free') agents.push(slot.agent.agent);
+  return agents;
 }

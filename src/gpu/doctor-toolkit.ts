@@ -1,7 +1,7 @@
 /** What stands between the driver and a container: NVIDIA's container toolkit, and what the Engine does with it. Pure. */
 import { compareVersions, leadingVersion } from '../images/version.ts';
 import type { Finding } from '../runtimes/runtime.ts';
-import type { DoctorFacts } from './doctor.ts';
+import type { DoctorFacts } from './doctor-facts.ts';
 import type { GpuHostFacts } from './host-facts.ts';
 import type { Inventory } from './inventory.ts';
 
@@ -9,7 +9,7 @@ import type { Inventory } from './inventory.ts';
  * Versions below it let an image become root on the host: CVE-2024-0132 (fixed in 1.16.2), CVE-2025-23359 (1.17.4) and
  * CVE-2025-23266 (1.17.8), NVIDIA's security bulletins.
  */
-export const toolkitFloor = '1.17.8';
+const toolkitFloor = '1.17.8';
 
 /** From it on the runtime `nvidia` injects by CDI instead of a hook (release notes of 1.18.0). */
 const runtimeByCdi = '1.18.0';

@@ -2,36 +2,13 @@
  * What `doctor` says of a host with GPUs: what the look at its devices found, with the command that mends it, and what nobody
  * sees before it breaks. Pure: a host is its inventory and its facts. What could not be found out is no finding.
  */
-import type { Arch } from '../images/choose.ts';
+
 import { whyNotImage } from '../images/pinned.ts';
 import type { Finding } from '../runtimes/runtime.ts';
 import { driverFindings, mendDriver } from './doctor-driver.ts';
+import type { DoctorFacts } from './doctor-facts.ts';
 import { cgroupFindings, toolkitFindings } from './doctor-toolkit.ts';
-import type { GpuHostFacts } from './host-facts.ts';
 import type { Device, GpuFinding, Inventory } from './inventory.ts';
-
-export interface DoctorFacts extends GpuHostFacts {
-  /** The Engine that grants devices; null where pools with devices do not use one, or it does not answer. */
-  readonly engine: EngineFacts | null;
-  /** Finished images of pools, with the devices they may run on. */
-  readonly images: readonly PoolImage[];
-  /** null for one that no image is published for. */
-  readonly arch: Arch | null;
-}
-
-export interface EngineFacts {
-  readonly version: string;
-  /** `systemd` or `cgroupfs`, as the Engine says. */
-  readonly cgroupDriver: string | null;
-  /** How it would be asked for devices of NVIDIA; null when it cannot be. */
-  readonly way: 'request' | 'cdi' | 'runtime' | null;
-}
-
-export interface PoolImage {
-  readonly pool: string;
-  readonly image: string;
-  readonly devices: readonly Device[];
-}
 
 /** The same host always gives the same findings, errors and warnings only. Never throws. */
 export function gpuDoctor(inventory: Inventory, facts: DoctorFacts): Finding[] {

@@ -2,7 +2,7 @@
  * Whether unattended upgrades of Debian and Ubuntu may exchange the driver under running jobs: the library is new then, the
  * module that is loaded is old, and no container gets a GPU until a reboot.
  */
-import type { Run } from './host-facts.ts';
+import type { Run } from './run.ts';
 
 export interface Apt {
   /** Whether upgrades are made without anybody asking. */

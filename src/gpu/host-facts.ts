@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import { type Apt, readApt } from './host-apt.ts';
 import { readProcVersion } from './nvidia/versions.ts';
 import { type PciCard, readPci, readText } from './pci.ts';
-import type { ToolReply, ToolRunner } from './run.ts';
+import type { Run, ToolRunner } from './run.ts';
 
 export interface GpuHostFacts {
   /** GPUs on the PCI bus; null where there is no such list. */
@@ -96,8 +96,6 @@ const nothingAsked = {
   fabricManager: { active: null, version: null },
   apt: null,
 } as const satisfies Partial<GpuHostFacts>;
-
-export type Run = (tool: string, ...args: string[]) => Promise<ToolReply>;
 
 /** PCI class 0680, "other bridge", of NVIDIA's: an NVSwitch. */
 async function countSwitches(sys: string): Promise<number> {

@@ -6,17 +6,17 @@
 import type { Device } from './inventory.ts';
 import { sameProfile } from './mig-profile.ts';
 import { formatMiB, type Holder } from './processes.ts';
-import type { Baseline, ProofInput } from './proof.ts';
 import { type Fault, type Finding, failed, finding, hintFor, wasRebooted } from './proof-finding.ts';
 import { type Holders, ownMemory } from './proof-holders.ts';
+import type { Baseline, ProofInput } from './proof-input.ts';
 import { kernelLog } from './proof-kernel.ts';
 
 /** How long leftover processes, and memory that no process holds, are waited for, in ms after the agent was gone. */
-export const leftoverWait = 30_000;
+const leftoverWait = 30_000;
 export const memoryWait = 60_000;
 
 /** MiB that a device may have in use above its baseline: contexts of the driver's own come and go. */
-export const memoryTolerance = 64;
+const memoryTolerance = 64;
 
 /** `device`: as listed now, null when it is not. `holders`: null where the tool cannot say. */
 export function allChecks(device: Device | null, holders: Holders | null, input: ProofInput): Finding[] {

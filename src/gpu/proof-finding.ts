@@ -1,5 +1,4 @@
 /** What one check of the clean-slot proof comes to. */
-import type { Check } from './proof.ts';
 
 /** Why a device is dirty. `code` is a stable word for programs. */
 export type Fault = {
@@ -34,6 +33,14 @@ export interface Finding {
   /** Lines of the kernel log. */
   readonly log: readonly string[];
 }
+
+/** One line of the evidence. `unchecked`: this device or host never tells, or something else made the question void. */
+export type Check = {
+  readonly check: Finding['check'];
+  readonly result: 'ok' | 'failed' | 'wait' | 'held' | 'unknown' | 'unchecked';
+  readonly saw: string | null;
+  readonly before: string | null;
+};
 
 export function finding(check: Finding['check'], result: Finding['result'], more: Partial<Finding> = {}): Finding {
   return { saw: null, before: null, faults: [], wait: null, log: [], ...more, check, result };

@@ -54,7 +54,7 @@ export function ownMemory(device: Device): number | null {
 }
 
 /** Processes on a device. A GPU's list names those on its other MIG instances too, which say nothing of this one. */
-export function processesOn({ kind, mig, processes }: Device): readonly GpuProcess[] | undefined {
+function processesOn({ kind, mig, processes }: Device): readonly GpuProcess[] | undefined {
   if (processes === null) return undefined;
   if (kind === 'gpu' || mig === null || !('gpuInstance' in mig) || mig.gpuInstance === null) return processes;
   const instance = { gpuInstance: mig.gpuInstance, computeInstance: mig.computeInstance };

@@ -1,8 +1,8 @@
 /** What the kernel log says of a device since its baseline, as a check of the clean-slot proof. */
 import type { Device } from './inventory.ts';
 import { isAfter, type KernelEvent, pciPlace } from './kernel-log.ts';
-import type { Baseline, ProofInput } from './proof.ts';
 import { type Fault, type Finding, finding, hintFor, wasRebooted } from './proof-finding.ts';
+import type { Baseline, ProofInput } from './proof-input.ts';
 import { gradeXid } from './xid.ts';
 
 export function kernelLog(device: Device | null, { baseline, kernel, boot }: ProofInput): Finding {

@@ -32,6 +32,9 @@ export interface ToolRunner {
   find(tool: string): Promise<string | null>;
 }
 
+/** Runs a tool with limits that somebody else has chosen; never rejects. */
+export type Run = (tool: string, ...args: string[]) => Promise<ToolReply>;
+
 export interface RunnerOptions {
   /** As `$PATH`: folders between colons, only absolute ones count. The tools get it too. */
   readonly path: string;

@@ -2,7 +2,8 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import type { Device } from '../gpu/inventory.ts';
-import { type Arch, chooseImage, type Flavour, type ImageRequest } from './choose.ts';
+import { chooseImage } from './choose.ts';
+import type { Arch, Flavour, ImageRequest } from './request.ts';
 import { builtInTables } from './tables.ts';
 import { card } from './testing.ts';
 

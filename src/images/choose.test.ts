@@ -1,6 +1,7 @@
 import { describe, expect, test } from 'vitest';
 import { noGpus } from '../gpu/inventory.ts';
-import { chooseImage, type ImageRequest } from './choose.ts';
+import { chooseImage } from './choose.ts';
+import type { ImageRequest } from './request.ts';
 import { builtInTables, parseTables } from './tables.ts';
 import { card, hostWith, request } from './testing.ts';
 

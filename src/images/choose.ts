@@ -1,39 +1,14 @@
-/**
- * Which published image fits a host: the newest whose CUDA the driver has and every GPU can be used with; else the newest
- * that runs by minor-version compatibility and lets the host in; else none, with the reason. Never a guess: a GPU that
- * nobody knows gets no image by itself. Pure, and every step says what was known, from where, and what it ruled out.
- */
-import type { Inventory } from '../gpu/inventory.ts';
 import { cardsFor } from './cards.ts';
 import { type Group, groupsOf } from './groups.ts';
 import { hostCuda } from './host-cuda.ts';
 import { pinIt } from './pin.ts';
 import { neverFits, noDriver, unknownCard, whyNone, wrongDriver, wrongTemplate } from './refusal.ts';
+import type { ImageRequest } from './request.ts';
 import { candidates, type Demands, type Found, pick, tooNew } from './search.ts';
 import { cardStep, distributionStep, driverStep, hostStep, type Step, source, step } from './steps.ts';
 import { builtInTables, type Tables } from './tables.ts';
 import { fillTemplate } from './template.ts';
 import { compareVersions } from './version.ts';
-
-export type Arch = 'amd64' | 'arm64';
-export type Platform = 'sbsa' | 'l4t' | null;
-export type Flavour = 'base' | 'runtime' | 'devel';
-
-export interface ImageRequest {
-  readonly arch: Arch;
-  /** Where `arch` comes from, for the explanation. */
-  readonly archFrom?: string;
-  /** What kind of Arm host it is: a server, or a Jetson with Linux for Tegra. */
-  readonly platform: Platform;
-  readonly inventory: Inventory;
-  /** UUIDs of what the agent will have; none for an agent without a device. Left out: whatever NVIDIA devices are there. */
-  readonly devices?: readonly string[];
-  readonly flavour: Flavour;
-  /** As in the image's tag, such as `ubuntu22.04`; null for the best one there is. */
-  readonly distribution: string | null;
-  /** Name of the image, with `{cuda}`, `{flavour}`, `{distribution}`, `{arch}`. */
-  readonly template: string;
-}
 
 export interface ImageChoice {
   /** null when none fits. */

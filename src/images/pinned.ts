@@ -1,8 +1,8 @@
 /** Whether an image that a person chose can run on a host: known only of NVIDIA's own, whose tag says its CUDA. Pure. */
 import type { Device, Inventory } from '../gpu/inventory.ts';
-import type { Arch } from './choose.ts';
 import { groupsOf } from './groups.ts';
 import { hostCuda } from './host-cuda.ts';
+import type { Arch } from './request.ts';
 import { runs } from './search.ts';
 import { builtInTables, type Tables } from './tables.ts';
 import { compareVersions, leadingVersion } from './version.ts';

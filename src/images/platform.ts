@@ -2,7 +2,7 @@
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Inventory } from '../gpu/inventory.ts';
-import type { Arch, Platform } from './choose.ts';
+import type { Arch, Platform } from './request.ts';
 
 /** First release of Linux for Tegra whose Jetsons (Thor) take the images of servers; it is that of JetPack 7. */
 const firstServerRelease = 38;

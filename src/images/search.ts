@@ -1,8 +1,9 @@
 /** The search itself: what is published as asked, and the newest of it that fits. */
-import type { Arch, ImageRequest } from './choose.ts';
+
 import { admits } from './gate.ts';
 import { type CudaRange, inRange } from './generation.ts';
 import type { HostCuda } from './host-cuda.ts';
+import type { Arch, ImageRequest } from './request.ts';
 import type { PublishedImage, Tables } from './tables.ts';
 import { compareVersions, major } from './version.ts';
 

@@ -1,8 +1,9 @@
 /** The steps of an explanation: what was known, from where, and what it ruled out. */
-import type { ImageRequest } from './choose.ts';
+
 import { rangeWords } from './generation.ts';
 import { type Group, groupWords } from './groups.ts';
 import type { HostCuda } from './host-cuda.ts';
+import type { ImageRequest } from './request.ts';
 import { candidates } from './search.ts';
 import type { Tables } from './tables.ts';
 

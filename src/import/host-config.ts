@@ -18,7 +18,7 @@ export interface HostConfig {
 }
 
 /** Where files of a host stand once it is led by onejob. */
-export const secretsKeyFile = '/etc/onejob/secrets.private.key';
+const secretsKeyFile = '/etc/onejob/secrets.private.key';
 
 export function hostConfig(host: Host, remark: (remark: Remark) => void): HostConfig {
   const unique = uniqueNames(host, remark);

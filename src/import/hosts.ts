@@ -59,7 +59,7 @@ const containers = new Set(
 );
 
 /** `gpuci.7` and `gpuci-7` are of `gpuci`; `gpuci1` is a host of its own. */
-export function prefixOf(name: string): string {
+function prefixOf(name: string): string {
   const prefix = name.replace(/[._-]+\d+$/, '');
   return prefix === '' ? name : prefix;
 }

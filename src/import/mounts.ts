@@ -80,7 +80,7 @@ export function readMounts({ volumes, named, name, folder, say }: MountInput): M
 }
 
 /** The agent's name in a path, whole and not as a part of a longer one, as `{name}`. */
-export function withName(path: string, name: string): string {
+function withName(path: string, name: string): string {
   const quoted = name.replaceAll(/[.*+?^${}()|[\]\\]/g, '\\$&');
   return path.replaceAll(new RegExp(`(?<![A-Za-z0-9.])${quoted}(?![A-Za-z0-9]|\\.[0-9])`, 'g'), '{name}');
 }

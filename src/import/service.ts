@@ -214,6 +214,6 @@ function nothingThere(flag: string, path: string): string {
   return `${path} (--${flag}-path) is not carried over`;
 }
 
-export function isName(text: string): boolean {
+function isName(text: string): boolean {
   return /^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$/.test(text);
 }

@@ -7,7 +7,7 @@ import { type Checked, checkConfig } from '../config/load.ts';
 import type { HostRule } from './hosts.ts';
 import { type Imported, importCompose } from './import.ts';
 
-export const noEnvironment = readEnvironment({ HOME: '/nonexistent' });
+const noEnvironment = readEnvironment({ HOME: '/nonexistent' });
 
 /** Files by path; a path that ends in `/` is a folder. */
 export function writeFleet(root: string, files: Readonly<Record<string, string>>): void {

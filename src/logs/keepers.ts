@@ -3,6 +3,7 @@
 import type { Clock } from '../core/clock.ts';
 import type { AgentId } from '../core/slot.ts';
 import { OnejobError } from '../errors.ts';
+import { passing } from '../passing.ts';
 import type { GateState } from '../runtimes/gate.ts';
 import type { Runtime } from '../runtimes/runtime.ts';
 import { Keeper } from './keeper.ts';
@@ -42,7 +43,7 @@ export class Keepers {
         this.#wake(agent);
       },
       failed: this.#options.failed,
-      pause: (signal) => this.#pause(signal),
+      pause: (signal) => passing(this.#options.clock, writeRetry, signal),
     });
     this.#keepers.set(agent, keeper);
     void keeper.ended.then(() => this.#wake(agent));
@@ -107,18 +108,6 @@ export class Keepers {
     const keepers = [...this.#keepers.values()];
     this.#keepers.clear();
     await Promise.all(keepers.map((keeper) => keeper.stop()));
-  }
-
-  #pause(signal: AbortSignal): Promise<void> {
-    return new Promise((resolve) => {
-      const done = (): void => {
-        cancel();
-        signal.removeEventListener('abort', done);
-        resolve();
-      };
-      const cancel = this.#options.clock.after(writeRetry, done);
-      signal.addEventListener('abort', done, { once: true });
-    });
   }
 
   #next(agent: AgentId, signal: AbortSignal): Promise<void> {

@@ -14,7 +14,7 @@ import { type PlacedPiece, readRecords } from './read.ts';
 import { advance, decodeHead, encodeHead, encodePosition, headSize, positionAfter, positionSize, startPosition } from './record.ts';
 
 /** Bytes a log file may have when config does not say. */
-export const defaultLogLimit = 64 * 2 ** 20;
+const defaultLogLimit = 64 * 2 ** 20;
 
 /** Where an agent's log lies in a folder of logs. */
 export function logPath(folder: string, agent: AgentId): string {

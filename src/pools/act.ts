@@ -6,13 +6,13 @@ import type { AgentId, DeviceId, Exit, Failure, JobId, Slot, SlotEvent } from '.
 import { isJobsOwn, OnejobError, toFailure } from '../errors.ts';
 import type { Device } from '../gpu/inventory.ts';
 import type { Keepers } from '../logs/keepers.ts';
+import { passing } from '../passing.ts';
 import { frame } from '../runtimes/gate.ts';
 import type { Recipe, Runtime, SandboxSpec } from '../runtimes/runtime.ts';
 import type { Asker } from './ask.ts';
 import type { Caches } from './caches.ts';
 import type { Executors } from './executors.ts';
 import type { ImageAndPull } from './fingerprints.ts';
-import { passing } from './passing.ts';
 import type { Pool } from './pool.ts';
 import type { Registrations } from './registrations.ts';
 
@@ -238,7 +238,7 @@ export function createExecutors(parts: ActParts): Executors {
       try {
         const job = await pool.serviceOf(slot).retire(agent, signal);
         parts.note(key, null);
-        return [job === null ? { kind: 'retired', agent } : { kind: 'jobSeen', agent, job }];
+        return [job === null ? { kind: 'retired', agent } : { kind: 'jobSeen', agent, job, limit: pool.limitOf(slot) }];
       } catch (error) {
         if (!signal.aborted) parts.note(key, `ends once it is sure that it has no job: ${toFailure(error).message}`);
         throw error;
@@ -247,8 +247,9 @@ export function createExecutors(parts: ActParts): Executors {
 
     async terminate({ agent }, key, signal) {
       const { slot, pool } = parts.place(key);
-      const runtime = parts.runtime(slot.runtime);
-      for (let left = pool.serviceOf(slot).capabilities.terms; left > 0; left -= 1) {
+      const [runtime, service, lane] = [parts.runtime(slot.runtime), pool.serviceOf(slot), slot.agent];
+      if (lane.kind === 'stopping') await service.ending?.(lane, signal);
+      for (let left = service.capabilities.terms; left > 0; left -= 1) {
         await runtime.signal(agent, 'TERM');
         // Two that come together may be taken for one.
         if (left > 1) await passing(parts.clock, betweenTerms, signal);

@@ -1,6 +1,7 @@
 /** Which image a pool gets by itself, and when it gets another. Over the images that are published now. */
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
+import { oneDevice } from '../../test/support/devices.ts';
 import { recordings } from '../../test/support/gpu-recordings.ts';
 import type { DeviceRequest } from '../config/config.ts';
 import type { Device, Inventory } from '../gpu/inventory.ts';
@@ -8,16 +9,13 @@ import { readRecording } from '../gpu/recording.ts';
 import { card, hostWith } from '../images/testing.ts';
 import { type AutoImageParts, AutoImages } from './auto-image.ts';
 
-const open: DeviceRequest = {
-  ...{ count: 1, mig: null, model: null, uuids: [], vendor: null, memory: null, compute: null, share: 1, display: 'allow' },
-};
 const recipe = { base: 'auto', packages: [], dockerfile: null, flavour: 'devel', distribution: null } as const;
 const pool = (
   name: string,
   devices: Partial<DeviceRequest>,
   image: Partial<AutoImageParts['pools'][number]['imageRecipe']> = {},
 ) => ({
-  ...{ name, service: 'own', devices: { ...open, ...devices }, imageRecipe: { ...recipe, ...image } },
+  ...{ name, service: 'own', devices: { ...oneDevice, ...devices }, imageRecipe: { ...recipe, ...image } },
 });
 const images = (...pools: AutoImageParts['pools']) =>
   new AutoImages({ pools, arch: 'amd64', platform: null, template: () => 'nvidia/cuda:{cuda}-{flavour}-{distribution}' });

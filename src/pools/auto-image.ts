@@ -6,8 +6,9 @@ import { fits } from '../config/conditions.ts';
 import type { Config, ImageRecipe, PoolConfig } from '../config/config.ts';
 import { OnejobError } from '../errors.ts';
 import { type Inventory, noGpus } from '../gpu/inventory.ts';
-import { type Arch, chooseImage, type Platform } from '../images/choose.ts';
+import { chooseImage } from '../images/choose.ts';
 import { archOf, readPlatform } from '../images/platform.ts';
+import type { Arch, Platform } from '../images/request.ts';
 import { templateFor } from '../images/template.ts';
 import type { Finding } from '../runtimes/runtime.ts';
 
@@ -26,7 +27,7 @@ export interface AutoImageParts {
 }
 
 /** The pools of a config whose image is chosen, or what theirs is built on. */
-export function autoPools(pools: readonly PoolConfig[]): AutoPool[] {
+function autoPools(pools: readonly PoolConfig[]): AutoPool[] {
   return pools.flatMap((pool) => {
     const { imageRecipe } = pool;
     return imageRecipe?.base === 'auto' ? [{ ...pool, imageRecipe }] : [];

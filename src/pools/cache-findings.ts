@@ -1,7 +1,7 @@
 /** What `doctor` says of named caches: what each pool has, and what could not be kept within its limit. */
 import type { Finding } from '../runtimes/runtime.ts';
+import type { Known, WantedCaches } from './cache-known.ts';
 import type { CachePlace } from './cache-places.ts';
-import type { Known, WantedCaches } from './caches.ts';
 
 export interface CacheFacts {
   readonly known: readonly Known[];

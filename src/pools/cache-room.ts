@@ -1,5 +1,5 @@
 /** What caches give up when the disk they lie on is too full: what was not used for longest, and no more than is needed. */
-import type { Known } from './caches.ts';
+import type { Known } from './cache-known.ts';
 
 export interface RoomParts {
   /** Bytes that are missing on the disk; 0 or less when nothing is. */

@@ -2,8 +2,8 @@
 import type { PoolConfig } from '../config/config.ts';
 import { isNamed } from '../config/volumes.ts';
 import type { Slot } from '../core/slot.ts';
+import type { WantedCaches } from './cache-known.ts';
 import type { CachePlace } from './cache-places.ts';
-import type { WantedCaches } from './caches.ts';
 
 /**
  * Whether no released agent can have the place among its mounts. A standby may have: it waits, and touches nothing. For a

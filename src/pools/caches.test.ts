@@ -4,8 +4,9 @@ import { dirname, join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import type { Mount } from '../runtimes/runtime.ts';
+import type { WantedCaches } from './cache-known.ts';
 import type { CachePlace } from './cache-places.ts';
-import { type Caches, createCaches, unusedAfter, unwantedAfter, type WantedCaches } from './caches.ts';
+import { type Caches, createCaches, unusedAfter, unwantedAfter } from './caches.ts';
 
 const never = new AbortController().signal;
 const KiB = 1024;

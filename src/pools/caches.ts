@@ -14,22 +14,10 @@ import type { Log } from '../log.ts';
 import type { Finding, Mount } from '../runtimes/runtime.ts';
 import { moveAside, moveTo, toGiveUp } from './cache-cut.ts';
 import { cacheFindings, titleOf } from './cache-findings.ts';
+import type { Known, WantedCaches } from './cache-known.ts';
 import { type CachePlace, ensureFolders, listPlaces, trashFolder } from './cache-places.ts';
 import { giveRoom } from './cache-room.ts';
-import { type CacheSize, clear, measure } from './cache-tree.ts';
-
-/** What config asks of a pool's named caches. */
-export interface WantedCaches {
-  readonly pool: string;
-  /** Names of the agents of all its slots. */
-  readonly agents: readonly string[];
-  /** Names of its caches. */
-  readonly caches: readonly string[];
-  /** Bytes that each may have. */
-  readonly limit: number;
-  /** Whether untrusted jobs have caches of their own. */
-  readonly untrusted: boolean;
-}
+import { clear, measure } from './cache-tree.ts';
 
 export interface CachesParts {
   /** `cachesFolder(stateDir)`. */
@@ -69,15 +57,6 @@ export interface Caches {
   /** Resolves when nothing is done in the background any more; for tests. */
   settled(): Promise<void>;
   close(): Promise<void>;
-}
-
-/** A cache as it was counted last. */
-export interface Known {
-  readonly place: CachePlace;
-  readonly size: CacheSize;
-  /** When it was counted, ms since the epoch, and how many ms that took. */
-  readonly at: number;
-  readonly took: number;
 }
 
 const day = 86_400_000;

@@ -17,7 +17,13 @@ function open(words: () => Promise<string> = async () => '') {
   const posted: SlotEvent[] = [];
   const lines: string[] = [];
   const done: string[] = [];
-  const pool = { config: { name: 'ci' }, pause: new Pause(), backoff: null as Backoff | null, serviceOf: () => service };
+  const pool = {
+    config: { name: 'ci' },
+    pause: new Pause(),
+    backoff: null as Backoff | null,
+    serviceOf: () => service,
+    limitOf: () => 7_000,
+  };
   const slot = { key: 'ci/1', grace: 5_000, agent: { kind: 'idle', agent: 'a1', online: false, since: 40 } } as unknown as Slot;
   const reconciler = {
     pools: [pool],
@@ -30,7 +36,8 @@ function open(words: () => Promise<string> = async () => '') {
   } as unknown as Reconciler;
   const log = { info: (text: string) => void lines.push(text), warn: (text: string) => void lines.push(text), error: () => {} };
   const demanded = (name: string) => void done.push(`demanded ${name}`);
-  followServices([service, other], { reconciler, log, demanded, lastWords: words }, new AbortController().signal);
+  const clock = { now: () => 0, wall: () => 0, after: () => () => {} };
+  followServices([service, other], { reconciler, clock, log, demanded, lastWords: words }, new AbortController().signal);
   const [emit = () => {}, emitOther = () => {}] = emitters;
   return { emit, emitOther, posted, lines, done, pool, reconciler };
 }
@@ -45,7 +52,7 @@ it('passes on what becomes of agents, and nothing of those that it does not know
   emit({ kind: 'silent', agent: 'stranger', failure });
   expect(posted).toEqual([
     { kind: 'online', agent: 'a1' },
-    { kind: 'jobSeen', agent: 'a1', job: 'azure-1' },
+    { kind: 'jobSeen', agent: 'a1', job: 'azure-1', limit: 7_000 },
     { kind: 'stop', agent: 'a1', why: 'cancelled', grace: 5_000 },
   ]);
 });
@@ -87,6 +94,14 @@ it('holds a pool with one reason, says so once for each, and tries at once what 
   emit({ kind: 'hold', pool: 'of nobody', reason: 'refused' });
   expect([pool.pause.any, pool.backoff, lines.at(-1)]).toEqual([false, null, 'CI service is back']);
   expect(done).toEqual(['replan', 'replan']);
+});
+
+it('holds a pool at once whose service is only getting ready, and warns of nothing', () => {
+  const { emit, pool, lines } = open();
+  emit({ kind: 'hold', pool: 'ci', reason: 'the broker is being started', beginning: true });
+  expect([pool.pause.details, lines]).toEqual([['the broker is being started'], []]);
+  emit({ kind: 'hold', pool: 'ci', reason: null });
+  expect([pool.pause.any, lines]).toEqual([false, []]);
 });
 
 it('does not let a person go on who has paused the pool', () => {

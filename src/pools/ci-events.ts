@@ -1,13 +1,15 @@
 /** What CI services see, told to the loop: the one place where their events become events of slots. */
 import type { CiEvent, CiService } from '../ci/ci-service.ts';
-import type { SlotFacts } from '../ci/index.ts';
+import type { SlotFacts } from '../ci/parts.ts';
 import type { Clock } from '../core/clock.ts';
 import type { AgentId, JobId, Slot } from '../core/slot.ts';
 import type { Log } from '../log.ts';
+import { createHoldLog } from './hold-log.ts';
 import type { Reconciler } from './reconciler.ts';
 
 export interface CiEventParts {
   readonly reconciler: Reconciler;
+  readonly clock: Clock;
   readonly log: Log;
   /** A job waits for a pool that leases for each job. */
   readonly demanded: (pool: string) => void;
@@ -20,11 +22,12 @@ const holder = 'service';
 
 /** Until `signal` aborts. */
 export function followServices(services: Iterable<CiService>, parts: CiEventParts, signal: AbortSignal): void {
-  const { reconciler, log, demanded, lastWords } = parts;
+  const { reconciler, clock, log, demanded, lastWords } = parts;
+  const holdLog = createHoldLog(clock, log);
 
   const handle = (service: CiService, event: CiEvent): void => {
     if (event.kind === 'hold') {
-      hold(event.pool, event.reason);
+      hold(event);
       return;
     }
     if (event.kind === 'waiting') {
@@ -52,7 +55,7 @@ export function followServices(services: Iterable<CiService>, parts: CiEventPart
         reconciler.post(key, { kind: 'online', agent });
         return;
       case 'jobSeen':
-        reconciler.post(key, { kind: 'jobSeen', agent, job: event.job });
+        reconciler.post(key, { kind: 'jobSeen', agent, job: event.job, limit: reconciler.poolOf(key).limitOf(slot) });
         return;
       case 'silent':
         void lastWords(agent).then(
@@ -66,17 +69,18 @@ export function followServices(services: Iterable<CiService>, parts: CiEventPart
     }
   };
 
-  const hold = (name: string, reason: string | null): void => {
+  const hold = ({ pool: name, reason, beginning = false }: Extract<CiEvent, { kind: 'hold' }>): void => {
     const pool = reconciler.pools.find((one) => one.config.name === name);
     if (pool === undefined) return;
     const changed = reason === null ? pool.pause.release(holder) : pool.pause.hold(holder, reason);
     if (!changed) return;
-    if (reason === null) log.info('CI service is back', { pool: name });
-    else log.warn('pool waits for its CI service', { pool: name, reason });
+    holdLog.tell(name, reason, beginning);
     // What could not be registered meanwhile is tried at once.
     if (reason === null && pool.backoff?.last.code.startsWith('E_CI_') === true) pool.backoff = null;
     reconciler.replanAll(pool);
   };
+
+  signal.addEventListener('abort', () => holdLog.close(), { once: true });
 
   for (const service of services) service.observe((event) => handle(service, event), signal);
 }

@@ -1,11 +1,18 @@
 /** Which pools' next jobs wait for devices, and which of them has waited longest. */
 import type { PoolConfig } from '../config/config.ts';
 import type { Clock } from '../core/clock.ts';
+import type { Pool } from './pool.ts';
 
 /** The next job of a pool that leases for each job, with how many devices it needs. */
 export interface WaitingForDevices {
   readonly job: string;
   readonly devices: number | 'all';
+}
+
+/** The next job of this pool, whatever its devices; null when none waits. */
+export function nextDemand({ service, config }: Pool): WaitingForDevices | null {
+  const next = service.next(config.name, null);
+  return next === null ? null : { job: next.job, devices: service.devicesFor(next.job) ?? config.devices.count };
 }
 
 export class Demands {

@@ -1,6 +1,7 @@
 /** When an agent that waits for a job on its devices has to go, and when nobody may say so. */
 import { afterEach, beforeEach, expect, test } from 'vitest';
-import { DeviceHost, gpu } from '../../test/support/device-host.ts';
+import { DeviceHost } from '../../test/support/device-host.ts';
+import { gpu } from '../../test/support/devices.ts';
 
 let host: DeviceHost;
 beforeEach(() => {

@@ -4,6 +4,7 @@
  */
 import type { Clock } from '../core/clock.ts';
 import type { Action, ActionArgs, SlotEvent } from '../core/slot.ts';
+import { passing } from '../passing.ts';
 
 /** One effect per action kind: idempotent, ends early when aborted, answers with events. */
 export type Executors = {
@@ -84,7 +85,7 @@ export class Dispatcher {
       } catch (error) {
         if (signal.aborted) return;
         this.#options.retrying(key, action, error, wait);
-        await this.#pause(wait, signal);
+        await passing(this.#options.clock, wait, signal);
       }
     }
   }
@@ -95,20 +96,8 @@ export class Dispatcher {
     const releases = [...this.#running.values()].filter((one) => one.act === 'release').map((one) => one.done);
     if (releases.length === 0) return;
     const over = new AbortController();
-    await Promise.race([Promise.all(releases), this.#pause(yieldFor, AbortSignal.any([signal, over.signal]))]);
+    await Promise.race([Promise.all(releases), passing(this.#options.clock, yieldFor, AbortSignal.any([signal, over.signal]))]);
     over.abort();
-  }
-
-  #pause(ms: number, signal: AbortSignal): Promise<void> {
-    return new Promise((resolve) => {
-      const done = (): void => {
-        cancel();
-        signal.removeEventListener('abort', done);
-        resolve();
-      };
-      const cancel = this.#options.clock.after(ms, done);
-      signal.addEventListener('abort', done, { once: true });
-    });
   }
 }
 

@@ -1,5 +1,6 @@
 /** Standbys are current or stale, whatever changes under them: driver, image, the host's own silence. Over the real loop. */
 import { describe, expect, test } from 'vitest';
+import { oneDevice } from '../../test/support/devices.ts';
 import type { CiService } from '../ci/ci-service.ts';
 import type { PoolConfig } from '../config/config.ts';
 import type { Clock } from '../core/clock.ts';
@@ -30,17 +31,7 @@ interface Options {
 }
 
 function loop({ count = 1, auto = false, recipe, standby }: Options) {
-  const devices = {
-    count,
-    mig: null,
-    model: null,
-    uuids: [],
-    vendor: null,
-    memory: null,
-    compute: null,
-    share: 1,
-    display: 'allow',
-  };
+  const devices = { ...oneDevice, count };
   const config = {
     ...{ name: 'gpu', service: 'own', devices, standby: true, standbyMaxAge: 1e9, stopGrace: 0 },
     imageRecipe: auto ? chosen : recipe === undefined ? null : { ...chosen, ...recipe },

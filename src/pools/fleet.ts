@@ -19,6 +19,7 @@ import type { Log } from '../log.ts';
 import { gateNodes } from '../runtimes/devices.ts';
 import type { Finding, Runtime } from '../runtimes/runtime.ts';
 import type { Store } from '../store/store.ts';
+import { nextDemand } from './demands.ts';
 import { DeviceWatch } from './device-watch.ts';
 import { DeviceBook } from './devices.ts';
 import { type HostDoctorParts, hostFindings } from './host-doctor.ts';
@@ -38,8 +39,6 @@ export interface FleetParts {
   /** Pools whose agents need devices, in the order of the file. */
   readonly pools: readonly PoolConfig[];
   readonly runtime: (name: string) => Runtime;
-  /** The next job of a pool, with the devices it asks for; null when none waits. */
-  readonly waiting: (pool: Pool) => { readonly job: string; readonly devices: number | 'all' } | null;
   /** Told of each look. */
   readonly looked: (inventory: Inventory) => void;
   /** What the owner wants to be run for a device that was put in quarantine; null for nothing. */
@@ -75,7 +74,7 @@ export function openFleet(parts: FleetParts) {
     slots: () => reconciler.slots,
     waiting: (name) => {
       const pool = poolNamed(name);
-      return pool === undefined ? null : parts.waiting(pool);
+      return pool === undefined ? null : nextDemand(pool);
     },
     changed(keys) {
       for (const config of pools) if (config.agents === 'per-device') grow(config);

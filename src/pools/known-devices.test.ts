@@ -1,32 +1,12 @@
 import { describe, expect, test } from 'vitest';
-import type { Lease } from '../core/allocate.ts';
+import { gpu as card } from '../../test/support/devices.ts';
+import type { Lease } from '../core/lease.ts';
 import { OnejobError } from '../errors.ts';
 import type { Device } from '../gpu/inventory.ts';
 import type { KnownDevice } from '../store/devices.ts';
 import { KnownDevices } from './known-devices.ts';
 
-const gpu = (uuid: string): Device => ({
-  kind: 'gpu',
-  vendor: 'nvidia',
-  uuid,
-  parent: null,
-  index: 0,
-  minor: 0,
-  pciId: '0000:01:00.0',
-  model: 'NVIDIA A100',
-  memoryMiB: 40_960,
-  memoryUsedMiB: 0,
-  computeCapability: '8.0',
-  architecture: 'Ampere',
-  mig: null,
-  health: { state: 'ok', reasons: [], uncorrectedErrors: 0, recoveryAction: null },
-  persistence: true,
-  settings: null,
-  ecc: null,
-  computeMode: 'Default',
-  display: false,
-  processes: [],
-});
+const gpu = (uuid: string): Device => card(1, { uuid, index: 0, minor: 0, mig: null });
 
 const lease = (key: string, ...uuids: string[]): Lease => ({
   key,

@@ -1,7 +1,7 @@
 /** What is known of devices beyond a look and beyond a restart: where they were leased, who keeps them from being used. */
 
-import type { Lease } from '../core/allocate.ts';
 import type { Clock } from '../core/clock.ts';
+import type { Lease } from '../core/lease.ts';
 import type { DeviceId } from '../core/slot.ts';
 import { OnejobError } from '../errors.ts';
 import type { Device } from '../gpu/inventory.ts';

@@ -9,7 +9,7 @@ import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { serviceJob } from '../../test/support/service-job.ts';
 import type { LogPiece, LogSource } from '../api/manager.ts';
 import { type HandClock, handClock } from '../ci/azure-pipelines/testing.ts';
-import type { ServiceJob } from '../ci/ci-service.ts';
+import type { CiCapabilities, ServiceJob } from '../ci/ci-service.ts';
 import { LogFile, logPath } from '../logs/log-file.ts';
 import { openStore, type Store } from '../store/store.ts';
 import { createLogs, type Logs } from './logs.ts';
@@ -24,22 +24,30 @@ let live: ServiceJob[];
 let placed: Set<string>;
 let files: Map<string, LogFile>;
 let logs: Logs;
+/** Whether the service's agents keep their own log apart from that of their job. */
+let jobOnStdout: boolean;
 
 beforeEach(() => {
   dir = scratch();
   store = openStore(dir.path);
   clock = handClock();
-  [live, placed, files] = [[], new Set(), new Map()];
+  [live, placed, files, jobOnStdout] = [[], new Set(), new Map(), false];
   const reconciler = {
     ...{ pools: [], slots: [], slot: () => undefined },
     placeOf: (agent: string) => (placed.has(agent) ? 'lab/1' : undefined),
   } as unknown as Reconciler;
-  const services = [{ name: 'azure', serviceJobs: () => live }];
+  const capabilities = {
+    get jobOnStdout() {
+      return jobOnStdout;
+    },
+  } as CiCapabilities;
+  const services = [{ name: 'azure', capabilities, serviceJobs: () => live }];
   mkdirSync(join(store.dir, 'logs'));
   logs = createLogs({
     ...{ clock, reconciler, history: store.history, logDir: join(store.dir, 'logs'), stateDir: store.dir },
     keepers: { get: (agent) => (files.has(agent) ? ({ file: files.get(agent) } as never) : undefined) },
     queue: { job: () => null, onChange: () => () => {} },
+    services,
     serviceJobs: createServiceJobs({ services, table: store.serviceJobs, reconciler, reasonFor: () => null, clock }),
   });
 });
@@ -62,9 +70,9 @@ function ends(agent: string): void {
   files.delete(agent);
   placed.delete(agent);
 }
-function say(file: LogFile, text: string): void {
+function say(file: LogFile, text: string, stream: 'stdout' | 'stderr' = 'stdout'): void {
   const bytes = Buffer.from(text);
-  file.append({ stream: 'stdout', time: 1n, bytes }, bytes);
+  file.append({ stream, time: 1n, bytes }, bytes);
 }
 
 async function textOf(pieces: AsyncIterable<LogPiece>): Promise<string> {
@@ -73,7 +81,7 @@ async function textOf(pieces: AsyncIterable<LogPiece>): Promise<string> {
   return text;
 }
 const signal = () => new AbortController().signal;
-const read = (source: LogSource, follow = false) => textOf(logs.read(source, follow, signal()));
+const read = (source: LogSource, follow = false, plain = false) => textOf(logs.read(source, { follow, plain }, signal()));
 const own = (source: LogSource) => textOf(logs.own(source, signal()));
 
 async function kept(agent: string): Promise<void> {
@@ -142,4 +150,35 @@ test('a job without an agent, and ids that were never given out', async () => {
   await kept('stranger');
   for (const agent of ['stranger', '../diag/stranger', '../../etc/passwd'])
     await expect(own({ agent })).rejects.toMatchObject({ code: 'E_AGENT_UNKNOWN' });
+});
+
+test('a job whose agent logs apart from it is shown alone, its colours only where they are wanted', async () => {
+  jobOnStdout = true;
+  const file = works('a1', 'bk-7');
+  live = [serviceJob('bk-7', { agent: 'a1' })];
+  say(file, '\u001b[38;5;48mINFO \u001b[0mConnecting\r\n', 'stderr');
+  const followed = read({ job: 'bk-7' }, true, true);
+  await turn();
+  say(file, '\u001b[90m$\u001b[');
+  say(file, '0m make\r\n');
+  await turn();
+  ends('a1');
+  store.serviceJobs.save(serviceJob('bk-7', { state: 'done', agent: 'a1' }), 5);
+  live = [];
+  clock.advance(1_000);
+  expect(await followed).toBe('$ make\n');
+  expect(await read({ agent: 'a1' })).toBe('\u001b[90m$\u001b[0m make\r\n');
+  expect(await own({ job: 'bk-7' })).toBe('INFO Connecting\n');
+});
+
+test('the agent’s own words are all there is of a job that never began, and of an agent without one', async () => {
+  jobOnStdout = true;
+  live = [serviceJob('bk-7', { agent: 'a1' })];
+  say(works('a1', 'bk-7'), 'fatal: no route to host\r\n', 'stderr');
+  ends('a1');
+  expect(await read({ job: 'bk-7' }, false, true)).toBe('fatal: no route to host\n');
+  const idle = works('a2', null);
+  say(idle, 'Waiting for work\n', 'stderr');
+  expect(await read({ agent: 'a2' })).toBe('Waiting for work\n');
+  ends('a2');
 });

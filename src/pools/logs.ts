@@ -1,7 +1,8 @@
 /** What `onejob logs` shows: the output of jobs and agents while it comes and afterwards, and what agents log themselves. */
 import { existsSync } from 'node:fs';
-import type { LogPiece, LogSource } from '../api/manager.ts';
+import type { LogManner, LogPiece, LogSource } from '../api/manager.ts';
 import type { JobView } from '../api/schema.ts';
+import type { CiService } from '../ci/ci-service.ts';
 import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
 import type { Clock } from '../core/clock.ts';
 import type { AgentId } from '../core/slot.ts';
@@ -9,6 +10,7 @@ import { OnejobError } from '../errors.ts';
 import { agentLogsPath, readAgentLogs } from '../logs/agent-logs.ts';
 import type { Keepers } from '../logs/keepers.ts';
 import { logPath } from '../logs/log-file.ts';
+import { createPlain } from '../logs/plain.ts';
 import { type PlacedPiece, readLog } from '../logs/read.ts';
 import type { HistoryTable } from '../store/history.ts';
 import type { Reconciler } from './reconciler.ts';
@@ -21,12 +23,14 @@ export interface LogParts {
   readonly queue: Pick<OwnQueue, 'job' | 'onChange'>;
   readonly serviceJobs: Pick<ServiceJobs, 'job'>;
   readonly history: Pick<HistoryTable, 'get' | 'ofJob' | 'ofSlot'>;
+  /** Those beside the own queue. */
+  readonly services: readonly Pick<CiService, 'name' | 'capabilities'>[];
   readonly logDir: string;
   readonly stateDir: string;
 }
 
 export interface Logs {
-  read(source: LogSource, follow: boolean, signal: AbortSignal): AsyncGenerator<LogPiece, void>;
+  read(source: LogSource, how: LogManner, signal: AbortSignal): AsyncGenerator<LogPiece, void>;
   /** @throws OnejobError E_LOG_UNKNOWN, E_JOB_UNKNOWN, E_AGENT_UNKNOWN, E_SLOT_UNKNOWN */
   own(source: LogSource, signal: AbortSignal): AsyncGenerator<LogPiece, void>;
 }
@@ -34,7 +38,9 @@ export interface Logs {
 /** ms between two looks at a job of a CI service that nobody tells of its changes. */
 const lookEvery = 1_000;
 
-export function createLogs({ clock, reconciler, keepers, queue, serviceJobs, history, logDir, stateDir }: LogParts): Logs {
+export function createLogs(parts: LogParts): Logs {
+  const { clock, reconciler, keepers, queue, serviceJobs, history, services, logDir, stateDir } = parts;
+
   const jobOf = (id: string): JobView => {
     const job = queue.job(id) ?? serviceJobs.job(id);
     if (job !== null) return job;
@@ -48,7 +54,7 @@ export function createLogs({ clock, reconciler, keepers, queue, serviceJobs, his
     return about !== null && agent !== null && !agents.includes(agent) ? [...agents, agent] : agents;
   };
 
-  async function* ofJob(id: string, follow: boolean, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
+  async function* ofJob(id: string, how: LogManner, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
     const read = new Set<AgentId>();
     using changes = changesOf(id, signal);
     for (let job: JobView | null = jobOf(id); !signal.aborted; job = queue.job(id) ?? serviceJobs.job(id)) {
@@ -58,22 +64,41 @@ export function createLogs({ clock, reconciler, keepers, queue, serviceJobs, his
       if (agent !== undefined) {
         if (read.size > 0) yield { stream: 'note', bytes: Buffer.from(`attempt ${read.size + 1}\n`) };
         read.add(agent);
-        yield* ofAgent(agent, follow, signal);
+        yield* ofAgent(agent, how, signal);
         continue;
       }
-      if (!follow || job.state === 'done' || job.state === 'settling') return;
+      if (!how.follow || job.state === 'done' || job.state === 'settling') return;
       // A CI service gives each of its jobs to one agent, and may hear of the end later than we do.
       if (job.about !== null && read.size > 0) return;
       await changes.next();
     }
   }
 
-  async function* ofAgent(agent: AgentId, follow: boolean, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
+  async function* ofAgent(agent: AgentId, { follow, plain }: LogManner, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
     checkAgent(agent);
+    if (!isSplit(agent)) return yield* kept(agent, follow, signal);
+    let hasBegun = false;
+    for await (const piece of shown(kept(agent, follow, signal), plain)) {
+      if (piece.stream === 'stderr') continue;
+      hasBegun ||= piece.stream === 'stdout';
+      yield piece;
+    }
+    // Of a job that never began the agent's own words are all there is.
+    if (!hasBegun && !signal.aborted) yield* shown(kept(agent, false, signal), plain);
+  }
+
+  async function* kept(agent: AgentId, follow: boolean, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
     const keeper = keepers.get(agent);
     const path = logPath(logDir, agent);
     if (keeper !== undefined) yield* withoutPlace(keeper.file.read({ follow, signal }));
     else if (existsSync(path)) yield* withoutPlace(readLog(path));
+  }
+
+  /** Whether the agent had a job, and its output is apart from that of the job. */
+  function isSplit(agent: AgentId): boolean {
+    const job = history.get(agent)?.job ?? null;
+    const view = job === null ? null : (queue.job(job) ?? serviceJobs.job(job));
+    return services.some(({ name, capabilities }) => name === view?.service && capabilities.jobOnStdout);
   }
 
   /** An id becomes part of a path, so only one that was given out may come so far. */
@@ -131,9 +156,9 @@ export function createLogs({ clock, reconciler, keepers, queue, serviceJobs, his
   }
 
   return {
-    async *read(source, follow, signal) {
-      if ('job' in source) yield* ofJob(source.job, follow, signal);
-      else yield* ofAgent(agentBehind(source), follow, signal);
+    async *read(source, how, signal) {
+      if ('job' in source) yield* ofJob(source.job, how, signal);
+      else yield* ofAgent(agentBehind(source), how, signal);
     },
     async *own(source, signal) {
       const agent = agentBehind(source);
@@ -141,6 +166,11 @@ export function createLogs({ clock, reconciler, keepers, queue, serviceJobs, his
       const path = agentLogsPath(stateDir, agent);
       if (existsSync(path)) {
         yield* readAgentLogs(path, signal);
+        return;
+      }
+      if (isSplit(agent)) {
+        for await (const { stream, bytes } of shown(kept(agent, false, signal), true))
+          if (stream !== 'stdout') yield { stream: stream === 'stderr' ? 'stdout' : stream, bytes };
         return;
       }
       if (reconciler.placeOf(agent) !== undefined) {
@@ -158,4 +188,15 @@ export function createLogs({ clock, reconciler, keepers, queue, serviceJobs, his
 
 async function* withoutPlace(pieces: AsyncIterable<PlacedPiece>): AsyncGenerator<LogPiece, void> {
   for await (const { stream, bytes } of pieces) yield { stream, bytes };
+}
+
+/** As it is, or without what only a terminal understands. */
+async function* shown(pieces: AsyncIterable<LogPiece>, plain: boolean): AsyncGenerator<LogPiece, void> {
+  if (!plain) return yield* pieces;
+  const filters = { stdout: createPlain(), stderr: createPlain() };
+  for await (const { stream, bytes } of pieces) yield { stream, bytes: stream === 'note' ? bytes : filters[stream].take(bytes) };
+  for (const stream of ['stdout', 'stderr'] as const) {
+    const bytes = filters[stream].rest();
+    if (bytes.length > 0) yield { stream, bytes };
+  }
 }

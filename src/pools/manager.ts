@@ -1,7 +1,7 @@
 /** The manager as the API sees it: questions and wishes, answered by the loop, the own queue and the logs. */
 import type { Readable } from 'node:stream';
 import type { DeviceAnswer, DeviceChange, DeviceView, ProofView } from '../api/device-schema.ts';
-import type { LogPiece, LogSource, Manager } from '../api/manager.ts';
+import type { LogManner, LogPiece, LogSource, Manager } from '../api/manager.ts';
 import type { DownRequest, FindingView, ForgottenView, JobRequest, JobView, PlanLine, StatusView } from '../api/schema.ts';
 import { jobsListed } from '../api/schema.ts';
 import type { CiService } from '../ci/ci-service.ts';
@@ -11,6 +11,7 @@ import { OnejobError } from '../errors.ts';
 import type { Keepers } from '../logs/keepers.ts';
 import type { Runtime } from '../runtimes/runtime.ts';
 import type { Store } from '../store/store.ts';
+import { until } from '../until.ts';
 import { createDeviceRequests, type DeviceRequests } from './device-requests.ts';
 import { missingDevices } from './device-views.ts';
 import { deviceFindings, poolFindings } from './findings.ts';
@@ -41,12 +42,17 @@ export interface ManagerParts extends Omit<StatusParts, 'about'> {
   readonly findings: () => FindingView[];
   /** What of a host with GPUs needs mending, and what its pools cannot have; none without pools that have devices. */
   readonly hostFindings: (signal: AbortSignal) => Promise<FindingView[]>;
+  /** Everything was looked at once, and what is wanted is begun. */
+  readonly started: Promise<void>;
   readonly down: (request: DownRequest) => void;
   /** What came of forgetting at the end. */
   readonly forgotten: Promise<ForgottenView[]>;
   /** Called whenever a client came or went. */
   readonly held: (clients: number) => void;
 }
+
+/** ms that `doctor` waits for a start that is under way. */
+const startPatience = 5_000;
 
 export class HostManager implements Manager {
   readonly #parts: ManagerParts;
@@ -78,6 +84,7 @@ export class HostManager implements Manager {
 
   async doctor(signal: AbortSignal): Promise<FindingView[]> {
     const { reconciler, fleet, findings, queue, runtimes, services, store, clock, trial } = this.#parts;
+    await this.#startedSoon(signal);
     const checks = [
       queue.check(signal, trial),
       serviceFindings({ services, registrations: store.registrations, clock, trial }, signal),
@@ -90,6 +97,17 @@ export class HostManager implements Manager {
     const devices = all.filter(({ subject }) => !explained.has(subject));
     const pools = poolFindings(reconciler, fleet?.watch.fault ?? null);
     return [...pools, ...devices, ...host, ...findings(), ...(await Promise.all(checks)).flat()];
+  }
+
+  /** Who asks a daemon that was just started, often for this, wants to hear what is wrong, and not that it is early. */
+  async #startedSoon(signal: AbortSignal): Promise<void> {
+    const late = Promise.withResolvers<void>();
+    const callOff = this.#parts.clock.after(startPatience, late.resolve);
+    try {
+      await until(Promise.race([this.#parts.started, late.promise]), signal);
+    } finally {
+      callOff();
+    }
   }
 
   verify(request: JobRequest): void {
@@ -136,8 +154,8 @@ export class HostManager implements Manager {
     return queue.job(job) === null ? null : queue.artifacts(job);
   }
 
-  logs(source: LogSource, follow: boolean, signal: AbortSignal): AsyncIterable<LogPiece> {
-    return this.#logs.read(source, follow, signal);
+  logs(source: LogSource, how: LogManner, signal: AbortSignal): AsyncIterable<LogPiece> {
+    return this.#logs.read(source, how, signal);
   }
 
   agentLogs(source: LogSource, signal: AbortSignal): AsyncIterable<LogPiece> {

@@ -8,7 +8,7 @@ import type { AgentId, Exit, Failure, JobId, Slot } from '../core/slot.ts';
 import { toFailure } from '../errors.ts';
 import type { Log } from '../log.ts';
 import type { Keepers } from '../logs/keepers.ts';
-import type { Runtime } from '../runtimes/runtime.ts';
+import type { Runtime, SandboxSeen } from '../runtimes/runtime.ts';
 import type { Pool } from './pool.ts';
 import type { Reconciler } from './reconciler.ts';
 
@@ -90,6 +90,15 @@ export class Observer {
     return done;
   }
 
+  /**
+   * Removes what is ours and in no slot: what a manager that was killed had asked for may come long after its slot was cleared, and
+   * when nothing is to be left nobody looks again. Rejects when the runtime cannot be asked.
+   */
+  async sweep(runtime: Runtime): Promise<void> {
+    const seen = await runtime.list(this.#abort.signal);
+    for (const sandbox of seen) if (this.#isOrphan(sandbox)) await this.#removeOrphan(runtime, sandbox);
+  }
+
   /** An agent's first process has ended. */
   async exited(agent: AgentId, exit: Exit): Promise<void> {
     const { reconciler, keepers } = this.#parts;
@@ -147,7 +156,7 @@ export class Observer {
   }
 
   async #resync(runtime: Runtime): Promise<void> {
-    const { reconciler, log } = this.#parts;
+    const { reconciler } = this.#parts;
     const { signal } = this.#abort;
     try {
       const before = reconciler.slots.filter((slot) => slot.runtime === runtime.name).flatMap(standing);
@@ -156,13 +165,8 @@ export class Observer {
       const there = new Set(seen.map((sandbox) => sandbox.agent));
       for (const agent of before) if (!there.has(agent)) this.#gone(agent);
       for (const sandbox of seen) {
-        if (this.#parts.isGuest(sandbox.agent)) continue;
-        if (reconciler.placeOf(sandbox.agent) === undefined) {
-          log.warn('removing an orphan', { runtime: runtime.name, agent: sandbox.agent, slot: sandbox.slot });
-          await runtime.remove(sandbox.agent).catch((error: unknown) => {
-            log.warn('orphan not removed', { agent: sandbox.agent, reason: toFailure(error).message });
-          });
-        } else if (sandbox.state.kind === 'exited') void this.exited(sandbox.agent, sandbox.state.exit);
+        if (this.#isOrphan(sandbox)) await this.#removeOrphan(runtime, sandbox);
+        else if (sandbox.state.kind === 'exited') void this.exited(sandbox.agent, sandbox.state.exit);
       }
       await this.#parts.refreshFingerprints(runtime, signal);
       await this.#checkDisk(runtime, signal);
@@ -170,6 +174,18 @@ export class Observer {
       if (!signal.aborted) this.cannotReach(runtime, toFailure(error).message);
     }
     if (!signal.aborted) reconciler.replanAll();
+  }
+
+  #isOrphan({ agent }: SandboxSeen): boolean {
+    return !this.#parts.isGuest(agent) && this.#parts.reconciler.placeOf(agent) === undefined;
+  }
+
+  async #removeOrphan(runtime: Runtime, { agent, slot }: SandboxSeen): Promise<void> {
+    const { log } = this.#parts;
+    log.warn('removing an orphan', { runtime: runtime.name, agent, slot });
+    await runtime.remove(agent).catch((error: unknown) => {
+      log.warn('orphan not removed', { agent, reason: toFailure(error).message });
+    });
   }
 
   async #checkDisk(runtime: Runtime, signal: AbortSignal): Promise<void> {

@@ -1,23 +1,13 @@
 import { globSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
+import { oneDevice } from '../../test/support/devices.ts';
 import { fits } from '../config/conditions.ts';
 import type { DeviceRequest } from '../config/config.ts';
 import { readRecording } from '../gpu/recording.ts';
 import { type PartitionInput, partition } from './partition.ts';
 
 const fixtures = join(import.meta.dirname, '../../test/fixtures/gpu');
-const anything = {
-  count: 1,
-  mig: null,
-  model: null,
-  uuids: [],
-  vendor: null,
-  memory: null,
-  compute: null,
-  share: 1,
-  display: 'allow',
-} as const satisfies DeviceRequest;
 
 async function slots(file: string, devices: DeviceRequest): Promise<readonly string[]> {
   const { devices: there } = await readRecording(join(fixtures, file));
@@ -37,22 +27,22 @@ test.each([
   ['nvidia-smi/captures/linux-x86_64__nvidia-h200__590.48.01.txt', 1, 0],
   ['nvidia-smi/errors/driver-not-loaded.txt', 0, 0],
 ])('an agent per device on %s: %i whole cards, %i MIG instances', async (file, whole, instances) => {
-  expect(await slots(file, anything)).toHaveLength(whole);
-  expect(await slots(file, { ...anything, mig: true })).toHaveLength(instances);
+  expect(await slots(file, oneDevice)).toHaveLength(whole);
+  expect(await slots(file, { ...oneDevice, mig: true })).toHaveLength(instances);
 });
 
 test.each(globSync('{nvidia-smi/{xml,xml-mock,q,list,captures},rocm-smi,xpu-smi}/*.{xml,txt,json}', { cwd: fixtures }))(
   'on %s each device that fits is dealt once, and no card together with an instance of it',
   async (file) => {
     const { devices } = await readRecording(join(fixtures, file));
-    const whole = await slots(file, anything);
+    const whole = await slots(file, oneDevice);
     expect(whole.toSorted()).toEqual(
       devices
-        .filter((device) => fits(device, anything))
+        .filter((device) => fits(device, oneDevice))
         .map(({ uuid }) => uuid)
         .toSorted(),
     );
     const parents = new Map(devices.map(({ uuid, parent }) => [uuid, parent]));
-    for (const uuid of await slots(file, { ...anything, mig: true })) expect(whole).not.toContain(parents.get(uuid));
+    for (const uuid of await slots(file, { ...oneDevice, mig: true })) expect(whole).not.toContain(parents.get(uuid));
   },
 );

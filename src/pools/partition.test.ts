@@ -1,49 +1,17 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import type { DeviceRequest } from '../config/config.ts';
+import { gpu as card, oneDevice } from '../../test/support/devices.ts';
 import type { Device } from '../gpu/inventory.ts';
 import { leaseOf, type PartitionInput, type PartitionPool, partition } from './partition.ts';
 
-const anything: DeviceRequest = {
-  count: 1,
-  mig: null,
-  model: null,
-  uuids: [],
-  vendor: null,
-  memory: null,
-  compute: null,
-  share: 1,
-  display: 'allow',
-};
 const pool = (name: string, more: Partial<PartitionPool> & { count?: number | 'all' } = {}): PartitionPool => ({
   name,
   agents: 4,
   standby: false,
   ...more,
-  devices: { ...anything, count: more.count ?? 1, ...more.devices },
+  devices: { ...oneDevice, count: more.count ?? 1, ...more.devices },
 });
-const gpu = (n: number): Device => ({
-  kind: 'gpu',
-  vendor: 'nvidia',
-  uuid: `GPU-${n}`,
-  parent: null,
-  index: n,
-  minor: n,
-  pciId: null,
-  model: 'NVIDIA A100',
-  memoryMiB: 40_960,
-  memoryUsedMiB: 0,
-  computeCapability: '8.0',
-  architecture: 'Ampere',
-  mig: null,
-  health: { state: 'ok', reasons: [], uncorrectedErrors: 0, recoveryAction: null },
-  persistence: true,
-  settings: null,
-  ecc: null,
-  computeMode: 'Default',
-  display: false,
-  processes: [],
-});
+const gpu = (n: number): Device => card(n, { uuid: `GPU-${n}`, pciId: null, mig: null });
 const gpus = (count: number): Device[] => Array.from({ length: count }, (_, n) => gpu(n));
 const input = (more: Partial<PartitionInput>): PartitionInput => ({
   pools: [],

@@ -5,7 +5,8 @@
  */
 import { fits } from '../config/conditions.ts';
 import type { DeviceRequest } from '../config/config.ts';
-import { type Allocatable, type AllocatedSlot, allocate, type Lease, type Want } from '../core/allocate.ts';
+import { type AllocatedSlot, allocate } from '../core/allocate.ts';
+import type { Allocatable, Lease, Want } from '../core/lease.ts';
 import type { DeviceId } from '../core/slot.ts';
 import type { Device } from '../gpu/inventory.ts';
 

@@ -1,5 +1,6 @@
 /** Which image a pool has, when it is built, and what happens to it when a newer one is made or cannot be. */
 import { describe, expect, test } from 'vitest';
+import { oneDevice } from '../../test/support/devices.ts';
 import type { PoolConfig } from '../config/config.ts';
 import { OnejobError } from '../errors.ts';
 import type { Built, ImageBuilder, ImageWish } from '../images/builder.ts';
@@ -11,7 +12,6 @@ import { renewImages } from './image-renewal.ts';
 import { PoolImages } from './pool-images.ts';
 
 const plain = { base: 'debian:12', packages: [], dockerfile: null, flavour: 'devel', distribution: null } as const;
-const open = { mig: null, model: null, uuids: [], vendor: null, memory: null, compute: null, share: 1, display: 'allow' } as const;
 
 interface PoolLike {
   readonly service?: string;
@@ -25,7 +25,7 @@ function pool(name: string, { service = 'own', devices = 0, image = {}, pull = '
   return {
     name,
     service,
-    devices: { ...open, count: devices },
+    devices: { ...oneDevice, count: devices },
     imageRecipe,
     recipe: { image: null, pull },
   } as unknown as PoolConfig;

@@ -79,6 +79,11 @@ export class Pool {
     return service === '' || service === this.service.name ? this.service : this.#serviceNamed(service);
   }
 
+  /** How long the job of an agent in this slot may run, ms, where its service leaves that to the pool. */
+  limitOf(slot: Slot): number | null {
+    return this.serviceOf(slot).capabilities.poolTimeout ? this.config.timeout : null;
+  }
+
   /** Remembers what a standby of this slot, or of all, would be made from now. */
   learn(key: string, fingerprint: string): void {
     this.#fingerprints.set(this.#groupOf(key), fingerprint);

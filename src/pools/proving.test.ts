@@ -1,5 +1,6 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
-import { DeviceHost, gpu } from '../../test/support/device-host.ts';
+import { DeviceHost } from '../../test/support/device-host.ts';
+import { gpu } from '../../test/support/devices.ts';
 import type { Slot } from '../core/slot.ts';
 import type { Device, Inventory } from '../gpu/inventory.ts';
 import { noGpus } from '../gpu/inventory.ts';

@@ -6,8 +6,10 @@ import type { Clock } from '../core/clock.ts';
 import type { AgentId, DeviceId, Slot, SlotEvent } from '../core/slot.ts';
 import type { Device } from '../gpu/inventory.ts';
 import type { KernelMark } from '../gpu/kernel-log.ts';
-import { type Baseline, baselineOf, judge, type Verdict } from '../gpu/proof.ts';
+import { baselineOf, judge, type Verdict } from '../gpu/proof.ts';
+import type { Baseline } from '../gpu/proof-input.ts';
 import type { Log } from '../log.ts';
+import { passing } from '../passing.ts';
 import type { Proof, ProofTable } from '../store/proofs.ts';
 import type { DeviceWatch, Look } from './device-watch.ts';
 import type { DeviceBook } from './devices.ts';
@@ -157,7 +159,9 @@ export class Prover {
         wait = Math.min(wait, pauses[verdict.kind] + (clock.now() - began) / 10);
       }
       last = said;
-      if (open.size > 0) await this.#pause(Math.min(wait, longestPause), signal);
+      if (open.size === 0) continue;
+      await passing(this.#parts.clock, Math.min(wait, longestPause), signal);
+      signal.throwIfAborted();
     }
   }
 
@@ -210,17 +214,6 @@ export class Prover {
     write(() => proofs.add({ device, slot: slot.key, agent, verdict: verdict.kind, evidence, took, at: clock.wall() }));
     if (verdict.kind === 'clean' || verdict.kind === 'wait') return;
     log.warn('device not clean', { device, slot: slot.key, verdict: verdict.kind, reason: message });
-  }
-
-  #pause(ms: number, signal: AbortSignal): Promise<void> {
-    const { promise, resolve, reject } = Promise.withResolvers<void>();
-    const stop = () => reject(signal.reason);
-    const cancel = this.#parts.clock.after(ms, resolve);
-    signal.addEventListener('abort', stop, { once: true });
-    return promise.finally(() => {
-      cancel();
-      signal.removeEventListener('abort', stop);
-    });
   }
 }
 

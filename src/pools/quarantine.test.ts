@@ -1,5 +1,6 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
-import { clean, DeviceHost, dirty, gpu, occupied, unknown } from '../../test/support/device-host.ts';
+import { clean, DeviceHost, dirty, occupied, unknown } from '../../test/support/device-host.ts';
+import { gpu } from '../../test/support/devices.ts';
 import type { Verdict } from '../gpu/proof.ts';
 import { Quarantine } from './quarantine.ts';
 

@@ -5,13 +5,10 @@ const world = () => new World({ slots: 1, binds: 'late', standby: true });
 
 test('an end and the next release are one commit, so that the next job starts at once', () => {
   const it = world();
-  it.perform(0, 'works');
-  it.deliver(0, 'once');
+  it.goOn();
   it.submit(false);
-  it.perform(0, 'works');
-  it.deliver(0, 'once');
-  it.perform(0, 'works');
-  it.deliver(0, 'once');
+  it.goOn();
+  it.goOn();
   it.submit(false);
   const before = it.commits;
   it.exit(0, 0);
@@ -23,8 +20,7 @@ test('an end and the next release are one commit, so that the next job starts at
 
 test('what cannot be committed has not happened, holds everything up with the reason, and happens once it can', () => {
   const it = world();
-  it.perform(0, 'works');
-  it.deliver(0, 'once');
+  it.goOn();
   it.diskFull = true;
   it.submit(false);
   expect(it.loop.slot('pool/1')?.agent.kind).toBe('free');
@@ -40,14 +36,12 @@ test('what cannot be committed has not happened, holds everything up with the re
 
 test('a report that came while nothing could be committed is not lost', () => {
   const it = world();
-  it.perform(0, 'works');
-  it.deliver(0, 'once');
+  it.goOn();
   it.submit(false);
-  it.perform(0, 'works');
-  it.deliver(0, 'once');
+  it.goOn();
   it.diskFull = true;
   it.exit(0, 7);
-  while (it.reports.length > 0) it.deliver(0, 'once');
+  it.deliverAll();
   expect(it.jobs.get('j1')?.results).toEqual([]);
   it.diskFull = false;
   it.advance(2_000);
@@ -62,19 +56,17 @@ test('a pool that fails backs off longer each time and goes on by itself', () =>
     it.deliver(0, 'once');
     waits.push((it.pool.backoff?.until ?? 0) - it.now);
     while (it.pending.some((one) => one.action.act === 'clear')) it.perform(0, 'works');
-    while (it.reports.length > 0) it.deliver(0, 'once');
+    it.deliverAll();
     it.advance(waits.at(-1) ?? 0);
   }
   expect(waits).toEqual([1_000, 2_000, 4_000, 8_000]);
-  it.perform(0, 'works');
-  it.deliver(0, 'once');
+  it.goOn();
   expect(it.pool.backoff).toBeNull();
 });
 
 test('a pause is over only when the one who holds it lets go', () => {
   const it = world();
-  it.perform(0, 'works');
-  it.deliver(0, 'once');
+  it.goOn();
   it.pool.pause.hold('alice');
   it.pool.pause.hold('bob');
   it.submit(false);
@@ -88,11 +80,9 @@ test('a pause is over only when the one who holds it lets go', () => {
 
 test('a deadline that passes while nothing can be committed waits, once, and makes nobody spin', () => {
   const it = world();
-  it.perform(0, 'works');
-  it.deliver(0, 'once');
+  it.goOn();
   it.submit(false);
-  it.perform(0, 'works');
-  it.deliver(0, 'once');
+  it.goOn();
   it.diskFull = true;
   const before = it.attempts;
   it.advance(60_000);
@@ -122,13 +112,12 @@ test('standbys that get ready and then die make the pool wait longer each time',
   const it = world();
   const waits: number[] = [];
   for (let i = 0; i < 3; i++) {
-    it.perform(0, 'works');
-    it.deliver(0, 'once');
+    it.goOn();
     it.exit(0, 1);
-    while (it.reports.length > 0) it.deliver(0, 'once');
+    it.deliverAll();
     waits.push((it.pool.backoff?.until ?? 0) - it.now);
     while (it.pending.some((one) => one.action.act === 'clear')) it.perform(0, 'works');
-    while (it.reports.length > 0) it.deliver(0, 'once');
+    it.deliverAll();
     it.advance(waits.at(-1) ?? 0);
   }
   expect(waits).toEqual([1_000, 2_000, 4_000]);
@@ -136,8 +125,7 @@ test('standbys that get ready and then die make the pool wait longer each time',
 
 test('a timer that fires a moment too early does not lose its deadline', () => {
   const it = world();
-  it.perform(0, 'works');
-  it.deliver(0, 'once');
+  it.goOn();
   it.submit(false);
   it.perform(0, 'works');
   it.early = 0.5;
@@ -153,8 +141,7 @@ test('a timer that fires a moment too early does not lose its deadline', () => {
 test('where an agent stands for each slot its service is told what the slot could do with a job, once for each change', () => {
   const it = new World({ slots: 1, binds: 'late', standby: true, standsForSlots: true });
   expect(it.offers).toEqual(['pool/1 closed']);
-  it.perform(0, 'works');
-  it.deliver(0, 'once');
+  it.goOn();
   expect(it.offers.splice(0)).toEqual(['pool/1 closed', 'pool/1 open']);
   it.loop.replanAll();
   expect(it.offers).toEqual([]);
@@ -172,8 +159,7 @@ test('where an agent stands for each slot its service is told what the slot coul
 test('the next sandbox is made once the job that was let in has begun, or is over', () => {
   const it = new World({ slots: 1, binds: 'late', standby: true, standsForSlots: true });
   const lane = () => it.loop.slot('pool/1')?.standby.kind;
-  it.perform(0, 'works');
-  it.deliver(0, 'once');
+  it.goOn();
   it.starting = true;
   it.submit(false);
   it.loop.replan('pool/1');
@@ -185,16 +171,14 @@ test('the next sandbox is made once the job that was let in has begun, or is ove
 
 test('a free slot makes its sandbox, whatever its service believes of the job of before', () => {
   const it = new World({ slots: 1, binds: 'late', standby: true, standsForSlots: true });
-  it.perform(0, 'works');
-  it.deliver(0, 'once');
+  it.goOn();
   it.starting = true;
   it.submit(false);
   it.loop.replan('pool/1');
-  it.perform(0, 'works');
-  it.deliver(0, 'once');
+  it.goOn();
   expect(it.loop.slot('pool/1')).toMatchObject({ agent: { kind: 'busy' }, standby: { kind: 'none' } });
   it.exit(0, 7);
-  while (it.reports.length > 0) it.deliver(0, 'once');
+  it.deliverAll();
   expect(it.loop.slot('pool/1')?.standby.kind).toBe('preparing');
 });
 
@@ -202,7 +186,7 @@ test('while nothing can be committed no slot is open to jobs, and each is again 
   const it = new World({ slots: 2, binds: 'late', standby: true, standsForSlots: true });
   it.perform(0, 'works');
   it.perform(0, 'works');
-  while (it.reports.length > 0) it.deliver(0, 'once');
+  it.deliverAll();
   expect(it.offers.splice(0)).toEqual(expect.arrayContaining(['pool/1 open', 'pool/2 open']));
   it.diskFull = true;
   it.submit(false);
@@ -214,4 +198,43 @@ test('while nothing can be committed no slot is open to jobs, and each is again 
   it.advance(1_000);
   expect(it.loop.slot('pool/1')?.agent.kind).toBe('releasing');
   expect(it.offers).toEqual(['pool/2 open']);
+});
+
+const wishes = (it: World) => it.pending.map(({ action }) => `${action.act} ${action.agent}`).sort();
+
+test.each(['not yet', 'wholly'])('what a manager before was making is removed and made anew: it was there %s', (there) => {
+  const it = world();
+  if (there === 'wholly') it.perform(0, 'works');
+  it.crash();
+  expect(wishes(it)).toEqual(['clear a1', 'prepare a2']);
+  expect(it.loop.slot('pool/1')?.standby).toMatchObject({ kind: 'preparing', agent: 'a2' });
+});
+
+test('the job that a manager before was making a sandbox for gets another', () => {
+  const it = new World({ slots: 1, binds: 'late', standby: false });
+  it.submit(false);
+  it.crash();
+  expect(wishes(it)).toEqual(['clear a1', 'prepare a2']);
+  it.settle();
+  expect(it.jobs.get('j1')).toMatchObject({ state: 'ended', runs: 1, results: [{ kind: 'code', code: 0 }] });
+});
+
+test('what a manager before has made for one job is made anew, as the job is to have it now', () => {
+  const it = new World({ slots: 1, binds: 'late', standby: false });
+  it.submit(false);
+  it.pool.pause.hold('person', 'not now');
+  it.goOn();
+  expect(it.loop.slot('pool/1')?.standby).toMatchObject({ kind: 'standby', agent: 'a1', reserved: { job: 'j1' } });
+  it.crash();
+  expect(wishes(it)).toEqual(['clear a1', 'prepare a2']);
+});
+
+test('what a manager before was making is not made on while its removal cannot be committed', () => {
+  const it = world();
+  it.diskFull = true;
+  it.crash();
+  expect(wishes(it)).toEqual([]);
+  it.diskFull = false;
+  it.advance(1_000);
+  expect(wishes(it)).toEqual(['clear a1', expect.stringMatching('prepare')]);
 });

@@ -4,17 +4,17 @@
  * Nothing acts before its commit. A commit that fails changes nothing and is tried again; until then nothing new starts,
  * and what runs goes on. Work per event is about one slot, whatever the number of slots.
  */
-import type { SlotOffer } from '../ci/ci-service.ts';
 import type { Clock } from '../core/clock.ts';
-import { type Decision, decide } from '../core/decide.ts';
-import { type Intent, isOpen, type PoolView, plan, sameDevices } from '../core/plan.ts';
+import type { Intent } from '../core/plan.ts';
 import { dueAt, pursueAll } from '../core/pursue.ts';
 import type { Action, AgentId, Change, Slot, SlotEvent } from '../core/slot.ts';
-import { isEmpty } from '../core/slot.ts';
+import { agentsOf, isEmpty } from '../core/slot.ts';
 import type { Log } from '../log.ts';
 import { Committer, type SlotStore } from './commit.ts';
+import { Offers } from './offers.ts';
 import { Pause } from './pause.ts';
 import type { Pool } from './pool.ts';
+import { type HostView, intentOf, step } from './step.ts';
 import { Timers } from './timers.ts';
 
 export interface ReconcilerOptions {
@@ -35,8 +35,7 @@ export class Reconciler {
   readonly #slots = new Map<string, Slot>();
   readonly #places = new Map<AgentId, string>();
   readonly #owners = new Map<string, Pool>();
-  /** What services were told last of slots that an agent of theirs stands for. */
-  readonly #offers = new Map<string, SlotOffer>();
+  readonly #offers = new Offers();
   readonly #timers: Timers;
   readonly #committer: Committer;
   readonly #inbox: { readonly key: string; readonly event: SlotEvent }[] = [];
@@ -86,13 +85,11 @@ export class Reconciler {
 
   /** Begins, or begins again after a crash: every state is pursued anew, then every slot is planned. */
   start(): void {
-    // Which recipe class a sandbox was made in for one job is known to nobody any more, and rules may have changed.
-    for (const { key, standby } of this.slots)
-      if (standby.kind !== 'none' && standby.reserved !== null && this.poolOf(key).service.capabilities.standsForSlots)
-        this.post(key, { kind: 'discard' });
+    for (const slot of this.slots) if (isUnknown(slot)) this.post(slot.key, { kind: 'discard' });
     for (const slot of this.#slots.values()) {
       this.#armDeadline(slot);
-      for (const action of pursueAll(slot)) this.#options.act(slot.key, action);
+      // What is prepared now was begun a moment ago, or waits for its removal to be written down.
+      for (const action of pursueAll(slot)) if (action.act !== 'prepare') this.#options.act(slot.key, action);
     }
     this.replanAll();
   }
@@ -180,7 +177,7 @@ export class Reconciler {
   /** What would be done next for a slot, and under which view: for people who ask. */
   intentOf(key: string): Intent | null {
     const slot = this.#slots.get(key);
-    return slot === undefined ? null : this.#intent(slot, this.poolOf(key), []);
+    return slot === undefined ? null : intentOf(slot, this.poolOf(key), this.#host());
   }
 
   /** Puts on disk what waits for it, and tells who waits for that. */
@@ -224,7 +221,7 @@ export class Reconciler {
     const before = this.#slots.get(key);
     if (before === undefined) return true;
     const pool = this.poolOf(key);
-    const outcome = this.#settleSlot(before, pool, event);
+    const outcome = step(before, event, pool, { ...this.#host(), newAgent: this.#options.newAgent });
     if (outcome.slot === before) return true;
     if (!this.#committer.commit(before, outcome.slot, outcome.changes, pool.serviceOf(before))) return false;
     this.#put(outcome.slot);
@@ -236,54 +233,13 @@ export class Reconciler {
     return true;
   }
 
-  /** Applies the event, then every intent that follows from it, so that an end and the next release are one commit. */
-  #settleSlot(before: Slot, pool: Pool, event: SlotEvent | null): Decision {
-    const now = this.#options.clock.now();
-    const first: Decision = event === null ? { slot: before, changes: [], actions: [] } : decide(before, event, now);
-    let slot = rehomed(first.slot, pool);
-    const changes = [...first.changes];
-    const actions = [...first.actions];
-    for (;;) {
-      // What begins next is another service's, and another commit.
-      if (pool.serviceOf(slot) !== pool.serviceOf(before)) break;
-      const intent = this.#intent(slot, pool, changes);
-      if (intent === null) break;
-      const asked: SlotEvent = intent.kind === 'fill' ? { ...intent, agent: this.#options.newAgent(pool) } : intent;
-      const step = decide(slot, asked, now);
-      if (step.slot === slot) break;
-      slot = rehomed(step.slot, pool);
-      changes.push(...step.changes);
-      actions.push(...step.actions);
-    }
-    return { slot, changes, actions };
-  }
-
-  #intent(slot: Slot, pool: Pool, changes: readonly Change[]): Intent | null {
-    const view = this.#viewOf(slot, pool);
-    // The pool hears of a failure after the commit; what is planned in the same step must already hold back.
-    const paused = view.paused || changes.some((change) => change.change === 'failed');
-    return plan(slot, { ...view, paused }, this.#options.clock.now());
-  }
-
-  /** Where an agent at the service stands for each slot, it is told what this one could do with a job. */
   #tellOffer(key: string): void {
     const slot = this.#slots.get(key);
-    const pool = this.#owners.get(key);
-    if (slot === undefined || pool === undefined || this.#isTrying) return;
-    if (!pool.tellsOffers || !pool.service.capabilities.standsForSlots) return;
-    const view = this.#viewOf(slot, pool);
-    const offer: SlotOffer = !view.wanted ? 'gone' : isOpen(slot, view, this.#options.clock.now()) ? 'open' : 'closed';
-    if (this.#offers.get(key) === offer) return;
-    this.#offers.set(key, offer);
-    pool.service.offer(key, offer);
+    if (slot !== undefined && !this.#isTrying) this.#offers.tell(slot, this.poolOf(key), this.#host());
   }
 
-  #viewOf(slot: Slot, pool: Pool): PoolView {
-    const isForeign = slot.runtime !== pool.runtime.name || pool.serviceOf(slot) !== pool.service;
-    const view = pool.view(slot.key, { stopping: this.#stopping || isForeign, paused: this.pause.any });
-    // A free slot has nothing to wait for, whatever its service believes.
-    const isStarting = slot.agent.kind !== 'free' && pool.service.isStarting?.(slot.key) === true;
-    return isStarting ? { ...view, standby: false } : view;
+  #host(): HostView {
+    return { stopping: this.#stopping, paused: this.pause.any, now: this.#options.clock.now() };
   }
 
   #poolChanges(pool: Pool, changes: readonly Change[]): void {
@@ -330,19 +286,11 @@ export class Reconciler {
   }
 }
 
-/** An empty slot belongs to the runtime, the service and the grace that its pool has now, and holds the devices it is to have now. */
-function rehomed(slot: Slot, { runtime, service, config, devices }: Pool): Slot {
-  if (!isEmpty(slot)) return slot;
-  const leased = devices.of(slot.key) ?? [];
-  const isHome = slot.runtime === runtime.name && slot.service === service.name && slot.grace === config.stopGrace;
-  if (isHome && sameDevices(slot.devices, leased)) return slot;
-  return { ...slot, runtime: runtime.name, service: service.name, grace: config.stopGrace, devices: leased };
-}
-
-/** Every agent of a slot, in whatever lane. */
-export function agentsOf(slot: Slot): AgentId[] {
-  const agents = slot.leaving.map((one) => one.agent);
-  if (slot.standby.kind !== 'none') agents.push(slot.standby.agent);
-  if (slot.agent.kind !== 'free') agents.push(slot.agent.agent);
-  return agents;
+/**
+ * Whether nobody knows what the standby of a slot that was just loaded is made from: config and rules may have changed since it was
+ * begun. Made on, it would be what was asked for then under the fingerprint of now, or with another name a second one beside the
+ * first, which nobody removes.
+ */
+function isUnknown({ standby }: Slot): boolean {
+  return standby.kind === 'preparing' || (standby.kind === 'standby' && standby.reserved !== null);
 }

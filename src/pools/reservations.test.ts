@@ -1,5 +1,6 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
-import { clean, DeviceHost, dirty, gpu, instance, occupied, unknown, waiting } from '../../test/support/device-host.ts';
+import { clean, DeviceHost, dirty, occupied, unknown, waiting } from '../../test/support/device-host.ts';
+import { gpu, instance } from '../../test/support/devices.ts';
 
 let host: DeviceHost;
 beforeEach(() => {

@@ -41,7 +41,13 @@ export function createSecretDesk({ store, clock }: Parts): SecretDesk {
     },
     forget(text, pipeline) {
       const fingerprint = find(text);
-      return { fingerprint, forgotten: store.transaction({ durable: true }, () => secretPins.forget(fingerprint, pipeline)) };
+      const forgotten = store.transaction({ durable: true }, () => {
+        const count = secretPins.forget(fingerprint, pipeline);
+        // Whoever takes a value from one pipeline does not mean that it may be the first again.
+        if (pipeline !== null && count > 0 && secretPins.of(fingerprint).length === 0) throw last(fingerprint, pipeline);
+        return count;
+      });
+      return { fingerprint, forgotten };
     },
   };
 }
@@ -60,6 +66,13 @@ export function createPinBook({ store, clock }: Parts): PinBook {
       return of(fingerprint);
     },
   };
+}
+
+function last(fingerprint: string, pipeline: string): OnejobError {
+  const message = `Cannot take ${fingerprint} from ${pipeline}: no other may use it, so the next would be its owner, ${pipeline} as well.`;
+  return new OnejobError('E_SECRET_LAST', message, {
+    hint: `Say first whose it is: "onejob secret allow --pipeline ORGANISATION/PIPELINE ${fingerprint}". Without --pipeline "forget" makes it nobody's.`,
+  });
 }
 
 function views(pins: readonly SecretPin[]): PinnedView[] {

@@ -7,8 +7,8 @@ import type { CiService, ServiceJob } from '../ci/ci-service.ts';
 import type { Clock } from '../core/clock.ts';
 import type { AgentId, JobId } from '../core/slot.ts';
 import { OnejobError } from '../errors.ts';
+import { passing } from '../passing.ts';
 import type { ServiceJobTable } from '../store/service-jobs.ts';
-import { passing } from './passing.ts';
 import type { Reconciler } from './reconciler.ts';
 
 export interface ServiceJobsParts {

@@ -4,9 +4,9 @@
  */
 import type { DownRequest, ForgottenView } from '../api/schema.ts';
 import type { Clock } from '../core/clock.ts';
-import { isEmpty, type Slot } from '../core/slot.ts';
+import { agentsOf, isEmpty, type Slot } from '../core/slot.ts';
 import type { Log } from '../log.ts';
-import { agentsOf, type Reconciler } from './reconciler.ts';
+import type { Reconciler } from './reconciler.ts';
 
 export interface ShutdownParts {
   readonly reconciler: Reconciler;

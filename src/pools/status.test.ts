@@ -1,6 +1,7 @@
 /** What people see of pools whose agents need devices, over a real book of devices; the loop is stood in for by its slots. */
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
-import { DeviceHost, devicePool, gpu } from '../../test/support/device-host.ts';
+import { DeviceHost, devicePool } from '../../test/support/device-host.ts';
+import { gpu } from '../../test/support/devices.ts';
 import type { PoolView } from '../api/schema.ts';
 import type { CiService } from '../ci/ci-service.ts';
 import type { PoolConfig } from '../config/config.ts';
@@ -17,15 +18,26 @@ let host: DeviceHost;
 beforeEach(() => {
   host = new DeviceHost();
 });
-afterEach(() => host[Symbol.dispose]());
+afterEach(() => {
+  troubles = {};
+  host[Symbol.dispose]();
+});
 
 const held = 'held by alice: python, 9.2 GiB, since 11:02';
 const absent = 'GPU-0000 absent since 12:00';
 
+/** What the service says of the slots' agents. */
+let troubles: Record<string, string> = {};
+
 /** The loop as it would be with these slots. */
 function loop(config: PoolConfig = devicePool('lab'), intent: Intent | null = null) {
   const pool = new Pool(config, {
-    service: { next: () => null, waits: () => null, capabilities: { binds: 'late' } } as unknown as CiService,
+    service: {
+      next: () => null,
+      waits: () => null,
+      trouble: (slot: string) => troubles[slot] ?? null,
+      capabilities: { binds: 'late' },
+    } as unknown as CiService,
     runtime: { name: 'sim' } as Runtime,
     keepStandby: true,
     devices: host.book.slotDevices,
@@ -87,6 +99,13 @@ describe('slots and their devices', () => {
       agent: { state: 'proving', agent: 'a1', since: 2_000 },
       note: 'python (pid 7) is still leaving GPU-0000.',
     });
+  });
+
+  test('a slot without an agent shows what its service says of it, and first what is being done in it', () => {
+    host.sees([gpu(0), gpu(1)]);
+    troubles = { 'lab/1': 'The token is refused.', 'lab/2': 'The token is refused.' };
+    const notes = poolView({ 'lab/1': 'pulling debian' })?.slots.map(({ note }) => note);
+    expect(notes).toEqual(['pulling debian', 'The token is refused.']);
   });
 
   test('a pool that leases for each job lacks nothing while no job waits', () => {

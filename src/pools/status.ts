@@ -150,6 +150,7 @@ function backoffView(pool: Pool, now: number): PoolView['backoff'] {
 
 function slotView(slot: Slot, parts: StatusParts): SlotView {
   const now = parts.clock.now();
+  const pool = parts.reconciler.poolOf(slot.key);
   const job = 'job' in slot.agent ? slot.agent.job : null;
   return {
     key: slot.key,
@@ -165,8 +166,8 @@ function slotView(slot: Slot, parts: StatusParts): SlotView {
       since: sinceOf(slot.agent, now),
     },
     leaving: slot.leaving.map((one) => one.agent),
-    note: parts.noteOf(slot.key),
-    held: devicesHeld(slot, parts.reconciler.poolOf(slot.key), parts),
+    note: parts.noteOf(slot.key) ?? pool.serviceOf(slot).trouble?.(slot.key) ?? null,
+    held: devicesHeld(slot, pool, parts),
   };
 }
 

@@ -5,7 +5,7 @@
 import { OnejobError } from '../errors.ts';
 
 /** Longest value that is encrypted, in bytes: Linux gives a job no variable over 128 KiB, and the text is longer than the value. */
-export const longestValue = 64 * 1024;
+const longestValue = 64 * 1024;
 
 /** Standard base64 on one line, with padding; null when it is anything else, also when it is empty. */
 export function fromBase64(text: string): Buffer | null {

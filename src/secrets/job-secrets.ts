@@ -32,7 +32,7 @@ export const mostSecrets = 100;
  * How many of a job's values may be RSA alone. Whether one opens is told, and what it opens to is the job's: whoever asks for
  * thousands that they made up learns what another's means.
  */
-export const mostPlain = 10;
+const mostPlain = 10;
 /** How many are opened at once: fewer than Node has threads, which files wait for as well. */
 const atOnce = 3;
 

@@ -61,7 +61,7 @@ export function publicOf(key: SecretKey | PublicKey): string {
   return publicHalf(key.key).export({ type: 'spki', format: 'pem' }).toString();
 }
 
-export function asPublic(key: SecretKey | string): PublicKey | string {
+function asPublic(key: SecretKey | string): PublicKey | string {
   if (typeof key === 'string') return key;
   if (key.kind === 'x25519') return { kind: 'x25519', id: key.id, recipient: key.recipient };
   return { kind: 'rsa', id: key.id, key: publicHalf(key.key) };

@@ -51,16 +51,21 @@ export function howToReplace(reference: SecretReference): string {
 }
 
 /**
- * The secret's value without the newline that ends a file.
+ * The secret's value without the newline that ends a file. `what`: as which people know it.
  * @throws OnejobError E_SECRET when it is missing, unreadable, empty or over 64 KiB.
  */
-export async function readSecret(reference: SecretReference, variables: Variables = process.env): Promise<string> {
+export async function readSecret(
+  reference: SecretReference,
+  variables: Variables = process.env,
+  what: 'secret' | 'private key' = 'secret',
+): Promise<string> {
+  const title = what === 'secret' ? 'secret' : 'key';
   if (reference.kind === 'env') {
     const value = variables[reference.variable];
     if (value === undefined || value === '') {
       throw new OnejobError(
         'E_SECRET',
-        `The secret in environment variable ${reference.variable} is not there: it is ${value === undefined ? 'not set' : 'empty'}.`,
+        `The ${title} in environment variable ${reference.variable} is not there: it is ${value === undefined ? 'not set' : 'empty'}.`,
         {
           hint: `Set ${reference.variable} for the manager, or name a file instead: { file: /path }.`,
         },
@@ -71,16 +76,16 @@ export async function readSecret(reference: SecretReference, variables: Variable
   if (reference.kind === 'memory') {
     const value = reference.read();
     if (value !== '') return value;
-    throw new OnejobError('E_SECRET', `The secret on ${reference.name} is empty.`, { hint: 'Start onejob again with one.' });
+    throw new OnejobError('E_SECRET', `The ${title} on ${reference.name} is empty.`, { hint: 'Start onejob again with one.' });
   }
   const found = await inspect(reference.path);
   if (found.problem !== null) {
-    throw new OnejobError('E_SECRET', `The secret file ${reference.path} ${found.problem}.`, {
-      hint: `Put the secret into ${reference.path}, readable for the user that onejob runs as only (mode 600).`,
+    throw new OnejobError('E_SECRET', `The ${title} file ${reference.path} ${found.problem}.`, {
+      hint: `Put the ${what} into ${reference.path}, readable for the user that onejob runs as only (mode 600).`,
     });
   }
   const value = (await readFile(reference.path, 'utf8')).replace(/\r?\n$/, '');
-  if (value === '') throw new OnejobError('E_SECRET', `The secret file ${reference.path} holds only an empty line.`);
+  if (value === '') throw new OnejobError('E_SECRET', `The ${title} file ${reference.path} holds only an empty line.`);
   return value;
 }
 

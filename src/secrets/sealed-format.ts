@@ -14,7 +14,7 @@ export const variableName = /^[A-Za-z_][A-Za-z0-9_]*$/;
 /** Longest name, in characters. */
 export const longestName = 200;
 /** How many pipelines one value may name. */
-export const mostPipelines = 100;
+const mostPipelines = 100;
 
 const content = z.strictObject({
   v: z.literal(1),

@@ -2,12 +2,13 @@
  * The database: WAL, migrated to the newest version, one transaction at a time. `durable` says whether a commit must
  * outlive a power cut (synchronous FULL) or only a crash of the process (NORMAL).
  */
-import { closeSync, fdatasync, fdatasyncSync, openSync, readSync } from 'node:fs';
-import { DatabaseSync, type StatementSync } from 'node:sqlite';
+import { closeSync, fdatasync, fdatasyncSync, openSync } from 'node:fs';
+import type { DatabaseSync, StatementSync } from 'node:sqlite';
 import { promisify } from 'node:util';
 import { OnejobError } from '../errors.ts';
 import { storeFault } from './fault.ts';
 import { migrations } from './migrations/index.ts';
+import { openSqlite } from './sqlite.ts';
 
 export interface Database {
   readonly path: string;
@@ -26,25 +27,16 @@ export interface Database {
 
 /** @throws OnejobError E_STATE_CORRUPT, E_STATE_NEWER, E_STATE_FULL, E_STATE_BUSY */
 export function openDatabase(path: string): Database {
-  try {
-    refuseForeignFile(path);
-    const db = new DatabaseSync(path, { timeout: 2_000 });
-    try {
-      db.exec('PRAGMA journal_mode = WAL');
-      db.exec('PRAGMA synchronous = NORMAL');
-      // What is deleted is overwritten: a secret in a job's variables must not lie in the file after they were taken out.
-      db.exec('PRAGMA secure_delete = ON');
-      // 16 MiB: a checkpoint costs two syncs, so it is left to checkpoint() as long as that is called now and then.
-      db.exec('PRAGMA wal_autocheckpoint = 4000');
-      migrate(db, path);
-      return wrap(db, path);
-    } catch (error) {
-      db.close();
-      throw error;
-    }
-  } catch (error) {
-    throw storeFault('open', path, error);
-  }
+  return openSqlite(path, (db) => {
+    db.exec('PRAGMA journal_mode = WAL');
+    db.exec('PRAGMA synchronous = NORMAL');
+    // What is deleted is overwritten: a secret in a job's variables must not lie in the file after they were taken out.
+    db.exec('PRAGMA secure_delete = ON');
+    // 16 MiB: a checkpoint costs two syncs, so it is left to checkpoint() as long as that is called now and then.
+    db.exec('PRAGMA wal_autocheckpoint = 4000');
+    migrate(db, path);
+    return wrap(db, path);
+  });
 }
 
 function wrap(db: DatabaseSync, path: string): Database {
@@ -132,25 +124,4 @@ function migrate(db: DatabaseSync, path: string): void {
       throw error;
     }
   });
-}
-
-/** SQLite takes a short file of anything for an empty database and would write over it. */
-function refuseForeignFile(path: string): void {
-  let fd: number;
-  try {
-    fd = openSync(path, 'r');
-  } catch {
-    return;
-  }
-  try {
-    const head = Buffer.alloc(16);
-    const length = readSync(fd, head, 0, 16, 0);
-    if (length > 0 && head.toString('latin1') !== 'SQLite format 3\0') {
-      throw new OnejobError('E_STATE_CORRUPT', `Cannot open ${path}: it is no SQLite database.`, {
-        hint: `Nothing was changed. Move ${path} aside, or give another --state-dir.`,
-      });
-    }
-  } finally {
-    closeSync(fd);
-  }
 }

@@ -8,7 +8,7 @@ import { OnejobError } from '../errors.ts';
 import type { Database } from './db.ts';
 
 /** How far a job has come; see `src/ci/own-queue/job.ts` for what each field means. */
-export const jobProgress = z.object({
+const jobProgress = z.object({
   state: z.enum(['queued', 'reserved', 'assigned', 'running', 'settling', 'done']),
   attempt: z.int(),
   agent: z.string().nullable(),

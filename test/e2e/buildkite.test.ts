@@ -21,8 +21,12 @@ test('jobs run one after the other, each in a fresh sandbox under the same name,
     last = id;
   }
   const whole = await here.cli(['logs', last]).ended;
-  expect(whole).toMatchObject({ code: 0, stderr: expect.stringMatching(/job/i) });
-  expect(await here.cli(['logs', last.slice(0, 13)]).ended).toMatchObject({ code: 0, stderr: whole.stderr });
+  // Its own lines, whole: nothing of the agent's, and nothing that only a terminal understands.
+  expect(whole).toMatchObject({ code: 0, stdout: expect.stringMatching(/^~~~ [\n -~]*\njob 3\n/), stderr: '' });
+  expect(await here.cli(['logs', last.slice(0, 13)]).ended).toMatchObject({ code: 0, stdout: whole.stdout });
+  const agents = await here.cli(['logs', '--agent', last]).ended;
+  expect(agents.stdout).toMatch(/Successfully registered agent "box\.1"/);
+  expect(whole.stdout).not.toContain('registered');
   expect((await here.cli(['logs', 'box.1']).ended).code).toBe(0);
   expect((await here.cli(['jobs', last.slice(0, 13)]).ended).stdout).toContain(last);
   expect(hosts.size).toBe(3);

@@ -85,6 +85,21 @@ describe.skipIf(lacks('docker'))('a pool of Azure Pipelines', () => {
     expectClean(bench);
   });
 
+  test('is stopped while a job is on its way to an idle agent: the job is reported as cancelled, not lost until its lock runs out', async () => {
+    await using bench = await azureBench();
+    const { azure } = bench;
+    azure.faults.add({ kind: 'delay', ms: 1_000 }, { method: 'GET', route: 'messages' });
+    await using here = await onejob({ config: bench.config() });
+    await here.up();
+    await untilIdle(bench);
+    await expect.poll(() => laneOf(here)).toBe('idle');
+    const given = bench.hold('on its way');
+    expect(given.view().state).toBe('assigned');
+    await down(here);
+    expect((await given.finished).result).toBe('canceled');
+    expectClean(bench);
+  });
+
   test('is left with its agents, or killed: the next onejob takes over the job that runs, and the agent that waits', async () => {
     await using bench = await azureBench();
     const { azure, pool } = bench;

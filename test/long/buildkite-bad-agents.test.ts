@@ -23,8 +23,8 @@ function broken(script: string): { readonly path: string } & Disposable {
 type Story = (day: Awaited<ReturnType<typeof aDay>>) => Promise<void>;
 
 /** A day with one agent, on which one thing happens; afterwards the pool works, and nothing is left. */
-async function aDayOn(config: Parameters<typeof aDay>[0], story: Story): Promise<void> {
-  await using day = await aDay(config);
+async function aDayOn(config: Parameters<typeof aDay>[0], story: Story, options?: Parameters<typeof aDay>[1]): Promise<void> {
+  await using day = await aDay(config, options);
   const daemon = await day.here.up();
   await untilIdle(day.bench);
   await story(day);
@@ -56,6 +56,11 @@ async function engine(method: string, path: string): Promise<void> {
   await docker.ok(method, path);
 }
 
+async function isThere(container: string): Promise<boolean> {
+  using docker = engineAt();
+  return (await docker.call('GET', `/containers/${container}/json`)).status === 200;
+}
+
 describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('a bad end', () => {
   // At the same time, each with a service and a home of its own: mostly they wait.
   test('of a sandbox: killed or removed by a person, by its own job, or out of memory', async () => {
@@ -69,8 +74,9 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('a bad end', () => {
         ends(/This job was lost: /, (id) => engine('DELETE', `/containers/${id}?force=1`)),
       ),
       aDayOn({}, async ({ bench }) => {
+        // The oldest first: should its bootstrap go before it, the agent may still say that the job was killed.
         const job = await bench.job(
-          'echo began; kill -9 $(pidof buildkite-agent) || for p in /proc/[0-9]*; do kill -9 ${p#/proc/}; done',
+          'echo began; kill -9 $(pidof buildkite-agent | tr " " "\\n" | sort -n) || for p in /proc/[0-9]*; do kill -9 ${p#/proc/}; done',
         );
         expectLost(job, /This job was lost: /);
       }),
@@ -112,15 +118,41 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('a bad end', () => {
     ]);
   });
 
-  test("by the pool's timeout: the service shows it, polite or not", async () => {
+  test('by a cancel at the service that its agent cannot hear, since the job has stopped it', async () => {
+    // It goes on calling in by itself, as an agent that is there would.
+    const calls = 'wget -qO /dev/null --header "Authorization: Token $t" "$e/jobs/$BUILDKITE_JOB_ID/data/get" || :';
+    const story: Story = async ({ bench, here }) => {
+      const id = bench.buildkite.queueJob({
+        command: [
+          't=$BUILDKITE_AGENT_ACCESS_TOKEN; e=$BUILDKITE_AGENT_ENDPOINT; echo began; sleep 2; kill -STOP $(pidof buildkite-agent)',
+          `while :; do ${calls}; sleep 1; done`,
+        ].join('; '),
+      });
+      await untilSays(bench, id, /^began$/m);
+      const container = await containerOf(here);
+      await sleep(3_000);
+      bench.buildkite.cancel(id);
+      const job = await bench.buildkite.jobEnded(id);
+      expect(job).toMatchObject({ state: 'canceled', exit: -1, signalReason: 'cancel' });
+      expect(job.log).toMatch(/^The job was cancelled\.$/m);
+      await expect.poll(() => isThere(container)).toBe(false);
+    };
+    const ways = ['', 'binding: early'];
+    await Promise.all(ways.map((service) => aDayOn({ service, pool: 'stop_grace: 2s' }, story, { lostMs: 600_000 })));
+  });
+
+  test("by the pool's timeout, however it was bound: the service shows it and its log says so, polite or not", async () => {
+    const ways = ['', 'binding: early'].flatMap((service) => ['exit 0', ':'].map((onTerm) => ({ service, onTerm })));
     await Promise.all(
-      ['exit 0', ':'].map((onTerm) =>
-        aDayOn({ pool: 'timeout: 4s, stop_grace: 2s' }, async ({ bench }) => {
+      ways.map(({ service, onTerm }) =>
+        aDayOn({ service, pool: 'timeout: 4s, stop_grace: 2s' }, async ({ bench }) => {
           const id = bench.buildkite.queueJob({ command: `trap "${onTerm}" TERM; echo began; while :; do sleep 0.1; done` });
           const job = await bench.buildkite.jobEnded(id);
           expect(job.exit).not.toBe(0);
           expect(job.log).toMatch(/^began$/m);
-          expect(job.log + job.signalReason).toMatch(/timeout|agent_stop|cancel/);
+          expect(job.signalReason).toBe('agent_stop');
+          expect(job.log).toMatch(/^onejob ended this job: pool ci lets a job run for 4s at most\.\n$/m);
+          expect(job.logMissing).toBe(0);
         }),
       ),
     );

@@ -51,6 +51,7 @@ async function killedAt(boundary: Boundary): Promise<void> {
   expect(job.assignments, boundary).toBe(1);
   if (stops) {
     expect(job.exit, boundary).not.toBe(0);
+    expect(job.log, boundary).toMatch(/^onejob ended this job: pool ci lets a job run for 4s at most\.$/m);
     expect(job.log.match(/^began one$/gm), boundary).toHaveLength(1);
   } else expectOnce(job, 'one');
   await works(bench);
@@ -74,28 +75,30 @@ async function brokerKilledOn(event: 'jobAssigned' | 'jobAccepted' | 'jobStarted
   const { buildkite } = bench;
   const daemon = await here.up();
   await untilIdle(bench, 2);
-  let kills = 0;
+  const kills: number[] = [];
   const off = buildkite.on(({ kind }) => {
     const pid = kind === event ? brokerPid(here) : null;
-    if (pid === null || kills >= 3) return;
-    kills += 1;
+    if (pid === null || kills.length >= 3) return;
+    kills.push(Date.now());
     process.kill(pid, 'SIGKILL');
   });
   const ids = Array.from({ length: 4 }, (_, n) => buildkite.queueJob({ command: `echo began ${n}; echo ended ${n}; exit ${n}` }));
   const jobs = await Promise.all(ids.map((id) => buildkite.jobEnded(id)));
   off();
-  expect(kills, event).toBeGreaterThan(0);
+  expect(kills.length, event).toBeGreaterThan(0);
   for (const [n, job] of jobs.entries()) {
-    // Killed in the very moment of accepting, the job's token can be lost with the answer; then the service is told.
-    const unsure = event === 'jobAccepted' && job.exit === -1;
-    if (!unsure)
+    // Killed in the very moment of accepting, the job's token can be lost with the answer; then the service is told. Both agents
+    // may be accepting at that moment.
+    const { accepted = 0 } = job.times;
+    const isLost =
+      job.exit === -1 && ['agent_stop', 'agent_disconnected'].includes(job.signalReason ?? '') && !/^began/m.test(job.log);
+    if (!isLost || !kills.some((at) => Math.abs(at - accepted) < 1_000))
       expect({ event, exit: job.exit, log: job.log.match(/^(began|ended) \d$/gm) }).toEqual({
         ...{ event, exit: n, log: [`began ${n}`, `ended ${n}`] },
       });
   }
-  expect(jobs.filter(({ exit }) => exit === -1).length, event).toBeLessThanOrEqual(kills);
   await works(bench);
-  await endOf(day, daemon);
+  await endOf(day, daemon, kills.length);
 }
 
 describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('Buildkite', () => {
@@ -150,8 +153,7 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('Buildkite', () => {
     for (let kills = 0; kills < 3; kills++) {
       const pid = brokerPid(here);
       await killBroker(here);
-      // The issue asks for 5 s; this machine may be busy.
-      expect(await nextBroker(here, pid)).toBeLessThan(10_000);
+      expect(await nextBroker(here, pid)).toBeLessThan(5_000);
       await sleep(1_500);
     }
     const jobs = await Promise.all(ids.map((id) => buildkite.jobEnded(id)));
@@ -161,31 +163,33 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('Buildkite', () => {
     await endOf(day, daemon);
   });
 
-  test.each([null, 64 << 20])(
-    'its broker is killed in the middle of an artifact of 1 GiB (in parts of %s): it arrives whole',
-    async (partBytes) => {
-      await using day = await aDay({}, { lostMs: 30_000, ...(partBytes !== null && { partBytes }) });
-      const { bench, here } = day;
-      const { buildkite } = bench;
-      const daemon = await here.up();
-      await untilIdle(bench);
-      const id = buildkite.queueJob({ command: 'truncate -s 1G big; echo made', artifactPaths: 'big' });
+  test.each([
+    { how: 'as one', partBytes: null, size: 1 << 30 },
+    { how: 'in parts', partBytes: 64 << 20, size: 256 << 20 },
+  ])('its broker is killed in the middle of a large artifact, sent $how: it arrives whole', async ({ partBytes, size }) => {
+    await using day = await aDay({}, { lostMs: 30_000, ...(partBytes !== null && { partBytes }) });
+    const { bench, here } = day;
+    const { buildkite } = bench;
+    const daemon = await here.up();
+    await untilIdle(bench);
+    const firstPart = buildkite.next('answered', ({ request }) => request.route === 'artifact-host/parts/:id/:part');
+    const id = buildkite.queueJob({ command: `truncate -s ${size} big; echo made`, artifactPaths: 'big' });
+    if (partBytes === null) {
       await untilSays(bench, id, /Uploading artifacts? |Uploading .*big/);
+      // Nobody tells of a form that is on its way.
       await sleep(400);
-      const pid = brokerPid(here);
-      await killBroker(here);
-      await nextBroker(here, pid);
-      const job = await buildkite.jobEnded(id);
-      expect(job).toMatchObject({
-        exit: 0,
-        artifacts: [{ path: 'big', state: 'finished', size: 1 << 30, received: { size: 1 << 30 } }],
-      });
-      const [artifact] = job.artifacts;
-      if (partBytes === null) expect(artifact?.received?.sha1).toBe(artifact?.sha1);
-      await works(bench);
-      await endOf(day, daemon);
-    },
-  );
+    } else await firstPart;
+    const pid = brokerPid(here);
+    await killBroker(here);
+    expect(buildkite.job(id).artifacts).toMatchObject([{ path: 'big', received: null }]);
+    await nextBroker(here, pid);
+    const job = await buildkite.jobEnded(id);
+    expect(job).toMatchObject({ exit: 0, artifacts: [{ path: 'big', state: 'finished', size, received: { size } }] });
+    const [artifact] = job.artifacts;
+    if (partBytes === null) expect(artifact?.received?.sha1).toBe(artifact?.sha1);
+    await works(bench);
+    await endOf(day, daemon);
+  });
 
   test('both are killed at once, again and again for 30 s under a stream of jobs', async () => {
     await using day = await aDay({ agents: 2 }, { lostMs: 20_000 });

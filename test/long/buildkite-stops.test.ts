@@ -92,6 +92,7 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('a pool of Buildkite
     const view = await buildkite.jobEnded(ended);
     expect(view.exit).not.toBe(0);
     expect(view).toMatchObject({ signalReason: expect.stringMatching(/agent_stop|cancel|process_run_error/) });
+    expect(view.log).toMatch(/^onejob ended this job: it was told to stop\.$/m);
     await expect.poll(() => buildkite.census().agents).toEqual([]);
 
     await here.up();

@@ -25,7 +25,7 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent', 'openssl'))('trust', 
     expect({ exit: stranger.exit, log: stranger.log }).toEqual({
       exit: 0,
       log: expect.stringMatching(
-        /The job runs without secrets: its branch "mallory:main" is one of a fork[\s\S]*token is unset, cache is .*No such/,
+        /The job runs without secrets, and without the caches of its pool: its branch "mallory:main" is one of a fork[\s\S]*token is unset, cache is .*No such/,
       ),
     });
     expect(trusted.log).not.toContain('without secrets');
@@ -47,10 +47,11 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent', 'openssl'))('trust', 
     expect(await containersMade(here, since - 60_000)).toEqual(containers);
     const job = await bench.job(tell, fork);
     expect(job).toMatchObject({ exit: -1, signalReason: 'agent_refused' });
-    expect(job.log).toBe(
-      'onejob refused this job: This pool does not run the job: ' +
-        'its branch "mallory:main" is one of a fork (rule "trust.forks: refuse").\n',
-    );
+    expect(job.log).toBe('onejob refused this job: its branch "mallory:main" is one of a fork (rule "trust.forks: refuse").\n');
+    expect(await here.cli(['logs', job.id]).ended).toMatchObject({
+      code: 0,
+      stderr: `onejob: job ${job.id} has no output: ${job.log}`,
+    });
     await untilIdle(bench);
     expect([await standbyOf(here, 'ci/1'), await containersOf(here)]).toEqual([standby, containers]);
     expect(await containersMade(here, since)).toEqual([]);

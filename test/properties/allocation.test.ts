@@ -4,7 +4,8 @@
  */
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { type Allocatable, type Allocation, allocate, type Fleet, type Lease, type Want } from '../../src/core/allocate.ts';
+import { type Allocation, allocate, type Fleet } from '../../src/core/allocate.ts';
+import type { Allocatable, Lease, Want } from '../../src/core/lease.ts';
 
 type Wants = readonly Want<Allocatable>[];
 

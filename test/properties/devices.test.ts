@@ -2,10 +2,9 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { World } from '../sim/world.ts';
+import { movesOf } from './moves.ts';
 
-type Move = (world: World, pick: number) => void;
-
-const moves: readonly [string, number, Move][] = [
+const { steps, play, playChecked } = movesOf([
   ['submit', 4, (world) => world.submit(false)],
   ['perform', 14, (world, pick) => world.perform(pick, 'works')],
   ['perform failing', 2, (world, pick) => world.perform(pick, 'fails')],
@@ -35,24 +34,14 @@ const moves: readonly [string, number, Move][] = [
       world.book?.change({ ...known, reserved });
     },
   ],
-];
-
-const bag = moves.flatMap(([name, weight, move]) => Array.from({ length: weight }, () => ({ name, move })));
-const steps = fc.array(fc.record({ move: fc.nat(bag.length - 1), pick: fc.nat(1000) }), { maxLength: 120, size: 'max' });
+]);
 const options = fc.record({ slots: fc.integer({ min: 1, max: 3 }), gpus: fc.integer({ min: 0, max: 4 }), standby: fc.boolean() });
 
 test('S1: whatever comes, goes, fails or dies, a device is in one slot at most', () => {
   fc.assert(
     fc.property(options, steps, (option, chosen) => {
       const world = new World({ ...option, binds: 'late' });
-      const trail: string[] = [];
-      for (const { move, pick } of chosen) {
-        const step = bag[move];
-        if (step === undefined) continue;
-        trail.push(step.name);
-        step.move(world, pick);
-        expect(world.check(), trail.join(', ')).toEqual([]);
-      }
+      playChecked(world, chosen);
     }),
     { numRuns: 1000 },
   );
@@ -62,7 +51,7 @@ test('S1: no agent is made without the devices of its slot', () => {
   fc.assert(
     fc.property(options, steps, (option, chosen) => {
       const world = new World({ ...option, binds: 'late' });
-      for (const { move, pick } of chosen) bag[move]?.move(world, pick);
+      play(world, chosen);
       expect([...world.sandboxes.values()].filter((one) => one.devices.length !== 1)).toEqual([]);
     }),
     { numRuns: 300 },
@@ -73,7 +62,7 @@ test('once faults stop and a device is there, every job ends', () => {
   fc.assert(
     fc.property(options, steps, (option, chosen) => {
       const world = new World({ ...option, binds: 'late' });
-      for (const { move, pick } of chosen) bag[move]?.move(world, pick);
+      play(world, chosen);
       for (let n = 1; n <= 4; n++) world.gpus.add(`GPU-${n}`);
       world.look(true);
       for (const known of world.book?.known.all ?? []) world.book?.change({ ...known, reserved: null });

@@ -2,10 +2,9 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { World, type WorldOptions } from '../sim/world.ts';
+import { movesOf } from './moves.ts';
 
-type Move = (world: World, pick: number) => void;
-
-const moves: readonly [string, number, Move][] = [
+const { steps, play, playChecked } = movesOf([
   ['submit', 4, (world, pick) => world.submit(pick % 5 === 0)],
   ['perform', 12, (world, pick) => world.perform(pick, 'works')],
   ['perform failing', 2, (world, pick) => world.perform(pick, 'fails')],
@@ -43,9 +42,7 @@ const moves: readonly [string, number, Move][] = [
       world.loop.replanAll();
     },
   ],
-];
-
-const bag = moves.flatMap(([name, weight, move]) => Array.from({ length: weight }, () => ({ name, move })));
+]);
 
 const options: fc.Arbitrary<WorldOptions> = fc.record({
   slots: fc.integer({ min: 1, max: 3 }),
@@ -53,20 +50,11 @@ const options: fc.Arbitrary<WorldOptions> = fc.record({
   standby: fc.boolean(),
 });
 
-const steps = fc.array(fc.record({ move: fc.nat(bag.length - 1), pick: fc.nat(1000) }), { maxLength: 120, size: 'max' });
-
 test('S1-S4, S6, S7, S9 and S11 hold after every step, whatever is shuffled, repeated, dropped, delayed or killed', () => {
   fc.assert(
     fc.property(options, steps, (option, chosen) => {
       const world = new World({ ...option, standby: option.standby || option.binds === 'early' });
-      const trail: string[] = [];
-      for (const { move, pick } of chosen) {
-        const step = bag[move];
-        if (step === undefined) continue;
-        trail.push(step.name);
-        step.move(world, pick);
-        expect(world.check(), trail.join(', ')).toEqual([]);
-      }
+      playChecked(world, chosen);
     }),
     { numRuns: 6000 },
   );
@@ -76,7 +64,7 @@ test('once faults stop, every accepted job ends exactly once and nothing is left
   fc.assert(
     fc.property(options, steps, (option, chosen) => {
       const world = new World({ ...option, binds: 'late' });
-      for (const { move, pick } of chosen) bag[move]?.move(world, pick);
+      play(world, chosen);
       for (const reason of ['p0', 'p1']) world.pool.pause.release(reason);
       world.settle();
       expect(world.check()).toEqual([]);
@@ -94,7 +82,7 @@ test('S6: an outage ends nothing and starts nothing', () => {
   fc.assert(
     fc.property(steps, (chosen) => {
       const world = new World({ slots: 2, binds: 'late', standby: true });
-      for (const { move, pick } of chosen) bag[move]?.move(world, pick);
+      play(world, chosen);
       world.reachable = false;
       world.pending.length = 0;
       world.reports.length = 0;

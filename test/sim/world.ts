@@ -21,7 +21,6 @@ import {
   type Slot,
   type SlotEvent,
 } from '../../src/core/slot.ts';
-import type { Device } from '../../src/gpu/inventory.ts';
 import { noGpus } from '../../src/gpu/inventory.ts';
 import { DeviceBook } from '../../src/pools/devices.ts';
 import { subjectOf } from '../../src/pools/executors.ts';
@@ -30,6 +29,7 @@ import { Pool } from '../../src/pools/pool.ts';
 import { Reconciler } from '../../src/pools/reconciler.ts';
 import type { Runtime } from '../../src/runtimes/runtime.ts';
 import type { KnownDevice } from '../../src/store/devices.ts';
+import { gpu, oneDevice } from '../support/devices.ts';
 
 interface Sandbox {
   readonly agent: AgentId;
@@ -77,9 +77,9 @@ export class World {
   /** True while nothing can be committed. */
   diskFull = false;
   commits = 0;
-  /** What the service was told that slots could do with a job, newest last. */
   /** What the service says of every slot. */
   starting = false;
+  /** What the service was told that slots could do with a job, newest last. */
   readonly offers: string[] = [];
   /** ms that pass whenever somebody looks at the clock; ms by which timers fire too early, as real ones do. */
   tick = 0;
@@ -226,6 +226,16 @@ export class World {
     if (how !== 'lose') this.loop.post(report.key, report.event);
   }
 
+  /** The oldest effect works, and the loop hears of the oldest report. */
+  goOn(): void {
+    this.perform(0, 'works');
+    this.deliver(0, 'once');
+  }
+
+  deliverAll(): void {
+    while (this.reports.length > 0) this.deliver(0, 'once');
+  }
+
   /** A sandbox's process ends by itself. */
   exit(index: number, code: number): void {
     const alive = [...this.sandboxes.values()].filter((one) => one.state === 'running' || one.state === 'gate');
@@ -266,7 +276,7 @@ export class World {
     this.reachable = true;
     for (let round = 0; round < 400; round++) {
       while (this.pending.length > 0) this.perform(0, 'works');
-      while (this.reports.length > 0) this.deliver(0, 'once');
+      this.deliverAll();
       for (const sandbox of this.sandboxes.values()) if (sandbox.state === 'running') this.#end(sandbox, { kind: 'code', code: 0 });
       this.resync();
       this.advance(40_000);
@@ -388,7 +398,7 @@ export class World {
   }
 
   #seen(agent: AgentId, job: JobId): SlotEvent {
-    return { kind: 'jobSeen', agent, job };
+    return { kind: 'jobSeen', agent, job, limit: 30_000 };
   }
 
   #checkRenewal(key: string, sandbox: Sandbox | undefined): void {
@@ -445,6 +455,8 @@ export class World {
         canCountQueue: true,
         standsForSlots: this.#options.standsForSlots === true,
         terms: 1,
+        poolTimeout: true,
+        jobOnStdout: false,
       },
       offer: (slot, offer) => void this.offers.push(`${slot} ${offer}`),
       waits: () => null,
@@ -502,7 +514,10 @@ export class World {
   /** A look at the host; an incomplete one lists some of what is there. */
   look(complete: boolean): void {
     const there = [...this.gpus].slice(0, complete ? undefined : 1);
-    this.book?.saw({ ...noGpus, complete, devices: there.map(gpu) }, new Map());
+    this.book?.saw(
+      { ...noGpus, complete, devices: there.map((uuid) => gpu(Number(uuid.slice(4)) - 1, { uuid, mig: null })) },
+      new Map(),
+    );
   }
 
   #openBook(clock: Clock): DeviceBook {
@@ -511,20 +526,9 @@ export class World {
       save: (device: KnownDevice) => void this.#known.set(device.uuid, device),
       remove: (uuid: DeviceId) => void this.#known.delete(uuid),
     };
-    const devices = {
-      count: 1,
-      mig: null,
-      model: null,
-      uuids: [],
-      vendor: null,
-      memory: null,
-      compute: null,
-      share: 1,
-      display: 'allow',
-    };
     return new DeviceBook({
       clock,
-      pools: [{ ...this.pool.config, devices, standby: this.#options.standby } as unknown as PoolConfig],
+      pools: [{ ...this.pool.config, devices: oneDevice, standby: this.#options.standby } as unknown as PoolConfig],
       known: new KnownDevices({ clock, table, write: (change) => change() }),
       locks: { take: () => null, keep() {} },
       slots: () => this.loop.slots,
@@ -579,31 +583,6 @@ function lanes(slot: Slot): AgentId[] {
   if (slot.standby.kind !== 'none') agents.push(slot.standby.agent);
   if (slot.agent.kind !== 'free' && slot.agent.kind !== 'proving') agents.push(slot.agent.agent);
   return agents;
-}
-
-function gpu(uuid: DeviceId): Device {
-  return {
-    kind: 'gpu',
-    vendor: 'nvidia',
-    uuid,
-    parent: null,
-    index: Number(uuid.slice(4)) - 1,
-    minor: Number(uuid.slice(4)) - 1,
-    pciId: null,
-    model: 'Sim',
-    memoryMiB: 1024,
-    memoryUsedMiB: 0,
-    computeCapability: '8.0',
-    architecture: null,
-    mig: null,
-    health: { state: 'ok', reasons: [], uncorrectedErrors: null, recoveryAction: null },
-    persistence: null,
-    settings: null,
-    ecc: null,
-    computeMode: null,
-    display: null,
-    processes: [],
-  };
 }
 
 /** Every other slot has a device. */

@@ -53,8 +53,11 @@ export interface AzureBench extends AsyncDisposable {
 export async function bridgeAddress(): Promise<string> {
   const { body } = await call('/var/run/docker.sock', 'GET', '/networks/bridge');
   const address = /"Gateway":"([0-9.]+)"/.exec(body)?.[1];
-  if (address === undefined) throw new Error(`The Engine's default bridge has no address: ${body}`);
-  return address;
+  if (address !== undefined) return address;
+  // Engines before 28 name only the subnet of a bridge that they made themselves at this start; they took its first address.
+  const subnet = /"Subnet":"([0-9]+\.[0-9]+\.[0-9]+)\.0\//.exec(body)?.[1];
+  if (subnet === undefined) throw new Error(`The Engine's default bridge has no address: ${body}`);
+  return `${subnet}.1`;
 }
 
 export async function azureBench(options: StandInOptions = {}): Promise<AzureBench> {

@@ -60,7 +60,7 @@ export async function nextBroker(here: Pick<Home, 'stateDir'>, before: number | 
 export async function untilRunning(
   { buildkite }: Pick<BuildkiteBench, 'buildkite'>,
   id: string,
-  timeout = 30_000,
+  timeout = 60_000,
 ): Promise<JobView> {
   await expect.poll(() => buildkite.job(id).state, { timeout, interval: 50 }).toBe('running');
   return buildkite.job(id);
@@ -72,7 +72,7 @@ export async function untilSays(
   id: string,
   what: string | RegExp,
 ): Promise<void> {
-  await expect.poll(() => buildkite.job(id).log, { timeout: 30_000, interval: 50 }).toMatch(what);
+  await expect.poll(() => buildkite.job(id).log, { timeout: 60_000, interval: 50 }).toMatch(what);
 }
 
 /** Why the pool starts nothing, as a person reads it in `onejob status`; empty while nothing is wrong. */
@@ -113,16 +113,59 @@ export function connected({ buildkite }: Pick<BuildkiteBench, 'buildkite'>): str
     .sort();
 }
 
+/** One job is cancelled while it runs, the next is lost with its sandbox: the service is told both, and the pool goes on. */
+export async function cancelledThenLost({ bench, here }: Day): Promise<void> {
+  const { buildkite } = bench;
+  const id = bench.hold('never');
+  await untilSays(bench, id, 'began never');
+  buildkite.cancel(id);
+  expect(await buildkite.jobEnded(id)).toMatchObject({ state: 'canceled' });
+  const lost = bench.hold('lost');
+  await untilSays(bench, lost, 'began lost');
+  using engine = engineAt(machineSocket);
+  await engine.ok('POST', `/containers/${await containerOf(here)}/kill`);
+  const job = await buildkite.jobEnded(lost);
+  expect(job).toMatchObject({ exit: -1, log: expect.stringContaining('This job was lost') });
+  await works(bench);
+}
+
+/** A job goes on while its manager dies four times and its broker three times. Answers with the last manager, and the job. */
+export async function throughDeaths({ bench, here }: Day, first: Daemon): Promise<{ daemon: Daemon; job: JobView }> {
+  let daemon = first;
+  const id = bench.hold('through');
+  await untilSays(bench, id, 'began through');
+  for (let kills = 0; kills < 4; kills++) {
+    await daemon.kill();
+    daemon = await here.up();
+  }
+  for (let kills = 0; kills < 3; kills++) {
+    const before = brokerPid(here);
+    await killBroker(here);
+    await nextBroker(here, before);
+  }
+  bench.go('through');
+  const job = await bench.buildkite.jobEnded(id);
+  expectOnce(job, 'through');
+  return { daemon, job };
+}
+
 export async function down(here: Home, ...flags: string[]): Promise<void> {
   const { code, stdout, stderr } = await here.cli(['down', ...flags]).ended;
   expect(code, stdout + stderr).toBe(0);
 }
 
-/** Ends the day: the daemon is stopped, and nothing is left on either side. */
-export async function endOf({ bench, here }: Day, daemon: Daemon): Promise<void> {
+/**
+ * Ends the day: the daemon is stopped, and nothing is left on either side. `orphans`: how many agents may be left that never
+ * connected; of one whose broker was killed while it registered nobody has the session.
+ */
+export async function endOf({ bench, here }: Day, daemon: Daemon, orphans = 0): Promise<void> {
   await daemon.stop();
   const { buildkite } = bench;
-  await expect.poll(() => buildkite.census(), { timeout: 20_000 }).toEqual({ agents: [], jobs: [] });
+  const left = () => buildkite.agents().filter(({ gone, connected }) => gone === null && (orphans === 0 || connected !== null));
+  await expect
+    .poll(() => ({ agents: left().map(({ name }) => name), jobs: buildkite.census().jobs }), { timeout: 40_000 })
+    .toEqual({ agents: [], jobs: [] });
+  expect(buildkite.census().agents.length).toBeLessThanOrEqual(orphans);
   expect(buildkite.requests.filter(({ leaked }) => leaked)).toEqual([]);
   // One that an earlier manager started ends a moment after the last.
   await expect.poll(() => brokerPid(here), { timeout: 20_000 }).toBe(null);

@@ -106,7 +106,7 @@ function more(keys: string): string {
 }
 
 /** Resolves once so many agents of ours wait for a job at the service. */
-export async function untilIdle({ buildkite }: Pick<BuildkiteBench, 'buildkite'>, count = 1, timeout = 20_000): Promise<void> {
+export async function untilIdle({ buildkite }: Pick<BuildkiteBench, 'buildkite'>, count = 1, timeout = 60_000): Promise<void> {
   await expect.poll(() => buildkite.agents().filter(({ state }) => state === 'idle').length, { timeout, interval: 50 }).toBe(count);
 }
 

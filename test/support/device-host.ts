@@ -15,6 +15,7 @@ import { KnownDevices } from '../../src/pools/known-devices.ts';
 import { Quarantine } from '../../src/pools/quarantine.ts';
 import { Reservations } from '../../src/pools/reservations.ts';
 import { openStore, type Store } from '../../src/store/store.ts';
+import { oneDevice } from './devices.ts';
 import { type Scratch, scratch } from './scratch.ts';
 
 export interface DeviceHostOptions {
@@ -139,51 +140,7 @@ const log: Log = { info() {}, warn() {}, error() {} };
 
 /** A pool whose agents need one whole card each. */
 export function devicePool(name: string, more: Partial<PoolConfig> = {}): PoolConfig {
-  const devices = {
-    count: 1,
-    mig: null,
-    model: null,
-    uuids: [],
-    vendor: null,
-    memory: null,
-    compute: null,
-    share: 1,
-    display: 'allow',
-  } as const;
-  return { name, agents: 2, standby: true, devices, ...more } as unknown as PoolConfig;
-}
-
-/** A healthy card `GPU-000n…`, idle. */
-export function gpu(n: number, more: Partial<Device> = {}): Device {
-  return {
-    kind: 'gpu',
-    vendor: 'nvidia',
-    uuid: `GPU-000${n}`,
-    parent: null,
-    index: n,
-    minor: n,
-    pciId: `0000:0${n}:00.0`,
-    model: 'NVIDIA A100-SXM4-40GB',
-    memoryMiB: 40_960,
-    memoryUsedMiB: 0,
-    computeCapability: '8.0',
-    architecture: 'Ampere',
-    mig: { mode: 'disabled', pending: null },
-    health: { state: 'ok', reasons: [], uncorrectedErrors: 0, recoveryAction: null },
-    persistence: true,
-    settings: null,
-    ecc: null,
-    computeMode: 'Default',
-    display: false,
-    processes: [],
-    ...more,
-  };
-}
-
-/** An instance `MIG-000n` of a card. */
-export function instance(n: number, parent: Device): Device {
-  const mig = { profile: '1g.5gb', gpuInstance: n, computeInstance: 0 };
-  return { ...parent, kind: 'mig', uuid: `MIG-000${n}`, parent: parent.uuid, index: n, memoryMiB: 4_864, mig };
+  return { name, agents: 2, standby: true, devices: oneDevice, ...more } as unknown as PoolConfig;
 }
 
 const evidence: Evidence = { device: '', pciId: null, at: 0, checks: [], holders: [], kernel: [] };

@@ -198,7 +198,7 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
       const bytes = manager.artifactsOf(id);
       return bytes === null ? null : Readable.from([bytes]);
     },
-    async *logs(source, follow, signal) {
+    async *logs(source, { follow }, signal) {
       const elsewhere = 'job' in source ? manager.elsewhere.find(({ id }) => id === source.job) : undefined;
       const agent = 'agent' in source ? source.agent : elsewhere?.agent;
       const output = manager.agentOutput.get(agent ?? '');
@@ -206,6 +206,7 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
         yield { stream: 'stdout', bytes: Buffer.from(output) };
         return;
       }
+      if (elsewhere !== undefined) return;
       if (!('job' in source))
         throw new OnejobError('E_AGENT_UNKNOWN', `There is no agent ${'agent' in source ? source.agent : source.slot}.`);
       const job = known(source.job);

@@ -47,11 +47,14 @@ export interface StubGpu {
   readonly isLost: boolean;
 }
 
+/** Of the process that runs the tests, among those beside it: a device is locked on the whole host, and two tests may each have one. */
+const worker = (Number(process.env.VITEST_POOL_ID ?? 0) % 16).toString(16);
+
 /** A healthy idle H100; `n` makes its UUID, its place and its number, from 0. */
 export function card(n: number, more: Partial<StubGpu> = {}): StubGpu {
   const hex = n.toString(16).padStart(2, '0');
   return {
-    uuid: `GPU-5eed0${hex}0-0000-4000-8000-0000000000${hex}`,
+    uuid: `GPU-5eed${worker}${hex}0-0000-4000-8000-0000000000${hex}`,
     minor: n,
     pciId: `0000:${(0x1a + n).toString(16)}:00.0`,
     model: 'NVIDIA H100 80GB HBM3',
@@ -73,7 +76,7 @@ export function card(n: number, more: Partial<StubGpu> = {}): StubGpu {
 /** `1g.10gb` on an idle card in MIG mode. `n` counts the host's instances, from 0. */
 export function instance(n: number, gpuInstance: number, more: Partial<StubInstance> = {}): StubInstance {
   const hex = n.toString(16).padStart(2, '0');
-  const uuid = `MIG-5eed0${hex}1-0000-5000-8000-0000000000${hex}`;
+  const uuid = `MIG-5eed${worker}${hex}1-0000-5000-8000-0000000000${hex}`;
   return { uuid, profile: '1g.10gb', gpuInstance, computeInstance: 0, memoryMiB: 9_856, usedMiB: 12, ...more };
 }
 

@@ -2,9 +2,8 @@
 import { PassThrough } from 'node:stream';
 import type { FastifyInstance } from 'fastify';
 import { z } from 'zod';
-import { checked, signalOf, stopping } from '../requests.ts';
+import { checked, type RouteContext, signalOf, stopping } from '../requests.ts';
 import { downRequest, pauseRequest } from '../schema.ts';
-import type { RouteContext } from '../server.ts';
 
 const byPool = z.object({ pool: z.string().nullable().default(null) });
 

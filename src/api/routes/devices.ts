@@ -2,8 +2,7 @@
 import type { FastifyInstance } from 'fastify';
 import { z } from 'zod';
 import { proofsAtMost, proofsListed, quarantineRequest, reserveRequest } from '../device-schema.ts';
-import { checked } from '../requests.ts';
-import type { RouteContext } from '../server.ts';
+import { checked, type RouteContext } from '../requests.ts';
 
 /** A UUID or its beginning, an index or a PCI address. */
 const byName = z.object({ device: z.string().min(1) });

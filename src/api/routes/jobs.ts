@@ -1,9 +1,8 @@
 /** Jobs: list and wait for those of every CI service; hand in, cancel and take the artifacts of those of the own queue. */
 import type { FastifyInstance } from 'fastify';
 import { z } from 'zod';
-import { checked, knownJob, signalOf, stopping } from '../requests.ts';
+import { checked, knownJob, type RouteContext, signalOf, stopping } from '../requests.ts';
 import { jobRequest } from '../schema.ts';
-import type { RouteContext } from '../server.ts';
 
 const byId = z.object({ id: z.string() });
 const listQuery = z.strictObject({

@@ -5,8 +5,7 @@ import { z } from 'zod';
 import { beginFrame, endFrame, errorFrame, pieceFrames } from '../frames.ts';
 import { toErrorView } from '../http-errors.ts';
 import type { LogPiece, LogSource } from '../manager.ts';
-import { checked, signalOf } from '../requests.ts';
-import type { RouteContext } from '../server.ts';
+import { checked, type RouteContext, signalOf } from '../requests.ts';
 
 const flag = z
   .enum(['true', '1', 'false', '0'])
@@ -21,6 +20,8 @@ const query = z
     follow: flag,
     /** The logs that the agent itself keeps, instead of its output. */
     own: flag,
+    /** Without colours and the like, where output was written for a terminal. */
+    plain: flag,
     /** Bytes of stdout and stderr together that the client has already. */
     from: z.coerce.number().int().min(0).default(0),
   })
@@ -34,7 +35,7 @@ export function logRoutes(app: FastifyInstance, { manager, closing }: RouteConte
     const asked = checked(query, request.query, 'query');
     const signal = signalOf(reply, closing);
     const source = sourceOf(asked);
-    const pieces = asked.own ? manager.agentLogs(source, signal) : manager.logs(source, asked.follow, signal);
+    const pieces = asked.own ? manager.agentLogs(source, signal) : manager.logs(source, asked, signal);
     return reply.type('application/octet-stream').send(Readable.from(frames(pieces, asked.from, signal), { objectMode: false }));
   });
 }

@@ -1,7 +1,6 @@
 /** What is there, what would be done next, and what is wrong. */
 import type { FastifyInstance } from 'fastify';
-import { signalOf } from '../requests.ts';
-import type { RouteContext } from '../server.ts';
+import { type RouteContext, signalOf } from '../requests.ts';
 
 export function statusRoutes(app: FastifyInstance, { manager, closing }: RouteContext): void {
   app.get('/v1/status', async () => manager.status());

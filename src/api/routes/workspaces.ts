@@ -2,9 +2,8 @@
 import { pipeline, Transform } from 'node:stream';
 import type { FastifyInstance } from 'fastify';
 import { OnejobError } from '../../errors.ts';
-import { signalOf } from '../requests.ts';
+import { type RouteContext, signalOf } from '../requests.ts';
 import { workspaceLimit } from '../schema.ts';
-import type { RouteContext } from '../server.ts';
 
 export function workspaceRoutes(app: FastifyInstance, { manager, closing }: RouteContext): void {
   // In a context of its own, because here a body is not read by fastify but passed on.

@@ -5,7 +5,7 @@
 import type { Clock } from '../../core/clock.ts';
 import type { OnejobError } from '../../errors.ts';
 import { errorOf, judge, type Verdict } from './answers.ts';
-import type { Credential } from './credential.ts';
+import type { Credential } from './authorization.ts';
 import { type Answer, exchange, type Outgoing } from './exchange.ts';
 import { without } from './secret.ts';
 import { createThrottle } from './throttle.ts';

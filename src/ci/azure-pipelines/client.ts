@@ -6,8 +6,8 @@ import type { z } from 'zod';
 import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
 import { baseOf } from './address.ts';
+import type { Credential } from './authorization.ts';
 import { type Call, type Called, createCaller } from './caller.ts';
-import type { Credential } from './credential.ts';
 import {
   type Agent,
   type AgentPackage,

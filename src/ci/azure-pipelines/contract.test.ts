@@ -9,7 +9,7 @@ import { createLog } from '../../log.ts';
 import { systemClock } from '../../pools/clock.ts';
 import { openStore } from '../../store/store.ts';
 import { type CiSubject, ciServiceContract } from '../contract.ts';
-import type { CiParts } from '../index.ts';
+import type { CiParts } from '../parts.ts';
 import { openAzurePipelines } from './open.ts';
 import { patient } from './testing.ts';
 import { filesOf, inside } from './testing-manager.ts';

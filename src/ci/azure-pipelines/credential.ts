@@ -3,43 +3,12 @@
  * shown to it again until it is another one or ten minutes have passed, so that nothing spins and no account is locked.
  */
 import type { AzureCredential } from '../../config/config.ts';
-import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
-import { describeSecret, howToReplace, type SecretReference, type Variables } from '../../secrets/reference.ts';
+import { describeSecret, howToReplace, type SecretReference } from '../../secrets/reference.ts';
 import { baseOf, openness } from './address.ts';
+import type { Credential, CredentialParts } from './authorization.ts';
 import { createPrincipal } from './principal.ts';
 import { createHold, createKnown, secretOf, without } from './secret.ts';
-
-export interface Credential {
-  /**
-   * Value of the Authorization header, fresh enough for one request.
-   * @throws OnejobError E_SECRET, E_CI_CREDENTIAL, and for an Entra application E_CI_UNREACHABLE or E_CI_THROTTLED
-   */
-  header(signal: AbortSignal): Promise<string>;
-  /** Values that must not be shown: the secrets of this process so far, and what they travel as. */
-  readonly redact: () => readonly string[];
-  /**
-   * The service refused `header`; without it, what was given last. Unless the error's `retry` is true, when a new token may
-   * mend it, `header` throws it without a request until the secret changes or ten minutes have passed.
-   */
-  rejected(why: string, header?: string): OnejobError;
-  /** What to say of a refusal that came beside the work, and by which nothing is held back. */
-  refusal(why: string): OnejobError;
-  /** The service took `header`; without it, what was given last. */
-  accepted(header?: string): void;
-  /** For people; holds no secret. */
-  describe(): string;
-}
-
-export interface CredentialParts {
-  readonly clock: Clock;
-  /** ms since the epoch. */
-  readonly wall: () => number;
-  readonly variables?: Variables;
-  readonly fetch?: typeof fetch;
-  /** Of the organisation or collection; where the credential is used, for messages. */
-  readonly url: string;
-}
 
 export function createCredential(config: AzureCredential, parts: CredentialParts): Credential {
   const base = baseOf(parts.url);

@@ -6,9 +6,8 @@ import type { Builds } from './builds.ts';
 import { type AzureClient, compareVersions } from './client.ts';
 import type { Enlist } from './enlist.ts';
 import type { Marks } from './marks.ts';
-import { type AgentPools, queuesOf } from './pools.ts';
+import { type AgentPools, type AzurePool, queuesOf } from './pools.ts';
 import type { Registrar } from './registrar.ts';
-import type { AzurePool } from './service.ts';
 import type { Seen } from './watch.ts';
 
 export interface DoctorParts {

@@ -16,10 +16,9 @@ import type { AgentKey } from './key.ts';
 import { type AgentKind, kindOf } from './kind.ts';
 import type { Marks } from './marks.ts';
 import type { Placeholders } from './placeholder.ts';
-import type { AgentPools } from './pools.ts';
+import type { AgentPools, AzurePool } from './pools.ts';
 import type { Registrar } from './registrar.ts';
 import { configuringAgent, readyAgent, type SelfRegistration, startingImage } from './script.ts';
-import type { AzurePool } from './service.ts';
 import { wayOf } from './way.ts';
 
 export interface EnlistParts {

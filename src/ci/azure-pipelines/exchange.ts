@@ -4,6 +4,7 @@
  */
 import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
+import { innermost, networkHint, whyUnreachable } from '../unreachable.ts';
 import { shown } from './address.ts';
 
 export interface Outgoing {
@@ -83,66 +84,25 @@ interface Reason {
   readonly hint: string;
 }
 
-const network = 'Look at the address and the network; behind a proxy set NODE_USE_ENV_PROXY=1 and HTTPS_PROXY for onejob.';
-const certificate =
-  'For a certificate authority of your own set NODE_EXTRA_CA_CERTS=/path/ca.pem for onejob; ' +
-  'else look at the clock of this host, and at who answers there.';
-
 const late = (ms: number, hasBegun: boolean): Reason => ({
   why: hasBegun ? `the answer stopped half-way and was given up after ${ms / 1000} s` : `no answer within ${ms / 1000} s`,
-  hint: network,
+  hint: networkHint,
 });
-
-const reasons: Readonly<Record<string, string>> = {
-  ECONNREFUSED: 'nothing listens there',
-  ENOTFOUND: 'the name of its host is not known',
-  EAI_AGAIN: 'no name server answers',
-  ECONNRESET: 'the connection was cut',
-  UND_ERR_SOCKET: 'the connection was cut',
-  EPIPE: 'the connection was cut',
-  ETIMEDOUT: 'no connection in time',
-  UND_ERR_CONNECT_TIMEOUT: 'no connection in time',
-  EHOSTUNREACH: 'there is no way to its host',
-  ENETUNREACH: 'there is no way to its network',
-  EPROTO: 'it does not speak TLS there',
-};
 
 /** What kept a request from its answer, in words and with the system's own word; never the text of the request. */
 function reason(error: unknown, url: string): Reason {
-  const { code, message } = innermost(error);
-  const proxy = /Proxy response \((\d+)\)/.exec(message)?.[1];
-  if (proxy !== undefined) {
-    return {
-      why: `the proxy before it answered ${proxy}`,
-      hint: 'Look at HTTPS_PROXY, with user and password where the proxy wants them.',
-    };
-  }
-  if (message === 'bad port') {
+  if (innermost(error).message === 'bad port') {
     return {
       why: `port ${portOf(url)} is kept for other protocols, and no HTTP client connects to it`,
       hint: 'Write the port on which the service listens into the address.',
     };
   }
-  if (/CERT|SELF_SIGNED|UNABLE_TO_(VERIFY|GET_ISSUER)|ALTNAME/.test(code)) {
-    return { why: `its certificate is not accepted (${code})`, hint: certificate };
-  }
-  const known = reasons[code] ?? (code.startsWith('ERR_SSL_') ? 'it does not speak TLS there' : 'the request failed');
-  return { why: code === '' ? known : `${known} (${code})`, hint: network };
+  const { why, code, hint } = whyUnreachable(error);
+  return { why: code === '' ? why : `${why} (${code})`, hint };
 }
 
 function portOf(url: string): string {
   return URL.parse(url)?.port ?? '';
-}
-
-/** Node packs the system's error into one or two others. */
-function innermost(error: unknown): { code: string; message: string } {
-  let found: { code: string; message: string } = { code: '', message: '' };
-  for (let one = error, depth = 0; one instanceof Error && depth < 5; depth += 1) {
-    const code = 'code' in one && typeof one.code === 'string' ? one.code : found.code;
-    found = { code, message: one.message };
-    one = one instanceof AggregateError ? (one.cause ?? one.errors[0]) : one.cause;
-  }
-  return found;
 }
 
 function unreachable({ doing, url }: Outgoing, { why, hint }: Reason): OnejobError {

@@ -1,9 +1,11 @@
 /** Puts the service together from what config says. */
 import type { AzureServiceConfig } from '../../config/config.ts';
+import { noProxies } from '../../config/proxies.ts';
 import { OnejobError } from '../../errors.ts';
 import { readSecret } from '../../secrets/reference.ts';
 import type { CiService } from '../ci-service.ts';
-import type { OpenParts } from '../index.ts';
+import type { OpenParts } from '../parts.ts';
+import { proxyFindings } from '../proxy-findings.ts';
 import { createAzureClient } from './client.ts';
 import { createCredential } from './credential.ts';
 import { makeAgentKey } from './key.ts';
@@ -11,13 +13,13 @@ import { createAzurePipelines } from './service.ts';
 
 export function openAzurePipelines(
   config: AzureServiceConfig,
-  { config: { pools }, store, clock, log, version, variables, slots, opened }: OpenParts,
+  { config: { pools }, store, clock, log, version, variables, slots, opened, env }: OpenParts,
 ): CiService {
   const { url } = config;
   const wall = () => clock.wall();
   const credential = createCredential(config.credential, { clock, wall, url, ...(variables !== undefined && { variables }) });
   const client = createAzureClient({ url, credential, clock, version });
-  return createAzurePipelines({
+  const service = createAzurePipelines({
     config,
     pools: pools.filter((pool) => pool.service === config.name).map(({ name, queue, tags }) => ({ name, queue, tags })),
     store,
@@ -37,4 +39,7 @@ export function openAzurePipelines(
     poolOf: (agent) => slots.poolOf(agent),
     silentFor: (agent) => slots.silentFor(agent),
   });
+  // Node leads `fetch` by the same variables.
+  const way = proxyFindings(config.name, url, env?.proxies ?? noProxies);
+  return { ...service, check: async (signal, trial) => [...way, ...(await service.check(signal, trial))] };
 }

@@ -1,7 +1,18 @@
-/** Ids of the service's agent pools, by the names that config gives: asked once each, and anew after one was not there any more. */
+/**
+ * Pools of the config, and the service's agent pools that they name, whose ids are asked for once each, and anew after one
+ * was not there any more.
+ */
 import { OnejobError } from '../../errors.ts';
 import type { AzureClient } from './client.ts';
 import type { Pool } from './wire.ts';
+
+/** A pool of the config that this service serves. */
+export interface AzurePool {
+  readonly name: string;
+  /** Name of the service's agent pool. */
+  readonly queue: string;
+  readonly tags: readonly string[];
+}
 
 export interface AgentPools {
   /** @throws OnejobError E_CI_POOL with the names that are seen, and what the client throws */

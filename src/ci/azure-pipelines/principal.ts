@@ -9,7 +9,7 @@ import { describeSecret, howToReplace } from '../../secrets/reference.ts';
 import { until } from '../../until.ts';
 import { openness } from './address.ts';
 import { brief } from './answers.ts';
-import type { Credential, CredentialParts } from './credential.ts';
+import type { Credential, CredentialParts } from './authorization.ts';
 import { type Answer, exchange } from './exchange.ts';
 import { createHold, createKnown, secretOf, without } from './secret.ts';
 import { createThrottle } from './throttle.ts';

@@ -9,6 +9,7 @@ import { toFailure } from '../../errors.ts';
 import type { Log } from '../../log.ts';
 import type { Store } from '../../store/store.ts';
 import type { CiEvent, CiService } from '../ci-service.ts';
+import { seesNoJobs } from '../early-bound.ts';
 import { blame } from './blame.ts';
 import { createBuilds } from './builds.ts';
 import type { AzureClient } from './client.ts';
@@ -22,20 +23,13 @@ import type { AgentKind } from './kind.ts';
 import { createLook } from './look.ts';
 import { createMarks } from './marks.ts';
 import { choosePackage } from './package.ts';
+import { createParting } from './parting.ts';
 import { createPlaceholders } from './placeholder.ts';
-import { createAgentPools, isSameQueue, queuesOf } from './pools.ts';
+import { type AzurePool, createAgentPools, isSameQueue, queuesOf } from './pools.ts';
 import { createRegistrar } from './registrar.ts';
 import { createSilence } from './silence.ts';
 import { createSweep } from './sweep.ts';
 import { type Seen, Watch } from './watch.ts';
-
-/** A pool of the config that this service serves. */
-export interface AzurePool {
-  readonly name: string;
-  /** Name of the service's agent pool. */
-  readonly queue: string;
-  readonly tags: readonly string[];
-}
 
 export interface AzureParts {
   readonly config: AzureServiceConfig;
@@ -121,8 +115,9 @@ export function createAzurePipelines(parts: AzureParts): CiService {
   };
 
   return {
+    ...seesNoJobs,
     name: service,
-    capabilities: { binds: 'early', canCountQueue: true, standsForSlots: false, terms: 1 },
+    capabilities: { binds: 'early', canCountQueue: true, standsForSlots: false, terms: 1, poolTimeout: false, jobOnStdout: false },
 
     check: (signal) => findings({ config, pools, client, agentPools, registrar, marks, builds, latest, wall, enlist }, signal),
 
@@ -131,20 +126,6 @@ export function createAzurePipelines(parts: AzureParts): CiService {
       for (const queue of queuesOf(pools)) watch(queue, emit, signal);
       if (pools.length === 0) sweep.alone(clock, signal);
     },
-
-    next: () => null,
-
-    offer() {},
-
-    waits: () => null,
-
-    equip: (recipe) => recipe,
-    devicesFor: () => null,
-    recipeFor: () => null,
-    record() {},
-    committed() {},
-    syncing: () => () => {},
-    rolledBack() {},
 
     register: (context, signal) => enlist.register(context, signal),
 
@@ -159,6 +140,7 @@ export function createAzurePipelines(parts: AzureParts): CiService {
 
     deregister: ({ agent }, signal) => enlist.deregister(agent, signal),
     retire: (agent, signal) => enlist.retire(agent, signal),
+    ending: createParting({ clock, log, client, registrar, jobs, retired }),
     blame,
     waiting: (pool) => look.waiting(pool),
     serviceJobs: () => jobs.list(),

@@ -10,8 +10,9 @@ import type { AgentContext, CiEvent, CiService, Registration } from '../ci-servi
 import { type AzureClient, createAzureClient } from './client.ts';
 import { createCredential } from './credential.ts';
 import { makeAgentKey } from './key.ts';
+import type { AzurePool } from './pools.ts';
 import { queuesOf } from './pools.ts';
-import { type AzurePool, createAzurePipelines } from './service.ts';
+import { createAzurePipelines } from './service.ts';
 import { patient } from './testing.ts';
 import type { World } from './testing-service.ts';
 

@@ -6,8 +6,9 @@ import { expect } from 'vitest';
 import { z } from 'zod';
 import type { Clock } from '../../core/clock.ts';
 import type { SecretReference } from '../../secrets/reference.ts';
+import type { Credential } from './authorization.ts';
 import { type AzureClient, createAzureClient } from './client.ts';
-import { type Credential, createCredential } from './credential.ts';
+import { createCredential } from './credential.ts';
 import type { AgentKey } from './key.ts';
 
 export interface HandClock extends Clock {

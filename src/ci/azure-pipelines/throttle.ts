@@ -4,6 +4,7 @@
  */
 import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
+import { passing } from '../../passing.ts';
 
 /** ms. Whatever a service says, it is asked again after this long. */
 const longest = 600_000;
@@ -33,7 +34,8 @@ export function createThrottle(clock: Clock, place: string): Throttle {
       while (until > clock.now()) {
         const left = until - clock.now();
         if (until > deadline) throw throttled(doing, place, why, clock.wall() + left);
-        await pause(clock, left, signal);
+        await passing(clock, left, signal);
+        signal.throwIfAborted();
       }
     },
 
@@ -71,19 +73,5 @@ function throttled(doing: string, place: string, why: string, at: number): Onejo
   return new OnejobError('E_CI_THROTTLED', `Cannot ${doing}: ${place} asks to be left alone until ${when} (${why}).`, {
     hint: 'onejob waits for it. When it comes again, see who else uses the same credential.',
     retry: true,
-  });
-}
-
-function pause(clock: Clock, ms: number, signal: AbortSignal): Promise<void> {
-  return new Promise((resolve, reject) => {
-    const stop = () => {
-      cancel();
-      reject(signal.reason);
-    };
-    const cancel = clock.after(ms, () => {
-      signal.removeEventListener('abort', stop);
-      resolve();
-    });
-    signal.addEventListener('abort', stop, { once: true });
   });
 }

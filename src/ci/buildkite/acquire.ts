@@ -171,7 +171,7 @@ export function createAcquire(parts: AcquireParts): CiService {
 
   return {
     ...base.common,
-    capabilities: { binds: 'late', canCountQueue: true, standsForSlots: true, terms: 2 },
+    capabilities: { binds: 'late', canCountQueue: true, standsForSlots: true, terms: 2, poolTimeout: true, jobOnStdout: true },
 
     async check(inner, trial) {
       return [...(await parts.check(inner, trial)), ...troubles.findings(config.name)];

@@ -131,7 +131,8 @@ export function createAgentBinary(options: AgentBinaryOptions): AgentBinary {
       await mkdir(part, { mode: 0o755 });
       if (!isPacked) {
         progress(`checking the agent at ${from}`);
-        const sha256 = await writeProgram(createReadStream(from), to, signal);
+        // In large pieces: the usual ones are a thousand, and half a second of garbage, at each start.
+        const sha256 = await writeProgram(createReadStream(from, { highWaterMark: 2 ** 20 }), to, signal);
         if (config.sha256 !== null && config.sha256 !== sha256)
           throw fail(from, version, `its SHA-256 is ${sha256}, not ${config.sha256}`);
         return await admit(part, from, version, sha256, sha256, signal);

@@ -9,7 +9,7 @@ import { createGunzip } from 'node:zlib';
 import { extract } from 'tar-stream';
 
 /** Bytes that the program may have; 3.137 has 71 MB. */
-export const largestProgram = 512 * 2 ** 20;
+const largestProgram = 512 * 2 ** 20;
 /** Bytes that all of a package may unpack to. */
 const largestPackage = 2 ** 30;
 

@@ -1,5 +1,6 @@
 import { afterEach, describe, expect, it } from 'vitest';
 import { startBuildkite } from '../../../test/standins/buildkite/standin.ts';
+import { noProxies } from '../../config/proxies.ts';
 import { systemClock } from '../../pools/clock.ts';
 import { json, page, type Reply, type Server, serve } from '../azure-pipelines/testing.ts';
 import { createServiceApi, LaterError, type ServiceApi } from './api.ts';
@@ -11,7 +12,7 @@ afterEach(async () => {
 });
 
 function apiAt(endpoint: string): ServiceApi {
-  const api = createServiceApi({ endpoint, version: '1.2.3', clock: systemClock, timeout: 2_000 });
+  const api = createServiceApi({ endpoint, version: '1.2.3', clock: systemClock, proxies: noProxies, timeout: 2_000 });
   open.unshift({ [Symbol.asyncDispose]: async () => api.close() });
   return api;
 }

@@ -3,6 +3,7 @@
  * They share its bounds: answers of a MiB and 60 s at most, no redirects, no token in any error.
  */
 import { z } from 'zod';
+import type { Proxies } from '../../config/proxies.ts';
 import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
 import { oneLine } from './broker/answers.ts';
@@ -62,6 +63,7 @@ export interface ApiParts {
   /** Of onejob. */
   readonly version: string;
   readonly clock: Clock;
+  readonly proxies: Proxies;
   /** ms for one answer; default 20 s. */
   readonly timeout?: number;
 }
@@ -103,8 +105,8 @@ const countsAnswer = z.object({
 /** s; a service that asks for more is asked once an hour. */
 const longestPoll = 3600;
 
-export function createServiceApi({ endpoint, version, clock, timeout = 20_000 }: ApiParts): ServiceApi {
-  const upstream = createUpstream({ version, clock, timeout });
+export function createServiceApi({ endpoint, version, clock, proxies, timeout = 20_000 }: ApiParts): ServiceApi {
+  const upstream = createUpstream({ version, clock, proxies, timeout });
 
   async function get(path: string, token: string, doing: string, signal: AbortSignal): Promise<Called> {
     // Anything else could not stand in a header.

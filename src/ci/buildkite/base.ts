@@ -17,10 +17,12 @@ import { type Board, createBoard } from './board.ts';
 import type { BrokerAgent, EndRequest, Phase } from './broker/protocol.ts';
 import type { BrokerDesk } from './broker-desk.ts';
 import { createComingToNothing } from './coming-to-nothing.ts';
-import { endOf } from './ends.ts';
+import { endOf, whyEnding } from './ends.ts';
+import { createExplaining } from './explaining.ts';
 import type { JobRows } from './job-rows.ts';
 import type { Program } from './mounted-program.ts';
 import { createStanding, type Standing } from './standing.ts';
+import { createUnheeded } from './unheeded.ts';
 import { createWayIn, type WayIn } from './way-in.ts';
 
 export interface BaseParts {
@@ -67,6 +69,8 @@ type Common = Pick<
   | 'syncing'
   | 'rolledBack'
   | 'waiting'
+  | 'trouble'
+  | 'ending'
   | 'serviceJobs'
   | 'agentPackage'
 >;
@@ -104,20 +108,40 @@ export function createBase(parts: BaseParts): Base {
   const ends = new Map<JobId, EndRequest>();
   const held = new Map<string, string | null>();
   const nothing = createComingToNothing(clock, () => tellHolds());
+  const unheeded = createUnheeded({
+    clock,
+    graceOf: ({ slot }) => poolOf(slot)?.stopGrace ?? 0,
+    end(job, agent) {
+      parts.log.warn('cancelled job ended', { job, agent });
+      rows.note(job, 'The job was cancelled, and its agent did not end it: onejob did.');
+      emit({ kind: 'cancel', job, agent, grace: 0 });
+    },
+  });
   let changes: Change[] = [];
   let emit: (event: CiEvent) => void = () => {};
   let way: Way | null = null;
   const abort = new AbortController();
   const { signal } = abort;
 
+  const poolOf = (slot: string): PoolConfig | undefined => pools.get(slot.slice(0, slot.lastIndexOf('/')));
+  const poolOfJob = (job: JobId): PoolConfig | undefined => poolOf(board.ofJob(job)?.slot ?? '');
+
+  const explaining = createExplaining({
+    ...{ desk, signal, log: parts.log },
+    agentOf: board.ofJob,
+    wordsFor: (job, why) => whyEnding(why, poolOfJob(job)),
+    note: rows.note,
+  });
+
   /** The pool as a whole: one agent that works is enough for the others to be offered. */
   function tellHolds(): void {
     for (const pool of pools.keys()) {
       const isServed = board.all().some((agent) => agent.pool === pool && !unserved.has(agent.phase));
-      const reason = standing.reason(isServed) ?? nothing.reason(pool);
+      const now = standing.reason(isServed);
+      const reason = now?.why ?? nothing.reason(pool);
       if (held.get(pool) === reason) continue;
       held.set(pool, reason);
-      emit({ kind: 'hold', pool, reason });
+      emit({ kind: 'hold', pool, reason, ...(now?.beginning === true && { beginning: true }) });
     }
   }
 
@@ -128,7 +152,9 @@ export function createBase(parts: BaseParts): Base {
     else if (before?.phase === 'handed' && isOver.has(agent.phase) && !agent.cancelled)
       nothing.failed(agent.pool, `The agent in the sandbox of its last job (${agent.job?.id}) never called in.`);
     rows.saw(agent);
+    unheeded.saw(agent);
     way?.saw(agent);
+    if (agent.job !== null) explaining.saw(agent.job.id);
     // Without a record at the broker an agent can neither say nor hear anything.
     const isDone = agent.phase === 'finished' || isOver.has(agent.phase);
     const isTold = agent.phase === 'gone' && before?.phase === 'ending';
@@ -138,8 +164,11 @@ export function createBase(parts: BaseParts): Base {
 
   function apply(change: Change): void {
     if (!('job' in change)) return;
-    if (change.change === 'ended') ends.set(change.job, endOf(change.result));
-    if (change.change === 'settled') ends.delete(change.job);
+    if (change.change === 'ended') ends.set(change.job, endOf(change.result, poolOfJob(change.job)));
+    if (change.change === 'settled') {
+      ends.delete(change.job);
+      explaining.forget(change.job);
+    }
     way?.applied?.(change);
   }
 
@@ -180,7 +209,7 @@ export function createBase(parts: BaseParts): Base {
 
   return {
     ...{ pools, board, standing, wayIn, signal, tellHolds },
-    poolOf: (slot) => pools.get(slot.slice(0, slot.lastIndexOf('/'))),
+    poolOf,
     emit: (event) => emit(event),
     endOf: (job) => ends.get(job),
 
@@ -194,11 +223,12 @@ export function createBase(parts: BaseParts): Base {
           emit = () => {};
           abort.abort();
           nothing.close();
+          unheeded.close();
           how.ended();
         },
         { once: true },
       );
-      standing.set('program', 'the agent is being looked for');
+      standing.set('program', 'the agent is being looked for', true);
       desk.listen(name, {
         all(agents) {
           for (const left of board.replace(agents)) saw({ ...left, phase: 'gone' });
@@ -215,9 +245,9 @@ export function createBase(parts: BaseParts): Base {
           );
           tellHolds();
         },
-        away(why) {
+        away(why, beginning) {
           wayIn.forget();
-          standing.set('broker', why);
+          standing.set('broker', why, beginning);
           tellHolds();
         },
       });
@@ -246,6 +276,16 @@ export function createBase(parts: BaseParts): Base {
         const queue = pools.get(pool)?.queue;
         return queue === undefined ? null : parts.counted(queue);
       },
+      trouble(slot) {
+        if (held.get(poolOf(slot)?.name ?? '') != null) return null;
+        const agents = board.all().filter((agent) => agent.slot === slot);
+        const registering = agents.find(({ phase }) => phase === 'registering');
+        if (registering === undefined || agents.some(({ phase }) => !unserved.has(phase))) return null;
+        // The token is not tried for one agent after the other: most of them have nothing to tell themselves.
+        const reason = standing.reason(false);
+        return reason === null || reason.beginning ? registering.problem : reason.why;
+      },
+      ending: explaining.ending,
       serviceJobs: () => rows.list(),
       agentPackage: async () => null,
     },

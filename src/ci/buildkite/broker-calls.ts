@@ -103,6 +103,8 @@ const stateAnswer = z.object({
   version: z.string(),
   pid: z.int(),
   port: z.int(),
+  // One of an earlier onejob does not say, and has none.
+  proxy: z.string().nullish(),
   agents: z.array(agentOfState),
   services: z.array(z.object({ service: z.string(), kind: z.enum(['ok', 'refused', 'away']), why: z.string().nullable() })),
 });

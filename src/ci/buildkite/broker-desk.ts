@@ -7,11 +7,13 @@ import type { Clock } from '../../core/clock.ts';
 import type { AgentId, JobId } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
 import type { Log } from '../../log.ts';
+import { passing } from '../../passing.ts';
 import {
   type BrokerAgent,
   type BrokerEvent,
   type CarryRequest,
   type EndRequest,
+  type ExplainRequest,
   type HandAnswer,
   handAnswer,
   leaveAnswer,
@@ -40,8 +42,8 @@ export interface DeskListener {
   all(agents: readonly BrokerAgent[]): void;
   agent(agent: BrokerAgent): void;
   health(health: ServiceHealth): void;
-  /** Why the broker is not there; null once it is. */
-  away(why: string | null): void;
+  /** Why the broker is not there; null once it is. `beginning`: the first one is only being started. */
+  away(why: string | null, beginning?: boolean): void;
 }
 
 export interface BrokerDesk {
@@ -58,6 +60,7 @@ export interface BrokerDesk {
   carry(request: CarryRequest, signal: AbortSignal): Promise<HandAnswer & { readonly id: string }>;
   refuse(id: string, request: RefuseRequest, signal: AbortSignal): Promise<void>;
   end(id: string, request: EndRequest, signal: AbortSignal): Promise<void>;
+  explain(id: string, request: ExplainRequest, signal: AbortSignal): Promise<void>;
   /** The job that a carried agent has. @throws OnejobError E_BROKER; with `retry` while nobody can say whether it has one */
   retire(id: string, signal: AbortSignal): Promise<JobId | null>;
   /** Port of the broker that is there; null while there is none. */
@@ -107,16 +110,7 @@ export function createBrokerDesk({ calls, start, clock, log }: DeskParts): Broke
   let unsent: Set<string> | null = null;
   let sending = false;
 
-  const pause = (ms: number): Promise<void> =>
-    new Promise((resolve) => {
-      const callOff = clock.after(ms, done);
-      signal.addEventListener('abort', done, { once: true });
-      function done(): void {
-        callOff();
-        signal.removeEventListener('abort', done);
-        resolve();
-      }
-    });
+  const pause = (ms: number): Promise<void> => passing(clock, ms, signal);
 
   const tellAway = (why: string | null): void => {
     for (const listener of listeners.values()) listener.away(why);
@@ -242,7 +236,7 @@ export function createBrokerDesk({ calls, start, clock, log }: DeskParts): Broke
   return {
     listen(service, listener) {
       listeners.set(service, listener);
-      listener.away('the broker is being started');
+      listener.away('the broker is being started', true);
       running ??= run();
     },
     serve(service) {
@@ -266,6 +260,7 @@ export function createBrokerDesk({ calls, start, clock, log }: DeskParts): Broke
     carry: (request, inner) => post('/v1/agents', request, carried, inner),
     refuse: (id, request, inner) => post(agentPath(id, 'refuse'), bounded(request), nothing, inner),
     end: (id, request, inner) => post(agentPath(id, 'end'), bounded(request), nothing, inner),
+    explain: (id, request, inner) => post(agentPath(id, 'explain'), bounded(request), nothing, inner),
     retire: async (id, inner) => (await post(agentPath(id, 'retire'), {}, retireAnswer, inner)).job,
     get port() {
       return port;

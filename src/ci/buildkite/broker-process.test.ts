@@ -1,8 +1,9 @@
-import { readFileSync, statSync, writeFileSync } from 'node:fs';
+import { closeSync, openSync, readFileSync, statSync, writeFileSync, writeSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
 import { scratch } from '../../../test/support/scratch.ts';
-import { brokerPlace, startBroker } from './broker-process.ts';
+import { readEnvironment } from '../../config/environment.ts';
+import { boundLog, brokerPlace, startBroker } from './broker-process.ts';
 
 /** A program that is run as onejob would be. */
 function program(dir: string, words: string): readonly string[] {
@@ -22,6 +23,21 @@ it('is started with its place and nothing of our surroundings, and says in its l
   // What a shell sets by itself is none of ours.
   expect(names.filter((name) => !['PWD', 'OLDPWD', 'SHLVL', '_'].includes(name ?? ''))).toEqual(['PATH']);
   expect(statSync(place.log).mode & 0o777).toBe(0o600);
+});
+
+it('is given the way to services, but no argument that names it', async () => {
+  using dir = scratch();
+  const place = brokerPlace(dir.path);
+  const { handedOn } = readEnvironment({
+    NODE_USE_ENV_PROXY: '1',
+    HTTPS_PROXY: 'http://u:proxy-canary@p:1',
+    NO_PROXY: 'a',
+    TOKEN: 't',
+  });
+  await startBroker(program(dir.path, 'echo "$@"; env | grep -E "PROXY|TOKEN" | sort'), dir.path, place, handedOn);
+  const [args, ...given] = readFileSync(place.log, 'utf8').trim().split('\n');
+  expect(args).not.toContain('canary');
+  expect(given).toEqual(['HTTPS_PROXY=http://u:proxy-canary@p:1', 'NO_PROXY=a', 'ONEJOB_USE_ENV_PROXY=1']);
 });
 
 it('leads a group of its own, so that no signal to ours ends it', async () => {
@@ -49,6 +65,30 @@ it('keeps what earlier ones said, but not for ever', async () => {
   writeFileSync(place.log, 'x'.repeat(2 << 20));
   await startBroker(self, dir.path, place);
   expect(readFileSync(place.log, 'utf8')).toBe('hello\n');
+});
+
+it('keeps what the present one says, but not for ever', () => {
+  using dir = scratch();
+  const { log } = brokerPlace(dir.path);
+  const file = openSync(log, 'a');
+  try {
+    writeSync(file, 'hello\n');
+    boundLog(file);
+    expect(readFileSync(log, 'utf8')).toBe('hello\n');
+    writeSync(file, 'x'.repeat(2 << 20));
+    boundLog(file);
+    writeSync(file, 'again\n');
+    expect(readFileSync(log, 'utf8')).toBe('again\n');
+  } finally {
+    closeSync(file);
+  }
+});
+
+it('bounds nothing that is no file', () => {
+  const file = openSync('/dev/null', 'a');
+  expect(() => boundLog(file)).not.toThrow();
+  closeSync(file);
+  expect(() => boundLog(file)).not.toThrow();
 });
 
 it('has no place where its socket would be cut', () => {

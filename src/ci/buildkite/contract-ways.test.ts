@@ -3,6 +3,7 @@ import { ciServiceContract } from '../contract.ts';
 import { createEarly } from './early.ts';
 import { openAcquiring } from './testing-acquire.ts';
 import { carriedAgent } from './testing-broker.ts';
+import { withLane } from './testing-lanes.ts';
 import { openManager, trustedEnv } from './testing-manager.ts';
 
 ciServiceContract(
@@ -33,20 +34,13 @@ ciServiceContract(
   'buildkite, by its stacks',
   async () => {
     const one = openAcquiring();
-    let isObserved = false;
+    const lane = withLane(one);
     let jobs = 0;
     return {
       service: {
-        ...one.service,
-        observe(emit, signal) {
-          isObserved = true;
-          one.service.observe(emit, signal);
-        },
+        ...lane.service,
         record(change) {
-          // The service asks the slot itself what it has.
-          if (change.change === 'assigned') one.lanes.set('ci/1', [change.job]);
-          if (change.change === 'returned' || change.change === 'settled') one.lanes.delete('ci/1');
-          one.service.record(change);
+          lane.service.record(change);
           if (change.change !== 'started') return;
           // Its agent has acquired it.
           Object.assign(one.stacks.jobs.get(change.job) ?? {}, { state: 'running' });
@@ -56,23 +50,13 @@ ciServiceContract(
       pool: 'ci',
       async enqueue() {
         one.service.offer('ci/1', 'open');
-        if (!isObserved) await one.watch();
+        await lane.watched();
         jobs += 1;
         one.stacks.add(`job-${jobs}`, trustedEnv);
         await one.pass(2_500);
         return `job-${jobs}`;
       },
-      commit(write, outcome) {
-        const before = new Map(one.lanes);
-        write();
-        if (outcome === 'committed') {
-          one.service.committed();
-          return;
-        }
-        one.lanes.clear();
-        for (const [slot, had] of before) one.lanes.set(slot, had);
-        one.service.rolledBack();
-      },
+      commit: lane.commit,
       close: () => one[Symbol.asyncDispose]() as Promise<void>,
     };
   },

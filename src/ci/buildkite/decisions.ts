@@ -94,8 +94,7 @@ export function createDecisions(parts: DecisionParts): Decisions {
       const now = board.ofJob(job);
       if (now === null || now.id !== agent.id || !needsSandbox(now)) return;
       rulings.set(now.id, ruling);
-      if (ruling.kind === 'run' && ruling.why !== null)
-        parts.note(job, `It has no secrets and none of the pool's caches: ${ruling.why}`);
+      if (ruling.kind === 'run' && ruling.why !== null) parts.note(job, ruling.why);
       if (ruling.kind === 'run') parts.run(now, ruling);
       else {
         log.warn('job refused', { job, pipeline: ruling.facts.pipeline, reason: ruling.reason });

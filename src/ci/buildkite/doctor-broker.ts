@@ -1,4 +1,5 @@
 /** What `doctor` says of the broker, which carries what agents say, and of the agent's program. */
+import { describeProxies, type Proxies } from '../../config/proxies.ts';
 import type { Clock } from '../../core/clock.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
 import type { Finding } from '../../runtimes/runtime.ts';
@@ -29,8 +30,12 @@ export async function brokerOnceThere(
 /** How many agents are named. */
 const named = 5;
 
-/** `version`: of this onejob. */
-export function brokerFindings(service: string, look: BrokerLook, version: string): Finding[] {
+/** `version` and `proxies`: of this onejob. */
+export function brokerFindings(
+  service: string,
+  look: BrokerLook,
+  { version, proxies }: { readonly version: string; readonly proxies: Proxies },
+): Finding[] {
   const subject = `service ${service}`;
   const mine = look.agents.filter((agent) => agent.service === service && agent.phase !== 'gone');
   const working = mine.filter(({ phase }) => carried.has(phase)).length;
@@ -48,6 +53,16 @@ export function brokerFindings(service: string, look: BrokerLook, version: strin
       subject,
       message: `Its broker is of onejob ${look.version}, and this is ${version}.`,
       hint: `It was left by another onejob. Type "kill ${look.pid}": it ends once its last job is over, and the right one is started.`,
+    });
+  }
+  const [theirs, ours] = [look.proxy ?? null, describeProxies(proxies)];
+  if (theirs !== ours) {
+    const through = (proxy: string | null): string => (proxy === null ? 'directly' : `through the proxy ${proxy}`);
+    found.push({
+      level: 'warning',
+      subject,
+      message: `Its broker reaches services ${through(theirs)}, and this onejob ${through(ours)}.`,
+      hint: `It keeps what it was started with. Type "kill ${look.pid}": it ends once its last job is over, and another is started.`,
     });
   }
   for (const health of look.services) {
@@ -71,7 +86,12 @@ export function brokerFindings(service: string, look: BrokerLook, version: strin
 
 const carried: ReadonlySet<string> = new Set(['accepting', 'accepted', 'handed', 'connected', 'running']);
 
-export function brokerAbsent(service: string, error: unknown): Finding {
+/** `temporary`: nobody has started one. */
+export function brokerAbsent(service: string, error: unknown, temporary: boolean): Finding {
+  if (temporary) {
+    const message = 'Its broker is not there: no daemon runs, and "onejob up" starts both.';
+    return { level: 'ok', subject: `service ${service}`, message, hint: null };
+  }
   const { message } = error instanceof OnejobError ? error : toFailure(error);
   const hint = error instanceof OnejobError ? error.hint : null;
   return { level: 'error', subject: `service ${service}`, message, hint: hint ?? 'It is started again by itself.' };

@@ -6,6 +6,7 @@ import { type BuildkiteStandin, startBuildkite } from '../../../test/standins/bu
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import type { BuildkiteServiceConfig, PoolConfig } from '../../config/config.ts';
 import { checkConfig } from '../../config/load.ts';
+import { noProxies } from '../../config/proxies.ts';
 import { emptyEnvironment } from '../../config/testing.ts';
 import { OnejobError } from '../../errors.ts';
 import { systemClock } from '../../pools/clock.ts';
@@ -66,11 +67,12 @@ async function check(given: Given): Promise<Finding[]> {
   const [bk] = (config?.services ?? []) as BuildkiteServiceConfig[];
   const pools = config?.pools ?? [];
   if (bk === undefined) throw new Error('no service');
-  const api = createServiceApi({ endpoint: bk.endpoint, version: '1.0.0', clock: systemClock, timeout: 5_000 });
+  const api = createServiceApi({ endpoint: bk.endpoint, version: '1.0.0', clock: systemClock, proxies: noProxies, timeout: 5_000 });
   const token = async () => given.token ?? buildkite.token;
   const broker = given.broker ?? {};
   const parts: DoctorParts = {
-    ...{ config: bk, pools, stateDir: join(dir.path, 'state'), api, token, version: '1.0.0' },
+    ...{ config: bk, pools, stateDir: join(dir.path, 'state'), api, token, temporary: false, version: '1.0.0' },
+    proxies: noProxies,
     metricsToken: bk.metricsToken === null ? null : async () => buildkite.metricsToken,
     keys: given.keys ?? (async () => null),
     broker: async () => {
@@ -175,6 +177,7 @@ it.each([
   const api = createServiceApi({
     endpoint: buildkite.endpoint,
     version: '1',
+    proxies: noProxies,
     clock: { ...systemClock, wall: () => Date.now() + seconds * 1000 },
   });
   const { tokenFindings } = await import('./doctor-token.ts');

@@ -1,8 +1,10 @@
 /** What `onejob doctor` says of Buildkite: each a sentence, with what to type where something is wrong. Changes nothing at the service. */
 import type { BuildkiteServiceConfig, PoolConfig } from '../../config/config.ts';
+import type { Proxies } from '../../config/proxies.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
 import type { Finding } from '../../runtimes/runtime.ts';
 import type { SecretKeys } from '../../secrets/keys.ts';
+import { proxyFindings } from '../proxy-findings.ts';
 import type { Trial, TrialSandbox } from '../trial.ts';
 import type { AgentBinaryState } from './agent-binary.ts';
 import type { ServiceApi } from './api.ts';
@@ -18,6 +20,7 @@ export interface DoctorParts {
   /** Those that take jobs from here. */
   readonly pools: readonly PoolConfig[];
   readonly stateDir: string;
+  readonly proxies: Proxies;
   readonly api: Pick<ServiceApi, 'identity' | 'counts'>;
   /** @throws OnejobError E_SECRET */
   readonly token: () => Promise<string>;
@@ -29,6 +32,8 @@ export interface DoctorParts {
   /** Has the broker listen at an address, too; the port. @throws OnejobError E_BROKER */
   readonly door: (address: string, signal: AbortSignal) => Promise<number>;
   readonly program: () => AgentBinaryState;
+  /** This manager starts no broker: there is one only where a daemon has left it. */
+  readonly temporary: boolean;
   /** Of onejob. */
   readonly version: string;
   /** ms since the epoch. */
@@ -44,7 +49,7 @@ export async function findings(parts: DoctorParts, trial: Trial, signal: AbortSi
   const { config, pools } = parts;
   const looking = parts.broker(signal).catch((error: unknown) => {
     signal.throwIfAborted();
-    return brokerAbsent(config.name, error);
+    return brokerAbsent(config.name, error, parts.temporary);
   });
   const [look, token, ofPools, within] = await Promise.all([
     looking,
@@ -53,9 +58,10 @@ export async function findings(parts: DoctorParts, trial: Trial, signal: AbortSi
     looking.then((look) => lookWithin(parts, classesOf(pools, trial, parts.stateDir), 'pid' in look ? look.port : null, signal)),
   ]);
   return [
+    ...proxyFindings(config.name, config.endpoint, parts.proxies),
     ...token,
     ...programFindings(config.name, parts.program(), config.agentPackage.from),
-    ...('pid' in look ? brokerFindings(config.name, look, parts.version) : [look]),
+    ...('pid' in look ? brokerFindings(config.name, look, parts) : [look]),
     ...within,
     ...ofPools,
   ];

@@ -7,9 +7,9 @@
 import type { PoolConfig } from '../../config/config.ts';
 import type { AgentId, Failure, JobId } from '../../core/slot.ts';
 import { toFailure } from '../../errors.ts';
+import { endedWithoutJob } from '../blame.ts';
 import type { CiService } from '../ci-service.ts';
 import { type BaseParts, createBase } from './base.ts';
-import { blame } from './blame.ts';
 import type { BrokerAgent, Phase } from './broker/protocol.ts';
 import { createDecisions } from './decisions.ts';
 import { lost } from './ends.ts';
@@ -125,7 +125,7 @@ export function createEarly(parts: EarlyParts): CiService {
 
   return {
     ...base.common,
-    capabilities: { binds: 'early', canCountQueue: true, standsForSlots: false, terms: 2 },
+    capabilities: { binds: 'early', canCountQueue: true, standsForSlots: false, terms: 2, poolTimeout: true, jobOnStdout: true },
 
     observe(send, outer) {
       base.observe(send, outer, { saw, began: look, ended: decisions.close });
@@ -173,7 +173,7 @@ export function createEarly(parts: EarlyParts): CiService {
       return job ?? ran.get(agent) ?? null;
     },
 
-    blame,
+    blame: endedWithoutJob,
     forget: async () => {},
     close: (leaving) => desk.close(leaving),
   };

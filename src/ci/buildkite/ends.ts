@@ -1,11 +1,14 @@
-/** What the service is told of a job whose agent did not say itself how it ended. */
-import type { JobResult } from '../../core/slot.ts';
+/** What the service is told of a job that onejob ends, or whose agent did not say itself how it ended. */
+import type { PoolConfig } from '../../config/config.ts';
+import { formatDuration } from '../../config/units.ts';
+import type { JobResult, StopReason } from '../../core/slot.ts';
 import type { EndRequest } from './broker/protocol.ts';
 
-export function endOf(result: JobResult): EndRequest {
+/** `pool`: the job's, undefined where config does not have it any more. */
+export function endOf(result: JobResult, pool: PoolConfig | undefined): EndRequest {
   switch (result.kind) {
     case 'timeout':
-      return { reason: "The job took longer than the pool's `timeout`, and was ended.", signalReason: 'agent_stop' };
+      return { reason: tooLong(pool), signalReason: 'agent_stop' };
     case 'cancelled':
       return { reason: 'The job was cancelled.', signalReason: 'agent_stop' };
     case 'oom':
@@ -19,6 +22,18 @@ export function endOf(result: JobResult): EndRequest {
     case 'signal':
       return lost(`its agent was ended by ${result.signal} without a result`);
   }
+}
+
+/** Why a job that runs is being ended, for its log, as a sentence; null where the service knows that itself. */
+export function whyEnding(why: StopReason, pool: PoolConfig | undefined): string | null {
+  if (why === 'timeout') return tooLong(pool);
+  return why === 'shutdown' ? 'onejob ended this job: it was told to stop.' : null;
+}
+
+function tooLong(pool: PoolConfig | undefined): string {
+  const limit = pool?.timeout ?? null;
+  if (pool === undefined || limit === null) return 'onejob ended this job: it took longer than its pool allowed.';
+  return `onejob ended this job: pool ${pool.name} lets a job run for ${formatDuration(limit)} at most.`;
 }
 
 /** `why`: the middle of a sentence. */

@@ -62,7 +62,7 @@ it("follows a job from its acceptance to its end, in the service's own words", (
   using one = bench();
   one.saw('accepting');
   expect(one.row()).toEqual({
-    ...{ id: 'job-a1', service: 'bk', pool: 'ci', agent: null, title: 'unit tests', definition: 'app', build: '7' },
+    ...{ id: 'job-a1', service: 'bk', pool: 'ci', agent: null, title: 'app #7 unit tests', definition: 'app', build: '7' },
     ...{ repository: 'https://github.com/acme/app.git', branch: 'main', reason: null, link: null, demands: [] },
     ...{ state: 'assigned', note: null, result: null, queuedAt: 500, startedAt: null, endedAt: null },
   });
@@ -164,7 +164,7 @@ it('keeps no password: neither of an address nor of what people read', () => {
   one.saw('accepted', heldAgent('a1', { env }));
   expect(one.row()).toMatchObject({
     repository: 'https://github.com/acme/app.git',
-    title: 'TOKEN=*** curl -H "Authorization: Bearer ***" https://host/x',
+    title: 'app #7 TOKEN=*** curl -H "Authorization: Bearer ***" https://host/x',
   });
   expect(JSON.stringify(one.row())).not.toContain('hunter2');
 });

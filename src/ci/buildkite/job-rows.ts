@@ -118,7 +118,7 @@ function rowOf(agent: RowOf, before: ServiceJob | null, { service, now }: { serv
     service,
     pool: agent.pool,
     agent: agent.agent,
-    title: facts.title,
+    title: [facts.pipeline, facts.build === null ? null : `#${facts.build}`, facts.title].filter((part) => part !== null).join(' '),
     definition: facts.pipeline,
     build: facts.build,
     repository: facts.repository === null ? null : shownRepository(facts.repository),

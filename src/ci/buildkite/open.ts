@@ -1,5 +1,6 @@
 /** Puts the service together from what config says. One broker serves all services of this type. */
 import type { BuildkiteServiceConfig, PoolConfig } from '../../config/config.ts';
+import { noProxies } from '../../config/proxies.ts';
 import { slotNames } from '../../config/slot-names.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { createPinBook } from '../../pools/secret-desk.ts';
@@ -7,7 +8,7 @@ import { parseKeys } from '../../secrets/keys.ts';
 import { describeSecret, readSecret } from '../../secrets/reference.ts';
 import { subdirectory } from '../../store/directory.ts';
 import type { CiService } from '../ci-service.ts';
-import type { OpenParts } from '../index.ts';
+import type { OpenParts } from '../parts.ts';
 import { createAcquire } from './acquire.ts';
 import { createAgentBinary } from './agent-binary.ts';
 import { createServiceApi } from './api.ts';
@@ -28,16 +29,16 @@ import { createStacks } from './stacks.ts';
 import { visitingDesk } from './visiting-desk.ts';
 
 /** Version of the agent that this onejob was tried with. */
-export const pinnedAgent = '3.137.0';
+const pinnedAgent = '3.137.0';
 
-type DeskOpening = Pick<OpenParts, 'store' | 'clock' | 'log' | 'self' | 'temporary'>;
+type DeskOpening = Pick<OpenParts, 'store' | 'clock' | 'log' | 'self' | 'temporary' | 'env'>;
 
-export function openDesk({ store, clock, log, self, temporary }: DeskOpening): BrokerDesk {
+export function openDesk({ store, clock, log, self, temporary, env }: DeskOpening): BrokerDesk {
   const place = brokerPlace(store.dir);
   const parts = { calls: brokerCalls(place.socket), clock, log };
   return temporary === true
     ? visitingDesk(parts)
-    : createBrokerDesk({ ...parts, start: () => startBroker(self, store.dir, place) });
+    : createBrokerDesk({ ...parts, start: () => startBroker(self, store.dir, place, env?.handedOn) });
 }
 
 export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts): CiService {
@@ -49,8 +50,11 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
   const token = () => readSecret(config.token, variables);
   const ofCounts = metricsToken === null ? null : () => readSecret(metricsToken, variables);
   const keys = async () =>
-    secretsKey === null ? null : parseKeys(await readSecret(secretsKey, variables), `The key in ${describeSecret(secretsKey)}`);
-  const api = createServiceApi({ endpoint: config.endpoint, version: parts.version, clock });
+    secretsKey === null
+      ? null
+      : parseKeys(await readSecret(secretsKey, variables, 'private key'), `The key in ${describeSecret(secretsKey)}`);
+  const proxies = parts.env?.proxies ?? noProxies;
+  const api = createServiceApi({ endpoint: config.endpoint, version: parts.version, clock, proxies });
   const counts = createCounts({ api, token: ofCounts ?? token, service: config.name, every: config.pollEvery, clock, log });
   const desk = parts.desk();
   const pins = createPinBook({ store, clock });
@@ -65,7 +69,7 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
   const ruleJob = (job: GivenJob, pool: PoolConfig) => rule(job, { trust: pool.trust, keys, pins });
   const { version } = parts;
   const { host } = parts.config;
-  const stacks = createStacks({ endpoint: config.endpoint, version, clock, token });
+  const stacks = createStacks({ endpoint: config.endpoint, version, clock, proxies, token });
   const entries = createStackEntries({ service: config.name, host, version, store, stacks, wall });
   const isLive = (agent: AgentId) => slots.poolOf(agent) !== null;
   const common: BuildkiteParts = {
@@ -88,8 +92,21 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
     },
     check(signal, trial) {
       const look = (inner: AbortSignal) => lookAtBroker(brokerPlace(store.dir).socket, inner);
-      const broker = (inner: AbortSignal) => brokerOnceThere(look, clock, inner);
-      const about = { config, pools, stateDir: store.dir, api, token, keys, broker, version: parts.version, wall };
+      const temporary = parts.temporary === true;
+      const broker = (inner: AbortSignal) => (temporary ? look(inner) : brokerOnceThere(look, clock, inner));
+      const about = {
+        config,
+        pools,
+        stateDir: store.dir,
+        proxies,
+        temporary,
+        api,
+        token,
+        keys,
+        broker,
+        version: parts.version,
+        wall,
+      };
       return findings({ ...about, metricsToken: ofCounts, door: desk.door, program: () => binary.state }, trial, signal);
     },
     clock,

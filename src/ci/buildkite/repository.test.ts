@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { isSameRepository, normalRepository } from './repository.ts';
+import { isSameRepository, matchesRepository, normalRepository } from './repository.ts';
 
 it.each([
   ['https://github.com/acme/app', 'github.com/acme/app'],
@@ -77,6 +77,27 @@ describe('not the same', () => {
     expect(isSameRepository(null, null)).toBe(false);
     expect(isSameRepository(null, 'https://github.com/acme/app')).toBe(false);
   });
+});
+
+describe('patterns', () => {
+  it.each([
+    ['gitea@git.lab/acme/*', 'gitea@git.lab:acme/app.git', true],
+    ['gitea@git.lab/acme/*', 'ssh://gitea@GIT.lab/acme/app', true],
+    ['gitea@GIT.lab/acme/*', 'gitea@git.lab:acme/app.git', true],
+    ['gitea@git.lab:2222/acme/*', 'ssh://gitea@git.lab:2222/acme/app', true],
+    ['{gitea@,}git.lab/acme/*', 'gitea@git.lab:acme/app.git', true],
+    ['{gitea@,}git.lab/acme/*', 'https://git.lab/acme/app.git', true],
+    ['org-12@GitHub.com/Acme/*', 'git@github.com:acme/app', true],
+    ['**', 'gitea@git.lab:acme/app.git', true],
+    // Whose home it is in is somebody else's to say.
+    ['gitea@git.lab/acme/*', 'mallory@git.lab:acme/app.git', false],
+    ['gitea@git.lab/acme/*', 'Gitea@git.lab:acme/app.git', false],
+    ['gitea@git.lab/acme/*', 'https://git.lab/acme/app', false],
+    ['git.lab/acme/*', 'gitea@git.lab:acme/app.git', false],
+    ['*.lab/acme/*', 'mallory@git.lab:acme/app.git', false],
+    ['*/acme/*', 'mallory@git.lab:acme/app.git', false],
+    ['*.lab/acme/*', 'git@git.lab:acme/app.git', true],
+  ])('%s and %s', (pattern, written, fits) => expect(matchesRepository([pattern], written)).toBe(fits));
 });
 
 const slug = fc.stringMatching(/^[A-Za-z0-9][A-Za-z0-9_-]{0,12}$/);

@@ -38,13 +38,20 @@ export function isSameRepository(one: string | null, other: string | null): bool
 }
 
 /**
- * Whether one of the patterns (as `host/path`, or the path of a folder of this host) fits what the address means. `host/*` is one folder
- * deep, `host/**` any. What cannot be read fits none.
+ * Whether one of the patterns (as `host/path`, `user@host/path`, or the path of a folder of this host) fits what the address means.
+ * `host/*` is one folder deep, `host/**` any. What cannot be read fits none.
  */
 export function matchesRepository(patterns: readonly string[], written: string): boolean {
   const normal = normalRepository(written);
-  return normal !== null && matches(patterns.map(asNormal), normal);
+  if (normal === null) return false;
+  // A `*` for hosts must not stand for a user as well: in the home of another one lies what that one likes.
+  const fitting = withUser.test(normal)
+    ? patterns.filter((pattern) => withUser.test(pattern) || pattern.startsWith('**'))
+    : patterns;
+  return matches(fitting.map(asNormal), normal);
 }
+
+const withUser = /^[^/]*@/;
 
 /** For people, and for what is kept in clear: without whatever may be a password, or who uses it. */
 export function shownRepository(written: string): string {
@@ -55,9 +62,8 @@ export function shownRepository(written: string): string {
 }
 
 function asNormal(pattern: string): string {
-  const [host = '', ...path] = pattern.split('/');
-  const isKnown = caseless.has(lower(host));
-  return isKnown ? lower(pattern) : [lower(host), ...path].join('/');
+  const [, user = '', host = '', path = ''] = /^([^/]*@)?([^/]*)(.*)$/s.exec(pattern) ?? [];
+  return caseless.has(lower(host)) ? lower(`${host}${path}`) : `${user}${lower(host)}${path}`;
 }
 
 function remote(scheme: string, authority: string, path: string): string | null {

@@ -53,7 +53,7 @@ it("opens nothing of a fork's job, and does not even read the key", async () => 
   const other = { ...trust, forks: 'run-without-secrets' } as const;
   expect(await rule(job(env), parts({ trust: other, keys: read }))).toMatchObject({
     ...{ kind: 'run', trusted: false, secrets: [] },
-    why: expect.stringMatching(/^The job runs without secrets: .*stranger/),
+    why: expect.stringMatching(/^The job runs without secrets, and without the caches of its pool: .*stranger/),
   });
   expect(await rule(job(env), parts({ keys: read }))).toMatchObject({ kind: 'refused' });
 });

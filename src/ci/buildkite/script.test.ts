@@ -73,6 +73,7 @@ describe.each(shells)('in %s', (...shell) => {
         BUILDKITE_SOCKETS_PATH: `${own}/sockets`,
         BUILDKITE_CANCEL_GRACE_PERIOD: '30',
         BUILDKITE_AGENT_PING_MODE: 'poll-only',
+        BUILDKITE_WRITE_JOB_LOGS_TO_STDOUT: 'true',
         BUILDKITE_AGENT_ACQUIRE_JOB: 'job-1',
       },
     });
@@ -145,7 +146,9 @@ describe.each(shells)('in %s', (...shell) => {
     using dir = scratch();
     const { env } = stub(dir);
     const parts = partsIn(dir, { note: hostile });
-    expect(runIn(shell, agentScript(parts), env).out).toBe(`${hostile}\n`);
+    // Its agent's own log has it; that of the job has it from the hook.
+    expect(runIn(shell, `{ ${agentScript(parts)}\n} 2>&1 >/dev/null`, env).out).toBe(`${hostile}\n`);
+    expect(runIn(shell, agentScript(parts), env).out).toBe('');
     expect(runIn(shell, `. '${parts.workspace}/.buildkite/hooks/environment'`, env)).toEqual({ code: 0, out: `${hostile}\n` });
     const owned = partsIn(dir, { note: 'why', hooks: '/onejob/hooks', workspace: join(dir.path, 'other') });
     expect(runIn(shell, agentScript(owned), env).out).toBe('why\n');

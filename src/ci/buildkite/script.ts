@@ -49,6 +49,8 @@ export function agentScript(parts: ScriptParts): string {
     ['BUILDKITE_SOCKETS_PATH', `${own}/sockets`],
     ['BUILDKITE_CANCEL_GRACE_PERIOD', String(Math.max(1, Math.floor(cancelGrace / 1000)))],
     ['BUILDKITE_AGENT_PING_MODE', 'poll-only'],
+    // What the agent logs itself is on its standard error.
+    ['BUILDKITE_WRITE_JOB_LOGS_TO_STDOUT', 'true'],
     job === null ? ['BUILDKITE_AGENT_DISCONNECT_AFTER_JOB', 'true'] : ['BUILDKITE_AGENT_ACQUIRE_JOB', job],
   ];
   return [
@@ -69,7 +71,7 @@ export function agentScript(parts: ScriptParts): string {
 /** Lines that say it now, and in a hook of the job. */
 function saysIn(hook: string | null, note: string): string[] {
   const say = `printf '%s\\n' ${quote(note)}`;
-  return hook === null ? [say] : [say, `printf '%s\\n' ${quote(say)} > ${quote(hook)} && chmod 755 ${quote(hook)}`];
+  return hook === null ? [say] : [`${say} >&2`, `printf '%s\\n' ${quote(say)} > ${quote(hook)} && chmod 755 ${quote(hook)}`];
 }
 
 function quote(text: string): string {

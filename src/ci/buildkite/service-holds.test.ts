@@ -15,6 +15,17 @@ it('holds nothing on a good day', async () => {
   expect(one.of('hold').filter(({ reason }) => reason === null)).toHaveLength(2);
 });
 
+it('is only beginning until its broker and its program are there; what is wrong with them is a trouble at once', async () => {
+  await using one = openManager();
+  await one.watch();
+  expect(one.of('hold')).toEqual([{ kind: 'hold', pool: 'ci', reason: 'the broker is being started', beginning: true }]);
+  one.program = new OnejobError('E_AGENT_PACKAGE', 'There is no program at "/opt/agent".');
+  one.broker.exit('ended with exit code 3');
+  await one.pass(0);
+  expect(one.of('hold').at(-1)?.reason).toContain('the broker ended with exit code 3');
+  expect(one.of('hold').at(-1)).not.toHaveProperty('beginning');
+});
+
 describe('the token', () => {
   it('that cannot be read holds the pool, with the reason, until it can', async () => {
     await using one = openManager();
@@ -126,6 +137,33 @@ describe('the service', () => {
     expect(one.held.get('ci')).toBe('Buildkite does not answer.');
     one.broker.put(heldAgent('a2'));
     expect(one.held.get('ci')).toBeUndefined();
+  });
+
+  it('is named at the slot that cannot have an agent, where the pool goes on without it', async () => {
+    await using one = openManager({ pools: [testPool({ agents: 3 })] });
+    const troubles = () => [1, 2, 3].map((n) => one.service.trouble?.(`ci/${n}`) ?? null);
+    one.broker.up();
+    await one.watch();
+    one.broker.put(heldAgent('a1'));
+    one.broker.put(heldAgent('a2', { slot: 'ci/2', phase: 'registering' }));
+    expect(troubles()).toEqual([null, null, null]);
+    one.broker.health(refused);
+    expect(troubles()).toEqual([null, 'Buildkite refuses the token. Start onejob again with it.', null]);
+    one.broker.health(ok);
+    one.broker.put(heldAgent('a2', { slot: 'ci/2', phase: 'registering', problem: 'The name is taken.' }));
+    expect(troubles()).toEqual([null, 'The name is taken.', null]);
+    one.broker.put(heldAgent('a2', { slot: 'ci/2' }));
+    expect(troubles()).toEqual([null, null, null]);
+  });
+
+  it('is named once, for the pool, where no slot of it has an agent', async () => {
+    await using one = openManager();
+    one.broker.up();
+    await one.watch();
+    one.broker.put(heldAgent('a1', { phase: 'registering', problem: 'Buildkite refuses the token.' }));
+    one.broker.health(refused);
+    expect(one.held.has('ci')).toBe(true);
+    expect(one.service.trouble?.('ci/1')).toBeNull();
   });
 
   it('of another name is not ours', async () => {

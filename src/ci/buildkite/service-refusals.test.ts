@@ -23,7 +23,7 @@ describe('a job that no rule allows', () => {
     expect(one.broker.refused).toEqual([
       {
         id: 'a1',
-        reason: expect.stringMatching(/^onejob refused this job: .*pull request 12 .*trust\.forks: refuse/),
+        reason: expect.stringMatching(/^onejob refused this job: it is pull request 12 .*trust\.forks: refuse/),
         signalReason: 'agent_refused',
       },
     ]);
@@ -43,7 +43,7 @@ describe('a job that no rule allows', () => {
     await one.pass(0);
     const noteOf = (id: string) => one.store.serviceJobs.get(id)?.note;
     expect(noteOf('job-a1')).toMatch(/^onejob refused this job: .*fork/s);
-    expect(noteOf('job-b1')).toMatch(/^It has no secrets and none of the pool's caches: .*fork/s);
+    expect(noteOf('job-b1')).toMatch(/^The job runs without secrets, and without the caches of its pool: (?!The job).*fork/s);
   });
 
   it('is refused again by whoever could not say so', async () => {

@@ -167,7 +167,7 @@ describe('an accepted job', () => {
   });
 
   it.each([
-    [{ kind: 'timeout' }, /took longer than the pool's `timeout`/, 'agent_stop'],
+    [{ kind: 'timeout' }, /^onejob ended this job: pool ci lets a job run for 2h at most\.$/, 'agent_stop'],
     [{ kind: 'cancelled' }, /was cancelled/, 'agent_stop'],
     [{ kind: 'oom' }, /lost: its sandbox ran out of memory/, 'process_run_error'],
     [{ kind: 'lost', reason: 'the Engine removed it' }, /lost: the Engine removed it/, 'process_run_error'],
@@ -176,7 +176,7 @@ describe('an accepted job', () => {
   ] as const)(
     'that ended as %j is settled with that reason, should the service have no result of it',
     async (result, words, why) => {
-      await using one = openManager();
+      await using one = openManager({ pools: [testPool({ timeout: 7_200_000 })] });
       one.broker.up();
       await one.watch();
       one.broker.put(heldAgent('a1', { env: trustedEnv, agent: 'agent1', phase: 'running' }));

@@ -43,7 +43,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
 
   return {
     ...base.common,
-    capabilities: { binds: 'late', canCountQueue: true, standsForSlots: true, terms: 2 },
+    capabilities: { binds: 'late', canCountQueue: true, standsForSlots: true, terms: 2, poolTimeout: true, jobOnStdout: true },
 
     observe(send, outer) {
       base.observe(send, outer, {

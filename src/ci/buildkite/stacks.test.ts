@@ -1,6 +1,7 @@
 /** The client of the Stacks API against the stand-in. */
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { type BuildkiteStandin, startBuildkite } from '../../../test/standins/buildkite/standin.ts';
+import { noProxies } from '../../config/proxies.ts';
 import { systemClock } from '../../pools/clock.ts';
 import { LaterError } from './api.ts';
 import { createStacks, type Stacks } from './stacks.ts';
@@ -14,7 +15,13 @@ const key = 'onejob-0a1b2c3d-host-gpu';
 beforeEach(async () => {
   bk = await startBuildkite({ stackLimits: { list: 3 }, now: () => 1_800_000_000_000 });
   token = bk.token;
-  stacks = createStacks({ endpoint: bk.endpoint, version: '1.0.0', clock: systemClock, token: async () => `${token}\n` });
+  stacks = createStacks({
+    endpoint: bk.endpoint,
+    version: '1.0.0',
+    clock: systemClock,
+    proxies: noProxies,
+    token: async () => `${token}\n`,
+  });
   await stacks.register(key, 'gpu', { host: 'host' }, never);
 });
 afterEach(async () => {

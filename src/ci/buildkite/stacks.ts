@@ -3,6 +3,7 @@
  * agent. Calls and bounds from the docs page `apis/agent_api/stacks`, field names from its public Go client. All of a job is foreign.
  */
 import { z } from 'zod';
+import type { Proxies } from '../../config/proxies.ts';
 import type { Clock } from '../../core/clock.ts';
 import type { JobId } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
@@ -62,6 +63,7 @@ export interface StacksParts {
   /** Of onejob. */
   readonly version: string;
   readonly clock: Clock;
+  readonly proxies: Proxies;
   /** The token of a cluster. @throws OnejobError E_SECRET */
   readonly token: () => Promise<string>;
   /** ms for one answer; default 20 s. */
@@ -91,8 +93,8 @@ const tokens = z.object({
   job_acquisition_tokens: z.array(z.object({ job_uuid: id, job_acquisition_token: z.string().regex(/^[\x21-\x7e]{1,4096}$/) })),
 });
 
-export function createStacks({ endpoint, version, clock, token, timeout = 20_000 }: StacksParts): Stacks {
-  const upstream = createUpstream({ version, clock, timeout });
+export function createStacks({ endpoint, version, clock, proxies, token, timeout = 20_000 }: StacksParts): Stacks {
+  const upstream = createUpstream({ version, clock, proxies, timeout });
 
   async function ask(call: Pick<Call, 'method' | 'path' | 'body' | 'doing'>, signal: AbortSignal): Promise<Called> {
     return upstream.call({ ...call, endpoint, token: (await token()).trim() }, signal);

@@ -6,22 +6,28 @@ const subjects = ['broker', 'program', 'token', 'service', 'stack'] as const;
 export type Subject = (typeof subjects)[number];
 
 export interface Standing {
-  /** null: all is well with it. */
-  set(subject: Subject, why: string | null): void;
+  /** null: all is well with it. `beginning`: it is only being got ready. */
+  set(subject: Subject, why: string | null, beginning?: boolean): void;
   /** What the service is like, as the broker sees it. */
   health(health: ServiceHealth): void;
   /** For a pool that has agents at the service, or a job: those go on during an outage, and with a token that was revoked. */
-  reason(isServed: boolean): string | null;
+  reason(isServed: boolean): Reason | null;
+}
+
+export interface Reason {
+  readonly why: string;
+  /** Nothing is wrong so far. */
+  readonly beginning: boolean;
 }
 
 /** What keeps agents that are registered from working, too. */
 const hard: ReadonlySet<Subject> = new Set(['broker', 'program']);
 
 export function createStanding(): Standing {
-  const reasons = new Map<Subject, string>();
-  const set = (subject: Subject, why: string | null): void => {
+  const reasons = new Map<Subject, Reason>();
+  const set = (subject: Subject, why: string | null, beginning = false): void => {
     if (why === null) reasons.delete(subject);
-    else reasons.set(subject, why);
+    else reasons.set(subject, { why, beginning });
   };
   return {
     set,
@@ -30,8 +36,8 @@ export function createStanding(): Standing {
     },
     reason(isServed) {
       for (const subject of subjects) {
-        const why = reasons.get(subject);
-        if (why !== undefined && (!isServed || hard.has(subject))) return why;
+        const reason = reasons.get(subject);
+        if (reason !== undefined && (!isServed || hard.has(subject))) return reason;
       }
       return null;
     },

@@ -9,6 +9,7 @@ import type { Clock } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { toFailure } from '../../errors.ts';
 import type { Log } from '../../log.ts';
+import { passing } from '../../passing.ts';
 import type { BrokerAgent } from './broker/protocol.ts';
 import { agentsOfBroker, type BrokerCalls, brokerCalls } from './broker-calls.ts';
 import { brokerPlace } from './broker-process.ts';
@@ -34,7 +35,7 @@ export async function endStrays({ agents, calls, opened, isLive, clock, log }: S
   const refused = new Set<string>();
   const isNeeded = opened.size > 0;
   let wasTold = false;
-  for (; !signal.aborted; await pause(clock, signal)) {
+  for (; !signal.aborted; await passing(clock, lookAgain, signal)) {
     const found = await agents(signal).catch(() => null);
     if (found === null && !isNeeded) return;
     if (found === null) continue;
@@ -75,17 +76,4 @@ export async function endStraysOf(
   if (parts.opened.size === 0 && !existsSync(join(stateDir, 'broker', 'broker.sock'))) return;
   const { socket } = brokerPlace(stateDir);
   await endStrays({ ...parts, agents: (inner) => agentsOfBroker(socket, inner), calls: brokerCalls(socket) }, signal);
-}
-
-function pause(clock: Clock, signal: AbortSignal): Promise<void> {
-  return new Promise((resolve) => {
-    if (signal.aborted) return resolve();
-    const done = (): void => {
-      callOff();
-      signal.removeEventListener('abort', done);
-      resolve();
-    };
-    const callOff = clock.after(lookAgain, done);
-    signal.addEventListener('abort', done, { once: true });
-  });
 }

@@ -154,7 +154,16 @@ export function fakeBroker(): FakeBroker {
     },
     exit: (how) => process?.resolve(how),
     up(more = {}) {
-      state = { protocol: protocolVersion, version: '1.0.0', pid: 4711, port: 7070, agents: [], services: [], ...more };
+      state = {
+        protocol: protocolVersion,
+        version: '1.0.0',
+        pid: 4711,
+        port: 7070,
+        proxy: null,
+        agents: [],
+        services: [],
+        ...more,
+      };
     },
     down() {
       state = null;

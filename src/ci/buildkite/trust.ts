@@ -9,7 +9,7 @@ import type { JobFacts } from './job-facts.ts';
 import { matches, matchesPipeline } from './pattern.ts';
 import { isSameRepository, matchesRepository, shownRepository } from './repository.ts';
 
-/** `why` is a sentence for the job's log: it names the rule. */
+/** `why` names the rule: a sentence for the job's log, of a refused job what stands in one behind a colon. */
 export type Verdict =
   | { readonly kind: 'trusted' }
   | { readonly kind: 'untrusted'; readonly why: string }
@@ -34,11 +34,12 @@ export function decideTrust(facts: Judged, trust: TrustConfig): Verdict {
 }
 
 function refused(why: string, rule: 'forks' | 'others'): Verdict {
-  return { kind: 'refused', why: `This pool does not run the job: ${told(why, `trust.${rule}: refuse`)}` };
+  return { kind: 'refused', why: told(why, `trust.${rule}: refuse`) };
 }
 
 function untrusted(why: string, rule: 'forks' | 'others'): Verdict {
-  return { kind: 'untrusted', why: `The job runs without secrets: ${told(why, `trust.${rule}: run-without-secrets`)}` };
+  const loss = 'The job runs without secrets, and without the caches of its pool';
+  return { kind: 'untrusted', why: `${loss}: ${told(why, `trust.${rule}: run-without-secrets`)}` };
 }
 
 /** A job that is triggered is the one case that its owner may take for a mistake: what would change it is said. */
@@ -50,7 +51,7 @@ function told(why: string, rule: string): string {
 const pullRef = /^(?:(?:refs\/)?(?:pull|pull-requests|merge-requests)\/(?:\d+|\*)(?:\/|$)|refs\/changes\/|refs\/\*)/;
 
 /** Why a job is taken for one from a fork, as the middle of a sentence; null when it is from the pipeline's own repository. */
-export function whyFork({ pullRequest, repository, branch, commit, refspec, hidden }: Origin): string | null {
+function whyFork({ pullRequest, repository, branch, commit, refspec, hidden }: Origin): string | null {
   if (hidden !== null) return `${shown(hidden)} is too long or holds what no name holds, and may be that of a fork`;
   // git allows no colon in the name of a branch: the service writes one between the owner of a fork and its branch.
   if (branch?.includes(':')) return `its branch ${JSON.stringify(shown(branch))} is one of a fork`;

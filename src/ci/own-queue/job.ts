@@ -15,7 +15,7 @@ import type { StoredJob, StoredRequest } from '../../store/jobs.ts';
 export type Job = StoredJob;
 
 /** How often in a row one unmendable failure may send a job back before it ends as unstartable. */
-export const unmendableLimit = 3;
+const unmendableLimit = 3;
 /** How many former agents are remembered: replays only ever come from the last few. */
 const pastLimit = 50;
 

@@ -4,6 +4,7 @@ import { Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import { extract, pack } from 'tar-stream';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { oneDevice } from '../../../test/support/devices.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import { type JobRequest, jobRequest } from '../../api/schema.ts';
 import type { Change } from '../../core/slot.ts';
@@ -32,22 +33,11 @@ const recipe: Recipe = {
   grant: { way: 'auto', capabilities: [], numa: false },
   unsafe: { privileged: false, pidHost: false, seccompUnconfined: false },
 };
-const noDevices: QueuePool['devices'] = {
-  count: 0,
-  mig: null,
-  model: null,
-  uuids: [],
-  vendor: null,
-  memory: null,
-  compute: null,
-  share: 1,
-  display: 'allow',
-};
 const pool = (name: string, timeout: number | null = null): QueuePool => ({
   name,
   timeout,
   recipe,
-  devices: noDevices,
+  devices: { ...oneDevice, count: 0 },
   standby: true,
 });
 

@@ -11,16 +11,16 @@ import { type JobRequest, type JobView, jobsListed, workspaceLimit } from '../..
 import { mountPathProblem } from '../../config/volumes.ts';
 import { OnejobError } from '../../errors.ts';
 import type { Store } from '../../store/store.ts';
-import type { CiEvent, CiService } from '../ci-service.ts';
+import type { CiService } from '../ci-service.ts';
 import { applyCancel, applyChange, type Job, newJob } from './job.ts';
-import { JobIndex, type Moved } from './job-index.ts';
+import { JobIndex } from './job-index.ts';
 import { createPrune } from './prune.ts';
 import { checkMounts, checkRequest, type MountProblem, type QueuePool, recipeOfJob } from './request.ts';
 import { jobEnvironment, jobScript } from './script.ts';
 import { createSettle } from './settle.ts';
 import { openSpool } from './spool.ts';
+import { Teller } from './tell.ts';
 import { viewOf } from './view.ts';
-import { Waiters } from './waiters.ts';
 import { Workspaces } from './workspaces.ts';
 
 export interface OwnQueueOptions {
@@ -68,10 +68,6 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
   const pools = new Map(options.pools.map((pool) => [pool.name, pool]));
   const spool = openSpool(store.dir);
   const index = new JobIndex();
-  const emitters = new Set<(event: CiEvent) => void>();
-  const listeners = new Set<(job: JobView) => void>();
-  const waiters = new Waiters();
-  const unsynced = new Set<string>();
   const workspaces = new Workspaces(spool);
   const settle = createSettle({ spool, artifactLimit, annotate });
   const prune = createPrune({ store, spool, inUse: workspaces.inUse });
@@ -83,47 +79,13 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
   index.commit();
 
   const view = (job: Job): JobView => viewOf(job, pools.has(job.request.pool) ? reasonFor : noSuchPool);
-  const emit = (event: CiEvent): void => {
-    for (const one of [...emitters]) one(event);
-  };
+  const teller = new Teller({ index, view, over });
   const find = (id: string): Job | null => index.get(id) ?? store.jobs.get(id);
   const known = (id: string): Job => find(id) ?? unknownJob(id);
 
-  function committed(): void {
-    for (const { before, after } of index.commit()) {
-      if (after.progress.result !== null) unsynced.add(after.id);
-      else for (const listener of [...listeners]) listener(view(after));
-      announce(before, after);
-    }
-  }
-
-  function announce(before: Moved['before'], { id, request, progress }: Job): void {
-    if (progress.state === 'queued' && before?.progress.state !== 'queued') emit({ kind: 'waiting', pool: request.pool });
-    const asked = before?.progress.cancelling === true && before.progress.agent === progress.agent;
-    if (progress.cancelling && progress.agent !== null && progress.result === null && !asked) {
-      emit({ kind: 'cancel', job: id, agent: progress.agent, grace: null });
-    }
-  }
-
-  function syncing(): () => void {
-    const ids = [...unsynced];
-    unsynced.clear();
-    return () => {
-      for (const id of ids) {
-        const job = index.get(id);
-        // What has changed meanwhile is told by the sync that follows.
-        if (job === null || unsynced.has(id)) continue;
-        const seen = view(job);
-        for (const listener of [...listeners]) listener(seen);
-        if (job.progress.state === 'done') over(job, seen);
-      }
-    };
-  }
-
-  function over(job: Job, seen: JobView): void {
-    index.forget(job.id);
-    waiters.tell(seen);
-    if (job.request.workspace !== null) workspaces.release(job.request.workspace);
+  function over({ id, request }: Job): void {
+    index.forget(id);
+    if (request.workspace !== null) workspaces.release(request.workspace);
   }
 
   /** A commit of the queue's own, on disk when it returns. */
@@ -134,8 +96,8 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
       index.rollback();
       throw error;
     }
-    committed();
-    syncing()();
+    teller.committed();
+    teller.syncing()();
   }
 
   function annotate(id: string, notes: readonly string[]): void {
@@ -148,7 +110,7 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
     const noted = { ...job, progress: { ...job.progress, note } };
     store.transaction({ durable: false }, () => store.jobs.save(id, noted.progress));
     index.put(noted);
-    committed();
+    teller.committed();
   }
 
   function accept(request: JobRequest): JobView {
@@ -168,23 +130,14 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
 
   return {
     name: 'own',
-    capabilities: { binds: 'late', canCountQueue: true, standsForSlots: false, terms: 1 },
+    capabilities: { binds: 'late', canCountQueue: true, standsForSlots: false, terms: 1, poolTimeout: true, jobOnStdout: false },
 
     async check() {
       const count = index.all().length;
       return [{ level: 'ok', subject: 'own queue', message: `The own queue has ${count} unfinished jobs.`, hint: null }];
     },
 
-    observe(send, signal) {
-      if (signal.aborted) return;
-      emitters.add(send);
-      signal.addEventListener('abort', () => emitters.delete(send), { once: true });
-      for (const pool of pools.keys()) if (index.waiting(pool) > 0) send({ kind: 'waiting', pool });
-      for (const { id, progress } of index.all()) {
-        const { agent, cancelling, result } = progress;
-        if (cancelling && agent !== null && result === null) send({ kind: 'cancel', job: id, agent, grace: null });
-      }
-    },
+    observe: (send, signal) => teller.observe(pools.keys(), send, signal),
 
     next(pool) {
       const job = index.head(pool);
@@ -218,8 +171,8 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
       index.put(after);
     },
 
-    committed,
-    syncing,
+    committed: () => teller.committed(),
+    syncing: () => teller.syncing(),
     rolledBack: () => index.rollback(),
 
     async register(context) {
@@ -297,7 +250,7 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
     async settled(id, signal) {
       signal.throwIfAborted();
       const job = known(id);
-      return index.get(id) === null ? view(job) : waiters.wait(id, signal);
+      return index.get(id) === null ? view(job) : teller.wait(id, signal);
     },
 
     cancel(id) {
@@ -311,10 +264,7 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
       return view(known(id));
     },
 
-    onChange(listener) {
-      listeners.add(listener);
-      return () => listeners.delete(listener);
-    },
+    onChange: (listener) => teller.follow(listener),
 
     putWorkspace: (files, signal) => spool.putWorkspace(files, workspaceLimit, signal),
 

@@ -12,7 +12,7 @@ import type { Store } from '../../store/store.ts';
 import type { Spool } from './spool.ts';
 
 /** Name of the folder of logs in the state directory. */
-export const logsFolder = 'logs';
+const logsFolder = 'logs';
 
 /** How long a workspace may wait for its job, in ms. */
 const workspaceWait = 60 * 60_000;

@@ -17,7 +17,7 @@ const variableName = /^[A-Za-z_][A-Za-z0-9_]*$/;
 const shellsOwn = new Set(['BASHOPTS', 'BASH_VERSINFO', 'EUID', 'PPID', 'SHELLOPTS', 'UID']);
 
 /** @throws OnejobError E_JOB_REQUEST for a name that a shell cannot export */
-export function checkVariable(name: string): void {
+function checkVariable(name: string): void {
   if (variableName.test(name) && !shellsOwn.has(name)) return;
   const why = shellsOwn.has(name)
     ? 'shells do not let it be set'

@@ -2,7 +2,7 @@
 import { type Command, InvalidArgumentError } from 'commander';
 import type { HostRule } from '../../import/hosts.ts';
 import type { GlobalFlags } from '../session.ts';
-import { type Act, failed, global, wrongOrFailed } from './options.ts';
+import { type Act, global, wrongOrFailed } from './options.ts';
 
 interface Flags extends GlobalFlags {
   readonly host?: readonly HostRule[];
@@ -11,14 +11,7 @@ interface Flags extends GlobalFlags {
 }
 
 export function addImportCommands(program: Command, act: Act): void {
-  const all = program
-    .command('import')
-    .description('make configs of what ran your agents before; alone it says of what')
-    .enablePositionalOptions()
-    .action((flags: GlobalFlags) =>
-      act(async (session) => (await import('../import-compose.ts')).listImports(session), failed)(flags),
-    );
-  global(all);
+  const all = program.command('import').description('make configs of what ran your agents before');
 
   const compose = all
     .command('compose')

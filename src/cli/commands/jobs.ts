@@ -24,7 +24,7 @@ export function addJobCommands(program: Command, act: Act): void {
   const logs = program
     .command('logs')
     .description('show the output of a job, of an agent, or of whoever works in a slot')
-    .addOption(new Option('--agent', "the agent's own logs instead, once it has ended").conflicts('follow'))
+    .addOption(new Option('--agent', "the agent's own logs instead; of some services once it has ended").conflicts('follow'))
     .argument(
       '<job|agent|slot>',
       "an id, or the first letters of a job's, four at least; the name of an agent; a slot such as default/1",
@@ -47,7 +47,7 @@ export function addJobCommands(program: Command, act: Act): void {
   const cancel = program
     .command('cancel')
     .description('tell a job to end; one that waits never begins; not for jobs that a CI service keeps')
-    .argument('<job>')
+    .argument('<job>', 'its id, or the first letters of it, four at least')
     .action((id: string, flags: GlobalFlags) =>
       act(async (session) => (await import('../jobs.ts')).cancelJob(session, id), failed)(flags),
     );

@@ -4,7 +4,7 @@ import type { EncryptFlags } from '../secret.ts';
 import type { KeygenFlags } from '../secret-keygen.ts';
 import type { PinFlags } from '../secret-pins.ts';
 import type { RotateFlags } from '../secret-rotate.ts';
-import type { GlobalFlags } from '../session.ts';
+import type { GlobalFlags, Session } from '../session.ts';
 import { type Act, collect, global, wrongOrFailed } from './options.ts';
 
 const codes = 'Exit codes: 0; 1 when it could not be done, with the reason; 2 wrong usage.';
@@ -63,11 +63,8 @@ Examples:
 
 Of standard input one newline at its end is dropped; nothing else is changed. On a terminal it prints lines for the
 pipeline, into a pipe the encrypted value alone. ${codes}`,
-    )
-    .action((flags: GlobalFlags & EncryptFlags) =>
-      act(async (session) => (await import('../secret.ts')).encrypt(session, flags), wrongOrFailed)(flags),
     );
-  global(command);
+  does<GlobalFlags & EncryptFlags>(command, act, async (session, flags) => (await import('../secret.ts')).encrypt(session, flags));
 }
 
 function addDecrypt(secret: Command, act: Act): void {
@@ -83,11 +80,10 @@ Examples:
   grep SECRET_CODECOV pipeline.yml | onejob secret decrypt --key /etc/onejob/secrets.key
 
 Standard output is the value exactly; which variable and pipelines it is for is said on standard error. ${codes}`,
-    )
-    .action((flags: GlobalFlags & { key: string }) =>
-      act(async (session) => (await import('../secret.ts')).decrypt(session, flags), wrongOrFailed)(flags),
     );
-  global(command);
+  does<GlobalFlags & { key: string }>(command, act, async (session, flags) =>
+    (await import('../secret.ts')).decrypt(session, flags),
+  );
 }
 
 function addRotate(secret: Command, act: Act): void {
@@ -109,11 +105,10 @@ Examples:
 Values of the new format keep their variable and pipelines. Before you name a pipeline for old values, look whether they
 are its own: whoever wrote the text could have copied them from elsewhere.
 Exit codes: 0; 1 when a value was left as it is, with its line and the reason; 2 wrong usage.`,
-    )
-    .action((flags: GlobalFlags & RotateFlags) =>
-      act(async (session) => (await import('../secret-rotate.ts')).rotate(session, flags), wrongOrFailed)(flags),
     );
-  global(command);
+  does<GlobalFlags & RotateFlags>(command, act, async (session, flags) =>
+    (await import('../secret-rotate.ts')).rotate(session, flags),
+  );
 }
 
 function addPins(secret: Command, act: Act): void {
@@ -138,6 +133,7 @@ function addPins(secret: Command, act: Act): void {
 Examples:
   onejob secret allow --pipeline acme/docs 5e95bd57c0ffee00
   onejob secret allow --pipeline acme/solver --value-from-stdin <value.txt
+  grep SECRET_CODECOV pipeline.yml | onejob secret allow --pipeline acme/solver --value-from-stdin
 
 Holds at once, on this host only. ${codes}`,
     )
@@ -152,7 +148,14 @@ Holds at once, on this host only. ${codes}`,
     .argument('[fingerprint]', 'from "secret pins"');
   pipelineOptions(forget, 'default: all, so that the next to use it is its owner: ')
     .option('--value-from-stdin', 'the encrypted value is on standard input, instead of its fingerprint')
-    .addHelpText('after', '\nExample:\n  onejob secret forget --pipeline acme/docs 5e95bd57c0ffee00')
+    .addHelpText(
+      'after',
+      `
+Example:
+  onejob secret forget --pipeline acme/docs 5e95bd57c0ffee00
+
+The only pipeline of a value is not taken from it so: "allow" another one first.`,
+    )
     .action((fingerprint: string | undefined, flags: GlobalFlags & PinFlags) =>
       act(async (session) => (await import('../secret-pins.ts')).forget(session, fingerprint ?? null, flags), wrongOrFailed)(flags),
     );
@@ -164,4 +167,9 @@ function pipelineOptions(command: Command, lead = ''): Command {
     .option('--organization <slug>', `${lead}organisation of the pipelines; may be repeated`, collect)
     .addOption(new Option('--organisation <slug>').argParser(collect).hideHelp())
     .option('--pipeline <slug>', "its slug, or ORGANISATION/SLUG, or '*' for all; may be repeated", collect);
+}
+
+/** The end of a command without arguments. */
+function does<F extends GlobalFlags>(command: Command, act: Act, work: (session: Session, flags: F) => Promise<number>): void {
+  global(command.action((flags: F) => act((session) => work(session, flags), wrongOrFailed)(flags)));
 }

@@ -139,6 +139,6 @@ const architectures: readonly (readonly [RegExp, string])[] = [
 ];
 
 /** Generation, from the name; null when it does not say. */
-export function intelArchitecture(model: string): string | null {
+function intelArchitecture(model: string): string | null {
   return architectures.find(([form]) => form.test(model))?.[1] ?? null;
 }

@@ -7,7 +7,7 @@
 import { createHash } from 'node:crypto';
 
 /** What is not globally reachable, by IANA's registry, and multicast: neighbours, clouds' metadata, other containers. */
-export const blockedRanges: readonly string[] = [
+const blockedRanges: readonly string[] = [
   '0.0.0.0/8',
   '10.0.0.0/8',
   '100.64.0.0/10',

@@ -1,4 +1,5 @@
 /** What a person types at the stand-in, and what it tells them. */
+import { saidFault, saidWhere } from '../by-hand.ts';
 import { FAULT_PLACES, type FaultWhere, NAMED_FAULTS } from './faults.ts';
 import type { AzureDevOps, StandInEvent } from './types.ts';
 
@@ -99,17 +100,9 @@ function fault(azure: AzureDevOps, [name, ...words]: readonly string[]): string 
   }
   const found = NAMED_FAULTS[name];
   if (found === undefined) return `There is no fault "${name}". There are: ${Object.keys(NAMED_FAULTS).join(', ')}.`;
-  const times = words.find((word) => /^\d+$/.test(word));
-  const method = words.find((word) => /^[A-Z]+$/.test(word));
-  const route = words.find((word) => word !== times && word !== method);
-  const said = {
-    ...(times === undefined ? {} : { times: Number(times) }),
-    ...(method === undefined ? {} : { method }),
-    ...(route === undefined ? {} : { route }),
-  };
-  const where: FaultWhere = { ...FAULT_PLACES[name], ...said };
+  const where: FaultWhere = { ...FAULT_PLACES[name], ...saidWhere(words) };
   azure.faults.add(found, where);
-  return `${name}: ${where.method ?? 'every method'}, ${where.route ?? 'every route'}, ${where.times ?? 'until "fault clear"'}${where.times === undefined ? '' : ' times'}.`;
+  return saidFault(name, where);
 }
 
 /** One line for what a person wants to see happen; null for the rest. */

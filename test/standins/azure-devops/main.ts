@@ -1,7 +1,6 @@
 /** `npm run standin:azure`: the stand-in by hand, to see the whole flow without an account. */
-import { networkInterfaces } from 'node:os';
-import { createInterface } from 'node:readline';
 import { parseArgs } from 'node:util';
+import { conversation, ownAddress } from '../by-hand.ts';
 import { packAgent } from './agent/pack.ts';
 import { obey, told } from './console.ts';
 import { type AzureDevOps, startAzureDevOps } from './standin.ts';
@@ -42,44 +41,7 @@ async function main(): Promise<void> {
         for (let i = 1; i <= jobs; i++) azure.queue(pool, { name: `Job ${i}`, script: `echo "job ${i} in $(pwd)"` });
       });
   }
-  await conversation(azure, pool);
-}
-
-/** Until `quit`, which waits for what was typed before, or a signal; the end of the input changes nothing, so that it can run in the background. */
-function conversation(azure: AzureDevOps, pool: number): Promise<unknown> {
-  return new Promise<unknown>((resolve) => {
-    const lines = createInterface({ input: process.stdin });
-    let before: Promise<unknown> = Promise.resolve();
-    const stay = setInterval(() => undefined, 60_000);
-    const end = (): void => {
-      clearInterval(stay);
-      lines.close();
-      process.stdin.destroy();
-      // An "up" that is under way would open the door again behind whoever closes it.
-      void before.then(resolve);
-    };
-    process.once('SIGINT', end);
-    process.once('SIGTERM', end);
-    lines.on('line', (line) => {
-      if (line.trim() === 'quit') return end();
-      // One after the other: "down" and "up" take a moment.
-      before = before
-        .then(() => obey(azure, pool, line))
-        .then(
-          (answer) => answer !== '' && console.log(answer),
-          (error: unknown) => console.log(error instanceof Error ? error.message : error),
-        );
-    });
-  });
-}
-
-/** The address of a bridge for containers, else the first that is reachable from one. */
-function ownAddress(): string {
-  const all = Object.entries(networkInterfaces()).flatMap(([name, addresses]) =>
-    (addresses ?? []).map((each) => ({ name, ...each })),
-  );
-  const outward = all.filter((each) => each.family === 'IPv4' && !each.internal);
-  return (outward.find(({ name }) => name.startsWith('docker')) ?? outward[0])?.address ?? '127.0.0.1';
+  await conversation((line) => obey(azure, pool, line));
 }
 
 function greeting(azure: AzureDevOps, pool: string): string {

@@ -6,8 +6,8 @@
  */
 import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
-import { createServer, type Server } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import { createServer } from 'node:http';
+import { closed, inUrl, listening, portOf, publicOf } from '../listener.ts';
 import { createFaults } from './faults.ts';
 import { askToUpdate } from './messages.ts';
 import { newPool } from './pools.ts';
@@ -27,7 +27,7 @@ const SWEEP_MS = 100;
 /** Starts one. It has the pools that every organisation has, `Default` and the hosted `Azure Pipelines`, and no agents. */
 export async function startAzureDevOps(o: StandInOptions = {}): Promise<AzureDevOps> {
   const host = o.host ?? '127.0.0.1';
-  const publicHost = o.publicHost ?? (host === '0.0.0.0' || host === '::' ? '127.0.0.1' : host);
+  const publicHost = o.publicHost ?? publicOf(host);
   const log: LoggedRequest[] = [];
   const strays: { path: string; authorization: string | null }[] = [];
   const listeners = new Set<(event: StandInEvent) => void>();
@@ -53,7 +53,7 @@ export async function startAzureDevOps(o: StandInOptions = {}): Promise<AzureDev
   const server = createDoor(door);
   await listening(server, host, port);
   port = portOf(server);
-  const world = createWorld(o, `http://${publicHost.includes(':') ? `[${publicHost}]` : publicHost}:${port}`, faults, (event) => {
+  const world = createWorld(o, `http://${inUrl(publicHost)}:${port}`, faults, (event) => {
     for (const listener of [...listeners]) listener(event);
   });
   door.world = world;
@@ -171,26 +171,4 @@ async function digestOf(file: string): Promise<string> {
   const hash = createHash('sha256');
   for await (const chunk of createReadStream(file)) hash.update(chunk);
   return hash.digest('hex');
-}
-
-async function listening(server: Server, host: string, port: number): Promise<void> {
-  if (server.listening) return;
-  await new Promise<void>((resolve, reject) => {
-    server.once('error', reject);
-    server.listen(port, host, () => {
-      server.off('error', reject);
-      resolve();
-    });
-  });
-}
-
-async function closed(server: Server): Promise<void> {
-  if (!server.listening) return;
-  const done = new Promise<void>((resolve) => server.close(() => resolve()));
-  server.closeAllConnections();
-  await done;
-}
-
-function portOf(server: Server): number {
-  return (server.address() as AddressInfo).port;
 }

@@ -1,4 +1,5 @@
 /** What a person types at the stand-in, and what it tells them. */
+import { saidFault, saidWhere } from '../by-hand.ts';
 import { type FaultWhere, NAMED_FAULTS } from './faults.ts';
 import type { BuildkiteStandin, JobSpec, StandinEvent } from './types.ts';
 
@@ -146,18 +147,9 @@ function fault(bk: BuildkiteStandin, [name, ...words]: readonly string[]): strin
   }
   const found = NAMED_FAULTS[name];
   if (found === undefined) return `There is no fault "${name}". There are: ${Object.keys(NAMED_FAULTS).join(', ')}.`;
-  const times = words.find((word) => /^\d+$/.test(word));
-  const method = words.find((word) => /^[A-Z]+$/.test(word));
-  const route = words.find((word) => word !== times && word !== method);
-  const where: FaultWhere = {
-    ...found.where,
-    ...(times === undefined ? {} : { times: Number(times) }),
-    ...(method === undefined ? {} : { method }),
-    ...(route === undefined ? {} : { route }),
-  };
+  const where: FaultWhere = { ...found.where, ...saidWhere(words) };
   bk.faults.add(found.fault, where);
-  const often = where.times === undefined ? 'until "fault clear"' : `${where.times} times`;
-  return `${name}: ${where.method ?? 'every method'}, ${where.route ?? 'every route'}, ${often}.`;
+  return saidFault(name, where);
 }
 
 function requests(bk: BuildkiteStandin, count: number): string {

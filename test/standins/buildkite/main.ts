@@ -1,8 +1,10 @@
 /** `npm run standin:buildkite`: the stand-in by hand, to see the whole flow without an account. */
-import { networkInterfaces } from 'node:os';
-import { createInterface } from 'node:readline';
+import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { realAgent } from '../../support/buildkite-agent.ts';
+import { conversation, ownAddress } from '../by-hand.ts';
 import { obey, told } from './console.ts';
 import { type BuildkiteStandin, startBuildkite } from './standin.ts';
 
@@ -20,7 +22,8 @@ else await main();
 
 async function main(): Promise<void> {
   await using bk = await startBuildkite({ host: values.host ?? ownAddress(), port: Number(values.port ?? 8991) });
-  console.log(greeting(bk));
+  using home = homeFor(bk);
+  console.log(greeting(bk, home));
   bk.on((event) => {
     const line = told(event);
     if (line !== null) console.log(line);
@@ -31,70 +34,58 @@ async function main(): Promise<void> {
       for (let i = 1; i <= jobs; i++) bk.queueJob({ command: `echo "job ${i} in $(pwd)"` });
     });
   }
-  await conversation(bk);
+  await conversation((line) => obey(bk, line));
 }
 
-/** Until `quit`, which waits for what was typed before, or a signal; the end of the input changes nothing, so that it can run in the background. */
-function conversation(bk: BuildkiteStandin): Promise<unknown> {
-  return new Promise<unknown>((resolve) => {
-    const lines = createInterface({ input: process.stdin });
-    let before: Promise<unknown> = Promise.resolve();
-    const stay = setInterval(() => undefined, 60_000);
-    const end = (): void => {
-      clearInterval(stay);
-      lines.close();
-      process.stdin.destroy();
-      // An "up" that is under way would open the door again behind whoever closes it.
-      void before.then(resolve);
-    };
-    process.once('SIGINT', end);
-    process.once('SIGTERM', end);
-    lines.on('line', (line) => {
-      if (line.trim() === 'quit') return end();
-      // One after the other: "down" and "up" take a moment.
-      before = before
-        .then(() => obey(bk, line))
-        .then(
-          (answer) => answer !== '' && console.log(answer),
-          (error: unknown) => console.log(error instanceof Error ? error.message : error),
-        );
-    });
-  });
+interface TrialHome extends Disposable {
+  readonly config: string;
+  readonly text: string;
 }
 
-/** The address of a bridge for containers, else the first that is reachable from one. */
-function ownAddress(): string {
-  const all = Object.entries(networkInterfaces()).flatMap(([name, addresses]) =>
-    (addresses ?? []).map((each) => ({ name, ...each })),
-  );
-  const outward = all.filter((each) => each.family === 'IPv4' && !each.internal);
-  return (outward.find(({ name }) => name.startsWith('docker')) ?? outward[0])?.address ?? '127.0.0.1';
-}
-
-function greeting(bk: BuildkiteStandin): string {
+/** A config for this stand-in, its token, and a state directory: a onejob that leads this host already goes on beside it. */
+function homeFor(bk: BuildkiteStandin): TrialHome {
+  const dir = mkdtempSync(join(tmpdir(), 'onejob-buildkite-'));
+  const [config, token, state] = [join(dir, 'try.yml'), join(dir, 'token'), join(dir, 'state')];
   const program = realAgent();
-  const agent = program === null ? '' : `, agent: { from: ${program} }`;
+  const agent = program === null ? '' : `, agent: { from: "${program}" }`;
+  const text = `state_dir: "${state}"
+services:
+  bk: { type: buildkite, endpoint: "${bk.endpoint}", token: { file: "${token}" }${agent} }
+pools:
+  lab: { service: bk, queue: default, agents: 2, image: "debian:stable-slim", env: { BUILDKITE_SKIP_CHECKOUT: "true" } }
+`;
+  writeFileSync(token, `${bk.token}\n`, { mode: 0o600 });
+  writeFileSync(config, text);
+  return {
+    ...{ config, text },
+    [Symbol.dispose]() {
+      // Whoever leads it still needs it to end its agents.
+      if (existsSync(join(state, 'onejob.sock'))) console.log(`A onejob is still up; remove ${dir} once it is down.`);
+      else rmSync(dir, { recursive: true, force: true });
+    },
+  };
+}
+
+function greeting(bk: BuildkiteStandin, { config, text }: TrialHome): string {
   const build =
-    program === null ? '\nWithout internet, first: npx node test/support/buildkite-agent.ts; then start this again.' : '';
+    realAgent() === null ? '\nWithout internet, first: npx node test/support/buildkite-agent.ts; then start this again.' : '';
   return `A stand-in for Buildkite. It knows one cluster, and forgets everything when it ends.
 
   endpoint  ${bk.endpoint}
   token     ${bk.token}
   counts    ${bk.metricsToken}   (a token that may read them and nothing else)
 
-A config for it, as bk.yml:
-  services:
-    bk: { type: buildkite, endpoint: "${bk.endpoint}", token: { file: /tmp/bk.token }${agent} }
-  pools:
-    lab: { service: bk, queue: default, agents: 2, image: "debian:stable-slim" }
-the token in its file, and a daemon with both, in another terminal:${build}
-  (umask 077; echo ${bk.token} > /tmp/bk.token)
-  npx onejob up --config bk.yml --state-dir /tmp/bk.state --socket /tmp/bk.sock
-Or an agent of your own, in another terminal:
-  BUILDKITE_AGENT_TOKEN=${bk.token} buildkite-agent start \\
-    --endpoint ${bk.endpoint} --build-path /tmp/builds --disconnect-after-job --ping-mode poll-only
+In another terminal, as it stands:${build}
+  export ONEJOB_CONFIG=${config}
+  bin/onejob up
 A job, here:
   queue -- echo hello; sleep 5; echo done
 Also: jobs, log, cancel, agents, fault, requests, help, quit.
+
+The config, with a state directory of its own:
+  ${text.trimEnd().replaceAll('\n', '\n  ')}
+An agent of your own instead:
+  BUILDKITE_AGENT_TOKEN=${bk.token} buildkite-agent start \\
+    --endpoint ${bk.endpoint} --build-path /tmp/builds --disconnect-after-job --ping-mode poll-only
 `;
 }

@@ -5,8 +5,8 @@
  * It is a small program at the network, not a mock: the real agent is its client in tests. What no source says is a guess,
  * and is called one beside its route.
  */
-import type { IncomingMessage, Server, ServerResponse } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import { closed, inUrl, listening, portOf, publicOf } from '../listener.ts';
 import { createArtifactHost } from './artifact-host.ts';
 import { cancelJob, dispatch, leave, sweep } from './dispatch.ts';
 import { createFaults } from './faults.ts';
@@ -27,7 +27,7 @@ const SWEEP_MS = 100;
 /** Starts one, with a cluster, its default queue and two tokens, and neither agents nor jobs. */
 export async function startBuildkite(options: BuildkiteOptions = {}): Promise<BuildkiteStandin> {
   const host = options.host ?? '127.0.0.1';
-  const publicHost = options.publicHost ?? (host === '0.0.0.0' || host === '::' ? '127.0.0.1' : host);
+  const publicHost = options.publicHost ?? publicOf(host);
   const log: LoggedRequest[] = [];
   const listeners = new Set<(event: StandinEvent) => void>();
   // Opening and closing one after the other, and nothing opens after the end.
@@ -52,11 +52,13 @@ export async function startBuildkite(options: BuildkiteOptions = {}): Promise<Bu
   const door = { world, log, pick: faults.pick };
   const server = createDoor(door);
   const artifacts = createArtifactHost(() => world, beforeArtifact);
+  // As long as the service's own: a client that thinks a connection is good must not be surprised.
+  for (const one of [server, artifacts]) one.keepAliveTimeout = 75_000;
   await listening(server, host, ports.api);
   await listening(artifacts, host, 0);
   ports.api = portOf(server);
   ports.artifacts = portOf(artifacts);
-  const at = (port: number): string => `http://${publicHost.includes(':') ? `[${publicHost}]` : publicHost}:${port}`;
+  const at = (port: number): string => `http://${inUrl(publicHost)}:${port}`;
   world.origin = at(ports.api);
   world.artifactHost = at(ports.artifacts);
   const sweeping = options.now === undefined ? setInterval(() => sweep(world), SWEEP_MS) : null;
@@ -221,28 +223,4 @@ function createWorld(options: BuildkiteOptions, faults: World['faults'], emit: W
   };
   queueOf(world, 'default');
   return world;
-}
-
-async function listening(server: Server, host: string, port: number): Promise<void> {
-  if (server.listening) return;
-  // As long as the service's own: a client that thinks a connection is good must not be surprised.
-  server.keepAliveTimeout = 75_000;
-  await new Promise<void>((resolve, reject) => {
-    server.once('error', reject);
-    server.listen(port, host, () => {
-      server.off('error', reject);
-      resolve();
-    });
-  });
-}
-
-async function closed(server: Server): Promise<void> {
-  if (!server.listening) return;
-  const done = new Promise<void>((resolve) => server.close(() => resolve()));
-  server.closeAllConnections();
-  await done;
-}
-
-function portOf(server: Server): number {
-  return (server.address() as AddressInfo).port;
 }

@@ -44,8 +44,12 @@ export interface Memory {
   unattendedSince: number | null;
   /** Since when this broker has seen it in its phase. */
   phaseSince: number;
-  /** When the agent inside last called in; not while this broker runs: `-Infinity`. */
+  /** When the agent inside last sent a heartbeat; not while this broker runs: `-Infinity`. */
   heardAt: number;
+  /** The same: when it last asked for the state of its job. */
+  askedAt: number;
+  /** When it first said how its job ended; null while it has not. */
+  resultAt: number | null;
   /** The service may have been told already that its job is taken. */
   maybeAccepted: boolean;
 }

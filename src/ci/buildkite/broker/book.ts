@@ -149,14 +149,15 @@ const stored = z.object({
 /** Null when it cannot be believed. What is inside was written by this broker: the seal vouches for it. */
 function readRow(id: string, text: string, bytes: Uint8Array, seal: Seal): AgentRecord | null {
   try {
-    const open = JSON.parse(text) as AgentRecord;
+    const open = JSON.parse(text) as Omit<AgentRecord, 'finishing'> & Partial<Pick<AgentRecord, 'finishing'>>;
     if (stored.parse(open).shown.id !== id) return null;
     const { sealed, job, requestHeaders } = seal.open(id, bytes) as {
       sealed: Sealed;
       job: BrokerAgent['job'];
       requestHeaders: AgentRecord['requestHeaders'];
     };
-    return { ...open, shown: { ...open.shown, job }, sealed, requestHeaders };
+    // Brokers of before wrote less.
+    return { finishing: null, ...open, shown: { ...open.shown, job }, sealed, requestHeaders };
   } catch {
     return null;
   }

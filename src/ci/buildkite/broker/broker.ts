@@ -3,6 +3,7 @@
  * the manager, and one of its kind that is killed is followed by another that goes on from the book.
  */
 import { chmodSync } from 'node:fs';
+import { describeProxies, type Proxies } from '../../../config/proxies.ts';
 import type { Clock } from '../../../core/clock.ts';
 import { OnejobError } from '../../../errors.ts';
 import type { Log } from '../../../log.ts';
@@ -33,6 +34,8 @@ export interface BrokerOptions {
   /** Of onejob. */
   readonly version: string;
   readonly clock: Clock;
+  /** By which services are reached. */
+  readonly proxies: Proxies;
   readonly log: Log;
   readonly host: HostFacts;
   readonly random: () => number;
@@ -59,7 +62,7 @@ const lookInterval = 5_000;
  * @throws OnejobError E_STATE_LED when this state directory has a broker already; E_STATE_*, E_SOCKET_*
  */
 export async function startBroker(options: BrokerOptions): Promise<Broker> {
-  const { clock, log, version } = options;
+  const { clock, log, version, proxies } = options;
   await using parts = new AsyncDisposableStack();
   const dir = subdirectory(prepareDirectory(options.stateDir), 'broker');
   chmodSync(dir, 0o700);
@@ -85,15 +88,15 @@ export async function startBroker(options: BrokerOptions): Promise<Broker> {
     fleet?.look();
     look();
   });
-  const upstream = createUpstream({ version, clock });
+  const upstream = createUpstream({ version, clock, proxies });
   parts.defer(() => upstream.close());
   let fleet: Fleet | null = null;
   const gateway = createGateway({
-    ...{ book, aliases, log, version },
+    ...{ book, aliases, log, version, proxies },
     service: (name) => desired.service(name),
     wall: () => clock.wall(),
     key: Buffer.from(key),
-    heard: (id) => fleet?.heard(id),
+    heard: (id, sign) => fleet?.heard(id, sign),
   });
 
   const portFact = store.fact('port');
@@ -123,6 +126,7 @@ export async function startBroker(options: BrokerOptions): Promise<Broker> {
     version,
     pid: process.pid,
     port: doors.port,
+    proxy: describeProxies(proxies),
     agents: [...book.farewells(), ...book.all().map(({ shown }) => shown)],
     services: health.all(),
   });
@@ -142,7 +146,12 @@ export async function startBroker(options: BrokerOptions): Promise<Broker> {
     },
   });
   parts.use(server);
-  log.info('broker listens', { socket: options.socket, port: doors.port, agents: book.all().length });
+  log.info('broker listens', {
+    socket: options.socket,
+    port: doors.port,
+    agents: book.all().length,
+    proxy: describeProxies(proxies),
+  });
 
   const { promise: over, resolve: stop } = Promise.withResolvers<void>();
   /** Agents that keep the broker from its end. Not for long those of which the service will see by itself that they are gone. */

@@ -56,6 +56,31 @@ describe('hand', () => {
   });
 });
 
+describe('explain', () => {
+  it('is kept while the job may still end, and means nothing afterwards', async () => {
+    const { running, id } = await withJob();
+    const { control, book } = running;
+    book.update(id, { shown: { phase: 'running' } });
+    control.explain(id, { reason: 'It took too long.' });
+    expect(book.get(id)?.why).toBe('It took too long.');
+    book.update(id, { shown: { phase: 'finished' }, why: null });
+    control.explain(id, { reason: 'It took too long.' });
+    expect(book.get(id)?.why).toBeNull();
+    control.explain('nobody', { reason: 'It took too long.' });
+  });
+
+  it('is what the service hears of a job whose sandbox had to be killed for it, whoever says that it is gone', async () => {
+    const { running, service, id, pass } = await withJob();
+    Object.assign(service.jobs.get('job-1') ?? {}, { state: 'running' });
+    running.control.hand(id, { agent: 'a1', trusted: true, secrets: [] });
+    running.book.update(id, { shown: { phase: 'running' }, livesAlone: true });
+    running.control.explain(id, { reason: 'It took too long.' });
+    running.control.end(id, { reason: 'This job was lost.', signalReason: 'process_run_error' });
+    await pass(1_000);
+    expect(service.jobs.get('job-1')).toMatchObject({ log: 'It took too long.\r\n', finish: { signal_reason: 'agent_stop' } });
+  });
+});
+
 describe('refuse', () => {
   it('shows the reason in the log of a job that never ran, once', async () => {
     const { running, service, id, pass } = await withJob();
@@ -105,6 +130,19 @@ describe('end', () => {
     control.end(id, { reason: 'The sandbox ran out of memory.', signalReason: 'process_run_error' });
     await pass(1_000);
     expect(job).toMatchObject({ starts: 0, state: 'finished', log: 'half a li\r\nThe sandbox ran out of memory.\r\n' });
+  });
+
+  it('believes the result that was under way when the service wants no other', async () => {
+    const { running, service, id, pass } = await withJob();
+    const { control, book } = running;
+    control.hand(id, { agent: 'a1', trusted: true, secrets: [] });
+    const finishing = { exitStatus: '0', signal: null, signalReason: null };
+    Object.assign(service.jobs.get('job-1') ?? {}, { state: 'finished', finish: { exit_status: '0' } });
+    book.update(id, { shown: { phase: 'running' }, livesAlone: true, finishing });
+    control.end(id, { reason: 'The sandbox is gone.', signalReason: 'process_run_error' });
+    await pass(1_000);
+    expect(service.jobs.get('job-1')?.finish).toEqual({ exit_status: '0' });
+    expect(running.heard.findLast(({ id: each }) => each === id)).toMatchObject({ phase: 'gone', finished: finishing });
   });
 
   it('only says farewell for a job that has its result', async () => {

@@ -10,6 +10,7 @@ import { newRecord } from './fleet.ts';
 import type {
   CarryRequest,
   EndRequest,
+  ExplainRequest,
   HandAnswer,
   HandRequest,
   OffersRequest,
@@ -24,6 +25,7 @@ export interface Control {
   carry(request: CarryRequest): HandAnswer & { readonly id: string };
   hand(id: string, request: HandRequest): HandAnswer;
   refuse(id: string, request: RefuseRequest): void;
+  explain(id: string, request: ExplainRequest): void;
   end(id: string, request: EndRequest): void;
   retire(id: string): RetireAnswer;
   leave(): { readonly unfinished: number };
@@ -110,6 +112,11 @@ export function createControl({ book, aliases, desired, wall }: ControlParts): C
       end(book, record, verdict);
     },
 
+    explain(id, { reason }) {
+      const phase = book.get(id)?.shown.phase;
+      if (phase !== undefined && unfinished.has(phase)) book.update(id, { why: reason });
+    },
+
     end(id, { reason, signalReason }) {
       const record = book.get(id);
       if (record === null || record.shown.phase === 'ending') return;
@@ -118,7 +125,9 @@ export function createControl({ book, aliases, desired, wall }: ControlParts): C
       if (record.shown.kind === 'held' && (phase === 'accepting' || phase === 'registering')) {
         throw wrong(`Agent "${id}" is ${phase}, which cannot be broken off.`, true);
       }
-      end(book, record, { reason, signalReason: cancelled ? 'cancel' : signalReason });
+      // A manager that was away may know only that the sandbox is gone.
+      const verdict = record.why === null ? { reason, signalReason } : { reason: record.why, signalReason: 'agent_stop' };
+      end(book, record, cancelled ? { ...verdict, signalReason: 'cancel' } : verdict);
     },
 
     retire(id) {

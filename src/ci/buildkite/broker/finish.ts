@@ -2,8 +2,8 @@
  * The last words of an agent: its job's result if it has none (started, one chunk of log with the reason, finished), then its
  * farewell. Each step is written down once it is done, so after a crash one may be said twice, which the service takes as once.
  */
-import { gzipSync } from 'node:zlib';
 import { ask, backOff, type Self } from './agent.ts';
+import { chunkAfter } from './chunks.ts';
 import type { AgentRecord, Ending } from './record.ts';
 import { type Called, escapeId } from './upstream.ts';
 
@@ -47,7 +47,9 @@ export async function sayLast(self: Self, record: AgentRecord): Promise<void> {
     book.update(id, { shown: { phase: 'gone' } });
     return;
   }
-  const finished = { exitStatus: '-1', signal: null, signalReason: ending.verdict?.signalReason ?? null };
+  const ours = { exitStatus: '-1', signal: null, signalReason: ending.verdict?.signalReason ?? null };
+  // Refused after the agent's own was under way: that has arrived.
+  const finished = called.ok ? ours : (record.finishing ?? ours);
   book.update(id, {
     ending: { ...ending, next: following[ending.next] },
     ...(ending.next === 'finish' && { shown: { finished } }),
@@ -72,13 +74,11 @@ function say(self: Self, record: AgentRecord, { verdict, next }: Ending): Promis
     });
   }
   if (next === 'log') {
-    const { sequence, offset } = record.log;
-    const text = Buffer.from(`${offset > 0 ? '\r\n' : ''}${verdict.reason.trimEnd().replace(/\r?\n/g, '\r\n')}\r\n`);
-    const query = `sequence=${sequence + 1}&offset=${offset}&size=${text.byteLength}`;
+    const { query, gzip } = chunkAfter(record.log, verdict.reason);
     return ask(self, record, {
       method: 'POST',
       path: `${path}/chunks?${query}`,
-      gzip: gzipSync(text),
+      gzip,
       token,
       doing: `write the log of job ${job.id} of`,
     });

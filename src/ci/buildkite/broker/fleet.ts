@@ -5,12 +5,13 @@ import { noSeals } from './book.ts';
 import { type Life, live } from './held.ts';
 import type { BrokerAgent, Offer, Phase } from './protocol.ts';
 import type { AgentRecord } from './record.ts';
+import type { Sign } from './signs.ts';
 
 export interface Fleet {
   /** The manager wants something else, or there is none any more. */
   look(): void;
-  /** The agent in the sandbox of this one has called in. */
-  heard(id: string): void;
+  /** What the agent in the sandbox of this one said, or somebody in its name. */
+  heard(id: string, sign: Sign): void;
   /** Ends every loop; the agents stay as they are. */
   close(): Promise<void>;
 }
@@ -74,7 +75,7 @@ export function startFleet(parts: AgentParts): Fleet {
 
   return {
     look,
-    heard: (id) => lives.get(id)?.heard(),
+    heard: (id, sign) => lives.get(id)?.heard(sign),
     async close() {
       unwatch();
       callOff();
@@ -107,6 +108,8 @@ export function newRecord(
     log: { sequence: 0, offset: 0 },
     livesAlone: false,
     retired: false,
+    why: null,
+    finishing: null,
     ending: null,
   };
 }

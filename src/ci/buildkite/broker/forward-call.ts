@@ -1,8 +1,10 @@
 /** A small call to the service, sent and answered whole, because something of its answer must be read before it goes on. */
 import type { OutgoingHttpHeaders } from 'node:http';
 import { OnejobError } from '../../../errors.ts';
+import { ProxyFault, proxyAnswered } from '../../unreachable.ts';
 import { answerHeaders } from './forward-headers.ts';
-import { hasCode, reasonOf, type Target, type Upstreams } from './forward-upstreams.ts';
+import { isStatus } from './forward-status.ts';
+import { hasCode, isOfProxy, reasonOf, type Target, type Upstreams } from './forward-upstreams.ts';
 
 /** An answer that was read to its end. */
 export interface Answer {
@@ -63,8 +65,15 @@ function once({ upstreams, target, body, limit }: WholeCall, signal: AbortSignal
         !answered && out.reusedSocket && (hasCode(error, 'ECONNRESET') || hasCode(error, 'EPIPE')) ? new StaleConnection() : error,
       ),
     );
+    // An answer that leads to another protocol is dropped by Node without a word.
+    out.on('close', () => {
+      if (!answered) reject(new OddAnswer('no answer came'));
+    });
     out.on('response', (answer) => {
       answered = true;
+      const { statusCode: status = 502 } = answer;
+      if (isOfProxy(status)) answer.destroy(new ProxyFault(proxyAnswered(status)));
+      if (!isStatus(status)) answer.destroy(new OddAnswer(`its status ${status} is none`));
       const parts: Buffer[] = [];
       let size = 0;
       answer.on('data', (part: Buffer) => {
@@ -73,9 +82,7 @@ function once({ upstreams, target, body, limit }: WholeCall, signal: AbortSignal
         if (size > limit) answer.destroy(new TooLarge());
       });
       answer.on('error', reject);
-      answer.on('end', () =>
-        resolve({ status: answer.statusCode ?? 502, headers: answerHeaders(answer), body: Buffer.concat(parts) }),
-      );
+      answer.on('end', () => resolve({ status, headers: answerHeaders(answer), body: Buffer.concat(parts) }));
     });
     out.end(body);
   });
@@ -83,11 +90,14 @@ function once({ upstreams, target, body, limit }: WholeCall, signal: AbortSignal
 
 class TooLarge extends Error {}
 
+class OddAnswer extends Error {}
+
 function failed({ target, limit }: WholeCall, error: unknown, isLate: boolean): never {
   const what = `Cannot send ${target.method} to ${target.origin.host}`;
   if (error instanceof TooLarge) {
     throw new OnejobError('E_CI_ANSWER', `${what}: its answer is larger than ${limit} bytes.`, { retry: true });
   }
+  if (error instanceof OddAnswer) throw new OnejobError('E_CI_ANSWER', `${what}: ${error.message}.`, { retry: true });
   const why = isLate ? 'there was no answer in time' : reasonOf(error);
   throw new OnejobError('E_CI_UNREACHABLE', `${what}: ${why}.`, { retry: true, cause: error });
 }

@@ -1,6 +1,8 @@
 /** Connections to services and to where artifacts go, and what can be said of one that fails. */
 import * as http from 'node:http';
 import * as https from 'node:https';
+import { type Proxies, proxyFor } from '../../../config/proxies.ts';
+import { proxiedAgents } from './proxied.ts';
 
 /** Keeps connections while they are of use, for one agent: what goes wrong in one reaches nobody else. */
 export interface Upstreams {
@@ -18,31 +20,56 @@ export interface Target {
   readonly headers: http.OutgoingHttpHeaders;
 }
 
-export function createUpstreams(idleMs: number): Upstreams {
-  // Kept shorter than most servers keep theirs, so that seldom a call is sent into a connection that is being closed.
-  const options = { keepAlive: true, maxFreeSockets: 8, scheduling: 'lifo', timeout: idleMs } as const;
-  const agents = { 'http:': new http.Agent(options), 'https:': new https.Agent(options) };
-  let isClosed = false;
+export interface UpstreamsParts {
+  readonly proxies: Proxies;
+  /** How unused connections are kept. */
+  readonly keeping: Pick<http.AgentOptions, 'keepAliveMsecs' | 'maxFreeSockets' | 'scheduling' | 'timeout'>;
+  /** ms in which a proxy must have led to an address; default 30 s. */
+  readonly patience?: number;
+}
+
+export function createUpstreams({ proxies, keeping, patience }: UpstreamsParts): Upstreams {
+  let agents = proxiedAgents(proxies, { ...keeping, keepAlive: true }, patience);
   return {
     open({ method, origin, path, headers }, signal) {
       const { protocol, hostname, port, host } = origin;
-      const common = {
+      const isSecure = protocol === 'https:';
+      const proxy = isSecure ? null : proxyFor(origin, proxies);
+      const secret = proxy?.authorization ?? null;
+      const givenUp = new AbortController();
+      const options = {
         method,
         hostname: hostname.replace(/^\[(.*)\]$/, '$1'),
         ...(port === '' ? {} : { port }),
-        path,
-        headers: { ...headers, host },
+        path: proxy === null ? path : `http://${host}${path}`,
+        headers: { ...headers, host, ...(secret !== null && { 'proxy-authorization': secret }) },
         signal,
+        agent: isSecure ? agents['https:'] : agents['http:'],
+        givenUp: givenUp.signal,
       };
-      if (protocol === 'https:') return https.request({ ...common, agent: !isClosed && agents['https:'] });
-      return http.request({ ...common, agent: !isClosed && agents['http:'] });
+      return tellingOfItsEnd(isSecure ? https.request(options) : http.request(options), givenUp);
     },
     close() {
-      isClosed = true;
       for (const agent of Object.values(agents)) agent.destroy();
+      agents = proxiedAgents(proxies, { ...keeping, keepAlive: false }, patience);
     },
   };
 }
+
+/** A request that has no connection yet is silent when it is destroyed: whoever makes the connection has to hear of it. */
+function tellingOfItsEnd(request: http.ClientRequest, givenUp: AbortController): http.ClientRequest {
+  const destroy = request.destroy.bind(request);
+  request.destroy = (error) => {
+    destroy(error);
+    givenUp.abort();
+    return request;
+  };
+  if (request.destroyed) givenUp.abort();
+  return request;
+}
+
+/** A proxy asks for a password in the place of a service, which never does. */
+export const isOfProxy = (status: number): boolean => status === 407;
 
 /** The system's word for it, which names no address and holds no header. */
 export function reasonOf(error: unknown): string {

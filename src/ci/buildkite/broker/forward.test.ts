@@ -3,7 +3,11 @@ import { createHash, randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { connect } from 'node:net';
 import { describe, expect, it } from 'vitest';
-import { bodyOf, gatewayBench, jobId, serviceTokens } from './testing-gateway.ts';
+import { noProxies } from '../../../config/proxies.ts';
+import { forwardStream } from './forward.ts';
+import { requestHeaders } from './forward-headers.ts';
+import { createUpstreams } from './forward-upstreams.ts';
+import { bodyOf, gatewayBench, jobId, listening, serviceTokens, stopped } from './testing-gateway.ts';
 
 const path = `/v3/jobs/${jobId}/data/get`;
 const running = { shown: { phase: 'running' } } as const;
@@ -244,4 +248,27 @@ it('closing cuts what is under way, and waits for it', async () => {
   await here.gateway.close();
   expect(await call).not.toBe(200);
   await expect(here.call('POST', path, here.token('job', 'a'), {})).rejects.toThrow();
+});
+
+it('a body that reaches here is sent on as one, also with a method that usually has none', async () => {
+  const seen: string[] = [];
+  const service = await listening(async (request, response) => {
+    seen.push(`${request.method} ${request.headers['transfer-encoding']} ${await bodyOf(request)}`);
+    response.end();
+  });
+  const upstreams = createUpstreams({ proxies: noProxies, keeping: { timeout: 1_000 } });
+  const door = await listening((request, response) => {
+    const origin = new URL(`http://127.0.0.1:${service.port}`);
+    const target = { method: request.method ?? '', origin, path: '/', headers: requestHeaders(request) };
+    const { signal } = new AbortController();
+    void forwardStream({ upstreams, target, request, response, idleMs: 1_000, signal, clean: (text) => text });
+  });
+  for (const method of ['GET', 'DELETE', 'OPTIONS']) {
+    const head = `${method} / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n`;
+    await raw(door.port, `${head}5\r\nhello\r\n0\r\n\r\n`);
+  }
+  upstreams.close();
+  await stopped(door.server);
+  await stopped(service.server);
+  expect(seen).toEqual(['GET chunked hello', 'DELETE chunked hello', 'OPTIONS chunked hello']);
 });

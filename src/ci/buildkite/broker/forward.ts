@@ -4,8 +4,10 @@
  */
 import type * as http from 'node:http';
 import { pipeline } from 'node:stream';
+import { proxyAnswered } from '../../unreachable.ts';
 import { answerHeaders } from './forward-headers.ts';
-import { reasonOf, type Target, type Upstreams } from './forward-upstreams.ts';
+import { isStatus } from './forward-status.ts';
+import { isOfProxy, reasonOf, type Target, type Upstreams } from './forward-upstreams.ts';
 import { cut, refuse } from './local-answers.ts';
 
 export interface Streamed {
@@ -33,6 +35,8 @@ export function forwardStream(call: Streamed): Promise<void> {
   const out = call.upstreams.open(target, signal);
   let answered = false;
   let idle = false;
+  const unreachable = (why: string): void =>
+    refuse(response, 502, `The service at ${target.origin.host} cannot be reached: ${why}.`);
   out.setTimeout(call.idleMs, () => {
     idle = true;
     out.destroy();
@@ -45,6 +49,11 @@ export function forwardStream(call: Streamed): Promise<void> {
   out.on('response', (answer) => {
     answered = true;
     const status = answer.statusCode ?? 502;
+    if (isOfProxy(status)) {
+      out.destroy();
+      return unreachable(proxyAnswered(status));
+    }
+    if (!isStatus(status)) return odd(call, out, status);
     call.onAnswer?.(status);
     if (status >= 400) passError(call, answer, call.toldAs?.(status) ?? status);
     else {
@@ -54,13 +63,17 @@ export function forwardStream(call: Streamed): Promise<void> {
       pipeline(answer, response, () => {});
     }
   });
+  // An answer that leads to another protocol is dropped by Node without a word.
+  out.once('close', () => {
+    if (!answered) refuse(response, 502, `The service at ${target.origin.host} did not answer the call.`);
+  });
   out.on('error', (error) => {
     if (answered) return;
     if (signal.aborted) {
       cut(response);
       return;
     }
-    refuse(response, 502, `The service at ${target.origin.host} cannot be reached: ${idle ? 'nothing moved' : reasonOf(error)}.`);
+    unreachable(idle ? 'nothing moved' : reasonOf(error));
   });
   pump(request, out);
   return promise;
@@ -89,6 +102,12 @@ function pump(from: http.IncomingMessage, to: http.ClientRequest): void {
 function release(bytes: Buffer): void {
   const memory = bytes.buffer;
   if (memory instanceof ArrayBuffer && memory.byteLength === bytes.byteLength && memory.byteLength >= 4096) memory.transfer(0);
+}
+
+/** What no service may answer, and Node would not even write. */
+function odd({ response, target }: Streamed, out: http.ClientRequest, status: number): void {
+  out.destroy();
+  refuse(response, 502, `The service at ${target.origin.host} answered with status ${status}, which is none.`);
 }
 
 function passError({ response, clean }: Streamed, answer: http.IncomingMessage, status: number): void {

@@ -35,10 +35,12 @@ function answerHeld(desk: Desk, call: Call, job: string): void {
   else answerJob(desk, call, call.record);
 }
 
-function answerJob(desk: Desk, { response }: Call, record: AgentRecord): void {
+function answerJob(desk: Desk, { request, response }: Call, record: AgentRecord): void {
   const { jobAnswer, jobToken, secrets } = record.sealed;
   const stored = withoutTokens(jobAnswer, cleaner(desk, record));
-  answerJson(response, 200, jobAnswerFor(stored, jobToken === null ? null : desk.aliases.make('job', record), secrets));
+  const host = URL.parse(`http://${request.headers.host}`)?.hostname ?? '';
+  const alias = jobToken === null ? null : desk.aliases.make('job', record);
+  answerJson(response, 200, jobAnswerFor(stored, alias, secrets, host.replace(/^\[(.*)\]$/, '$1')));
 }
 
 async function takeCarried(desk: Desk, call: Call, how: Taking, job: string): Promise<void> {

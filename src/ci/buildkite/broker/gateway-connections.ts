@@ -21,7 +21,7 @@ export interface ConnectionLimits {
   readonly ofAgent: number;
 }
 
-export const connectionLimits: ConnectionLimits = { unknownFrom: 256, unknownInAll: 4096, ofAgent: 128 };
+export const connectionLimits: ConnectionLimits = { unknownFrom: 256, unknownInAll: 4096, ofAgent: 384 };
 
 interface Entry {
   readonly from: string;

@@ -8,11 +8,12 @@ import { type Answer, callWhole } from './forward-call.ts';
 import { requestHeaders } from './forward-headers.ts';
 import type { Target } from './forward-upstreams.ts';
 import type { GatewayLimits } from './gateway-limits.ts';
-import type { AgentMemory, Memories } from './gateway-memory.ts';
+import type { AgentMemory, Lane, Memories } from './gateway-memory.ts';
 import type { Reads } from './gateway-reads.ts';
 import { refuse } from './local-answers.ts';
 import type { ServiceDesired } from './protocol.ts';
 import type { AgentBook, AgentRecord, Aliases, AliasKind } from './record.ts';
+import type { Sign } from './signs.ts';
 
 export interface Desk {
   readonly book: AgentBook;
@@ -23,6 +24,7 @@ export interface Desk {
   readonly version: string;
   /** ms since the epoch. */
   wall(): number;
+  heard(id: string, sign: Sign): void;
   readonly limits: GatewayLimits;
   readonly memories: Memories;
   readonly reads: Reads;
@@ -38,6 +40,7 @@ export interface Call {
   /** As it was when the call came. */
   readonly record: AgentRecord;
   readonly memory: AgentMemory;
+  readonly lane: Lane;
   /** Ends when the agent has gone away, or the gateway closes. */
   readonly signal: AbortSignal;
 }
@@ -50,10 +53,12 @@ export interface ToService {
   readonly token: string;
   /** Whose headers go along; null: none do. */
   readonly request: IncomingMessage | null;
+  /** Beside those. */
+  readonly headers?: Readonly<Record<string, string>>;
 }
 
 /** A call to the agent's service, with the service's own token and headers in the place of the agent's. */
-export function targetOf(desk: Desk, { record, method, path, token, request }: ToService): Target {
+export function targetOf(desk: Desk, { record, method, path, token, request, headers }: ToService): Target {
   const base = new URL(record.endpoint);
   const theirs = request === null ? { 'user-agent': `onejob/${desk.version}` } : requestHeaders(request);
   const wanted = Object.fromEntries(Object.entries(record.requestHeaders).map(([name, value]) => [name.toLowerCase(), value]));
@@ -61,7 +66,7 @@ export function targetOf(desk: Desk, { record, method, path, token, request }: T
     method,
     origin: base,
     path: `${base.pathname.replace(/\/+$/, '')}${path}`,
-    headers: { ...theirs, ...wanted, authorization: `Token ${token}` },
+    headers: { ...theirs, ...wanted, ...headers, authorization: `Token ${token}` },
   };
 }
 
@@ -110,6 +115,11 @@ export function isFinal({ status }: Answer): boolean {
   return status >= 400 && status < 500 && status !== 423 && status !== 429;
 }
 
+/** Whether nobody can be told at the moment. */
+export function isAway({ status }: Answer): boolean {
+  return status >= 500 || status === 429;
+}
+
 /** @throws OnejobError E_CI_ANSWER when it is no JSON */
 export function jsonOf(answer: Answer, what: string): unknown {
   try {
@@ -123,10 +133,19 @@ export function badAnswer(what: string, cause?: unknown): OnejobError {
   return new OnejobError('E_CI_ANSWER', `The service's answer to ${what} is none.`, { retry: true, cause });
 }
 
+/** Of one agent, more than there are kinds of what is said of it. */
+const mostSaid = 100;
+
+/** Whether the log has not been told this of the agent yet: its job can make it happen as often as it likes. */
+export function isNews({ said }: AgentMemory, what: string): boolean {
+  if (said.has(what) || said.size >= mostSaid) return false;
+  said.add(what);
+  return true;
+}
+
 /** Refuses, and says so in the log once per agent and reason: that is how a job that tries its token elsewhere is seen. */
 export function deny(desk: Desk, { response, record, memory }: Call, status: 401 | 403 | 404 | 422, why: string): void {
-  if (!memory.said.has(why)) {
-    memory.said.add(why);
+  if (isNews(memory, why)) {
     desk.log.warn('call of an agent refused', { agent: record.shown.agent ?? record.shown.id, slot: record.shown.slot, why });
   }
   refuse(response, status, why);

@@ -2,6 +2,7 @@
 import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
 import { describe, expect, it } from 'vitest';
+import { createUploadAddresses } from './artifacts.ts';
 import { type GatewayBench, gatewayBench, jobId } from './testing-gateway.ts';
 
 const running = { shown: { phase: 'running' } } as const;
@@ -83,5 +84,54 @@ describe('what is said again and again', () => {
     };
     for (let at = 0; at < 5; at++) await here.call('PUT', `/v3/jobs/${jobId}/start`, here.token('job', 'a'), {});
     expect(writes).toBe(1);
+  });
+});
+
+describe('the broker’s own log', () => {
+  const build = 'b0000000-0000-4000-8000-000000000001';
+  const deep = `${'['.repeat(30_000)}${']'.repeat(30_000)}`;
+  const wide = '[{"a":"[[[[\\"{{{{"},'.repeat(100);
+
+  it.each([
+    ['a result', 'PUT', `/v3/jobs/${jobId}/finish`, '"exit_status":"0"', 422],
+    ['the name of a build', 'POST', '/v3/steps/s/export', `"build_id":"${build}"`, 403],
+  ])('is not filled by %s that is nested deeper than anybody reads', async (_, method, path, known, status) => {
+    await using here = await gatewayBench((_, response) => response.end('{}'));
+    here.held('a', { shown: { phase: 'running', job: { id: jobId, env: { BUILDKITE_BUILD_ID: build } } }, trusted: false });
+    const token = here.token('job', 'a');
+    for (let at = 0; at < 5; at++) expect((await here.call(method, path, token, `{${known},"x":${deep}}`)).status).toBe(status);
+    expect(here.log.length).toBe(1);
+    const flat = `{${known},"x":${JSON.stringify(wide)},"y":[[[1]]]}`;
+    expect((await here.call(method, path, token, flat)).status).toBe(200);
+  });
+
+  it('is not filled by an agent that registers itself so', async () => {
+    await using here = await gatewayBench((_, response) => response.end('{}'));
+    here.carried('a');
+    for (let at = 0; at < 5; at++) {
+      expect((await here.call('POST', '/v3/register', here.token('once', 'a'), `{"x":${deep}}`)).status).toBe(422);
+    }
+    expect(here.log.length).toBeLessThan(2);
+  });
+
+  it('says once of an agent that a call of it could not be served', async () => {
+    await using here = await gatewayBench((_, response) => response.end('{}'));
+    here.held('a');
+    here.book.update = () => {
+      throw new Error('nobody foresaw this');
+    };
+    for (let at = 0; at < 5; at++) expect((await here.call('POST', '/v3/connect', here.token('session', 'a'))).status).toBe(500);
+    expect(here.log).toEqual([expect.stringContaining('nobody foresaw this')]);
+  });
+
+  it('says once of an agent where its uploads may not go', async () => {
+    await using here = await gatewayBench((_, response) => response.end('{}'));
+    here.held('a', { ...running, endpoint: 'https://agent.example/v3' });
+    const addresses = createUploadAddresses(Buffer.alloc(32, 7));
+    for (let at = 0; at < 5; at++) {
+      const sealed = addresses.seal({ agent: 'a', origin: 'http://127.0.0.1:1', path: `/${at}` });
+      expect((await here.call('PUT', `/upload/${sealed}`, null, 'x')).status).toBe(403);
+    }
+    expect(here.log).toEqual([expect.stringContaining('upload')]);
   });
 });

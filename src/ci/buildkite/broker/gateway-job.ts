@@ -3,6 +3,7 @@ import { z } from 'zod';
 import { unwantedStates } from './answers.ts';
 import { withOwnUploads } from './artifacts.ts';
 import { logAfter } from './chunks.ts';
+import { foreignJson } from './foreign-json.ts';
 import { forwardStream, type Streamed } from './forward.ts';
 import {
   ask,
@@ -10,6 +11,7 @@ import {
   cleaner,
   type Desk,
   deny,
+  isAway,
   isFinal,
   isOk,
   jsonOf,
@@ -20,6 +22,7 @@ import {
 } from './gateway-desk.ts';
 import { buildOf, forbidden } from './gateway-rights.ts';
 import type { Route } from './gateway-route.ts';
+import { sayWhy } from './gateway-why.ts';
 import { answerJson, refuse } from './local-answers.ts';
 import type { Finished } from './protocol.ts';
 import type { AgentRecord } from './record.ts';
@@ -42,7 +45,7 @@ export async function jobCall(desk: Desk, call: Call, route: JobRoute): Promise<
   if (own && route.call === 'start') return await start(desk, call, route, token);
   if (shown.phase !== 'running') return deny(desk, call, 403, 'The job of this token has not been started.');
   const why =
-    route.call === 'secrets' && asksForOurs(route) ? null : forbidden(call.record, call.request.method ?? '', route.segments);
+    route.call === 'secrets' && asksForOurs(route) ? null : forbidden(call.record, { ...route, method: call.request.method ?? '' });
   if (why !== null) return deny(desk, call, 403, why);
   switch (route.call) {
     case 'finish':
@@ -67,14 +70,14 @@ export async function jobCall(desk: Desk, call: Call, route: JobRoute): Promise<
 }
 
 /** Builds, steps, caches. */
-export async function sharedCall(desk: Desk, call: Call, { path, segments }: SharedRoute): Promise<void> {
+export async function sharedCall(desk: Desk, call: Call, route: SharedRoute): Promise<void> {
   const token = tokenOf(call.record);
   if (token === null || call.record.shown.phase !== 'running')
     return refuse(call.response, 401, 'No job of this token is running.');
-  const why = forbidden(call.record, call.request.method ?? '', segments);
+  const why = forbidden(call.record, { ...route, method: call.request.method ?? '' });
   if (why !== null) return deny(desk, call, 403, why);
-  if (!call.record.trusted && segments[0] === 'steps') return await ownStep(desk, call, path, token);
-  await stream(desk, call, path, token);
+  if (!call.record.trusted && route.segments[0] === 'steps') return await ownStep(desk, call, route.path, token);
+  await stream(desk, call, route.path, token);
 }
 
 const stepExport = z.looseObject({ build_id: z.string() });
@@ -82,7 +85,7 @@ const stepExport = z.looseObject({ build_id: z.string() });
 /** Which build is asked about stands in the body: sent anew as it was read, so that nobody reads another one there. */
 async function ownStep(desk: Desk, call: Call, path: string, token: string): Promise<void> {
   const { request, record, signal } = call;
-  const read = stepExport.safeParse(json(await desk.reads.whole(call, desk.limits.wholeBytes)));
+  const read = stepExport.safeParse(foreignJson(await desk.reads.whole(call, desk.limits.wholeBytes)));
   if (!read.success || read.data.build_id !== buildOf(record.shown.job))
     return deny(desk, call, 403, 'That is a step of another build.');
   const body = Buffer.from(JSON.stringify(read.data));
@@ -147,23 +150,29 @@ const text = z.union([z.string(), z.number()]).transform(String);
 const result = z.looseObject({ exit_status: text.nullish(), signal: z.string().nullish(), signal_reason: z.string().nullish() });
 
 async function finish(desk: Desk, call: Call, route: JobRoute, token: string): Promise<void> {
-  const { request, response, record, memory } = call;
+  const { request, response, record } = call;
   const { id } = record.shown;
-  const { limits, signal } = desk;
-  const read = result.safeParse(json(await desk.reads.whole(call, limits.wholeBytes)));
+  const { book, limits, signal } = desk;
+  const read = result.safeParse(foreignJson(await desk.reads.whole(call, limits.wholeBytes)));
   if (!read.success) return deny(desk, call, 422, 'The result of the job is not one.');
   const { exit_status, signal: signalName, signal_reason } = read.data;
   const finished: Finished = { exitStatus: exit_status ?? '', signal: signalName || null, signalReason: signal_reason || null };
   // Else the service could give the agent another job before it has left.
   const body = Buffer.from(JSON.stringify({ ...read.data, ignore_agent_in_dispatches: true }));
-  const unsure = memory.finishUnsure;
-  memory.finishUnsure = true;
+  // Of a job that ended by itself at the last moment there is nothing to explain.
+  if (finished.signalReason !== null) await sayWhy(desk, id, token);
+  const unsure = book.get(id)?.finishing ?? null;
+  // Before the service hears it: after a crash in between, the agent is refused what it says again. Lazily: a crash of the host
+  // ends the agent too, and a job could have the disk waited for without end.
+  if (unsure === null) note(desk, id, () => book.update(id, { finishing: finished }, true));
+  desk.heard(id, 'result');
   const answer = await ask(desk, { record, method: 'PUT', path: route.path, token, request, body, signal, again: false });
   const final = isFinal(answer);
-  if (isOk(answer) || (final && unsure)) {
-    note(desk, id, () => desk.book.update(id, { shown: { phase: 'finished', finished } }));
+  if (isOk(answer) || (final && unsure !== null)) {
+    const told = isOk(answer) ? finished : (unsure ?? finished);
+    note(desk, id, () => book.update(id, { shown: { phase: 'finished', finished: told }, finishing: null }));
     if (final) return answerJson(response, 200, {});
-  } else if (final) memory.finishUnsure = unsure;
+  } else if (final) note(desk, id, () => book.update(id, { finishing: null }, true));
   passOn(desk, call, answer);
 }
 
@@ -172,8 +181,13 @@ const stateAnswer = z.looseObject({ state: z.string() });
 async function state(desk: Desk, call: Call, route: JobRoute, token: string): Promise<void> {
   const { request, record, signal } = call;
   const { id, cancelled } = record.shown;
-  const answer = await ask(desk, { record, method: 'GET', path: route.path, token, request, signal });
-  const read = isOk(answer) ? stateAnswer.safeParse(json(answer.body)) : null;
+  const answer = await ask(desk, { record, method: 'GET', path: route.path, token, request, signal }).catch((error: unknown) => {
+    // One that does not wait for what it asked knows nothing, whether or not the service is there.
+    if (!signal.aborted) desk.heard(id, 'state');
+    throw error;
+  });
+  const read = isOk(answer) ? stateAnswer.safeParse(foreignJson(answer.body)) : null;
+  if (read?.success === true || isAway(answer)) desk.heard(id, 'state');
   if (read?.success === true && unwantedStates.has(read.data.state) && !cancelled) {
     note(desk, id, () => desk.book.update(id, { shown: { cancelled: true } }, true));
   }
@@ -211,12 +225,4 @@ async function artifacts(desk: Desk, call: Call, route: JobRoute, token: string)
     host,
   });
   passOn(desk, call, answer, JSON.stringify(rewritten));
-}
-
-function json(body: Buffer): unknown {
-  try {
-    return JSON.parse(body.toString());
-  } catch {
-    return null;
-  }
 }

@@ -18,14 +18,20 @@ export interface GatewayLimits {
   readonly batchBytes: number;
   /** Largest answer that is read whole and rewritten, bytes: a job with its environment, addresses for a batch of uploads. */
   readonly answerBytes: number;
-  /** Of those calls, how many at a time of one agent. */
+  /** Of those calls, how many at a time of one agent, and of its job. */
   readonly reading: number;
   /** What is held of such bodies for all agents together, bytes. */
   readonly readBytes: number;
   /** Between two times that an agent's leaving in the middle of its job is written down, ms. */
   readonly leavingMs: number;
-  /** Calls at a time of one agent and its job together. */
+  /** Calls at a time of one agent's job, but for uploads and what its agent says of it. */
   readonly concurrent: number;
+  /** Calls at a time by which an agent lives, and its job's beginning, log and end. */
+  readonly words: number;
+  /** Uploads at a time of one agent's job. */
+  readonly uploads: number;
+  /** More of them, unread: an agent begins one for each thread of its host. Each costs some 150 kB. */
+  readonly waiting: number;
   /** Longest path with its query, characters. */
   readonly url: number;
 }
@@ -43,6 +49,9 @@ export const gatewayLimits: GatewayLimits = {
   readBytes: 64 * 1024 * 1024,
   leavingMs: 10_000,
   concurrent: 64,
+  words: 32,
+  uploads: 64,
+  waiting: 192,
   url: 12_000,
 };
 

@@ -3,24 +3,27 @@
  * connection is ever shared: should a service and this broker once read the same bytes differently, it is the same agent's.
  */
 import type { Answer } from './forward-call.ts';
-import { createUpstreams, type Upstreams } from './forward-upstreams.ts';
+import type { Upstreams } from './forward-upstreams.ts';
+import { createTurns, type Turns } from './gateway-turns.ts';
 import type { AgentBook } from './record.ts';
+
+/** Calls that are counted together: none of one lane is in the way of one in another. */
+export type Lane = 'agent' | 'job' | 'upload';
 
 /** All of it may be lost. */
 export interface AgentMemory {
   readonly upstreams: Upstreams;
   /** Calls under way. */
-  open: number;
+  readonly open: Record<Lane, number>;
   /** Its agent is; what is under way may still have something to end at the service. */
   isOver: boolean;
   /** Of them, those whose body is being read whole. */
-  reading: number;
+  readonly reading: Record<Lane, number>;
+  readonly uploads: Turns;
   /** What its log has been told already, so that a job cannot fill it. */
   readonly said: Set<string>;
   /** The service did not let its job start: it is told to leave, not given the job again. */
   startRefused: boolean;
-  /** The service may have its result, and was not heard to say so. */
-  finishUnsure: boolean;
   /** When its leaving in the middle of its job was written down last, ms since the epoch; null: never. */
   leftAt: number | null;
   registering: Promise<Answer | null> | null;
@@ -28,41 +31,41 @@ export interface AgentMemory {
 }
 
 export interface Memories {
-  /** For the time of a call of an agent that is in the book; null when it has `most` under way already. */
-  enter(id: string, most: number): AgentMemory | null;
-  leave(memory: AgentMemory): void;
+  /** For the time of a call of an agent that is in the book; null when it has `most` of the lane under way already. */
+  enter(id: string, lane: Lane, most: number): AgentMemory | null;
+  leave(memory: AgentMemory, lane: Lane): void;
   /** Of an agent that may be over already: then nothing is kept. */
   upstreams(id: string): Upstreams;
   close(): void;
 }
 
-/** `idleMs`: how long an unused connection is kept. */
-export function createMemories(book: AgentBook, idleMs: number): Memories {
+/** `connections` makes those of one agent. */
+export function createMemories(book: AgentBook, connections: () => Upstreams): Memories {
   const memories = new Map<string, AgentMemory>();
-  const unkept = createUpstreams(idleMs);
+  const unkept = connections();
   unkept.close();
   const made = (id: string): AgentMemory => {
-    const memory = fresh(createUpstreams(idleMs));
+    const memory = fresh(connections());
     memories.set(id, memory);
     const unwatch = book.watch(id, ({ shown }) => {
       if (shown.phase !== 'gone') return;
       unwatch();
       memories.delete(id);
       memory.isOver = true;
-      if (memory.open === 0) memory.upstreams.close();
+      if (isIdle(memory)) memory.upstreams.close();
     });
     return memory;
   };
   return {
-    enter(id, most) {
+    enter(id, lane, most) {
       const memory = memories.get(id) ?? made(id);
-      if (memory.open >= most) return null;
-      memory.open += 1;
+      if (memory.open[lane] >= most) return null;
+      memory.open[lane] += 1;
       return memory;
     },
-    leave(memory) {
-      memory.open -= 1;
-      if (memory.isOver && memory.open === 0) memory.upstreams.close();
+    leave(memory, lane) {
+      memory.open[lane] -= 1;
+      if (memory.isOver && isIdle(memory)) memory.upstreams.close();
     },
     upstreams: (id) => memories.get(id)?.upstreams ?? unkept,
     close() {
@@ -71,15 +74,19 @@ export function createMemories(book: AgentBook, idleMs: number): Memories {
   };
 }
 
+function isIdle({ open }: AgentMemory): boolean {
+  return open.agent + open.job + open.upload === 0;
+}
+
 function fresh(upstreams: Upstreams): AgentMemory {
   return {
     upstreams,
-    open: 0,
+    open: { agent: 0, job: 0, upload: 0 },
     isOver: false,
-    reading: 0,
+    reading: { agent: 0, job: 0, upload: 0 },
+    uploads: createTurns(),
     said: new Set(),
     startRefused: false,
-    finishUnsure: false,
     leftAt: null,
     registering: null,
     accepting: null,

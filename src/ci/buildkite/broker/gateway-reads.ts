@@ -1,11 +1,11 @@
 /**
  * Bodies that are read whole before their call goes on. What a job can make the broker hold is bounded twice: few such calls at
- * a time for one agent, and so many bytes for all of them; beyond that the largest goes, so that small ones always have room.
+ * a time for one agent and its job each, and so many bytes for all of them; beyond that the largest goes, so that small ones always have room.
  */
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { OnejobError } from '../../../errors.ts';
 import type { GatewayLimits } from './gateway-limits.ts';
-import type { AgentMemory } from './gateway-memory.ts';
+import type { AgentMemory, Lane } from './gateway-memory.ts';
 
 export interface Reads {
   /**
@@ -19,6 +19,7 @@ export interface Reading {
   readonly request: IncomingMessage;
   readonly response: ServerResponse;
   readonly memory: AgentMemory;
+  readonly lane: Lane;
   readonly signal: AbortSignal;
 }
 
@@ -52,16 +53,16 @@ export function createReads({ reading, readBytes, wholeMs }: Pick<GatewayLimits,
   };
 
   return {
-    async whole({ request, response, memory, signal }, limit) {
+    async whole({ request, response, memory, lane, signal }, limit) {
       if (Number(request.headers['content-length'] ?? 0) > limit) throw tooLarge(limit);
-      if (memory.reading >= reading) throw busy();
+      if (memory.reading[lane] >= reading) throw busy();
       const reader: Reader = { held: Buffer.alloc(0), stop: () => void request.destroy() };
       if (signal.aborted) reader.stop();
       signal.addEventListener('abort', reader.stop, { once: true });
       readers.add(reader);
-      memory.reading += 1;
+      memory.reading[lane] += 1;
       const over = (): void => {
-        memory.reading -= 1;
+        memory.reading[lane] -= 1;
         remove(reader);
       };
       if (response.destroyed) over();

@@ -22,6 +22,7 @@ const usual = [
   `GET /v3/jobs/${jobId}/pipelines/1`,
   `POST /v3/jobs/${jobId}/annotations`,
   `DELETE /v3/jobs/${jobId}/annotations/a%2Fb`,
+  `DELETE /v3/jobs/${jobId}/annotations/a%2Fb?scope=job`,
   `POST /v3/jobs/${jobId}/artifacts`,
   `PUT /v3/jobs/${jobId}/artifacts`,
   `POST /v3/jobs/${jobId}/data/set`,
@@ -32,6 +33,7 @@ const usual = [
   `PUT /v3/jobs/${jobId}/promise_failure`,
   `POST /v3/builds/${build}/data/exists`,
   `GET /v3/builds/${build}/artifacts/search?query=a`,
+  `GET /v3/builds/${build}/artifacts/search?include_duplicates=true&include_retried_jobs=true&query=%2A%2A%2F%3B+x&scope=test&state=finished`,
   'POST /v3/cache_registries/default/retrieve',
 ];
 const trustedOnly = [
@@ -49,6 +51,12 @@ const trustedOnly = [
   `POST /v3/jobs/${other}/annotations`,
   `POST /v3/jobs/${other}/artifacts`,
   'PUT /v3/cache_registries/default/store',
+  `POST /v3/builds/${build}/data/get?build_id=another`,
+  `GET /v3/builds/${build}/artifacts/search?query=a&build_id=another`,
+  `GET /v3/builds/${build}/artifacts/search?query=a;build_id=another`,
+  `GET /v3/builds/${build}/artifacts/search?query=a&build%5Fid=another`,
+  `GET /v3/builds/${build}/artifacts/search?query[build_id]=another`,
+  `POST /v3/jobs/${jobId}/pipelines?async=true&replace=true`,
 ];
 const nobodys = [`POST /v3/jobs/${other}/pipelines?async=true`, `GET /v3/jobs/${other}/secrets?key=DEPLOY`];
 
@@ -96,5 +104,9 @@ it('it may look at steps of its own build, whatever else its body says', async (
   expect((await step('{"build_id":"another"}')).status).toBe(403);
   expect((await step(`{"build_id":"${build}","build_id":"another"}`)).status).toBe(403);
   expect((await step(`{"build_id":"another","build_id":"${build}"}`)).status).toBe(200);
+  for (const query of ['build_id=another', 'build_id', '%62uild_id=another', 'build_id[]=another', '&x']) {
+    const body = { build_id: build };
+    expect((await here.call('POST', `/v3/steps/test/export?${query}`, here.token('job', 'a'), body)).status).toBe(403);
+  }
   expect(here.seen).toEqual([`POST /v3/steps/test/export {"build_id":"${build}"}`]);
 });

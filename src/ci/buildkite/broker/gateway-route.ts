@@ -17,12 +17,12 @@ export type Route =
       readonly query: string;
     }
   /** Builds, steps, cache registries: the service decides by the job's token. */
-  | { readonly kind: 'shared'; readonly segments: readonly string[]; readonly path: string }
+  | { readonly kind: 'shared'; readonly segments: readonly string[]; readonly path: string; readonly query: string }
   | { readonly kind: 'upload'; readonly sealed: string; readonly query: string }
   | { readonly kind: 'absent' }
   | { readonly kind: 'malformed'; readonly why: string };
 
-export const lifecycleCalls = ['accept', 'acquire', 'start', 'finish', 'chunks', 'state', 'secrets'] as const;
+const lifecycleCalls = ['accept', 'acquire', 'start', 'finish', 'chunks', 'state', 'secrets'] as const;
 
 /** `data`: may be asked about other jobs too. `own`: about its own only. */
 export type JobCall = (typeof lifecycleCalls)[number] | 'artifacts' | 'data' | 'own';
@@ -74,7 +74,7 @@ export function routeOf(method: string, url: string, longest: number): Route {
   if (root !== 'v3' || first === undefined) return absent;
   const forwarded = url.slice('/v3'.length);
   if (first === 'jobs' && id !== undefined) return jobRoute(method, { job: id, name, rest, segments: own, path: forwarded, query });
-  if (shared.has(first)) return id === undefined ? absent : { kind: 'shared', segments: own, path: forwarded };
+  if (shared.has(first)) return id === undefined ? absent : { kind: 'shared', segments: own, path: forwarded, query };
   if (withheld.has(first)) return { kind: 'withheld' };
   const call = Object.hasOwn(agentCalls, first) && id === undefined ? agentCalls[first] : undefined;
   return call?.method === method ? { kind: call.kind } : absent;

@@ -1,8 +1,22 @@
 /** The agent's own calls: `register` to `disconnect`. A held agent's are answered from the book, a carried one's forwarded. */
 import { z } from 'zod';
 import { pingAnswer, registerAnswer } from './answers.ts';
+import { foreignJson } from './foreign-json.ts';
 import type { Answer } from './forward-call.ts';
-import { ask, badAnswer, type Call, cleaner, type Desk, deny, isOk, jsonOf, note, passOn, type ToService } from './gateway-desk.ts';
+import {
+  ask,
+  badAnswer,
+  type Call,
+  cleaner,
+  type Desk,
+  deny,
+  isFinal,
+  isOk,
+  jsonOf,
+  note,
+  passOn,
+  type ToService,
+} from './gateway-desk.ts';
 import { answerJson, refuse } from './local-answers.ts';
 import type { AgentRecord, RecordPatch } from './record.ts';
 import { registerAnswerFor, withoutTokens } from './rewrite.ts';
@@ -35,7 +49,7 @@ async function registerCarried(desk: Desk, call: Call): Promise<Answer | null> {
   const token = record.sealed.acquisition?.token ?? desk.service(service)?.token ?? null;
   if (token === null) return { status: 503, headers: {}, body: messageBody(`The token of service ${service} cannot be read.`) };
   const { limits, signal, book } = desk;
-  const own = z.record(z.string(), z.unknown()).safeParse(parsed(await desk.reads.whole(call, limits.wholeBytes)));
+  const own = z.record(z.string(), z.unknown()).safeParse(foreignJson(await desk.reads.whole(call, limits.wholeBytes)));
   if (!own.success) return { status: 422, headers: {}, body: messageBody('The registration is not a JSON object.') };
   const body = Buffer.from(JSON.stringify({ ...own.data, name, meta_data: record.metaData, priority: String(record.priority) }));
   const toService: ToService = { record, method: 'POST', path: '/register', token, request };
@@ -134,8 +148,12 @@ async function followed(desk: Desk, call: Call, first: Answer): Promise<{ readon
 export async function heartbeat(desk: Desk, call: Call): Promise<void> {
   const { limits } = desk;
   const body = await desk.reads.whole(call, limits.wholeBytes);
-  const answer = await forwarded(desk, call, 'POST', '/heartbeat', body);
   const { id } = call.record.shown;
+  const answer = await forwarded(desk, call, 'POST', '/heartbeat', body).catch((error: unknown) => {
+    desk.heard(id, 'life');
+    throw error;
+  });
+  if (!isFinal(answer)) desk.heard(id, 'life');
   if (isOk(answer) && desk.book.get(id)?.livesAlone === false) {
     note(desk, id, () => desk.book.update(id, { livesAlone: true }, true));
   }
@@ -181,14 +199,6 @@ function forwarded(desk: Desk, call: Call, method: string, path: string, body: B
 function sameHeaders(one: Readonly<Record<string, string>>, other: Readonly<Record<string, string>>): boolean {
   const names = Object.keys(one);
   return names.length === Object.keys(other).length && names.every((name) => one[name] === other[name]);
-}
-
-function parsed(body: Buffer): unknown {
-  try {
-    return JSON.parse(body.toString());
-  } catch {
-    return null;
-  }
 }
 
 function messageBody(message: string): Buffer {

@@ -6,23 +6,26 @@
  */
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Server } from 'node:net';
-import { OnejobError } from '../../../errors.ts';
+import type { Proxies } from '../../../config/proxies.ts';
+import { OnejobError, toFailure } from '../../../errors.ts';
 import type { Log } from '../../../log.ts';
 import { createUploadAddresses } from './artifacts.ts';
 import { bodyProblem } from './forward-headers.ts';
+import { createUpstreams } from './forward-upstreams.ts';
 import { take } from './gateway-accept.ts';
 import { createConnections } from './gateway-connections.ts';
-import type { Call, Desk } from './gateway-desk.ts';
+import { type Call, type Desk, isNews } from './gateway-desk.ts';
 import { jobCall, sharedCall } from './gateway-job.ts';
 import { type GatewayLimits, gatewayLimits } from './gateway-limits.ts';
-import { type AgentMemory, createMemories } from './gateway-memory.ts';
+import { type AgentMemory, createMemories, type Lane } from './gateway-memory.ts';
 import { createReads } from './gateway-reads.ts';
-import { type Route, routeOf } from './gateway-route.ts';
+import { type JobCall, type Route, routeOf } from './gateway-route.ts';
 import { absent, connect, disconnect, heartbeat, ping, register, withhold } from './gateway-session.ts';
 import { upload } from './gateway-upload.ts';
 import { cut, refuse } from './local-answers.ts';
 import type { ServiceDesired } from './protocol.ts';
 import type { AgentBook, AgentRecord, Aliases } from './record.ts';
+import type { Sign } from './signs.ts';
 
 export interface GatewayParts {
   readonly book: AgentBook;
@@ -35,9 +38,10 @@ export interface GatewayParts {
   wall(): number;
   /** The installation's; addresses of uploads are sealed with one made from it. */
   readonly key: Buffer;
+  readonly proxies: Proxies;
   readonly limits?: Partial<GatewayLimits>;
-  /** Told of every call of an agent, by the broker's id of it, before the call is served. */
-  heard?(id: string): void;
+  /** Told what a call says of its agent, by the broker's id of that. */
+  heard?(id: string, sign: Sign): void;
 }
 
 export interface Gateway {
@@ -55,6 +59,8 @@ const credential = /^Token ([\x21-\x7e]{1,1024})$/;
 export function createGateway(parts: GatewayParts): Gateway {
   const limits = { ...gatewayLimits, ...parts.limits };
   const closing = new AbortController();
+  // Kept shorter than most servers keep theirs, so that seldom a call is sent into a connection that is being closed.
+  const keeping = { maxFreeSockets: 8, scheduling: 'lifo', timeout: limits.idleMs } as const;
   const desk: Desk = {
     book: parts.book,
     aliases: parts.aliases,
@@ -62,13 +68,19 @@ export function createGateway(parts: GatewayParts): Gateway {
     service: (name) => parts.service(name),
     version: parts.version,
     wall: () => parts.wall(),
+    heard: (id, sign) => parts.heard?.(id, sign),
     limits,
-    memories: createMemories(parts.book, limits.idleMs),
+    memories: createMemories(parts.book, () => createUpstreams({ proxies: parts.proxies, keeping })),
     reads: createReads(limits),
     uploads: createUploadAddresses(parts.key),
     signal: closing.signal,
   };
   const connections = createConnections();
+  const most: Readonly<Record<Lane, number>> = {
+    agent: limits.words,
+    job: limits.concurrent,
+    upload: limits.uploads + limits.waiting,
+  };
   const open = new Set<Promise<void>>();
   const under = new Set<AbortController>();
 
@@ -76,16 +88,19 @@ export function createGateway(parts: GatewayParts): Gateway {
   const within = async (
     record: AgentRecord,
     response: ServerResponse,
+    lane: Lane,
     serve: (memory: AgentMemory) => Promise<void>,
   ): Promise<void> => {
     const { id } = record.shown;
-    parts.heard?.(id);
-    const memory = desk.memories.enter(id, limits.concurrent);
-    if (memory === null) return refuse(response, 429, 'Too many calls at a time.');
+    const memory = desk.memories.enter(id, lane, most[lane]);
+    // The agent drops a piece of its log for any 4xx (v3.137 `core/client.go`).
+    if (memory === null) return refuse(response, lane === 'job' ? 429 : 503, 'Too many calls at a time.');
     try {
       await serve(memory);
+    } catch (error) {
+      failed(desk, response, error, { record, memory });
     } finally {
-      desk.memories.leave(memory);
+      desk.memories.leave(memory, lane);
     }
   };
 
@@ -99,7 +114,7 @@ export function createGateway(parts: GatewayParts): Gateway {
       const record = to === null ? null : desk.book.get(to.agent);
       if (to === null || record === null) return refuse(response, 404, 'There is nothing to upload to.');
       connections.known(request.socket, record.shown.id, response);
-      return await within(record, response, () => upload(desk, { to, record, request, response, signal }));
+      return await within(record, response, 'upload', (memory) => upload(desk, { to, record, request, response, memory, signal }));
     }
     const values = request.headersDistinct.authorization ?? [];
     const token = values.length === 1 ? credential.exec(values[0] ?? '')?.[1] : undefined;
@@ -107,7 +122,10 @@ export function createGateway(parts: GatewayParts): Gateway {
     if (found === null || found.record.shown.phase === 'gone') return refuse(response, 401, 'The token is not one, or no longer.');
     const { kind, record } = found;
     connections.known(request.socket, record.shown.id, response);
-    await within(record, response, (memory) => serveRoute(desk, { request, response, kind, record, memory, signal }, route));
+    const lane = laneOf(route);
+    await within(record, response, lane, (memory) =>
+      serveRoute(desk, { request, response, kind, record, memory, lane, signal }, route),
+    );
   };
 
   return {
@@ -122,7 +140,7 @@ export function createGateway(parts: GatewayParts): Gateway {
       request.on('error', () => {});
       response.on('error', () => {});
       response.once('close', () => gone.abort()).once('finish', () => bound(request, limits.lateMs));
-      const served = serve(request, response, gone.signal).catch((error) => failed(desk, response, error));
+      const served = serve(request, response, gone.signal).catch((error) => failed(desk, response, error, null));
       open.add(served);
       served.finally(() => {
         open.delete(served);
@@ -137,6 +155,14 @@ export function createGateway(parts: GatewayParts): Gateway {
     },
   };
 }
+
+/** What an agent says by itself waits behind nothing that its job asks for. */
+function laneOf(route: Route): Lane {
+  if (route.kind === 'job') return ownWords.has(route.call) ? 'agent' : 'job';
+  return route.kind === 'shared' || route.kind === 'withheld' ? 'job' : 'agent';
+}
+
+const ownWords: ReadonlySet<JobCall> = new Set(['accept', 'acquire', 'start', 'state', 'chunks', 'finish']);
 
 async function serveRoute(desk: Desk, call: Call, route: Route): Promise<void> {
   if (route.kind === 'register') return await register(desk, call);
@@ -171,15 +197,19 @@ function bound(request: IncomingMessage, lateMs: number): void {
 }
 
 /** Says what can be said to an agent: nothing of how the broker is made, and no address but the service's. */
-function failed(desk: Desk, response: ServerResponse, error: unknown): void {
+function failed(desk: Desk, response: ServerResponse, error: unknown, of: Pick<Call, 'record' | 'memory'> | null): void {
+  const log = (): void => {
+    const isNew = of === null || isNews(of.memory, `failed: ${toFailure(error).message}`);
+    if (isNew) desk.log.error('call of an agent failed', { agent: of?.record.shown.agent ?? of?.record.shown.id ?? null, error });
+  };
   if (response.destroyed || response.headersSent) cut(response);
   else if (!(error instanceof OnejobError)) {
-    desk.log.error('call of an agent failed', { error });
+    log();
     refuse(response, 500, 'onejob has failed to serve this call.');
   } else if (error.code === 'E_API_REQUEST') refuse(response, error.retry ? 429 : 413, error.message);
   else if (error.code.startsWith('E_CI_')) refuse(response, 502, error.message);
   else {
-    desk.log.error('call of an agent failed', { error });
+    log();
     refuse(response, 503, 'onejob cannot serve this call right now.');
   }
 }

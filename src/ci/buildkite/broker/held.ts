@@ -12,6 +12,7 @@ import { stayIdle, stayRegistered } from './idle.ts';
 import type { Phase } from './protocol.ts';
 import type { AgentRecord } from './record.ts';
 import { register } from './registering.ts';
+import type { Sign } from './signs.ts';
 import { createWaker, retryWait } from './wake.ts';
 
 type Step = (self: Self, record: AgentRecord) => Promise<void>;
@@ -51,7 +52,7 @@ export interface Life {
   /** Something may have changed for it. */
   wake(): void;
   /** The agent inside has called in. */
-  heard(): void;
+  heard(sign: Sign): void;
   /** Resolves once it is over or `signal` is aborted. */
   readonly ended: Promise<void>;
 }
@@ -65,6 +66,8 @@ export function live(id: string, parts: AgentParts, signal: AbortSignal): Life {
     unattendedSince: null,
     phaseSince: parts.clock.now(),
     heardAt: Number.NEGATIVE_INFINITY,
+    askedAt: Number.NEGATIVE_INFINITY,
+    resultAt: null,
     // Whoever finds it in `accepting` does not know how far that was.
     maybeAccepted: true,
   };
@@ -82,8 +85,11 @@ export function live(id: string, parts: AgentParts, signal: AbortSignal): Life {
   ]).then(() => signal.removeEventListener('abort', wake));
   return {
     wake,
-    heard() {
-      memory.heardAt = parts.clock.now();
+    heard(sign) {
+      const now = parts.clock.now();
+      if (sign === 'life') memory.heardAt = now;
+      else if (sign === 'state') memory.askedAt = now;
+      else memory.resultAt ??= now;
     },
     ended,
   };

@@ -25,7 +25,8 @@ export async function hold(self: Self, record: AgentRecord): Promise<void> {
     }
   }
   const isAlone = isOnItsOwn(record);
-  if (isAlone) {
+  // Also while no heartbeat of it was answered yet: the service may be away, or want them seldom.
+  if (isAlone || isInside(record)) {
     const quietAt = heardOf(self) + quietLimit(record);
     if (parts.clock.now() < quietAt) {
       memory.unattendedSince = null;
@@ -70,9 +71,15 @@ const late: Readonly<Record<string, string>> = {
 };
 
 /** From its first own heartbeat on the agent inside says by itself that it is alive, for as long as it does. */
-function isOnItsOwn({ shown, livesAlone, allowed }: AgentRecord): boolean {
-  if (shown.phase === 'connected' || shown.phase === 'running') return livesAlone || shown.kind === 'carried';
+function isOnItsOwn(record: AgentRecord): boolean {
+  const { shown, livesAlone, allowed } = record;
+  if (isInside(record)) return livesAlone || shown.kind === 'carried';
   return shown.kind === 'carried' && shown.phase === 'accepted' && allowed;
+}
+
+/** The one in the sandbox has called in. */
+function isInside({ shown }: AgentRecord): boolean {
+  return shown.phase === 'connected' || shown.phase === 'running';
 }
 
 /** When the agent inside was heard last, or could first have been by this broker. */

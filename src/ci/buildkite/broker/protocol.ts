@@ -16,7 +16,7 @@ const text = z.string().max(4096);
 export const longestReason = 8192;
 
 /** A service, with what is needed to speak to it. Tokens are held in memory only. */
-export const serviceDesired = z.strictObject({
+const serviceDesired = z.strictObject({
   name: text,
   /** Without a slash at its end, such as `https://agent.buildkite.com/v3`. */
   endpoint: z.string(),
@@ -130,6 +130,8 @@ export interface BrokerState {
   readonly pid: number;
   /** Where agents call in, the same on every address. */
   readonly port: number;
+  /** Through which it reaches services, `host:port`; null: directly. */
+  readonly proxy: string | null;
   readonly agents: readonly BrokerAgent[];
   readonly services: readonly ServiceHealth[];
 }
@@ -182,6 +184,13 @@ export const refuseRequest = z.strictObject({
   signalReason: z.enum(['agent_refused', 'process_run_error', 'agent_stop']),
 });
 export type RefuseRequest = z.infer<typeof refuseRequest>;
+
+/**
+ * `POST /v1/agents/:id/explain`: its job is about to be ended, and why. Its log says so once its own agent reports that it was.
+ * Idempotent; means nothing to an agent whose job is over.
+ */
+export const explainRequest = z.strictObject({ reason: z.string().max(longestReason) });
+export type ExplainRequest = z.infer<typeof explainRequest>;
 
 /** `POST /v1/agents/:id/end`: its sandbox is gone, or will never be. A job without a result is given one. Idempotent. */
 export const endRequest = z.strictObject({

@@ -1,5 +1,5 @@
 /** One agent in the broker's book: what is shown of it, and what is kept sealed. */
-import type { BrokerAgent } from './protocol.ts';
+import type { BrokerAgent, Finished } from './protocol.ts';
 
 /** Read by the broker only. On disk it is sealed with the installation's key, and wiped once the agent has disconnected. */
 export interface Sealed {
@@ -45,6 +45,10 @@ export interface AgentRecord {
   readonly trusted: boolean;
   /** A carried agent that is to take no job any more. */
   readonly retired: boolean;
+  /** Why its job is being ended from here, for the job's log; null while it is not, and once that stands there. */
+  readonly why: string | null;
+  /** Its job's result, which the service may have been told without being heard to take it; null: it surely was not. */
+  readonly finishing: Finished | null;
   /** From `ending` on. */
   readonly ending: Ending | null;
 }

@@ -6,7 +6,7 @@ import { retryWait } from './wake.ts';
 
 /** The agent whose manner this is. The service decides by it what it may be told. */
 export const agentVersion = '3.137.0';
-export const agentBuild = 'onejob';
+const agentBuild = 'onejob';
 
 /** ms after which a refused token is tried again; another token is tried at once. */
 const refusedWait = 30_000;

@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { isOwnKey, jobAnswerFor, registerAnswerFor, secretKey, withoutTokens } from './rewrite.ts';
 
+const door = '172.18.0.1';
 const secrets = [{ name: 'KEY', value: 'hunter2!' }];
 const ours = { key: 'onejob:KEY', environment_variable: 'KEY' };
 
@@ -10,13 +11,13 @@ it.each([
   ['a list', { step: { secrets: ['A', { key: 'B' }] } }, { step: { secrets: ['A', { key: 'B' }, ours] } }],
   ['a map', { step: { secrets: { VAR: 'A' } } }, { step: { secrets: { VAR: 'A', KEY: 'onejob:KEY' } } }],
 ])('secrets join those of the step: %s', (_, stored, expected) => {
-  expect(jobAnswerFor({ id: 'j', ...stored }, null, secrets)).toEqual({ id: 'j', ...expected });
+  expect(jobAnswerFor({ id: 'j', ...stored }, null, secrets, door)).toEqual({ id: 'j', ...expected });
 });
 
 it('a job without secrets keeps its step as it is', () => {
   const stored = { id: 'j', token: 'bkaj_x', endpoint: 'https://elsewhere', step: { secrets: null }, later: [1] };
-  expect(jobAnswerFor(stored, 'alias', [])).toEqual({ id: 'j', token: 'alias', step: { secrets: null }, later: [1] });
-  expect(jobAnswerFor(stored, null, [])).not.toHaveProperty('token');
+  expect(jobAnswerFor(stored, 'alias', [], door)).toEqual({ id: 'j', token: 'alias', step: { secrets: null }, later: [1] });
+  expect(jobAnswerFor(stored, null, [], door)).not.toHaveProperty('token');
 });
 
 it('no interval is below a second', () => {
@@ -49,7 +50,27 @@ describe('an answer that repeats a token of the service', () => {
 
   it('loses what its agent sets by itself for a job', () => {
     const env = { BUILDKITE_AGENT_ACCESS_TOKEN: 'bkaa_y', A: 'b' };
-    expect(jobAnswerFor({ id: 'j', env }, null, [])).toEqual({ id: 'j', env: { A: 'b' } });
-    expect(jobAnswerFor({ id: 'j', env: null }, null, [])).toEqual({ id: 'j', env: null });
+    expect(jobAnswerFor({ id: 'j', env }, null, [], door)).toEqual({ id: 'j', env: { A: 'b' } });
+    expect(jobAnswerFor({ id: 'j', env: null }, null, [], door)).toEqual({ id: 'j', env: null });
+  });
+});
+
+it.each([
+  [{ A: 'b' }, { A: 'b' }],
+  [{ HTTP_PROXY: 'http://p' }, { HTTP_PROXY: 'http://p' }],
+  [{ NO_PROXY: '' }, { NO_PROXY: '' }],
+  [
+    { NO_PROXY: 'x', no_proxy: '*' },
+    { NO_PROXY: 'x,172.18.0.1', no_proxy: '*,172.18.0.1' },
+  ],
+])('no proxy of a pipeline’s is asked for the broker: %j', (env, expected) => {
+  expect(jobAnswerFor({ id: 'j', env }, null, [], door)).toEqual({ id: 'j', env: expected });
+});
+
+it('variables of a signed step stay as they were signed', () => {
+  const signed = { id: 'j', env: { NO_PROXY: 'x' }, step: { signature: { value: 's' } } };
+  expect(jobAnswerFor(signed, null, [], door)).toEqual(signed);
+  expect(jobAnswerFor({ ...signed, step: { signature: null } }, null, [], door)).toMatchObject({
+    env: { NO_PROXY: 'x,172.18.0.1' },
   });
 });

@@ -52,11 +52,22 @@ const sessionVariable = 'BUILDKITE_AGENT_ACCESS_TOKEN';
 
 const withEnv = z.looseObject({ env: z.record(z.string(), z.unknown()) });
 
+const withSignature = z.looseObject({ step: z.looseObject({ signature: z.unknown().optional() }).nullish() });
+
 const withStep = z.looseObject({ step: z.looseObject({ secrets: z.unknown().optional() }).nullish() });
 
-/** An answer to `accept` or `acquire` for a sandbox. `token` null: the service gave none, then the session's stands for the job. */
-export function jobAnswerFor(stored: unknown, token: string | null, secrets: Sealed['secrets']): Record<string, unknown> {
-  const { endpoint: _, token: __, ...rest } = withoutSession(z.record(z.string(), z.unknown()).parse(stored));
+/**
+ * An answer to `accept` or `acquire` for a sandbox. `token` null: the service gave none, then the session's stands for the job.
+ * @param host under which the agent called here, which no proxy of the job's leads to
+ */
+export function jobAnswerFor(
+  stored: unknown,
+  token: string | null,
+  secrets: Sealed['secrets'],
+  host: string,
+): Record<string, unknown> {
+  const answer = withoutSession(z.record(z.string(), z.unknown()).parse(stored));
+  const { endpoint: _, token: __, ...rest } = pastProxiesOf(answer, host);
   const own = secrets.map(({ name }) => ({ key: secretKey(name), environment_variable: name }));
   return { ...rest, ...(token === null ? {} : { token }), ...(own.length === 0 ? {} : { step: stepWith(rest, own) }) };
 }
@@ -66,6 +77,21 @@ function withoutSession(answer: Record<string, unknown>): Record<string, unknown
   if (!read.success || !(sessionVariable in read.data.env)) return answer;
   const { [sessionVariable]: _, ...env } = read.data.env;
   return { ...answer, env };
+}
+
+/**
+ * What a pipeline says of proxies takes the place of what the sandbox was given, and with it the exception for the broker. Of a
+ * signed step the agent compares the variables with the signature: those stay as they are.
+ */
+function pastProxiesOf(answer: Record<string, unknown>, host: string): Record<string, unknown> {
+  const read = withEnv.safeParse(answer);
+  const isSigned = withSignature.safeParse(answer).data?.step?.signature != null;
+  if (!read.success || isSigned || !/^[\w.:-]+$/.test(host)) return answer;
+  const ours = ['NO_PROXY', 'no_proxy'].flatMap((name) => {
+    const theirs = read.data.env[name];
+    return typeof theirs === 'string' && theirs !== '' ? [[name, `${theirs},${host}`]] : [];
+  });
+  return ours.length === 0 ? answer : { ...answer, env: { ...read.data.env, ...Object.fromEntries(ours) } };
 }
 
 interface SecretEntry {

@@ -18,13 +18,13 @@ async function runningAlone(phase: 'connected' | 'running' = 'running') {
     running.book.update(id, { shown: { phase } });
   }
   running.book.update(id, { livesAlone: true });
-  running.fleet.heard(id);
+  running.fleet.heard(id, 'life');
   return { ...here, job, id };
 }
 
 async function callsIn({ fleet }: Running, id: string, pass: (ms: number) => Promise<void>, minutes: number): Promise<void> {
   for (let at = 0; at < minutes; at += 1) {
-    fleet.heard(id);
+    fleet.heard(id, 'life');
     await pass(60_000);
   }
 }
@@ -70,7 +70,7 @@ describe('an agent that lives alone', () => {
     const { running, job, id, clock, settle, pass } = await runningAlone();
     clock.advance(4 * 3_600_000);
     await settle();
-    running.fleet.heard(id);
+    running.fleet.heard(id, 'life');
     await pass(120_000);
     expect(running.book.get(id)?.shown.phase).toBe('running');
     expect(job.state).toBe('running');
@@ -90,6 +90,43 @@ describe('an agent that lives alone', () => {
     expect(here.running.book.get(id)?.shown.phase).toBe('connected');
     await here.pass(200_000);
     expect(here.running.book.get(id)).toBeNull();
+  });
+
+  it('is not lost to an outage of the service that began before its first heartbeat', async () => {
+    const here = await runningAlone();
+    const { running, service, job, id, pass } = here;
+    running.book.update(id, { livesAlone: false });
+    service.fault = () => 503;
+    await callsIn(running, id, pass, 15);
+    expect(running.book.get(id)?.shown.phase).toBe('running');
+    service.fault = () => null;
+    await callsIn(running, id, pass, 2);
+    expect(job.state).toBe('running');
+  });
+
+  it('is not lost before its first heartbeat was due, where the service wants them seldom', async () => {
+    const here = begin();
+    here.service.intervals = { ...here.service.intervals, heartbeat: 900 };
+    say(here.running, [slotOffer]);
+    const job = here.service.add('job-1');
+    await here.pass(1_000);
+    const id = here.running.book.all()[0]?.shown.id ?? '';
+    here.running.control.hand(id, { agent: 'a1', trusted: true, secrets: [] });
+    here.running.book.update(id, { shown: { phase: 'connected' } });
+    job.state = 'running';
+    here.running.book.update(id, { shown: { phase: 'running' } });
+    await here.pass(890_000);
+    expect(job.state).toBe('running');
+  });
+
+  it('that never called in is lost, once nobody came to say why', async () => {
+    const { running, job, id, pass } = await runningAlone();
+    running.book.update(id, { livesAlone: false });
+    await pass(830_000);
+    expect(job.state).toBe('running');
+    await pass(20_000);
+    expect(job).toMatchObject({ state: 'finished', finish: { exit_status: '-1', signal_reason: 'process_run_error' } });
+    expect(running.book.get(id)).toBeNull();
   });
 
   it('is lost as well when it has its job by itself, from the broker that carries it', async () => {

@@ -4,9 +4,10 @@
  */
 import { chmodSync } from 'node:fs';
 import { join } from 'node:path';
-import { DatabaseSync } from 'node:sqlite';
+import type { DatabaseSync } from 'node:sqlite';
 import { OnejobError } from '../../../errors.ts';
 import { storeFault } from '../../../store/fault.ts';
+import { openSqlite } from '../../../store/sqlite.ts';
 
 export interface StoredAgent {
   readonly id: string;
@@ -42,20 +43,12 @@ const schema = `
  */
 export function openBrokerStore(dir: string): BrokerStore {
   const path = join(dir, 'broker.db');
-  try {
-    const db = new DatabaseSync(path, { timeout: 2_000 });
-    try {
-      chmodSync(path, 0o600);
-      db.exec('PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA secure_delete = ON');
-      prepare(db, path);
-      return wrap(db, path);
-    } catch (error) {
-      db.close();
-      throw error;
-    }
-  } catch (error) {
-    throw storeFault('open', path, error);
-  }
+  return openSqlite(path, (db) => {
+    chmodSync(path, 0o600);
+    db.exec('PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA secure_delete = ON');
+    prepare(db, path);
+    return wrap(db, path);
+  });
 }
 
 function prepare(db: DatabaseSync, path: string): void {

@@ -2,6 +2,7 @@
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type RequestListener, type Server } from 'node:http';
 import { Writable } from 'node:stream';
+import { noProxies } from '../../../config/proxies.ts';
 import { createLog, type Log } from '../../../log.ts';
 import { createAliases } from './aliases.ts';
 import { createUploadAddresses } from './artifacts.ts';
@@ -47,7 +48,7 @@ const jobAnswer = {
   unknown: { kept: [1] },
 };
 
-export function memoryBook(): AgentBook & { add(record: AgentRecord): AgentRecord } {
+function memoryBook(): AgentBook & { add(record: AgentRecord): AgentRecord } {
   const records = new Map<string, AgentRecord>();
   const listeners = new Map<string, Set<(record: AgentRecord) => void>>();
   return {
@@ -113,6 +114,8 @@ function testRecord(kind: 'held' | 'carried', id: string, endpoint: string, { sh
     allowed: false,
     trusted: true,
     retired: false,
+    why: null,
+    finishing: null,
     ending: null,
     ...rest,
   };
@@ -130,6 +133,8 @@ export interface GatewayBench extends AsyncDisposable {
   /** Base of the service behind it, with `/v3`. */
   readonly service: string;
   readonly log: readonly string[];
+  /** What its calls said of an agent, as `ID SIGN`. */
+  readonly signs: readonly string[];
   token(kind: AliasKind, id: string): string;
   /** Registered, with a job, and a sandbox has its one-time token. */
   held(id: string, patch?: RecordPatch): AgentRecord;
@@ -164,13 +169,18 @@ export async function stopped(server: Server): Promise<void> {
   await once(server, 'close');
 }
 
-export async function gatewayBench(handler: RequestListener, limits: Partial<GatewayLimits> = {}): Promise<GatewayBench> {
+export async function gatewayBench(
+  handler: RequestListener,
+  limits: Partial<GatewayLimits> = {},
+  proxies = noProxies,
+): Promise<GatewayBench> {
   const upstream = await listening(handler);
   const service = `http://127.0.0.1:${upstream.port}/v3`;
   const book = memoryBook();
   const key = Buffer.alloc(32, 7);
   const aliases = createAliases(book, createSeal(key));
   const lines: string[] = [];
+  const signs: string[] = [];
   const make = (): Gateway =>
     createGateway({
       book,
@@ -180,7 +190,9 @@ export async function gatewayBench(handler: RequestListener, limits: Partial<Gat
       version: '0.0.0',
       wall: () => 0,
       key,
+      proxies,
       limits,
+      heard: (id, sign) => void signs.push(`${id} ${sign}`),
     });
   let gateway = make();
   const { server, port } = await listening((request, response) => gateway.handle(request, response), gatewayServerOptions);
@@ -199,6 +211,7 @@ export async function gatewayBench(handler: RequestListener, limits: Partial<Gat
     port,
     service,
     log: lines,
+    signs,
     token(kind, id) {
       const found = book.get(id);
       if (found === null) throw new Error(`no agent ${id}`);
@@ -252,11 +265,12 @@ export function gatewayFor(service: string): Server {
     version: '0.0.0',
     wall: () => 0,
     key: benchKey,
+    proxies: noProxies,
   });
   return createServer(gatewayServerOptions, gateway.handle);
 }
 
-export function logInto(lines: string[]): Log {
+function logInto(lines: string[]): Log {
   const stream = new Writable({
     write(bytes, _, done) {
       lines.push(String(bytes));

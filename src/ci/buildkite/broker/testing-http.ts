@@ -11,9 +11,9 @@ export interface AtPort extends AsyncDisposable {
   readonly url: string;
 }
 
-/** Serves it below `/v3`. */
-export async function serveAtPort(service: TestService): Promise<AtPort> {
-  const server = createServer(async (request, response) => {
+/** It, below `/v3`. */
+export function serviceHandler(service: TestService): http.RequestListener {
+  return async (request, response) => {
     const pieces: Buffer[] = [];
     for await (const piece of request) pieces.push(piece);
     const bytes = Buffer.concat(pieces);
@@ -28,7 +28,11 @@ export async function serveAtPort(service: TestService): Promise<AtPort> {
     });
     if (answer === 'cut') response.destroy();
     else response.writeHead(answer.status, { 'Content-Type': 'application/json' }).end(JSON.stringify(answer.body));
-  });
+  };
+}
+
+export async function serveAtPort(service: TestService): Promise<AtPort> {
+  const server = createServer(serviceHandler(service));
   server.listen(0, '127.0.0.1');
   await once(server, 'listening');
   return {

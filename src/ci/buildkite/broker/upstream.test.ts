@@ -2,6 +2,7 @@ import { once } from 'node:events';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { describe, expect, it } from 'vitest';
+import { noProxies } from '../../../config/proxies.ts';
 import { systemClock } from '../../../pools/clock.ts';
 import { handClock } from './testing.ts';
 import { type Call, createUpstream, escapeId } from './upstream.ts';
@@ -16,7 +17,7 @@ async function serving(answer: (request: IncomingMessage, response: ServerRespon
   server.listen(0, '127.0.0.1');
   await once(server, 'listening');
   const endpoint = `http://127.0.0.1:${(server.address() as AddressInfo).port}/v3`;
-  const upstream = createUpstream({ version: '1.2.3', clock: systemClock });
+  const upstream = createUpstream({ version: '1.2.3', clock: systemClock, proxies: noProxies });
   const never = new AbortController().signal;
   return {
     endpoint,
@@ -53,6 +54,13 @@ describe('a call', () => {
     expect(beat?.headers['content-type']).toBe('application/json');
     expect(connect?.headers['content-length']).toBe('0');
     expect(new Set(there.seen.map(({ socket }) => socket.remotePort)).size).toBe(1);
+  });
+
+  it('that is answered with another protocol is not answered', async () => {
+    await using there = await serving((_, { socket }) => {
+      socket?.end('HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n');
+    });
+    expect(await there.call()).toMatchObject({ ok: false, status: null, retry: true, error: { code: 'E_CI_UNREACHABLE' } });
   });
 
   it('escapes ids as the service wants them', () => {
@@ -121,7 +129,7 @@ describe('a call', () => {
   it('that gets no answer is given up in time', async () => {
     await using there = await serving(() => {});
     const clock = handClock();
-    const upstream = createUpstream({ version: '1', clock, timeout: 30_000 });
+    const upstream = createUpstream({ version: '1', clock, proxies: noProxies, timeout: 30_000 });
     const call = { endpoint: there.endpoint, method: 'GET', path: 'ping', token: 'x', doing: 'ask' } as const;
     const pending = upstream.call(call, new AbortController().signal);
     await once(there.server, 'request');

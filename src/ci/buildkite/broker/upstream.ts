@@ -1,12 +1,14 @@
 /**
  * The broker's own calls to the service, over connections that stay open. Answers are bounded in size and time, redirects are
- * not followed (they would carry a token elsewhere), and no error quotes a header. Proxies of the environment are not used.
+ * not followed (they would carry a token elsewhere), and no error quotes a header. A proxy that leads to it is gone through.
  */
-import http from 'node:http';
-import https from 'node:https';
+import type http from 'node:http';
+import type { Proxies } from '../../../config/proxies.ts';
 import type { Clock } from '../../../core/clock.ts';
 import { OnejobError } from '../../../errors.ts';
-import { messageOf, oneLine } from './answers.ts';
+import { networkHint, proxyAnswered, proxyHint, whyUnreachable } from '../../unreachable.ts';
+import { messageOf } from './answers.ts';
+import { createUpstreams, hasCode, isOfProxy } from './forward-upstreams.ts';
 
 export interface Call {
   /** Without a slash at its end. */
@@ -49,6 +51,7 @@ export interface UpstreamParts {
   /** Of onejob. */
   readonly version: string;
   readonly clock: Clock;
+  readonly proxies: Proxies;
   /** ms for a whole answer. Default: 60 s, as the agent itself waits. */
   readonly timeout?: number;
 }
@@ -63,15 +66,13 @@ export function escapeId(id: string): string {
   return encodeURIComponent(id).replaceAll('.', '%2E');
 }
 
-export function createUpstream({ version, clock, timeout = usualTimeout }: UpstreamParts): Upstream {
-  const options = { keepAlive: true, keepAliveMsecs: 30_000, maxFreeSockets: 64 };
-  const agents = { 'http:': new http.Agent(options), 'https:': new https.Agent(options) };
+export function createUpstream({ version, clock, proxies, timeout = usualTimeout }: UpstreamParts): Upstream {
+  const connections = createUpstreams({ proxies, keeping: { keepAliveMsecs: 30_000, maxFreeSockets: 64 } });
 
   const send = (call: Call, url: URL, signal: AbortSignal): Promise<Answer> =>
     new Promise((resolve, reject) => {
-      const isSecure = url.protocol === 'https:';
       const bytes = call.gzip ?? (call.body === undefined ? null : Buffer.from(JSON.stringify(call.body)));
-      const headers: Record<string, string | number> = {
+      const headers: http.OutgoingHttpHeaders = {
         'User-Agent': `onejob/${version}`,
         Authorization: `Token ${call.token}`,
         Accept: 'application/json',
@@ -82,34 +83,35 @@ export function createUpstream({ version, clock, timeout = usualTimeout }: Upstr
       };
       let isLate = false;
       const most = call.path.endsWith('/accept') ? mostJobBytes : mostBytes;
-      const request = (isSecure ? https : http).request(
-        url,
-        { method: call.method, headers, agent: isSecure ? agents['https:'] : agents['http:'], signal },
-        (response) => {
-          const pieces: Buffer[] = [];
-          let size = 0;
-          response.on('data', (piece: Buffer) => {
-            size += piece.byteLength;
-            if (size > most) request.destroy(new Fault(`it answered more than ${most >> 20} MiB`, false));
-            else pieces.push(piece);
-          });
-          response.on('error', fail);
-          response.on('end', () => {
-            callOff();
-            resolve({ status: response.statusCode ?? 0, headers: response.headers, text: Buffer.concat(pieces).toString() });
-          });
-        },
-      );
+      const path = `${url.pathname}${url.search}`;
+      const request = connections.open({ method: call.method, origin: url, path, headers }, signal);
+      request.on('response', (response) => {
+        const pieces: Buffer[] = [];
+        let size = 0;
+        response.on('data', (piece: Buffer) => {
+          size += piece.byteLength;
+          if (size > most) request.destroy(new Fault({ why: `it answered more than ${most >> 20} MiB` }));
+          else pieces.push(piece);
+        });
+        response.on('error', fail);
+        response.on('end', () => {
+          callOff();
+          resolve({ status: response.statusCode ?? 0, headers: response.headers, text: Buffer.concat(pieces).toString() });
+        });
+      });
       const callOff = clock.after(timeout, () => {
         isLate = true;
         request.destroy();
       });
       request.on('error', fail);
+      // An answer that leads to another protocol is dropped by Node without an error.
+      const onClose = (): void => fail(isLate ? null : new Fault({ why: 'it did not answer the call' }));
+      request.once('close', onClose).once('response', () => request.off('close', onClose));
       function fail(error: unknown): void {
         callOff();
         if (signal.aborted) reject(signal.reason);
         else if (error instanceof Fault) reject(error);
-        else if (isLate) reject(new Fault(`no answer within ${timeout / 1000} s`, false));
+        else if (isLate) reject(new Fault({ why: `no answer within ${timeout / 1000} s` }));
         else reject(new Fault(whyOf(error), request.reusedSocket && isCut(error)));
       }
       request.end(bytes ?? undefined);
@@ -119,22 +121,22 @@ export function createUpstream({ version, clock, timeout = usualTimeout }: Upstr
     async call(call, signal) {
       signal.throwIfAborted();
       const url = URL.parse(`${call.endpoint}/${call.path}`);
-      if (url === null) return unreachable(call, 'that is no address');
+      if (url === null || !/^https?:$/.test(url.protocol)) return unreachable(call, { why: 'that is no address' });
       try {
         return judge(call, await send(call, url, signal), clock.wall());
       } catch (error) {
         if (!(error instanceof Fault)) throw error;
-        if (!error.isStale || call.once === true) return unreachable(call, error.message);
+        if (!error.isStale || call.once === true) return unreachable(call, error);
       }
       try {
         return judge(call, await send(call, url, signal), clock.wall());
       } catch (error) {
         if (!(error instanceof Fault)) throw error;
-        return unreachable(call, error.message);
+        return unreachable(call, error);
       }
     },
     close() {
-      for (const agent of Object.values(agents)) agent.destroy();
+      connections.close();
     },
   };
 }
@@ -145,11 +147,21 @@ interface Answer {
   readonly text: string;
 }
 
+interface Unanswered {
+  readonly why: string;
+  /** What to do about it; undefined: nobody can say more than that it is tried again. */
+  readonly hint?: string | undefined;
+}
+
 /** Why no answer came. `isStale`: the service had closed an idle connection, and has not seen the request. */
-class Fault extends Error {
+class Fault extends Error implements Unanswered {
+  readonly why: string;
+  readonly hint: string | undefined;
   readonly isStale: boolean;
-  constructor(message: string, isStale: boolean) {
-    super(message);
+  constructor({ why, hint }: Unanswered, isStale = false) {
+    super(why);
+    this.why = why;
+    this.hint = hint;
     this.isStale = isStale;
   }
 }
@@ -158,7 +170,8 @@ function judge(call: Call, { status, headers, text }: Answer, wall: number): Cal
   const body = parsed(text);
   const isGood = status >= 200 && status < 300;
   // What stands between may answer with a page of its own, and with 200. The service has then heard nothing.
-  if (isGood && /^\s*</.test(text)) return unreachable(call, 'something on the way answers with a page of its own');
+  if (isGood && /^\s*</.test(text)) return unreachable(call, { why: 'something on the way answers with a page of its own' });
+  if (isOfProxy(status)) return unreachable(call, { why: proxyAnswered(status), hint: proxyHint });
   if (isGood) return { ok: true, status, headers, body };
   const retry = status === 429 || status >= 500;
   // Should the service ever repeat what it was given.
@@ -177,9 +190,9 @@ const hints = {
   E_CI_DENIED: 'See whether the token may do this, and whether the cluster has the queue that the pool names.',
 } as const;
 
-function unreachable({ endpoint, doing }: Call, why: string): Called {
+function unreachable({ endpoint, doing }: Call, { why, hint: more }: Unanswered): Called {
   const message = `Cannot ${doing}: ${shown(endpoint)} cannot be reached (${why}).`;
-  const hint = 'onejob tries again; look at "endpoint" of the service, and at the network.';
+  const hint = `onejob tries again. ${more ?? networkHint}`;
   const error = new OnejobError('E_CI_UNREACHABLE', message, { hint, retry: true });
   return { ok: false, status: null, body: null, retry: true, retryAfter: null, error };
 }
@@ -199,27 +212,12 @@ function waitOf(header: string | undefined, wall: number): number | null {
   return Number.isNaN(ms) ? null : Math.min(Math.max(ms, 0), 3_600_000);
 }
 
-const causes: Readonly<Record<string, string>> = {
-  ECONNREFUSED: 'nothing listens there',
-  ENOTFOUND: 'the name of its host is not known',
-  EAI_AGAIN: 'no name server answers',
-  ECONNRESET: 'the connection was cut',
-  EPIPE: 'the connection was cut',
-  ETIMEDOUT: 'no connection in time',
-  EHOSTUNREACH: 'there is no way to its host',
-  ENETUNREACH: 'there is no way to its network',
-};
+const isCut = (error: unknown): boolean => hasCode(error, 'ECONNRESET') || hasCode(error, 'EPIPE');
 
-const codeOf = (error: unknown): string =>
-  error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : '';
-
-const isCut = (error: unknown): boolean => ['ECONNRESET', 'EPIPE'].includes(codeOf(error));
-
-/** The system's words, which never hold a header's value. */
-function whyOf(error: unknown): string {
-  const code = codeOf(error);
-  if (code === '') return 'the request failed';
-  return /CERT|SELF_SIGNED|UNABLE_TO_/.test(code) ? `its certificate is not accepted: ${code}` : oneLine(causes[code] ?? code);
+/** In words, with the system's own where they say more. */
+function whyOf(error: unknown): Unanswered {
+  const { why, code, hint } = whyUnreachable(error);
+  return { why: /accepted|failed/.test(why) && code !== '' ? `${why}: ${code}` : why, hint };
 }
 
 /** An address for messages, without what could be a password in it. */

@@ -1,8 +1,8 @@
 /** What to say of an agent that ended by itself and never had a job. */
-import type { Exit, Failure } from '../../core/slot.ts';
+import type { Exit, Failure } from '../core/slot.ts';
 
 /** `lastWords`: the end of its output. */
-export function blame(exit: Exit, lastWords: string): Failure {
+export function endedWithoutJob(exit: Exit, lastWords: string): Failure {
   const said = lastWords === '' ? '' : ` It said last:\n${lastWords}`;
   return { code: 'E_AGENT_ENDED', message: `The agent ended ${how(exit)} and had no job.${said}`, retry: true };
 }

@@ -1,0 +1,87 @@
+/** Idle agents that are told to end: a job that is on its way to one arrives first, and nothing is waited for in vain. */
+import { expect, it } from 'vitest';
+import type { StopReason } from '../../core/slot.ts';
+import type { EndingAgent } from '../ci-service.ts';
+import { patient } from './testing.ts';
+import { worlds } from './testing-service.ts';
+
+const open = worlds();
+const idle = (why: StopReason = 'shutdown'): EndingAgent => ({ agent: 'a1', job: null, why, released: true });
+
+/** Whether the end may go on. */
+function watched(ending: Promise<void> | undefined): { isOver: boolean } {
+  const watch = { isOver: false };
+  void ending?.then(() => {
+    watch.isOver = true;
+  });
+  return watch;
+}
+
+it('goes on at once without a job, and none comes any more', async () => {
+  const world = await open();
+  const one = world.manager();
+  await one.start('a1');
+  await one.service.ending?.(idle(), patient);
+  expect(world.azure.queue(world.pool).view().state).toBe('waiting');
+});
+
+it('waits until a job that is on its way has arrived', async () => {
+  const world = await open();
+  const one = world.manager();
+  const agent = await one.start('a1');
+  const queued = world.azure.queue(world.pool);
+  const end = watched(one.service.ending?.(idle(), patient));
+  await world.pass(1_000);
+  expect(end.isOver).toBe(false);
+  const job = await agent.take();
+  await world.pass(100);
+  expect(end.isOver).toBe(true);
+  expect(one.service.serviceJobs()).toMatchObject([{ id: `azure-${queued.requestId}` }]);
+  await agent.complete(job, 'canceled');
+});
+
+it('waits three seconds at most: for a job that does not arrive, and for a service that does not answer', async () => {
+  const world = await open({ notAwaited: '/agents/' });
+  const one = world.manager();
+  await one.start('a1');
+  world.azure.queue(world.pool);
+  const first = watched(one.service.ending?.(idle(), patient));
+  await world.pass(2_900);
+  expect(first.isOver).toBe(false);
+  await world.pass(200);
+  expect(first.isOver).toBe(true);
+  world.azure.faults.add({ kind: 'hang' }, { method: 'PATCH' });
+  const second = watched(one.service.ending?.(idle(), patient));
+  await world.pass(3_100);
+  expect(second.isOver).toBe(true);
+  expect(world.said.filter((line) => line.includes('may just be given a job'))).toHaveLength(2);
+});
+
+it('goes on when the service cannot say, and when nobody waits any more', async () => {
+  const world = await open();
+  const one = world.manager();
+  await one.start('a1');
+  const fixed = world.azure.faults.add({ kind: 'denied' }, { method: 'PATCH' });
+  await one.service.ending?.(idle(), patient);
+  fixed();
+  world.azure.queue(world.pool);
+  const hurried = new AbortController();
+  const end = watched(one.service.ending?.(idle(), hurried.signal));
+  await world.pass(200);
+  hurried.abort();
+  await world.quiet();
+  expect(end.isOver).toBe(true);
+});
+
+it.each([
+  ['that has a job', { ...idle(), job: 'azure-1' }],
+  ['that was kept from jobs before', idle('renewal')],
+  ['that nobody knows', { ...idle(), agent: 'stranger' }],
+])('asks nobody about one %s', async (_, agent) => {
+  const world = await open();
+  const one = world.manager();
+  await one.start('a1');
+  const before = world.azure.log.length;
+  await one.service.ending?.(agent, patient);
+  expect(world.asked(before)).toBe(0);
+});

@@ -1,0 +1,66 @@
+import { expect, it } from 'vitest';
+import { isNear } from './near.ts';
+
+it.each([
+  '127.0.0.1',
+  '127.1.2.3',
+  'localhost',
+  'LOCALHOST.',
+  'x.localhost',
+  '0.0.0.0',
+  '10.1.2.3',
+  '172.31.0.1',
+  '192.168.1.1',
+  '169.254.169.254',
+  '100.100.0.1',
+  '[::1]',
+  '[::]',
+  '[fe80::1]',
+  '[fd00::1]',
+  '[::ffff:127.0.0.1]',
+  '[::ffff:a9fe:a9fe]',
+  '192.0.0.192',
+  '198.18.0.1',
+  '198.19.255.255',
+  '224.0.0.1',
+  '239.255.255.250',
+  '240.0.0.1',
+  '255.255.255.255',
+  '2130706433',
+  '0x7f.1',
+  '[::7f00:1]',
+  '[::a9fe:a9fe]',
+  '[::ffff:0:7f00:1]',
+  '[::ffff:0:10.1.2.3]',
+  '[64:ff9b::a9fe:a9fe]',
+  '[64:ff9b:1::1]',
+  '[2002:7f00:1::]',
+  '[2002:a9fe:a9fe::1]',
+  '[2001:0:7f00:1::1]',
+  '[fec0::1]',
+  '[ff02::1]',
+  'ip6-localhost',
+  'IP6-Loopback.',
+  'localhost.localdomain',
+])('%s is of this host or its network', (host) => {
+  expect(isNear(new URL(`http://${host}/`).hostname)).toBe(true);
+});
+
+it.each([
+  '8.8.8.8',
+  '172.32.0.1',
+  '192.0.1.1',
+  '198.17.0.1',
+  '198.20.0.1',
+  '223.255.255.255',
+  'bucket.s3.amazonaws.com',
+  'localhost.example',
+  'ip6-localhost.example',
+  '[2600::1]',
+  '[2001:4860:4860::8888]',
+  '[2002:808:808::1]',
+  '[64:ff9b::808:808]',
+  '[::ffff:8.8.8.8]',
+])('%s is not', (host) => {
+  expect(isNear(new URL(`http://${host}/`).hostname)).toBe(false);
+});

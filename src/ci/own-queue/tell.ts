@@ -1,0 +1,102 @@
+/**
+ * Who is told what becomes of jobs, and when: the loop and whoever follows them, as soon as it is committed; of a result,
+ * only once it is on disk, so that nobody hears of an end that a power cut takes back (S7). Whoever waits for a job's end
+ * hears of it once. Nothing is told of what was not committed.
+ */
+import type { JobView } from '../../api/schema.ts';
+import type { CiEvent } from '../ci-service.ts';
+import type { Job } from './job.ts';
+import type { JobIndex } from './job-index.ts';
+import { Waiters } from './waiters.ts';
+
+export interface TellParts {
+  readonly index: JobIndex;
+  readonly view: (job: Job) => JobView;
+  /** Those who follow were told of its end: nobody needs the job in memory any more. */
+  readonly over: (job: Job) => void;
+}
+
+export class Teller {
+  readonly #parts: TellParts;
+  readonly #loops = new Set<(event: CiEvent) => void>();
+  readonly #followers = new Set<(job: JobView) => void>();
+  readonly #waiters = new Waiters();
+  /** Jobs with a result of which nobody was told yet. */
+  readonly #unsynced = new Set<string>();
+
+  constructor(parts: TellParts) {
+    this.#parts = parts;
+  }
+
+  /** Events from now on, after those that tell how `pools` stand; until `signal` aborts. */
+  observe(pools: Iterable<string>, send: (event: CiEvent) => void, signal: AbortSignal): void {
+    if (signal.aborted) return;
+    this.#loops.add(send);
+    signal.addEventListener('abort', () => this.#loops.delete(send), { once: true });
+    const { index } = this.#parts;
+    for (const pool of pools) if (index.waiting(pool) > 0) send({ kind: 'waiting', pool });
+    for (const job of index.all()) {
+      const event = cancelOf(job);
+      if (event !== null) send(event);
+    }
+  }
+
+  /** Calls `follower` after every change of a job; the returned function ends that. */
+  follow(follower: (job: JobView) => void): () => void {
+    this.#followers.add(follower);
+    return () => this.#followers.delete(follower);
+  }
+
+  /** The end of a job that is not over yet; rejects when `signal` aborts. */
+  wait(id: string, signal: AbortSignal): Promise<JobView> {
+    return this.#waiters.wait(id, signal);
+  }
+
+  /** What was put into the index is committed. */
+  committed(): void {
+    const { index, view } = this.#parts;
+    for (const { before, after } of index.commit()) {
+      if (after.progress.result !== null) this.#unsynced.add(after.id);
+      else for (const follower of [...this.#followers]) follower(view(after));
+      this.#announce(before, after);
+    }
+  }
+
+  /** What is committed so far is being put on disk; what this answers is called once that is done. */
+  syncing(): () => void {
+    const ids = [...this.#unsynced];
+    this.#unsynced.clear();
+    return () => {
+      for (const id of ids) this.#synced(id);
+    };
+  }
+
+  #synced(id: string): void {
+    const { index, view, over } = this.#parts;
+    const job = index.get(id);
+    // What has changed meanwhile is told by the sync that follows.
+    if (job === null || this.#unsynced.has(id)) return;
+    const seen = view(job);
+    for (const follower of [...this.#followers]) follower(seen);
+    if (job.progress.state !== 'done') return;
+    over(job);
+    this.#waiters.tell(seen);
+  }
+
+  #announce(before: Job | null, after: Job): void {
+    const { progress, request } = after;
+    if (progress.state === 'queued' && before?.progress.state !== 'queued') this.#emit({ kind: 'waiting', pool: request.pool });
+    const asked = before?.progress.cancelling === true && before.progress.agent === progress.agent;
+    const event = cancelOf(after);
+    if (event !== null && !asked) this.#emit(event);
+  }
+
+  #emit(event: CiEvent): void {
+    for (const send of [...this.#loops]) send(event);
+  }
+}
+
+/** What the loop is asked for a job that is to end, and that an agent still has. */
+function cancelOf({ id, progress: { cancelling, agent, result } }: Job): CiEvent | null {
+  return cancelling && agent !== null && result === null ? { kind: 'cancel', job: id, agent, grace: null } : null;
+}

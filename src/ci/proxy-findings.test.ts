@@ -1,0 +1,22 @@
+import { expect, it } from 'vitest';
+import { proxyFindings } from './proxy-findings.ts';
+
+const of = (https: string, none = '') => proxyFindings('bk', 'https://agent.example/v3', { http: null, https, none });
+
+it('says which proxy leads to a service, without its password, and nothing where none does', () => {
+  expect(of('http://alice:proxy-canary@proxy.example:3128')).toEqual([
+    {
+      level: 'ok',
+      subject: 'service bk',
+      message: 'https://agent.example/v3 is reached through the proxy proxy.example:3128.',
+      hint: null,
+    },
+  ]);
+  expect(of('http://proxy.example', '.example')).toEqual([]);
+});
+
+it('one that is no address is an error, which does not show it', () => {
+  const found = of('alice:proxy-canary@proxy.example:3128');
+  expect(found).toMatchObject([{ level: 'error', hint: expect.stringContaining('http://proxy.example:3128') }]);
+  expect(JSON.stringify(found)).not.toContain('canary');
+});

@@ -1,0 +1,14 @@
+/** What `doctor` says of the way to a service: whether a proxy is on it, and which. Its password is in no line. */
+import { type Proxies, proxyFor } from '../config/proxies.ts';
+import type { Finding } from '../runtimes/runtime.ts';
+
+/** `service`: its name in the config. */
+export function proxyFindings(service: string, address: string, proxies: Proxies): Finding[] {
+  const proxy = proxyFor(new URL(address), proxies);
+  if (proxy === null) return [];
+  const subject = `service ${service}`;
+  if (proxy.server !== null)
+    return [{ level: 'ok', subject, message: `${address} is reached through the proxy ${proxy.shown}.`, hint: null }];
+  const message = 'What HTTPS_PROXY names is no http:// or https:// address, and nothing is sent past it.';
+  return [{ level: 'error', subject, message, hint: 'Write the whole address, such as HTTPS_PROXY=http://proxy.example:3128.' }];
+}

@@ -1,0 +1,107 @@
+/** What every `init SERVICE` begins and ends with: where its files are and who is asked; then the agents, consent, and both files. */
+import { existsSync } from 'node:fs';
+import { dirname, join, resolve } from 'node:path';
+import type { Inventory } from '../gpu/inventory.ts';
+import { countCards } from './azure-cards.ts';
+import { exitCodes } from './exit.ts';
+import { type AgentAnswers, readAgents, readDay } from './init-answers.ts';
+import { openPerson, type Person } from './init-ask.ts';
+import { configPlace, refuseToOverwrite, writePrivate } from './init-files.ts';
+import { type InitService, isWanted, refuseWithout, type Settling, settle, taken, tellWritten } from './init-steps.ts';
+import type { Session } from './session.ts';
+
+/** Of every service; null where nothing was said. */
+export interface CommonFlags {
+  readonly tokenFile: string | null;
+  readonly agents: string | null;
+  readonly expires: string | null;
+  /** Takes what is usual where nothing was said, and asks for no consent. */
+  readonly yes: boolean;
+  readonly force: boolean;
+  /** false: the service is not asked. */
+  readonly check: boolean;
+}
+
+export interface Frame extends Disposable {
+  /** null where there is nobody to ask. */
+  readonly person: Person | null;
+  readonly settling: Settling;
+  readonly tokenFile: string;
+  /** It is there, and is used as it is. */
+  readonly hasToken: boolean;
+  /** Aborted when the person leaves. */
+  readonly signal: AbortSignal;
+  /** Asks for what is left, and writes. `inPipeline`: lines of a pipeline that uses it. */
+  finish(end: FrameEnd): Promise<number>;
+}
+
+export interface FrameEnd {
+  readonly token: string;
+  readonly cards: (session: Session) => Promise<Inventory>;
+  readonly file: (answers: AgentAnswers, inventory: Inventory) => string;
+  readonly inPipeline: readonly string[];
+}
+
+export interface FrameParts {
+  readonly service: InitService;
+  /** Name of the token file beside the config, where nobody says another. */
+  readonly tokenName: string;
+  /** What it holds. */
+  readonly what: string;
+  /** Options of this service that are needed where nobody can be asked, and were not given. */
+  readonly missing: readonly string[];
+}
+
+/** @throws OnejobError E_USAGE, E_SECRET: what can be judged at once is not refused after a token was typed */
+export function openFrame(session: Session, flags: CommonFlags, { service, tokenName, what, missing }: FrameParts): Frame {
+  const { context, output } = session;
+  const stdin = context.stdin();
+  const isThere = stdin.isTTY === true && !output.json;
+  const config = configPlace(session.flags, context.environment);
+  if (!flags.force) refuseToOverwrite(config, '--config');
+  const tokenFile = flags.tokenFile === null ? join(dirname(config), tokenName) : resolve(context.cwd, flags.tokenFile);
+  const hasToken = existsSync(tokenFile) && !(flags.force && isThere && flags.tokenFile === null);
+  if (!isThere) refuseWithout([...missing, ...missingOf(flags, hasToken)], hasToken, tokenFile, what);
+  if (flags.agents !== null) taken(service, '--agents', readAgents(flags.agents.trim()));
+  if (flags.expires !== null) taken(service, '--expires', readDay(flags.expires.trim()));
+  const person = isThere ? openPerson(stdin, context.stderr) : null;
+  const settling: Settling = { service, person, yes: flags.yes };
+
+  async function finish({ token, cards, file, inPipeline }: FrameEnd): Promise<number> {
+    const inventory = await cards(session);
+    const count = countCards(inventory).cards;
+    const agents = await settle(settling, flags.agents, '--agents', {
+      text: count === 0 ? 'Number of agents' : `Number of agents, or per-device (this host has ${count} for jobs)`,
+      usual: count === 0 ? '2' : 'per-device',
+      read: readAgents,
+    });
+    if (agents === 'per-device' && count === 0)
+      output.say('this host has no card for jobs now: there will be no agent until it has one');
+    const expires = await settle(settling, flags.expires, '--expires', {
+      text: 'Last day of the token, such as 2027-05-01, to be warned in time (empty: none, or unknown)',
+      usual: '',
+      read: readDay,
+    });
+    if (!(await isWanted(settling, hasToken ? config : `${config} and ${tokenFile}`))) {
+      output.say('nothing was written');
+      return exitCodes.failed;
+    }
+    const text = file({ agents, tokenFile, expires }, inventory);
+    if (!hasToken) writePrivate(tokenFile, `${token}\n`);
+    writePrivate(config, text);
+    return tellWritten(session, config, hasToken ? null : tokenFile, inPipeline);
+  }
+
+  return {
+    ...{ person, settling, tokenFile, hasToken, finish },
+    signal: person?.left ?? new AbortController().signal,
+    [Symbol.dispose]: () => person?.[Symbol.dispose](),
+  };
+}
+
+function missingOf({ agents, yes, tokenFile }: CommonFlags, hasToken: boolean): string[] {
+  return [
+    ...(tokenFile === null && !hasToken ? ['--token-file FILE'] : []),
+    ...(agents === null && !yes ? ['--agents N (or --yes for what is usual)'] : []),
+  ];
+}

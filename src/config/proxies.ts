@@ -1,0 +1,116 @@
+/**
+ * Which proxy leads to an address, as the variables say it that other programs know too: one answer for all that onejob asks of
+ * services. It is what Node's own `fetch` makes of them, so that no two ways of asking differ. A proxy's password is in none of
+ * what is shown here.
+ */
+import { isIP } from 'node:net';
+import { resolve } from 'node:path';
+
+/** As they were written, which may be with a password. */
+export interface Proxies {
+  /** For addresses of `http:`; null: there is none. */
+  readonly http: string | null;
+  readonly https: string | null;
+  /** Hosts to which none leads: `NO_PROXY`. */
+  readonly none: string;
+}
+
+export interface ProxyServer {
+  /** null: what is written is no address of a proxy, and nothing is sent past it. */
+  readonly server: { readonly isSecure: boolean; readonly host: string; readonly port: number } | null;
+  /** Value of `Proxy-Authorization`; null: it wants none. */
+  readonly authorization: string | null;
+  /** `proxy.example:3128`, for people. */
+  readonly shown: string;
+}
+
+export const noProxies: Proxies = Object.freeze({ http: null, https: null, none: '' });
+
+type Variables = Readonly<Record<string, string | undefined>>;
+
+/** By which a daemon tells its broker. Node's own variable would have each process load 17 MiB for a `fetch` that it may not need. */
+const ownSwitch = 'ONEJOB_USE_ENV_PROXY';
+
+export function readProxies(variables: Variables): Proxies {
+  if (variables.NODE_USE_ENV_PROXY !== '1' && variables[ownSwitch] !== '1') return noProxies;
+  const get = (name: string) => variables[name.toLowerCase()] || variables[name] || null;
+  const http = get('HTTP_PROXY');
+  return Object.freeze({ http, https: get('HTTPS_PROXY') ?? http, none: get('NO_PROXY') ?? '' });
+}
+
+/** Variables that have a process of onejob's reach services by the same way as this one, and trust the same authorities. */
+export function handedOn(variables: Variables, cwd: string): Readonly<Record<string, string>> {
+  const { http, https, none } = readProxies(variables);
+  const { NODE_EXTRA_CA_CERTS: file, NODE_USE_SYSTEM_CA: system } = variables;
+  const hasProxy = http !== null || https !== null;
+  return Object.freeze({
+    ...(hasProxy && { [ownSwitch]: '1', NO_PROXY: none }),
+    ...(http !== null && { HTTP_PROXY: http }),
+    ...(https !== null && { HTTPS_PROXY: https }),
+    ...(file && { NODE_EXTRA_CA_CERTS: resolve(cwd, file) }),
+    ...(system && { NODE_USE_SYSTEM_CA: system }),
+  });
+}
+
+/** The proxy that leads to an address; null: it is reached directly. */
+export function proxyFor({ protocol, hostname, port }: URL, proxies: Proxies): ProxyServer | null {
+  const isSecure = protocol === 'https:';
+  const written = isSecure ? proxies.https : proxies.http;
+  const host = bare(hostname).toLowerCase();
+  // A proxy's loopback is another host's.
+  if (written === null || isLoopback(host)) return null;
+  return isExcepted(host, port === '' ? (isSecure ? 443 : 80) : Number(port), proxies.none) ? null : parsed(written);
+}
+
+/** `proxy.example:3128`, or two where they differ; null: nothing goes through one. */
+export function describeProxies({ http, https }: Proxies): string | null {
+  const shown = [...new Set([https, http].flatMap((one) => (one === null ? [] : [parsed(one).shown])))];
+  return shown.length === 0 ? null : shown.join(' and ');
+}
+
+function parsed(written: string): ProxyServer {
+  const url = URL.parse(written);
+  const isOne = url !== null && (url.protocol === 'http:' || url.protocol === 'https:');
+  if (!isOne) return { server: null, authorization: null, shown: 'of the environment, which is no http:// or https:// address' };
+  const isSecure = url.protocol === 'https:';
+  const port = url.port === '' ? (isSecure ? 443 : 80) : Number(url.port);
+  return {
+    server: { isSecure, host: bare(url.hostname), port },
+    authorization: authorizationOf(url),
+    shown: `${url.hostname}:${port}`,
+  };
+}
+
+function authorizationOf({ username, password }: URL): string | null {
+  if (username === '' && password === '') return null;
+  return `Basic ${Buffer.from(`${decoded(username)}:${decoded(password)}`).toString('base64')}`;
+}
+
+function decoded(text: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+function isExcepted(host: string, port: number, none: string): boolean {
+  return none
+    .toLowerCase()
+    .split(/[,\s]+/)
+    .some((entry) => {
+      if (entry === '' || entry === '*') return entry === '*';
+      const withPort = isIP(entry) === 6 ? null : /^(.+):(\d+)$/.exec(entry);
+      if (withPort !== null && Number(withPort[2]) !== port) return false;
+      const name = bare((withPort?.[1] ?? entry).replace(/^\*?\./, ''));
+      return host === name || host.endsWith(`.${name}`);
+    });
+}
+
+function isLoopback(host: string): boolean {
+  return host === 'localhost' || host.endsWith('.localhost') || host === '::1' || (isIP(host) === 4 && host.startsWith('127.'));
+}
+
+function bare(hostname: string): string {
+  return hostname.replace(/^\[(.*)\]$/, '$1');
+}

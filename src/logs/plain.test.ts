@@ -1,0 +1,41 @@
+import fc from 'fast-check';
+import { expect, test } from 'vitest';
+import { createPlain } from './plain.ts';
+
+function plain(...pieces: (string | Uint8Array)[]): string {
+  const one = createPlain();
+  return Buffer.concat([...pieces.map((piece) => one.take(Buffer.from(piece as string))), one.rest()]).toString();
+}
+
+test.each([
+  ['\u001b[90m$\u001b[0m make\r\n', '$ make\n'],
+  ['\u001b[38;5;48mINFO \u001b[0mready', 'INFO ready'],
+  ['\u001b_bk;t=1700000000000\u0007+++ Running\r\n', '+++ Running\n'],
+  ["\u001b]1338;url='https://x.example/a.png'\u0007after", 'after'],
+  ['\u001b]0;a title\u001b\\after', 'after'],
+  ['\u001b(Bkept', 'kept'],
+  ['half 10%\rhalf 20%\r\n', 'half 10%\rhalf 20%\n'],
+  ['three\r\r\n', 'three\n'],
+  ['plain – ü\n', 'plain – ü\n'],
+])('%j becomes %j, wherever it is cut', (text, wanted) => {
+  expect(plain(text)).toBe(wanted);
+  const bytes = Buffer.from(text);
+  for (let at = 0; at <= bytes.length; at += 1) expect(plain(bytes.subarray(0, at), bytes.subarray(at))).toBe(wanted);
+});
+
+test('an escape that never ends holds nothing back for long, and none at the end', () => {
+  const one = createPlain();
+  expect(one.take(Buffer.from(`\u001b_${'x'.repeat(5_000)}`)).length).toBe(5_002);
+  expect(plain('\u001b[3')).toBe('\u001b[3');
+});
+
+test('what has no escape and no carriage return stays as it is, byte for byte', () => {
+  const bytes = fc.uint8Array({ maxLength: 200 }).map((each) => each.filter((byte) => byte !== 0x1b && byte !== 0x0d));
+  fc.assert(
+    fc.property(fc.array(bytes, { maxLength: 5 }), (pieces) => {
+      const one = createPlain();
+      const out = Buffer.concat([...pieces.map((piece) => one.take(piece)), one.rest()]);
+      expect(out.equals(Buffer.concat(pieces))).toBe(true);
+    }),
+  );
+});

@@ -1,0 +1,238 @@
+/**
+ * The loop, put together for one manager: what observes, what decides, what acts, and what each of them asks the others.
+ * Once it is open every slot of the last manager is in it, and nothing is decided or begun: its pause `starting` is let go,
+ * and it is started, by whoever has opened it, once everything was looked at.
+ */
+import { randomBytes } from 'node:crypto';
+import type { CiService } from '../ci/ci-service.ts';
+import { cachesFolder } from '../config/caches.ts';
+import type { Config } from '../config/config.ts';
+import type { Environment } from '../config/environment.ts';
+import type { Clock } from '../core/clock.ts';
+import { type AgentId, isEmpty, type Slot } from '../core/slot.ts';
+import { toFailure } from '../errors.ts';
+import type { Log } from '../log.ts';
+import { Keepers } from '../logs/keepers.ts';
+import { deleteLog, LogFile, logPath } from '../logs/log-file.ts';
+import type { Runtimes } from '../runtimes/choose.ts';
+import type { Store } from '../store/store.ts';
+import { createExecutors } from './act.ts';
+import { Asker } from './ask.ts';
+import { hasEnded, isIdle, wantedCaches } from './cache-slots.ts';
+import { type Caches, createCaches } from './caches.ts';
+import { Dispatcher } from './executors.ts';
+import { Fingerprints } from './fingerprints.ts';
+import type { Fleet } from './fleet.ts';
+import { writeHistory } from './history.ts';
+import { lastWords } from './last-words.ts';
+import { Observer } from './observe.ts';
+import { openPoolImages } from './open-images.ts';
+import { noDevices } from './pool.ts';
+import type { PoolImages } from './pool-images.ts';
+import { populate } from './populate.ts';
+import { Reconciler } from './reconciler.ts';
+import { Registrations } from './registrations.ts';
+import { tellProgress } from './tell.ts';
+
+export interface LoopParts {
+  readonly config: Config;
+  readonly env: Environment;
+  readonly store: Store;
+  /** Slots of the manager before, on this boot's clock. */
+  readonly stored: readonly Slot[];
+  readonly runtimes: Runtimes;
+  /** What pools name in `service`. */
+  readonly services: ReadonlyMap<string, CiService>;
+  readonly clock: Clock;
+  readonly log: Log;
+  readonly nameOf: (key: string) => string;
+  /** Folder of what is kept of agents' output. */
+  readonly logDir: string;
+  /** This manager ends with its last job, and makes no agents that wait for jobs. */
+  readonly temporary: boolean;
+  /** Told after each commit that left a slot empty. */
+  readonly emptied: () => void;
+}
+
+export interface Loop extends AsyncDisposable {
+  readonly reconciler: Reconciler;
+  readonly observer: Observer;
+  readonly keepers: Keepers;
+  readonly images: PoolImages;
+  readonly fingerprints: Fingerprints;
+  readonly caches: Caches;
+  /** null where no pool asks for devices. It outlives the loop: whoever starts it closes it. */
+  readonly fleet: Fleet | null;
+  readonly asker: Asker;
+  /** The end of an agent's output. */
+  lastWords(agent: AgentId): Promise<string>;
+  /** What a slot is busy with, for people; null when there is nothing to say. */
+  noteOf(key: string): string | null;
+}
+
+/** @throws OnejobError E_BUG when a pool names a service or a runtime that is not there; what was opened is closed again. */
+export async function openLoop(parts: LoopParts): Promise<Loop> {
+  const { config, env, store, runtimes, services, clock, log, nameOf, logDir } = parts;
+  const { pools } = config;
+  await using opened = new AsyncDisposableStack();
+
+  const newAgent = () => randomBytes(5).toString('hex');
+  const asker = new Asker(newAgent);
+  const registrations = new Registrations();
+  const notes = new Map<string, string>();
+
+  const keepers = new Keepers({
+    clock,
+    open: (agent) => new LogFile(logPath(logDir, agent), config.logLimit),
+    forget: (agent) => deleteLog(logPath(logDir, agent)),
+    state: (agent, state) => {
+      const key = reconciler.placeOf(agent);
+      if (state === 'released' && key !== undefined) reconciler.post(key, { kind: 'released', agent });
+    },
+    failed: (agent, error) => log.error('log incomplete', { agent, reason: toFailure(error).message }),
+  });
+  opened.defer(() => keepers.close());
+  const said = (agent: AgentId) => lastWords(keepers, logDir, agent);
+
+  const reconciler: Reconciler = new Reconciler({
+    clock,
+    log,
+    store: {
+      transaction: (write) => store.transaction({ durable: false }, write),
+      sync: () => store.sync(),
+      syncNow: () => store.syncNow(),
+      save: (before, after, changes) => {
+        store.slots.save(after);
+        const pool = reconciler.poolOf(after.key).config.name;
+        writeHistory(before, after, changes, { table: store.history, pool, name: nameOf(after.key), wall: clock.wall() });
+      },
+    },
+    act: (key, action) => dispatcher.start(key, action),
+    newAgent,
+    random: Math.random,
+    changed: (before, after) => {
+      const { binds, standsForSlots } = reconciler.poolOf(after.key).serviceOf(before).capabilities;
+      if (before.agent !== after.agent && (binds === 'early' || standsForSlots))
+        tellProgress(before, after, log, (id) => store.serviceJobs.get(id));
+      fleet?.book.slotChanged(after);
+      if (hasEnded(before, after)) caches.used(after.key);
+      if (isEmpty(after)) parts.emptied();
+    },
+  });
+
+  const dispatcher = new Dispatcher({
+    clock,
+    post: (key, event) => reconciler.post(key, event),
+    boundary: (name) => {
+      if (name === env.crashAt) process.kill(process.pid, 'SIGKILL');
+    },
+    retrying: (key, action, error, ms) =>
+      log.warn('trying again', {
+        slot: key,
+        agent: action.agent,
+        action: action.act,
+        seconds: ms / 1000,
+        reason: toFailure(error).message,
+      }),
+    executors: createExecutors({
+      clock,
+      keepers,
+      registrations,
+      place: (key) => {
+        const slot = reconciler.slot(key);
+        if (slot === undefined) throw new RangeError(`no such slot: ${key}`);
+        return { slot, pool: reconciler.poolOf(key), name: nameOf(key) };
+      },
+      runtime: runtimes.get,
+      startedAt: clock.now(),
+      isAway: (runtime) => observer.unreachable(runtime.name) !== null,
+      unreachable: (runtime, why) => observer.cannotReach(runtime, why),
+      note: (key, line) => (line === null ? notes.delete(key) : notes.set(key, line)),
+      devices: (uuids) => (uuids.length === 0 ? [] : (fleet?.book.leased(uuids) ?? [])),
+      imageOf: (...asked) => fingerprints.imageOf(...asked),
+      cpuset: async (pool, devices) =>
+        pool.config.recipe.grant.numa && devices.length > 0 ? ((await fleet?.cpusNear(devices)) ?? null) : null,
+      ensureCaches: (mounts) => caches.ensure(mounts),
+      stamp: (pool, fingerprint) => fingerprints.stamp(pool, fingerprint),
+      before: async (slot, agent, signal) => fleet?.prover.before(slot, agent, signal) ?? true,
+      cuda: () => fleet?.book.inventory?.cuda ?? null,
+      asker,
+      lastWords: said,
+      ran: (agent, job) => store.transaction({ durable: false }, () => store.history.ran(agent, job)),
+      prove: async (slot, agent, note, signal) => fleet?.prover.prove(slot, agent, note, signal) ?? [{ kind: 'proved', agent }],
+    }),
+  });
+  const caches: Caches = createCaches({
+    clock,
+    log,
+    nameOf,
+    folder: cachesFolder(config.stateDir),
+    wanted: () => wantedCaches(pools, reconciler.slots, nameOf),
+    mayTrim: (place) => isIdle(place, { slots: reconciler.slots, nameOf }),
+    minFree: config.diskMinFree,
+  });
+  opened.defer(() => caches.close());
+  opened.defer(() => reconciler.close());
+  opened.defer(() => dispatcher.close());
+  opened.defer(() => registrations.close());
+  // Nothing is released before everything was looked at once.
+  reconciler.pause.hold('starting', 'onejob is starting');
+
+  const images = await openPoolImages({ config, env, store, services, log });
+  opened.defer(() => images.close());
+  const fingerprints = new Fingerprints({ log, reconciler, nameOf, images });
+  opened.defer(() => fingerprints.close());
+  const needy = pools.filter((pool) => pool.devices.count !== 0);
+  const fleet: Fleet | null =
+    needy.length === 0
+      ? null
+      : (await import('./fleet.ts')).openFleet({
+          clock,
+          log,
+          store,
+          reconciler,
+          pools: needy,
+          runtime: runtimes.get,
+          looked: (inventory) => fingerprints.looked(inventory),
+          repair: config.onQuarantine,
+          engine: async (signal) => (await import('../runtimes/docker/facts.ts')).engineFacts(pools, env.docker, signal),
+          imageOf: (pool) => fingerprints.shownImage(pool),
+          path: env.path,
+          root: env.hostRoot,
+        });
+  populate({
+    reconciler,
+    devices: fleet?.book.slotDevices ?? noDevices,
+    pools,
+    stored: parts.stored,
+    services,
+    runtimes,
+    keepStandby: !parts.temporary,
+    forget: (key) => store.slots.remove(key),
+  });
+  fingerprints.start();
+
+  const observer = new Observer({
+    clock,
+    log,
+    keepers,
+    reconciler,
+    runtimes: runtimes.all,
+    minFree: config.diskMinFree,
+    makeRoom: async (signal) => {
+      await images.prune(signal);
+      await caches.makeRoom(signal);
+    },
+    isGuest: (agent) => asker.isGuest(agent),
+    refreshFingerprints: (runtime, signal) => fingerprints.refresh(runtime, signal),
+  });
+  opened.defer(() => observer.close());
+
+  const closing = opened.move();
+  return {
+    ...{ reconciler, observer, keepers, images, fingerprints, caches, fleet, asker },
+    lastWords: said,
+    noteOf: (key) => notes.get(key) ?? null,
+    [Symbol.asyncDispose]: () => closing.disposeAsync(),
+  };
+}

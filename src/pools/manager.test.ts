@@ -1,0 +1,47 @@
+/** The manager as the API sees it; only what is its own. */
+import { expect, test } from 'vitest';
+import { handClock } from '../ci/azure-pipelines/testing.ts';
+import { HostManager, type ManagerParts } from './manager.ts';
+import { Pause } from './pause.ts';
+
+const patient = new AbortController().signal;
+
+/** A manager without pools, runtimes and CI services, as it is in its first moments. */
+function starting() {
+  const clock = handClock();
+  const pause = new Pause();
+  pause.hold('starting', 'onejob is starting');
+  const { promise: started, resolve } = Promise.withResolvers<void>();
+  const parts = {
+    ...{ services: [], runtimes: [], fleet: null, findings: () => [], hostFindings: async () => [] },
+    ...{ queue: { check: async () => [] }, store: { registrations: { services: () => [] } }, facts: {}, observer: {} },
+    reconciler: { pause, pools: [], slots: [] },
+    ...{ started, clock },
+  } as unknown as ManagerParts;
+  const start = (): void => {
+    pause.release('starting');
+    resolve();
+  };
+  return { manager: new HostManager(parts), start, clock };
+}
+
+const starts = { level: 'warning', subject: 'this host', message: 'Nothing new is started: onejob is starting.', hint: null };
+
+test('doctor waits for the start that is under way, instead of warning of it', async () => {
+  const { manager, start, clock } = starting();
+  const found = manager.doctor(patient);
+  start();
+  expect(await found).toEqual([]);
+  expect(clock.next()).toBeNull();
+});
+
+test('a start that takes long is told', async () => {
+  const { manager, clock } = starting();
+  const found = manager.doctor(patient);
+  clock.advance(5_000);
+  expect(await found).toEqual([starts]);
+});
+
+test('who asks no longer is not kept', async () => {
+  await expect(starting().manager.doctor(AbortSignal.abort())).rejects.toThrow(/abort/);
+});

@@ -1,0 +1,92 @@
+/** Which container is whose, over an Engine that says what a test wants, and counts how often it was asked. */
+import { expect, test } from 'vitest';
+import { createContainers } from './containers.ts';
+import { connectEngine } from './engine.ts';
+import { fakeEngine } from './fake-engine.ts';
+
+const never = new AbortController().signal;
+const limits = { soon: 1_000, late: 1_000, idle: 1_000, ping: 1_000 };
+
+const gone: string[] = [];
+
+/** `answers`: by method and path, one after the other, the last for good; a number is a status without anything to say. */
+async function over(answers: Readonly<Record<string, readonly (object | number)[]>>) {
+  const asked: string[] = [];
+  const fake = fakeEngine('containers', (path, { method }, reply) => {
+    if (path === '/_ping') return reply.end('OK');
+    const call = `${method} ${path}`;
+    const ready = answers[call] ?? [404];
+    const answer = ready[Math.min(asked.filter((one) => one === call).length, ready.length - 1)] ?? 404;
+    asked.push(call);
+    if (typeof answer === 'number') return reply.writeHead(answer).end(answer === 204 ? undefined : '{"message":"no"}');
+    return reply.end(JSON.stringify(answer));
+  });
+  await fake.start();
+  const engine = await connectEngine(fake.endpoint, limits);
+  const containers = createContainers({ engine, owner: 'me', gone: (id) => gone.push(id) });
+  return {
+    containers,
+    asked,
+    async [Symbol.asyncDispose]() {
+      engine.close();
+      await fake.stop();
+    },
+  };
+}
+
+const list = [{ Id: 'c1', State: 'running', Labels: { 'onejob.agent': 'a' } }];
+const inspected = (User: string) => ({
+  ...{ Id: 'c1', Name: '/c', Image: 'sha256:i' },
+  State: { Status: 'running', Running: true, ExitCode: 0 },
+  Config: { User },
+});
+
+test('is found by its labels, and known from then on', async () => {
+  await using here = await over({ 'GET /containers/json': [list] });
+  expect(here.containers.recall('a')).toBeNull();
+  expect(await here.containers.find('a', never)).toBe('c1');
+  expect(await here.containers.find('a', never)).toBe('c1');
+  expect(here.containers.recall('a')).toBe('c1');
+  expect(here.asked).toEqual(['GET /containers/json']);
+});
+
+test('that is gone is lost, and looked for again the next time', async () => {
+  await using here = await over({ 'GET /containers/json': [list, []] });
+  await expect(here.containers.sure('a', never)).rejects.toMatchObject({ code: 'E_SANDBOX_LOST' });
+  expect(here.containers.recall('a')).toBeNull();
+  expect(await here.containers.find('a', never)).toBeNull();
+});
+
+test('files go to the user of a container that another manager has made, which is asked once', async () => {
+  await using here = await over({ 'GET /containers/json': [list], 'GET /containers/c1/json': [inspected('4711:4712')] });
+  const home = { id: 'c1', owner: { uid: 4711, gid: 4712 } };
+  expect(await here.containers.home('a', never)).toEqual(home);
+  expect(await here.containers.home('a', never)).toEqual(home);
+  expect(here.asked).toEqual(['GET /containers/json', 'GET /containers/c1/json']);
+});
+
+test('users of an image are looked up once, whatever the container; to see one again forgets nothing', async () => {
+  await using here = await over({});
+  const user = { image: 'sha256:i', user: '4711' };
+  here.containers.note('a', 'c1');
+  expect(await here.containers.filesOf('a', { id: 'c1', ...user }, never)).toEqual({ uid: 4711, gid: 0 });
+  here.containers.note('b', 'c2');
+  expect(await here.containers.filesOf('b', { id: 'c2', ...user }, never)).toEqual({ uid: 4711, gid: 0 });
+  here.containers.note('a', 'c1');
+  expect(await here.containers.home('a', never)).toEqual({ id: 'c1', owner: { uid: 4711, gid: 0 } });
+  expect(here.asked).toEqual(['GET /containers/c1/archive']);
+});
+
+test('a removal that somebody else began is waited for, and told once', async () => {
+  await using here = await over({
+    'GET /containers/json': [list, []],
+    'DELETE /containers/c1': [409, 409, 404],
+    'GET /containers/c1/json': [inspected('')],
+  });
+  await here.containers.remove('a');
+  expect(gone.splice(0)).toEqual(['c1']);
+  expect(here.asked.filter((call) => call.startsWith('DELETE'))).toHaveLength(3);
+  expect(here.containers.recall('a')).toBeNull();
+  await here.containers.remove('a');
+  expect(here.asked.filter((call) => call.startsWith('DELETE'))).toHaveLength(3);
+});

@@ -1,0 +1,120 @@
+/** Making a sandbox where an Engine does what a real one cannot be made to do at the right moment. */
+import { expect, test } from 'vitest';
+import { OnejobError } from '../../errors.ts';
+import { specOf } from '../contract.ts';
+import { createContainers } from './containers.ts';
+import { connectEngine } from './engine.ts';
+import { fakeEngine } from './fake-engine.ts';
+import { noGrant } from './grants.ts';
+import { createImages } from './image.ts';
+import { createPrepare } from './prepare.ts';
+import { recipe } from './testing.ts';
+
+const limits = { soon: 1_000, late: 1_000, idle: 1_000, ping: 1_000 };
+const never = new AbortController().signal;
+const quiet = () => {};
+/** A body, or a status with what the Engine says of it. */
+type Reply = () => object | { readonly status: number; readonly message: string };
+const done = { status: 204, message: '' };
+
+/** An Engine with one image whose user is root; `replies` by method and path say otherwise. */
+async function over(replies: Readonly<Record<string, Reply>>, verify: (id: string) => void = quiet) {
+  const asked: string[] = [];
+  const usual: Readonly<Record<string, Reply>> = {
+    [`GET /images/${recipe.image}/json`]: () => ({ Id: 'sha256:i', Config: { User: '' } }),
+    'POST /containers/create': () => ({ Id: 'c1' }),
+    'POST /containers/c1/start': () => done,
+    'GET /containers/json': () => [],
+    'DELETE /containers/c1': () => done,
+  };
+  const fake = fakeEngine('prepare', (path, { method }, reply) => {
+    if (path === '/_ping') return reply.end('OK');
+    const call = `${method} ${path}`;
+    asked.push(call);
+    const answer = (replies[call] ?? usual[call] ?? (() => ({ status: 404, message: 'no' })))();
+    if (!('status' in answer)) return reply.end(JSON.stringify(answer));
+    return reply.writeHead(answer.status).end(answer === done ? undefined : JSON.stringify(answer));
+  });
+  await fake.start();
+  const engine = await connectEngine(fake.endpoint, limits);
+  const containers = createContainers({ engine, owner: 'me', gone: quiet });
+  const networks: string[] = [];
+  const prepare = createPrepare({
+    engine,
+    owner: 'me',
+    bootId: null,
+    log: { maxSize: '1m', maxFile: 2 },
+    containers,
+    images: createImages(engine, '/nowhere', () => 0),
+    networks: {
+      resolve: async (network) => {
+        networks.push(network);
+        return network;
+      },
+      forget: () => void networks.push('forgotten'),
+      guard: async () => {},
+      sweep: async () => {},
+    },
+    devices: { grant: async () => noGrant, retreat: () => false, verify: async (_, id) => verify(id) },
+    isPodman: async () => false,
+  });
+  return {
+    ...{ prepare, containers, asked, networks },
+    count: (call: string) => asked.filter((one) => one === call).length,
+    async [Symbol.asyncDispose]() {
+      engine.close();
+      await fake.stop();
+    },
+  };
+}
+
+test('one that is called off while the Engine makes it is removed, and never started', async () => {
+  const abort = new AbortController();
+  await using here = await over({
+    'POST /containers/create': () => {
+      abort.abort(new Error('not wanted'));
+      return { Id: 'c1' };
+    },
+  });
+  await expect(here.prepare(specOf(recipe), quiet, abort.signal)).rejects.toThrow('not wanted');
+  expect(here.asked.slice(-2)).toEqual(['POST /containers/create', 'DELETE /containers/c1']);
+});
+
+test('one with devices that are not its own is removed before anybody hears of it', async () => {
+  const others = new OnejobError('E_DEVICES_GRANTED', 'It holds GPU-9.');
+  await using here = await over({}, () => {
+    throw others;
+  });
+  const spec = specOf(recipe);
+  await expect(here.prepare(spec, quiet, never)).rejects.toBe(others);
+  expect(here.asked.at(-1)).toBe('DELETE /containers/c1');
+  expect(here.containers.recall(spec.agent)).toBeNull();
+});
+
+const lost = { status: 404, message: 'network onejob-me not found' };
+
+test('a network that is gone is looked for again', async () => {
+  let tries = 0;
+  await using here = await over({ 'POST /containers/c1/start': () => (++tries === 1 ? lost : done) });
+  const made = await here.prepare(specOf(recipe), quiet, never);
+  expect(made.fingerprint).toMatch(/^[0-9a-f]{32}$/);
+  expect(here.networks).toEqual(['none', 'forgotten', 'none']);
+  expect([here.count('POST /containers/create'), here.count('DELETE /containers/c1')]).toEqual([2, 1]);
+});
+
+test('but only once', async () => {
+  await using here = await over({ 'POST /containers/c1/start': () => lost });
+  await expect(here.prepare(specOf(recipe), quiet, never)).rejects.toMatchObject({ code: 'E_NETWORK_NOT_FOUND' });
+  expect(here.count('POST /containers/create')).toBe(2);
+});
+
+test('what a former try has made is taken up', async () => {
+  await using here = await over({
+    'POST /containers/create': () => ({ status: 409, message: 'the name is in use' }),
+    'GET /containers/json': () => [{ Id: 'c1', State: 'created', Labels: null }],
+  });
+  const spec = specOf(recipe);
+  await here.prepare(spec, quiet, never);
+  expect(here.containers.recall(spec.agent)).toBe('c1');
+  expect(here.asked.at(-1)).toBe('POST /containers/c1/start');
+});
