@@ -8,7 +8,16 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
 import { type Fault, NAMED_FAULTS } from '../standins/azure-devops/standin.ts';
-import { azureBench, expectClean, troubleOf, untilIdle, untilRunning, works, writeToken } from '../support/azure.ts';
+import {
+  type AzureBench,
+  azureBench,
+  expectClean,
+  troubleOf,
+  untilIdle,
+  untilRunning,
+  works,
+  writeToken,
+} from '../support/azure.ts';
 import { azureImages } from '../support/azure-images.ts';
 import { engineTells, filesIn, found, type Needle, needlesOf, outputs, processes, prying } from '../support/azure-secrets.ts';
 import { type Home, onejob } from '../support/onejob.ts';
@@ -29,6 +38,18 @@ async function everywhere(here: Home): Promise<(readonly [string, Buffer | strin
   const { owner } = await here.api.status();
   const told = await outputs(here);
   return [...(await engineTells(owner, image)), ...processes(), ...filesIn(here.stateDir), ...told];
+}
+
+function idsOf({ azure, pool }: AzureBench): number[] {
+  return azure.agents(pool).map(({ id }) => id);
+}
+
+/** Resolves once an agent is online that is none of those, with the ids of all that are there. */
+async function untilNext(bench: AzureBench, old: readonly number[]): Promise<number[]> {
+  const { azure, pool } = bench;
+  const isNext = () => azure.agents(pool).some(({ id, online }) => online && !old.includes(id));
+  await expect.poll(isNext, { timeout: 20_000, interval: 50 }).toBe(true);
+  return idsOf(bench);
 }
 
 /** Values of the private half of the key that the job found; without them the search would show nothing. */
@@ -54,11 +75,15 @@ describe.skipIf(lacks('docker', 'root'))('the canary', () => {
     const early = await everywhere(here);
     const job = azure.queue(pool, { script: `${prying}\nuntil [ -e /go/pry ]; do sleep 0.1; done` });
     await untilRunning(job);
+    const seen = idsOf(bench);
     await expect.poll(() => azure.lines(job.requestId).join('\n'), { timeout: 30_000 }).toMatch(/pried \d+/);
     const during = await everywhere(here);
     bench.go('pry');
     expect((await job.finished).result).toBe('succeeded');
+    // While an agent registers itself the token is in its sandbox: that is the next test's subject.
+    const second = await untilNext(bench, seen);
     await works(bench);
+    await untilNext(bench, [...seen, ...second]);
     const after = await everywhere(here);
     const pried = [...filesIn(out)];
     expect(found(needles, pried)).toEqual([]);
@@ -74,6 +99,28 @@ describe.skipIf(lacks('docker', 'root'))('the canary', () => {
     ).toEqual([]);
     await daemon.stop();
     expect(found([...needles, ...keys], filesIn(here.stateDir))).toEqual([]);
+    expectClean(bench);
+  });
+
+  test('with "registration: in-agent" the PAT is in the environment of config.sh while that registers, and nowhere else', async () => {
+    await using bench = await azureBench();
+    const { azure } = bench;
+    await using here = await onejob({ config: bench.config({ service: 'registration: in-agent' }) });
+    here.env.ONEJOB_CONFIG = join(here.dir, 'config.yml');
+    // The first is the placeholder, which the manager makes.
+    azure.faults.add({ kind: 'hang' }, { method: 'POST', route: 'agents', identity: 'pat', after: 1 });
+    const daemon = await here.up();
+    const needles = needlesOf('the PAT', azure.pat);
+    await expect.poll(() => found(needles, processes()), { timeout: 20_000 }).not.toEqual([]);
+    const all = await everywhere(here);
+    const log: [string, string] = ['daemon log', daemon.child.stdout + daemon.child.stderr];
+    const [place = '', ...others] = found(needles, [...all, log]);
+    expect(others).toEqual([]);
+    const [, pid = ''] = /^\/proc\/(\d+)\/environ: the PAT \(plain\)$/.exec(place) ?? [];
+    const argv = all.find(([path]) => path === `/proc/${pid}/cmdline`)?.[1].toString();
+    expect(argv).toMatch(/listener\.mjs\0configure\0/);
+    await daemon.stop();
+    expect(found(needles, [...processes(), ...filesIn(here.stateDir)])).toEqual([]);
     expectClean(bench);
   });
 
