@@ -40,16 +40,15 @@ async function everywhere(here: Home): Promise<(readonly [string, Buffer | strin
   return [...(await engineTells(owner, image)), ...processes(), ...filesIn(here.stateDir), ...told];
 }
 
-function idsOf({ azure, pool }: AzureBench): number[] {
-  return azure.agents(pool).map(({ id }) => id);
+/** Ids of all agents that were online so far; the next one may be registered already. */
+function onlineSoFar({ azure, pool }: AzureBench): number[] {
+  return azure.agents(pool).flatMap(({ id, everOnline }) => (everOnline ? [id] : []));
 }
 
-/** Resolves once an agent is online that is none of those, with the ids of all that are there. */
+/** Resolves once an agent is online that is none of those, with the ids of all that were online so far. */
 async function untilNext(bench: AzureBench, old: readonly number[]): Promise<number[]> {
-  const { azure, pool } = bench;
-  const isNext = () => azure.agents(pool).some(({ id, online }) => online && !old.includes(id));
-  await expect.poll(isNext, { timeout: 20_000, interval: 50 }).toBe(true);
-  return idsOf(bench);
+  await expect.poll(() => onlineSoFar(bench).some((id) => !old.includes(id)), { timeout: 20_000, interval: 50 }).toBe(true);
+  return onlineSoFar(bench);
 }
 
 /** Values of the private half of the key that the job found; without them the search would show nothing. */
@@ -75,7 +74,7 @@ describe.skipIf(lacks('docker', 'root'))('the canary', () => {
     const early = await everywhere(here);
     const job = azure.queue(pool, { script: `${prying}\nuntil [ -e /go/pry ]; do sleep 0.1; done` });
     await untilRunning(job);
-    const seen = idsOf(bench);
+    const seen = onlineSoFar(bench);
     await expect.poll(() => azure.lines(job.requestId).join('\n'), { timeout: 30_000 }).toMatch(/pried \d+/);
     const during = await everywhere(here);
     bench.go('pry');

@@ -15,6 +15,7 @@ import {
   works,
 } from '../support/buildkite-days.ts';
 import { secretDay, seedValue } from '../support/buildkite-secrets.ts';
+import { standbyOf } from '../support/look.ts';
 import { lacks } from '../support/require.ts';
 
 const acquire = { service: 'mode: acquire' };
@@ -124,10 +125,12 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('a job that is acqui
     const { bench, here } = day;
     const { buildkite } = bench;
     const daemon = await here.up();
+    // Else those that run in the end may have been told that they wait.
+    await expect.poll(() => Promise.all(['ci/1', 'ci/2'].map((key) => standbyOf(here, key)))).not.toContain(null);
     const ids = ['a', 'b', 'c', 'd', 'e'].map((name) => bench.hold(name));
     const states = () => ids.map((id) => buildkite.job(id).state);
-    await expect.poll(() => states().filter((state) => state === 'running').length, { timeout: 20_000 }).toBe(2);
-    await expect.poll(() => ids.flatMap((id) => buildkite.job(id).notifications).length, { timeout: 20_000 }).toBe(3);
+    await expect.poll(() => states().filter((state) => state === 'running').length, { timeout: 60_000 }).toBe(2);
+    await expect.poll(() => ids.flatMap((id) => buildkite.job(id).notifications).length, { timeout: 60_000 }).toBe(3);
     await sleep(3_000);
     expect(states().filter((state) => state === 'scheduled')).toHaveLength(3);
     expect(ids.flatMap((id) => buildkite.job(id).notifications)).toEqual(Array(3).fill(expect.stringMatching(/waits for one$/)));

@@ -56,6 +56,18 @@ async function engine(method: string, path: string): Promise<void> {
   await docker.ok(method, path);
 }
 
+/** A letter for each of its processes that is an agent: `T` is one that is stopped. */
+async function statesOf(container: string): Promise<string> {
+  using docker = engineAt();
+  const { Processes } = (await docker.ok(
+    'GET',
+    `/containers/${container}/top?ps_args=${encodeURIComponent('-eo pid,stat,comm')}`,
+  )) as {
+    readonly Processes: readonly string[][];
+  };
+  return Processes.flatMap(([, state = '', name]) => (name === 'buildkite-agent' ? [state.slice(0, 1)] : [])).join('');
+}
+
 async function isThere(container: string): Promise<boolean> {
   using docker = engineAt();
   return (await docker.call('GET', `/containers/${container}/json`)).status === 200;
@@ -130,7 +142,7 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('a bad end', () => {
       });
       await untilSays(bench, id, /^began$/m);
       const container = await containerOf(here);
-      await sleep(3_000);
+      await expect.poll(() => statesOf(container)).toMatch(/^T+$/);
       bench.buildkite.cancel(id);
       const job = await bench.buildkite.jobEnded(id);
       expect(job).toMatchObject({ state: 'canceled', exit: -1, signalReason: 'cancel' });
@@ -145,13 +157,13 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('a bad end', () => {
     const ways = ['', 'binding: early'].flatMap((service) => ['exit 0', ':'].map((onTerm) => ({ service, onTerm })));
     await Promise.all(
       ways.map(({ service, onTerm }) =>
-        aDayOn({ service, pool: 'timeout: 4s, stop_grace: 2s' }, async ({ bench }) => {
+        aDayOn({ service, pool: 'timeout: 10s, stop_grace: 2s' }, async ({ bench }) => {
           const id = bench.buildkite.queueJob({ command: `trap "${onTerm}" TERM; echo began; while :; do sleep 0.1; done` });
           const job = await bench.buildkite.jobEnded(id);
           expect(job.exit).not.toBe(0);
           expect(job.log).toMatch(/^began$/m);
           expect(job.signalReason).toBe('agent_stop');
-          expect(job.log).toMatch(/^onejob ended this job: pool ci lets a job run for 4s at most\.\n$/m);
+          expect(job.log).toMatch(/^onejob ended this job: pool ci lets a job run for 10s at most\.\n$/m);
           expect(job.logMissing).toBe(0);
         }),
       ),

@@ -110,8 +110,10 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent', 'root'))('the canary'
       { kind: 'garbage' },
     ] as const) {
       buildkite.faults.add(fault, { route: 'register' });
+      const tries = () => buildkite.requests.filter(({ route }) => route === 'register').length;
+      const before = tries();
       const daemon = await here.up();
-      await expect.poll(() => buildkite.requests.filter(({ route }) => route === 'register').length).toBeGreaterThan(0);
+      await expect.poll(tries).toBeGreaterThan(before);
       const said = [...(await everywhere(here)), ['daemon log', daemon.child.stdout + daemon.child.stderr] as const];
       expect(found(needlesOf('the registration token', buildkite.token), said)).toEqual([]);
       buildkite.faults.clear();

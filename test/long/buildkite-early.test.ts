@@ -117,7 +117,8 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('an agent that waits
     await daemon.kill();
     const id = bench.hold('late');
     bench.go('late');
-    await sleep(4_000);
+    await expect.poll(() => buildkite.job(id).state).toBe('accepted');
+    await sleep(2_000);
     expect(buildkite.job(id).state).toBe('accepted');
     const again = await here.up();
     expectOnce(await buildkite.jobEnded(id), 'late');

@@ -30,19 +30,17 @@ function keyNeedles(text: string): Needle[] {
   return lines.flatMap((line, n) => needlesOf(`line ${n} of the private key`, line));
 }
 
-async function pidsIn(container: string): Promise<string[]> {
+async function firstOf(container: string): Promise<number> {
   using engine = engineAt();
-  const { Processes } = (await engine.ok('GET', `/containers/${container}/top`)) as { readonly Processes: readonly string[][] };
-  return Processes.map(([, pid = '']) => pid);
+  const { State } = (await engine.ok('GET', `/containers/${container}/json`)) as { readonly State: { readonly Pid: number } };
+  return State.Pid;
 }
 
 /** Everything outside of the sandbox `but`. */
 async function everywhere({ here }: SecretDay, but: string | null): Promise<(readonly [string, Buffer | string])[]> {
   const { owner } = await here.api.status();
   const told = [...(await outputs(here)), ...(await engineTells(owner, 'debian:stable-slim'))];
-  const theirs = new Set(but === null ? [] : await pidsIn(but));
-  const ours = [...processes()].filter(([path]) => !theirs.has(path.split('/')[2] ?? ''));
-  return [...told, ...ours, ...filesIn(here.stateDir)];
+  return [...told, ...processes(but === null ? null : await firstOf(but)), ...filesIn(here.stateDir)];
 }
 
 /** Asks the broker by hand with all that a job has; `path` is the shell's. */

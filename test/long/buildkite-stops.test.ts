@@ -100,7 +100,7 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('a pool of Buildkite
     await untilRunning(bench, drained);
     const stopping = down(here, '--drain');
     const next = buildkite.queueJob({ command: 'echo next' });
-    await sleep(1_500);
+    await expect.poll(async () => (await here.api.status()).stopping).toBe(true);
     bench.go('drained');
     await stopping;
     expectOnce(buildkite.job(drained), 'drained');

@@ -120,7 +120,7 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent', 'openssl') || lacksGi
   });
 
   test('that is cold ends at its time limit and by a cancel as others do', async () => {
-    await using day = await secretDay({ pool: 'timeout: 4s, stop_grace: 8s' });
+    await using day = await secretDay({ pool: 'timeout: 15s, stop_grace: 8s' });
     const { bench, here } = day;
     const { buildkite } = bench;
     const daemon = await here.up();

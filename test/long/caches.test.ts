@@ -22,8 +22,8 @@ test.skipIf(lacks('docker'))('a named cache outlives agents and the daemon, and 
   expect(await job('ls /depot; head -c 1500000 /dev/zero | tr "\\0" x > /depot/new')).toBe('kept\nold\n');
   const [agent = ''] = readdirSync(join(here.stateDir, 'caches/default'));
   const depot = join(here.stateDir, 'caches/default', agent, 'depot');
-  await expect.poll(() => readdirSync(depot).sort(), { timeout: 10_000 }).toEqual(['kept', 'new']);
-  await expect.poll(() => readdirSync(join(here.stateDir, 'caches/.trash')), { timeout: 10_000 }).toEqual([]);
+  await expect.poll(() => readdirSync(depot).sort()).toEqual(['kept', 'new']);
+  await expect.poll(() => readdirSync(join(here.stateDir, 'caches/.trash'))).toEqual([]);
   expect((statSync(join(here.stateDir, 'caches')).mode & 0o777).toString(8)).toBe('700');
   const doctor = await here.cli(['doctor']).ended;
   expect(doctor.stdout.replaceAll(/\s+/g, ' ')).toMatch(

@@ -32,7 +32,7 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox'))('an Engine that goes away
       return { agent: spec.agent, log };
     };
     /** Lets go the jobs that wait for the file. */
-    const go = () => writeFileSync(join(flags.path, 'go'), '');
+    const go = (name = 'go') => writeFileSync(join(flags.path, name), '');
     return { all: parts.move(), engine, runtime, make, events, job, go };
   };
 
@@ -75,10 +75,11 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox'))('an Engine that goes away
       // What a job writes while the Engine is away is lost if it also ends before its return (20.10, measured).
       const until = 'until [ -e /flags/go ]';
       const counting = await job(`i=0; ${until}; do echo "line $i"; i=$((i+1)); sleep 0.01; done; echo "lines: $i"; exit 7`);
-      const brief = await job('sleep 1; echo meanwhile; exit 8');
+      const brief = await job('until [ -e /flags/brief ]; do sleep 0.05; done; echo meanwhile; exit 8');
       await counting.log.until('line 20\n');
       await engine[how]();
       await expect.poll(() => events.seen.some((event) => event.kind === 'lost')).toBe(true);
+      go('brief');
       // A manager that starts while the Engine is away.
       const later = await make();
       const late = follow(later, counting.agent);

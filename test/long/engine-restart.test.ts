@@ -205,6 +205,7 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox'))('the Engine goes away', {
     await expect.poll(open, patient).toBeLessThan(before + 6);
     expect(it.begun()).toBe(6);
     const said = (daemon.child.stdout + daemon.child.stderr).match(/"event":"runtime unreachable"/g) ?? [];
-    expect(said.length).toBeLessThan(20);
+    // Each way in which it is away may be said once a round: nobody listens, no such socket, hung up, and what was being made.
+    expect(said.length).toBeLessThanOrEqual(4 * 6);
   });
 });

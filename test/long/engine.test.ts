@@ -90,10 +90,10 @@ describe.skipIf(lacks('docker', 'busybox'))('an Engine that others use too', () 
     await using here = await onejob({ config: `pools: { default: { agents: 1, runtime: docker, image: "${images.base}" } }` });
     mkdirSync(join(here.dir, 'runs'), { mode: 0o777 });
     await here.up();
-    await expect.poll(() => standbyOf(here), { timeout: 10_000 }).not.toBeNull();
+    await expect.poll(() => standbyOf(here)).not.toBeNull();
     const standby = await standbyOf(here);
     await removeContainer(standby);
-    await expect.poll(() => standbyOf(here), { timeout: 10_000 }).not.toBe(standby);
+    await expect.poll(() => standbyOf(here)).not.toBe(standby);
 
     const mount = ['--volume', `${join(here.dir, 'runs')}:/runs:rw`];
     const run = here.run('--no-workspace', ...mount, '--', 'sh', '-c', 'mktemp -p /runs XXXXXX >/dev/null; echo begun; sleep 600');

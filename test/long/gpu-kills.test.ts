@@ -39,8 +39,8 @@ const endings: readonly Ending[] = [
   { script: `${end}; exit 7`, result: { kind: 'code', code: 7 } },
   { script: 'kill -9 $$', result: { kind: 'code', code: 137 } },
   { script: `setsid sh -c "trap '' TERM HUP; ${forever}" & ${end}`, result: { kind: 'code', code: 0 } },
-  { script: `trap '${end}; exit 0' TERM; ${forever}`, timeout: 600, result: { kind: 'timeout' } },
-  { script: `trap '' TERM; ${forever}`, timeout: 600, result: { kind: 'timeout' } },
+  { script: `trap '${end}; exit 0' TERM; ${forever}`, timeout: 3_000, result: { kind: 'timeout' } },
+  { script: `trap '' TERM; ${forever}`, timeout: 3_000, result: { kind: 'timeout' } },
   { script: `trap '${end}; exit 0' TERM; ${forever}`, isCancelled: true, result: { kind: 'cancelled' } },
 ];
 

@@ -59,7 +59,7 @@ describe.skipIf(lacks('bubblewrap', 'root'))('a host with GPUs', () => {
 
     // A person's process: the slot waits, and says for whom. The other cards go on.
     const waits = hold(here, 'held');
-    await expect.poll(() => heldBack('held')).toMatch(/^held by nobody: python3, 9\.2 GiB, since \d\d:\d\d$/);
+    await expect.poll(() => heldBack('held')).toMatch(/^held by nobody: python3, 9\.2 GiB, since (20\d\d-\d\d-\d\d )?\d\d:\d\d$/);
     expect((await see(here, 'spare')).cards).toEqual([spare]);
     expect(await here.api.job((await waits).id)).toMatchObject({
       state: 'queued',

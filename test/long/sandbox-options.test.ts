@@ -93,7 +93,7 @@ describe.skipIf(lacks('docker', 'busybox', 'root'))('the options of a pool', () 
     using engine = engineAt();
     const filters = encodeURIComponent(JSON.stringify({ label: [`onejob.owner=${owner}`, 'onejob.pool=full'] }));
     const look = async () => (await engine.ok('GET', `/containers/json?filters=${filters}`)) as { Id: string }[];
-    await expect.poll(look, { timeout: 10_000 }).toHaveLength(1);
+    await expect.poll(look).toHaveLength(1);
     const [one] = await look();
     const seen = (await engine.ok('GET', `/containers/${one?.Id}/json`)) as Record<string, Record<string, unknown>>;
     expect(String(seen.Name)).toMatch(/^\/onejob-opt\.5-[0-9a-f]{10}$/);

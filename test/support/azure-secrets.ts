@@ -1,5 +1,5 @@
 /** Where a secret could have come to light, and the search for it: containers, processes, files, outputs. */
-import { readdirSync, readFileSync, statSync } from 'node:fs';
+import { readdirSync, readFileSync, readlinkSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { engineAt, machineSocket } from './engine-http.ts';
 import type { Home } from './onejob.ts';
@@ -40,10 +40,15 @@ export function* filesIn(folder: string): Generator<[string, Buffer]> {
   }
 }
 
-/** Arguments, environment and title of every process of this host but this one and its parents. */
-export function* processes(): Generator<[string, Buffer]> {
+/**
+ * Arguments, environment and title of every process of this host but this one and its parents, and but those in the container
+ * whose first process is `but`: such that begin while this looks are left out, too.
+ */
+export function* processes(but: number | null = null): Generator<[string, Buffer]> {
   const mine = new Set([String(process.pid), String(process.ppid)]);
+  const theirs = but === null ? null : namespaceOf(but);
   for (const pid of readdirSync('/proc').filter((name) => /^\d+$/.test(name) && !mine.has(name))) {
+    if (theirs !== null && namespaceOf(pid) === theirs) continue;
     for (const file of ['cmdline', 'environ', 'comm']) {
       try {
         yield [`/proc/${pid}/${file}`, readFileSync(`/proc/${pid}/${file}`)];
@@ -51,6 +56,15 @@ export function* processes(): Generator<[string, Buffer]> {
         // It has just ended.
       }
     }
+  }
+}
+
+/** Null when the process has just ended. */
+function namespaceOf(pid: number | string): string | null {
+  try {
+    return readlinkSync(`/proc/${pid}/ns/pid`);
+  } catch {
+    return null;
   }
 }
 

@@ -26,9 +26,12 @@ function cgroups(owner: string | null): HostThing[] {
 
 function users(stateDir: string | null): HostThing[] {
   return list(uidClaims).flatMap((uid): HostThing[] => {
-    const agent = readlinkSync(join(uidClaims, uid));
+    const claim = join(uidClaims, uid);
+    const agent = target(claim);
+    // Somebody else's, given back while it was looked at.
+    if (agent === null) return [];
     if (stateDir !== null && !agent.startsWith(`${stateDir}/`)) return [];
-    return [{ kind: 'user', id: join(uidClaims, uid), detail: `taken for ${agent}`, owner: null }];
+    return [{ kind: 'user', id: claim, detail: `taken for ${agent}`, owner: null }];
   });
 }
 
@@ -71,6 +74,15 @@ function folders(dir: string): string[] {
     return readdirSync(dir, { withFileTypes: true }).flatMap((entry) => (entry.isDirectory() ? [entry.name] : []));
   } catch {
     return [];
+  }
+}
+
+/** Where a link leads; null when it is gone. */
+function target(link: string): string | null {
+  try {
+    return readlinkSync(link);
+  } catch {
+    return null;
   }
 }
 

@@ -2,13 +2,14 @@
 import { chmodSync, existsSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
-import { type Home, type HomeOptions, onejob } from './onejob.ts';
+import { type Home, onejob } from './onejob.ts';
 
 /** `pool`: keys of the pool, as YAML. */
 export function mainJob(name: string, missing: boolean, pool: string): void {
   describe(`on ${name}`, () => {
-    const home = (more = '', options: HomeOptions = {}): Promise<Home> =>
-      onejob({ config: `pools: { default: { agents: 2, ${pool}, stop_grace: 2s ${more} } }`, ...options });
+    // As long as a slow machine may take to come to a job's last words.
+    const home = (grace = '30s'): Promise<Home> =>
+      onejob({ config: `pools: { default: { agents: 2, ${pool}, stop_grace: ${grace} } }` });
     const it = test.skipIf(missing);
 
     it('runs a command in a fresh agent and ends with its code, its streams kept apart', async () => {
@@ -65,7 +66,7 @@ export function mainJob(name: string, missing: boolean, pool: string): void {
     });
 
     it('kills a job that ignores TERM, with everything it started', async () => {
-      await using here = await home();
+      await using here = await home('2s');
       await here.up();
       const run = here.run(
         '--timeout',
