@@ -39,8 +39,8 @@ describe.skipIf(lacks('dockerd', 'root'))('image: auto', () => {
       engine: socket,
     });
     await here.up();
-    await expect.poll(() => standbyOf(here, 'cpu/1'), { timeout: 20_000 }).not.toBeNull();
-    await expect.poll(() => standbyOf(here, 'gpu/1').catch(() => null), { timeout: 20_000 }).not.toBeNull();
+    await expect.poll(() => standbyOf(here, 'cpu/1')).not.toBeNull();
+    await expect.poll(() => standbyOf(here, 'gpu/1').catch(() => null)).not.toBeNull();
     const { id } = await here.api.submit({ command: ['sh', '-c', 'echo $NVIDIA_VISIBLE_DEVICES; ls /dev/nvidia0'], pool: 'gpu' });
     expect((await here.api.settled(id)).result).toEqual({ kind: 'code', code: 0 });
     const doctor = (await here.cli(['doctor']).ended).stdout.replace(/\s+/g, ' ');
@@ -49,6 +49,7 @@ describe.skipIf(lacks('dockerd', 'root'))('image: auto', () => {
     expect(doctor).toContain('error pool none: No image can be chosen for it: no device of this host is one that it asks for.');
 
     // An older driver has an older image, which is not there yet: the pool says so and starts once it is.
+    await expect.poll(() => standbyOf(here, 'gpu/1')).not.toBeNull();
     const standby = await standbyOf(here, 'gpu/1');
     for (const file of ['now/all.xml', 'proc/driver/nvidia/version']) {
       const path = join(host.dir, file);

@@ -51,7 +51,7 @@ async function secondJob(options: { readonly requeueUnreceived: boolean }, resul
 
 describe.skipIf(lacks('docker'))('a bad agent', () => {
   test('crashes, vanishes or runs out of memory with a job: its lock runs out, the slot has gone on long before, its entry goes', async () => {
-    await using bench = await azureBench({ lockMs: 8_000 });
+    await using bench = await azureBench({ lockMs: 20_000 });
     const { azure, pool } = bench;
     await using here = await onejob({ config: bench.config({ pool: 'memory: 96MiB' }) });
     const daemon = await here.up();

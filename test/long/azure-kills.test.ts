@@ -37,7 +37,7 @@ async function killedAt(boundary: Boundary): Promise<void> {
   const { azure, pool } = bench;
   const counts = begun(bench);
   const env = boundary.startsWith('kill') ? 'env: { STANDIN_AGENT: ignore-term }' : '';
-  await using here = await onejob({ config: bench.config({ pool: env }) });
+  await using here = await onejob({ config: bench.config({ pool: env, grace: '2s' }) });
   const doomed = here.cli(['up'], { env: { ONEJOB_CRASH_AT: boundary } });
   await doomed.says(/onejob is up/);
   await Promise.race([provoke(bench, here, boundary), doomed.ended]);
@@ -50,7 +50,7 @@ async function killedAt(boundary: Boundary): Promise<void> {
     // It may have begun before, and is not to notice.
     await untilRunning(meanwhile);
     const busy = { state: 'busy', job: `azure-${meanwhile.requestId}` };
-    await expect.poll(async () => (await slotOf(here, 'ci/1')).agent, { timeout: 20_000 }).toMatchObject(busy);
+    await expect.poll(async () => (await slotOf(here, 'ci/1')).agent).toMatchObject(busy);
     bench.go('meanwhile');
     expect((await meanwhile.finished).result, boundary).toBe('succeeded');
   }

@@ -13,14 +13,14 @@ test('a job from its waiting to its agent’s own logs, and a host that is taken
     return { code, stdout, stderr, all: stdout + stderr };
   };
   await untilIdle(bench);
-  await expect.poll(async () => (await text('status')).stdout, { timeout: 20_000 }).toMatch(/ci\/1 +online .*waits for a job/);
+  await expect.poll(async () => (await text('status')).stdout).toMatch(/ci\/1 +online .*waits for a job/);
   expect((await text('doctor')).all).toContain('service azure');
 
   const first = bench.hold('one');
   const second = bench.hold('two');
   await untilRunning(first);
-  await expect.poll(async () => (await text('status')).stdout, { timeout: 20_000 }).toMatch(/ci\/1 +busy .*azure-\d+ .*one/);
-  await expect.poll(async () => (await text('jobs')).stdout, { timeout: 20_000 }).toMatch(/azure-\d+ +ci +waiting .*two/);
+  await expect.poll(async () => (await text('status')).stdout).toMatch(/ci\/1 +busy .*azure-\d+ .*one/);
+  await expect.poll(async () => (await text('jobs')).stdout).toMatch(/azure-\d+ +ci +waiting .*two/);
   const listed = (await text('jobs')).stdout;
   const id = /^(azure-\d+) +ci +running/m.exec(listed)?.[1] ?? 'none';
   expect(await text('cancel', id)).toMatchObject({ code: 1, stderr: expect.stringContaining('which alone can end it') });
@@ -33,10 +33,8 @@ test('a job from its waiting to its agent’s own logs, and a host that is taken
   expect(result).toBe('succeeded');
   expect((await followed).code).toBe(0);
   await second.finished;
-  await expect
-    .poll(async () => (await text('jobs', '--all')).stdout, { timeout: 20_000 })
-    .toMatch(new RegExp(`^${id} +ci +succeeded .*one`, 'm'));
-  await expect.poll(async () => (await text('logs', '--agent', id)).code, { timeout: 20_000 }).toBe(0);
+  await expect.poll(async () => (await text('jobs', '--all')).stdout).toMatch(new RegExp(`^${id} +ci +succeeded .*one`, 'm'));
+  await expect.poll(async () => (await text('logs', '--agent', id)).code).toBe(0);
   const own = await text('logs', '--agent', id);
   expect(own.stdout).toMatch(/^==> .*\.log <==$/m);
 

@@ -73,6 +73,7 @@ describe.skipIf(lacks('docker'))('a pool of Azure Pipelines', () => {
     await untilRunning(drained);
     const stopping = down(here, '--drain');
     const next = azure.queue(pool, { script: 'echo next' });
+    await expect.poll(async () => (await here.api.status()).stopping).toBe(true);
     await expect.poll(() => bench.left()).toEqual([drained.view().agent?.name]);
     bench.go('drained');
     await stopping;

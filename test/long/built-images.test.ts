@@ -63,7 +63,10 @@ describe.skipIf(lacks('docker', 'busybox'))('a pool with a recipe', () => {
   test('is built for at first need, while others go on; a restart takes up what is there', async () => {
     await ensureImages();
     const here = await home('');
-    const path = dockerfile(here, 'RUN until [ -e /tmp/never ] || [ "$n" = xxx ]; do n=x$n; sleep 1; done; echo made >/made');
+    const path = dockerfile(
+      here,
+      'RUN until [ -e /tmp/never ] || [ "$n" = xxxxxxxxxxxx ]; do n=x$n; sleep 1; done; echo made >/made',
+    );
     here.configure(labPool(path));
     const daemon = await here.up();
     await expect.poll(async () => (await slotOf(here, 'lab/1')).note).toMatch(/^building the image: step \d\/\d until/);
@@ -73,6 +76,7 @@ describe.skipIf(lacks('docker', 'busybox'))('a pool with a recipe', () => {
     expect(await imagesOf(here)).toMatchObject([{ pools: ['lab'], agent: null }]);
     expect((await here.cli(['doctor']).ended).stdout).toMatch(/ok\s+pool lab: Its image is onejob\/own-queue:[0-9a-f]{12}/);
 
+    await expect.poll(() => standbyOf(here, 'lab/1')).not.toBeNull();
     const standby = await standbyOf(here, 'lab/1');
     daemon.child.signal('SIGKILL');
     await daemon.child.ended;
@@ -115,9 +119,9 @@ describe.skipIf(lacks('docker', 'busybox'))('a pool with a recipe', () => {
     const daemon = await here.up();
     using engine = engineAt();
     const building = async () => JSON.stringify(await engine.ok('GET', '/containers/json?all=true')).includes(mark);
-    await expect.poll(building, { timeout: 20_000 }).toBe(true);
+    await expect.poll(building).toBe(true);
     await daemon.kill();
-    await expect.poll(building, { timeout: 20_000 }).toBe(false);
+    await expect.poll(building).toBe(false);
     writeFileSync(path, readFileSync(path, 'utf8').replace('sleep 600', 'sleep 0'));
     await here.up();
     expect(await run(here, 'lab', 'true')).toMatchObject({ code: 0 });

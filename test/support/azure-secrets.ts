@@ -36,7 +36,12 @@ export function* filesIn(folder: string): Generator<[string, Buffer]> {
   for (const name of readdirSync(folder, { recursive: true, encoding: 'utf8' })) {
     const path = join(folder, name);
     if (!statSync(path, { throwIfNoEntry: false })?.isFile()) continue;
-    yield [path, readFileSync(path)];
+    try {
+      yield [path, readFileSync(path)];
+    } catch (error) {
+      // A manager that runs may remove it after the look.
+      if (!(error instanceof Error && 'code' in error && error.code === 'ENOENT')) throw error;
+    }
   }
 }
 

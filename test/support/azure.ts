@@ -28,6 +28,8 @@ export interface AzureConfig {
   /** More pools, as lines of YAML. */
   readonly pools?: string;
   readonly poll?: string;
+  /** Of the pool; by default enough for an agent to report the job that it ends. */
+  readonly grace?: string;
 }
 
 export interface AzureBench extends AsyncDisposable {
@@ -75,14 +77,14 @@ export async function azureBench(options: StandInOptions = {}): Promise<AzureBen
     azure,
     pool,
     tokenFile,
-    config({ agents = 1, pool: ofPool = '', service = '', top = '', pools = '', poll = '2s', ...rest } = {}) {
+    config({ agents = 1, pool: ofPool = '', service = '', top = '', pools = '', poll = '2s', grace = '10s', ...rest } = {}) {
       const { image = images.agent, queue = 'gpu', credential = `token: { file: ${tokenFile} }` } = rest;
       return `
 ${top}
 services:
   azure: { type: azure-pipelines, url: ${azure.url}, ${credential}, poll: ${poll}${more(service)} }
 pools:
-  ci: { service: azure, queue: ${queue}, agents: ${agents}, runtime: docker, image: "${image}", stop_grace: 2s, volumes: ["${gate}:/go"]${more(ofPool)} }
+  ci: { service: azure, queue: ${queue}, agents: ${agents}, runtime: docker, image: "${image}", stop_grace: ${grace}, volumes: ["${gate}:/go"]${more(ofPool)} }
 ${pools}
 `;
     },
@@ -116,18 +118,17 @@ export function writeToken(file: string, token: string): void {
 }
 
 /** Resolves once a job runs at the service. */
-export async function untilRunning(job: QueuedJob, timeout = 20_000): Promise<void> {
+export async function untilRunning(job: QueuedJob, timeout = 60_000): Promise<void> {
   await expect.poll(() => job.view().state, { timeout, interval: 50 }).toBe('running');
 }
 
-/** Resolves once an agent of ours is online and has no job. */
-export async function untilIdle({ azure, pool }: Pick<AzureBench, 'azure' | 'pool'>, count = 1, timeout = 20_000): Promise<void> {
-  await expect
-    .poll(() => azure.agents(pool).filter(({ online, enabled, request }) => online && enabled && request === null).length, {
-      timeout,
-      interval: 50,
-    })
-    .toBe(count);
+/** Resolves once an agent of ours is online and waits for a job; one whose job has ended may be online for a moment more. */
+export async function untilIdle({ azure, pool }: Pick<AzureBench, 'azure' | 'pool'>, count = 1, timeout = 60_000): Promise<void> {
+  const idle = () => {
+    const had = new Set(azure.requests(pool).map(({ agent }) => agent?.id));
+    return azure.agents(pool).filter(({ id, online, enabled }) => online && enabled && !had.has(id)).length;
+  };
+  await expect.poll(idle, { timeout, interval: 50 }).toBe(count);
 }
 
 /** Why the pool starts nothing, as a person reads it in `onejob status`; empty while nothing is wrong. */
