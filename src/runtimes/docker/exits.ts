@@ -74,12 +74,8 @@ export function createExits(engine: Engine, bootId: string | null) {
         if (!(await isStaying(engine, connection))) return remember(known, id, endedByEngine(code));
       }
       if (isUnrecorded(code, at)) return remember(known, id, unrecorded);
-      if (code !== 137) return remember(known, id, { kind: 'code', code });
-      const container = await engine.inspect(id, connection).catch(() => undefined);
-      if (container?.State.OOMKilled === true) return remember(known, id, { kind: 'oom' });
-      // `docker rm -f` marks the container first, then kills what runs in it. We remove only what has ended.
-      if (container === null || container?.State.Status === 'removing') return remember(known, id, removed);
-      return remember(known, id, { kind: 'code', code });
+      const container = code === killed ? await engine.inspect(id, connection).catch(() => undefined) : undefined;
+      return remember(known, id, ownEnd(code, container));
     },
 
     /** How ended containers look to one who was not there. @throws OnejobError while the Engine cannot be asked. */
@@ -99,8 +95,7 @@ export function createExits(engine: Engine, bootId: string | null) {
         const boot = Config.Labels?.[labels.boot];
         if (boot !== undefined && bootId !== null && boot !== bootId) known.set(Id, lost('the host was started anew meanwhile'));
         else if (isUnrecorded(State.ExitCode, Date.parse(State.FinishedAt))) known.set(Id, unrecorded);
-        else if (!known.has(Id))
-          known.set(Id, State.OOMKilled && State.ExitCode === 137 ? { kind: 'oom' } : { kind: 'code', code: State.ExitCode });
+        else if (!known.has(Id)) known.set(Id, ownEnd(State.ExitCode, { State }));
       }
       return new Map(containers.map(({ Id }) => [Id, known.get(Id) ?? lost('nobody saw how')]));
     },
@@ -116,6 +111,18 @@ export function createExits(engine: Engine, bootId: string | null) {
 
 /** Matches what an Engine sends of a *die* event. */
 export const exitCodeOf = z.coerce.number().int().catch(255);
+
+/** The exit code of what KILL ended. */
+const killed = 137;
+
+/** How a container ended whose Engine stayed. `container`: null when it is gone, undefined when nobody could look. */
+function ownEnd(code: number, container: Pick<ContainerAnswer, 'State'> | null | undefined): Exit {
+  if (code !== killed) return { kind: 'code', code };
+  if (container?.State.OOMKilled === true) return { kind: 'oom' };
+  // `docker rm -f` marks the container first, then kills what runs in it. We remove only what has ended.
+  if (container === null || container?.State.Status === 'removing') return removed;
+  return { kind: 'code', code };
+}
 
 function lost(reason: string): Exit {
   return { kind: 'lost', reason };

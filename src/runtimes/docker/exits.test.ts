@@ -1,0 +1,62 @@
+/** How a container ended, over an Engine that says what a test wants: the same whoever asks, and whenever. */
+import { expect, test } from 'vitest';
+import type { Exit } from '../../core/slot.ts';
+import { connectEngine } from './engine.ts';
+import { createExits } from './exits.ts';
+import { fakeEngine } from './fake-engine.ts';
+
+const never = new AbortController().signal;
+const limits = { soon: 10_000, late: 10_000, idle: 10_000, ping: 10_000 };
+const removed: Exit = { kind: 'lost', reason: 'somebody removed its container' };
+
+const container = (state: { Status: string; ExitCode: number; OOMKilled?: boolean }) => ({
+  ...{ Id: 'c1', Name: '/c', Image: 'sha256:i' },
+  State: { Running: false, OOMKilled: false, FinishedAt: '2026-01-01T00:00:00Z', Pid: 0, ...state },
+  Config: { User: '' },
+});
+
+/** Of an Engine whose containers outlive it; `there`: null when it has none. */
+async function over(there: ReturnType<typeof container> | null) {
+  const answers: Readonly<Record<string, object | null>> = {
+    '/info': { LiveRestoreEnabled: true },
+    '/version': {},
+    '/containers/c1/json': there,
+  };
+  const fake = fakeEngine('exits', (path, _, reply) => {
+    if (path === '/_ping') return reply.end('OK');
+    const answer = answers[path] ?? null;
+    return answer === null ? reply.writeHead(404).end('{"message":"no"}') : reply.end(JSON.stringify(answer));
+  });
+  await fake.start();
+  const engine = await connectEngine(fake.endpoint, limits);
+  return {
+    exits: createExits(engine, null),
+    async [Symbol.asyncDispose]() {
+      engine.close();
+      await fake.stop();
+    },
+  };
+}
+
+test.each<[string, Parameters<typeof container>[0], Exit]>([
+  ['by itself', { Status: 'exited', ExitCode: 7 }, { kind: 'code', code: 7 }],
+  ['for want of memory', { Status: 'exited', ExitCode: 137, OOMKilled: true }, { kind: 'oom' }],
+  ['by a kill', { Status: 'exited', ExitCode: 137 }, { kind: 'code', code: 137 }],
+  ['by a kill for its removal', { Status: 'removing', ExitCode: 137 }, removed],
+  ['by itself, and is being removed', { Status: 'removing', ExitCode: 0 }, { kind: 'code', code: 0 }],
+])('one that ended %s: the same as it dies, and to who comes afterwards', async (_, state, exit) => {
+  const one = container(state);
+  await using here = await over(one);
+  expect(await here.exits.atDeath('c1', state.ExitCode, Date.now(), never)).toEqual(exit);
+  here.exits.forget('c1');
+  expect(await here.exits.afterwards([one], never)).toEqual(new Map([['c1', exit]]));
+  // Whoever was first: it is not judged anew.
+  expect(await here.exits.atDeath('c1', state.ExitCode, Date.now(), never)).toEqual(exit);
+});
+
+test('one that is gone by the time its death is heard was removed, if it was killed', async () => {
+  await using here = await over(null);
+  expect(await here.exits.atDeath('c1', 137, Date.now(), never)).toEqual(removed);
+  here.exits.forget('c1');
+  expect(await here.exits.atDeath('c1', 3, Date.now(), never)).toEqual({ kind: 'code', code: 3 });
+});
