@@ -16,6 +16,8 @@ beforeEach(() => {
 afterEach(() => dir[Symbol.dispose]());
 
 const soon = { limit: 1_000 };
+/** For what hangs once it has begun: it needs a turn before. */
+const begun = { limit: 3_000 };
 const patient = { limit: 20_000 };
 const pidFile = () => join(dir.path, 'pid');
 const pid = () => Number(readFileSync(pidFile(), 'utf8'));
@@ -80,14 +82,14 @@ test('death by a signal is 128 and the signal', async () => {
 
 test('a tool that hangs, deaf to TERM, is killed with its children', async () => {
   tools.put('smi', `echo $$ >'${pidFile()}'\necho half\n${hangs}`);
-  const reply = await createRunner(tools).run('smi', [], soon);
+  const reply = await createRunner(tools).run('smi', [], begun);
   expect(reply).toMatchObject({ code: null, hung: true, output: 'half\n' });
   await untilGone(pid());
 });
 
 test('a wrapper whose child holds the pipe is ended with that child', async () => {
   tools.put('smi', `sh -c 'echo $$ >"${pidFile()}"; trap "" TERM; while :; do sleep 60; done' &\nwait`);
-  expect(await createRunner(tools).run('smi', [], soon)).toMatchObject({ hung: true });
+  expect(await createRunner(tools).run('smi', [], begun)).toMatchObject({ hung: true });
   await untilGone(pid());
 });
 
@@ -104,7 +106,7 @@ test('a tool that ends while its child holds the pipe has answered', async () =>
 test('as long as one cannot be killed, no second one is started', async () => {
   tools.put('smi', `[ -e '${pidFile()}' ] && exit 0\necho $$ >'${pidFile()}'\n${hangs}`);
   const runner = createRunner({ ...tools, kill: () => {} });
-  expect(await runner.run('smi', [], soon)).toMatchObject({ hung: true });
+  expect(await runner.run('smi', [], begun)).toMatchObject({ hung: true });
   expect(isAlive(pid())).toBe(true);
   const second = await runner.run('smi', ['-L'], patient);
   expect(second).toMatchObject({ args: ['-L'], hung: true, code: null, output: '' });

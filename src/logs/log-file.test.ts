@@ -3,6 +3,7 @@ import { appendFileSync, mkdirSync, readdirSync, rmSync, statSync, truncateSync 
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { openAt } from '../../test/support/descriptors.ts';
 import { lacks } from '../../test/support/require.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import type { LogChunk } from '../runtimes/runtime.ts';
@@ -23,7 +24,6 @@ const chunk = (text: string | Uint8Array, time = 1n, stream: LogChunk['stream'] 
   bytes: typeof text === 'string' ? Buffer.from(text) : text,
 });
 const add = (log: LogFile, one: LogChunk): void => log.append(one, one.bytes);
-const descriptors = () => readdirSync('/proc/self/fd').length;
 
 async function all(pieces: AsyncIterable<{ stream: string; bytes: Uint8Array }>): Promise<[string, string][]> {
   const found: [string, string][] = [];
@@ -190,7 +190,6 @@ describe('a log', () => {
 
 describe('following', () => {
   it('gives everything to every follower, early or late, until the log is closed', async () => {
-    const before = descriptors();
     const log = new LogFile(path);
     const followers = [all(log.read({ follow: true })), all(log.read({ follow: true }))];
     let text = '';
@@ -202,7 +201,7 @@ describe('following', () => {
     }
     log.close();
     for (const pieces of await Promise.all(followers)) expect(pieces.map(([, part]) => part).join('')).toBe(text);
-    expect(descriptors()).toBe(before);
+    expect(openAt(path)).toEqual([]);
   });
 
   it('goes on from a given place', async () => {
@@ -219,14 +218,14 @@ describe('following', () => {
 
   it('ends when the reader leaves or is told to, and leaves no descriptor behind', async () => {
     const log = new LogFile(path);
-    const before = descriptors();
+    expect(openAt(path)).toHaveLength(1);
     const abort = new AbortController();
     const waiting = all(log.read({ follow: true, signal: abort.signal }));
     add(log, chunk('x'));
     for await (const _ of log.read({ follow: true })) break;
     abort.abort();
     expect(await waiting).toEqual([['stdout', 'x']]);
-    expect(descriptors()).toBe(before);
+    expect(openAt(path)).toHaveLength(1);
     log.close();
   });
 

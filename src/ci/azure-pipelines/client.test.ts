@@ -177,7 +177,7 @@ it('a service that is away', async () => {
     code: 'E_CI_UNREACHABLE',
     message: expect.stringMatching(/^The service cannot be reached at .* so onejob cannot list the pools now\.$/),
   });
-  await using silent = await serveClient(() => {}, { clock: systemClock, timeout: 50 });
+  await using silent = await serveClient(() => {}, { clock: systemClock, timeout: 1_000 });
   expect(await failureOf(silent.client.addAgent(3, sampleAgent, patient))).toMatchObject({ code: 'E_CI_UNREACHABLE' });
   expect(silent.server.seen.length).toBe(1);
 });

@@ -16,6 +16,8 @@ import type { AgentPackageConfig } from '../../config/config.ts';
 import { type AgentBinaryOptions, createAgentBinary } from './agent-binary.ts';
 
 const never = new AbortController().signal;
+/** For what has to answer, however seldom it gets a turn. */
+const patient = 10_000;
 const real = realAgent() ?? 'none';
 let place: Scratch;
 let dir: string;
@@ -105,17 +107,17 @@ describe('from the release', () => {
   });
 
   const whole = (body: Buffer) => (_: string, reply: ServerResponse) => void reply.end(body);
-  test.each<[string, (body: Buffer) => Parameters<typeof server>[0], Partial<AgentPackageConfig>, RegExp]>([
+  test.each<[string, (body: Buffer) => Parameters<typeof server>[0], Partial<AgentPackageConfig>, RegExp, patience?: number]>([
     ['another checksum', whole, { sha256: 'ab'.repeat(32) }, /its SHA-256 is [0-9a-f]{64}, not abab/],
     ['a page of a login', () => (_, reply) => void reply.end('<!DOCTYPE html><p>Sign in'), {}, /it is no \.tar\.gz/],
     ['half a package', (body) => (_, reply) => void reply.end(body.subarray(0, body.length / 2)), {}, /it ends early/],
     ['cut off', () => (_, reply) => void reply.writeHead(200, { 'content-length': 9 }).write('x', () => reply.destroy()), {}, /:/],
     ['not there', () => (_, reply) => void reply.writeHead(404).end(), {}, /it answered 404/],
-    ['a server that says nothing', () => () => {}, {}, /nothing came for 0\.1 s/],
-    ['a server that falls silent', () => (_, reply) => void reply.writeHead(200).write('x'), {}, /nothing came for 0\.1 s/],
-  ])('%s: says so and leaves nothing', async (_, answer, config, why) => {
+    ['a server that says nothing', () => () => {}, {}, /nothing came for 0\.1 s/, 100],
+    ['a server that falls silent', () => (_, reply) => void reply.writeHead(200).write('x'), {}, /nothing came for 0\.1 s/, 100],
+  ])('%s: says so and leaves nothing', async (_, answer, config, why, patience = patient) => {
     const { url } = await server(answer(await packed(program('3.137.0'))));
-    const agent = binary({ from: `${url}/agent.tar.gz`, version: '3.137.0', ...config }, { patience: 100 });
+    const agent = binary({ from: `${url}/agent.tar.gz`, version: '3.137.0', ...config }, { patience });
     const error = await agent.ready(never).catch((each: unknown) => each);
     expect(error).toMatchObject({ code: 'E_AGENT_PACKAGE', message: expect.stringMatching(why), hint: expect.stringMatching(/./) });
     expect(error).toMatchObject({ message: expect.stringContaining(`${url}/agent.tar.gz`) });
@@ -162,16 +164,16 @@ describe('from a file', () => {
 
   const elf = (machine: number) =>
     Buffer.concat([Buffer.from([0x7f, 0x45, 0x4c, 0x46, 2, 1, 1]), Buffer.alloc(9), Buffer.from([2, 0, machine, 0])]);
-  test.each<[string, string | Buffer, RegExp]>([
+  test.each<[string, string | Buffer, RegExp, patience?: number]>([
     ['another version', program('3.136.2'), /it says that it is 3\.136\.2/],
     ['another architecture', elf(183), /it is built for arm64, and this host is x64/],
     ['no program', 'just a text', /it is no program: it begins with "just a text"/],
     ['nothing', '', /it is no program/],
     ['something else', '#!/bin/sh\necho hello\n', /"--version" ended with 0 and said "hello"/],
     ['what fails', '#!/bin/sh\necho broken >&2; exit 3\n', /"--version" ended with 3 and said "broken"/],
-    ['what never answers', '#!/bin/sh\nsleep 600 & wait\n', /"--version" took more than 0\.3 s/],
-  ])('%s is refused', async (_, content, why) => {
-    const agent = binary({ from: file('agent', content), version: '3.137.0' }, { patience: 300 });
+    ['what never answers', '#!/bin/sh\nsleep 600 & wait\n', /"--version" took more than 0\.3 s/, 300],
+  ])('%s is refused', async (_, content, why, patience = patient) => {
+    const agent = binary({ from: file('agent', content), version: '3.137.0' }, { patience });
     await expect(agent.ready(never)).rejects.toMatchObject({ code: 'E_AGENT_PACKAGE', message: expect.stringMatching(why) });
     expect(readdirSync(dir)).toEqual([]);
   });
