@@ -1,6 +1,6 @@
 import { rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { expect, test, vi } from 'vitest';
+import { expect, test } from 'vitest';
 import { scratch } from '../../test/support/scratch.ts';
 import type { AzureServiceConfig } from '../config/config.ts';
 import { openStore } from '../store/store.ts';
@@ -33,7 +33,7 @@ test('says when a secret will soon be no good any more, or is gone, while the da
   expect(house.problems).toEqual([]);
   wall = Date.UTC(2030, 0, 21);
   tick();
-  await vi.waitFor(() => expect(house.problems.join()).toMatch(/services\.azure\.token: It expires on 2030-01-31, in 10 days\./));
+  await expect.poll(() => house.problems.join()).toMatch(/services\.azure\.token: It expires on 2030-01-31, in 10 days\./);
   rmSync(file);
   expect((await house.findings()).map(({ message }) => message).join()).toContain('does not exist');
   house.close();
@@ -71,7 +71,7 @@ test('looks after caches once an hour, until it is closed, also after one time f
     const tick = timers.get(3_600_000);
     timers.delete(3_600_000);
     tick?.();
-    await vi.waitFor(() => expect(timers.has(3_600_000)).toBe(true));
+    await expect.poll(() => timers.has(3_600_000)).toBe(true);
     expect(times).toBe(expected);
   }
   expect(warned).toEqual(['housekeeping failed']);

@@ -55,7 +55,7 @@ export function mainJob(name: string, missing: boolean, pool: string): void {
       // Long enough for a slow machine to come to the trap first.
       const ended = await here.run(
         '--timeout',
-        '2s',
+        '5s',
         '--',
         'sh',
         '-c',

@@ -34,7 +34,7 @@ describe.each([
 
     const connection = await client.connection(patient);
     expect(connection.user).toEqual(expect.any(String));
-    expect(Math.abs(connection.skew ?? Number.NaN)).toBeLessThan(2_000);
+    expect(Math.abs(connection.skew ?? Number.NaN)).toBeLessThan(60_000);
 
     expect(await client.findPool('gpu GRÖSSE'.replace('SS', 'ß'), patient)).toMatchObject({ id, autoUpdate: false });
     expect(await client.findPool('nowhere', patient)).toBeNull();
@@ -183,7 +183,7 @@ describe('on a bad day', () => {
     await using service = await startAzureDevOps();
     service.faults.skew = 600_000;
     const { skew } = await clientOf(service).connection(patient);
-    expect(Math.abs((skew ?? 0) - 600_000)).toBeLessThan(2_000);
+    expect(Math.abs((skew ?? 0) - 600_000)).toBeLessThan(60_000);
   });
 });
 

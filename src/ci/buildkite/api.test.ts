@@ -12,7 +12,7 @@ afterEach(async () => {
 });
 
 function apiAt(endpoint: string): ServiceApi {
-  const api = createServiceApi({ endpoint, version: '1.2.3', clock: systemClock, proxies: noProxies, timeout: 2_000 });
+  const api = createServiceApi({ endpoint, version: '1.2.3', clock: systemClock, proxies: noProxies, timeout: 20_000 });
   open.unshift({ [Symbol.asyncDispose]: async () => api.close() });
   return api;
 }

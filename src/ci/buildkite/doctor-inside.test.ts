@@ -114,7 +114,7 @@ describe('the way to the broker', () => {
 
   it('an agent that hangs is given up, and what it said before is told', async () => {
     const agent = agentThat('echo "dial tcp 10.1.2.3:7070: connect: no route to host" >&2; exec sleep 60');
-    const found = await look(lookScript('10.1.2.3', 7070, 1), [], { agent });
+    const found = await look(lookScript('10.1.2.3', 7070, 3), [], { agent });
     expect(way(found).message).toMatch(/: no route to host\.$/);
   });
 

@@ -171,8 +171,8 @@ it('a queue that nobody has heard of is a warning with those there are', async (
 });
 
 it.each([
-  ['error', -400, /(399|400) s behind/],
-  ['warning', 60, /(60|61) s ahead of/],
+  ['error', -400, /(39\d|400) s behind/],
+  ['warning', 60, /6\d s ahead of/],
 ] as const)('a wrong clock is told (%s)', async (level, seconds, message) => {
   const api = createServiceApi({
     endpoint: buildkite.endpoint,

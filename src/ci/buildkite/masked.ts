@@ -9,8 +9,8 @@ const word = `(?:"[^"]*"|'[^']*'|[^\\s"'&;]+)`;
 
 /** Each with what stands in its place. All are linear in the length of the text. */
 const nets: readonly (readonly [RegExp, string])[] = [
-  // What stands before a host: `https://user:password@host`.
-  [/(?<![a-z0-9+.-])([a-z][a-z0-9+.-]{0,20}:\/\/)[^\s/@"']{1,1000}@/gi, '$1'],
+  // What stands before a host: `https://user:password@host`, up to the last `@`: a password may hold one.
+  [/(?<![a-z0-9+.-])([a-z][a-z0-9+.-]{0,20}:\/\/)[^\s/"']{1,1000}@/gi, '$1'],
   [/\b(bearer|basic)\s+[^\s"']+/gi, `$1 ${hidden}`],
   [/(\s-u|--user)(\s+|=)[^\s:"']+:[^\s"']+/g, `$1$2${hidden}`],
   // `NAME_TOKEN=…`, `--token=…`, `"password": "…"`: the word ends the name.

@@ -126,7 +126,7 @@ test('a tool that hangs: what the kernel knows is there, the set is not whole', 
   kfd([{ bus: 0x83, id: 0x79ccd55167a2124an, gpu: 4711, render: 128 }]);
   tools.put('amd-smi', hangs);
   tools.prints('rocm-smi', recording);
-  const found = await ask(400);
+  const found = await ask(3_000);
   expect(found.complete).toBe(false);
   expect(found.devices).toMatchObject([{ uuid: 'GPU-79ccd55167a2124a' }]);
   expect(found.findings).toContainEqual(expect.objectContaining({ level: 'error', code: 'tool-hung' }));

@@ -84,7 +84,7 @@ test('without xpu-smi the kernel lists the cards', async () => {
 test('a tool that hangs at once: the cards are there, the set is not whole', async () => {
   plugIn(host.sys, card, { vendor: '0x8086', driver: 'xe' });
   tools.put('xpu-smi', hangs);
-  const found = await ask(400);
+  const found = await ask(3_000);
   expect(found).toMatchObject({ complete: false, devices: [{ uuid: `intel-${card}` }], findings: [{ code: 'tool-hung' }] });
   expect(tools.calls('xpu-smi')).toEqual(['discovery -j']);
 });
@@ -92,7 +92,7 @@ test('a tool that hangs at once: the cards are there, the set is not whole', asy
 test('a tool that hangs later is not asked for the rest', async () => {
   plugIn(host.sys, card, { vendor: '0x8086', driver: 'xe' });
   tools.put('xpu-smi', answers().replace(/"health.*/, `"health -l -j") ${hangs};;`));
-  const found = await ask(600);
+  const found = await ask(3_000);
   expect(found).toMatchObject({
     complete: false,
     devices: [{ memoryMiB: 32_768, processes: null }],

@@ -5,7 +5,7 @@ import { connectEngine } from './engine.ts';
 import { fakeEngine } from './fake-engine.ts';
 
 const never = new AbortController().signal;
-const limits = { soon: 1_000, late: 1_000, idle: 1_000, ping: 1_000 };
+const limits = { soon: 10_000, late: 10_000, idle: 10_000, ping: 10_000 };
 
 const gone: string[] = [];
 

@@ -10,7 +10,7 @@ import { createImages } from './image.ts';
 import { createPrepare } from './prepare.ts';
 import { recipe } from './testing.ts';
 
-const limits = { soon: 1_000, late: 1_000, idle: 1_000, ping: 1_000 };
+const limits = { soon: 10_000, late: 10_000, idle: 10_000, ping: 10_000 };
 const never = new AbortController().signal;
 const quiet = () => {};
 /** A body, or a status with what the Engine says of it. */

@@ -256,12 +256,12 @@ it('a body that reaches here is sent on as one, also with a method that usually 
     seen.push(`${request.method} ${request.headers['transfer-encoding']} ${await bodyOf(request)}`);
     response.end();
   });
-  const upstreams = createUpstreams({ proxies: noProxies, keeping: { timeout: 1_000 } });
+  const upstreams = createUpstreams({ proxies: noProxies, keeping: { timeout: 30_000 } });
   const door = await listening((request, response) => {
     const origin = new URL(`http://127.0.0.1:${service.port}`);
     const target = { method: request.method ?? '', origin, path: '/', headers: requestHeaders(request) };
     const { signal } = new AbortController();
-    void forwardStream({ upstreams, target, request, response, idleMs: 1_000, signal, clean: (text) => text });
+    void forwardStream({ upstreams, target, request, response, idleMs: 30_000, signal, clean: (text) => text });
   });
   for (const method of ['GET', 'DELETE', 'OPTIONS']) {
     const head = `${method} / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n`;

@@ -36,7 +36,7 @@ describe.skipIf(lacks('openssl'))('behind a proxy', () => {
   });
   afterAll(() => known[Symbol.dispose]());
 
-  async function stage() {
+  async function stage(patience = 30_000) {
     const got: Got[] = [];
     const behind = await proxiedService(known.own, async (request, response) => {
       got.push(await gotOf(request));
@@ -44,7 +44,7 @@ describe.skipIf(lacks('openssl'))('behind a proxy', () => {
       const created = { id: 'b', upload_instructions: { action: { url, path: '/bucket/key', method: 'POST' } } };
       response.end(JSON.stringify(request.url?.endsWith('/artifacts') ? created : {}));
     });
-    const bench = await gatewayBench(() => {}, { idleMs: 1_000, wholeMs: 1_000 }, behind.proxies);
+    const bench = await gatewayBench(() => {}, { idleMs: patience, wholeMs: patience }, behind.proxies);
     onTestFinished(async () => {
       await bench[Symbol.asyncDispose]();
       await behind[Symbol.asyncDispose]();
@@ -86,7 +86,7 @@ describe.skipIf(lacks('openssl'))('behind a proxy', () => {
     ['hangs up', 'the proxy before it hung up'],
     ['mute', 'nothing moved'],
   ] as const)('one that does %s costs a try, and tells a job neither its address nor its password', async (mood, why) => {
-    const { call, job, got, proxy, log } = await stage();
+    const { call, job, got, proxy, log } = await stage(mood === 'mute' ? 1_000 : undefined);
     proxy.mood = mood;
     const lost = await call('POST', chunks, job, 'hello');
     expect(lost).toMatchObject({ status: 502, json: { message: expect.stringContaining(why) } });

@@ -18,7 +18,7 @@ interface Stage extends Pick<Proxied, 'proxy' | 'proxies'> {
   call(address?: string, signal?: AbortSignal): ReturnType<Upstream['call']>;
 }
 
-async function stage(authority: Authority): Promise<Stage> {
+async function stage(authority: Authority, patience = 30_000): Promise<Stage> {
   const seen: IncomingMessage[] = [];
   const behind = await proxiedService(authority, (request, response) => {
     seen.push(request);
@@ -26,7 +26,7 @@ async function stage(authority: Authority): Promise<Stage> {
   });
   const { proxy, proxies } = behind;
   const upstream = createUpstream({ version: '1', clock: systemClock, proxies });
-  const upstreams = createUpstreams({ proxies, keeping: { timeout: 60_000 }, patience: 100 });
+  const upstreams = createUpstreams({ proxies, keeping: { timeout: 60_000 }, patience });
   onTestFinished(async () => {
     upstream.close();
     upstreams.close();
@@ -116,7 +116,7 @@ describe.skipIf(lacks('openssl'))('through a proxy', () => {
   });
 
   it.each(['silent', 'mute'] as const)('a call through a %s one ends at once when it is given up', async (mood) => {
-    const { call, proxy, upstreams } = await stage(known.own);
+    const { call, proxy, upstreams } = await stage(known.own, 100);
     proxy.mood = mood;
     const abort = new AbortController();
     const called = call(undefined, abort.signal);

@@ -51,7 +51,7 @@ describe('what the service does to it', () => {
 
   test('its session ran out while it was stopped: a new one, unless .agent says no', async () => {
     for (const skipSessionRecover of [false, true]) {
-      await using at = await setup(key, { sessionMs: 300, pollHoldMs: 100, more: { skipSessionRecover } });
+      await using at = await setup(key, { sessionMs: 3_000, pollHoldMs: 100, more: { skipSessionRecover } });
       const running = await listening(at);
       const gone = at.service.next('sessionClosed');
       running.child.kill('SIGSTOP');
