@@ -7,6 +7,7 @@ import { createFakeManager } from '../../test/support/fake-manager.ts';
 import { asNobody } from '../../test/support/nobody.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { type ApiServer, startApi } from '../api/server.ts';
+import { OnejobError } from '../errors.ts';
 import { connect } from './connect.ts';
 import { createOutput } from './output.ts';
 import type { Session } from './session.ts';
@@ -27,8 +28,20 @@ afterEach(async () => {
 const own = () => join(dir.path, 'own.sock');
 const system = () => join(dir.path, 'system.sock');
 
-async function serve(path: string): Promise<void> {
-  servers.push(await startApi({ manager: createFakeManager(), socket: { path, access: 'owner' }, version: '0' }));
+async function serve(path: string, manager = createFakeManager()): Promise<ApiServer> {
+  const server = await startApi({ manager, socket: { path, access: 'owner' }, version: '0' });
+  servers.push(server);
+  return server;
+}
+
+/** A daemon that takes nothing more, and still listens; `refused` is called for each that comes. */
+function serveEnding(refused: () => void): Promise<ApiServer> {
+  const manager = createFakeManager({ temporary: true });
+  manager.hold = () => {
+    refused();
+    throw new OnejobError('E_DAEMON_STOPPING', 'This onejob is stopping.');
+  };
+  return serve(own(), manager);
 }
 
 function session(): Session {
@@ -80,4 +93,19 @@ test('a daemon that ends before it listens is reported, not waited for', async (
     message: expect.stringContaining('exit code 1'),
   });
   expect(performance.now() - started).toBeLessThan(20_000);
+});
+
+test('a daemon that is about to close is waited for, and then is not there', async () => {
+  const server = await serveEnding(() => setTimeout(() => void server.close(), 50));
+  await expect(chosen()).rejects.toMatchObject({ code: 'E_DAEMON_ABSENT' });
+});
+
+test('one that goes on stopping is asked once more, and then says so', async () => {
+  let asked = 0;
+  await serveEnding(() => {
+    asked += 1;
+  });
+  const ended = connect(session(), { start: false, patience: 100 });
+  await expect(ended).rejects.toMatchObject({ code: 'E_DAEMON_STOPPING' });
+  expect(asked).toBe(2);
 });

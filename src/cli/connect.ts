@@ -11,16 +11,19 @@ import { socketWatch } from './watch.ts';
 
 /** ms in which a temporary daemon must be reachable: beyond that it hangs. */
 const startPatience = 60_000;
+/** ms in which a daemon that takes nothing more is usually gone; one that is not is drained, and may be so for hours. */
+const closePatience = 10_000;
 
 /**
- * Connects to the daemon that leads here; with `start`, to a temporary one when there is none.
+ * Connects to the daemon that leads here; with `start`, to a temporary one when there is none. Without, one that is about to
+ * close is waited for up to `patience` ms, and then is not there.
  * @throws OnejobError E_DAEMON_ABSENT, E_SOCKET_DENIED, E_DAEMON_START, or what the daemon said; the reason of `signal`.
  */
 export async function connect(
   session: Session,
-  options: { readonly start: boolean; readonly signal?: AbortSignal },
+  options: { readonly start: boolean; readonly signal?: AbortSignal; readonly patience?: number },
 ): Promise<Connection> {
-  const { start, signal = new AbortController().signal } = options;
+  const { start, signal = new AbortController().signal, patience = closePatience } = options;
   const place = await session.place();
   const socket = await chooseSocket(place.socket, place.systemSocket);
   const mayStart = start && socket === place.socket;
@@ -38,15 +41,15 @@ export async function connect(
   if (starting !== null) await Promise.all([starting, loading, import('../api/schema.ts')]);
   const { createClient } = await loading;
   const client = createClient({ socket, version: session.version });
-  for (;;) {
+  for (let isFirst = true; ; isFirst = false) {
     try {
       return await hold(client, signal);
     } catch (error) {
       // A daemon that hangs up at once is on its way out; its place will be free.
-      if (!mayStart || !isGone(error)) throw error;
-      if (isStopping(error)) await untilClosed(socket, signal);
+      if (!isGone(error) || !(mayStart || isFirst)) throw error;
+      if (isStopping(error)) await untilClosed(socket, signal, mayStart ? Infinity : patience);
     }
-    await begin();
+    if (mayStart) await begin();
   }
 }
 
@@ -109,12 +112,15 @@ export function isStopping(error: unknown): boolean {
   return error instanceof OnejobError && error.code === 'E_DAEMON_STOPPING';
 }
 
-/** Waits until nobody listens any more: what is started before that only finds its place taken. */
-async function untilClosed(socket: string, signal: AbortSignal): Promise<void> {
+/** Waits until nobody listens any more, up to `patience` ms: what is started before that only finds its place taken. */
+async function untilClosed(socket: string, signal: AbortSignal, patience: number): Promise<void> {
+  const deadline = performance.now() + patience;
   using watch = socketWatch(socket);
   while ((await probeSocket(socket)) === 'listening') {
     signal.throwIfAborted();
-    await watch.change(1_000, signal);
+    const left = deadline - performance.now();
+    if (left <= 0) return;
+    await watch.change(Math.min(left, 1_000), signal);
   }
 }
 
