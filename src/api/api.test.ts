@@ -10,6 +10,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { createFakeManager, type FakeManager } from '../../test/support/fake-manager.ts';
 import { asNobody } from '../../test/support/nobody.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { until } from '../until.ts';
 import { type Client, createClient } from './client.ts';
 import { statusOf } from './http-errors.ts';
 import type { LogPiece } from './manager.ts';
@@ -22,12 +23,15 @@ let manager: FakeManager;
 let server: ApiServer;
 let client: Client;
 let path: string;
+let bugs: string[];
 
 beforeEach(async () => {
+  bugs = [];
   dir = scratch();
   path = join(dir.path, 'onejob.sock');
   manager = createFakeManager();
-  server = await startApi({ manager, socket: { path, access: 'owner' }, version: '1.0.0' });
+  const onBug = (error: Error, route: string) => void bugs.push(`${route}: ${error.message}`);
+  server = await startApi({ manager, socket: { path, access: 'owner' }, version: '1.0.0', onBug });
   client = createClient({ socket: path, version: '1.0.0' });
 });
 
@@ -304,6 +308,23 @@ describe('holding and stopping', () => {
     ]);
     expect(existsSync(path)).toBe(false);
     await expect(client.status()).rejects.toMatchObject({ code: 'E_DAEMON_ABSENT' });
+  });
+
+  test('closing ends what is only asked for, and that is no bug', async () => {
+    const arrived = [Promise.withResolvers<void>(), Promise.withResolvers<void>()] as const;
+    const waits = (which: 0 | 1, signal: AbortSignal) => {
+      arrived[which].resolve();
+      return until(new Promise<never>(() => {}), signal);
+    };
+    manager.doctor = (signal) => waits(0, signal);
+    manager.putWorkspace = (_files, signal) => waits(1, signal);
+    const asked = [client.doctor(), client.putWorkspace(Readable.from([Buffer.from('some')]))];
+    await Promise.all(arrived.map(({ promise }) => promise));
+    await Promise.all([
+      ...asked.map((each) => expect(each).rejects.toMatchObject({ code: 'E_DAEMON_STOPPING', retry: true })),
+      server.close(),
+    ]);
+    expect(bugs).toEqual([]);
   });
 
   test('a request that comes while it closes is told so, in words that clients understand', async () => {

@@ -91,7 +91,9 @@ function createApp(options: ApiOptions, context: RouteContext): FastifyInstance 
     });
   });
   app.setErrorHandler((error: unknown, request, reply) => {
-    const known = error instanceof OnejobError ? error : (clientMistake(error) ?? error);
+    // What was broken off because the server closes fails with whatever its part of onejob makes of an abort.
+    const other = context.closing.aborted ? stopping() : (clientMistake(error) ?? error);
+    const known = error instanceof OnejobError ? error : other;
     const view = toErrorView(known);
     if (view.code === 'E_BUG' && error instanceof Error) options.onBug?.(error, `${request.method} ${request.url}`);
     return reply.status(known instanceof OnejobError ? statusOf(known.code) : 500).send(view);
