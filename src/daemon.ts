@@ -120,6 +120,7 @@ export async function runDaemon(
     down: (request) => shutdown.begin(request),
     forgotten: shutdown.forgotten,
     held: (clients) => shutdown.clients(clients),
+    isEnding: () => shutdown.isEnding,
   });
 
   const system = env.uid === 0 && !options.temporary;

@@ -1,22 +1,28 @@
 /** The manager as the API sees it; only what is its own. */
 import { expect, test } from 'vitest';
+import { jobRequest } from '../api/schema.ts';
 import { handClock } from '../ci/azure-pipelines/testing.ts';
 import { HostManager, type ManagerParts } from './manager.ts';
 import { Pause } from './pause.ts';
 
 const patient = new AbortController().signal;
 
-/** A manager without pools, runtimes and CI services, as it is in its first moments. */
-function starting() {
+/** A manager without pools, runtimes and CI services, as it is in its first moments; `ending`: as in its last ones. */
+function starting(ending = false) {
   const clock = handClock();
   const pause = new Pause();
   pause.hold('starting', 'onejob is starting');
   const { promise: started, resolve } = Promise.withResolvers<void>();
   const parts = {
     ...{ services: [], runtimes: [], fleet: null, findings: () => [], hostFindings: async () => [] },
-    ...{ queue: { check: async () => [] }, store: { registrations: { services: () => [] } }, facts: {}, observer: {} },
+    ...{
+      queue: { check: async () => [], submit: () => 'taken' },
+      store: { registrations: { services: () => [] } },
+      facts: {},
+      observer: {},
+    },
     reconciler: { pause, pools: [], slots: [] },
-    ...{ started, clock },
+    ...{ started, clock, held: () => {}, isEnding: () => ending },
   } as unknown as ManagerParts;
   const start = (): void => {
     pause.release('starting');
@@ -44,4 +50,15 @@ test('a start that takes long is told', async () => {
 
 test('who asks no longer is not kept', async () => {
   await expect(starting().manager.doctor(AbortSignal.abort())).rejects.toThrow(/abort/);
+});
+
+test('one that has decided to end admits nobody and takes no job, also while its agents go on', () => {
+  const { manager } = starting(true);
+  const request = jobRequest.parse({ command: ['true'] });
+  const refusal = expect.objectContaining({ code: 'E_DAEMON_STOPPING' });
+  expect(() => manager.hold()).toThrow(refusal);
+  expect(() => manager.submit(request)).toThrow(refusal);
+  const other = starting().manager;
+  expect(other.submit(request)).toBe('taken');
+  other.hold()();
 });

@@ -49,6 +49,8 @@ export interface ManagerParts extends Omit<StatusParts, 'about'> {
   readonly forgotten: Promise<ForgottenView[]>;
   /** Called whenever a client came or went. */
   readonly held: (clients: number) => void;
+  /** Whether a temporary manager ends, also where it leaves agents, and so stops nothing. */
+  readonly isEnding: () => boolean;
 }
 
 /** ms that `doctor` waits for a start that is under way. */
@@ -115,7 +117,7 @@ export class HostManager implements Manager {
   }
 
   submit(request: JobRequest): JobView {
-    if (this.#parts.reconciler.stopping) throw stopping();
+    if (this.#parts.reconciler.stopping || this.#parts.isEnding()) throw stopping();
     return this.#parts.queue.submit(request);
   }
 
@@ -206,7 +208,7 @@ export class HostManager implements Manager {
   hold(): () => void {
     // One that ends by itself has ended for whoever comes now: a client finds its place with the next one. A daemon that
     // somebody stops may wait for its jobs for hours, and can be looked at and hurried all the while.
-    if (this.#parts.reconciler.stopping && this.#parts.facts.temporary) throw stopping();
+    if (this.#parts.isEnding()) throw stopping();
     this.#parts.held(++this.#clients);
     let held = true;
     return () => {

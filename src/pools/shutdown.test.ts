@@ -118,6 +118,8 @@ test('a temporary manager that ends by itself leaves what other services have he
   shutdown.clients(0);
   clock.advance(300);
   expect([told, finished()]).toEqual([['drain'], null]);
+  // Whoever comes now would be left, too.
+  expect(shutdown.isEnding).toBe(true);
   holds(at('bk/1', working), at('lab/1', free));
   await turn();
   expect([told, finished()]).toEqual([['drain'], 'leave']);
@@ -155,7 +157,7 @@ test('a client that comes back in time keeps a temporary manager, whatever else 
   shutdown.clients(1);
   clock.advance(60_000);
   await turn();
-  expect([told, finished()]).toEqual([[], null]);
+  expect([told, finished(), shutdown.isEnding]).toEqual([[], null, false]);
 });
 
 test('what a person asks of a temporary manager is done to all that is here', () => {
@@ -163,4 +165,10 @@ test('what a person asks of a temporary manager is done to all that is here', ()
   holds(at('bk/1', working));
   shutdown.begin({ how: 'end', grace: 0, forget: false });
   expect(told).toEqual(['stop', 'end bk/1']);
+});
+
+test('a manager that is not temporary says nothing of ending: what it is given, the next one does', () => {
+  const { shutdown } = stopping();
+  shutdown.begin({ how: 'leave', grace: null, forget: false });
+  expect(shutdown.isEnding).toBe(false);
 });

@@ -58,6 +58,11 @@ export class Shutdown {
     });
   }
 
+  /** It is decided how a temporary manager ends. Nobody does afterwards what it is given now, and clients do not keep it. */
+  get isEnding(): boolean {
+    return this.#parts.temporary && this.#how !== null;
+  }
+
   /** A signal came: the first one stops as config says, the second ends agents at once, the third leaves what is left. */
   signal(how: DownRequest['how']): void {
     this.#signals += 1;
