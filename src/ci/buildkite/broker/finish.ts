@@ -30,8 +30,8 @@ export async function sayLast(self: Self, record: AgentRecord): Promise<void> {
   }
   if (clock.now() < memory.notBefore) return waker.wait(memory.notBefore);
   const called = await say(self, record, ending);
-  const now = book.get(id);
-  if (now === null) return;
+  // Changed where the agent's own result has arrived meanwhile: that has the last word.
+  if (book.get(id)?.ending !== record.ending) return;
   if (!called.ok && called.retry) {
     backOff(self, called);
     // Farewells are said in a row quickly: the agent is of no use meanwhile.

@@ -24,9 +24,11 @@ import { buildOf, forbidden } from './gateway-rights.ts';
 import type { Route } from './gateway-route.ts';
 import { sayWhy } from './gateway-why.ts';
 import { answerJson, refuse } from './local-answers.ts';
-import type { Finished } from './protocol.ts';
-import type { AgentRecord } from './record.ts';
+import type { Finished, Phase } from './protocol.ts';
+import type { AgentRecord, RecordPatch } from './record.ts';
 import { isOwnKey, secretKey } from './rewrite.ts';
+
+const over: ReadonlySet<Phase> = new Set(['finished', 'ending', 'gone']);
 
 export type JobRoute = Extract<Route, { readonly kind: 'job' }>;
 export type SharedRoute = Extract<Route, { readonly kind: 'shared' }>;
@@ -38,7 +40,7 @@ export async function jobCall(desk: Desk, call: Call, route: JobRoute): Promise<
     return deny(desk, call, 403, 'That is not the job of this token.');
   const token = tokenOf(call.record);
   // What is left running of a job has lost its token with its end, as it has at the service.
-  if (token === null || ['finished', 'ending', 'gone'].includes(shown.phase)) {
+  if (token === null || over.has(shown.phase)) {
     if (own && route.call === 'finish' && shown.phase === 'finished') return answerJson(call.response, 200, {});
     return refuse(call.response, 401, 'The job of this token is over.');
   }
@@ -138,8 +140,12 @@ async function start(desk: Desk, call: Call, route: JobRoute, token: string): Pr
   // Once it is under way its outcome is waited for, whether or not the agent still is there to hear it; so below.
   const { signal } = desk;
   const answer = await ask(desk, { record, method: 'PUT', path: route.path, token, request, body, signal });
-  if (isOk(answer)) note(desk, id, () => desk.book.update(id, { shown: { phase: 'running' } }));
-  else if (isFinal(answer) && !memory.startRefused) {
+  if (isOk(answer)) {
+    const now = desk.book.get(id)?.shown.phase ?? 'gone';
+    // Ended meanwhile: it must not begin any more.
+    if (over.has(now)) return refuse(call.response, 401, 'The job of this token is over.');
+    if (now !== 'running') note(desk, id, () => desk.book.update(id, { shown: { phase: 'running' } }));
+  } else if (isFinal(answer) && !memory.startRefused) {
     memory.startRefused = true;
     note(desk, id, () => desk.book.update(id, { shown: { problem: `The service did not let its job start: ${answer.status}.` } }));
   }
@@ -170,10 +176,17 @@ async function finish(desk: Desk, call: Call, route: JobRoute, token: string): P
   const final = isFinal(answer);
   if (isOk(answer) || (final && unsure !== null)) {
     const told = isOk(answer) ? finished : (unsure ?? finished);
-    note(desk, id, () => book.update(id, { shown: { phase: 'finished', finished: told }, finishing: null }));
+    note(desk, id, () => book.update(id, { ...resultIn(book.get(id), told), finishing: null }));
     if (final) return answerJson(response, 200, {});
   } else if (final) note(desk, id, () => book.update(id, { finishing: null }, true));
   passOn(desk, call, answer);
+}
+
+/** What a result that has arrived makes of a job. One that is being ended from here has one now, and only leaves. */
+function resultIn(record: AgentRecord | null, finished: Finished): RecordPatch {
+  if (record?.shown.phase === 'running') return { shown: { phase: 'finished', finished } };
+  if (record?.shown.phase !== 'ending' || record.shown.finished !== null) return {};
+  return { shown: { finished }, ending: { verdict: null, next: 'disconnect' } };
 }
 
 const stateAnswer = z.looseObject({ state: z.string() });
