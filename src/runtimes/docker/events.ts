@@ -57,6 +57,7 @@ export async function* followEvents(
       isLost = true;
     } finally {
       connection.abort();
+      exits.interrupted();
     }
     await pause(wait, undefined, { signal }).catch(() => {});
     wait = Math.min(longestPause, wait * 2);

@@ -22,8 +22,9 @@ export function createExits(engine: Engine, bootId: string | null) {
   const known = new Map<string, Exit>();
   /** Whether containers outlive the Engine; null until it was asked. Asked anew after every interruption. */
   let outlive: boolean | null = null;
+  /** Kept only while exits are seen as they happen: whoever asks in an interruption may be answered by the next Engine. */
   let startedAt: number | null = null;
-  /** Since when exits are seen as they happen, in ms since the epoch. */
+  /** Since when exits are seen as they happen, in ms since the epoch; infinite while they are not. */
   let watchingSince = Number.POSITIVE_INFINITY;
   let isLiveRestore = false;
 
@@ -44,14 +45,20 @@ export function createExits(engine: Engine, bootId: string | null) {
 
   /** The default bridge is made anew at every start of an Engine without live-restore (measured on 20.10). */
   const engineStart = async (signal?: AbortSignal): Promise<number | null> => {
-    if (startedAt === null) {
-      const bridge = await engine.network('bridge', signal);
-      startedAt = bridge === null ? null : Date.parse(bridge.Created);
-    }
-    return startedAt;
+    if (startedAt !== null) return startedAt;
+    const bridge = await engine.network('bridge', signal);
+    const start = bridge === null ? null : Date.parse(bridge.Created);
+    if (watchingSince !== Number.POSITIVE_INFINITY) startedAt = start;
+    return start;
   };
 
   return {
+    /** Exits are no longer seen as they happen. Whether containers outlived the Engine that is gone is still needed. */
+    interrupted: (): void => {
+      startedAt = null;
+      watchingSince = Number.POSITIVE_INFINITY;
+    },
+
     /** After an interruption: what was known of the Engine itself may no longer hold. */
     refresh: async (signal: AbortSignal): Promise<void> => {
       const before = outlive;

@@ -1,0 +1,99 @@
+/** The stream of events, and what is believed of an Engine while there is none, over an Engine that says what a test wants. */
+import type { ServerResponse } from 'node:http';
+import { expect, test } from 'vitest';
+import { connectEngine } from './engine.ts';
+import { followEvents } from './events.ts';
+import { createExits } from './exits.ts';
+import { fakeEngine } from './fake-engine.ts';
+
+const never = new AbortController().signal;
+const limits = { soon: 10_000, late: 10_000, idle: 10_000, ping: 10_000 };
+const at = (second: number) => new Date(Date.UTC(2026, 0, 1, 0, 0, second)).toISOString();
+
+const ended = (id: string, code: number, when: string) => ({
+  ...{ Id: id, Name: `/${id}`, Image: 'sha256:i' },
+  State: { Status: 'exited', ExitCode: code, Running: false, OOMKilled: false, FinishedAt: when, Pid: 0 },
+  Config: { User: '' },
+});
+
+/** Answers all but `/events` and what `held` names, whose replies wait in `replies`. */
+async function over(name: string, liveRestore: boolean) {
+  const it = { bridge: at(0), held: new Set<string>() };
+  const replies = new Map<string, ServerResponse[]>();
+  const arrivals = new Map<string, (() => void)[]>();
+  const fake = fakeEngine(name, (path, _, reply) => {
+    const answers: Readonly<Record<string, string>> = {
+      '/_ping': 'OK',
+      '/version': '{}',
+      '/info': JSON.stringify({ LiveRestoreEnabled: liveRestore }),
+      '/networks/bridge': JSON.stringify({ Id: 'b', Name: 'bridge', Created: it.bridge }),
+    };
+    if (answers[path] !== undefined && !it.held.has(path)) {
+      reply.end(answers[path]);
+      return;
+    }
+    replies.set(path, [...(replies.get(path) ?? []), reply]);
+    for (const arrived of arrivals.get(path) ?? []) arrived();
+  });
+  await fake.start();
+  const engine = await connectEngine(fake.endpoint, limits);
+  const exits = createExits(engine, null);
+  const stop = new AbortController();
+  const events = followEvents(engine, exits, 'o', stop.signal);
+  /** The nth call of a path, which waits for its answer. */
+  const reply = async (path: string, n: number): Promise<ServerResponse> => {
+    for (;;) {
+      const one = replies.get(path)?.[n];
+      if (one !== undefined) return one;
+      await new Promise<void>((resolve) => arrivals.set(path, [...(arrivals.get(path) ?? []), resolve]));
+    }
+  };
+  const stand = async (n: number): Promise<ServerResponse> => {
+    const stream = await reply('/events', n);
+    stream.writeHead(200).flushHeaders();
+    return stream;
+  };
+  return {
+    ...{ it, exits, stop, events, reply, stand },
+    async [Symbol.asyncDispose]() {
+      stop.abort();
+      engine.close();
+      await fake.stop();
+    },
+  };
+}
+
+/** Up to the next attempt after the stream broke, which gets no answer. */
+async function interrupted(here: Awaited<ReturnType<typeof over>>, before: () => Promise<void>): Promise<void> {
+  const connected = here.events.next();
+  const stream = await here.stand(0);
+  expect((await connected).value).toEqual({ kind: 'connected' });
+  await before();
+  const lost = here.events.next();
+  stream.destroy();
+  expect((await lost).value).toMatchObject({ kind: 'lost' });
+  void here.events.next();
+  await here.reply('/events', 1);
+}
+
+test('what an Engine ended before it came back is lost also to who asks before its events are heard again', async () => {
+  await using here = await over('events-start', false);
+  await interrupted(here, async () => {
+    expect(await here.exits.atDeath('c0', 0, Date.parse(at(1)), never)).toEqual({ kind: 'code', code: 0 });
+  });
+  const lost = { kind: 'lost', reason: expect.stringContaining('the Engine was stopped') };
+  here.it.bridge = at(10);
+  expect(await here.exits.afterwards([ended('c1', 0, at(5))], never)).toEqual(new Map([['c1', lost]]));
+  // It may crash again before that.
+  here.it.bridge = at(20);
+  expect(await here.exits.afterwards([ended('c2', 0, at(15))], never)).toEqual(new Map([['c2', lost]]));
+  expect(await here.exits.afterwards([ended('c3', 0, at(25))], never)).toEqual(new Map([['c3', { kind: 'code', code: 0 }]]));
+});
+
+test('an exit that an Engine with live-restore did not record is not believed while its events are not heard', async () => {
+  await using here = await over('events-unrecorded', true);
+  await interrupted(here, async () => {});
+  const later = new Date(Date.now() + 1_000).toISOString();
+  const lost = { kind: 'lost', reason: expect.stringContaining('did not record') };
+  expect(await here.exits.afterwards([ended('c1', 255, later)], never)).toEqual(new Map([['c1', lost]]));
+});
