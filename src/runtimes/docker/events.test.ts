@@ -97,3 +97,23 @@ test('an exit that an Engine with live-restore did not record is not believed wh
   const lost = { kind: 'lost', reason: expect.stringContaining('did not record') };
   expect(await here.exits.afterwards([ended('c1', 255, later)], never)).toEqual(new Map([['c1', lost]]));
 });
+
+test('a stream that breaks while the Engine is asked about itself is followed anew, and ends when it is told to', async () => {
+  await using here = await over('events-break', true);
+  here.it.held.add('/info');
+  const first = here.events.next();
+  const stream = await here.stand(0);
+  const info = await here.reply('/info', 0);
+  const gone = new Promise((resolve) => stream.once('close', resolve));
+  stream.destroy();
+  await gone;
+  info.end(JSON.stringify({ LiveRestoreEnabled: true }));
+  here.it.held.clear();
+  await first;
+  let next = here.events.next();
+  await here.stand(1);
+  while ((await next).value?.kind !== 'connected') next = here.events.next();
+  const last = here.events.next();
+  here.stop.abort();
+  expect(await last).toEqual({ done: true, value: undefined });
+});

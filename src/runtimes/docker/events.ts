@@ -44,12 +44,14 @@ export async function* followEvents(
       const since = Math.floor(Date.now() / 1000) - overlap;
       const stream = await engine.events(filters, since, either);
       if (stream === null) throw new Error('the Engine has no events');
-      const arriving = read(stream, exits, connection);
+      // Heard also while the Engine is asked about itself: a stream that broke by then says nothing more.
+      const hangUp = () => connection.abort();
+      stream.on('error', hangUp).on('close', hangUp);
       await exits.refresh(either);
       isLost = false;
       wait = firstPause;
       yield { kind: 'connected' };
-      yield* arriving;
+      yield* read(stream, exits, connection.signal);
       if (!signal.aborted) throw new Error(`${hungUp} (${endpointUrl(engine.endpoint)})`);
     } catch (error) {
       if (signal.aborted) return;
@@ -66,35 +68,27 @@ export async function* followEvents(
 
 /**
  * Reads ahead of whoever takes the events: judging one exit can mean waiting for the connection to end, and that is only
- * seen by reading on.
+ * seen by reading on. `connection` aborts with the stream's end.
  */
-async function* read(stream: Readable, exits: Exits, connection: AbortController): AsyncGenerator<RuntimeEvent, void> {
+async function* read(stream: Readable, exits: Exits, connection: AbortSignal): AsyncGenerator<RuntimeEvent, void> {
   const judged: Promise<RuntimeEvent | null>[] = [];
-  let over = false;
   let wake = () => {};
   const lines = createInterface({ input: stream, crlfDelay: Number.POSITIVE_INFINITY });
-  const end = () => {
-    over = true;
-    connection.abort();
-    wake();
-  };
+  const end = () => wake();
   lines.on('line', (line) => {
-    if (line.trim() !== '') judged.push(judge(line, exits, connection.signal));
+    if (line.trim() !== '') judged.push(judge(line, exits, connection));
     wake();
   });
-  // readline passes its input's errors on, and one that nobody hears ends the process.
-  lines.on('error', end);
   // readline passes the stream's errors on, and one that nobody hears ends the process.
   lines.on('error', end);
-  stream.on('error', end);
-  stream.on('close', end);
+  connection.addEventListener('abort', end, { once: true });
   try {
     for (;;) {
       const next = judged.shift();
       if (next !== undefined) {
         const event = await next;
         if (event !== null) yield event;
-      } else if (over) return;
+      } else if (connection.aborted) return;
       else {
         await new Promise<void>((resolve) => {
           wake = resolve;
