@@ -59,8 +59,8 @@ const notThere: ReadonlySet<string> = new Set(['E_ENGINE_UNREACHABLE', 'E_ENGINE
 
 /** How long a started sandbox may take until its gate is ready, in ms. */
 const readyTimeout = 60_000;
-/** How long the gate may take to take a script it was handed, in ms; tried three times. */
-const releasedTimeout = 5_000;
+/** How long one wait for a word of the gate takes, in ms. A script it was handed it must take within three. */
+const heardTimeout = 5_000;
 /** How long the log of an interrupted release may take from *ready* to *released*, both of which were written long ago, in ms. */
 const replayTimeout = 500;
 /** Between two TERMs, in ms. */
@@ -136,23 +136,23 @@ export function createExecutors(parts: ActParts): Executors {
     return service.blame(exit, await parts.lastWords(agent));
   }
 
-  async function interrupted(agent: AgentId, signal: AbortSignal): Promise<SlotEvent[]> {
-    await parts.keepers.until(agent, 'ready', readyTimeout, signal);
+  async function interrupted(agent: AgentId, runtime: Runtime, signal: AbortSignal): Promise<SlotEvent[]> {
+    await heard(agent, runtime, 'ready', readyTimeout / heardTimeout, signal);
     const begun = await parts.keepers.until(agent, 'released', replayTimeout, signal).catch(() => false);
     signal.throwIfAborted();
     return begun ? [] : [{ kind: 'stop', agent, why: 'unreleased', grace: 0 }];
   }
 
   /** A script that was handed over may have begun: only a log that can be read and does not say so speaks against it. */
-  async function untilReleased(agent: AgentId, runtime: Runtime, signal: AbortSignal): Promise<void> {
+  async function heard(agent: AgentId, runtime: Runtime, what: 'ready' | 'released', times: number, signal: AbortSignal) {
     for (let silent = 1; ; silent = parts.isAway(runtime) ? 1 : silent + 1) {
       try {
-        await parts.keepers.until(agent, 'released', releasedTimeout, signal);
+        await parts.keepers.until(agent, what, heardTimeout, signal);
         return;
       } catch (error) {
         signal.throwIfAborted();
         // Not at the first time: after a pause of the whole machine timers come before what was sent meanwhile.
-        if (silent >= 3 && !parts.isAway(runtime)) throw error;
+        if (silent >= times && !parts.isAway(runtime)) throw error;
       }
     }
   }
@@ -203,7 +203,7 @@ export function createExecutors(parts: ActParts): Executors {
         parts.keepers.follow(agent, runtime);
         // Begun by a manager that is gone: files and script may have been handed over. Adopt what has begun, start over
         // what has not.
-        if (lane.kind === 'releasing' && lane.since < parts.startedAt) return await interrupted(agent, signal);
+        if (lane.kind === 'releasing' && lane.since < parts.startedAt) return await interrupted(agent, runtime, signal);
         const registration = await registered();
         if (registration.files !== null) {
           parts.note(key, 'sending the workspace');
@@ -213,7 +213,7 @@ export function createExecutors(parts: ActParts): Executors {
         if (!(await parts.before(parts.place(key).slot, agent, signal)))
           return [{ kind: 'stop', agent, why: 'unreleased', grace: 0 }];
         await runtime.release(agent, frame(agent, registration.script), signal);
-        await untilReleased(agent, runtime, signal);
+        await heard(agent, runtime, 'released', 3, signal);
         return [];
       } catch (error) {
         signal.throwIfAborted();
