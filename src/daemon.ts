@@ -174,8 +174,7 @@ export async function runDaemon(
   const how = await shutdown.finished;
   // Whoever waits for a job's end hears of it before the API is closed.
   reconciler.flush();
-  if (how !== 'leave')
-    await Promise.allSettled(runtimes.all.map((runtime) => observer.sweep(runtime).then(() => runtime.sweep(watching.signal))));
+  if (how !== 'leave') await Promise.all(runtimes.all.map((runtime) => observer.sweep(runtime)));
   fleet?.close(how === 'leave');
   await Promise.all(elsewhere.map((service) => service.close(how === 'leave')));
   if (how !== 'leave') tellLeft({ registrations: store.registrations, log });

@@ -4,6 +4,7 @@ import { scratch } from '../../test/support/scratch.ts';
 import type { CiService } from '../ci/ci-service.ts';
 import { emptyEnvironment, Folder } from '../config/testing.ts';
 import { emptySlot, type Slot } from '../core/slot.ts';
+import { OnejobError } from '../errors.ts';
 import { subdirectory } from '../store/directory.ts';
 import { openStore } from '../store/store.ts';
 import { systemClock as clock } from './clock.ts';
@@ -45,6 +46,7 @@ async function openOver(stored: readonly Slot[], services: readonly CiService[] 
     },
   } as never;
   const emptied = vi.fn();
+  const warn = vi.fn();
   const loop = await openLoop({
     config: { ...config, stateDir: dir.path },
     env: emptyEnvironment(),
@@ -53,14 +55,14 @@ async function openOver(stored: readonly Slot[], services: readonly CiService[] 
     runtimes: { all: [runtime], best: runtime, reason: null, findings: [], get: () => runtime },
     services: new Map(services.map((one) => [one.name, one])),
     clock,
-    log: { info() {}, warn() {}, error() {} },
+    log: { info() {}, warn, error() {} },
     nameOf: (key) => key,
     logDir: subdirectory(dir.path, 'logs'),
     temporary: false,
     emptied,
   });
   opened.use(loop);
-  return { loop, store, asked, emptied, [Symbol.asyncDispose]: () => opened.disposeAsync() };
+  return { loop, store, asked, emptied, warn, [Symbol.asyncDispose]: () => opened.disposeAsync() };
 }
 
 const leaving: Slot = {
@@ -92,4 +94,15 @@ test('started, it does what states ask for, writes what comes of it, and tells o
 
 test('without the service that a pool names nothing is opened', async () => {
   await expect(openOver([], [])).rejects.toMatchObject({ code: 'E_BUG' });
+});
+
+test('what the last sweep could not remove is told, and does not keep a daemon from its end', async () => {
+  await using here = await openOver([]);
+  const sweep = async () => {
+    throw new OnejobError('E_ENGINE_FAILED', 'Cannot remove network "n".', { hint: 'Restart the Engine.' });
+  };
+  await here.loop.observer.sweep({ name: 'docker', list: async () => [], sweep } as never);
+  expect(here.warn.mock.calls).toEqual([
+    ['not everything could be removed', { runtime: 'docker', reason: 'Cannot remove network "n". Restart the Engine.' }],
+  ]);
 });

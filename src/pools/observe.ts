@@ -91,12 +91,18 @@ export class Observer {
   }
 
   /**
-   * Removes what is ours and in no slot: what a manager that was killed had asked for may come long after its slot was cleared, and
-   * when nothing is to be left nobody looks again. Rejects when the runtime cannot be asked.
+   * Removes what is ours and in no slot, and what our sandboxes shared: what a manager that was killed had asked for may come long
+   * after its slot was cleared, and when nothing is to be left nobody looks again. Never fails; what stays is told to the log.
    */
   async sweep(runtime: Runtime): Promise<void> {
-    const seen = await runtime.list(this.#abort.signal);
-    for (const sandbox of seen) if (this.#isOrphan(sandbox)) await this.#removeOrphan(runtime, sandbox);
+    const signal = this.#abort.signal;
+    try {
+      const seen = await runtime.list(signal);
+      for (const sandbox of seen) if (this.#isOrphan(sandbox)) await this.#removeOrphan(runtime, sandbox);
+      await runtime.sweep(signal);
+    } catch (error) {
+      this.#parts.log.warn('not everything could be removed', { runtime: runtime.name, reason: toFailure(error).message });
+    }
   }
 
   /** An agent's first process has ended. */

@@ -15,6 +15,8 @@ import { type Census, census, cleanUp, renderCensus } from './census.ts';
 import { processesOf } from './census-processes.ts';
 import { ownerOf } from './census-state.ts';
 import { type Child, isAlive, startChild, untilGone } from './child.ts';
+import { machineSocket } from './engine-http.ts';
+import { withoutKept } from './kept-networks.ts';
 
 const program = join(import.meta.dirname, '..', '..', 'bin', 'onejob');
 
@@ -111,8 +113,11 @@ export async function onejob(options: HomeOptions = {}): Promise<Home> {
     };
   }
 
-  const count = (): Promise<Census> =>
-    census({ stateDir: paths.stateDir, socket: paths.socket, owner: ownerOf(paths.stateDir), engine: options.engine ?? null });
+  const engine = options.engine ?? null;
+  const count = async (): Promise<Census> => {
+    const found = await census({ stateDir: paths.stateDir, socket: paths.socket, owner: ownerOf(paths.stateDir), engine });
+    return withoutKept(found, engine ?? machineSocket);
+  };
 
   function close(): Promise<void> {
     closing ??= end();
@@ -124,7 +129,7 @@ export async function onejob(options: HomeOptions = {}): Promise<Home> {
     for (const child of daemons) await endDaemon(child);
     await endTemporary(paths.stateDir);
     const result = await count();
-    if (result.left.length > 0) await cleanUp(result, options.engine ?? null);
+    if (result.left.length > 0) await cleanUp(result, engine);
     rmSync(dir, { recursive: true, force: true, maxRetries: 10, retryDelay: 50 });
     if (result.left.length > 0) throw new Error(`the census does not balance:\n${renderCensus(result)}`);
   }

@@ -189,7 +189,10 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
       openDoor({ engine, networks, firewall, podman: isLocal && (await isPodmanHere(signal)) }, network, port, signal),
 
     sweep: async (signal) => {
-      if ((await engine.containers([`${labels.owner}=${owner}`], signal)).length > 0) return;
+      const listed = await engine.containers([`${labels.owner}=${owner}`], signal);
+      // A container leaves the list last (moby, daemon/delete.go).
+      const there = await Promise.all(listed.map(({ Id }) => engine.inspect(Id, signal)));
+      if (there.some((one) => one !== null)) return;
       // Left behind by containers that somebody removed without their volumes.
       for (const name of await engine.danglingVolumes(`${labels.owner}=${owner}`, signal)) await engine.removeVolume(name);
       await networks.sweep(signal);

@@ -44,6 +44,8 @@ const networkAnswer = z.object({
   IPAM: z
     .object({ Config: z.array(z.object({ Subnet: z.string().default(''), Gateway: z.string().default('') })).nullish() })
     .nullish(),
+  /** By the container's id, or any other word for one that is gone; only of a network that was asked for alone. */
+  Containers: z.record(z.string(), z.object({ Name: z.string().default('') })).nullish(),
 });
 export type NetworkAnswer = z.infer<typeof networkAnswer>;
 const volumesAnswer = z.object({ Volumes: z.array(z.object({ Name: z.string() })).nullish() });
@@ -167,10 +169,16 @@ export async function connectEngine(endpoint: Endpoint, limits: Limits = usualLi
         .array(networkAnswer)
         .parse(await ask({ method: 'GET', path: '/networks', query, doing: 'list networks', limit: 'soon', signal }));
     },
-    /** One that is in use, or gone, is no error. */
-    removeNetwork: async (id: string): Promise<void> => {
+    /** False when it is in use, or gone. */
+    removeNetwork: async (id: string): Promise<boolean> => {
       const doing = `remove network ${short(id)}`;
-      await ask({ method: 'DELETE', path: `/networks/${id}`, doing, limit: 'soon', nothing: [403, 404, 409] });
+      return (await ask({ method: 'DELETE', path: `/networks/${id}`, doing, limit: 'soon', nothing: [403, 404, 409] })) !== null;
+    },
+    /** Takes a container off a network; by its name, as it may be gone. One that is not on it is no error. */
+    disconnect: async (id: string, name: string): Promise<void> => {
+      const doing = `take container "${name}" off network ${short(id)}`;
+      const body = { Container: name, Force: true };
+      await ask({ method: 'POST', path: `/networks/${id}/disconnect`, body, doing, limit: 'soon', nothing: [403, 404, 409] });
     },
     danglingVolumes: async (label: string, signal?: AbortSignal): Promise<string[]> => {
       const query = { filters: { dangling: ['true'], label: [label] } };

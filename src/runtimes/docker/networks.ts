@@ -4,7 +4,7 @@
  */
 import { OnejobError } from '../../errors.ts';
 import { labels } from './create.ts';
-import type { Engine } from './engine.ts';
+import type { Engine, NetworkAnswer } from './engine.ts';
 import { type Firewall, unguarded } from './firewall.ts';
 
 export type Networks = ReturnType<typeof createNetworks>;
@@ -45,6 +45,24 @@ export function createNetworks(engine: Engine, owner: string, firewall: Firewall
     await firewall.remove();
     throw unguarded("the Engine's bridges are not on the network that onejob sees");
   };
+  /**
+   * Removes one of ours that nobody of ours is on any more. An Engine before 28.1 may keep the end of a container that is gone, or
+   * count one too many, when several come and go at the same time (moby/moby#23302, #42119): the former can be taken off.
+   */
+  const remove = async ({ Id, Name }: NetworkAnswer, signal: AbortSignal): Promise<void> => {
+    if (await engine.removeNetwork(Id)) return;
+    const ends = Object.entries((await engine.network(Id, signal))?.Containers ?? {});
+    for (const [container, end] of ends) {
+      if ((await engine.inspect(container, signal)) === null) await engine.disconnect(Id, end.Name);
+    }
+    if (await engine.removeNetwork(Id)) return;
+    const kept = await engine.network(Id, signal);
+    // Somebody's container is on it: it is theirs to remove then.
+    if (kept === null || Object.keys(kept.Containers ?? {}).length > 0) return;
+    throw new OnejobError('E_ENGINE_FAILED', `Cannot remove network "${Name}": the Engine says that it is in use, by nothing.`, {
+      hint: `The next daemon uses it again. To remove it, restart the Engine and type "docker network rm ${Name}".`,
+    });
+  };
   /** A failure is for those who waited; the next one tries again. */
   const once = (name: string, make: () => Promise<string>): Promise<string> => {
     const making = made.get(name) ?? make();
@@ -76,11 +94,13 @@ export function createNetworks(engine: Engine, owner: string, firewall: Firewall
     },
     /** After the Engine said that a network is gone: look again the next time. */
     forget: () => made.clear(),
-    /** Removes ours; one that is in use stays, and so do its rules. */
+    /** Removes ours; one that is in use stays, and so do its rules. @throws OnejobError E_ENGINE_FAILED for one in use by nothing */
     sweep: async (signal: AbortSignal): Promise<void> => {
       made.clear();
-      for (const one of await engine.networks(`${labels.owner}=${owner}`, signal)) await engine.removeNetwork(one.Id);
+      const all = await engine.networks(`${labels.owner}=${owner}`, signal);
+      const [failed] = (await Promise.allSettled(all.map((one) => remove(one, signal)))).filter((one) => one.status === 'rejected');
       if ((await engine.network(guarded, signal)) === null) await firewall.remove();
+      if (failed !== undefined) throw failed.reason;
     },
   };
 }

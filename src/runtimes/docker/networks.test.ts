@@ -1,0 +1,131 @@
+/** Removing networks over an Engine that keeps what is gone, as real ones do now and then and never when a test wants it. */
+import { expect, test } from 'vitest';
+import { connectEngine } from './engine.ts';
+import { fakeEngine } from './fake-engine.ts';
+import type { Firewall } from './firewall.ts';
+import { createNetworks } from './networks.ts';
+import { anOwner } from './testing.ts';
+
+const never = new AbortController().signal;
+const limits = { soon: 10_000, late: 10_000, idle: 10_000, ping: 10_000 };
+
+/** One network of ours, with `ends` on it by container, of which `there` are; `miscounts`: nothing on it is one too many. */
+async function over(ends: Readonly<Record<string, string>>, { there = [] as string[], miscounts = false } = {}) {
+  const left = new Map(Object.entries(ends));
+  const asked: string[] = [];
+  let isThere = true;
+  const network = () => ({
+    ...{ Id: 'n1', Name: 'onejob-me', Labels: { 'onejob.owner': 'me' } },
+    Containers: Object.fromEntries([...left].map(([id, Name]) => [id, { Name }])),
+  });
+  const fake = fakeEngine('networks', async (path, request, reply) => {
+    if (path === '/_ping') return reply.end('OK');
+    let text = '';
+    for await (const part of request) text += part;
+    const call = `${request.method} ${path}`;
+    if (request.method !== 'GET') asked.push(`${call}${text}`);
+    const no = (status: number) => reply.writeHead(status).end('{"message":"no"}');
+    if (call === 'GET /networks') return reply.end(JSON.stringify(isThere ? [{ ...network(), Containers: {} }] : []));
+    if (call === 'GET /networks/n1') return isThere ? reply.end(JSON.stringify(network())) : no(404);
+    if (call === 'POST /networks/n1/disconnect') {
+      const { Container } = JSON.parse(text) as { Container: string };
+      for (const [id, name] of left) if (name === Container) left.delete(id);
+      return reply.end();
+    }
+    if (call === 'DELETE /networks/n1') {
+      if (left.size > 0 || miscounts) return no(403);
+      isThere = false;
+      return reply.writeHead(204).end();
+    }
+    const container = there.find((id) => path === `/containers/${id}/json`);
+    if (container === undefined) return no(404);
+    const State = { Status: 'running', Running: true, ExitCode: 0 };
+    return reply.end(JSON.stringify({ ...{ Id: container, Name: '/c', Image: 'sha256:i' }, State, Config: { User: '' } }));
+  });
+  await fake.start();
+  const engine = await connectEngine(fake.endpoint, limits);
+  let rules = true;
+  const firewall: Firewall = {
+    bridge: 'oj-me',
+    obstacle: async () => null,
+    guard: async () => {},
+    open: async () => {},
+    hasBridge: async () => true,
+    remove: async () => {
+      rules = false;
+    },
+  };
+  return {
+    networks: createNetworks(engine, 'me', firewall),
+    asked,
+    get isThere() {
+      return isThere;
+    },
+    get rules() {
+      return rules;
+    },
+    async [Symbol.asyncDispose]() {
+      engine.close();
+      await fake.stop();
+    },
+  };
+}
+
+test('one that nothing is on is removed at once', async () => {
+  await using here = await over({});
+  await here.networks.sweep(never);
+  expect(here.asked).toEqual(['DELETE /networks/n1']);
+});
+
+test('ends of containers that are gone are taken off one, by their names', async () => {
+  await using here = await over({ 'ep-1': 'onejob-a', c9: 'onejob-b' });
+  await here.networks.sweep(never);
+  const off = (name: string) => `POST /networks/n1/disconnect{"Container":"${name}","Force":true}`;
+  expect(here.asked).toEqual(['DELETE /networks/n1', off('onejob-a'), off('onejob-b'), 'DELETE /networks/n1']);
+  expect(here.isThere).toBe(false);
+});
+
+test('one that a container of somebody else is on stays, with it', async () => {
+  await using here = await over({ theirs: 'db', 'ep-1': 'onejob-a' }, { there: ['theirs'] });
+  await here.networks.sweep(never);
+  expect(here.asked.filter((one) => one.includes('db'))).toEqual([]);
+  expect(here.isThere).toBe(true);
+});
+
+test('one that the Engine keeps for nothing is told of, once the rules are gone', async () => {
+  await using here = await over({}, { miscounts: true });
+  await expect(here.networks.sweep(never)).rejects.toMatchObject({
+    code: 'E_ENGINE_FAILED',
+    message: expect.stringContaining('Cannot remove network "onejob-me"'),
+    hint: expect.stringContaining('docker network rm onejob-me'),
+  });
+  expect(here.rules).toBe(false);
+});
+
+test.each([
+  ['an Engine still lists', 404, true],
+  ['is there', 200, false],
+])('with a container that %s: whether they are swept', async (_, inspected, isSwept) => {
+  const asked: string[] = [];
+  await using fake = fakeEngine('sweep', (path, { method }, reply) => {
+    asked.push(`${method} ${path}`);
+    const answers: Readonly<Record<string, object>> = {
+      '/containers/json': [{ Id: 'c1', State: 'running' }],
+      '/containers/c1/json': {
+        ...{ Id: 'c1', Name: '/c', Image: 'i' },
+        State: { Status: 'running', Running: true, ExitCode: 0 },
+        Config: {},
+      },
+      '/volumes': { Volumes: [] },
+      '/networks': [{ Id: 'n1', Name: 'n' }],
+    };
+    const answer = path === '/containers/c1/json' && inspected !== 200 ? undefined : answers[path];
+    if (method === 'DELETE') return reply.writeHead(204).end();
+    return answer === undefined ? reply.writeHead(404).end('{"message":"no"}') : reply.end(JSON.stringify(answer));
+  });
+  await fake.start();
+  const runtime = await anOwner(fake.socket).make();
+  await runtime.sweep(never);
+  runtime.close();
+  expect(asked.includes('DELETE /networks/n1')).toBe(isSwept);
+});
