@@ -3,7 +3,7 @@ import { writeFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
 import type { Boundary } from '../../src/pools/executors.ts';
-import { untilIdle } from '../support/buildkite.ts';
+import { onlyAtTheEnd, untilIdle } from '../support/buildkite.ts';
 import {
   aDay,
   cancelledThenLost,
@@ -143,7 +143,9 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('an agent that waits
     await untilIdle(bench, 2);
     const ids: string[] = [];
     for (let n = 0; n < 24; n++) {
-      ids.push(buildkite.queueJob({ command: `echo began ${n}; sleep 0.${n % 9}; echo ended ${n}` }));
+      ids.push(
+        buildkite.queueJob({ command: `echo began ${n}; sleep 0.${n % 9}; echo ended ${n}`, chunksIntervalS: onlyAtTheEnd }),
+      );
       if (n % 8 === 3) await here.cli(['pause', 'ci']).ended;
       if (n % 8 === 6) await here.cli(['resume', 'ci']).ended;
       await sleep(500);

@@ -6,7 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
 import type { Boundary } from '../../src/pools/executors.ts';
 import type { JobView } from '../standins/buildkite/standin.ts';
-import { untilIdle } from '../support/buildkite.ts';
+import { onlyAtTheEnd, untilIdle } from '../support/buildkite.ts';
 import {
   aDay,
   brokerPid,
@@ -83,7 +83,9 @@ async function brokerKilledOn(event: 'jobAssigned' | 'jobAccepted' | 'jobStarted
     kills.push(Date.now());
     process.kill(pid, 'SIGKILL');
   });
-  const ids = Array.from({ length: 4 }, (_, n) => buildkite.queueJob({ command: `echo began ${n}; echo ended ${n}; exit ${n}` }));
+  const ids = Array.from({ length: 4 }, (_, n) =>
+    buildkite.queueJob({ command: `echo began ${n}; echo ended ${n}; exit ${n}`, chunksIntervalS: onlyAtTheEnd }),
+  );
   const jobs = await Promise.all(ids.map((id) => buildkite.jobEnded(id)));
   off();
   expect(kills.length, event).toBeGreaterThan(0);
@@ -115,7 +117,7 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('Buildkite', () => {
     let daemon = await here.up();
     await untilIdle(bench, 18, 60_000);
     const command = (n: number) => `echo began ${n}; until [ -e /go/all ]; do sleep 1; done; echo ended ${n}; exit ${n}`;
-    const ids = Array.from({ length: 18 }, (_, n) => buildkite.queueJob({ command: command(n) }));
+    const ids = Array.from({ length: 18 }, (_, n) => buildkite.queueJob({ command: command(n), chunksIntervalS: onlyAtTheEnd }));
     await Promise.all(ids.map((id) => untilRunning(bench, id, 90_000)));
     const broker = brokerPid(here);
     for (let kills = 0; kills < 10; kills++) {
@@ -204,7 +206,12 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('Buildkite', () => {
       const open = ids.filter((id) => buildkite.job(id).exit === null).length;
       const n = ids.length;
       if (open < 4)
-        ids.push(buildkite.queueJob({ command: `echo began ${n}; sleep ${(Math.random() * 0.5).toFixed(2)}; echo ended ${n}` }));
+        ids.push(
+          buildkite.queueJob({
+            command: `echo began ${n}; sleep ${(Math.random() * 0.5).toFixed(2)}; echo ended ${n}`,
+            chunksIntervalS: onlyAtTheEnd,
+          }),
+        );
       await sleep(Math.random() * 3_000);
       const which = Math.random();
       const [, isKilled] = await Promise.all([which < 0.7 ? daemon.kill() : null, which > 0.3 ? killBroker(here) : false]);

@@ -4,7 +4,7 @@ import http from 'node:http';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
-import { untilIdle } from '../support/buildkite.ts';
+import { onlyAtTheEnd, untilIdle } from '../support/buildkite.ts';
 import {
   aDay,
   brokerPid,
@@ -171,7 +171,9 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('a pool of Buildkite
     const [first, second] = [await one.up(), await two.up()];
     await untilIdle(bench, 2);
     expect(connected(bench)).toEqual(['gpu.1', 'gpu.1']);
-    const ids = Array.from({ length: 6 }, (_, n) => buildkite.queueJob({ command: `echo began ${n}; echo ended ${n}` }));
+    const ids = Array.from({ length: 6 }, (_, n) =>
+      buildkite.queueJob({ command: `echo began ${n}; echo ended ${n}`, chunksIntervalS: onlyAtTheEnd }),
+    );
     const jobs = await Promise.all(ids.map((id) => buildkite.jobEnded(id)));
     for (const [n, job] of jobs.entries()) expectOnce(job, String(n));
     expect(jobs.map(({ assignments }) => assignments)).toEqual(jobs.map(() => 1));

@@ -6,7 +6,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
 import type { Fault, FaultWhere } from '../standins/buildkite/standin.ts';
-import { buildkiteBench } from '../support/buildkite.ts';
+import { buildkiteBench, onlyAtTheEnd } from '../support/buildkite.ts';
 import { brokerPid, connected, containerOf, killBroker, theAgent } from '../support/buildkite-days.ts';
 import { card } from '../support/gpu-cards.ts';
 import { gpuEngine } from '../support/gpu-hook/gpu-engine.ts';
@@ -106,7 +106,7 @@ describe.skipIf(lacks('docker', 'image', 'dockerd', 'root', 'buildkiteAgent'))('
         const onCard = pick(3) === 0;
         const n = ids.length;
         const command = `echo "ran ${n} cards: $NVIDIA_VISIBLE_DEVICES"; sleep 0.${pick(9)}; echo "done ${n}"; exit ${n % 7}`;
-        const id = buildkite.queueJob({ command, rules: onCard ? ['gpu=h100'] : [] });
+        const id = buildkite.queueJob({ command, rules: onCard ? ['gpu=h100'] : [], chunksIntervalS: onlyAtTheEnd });
         ids.push(id);
         if (onCard) needsCard.add(id);
       }

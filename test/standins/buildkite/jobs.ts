@@ -68,7 +68,7 @@ function taken(world: World, job: Job): Reply {
     env: { ...job.env, ...agentEnv(job.agent) },
     step: { command: job.command, ...(secrets === undefined ? {} : { secrets }) },
     chunks_max_size_bytes: CHUNK_BYTES,
-    chunks_interval_seconds: 1,
+    chunks_interval_seconds: job.spec.chunksIntervalS ?? 1,
     log_max_size_bytes: 1024 ** 3,
     ...(job.token === null ? {} : { token: job.token }),
     priority: job.priority,

@@ -100,6 +100,8 @@ export interface JobSpec {
   readonly waiting?: boolean;
   /** Globs for `BUILDKITE_ARTIFACT_PATHS`. */
   readonly artifactPaths?: string;
+  /** How often the agent sends what the job has written so far, s; default 1. */
+  readonly chunksIntervalS?: number;
   /** Secrets that the step asks for; `variable` is set in the job's environment. */
   readonly stepSecrets?: readonly { readonly key: string; readonly variable?: string }[];
   /** Check out, instead of running in an empty folder; then `repo` must be reachable for the agent. */
