@@ -4,11 +4,13 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import { createLocks, lockDirectory } from '../../src/gpu/lock.ts';
+import { fakeEngine } from '../../src/runtimes/docker/fake-engine.ts';
 import { openStore } from '../../src/store/store.ts';
 import { type Census, census, cleanUp, renderCensus } from '../support/census.ts';
 import { engineAt } from '../support/engine-http.ts';
+import { withoutKept } from '../support/kept-networks.ts';
 import { defaultImage, lacks } from '../support/require.ts';
 
 let dir = '';
@@ -113,4 +115,26 @@ describe('the census', () => {
       await engine.call('DELETE', `/containers/${foreign.Id}?force=1`);
     }
   });
+});
+
+/** What an Engine says to the removal of a network that is in the census, and how many it says are on it. */
+test.each([
+  ['that nobody removed is left', 204, 0, 1],
+  ['that the Engine keeps for nothing is not', 403, 0, 0],
+  ['that something is on is left', 403, 1, 1],
+])('a network %s', async (_, refusal, ends, count) => {
+  const warned = vi.spyOn(console, 'warn').mockImplementation(() => {});
+  const Containers = Object.fromEntries(Array.from({ length: ends }, (__, n) => [`c${n}`, {}]));
+  await using engine = fakeEngine('kept', (path, { method }, reply) => {
+    if (method === 'DELETE') reply.writeHead(refusal).end();
+    else reply.setHeader('content-type', 'application/json').end(JSON.stringify({ Name: path, Containers }));
+  });
+  await engine.start();
+  const row = { kind: 'network', id: 'onejob-me', detail: 'bridge', owner: 'me', held: null };
+  const found = await withoutKept({ rows: [row], left: [row], blind: [] }, engine.socket);
+  expect({ left: found.left.length, told: found.blind.length + warned.mock.calls.length }).toEqual({
+    left: count,
+    told: count === 0 ? 2 : 0,
+  });
+  warned.mockRestore();
 });

@@ -141,6 +141,18 @@ describe('an upload', () => {
     first.destroy();
   });
 
+  it('whose turn comes only after its job does not begin', async () => {
+    await using here = await crowdBench({ uploads: 1 });
+    const first = openUpload(here);
+    await here.came(1);
+    const second = openUpload(here);
+    const over = Promise.race([once(second, 'error').then(() => 'cut'), here.came(2).then(() => 'begun')]);
+    await here.call('GET', `/v3/jobs/${jobId}`, here.token('job', 'a'));
+    here.book.update('a', { shown: { phase: 'finished' } });
+    first.destroy();
+    expect(await over).toBe('cut');
+  });
+
   it('beyond those that may wait is to be tried again', async () => {
     await using here = await crowdBench({ uploads: 1, waiting: 1 });
     const sent = [openUpload(here), openUpload(here), openUpload(here)];

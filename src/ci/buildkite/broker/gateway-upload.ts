@@ -33,6 +33,8 @@ export async function upload(desk: Desk, { to, record, request, response, memory
     const leave = await takeTurn(memory.uploads, desk.limits.uploads, inner);
     if (leave === null) return cut(response);
     try {
+      // Like one that comes only now.
+      if (desk.book.get(record.shown.id)?.shown.phase !== 'running') return cut(response);
       await forwardStream({
         upstreams: desk.memories.upstreams(record.shown.id),
         target: { method: request.method ?? 'PUT', origin, path: to.path, headers: requestHeaders(request) },
