@@ -1,7 +1,7 @@
 /** A release that a manager which is gone had begun, over keepers and a clock that a test moves by hand. */
 import { expect, test } from 'vitest';
-import type { Clock } from '../core/clock.ts';
 import type { SlotEvent } from '../core/slot.ts';
+import { handClock } from '../core/testing.ts';
 import { Keepers } from '../logs/keepers.ts';
 import type { LogFile } from '../logs/log-file.ts';
 import type { Runtime } from '../runtimes/runtime.ts';
@@ -9,23 +9,10 @@ import { type ActParts, createExecutors } from './act.ts';
 
 /** Whose log cannot be read: the gate may have said anything. */
 function workbench() {
-  const timers = new Set<{ at: number; fn: () => void }>();
-  let now = 0;
-  const clock: Clock = {
-    now: () => now,
-    wall: () => now,
-    after: (ms, fn) => {
-      const timer = { at: now + ms, fn };
-      timers.add(timer);
-      return () => void timers.delete(timer);
-    },
-  };
+  const clock = handClock();
   const settled = () => new Promise<void>((resolve) => setImmediate(resolve));
   const advance = async (ms: number): Promise<void> => {
-    for (const end = now + ms; now < end; await settled()) {
-      now += 1_000;
-      for (const timer of [...timers].filter((one) => one.at <= now)) if (timers.delete(timer)) timer.fn();
-    }
+    for (const end = clock.now() + ms; clock.now() < end; await settled()) clock.advance(1_000);
   };
   const logs = () => {
     throw new Error('the Engine is away');

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
-import type { Clock } from '../core/clock.ts';
 import type { Action, SlotEvent } from '../core/slot.ts';
+import { handClock } from '../core/testing.ts';
 import { Dispatcher, type Executors } from './executors.ts';
 
 /** Executors that end when told to, and a clock moved by hand. */
@@ -9,8 +9,7 @@ function workbench() {
   const ends = new Map<string, { resolve: (events: SlotEvent[]) => void; reject: (error: Error) => void }>();
   const posted: SlotEvent[] = [];
   const retries: number[] = [];
-  const timers: { at: number; fn: () => void }[] = [];
-  let now = 0;
+  const clock = handClock();
   const execute = (action: Action, _key: string, signal: AbortSignal): Promise<SlotEvent[]> => {
     const name = `${action.act} ${action.agent}`;
     begun.push(name);
@@ -30,15 +29,6 @@ function workbench() {
     clear: execute,
     prove: execute,
   };
-  const clock: Clock = {
-    now: () => now,
-    wall: () => now,
-    after: (ms, fn) => {
-      const timer = { at: now + ms, fn };
-      timers.push(timer);
-      return () => void timers.splice(timers.indexOf(timer), timers.includes(timer) ? 1 : 0);
-    },
-  };
   const dispatcher = new Dispatcher({
     executors,
     clock,
@@ -48,11 +38,7 @@ function workbench() {
   });
   const settled = () => new Promise<void>((resolve) => setImmediate(resolve));
   const advance = async (ms: number) => {
-    now += ms;
-    for (const timer of timers.filter((one) => one.at <= now)) {
-      timers.splice(timers.indexOf(timer), 1);
-      timer.fn();
-    }
+    clock.advance(ms);
     await settled();
   };
   const end = async (name: string, events: SlotEvent[] | Error = []) => {
@@ -61,7 +47,7 @@ function workbench() {
     else one?.resolve(events);
     await settled();
   };
-  return { dispatcher, begun, posted, retries, timers, settled, advance, end };
+  return { dispatcher, begun, posted, retries, clock, settled, advance, end };
 }
 
 test('a newer wish for a sandbox aborts the older one, and begins only when that has ended', async () => {
@@ -136,6 +122,6 @@ test('closing ends everything, starts nothing more and leaves no timer', async (
   it.dispatcher.start('p/1', { act: 'kill', agent: 'b' });
   await closed;
   expect(it.begun).not.toContain('kill b');
-  expect(it.timers).toEqual([]);
+  expect(it.clock.next()).toBeNull();
   expect(it.dispatcher.size).toBe(0);
 });

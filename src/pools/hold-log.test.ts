@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { handClock } from '../ci/buildkite/broker/testing.ts';
+import { handClock } from '../core/testing.ts';
 import { createHoldLog } from './hold-log.ts';
 
 function open() {

@@ -1,4 +1,5 @@
 /** Logs of jobs that a CI service keeps: who ran them, and what those agents logged themselves. */
+
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { buffer } from 'node:stream/consumers';
@@ -8,8 +9,8 @@ import { afterEach, beforeEach, expect, test } from 'vitest';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { serviceJob } from '../../test/support/service-job.ts';
 import type { LogPiece, LogSource } from '../api/manager.ts';
-import { type HandClock, handClock } from '../ci/azure-pipelines/testing.ts';
 import type { CiCapabilities, ServiceJob } from '../ci/ci-service.ts';
+import { type HandClock, handClock } from '../core/testing.ts';
 import { LogFile, logPath } from '../logs/log-file.ts';
 import { openStore, type Store } from '../store/store.ts';
 import { createLogs, type Logs } from './logs.ts';

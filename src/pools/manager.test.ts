@@ -1,7 +1,8 @@
 /** The manager as the API sees it; only what is its own. */
+
 import { expect, test } from 'vitest';
 import { jobRequest } from '../api/schema.ts';
-import { handClock } from '../ci/azure-pipelines/testing.ts';
+import { handClock } from '../core/testing.ts';
 import { HostManager, type ManagerParts } from './manager.ts';
 import { Pause } from './pause.ts';
 

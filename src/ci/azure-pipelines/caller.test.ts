@@ -1,10 +1,11 @@
 /** From the credential to the verdict; what each route sends and understands is in `client.test.ts`. */
+
 import { describe, expect, it } from 'vitest';
+import { handClock } from '../../core/testing.ts';
 import { createAzureClient } from './client.ts';
 import { createCredential } from './credential.ts';
 import {
   failureOf,
-  handClock,
   inTurn,
   json,
   list,

@@ -2,14 +2,15 @@
  * For tests of the service: a stand-in for Azure DevOps, a clock that both sides share and that is moved by hand, and managers that
  * come and go on state directories of their own. After each test everything that was written or said is searched for secrets.
  */
+
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterEach, expect } from 'vitest';
 import { type AzureDevOps, type StandInOptions, startAzureDevOps } from '../../../test/standins/azure-devops/standin.ts';
 import { scratch } from '../../../test/support/scratch.ts';
+import { type HandClock, handClock } from '../../core/testing.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
-import { type HandClock, handClock } from './testing.ts';
 import { type Manager, type ManagerOptions, openManager } from './testing-manager.ts';
 
 export interface World {

@@ -1,42 +1,17 @@
-/** For tests: a clock that is moved by hand, small servers that behave as a bad day does, and a strict reader of keys. */
+/** For tests: small servers that behave as a bad day does, and a strict reader of keys. */
+
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { expect } from 'vitest';
 import { z } from 'zod';
 import type { Clock } from '../../core/clock.ts';
+import { handClock } from '../../core/testing.ts';
 import type { SecretReference } from '../../secrets/reference.ts';
 import type { Credential } from './authorization.ts';
 import { type AzureClient, createAzureClient } from './client.ts';
 import { createCredential } from './credential.ts';
 import type { AgentKey } from './key.ts';
-
-export interface HandClock extends Clock {
-  /** Moves it, and calls what is due in between. */
-  advance(ms: number): void;
-  /** ms until the next thing that is waited for; null when there is none. */
-  next(): number | null;
-}
-
-export function handClock(wall = Date.UTC(2030, 0, 1)): HandClock {
-  let now = 0;
-  const timers = new Set<{ at: number; fn: () => void }>();
-  const due = () => [...timers].filter(({ at }) => at <= now).sort((a, b) => a.at - b.at);
-  return {
-    now: () => now,
-    wall: () => wall + now,
-    after(ms, fn) {
-      const timer = { at: now + ms, fn };
-      timers.add(timer);
-      return () => timers.delete(timer);
-    },
-    advance(ms) {
-      now += ms;
-      for (const timer of due()) if (timers.delete(timer)) timer.fn();
-    },
-    next: () => (timers.size === 0 ? null : Math.min(...[...timers].map(({ at }) => at)) - now),
-  };
-}
 
 export interface Seen {
   readonly method: string;

@@ -1,5 +1,6 @@
 import { expect, it } from 'vitest';
-import { failureOf, handClock, patient, settled } from './testing.ts';
+import { handClock } from '../../core/testing.ts';
+import { failureOf, patient, settled } from './testing.ts';
 import { createThrottle } from './throttle.ts';
 
 function make() {

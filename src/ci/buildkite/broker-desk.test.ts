@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest';
+import { handClock } from '../../core/testing.ts';
 import type { BrokerAgent, Offer } from './broker/protocol.ts';
-import { handClock, keptLog } from './broker/testing.ts';
+import { keptLog } from './broker/testing.ts';
 import { type BrokerDesk, createBrokerDesk, type DeskListener } from './broker-desk.ts';
 import { away, type FakeBroker, fakeBroker, heldAgent } from './testing-broker.ts';
 

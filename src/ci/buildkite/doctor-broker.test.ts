@@ -1,8 +1,8 @@
 import { setImmediate as turn } from 'node:timers/promises';
 import { expect, it } from 'vitest';
 import { noProxies, type Proxies } from '../../config/proxies.ts';
+import { handClock } from '../../core/testing.ts';
 import { OnejobError } from '../../errors.ts';
-import { handClock } from '../azure-pipelines/testing.ts';
 import type { BrokerLook } from './broker-calls.ts';
 import { brokerAbsent, brokerFindings, brokerOnceThere } from './doctor-broker.ts';
 

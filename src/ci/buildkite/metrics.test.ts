@@ -1,7 +1,7 @@
 import { setImmediate as turn } from 'node:timers/promises';
 import { beforeEach, expect, it } from 'vitest';
+import { handClock } from '../../core/testing.ts';
 import { OnejobError } from '../../errors.ts';
-import { handClock } from '../azure-pipelines/testing.ts';
 import { LaterError, type QueueCounts, type Told } from './api.ts';
 import { createCounts } from './metrics.ts';
 

@@ -1,6 +1,7 @@
 import { expect, it } from 'vitest';
+import { handClock } from '../../core/testing.ts';
 import type { BrokerAgent } from './broker/protocol.ts';
-import { handClock, keptLog } from './broker/testing.ts';
+import { keptLog } from './broker/testing.ts';
 import { endStrays } from './strays.ts';
 import { away, fakeBroker, heldAgent } from './testing-broker.ts';
 import { trustedEnv } from './testing-manager.ts';

@@ -2,14 +2,16 @@
  * For tests of the service: a manager with slots whose lanes are moved by hand, a broker in memory, a store on disk, and time that
  * is moved by hand. What the loop would do about an event is done here only as far as the service could see it.
  */
+
 import { join } from 'node:path';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import type { BuildkiteServiceConfig, PoolConfig } from '../../config/config.ts';
 import type { AgentId, Change, JobId } from '../../core/slot.ts';
+import { type HandClock, handClock } from '../../core/testing.ts';
 import { OnejobError } from '../../errors.ts';
 import { openStore, type Store } from '../../store/store.ts';
 import type { AgentContext, CiEvent, CiService } from '../ci-service.ts';
-import { type HandClock, handClock, keptLog } from './broker/testing.ts';
+import { keptLog } from './broker/testing.ts';
 import { type BrokerDesk, createBrokerDesk } from './broker-desk.ts';
 import { createJobRows } from './job-rows.ts';
 import { rule } from './ruling.ts';

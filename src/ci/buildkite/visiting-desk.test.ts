@@ -1,5 +1,6 @@
 import { expect, it } from 'vitest';
-import { handClock, keptLog } from './broker/testing.ts';
+import { handClock } from '../../core/testing.ts';
+import { keptLog } from './broker/testing.ts';
 import { fakeBroker, heldAgent } from './testing-broker.ts';
 import { visitingDesk } from './visiting-desk.ts';
 

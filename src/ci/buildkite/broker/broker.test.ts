@@ -1,13 +1,15 @@
 /** The broker put together, at its socket and its port, in time that is moved by hand. */
+
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import type { ClientRequest } from 'node:http';
 import { join } from 'node:path';
 import { expect, it, onTestFinished } from 'vitest';
 import { scratch } from '../../../../test/support/scratch.ts';
 import { noProxies } from '../../../config/proxies.ts';
+import { handClock } from '../../../core/testing.ts';
 import { type Broker, startBroker } from './broker.ts';
 import type { BrokerEvent, Phase } from './protocol.ts';
-import { handClock, keptLog, slotOffer } from './testing.ts';
+import { keptLog, slotOffer } from './testing.ts';
 import { joinBroker, type Manager, serveAtPort } from './testing-http.ts';
 import { serviceToken, testService } from './testing-service.ts';
 

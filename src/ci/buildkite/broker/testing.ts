@@ -1,5 +1,5 @@
 /** For tests: the broker's agents against the small service, in time that is moved by hand, and killed wherever one likes. */
-import type { Clock } from '../../../core/clock.ts';
+import { type HandClock, handClock } from '../../../core/testing.ts';
 import type { Log } from '../../../log.ts';
 import { createAliases } from './aliases.ts';
 import { type Book, openBook } from './book.ts';
@@ -12,29 +12,6 @@ import type { BrokerAgent, Offer, Phase, ServiceHealth } from './protocol.ts';
 import { createSeal, installationKey } from './seal.ts';
 import { type BrokerStore, openBrokerStore } from './store.ts';
 import { serviceToken, type TestService, testService } from './testing-service.ts';
-
-export interface HandClock extends Clock {
-  /** Moves it, and calls what is due in between. */
-  advance(ms: number): void;
-}
-
-export function handClock(): HandClock {
-  let now = 1_000;
-  const timers = new Set<{ at: number; fn: () => void }>();
-  return {
-    now: () => now,
-    wall: () => Date.UTC(2030, 0, 1) + now,
-    after(ms, fn) {
-      const timer = { at: now + Math.max(0, ms), fn };
-      timers.add(timer);
-      return () => timers.delete(timer);
-    },
-    advance(ms) {
-      now += ms;
-      for (const timer of [...timers].sort((a, b) => a.at - b.at)) if (timer.at <= now && timers.delete(timer)) timer.fn();
-    },
-  };
-}
 
 export interface LogLine {
   readonly level: 'info' | 'warn' | 'error';

@@ -3,8 +3,8 @@ import { createServer, type IncomingMessage, type ServerResponse } from 'node:ht
 import type { AddressInfo } from 'node:net';
 import { describe, expect, it } from 'vitest';
 import { noProxies } from '../../../config/proxies.ts';
+import { handClock } from '../../../core/testing.ts';
 import { systemClock } from '../../../pools/clock.ts';
-import { handClock } from './testing.ts';
 import { type Call, createUpstream, escapeId } from './upstream.ts';
 
 async function serving(answer: (request: IncomingMessage, response: ServerResponse, nth: number) => void) {
