@@ -7,6 +7,7 @@ const shared = {
   // What is waited for mostly needs a new process to get a turn, which on a busy machine takes longer than the usual second.
   expect: { poll: { timeout: 10_000 } },
   globalSetup: './test/support/setup.ts',
+  setupFiles: './test/support/seed.ts',
 } as const;
 
 /** What the agent of a stand-in does at real services' pace. */
@@ -14,6 +15,9 @@ const agent = 'test/standins/*/agent/**/*.test.ts';
 
 /** Two long tests at a time, each with several daemons, leave a process less often a turn. */
 const long = { ...shared, testTimeout: 600_000, expect: { poll: { timeout: 30_000 } } } as const;
+
+/** Long tests that decide about a change beside the end-to-end ones: a real Engine, real kills, real grants. Few on purpose. */
+const real = ['gpu-grants', 'hostile-jobs', 'jobs', 'kills', 'sandbox-options'].map((name) => `test/long/${name}.test.ts`);
 
 /**
  * Long tests that need the machine to themselves: they start Engines and end them, build and remove images, change the firewall,
@@ -24,9 +28,7 @@ const alone = [
   'built-images',
   'docker-*',
   'engine*',
-  'gpu-grants',
   'gpu-tool',
-  'hostile-jobs',
   'image-builder',
   'images',
   'internet-network',
@@ -50,7 +52,8 @@ export default defineConfig({
         },
       },
       { test: { ...shared, name: 'e2e', include: ['test/e2e/**/*.test.ts'] } },
-      { test: { ...long, name: 'long', include: ['test/long/**/*.test.ts', agent], exclude: alone } },
+      { test: { ...long, name: 'real', include: real, fileParallelism: false } },
+      { test: { ...long, name: 'long', include: ['test/long/**/*.test.ts', agent], exclude: [...alone, ...real] } },
       { test: { ...long, name: 'long-alone', include: alone, fileParallelism: false } },
     ],
   },
