@@ -52,7 +52,8 @@ export async function runCli(context: CliContext): Promise<number> {
   return code;
 }
 
-function buildProgram(context: CliContext, act: Act): Command {
+/** Every command with its options and help; what one does is up to `act`. */
+export function buildProgram(context: Pick<CliContext, 'stdout' | 'stderr'>, act: Act): Command {
   const version = readVersion();
   const program = new Command('onejob')
     .description('Fresh, single-use CI agents on your own machines: one agent, one job, then gone.')
@@ -71,8 +72,8 @@ function buildProgram(context: CliContext, act: Act): Command {
       'after',
       `
 Examples:
-  onejob run -- make test          run a command in a fresh agent, here and now
-  onejob run --detach -- ./nightly.sh
+  onejob run -- ls -l              run a command in a fresh agent, here and now, on the current folder
+  onejob run --detach -- sh -c 'sleep 60; echo done'
   onejob logs -f JOB               follow a job
   onejob up                        lead this host in the foreground
   onejob status                    what every slot is doing, problems first

@@ -20,7 +20,7 @@ export const jobRequest = z.strictObject({
     .nullable()
     .default(null),
   command: z.array(z.string()).min(1),
-  /** null: the only pool, or the one named `default`. */
+  /** null: the one named `default`, the only one, or the first without devices; with `devices` the first that has as many. */
   pool: z.string().nullable().default(null),
   env: z.record(z.string(), z.string()).default({}),
   image: z.string().nullable().default(null),
@@ -134,6 +134,8 @@ export const poolView = z.object({
   name: z.string(),
   service: z.string(),
   runtime: z.string(),
+  /** What its agents are made from, where the config names it and the runtime has images. */
+  image: z.string().optional(),
   agents: z.int(),
   waiting: z.int().nullable(),
   paused: z.array(z.string()),

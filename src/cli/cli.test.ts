@@ -91,6 +91,14 @@ describe('run', () => {
     expect(await onejob(['run', '--no-workspace', 'echo', '--json', '-d'])).toMatchObject({ code: 0, stdout: '--json -d\n' });
   });
 
+  test('of a command that is not there it says what 127 means, and names the image', async () => {
+    const run = await onejob(['run', '--no-workspace', '--image', 'some:1', '--', 'sh', '-c', 'onejob-no-such-command']);
+    expect(run.code).toBe(127);
+    expect(run.stderr).toContain(
+      'onejob: exit code 127 says that a command was not found: it may be missing from the image some:1;',
+    );
+  });
+
   test('hands over the variables it was given', async () => {
     const run = await onejob(['run', '--no-workspace', '-e', 'A=1=2', '-e', 'OWN', '--', 'sh', '-c', 'echo $A $OWN'], {
       OWN: 'mine',

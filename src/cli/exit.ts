@@ -10,6 +10,8 @@ export const exitCodes = {
   timeout: 124,
   /** The job could not be run, or was lost: nothing is known of the command itself. */
   notRun: 125,
+  /** A shell, or onejob's gate, did not find the job's command. */
+  notFound: 127,
   cancelled: 130,
   /** Killed for memory: 128 + KILL. */
   outOfMemory: 137,
@@ -49,6 +51,36 @@ export function verdict(job: JobView): Verdict {
     case undefined:
       return { code: exitCodes.notRun, line: `job ${id} ended without a result` };
   }
+}
+
+/** What a job has said so far, as far as it matters for what is said of its end. */
+export interface Said {
+  /** Bytes on standard output. */
+  stdout: number;
+  /** Lines on standard error. */
+  stderr: number;
+}
+
+/**
+ * What to try when a job ended with 127 before it said anything but a shell's own complaint of one line; else null.
+ * `image`: of its agent; null where that is not known, or there is none.
+ */
+export function missingCommand(
+  { result, command }: JobView,
+  said: Said,
+  { workspace, image }: { readonly workspace: boolean; readonly image: string | null },
+): string | null {
+  if (result?.kind !== 'code' || result.code !== 127 || said.stdout > 0 || said.stderr > 1) return null;
+  const [first = ''] = command;
+  const isOwn = first.includes('/') && !first.startsWith('/');
+  const where = isOwn
+    ? workspace
+      ? `is ${first} among the files that were sent (what git ignores is not), and is what its first line names there?`
+      : `with --no-workspace the job starts in an empty folder, so there is no ${first}`
+    : image === null
+      ? 'is it installed where the job ran?'
+      : `it may be missing from the image ${image}; --image chooses another`;
+  return `exit code 127 says that a command was not found: ${where}`;
 }
 
 /** A result in a word or two, for tables. */

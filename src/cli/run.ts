@@ -11,7 +11,7 @@ import type { JobRequest, JobView } from '../api/schema.ts';
 import type { ErrorCode } from '../errors.ts';
 import type { PackedWorkspace } from '../workspace/pack.ts';
 import { connect, isGone } from './connect.ts';
-import { exitCodes, verdict } from './exit.ts';
+import { exitCodes, missingCommand, type Said, verdict } from './exit.ts';
 import { followJob, type Lasting, persist } from './follow.ts';
 import { OutputClosed } from './output.ts';
 import { jobPrinter } from './pieces.ts';
@@ -44,7 +44,7 @@ export async function run(session: Session, options: RunOptions): Promise<number
       return exitCodes.ok;
     }
     if (output.json) await output.value({ event: 'submitted', job });
-    return await attend(session, lasting, job, interrupts);
+    return await attend(session, lasting, job, interrupts, options);
   } catch (error) {
     if (!signal.aborted) throw error;
     await output.flush();
@@ -110,7 +110,13 @@ async function send({ output }: Session, client: Client, packed: PackedWorkspace
 }
 
 /** Stays with an accepted job until it is done. */
-async function attend(session: Session, lasting: Lasting, job: JobView, interrupts: Interrupts): Promise<number> {
+async function attend(
+  session: Session,
+  lasting: Lasting,
+  job: JobView,
+  interrupts: Interrupts,
+  { request, workspace }: RunOptions,
+): Promise<number> {
   const { output } = session;
   const printer = jobPrinter(output);
   const cancel = (why: string) => {
@@ -124,9 +130,12 @@ async function attend(session: Session, lasting: Lasting, job: JobView, interrup
   );
   const stopWatching = watchQueue(session, () => lasting.connection.client, job.id);
   let closed = false;
+  const said: Said = { stdout: 0, stderr: 0 };
   try {
     const done = await followJob(session, lasting, job.id, async (piece) => {
       stopWatching();
+      if (piece.stream === 'stdout') said.stdout += piece.bytes.length;
+      if (piece.stream === 'stderr') said.stderr += Buffer.from(piece.bytes).filter((byte) => byte === newline).length;
       if (closed) return;
       try {
         await interrupts.orStop(printer.show(piece));
@@ -142,6 +151,11 @@ async function attend(session: Session, lasting: Lasting, job: JobView, interrup
     // What happened beside the result: artifacts that were not there, an agent that was lost before.
     if (done.reason !== null && line?.includes(done.reason) !== true) output.say(done.reason);
     if (line !== null) output.say(line);
+    if (code === exitCodes.notFound) {
+      const image = request.image ?? (await imageOf(lasting, job.pool));
+      const hint = missingCommand(done, said, { workspace: workspace !== null, image });
+      if (hint !== null) output.say(hint);
+    }
     if (output.json && !closed) await output.value({ event: 'ended', job: done, exit: code });
     return closed ? exitCodes.outputClosed : code;
   } catch (error) {
@@ -154,6 +168,14 @@ async function attend(session: Session, lasting: Lasting, job: JobView, interrup
   } finally {
     stopWatching();
   }
+}
+
+const newline = 10;
+
+/** The image of a pool's agents; null where nobody can say. */
+async function imageOf({ connection }: Lasting, pool: string): Promise<string | null> {
+  const status = await connection.client.status().catch(() => null);
+  return status?.pools.find(({ name }) => name === pool)?.image ?? null;
 }
 
 const unsafe: ErrorCode = 'E_ARTIFACT_UNSAFE';

@@ -38,7 +38,7 @@ function loop(config: PoolConfig = devicePool('lab'), intent: Intent | null = nu
       trouble: (slot: string) => troubles[slot] ?? null,
       capabilities: { binds: 'late' },
     } as unknown as CiService,
-    runtime: { name: 'sim' } as Runtime,
+    runtime: { name: 'sim', capabilities: { images: true } } as Runtime,
     keepStandby: true,
     devices: host.book.slotDevices,
   });

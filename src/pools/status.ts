@@ -29,6 +29,7 @@ export function poolViews(parts: StatusParts): PoolView[] {
       name: pool.config.name,
       service: pool.config.service,
       runtime: pool.runtime.name,
+      ...imageOf(pool),
       agents: mine.length,
       waiting: parts.waiting(pool),
       paused: [...parts.reconciler.pause.details, ...pool.pause.details],
@@ -38,6 +39,11 @@ export function poolViews(parts: StatusParts): PoolView[] {
       slots: mine.map((slot) => slotView(slot, parts)),
     };
   });
+}
+
+function imageOf({ runtime, config }: Pool): Pick<PoolView, 'image'> {
+  const { image } = config.recipe;
+  return runtime.capabilities.images && image !== null ? { image } : {};
 }
 
 /** What the config asks against what exists: one line per slot that has something to do or cannot do it. */

@@ -140,7 +140,7 @@ const log: Log = { info() {}, warn() {}, error() {} };
 
 /** A pool whose agents need one whole card each. */
 export function devicePool(name: string, more: Partial<PoolConfig> = {}): PoolConfig {
-  return { name, agents: 2, standby: true, devices: oneDevice, ...more } as unknown as PoolConfig;
+  return { name, agents: 2, standby: true, devices: oneDevice, recipe: { image: null }, ...more } as unknown as PoolConfig;
 }
 
 const evidence: Evidence = { device: '', pciId: null, at: 0, checks: [], holders: [], kernel: [] };

@@ -37,3 +37,27 @@ describe('the volumes of a job', () => {
     expect(volumes).toEqual([data]);
   });
 });
+
+describe('a job that names no pool', () => {
+  const named = (name: string, count = 0, standby = true) => ({ ...pool, name, devices: { count }, standby }) as QueuePool;
+  const chosen = (pools: readonly QueuePool[], devices: number | null = null) =>
+    checkRequest(jobRequest.parse({ command: ['true'], devices }), new Map(pools.map((one) => [one.name, one])), () => null).pool;
+
+  it.each([
+    ['the one called default', [named('gpu', 1), named('build'), named('default')], 'default'],
+    ['the only one, also with devices', [named('gpu', 1)], 'gpu'],
+    ['the first whose agents have no devices', [named('gpu', 1), named('build'), named('data')], 'build'],
+  ])('goes to %s', (_, pools, expected) => {
+    expect(chosen(pools)).toBe(expected);
+  });
+
+  it('goes to the first that has as many devices as it asks for', () => {
+    expect(chosen([named('build'), named('one', 1), named('two', 2)], 2)).toBe('two');
+  });
+
+  it('takes no card that it did not ask for', () => {
+    expect(() => chosen([named('gpu', 1), named('big', 4)])).toThrow(
+      expect.objectContaining({ code: 'E_POOL_UNKNOWN', hint: 'Say which with --pool: gpu, big.' }),
+    );
+  });
+});

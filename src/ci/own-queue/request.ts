@@ -66,9 +66,11 @@ function hasDevices({ devices, standby }: QueuePool, count: number): boolean {
 function choosePool({ pool: name, devices }: JobRequest, pools: ReadonlyMap<string, QueuePool>): QueuePool {
   const names = [...pools.keys()];
   if (name === null) {
-    // Who asks for devices means a pool that has them, in the order of the file.
-    const able = devices === null ? undefined : [...pools.values()].find((one) => hasDevices(one, devices));
-    const pool = able ?? pools.get('default') ?? (pools.size === 1 ? [...pools.values()][0] : undefined);
+    const inOrder = [...pools.values()];
+    const usual = pools.get('default') ?? (pools.size === 1 ? inOrder[0] : undefined);
+    // Who asks for devices means a pool that has them; who does not must not take one by accident. In the order of the file.
+    const able = inOrder.find((one) => hasDevices(one, devices ?? 0));
+    const pool = devices === null ? (usual ?? able) : (able ?? usual);
     if (pool !== undefined) return pool;
     if (names.length === 0) {
       throw new OnejobError('E_POOL_UNKNOWN', 'Cannot queue the job: no pool takes jobs of the own queue.', {
@@ -77,7 +79,7 @@ function choosePool({ pool: name, devices }: JobRequest, pools: ReadonlyMap<stri
     }
     throw new OnejobError(
       'E_POOL_UNKNOWN',
-      `Cannot queue the job: it names no pool, and there are ${names.length}, none called "default".`,
+      `Cannot queue the job: it names no pool, none is called "default", and all ${names.length} have devices.`,
       {
         hint: `Say which with --pool: ${names.join(', ')}.`,
       },

@@ -61,7 +61,7 @@ function addRun(program: Command, act: Act): void {
     .usage('[options] [--] COMMAND [ARG...]')
     .argument('<command...>')
     .passThroughOptions()
-    .option('--pool <name>', 'the pool to run in; needed when there are several and none is called default')
+    .option('--pool <name>', 'the pool to run in (default: the one called default, else the first without devices)')
     .option('--image <image>', "image of the agent, instead of the pool's")
     .option('--devices <n>', 'how many devices it needs', integer(0, 1024))
     .option('-e, --env <name[=value]>', 'set a variable, or pass on your own; may be repeated', collect)
@@ -85,7 +85,7 @@ function addRun(program: Command, act: Act): void {
 Examples:
   onejob run -- sh -c 'echo hello from $(hostname)'
   onejob run --image node:24 --artifact 'dist/**' -- npm run build
-  onejob run --no-workspace --timeout 10m -e TOKEN -- ./probe.sh
+  onejob run --no-workspace --timeout 10m -e MODE=fast -- sh -c 'sleep 3; echo "$MODE"'
 
 Ctrl-C cancels the job; a second one leaves it to the daemon.
 Exit codes: the job's own; 128+n when signal n ended it; 124 time limit; 125 it could not be run, or was lost;
