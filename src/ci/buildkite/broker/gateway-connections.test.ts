@@ -1,12 +1,12 @@
 import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
 import { describe, expect, it } from 'vitest';
-import { createConnections } from './gateway-connections.ts';
+import { type ConnectionLimits, createConnections } from './gateway-connections.ts';
 import { listening, stopped } from './testing-gateway.ts';
 
 /** A server where `/KEY` makes a connection known as of agent `KEY`, and answers; but `/slow/KEY` never does. */
-async function bench(limits: { unknownFrom?: number; unknownInAll?: number; ofAgent?: number }) {
-  const connections = createConnections({ unknownFrom: 100, unknownInAll: 100, ofAgent: 100, ...limits });
+async function bench(limits: Partial<ConnectionLimits>) {
+  const connections = createConnections({ unknownFrom: 100, unknownInAll: 100, ofAgent: 100, calls: 100, ...limits });
   const { server, port } = await listening((request, response) => {
     const agent = (request.url ?? '').split('/').at(-1) ?? '';
     if (agent !== '') connections.known(request.socket, agent, response);
@@ -71,6 +71,13 @@ describe('connections of one agent', () => {
     expect(await idle.closed).toBe('closed');
     expect(slow.socket.closed).toBe(false);
     expect(await other.say('/b')).toBe('answered');
+  });
+
+  it('end after so many calls', async () => {
+    await using here = await bench({ calls: 2 });
+    const one = await here.dial('/a');
+    expect(await one.say('/a')).toBe('answered');
+    expect(await one.closed).toBe('closed');
   });
 
   it('are no more than it may have', async () => {

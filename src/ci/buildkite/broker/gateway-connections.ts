@@ -3,8 +3,8 @@
  * come from one address. Until a connection has called with a token nobody knows whose it is: then the oldest of its address
  * makes room for the newest. Once it has, it is counted with its agent, and no stranger can displace it.
  */
-import type { ServerResponse } from 'node:http';
-import type { Server, Socket } from 'node:net';
+import type { Server, ServerResponse } from 'node:http';
+import type { Socket } from 'node:net';
 
 export interface Connections {
   /** Counts what comes in there, over all doors. */
@@ -19,9 +19,11 @@ export interface ConnectionLimits {
   readonly unknownInAll: number;
   /** Of one agent and its job: more than the calls it may make at a time. */
   readonly ofAgent: number;
+  /** Of one connection, then it is closed. */
+  readonly calls: number;
 }
 
-export const connectionLimits: ConnectionLimits = { unknownFrom: 256, unknownInAll: 4096, ofAgent: 384 };
+export const connectionLimits: ConnectionLimits = { unknownFrom: 64, unknownInAll: 1024, ofAgent: 384, calls: 1000 };
 
 interface Entry {
   readonly from: string;
@@ -51,6 +53,7 @@ export function createConnections(limits: ConnectionLimits = connectionLimits): 
 
   return {
     watch(server) {
+      server.maxRequestsPerSocket = limits.calls;
       server.on('connection', (socket) => {
         const entry: Entry = { from: socket.remoteAddress ?? '', agent: null, calls: 0 };
         entries.set(socket, entry);

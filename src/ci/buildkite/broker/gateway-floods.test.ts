@@ -53,6 +53,54 @@ describe('bodies that do not end', () => {
   });
 });
 
+describe('calls that do not wait for their answers', () => {
+  const pipelined = (token: string, calls: number) =>
+    `GET /v3/jobs/${jobId} HTTP/1.1\r\nHost: x\r\nAuthorization: Token ${token}\r\n\r\n`.repeat(calls);
+
+  it.each(['of a job', 'of a stranger'])('%s close their connection, and at most the first one is answered', async (whose) => {
+    let served = 0;
+    await using here = await gatewayBench((_, response) => {
+      served += 1;
+      response.end('{}');
+    });
+    here.held('a', running);
+    const token = whose === 'of a job' ? here.token('job', 'a') : 'nobody';
+    const socket = connect({ port: here.port, host: '127.0.0.1' }).on('error', () => {});
+    const closed = once(socket, 'close');
+    let answers = '';
+    socket.on('data', (data) => {
+      answers += data;
+    });
+    socket.end(pipelined(token, 400));
+    await closed;
+    expect(answers.split('HTTP/1.1').length).toBeLessThanOrEqual(2);
+    expect((await here.call('GET', `/v3/jobs/${jobId}`, here.token('job', 'a'))).status).toBe(200);
+    expect(served).toBeLessThanOrEqual(2);
+  });
+});
+
+describe('calls that come one after the other', () => {
+  it('wait beyond a burst until their turn comes by the rate, and are all served', async () => {
+    await using here = await gatewayBench((_, response) => response.end('{}'), { perSecond: 20, burst: 2 });
+    here.held('a', running);
+    here.held('b', running);
+    const begun = performance.now();
+    for (let at = 0; at < 6; at++) {
+      expect((await here.call('GET', `/v3/jobs/${jobId}`, here.token('job', 'a'))).status).toBe(200);
+    }
+    // Two or three without a wait, the others 50 ms apart.
+    expect(performance.now() - begun).toBeGreaterThan(140);
+  });
+
+  it('keep their connection, unless nobody knows whose they are', async () => {
+    await using here = await gatewayBench((_, response) => response.end('{}'));
+    here.held('a', running);
+    const path = `/v3/jobs/${jobId}`;
+    expect((await here.call('GET', path, here.token('job', 'a'))).headers.get('connection')).toBe('keep-alive');
+    expect((await here.call('GET', path, 'nobody')).headers.get('connection')).toBe('close');
+  });
+});
+
 describe('what is said again and again', () => {
   it('to leave in the middle of a job is written down only where something changes', async () => {
     await using here = await gatewayBench((_, response) => response.end('{}'));

@@ -32,6 +32,10 @@ export interface GatewayLimits {
   readonly uploads: number;
   /** More of them, unread: an agent begins one for each thread of its host. Each costs some 150 kB. */
   readonly waiting: number;
+  /** Calls per second of each kind that one agent is served; more wait. */
+  readonly perSecond: number;
+  /** Of them, so many at once after a rest. */
+  readonly burst: number;
   /** Longest path with its query, characters. */
   readonly url: number;
 }
@@ -52,6 +56,8 @@ export const gatewayLimits: GatewayLimits = {
   words: 32,
   uploads: 64,
   waiting: 192,
+  perSecond: 200,
+  burst: 400,
   url: 12_000,
 };
 

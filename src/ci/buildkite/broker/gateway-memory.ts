@@ -4,6 +4,8 @@
  */
 import type { Answer } from './forward-call.ts';
 import type { Upstreams } from './forward-upstreams.ts';
+import type { GatewayLimits } from './gateway-limits.ts';
+import { createRate, type Rate } from './gateway-rate.ts';
 import { createTurns, type Turns } from './gateway-turns.ts';
 import type { AgentBook } from './record.ts';
 
@@ -15,6 +17,7 @@ export interface AgentMemory {
   readonly upstreams: Upstreams;
   /** Calls under way. */
   readonly open: Record<Lane, number>;
+  readonly rates: Readonly<Record<Lane, Rate>>;
   /** Its agent is; what is under way may still have something to end at the service. */
   isOver: boolean;
   /** Of them, those whose body is being read whole. */
@@ -40,12 +43,16 @@ export interface Memories {
 }
 
 /** `connections` makes those of one agent. */
-export function createMemories(book: AgentBook, connections: () => Upstreams): Memories {
+export function createMemories(
+  book: AgentBook,
+  limits: Pick<GatewayLimits, 'perSecond' | 'burst'>,
+  connections: () => Upstreams,
+): Memories {
   const memories = new Map<string, AgentMemory>();
   const unkept = connections();
   unkept.close();
   const made = (id: string): AgentMemory => {
-    const memory = fresh(connections());
+    const memory = fresh(connections(), () => createRate(limits.perSecond, limits.burst));
     memories.set(id, memory);
     const unwatch = book.watch(id, ({ shown }) => {
       if (shown.phase !== 'gone') return;
@@ -78,10 +85,11 @@ function isIdle({ open }: AgentMemory): boolean {
   return open.agent + open.job + open.upload === 0;
 }
 
-function fresh(upstreams: Upstreams): AgentMemory {
+function fresh(upstreams: Upstreams, rate: () => Rate): AgentMemory {
   return {
     upstreams,
     open: { agent: 0, job: 0, upload: 0 },
+    rates: { agent: rate(), job: rate(), upload: rate() },
     isOver: false,
     reading: { agent: 0, job: 0, upload: 0 },
     uploads: createTurns(),

@@ -4,8 +4,9 @@
  *
  * It trusts nothing that comes in: the job has the alias too, and every address the agent can reach.
  */
-import type { IncomingMessage, ServerResponse } from 'node:http';
-import type { Server } from 'node:net';
+import type { IncomingMessage, Server, ServerResponse } from 'node:http';
+import type { Socket } from 'node:net';
+import { setTimeout as pause } from 'node:timers/promises';
 import type { Proxies } from '../../../config/proxies.ts';
 import { OnejobError, toFailure } from '../../../errors.ts';
 import type { Log } from '../../../log.ts';
@@ -24,7 +25,7 @@ import { absent, connect, disconnect, heartbeat, ping, register, withhold } from
 import { upload } from './gateway-upload.ts';
 import { cut, refuse } from './local-answers.ts';
 import type { ServiceDesired } from './protocol.ts';
-import type { AgentBook, AgentRecord, Aliases } from './record.ts';
+import type { AgentBook, Aliases } from './record.ts';
 import type { Sign } from './signs.ts';
 
 export interface GatewayParts {
@@ -70,7 +71,7 @@ export function createGateway(parts: GatewayParts): Gateway {
     wall: () => parts.wall(),
     heard: (id, sign) => parts.heard?.(id, sign),
     limits,
-    memories: createMemories(parts.book, () => createUpstreams({ proxies: parts.proxies, keeping })),
+    memories: createMemories(parts.book, limits, () => createUpstreams({ proxies: parts.proxies, keeping })),
     reads: createReads(limits),
     uploads: createUploadAddresses(parts.key),
     signal: closing.signal,
@@ -83,20 +84,22 @@ export function createGateway(parts: GatewayParts): Gateway {
   };
   const open = new Set<Promise<void>>();
   const under = new Set<AbortController>();
+  const answering = new WeakSet<Socket>();
 
-  /** Counts the call; answers it when there are too many already. */
+  /** Counts the call, and serves it at the agent's rate; answers it when there are too many already. */
   const within = async (
-    record: AgentRecord,
-    response: ServerResponse,
+    { record, response, signal }: Pick<Call, 'record' | 'response' | 'signal'>,
     lane: Lane,
     serve: (memory: AgentMemory) => Promise<void>,
   ): Promise<void> => {
     const { id } = record.shown;
     const memory = desk.memories.enter(id, lane, most[lane]);
     // The agent drops a piece of its log for any 4xx (v3.137 `core/client.go`).
-    if (memory === null) return refuse(response, lane === 'job' ? 429 : 503, 'Too many calls at a time.');
+    if (memory === null) return refuseAndClose(response, lane === 'job' ? 429 : 503, 'Too many calls at a time.');
     try {
-      await serve(memory);
+      const wait = memory.rates[lane].take(performance.now());
+      if (wait > 0) await pause(wait, undefined, { signal }).catch(() => {});
+      if (!signal.aborted) await serve(memory);
     } catch (error) {
       failed(desk, response, error, { record, memory });
     } finally {
@@ -112,18 +115,21 @@ export function createGateway(parts: GatewayParts): Gateway {
     if (route.kind === 'upload') {
       const to = request.method === 'PUT' || request.method === 'POST' ? desk.uploads.open(route.sealed) : null;
       const record = to === null ? null : desk.book.get(to.agent);
-      if (to === null || record === null) return refuse(response, 404, 'There is nothing to upload to.');
+      if (to === null || record === null) return refuseAndClose(response, 404, 'There is nothing to upload to.');
       connections.known(request.socket, record.shown.id, response);
-      return await within(record, response, 'upload', (memory) => upload(desk, { to, record, request, response, memory, signal }));
+      return await within({ record, response, signal }, 'upload', (memory) =>
+        upload(desk, { to, record, request, response, memory, signal }),
+      );
     }
     const values = request.headersDistinct.authorization ?? [];
     const token = values.length === 1 ? credential.exec(values[0] ?? '')?.[1] : undefined;
     const found = token === undefined ? null : desk.aliases.find(token);
-    if (found === null || found.record.shown.phase === 'gone') return refuse(response, 401, 'The token is not one, or no longer.');
+    if (found === null || found.record.shown.phase === 'gone')
+      return refuseAndClose(response, 401, 'The token is not one, or no longer.');
     const { kind, record } = found;
     connections.known(request.socket, record.shown.id, response);
     const lane = laneOf(route);
-    await within(record, response, lane, (memory) =>
+    await within({ record, response, signal }, lane, (memory) =>
       serveRoute(desk, { request, response, kind, record, memory, lane, signal }, route),
     );
   };
@@ -131,10 +137,15 @@ export function createGateway(parts: GatewayParts): Gateway {
   return {
     watch: (server) => connections.watch(server),
     handle(request, response) {
-      if (closing.signal.aborted) {
-        cut(response);
+      const { socket } = request;
+      // Node parses hundreds of pipelined calls ahead and keeps an answer for each, without back-pressure once the client has
+      // closed: that exhausts the heap. The agent never pipelines (Go's net/http does not).
+      if (closing.signal.aborted || answering.has(socket)) {
+        socket.destroy();
         return;
       }
+      answering.add(socket);
+      response.once('close', () => answering.delete(socket));
       const gone = new AbortController();
       under.add(gone);
       request.on('error', () => {});
@@ -187,6 +198,12 @@ async function serveRoute(desk: Desk, call: Call, route: Route): Promise<void> {
     default:
       return absent(call);
   }
+}
+
+/** Of a connection that nothing is known of, or that asks too much: each of its calls costs it a new one. */
+function refuseAndClose(response: ServerResponse, status: number, message: string): void {
+  response.shouldKeepAlive = false;
+  refuse(response, status, message);
 }
 
 /** What still comes of an answered call is read, so that its answer is too; but not for ever. */
