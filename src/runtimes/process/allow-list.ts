@@ -2,7 +2,7 @@
  * What of the host a job sees under bubblewrap: programs and libraries, and those files of /etc that programs need to
  * find libraries, names and certificates. Never `/`, `/run`, `/var`, homes, or anything that could hold a secret.
  */
-import { lstatSync, readdirSync, readlinkSync } from 'node:fs';
+import { existsSync, lstatSync, readdirSync, readlinkSync } from 'node:fs';
 
 const etc =
   /^(alternatives|bash_completion.d|ca-certificates|ca-certificates\.conf|crypto-policies|debian_version|fonts|gai\.conf|host\.conf|hosts|java.*|ld\.so\..*|localtime|locale\.alias|locale\.conf|magic|magic\.mime|mime\.types|networks|nsswitch\.conf|os-release|perl|pki|protocols|python.*|resolv\.conf|services|terminfo|timezone)$/;
@@ -24,5 +24,8 @@ export function hostMounts(): string[] {
   for (const name of readdirSync('/etc').filter((name) => etc.test(name)))
     args.push('--ro-bind-try', `/etc/${name}`, `/etc/${name}`);
   for (const path of ssl) args.push('--ro-bind-try', path, path);
+  args.push('--proc', '/proc');
+  // Names the keys of whoever started the manager, as long as their keyring is handed on.
+  if (existsSync('/proc/keys')) args.push('--ro-bind', '/dev/null', '/proc/keys');
   return args;
 }

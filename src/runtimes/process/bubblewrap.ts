@@ -25,6 +25,8 @@ export interface BubblewrapSpec {
   readonly folder: string;
   /** Options that bring its devices, `deviceArgs`. */
   readonly devices: readonly string[];
+  /** Whether a seccomp filter is read from descriptor 6. */
+  readonly filtered: boolean;
 }
 
 /** `passwd` and `group` of the sandbox. */
@@ -43,7 +45,7 @@ export function bubblewrapArgs(spec: BubblewrapSpec, host: readonly string[]): s
   // What bubblewrap makes of itself above a mount is closed to all but root (seen with 0.8).
   const places = ['/home/job', ...Object.keys(recipe.tmpfs), ...recipe.mounts.map((mount) => mount.container)];
   args.push(...[...new Set(places.flatMap(ancestors))].flatMap((path) => ['--dir', path]));
-  args.push('--proc', '/proc', '--dev', '/dev', ...spec.devices);
+  args.push('--dev', '/dev', ...spec.devices);
   const size = recipe.shmSize === null ? [] : ['--size', String(recipe.shmSize)];
   args.push('--perms', '1777', ...size, '--tmpfs', '/dev/shm');
   args.push('--ro-bind', `${folder}/passwd`, '/etc/passwd', '--ro-bind', `${folder}/group`, '/etc/group');
@@ -55,7 +57,7 @@ export function bubblewrapArgs(spec: BubblewrapSpec, host: readonly string[]): s
   }
   for (const mount of recipe.mounts) args.push(mount.readOnly ? '--ro-bind' : '--bind', mount.host, mount.container);
   for (const [name, value] of Object.entries(spec.env)) args.push('--setenv', name, value);
-  return [...args, '--chdir', '/workspace', '--json-status-fd', '5'];
+  return [...args, '--chdir', '/workspace', '--json-status-fd', '5', ...(spec.filtered ? ['--seccomp', '6'] : [])];
 }
 
 /** What turns `command` into the sandbox's first process; its arguments are read from descriptor 4. `groups`: see `asUser`. */
@@ -102,18 +104,35 @@ function tmpfsSize(options: string): number | null {
 
 /**
  * Whether bubblewrap works here: a sandbox made as a job's would be must run `true`. Being installed says little, since
- * containers and hardened kernels often forbid what it needs. `why` is one sentence.
+ * containers and hardened kernels often forbid what it needs. `why` is one sentence; `filtered` is whether it also took `filter`.
  */
-export function probeBubblewrap(signal: AbortSignal, uid: number | null = null): Promise<{ usable: boolean; why: string }> {
-  const args = [...isolation(uid, false), '--hostname', 'probe', ...hostMounts(), '--proc', '/proc', '--dev', '/dev'];
+export async function probeBubblewrap(
+  signal: AbortSignal,
+  uid: number | null = null,
+  filter: Uint8Array | null = null,
+): Promise<{ usable: boolean; filtered: boolean; why: string }> {
+  const confined = filter === null ? 'it has no filter for this processor' : await trySandbox(signal, uid, filter);
+  if (confined === null) return { usable: true, filtered: true, why: 'Bubblewrap is installed and a probe sandbox ran.' };
+  const failure = await trySandbox(signal, uid, null);
+  if (failure === null)
+    return { usable: true, filtered: false, why: `Bubblewrap is installed and a probe sandbox ran, without seccomp: ${confined}.` };
+  return { usable: false, filtered: false, why: failure };
+}
+
+/** Why not, in a sentence; null when it ran. */
+function trySandbox(signal: AbortSignal, uid: number | null, filter: Uint8Array | null): Promise<string | null> {
+  const args = [...isolation(uid, false), '--hostname', 'probe', ...hostMounts(), '--dev', '/dev'];
+  if (filter !== null) args.push('--seccomp', '0');
   args.push('--perms', '1777', '--tmpfs', '/tmp', '--chdir', '/tmp', '--', ...(uid === null ? [] : asUser(uid)), 'true');
   return new Promise((resolve) => {
     const options = { signal, timeout: 5_000, env: { PATH: path } };
-    execFile('bwrap', args, options, (error, _stdout, stderr) => {
-      if (error === null) return resolve({ usable: true, why: 'Bubblewrap is installed and a probe sandbox ran.' });
-      if (error.code === 'ENOENT') return resolve({ usable: false, why: 'Bubblewrap (the program "bwrap") is not installed.' });
+    const child = execFile('bwrap', args, options, (error, _stdout, stderr) => {
+      if (error === null) return resolve(null);
+      if (error.code === 'ENOENT') return resolve('Bubblewrap (the program "bwrap") is not installed.');
       const said = stderr.trim().split('\n').at(-1) || error.message;
-      resolve({ usable: false, why: `Bubblewrap is installed but a probe sandbox failed: ${said}` });
+      resolve(`Bubblewrap is installed but a probe sandbox failed: ${said}`);
     });
+    child.stdin?.on('error', () => {});
+    child.stdin?.end(filter ?? '');
   });
 }

@@ -10,7 +10,7 @@ import type { Host } from './host.ts';
 const needed = ['sh', 'dd', 'cat', 'mkfifo', 'tar', 'rm', 'env', 'setsid'];
 
 export async function findings(host: Host, _signal: AbortSignal): Promise<Finding[]> {
-  const found: Finding[] = [bubblewrap(host), devices(host)];
+  const found: Finding[] = [bubblewrap(host), seccomp(host), devices(host)];
   for (const name of host.root ? [...needed, 'setpriv'] : needed) {
     if (await isInstalled(name)) continue;
     const message = `The program "${name}" was not found in ${path}; no agent can start without it.`;
@@ -46,6 +46,22 @@ function bubblewrap(host: Host): Finding {
     subject: 'bubblewrap',
     message: `${host.why} Jobs are kept apart less well.`,
     hint: 'Install bubblewrap: apt-get install bubblewrap.',
+  };
+}
+
+function seccomp({ mode, root, filter }: Host): Finding {
+  const subject = 'seccomp';
+  if (filter !== null) {
+    const message =
+      "Jobs may make the system calls that Docker allows: none that reaches the kernel's keyring, mounts or namespaces.";
+    return { level: 'ok', subject, message, hint: null };
+  }
+  const why = mode === 'plain' && !root ? 'Without bubblewrap and root' : 'On this host';
+  return {
+    level: 'warning',
+    subject,
+    message: `${why} jobs may make every system call: they can read keys of the session that started onejob, and leave keys for later jobs.`,
+    hint: mode === 'plain' ? 'Install bubblewrap; as root, perl is enough.' : 'Use "runtime: docker".',
   };
 }
 

@@ -4,7 +4,7 @@
  *
  * ```
  * agents/AGENT/   spec.json    the intent, written before anything is started
- *                 run.sh       the supervisor's program; args: what bubblewrap is told
+ *                 run.sh       the supervisor's program; args: what bubblewrap is told; filter: for the kernel
  *                 proc, job    who the supervisor and the job's first process are
  *                 stdin        the gate's standard input, a FIFO
  *                 log/         stdout, stderr, and stdout.end, stderr.end once nothing more will come

@@ -12,6 +12,8 @@ export interface Host {
   readonly boot: string;
   /** Bubblewrap's options for what sandboxes see of the host. */
   readonly mounts: readonly string[];
+  /** System calls that jobs may not make, for the kernel; null where nothing here puts a job under it. */
+  readonly filter: Uint8Array | null;
   readonly cgroups: Cgroups;
   /** Descriptors that the manager was started with and that would be handed on to every job. */
   readonly inherited: readonly number[];

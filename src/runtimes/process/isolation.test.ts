@@ -133,6 +133,35 @@ describe.each(['auto', 'off'] as const)('jobs with bubblewrap %s', (mode) => {
     await expect.poll(() => readdirSync('/proc').some((pid) => /^\d+$/.test(pid) && commandOf(pid).includes(mark))).toBe(false);
   });
 
+  testIn(separate)("make no system call that reaches the manager's keys, or outlives them", async () => {
+    const [keyctl, add] = process.arch === 'arm64' ? [219, 217] : [250, 248];
+    // The session's keyring by its number, which makes one where there is none; a key in it for whoever comes next.
+    const calls = `0 + syscall(${keyctl}, 0, -3, 1), 0 + $!, 0 + syscall(${add}, $t = "user", $n = "left", $v = "x", 1, -3), 0 + $!`;
+    const { out } = await run(
+      `perl -e '$, = " "; print ${calls}'; echo; grep ^Seccomp: /proc/self/status; unshare -Ur true 2>/dev/null && echo NAMESPACE; echo over`,
+    );
+    expect(out).toBe('-1 1 -1 1\nSeccomp:\t2\nover\n');
+  });
+
+  testIn(sandboxed)("are not told the names of the manager's keys", async () => {
+    const { out } = await run('cat /proc/keys 2>/dev/null && echo READ; echo over');
+    expect(out).toBe('over\n');
+  });
+
+  testIn(separate)('run compilers, interpreters and tools as ever', async () => {
+    const script = [
+      'cd $ONEJOB_WORKSPACE 2>/dev/null || cd /workspace',
+      `printf '#include <pthread.h>\\n#include <stdio.h>\\nvoid *f(void *x) { return x; } int main(void) { pthread_t t; pthread_create(&t, 0, f, 0); pthread_join(t, 0); puts("threads"); }' >a.c`,
+      'if command -v gcc >/dev/null; then gcc -pthread a.c -o a && ./a; else echo threads; fi',
+      'git init -q . && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m x && echo git',
+      `perl -MSocket -e 'socket($s, AF_INET, SOCK_STREAM, 0) && print "socket\\n"'`,
+      'tar -cf x.tar a.c && tar -xf x.tar && xz -9 -T2 x.tar && echo tar',
+      'sleep 0.1 & wait; (ulimit -c 0; timeout 5 sh -c "echo timeout")',
+    ];
+    const { out } = await run(script.join('\n'));
+    expect(out).toBe('threads\ngit\nsocket\ntar\ntimeout\n');
+  });
+
   testIn(sandboxed)('have no network when told so', async () => {
     const { out } = await run('cat /proc/net/dev | grep -c :', { network: 'none' });
     expect(out).toBe('1\n');

@@ -7,11 +7,13 @@ export interface PlainSpec {
   /** What `asUser` takes. */
   readonly groups: readonly number[];
   readonly env: Readonly<Record<string, string>>;
+  /** What goes before it, as root: `filterLoader`. */
+  readonly confine: readonly string[];
 }
 
 /** `command` as that user, with `env` and nothing else as its environment. */
-export function plainCommand({ uid, groups, env }: PlainSpec, command: readonly string[]): string[] {
+export function plainCommand({ uid, groups, env, confine }: PlainSpec, command: readonly string[]): string[] {
   const variables = Object.entries(env).map(([name, value]) => `${name}=${value}`);
   // A session of its own, so that ending it ends no supervisor.
-  return ['setsid', ...(uid === null ? [] : asUser(uid, groups)), 'env', '-i', ...variables, ...command];
+  return ['setsid', ...confine, ...(uid === null ? [] : asUser(uid, groups)), 'env', '-i', ...variables, ...command];
 }

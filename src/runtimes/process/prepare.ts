@@ -15,6 +15,7 @@ import { deviceArgs, grantDevices, type ProcessGrant } from './devices.ts';
 import { type Intent, makeFolder } from './folder.ts';
 import type { Host } from './host.ts';
 import { plainCommand } from './plain.ts';
+import { filterLoader } from './seccomp.ts';
 import { supervisorScript } from './supervisor.ts';
 import { markVariable } from './tree.ts';
 import { claimUid } from './uids.ts';
@@ -22,7 +23,7 @@ import { claimUid } from './uids.ts';
 /** What sandboxes of this recipe are made from: the recipe, how they are kept apart, and the boot. */
 export function fingerprintOf(host: Host, recipe: Recipe): string {
   return createHash('sha256')
-    .update(JSON.stringify([recipe, host.mode, host.boot]))
+    .update(JSON.stringify([recipe, host.mode, host.filter !== null, host.boot]))
     .digest('hex')
     .slice(0, 32);
 }
@@ -96,14 +97,18 @@ export async function makeSandbox(host: Host, spec: SandboxSpec, progress: (line
   const gate = ['/bin/sh', '-c', gateScript(agent, grant.gate)];
   if (bubblewrap) {
     const devices = deviceArgs(grant);
-    const told = bubblewrapArgs({ hostname: spec.name.slice(0, 64), recipe, env, uid, folder, devices }, host.mounts);
+    const filtered = host.filter !== null;
+    const told = bubblewrapArgs({ hostname: spec.name.slice(0, 64), recipe, env, uid, folder, devices, filtered }, host.mounts);
     const { passwd, group } = accounts(uid);
     await Promise.all([
       writeFile(join(folder, 'args'), told.map((word) => `${word}\0`).join('')),
       writeFile(join(folder, 'passwd'), passwd, { mode: 0o644 }),
       writeFile(join(folder, 'group'), group, { mode: 0o644 }),
     ]);
-  } else await writeFile(join(folder, 'args'), '');
+  }
+  const filter = join(folder, 'filter');
+  if (host.filter !== null) await writeFile(filter, host.filter);
+  const confine = host.filter === null ? [] : filterLoader(process.arch, filter);
   const limits = recipe.ulimits.map(({ name, soft, hard }) => `--${name}=${soft}:${hard}`);
   const isOpen = spec.devices.length > 0 && !recipe.ulimits.some(({ name }) => name === 'nofile');
   if (isOpen) limits.push(`--nofile=${openFilesForDevices()}`);
@@ -111,9 +116,12 @@ export async function makeSandbox(host: Host, spec: SandboxSpec, progress: (line
     command: [
       ...(spec.cpuset === undefined ? [] : ['taskset', '-c', spec.cpuset]),
       ...(limits.length === 0 ? [] : ['prlimit', ...limits, '--']),
-      ...(bubblewrap ? bubblewrapCommand(uid, grant.groups, gate) : plainCommand({ uid, groups: grant.groups, env }, gate)),
+      ...(bubblewrap
+        ? bubblewrapCommand(uid, grant.groups, gate)
+        : plainCommand({ uid, groups: grant.groups, env, confine }, gate)),
     ],
     cwd: bubblewrap ? null : join(files, 'work'),
+    open: bubblewrap ? ['4<args', '5>status', ...(host.filter === null ? [] : ['6<filter'])] : [],
     exitFile: join(host.at.exits, agent),
     outputLimit: host.outputLimit,
     ownGroup: supervisorGroup(host.cgroups),

@@ -4,13 +4,15 @@
  * Guarantees: all that is known of a sandbox stands in its folder (`folder.ts`), so a new manager goes on where a killed
  * one stopped; no job ends with the manager; under root no job runs as root, and no two agents as the same user.
  */
-import { lstat, mkdir, statfs } from 'node:fs/promises';
+import { execFile } from 'node:child_process';
+import { lstat, mkdir, rm, statfs, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { promisify } from 'node:util';
 import type { AgentId } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
 import type { Runtime, SandboxSeen } from '../runtime.ts';
 import { hostMounts } from './allow-list.ts';
-import { probeBubblewrap } from './bubblewrap.ts';
+import { path, probeBubblewrap } from './bubblewrap.ts';
 import { findCgroups } from './cgroup.ts';
 import { findings } from './check.ts';
 import { followExits } from './events.ts';
@@ -22,6 +24,7 @@ import { followLog } from './logs.ts';
 import { checkRecipe, fingerprintOf, makeSandbox } from './prepare.ts';
 import { releaseGate } from './release.ts';
 import { removeSandbox, sweepLeftovers, tidyShared } from './remove.ts';
+import { filterLoader, seccompFilter } from './seccomp.ts';
 import { untilStarted } from './started.ts';
 import { killWhole, terminate } from './tree.ts';
 import { firstUid } from './uids.ts';
@@ -55,10 +58,13 @@ async function settle(options: ProcessRuntimeOptions): Promise<Host> {
   const root = (options.uid ?? process.getuid?.()) === 0;
   const at = layout(options.dir);
   const wanted = options.bubblewrap !== 'off';
+  const filter = seccompFilter(process.arch);
   const probe = wanted
-    ? await probeBubblewrap(AbortSignal.timeout(10_000), root ? firstUid : null)
-    : { usable: false, why: 'Bubblewrap was turned off.' };
+    ? await probeBubblewrap(AbortSignal.timeout(10_000), root ? firstUid : null, filter)
+    : { usable: false, filtered: false, why: 'Bubblewrap was turned off.' };
   for (const folder of [at.agents, at.exits]) await mkdir(folder, { recursive: true, mode: 0o700 });
+  // A job that runs as whoever started onejob could do all of it through another process of his.
+  const filtered = probe.usable ? probe.filtered : root && filter !== null && (await canLoad(filter, options.dir));
   return {
     owner: options.owner,
     at,
@@ -67,6 +73,7 @@ async function settle(options: ProcessRuntimeOptions): Promise<Host> {
     root,
     boot: bootId(),
     mounts: probe.usable ? hostMounts() : [],
+    filter: filtered ? filter : null,
     cgroups: findCgroups(options.owner),
     inherited: inheritedDescriptors(),
     uidClaims: options.uidClaims ?? '/run/onejob-users',
@@ -74,6 +81,17 @@ async function settle(options: ProcessRuntimeOptions): Promise<Host> {
     openDir: options.openDir ?? `/var/tmp/onejob-${options.owner}`,
     outputLimit: options.outputLimit ?? 256 * 1024 * 1024,
   };
+}
+
+/** Whether a command was put under the filter, and says so itself. */
+async function canLoad(filter: Uint8Array, dir: string): Promise<boolean> {
+  const file = join(dir, '.filter');
+  await writeFile(file, filter);
+  const [program = 'perl', ...args] = filterLoader(process.arch, file);
+  const command = [...args, 'grep', '^Seccomp:', '/proc/self/status'];
+  const said = await promisify(execFile)(program, command, { env: { PATH: path }, timeout: 5_000 }).catch(() => null);
+  await rm(file, { force: true });
+  return said !== null && /^Seccomp:\s+2$/m.test(said.stdout);
 }
 
 function processRuntime(host: Host): Runtime {
@@ -113,7 +131,7 @@ function processRuntime(host: Host): Runtime {
     capabilities: {
       weaker: weaker(host),
       images: false,
-      holdsSecrets: host.mode === 'bubblewrap' && host.root,
+      holdsSecrets: host.mode === 'bubblewrap' && host.root && host.filter !== null,
       workspace: (agent) => {
         if (host.mode === 'bubblewrap') return '/workspace';
         return join(host.root ? join(host.openDir, agent) : folder(agent), 'work');
@@ -188,7 +206,8 @@ function processRuntime(host: Host): Runtime {
 function weaker(host: Host): string {
   if (host.mode === 'bubblewrap') {
     const user = host.root ? '' : ' They run as your own user.';
-    return `Jobs share this host's network and kernel interface: services on localhost are within their reach.${user}`;
+    const calls = host.filter === null ? ' No system call is denied to them.' : '';
+    return `Jobs share this host's network and kernel interface: services on localhost are within their reach.${user}${calls}`;
   }
   if (host.root)
     return 'Jobs run as users of their own, but see what everybody on this host can read, its processes, its network and every GPU.';

@@ -21,6 +21,7 @@ afterEach(() => rmSync(folder, { recursive: true, force: true }));
 const options = (command: readonly string[]): SupervisorOptions => ({
   command: ['setsid', ...command],
   cwd: null,
+  open: [],
   exitFile: join(folder, 'exit'),
   outputLimit: 1024 * 1024,
   ownGroup: null,

@@ -11,6 +11,8 @@ export interface SupervisorOptions {
   readonly command: readonly string[];
   /** Working directory of the command; null for the agent's folder. */
   readonly cwd: string | null;
+  /** What it finds open beside the first three, as a shell writes it, such as `4<args`. */
+  readonly open: readonly string[];
   /** File in which the exit code is written over what stands there. */
   readonly exitFile: string;
   /** Bytes kept of each of standard output and standard error. */
@@ -60,8 +62,8 @@ export function supervisorScript(options: SupervisorOptions): string {
     `    IFS= read -r s </proc/self/stat; printf '%s\\n' "$s" >job`,
     ...options.cgroups.map((path) => `    echo 0 >${quote(`${path}/cgroup.procs`)} || exit 1`),
     `    { echo ${options.oomScoreAdj} >/proc/self/oom_score_adj; } 2>/dev/null`,
-    '    umask 022; exec 3>&- 4<args 5>status',
-    ...(options.cwd === null ? [] : [`    exec 4<&- 5>&-; cd ${quote(options.cwd)} || exit 1`]),
+    `    umask 022; exec 3>&- ${options.open.join(' ')}`,
+    ...(options.cwd === null ? [] : [`    cd ${quote(options.cwd)} || exit 1`]),
     `    exec ${options.command.map(quote).join(' ')}`,
     // Read-write: the gate must outlive every manager that opens the other end.
     '  ) <>stdin',

@@ -6,7 +6,7 @@
  * named after it, made in one step, in a folder that all managers of the host share.
  */
 import { randomInt } from 'node:crypto';
-import { existsSync, lstatSync } from 'node:fs';
+import { lstatSync } from 'node:fs';
 import { mkdir, readdir, readlink, rm, symlink } from 'node:fs/promises';
 import { join } from 'node:path';
 import { OnejobError } from '../../errors.ts';
@@ -35,7 +35,7 @@ export async function claimUid(claims: string, folder: string): Promise<number> 
 
 /** The id that was taken for the agent whose folder is `folder`; null when none is. */
 export async function uidOf(claims: string, folder: string): Promise<number | null> {
-  for (const name of existsSync(claims) ? await readdir(claims) : []) {
+  for (const name of await claimsIn(claims)) {
     if ((await readlink(join(claims, name)).catch(() => '')) === folder) return Number(name);
   }
   return null;
@@ -45,9 +45,17 @@ export async function freeUid(claims: string, uid: number): Promise<void> {
   await rm(join(claims, String(uid)), { force: true });
 }
 
+/** None where there is no such folder: any manager's sweep removes it when it is empty. */
+async function claimsIn(claims: string): Promise<readonly string[]> {
+  return readdir(claims).catch((error: NodeJS.ErrnoException) => {
+    if (error.code === 'ENOENT') return [];
+    throw error;
+  });
+}
+
 /** Gives back ids taken for agents in `agents` whose folder is gone: a manager died between the two. */
 export async function freeLostUids(claims: string, agents: string): Promise<void> {
-  for (const name of existsSync(claims) ? await readdir(claims) : []) {
+  for (const name of await claimsIn(claims)) {
     const target = await readlink(join(claims, name)).catch(() => '');
     if (target.startsWith(`${agents}/`) && lstatSync(target, { throwIfNoEntry: false }) === undefined)
       await rm(join(claims, name), { force: true });
