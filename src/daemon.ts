@@ -6,6 +6,7 @@ import { loadConfig } from './config/load.ts';
 import { formatProblem } from './config/problem.ts';
 import { slotNames } from './config/slot-names.ts';
 import { weakenedFindings } from './config/weakened-findings.ts';
+import { keepChoosing } from './pools/choose-again.ts';
 import { followServices, slotFacts } from './pools/ci-events.ts';
 import { systemClock as clock } from './pools/clock.ts';
 import { foreignTo } from './pools/foreign.ts';
@@ -83,6 +84,11 @@ export async function runDaemon(
     temporary: options.temporary,
     ...foreignTo(queue, reconciler),
   });
+  /** An Engine that answered at the start need not answer now, and says so itself. */
+  const chosen = () =>
+    observer.unreachable(runtimes.best.name) === null
+      ? { reason: runtimes.reason, findings: runtimes.findings() }
+      : { reason: runtimes.reason === null ? null : `${runtimes.best.name}, chosen at the start`, findings: [] };
   const started = Promise.withResolvers<void>();
   const manager = new HostManager({
     clock,
@@ -97,7 +103,7 @@ export async function runDaemon(
       pools: () => reconciler.pools,
       imageOf: (pool) => fingerprints.madeFrom(pool),
     }),
-    runtimes: runtimes.all,
+    runtimes: () => runtimes.all,
     logDir,
     nameOf,
     noteOf: loop.noteOf,
@@ -110,10 +116,9 @@ export async function runDaemon(
       config: config.path,
       stateDir: store.dir,
       temporary: options.temporary,
-      runtimeReason: runtimes.reason,
-      weaker: runtimes.best.capabilities.weaker,
     },
-    findings: () => [...runtimes.findings, ...weakenedFindings(config), ...fingerprints.findings(), ...caches.findings()],
+    chosen: () => ({ runtimeReason: chosen().reason, weaker: runtimes.best.capabilities.weaker }),
+    findings: () => [...chosen().findings, ...weakenedFindings(config), ...fingerprints.findings(), ...caches.findings()],
     hostFindings: async (signal) => [...(await house.findings()), ...((await fleet?.doctor(signal)) ?? [])],
     problems: () => [...observer.problems, ...house.problems],
     started: started.promise,
@@ -167,6 +172,8 @@ export async function runDaemon(
   void fleet?.start();
   parts.defer(renewImages(images, { clock, log }));
   caches.start();
+  // A temporary one ends with its jobs, and they were told where they run.
+  if (!options.temporary) parts.defer(keepChoosing({ clock, log, runtimes, reconciler, observer }));
   reconciler.pause.release('starting');
   reconciler.start();
   started.resolve();

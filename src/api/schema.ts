@@ -140,7 +140,15 @@ export const poolView = z.object({
   waiting: z.int().nullable(),
   paused: z.array(z.string()),
   draining: z.boolean(),
-  backoff: z.object({ failures: z.int(), retryIn: z.number(), reason: z.string() }).nullable(),
+  backoff: z
+    .object({
+      failures: z.int(),
+      retryIn: z.number(),
+      reason: z.string(),
+      /** What cannot be had and all failures come from, such as `image "x:1" on docker`; null when nothing can be named. */
+      waitsFor: z.string().nullable(),
+    })
+    .nullable(),
   /**
    * Slots whose devices are all there, of those there should be; null for a pool without devices of its own, and until the
    * host was looked at.

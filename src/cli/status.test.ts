@@ -65,7 +65,7 @@ test('a quiet host', () => {
 });
 
 test('what is wrong comes first, with who and until when', () => {
-  const backoff = { failures: 3, retryIn: 12_000, reason: 'image "x" was not found' };
+  const backoff = { failures: 3, retryIn: 12_000, reason: 'no space left', waitsFor: null };
   const lines = page({
     problems: ['Docker Engine cannot be reached'],
     pools: [pool('default'), pool('lab', { paused: ['by alice', 'disk: 3 % free'], draining: true, backoff })],
@@ -75,8 +75,15 @@ test('what is wrong comes first, with who and until when', () => {
     '! lab: paused by alice',
     '! lab: paused: disk: 3 % free',
     '! lab: draining: nothing new is started until "onejob resume"',
-    '! lab: failed 3 times, next try in 12s: image "x" was not found',
+    '! lab: failed 3 times, next try in 12s: no space left',
   ]);
+});
+
+test('a pool without its image says which one it waits for', () => {
+  const backoff = { failures: 3, retryIn: 12_000, reason: 'Cannot pull it.', waitsFor: 'image "x:1" on docker' };
+  expect(page({ pools: [pool('lab', { backoff })] })[1]).toBe(
+    '! lab: waits for image "x:1" on docker, next try in 12s: Cannot pull it.',
+  );
 });
 
 test('a slot at work', () => {
@@ -206,7 +213,7 @@ test('no line is wider than the terminal, and nothing is cut in a pipe', () => {
 
 test('a long reason is wrapped with indentation at a terminal, none of it lost', () => {
   const reason = 'the registry refused the image because the token in its config is from last year; '.repeat(4).trim();
-  const backoff = { failures: 1, retryIn: 0, reason };
+  const backoff = { failures: 1, retryIn: 0, reason, waitsFor: null };
   const lines = page({ pools: [pool('lab', { backoff })] }, 80);
   expect(lines[1]).toMatch(/^! lab: failed once, next try now: the registry/);
   const more = lines.slice(2, lines.indexOf(''));

@@ -60,9 +60,11 @@ function poolProblems(pool: PoolView): string[] {
   const problems = pool.paused.map((held) => (held.startsWith('by ') ? `paused ${held}` : `paused: ${held}`));
   if (pool.draining) problems.push('draining: nothing new is started until "onejob resume"');
   if (pool.backoff !== null) {
-    const { failures, retryIn, reason } = pool.backoff;
+    const { failures, retryIn, reason, waitsFor } = pool.backoff;
     const times = failures === 1 ? 'failed once' : `failed ${failures} times`;
-    problems.push(`${times}, next try ${retryIn <= 0 ? 'now' : `in ${formatAge(retryIn)}`}: ${reason}`);
+    problems.push(
+      `${waitsFor === null ? times : `waits for ${waitsFor}`}, next try ${retryIn <= 0 ? 'now' : `in ${formatAge(retryIn)}`}: ${reason}`,
+    );
   }
   return problems;
 }

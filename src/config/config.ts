@@ -90,7 +90,7 @@ export interface PoolConfig {
   readonly name: string;
   /** Key in `services`, or `own` for the own queue. */
   readonly service: string;
-  /** null: the best one that is there. */
+  /** null: the best one that is there. A pool that names an image is never null: only docker has images. */
   readonly runtime: RuntimeName | null;
   /** What jobs ask for at the CI service; for the own queue the pool's name. */
   readonly queue: string;

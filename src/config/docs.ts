@@ -10,7 +10,7 @@ const head = `# Configuration
 
 One file, in YAML 1.2. onejob looks for it in this order: \`--config\`, \`ONEJOB_CONFIG\`, \`/etc/onejob/config.yml\`,
 \`$XDG_CONFIG_HOME/onejob/config.yml\`. \`onejob status\` says which one holds. Without a file there is the own queue with
-one pool, \`default\`, of two agents, on the best runtime that is there.
+one pool, \`default\`, of two agents, in Docker where it can be used and else as processes of this host.
 
 - What is not written has its default; environment variables win over the file, flags over both.
 - \`onejob config check\` finds every problem at once, each with its line; \`onejob config show\` prints what holds, and why.

@@ -87,7 +87,7 @@ export const poolFile = z.strictObject({
   ),
   runtime: key(oneOf(['best', 'docker', 'process']), '`best`, `docker` or `process`', {
     description:
-      'What makes the sandboxes. `best`: Docker where an Engine answers and has the image, else processes; `onejob status` says which and why.',
+      'What makes the sandboxes. `best`: `docker` for a pool with an `image`, which then waits for the Engine and for its image. For a pool without `image`: Docker where an Engine answers and the default image can be had, else processes of this host; `onejob status` says which and why. A daemon that `up` started looks again every 30 s, and such a pool moves to Docker once it can be used; it never moves back.',
     example: 'docker',
     shown: `\`${poolDefaults.runtime}\`; \`docker\` with Azure Pipelines and Buildkite`,
   }),

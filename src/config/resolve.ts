@@ -64,7 +64,7 @@ function resolvePool(name: string, given: WrittenPool, { ownNames, defaults, sta
   return {
     name,
     service,
-    runtime: pool.runtime !== 'best' ? pool.runtime : defaults.runtime === 'best' ? null : defaults.runtime,
+    runtime: pool.runtime !== 'best' ? pool.runtime : defaults.runtime === 'best' && given.image === undefined ? null : 'docker',
     queue: service === 'own' ? name : (given.queue ?? name),
     priority: pool.priority,
     agentName: pool.name,

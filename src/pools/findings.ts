@@ -19,7 +19,31 @@ export function poolFindings(reconciler: Reconciler, fault: string | null = null
   return [...host, ...reconciler.pools.flatMap((pool) => findingsOf(pool, fault))];
 }
 
-function findingsOf({ config: { name }, pause, draining, backoff }: Pool, fault: string | null): FindingView[] {
+/**
+ * Pools whose image can neither be had now nor was asked for yet: one without standbys would find out with its first job.
+ * An Engine that is away says so itself.
+ */
+export async function imageFindings(pools: readonly Pool[], signal: AbortSignal): Promise<FindingView[]> {
+  const asked = new Map<string, Promise<string | null>>();
+  const found = pools.map(async ({ config: { name, recipe }, runtime, awaitsImage, away, leaving }): Promise<FindingView[]> => {
+    if (awaitsImage !== null || away !== null || leaving) return [];
+    const key = `${runtime.name} ${recipe.pull} ${recipe.image}`;
+    const trouble = asked.get(key) ?? runtime.imageTrouble?.(recipe, signal).catch(() => null) ?? Promise.resolve(null);
+    asked.set(key, trouble);
+    const why = await trouble;
+    return why === null ? [] : [imageFinding(name, `image "${recipe.image}" on ${runtime.name}`, why)];
+  });
+  return (await Promise.all(found)).flat();
+}
+
+function imageFinding(pool: string, image: string, why: string): FindingView {
+  return { level: 'error', subject: `pool ${pool}`, message: `It waits for ${image}: ${why}`, hint: null };
+}
+
+function findingsOf(
+  { config: { name }, pause, draining, leaving, backoff, awaitsImage }: Pool,
+  fault: string | null,
+): FindingView[] {
   const subject = `pool ${name}`;
   const people = pause.details.filter((held) => held !== fault);
   const found = people.map((held) => {
@@ -29,9 +53,9 @@ function findingsOf({ config: { name }, pause, draining, backoff }: Pool, fault:
     return warning(subject, `It is paused ${held}.`, `Type "onejob resume ${name} --reason ${word}".`);
   });
   // What left the config only empties itself, and nobody can resume it.
-  if (draining && !name.endsWith('(leaving)'))
-    found.push(warning(subject, 'It drains: nothing new is started.', `Type "onejob resume ${name}".`));
-  if (backoff !== null) {
+  if (draining && !leaving) found.push(warning(subject, 'It drains: nothing new is started.', `Type "onejob resume ${name}".`));
+  if (backoff !== null && awaitsImage !== null) found.push(imageFinding(name, awaitsImage, backoff.last.message));
+  else if (backoff !== null) {
     const times = backoff.failures === 1 ? 'once' : `${backoff.failures} times in a row`;
     found.push(warning(subject, `It failed ${times} and waits before it tries again: ${backoff.last.message}`, null));
   }

@@ -168,6 +168,28 @@ test('a pool without devices waits for nobody, and no driver matters to it', asy
   expect([it.standby(), it.pool.pause.any]).toMatchObject([{ agent: 'adopted' }, false]);
 });
 
+describe('an image that could not be had', () => {
+  const missing = { code: 'E_IMAGE_NOT_FOUND', message: 'x', retry: false };
+
+  test('ends the wait for it once somebody has brought it', async () => {
+    const it = loop({ count: 0 });
+    it.answers(async () => null);
+    it.pool.failed(missing, 'prepare', 0, 0);
+    await it.refresh();
+    expect(it.pool.awaitsImage).toBe('image "mine:1" on docker');
+    it.answers(async ({ image }) => `of ${image}`);
+    await it.refresh();
+    expect([it.pool.backoff, it.pool.awaitsImage]).toEqual([null, null]);
+  });
+
+  test('what else a pool fails with waits its time', async () => {
+    const it = loop({ count: 0 });
+    it.pool.failed({ ...missing, code: 'E_RECIPE' }, 'prepare', 0, 0);
+    await it.refresh();
+    expect([it.pool.backoff?.failures, it.pool.awaitsImage]).toEqual([1, null]);
+  });
+});
+
 describe('image: auto', () => {
   test('a standby of the image that is chosen is kept, one of an older choice is not', async () => {
     const it = loop({ auto: true, standby: 'of cuda:12.4.1 550.54.14' });

@@ -23,8 +23,6 @@ export interface FingerprintParts {
 }
 
 const reason = 'look';
-/** Failures that having an image ends. */
-const ofImages: ReadonlySet<string> = new Set(['E_IMAGE_CHOICE', 'E_IMAGE_BUILD', 'E_AGENT_PACKAGE']);
 
 export class Fingerprints {
   readonly #parts: FingerprintParts;
@@ -121,7 +119,7 @@ export class Fingerprints {
     const pool = reconciler.pools.find((one) => one.config.name === name);
     if (pool === undefined) return;
     // What kept it from having one is over.
-    if (pool.backoff !== null && ofImages.has(pool.backoff.last.code)) pool.backoff = null;
+    if (pool.awaitsImage !== null) pool.backoff = null;
     if (!hadOne) {
       reconciler.replanAll(pool);
       return;
@@ -150,7 +148,10 @@ export class Fingerprints {
       const fingerprint = recipe === null ? null : await pool.runtime.fingerprint(recipe, signal);
       signal.throwIfAborted();
       if (epoch !== this.#epoch) return;
-      if (fingerprint !== null) pool.learn(key, this.stamp(pool, fingerprint));
+      if (fingerprint === null) continue;
+      pool.learn(key, this.stamp(pool, fingerprint));
+      // Somebody has brought the image. One that is to be pulled each time is not had by being there.
+      if (pool.awaitsImage !== null && pool.config.recipe.pull !== 'always') pool.backoff = null;
     }
     pool.pause.release(reason);
   }

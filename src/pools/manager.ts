@@ -14,7 +14,7 @@ import type { Store } from '../store/store.ts';
 import { until } from '../until.ts';
 import { createDeviceRequests, type DeviceRequests } from './device-requests.ts';
 import { missingDevices } from './device-views.ts';
-import { deviceFindings, poolFindings } from './findings.ts';
+import { deviceFindings, imageFindings, poolFindings } from './findings.ts';
 import { createLogs, type Logs } from './logs.ts';
 import type { Observer } from './observe.ts';
 import type { Pool } from './pool.ts';
@@ -33,10 +33,12 @@ export interface ManagerParts extends Omit<StatusParts, 'about'> {
   readonly store: Pick<Store, 'history' | 'serviceJobs' | 'registrations'>;
   /** What services may try out from within a sandbox. */
   readonly trial: Trial;
-  readonly runtimes: readonly Runtime[];
+  readonly runtimes: () => readonly Runtime[];
   readonly logDir: string;
   /** What never changes while this manager lives. */
-  readonly facts: Pick<StatusView, 'version' | 'pid' | 'owner' | 'config' | 'stateDir' | 'temporary' | 'runtimeReason' | 'weaker'>;
+  readonly facts: Pick<StatusView, 'version' | 'pid' | 'owner' | 'config' | 'stateDir' | 'temporary'>;
+  /** Of the pools that name no runtime. */
+  readonly chosen: () => Pick<StatusView, 'runtimeReason' | 'weaker'>;
   /** What keeps the whole host from working, or soon will. */
   readonly problems: () => string[];
   readonly findings: () => FindingView[];
@@ -74,10 +76,10 @@ export class HostManager implements Manager {
   }
 
   status(): StatusView {
-    const { facts, reconciler, problems, fleet } = this.#parts;
+    const { facts, chosen, reconciler, problems, fleet } = this.#parts;
     const missing = fleet === null ? [] : missingDevices(fleet.book);
     const pools = poolViews(this.#statusParts);
-    return { ...facts, stopping: reconciler.stopping, problems: problems(), missing, pools };
+    return { ...facts, ...chosen(), stopping: reconciler.stopping, problems: problems(), missing, pools };
   }
 
   plan(): PlanLine[] {
@@ -90,7 +92,8 @@ export class HostManager implements Manager {
     const checks = [
       queue.check(signal, trial),
       serviceFindings({ services, registrations: store.registrations, clock, trial }, signal),
-      ...runtimes.map((runtime) => runtime.check(signal)),
+      imageFindings(reconciler.pools, signal),
+      ...runtimes().map((runtime) => runtime.check(signal)),
     ];
     const host = await this.#parts.hostFindings(signal);
     // What a pool lacks is said once, where the reason is said, too.

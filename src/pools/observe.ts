@@ -17,6 +17,7 @@ export interface ObserveParts {
   readonly log: Log;
   readonly keepers: Keepers;
   readonly reconciler: Reconciler;
+  /** Those there are at the start; `add` brings more. */
   readonly runtimes: readonly Runtime[];
   /** What a pool's standbys should be made from now; null when unknown. */
   readonly refreshFingerprints: (runtime: Runtime, signal: AbortSignal) => Promise<void>;
@@ -39,11 +40,13 @@ export class Observer {
   readonly #unreachable = new Map<string, string>();
   readonly #judging = new Set<AgentId>();
   readonly #watching: Promise<void>[] = [];
+  readonly #runtimes: Runtime[];
   readonly #resyncing = new Map<Runtime, Promise<void>>();
   #timer: (() => void) | null = null;
 
   constructor(parts: ObserveParts) {
     this.#parts = parts;
+    this.#runtimes = [...parts.runtimes];
   }
 
   /** Sentences about what cannot be reached right now. */
@@ -70,9 +73,18 @@ export class Observer {
     for (const slot of this.#parts.reconciler.slots) {
       for (const agent of standing(slot)) this.#parts.keepers.follow(agent, this.#runtimeOf(slot));
     }
-    for (const runtime of this.#parts.runtimes) this.#watching.push(this.#watch(runtime));
-    await Promise.all(this.#parts.runtimes.map((runtime) => this.resync(runtime)));
+    for (const runtime of this.#runtimes) this.#watching.push(this.#watch(runtime));
+    await this.#resyncAll();
     this.#arm();
+  }
+
+  /** One more runtime is looked after from now on; resolves when it was looked at once. One that is known already is looked at again. */
+  async add(runtime: Runtime): Promise<void> {
+    if (!this.#runtimes.includes(runtime)) {
+      this.#runtimes.push(runtime);
+      this.#watching.push(this.#watch(runtime));
+    }
+    await this.resync(runtime);
   }
 
   async close(): Promise<void> {
@@ -221,7 +233,7 @@ export class Observer {
   }
 
   #runtimeOf(slot: Slot): Runtime {
-    const runtime = this.#parts.runtimes.find((one) => one.name === slot.runtime);
+    const runtime = this.#runtimes.find((one) => one.name === slot.runtime);
     if (runtime === undefined) throw new RangeError(`no runtime ${slot.runtime} for slot ${slot.key}`);
     return runtime;
   }
@@ -236,9 +248,13 @@ export class Observer {
     if (this.#abort.signal.aborted) return;
     this.#timer?.();
     this.#timer = this.#parts.clock.after(this.#unreachable.size > 0 ? lookAgain : resyncEvery, async () => {
-      await Promise.all(this.#parts.runtimes.map((runtime) => this.resync(runtime)));
+      await this.#resyncAll();
       this.#arm();
     });
+  }
+
+  async #resyncAll(): Promise<void> {
+    await Promise.all(this.#runtimes.map((runtime) => this.resync(runtime)));
   }
 }
 

@@ -5,6 +5,7 @@ import type { PoolConfig } from '../config/config.ts';
 import { type Backoff, backoff } from '../core/backoff.ts';
 import { leavingLimit, type PoolView } from '../core/plan.ts';
 import type { DeviceId, Failure, Slot } from '../core/slot.ts';
+import type { ErrorCode } from '../errors.ts';
 import type { Runtime } from '../runtimes/runtime.ts';
 import { Pause } from './pause.ts';
 
@@ -24,12 +25,25 @@ export interface SlotDevices {
 /** Of pools whose agents need no device. */
 export const noDevices: SlotDevices = { of: () => [], heldBack: () => null, lost: () => false };
 
+/** Failures that having the image ends. */
+const ofImages: ReadonlySet<string> = new Set<ErrorCode>([
+  'E_IMAGE_NOT_FOUND',
+  'E_IMAGE_DENIED',
+  'E_REGISTRY_UNREACHABLE',
+  'E_PULL_FAILED',
+  'E_IMAGE_CHOICE',
+  'E_IMAGE_BUILD',
+  'E_AGENT_PACKAGE',
+]);
+
 export class Pool {
   readonly config: PoolConfig;
   readonly service: CiService;
-  readonly runtime: Runtime;
   readonly devices: SlotDevices;
+  /** Config does not name it any more: it is only there until what is in its slots is gone. */
+  readonly leaving: boolean;
   readonly pause = new Pause();
+  #runtime: Runtime;
   readonly #keepStandby: boolean;
   readonly #isPerSlot: boolean;
   /** Whether its service is told what its slots could do with a job. */
@@ -57,16 +71,40 @@ export class Pool {
       serviceNamed?: (name: string) => CiService;
       /** Default true. */
       tellsOffers?: boolean;
+      /** Default false. */
+      leaving?: boolean;
     },
   ) {
     this.config = config;
     this.service = parts.service;
-    this.runtime = parts.runtime;
+    this.#runtime = parts.runtime;
     this.devices = parts.devices;
     this.#serviceNamed = parts.serviceNamed ?? (() => parts.service);
     this.#isPerSlot = JSON.stringify(config.recipe ?? null).includes('{name}');
     this.#keepStandby = parts.keepStandby && config.standby;
     this.tellsOffers = parts.tellsOffers ?? true;
+    this.leaving = parts.leaving ?? false;
+    this.draining = this.leaving;
+  }
+
+  get runtime(): Runtime {
+    return this.#runtime;
+  }
+
+  /** From now on another runtime makes its sandboxes: what the one before has made is let end, and nothing new is made there. */
+  moveTo(runtime: Runtime): void {
+    this.#runtime = runtime;
+    this.away = null;
+    this.backoff = null;
+    this.#forgiven = null;
+    this.forget();
+  }
+
+  /** The image that could not be had and keeps the pool from starting anything, such as `image "x:1" on docker`; null: none does. */
+  get awaitsImage(): string | null {
+    if (this.backoff === null || !ofImages.has(this.backoff.last.code)) return null;
+    const { image } = this.config.recipe;
+    return `${image === null ? 'its image' : `image "${image}"`} on ${this.#runtime.name}`;
   }
 
   /** Whether what a slot's sandboxes are made from depends on the slot. */

@@ -64,9 +64,9 @@ export function populate(parts: PopulateParts): void {
         devices: heldBy(slot),
         serviceNamed,
         tellsOffers: keepStandby,
+        leaving: true,
       },
     );
-    pool.draining = true;
     reconciler.add(pool, [slot]);
   }
 }

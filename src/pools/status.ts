@@ -65,8 +65,13 @@ export function waitingReason(reconciler: Reconciler, poolName: string, problems
   if (held !== undefined) return `paused: ${held}`;
   if (pool.draining) return 'the pool drains';
   if (pool.away !== null) return pool.away;
-  if (pool.backoff !== null) return pool.backoff.last.message;
+  if (pool.backoff !== null) return `${waitsFor(pool)}${pool.backoff.last.message}`;
   return devicesReason(reconciler, pool) ?? problems[0] ?? null;
+}
+
+/** `waits for image "x:1" on docker: ` where that is what a pool's failures come from; else empty. */
+function waitsFor({ awaitsImage }: Pool): string {
+  return awaitsImage === null ? '' : `waits for ${awaitsImage}: `;
 }
 
 /** How many different reasons are told of one pool, and how many slots are named with each. */
@@ -138,7 +143,10 @@ function heldBack(slot: Slot, pool: Pool, parts: StatusParts): string | null {
   if (paused.length > 0) return `paused: ${paused.join('; ')}`;
   if (pool.away !== null) return pool.away;
   const backoff = backoffView(pool, parts.clock.now());
-  return backoff === null ? null : `backing off for ${Math.ceil(backoff.retryIn / 1000)} s: ${backoff.reason}`;
+  if (backoff === null) return null;
+  const seconds = Math.ceil(backoff.retryIn / 1000);
+  if (backoff.waitsFor !== null) return `waits for ${backoff.waitsFor}, next try in ${seconds} s: ${backoff.reason}`;
+  return `backing off for ${seconds} s: ${backoff.reason}`;
 }
 
 /** Why the slot's devices must not be used now. Without standbys a slot has some only while a job needs them. */
@@ -151,7 +159,7 @@ function devicesHeld(slot: Slot, pool: Pool, { fleet }: StatusParts): string | n
 function backoffView(pool: Pool, now: number): PoolView['backoff'] {
   if (pool.backoff === null) return null;
   const { failures, until, last } = pool.backoff;
-  return { failures, retryIn: Math.max(0, Math.round(until - now)), reason: last.message };
+  return { failures, retryIn: Math.max(0, Math.round(until - now)), reason: last.message, waitsFor: pool.awaitsImage };
 }
 
 function slotView(slot: Slot, parts: StatusParts): SlotView {

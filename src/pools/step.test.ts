@@ -54,6 +54,16 @@ test('without an event it is planned only, and what has nothing to do is the sam
   expect(step(waiting, null, pool, taking).slot).toBe(waiting);
 });
 
+test('a pool that moves to another runtime lets its agent end, makes no new one where it was, and goes on in the new one', () => {
+  const pool = poolOf(serviceOf('own', { job: 'j2', limit: null, cold: false }));
+  pool.moveTo({ name: 'other' } as Runtime);
+  pool.learn('p/1', 'f');
+  const moving = step({ ...empty, standby, agent: busy }, null, pool, taking).slot;
+  expect([moving.standby.kind, moving.agent, moving.runtime]).toEqual(['none', busy, 'docker']);
+  const gone = step({ ...moving, agent: { kind: 'free' }, leaving: [] }, null, pool, taking).slot;
+  expect([gone.runtime, gone.standby]).toEqual(['other', expect.objectContaining({ kind: 'preparing' })]);
+});
+
 test('after a failure the same step begins nothing, though its pool has yet to hear of it', () => {
   const preparing: Slot = { ...empty, standby: { kind: 'preparing', agent: 'a', reserved: null, since: 0 } };
   const failure = { code: 'E_TEST', message: 'no', retry: true };

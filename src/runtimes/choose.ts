@@ -1,6 +1,8 @@
 /**
- * Which runtimes a manager has, and which one is the best that is there when config leaves it open. Docker is chosen when
- * its Engine answers and the pools' image can be had; otherwise jobs run as processes, and the reason is said.
+ * Which runtimes a manager has, and which one serves the pools that name neither a runtime nor an image. For those, Docker is
+ * chosen when its Engine answers and the default image can be had; otherwise their jobs run as processes, the reason is said,
+ * and Docker is looked at again while the manager runs. Docker, once chosen, stays chosen. A pool that names an image or a
+ * runtime never gets another one: what it lacks, it waits for.
  */
 import { join } from 'node:path';
 import type { Config, PoolConfig, RuntimeName } from '../config/config.ts';
@@ -12,13 +14,17 @@ import type { DockerRuntime } from './docker/docker.ts';
 import type { Finding, Runtime } from './runtime.ts';
 
 export interface Runtimes {
+  /** Grows when `chooseAgain` chooses one that was not there. */
   readonly all: readonly Runtime[];
   /** For pools that name none. */
   readonly best: Runtime;
   /** Why `best` was chosen; null when every pool names its runtime. */
   readonly reason: string | null;
-  readonly findings: readonly Finding[];
+  /** For `doctor`. */
+  findings(): readonly Finding[];
   get(name: string): Runtime;
+  /** Looks whether a better runtime than a fallback is there now. True when `best` is another one from now on. */
+  chooseAgain(): Promise<boolean>;
 }
 
 export interface ChooseOptions {
@@ -44,18 +50,28 @@ export async function chooseRuntimes(options: ChooseOptions): Promise<Runtimes> 
   };
   for (const name of new Set([...inUse, ...config.pools.map((pool) => pool.runtime).filter((name) => name !== null)]))
     await make(name);
-  const choice = open.length === 0 ? null : await chooseBest(open, inUse, make, options);
-  if (choice !== null && !made.has(choice.runtime.name)) made.set(choice.runtime.name, choice.runtime);
+  let choice = open.length === 0 ? null : await chooseBest(open, inUse, make, options);
   const best = choice?.runtime ?? [...made.values()][0] ?? (await make('process'));
   return {
-    all: [...made.values()],
-    best,
-    reason: choice?.reason ?? null,
-    findings: choice === null ? [] : [{ level: 'ok', subject: 'runtime', message: choice.reason, hint: null }],
+    get all() {
+      return [...made.values()];
+    },
+    get best() {
+      return choice?.runtime ?? best;
+    },
+    get reason() {
+      return choice?.reason ?? null;
+    },
+    findings: () => (choice === null ? [] : [choiceFinding(choice, open)]),
     get(name) {
       const runtime = made.get(name);
       if (runtime === undefined) throw new OnejobError('E_RUNTIME_UNKNOWN', `There is no runtime "${name}".`);
       return runtime;
+    },
+    async chooseAgain() {
+      if (choice === null || !choice.isFallback) return false;
+      choice = await chooseBest(open, [], make, options);
+      return !choice.isFallback;
     },
   };
 }
@@ -63,6 +79,19 @@ export async function chooseRuntimes(options: ChooseOptions): Promise<Runtimes> 
 interface Choice {
   readonly runtime: Runtime;
   readonly reason: string;
+  /** Docker would have been chosen, and could not be used. */
+  readonly isFallback: boolean;
+}
+
+function choiceFinding({ isFallback, reason }: Choice, open: readonly PoolConfig[]): Finding {
+  if (!isFallback) return { level: 'ok', subject: 'runtime', message: reason, hint: null };
+  const names = open.map(({ name }) => name).join(', ');
+  return {
+    level: 'warning',
+    subject: 'runtime',
+    message: `Jobs of pool ${names} run as processes of this host: ${reason}`,
+    hint: 'Once Docker can be used, they run in containers. Write "runtime: process" or an "image" into the pool to decide it yourself.',
+  };
 }
 
 async function chooseBest(
@@ -72,7 +101,7 @@ async function chooseBest(
   options: ChooseOptions,
 ): Promise<Choice> {
   if (inUse.includes('docker'))
-    return { runtime: await make('docker'), reason: 'docker, because agents of an earlier start are in it' };
+    return { runtime: await make('docker'), reason: 'docker, because agents of an earlier start are in it', isFallback: false };
   const { probeDocker, resolveEndpoint } = await import('./docker/probe.ts');
   const signal = AbortSignal.timeout(patience);
   const probe = await probeDocker(await resolveEndpoint(options.env.docker), signal).catch((error: unknown) => ({
@@ -81,18 +110,19 @@ async function chooseBest(
   }));
   if (!probe.reachable) return instead(probe.why, make);
   const docker = await makeDocker(options);
-  for (const { recipe } of pools) {
-    const missing =
-      recipe.image === null ? null : await docker.imageTrouble(recipe.image, signal).catch((error) => toFailure(error).message);
-    if (missing === null) continue;
+  try {
+    for (const { recipe } of pools) {
+      const missing = await docker.imageTrouble(recipe, signal).catch((error: unknown) => toFailure(error).message);
+      if (missing !== null) return await instead(missing, make);
+    }
+  } finally {
     docker.close();
-    return instead(missing, make);
   }
-  return { runtime: docker, reason: `docker, because ${probe.why}` };
+  return { runtime: await make('docker'), reason: `docker, because ${probe.why}`, isFallback: false };
 }
 
 async function instead(why: string, make: (name: RuntimeName) => Promise<Runtime>): Promise<Choice> {
-  return { runtime: await make('process'), reason: `process, because ${why}` };
+  return { runtime: await make('process'), reason: `process, because ${why}`, isFallback: true };
 }
 
 async function makeDocker({ config, env, owner }: ChooseOptions): Promise<DockerRuntime> {

@@ -148,6 +148,9 @@ export interface Runtime {
   /** What a sandbox of this recipe would be made from now (S11); null when that cannot be known yet, e.g. image not pulled. */
   fingerprint(recipe: Recipe, signal: AbortSignal): Promise<string | null>;
 
+  /** Why the recipe's image cannot be had right now; null when it can, or there is none. Fetches nothing. Left out without images. */
+  imageTrouble?(recipe: Recipe, signal: AbortSignal): Promise<string | null>;
+
   /** Creates and starts the sandbox, pulling its image if the policy says so. The gate's ready marker comes by the log. */
   prepare(spec: SandboxSpec, progress: (line: string) => void, signal: AbortSignal): Promise<{ fingerprint: string }>;
 

@@ -7,7 +7,7 @@
 import { readFile, statfs } from 'node:fs/promises';
 import type { Readable } from 'node:stream';
 import { OnejobError, toFailure } from '../../errors.ts';
-import type { Runtime, SandboxSeen } from '../runtime.ts';
+import type { Recipe, Runtime, SandboxSeen } from '../runtime.ts';
 import { gateEnded, writeInput } from './attach.ts';
 import type { Limits } from './call.ts';
 import { checkEngine, checkInternet } from './check.ts';
@@ -44,8 +44,7 @@ export interface DockerOptions extends DeviceOptions {
 }
 
 export interface DockerRuntime extends Runtime {
-  /** Why an image could not be had right now: one sentence; null when it is there, or its registry has it. */
-  imageTrouble(reference: string, signal: AbortSignal): Promise<string | null>;
+  imageTrouble(recipe: Recipe, signal: AbortSignal): Promise<string | null>;
   /** Closes idle connections. */
   close(): void;
 }
@@ -100,8 +99,8 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
       const id = containers.recall(agent);
       return id === null ? [] : [id];
     },
-    imageTrouble: async (reference, signal) => {
-      const trouble = await images.trouble(reference, signal);
+    imageTrouble: async (recipe, signal) => {
+      const trouble = await images.trouble(recipe, signal);
       return trouble === null ? null : toFailure(trouble).message;
     },
 

@@ -98,25 +98,19 @@ export function createImages(engine: Engine, configDir: string, now: () => numbe
       if (recipe.pull === 'always' && isReference(reference)) await pull(reference, progress, signal);
       const there = await look(reference, signal);
       if (there !== null) return there;
-      if (recipe.pull === 'never') {
-        throw new OnejobError(
-          'E_IMAGE_NOT_FOUND',
-          `Image "${reference}" is not on the Engine, and pull: never forbids to fetch it.`,
-          {
-            hint: `Type "docker pull ${reference}", or write pull: missing.`,
-          },
-        );
-      }
+      if (recipe.pull === 'never') throw notFetched(reference);
       await pull(reference, progress, signal);
       const pulled = await look(reference, signal);
       if (pulled !== null) return pulled;
       throw new OnejobError('E_PULL_FAILED', `Image "${reference}" was pulled, but the Engine does not have it.`, { retry: true });
     },
 
-    /** Why a recipe's image could not be had right now; null when it can. Fetches nothing. */
-    trouble: async (reference: string, signal: AbortSignal): Promise<OnejobError | null> => {
+    /** Why a recipe's image could not be had right now; null when it can, or the recipe names none. Fetches nothing. */
+    trouble: async ({ image: reference, pull: policy }: Recipe, signal: AbortSignal): Promise<OnejobError | null> => {
+      if (reference === null) return null;
       try {
         if ((await look(reference, signal)) !== null) return null;
+        if (policy === 'never') return notFetched(reference);
         const auth = await registryAuth(configDir, parseReference(reference).registry, signal);
         await engine.distribution(reference, auth, signal);
         return null;
@@ -126,6 +120,12 @@ export function createImages(engine: Engine, configDir: string, now: () => numbe
       }
     },
   };
+}
+
+function notFetched(reference: string): OnejobError {
+  return new OnejobError('E_IMAGE_NOT_FOUND', `Image "${reference}" is not on the Engine, and pull: never forbids to fetch it.`, {
+    hint: `Type "docker pull ${reference}", or write pull: missing.`,
+  });
 }
 
 async function pullOnce(

@@ -1,0 +1,76 @@
+/** Which runtime a pool gets, over an Engine that answers only what a test lets it. */
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { scratch } from '../../test/support/scratch.ts';
+import { emptyEnvironment, Folder } from '../config/testing.ts';
+import { chooseRuntimes } from './choose.ts';
+import { fakeEngine } from './docker/fake-engine.ts';
+
+let engine: ReturnType<typeof fakeEngine>;
+/** Images that the Engine has. */
+let images: Set<string>;
+beforeEach(() => {
+  images = new Set();
+  engine = fakeEngine('choose', (path, _, answer) => {
+    const reply = (status: number, body: unknown) =>
+      answer.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body));
+    if (path.endsWith('/version')) return reply(200, { Version: '20.10', ApiVersion: '1.41' });
+    if (path.endsWith('/info')) return reply(200, {});
+    const image = /\/images\/(.+)\/json$/.exec(path)?.[1];
+    if (image !== undefined && images.has(decodeURIComponent(image))) return reply(200, { Id: 'sha256:1', Config: { User: '' } });
+    return reply(404, { message: 'manifest unknown' });
+  });
+});
+afterEach(() => engine.stop());
+
+async function choose(pools: string) {
+  const opened = new AsyncDisposableStack();
+  const dir = opened.use(scratch());
+  const folder = opened.use(new Folder());
+  const { config } = await folder.load(`pools: ${pools}`);
+  const env = emptyEnvironment({ DOCKER_HOST: `unix://${engine.socket}` });
+  const runtimes = await chooseRuntimes({ config, env, owner: 'abc', stateDir: dir.path, stored: [] });
+  opened.defer(() => {
+    for (const runtime of runtimes.all) runtime.close?.();
+  });
+  return { runtimes, config, [Symbol.asyncDispose]: () => opened.disposeAsync() };
+}
+
+test('a pool with an image is docker’s, also where the image or the Engine is missing: another pool’s image has no say', async () => {
+  for (const isThere of [true, false]) {
+    if (isThere) await engine.start();
+    else await engine.stop();
+    await using here = await choose('{ a: { image: "missing:1" }, b: { image: "also-missing:1" } }');
+    expect(here.config.pools.map(({ runtime }) => runtime)).toEqual(['docker', 'docker']);
+    expect(here.runtimes.all.map(({ name }) => name)).toEqual(['docker']);
+    expect([here.runtimes.reason, here.runtimes.findings()]).toEqual([null, []]);
+  }
+});
+
+test('a pool without one runs as processes where the default image cannot be had, and doctor does not call that ok', async () => {
+  await engine.start();
+  await using here = await choose('{ plain: {}, ci: { image: "missing:1" } }');
+  const { runtimes } = here;
+  expect([runtimes.best.name, runtimes.all.map(({ name }) => name)]).toEqual(['process', ['docker', 'process']]);
+  expect(runtimes.reason).toMatch(/^process, because .*"debian:stable-slim"/);
+  expect(runtimes.findings()).toMatchObject([
+    { level: 'warning', message: expect.stringMatching(/^Jobs of pool plain run as processes of this host: process, because /) },
+  ]);
+});
+
+test('Docker is looked at again, and stays chosen', async () => {
+  await using here = await choose('{ plain: {} }');
+  const { runtimes } = here;
+  expect([runtimes.best.name, runtimes.reason]).toEqual(['process', expect.stringMatching(/^process, because .*no such socket/)]);
+  expect(await runtimes.chooseAgain()).toBe(false);
+  await engine.start();
+  images.add('debian:stable-slim');
+  expect(await runtimes.chooseAgain()).toBe(true);
+  expect([runtimes.best, runtimes.reason]).toEqual([
+    runtimes.get('docker'),
+    `docker, because Docker Engine 20.10 answers at ${engine.socket}`,
+  ]);
+  expect(runtimes.findings()).toMatchObject([{ level: 'ok' }]);
+  await engine.stop();
+  expect(await runtimes.chooseAgain()).toBe(false);
+  expect(runtimes.best.name).toBe('docker');
+});
