@@ -95,6 +95,7 @@ export async function runDaemon(
     reconciler,
     observer,
     keepers,
+    holds: loop.holds,
     queue,
     services: elsewhere,
     store,

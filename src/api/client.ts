@@ -66,7 +66,7 @@ export interface Client extends DeviceCalls, ImageCalls, SecretCalls {
   artifacts(id: string): Promise<Readable | null>;
   logs(source: LogSource, request: LogsRequest): AsyncGenerator<LogPiece>;
   pause(pool: string | null, reason: string): Promise<void>;
-  resume(pool: string | null, reason: string): Promise<void>;
+  resume(pool: string | null, reason: string): Promise<Schemas.ResumeView>;
   drain(pool: string | null): Promise<void>;
   down(request: z.input<typeof Schemas.downRequest>): Promise<void>;
   /** Waits until a daemon that was told to forget has done so, however long it takes. */
@@ -172,7 +172,7 @@ export function createClient(options: ClientOptions): Client {
     settled: (id, signal) => ask((schemas) => schemas.jobView, { ...get(`${jobPath(id)}/settled`), patience: null, signal }),
     cancel: (id) => ask((schemas) => schemas.jobView, post(`${jobPath(id)}/cancel`)),
     pause: (pool, reason) => tell(post(`${poolPath(pool)}/pause`, { reason })),
-    resume: (pool, reason) => tell(post(`${poolPath(pool)}/resume`, { reason })),
+    resume: (pool, reason) => ask((schemas) => schemas.resumeView, post(`${poolPath(pool)}/resume`, { reason })),
     close: () => agent.destroy(),
     drain: (pool) => tell(post(`${poolPath(pool)}/drain`)),
     down: (request) => tell(post('/v1/down', request)),

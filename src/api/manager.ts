@@ -1,7 +1,7 @@
 /** What the API may ask of a running manager. The reconciler and the own queue stand behind it; `main.ts` joins them. */
 import type { Readable } from 'node:stream';
 import type { DeviceAnswer, DeviceChange, DeviceView, ProofView } from './device-schema.ts';
-import type { DownRequest, FindingView, ForgottenView, JobRequest, JobView, PlanLine, StatusView } from './schema.ts';
+import type { DownRequest, FindingView, ForgottenView, JobRequest, JobView, PlanLine, ResumeView, StatusView } from './schema.ts';
 
 export type LogSource =
   | { readonly job: string }
@@ -65,9 +65,9 @@ export interface Manager {
   /** Newest first; `device` as above, null: of all. @throws OnejobError for a device that is unknown */
   proofs(filter: { readonly device: string | null; readonly limit: number }): ProofView[];
 
-  /** `reason` names who holds the pause; only the same reason releases it. Null pool: all pools. */
+  /** `reason` names who holds the pause; only the same reason releases it. Null pool: all pools. All of it outlives the manager. */
   pause(pool: string | null, reason: string): void;
-  resume(pool: string | null, reason: string): void;
+  resume(pool: string | null, reason: string): ResumeView;
   /** Finish what runs, start nothing new, keep no standby; `resume` ends it. */
   drain(pool: string | null): void;
   /** Begins to stop; the connection may outlive it. */

@@ -223,6 +223,20 @@ export type ForgottenView = z.infer<typeof forgottenView>;
 /** `reason` names who holds the pause; resuming releases that holder only. */
 export const pauseRequest = z.strictObject({ reason: z.string().min(1).default('hand') });
 
+/** What still keeps pools from starting anything after a resume; a pool that nothing holds is left out. */
+export const resumeView = z.object({
+  held: z.array(
+    z.object({
+      pool: z.string(),
+      /** Reasons of other people's pauses. */
+      by: z.array(z.string()),
+      /** What onejob itself holds it for, one sentence each. */
+      because: z.array(z.string()),
+    }),
+  ),
+});
+export type ResumeView = z.infer<typeof resumeView>;
+
 export const workspaceView = z.object({ id: z.string() });
 
 /** How many jobs a list of all holds when nobody says otherwise: the newest. */

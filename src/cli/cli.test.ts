@@ -250,6 +250,7 @@ describe('looking', () => {
   test('pause, resume and down reach the daemon', async () => {
     const daemon = await up();
     expect((await onejob(['pause', 'default', '--reason', 'disk'])).stdout).toBe('Paused pool default: nothing new is started.\n');
+    expect(await onejob(['resume', 'default', '--reason', 'disk'])).toMatchObject({ code: 0, stdout: 'Resumed pool default.\n' });
     expect((await onejob(['down', '--drain'])).stdout).toBe('The daemon has ended.\n');
     expect((await daemon.ended).code).toBe(0);
   });

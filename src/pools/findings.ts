@@ -2,6 +2,7 @@
 import type { DeviceView } from '../api/device-schema.ts';
 import type { FindingView } from '../api/schema.ts';
 import type { Slot } from '../core/slot.ts';
+import { quoted } from '../quoted.ts';
 import type { FleetParts } from './device-requests.ts';
 import { deviceViews } from './device-views.ts';
 import type { DeviceBook } from './devices.ts';
@@ -49,8 +50,7 @@ function findingsOf(
   const found = people.map((held) => {
     if (!held.startsWith('by ')) return warning(subject, `Nothing new is started: ${held.replace(/\.$/, '')}.`, null);
     const reason = held.replace(/^by /, '');
-    const word = /^[\w.-]+$/.test(reason) ? reason : `'${reason.replaceAll("'", "'\\''")}'`;
-    return warning(subject, `It is paused ${held}.`, `Type "onejob resume ${name} --reason ${word}".`);
+    return warning(subject, `It is paused ${held}.`, `Type "onejob resume ${name} --reason ${quoted(reason)}".`);
   });
   // What left the config only empties itself, and nobody can resume it.
   if (draining && !leaving) found.push(warning(subject, 'It drains: nothing new is started.', `Type "onejob resume ${name}".`));

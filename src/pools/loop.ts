@@ -24,6 +24,7 @@ import { Dispatcher } from './executors.ts';
 import { Fingerprints } from './fingerprints.ts';
 import type { Fleet } from './fleet.ts';
 import { writeHistory } from './history.ts';
+import { Holds } from './holds.ts';
 import { lastWords } from './last-words.ts';
 import { Observer } from './observe.ts';
 import { openPoolImages } from './open-images.ts';
@@ -64,6 +65,7 @@ export interface Loop extends AsyncDisposable {
   /** null where no pool asks for devices. It outlives the loop: whoever starts it closes it. */
   readonly fleet: Fleet | null;
   readonly asker: Asker;
+  readonly holds: Holds;
   /** The end of an agent's output. */
   lastWords(agent: AgentId): Promise<string>;
   /** What a slot is busy with, for people; null when there is nothing to say. */
@@ -210,6 +212,8 @@ export async function openLoop(parts: LoopParts): Promise<Loop> {
     keepStandby: !parts.temporary,
     forget: (key) => store.slots.remove(key),
   });
+  const holds = new Holds({ clock, store, reconciler });
+  holds.restore();
   fingerprints.start();
 
   const observer = new Observer({
@@ -230,7 +234,7 @@ export async function openLoop(parts: LoopParts): Promise<Loop> {
 
   const closing = opened.move();
   return {
-    ...{ reconciler, observer, keepers, images, fingerprints, caches, fleet, asker },
+    ...{ reconciler, observer, keepers, images, fingerprints, caches, fleet, asker, holds },
     lastWords: said,
     noteOf: (key) => notes.get(key) ?? null,
     [Symbol.asyncDispose]: () => closing.disposeAsync(),

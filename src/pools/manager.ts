@@ -2,7 +2,16 @@
 import type { Readable } from 'node:stream';
 import type { DeviceAnswer, DeviceChange, DeviceView, ProofView } from '../api/device-schema.ts';
 import type { LogManner, LogPiece, LogSource, Manager } from '../api/manager.ts';
-import type { DownRequest, FindingView, ForgottenView, JobRequest, JobView, PlanLine, StatusView } from '../api/schema.ts';
+import type {
+  DownRequest,
+  FindingView,
+  ForgottenView,
+  JobRequest,
+  JobView,
+  PlanLine,
+  ResumeView,
+  StatusView,
+} from '../api/schema.ts';
 import { jobsListed } from '../api/schema.ts';
 import type { CiService } from '../ci/ci-service.ts';
 import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
@@ -15,9 +24,9 @@ import { until } from '../until.ts';
 import { createDeviceRequests, type DeviceRequests } from './device-requests.ts';
 import { missingDevices } from './device-views.ts';
 import { deviceFindings, imageFindings, poolFindings } from './findings.ts';
+import type { Holds } from './holds.ts';
 import { createLogs, type Logs } from './logs.ts';
 import type { Observer } from './observe.ts';
-import type { Pool } from './pool.ts';
 import type { Reconciler } from './reconciler.ts';
 import { serviceFindings } from './service-findings.ts';
 import { createServiceJobs, newestLast, notHere, type ServiceJobs } from './service-jobs.ts';
@@ -30,6 +39,7 @@ export interface ManagerParts extends Omit<StatusParts, 'about'> {
   readonly queue: OwnQueue;
   /** Those beside the own queue. */
   readonly services: readonly CiService[];
+  readonly holds: Holds;
   readonly store: Pick<Store, 'history' | 'serviceJobs' | 'registrations'>;
   /** What services may try out from within a sandbox. */
   readonly trial: Trial;
@@ -180,21 +190,15 @@ export class HostManager implements Manager {
   }
 
   pause(pool: string | null, reason: string): void {
-    for (const one of this.#chosen(pool)) one.pause.hold(personal(reason), `by ${reason}`, { closes: true });
-    this.#parts.reconciler.replanAll();
+    this.#parts.holds.pause(pool, reason);
   }
 
-  resume(pool: string | null, reason: string): void {
-    for (const one of this.#chosen(pool)) {
-      one.pause.release(personal(reason));
-      one.draining = false;
-    }
-    this.#parts.reconciler.replanAll();
+  resume(pool: string | null, reason: string): ResumeView {
+    return { held: this.#parts.holds.resume(pool, reason) };
   }
 
   drain(pool: string | null): void {
-    for (const one of this.#chosen(pool)) one.draining = true;
-    this.#parts.reconciler.replanAll();
+    this.#parts.holds.drain(pool);
   }
 
   down(request: DownRequest): void {
@@ -224,13 +228,6 @@ export class HostManager implements Manager {
   get #statusParts(): StatusParts {
     return { ...this.#parts, about: (job) => this.#serviceJobs.about(job) };
   }
-
-  #chosen(name: string | null): Pool[] {
-    const pools = this.#parts.reconciler.pools.filter((pool) => name === null || pool.config.name === name);
-    if (pools.length > 0) return pools;
-    const known = this.#parts.reconciler.pools.map((pool) => pool.config.name).join(', ');
-    throw new OnejobError('E_POOL_UNKNOWN', `There is no pool "${name}".`, { hint: `The pools are: ${known}.` });
-  }
 }
 
 function stopping(): OnejobError {
@@ -238,9 +235,4 @@ function stopping(): OnejobError {
     hint: 'Try again once it runs again.',
     retry: true,
   });
-}
-
-/** What people hold is told apart from what onejob holds itself, whatever they call it. */
-function personal(reason: string): string {
-  return `person:${reason}`;
 }

@@ -29,6 +29,16 @@ export class Pause {
     return this.#closing.size > 0;
   }
 
+  /** Who holds it. */
+  get reasons(): string[] {
+    return [...this.#held.keys()];
+  }
+
+  /** What a person reads, but for holders whose reason begins so. */
+  detailsBut(prefix: string): string[] {
+    return [...this.#held].flatMap(([reason, detail]) => (reason.startsWith(prefix) ? [] : [detail]));
+  }
+
   /** What a person reads, one line per holder. */
   get details(): string[] {
     return [...this.#held.values()];

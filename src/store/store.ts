@@ -9,6 +9,7 @@ import { type Database, openDatabase } from './db.ts';
 import { type DeviceTable, deviceTable } from './devices.ts';
 import { databaseName, prepareDirectory } from './directory.ts';
 import { type HistoryTable, historyTable } from './history.ts';
+import { type HoldTable, holdTable } from './holds.ts';
 import { type JobTable, jobTable } from './jobs.ts';
 import { takeLead } from './lead.ts';
 import { type ProofTable, proofTable } from './proofs.ts';
@@ -32,6 +33,7 @@ export interface Store {
   readonly devices: DeviceTable;
   readonly proofs: ProofTable;
   readonly secretPins: SecretPinTable;
+  readonly holds: HoldTable;
   /**
    * Runs `fn` as one commit; a throw rolls it back. `durable`: the commit outlives a power cut; otherwise it outlives a
    * crash of the process only. Not to be nested.
@@ -76,6 +78,7 @@ function assemble(dir: string, db: Database, release: () => void): Store {
     devices: deviceTable(db),
     proofs: proofTable(db),
     secretPins: secretPinTable(db),
+    holds: holdTable(db),
     transaction: (options, fn) => db.transaction(options, fn),
     sync: () => db.sync(),
     syncNow: () => db.syncNow(),

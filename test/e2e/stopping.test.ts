@@ -23,7 +23,7 @@ async function home(more = ''): Promise<Home & { waitFor(name: string): string[]
 }
 
 describe.skipIf(lacks('bubblewrap'))('a daemon that is stopped', () => {
-  test('with --drain waits for what runs and starts nothing new; what waited runs in the next one, pauses are over', async () => {
+  test('with --drain waits for what runs and starts nothing new; what waited is in the next one, and so is a pause', async () => {
     await using here = await home();
     const first = await here.up();
     const running = here.run(...here.waitFor('one'));
@@ -47,6 +47,13 @@ describe.skipIf(lacks('bubblewrap'))('a daemon that is stopped', () => {
     await here.up();
     here.let('two');
     here.let('three');
+    expect((await here.api.job(id)).reason).toBe('paused: by hand');
+    const other = await here.cli(['resume', '--reason', 'maintenance']).ended;
+    expect(other).toMatchObject({
+      code: 1,
+      stdout: expect.stringContaining('Pool default is still paused by hand: type "onejob resume'),
+    });
+    expect(await here.cli(['resume']).ended).toMatchObject({ code: 0, stdout: 'Resumed all pools.\n' });
     expect((await here.api.settled(id)).result).toEqual({ kind: 'code', code: 7 });
     expect(await late.ended).toMatchObject({ code: 7, stdout: 'begun three\nend\n' });
     expect(await here.api.jobs({ all: true, pool: null })).toHaveLength(3);

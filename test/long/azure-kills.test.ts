@@ -45,6 +45,8 @@ async function killedAt(boundary: Boundary): Promise<void> {
   // Where somebody has the placeholder already, a job may come while nobody is there.
   const meanwhile = azure.agents(pool).length > 0 ? bench.hold('meanwhile') : null;
   const daemon = await here.up();
+  // What it was provoked with outlives it.
+  await here.api.resume('ci', 'test');
   if (meanwhile === null) await untilIdle(bench);
   else {
     // It may have begun before, and is not to notice.

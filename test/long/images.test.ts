@@ -124,7 +124,7 @@ describe.skipIf(lacks('docker', 'busybox'))('images', { timeout: 60_000 }, () =>
       stdout: 'fine\n',
     });
     const status = (await here.cli(['status']).ended).stdout;
-    expect(status).toMatch(/! denied: failed \w+.*, next try .*refused/);
+    expect(status).toMatch(/! denied: waits for image ".*" on docker, next try .*refused/);
     expect(status).not.toMatch(/! good/);
     expect((await here.cli(['jobs']).ended).stdout).toMatch(/refused/);
     expect((await here.cli(['plan']).ended).stdout).toMatch(/never\/1 .*backing off.*forbids/);

@@ -81,11 +81,13 @@ describe.skipIf(missing)('one agent and several jobs', () => {
     await cli('pause', 'default', '--reason', 'move');
     const held = await detach('--', 'true');
     expect((await settled(await detach('--pool', 'other', '--', 'true'))).result).toEqual({ kind: 'code', code: 0 });
-    await cli('resume', 'default', '--reason', 'backup');
+    expect((await here.cli(['resume', 'default', '--reason', 'backup']).ended).code).toBe(1);
     expect(await stateOf(held)).toMatchObject({ state: 'queued', reason: 'paused: by move' });
     expect(await cli('status')).toContain('by move');
     // What somebody else holds is not released by a person's plain resume.
-    await cli('resume', 'default');
+    expect((await here.cli(['resume', 'default']).ended).stdout).toMatch(
+      /still paused by move: type "onejob resume default --reason move"/,
+    );
     expect((await stateOf(held)).state).toBe('queued');
     await cli('resume', 'default', '--reason', 'move');
     expect((await settled(held)).result).toEqual({ kind: 'code', code: 0 });

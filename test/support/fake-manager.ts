@@ -5,7 +5,7 @@ import { Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import type { DeviceView, ProofView } from '../../src/api/device-schema.ts';
 import type { LogPiece, Manager } from '../../src/api/manager.ts';
-import type { ForgottenView, JobRequest, JobView, StatusView } from '../../src/api/schema.ts';
+import type { ForgottenView, JobRequest, JobView, ResumeView, StatusView } from '../../src/api/schema.ts';
 import { OnejobError } from '../../src/errors.ts';
 import { notHere } from '../../src/pools/service-jobs.ts';
 
@@ -21,6 +21,8 @@ interface FakeJob {
 export interface FakeManager extends Manager {
   readonly workspaces: Map<string, Buffer>;
   readonly calls: string[];
+  /** What a resume answers. */
+  held: ResumeView['held'];
   /** Jobs wait while it is false. */
   open: boolean;
   readonly holds: () => number;
@@ -93,6 +95,7 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
   const manager: FakeManager = {
     workspaces: new Map(),
     calls: [],
+    held: [],
     open: true,
     events,
     statusOverride: {},
@@ -236,7 +239,10 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
     },
     proofs: ({ device, limit }) => manager.proofViews.filter((proof) => device === null || proof.device === device).slice(0, limit),
     pause: (pool, reason) => void manager.calls.push(`pause ${pool} ${reason}`),
-    resume: (pool, reason) => void manager.calls.push(`resume ${pool} ${reason}`),
+    resume: (pool, reason) => {
+      manager.calls.push(`resume ${pool} ${reason}`);
+      return { held: manager.held };
+    },
     drain: (pool) => void manager.calls.push(`drain ${pool}`),
     down(request) {
       manager.calls.push(`down ${request.how} ${request.grace}${request.forget ? ' forget' : ''}`);

@@ -14,10 +14,9 @@ export function controlRoutes(app: FastifyInstance, { manager, closing }: RouteC
       manager.pause(pool(request.params), checked(pauseRequest, request.body, 'request').reason);
       return reply.status(204).send();
     });
-    app.post(`${path}/resume`, async (request, reply) => {
-      manager.resume(pool(request.params), checked(pauseRequest, request.body, 'request').reason);
-      return reply.status(204).send();
-    });
+    app.post(`${path}/resume`, async (request) =>
+      manager.resume(pool(request.params), checked(pauseRequest, request.body, 'request').reason),
+    );
     app.post(`${path}/drain`, async (request, reply) => {
       manager.drain(pool(request.params));
       return reply.status(204).send();

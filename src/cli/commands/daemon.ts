@@ -92,17 +92,19 @@ Exit codes: 0; 1 when there is no daemon, or with --inventory when an agent woul
   global(doctor);
 
   for (const [what, description] of [
-    ['pause', 'start nothing new; what runs goes on'],
-    ['resume', 'end a pause or a drain'],
-    ['drain', 'finish what runs, then stay empty'],
+    ['pause', 'start nothing new until "resume", also after a restart; what runs goes on'],
+    ['resume', 'end a pause by this reason, and a drain; 1 while another reason holds'],
+    ['drain', 'finish what runs, then stay empty until "resume", also after a restart'],
   ] as const) {
     const command = program.command(what).description(description).argument('[pool]', 'default: all');
-    if (what !== 'drain') command.option('--reason <text>', 'who holds the pause; only the same reason ends it', 'hand');
+    if (what !== 'drain')
+      command.option('--reason <text>', 'who holds the pause; a resume ends only the pause of the same reason', 'hand');
     command.action((pool: string | undefined, flags: GlobalFlags & { reason?: string }) =>
-      act(
-        async (session) => (await import('../control.ts')).pausePools(session, what, pool ?? null, flags.reason ?? 'hand'),
-        failed,
-      )(flags),
+      act(async (session) => {
+        const { pausePools, resumePools } = await import('../control.ts');
+        const reason = flags.reason ?? 'hand';
+        return what === 'resume' ? resumePools(session, pool ?? null, reason) : pausePools(session, what, pool ?? null, reason);
+      }, failed)(flags),
     );
     global(command);
   }

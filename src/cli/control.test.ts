@@ -1,0 +1,45 @@
+/** What `resume` says and ends with, over a manager in memory. */
+import { join } from 'node:path';
+import { expect, test } from 'vitest';
+import { testContext } from '../../test/support/cli-context.ts';
+import { createFakeManager } from '../../test/support/fake-manager.ts';
+import { scratch } from '../../test/support/scratch.ts';
+import type { ResumeView } from '../api/schema.ts';
+import { startApi } from '../api/server.ts';
+import { runCli } from '../cli.ts';
+import { readVersion } from './version.ts';
+
+async function resume(held: ResumeView['held'], ...args: readonly string[]) {
+  using dir = scratch();
+  const socket = join(dir.path, 'onejob.sock');
+  const manager = createFakeManager();
+  manager.held = held;
+  const server = await startApi({ manager, socket: { path: socket, access: 'owner' }, version: readVersion() });
+  try {
+    const { context, stdout } = testContext(['resume', ...args], dir.path);
+    const code = await runCli(context);
+    return { code, stdout: stdout(), calls: manager.calls };
+  } finally {
+    await server.close();
+  }
+}
+
+test('nothing holds them any more', async () => {
+  expect(await resume([])).toEqual({ code: 0, stdout: 'Resumed all pools.\n', calls: ['resume null hand'] });
+});
+
+test('somebody else still holds one: who, how to end that, and 1', async () => {
+  const { code, stdout } = await resume([{ pool: 'lab', by: ['maintenance', "bob's"], because: [] }]);
+  expect(stdout).toBe(
+    'Pool lab is still paused by maintenance: type "onejob resume lab --reason maintenance".\n' +
+      `Pool lab is still paused by bob's: type "onejob resume lab --reason 'bob'\\''s'".\n`,
+  );
+  expect(code).toBe(1);
+});
+
+test('what onejob itself holds it for is told, and is not for a resume to end', async () => {
+  expect(await resume([{ pool: 'lab', by: [], because: ['/data is full.'] }], 'lab')).toMatchObject({
+    code: 0,
+    stdout: 'Resumed pool lab.\nPool lab still starts nothing: /data is full.\n',
+  });
+});
