@@ -47,7 +47,13 @@ export default defineConfig({
           name: 'unit',
           // No module keeps state, so files can share a process: that halves what they cost.
           isolate: false,
-          include: ['src/**/*.test.ts', 'scripts/**/*.test.ts', 'test/properties/**/*.test.ts', 'test/standins/**/*.test.ts'],
+          include: [
+            'src/**/*.test.ts',
+            'scripts/**/*.test.ts',
+            'bench/**/*.test.ts',
+            'test/properties/**/*.test.ts',
+            'test/standins/**/*.test.ts',
+          ],
           exclude: [agent],
         },
       },

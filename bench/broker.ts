@@ -9,14 +9,14 @@ import { connect } from 'node:net';
 import { join } from 'node:path';
 import { z } from 'zod';
 import { benchJob, benchToken, benchUpload } from '../src/ci/buildkite/broker/testing-gateway.ts';
-import { rounded, type Stats, stats } from './stats.ts';
+import { inTurn, type Ratio, rounded, type Stats, stats } from './stats.ts';
 
 export interface BrokerCalls {
   /** ms, a heartbeat-sized call and its answer. */
   readonly direct: Stats;
   readonly through: Stats;
-  /** p50 through the gateway less p50 without, ms. */
-  readonly added: number;
+  /** What a call through the gateway took more than the one without right before it, ms. */
+  readonly added: Stats;
 }
 
 /** `rounds` calls each, taking turns, so that both see the same machine. */
@@ -44,26 +44,26 @@ export async function brokerCalls(rounds: number): Promise<BrokerCalls> {
     times.through.push(other);
   }
   agent.destroy();
-  const [direct, through] = [stats(times.direct), stats(times.through)];
-  return { direct, through, added: rounded(through.p50 - direct.p50) };
+  const added = stats(times.through.map((each, at) => each - (times.direct[at] ?? Number.NaN)));
+  return { direct: stats(times.direct), through: stats(times.through), added };
 }
 
 export interface BrokerUpload {
   /** MiB/s. */
-  readonly direct: number;
-  readonly through: number;
+  readonly through: Stats;
+  /** Of what goes without the gateway. */
+  readonly share: Ratio;
   /** Of the gateway's process: highest while uploading less what it was before, MiB. */
   readonly extraRss: number;
 }
 
-/** Uploads `mib` MiB once each way. */
-export async function brokerUpload(mib: number): Promise<BrokerUpload> {
+/** Uploads `mib` MiB each way, `pairs` times in turn. */
+export async function brokerUpload(mib: number, pairs: number): Promise<BrokerUpload> {
   await using processes = await start();
   const { sink, gateway } = processes;
   const path = benchUpload(`http://127.0.0.1:${sink.port}`);
   // The first upload makes everything there is to make, once and for all uploads.
   await upload(gateway.port, path, 64);
-  const direct = await upload(sink.port, '/bucket', mib);
   const before = await gateway.rss();
   let highest = before;
   const ended = new AbortController();
@@ -73,10 +73,14 @@ export async function brokerUpload(mib: number): Promise<BrokerUpload> {
       await new Promise((resolve) => setTimeout(resolve, 20));
     }
   })();
-  const through = await upload(gateway.port, path, mib);
+  const share = await inTurn(
+    pairs,
+    () => upload(sink.port, '/bucket', mib),
+    () => upload(gateway.port, path, mib),
+  );
   ended.abort();
   await watching;
-  return { direct, through, extraRss: rounded((highest - before) / 1024 / 1024) };
+  return { through: stats(share.measured.map(([, each]) => each)), share, extraRss: rounded((highest - before) / 1024 / 1024) };
 }
 
 /** MiB/s of one `PUT`. */

@@ -3,10 +3,10 @@
  * imported when it is called, so that `run` and `--help` start without what they do not need.
  */
 import { resolve } from 'node:path';
-import { Command, CommanderError } from 'commander';
+import { Command, CommanderError, Option } from 'commander';
 import { addAzureCommands } from './cli/commands/azure.ts';
 import { addBrokerCommand } from './cli/commands/broker.ts';
-import { addConfigCommands } from './cli/commands/config.ts';
+import { addAboutCommands, addConfigCommands } from './cli/commands/config.ts';
 import { addDaemonCommands } from './cli/commands/daemon.ts';
 import { addGpuCommands } from './cli/commands/gpus.ts';
 import { addImageCommands } from './cli/commands/image.ts';
@@ -57,7 +57,13 @@ export function buildProgram(context: Pick<CliContext, 'stdout' | 'stderr'>, act
   const version = readVersion();
   const program = new Command('onejob')
     .description('Fresh, single-use CI agents on your own machines: one agent, one job, then gone.')
-    .version(version, '-V, --version')
+    .version(version, '-v, --version', 'print the version')
+    .addOption(new Option('-V').hideHelp())
+    .on('option:V', () => {
+      context.stdout.write(`${version}\n`);
+      throw new CommanderError(exitCodes.ok, 'commander.version', version);
+    })
+    .helpOption('-h, --help', 'show this help')
     .enablePositionalOptions()
     .exitOverride()
     .configureOutput({
@@ -93,6 +99,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage; "run" passes on the job's own, or 1
   addGpuCommands(program, act);
   addImageCommands(program, act);
   addSecretCommands(program, act);
+  addAboutCommands(program, act);
   return program;
 }
 

@@ -2,6 +2,7 @@
 import { describe, expect, it } from 'vitest';
 import { testContext } from '../../test/support/cli-context.ts';
 import { runCli } from '../cli.ts';
+import { readVersion } from './version.ts';
 
 const token = 'hunter2hunter2hunter2hunter2hunter2hunter2hunter2hunt';
 const url = 'https://dev.azure.com/acme';
@@ -52,4 +53,39 @@ it.each(['import', 'secret', 'config', 'image'])('%s alone is wrong usage, and s
   expect(code).toBe(2);
   expect(said).toMatch(new RegExp(`^Usage: onejob ${group} `));
   expect(said).toContain('Commands:');
+});
+
+it.each([
+  ['ps', 'jobs or status'],
+  ['start', 'up'],
+  ['validate', 'config check'],
+])('what other programs call %s is known here as %s', async (word, meant) => {
+  const { code, said } = await type([word]);
+  expect(code).toBe(2);
+  expect(said).toContain(`unknown command '${word}'\n  (Did you mean ${meant}?)`);
+});
+
+it.each([['-v'], ['-V'], ['--version'], ['version']])('%s prints the version', async (word) => {
+  expect(await type([word])).toEqual({ code: 0, said: `${readVersion()}\n` });
+});
+
+describe('help', () => {
+  it('of the program, of a command, and of one below another', async () => {
+    expect((await type(['help'])).said).toMatch(/^Usage: onejob \[options\]/);
+    expect((await type(['help', 'logs'])).said).toMatch(/^Usage: onejob logs /);
+    expect((await type(['help', 'gpus', 'reserve'])).said).toMatch(/^Usage: onejob gpus reserve /);
+  });
+
+  it('of what there is not is wrong usage', async () => {
+    expect(await type(['help', 'lgos'])).toMatchObject({ code: 2, said: expect.stringContaining("unknown command 'lgos'") });
+    expect(await type(['help', 'run', 'true'])).toMatchObject({ code: 2 });
+    expect(await type(['help', 'secret', 'nope'])).toMatchObject({ code: 2, said: expect.stringContaining("'nope'") });
+  });
+
+  it.each(['doctor', 'completion', 'run'])('of %s has the options of every command last, and -h among them', async (name) => {
+    const { said } = await type([name, '--help']);
+    const groups = [...said.matchAll(/^(Options.*):$/gm)].map(([, group]) => group);
+    expect(groups).toEqual(name === 'run' ? ['Options', 'Options of every command'] : ['Options of every command']);
+    expect(said.slice(said.indexOf('Options of every command'))).toMatch(/^ {2}-h, --help/m);
+  });
 });

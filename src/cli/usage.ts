@@ -47,8 +47,17 @@ function withoutValues(code: string, said: string): string {
   }
 }
 
+/** What the same thing is called here that other programs call so. */
+const elsewhere: Readonly<Record<string, string>> = {
+  ...{ ps: 'jobs or status', ls: 'jobs or status', list: 'jobs or status', top: 'status --watch', queue: 'jobs', info: 'status' },
+  ...{ start: 'up', serve: 'up', daemon: 'up', stop: 'down', shutdown: 'down', exec: 'run', submit: 'run', sbatch: 'run' },
+  ...{ kill: 'cancel', rm: 'cancel', abort: 'cancel', squeue: 'jobs', scancel: 'cancel', sinfo: 'gpus or status' },
+  ...{ tail: 'logs -f', log: 'logs', output: 'logs', check: 'doctor or config check', validate: 'config check', gpu: 'gpus' },
+};
+
 function named(what: 'option' | 'command', said: string): string {
   const name = unknown[what]?.exec(said)?.[1];
-  const guess = /\n\(Did you mean [a-z ,-]+\?\)$/.exec(said)?.[0] ?? '';
+  const synonym = what === 'command' && name !== undefined && Object.hasOwn(elsewhere, name) ? elsewhere[name] : undefined;
+  const guess = synonym === undefined ? (/\n\(Did you mean [a-z ,-]+\?\)$/.exec(said)?.[0] ?? '') : `\n(Did you mean ${synonym}?)`;
   return name === undefined ? `unknown ${what}` : `unknown ${what} '${name}'${guess}`;
 }

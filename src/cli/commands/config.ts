@@ -1,4 +1,4 @@
-/** `config check`, `config show`, `completion`: their options and help. */
+/** `config check`, `config show`, `completion`, `version`, `help`: their options and help. */
 import { Argument, type Command } from 'commander';
 import type { Shell } from '../completion.ts';
 import { exitCodes } from '../exit.ts';
@@ -45,4 +45,31 @@ export function addConfigCommands(program: Command, act: Act): void {
       }, failed)(flags),
     );
   global(completion);
+}
+
+export function addAboutCommands(program: Command, act: Act): void {
+  const version = program
+    .command('version')
+    .description('print the version of this program')
+    .action((flags: GlobalFlags) =>
+      act(async ({ output, version }) => {
+        await (output.json ? output.value({ version }) : output.print(version));
+        return exitCodes.ok;
+      }, failed)(flags),
+    );
+  global(version);
+  program
+    .command('help')
+    .description('show the help of a command')
+    .argument('[command...]', 'such as "run", or "gpus reserve"')
+    .action((names: string[]) => {
+      let command = program;
+      for (const name of names) {
+        const found = command.commands.find((each) => each.name() === name);
+        if (found === undefined)
+          command.error(`error: unknown command '${name}'`, { code: 'commander.unknownCommand', exitCode: exitCodes.usage });
+        command = found;
+      }
+      command.outputHelp();
+    });
 }

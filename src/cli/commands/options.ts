@@ -21,6 +21,7 @@ export function wrongOrFailed(error: unknown): number {
 export function global(command: Command): Command {
   return command
     .optionsGroup('Options of every command:')
+    .addHelpOption(new Option('-h, --help', 'show this help'))
     .addOption(new Option('--json', 'speak JSON, one value per line'))
     .addOption(new Option('--state-dir <dir>', 'use the daemon that keeps its state there (ONEJOB_STATE_DIR)'))
     .addOption(new Option('--socket <path>', 'use the daemon that listens there (ONEJOB_SOCKET)'))
