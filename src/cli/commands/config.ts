@@ -1,5 +1,5 @@
 /** `config check`, `config show`, `completion`, `version`, `help`: their options and help. */
-import { Argument, type Command } from 'commander';
+import { Argument, type Command, CommanderError } from 'commander';
 import type { Shell } from '../completion.ts';
 import { exitCodes } from '../exit.ts';
 import type { GlobalFlags } from '../session.ts';
@@ -66,8 +66,9 @@ export function addAboutCommands(program: Command, act: Act): void {
       let command = program;
       for (const name of names) {
         const found = command.commands.find((each) => each.name() === name);
-        if (found === undefined)
-          command.error(`error: unknown command '${name}'`, { code: 'commander.unknownCommand', exitCode: exitCodes.usage });
+        if (found === undefined) {
+          throw new CommanderError(exitCodes.usage, 'commander.unknownCommand', `error: unknown command '${name}'`);
+        }
         command = found;
       }
       command.outputHelp();
