@@ -28,6 +28,7 @@ export const poolDefaults = {
   timeout: null,
   cpus: null,
   memory: null,
+  pids: 4096,
   shm_size: null,
   network: 'default',
   read_only: false,

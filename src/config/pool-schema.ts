@@ -184,6 +184,11 @@ export const poolFile = z.strictObject({
     example: '24GiB',
     shown: 'none',
   }),
+  pids: key(orNone(integer(32, 4_194_304)), 'number or `none`', {
+    description: 'Processes and threads that each agent may have at a time; one more cannot be started.',
+    example: '16384',
+    shown: String(poolDefaults.pids),
+  }),
   shm_size: key(orNone(size()), 'size or `none`', {
     description: 'Size of `/dev/shm`.',
     example: '8GiB',

@@ -88,6 +88,7 @@ function resolvePool(name: string, given: WrittenPool, { ownNames, defaults, sta
       mounts: [...(given.volumes ?? []), ...(given.caches ?? []).map((cache) => placeCache(cache, name, stateDir))],
       cpus: pool.cpus,
       memory: pool.memory,
+      pids: pool.pids,
       shmSize: pool.shm_size,
       ulimits: Object.entries(given.ulimits ?? {}).map(([limit, { soft, hard }]) => ({ name: limit, soft, hard })),
       network: pool.network,

@@ -10,7 +10,7 @@ const quiet = new Set(
   `build image extends environment env_file command entrypoint volumes devices gpus runtime hostname container_name restart init tty
 stdin_open deploy cpus mem_limit shm_size ulimits cap_add security_opt privileged pid tmpfs read_only user network_mode oom_score_adj
 stop_grace_period pull_policy scale profiles labels annotations logging stop_signal attach memswap_limit mem_swappiness develop expose
-mem_reservation networks group_add`.split(/\s+/),
+mem_reservation networks group_add pids_limit`.split(/\s+/),
 );
 
 const others: Readonly<Record<string, string>> = {
@@ -30,6 +30,9 @@ export function readLimits(service: Readonly<Record<string, unknown>>, say: Say)
   const limits = isMap(deploy) ? deploy : {};
   const cpus = numberOf(service.cpus ?? limits.cpus);
   if (cpus !== null && cpus > 0) keys.cpus = cpus;
+  const pids = numberOf(service.pids_limit ?? limits.pids);
+  // Compose's words for no limit are 0 and -1.
+  if (pids !== null) keys.pids = pids > 0 && pids <= 4_194_304 ? Math.max(32, Math.floor(pids)) : 'none';
   for (const [key, value, path] of [
     ['memory', service.mem_limit ?? limits.memory, 'mem_limit'],
     ['shm_size', service.shm_size, 'shm_size'],

@@ -64,6 +64,7 @@ describe('one agent', () => {
       - { type: bind, source: /srv/box.7/home, target: /root }
     deploy: { resources: { limits: { cpus: '8', memory: 16g } } }
     shm_size: 512m
+    pids_limit: 900
 `,
     });
     expect(found.pools()).toEqual({
@@ -80,6 +81,7 @@ describe('one agent', () => {
         cpu_env: 'OMP_NUM_THREADS',
         memory: '16GiB',
         shm_size: '512MiB',
+        pids: 900,
         env: { EMPTY: '' },
         caches: ['/srv/{name}/home:/root'],
         volumes: ['/data/sets:/sets', '/srv/scratch:/scratch:rw'],

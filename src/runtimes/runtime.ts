@@ -43,6 +43,8 @@ export interface Recipe {
   readonly cpus: number | null;
   /** Bytes; null for no limit. */
   readonly memory: number | null;
+  /** Processes and threads at a time; null for no limit. */
+  readonly pids: number | null;
   /** Bytes of /dev/shm; null for the runtime's default. */
   readonly shmSize: number | null;
   readonly ulimits: readonly Ulimit[];

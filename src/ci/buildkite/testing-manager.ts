@@ -84,7 +84,17 @@ export function testPool(more: Partial<PoolConfig> = {}): PoolConfig {
     },
     ...{ isolation: 'full', hooks: null, plugins: null, cacheLimit: 0, imageRecipe: null },
     recipe: {
-      ...{ image: 'debian', pull: 'missing', env: {}, mounts: [], cpus: null, memory: null, shmSize: null, ulimits: [] },
+      ...{
+        image: 'debian',
+        pull: 'missing',
+        env: {},
+        mounts: [],
+        cpus: null,
+        memory: null,
+        pids: null,
+        shmSize: null,
+        ulimits: [],
+      },
       ...{ network: 'default', user: null, readOnly: false, tmpfs: {}, capAdd: [], oomScoreAdj: 0 },
       grant: { way: 'auto', capabilities: [], numa: false } as unknown as PoolConfig['recipe']['grant'],
       unsafe: { privileged: false, pidHost: false, seccompUnconfined: false },

@@ -22,6 +22,7 @@ const recipe: Recipe = {
   mounts: [],
   cpus: null,
   memory: null,
+  pids: 4096,
   shmSize: null,
   ulimits: [],
   network: 'default',

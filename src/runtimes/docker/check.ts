@@ -46,6 +46,14 @@ export async function checkEngine(endpoint: Endpoint, signal: AbortSignal, grant
     const blind = process.getuid?.() !== 0 ? 'onejob is not root' : isHere ? null : 'the Engine does not run on this host itself';
     findings.push(...deviceFindings(choice, blind, existsSync('/dev/nvidiactl') || existsSync('/dev/kfd')));
   }
+  if (probe.told.info.PidsLimit === false) {
+    findings.push({
+      level: 'warning',
+      subject,
+      message: 'This Engine cannot limit processes: a job can start as many as the host has room for, whatever "pids" says.',
+      hint: 'Use a kernel with the pids control group, and for a rootless Engine delegate it.',
+    });
+  }
   for (const warning of probe.warnings) {
     if (/^WARNING: No (memory|swap|kernel|oom|cpu)/i.test(warning)) {
       findings.push({ level: 'warning', subject, message: `The Engine says: ${warning.replace(/^WARNING: /, '')}.`, hint: null });

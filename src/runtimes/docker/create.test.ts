@@ -36,6 +36,11 @@ describe('what the Engine is asked for', () => {
     expect(createBody(specOf(recipe, { cpuset: '0-3,8' }), context).HostConfig).toMatchObject({ CpusetCpus: '0-3,8' });
   });
 
+  test('it may have so many processes as its pool says, and without a limit only where that is written', () => {
+    expect(hostConfig({ pids: 64 })).toMatchObject({ PidsLimit: 64 });
+    expect(hostConfig({ pids: null })).toMatchObject({ PidsLimit: -1 });
+  });
+
   test("Podman keeps its own log driver, since it does not know Docker's", () => {
     expect(hostConfig({}).LogConfig?.Type).toBe('local');
     expect(hostConfig({}, { podman: true })).not.toHaveProperty('LogConfig');

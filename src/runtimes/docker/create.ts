@@ -109,6 +109,8 @@ export function createBody(spec: SandboxSpec, context: CreateContext) {
       ...(recipe.cpus !== null && { NanoCpus: Math.round(recipe.cpus * 1e9) }),
       // The same limit with swap as without: a job over its memory is ended, not slowed down together with all others.
       ...(recipe.memory !== null && { Memory: recipe.memory, MemorySwap: recipe.memory }),
+      // Podman has a limit of its own where none is given.
+      PidsLimit: recipe.pids ?? -1,
       ...(recipe.shmSize !== null && { ShmSize: recipe.shmSize }),
       Ulimits: ulimits(spec, grant),
       OomScoreAdj: recipe.oomScoreAdj,

@@ -112,15 +112,16 @@ describe.skipIf(lacks('docker', 'busybox'))('docker', { timeout: 60_000 }, () =>
     const limits = {
       cpus: 0.5,
       memory: 64 * 2 ** 20,
+      pids: 64,
       shmSize: 8 * 2 ** 20,
       ulimits: [{ name: 'nofile', soft: 100, hard: 200 }],
       tmpfs: { '/scratch': 'size=4m' },
     };
     const { output, agent } = await run(
       limits,
-      'ulimit -n; df -k /dev/shm | tail -1 | tr -s " " | cut -d" " -f2; df -k /scratch | tail -1 | tr -s " " | cut -d" " -f2; cat /proc/self/oom_score_adj',
+      'ulimit -n; df -k /dev/shm | tail -1 | tr -s " " | cut -d" " -f2; df -k /scratch | tail -1 | tr -s " " | cut -d" " -f2; cat /proc/self/oom_score_adj; cat /sys/fs/cgroup/pids/pids.max 2>/dev/null || cat /sys/fs/cgroup/pids.max',
     );
-    expect(output).toBe('100\n8192\n4096\n500\n');
+    expect(output).toBe('100\n8192\n4096\n500\n64\n');
     using engine = engineAt();
     const seen = (await engine.ok('GET', `/containers/onejob-dock.1-${agent}/json`)) as {
       HostConfig: Record<string, unknown>;

@@ -44,6 +44,8 @@ export const infoAnswer = z.object({
   NCPU: z.number().default(0),
   MemTotal: z.number().default(0),
   Warnings: z.array(z.string()).nullish(),
+  /** Whether it can limit the number of a container's processes. */
+  PidsLimit: z.boolean().nullish().catch(null),
   /** `systemd` or `cgroupfs`. */
   CgroupDriver: z.string().nullish().catch(null),
   /** By name; `nvidia` is what NVIDIA's toolkit adds. */

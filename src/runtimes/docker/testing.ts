@@ -14,6 +14,7 @@ export const recipe: Recipe = {
   mounts: [],
   cpus: null,
   memory: null,
+  pids: 4096,
   shmSize: null,
   ulimits: [],
   network: 'none',

@@ -60,9 +60,9 @@ export function bubblewrapArgs(spec: BubblewrapSpec, host: readonly string[]): s
   return [...args, '--chdir', '/workspace', '--json-status-fd', '5', ...(spec.filtered ? ['--seccomp', '6'] : [])];
 }
 
-/** What turns `command` into the sandbox's first process; its arguments are read from descriptor 4. `groups`: see `asUser`. */
-export function bubblewrapCommand(uid: number | null, groups: readonly number[], command: readonly string[]): string[] {
-  return ['bwrap', '--args', '4', '--', ...(uid === null ? [] : asUser(uid, groups)), ...command];
+/** What turns `command`, which becomes its own user itself, into the sandbox's first process; its arguments are read from descriptor 4. */
+export function bubblewrapCommand(command: readonly string[]): string[] {
+  return ['bwrap', '--args', '4', '--', ...command];
 }
 
 /** Becomes a user that nothing else is, and can never be more than that. `groups` by number are those of its devices. */

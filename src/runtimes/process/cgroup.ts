@@ -1,6 +1,6 @@
 /**
  * Control groups for one agent, on whatever the host has: version 2, version 1, or both side by side. Gives the limits
- * on memory and CPUs and, where the kernel has `cgroup.kill` (5.14), a way to end a whole tree with one write.
+ * on memory, CPUs and processes and, where the kernel has `cgroup.kill` (5.14), a way to end a whole tree with one write.
  * Without any of it jobs run all the same, and the caller says what is not enforced.
  */
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
@@ -15,6 +15,7 @@ export interface Cgroups {
   readonly unified: string | null;
   readonly memory: string | null;
   readonly cpu: string | null;
+  readonly pids: string | null;
   /** Whether the kernel ends a whole group at once. */
   readonly kills: boolean;
 }
@@ -39,6 +40,7 @@ export function findCgroups(owner: string): Cgroups {
     unified,
     memory: controllers.includes('memory') ? unified : make(v1('memory')),
     cpu: controllers.includes('cpu') ? unified : make(v1('cpu')),
+    pids: controllers.includes('pids') ? unified : make(v1('pids')),
     kills: unified !== null && existsSync(join(unified, 'cgroup.kill')),
   };
   removeCgroupRoots(found);
@@ -56,7 +58,7 @@ export function supervisorGroup(roots: Cgroups): string | null {
 }
 
 function enable(mount: string, path: string): string[] {
-  return ['memory', 'cpu'].filter((controller) =>
+  return ['memory', 'cpu', 'pids'].filter((controller) =>
     [mount, dirname(path), path].every((at) =>
       attempt(() => {
         const file = join(at, 'cgroup.subtree_control');
@@ -70,6 +72,12 @@ export interface Limits {
   /** bytes */
   readonly memory: number | null;
   readonly cpus: number | null;
+  readonly pids: number | null;
+}
+
+/** Folders in which agents have their groups. */
+function rootsOf({ unified, memory, cpu, pids }: Cgroups): readonly string[] {
+  return [...new Set([unified, memory, cpu, pids])].filter((path) => path !== null);
 }
 
 /** Makes the agent's groups. Returns their folders, the one that can kill first, and a sentence per limit not enforced. */
@@ -85,13 +93,16 @@ export function makeCgroups(roots: Cgroups, agent: AgentId, limits: Limits): { p
   };
   const own = make(roots.unified);
   // Controllers are given to a folder by the one above, and those above may be new: a sweep removes them when unused.
-  if (own !== null && roots.mount !== null && (roots.memory === roots.unified || roots.cpu === roots.unified))
+  if (own !== null && roots.mount !== null && [roots.memory, roots.cpu, roots.pids].includes(roots.unified))
     enable(roots.mount, dirname(own));
-  const { memory, cpus } = limits;
+  const { memory, cpus, pids } = limits;
   if (memory !== null && !limit(make(roots.memory), (at) => limitMemory(at, memory)))
     missing.push(`The memory limit of ${memory} bytes is not enforced: no writable memory control group is there.`);
   if (cpus !== null && !limit(make(roots.cpu), (at) => limitCpus(at, cpus)))
     missing.push(`The limit of ${cpus} CPUs is not enforced: no writable CPU control group is there.`);
+  // Where there is no such group, another limit holds or `doctor` has said so.
+  if (pids !== null && roots.pids !== null && !limit(make(roots.pids), (at) => writeFileSync(join(at, 'pids.max'), String(pids))))
+    missing.push(`The limit of ${pids} processes is not enforced: its control group cannot be written.`);
   return { paths: [...paths], missing };
 }
 
@@ -152,8 +163,7 @@ export function removeCgroups(paths: readonly string[]): boolean {
 export function removeCgroupRoots(roots: Cgroups): boolean {
   if (roots.unified !== null) removeGroup(join(roots.unified, '.supervisors'));
   let isGone = true;
-  for (const path of new Set([roots.unified, roots.memory, roots.cpu])) {
-    if (path === null) continue;
+  for (const path of rootsOf(roots)) {
     if (removeGroup(path)) removeGroup(dirname(path));
     else isGone = false;
   }
@@ -162,8 +172,8 @@ export function removeCgroupRoots(roots: Cgroups): boolean {
 
 /** Every agent's group that is left below the owner's folders. */
 export function leftCgroups(roots: Cgroups): string[] {
-  return [...new Set([roots.unified, roots.memory, roots.cpu])].flatMap((root) => {
-    if (root === null || !existsSync(root)) return [];
+  return rootsOf(roots).flatMap((root) => {
+    if (!existsSync(root)) return [];
     return readdirSync(root, { withFileTypes: true }).flatMap((entry) =>
       entry.isDirectory() && !entry.name.startsWith('.') ? [join(root, entry.name)] : [],
     );

@@ -27,6 +27,16 @@ export async function findings(host: Host, _signal: AbortSignal): Promise<Findin
       hint: 'Run onejob as root, or use "runtime: docker" for pools that need limits.',
     });
   } else found.push({ level: 'ok', subject: 'limits', message: 'Limits on memory and CPUs are enforced.', hint: null });
+  found.push(
+    host.processLimit === null
+      ? {
+          level: 'warning',
+          subject: 'pids',
+          message: 'The number of processes of a job is not limited, whatever "pids" says: no control group for it can be written.',
+          hint: 'Run onejob as root, install bubblewrap (Linux 5.14 or newer), or use "runtime: docker".',
+        }
+      : { level: 'ok', subject: 'pids', message: 'Limits on the number of processes are enforced.', hint: null },
+  );
   if (host.mode === 'plain' && !kills) {
     const message = 'The kernel cannot end a whole group of processes at once here; a job that forks quickly takes longer to end.';
     found.push({

@@ -14,6 +14,8 @@ export interface Host {
   readonly mounts: readonly string[];
   /** System calls that jobs may not make, for the kernel; null where nothing here puts a job under it. */
   readonly filter: Uint8Array | null;
+  /** What holds the number of a job's processes; null where nothing does. */
+  readonly processLimit: 'cgroup' | 'rlimit' | null;
   readonly cgroups: Cgroups;
   /** Descriptors that the manager was started with and that would be handed on to every job. */
   readonly inherited: readonly number[];

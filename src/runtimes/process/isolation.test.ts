@@ -209,6 +209,36 @@ describe.each(['auto', 'off'] as const)('jobs with bubblewrap %s', (mode) => {
     expect((await run(script, { memory: 64 * 1024 * 1024 })).exit).toEqual({ kind: 'oom' });
   });
 
+  /** Starts as many as it can, up to 200, and says how many it could. */
+  const forks = `perl -e 'for (1..200) { my $p = fork; last if !defined $p; if (!$p) { sleep 60; exit } push @p, $p } print scalar @p; kill 9, @p'`;
+
+  testIn(cgroups.pids !== null)('get no more processes than asked for', async () => {
+    const { out } = await run(forks, { pids: 64 });
+    expect(Number(out)).toBeGreaterThan(40);
+    expect(Number(out)).toBeLessThan(64);
+    expect((await run(forks, { pids: null })).out).toBe('200');
+  });
+
+  testIn(separate)('get no more processes than asked for without a control group either', async () => {
+    const none = { mount: null, unified: null, memory: null, cpu: null, pids: null, kills: false };
+    const bare = await createProcessRuntime({ owner: `${owner}-bare`, dir: join(dir, 'bare'), bubblewrap: mode, cgroups: none });
+    const seen = watch(bare);
+    await seen.connected();
+    const spec = specOf({ ...plainRecipe, pids: 64 });
+    await bare.prepare(spec, () => {}, never);
+    const log = follow(bare, spec.agent);
+    await log.until(`${readyMarker(spec.agent)}\n`);
+    await bare.release(spec.agent, frame(spec.agent, forks), never);
+    await seen.exit(spec.agent);
+    await log.ended;
+    const started = Number(/\d+$/.exec(log.text())?.[0]);
+    expect(started).toBeGreaterThan(40);
+    expect(started).toBeLessThan(64);
+    await bare.remove(spec.agent);
+    await seen.stop();
+    await bare.sweep(never);
+  });
+
   testIn(cgroups.cpu !== null)('get no more CPU than asked for', async () => {
     const started = performance.now();
     const { out } = await run('i=0; while [ $i -lt 400000 ]; do i=$((i+1)); done; times | tail -n 1; times', { cpus: 0.2 });

@@ -9,7 +9,7 @@ import { OnejobError } from '../../errors.ts';
 import { gateScript } from '../gate.ts';
 import { openFilesForDevices } from '../open-files.ts';
 import type { Recipe, SandboxSpec } from '../runtime.ts';
-import { accounts, bubblewrapArgs, bubblewrapCommand, path } from './bubblewrap.ts';
+import { accounts, asUser, bubblewrapArgs, bubblewrapCommand, path } from './bubblewrap.ts';
 import { killFile, makeCgroups, supervisorGroup } from './cgroup.ts';
 import { deviceArgs, grantDevices, type ProcessGrant } from './devices.ts';
 import { type Intent, makeFolder } from './folder.ts';
@@ -112,13 +112,12 @@ export async function makeSandbox(host: Host, spec: SandboxSpec, progress: (line
   const limits = recipe.ulimits.map(({ name, soft, hard }) => `--${name}=${soft}:${hard}`);
   const isOpen = spec.devices.length > 0 && !recipe.ulimits.some(({ name }) => name === 'nofile');
   if (isOpen) limits.push(`--nofile=${openFilesForDevices()}`);
+  const become = [...processLimit(host, recipe), ...(uid === null ? [] : asUser(uid, grant.groups))];
   const script = supervisorScript({
     command: [
       ...(spec.cpuset === undefined ? [] : ['taskset', '-c', spec.cpuset]),
       ...(limits.length === 0 ? [] : ['prlimit', ...limits, '--']),
-      ...(bubblewrap
-        ? bubblewrapCommand(uid, grant.groups, gate)
-        : plainCommand({ uid, groups: grant.groups, env, confine }, gate)),
+      ...(bubblewrap ? bubblewrapCommand([...become, ...gate]) : plainCommand({ become, env, confine }, gate)),
     ],
     cwd: bubblewrap ? null : join(files, 'work'),
     open: bubblewrap ? ['4<args', '5>status', ...(host.filter === null ? [] : ['6<filter'])] : [],
@@ -131,6 +130,15 @@ export async function makeSandbox(host: Host, spec: SandboxSpec, progress: (line
   });
   await writeFile(join(folder, 'run.sh'), script, { mode: 0o600 });
   await start(folder, host, agent);
+}
+
+/**
+ * Holds the number of its processes where no control group does: they are counted by user, and from Linux 5.14 on by user
+ * namespace, so the job has to have one of these for itself.
+ */
+function processLimit({ processLimit }: Host, { pids, ulimits }: Recipe): readonly string[] {
+  if (processLimit !== 'rlimit' || pids === null || ulimits.some(({ name }) => name === 'nproc')) return [];
+  return ['prlimit', `--nproc=${pids}`, '--'];
 }
 
 async function start(folder: string, { at, inherited }: Host, agent: AgentId): Promise<void> {

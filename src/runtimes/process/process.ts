@@ -6,6 +6,7 @@
  */
 import { execFile } from 'node:child_process';
 import { lstat, mkdir, rm, statfs, writeFile } from 'node:fs/promises';
+import { release } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import type { AgentId } from '../../core/slot.ts';
@@ -13,7 +14,7 @@ import { OnejobError } from '../../errors.ts';
 import type { Runtime, SandboxSeen } from '../runtime.ts';
 import { hostMounts } from './allow-list.ts';
 import { path, probeBubblewrap } from './bubblewrap.ts';
-import { findCgroups } from './cgroup.ts';
+import { type Cgroups, findCgroups } from './cgroup.ts';
 import { findings } from './check.ts';
 import { followExits } from './events.ts';
 import { archive, extract } from './files.ts';
@@ -42,6 +43,8 @@ export interface ProcessRuntimeOptions {
   readonly outputLimit?: number;
   /** Folder in which all managers of the host note the users they gave to agents. */
   readonly uidClaims?: string;
+  /** Control groups; a test has none. Default: those of this host. */
+  readonly cgroups?: Cgroups;
   /** Folder with the host's device nodes; a test has another. Default `/dev`. */
   readonly deviceDir?: string;
   /** Folder for jobs' files under root without bubblewrap; others must be able to pass through what is above it. */
@@ -65,6 +68,7 @@ async function settle(options: ProcessRuntimeOptions): Promise<Host> {
   for (const folder of [at.agents, at.exits]) await mkdir(folder, { recursive: true, mode: 0o700 });
   // A job that runs as whoever started onejob could do all of it through another process of his.
   const filtered = probe.usable ? probe.filtered : root && filter !== null && (await canLoad(filter, options.dir));
+  const cgroups = options.cgroups ?? findCgroups(options.owner);
   return {
     owner: options.owner,
     at,
@@ -74,13 +78,20 @@ async function settle(options: ProcessRuntimeOptions): Promise<Host> {
     boot: bootId(),
     mounts: probe.usable ? hostMounts() : [],
     filter: filtered ? filter : null,
-    cgroups: findCgroups(options.owner),
+    processLimit: cgroups.pids !== null ? 'cgroup' : root || (probe.usable && isSince(release(), 5, 14)) ? 'rlimit' : null,
+    cgroups,
     inherited: inheritedDescriptors(),
     uidClaims: options.uidClaims ?? '/run/onejob-users',
     deviceDir: options.deviceDir ?? '/dev',
     openDir: options.openDir ?? `/var/tmp/onejob-${options.owner}`,
     outputLimit: options.outputLimit ?? 256 * 1024 * 1024,
   };
+}
+
+/** Whether a kernel that calls itself `release` is of this version or later. */
+function isSince(release: string, major: number, minor: number): boolean {
+  const [first = 0, second = 0] = release.split('.').map((part) => Number.parseInt(part, 10));
+  return first > major || (first === major && second >= minor);
 }
 
 /** Whether a command was put under the filter, and says so itself. */

@@ -10,6 +10,7 @@ export const plainRecipe: Recipe = {
   mounts: [],
   cpus: null,
   memory: null,
+  pids: 4096,
   shmSize: null,
   ulimits: [],
   network: 'default',
