@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
 import type { JobView } from '../api/schema.ts';
-import { missingCommand } from './exit.ts';
+import { missingCommand, resultWord, verdict } from './exit.ts';
 
 const ended = (code: number, ...command: string[]) => ({ command, result: { kind: 'code', code } }) as unknown as JobView;
 const shell = { stdout: 0, stderr: 1 };
@@ -25,5 +25,20 @@ describe('a command that is not found', () => {
     expect(missingCommand(ended(127, 'make'), { stdout: 1, stderr: 0 }, debian)).toBeNull();
     expect(missingCommand(ended(127, 'make'), { stdout: 0, stderr: 2 }, debian)).toBeNull();
     expect(missingCommand(ended(126, 'make'), shell, debian)).toBeNull();
+  });
+});
+
+describe('the end of a job', () => {
+  test('names which time limit it was', () => {
+    const late = { id: 'a1', result: { kind: 'timeout' } } as unknown as JobView;
+    expect(verdict(late, 90_000)).toEqual({ code: 124, line: 'job a1 ran past its time limit of 1m30s (--timeout)' });
+    expect(verdict(late, null).line).toBe("job a1 ran past its pool's time limit (timeout in the config)");
+  });
+
+  test('names the signal that a shell put into an exit code', () => {
+    expect(verdict(ended(139), null).line).toBe('exit code 139 says that signal 11 (SEGV) ended a command of the job');
+    expect(resultWord(ended(139))).toBe('exit 139 (SEGV)');
+    for (const code of [0, 1, 127, 128, 255]) expect(verdict(ended(code), null).line).toBeNull();
+    expect(resultWord(ended(1))).toBe('exit 1');
   });
 });

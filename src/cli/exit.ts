@@ -1,6 +1,7 @@
 /** What became of a job, as an exit code and a sentence. */
 import { constants } from 'node:os';
 import type { JobView } from '../api/schema.ts';
+import { formatDuration } from '../config/units.ts';
 
 export const exitCodes = {
   ok: 0,
@@ -25,11 +26,12 @@ export interface Verdict {
   readonly line: string | null;
 }
 
-export function verdict(job: JobView): Verdict {
+/** `limit`: the time limit that was asked for with the job, ms; null: its pool's holds. */
+export function verdict(job: JobView, limit: number | null): Verdict {
   const { result, id } = job;
   switch (result?.kind) {
     case 'code':
-      return { code: result.code, line: null };
+      return { code: result.code, line: signalLine(result.code) };
     case 'signal': {
       const number = Object.entries(constants.signals).find(
         ([name]) => name === result.signal || name === `SIG${result.signal}`,
@@ -39,7 +41,7 @@ export function verdict(job: JobView): Verdict {
     case 'oom':
       return { code: exitCodes.outOfMemory, line: `job ${id} was killed because it used more memory than its agent may` };
     case 'timeout':
-      return { code: exitCodes.timeout, line: `job ${id} ran past its time limit` };
+      return { code: exitCodes.timeout, line: `job ${id} ran past ${limitText(limit)}` };
     case 'cancelled':
       return { code: exitCodes.cancelled, line: `job ${id} was cancelled` };
     case 'lost':
@@ -51,6 +53,23 @@ export function verdict(job: JobView): Verdict {
     case undefined:
       return { code: exitCodes.notRun, line: `job ${id} ended without a result` };
   }
+}
+
+function limitText(limit: number | null): string {
+  return limit === null
+    ? "its pool's time limit (timeout in the config)"
+    : `its time limit of ${formatDuration(limit)} (--timeout)`;
+}
+
+/** The signal that a shell tells of in an exit code of 128 and more, such as `SEGV`; null for any other code. */
+export function signalOf(code: number): string | null {
+  const name = Object.entries(constants.signals).find(([, number]) => number === code - 128)?.[0];
+  return name?.slice('SIG'.length) ?? null;
+}
+
+function signalLine(code: number): string | null {
+  const signal = signalOf(code);
+  return signal === null ? null : `exit code ${code} says that signal ${code - 128} (${signal}) ended a command of the job`;
 }
 
 /** What a job has said so far, as far as it matters for what is said of its end. */
@@ -88,6 +107,9 @@ export function resultWord(job: JobView): string {
   const { result } = job;
   if (result === null) return 'ended';
   if (result.kind === 'reported') return result.word;
-  if (result.kind === 'code') return result.code === 0 ? 'ok' : `exit ${result.code}`;
+  if (result.kind === 'code') {
+    const signal = signalOf(result.code);
+    return result.code === 0 ? 'ok' : `exit ${result.code}${signal === null ? '' : ` (${signal})`}`;
+  }
   return result.kind === 'signal' ? result.signal : result.kind;
 }

@@ -146,7 +146,7 @@ async function attend(
       }
     });
     stopWatching();
-    const { code, line } = verdict(done);
+    const { code, line } = verdict(done, request.timeout);
     if (done.artifacts.length > 0) await fetchArtifacts(session, lasting, done);
     // What happened beside the result: artifacts that were not there, an agent that was lost before.
     if (done.reason !== null && line?.includes(done.reason) !== true) output.say(done.reason);

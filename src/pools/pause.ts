@@ -1,3 +1,9 @@
+/** `paused by maintenance`, `paused: disk: 3 % free`: what holds a pause, as a clause. */
+export function pausedText(details: readonly string[]): string {
+  const text = details.join('; ');
+  return text.startsWith('by ') ? `paused ${text}` : `paused: ${text}`;
+}
+
 /** Pause by reason: something is paused while anybody holds a reason, and a holder can release only its own. */
 export class Pause {
   readonly #held = new Map<string, string>();

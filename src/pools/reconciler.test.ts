@@ -64,6 +64,29 @@ test('a pool that fails backs off longer each time and goes on by itself', () =>
   expect(it.pool.backoff).toBeNull();
 });
 
+test('what fails in two slots of a pool at once is logged once, and again when it fails after the wait', () => {
+  const it = new World({ slots: 2, binds: 'late', standby: true });
+  const fail = () => {
+    const at = it.pending.findIndex((one) => one.action.act === 'prepare');
+    it.perform(at, 'fails');
+    it.deliver(it.reports.length - 1, 'once');
+  };
+  fail();
+  fail();
+  expect(it.pool.backoff?.failures).toBe(1);
+  expect(it.warnings).toEqual(['pool backs off']);
+  it.advance((it.pool.backoff?.until ?? 0) - it.now);
+  while (it.pending.some((one) => one.action.act === 'clear')) {
+    it.perform(
+      it.pending.findIndex((one) => one.action.act === 'clear'),
+      'works',
+    );
+    it.deliverAll();
+  }
+  fail();
+  expect(it.warnings).toHaveLength(2);
+});
+
 test('a pause is over only when the one who holds it lets go', () => {
   const it = world();
   it.goOn();

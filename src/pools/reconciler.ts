@@ -252,13 +252,14 @@ export class Reconciler {
 
   #backOff(pool: Pool, change: Extract<Change, { change: 'failed' }>): void {
     const now = this.#options.clock.now();
+    const before = pool.backoff;
     const { until, failures, last } = pool.failed(change.failure, change.stage, now, this.#options.random());
-    this.#options.log.warn('pool backs off', {
-      pool: pool.config.name,
-      failures,
-      seconds: Math.round((until - now) / 1000),
-      reason: last.message,
-    });
+    // What kept one slot of a pool from working often keeps the others from it in the same moment.
+    const isSaid = before !== null && before.until > now && before.last.message === last.message;
+    if (!isSaid) {
+      const seconds = Math.round((until - now) / 1000);
+      this.#options.log.warn('pool backs off', { pool: pool.config.name, failures, seconds, reason: last.message });
+    }
     this.#timers.arm(`pool ${pool.config.name}`, until, () => this.replanAll(pool));
   }
 

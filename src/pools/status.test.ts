@@ -250,7 +250,7 @@ describe('a pool whose agents must be online to be given a job', () => {
   function early(agent: Slot['agent'], intent: Intent | null = null, standby: Slot['standby'] = { kind: 'none' }) {
     const pool = new Pool(devicePool('lab', { devices: cpus }), {
       service: { next: () => null, capabilities: { binds: 'early' } } as unknown as CiService,
-      ...{ runtime: { name: 'sim' } as Runtime, keepStandby: true, devices: noDevices },
+      ...{ runtime: { name: 'sim', capabilities: { images: true } } as Runtime, keepStandby: true, devices: noDevices },
     });
     const slot = { ...emptySlot({ key: 'lab/1', runtime: 'sim', grace: 0 }), agent, standby };
     const pause = new Pause();
@@ -277,7 +277,7 @@ describe('a pool whose agents must be online to be given a job', () => {
     });
     const paused = early(idle, ending);
     paused.pool.pause.hold('alice', 'by alice', { closes: true });
-    expect(line(paused)?.because).toBe('paused: by alice');
+    expect(line(paused)?.because).toBe('paused by alice');
     const drained = early(idle, ending);
     drained.pool.draining = true;
     expect(line(drained)?.because).toBe('the pool drains');

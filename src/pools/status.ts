@@ -5,6 +5,7 @@ import { type Intent, sameDevices } from '../core/plan.ts';
 import { type AgentLane, isEmpty, type Slot, type StandbyLane } from '../core/slot.ts';
 import type { FleetParts } from './device-requests.ts';
 import { poolDevices } from './device-views.ts';
+import { pausedText } from './pause.ts';
 import type { Pool } from './pool.ts';
 import type { Reconciler } from './reconciler.ts';
 
@@ -62,7 +63,7 @@ export function waitingReason(reconciler: Reconciler, poolName: string, problems
   const pool = reconciler.pools.find((one) => one.config.name === poolName);
   if (pool === undefined) return null;
   const [held] = [...reconciler.pause.details, ...pool.pause.details];
-  if (held !== undefined) return `paused: ${held}`;
+  if (held !== undefined) return pausedText([held]);
   if (pool.draining) return 'the pool drains';
   if (pool.away !== null) return pool.away;
   if (pool.backoff !== null) return `${waitsFor(pool)}${pool.backoff.last.message}`;
@@ -125,7 +126,7 @@ function becauseOf(intent: Intent, slot: Slot, pool: Pool, { reconciler }: Statu
       return 'the slot is free, and its CI service gives jobs only to agents that are online';
     case 'retire':
       if (reconciler.stopping) return 'onejob is stopping';
-      if (pool.pause.closes) return `paused: ${pool.pause.details.join('; ')}`;
+      if (pool.pause.closes) return pausedText(pool.pause.details);
       if (!sameDevices(slot.devices, pool.devices.of(slot.key) ?? slot.devices))
         return pool.devices.heldBack(slot.key) ?? 'its devices are no longer its own';
       return 'it is no longer what the config asks for, or too old';
@@ -140,7 +141,7 @@ function heldBack(slot: Slot, pool: Pool, parts: StatusParts): string | null {
   if (needsJob && slot.standby.kind !== 'none' && slot.agent.kind === 'free') return null;
   if (slot.standby.kind !== 'none' && slot.agent.kind !== 'free') return null;
   const paused = [...parts.reconciler.pause.details, ...pool.pause.details];
-  if (paused.length > 0) return `paused: ${paused.join('; ')}`;
+  if (paused.length > 0) return pausedText(paused);
   if (pool.away !== null) return pool.away;
   const backoff = backoffView(pool, parts.clock.now());
   if (backoff === null) return null;

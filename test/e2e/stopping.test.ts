@@ -47,7 +47,7 @@ describe.skipIf(lacks('bubblewrap'))('a daemon that is stopped', () => {
     await here.up();
     here.let('two');
     here.let('three');
-    expect((await here.api.job(id)).reason).toBe('paused: by hand');
+    expect((await here.api.job(id)).reason).toBe('paused by hand');
     const other = await here.cli(['resume', '--reason', 'maintenance']).ended;
     expect(other).toMatchObject({
       code: 1,

@@ -82,7 +82,7 @@ describe.skipIf(missing)('one agent and several jobs', () => {
     const held = await detach('--', 'true');
     expect((await settled(await detach('--pool', 'other', '--', 'true'))).result).toEqual({ kind: 'code', code: 0 });
     expect((await here.cli(['resume', 'default', '--reason', 'backup']).ended).code).toBe(1);
-    expect(await stateOf(held)).toMatchObject({ state: 'queued', reason: 'paused: by move' });
+    expect(await stateOf(held)).toMatchObject({ state: 'queued', reason: 'paused by move' });
     expect(await cli('status')).toContain('by move');
     // What somebody else holds is not released by a person's plain resume.
     expect((await here.cli(['resume', 'default']).ended).stdout).toMatch(

@@ -105,6 +105,9 @@ export class World {
   pool!: Pool;
   loop!: Reconciler;
 
+  /** What the loop warned of in the daemon's log. */
+  readonly warnings: string[] = [];
+
   constructor(options: WorldOptions) {
     this.#options = options;
     for (let n = 1; n <= options.slots; n++) {
@@ -154,7 +157,7 @@ export class World {
     };
     this.loop = new Reconciler({
       clock,
-      log: { info() {}, warn() {}, error() {} },
+      log: { info() {}, warn: (event) => void this.warnings.push(event), error() {} },
       store: {
         transaction: (write) => {
           this.attempts += 1;

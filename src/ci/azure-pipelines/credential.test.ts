@@ -109,7 +109,7 @@ describe('a refused one', () => {
     expect(credential.rejected('203 with a sign-in page')).toMatchObject({
       code: 'E_CI_CREDENTIAL',
       retry: false,
-      message: `Cannot sign in to https://dev.azure.com/acme: it does not accept the token, file ${'path' in file ? file.path : ''} (203 with a sign-in page); by the config it expired on 2029-06-01.`,
+      message: `Cannot sign in to https://dev.azure.com/acme: it does not accept the token from file ${'path' in file ? file.path : ''} (203 with a sign-in page); by the config it expired on 2029-06-01.`,
       hint: expect.stringMatching(/Agent Pools \(Read & manage\)\. Put it into file .*; it is read again by itself\. .*90 days/),
     });
   });

@@ -43,7 +43,7 @@ function refusedToken(reference: SecretReference, base: string, why: string, now
   const day = reference.expires === null ? null : new Date(reference.expires).toISOString().slice(0, 10);
   const expiry = day === null ? '' : `; by the config it ${(reference.expires ?? 0) < now ? 'expired' : 'expires'} on ${day}`;
   const place = describeSecret({ ...reference, expires: null });
-  const message = `Cannot sign in to ${base}: it does not accept the token, ${place} (${why})${expiry}.`;
+  const message = `Cannot sign in to ${base}: it does not accept the token from ${place} (${why})${expiry}.`;
   return new OnejobError('E_CI_CREDENTIAL', message, {
     hint:
       'Make a new personal access token for this organisation with the scope Agent Pools (Read & manage). ' +

@@ -162,13 +162,13 @@ describe('submitting', () => {
     expect(queue.jobs({ all: false, pool: null }).map((job) => job.state)).toEqual(['running', 'queued']);
   });
 
-  it('takes the only pool or the one called default, and says which there are', () => {
+  it('takes the pool called default, the only one or the first, and says which there are', () => {
     expect(submit({ pool: null }).pool).toBe('default');
     expect(() => submit({ pool: 'cpu' })).toThrow(
       expect.objectContaining({ code: 'E_POOL_UNKNOWN', hint: 'There are: default, gpu.' }),
     );
     reopen([pool('one'), pool('two')]);
-    expect(() => submit({ pool: null })).toThrow(expect.objectContaining({ hint: 'Say which with --pool: one, two.' }));
+    expect(submit({ pool: null }).pool).toBe('one');
     reopen([pool('one')]);
     expect(submit({ pool: null }).pool).toBe('one');
   });

@@ -134,7 +134,14 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
 
     async check() {
       const count = index.all().length;
-      return [{ level: 'ok', subject: 'own queue', message: `The own queue has ${count} unfinished jobs.`, hint: null }];
+      return [
+        {
+          level: 'ok',
+          subject: 'own queue',
+          message: `The own queue has ${count} unfinished ${count === 1 ? 'job' : 'jobs'}.`,
+          hint: null,
+        },
+      ];
     },
 
     observe: (send, signal) => teller.observe(pools.keys(), send, signal),

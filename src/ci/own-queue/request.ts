@@ -98,7 +98,7 @@ function checkDevices(request: JobRequest, pool: QueuePool, pools: ReadonlyMap<s
   const fitting = [...pools.values()].filter((one) => hasDevices(one, devices)).map((one) => one.name);
   throw new OnejobError(
     'E_JOB_REQUEST',
-    `Cannot give the job ${devices} devices: agents of pool "${pool.name}" have ${pool.devices.count}.`,
+    `Cannot give the job ${devices} ${devices === 1 ? 'device' : 'devices'}: agents of pool "${pool.name}" have ${pool.devices.count}.`,
     {
       hint:
         fitting.length === 0
