@@ -52,6 +52,7 @@ export default defineConfig({
             'scripts/**/*.test.ts',
             'bench/**/*.test.ts',
             'test/properties/**/*.test.ts',
+            'test/sim/**/*.test.ts',
             'test/standins/**/*.test.ts',
           ],
           exclude: [agent],

@@ -212,7 +212,12 @@ export function createExecutors(parts: ActParts): Executors {
         // Nothing has begun: the job goes back, and the slot waits in its proof until the device can be used.
         if (!(await parts.before(parts.place(key).slot, agent, signal)))
           return [{ kind: 'stop', agent, why: 'unreleased', grace: 0 }];
-        await runtime.release(agent, frame(agent, registration.script), signal);
+        await runtime.release(agent, frame(agent, registration.script), signal).catch(async (error: unknown) => {
+          if (!mayHaveArrived(toFailure(error))) throw error;
+          await heard(agent, runtime, 'released', 1, signal).catch(() => {
+            throw error;
+          });
+        });
         await heard(agent, runtime, 'released', 3, signal);
         return [];
       } catch (error) {
@@ -290,6 +295,11 @@ function noImages({ name }: Runtime, { image }: Recipe): OnejobError {
   return new OnejobError('E_RECIPE', `Cannot run the job in image "${image}": the ${name} runtime has no images.`, {
     hint: 'Leave --image out to run it with the programs of this host, or use a pool whose runtime is docker; "onejob doctor" says what that needs.',
   });
+}
+
+/** Whether a gate may have taken the script though handing it over failed: the answer was lost, not the script (S6). */
+function mayHaveArrived({ code, retry }: Failure): boolean {
+  return retry && code !== 'E_GATE_ENDED';
 }
 
 /** What a slot's next sandbox is made from: the pool's recipe, or the one a job brought. */
