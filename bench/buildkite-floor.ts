@@ -56,7 +56,7 @@ export async function agentByHand({ buildkite, shared }: AgentByHandParts): Prom
       const job = buildkite.queueJob({ command, queue: 'floor' });
       const script = agentScript({
         ...{ token: buildkite.token, endpoint: `http://${gateway}:${buildkite.port}/v3`, name: `${byHandName}${made}`, job },
-        ...{ workspace: '/tmp/workspace', hooks: null, plugins: null, cancelGrace: 30_000, note: null },
+        ...{ workspace: '/tmp/workspace', hooks: null, plugins: null, verifiesCommit: false, cancelGrace: 30_000, note: null },
       });
       const out = createWriteStream(gate);
       await once(out, 'open');

@@ -40,10 +40,10 @@ it('what holds of a service and its pools where little is written', async () => 
       pipelines: null,
       branches: null,
       others: 'run-without-secrets',
-      ...{ repositories: null, triggered: 'as-others' },
+      ...{ repositories: null, tags: null, sources: null, triggered: 'as-others' },
       caches: 'none',
       image: null,
-      network: null,
+      network: 'internet',
     },
   });
 });

@@ -20,9 +20,10 @@ describe('rules that are none', () => {
     ['fork: refuse', 'pools.lab.trust.fork: unknown key; did you mean "forks"?'],
     ['network: none', 'pools.lab.trust.network: is none, but the agent of an untrusted job must reach the broker, too'],
     ['network: host', 'pools.lab.trust.network: is host, but an untrusted job would reach all that listens on this host'],
+    ['tags: ["!v*"]', 'pools.lab.trust.tags[0]: "!v*" begins with "!"'],
     [
-      'others: refuse, triggered: trust',
-      'warning: pools.lab.trust.others: is not used: no pattern says which jobs are the others, and "triggered" is trust',
+      'sources: [website]',
+      'pools.lab.trust.sources[0]: expected "webhook", "schedule", "ui", "api" or "trigger_job", found "website"',
     ],
     ['triggered: run', 'pools.lab.trust.triggered: expected "as-others" or "trust", found "run"'],
     ['repositories: ["https://github.com/acme/app"]', 'write it as "github.com/acme/app", whichever way it is fetched'],
@@ -61,7 +62,7 @@ it('a volume that gives the host away is not for jobs that are not trusted', asy
     expect.stringContaining('warning: pools.lab.volumes[0]: gives every job of the pool all rights over this host'),
   ]);
   expect(lines[0]).toContain('write trust: { forks: refuse, others: refuse }');
-  const closed = await folder.check(file(`${socket}, trust: { forks: refuse, triggered: trust }`));
+  const closed = await folder.check(file(`${socket}, trust: { forks: refuse, others: refuse }`));
   expect(closed).toEqual([expect.stringContaining('warning: pools.lab.volumes[0]')]);
 });
 
@@ -73,13 +74,15 @@ it('a process shares the network of its host: no place for jobs that are not tru
   expect(line).toContain(
     'write trust: { forks: refuse, others: refuse }, or runtime: docker, or give it up with "isolation: none"',
   );
-  const lines = await folder.check(file('runtime: process, trust: { forks: refuse, triggered: trust }'));
+  const lines = await folder.check(file('runtime: process, trust: { forks: refuse, others: refuse }'));
   expect(lines).toEqual([expect.stringContaining('warning: pools.lab.runtime: is process, which keeps credentials')]);
   expect(await folder.check(file('runtime: process, isolation: none'))).toEqual([]);
 });
 
 describe('where the agent waits in the sandbox, it is the same for all jobs', () => {
   const early = ', binding: early';
+  /** The same network for trusted and untrusted jobs. */
+  const guarded = (keys: string) => (/\bnetwork:/.test(keys) ? keys : `network: internet, ${keys}`);
 
   it.each([
     ['caches: ["depot:/d"]', '"caches"'],
@@ -87,12 +90,13 @@ describe('where the agent waits in the sandbox, it is the same for all jobs', ()
     ['volumes: ["/srv/out:/out:rw"]', '"volumes" that are writable'],
     ['unsafe: { pid_host: true }', '"unsafe"'],
     ['cap_add: [SYS_PTRACE]', '"cap_add"'],
-    ['network: host', '"network: host"'],
+    ['network: host', '"network" (untrusted jobs: internet)'],
+    ['network: default', '"network" (untrusted jobs: internet)'],
     ['trust: { image: "debian:12" }', '"trust.image"'],
-    ['trust: { network: internet }', '"trust.network"'],
+    ['network: internet, trust: { network: default }', '"network" (untrusted jobs: default)'],
     ['trust: { caches: private }', '"trust.caches"'],
   ])('%s', async (keys, what) => {
-    const [line, ...more] = await folder.check(file(keys, early));
+    const [line, ...more] = await folder.check(file(guarded(keys), early));
     expect(line).toContain(`pools.lab.trust: lets untrusted jobs in by "forks" and "others", but "binding" of s is early`);
     expect(line).toContain(`so that ${what} would be the same for all of them`);
     expect(line).toContain('write trust: { forks: refuse, others: refuse }, or "binding: late" at the service');
@@ -103,15 +107,17 @@ describe('where the agent waits in the sandbox, it is the same for all jobs', ()
   it.each([
     'volumes: ["/srv/in:/in"]',
     'trust: { forks: refuse, others: refuse }, caches: ["depot:/d"]',
-    'trust: { forks: refuse, triggered: trust }, caches: ["depot:/d"]',
+    'trust: { forks: refuse, others: refuse }, caches: ["depot:/d"]',
     'trust: { forks: refuse, branches: [main], others: refuse }, unsafe: { privileged: true }',
     'trust: { branches: [main] }',
   ])('but %s can be', async (keys) => {
-    expect(await folder.check(file(keys, early))).toEqual([]);
+    expect(await folder.check(file(guarded(keys), early))).toEqual([]);
   });
 
   it('patterns open a second door', async () => {
-    const [line] = await folder.check(file('trust: { forks: refuse, branches: [main] }, caches: ["depot:/d"]', early));
+    const [line] = await folder.check(
+      file('network: internet, trust: { forks: refuse, branches: [main] }, caches: ["depot:/d"]', early),
+    );
     expect(line).toContain('write trust: { others: refuse }');
   });
 });

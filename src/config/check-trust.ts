@@ -9,7 +9,7 @@ import type { BuildkiteServiceConfig, PoolConfig, TrustConfig } from './config.t
 import { whyNoStranger } from './host-places.ts';
 
 export function checkTrust(pool: PoolConfig, service: BuildkiteServiceConfig, checking: Checking): void {
-  const { sound, own, inPool } = checking;
+  const { sound, inPool } = checking;
   if (!sound(pool, 'trust')) return;
   const { trust, recipe } = pool;
   if (trust.network === 'none' || trust.network === 'host') {
@@ -21,10 +21,6 @@ export function checkTrust(pool: PoolConfig, service: BuildkiteServiceConfig, ch
   }
   if (trust.image !== null && pool.runtime === 'process') {
     inPool(pool, ['trust', 'image'], 'is not used: "runtime" is process, which has no images', 'warning');
-  }
-  if (own(pool, 'trust') && !hasOthers(trust) && isOthersWritten(pool, checking)) {
-    const why = 'is not used: no pattern says which jobs are the others, and "triggered" is trust';
-    inPool(pool, ['trust', 'others'], why, 'warning');
   }
   const open = openDoors(trust);
   if (open.length === 0) return;
@@ -49,16 +45,7 @@ export function checkTrust(pool: PoolConfig, service: BuildkiteServiceConfig, ch
   inPool(pool, ['trust'], `lets untrusted jobs in by ${listed(open)}, but "binding" of ${service.name} is early: ${how}; ${help}`);
 }
 
-function isOthersWritten(pool: PoolConfig, { written }: Checking): boolean {
-  return (written.pools?.get(pool.name) ?? written.defaults).trust?.others !== undefined;
-}
-
 export type Door = 'forks' | 'others';
-
-/** Whether any job from the pipeline's own repository can be one of the others. */
-function hasOthers({ pipelines, branches, repositories, triggered }: TrustConfig): boolean {
-  return pipelines !== null || branches !== null || repositories !== null || triggered === 'as-others';
-}
 
 /** Whether it is a pool of processes that lets untrusted jobs in, with nothing given up for it: a sandbox there has its host's network. */
 export function isOpenProcess({ runtime, isolation, trust }: Pick<PoolConfig, 'runtime' | 'isolation' | 'trust'>): boolean {
@@ -67,8 +54,7 @@ export function isOpenProcess({ runtime, isolation, trust }: Pick<PoolConfig, 'r
 
 /** By which of its keys jobs come in that are not trusted. */
 export function openDoors(trust: TrustConfig): Door[] {
-  const doors: Door[] = hasOthers(trust) ? ['forks', 'others'] : ['forks'];
-  return doors.filter((door) => trust[door] !== 'refuse');
+  return (['forks', 'others'] as const).filter((door) => trust[door] !== 'refuse');
 }
 
 function listed(doors: readonly Door[]): string {
@@ -80,7 +66,7 @@ function closing(doors: readonly Door[]): string {
 }
 
 /** Keys of a pool that mean another sandbox for an untrusted job than for a trusted one. */
-function whatDiffers({ recipe, trust }: PoolConfig): string[] {
+function whatDiffers({ runtime, recipe, trust }: PoolConfig): string[] {
   const { privileged, pidHost, seccompUnconfined } = recipe.unsafe;
   const found: readonly (readonly [string, boolean])[] = [
     ['"caches"', recipe.mounts.some(({ cache }) => cache !== null)],
@@ -91,9 +77,8 @@ function whatDiffers({ recipe, trust }: PoolConfig): string[] {
     ['"volumes" that are writable', recipe.mounts.some(({ cache, readOnly }) => cache === null && !readOnly)],
     ['"unsafe"', privileged || pidHost || seccompUnconfined],
     ['"cap_add"', recipe.capAdd.length > 0],
-    ['"network: host"', recipe.network === 'host'],
     ['"trust.image"', trust.image !== null],
-    ['"trust.network"', trust.network !== null],
+    [`"network" (untrusted jobs: ${trust.network})`, runtime !== 'process' && trust.network !== recipe.network],
     ['"trust.caches"', trust.caches !== 'none'],
   ];
   return found.flatMap(([key, is]) => (is ? [key] : []));

@@ -132,6 +132,10 @@ export interface TrustConfig {
   readonly pipelines: readonly string[] | null;
   /** Patterns; null: any. Those of forks have no say: who forks chooses the names. */
   readonly branches: readonly string[] | null;
+  /** Patterns; null: none. A build of a tag is never one of a branch. */
+  readonly tags: readonly string[] | null;
+  /** What may have made the build, in the service's words; null: anything. */
+  readonly sources: readonly string[] | null;
   /** Patterns of what addresses of repositories mean, as `host/path` or `user@host/path`; null: any. */
   readonly repositories: readonly string[] | null;
   /** Builds that another build triggered; `as-others`: a job of a fork may have done so. */
@@ -142,7 +146,8 @@ export interface TrustConfig {
   readonly caches: 'none' | 'private';
   /** Of untrusted jobs; null: as the pool's. */
   readonly image: string | null;
-  readonly network: string | null;
+  /** Of untrusted jobs. */
+  readonly network: string;
 }
 
 export interface DeviceRequest {

@@ -38,7 +38,13 @@ export const poolDefaults = {
   hooks: null,
   plugins: null,
   cache_limit: 50 * 2 ** 30,
-  trust: { forks: 'run-without-secrets', others: 'run-without-secrets', triggered: 'as-others', caches: 'none' },
+  trust: {
+    forks: 'run-without-secrets',
+    others: 'run-without-secrets',
+    triggered: 'as-others',
+    caches: 'none',
+    network: 'internet',
+  },
 } as const;
 
 /** Of a service of type azure-pipelines. */

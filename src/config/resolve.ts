@@ -113,12 +113,14 @@ function resolveTrust(given: WrittenPool['trust']): TrustConfig {
     forks: given?.forks ?? trust.forks,
     pipelines: given?.pipelines ?? null,
     branches: given?.branches ?? null,
+    tags: given?.tags ?? null,
+    sources: given?.sources ?? null,
     repositories: given?.repositories ?? null,
     triggered: given?.triggered ?? trust.triggered,
     others: given?.others ?? trust.others,
     caches: given?.caches ?? trust.caches,
     image: given?.image ?? null,
-    network: given?.network ?? null,
+    network: given?.network ?? trust.network,
   };
 }
 

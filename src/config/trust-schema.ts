@@ -69,6 +69,18 @@ export const trustKeys = z.strictObject({
     example: '[main, "release/**"]',
     shown: 'any',
   }),
+  tags: key(z.array(pattern('a pattern such as "v*"', 64)), 'list of patterns', {
+    description:
+      "Tags whose builds are trusted, whatever `branches` says. Without it no build of a tag is: who may push tags may name one like a protected branch. Forks' tags have no say.",
+    example: '["v*"]',
+    shown: 'none',
+  }),
+  sources: key(z.array(oneOf(['webhook', 'schedule', 'ui', 'api', 'trigger_job'])), 'list', {
+    description:
+      'What may have made the build of a trusted job. Who makes one on the website (`ui`) or by the API (`api`) names branch and commit by hand, without the right to push.',
+    example: '[webhook, schedule]',
+    shown: 'any',
+  }),
   repositories: key(z.array(repositoryPattern), 'list of patterns', {
     description:
       'Repositories whose jobs are trusted, as `HOST/PATH`, whichever way they are fetched; `USER@HOST/PATH` where SSH logs in as another user than `git`. Without it a pipeline is believed which repository is its own.',
@@ -83,7 +95,7 @@ export const trustKeys = z.strictObject({
   }),
   others: key(rule, '`refuse` or `run-without-secrets`', {
     description:
-      'What happens to jobs that `pipelines`, `branches` or `repositories` do not name, and to those that `triggered` is about.',
+      'What happens to jobs that `pipelines`, `branches`, `tags`, `sources` or `repositories` do not name, and to those that `triggered` is about.',
     example: 'refuse',
     shown: defaults.others,
   }),
@@ -99,8 +111,9 @@ export const trustKeys = z.strictObject({
     shown: "the pool's",
   }),
   network: key(text('a network: "default", "internet", or the name of one', /^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$/), 'text', {
-    description: "Network of untrusted jobs, as `network` of the pool. Never `host`, also where that is the pool's.",
-    example: 'internet',
-    shown: "the pool's",
+    description:
+      "Network of untrusted jobs, as `network` of the pool, whatever that is. `default` lets them reach this host's ports, private networks and a cloud's metadata (169.254.169.254).",
+    example: 'untrusted-lab',
+    shown: defaults.network,
   }),
 });

@@ -115,7 +115,8 @@ const lines = (found: readonly Finding[], level?: Finding['level']): string[] =>
   found
     .filter((one) => level === undefined || one.level === level)
     .map(({ subject, message, hint }) => `${subject}: ${message} ${hint}`);
-const plain = '{ p: { service: bk, queue: default, image: "x:1", agents: 2 } }';
+/** Its untrusted jobs' sandboxes are the same. */
+const plain = '{ p: { service: bk, queue: default, image: "x:1", agents: 2, trust: { network: default } } }';
 
 it('finds nothing to say against a good day, and makes one sandbox for each pool', async () => {
   const found = await check({ pools: plain, service: `, metrics_token: { file: ${dir.path}/metrics }` });
@@ -254,10 +255,20 @@ it('an image without git is an error, unless the pool says that nothing is check
 });
 
 it("untrusted jobs' own network is tried, too, and same sandboxes once", async () => {
-  const pools = `{ p: { service: bk, queue: default, image: "x:1", trust: { network: internet } }, q: { service: bk, queue: default, image: "x:1" } }`;
+  const pools = `{ p: { service: bk, queue: default, image: "x:1" }, q: { service: bk, queue: default, image: "x:1", trust: { network: default } } }`;
   const found = await check({ pools });
   expect(asked.map(({ recipe }) => recipe.network)).toEqual(['default', 'internet']);
   expect(lines(found, 'ok').join('\n')).toContain('from network "internet", by untrusted jobs of pool p');
+});
+
+it('a network of untrusted jobs that cannot be kept from the host is an error, also while no broker is there', async () => {
+  says = new OnejobError('E_NETWORK_UNGUARDED', 'Cannot keep the network "internet" from the host: no rules.', {
+    hint: 'Be root.',
+  });
+  const found = await check({ pools: '{ p: { service: bk, queue: default, image: "x:1" } }', broker: new Error('It is away.') });
+  expect(lines(found, 'error')).toContainEqual(
+    expect.stringMatching(/pool p: Cannot look into a sandbox of untrusted jobs of pool p: Cannot keep the network "internet"/),
+  );
 });
 
 it('says why no way leads to the broker, and looks at the rest', async () => {

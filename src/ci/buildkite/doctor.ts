@@ -135,7 +135,8 @@ async function lookInto(parts: DoctorParts, one: SandboxClass, looking: Looking,
     const { kind } = parts.program();
     // What it lacks is the agent's program, of which another line says why.
     const isWithout = error instanceof OnejobError && error.code === 'E_MOUNT_MISSING' && kind !== 'ready' && kind !== 'image';
-    if (!isWithout) list.push(unknown(error, 'look into a sandbox', 'warning'));
+    const level = error instanceof OnejobError && error.code === 'E_NETWORK_UNGUARDED' ? 'error' : 'warning';
+    if (!isWithout) list.push(unknown(error, 'look into a sandbox', level));
   }
   return list;
 }

@@ -50,7 +50,7 @@ export interface NamedJob {
 
 const longestTitle = 200;
 /** Variables that say what is built, and how long each may be. */
-const revisions = { BUILDKITE_BRANCH: 1024, BUILDKITE_COMMIT: 255, BUILDKITE_REFSPEC: 2048 } as const;
+const revisions = { BUILDKITE_BRANCH: 255, BUILDKITE_TAG: 255, BUILDKITE_COMMIT: 255, BUILDKITE_REFSPEC: 2048 } as const;
 
 export function jobFacts({ id, env }: NamedJob): JobFacts {
   const exact = (name: string, most: number) => whole(own(env, name), most);
@@ -61,7 +61,7 @@ export function jobFacts({ id, env }: NamedJob): JobFacts {
     organisation: exact('BUILDKITE_ORGANIZATION_SLUG', 255),
     pipeline: exact('BUILDKITE_PIPELINE_SLUG', 255),
     branch: exact('BUILDKITE_BRANCH', revisions.BUILDKITE_BRANCH),
-    tag: exact('BUILDKITE_TAG', 1024),
+    tag: exact('BUILDKITE_TAG', revisions.BUILDKITE_TAG),
     repository: exact('BUILDKITE_REPO', 2048),
     pullRequest: pullRequestOf(env),
     build,

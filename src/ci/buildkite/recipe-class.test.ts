@@ -38,7 +38,7 @@ describe('an untrusted job', () => {
         { host: '/srv/in', container: '/in', readOnly: true, variable: 'IN', cache: null },
         { host: '/srv/out', container: '/out', readOnly: true, variable: null, cache: null },
       ],
-      network: 'default',
+      network: 'internet',
       capAdd: [],
       unsafe: { privileged: false, pidHost: false, seccompUnconfined: false },
     });
@@ -48,8 +48,8 @@ describe('an untrusted job', () => {
   });
 
   it('has the image and the network that the owner wants', async () => {
-    const { pool, recipe } = await poolOf(`${all}, trust: { image: "plain:1", network: internet }`);
-    expect(untrustedRecipe(recipe, pool, fork, '/state')).toMatchObject({ image: 'plain:1', network: 'internet' });
+    const { pool, recipe } = await poolOf(`${all}, trust: { image: "plain:1", network: lab }`);
+    expect(untrustedRecipe(recipe, pool, fork, '/state')).toMatchObject({ image: 'plain:1', network: 'lab' });
     const { pool: chosen, recipe: open } = await poolOf('image: auto, trust: { image: "plain:1" }');
     expect(untrustedRecipe(open, chosen, fork, '/state').image).toBe('plain:1');
     const process = await poolOf('runtime: process, isolation: none, trust: { image: "plain:1" }');

@@ -34,8 +34,8 @@ export function untrustedRecipe(
     ...recipe,
     image: pool.runtime === 'process' ? recipe.image : (trust.image ?? recipe.image),
     mounts: recipe.mounts.flatMap(keep),
-    // Everything that listens on this host would be within reach.
-    network: trust.network ?? (recipe.network === 'host' ? 'default' : recipe.network),
+    // A process has its host's, which config gives to untrusted jobs only where isolation is given up.
+    network: pool.runtime === 'process' ? recipe.network : trust.network,
     capAdd: [],
     unsafe: { privileged: false, pidHost: false, seccompUnconfined: false },
   };

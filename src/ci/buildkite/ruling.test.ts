@@ -63,6 +63,22 @@ it('leaves variables of that name alone where config has no key', async () => {
   expect(await rule(job(env), parts({ keys: async () => null }))).toMatchObject({ kind: 'run', trusted: true, secrets: [] });
 });
 
+it('refuses a job whose secrets are encrypted where config has no key, and only a trusted one', async () => {
+  const without = parts({ keys: async () => null });
+  const env = { ...trustedEnv, SECRET_A: await sealed('hunter2'), SECRET_B: await seed('hunter2'), SECRET_C: 'plain text' };
+  const ruling = await rule(job(env), without);
+  expect(ruling).toMatchObject({
+    kind: 'refused',
+    reason: ['SECRET_A', 'SECRET_B']
+      .map((variable) => `${variable} is encrypted, and the config of the host has no "secrets.key" to open it with.`)
+      .join('\n'),
+  });
+  const cut = { ...trustedEnv, SECRET_A: env.SECRET_A.slice(0, -9) };
+  expect(await rule(job(cut), without)).toMatchObject({ kind: 'refused' });
+  const forks = { ...trust, forks: 'run-without-secrets' } as const;
+  expect(await rule(job({ ...env, ...forkEnv }), { ...without, trust: forks })).toMatchObject({ kind: 'run', trusted: false });
+});
+
 describe('a job is refused, with the name of the variable and nothing of its value,', () => {
   const refusal = async (env: Readonly<Record<string, string>>, more = parts()): Promise<string> => {
     const ruling = await rule(job({ ...trustedEnv, ...env }), more);
@@ -117,5 +133,6 @@ it('knows a trusted job by its pipeline and branch, too', async () => {
     kind: 'refused',
     reason: expect.stringContaining('trust.branches'),
   });
-  expect(await rule(job({ ...env, BUILDKITE_BRANCH: 'release/1' }), parts({ trust: narrow }))).toMatchObject({ trusted: true });
+  const named = { ...env, BUILDKITE_BRANCH: 'release/1', BUILDKITE_COMMIT: 'HEAD' };
+  expect(await rule(job(named), parts({ trust: narrow }))).toMatchObject({ trusted: true });
 });

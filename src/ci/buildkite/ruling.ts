@@ -2,7 +2,8 @@
 import type { TrustConfig } from '../../config/config.ts';
 import { type JobSecrets, openJobSecrets, type PinBook } from '../../secrets/job-secrets.ts';
 import type { SecretKeys } from '../../secrets/keys.ts';
-import { secretsIn } from '../../secrets/open.ts';
+import { formatOf, secretsIn } from '../../secrets/open.ts';
+import { looksSealed } from '../../secrets/sealed-format.ts';
 import type { GivenJob } from './broker/protocol.ts';
 import { type JobFacts, jobFacts } from './job-facts.ts';
 import { decideTrust } from './trust.ts';
@@ -32,12 +33,22 @@ export async function rule(job: GivenJob, { trust, keys, pins }: RulingParts): P
   const verdict = decideTrust(facts, trust);
   if (verdict.kind === 'refused') return { kind: 'refused', facts, reason: verdict.why };
   if (verdict.kind === 'untrusted') return { kind: 'run', trusted: false, why: verdict.why, facts, secrets: [] };
+  const written = secretsIn(job.env);
   // A key that cannot be read must not stop jobs that need none.
-  const opener = secretsIn(job.env).length === 0 ? null : await keys();
-  // Without a key nobody here decrypts: variables of that name are the pipeline's own matter.
-  if (opener === null) return { kind: 'run', trusted: true, why: null, facts, secrets: [] };
+  const opener = written.length === 0 ? null : await keys();
+  if (opener === null) {
+    // Variables of that name with a plain value are the pipeline's own matter.
+    const encrypted = written.filter(({ text }) => looksSealed(text) || formatOf(text) !== null);
+    if (encrypted.length > 0)
+      return { kind: 'refused', facts, reason: encrypted.map(({ variable }) => withoutKey(variable)).join('\n') };
+    return { kind: 'run', trusted: true, why: null, facts, secrets: [] };
+  }
   const { organisation, pipeline } = facts;
   const { opened, refused } = await openJobSecrets({ env: job.env, organisation, pipeline, keys: opener, pins });
   if (refused.length > 0) return { kind: 'refused', facts, reason: refused.map(({ why }) => why).join('\n') };
   return { kind: 'run', trusted: true, why: null, facts, secrets: opened };
+}
+
+function withoutKey(variable: string): string {
+  return `${variable} is encrypted, and the config of the host has no "secrets.key" to open it with.`;
 }

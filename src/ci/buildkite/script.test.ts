@@ -50,10 +50,22 @@ function stub(dir: Scratch): {
 
 const partsIn = (dir: Scratch, more: Partial<ScriptParts> = {}): ScriptParts => ({
   ...{ token: 'once', endpoint: 'http://172.18.0.1:7070/v3', name: 'box-1', workspace: join(dir.path, 'workspace'), job: 'job-1' },
-  ...{ hooks: null, plugins: null, cancelGrace: 30_000, note: null, ...more },
+  ...{ hooks: null, plugins: null, verifiesCommit: false, cancelGrace: 30_000, note: null, ...more },
 });
 
 describe.each(shells)('in %s', (...shell) => {
+  it.each([
+    [false, {}, undefined],
+    [true, {}, 'strict'],
+    // The owner's, in the pool's `env`.
+    [true, { BUILDKITE_GIT_COMMIT_VERIFICATION: 'warn' }, 'warn'],
+  ])('verifies commits where it should (%s), with %j', (verifiesCommit, given, expected) => {
+    using dir = scratch();
+    const { env, seen } = stub(dir);
+    runIn(shell, agentScript(partsIn(dir, { verifiesCommit })), { ...env, ...given });
+    expect(seen().set.BUILDKITE_GIT_COMMIT_VERIFICATION).toBe(expected);
+  });
+
   it('becomes the agent of one job, with nothing but its own variables', () => {
     using dir = scratch();
     const { env, seen } = stub(dir);

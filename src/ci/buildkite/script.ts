@@ -14,6 +14,8 @@ export interface ScriptParts {
   readonly job: string | null;
   readonly hooks: string | null;
   readonly plugins: string | null;
+  /** Whether the agent must find the commit of a job on the branch that the service names for it. */
+  readonly verifiesCommit: boolean;
   /** ms a cancelled job may take to end after TERM. */
   readonly cancelGrace: number;
   /** A line for the log of the job; null: none. The owner's own hooks leave no place for it there: then the agent's log has it alone. */
@@ -33,7 +35,7 @@ const foreign = [
 export const findsProgram = `export PATH=${ownFolder}:${'$'}{PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}`;
 
 export function agentScript(parts: ScriptParts): string {
-  const { token, endpoint, name, workspace, job, hooks, plugins, cancelGrace, note } = parts;
+  const { token, endpoint, name, workspace, job, hooks, plugins, verifiesCommit, cancelGrace, note } = parts;
   const own = `${workspace}/.buildkite`;
   // git runs what its settings name, such as `core.fsmonitor`, and a home may outlive the job that wrote them there.
   const settings = `${own}/gitconfig`;
@@ -61,6 +63,8 @@ export function agentScript(parts: ScriptParts): string {
     // The owner may name others, in the pool's `env`.
     `[ -n "\${GIT_CONFIG_GLOBAL:-}" ] || export GIT_CONFIG_GLOBAL=${quote(settings)}`,
     ...set.map(([variable, value]) => `export ${variable}=${quote(value)}`),
+    // Of the agent, not of the job: what the service or a pipeline says of it is not heeded. The owner may write `warn`.
+    ...(verifiesCommit ? ['export BUILDKITE_GIT_COMMIT_VERIFICATION="${BUILDKITE_GIT_COMMIT_VERIFICATION:-strict}"'] : []),
     ...(note === null ? [] : saysIn(hooks === null ? `${own}/hooks/environment` : null, note)),
     ...pastProxies(endpoint),
     findsProgram,

@@ -79,8 +79,17 @@ export function testPool(more: Partial<PoolConfig> = {}): PoolConfig {
     devices: { count: 0, mig: null, model: null, uuids: [] } as unknown as PoolConfig['devices'],
     ...{ tags: ['cuda=12', 'cuda=13'], standby: true, standbyMaxAge: 3_600_000, stopGrace: 35_000, timeout: null },
     trust: {
-      ...{ forks: 'refuse', pipelines: null, branches: null, repositories: null, others: 'refuse', triggered: 'as-others' },
-      ...{ caches: 'none', image: null, network: null },
+      ...{
+        forks: 'refuse',
+        pipelines: null,
+        branches: null,
+        repositories: null,
+        tags: null,
+        sources: null,
+        others: 'refuse',
+        triggered: 'as-others',
+      },
+      ...{ caches: 'none', image: null, network: 'default' },
     },
     ...{ isolation: 'full', hooks: null, plugins: null, cacheLimit: 0, imageRecipe: null },
     recipe: {

@@ -12,8 +12,10 @@ const usual: TrustConfig = {
   others: 'run-without-secrets',
   caches: 'none',
   image: null,
-  network: null,
+  network: 'internet',
   repositories: null,
+  tags: null,
+  sources: null,
   triggered: 'as-others',
 };
 const home = 'https://github.com/acme/app.git';
@@ -21,6 +23,8 @@ const branchBuild = {
   BUILDKITE_ORGANIZATION_SLUG: 'acme',
   BUILDKITE_PIPELINE_SLUG: 'app',
   BUILDKITE_BRANCH: 'main',
+  BUILDKITE_COMMIT: 'a'.repeat(40),
+  BUILDKITE_SOURCE: 'webhook',
   BUILDKITE_REPO: home,
   BUILDKITE_PULL_REQUEST: 'false',
   BUILDKITE_PULL_REQUEST_REPO: '',
@@ -56,12 +60,27 @@ describe('with nothing written', () => {
     ['a ref of a pull request', { BUILDKITE_BRANCH: 'refs/pull/12/head' }, "that of a pull request, which may be a fork's"],
     ['a commit that is one', { BUILDKITE_COMMIT: 'refs/pull/12/head' }, 'its commit "refs/pull/12/head" is that of a pull request'],
     ['one of GitLab', { BUILDKITE_COMMIT: 'merge-requests/12/head' }, 'its commit "merge-requests/12/head" is that of a pull'],
-    ['what is fetched', { BUILDKITE_REFSPEC: '+refs/heads/*:refs/heads/* +refs/pull/*/head:refs/pr' }, 'is that of a pull request'],
+    ['what is fetched', { BUILDKITE_REFSPEC: '+refs/heads/*:refs/heads/* +refs/pull/*/head:refs/pr' }, 'may be that of a pull'],
+    ...[
+      ...[
+        "'refs/pull/7/head'",
+        '"refs/pull/7/head"',
+        'refs\\/pull/1/head',
+        'refs/pul*:refs/heads/x*',
+        '+refs/pull/1*/head:refs/x*',
+      ],
+      ...['refs/p*/1/head', 'refs//pull/1/head', '--upload-pack=touch', 'refs/tags/main', 'main', "refs/heads/'main'"],
+    ].map((refspec): [string, Record<string, string>, string] => [
+      `the refspec ${refspec}`,
+      { BUILDKITE_REFSPEC: refspec },
+      'is not a plain "refs/heads/…"',
+    ]),
     ['an empty answer', { BUILDKITE_PULL_REQUEST: '' }, 'it may be a pull request of which the service does not say'],
     ['none, but of a fork', { ...fork, BUILDKITE_PULL_REQUEST: 'false' }, 'it may be a pull request from git://github.com/mallory'],
     ['an empty one of a fork', { ...fork, BUILDKITE_PULL_REQUEST: '' }, 'it may be a pull request from git://github.com/mallory'],
     ['none, of somewhere strange', { BUILDKITE_PULL_REQUEST_REPO: 'https://x/\u0000y' }, 'does not say where it is from'],
-    ['a branch that is hidden', { BUILDKITE_BRANCH: `x${'y'.repeat(2000)}` }, 'BUILDKITE_BRANCH is too long or holds what no name'],
+    ['a branch that is hidden', { BUILDKITE_BRANCH: `x${'y'.repeat(255)}` }, 'BUILDKITE_BRANCH is too long or holds what no name'],
+    ['a tag that is hidden', { BUILDKITE_TAG: 'v'.repeat(256) }, 'BUILDKITE_TAG is too long or holds what no name'],
     ['a commit that is hidden', { BUILDKITE_COMMIT: 'refs/pull/1/head\u200b' }, 'BUILDKITE_COMMIT is too long or holds what no'],
   ])('%s runs without secrets', (_, env, why) => {
     const verdict = decide(env);
@@ -103,6 +122,66 @@ describe('with patterns', () => {
     expect(decide(fork, { pipelines: ['lib'], others: 'refuse' })).toMatchObject({ kind: 'refused' });
     expect(decide(fork, { pipelines: ['lib'] })).toMatchObject({ kind: 'untrusted' });
   });
+});
+
+describe('a build of a tag', () => {
+  // The service sets the tag's name as the branch, too.
+  const tagged = (name: string) => ({ BUILDKITE_BRANCH: name, BUILDKITE_TAG: name });
+
+  it.each<[string, Partial<TrustConfig>]>([
+    ['main', {}],
+    ['main', { branches: ['main', 'release/**'] }],
+    ['release/x', { branches: ['main', 'release/**'] }],
+    ['release/x', { branches: ['**'], tags: ['v*'] }],
+  ])('%s is not one of a branch with %j', (name, trust) => {
+    const why = `it is of tag ${name}, which "trust.tags" does not name (rule "trust.others`;
+    expect(decide(tagged(name), trust)).toMatchObject({ kind: 'untrusted', why: expect.stringContaining(why) });
+    expect(decide(tagged(name), { ...trust, others: 'refuse' })).toMatchObject({ kind: 'refused' });
+  });
+
+  it('is trusted where "tags" names it, by the other rules, too', () => {
+    const trust = { branches: ['main'], tags: ['v*'] };
+    expect(decide(tagged('v1.2'), trust)).toEqual({ kind: 'trusted' });
+    expect(decide({ ...tagged('v1.2'), ...fork }, trust)).toMatchObject({ kind: 'untrusted' });
+    expect(decide(tagged('v1.2'), { ...trust, pipelines: ['lib'] })).toMatchObject({ kind: 'untrusted' });
+  });
+});
+
+describe('where branches are named', () => {
+  const trust = { branches: ['main'] };
+  it.each([
+    ['a short commit', { BUILDKITE_COMMIT: 'abc1234' }, 'whether its commit abc1234 is of branch main'],
+    ['another ref', { BUILDKITE_COMMIT: 'refs/heads/evil' }, 'whether its commit refs/heads/evil is of branch main'],
+    ['no commit', { BUILDKITE_COMMIT: 'absent' }, 'does not say which commit it is of'],
+    // The agent does not look for the commit on the branch then.
+    [
+      'a commit behind a refspec',
+      { BUILDKITE_REFSPEC: 'refs/heads/main' },
+      'whether its refspec refs/heads/main is of branch main',
+    ],
+    [
+      'the last commit of another',
+      { BUILDKITE_COMMIT: 'HEAD', BUILDKITE_REFSPEC: 'refs/heads/dev' },
+      'whether its refspec refs/heads/dev',
+    ],
+  ])('%s is not trusted', (_, env, why) => {
+    expect(decide(env, trust)).toMatchObject({ kind: 'untrusted', why: expect.stringContaining(why) });
+    expect(decide({ ...env, BUILDKITE_BRANCH: 'feature' })).toEqual({ kind: 'trusted' });
+  });
+
+  it.each([
+    { BUILDKITE_COMMIT: 'HEAD' },
+    { BUILDKITE_COMMIT: 'b'.repeat(64) },
+    { BUILDKITE_COMMIT: 'HEAD', BUILDKITE_REFSPEC: '+refs/heads/main' },
+  ])('what the agent holds to its branch is: %j', (env) => expect(decide(env, trust)).toEqual({ kind: 'trusted' }));
+});
+
+it('only what the named sources made is trusted', () => {
+  const trust = { sources: ['webhook', 'schedule'] };
+  expect(decide({}, trust)).toEqual({ kind: 'trusted' });
+  const why = 'the source of its build, api, is none that "trust.sources" names';
+  expect(decide({ BUILDKITE_SOURCE: 'api' }, trust)).toMatchObject({ kind: 'untrusted', why: expect.stringContaining(why) });
+  expect(decide({ BUILDKITE_SOURCE: 'absent' }, trust)).toMatchObject({ kind: 'untrusted' });
 });
 
 describe('a job that another build triggered', () => {
@@ -184,7 +263,9 @@ const anyTrust: fc.Arbitrary<TrustConfig> = fc.record({
   others: fc.constantFrom('refuse', 'run-without-secrets'),
   caches: fc.constantFrom('none', 'private'),
   image: fc.constant(null),
-  network: fc.constant(null),
+  network: fc.constant('internet'),
+  tags: fc.option(fc.array(fc.constantFrom('*', '**', 'main')), { nil: null }),
+  sources: fc.option(fc.array(fc.constantFrom('webhook', 'ui')), { nil: null }),
   repositories: fc.option(fc.array(fc.constantFrom('**', 'github.com/acme/*')), { nil: null }),
   triggered: fc.constantFrom('as-others', 'trust'),
 });
@@ -194,7 +275,7 @@ const anyFacts = fc.record({
   branch: anyText,
   repository: anyText,
   pullRequest: fc.record({ number: fc.option(word, { nil: null }), repository: anyText }),
-  ...{ commit: anyText, refspec: anyText, hidden: anyText, source: anyText },
+  ...{ commit: anyText, refspec: anyText, hidden: anyText, source: anyText, tag: anyText },
   triggeredBy: fc.option(fc.record({ pipeline: anyText }), { nil: null }),
 });
 
@@ -230,6 +311,8 @@ it('a stricter rule never gives more', () => {
         { ...trust, triggered: 'as-others' as const },
         { ...trust, repositories: trust.repositories === null ? ['github.com/acme/*'] : trust.repositories.slice(1) },
         { ...trust, branches: trust.branches === null ? ['main'] : trust.branches.slice(1) },
+        { ...trust, tags: trust.tags?.slice(1) ?? null },
+        { ...trust, sources: trust.sources === null ? ['webhook'] : trust.sources.slice(1) },
         { ...trust, pipelines: trust.pipelines === null ? ['app'] : trust.pipelines.slice(1) },
       ]) {
         expect(rank[decideTrust(found, stricter).kind]).toBeLessThanOrEqual(before);

@@ -17,16 +17,17 @@ export type Verdict =
 
 /** What says which code is built. */
 type Origin = Pick<JobFacts, 'branch' | 'commit' | 'refspec' | 'hidden' | 'repository' | 'pullRequest'>;
-type Judged = Origin & Pick<JobFacts, 'organisation' | 'pipeline' | 'triggeredBy'>;
+type Judged = Origin & Pick<JobFacts, 'organisation' | 'pipeline' | 'tag' | 'source' | 'triggeredBy'>;
 
 /** Pure. The stricter of all rules that speak of the job holds. */
 export function decideTrust(facts: Judged, trust: TrustConfig): Verdict {
   const fork = whyFork(facts);
   const pipeline = trust.pipelines === null ? null : whyOtherPipeline(facts, trust.pipelines);
   // Who forks chooses the names of branches there: being called `main` must not help, nor being called otherwise harm.
-  const branch = trust.branches === null || fork !== null ? null : whyOtherBranch(facts, trust.branches);
+  const revision = fork === null ? whyOtherRevision(facts, trust) : null;
+  const source = trust.sources === null || fork !== null ? null : whyOtherSource(facts, trust.sources);
   const repository = trust.repositories === null ? null : whyOtherRepository(facts, trust.repositories);
-  const others = pipeline ?? repository ?? branch ?? (trust.triggered === 'trust' ? null : whyTriggered(facts));
+  const others = pipeline ?? repository ?? revision ?? source ?? (trust.triggered === 'trust' ? null : whyTriggered(facts));
   if (fork !== null && trust.forks === 'refuse') return refused(fork, 'forks');
   if (others !== null && trust.others === 'refuse') return refused(others, 'others');
   if (fork !== null) return untrusted(fork, 'forks');
@@ -49,6 +50,8 @@ function told(why: string, rule: string): string {
 
 /** Where services keep what anybody may propose: GitHub and Gitea, Bitbucket, GitLab, Gerrit. */
 const pullRef = /^(?:(?:refs\/)?(?:pull|pull-requests|merge-requests)\/(?:\d+|\*)(?:\/|$)|refs\/changes\/|refs\/\*)/;
+/** Neither wildcards nor what the agent's `shellwords.Split` would take away, such as quotes and backslashes. */
+const plainRefspec = /^\+?refs\/heads\/[\w./-]+(?::refs\/[\w./-]+)?$/;
 
 /** Why a job is taken for one from a fork, as the middle of a sentence; null when it is from the pipeline's own repository. */
 function whyFork({ pullRequest, repository, branch, commit, refspec, hidden }: Origin): string | null {
@@ -56,10 +59,12 @@ function whyFork({ pullRequest, repository, branch, commit, refspec, hidden }: O
   // git allows no colon in the name of a branch: the service writes one between the owner of a fork and its branch.
   if (branch?.includes(':')) return `its branch ${JSON.stringify(shown(branch))} is one of a fork`;
   // Who builds such a ref by hand builds what anybody may have sent, and the service calls it no pull request.
-  for (const [what, text] of Object.entries({ branch, commit, refspec })) {
+  for (const [what, text] of Object.entries({ branch, commit })) {
     if (text?.split(/[\s:+]+/).some((ref) => pullRef.test(ref)))
       return `its ${what} ${JSON.stringify(shown(text))} is that of a pull request, which may be a fork's`;
   }
+  if (refspec !== null && !refspec.split(/\s+/).every((one) => plainRefspec.test(one)))
+    return `its refspec ${JSON.stringify(shown(refspec))} is not a plain "refs/heads/…", and may be that of a pull request`;
   if (pullRequest === null) return null;
   if (isSameRepository(pullRequest.repository, repository)) return null;
   const it = pullRequest.number === null ? 'it may be a pull request' : `it is pull request ${pullRequest.number}`;
@@ -95,9 +100,34 @@ function whyTriggered({ triggeredBy }: Judged): string | null {
   return `${triggeredWords}${from}, and nobody says whether that was one of a fork`;
 }
 
-function whyOtherBranch({ branch }: Judged, patterns: readonly string[]): string | null {
+/**
+ * The service sets a tag's name as the branch of its builds, too: who may push tags, but not to a protected branch, would choose
+ * the name of that. So a build of a tag is never one of a branch.
+ */
+function whyOtherRevision(facts: Judged, { tags, branches }: TrustConfig): string | null {
+  const { tag, branch, commit } = facts;
+  if (tag !== null) return matches(tags ?? [], tag) ? null : `it is of tag ${shown(tag)}, which "trust.tags" does not name`;
+  if (branches === null) return null;
   if (branch === null) return 'the service does not say which branch it is of';
-  return matches(patterns, branch) ? null : `its branch ${shown(branch)} is none that "trust.branches" names`;
+  if (!matches(branches, branch)) return `its branch ${shown(branch)} is none that "trust.branches" names`;
+  if (commit === null) return 'the service does not say which commit it is of';
+  if (isOnBranch(facts)) return null;
+  const what = facts.refspec === null ? `commit ${shown(commit)}` : `refspec ${shown(facts.refspec)}`;
+  return `nobody can tell whether its ${what} is of branch ${shown(branch)}`;
+}
+
+/**
+ * Whether the agent builds nothing but what is on the branch: it looks for a full commit there (`script.ts`), and not where a
+ * refspec is set (v3.137 `internal/job/commit_verification.go`). `HEAD` is the last one of what is fetched.
+ */
+function isOnBranch({ branch, commit, refspec }: Judged): boolean {
+  if (commit === 'HEAD') return refspec === null || refspec.replace(/^\+/, '') === `refs/heads/${branch}`;
+  return refspec === null && commit !== null && /^(?:[0-9a-f]{40}|[0-9a-f]{64})$/.test(commit);
+}
+
+function whyOtherSource({ source }: Judged, sources: readonly string[]): string | null {
+  if (source === null) return 'the service does not say what made its build';
+  return sources.includes(source) ? null : `the source of its build, ${shown(source)}, is none that "trust.sources" names`;
 }
 
 /** Without a password that may stand in it. */

@@ -72,6 +72,7 @@ export function createWayIn({ pools, desk, program }: WayInParts): WayIn {
         ...{ token, endpoint, job, note, name, workspace },
         hooks: config?.hooks == null ? null : inside.hooks,
         plugins: config?.plugins == null ? null : inside.plugins,
+        verifiesCommit: config?.trust.branches != null,
         cancelGrace: Math.max(1_000, (config?.stopGrace ?? 35_000) - 5_000),
       });
     },

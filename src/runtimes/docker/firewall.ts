@@ -121,7 +121,7 @@ export function createFirewall({ owner, local, nameservers = nameserversOfHost }
 /** @throws OnejobError */
 export function unguarded(why: string): OnejobError {
   return new OnejobError('E_NETWORK_UNGUARDED', `Cannot keep the network "internet" from the host and private networks: ${why}.`, {
-    hint: 'Run onejob as root on the host of a Docker Engine that has its iptables rules on, or write network: none or default.',
+    hint: 'Run onejob as root on the host of a Docker Engine that has its iptables rules on, or write network: none or default (of untrusted jobs: trust.forks and trust.others: refuse, or trust.network).',
   });
 }
 
