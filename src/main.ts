@@ -3,9 +3,15 @@
 import { processContext } from './cli/process.ts';
 import { runCli } from './cli.ts';
 
-const context = processContext(process.env, async (options) => {
-  const [{ runDaemon }, { readEnvironment }] = await Promise.all([import('./daemon.ts'), import('./config/environment.ts')]);
-  return runDaemon(options, readEnvironment(), (handler) => context.onSignal(handler));
+const context = processContext(process.env, {
+  async startDaemon(options) {
+    const [{ runDaemon }, { readEnvironment }] = await Promise.all([import('./daemon.ts'), import('./config/environment.ts')]);
+    return runDaemon(options, readEnvironment(), (handler) => context.onSignal(handler));
+  },
+  async internetObstacle() {
+    const { internetObstacle } = await import('./runtimes/docker/check.ts');
+    return internetObstacle(context.environment.docker);
+  },
 });
 
 process.exitCode = await runCli(context);

@@ -9,8 +9,14 @@ import { runCli } from '../cli.ts';
 const example = join(import.meta.dirname, '..', '..', 'docs', 'examples', 'eighteen-agents.yml');
 
 async function check(...args: string[]): Promise<{ code: number; said: string }> {
+  return await checkOn(null, ...args);
+}
+
+/** On a host that cannot have the network `internet`, for that reason. */
+async function checkOn(obstacle: string | null, ...args: string[]): Promise<{ code: number; said: string }> {
   using dir = scratch();
-  const { context, stdout, stderr } = testContext(['config', 'check', ...args], dir.path);
+  const more = { internetObstacle: async () => obstacle };
+  const { context, stdout, stderr } = testContext(['config', 'check', ...args], dir.path, more);
   const code = await runCli(context);
   return { code, said: stdout() + stderr() };
 }
@@ -42,4 +48,27 @@ test('--no-secrets hides no other mistake, and what has no secrets is said to be
   const right = await check(file);
   expect(right.code).toBe(0);
   expect(right.said).not.toContain('secrets');
+});
+
+test('a host that cannot keep untrusted jobs from itself is an error, unless there are none or the owner wants it so', async () => {
+  using dir = scratch();
+  const file = join(dir.path, 'config.yml');
+  const pool = (keys: string): void => {
+    const service = `{ type: buildkite, token: { file: ${dir.path}/token } }`;
+    writeFileSync(file, `services: { bk: ${service} }\npools: { p: { service: bk${keys} } }\n`, { mode: 0o600 });
+  };
+  writeFileSync(join(dir.path, 'token'), 'bkct_0123456789', { mode: 0o600 });
+  const why = 'only root may change the firewall of this host';
+  pool('');
+  const { code, said } = await checkOn(why, file);
+  expect(code).toBe(1);
+  expect(said).toContain(
+    `config.yml: pools.p.trust.network: is internet, which untrusted jobs cannot have on this host: ${why}; write`,
+  );
+  expect((await check(file)).code).toBe(0);
+  expect((await checkOn(why, '--no-secrets', file)).code).toBe(0);
+  for (const trust of ['{ forks: refuse, others: refuse }', '{ network: lab }']) {
+    pool(`, trust: ${trust}`);
+    expect((await checkOn(why, file)).code).toBe(0);
+  }
 });

@@ -1,8 +1,10 @@
 /** `onejob config check` and `config show`: needs no daemon. */
 
 import { secretsOf } from '../config/check-mounts.ts';
+import { openDoors } from '../config/check-trust.ts';
 import { configCheck, configShow, formatShown } from '../config/explain.ts';
 import { type Checked, checkConfig } from '../config/load.ts';
+import type { Problem } from '../config/problem.ts';
 import { exitCodes } from './exit.ts';
 import type { Session } from './session.ts';
 
@@ -14,7 +16,8 @@ export interface CheckFlags {
 /** 1 when something is wrong with the config. */
 export async function checkConfigFile(session: Session, { secrets }: CheckFlags): Promise<number> {
   const { output } = session;
-  const checked = await look(session, secrets ? 'check' : 'skip');
+  const found = await look(session, secrets ? 'check' : 'skip');
+  const checked = { ...found, errors: [...found.errors, ...(secrets ? await unguardedPools(session, found) : [])] };
   const { ok, text } = configCheck(checked);
   if (output.json) await output.value({ ok, errors: checked.errors, warnings: checked.warnings });
   else await output.print(text.trimEnd());
@@ -23,6 +26,24 @@ export async function checkConfigFile(session: Session, { secrets }: CheckFlags)
   if (missing) output.say('is this not the host that has these secrets? --no-secrets checks all else');
   else if (!secrets && places.length > 0) output.say('its secrets were not looked for');
   return ok ? exitCodes.ok : exitCodes.failed;
+}
+
+/** Pools whose untrusted jobs this host could not keep apart from itself; looked for on the host that the config is for. */
+async function unguardedPools({ context }: Session, { config, paths }: Checked): Promise<Problem[]> {
+  const telling = new Set(config.services.filter(({ type }) => type === 'buildkite').map(({ name }) => name));
+  const wanting = config.pools.filter(
+    ({ service, runtime, trust }) =>
+      telling.has(service) && runtime !== 'process' && trust.network === 'internet' && openDoors(trust).length > 0,
+  );
+  const why = wanting.length === 0 ? null : await context.internetObstacle();
+  if (why === null) return [];
+  const ways = 'write trust: { forks: refuse, others: refuse }, or trust: { network: … } where nothing in reach is secret';
+  return wanting.map(({ name }) => ({
+    ...{ source: paths.config?.path ?? '', line: null, column: null },
+    level: 'error',
+    key: `pools.${name}.trust.network`,
+    message: `is internet, which untrusted jobs cannot have on this host: ${why}; ${ways}`,
+  }));
 }
 
 /** 1 when something is wrong with the config. */

@@ -59,4 +59,6 @@ export interface CliContext {
   exit(code: number): never;
   /** Runs a daemon until it has stopped; the exit code. */
   startDaemon(options: DaemonOptions): Promise<number>;
+  /** Why sandboxes of this host cannot have the network `internet`, as the end of a sentence; null when they can. Never throws. */
+  internetObstacle(): Promise<string | null>;
 }

@@ -5,7 +5,7 @@ import type { CliContext } from './context.ts';
 /** `variables`: the environment as it is. */
 export function processContext(
   variables: Readonly<Record<string, string | undefined>>,
-  startDaemon: CliContext['startDaemon'],
+  { startDaemon, internetObstacle }: Pick<CliContext, 'startDaemon' | 'internetObstacle'>,
 ): CliContext {
   const [script = ''] = process.argv.slice(1, 2);
   const args = process.argv.slice(2);
@@ -28,5 +28,6 @@ export function processContext(
     },
     exit: (code) => process.exit(code),
     startDaemon,
+    internetObstacle,
   };
 }

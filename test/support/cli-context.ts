@@ -63,6 +63,7 @@ export function testContext(args: readonly string[], dir: string, more: Partial<
         throw new Error(`exit ${code}`);
       },
       startDaemon: async () => 1,
+      internetObstacle: async () => null,
       ...more,
     },
   };

@@ -30,5 +30,8 @@ async function startDaemon(context: CliContext, options: DaemonOptions): Promise
 }
 
 if (process.env.FAKE_BROKEN === '1' && process.argv.includes('up')) throw new Error('broken on purpose');
-const context = processContext(process.env, (options) => startDaemon(context, options));
+const context = processContext(process.env, {
+  startDaemon: (options) => startDaemon(context, options),
+  internetObstacle: async () => null,
+});
 process.exitCode = await runCli(context);

@@ -1,9 +1,10 @@
 /** What `doctor` says about an Engine. */
 import { existsSync } from 'node:fs';
 import { statfs } from 'node:fs/promises';
+import { toFailure } from '../../errors.ts';
 import type { Finding } from '../runtime.ts';
-import { type Endpoint, endpointUrl } from './endpoint.ts';
-import type { Firewall } from './firewall.ts';
+import { type DockerSettings, type Endpoint, endpointUrl, resolveEndpoint } from './endpoint.ts';
+import { createFirewall, type Firewall } from './firewall.ts';
 import { anyGrant, chooseGrant, type GrantChoice, type GrantSetting, type Way } from './grants.ts';
 import { type DockerProbe, probeDocker } from './probe.ts';
 
@@ -98,6 +99,16 @@ export async function checkInternet(firewall: Firewall): Promise<Finding> {
   const why = await firewall.obstacle();
   if (why === null) return { level: 'ok', subject: 'docker', message: 'Pools may have network: internet.', hint: null };
   return { level: 'ok', subject: 'docker', message: `Pools cannot have network: internet, because ${why}.`, hint: null };
+}
+
+/** Why there can be no network `internet` here, as the end of a sentence; null when there can. Asks no Engine. Never throws. */
+export async function internetObstacle(settings: DockerSettings): Promise<string | null> {
+  try {
+    const { kind } = await resolveEndpoint(settings);
+    return await createFirewall({ owner: 'nobody', local: kind === 'unix' }).obstacle();
+  } catch (error) {
+    return toFailure(error).message.replace(/\.$/, '');
+  }
 }
 
 async function diskOf(probe: Extract<DockerProbe, { reachable: true }>): Promise<Finding | null> {
