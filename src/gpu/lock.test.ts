@@ -1,8 +1,20 @@
-import { chmodSync, existsSync, mkdirSync, readdirSync, statSync, writeFileSync } from 'node:fs';
+import { execFileSync } from 'node:child_process';
+import {
+  chmodSync,
+  chownSync,
+  existsSync,
+  lstatSync,
+  mkdirSync,
+  readdirSync,
+  statSync,
+  symlinkSync,
+  truncateSync,
+  writeFileSync,
+} from 'node:fs';
 import { join } from 'node:path';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
-import { createLocks, lockDirectory, locksIn } from './lock.ts';
+import { createLocks, type LockOptions, lockDirectory, locksIn } from './lock.ts';
 
 let here: Scratch;
 beforeEach(() => {
@@ -10,8 +22,9 @@ beforeEach(() => {
 });
 afterEach(() => here[Symbol.dispose]());
 
-const locks = (owner: string, bootId = 'boot-1') =>
-  createLocks({ dir: join(here.path, 'locks'), owner, stateDir: `/var/lib/${owner}`, bootId });
+/** As a user that is not root, who shares the folder with all others. */
+const locks = (owner: string, bootId = 'boot-1', changes: Partial<LockOptions> = {}) =>
+  createLocks({ dir: join(here.path, 'locks'), owner, stateDir: `/var/lib/${owner}`, bootId, root: false, ...changes });
 
 test('S1: a device that one manager has is refused to every other of the host, with who has it', () => {
   const [one, two] = [locks('one'), locks('two')];
@@ -116,8 +129,7 @@ test('a folder whose maker died before opening it to all is opened', () => {
 
 test('a manager that has to lock in another folder meets the others all the same', () => {
   const [first, second] = [join(here.path, 'run'), join(here.path, 'tmp')];
-  const open = (owner: string, dir: string, beside: string) =>
-    createLocks({ dir, beside: [beside], owner, stateDir: `/var/lib/${owner}`, bootId: 'boot-1' });
+  const open = (owner: string, dir: string, beside: string) => locks(owner, 'boot-1', { dir, beside: [beside] });
   const one = open('one', first, second);
   expect(one.take('GPU-1')).toBeNull();
   expect(open('two', second, first).take('GPU-1')).toMatch(/another onejob has it .*one/);
@@ -126,6 +138,99 @@ test('a manager that has to lock in another folder meets the others all the same
   open('one', second, first).keep(new Set());
   expect(open('two', second, first).take('GPU-1')).toBeNull();
   expect(open('three', first, second).take('GPU-1')).toMatch(/another onejob has it .*two/);
+});
+
+describe('a folder in which anybody may put anything', () => {
+  const dir = () => join(here.path, 'locks');
+  const fill = (put: (name: (n: string) => string) => void) => {
+    mkdirSync(dir());
+    put((n) => join(dir(), n));
+  };
+  const forged = JSON.stringify({ owner: 'x', stateDir: '/x', boot: 'boot-1', pid: 1 });
+
+  test('large and sparse files, links, pipes and folders are no locks, and nothing waits for them', () => {
+    fill((name) => {
+      writeFileSync(name('GPU-1@boot-1.lock'), forged);
+      truncateSync(name('GPU-1@boot-1.lock'), 2 ** 40);
+      writeFileSync(join(here.path, 'elsewhere'), forged);
+      symlinkSync(join(here.path, 'elsewhere'), name('GPU-2@boot-1.lock'));
+      execFileSync('mkfifo', [name('GPU-3@boot-1.lock')]);
+      mkdirSync(name('GPU-4@boot-1.lock'));
+      writeFileSync(name('GPU-5@boot-1.lock'), forged);
+    });
+    expect([...locksIn(dir()).keys()]).toEqual(['GPU-5']);
+    const root = locks('one', 'boot-1', { dir: join(here.path, 'root'), beside: [dir()], root: true });
+    expect(['GPU-1', 'GPU-2', 'GPU-3', 'GPU-4'].map((uuid) => root.take(uuid))).toEqual([null, null, null, null]);
+    expect(root.take('GPU-5')).toContain('another onejob has it');
+  });
+
+  test('thousands of files hide no lock, whatever order they are in', () => {
+    locks('one').take('GPU-1');
+    for (let n = 0; n < 5_000; n++) writeFileSync(join(dir(), `GPU-z${n}@boot-1.lock`), '');
+    expect(locks('two').take('GPU-1')).toContain('state in /var/lib/one');
+    expect(locksIn(dir()).size).toBeLessThan(5_000);
+  });
+
+  test.runIf(process.getuid?.() === 0)("a lock of a job's user counts for nothing, one of another user for what it says", () => {
+    const root = () =>
+      locks('one', 'boot-1', { dir: join(here.path, 'root'), beside: [dir()], root: true, isJob: (uid) => uid === 4_000 });
+    fill((name) => writeFileSync(name('GPU-1@boot-1.lock'), forged));
+    chownSync(join(dir(), 'GPU-1@boot-1.lock'), 3_000, 3_000);
+    expect(root().take('GPU-1')).toContain('another onejob of user 3000 has it');
+    chownSync(join(dir(), 'GPU-1@boot-1.lock'), 4_000, 4_000);
+    expect(root().take('GPU-1')).toBeNull();
+  });
+
+  test.runIf(process.getuid?.() === 0)('a lock in our name that another user wrote is not ours', () => {
+    fill((name) =>
+      writeFileSync(name('GPU-1@boot-1.lock'), JSON.stringify({ owner: 'one', stateDir: '/x', boot: 'boot-1', pid: 1 })),
+    );
+    chownSync(join(dir(), 'GPU-1@boot-1.lock'), 3_000, 3_000);
+    expect(locks('one').take('GPU-1')).toContain('another onejob of user 3000');
+  });
+
+  test('a folder that is a link is not followed', () => {
+    mkdirSync(join(here.path, 'target'));
+    symlinkSync(join(here.path, 'target'), dir());
+    expect(locks('one').take('GPU-1')).toContain('is no folder');
+    expect(readdirSync(join(here.path, 'target'))).toEqual([]);
+  });
+});
+
+describe("root's folder", () => {
+  const root = (owner: string, changes: Partial<LockOptions> = {}) =>
+    locks(owner, 'boot-1', { dir: join(here.path, 'root'), beside: [join(here.path, 'locks')], root: true, ...changes });
+
+  test('can be written by root alone, and be read by all', () => {
+    mkdirSync(join(here.path, 'root'), { mode: 0o777 });
+    chmodSync(join(here.path, 'root'), 0o1777);
+    expect(root('one').take('GPU-1')).toBeNull();
+    expect(statSync(join(here.path, 'root')).mode & 0o7777).toBe(0o755);
+    expect(lstatSync(join(here.path, 'root', 'GPU-1@boot-1.lock')).mode & 0o777).toBe(0o644);
+  });
+
+  test.runIf(process.getuid?.() === 0)('is not used where somebody else made it', () => {
+    mkdirSync(join(here.path, 'root'));
+    chownSync(join(here.path, 'root'), 3_000, 3_000);
+    expect(root('one').take('GPU-1')).toContain('belongs to user 3000');
+  });
+
+  test('S1: root and other users meet each other, in both directions', () => {
+    const user = () => locks('user', 'boot-1', { beside: [join(here.path, 'root')] });
+    expect(root('one').take('GPU-1')).toBeNull();
+    expect(user().take('GPU-1')).toContain('state in /var/lib/one');
+    expect(user().take('GPU-2')).toBeNull();
+    expect(root('one').take('GPU-2')).toContain('state in /var/lib/user');
+  });
+
+  test('a lock that root wrote into the shared folder before is its own, and moves', () => {
+    locks('one').take('GPU-1');
+    const now = root('one');
+    expect(now.take('GPU-1')).toBeNull();
+    expect([...locksIn(join(here.path, 'root')).keys()]).toEqual(['GPU-1']);
+    now.keep(new Set());
+    expect([...locksIn(join(here.path, 'root')), ...locksIn(join(here.path, 'locks'))]).toEqual([]);
+  });
 });
 
 test('the folder is the first that is there or can be made', () => {

@@ -2,17 +2,24 @@
  * One manager per device of a host, whoever runs it and wherever it keeps its state. A lock is a file, because it has to
  * outlive the manager that wrote it: its agents go on while it is dead, and use the device (S1, S5). Another boot ends every
  * agent, so it ends every lock: the boot is part of the file's name, and nobody has to take a file over from anybody.
+ *
+ * Root locks in a folder that only root may write, so that nobody takes its locks away. Other users share one in which anybody
+ * may put anything: what is opened there is a small plain file, no link, no pipe, never more than is read at once. A user can
+ * hold a device by a lock as he can by a process on it; what runs as the user of a job cannot.
  */
 import { randomUUID } from 'node:crypto';
 import {
   accessSync,
   chmodSync,
+  closeSync,
   constants,
+  fstatSync,
   linkSync,
   lstatSync,
   mkdirSync,
-  readdirSync,
-  readFileSync,
+  opendirSync,
+  openSync,
+  readSync,
   rmSync,
   statSync,
   writeFileSync,
@@ -32,42 +39,55 @@ export interface DeviceLocks {
 }
 
 export interface LockOptions {
-  /** A folder of this host that every user may write to and that is empty after a boot, or may be. */
+  /** A folder of this host that is empty after a boot, or may be: `lockDirectory`. */
   readonly dir: string;
-  /** Folders in which other managers of this host lock; default those of `lockDirectory` where `dir` is one of them. */
+  /** Folders in which other managers of this host lock; default the usual ones where `dir` is one of them. */
   readonly beside?: readonly string[];
   /** Id of this installation. */
   readonly owner: string;
   readonly stateDir: string;
   readonly bootId: string;
+  /** Whether only root may write to `dir`, or everybody, as to /tmp. Default: whether this process is root. */
+  readonly root?: boolean;
+  /** Whether a user is a job's, whose locks count for nothing. */
+  readonly isJob?: (uid: number) => boolean;
 }
 
+const ofRoot = '/run/onejob-devices';
 /** /run/lock belongs to root alone on Fedora and Arch, so that a user's manager may have to do with the second. */
 const shared: readonly string[] = ['/run/lock/onejob', '/tmp/onejob-devices'];
 
-/** Where locks are on this host: the first folder that this user can write to, or make. */
-export function lockDirectory(folders = shared): string {
-  return folders.find(isWritable) ?? '/tmp/onejob-devices';
+/** A lock is some 200 bytes: what is larger was written by nobody who locks. */
+const largest = 4_096;
+/** Names looked at in one folder. */
+const most = 4_096;
+
+/** Where locks are on this host: root's folder, or the first that this user can write to, or make. */
+export function lockDirectory(folders = process.getuid?.() === 0 ? [ofRoot] : shared): string {
+  return folders.find(isWritable) ?? folders.at(-1) ?? ofRoot;
 }
 
 export function createLocks(options: LockOptions): DeviceLocks {
-  const { dir, owner, stateDir, bootId } = options;
-  const folders = [dir, ...(options.beside ?? (shared.includes(dir) ? shared : []))].filter(
-    (each, at, all) => all.indexOf(each) === at,
-  );
-  const isMine = ({ holder }: Lock) => holder?.owner === owner && holder.boot === bootId;
+  const { dir, owner, stateDir, bootId, isJob = () => false } = options;
+  const root = options.root ?? process.getuid?.() === 0;
+  const usual = [ofRoot, ...shared];
+  const folders = [...new Set([dir, ...(options.beside ?? (usual.includes(dir) ? usual : []))])];
+  const isMine = ({ holder, uid }: Found) => uid === process.getuid?.() && holder?.owner === owner && holder.boot === bootId;
   const mine = new Set(
-    folders
-      .flatMap(locksOrNone)
+    list(dir)
       .filter(isMine)
       .map(({ uuid }) => uuid),
   );
 
-  const others = (uuid: DeviceId): Lock | undefined =>
+  /** Found by name and not by looking through the folder, which anybody may have filled. */
+  const others = (uuid: DeviceId): Found | undefined =>
     folders
-      .flatMap(readLocks)
-      .filter((lock) => lock.uuid === uuid && !isMine(lock))
-      .find(({ holder, boot }) => (holder === null ? boot === null || boot === bootId : holder.boot === bootId));
+      .filter(isFolder)
+      .flatMap((folder) =>
+        [`@${encodeURIComponent(bootId)}`, ''].map((boot) => join(folder, `${encodeURIComponent(uuid)}${boot}.lock`)),
+      )
+      .flatMap((path) => read(path) ?? [])
+      .find((lock) => !isJob(lock.uid) && !isMine(lock) && (lock.holder === null || lock.holder.boot === bootId));
 
   return {
     take(uuid) {
@@ -75,90 +95,126 @@ export function createLocks(options: LockOptions): DeviceLocks {
       const path = join(dir, `${encodeURIComponent(uuid)}@${encodeURIComponent(bootId)}.lock`);
       let made = false;
       try {
-        open(dir);
+        open(dir, root);
         made = create(path, `${JSON.stringify({ owner, stateDir, boot: bootId, pid: process.pid } satisfies LockHolder)}\n`);
         // Only now: of two that lock in different folders at the same time, both see the other, and neither nobody.
         const other = others(uuid);
         const there = read(path);
-        if (other !== undefined || there?.owner !== owner) {
+        if (other !== undefined || there === null || !isMine(there)) {
           if (made) remove(path);
-          return heldBy(other ?? { holder: there, path });
+          return other === undefined ? `its lock ${path} cannot be written (something else is there)` : heldBy(other);
         }
         mine.add(uuid);
       } catch (error) {
         if (made) remove(path);
         return `its lock ${path} cannot be written (${error instanceof Error ? error.message : error})`;
       }
-      for (const lock of folders.flatMap(locksOrNone))
+      for (const lock of list(dir))
         if (lock.uuid === uuid && lock.holder !== null && lock.holder.boot !== bootId) remove(lock.path);
       return null;
     },
     keep(uuids) {
-      const gone = folders.flatMap(locksOrNone).filter((lock) => isMine(lock) && !uuids.has(lock.uuid));
+      const gone = folders.flatMap(list).filter((lock) => isMine(lock) && !uuids.has(lock.uuid));
       const stuck = new Set(gone.filter(({ path }) => !remove(path)).map(({ uuid }) => uuid));
       for (const uuid of mine) if (!uuids.has(uuid) && !stuck.has(uuid)) mine.delete(uuid);
     },
   };
 }
 
-/** Every lock on this host with who has it; null for one that cannot be read. Of several for one device the newest. */
+/** Every lock in a folder with who has it; null for one that cannot be read. Of several for one device the newest. */
 export function locksIn(dir: string): Map<DeviceId, LockHolder | null> {
-  const locks = locksOrNone(dir).toSorted((a, b) => a.written - b.written);
+  const locks = list(dir).toSorted((a, b) => a.written - b.written);
   return new Map(locks.map(({ uuid, holder }) => [uuid, holder]));
 }
 
-interface Lock {
-  readonly uuid: DeviceId;
-  /** As the name says; null where it says none. */
-  readonly boot: string | null;
+interface Found {
+  /** null for one that cannot be understood: a manager that is newer, or a disk that fails, may have written it. */
   readonly holder: LockHolder | null;
   readonly path: string;
+  /** Of its file. */
+  readonly uid: number;
   /** ms since 1970. */
   readonly written: number;
 }
 
-/** Throws where the folder is there and cannot be read: it is unknown then who has what. */
-function readLocks(dir: string): readonly Lock[] {
-  try {
-    return readdirSync(dir).flatMap((name) => readLock(dir, name) ?? []);
-  } catch (error) {
-    if (isCode(error, 'ENOENT', 'ENOTDIR')) return [];
-    throw error;
-  }
+/** What can be found in a folder; nothing where it cannot be read. */
+function list(dir: string): readonly (Found & { readonly uuid: DeviceId })[] {
+  if (!isFolder(dir)) return [];
+  return namesIn(dir).flatMap((name) => {
+    const device = /^([^@]+)(?:@[^@]+)?\.lock$/.exec(name)?.[1];
+    if (device === undefined) return [];
+    try {
+      const uuid = decodeURIComponent(device);
+      const found = read(join(dir, name));
+      return found === null ? [] : [{ ...found, uuid }];
+    } catch {
+      return [];
+    }
+  });
 }
 
-function locksOrNone(dir: string): readonly Lock[] {
+function namesIn(dir: string): readonly string[] {
+  const names: string[] = [];
   try {
-    return readLocks(dir);
+    const folder = opendirSync(dir);
+    try {
+      for (let entry = folder.readSync(); entry !== null && names.length < most; entry = folder.readSync()) names.push(entry.name);
+    } finally {
+      folder.closeSync();
+    }
   } catch {
-    return [];
+    // Gone meanwhile, or closed to us: no lock of ours is in it.
+  }
+  return names;
+}
+
+function isFolder(path: string): boolean {
+  return lstatSync(path, { throwIfNoEntry: false })?.isDirectory() === true;
+}
+
+/** null for what is no lock. @throws where nobody can tell: it is unknown then who has the device. */
+function read(path: string): Found | null {
+  let fd: number;
+  try {
+    fd = openSync(path, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
+  } catch (error) {
+    if (isCode(error, 'ENOENT', 'ENOTDIR', 'ELOOP', 'ENXIO')) return null;
+    if (!isCode(error, 'EACCES')) throw error;
+    const { uid, mtimeMs: written } = lstatSync(path);
+    return { holder: null, path, uid, written };
+  }
+  try {
+    const { uid, size, mtimeMs: written, ...found } = fstatSync(fd);
+    if ((found.mode & constants.S_IFMT) !== constants.S_IFREG || size > largest) return null;
+    const bytes = Buffer.alloc(largest);
+    const text = bytes.toString('utf8', 0, readSync(fd, bytes, 0, largest, 0));
+    return { holder: understood(text), path, uid, written };
+  } finally {
+    closeSync(fd);
   }
 }
 
-/** null for what is no lock, or no more. Anybody may put files there, called as he likes. */
-function readLock(dir: string, name: string): Lock | null {
-  const [, device, boot] = /^([^@]+)(?:@([^@]+))?\.lock$/.exec(name) ?? [];
-  if (device === undefined) return null;
-  const path = join(dir, name);
+function understood(text: string): LockHolder | null {
   try {
-    const written = lstatSync(path).mtimeMs;
-    const names = { uuid: decodeURIComponent(device), boot: boot === undefined ? null : decodeURIComponent(boot) };
-    return { ...names, holder: read(path), path, written };
+    return content.parse(JSON.parse(text));
   } catch {
     return null;
   }
 }
 
-function heldBy({ holder, path }: Pick<Lock, 'holder' | 'path'>): string {
-  if (holder === null) return `another onejob has it (its lock ${path} cannot be understood)`;
-  return `another onejob has it (pid ${holder.pid}, state in ${holder.stateDir}; its lock is ${path})`;
+function heldBy({ holder, path, uid }: Found): string {
+  const who = uid === process.getuid?.() ? '' : ` of user ${uid}`;
+  if (holder === null) return `another onejob${who} has it (its lock ${path} cannot be understood)`;
+  return `another onejob${who} has it (pid ${holder.pid}, state in ${holder.stateDir}; its lock is ${path})`;
 }
 
 /** Whether it was not there before. At no time there is a part of it, wherever we are killed. */
 function create(path: string, text: string): boolean {
   const whole = join(dirname(path), `${randomUUID()}.new`);
   try {
-    writeFileSync(whole, text, { flag: 'wx', mode: 0o644 });
+    writeFileSync(whole, text, { flag: 'wx' });
+    // Whatever the umask is: every manager of the host has to read it.
+    chmodSync(whole, 0o644);
     linkSync(whole, path);
     return true;
   } catch (error) {
@@ -179,11 +235,18 @@ function remove(path: string): boolean {
   }
 }
 
-function open(dir: string): void {
-  mkdirSync(dir, { recursive: true });
-  const { uid, mode } = lstatSync(dir);
+/** @throws Error where the folder is not what it has to be. */
+function open(dir: string, root: boolean): void {
+  mkdirSync(dir, { recursive: true, mode: 0o755 });
+  const found = lstatSync(dir);
+  if (!found.isDirectory()) throw new Error(`${dir} is no folder`);
+  const isOwn = found.uid === process.getuid?.();
+  if (root) {
+    if (!isOwn) throw new Error(`${dir} belongs to user ${found.uid}: remove it`);
+    if ((found.mode & 0o7777) !== 0o755) chmodSync(dir, 0o755);
+  }
   // As /tmp is: anybody may lock what he uses, and nobody may take away another's lock. Whoever made it may have died before.
-  if (uid === process.getuid?.() && (mode & 0o7777) !== 0o1777) chmodSync(dir, 0o1777);
+  else if (isOwn && (found.mode & 0o7777) !== 0o1777) chmodSync(dir, 0o1777);
 }
 
 function isWritable(dir: string): boolean {
@@ -200,15 +263,6 @@ function isWritable(dir: string): boolean {
     return can(dirname(dir));
   } catch {
     return false;
-  }
-}
-
-function read(path: string): LockHolder | null {
-  try {
-    // A pipe would never end.
-    return lstatSync(path).isFile() ? content.parse(JSON.parse(readFileSync(path, 'utf8'))) : null;
-  } catch {
-    return null;
   }
 }
 

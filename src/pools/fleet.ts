@@ -17,6 +17,7 @@ import { createProbe } from '../gpu/probe.ts';
 import { createRunner, vendorFolders } from '../gpu/run.ts';
 import type { Log } from '../log.ts';
 import { gateNodes } from '../runtimes/devices.ts';
+import { isAgentUid } from '../runtimes/process/uids.ts';
 import type { Finding, Runtime } from '../runtimes/runtime.ts';
 import type { Store } from '../store/store.ts';
 import { nextDemand } from './demands.ts';
@@ -64,6 +65,7 @@ export function openFleet(parts: FleetParts) {
     owner: store.owner,
     stateDir: store.dir,
     bootId: store.bootId,
+    isJob: isAgentUid,
   });
   const known = new KnownDevices({ clock, table: store.devices, write });
   const book = new DeviceBook({

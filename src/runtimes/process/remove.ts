@@ -12,7 +12,7 @@ import { killCgroups, leftCgroups, removeCgroupRoots, removeCgroups } from './cg
 import { doomed, type Intent, readIntent, unfinished } from './folder.ts';
 import type { Host } from './host.ts';
 import { hasSettled, killSupervisor, killTree } from './tree.ts';
-import { firstUid, freeLostUids, freeUid, uidCount, uidOf } from './uids.ts';
+import { freeLostUids, freeUid, isAgentUid, uidOf } from './uids.ts';
 
 const run = promisify(execFile);
 /** ms that killed processes may take to be gone. */
@@ -116,7 +116,7 @@ const searchPath = path;
 /** A job without bubblewrap can write to shared folders; what its own user owns there is its. */
 async function removeStrays(about: Intent): Promise<void> {
   const { uid, mode } = about;
-  if (mode !== 'plain' || uid === null || uid < firstUid || uid >= firstUid + uidCount) return;
+  if (mode !== 'plain' || uid === null || !isAgentUid(uid)) return;
   for (const shared of ['/tmp', '/var/tmp', '/dev/shm']) {
     for (const name of await readdir(shared).catch(() => [])) {
       const path = join(shared, name);

@@ -14,6 +14,11 @@ import { OnejobError } from '../../errors.ts';
 export const firstUid = 2_100_000_000;
 export const uidCount = 65_536;
 
+/** Whether a user is one that was made for an agent, by whichever manager. */
+export function isAgentUid(uid: number): boolean {
+  return uid >= firstUid && uid < firstUid + uidCount;
+}
+
 /** Takes an id for the agent whose folder is `folder`. Random, so that files of an ended agent rarely meet their number again. */
 export async function claimUid(claims: string, folder: string): Promise<number> {
   for (let tries = 0; tries < 1_000; tries++) {
