@@ -34,10 +34,20 @@ function slot(n: number, agent: Agent, standby: SlotView['standby'] = { state: '
 
 const status: StatusView = {
   ...{ version: '0.1.0', pid: 2_114, owner: 'a1b2c3d4e5f6', config: '/etc/onejob/config.yml', stateDir: '/var/lib/onejob' },
-  ...{ temporary: false, stopping: false, runtimeReason: null, weaker: null, problems: [], missing: [] },
+  ...{ configChanged: null, temporary: false, stopping: false, runtimeReason: null, weaker: null, problems: [], missing: [] },
   pools: [
     {
-      ...{ name: 'lab', service: 'azure', runtime: 'docker', agents: 4, waiting: 2, paused: [], draining: false, backoff: null },
+      ...{
+        name: 'lab',
+        service: 'azure',
+        runtime: 'docker',
+        agents: 4,
+        waiting: 2,
+        paused: [],
+        draining: false,
+        leaving: false,
+        backoff: null,
+      },
       devices: { ready: 4, wanted: 4 },
       slots: [
         slot(1, { state: 'busy', job: 'azure-5120', about: training, since: 7 * minute + 12_000 }),

@@ -1,8 +1,10 @@
 import { startApi } from './api/server.ts';
 import { createCiServices } from './ci/index.ts';
-import type { DaemonOptions } from './cli/context.ts';
+import type { CliContext, DaemonOptions } from './cli/context.ts';
+import { configChange, howToApply } from './config/changed.ts';
 import type { Environment } from './config/environment.ts';
 import { loadConfig } from './config/load.ts';
+import { findConfig } from './config/paths.ts';
 import { formatProblem } from './config/problem.ts';
 import { slotNames } from './config/slot-names.ts';
 import { weakenedFindings } from './config/weakened-findings.ts';
@@ -30,7 +32,7 @@ import { openWhenFree } from './store/open-when-free.ts';
 export async function runDaemon(
   options: DaemonOptions,
   env: Environment,
-  onSignal: (handler: () => void) => () => void,
+  { onSignal, onHangup }: Pick<CliContext, 'onSignal' | 'onHangup'>,
 ): Promise<number> {
   const { log } = options;
   const flags = {
@@ -38,8 +40,11 @@ export async function runDaemon(
     stateDir: options.stateDir ?? undefined,
     socket: options.socket ?? undefined,
   };
-  const { config, warnings } = await loadConfig({ flags, env, instead: options.instead });
+  const { config, files, warnings } = await loadConfig({ flags, env, instead: options.instead });
   for (const warning of warnings) log.warn('config', { problem: formatProblem(warning) });
+  const loaded = { path: config.path, files, at: clock.wall() };
+  const changed = async () =>
+    options.instead === undefined ? configChange(loaded, findConfig(flags, env, process.cwd()), clock.wall()) : null;
   await using parts = new AsyncDisposableStack();
 
   const store = await openWhenFree(config.stateDir, options);
@@ -122,6 +127,7 @@ export async function runDaemon(
     findings: () => [...chosen().findings, ...weakenedFindings(config), ...fingerprints.findings(), ...caches.findings()],
     hostFindings: async (signal) => [...(await house.findings()), ...((await fleet?.doctor(signal)) ?? [])],
     problems: () => [...observer.problems, ...house.problems],
+    configChanged: changed,
     started: started.promise,
     down: (request) => shutdown.begin(request),
     forgotten: shutdown.forgotten,
@@ -143,10 +149,15 @@ export async function runDaemon(
   const watching = new AbortController();
   parts.defer(() => watching.abort());
   let signals = 0;
+  const stop = (): void => {
+    tellStop(reconciler.slots, config.onStop, signals++ === 0, log);
+    shutdown.signal(config.onStop);
+  };
+  parts.defer(onSignal(stop));
   parts.defer(
-    onSignal(() => {
-      tellStop(reconciler.slots, config.onStop, signals++ === 0, log);
-      shutdown.signal(config.onStop);
+    onHangup(() => {
+      log.warn('hangup', { reason: 'the config is not read again while onejob runs, so this stops it', hint: howToApply });
+      stop();
     }),
   );
   log.info('onejob is up', { version: options.version, pid: process.pid, socket: config.socket, runtime: runtimes.best.name });

@@ -22,7 +22,7 @@ export interface LogPiece {
 }
 
 export interface Manager {
-  status(): StatusView;
+  status(): Promise<StatusView>;
   plan(): PlanLine[];
   doctor(signal: AbortSignal): Promise<FindingView[]>;
 

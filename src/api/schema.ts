@@ -140,6 +140,8 @@ export const poolView = z.object({
   waiting: z.int().nullable(),
   paused: z.array(z.string()),
   draining: z.boolean(),
+  /** The config does not ask for it any more: it is there until what is in it has ended. */
+  leaving: z.boolean(),
   backoff: z
     .object({
       failures: z.int(),
@@ -173,6 +175,8 @@ export const statusView = z.object({
   pid: z.int(),
   owner: z.string(),
   config: z.string().nullable(),
+  /** That its files are not what was loaded, and what to do; null when they are. */
+  configChanged: z.string().nullable(),
   stateDir: z.string(),
   /** Ends by itself when nothing is left to do. */
   temporary: z.boolean(),

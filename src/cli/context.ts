@@ -55,6 +55,8 @@ export interface CliContext {
   readonly self: readonly string[];
   /** Calls `handler` for each INT and TERM until the answer is called. */
   onSignal(handler: (signal: 'SIGINT' | 'SIGTERM') => void): () => void;
+  /** Likewise for each HUP, which ends the process where nobody asks for it. */
+  onHangup(handler: () => void): () => void;
   /** Ends the process at once, also when output is still on its way to somebody who does not read it. */
   exit(code: number): never;
   /** Runs a daemon until it has stopped; the exit code. */

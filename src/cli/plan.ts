@@ -3,18 +3,23 @@ import { printable } from './color.ts';
 import { withAnyDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import type { Session } from './session.ts';
-import { table, wrap } from './table.ts';
+import { hang, table, wrap } from './table.ts';
 
 export async function showPlan(session: Session): Promise<number> {
   const { output } = session;
-  const lines = await withAnyDaemon(session, (client) => client.plan());
-  if (output.json) await output.value(lines);
-  else if (lines.length === 0) await output.print('Nothing to do: what exists is what the config asks for.');
-  else {
-    const rows = lines.map(({ slot, intent, because }) => [slot, intent, printable(because)]);
-    const [head = '', ...rest] = table([['SLOT', 'NEXT', 'BECAUSE'], ...rows], output.width);
-    await output.print(output.colors.dim(head), ...rest);
+  const [lines, { configChanged }] = await withAnyDaemon(session, (client) => Promise.all([client.plan(), client.status()]));
+  if (output.json) {
+    await output.value(lines);
+    return exitCodes.ok;
   }
+  if (configChanged !== null) await output.print(...hang('! ', printable(configChanged), output.width).map(output.colors.yellow));
+  if (lines.length === 0) {
+    await output.print(`Nothing to do: what exists is what the ${configChanged === null ? 'config' : 'loaded config'} asks for.`);
+    return exitCodes.ok;
+  }
+  const rows = lines.map(({ slot, intent, because }) => [slot, intent, printable(because)]);
+  const [head = '', ...rest] = table([['SLOT', 'NEXT', 'BECAUSE'], ...rows], output.width);
+  await output.print(output.colors.dim(head), ...rest);
   return exitCodes.ok;
 }
 

@@ -26,6 +26,12 @@ export function processContext(
         process.off('SIGINT', handler).off('SIGTERM', handler);
       };
     },
+    onHangup(handler) {
+      process.on('SIGHUP', handler);
+      return () => {
+        process.off('SIGHUP', handler);
+      };
+    },
     exit: (code) => process.exit(code),
     startDaemon,
     internetObstacle,

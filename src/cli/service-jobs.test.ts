@@ -116,7 +116,16 @@ describe('logs of an agent', () => {
     manager.statusOverride = {
       pools: [
         {
-          ...{ name: 'lab', service: 'bk', runtime: 'docker', agents: 1, waiting: null, paused: [], draining: false },
+          ...{
+            name: 'lab',
+            service: 'bk',
+            runtime: 'docker',
+            agents: 1,
+            waiting: null,
+            paused: [],
+            draining: false,
+            leaving: false,
+          },
           ...{ backoff: null, devices: null, slots: [{ ...slot, devices: [], leaving: [] }] },
         },
       ],
@@ -184,7 +193,16 @@ describe('down with jobs that run', () => {
     [['--drain'], 'It waited for 2 running jobs.', null],
     [['--leave'], 'It left 2 running jobs.', null],
   ])('%j says how many there are', async (args, line, before) => {
-    const pool = { name: 'lab', service: 'bk', runtime: 'docker', agents: 3, waiting: null, paused: [], draining: false };
+    const pool = {
+      name: 'lab',
+      service: 'bk',
+      runtime: 'docker',
+      agents: 3,
+      waiting: null,
+      paused: [],
+      draining: false,
+      leaving: false,
+    };
     manager.statusOverride = {
       pid: 999_999_999,
       pools: [{ ...pool, backoff: null, devices: null, slots: [slot(1, 'j1'), slot(2, 'j2'), slot(3, null)] }],

@@ -44,6 +44,7 @@ export function statusLines(status: StatusView, colors: Colors, width: number | 
     lines.push(...hang(lead, printable(text), width).map(paint));
   if (status.runtimeReason !== null) say(colors.dim, '', status.runtimeReason);
   if (status.weaker !== null) say(colors.dim, '', status.weaker);
+  if (status.configChanged !== null) say(colors.yellow, '! ', status.configChanged);
   for (const problem of status.problems) say(colors.red, '! ', problem);
   for (const pool of status.pools) {
     for (const problem of poolProblems(pool)) say(colors.yellow, '! ', `${pool.name}: ${problem}`);
@@ -58,7 +59,8 @@ export function statusLines(status: StatusView, colors: Colors, width: number | 
 
 function poolProblems(pool: PoolView): string[] {
   const problems = pool.paused.map((held) => (held.startsWith('by ') ? `paused ${held}` : `paused: ${held}`));
-  if (pool.draining) problems.push('draining: nothing new is started until "onejob resume"');
+  if (pool.leaving) problems.push('the config does not ask for it any more; it goes when its job has ended');
+  else if (pool.draining) problems.push('draining: nothing new is started until "onejob resume"');
   if (pool.backoff !== null) {
     const { failures, retryIn, reason, waitsFor } = pool.backoff;
     const times = failures === 1 ? 'failed once' : `failed ${failures} times`;

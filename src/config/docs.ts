@@ -15,6 +15,7 @@ one pool, \`default\`, of two agents, in Docker where it can be used and else as
 - What is not written has its default; environment variables win over the file, flags over both.
 - \`onejob config check\` finds every problem at once, each with its line; \`onejob config show\` prints what holds, and why.
 - Unknown keys are problems, not remarks.
+- The daemon reads it once, when it starts: [changing the config](changing-the-config.md).
 
 \`\`\`yaml
 pools:

@@ -1,5 +1,6 @@
 /** The file and what it includes, as one: what stands in the including file wins, and a later include over an earlier one. */
 import { dirname, resolve } from 'node:path';
+import type { ReadFile } from './changed.ts';
 import type { Path, Place, Problem } from './problem.ts';
 import { formatPath } from './problem.ts';
 import type { Source } from './source.ts';
@@ -7,8 +8,8 @@ import { readSource } from './source.ts';
 import { isMap } from './values.ts';
 
 export interface Combined {
-  /** The files in the order of reading. */
-  readonly files: readonly string[];
+  /** In the order of reading. */
+  readonly files: readonly ReadFile[];
   readonly value: Readonly<Record<string, unknown>>;
   readonly problems: readonly Problem[];
   /** Nothing was written in the main file. */
@@ -57,7 +58,7 @@ export async function readWithIncludes(file: string): Promise<Combined> {
     return null;
   };
   return {
-    files: sources.map((source) => source.file),
+    files: sources.map(({ file: path, digest }) => ({ path, digest })),
     value,
     problems,
     empty: main.value === null && main.problems.length === 0,

@@ -4,6 +4,7 @@
  */
 import { OnejobError } from '../errors.ts';
 import { checkSecret, describeSecret, readSecret, type SecretReference } from '../secrets/reference.ts';
+import type { ReadFile } from './changed.ts';
 import type { Writing } from './check.ts';
 import { checkAcross } from './check.ts';
 import { secretsOf } from './check-mounts.ts';
@@ -49,13 +50,15 @@ export interface Checked {
   readonly written: Written;
   readonly writing: Writing;
   /** Files that were read. */
-  readonly files: readonly string[];
+  readonly files: readonly ReadFile[];
   readonly errors: readonly Problem[];
   readonly warnings: readonly Problem[];
 }
 
 export interface Loaded {
   readonly config: Config;
+  /** Files that were read. */
+  readonly files: readonly ReadFile[];
   readonly warnings: readonly Problem[];
 }
 
@@ -93,9 +96,9 @@ export async function checkConfig(options: LoadOptions): Promise<Checked> {
  * @throws OnejobError E_CONFIG with every problem in its message.
  */
 export async function loadConfig(options: LoadOptions): Promise<Loaded> {
-  const { config, errors, warnings } = await checkConfig(options);
+  const { config, files, errors, warnings } = await checkConfig(options);
   if (errors.length > 0) throw configError(errors);
-  return { config, warnings };
+  return { config, files, warnings };
 }
 
 /**
@@ -140,7 +143,7 @@ async function readFiles(found: Given): Promise<Combined> {
 
 async function readWritten(
   found: Given,
-): Promise<{ written: Written; problems: Problem[]; writing: Writing; files: readonly string[] }> {
+): Promise<{ written: Written; problems: Problem[]; writing: Writing; files: readonly ReadFile[] }> {
   const combined = await readFiles(found);
   const { interpret } = await import('./interpret.ts');
   const { written, problems } = interpret(combined);

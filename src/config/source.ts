@@ -4,6 +4,7 @@
  */
 import { readFile, stat } from 'node:fs/promises';
 import { isAlias, isMap, isScalar, isSeq, LineCounter, type Node, type Pair, parseDocument } from 'yaml';
+import { digestOf } from './changed.ts';
 import type { Path, Place, Problem } from './problem.ts';
 import { formatPath } from './problem.ts';
 
@@ -15,6 +16,8 @@ const deepest = 64;
 
 export interface Source {
   readonly file: string;
+  /** SHA-256 of its bytes; null when they could not be read. */
+  readonly digest: string | null;
   /** null when the file holds nothing, or could not be understood. */
   readonly value: unknown;
   readonly problems: readonly Problem[];
@@ -24,8 +27,9 @@ export interface Source {
 
 /** Reads and understands one file. Never throws: what is wrong stands in `problems`. */
 export async function readSource(file: string): Promise<Source> {
-  const failed = (message: string): Source => ({
+  const failed = (message: string, digest: string | null = null): Source => ({
     file,
+    digest,
     value: null,
     problems: [{ source: file, line: null, column: null, level: 'error', key: '', message }],
     locate: () => null,
@@ -39,12 +43,13 @@ export async function readSource(file: string): Promise<Source> {
   } catch (error) {
     return failed(unreadable(error));
   }
+  const digest = digestOf(bytes);
   try {
-    return parseSource(file, new TextDecoder('utf-8', { fatal: true }).decode(bytes));
+    return { ...parseSource(file, new TextDecoder('utf-8', { fatal: true }).decode(bytes)), digest };
   } catch (error) {
-    if (error instanceof TypeError) return failed('is not UTF-8 text');
+    if (error instanceof TypeError) return failed('is not UTF-8 text', digest);
     // The parser recurses: a file of a million brackets ends its stack.
-    if (error instanceof RangeError) return failed('is nested too deeply');
+    if (error instanceof RangeError) return failed('is nested too deeply', digest);
     throw error;
   }
 }
@@ -120,6 +125,7 @@ export function parseSource(file: string, text: string): Source {
   places.set('[]', { key: 0, value: start(document.contents) ?? 0 });
   return {
     file,
+    digest: null,
     value,
     problems,
     locate(path, at) {

@@ -15,7 +15,14 @@ function starting(ending = false) {
   pause.hold('starting', 'onejob is starting');
   const { promise: started, resolve } = Promise.withResolvers<void>();
   const parts = {
-    ...{ services: [], runtimes: () => [], fleet: null, findings: () => [], hostFindings: async () => [] },
+    ...{
+      services: [],
+      runtimes: () => [],
+      fleet: null,
+      configChanged: async () => null,
+      findings: () => [],
+      hostFindings: async () => [],
+    },
     ...{
       queue: { check: async () => [], submit: () => 'taken' },
       store: { registrations: { services: () => [] } },

@@ -16,6 +16,7 @@ import { jobsListed } from '../api/schema.ts';
 import type { CiService } from '../ci/ci-service.ts';
 import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
 import type { Trial } from '../ci/trial.ts';
+import { howToApply } from '../config/changed.ts';
 import { OnejobError } from '../errors.ts';
 import type { Keepers } from '../logs/keepers.ts';
 import type { Runtime } from '../runtimes/runtime.ts';
@@ -49,6 +50,8 @@ export interface ManagerParts extends Omit<StatusParts, 'about'> {
   readonly facts: Pick<StatusView, 'version' | 'pid' | 'owner' | 'config' | 'stateDir' | 'temporary'>;
   /** Of the pools that name no runtime. */
   readonly chosen: () => Pick<StatusView, 'runtimeReason' | 'weaker'>;
+  /** Whether the config's files are not what was loaded, as a sentence; null when they are. */
+  readonly configChanged: () => Promise<string | null>;
   /** What keeps the whole host from working, or soon will. */
   readonly problems: () => string[];
   readonly findings: () => FindingView[];
@@ -85,11 +88,13 @@ export class HostManager implements Manager {
     this.#logs = createLogs({ ...parts, history: store.history, serviceJobs: this.#serviceJobs, stateDir });
   }
 
-  status(): StatusView {
+  async status(): Promise<StatusView> {
     const { facts, chosen, reconciler, problems, fleet } = this.#parts;
     const missing = fleet === null ? [] : missingDevices(fleet.book);
     const pools = poolViews(this.#statusParts);
-    return { ...facts, ...chosen(), stopping: reconciler.stopping, problems: problems(), missing, pools };
+    const changed = await this.#parts.configChanged();
+    const configChanged = changed === null ? null : `${changed} ${howToApply}`;
+    return { ...facts, ...chosen(), configChanged, stopping: reconciler.stopping, problems: problems(), missing, pools };
   }
 
   plan(): PlanLine[] {
@@ -99,6 +104,9 @@ export class HostManager implements Manager {
   async doctor(signal: AbortSignal): Promise<FindingView[]> {
     const { reconciler, fleet, findings, queue, runtimes, services, store, clock, trial } = this.#parts;
     await this.#startedSoon(signal);
+    const changed = await this.#parts.configChanged();
+    const config: FindingView[] =
+      changed === null ? [] : [{ level: 'warning', subject: 'config', message: changed, hint: howToApply }];
     const checks = [
       queue.check(signal, trial),
       serviceFindings({ services, registrations: store.registrations, clock, trial }, signal),
@@ -111,7 +119,7 @@ export class HostManager implements Manager {
     const all = fleet === null ? [] : deviceFindings(fleet, reconciler.slots);
     const devices = all.filter(({ subject }) => !explained.has(subject));
     const pools = poolFindings(reconciler, fleet?.watch.fault ?? null);
-    return [...pools, ...devices, ...host, ...findings(), ...(await Promise.all(checks)).flat()];
+    return [...config, ...pools, ...devices, ...host, ...findings(), ...(await Promise.all(checks)).flat()];
   }
 
   /** Who asks a daemon that was just started, often for this, wants to hear what is wrong, and not that it is early. */

@@ -35,6 +35,7 @@ export function poolViews(parts: StatusParts): PoolView[] {
       waiting: parts.waiting(pool),
       paused: [...parts.reconciler.pause.details, ...pool.pause.details],
       draining: pool.draining,
+      leaving: pool.leaving,
       backoff: backoffView(pool, parts.clock.now()),
       devices: parts.fleet === null ? null : poolDevices(parts.fleet.book, pool.config),
       slots: mine.map((slot) => slotView(slot, parts)),
@@ -64,11 +65,14 @@ export function waitingReason(reconciler: Reconciler, poolName: string, problems
   if (pool === undefined) return null;
   const [held] = [...reconciler.pause.details, ...pool.pause.details];
   if (held !== undefined) return pausedText([held]);
+  if (pool.leaving) return leaves;
   if (pool.draining) return 'the pool drains';
   if (pool.away !== null) return pool.away;
   if (pool.backoff !== null) return `${waitsFor(pool)}${pool.backoff.last.message}`;
   return devicesReason(reconciler, pool) ?? problems[0] ?? null;
 }
+
+const leaves = 'the config does not ask for it any more';
 
 /** `waits for image "x:1" on docker: ` where that is what a pool's failures come from; else empty. */
 function waitsFor({ awaitsImage }: Pool): string {
@@ -111,6 +115,7 @@ function intentText(intent: Intent): string {
 }
 
 function becauseOf(intent: Intent, slot: Slot, pool: Pool, { reconciler }: StatusParts): string {
+  if (pool.leaving) return leaves;
   if (pool.draining) return 'the pool drains';
   switch (intent.kind) {
     case 'fill':

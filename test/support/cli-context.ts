@@ -55,6 +55,7 @@ export function testContext(args: readonly string[], dir: string, more: Partial<
       stdout: stream('stdout'),
       stderr: stream('stderr'),
       self: ['/bin/false'],
+      onHangup: () => () => {},
       onSignal(handler) {
         handlers.add(handler);
         return () => handlers.delete(handler);

@@ -107,11 +107,12 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
     forgottenViews: [],
     artifactsOf: () => null,
     holds: () => holds,
-    status: () => ({
+    status: async () => ({
       version: '0.0.0',
       pid: process.pid,
       owner: 'fake',
       config: null,
+      configChanged: null,
       stateDir: '/nowhere',
       temporary: options.temporary ?? false,
       stopping: false,

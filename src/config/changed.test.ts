@@ -1,0 +1,54 @@
+import { rmSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { configChange, type LoadedConfig } from './changed.ts';
+import { loadConfig } from './load.ts';
+import { emptyEnvironment, Folder, host } from './testing.ts';
+
+let folder: Folder;
+beforeEach(() => {
+  folder = new Folder();
+});
+afterEach(() => folder[Symbol.dispose]());
+
+const noon = new Date(2030, 0, 2, 12, 5).getTime();
+const path = () => join(folder.path, 'config.yml');
+const found = (at: string) => ({ path: at, from: { source: 'default', line: null, column: null } });
+const change = (loaded: LoadedConfig, at: string | null = path()) =>
+  configChange(loaded, at === null ? null : found(at), noon + 1_000);
+
+async function load(): Promise<LoadedConfig> {
+  folder.write('more.yml', 'pools: { b: {} }\n');
+  folder.write('config.yml', 'include: more.yml\npools: { a: {} }\n');
+  const { config, files } = await loadConfig({ flags: { config: path() }, env: emptyEnvironment(), host });
+  return { path: config.path, files, at: noon };
+}
+
+test('files that say the same as when they were read are no change, whenever they were written', async () => {
+  const loaded = await load();
+  folder.write('more.yml', 'pools: { b: {} }\n');
+  expect(await change(loaded)).toBeNull();
+});
+
+test('a change of the file, or of one that it includes, is told with when it was read', async () => {
+  for (const name of ['config.yml', 'more.yml']) {
+    const loaded = await load();
+    folder.write(name, 'pools: { c: {} }\n');
+    expect(await change(loaded)).toBe(
+      `${join(folder.path, name)} was changed after it was loaded at 12:05; what holds is as it was then.`,
+    );
+  }
+});
+
+test('a file that went, and one that came', async () => {
+  const loaded = await load();
+  rmSync(join(folder.path, 'more.yml'));
+  expect(await change(loaded)).toBe(
+    `${join(folder.path, 'more.yml')} cannot be read any more; what holds is as it was loaded at 12:05.`,
+  );
+  const none: LoadedConfig = { path: null, files: [], at: noon };
+  expect(await change(none, null)).toBeNull();
+  expect(await change(none, '/etc/onejob/config.yml')).toBe(
+    '/etc/onejob/config.yml is there now; this daemon was started without a config at 12:05.',
+  );
+});

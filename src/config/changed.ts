@@ -1,0 +1,43 @@
+/** Whether the config that a daemon runs with is still what its files say: it reads them once, when it starts. */
+import { createHash } from 'node:crypto';
+import { readFile } from 'node:fs/promises';
+import { formatTime } from '../gpu/processes.ts';
+import type { Given } from './paths.ts';
+
+/** A file of a config, as it was read. */
+export interface ReadFile {
+  readonly path: string;
+  /** Of its bytes; null when it could not be read. */
+  readonly digest: string | null;
+}
+
+export interface LoadedConfig {
+  /** null: there was no file. */
+  readonly path: string | null;
+  readonly files: readonly ReadFile[];
+  /** Wall clock, ms since the epoch. */
+  readonly at: number;
+}
+
+/** What to do about a change. */
+export const howToApply =
+  'To apply it, type "onejob config check" and "onejob down --leave", and start the daemon again: running jobs go on meanwhile.';
+
+/** What was changed, as a sentence; null when nothing was. `found`: where a config file is now. */
+export async function configChange(loaded: LoadedConfig, found: Given | null, now: number): Promise<string | null> {
+  const when = formatTime(loaded.at, now);
+  if (loaded.path === null)
+    return found === null ? null : `${found.path} is there now; this daemon was started without a config at ${when}.`;
+  for (const { path, digest } of loaded.files) {
+    const current = await readFile(path).then(digestOf, () => null);
+    if (current === digest) continue;
+    if (current === null) return `${path} cannot be read any more; what holds is as it was loaded at ${when}.`;
+    return `${path} was changed after it was loaded at ${when}; what holds is as it was then.`;
+  }
+  return null;
+}
+
+/** SHA-256, in hex. */
+export function digestOf(bytes: Uint8Array): string {
+  return createHash('sha256').update(bytes).digest('hex');
+}
