@@ -68,15 +68,22 @@ export async function isWanted({ person, yes }: Settling, files: string): Promis
   });
 }
 
+/** Says what is wrong with a config that was written; false when there is an error. */
+export async function sayProblems({ context, output }: Session, config: string): Promise<boolean> {
+  const { errors, warnings } = await checkConfig({ flags: { config }, env: context.environment, cwd: context.cwd });
+  for (const problem of [...errors, ...warnings]) output.say(formatProblem(problem));
+  return errors.length === 0;
+}
+
 /** What was written, what is wrong with it, and what to type next. `inPipeline`: lines of a pipeline that uses it. */
 export async function tellWritten(
-  { context, output, flags }: Session,
+  session: Session,
   config: string,
   tokenFile: string | null,
   inPipeline: readonly string[],
 ): Promise<number> {
-  const { errors, warnings } = await checkConfig({ flags: { config }, env: context.environment, cwd: context.cwd });
-  for (const problem of [...errors, ...warnings]) output.say(formatProblem(problem));
+  const { output, flags } = session;
+  const isSound = await sayProblems(session, config);
   const written = [config, ...(tokenFile === null ? [] : [tokenFile])];
   const named = flags.config === null ? '' : ` --config ${config}`;
   if (output.json) await output.value({ written });
@@ -92,7 +99,7 @@ export async function tellWritten(
       ...inPipeline.map((line) => `  ${line}`),
     );
   }
-  return errors.length === 0 ? exitCodes.ok : exitCodes.failed;
+  return isSound ? exitCodes.ok : exitCodes.failed;
 }
 
 /** A text as YAML would have it: quoted unless it is plain. */

@@ -13,13 +13,13 @@ import type { Session } from './session.ts';
 const initServices = {
   'azure-pipelines': 'asks for organisation, token and pool, checks them, and writes config and token file',
   buildkite: 'asks for token and queue, checks them, and writes config and token file',
-} as const satisfies Record<InitService, string>;
+  'own-queue': 'looks at the cards of this host, and writes a config for jobs of "onejob run"',
+} as const satisfies Record<InitService | 'own-queue', string>;
 
 export async function listServices({ output }: Session): Promise<number> {
   const rows = Object.entries(initServices).map(([name, does]) => `  onejob init ${name}    ${does}`);
   if (output.json) await output.value(Object.keys(initServices));
-  else
-    await output.print('onejob can set itself up for:', ...rows, '', 'The own queue needs nothing: type "onejob run -- COMMAND".');
+  else await output.print('onejob can set itself up for:', ...rows, '', 'Without a config "onejob run -- COMMAND" works, too.');
   return exitCodes.ok;
 }
 

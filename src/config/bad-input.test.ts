@@ -98,7 +98,7 @@ const cases: Record<string, [file: string, ...lines: unknown[]]> = {
   'a key nobody knows': ['disk: { colour: red }\n', 'config.yml:1:9: disk.colour: unknown key; known here: min_free'],
   'a duration without a unit': [
     'keep_jobs: 10\n',
-    'config.yml:1:12: keep_jobs: "10" has no unit; write for example "10s" (ms, s, m, h, d)',
+    'config.yml:1:12: keep_jobs: "10" has no unit; which one: "10s", "10m", "10h" or "10d"?',
   ],
   'a size in letters of others': [
     'log_limit: 64m\n',

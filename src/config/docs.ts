@@ -38,7 +38,7 @@ without its secret files: \`onejob config check --no-secrets docs/examples/eight
 | percentage | \`10%\` |
 | path | absolute |
 | secret | \`{ file: /path }\` or \`{ env: NAME }\`, with \`expires: 2027-05-01\` to be warned in time; never the value itself |
-| condition | \`">=40GiB"\`, with \`>=\`, \`<=\`, \`>\`, \`<\` or \`=\` |
+| condition | \`">=40GiB"\`, with \`>=\`, \`<=\`, \`>\`, \`<\` or \`=\`; without one it means \`>=\` |
 
 ## Environment and flags
 

@@ -20,9 +20,12 @@ export const deviceKeys = z.strictObject({
   count: key(integerOr('all', 1, 512), 'number or `all`', { description: 'How many.', example: '2', shown: '1' }),
   model: key(text('a model', oneLine), 'text', { description: 'Words that the name of the device holds.', example: 'A100' }),
   vendor: key(oneOf(['nvidia', 'amd', 'intel']), '`nvidia`, `amd` or `intel`', { description: 'Who made it.', example: 'nvidia' }),
-  memory: key(atLeastSize, 'condition', { description: 'How much memory it has.', example: '">=40GiB"' }),
+  memory: key(atLeastSize, 'condition', {
+    description: 'How much memory it has; a size alone means at least.',
+    example: '">=40GiB"',
+  }),
   compute: key(text('a condition such as ">=8.0"', /^(>=|<=|>|<|=)?\s*\d+(\.\d+)?$/), 'condition', {
-    description: 'Its compute capability.',
+    description: 'Its compute capability; a number alone means at least.',
     example: '">=8.0"',
   }),
   mig: key(

@@ -25,7 +25,7 @@ export function parseDuration(text: string): Parsed<number> {
   const compact = text.replaceAll(' ', '');
   if (/^-/.test(compact)) return no(`${JSON.stringify(text)} is negative`);
   if (/^\d+(\.\d+)?$/.test(compact)) {
-    return no(`${JSON.stringify(text)} has no unit; write for example "${compact}s" (ms, s, m, h, d)`);
+    return no(`${JSON.stringify(text)} has no unit; which one: "${compact}s", "${compact}m", "${compact}h" or "${compact}d"?`);
   }
   if (!/^(\d+(\.\d+)?(ms|s|m|h|d))+$/.test(compact)) {
     return no(`${JSON.stringify(text)} is not a duration; write for example "90s", "10m" or "1h30m" (ms, s, m, h, d)`);

@@ -1,7 +1,8 @@
 /** `up`, `down`, `status`, `plan`, `doctor`, `pause`, `resume`, `drain`: their options and help. */
 import { type Command, Option } from 'commander';
+import { OnejobError } from '../../errors.ts';
 import type { GlobalFlags } from '../session.ts';
-import { type Act, failed, global } from './options.ts';
+import { type Act, failed, global, wrongOrFailed } from './options.ts';
 
 export function addDaemonCommands(program: Command, act: Act): void {
   const up = program
@@ -58,7 +59,8 @@ Exit codes: 0; 1 when --forget could not remove them all; 2 wrong usage.`,
 
   const plan = program
     .command('plan')
-    .description('what the config asks for against what exists')
+    .description('what the config that the daemon has read asks for, against what exists')
+    .argument('[file]', 'with --inventory: the config (default: the one a daemon would read)')
     .option(
       '--inventory <file|dir>',
       'which agents it would have, with which devices, on a host that was recorded; needs no daemon',
@@ -69,19 +71,19 @@ Exit codes: 0; 1 when --forget could not remove them all; 2 wrong usage.`,
 Examples:
   onejob plan
   nvidia-smi -L >gpuci.txt                                   on a host; then anywhere, with the config for it:
-  onejob plan --inventory gpuci.txt --config gpuci.yml
+  onejob plan --inventory gpuci.txt gpuci.yml
 
 Exit codes: 0; 1 when there is no daemon, or with --inventory when an agent would not get its devices; 2 wrong usage.`,
     )
-    .action((flags: GlobalFlags & { inventory?: string }) => {
+    .action((file: string | undefined, flags: GlobalFlags & { inventory?: string }) => {
       const { inventory } = flags;
-      return act(
-        async (session) =>
-          inventory === undefined
-            ? (await import('../plan.ts')).showPlan(session)
-            : (await import('../plan-inventory.ts')).planInventory(session, inventory),
-        failed,
-      )(flags);
+      return act(async (session) => {
+        if (inventory !== undefined) return (await import('../plan-inventory.ts')).planInventory(session, inventory);
+        if (file === undefined) return (await import('../plan.ts')).showPlan(session);
+        throw new OnejobError('E_USAGE', 'A daemon plans with the config that it has read, not with a file that is named here.', {
+          hint: `See "onejob config check ${file}", or add --inventory for a host that was recorded.`,
+        });
+      }, wrongOrFailed)(file === undefined ? flags : { ...flags, config: file });
     });
   global(plan);
 

@@ -19,10 +19,23 @@ type BuildkiteOptions = Options & { readonly endpoint?: string; readonly queue?:
 export function addInitCommands(program: Command, act: Act): void {
   const init = program
     .command('init')
-    .description('write a first config for a CI service; alone it says for which')
+    .description('write a first config, for the own queue or a CI service; alone it says for which')
     .enablePositionalOptions()
     .action((flags: GlobalFlags) => act(async (session) => (await import('../init.ts')).listServices(session), failed)(flags));
   global(init);
+
+  const ownQueue = init
+    .command('own-queue')
+    .description('look at the cards of this host, and write a config for jobs of "onejob run"')
+    .option('--force', 'overwrite the config')
+    .addHelpText('after', `\nExample:\n  onejob init own-queue\n\n${ending}`)
+    .action((flags: GlobalFlags & { force?: boolean }) =>
+      act(
+        async (session) => (await import('../init-own-queue.ts')).initOwnQueue(session, { force: flags.force === true }),
+        wrongOrFailed,
+      )(flags),
+    );
+  global(ownQueue);
 
   const azure = init
     .command('azure-pipelines')

@@ -1,0 +1,47 @@
+import { readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { describe, expect, it } from 'vitest';
+import { parse } from 'yaml';
+import { testContext } from '../../test/support/cli-context.ts';
+import { scratch } from '../../test/support/scratch.ts';
+import { runCli } from '../cli.ts';
+import { checkConfig } from '../config/load.ts';
+import { emptyEnvironment } from '../config/testing.ts';
+import { card } from '../images/testing.ts';
+import { ownQueueFile } from './init-own-queue.ts';
+
+const pools = (...args: Parameters<typeof ownQueueFile>) => parse(ownQueueFile(...args).text).pools;
+
+describe('the config for the own queue', () => {
+  it('has half as many agents as cores, one at least and eight at most', () => {
+    expect(pools({ devices: [] }, 1)).toEqual({ default: { agents: 1 } });
+    expect(pools({ devices: [] }, 8)).toEqual({ default: { agents: 4 } });
+    expect(pools({ devices: [] }, 256)).toEqual({ default: { agents: 8 } });
+  });
+
+  it('has a pool with an agent for each card, where there are some', () => {
+    expect(pools({ devices: [card('NVIDIA A100', '8.0')] }, 2).gpu).toEqual({ agents: 'per-device', devices: { count: 1 } });
+  });
+
+  it('is written where a daemon looks, is right, and is not overwritten', async () => {
+    using dir = scratch();
+    const file = join(dir.path, 'config.yml');
+    const init = async (...more: string[]) => {
+      const { context, stdout, stderr } = testContext(['init', 'own-queue', '--config', file, ...more], dir.path);
+      // No tool of a vendor is found there, and no card.
+      const environment = { ...context.environment, path: dir.path, hostRoot: dir.path };
+      return { code: await runCli({ ...context, environment }), stdout: stdout(), stderr: stderr() };
+    };
+    expect(await init()).toMatchObject({ code: 0, stdout: expect.stringContaining(`onejob up --config ${file}`) });
+    const { config, errors, warnings } = await checkConfig({ flags: { config: file }, env: emptyEnvironment() });
+    expect({ errors, warnings, pools: config.pools.map(({ name }) => name) }).toEqual({
+      errors: [],
+      warnings: [],
+      pools: ['default'],
+    });
+    writeFileSync(file, 'mine');
+    expect(await init()).toMatchObject({ code: 1, stderr: expect.stringContaining('There is a file already') });
+    expect(readFileSync(file, 'utf8')).toBe('mine');
+    expect((await init('--force')).code).toBe(0);
+  });
+});
