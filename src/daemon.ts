@@ -67,11 +67,13 @@ export async function runDaemon(
 
   const nameOf = slotNames(config);
   const logDir = subdirectory(store.dir, 'logs');
+  const hurry = new AbortController();
   const loop: Loop = await openLoop({
     ...{ config, env, store, stored, runtimes, clock, log, nameOf, logDir },
     services: services.byName,
     temporary: options.temporary,
     emptied: () => shutdown.look(),
+    hurry: hurry.signal,
   });
   parts.use(loop);
   const { reconciler, observer, keepers, images, fingerprints, caches, fleet } = loop;
@@ -85,6 +87,7 @@ export async function runDaemon(
     clock,
     unreachable: (runtime) => observer.unreachable(runtime),
     busy: () => queue.unfinished > 0,
+    hurry: (why) => hurry.abort(why),
     forget: (instead) => forgetServices({ services: elsewhere, registrations: store.registrations, log }, instead),
     temporary: options.temporary,
     ...foreignTo(queue, reconciler),

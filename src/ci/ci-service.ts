@@ -112,7 +112,8 @@ export interface AgentPackage {
 
 /** An agent's workspace, also after its end, as tar streams. */
 export interface AgentFiles {
-  all(signal: AbortSignal): Promise<Readable>;
+  /** `only`: names at the top of the workspace that are enough; null or none: everything. It may hold more. */
+  all(signal: AbortSignal, only?: readonly string[] | null): Promise<Readable>;
   /** One folder in it; null when there is none. */
   folder(name: string, signal: AbortSignal): Promise<Readable | null>;
 }
@@ -210,8 +211,12 @@ export interface CiService {
 
   register(context: AgentContext, signal: AbortSignal): Promise<Registration>;
 
-  /** Everything the service wants to keep of an ended job before its sandbox is removed, such as artifacts. Idempotent. */
-  settle(context: EndedContext, files: AgentFiles, signal: AbortSignal): Promise<void>;
+  /**
+   * Everything the service wants to keep of an ended job before its sandbox is removed, such as artifacts. Idempotent. It reads
+   * what a job has made, so it bounds bytes and time. `hurry`: aborts when the manager ends and waits no longer: what is not
+   * kept by then is given up, with a note.
+   */
+  settle(context: EndedContext, files: AgentFiles, signal: AbortSignal, hurry?: AbortSignal): Promise<void>;
 
   /**
    * Forgets the agent's registration. Idempotent; none there is no error. What the service does not give up yet is removed

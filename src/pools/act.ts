@@ -50,6 +50,8 @@ export interface ActParts {
   readonly lastWords: (agent: AgentId) => Promise<string>;
   /** An agent that is gone had a job, as its CI service has said only now. */
   readonly ran: (agent: AgentId, job: JobId) => void;
+  /** Aborts when the manager ends and no longer waits for what is kept of jobs. */
+  readonly hurry: AbortSignal;
   /** What the slot is busy with, for people; null when there is nothing to say. */
   readonly note: (key: string, line: string | null) => void;
 }
@@ -114,7 +116,7 @@ export function createExecutors(parts: ActParts): Executors {
   };
 
   const filesOf = (agent: AgentId, runtime: Runtime): AgentFiles => ({
-    all: (signal) => runtime.getFiles(agent, signal),
+    all: (signal, only) => runtime.getFiles(agent, signal, only),
     folder: (name, signal) => runtime.getFolder(agent, name, signal),
   });
 
@@ -125,7 +127,7 @@ export function createExecutors(parts: ActParts): Executors {
     // What was never let through its gate has nothing to keep.
     if (isEarly && (parts.keepers.follow(agent, runtime).state === 'released' || exit !== null)) {
       await parts.keepers.complete(agent, drainTimeout);
-      await service.settle(context, filesOf(agent, runtime), signal);
+      await service.settle(context, filesOf(agent, runtime), signal, parts.hurry);
     }
     const { ran } = await service.deregister(context, signal);
     if (typeof ran === 'string') parts.ran(agent, ran);
@@ -272,7 +274,7 @@ export function createExecutors(parts: ActParts): Executors {
       parts.keepers.follow(agent, runtime);
       await parts.keepers.complete(agent, drainTimeout);
       signal.throwIfAborted();
-      await service.settle(context, filesOf(agent, runtime), signal);
+      await service.settle(context, filesOf(agent, runtime), signal, parts.hurry);
       return [{ kind: 'settled', agent }];
     },
 

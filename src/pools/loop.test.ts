@@ -67,6 +67,7 @@ async function openOver(stored: readonly Slot[], services: readonly CiService[] 
     logDir: subdirectory(dir.path, 'logs'),
     temporary: false,
     emptied,
+    hurry: new AbortController().signal,
   });
   opened.use(loop);
   return { loop, store, asked, emptied, warn, [Symbol.asyncDispose]: () => opened.disposeAsync() };

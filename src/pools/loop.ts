@@ -53,6 +53,8 @@ export interface LoopParts {
   readonly temporary: boolean;
   /** Told after each commit that left a slot empty. */
   readonly emptied: () => void;
+  /** Aborts when what is kept of ended jobs is no longer waited for. */
+  readonly hurry: AbortSignal;
 }
 
 export interface Loop extends AsyncDisposable {
@@ -149,6 +151,7 @@ export async function openLoop(parts: LoopParts): Promise<Loop> {
       startedAt: clock.now(),
       isAway: (runtime) => observer.unreachable(runtime.name) !== null,
       unreachable: (runtime, why) => observer.cannotReach(runtime, why),
+      hurry: parts.hurry,
       note: (key, line) => (line === null ? notes.delete(key) : notes.set(key, line)),
       devices: (uuids) => (uuids.length === 0 ? [] : (fleet?.book.leased(uuids) ?? [])),
       imageOf: (...asked) => fingerprints.imageOf(...asked),

@@ -35,9 +35,11 @@ function stopping(unreachable: string | null = null, temporary = false) {
     beginStop: () => told.push('stop'),
     post: (key: string) => told.push(`end ${key}`),
   } as unknown as Reconciler;
+  const hurried: string[] = [];
   const shutdown = new Shutdown({
     ...{ reconciler, clock, unreachable: () => unreachable, busy: () => false, temporary },
     log: { info: (event: string) => void said.push(event), warn() {} } as unknown as Log,
+    hurry: (why) => void hurried.push(why),
     isForeign: ({ key }) => key.startsWith('bk/'),
     drainOthers: () => told.push('drain'),
     forget(instead) {
@@ -57,7 +59,7 @@ function stopping(unreachable: string | null = null, temporary = false) {
     slots = now;
     shutdown.look();
   };
-  return { shutdown, told, said, holds, clock, ends, answers: () => forgets.resolve([removed]), finished: () => how };
+  return { shutdown, told, said, hurried, holds, clock, ends, answers: () => forgets.resolve([removed]), finished: () => how };
 }
 
 test('placeholders are forgotten only once nothing is left, and the end waits for that', async () => {
@@ -171,4 +173,25 @@ test('a manager that is not temporary says nothing of ending: what it is given, 
   const { shutdown } = stopping();
   shutdown.begin({ how: 'leave', grace: null, forget: false });
   expect(shutdown.isEnding).toBe(false);
+});
+
+test('what is kept of ended jobs is waited for as long as jobs and a little more, and not at all at the second signal', async () => {
+  const { shutdown, clock, holds, hurried } = stopping();
+  holds(at('lab/1', free, { leaving: [{ agent: 'l1', job: 'j', exit: null }] }));
+  const why = ['onejob was stopped while it read them'];
+  shutdown.signal('drain');
+  clock.advance(3_600_000);
+  expect(hurried).toEqual([]);
+  shutdown.begin({ how: 'end', grace: 20_000, forget: false });
+  clock.advance(29_000);
+  expect(hurried).toEqual([]);
+  clock.advance(1_000);
+  expect(hurried).toEqual(why);
+
+  const other = stopping();
+  other.holds(at('lab/1', free, { leaving: [{ agent: 'l1', job: 'j', exit: null }] }));
+  other.shutdown.signal('end');
+  expect(other.hurried).toEqual([]);
+  other.shutdown.signal('end');
+  expect(other.hurried).toEqual(why);
 });

@@ -18,6 +18,8 @@ export interface ShutdownParts {
   readonly busy: () => boolean;
   /** Takes back what stays at CI services otherwise, or says `instead` why not. Never fails. */
   readonly forget: (instead: string | null) => Promise<ForgottenView[]>;
+  /** Gives up what is being kept of ended jobs, such as artifacts; `why` is a clause for people. */
+  readonly hurry: (why: string) => void;
   readonly temporary: boolean;
   /** Whether the slot holds something that another service than the own queue is waited for, or waits for. */
   readonly isForeign: (slot: Slot) => boolean;
@@ -25,6 +27,8 @@ export interface ShutdownParts {
   readonly drainOthers: () => void;
 }
 
+/** How long what is kept of ended jobs may take beyond the time that jobs have to end, in ms. */
+const keeping = 10_000;
 /** How long a temporary manager waits for its first client, and then for another one, in ms. */
 const firstClient = 10_000;
 const anotherClient = 200;
@@ -46,6 +50,7 @@ export class Shutdown {
   #signals = 0;
   #leaving: (() => void) | null = null;
   #blocked: (() => void) | null = null;
+  #hurrying: (() => void) | null = null;
   #leavesForeign = false;
 
   constructor(parts: ShutdownParts) {
@@ -91,8 +96,19 @@ export class Shutdown {
         if (agent.kind === 'free' || agent.kind === 'proving') continue;
         reconciler.post(key, { kind: 'stop', agent: agent.agent, why: 'shutdown', grace: grace ?? usual });
       }
+      this.#hurry(grace);
     }
     this.look();
+  }
+
+  /** A job may have made its artifacts as long to read as it likes; an end has an end. */
+  #hurry(grace: number | null): void {
+    const { reconciler, clock, hurry } = this.#parts;
+    const longest = grace ?? Math.max(0, ...reconciler.slots.map((slot) => slot.grace));
+    this.#hurrying?.();
+    const now = () => hurry('onejob was stopped while it read them');
+    if (grace === 0) now();
+    else this.#hurrying = clock.after(longest + keeping, now);
   }
 
   /** Number of clients that hold a temporary manager open. */
@@ -164,6 +180,7 @@ export class Shutdown {
   /** Nothing is taken back from CI services before nothing is here that needs it; leaving waits for nothing. */
   #end(how: DownRequest['how']): void {
     this.#blocked?.();
+    this.#hurrying?.();
     const forgets = this.#forgets && !this.#isOver;
     this.#isOver = true;
     if (!forgets) {

@@ -162,8 +162,12 @@ export interface Runtime {
   /** Writes the frame to the gate's standard input. Resolves when it was handed over; the released marker comes by the log. */
   release(agent: AgentId, frame: Uint8Array, signal: AbortSignal): Promise<void>;
 
-  /** The workspace as a tar stream whose entry names are relative to it (`./a/b`), also after the exit. */
-  getFiles(agent: AgentId, signal: AbortSignal): Promise<Readable>;
+  /**
+   * The workspace as a tar stream whose entry names are relative to it (`./a/b`), also after the exit. With `only` it need
+   * not hold more than what has these names at its top, links not followed; those that are missing are left out, and names
+   * may lack the `./`.
+   */
+  getFiles(agent: AgentId, signal: AbortSignal, only?: readonly string[] | null): Promise<Readable>;
 
   /** One folder of the workspace likewise, named without a slash; null when there is none, and for a link, wherever it leads. */
   getFolder(agent: AgentId, folder: string, signal: AbortSignal): Promise<Readable | null>;

@@ -21,6 +21,8 @@ const jobProgress = z.object({
   note: z.string().nullable(),
   startedAt: z.number().nullable(),
   endedAt: z.number().nullable(),
+  /** Tries to keep its artifacts: that failed, and that were begun and never came to an end. */
+  settling: z.object({ failed: z.int(), killed: z.int() }).default({ failed: 0, killed: 0 }),
 });
 export type JobProgress = Readonly<z.infer<typeof jobProgress>>;
 

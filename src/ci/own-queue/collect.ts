@@ -1,4 +1,7 @@
-/** Picks a job's artifacts out of its workspace while that streams by. Memory does not grow with either. */
+/**
+ * Picks a job's artifacts out of its workspace while that streams by. Memory does not grow with either, and what is read is
+ * bounded: a sparse file of terabytes takes no room on the job's disk, and all of it would come by.
+ */
 import type { Readable, Writable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { extract, type Header, type Pack, pack } from 'tar-stream';
@@ -9,15 +12,19 @@ export interface Collected {
   readonly notes: readonly string[];
 }
 
+const tarBlock = 512;
+
 export interface CollectOptions {
   /** Asked once for every path that is no directory. */
   readonly matches: (path: string) => boolean;
   /** Bytes of content that are taken. */
   readonly limit: number;
+  /** Bytes that may come by, taken or not. What comes after is not looked at. */
+  readonly readLimit: number;
   readonly signal: AbortSignal;
 }
 
-/** Reads the tar stream `from` to its end and writes what matches, as a tar, to `to`. */
+/** Reads the tar stream `from` to its end, or up to the limit, and writes what matches, as a tar, to `to`. */
 export async function collect(from: Readable, to: Writable, options: CollectOptions): Promise<Collected> {
   const { signal } = options;
   const chosen = pack();
@@ -28,8 +35,9 @@ export async function collect(from: Readable, to: Writable, options: CollectOpti
   const read = pipeline(from, entries, { signal });
   read.catch(() => {});
   try {
-    const collected = await choose(entries, chosen, options);
-    await read;
+    const { cutShort, ...collected } = await choose(entries, chosen, options);
+    if (cutShort) from.destroy();
+    else await read;
     chosen.finalize();
     await written;
     return collected;
@@ -43,12 +51,25 @@ export async function collect(from: Readable, to: Writable, options: CollectOpti
   }
 }
 
-async function choose(entries: ReturnType<typeof extract>, chosen: Pack, { matches, limit }: CollectOptions): Promise<Collected> {
+/** Bytes that the names of taken files may have together: they are kept in memory. */
+const namesLimit = 32 * 2 ** 20;
+
+async function choose(
+  entries: ReturnType<typeof extract>,
+  chosen: Pack,
+  { matches, limit, readLimit }: CollectOptions,
+): Promise<Collected & { readonly cutShort: boolean }> {
   const taken = new Set<string>();
-  const [over, strange, cut]: [string[], string[], string[]] = [[], [], []];
-  let [files, bytes] = [0, 0];
+  const [over, strange, cut, unread] = [new Some(), new Some(), new Some(), new Some()];
+  let [files, bytes, names, come] = [0, 0, 0, 0];
   for await (const entry of entries) {
     const { header } = entry;
+    come += tarBlock + (header.size ?? 0);
+    // Its header says how much would come, so nothing of it need be read.
+    if (!(come <= readLimit)) {
+      unread.add(relative(header.name) ?? header.name);
+      break;
+    }
     const path = relative(header.name);
     const type = header.type ?? 'file';
     if (path === null || type === 'directory' || !matches(path)) {
@@ -56,15 +77,14 @@ async function choose(entries: ReturnType<typeof extract>, chosen: Pack, { match
       continue;
     }
     const size = header.size ?? 0;
-    if (type === 'file' || type === 'contiguous-file') {
-      if (bytes + size > limit) over.push(path);
-      else {
-        bytes += size;
-        files += 1;
-        taken.add(path);
-        await pipeline(entry, chosen.entry(headerFor(header, path, 'file')));
-        continue;
-      }
+    names += path.length;
+    if (bytes + size > limit || names > namesLimit) over.add(path);
+    else if (type === 'file' || type === 'contiguous-file') {
+      bytes += size;
+      files += 1;
+      taken.add(path);
+      await pipeline(entry, chosen.entry(headerFor(header, path, 'file')));
+      continue;
     } else if (type === 'symlink') {
       files += 1;
       chosen.entry(headerFor(header, path, 'symlink'));
@@ -73,16 +93,17 @@ async function choose(entries: ReturnType<typeof extract>, chosen: Pack, { match
       if (target !== null && taken.has(target)) {
         files += 1;
         chosen.entry({ ...headerFor(header, path, 'link'), linkname: target });
-      } else cut.push(`${path} (of ${header.linkname})`);
-    } else strange.push(path);
+      } else cut.add(`${path} (of ${header.linkname})`);
+    } else strange.add(path);
     entry.resume();
   }
   const notes = [
-    some(over, `as those over ${limit / 2 ** 30} GiB in all are not kept`),
-    some(strange, 'being neither files nor links'),
-    some(cut, 'being hard links to files that no pattern names'),
+    over.note(`as those over ${inGiB(limit)} in all are not kept`),
+    strange.note('being neither files nor links'),
+    cut.note('being hard links to files that no pattern names'),
+    unread.note(`with all that comes after it in the workspace, as no more than ${inGiB(readLimit)} are read`),
   ];
-  return { files, notes: notes.filter((note) => note !== null) };
+  return { files, notes: notes.filter((note) => note !== null), cutShort: unread.count > 0 };
 }
 
 function headerFor(
@@ -100,8 +121,23 @@ function relative(name: string): string | null {
   return parts.length === 0 || parts.includes('..') ? null : parts.join('/');
 }
 
-function some(paths: readonly string[], why: string): string | null {
-  if (paths.length === 0) return null;
-  const named = paths.slice(0, 3).join(', ');
-  return `Left out of the artifacts, ${why}: ${named}${paths.length > 3 ? ` and ${paths.length - 3} more` : ''}.`;
+/** Names for a note, of which only the first few are kept. */
+class Some {
+  readonly #first: string[] = [];
+  count = 0;
+
+  add(path: string): void {
+    this.count += 1;
+    if (this.#first.length < 3) this.#first.push(path.slice(0, 200));
+  }
+
+  note(why: string): string | null {
+    if (this.count === 0) return null;
+    const more = this.count - this.#first.length;
+    return `Left out of the artifacts, ${why}: ${this.#first.join(', ')}${more > 0 ? ` and ${more} more` : ''}.`;
+  }
+}
+
+function inGiB(bytes: number): string {
+  return `${bytes / 2 ** 30} GiB`;
 }

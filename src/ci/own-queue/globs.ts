@@ -23,11 +23,18 @@ export function checkGlob(pattern: string): void {
   );
 }
 
+/**
+ * The name at the top of the workspace that all a pattern can match is called or lies in; null when it may be any. Links are
+ * not followed there, so a deeper one would not do.
+ */
+export function topName(pattern: string): string | null {
+  const name = tidy(pattern).split('/')[0] ?? '';
+  return /^[^*?[\](){}!@+|\\]+$/.test(name) ? name : null;
+}
+
 /** Tells whether a path relative to the workspace, without a leading `./`, is asked for. Dot files match like others. */
 export function globMatcher(patterns: readonly string[]): (path: string) => boolean {
-  const wanted = patterns
-    .map((pattern) => pattern.replace(/^(\.\/+)+/, '').replace(/\/+$/, ''))
-    .map((one) => (one === '.' || one === '' ? '**' : one));
+  const wanted = patterns.map(tidy);
   const matches = picomatch([...wanted, ...wanted.map((pattern) => `${pattern}/**`)], {
     dot: true,
     nonegate: true,
@@ -36,4 +43,9 @@ export function globMatcher(patterns: readonly string[]): (path: string) => bool
   // A file may be named like a pattern, brackets and all.
   const literal = new Set(wanted);
   return (path) => literal.has(path) || matches(path);
+}
+
+function tidy(pattern: string): string {
+  const plain = pattern.replace(/^(\.\/+)+/, '').replace(/\/+$/, '');
+  return plain === '.' || plain === '' ? '**' : plain;
 }

@@ -41,6 +41,7 @@ export function newJob(id: string, request: StoredRequest, cold: boolean, now: n
       note: null,
       startedAt: null,
       endedAt: null,
+      settling: { failed: 0, killed: 0 },
     },
   };
 }

@@ -517,6 +517,55 @@ describe('artifacts', () => {
     expect(queue.job(id)?.reason).toBeNull();
   });
 
+  it('are given up when the job is cancelled meanwhile, and its result stays', async () => {
+    const id = ended(0);
+    const stuck = new Readable({ read() {} });
+    const settling = queue.settle(
+      context(id),
+      filesOf(async () => stuck),
+      never,
+    );
+    queue.cancel(id);
+    await settling;
+    expect(stuck.destroyed).toBe(true);
+    commit({ change: 'settled', job: id, agent: 'a' });
+    expect(queue.job(id)).toMatchObject({
+      state: 'done',
+      result: { kind: 'code', code: 0 },
+      reason: 'Its artifacts could not be kept: it was cancelled while they were read.',
+    });
+  });
+
+  it('are given up when the manager no longer waits', async () => {
+    const id = ended(0);
+    const hurry = new AbortController();
+    const stuck = new Readable({ read() {} });
+    const settling = queue.settle(
+      context(id),
+      filesOf(async () => stuck),
+      never,
+      hurry.signal,
+    );
+    hurry.abort('onejob was stopped while it read them');
+    await settling;
+    expect(queue.job(id)?.reason).toContain('onejob was stopped while it read them');
+  });
+
+  it('are given up by the manager that finds them begun three times', async () => {
+    const id = ended(0);
+    for (let times = 0; times < 3; times += 1) {
+      void queue.settle(
+        context(id),
+        filesOf(() => new Promise<Readable>(() => {})),
+        never,
+      );
+      await new Promise((resolve) => setImmediate(resolve));
+      reopen();
+    }
+    await settle(id, () => Promise.reject(new Error('unread')));
+    expect(queue.job(id)?.reason).toContain('onejob was killed 3 times while it read them');
+  });
+
   it('are forgotten with their job', async () => {
     const id = ended(0);
     await settle(id, async () => entries());

@@ -69,7 +69,13 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
   const spool = openSpool(store.dir);
   const index = new JobIndex();
   const workspaces = new Workspaces(spool);
-  const settle = createSettle({ spool, artifactLimit, annotate });
+  const settle = createSettle({
+    ...{ spool, artifactLimit, annotate },
+    triesOf: (id) => index.get(id)?.progress.settling ?? { failed: 0, killed: 0 },
+    saveTries: (id, settling) => change(id, { settling }),
+  });
+  /** Abort when somebody does not want to wait for a job's artifacts. */
+  const givingUp = new Map<string, AbortController>();
   const prune = createPrune({ store, spool, inUse: workspaces.inUse });
 
   for (const job of store.jobs.open()) {
@@ -85,7 +91,14 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
 
   function over({ id, request }: Job): void {
     index.forget(id);
+    givingUp.delete(id);
     if (request.workspace !== null) workspaces.release(request.workspace);
+  }
+
+  function giveUpOf(id: string): AbortController {
+    const known = givingUp.get(id) ?? new AbortController();
+    givingUp.set(id, known);
+    return known;
   }
 
   /** A commit of the queue's own, on disk when it returns. */
@@ -107,9 +120,15 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
     const before = job.progress.note;
     const fresh = notes.filter((note) => before === null || !before.includes(note));
     const note = [before, ...fresh].filter((each) => each !== null).join(' ');
-    const noted = { ...job, progress: { ...job.progress, note } };
-    store.transaction({ durable: false }, () => store.jobs.save(id, noted.progress));
-    index.put(noted);
+    change(id, { note });
+  }
+
+  function change(id: string, more: Partial<Job['progress']>): void {
+    const job = index.get(id);
+    if (job === null) return;
+    const changed = { ...job, progress: { ...job.progress, ...more } };
+    store.transaction({ durable: false }, () => store.jobs.save(id, changed.progress));
+    index.put(changed);
     teller.committed();
   }
 
@@ -197,10 +216,12 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
       return { id: null, script, redact: [], files: workspace === null ? null : async () => spool.openWorkspace(workspace) };
     },
 
-    async settle(context, files, signal) {
+    async settle(context, files, signal, hurry) {
       const job = context.job === null ? null : index.get(context.job);
       if (job === null || job.progress.state !== 'settling' || job.progress.agent !== context.agent) return;
-      await settle(job, (inner) => files.all(inner), signal);
+      const own = giveUpOf(job.id).signal;
+      const giveUp = hurry === undefined ? own : AbortSignal.any([own, hurry]);
+      await settle(job, { open: (inner, only) => files.all(inner, only), signal, giveUp });
     },
 
     deregister: async () => ({ ran: null }),
@@ -263,6 +284,8 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
     cancel(id) {
       const job = known(id);
       const after = applyCancel(job, wall());
+      // It has its result, and only its artifacts are waited for.
+      if (job.progress.state === 'settling') giveUpOf(id).abort('it was cancelled while they were read');
       if (after === job) return view(job);
       commitNow(() => {
         store.jobs.save(id, after.progress);

@@ -1,21 +1,67 @@
-import { Readable } from 'node:stream';
+import { PassThrough, Readable, type Writable } from 'node:stream';
+import { buffer } from 'node:stream/consumers';
+import { extract, pack } from 'tar-stream';
 import { expect, it } from 'vitest';
 import { OnejobError } from '../../errors.ts';
 import type { Job } from './job.ts';
-import { createSettle } from './settle.ts';
+import { createSettle, type SettleHow } from './settle.ts';
 import type { Spool } from './spool.ts';
 
-const job = { id: 'j', request: { artifacts: ['dist'] } } as unknown as Job;
 const never = new AbortController().signal;
 
-function subject(): { notes: string[]; settle(error: unknown): Promise<void> } {
-  const notes: string[] = [];
+function subject(artifacts: readonly string[] = ['dist'], limits: { readLimit?: number; timeLimit?: number } = {}) {
+  const job = { id: 'j', request: { artifacts } } as unknown as Job;
+  const it = { notes: [] as string[], kept: [] as string[], tries: { failed: 0, killed: 0 }, asked: [] as unknown[] };
   const spool = {
     hasArtifacts: () => false,
-    putArtifacts: (_: string, write: (to: Readable) => Promise<boolean>) => write(new Readable()),
+    async putArtifacts(_: string, write: (to: Writable) => Promise<boolean>) {
+      const to = new PassThrough();
+      const kept = buffer(to);
+      kept.catch(() => {});
+      if (await write(to)) it.kept = await namesIn(await kept);
+    },
   } as unknown as Spool;
-  const settle = createSettle({ spool, artifactLimit: 1, annotate: (_, more) => notes.push(...more) });
-  return { notes, settle: (error) => settle(job, () => Promise.reject(error), never) };
+  /** As a manager that has just started. */
+  const settle = (open: SettleHow['open'], how: Partial<SettleHow> = {}) =>
+    createSettle({
+      ...{ spool, artifactLimit: 2 ** 30, ...limits },
+      annotate: (_, more) => it.notes.push(...more),
+      triesOf: () => it.tries,
+      saveTries: (_, tries) => {
+        it.tries = tries;
+      },
+    })(job, { open, signal: never, giveUp: never, ...how });
+  return Object.assign(it, { settle });
+}
+
+async function namesIn(tar: Buffer): Promise<string[]> {
+  const names: string[] = [];
+  const entries = extract();
+  Readable.from([tar]).pipe(entries);
+  for await (const entry of entries) {
+    names.push(entry.header.name);
+    entry.resume();
+  }
+  return names;
+}
+
+/** A workspace with `small`, then a file of `size` zeros that never come to an end, then nothing. */
+function sparse(size: number): { files: Readable; read: () => number } {
+  let read = 0;
+  async function* all(): AsyncGenerator<Buffer> {
+    const head = pack();
+    head.entry({ name: './ok' }, 'hi\n');
+    head.entry({ name: './big', size }, () => {});
+    for await (const piece of head as AsyncIterable<Buffer>) {
+      yield piece;
+      if (piece.toString('latin1').startsWith('./big')) break;
+    }
+    for (const zeros = Buffer.alloc(65_536); ; read += zeros.length) {
+      yield zeros;
+      await new Promise((resolve) => setImmediate(resolve));
+    }
+  }
+  return { files: Readable.from(all(), { objectMode: false }), read: () => read };
 }
 
 const failing = (code: 'E_ENGINE_FAILED' | 'E_ENGINE_UNREACHABLE' | 'E_ENGINE_PERMISSION' | 'E_STATE_FULL', retry = true) =>
@@ -26,7 +72,7 @@ async function triesOf(error: unknown, times: number): Promise<{ again: number; 
   const { notes, settle } = subject();
   let again = 0;
   for (let at = 0; at < times; at += 1) {
-    const ended = await settle(error).then(
+    const ended = await settle(() => Promise.reject(error)).then(
       () => true,
       () => false,
     );
@@ -36,7 +82,7 @@ async function triesOf(error: unknown, times: number): Promise<{ again: number; 
   return { again, notes };
 }
 
-it('artifacts that lastingly fail are given up with a note, also when it is said to pass', async () => {
+it('artifacts that lastingly fail are given up with a note, also when it is said to pass and over restarts', async () => {
   const { again, notes } = await triesOf(failing('E_ENGINE_FAILED'), 1_000);
   expect(again).toBe(9);
   expect(notes).toEqual(['Its artifacts could not be kept: The Engine answered 500.']);
@@ -52,4 +98,78 @@ it.each(['E_ENGINE_UNREACHABLE', 'E_ENGINE_PERMISSION', 'E_STATE_FULL'] as const
 it('what cannot pass is given up at once, what is not understood after a few tries', async () => {
   expect((await triesOf(failing('E_ENGINE_FAILED', false), 100)).again).toBe(0);
   expect((await triesOf(new Error('strange'), 100)).again).toBe(2);
+});
+
+it('a sparse file beyond what is read is not read at all, and what came before it is kept', async () => {
+  const one = subject(['**/ok', 'none*']);
+  const { files, read } = sparse(10 * 2 ** 40);
+  await one.settle(async () => files);
+  expect(one.kept).toEqual(['ok']);
+  expect(one.notes).toEqual([
+    'Left out of the artifacts, with all that comes after it in the workspace, as no more than 100 GiB are read: big.',
+    'No file matched the artifacts none*.',
+  ]);
+  expect(files.destroyed).toBe(true);
+  expect(read()).toBeLessThan(2 ** 20);
+});
+
+it('reading takes only so long', async () => {
+  const one = subject(['ok'], { readLimit: Number.MAX_VALUE, timeLimit: 20 });
+  const { files } = sparse(2 ** 50);
+  await one.settle(async () => files);
+  expect(one.notes).toEqual(['Its artifacts could not be kept: its workspace could not be read within 0.02 s.']);
+  expect(files.destroyed).toBe(true);
+});
+
+it.each(['big', 'ok'])('who does not want to wait gives up the rest, also in the middle of a file (%s)', async (artifact) => {
+  const one = subject([artifact], { readLimit: Number.MAX_VALUE });
+  const { files } = sparse(2 ** 20);
+  const giveUp = new AbortController();
+  const ended = one.settle(async () => sparse(2 ** 29).files, { giveUp: giveUp.signal });
+  setImmediate(() => giveUp.abort('it was cancelled while they were read'));
+  await ended;
+  files.destroy();
+  expect(one.notes).toEqual(['Its artifacts could not be kept: it was cancelled while they were read.']);
+  // Nor is it begun again.
+  await one.settle(() => Promise.reject(new Error('unread')), { giveUp: giveUp.signal });
+});
+
+it('a manager that ends leaves the try to the next one, and one that is killed three times has been enough', async () => {
+  const one = subject();
+  const stop = new AbortController();
+  const left = one.settle(async () => sparse(2 ** 29).files, { signal: stop.signal });
+  stop.abort(new Error('leaving'));
+  await expect(left).rejects.toThrow('leaving');
+  expect([one.tries, one.notes]).toEqual([{ failed: 0, killed: 0 }, []]);
+  for (let times = 0; times < 3; times += 1) void one.settle(() => new Promise<Readable>(() => {}));
+  await one.settle(() => Promise.reject(new Error('unread')));
+  expect(one.notes).toEqual(['Its artifacts could not be kept: onejob was killed 3 times while it read them.']);
+});
+
+it('only what patterns can match is asked for, where they say what it is called', async () => {
+  const asked = async (...artifacts: string[]) => {
+    const only: unknown[] = [];
+    await subject(artifacts).settle(async (_, names) => {
+      only.push(names);
+      return Readable.from([Buffer.alloc(1024)]);
+    });
+    return only[0];
+  };
+  expect(await asked('ok', './dist/**/*.js', 'dist/x/')).toEqual(['ok', 'dist']);
+  expect(await asked('ok', '*.log')).toBeNull();
+  expect(await asked('.')).toBeNull();
+  expect(await asked('odd[1].txt')).toBeNull();
+});
+
+it('archives one behind the other are read as one', async () => {
+  const tar = async (name: string) => {
+    const files = pack();
+    files.entry({ name }, 'x');
+    files.finalize();
+    return buffer(files);
+  };
+  const one = subject(['a', 'b']);
+  const both = Buffer.concat([await tar('a'), await tar('b/c')]);
+  await one.settle(async () => Readable.from([both]));
+  expect(one.kept).toEqual(['a', 'b/c']);
 });

@@ -42,6 +42,19 @@ export function fileTests(bench: Bench): void {
     expect((await untar(await bench.runtime.getFiles(agent, never()))).get('./kept.txt')).toBe('kept\n');
   });
 
+  it('files-some', 'only what is called so at the top comes back, where that is asked for, and no link is followed', async () => {
+    const { agent } = await run(
+      'mkdir -p dist/deep; echo a >dist/deep/a; echo ok >ok; ln -s /etc etc; ln dist/deep/a hard; truncate -s 10T big; echo x >-x',
+    );
+    const all = await bench.runtime.getFiles(agent, never(), ['dist', 'ok', 'etc', 'missing', '-x', 'hard']);
+    const files = new Map([...(await untar(all))].map(([path, content]) => [path.replace(/^\.\//, ''), content]));
+    expect(files.get('dist/deep/a') || files.get('hard')).toBe('a\n');
+    expect(files.get('ok')).toBe('ok\n');
+    expect(files.get('etc')).toBe('-> /etc');
+    expect(files.get('-x')).toBe('x\n');
+    expect(files.has('big')).toBe(false);
+  });
+
   it('folder', 'one folder comes back alone, its names relative to it; while the agent works and after', async () => {
     const { agent, log } = await standby();
     await release(

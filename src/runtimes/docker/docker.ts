@@ -5,7 +5,7 @@
  * again; what is held in memory only saves questions.
  */
 import { readFile, statfs } from 'node:fs/promises';
-import type { Readable } from 'node:stream';
+import { Readable } from 'node:stream';
 import { OnejobError, toFailure } from '../../errors.ts';
 import type { Recipe, Runtime, SandboxSeen } from '../runtime.ts';
 import { gateEnded, writeInput } from './attach.ts';
@@ -28,7 +28,7 @@ import { createNetworks } from './networks.ts';
 import { createPrepare } from './prepare.ts';
 import { isPodman } from './probe.ts';
 import { insideFolder, withDot } from './rename.ts';
-import { putWorkspace } from './workspace.ts';
+import { putWorkspace, topEntries } from './workspace.ts';
 
 export interface DockerOptions extends DeviceOptions {
   /** Id of this installation; labels everything. Letters, digits and dashes. */
@@ -130,10 +130,13 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
       await writeInput(engine, id, frame, signal, { podman: await isPodmanHere(signal), door: doors.take(id) });
     },
 
-    getFiles: async (agent, signal): Promise<Readable> => {
+    getFiles: async (agent, signal, only): Promise<Readable> => {
       const container = await containers.sure(agent, signal);
+      const podman = await isPodmanHere(signal);
+      // Podman follows a link to wherever the job wants.
+      if (only != null && !podman) return Readable.from(topEntries(engine, container.Id, only, signal), { objectMode: false });
       const files = await engine.getArchive(container.Id, `${workspacePath}/.`, signal);
-      if (files !== null) return (await isPodmanHere(signal)) ? withDot(files) : files;
+      if (files !== null) return podman ? withDot(files) : files;
       throw new OnejobError('E_SANDBOX_LOST', `Agent ${agent} has no ${workspacePath} any more.`);
     },
 

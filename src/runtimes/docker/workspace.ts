@@ -25,3 +25,19 @@ export async function putWorkspace(engine: Engine, id: string, owner: Owner, fil
   pipeline(files, renamed, () => {});
   await engine.putArchive(id, workspacePath, renamed, signal);
 }
+
+/**
+ * What has one of these names at the top of a workspace, one archive behind the other. The Engine follows no link that a path
+ * ends with, and above a name there is only the workspace itself.
+ */
+export async function* topEntries(
+  engine: Engine,
+  id: string,
+  names: readonly string[],
+  signal: AbortSignal,
+): AsyncGenerator<Buffer> {
+  for (const name of names) {
+    const files = await engine.getArchive(id, `${workspacePath}/${name}`, signal);
+    if (files !== null) yield* files as AsyncIterable<Buffer>;
+  }
+}

@@ -36,9 +36,13 @@ export async function extract(to: Workspace, files: Readable, signal: AbortSigna
     throw failed(to.agent, 'put files into', String(sent.reason), sent.reason);
 }
 
-/** The workspace as a tar stream. What the job made unreadable or removes meanwhile is left out. */
-export function archive(from: Workspace, signal: AbortSignal): Readable {
-  const tar = runTar(from, ['-c', '-f', '-', '.'], signal);
+/**
+ * The workspace as a tar stream, or of it what is called one of `only`. What is missing, what the job made unreadable or
+ * removes meanwhile is left out.
+ */
+export function archive(from: Workspace, signal: AbortSignal, only: readonly string[] | null = null): Readable {
+  const names = only?.map((name) => `./${name}`) ?? ['.'];
+  const tar = runTar(from, ['-c', '-f', '-', '--', ...names], signal);
   const out = new PassThrough();
   if (tar.stdout === null || tar.stderr === null) throw new OnejobError('E_BUG', 'tar was started without pipes');
   tar.stdin?.end();

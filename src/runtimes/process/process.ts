@@ -166,7 +166,7 @@ function processRuntime(host: Host): Runtime {
       needed(agent);
       return releaseGate(folder(agent), agent, frame, hasExited(agent), signal);
     },
-    getFiles: async (agent, signal) => archive(workspace(needed(agent)), signal),
+    getFiles: async (agent, signal, only) => archive(workspace(needed(agent)), signal, only ?? null),
     getFolder: async (agent, name, signal) => {
       const place = workspace(needed(agent));
       const path = join(place.work, name);
