@@ -65,14 +65,15 @@ async function choose(
   for await (const entry of entries) {
     const { header } = entry;
     come += tarBlock + (header.size ?? 0);
-    // Its header says how much would come, so nothing of it need be read.
-    if (!(come <= readLimit)) {
-      unread.add(relative(header.name) ?? header.name);
-      break;
-    }
     const path = relative(header.name);
     const type = header.type ?? 'file';
-    if (path === null || type === 'directory' || !matches(path)) {
+    const isWanted = path !== null && type !== 'directory' && matches(path);
+    // Its header says how much would come, so nothing of it need be read.
+    if (!(come <= readLimit)) {
+      unread.add(path ?? header.name);
+      break;
+    }
+    if (!isWanted) {
       entry.resume();
       continue;
     }

@@ -16,6 +16,7 @@ export type ContractTest =
   | 'term-untrapped'
   | 'kill-tree'
   | 'files'
+  | 'files-some'
   | 'files-after-exit'
   | 'folder'
   | 'list'
