@@ -88,7 +88,8 @@ export class SimHost {
       nameOf: slotNames(config),
       logDir: subdirectory(store.dir, 'logs'),
       temporary: false,
-      emptied: () => {},
+      hurry: new AbortController().signal,
+    emptied: () => {},
     });
     const watching = new AbortController();
     const { reconciler, observer } = loop;
