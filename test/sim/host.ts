@@ -89,7 +89,7 @@ export class SimHost {
       logDir: subdirectory(store.dir, 'logs'),
       temporary: false,
       hurry: new AbortController().signal,
-    emptied: () => {},
+      emptied: () => {},
     });
     const watching = new AbortController();
     const { reconciler, observer } = loop;
