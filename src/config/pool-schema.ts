@@ -195,7 +195,8 @@ export const poolFile = z.strictObject({
     shown: "the runtime's own",
   }),
   ulimits: key(z.record(z.string(), ulimit), 'map', {
-    description: 'Limits of the processes: a number, `unlimited`, or `{ soft: …, hard: … }`.',
+    description:
+      'Limits of the processes: a number, `unlimited`, or `{ soft: …, hard: … }`. Without one for `core` no core dumps are written.',
     example: '{ nofile: 65536, memlock: unlimited }',
   }),
   network: key(text('a network: "default", "internet", "none", "host" or a name', /^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$/), 'text', {

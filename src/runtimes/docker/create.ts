@@ -134,6 +134,10 @@ function environment({ recipe }: SandboxSpec, { defaults, env }: Grant): string[
 
 function ulimits({ recipe }: SandboxSpec, { openFiles }: Grant) {
   const given = recipe.ulimits.map(({ name, soft, hard }) => ({ Name: name, Soft: soft, Hard: hard }));
-  if (openFiles === null || given.some(({ Name }) => Name === 'nofile')) return given;
-  return [...given, { Name: 'nofile', Soft: openFiles, Hard: openFiles }];
+  // A core goes where the host's kernel says: mostly to the host's own disk, with what the job had in memory.
+  const own = [
+    { Name: 'core', Soft: 0, Hard: 0 },
+    ...(openFiles === null ? [] : [{ Name: 'nofile', Soft: openFiles, Hard: openFiles }]),
+  ];
+  return [...given, ...own.filter(({ Name }) => given.every((one) => one.Name !== Name))];
 }

@@ -197,6 +197,8 @@ describe.each(['auto', 'off'] as const)('jobs with bubblewrap %s', (mode) => {
     ];
     const { out } = await run('ulimit -Sn; ulimit -Hn; ulimit -c; cat /proc/self/oom_score_adj', { ulimits, oomScoreAdj: 600 });
     expect(out).toBe('100\n200\n0\n600\n');
+    expect((await run('ulimit -Hc')).out).toBe('0\n');
+    if (root) expect((await run('ulimit -Hc', { ulimits: [{ name: 'core', soft: 512, hard: 1024 }] })).out).toMatch(/^[12]\n/);
   });
 
   test('are ended by the kernel at their memory limit, or it is said that there is none', async () => {

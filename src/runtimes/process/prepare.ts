@@ -110,8 +110,8 @@ export async function makeSandbox(host: Host, spec: SandboxSpec, progress: (line
   if (host.filter !== null) await writeFile(filter, host.filter);
   const confine = host.filter === null ? [] : filterLoader(process.arch, filter);
   const limits = recipe.ulimits.map(({ name, soft, hard }) => `--${name}=${soft}:${hard}`);
-  const isOpen = spec.devices.length > 0 && !recipe.ulimits.some(({ name }) => name === 'nofile');
-  if (isOpen) limits.push(`--nofile=${openFilesForDevices()}`);
+  const isGiven = (limit: string): boolean => recipe.ulimits.some(({ name }) => name === limit);
+  if (spec.devices.length > 0 && !isGiven('nofile')) limits.push(`--nofile=${openFilesForDevices()}`);
   const become = [...processLimit(host, recipe), ...(uid === null ? [] : asUser(uid, grant.groups))];
   const script = supervisorScript({
     command: [
@@ -120,6 +120,7 @@ export async function makeSandbox(host: Host, spec: SandboxSpec, progress: (line
       ...(bubblewrap ? bubblewrapCommand([...become, ...gate]) : plainCommand({ become, env, confine }, gate)),
     ],
     cwd: bubblewrap ? null : join(files, 'work'),
+    cores: isGiven('core'),
     open: bubblewrap ? ['4<args', '5>status', ...(host.filter === null ? [] : ['6<filter'])] : [],
     exitFile: join(host.at.exits, agent),
     outputLimit: host.outputLimit,

@@ -22,6 +22,7 @@ const options = (command: readonly string[]): SupervisorOptions => ({
   command: ['setsid', ...command],
   cwd: null,
   open: [],
+  cores: true,
   exitFile: join(folder, 'exit'),
   outputLimit: 1024 * 1024,
   ownGroup: null,

@@ -11,6 +11,8 @@ export interface SupervisorOptions {
   readonly command: readonly string[];
   /** Working directory of the command; null for the agent's folder. */
   readonly cwd: string | null;
+  /** Whether it may write core dumps, which the kernel may put on the host's own disk with what the job had in memory. */
+  readonly cores: boolean;
   /** What it finds open beside the first three, as a shell writes it, such as `4<args`. */
   readonly open: readonly string[];
   /** File in which the exit code is written over what stands there. */
@@ -63,6 +65,7 @@ export function supervisorScript(options: SupervisorOptions): string {
     ...options.cgroups.map((path) => `    echo 0 >${quote(`${path}/cgroup.procs`)} || exit 1`),
     `    { echo ${options.oomScoreAdj} >/proc/self/oom_score_adj; } 2>/dev/null`,
     `    umask 022; exec 3>&- ${options.open.join(' ')}`,
+    ...(options.cores ? [] : ['    ulimit -c 0']),
     ...(options.cwd === null ? [] : [`    cd ${quote(options.cwd)} || exit 1`]),
     `    exec ${options.command.map(quote).join(' ')}`,
     // Read-write: the gate must outlive every manager that opens the other end.
