@@ -101,7 +101,7 @@ export const trustKeys = z.strictObject({
   }),
   caches: key(oneOf(['none', 'private']), '`none` or `private`', {
     description:
-      'Caches of untrusted jobs. `private`: those that have a name, with a folder of their own for each repository; jobs of the same fork share them.',
+      'Caches of untrusted jobs. `private`: those that have a name, with a folder of their own for each repository; jobs of the same fork share them. All of them together have one `cache_limit`.',
     example: 'private',
     shown: defaults.caches,
   }),

@@ -157,6 +157,24 @@ describe('beyond its limit', () => {
     expect(left('gpu/untrusted/0a1b/depot')).toEqual(['d', 'e', 'f']);
   });
 
+  test('all untrusted jobs of a pool have one limit; what was used longest ago goes first', async () => {
+    for (const [fork, age] of [
+      ['0a', 9],
+      ['0b', 1],
+      ['0c', 5],
+    ] as const) {
+      await fill(`gpu/untrusted/${fork}/depot`, { a: age, b: age });
+      caches.used('gpu/1', fork);
+      await caches.settled();
+    }
+    // More than 120 KiB of 100 are cut down to 80.
+    expect(['0a', '0b', '0c'].map((fork) => left(`gpu/untrusted/${fork}/depot`).length)).toEqual([0, 2, 1]);
+    await fill('gpu/gpu.1/depot', { a: 1, b: 1, c: 1, d: 1 });
+    caches.used('gpu/1');
+    await caches.settled();
+    expect(left('gpu/gpu.1/depot')).toHaveLength(4);
+  });
+
   test('links and odd names go like all else, and never what they lead to', async () => {
     const outside = join(place.path, 'outside');
     mkdirSync(outside);

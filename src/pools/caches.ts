@@ -110,10 +110,26 @@ export function createCaches(parts: CachesParts): Caches {
     log.info('cache trimmed', { cache: titleOf(place), entries: done.moved.size, bytes: done.bytes });
     return chosen.length > most && !done.isInterrupted;
   };
-  /** What to cut it down to; null when it may have what it has. */
-  const tooMuch = ({ place, size }: Known): number | null => {
-    const limit = limitOf(place);
-    return size.bytes > limit ? limit * cutTo : null;
+  /**
+   * Which caches to cut, by their paths, and to how many bytes; empty when this one may have what it has. All untrusted jobs of a
+   * pool share one limit, however many forks there are; of those the cache that was used longest ago gives first.
+   */
+  const excess = (one: Known): (readonly [path: string, target: number])[] => {
+    const limit = limitOf(one.place);
+    const isSharing = ({ place }: Known): boolean => place.agent === null && place.pool === one.place.pool;
+    const all = one.place.agent === null ? [...known.values()].filter(isSharing) : [one];
+    const bytes = all.reduce((sum, { size }) => sum + size.bytes, 0);
+    if (bytes <= limit) return [];
+    const endless = all.filter(({ size }) => !Number.isFinite(size.bytes));
+    if (endless.length > 0) return endless.map(({ place }) => [place.path, limit * cutTo]);
+    let over = bytes - limit * cutTo;
+    const cuts: (readonly [string, number])[] = [];
+    for (const { place, size } of all.sort((a, b) => a.size.used - b.size.used)) {
+      const given = Math.min(over, size.bytes);
+      over -= given;
+      if (given > 0) cuts.push([place.path, size.bytes - given]);
+    }
+    return cuts;
   };
   /** All that is to be moved aside, with turns for others in between. */
   const cutDown = async (path: string, target: number): Promise<void> => {
@@ -150,8 +166,7 @@ export function createCaches(parts: CachesParts): Caches {
       for (const [path, place] of waiting) {
         waiting.delete(path);
         const one = await count(place, signal);
-        const target = one === null ? null : tooMuch(one);
-        if (target !== null) await cutDown(path, target);
+        for (const [at, target] of one === null ? [] : excess(one)) await cutDown(at, target);
       }
       if (isTrashFull) await emptyTrash(signal);
     }
@@ -230,10 +245,12 @@ export function createCaches(parts: CachesParts): Caches {
       for (const cache of one.caches) {
         const path = agent === null ? untrusted(pool, repository ?? '', cache) : trusted(pool, agent, cache);
         const before = known.get(path);
-        const target = before === undefined ? null : tooMuch(before);
         // Those of untrusted jobs may be another slot's, too.
         const may = agent === null ? undefined : () => true;
-        if (before !== undefined && target !== null) cut(before, target, beforeRelease, may);
+        for (const [at, target] of before === undefined ? [] : excess(before)) {
+          const one = known.get(at);
+          if (one !== undefined) cut(one, target, beforeRelease, may);
+        }
         // One of millions of files is not counted after every short job; the hourly look makes up for it.
         if (before !== undefined && clock.wall() - before.at < before.took * seldom) overdue.add(path);
         else waiting.set(path, { pool, agent, repository, cache, path });
@@ -249,7 +266,7 @@ export function createCaches(parts: CachesParts): Caches {
         else if (place.agent === null && (await drop(place, now - unusedAfter))) continue;
         else if (one === undefined || overdue.has(place.path)) waiting.set(place.path, place);
         else if (one.size.entries.length > 0 && one.size.used < now - unusedAfter) await cutDown(place.path, 0);
-        else if (tooMuch(one) !== null) await cutDown(place.path, tooMuch(one) ?? 0);
+        else for (const [path, target] of excess(one)) await cutDown(path, target);
       }
       // What could not be removed the last time may be by now.
       isTrashFull = true;

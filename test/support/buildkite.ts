@@ -83,7 +83,9 @@ export async function buildkiteBench(agent: string, options: BuildkiteOptions = 
       queue = 'default',
       volumes = [],
     } = {}) {
+      // Untrusted jobs have the pool's network, so that no test needs the firewall of its host for another matter.
       return `
+defaults: { trust: { network: default } }
 ${top}
 services:
   bk: { type: buildkite, endpoint: "${buildkite.endpoint}", token: { file: ${tokenFile} }, poll: 2s, agent: { from: ${agent} }${more(service)} }

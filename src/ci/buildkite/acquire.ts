@@ -11,7 +11,7 @@ import type { BrokerAgent, GivenJob, Phase } from './broker/protocol.ts';
 import { lost } from './ends.ts';
 import { createFarewells } from './farewells.ts';
 import { type QueueWatch, watchQueue } from './queue-watch.ts';
-import { repositoryOf, untrustedRecipe, wantsOther } from './recipe-class.ts';
+import { cacheKeyOf, untrustedRecipe, wantsOther } from './recipe-class.ts';
 import { createReservations, type Reservation } from './reservations.ts';
 import type { Ruling } from './ruling.ts';
 import { createSlotOffers } from './slot-offers.ts';
@@ -219,7 +219,7 @@ export function createAcquire(parts: AcquireParts): CiService {
       const pool = one === null ? undefined : poolOf(one.slot);
       // What is not known to be trusted must be given nothing, neither of the pool's nor of another repository's.
       if (one === null || one.ruling === null || pool === undefined) throw undecided(job);
-      return one.ruling.trusted ? null : untrustedRecipe(recipe, pool, repositoryOf(one.ruling), stateDir);
+      return one.ruling.trusted ? null : untrustedRecipe(recipe, pool, cacheKeyOf(one.ruling), stateDir);
     },
 
     async register(context, inner) {

@@ -9,12 +9,17 @@ import { expandRecipe } from '../../config/template.ts';
 import { Folder } from '../../config/testing.ts';
 import type { Mount, Recipe } from '../../runtimes/runtime.ts';
 import { jobFacts } from './job-facts.ts';
-import { repositoryKey, untrustedRecipe, wantsOther } from './recipe-class.ts';
+import { cacheKeyOf, untrustedRecipe, wantsOther } from './recipe-class.ts';
 
 const folder = new Folder();
 afterAll(() => folder[Symbol.dispose]());
 
 const fork = 'https://github.com/mallory/app';
+/** Of a job of that repository. */
+const keyOf = (repository: string | null, more = {}) =>
+  cacheKeyOf({
+    facts: jobFacts({ id: 'j', env: { BUILDKITE_PULL_REQUEST: '1', BUILDKITE_PULL_REQUEST_REPO: repository ?? '', ...more } }),
+  });
 const all =
   'image: "debian:12", volumes: ["/srv/in:/in:IN", "/srv/out:/out:rw"], caches: ["depot:/depot:DEPOT", "/var/c/{name}:/c"], env: { A: 1 }, cpus: 2, memory: 2GiB, user: "1000", network: host, cap_add: [SYS_PTRACE], unsafe: { privileged: true, pid_host: true, seccomp_unconfined: true }';
 
@@ -31,7 +36,7 @@ async function poolOf(keys: string): Promise<{ pool: PoolConfig; recipe: Recipe 
 describe('an untrusted job', () => {
   it('has no caches, can write to no volume, and nothing that weakens its sandbox', async () => {
     const { pool, recipe } = await poolOf(all);
-    const made = untrustedRecipe(recipe, pool, fork, '/state');
+    const made = untrustedRecipe(recipe, pool, null, '/state');
     expect(made).toEqual({
       ...recipe,
       mounts: [
@@ -49,18 +54,18 @@ describe('an untrusted job', () => {
 
   it('has the image and the network that the owner wants', async () => {
     const { pool, recipe } = await poolOf(`${all}, trust: { image: "plain:1", network: lab }`);
-    expect(untrustedRecipe(recipe, pool, fork, '/state')).toMatchObject({ image: 'plain:1', network: 'lab' });
+    expect(untrustedRecipe(recipe, pool, null, '/state')).toMatchObject({ image: 'plain:1', network: 'lab' });
     const { pool: chosen, recipe: open } = await poolOf('image: auto, trust: { image: "plain:1" }');
-    expect(untrustedRecipe(open, chosen, fork, '/state').image).toBe('plain:1');
+    expect(untrustedRecipe(open, chosen, null, '/state').image).toBe('plain:1');
     const process = await poolOf('runtime: process, isolation: none, trust: { image: "plain:1" }');
-    expect(untrustedRecipe(process.recipe, process.pool, fork, '/state').image).toBeNull();
+    expect(untrustedRecipe(process.recipe, process.pool, null, '/state').image).toBeNull();
   });
 
   it("may have named caches of its repository, never the slot's or the owner's own", async () => {
     const { pool, recipe } = await poolOf(`${all}, trust: { caches: private }`);
     const caches = (repository: string | null) =>
-      untrustedRecipe(recipe, pool, repository, '/state').mounts.filter(({ cache }) => cache !== null);
-    const key = repositoryKey(fork);
+      untrustedRecipe(recipe, pool, keyOf(repository), '/state').mounts.filter(({ cache }) => cache !== null);
+    const key = keyOf(fork);
     expect(caches(fork)).toEqual([
       {
         ...{ host: `/state/caches/lab/untrusted/${key}/depot`, container: '/depot', readOnly: false, variable: 'DEPOT' },
@@ -70,6 +75,9 @@ describe('an untrusted job', () => {
     expect(key).toMatch(/^[0-9a-f]{32}$/);
     expect(caches('git@github.com:Mallory/app.git')).toEqual(caches(fork));
     expect(caches('https://github.com/acme/app')).not.toEqual(caches(fork));
+    // What a fork's job has triggered may claim to be of any repository.
+    expect(keyOf(fork, { BUILDKITE_SOURCE: 'trigger_job' })).toMatch(/^[0-9a-f]{32}$/);
+    expect(keyOf(fork, { BUILDKITE_SOURCE: 'trigger_job' })).not.toBe(key);
     expect(caches(null)).toEqual([]);
     expect(caches('what is this')).toEqual([]);
     expect(recipe.mounts.find(({ cache }) => cache?.name === 'depot')?.host).toBe('/state/caches/lab/gpu.1/depot');
@@ -86,7 +94,7 @@ describe('an untrusted job', () => {
     const server = createServer().listen(socket);
     await once(server, 'listening');
     const at = (host: string): Mount => ({ host, container: '/x', readOnly: true, variable: null, cache: null });
-    const left = (...hosts: string[]) => untrustedRecipe({ ...recipe, mounts: hosts.map(at) }, pool, fork, '/state').mounts;
+    const left = (...hosts: string[]) => untrustedRecipe({ ...recipe, mounts: hosts.map(at) }, pool, null, '/state').mounts;
     const away = ['/run/user/1000/docker.sock', '/run/user/1000', '/run/libvirt', '/var/run/x', '/proc', '/var/lib/docker', '/var'];
     const homes = [
       '/root',
@@ -115,7 +123,7 @@ describe('an untrusted job', () => {
     const open = { readOnly: true, variable: null, cache: null };
     for (const host of ['/var/run/docker.sock', '/run', '/var/run/', '/']) {
       const given = { ...recipe, mounts: [...recipe.mounts, { ...open, host, container: '/x' }] };
-      expect(untrustedRecipe(given, pool, fork, '/state').mounts.map((mount) => mount.container)).toEqual(['/in']);
+      expect(untrustedRecipe(given, pool, null, '/state').mounts.map((mount) => mount.container)).toEqual(['/in']);
     }
   });
 });

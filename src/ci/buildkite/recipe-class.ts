@@ -13,17 +13,17 @@ import type { Ruling } from './ruling.ts';
 import { sourceRepository } from './trust.ts';
 
 /**
- * `recipe`: the pool's, expanded for the slot, its image chosen. `repository`: where the job is from (`sourceRepository`); null when
- * nobody knows, then it has no caches at all.
+ * `recipe`: the pool's, expanded for the slot, its image chosen. `key`: what its caches are kept under (`cacheKeyOf`); null: it has
+ * none at all.
  */
 export function untrustedRecipe(
   recipe: Recipe,
   pool: Pick<PoolConfig, 'name' | 'runtime' | 'trust'>,
-  repository: string | null,
+  key: string | null,
   stateDir: string,
 ): Recipe {
   const { trust, name } = pool;
-  const own = trust.caches === 'private' ? repositoryKey(repository) : null;
+  const own = trust.caches === 'private' ? key : null;
   const keep = (mount: Mount): Mount[] => {
     if (mount.cache === null) return whyNoStranger(mount.host) === null ? [{ ...mount, readOnly: true }] : [];
     return own === null || !isNamed(mount.cache)
@@ -47,16 +47,17 @@ export function wantsOther(pool: PoolConfig | undefined, ruling: Extract<Ruling,
   if (pool === undefined) return true;
   // What lies at a template's path is known for a slot only.
   if (pool.recipe.mounts.some(({ host, cache }) => cache === null && host.includes('{name}'))) return true;
-  return JSON.stringify(untrustedRecipe(pool.recipe, pool, repositoryOf(ruling), stateDir)) !== JSON.stringify(pool.recipe);
+  return JSON.stringify(untrustedRecipe(pool.recipe, pool, cacheKeyOf(ruling), stateDir)) !== JSON.stringify(pool.recipe);
 }
 
-/** Where an untrusted job is from; null while nothing is decided about it. */
-export function repositoryOf(ruling: Ruling | undefined): string | null {
-  return ruling === undefined ? null : sourceRepository(ruling.facts);
-}
-
-/** What stands for a repository in the names of folders: hex digits, the same for all addresses of it. */
-export function repositoryKey(repository: string | null): string | null {
+/**
+ * What stands for the source of an untrusted job in the names of folders: hex digits, the same for all addresses of a repository;
+ * null when nobody knows. A job of a fork may have triggered a build of any repository: such builds do not share its caches.
+ */
+export function cacheKeyOf({ facts }: Pick<Ruling, 'facts'>): string | null {
+  const repository = sourceRepository(facts);
   const normal = repository === null ? null : normalRepository(repository);
-  return normal === null ? null : createHash('sha256').update(normal).digest('hex').slice(0, 32);
+  if (normal === null) return null;
+  const source = facts.triggeredBy === null ? normal : `triggered ${normal}`;
+  return createHash('sha256').update(source).digest('hex').slice(0, 32);
 }

@@ -11,7 +11,7 @@ import { needsSandbox } from './board.ts';
 import type { BrokerAgent } from './broker/protocol.ts';
 import { createDecisions } from './decisions.ts';
 import { lost } from './ends.ts';
-import { repositoryOf, untrustedRecipe, wantsOther } from './recipe-class.ts';
+import { cacheKeyOf, untrustedRecipe, wantsOther } from './recipe-class.ts';
 import type { Ruling } from './ruling.ts';
 import { brokerAway } from './way-in.ts';
 
@@ -105,7 +105,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
       const ruling = agent === null ? undefined : decisions.of(agent.id);
       // What is not known to be trusted must be given nothing, neither of the pool's nor of another repository's.
       if (pool === undefined || ruling?.kind !== 'run') throw undecided(job);
-      return ruling.trusted ? null : untrustedRecipe(recipe, pool, repositoryOf(ruling), stateDir);
+      return ruling.trusted ? null : untrustedRecipe(recipe, pool, cacheKeyOf(ruling), stateDir);
     },
 
     async register(context, inner) {

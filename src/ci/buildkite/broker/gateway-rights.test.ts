@@ -21,8 +21,8 @@ const usual = [
   `POST /v3/jobs/${jobId}/pipelines?async=true`,
   `GET /v3/jobs/${jobId}/pipelines/1`,
   `POST /v3/jobs/${jobId}/annotations`,
-  `DELETE /v3/jobs/${jobId}/annotations/a%2Fb`,
-  `DELETE /v3/jobs/${jobId}/annotations/a%2Fb?scope=job`,
+  `DELETE /v3/jobs/${jobId}/annotations/a.b-c_d`,
+  `DELETE /v3/jobs/${jobId}/annotations/a?scope=job`,
   `POST /v3/jobs/${jobId}/artifacts`,
   `PUT /v3/jobs/${jobId}/artifacts`,
   `POST /v3/jobs/${jobId}/data/set`,
@@ -37,6 +37,7 @@ const usual = [
   'POST /v3/cache_registries/default/retrieve',
 ];
 const trustedOnly = [
+  `DELETE /v3/jobs/${jobId}/annotations/a%2Fb`,
   `GET /v3/jobs/${jobId}/secrets?key=DEPLOY`,
   `POST /v3/jobs/${jobId}/oidc/tokens`,
   `POST /v3/jobs/${jobId}/repository_access_token`,
@@ -81,6 +82,16 @@ describe.each([
     expect(here.seen).toEqual([]);
   });
 });
+
+it.each(['x%2Fstore', 'x%3Fa', 'x%252Fstore', 'x%20y', 'x;y', '%C3%BC'])(
+  'a name such as %s in a path is not one that an untrusted job may ask for',
+  async (name) => {
+    await using here = await service(false);
+    const { status } = await here.call('GET', `/v3/cache_registries/${name}`, here.token('job', 'a'));
+    expect([400, 403]).toContain(status);
+    expect(here.seen).toEqual([]);
+  },
+);
 
 it('an untrusted job is told by which rule', async () => {
   await using here = await service(false);

@@ -5,7 +5,8 @@
 import type { AgentRecord } from './record.ts';
 
 /**
- * `own` stands for its job's or its build's id, `*` for any one segment; after `?` stand the names that its query may have (agent
+ * `own` stands for its job's or its build's id, `*` for any one segment of plain letters: a service may decode once more what it gets,
+ * and find a slash or a query in there. After `?` stand the names that its query may have (agent
  * v3.137 `api/`). A call that is not here is refused, and one that says more: a service may take a query for what a body or a path
  * has said, and so another build for its own.
  */
@@ -64,7 +65,7 @@ export function forbidden({ trusted, shown }: AgentRecord, { method, segments, q
     if (!asksOnly(query, names.split('&'))) return false;
     return parts.every((part, at) => {
       if (part === 'own') return segments[at] !== undefined && segments[at] === own.get(parts[0] ?? '');
-      return part === '*' || part === segments[at];
+      return part === '*' ? /^[A-Za-z0-9._-]+$/.test(segments[at] ?? '') : part === segments[at];
     });
   });
   if (found) return null;
