@@ -34,7 +34,16 @@ function slot(n: number, agent: Agent, standby: SlotView['standby'] = { state: '
 
 const status: StatusView = {
   ...{ version: '0.1.0', pid: 2_114, owner: 'a1b2c3d4e5f6', config: '/etc/onejob/config.yml', stateDir: '/var/lib/onejob' },
-  ...{ configChanged: null, temporary: false, stopping: false, runtimeReason: null, weaker: null, problems: [], missing: [] },
+  ...{
+    configChanged: null,
+    temporary: false,
+    stopping: false,
+    runtimeReason: null,
+    weaker: null,
+    problems: [],
+    missing: [],
+    quarantined: [],
+  },
   pools: [
     {
       ...{

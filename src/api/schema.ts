@@ -152,7 +152,7 @@ export const poolView = z.object({
     })
     .nullable(),
   /**
-   * Slots whose devices are all there, of those there should be; null for a pool without devices of its own, and until the
+   * Slots whose devices are all there and none of them in quarantine, of those there should be; null for a pool without devices of its own, and until the
    * host was looked at.
    */
   devices: z.object({ ready: z.int(), wanted: z.int() }).nullable(),
@@ -169,6 +169,15 @@ const missingView = z.object({
   why: z.string(),
 });
 export type MissingView = z.infer<typeof missingView>;
+
+/** A device in quarantine that a pool had or would get. */
+const quarantinedView = z.object({
+  uuid: z.string(),
+  pool: z.string(),
+  /** A sentence without its full stop. */
+  why: z.string(),
+});
+export type QuarantinedView = z.infer<typeof quarantinedView>;
 
 export const statusView = z.object({
   version: z.string(),
@@ -188,6 +197,7 @@ export const statusView = z.object({
   /** Things that keep the whole host from working, e.g. Engine unreachable. */
   problems: z.array(z.string()),
   missing: z.array(missingView),
+  quarantined: z.array(quarantinedView),
   pools: z.array(poolView),
 });
 export type StatusView = z.infer<typeof statusView>;

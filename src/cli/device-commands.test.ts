@@ -214,6 +214,8 @@ describe('through a daemon', () => {
     expect(stdout).toContain(`! ${uuid} absent since boot\n`);
     const json = await onejob('status', '--json');
     expect(json.code).toBe(1);
+    manager.statusOverride = { quarantined: [{ uuid, pool: 'lab', why: `${uuid} in quarantine since 12:03: 2 errors` }] };
+    expect((await onejob('status')).code).toBe(1);
     expect(JSON.parse(json.stdout).missing).toEqual([{ uuid, slot: 'lab/1', why: `${uuid} absent since boot` }]);
   });
 

@@ -49,6 +49,7 @@ function page(change: Partial<StatusView>, width: number | null = 80, links = fa
     weaker: null,
     problems: [],
     missing: [],
+    quarantined: [],
     pools: [pool('default')],
     ...change,
   };
@@ -119,6 +120,14 @@ describe('devices', () => {
       '! GPU-0001 absent since 14:02',
       '',
     ]);
+  });
+
+  test('one in quarantine is not out of sight', () => {
+    const lines = page({
+      quarantined: [{ uuid: 'GPU-0001', pool: 'lab', why: 'GPU-0001 in quarantine since 12:03: 2 errors' }],
+      pools: [pool('lab', { devices: { ready: 3, wanted: 4 } })],
+    });
+    expect(lines[1]).toBe('! lab: 3 of 4: GPU-0001 in quarantine since 12:03: 2 errors');
   });
 
   test('a pool that asks for more than there is', () => {

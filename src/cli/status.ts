@@ -1,6 +1,6 @@
 /** `onejob status`: the page an operator lives in. What is wrong comes first; the rest is one line per slot. */
 import { setTimeout as after } from 'node:timers/promises';
-import type { AboutView, MissingView, PoolView, SlotView, StatusView } from '../api/schema.ts';
+import type { AboutView, PoolView, SlotView, StatusView } from '../api/schema.ts';
 import { type Colors, printable } from './color.ts';
 import { withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
@@ -16,7 +16,7 @@ export interface StatusFlags {
   readonly wide: boolean;
 }
 
-/** 1 when a device that was leased once is missing. */
+/** 1 when a device that was leased once is missing, or one that a pool is to have is in quarantine. */
 export async function showStatus(session: Session, { watch, wide }: StatusFlags): Promise<number> {
   const { output } = session;
   return withDaemon(session, async (client) => {
@@ -29,7 +29,7 @@ export async function showStatus(session: Session, { watch, wide }: StatusFlags)
         if (!watch || output.width === null) await output.print(...lines);
         else await output.print(`\u001b[H${lines.map((each) => `${each}\u001b[K`).join('\n')}\u001b[J`);
       }
-      if (!watch) return status.missing.length > 0 ? exitCodes.failed : exitCodes.ok;
+      if (!watch) return status.missing.length + status.quarantined.length > 0 ? exitCodes.failed : exitCodes.ok;
       await after(redrawEvery);
     }
   });
@@ -48,7 +48,7 @@ export function statusLines(status: StatusView, colors: Colors, width: number | 
   for (const problem of status.problems) say(colors.red, '! ', problem);
   for (const pool of status.pools) {
     for (const problem of poolProblems(pool)) say(colors.yellow, '! ', `${pool.name}: ${problem}`);
-    for (const problem of deviceProblems(pool, status.missing)) say(colors.red, '! ', `${pool.name}: ${problem}`);
+    for (const problem of deviceProblems(pool, status)) say(colors.red, '! ', `${pool.name}: ${problem}`);
   }
   const pools = new Set(status.pools.map(({ name }) => name));
   for (const { slot, why } of status.missing) if (!pools.has(poolOf(slot))) say(colors.red, '! ', why);
@@ -72,8 +72,9 @@ function poolProblems(pool: PoolView): string[] {
 }
 
 /** `13 of 14: MIG-… absent since boot; layout not restored?`; the number stands once. */
-function deviceProblems({ name, devices }: PoolView, missing: readonly MissingView[]): string[] {
-  const whys = missing.filter(({ slot }) => poolOf(slot) === name).map(({ why }) => why);
+function deviceProblems({ name, devices }: PoolView, { missing, quarantined }: StatusView): string[] {
+  const mine = [...missing.filter(({ slot }) => poolOf(slot) === name), ...quarantined.filter(({ pool }) => pool === name)];
+  const whys = mine.map(({ why }) => why);
   if (devices === null || devices.ready >= devices.wanted) return whys;
   const [first = 'this host has no more devices that fit and are free', ...more] = whys;
   return [`${devices.ready} of ${devices.wanted}: ${first}`, ...more];

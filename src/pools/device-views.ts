@@ -1,6 +1,7 @@
 /** What people see of devices: each as a view, those that are missed, and how many slots of a pool have theirs. Changes nothing. */
 import type { DeviceState, DeviceView } from '../api/device-schema.ts';
-import type { MissingView, PoolView } from '../api/schema.ts';
+import type { MissingView, PoolView, QuarantinedView } from '../api/schema.ts';
+import { fits } from '../config/conditions.ts';
 import type { PoolConfig } from '../config/config.ts';
 import type { DeviceId, Slot } from '../core/slot.ts';
 import type { Device } from '../gpu/inventory.ts';
@@ -102,14 +103,52 @@ export function missingDevices(book: DeviceBook): MissingView[] {
     .flatMap(({ uuid, slot }) => (slot === null ? [] : [{ uuid, slot, why: book.known.missingText(uuid) }]));
 }
 
+/** Devices in quarantine that a pool had or would get, also those that no slot has: what is out of use must not be out of sight. */
+export function quarantinedDevices(book: DeviceBook): QuarantinedView[] {
+  return book.known.all.flatMap(({ uuid, slot }) => {
+    const why = book.known.quarantineText(uuid);
+    const pool = why === null ? null : poolFor(uuid, slot, book);
+    return why === null || pool === null ? [] : [{ uuid, pool, why }];
+  });
+}
+
+/** The pool that has it or an instance of it, else the first that asks for such a device, else the one that had it last. */
+function poolFor(uuid: DeviceId, last: string | null, book: DeviceBook): string | null {
+  const holds = book.partition.slots.find((slot) => slot.devices.some((one) => one.uuid === uuid || one.parent === uuid));
+  if (holds !== undefined) return holds.pool;
+  const parts = (book.inventory?.devices ?? []).filter((one) => one.uuid === uuid || one.parent === uuid);
+  const asks = book.pools.find(({ devices }) => parts.some((one) => !isSplit(one) && fits(one, devices)));
+  if (asks !== undefined) return asks.name;
+  return book.pools.find(({ name }) => last !== null && name === last.slice(0, last.lastIndexOf('/')))?.name ?? null;
+}
+
 /** null for pools that lease for each job, and while nobody knows what there is. */
 export function poolDevices(book: DeviceBook, pool: PoolConfig): PoolView['devices'] {
   if (!pool.standby || book.inventory?.complete !== true || !book.pools.some(({ name }) => name === pool.name)) return null;
   const slots = book.partition.slots.filter((slot) => slot.pool === pool.name && slot.devices.length > 0);
+  const isWell = (slot: (typeof slots)[number]): boolean =>
+    slot.missing.length === 0 && !slot.devices.some((one) => isQuarantined(one, book));
   return {
-    ready: slots.filter((slot) => slot.missing.length === 0).length,
-    wanted: pool.agents === 'per-device' ? slots.length : pool.agents,
+    ready: slots.filter(isWell).length,
+    wanted: pool.agents === 'per-device' ? slots.length + slotsWithout(book, pool, slots.length) : pool.agents,
   };
+}
+
+/** How many slots more a pool with one for each device would have, were nothing of what it asks for in quarantine. */
+function slotsWithout(book: DeviceBook, { name, devices }: PoolConfig, slots: number): number {
+  const here = (book.inventory?.devices ?? []).filter(
+    (one) => book.slotOf(one.uuid) === null && !isSplit(one) && fits(one, devices) && isQuarantined(one, book),
+  );
+  const gone = quarantinedDevices(book).filter(
+    ({ uuid, pool }) => pool === name && book.device(uuid) === null && book.slotOf(uuid) === null,
+  );
+  const count = here.length + gone.length;
+  if (devices.count === 'all') return slots === 0 && count > 0 ? 1 : 0;
+  return Math.floor(count / Math.max(1, devices.count)) * devices.share;
+}
+
+function isQuarantined({ uuid, parent }: { readonly uuid: DeviceId; readonly parent: DeviceId | null }, book: DeviceBook): boolean {
+  return [uuid, parent].some((one) => one !== null && (book.known.get(one)?.quarantine ?? null) !== null);
 }
 
 function isSplit(device: Device | null): boolean {

@@ -143,6 +143,13 @@ export class KnownDevices {
     return `${uuid} is reserved${by === null ? '' : ` by ${by}`}${end}`;
   }
 
+  /** In the words of `status`: `GPU-… in quarantine since 12:04: 2 errors.`; null for one that is not. */
+  quarantineText(uuid: DeviceId): string | null {
+    const quarantine = this.#known.get(uuid)?.quarantine ?? null;
+    if (quarantine === null) return null;
+    return `${uuid} in quarantine since ${formatTime(quarantine.since, this.#parts.clock.wall())}: ${quarantine.reason}`;
+  }
+
   /** In the words of `status`: `MIG-… absent since boot; layout not restored?`. */
   missingText(uuid: DeviceId): string {
     const { clock } = this.#parts;

@@ -23,7 +23,7 @@ import type { Runtime } from '../runtimes/runtime.ts';
 import type { Store } from '../store/store.ts';
 import { until } from '../until.ts';
 import { createDeviceRequests, type DeviceRequests } from './device-requests.ts';
-import { missingDevices } from './device-views.ts';
+import { missingDevices, quarantinedDevices } from './device-views.ts';
 import { deviceFindings, imageFindings, poolFindings } from './findings.ts';
 import type { Holds } from './holds.ts';
 import { createLogs, type Logs } from './logs.ts';
@@ -91,10 +91,20 @@ export class HostManager implements Manager {
   async status(): Promise<StatusView> {
     const { facts, chosen, reconciler, problems, fleet } = this.#parts;
     const missing = fleet === null ? [] : missingDevices(fleet.book);
+    const quarantined = fleet === null ? [] : quarantinedDevices(fleet.book);
     const pools = poolViews(this.#statusParts);
     const changed = await this.#parts.configChanged();
     const configChanged = changed === null ? null : `${changed} ${howToApply}`;
-    return { ...facts, ...chosen(), configChanged, stopping: reconciler.stopping, problems: problems(), missing, pools };
+    return {
+      ...facts,
+      ...chosen(),
+      configChanged,
+      stopping: reconciler.stopping,
+      problems: problems(),
+      missing,
+      quarantined,
+      pools,
+    };
   }
 
   plan(): PlanLine[] {

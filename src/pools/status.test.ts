@@ -8,6 +8,7 @@ import type { PoolConfig } from '../config/config.ts';
 import type { Intent } from '../core/plan.ts';
 import { emptySlot, type Slot } from '../core/slot.ts';
 import type { Runtime } from '../runtimes/runtime.ts';
+import { quarantinedDevices } from './device-views.ts';
 import { deviceFindings, poolFindings } from './findings.ts';
 import { Pause } from './pause.ts';
 import { noDevices, Pool } from './pool.ts';
@@ -117,6 +118,62 @@ describe('slots and their devices', () => {
     expect(view?.devices).toBeNull();
     expect(heldIn(view)).toEqual([null, null]);
     expect(planLines(parts(loop(passing).reconciler))).toEqual([]);
+  });
+});
+
+describe('a card in quarantine', () => {
+  const cards = [gpu(0), gpu(1), gpu(2), gpu(3)];
+  const why = 'GPU-0001 in quarantine since 12:00: fan';
+  const open = (...pools: PoolConfig[]) => {
+    host[Symbol.dispose]();
+    host = new DeviceHost({ pools });
+  };
+  const seen = (config: PoolConfig) => ({
+    devices: poolViews(parts(loop(config).reconciler))[0]?.devices,
+    quarantined: quarantinedDevices(host.book),
+  });
+  const missesOne = { devices: { ready: 3, wanted: 4 }, quarantined: [{ uuid: 'GPU-0001', pool: 'lab', why }] };
+
+  test('counts while it is in a slot, and when no slot has it: before its first lease, after a restart, gone from the bus', () => {
+    const config = devicePool('lab', { agents: 'per-device' });
+    open(config);
+    host.sees(cards);
+    expect(seen(config)).toEqual({ devices: { ready: 4, wanted: 4 }, quarantined: [] });
+    host.quarantine.putByHand(host.book.find('1'), 'fan');
+    expect(seen(config)).toEqual(missesOne);
+    host.boot();
+    host.sees(cards);
+    expect(seen(config)).toEqual(missesOne);
+    host.boot();
+    host.sees([gpu(0), gpu(2), gpu(3)]);
+    expect(seen(config)).toEqual(missesOne);
+  });
+
+  test('of a pool that never had it is told too', () => {
+    const config = devicePool('lab', { agents: 'per-device' });
+    open();
+    host.sees(cards);
+    host.quarantine.putByHand(host.book.find('1'), 'fan');
+    const known = host.store.devices.all();
+    open(config);
+    for (const one of known) host.store.devices.save(one);
+    host.boot();
+    host.sees(cards);
+    expect(host.book.partition.slots).toHaveLength(3);
+    expect(seen(config)).toEqual(missesOne);
+  });
+
+  test('of a pool with a number of agents is named as what it lacks; one that another pool or nobody asks for is not', () => {
+    const [config, other] = [devicePool('lab', { agents: 4 }), devicePool('other', { agents: 0, standby: false })];
+    open(config, other);
+    host.sees(cards);
+    host.quarantine.putByHand(host.book.find('1'), 'fan');
+    expect(seen(config)).toEqual(missesOne);
+    const nvlink = devicePool('big', { devices: { ...config.devices, model: 'none such' } });
+    open(nvlink);
+    host.sees(cards);
+    host.quarantine.putByHand(host.book.find('1'), 'fan');
+    expect(seen(nvlink).quarantined).toEqual([]);
   });
 });
 

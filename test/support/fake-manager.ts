@@ -120,6 +120,7 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
       weaker: null,
       problems: [],
       missing: [],
+      quarantined: [],
       pools: [],
       ...manager.statusOverride,
     }),

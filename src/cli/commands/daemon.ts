@@ -47,7 +47,10 @@ Exit codes: 0; 1 when --forget could not remove them all; 2 wrong usage.`,
     .description('what every slot is doing, problems first')
     .option('-w, --watch', 'again every second')
     .option('--wide', 'cut nothing, and show where jobs can be looked at')
-    .addHelpText('after', '\nExit codes: 0; 1 when a device is missing that was leased once, or there is no daemon; 2 wrong usage.')
+    .addHelpText(
+      'after',
+      '\nExit codes: 0; 1 when a device is missing that was leased once, or in quarantine, or there is no daemon; 2 wrong usage.',
+    )
     .action((flags: GlobalFlags & { watch?: boolean; wide?: boolean }) =>
       act(
         async (session) =>
