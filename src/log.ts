@@ -24,6 +24,8 @@ export interface LogOptions {
   readonly redact?: (text: string) => string;
   /** Whether lines for a person are coloured. */
   readonly color?: boolean;
+  /** Lays out a line for a person: `lead` is its time. */
+  readonly layout?: (lead: string, text: string) => string;
 }
 
 type Level = 'info' | 'warn' | 'error';
@@ -32,7 +34,7 @@ export function createLog(options: LogOptions): Log {
   const redact = options.redact ?? ((text) => text);
   // A closed pipe or a full disk under our own log must not end running jobs.
   options.stream.on('error', () => {});
-  const write = options.json ? jsonLines(options.stream) : humanLines(options.stream, options.color ?? false);
+  const write = options.json ? jsonLines(options.stream) : humanLines(options);
   const say =
     (level: Level) =>
     (event: string, fields: LogFields = {}): void =>
@@ -57,7 +59,7 @@ function jsonLines(stream: Writable): Write {
 
 const tint: Record<Level, string> = { info: '', warn: '\u001b[33m', error: '\u001b[31m' };
 
-function humanLines(stream: Writable, color: boolean): Write {
+function humanLines({ stream, color = false, layout = (lead, text) => lead + text }: LogOptions): Write {
   return (level, event, fields) => {
     const time = new Date().toTimeString().slice(0, 8);
     const details = Object.entries(fields)
@@ -66,7 +68,7 @@ function humanLines(stream: Writable, color: boolean): Write {
       .join(' ');
     const word = level === 'info' ? event : `${level === 'warn' ? 'warning' : 'error'}: ${event}`;
     const head = color && tint[level] !== '' ? `${tint[level]}${word}\u001b[0m` : word;
-    stream.write(`${time} ${head}${details === '' ? '' : `  ${details}`}\n`);
+    stream.write(`${layout(`${time} `, `${head}${details === '' ? '' : `  ${details}`}`)}\n`);
   };
 }
 

@@ -7,7 +7,7 @@ import type { Environment } from '../config/environment.ts';
 import { OnejobError } from '../errors.ts';
 import { type Colors, createColors, harmless, printable } from './color.ts';
 import type { CliContext } from './context.ts';
-import { cut } from './table.ts';
+import { cut, flow } from './table.ts';
 
 /** Whoever read our output has gone: no reason to complain, and nobody to complain to. */
 export class OutputClosed extends Error {}
@@ -47,6 +47,8 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'en
   const errorColors = colorsFor(stderr);
   const closed = { stdout: watchClosed(stdout), stderr: watchClosed(stderr) };
   const showsProgress = !json && stderr.isTTY === true;
+  /** Where words have to end at a terminal, which breaks lines in the middle of them. */
+  const columns = () => (!json && stderr.isTTY === true ? (stderr.columns ?? 80) : null);
   let shown = false;
 
   const write = async (name: 'stdout' | 'stderr', bytes: Uint8Array | string): Promise<void> => {
@@ -74,7 +76,7 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'en
     showsProgress,
     print: (...lines) => write('stdout', lines.map((each) => `${each}\n`).join('')),
     value: (value) => write('stdout', `${JSON.stringify(value)}\n`),
-    say: (text) => line(json ? JSON.stringify({ message: text }) : `onejob: ${printable(text)}`),
+    say: (text) => line(json ? JSON.stringify({ message: text }) : flow('onejob: ', printable(text), columns())),
     progress,
     write,
     async flush() {
@@ -93,8 +95,8 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'en
       if (known === null && error instanceof Error && error.stack !== undefined) line(harmless(error.stack));
       // A service's names and links are in messages and hints; their lines are ours.
       for (const [at, each] of harmless(message).split('\n').entries())
-        line(at === 0 ? errorColors.red(`onejob: ${each}`) : `  ${each}`);
-      if (hint !== null) line(`  ${harmless(hint)}`);
+        line(at === 0 ? errorColors.red(flow('onejob: ', each, columns())) : flow('  ', each, columns()));
+      if (hint !== null) line(flow('  ', harmless(hint), columns()));
     },
   };
 }

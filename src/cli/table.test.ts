@@ -2,7 +2,7 @@ import { describe, expect, test } from 'vitest';
 import type { AboutView, JobView } from '../api/schema.ts';
 import { createColors, widthOf } from './color.ts';
 import { jobTable } from './jobs.ts';
-import { hang, table, wrap } from './table.ts';
+import { flow, hang, table, wrap } from './table.ts';
 
 const long = 'Cannot pull "registry.example.org/group/image:1": no route to host, tried three times, '.repeat(4).trim();
 
@@ -131,5 +131,20 @@ describe('jobs of a CI service that keeps them', () => {
     const done = kept('azure-1', { state: 'done', result: { kind: 'reported', word: 'evil\u001b[31m' } });
     const [, line = ''] = jobTable([done], createColors(true), 80, 4_000);
     expect(line).not.toContain('\u001b');
+  });
+});
+
+describe('sentences at a terminal', () => {
+  test('break between words, and never inside a path', () => {
+    expect(flow('onejob: ', 'one two three four', 16)).toBe('onejob: one two\n  three four');
+    expect(flow('onejob: ', 'in /a/path/that/is/longer/than/a/line there', 20)).toBe(
+      'onejob: in\n  /a/path/that/is/longer/than/a/line\n  there',
+    );
+    expect(flow('12:00:00 ', '\u001b[33mwarning: x\u001b[0m  a=1', 18)).toBe('12:00:00 \u001b[33mwarning:\n  x\u001b[0m  a=1');
+  });
+
+  test('stay as they are where they fit, and in a pipe', () => {
+    expect(flow('onejob: ', 'one  two', 16)).toBe('onejob: one  two');
+    expect(flow('onejob: ', 'x '.repeat(100), null)).toBe(`onejob: ${'x '.repeat(100)}`);
   });
 });

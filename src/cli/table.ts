@@ -58,3 +58,21 @@ export function hang(lead: string, text: string, width: number | null): string[]
   const indent = ' '.repeat(widthOf(lead));
   return wrap(text, Math.max(1, width - indent.length)).map((line, at) => (at === 0 ? lead : indent) + line);
 }
+
+/** As `hang`, for sentences: a word that is longer than a line stays whole, so that a path or command can be copied. */
+export function flow(lead: string, text: string, width: number | null): string {
+  if (width === null || widthOf(lead) + widthOf(text) <= width) return lead + text;
+  const lines: string[] = [];
+  let line = lead;
+  let isEmpty = true;
+  for (const word of text.split(' ')) {
+    if (isEmpty) line += word;
+    else if (widthOf(line) + 1 + widthOf(word) <= width) line += ` ${word}`;
+    else {
+      lines.push(line);
+      line = `  ${word}`;
+    }
+    isEmpty = false;
+  }
+  return [...lines, line].join('\n');
+}

@@ -173,14 +173,6 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox'))('an Engine with a hook on
     await here.runtime.prepare(spec, () => {}, never);
     await here.runtime.remove(spec.agent);
   });
-
-  test('doctor says that grants are compared with leases', async () => {
-    const said = (await here.runtime.check(never)).filter(({ subject }) => subject === 'devices').map(({ message }) => message);
-    expect(said).toEqual([
-      'Devices of NVIDIA are granted by device requests to its NVIDIA driver, because this Engine has CDI turned off or does not know it.',
-      'What a sandbox was granted is compared with its lease before it is used.',
-    ]);
-  });
 });
 
 describe.skipIf(lacks('docker', 'dockerd', 'busybox'))('an Engine with the runtime nvidia alone', { timeout: 60_000 }, () => {

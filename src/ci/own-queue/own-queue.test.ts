@@ -272,6 +272,7 @@ describe('what a job brings itself', () => {
     expect(redact).toEqual([]);
     expect(script.split('\n')).toEqual([
       "cd '/workspace' || exit 125",
+      'unset OLDPWD',
       "export CI='false'",
       "export A='1'",
       "export ONEJOB_POOL='default'",

@@ -50,7 +50,8 @@ export interface JobScript {
 
 /** @throws OnejobError E_JOB_REQUEST when a shell could not carry it */
 export function jobScript({ workspace, env, command }: JobScript): string {
-  const lines = [`cd ${quote(workspace)} || exit 125`];
+  // Some shells tell the job where its gate stood before.
+  const lines = [`cd ${quote(workspace)} || exit 125`, 'unset OLDPWD'];
   for (const [name, value] of Object.entries(env)) {
     checkVariable(name);
     lines.push(`export ${name}=${quote(value)}`);

@@ -71,13 +71,10 @@ const ways: Readonly<Record<Way, string>> = {
   runtime: 'by the runtime "nvidia"',
 };
 
-/**
- * How devices would be granted, and whether that is checked. `blind` is why nobody can look, or null; on a host without GPUs
- * all of it is no more than information.
- */
+/** How devices would be granted, and whether that is checked. `blind` is why nobody can look, or null. Nothing on a host without GPUs. */
 export function deviceFindings(choice: GrantChoice, blind: string | null, gpus: boolean): Finding[] {
-  const subject = 'devices';
-  const level = gpus ? 'warning' : 'ok';
+  if (!gpus) return [];
+  const [subject, level] = ['devices', 'warning'] as const;
   const how: Finding =
     choice.way === null
       ? { level, subject, message: `Pools cannot have devices of NVIDIA, because ${choice.why}.`, hint: choice.hint }
@@ -89,7 +86,7 @@ export function deviceFindings(choice: GrantChoice, blind: string | null, gpus: 
           level,
           subject,
           message: `What a sandbox was granted cannot be compared with its lease, because ${blind}: the Engine is believed.`,
-          hint: gpus ? "Run onejob as root on the Engine's own host." : null,
+          hint: "Run onejob as root on the Engine's own host.",
         };
   return [how, sight];
 }

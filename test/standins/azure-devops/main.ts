@@ -1,4 +1,7 @@
 /** `npm run standin:azure`: the stand-in by hand, to see the whole flow without an account. */
+import { existsSync, mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { conversation, ownAddress } from '../by-hand.ts';
 import { packAgent } from './agent/pack.ts';
@@ -28,7 +31,9 @@ async function main(): Promise<void> {
   const name = values.pool ?? 'gpu';
   const pool = azure.addPool(name);
   await azure.addPackage(await packAgent());
-  console.log(greeting(azure, name));
+  // Of its own, so that a onejob that leads this host goes on beside it.
+  const stateDir = mkdtempSync(join(tmpdir(), 'onejob-azure-'));
+  console.log(greeting(azure, name, stateDir));
   azure.on((event) => {
     const line = told(event);
     if (line !== null) console.log(line);
@@ -42,9 +47,12 @@ async function main(): Promise<void> {
       });
   }
   await conversation((line) => obey(azure, pool, line));
+  // Whoever leads it still needs it to end its agents.
+  if (existsSync(join(stateDir, 'onejob.sock'))) console.log(`A onejob is still up; remove ${stateDir} once it is down.`);
+  else rmSync(stateDir, { recursive: true, force: true });
 }
 
-function greeting(azure: AzureDevOps, pool: string): string {
+function greeting(azure: AzureDevOps, pool: string, stateDir: string): string {
   return `A stand-in for Azure DevOps. It knows one pool, and forgets everything when it ends.
 
   URL    ${azure.url}
@@ -53,7 +61,8 @@ function greeting(azure: AzureDevOps, pool: string): string {
 
 Images with an agent for it, made once:
   npx node test/support/azure-images.ts
-Agents, in another terminal:
+Agents, in another terminal; the first line also before "bin/onejob status" and the like in a third one:
+  export ONEJOB_STATE_DIR=${stateDir}
   AZP_TOKEN=${azure.pat} \\
     bin/onejob azure - ${azure.url} ${pool} -n 2 -d onejob-test/azure-agent:1
 A job, here:
