@@ -11,6 +11,10 @@ describe('rules that are none', () => {
   it.each([
     ['forks: run', 'pools.lab.trust.forks: "run" would hand secrets to whoever opens a pull request; write "run-without-secrets"'],
     ['forks: yes', 'pools.lab.trust.forks: expected "refuse" or "run-without-secrets", found "yes"'],
+    [
+      'branches: ["+(main|dev)"]',
+      'pools.lab.trust.branches[0]: "+(main|dev)" is no pattern that is known: patterns such as !(a) or +(a) are not known',
+    ],
     ['branches: ["!main"]', 'pools.lab.trust.branches[0]: "!main" begins with "!"; a pattern says what is trusted'],
     ['branches: main', 'pools.lab.trust.branches: expected a list'],
     ['branches: [""]', 'pools.lab.trust.branches[0]: expected a pattern'],

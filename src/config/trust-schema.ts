@@ -1,5 +1,6 @@
 /** How a pool's trust is written. What the rules mean is decided in `src/ci/buildkite/trust.ts`. */
 import { z } from 'zod';
+import { globProblem } from '../glob.ts';
 import { poolDefaults } from './defaults.ts';
 import { describeKind } from './kind.ts';
 import { either, isMap, key, no, oneLine, oneOf, text, value, yes } from './values.ts';
@@ -22,6 +23,8 @@ function pattern(what: string, slashes: number) {
     if (found === '' || found.length > 255 || !oneLine.test(found)) return no(`expected ${what}`);
     if (found.startsWith('!'))
       return no(`${JSON.stringify(found)} begins with "!"; a pattern says what is trusted, not what is not`);
+    const problem = globProblem(found);
+    if (problem !== null) return no(`${JSON.stringify(found)} is no pattern that is known: ${problem}`);
     if (found.split('/').length - 1 > slashes) return no(`${JSON.stringify(found)} is not ${what}: it has too many slashes`);
     return yes(found);
   });

@@ -3,7 +3,7 @@
  * people, who can overrule it with `--host NAME=GLOB`.
  */
 import { posix } from 'node:path';
-import picomatch from 'picomatch';
+import { glob } from '../glob.ts';
 import { type Agent, byNumber } from './agent.ts';
 import { claimsOf } from './devices.ts';
 
@@ -48,8 +48,8 @@ export function groupHosts(agents: readonly Agent[], rules: readonly HostRule[] 
     .sort((one, other) => byNumber(one.name, other.name));
 }
 
-function matcher(glob: string): (agent: Agent) => boolean {
-  const isMatch = picomatch(glob, { dot: true });
+function matcher(pattern: string): (agent: Agent) => boolean {
+  const isMatch = glob(pattern);
   return ({ folder, name, hostname }) => [folder, posix.basename(folder), name, hostname ?? name].some((text) => isMatch(text));
 }
 

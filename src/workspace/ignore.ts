@@ -3,7 +3,7 @@
  * slash means directories only, a slash elsewhere ties the pattern to the top. What is below an ignored directory stays
  * ignored, as it is never looked at.
  */
-import picomatch from 'picomatch';
+import { glob } from '../glob.ts';
 
 /** Whether a path relative to the top, without a leading slash, is left out. */
 export type Ignores = (path: string, isDirectory: boolean) => boolean;
@@ -33,10 +33,5 @@ function parseLine(line: string): Rule | null {
   const tied = pattern.includes('/');
   pattern = pattern.replace(/^\//, '');
   if (pattern === '') return null;
-  const glob = tied ? pattern : `**/${pattern}`;
-  // `a/**` is what is in a, and not a itself.
-  const inside = glob.endsWith('/**') ? `${glob.slice(0, -2)}*{,/**}` : null;
-  const options = { dot: true, nonegate: true, noextglob: true, strictSlashes: true };
-  const matches = inside === null ? picomatch(glob, { ...options, nobrace: true }) : picomatch(inside, options);
-  return { matches, directoriesOnly, ignores };
+  return { matches: glob(tied ? pattern : `**/${pattern}`, { braces: false }), directoriesOnly, ignores };
 }

@@ -1,8 +1,8 @@
 /** Which files of a workspace a job wants back. A pattern that names a directory means everything below it. */
-import picomatch from 'picomatch';
 import { OnejobError } from '../../errors.ts';
+import { glob, globProblem } from '../../glob.ts';
 
-/** @throws OnejobError E_JOB_REQUEST for a pattern that cannot match anything inside the workspace */
+/** @throws OnejobError E_JOB_REQUEST for a pattern that is not known or cannot match anything inside the workspace */
 export function checkGlob(pattern: string): void {
   const parts = pattern.split('/');
   const why =
@@ -12,11 +12,11 @@ export function checkGlob(pattern: string): void {
         ? 'it is absolute'
         : parts.includes('..')
           ? 'it leaves the workspace'
-          : null;
+          : globProblem(pattern);
   if (why === null && !pattern.includes('\0')) return;
   throw new OnejobError(
     'E_JOB_REQUEST',
-    `Cannot bring back the artifact ${JSON.stringify(pattern)}: ${why ?? 'it holds a NUL byte'}.`,
+    `Cannot bring back the artifact ${JSON.stringify(pattern.length > 200 ? `${pattern.slice(0, 200)}…` : pattern)}: ${why ?? 'it holds a NUL byte'}.`,
     {
       hint: 'Give a path or pattern relative to the workspace, such as "dist/**".',
     },
@@ -35,14 +35,10 @@ export function topName(pattern: string): string | null {
 /** Tells whether a path relative to the workspace, without a leading `./`, is asked for. Dot files match like others. */
 export function globMatcher(patterns: readonly string[]): (path: string) => boolean {
   const wanted = patterns.map(tidy);
-  const matches = picomatch([...wanted, ...wanted.map((pattern) => `${pattern}/**`)], {
-    dot: true,
-    nonegate: true,
-    strictSlashes: true,
-  });
+  const matchers = wanted.flatMap((pattern) => [glob(pattern), glob(`${pattern}/**`)]);
   // A file may be named like a pattern, brackets and all.
   const literal = new Set(wanted);
-  return (path) => literal.has(path) || matches(path);
+  return (path) => literal.has(path) || matchers.some((matches) => matches(path));
 }
 
 function tidy(pattern: string): string {
