@@ -129,7 +129,7 @@ export async function runDaemon(
     chosen: () => ({ runtimeReason: chosen().reason, weaker: runtimes.best.capabilities.weaker }),
     findings: () => [...chosen().findings, ...weakenedFindings(config), ...fingerprints.findings(), ...caches.findings()],
     hostFindings: async (signal) => [...(await house.findings()), ...((await fleet?.doctor(signal)) ?? [])],
-    problems: () => [...observer.problems, ...house.problems],
+    problems: () => [...observer.problems, ...house.problems, ...queue.problems],
     configChanged: changed,
     started: started.promise,
     down: (request) => shutdown.begin(request),

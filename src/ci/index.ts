@@ -33,7 +33,10 @@ export function createCiServices(parts: CiParts): CiServices {
   const { config, env, store, reasonFor } = parts;
   const ownNames = new Set(['own', ...config.services.filter((one) => one.type === 'own-queue').map((one) => one.name)]);
   const pools = config.pools.filter((pool) => ownNames.has(pool.service));
-  const own = createOwnQueue({ store, pools, reasonFor, mountProblem: mountProblemFor(config, env) });
+  const own = createOwnQueue({
+    ...{ store, pools, reasonFor, mountProblem: mountProblemFor(config, env) },
+    temporary: parts.temporary === true ? (config.path ?? '') : null,
+  });
   const inSlots = store.slots.all().filter(({ slot }) => !isEmpty(slot));
   // One that no pool uses any more still has to take back what it made, and to hear of the end of what runs.
   const used = new Set([

@@ -10,7 +10,7 @@ import type { Store } from '../store/store.ts';
 import type { BrokerDesk } from './buildkite/broker-desk.ts';
 
 export interface CiParts {
-  readonly config: Guarded & Pick<Config, 'pools' | 'host' | 'secretsKey'>;
+  readonly config: Guarded & Pick<Config, 'pools' | 'host' | 'secretsKey'> & Partial<Pick<Config, 'path'>>;
   /** Where the Engine listens, when that is not the usual place, and how services are reached, when not directly. */
   readonly env?: Pick<Environment, 'docker' | 'runtimeDir' | 'proxies' | 'handedOn'>;
   readonly store: Store;

@@ -232,3 +232,10 @@ export function agentsOf(slot: Slot): AgentId[] {
   if (slot.agent.kind !== 'free') agents.push(slot.agent.agent);
   return agents;
 }
+
+/** Every job of a slot, in whatever lane. */
+export function jobsIn({ standby, agent, leaving }: Slot): JobId[] {
+  const reserved = standby.kind === 'none' ? null : (standby.reserved?.job ?? null);
+  const here = 'job' in agent ? agent.job : null;
+  return [reserved, here, ...leaving.map((one) => one.job)].filter((job) => job !== null);
+}

@@ -2,7 +2,7 @@
 import type { CiEvent, CiService } from '../ci/ci-service.ts';
 import type { SlotFacts } from '../ci/parts.ts';
 import type { Clock } from '../core/clock.ts';
-import type { AgentId, JobId, Slot } from '../core/slot.ts';
+import { type AgentId, jobsIn, type Slot } from '../core/slot.ts';
 import type { Log } from '../log.ts';
 import { createHoldLog } from './hold-log.ts';
 import type { Reconciler } from './reconciler.ts';
@@ -85,12 +85,6 @@ export function followServices(services: Iterable<CiService>, parts: CiEventPart
   for (const service of services) service.observe((event) => handle(service, event), signal);
 }
 
-function jobsOf({ standby, agent, leaving }: Slot): JobId[] {
-  const reserved = standby.kind === 'none' ? null : (standby.reserved?.job ?? null);
-  const working = 'job' in agent ? agent.job : null;
-  return [reserved, working, ...leaving.map(({ job }) => job)].filter((job) => job !== null);
-}
-
 /** What services may know of the loop; `loop` is asked for it when one of them is, since services are there before it. */
 export function slotFacts(loop: () => Reconciler, clock: Clock): SlotFacts {
   const slotOf = (agent: AgentId): Slot | undefined => {
@@ -108,7 +102,7 @@ export function slotFacts(loop: () => Reconciler, clock: Clock): SlotFacts {
     },
     jobsOf(key) {
       const slot = loop().slot(key);
-      return slot === undefined ? [] : jobsOf(slot);
+      return slot === undefined ? [] : jobsIn(slot);
     },
   };
 }

@@ -37,6 +37,8 @@ export interface StoredJob {
   readonly request: StoredRequest;
   /** Wall clock, ms since the epoch. */
   readonly submittedAt: number;
+  /** Null when a daemon that stays accepted it; else the config of the temporary daemon that did, `''` for none. */
+  readonly temporary: string | null;
   readonly progress: JobProgress;
 }
 
@@ -56,9 +58,9 @@ export interface JobTable {
 }
 
 export function jobTable(db: Database): JobTable {
-  const columns = 'seq, id, submitted_at, request, progress';
+  const columns = 'seq, id, submitted_at, temporary, request, progress';
   const insert = db.prepare(
-    'INSERT INTO jobs (id, pool, done, submitted_at, ended_at, request, progress) VALUES (?, ?, ?, ?, ?, ?, ?)',
+    'INSERT INTO jobs (id, pool, done, submitted_at, ended_at, temporary, request, progress) VALUES (?, ?, ?, ?, ?, ?, ?, ?)',
   );
   const save = db.prepare('UPDATE jobs SET done = ?, ended_at = ?, progress = ? WHERE id = ?');
   const forgetValues = db.prepare(
@@ -73,8 +75,8 @@ export function jobTable(db: Database): JobTable {
   const done = (progress: JobProgress): number => (progress.state === 'done' ? 1 : 0);
   return {
     insert(job) {
-      const { id, request, progress, submittedAt } = job;
-      const body = [JSON.stringify(request), JSON.stringify(progress)] as const;
+      const { id, request, progress, submittedAt, temporary } = job;
+      const body = [temporary, JSON.stringify(request), JSON.stringify(progress)] as const;
       const { lastInsertRowid } = insert.run(id, request.pool, done(progress), submittedAt, progress.endedAt, ...body);
       return Number(lastInsertRowid);
     },
@@ -96,12 +98,13 @@ export function jobTable(db: Database): JobTable {
 }
 
 function understand(path: string, row: Record<string, unknown>): StoredJob {
-  const { seq, id, submitted_at: submittedAt, request, progress } = row;
+  const { seq, id, submitted_at: submittedAt, temporary, request, progress } = row;
   try {
     return {
       seq: Number(seq),
       id: String(id),
       submittedAt: Number(submittedAt),
+      temporary: temporary === null ? null : String(temporary),
       request: storedRequest.parse(JSON.parse(String(request))),
       progress: jobProgress.parse(JSON.parse(String(progress))),
     };

@@ -15,6 +15,12 @@ export class JobIndex {
   readonly #jobs = new Map<string, Job>();
   readonly #waiting = new Map<string, WaitingJobs<Waiting>>();
   readonly #undo = new Map<string, Job | null>();
+  readonly #isHeld: (job: Job) => boolean;
+
+  /** `isHeld`: jobs that are shown and can be cancelled, but are never handed out; always the same answer for a job. */
+  constructor(isHeld: (job: Job) => boolean = () => false) {
+    this.#isHeld = isHeld;
+  }
 
   get(id: string): Job | null {
     return this.#jobs.get(id) ?? null;
@@ -79,7 +85,7 @@ export class JobIndex {
     this.#jobs.set(id, job);
     const waiting = this.#waiting.get(request.pool) ?? new WaitingJobs<Waiting>();
     this.#waiting.set(request.pool, waiting);
-    if (job.progress.state === 'queued') waiting.add({ id, seq, priority: request.priority });
+    if (job.progress.state === 'queued' && !this.#isHeld(job)) waiting.add({ id, seq, priority: request.priority });
     else waiting.remove(id);
   }
 }

@@ -22,12 +22,19 @@ const pastLimit = 50;
 /** What the queue may be told about one of its jobs. */
 export type JobChange = Extract<Change, { readonly job: string }>;
 
-/** A job that was just submitted, without its place in the order. */
-export function newJob(id: string, request: StoredRequest, cold: boolean, now: number): Omit<Job, 'seq'> {
+/** A job that was just submitted, without its place in the order. `temporary`: see `StoredJob`. */
+export function newJob(
+  id: string,
+  request: StoredRequest,
+  cold: boolean,
+  now: number,
+  temporary: string | null = null,
+): Omit<Job, 'seq'> {
   return {
     id,
     request,
     submittedAt: now,
+    temporary,
     progress: {
       state: 'queued',
       attempt: 0,

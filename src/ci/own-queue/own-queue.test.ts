@@ -59,14 +59,15 @@ afterEach(async () => {
   dir[Symbol.dispose]();
 });
 
-function open(pools = [pool('default'), pool('gpu', 60_000)]): void {
+function open(pools = [pool('default'), pool('gpu', 60_000)], temporary: string | null = null): void {
   store = openStore(join(dir.path, 'state'));
-  queue = createOwnQueue({ store, pools, wall: () => now, reasonFor: (name) => `${name} is busy`, artifactLimit: 4096 });
+  const reasonFor = (name: string) => `${name} is busy`;
+  queue = createOwnQueue({ store, pools, wall: () => now, reasonFor, artifactLimit: 4096, temporary });
 }
 
-function reopen(pools?: QueuePool[]): void {
+function reopen(pools?: QueuePool[], temporary: string | null = null): void {
   store.close();
-  open(pools);
+  open(pools, temporary);
 }
 
 const submit = (more: Partial<JobRequest> = {}) => queue.submit(jobRequest.parse({ command: ['true'], pool: 'default', ...more }));
@@ -594,5 +595,40 @@ describe('a job handed in again under the id its client chose', () => {
     sync();
     expect(submit({ id })).toMatchObject({ state: 'done', result: { kind: 'code', code: 3 } });
     expect(queue.next('default', null)).toBeNull();
+  });
+});
+
+describe('a temporary daemon', () => {
+  it('hands out no job of a daemon that stays, says why it waits, and can cancel it', () => {
+    const { id } = submit();
+    const other = submit();
+    reopen(undefined, '');
+    expect([queue.next('default', null), queue.waiting('default'), queue.unfinished]).toEqual([null, 0, 0]);
+    expect(queue.job(id)).toMatchObject({ state: 'queued', reason: expect.stringContaining('"onejob up"') });
+    expect(queue.problems).toEqual([expect.stringContaining('2 jobs wait for the daemon that accepted them')]);
+    expect(queue.cancel(id).state).toBe('done');
+    reopen();
+    expect(queue.next('default', null)?.job).toBe(other.id);
+  });
+
+  it('hands out those of another temporary one with the same config only; one that stays hands out all', () => {
+    reopen(undefined, '/etc/a.yml');
+    const { id } = submit();
+    expect(queue.next('default', null)?.job).toBe(id);
+    reopen(undefined, '/etc/b.yml');
+    expect([queue.next('default', null), queue.job(id)?.reason]).toEqual([null, expect.stringContaining('/etc/a.yml')]);
+    reopen(undefined, '/etc/a.yml');
+    expect(queue.next('default', null)?.job).toBe(id);
+    reopen();
+    expect([queue.next('default', null)?.job, queue.problems]).toEqual([id, []]);
+  });
+
+  it('keeps what becomes of a held job that runs, and gives one that comes back to nobody', () => {
+    const { id } = submit();
+    commit({ change: 'reserved', job: id, agent: 'a1' });
+    reopen(undefined, '');
+    expect(queue.isHeld(id)).toBe(true);
+    commit({ change: 'returned', job: id, agent: 'a1', failure: null });
+    expect([queue.job(id)?.state, queue.next('default', null)]).toEqual(['queued', null]);
   });
 });

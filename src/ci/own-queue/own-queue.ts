@@ -35,6 +35,11 @@ export interface OwnQueueOptions {
   readonly artifactLimit?: number;
   /** Why a job may not bring this volume, as a clause; null when it may. By default only its paths are looked at. */
   readonly mountProblem?: MountProblem;
+  /**
+   * Config of this daemon when it is temporary, `''` for none: it hands out only jobs that one with the same config accepted. Null (the
+   * default): it stays, and hands out every job.
+   */
+  readonly temporary?: string | null;
 }
 
 export interface OwnQueue extends CiService {
@@ -47,8 +52,12 @@ export interface OwnQueue extends CiService {
   /** While it waits with the number of jobs `ahead` of it. */
   job(id: string): JobView | null;
   waiting(pool: string): number;
-  /** Number of jobs that are not done. */
+  /** Number of jobs that are not done, without those that are `held`. */
   readonly unfinished: number;
+  /** Whether this temporary daemon leaves the job to another one; false for a job that is over or unknown. */
+  isHeld(id: string): boolean;
+  /** What the queue cannot do, one sentence each. */
+  readonly problems: readonly string[];
   /** Resolves once the job is done and that is on disk; at once when it already is. @throws OnejobError E_JOB_UNKNOWN */
   settled(id: string, signal: AbortSignal): Promise<JobView>;
   /** Asks a job to end; a waiting one ends at once. Idempotent. @throws OnejobError E_JOB_UNKNOWN, E_STATE_FULL */
@@ -65,9 +74,11 @@ export interface OwnQueue extends CiService {
 
 export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
   const { store, wall = Date.now, reasonFor = () => null, artifactLimit = 2 * 2 ** 30, mountProblem = mountPathProblem } = options;
+  const { temporary = null } = options;
+  const isHeld = (job: Job): boolean => temporary !== null && job.temporary !== temporary;
   const pools = new Map(options.pools.map((pool) => [pool.name, pool]));
   const spool = openSpool(store.dir);
-  const index = new JobIndex();
+  const index = new JobIndex(isHeld);
   const workspaces = new Workspaces(spool);
   const settle = createSettle({
     ...{ spool, artifactLimit, annotate },
@@ -84,7 +95,8 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
   }
   index.commit();
 
-  const view = (job: Job): JobView => viewOf(job, pools.has(job.request.pool) ? reasonFor : noSuchPool);
+  const view = (job: Job): JobView =>
+    viewOf(job, isHeld(job) ? () => whyHeld(job) : pools.has(job.request.pool) ? reasonFor : noSuchPool);
   const teller = new Teller({ index, view, over });
   const find = (id: string): Job | null => index.get(id) ?? store.jobs.get(id);
   const known = (id: string): Job => find(id) ?? unknownJob(id);
@@ -138,7 +150,7 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
     if (workspace !== null) workspaces.check(workspace);
     const pool = pools.get(checked.pool);
     const cold = pool !== undefined && recipeOfJob(checked, pool.recipe) !== null;
-    const job = newJob(request.id ?? randomBytes(6).toString('hex'), checked, cold, wall());
+    const job = newJob(request.id ?? randomBytes(6).toString('hex'), checked, cold, wall(), temporary);
     commitNow(() => {
       const seq = store.jobs.insert(job);
       index.put({ ...job, seq });
@@ -272,7 +284,19 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
     waiting: (pool) => index.waiting(pool),
 
     get unfinished() {
-      return index.all().length;
+      return index.all().filter((job) => !isHeld(job)).length;
+    },
+
+    isHeld(id) {
+      const job = index.get(id);
+      return job !== null && isHeld(job);
+    },
+
+    get problems() {
+      const left = index.all().filter((job) => job.progress.state === 'queued' && isHeld(job)).length;
+      if (left === 0) return [];
+      const jobs = left === 1 ? 'One job waits' : `${left} jobs wait`;
+      return [`${jobs} for the daemon that accepted ${left === 1 ? 'it' : 'them'}, and this one is temporary: type "onejob up".`];
     },
 
     async settled(id, signal) {
@@ -304,6 +328,12 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
 
     close: () => workspaces.close(),
   };
+}
+
+function whyHeld({ temporary }: Job): string {
+  if (temporary === null) return 'A daemon that stays accepted it, and this one is temporary: type "onejob up".';
+  const config = temporary === '' ? 'no config' : `the config ${temporary}`;
+  return `A temporary daemon with ${config} accepted it: use that config again, or type "onejob up".`;
 }
 
 function noSuchPool(pool: string): string {
