@@ -1,10 +1,13 @@
+import { join } from 'node:path';
+import { createClient } from './api/client.ts';
 import { startApi } from './api/server.ts';
+import { readGroup } from './api/socket-access.ts';
 import { createCiServices } from './ci/index.ts';
 import type { CliContext, DaemonOptions } from './cli/context.ts';
 import { configChange, howToApply } from './config/changed.ts';
 import type { Environment } from './config/environment.ts';
 import { loadConfig } from './config/load.ts';
-import { findConfig } from './config/paths.ts';
+import { findConfig, sharedSocket } from './config/paths.ts';
 import { formatProblem } from './config/problem.ts';
 import { slotNames } from './config/slot-names.ts';
 import { weakenedFindings } from './config/weakened-findings.ts';
@@ -47,7 +50,10 @@ export async function runDaemon(
     options.instead === undefined ? configChange(loaded, findConfig(flags, env, process.cwd()), clock.wall()) : null;
   await using parts = new AsyncDisposableStack();
 
-  const store = await openWhenFree(config.stateDir, options);
+  const store = await openWhenFree(config.stateDir, {
+    temporary: options.temporary,
+    tellToLeave: async (socket) => createClient({ socket, version: options.version, patience: 5_000 }).down({ how: 'leave' }),
+  });
   parts.defer(() => store.close());
   const stored = store.slots.all().map(({ slot, thisBoot }) => (thisBoot ? slot : rebased(slot, clock.now())));
   const runtimes = await chooseRuntimes({ config, env, owner: store.owner, stateDir: store.dir, stored });
@@ -139,15 +145,20 @@ export async function runDaemon(
   });
 
   const system = env.uid === 0 && !options.temporary;
+  // The state directory lets nobody else in, so what is shared is not in it.
+  const isOwn = config.socket === join(config.stateDir, 'onejob.sock');
+  const socket = system && isOwn && readGroup() !== null ? sharedSocket(config.stateDir) : config.socket;
   const api = await startApi({
     manager,
     images: createImageDesk(images, pools),
     secrets: createSecretDesk({ store, clock }),
-    socket: { path: config.socket, access: system ? 'group' : 'owner' },
+    socket: { path: socket, access: system ? 'group' : 'owner' },
     version: options.version,
     onBug: (error, route) => log.error('request failed', { route, error }),
   });
   parts.defer(() => api.close());
+  store.listens(socket);
+  parts.defer(() => store.listens(null));
 
   const watching = new AbortController();
   parts.defer(() => watching.abort());
@@ -163,7 +174,7 @@ export async function runDaemon(
       stop();
     }),
   );
-  log.info('onejob is up', { version: options.version, pid: process.pid, socket: config.socket, runtime: runtimes.best.name });
+  log.info('onejob is up', { version: options.version, pid: process.pid, socket, runtime: runtimes.best.name });
   if (runtimes.reason !== null) log.info('runtime chosen', { reason: runtimes.reason });
 
   const demanded = (pool: string) => fleet?.book.demanded(pool);

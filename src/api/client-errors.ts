@@ -1,6 +1,6 @@
 /** What can go wrong between a client and its daemon, told apart: nobody there, not allowed, cut off, silent. */
 import { OnejobError } from '../errors.ts';
-import { socketDenied } from './sockets.ts';
+import { socketDenied } from './socket-access.ts';
 
 /** What broke a request off, as an error that says what to do. Ours stay as they are. */
 export function connectionError(error: unknown, socket: string): OnejobError {

@@ -18,7 +18,7 @@ import { type ImageCalls, imageCalls } from './image-client.ts';
 import type { LogPiece, LogSource } from './manager.ts';
 import type * as Schemas from './schema.ts';
 import { type SecretCalls, secretCalls } from './secret-client.ts';
-import { checkSocketPath } from './sockets.ts';
+import { checkSocketOwner, checkSocketPath } from './sockets.ts';
 
 export interface ClientOptions {
   readonly socket: string;
@@ -46,7 +46,7 @@ export interface LogsRequest {
   readonly signal?: AbortSignal;
 }
 
-/** All methods throw OnejobError: E_DAEMON_ABSENT, _SILENT, _CUT, _STOPPING, E_SOCKET_DENIED, or what the daemon said. */
+/** All methods throw OnejobError: E_DAEMON_ABSENT, _SILENT, _CUT, _STOPPING, E_SOCKET_DENIED, _FOREIGN, or what the daemon said. */
 export interface Client extends DeviceCalls, ImageCalls, SecretCalls {
   readonly socket: string;
   status(): Promise<Schemas.StatusView>;
@@ -98,6 +98,7 @@ export function createClient(options: ClientOptions): Client {
 
   const open = (call: Call, files?: (request: http.ClientRequest) => void) =>
     new Promise<http.IncomingMessage>((resolve, reject) => {
+      checkSocketOwner(socket);
       const patience = call.patience === undefined ? (options.patience ?? 60_000) : call.patience;
       const body = call.body === undefined ? null : JSON.stringify(call.body);
       const request = http.request({

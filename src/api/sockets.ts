@@ -5,10 +5,12 @@
  * beside it, given its mode and group, then renamed over. So a socket left behind by a killed daemon is replaced without
  * a moment in which there is none. Whoever listens must hold the lock of the state directory.
  */
-import { chmodSync, chownSync, mkdirSync, readFileSync, renameSync, statSync, unlinkSync } from 'node:fs';
+import { chmodSync, chownSync, mkdirSync, realpathSync, renameSync, statSync, unlinkSync } from 'node:fs';
 import { connect } from 'node:net';
 import { dirname } from 'node:path';
+import { sharedFolder } from '../config/paths.ts';
 import { OnejobError } from '../errors.ts';
+import { readGroup, socketDenied } from './socket-access.ts';
 
 /** Node cuts longer paths off without a word at 107 bytes (sun_path); the rest is room for the name it is bound under. */
 const maxSocketPath = 100;
@@ -49,10 +51,32 @@ export function probeSocket(path: string): Promise<SocketState> {
   });
 }
 
-export function socketDenied(path: string): OnejobError {
-  return new OnejobError('E_SOCKET_DENIED', `Cannot connect to the daemon at ${path}: permission denied.`, {
-    hint: 'Ask for membership of the group "onejob" (sudo usermod -aG onejob "$USER", then log in again), or use your own daemon with --state-dir DIR.',
-  });
+/**
+ * A job's environment may hold secrets, and anybody can listen where a daemon might: only what this user or root has put there is
+ * spoken to. Says nothing of a socket that is not there.
+ * @throws OnejobError E_SOCKET_FOREIGN
+ */
+export function checkSocketOwner(path: string): void {
+  const real = realPath(path);
+  if (real === null) return;
+  const me = process.geteuid?.() ?? 0;
+  for (const each of new Set([real, dirname(real), dirname(path)])) {
+    const { uid, mode } = statSync(each);
+    const isOpen = each !== real && (mode & 0o002) !== 0 && (mode & 0o1000) === 0;
+    if ((uid === me || uid === 0) && !isOpen) continue;
+    const why = isOpen ? 'everybody may write to' : `belongs to user ${uid} and not to you or root`;
+    throw new OnejobError('E_SOCKET_FOREIGN', `Cannot trust the socket ${path}: ${isOpen ? `${why} ${each}` : `${each} ${why}`}.`, {
+      hint: 'Nothing was sent. Use a state directory of your own with --state-dir DIR, or run the command as the user whose daemon it is.',
+    });
+  }
+}
+
+function realPath(path: string): string | null {
+  try {
+    return realpathSync(path);
+  } catch {
+    return null;
+  }
 }
 
 export interface SocketOptions {
@@ -75,6 +99,8 @@ export async function publishSocket(options: SocketOptions, bind: (path: string)
   const { path, access } = options;
   checkSocketPath(path);
   mkdirSync(dirname(path), { recursive: true, mode: access === 'group' ? 0o755 : 0o700 });
+  // Whatever the umask made of it, or of one that a daemon without the group has made.
+  if (access === 'group' && dirname(path) === sharedFolder) chmodSync(sharedFolder, 0o755);
   const state = await probeSocket(path);
   if (state === 'denied') throw socketDenied(path);
   if (state === 'listening') {
@@ -91,7 +117,7 @@ export async function publishSocket(options: SocketOptions, bind: (path: string)
   const beside = `${path}.new`;
   unlinkIfThere(beside);
   await bind(beside);
-  const gid = access === 'group' ? groupId('onejob') : null;
+  const gid = access === 'group' ? (readGroup()?.gid ?? null) : null;
   if (gid !== null) chownSync(beside, -1, gid);
   chmodSync(beside, access === 'group' && gid !== null ? 0o660 : 0o600);
   renameSync(beside, path);
@@ -110,13 +136,4 @@ function unlinkIfThere(path: string): void {
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw error;
   }
-}
-
-/** Node knows no group names. Groups from other sources than /etc/group can be set on the directory by hand. */
-function groupId(name: string): number | null {
-  const line = readFileSync('/etc/group', 'utf8')
-    .split('\n')
-    .find((each) => each.startsWith(`${name}:`));
-  const id = Number(line?.split(':')[2]);
-  return line === undefined || !Number.isInteger(id) ? null : id;
 }

@@ -226,7 +226,7 @@ describe('looking', () => {
       expect(stderr).toContain('nothing listens');
       expect(stderr).toContain('onejob up');
     }
-    expect((await onejob(['down'])).code).toBe(0);
+    expect((await onejob(['down'])).code).toBe(1);
   });
 
   test('errors are JSON with --json', async () => {
@@ -237,6 +237,7 @@ describe('looking', () => {
   });
 
   test('doctor ends with 1 when there is an error, and says what to do', async () => {
+    await up();
     const { code, stdout } = await onejob(['doctor']);
     expect(code).toBe(1);
     expect(stdout).toMatch(/^error +docker: not reachable\n +-> start it$/m);

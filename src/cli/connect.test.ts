@@ -1,16 +1,24 @@
 /** Which daemon a command speaks to. */
-import { writeFileSync } from 'node:fs';
+import { chmodSync, chownSync, writeFileSync } from 'node:fs';
+import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { testContext } from '../../test/support/cli-context.ts';
 import { createFakeManager } from '../../test/support/fake-manager.ts';
 import { asNobody } from '../../test/support/nobody.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { jobRequest } from '../api/schema.ts';
 import { type ApiServer, startApi } from '../api/server.ts';
+import { createOwnQueue } from '../ci/own-queue/own-queue.ts';
+import type { QueuePool } from '../ci/own-queue/request.ts';
 import { OnejobError } from '../errors.ts';
+import { openStore } from '../store/store.ts';
 import { connect } from './connect.ts';
+import type { Place } from './context.ts';
 import { createOutput } from './output.ts';
 import type { Session } from './session.ts';
+
+const pool = { name: 'p', timeout: null, recipe: { image: null, mounts: [] }, devices: { count: 0 } } as unknown as QueuePool;
 
 let dir: Scratch;
 let servers: ApiServer[];
@@ -44,14 +52,14 @@ function serveEnding(refused: () => void): Promise<ApiServer> {
   return serve(own(), manager);
 }
 
-function session(): Session {
+function session(place: Partial<Place> = {}): Session {
   const { context } = testContext([], dir.path);
   return {
     context,
     output: createOutput(context, false),
     version: '0',
     flags: { config: null, stateDir: null, socket: null },
-    place: async () => ({ stateDir: dir.path, socket: own(), systemSocket: system() }),
+    place: async () => ({ stateDir: dir.path, socket: own(), isSocketNamed: false, systemSocket: system(), ...place }),
   };
 }
 
@@ -108,4 +116,77 @@ test('one that goes on stopping is asked once more, and then says so', async () 
   const ended = connect(session(), { start: false, patience: 100 });
   await expect(ended).rejects.toMatchObject({ code: 'E_DAEMON_STOPPING' });
   expect(asked).toBe(2);
+});
+
+test('a daemon is found where it says that it listens, whatever the environment of a login makes of that', async () => {
+  const store = openStore(dir.path);
+  const elsewhere = join(dir.path, 'elsewhere.sock');
+  await serve(elsewhere);
+  store.listens(elsewhere);
+  expect(await chosen()).toBe(elsewhere);
+  store.close();
+});
+
+test('one that leads and listens where nobody gets is told of at once, and no second one is started', async () => {
+  const store = openStore(dir.path);
+  store.listens(join(dir.path, 'gone.sock'));
+  for (const start of [true, false]) {
+    await expect(connect(session(), { start })).rejects.toMatchObject({
+      code: 'E_DAEMON_ELSEWHERE',
+      message: expect.stringContaining(`pid ${process.pid}`),
+      hint: expect.stringContaining('its jobs go on'),
+    });
+  }
+  store.close();
+});
+
+test('one whose socket was not the one that was asked for is named with its own', async () => {
+  const store = openStore(dir.path);
+  const elsewhere = join(dir.path, 'elsewhere.sock');
+  await serve(elsewhere);
+  store.listens(elsewhere);
+  const asked = session({ isSocketNamed: true });
+  await expect(connect(asked, { start: true })).rejects.toMatchObject({ hint: expect.stringContaining(`--socket ${elsewhere}`) });
+  store.close();
+});
+
+test('what a killed daemon wrote keeps nobody from looking where it usually is', async () => {
+  writeFileSync(join(dir.path, 'lead.json'), JSON.stringify({ pid: 1, started: '1', socket: join(dir.path, 'old.sock') }));
+  await serve(own());
+  expect(await chosen()).toBe(own());
+});
+
+test('a socket that somebody else has put there is sent nothing', async () => {
+  const seen: string[] = [];
+  const fake = createServer((socket) => socket.on('data', (bytes) => seen.push(String(bytes))));
+  await new Promise<void>((resolve) => fake.listen(own(), resolve));
+  const asked = session();
+  chownSync(own(), 65_534, 65_534);
+  await expect(connect(asked, { start: true })).rejects.toMatchObject({
+    code: 'E_SOCKET_FOREIGN',
+    hint: expect.stringContaining('Nothing was sent'),
+  });
+  chownSync(own(), 0, 0);
+  chownSync(dir.path, 65_534, 65_534);
+  await expect(connect(asked, { start: true })).rejects.toMatchObject({ code: 'E_SOCKET_FOREIGN' });
+  chownSync(dir.path, 0, 0);
+  chmodSync(dir.path, 0o777);
+  await expect(connect(asked, { start: true })).rejects.toMatchObject({
+    code: 'E_SOCKET_FOREIGN',
+    message: expect.stringContaining('everybody'),
+  });
+  await new Promise((resolve) => fake.close(resolve));
+  expect(seen).toEqual([]);
+});
+
+test('without a daemon it is said how many jobs wait for one', async () => {
+  const store = openStore(dir.path);
+  const queue = createOwnQueue({ store, pools: [pool] });
+  for (const id of ['aaaaaaaaaaaa', 'bbbbbbbbbbbb']) queue.submit(jobRequest.parse({ id, command: ['true'] }));
+  await queue.close();
+  store.close();
+  await expect(connect(session(), { start: false })).rejects.toMatchObject({
+    code: 'E_DAEMON_ABSENT',
+    message: expect.stringContaining('2 jobs are waiting'),
+  });
 });

@@ -3,10 +3,13 @@
  * at the same moment, the state directory's lock lets one live; both end up connected to it.
  */
 import type { Client } from '../api/client.ts';
-import { probeSocket } from '../api/sockets.ts';
+import { probeSocket, type SocketState } from '../api/sockets.ts';
 import { OnejobError } from '../errors.ts';
+import { leaderOf } from '../store/lead.ts';
+import type { Place } from './context.ts';
 import type { Connection, Session } from './session.ts';
-import { startTemporary } from './start.ts';
+import { startTemporary, unreachableLeader } from './start.ts';
+import { formatAge } from './units.ts';
 import { socketWatch } from './watch.ts';
 
 /** ms in which a temporary daemon must be reachable: beyond that it hangs. */
@@ -17,7 +20,7 @@ const closePatience = 10_000;
 /**
  * Connects to the daemon that leads here; with `start`, to a temporary one when there is none. Without, one that is about to
  * close is waited for up to `patience` ms, and then is not there.
- * @throws OnejobError E_DAEMON_ABSENT, E_SOCKET_DENIED, E_DAEMON_START, or what the daemon said; the reason of `signal`.
+ * @throws OnejobError E_DAEMON_ABSENT, E_DAEMON_ELSEWHERE, E_SOCKET_DENIED, E_SOCKET_FOREIGN, E_DAEMON_START, or what the daemon said; the reason of `signal`.
  */
 export async function connect(
   session: Session,
@@ -25,28 +28,29 @@ export async function connect(
 ): Promise<Connection> {
   const { start, signal = new AbortController().signal, patience = closePatience } = options;
   const place = await session.place();
-  const socket = await chooseSocket(place.socket, place.systemSocket);
-  const mayStart = start && socket === place.socket;
-  const reachable = async () => (await probeSocket(socket)) === 'listening';
+  const there = await locate(place);
+  const mayStart = start && there.socket !== place.systemSocket;
+  const reachable = async () => (await locate(place)).state === 'listening';
   const begin = async () => {
     session.output.progress('starting a daemon');
     await startTemporary(session, { place, reachable, patience: startPatience, signal });
     session.output.progress(null);
   };
-  // One that we may not use is there all the same: a second one in its place is not what anybody wants.
-  const there = await probeSocket(socket);
-  // What the client needs is loaded while the daemon does the same on another core.
-  const starting = mayStart && there !== 'listening' && there !== 'denied' ? begin() : null;
+  if (there.state !== 'listening') refuseUnreachable(place);
+  // One that we may not use is there all the same: a second one in its place is not what anybody wants. What the client needs is loaded
+  // while the daemon does the same on another core.
+  const starting = mayStart && there.state !== 'listening' && there.state !== 'denied' ? begin() : null;
   const loading = import('../api/client.ts');
   if (starting !== null) await Promise.all([starting, loading, import('../api/schema.ts')]);
   const { createClient } = await loading;
-  const client = createClient({ socket, version: session.version });
   for (let isFirst = true; ; isFirst = false) {
+    const { socket } = isFirst && starting === null ? there : await locate(place);
     try {
-      return await hold(client, signal);
+      return await hold(createClient({ socket, version: session.version }), signal);
     } catch (error) {
       // A daemon that hangs up at once is on its way out; its place will be free.
-      if (!isGone(error) || !(mayStart || isFirst)) throw error;
+      if (!isGone(error)) throw error;
+      if (!mayStart && !isFirst) throw isStopping(error) ? error : await nobodyHere(place, error);
       if (isStopping(error)) await untilClosed(socket, signal, mayStart ? Infinity : patience);
     }
     if (mayStart) await begin();
@@ -63,30 +67,21 @@ export async function withDaemon<T>(session: Session, work: (client: Client) => 
   }
 }
 
-/** As `withDaemon`, but starts a temporary daemon when there is none. */
-export async function withAnyDaemon<T>(session: Session, work: (client: Client) => Promise<T>): Promise<T> {
-  const connection = await connect(session, { start: true });
-  try {
-    return await work(connection.client);
-  } finally {
-    connection.close();
-  }
-}
-
 /** Waits for a daemon that was lost, up to `patience` ms; starts a temporary one again if it was one. */
 export async function reconnect(session: Session, lost: Client, options: ReconnectOptions): Promise<Connection> {
   const { signal, temporary } = options;
   if (temporary) return connect(session, { start: true, signal });
+  const place = await session.place();
   const deadline = performance.now() + options.patience;
   const { createClient } = await import('../api/client.ts');
-  const client = createClient({ socket: lost.socket, version: session.version });
   using watch = socketWatch(lost.socket);
   for (;;) {
     try {
-      return await hold(client, signal);
+      return await hold(createClient({ socket: (await locate(place)).socket, version: session.version }), signal);
     } catch (error) {
       const left = deadline - performance.now();
-      if (!isGone(error) || left <= 0) throw error;
+      if (!isGone(error)) throw error;
+      if (left <= 0) throw gaveUp(lost.socket, options.patience, error);
       await watch.change(Math.min(left, 1_000), signal);
     }
   }
@@ -136,12 +131,69 @@ async function hold(client: Client, signal: AbortSignal): Promise<Connection> {
   };
 }
 
+interface Found {
+  readonly socket: string;
+  readonly state: SocketState;
+}
+
 /**
- * Our own daemon when it is there; else the system's, also when we may not use it, because a second one beside it would
- * compete for the same host; else our own again, to be started.
+ * Our own daemon when it is there, wherever it says that it listens: a service may have had another environment than a login. Else the
+ * system's, also when we may not use it, because a second one beside it would compete for the same host; else our own place again.
  */
-async function chooseSocket(own: string, system: string | null): Promise<string> {
-  if (system === null || system === own || (await probeSocket(own)) === 'listening') return own;
-  const state = await probeSocket(system);
-  return state === 'listening' || state === 'denied' ? system : own;
+async function locate({ stateDir, socket, isSocketNamed, systemSocket }: Place): Promise<Found> {
+  const told = isSocketNamed ? null : (leaderOf(stateDir)?.socket ?? null);
+  let own: Found = { socket, state: 'absent' };
+  for (const path of new Set([told ?? socket, socket])) {
+    own = { socket: path, state: await probeSocket(path) };
+    if (own.state === 'listening') return own;
+  }
+  if (systemSocket === null || systemSocket === socket) return own;
+  const state = await probeSocket(systemSocket);
+  return state === 'listening' || state === 'denied' ? { socket: systemSocket, state } : own;
+}
+
+/** @throws OnejobError E_DAEMON_ELSEWHERE when a daemon leads here that listens where we do not find it */
+function refuseUnreachable(place: Place): void {
+  const error = unreachableLeader(place);
+  if (error !== null) throw error;
+}
+
+/** What a command hears that starts no daemon, with what waits for one. */
+async function nobodyHere({ stateDir, socket }: Place, cause: unknown): Promise<OnejobError> {
+  const { openToRead } = await import('../store/open-to-read.ts');
+  let waiting: string[] = [];
+  try {
+    using store = openToRead(stateDir);
+    waiting = store === null ? [] : waitingWords(store.jobs.open());
+  } catch {
+    // Somebody else's, or of another version: what is asked for has its own words for that.
+  }
+  return new OnejobError(
+    'E_DAEMON_ABSENT',
+    `No daemon is running: nothing listens at ${socket}${waiting.map((each) => `; ${each}`).join('')}.`,
+    {
+      hint: 'Start it with "onejob up".',
+      retry: true,
+      cause,
+    },
+  );
+}
+
+/** What waits for a daemon, in clauses. */
+export function waitingWords(jobs: readonly { readonly progress: { readonly state: string } }[]): string[] {
+  const waiting = jobs.filter(({ progress }) => progress.state === 'queued').length;
+  const begun = jobs.length - waiting;
+  const words = [
+    [waiting, waiting === 1 ? 'one job is waiting' : `${waiting} jobs are waiting`],
+    [begun, begun === 1 ? 'one job was left running' : `${begun} jobs were left running`],
+  ] as const;
+  return words.flatMap(([count, text]) => (count === 0 ? [] : [text]));
+}
+
+function gaveUp(socket: string, patience: number, cause: unknown): OnejobError {
+  return new OnejobError('E_DAEMON_ABSENT', `Gave up after ${formatAge(patience)}: no daemon has come back at ${socket}.`, {
+    hint: 'Start it with "onejob up".',
+    retry: true,
+    cause,
+  });
 }

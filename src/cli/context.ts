@@ -30,7 +30,9 @@ export interface Place {
   readonly stateDir: string;
   /** Own socket of `stateDir`. */
   readonly socket: string;
-  /** The system daemon's socket, to be tried after our own; null when a place was asked for by name. */
+  /** Whether `socket` was asked for on the command line or in the environment, so that no other one will do. */
+  readonly isSocketNamed: boolean;
+  /** The system daemon's socket, to be tried after our own; null for root, and where a socket was asked for by name. */
   readonly systemSocket: string | null;
 }
 

@@ -8,7 +8,10 @@ import { connect } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import type { Connection, Session } from './session.ts';
 
-/** Returns when the daemon has ended, or at once after an INT: the daemon goes on stopping. 1 when something could not be forgotten. */
+/**
+ * Returns when the daemon has ended, or at once after an INT: the daemon goes on stopping. 1 when there was none, or something could not
+ * be forgotten.
+ */
 export async function down(session: Session, request: DownRequest): Promise<number> {
   const { output } = session;
   const connection = await connect(session, { start: false }).catch((error) => {
@@ -18,8 +21,8 @@ export async function down(session: Session, request: DownRequest): Promise<numb
   if (connection !== null) return await end(session, connection, request);
   const left = request.forget ? await leftBehind(session) : null;
   if (output.json) await output.value({ stopped: false, ...(left === null ? {} : { forgotten: left }) });
-  else await output.print('No daemon runs here.', ...(left ?? []).flatMap(forgottenLines));
-  if (left === null || left.length === 0) return exitCodes.ok;
+  else await output.print('No daemon runs here, so nothing was ended.', ...(left ?? []).flatMap(forgottenLines));
+  if (left === null || left.length === 0) return exitCodes.failed;
   output.say(
     'only a daemon can remove them: start it again as it was started (the same config, or the same "onejob azure …"), then type "onejob down --forget" in another terminal; or remove them by hand',
   );

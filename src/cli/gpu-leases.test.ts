@@ -34,7 +34,12 @@ afterEach(async () => {
 function session(json: boolean, own = 'onejob.sock', system: string | null = null) {
   const { context, stdout } = testContext(json ? ['--json'] : [], dir.path);
   const [socket, systemSocket] = [own, system].map((name) => (name === null ? null : join(dir.path, name)));
-  const place = async () => ({ stateDir: dir.path, socket: socket ?? '', systemSocket: systemSocket ?? null });
+  const place = async () => ({
+    stateDir: dir.path,
+    socket: socket ?? '',
+    isSocketNamed: false,
+    systemSocket: systemSocket ?? null,
+  });
   const flags = { config: null, stateDir: null, socket: null };
   const made: Session = { context, output: createOutput(context, json), flags, version: '1.0.0', place };
   return { session: made, stdout };

@@ -3,13 +3,14 @@ import type { Client } from '../api/client.ts';
 import type { LogSource } from '../api/manager.ts';
 import type { JobView } from '../api/schema.ts';
 import { OnejobError } from '../errors.ts';
+import type { Archive, JobReader } from './archive.ts';
 import { type Colors, printable } from './color.ts';
-import { connect, withAnyDaemon } from './connect.ts';
+import { connect, withDaemon } from './connect.ts';
 import { exitCodes, resultWord } from './exit.ts';
 import { followLogs, type Lasting } from './follow.ts';
 import { findJob, findSource, jobsBegun, leastOfId, tryJob } from './log-source.ts';
 import { agentLogPrinter, jobPrinter } from './pieces.ts';
-import type { Session } from './session.ts';
+import type { Connection, Session } from './session.ts';
 import { cut, table, wrap } from './table.ts';
 import { formatAge } from './units.ts';
 
@@ -32,7 +33,7 @@ export async function listJobs(session: Session, { only, all, limit }: ListFlags
   const most = limit ?? (all ? shownAtMost : null);
   // One more than is shown tells whether there are more.
   const some = most === null ? {} : { limit: most + 1 };
-  const found = await withAnyDaemon(session, (client) => client.jobs({ all, pool: null, ...some }));
+  const found = await withReader(session, (reader) => reader.jobs({ all, pool: null, ...some }));
   const jobs = most === null ? found : found.slice(-most);
   if (output.json) await output.value(jobs);
   else if (jobs.length === 0)
@@ -44,9 +45,9 @@ export async function listJobs(session: Session, { only, all, limit }: ListFlags
 
 async function listOnly(session: Session, only: string): Promise<number> {
   const { output } = session;
-  const jobs = await withAnyDaemon(session, async (client) => {
-    const job = await tryJob(client, only);
-    return job === null ? await jobsBegun(client, only) : [job];
+  const jobs = await withReader(session, async (reader) => {
+    const job = await tryJob(reader, only);
+    return job === null ? await jobsBegun(reader, only) : [job];
   });
   if (jobs.length === 0) {
     throw new OnejobError('E_JOB_UNKNOWN', `There is no job ${only}.`, {
@@ -56,6 +57,25 @@ async function listOnly(session: Session, only: string): Promise<number> {
   if (output.json) await output.value(jobs);
   else await output.print(...jobTable(jobs, output.colors, output.width, Date.now()));
   return exitCodes.ok;
+}
+
+/** Asks the daemon, and where there is none what it has kept: to look at jobs starts nothing. */
+async function withReader<T>(session: Session, work: (reader: JobReader) => Promise<T>): Promise<T> {
+  try {
+    return await withDaemon(session, work);
+  } catch (error) {
+    using archive = await archiveInstead(session, error);
+    const result = await work(archive.reader);
+    session.output.say(`${['no daemon is running', ...archive.waiting].join('; ')}; start it with "onejob up"`);
+    return result;
+  }
+}
+
+/** What is kept where no daemon runs. @throws `error` when that is not the reason */
+async function archiveInstead(session: Session, error: unknown): Promise<Archive> {
+  if (!(error instanceof OnejobError) || error.code !== 'E_DAEMON_ABSENT') throw error;
+  const { stateDir } = await session.place();
+  return (await import('./archive.ts')).openArchive(stateDir);
 }
 
 /** In a pipe each line says why its job waits. At a terminal that stands below, once for all jobs that wait for the same. */
@@ -115,43 +135,73 @@ export interface LogsFlags {
 }
 
 export async function showLogs(session: Session, target: string, flags: LogsFlags): Promise<number> {
+  let connection: Connection;
+  try {
+    connection = await connect(session, { start: false });
+  } catch (error) {
+    using archive = await archiveInstead(session, error);
+    return await showKept(session, target, flags, archive.reader);
+  }
   const printer = flags.own ? agentLogPrinter(session.output) : jobPrinter(session.output);
-  const connection = await connect(session, { start: true });
   const { client } = connection;
   const lasting: Lasting = { connection, temporary: false, mending: null, signal: new AbortController().signal };
-  let source: LogSource | null = null;
   let isEmpty = true;
   const show: typeof printer.show = (piece) => {
     isEmpty = false;
     return printer.show(piece);
   };
   try {
-    source = await findSource(client, target, flags.previous);
-    // Who works in a slot after a restart may be somebody else, so only what has an id is followed across one.
-    if (flags.follow && !('slot' in source)) {
-      lasting.temporary = (await client.status()).temporary;
-      await followLogs(
-        session,
-        lasting,
-        { what: `${'job' in source ? 'job' : 'agent'} ${target} goes on without it`, source },
-        show,
-      );
-    } else {
-      const how = { follow: flags.follow, own: flags.own, plain: session.output.plain };
-      for await (const piece of client.logs(source, how)) await show(piece);
-    }
-    if (isEmpty && 'job' in source) await sayWhyNone(session, lasting.connection.client, source.job);
-  } catch (error) {
-    // It was looked for among jobs first.
-    if (source === null || !('agent' in source) || !(error instanceof OnejobError) || error.code !== 'E_AGENT_UNKNOWN') throw error;
-    throw new OnejobError('E_AGENT_UNKNOWN', `There is no job or agent ${target}.`, {
-      hint: error.hint ?? 'See "onejob status" and "onejob jobs --all".',
-      cause: error,
+    const source = await findSource(client, target, flags.previous);
+    await orUnknown(source, target, async () => {
+      // Who works in a slot after a restart may be somebody else, so only what has an id is followed across one.
+      if (flags.follow && !('slot' in source)) {
+        lasting.temporary = (await client.status()).temporary;
+        const what = `${'job' in source ? 'job' : 'agent'} ${target} goes on without it`;
+        await followLogs(session, lasting, { what, source }, show);
+      } else {
+        const how = { follow: flags.follow, own: flags.own, plain: session.output.plain };
+        for await (const piece of client.logs(source, how)) await show(piece);
+      }
     });
+    if (isEmpty && 'job' in source) await sayWhyNone(session, lasting.connection.client, source.job);
   } finally {
     lasting.connection.close();
   }
   return exitCodes.ok;
+}
+
+/** 1 when more is to come, and was asked for. */
+async function showKept(
+  session: Session,
+  target: string,
+  { follow, previous, own }: LogsFlags,
+  reader: JobReader,
+): Promise<number> {
+  const { output } = session;
+  const printer = own ? agentLogPrinter(output) : jobPrinter(output);
+  const source = await findSource(reader, target, previous);
+  await orUnknown(source, target, async () => {
+    for await (const piece of reader.logs(source, { follow: false, own, plain: output.plain })) await printer.show(piece);
+  });
+  const job = 'job' in source ? await reader.job(source.job) : null;
+  const isOver = job?.state === 'done';
+  if (isOver) return exitCodes.ok;
+  const rest = job?.state === 'queued' ? 'the job waits for one' : 'what was not read yet is shown once one runs';
+  output.say(`no daemon is running; ${rest}; start it with "onejob up"`);
+  return follow ? exitCodes.failed : exitCodes.ok;
+}
+
+/** What was typed was looked for among jobs first. */
+async function orUnknown(source: LogSource, target: string, work: () => Promise<void>): Promise<void> {
+  try {
+    await work();
+  } catch (error) {
+    if (!('agent' in source) || !(error instanceof OnejobError) || error.code !== 'E_AGENT_UNKNOWN') throw error;
+    throw new OnejobError('E_AGENT_UNKNOWN', `There is no job or agent ${target}.`, {
+      hint: error.hint ?? 'See "onejob status" and "onejob jobs --all".',
+      cause: error,
+    });
+  }
 }
 
 /** What never had an agent, such as a job that was refused, has no output, and a reason that its service has for a log. */
@@ -164,7 +214,7 @@ async function sayWhyNone({ output }: Session, client: Client, id: string): Prom
 export async function cancelJob(session: Session, start: string): Promise<number> {
   const { output } = session;
   // What is no job is refused in the daemon's own words.
-  const job = await withAnyDaemon(session, async (client) => client.cancel((await findJob(client, start))?.id ?? start));
+  const job = await withDaemon(session, async (client) => client.cancel((await findJob(client, start))?.id ?? start));
   const { id } = job;
   if (output.json) await output.value(job);
   else await output.print(job.state === 'done' ? `Job ${id} has ended (${resultWord(job)}).` : `Job ${id} was told to end.`);

@@ -1,8 +1,8 @@
 /** Whose output is meant by what a person typed: a slot, a job's id or the beginning of one, an agent's id or its name. */
-import type { Client } from '../api/client.ts';
 import type { LogSource } from '../api/manager.ts';
 import type { JobView } from '../api/schema.ts';
 import { OnejobError } from '../errors.ts';
+import type { JobReader } from './archive.ts';
 
 /** An agent's name at a CI service that is told one of its own: its name in the config, eight digits of the installation, its id. */
 const nameElsewhere = /-[0-9a-f]{8}-([0-9a-z]+)$/;
@@ -12,7 +12,7 @@ export const leastOfId = 4;
 const named = 5;
 
 /** Slots have a slash in them; what is no job is taken for an agent. @throws OnejobError E_USAGE */
-export async function findSource(client: Client, target: string, previous: boolean): Promise<LogSource> {
+export async function findSource(client: JobReader, target: string, previous: boolean): Promise<LogSource> {
   if (target.includes('/')) return { slot: target, previous };
   if (previous) {
     throw new OnejobError(
@@ -33,12 +33,12 @@ export async function findSource(client: Client, target: string, previous: boole
 }
 
 /** Jobs whose id begins so, over or not, as far as they are remembered; none for fewer than four letters that are no whole id. */
-export async function jobsBegun(client: Client, start: string): Promise<JobView[]> {
+export async function jobsBegun(client: JobReader, start: string): Promise<JobView[]> {
   if (start.length < leastOfId) return [];
   return (await client.jobs({ all: true, pool: null })).filter(({ id }) => id.startsWith(start.toLowerCase()));
 }
 
-export async function tryJob(client: Client, id: string): Promise<JobView | null> {
+export async function tryJob(client: JobReader, id: string): Promise<JobView | null> {
   try {
     return await client.job(id);
   } catch (error) {
@@ -48,7 +48,7 @@ export async function tryJob(client: Client, id: string): Promise<JobView | null
 }
 
 /** The job with this id, or the only one whose id begins so. @throws OnejobError E_USAGE when there are several */
-export async function findJob(client: Client, id: string): Promise<JobView | null> {
+export async function findJob(client: JobReader, id: string): Promise<JobView | null> {
   return (await tryJob(client, id)) ?? onlyOne(id, await jobsBegun(client, id));
 }
 
@@ -61,7 +61,7 @@ function onlyOne(start: string, found: readonly JobView[]): JobView | null {
   });
 }
 
-async function slotNamed(client: Client, name: string): Promise<string | null> {
+async function slotNamed(client: JobReader, name: string): Promise<string | null> {
   const { pools } = await client.status();
   return pools.flatMap(({ slots }) => slots).find((slot) => slot.name === name)?.key ?? null;
 }

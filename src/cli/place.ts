@@ -1,10 +1,8 @@
 /** Where the daemon is, for those who only want to speak to it. The config is loaded only where there is a file. */
+import { join } from 'node:path';
 import type { Environment } from '../config/environment.ts';
-import { choosePaths, findConfig } from '../config/paths.ts';
+import { choosePaths, findConfig, sharedSocket } from '../config/paths.ts';
 import type { Place, PlaceFlags } from './context.ts';
-
-/** Where a daemon of the whole host listens. */
-const systemSocket = '/run/onejob/onejob.sock';
 
 /** @throws OnejobError E_CONFIG when there is a config file that cannot be read at all. */
 export async function findPlace(given: PlaceFlags, env: Environment, cwd: string): Promise<Place> {
@@ -13,6 +11,12 @@ export async function findPlace(given: PlaceFlags, env: Environment, cwd: string
     findConfig(flags, env, cwd) === null
       ? choosePaths(flags, env, cwd, { stateDir: null, socket: null })
       : await (await import('../config/load.ts')).loadPaths({ flags, env, cwd });
-  const usual = stateDir.from.source === 'default' && socket.from.source === 'default';
-  return { stateDir: stateDir.path, socket: socket.path, systemSocket: usual && env.uid !== 0 ? systemSocket : null };
+  const isDerived = socket.from.source === 'default' || socket.path === join(stateDir.path, 'onejob.sock');
+  const isShared = env.uid !== 0 && isDerived;
+  return {
+    stateDir: stateDir.path,
+    socket: socket.path,
+    isSocketNamed: given.socket !== null || env.socket !== null,
+    systemSocket: isShared ? sharedSocket(stateDir.from.source === 'default' ? null : stateDir.path) : null,
+  };
 }

@@ -1,13 +1,14 @@
 /** `onejob plan` and `onejob doctor`: what would be done, and what is wrong. */
+import { OnejobError } from '../errors.ts';
 import { printable } from './color.ts';
-import { withAnyDaemon } from './connect.ts';
+import { withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import type { Session } from './session.ts';
 import { hang, table, wrap } from './table.ts';
 
 export async function showPlan(session: Session): Promise<number> {
   const { output } = session;
-  const [lines, { configChanged }] = await withAnyDaemon(session, (client) => Promise.all([client.plan(), client.status()]));
+  const [lines, { configChanged }] = await withDaemon(session, (client) => Promise.all([client.plan(), client.status()]));
   if (output.json) {
     await output.value(lines);
     return exitCodes.ok;
@@ -26,7 +27,10 @@ export async function showPlan(session: Session): Promise<number> {
 /** 1 when there is an error among the findings. */
 export async function showDoctor(session: Session): Promise<number> {
   const { output } = session;
-  const findings = await withAnyDaemon(session, (client) => client.doctor());
+  const findings = await withDaemon(session, (client) => client.doctor()).catch(async (error: unknown) => {
+    if (!(error instanceof OnejobError) || error.code !== 'E_DAEMON_ABSENT') throw error;
+    return (await import('./doctor-alone.ts')).doctorAlone(session, error);
+  });
   const code = findings.some((each) => each.level === 'error') ? exitCodes.failed : exitCodes.ok;
   if (output.json) {
     await output.value(findings);

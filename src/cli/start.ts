@@ -8,6 +8,7 @@ import { dirname, join } from 'node:path';
 import { fromErrorView } from '../api/http-errors.ts';
 import type { ErrorView } from '../api/schema.ts';
 import { OnejobError } from '../errors.ts';
+import { leaderOf } from '../store/lead.ts';
 import type { Place } from './context.ts';
 import type { Session } from './session.ts';
 import { socketWatch } from './watch.ts';
@@ -56,10 +57,30 @@ export async function startTemporary(session: Session, { place, reachable, patie
     // Somebody else leads: either just coming up, so that its socket will appear, or just ending, so that its place will
     // be free. Neither can be waited for by the lock itself.
     const taken = error.code === 'E_STATE_LED' || error.code === 'E_SOCKET_TAKEN';
-    if (!taken || performance.now() > deadline) throw fromErrorView(error);
-    await watch.change(retryAfter, signal);
-    if (await reachable()) return;
+    do {
+      if (!taken || performance.now() > deadline) throw fromErrorView(error);
+      await watch.change(retryAfter, signal);
+      if (await reachable()) return;
+      const elsewhere = unreachableLeader(place);
+      if (elsewhere !== null) throw elsewhere;
+    } while (leaderOf(place.stateDir)?.isAlive === true);
   }
+}
+
+/**
+ * A daemon that leads the state directory and listens, but not where it is looked for, or not for us; null where there is none. To be
+ * asked once nobody was found listening.
+ */
+export function unreachableLeader({ stateDir, socket, isSocketNamed }: Place): OnejobError | null {
+  const leader = leaderOf(stateDir);
+  if (leader?.socket == null || !leader.isAlive) return null;
+  const { pid, socket: its } = leader;
+  const hint =
+    isSocketNamed && its !== socket
+      ? `Leave out --socket and ONEJOB_SOCKET, or give --socket ${its}.`
+      : `Its socket may have been removed. Type "kill -9 ${pid}", then "onejob up": its jobs go on, and are taken over.`;
+  const message = `A daemon (pid ${pid}) leads ${stateDir} and listens at ${its}, but cannot be reached at ${isSocketNamed ? socket : its}.`;
+  return new OnejobError('E_DAEMON_ELSEWHERE', message, { hint });
 }
 
 interface Child {

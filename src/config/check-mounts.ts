@@ -9,6 +9,7 @@ import type { SecretReference } from '../secrets/reference.ts';
 import type { Checking } from './checking.ts';
 import type { Config, PoolConfig } from './config.ts';
 import type { Environment } from './environment.ts';
+import { sharedSocket } from './paths.ts';
 import type { Path } from './problem.ts';
 import { formatPath } from './problem.ts';
 import { isNamed, mountPathProblem, pathProblem } from './volumes.ts';
@@ -62,8 +63,8 @@ export function hostPathProblem(mount: Pick<Mount, 'host'>, config: Guarded): st
     return `shows jobs the state of onejob, because "state_dir" is ${config.stateDir}; choose another folder`;
   }
   // Who may open the socket may do everything that onejob may.
-  if (!shows(mount.host, config.socket)) return null;
-  return `would let jobs speak to onejob, because its socket is ${config.socket}; choose another folder`;
+  const socket = [config.socket, sharedSocket(config.stateDir)].find((path) => shows(mount.host, path));
+  return socket === undefined ? null : `would let jobs speak to onejob, because its socket is ${socket}; choose another folder`;
 }
 
 /** Sockets whose owner may do everything on this host. A pool may be given one by whoever writes the config, a job never. */

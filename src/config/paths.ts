@@ -1,4 +1,5 @@
 /** Where config, state and socket are, before anything else is known. */
+import { createHash } from 'node:crypto';
 import { existsSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import type { Environment } from './environment.ts';
@@ -22,6 +23,15 @@ export interface Paths {
   readonly config: Given | null;
   readonly stateDir: Given;
   readonly socket: Given;
+}
+
+/** Folder of sockets that more than one user may open; root's. */
+export const sharedFolder = '/run/onejob';
+
+/** Socket of a daemon of root for all who may use it: the state directory itself lets nobody else in. `stateDir`: null for the usual one. */
+export function sharedSocket(stateDir: string | null): string {
+  const name = stateDir === null ? 'onejob' : createHash('sha256').update(stateDir).digest('hex').slice(0, 12);
+  return join(sharedFolder, `${name}.sock`);
 }
 
 /** Longest socket path, in bytes: Node cuts what is over 107 without a word. */
@@ -64,7 +74,7 @@ export function choosePaths(
   if (socket !== null) return { stateDir, socket };
   // A state directory of one's own is an installation of one's own: it must not answer on the usual socket.
   if (state !== null) return { stateDir, socket: { path: join(state.path, 'onejob.sock'), from: state.from } };
-  const folder = isRoot ? '/run/onejob' : env.runtimeDir === null ? stateDir.path : join(env.runtimeDir, 'onejob');
+  const folder = isRoot ? sharedFolder : env.runtimeDir === null ? stateDir.path : join(env.runtimeDir, 'onejob');
   return { stateDir, socket: { path: join(folder, 'onejob.sock'), from: place('default') } };
 }
 

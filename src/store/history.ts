@@ -51,7 +51,7 @@ const exitSchema = z.discriminatedUnion('kind', [
   z.object({ kind: z.literal('lost'), reason: z.string() }),
 ]) satisfies z.ZodType<Exit>;
 
-export function historyTable(db: Database): HistoryTable {
+export function historyTable(db: Pick<Database, 'path' | 'prepare'>): HistoryTable {
   const made = db.prepare('INSERT OR IGNORE INTO history (agent, pool, slot, name, made_at) VALUES (?, ?, ?, ?, ?)');
   const released = db.prepare('UPDATE history SET job = ?, released_at = ? WHERE agent = ? AND released_at IS NULL');
   const ended = db.prepare('UPDATE history SET exit = ?, ended_at = ? WHERE agent = ? AND ended_at IS NULL');

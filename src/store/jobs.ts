@@ -57,7 +57,7 @@ export interface JobTable {
   remove(id: string): void;
 }
 
-export function jobTable(db: Database): JobTable {
+export function jobTable(db: Pick<Database, 'path' | 'prepare'>): JobTable {
   const columns = 'seq, id, submitted_at, temporary, request, progress';
   const insert = db.prepare(
     'INSERT INTO jobs (id, pool, done, submitted_at, ended_at, temporary, request, progress) VALUES (?, ?, ?, ?, ?, ?, ?, ?)',

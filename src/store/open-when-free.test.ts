@@ -1,19 +1,60 @@
 import { expect, test } from 'vitest';
 import { scratch } from '../../test/support/scratch.ts';
+import { leaderOf } from './lead.ts';
 import { openWhenFree } from './open-when-free.ts';
 import { openStore } from './store.ts';
 
-test('waits for a manager that ends by itself, and not for one that is there to stay', async () => {
+const nobody = async () => {
+  throw new Error('nobody listens');
+};
+
+test('does not wait for one that is there to stay, and one that is temporary waits for nobody', async () => {
   using dir = scratch();
   const stays = openStore(dir.path);
-  await expect(openWhenFree(dir.path, { temporary: false })).rejects.toMatchObject({ code: 'E_STATE_LED' });
+  await expect(openWhenFree(dir.path, { temporary: false, tellToLeave: nobody })).rejects.toMatchObject({
+    code: 'E_STATE_LED',
+    hint: expect.stringContaining('down --leave'),
+  });
   stays.close();
   const temporary = openStore(dir.path, { temporary: true });
-  await expect(openWhenFree(dir.path, { temporary: true })).rejects.toMatchObject({ code: 'E_STATE_LED' });
-  const next = openWhenFree(dir.path, { temporary: false });
-  await Promise.resolve();
+  await expect(openWhenFree(dir.path, { temporary: true, tellToLeave: nobody })).rejects.toMatchObject({ code: 'E_STATE_LED' });
   temporary.close();
-  const opened = await next;
-  expect(opened.owner).toBe(temporary.owner);
+});
+
+test('a temporary one is told to leave, again if need be, and its place is taken', async () => {
+  using dir = scratch();
+  const temporary = openStore(dir.path, { temporary: true });
+  temporary.listens('/run/it.sock');
+  let told = 0;
+  const tellToLeave = async (socket: string) => {
+    expect(socket).toBe('/run/it.sock');
+    told += 1;
+    if (told === 1) throw new Error('not yet');
+    temporary.close();
+  };
+  const opened = await openWhenFree(dir.path, { temporary: false, tellToLeave });
+  expect([told, opened.owner]).toEqual([2, temporary.owner]);
   opened.close();
+});
+
+test('one that does not leave is named with what lets its jobs go on', async () => {
+  using dir = scratch();
+  const temporary = openStore(dir.path, { temporary: true });
+  const never = openWhenFree(dir.path, { temporary: false, tellToLeave: nobody, patience: 0 });
+  await expect(never).rejects.toMatchObject({ code: 'E_STATE_LED', hint: expect.stringMatching(/kill -9 \d+.*jobs go on/) });
+  temporary.close();
+});
+
+test('who leads says where it listens and that it lives, until it is gone', () => {
+  using dir = scratch();
+  expect(leaderOf(dir.path)).toBe(null);
+  const store = openStore(dir.path, { temporary: true });
+  const leader = { pid: process.pid, temporary: true, isAlive: true };
+  expect(leaderOf(dir.path)).toEqual({ ...leader, socket: null });
+  store.listens('/run/it.sock');
+  expect(leaderOf(dir.path)).toEqual({ ...leader, socket: '/run/it.sock' });
+  store.listens(null);
+  expect(leaderOf(dir.path)?.socket).toBe(null);
+  store.close();
+  expect(leaderOf(dir.path)).toBe(null);
 });

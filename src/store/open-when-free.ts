@@ -1,24 +1,47 @@
-/** Takes the lead from a manager that ends by itself: whoever types two commands one after the other must not hear of the first one's. */
+/**
+ * Takes the lead from a manager that ends by itself: a daemon that is there to stay does not wait for one that is not. The temporary one
+ * is told to leave, and its jobs are adopted.
+ */
 import { setTimeout as pause } from 'node:timers/promises';
 import { OnejobError } from '../errors.ts';
-import { leaderIsTemporary } from './lead.ts';
+import { leaderOf } from './lead.ts';
 import { openStore, type Store } from './store.ts';
 
-const [patience, again] = [10_000, 50];
+const [usualPatience, again] = [30_000, 50];
+
+export interface OpenOptions {
+  readonly temporary: boolean;
+  /** Tells the temporary manager that listens there to leave its agents and go. May fail: it is told again. */
+  readonly tellToLeave: (socket: string) => Promise<void>;
+  /** ms that one which does not leave is waited for; default 30 s. */
+  readonly patience?: number;
+}
 
 /**
  * @throws OnejobError what `openStore` throws; E_STATE_LED at once for a leader that is there to stay and for who is temporary too,
- * else after 10 s
+ * else after `patience`
  */
-export async function openWhenFree(stateDir: string, options: { readonly temporary: boolean }): Promise<Store> {
+export async function openWhenFree(stateDir: string, options: OpenOptions): Promise<Store> {
+  const { temporary, tellToLeave, patience = usualPatience } = options;
   for (const until = Date.now() + patience; ; ) {
     try {
-      return openStore(stateDir, options);
+      return openStore(stateDir, { temporary });
     } catch (error) {
-      const isLed = error instanceof OnejobError && error.code === 'E_STATE_LED';
       // One that is temporary itself has a client that joins the leader.
-      if (!isLed || options.temporary || !leaderIsTemporary(stateDir) || Date.now() > until) throw error;
+      if (!(error instanceof OnejobError) || error.code !== 'E_STATE_LED' || temporary) throw error;
+      const leader = leaderOf(stateDir);
+      // Without one it is just coming or going.
+      if (leader?.temporary === false) throw error;
+      if (Date.now() > until) throw leader === null ? error : stays(stateDir, leader.pid, patience);
+      if (leader?.socket != null) await tellToLeave(leader.socket).catch(() => {});
       await pause(again);
     }
   }
+}
+
+function stays(dir: string, pid: number, patience: number): OnejobError {
+  const message = `A temporary onejob (pid ${pid}) leads the state directory ${dir}, and did not leave within ${patience / 1000} s.`;
+  return new OnejobError('E_STATE_LED', message, {
+    hint: `Type "kill -9 ${pid}" and start again: its jobs go on, and are taken over.`,
+  });
 }

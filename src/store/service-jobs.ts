@@ -38,7 +38,7 @@ const body = z.object({
   endedAt: time,
 }) satisfies z.ZodType<ServiceJob>;
 
-export function serviceJobTable(db: Database): ServiceJobTable {
+export function serviceJobTable(db: Pick<Database, 'path' | 'prepare'>): ServiceJobTable {
   const save = db.prepare(
     'INSERT INTO service_jobs (id, seen_at, body) VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, body = excluded.body',
   );

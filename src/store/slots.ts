@@ -65,7 +65,7 @@ export interface SlotTable {
   remove(key: string): void;
 }
 
-export function slotTable(db: Database, bootId: string): SlotTable {
+export function slotTable(db: Pick<Database, 'path' | 'prepare'>, bootId: string): SlotTable {
   const all = db.prepare('SELECT key, boot, body FROM slots ORDER BY key');
   const save = db.prepare(
     'INSERT INTO slots (key, boot, body) VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET boot = excluded.boot, body = excluded.body',

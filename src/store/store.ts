@@ -11,7 +11,7 @@ import { databaseName, prepareDirectory } from './directory.ts';
 import { type HistoryTable, historyTable } from './history.ts';
 import { type HoldTable, holdTable } from './holds.ts';
 import { type JobTable, jobTable } from './jobs.ts';
-import { takeLead } from './lead.ts';
+import { type Lead, takeLead } from './lead.ts';
 import { type ProofTable, proofTable } from './proofs.ts';
 import { type RegistrationTable, registrationTable } from './registrations.ts';
 import { type SecretPinTable, secretPinTable } from './secret-pins.ts';
@@ -44,6 +44,8 @@ export interface Store {
   sync(): Promise<void>;
   /** The same before it returns. @throws OnejobError E_STATE_FULL */
   syncNow(): void;
+  /** Writes down where this manager listens, for clients of the state directory; null: not any more. */
+  listens(socket: string | null): void;
   /** House-keeping for quiet moments: about every minute is enough. */
   checkpoint(): void;
   close(): void;
@@ -56,7 +58,7 @@ export function openStore(stateDir: string, options: { readonly temporary?: bool
   let db: Database | null = null;
   try {
     db = openDatabase(join(dir, databaseName));
-    return assemble(dir, db, () => lead.release());
+    return assemble(dir, db, lead);
   } catch (error) {
     db?.close();
     lead.release();
@@ -64,7 +66,7 @@ export function openStore(stateDir: string, options: { readonly temporary?: bool
   }
 }
 
-function assemble(dir: string, db: Database, release: () => void): Store {
+function assemble(dir: string, db: Database, lead: Lead): Store {
   const bootId = readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim();
   return {
     dir,
@@ -82,10 +84,11 @@ function assemble(dir: string, db: Database, release: () => void): Store {
     transaction: (options, fn) => db.transaction(options, fn),
     sync: () => db.sync(),
     syncNow: () => db.syncNow(),
+    listens: (socket) => lead.listens(socket),
     checkpoint: () => db.checkpoint(),
     close() {
       db.close();
-      release();
+      lead.release();
     },
   };
 }

@@ -26,7 +26,7 @@ export function addDaemonCommands(program: Command, act: Act): void {
       `
 Without --forget the placeholders stay that keep jobs of CI services waiting while there is no agent; without one, such jobs
 fail when they are queued. Remove them when this host is not to serve them any more.
-Exit codes: 0; 1 when --forget could not remove them all; 2 wrong usage.`,
+Exit codes: 0; 1 when no daemon runs here, or --forget could not remove them all; 2 wrong usage.`,
     )
     .action((flags: GlobalFlags & { drain?: boolean; now?: boolean; leave?: boolean; forget?: boolean }) => {
       const how = flags.drain === true ? 'drain' : flags.leave === true ? 'leave' : 'end';

@@ -1,0 +1,105 @@
+/** Who may open a shared socket, and what is missing for who may not: the group `onejob`, membership, or a way to the socket. */
+import { accessSync, constants, readFileSync, statSync } from 'node:fs';
+import { userInfo } from 'node:os';
+import { dirname } from 'node:path';
+import { sharedFolder } from '../config/paths.ts';
+import { OnejobError } from '../errors.ts';
+
+/** Whose members may use a daemon of root. */
+const groupName = 'onejob';
+
+export interface Group {
+  readonly gid: number;
+  readonly members: readonly string[];
+}
+
+/** The group `onejob`, from group(5): Node knows no group names. Null where there is none. Groups from elsewhere are not seen. */
+export function readGroup(text: string = readFileSync('/etc/group', 'utf8')): Group | null {
+  const line = text.split('\n').find((each) => each.startsWith(`${groupName}:`));
+  if (line === undefined) return null;
+  const [, , id, members = ''] = line.split(':');
+  const gid = Number(id);
+  return Number.isInteger(gid) ? { gid, members: members.split(',').filter((name) => name !== '') } : null;
+}
+
+/** How things stand for somebody who was refused. */
+export interface AccessFacts {
+  readonly group: Group | null;
+  readonly user: { readonly name: string; readonly gids: readonly number[] };
+  /** The first folder on the way that the user may not enter; null when none. */
+  readonly blocked: { readonly path: string; readonly gid: number; readonly mode: number } | null;
+  /** Null where it cannot be looked at. */
+  readonly socket: { readonly uid: number; readonly gid: number; readonly mode: number } | null;
+}
+
+const restart = 'restart the daemon ("onejob down --leave", then "onejob up": its jobs go on)';
+
+/** What is missing, as a clause, and what to do about it, as a sentence. Pure. */
+export function whyDenied({ group, user, blocked, socket }: AccessFacts): { readonly why: string; readonly hint: string } {
+  if (socket !== null && socket.uid !== 0)
+    return { why: `it is a daemon of user ${socket.uid} alone`, hint: 'Use a daemon of your own with --state-dir DIR.' };
+  const create = `sudo groupadd ${groupName}`;
+  const join = `sudo usermod -aG ${groupName} ${user.name}`;
+  if (group === null) {
+    return {
+      why: `it is for root only, as there is no group "${groupName}" on this host`,
+      hint: `To share it type "${create}" and "${join}", ${restart}, and log in again.`,
+    };
+  }
+  const isShared = blocked === null ? socket?.gid === group.gid : blocked.gid === group.gid && (blocked.mode & 0o010) !== 0;
+  if (!isShared) {
+    const what = blocked === null ? 'its socket is not the group\u2019s' : `you may not enter ${blocked.path}`;
+    return {
+      why: `${what} (mode ${((blocked ?? socket)?.mode ?? 0).toString(8).padStart(4, '0').slice(-4)})`,
+      hint: `A daemon of root that starts while the group "${groupName}" exists listens in ${sharedFolder}: ${restart}.`,
+    };
+  }
+  if (user.gids.includes(group.gid)) return { why: 'permission denied', hint: 'See the rights of the socket and of its folders.' };
+  return group.members.includes(user.name)
+    ? { why: `you joined the group "${groupName}" after you logged in`, hint: `Log in again, or type "newgrp ${groupName}".` }
+    : { why: `you are not in the group "${groupName}"`, hint: `Type "${join}", then log in again.` };
+}
+
+export function socketDenied(path: string): OnejobError {
+  const { why, hint } = whyDenied({ group: readGroup(), user: currentUser(), ...lookAt(path) });
+  return new OnejobError('E_SOCKET_DENIED', `Cannot connect to the daemon at ${path}: ${why}.`, { hint });
+}
+
+function currentUser(): AccessFacts['user'] {
+  const gids = process.getgroups?.() ?? [];
+  const gid = process.getegid?.();
+  return { name: nameOfUser(), gids: gid === undefined ? gids : [...gids, gid] };
+}
+
+function nameOfUser(): string {
+  try {
+    return userInfo().username;
+  } catch {
+    // A uid without an entry, as in a container.
+    return '"$USER"';
+  }
+}
+
+function lookAt(path: string): Pick<AccessFacts, 'blocked' | 'socket'> {
+  let blocked: AccessFacts['blocked'] = null;
+  for (let dir = dirname(path); ; dir = dirname(dir)) {
+    try {
+      accessSync(dir, constants.X_OK);
+    } catch {
+      // One below a folder that cannot be entered cannot be looked at: the outermost remains.
+      const found = tryStat(dir);
+      if (found !== null) blocked = { path: dir, gid: found.gid, mode: found.mode & 0o7777 };
+    }
+    if (dir === dirname(dir)) break;
+  }
+  const socket = tryStat(path);
+  return { blocked, socket: socket === null ? null : { uid: socket.uid, gid: socket.gid, mode: socket.mode & 0o7777 } };
+}
+
+function tryStat(path: string): { readonly uid: number; readonly gid: number; readonly mode: number } | null {
+  try {
+    return statSync(path);
+  } catch {
+    return null;
+  }
+}

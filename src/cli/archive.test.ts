@@ -1,0 +1,101 @@
+/** Looking at jobs where no daemon runs: everything is shown, nothing is started, nothing is written. */
+import { mkdirSync, readdirSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { DatabaseSync } from 'node:sqlite';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { testContext } from '../../test/support/cli-context.ts';
+import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { jobRequest } from '../api/schema.ts';
+import { createOwnQueue } from '../ci/own-queue/own-queue.ts';
+import type { QueuePool } from '../ci/own-queue/request.ts';
+import { runCli } from '../cli.ts';
+import { logPath } from '../logs/log-file.ts';
+import { openStore } from '../store/store.ts';
+
+const pool = { name: 'p', timeout: null, recipe: { image: null, mounts: [] }, devices: { count: 0 } } as unknown as QueuePool;
+
+let dir: Scratch;
+beforeEach(async () => {
+  dir = scratch();
+  const store = openStore(state());
+  const queue = createOwnQueue({ store, pools: [pool] });
+  queue.submit(jobRequest.parse({ id: 'aaaaaaaaaaaa', command: ['./first'] }));
+  queue.submit(jobRequest.parse({ id: 'bbbbbbbbbbbb', command: ['./second'] }));
+  store.transaction({ durable: false }, () => {
+    queue.record({ change: 'assigned', job: 'aaaaaaaaaaaa', agent: 'a1' });
+    queue.record({ change: 'started', job: 'aaaaaaaaaaaa', agent: 'a1' });
+    store.history.made({ agent: 'a1', pool: 'p', slot: 'p/1', name: 'a1', madeAt: 1 });
+    store.history.released('a1', 'aaaaaaaaaaaa', 2);
+  });
+  queue.committed();
+  await queue.close();
+  store.close();
+});
+afterEach(() => dir[Symbol.dispose]());
+
+const state = () => join(dir.path, 'state');
+
+async function onejob(...args: string[]) {
+  const { context, stdout, stderr } = testContext([...args, '--state-dir', state()], dir.path);
+  const code = await runCli(context);
+  return { code, stdout: stdout(), stderr: stderr() };
+}
+
+test('jobs lists what waits and what ran, and says that no daemon runs', async () => {
+  const before = readdirSync(state());
+  const { code, stdout, stderr } = await onejob('jobs');
+  expect(code).toBe(0);
+  expect(stdout).toMatch(/aaaaaaaaaaaa +p +running.*\.\/first\n.*bbbbbbbbbbbb +p +queued.*\.\/second — No daemon is running/);
+  expect(stderr).toBe('onejob: no daemon is running; one job is waiting; one job was left running; start it with "onejob up"\n');
+  expect((await onejob('jobs', 'bbbb', '--json')).stdout).toContain('"state":"queued"');
+  expect(readdirSync(state())).toEqual(before);
+});
+
+test('logs shows what was kept; with -f it ends with 1, as more would come', async () => {
+  mkdirSync(join(state(), 'logs'), { recursive: true });
+  writeFileSync(logPath(join(state(), 'logs'), 'a1'), '');
+  for (const [flags, code] of [
+    [[], 0],
+    [['-f'], 1],
+  ] as const) {
+    const said = await onejob('logs', 'aaaa', ...flags);
+    expect([said.code, said.stderr]).toEqual([code, expect.stringContaining('what was not read yet is shown once one runs')]);
+  }
+  expect((await onejob('logs', 'bbbb')).stderr).toContain('the job waits for one');
+  expect(await onejob('logs', 'none')).toMatchObject({ code: 1, stderr: expect.stringContaining('There is no job or agent none') });
+});
+
+test.each([['cancel', 'aaaaaaaaaaaa'], ['status'], ['plan'], ['pause']])(
+  '%s says that no daemon runs and how many jobs wait',
+  async (...args) => {
+    const { code, stderr } = await onejob(...args);
+    expect([code, stderr]).toEqual([1, expect.stringMatching(/No daemon is running.*one job is waiting[\s\S]*"onejob up"/)]);
+    expect(readdirSync(state())).not.toContain('daemon.log');
+  },
+);
+
+test('down that ended nothing says so with 1', async () => {
+  expect(await onejob('down')).toMatchObject({ code: 1, stdout: 'No daemon runs here, so nothing was ended.\n' });
+});
+
+test('doctor looks at what it can without a daemon', async () => {
+  writeFileSync(join(dir.path, 'c.yml'), 'pools: { p: { agents: many } }\n');
+  const { code, stdout } = await onejob('doctor', '--config', join(dir.path, 'c.yml'));
+  expect([code, stdout]).toEqual([1, expect.stringMatching(/warning +daemon: No daemon is running[\s\S]*one job is waiting/)]);
+  expect(stdout).toMatch(/error +config: .*agents/);
+});
+
+test('a store of an older onejob is left to a daemon, which brings it up to date', async () => {
+  const db = new DatabaseSync(join(state(), 'onejob.db'));
+  db.exec('PRAGMA user_version = 1');
+  db.close();
+  expect(await onejob('jobs')).toMatchObject({ code: 1, stderr: expect.stringMatching(/an older onejob[\s\S]*"onejob up"/) });
+});
+
+test('where nothing was ever run there are no jobs, and looking makes no state', async () => {
+  dir[Symbol.dispose]();
+  mkdirSync(dir.path);
+  const { code, stdout } = await onejob('jobs');
+  expect([code, stdout]).toEqual([0, 'No jobs wait or run; "onejob jobs --all" shows those that ended.\n']);
+  expect(readdirSync(dir.path)).toEqual([]);
+});

@@ -1,0 +1,99 @@
+/** What jobs and their output were, from the store of a state directory that no daemon leads: read only, and nothing is started. */
+import { join } from 'node:path';
+import type { Client } from '../api/client.ts';
+import type { JobView, StatusView } from '../api/schema.ts';
+import { jobsListed } from '../api/schema.ts';
+import { viewOf } from '../ci/own-queue/view.ts';
+import { agentsOf } from '../core/slot.ts';
+import { OnejobError } from '../errors.ts';
+import { systemClock as clock } from '../pools/clock.ts';
+import { createLogs } from '../pools/logs.ts';
+import { createServiceJobs, newestLast } from '../pools/service-jobs.ts';
+import { openToRead, type ReadStore } from '../store/open-to-read.ts';
+import { waitingWords } from './connect.ts';
+
+/** What can be asked of a daemon and of an archive alike. */
+export type JobReader = Pick<Client, 'jobs' | 'job' | 'logs'> & { status(): Promise<Pick<StatusView, 'pools'>> };
+
+export interface Archive extends Disposable {
+  readonly reader: JobReader;
+  /** What waits for a daemon, in clauses. */
+  readonly waiting: readonly string[];
+}
+
+const whyWaiting = 'No daemon is running.';
+
+/** @throws OnejobError E_STATE_OLDER and the like */
+export function openArchive(stateDir: string): Archive {
+  const store = openToRead(stateDir);
+  return store === null ? emptyArchive : archiveOf(store, stateDir);
+}
+
+function archiveOf(store: ReadStore, stateDir: string): Archive {
+  const slots = store.slots().map(({ slot }) => slot);
+  const places = new Map(slots.flatMap((slot) => agentsOf(slot).map((agent) => [agent, slot.key] as const)));
+  const placeOf = (agent: string) => places.get(agent);
+  const reasonFor = () => whyWaiting;
+  const ownJob = (id: string): JobView | null => {
+    const job = store.jobs.get(id);
+    return job === null ? null : viewOf(job, reasonFor);
+  };
+  const elsewhere = createServiceJobs({
+    ...{ services: [], table: store.serviceJobs, reconciler: { slots, pools: [], placeOf }, reasonFor, clock },
+  });
+  const logs = createLogs({
+    clock,
+    reconciler: { placeOf, slot: (key) => slots.find((slot) => slot.key === key) },
+    keepers: { get: () => undefined },
+    queue: { job: ownJob, onChange: () => () => {} },
+    serviceJobs: elsewhere,
+    history: store.history,
+    services: [],
+    logDir: join(stateDir, 'logs'),
+    stateDir,
+  });
+  const find = (id: string): JobView | null => ownJob(id) ?? elsewhere.job(id);
+  return {
+    waiting: waitingWords(store.jobs.open()),
+    [Symbol.dispose]: () => store[Symbol.dispose](),
+    reader: {
+      status: async () => ({ pools: [] }),
+      async jobs({ all, limit = all ? jobsListed : undefined }) {
+        const own = all ? store.jobs.list({ pool: null, limit: limit ?? jobsListed }).reverse() : store.jobs.open();
+        const jobs = newestLast([
+          ...own.map((job) => viewOf(job, reasonFor)),
+          ...elsewhere.jobs(all ? (limit ?? jobsListed) : null),
+        ]);
+        return limit === undefined ? jobs : jobs.slice(-limit);
+      },
+      async job(id) {
+        const job = find(id);
+        if (job !== null) return job;
+        throw unknownJob(id);
+      },
+      logs: (source, { own = false, plain = false, signal = new AbortController().signal }) =>
+        own ? logs.own(source, signal) : logs.read(source, { follow: false, plain }, signal),
+    },
+  };
+}
+
+/** Where nothing was ever kept. */
+const emptyArchive: Archive = {
+  waiting: [],
+  [Symbol.dispose]() {},
+  reader: {
+    status: async () => ({ pools: [] }),
+    jobs: async () => [],
+    async job(id) {
+      throw unknownJob(id);
+    },
+    // biome-ignore lint/correctness/useYield: there is nothing to read
+    async *logs() {
+      throw new OnejobError('E_AGENT_UNKNOWN', 'There is no agent: nothing was ever run here.');
+    },
+  },
+};
+
+function unknownJob(id: string): OnejobError {
+  return new OnejobError('E_JOB_UNKNOWN', `There is no job ${id}.`, { hint: 'See "onejob jobs --all" for those there are.' });
+}

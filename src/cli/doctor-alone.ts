@@ -1,0 +1,53 @@
+/** What `onejob doctor` can say without a daemon: what keeps one from starting, and what it would run in. Starts nothing of a job. */
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import type { FindingView } from '../api/schema.ts';
+import { checkConfig } from '../config/load.ts';
+import { formatProblem } from '../config/problem.ts';
+import { secretFindings } from '../config/secret-findings.ts';
+import { weakenedFindings } from '../config/weakened-findings.ts';
+import { type OnejobError, toFailure } from '../errors.ts';
+import { chooseRuntimes } from '../runtimes/choose.ts';
+import type { Session } from './session.ts';
+
+/** ms for all runtimes to answer. */
+const patience = 60_000;
+
+/** `absent`: the error that says that there is no daemon. */
+export async function doctorAlone({ context, flags }: Session, absent: OnejobError): Promise<FindingView[]> {
+  const { environment: env, cwd } = context;
+  const given = { config: flags.config ?? undefined, stateDir: flags.stateDir ?? undefined, socket: flags.socket ?? undefined };
+  const { config, errors, warnings } = await checkConfig({ flags: given, env, cwd });
+  const problem = (level: 'error' | 'warning') => (each: (typeof errors)[number]) =>
+    ({ level, subject: 'config', message: formatProblem(each), hint: null }) as const;
+  return [
+    { level: 'warning', subject: 'daemon', message: absent.message, hint: absent.hint },
+    ...errors.map(problem('error')),
+    ...warnings.map(problem('warning')),
+    ...(await secretFindings(config, Date.now())),
+    ...(errors.length > 0 ? [] : [...weakenedFindings(config), ...(await runtimeFindings())]),
+    {
+      level: 'ok',
+      subject: 'not looked at',
+      message: 'Slots, images, caches, GPUs and CI services are looked at by a daemon.',
+      hint: 'GPUs also by "onejob gpus".',
+    },
+  ];
+
+  async function runtimeFindings(): Promise<FindingView[]> {
+    // The process runtime makes its folders where it is told to; the state directory stays as it is.
+    const stateDir = await mkdtemp(join(tmpdir(), 'onejob-doctor-'));
+    try {
+      const runtimes = await chooseRuntimes({ config, env, owner: 'doctor', stateDir, stored: [] });
+      const signal = AbortSignal.timeout(patience);
+      const found = await Promise.all(runtimes.all.map((runtime) => runtime.check(signal).finally(() => runtime.close?.())));
+      return [...runtimes.findings(), ...found.flat()];
+    } catch (error) {
+      const { message } = toFailure(error);
+      return [{ level: 'error', subject: 'runtime', message, hint: null }];
+    } finally {
+      await rm(stateDir, { recursive: true, force: true });
+    }
+  }
+}
