@@ -261,15 +261,18 @@ describe('down --forget', () => {
 
   test('without a daemon names what it would have removed', async () => {
     await server.close();
-    expect(await onejob('down', '--forget')).toMatchObject({ code: 0, stdout: 'No daemon runs here.\n' });
+    expect(await onejob('down', '--forget')).toMatchObject({ code: 1, stdout: 'No daemon runs here, so nothing was ended.\n' });
     const store = openStore(dir.path);
     store.transaction({ durable: false }, () => {
       store.registrations.intend({ agent: 'p1', service: 'azure', place: '1', name: 'onejob-placeholder-1', placeholder: true }, 1);
     });
     store.close();
     const { code, stdout, stderr } = await onejob('down', '--forget');
-    expect([code, stdout]).toEqual([1, 'No daemon runs here.\nazure: still there: onejob-placeholder-1 (no daemon runs here).\n']);
+    expect([code, stdout]).toEqual([
+      1,
+      'No daemon runs here, so nothing was ended.\nazure: still there: onejob-placeholder-1 (no daemon runs here).\n',
+    ]);
     expect(stderr).toMatch(/start it again as it was started .*"onejob azure …".* then type "onejob down --forget"/);
-    expect((await onejob('down')).code).toBe(0);
+    expect((await onejob('down')).code).toBe(1);
   });
 });
