@@ -1,8 +1,18 @@
 /** What a hostile job can reach, and what limits hold it. Against real sandboxes; the parts that need root say so. */
-import { chmodSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import {
+  chmodSync,
+  existsSync,
+  lstatSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
 import { createServer, type Server } from 'node:net';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { Exit } from '../../core/slot.ts';
 import { follow, specOf, watch } from '../contract.ts';
@@ -176,6 +186,15 @@ describe.each(['auto', 'off'] as const)('jobs with bubblewrap %s', (mode) => {
       .map(([, target]) => target)
       .filter((target) => !/^(pipe:\[\d+\]|\/dev\/null)$/.test(target ?? ''));
     expect(targets).toEqual([]);
+  });
+
+  testIn(root && mode === 'off')('have their files where no user of the host can put something first', () => {
+    const above = (path: string): string[] => (path === '/' ? [path] : [path, ...above(dirname(path))]);
+    const open = above(runtime.capabilities.workspace('agent')).filter((path) => {
+      const found = lstatSync(path, { throwIfNoEntry: false });
+      return found !== undefined && (found.uid !== 0 || (found.mode & 0o022) !== 0);
+    });
+    expect(open).toEqual([]);
   });
 
   testIn(sandboxed)('get mounts at their place, read-only unless told otherwise', async () => {

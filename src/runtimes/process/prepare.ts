@@ -172,11 +172,12 @@ async function start(folder: string, { at, inherited }: Host, agent: AgentId): P
 
 /** The folder that others may pass through but not list. @throws OnejobError when somebody else made it. */
 async function makeOpen(path: string): Promise<void> {
-  await mkdir(path, { mode: 0o711 }).catch((error: NodeJS.ErrnoException) => {
+  await mkdir(path, { mode: 0o711, recursive: true }).catch((error: NodeJS.ErrnoException) => {
     if (error.code !== 'EEXIST') throw error;
   });
   const found = await lstat(path);
-  if (found.isDirectory() && found.uid === process.getuid?.()) return;
+  // Whatever the umask is.
+  if (found.isDirectory() && found.uid === process.getuid?.()) return chmod(path, 0o711);
   throw new OnejobError('E_SPAWN', `Cannot keep agents' files in ${path}: it is not a folder of this user.`, {
     hint: 'Remove it.',
   });

@@ -83,7 +83,7 @@ async function settle(options: ProcessRuntimeOptions): Promise<Host> {
     inherited: inheritedDescriptors(),
     uidClaims: options.uidClaims ?? '/run/onejob-users',
     deviceDir: options.deviceDir ?? '/dev',
-    openDir: options.openDir ?? `/var/tmp/onejob-${options.owner}`,
+    openDir: options.openDir ?? `/var/lib/onejob-agents-${options.owner}`,
     outputLimit: options.outputLimit ?? 256 * 1024 * 1024,
   };
 }

@@ -27,6 +27,6 @@ export const plainRecipe: Recipe = {
 export function leftoversOf(dir: string, owner: string): string[] {
   const within = (path: string): string[] => (existsSync(path) ? readdirSync(path).map((name) => join(path, name)) : []);
   const groups = within('/sys/fs/cgroup').map((mount) => join(mount, 'onejob', owner));
-  const others = [...groups, join('/sys/fs/cgroup/onejob', owner), `/var/tmp/onejob-${owner}`];
+  const others = [...groups, join('/sys/fs/cgroup/onejob', owner), `/var/lib/onejob-agents-${owner}`];
   return [...within(join(dir, 'agents')), ...within(join(dir, 'exits')), ...others.filter((path) => existsSync(path))];
 }
