@@ -276,6 +276,26 @@ describe('looking', () => {
     expect(await check.ended).toMatchObject({ code: 0, stderr: '' });
   });
 
+  test('the bash completion offers jobs of the daemon, and without one is silent and starts none', async () => {
+    const own = join(dir.path, 'onejob');
+    writeFileSync(own, `#!/bin/sh\nexec '${process.execPath}' ${node([]).join(' ')} "$@"\n`, { mode: 0o755 });
+    const { stdout: script } = await onejob(['completion', 'bash']);
+    const offered = async (...words: string[]) => {
+      const bash = startChild('bash', ['--norc', '-s'], surroundings());
+      const list = [own, ...words].map((word) => `'${word}'`).join(' ');
+      bash.type(`${script}\nCOMP_WORDS=(${list})\nCOMP_CWORD=${words.length}\n_onejob\nprintf '%s\\n' "\${COMPREPLY[@]}"\n`);
+      const { stdout, stderr } = await bash.ended;
+      expect(stderr).toBe('');
+      return stdout.split('\n').filter((word) => word !== '');
+    };
+    expect(await offered('cancel', 'j')).toEqual([]);
+    expect(leaderPid(state())).toBeNull();
+    await up({ FAKE_CLOSED: '1' });
+    const id = (await onejob(['run', '--no-workspace', '--detach', '--', 'sleep', '1'])).stdout.trim();
+    expect(await offered('cancel', id.slice(0, 1))).toEqual([id]);
+    expect(await offered('logs', '--fo')).toEqual(['--follow']);
+  });
+
   test('config check needs no daemon and names the line', async () => {
     const file = join(dir.path, 'config.yml');
     writeFileSync(file, 'pools:\n  lab: { agnets: 3 }\n');

@@ -1,8 +1,17 @@
-/** Completion scripts, written from the program itself so that they know every command and option. */
+/**
+ * Completion scripts, written from the program itself so that they know every command and option. Names of pools, jobs and
+ * slots they ask `onejob complete` for.
+ */
 import type { Command } from 'commander';
 
 export const shells = ['bash', 'zsh', 'fish'] as const;
 export type Shell = (typeof shells)[number];
+
+/** What is offered behind a command beside its options. */
+const live: Readonly<Record<string, string>> = {
+  ...{ logs: 'open-jobs jobs slots', jobs: 'jobs', cancel: 'open-jobs' },
+  ...{ pause: 'pools', resume: 'pools', drain: 'pools' },
+};
 
 interface Entry {
   readonly name: string;
@@ -12,11 +21,7 @@ interface Entry {
 }
 
 export function completionScript(shell: Shell, program: Command): string {
-  const entries = program
-    .createHelp()
-    .visibleCommands(program)
-    .filter((each) => each.name() !== 'help')
-    .map(entryOf);
+  const entries = program.createHelp().visibleCommands(program).map(entryOf);
   if (shell === 'fish') return fish(entries);
   return shell === 'bash' ? bash(entries) : `#compdef onejob\nautoload -U +X bashcompinit && bashcompinit\n${bash(entries)}`;
 }
@@ -40,10 +45,11 @@ function entryOf(command: Command): Entry {
 function bash(entries: readonly Entry[]): string {
   const cases = entries.map(({ name, options, words }) => {
     const all = [...options.flatMap((each) => each.flags), ...words].join(' ');
-    return `    ${name}) words="${all}" ;;`;
+    const asked = live[name] === undefined ? '' : ` ask="${live[name]}"`;
+    return `    ${name}) words="${all}"${asked} ;;`;
   });
   return `_onejob() {
-  local word=\${COMP_WORDS[COMP_CWORD]} words i
+  local word=\${COMP_WORDS[COMP_CWORD]} words ask= i
   for ((i = 2; i < COMP_CWORD; i++)); do
     # What stands behind -- is a command of its own.
     [ "\${COMP_WORDS[i]}" = -- ] && { COMPREPLY=($(compgen -c -f -- "$word")); return; }
@@ -53,6 +59,8 @@ function bash(entries: readonly Entry[]): string {
   else case \${COMP_WORDS[1]} in
 ${cases.join('\n')}
   esac; fi
+  [ "\${COMP_WORDS[1]}" = run ] && [ "\${COMP_WORDS[COMP_CWORD - 1]}" = --pool ] && words= ask=pools
+  case $word in -*) ;; *) [ -n "$ask" ] && words="$words $("\${COMP_WORDS[0]}" complete $ask 2>/dev/null </dev/null)" ;; esac
   COMPREPLY=($(compgen -W "$words" -- "$word"))
 }
 complete -o default -F _onejob onejob
@@ -66,9 +74,11 @@ function fish(entries: readonly Entry[]): string {
     lines.push(`complete -c onejob -n __fish_use_subcommand -a ${name} -d ${quote(description)}`);
     const here = `complete -c onejob -n '__fish_seen_subcommand_from ${name}'`;
     for (const word of words) lines.push(`${here} -a ${word}`);
+    if (live[name] !== undefined) lines.push(`${here} -a '(onejob complete ${live[name]} 2>/dev/null)'`);
     for (const option of options) {
       const flags = option.flags.map((flag) => (flag.startsWith('--') ? `-l ${flag.slice(2)}` : `-s ${flag.slice(1)}`));
-      lines.push(`${here} ${flags.join(' ')} -d ${quote(option.description)}`);
+      const values = option.flags.includes('--pool') && name === 'run' ? " -x -a '(onejob complete pools 2>/dev/null)'" : '';
+      lines.push(`${here} ${flags.join(' ')}${values} -d ${quote(option.description)}`);
     }
   }
   return `${lines.join('\n')}\n`;

@@ -1,5 +1,6 @@
-/** `config check`, `config show`, `completion`, `version`, `help`: their options and help. */
+/** `config check`, `config show`, `completion`, the hidden `complete`, `version`, `help`: their options and help. */
 import { Argument, type Command, CommanderError } from 'commander';
+import type { Completed } from '../complete.ts';
 import type { Shell } from '../completion.ts';
 import { exitCodes } from '../exit.ts';
 import type { GlobalFlags } from '../session.ts';
@@ -45,6 +46,19 @@ export function addConfigCommands(program: Command, act: Act): void {
       }, failed)(flags),
     );
   global(completion);
+  addComplete(program, act);
+}
+
+/** Hidden, since only completion scripts call it. */
+function addComplete(program: Command, act: Act): void {
+  const complete = program
+    .command('complete', { hidden: true })
+    .description('names for completion, of the daemon that is there')
+    .addArgument(new Argument('<what...>').choices(['pools', 'slots', 'jobs', 'open-jobs']))
+    .action((what: Completed[], flags: GlobalFlags) =>
+      act(async (session) => (await import('../complete.ts')).complete(session, what), failed)(flags),
+    );
+  global(complete);
 }
 
 export function addAboutCommands(program: Command, act: Act): void {
