@@ -1,5 +1,5 @@
 import { execFileSync } from 'node:child_process';
-import { createWriteStream, mkdirSync, writeFileSync } from 'node:fs';
+import { createWriteStream, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
 import { allRecordings, nvidia, recordings } from '../../test/support/gpu-recordings.ts';
@@ -41,7 +41,7 @@ describe('every recording there is', () => {
     ['nvidia-smi/csv/gb10-unified-memory.csv', /no UUID/],
     ['nvidia-smi/csv/r590-h200.compute-apps.load.csv', /no rows of GPUs/],
     ['nvidia-smi/proc/gpus-information-l4.txt', /health/],
-    ['nvidia-smi/README.md', /no recording/],
+    ['nvidia-smi/README.md', /no report of nvidia-smi/],
   ])('%s says what it is', async (file, words) => {
     const { findings } = await read(file);
     expect(findings.map((each) => each.message).join(' ')).toMatch(words);
@@ -70,6 +70,32 @@ describe('other vendors', () => {
     const { devices } = await read(file);
     expect(devices.length).toBeGreaterThan(0);
     expect(devices.every((device) => device.vendor === vendor)).toBe(true);
+  });
+});
+
+describe('an error that nobody has seen before', () => {
+  const words = 'ERROR: GPU widget handshake failed (0x42)';
+
+  test.each([
+    ['as a tool prints it', `${words}\nContact your widget vendor.\n`],
+    ['behind the prompt of a session', `$ nvidia-smi -q -x\n${words}\nContact your widget vendor.\n`],
+  ])('%s is the tool’s fault, in its own words', (_, text) => {
+    const { findings, complete, devices } = inventoryOf([{ name: 'gpus.txt', text }]);
+    expect([complete, devices]).toEqual([false, []]);
+    expect(findings).toMatchObject([{ level: 'error', code: 'tool-failed', subject: 'host' }]);
+    expect(findings[0]?.message).toMatch(/^The tool failed and printed no report/);
+    expect(findings[0]?.message).toContain(`${words} / Contact your widget vendor.`);
+  });
+
+  test('is told beside what other files tell', () => {
+    const good = readFileSync(join(recordings, 'nvidia-smi/list/a100-80gb-x4-one-mig.txt'), 'utf8');
+    const { findings } = inventoryOf([
+      { name: 'gpus.txt', text: good },
+      { name: 'gpus.xml', text: words },
+    ]);
+    expect(findings).toContainEqual(
+      expect.objectContaining({ level: 'warning', code: 'tool-failed', message: expect.stringContaining(words) }),
+    );
   });
 });
 
@@ -159,9 +185,9 @@ describe('a folder', () => {
     const found = await readRecording(folder('nothing', { 'a.txt': 'hello\n', 'b.bin': Buffer.from([0, 1, 2, 255]), 'c.txt': '' }));
     expect(found).toMatchObject({ complete: false, devices: [] });
     expect(found.findings.map((each) => each.message)).toEqual([
-      expect.stringMatching(/^a\.txt is no recording .* begins with "hello"\.$/),
-      expect.stringMatching(/^b\.bin is no recording/),
-      'c.txt is empty.',
+      expect.stringMatching(/^a\.txt has no report of .*, but: "hello"\.$/),
+      expect.stringMatching(/^b\.bin has no report of/),
+      'c.txt is empty: the tool printed nothing.',
     ]);
   });
 

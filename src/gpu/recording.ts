@@ -10,7 +10,7 @@ import { amdInventory, looksLikeAmd } from './amd/amd.ts';
 import { intelInventory, looksLikeIntel } from './intel/intel.ts';
 import { type GpuFinding, type Inventory, noGpus } from './inventory.ts';
 import { mergeInventories } from './merge.ts';
-import { clip, finding } from './nvidia/findings.ts';
+import { clip, finding, ownWords } from './nvidia/findings.ts';
 import { readRecorded } from './nvidia/recorded.ts';
 import { howToRecord, recordedHost } from './nvidia/recorded-host.ts';
 
@@ -78,7 +78,7 @@ export function inventoryOf(files: readonly RecordedFile[]): Inventory {
     ...(intel.length > 0 ? [intelInventory(intel)] : []),
   ]);
   const level = found.devices.length > 0 ? 'warning' : 'error';
-  const notes = unused.map((file) => unusedFinding(level, file.name, file.text, file.instead));
+  const notes = unused.map((file) => unusedFinding(level, file, file.instead, files.length === 1));
   const isNothing = nvidia.length + amd.length + intel.length === 0;
   const none =
     files.length === 0 ? [finding('error', 'recording-unknown', 'host', 'The folder has no files in it.', howToRecord)] : [];
@@ -92,15 +92,17 @@ export function inventoryOf(files: readonly RecordedFile[]): Inventory {
   };
 }
 
-function unusedFinding(level: GpuFinding['level'], name: string, text: string, instead: string | null): GpuFinding {
-  const start = text.split('\n').find((line) => line.trim() !== '');
-  const what =
-    start === undefined
-      ? 'is empty'
-      : instead !== null
-        ? `holds ${instead}`
-        : `is no recording of nvidia-smi, amd-smi, rocm-smi or xpu-smi that onejob knows; it begins with "${clip(start.trim()).slice(0, 60)}"`;
-  return finding(level, instead === null ? 'recording-unknown' : 'recording-unused', 'host', `${clip(name)} ${what}.`, howToRecord);
+/** Whatever a tool prints instead of its report is the tool's fault, in its own words; only a folder may hold what no tool printed. */
+function unusedFinding(level: GpuFinding['level'], file: RecordedFile, instead: string | null, isAlone: boolean): GpuFinding {
+  const name = clip(file.name);
+  if (instead !== null) return finding(level, 'recording-unused', 'host', `${name} holds ${instead}.`, howToRecord);
+  const words = ownWords(file.text);
+  if (words === null) return finding(level, 'tool-silent', 'host', `${name} is empty: the tool printed nothing.`, howToRecord);
+  const tools = 'nvidia-smi, amd-smi, rocm-smi or xpu-smi';
+  const message = isAlone
+    ? `The tool failed and printed no report of ${tools}, but: "${words}" (${name}).`
+    : `${name} has no report of ${tools}, but: "${words}".`;
+  return finding(level, 'tool-failed', 'host', message, `If a tool printed that, mend what it says. ${howToRecord}`);
 }
 
 /** The plain files of a folder and of the folders in it, by name. */

@@ -1,5 +1,6 @@
 /** AMD's cards from what `rocm-smi` and `amd-smi` printed. Nothing in a text makes it throw. */
 import type { GpuFinding, Inventory } from '../inventory.ts';
+import { ownWords } from '../nvidia/findings.ts';
 import { jsonIn } from '../said.ts';
 import { amdSmiCards, amdSmiText, readAmdSmi } from './amd-smi.ts';
 import { amdHost, askAgain } from './host.ts';
@@ -56,20 +57,13 @@ export function readAmd(text: string): readonly AmdReading[] {
         'Add the user to the groups "render" and "video".',
       ),
     ];
-  return [trouble('not-understood', `Nothing of an AMD tool's output was understood; it ${firstLine(text)}.`, askAgain)];
+  const words = ownWords(text);
+  const said = words === null ? 'nothing' : `something else than it was asked for: "${words}"`;
+  return [trouble('not-understood', `The AMD tool printed ${said}.`, askAgain)];
 }
 
 /** A reading that found nothing but why. */
 function trouble(code: string, message: string, hint: string): AmdReading {
   const finding: GpuFinding = { level: 'error', code, subject: 'host', message, hint };
   return { source: 'amd-smi', driver: null, cards: [], findings: [finding], complete: false };
-}
-
-function firstLine(text: string): string {
-  const line =
-    text
-      .split('\n')
-      .find((each) => each.trim() !== '')
-      ?.trim() ?? '';
-  return line === '' ? 'is empty' : `begins "${line.length > 120 ? `${line.slice(0, 120)}…` : line}"`;
 }

@@ -149,6 +149,12 @@ describe('what is no answer', () => {
     expect(intelInventory([text])).toMatchObject({ complete: false, devices: [], findings: [{ level: 'error', code }] });
   });
 
+  test('is said in the words of the tool', () => {
+    expect(intelInventory(['Error: Fail to connect xpumd\nTry again.']).findings[0]?.message).toBe(
+      'xpu-smi printed something else than it was asked for: "Error: Fail to connect xpumd / Try again.".',
+    );
+  });
+
   test('a table of others that numbers its rows is none', () => {
     expect(looksLikeIntel('+---+------+\n| 0 | Name: x |\n+---+------+\n')).toBe(false);
   });

@@ -4,6 +4,7 @@
  */
 import type { Device, GpuFinding, Health, Inventory } from '../inventory.ts';
 import { inOrder } from '../merge.ts';
+import { ownWords } from '../nvidia/findings.ts';
 import { type IntelCard, readXpuSmi, type XpuOutput } from './xpu-smi.ts';
 
 /** Whether a text is what `xpu-smi` printed, whole or torn. */
@@ -24,7 +25,14 @@ export function intelInventory(texts: readonly string[]): Inventory {
       message,
       hint: 'Record "xpu-smi discovery -j", "xpu-smi health -l -j" and "xpu-smi ps -j".',
     });
-  if (outputs.length < texts.length) say('error', 'not-understood', "Nothing of an Intel tool's output was understood.");
+  if (outputs.length < texts.length) {
+    const words = ownWords(texts.find((_, at) => read[at] === null) ?? '');
+    say(
+      'error',
+      'not-understood',
+      `xpu-smi printed ${words === null ? 'nothing' : `something else than it was asked for: "${words}"`}.`,
+    );
+  }
   if (outputs.some((output) => output.torn))
     say('error', 'output-torn', 'The output of an Intel tool is torn: it begins and does not end.');
   const differing = severalHosts(outputs);

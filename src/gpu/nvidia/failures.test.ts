@@ -75,7 +75,9 @@ describe('an exit code counts where no text is known', () => {
     [137, 'tool-failed'],
   ])('%d: %s', (code, expected) => {
     const reply = { ...recorded('what is this'), code };
-    expect(failuresOf(reply, reply.output).map((each) => each.code)).toEqual([expected]);
+    const found = failuresOf(reply, reply.output);
+    expect(found.map((each) => each.code)).toEqual([expected]);
+    expect(found[0]?.message).toContain('what is this');
   });
 
   test('the text comes first', () => {

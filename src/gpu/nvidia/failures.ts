@@ -8,7 +8,7 @@
 import type { GpuFinding } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
 import type { Reply } from '../reply.ts';
-import { clip, finding, type HostFacts, hostFinding, kernelLog, reboot, resetHint } from './findings.ts';
+import { clip, finding, type HostFacts, hostFinding, kernelLog, ownWords, reboot, resetHint } from './findings.ts';
 
 const codes: ReadonlyMap<number, string> = new Map([
   [2, 'invalid-argument'],
@@ -123,13 +123,10 @@ export function failuresOf(reply: Reply, rest: string, facts: HostFacts = { modu
   }
   if (said.length > 0 || reply.code === null || reply.code === 0) return said;
   const code = codes.get(reply.code);
-  const first = rest.split('\n').find((line) => line.trim() !== '');
-  if (code !== undefined) return [hostFinding(code, facts)];
-  return [
-    hostFinding(
-      'tool-failed',
-      facts,
-      `exit code ${reply.code}${first === undefined ? '' : `, ${clip(first.trim().replace(/\.$/, ''))}`}`,
-    ),
-  ];
+  const words = ownWords(rest);
+  if (code === undefined)
+    return [hostFinding('tool-failed', facts, `exit code ${reply.code}${words === null ? '' : `, ${words.replace(/\.$/, '')}`}`)];
+  const known = hostFinding(code, facts);
+  // What the code means is from the manual; what it printed may say it better.
+  return [words === null ? known : { ...known, message: `${known.message} It printed: "${words}".` }];
 }

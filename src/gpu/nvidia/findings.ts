@@ -140,6 +140,12 @@ export function clip(text: string): string {
   return short.length <= 120 ? short : `${short.slice(0, 119)}…`;
 }
 
+/** What a tool printed instead of an answer, in its own words: its first three lines; null when it printed nothing. */
+export function ownWords(text: string): string | null {
+  const lines = text.split('\n').flatMap((line) => (line.trim() === '' ? [] : [clip(line.trim())]));
+  return lines.length === 0 ? null : `${lines.slice(0, 3).join(' / ')}${lines.length > 3 ? ' / …' : ''}`;
+}
+
 /** Without what moves a cursor or begins a line. Whoever runs a process chooses its name, and a tool prints it as it is. */
 export function plain(text: string): string {
   // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is taken out

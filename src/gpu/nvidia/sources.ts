@@ -4,7 +4,7 @@ import { normalPci } from '../pci.ts';
 import type { Reply } from '../reply.ts';
 import { readCsv } from './csv.ts';
 import { failuresIn, failuresOf } from './failures.ts';
-import { clip, finding, type HostFacts, reboot } from './findings.ts';
+import { finding, type HostFacts, ownWords, reboot } from './findings.ts';
 import { readList } from './list.ts';
 import type { NvidiaParts } from './parts.ts';
 import { readQueryText } from './query-text.ts';
@@ -171,9 +171,9 @@ function tornFinding(reply: Reply, answer: Reading, kind: SourceKind): GpuFindin
   const asked = `"${outputs[kind]}"`;
   const again = `Type ${asked} and look at what it prints.`;
   if (reply.output.trim() === '') return finding('error', 'tool-silent', 'host', `${asked} printed nothing.`, again);
-  const first = answer.rest.split('\n').find((line) => line.trim() !== '') ?? '';
-  if (answer.gpus.length === 0 && answer.driver === null && answer.attached === null && first !== '') {
-    return finding('error', 'output-odd', 'host', `${asked} printed something else: "${clip(first.trim())}".`, again);
+  const words = ownWords(answer.rest);
+  if (answer.gpus.length === 0 && answer.driver === null && answer.attached === null && words !== null) {
+    return finding('error', 'output-odd', 'host', `${asked} printed something else: "${words}".`, again);
   }
   const of = answer.attached === null ? '' : ` of ${answer.attached}`;
   const read = answer.gpus.filter((gpu) => gpu.depth !== 'cut').length;
