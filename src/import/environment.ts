@@ -1,7 +1,7 @@
 /** `environment` of a Compose service: what it means for the agent, for devices, for CPUs, and what is left for jobs. */
 import { flagOf } from './agent-flags.ts';
 import { deviceVariables } from './devices.ts';
-import { soundsSecret } from './interpolate.ts';
+import { looksSecret, soundsSecret } from './interpolate.ts';
 import { pairsOf } from './plain.ts';
 
 type Say = (level: 'warning' | 'note', path: readonly (string | number)[], message: string) => void;
@@ -55,6 +55,12 @@ export function readEnvironment(written: unknown, cpus: number | null, say: Say)
         'warning',
         path,
         `${key} is not carried over: it sounds like a secret, and those stand in no config; see "onejob secret"`,
+      );
+    else if (looksSecret(value))
+      say(
+        'warning',
+        path,
+        `${key} is not carried over: its value looks like a secret, and those stand in no config; see "onejob secret"`,
       );
     else env[key] = value.includes('\0') ? '' : asNumber(value);
   }

@@ -37,6 +37,7 @@ export function hostConfig(host: Host, remark: (remark: Remark) => void): HostCo
     ),
   }));
   for (const { agents } of pools) sayDevices(agents, remark);
+  sayTrust(unique, remark);
   const shared = share(pools.map(({ keys }) => keys));
   return {
     services: services.services,
@@ -59,6 +60,21 @@ function poolKeys({ agents, name, slots }: Run, service: string, isOff: boolean)
     ...first.keys,
     trust: { forks: 'run-without-secrets' },
   };
+}
+
+/** Whoever comes from hooks that opened secrets in all builds of the pipeline's own repository must hear what is otherwise. */
+function sayTrust(agents: readonly Agent[], remark: (remark: Remark) => void): void {
+  const [first] = agents;
+  if (first === undefined) return;
+  const note = (agent: Agent, message: string): void => remark({ ...at(agent), level: 'note', message });
+  const how = 'run without secrets; "trust.tags" and "trust.triggered: trust" name those that are to have them';
+  note(first, `builds of tags, and builds that another build triggered, ${how}`);
+  note(first, 'jobs of forks, and others without secrets, have "network: internet": neither this host nor private networks');
+  const cached = agents.find(({ keys: { caches } }) => caches !== undefined);
+  if (cached === undefined) return;
+  const named =
+    '"trust: { caches: private }" gives them folders of their own for caches with a name, as "depot:/root/.julia" has one';
+  note(cached, `jobs without secrets have no "caches": ${named}`);
 }
 
 /** Copies of one agent had the same devices, all at the same time. */

@@ -46,7 +46,8 @@ export function readImage({ service, folder, read, say, tell }: ImageInput): Ima
     [...args].find(([key]) => /^base(_?image)?$/i.test(key)) ?? [...args].find(([key]) => /base|image|from/i.test(key));
   if (text === null) {
     const base = argument?.[1] ?? null;
-    const what = base === null ? 'what its image is built on is not known either: write "base" yourself' : `"base" is ${base}`;
+    const what =
+      base === null ? 'what its image is built on is not known either: "base" is a guess, ubuntu:24.04' : `"base" is ${base}`;
     say('warning', ['build'], `${file} was not found, so its packages are not known; ${what}`);
     return { image: { base: base ?? 'ubuntu:24.04', packages: usualPackages }, hasSecretsKey: false, hasAgent: false, context };
   }
@@ -59,7 +60,7 @@ export function readImage({ service, folder, read, say, tell }: ImageInput): Ima
   }
   const base = recipe.base ?? argument?.[1] ?? null;
   if (base === null)
-    say('warning', ['build'], `what ${file} builds on depends on something that is not known: write "base" yourself`);
+    say('warning', ['build'], `what ${file} builds on depends on something that is not known: "base" is a guess, ubuntu:24.04`);
   const packages = [...always.filter((one) => !recipe.packages.includes(one)), ...recipe.packages];
   const image = { base: base ?? 'ubuntu:24.04', packages };
   return { image, hasSecretsKey: recipe.hasSecretsKey, hasAgent: recipe.hasAgent, context };

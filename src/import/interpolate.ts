@@ -1,7 +1,8 @@
 /**
  * `${NAME}` in a Compose file, as Compose fills it in from a file `.env` beside it. https://docs.docker.com/reference/compose-file/interpolation/
- * What the shell would have given nobody knows. Of names that sound like a secret no value is ever taken.
+ * What the shell would have given nobody knows. Of names that sound like a secret no value is ever taken, nor one that looks like one.
  */
+import { masked } from '../ci/buildkite/masked.ts';
 import { isMap } from './plain.ts';
 
 const name = '[A-Za-z_][A-Za-z0-9_]*';
@@ -9,9 +10,14 @@ const pattern = new RegExp(String.raw`\$(?:(\$)|(${name})|\{(${name})(?:(:?[-?+]
 
 /** Whether a variable of this name, or a flag, may hold what must not be copied into a config. */
 export function soundsSecret(variable: string): boolean {
-  return /(^|[_-])(TOKEN|SECRETS?|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|PAT|(API|ACCESS|PRIVATE|SECRET|SIGNING|DEPLOY)[_-]?KEY)([_-]|$)/i.test(
+  return /(^|[_-])(TOKEN|SECRETS?|PASSWORD|PASSWD|PASS|(?<=[_-])PWD|PASSPHRASE|CREDENTIALS?|PAT|(API|ACCESS|PRIVATE|SECRET|SIGNING|DEPLOY)[_-]?KEY)([_-]|$)/i.test(
     variable,
   );
+}
+
+/** Whether it looks like a password, a token or a private key, whatever its variable is called. */
+export function looksSecret(value: string): boolean {
+  return masked(value) !== value || /-----BEGIN [A-Z ]*PRIVATE KEY-----/.test(value);
 }
 
 export interface Filled {
@@ -49,7 +55,7 @@ export function readDotEnv(text: string): ReadonlyMap<string, string> {
   const found = new Map<string, string>();
   for (const line of text.split(/\r?\n/)) {
     const [, variable, rest] = new RegExp(`^\\s*(?:export\\s+)?(${name})\\s*=\\s*(.*?)\\s*$`).exec(line) ?? [];
-    if (variable === undefined || rest === undefined || soundsSecret(variable)) continue;
+    if (variable === undefined || rest === undefined || soundsSecret(variable) || looksSecret(rest)) continue;
     const quoted = /^(["'])(.*)\1/.exec(rest);
     found.set(variable, quoted?.[2] ?? rest.replace(/\s+#.*$/, ''));
   }

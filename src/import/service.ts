@@ -8,7 +8,7 @@ import { readEnvironment } from './environment.ts';
 import { fitKeys } from './fit.ts';
 import { readFlags } from './flags.ts';
 import { readImage } from './image.ts';
-import { soundsSecret } from './interpolate.ts';
+import { looksSecret, soundsSecret } from './interpolate.ts';
 import { readLimits, sayLeft } from './limits.ts';
 import { readMounts } from './mounts.ts';
 import { isMap, listOf, numberOf, textOf, wordsOf } from './plain.ts';
@@ -92,7 +92,7 @@ export function readService({ compose, key, service, isOnly, root, read, remark 
   const kept = Object.fromEntries(
     flags.others.flatMap(({ name, value, path }) => {
       const variable = variableOf(name);
-      if (variable === null || soundsSecret(name)) {
+      if (variable === null || soundsSecret(name) || looksSecret(value)) {
         say('warning', path, `--${name} is not carried over`);
         return [];
       }
@@ -206,7 +206,9 @@ function hostFolder(path: string, hostOf: ReadonlyMap<string, string>): readonly
 
 function ofImage(flag: string, { hasSecretsKey }: { readonly hasSecretsKey: boolean }): string {
   if (flag === 'plugins') return 'write a folder of the host into "plugins" if they are to be there';
-  const secrets = hasSecretsKey ? 'encrypted variables are opened by onejob itself ("secrets" in the config); ' : '';
+  const secrets = hasSecretsKey
+    ? 'encrypted variables are opened by onejob itself ("secrets" in the config); '
+    : 'if they open encrypted variables (SECRET_…), write "secrets" into the config, without which onejob refuses such jobs; ';
   return `${secrets}for other hooks write a folder of the host into "hooks"`;
 }
 

@@ -126,6 +126,45 @@ services:
     expect(found.pools().v).toMatchObject({ name: 'nine', queue: 'v', tags: 'a=b', priority: 2, env });
   });
 
+  test('no value that looks like a secret is taken, whatever its name', async () => {
+    const found = await imported({
+      's/.env': 'REGISTRY=https://u:p4ss-canary@reg.example.org\nBASE=x/y\n',
+      's/compose.yml': `services:
+  buildkite:
+    image: "\${BASE}"
+    environment:
+      MYSQL_PWD: p4ss-canary
+      DB_PASS: p4ss-canary
+      DATABASE: "postgres://u:p4ss-canary@db.example.org/x"
+      NPM: npm_p4sscanary0123456789
+      FROM_FILE: "\${REGISTRY}"
+      KEY: "-----BEGIN RSA PRIVATE KEY----- p4ss-canary"
+      PWD: /work
+      PLAIN: "postgres://db.example.org/x"
+    command: start --queue v
+`,
+    });
+    expect(JSON.stringify(found)).not.toContain('canary');
+    expect(Object.values(found.pools())[0]).toMatchObject({
+      image: 'x/y',
+      env: { PWD: '/work', PLAIN: 'postgres://db.example.org/x' },
+    });
+    for (const name of ['MYSQL_PWD', 'DB_PASS', 'DATABASE', 'NPM', 'KEY'])
+      expect(found.warnings.join('\n')).toMatch(new RegExp(`${name} is not carried over: it`));
+  });
+
+  test('what jobs without secrets have otherwise than before is said once, and what was guessed', async () => {
+    const service = (name: string) =>
+      `  ${name}:\n    build: ./image\n    volumes: [ "./${name}/home:/root" ]\n    command: start --name ${name} --hooks-path=/hooks\n`;
+    const found = await imported({ 'f/compose.yml': `services:\n${service('a')}${service('b')}` });
+    const count = (text: string) => found.notes.filter((note) => note.includes(text)).length;
+    expect(count('builds of tags, and builds that another build triggered, run without secrets')).toBe(1);
+    expect(count('have "network: internet"')).toBe(1);
+    expect(count('jobs without secrets have no "caches"')).toBe(1);
+    expect(count('if they open encrypted variables (SECRET_…), write "secrets" into the config')).toBe(2);
+    expect(found.warnings.join('\n')).toContain('"base" is a guess, ubuntu:24.04');
+  });
+
   test('values of a file .env and defaults are filled in; what only a shell knows is said', async () => {
     const found = await imported({
       'z.1/.env': 'CARD="GPU-cccc-1"\r\nNAME=zed # the last\r\n',

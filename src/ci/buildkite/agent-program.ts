@@ -95,12 +95,21 @@ export interface AskOptions {
   readonly signal: AbortSignal;
 }
 
+/** User and group `nobody` of Linux (the kernel's `overflowuid`). */
+const nobody = 65_534;
+
 /**
- * The version that the program says it has, without what follows a `+`. It sees no environment. @throws Error the reason
+ * The version that the program says it has, without what follows a `+`. It sees no environment. It came from elsewhere, so it does
+ * not run as root: asked by root, it runs as nobody, who cannot get to its folder, hence by a descriptor. @throws Error the reason
  */
 export async function versionOf(path: string, { patience, signal }: AskOptions): Promise<string> {
   signal.throwIfAborted();
-  const child = spawn(path, ['--version'], { env: {}, cwd: '/', stdio: ['ignore', 'pipe', 'pipe'], detached: true });
+  await using file = await open(path);
+  const child = spawn('/proc/self/fd/3', ['--version'], {
+    ...{ argv0: 'buildkite-agent', env: {}, cwd: '/', detached: true },
+    ...(process.getuid?.() === 0 && { uid: nobody, gid: nobody }),
+    stdio: ['ignore', 'pipe', 'pipe', file.fd],
+  });
   const kill = (): void => {
     try {
       // Whatever it started goes with it.
@@ -117,7 +126,7 @@ export async function versionOf(path: string, { patience, signal }: AskOptions):
   }, patience);
   signal.addEventListener('abort', kill, { once: true });
   for (const stream of [child.stdout, child.stderr]) {
-    stream.on('data', (bytes: Buffer) => {
+    stream?.on('data', (bytes: Buffer) => {
       if (said.length < 4_096) said += bytes.toString('utf8');
     });
   }

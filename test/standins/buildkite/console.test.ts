@@ -20,6 +20,7 @@ test('a job typed in is queued as it was said', async () => {
   expect(await say('jobs')).toContain('scheduled  —  gpu  things/work  echo a -- b');
   await say('queue --env FOO=bar --env SECRET_A=x=y;z -- env');
   expect(bk.jobs()[2]).toMatchObject({ command: 'env', env: { FOO: 'bar', SECRET_A: 'x=y;z' } });
+  expect(bk.jobs()[2]?.env).not.toHaveProperty('BUILDKITE_SKIP_CHECKOUT');
   expect(await say('queue --env FOO')).toContain('not understood');
   expect(await say('queue --colour blue')).toContain('not understood');
   expect(await say('queue --queue')).toContain('needs a value');

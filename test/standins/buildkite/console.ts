@@ -97,7 +97,8 @@ function queue(bk: BuildkiteStandin, rest: string): string {
     else if (flag === '--priority' && /^-?\d+$/.test(value)) spec.priority = Number(value);
     else return `"${flag} ${value}" is not understood. Type "help".`;
   }
-  const id = bk.queueJob({ ...spec, rules, env });
+  // The agents are told to check nothing out, each in its own settings: said by a job, too, its log would hold a warning.
+  const id = bk.queueJob({ ...spec, rules, env, checkout: true });
   return `Job ${short(id)} is queued.`;
 }
 

@@ -31,7 +31,7 @@ async function main(): Promise<void> {
   const jobs = Number(values.jobs ?? 0);
   if (jobs > 0) {
     void bk.next('agentConnected').then(() => {
-      for (let i = 1; i <= jobs; i++) bk.queueJob({ command: `echo "job ${i} in $(pwd)"` });
+      for (let i = 1; i <= jobs; i++) bk.queueJob({ command: `echo "job ${i} in $(pwd)"`, checkout: true });
     });
   }
   await conversation((line) => obey(bk, line));
@@ -85,7 +85,7 @@ Also: jobs, log, cancel, agents, fault, requests, help, quit.
 The config, with a state directory of its own:
   ${text.trimEnd().replaceAll('\n', '\n  ')}
 An agent of your own instead:
-  BUILDKITE_AGENT_TOKEN=${bk.token} buildkite-agent start \\
+  BUILDKITE_AGENT_TOKEN=${bk.token} BUILDKITE_SKIP_CHECKOUT=true buildkite-agent start \\
     --endpoint ${bk.endpoint} --build-path /tmp/builds --disconnect-after-job --ping-mode poll-only
 `;
 }
