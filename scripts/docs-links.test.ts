@@ -61,3 +61,25 @@ test('links to a heading lead to one', () => {
   );
   expect(broken).toEqual([]);
 });
+
+test('docs/security.md names tests that exist, by file and title', () => {
+  const page = readFileSync(join(root, 'docs', 'security.md'), 'utf8');
+  // `file` (words of a title), and further (words) of the same file.
+  const named = [...page.matchAll(/`((?:src|test|scripts)\/[^`]+\.test\.ts)`((?: \((?:[^()]|\([^()]*\))+\))*)/g)];
+  expect(named.length).toBeGreaterThan(40);
+  const missing = named.flatMap(([, path = '', titles = '']) => {
+    if (!existsSync(join(root, path))) return [path];
+    const text = readFileSync(join(root, path), 'utf8');
+    const words = [...titles.matchAll(/ \(((?:[^()]|\([^()]*\))+)\)/g)].map(([, each = '']) => each);
+    return words.filter((each) => !text.includes(each)).map((each) => `${path}: ${each}`);
+  });
+  expect(missing).toEqual([]);
+  for (const section of [
+    'A hostile job',
+    'A hostile fork',
+    'A curious user of the host',
+    'A stolen token',
+    'A compromised service',
+  ])
+    expect(page.split(`\n## ${section}\n`)[1]?.split('\n## ')[0]).toContain('**Not promised.**');
+});
