@@ -12,6 +12,8 @@ export interface Combined {
   readonly files: readonly ReadFile[];
   readonly value: Readonly<Record<string, unknown>>;
   readonly problems: readonly Problem[];
+  /** Included files of another user than the main file's: whoever wrote that may have no right to read them. */
+  readonly foreign: ReadonlySet<string>;
   /** Nothing was written in the main file. */
   readonly empty: boolean;
   /** The place of the nearest part of `path` that is written somewhere. */
@@ -61,6 +63,7 @@ export async function readWithIncludes(file: string): Promise<Combined> {
     files: sources.map(({ file: path, digest }) => ({ path, digest })),
     value,
     problems,
+    foreign: new Set(sources.filter(({ uid }) => uid !== main.uid).map(({ file }) => file)),
     empty: main.value === null && main.problems.length === 0,
     has: (path) => locateExactly(path, 'key') !== null,
     locate(path, at = 'value') {

@@ -1,5 +1,5 @@
 import { spawnSync } from 'node:child_process';
-import { mkdirSync, readFileSync } from 'node:fs';
+import { chownSync, mkdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
 import { makeKey } from '../secrets/keys.ts';
@@ -184,6 +184,19 @@ describe('include', () => {
   it('a problem in an included file has that file and its line', async () => {
     folder.write('b.yml', 'pools:\n  lab: { agnets: 3 }\n');
     expect(await folder.check('include: [b.yml]\n')).toEqual(['b.yml:2:10: pools.lab.agnets: unknown key; did you mean "agents"?']);
+  });
+
+  it.runIf(process.getuid?.() === 0)('of a file that belongs to somebody else only the lines are told', async () => {
+    folder.write('b.yml', 'root:$6$hash:20315:0:99999:7:::\npools: { lab: { agents: hush } }\n');
+    chownSync(join(folder.path, 'b.yml'), 4_000, 4_000);
+    const lines = await folder.check('include: [b.yml]\n');
+    expect(lines.join('\n')).not.toMatch(/hash|hush|lab/);
+    expect(lines[0]).toBe(
+      'b.yml:1:1: is wrong here; what is there is not shown, because this file belongs to another user than the one that includes it',
+    );
+    chownSync(join(folder.path, 'config.yml'), 4_000, 4_000);
+    expect((await folder.check('include: [b.yml]\n')).join('\n')).toContain('hush');
+    chownSync(join(folder.path, 'config.yml'), 0, 0);
   });
 
   it.each([

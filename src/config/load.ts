@@ -68,7 +68,7 @@ export async function checkConfig(options: LoadOptions): Promise<Checked> {
   const { instead } = options;
   const found = instead === undefined ? findConfig(flags, env, cwd) : { path: instead.name, from: place(instead.name) };
   const read = found === null || instead !== undefined ? null : await readWritten(found);
-  const { written, problems, writing } = read ?? unread(instead);
+  const { written, problems, writing, foreign } = read ?? unread(instead);
   const given = (key: 'state_dir' | 'socket'): Given | null => {
     const path = written.top[key];
     return path === undefined ? null : { path, from: writing.locate([key]) };
@@ -79,7 +79,7 @@ export async function checkConfig(options: LoadOptions): Promise<Checked> {
   const socket = socketProblem(paths.socket);
   if (socket !== null) all.push(socket);
   if (options.secrets !== 'skip') all.push(...(await checkSecrets(config, writing, now)));
-  const ordered = inOrder(all);
+  const ordered = inOrder(all.map((problem) => withoutText(problem, foreign)));
   return {
     paths,
     config,
@@ -120,7 +120,7 @@ async function writtenPaths(found: Given): Promise<{ stateDir: Given | null; soc
   const combined = await readFiles(found);
   const isUsual = found.from.source === 'default';
   const fatal = combined.problems.filter((problem) => problem.key === '' && !(isUsual && problem.message === notReadable));
-  if (fatal.length > 0) throw configError(fatal);
+  if (fatal.length > 0) throw configError(fatal.map((problem) => withoutText(problem, combined.foreign)));
   const given = (key: string): Given | null => {
     const path = combined.value[key];
     return typeof path === 'string' && pathProblem(path) === null ? { path, from: combined.locate([key]) } : null;
@@ -143,13 +143,14 @@ async function readFiles(found: Given): Promise<Combined> {
 
 async function readWritten(
   found: Given,
-): Promise<{ written: Written; problems: Problem[]; writing: Writing; files: readonly ReadFile[] }> {
+): Promise<{ written: Written; problems: Problem[]; writing: Writing; foreign: ReadonlySet<string>; files: readonly ReadFile[] }> {
   const combined = await readFiles(found);
   const { interpret } = await import('./interpret.ts');
   const { written, problems } = interpret(combined);
   if (combined.empty)
     problems.push({ ...place(found.path), level: 'warning', key: '', message: 'is empty; all is as without a file' });
-  return { written, problems: [...combined.problems, ...problems], writing: combined, files: combined.files };
+  const { files, foreign } = combined;
+  return { written, problems: [...combined.problems, ...problems], writing: combined, foreign, files };
 }
 
 async function checkSecrets(config: Config, writing: Writing, now: number): Promise<Problem[]> {
@@ -185,9 +186,18 @@ async function keysProblem(secret: SecretReference): Promise<string | null> {
 /** What `readSource` says of the host's config when it is not for this user: then it is as without one. */
 const notReadable = 'cannot be read by this user';
 
-function unread(instead: Instead | undefined): { written: Written; problems: Problem[]; writing: Writing } {
+/** Keys and values are parts of a file, which must not be read by naming it in a config that somebody else reads. */
+function withoutText(problem: Problem, foreign: ReadonlySet<string>): Problem {
+  if (problem.line === null || !foreign.has(problem.source)) return problem;
+  const message =
+    'is wrong here; what is there is not shown, because this file belongs to another user than the one that includes it';
+  return { ...problem, key: '', message };
+}
+
+function unread(instead: Instead | undefined) {
   const where = place(instead?.name ?? 'default');
-  return { written: instead?.written ?? nothingWritten, problems: [], writing: { has: () => false, locate: () => where } };
+  const writing: Writing = { has: () => false, locate: () => where };
+  return { written: instead?.written ?? nothingWritten, problems: [], writing, foreign: new Set<string>() };
 }
 
 /** All that is wrong as one error, E_CONFIG. */

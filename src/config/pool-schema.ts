@@ -209,7 +209,8 @@ export const poolFile = z.strictObject({
     text('a user such as "1000", "1000:1000" or "builder"', /^[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$/),
     'text',
     {
-      description: 'User that jobs run as, with a group after a colon.',
+      description:
+        'User that jobs run as, with a group after a colon. By number it is the same user as on the host: who has that number there can read the memory and environment of jobs.',
       example: '"1000:1000"',
       shown: "the image's own",
     },

@@ -68,7 +68,8 @@ export const topFile = z.strictObject({
     either(Array.isArray, z.array(text('a path', oneLine)), text('a path, or a list of paths', oneLine)),
     'path or list',
     {
-      description: 'Files that are read too, relative to this one. They cannot include others. What stands in this file wins.',
+      description:
+        'Files that are read too, relative to this one. They cannot include others. What stands in this file wins. Of one that belongs to another user, errors tell only the lines.',
       example: '[pools/lab.yml]',
     },
   ),

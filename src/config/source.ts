@@ -18,6 +18,8 @@ export interface Source {
   readonly file: string;
   /** SHA-256 of its bytes; null when they could not be read. */
   readonly digest: string | null;
+  /** Who owns it; null when that could not be seen. */
+  readonly uid: number | null;
   /** null when the file holds nothing, or could not be understood. */
   readonly value: unknown;
   readonly problems: readonly Problem[];
@@ -27,9 +29,11 @@ export interface Source {
 
 /** Reads and understands one file. Never throws: what is wrong stands in `problems`. */
 export async function readSource(file: string): Promise<Source> {
+  let uid: number | null = null;
   const failed = (message: string, digest: string | null = null): Source => ({
     file,
     digest,
+    uid,
     value: null,
     problems: [{ source: file, line: null, column: null, level: 'error', key: '', message }],
     locate: () => null,
@@ -37,6 +41,7 @@ export async function readSource(file: string): Promise<Source> {
   let bytes: Uint8Array;
   try {
     const found = await stat(file);
+    uid = found.uid;
     if (!found.isFile()) return failed('is not a file');
     if (found.size > largestFile) return failed(`is larger than 1 MiB (${found.size} bytes); a config is a few pages of text`);
     bytes = await readFile(file);
@@ -45,7 +50,7 @@ export async function readSource(file: string): Promise<Source> {
   }
   const digest = digestOf(bytes);
   try {
-    return { ...parseSource(file, new TextDecoder('utf-8', { fatal: true }).decode(bytes)), digest };
+    return { ...parseSource(file, new TextDecoder('utf-8', { fatal: true }).decode(bytes)), digest, uid };
   } catch (error) {
     if (error instanceof TypeError) return failed('is not UTF-8 text', digest);
     // The parser recurses: a file of a million brackets ends its stack.
@@ -126,6 +131,7 @@ export function parseSource(file: string, text: string): Source {
   return {
     file,
     digest: null,
+    uid: null,
     value,
     problems,
     locate(path, at) {

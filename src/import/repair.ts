@@ -86,6 +86,7 @@ async function problemsOf(text: string, env: Environment): Promise<{ key: string
     source.locate(path, at) ?? { source: 'config', line: null, column: null };
   const { written, problems } = interpret({
     files: [],
+    foreign: new Set(),
     value: isMap(source.value) ? source.value : {},
     problems: [],
     empty: false,
