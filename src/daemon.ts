@@ -1,7 +1,7 @@
 import { join } from 'node:path';
 import { createClient } from './api/client.ts';
 import { startApi } from './api/server.ts';
-import { readGroup } from './api/socket-access.ts';
+import { readGroup, socketFinding } from './api/socket-access.ts';
 import { createCiServices } from './ci/index.ts';
 import type { CliContext, DaemonOptions } from './cli/context.ts';
 import { configChange, howToApply } from './config/changed.ts';
@@ -103,6 +103,10 @@ export async function runDaemon(
     observer.unreachable(runtimes.best.name) === null
       ? { reason: runtimes.reason, findings: runtimes.findings() }
       : { reason: runtimes.reason === null ? null : `${runtimes.best.name}, chosen at the start`, findings: [] };
+  const system = env.uid === 0 && !options.temporary;
+  // The state directory lets nobody else in, so what is shared is not in it.
+  const isOwn = config.socket === join(config.stateDir, 'onejob.sock');
+  const socket = system && isOwn && readGroup() !== null ? sharedSocket(config.stateDir) : config.socket;
   const started = Promise.withResolvers<void>();
   const manager = new HostManager({
     clock,
@@ -133,7 +137,13 @@ export async function runDaemon(
       temporary: options.temporary,
     },
     chosen: () => ({ runtimeReason: chosen().reason, weaker: runtimes.best.capabilities.weaker }),
-    findings: () => [...chosen().findings, ...weakenedFindings(config), ...fingerprints.findings(), ...caches.findings()],
+    findings: () => [
+      ...(system ? [socketFinding(socket)] : []),
+      ...chosen().findings,
+      ...weakenedFindings(config),
+      ...fingerprints.findings(),
+      ...caches.findings(),
+    ],
     hostFindings: async (signal) => [...(await house.findings()), ...((await fleet?.doctor(signal)) ?? [])],
     problems: () => [...observer.problems, ...house.problems, ...queue.problems],
     configChanged: changed,
@@ -144,10 +154,6 @@ export async function runDaemon(
     isEnding: () => shutdown.isEnding,
   });
 
-  const system = env.uid === 0 && !options.temporary;
-  // The state directory lets nobody else in, so what is shared is not in it.
-  const isOwn = config.socket === join(config.stateDir, 'onejob.sock');
-  const socket = system && isOwn && readGroup() !== null ? sharedSocket(config.stateDir) : config.socket;
   const api = await startApi({
     manager,
     images: createImageDesk(images, pools),

@@ -63,6 +63,40 @@ async function raw(method: string, target: string, body?: string): Promise<{ sta
   return { status: response.statusCode ?? 0, body: text === '' ? null : JSON.parse(text) };
 }
 
+test('a client that goes away in the middle is no bug', async () => {
+  const begun = Promise.withResolvers<void>();
+  const heard = Promise.withResolvers<void>();
+  manager.settled = (_id, signal) =>
+    new Promise((_resolve, reject) => {
+      signal.addEventListener('abort', () => {
+        reject(signal.reason);
+        setImmediate(heard.resolve);
+      });
+      begun.resolve();
+    });
+  const { id } = await client.submit(shell('true'));
+  const leaving = new AbortController();
+  const waiting = client.settled(id, leaving.signal);
+  await begun.promise;
+  leaving.abort();
+  await expect(waiting).rejects.toThrow();
+  await heard.promise;
+  expect(bugs).toEqual([]);
+});
+
+test('a daemon that is killed while a workspace is sent is a connection that was cut', async () => {
+  await server.close();
+  const killed = createServer((socket) => void socket.once('data', () => socket.destroy()));
+  await new Promise<void>((resolve) => killed.listen(path, resolve));
+  const endless = new Readable({
+    read() {
+      setImmediate(() => this.push(Buffer.alloc(65_536)));
+    },
+  });
+  await expect(client.putWorkspace(endless)).rejects.toMatchObject({ code: 'E_DAEMON_CUT', retry: true });
+  await new Promise((resolve) => killed.close(resolve));
+});
+
 describe('jobs', () => {
   test('a job is handed in, followed and settled', async () => {
     const job = await client.submit(shell('echo out; echo err >&2; exit 4'));

@@ -95,7 +95,8 @@ function createApp(options: ApiOptions, context: RouteContext): FastifyInstance 
     const other = context.closing.aborted ? stopping() : (clientMistake(error) ?? error);
     const known = error instanceof OnejobError ? error : other;
     const view = toErrorView(known);
-    if (view.code === 'E_BUG' && error instanceof Error) options.onBug?.(error, `${request.method} ${request.url}`);
+    if (view.code === 'E_BUG' && error instanceof Error && !(reply.raw.destroyed && isAbort(error)))
+      options.onBug?.(error, `${request.method} ${request.url}`);
     return reply.status(known instanceof OnejobError ? statusOf(known.code) : 500).send(view);
   });
   statusRoutes(app, context);
@@ -107,6 +108,11 @@ function createApp(options: ApiOptions, context: RouteContext): FastifyInstance 
   if (options.secrets !== undefined) secretRoutes(app, options.secrets);
   controlRoutes(app, context);
   return app;
+}
+
+/** What work is broken off with whose client has gone. */
+function isAbort({ name, code }: Error & { readonly code?: unknown }): boolean {
+  return name === 'AbortError' || code === 'ABORT_ERR' || code === 'ERR_STREAM_PREMATURE_CLOSE';
 }
 
 /** What fastify itself refuses, such as a body that is not JSON. */

@@ -4,6 +4,7 @@ import { userInfo } from 'node:os';
 import { dirname } from 'node:path';
 import { sharedFolder } from '../config/paths.ts';
 import { OnejobError } from '../errors.ts';
+import type { FindingView } from './schema.ts';
 
 /** Whose members may use a daemon of root. */
 const groupName = 'onejob';
@@ -63,6 +64,27 @@ export function whyDenied({ group, user, blocked, socket }: AccessFacts): { read
 export function socketDenied(path: string): OnejobError {
   const { why, hint } = whyDenied({ group: readGroup(), user: currentUser(), ...lookAt(path) });
   return new OnejobError('E_SOCKET_DENIED', `Cannot connect to the daemon at ${path}: ${why}.`, { hint });
+}
+
+/** Who may use a daemon of root that listens at `path`, for `doctor`; what is in the way of the group that was made for it. */
+export function socketFinding(path: string, group: Group | null = readGroup()): FindingView {
+  const subject = 'socket';
+  if (group === null) {
+    const message = `Only root may use this daemon: this host has no group "${groupName}".`;
+    return { level: 'ok', subject, message, hint: `To share it type "sudo groupadd ${groupName}", then ${restart}.` };
+  }
+  const socket = tryStat(path);
+  if (socket?.gid !== group.gid) {
+    const message = `The group "${groupName}" may not use ${path}: the daemon has started before there was that group.`;
+    return { level: 'warning', subject, message, hint: `To share it, ${restart}.` };
+  }
+  for (let dir = dirname(path); dir !== dirname(dir); dir = dirname(dir)) {
+    const { gid, mode } = statSync(dir);
+    if ((mode & 0o001) !== 0 || (gid === group.gid && (mode & 0o010) !== 0)) continue;
+    const message = `The group "${groupName}" may use ${path}, but may not enter ${dir} (mode ${(mode & 0o7777).toString(8).padStart(4, '0')}).`;
+    return { level: 'warning', subject, message, hint: `Leave out "socket" and --socket: it is then in ${sharedFolder}.` };
+  }
+  return { level: 'ok', subject, message: `Root and the group "${groupName}" may use this daemon, at ${path}.`, hint: null };
 }
 
 function currentUser(): AccessFacts['user'] {

@@ -1,12 +1,18 @@
 /** A daemon that comes and goes under a running `onejob run`. */
-import { writeFileSync } from 'node:fs';
+import { once } from 'node:events';
+import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { testContext } from '../../test/support/cli-context.ts';
 import { createFakeManager, type FakeManager } from '../../test/support/fake-manager.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { jobRequest } from '../api/schema.ts';
 import { type ApiServer, startApi } from '../api/server.ts';
 import { runCli } from '../cli.ts';
+import { OnejobError } from '../errors.ts';
+import { createOutput } from './output.ts';
+import { findPlace } from './place.ts';
+import { run as runJob } from './run.ts';
 
 let dir: Scratch;
 let manager: FakeManager;
@@ -80,4 +86,49 @@ test('a second Ctrl-C while the daemon is away ends the waiting', async () => {
   await run;
   expect(cli.stderr()).toContain('left to the daemon');
   expect(cli.stderr()).toContain('exit 130');
+});
+
+test('a daemon that restarts while the workspace is sent gets it again, and the job runs once', async () => {
+  const cwd = join(dir.path, 'files');
+  mkdirSync(cwd);
+  writeFileSync(join(cwd, 'a.txt'), 'one');
+  const { putWorkspace } = manager;
+  let begun = 0;
+  const sent = Promise.withResolvers<void>();
+  manager.putWorkspace = async (files, signal) => {
+    begun += 1;
+    if (begun > 1) return putWorkspace(files, signal);
+    sent.resolve();
+    await once(signal, 'abort');
+    throw signal.reason;
+  };
+  const cli = testContext(['run', '--workspace', cwd, '--', 'echo', 'ran'], dir.path);
+  const run = runCli(cli.context);
+  await sent.promise;
+  await server.close();
+  await cli.says(/is handed in again/);
+  server = await listen();
+  expect(await run, cli.stderr()).toBe(0);
+  expect([cli.stdout(), begun, manager.workspaces.size]).toEqual(['ran\n', 2, 1]);
+  expect(manager.jobs({ all: true, pool: null })).toHaveLength(1);
+});
+
+test('who gives up waiting for a daemon says for how long, and that the job was not handed in', async () => {
+  const cli = testContext([], dir.path);
+  const output = createOutput(cli.context, false);
+  const flags = { config: null, stateDir: null, socket: null };
+  const place = () => findPlace(flags, cli.context.environment, dir.path);
+  manager.status = () => {
+    void server.close();
+    throw new OnejobError('E_DAEMON_STOPPING', 'The daemon is stopping.');
+  };
+  const request = jobRequest.parse({ command: ['true'] });
+  const run = runJob(
+    { context: cli.context, output, version: '0', flags, place },
+    { request, workspace: null, detach: true, patience: 30 },
+  );
+  await expect(run).rejects.toMatchObject({
+    code: 'E_DAEMON_ABSENT',
+    message: expect.stringMatching(/^Gave up after .*: no daemon has come back.* Job [0-9a-f]{12} was not handed in\.$/),
+  });
 });

@@ -9,7 +9,7 @@ import type { Connection, Session } from './session.ts';
 import { formatAge } from './units.ts';
 
 /** ms a lost daemon is waited for. */
-const patience = 600_000;
+const usualPatience = 600_000;
 
 /** A connection that is made anew when it is lost, until `signal` aborts. */
 export interface Lasting {
@@ -19,6 +19,8 @@ export interface Lasting {
   /** Under way while a lost connection is being made anew. */
   mending: Promise<void> | null;
   readonly signal: AbortSignal;
+  /** ms a lost daemon is waited for; default 10 min. */
+  readonly patience?: number;
 }
 
 type Show = (piece: LogPiece) => Promise<void>;
@@ -82,7 +84,7 @@ export async function persist<T>(
 
 async function recover(session: Session, lasting: Lasting, what: string, stopping: boolean): Promise<void> {
   const { output } = session;
-  const { signal, temporary, connection } = lasting;
+  const { signal, temporary, connection, patience = usualPatience } = lasting;
   if (stopping) {
     // It may wait for its jobs, and would refuse again and again until it has gone.
     output.say('the daemon is stopping and takes nothing more; waiting for its end');
@@ -92,6 +94,11 @@ async function recover(session: Session, lasting: Lasting, what: string, stoppin
   const wait = temporary ? 'starting another' : `waiting for up to ${formatAge(patience)}`;
   output.say(`the daemon is gone; ${what}; ${wait}`);
   lasting.connection = await reconnect(session, connection.client, { temporary, patience, signal });
+  // One that stays may have taken the place of a temporary one, or the other way round.
+  lasting.temporary = await lasting.connection.client.status().then(
+    (status) => status.temporary,
+    () => temporary,
+  );
   output.say('connected again');
 }
 

@@ -7,8 +7,9 @@
 import { randomBytes } from 'node:crypto';
 import { resolve } from 'node:path';
 import type { Client } from '../api/client.ts';
-import type { JobRequest, JobView } from '../api/schema.ts';
-import type { ErrorCode } from '../errors.ts';
+import type { JobRequest, JobView, StatusView } from '../api/schema.ts';
+import { type ErrorCode, OnejobError } from '../errors.ts';
+import { leaderOf } from '../store/lead.ts';
 import type { PackedWorkspace } from '../workspace/pack.ts';
 import { connect, isGone } from './connect.ts';
 import { exitCodes, missingCommand, type Said, verdict } from './exit.ts';
@@ -24,6 +25,8 @@ export interface RunOptions {
   /** Folder to send; null for none. */
   readonly workspace: string | null;
   readonly detach: boolean;
+  /** ms that a lost daemon is waited for; a test has less than 10 min. */
+  readonly patience?: number;
 }
 
 /** The exit code. Throws when the job could not even be handed in. */
@@ -37,7 +40,11 @@ export async function run(session: Session, options: RunOptions): Promise<number
   packing?.catch(() => {});
   let lasting: Lasting | null = null;
   try {
-    lasting = { connection: await connect(session, { start: true, signal }), temporary: false, mending: null, signal };
+    const { patience } = options;
+    const connection = await connect(session, { start: true, signal });
+    // The daemon says it, too, unless it is gone before.
+    const temporary = leaderOf((await session.place()).stateDir)?.temporary ?? false;
+    lasting = { connection, temporary, mending: null, signal, ...(patience === undefined ? {} : { patience }) };
     const job = await interrupts.orStop(submit(session, lasting, options, packing));
     if (options.detach) {
       await (output.json ? output.value(job) : output.print(job.id));
@@ -65,29 +72,53 @@ async function pack({ context, output }: Session, dir: string): Promise<PackedWo
   return packWorkspace(resolve(context.cwd, dir), { warn: (text) => output.say(text) });
 }
 
+/** Hands the job in, also to a daemon that is started again meanwhile: all of it may be done twice. */
 async function submit(
   session: Session,
   lasting: Lasting,
   options: RunOptions,
   packing: Promise<PackedWorkspace> | null,
 ): Promise<JobView> {
-  const { output } = session;
-  const { client } = lasting.connection;
-  const [status, workspace] = await Promise.all([
-    client.status(),
-    packing === null ? null : sendWhenSound(session, client, options.request, packing),
-  ]);
-  lasting.temporary = status.temporary;
-  if (!options.detach) {
-    const said = [status.runtimeReason, status.weaker].filter((each) => each !== null);
-    if (said.length > 0) output.say(said.join('; '));
-  }
-  for (const problem of status.problems) output.say(problem);
   // Under an id of our own, a job that was accepted by a daemon that then went away is not accepted twice.
   const id = randomBytes(6).toString('hex');
-  return persist(session, lasting, `job ${id} is handed in again`, (connection) =>
-    connection.client.submit({ ...options.request, id, workspace }),
-  );
+  let packed = packing;
+  let workspace: string | null = null;
+  let isFirst = true;
+  let isUnsure = false;
+  try {
+    return await persist(session, lasting, `job ${id} is handed in again`, async ({ client }) => {
+      const sending = workspace === null && options.workspace !== null ? (packed ?? pack(session, options.workspace)) : null;
+      // What was begun to be sent is not sent on.
+      packed = null;
+      const [status, sent] = await Promise.all([
+        client.status(),
+        sending === null ? workspace : sendWhenSound(session, client, options.request, sending),
+      ]);
+      workspace = sent;
+      lasting.temporary = status.temporary;
+      if (isFirst) sayOf(session, status, options);
+      isFirst = false;
+      try {
+        return await client.submit({ ...options.request, id, workspace });
+      } catch (error) {
+        isUnsure ||= error instanceof OnejobError && error.code === 'E_DAEMON_CUT';
+        throw error;
+      }
+    });
+  } catch (error) {
+    if (!(error instanceof OnejobError) || !isGone(error)) throw error;
+    const known = isUnsure
+      ? `Whether job ${id} was handed in is not known: "onejob jobs ${id}" says it once a daemon runs.`
+      : `Job ${id} was not handed in.`;
+    const hint = error.hint === null ? {} : { hint: error.hint };
+    throw new OnejobError(error.code, `${error.message} ${known}`, { ...hint, retry: true, cause: error });
+  }
+}
+
+function sayOf({ output }: Session, status: StatusView, { detach }: RunOptions): void {
+  const said = [status.runtimeReason, status.weaker].filter((each) => each !== null);
+  if (!detach && said.length > 0) output.say(said.join('; '));
+  for (const problem of status.problems) output.say(problem);
 }
 
 /** Nobody should wait for gigabytes to be sent to hear that there is no such pool. */
