@@ -8,6 +8,8 @@ export interface Repository {
   readonly url: string;
   /** Commits a file of that path on `main`; the commit's id. */
   commit(file: string, content?: string): string;
+  /** Commits a file on top of `main`, as what only this branch has; the commit's id. */
+  branch(name: string, file: string): string;
 }
 
 /** `NAME.git` in `dir`, without a working tree, and with `commit`s only. Needs `git`. */
@@ -28,6 +30,16 @@ export function bareRepository(dir: string, name = 'app'): Repository {
       git('commit', '-qm', file);
       git('push', '-q', bare, 'main');
       return git('rev-parse', 'HEAD');
+    },
+    branch(name, file) {
+      git('checkout', '-q', '-b', name);
+      writeFileSync(join(work, file), `${file}\n`);
+      git('add', '.');
+      git('commit', '-qm', file);
+      git('push', '-q', bare, name);
+      const id = git('rev-parse', 'HEAD');
+      git('checkout', '-q', 'main');
+      return id;
     },
   };
 }
