@@ -89,3 +89,9 @@ describe('help', () => {
     expect(said.slice(said.indexOf('Options of every command'))).toMatch(/^ {2}-h, --help/m);
   });
 });
+
+it('a file for plan needs a host that was recorded: a daemon plans with what it has read', async () => {
+  const { code, said } = await type(['plan', 'hosts/lab.yml']);
+  expect(code).toBe(2);
+  expect(said).toContain('See "onejob config check hosts/lab.yml", or add --inventory');
+});

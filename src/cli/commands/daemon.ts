@@ -80,13 +80,16 @@ Exit codes: 0; 1 when there is no daemon, or with --inventory when an agent woul
     )
     .action((file: string | undefined, flags: GlobalFlags & { inventory?: string }) => {
       const { inventory } = flags;
-      return act(async (session) => {
-        if (inventory !== undefined) return (await import('../plan-inventory.ts')).planInventory(session, inventory);
-        if (file === undefined) return (await import('../plan.ts')).showPlan(session);
-        throw new OnejobError('E_USAGE', 'A daemon plans with the config that it has read, not with a file that is named here.', {
-          hint: `See "onejob config check ${file}", or add --inventory for a host that was recorded.`,
-        });
-      }, wrongOrFailed)(file === undefined ? flags : { ...flags, config: file });
+      return act(
+        async (session) => {
+          if (inventory !== undefined) return (await import('../plan-inventory.ts')).planInventory(session, inventory);
+          if (file === undefined) return (await import('../plan.ts')).showPlan(session);
+          throw new OnejobError('E_USAGE', 'A daemon plans with the config that it has read, not with a file that is named here.', {
+            hint: `See "onejob config check ${file}", or add --inventory for a host that was recorded.`,
+          });
+        },
+        inventory === undefined ? wrongOrFailed : failed,
+      )(file === undefined ? flags : { ...flags, config: file });
     });
   global(plan);
 
