@@ -10,6 +10,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { createFakeManager, type FakeManager } from '../../test/support/fake-manager.ts';
 import { asNobody } from '../../test/support/nobody.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { gapPiece } from '../logs/gap.ts';
 import { until } from '../until.ts';
 import { type Client, createClient } from './client.ts';
 import { statusOf } from './http-errors.ts';
@@ -170,10 +171,54 @@ describe('logs', () => {
     const job = await client.submit(shell('seq 1 2000'));
     await client.settled(job.id);
     const whole = (await textOf(client.logs({ job: job.id }, { follow: false }))).stdout ?? '';
-    for (const from of [0, 1, 17, whole.length - 1]) {
-      expect((await textOf(client.logs({ job: job.id }, { follow: false, from }))).stdout).toBe(whole.slice(from));
+    const from = (stdout: number) => textOf(client.logs({ job: job.id }, { follow: false, from: { stdout, stderr: 0 } }));
+    for (const at of [0, 1, 17, whole.length - 1]) expect((await from(at)).stdout).toBe(whole.slice(at));
+    expect(await from(whole.length)).toEqual({});
+  });
+
+  test('the last lines are those of both streams together, and following goes on after them', async () => {
+    const job = await client.submit(
+      shell(`seq 1 20; while ! [ -e ${dir.path}/go ]; do sleep 0.02; done; echo oops >&2; printf last`),
+    );
+    const tail = async (lines: number) => (await textOf(client.logs({ job: job.id }, { follow: false, tail: lines }))).stdout ?? '';
+    await expect.poll(() => tail(1)).toBe('20\n');
+    expect([await tail(3), await tail(0), await tail(100)]).toEqual([
+      '18\n19\n20\n',
+      '',
+      Array.from({ length: 20 }, (_, i) => `${i + 1}\n`).join(''),
+    ]);
+    const pieces = client.logs({ job: job.id }, { follow: true, tail: 2 });
+    const shown: LogPiece[] = [];
+    for await (const piece of pieces) {
+      shown.push(piece);
+      if (piece.stream === 'stdout') writeFileSync(join(dir.path, 'go'), '');
     }
-    expect(await textOf(client.logs({ job: job.id }, { follow: false, from: whole.length }))).toEqual({});
+    expect(shown[0]?.gap).toMatchObject({ asked: true, missing: { stdout: 45, stderr: 0 } });
+    expect(
+      shown
+        .map(({ stream, bytes }) => `${stream} ${Buffer.from(bytes)}`)
+        .slice(1)
+        .sort(),
+    ).toEqual(['stderr oops\n', 'stdout 19\n20\n', 'stdout last']);
+    expect(await tail(1)).toBe('last');
+  });
+
+  test('what is missing is said once, and a client that knows of it is not told again', async () => {
+    const gap = { missing: { stdout: 100, stderr: 7 }, after: { stdout: 5, stderr: 0 } };
+    manager.logs = async function* () {
+      yield { stream: 'stdout', bytes: Buffer.from('begin') };
+      yield gapPiece(gap);
+      yield { stream: 'stdout', bytes: Buffer.from('end') };
+    };
+    const read = async (stdout: number, stderr: number) => {
+      const pieces: LogPiece[] = [];
+      for await (const piece of client.logs({ job: 'j' }, { follow: false, from: { stdout, stderr } })) pieces.push(piece);
+      return pieces.map((piece) => piece.gap ?? Buffer.from(piece.bytes).toString());
+    };
+    expect(await read(0, 0)).toEqual(['begin', gap, 'end']);
+    expect(await read(5, 0)).toEqual([gap, 'end']);
+    expect(await read(35, 7)).toEqual([{ missing: { stdout: 70, stderr: 0 }, after: { stdout: 35, stderr: 7 } }, 'end']);
+    expect(await read(106, 7)).toEqual(['nd']);
   });
 
   test('binary output keeps its bytes', async () => {
@@ -231,7 +276,7 @@ describe('logs', () => {
   test('exactly one source must be named', async () => {
     expect((await raw('GET', '/v1/logs')).status).toBe(400);
     expect((await raw('GET', '/v1/logs?job=a&agent=b')).status).toBe(400);
-    expect((await raw('GET', '/v1/logs?job=a&from=-1')).status).toBe(400);
+    expect((await raw('GET', '/v1/logs?job=a&stdout=-1')).status).toBe(400);
   });
 });
 

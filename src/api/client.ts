@@ -10,6 +10,7 @@ import { json } from 'node:stream/consumers';
 import { pipeline } from 'node:stream/promises';
 import type { z } from 'zod';
 import { OnejobError } from '../errors.ts';
+import { type Counts, none } from '../logs/gap.ts';
 import { connectionError, silent } from './client-errors.ts';
 import { type DeviceCalls, deviceCalls } from './device-client.ts';
 import { readFrames } from './frames.ts';
@@ -37,8 +38,10 @@ export interface Hold {
 
 export interface LogsRequest {
   readonly follow: boolean;
-  /** Bytes of stdout and stderr together that are there already; default 0. */
-  readonly from?: number;
+  /** Bytes of each stream that are there already, or known to be missing; default none. */
+  readonly from?: Counts;
+  /** Only the last lines of what there is so far, of both streams together; null or left out: all. */
+  readonly tail?: number | null;
   /** The logs that the agent itself keeps, instead of its output; default false. */
   readonly own?: boolean;
   /** Without colours and the like, where output was written for a terminal; default false. */
@@ -219,8 +222,9 @@ export function createClient(options: ClientOptions): Client {
       return null;
     },
 
-    async *logs(source, { follow, from = 0, own = false, plain = false, signal }) {
-      const query = new URLSearchParams({ follow: String(follow), from: String(from) });
+    async *logs(source, { follow, from = none, tail = null, own = false, plain = false, signal }) {
+      const query = new URLSearchParams({ follow: String(follow), stdout: String(from.stdout), stderr: String(from.stderr) });
+      if (tail !== null) query.set('tail', String(tail));
       for (const [key, value] of Object.entries({ own, plain })) if (value) query.set(key, 'true');
       for (const [key, value] of Object.entries(source)) query.set(key, String(value));
       const response = await succeeded(await open({ ...get(`/v1/logs?${query}`), signal }));

@@ -3,7 +3,7 @@ import { endFrame, errorFrame, type Framed, pieceFrames, readFrames } from './fr
 
 const pieces: Framed[] = [
   { stream: 'stdout', bytes: Buffer.from('hello\0\n') },
-  { stream: 'note', bytes: Buffer.from('output over 64 MiB was not kept') },
+  { stream: 'note', bytes: Buffer.from('a line of ours') },
   { stream: 'stderr', bytes: Buffer.from([255, 0, 1]) },
 ];
 const encoded = Buffer.concat([
@@ -27,7 +27,7 @@ async function read(source: AsyncIterable<Uint8Array>): Promise<Record<string, s
   return found;
 }
 
-const whole = { stdout: 'hello\0\n', note: 'output over 64 MiB was not kept', stderr: '\u00ff\0\u0001' };
+const whole = { stdout: 'hello\0\n', note: 'a line of ours', stderr: '\u00ff\0\u0001' };
 
 test('frames are read wherever the stream is torn', async () => {
   for (let cut = 0; cut <= encoded.length; cut += 1) expect(await read(inParts(encoded, cut))).toEqual(whole);

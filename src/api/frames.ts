@@ -2,13 +2,20 @@
  * How output crosses the API: frames of one byte stream id, four bytes length (big endian), then that many bytes.
  * A stream that ended is told from one that was cut by its last frame, which is always `end` or `error`.
  */
+
+import { z } from 'zod';
 import { OnejobError } from '../errors.ts';
+import { gapPiece } from '../logs/gap.ts';
 import type { LogPiece } from './manager.ts';
 
-const ids = { end: 0, stdout: 1, stderr: 2, note: 3, error: 4 } as const;
+const ids = { end: 0, stdout: 1, stderr: 2, note: 3, error: 4, gap: 5 } as const;
 type Kind = keyof typeof ids;
 
-const kinds: readonly Kind[] = ['end', 'stdout', 'stderr', 'note', 'error'];
+const kinds: readonly Kind[] = ['end', 'stdout', 'stderr', 'note', 'error', 'gap'];
+
+const counts = z.object({ stdout: z.number(), stderr: z.number() });
+/** What a frame of kind `gap` says, as JSON. */
+const gapBody = z.object({ missing: counts, after: counts, asked: z.boolean().optional() });
 
 /** Longest payload written in one frame, so that a reader of notes and errors never has to hold more. */
 const maxPayload = 1 << 20;
@@ -23,6 +30,11 @@ function header(kind: Kind, length: number): Buffer {
 
 /** One piece as frames. Empty pieces give none. */
 export function* pieceFrames(piece: LogPiece): Generator<Buffer> {
+  if (piece.gap !== undefined) {
+    const body = Buffer.from(JSON.stringify(piece.gap));
+    yield Buffer.concat([header('gap', body.length), body]);
+    return;
+  }
   for (let from = 0; from < piece.bytes.length; from += maxPayload) {
     const part = piece.bytes.subarray(from, from + maxPayload);
     yield Buffer.concat([header(piece.stream, part.length), part]);
@@ -80,7 +92,10 @@ export async function* readFrames(source: AsyncIterable<Uint8Array>): AsyncGener
         if (bytes.length > 0) yield { stream: kind, bytes };
       } else {
         held.push(bytes);
-        if (left === 0) yield { stream: kind, bytes: Buffer.concat(held) };
+        if (left === 0)
+          yield kind === 'gap'
+            ? gapPiece(gapBody.parse(JSON.parse(Buffer.concat(held).toString())))
+            : { stream: kind, bytes: Buffer.concat(held) };
         if (left === 0 && kind === 'error') return;
       }
       if (left === 0) current = null;

@@ -1,5 +1,6 @@
 /** What the API may ask of a running manager. The reconciler and the own queue stand behind it; `main.ts` joins them. */
 import type { Readable } from 'node:stream';
+import type { Gap } from '../logs/gap.ts';
 import type { DeviceAnswer, DeviceChange, DeviceView, ProofView } from './device-schema.ts';
 import type { DownRequest, FindingView, ForgottenView, JobRequest, JobView, PlanLine, ResumeView, StatusView } from './schema.ts';
 
@@ -15,10 +16,11 @@ export interface LogManner {
   readonly plain: boolean;
 }
 
-/** One piece of a job's output. `note` is a line of onejob's own, such as "output over 64 MiB was not kept". */
+/** One piece of a job's output. `note` is a line of onejob's own; with a `gap` it says what is missing in its place. */
 export interface LogPiece {
   readonly stream: 'stdout' | 'stderr' | 'note';
   readonly bytes: Uint8Array;
+  readonly gap?: Gap;
 }
 
 export interface Manager {

@@ -6,6 +6,7 @@ import { jobsListed } from '../api/schema.ts';
 import { viewOf } from '../ci/own-queue/view.ts';
 import { agentsOf } from '../core/slot.ts';
 import { OnejobError } from '../errors.ts';
+import { lastLines } from '../logs/select.ts';
 import { systemClock as clock } from '../pools/clock.ts';
 import { createLogs } from '../pools/logs.ts';
 import { createServiceJobs, newestLast } from '../pools/service-jobs.ts';
@@ -71,8 +72,10 @@ function archiveOf(store: ReadStore, stateDir: string): Archive {
         if (job !== null) return job;
         throw unknownJob(id);
       },
-      logs: (source, { own = false, plain = false, signal = new AbortController().signal }) =>
-        own ? logs.own(source, signal) : logs.read(source, { follow: false, plain }, signal),
+      logs: (source, { own = false, plain = false, tail = null, signal = new AbortController().signal }) => {
+        const read = () => (own ? logs.own(source, signal) : logs.read(source, { follow: false, plain }, signal));
+        return tail === null ? read() : lastLines(read, tail, false);
+      },
     },
   };
 }

@@ -4,6 +4,7 @@
  */
 import type { LogPiece, LogSource } from '../api/manager.ts';
 import type { JobView } from '../api/schema.ts';
+import { none, plus, sizeOf } from '../logs/gap.ts';
 import { isGone, isStopping, reconnect } from './connect.ts';
 import type { Connection, Session } from './session.ts';
 import { formatAge } from './units.ts';
@@ -39,19 +40,22 @@ export async function followJob(session: Session, lasting: Lasting, id: string, 
 export async function followLogs(
   session: Session,
   lasting: Lasting,
-  { what, source }: { readonly what: string; readonly source: LogSource },
+  { what, source, tail = null }: { readonly what: string; readonly source: LogSource; readonly tail?: number | null },
   show: Show,
 ): Promise<void> {
-  let shown = 0;
+  let shown = none;
+  let isBegun = false;
   await persist(session, lasting, what, async ({ client }) => {
     for await (const piece of client.logs(source, {
       follow: true,
       from: shown,
+      tail: isBegun ? null : tail,
       plain: session.output.plain,
       signal: lasting.signal,
     })) {
+      isBegun = true;
       await show(piece);
-      if (piece.stream !== 'note') shown += piece.bytes.length;
+      shown = plus(shown, sizeOf(piece));
     }
   });
 }

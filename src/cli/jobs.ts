@@ -9,7 +9,7 @@ import { connect, withDaemon } from './connect.ts';
 import { exitCodes, resultWord } from './exit.ts';
 import { followLogs, type Lasting } from './follow.ts';
 import { findJob, findSource, jobsBegun, leastOfId, tryJob } from './log-source.ts';
-import { agentLogPrinter, jobPrinter } from './pieces.ts';
+import { agentLogPrinter, foreignPrinter, type JobPrinter, jobPrinter } from './pieces.ts';
 import type { Connection, Session } from './session.ts';
 import { cut, table, wrap } from './table.ts';
 import { formatAge } from './units.ts';
@@ -132,6 +132,10 @@ export interface LogsFlags {
   readonly previous: boolean;
   /** The logs that the agent itself keeps, instead of its output. */
   readonly own: boolean;
+  /** Every byte as it is, also on a terminal. */
+  readonly raw: boolean;
+  /** Only so many of the last lines of what there is so far; null: all. */
+  readonly tail: number | null;
 }
 
 export async function showLogs(session: Session, target: string, flags: LogsFlags): Promise<number> {
@@ -142,7 +146,7 @@ export async function showLogs(session: Session, target: string, flags: LogsFlag
     using archive = await archiveInstead(session, error);
     return await showKept(session, target, flags, archive.reader);
   }
-  const printer = flags.own ? agentLogPrinter(session.output) : jobPrinter(session.output);
+  const printer = printerFor(session, flags);
   const { client } = connection;
   const lasting: Lasting = { connection, temporary: false, mending: null, signal: new AbortController().signal };
   let isEmpty = true;
@@ -152,16 +156,18 @@ export async function showLogs(session: Session, target: string, flags: LogsFlag
   };
   try {
     const source = await findSource(client, target, flags.previous);
+    const { tail } = flags;
     await orUnknown(source, target, async () => {
       // Who works in a slot after a restart may be somebody else, so only what has an id is followed across one.
       if (flags.follow && !('slot' in source)) {
         lasting.temporary = (await client.status()).temporary;
         const what = `${'job' in source ? 'job' : 'agent'} ${target} goes on without it`;
-        await followLogs(session, lasting, { what, source }, show);
+        await followLogs(session, lasting, { what, source, tail }, show);
       } else {
-        const how = { follow: flags.follow, own: flags.own, plain: session.output.plain };
+        const how = { follow: flags.follow, own: flags.own, plain: session.output.plain, tail };
         for await (const piece of client.logs(source, how)) await show(piece);
       }
+      await printer.end?.();
     });
     if (isEmpty && 'job' in source) await sayWhyNone(session, lasting.connection.client, source.job);
   } finally {
@@ -170,18 +176,20 @@ export async function showLogs(session: Session, target: string, flags: LogsFlag
   return exitCodes.ok;
 }
 
+function printerFor({ output }: Session, { own, raw }: LogsFlags): JobPrinter {
+  if (own) return agentLogPrinter(output);
+  return raw ? jobPrinter(output) : foreignPrinter(output);
+}
+
 /** 1 when more is to come, and was asked for. */
-async function showKept(
-  session: Session,
-  target: string,
-  { follow, previous, own }: LogsFlags,
-  reader: JobReader,
-): Promise<number> {
+async function showKept(session: Session, target: string, flags: LogsFlags, reader: JobReader): Promise<number> {
   const { output } = session;
-  const printer = own ? agentLogPrinter(output) : jobPrinter(output);
+  const { follow, previous, own, tail } = flags;
+  const printer = printerFor(session, flags);
   const source = await findSource(reader, target, previous);
   await orUnknown(source, target, async () => {
-    for await (const piece of reader.logs(source, { follow: false, own, plain: output.plain })) await printer.show(piece);
+    for await (const piece of reader.logs(source, { follow: false, own, plain: output.plain, tail })) await printer.show(piece);
+    await printer.end?.();
   });
   const job = 'job' in source ? await reader.job(source.job) : null;
   const isOver = job?.state === 'done';

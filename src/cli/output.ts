@@ -18,6 +18,7 @@ export interface Output {
   readonly colors: Colors;
   /** Columns of standard output when it is a terminal, else null. */
   readonly width: number | null;
+  isTerminal(stream: 'stdout' | 'stderr'): boolean;
   /** Whether what is written should have nothing that only a terminal understands. */
   readonly plain: boolean;
   /** Lines of a result, for people. */
@@ -73,6 +74,7 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'en
     colors: colorsFor(stdout),
     width: stdout.isTTY === true ? (stdout.columns ?? 80) : null,
     plain: !json && !(asked ?? stdout.isTTY === true),
+    isTerminal: (stream) => (stream === 'stdout' ? stdout : stderr).isTTY === true,
     showsProgress,
     print: (...lines) => write('stdout', lines.map((each) => `${each}\n`).join('')),
     value: (value) => write('stdout', `${JSON.stringify(value)}\n`),

@@ -1,17 +1,41 @@
 /** Output and logs on our own streams: a job's bytes as they are, notes as lines of onejob's, or all of it as JSON. */
 import { isUtf8 } from 'node:buffer';
 import type { LogPiece } from '../api/manager.ts';
+import { createColorsOnly, type Plain } from '../logs/plain.ts';
 import { harmless } from './color.ts';
 import type { Output } from './output.ts';
 
 export interface JobPrinter {
   /** Resolves when the stream takes more. @throws OutputClosed */
   show(piece: LogPiece): Promise<void>;
+  /** Shows what was held back for the next piece, of which there is none. */
+  end?(): Promise<void>;
+}
+
+/**
+ * As `jobPrinter`, for a job that may be somebody else's: on a terminal only its text and colours, anywhere else every byte. `run`
+ * shows one's own job as it is, as a shell would.
+ */
+export function foreignPrinter(output: Output): JobPrinter {
+  const printer = jobPrinter(output);
+  if (output.json) return printer;
+  const streams = (['stdout', 'stderr'] as const).filter((stream) => output.isTerminal(stream));
+  const filters = new Map<LogPiece['stream'], Plain>(streams.map((stream) => [stream, createColorsOnly()]));
+  return {
+    async show(piece) {
+      const filter = filters.get(piece.stream);
+      await printer.show(filter === undefined ? piece : { stream: piece.stream, bytes: filter.take(piece.bytes) });
+    },
+    async end() {
+      for (const [stream, filter] of filters) await printer.show({ stream, bytes: filter.rest() });
+    },
+  };
 }
 
 export function jobPrinter(output: Output): JobPrinter {
   return {
     async show({ stream, bytes }) {
+      if (bytes.length === 0) return;
       const text = () => Buffer.from(bytes).toString();
       if (output.json) {
         const data = isUtf8(bytes) ? { text: text() } : { base64: Buffer.from(bytes).toString('base64') };

@@ -4,8 +4,8 @@
  */
 import type { AgentId } from '../core/slot.ts';
 import { OnejobError } from '../errors.ts';
-import { type GateState, MarkerFilter } from '../runtimes/gate.ts';
-import type { LogChunk, Runtime } from '../runtimes/runtime.ts';
+import { type GateState, MarkerFilter, readyMarker, releasedMarker } from '../runtimes/gate.ts';
+import type { LogChunk, LogPosition, Runtime } from '../runtimes/runtime.ts';
 import type { LogFile } from './log-file.ts';
 
 /** What a sandbox may write to stderr before its release and have kept, in bytes. */
@@ -126,7 +126,7 @@ export class Keeper {
   async #write(): Promise<void> {
     for (let next = this.#pending[0]; next !== undefined; next = this.#pending[0]) {
       try {
-        if (next.chunk.gap === true) this.file.note('some output was rotated away before it could be read');
+        if (next.chunk.gap === true) this.file.note(rotatedAway(this.agent, this.file.position));
         this.file.append(next.chunk, next.kept);
         this.#pending.shift();
       } catch (error) {
@@ -138,4 +138,11 @@ export class Keeper {
       }
     }
   }
+}
+
+/** The line that stands where the runtime had thrown output away before it was read. */
+function rotatedAway(agent: AgentId, { stdout, stderr }: LogPosition): string {
+  const markers = readyMarker(agent).length + releasedMarker(agent).length + 2;
+  const count = (bytes: number): string => Math.max(0, bytes).toLocaleString('en-US');
+  return `output may be missing here, after ${count(stdout - markers)} bytes of stdout and ${count(stderr)} of stderr: it was rotated away before it was read`;
 }

@@ -81,18 +81,34 @@ export class Keepers {
     return reached();
   }
 
-  /** Waits until all output is kept, at most `ms`. True when it is. */
+  /** Waits until all output is kept, as long as more comes within `ms`. True when it is. */
   async complete(agent: AgentId, ms: number): Promise<boolean> {
     const keeper = this.#keepers.get(agent);
     if (keeper === undefined) return true;
     let cancel = (): void => {};
     const late = new Promise<boolean>((resolve) => {
-      cancel = this.#options.clock.after(ms, () => resolve(false));
+      const look = (): void => {
+        const { position } = keeper.file;
+        // A long log takes its time to be read: giving up in the middle would lose its end.
+        cancel = this.#options.clock.after(ms, () => (keeper.file.position === position ? resolve(false) : look()));
+      };
+      look();
     });
     try {
       return await Promise.race([keeper.ended, late]);
     } finally {
       cancel();
+    }
+  }
+
+  /** Says in an agent's log that its end could not be read, and is not there. */
+  lostEnd(agent: AgentId): void {
+    const keeper = this.#keepers.get(agent);
+    if (keeper?.file.hasOutput !== true || keeper.file.closed) return;
+    try {
+      keeper.file.note('the end of the output is missing here: it could not be read');
+    } catch (error) {
+      this.#options.failed(agent, error);
     }
   }
 

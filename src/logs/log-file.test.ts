@@ -1,13 +1,15 @@
 import { spawnSync } from 'node:child_process';
-import { appendFileSync, mkdirSync, readdirSync, rmSync, statSync, truncateSync } from 'node:fs';
+import { appendFileSync, existsSync, mkdirSync, readdirSync, rmSync, statSync, truncateSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { openAt } from '../../test/support/descriptors.ts';
 import { lacks } from '../../test/support/require.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import type { LogPiece } from '../api/manager.ts';
 import type { LogChunk } from '../runtimes/runtime.ts';
 import { deleteLog, LogFile, logPath } from './log-file.ts';
+import { type Part, partsOf, takeOver } from './parts.ts';
 import { readLog } from './read.ts';
 
 let dir: Scratch;
@@ -49,8 +51,6 @@ describe('a log', () => {
       ['note', 'a line of ours\n'],
     ]);
     expect(Buffer.from(pieces[3]?.bytes ?? []).equals(binary)).toBe(true);
-    const rest = await all(readLog(path, pieces[1]?.next));
-    expect(rest.map(([stream]) => stream)).toEqual(['note', 'stdout']);
   });
 
   it('knows where to go on from its records alone, counting what was dropped', () => {
@@ -109,8 +109,8 @@ describe('a log', () => {
     });
     fc.assert(
       fc.property(fc.array(step, { maxLength: 30 }), fc.integer({ min: 100, max: 4_000 }), (steps, limit) => {
-        rmSync(path, { force: true });
-        let log = new LogFile(path, limit);
+        deleteLog(path);
+        let log = new LogFile(path, { limit });
         let time = 0;
         let plain = { time: 0n, atTime: 0, stdout: 0, stderr: 0 };
         for (const { stream, wait, length, kept } of steps) {
@@ -121,36 +121,186 @@ describe('a log', () => {
           plain = { ...plain, time: BigInt(time), atTime: at, [stream]: plain[stream] + length };
           expect(log.position).toEqual(plain);
           log.close();
-          log = new LogFile(path, limit);
+          log = new LogFile(path, { limit });
           expect(log.position).toEqual(plain);
         }
         log.close();
-        // The cap, one note and one position.
-        expect(statSync(path).size).toBeLessThan(limit + 200);
       }),
       { numRuns: 60 },
     );
   });
 
-  it('at its cap says so once, and keeps counting without growing', async () => {
+  /** Each byte says where it stands in its stream. */
+  const written = (from: number, length: number): Buffer => Buffer.from(Array.from({ length }, (_, i) => ((from + i) * 7) % 251));
+
+  it('over its limit has the beginning and the end, and says how much is missing between them and where', async () => {
+    const step = fc.record({
+      stream: fc.constantFrom('stdout' as const, 'stderr' as const),
+      length: fc.integer({ min: 1, max: 700 }),
+      reopen: fc.nat(5),
+      missing: fc.oneof({ weight: 9, arbitrary: fc.constant(0) }, { weight: 1, arbitrary: fc.integer({ min: 1, max: 2_000 }) }),
+    });
+    await fc.assert(
+      fc.asyncProperty(
+        fc.array(step, { maxLength: 60 }),
+        fc.integer({ min: 100, max: 8_000 }),
+        fc.nat(500),
+        async (steps, limit, atLeast) => {
+          deleteLog(path);
+          const options = { limit, endKept: atLeast };
+          let log = new LogFile(path, options);
+          const seen: LogPiece[] = [];
+          const total = { stdout: 0, stderr: 0 };
+          let time = 0n;
+          const since = { stdout: 0, stderr: 0 };
+          for (const { stream, length, reopen, missing } of steps) {
+            time += 1n;
+            total[stream] += missing;
+            if (missing > 0) since[stream] = total[stream];
+            add(log, { ...chunk(written(total[stream], length), time, stream), missing });
+            total[stream] += length;
+            if (reopen !== 0) continue;
+            log.close();
+            log = new LogFile(path, options);
+          }
+          for await (const piece of log.read()) seen.push(piece);
+          log.close();
+          const stored = await gather(readLog(path));
+          expect(await gather(seen)).toEqual(stored);
+          for (const stream of ['stdout', 'stderr'] as const) {
+            const whole = written(0, total[stream]);
+            expect(stored[stream].at).toBe(total[stream]);
+            for (const { from, bytes } of stored[stream].parts)
+              expect(bytes.equals(whole.subarray(from, from + bytes.length))).toBe(true);
+            const last = stored[stream].parts.at(-1);
+            // The end is there, and whole as far as is promised.
+            if (total[stream] > 0)
+              expect(last?.bytes.length).toBeGreaterThanOrEqual(Math.min(atLeast, total[stream] - since[stream]));
+            if (total.stdout + total.stderr <= limit) expect(last?.bytes.length ?? 0).toBe(total[stream] - since[stream]);
+          }
+          const size = readdirSync(dir.path).reduce((sum, file) => sum + statSync(join(dir.path, file)).size, 0);
+          expect(size).toBeLessThan(limit + 3 * 700 + 2 * atLeast + steps.length * 21 + 400);
+        },
+      ),
+      { numRuns: 150 },
+    );
+  });
+
+  /** What was given of each stream, joined where nothing is missing, and how far that goes. */
+  async function gather(pieces: AsyncIterable<LogPiece> | Iterable<LogPiece>) {
+    const found = {
+      stdout: { at: 0, parts: [] as { from: number; bytes: Buffer }[] },
+      stderr: { at: 0, parts: [] as { from: number; bytes: Buffer }[] },
+    };
+    for await (const { stream, bytes, gap } of pieces) {
+      for (const each of ['stdout', 'stderr'] as const) {
+        const one = found[each];
+        if (gap !== undefined) {
+          expect(gap.after[each]).toBe(one.at);
+          one.at += gap.missing[each];
+        }
+        if (each !== stream) continue;
+        const last = one.parts.at(-1);
+        if (last !== undefined && last.from + last.bytes.length === one.at) last.bytes = Buffer.concat([last.bytes, bytes]);
+        else one.parts.push({ from: one.at, bytes: Buffer.from(bytes) });
+        one.at += bytes.length;
+      }
+    }
+    return found;
+  }
+
+  it('says it in one line, and never takes more of the disk than its limit and the ends of both streams', async () => {
     const limit = 1024 * 1024;
-    const log = new LogFile(path, limit);
-    const block = chunk(Buffer.alloc(64 * 1024, 'x'));
+    const log = new LogFile(path, { limit });
+    add(log, chunk('the first word\n', 1n, 'stderr'));
+    const block = chunk(Buffer.alloc(64 * 1024, 'x'), 2n);
     for (let i = 0; i < 1_024; i += 1) add(log, block);
-    log.note('too late');
     expect(log.position).toMatchObject({ stdout: 64 * 2 ** 20, atTime: 1_024 });
-    expect(log.capped).toBe(true);
-    expect(statSync(path).size).toBeLessThan(limit + 200);
     log.close();
-    const again = new LogFile(path, limit);
-    add(again, block);
+    const again = new LogFile(path, { limit });
+    add(again, { ...block, time: 3n });
     expect(again.position).toMatchObject({ stdout: 64 * 2 ** 20 + 64 * 1024 });
     again.close();
     const pieces = await all(readLog(path));
-    expect(pieces.filter(([stream]) => stream === 'note')).toEqual([['note', 'output over 1 MiB was not kept\n']]);
-    expect(pieces.at(-1)?.[0]).toBe('note');
+    const notes = pieces.filter(([stream]) => stream === 'note').map(([, text]) => text);
+    expect(notes).toEqual([
+      expect.stringMatching(/^output is not kept here: [\d,]+ bytes of stdout after its first 5[\d,]+ bytes\n$/),
+    ]);
+    expect(pieces[0]).toEqual(['stderr', 'the first word\n']);
     const kept = pieces.reduce((sum, [stream, text]) => sum + (stream === 'stdout' ? text.length : 0), 0);
-    expect(kept).toBeGreaterThan(limit * 0.99);
+    expect(kept).toBeGreaterThan(1.5 * limit);
+    const size = readdirSync(dir.path).reduce((sum, file) => sum + statSync(join(dir.path, file)).size, 0);
+    expect(size).toBeLessThan(3 * limit);
+  });
+
+  it('of a stream that said its last long ago keeps those words, too', async () => {
+    const log = new LogFile(path, { limit: 8 * 2 ** 20 });
+    add(log, chunk(Buffer.alloc(5 * 2 ** 20, 'x'), 1n));
+    add(log, chunk('FINAL ERROR\n', 2n, 'stderr'));
+    const block = Buffer.alloc(256 * 1024, 'y');
+    for (let i = 0; i < 200; i += 1) add(log, chunk(block, 3n));
+    log.close();
+    expect((await all(readLog(path))).filter(([stream]) => stream === 'stderr')).toEqual([['stderr', 'FINAL ERROR\n']]);
+  });
+
+  it('killed between any two steps of letting its oldest part go reads the same', async () => {
+    const log = new LogFile(path, { limit: 4_000, endKept: 600 });
+    for (let i = 0; i < 8; i += 1) add(log, chunk(written(i * 1_000, 1_000), BigInt(i + 1)));
+    add(log, chunk('last words', 20n, 'stderr'));
+    log.close();
+    const before = await gather(readLog(path));
+    const { parts, kept } = partsOf(path);
+    const [older, newer] = parts as [Part, Part];
+    takeOver(kept, older, newer.start, { stdout: 600, stderr: 600 });
+    const reopened = new LogFile(path, { limit: 4_000, endKept: 600 });
+    expect(existsSync(older.path)).toBe(false);
+    reopened.close();
+    const after = await gather(readLog(path));
+    expect(after.stdout.at).toBe(before.stdout.at);
+    expect(after.stderr).toEqual(before.stderr);
+    // One that was begun, and not yet written to.
+    writeFileSync(older.path, '');
+    new LogFile(path, { limit: 4_000, endKept: 600 }).close();
+    expect(await gather(readLog(path))).toEqual(after);
+  });
+
+  it('leaves output out while its disk has no room, and says from where to where', async () => {
+    let why: string | null = null;
+    const log = new LogFile(path, { noRoom: () => why });
+    add(log, chunk('before\n', 1n));
+    why = 'the disk is nearly full';
+    for (let i = 2; i < 1_000; i += 1) add(log, chunk('lost\n', BigInt(i)));
+    const { size } = statSync(path);
+    expect(size).toBeLessThan(200);
+    why = null;
+    add(log, chunk('after\n', 2_000n));
+    const { position } = log;
+    log.close();
+    expect(await all(readLog(path))).toEqual([
+      ['stdout', 'before\n'],
+      ['note', 'the disk is nearly full\n'],
+      ['note', 'output is not kept here: 4,990 bytes of stdout after its first 7 bytes\n'],
+      ['stdout', 'after\n'],
+    ]);
+    const again = new LogFile(path);
+    expect(again.position).toEqual(position);
+    again.close();
+  });
+
+  it('that somebody deletes to make room frees its disk, and goes on without being read again', async () => {
+    const log = new LogFile(path);
+    const block = chunk(Buffer.alloc(512 * 1024, 'x'), 1n);
+    for (let i = 0; i < 3; i += 1) add(log, block);
+    rmSync(path);
+    for (let i = 0; i < 4; i += 1) add(log, block);
+    expect(existsSync(path) && openAt(dir.path)).toEqual([path]);
+    add(log, chunk('after', 2n));
+    const { position } = log;
+    log.close();
+    expect((await all(readLog(path))).at(-1)?.[1]).toMatch(/after$/);
+    const again = new LogFile(path);
+    expect(again.position).toEqual(position);
+    again.close();
   });
 
   it('begins anew after a reset', async () => {
@@ -204,16 +354,40 @@ describe('following', () => {
     expect(openAt(path)).toEqual([]);
   });
 
-  it('goes on from a given place', async () => {
-    const log = new LogFile(path);
-    add(log, chunk('old'));
-    const first = log.read({ follow: true });
-    const { value } = await first.next();
-    const rest = all(log.read({ follow: true, from: value?.next ?? 0 }));
-    add(log, chunk('new', 2n));
+  it('gives a follower that is fast all of a log that keeps only its ends, and a slow one what is missing', async () => {
+    const log = new LogFile(path, { limit: 64 * 1024, endKept: 0 });
+    const fast = log.read({ follow: true });
+    const slow = log.read({ follow: true });
+    let text = '';
+    const take = async (): Promise<void> => {
+      const { value } = await fast.next();
+      text += Buffer.from(value?.bytes ?? []).toString();
+    };
+    add(log, chunk('begin\n', 1n));
+    await take();
+    await slow.next();
+    let whole = 'begin\n';
+    for (let i = 0; i < 2_000; i += 1) {
+      const line = `${i} ${'.'.repeat(100)}\n`;
+      whole += line;
+      add(log, chunk(line, BigInt(i + 2)));
+      while (text.length < whole.length) await take();
+    }
+    expect(text).toBe(whole);
     log.close();
-    expect(await rest).toEqual([['stdout', 'new']]);
-    await first.return();
+    await fast.return();
+    let [at, notes] = [6, 0];
+    for await (const { stream, bytes, gap } of slow) {
+      if (gap !== undefined) {
+        notes += 1;
+        expect(gap.after.stdout).toBe(at);
+        at += gap.missing.stdout;
+      }
+      if (stream !== 'stdout') continue;
+      expect(Buffer.from(bytes).toString()).toBe(whole.slice(at, at + bytes.length));
+      at += bytes.length;
+    }
+    expect([at, notes]).toEqual([whole.length, 1]);
   });
 
   it('ends when the reader leaves or is told to, and leaves no descriptor behind', async () => {

@@ -1,79 +1,109 @@
 /**
- * One agent's output on disk: append-only, capped, and at every moment enough to know where to go on (see `record.ts`).
+ * One agent's output on disk, and at every moment enough to know where to go on (see `record.ts`). Up to its limit all of it is kept,
+ * over it the beginning and the end (see `parts.ts`); nothing is kept while its disk is nearly full.
  *
  * A record that was not written whole before a crash is cut off on opening. A full disk changes nothing: the append
  * throws and may be tried again. Readers follow in this process, each at its own pace; a slow one holds nobody up.
  */
-import { closeSync, constants, fstatSync, ftruncateSync, openSync, readSync, unlinkSync, writeSync, writevSync } from 'node:fs';
-import { open } from 'node:fs/promises';
+import { closeSync, constants, fstatSync, ftruncateSync, openSync, readSync, rmSync, writeSync, writevSync } from 'node:fs';
+import { type FileHandle, open } from 'node:fs/promises';
 import { join } from 'node:path';
+import type { LogPiece } from '../api/manager.ts';
 import type { AgentId } from '../core/slot.ts';
+import { advance, start } from '../runtimes/position.ts';
 import type { LogChunk, LogPosition } from '../runtimes/runtime.ts';
 import { storeFault } from '../store/fault.ts';
-import { type PlacedPiece, readRecords } from './read.ts';
-import { advance, decodeHead, encodeHead, encodePosition, headSize, positionAfter, positionSize, startPosition } from './record.ts';
+import { beyond } from './gap.ts';
+import { filesOf, hasTakenOver, nextPart, type Part, partsOf, type Shares, sharesOf, takeOver } from './parts.ts';
+import { Cursor, keptPieces, readRecords } from './read.ts';
+import { decodeHead, encodeHead, encodePosition, headSize, positionAfter, positionSize } from './record.ts';
 
-/** Bytes a log file may have when config does not say. */
+/** Bytes of output that are kept when config does not say. */
 const defaultLogLimit = 64 * 2 ** 20;
+/** Bytes of each stream's end that are kept, whatever the other stream prints. */
+const defaultEndKept = 2 ** 20;
+/** Bytes written until it is seen whether somebody has deleted the file. */
+const lookEvery = 2 ** 20;
 
 /** Where an agent's log lies in a folder of logs. */
 export function logPath(folder: string, agent: AgentId): string {
   return join(folder, `${agent}.log`);
 }
 
+export interface LogFileOptions {
+  /** Bytes of output that are kept; about 21 more for each piece of it are on disk. */
+  readonly limit?: number;
+  /** Bytes of each stream's end that are kept whatever the limit and the other stream; default 1 MiB. */
+  readonly endKept?: number;
+  /** Why nothing may be written to the disk now, as a sentence; null when there is room. */
+  readonly noRoom?: () => string | null;
+}
+
 export interface ReadOptions {
-  /** A piece's `next`, or 0 for the start. */
-  readonly from?: number;
   /** Wait for more until the log is closed. */
   readonly follow?: boolean;
   readonly signal?: AbortSignal;
 }
 
+// O_APPEND would let nobody cut a torn record off and write over it.
 const openFlags = constants.O_RDWR | constants.O_CREAT;
 
 export class LogFile {
   readonly path: string;
-  readonly #limit: number;
-  readonly #fd: number;
+  readonly #shares: Shares;
+  readonly #endKept: number;
+  readonly #noRoom: () => string | null;
   readonly #waiting = new Set<() => void>();
+  /** What there is, the first file at its head; the last one is written to. */
+  #parts: readonly Part[];
+  #fd: number;
+  /** Bytes of the file that is written to, and of output among them. */
   #size = 0;
-  #position: LogPosition = startPosition;
+  #filled = 0;
+  /** Since the file was looked for last. */
+  #unlooked = 0;
+  #position: LogPosition = start;
   #hasOutput = false;
-  /** Where the `position` record stands that is written over and over once the cap is reached. */
-  #cappedAt: number | null = null;
+  #isLeavingOut = false;
   #closed = false;
 
-  /** Opens or makes the file; `limit` is its cap in bytes. @throws OnejobError E_STATE_FULL, E_STATE_DIR */
-  constructor(path: string, limit: number = defaultLogLimit) {
+  /** Opens or makes the log. @throws OnejobError E_STATE_FULL, E_STATE_DIR */
+  constructor(path: string, { limit = defaultLogLimit, endKept = defaultEndKept, noRoom = () => null }: LogFileOptions = {}) {
     this.path = path;
-    this.#limit = limit;
+    this.#shares = sharesOf(limit);
+    this.#endKept = endKept;
+    this.#noRoom = noRoom;
+    let last = path;
     try {
-      // O_APPEND would make every write go to the end, also the position record's.
-      this.#fd = openSync(path, openFlags, 0o600);
+      const { parts, kept, broken } = partsOf(path);
+      // Made right before a crash, and empty.
+      for (const one of broken) rmSync(one, { force: true });
+      this.#parts = [{ path, start: start }, ...parts];
+      this.#hasOutput = parts.length > 0;
+      last = parts.at(-1)?.path ?? path;
+      this.#fd = openSync(last, openFlags, 0o600);
+      // Taken over right before a crash, and not deleted yet; `kept` goes up to where the next one begins.
+      const [older, newer] = parts;
+      if (older !== undefined && newer !== undefined && hasTakenOver(kept, newer.start)) this.#forget(older);
     } catch (error) {
-      throw storeFault('open the log', path, error);
+      throw storeFault('open the log', last, error);
     }
     try {
       this.#load();
     } catch (error) {
       closeSync(this.#fd);
-      throw storeFault('read the log', path, error);
+      throw storeFault('read the log', last, error);
     }
   }
 
-  /** How much of the sandbox's output is in the file or was dropped on purpose. */
+  /** How much of the sandbox's output is in the file or was left out on purpose. */
   get position(): LogPosition {
     return this.#position;
   }
 
-  /** Whether any output is kept. */
+  /** Whether any output came. */
   get hasOutput(): boolean {
     return this.#hasOutput;
-  }
-
-  /** Whether the cap was reached, so that nothing more is kept. */
-  get capped(): boolean {
-    return this.#cappedAt !== null;
   }
 
   get closed(): boolean {
@@ -86,28 +116,29 @@ export class LogFile {
    */
   append(chunk: LogChunk, kept: Uint8Array): void {
     const position = advance(this.#position, chunk);
-    if (this.#cappedAt !== null) {
-      this.#write([encodePosition(position)], this.#cappedAt);
-      this.#position = position;
-      return;
+    const why = kept.length > 0 ? this.#noRoom() : null;
+    if (why !== null) this.#leaveOut(why);
+    else {
+      this.#lookForFile();
+      if (this.#filled >= (this.#parts.length === 1 ? this.#shares.first : this.#shares.part)) this.#begin();
+      const { time, atTime } = position;
+      const { stream, bytes, missing = 0 } = chunk;
+      const head = encodeHead({ type: stream, time, atTime, dropped: bytes.length - kept.length, length: kept.length });
+      // Where output is left out the next record says where it stands.
+      const begins = { ...this.#position, [stream]: this.#position[stream] + missing };
+      const jump = this.#isLeavingOut || missing > 0 ? [encodePosition(begins)] : [];
+      this.#size += this.#write([...jump, head, kept], this.#size);
+      this.#isLeavingOut = false;
+      this.#filled += kept.length;
+      this.#unlooked += kept.length;
     }
-    const room = this.#limit - this.#size - headSize;
-    const stored = kept.length <= room ? kept : kept.subarray(0, Math.max(0, room));
-    const { time, atTime } = position;
-    const dropped = chunk.bytes.length - stored.length;
-    const parts = [encodeHead({ type: chunk.stream, time, atTime, dropped, length: stored.length }), stored];
-    if (stored !== kept) parts.push(...noteParts(`output over ${sizeInWords(this.#limit)} was not kept`), encodePosition(position));
-    const length = this.#write(parts, this.#size);
-    this.#size += length;
-    if (stored !== kept) this.#cappedAt = this.#size - headSize - positionSize;
     this.#position = position;
-    this.#hasOutput ||= stored.length > 0;
+    this.#hasOutput ||= kept.length > 0;
     this.#wake();
   }
 
-  /** Adds a line of onejob's own; without effect once the cap is reached. @throws OnejobError E_STATE_FULL */
+  /** Adds a line of onejob's own. @throws OnejobError E_STATE_FULL */
   note(line: string): void {
-    if (this.#cappedAt !== null) return;
     this.#size += this.#write(noteParts(line), this.#size);
     this.#wake();
   }
@@ -116,37 +147,67 @@ export class LogFile {
   reset(): void {
     ftruncateSync(this.#fd, 0);
     this.#size = 0;
-    this.#position = startPosition;
+    this.#filled = 0;
+    this.#position = start;
     this.#hasOutput = false;
-    this.#cappedAt = null;
   }
 
   /** Ends every follower once it has read all there is. Closing twice is no error; appending afterwards is. */
   close(): void {
     if (this.#closed) return;
+    try {
+      if (this.#isLeavingOut) this.#size += this.#write([encodePosition(this.#position)], this.#size);
+    } catch {
+      // Then the log ends without saying so, and a new manager may read what was left out again.
+    }
     this.#closed = true;
     closeSync(this.#fd);
     this.#wake();
   }
 
   /** What is kept, and with `follow` what comes, until the log is closed or `signal` aborts. */
-  async *read(options: ReadOptions = {}): AsyncGenerator<PlacedPiece, void> {
+  async *read(options: ReadOptions = {}): AsyncGenerator<LogPiece, void> {
     const { follow = false, signal } = options;
-    const file = await open(this.path, 'r');
-    try {
-      let offset = options.from ?? 0;
-      while (signal?.aborted !== true) {
-        // Closed is looked at first: what was written right before closing is still read.
-        const last = this.#closed || !follow;
-        const end = this.#size;
-        if (offset > end) offset = 0;
-        offset = yield* readRecords(file, offset, end);
-        if (last) return;
-        if (this.#size === end) await this.#more(signal);
+    let cursor = new Cursor();
+    let before: Part | null = null;
+    for (let part = this.#after(before); part !== null && signal?.aborted !== true; part = this.#after(before)) {
+      const file = await openOr(part.path);
+      try {
+        // Deleted meanwhile: what there is now comes after it.
+        if (file === null || !this.#parts.includes(part)) {
+          if (file === null && this.#parts.at(-1) === part) return;
+          before = part;
+          continue;
+        }
+        if (before !== null || part !== this.#parts[0]) yield* keptPieces(`${this.path}.kept`, cursor);
+        let offset = 0;
+        for (;;) {
+          // Looked at first: what was written right before closing, or before the next part was begun, is still read.
+          const last = this.#closed || !follow;
+          const isWritten = this.#parts.at(-1) === part;
+          const end = isWritten ? this.#size : (await file.stat()).size;
+          if (offset > end) {
+            offset = 0;
+            cursor = new Cursor();
+          }
+          offset = yield* readRecords(file, offset, end, cursor);
+          if (isWritten && last) return;
+          if (!isWritten) break;
+          if (this.#size === end && this.#parts.at(-1) === part) await this.#more(signal);
+          if (signal?.aborted) return;
+        }
+      } finally {
+        await file?.close();
       }
-    } finally {
-      await file.close();
+      before = part;
     }
+  }
+
+  /** The part that comes after one; the first one that is left when that has gone itself. */
+  #after(part: Part | null): Part | null {
+    const index = part === null ? -1 : this.#parts.indexOf(part);
+    if (index !== -1 || part === null) return this.#parts[index + 1] ?? null;
+    return this.#parts.find(({ start }) => start.stdout + start.stderr > part.start.stdout + part.start.stderr) ?? null;
   }
 
   #more(signal: AbortSignal | undefined): Promise<void> {
@@ -166,6 +227,64 @@ export class LogFile {
     for (const done of [...this.#waiting]) done();
   }
 
+  /** Goes on in a new file, and lets go of the oldest but the first when there are too many. */
+  #begin(): void {
+    const [, older, newer] = this.#parts;
+    if (older !== undefined && newer !== undefined) {
+      try {
+        const has = beyond(this.#position, newer.start);
+        takeOver(`${this.path}.kept`, older, newer.start, beyond({ stdout: this.#endKept, stderr: this.#endKept }, has));
+      } catch (error) {
+        throw storeFault('write the log', `${this.path}.kept`, error);
+      }
+      this.#forget(older);
+    }
+    this.#open({ path: nextPart(this.path, this.#parts.slice(1)), start: this.#position });
+  }
+
+  /** Writes to a new file from now on, which says where it begins. */
+  #open(part: Part): void {
+    try {
+      rmSync(part.path, { force: true });
+      const fd = openSync(part.path, openFlags | constants.O_EXCL, 0o600);
+      try {
+        this.#size = writeSync(fd, encodePosition(part.start), 0, headSize + positionSize, 0);
+      } catch (error) {
+        closeSync(fd);
+        throw error;
+      }
+      closeSync(this.#fd);
+      this.#fd = fd;
+    } catch (error) {
+      throw storeFault('write the log', part.path, error);
+    }
+    this.#filled = 0;
+    this.#parts = [...this.#parts.filter(({ path }) => path !== part.path), part];
+  }
+
+  #forget(part: Part): void {
+    rmSync(part.path, { force: true });
+    this.#parts = this.#parts.filter((one) => one !== part);
+  }
+
+  /** A file that somebody deletes to make room is let go of, and not filled on unseen. */
+  #lookForFile(): void {
+    if (this.#unlooked < lookEvery) return;
+    this.#unlooked = 0;
+    const path = this.#parts.at(-1)?.path ?? this.path;
+    if (fstatSync(this.#fd).nlink === 0) this.#open({ path, start: this.#position });
+  }
+
+  #leaveOut(why: string): void {
+    if (this.#isLeavingOut) return;
+    this.#isLeavingOut = true;
+    try {
+      this.note(why);
+    } catch {
+      // Not even a line has room; how much is missing is said once there is some.
+    }
+  }
+
   #write(parts: readonly Uint8Array[], at: number): number {
     const length = parts.reduce((sum, part) => sum + part.length, 0);
     try {
@@ -177,7 +296,7 @@ export class LogFile {
       return length;
     } catch (error) {
       if (!this.#closed) this.#cutBack();
-      throw storeFault('write the log', this.path, error);
+      throw storeFault('write the log', this.#parts.at(-1)?.path ?? this.path, error);
     }
   }
 
@@ -201,11 +320,12 @@ export class LogFile {
       const head = decodeHead(buffer.subarray(0, filled), at - base);
       if (head === null || at + headSize + head.length > end) break;
       this.#position = positionAfter(this.#position, head, buffer, at - base + headSize);
-      if (head.type === 'position') this.#cappedAt = at;
-      else if (head.type !== 'note' && head.length > 0) this.#hasOutput = true;
+      if (head.type === 'stdout' || head.type === 'stderr') this.#filled += head.length;
+      if (head.type === 'position') this.#hasOutput = true;
       at += headSize + head.length;
       this.#size = at;
     }
+    this.#hasOutput ||= this.#filled > 0;
     if (this.#size < end) ftruncateSync(this.#fd, this.#size);
   }
 }
@@ -213,17 +333,22 @@ export class LogFile {
 /** Deletes an agent's log; none there is no error. */
 export function deleteLog(path: string): void {
   try {
-    unlinkSync(path);
+    for (const file of filesOf(path)) rmSync(file, { force: true });
   } catch (error) {
-    if ((error as { code?: unknown }).code !== 'ENOENT') throw storeFault('delete the log', path, error);
+    throw storeFault('delete the log', path, error);
+  }
+}
+
+async function openOr(path: string): Promise<FileHandle | null> {
+  try {
+    return await open(path, 'r');
+  } catch (error) {
+    if ((error as { code?: unknown }).code === 'ENOENT') return null;
+    throw error;
   }
 }
 
 function noteParts(line: string): Uint8Array[] {
   const text = Buffer.from(`${line}\n`);
   return [encodeHead({ type: 'note', time: 0n, atTime: 0, dropped: 0, length: text.length }), text];
-}
-
-function sizeInWords(bytes: number): string {
-  return bytes % 2 ** 20 === 0 ? `${bytes / 2 ** 20} MiB` : `${bytes} bytes`;
 }

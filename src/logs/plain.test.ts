@@ -1,6 +1,7 @@
+import { stripVTControlCharacters } from 'node:util';
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { createPlain } from './plain.ts';
+import { createColorsOnly, createPlain } from './plain.ts';
 
 function plain(...pieces: (string | Uint8Array)[]): string {
   const one = createPlain();
@@ -38,4 +39,65 @@ test('what has no escape and no carriage return stays as it is, byte for byte', 
       expect(out.equals(Buffer.concat(pieces))).toBe(true);
     }),
   );
+});
+
+/** Those that a terminal may be given. */
+const colors = new RegExp(`${String.fromCharCode(27)}\\[[0-9;:]*m`, 'g');
+
+function colorsOnly(...pieces: (string | Uint8Array)[]): string {
+  const one = createColorsOnly();
+  return Buffer.concat([...pieces.map((piece) => one.take(Buffer.from(piece as string))), one.rest()]).toString();
+}
+
+test.each([
+  ['\u001b[1;31mred\u001b[0m\r\n\tgrün', '\u001b[1;31mred\u001b[0m\r\n\tgrün'],
+  ['\u001b[38:2::1:2:3mhue\u001b[m', '\u001b[38:2::1:2:3mhue\u001b[m'],
+  ['a\u001b]0;title\u0007b', 'ab'],
+  ['a\u001b]52;c;ZXZpbA==\u001b\\b', 'ab'],
+  ['a\u001b[6nb\u001b[2J\u001b[3;4Hc', 'abc'],
+  ['a\u001bcb\u001b(0c\u001b[?1049hd', 'abcd'],
+  ['a\u009b6nb\u009d0;x\u009cc', 'abc'],
+  ['a\bb\u0000\u0007\u000ec', 'abc'],
+  ['a\u001bP$q"p\u001b\\b', 'ab'],
+])('of %j a terminal is given %j, wherever it is cut', (text, wanted) => {
+  expect(colorsOnly(text)).toBe(wanted);
+  const bytes = Buffer.from(text);
+  for (let at = 0; at <= bytes.length; at += 1) expect(colorsOnly(bytes.subarray(0, at), bytes.subarray(at))).toBe(wanted);
+});
+
+test('whatever is printed, a terminal is given no escape but colours, and held back is little', () => {
+  const odd = fc.constantFrom(
+    '\u001b',
+    '[',
+    ']',
+    '6',
+    'n',
+    'm',
+    ';',
+    '\u009b',
+    '\u009d',
+    '\u0007',
+    '\\',
+    'P',
+    'x',
+    '\n',
+    '\u001b[31m',
+    'ü',
+  );
+  fc.assert(
+    fc.property(
+      fc.array(
+        fc.array(odd).map((each) => each.join('')),
+        { maxLength: 5 },
+      ),
+      (pieces) => {
+        const given = colorsOnly(...pieces).replaceAll(colors, '');
+        expect(stripVTControlCharacters(given)).toBe(given);
+        expect(given).not.toMatch(/[^\P{Cc}\n\r\t]/u);
+      },
+    ),
+    { numRuns: 2_000 },
+  );
+  const one = createColorsOnly();
+  expect(one.take(Buffer.from(`\u001b]${'x'.repeat(5_000)}`)).toString()).toBe(`]${'x'.repeat(5_000)}`);
 });

@@ -12,6 +12,47 @@ const taken = new RegExp(`${strings}|${csi}|${others}|\\r+(?=\\n)`, 'g');
 const begun = '(?:[\\]_PX^][^\\u0007\\u001b]{0,1024}\\u001b?|\\[[0-?]{0,64}[ -/]{0,8}|[ -/]{0,8})';
 const open = new RegExp(`(?:\\u001b${begun}|\\r+)$`);
 
+/** The same as text, also by their one-byte forms (C1). */
+const stringEnd = '(?:\\u0007|\\u001b\\\\|\\u009c)';
+const inString = '[^\\u0007\\u001b\\u009c]';
+const stringBegin = '(?:\\u001b[\\]_PX^]|[\\u0090\\u0098\\u009d-\\u009f])';
+const csiBegin = '(?:\\u001b\\[|\\u009b)';
+const foreign = new RegExp(`${stringBegin}${inString}*${stringEnd}|${csiBegin}[0-?]*[ -/]*[@-~]|${others}`, 'g');
+const sgr = '\\u001b\\[[0-9;:]*m';
+const color = new RegExp(`^${sgr}$`);
+/** What is left of them, and all else that moves the cursor but to the next line, the next tab stop or the begin of its line. */
+const controls = new RegExp(
+  `[\\u0000-\\u0008\\u000b\\u000c\\u000e-\\u001a\\u001c-\\u001f\\u007f-\\u009f]|\\u001b(?!${sgr.slice(6)})`,
+  'g',
+);
+const begunAnywhere = new RegExp(
+  `(?:${stringBegin}${inString}{0,1024}\\u001b?|${csiBegin}[0-?]{0,64}[ -/]{0,8}|\\u001b[ -/]{0,8})$`,
+);
+
+/**
+ * Somebody else's output for one's own terminal: text and colours (SGR), and nothing by which a terminal could be told to answer, to
+ * take over the clipboard, or to show what was not printed. Bytes that are not UTF-8 become U+FFFD.
+ */
+export function createColorsOnly(): Plain {
+  const decoder = new TextDecoder();
+  let held = '';
+  const clean = (text: string): Buffer =>
+    Buffer.from(text.replace(foreign, (found) => (color.test(found) ? found : '')).replace(controls, ''));
+  return {
+    take(bytes) {
+      const text = held + decoder.decode(bytes, { stream: true });
+      const cut = begunAnywhere.exec(text)?.index ?? text.length;
+      held = text.slice(cut);
+      return clean(text.slice(0, cut));
+    },
+    rest() {
+      const text = held + decoder.decode();
+      held = '';
+      return clean(text);
+    },
+  };
+}
+
 export interface Plain {
   take(bytes: Uint8Array): Buffer;
   /** What was held back for the next piece, of which there is none. */

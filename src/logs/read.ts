@@ -1,95 +1,136 @@
-/** Reading a log file's records back, in pieces that are as large as one read allows. Memory does not grow with the file. */
-import { readSync } from 'node:fs';
+/**
+ * Reading a log's records back, in pieces that are as large as one read allows. Memory does not grow with the log.
+ *
+ * A reader counts what it has passed on. So what it meets twice it passes on once, and where records go on later than it has come
+ * it says how much is missing: files of one log may be read at any speed, in order, while older ones are thrown away.
+ */
+import { readFileSync, readSync } from 'node:fs';
 import type { FileHandle } from 'node:fs/promises';
 import { open } from 'node:fs/promises';
 import type { LogPiece } from '../api/manager.ts';
-import { decodeHead, headSize, type RecordType } from './record.ts';
-
-/** `next` is the place in the file right after this piece: reading goes on from there. */
-export interface PlacedPiece extends LogPiece {
-  readonly next: number;
-}
+import { start } from '../runtimes/position.ts';
+import { beyond, type Counts, gapPiece, isNone, none, plus } from './gap.ts';
+import { partsOf } from './parts.ts';
+import { decodeHead, headSize, positionAfter, type RecordHead } from './record.ts';
 
 const readSize = 256 * 1024;
+
+/** How far one reader has come. */
+export class Cursor {
+  /** Bytes of the sandbox's output up to the record that is read now. */
+  #at: Counts = none;
+  /** The same up to the farthest one that was passed on. */
+  #seen: Counts = none;
+  /** Bytes of the job's output that were passed on, or said to be missing. */
+  #told: Counts = none;
+
+  /** Takes the whole records of `bytes`, joining neighbours of one stream. `next`: where the first one begins that is not whole. */
+  take(bytes: Buffer): { pieces: LogPiece[]; next: number; needs: number | null } {
+    const pieces: LogPiece[] = [];
+    let run: { stream: 'stdout' | 'stderr' | 'note'; parts: Buffer[] } | null = null;
+    const flush = (): void => {
+      if (run !== null) {
+        const [only] = run.parts;
+        const joined = run.parts.length === 1 && only !== undefined ? only : Buffer.concat(run.parts);
+        pieces.push({ stream: run.stream, bytes: joined });
+      }
+      run = null;
+    };
+    for (let next = 0; ; ) {
+      const head = decodeHead(bytes, next);
+      const size = headSize + (head?.length ?? 0);
+      if (head === null || next + size > bytes.length) {
+        flush();
+        return { pieces, next, needs: head === null && bytes.length - next >= headSize ? null : size };
+      }
+      const body = next + headSize;
+      next += size;
+      if (head.type === 'note') {
+        flush();
+        pieces.push({ stream: 'note', bytes: bytes.subarray(body, next) });
+        continue;
+      }
+      const fresh = this.#pass(head, bytes, body);
+      if (head.type === 'position') {
+        if (isNone(fresh)) continue;
+        flush();
+        pieces.push(gapPiece({ missing: fresh, after: this.#told }));
+      } else {
+        const part = bytes.subarray(next - Math.min(fresh[head.type], head.length), next);
+        if (part.length === 0) continue;
+        if (run !== null && run.stream !== head.type) flush();
+        run ??= { stream: head.type, parts: [] };
+        run.parts.push(part);
+        this.#told = { ...this.#told, [head.type]: this.#told[head.type] + part.length };
+        continue;
+      }
+      this.#told = plus(this.#told, fresh);
+    }
+  }
+
+  /** Moves over one record; what of it was not met before. */
+  #pass(head: RecordHead, bytes: Buffer, body: number): Counts {
+    this.#at = positionAfter({ ...start, ...this.#at }, head, bytes, body);
+    const fresh = beyond(this.#at, this.#seen);
+    this.#seen = plus(this.#seen, fresh);
+    return fresh;
+  }
+}
 
 /**
  * Reads whole records from `from` up to `end`. Returns after the last whole record with where that was.
  * What was written a moment ago is in memory, so a short read is done at once; a long one leaves the event loop free.
  */
-export async function* readRecords(file: FileHandle, from: number, end: number): AsyncGenerator<PlacedPiece, number> {
+export async function* readRecords(file: FileHandle, from: number, end: number, cursor: Cursor): AsyncGenerator<LogPiece, number> {
   let offset = from;
   let wanted = readSize;
   while (offset + headSize <= end) {
     const bytes = Buffer.allocUnsafe(Math.min(wanted, end - offset));
     const length = await readAt(file, bytes, offset);
-    const { pieces, next, needs } = parse(bytes.subarray(0, length), offset);
-    if (next === offset) {
+    const { pieces, next, needs } = cursor.take(bytes.subarray(0, length));
+    if (next === 0) {
       // Not one whole record: a longer one, or a torn end.
       if (needs === null || needs > end - offset || length < bytes.length) return offset;
       wanted = needs;
       continue;
     }
     wanted = readSize;
-    offset = next;
+    offset += next;
     yield* pieces;
   }
   return offset;
 }
 
-/** Reads a log that nobody writes any more. */
-export async function* readLog(path: string, from = 0): AsyncGenerator<PlacedPiece, void> {
-  const file = await open(path, 'r');
+/** What was taken over from parts that are gone; nothing where there is none. */
+export function keptPieces(path: string, cursor: Cursor): LogPiece[] {
   try {
-    yield* readRecords(file, from, (await file.stat()).size);
-  } finally {
-    await file.close();
+    return cursor.take(readFileSync(path)).pieces;
+  } catch (error) {
+    if ((error as { code?: unknown }).code === 'ENOENT') return [];
+    throw error;
+  }
+}
+
+/** Reads a log that nobody writes any more. */
+export async function* readLog(path: string): AsyncGenerator<LogPiece, void> {
+  const { parts, kept } = partsOf(path);
+  const cursor = new Cursor();
+  for (const [index, part] of [path, ...parts.map((one) => one.path)].entries()) {
+    const file = await open(part, 'r').catch((error: NodeJS.ErrnoException) => {
+      if (error.code === 'ENOENT' && part === path && parts.length > 0) return null;
+      throw error;
+    });
+    if (file === null) continue;
+    try {
+      if (index === 1) yield* keptPieces(kept, cursor);
+      yield* readRecords(file, 0, (await file.stat()).size, cursor);
+    } finally {
+      await file.close();
+    }
   }
 }
 
 async function readAt(file: FileHandle, bytes: Buffer, offset: number): Promise<number> {
   if (bytes.length <= 64 * 1024) return readSync(file.fd, bytes, 0, bytes.length, offset);
   return (await file.read(bytes, 0, bytes.length, offset)).bytesRead;
-}
-
-interface Parsed {
-  readonly pieces: PlacedPiece[];
-  readonly next: number;
-  /** Bytes the first record takes, when not even that one is whole. */
-  readonly needs: number | null;
-}
-
-/** Takes whole records from `bytes`, joining neighbours of one stream. */
-function parse(bytes: Buffer, start: number): Parsed {
-  const pieces: PlacedPiece[] = [];
-  let run: { type: RecordType; parts: Buffer[] } | null = null;
-  let at = 0;
-  const flush = (): void => {
-    if (run !== null && run.type !== 'position') {
-      const [only] = run.parts;
-      const joined = run.parts.length === 1 && only !== undefined ? only : Buffer.concat(run.parts);
-      pieces.push({ stream: run.type, bytes: joined, next: start + at });
-    }
-    run = null;
-  };
-  for (;;) {
-    const head = decodeHead(bytes, at);
-    if (head === null) {
-      flush();
-      return { pieces, next: start + at, needs: bytes.length - at < headSize ? headSize : null };
-    }
-    const size = headSize + head.length;
-    if (at + size > bytes.length) {
-      flush();
-      return { pieces, next: start + at, needs: size };
-    }
-    if (head.length > 0 && head.type !== 'position') {
-      // Notes are lines of their own and are never joined.
-      if (run === null || run.type !== head.type || head.type === 'note') {
-        flush();
-        run = { type: head.type, parts: [] };
-      }
-      run.parts.push(bytes.subarray(at + headSize, at + size));
-    }
-    at += size;
-  }
 }

@@ -4,13 +4,13 @@
  *
  * Head, little endian: type u8 · time u64 (ns) · chunks at that time u32 · bytes dropped u32 · bytes that follow u32.
  */
-import type { LogChunk, LogPosition } from '../runtimes/runtime.ts';
+import type { LogPosition } from '../runtimes/runtime.ts';
 
 export const headSize = 21;
 /** Bytes after the head of a `position` record: stdout u64 · stderr u64. */
 export const positionSize = 16;
 
-/** `position` says where the whole log stands, whatever came before; it is the last record of a log that reached its cap. */
+/** `position` says where the whole log stands, whatever came before: what lies between is not in the file. */
 export type RecordType = 'stdout' | 'stderr' | 'note' | 'position';
 const types: readonly (RecordType | null)[] = [null, 'stdout', 'stderr', 'note', 'position'];
 
@@ -20,24 +20,6 @@ export interface RecordHead {
   readonly atTime: number;
   readonly dropped: number;
   readonly length: number;
-}
-
-export const startPosition: LogPosition = { time: 0n, atTime: 0, stdout: 0, stderr: 0 };
-
-/**
- * The position after one more chunk. A chunk older than the newest (the streams are read apart, so one may be kept late)
- * leaves the time alone: asking for output since the newest never brings it again.
- */
-export function advance(position: LogPosition, chunk: LogChunk): LogPosition {
-  const { time, atTime } = position;
-  const at = chunk.time > time ? 1 : chunk.time === time ? atTime + 1 : atTime;
-  const more = chunk.bytes.length;
-  return {
-    time: chunk.time > time ? chunk.time : time,
-    atTime: at,
-    stdout: position.stdout + (chunk.stream === 'stdout' ? more : 0),
-    stderr: position.stderr + (chunk.stream === 'stderr' ? more : 0),
-  };
 }
 
 export function encodeHead(head: RecordHead): Buffer {

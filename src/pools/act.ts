@@ -272,7 +272,7 @@ export function createExecutors(parts: ActParts): Executors {
     async settle({ agent, job }, key, signal) {
       const { service, runtime, context } = endedOf(key, agent, job);
       parts.keepers.follow(agent, runtime);
-      await parts.keepers.complete(agent, drainTimeout);
+      if (!(await parts.keepers.complete(agent, drainTimeout))) parts.keepers.lostEnd(agent);
       signal.throwIfAborted();
       await service.settle(context, filesOf(agent, runtime), signal, parts.hurry);
       return [{ kind: 'settled', agent }];

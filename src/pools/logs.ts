@@ -11,7 +11,7 @@ import { agentLogsPath, readAgentLogs } from '../logs/agent-logs.ts';
 import type { Keepers } from '../logs/keepers.ts';
 import { logPath } from '../logs/log-file.ts';
 import { createPlain } from '../logs/plain.ts';
-import { type PlacedPiece, readLog } from '../logs/read.ts';
+import { readLog } from '../logs/read.ts';
 import type { HistoryTable } from '../store/history.ts';
 import type { Reconciler } from './reconciler.ts';
 import type { ServiceJobs } from './service-jobs.ts';
@@ -90,8 +90,8 @@ export function createLogs(parts: LogParts): Logs {
   async function* kept(agent: AgentId, follow: boolean, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
     const keeper = keepers.get(agent);
     const path = logPath(logDir, agent);
-    if (keeper !== undefined) yield* withoutPlace(keeper.file.read({ follow, signal }));
-    else if (existsSync(path)) yield* withoutPlace(readLog(path));
+    if (keeper !== undefined) yield* keeper.file.read({ follow, signal });
+    else if (existsSync(path)) yield* readLog(path);
   }
 
   /** Whether the agent had a job, and its output is apart from that of the job. */
@@ -184,10 +184,6 @@ export function createLogs(parts: LogParts): Logs {
       });
     },
   };
-}
-
-async function* withoutPlace(pieces: AsyncIterable<PlacedPiece>): AsyncGenerator<LogPiece, void> {
-  for await (const { stream, bytes } of pieces) yield { stream, bytes };
 }
 
 /** As it is, or without what only a terminal understands. */

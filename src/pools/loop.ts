@@ -87,7 +87,7 @@ export async function openLoop(parts: LoopParts): Promise<Loop> {
 
   const keepers = new Keepers({
     clock,
-    open: (agent) => new LogFile(logPath(logDir, agent), config.logLimit),
+    open: (agent) => new LogFile(logPath(logDir, agent), { limit: config.logLimit }),
     forget: (agent) => deleteLog(logPath(logDir, agent)),
     state: (agent, state) => {
       const key = reconciler.placeOf(agent);

@@ -126,11 +126,11 @@ async function instead(why: string, make: (name: RuntimeName) => Promise<Runtime
 }
 
 async function makeDocker({ config, env, owner }: ChooseOptions): Promise<DockerRuntime> {
-  const { createDockerRuntime } = await import('./docker/docker.ts');
+  const { createDockerRuntime, logLimits } = await import('./docker/docker.ts');
   // Each pool's own setting holds for its sandboxes; what `doctor` says is about the one that they share.
   const ways = new Set(config.pools.flatMap(({ devices, recipe }) => (devices.count === 0 ? [] : [recipe.grant.way])));
   const [grant = 'auto'] = ways.size === 1 ? ways : [];
-  return createDockerRuntime({ owner, environment: env.docker, grant });
+  return createDockerRuntime({ owner, environment: env.docker, grant, log: logLimits(config.logLimit) });
 }
 
 async function create(name: string, options: ChooseOptions): Promise<Runtime> {

@@ -104,6 +104,8 @@ export interface LogChunk {
   readonly bytes: Uint8Array;
   /** Output before this chunk was thrown away before it could be read; the caller says so in one line. */
   readonly gap?: true;
+  /** So many bytes of this stream before this chunk were thrown away before they could be read; left out: none, or nobody knows. */
+  readonly missing?: number;
 }
 
 /** How much of a sandbox's output is already kept: enough for either runtime to go on without a hole or a repeat. */

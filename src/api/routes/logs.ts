@@ -2,6 +2,8 @@
 import { Readable } from 'node:stream';
 import type { FastifyInstance } from 'fastify';
 import { z } from 'zod';
+import type { Counts } from '../../logs/gap.ts';
+import { lastLines, skip } from '../../logs/select.ts';
 import { beginFrame, endFrame, errorFrame, pieceFrames } from '../frames.ts';
 import { toErrorView } from '../http-errors.ts';
 import type { LogPiece, LogSource } from '../manager.ts';
@@ -22,8 +24,11 @@ const query = z
     own: flag,
     /** Without colours and the like, where output was written for a terminal. */
     plain: flag,
-    /** Bytes of stdout and stderr together that the client has already. */
-    from: z.coerce.number().int().min(0).default(0),
+    /** Bytes of each stream that the client has already, or knows to be missing. */
+    stdout: z.coerce.number().int().min(0).default(0),
+    stderr: z.coerce.number().int().min(0).default(0),
+    /** Only so many of the last lines of what there is so far. */
+    tail: z.coerce.number().int().min(0).max(1_000_000).optional(),
   })
   .refine(
     (each) => [each.job, each.agent, each.slot].filter((id) => id !== undefined).length === 1,
@@ -35,8 +40,10 @@ export function logRoutes(app: FastifyInstance, { manager, closing }: RouteConte
     const asked = checked(query, request.query, 'query');
     const signal = signalOf(reply, closing);
     const source = sourceOf(asked);
-    const pieces = asked.own ? manager.agentLogs(source, signal) : manager.logs(source, asked, signal);
-    return reply.type('application/octet-stream').send(Readable.from(frames(pieces, asked.from, signal), { objectMode: false }));
+    const read = (follow: boolean) =>
+      asked.own ? manager.agentLogs(source, signal) : manager.logs(source, { ...asked, follow }, signal);
+    const pieces = asked.tail === undefined ? read(asked.follow) : lastLines(read, asked.tail, asked.follow);
+    return reply.type('application/octet-stream').send(Readable.from(frames(pieces, asked, signal), { objectMode: false }));
   });
 }
 
@@ -46,7 +53,7 @@ function sourceOf(asked: z.output<typeof query>): LogSource {
   return { slot: asked.slot ?? '', previous: asked.previous };
 }
 
-async function* frames(pieces: AsyncIterable<LogPiece>, from: number, signal: AbortSignal): AsyncGenerator<Buffer> {
+async function* frames(pieces: AsyncIterable<LogPiece>, from: Counts, signal: AbortSignal): AsyncGenerator<Buffer> {
   try {
     // Something, so that the answer begins at once: a job may wait for hours before its first output.
     yield beginFrame();
@@ -55,18 +62,5 @@ async function* frames(pieces: AsyncIterable<LogPiece>, from: number, signal: Ab
     if (!signal.aborted) yield endFrame();
   } catch (error) {
     if (!signal.aborted) yield errorFrame(JSON.stringify(toErrorView(error)));
-  }
-}
-
-/** Leaves out the first `from` bytes of output, and the notes among them. */
-async function* skip(pieces: AsyncIterable<LogPiece>, from: number): AsyncGenerator<LogPiece> {
-  let left = from;
-  for await (const piece of pieces) {
-    if (left === 0) yield piece;
-    else if (piece.stream !== 'note') {
-      const part = piece.bytes.subarray(left);
-      left = Math.max(0, left - piece.bytes.length);
-      if (part.length > 0) yield { stream: piece.stream, bytes: part };
-    }
   }
 }

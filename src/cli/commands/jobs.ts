@@ -4,6 +4,14 @@ import type { RunFlags } from '../request.ts';
 import type { GlobalFlags } from '../session.ts';
 import { type Act, collect, failed, global, integer } from './options.ts';
 
+interface LogsOptions {
+  readonly follow?: boolean;
+  readonly previous?: boolean;
+  readonly agent?: boolean;
+  readonly raw?: boolean;
+  readonly tail?: number;
+}
+
 export function addJobCommands(program: Command, act: Act): void {
   addRun(program, act);
 
@@ -30,14 +38,25 @@ export function addJobCommands(program: Command, act: Act): void {
       "an id, or the first letters of a job's, four at least; the name of an agent; a slot such as default/1",
     )
     .option('-f, --follow', 'go on until it has ended')
+    .option('-n, --tail <lines>', 'only the last lines of what there is so far', integer(0, 1_000_000))
     .option('-p, --previous', 'of a slot: the agent before the present one')
-    .action((target: string, flags: GlobalFlags & { follow?: boolean; previous?: boolean; agent?: boolean }) =>
+    .option('--raw', 'on a terminal: all that was printed, not only text and colours')
+    .addHelpText(
+      'after',
+      `
+Examples:
+  onejob logs -f default/1
+  onejob logs -n 50 JOB`,
+    )
+    .action((target: string, flags: GlobalFlags & LogsOptions) =>
       act(
         async (session) =>
           (await import('../jobs.ts')).showLogs(session, target, {
             follow: flags.follow === true,
             previous: flags.previous === true,
             own: flags.agent === true,
+            raw: flags.raw === true,
+            tail: flags.tail ?? null,
           }),
         failed,
       )(flags),

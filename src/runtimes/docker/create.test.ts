@@ -13,7 +13,7 @@ const context: CreateContext = {
   imageId: 'sha256:1',
   network: 'none',
   podman: false,
-  log: { maxSize: '20m', maxFile: 5 },
+  log: { maxSize: 20 * 2 ** 20, maxFile: 5 },
   grant: noGrant,
 };
 const hostConfig = (changes: Partial<Recipe>, more: Partial<CreateContext> = {}) =>

@@ -32,8 +32,8 @@ export interface CreateContext {
 
 /** How much output the Engine keeps per sandbox: what nobody has read yet beyond that is lost, never the job held up. */
 export interface LogLimits {
-  /** As Docker writes sizes, such as `20m`. */
-  readonly maxSize: string;
+  /** Bytes of one file, as the Engine writes it: about 30 more for each line. */
+  readonly maxSize: number;
   readonly maxFile: number;
 }
 
@@ -91,7 +91,7 @@ export function createBody(spec: SandboxSpec, context: CreateContext) {
         LogConfig: {
           Type: 'local',
           // Compressing what is thrown away soon would take the CPU from jobs.
-          Config: { 'max-size': context.log.maxSize, 'max-file': String(context.log.maxFile), compress: 'false' },
+          Config: { 'max-size': String(context.log.maxSize), 'max-file': String(context.log.maxFile), compress: 'false' },
         },
       }),
       Mounts: [

@@ -23,6 +23,7 @@ import { fingerprintOf } from './fingerprint.ts';
 import { createFirewall } from './firewall.ts';
 import { openDoor } from './host-door.ts';
 import { createImages } from './image.ts';
+import { logFolder } from './log-files.ts';
 import { followLogs } from './logs.ts';
 import { createNetworks } from './networks.ts';
 import { createPrepare } from './prepare.ts';
@@ -35,8 +36,10 @@ export interface DockerOptions extends DeviceOptions {
   readonly owner: string;
   /** What the environment says about Docker. */
   readonly environment: DockerSettings;
-  /** Output the Engine keeps per sandbox; default 2 files of 128 MB. The first file should hold twice the log limit. */
+  /** Output the Engine keeps per sandbox until it was read; default: for a log limit of 64 MiB. */
   readonly log?: LogLimits;
+  /** Whether logs are read in the Engine's files where they can be; a test reads them through its API. Default true. */
+  readonly readFiles?: boolean;
   /** Name servers that jobs on the network `internet` may ask; default: those that the Engine hands to its containers. */
   readonly nameservers?: () => Promise<readonly string[]>;
   /** How long the Engine may take over a call; a test has less patience. */
@@ -53,10 +56,13 @@ export interface DockerRuntime extends Runtime {
 const alive: readonly string[] = ['created', 'running', 'paused', 'restarting'];
 
 /**
- * Whoever follows a log reads its first file to the end, however slowly; of later ones some may be skipped (Engine 20.10).
- * So the first file is larger than what is kept of an agent's output by default.
+ * What the Engine keeps of a sandbox's output, so that all of what config lets be kept survives a manager that is away for long: the
+ * Engine adds about 30 bytes to each line, so that is four times the limit. In four files, so that the newest output is never
+ * thrown away with them.
  */
-const defaultLog: LogLimits = { maxSize: '128m', maxFile: 2 };
+export function logLimits(logLimit: number): LogLimits {
+  return { maxSize: Math.max(16 * 2 ** 20, logLimit), maxFile: 4 };
+}
 
 /** @throws OnejobError E_ENGINE_ADDRESS when no Engine can be told from the environment. Does not ask the Engine anything. */
 export async function createDockerRuntime(options: DockerOptions): Promise<DockerRuntime> {
@@ -85,7 +91,13 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
       exits.forget(id);
     },
   });
-  const log = options.log ?? defaultLog;
+  const log = options.log ?? logLimits(64 * 2 ** 20);
+  let engineRoot: string | null = null;
+  const folder = async (id: string, signal: AbortSignal): Promise<string | null> => {
+    if (!isLocal || options.readFiles === false) return null;
+    engineRoot ??= (await engine.info(signal)).DockerRootDir;
+    return engineRoot === '' ? null : logFolder(engineRoot, id);
+  };
   const prepare = createPrepare({ engine, owner, bootId, log, containers, images, networks, devices, isPodman: isPodmanHere });
 
   return {
@@ -185,7 +197,10 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
       return followEvents(engine, { ...exits, atDeath }, owner, signal);
     },
 
-    logs: (agent, from, signal) => followLogs(engine, (until) => containers.find(agent, until), from, signal),
+    logs: (agent, from, signal) => {
+      const find = (until: AbortSignal) => containers.find(agent, until);
+      return followLogs(engine, { find, folder, fileSize: log.maxSize }, from, signal);
+    },
 
     door: async (network, port, signal) =>
       openDoor({ engine, networks, firewall, podman: isLocal && (await isPodmanHere(signal)) }, network, port, signal),

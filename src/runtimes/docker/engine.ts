@@ -4,6 +4,7 @@
  */
 import { IncomingMessage } from 'node:http';
 import { Readable } from 'node:stream';
+import { finished } from 'node:stream/promises';
 import { z } from 'zod';
 import { connect, type Limits, type Query, usualLimits } from './call.ts';
 import type { Endpoint } from './endpoint.ts';
@@ -222,6 +223,12 @@ export async function connectEngine(endpoint: Endpoint, limits: Limits = usualLi
       const query = { follow: true, stdout: true, stderr: true, timestamps: true, since };
       const doing = `follow the log of container ${short(id)}`;
       return flow({ method: 'GET', path: `/containers/${id}/logs`, query, doing, limit: 'late', signal, nothing: [404] });
+    },
+    /** Resolves when the container does not run, and its log is whole. */
+    ended: async (id: string, signal: AbortSignal): Promise<void> => {
+      const doing = `wait for container ${short(id)}`;
+      const answer = await flow({ method: 'POST', path: `/containers/${id}/wait`, doing, limit: 'late', signal, nothing: [404] });
+      if (answer !== null) await finished(answer.resume(), { signal });
     },
     /** `since` in seconds since the epoch; the Engine remembers its last 256 events. */
     events: (filters: Query, since: number, signal: AbortSignal): Promise<Readable | null> =>

@@ -59,7 +59,7 @@ test('it waits for a socket that may not be opened while its Engine starts', asy
   const answers = [() => Promise.reject(denied), () => Promise.reject(denied), () => Promise.resolve(null)];
   const engine = await connectEngine({ kind: 'unix', path: '/nowhere', from: 'test' });
   const find = () => answers.shift()?.() ?? Promise.resolve(null);
-  for await (const _ of followLogs(engine, find, start, new AbortController().signal)) throw new Error('there was no log');
+  for await (const _ of followLogs(engine, { find }, start, new AbortController().signal)) throw new Error('there was no log');
   expect(answers).toEqual([]);
 });
 
@@ -78,7 +78,7 @@ test('a new follower asks for all of the log, whatever it has kept: the clock ma
   const position = { time: kept, atTime: 1, stdout: 5, stderr: 0 };
   const find = async () => 'id';
   let text = '';
-  for await (const chunks of followLogs(engine, find, position, new AbortController().signal)) {
+  for await (const chunks of followLogs(engine, { find }, position, new AbortController().signal)) {
     for (const { bytes } of chunks) text += Buffer.from(bytes).toString();
   }
   expect(text).toBe('an hour earlier\n');
@@ -98,7 +98,7 @@ test('an Engine whose clock stands still or goes on is asked only for what is ne
   await fake.start();
   const engine = await connectEngine(fake.endpoint);
   let text = '';
-  for await (const chunks of followLogs(engine, async () => 'id', start, new AbortController().signal)) {
+  for await (const chunks of followLogs(engine, { find: async () => 'id' }, start, new AbortController().signal)) {
     for (const { bytes } of chunks) text += Buffer.from(bytes).toString();
   }
   expect(text).toBe('once\n');

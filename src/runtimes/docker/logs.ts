@@ -1,6 +1,7 @@
 /**
  * A sandbox's output, read from the Engine's log and never from the sandbox itself: a reader that stalls holds up nobody.
- * Memory stays flat: what the caller has not taken stays on the Engine.
+ * Memory stays flat: what the caller has not taken stays on the Engine. The log is read in the Engine's files where that is possible
+ * (`log-files.ts`), through its API elsewhere.
  */
 import { setTimeout as pause } from 'node:timers/promises';
 import { type ErrorCode, OnejobError } from '../../errors.ts';
@@ -8,6 +9,7 @@ import { advance } from '../position.ts';
 import type { LogChunk, LogPosition } from '../runtime.ts';
 import type { Engine } from './engine.ts';
 import { createFrameReader } from './frames.ts';
+import { canRead, followFiles } from './log-files.ts';
 import { Rejoiner } from './rejoin.ts';
 
 const firstPause = 50;
@@ -16,14 +18,23 @@ const longestPause = 5_000;
 /** What waiting can mend though the same call would fail again at once: a socket is closed to us while its Engine starts. */
 const passing: readonly ErrorCode[] = ['E_ENGINE_PERMISSION'];
 
+export interface LogSource {
+  /** The container's id; null when there is no such container. */
+  readonly find: (signal: AbortSignal) => Promise<string | null>;
+  /** Where the Engine keeps the log of a container; null where nobody can look. */
+  readonly folder?: (id: string, signal: AbortSignal) => Promise<string | null>;
+  /** Bytes of one of the Engine's log files. */
+  readonly fileSize?: number;
+}
+
 /**
- * Output of a container after `from`, until it has ended and all was read, or there is no such container (`find` says
- * null). An Engine that is away is waited for.
+ * Output of a container after `from`, until it has ended and all was read, or there is no such container. An Engine that is away
+ * is waited for.
  * @throws OnejobError what no waiting mends.
  */
 export async function* followLogs(
   engine: Engine,
-  find: (signal: AbortSignal) => Promise<string | null>,
+  { find, folder = async () => null, fileSize = Number.POSITIVE_INFINITY }: LogSource,
   from: LogPosition,
   signal: AbortSignal,
 ): AsyncGenerator<LogChunk[], void> {
@@ -31,26 +42,50 @@ export async function* followLogs(
   let since = 0n;
   let wait = firstPause;
   let hasEnded = false;
+  let readsFiles = true;
   while (!signal.aborted) {
     const rejoiner = new Rejoiner(position);
     try {
       const id = await find(signal);
       if (id === null) return;
+      const files = readsFiles ? await folder(id, signal) : null;
+      if (files !== null && canRead(files)) {
+        try {
+          for await (const chunks of followFiles(files, position, untilEnded(engine, id, signal), signal)) {
+            // Counted before it is given away: who takes it may throw, and that is no reason to give it again.
+            position = chunks.reduce(advance, position);
+            yield chunks;
+          }
+          return;
+        } catch {
+          // What cannot be read there is asked of the Engine.
+          readsFiles = false;
+        }
+        if (signal.aborted) return;
+        continue;
+      }
       const answer = await engine.logs(id, written(isPast(since) ? since : 0n), signal);
       if (answer === null) return;
       const read = createFrameReader();
+      let taken = 0;
+      let isHalted = false;
       try {
         for await (const piece of answer) {
+          taken += piece.length;
           const chunks = rejoiner.push(read(piece));
           if (chunks.length === 0) continue;
           since = rejoiner.since;
           position = chunks.reduce(advance, position);
           wait = firstPause;
           yield chunks;
+          // Who follows across the end of a file goes on with the newest one (Engine 20.10 to 22), whatever lies between.
+          isHalted = taken > fileSize / 4;
+          if (isHalted) break;
         }
       } finally {
         answer.destroy();
       }
+      if (isHalted) continue;
       if (hasEnded) {
         const last = rejoiner.end();
         if (last.length > 0) yield last;
@@ -68,6 +103,25 @@ export async function* followLogs(
     // Not started yet, or the Engine went away. Nobody tells when to try again.
     await pause(wait, undefined, { signal }).catch(() => {});
     wait = Math.min(longestPause, wait * 2);
+  }
+}
+
+/** Resolves once the container has ended, or is gone, and its log is whole; never rejects but when `signal` aborts. */
+async function untilEnded(engine: Engine, id: string, signal: AbortSignal): Promise<void> {
+  for (let wait = firstPause; !signal.aborted; wait = Math.min(longestPause, Math.max(firstPause, wait * 2))) {
+    try {
+      const container = await engine.inspect(id, signal);
+      if (container === null || container.State.Status === 'exited' || container.State.Status === 'dead') return;
+      if (container.State.Status !== 'created') {
+        const since = performance.now();
+        await engine.ended(id, signal);
+        // Looked at again at once, unless that was no waiting at all.
+        if (performance.now() - since > firstPause) wait = 0;
+      }
+    } catch {
+      // An Engine that is away, or has been: asked again.
+    }
+    if (wait > 0) await pause(wait, undefined, { signal }).catch(() => {});
   }
 }
 

@@ -43,7 +43,7 @@ async function over(replies: Readonly<Record<string, Reply>>, verify: (id: strin
     engine,
     owner: 'me',
     bootId: null,
-    log: { maxSize: '1m', maxFile: 2 },
+    log: { maxSize: 2 ** 20, maxFile: 2 },
     containers,
     images: createImages(engine, '/nowhere', () => 0),
     networks: {

@@ -78,6 +78,11 @@ export class Rejoiner {
     return out;
   }
 
+  /** What comes next may not follow on what came: output between was thrown away before it was read. */
+  hole(): void {
+    this.#gap = true;
+  }
+
   /** The sandbox has ended and all was read. */
   end(): LogChunk[] {
     const out: LogChunk[] = [];

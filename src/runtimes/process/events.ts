@@ -2,8 +2,8 @@
 import type { AgentId } from '../../core/slot.ts';
 import { toFailure } from '../../errors.ts';
 import type { RuntimeEvent, SandboxSeen } from '../runtime.ts';
+import { watchFolders } from '../watch.ts';
 import { agentsIn, type Layout } from './folder.ts';
-import { watchFolders } from './watch.ts';
 
 /** ms between looks at everything: finds sandboxes whose processes were killed without leaving a code. */
 const slowLook = 5_000;

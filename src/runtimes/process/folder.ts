@@ -7,7 +7,7 @@
  *                 run.sh       the supervisor's program; args: what bubblewrap is told; filter: for the kernel
  *                 proc, job    who the supervisor and the job's first process are
  *                 stdin        the gate's standard input, a FIFO
- *                 log/         stdout, stderr, and stdout.end, stderr.end once nothing more will come
+ *                 log/         stdout, stderr, what goes on in stdout.BYTES, stderr.BYTES, and stdout.end, stderr.end once nothing more will come
  *                 work home tmp   what the job may write
  * exits/AGENT     how the first process ended: one folder for all, so that one watch sees every exit
  * ```

@@ -1,13 +1,13 @@
 /** Following a sandbox's log files: every byte once, live, in bounded pieces, from any position. */
 import { existsSync } from 'node:fs';
-import { type FileHandle, open } from 'node:fs/promises';
+import { type FileHandle, open, readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as pause } from 'node:timers/promises';
 import { OnejobError } from '../../errors.ts';
 import { advance } from '../position.ts';
 import type { LogChunk, LogPosition } from '../runtime.ts';
+import { watchFolders } from '../watch.ts';
 import { codeOf, mayPass } from './identity.ts';
-import { watchFolders } from './watch.ts';
 
 const streams = ['stdout', 'stderr'] as const;
 /** Bytes of one chunk at most. */
@@ -56,37 +56,98 @@ async function* followOnce(
   signal: AbortSignal,
 ): AsyncGenerator<LogChunk[]> {
   using watch = watchFolders([folder], signal);
-  const files: FileHandle[] = [];
-  try {
-    for (const stream of streams) files.push(await open(join(folder, stream)));
-    let position = from;
-    let exitedAt: number | null = null;
-    let complete = false;
-    while (!signal.aborted) {
-      const chunks: LogChunk[] = [];
-      for (const [i, stream] of streams.entries()) {
-        const bytes = await readAt(files[i] as FileHandle, position[stream]);
-        if (bytes.length === 0) continue;
-        const wall = BigInt(Date.now()) * 1_000_000n;
-        const chunk = { stream, time: wall > position.time ? wall : position.time, bytes };
-        position = advance(position, chunk);
-        chunks.push(chunk);
-      }
-      if (chunks.length > 0) {
-        yield chunks;
-        continue;
-      }
-      // Only what is read after the end was seen is all there is.
-      if (complete) return;
-      // No folder any more: removed, and what is still open of it will not grow.
-      const closed = !existsSync(folder) || streams.every((stream) => existsSync(join(folder, `${stream}.end`)));
-      if (exitedAt === null && hasExited()) exitedAt = performance.now();
-      complete = exitedAt !== null && (closed || performance.now() - exitedAt > lingering);
-      if (!complete) await watch.next(closed || exitedAt !== null ? 20 : slowLook);
+  await using readers = new AsyncDisposableStack();
+  const parts = streams.map((stream) => readers.use(createStreamReader(folder, stream)));
+  for (const part of parts) await part.open(from[part.stream]);
+  let position = from;
+  let exitedAt: number | null = null;
+  let complete = false;
+  while (!signal.aborted) {
+    const chunks: LogChunk[] = [];
+    for (const part of parts) {
+      const { bytes, missing } = await part.read(position[part.stream]);
+      if (bytes.length === 0) continue;
+      const wall = BigInt(Date.now()) * 1_000_000n;
+      const time = wall > position.time ? wall : position.time;
+      const chunk = { stream: part.stream, time, bytes, ...(missing > 0 && { missing }) };
+      position = advance(position, chunk);
+      chunks.push(chunk);
     }
-  } finally {
-    for (const file of files) await file.close();
+    if (chunks.length > 0) {
+      yield chunks;
+      continue;
+    }
+    // Only what is read after the end was seen is all there is.
+    if (complete) return;
+    // No folder any more: removed, and what is still open of it will not grow.
+    const closed = !existsSync(folder) || streams.every((stream) => existsSync(join(folder, `${stream}.end`)));
+    if (exitedAt === null && hasExited()) exitedAt = performance.now();
+    complete = exitedAt !== null && (closed || performance.now() - exitedAt > lingering);
+    if (!complete) await watch.next(closed || exitedAt !== null ? 20 : slowLook);
   }
+}
+
+interface Segment {
+  readonly name: string;
+  /** Bytes of the stream that come before it. */
+  readonly start: number;
+}
+
+/** The files of one stream (`supervisor.ts`), the oldest first. */
+async function segmentsOf(folder: string, stream: string): Promise<Segment[]> {
+  const names = await readdir(folder).catch((error: unknown) => {
+    if (codeOf(error) === 'ENOENT') return [];
+    throw error;
+  });
+  const found = names.flatMap((name): Segment[] => {
+    if (name === stream) return [{ name, start: 0 }];
+    const start = name.startsWith(`${stream}.`) ? name.slice(stream.length + 1) : '';
+    return /^\d+$/.test(start) ? [{ name, start: Number(start) }] : [];
+  });
+  return found.sort((a, b) => a.start - b.start);
+}
+
+/** Reads one stream from file to file. What is open stays readable when the supervisor deletes it. */
+function createStreamReader(folder: string, stream: (typeof streams)[number]) {
+  let current: { readonly file: FileHandle; readonly start: number } | null = null;
+
+  const enter = async (segment: Segment): Promise<void> => {
+    const file = await open(join(folder, segment.name));
+    await current?.file.close();
+    current = { file, start: segment.start };
+  };
+  /** The last file that begins at `position` or before, or the first one that is left. */
+  const find = async (position: number): Promise<Segment | null> => {
+    const segments = await segmentsOf(folder, stream);
+    return segments.findLast(({ start }) => start <= position) ?? segments[0] ?? null;
+  };
+
+  return {
+    stream,
+    /** @throws what Node throws: there always is a file, unless somebody took it away */
+    async open(position: number): Promise<void> {
+      await enter((await find(position)) ?? { name: stream, start: 0 });
+    },
+    /** Bytes at `position`, or at the next one that is still there, with how many are missing before. None: nothing more for now. */
+    async read(position: number): Promise<{ readonly bytes: Uint8Array; readonly missing: number }> {
+      while (current !== null) {
+        const at = Math.max(position, current.start);
+        const bytes = await readAt(current.file, at - current.start);
+        if (bytes.length > 0) return { bytes, missing: at - position };
+        // A file that another follows has grown for the last time, also since it was read.
+        const { start } = current;
+        const next = (await segmentsOf(folder, stream)).find((segment) => segment.start > start);
+        if (next === undefined) return { bytes, missing: 0 };
+        const rest = await readAt(current.file, at - start);
+        if (rest.length > 0) return { bytes: rest, missing: at - position };
+        await enter(next);
+      }
+      return { bytes: new Uint8Array(0), missing: 0 };
+    },
+    async [Symbol.asyncDispose]() {
+      await current?.file.close();
+    },
+  };
 }
 
 async function readAt(file: FileHandle, position: number): Promise<Uint8Array> {

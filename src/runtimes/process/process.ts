@@ -39,7 +39,7 @@ export interface ProcessRuntimeOptions {
   readonly uid?: number;
   /** `auto`: where a probe succeeds. Default `auto`. */
   readonly bubblewrap?: 'auto' | 'off';
-  /** Bytes kept of each of an agent's two output streams until they are read; default 256 MiB. */
+  /** Bytes kept of each of an agent's two output streams until they are read, the newest; default 128 MiB. */
   readonly outputLimit?: number;
   /** Folder in which all managers of the host note the users they gave to agents. */
   readonly uidClaims?: string;
@@ -84,7 +84,7 @@ async function settle(options: ProcessRuntimeOptions): Promise<Host> {
     uidClaims: options.uidClaims ?? '/run/onejob-users',
     deviceDir: options.deviceDir ?? '/dev',
     openDir: options.openDir ?? `/var/lib/onejob-agents-${options.owner}`,
-    outputLimit: options.outputLimit ?? 256 * 1024 * 1024,
+    outputLimit: options.outputLimit ?? 128 * 1024 * 1024,
   };
 }
 

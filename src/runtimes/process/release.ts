@@ -5,8 +5,8 @@ import { join } from 'node:path';
 import type { AgentId } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
 import { releasedMarker } from '../gate.ts';
+import { watchFolders } from '../watch.ts';
 import { startTimeout, untilStarted } from './started.ts';
-import { watchFolders } from './watch.ts';
 
 /**
  * Writes `frame` to the gate in the folder `path`; resolves when the kernel has all of it, or at once when the gate has

@@ -1,6 +1,7 @@
 /** Waiting for a sandbox's first process to be known. */
+
+import { watchFolders } from '../watch.ts';
 import { firstProcessOf } from './folder.ts';
-import { watchFolders } from './watch.ts';
 
 /** ms a sandbox may take to start its first process. */
 export const startTimeout = 10_000;

@@ -17,7 +17,7 @@ export interface SupervisorOptions {
   readonly open: readonly string[];
   /** File in which the exit code is written over what stands there. */
   readonly exitFile: string;
-  /** Bytes kept of each of standard output and standard error. */
+  /** Bytes kept of each of standard output and standard error until they are read: the newest, in files of a quarter each. */
   readonly outputLimit: number;
   /** Group that the supervisor itself moves to; null to stay in the manager's. */
   readonly ownGroup: string | null;
@@ -33,19 +33,23 @@ export function quote(word: string): string {
   return /^[A-Za-z0-9_./:=@%+-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
 }
 
-/** The line that stands in a log where output was cut. */
-export function cutLine(outputLimit: number): string {
-  return `onejob: output after ${outputLimit} bytes was not kept`;
-}
+/** The line that stands in a log where output could not be written. */
+export const lostLine = 'onejob: output is missing here: it could not be written';
+/** Bytes that one read of the job's output takes at most. */
+const readSize = 64 * 1024;
+/** Files of one stream that there are at most. */
+const filesKept = 4;
 
 /**
  * The supervisor's program. It runs in the agent's folder, as the manager's user.
  *
- * `dd` writes each read at once and ends at the file size limit (RLIMIT_FSIZE, in blocks of 512 bytes), after which the
- * rest is read and dropped: no counting, and one process per stream for the whole life of the job.
+ * `dd` writes each read at once. After some hundred reads its file is looked at: what is over its share goes on in a new one, whose
+ * name says how many bytes of the stream come before it, and the oldest is deleted. So the end is always kept, and whoever reads
+ * knows where files are missing. The pipe holds what is written while one `dd` follows on another.
  */
 export function supervisorScript(options: SupervisorOptions): string {
-  const blocks = Math.max(1, Math.ceil(options.outputLimit / 512));
+  const share = Math.max(1, Math.ceil(options.outputLimit / filesKept));
+  const reads = Math.min(256, Math.max(1, Math.floor(share / readSize)));
   const leftovers = options.killFile === null ? 'read -r p s <job && kill -KILL "-$p"' : `echo 1 >${quote(options.killFile)}`;
   return [
     'umask 077',
@@ -55,9 +59,23 @@ export function supervisorScript(options: SupervisorOptions): string {
     ...(options.ownGroup === null ? [] : [`{ echo 0 >${quote(`${options.ownGroup}/cgroup.procs`)}; } 2>/dev/null`]),
     'mkfifo -m 600 stdin || exit',
     'keep() {',
-    `  (trap '' XFSZ; ulimit -f ${blocks}; exec dd bs=64k 2>/dev/null) >>"log/$1" ||`,
-    `    { printf '\\n%s\\n' ${quote(cutLine(blocks * 512))} >>"log/$1"; cat >/dev/null; }`,
-    '  : >"log/$1.end"',
+    '  n=$1 f=$1 o=0 l=; shift',
+    '  while :; do',
+    `    [ -z "$l" ] || { printf '\\n%s\\n' ${quote(lostLine)} >>"log/$f" && l=; } 2>/dev/null`,
+    `    r=$(exec 2>&1; LC_ALL=C dd bs=${readSize} count=${reads} >>"log/$f")`,
+    '    case $?$r in',
+    '      00+0*) break ;;',
+    '      0*) ;;',
+    // On a full disk what was read is lost, and the job goes on; where no file can be opened, all that comes is.
+    '      *records*) l=1 ;;',
+    '      *) cat >/dev/null; break ;;',
+    '    esac',
+    '    s=$(wc -c <"log/$f") || continue',
+    `    [ "$s" -ge ${share} ] || continue`,
+    '    set -- "$@" "$f"; o=$((o + s)); f=$n.$o',
+    `    [ $# -lt ${filesKept} ] || { rm -f "log/$1"; shift; }`,
+    '  done',
+    '  : >"log/$n.end"',
     '}',
     '{ {',
     '  (',

@@ -1,0 +1,52 @@
+/** Output that is not kept: how much, of which stream, and where. */
+import type { LogPosition } from '../runtimes/runtime.ts';
+
+/** Bytes of each stream. */
+export type Counts = Pick<LogPosition, 'stdout' | 'stderr'>;
+
+export interface Gap {
+  readonly missing: Counts;
+  /** Bytes of the job's output that come before, missing ones included. */
+  readonly after: Counts;
+  /** It was asked not to be shown (`--tail`), so that nothing is said about it. */
+  readonly asked?: boolean | undefined;
+}
+
+export const none: Counts = { stdout: 0, stderr: 0 };
+const streams = ['stdout', 'stderr'] as const;
+
+export function plus(a: Counts, b: Counts): Counts {
+  return { stdout: a.stdout + b.stdout, stderr: a.stderr + b.stderr };
+}
+
+/** What `a` has more than `b`, nothing where it has less. */
+export function beyond(a: Counts, b: Counts): Counts {
+  return { stdout: Math.max(0, a.stdout - b.stdout), stderr: Math.max(0, a.stderr - b.stderr) };
+}
+
+export function isNone({ stdout, stderr }: Counts): boolean {
+  return stdout + stderr === 0;
+}
+
+/** What of the output a piece has, or says to be missing. */
+export function sizeOf({ stream, bytes, gap }: { stream: 'stdout' | 'stderr' | 'note'; bytes: Uint8Array; gap?: Gap }): Counts {
+  if (gap !== undefined) return gap.missing;
+  return stream === 'note' ? none : { ...none, [stream]: bytes.length };
+}
+
+/** The piece that stands where output is missing. */
+export function gapPiece(gap: Gap) {
+  return { stream: 'note', bytes: Buffer.from(gap.asked ? '' : `${gapLine(gap)}\n`), gap } as const;
+}
+
+function gapLine({ missing, after }: Gap): string {
+  const parts = streams.flatMap((stream) => {
+    const count = missing[stream];
+    return count === 0 ? [] : [`${bytes(count)} of ${stream} after its first ${bytes(after[stream])}`];
+  });
+  return `output is not kept here: ${parts.join(', ')}`;
+}
+
+function bytes(count: number): string {
+  return `${count.toLocaleString('en-US')} ${count === 1 ? 'byte' : 'bytes'}`;
+}

@@ -1,0 +1,78 @@
+/** A part of a log: its last lines, or what a reader does not have yet. */
+import type { LogPiece } from '../api/manager.ts';
+import { beyond, type Counts, gapPiece, isNone, none, plus, sizeOf } from './gap.ts';
+
+/** The last lines of what there is, and with `follow` what comes then. */
+export async function* lastLines(
+  read: (follow: boolean) => AsyncIterable<LogPiece>,
+  lines: number,
+  follow: boolean,
+): AsyncGenerator<LogPiece> {
+  let told: Counts = none;
+  const last: { piece: LogPiece; ends: number }[] = [];
+  // The newline at the very end ends a line and begins none.
+  let [ends, isOpen] = [0, false];
+  for await (const piece of read(false)) {
+    told = plus(told, sizeOf(piece));
+    const one = { piece, ends: count(piece.bytes) };
+    last.push(one);
+    ends += one.ends;
+    isOpen = piece.bytes.at(-1) !== newline;
+    while (last[0] !== undefined && ends - last[0].ends >= lines + (isOpen ? 0 : 1)) ends -= last.shift()?.ends ?? 0;
+  }
+  const surplus = ends + (isOpen ? 1 : 0) - lines;
+  const shown = last.flatMap(({ piece }, index): LogPiece[] => {
+    if (index > 0 || surplus <= 0) return [piece];
+    return piece.stream === 'note' ? [] : [{ ...piece, bytes: afterLines(piece.bytes, surplus) }];
+  });
+  // Whoever goes on after a lost connection counts from the start.
+  yield gapPiece({
+    missing: beyond(
+      told,
+      shown.reduce((sum, piece) => plus(sum, sizeOf(piece)), none),
+    ),
+    after: none,
+    asked: true,
+  });
+  yield* shown;
+  if (follow) yield* skip(read(true), told);
+}
+
+const newline = 10;
+
+function count(bytes: Uint8Array): number {
+  let found = 0;
+  for (let at = bytes.indexOf(newline); at !== -1; at = bytes.indexOf(newline, at + 1)) found += 1;
+  return found;
+}
+
+/** What comes after so many lines. */
+function afterLines(bytes: Uint8Array, lines: number): Uint8Array {
+  let at = 0;
+  for (let left = lines; left > 0; left -= 1) {
+    const end = bytes.indexOf(newline, at);
+    if (end === -1) return new Uint8Array(0);
+    at = end + 1;
+  }
+  return bytes.subarray(at);
+}
+
+/** Leaves out the first bytes of each stream, and the notes among them. */
+export async function* skip(pieces: AsyncIterable<LogPiece>, { stdout, stderr }: Counts): AsyncGenerator<LogPiece> {
+  let left: Counts = { stdout, stderr };
+  for await (const piece of pieces) {
+    if (isNone(left)) yield piece;
+    else if (piece.gap !== undefined) {
+      const { missing, after } = piece.gap;
+      const known = beyond(left, beyond(left, missing));
+      left = beyond(left, missing);
+      const rest = beyond(missing, known);
+      if (!isNone(rest)) yield gapPiece({ missing: rest, after: plus(after, known) });
+    } else if (piece.stream !== 'note') {
+      const { stream, bytes } = piece;
+      const part = bytes.subarray(left[stream]);
+      left = { ...left, [stream]: Math.max(0, left[stream] - bytes.length) };
+      if (part.length > 0) yield { stream, bytes: part };
+    }
+  }
+}

@@ -1,0 +1,158 @@
+/** The files of the Engine's driver `local`, written by hand: what the contract suite cannot make an Engine do. */
+import { appendFileSync, mkdirSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { type Scratch, scratch } from '../../../test/support/scratch.ts';
+import { advance, start } from '../position.ts';
+import type { LogChunk, LogPosition } from '../runtime.ts';
+import { createEntryReader } from './entries.ts';
+import { followFiles } from './log-files.ts';
+
+let dir: Scratch;
+let folder: string;
+let time = 1_700_000_000_000_000_000n;
+beforeEach(() => {
+  dir = scratch();
+  folder = join(dir.path, 'local-logs');
+  mkdirSync(folder);
+});
+afterEach(() => dir[Symbol.dispose]());
+
+function varint(value: bigint): number[] {
+  return value < 128n ? [Number(value)] : [Number(value & 127n) | 128, ...varint(value >> 7n)];
+}
+const field = (tag: number, bytes: Uint8Array | string) => {
+  const body = Buffer.from(bytes as string);
+  return Buffer.concat([Buffer.from([tag, ...varint(BigInt(body.length))]), body]);
+};
+function entry(line: string, { stream = 'stdout', partial }: { stream?: string; partial?: 'goes on' | 'last' } = {}): Buffer {
+  time += 1n;
+  const metadata =
+    partial === 'last' ? field(0x2a, Buffer.concat([Buffer.from([8, 1]), field(0x12, 'id')])) : field(0x2a, field(0x12, 'id'));
+  const body = Buffer.concat([
+    field(0x0a, stream),
+    Buffer.from([0x10, ...varint(time)]),
+    field(0x1a, line),
+    ...(partial === undefined ? [] : [Buffer.from([0x20, 1]), metadata]),
+  ]);
+  const size = Buffer.alloc(4);
+  size.writeUInt32BE(body.length);
+  return Buffer.concat([size, body, size]);
+}
+
+const log = () => join(folder, 'container.log');
+const write = (...lines: string[]): void => appendFileSync(log(), Buffer.concat(lines.map((line) => entry(line))));
+/** As the driver does: of `files` files the oldest goes. */
+function rotate(files: number): void {
+  rmSync(`${log()}.${files - 1}`, { force: true });
+  for (let number = files - 1; number > 0; number -= 1) {
+    try {
+      renameSync(number === 1 ? log() : `${log()}.${number - 1}`, `${log()}.${number}`);
+    } catch {
+      // Not so many yet.
+    }
+  }
+  writeFileSync(log(), '');
+}
+const follow = (from: LogPosition = start, ended = Promise.resolve()) =>
+  followFiles(folder, from, ended, new AbortController().signal);
+const said = (chunks: readonly LogChunk[]): string =>
+  chunks.map(({ bytes, gap }) => `${gap ? '[gap]' : ''}${Buffer.from(bytes)}`).join('');
+async function all(from?: LogPosition): Promise<LogChunk[]> {
+  const chunks: LogChunk[] = [];
+  for await (const some of follow(from)) chunks.push(...some);
+  return chunks;
+}
+
+test('entries are read however they are cut: streams, times, long lines and the newline that ends them', () => {
+  time = 1_700_000_000_000_000_000n;
+  const bytes = Buffer.concat([
+    entry('one'),
+    entry('oops', { stream: 'stderr' }),
+    entry('', {}),
+    entry('long ', { partial: 'goes on' }),
+    entry('line', { partial: 'last' }),
+    entry('no end', { partial: 'goes on' }),
+  ]);
+  for (let size = 1; size <= bytes.length; size += 1) {
+    const reader = createEntryReader();
+    const frames = [];
+    for (let at = 0; at < bytes.length; at += size) frames.push(...reader.push(Buffer.from(bytes.subarray(at, at + size))));
+    expect(frames.map(({ stream, time, bytes }) => [stream, Number(time - 1_700_000_000_000_000_000n), bytes.toString()])).toEqual([
+      ['stdout', 1, 'one\n'],
+      ['stderr', 2, 'oops\n'],
+      ['stdout', 3, '\n'],
+      ['stdout', 4, 'long '],
+      ['stdout', 5, 'line\n'],
+      ['stdout', 6, 'no end'],
+    ]);
+  }
+});
+
+test.each([
+  ['a length that is none', Buffer.from('onejob: not a log at all')],
+  ['an entry whose end does not fit', Buffer.concat([entry('x').subarray(0, -1), Buffer.from([9, 9, 9, 9, 9])])],
+])('%s is refused', (_, bytes) => {
+  expect(() => createEntryReader().push(bytes)).toThrow();
+});
+
+test('it is read across all files, from any position, without a word of what is missing', async () => {
+  for (let file = 0; file < 4; file += 1) {
+    if (file > 0) rotate(4);
+    write(`${file}a`, `${file}b`, `${file}c`);
+  }
+  const chunks = await all();
+  const whole = '0a\n0b\n0c\n1a\n1b\n1c\n2a\n2b\n2c\n3a\n3b\n3c\n';
+  expect(said(chunks)).toBe(whole);
+  let position = start;
+  for (let kept = 0; kept <= chunks.length; kept += 1) {
+    expect(said([...chunks.slice(0, kept), ...(await all(position))])).toBe(whole);
+    const next = chunks[kept];
+    if (next !== undefined) position = advance(position, next);
+  }
+});
+
+test('a reader that looks once per file loses nothing, whatever is thrown away behind it', async () => {
+  const ended = Promise.withResolvers<void>();
+  write('0');
+  const reader = follow(start, ended.promise);
+  let text = '';
+  for (let file = 1; file <= 8; file += 1) {
+    const { value } = await reader.next();
+    text += said(value ?? []);
+    rotate(2);
+    write(String(file));
+  }
+  ended.resolve();
+  for await (const some of reader) text += said(some);
+  expect(text).toBe('0\n1\n2\n3\n4\n5\n6\n7\n8\n');
+});
+
+test('one that comes too late says where there is a hole, and goes on with what is left', async () => {
+  const ended = Promise.withResolvers<void>();
+  write('0');
+  const reader = follow(start, ended.promise);
+  let text = said((await reader.next()).value ?? []);
+  for (let file = 1; file <= 5; file += 1) {
+    rotate(2);
+    write(String(file));
+  }
+  ended.resolve();
+  for await (const some of reader) text += said(some);
+  expect(text).toBe('0\n[gap]4\n5\n');
+});
+
+test('what was written before the end is read, also what lies in a file that was begun since the last look', async () => {
+  const ended = Promise.withResolvers<void>();
+  write('0');
+  const reader = follow(start, ended.promise);
+  let text = said((await reader.next()).value ?? []);
+  const rest = reader.next();
+  write('1');
+  rotate(4);
+  write('2');
+  ended.resolve();
+  text += said((await rest).value ?? []);
+  for await (const some of reader) text += said(some);
+  expect(text).toBe('0\n1\n2\n');
+});

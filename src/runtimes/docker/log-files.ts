@@ -1,0 +1,154 @@
+/**
+ * Following a container's log in the files of the Engine's driver `local`, where they can be read: the Engine's API hands out one
+ * message per line, a third as fast as it takes them from a job, and Engine 20.10 skips files when it follows (docs/adr/0007).
+ *
+ * Nothing here changes a file. What is open stays readable after the Engine has thrown it away, so a reader that looks once per
+ * file loses nothing; one that looks more seldom says where there is a hole.
+ */
+import { statSync } from 'node:fs';
+import { type FileHandle, open } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { LogChunk, LogPosition } from '../runtime.ts';
+import { watchFolders } from '../watch.ts';
+import { createEntryReader, UnknownEntries } from './entries.ts';
+import { Rejoiner } from './rejoin.ts';
+
+const current = 'container.log';
+/** Bytes taken at a time. */
+const blockSize = 256 * 1024;
+/** ms between looks when the kernel has told nothing. */
+const slowLook = 1_000;
+
+interface LogPart {
+  readonly inode: bigint;
+  readonly file: FileHandle;
+  /** What was written right before it may be in a file that nobody has opened in time. */
+  readonly afterHole: boolean;
+}
+
+/** Where the driver keeps a container's log. */
+export function logFolder(engineRoot: string, id: string): string {
+  return join(engineRoot, 'containers', id, 'local-logs');
+}
+
+/** Whether the log there can be read now. */
+export function canRead(folder: string): boolean {
+  return inodeOf(join(folder, current)) !== null;
+}
+
+/**
+ * Output after `from`, until `ended` has resolved and all was read, or the files are gone.
+ * @throws UnknownEntries, and what Node throws when reading fails
+ */
+export async function* followFiles(
+  folder: string,
+  from: LogPosition,
+  ended: Promise<void>,
+  signal: AbortSignal,
+): AsyncGenerator<LogChunk[], void> {
+  const rejoiner = new Rejoiner(from);
+  const stop = new AbortController();
+  let hasEnded = false;
+  const end = (): void => stop.abort();
+  void ended.then(() => {
+    hasEnded = true;
+    end();
+  }, end);
+  signal.addEventListener('abort', end, { once: true });
+  using watch = watchFolders([folder], stop.signal);
+  await using chain = createChain(folder);
+  await chain.look();
+  try {
+    for (let part = chain.next(); part !== null && !signal.aborted; part = chain.next()) {
+      if (part.afterHole) rejoiner.hole();
+      const entries = createEntryReader();
+      let offset = 0;
+      for (;;) {
+        // Looked at first: what was written before the end, or before the next file was begun, is still read.
+        const complete = hasEnded;
+        const isOld = await chain.look();
+        if (signal.aborted) return;
+        const block = Buffer.allocUnsafe(blockSize);
+        const { bytesRead } = await part.file.read(block, 0, blockSize, offset);
+        if (bytesRead > 0) {
+          offset += bytesRead;
+          const chunks = rejoiner.push(entries.push(block.subarray(0, bytesRead)));
+          if (chunks.length > 0) yield chunks;
+          continue;
+        }
+        if (isOld) break;
+        if (complete || (stop.signal.aborted && !hasEnded)) {
+          const last = rejoiner.end();
+          if (last.length > 0) yield last;
+          return;
+        }
+        await watch.next(slowLook);
+      }
+    }
+    if (!signal.aborted) throw new UnknownEntries('no file');
+  } finally {
+    signal.removeEventListener('abort', end);
+  }
+}
+
+/** The driver's files from the oldest on, each opened before it can be thrown away. */
+function createChain(folder: string) {
+  const path = join(folder, current);
+  const waiting: LogPart[] = [];
+  let reading: LogPart | null = null;
+  /** Of the newest file that was opened. */
+  let newest: bigint | null = null;
+
+  /** Every file there is, the oldest first. Opened from the newest on: a rotation meanwhile shows one twice and leaves none out. */
+  async function openAll(): Promise<Omit<LogPart, 'afterHole'>[]> {
+    const found: Omit<LogPart, 'afterHole'>[] = [];
+    for (let number = 0; ; number += 1) {
+      const file = await openOr(number === 0 ? path : `${path}.${number}`);
+      if (file === null) return found.reverse();
+      const { ino: inode } = await file.stat({ bigint: true });
+      if (found.some((one) => one.inode === inode)) await file.close();
+      else found.push({ inode, file });
+    }
+  }
+
+  return {
+    /** Opens what is new. True when the file that is read now is not the newest: nothing more is written to it. */
+    async look(): Promise<boolean> {
+      const inode = inodeOf(path);
+      if (inode === null || inode === newest) return waiting.length > 0;
+      const found = await openAll();
+      const known = found.findIndex((one) => one.inode === newest);
+      const isLate = newest !== null && known === -1;
+      for (const one of found.slice(0, known + 1)) await one.file.close();
+      waiting.push(...found.slice(known + 1).map((one, at) => ({ ...one, afterHole: isLate && at === 0 })));
+      newest = found.at(-1)?.inode ?? newest;
+      return waiting.length > 0;
+    },
+    /** The file to read now; null when there is none. */
+    next(): LogPart | null {
+      void reading?.file.close().catch(() => {});
+      reading = waiting.shift() ?? null;
+      return reading;
+    },
+    async [Symbol.asyncDispose]() {
+      for (const one of reading === null ? waiting : [reading, ...waiting]) await one.file.close().catch(() => {});
+    },
+  };
+}
+
+function inodeOf(path: string): bigint | null {
+  try {
+    return statSync(path, { bigint: true }).ino;
+  } catch {
+    return null;
+  }
+}
+
+async function openOr(path: string): Promise<FileHandle | null> {
+  try {
+    return await open(path);
+  } catch (error) {
+    if ((error as { code?: unknown }).code === 'ENOENT') return null;
+    throw error;
+  }
+}

@@ -1,0 +1,63 @@
+/** Output that goes on in other files, of which the oldest are deleted (`supervisor.ts`). */
+import { rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { type Scratch, scratch } from '../../../test/support/scratch.ts';
+import { start } from '../position.ts';
+import type { LogChunk, LogPosition } from '../runtime.ts';
+import { followLog } from './logs.ts';
+
+let dir: Scratch;
+beforeEach(() => {
+  dir = scratch();
+  for (const name of ['stdout', 'stderr', 'stdout.end', 'stderr.end']) put(name, '');
+});
+afterEach(() => dir[Symbol.dispose]());
+
+const put = (name: string, text: string): void => writeFileSync(join(dir.path, name), text);
+async function read(from: LogPosition = start): Promise<LogChunk[]> {
+  const chunks: LogChunk[] = [];
+  for await (const some of followLog(dir.path, from, () => true, new AbortController().signal)) chunks.push(...some);
+  return chunks;
+}
+const told = (chunks: readonly LogChunk[]) =>
+  chunks.map(({ stream, bytes, missing = 0 }) => [stream, missing, Buffer.from(bytes).toString()]);
+
+test('it is read from file to file, from any position', async () => {
+  put('stdout', 'one ');
+  put('stdout.4', 'two ');
+  put('stdout.8', 'three');
+  put('stderr', 'oops');
+  const whole = 'one two three';
+  for (let at = 0; at <= whole.length; at += 1) {
+    const chunks = await read({ ...start, stdout: at, stderr: 4 });
+    expect(chunks.map(({ bytes }) => Buffer.from(bytes).toString()).join('')).toBe(whole.slice(at));
+    expect(chunks.every(({ missing }) => missing === undefined)).toBe(true);
+  }
+});
+
+test('where files are gone it is known how much is missing, and reading goes on after it', async () => {
+  rmSync(join(dir.path, 'stdout'));
+  put('stdout.1000', 'the ');
+  put('stdout.1004', 'end');
+  expect(told(await read())).toEqual([
+    ['stdout', 1_000, 'the '],
+    ['stdout', 0, 'end'],
+  ]);
+  expect(told(await read({ ...start, stdout: 900 }))[0]).toEqual(['stdout', 100, 'the ']);
+  expect(told(await read({ ...start, stdout: 1_002 }))[0]).toEqual(['stdout', 0, 'e ']);
+});
+
+test('a file that is deleted while it is read is read to its end, and the next one after it', async () => {
+  put('stdout', 'a'.repeat(200_000));
+  put('stdout.200000', 'b');
+  let text = '';
+  for await (const some of followLog(dir.path, start, () => true, new AbortController().signal)) {
+    if (text === '') rmSync(join(dir.path, 'stdout'));
+    for (const { bytes, missing } of some) {
+      expect(missing).toBe(undefined);
+      text += Buffer.from(bytes).toString();
+    }
+  }
+  expect(text).toBe(`${'a'.repeat(200_000)}b`);
+});
