@@ -3,6 +3,7 @@ import { createClient } from './api/client.ts';
 import { startApi } from './api/server.ts';
 import { readGroup, socketFinding } from './api/socket-access.ts';
 import { createCiServices } from './ci/index.ts';
+import { tellLost } from './ci/own-queue/tell.ts';
 import type { CliContext, DaemonOptions } from './cli/context.ts';
 import { configChange, howToApply } from './config/changed.ts';
 import type { Environment } from './config/environment.ts';
@@ -190,7 +191,9 @@ export async function runDaemon(
     watching.signal,
   );
   // The queue lets go of a job right after it has told of its end.
-  queue.onChange(({ pool }) => {
+  queue.onChange((job) => {
+    const { pool } = job;
+    tellLost(job, log);
     // One that waited for devices and was cancelled lets the next one ask.
     queueMicrotask(() => {
       demanded(pool);

@@ -6,7 +6,7 @@ import { OnejobError } from '../errors.ts';
 import type { Archive, JobReader } from './archive.ts';
 import { type Colors, printable } from './color.ts';
 import { connect, withDaemon } from './connect.ts';
-import { exitCodes, resultWord } from './exit.ts';
+import { exitCodes, resultWord, verdict } from './exit.ts';
 import { followLogs, type Lasting } from './follow.ts';
 import { findJob, findSource, jobsBegun, leastOfId, tryJob } from './log-source.ts';
 import { agentLogPrinter, foreignPrinter, type JobPrinter, jobPrinter } from './pieces.ts';
@@ -122,9 +122,15 @@ function shortNames(jobs: readonly JobView[], width: number | null): (job: JobVi
 /** How many jobs are named that wait for the same reason; more are counted. */
 const namedAtMost = 3;
 
-/** Why a job waits, or what was made of it. What is said of one of our own that has ended is for `run`. */
+/** Why a job waits, what was made of it, or why nothing is known of it. What else is said of one of our own that has ended is for `run`. */
 function reasonOf(job: JobView): string | null {
-  return job.reason === null || (job.state === 'done' && job.about === null) ? null : printable(job.reason);
+  const isOver = job.about === null && job.result !== null;
+  const reason = isOver ? lostBecause(job) : job.reason;
+  return reason === null ? null : printable(reason);
+}
+
+function lostBecause({ result }: JobView): string | null {
+  return result?.kind === 'lost' ? result.reason : result?.kind === 'unstartable' ? result.failure.message : null;
 }
 
 export interface LogsFlags {
@@ -169,7 +175,7 @@ export async function showLogs(session: Session, target: string, flags: LogsFlag
       }
       await printer.end?.();
     });
-    if (isEmpty && 'job' in source) await sayWhyNone(session, lasting.connection.client, source.job);
+    if ('job' in source) await sayEnd(session, lasting.connection.client, source.job, isEmpty);
   } finally {
     lasting.connection.close();
   }
@@ -192,8 +198,10 @@ async function showKept(session: Session, target: string, flags: LogsFlags, read
     await printer.end?.();
   });
   const job = 'job' in source ? await reader.job(source.job) : null;
-  const isOver = job?.state === 'done';
-  if (isOver) return exitCodes.ok;
+  if (job?.state === 'done') {
+    await sayEnd(session, reader, job.id, false);
+    return exitCodes.ok;
+  }
   const rest = job?.state === 'queued' ? 'the job waits for one' : 'what was not read yet is shown once one runs';
   output.say(`no daemon is running; ${rest}; start it with "onejob up"`);
   return follow ? exitCodes.failed : exitCodes.ok;
@@ -212,19 +220,81 @@ async function orUnknown(source: LogSource, target: string, work: () => Promise<
   }
 }
 
-/** What never had an agent, such as a job that was refused, has no output, and a reason that its service has for a log. */
-async function sayWhyNone({ output }: Session, client: Client, id: string): Promise<void> {
+/**
+ * What the output of a job cannot say: why it was lost. What never had an agent, such as a job that was refused, has no output,
+ * and a reason that its service has for a log.
+ */
+async function sayEnd({ output }: Session, client: Pick<Client, 'job'>, id: string, isEmpty: boolean): Promise<void> {
   // The end of what was followed may have been that of the daemon.
   const job = await client.job(id).catch(() => null);
-  if (job?.agent === null && job.reason !== null) output.say(`job ${id} has no output: ${printable(job.reason)}`);
+  const line = job === null || lostBecause(job) === null ? null : verdict(job, null).line;
+  if (line !== null) output.say(printable(line));
+  else if (isEmpty && job?.agent === null && job.reason !== null) output.say(`job ${id} has no output: ${printable(job.reason)}`);
 }
 
-export async function cancelJob(session: Session, start: string): Promise<number> {
+export interface CancelFlags {
+  /** Ids, or beginnings of them; with `which` none. */
+  readonly ids: readonly string[];
+  /** All jobs of the own queue that wait, or that are not over. */
+  readonly which: 'waiting' | 'all' | null;
+  /** With `which`: only those of this pool. */
+  readonly pool: string | null;
+}
+
+/** 1 when one of them could not be told to end; the others are all the same. @throws OnejobError E_USAGE */
+export async function cancelJobs(session: Session, { ids, which, pool }: CancelFlags): Promise<number> {
   const { output } = session;
-  // What is no job is refused in the daemon's own words.
-  const job = await withDaemon(session, async (client) => client.cancel((await findJob(client, start))?.id ?? start));
-  const { id } = job;
-  if (output.json) await output.value(job);
-  else await output.print(job.state === 'done' ? `Job ${id} has ended (${resultWord(job)}).` : `Job ${id} was told to end.`);
-  return exitCodes.ok;
+  if (ids.length > 0 === (which !== null) || (pool !== null && which === null)) {
+    throw new OnejobError('E_USAGE', 'Say which jobs are to end: their ids, or --waiting or --all, with or without --pool.', {
+      hint: 'See "onejob cancel --help".',
+    });
+  }
+  const failures: unknown[] = [];
+  const cancelled = await withDaemon(session, async (client) => {
+    const done: JobView[] = [];
+    for (const id of which === null ? ids : await chosen(client, which, pool)) {
+      try {
+        // What is no job is refused in the daemon's own words.
+        done.push(await client.cancel((which === null ? await findJob(client, id) : null)?.id ?? id));
+      } catch (error) {
+        if (ids.length === 1 || !(error instanceof OnejobError) || error.retry) throw error;
+        failures.push(error);
+      }
+    }
+    return done;
+  });
+  if (output.json) await output.value(ids.length === 1 ? cancelled[0] : cancelled);
+  else if (which === null) await output.print(...cancelled.map(toldToEnd));
+  else await output.print(cancelled.length === 0 ? 'No such jobs.' : toldAllToEnd(cancelled));
+  for (const error of failures) output.fail(error);
+  return failures.length === 0 ? exitCodes.ok : exitCodes.failed;
+}
+
+async function chosen(client: Client, which: 'waiting' | 'all', pool: string | null): Promise<string[]> {
+  const jobs = await client.jobs({ all: false, pool });
+  return jobs.filter(({ about, state }) => about === null && (which === 'all' || state === 'queued')).map(({ id }) => id);
+}
+
+function toldToEnd(job: JobView): string {
+  const { id, state } = job;
+  if (state === 'done') return `Job ${id} has ended (${resultWord(job)}).`;
+  // It has its result, and what may still come of it are artifacts.
+  return state === 'settling'
+    ? `Job ${id} has ended (${resultWord(job)}), and its artifacts are not waited for.`
+    : `Job ${id} was told to end.`;
+}
+
+function toldAllToEnd(jobs: readonly JobView[]): string {
+  const told = jobs.filter(({ state }) => state !== 'done').length;
+  const parts = [
+    ...(jobs.length > told
+      ? [`${counted(jobs.length - told)} cancelled before ${jobs.length - told === 1 ? 'it' : 'they'} began`]
+      : []),
+    ...(told > 0 ? [`${counted(told)} told to end`] : []),
+  ];
+  return `${parts.join(', ')}.`;
+}
+
+function counted(jobs: number): string {
+  return jobs === 1 ? 'One job was' : `${jobs} jobs were`;
 }

@@ -1,6 +1,7 @@
 /** The flags of `onejob run` as a request to the daemon. */
 import { resolve } from 'node:path';
 import type { JobRequest } from '../api/schema.ts';
+import { artifactProblem } from '../ci/own-queue/globs.ts';
 import { parseDuration } from '../config/units.ts';
 import { parseVolume } from '../config/volumes.ts';
 import { OnejobError } from '../errors.ts';
@@ -39,7 +40,7 @@ export async function runOptions(context: CliContext, command: readonly string[]
       priority: flags.priority ?? 0,
       timeout: flags.timeout === undefined ? null : duration(flags.timeout),
       retries: flags.retries ?? 0,
-      artifacts: [...(flags.artifact ?? [])],
+      artifacts: (flags.artifact ?? []).map(artifact),
     },
   };
 }
@@ -61,6 +62,12 @@ function volume(text: string, cwd: string): JobRequest['volumes'][number] {
   const parsed = parseVolume(absolute);
   if (!parsed.ok) throw usage(`--volume ${parsed.why}.`);
   return { ...parsed.value };
+}
+
+function artifact(pattern: string): string {
+  const why = artifactProblem(pattern);
+  if (why === null) return pattern;
+  throw usage(`--artifact ${pattern}: ${why}.`, 'Give a path or pattern relative to the workspace, such as "dist/**".');
 }
 
 function duration(text: string): number {

@@ -59,6 +59,21 @@ describe('artifacts', () => {
     expect(readdirSync(top).sort()).toEqual(['linked', 'old']);
   });
 
+  it('have no more rights than the umask leaves', async () => {
+    const before = process.umask(0o027);
+    try {
+      await unpack(
+        { name: 'open', mode: 0o777, body: 'x' },
+        { name: 'large', mode: 0o666, body: 'x'.repeat(300_000) },
+        { name: 'again', type: 'link', linkname: 'open' },
+      );
+    } finally {
+      process.umask(before);
+    }
+    const mode = (name: string) => lstatSync(join(top, name)).mode & 0o7777;
+    expect([mode('open'), mode('large'), mode('again')]).toEqual([0o750, 0o640, 0o750]);
+  });
+
   const hostile: [name: string, entries: Entry[]][] = [
     ['climb', [{ name: '../outside/x', body: 'x' }]],
     ['climb further down', [{ name: 'a/../../outside/x', body: 'x' }]],

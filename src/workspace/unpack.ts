@@ -4,7 +4,6 @@
  */
 import { randomBytes } from 'node:crypto';
 import {
-  chmodSync,
   constants,
   copyFileSync,
   createWriteStream,
@@ -122,9 +121,8 @@ async function make(
   switch (type) {
     case 'file':
     case 'contiguous-file':
-      if (size <= small) writeFileSync(fresh, await whole(content), { flag: 'wx', mode: 0o600 });
-      else await pipeline(content, createWriteStream(fresh, { flags: newFile as never, mode: 0o600 }));
-      chmodSync(fresh, permissions(mode));
+      if (size <= small) writeFileSync(fresh, await whole(content), { flag: 'wx', mode: permissions(mode) });
+      else await pipeline(content, createWriteStream(fresh, { flags: newFile as never, mode: permissions(mode) }));
       return null;
     case 'symlink':
       if (!staysInside(parts, linkname)) return `it links to ${linkname}, which is outside`;
@@ -175,7 +173,7 @@ function staysInside(parts: readonly string[], target: string): boolean {
   return climbs <= parts.length - 1 && !steps.slice(climbs).includes('..');
 }
 
-/** Never set-id or unwritable to its owner: these are plain results. */
+/** Never set-id or unwritable to its owner: these are plain results. Who unpacks has its own umask taken off that. */
 function permissions(mode: number | undefined): number {
   return ((mode ?? 0o644) & 0o777) | 0o600;
 }

@@ -174,9 +174,9 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
       manager.open = true;
       for (const job of jobs.values()) if (job.view.state === 'queued') start(job);
     },
-    jobs: ({ all, limit = 1_000 }) =>
+    jobs: ({ all, pool, limit = 1_000 }) =>
       [...[...jobs.values()].map((job) => job.view), ...manager.elsewhere]
-        .filter((view) => all || view.state !== 'done')
+        .filter((view) => (all || view.state !== 'done') && (pool === null || view.pool === pool))
         .slice(-limit),
     job: (id) => jobs.get(id)?.view ?? manager.elsewhere.find((job) => job.id === id) ?? null,
     async settled(id, signal) {

@@ -2,21 +2,21 @@
 import { OnejobError } from '../../errors.ts';
 import { glob, globProblem } from '../../glob.ts';
 
-/** @throws OnejobError E_JOB_REQUEST for a pattern that is not known or cannot match anything inside the workspace */
+/** Why no file of a workspace can be asked for like this, as a clause; null when it can. */
+export function artifactProblem(pattern: string): string | null {
+  if (pattern === '') return 'it is empty';
+  if (pattern.startsWith('/')) return 'it is absolute';
+  if (pattern.split('/').includes('..')) return 'it leaves the workspace';
+  return pattern.includes('\0') ? 'it holds a NUL byte' : globProblem(pattern);
+}
+
+/** @throws OnejobError E_JOB_REQUEST */
 export function checkGlob(pattern: string): void {
-  const parts = pattern.split('/');
-  const why =
-    pattern === ''
-      ? 'it is empty'
-      : pattern.startsWith('/')
-        ? 'it is absolute'
-        : parts.includes('..')
-          ? 'it leaves the workspace'
-          : globProblem(pattern);
-  if (why === null && !pattern.includes('\0')) return;
+  const why = artifactProblem(pattern);
+  if (why === null) return;
   throw new OnejobError(
     'E_JOB_REQUEST',
-    `Cannot bring back the artifact ${JSON.stringify(pattern.length > 200 ? `${pattern.slice(0, 200)}…` : pattern)}: ${why ?? 'it holds a NUL byte'}.`,
+    `Cannot bring back the artifact ${JSON.stringify(pattern.length > 200 ? `${pattern.slice(0, 200)}…` : pattern)}: ${why}.`,
     {
       hint: 'Give a path or pattern relative to the workspace, such as "dist/**".',
     },

@@ -1,9 +1,10 @@
 import { beforeEach, expect, it } from 'vitest';
 import { jobRequest } from '../../api/schema.ts';
+import type { Log } from '../../log.ts';
 import type { CiEvent } from '../ci-service.ts';
-import { applyCancel, applyChange, type JobChange, newJob } from './job.ts';
+import { applyCancel, applyChange, type Job, type JobChange, newJob } from './job.ts';
 import { JobIndex } from './job-index.ts';
-import { Teller } from './tell.ts';
+import { Teller, tellLost } from './tell.ts';
 import { viewOf } from './view.ts';
 
 let index: JobIndex;
@@ -119,4 +120,21 @@ it('brings who comes later up to date, and tells those who left nothing', () => 
   submit('more');
   teller.committed();
   expect([events.length, late.length]).toEqual([before, 3]);
+});
+
+it('says in the log why a job was lost, once it is over', () => {
+  const said: unknown[] = [];
+  const log = { warn: (event: string, about: object) => said.push([event, about]) } as unknown as Log;
+  submit('j');
+  teller.follow((job) => tellLost(job, log));
+  for (const each of ['reserved', 'assigned', 'started'] as const) change('j', each);
+  const lost = { change: 'ended', job: 'j', agent: 'a', result: { kind: 'lost', reason: 'its sandbox was removed' } } as const;
+  index.put(applyChange(index.get('j') as Job, lost, 0));
+  teller.committed();
+  teller.syncing()();
+  expect(said).toEqual([]);
+  change('j', 'settled');
+  teller.committed();
+  teller.syncing()();
+  expect(said).toEqual([['job lost', { job: 'j', pool: 'p', agent: 'a', reason: 'its sandbox was removed' }]]);
 });

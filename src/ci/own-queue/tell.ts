@@ -4,6 +4,7 @@
  * hears of it once. Nothing is told of what was not committed.
  */
 import type { JobView } from '../../api/schema.ts';
+import type { Log } from '../../log.ts';
 import type { CiEvent } from '../ci-service.ts';
 import type { Job } from './job.ts';
 import type { JobIndex } from './job-index.ts';
@@ -94,6 +95,11 @@ export class Teller {
   #emit(event: CiEvent): void {
     for (const send of [...this.#loops]) send(event);
   }
+}
+
+/** Says why nothing is known of a job's end, once it is over. */
+export function tellLost({ id, pool, state, agent, result }: JobView, log: Log): void {
+  if (state === 'done' && result?.kind === 'lost') log.warn('job lost', { job: id, pool, agent, reason: result.reason });
 }
 
 /** What the loop is asked for a job that is to end, and that an agent still has. */

@@ -2,7 +2,7 @@
 import { type Command, Option } from 'commander';
 import type { RunFlags } from '../request.ts';
 import type { GlobalFlags } from '../session.ts';
-import { type Act, collect, failed, global, integer } from './options.ts';
+import { type Act, collect, failed, global, integer, wrongOrFailed } from './options.ts';
 
 interface LogsOptions {
   readonly follow?: boolean;
@@ -65,10 +65,16 @@ Examples:
 
   const cancel = program
     .command('cancel')
-    .description('tell a job to end; one that waits never begins; not for jobs that a CI service keeps')
-    .argument('<job>', 'its id, or the first letters of it, four at least')
-    .action((id: string, flags: GlobalFlags) =>
-      act(async (session) => (await import('../jobs.ts')).cancelJob(session, id), failed)(flags),
+    .description('tell jobs to end; one that waits never begins; not for jobs that a CI service keeps')
+    .argument('[job...]', 'their ids, or the first letters of them, four at least')
+    .addOption(new Option('--waiting', 'all that wait').conflicts('all'))
+    .option('--all', 'all that are not over')
+    .option('--pool <name>', 'with --waiting or --all: only those of this pool')
+    .action((ids: string[], flags: GlobalFlags & { waiting?: boolean; all?: boolean; pool?: string }) =>
+      act(async (session) => {
+        const which = flags.waiting === true ? 'waiting' : flags.all === true ? 'all' : null;
+        return (await import('../jobs.ts')).cancelJobs(session, { ids, which, pool: flags.pool ?? null });
+      }, wrongOrFailed)(flags),
     );
   global(cancel);
 }
