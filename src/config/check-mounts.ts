@@ -2,7 +2,7 @@
  * What is put into a sandbox: no path and no variable twice, and nothing that must stay outside (S8). A path is judged by
  * where it leads: links are followed, as a runtime follows them.
  */
-import { realpathSync } from 'node:fs';
+import { realpathSync, statSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 import type { Mount } from '../runtimes/runtime.ts';
 import type { SecretReference } from '../secrets/reference.ts';
@@ -12,6 +12,7 @@ import type { Environment } from './environment.ts';
 import { sharedSocket } from './paths.ts';
 import type { Path } from './problem.ts';
 import { formatPath } from './problem.ts';
+import { slotNames } from './slot-names.ts';
 import { isNamed, mountPathProblem, pathProblem } from './volumes.ts';
 
 export function checkMounts(pool: PoolConfig, checking: Checking): void {
@@ -20,6 +21,7 @@ export function checkMounts(pool: PoolConfig, checking: Checking): void {
     const host = sound(pool, key) ? pool[key] : null;
     const why = host === null ? null : hostPathProblem({ host }, config);
     if (why !== null) inPool(pool, [key], why);
+    else if (host !== null) warnMissing(pool, [key], host, checking);
   }
   if (!sound(pool, 'volumes', 'caches')) return;
   const volumes = (written.pools?.get(pool.name) ?? written.defaults).volumes?.length ?? 0;
@@ -36,7 +38,8 @@ export function checkMounts(pool: PoolConfig, checking: Checking): void {
     if (mount.variable !== null) variables.set(mount.variable, formatPath(path));
     const why = isNamed(mount.cache) ? null : hostPathProblem(mount, config);
     if (why !== null) inPool(pool, path, why);
-    else if (/^\/(var\/)?run\/docker\.sock$/.test(mount.host)) {
+    else if (!isNamed(mount.cache)) warnMissing(pool, path, mount.host, checking);
+    if (why === null && /^\/(var\/)?run\/docker\.sock$/.test(mount.host)) {
       inPool(pool, path, 'gives every job of the pool all rights over this host', 'warning');
     }
   }
@@ -46,6 +49,29 @@ export function checkMounts(pool: PoolConfig, checking: Checking): void {
     if (why !== null) inPool(pool, path, why);
     const other = paths.get(container);
     if (other !== undefined) inPool(pool, path, `uses the container path ${container} again; ${other} has it already`);
+  }
+}
+
+/** A path that is not there keeps every agent of the pool from being made, which else `up` would find out. */
+function warnMissing(pool: PoolConfig, path: Path, host: string, { config, host: here, inPool }: Checking): void {
+  if (here === null) return;
+  const isPerSlot = host.includes('{name}');
+  // Nobody knows yet how many there are.
+  if (isPerSlot && pool.agents === 'per-device') return;
+  const nameOf = slotNames(config);
+  const count = isPerSlot && pool.agents !== 'per-device' ? pool.agents : 1;
+  const places = Array.from({ length: count }, (_, at) => host.replaceAll('{name}', nameOf(`${pool.name}/${at + 1}`)));
+  const missing = places.find(isMissing);
+  if (missing === undefined) return;
+  inPool(pool, path, `is ${missing}, which does not exist on this host: no agent can be made before it does`, 'warning');
+}
+
+/** What may not be looked at may be there. */
+function isMissing(path: string): boolean {
+  try {
+    return statSync(path, { throwIfNoEntry: false }) === undefined;
+  } catch {
+    return false;
   }
 }
 

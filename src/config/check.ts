@@ -18,7 +18,7 @@ export interface Writing {
   locate(path: Path, at?: 'key' | 'value'): Place;
 }
 
-export function checkAcross(config: Config, written: Written, writing: Writing, host: HostFacts): Problem[] {
+export function checkAcross(config: Config, written: Written, writing: Writing, host: HostFacts | null): Problem[] {
   const problems: Problem[] = [];
   const at: Checking['at'] = (path, message, level = 'error') => {
     problems.push({ ...writing.locate(path, 'key'), level, key: formatPath(path), message });
@@ -116,6 +116,7 @@ function looksSecret(name: string): boolean {
 }
 
 function checkSums({ config, host, at }: Checking): void {
+  if (host === null) return;
   let cpus = 0;
   let memory = 0;
   for (const { agents, recipe } of config.pools) {

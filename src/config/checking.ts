@@ -7,7 +7,8 @@ import type { Written } from './written.ts';
 export interface Checking {
   readonly config: Config;
   readonly written: Written;
-  readonly host: HostFacts;
+  /** The host that it is checked for; null where that is another one, of which nothing is known. */
+  readonly host: HostFacts | null;
   /** True when the key holds what was written or the default: no problem was found in it. */
   sound(pool: PoolConfig, ...keys: readonly string[]): boolean;
   /** Whether the pool itself, not `defaults`, has the key. */

@@ -138,12 +138,37 @@ describe('across keys, both are named', () => {
       '{ volumes: ["/var/run/docker.sock:/s"] }',
       'warning: pools.a.volumes[0]: gives every job of the pool all rights over this host',
     ],
-    ['{ agents: 33, cpus: 2 }', 'warning: pools: "cpus" and "agents" add up to 66 CPUs, this host has 64'],
-    ['{ agents: 3, memory: 512GiB }', 'warning: pools: "memory" and "agents" add up to 1536.0GiB, this host has 1024.0GiB'],
   ])('%s', async (pool, line) => {
     const rest = 'state_dir: /state/here\nservices: { s: { type: buildkite, token: { file: /keys/token } } }\n';
     const lines = await folder.check(`pools:\n  a: ${pool}\n${rest}`);
     expect(lines).toEqual([expect.stringContaining(line)]);
+  });
+
+  describe('what only this host can tell', () => {
+    const warned: readonly (readonly [string, string])[] = [
+      ['{ agents: 33, cpus: 2 }', 'warning: pools: "cpus" and "agents" add up to 66 CPUs, this host has 64'],
+      ['{ agents: 3, memory: 512GiB }', 'warning: pools: "memory" and "agents" add up to 1536.0GiB, this host has 1024.0GiB'],
+      ['{ volumes: ["/no/such:/x"] }', 'warning: pools.a.volumes[0]: is /no/such, which does not exist on this host'],
+      ['{ caches: ["/no/{name}:/x"], agents: 2, name: "x.{1..}" }', 'warning: pools.a.caches[0]: is /no/x.1, which does not exist'],
+      ['{ hooks: /no/hooks }', 'warning: pools.a.hooks: is /no/hooks, which does not exist'],
+    ];
+
+    it.each(warned)('%s', async (pool, line) => {
+      const lines = await folder.check(`pools:\n  a: ${pool}\n`, { secrets: 'check' });
+      expect(lines).toContainEqual(expect.stringContaining(line));
+    });
+
+    it('is not said of the config of another host', async () => {
+      for (const [pool] of warned) expect((await folder.check(`pools:\n  a: ${pool}\n`)).join()).not.toMatch(/this host/);
+    });
+
+    it('says nothing of what is there, of named caches, and of slots that nobody can count yet', async () => {
+      folder.write('data', '');
+      const volumes = `volumes: ["${folder.path}/data:/x"], caches: ["ccache:/y"]`;
+      expect(await folder.check(`pools:\n  a: { ${volumes} }\n`, { secrets: 'check' })).toEqual([]);
+      const perDevice = 'agents: per-device, devices: 1, caches: ["/no/{name}:/x"]';
+      expect(await folder.check(`pools:\n  a: { ${perDevice} }\n`, { secrets: 'check' })).toEqual([]);
+    });
   });
 
   it('two pools whose slots would have the same name', async () => {
@@ -250,7 +275,8 @@ describe('the file of 18 agents', () => {
     folder.write('secrets.private.key', await makeKey('x25519', 'for a test'));
     const here = example.replaceAll('/etc/onejob/', `${folder.path}/`);
     const { config, errors, warnings } = await folder.load(here, { secrets: 'check', now: Date.UTC(2026, 0, 1) });
-    expect([...errors, ...warnings].map(formatProblem)).toEqual([]);
+    // The folders of that host are not here.
+    expect([...errors, ...warnings.filter(({ message }) => !message.includes('on this host'))].map(formatProblem)).toEqual([]);
     expect(config.pools.map((pool) => [pool.name, pool.agents, pool.devices.count])).toEqual([
       ['upload', 1, 0],
       ['a100', 14, 1],
@@ -276,7 +302,8 @@ describe('the file of 18 agents', () => {
       secrets: 'check',
       now: Date.UTC(2026, 0, 1),
     });
-    expect(lines.map((line) => line.split(' ').slice(1).join(' '))).toEqual([
+    const errors = lines.filter((line) => !line.includes('on this host'));
+    expect(errors.map((line) => line.split(' ').slice(1).join(' '))).toEqual([
       'services.julia.token.file: /nowhere/buildkite.token does not exist',
       'services.azure.token.file: /nowhere/azure.pat does not exist',
       'secrets.key.file: /nowhere/secrets.private.key does not exist',

@@ -29,7 +29,7 @@ export interface LoadOptions {
   readonly host?: HostFacts;
   /** Wall clock, ms since the epoch, for the dates of secrets. */
   readonly now?: number;
-  /** `skip`: secrets need not be there, as for a client of the manager, or for a config of another host. */
+  /** `skip`: secrets need not be there, as for a client of the manager, or for a config of another host: nor is this host looked at. */
   readonly secrets?: 'check' | 'skip';
   /** No file is looked for: this holds. */
   readonly instead?: Instead | undefined;
@@ -75,7 +75,7 @@ export async function checkConfig(options: LoadOptions): Promise<Checked> {
   };
   const paths = { config: found, ...choosePaths(flags, env, cwd, { stateDir: given('state_dir'), socket: given('socket') }) };
   const config = resolveConfig(written, paths, host);
-  const all: Problem[] = [...problems, ...checkAcross(config, written, writing, host)];
+  const all: Problem[] = [...problems, ...checkAcross(config, written, writing, options.secrets === 'skip' ? null : host)];
   const socket = socketProblem(paths.socket);
   if (socket !== null) all.push(socket);
   if (options.secrets !== 'skip') all.push(...(await checkSecrets(config, writing, now)));

@@ -15,7 +15,7 @@ export function addConfigCommands(program: Command, act: Act): void {
     .command('check')
     .description('say everything that is wrong with it; exit code 1 when something is')
     .argument(...file)
-    .option('--no-secrets', 'do not look for its secrets, as for the config of another host')
+    .option('--no-secrets', 'for the config of another host: look neither for its secrets nor at what this host has')
     .action((named: string | undefined, flags: GlobalFlags & { secrets: boolean }) =>
       act(
         async (session) => (await import('../config.ts')).checkConfigFile(session, { secrets: flags.secrets }),
