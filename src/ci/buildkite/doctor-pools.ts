@@ -98,11 +98,23 @@ async function ofKeys({ keys, pools }: PoolFindingParts): Promise<Finding[]> {
     if (found === null) return [];
     const list = found.keys.map(({ kind, id }) => `${kind} ${id}`).join(', ');
     const ok: Finding = { level: 'ok', subject, message: `It opens secrets with ${list}.`, hint: null };
-    const open = pools.filter(({ trust }) => trust.pipelines === null && trust.branches === null).map(({ name }) => name);
-    if (open.length === 0) return [ok];
-    const where = `${open.length === 1 ? 'pool' : 'pools'} ${open.join(', ')}`;
-    const message = `In ${where} whoever can push a branch is trusted with secrets; "trust" can narrow that to pipelines and branches.`;
-    return [ok, { level: 'ok', subject, message, hint: null }];
+    const said = (message: string, where: (trust: PoolConfig['trust']) => boolean): Finding[] => {
+      const names = pools.filter(({ trust }) => where(trust)).map(({ name }) => name);
+      const which = `${names.length === 1 ? 'pool' : 'pools'} ${names.join(', ')}`;
+      return names.length === 0 ? [] : [{ level: 'ok', subject, message: `In ${which} ${message}`, hint: null }];
+    };
+    return [
+      ok,
+      ...said(
+        'whoever can push a branch is trusted with secrets; "trust" can narrow that to pipelines and branches.',
+        ({ pipelines, branches }) => pipelines === null && branches === null,
+      ),
+      ...said('builds of tags get no secrets; "trust.tags" names those that do.', ({ tags }) => tags === null),
+      ...said(
+        'whoever can make a build by hand may name any commit of a trusted branch; "trust.sources" can narrow that to webhooks.',
+        ({ branches, sources }) => branches !== null && sources === null,
+      ),
+    ];
   } catch (error) {
     const { message } = error instanceof OnejobError ? error : toFailure(error);
     const hint = error instanceof OnejobError ? error.hint : null;

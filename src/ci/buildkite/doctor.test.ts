@@ -313,6 +313,11 @@ it('names the kinds of keys there are, never a key', async () => {
   const found = lines(await check({ pools: plain, keys: () => parseKeys(text) })).join('\n');
   expect(found).toMatch(/secrets\.key: It opens secrets with x25519 [0-9a-f]{8}, rsa [0-9a-f]{8}\./);
   expect(found).toContain('In pool p whoever can push a branch is trusted with secrets');
+  expect(found).toContain('In pool p builds of tags get no secrets; "trust.tags" names those that do.');
+  const narrow = '{ p: { service: bk, image: "x:1", trust: { branches: [main], tags: ["v*"], network: default } } }';
+  const other = lines(await check({ pools: narrow, keys: () => parseKeys(text) })).join('\n');
+  expect(other).not.toMatch(/builds of tags|whoever can push/);
+  expect(other).toContain('"trust.sources" can narrow that to webhooks.');
   for (const line of text.split('\n').filter((one) => one.length > 30 && !one.startsWith('#'))) expect(found).not.toContain(line);
 });
 

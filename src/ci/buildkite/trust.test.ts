@@ -176,6 +176,28 @@ describe('where branches are named', () => {
   ])('what the agent holds to its branch is: %j', (env) => expect(decide(env, trust)).toEqual({ kind: 'trusted' }));
 });
 
+describe('a build made by hand, where branches are named', () => {
+  const trust = { branches: ['main', 'release/**'] };
+  const own = pullRequest('git@github.com:acme/app.git', { BUILDKITE_BRANCH: 'main' });
+  it.each<[string, Record<string, string>]>([
+    ['names a branch that may not be there', { BUILDKITE_BRANCH: 'release/none' }],
+    ['calls itself a pull request', own],
+    ['calls itself one, of its last commit', { ...own, BUILDKITE_COMMIT: 'HEAD' }],
+  ])('that %s is not trusted, unless "sources" names it', (_, env) => {
+    for (const source of ['ui', 'api', 'absent', 'new']) {
+      const why = expect.stringContaining('it was made by hand, and nobody can tell whether its commit is of branch');
+      expect(decide({ ...env, BUILDKITE_SOURCE: source }, trust)).toMatchObject({ kind: 'untrusted', why });
+    }
+    expect(decide({ ...env, BUILDKITE_SOURCE: 'ui' }, { ...trust, sources: ['ui'] })).toEqual({ kind: 'trusted' });
+    expect(decide(env, trust)).toEqual({ kind: 'trusted' });
+  });
+
+  it.each<Record<string, string>>([{}, { BUILDKITE_BRANCH: 'release/1', BUILDKITE_COMMIT: 'HEAD' }])(
+    'is trusted where the agent looks: %j',
+    (env) => expect(decide({ ...env, BUILDKITE_SOURCE: 'ui' }, trust)).toEqual({ kind: 'trusted' }),
+  );
+});
+
 it('only what the named sources made is trusted', () => {
   const trust = { sources: ['webhook', 'schedule'] };
   expect(decide({}, trust)).toEqual({ kind: 'trusted' });

@@ -104,13 +104,15 @@ function whyTriggered({ triggeredBy }: Judged): string | null {
  * The service sets a tag's name as the branch of its builds, too: who may push tags, but not to a protected branch, would choose
  * the name of that. So a build of a tag is never one of a branch.
  */
-function whyOtherRevision(facts: Judged, { tags, branches }: TrustConfig): string | null {
+function whyOtherRevision(facts: Judged, { tags, branches, sources }: TrustConfig): string | null {
   const { tag, branch, commit } = facts;
   if (tag !== null) return matches(tags ?? [], tag) ? null : `it is of tag ${shown(tag)}, which "trust.tags" does not name`;
   if (branches === null) return null;
   if (branch === null) return 'the service does not say which branch it is of';
   if (!matches(branches, branch)) return `its branch ${shown(branch)} is none that "trust.branches" names`;
   if (commit === null) return 'the service does not say which commit it is of';
+  if (sources === null && !isMadeBy.has(facts.source ?? '') && isUnseen(facts, branches.includes(branch)))
+    return `it was made by hand, and nobody can tell whether its commit is of branch ${shown(branch)} ("trust.sources" trusts such builds)`;
   if (isOnBranch(facts)) return null;
   const what = facts.refspec === null ? `commit ${shown(commit)}` : `refspec ${shown(facts.refspec)}`;
   return `nobody can tell whether its ${what} is of branch ${shown(branch)}`;
@@ -123,6 +125,17 @@ function whyOtherRevision(facts: Judged, { tags, branches }: TrustConfig): strin
 function isOnBranch({ branch, commit, refspec }: Judged): boolean {
   if (commit === 'HEAD') return refspec === null || refspec.replace(/^\+/, '') === `refs/heads/${branch}`;
   return refspec === null && commit !== null && /^(?:[0-9a-f]{40}|[0-9a-f]{64})$/.test(commit);
+}
+
+/** Sources of builds for which nobody types in what is built. */
+const isMadeBy: ReadonlySet<string> = new Set(['webhook', 'schedule', 'trigger_job']);
+
+/**
+ * Whether the agent would build what is typed in without a look: for a pull request it looks at no branch, and where the branch is
+ * not there, as one may be that only a pattern names, it goes on with a warning (v3.137 `internal/job/commit_verification.go`).
+ */
+function isUnseen({ pullRequest, commit }: Judged, isNamed: boolean): boolean {
+  return pullRequest !== null || (!isNamed && commit !== 'HEAD');
 }
 
 function whyOtherSource({ source }: Judged, sources: readonly string[]): string | null {
