@@ -28,6 +28,7 @@ export const errorCodes = {
   E_API_REQUEST: 'user',
   E_API_ROUTE: 'user',
   E_API_ANSWER: 'bug',
+  E_API_BUSY: 'external',
   E_API_VERSION: 'user',
   E_DAEMON_ABSENT: 'external',
   E_DAEMON_SILENT: 'external',

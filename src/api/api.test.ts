@@ -6,7 +6,7 @@ import { connect, createServer, type Socket } from 'node:net';
 import { join } from 'node:path';
 import { pipeline, Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import { createFakeManager, type FakeManager } from '../../test/support/fake-manager.ts';
 import { asNobody } from '../../test/support/nobody.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
@@ -16,6 +16,7 @@ import { type Client, createClient } from './client.ts';
 import { statusOf } from './http-errors.ts';
 import type { LogPiece } from './manager.ts';
 import { limited } from './routes/workspaces.ts';
+import { jobRequest } from './schema.ts';
 import { type ApiServer, startApi } from './server.ts';
 import { probeSocket } from './sockets.ts';
 
@@ -164,6 +165,23 @@ describe('jobs', () => {
   test('an unknown route says so', async () => {
     expect(await raw('GET', '/v2/jobs')).toMatchObject({ status: 404, body: { code: 'E_API_ROUTE' } });
   });
+});
+
+test('lists that nobody reads are bounded, and nothing else waits for them', async () => {
+  const job = { ...(await client.submit(jobRequest.parse(shell('true')))), command: ['x'.repeat(1_000)] };
+  manager.elsewhere = Array.from({ length: 2_000 }, (_, n) => ({ ...job, id: `e${n}`, state: 'running' }));
+  const readers = Array.from({ length: 16 }, () => connect(path));
+  await Promise.all(
+    readers.map((reader) => {
+      reader.write('GET /v1/jobs HTTP/1.1\r\nhost: x\r\n\r\n');
+      return once(reader, 'readable');
+    }),
+  );
+  await expect(client.jobs({ all: false, pool: null })).rejects.toMatchObject({ code: 'E_API_BUSY', retry: true });
+  await client.status();
+  for (const reader of readers) reader.destroy();
+  // Each of them closes before this is answered, or the next is tried.
+  await vi.waitFor(() => client.jobs({ all: false, pool: null }));
 });
 
 describe('logs', () => {

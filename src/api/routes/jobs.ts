@@ -1,6 +1,7 @@
 /** Jobs: list and wait for those of every CI service; hand in, cancel and take the artifacts of those of the own queue. */
 import type { FastifyInstance } from 'fastify';
 import { z } from 'zod';
+import { OnejobError } from '../../errors.ts';
 import { checked, knownJob, type RouteContext, signalOf, stopping } from '../requests.ts';
 import { jobRequest } from '../schema.ts';
 
@@ -10,6 +11,10 @@ const listQuery = z.strictObject({
   pool: z.string().nullable().default(null),
   limit: z.coerce.number().int().min(1).max(1_000_000).optional(),
 });
+
+/** A list of thousands of jobs is megabytes, kept until it was read: so many are, each for so many ms. */
+const listsAtOnce = 16;
+const listPatience = 60_000;
 
 export function jobRoutes(app: FastifyInstance, { manager, closing }: RouteContext): void {
   app.post('/v1/jobs', async (request, reply) => {
@@ -23,8 +28,18 @@ export function jobRoutes(app: FastifyInstance, { manager, closing }: RouteConte
     return reply.status(204).send();
   });
 
-  app.get('/v1/jobs', async (request) => {
+  let unread = 0;
+  app.get('/v1/jobs', async (request, reply) => {
     const { all, pool, limit } = checked(listQuery, request.query, 'query');
+    if (unread >= listsAtOnce) throw busy();
+    if (!request.raw.socket.destroyed) {
+      unread += 1;
+      const late = setTimeout(() => reply.raw.destroy(), listPatience).unref();
+      reply.raw.once('close', () => {
+        unread -= 1;
+        clearTimeout(late);
+      });
+    }
     return manager.jobs({ all: all === 'true', pool, limit });
   });
 
@@ -48,5 +63,12 @@ export function jobRoutes(app: FastifyInstance, { manager, closing }: RouteConte
     const files = manager.artifacts(id);
     if (files === null) return reply.status(204).send();
     return reply.type('application/x-tar').send(files);
+  });
+}
+
+function busy(): OnejobError {
+  return new OnejobError('E_API_BUSY', `Cannot list jobs: ${listsAtOnce} lists of them are being read just now.`, {
+    hint: 'Try again in a minute.',
+    retry: true,
   });
 }
