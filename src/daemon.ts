@@ -28,7 +28,7 @@ import { Shutdown } from './pools/shutdown.ts';
 import { waitingReason } from './pools/status.ts';
 import { tellStop } from './pools/tell-stop.ts';
 import { createTrial } from './pools/trial.ts';
-import { chooseRuntimes } from './runtimes/choose.ts';
+import { choiceNow, chooseRuntimes } from './runtimes/choose.ts';
 import { subdirectory } from './store/directory.ts';
 import { openWhenFree } from './store/open-when-free.ts';
 
@@ -99,11 +99,7 @@ export async function runDaemon(
     temporary: options.temporary,
     ...foreignTo(queue, reconciler),
   });
-  /** An Engine that answered at the start need not answer now, and says so itself. */
-  const chosen = () =>
-    observer.unreachable(runtimes.best.name) === null
-      ? { reason: runtimes.reason, findings: runtimes.findings() }
-      : { reason: runtimes.reason === null ? null : `${runtimes.best.name}, chosen at the start`, findings: [] };
+  const chosen = () => choiceNow(runtimes, observer.unreachable(runtimes.best.name) !== null);
   const system = env.uid === 0 && !options.temporary;
   // The state directory lets nobody else in, so what is shared is not in it.
   const isOwn = config.socket === join(config.stateDir, 'onejob.sock');

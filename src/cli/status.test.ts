@@ -82,6 +82,13 @@ test('what is wrong comes first, with who and until when', () => {
   ]);
 });
 
+test('a slot that the config does not ask for any more is not one that a resume could mend', () => {
+  const leaving = pool('lab/3 (leaving)', { draining: true, leaving: true });
+  expect(page({ pools: [leaving] }, null)[1]).toBe(
+    '! lab/3 (leaving): the config does not ask for it any more; it goes when its job has ended',
+  );
+});
+
 test('a pool without its image says which one it waits for', () => {
   const backoff = { failures: 3, retryIn: 12_000, reason: 'Cannot pull it.', waitsFor: 'image "x:1" on docker' };
   expect(page({ pools: [pool('lab', { backoff })] })[1]).toBe(

@@ -9,7 +9,7 @@ import { Pause } from './pause.ts';
 const patient = new AbortController().signal;
 
 /** A manager without pools, runtimes and CI services, as it is in its first moments; `ending`: as in its last ones. */
-function starting(ending = false) {
+function starting(ending = false, more: object = {}) {
   const clock = handClock();
   const pause = new Pause();
   pause.hold('starting', 'onejob is starting');
@@ -31,6 +31,7 @@ function starting(ending = false) {
     },
     reconciler: { pause, pools: [], slots: [] },
     ...{ started, clock, held: () => {}, isEnding: () => ending },
+    ...more,
   } as unknown as ManagerParts;
   const start = (): void => {
     pause.release('starting');
@@ -69,4 +70,12 @@ test('one that has decided to end admits nobody and takes no job, also while its
   const other = starting().manager;
   expect(other.submit(request)).toBe('taken');
   other.hold()();
+});
+
+test('doctor does not call a choice ok whose runtime cannot be used now', async () => {
+  const check = async () => [{ level: 'error', subject: 'docker', message: 'there is no such socket', hint: null } as const];
+  const findings = () => [{ level: 'ok', subject: 'runtime', message: 'docker, because it answers', hint: null } as const];
+  const { manager, start } = starting(false, { runtimes: () => [{ name: 'docker', check }], findings });
+  start();
+  expect((await manager.doctor(patient)).map(({ level, subject }) => `${level} ${subject}`)).toEqual(['error docker']);
 });

@@ -126,10 +126,14 @@ export class HostManager implements Manager {
     const host = await this.#parts.hostFindings(signal);
     // What a pool lacks is said once, where the reason is said, too.
     const explained = new Set(host.flatMap(({ subject }) => (subject.startsWith('pool ') ? [subject] : [])));
-    const all = fleet === null ? [] : deviceFindings(fleet, reconciler.slots);
-    const devices = all.filter(({ subject }) => !explained.has(subject));
+    const found = fleet === null ? [] : deviceFindings(fleet, reconciler.slots);
+    const devices = found.filter(({ subject }) => !explained.has(subject));
     const pools = poolFindings(reconciler, fleet?.watch.fault ?? null);
-    return [...config, ...pools, ...devices, ...host, ...findings(), ...(await Promise.all(checks)).flat()];
+    const checked = (await Promise.all(checks)).flat();
+    const all = [...config, ...pools, ...devices, ...host, ...findings(), ...checked];
+    // Why a runtime was chosen is no comfort where it cannot be used now.
+    const isAway = checked.some(({ level, subject }) => level === 'error' && runtimes().some(({ name }) => name === subject));
+    return all.filter(({ level, subject }) => !(isAway && level === 'ok' && subject === 'runtime'));
   }
 
   /** Who asks a daemon that was just started, often for this, wants to hear what is wrong, and not that it is early. */

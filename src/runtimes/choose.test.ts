@@ -2,7 +2,7 @@
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { scratch } from '../../test/support/scratch.ts';
 import { emptyEnvironment, Folder } from '../config/testing.ts';
-import { chooseRuntimes } from './choose.ts';
+import { choiceNow, chooseRuntimes } from './choose.ts';
 import { fakeEngine } from './docker/fake-engine.ts';
 
 let engine: ReturnType<typeof fakeEngine>;
@@ -69,7 +69,8 @@ test('Docker is looked at again, and stays chosen', async () => {
     runtimes.get('docker'),
     `docker, because Docker Engine 20.10 answers at ${engine.socket}`,
   ]);
-  expect(runtimes.findings()).toMatchObject([{ level: 'ok' }]);
+  expect(choiceNow(runtimes, false)).toMatchObject({ reason: runtimes.reason, findings: [{ level: 'ok' }] });
+  expect(choiceNow(runtimes, true)).toEqual({ reason: 'docker, chosen at the start', findings: [] });
   await engine.stop();
   expect(await runtimes.chooseAgain()).toBe(false);
   expect(runtimes.best.name).toBe('docker');

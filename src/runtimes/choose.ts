@@ -76,6 +76,12 @@ export async function chooseRuntimes(options: ChooseOptions): Promise<Runtimes> 
   };
 }
 
+/** What is told of the choice: an Engine that answered then need not answer now (`isAway`), and says so itself. */
+export function choiceNow({ best, reason, findings }: Pick<Runtimes, 'best' | 'reason' | 'findings'>, isAway: boolean) {
+  if (!isAway) return { reason, findings: findings() };
+  return { reason: reason === null ? null : `${best.name}, chosen at the start`, findings: [] };
+}
+
 interface Choice {
   readonly runtime: Runtime;
   readonly reason: string;
