@@ -98,6 +98,8 @@ describe('calls that come one after the other', () => {
     const path = `/v3/jobs/${jobId}`;
     expect((await here.call('GET', path, here.token('job', 'a'))).headers.get('connection')).toBe('keep-alive');
     expect((await here.call('GET', path, 'nobody')).headers.get('connection')).toBe('close');
+    // Read to its end, so that the answer is, too.
+    expect((await here.call('POST', `${path}/chunks`, 'nobody', 'x'.repeat(2_000_000))).status).toBe(401);
   });
 });
 

@@ -200,9 +200,13 @@ async function serveRoute(desk: Desk, call: Call, route: Route): Promise<void> {
   }
 }
 
-/** Of a connection that nothing is known of, or that asks too much: each of its calls costs it a new one. */
+/**
+ * Of a connection that nothing is known of, or that asks too much: each of its calls costs it a new one. Not where a body is
+ * coming: closed before that was read, the caller would lose the answer.
+ */
 function refuseAndClose(response: ServerResponse, status: number, message: string): void {
-  response.shouldKeepAlive = false;
+  const { 'content-length': length = '0', 'transfer-encoding': coding } = response.req.headers;
+  if (length === '0' && coding === undefined) response.shouldKeepAlive = false;
   refuse(response, status, message);
 }
 
