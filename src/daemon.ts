@@ -23,8 +23,10 @@ import { renewImages } from './pools/image-renewal.ts';
 import { type Loop, openLoop } from './pools/loop.ts';
 import { HostManager } from './pools/manager.ts';
 import { rebased } from './pools/populate.ts';
+import { createPruneJobs } from './pools/prune-jobs.ts';
 import { createSecretDesk } from './pools/secret-desk.ts';
 import { Shutdown } from './pools/shutdown.ts';
+import { createStateRoom } from './pools/state-room.ts';
 import { waitingReason } from './pools/status.ts';
 import { tellStop } from './pools/tell-stop.ts';
 import { createTrial } from './pools/trial.ts';
@@ -75,7 +77,9 @@ export async function runDaemon(
   const nameOf = slotNames(config);
   const logDir = subdirectory(store.dir, 'logs');
   const hurry = new AbortController();
+  const room = createStateRoom({ dir: store.dir, now: clock.now });
   const loop: Loop = await openLoop({
+    noRoom: room.noRoom,
     ...{ config, env, store, stored, runtimes, clock, log, nameOf, logDir },
     services: services.byName,
     temporary: options.temporary,
@@ -141,10 +145,15 @@ export async function runDaemon(
       ...fingerprints.findings(),
       ...caches.findings(),
     ],
-    hostFindings: async (signal) => [...(await house.findings()), ...((await fleet?.doctor(signal)) ?? [])],
-    problems: () => [...observer.problems, ...house.problems, ...queue.problems],
+    hostFindings: async (signal) => [
+      ...(await room.findings()),
+      ...(await house.findings()),
+      ...((await fleet?.doctor(signal)) ?? []),
+    ],
+    problems: () => [...[room.problem()].filter((one) => one !== null), ...observer.problems, ...house.problems, ...queue.problems],
     configChanged: changed,
     started: started.promise,
+    pruneJobs: createPruneJobs({ store, queue, clock, logDir }),
     down: (request) => shutdown.begin(request),
     forgotten: shutdown.forgotten,
     held: (clients) => shutdown.clients(clients),

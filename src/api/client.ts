@@ -64,6 +64,7 @@ export interface Client extends DeviceCalls, ImageCalls, SecretCalls {
   /** Waits for the job's end, however long it takes. */
   settled(id: string, signal?: AbortSignal): Promise<Schemas.JobView>;
   cancel(id: string): Promise<Schemas.JobView>;
+  pruneJobs(request: Schemas.PruneRequest): Promise<Schemas.PrunedView>;
   putWorkspace(files: Readable, sent?: (bytes: number) => void): Promise<string>;
   /** The tar of a done job's artifacts; null when it has none. */
   artifacts(id: string): Promise<Readable | null>;
@@ -174,6 +175,7 @@ export function createClient(options: ClientOptions): Client {
     },
     job: (id) => ask((schemas) => schemas.jobView, get(jobPath(id))),
     settled: (id, signal) => ask((schemas) => schemas.jobView, { ...get(`${jobPath(id)}/settled`), patience: null, signal }),
+    pruneJobs: (request) => ask((schemas) => schemas.prunedView, post('/v1/jobs/prune', request)),
     cancel: (id) => ask((schemas) => schemas.jobView, post(`${jobPath(id)}/cancel`)),
     pause: (pool, reason) => tell(post(`${poolPath(pool)}/pause`, { reason })),
     resume: (pool, reason) => ask((schemas) => schemas.resumeView, post(`${poolPath(pool)}/resume`, { reason })),

@@ -2,7 +2,18 @@
 import type { Readable } from 'node:stream';
 import type { Gap } from '../logs/gap.ts';
 import type { DeviceAnswer, DeviceChange, DeviceView, ProofView } from './device-schema.ts';
-import type { DownRequest, FindingView, ForgottenView, JobRequest, JobView, PlanLine, ResumeView, StatusView } from './schema.ts';
+import type {
+  DownRequest,
+  FindingView,
+  ForgottenView,
+  JobRequest,
+  JobView,
+  PlanLine,
+  PrunedView,
+  PruneRequest,
+  ResumeView,
+  StatusView,
+} from './schema.ts';
 
 export type LogSource =
   | { readonly job: string }
@@ -40,6 +51,9 @@ export interface Manager {
   settled(id: string, signal: AbortSignal): Promise<JobView>;
   /** Asks a job to end; a waiting one ends at once. Idempotent. @throws OnejobError E_JOB_ELSEWHERE */
   cancel(id: string): JobView;
+
+  /** Forgets jobs that ended, and removes what is kept of them. */
+  pruneJobs(request: PruneRequest): Promise<PrunedView>;
 
   /** Stores a workspace tar; returns its id. Deleted when its job is done, or after an hour without a job. */
   putWorkspace(files: Readable, signal: AbortSignal): Promise<string>;

@@ -253,6 +253,26 @@ export type ResumeView = z.infer<typeof resumeView>;
 
 export const workspaceView = z.object({ id: z.string() });
 
+/** What `jobs prune` is to forget. */
+export const pruneRequest = z.strictObject({
+  /** ms since they ended, at least. */
+  olderThan: z.number().int().min(0),
+  /** Only says what it would be. */
+  dryRun: z.boolean(),
+});
+export type PruneRequest = z.infer<typeof pruneRequest>;
+
+export const prunedView = z.object({
+  /** Of the own queue. */
+  jobs: z.number(),
+  /** Whose logs are gone. */
+  agents: z.number(),
+  /** What that was on the disk. */
+  bytes: z.number(),
+  dryRun: z.boolean(),
+});
+export type PrunedView = z.infer<typeof prunedView>;
+
 /** How many jobs a list of all holds when nobody says otherwise: the newest. */
 export const jobsListed = 1_000;
 

@@ -292,6 +292,7 @@ describe('a log', () => {
     const block = chunk(Buffer.alloc(512 * 1024, 'x'), 1n);
     for (let i = 0; i < 3; i += 1) add(log, block);
     rmSync(path);
+    expect(await all(log.read())).toEqual([]);
     for (let i = 0; i < 4; i += 1) add(log, block);
     expect(existsSync(path) && openAt(dir.path)).toEqual([path]);
     add(log, chunk('after', 2n));

@@ -49,6 +49,8 @@ export interface LoopParts {
   readonly nameOf: (key: string) => string;
   /** Folder of what is kept of agents' output. */
   readonly logDir: string;
+  /** Why none may be kept now, as a line for a log; null while there is room; left out: there always is. */
+  readonly noRoom?: () => string | null;
   /** This manager ends with its last job, and makes no agents that wait for jobs. */
   readonly temporary: boolean;
   /** Told after each commit that left a slot empty. */
@@ -87,7 +89,7 @@ export async function openLoop(parts: LoopParts): Promise<Loop> {
 
   const keepers = new Keepers({
     clock,
-    open: (agent) => new LogFile(logPath(logDir, agent), { limit: config.logLimit }),
+    open: (agent) => new LogFile(logPath(logDir, agent), { limit: config.logLimit, ...(parts.noRoom && { noRoom: parts.noRoom }) }),
     forget: (agent) => deleteLog(logPath(logDir, agent)),
     state: (agent, state) => {
       const key = reconciler.placeOf(agent);

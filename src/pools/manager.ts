@@ -9,6 +9,8 @@ import type {
   JobRequest,
   JobView,
   PlanLine,
+  PrunedView,
+  PruneRequest,
   ResumeView,
   StatusView,
 } from '../api/schema.ts';
@@ -57,6 +59,7 @@ export interface ManagerParts extends Omit<StatusParts, 'about'> {
   readonly findings: () => FindingView[];
   /** What of a host with GPUs needs mending, and what its pools cannot have; none without pools that have devices. */
   readonly hostFindings: (signal: AbortSignal) => Promise<FindingView[]>;
+  readonly pruneJobs: (request: PruneRequest) => Promise<PrunedView>;
   /** Everything was looked at once, and what is wanted is begun. */
   readonly started: Promise<void>;
   readonly down: (request: DownRequest) => void;
@@ -174,6 +177,10 @@ export class HostManager implements Manager {
   settled(id: string, signal: AbortSignal): Promise<JobView> {
     const { queue } = this.#parts;
     return queue.job(id) === null ? this.#serviceJobs.settled(id, signal) : queue.settled(id, signal);
+  }
+
+  pruneJobs(request: PruneRequest): Promise<PrunedView> {
+    return this.#parts.pruneJobs(request);
   }
 
   cancel(id: string): JobView {

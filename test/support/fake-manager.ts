@@ -184,6 +184,12 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
       while (job.view.state !== 'done') await once(job.changed, 'change', { signal });
       return job.view;
     },
+    async pruneJobs({ olderThan, dryRun }) {
+      const over = [...manager.jobs({ all: true, pool: null })].filter(
+        ({ endedAt }) => endedAt !== null && endedAt <= Date.now() - olderThan,
+      );
+      return { jobs: over.length, agents: over.length, bytes: 3 * 2 ** 20, dryRun };
+    },
     cancel(id) {
       const other = manager.elsewhere.find((job) => job.id === id);
       if (other !== undefined) throw notHere(other);

@@ -3,7 +3,7 @@ import type { FastifyInstance } from 'fastify';
 import { z } from 'zod';
 import { OnejobError } from '../../errors.ts';
 import { checked, knownJob, type RouteContext, signalOf, stopping } from '../requests.ts';
-import { jobRequest } from '../schema.ts';
+import { jobRequest, pruneRequest } from '../schema.ts';
 
 const byId = z.object({ id: z.string() });
 const listQuery = z.strictObject({
@@ -42,6 +42,8 @@ export function jobRoutes(app: FastifyInstance, { manager, closing }: RouteConte
     }
     return manager.jobs({ all: all === 'true', pool, limit });
   });
+
+  app.post('/v1/jobs/prune', async (request) => manager.pruneJobs(checked(pruneRequest, request.body, 'body')));
 
   app.get('/v1/jobs/:id', async (request) => knownJob(manager, checked(byId, request.params, 'path').id));
 

@@ -6,7 +6,7 @@ import { opendir, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setImmediate } from 'node:timers/promises';
 import type { Slot } from '../../core/slot.ts';
-import { logPath } from '../../logs/log-file.ts';
+import { deleteLog, logPath } from '../../logs/log-file.ts';
 import { subdirectory } from '../../store/directory.ts';
 import type { Store } from '../../store/store.ts';
 import type { Spool } from './spool.ts';
@@ -38,7 +38,7 @@ export function createPrune({ store, spool, inUse }: PruneParts): Prune {
     // Files go before the rows that name them: a crash in between leaves a row, which the next prune finds.
     await inBatches(store.jobs, before, (id) => spool.deleteArtifacts(id));
     const logs = subdirectory(store.dir, logsFolder);
-    await inBatches(store.history, before, (agent) => rm(logPath(logs, agent), { force: true }));
+    await inBatches(store.history, before, async (agent) => deleteLog(logPath(logs, agent)));
     // A clock that was set back must not put it off.
     if (swept === null || Math.abs(now - swept) >= sweepEvery) {
       swept = now;
@@ -63,10 +63,14 @@ export function createPrune({ store, spool, inUse }: PruneParts): Prune {
   }
 }
 
+/** Any of the files of an agent's log. */
+const logFile = /^([^.]+)\.log(?:\.\w+)*$/;
+
 /** Logs that no history tells of, such as a crash may leave; a quiet job's old log is in a slot. */
 async function sweepLogs(logs: string, before: number, alive: ReadonlySet<string>): Promise<void> {
   for await (const { name } of await opendir(logs, { bufferSize: batch })) {
-    if (!name.endsWith('.log') || alive.has(name.slice(0, -'.log'.length))) continue;
+    const agent = logFile.exec(name)?.[1];
+    if (agent === undefined || alive.has(agent)) continue;
     const path = join(logs, name);
     const found = await stat(path).catch(() => null);
     if (found !== null && found.mtimeMs < before) await rm(path, { force: true });

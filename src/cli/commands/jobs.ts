@@ -29,6 +29,29 @@ export function addJobCommands(program: Command, act: Act): void {
     );
   global(jobs);
 
+  const prune = jobs
+    .command('prune')
+    .description('forget jobs that ended, with their logs and artifacts, before "keep_jobs" does')
+    .option('--older-than <time>', 'only those that ended so long ago', '1d')
+    .option('--dry-run', 'only say how many there are, and how much they take')
+    .addHelpText(
+      'after',
+      `
+Examples:
+  onejob jobs prune --dry-run
+  onejob jobs prune --older-than 2h`,
+    )
+    .action((_: unknown, command: Command) => {
+      // "--json" and the like may stand before "prune".
+      const flags = command.optsWithGlobals<GlobalFlags & { olderThan: string; dryRun?: boolean }>();
+      return act(
+        async (session) =>
+          (await import('../prune.ts')).pruneJobs(session, { olderThan: flags.olderThan, dryRun: flags.dryRun === true }),
+        wrongOrFailed,
+      )(flags);
+    });
+  global(prune);
+
   const logs = program
     .command('logs')
     .description('show the output of a job, of an agent, or of whoever works in a slot')

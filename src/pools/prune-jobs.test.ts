@@ -1,0 +1,51 @@
+import { existsSync, mkdirSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { createOwnQueue } from '../ci/own-queue/own-queue.ts';
+import { handClock } from '../core/testing.ts';
+import { filesOf } from '../logs/parts.ts';
+import { openStore, type Store } from '../store/store.ts';
+import { createPruneJobs } from './prune-jobs.ts';
+
+let dir: Scratch;
+let store: Store;
+beforeEach(() => {
+  dir = scratch();
+  store = openStore(join(dir.path, 'state'));
+  for (const folder of ['logs', 'artifacts']) mkdirSync(join(store.dir, folder), { recursive: true });
+});
+afterEach(() => {
+  store.close();
+  dir[Symbol.dispose]();
+});
+
+const hour = 3_600_000;
+
+test('removes what ended long enough ago with every file of its log, says first what that would be, and nothing else', async () => {
+  const clock = handClock(Date.now());
+  const queue = createOwnQueue({ store, pools: [] });
+  const logDir = join(store.dir, 'logs');
+  const log = (agent: string) => join(logDir, `${agent}.log`);
+  for (const [agent, age] of [
+    ['old', 3],
+    ['young', 1],
+  ] as const) {
+    const at = clock.wall() - age * hour;
+    store.history.made({ agent, pool: 'p', slot: 'p/1', name: 'p.1', madeAt: at });
+    store.history.ended(agent, { kind: 'code', code: 0 }, at);
+    for (const file of filesOf(log(agent))) writeFileSync(file, 'x'.repeat(5_000));
+  }
+  store.history.made({ agent: 'busy', pool: 'p', slot: 'p/2', name: 'p.2', madeAt: 0 });
+  writeFileSync(log('busy'), 'x');
+  const prune = createPruneJobs({ store, queue, clock, logDir });
+  const found = await prune({ olderThan: 2 * hour, dryRun: true });
+  expect(found).toEqual({ jobs: 0, agents: 1, bytes: filesOf('').length * 8_192, dryRun: true });
+  expect(existsSync(log('old'))).toBe(true);
+  expect(await prune({ olderThan: 2 * hour, dryRun: false })).toEqual({ ...found, dryRun: false });
+  expect(filesOf(log('old')).filter((file) => existsSync(file))).toEqual([]);
+  expect(filesOf(log('young')).every((file) => existsSync(file))).toBe(true);
+  expect(existsSync(log('busy'))).toBe(true);
+  expect(await prune({ olderThan: 2 * hour, dryRun: false })).toMatchObject({ agents: 0, bytes: 0 });
+  await queue.close();
+});
