@@ -23,7 +23,26 @@ export const jobRequest = z.strictObject({
   /** null: the one named `default`, the only one, or the first without devices; with `devices` the first that has as many. */
   pool: z.string().nullable().default(null),
   env: z.record(z.string(), z.string()).default({}),
+  /** For people, in lists. */
+  name: z
+    .string()
+    .regex(/^\P{Cc}{1,100}$/u)
+    .nullable()
+    .default(null),
+  /** Who hands it in, as the client says: nobody checks it. */
+  user: z
+    .string()
+    .regex(/^\P{Cc}{1,64}$/u)
+    .nullable()
+    .default(null),
   image: z.string().nullable().default(null),
+  /** Instead of the pool's, and no more than these. Bytes. */
+  memory: z
+    .int()
+    .min(6 * 2 ** 20)
+    .nullable()
+    .default(null),
+  cpus: z.number().min(0.01).nullable().default(null),
   volumes: z.array(mount).default([]),
   devices: z.int().min(0).nullable().default(null),
   priority: z.int().min(-1000).max(1000).default(0),
@@ -75,6 +94,9 @@ export const jobView = z.object({
   pool: z.string(),
   /** Empty for a job that its CI service keeps. */
   command: z.array(z.string()),
+  /** Of a job of the own queue, as its client said: what it is called, and who handed it in. */
+  name: z.string().nullable().optional(),
+  user: z.string().nullable().optional(),
   /** null for a job of the own queue. */
   about: aboutView.nullable(),
   /**

@@ -1,4 +1,5 @@
 /** What is said of jobs after their end, and how several are ended at once, over a daemon in this process. */
+import { userInfo } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { testContext } from '../../test/support/cli-context.ts';
@@ -83,4 +84,46 @@ test('all that wait are told to end, and with --pool only those of one', async (
 test('which jobs are to end must be said in one way', async () => {
   for (const args of [[], ['--pool', 'lab'], ['0123456789ab', '--waiting'], ['--waiting', '--all']])
     expect((await onejob('cancel', ...args)).code).toBe(2);
+});
+
+test('jobs says whose they are, what they are called and how long they took, and lists some of them', async () => {
+  const now = Date.now();
+  const mine = { ...job, user: 'ada', name: 'nightly', startedAt: now - 90_000, endedAt: now - 30_000 };
+  const theirs: JobView = { ...job, id: 'ba9876543210', user: 'bob', state: 'running', result: null, endedAt: null };
+  const good: JobView = { ...mine, id: 'cccccccccccc', name: null, result: { kind: 'code', code: 0 } };
+  manager.elsewhere = [mine, theirs, good];
+  const { stdout } = await onejob('jobs', '--all');
+  expect(stdout).toMatch(/^JOB +POOL +USER +STATE +SINCE +TOOK +COMMAND$/m);
+  expect(stdout).toMatch(/^0123456789ab +lab +ada +lost +30s +1m.* nightly: make — /m);
+  const ids = async (...args: string[]) => (await onejob('jobs', ...args)).stdout.match(/^[0-9a-f]{12}/gm);
+  expect(await ids('--all', '--user', 'ada')).toEqual([mine.id, good.id]);
+  expect(await ids('--state', 'lost')).toEqual([mine.id]);
+  expect(await ids('--state', 'ok')).toEqual([good.id]);
+  expect(await ids('--state', 'running')).toEqual([theirs.id]);
+  expect((await onejob('jobs', '--pool', 'other')).stdout).toBe('No jobs.\n');
+});
+
+test('jobs --wide says in which slot a job is, and with which devices', async () => {
+  manager.elsewhere = [{ ...job, state: 'running', result: null, endedAt: null }];
+  const nothing = { ...{ paused: [], draining: false, leaving: false, backoff: null, devices: null, waiting: null, agents: 1 } };
+  const agent = { state: 'busy', agent: 'a1', job: job.id, about: null, online: null, since: 0 } as const;
+  const standby = { state: 'none', agent: null, since: null } as const;
+  const slot = { key: 'lab/1', name: 'vm', devices: ['GPU-1', 'GPU-2'], leaving: [], note: null, held: null, agent, standby };
+  manager.statusOverride = { pools: [{ ...nothing, name: 'lab', service: 'own', runtime: 'docker', slots: [slot] }] };
+  expect((await onejob('jobs', '--wide')).stdout).toMatch(/SLOT +DEVICES +COMMAND\n.* lab\/1 +GPU-1,GPU-2 +make/);
+});
+
+test('run says who hands a job in, and takes a name and limits', async () => {
+  const handed: unknown[] = [];
+  const { submit } = manager;
+  manager.submit = (request) => {
+    handed.push(request);
+    return submit(request);
+  };
+  const flags = ['--name', 'nightly', '--memory', '1GiB', '--cpus', '1.5'];
+  await onejob('run', '-d', '--no-workspace', ...flags, '--', 'true');
+  expect(handed).toEqual([expect.objectContaining({ user: userInfo().username, name: 'nightly', memory: 2 ** 30, cpus: 1.5 })]);
+  expect((await onejob('run', '--memory', '8', '--', 'true')).code).toBe(2);
+  expect((await onejob('run', '--memory', '1MiB', '--', 'true')).code).toBe(2);
+  expect((await onejob('run', '--cpus', '0', '--', 'true')).code).toBe(2);
 });

@@ -1,7 +1,7 @@
 /** `onejob jobs`, `logs` and `cancel`. */
 import type { Client } from '../api/client.ts';
 import type { LogSource } from '../api/manager.ts';
-import type { JobView } from '../api/schema.ts';
+import type { JobView, StatusView } from '../api/schema.ts';
 import { OnejobError } from '../errors.ts';
 import type { Archive, JobReader } from './archive.ts';
 import { type Colors, printable } from './color.ts';
@@ -21,26 +21,63 @@ export interface ListFlags {
   readonly all: boolean;
   /** null: with `all` the newest 1,000, else every one. */
   readonly limit: number | null;
+  readonly pool: string | null;
+  readonly user: string | null;
+  /** As the column says it, or of a job that ended how; null: any. */
+  readonly state: string | null;
+  /** Also in which slot a job is, with which devices. */
+  readonly wide: boolean;
 }
 
 /** How many `jobs --all` shows when nobody says otherwise. */
 const shownAtMost = 1_000;
 
 /** @throws OnejobError E_JOB_UNKNOWN when only one is asked for that is not there */
-export async function listJobs(session: Session, { only, all, limit }: ListFlags): Promise<number> {
+export async function listJobs(session: Session, flags: ListFlags): Promise<number> {
+  const { only, limit, pool, user, state, wide } = flags;
   const { output } = session;
   if (only !== null) return listOnly(session, only);
+  const all = flags.all || (state !== null && !statesBefore.has(state));
   const most = limit ?? (all ? shownAtMost : null);
-  // One more than is shown tells whether there are more.
-  const some = most === null ? {} : { limit: most + 1 };
-  const found = await withReader(session, (reader) => reader.jobs({ all, pool: null, ...some }));
+  // One more than is shown tells whether there are more; what is left out here must be read first.
+  const some = user !== null || state !== null ? (all ? { limit: 999_999 } : {}) : most === null ? {} : { limit: most + 1 };
+  const [unsorted, places] = await withReader(session, async (reader) => [
+    await reader.jobs({ all, pool, ...some }),
+    wide ? placesIn(await reader.status()) : null,
+  ]);
+  const found = unsorted.filter(
+    (job) => (user === null || job.user === user) && (state === null || job.state === state || wordOf(job) === state),
+  );
   const jobs = most === null ? found : found.slice(-most);
   if (output.json) await output.value(jobs);
   else if (jobs.length === 0)
-    await output.print(all ? 'No jobs.' : 'No jobs wait or run; "onejob jobs --all" shows those that ended.');
-  else await output.print(...jobTable(jobs, output.colors, output.width, Date.now()));
+    await output.print(
+      all || pool !== null || user !== null || state !== null
+        ? 'No jobs.'
+        : 'No jobs wait or run; "onejob jobs --all" shows those that ended.',
+    );
+  else await output.print(...jobTable(jobs, output.colors, output.width, Date.now(), places));
   if (jobs.length < found.length) output.say(`only the newest ${jobs.length} are listed; --limit N lists as many as you say`);
   return exitCodes.ok;
+}
+
+/** What a job is before it ends; what else may be asked for is how it ended. */
+const statesBefore: ReadonlySet<string> = new Set(['waiting', 'queued', 'reserved', 'assigned', 'running', 'settling']);
+
+/** How a job ended: `ok`, `failed`, or what the column says of it. */
+function wordOf(job: JobView): string | null {
+  if (job.state !== 'done') return null;
+  return job.result?.kind === 'code' && job.result.code !== 0 ? 'failed' : resultWord(job);
+}
+
+/** By agent: its slot, and what that has. */
+type Places = ReadonlyMap<string, { readonly slot: string; readonly devices: readonly string[] }>;
+
+function placesIn({ pools }: Pick<StatusView, 'pools'>): Places {
+  const slots = pools.flatMap((pool) => pool.slots);
+  return new Map(
+    slots.flatMap(({ key, agent, devices }) => (agent.agent === null ? [] : [[agent.agent, { slot: key, devices }] as const])),
+  );
 }
 
 async function listOnly(session: Session, only: string): Promise<number> {
@@ -79,9 +116,17 @@ async function archiveInstead(session: Session, error: unknown): Promise<Archive
 }
 
 /** In a pipe each line says why its job waits. At a terminal that stands below, once for all jobs that wait for the same. */
-export function jobTable(jobs: readonly JobView[], colors: Colors, width: number | null, now: number): string[] {
+export function jobTable(
+  jobs: readonly JobView[],
+  colors: Colors,
+  width: number | null,
+  now: number,
+  places: Places | null = null,
+): string[] {
   const nameOf = shortNames(jobs, width);
   const hasBranches = jobs.some(({ about }) => (about?.branch ?? null) !== null);
+  const hasUsers = jobs.some(({ user }) => user != null);
+  const haveEnded = jobs.some(({ startedAt, endedAt }) => startedAt !== null && endedAt !== null);
   const rows = jobs.map((job) => {
     const state = job.state === 'done' ? printable(resultWord(job)) : job.state;
     // What a word of another service means is not known here.
@@ -90,11 +135,29 @@ export function jobTable(jobs: readonly JobView[], colors: Colors, width: number
     const since = job.endedAt ?? job.startedAt ?? job.submittedAt;
     const reason = width !== null || reasonOf(job) === null ? '' : colors.yellow(` — ${reasonOf(job)}`);
     const branch = hasBranches ? [cut(printable(job.about?.branch ?? '-'), width === null ? null : widestBranch)] : [];
-    const what = printable(job.about === null ? job.command.join(' ') : job.about.title);
+    const command = job.name == null ? job.command.join(' ') : `${job.name}: ${job.command.join(' ')}`;
+    const what = printable(job.about === null ? command : job.about.title);
+    const user = hasUsers ? [printable(job.user ?? '-')] : [];
+    const took = job.startedAt === null || job.endedAt === null ? '-' : formatAge(job.endedAt - job.startedAt);
+    const place = places?.get(job.agent ?? '');
+    const where = places === null ? [] : [place?.slot ?? '-', place === undefined ? '-' : place.devices.join(',') || '-'];
     const age = since === null ? '' : formatAge(now - since);
-    return [nameOf(job), job.pool === '' ? '-' : job.pool, paint(state), age, ...branch, what + reason];
+    return [
+      nameOf(job),
+      job.pool === '' ? '-' : job.pool,
+      ...user,
+      paint(state),
+      age,
+      ...(haveEnded ? [took] : []),
+      ...where,
+      ...branch,
+      what + reason,
+    ];
   });
-  const names = ['JOB', 'POOL', 'STATE', 'SINCE', ...(hasBranches ? ['BRANCH'] : []), 'COMMAND'];
+  const names = [
+    ...['JOB', 'POOL', ...(hasUsers ? ['USER'] : []), 'STATE', 'SINCE', ...(haveEnded ? ['TOOK'] : [])],
+    ...[...(places === null ? [] : ['SLOT', 'DEVICES']), ...(hasBranches ? ['BRANCH'] : []), 'COMMAND'],
+  ];
   const [head = '', ...lines] = table([names, ...rows], width);
   const reasons =
     width === null

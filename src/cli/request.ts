@@ -1,8 +1,9 @@
 /** The flags of `onejob run` as a request to the daemon. */
+import { userInfo } from 'node:os';
 import { resolve } from 'node:path';
 import type { JobRequest } from '../api/schema.ts';
 import { artifactProblem } from '../ci/own-queue/globs.ts';
-import { parseDuration } from '../config/units.ts';
+import { parseDuration, parseSize } from '../config/units.ts';
 import { parseVolume } from '../config/volumes.ts';
 import { OnejobError } from '../errors.ts';
 import type { CliContext } from './context.ts';
@@ -11,7 +12,10 @@ import type { GlobalFlags } from './session.ts';
 
 export interface RunFlags extends GlobalFlags {
   readonly pool?: string;
+  readonly name?: string;
   readonly image?: string;
+  readonly memory?: string;
+  readonly cpus?: number;
   readonly devices?: number;
   readonly env?: readonly string[];
   readonly volume?: readonly string[];
@@ -24,6 +28,9 @@ export interface RunFlags extends GlobalFlags {
   readonly detach?: boolean;
 }
 
+/** What runtimes take. */
+const leastMemory = 6 * 2 ** 20;
+
 /** @throws OnejobError E_USAGE */
 export async function runOptions(context: CliContext, command: readonly string[], flags: RunFlags): Promise<RunOptions> {
   const workspace = flags.workspace === false ? null : typeof flags.workspace === 'string' ? flags.workspace : '.';
@@ -33,6 +40,10 @@ export async function runOptions(context: CliContext, command: readonly string[]
     request: {
       command: [...command],
       pool: flags.pool ?? null,
+      name: flags.name ?? null,
+      user: whoAmI(),
+      memory: flags.memory === undefined ? null : size(flags.memory),
+      cpus: flags.cpus ?? null,
       env: Object.fromEntries((flags.env ?? []).map((each) => variable(each, context.variables))),
       image: flags.image ?? null,
       volumes: (flags.volume ?? []).map((each) => volume(each, context.cwd)),
@@ -62,6 +73,22 @@ function volume(text: string, cwd: string): JobRequest['volumes'][number] {
   const parsed = parseVolume(absolute);
   if (!parsed.ok) throw usage(`--volume ${parsed.why}.`);
   return { ...parsed.value };
+}
+
+/** Null for a user that has no name here, as in many containers. */
+function whoAmI(): string | null {
+  try {
+    return userInfo().username.slice(0, 64);
+  } catch {
+    return null;
+  }
+}
+
+function size(text: string): number {
+  const parsed = parseSize(text);
+  if (!parsed.ok) throw usage(`--memory ${parsed.why}.`);
+  if (parsed.value < leastMemory) throw usage('--memory must be at least 6MiB.');
+  return parsed.value;
 }
 
 function artifact(pattern: string): string {

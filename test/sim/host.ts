@@ -120,7 +120,20 @@ export class SimHost {
 
   submit(act: Act, request: Partial<JobRequest> = {}): string {
     const command = ['sim', JSON.stringify(act)];
-    const whole = { id: null, pool: null, env: {}, image: null, volumes: [], devices: null, priority: 0, timeout: null };
+    const whole = {
+      name: null,
+      user: null,
+      memory: null,
+      cpus: null,
+      id: null,
+      pool: null,
+      env: {},
+      image: null,
+      volumes: [],
+      devices: null,
+      priority: 0,
+      timeout: null,
+    };
     return this.manager.queue.submit({ ...whole, retries: 0, artifacts: [], workspace: null, ...request, command }).id;
   }
 

@@ -145,6 +145,8 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
         service: 'own',
         pool: 'default',
         command: request.command,
+        name: request.name,
+        user: request.user,
         about: null,
         state: 'queued',
         priority: request.priority,

@@ -76,7 +76,7 @@ export class JobIndex {
   forget(id: string): void {
     const job = this.get(id);
     if (job === null) return;
-    this.#waiting.get(job.request.pool)?.remove(id);
+    this.#waiting.get(job.request.pool)?.forget(id);
     this.#jobs.delete(id);
   }
 
@@ -85,7 +85,8 @@ export class JobIndex {
     this.#jobs.set(id, job);
     const waiting = this.#waiting.get(request.pool) ?? new WaitingJobs<Waiting>();
     this.#waiting.set(request.pool, waiting);
-    if (job.progress.state === 'queued' && !this.#isHeld(job)) waiting.add({ id, seq, priority: request.priority });
+    if (job.progress.state === 'queued' && !this.#isHeld(job))
+      waiting.add({ id, seq, priority: request.priority, user: request.user });
     else waiting.remove(id);
   }
 }

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { type JobRequest, jobRequest } from '../../api/schema.ts';
 import type { Mount } from '../../runtimes/runtime.ts';
-import { checkRequest, type QueuePool } from './request.ts';
+import { checkRequest, type QueuePool, recipeOfJob } from './request.ts';
 
 const data: Mount = { host: '/data', container: '/in', readOnly: true, variable: null, cache: null };
 const pool = {
@@ -35,6 +35,29 @@ describe('the volumes of a job', () => {
   it('are kept in the one way of writing them; what the pool has already is not asked about', () => {
     const { volumes } = check([{ ...data, host: '/data//', container: '/./in' }], () => 'nothing new');
     expect(volumes).toEqual([data]);
+  });
+});
+
+describe('the limits of a job', () => {
+  const limited = { ...pool, recipe: { ...pool.recipe, memory: 2 ** 30, cpus: 2 } };
+  const ask = (more: { memory?: number; cpus?: number }) =>
+    checkRequest(jobRequest.parse({ command: ['true'], ...more }), new Map([['default', limited]]));
+
+  it("go up to the pool's, and make a sandbox of its own", () => {
+    expect(recipeOfJob(ask({ memory: 2 ** 30, cpus: 2 }), limited.recipe)).toBeNull();
+    expect(recipeOfJob(ask({ memory: 2 ** 29, cpus: 0.5 }), limited.recipe)).toMatchObject({
+      memory: 2 ** 29,
+      cpus: 0.5,
+      image: 'x',
+    });
+    expect(recipeOfJob(ask({ memory: 2 ** 29 }), { ...limited.recipe, memory: null })).toMatchObject({ memory: 2 ** 29 });
+  });
+
+  it.each([
+    [{ memory: 2 ** 31 }, 'Cannot give the job 2GiB of memory: agents of pool "default" have 1GiB.'],
+    [{ cpus: 4 }, 'Cannot give the job 4 CPUs: agents of pool "default" have 2.'],
+  ])('are refused beyond: %j', (more, message) => {
+    expect(() => ask(more)).toThrow(expect.objectContaining({ code: 'E_JOB_REQUEST', message }));
   });
 });
 

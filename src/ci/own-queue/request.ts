@@ -1,6 +1,7 @@
 /** What a job may ask for: everything that could only fail later is refused when it is submitted. */
 import type { JobRequest } from '../../api/schema.ts';
 import type { PoolConfig } from '../../config/config.ts';
+import { formatSize } from '../../config/units.ts';
 import { mountPathProblem, tidyMount } from '../../config/volumes.ts';
 import { OnejobError } from '../../errors.ts';
 import type { Mount, Recipe } from '../../runtimes/runtime.ts';
@@ -27,6 +28,7 @@ export function checkRequest(
   for (const pattern of request.artifacts) checkGlob(pattern);
   const volumes = request.volumes.map((mount) => (mountPathProblem(mount) === null ? tidyMount(mount) : mount));
   checkMounts(volumes, pool.recipe, mountProblem);
+  checkLimits(request, pool);
   checkDevices(request, pool, pools);
   return { ...request, volumes, pool: pool.name };
 }
@@ -48,14 +50,27 @@ export function checkMounts(volumes: readonly Mount[], pool: Recipe, mountProble
   }
 }
 
-/** The recipe of a job that brought its own image or volumes; null when the pool's fits. */
-export function recipeOfJob(request: Pick<JobRequest, 'image' | 'volumes'>, pool: Recipe): Recipe | null {
+/** @throws OnejobError E_JOB_REQUEST for more than the pool gives its agents */
+function checkLimits({ memory, cpus }: JobRequest, { name, recipe }: QueuePool): void {
+  const over = (what: string, asked: string, most: string) =>
+    new OnejobError('E_JOB_REQUEST', `Cannot give the job ${asked}: agents of pool "${name}" have ${most}.`, {
+      hint: `Ask for no more with --${what}, or choose another pool with --pool.`,
+    });
+  if (memory !== null && recipe.memory !== null && memory > recipe.memory)
+    throw over('memory', `${formatSize(memory)} of memory`, formatSize(recipe.memory));
+  if (cpus !== null && recipe.cpus !== null && cpus > recipe.cpus) throw over('cpus', `${cpus} CPUs`, String(recipe.cpus));
+}
+
+/** The recipe of a job that brought its own image, limits or volumes; null when the pool's fits. */
+export function recipeOfJob(request: Pick<JobRequest, 'image' | 'volumes' | 'memory' | 'cpus'>, pool: Recipe): Recipe | null {
   const image = request.image ?? pool.image;
+  const memory = request.memory ?? pool.memory;
+  const cpus = request.cpus ?? pool.cpus;
   const added = request.volumes.filter((mount) => !pool.mounts.some((one) => sameMount(one, mount)));
-  if (image === pool.image && added.length === 0) return null;
+  if (image === pool.image && memory === pool.memory && cpus === pool.cpus && added.length === 0) return null;
   // A job's volume takes the place of the pool's at the same path.
   const kept = pool.mounts.filter((mount) => !added.some((one) => one.container === mount.container));
-  return { ...pool, image, mounts: [...kept, ...added] };
+  return { ...pool, image, memory, cpus, mounts: [...kept, ...added] };
 }
 
 /** Whether an agent of this pool can have so many. A pool that leases for each job gives as many as the job asks for. */

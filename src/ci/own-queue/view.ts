@@ -12,6 +12,8 @@ export function viewOf(job: Job, reasonFor: (pool: string) => string | null): Jo
     service: 'own',
     pool: request.pool,
     command: [...request.command],
+    name: request.name,
+    user: request.user,
     about: null,
     state,
     priority: request.priority,

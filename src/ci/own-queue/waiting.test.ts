@@ -10,7 +10,7 @@ it('gives higher priority first, then submission order, whatever was taken out i
       let plain: Waiting[] = [];
       steps.forEach(({ add, priority, pick }, seq) => {
         if (add) {
-          const job = { id: `j${seq}`, priority, seq };
+          const job = { id: `j${seq}`, priority, seq, user: null };
           heap.add(job);
           heap.add(job);
           plain.push(job);
@@ -25,6 +25,70 @@ it('gives higher priority first, then submission order, whatever was taken out i
         expect(plain.map((one) => heap.ahead(one.id))).toEqual(plain.map((_, place) => place));
         expect(heap.ahead('nobody')).toBe(0);
       });
+    }),
+  );
+});
+
+/** The order in which jobs of these users are taken, `batch` of them before each of the later ones comes. */
+function taken(first: readonly string[], later: readonly string[] = [], batch = 0): string {
+  const heap = new WaitingJobs<Waiting>();
+  let seq = 0;
+  const order: string[] = [];
+  const add = (user: string) => heap.add({ id: `j${++seq}`, priority: 0, seq, user });
+  const take = () => {
+    const head = heap.head();
+    if (head === null) return;
+    order.push(head.user ?? '');
+    heap.remove(head.id);
+  };
+  for (const user of first) add(user);
+  for (const user of later) {
+    for (let at = 0; at < batch; at += 1) take();
+    add(user);
+  }
+  while (heap.size > 0) take();
+  return order.join('');
+}
+
+it('takes users in turn, whoever was first with however many', () => {
+  expect(taken([...'aaaaab'])).toBe('abaaaa');
+  expect(taken([...'aaaabbbcc'])).toBe('abcabcaba');
+  expect(taken([...'aaaaaa'], [...'b'], 3)).toBe('aaabaaa');
+});
+
+it('lets nobody starve who waits while another comes again and again', () => {
+  const order = taken([...'ab'], [...'aaaaaaaa'], 1);
+  expect(order.indexOf('b')).toBeLessThanOrEqual(2);
+});
+
+it('gives a job that comes back the turn it had, and one turn at most is lost by jobs that were cancelled', () => {
+  const heap = new WaitingJobs<Waiting>();
+  const job = (id: string, seq: number, user: string) => ({ id, seq, user, priority: 0 });
+  for (let seq = 1; seq <= 5; seq += 1) heap.add(job(`a${seq}`, seq, 'a'));
+  heap.remove('a1');
+  heap.add(job('a1', 1, 'a'));
+  expect(heap.head()?.id).toBe('a1');
+  for (let seq = 1; seq <= 5; seq += 1) heap.forget(`a${seq}`);
+  heap.add(job('b1', 6, 'b'));
+  heap.add(job('b2', 7, 'b'));
+  heap.add(job('a6', 8, 'a'));
+  expect(heap.ahead('a6')).toBe(2);
+});
+
+it('takes each user at most once more than any other who waits as well', () => {
+  fc.assert(
+    fc.property(fc.array(fc.constantFrom('a', 'b', 'c'), { minLength: 1, maxLength: 40 }), (users) => {
+      const order = taken(users);
+      const left: Record<string, number> = { a: 0, b: 0, c: 0 };
+      const had: Record<string, number> = { a: 0, b: 0, c: 0 };
+      for (const user of users) left[user] = (left[user] ?? 0) + 1;
+      for (const user of order) {
+        had[user] = (had[user] ?? 0) + 1;
+        left[user] = (left[user] ?? 0) - 1;
+        for (const other of ['a', 'b', 'c']) {
+          if ((left[other] ?? 0) > 0) expect((had[user] ?? 0) - (had[other] ?? 0)).toBeLessThanOrEqual(1);
+        }
+      }
     }),
   );
 });

@@ -2,7 +2,7 @@
 import { type Command, Option } from 'commander';
 import type { RunFlags } from '../request.ts';
 import type { GlobalFlags } from '../session.ts';
-import { type Act, collect, failed, global, integer, wrongOrFailed } from './options.ts';
+import { type Act, collect, failed, global, integer, number, wrongOrFailed } from './options.ts';
 
 interface LogsOptions {
   readonly follow?: boolean;
@@ -10,6 +10,15 @@ interface LogsOptions {
   readonly agent?: boolean;
   readonly raw?: boolean;
   readonly tail?: number;
+}
+
+interface JobsOptions {
+  readonly all?: boolean;
+  readonly limit?: number;
+  readonly pool?: string;
+  readonly user?: string;
+  readonly state?: string;
+  readonly wide?: boolean;
 }
 
 export function addJobCommands(program: Command, act: Act): void {
@@ -21,10 +30,15 @@ export function addJobCommands(program: Command, act: Act): void {
     .argument('[job]', 'only this one, over or not; the first letters of its id are enough, four at least')
     .option('-a, --all', 'also those that ended')
     .option('--limit <n>', 'only the newest; with --all 1000 unless said', integer(1, 999_999))
-    .action((job: string | undefined, flags: GlobalFlags & { all?: boolean; limit?: number }) =>
+    .option('--pool <name>', 'only those of this pool')
+    .option('--user <name>', 'only those that this user says to have handed in')
+    .option('--state <state>', 'only those in it: queued, running and so on, or of those that ended ok, failed, lost and so on')
+    .option('--wide', 'also in which slot a job is, and with which devices')
+    .action((job: string | undefined, flags: GlobalFlags & JobsOptions) =>
       act(async (session) => {
         const { listJobs } = await import('../jobs.ts');
-        return listJobs(session, { only: job ?? null, all: flags.all === true, limit: flags.limit ?? null });
+        const { all = false, limit = null, pool = null, user = null, state = null, wide = false } = flags;
+        return listJobs(session, { only: job ?? null, all, limit, pool, user, state, wide });
       }, failed)(flags),
     );
   global(jobs);
@@ -111,6 +125,9 @@ function addRun(program: Command, act: Act): void {
     .passThroughOptions()
     .option('--pool <name>', 'the pool to run in (default: the one called default, else the first without devices)')
     .option('--image <image>', "image of the agent, instead of the pool's")
+    .option('--name <name>', 'what lists call it')
+    .option('--memory <size>', "memory it may use, such as 8GiB, up to the pool's")
+    .option('--cpus <n>', "CPUs it may use, such as 1.5, up to the pool's", number(0.01, 4096))
     .option('--devices <n>', 'how many devices it needs', integer(0, 1024))
     .option('-e, --env <name[=value]>', 'set a variable, or pass on your own; may be repeated', collect)
     .option(

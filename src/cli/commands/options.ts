@@ -37,6 +37,15 @@ export function integer(min: number, max: number): (text: string) => number {
   };
 }
 
+/** Number from `min` to `max`. */
+export function number(min: number, max: number): (text: string) => number {
+  return (text) => {
+    const value = Number(text);
+    if (/^\d+(\.\d+)?$/.test(text) && value >= min && value <= max) return value;
+    throw new InvalidArgumentError(`It must be a number from ${min} to ${max}.`);
+  };
+}
+
 /** For options that may be given more than once. */
 export function collect(value: string, before: readonly string[] | undefined): string[] {
   return [...(before ?? []), value];
