@@ -355,7 +355,7 @@ function toldAllToEnd(jobs: readonly JobView[]): string {
       : []),
     ...(told > 0 ? [`${counted(told)} told to end`] : []),
   ];
-  return `${parts.join(', ')}.`;
+  return parts.map((part) => `${part}.`).join(' ');
 }
 
 function counted(jobs: number): string {
