@@ -15,12 +15,20 @@ export interface Group {
 }
 
 /** The group `onejob`, from group(5): Node knows no group names. Null where there is none. Groups from elsewhere are not seen. */
-export function readGroup(text: string = readFileSync('/etc/group', 'utf8')): Group | null {
+export function readGroup(text: string = groupFile()): Group | null {
   const line = text.split('\n').find((each) => each.startsWith(`${groupName}:`));
   if (line === undefined) return null;
   const [, , id, members = ''] = line.split(':');
   const gid = Number(id);
   return Number.isInteger(gid) ? { gid, members: members.split(',').filter((name) => name !== '') } : null;
+}
+
+function groupFile(): string {
+  try {
+    return readFileSync('/etc/group', 'utf8');
+  } catch {
+    return '';
+  }
 }
 
 /** How things stand for somebody who was refused. */

@@ -75,11 +75,11 @@ export function unreachableLeader({ stateDir, socket, isSocketNamed }: Place): O
   const leader = leaderOf(stateDir);
   if (leader?.socket == null || !leader.isAlive) return null;
   const { pid, socket: its } = leader;
-  const hint =
-    isSocketNamed && its !== socket
-      ? `Leave out --socket and ONEJOB_SOCKET, or give --socket ${its}.`
-      : `Its socket may have been removed. Type "kill -9 ${pid}", then "onejob up": its jobs go on, and are taken over.`;
-  const message = `A daemon (pid ${pid}) leads ${stateDir} and listens at ${its}, but cannot be reached at ${isSocketNamed ? socket : its}.`;
+  const isOther = isSocketNamed && its !== socket;
+  const hint = isOther
+    ? `Leave out --socket and ONEJOB_SOCKET, or give --socket ${its}.`
+    : `Its socket may have been removed. Type "kill -9 ${pid}", then "onejob up": its jobs go on, and are taken over.`;
+  const message = `A daemon (pid ${pid}) leads ${stateDir} and listens at ${its}, ${isOther ? `not at ${socket}` : 'but nobody answers there'}.`;
   return new OnejobError('E_DAEMON_ELSEWHERE', message, { hint });
 }
 
