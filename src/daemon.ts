@@ -1,12 +1,13 @@
 import { join } from 'node:path';
 import { createClient } from './api/client.ts';
 import { startApi } from './api/server.ts';
-import { readGroup, socketFinding } from './api/socket-access.ts';
+import { socketFinding } from './api/socket-access.ts';
 import { createCiServices } from './ci/index.ts';
 import { tellLost } from './ci/own-queue/tell.ts';
 import type { CliContext, DaemonOptions } from './cli/context.ts';
 import { configChange, howToApply } from './config/changed.ts';
 import type { Environment } from './config/environment.ts';
+import { readGroup } from './config/group.ts';
 import { loadConfig } from './config/load.ts';
 import { findConfig, sharedSocket } from './config/paths.ts';
 import { formatProblem } from './config/problem.ts';

@@ -2,7 +2,8 @@ import { chmodSync, chownSync, mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { scratch } from '../../test/support/scratch.ts';
-import { type AccessFacts, readGroup, socketFinding, whyDenied } from './socket-access.ts';
+import { readGroup } from '../config/group.ts';
+import { type AccessFacts, socketFinding, whyDenied } from './socket-access.ts';
 
 const group = { gid: 999, members: ['alice'] };
 const outsider = { name: 'bob', gids: [1000] };

@@ -1,35 +1,11 @@
 /** Who may open a shared socket, and what is missing for who may not: the group `onejob`, membership, or a way to the socket. */
-import { accessSync, constants, readFileSync, statSync } from 'node:fs';
+import { accessSync, constants, statSync } from 'node:fs';
 import { userInfo } from 'node:os';
 import { dirname } from 'node:path';
+import { type Group, groupName, readGroup } from '../config/group.ts';
 import { sharedFolder } from '../config/paths.ts';
 import { OnejobError } from '../errors.ts';
 import type { FindingView } from './schema.ts';
-
-/** Whose members may use a daemon of root. */
-const groupName = 'onejob';
-
-export interface Group {
-  readonly gid: number;
-  readonly members: readonly string[];
-}
-
-/** The group `onejob`, from group(5): Node knows no group names. Null where there is none. Groups from elsewhere are not seen. */
-export function readGroup(text: string = groupFile()): Group | null {
-  const line = text.split('\n').find((each) => each.startsWith(`${groupName}:`));
-  if (line === undefined) return null;
-  const [, , id, members = ''] = line.split(':');
-  const gid = Number(id);
-  return Number.isInteger(gid) ? { gid, members: members.split(',').filter((name) => name !== '') } : null;
-}
-
-function groupFile(): string {
-  try {
-    return readFileSync('/etc/group', 'utf8');
-  } catch {
-    return '';
-  }
-}
 
 /** How things stand for somebody who was refused. */
 export interface AccessFacts {

@@ -8,9 +8,10 @@
 import { chmodSync, chownSync, mkdirSync, realpathSync, renameSync, statSync, unlinkSync } from 'node:fs';
 import { connect } from 'node:net';
 import { dirname } from 'node:path';
+import { readGroup } from '../config/group.ts';
 import { sharedFolder } from '../config/paths.ts';
 import { OnejobError } from '../errors.ts';
-import { readGroup, socketDenied } from './socket-access.ts';
+import { socketDenied } from './socket-access.ts';
 
 /** Node cuts longer paths off without a word at 107 bytes (sun_path); the rest is room for the name it is bound under. */
 const maxSocketPath = 100;

@@ -9,6 +9,7 @@ import type { SecretReference } from '../secrets/reference.ts';
 import type { Checking } from './checking.ts';
 import type { Config, PoolConfig } from './config.ts';
 import type { Environment } from './environment.ts';
+import { readGroup } from './group.ts';
 import { sharedSocket } from './paths.ts';
 import type { Path } from './problem.ts';
 import { formatPath } from './problem.ts';
@@ -89,7 +90,8 @@ export function hostPathProblem(mount: Pick<Mount, 'host'>, config: Guarded): st
     return `shows jobs the state of onejob, because "state_dir" is ${config.stateDir}; choose another folder`;
   }
   // Who may open the socket may do everything that onejob may.
-  const socket = [config.socket, sharedSocket(config.stateDir)].find((path) => shows(mount.host, path));
+  const sockets = [config.socket, ...(readGroup() === null ? [] : [sharedSocket(config.stateDir)])];
+  const socket = sockets.find((path) => shows(mount.host, path));
   return socket === undefined ? null : `would let jobs speak to onejob, because its socket is ${socket}; choose another folder`;
 }
 
