@@ -64,6 +64,7 @@ export const jobResult = z.discriminatedUnion('kind', [
   z.object({ kind: z.literal('lost'), reason: z.string() }),
   z.object({ kind: z.literal('cancelled') }),
   z.object({ kind: z.literal('timeout') }),
+  z.object({ kind: z.literal('disk') }),
   z.object({ kind: z.literal('unstartable'), failure }),
 ]);
 

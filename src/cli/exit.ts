@@ -16,6 +16,8 @@ export const exitCodes = {
   cancelled: 130,
   /** Killed for memory: 128 + KILL. */
   outOfMemory: 137,
+  /** Ended for its files on disk: 128 + XFSZ. */
+  outOfDisk: 153,
   /** Nobody reads our output any more: 128 + PIPE. */
   outputClosed: 141,
 } as const;
@@ -42,6 +44,11 @@ export function verdict(job: JobView, limit: number | null): Verdict {
       return { code: exitCodes.outOfMemory, line: `job ${id} was killed because it used more memory than its agent may` };
     case 'timeout':
       return { code: exitCodes.timeout, line: `job ${id} ran past ${limitText(limit)}` };
+    case 'disk':
+      return {
+        code: exitCodes.outOfDisk,
+        line: `job ${id} was ended because its files took more than its pool allows (disk in the config)`,
+      };
     case 'cancelled':
       return { code: exitCodes.cancelled, line: `job ${id} was cancelled` };
     case 'lost':

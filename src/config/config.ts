@@ -109,6 +109,8 @@ export interface PoolConfig {
   readonly stopGrace: number;
   /** ms a job may run; null for no limit. */
   readonly timeout: number | null;
+  /** Bytes that the files of a job may take on disk; null for no limit. */
+  readonly disk: number | null;
   /** What jobs may do by where they come from, where the CI service tells it. */
   readonly trust: TrustConfig;
   /** `none`: credentials of a CI service may enter a sandbox that cannot hold them apart (S8). */

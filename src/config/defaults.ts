@@ -29,6 +29,7 @@ export const poolDefaults = {
   cpus: null,
   memory: null,
   pids: 4096,
+  disk: null,
   shm_size: null,
   network: 'default',
   read_only: false,

@@ -134,7 +134,7 @@ const durations = new Set<string | number | undefined>([
   'boot_timeout',
   'hold_timeout',
 ]);
-const sizes = new Set<string | number | undefined>(['memory', 'shm_size', 'log_limit', 'cache_limit']);
+const sizes = new Set<string | number | undefined>(['memory', 'disk', 'shm_size', 'log_limit', 'cache_limit']);
 
 function show(key: string | number | undefined, value: unknown): string {
   if (value === null) return 'none';

@@ -189,6 +189,12 @@ export const poolFile = z.strictObject({
     example: '16384',
     shown: String(poolDefaults.pids),
   }),
+  disk: key(orNone(size(2 ** 20, '1MiB')), 'size or `none`', {
+    description:
+      'What the files of a job may take on disk, without caches and volumes. It is looked at, not held: a job that is found above it is ended.',
+    example: '100GiB',
+    shown: 'none',
+  }),
   shm_size: key(orNone(size()), 'size or `none`', {
     description: 'Size of `/dev/shm`.',
     example: '8GiB',

@@ -75,6 +75,7 @@ function resolvePool(name: string, given: WrittenPool, { ownNames, defaults, sta
     standbyMaxAge: pool.standby_max_age,
     stopGrace: pool.stop_grace,
     timeout: pool.timeout,
+    disk: pool.disk,
     trust: resolveTrust(given.trust),
     isolation: pool.isolation,
     hooks: pool.hooks,

@@ -154,6 +154,12 @@ describe('the end of an agent', () => {
     expect(decide(late.slot, exit(0, true), now).changes[0]).toMatchObject({ result: { kind: 'timeout' } });
   });
 
+  test('a job whose files take too much ends as that, whatever it says at the end', () => {
+    const stopping = decide(withAgent(busy), { kind: 'stop', agent: 'a0', why: 'disk', grace: 2_000 }, now);
+    expect(stopping.actions).toEqual([{ act: 'terminate', agent: 'a0' }]);
+    expect(decide(stopping.slot, exit(0, true), now).changes[0]).toMatchObject({ result: { kind: 'disk' } });
+  });
+
   test('a second wish to stop only hurries the first', () => {
     const first = decide(withAgent(busy), { kind: 'stop', agent: 'a0', why: 'cancelled', grace: 9_000 }, now).slot;
     expect(decide(first, { kind: 'stop', agent: 'a0', why: 'shutdown', grace: 10_000 }, now).slot).toBe(first);

@@ -191,6 +191,7 @@ function stopResult({ why, failure }: Pick<Stopped, 'why' | 'failure'>, exit: Ex
   switch (why) {
     case 'cancelled':
     case 'timeout':
+    case 'disk':
       return { kind: why };
     case 'shutdown':
       return { kind: 'lost', reason: 'onejob was stopped while the job ran' };

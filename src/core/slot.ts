@@ -31,13 +31,15 @@ export type Exit =
   | { readonly kind: 'lost'; readonly reason: string };
 
 /** Why an agent is being stopped before its own end. */
-export type StopReason = 'cancelled' | 'timeout' | 'shutdown' | 'renewal' | 'unreleased';
+export type StopReason = 'cancelled' | 'timeout' | 'disk' | 'shutdown' | 'renewal' | 'unreleased';
 
 /** What became of a job. */
 export type JobResult =
   | Exit
   | { readonly kind: 'cancelled' }
   | { readonly kind: 'timeout' }
+  /** Its files took more than its pool's `disk`. */
+  | { readonly kind: 'disk' }
   | { readonly kind: 'unstartable'; readonly failure: Failure };
 
 /** A job that a sandbox is made for, with its time limit in ms once it is released. */

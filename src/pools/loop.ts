@@ -20,6 +20,7 @@ import { createExecutors } from './act.ts';
 import { Asker } from './ask.ts';
 import { hasEnded, isIdle, wantedCaches } from './cache-slots.ts';
 import { type Caches, createCaches } from './caches.ts';
+import { DiskWatch } from './disk-watch.ts';
 import { Dispatcher } from './executors.ts';
 import { Fingerprints } from './fingerprints.ts';
 import type { Fleet } from './fleet.ts';
@@ -236,6 +237,9 @@ export async function openLoop(parts: LoopParts): Promise<Loop> {
     refreshFingerprints: (runtime, signal) => fingerprints.refresh(runtime, signal),
   });
   opened.defer(() => observer.close());
+  const diskWatch = new DiskWatch({ clock, log, reconciler, runtime: (name) => runtimes.get(name) });
+  if (config.pools.some(({ disk }) => disk !== null)) diskWatch.start();
+  opened.defer(() => diskWatch.close());
 
   const closing = opened.move();
   return {

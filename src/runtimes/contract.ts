@@ -201,6 +201,17 @@ export function runtimeContract(name: string, make: () => Promise<ContractSubjec
       expect(disk.free).toBeLessThan(1);
     });
 
+    it('usage', "what a sandbox's files take on disk can be told, while it runs", async () => {
+      const { agent, log } = await standby();
+      const empty = await bench.runtime.usage?.(agent, never());
+      if (empty === undefined || empty === null) return;
+      await release(agent, 'dd if=/dev/urandom of=big bs=1024 count=3072 2>/dev/null; echo written; while :; do sleep 0.05; done');
+      await log.until('written\n');
+      const full = (await bench.runtime.usage?.(agent, never())) ?? 0;
+      expect(full - empty).toBeGreaterThan(2 * 2 ** 20);
+      expect(full - empty).toBeLessThan(8 * 2 ** 20);
+    });
+
     it('door', 'a network has an address of the host, the same each time, or the reason why not', async () => {
       const { network } = bench.subject.recipe;
       const asked = bench.runtime.door(network, 4711, never());

@@ -204,6 +204,12 @@ export interface Runtime {
   /** Lets go of its connections, which would keep the process from its end. Sandboxes stay as they are. */
   close?(): void;
 
+  /**
+   * Bytes on disk that an agent's own files take: its workspace and what it writes elsewhere, without mounts. Takes as long as
+   * it takes to look at all of them; null when nobody can tell, or not within a minute.
+   */
+  usage?(agent: AgentId, signal: AbortSignal): Promise<number | null>;
+
   /** Free share of the disk that holds sandboxes, 0 to 1, and what it is called; null when unknown. */
   disk(signal: AbortSignal): Promise<{ readonly path: string; readonly free: number } | null>;
 }

@@ -167,6 +167,7 @@ describe('an accepted job', () => {
   });
 
   it.each([
+    [{ kind: 'disk' }, /^onejob ended this job: pool ci lets the files of a job take 1GiB at most\.$/, 'agent_stop'],
     [{ kind: 'timeout' }, /^onejob ended this job: pool ci lets a job run for 2h at most\.$/, 'agent_stop'],
     [{ kind: 'cancelled' }, /was cancelled/, 'agent_stop'],
     [{ kind: 'oom' }, /lost: its sandbox ran out of memory/, 'process_run_error'],
@@ -176,7 +177,7 @@ describe('an accepted job', () => {
   ] as const)(
     'that ended as %j is settled with that reason, should the service have no result of it',
     async (result, words, why) => {
-      await using one = openManager({ pools: [testPool({ timeout: 7_200_000 })] });
+      await using one = openManager({ pools: [testPool({ timeout: 7_200_000, disk: 2 ** 30 })] });
       one.broker.up();
       await one.watch();
       one.broker.put(heldAgent('a1', { env: trustedEnv, agent: 'agent1', phase: 'running' }));

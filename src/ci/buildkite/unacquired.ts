@@ -79,6 +79,8 @@ function whyNot(result: JobResult, problem: string | null): string {
       return 'its sandbox ran out of memory before its agent had acquired it';
     case 'timeout':
       return "its agent did not acquire it within the pool's `timeout`";
+    case 'disk':
+      return "its files took more than the pool's `disk` before its agent had acquired it";
     case 'cancelled':
       return 'it was cancelled before its agent had acquired it';
     case 'lost':

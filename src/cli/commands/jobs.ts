@@ -154,7 +154,7 @@ Examples:
 
 Ctrl-C cancels the job; a second one leaves it to the daemon.
 Exit codes: the job's own; 128+n when signal n ended it; 124 time limit; 125 it could not be run, or was lost;
-130 cancelled; 137 out of memory; 2 wrong usage.`,
+130 cancelled; 137 out of memory; 153 out of disk; 2 wrong usage.`,
     )
     .action(async (command: string[], flags: RunFlags) => {
       const { notRun } = await import('../not-run.ts');

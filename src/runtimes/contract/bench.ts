@@ -34,6 +34,7 @@ export type ContractTest =
   | 'aborted'
   | 'check'
   | 'door'
+  | 'usage'
   | 'leftovers';
 
 /** One member, ready to be tried. */

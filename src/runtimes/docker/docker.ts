@@ -7,6 +7,7 @@
 import { readFile, statfs } from 'node:fs/promises';
 import { Readable } from 'node:stream';
 import { OnejobError, toFailure } from '../../errors.ts';
+import { diskUsage } from '../disk-usage.ts';
 import type { Recipe, Runtime, SandboxSeen } from '../runtime.ts';
 import { gateEnded, writeInput } from './attach.ts';
 import type { Limits } from './call.ts';
@@ -213,6 +214,18 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
       // Left behind by containers that somebody removed without their volumes.
       for (const name of await engine.danglingVolumes(`${labels.owner}=${owner}`, signal)) await engine.removeVolume(name);
       await networks.sweep(signal);
+    },
+
+    usage: async (agent, signal) => {
+      const id = isLocal ? await containers.find(agent, signal) : null;
+      const container = id === null ? null : await engine.inspect(id, signal);
+      if (container === null) return null;
+      const volumes = (container.Mounts ?? []).filter(({ Destination }) => Destination === workspacePath);
+      const folders = [container.GraphDriver?.Data?.UpperDir ?? '', ...volumes.map(({ Source }) => Source)];
+      return diskUsage(
+        folders.filter((folder) => folder !== ''),
+        signal,
+      );
     },
 
     disk: async (signal) => {

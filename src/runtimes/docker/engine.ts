@@ -27,6 +27,15 @@ export const containerAnswer = z.object({
   Image: z.string(),
   State: containerState,
   Config: z.object({ User: z.string().default(''), Labels: z.record(z.string(), z.string()).nullish() }),
+  /** `overlay2` says where what the container writes lies; containerd's image store does not. */
+  GraphDriver: z
+    .object({ Data: z.object({ UpperDir: z.string().optional() }).nullish() })
+    .nullish()
+    .catch(null),
+  Mounts: z
+    .array(z.object({ Type: z.string(), Source: z.string().default(''), Destination: z.string() }))
+    .nullish()
+    .catch(null),
 });
 export type ContainerAnswer = z.infer<typeof containerAnswer>;
 

@@ -11,6 +11,7 @@ import { join } from 'node:path';
 import { promisify } from 'node:util';
 import type { AgentId } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
+import { diskUsage } from '../disk-usage.ts';
 import type { Runtime, SandboxSeen } from '../runtime.ts';
 import { hostMounts } from './allow-list.ts';
 import { path, probeBubblewrap } from './bubblewrap.ts';
@@ -207,6 +208,14 @@ function processRuntime(host: Host): Runtime {
       });
     },
     sweep: () => sweepLeftovers(host, busy),
+    usage: async (agent, signal) => {
+      const about = known(agent);
+      if (about === null) return null;
+      return diskUsage(
+        ['work', 'home', 'tmp'].map((name) => join(about.files, name)),
+        signal,
+      );
+    },
     disk: async () => {
       const { bavail, blocks } = await statfs(host.at.agents);
       return blocks > 0 ? { path: host.at.agents, free: bavail / blocks } : null;
