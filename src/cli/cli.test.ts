@@ -131,7 +131,7 @@ describe('run', () => {
     expect(code).toBe(0);
     const id = stdout.trim();
     expect((await onejob(['logs', '-f', id])).stdout).toBe('later\n');
-    expect((await onejob(['jobs', '--all'])).stdout).toMatch(new RegExp(`^${id} +default +ok `, 'm'));
+    expect((await onejob(['jobs', '--all'])).stdout).toMatch(new RegExp(`^${id} +default +\\S+ +ok `, 'm'));
   });
 
   test('the first INT cancels and waits for the last words', async () => {

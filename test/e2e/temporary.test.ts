@@ -28,7 +28,7 @@ describe.skipIf(lacks('bubblewrap'))('a temporary daemon', () => {
     await first.kill();
 
     const listed = await here.cli(['jobs']).ended;
-    expect(listed).toMatchObject({ code: 0, stdout: expect.stringMatching(new RegExp(`${waiting} +default +queued`)) });
+    expect(listed).toMatchObject({ code: 0, stdout: expect.stringMatching(new RegExp(`${waiting} +default +\\S+ +queued`)) });
     expect(listed.stderr).toContain('no daemon is running; one job is waiting; 2 jobs were left running');
     await Promise.all([['logs', waiting], ['doctor'], ['cancel', waiting]].map((command) => here.cli(command).ended));
     expect(readdirSync(here.stateDir)).not.toContain('daemon.log');

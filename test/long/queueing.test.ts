@@ -63,7 +63,7 @@ describe.skipIf(missing)('one agent and several jobs', () => {
     await run.says(/begun/);
     const [running] = await here.api.jobs({ all: false, pool: null });
     const waiting = await detach('--', 'sh', '-c', 'echo never');
-    expect(await cli('jobs')).toMatch(new RegExp(`${waiting} +default +queued`));
+    expect(await cli('jobs')).toMatch(new RegExp(`${waiting} +default +\\S+ +queued`));
     expect(await cli('cancel', waiting)).toBe(`Job ${waiting} has ended (cancelled).\n`);
     expect(await settled(waiting)).toMatchObject({ result: { kind: 'cancelled' }, startedAt: null });
     expect(await cli('logs', waiting)).toBe('');
