@@ -127,7 +127,7 @@ describe.skipIf(lacks('docker', 'busybox'))('images', { timeout: 60_000 }, () =>
     expect(status).toMatch(/! denied: waits for image ".*" on docker, next try .*refused/);
     expect(status).not.toMatch(/! good/);
     expect((await here.cli(['jobs']).ended).stdout).toMatch(/refused/);
-    expect((await here.cli(['plan']).ended).stdout).toMatch(/never\/1 .*backing off.*forbids/);
+    expect((await here.cli(['plan']).ended).stdout).toMatch(/never\/1 .*waits for image.*forbids/);
     // One failure each that trying again cannot mend: it does not spin. The other kind is tried again, ever more slowly.
     // Each wait is twice the one before, less a fifth at most, so this is how many there may be by now.
     const failuresSince = (first: number): number => 1 + Math.floor(Math.log2(1 + (performance.now() - begun) / (first * 0.8)));
