@@ -10,11 +10,12 @@ import { buffer } from 'node:stream/consumers';
 import { gzipSync } from 'node:zlib';
 import { pack } from 'tar-stream';
 import { afterEach, beforeEach, describe, expect, onTestFinished, test } from 'vitest';
-import { realAgent } from '../../../test/support/buildkite-agent.ts';
+import { agentVersion, realAgent } from '../../../test/support/buildkite-agent.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import type { AgentPackageConfig } from '../../config/config.ts';
 import { type AgentBinaryOptions, createAgentBinary } from './agent-binary.ts';
 import { versionOf } from './agent-program.ts';
+import { pinnedSums, releaseUrl } from './agent-release.ts';
 
 const never = new AbortController().signal;
 /** For what has to answer, however seldom it gets a turn. */
@@ -89,6 +90,10 @@ test('a program that came from elsewhere says its version as nobody, never as ro
   expect(await versionOf(path, { patience: patient, signal: never })).toBe(expected);
 });
 
+test('the checksum of what is taken by default is known on the usual processors', () => {
+  for (const arch of ['x64', 'arm64']) expect(pinnedSums[releaseUrl(agentVersion, arch)]).toMatch(/^[0-9a-f]{64}$/);
+});
+
 describe('from the release', () => {
   test('is fetched once, checked against the list beside it, and found again without asking', async () => {
     const { url, asked } = await releases(program('3.137.0'));
@@ -103,6 +108,15 @@ describe('from the release', () => {
     expect([asked.length, readdirSync(dir).length, said[0]]).toEqual([2, 1, 'fetching the agent 3.137.0']);
     expect(await binary({}, { releases: url }).ready(never)).toBe(path);
     expect(asked.length).toBe(2);
+  });
+
+  test('of which the checksum is known is held to that, whatever the list beside it says', async () => {
+    const { url, asked } = await releases(program('3.137.0'));
+    const address = releaseUrl('3.137.0', 'x64', url);
+    const changed = binary({}, { releases: url, pins: { [address]: 'ab'.repeat(32) } });
+    await expect(changed.ready(never)).rejects.toThrow(/its SHA-256 is [0-9a-f]{64}, not abab/);
+    expect(asked).toEqual([new URL(address).pathname]);
+    expect(readdirSync(dir)).toEqual([]);
   });
 
   test('is taken anew when what is there was changed', async () => {

@@ -18,7 +18,7 @@ import { reasonOf } from '../../images/receive.ts';
 import type { AgentPackage } from '../ci-service.ts';
 import { findProgram, keepProgram, markOf, type Program, partName, pruneOthers, removeParts } from './agent-folder.ts';
 import { programProblem, unpackProgram, versionOf, writeProgram } from './agent-program.ts';
-import { releaseSum, releaseUrl, sumsUrl } from './agent-release.ts';
+import { pinnedSums, releaseSum, releaseUrl, sumsUrl } from './agent-release.ts';
 
 export interface AgentBinaryOptions {
   readonly config: AgentPackageConfig;
@@ -35,6 +35,8 @@ export interface AgentBinaryOptions {
   readonly arch?: string;
   /** Where releases are; default: the project's. */
   readonly releases?: string;
+  /** SHA-256 by address, where it is known beforehand; default: `pinnedSums`. */
+  readonly pins?: Readonly<Record<string, string>>;
   /** ms in which a server must go on sending, or the program must say its version; default 60000, or 20000. */
   readonly patience?: number;
 }
@@ -159,6 +161,8 @@ export function createAgentBinary(options: AgentBinaryOptions): AgentBinary {
 
   const sumOf = async (from: string, signal: AbortSignal): Promise<string | null> => {
     if (config.sha256 !== null || from.startsWith('/')) return config.sha256;
+    const known = (options.pins ?? pinnedSums)[from];
+    if (known !== undefined) return known;
     const sums = URL.canParse(from) ? sumsUrl(from) : null;
     if (sums === null) return null;
     const { fetch: get, patience: wait } = options;

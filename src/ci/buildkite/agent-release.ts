@@ -27,6 +27,15 @@ export function releaseUrl(version: string, arch: string, base = releases): stri
   });
 }
 
+/**
+ * SHA-256 of the files that onejob takes unless config names others, so that nobody who can change a release can change what
+ * runs here. Source: cashapp/hermit-packages, `buildkite-agent.hcl`, which records each release when it appears.
+ */
+export const pinnedSums: Readonly<Record<string, string>> = {
+  [releaseUrl('3.137.0', 'x64')]: '0eb50928ac767f7d1ae63c7a52bf99091a4582ff1675aa328d73a8e241893558',
+  [releaseUrl('3.137.0', 'arm64')]: 'e653747bcdcc936f0d729ff1a00721ef70bbf467a9d18b7a01cb7f8619f517ff',
+};
+
 /** The list of checksums beside a file of a release; null for a file that is of none. */
 export function sumsUrl(from: string): URL | null {
   const { origin, pathname } = new URL(from);
