@@ -9,6 +9,7 @@ import { coreFigure } from './core.ts';
 import { coldRun, gap, growth, idle, submitToFirstByte, throughput } from './daemon.ts';
 import { floor } from './floor.ts';
 import { parsing, proving } from './gpus.ts';
+import { logFigures } from './logs.ts';
 import { inTurn, ratioText, rounded, stats } from './stats.ts';
 
 export interface Line {
@@ -200,6 +201,19 @@ export const figures: Readonly<Record<string, (options: BenchOptions) => Promise
           'the raw loop, one at a time',
           `${one.cyclesPerSecond} cycles/s; create ${one.create.p50}, start ${one.start.p50}, remove ${one.remove.p50} ms p50`,
         ),
+      ],
+    };
+  },
+
+  logs: async ({ quick }) => {
+    const data = await logFigures({ lines: quick ? 50_000 : 1_000_000, pairs: quick ? 2 : 6, image: defaultImage });
+    const times = (of: string) => `a container's log of short lines, read ${of}, against "docker logs -f"`;
+    return {
+      data,
+      lines: [
+        line(times("in the Engine's files"), data.files.median, 1.5, '× (median of pairs)'),
+        line(times("through the Engine's API"), data.api.median, 1.5, '× (median of pairs)'),
+        info('memory while reading', `${Math.round(data.grown / 2 ** 20)} MiB more at most`),
       ],
     };
   },

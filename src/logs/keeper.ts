@@ -96,6 +96,7 @@ export class Keeper {
       await this.#write();
     }
     await this.#write();
+    await this.#persist(() => this.file.finish());
   }
 
   /** Sorts one chunk into what is to be kept, and tells when it carried a marker. */
@@ -120,6 +121,19 @@ export class Keeper {
     if (state !== 'released') return;
     this.#pending.push(...this.#early.splice(0));
     this.#events.state(this.agent, 'released');
+  }
+
+  /** Does what a full disk may refuse, until it does not. */
+  async #persist(work: () => void): Promise<void> {
+    for (;;) {
+      try {
+        return work();
+      } catch (error) {
+        if (!(error instanceof OnejobError && error.retry)) throw error;
+        await this.#events.pause(this.#abort.signal);
+        this.#abort.signal.throwIfAborted();
+      }
+    }
   }
 
   /** A full disk holds the log up, not the job: the runtime keeps its output until there is room again. */

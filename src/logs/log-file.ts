@@ -152,11 +152,19 @@ export class LogFile {
     this.#hasOutput = false;
   }
 
+  /** Says what was left out, if that is how the log ends. @throws OnejobError E_STATE_FULL; it may be tried again */
+  finish(): void {
+    if (!this.#isLeavingOut) return;
+    this.#size += this.#write([encodePosition(this.#position)], this.#size);
+    this.#isLeavingOut = false;
+    this.#wake();
+  }
+
   /** Ends every follower once it has read all there is. Closing twice is no error; appending afterwards is. */
   close(): void {
     if (this.#closed) return;
     try {
-      if (this.#isLeavingOut) this.#size += this.#write([encodePosition(this.#position)], this.#size);
+      this.finish();
     } catch {
       // Then the log ends without saying so, and a new manager may read what was left out again.
     }

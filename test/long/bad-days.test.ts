@@ -312,10 +312,10 @@ describe.each([
     disk.free();
     const ended = await running.ended;
     expect(ended.code).toBe(4);
-    const all = `begun\n${Array.from({ length: 3000 }, (_, i) => `${i + 1}\n`).join('')}`;
-    // Where the sandbox's own log lies on the full disk, what it wrote meanwhile is lost.
-    if (name === 'docker') expect(ended.stdout).toBe(all);
-    else expect(ended.stdout).toMatch(/^begun\n/);
+    expect(ended.stdout).toMatch(/^begun\n/);
+    // Where the sandbox's own log lies on the full disk, too, what it wrote meanwhile was never there.
+    if (name === 'docker')
+      expect(ended.stderr).toMatch(/^onejob: output is not kept here: 13,893 bytes of stdout after its first 6 bytes$/m);
     expect((await here.api.settled(waiting)).result).toEqual({ kind: 'code', code: 0 });
     expect((await here.run('--', 'sh', '-c', 'echo new').ended).stdout).toBe('new\n');
     expect(await pausedBy()).toBe('');

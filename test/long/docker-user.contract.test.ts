@@ -8,4 +8,5 @@ describe.skipIf(lacks('docker', 'busybox'))('docker', () => {
     'docker, another user, read-only root, no network',
     contractSubject({ user: 'agent', readOnly: true, network: 'none' }),
   );
+  runtimeContract('docker, logs by its API', contractSubject({}, { readFiles: false }));
 });

@@ -58,11 +58,11 @@ const alive: readonly string[] = ['created', 'running', 'paused', 'restarting'];
 
 /**
  * What the Engine keeps of a sandbox's output, so that all of what config lets be kept survives a manager that is away for long: the
- * Engine adds about 30 bytes to each line, so that is four times the limit. In four files, so that the newest output is never
- * thrown away with them.
+ * Engine adds about 30 bytes to each line, so that is several times the limit. In three files, so that the newest output is never
+ * thrown away with them, and the first one alone has more than the limit of usual lines.
  */
 export function logLimits(logLimit: number): LogLimits {
-  return { maxSize: Math.max(16 * 2 ** 20, logLimit), maxFile: 4 };
+  return { maxSize: Math.max(16 * 2 ** 20, 2 * logLimit), maxFile: 3 };
 }
 
 /** @throws OnejobError E_ENGINE_ADDRESS when no Engine can be told from the environment. Does not ask the Engine anything. */

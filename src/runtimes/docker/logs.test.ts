@@ -70,7 +70,7 @@ test('a new follower asks for all of the log, whatever it has kept: the clock ma
     if (path.endsWith('/logs')) {
       answer.write(logMessage('stdout', '2026-01-01T02:00:00.000000001Z', 'kept\n'));
       answer.end(logMessage('stdout', '2026-01-01T01:00:00.000000001Z', 'an hour earlier\n'));
-    } else answer.end(state(false));
+    } else answer.end(state(since.length === 0));
   });
   await fake.start();
   const engine = await connectEngine(fake.endpoint);
@@ -93,7 +93,7 @@ test('an Engine whose clock stands still or goes on is asked only for what is ne
     if (path.endsWith('/logs')) {
       since.push(new URL(request.url ?? '', 'http://engine').searchParams.get('since'));
       answer.end(logMessage('stdout', '2026-01-01T02:00:00.000000001Z', 'once\n'));
-    } else answer.end(state(false));
+    } else answer.end(state(since.length === 0));
   });
   await fake.start();
   const engine = await connectEngine(fake.endpoint);
@@ -103,5 +103,52 @@ test('an Engine whose clock stands still or goes on is asked only for what is ne
   }
   expect(text).toBe('once\n');
   expect(since.map(Number)).toEqual([0, Date.parse('2026-01-01T01:59:50Z') / 1000]);
+  engine.close();
+});
+
+test('a log that is asked for after the end is asked for once', async () => {
+  let asked = 0;
+  await using fake = fakeEngine('ended', (path, _request, answer) => {
+    if (path.endsWith('/logs')) {
+      asked += 1;
+      answer.end(logMessage('stdout', '2026-01-01T02:00:00.000000001Z', 'once\n'));
+    } else answer.end(state(false));
+  });
+  await fake.start();
+  const engine = await connectEngine(fake.endpoint);
+  let text = '';
+  for await (const chunks of followLogs(engine, { find: async () => 'id' }, start, new AbortController().signal)) {
+    for (const { bytes } of chunks) text += Buffer.from(bytes).toString();
+  }
+  expect([text, asked]).toEqual(['once\n', 1]);
+  engine.close();
+});
+
+test('who follows is asked anew long before one of the Engine’s files can have ended, and nothing is lost or said twice', async () => {
+  const lines = Array.from({ length: 40 }, (_, i) => `line ${i}\n`);
+  const stamp = (i: number) => `2026-01-01T02:00:00.${String(i + 1).padStart(9, '0')}Z`;
+  let asked = 0;
+  await using fake = fakeEngine('anew', (path, _request, answer) => {
+    if (!path.endsWith('/logs')) {
+      answer.end(state(asked < 4));
+      return;
+    }
+    asked += 1;
+    const write = (i: number): void => {
+      const line = lines[i];
+      if (line === undefined || answer.destroyed) return void answer.end();
+      answer.write(logMessage('stdout', stamp(i), line), () => setImmediate(write, i + 1));
+    };
+    write(0);
+  });
+  await fake.start();
+  const engine = await connectEngine(fake.endpoint);
+  let text = '';
+  const source = { find: async () => 'id', fileSize: 1_000 };
+  for await (const chunks of followLogs(engine, source, start, new AbortController().signal)) {
+    for (const { bytes } of chunks) text += Buffer.from(bytes).toString();
+  }
+  expect(text).toBe(lines.join(''));
+  expect(asked).toBeGreaterThan(2);
   engine.close();
 });

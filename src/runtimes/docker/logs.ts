@@ -7,7 +7,7 @@ import { setTimeout as pause } from 'node:timers/promises';
 import { type ErrorCode, OnejobError } from '../../errors.ts';
 import { advance } from '../position.ts';
 import type { LogChunk, LogPosition } from '../runtime.ts';
-import type { Engine } from './engine.ts';
+import type { ContainerAnswer, Engine } from './engine.ts';
 import { createFrameReader } from './frames.ts';
 import { canRead, followFiles } from './log-files.ts';
 import { Rejoiner } from './rejoin.ts';
@@ -43,6 +43,8 @@ export async function* followLogs(
   let wait = firstPause;
   let hasEnded = false;
   let readsFiles = true;
+  /** Bytes that were new; of a log that was read before, more than any file has. */
+  let total = from.stdout + from.stderr > 0 ? Number.POSITIVE_INFINITY : 0;
   while (!signal.aborted) {
     const rejoiner = new Rejoiner(position);
     try {
@@ -64,6 +66,10 @@ export async function* followLogs(
         if (signal.aborted) return;
         continue;
       }
+      const before = await engine.inspect(id, signal);
+      if (before === null) return;
+      // What is asked for after the end is whole; what was followed up to the end is asked for once more.
+      hasEnded ||= hasExited(before);
       const answer = await engine.logs(id, written(isPast(since) ? since : 0n), signal);
       if (answer === null) return;
       const read = createFrameReader();
@@ -71,15 +77,17 @@ export async function* followLogs(
       let isHalted = false;
       try {
         for await (const piece of answer) {
-          taken += piece.length;
           const chunks = rejoiner.push(read(piece));
           if (chunks.length === 0) continue;
           since = rejoiner.since;
           position = chunks.reduce(advance, position);
           wait = firstPause;
+          taken += piece.length;
+          total += piece.length;
           yield chunks;
-          // Who follows across the end of a file goes on with the newest one (Engine 20.10 to 22), whatever lies between.
-          isHalted = taken > fileSize / 4;
+          // Who follows across the end of a file goes on with the newest one (Engine 20.10 to 22), whatever lies between. What is
+          // asked for anew begins with what the last seconds had, so a log that has not come to the end of a file is left alone.
+          isHalted = total > fileSize * 0.9 && taken > fileSize / 4;
           if (isHalted) break;
         }
       } finally {
@@ -94,7 +102,7 @@ export async function* followLogs(
       const container = await engine.inspect(id, signal);
       if (container === null) return;
       // The follower may be told of the end before it has seen the last messages: read once more what came after.
-      hasEnded = container.State.Status === 'exited' || container.State.Status === 'dead';
+      hasEnded = hasExited(container);
       if (hasEnded) continue;
     } catch (error) {
       if (signal.aborted) return;
@@ -106,12 +114,16 @@ export async function* followLogs(
   }
 }
 
+function hasExited({ State }: ContainerAnswer): boolean {
+  return State.Status === 'exited' || State.Status === 'dead';
+}
+
 /** Resolves once the container has ended, or is gone, and its log is whole; never rejects but when `signal` aborts. */
 async function untilEnded(engine: Engine, id: string, signal: AbortSignal): Promise<void> {
   for (let wait = firstPause; !signal.aborted; wait = Math.min(longestPause, Math.max(firstPause, wait * 2))) {
     try {
       const container = await engine.inspect(id, signal);
-      if (container === null || container.State.Status === 'exited' || container.State.Status === 'dead') return;
+      if (container === null || hasExited(container)) return;
       if (container.State.Status !== 'created') {
         const since = performance.now();
         await engine.ended(id, signal);

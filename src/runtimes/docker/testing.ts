@@ -42,13 +42,14 @@ export function anOwner(socket = '/var/run/docker.sock') {
   };
 }
 
-/** Opens a subject of the contract suite whose recipe has these changes. */
-export function contractSubject(changes: Partial<Recipe>): () => Promise<ContractSubject> {
+/** Opens a subject of the contract suite whose recipe, and whose runtime, have these changes. */
+export function contractSubject(changes: Partial<Recipe>, options: Partial<DockerOptions> = {}): () => Promise<ContractSubject> {
   return async () => {
     await ensureImages();
     const { make, leftovers } = anOwner();
-    const runtime = await make();
+    const remake = () => make(options);
+    const runtime = await remake();
     const cleanup = async () => runtime.close();
-    return { runtime, recipe: { ...recipe, ...changes }, remake: make, leftovers, cleanup, exceptions: {} };
+    return { runtime, recipe: { ...recipe, ...changes }, remake, leftovers, cleanup, exceptions: {} };
   };
 }
