@@ -102,7 +102,8 @@ export const topFile = z.strictObject({
       '`onejob.sock` in a given state directory, else `/run/onejob/onejob.sock` for root, else `$XDG_RUNTIME_DIR/onejob/onejob.sock`',
   }),
   log_limit: key(size(1024, '1KiB'), 'size', {
-    description: 'Output kept of each agent: all up to this, of more the beginning and the end, with at least the last 1 MiB of each stream. The job goes on when it writes more.',
+    description:
+      'Output kept of each agent: all up to this, of more the beginning and the end, with at least the last 1 MiB of each stream. The job goes on when it writes more.',
     example: '64MiB',
     shown: formatSize(topDefaults.log_limit),
   }),
