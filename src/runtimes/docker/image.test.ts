@@ -168,8 +168,10 @@ describe.skipIf(lacks('docker'))('pulling', { timeout: 60_000 }, () => {
   test('an image that the registry does not have', async () => {
     const missing = `${local.address}/job:2`;
     await expect(get({ image: missing })).rejects.toMatchObject({ code: 'E_IMAGE_NOT_FOUND', retry: false });
-    expect(await images().trouble({ ...recipe, image: missing }, never())).toMatchObject({ code: 'E_IMAGE_NOT_FOUND' });
-    expect(await images().trouble({ ...recipe, image }, never())).toBeNull();
+    expect(await images().trouble({ ...recipe, pull: 'missing', image: missing }, never())).toMatchObject({
+      code: 'E_IMAGE_NOT_FOUND',
+    });
+    expect(await images().trouble({ ...recipe, pull: 'missing', image }, never())).toBeNull();
   });
 
   test('a registry that refuses, and credentials from config.json', async () => {
@@ -183,12 +185,12 @@ describe.skipIf(lacks('docker'))('pulling', { timeout: 60_000 }, () => {
     const right = { auths: { [`https://${local.address}/v2/`]: { auth: Buffer.from(local.password).toString('base64') } } };
     await writeFile(join(folder, 'config.json'), JSON.stringify(right));
     expect((await get({})).id).toMatch(/^sha256:/);
-    expect(await images().trouble({ ...recipe, image }, never())).toBeNull();
+    expect(await images().trouble({ ...recipe, pull: 'missing', image }, never())).toBeNull();
   });
 
   test('a registry that cannot be reached, and one that hangs up', async () => {
     await expect(get({ image: '127.0.0.1:9/x:1' })).rejects.toMatchObject({ code: 'E_REGISTRY_UNREACHABLE', retry: true });
-    expect(await images().trouble({ ...recipe, image: '127.0.0.1:9/x:1' }, never())).toMatchObject({
+    expect(await images().trouble({ ...recipe, pull: 'missing', image: '127.0.0.1:9/x:1' }, never())).toMatchObject({
       code: 'E_REGISTRY_UNREACHABLE',
     });
     const rude = createTcp((socket) => socket.destroy());
