@@ -3,7 +3,7 @@ import { first } from './001-first.ts';
 import { devices } from './002-devices.ts';
 import { services } from './003-services.ts';
 import { secretPins } from './004-secret-pins.ts';
-import { acceptedBy } from './005-accepted-by.ts';
-import { holds } from './007-holds.ts';
+import { holds } from './005-holds.ts';
+import { acceptedBy } from './006-accepted-by.ts';
 
 export const migrations: readonly (readonly string[])[] = [first, devices, services, secretPins, holds, acceptedBy];
