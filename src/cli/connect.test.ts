@@ -17,6 +17,7 @@ import { connect } from './connect.ts';
 import type { Place } from './context.ts';
 import { createOutput } from './output.ts';
 import type { Session } from './session.ts';
+import { unreachableLeader } from './start.ts';
 
 const pool = { name: 'p', timeout: null, recipe: { image: null, mounts: [] }, devices: { count: 0 } } as unknown as QueuePool;
 
@@ -137,6 +138,19 @@ test('one that leads and listens where nobody gets is told of at once, and no se
       hint: expect.stringContaining('its jobs go on'),
     });
   }
+  store.close();
+});
+
+test('one that has come up since nobody was found is not out of reach, nor is one that closes', async () => {
+  const store = openStore(dir.path);
+  const place = await session().place();
+  await serve(own());
+  store.listens(own());
+  expect(await unreachableLeader(place)).toBeNull();
+  store.listens(join(dir.path, 'gone.sock'));
+  const looked = unreachableLeader(place);
+  store.listens(null);
+  expect(await looked).toBeNull();
   store.close();
 });
 

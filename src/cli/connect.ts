@@ -36,7 +36,7 @@ export async function connect(
     await startTemporary(session, { place, reachable, patience: startPatience, signal });
     session.output.progress(null);
   };
-  if (there.state !== 'listening') refuseUnreachable(place);
+  if (there.state !== 'listening') await refuseUnreachable(place);
   // One that we may not use is there all the same: a second one in its place is not what anybody wants. What the client needs is loaded
   // while the daemon does the same on another core.
   const starting = mayStart && there.state !== 'listening' && there.state !== 'denied' ? begin() : null;
@@ -153,8 +153,8 @@ async function locate({ stateDir, socket, isSocketNamed, systemSocket }: Place):
 }
 
 /** @throws OnejobError E_DAEMON_ELSEWHERE when a daemon leads here that listens where we do not find it */
-function refuseUnreachable(place: Place): void {
-  const error = unreachableLeader(place);
+async function refuseUnreachable(place: Place): Promise<void> {
+  const error = await unreachableLeader(place);
   if (error !== null) throw error;
 }
 

@@ -7,6 +7,7 @@ import { chmodSync, closeSync, fstatSync, mkdirSync, openSync, readdirSync, read
 import { dirname, join } from 'node:path';
 import { fromErrorView } from '../api/http-errors.ts';
 import type { ErrorView } from '../api/schema.ts';
+import { probeSocket } from '../api/sockets.ts';
 import { OnejobError } from '../errors.ts';
 import { leaderOf } from '../store/lead.ts';
 import type { Place } from './context.ts';
@@ -61,21 +62,26 @@ export async function startTemporary(session: Session, { place, reachable, patie
       if (!taken || performance.now() > deadline) throw fromErrorView(error);
       await watch.change(retryAfter, signal);
       if (await reachable()) return;
-      const elsewhere = unreachableLeader(place);
+      const elsewhere = await unreachableLeader(place);
       if (elsewhere !== null) throw elsewhere;
     } while (leaderOf(place.stateDir)?.isAlive === true);
   }
 }
 
 /**
- * A daemon that leads the state directory and listens, but not where it is looked for, or not for us; null where there is none. To be
- * asked once nobody was found listening.
+ * A daemon that leads the state directory and says that it listens, but not where it is looked for, or nobody answers there; null where
+ * there is none, also for one that came or began to close while this looked.
  */
-export function unreachableLeader({ stateDir, socket, isSocketNamed }: Place): OnejobError | null {
+export async function unreachableLeader({ stateDir, socket, isSocketNamed }: Place): Promise<OnejobError | null> {
   const leader = leaderOf(stateDir);
   if (leader?.socket == null || !leader.isAlive) return null;
   const { pid, socket: its } = leader;
   const isOther = isSocketNamed && its !== socket;
+  const state = isOther ? 'absent' : await probeSocket(its);
+  if (state === 'listening' || state === 'denied') return null;
+  // A daemon takes back what it wrote before it closes its socket: only one that still says so is out of reach.
+  const now = leaderOf(stateDir);
+  if (now?.pid !== pid || now.socket !== its || !now.isAlive) return null;
   const hint = isOther
     ? `Leave out --socket and ONEJOB_SOCKET, or give --socket ${its}.`
     : `Its socket may have been removed. Type "kill -9 ${pid}", then "onejob up": its jobs go on, and are taken over.`;
