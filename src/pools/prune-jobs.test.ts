@@ -3,6 +3,7 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { createOwnQueue } from '../ci/own-queue/own-queue.ts';
+import { emptySlot } from '../core/slot.ts';
 import { handClock } from '../core/testing.ts';
 import { filesOf } from '../logs/parts.ts';
 import { openStore, type Store } from '../store/store.ts';
@@ -21,6 +22,34 @@ afterEach(() => {
 });
 
 const hour = 3_600_000;
+
+test('keeps the log of an agent that has ended and is still in a slot, however short the time', async () => {
+  const clock = handClock(Date.now() + hour);
+  const queue = createOwnQueue({ store, pools: [] });
+  const logDir = join(store.dir, 'logs');
+  const files = (agent: string) => [...filesOf(join(logDir, `${agent}.log`)), join(store.dir, 'diag', `${agent}.tar`)];
+  mkdirSync(join(store.dir, 'diag'));
+  const leaving = Array.from({ length: 150 }, (_, at) => `leaving${at}`);
+  store.transaction({ durable: false }, () => {
+    for (const agent of [...leaving, 'over']) {
+      store.history.made({ agent, pool: 'p', slot: 'p/1', name: 'p.1', madeAt: 1 });
+      store.history.ended(agent, { kind: 'code', code: 0 }, agent === 'over' ? 3 : 2);
+    }
+    const place = emptySlot({ key: 'p/1', runtime: 'process', grace: 1 });
+    store.slots.save({ ...place, leaving: leaving.map((agent) => ({ agent, job: null, exit: null })) });
+  });
+  for (const file of [...files('leaving0'), ...files('over')]) writeFileSync(file, 'x');
+  const prune = createPruneJobs({ store, queue, clock, logDir });
+  expect(await prune({ olderThan: 0, dryRun: true })).toMatchObject({ agents: 1, bytes: files('').length * 4_096 });
+  expect(await prune({ olderThan: 0, dryRun: false })).toMatchObject({ agents: 1 });
+  expect(files('over').filter((file) => existsSync(file))).toEqual([]);
+  expect(files('leaving0').filter((file) => !existsSync(file))).toEqual([]);
+  expect(store.history.get('leaving0')).not.toBeNull();
+  store.slots.remove('p/1');
+  expect(await prune({ olderThan: 0, dryRun: false })).toMatchObject({ agents: 150 });
+  expect(files('leaving0').filter((file) => existsSync(file))).toEqual([]);
+  await queue.close();
+});
 
 test('removes what ended long enough ago with every file of its log, says first what that would be, and nothing else', async () => {
   const clock = handClock(Date.now());

@@ -3,6 +3,7 @@ import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { PrunedView, PruneRequest } from '../api/schema.ts';
 import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
+import { overBefore } from '../ci/own-queue/prune.ts';
 import type { Clock } from '../core/clock.ts';
 import { agentLogsPath } from '../logs/agent-logs.ts';
 import { logPath } from '../logs/log-file.ts';
@@ -11,7 +12,7 @@ import type { Store } from '../store/store.ts';
 import { createPruneServices } from './prune-services.ts';
 
 export interface PruneJobsParts {
-  readonly store: Pick<Store, 'dir' | 'jobs' | 'history' | 'serviceJobs' | 'transaction'>;
+  readonly store: Pick<Store, 'dir' | 'jobs' | 'history' | 'slots' | 'serviceJobs' | 'transaction'>;
   readonly queue: Pick<OwnQueue, 'prune'>;
   readonly clock: Clock;
   readonly logDir: string;
@@ -23,7 +24,7 @@ export function createPruneJobs({ store, queue, clock, logDir }: PruneJobsParts)
   return async ({ olderThan, dryRun }: PruneRequest): Promise<PrunedView> => {
     const now = clock.wall();
     const jobs = store.jobs.endedBefore(now - olderThan, noLimit);
-    const agents = store.history.endedBefore(now - olderThan, noLimit);
+    const agents = overBefore(store, now - olderThan, noLimit);
     let bytes = 0;
     for (const job of jobs) bytes += await sizeOf(join(store.dir, 'artifacts', `${job}.tar`));
     for (const agent of agents)

@@ -1,6 +1,7 @@
 /** Forgets jobs of CI services, and the logs of their agents, that nobody will ask for any more. */
 import { readdir, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
+import { agentsIn } from '../ci/own-queue/prune.ts';
 import { agentLogsFolder } from '../logs/agent-logs.ts';
 import type { Store } from '../store/store.ts';
 
@@ -10,7 +11,7 @@ const sweepEvery = 60 * 60_000;
 /** `now`: wall clock, ms since the epoch. */
 export type PruneServices = (now: number, keepMs: number) => Promise<void>;
 
-export function createPruneServices(store: Pick<Store, 'dir' | 'serviceJobs' | 'transaction'>): PruneServices {
+export function createPruneServices(store: Pick<Store, 'dir' | 'slots' | 'serviceJobs' | 'transaction'>): PruneServices {
   let swept: number | null = null;
   return async (now, keepMs) => {
     const before = now - keepMs;
@@ -19,7 +20,9 @@ export function createPruneServices(store: Pick<Store, 'dir' | 'serviceJobs' | '
     if (swept !== null && Math.abs(now - swept) < Math.min(sweepEvery, keepMs)) return;
     swept = now;
     const folder = join(store.dir, agentLogsFolder);
+    const alive = agentsIn(store);
     for (const name of await list(folder)) {
+      if (alive.has(name.split('.')[0] ?? '')) continue;
       const path = join(folder, name);
       const found = await stat(path).catch(() => null);
       if (found !== null && found.mtimeMs < before) await rm(path, { force: true });

@@ -5,7 +5,7 @@
 import { opendir, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setImmediate } from 'node:timers/promises';
-import type { Slot } from '../../core/slot.ts';
+import { type AgentId, agentsOf } from '../../core/slot.ts';
 import { deleteLog, logPath } from '../../logs/log-file.ts';
 import { subdirectory } from '../../store/directory.ts';
 import type { Store } from '../../store/store.ts';
@@ -36,31 +36,54 @@ export function createPrune({ store, spool, inUse }: PruneParts): Prune {
   return async (now, keepMs) => {
     const before = now - keepMs;
     // Files go before the rows that name them: a crash in between leaves a row, which the next prune finds.
-    await inBatches(store.jobs, before, (id) => spool.deleteArtifacts(id));
+    await inBatches(
+      (limit) => store.jobs.endedBefore(before, limit),
+      (id) => spool.deleteArtifacts(id),
+      (id) => store.jobs.remove(id),
+    );
     const logs = subdirectory(store.dir, logsFolder);
-    await inBatches(store.history, before, async (agent) => deleteLog(logPath(logs, agent)));
+    await inBatches(
+      (limit) => overBefore(store, before, limit),
+      async (agent) => deleteLog(logPath(logs, agent)),
+      (agent) => store.history.remove(agent),
+    );
     // A clock that was set back must not put it off.
     if (swept === null || Math.abs(now - swept) >= sweepEvery) {
       swept = now;
-      await sweepLogs(logs, before, agentsIn(store.slots.all().map(({ slot }) => slot)));
+      await sweepLogs(logs, before, agentsIn(store));
     }
     store.transaction({ durable: false }, () => store.registrations.prune(before));
     await spool.sweepWorkspaces(now - workspaceWait, inUse);
   };
 
   async function inBatches(
-    table: { endedBefore(time: number, limit: number): string[]; remove(id: string): void },
-    before: number,
+    next: (limit: number) => string[],
     deleteFile: (id: string) => Promise<void>,
+    remove: (id: string) => void,
   ): Promise<void> {
-    for (let ids = table.endedBefore(before, batch); ids.length > 0; ids = table.endedBefore(before, batch)) {
+    for (let ids = next(batch); ids.length > 0; ids = next(batch)) {
       for (const id of ids) await deleteFile(id);
       store.transaction({ durable: false }, () => {
-        for (const id of ids) table.remove(id);
+        for (const id of ids) remove(id);
       });
       await setImmediate();
     }
   }
+}
+
+/**
+ * Up to `limit` agents that ended before `time` and that no slot knows any more: one that leaves has ended, and what it wrote last is
+ * read, and counted, only then.
+ */
+export function overBefore(store: Pick<Store, 'history' | 'slots'>, time: number, limit: number): AgentId[] {
+  const alive = agentsIn(store);
+  const ended = store.history.endedBefore(time, limit + alive.size);
+  return ended.filter((agent) => !alive.has(agent)).slice(0, limit);
+}
+
+/** Agents that are in any slot, in whatever lane. */
+export function agentsIn({ slots }: Pick<Store, 'slots'>): Set<AgentId> {
+  return new Set(slots.all().flatMap(({ slot }) => agentsOf(slot)));
 }
 
 /** Any of the files of an agent's log. */
@@ -75,14 +98,4 @@ async function sweepLogs(logs: string, before: number, alive: ReadonlySet<string
     const found = await stat(path).catch(() => null);
     if (found !== null && found.mtimeMs < before) await rm(path, { force: true });
   }
-}
-
-function agentsIn(slots: readonly Slot[]): Set<string> {
-  const agents = new Set<string>();
-  for (const slot of slots) {
-    if (slot.standby.kind !== 'none') agents.add(slot.standby.agent);
-    if (slot.agent.kind !== 'free') agents.add(slot.agent.agent);
-    for (const { agent } of slot.leaving) agents.add(agent);
-  }
-  return agents;
 }
