@@ -1,6 +1,6 @@
 import { stripVTControlCharacters } from 'node:util';
 import fc from 'fast-check';
-import { expect, test } from 'vitest';
+import { describe, expect, test } from 'vitest';
 import { createColorsOnly, createPlain } from './plain.ts';
 
 function plain(...pieces: (string | Uint8Array)[]): string {
@@ -100,4 +100,40 @@ test('whatever is printed, a terminal is given no escape but colours, and held b
   );
   const one = createColorsOnly();
   expect(one.take(Buffer.from(`\u001b]${'x'.repeat(5_000)}`)).toString()).toBe(`]${'x'.repeat(5_000)}`);
+});
+
+describe('output that somebody chose', () => {
+  const size = 2 ** 18;
+  const ways = { plain: createPlain, 'for a terminal': createColorsOnly };
+  const bad = ['\r', '\u009d', '\u009b', '\u009b0', '\u001b]', '\u001b[', '\u001b_x\r', '\u0090\u009e', '\u001b]\r\r', '\r\u009d'];
+  test.each(Object.entries(ways).flatMap(([name, way]) => bad.map((text) => [name, text, way] as const)))(
+    // A search that begins anew at each letter needs minutes for it.
+    'takes work that grows no faster than its length, %s: %j',
+    (_, text, way) => {
+      const began = process.cpuUsage();
+      const one = way();
+      const bytes = Buffer.from(text.repeat(size / text.length) + 'x'.repeat(2_000));
+      const given = one.take(bytes).length + one.rest().length;
+      expect(given).toBeLessThanOrEqual(bytes.length);
+      expect(process.cpuUsage(began).user / 1_000).toBeLessThan(2_000);
+    },
+  );
+
+  test.each([
+    ['plain', '\r', createPlain],
+    ['plain', '\u001b]', createPlain],
+    ['for a terminal', '\u009d', createColorsOnly],
+    ['for a terminal', '\u001b]', createColorsOnly],
+  ] as const)('is held back for little, %s: %j', (_, text, way) => {
+    const one = way();
+    for (let n = 0; n < 64; n += 1) one.take(Buffer.from(text.repeat(512)));
+    expect(one.rest().length).toBeLessThanOrEqual(1_100);
+  });
+});
+
+test('returns before a line end vanish, and others stay, however many', () => {
+  expect(plain(`a${'\r'.repeat(900)}`, '\nb')).toBe('a\nb');
+  const many = `a${'\r'.repeat(50_000)}`;
+  expect(plain(`${many}\nb`)).toBe('a\nb');
+  expect(plain(many, 'b')).toBe(`${many}b`);
 });

@@ -7,14 +7,18 @@
 const strings = '\\u001b[\\]_PX^][^\\u0007\\u001b]*(?:\\u0007|\\u001b\\\\)';
 const csi = '\\u001b\\[[0-?]*[ -/]*[@-~]';
 const others = '\\u001b[ -/]*[0-OQ-WYZ\\\\`-~]';
-const taken = new RegExp(`${strings}|${csi}|${others}|\\r+(?=\\n)`, 'g');
+// A run of returns is taken whole, whatever follows: a search that begins anew at each of them takes the square of their number.
+const taken = new RegExp(`${strings}|${csi}|${others}|\\r+\\n?`, 'g');
 /** What may go on in the next piece. No longer than that: an escape that never ends must not hold output back for ever. */
 const begun = '(?:[\\]_PX^][^\\u0007\\u001b]{0,1024}\\u001b?|\\[[0-?]{0,64}[ -/]{0,8}|[ -/]{0,8})';
-const open = new RegExp(`(?:\\u001b${begun}|\\r+)$`);
+const open = new RegExp(`\\u001b${begun}$`);
+/** Returns that wait for what follows them: those of a line end, and of nobody who prints nothing else. */
+const heldReturns = 1_024;
 
 /** The same as text, also by their one-byte forms (C1). */
 const stringEnd = '(?:\\u0007|\\u001b\\\\|\\u009c)';
-const inString = '[^\\u0007\\u001b\\u009c]';
+// No other string begins in it: where many begin and none ends, each would be looked through to the end of the text.
+const inString = '[^\\u0007\\u001b\\u0090\\u0098\\u009c-\\u009f]';
 const stringBegin = '(?:\\u001b[\\]_PX^]|[\\u0090\\u0098\\u009d-\\u009f])';
 const csiBegin = '(?:\\u001b\\[|\\u009b)';
 const foreign = new RegExp(`${stringBegin}${inString}*${stringEnd}|${csiBegin}[0-?]*[ -/]*[@-~]|${others}`, 'g');
@@ -64,9 +68,9 @@ export function createPlain(): Plain {
   return {
     take(bytes) {
       const text = held + Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString('latin1');
-      const cut = open.exec(text)?.index ?? text.length;
+      const cut = open.exec(text)?.index ?? beforeReturns(text);
       held = text.slice(cut);
-      return Buffer.from(text.slice(0, cut).replace(taken, ''), 'latin1');
+      return Buffer.from(text.slice(0, cut).replace(taken, withoutReturns), 'latin1');
     },
     rest() {
       const bytes = Buffer.from(held, 'latin1');
@@ -74,4 +78,17 @@ export function createPlain(): Plain {
       return bytes;
     },
   };
+}
+
+/** Where the returns begin that the text ends in, or the last of them where they are too many. */
+function beforeReturns(text: string): number {
+  let at = text.length;
+  while (at > 0 && text.length - at < heldReturns && text[at - 1] === '\r') at -= 1;
+  return at;
+}
+
+/** What stays of a sequence, or of returns and what follows them. */
+function withoutReturns(found: string): string {
+  if (!found.startsWith('\r')) return '';
+  return found.endsWith('\n') ? '\n' : found;
 }
