@@ -145,6 +145,31 @@ describe('a build of a tag', () => {
     expect(decide({ ...tagged('v1.2'), ...fork }, trust)).toMatchObject({ kind: 'untrusted' });
     expect(decide(tagged('v1.2'), { ...trust, pipelines: ['lib'] })).toMatchObject({ kind: 'untrusted' });
   });
+
+  it('is not trusted where its commit was typed by hand, unless "sources" names that', () => {
+    for (const BUILDKITE_SOURCE of ['ui', 'api', 'absent', 'new']) {
+      const env = { ...tagged('v1.2'), BUILDKITE_SOURCE, BUILDKITE_COMMIT: 'evil' };
+      const why = expect.stringContaining(
+        'it was made by hand, and nobody can tell whether its commit is of tag v1.2 ("trust.sources"',
+      );
+      for (const branches of [null, ['main']])
+        expect(decide(env, { branches, tags: ['v*'] })).toMatchObject({ kind: 'untrusted', why });
+    }
+    const trust = { tags: ['v*'], sources: ['webhook', 'ui'] };
+    expect(decide({ ...tagged('v1.2'), BUILDKITE_SOURCE: 'ui' }, trust)).toEqual({ kind: 'trusted' });
+    expect(decide({ ...tagged('v1.2'), BUILDKITE_SOURCE: 'schedule' }, { tags: ['v*'] })).toEqual({ kind: 'trusted' });
+  });
+
+  it('is not trusted with a refspec, whoever made it', () => {
+    for (const [BUILDKITE_SOURCE, sources] of [
+      ['webhook', null],
+      ['ui', ['ui']],
+    ] as const) {
+      const env = { ...tagged('v1.2'), BUILDKITE_SOURCE, BUILDKITE_REFSPEC: '+refs/heads/evil:refs/tags/v1.2' };
+      const why = expect.stringContaining('nobody can tell whether its refspec +refs/heads/evil:refs/tags/v1.2 is of tag v1.2');
+      expect(decide(env, { tags: ['v*'], sources })).toMatchObject({ kind: 'untrusted', why });
+    }
+  });
 });
 
 describe('where branches are named', () => {

@@ -105,17 +105,26 @@ function whyTriggered({ triggeredBy }: Judged): string | null {
  * the name of that. So a build of a tag is never one of a branch.
  */
 function whyOtherRevision(facts: Judged, { tags, branches, sources }: TrustConfig): string | null {
-  const { tag, branch, commit } = facts;
-  if (tag !== null) return matches(tags ?? [], tag) ? null : `it is of tag ${shown(tag)}, which "trust.tags" does not name`;
+  const { tag, branch, commit, refspec } = facts;
+  const isTyped = sources === null && !isMadeBy.has(facts.source ?? '');
+  if (tag !== null) {
+    if (!matches(tags ?? [], tag)) return `it is of tag ${shown(tag)}, which "trust.tags" does not name`;
+    // The agent compares neither commit nor refspec with the tag.
+    if (isTyped) return typed(`tag ${shown(tag)}`);
+    return refspec === null ? null : `nobody can tell whether its refspec ${shown(refspec)} is of tag ${shown(tag)}`;
+  }
   if (branches === null) return null;
   if (branch === null) return 'the service does not say which branch it is of';
   if (!matches(branches, branch)) return `its branch ${shown(branch)} is none that "trust.branches" names`;
   if (commit === null) return 'the service does not say which commit it is of';
-  if (sources === null && !isMadeBy.has(facts.source ?? '') && isUnseen(facts, branches.includes(branch)))
-    return `it was made by hand, and nobody can tell whether its commit is of branch ${shown(branch)} ("trust.sources" trusts such builds)`;
+  if (isTyped && isUnseen(facts, branches.includes(branch))) return typed(`branch ${shown(branch)}`);
   if (isOnBranch(facts)) return null;
-  const what = facts.refspec === null ? `commit ${shown(commit)}` : `refspec ${shown(facts.refspec)}`;
+  const what = refspec === null ? `commit ${shown(commit)}` : `refspec ${shown(refspec)}`;
   return `nobody can tell whether its ${what} is of branch ${shown(branch)}`;
+}
+
+function typed(revision: string): string {
+  return `it was made by hand, and nobody can tell whether its commit is of ${revision} ("trust.sources" trusts such builds)`;
 }
 
 /**
