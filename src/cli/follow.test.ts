@@ -53,6 +53,25 @@ test('the output goes on without a hole or a repeat, and the exit code is the jo
   expect(cli.stderr()).toContain('connected again');
 });
 
+test('who only looks at a temporary daemon’s job starts no other daemon when that one is lost', async () => {
+  await server.close();
+  manager = createFakeManager({ temporary: true });
+  server = await listen();
+  const { id } = manager.submit(jobRequest.parse({ command: ['sh', '-c', 'echo here; exec sleep 60'] }));
+  const cli = testContext(['logs', '-f', id], dir.path);
+  const logs = runCli(cli.context);
+  await cli.says(/here/);
+  for (let times = 1; times <= 2; times += 1) {
+    await server.close();
+    await cli.says(new RegExp(`(waiting for up to 10m[^]*){${times}}`));
+    server = await listen();
+    await cli.says(new RegExp(`(connected again[^]*){${times}}`));
+  }
+  manager.cancel(id);
+  expect(await logs).toBe(0);
+  expect(cli.stderr()).not.toContain('starting');
+});
+
 test('a job that ended while the daemon was away is found ended', async () => {
   const cli = testContext(script('echo before; sleep 0.3; echo after; exit 6'), dir.path);
   const run = runCli(cli.context);

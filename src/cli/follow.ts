@@ -17,6 +17,8 @@ export interface Lasting {
   connection: Connection;
   /** Whether it is a temporary daemon, which nobody but us starts again. */
   temporary: boolean;
+  /** Whether a temporary daemon that was lost may be started again: by whoever has a job in it, never by who only looks. */
+  readonly mayStart: boolean;
   /** Under way while a lost connection is being made anew. */
   mending: Promise<void> | null;
   readonly signal: AbortSignal;
@@ -88,7 +90,8 @@ export async function persist<T>(
 
 async function recover(session: Session, lasting: Lasting, what: string, stopping: boolean): Promise<void> {
   const { output } = session;
-  const { signal, temporary, connection, patience = usualPatience } = lasting;
+  const { signal, connection, patience = usualPatience } = lasting;
+  const temporary = lasting.temporary && lasting.mayStart;
   if (stopping) {
     // It may wait for its jobs, and would refuse again and again until it has gone.
     output.say('the daemon is stopping and takes nothing more; waiting for its end');
@@ -101,7 +104,7 @@ async function recover(session: Session, lasting: Lasting, what: string, stoppin
   // One that stays may have taken the place of a temporary one, or the other way round.
   lasting.temporary = await lasting.connection.client.status().then(
     (status) => status.temporary,
-    () => temporary,
+    () => lasting.temporary,
   );
   output.say('connected again');
 }

@@ -217,7 +217,8 @@ export async function showLogs(session: Session, target: string, flags: LogsFlag
   }
   const printer = printerFor(session, flags);
   const { client } = connection;
-  const lasting: Lasting = { connection, temporary: false, mending: null, signal: new AbortController().signal };
+  const { signal } = new AbortController();
+  const lasting: Lasting = { connection, temporary: false, mayStart: false, mending: null, signal };
   let isEmpty = true;
   const show: typeof printer.show = (piece) => {
     isEmpty = false;
@@ -229,7 +230,6 @@ export async function showLogs(session: Session, target: string, flags: LogsFlag
     await orUnknown(source, target, async () => {
       // Who works in a slot after a restart may be somebody else, so only what has an id is followed across one.
       if (flags.follow && !('slot' in source)) {
-        lasting.temporary = (await client.status()).temporary;
         const what = `${'job' in source ? 'job' : 'agent'} ${target} goes on without it`;
         await followLogs(session, lasting, { what, source, tail }, show);
       } else {

@@ -44,7 +44,7 @@ export async function run(session: Session, options: RunOptions): Promise<number
     const connection = await connect(session, { start: true, signal });
     // The daemon says it, too, unless it is gone before.
     const temporary = leaderOf((await session.place()).stateDir)?.temporary ?? false;
-    lasting = { connection, temporary, mending: null, signal, ...(patience === undefined ? {} : { patience }) };
+    lasting = { connection, temporary, mayStart: true, mending: null, signal, ...(patience === undefined ? {} : { patience }) };
     const job = await interrupts.orStop(submit(session, lasting, options, packing));
     if (options.detach) {
       await (output.json ? output.value(job) : output.print(job.id));
