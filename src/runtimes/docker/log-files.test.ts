@@ -1,5 +1,5 @@
 /** The files of the Engine's driver `local`, written by hand: what the contract suite cannot make an Engine do. */
-import { appendFileSync, mkdirSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { appendFileSync, mkdirSync, readdirSync, readlinkSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
@@ -155,4 +155,33 @@ test('what was written before the end is read, also what lies in a file that was
   text += said((await rest).value ?? []);
   for await (const some of reader) text += said(some);
   expect(text).toBe('0\n1\n2\n');
+});
+
+test('a reader that is slower than its job keeps few files that were thrown away, and says where there is a hole', async () => {
+  const deleted = () =>
+    readdirSync('/proc/self/fd').filter((fd) => {
+      try {
+        return readlinkSync(`/proc/self/fd/${fd}`).startsWith(folder) && readlinkSync(`/proc/self/fd/${fd}`).endsWith('(deleted)');
+      } catch {
+        return false;
+      }
+    }).length;
+  const ended = Promise.withResolvers<void>();
+  const long = (file: number) => Array.from({ length: 4_000 }, (_, line) => `${file} ${line} ${'x'.repeat(300)}`);
+  write(...long(0));
+  const reader = follow(start, ended.promise);
+  let most = 0;
+  let text = '';
+  for (let file = 1; file <= 24; file += 1) {
+    text += said((await reader.next()).value ?? []);
+    rotate(2);
+    write(...long(file));
+    most = Math.max(most, deleted());
+  }
+  ended.resolve();
+  for await (const some of reader) text += said(some);
+  // The one that is read, three that wait, and what was thrown away since the last look.
+  expect(most).toBeLessThanOrEqual(6);
+  expect(text).toContain('[gap]');
+  expect(text.endsWith(`${long(24).join('\n')}\n`)).toBe(true);
 });

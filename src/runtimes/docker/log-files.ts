@@ -16,6 +16,8 @@ import { Rejoiner } from './rejoin.ts';
 const current = 'container.log';
 /** Bytes taken at a time. */
 const blockSize = 256 * 1024;
+/** Files that wait to be read though the Engine has thrown them away: open, they stay on its disk, where nothing shows them. */
+const mostDeleted = 3;
 /** ms between looks when the kernel has told nothing. */
 const slowLook = 1_000;
 
@@ -122,6 +124,11 @@ function createChain(folder: string) {
       for (const one of found.slice(0, known + 1)) await one.file.close();
       waiting.push(...found.slice(known + 1).map((one, at) => ({ ...one, afterHole: isLate && at === 0 })));
       newest = found.at(-1)?.inode ?? newest;
+      // Who reads more slowly than the job writes has a hole, and says so.
+      const deleted = waiting.filter(({ inode }) => !found.some((one) => one.inode === inode)).length;
+      const late = waiting.splice(0, deleted - mostDeleted);
+      for (const one of late) await one.file.close();
+      if (late.length > 0 && waiting[0] !== undefined) waiting[0] = { ...waiting[0], afterHole: true };
       return waiting.length > 0;
     },
     /** The file to read now; null when there is none. */
