@@ -53,6 +53,19 @@ test('why a job could not be started, too', async () => {
   expect((await onejob('logs', job.id)).stderr).toContain(`job ${job.id} could not be started: No such image.`);
 });
 
+test('what of its artifacts was left out is said behind its log, also later', async () => {
+  const reason = 'Its artifacts could not be kept: it was cancelled while they were read.';
+  manager.elsewhere = [{ ...job, result: { kind: 'code', code: 6 }, reason }];
+  manager.agentOutput.set('a1', 'done\n');
+  expect(await onejob('logs', job.id)).toEqual({ code: 0, stdout: 'done\n', stderr: `onejob: ${reason}\n` });
+});
+
+test('a state that is none is a mistake on the command line', async () => {
+  const { code, stderr } = await onejob('jobs', '--state', 'foo');
+  expect([code, stderr]).toEqual([2, expect.stringMatching(/No job is "foo"[^]*States are waiting, queued, .*, lost/)]);
+  expect((await onejob('jobs', '--state', 'oom')).code).toBe(0);
+});
+
 test('an artifact outside of the workspace is a mistake on the command line', async () => {
   for (const artifact of ['../x', '/etc/passwd', '!(a)']) {
     const { code, stderr } = await onejob('run', '--no-workspace', '--artifact', artifact, '--', 'true');

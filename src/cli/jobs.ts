@@ -48,6 +48,11 @@ export async function listJobs(session: Session, flags: ListFlags): Promise<numb
   const found = unsorted.filter(
     (job) => (user === null || job.user === user) && (state === null || job.state === state || wordOf(job) === state),
   );
+  if (found.length === 0 && state !== null && !isState(state)) {
+    throw new OnejobError('E_USAGE', `No job is "${state}", which is no state that onejob knows.`, {
+      hint: `States are ${[...statesBefore, ...endings].join(', ')}.`,
+    });
+  }
   const jobs = most === null ? found : found.slice(-most);
   if (output.json) await output.value(jobs);
   else if (jobs.length === 0)
@@ -63,6 +68,13 @@ export async function listJobs(session: Session, flags: ListFlags): Promise<numb
 
 /** What a job is before it ends; what else may be asked for is how it ended. */
 const statesBefore: ReadonlySet<string> = new Set(['waiting', 'queued', 'reserved', 'assigned', 'running', 'settling']);
+
+/** How one may have ended. A CI service has words of its own for its jobs. */
+const endings = ['ok', 'failed', 'cancelled', 'timeout', 'oom', 'disk', 'lost', 'unstartable'] as const;
+
+function isState(word: string): boolean {
+  return statesBefore.has(word) || endings.some((each) => each === word) || /^(exit \d.*|[A-Z0-9]+)$/.test(word);
+}
 
 /** How a job ended: `ok`, `failed`, or what the column says of it. */
 function wordOf(job: JobView): string | null {
@@ -284,7 +296,7 @@ async function orUnknown(source: LogSource, target: string, work: () => Promise<
 }
 
 /**
- * What the output of a job cannot say: why it was lost. What never had an agent, such as a job that was refused, has no output,
+ * What the output of a job cannot say: why it was lost, and what of its artifacts was left out. What never had an agent, such as a job that was refused, has no output,
  * and a reason that its service has for a log.
  */
 async function sayEnd({ output }: Session, client: Pick<Client, 'job'>, id: string, isEmpty: boolean): Promise<void> {
@@ -292,6 +304,8 @@ async function sayEnd({ output }: Session, client: Pick<Client, 'job'>, id: stri
   const job = await client.job(id).catch(() => null);
   const line = job === null || lostBecause(job) === null ? null : verdict(job, null).line;
   if (line !== null) output.say(printable(line));
+  else if (job?.state === 'done' && job.about === null && job.agent !== null && job.reason !== null)
+    output.say(printable(job.reason));
   else if (isEmpty && job?.agent === null && job.reason !== null) output.say(`job ${id} has no output: ${printable(job.reason)}`);
 }
 

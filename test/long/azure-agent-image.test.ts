@@ -12,7 +12,7 @@ import { type Engine, engineAt } from '../support/engine-http.ts';
 import { lacks } from '../support/require.ts';
 
 const key = makeKey();
-const network = z.object({ IPAM: z.object({ Config: z.array(z.object({ Gateway: z.string() })) }) });
+const network = z.object({ IPAM: z.object({ Config: z.array(z.object({ Gateway: z.string().optional() })) }) });
 const inspected = z.object({ State: z.object({ OOMKilled: z.boolean(), ExitCode: z.number(), Status: z.string() }) });
 
 interface Container extends AsyncDisposable {

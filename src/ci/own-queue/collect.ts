@@ -10,6 +10,8 @@ export interface Collected {
   readonly files: number;
   /** Sentences for people, on what was left out. */
   readonly notes: readonly string[];
+  /** Not all was looked at: `readLimit` was reached. */
+  readonly cutShort: boolean;
 }
 
 const tarBlock = 512;
@@ -35,8 +37,8 @@ export async function collect(from: Readable, to: Writable, options: CollectOpti
   const read = pipeline(from, entries, { signal });
   read.catch(() => {});
   try {
-    const { cutShort, ...collected } = await choose(entries, chosen, options);
-    if (cutShort) from.destroy();
+    const collected = await choose(entries, chosen, options);
+    if (collected.cutShort) from.destroy();
     else await read;
     chosen.finalize();
     await written;
@@ -58,7 +60,7 @@ async function choose(
   entries: ReturnType<typeof extract>,
   chosen: Pack,
   { matches, limit, readLimit }: CollectOptions,
-): Promise<Collected & { readonly cutShort: boolean }> {
+): Promise<Collected> {
   const taken = new Set<string>();
   const [over, strange, cut, unread] = [new Some(), new Some(), new Some(), new Some()];
   let [files, bytes, names, come] = [0, 0, 0, 0];

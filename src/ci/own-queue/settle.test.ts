@@ -107,7 +107,7 @@ it('a sparse file beyond what is read is not read at all, and what came before i
   expect(one.kept).toEqual(['ok']);
   expect(one.notes).toEqual([
     'Left out of the artifacts, with all that comes after it in the workspace, as no more than 100 GiB are read: big.',
-    'No file matched the artifacts none*.',
+    'No file was found, and not all were looked at, for the artifacts none*.',
   ]);
   expect(files.destroyed).toBe(true);
   expect(read()).toBeLessThan(2 ** 20);

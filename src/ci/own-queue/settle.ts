@@ -104,7 +104,10 @@ export function createSettle(parts: SettleParts): Settle {
       const collected = await collect(await open(signal, only), to, { matches, limit, readLimit, signal });
       notes.push(...collected.notes);
       const missing = wanted.filter((one) => !one.found).map((one) => one.pattern);
-      if (missing.length > 0) notes.push(`No file matched the artifacts ${missing.join(', ')}.`);
+      if (missing.length > 0) {
+        const why = collected.cutShort ? 'No file was found, and not all were looked at, for' : 'No file matched';
+        notes.push(`${why} the artifacts ${missing.join(', ')}.`);
+      }
       return collected.files > 0;
     });
     return notes;

@@ -39,7 +39,7 @@ export function addJobCommands(program: Command, act: Act): void {
         const { listJobs } = await import('../jobs.ts');
         const { all = false, limit = null, pool = null, user = null, state = null, wide = false } = flags;
         return listJobs(session, { only: job ?? null, all, limit, pool, user, state, wide });
-      }, failed)(flags),
+      }, wrongOrFailed)(flags),
     );
   global(jobs);
 
