@@ -44,8 +44,6 @@ export interface LogsRequest {
   readonly tail?: number | null;
   /** The logs that the agent itself keeps, instead of its output; default false. */
   readonly own?: boolean;
-  /** Without colours and the like, where output was written for a terminal; default false. */
-  readonly plain?: boolean;
   readonly signal?: AbortSignal;
 }
 
@@ -224,10 +222,10 @@ export function createClient(options: ClientOptions): Client {
       return null;
     },
 
-    async *logs(source, { follow, from = none, tail = null, own = false, plain = false, signal }) {
+    async *logs(source, { follow, from = none, tail = null, own = false, signal }) {
       const query = new URLSearchParams({ follow: String(follow), stdout: String(from.stdout), stderr: String(from.stderr) });
       if (tail !== null) query.set('tail', String(tail));
-      for (const [key, value] of Object.entries({ own, plain })) if (value) query.set(key, 'true');
+      if (own) query.set('own', 'true');
       for (const [key, value] of Object.entries(source)) query.set(key, String(value));
       const response = await succeeded(await open({ ...get(`/v1/logs?${query}`), signal }));
       try {

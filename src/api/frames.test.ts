@@ -55,3 +55,12 @@ test('a large piece becomes several frames', async () => {
   expect(frames.length).toBe(3);
   expect((await read(inParts(Buffer.concat([...frames, endFrame()])))).note).toHaveLength(bytes.length);
 });
+
+test('what was written for a terminal is known to be, on either side of a tear', async () => {
+  for (const stream of ['stdout', 'stderr'] as const) {
+    const bytes = Buffer.concat([...pieceFrames({ stream, bytes: Buffer.from('ab'), forTerminal: true }), endFrame()]);
+    const found: Framed[] = [];
+    for await (const piece of readFrames(inParts(bytes, 6))) found.push(piece);
+    expect(found).toEqual([...'ab'].map((letter) => ({ stream, bytes: Buffer.from(letter), forTerminal: true })));
+  }
+});

@@ -8,10 +8,12 @@ import { OnejobError } from '../errors.ts';
 import { gapPiece } from '../logs/gap.ts';
 import type { LogPiece } from './manager.ts';
 
-const ids = { end: 0, stdout: 1, stderr: 2, note: 3, error: 4, gap: 5 } as const;
+const ids = { end: 0, stdout: 1, stderr: 2, note: 3, error: 4, gap: 5, terminalStdout: 6, terminalStderr: 7 } as const;
 type Kind = keyof typeof ids;
 
-const kinds: readonly Kind[] = ['end', 'stdout', 'stderr', 'note', 'error', 'gap'];
+const kinds: readonly Kind[] = ['end', 'stdout', 'stderr', 'note', 'error', 'gap', 'terminalStdout', 'terminalStderr'];
+/** Output, and how that is framed which was written for a terminal. */
+const forTerminal = { stdout: 'terminalStdout', stderr: 'terminalStderr' } as const;
 
 const counts = z.object({ stdout: z.number(), stderr: z.number() });
 /** What a frame of kind `gap` says, as JSON. */
@@ -37,7 +39,8 @@ export function* pieceFrames(piece: LogPiece): Generator<Buffer> {
   }
   for (let from = 0; from < piece.bytes.length; from += maxPayload) {
     const part = piece.bytes.subarray(from, from + maxPayload);
-    yield Buffer.concat([header(piece.stream, part.length), part]);
+    const kind = piece.forTerminal && piece.stream !== 'note' ? forTerminal[piece.stream] : piece.stream;
+    yield Buffer.concat([header(kind, part.length), part]);
   }
 }
 
@@ -90,6 +93,8 @@ export async function* readFrames(source: AsyncIterable<Uint8Array>): AsyncGener
       const { kind, left, held } = current;
       if (kind === 'stdout' || kind === 'stderr') {
         if (bytes.length > 0) yield { stream: kind, bytes };
+      } else if (kind === 'terminalStdout' || kind === 'terminalStderr') {
+        if (bytes.length > 0) yield { stream: kind === 'terminalStdout' ? 'stdout' : 'stderr', bytes, forTerminal: true };
       } else {
         held.push(bytes);
         if (left === 0)

@@ -23,8 +23,6 @@ export type LogSource =
 export interface LogManner {
   /** Goes on until the agent has ended. */
   readonly follow: boolean;
-  /** Without colours and the like, where output was written for a terminal. */
-  readonly plain: boolean;
 }
 
 /** One piece of a job's output. `note` is a line of onejob's own; with a `gap` it says what is missing in its place. */
@@ -32,6 +30,11 @@ export interface LogPiece {
   readonly stream: 'stdout' | 'stderr' | 'note';
   readonly bytes: Uint8Array;
   readonly gap?: Gap;
+  /**
+   * It was written for a terminal: who is none leaves out what only a terminal understands. That is the last thing done with it,
+   * so that all count the bytes that the job printed.
+   */
+  readonly forTerminal?: boolean | undefined;
 }
 
 export interface Manager {

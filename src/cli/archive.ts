@@ -72,8 +72,8 @@ function archiveOf(store: ReadStore, stateDir: string): Archive {
         if (job !== null) return job;
         throw unknownJob(id);
       },
-      logs: (source, { own = false, plain = false, tail = null, signal = new AbortController().signal }) => {
-        const read = () => (own ? logs.own(source, signal) : logs.read(source, { follow: false, plain }, signal));
+      logs: (source, { own = false, tail = null, signal = new AbortController().signal }) => {
+        const read = () => (own ? logs.own(source, signal) : logs.read(source, { follow: false }, signal));
         return tail === null ? read() : lastLines(read, tail, false);
       },
     },

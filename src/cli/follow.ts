@@ -52,7 +52,6 @@ export async function followLogs(
       follow: true,
       from: shown,
       tail: isBegun ? null : tail,
-      plain: session.output.plain,
       signal: lasting.signal,
     })) {
       isBegun = true;

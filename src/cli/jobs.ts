@@ -9,7 +9,7 @@ import { connect, withDaemon } from './connect.ts';
 import { exitCodes, resultWord, verdict } from './exit.ts';
 import { followLogs, type Lasting } from './follow.ts';
 import { findJob, findSource, jobsBegun, leastOfId, tryJob } from './log-source.ts';
-import { agentLogPrinter, foreignPrinter, type JobPrinter, jobPrinter } from './pieces.ts';
+import { agentLogPrinter, foreignPrinter, type JobPrinter, jobPrinter, plainPrinter } from './pieces.ts';
 import type { Connection, Session } from './session.ts';
 import { cut, table, wrap } from './table.ts';
 import { formatAge } from './units.ts';
@@ -245,7 +245,7 @@ export async function showLogs(session: Session, target: string, flags: LogsFlag
         const what = `${'job' in source ? 'job' : 'agent'} ${target} goes on without it`;
         await followLogs(session, lasting, { what, source, tail }, show);
       } else {
-        const how = { follow: flags.follow, own: flags.own, plain: session.output.plain, tail };
+        const how = { follow: flags.follow, own: flags.own, tail };
         for await (const piece of client.logs(source, how)) await show(piece);
       }
       await printer.end?.();
@@ -259,7 +259,7 @@ export async function showLogs(session: Session, target: string, flags: LogsFlag
 
 function printerFor({ output }: Session, { own, raw }: LogsFlags): JobPrinter {
   if (own) return agentLogPrinter(output);
-  return raw ? jobPrinter(output) : foreignPrinter(output);
+  return plainPrinter(output, raw ? jobPrinter(output) : foreignPrinter(output));
 }
 
 /** 1 when more is to come, and was asked for. */
@@ -269,7 +269,7 @@ async function showKept(session: Session, target: string, flags: LogsFlags, read
   const printer = printerFor(session, flags);
   const source = await findSource(reader, target, previous);
   await orUnknown(source, target, async () => {
-    for await (const piece of reader.logs(source, { follow: false, own, plain: output.plain, tail })) await printer.show(piece);
+    for await (const piece of reader.logs(source, { follow: false, own, tail })) await printer.show(piece);
     await printer.end?.();
   });
   const job = 'job' in source ? await reader.job(source.job) : null;

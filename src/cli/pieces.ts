@@ -1,7 +1,7 @@
 /** Output and logs on our own streams: a job's bytes as they are, notes as lines of onejob's, or all of it as JSON. */
 import { isUtf8 } from 'node:buffer';
 import type { LogPiece } from '../api/manager.ts';
-import { createColorsOnly, type Plain } from '../logs/plain.ts';
+import { createColorsOnly, createPlain, type Plain } from '../logs/plain.ts';
 import { harmless } from './color.ts';
 import type { Output } from './output.ts';
 
@@ -28,6 +28,22 @@ export function foreignPrinter(output: Output): JobPrinter {
     },
     async end() {
       for (const [stream, filter] of filters) await printer.show({ stream, bytes: filter.rest() });
+    },
+  };
+}
+
+/** As `printer`, without what only a terminal understands in what was written for one, where no such output is wanted. */
+export function plainPrinter(output: Output, printer: JobPrinter): JobPrinter {
+  if (!output.plain) return printer;
+  const filters = { stdout: createPlain(), stderr: createPlain() };
+  return {
+    show({ forTerminal, ...piece }) {
+      if (!forTerminal || piece.stream === 'note') return printer.show(piece);
+      return printer.show({ ...piece, bytes: filters[piece.stream].take(piece.bytes) });
+    },
+    async end() {
+      for (const stream of ['stdout', 'stderr'] as const) await printer.show({ stream, bytes: filters[stream].rest() });
+      await printer.end?.();
     },
   };
 }

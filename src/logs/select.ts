@@ -72,7 +72,7 @@ export async function* skip(pieces: AsyncIterable<LogPiece>, { stdout, stderr }:
       const { stream, bytes } = piece;
       const part = bytes.subarray(left[stream]);
       left = { ...left, [stream]: Math.max(0, left[stream] - bytes.length) };
-      if (part.length > 0) yield { stream, bytes: part };
+      if (part.length > 0) yield { ...piece, bytes: part };
     }
   }
 }

@@ -82,7 +82,7 @@ async function textOf(pieces: AsyncIterable<LogPiece>): Promise<string> {
   return text;
 }
 const signal = () => new AbortController().signal;
-const read = (source: LogSource, follow = false, plain = false) => textOf(logs.read(source, { follow, plain }, signal()));
+const read = (source: LogSource, follow = false) => textOf(logs.read(source, { follow }, signal()));
 const own = (source: LogSource) => textOf(logs.own(source, signal()));
 
 async function kept(agent: string): Promise<void> {
@@ -153,12 +153,12 @@ test('a job without an agent, and ids that were never given out', async () => {
     await expect(own({ agent })).rejects.toMatchObject({ code: 'E_AGENT_UNKNOWN' });
 });
 
-test('a job whose agent logs apart from it is shown alone, its colours only where they are wanted', async () => {
+test('a job whose agent logs apart from it is shown alone', async () => {
   jobOnStdout = true;
   const file = works('a1', 'bk-7');
   live = [serviceJob('bk-7', { agent: 'a1' })];
   say(file, '\u001b[38;5;48mINFO \u001b[0mConnecting\r\n', 'stderr');
-  const followed = read({ job: 'bk-7' }, true, true);
+  const followed = read({ job: 'bk-7' }, true);
   await turn();
   say(file, '\u001b[90m$\u001b[');
   say(file, '0m make\r\n');
@@ -167,7 +167,7 @@ test('a job whose agent logs apart from it is shown alone, its colours only wher
   store.serviceJobs.save(serviceJob('bk-7', { state: 'done', agent: 'a1' }), 5);
   live = [];
   clock.advance(1_000);
-  expect(await followed).toBe('$ make\n');
+  expect(await followed).toBe('\u001b[90m$\u001b[0m make\r\n');
   expect(await read({ agent: 'a1' })).toBe('\u001b[90m$\u001b[0m make\r\n');
   expect(await own({ job: 'bk-7' })).toBe('INFO Connecting\n');
 });
@@ -177,9 +177,27 @@ test('the agent’s own words are all there is of a job that never began, and of
   live = [serviceJob('bk-7', { agent: 'a1' })];
   say(works('a1', 'bk-7'), 'fatal: no route to host\r\n', 'stderr');
   ends('a1');
-  expect(await read({ job: 'bk-7' }, false, true)).toBe('fatal: no route to host\n');
+  expect(await read({ job: 'bk-7' })).toBe('fatal: no route to host\r\n');
   const idle = works('a2', null);
   say(idle, 'Waiting for work\n', 'stderr');
   expect(await read({ agent: 'a2' })).toBe('Waiting for work\n');
   ends('a2');
+});
+
+test('what is missing of such a job is told as it is, and what is there is known to be written for a terminal', async () => {
+  jobOnStdout = true;
+  const file = works('a1', 'bk-7');
+  live = [serviceJob('bk-7', { agent: 'a1' })];
+  say(file, 'begin\r\n');
+  const bytes = Buffer.from('end\r\n');
+  file.append({ stream: 'stdout', time: 2n, bytes, missing: 1_000 }, bytes);
+  ends('a1');
+  const pieces: LogPiece[] = [];
+  for await (const piece of logs.read({ job: 'bk-7' }, { follow: false }, signal())) pieces.push(piece);
+  expect(pieces.map(({ stream, forTerminal, gap }) => ({ stream, forTerminal, gap }))).toEqual([
+    { stream: 'stdout', forTerminal: true, gap: undefined },
+    { stream: 'note', forTerminal: undefined, gap: { missing: { stdout: 1_000, stderr: 0 }, after: { stdout: 7, stderr: 0 } } },
+    { stream: 'stdout', forTerminal: true, gap: undefined },
+  ]);
+  store.serviceJobs.save(serviceJob('bk-7', { state: 'done', agent: 'a1' }), 5);
 });

@@ -74,17 +74,17 @@ export function createLogs(parts: LogParts): Logs {
     }
   }
 
-  async function* ofAgent(agent: AgentId, { follow, plain }: LogManner, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
+  async function* ofAgent(agent: AgentId, { follow }: LogManner, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
     checkAgent(agent);
     if (!isSplit(agent)) return yield* kept(agent, follow, signal);
     let hasBegun = false;
-    for await (const piece of shown(kept(agent, follow, signal), plain)) {
+    for await (const piece of forTerminal(kept(agent, follow, signal))) {
       if (piece.stream === 'stderr') continue;
       hasBegun ||= piece.stream === 'stdout';
       yield piece;
     }
     // Of a job that never began the agent's own words are all there is.
-    if (!hasBegun && !signal.aborted) yield* shown(kept(agent, false, signal), plain);
+    if (!hasBegun && !signal.aborted) yield* forTerminal(kept(agent, false, signal));
   }
 
   async function* kept(agent: AgentId, follow: boolean, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
@@ -169,8 +169,13 @@ export function createLogs(parts: LogParts): Logs {
         return;
       }
       if (isSplit(agent)) {
-        for await (const { stream, bytes } of shown(kept(agent, false, signal), true))
-          if (stream !== 'stdout') yield { stream: stream === 'stderr' ? 'stdout' : stream, bytes };
+        // Nobody shows an agent's log as it is, nor goes on with it after a lost connection.
+        const filter = createPlain();
+        for await (const piece of kept(agent, false, signal)) {
+          if (piece.stream === 'note') yield piece;
+          else if (piece.stream === 'stderr') yield { stream: 'stdout', bytes: filter.take(piece.bytes) };
+        }
+        yield { stream: 'stdout', bytes: filter.rest() };
         return;
       }
       if (reconciler.placeOf(agent) !== undefined) {
@@ -186,13 +191,6 @@ export function createLogs(parts: LogParts): Logs {
   };
 }
 
-/** As it is, or without what only a terminal understands. */
-async function* shown(pieces: AsyncIterable<LogPiece>, plain: boolean): AsyncGenerator<LogPiece, void> {
-  if (!plain) return yield* pieces;
-  const filters = { stdout: createPlain(), stderr: createPlain() };
-  for await (const { stream, bytes } of pieces) yield { stream, bytes: stream === 'note' ? bytes : filters[stream].take(bytes) };
-  for (const stream of ['stdout', 'stderr'] as const) {
-    const bytes = filters[stream].rest();
-    if (bytes.length > 0) yield { stream, bytes };
-  }
+async function* forTerminal(pieces: AsyncIterable<LogPiece>): AsyncGenerator<LogPiece, void> {
+  for await (const piece of pieces) yield piece.stream === 'note' ? piece : { ...piece, forTerminal: true };
 }

@@ -22,8 +22,6 @@ const query = z
     follow: flag,
     /** The logs that the agent itself keeps, instead of its output. */
     own: flag,
-    /** Without colours and the like, where output was written for a terminal. */
-    plain: flag,
     /** Bytes of each stream that the client has already, or knows to be missing. */
     stdout: z.coerce.number().int().min(0).default(0),
     stderr: z.coerce.number().int().min(0).default(0),
@@ -40,8 +38,7 @@ export function logRoutes(app: FastifyInstance, { manager, closing }: RouteConte
     const asked = checked(query, request.query, 'query');
     const signal = signalOf(reply, closing);
     const source = sourceOf(asked);
-    const read = (follow: boolean) =>
-      asked.own ? manager.agentLogs(source, signal) : manager.logs(source, { ...asked, follow }, signal);
+    const read = (follow: boolean) => (asked.own ? manager.agentLogs(source, signal) : manager.logs(source, { follow }, signal));
     const pieces = asked.tail === undefined ? read(asked.follow) : lastLines(read, asked.tail, asked.follow);
     return reply.type('application/octet-stream').send(Readable.from(frames(pieces, asked, signal), { objectMode: false }));
   });
