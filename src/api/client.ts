@@ -100,7 +100,11 @@ export function createClient(options: ClientOptions): Client {
 
   const open = (call: Call, files?: (request: http.ClientRequest) => void) =>
     new Promise<http.IncomingMessage>((resolve, reject) => {
-      checkSocketOwner(socket);
+      try {
+        checkSocketOwner(socket);
+      } catch (error) {
+        throw connectionError(error, socket);
+      }
       const patience = call.patience === undefined ? (options.patience ?? 60_000) : call.patience;
       const body = call.body === undefined ? null : JSON.stringify(call.body);
       const request = http.request({

@@ -5,7 +5,7 @@
  * beside it, given its mode and group, then renamed over. So a socket left behind by a killed daemon is replaced without
  * a moment in which there is none. Whoever listens must hold the lock of the state directory.
  */
-import { chmodSync, chownSync, mkdirSync, realpathSync, renameSync, statSync, unlinkSync } from 'node:fs';
+import { chmodSync, chownSync, lstatSync, mkdirSync, realpathSync, renameSync, statSync, unlinkSync } from 'node:fs';
 import { connect } from 'node:net';
 import { dirname } from 'node:path';
 import { readGroup } from '../config/group.ts';
@@ -54,29 +54,26 @@ export function probeSocket(path: string): Promise<SocketState> {
 
 /**
  * A job's environment may hold secrets, and anybody can listen where a daemon might: only what this user or root has put there is
- * spoken to. Says nothing of a socket that is not there.
- * @throws OnejobError E_SOCKET_FOREIGN
+ * spoken to. In a sticky folder nobody else can put another in its place; but where none is, everybody can put the first one, so a
+ * socket that is not there must not be connected to afterwards.
+ * @throws OnejobError E_SOCKET_FOREIGN; the system's error where there is no socket (ENOENT), or it cannot be looked at
  */
 export function checkSocketOwner(path: string): void {
-  const real = realPath(path);
-  if (real === null) return;
+  const real = realpathSync(path);
   const me = process.geteuid?.() ?? 0;
-  for (const each of new Set([real, dirname(real), dirname(path)])) {
-    const { uid, mode } = statSync(each);
-    const isOpen = each !== real && (mode & 0o002) !== 0 && (mode & 0o1000) === 0;
+  // A link is its owner's to turn to somewhere else.
+  const found = new Map([
+    [path, lstatSync(path)],
+    ...[real, dirname(real), dirname(path)].map((each) => [each, statSync(each)] as const),
+  ]);
+  for (const [each, stats] of found) {
+    const { uid, mode } = stats;
+    const isOpen = stats.isDirectory() && (mode & 0o002) !== 0 && (mode & 0o1000) === 0;
     if ((uid === me || uid === 0) && !isOpen) continue;
     const why = isOpen ? 'everybody may write to' : `belongs to user ${uid} and not to you or root`;
     throw new OnejobError('E_SOCKET_FOREIGN', `Cannot trust the socket ${path}: ${isOpen ? `${why} ${each}` : `${each} ${why}`}.`, {
       hint: 'Nothing was sent. Use a state directory of your own with --state-dir DIR, or run the command as the user whose daemon it is.',
     });
-  }
-}
-
-function realPath(path: string): string | null {
-  try {
-    return realpathSync(path);
-  } catch {
-    return null;
   }
 }
 
