@@ -51,7 +51,15 @@ function withoutValues(code: string, said: string): string {
 const elsewhere: Readonly<Record<string, string>> = {
   ...{ ps: 'jobs or status', ls: 'jobs or status', list: 'jobs or status', top: 'status --watch', queue: 'jobs', info: 'status' },
   ...{ start: 'up', serve: 'up', daemon: 'up', stop: 'down', shutdown: 'down', exec: 'run', submit: 'run', sbatch: 'run' },
-  ...{ kill: 'cancel', rm: 'cancel', abort: 'cancel', squeue: 'jobs', scancel: 'cancel', sinfo: 'gpus or status' },
+  ...{
+    kill: 'cancel',
+    rm: 'cancel',
+    abort: 'cancel',
+    squeue: 'jobs',
+    scancel: 'cancel',
+    sinfo: 'gpus or status',
+    prune: 'jobs prune',
+  },
   ...{ tail: 'logs -f', log: 'logs', output: 'logs', check: 'doctor or config check', validate: 'config check', gpu: 'gpus' },
 };
 
