@@ -38,12 +38,12 @@ test('from inside its sandboxes the broker is reached, on each of their networks
   expectClean(bench);
 });
 
-test('before the first start nothing is wrong: the broker that is not there yet comes with the daemon', async ({ skip }) => {
+test('before the first start nothing is wrong, and services are left to the daemon', async ({ skip }) => {
   await using bench = await buildkiteBench(agentOrSkip(skip));
   await using here = await onejob({ config: bench.config({ pool: 'env: { BUILDKITE_SKIP_CHECKOUT: "true" }' }) });
   const { code, stdout } = await here.cli(['doctor']).ended;
   expect(code, stdout).toBe(0);
-  expect(stdout.replace(/\s+/g, ' ')).toContain('broker is not there: no daemon runs, and "onejob up" starts both.');
+  expect(stdout.replace(/\s+/g, ' ')).toContain('CI services are looked at by a daemon');
 });
 
 test('jobs of the queue are counted; a token that may not count costs the counts alone', async ({ skip }) => {
