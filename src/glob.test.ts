@@ -104,9 +104,26 @@ describe('a pattern and a name that somebody chose', () => {
   });
 });
 
+it('looks through a pattern a bounded number of times, whatever its braces are', () => {
+  const began = process.cpuUsage();
+  for (const text of [
+    '{'.repeat(962) + '{,}'.repeat(20),
+    '{'.repeat(44) + '{,}'.repeat(20),
+    `{a,${'{'.repeat(63)}${'x'.repeat(950)}}`,
+  ]) {
+    for (let n = 0; n < 100; n += 1) globProblem(text);
+    for (let n = 0; n < 100; n += 1) glob(text);
+  }
+  expect(process.cpuUsage(began).user / 1_000).toBeLessThan(3_000);
+});
+
 it.each([
   ['a'.repeat(1_025), 'it has more than 1024 letters'],
   ['{a,b}'.repeat(40), 'its braces stand for more than 4096 letters'],
+  [`${'{'.repeat(64)}`, null],
+  ['{'.repeat(65), 'it has more than 64 opening braces'],
+  [`${'\\{'.repeat(65)}{a,b}`, null],
+  [`{${'a,'.repeat(500)}${'{'.repeat(20)}`, null],
   ['!(a)', 'patterns such as !(a) or +(a) are not known'],
   ['x+(a|b)', 'patterns such as !(a) or +(a) are not known'],
   ['{1..3}', 'ranges such as {1..3} are not known; write {1,2,3}'],

@@ -9,6 +9,8 @@
 /** Letters that a pattern may have, and that it may have with its braces written out. */
 const longestPattern = 1_024;
 const longestWrittenOut = 4_096;
+/** Braces that it may open: each is looked for the end of, anew wherever those before it are written out. */
+const mostBraces = 64;
 /** A text that is longer matches nothing: no path on Linux is. */
 const longestText = 4_096;
 
@@ -27,6 +29,7 @@ export function globProblem(pattern: string): string | null {
   if (pattern.length > longestPattern) return `it has more than ${longestPattern} letters`;
   if (/(^|[^\\])[!@?*+]\(/.test(pattern)) return 'patterns such as !(a) or +(a) are not known';
   if (/(^|[^\\])\{[^{},/]*\.\.[^{},/]*\}/.test(pattern)) return 'ranges such as {1..3} are not known; write {1,2,3}';
+  if (opened(pattern) > mostBraces) return `it has more than ${mostBraces} opening braces`;
   return alternatives(pattern) === null ? `its braces stand for more than ${longestWrittenOut} letters` : null;
 }
 
@@ -125,6 +128,7 @@ function parseSet(letters: readonly string[], start: number): { one: One; end: n
 
 /** A pattern with its braces written out; null when that is too much. Braces without a comma are letters. */
 function alternatives(pattern: string): string[] | null {
+  if (opened(pattern) > mostBraces) return null;
   const done: string[] = [];
   let size = 0;
   for (const open = [pattern]; open.length > 0; ) {
@@ -137,6 +141,16 @@ function alternatives(pattern: string): string[] | null {
     if (size > longestWrittenOut) return null;
   }
   return done;
+}
+
+/** Braces that no backslash stands before. */
+function opened(pattern: string): number {
+  let found = 0;
+  for (let at = 0; at < pattern.length; at += 1) {
+    if (pattern[at] === '\\') at += 1;
+    else if (pattern[at] === '{') found += 1;
+  }
+  return found;
 }
 
 /** The pattern once for each alternative of its first braces that have a comma; null when none have. */

@@ -2,7 +2,7 @@
 import { userInfo } from 'node:os';
 import { resolve } from 'node:path';
 import type { JobRequest } from '../api/schema.ts';
-import { artifactProblem } from '../ci/own-queue/globs.ts';
+import { artifactProblem, artifactsProblem } from '../ci/own-queue/globs.ts';
 import { parseDuration, parseSize } from '../config/units.ts';
 import { parseVolume } from '../config/volumes.ts';
 import { OnejobError } from '../errors.ts';
@@ -51,7 +51,7 @@ export async function runOptions(context: CliContext, command: readonly string[]
       priority: flags.priority ?? 0,
       timeout: flags.timeout === undefined ? null : duration(flags.timeout),
       retries: flags.retries ?? 0,
-      artifacts: (flags.artifact ?? []).map(artifact),
+      artifacts: artifacts(flags.artifact ?? []),
     },
   };
 }
@@ -89,6 +89,12 @@ function size(text: string): number {
   if (!parsed.ok) throw usage(`--memory ${parsed.why}.`);
   if (parsed.value < leastMemory) throw usage('--memory must be at least 6MiB.');
   return parsed.value;
+}
+
+function artifacts(patterns: readonly string[]): string[] {
+  const why = artifactsProblem(patterns);
+  if (why === null) return patterns.map(artifact);
+  throw usage(`--artifact with ${why}.`, 'Name a folder, which means all that is in it, or let one pattern stand for several.');
 }
 
 function artifact(pattern: string): string {

@@ -10,6 +10,24 @@ export function artifactProblem(pattern: string): string | null {
   return pattern.includes('\0') ? 'it holds a NUL byte' : globProblem(pattern);
 }
 
+/** Patterns that a job may have: the manager holds each file of its workspace against all of them. */
+const mostPatterns = 100;
+
+/** Why a job may not have so many patterns, as a clause; null when it may. */
+export function artifactsProblem({ length }: readonly string[]): string | null {
+  return length > mostPatterns ? `${length} patterns: a job may have ${mostPatterns}` : null;
+}
+
+/** @throws OnejobError E_JOB_REQUEST */
+export function checkGlobs(patterns: readonly string[]): void {
+  const why = artifactsProblem(patterns);
+  if (why !== null)
+    throw new OnejobError('E_JOB_REQUEST', `Cannot bring back the artifacts of ${why}.`, {
+      hint: 'Name a folder, which means all that is in it, or let one pattern stand for several, such as "dist/{a,b}".',
+    });
+  for (const pattern of patterns) checkGlob(pattern);
+}
+
 /** @throws OnejobError E_JOB_REQUEST */
 export function checkGlob(pattern: string): void {
   const why = artifactProblem(pattern);

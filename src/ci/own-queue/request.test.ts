@@ -61,6 +61,20 @@ describe('the limits of a job', () => {
   });
 });
 
+it('a job may bring back what 100 patterns name, and no more', () => {
+  const ask = (count: number) => {
+    const artifacts = Array.from({ length: count }, (_, n) => `dist/${n}`);
+    return checkRequest(jobRequest.parse({ command: ['true'], artifacts }), new Map([['default', pool]]));
+  };
+  expect(ask(100).artifacts).toHaveLength(100);
+  expect(() => ask(101)).toThrow(
+    expect.objectContaining({
+      code: 'E_JOB_REQUEST',
+      message: 'Cannot bring back the artifacts of 101 patterns: a job may have 100.',
+    }),
+  );
+});
+
 describe('a job that names no pool', () => {
   const named = (name: string, count = 0, standby = true) => ({ ...pool, name, devices: { count }, standby }) as QueuePool;
   const chosen = (pools: readonly QueuePool[], devices: number | null = null) =>

@@ -6,7 +6,7 @@ import { mountPathProblem, tidyMount } from '../../config/volumes.ts';
 import { OnejobError } from '../../errors.ts';
 import type { Mount, Recipe } from '../../runtimes/runtime.ts';
 import type { StoredRequest } from '../../store/jobs.ts';
-import { checkGlob } from './globs.ts';
+import { checkGlobs } from './globs.ts';
 import { jobScript } from './script.ts';
 
 /** What the own queue has to know of a pool. */
@@ -25,7 +25,7 @@ export function checkRequest(
   // Built once to be checked: names, NUL bytes.
   jobScript({ workspace: '/', env: request.env, command: request.command });
   if (request.command[0] === '') throw new OnejobError('E_JOB_REQUEST', 'Cannot run a command with an empty name.');
-  for (const pattern of request.artifacts) checkGlob(pattern);
+  checkGlobs(request.artifacts);
   const volumes = request.volumes.map((mount) => (mountPathProblem(mount) === null ? tidyMount(mount) : mount));
   checkMounts(volumes, pool.recipe, mountProblem);
   checkLimits(request, pool);
