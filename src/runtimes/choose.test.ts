@@ -2,6 +2,7 @@
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { scratch } from '../../test/support/scratch.ts';
 import { emptyEnvironment, Folder } from '../config/testing.ts';
+import { emptySlot, type Slot } from '../core/slot.ts';
 import { choiceNow, chooseRuntimes } from './choose.ts';
 import { fakeEngine } from './docker/fake-engine.ts';
 
@@ -22,13 +23,13 @@ beforeEach(() => {
 });
 afterEach(() => engine.stop());
 
-async function choose(pools: string) {
+async function choose(pools: string, stored: readonly Slot[] = []) {
   const opened = new AsyncDisposableStack();
   const dir = opened.use(scratch());
   const folder = opened.use(new Folder());
   const { config } = await folder.load(`pools: ${pools}`);
   const env = emptyEnvironment({ DOCKER_HOST: `unix://${engine.socket}` });
-  const runtimes = await chooseRuntimes({ config, env, owner: 'abc', stateDir: dir.path, stored: [] });
+  const runtimes = await chooseRuntimes({ config, env, owner: 'abc', stateDir: dir.path, stored });
   opened.defer(() => {
     for (const runtime of runtimes.all) runtime.close?.();
   });
@@ -55,6 +56,20 @@ test('a pool without one runs as processes where the default image cannot be had
   expect(runtimes.findings()).toMatchObject([
     { level: 'warning', message: expect.stringMatching(/^Jobs of pool plain run as processes of this host: process, because /) },
   ]);
+});
+
+test('only what an earlier start left in a pool that names no runtime is a reason for Docker', async () => {
+  await engine.start();
+  const inDocker = (key: string): Slot => ({
+    ...emptySlot({ key, runtime: 'docker', grace: 1 }),
+    leaving: [{ agent: 'a', job: null, exit: null }],
+  });
+  for (const key of ['ci/1', 'plain-old/1']) {
+    await using other = await choose('{ plain: {}, ci: { image: "missing:1" } }', [inDocker(key)]);
+    expect([other.runtimes.best.name, other.runtimes.all.map(({ name }) => name)]).toEqual(['process', ['docker', 'process']]);
+  }
+  await using own = await choose('{ plain: {}, ci: { image: "missing:1" } }', [inDocker('plain/1')]);
+  expect([own.runtimes.best.name, own.runtimes.reason]).toEqual(['docker', expect.stringContaining('agents of an earlier start')]);
 });
 
 test('Docker is looked at again, and stays chosen', async () => {

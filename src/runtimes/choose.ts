@@ -41,16 +41,24 @@ const patience = 5_000;
 export async function chooseRuntimes(options: ChooseOptions): Promise<Runtimes> {
   const { config, stored } = options;
   const open = config.pools.filter((pool) => pool.runtime === null);
-  const inUse = stored.filter((slot) => !isEmpty(slot)).map((slot) => slot.runtime);
+  const inUse = stored.filter((slot) => !isEmpty(slot));
+  const inOpen = inUse.filter(({ key }) => open.some(({ name }) => key.startsWith(`${name}/`)));
   const made = new Map<string, Runtime>();
   const make = async (name: string): Promise<Runtime> => {
     const runtime = made.get(name) ?? (await create(name, options));
     made.set(name, runtime);
     return runtime;
   };
-  for (const name of new Set([...inUse, ...config.pools.map((pool) => pool.runtime).filter((name) => name !== null)]))
-    await make(name);
-  let choice = open.length === 0 ? null : await chooseBest(open, inUse, make, options);
+  for (const name of new Set([...inUse, ...config.pools].map(({ runtime }) => runtime))) if (name !== null) await make(name);
+  let choice =
+    open.length === 0
+      ? null
+      : await chooseBest(
+          open,
+          inOpen.map(({ runtime }) => runtime),
+          make,
+          options,
+        );
   const best = choice?.runtime ?? [...made.values()][0] ?? (await make('process'));
   return {
     get all() {
