@@ -165,6 +165,10 @@ describe.each(Object.entries(machines))('the filter on %s', (_name, [arch, audit
   });
 });
 
+test('lets 32-bit programs make sockets by socketcall, as the glibc of Debian and Ubuntu does', () => {
+  expect(answer('x64', { audit: 0x40000003, number: 102, argument: 1 })).toBe('allow');
+});
+
 test('there is none for a processor whose calls are not known', () => {
   expect(seccompFilter('riscv64')).toBe(null);
 });

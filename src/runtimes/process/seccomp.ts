@@ -48,7 +48,12 @@ const newest = 466;
 const namespaces = 0x7e020000;
 /** PER_LINUX, PER_LINUX32, UNAME26, both of these, and the question which one it is. */
 const personalities = [0, 0x8, 0x20000, 0x20008, 0xffffffff];
-/** AF_ALG, which uses keys of the kernel by their number, and AF_VSOCK, which reaches the host of a virtual machine. */
+/**
+ * AF_ALG, which uses keys of the kernel by their number, and AF_VSOCK, which reaches the host of a virtual machine. They are denied to
+ * socket(2) alone: socketcall(2) of 32-bit x86 has the family in memory, where no filter can look. It is allowed all the same, because
+ * the glibc of Debian and Ubuntu for i386 makes its sockets by nothing else: Docker denied it in 29.4.2, and no longer does
+ * (moby/moby#52506, #52547).
+ */
 const families = [38, 40];
 
 // linux/filter.h and linux/seccomp.h
