@@ -191,7 +191,7 @@ export const poolFile = z.strictObject({
   }),
   disk: key(orNone(size(2 ** 20, '1MiB')), 'size or `none`', {
     description:
-      'What the files of a job may take on disk, without caches and volumes. It is looked at, not held: a job that is found above it is ended.',
+      'What the files of a job may take on disk, without caches and volumes. It is looked at, not held: a job that is found above it is ended. Files that are deleted and still open do not count.',
     example: '100GiB',
     shown: 'none',
   }),
