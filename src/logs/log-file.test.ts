@@ -10,7 +10,8 @@ import type { LogPiece } from '../api/manager.ts';
 import type { LogChunk } from '../runtimes/runtime.ts';
 import { deleteLog, LogFile, logPath } from './log-file.ts';
 import { type Part, partsOf, takeOver } from './parts.ts';
-import { readLog } from './read.ts';
+import { Cursor, keptPieces, readLog } from './read.ts';
+import { encodeHead, encodePosition } from './record.ts';
 
 let dir: Scratch;
 let path: string;
@@ -262,6 +263,102 @@ describe('a log', () => {
     writeFileSync(older.path, '');
     new LogFile(path, { limit: 4_000, endKept: 600 }).close();
     expect(await gather(readLog(path))).toEqual(after);
+  });
+
+  /** One byte on each stream in turn, each as its own record. */
+  const inTurn = (log: LogFile, times: number): void => {
+    for (let i = 0; i < times; i += 1) add(log, chunk(written(Math.floor(i / 2), 1), 1n, i % 2 === 0 ? 'stdout' : 'stderr'));
+  };
+  const sizeOnDisk = (): number => readdirSync(dir.path).reduce((sum, file) => sum + statSync(join(dir.path, file)).size, 0);
+
+  it('of streams that take turns by the byte keeps the ends in few records, whole and in their place', async () => {
+    const part = join(dir.path, 'part');
+    const kept = `${path}.kept`;
+    const heads = [encodePosition({ time: 0n, atTime: 0, stdout: 1_000, stderr: 2_000 })];
+    const each = 40_000;
+    for (let i = 0; i < each; i += 1) {
+      for (const [type, from] of [['stdout', 1_000] as const, ['stderr', 2_000] as const])
+        heads.push(encodeHead({ type, time: 1n, atTime: 1, dropped: 0, length: 1 }), written(from + i, 1));
+    }
+    writeFileSync(part, Buffer.concat(heads));
+    const end = { stdout: 1_000 + each, stderr: 2_000 + each };
+    takeOver(kept, { path: part, start: { time: 0n, atTime: 0, stdout: 1_000, stderr: 2_000 } }, end, {
+      stdout: 30_000,
+      stderr: 20_000,
+    });
+    expect(statSync(kept).size).toBeLessThan((50_000 * 4) / 3);
+    const cursor = new Cursor();
+    const pieces = keptPieces(kept, cursor);
+    expect(pieces.length).toBeLessThan(50_000 / 64 + 2);
+    const found = await gather(pieces);
+    for (const [stream, wanted] of [['stdout', 30_000] as const, ['stderr', 20_000] as const]) {
+      const [only, ...more] = found[stream].parts;
+      expect(more).toEqual([]);
+      expect(only?.from).toBe(end[stream] - wanted);
+      expect(only?.bytes.equals(written(end[stream] - wanted, wanted))).toBe(true);
+    }
+    // Where both streams have bytes they still come side by side.
+    const lead = { stdout: 0, stderr: 0 };
+    for (const { stream, bytes } of pieces.slice(1).reverse()) {
+      if (stream === 'note') continue;
+      lead[stream] += bytes.length;
+      if (lead.stderr < 20_000) expect(Math.abs(lead.stdout - lead.stderr)).toBeLessThan(256);
+    }
+  });
+
+  it('takes over the end of one stream past any number of records of the other', async () => {
+    const log = new LogFile(path, { limit: 8 * 2 ** 20 });
+    add(log, chunk(Buffer.alloc(4 * 2 ** 20), 1n));
+    inTurn(log, 128 * 1024);
+    const block = Buffer.alloc(256 * 1024, 'y');
+    for (let i = 0; i < 64; i += 1) add(log, chunk(block, 3n));
+    log.close();
+    const { stderr } = await gather(readLog(path));
+    expect(stderr.parts).toEqual([{ from: 0, bytes: written(0, 64 * 1024) }]);
+    expect(statSync(`${path}.kept`).size).toBeLessThan(64 * 1024 + 200);
+  });
+
+  it('takes about twice its limit of the disk at most, in however small pieces output comes', async () => {
+    const limit = 64 * 1024;
+    const log = new LogFile(path, { limit, endKept: 0 });
+    inTurn(log, 2 * limit);
+    log.close();
+    expect(sizeOnDisk()).toBeLessThan(2 * limit + 3 * 64 * 1024 + 1_000);
+    const again = new LogFile(path, { limit, endKept: 0 });
+    expect(again.position).toMatchObject({ stdout: limit, stderr: limit });
+    again.close();
+    const { stdout, stderr } = await gather(readLog(path));
+    expect([stdout.at, stderr.at]).toEqual([limit, limit]);
+  });
+
+  it('with a small limit does not write the kept ends again for every few bytes', () => {
+    const log = new LogFile(path, { limit: 1_024, endKept: 2 ** 20 });
+    const files = new Set<number>();
+    for (let i = 0; i < 2_000; i += 1) {
+      add(log, chunk(Buffer.alloc(1_024, 'z')));
+      if (existsSync(`${path}.kept`)) files.add(statSync(`${path}.kept`).ino * 1e9 + statSync(`${path}.kept`).mtimeMs);
+    }
+    log.close();
+    expect(files.size).toBeLessThan(10);
+  });
+
+  it('after output that was left out says the right places of what it took over', async () => {
+    let why: string | null = null;
+    const log = new LogFile(path, { limit: 4_000, endKept: 1_500, noRoom: () => why });
+    let at = 0;
+    const print = (length: number): void => {
+      add(log, chunk(written(at, length), BigInt(at + 1)));
+      at += length;
+    };
+    for (let i = 0; i < 3; i += 1) print(1_000);
+    why = 'the disk is nearly full';
+    print(500);
+    why = null;
+    for (let i = 0; i < 9; i += 1) print(250);
+    log.close();
+    const { stdout } = await gather(readLog(path));
+    expect(stdout.at).toBe(at);
+    for (const { from, bytes } of stdout.parts) expect(bytes.equals(written(from, bytes.length))).toBe(true);
   });
 
   it('leaves output out while its disk has no room, and says from where to where', async () => {

@@ -14,7 +14,7 @@ import { advance, start } from '../runtimes/position.ts';
 import type { LogChunk, LogPosition } from '../runtimes/runtime.ts';
 import { storeFault } from '../store/fault.ts';
 import { beyond } from './gap.ts';
-import { filesOf, hasTakenOver, nextPart, type Part, partsOf, type Shares, sharesOf, takeOver } from './parts.ts';
+import { filesOf, hasTakenOver, nextPart, type Part, partsOf, roomOf, type Shares, sharesOf, takeOver } from './parts.ts';
 import { Cursor, keptPieces, readRecords } from './read.ts';
 import { decodeHead, encodeHead, encodePosition, headSize, positionAfter, positionSize } from './record.ts';
 
@@ -31,7 +31,7 @@ export function logPath(folder: string, agent: AgentId): string {
 }
 
 export interface LogFileOptions {
-  /** Bytes of output that are kept; about 21 more for each piece of it are on disk. */
+  /** Bytes of output that are kept; 21 more for each piece of it are on disk. Pieces shorter than that are kept only in part (`roomOf`). */
   readonly limit?: number;
   /** Bytes of each stream's end that are kept whatever the limit and the other stream; default 1 MiB. */
   readonly endKept?: number;
@@ -70,7 +70,7 @@ export class LogFile {
   /** Opens or makes the log. @throws OnejobError E_STATE_FULL, E_STATE_DIR */
   constructor(path: string, { limit = defaultLogLimit, endKept = defaultEndKept, noRoom = () => null }: LogFileOptions = {}) {
     this.path = path;
-    this.#shares = sharesOf(limit);
+    this.#shares = sharesOf(limit, endKept);
     this.#endKept = endKept;
     this.#noRoom = noRoom;
     let last = path;
@@ -120,7 +120,7 @@ export class LogFile {
     if (why !== null) this.#leaveOut(why);
     else {
       this.#lookForFile();
-      if (this.#filled >= (this.#parts.length === 1 ? this.#shares.first : this.#shares.part)) this.#begin();
+      if (this.#isFull()) this.#begin();
       const { time, atTime } = position;
       const { stream, bytes, missing = 0 } = chunk;
       const head = encodeHead({ type: stream, time, atTime, dropped: bytes.length - kept.length, length: kept.length });
@@ -233,6 +233,11 @@ export class LogFile {
 
   #wake(): void {
     for (const done of [...this.#waiting]) done();
+  }
+
+  #isFull(): boolean {
+    const share = this.#parts.length === 1 ? this.#shares.first : this.#shares.part;
+    return this.#filled >= share || (this.#filled > 0 && this.#size >= roomOf(share));
   }
 
   /** Goes on in a new file, and lets go of the oldest but the first when there are too many. */

@@ -3,7 +3,7 @@
  * and `.b` in turn: when both are full the older one is deleted, and what must stay of it is written to `AGENT.log.kept`. All but
  * the first begin with a `position` record, so they can be put in order, and say what is missing between them.
  */
-import { closeSync, openSync, readFileSync, readSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { closeSync, fstatSync, openSync, readSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { start as origin } from '../runtimes/position.ts';
 import type { LogPosition } from '../runtimes/runtime.ts';
 import { type Counts, isNone } from './gap.ts';
@@ -11,6 +11,8 @@ import { decodeHead, encodeHead, encodePosition, headSize, positionAfter, positi
 
 /** Bytes of `.a` and of `.b` at most. */
 const largestPart = 16 * 2 ** 20;
+/** Bytes that are read at once. */
+const readSize = 256 * 1024;
 
 export interface Part {
   readonly path: string;
@@ -23,10 +25,18 @@ export interface Shares {
   readonly part: number;
 }
 
-/** How a limit is shared out: what is printed below it is kept whole, of more the beginning and at least a quarter, or 16 MiB, of the end. */
-export function sharesOf(limit: number): Shares {
-  const part = Math.min(largestPart, Math.ceil(limit / 4));
+/**
+ * How a limit is shared out: what is printed below it is kept whole, of more the beginning and at least a quarter, or 16 MiB, of the
+ * end. A part is not much smaller than what is taken over from it, which would else be written again for every few bytes.
+ */
+export function sharesOf(limit: number, endKept: number): Shares {
+  const part = Math.min(largestPart, Math.ceil(Math.max(limit, endKept) / 4));
   return { first: Math.max(0, limit - 2 * part), part };
+}
+
+/** Bytes on disk, heads included, at which a file with such a share is full: output may come byte by byte, with a head for each. */
+export function roomOf(share: number): number {
+  return 2 * share + 64 * 1024;
 }
 
 const later = (path: string) => [`${path}.a`, `${path}.b`] as const;
@@ -56,7 +66,7 @@ export function filesOf(path: string): string[] {
 
 /**
  * Takes over what must stay of a part that is about to be deleted: of each stream its last `wanted` bytes, fewer if there are not so
- * many. Doing it again for a part that was taken over changes nothing.
+ * many. Doing it again for a part that was taken over changes nothing. Memory is bounded by `wanted`, not by what the files have.
  */
 export function takeOver(kept: string, part: Part, end: Counts, wanted: Counts): void {
   if (isNone(wanted)) {
@@ -64,83 +74,156 @@ export function takeOver(kept: string, part: Part, end: Counts, wanted: Counts):
     return;
   }
   if (hasTakenOver(kept, end)) return;
-  const old = readOr(kept);
-  const left = { ...wanted };
-  const taken: Buffer[] = [];
-  let isWhole = { stdout: true, stderr: true };
-  for (const bytes of [readFileSync(part.path), ...(old === null ? [] : [old])]) {
-    const last = lastRecords(bytes);
-    for (const { type, body } of last.records.reverse()) {
-      const more = body.subarray(Math.max(0, body.length - (isWhole[type] ? left[type] : 0)));
-      if (more.length === 0) continue;
-      left[type] -= more.length;
-      taken.unshift(encodeHead({ type, time: 0n, atTime: 0, dropped: 0, length: more.length }), more);
-    }
-    isWhole = { stdout: isWhole.stdout && last.isWhole.stdout, stderr: isWhole.stderr && last.isWhole.stderr };
+  const tail = new Tail(wanted);
+  let position = origin;
+  const goTo = (next: LogPosition): void => {
+    tail.forget({ stdout: next.stdout !== position.stdout, stderr: next.stderr !== position.stderr });
+    position = next;
+  };
+  for (const path of [kept, part.path]) {
+    eachRecord(path, (head, bytes, at) => {
+      const next = positionAfter(position, head, bytes, at);
+      if (head.type === 'position') goTo(next);
+      else if (head.type !== 'note') {
+        // Of what comes before bytes that were dropped, nobody could say where it stands.
+        if (head.dropped > 0) tail.forget({ stdout: false, stderr: false, [head.type]: true });
+        tail.push(head.type, bytes.subarray(at, at + head.length));
+        position = next;
+      }
+    });
   }
-  const start = { stdout: end.stdout - wanted.stdout + left.stdout, stderr: end.stderr - wanted.stderr + left.stderr };
-  writeFileSync(`${kept}.new`, Buffer.concat([encodePosition({ ...origin, ...start }), ...taken]), { mode: 0o600 });
+  goTo({ ...origin, ...end });
+  const start = { stdout: end.stdout - tail.lengthOf('stdout'), stderr: end.stderr - tail.lengthOf('stderr') };
+  writeFileSync(`${kept}.new`, Buffer.concat([encodePosition({ ...origin, ...start }), ...tail.records()]), { mode: 0o600 });
   renameSync(`${kept}.new`, kept);
 }
 
 /** Whether `kept` goes up to there. */
 export function hasTakenOver(kept: string, end: Counts): boolean {
-  const bytes = readOr(kept);
-  if (bytes === null) return false;
-  const has = endOf(bytes);
-  return has.stdout >= end.stdout && has.stderr >= end.stderr;
+  let has = origin;
+  eachRecord(kept, (head, bytes, at) => {
+    has = positionAfter(has, head, bytes, at);
+  });
+  return has !== origin && has.stdout >= end.stdout && has.stderr >= end.stderr;
 }
 
-interface Output {
-  readonly type: 'stdout' | 'stderr';
-  readonly body: Buffer;
-}
+type Stream = 'stdout' | 'stderr';
 
-/** The output of each stream after its last hole in a file; `isWhole`: there is none. */
-function lastRecords(bytes: Buffer) {
-  let records: Output[] = [];
-  const isWhole = { stdout: true, stderr: true };
-  let position = origin;
-  for (const { head, body, at } of recordsOf(bytes)) {
-    const before = position;
-    position = positionAfter(before, head, body, 0);
-    if (head.type === 'stdout' || head.type === 'stderr') records.push({ type: head.type, body });
-    if (head.type !== 'position' || at === 0) continue;
-    for (const stream of ['stdout', 'stderr'] as const) {
-      if (position[stream] === before[stream]) continue;
-      isWhole[stream] = false;
-      records = records.filter(({ type }) => type !== stream);
+/** Bytes by which a piece may move past the other stream's, to be joined with one of its own stream. */
+const joinedOver = 128;
+
+/**
+ * The last bytes of each stream, and in which order they came. Streams that take turns by the byte would cost a head for each, so what
+ * is a few bytes apart is joined: heads never take more than a third of what is held.
+ */
+class Tail {
+  readonly #wanted: Counts;
+  /** Twice as long as wanted, so that bytes are moved to the front once in a while and not each time. */
+  readonly #bytes: Readonly<Record<Stream, Buffer>>;
+  readonly #filled = { stdout: 0, stderr: 0 };
+  readonly #runs: { readonly stream: Stream; length: number }[] = [];
+  /** Bytes that were put before the last run although they came after its begin. */
+  #moved = 0;
+
+  constructor(wanted: Counts) {
+    this.#wanted = wanted;
+    this.#bytes = { stdout: Buffer.allocUnsafe(2 * wanted.stdout), stderr: Buffer.allocUnsafe(2 * wanted.stderr) };
+  }
+
+  lengthOf(stream: Stream): number {
+    return Math.min(this.#wanted[stream], this.#filled[stream]);
+  }
+
+  push(stream: Stream, body: Buffer): void {
+    const wanted = this.#wanted[stream];
+    if (wanted === 0 || body.length === 0) return;
+    const bytes = this.#bytes[stream];
+    const more = body.length > wanted ? body.subarray(body.length - wanted) : body;
+    if (this.#filled[stream] + more.length > bytes.length) {
+      bytes.copyWithin(0, this.#filled[stream] - wanted, this.#filled[stream]);
+      this.#filled[stream] = wanted;
+    }
+    bytes.set(more, this.#filled[stream]);
+    this.#filled[stream] += more.length;
+    this.#count(stream, more.length);
+  }
+
+  forget(which: Readonly<Record<Stream, boolean>>): void {
+    if (which.stdout) this.#filled.stdout = 0;
+    if (which.stderr) this.#filled.stderr = 0;
+  }
+
+  /** Heads and bodies in turn. */
+  records(): Buffer[] {
+    const left = { stdout: this.lengthOf('stdout'), stderr: this.lengthOf('stderr') };
+    const found: Buffer[] = [];
+    for (const { stream, length: had } of this.#runs.reverse()) {
+      const length = Math.min(had, left[stream]);
+      if (length === 0) continue;
+      left[stream] -= length;
+      const from = this.#filled[stream] - this.lengthOf(stream) + left[stream];
+      const head = encodeHead({ type: stream, time: 0n, atTime: 0, dropped: 0, length });
+      found.push(this.#bytes[stream].subarray(from, from + length), head);
+    }
+    return found.reverse();
+  }
+
+  #count(stream: Stream, length: number): void {
+    const before = this.#runs.at(-2);
+    const last = this.#runs.at(-1);
+    if (last?.stream === stream) last.length += length;
+    else if (before !== undefined && last !== undefined && last.length + this.#moved + length < joinedOver) {
+      before.length += length;
+      this.#moved += length;
+    } else {
+      this.#runs.push({ stream, length });
+      this.#moved = 0;
     }
   }
-  return { records, isWhole };
 }
 
-function endOf(bytes: Buffer): Counts {
-  let position = origin;
-  for (const { head, body } of recordsOf(bytes)) position = positionAfter(position, head, body, 0);
-  return position;
+/** Visits the whole records of a file, none where there is no file; the body is at `at` and must not be held on to. */
+function eachRecord(path: string, visit: (head: RecordHead, bytes: Buffer, at: number) => void): void {
+  const file = openOr(path);
+  if (file === null) return;
+  try {
+    const end = fstatSync(file).size;
+    let buffer = Buffer.allocUnsafe(Math.min(end, readSize));
+    for (let offset = 0; offset + headSize <= end; ) {
+      const bytes = buffer.subarray(0, readSync(file, buffer, 0, buffer.length, offset));
+      let at = 0;
+      for (let head = decodeHead(bytes, at); ; head = decodeHead(bytes, at)) {
+        if (head === null || at + headSize + head.length > bytes.length) {
+          const size = headSize + (head?.length ?? 0);
+          // A torn end, or nothing that is a record.
+          if (offset + at + size > end || (at === 0 && (head === null || size <= buffer.length))) return;
+          if (at === 0) buffer = Buffer.allocUnsafe(size);
+          break;
+        }
+        visit(head, bytes, at + headSize);
+        at += headSize + head.length;
+      }
+      offset += at;
+    }
+  } finally {
+    closeSync(file);
+  }
 }
 
-function* recordsOf(bytes: Buffer): Generator<{ readonly head: RecordHead; readonly body: Buffer; readonly at: number }> {
-  for (let at = 0; ; ) {
-    const head = decodeHead(bytes, at);
-    const next = at + headSize + (head?.length ?? 0);
-    if (head === null || next > bytes.length) return;
-    yield { head, body: bytes.subarray(at + headSize, next), at };
-    at = next;
+function openOr(path: string): number | null {
+  try {
+    return openSync(path, 'r');
+  } catch (error) {
+    if ((error as { code?: unknown }).code === 'ENOENT') return null;
+    throw error;
   }
 }
 
 /** What a part's first record says; null when there is no such part. */
 function positionAt(path: string): LogPosition | 'broken' | null {
   const bytes = Buffer.alloc(headSize + positionSize);
-  let file: number;
-  try {
-    file = openSync(path, 'r');
-  } catch (error) {
-    if ((error as { code?: unknown }).code === 'ENOENT') return null;
-    throw error;
-  }
+  const file = openOr(path);
+  if (file === null) return null;
   try {
     const length = readSync(file, bytes, 0, bytes.length, 0);
     const head = decodeHead(bytes, 0);
@@ -148,15 +231,6 @@ function positionAt(path: string): LogPosition | 'broken' | null {
     return positionAfter(origin, head, bytes, headSize);
   } finally {
     closeSync(file);
-  }
-}
-
-function readOr(path: string): Buffer | null {
-  try {
-    return readFileSync(path);
-  } catch (error) {
-    if ((error as { code?: unknown }).code === 'ENOENT') return null;
-    throw error;
   }
 }
 
