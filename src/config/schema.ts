@@ -103,7 +103,7 @@ export const topFile = z.strictObject({
   }),
   log_limit: key(size(1024, '1KiB'), 'size', {
     description:
-      'Output kept of each agent: all up to this, of more the beginning and the end, with at least the last 1 MiB of each stream. On disk it takes up to twice as much, and 3 MiB; less is kept of output in pieces of a few bytes. The job goes on when it writes more.',
+      'Output kept of each agent: all up to this, of more the beginning and the end, with at least the last 1 MiB of each stream. On disk it takes up to twice as much, and 4 MiB; less is kept of output in pieces of a few bytes. The job goes on when it writes more.',
     example: '64MiB',
     shown: formatSize(topDefaults.log_limit),
   }),

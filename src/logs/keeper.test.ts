@@ -95,6 +95,25 @@ test('what a job says first on stderr is kept also when it is read before the ma
   expect(await text('stderr')).toBe('early late');
 });
 
+test('says once that output was rotated away, however often a full disk refuses what comes after it', async () => {
+  const { runtime } = runtimeOf([
+    [...gate(), { ...chunk('stdout', 'late'), gap: true }, { ...chunk('stdout', 'later'), gap: true }],
+  ]);
+  const { keeper, text } = keep(runtime);
+  const append = keeper.file.append.bind(keeper.file);
+  let refusals = 5;
+  keeper.file.append = (one, kept) => {
+    if (kept.length > 0 && refusals > 0) {
+      refusals -= 1;
+      throw new OnejobError('E_STATE_FULL', 'full', { retry: true });
+    }
+    append(one, kept);
+  };
+  expect(await keeper.ended).toBe(true);
+  expect([refusals, await text('stdout')]).toEqual([0, 'latelater']);
+  expect((await text('note')).match(/rotated away/g)).toHaveLength(2);
+});
+
 test('a sandbox that floods stderr before its release costs no memory', async () => {
   const flood = Array.from({ length: 64 }, () => chunk('stderr', 'x'.repeat(64 * 1024)));
   const { runtime } = runtimeOf([flood, gate(), [chunk('stdout', 'done')]]);

@@ -25,6 +25,8 @@ export interface KeeperEvents {
 interface Taken {
   readonly chunk: LogChunk;
   readonly kept: Uint8Array;
+  /** That output is missing before it was said; the chunk itself may still be refused, and is tried again. */
+  isGapNoted?: boolean;
 }
 
 export class Keeper {
@@ -140,7 +142,10 @@ export class Keeper {
   async #write(): Promise<void> {
     for (let next = this.#pending[0]; next !== undefined; next = this.#pending[0]) {
       try {
-        if (next.chunk.gap === true) this.file.note(rotatedAway(this.agent, this.file.position));
+        if (next.chunk.gap === true && next.isGapNoted !== true) {
+          this.file.note(rotatedAway(this.agent, this.file.position));
+          next.isGapNoted = true;
+        }
         this.file.append(next.chunk, next.kept);
         this.#pending.shift();
       } catch (error) {
