@@ -354,7 +354,7 @@ describe('a log', () => {
     why = 'the disk is nearly full';
     print(500);
     why = null;
-    for (let i = 0; i < 9; i += 1) print(250);
+    for (let i = 0; i < 5; i += 1) print(250);
     log.close();
     const { stdout } = await gather(readLog(path));
     expect(stdout.at).toBe(at);
