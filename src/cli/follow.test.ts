@@ -10,6 +10,7 @@ import { jobRequest } from '../api/schema.ts';
 import { type ApiServer, startApi } from '../api/server.ts';
 import { runCli } from '../cli.ts';
 import { OnejobError } from '../errors.ts';
+import { gapPiece } from '../logs/gap.ts';
 import { createOutput } from './output.ts';
 import { findPlace } from './place.ts';
 import { run as runJob } from './run.ts';
@@ -150,4 +151,30 @@ test('who gives up waiting for a daemon says for how long, and that the job was 
     code: 'E_DAEMON_ABSENT',
     message: expect.stringMatching(/^Gave up after .*: no daemon has come back.* Job [0-9a-f]{12} was not handed in\.$/),
   });
+});
+
+test('output that was written for a terminal is made plain, and goes on where it was after the daemon was away', async () => {
+  const bytes = (text: string) => ({ stream: 'stdout', bytes: Buffer.from(text), forTerminal: true }) as const;
+  const before = [
+    bytes('\u001b[90m$\u001b[0m ma'),
+    gapPiece({ missing: { stdout: 1_000, stderr: 0 }, after: { stdout: 13, stderr: 0 } }),
+  ];
+  const job = manager.submit(jobRequest.parse({ command: ['true'] }));
+  let times = 0;
+  manager.logs = async function* (_source, _how, signal) {
+    yield* before;
+    // Cut in the middle of an escape.
+    yield bytes('ke\r\n\u001b[');
+    if (times++ === 0) await new Promise<void>((resolve) => signal.addEventListener('abort', () => resolve()));
+    else yield bytes('1mdone\u001b[0m\r\n');
+  };
+  const cli = testContext(['logs', '-f', job.id], dir.path);
+  const logs = runCli(cli.context);
+  await cli.says(/ke\n/);
+  await server.close();
+  await cli.says(/goes on without it/);
+  server = await listen();
+  expect(await logs).toBe(0);
+  expect(cli.stdout()).toBe('$ make\ndone\n');
+  expect(cli.stderr().match(/not kept here: 1,000 bytes of stdout after its first 13 bytes/g)).toHaveLength(1);
 });
