@@ -79,6 +79,7 @@ export async function reconnect(session: Session, lost: Client, options: Reconne
     try {
       return await hold(createClient({ socket: (await locate(place)).socket, version: session.version }), signal);
     } catch (error) {
+      signal.throwIfAborted();
       const left = deadline - performance.now();
       if (!isGone(error)) throw error;
       if (left <= 0) throw gaveUp(lost.socket, options.patience, error);
