@@ -22,12 +22,8 @@ describe.skipIf(lacks('docker', 'busybox', 'bubblewrap'))('a sandbox that was no
     ['no standbys', pool('default', 'name: "old.{n}", env: { MADE: old }, standby: false'), 'old'],
     ['another runtime', 'pools: { default: { agents: 1, runtime: process, name: "old.{n}", env: { MADE: new } } }', 'new'],
   ])('is gone after the next, with %s, has ended', async (_, after, made) => {
-    using engine = await heldEngine();
-    await using here = await onejob({ config: before, env: { DOCKER_HOST: engine.url } });
-    const held = engine.hold(/^GET \S*\/logs/);
-    await here.up();
-    await held;
-    expect((await here.cli(['down', '--leave']).ended).code).toBe(0);
+    await using here = await onejob({ config: before });
+    expect((await here.cli(['up'], { env: { ONEJOB_CRASH_AT: 'prepare.effect' } }).ended).signal).toBe('SIGKILL');
     expect(await containers(here)).toHaveLength(1);
     here.configure(after);
     await here.up();
