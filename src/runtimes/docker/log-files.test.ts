@@ -1,5 +1,5 @@
 /** The files of the Engine's driver `local`, written by hand: what the contract suite cannot make an Engine do. */
-import { appendFileSync, mkdirSync, readdirSync, readlinkSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { appendFileSync, mkdirSync, readdirSync, readlinkSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
@@ -169,7 +169,8 @@ test('a reader that is slower than its job keeps few files that were thrown away
   const ended = Promise.withResolvers<void>();
   const long = (file: number) => Array.from({ length: 4_000 }, (_, line) => `${file} ${line} ${'x'.repeat(300)}`);
   write(...long(0));
-  const reader = follow(start, ended.promise);
+  const three = 3 * statSync(log()).size;
+  const reader = followFiles(folder, start, ended.promise, new AbortController().signal, three);
   let most = 0;
   let text = '';
   for (let file = 1; file <= 24; file += 1) {

@@ -16,8 +16,8 @@ import { Rejoiner } from './rejoin.ts';
 const current = 'container.log';
 /** Bytes taken at a time. */
 const blockSize = 256 * 1024;
-/** Files that wait to be read though the Engine has thrown them away: open, they stay on its disk, where nothing shows them. */
-const mostDeleted = 3;
+/** Bytes that wait to be read though the Engine has thrown them away: open, they stay on its disk, where nothing shows them. */
+const deletedAtMost = 2 ** 30;
 /** ms between looks when the kernel has told nothing. */
 const slowLook = 1_000;
 
@@ -39,7 +39,8 @@ export function canRead(folder: string): boolean {
 }
 
 /**
- * Output after `from`, until `ended` has resolved and all was read, or the files are gone.
+ * Output after `from`, until `ended` has resolved and all was read, or the files are gone. Of what the Engine has thrown away
+ * unread, `mostDeleted` bytes are kept for it, 1 GiB by default; of more the oldest file is a hole.
  * @throws UnknownEntries, and what Node throws when reading fails
  */
 export async function* followFiles(
@@ -47,6 +48,7 @@ export async function* followFiles(
   from: LogPosition,
   ended: Promise<void>,
   signal: AbortSignal,
+  mostDeleted: number = deletedAtMost,
 ): AsyncGenerator<LogChunk[], void> {
   const rejoiner = new Rejoiner(from);
   const stop = new AbortController();
@@ -58,7 +60,7 @@ export async function* followFiles(
   }, end);
   signal.addEventListener('abort', end, { once: true });
   using watch = watchFolders([folder], stop.signal);
-  await using chain = createChain(folder);
+  await using chain = createChain(folder, mostDeleted);
   await chain.look();
   try {
     for (let part = chain.next(); part !== null && !signal.aborted; part = chain.next()) {
@@ -94,7 +96,7 @@ export async function* followFiles(
 }
 
 /** The driver's files from the oldest on, each opened before it can be thrown away. */
-function createChain(folder: string) {
+function createChain(folder: string, most: number) {
   const path = join(folder, current);
   const waiting: LogPart[] = [];
   let reading: LogPart | null = null;
@@ -125,8 +127,15 @@ function createChain(folder: string) {
       waiting.push(...found.slice(known + 1).map((one, at) => ({ ...one, afterHole: isLate && at === 0 })));
       newest = found.at(-1)?.inode ?? newest;
       // Who reads more slowly than the job writes has a hole, and says so.
-      const deleted = waiting.filter(({ inode }) => !found.some((one) => one.inode === inode)).length;
-      const late = waiting.splice(0, deleted - mostDeleted);
+      const deleted = waiting.filter(({ inode }) => !found.some((one) => one.inode === inode));
+      let size = 0;
+      for (const { file } of deleted) size += (await file.stat()).size;
+      const late: LogPart[] = [];
+      while (size > most && waiting[0] !== undefined && deleted.includes(waiting[0])) {
+        late.push(waiting[0]);
+        size -= (await waiting[0].file.stat()).size;
+        waiting.shift();
+      }
       for (const one of late) await one.file.close();
       if (late.length > 0 && waiting[0] !== undefined) waiting[0] = { ...waiting[0], afterHole: true };
       return waiting.length > 0;
