@@ -1,81 +1,157 @@
 /**
- * A whole host in virtual time: the real loop, store, own queue and logs over a simulated runtime. A manager can be killed
- * at any moment in which it waits, and another one is started on what it left on disk.
+ * A whole host in virtual time: the real manager (`src/host.ts`, with its store, loop, logs and services) over a simulated Engine.
+ * It can be killed between any two effects, and the next one is started on what it left on disk.
  */
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import type { JobRequest, JobView } from '../../src/api/schema.ts';
-import { createCiServices } from '../../src/ci/index.ts';
-import type { OwnQueue } from '../../src/ci/own-queue/own-queue.ts';
+import type { DownRequest, JobRequest, JobView } from '../../src/api/schema.ts';
 import { readEnvironment } from '../../src/config/environment.ts';
 import { loadConfig } from '../../src/config/load.ts';
-import { slotNames } from '../../src/config/slot-names.ts';
-import { isEmpty } from '../../src/core/slot.ts';
-import { followServices, slotFacts } from '../../src/pools/ci-events.ts';
-import { type Loop, openLoop } from '../../src/pools/loop.ts';
-import { subdirectory } from '../../src/store/directory.ts';
+import { isEmpty, type Slot } from '../../src/core/slot.ts';
+import { OnejobError } from '../../src/errors.ts';
+import { type Host, type HostParts, openHost } from '../../src/host.ts';
+import { rebased } from '../../src/pools/populate.ts';
+import { storeFault } from '../../src/store/fault.ts';
 import { openStore, type Store } from '../../src/store/store.ts';
+import { drawFrom, fillDisk, isDiskFull } from './builtins.ts';
+import { type Effect, SimProcess } from './process.ts';
 import { type Act, SimEngine, simRuntime } from './runtime.ts';
-import { type ProcessClock, SimTime, seeded } from './time.ts';
+import { SimTime, seeded } from './time.ts';
 
-interface Manager {
-  readonly clock: ProcessClock;
-  readonly store: Store;
-  readonly loop: Loop;
-  readonly queue: OwnQueue;
-  readonly watching: AbortController;
+/** What runs now: a manager that is up, or on its way up. */
+interface Running {
+  readonly process: SimProcess;
+  store: Store | null;
+  host: Host | null;
 }
 
 /** A line of the story: virtual ms, what happened. */
 export type Line = readonly [ms: number, what: string];
 
+/** What an outside system brings into a manager that starts. */
+export type MoreParts = (process: SimProcess) => Partial<HostParts>;
+
+export interface SimHostOptions {
+  readonly seed: number;
+  /** The config file. */
+  readonly config: string;
+  readonly parts?: MoreParts;
+  /** Lines of the story that are kept; default 4,000. */
+  readonly lines?: number;
+}
+
+/** ms after which the service manager of the host starts a manager that could not start. */
+const startAgain = 5_000;
+
+// Memory is a disk that nobody waits for.
+const folder = existsSync('/dev/shm') ? '/dev/shm' : tmpdir();
+
 export class SimHost {
+  /** Draws what happens in the world. */
   readonly random: () => number;
   readonly time: SimTime;
   readonly engine: SimEngine;
   readonly dir: string;
+  /** The last lines of what happened. */
   readonly story: Line[] = [];
+  /** Promises that are broken, and what a manager did that nothing explains. */
+  readonly broken: string[] = [];
+  /** A number that two runs share only when all they told was the same. */
+  hash = 0;
   crashes = 0;
+  stops = 0;
+  starts = 0;
+  /** Effects of each kind so far. */
+  readonly effects: Record<Effect, number> = { commit: 0, file: 0, runtime: 0, service: 0, device: 0 };
+  /** Each kills the manager at the effect at which it comes to 0. */
+  readonly #fuses = new Set<{ left: number; readonly of: Effect | null; readonly down: number }>();
+  readonly #options: SimHostOptions;
   readonly #config: string;
-  #manager: Manager | null = null;
+  #running: Running | null = null;
+  /** Called whenever a manager is up. */
+  readonly onUp = new Set<() => void>();
 
-  /** `pools`: the config's pools, as YAML in one line. */
-  constructor(seed: number, pools: string) {
+  constructor(options: SimHostOptions) {
+    const { seed } = options;
+    this.#options = options;
     this.random = seeded(seed);
-    this.time = new SimTime(this.random);
+    this.time = new SimTime(seeded(seed ^ 0x5eed));
     this.engine = new SimEngine(this.time, this.random);
-    this.dir = mkdtempSync(join(tmpdir(), 'onejob-sim-'));
+    drawFrom(seeded(seed ^ 0xc0de));
+    this.dir = mkdtempSync(join(folder, 'onejob-sim-'));
     this.#config = join(this.dir, 'config.yml');
-    writeFileSync(this.#config, `pools: ${pools}\n`);
+    writeFileSync(this.#config, options.config);
   }
 
-  get manager(): Manager {
-    if (this.#manager === null) throw new Error('no manager runs');
-    return this.#manager;
+  /** The manager that is up; null while none is. */
+  get up(): Host | null {
+    return this.#running?.host ?? null;
   }
 
-  async start(): Promise<void> {
-    const clock = this.time.process();
+  /** The process of the manager that is up or starts; null while there is none. */
+  get process(): SimProcess | null {
+    return this.#running?.process ?? null;
+  }
+
+  get store(): Store | null {
+    return this.#running?.store ?? null;
+  }
+
+  get slots(): readonly Slot[] {
+    return this.up?.loop.reconciler.slots ?? [];
+  }
+
+  tell(what: string): void {
+    const ms = this.time.now;
+    const text = `${ms.toFixed(3)} ${what}`;
+    for (let at = 0; at < text.length; at++) this.hash = (Math.imul(this.hash, 31) + text.charCodeAt(at)) | 0;
+    this.story.push([ms, what]);
+    const most = this.#options.lines ?? 4_000;
+    if (this.story.length > 2 * most) this.story.splice(0, most);
+  }
+
+  /** Begins to start a manager; `up` tells when it is there. */
+  start(): void {
+    if (this.#running !== null) return;
+    const process = new SimProcess(this.time, (effect) => this.#passes(effect));
+    const running: Running = { process, store: null, host: null };
+    this.#running = running;
+    this.starts += 1;
+    this.tell('a manager starts');
+    void process
+      .begin(() => this.#open(running))
+      .catch(async (error: unknown) => {
+        if (process.isDead) return;
+        const retry = error instanceof OnejobError && error.retry;
+        this.tell(`the manager could not start: ${error instanceof Error ? error.message : String(error)}`);
+        if (!retry) this.broken.push(`start: ${error instanceof Error ? (error.stack ?? error.message) : String(error)}`);
+        this.#end(running);
+        this.time.after(startAgain, () => this.start());
+      });
+  }
+
+  async #open(running: Running): Promise<void> {
+    const { process } = running;
     const env = readEnvironment({ HOME: this.dir, PATH: '/usr/bin:/bin' });
     const flags = { config: this.#config, stateDir: join(this.dir, 'state'), socket: join(this.dir, 's') };
-    const { config } = await loadConfig({ flags, env, now: clock.wall() });
-    const store = openStore(config.stateDir);
-    const stored = store.slots.all().map(({ slot }) => slot);
-    const runtime = simRuntime(this.engine, clock);
-    const tell = (level: string) => (message: string, about?: object) =>
-      void this.story.push([this.time.now, `${level} ${message} ${JSON.stringify(about ?? {})}`]);
+    const { config } = await loadConfig({ flags, env, host: { name: 'box', cpus: 32, memory: 2 ** 37 }, now: process.wall() });
+    if (process.isDead) return;
+    if (isDiskFull()) throw storeFault('open', config.stateDir, fullDisk());
+    const store = this.#watched(openStore(config.stateDir), process);
+    running.store = store;
+    if (process.isDead) {
+      this.#end(running);
+      return;
+    }
+    const stored = store.slots.all().map(({ slot, thisBoot }) => (thisBoot ? slot : rebased(slot, process.now())));
+    const runtime = simRuntime(this.engine, process);
+    const tell = (level: string) => (message: string, about?: object) => {
+      if (!process.isDead) this.tell(`${level} ${message} ${JSON.stringify(about ?? {})}`);
+    };
     const log = { info: tell('info'), warn: tell('warn'), error: tell('error') };
-    const services = createCiServices({
-      ...{ config, env, store, clock, log },
-      reasonFor: () => null,
-      version: '0.0.0',
-      self: [],
-      slots: slotFacts(() => loop.reconciler, clock),
-    });
-    const queue = services.own;
-    const loop: Loop = await openLoop({
-      ...{ config, env, store, stored, clock, log },
+    const host = await openHost({
+      ...{ config, env, store, stored, log, clock: process },
       runtimes: {
         all: [runtime],
         best: runtime,
@@ -84,72 +160,130 @@ export class SimHost {
         get: () => runtime,
         chooseAgain: async () => false,
       },
-      services: services.byName,
-      nameOf: slotNames(config),
-      logDir: subdirectory(store.dir, 'logs'),
+      version: '0.0.0',
+      self: [],
+      variables: {},
       temporary: false,
-      hurry: new AbortController().signal,
-      emptied: () => {},
+      configChanged: async () => null,
+      findings: () => [],
+      ...this.#options.parts?.(process),
     });
-    const watching = new AbortController();
-    const { reconciler, observer } = loop;
-    followServices(
-      new Set(services.byName.values()),
-      { reconciler, clock, log, demanded: () => {}, lastWords: loop.lastWords },
-      watching.signal,
-    );
-    this.#manager = { clock, store, loop, queue, watching };
-    // Of a manager that is killed meanwhile this never ends.
-    void observer.start().then(() => {
-      reconciler.pause.release('starting');
-      reconciler.start();
-    });
+    if (process.isDead) return;
+    await host.start();
+    running.host = host;
+    this.tell('the manager is up');
+    for (const fn of this.onUp) fn();
   }
 
-  /** kill -9: what is on disk stays, what was under way never ends. */
-  async crash(): Promise<void> {
-    const { clock, store, watching, loop } = this.manager;
-    clock.kill();
-    watching.abort();
-    this.#manager = null;
-    this.crashes += 1;
-    this.story.push([this.time.now, 'the manager was killed']);
-    store.close();
-    await loop.keepers.close();
-  }
-
-  submit(act: Act, request: Partial<JobRequest> = {}): string {
-    const command = ['sim', JSON.stringify(act)];
-    const whole = {
-      name: null,
-      user: null,
-      memory: null,
-      cpus: null,
-      id: null,
-      pool: null,
-      env: {},
-      image: null,
-      volumes: [],
-      devices: null,
-      priority: 0,
-      timeout: null,
+  /** The real store, with a point before and after each commit, on a disk that may be full. */
+  #watched(store: Store, process: SimProcess): Store {
+    const transaction: Store['transaction'] = (options, fn) => {
+      process.point('commit');
+      const answer = store.transaction(options, () => {
+        const result = fn();
+        if (isDiskFull()) throw fullDisk();
+        return result;
+      });
+      process.point('commit');
+      return answer;
     };
-    return this.manager.queue.submit({ ...whole, retries: 0, artifacts: [], workspace: null, ...request, command }).id;
+    return { ...store, transaction };
+  }
+
+  #passes(effect: Effect): void {
+    this.effects[effect] += 1;
+    for (const fuse of this.#fuses) {
+      if (fuse.of !== null && fuse.of !== effect) continue;
+      fuse.left -= 1;
+      if (fuse.left > 0) continue;
+      this.#fuses.delete(fuse);
+      this.crash(fuse.down, `at a ${effect}`);
+      return;
+    }
+  }
+
+  /** kill -9: what is on disk stays, what was under way has no effect any more. Another one is started after `down` ms. */
+  crash(down = 1_000, where = ''): void {
+    const running = this.#running;
+    if (running === null) return;
+    this.crashes += 1;
+    this.tell(`the manager was killed${where === '' ? '' : ` ${where}`}`);
+    running.process.kill();
+    this.#end(running);
+    this.time.after(down, () => this.start());
+  }
+
+  /** Kills it at the `left`-th effect from now on, `of` one kind or of any. */
+  crashAfter(left: number, of: Effect | null = null, down = 1_000): void {
+    this.#fuses.add({ left, of, down });
+  }
+
+  #end(running: Running): void {
+    const { process, store, host } = running;
+    process.kill();
+    if (this.#running === running) this.#running = null;
+    process.run(() => store?.close());
+    // Descriptors are the kernel's to close.
+    if (host !== null) void process.begin(() => host.loop.keepers.close());
+  }
+
+  /** Stops it as a person or the service manager does; `down` ms after its end another one is started, with null none. */
+  async stop(how: DownRequest['how'], { grace = null, down = 1_000 }: { grace?: number | null; down?: number | null } = {}) {
+    const running = this.#running;
+    if (running?.host == null) return;
+    const { process, host } = running;
+    this.stops += 1;
+    this.tell(`stop: ${how}`);
+    await process.begin(async () => {
+      host.shutdown.begin({ how, grace, forget: false });
+      await host.finish();
+      await host[Symbol.asyncDispose]();
+    });
+    this.tell('the manager has stopped');
+    running.host = null;
+    this.#end(running);
+    if (down !== null) this.time.after(down, () => this.start());
+  }
+
+  /** The disk takes nothing more, or takes everything again. */
+  setDiskFull(full: boolean): void {
+    this.tell(full ? 'the disk is full' : 'the disk has room again');
+    fillDisk(full);
+  }
+
+  /** Hands a job in, as `onejob run` does; of the manager that is up. */
+  submit(act: Act, request: Partial<JobRequest> = {}): string {
+    const { up } = this;
+    if (up === null) throw new Error('no manager is up');
+    return up.services.own.submit(requestOf(act, request)).id;
   }
 
   job(id: string): JobView {
-    const job = this.manager.queue.job(id);
+    const job = this.up?.services.own.job(id) ?? null;
     if (job === null) throw new Error(`no job ${id}`);
     return job;
   }
 
   /** Every slot is empty and nothing of ours is at the Engine. */
   get isEmpty(): boolean {
-    return this.manager.loop.reconciler.slots.every(isEmpty) && this.engine.sandboxes.size === 0;
+    return this.slots.every(isEmpty) && this.engine.sandboxes.size === 0;
   }
 
-  async close(): Promise<void> {
-    if (this.#manager !== null) await this.crash();
+  close(): void {
+    fillDisk(false);
+    if (this.#running !== null) this.#end(this.#running);
     rmSync(this.dir, { recursive: true, force: true });
   }
+}
+
+function fullDisk(): Error {
+  return Object.assign(new Error('database or disk is full'), { code: 'ERR_SQLITE_ERROR', errcode: 13 });
+}
+
+export function requestOf(act: Act, request: Partial<JobRequest> = {}): JobRequest {
+  const whole = {
+    ...{ name: null, user: null, memory: null, cpus: null, id: null, pool: null, env: {}, image: null, volumes: [] },
+    ...{ devices: null, priority: 0, timeout: null, retries: 0, artifacts: [], workspace: null },
+  };
+  return { ...whole, ...request, command: ['sim', JSON.stringify(act)] };
 }

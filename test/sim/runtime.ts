@@ -27,6 +27,8 @@ export interface Act {
 interface Sandbox {
   readonly spec: SandboxSpec;
   readonly fingerprint: string;
+  readonly madeAt: number;
+  job: string | null;
   readonly output: LogChunk[];
   exit: Exit | null;
   released: boolean;
@@ -52,13 +54,34 @@ interface Listener {
   push(event: RuntimeEvent): void;
 }
 
+/** Told of what happens to sandboxes, before it does. */
+export interface EngineWatcher {
+  released?(sandbox: Seen): void;
+  signalled?(sandbox: Seen, signal: 'TERM' | 'KILL'): void;
+  removed?(sandbox: Seen): void;
+}
+
+/** A sandbox as the world knows it. */
+export interface Seen {
+  readonly spec: SandboxSpec;
+  readonly fingerprint: string;
+  readonly madeAt: number;
+  /** The job of the own queue that it has; null for none. */
+  readonly job: string | null;
+  readonly released: boolean;
+  readonly exit: Exit | null;
+}
+
 export class SimEngine {
+  readonly watchers = new Set<EngineWatcher>();
   readonly sandboxes = new Map<AgentId, Sandbox>();
   /** False while nothing answers; sandboxes go on. */
   isUp = true;
   faults: Faults = noFaults;
   /** How often each job's script began. */
   readonly begun = new Map<string, number>();
+  /** Jobs whose sandboxes the Engine itself has ended. */
+  readonly lost = new Set<string>();
   /** How many sandboxes there were in all. */
   made = 0;
   outages = 0;
@@ -88,7 +111,10 @@ export class SimEngine {
 
   make(spec: SandboxSpec, fingerprint: string): void {
     if (this.sandboxes.has(spec.agent)) return;
-    const sandbox: Sandbox = { spec, fingerprint, output: [], exit: null, released: false, term: 0, cancel: () => {} };
+    const sandbox: Sandbox = {
+      ...{ spec, fingerprint, madeAt: this.time.now, job: null, output: [] },
+      ...{ exit: null, released: false, term: 0, cancel: () => {} },
+    };
     this.made += 1;
     this.sandboxes.set(spec.agent, sandbox);
     this.#print(sandbox, `${readyMarker(spec.agent)}\n`);
@@ -100,8 +126,10 @@ export class SimEngine {
     if (sandbox === undefined || sandbox.exit !== null || sandbox.released) return;
     const script = scriptOf(agent, frame);
     if (script === null) return;
-    sandbox.released = true;
     const [, job = '?'] = /ONEJOB_JOB_ID='([0-9a-f]+)'/.exec(script) ?? [];
+    sandbox.job = job;
+    for (const watcher of this.watchers) watcher.released?.(sandbox);
+    sandbox.released = true;
     this.begun.set(job, (this.begun.get(job) ?? 0) + 1);
     const act = actOf(script);
     sandbox.term = act.term === undefined ? 0 : act.term;
@@ -115,6 +143,7 @@ export class SimEngine {
   signal(agent: AgentId, signal: 'TERM' | 'KILL'): void {
     const sandbox = this.sandboxes.get(agent);
     if (sandbox === undefined || sandbox.exit !== null) return;
+    for (const watcher of this.watchers) watcher.signalled?.(sandbox, signal);
     const wait = signal === 'KILL' ? 1 : sandbox.term;
     if (wait === null) return;
     this.time.after(wait, () => this.#end(sandbox, { kind: 'code', code: signal === 'KILL' ? 137 : 143 }));
@@ -123,6 +152,7 @@ export class SimEngine {
   remove(agent: AgentId): void {
     const sandbox = this.sandboxes.get(agent);
     if (sandbox === undefined) return;
+    for (const watcher of this.watchers) watcher.removed?.(sandbox);
     sandbox.cancel();
     this.sandboxes.delete(agent);
     this.#tell({ kind: 'removed', agent });
@@ -197,7 +227,9 @@ export function simRuntime(engine: SimEngine, clock: ProcessClock, name = 'proce
   const call = async <T>(ms: number, signal: AbortSignal | null, effect: () => T): Promise<T> => {
     await wait(engine.time, ms / 2, signal);
     if (!engine.isUp || engine.random() < engine.faults.fails) throw away();
+    clock.point('runtime');
     const answer = effect();
+    clock.point('runtime');
     await wait(clock, ms / 2, signal);
     if (engine.random() < engine.faults.answerLost) throw away();
     return answer;
@@ -248,6 +280,7 @@ export function simRuntime(engine: SimEngine, clock: ProcessClock, name = 'proce
         },
       };
       engine.listeners.add(listener);
+      clock.onKill(() => engine.listeners.delete(listener));
       signal.addEventListener('abort', () => wake(), { once: true });
       try {
         while (!signal.aborted) {

@@ -1,8 +1,10 @@
 /**
- * Virtual time for a whole manager. Nothing waits for real: once every microtask and file operation is done, the earliest
- * timer fires. Timers that are due at the same moment fire in an order that the seed draws.
+ * Virtual time for a whole host. Nothing waits for real: once every microtask and file operation is done, the earliest timer
+ * fires. Timers that are due at the same moment fire in an order that the seed draws.
  */
-import type { Clock } from '../../src/core/clock.ts';
+import { SimProcess } from './process.ts';
+
+export type { SimProcess as ProcessClock } from './process.ts';
 
 /** Numbers in [0, 1) that follow from the seed alone (mulberry32). */
 export function seeded(seed: number): () => number {
@@ -19,18 +21,23 @@ interface Timer {
   readonly at: number;
   readonly order: number;
   readonly fn: () => void;
+  /** Its place in the heap; -1 once it fired or was cancelled. */
+  place: number;
 }
 
-/** A clock of one process of the simulated host. What it has begun ends with it. */
-export interface ProcessClock extends Clock {
-  /** The process died: none of its timers fires any more. */
-  kill(): void;
+/** Why a run of virtual time came to no end. */
+export class StuckError extends Error {
+  override name = 'StuckError';
 }
 
 export class SimTime {
+  /** ms by which the wall clock was set forward (or back, below 0) since the start. */
+  jumped = 0;
+  /** Timers that have fired. */
+  steps = 0;
   #now = 1_000;
   readonly #wall = Date.UTC(2030, 0, 1);
-  readonly #timers = new Set<Timer>();
+  readonly #heap: Timer[] = [];
   readonly #random: () => number;
 
   constructor(random: () => number) {
@@ -42,72 +49,102 @@ export class SimTime {
     return this.#now;
   }
 
+  /** ms since the epoch, as the host's wall clock shows it. */
+  get wall(): number {
+    return this.#wall + this.jumped + Math.floor(this.#now);
+  }
+
   /** Nanoseconds since the epoch, as a runtime stamps output. */
   get stamp(): bigint {
     return BigInt(this.#wall + Math.floor(this.#now)) * 1_000_000n;
   }
 
-  after(ms: number, fn: () => void): () => void {
-    const timer = { at: this.#now + Math.max(0, ms), order: this.#random(), fn };
-    this.#timers.add(timer);
-    return () => this.#timers.delete(timer);
+  /** Timers that wait. */
+  get pending(): number {
+    return this.#heap.length;
   }
 
-  process(): ProcessClock {
-    const own = new Set<() => void>();
-    let isDead = false;
-    return {
-      now: () => this.#now,
-      wall: () => this.#wall + Math.floor(this.#now),
-      after: (ms, fn) => {
-        if (isDead) return () => {};
-        const cancel = this.after(ms, () => {
-          own.delete(cancel);
-          fn();
-        });
-        own.add(cancel);
-        return () => {
-          own.delete(cancel);
-          cancel();
-        };
-      },
-      kill() {
-        isDead = true;
-        for (const cancel of own) cancel();
-        own.clear();
-      },
-    };
+  /** Calls `fn` once after `ms`; the returned function calls it off. */
+  after(ms: number, fn: () => void): () => void {
+    const timer: Timer = { at: this.#now + Math.max(0, ms), order: this.#random(), fn, place: this.#heap.length };
+    this.#heap.push(timer);
+    this.#up(timer);
+    return () => this.#remove(timer);
+  }
+
+  /** A process whose effects nobody counts. */
+  process(): SimProcess {
+    return new SimProcess(this);
   }
 
   /**
-   * Runs until `isDone` holds when all is quiet. @throws Error when `limit` virtual ms have passed, or nothing is left to
-   * wait for.
+   * Runs until `isDone` holds when all is quiet.
+   * @throws StuckError when `limit` virtual ms have passed, or nothing is left to wait for; and what a timer throws
    */
   async run(isDone: () => boolean | Promise<boolean>, limit: number): Promise<void> {
     const end = this.#now + limit;
     for (;;) {
       await quiet();
-      if (await isDone()) return;
-      const next = this.#earliest();
-      if (next === null) throw new Error('nothing is left to wait for');
-      if (next.at > end) throw new Error(`not done after ${limit / 1000} s of virtual time`);
-      this.#timers.delete(next);
+      const answer = isDone();
+      if (typeof answer === 'boolean' ? answer : await answer) return;
+      const next = this.#heap[0];
+      if (next === undefined) throw new StuckError('nothing is left to wait for');
+      if (next.at > end) throw new StuckError(`not done after ${limit / 3_600_000} h of virtual time`);
+      this.#remove(next);
       this.#now = Math.max(this.#now, next.at);
+      this.steps += 1;
       next.fn();
     }
   }
 
-  #earliest(): Timer | null {
-    let first: Timer | null = null;
-    for (const timer of this.#timers) {
-      if (first === null || timer.at < first.at || (timer.at === first.at && timer.order < first.order)) first = timer;
+  #remove(timer: Timer): void {
+    const { place } = timer;
+    if (place < 0) return;
+    timer.place = -1;
+    const last = this.#heap.pop() as Timer;
+    if (last === timer) return;
+    this.#heap[place] = last;
+    last.place = place;
+    this.#up(last);
+    this.#down(last);
+  }
+
+  #up(timer: Timer): void {
+    while (timer.place > 0) {
+      const above = this.#heap[(timer.place - 1) >> 1] as Timer;
+      if (!isBefore(timer, above)) return;
+      this.#swap(timer, above);
     }
-    return first;
+  }
+
+  #down(timer: Timer): void {
+    for (;;) {
+      const left = this.#heap[2 * timer.place + 1];
+      const right = this.#heap[2 * timer.place + 2];
+      const first = right !== undefined && left !== undefined && isBefore(right, left) ? right : left;
+      if (first === undefined || !isBefore(first, timer)) return;
+      this.#swap(first, timer);
+    }
+  }
+
+  #swap(one: Timer, other: Timer): void {
+    const { place } = one;
+    one.place = other.place;
+    other.place = place;
+    this.#heap[one.place] = one;
+    this.#heap[other.place] = other;
   }
 }
+
+function isBefore(one: Timer, other: Timer): boolean {
+  return one.at < other.at || (one.at === other.at && one.order < other.order);
+}
+
+/** What keeps Node busy although no timer of the simulation is due: files, threads of its pool, and work put off. */
+const busy = /^(FSReq|CloseReq|Immediate|.*(Job|Request)$)/;
 
 /** Resolves once no microtask and no file operation is under way: what is left waits for a timer. */
 async function quiet(): Promise<void> {
   do await new Promise((resolve) => setImmediate(resolve));
-  while (process.getActiveResourcesInfo().some((kind) => kind.startsWith('FSReq') || kind === 'CloseReq'));
+  while (process.getActiveResourcesInfo().some((kind) => busy.test(kind)));
 }

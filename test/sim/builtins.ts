@@ -1,0 +1,129 @@
+/**
+ * What Node gives every module of the product, made a part of the simulation: chance follows from the seed, and each change of a
+ * file passes a point at which its process may be killed, and fails while the simulated disk is full.
+ *
+ * Modules import these by name and keep working: Node's own bindings are replaced for the whole process, once.
+ */
+import crypto from 'node:crypto';
+import fs from 'node:fs';
+import { syncBuiltinESMExports } from 'node:module';
+import { currentProcess, Killed, type SimProcess } from './process.ts';
+
+let random: () => number = Math.random;
+let isFull = false;
+
+/** Where chance comes from now. */
+export function drawFrom(source: () => number): void {
+  random = source;
+}
+
+/** While it is full, nothing is written by simulated processes. */
+export function fillDisk(full: boolean): void {
+  isFull = full;
+}
+
+export function isDiskFull(): boolean {
+  return isFull;
+}
+
+function noSpace(call: string): NodeJS.ErrnoException {
+  return Object.assign(new Error(`ENOSPC: no space left on device, ${call}`), { code: 'ENOSPC', errno: -28, syscall: call });
+}
+
+type Call = (...args: never[]) => unknown;
+
+/** Calls that write, and calls that only move or remove names, which a full disk allows. */
+const writes = [
+  'writeSync',
+  'writevSync',
+  'writeFileSync',
+  'appendFileSync',
+  'mkdirSync',
+  'copyFileSync',
+  'symlinkSync',
+  'linkSync',
+];
+const moves = ['renameSync', 'rmSync', 'unlinkSync', 'rmdirSync', 'ftruncateSync', 'truncateSync'];
+const asyncWrites = ['writeFile', 'appendFile', 'mkdir', 'mkdtemp', 'copyFile', 'symlink', 'link'];
+const asyncMoves = ['rename', 'rm', 'unlink', 'rmdir', 'truncate'];
+
+let isInstalled = false;
+
+/**
+ * Whether the process lives on after the point. A killed one that removes or moves something is on its way out of a catch: it must
+ * get as far as to close what it has open, as the kernel would.
+ */
+function passes(process: SimProcess, throws: boolean): boolean {
+  try {
+    process.point('file');
+    return true;
+  } catch (error) {
+    if (throws) throw error;
+    return false;
+  }
+}
+
+/** Replaces the bindings. Idempotent; there is no way back, so this is for a process that only simulates. */
+export function installBuiltins(): void {
+  if (isInstalled) return;
+  isInstalled = true;
+  const bytes = (size: number): Buffer => {
+    const made = Buffer.alloc(size);
+    for (let at = 0; at < size; at++) made[at] = Math.floor(random() * 256);
+    return made;
+  };
+  Math.random = () => random();
+  Object.assign(crypto, {
+    randomBytes: bytes,
+    randomInt: (from: number, to?: number) =>
+      to === undefined ? Math.floor(random() * from) : from + Math.floor(random() * (to - from)),
+    randomUUID: () => {
+      const hex = bytes(16).toString('hex');
+      return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-4${hex.slice(13, 16)}-a${hex.slice(17, 20)}-${hex.slice(20)}`;
+    },
+  });
+  const sync = fs as unknown as Record<string, Call>;
+  for (const name of [...writes, ...moves]) {
+    const real = sync[name] as Call;
+    const needsSpace = writes.includes(name);
+    sync[name] = (...args) => {
+      const own = currentProcess();
+      if (own === undefined) return real(...args);
+      if (!passes(own, needsSpace)) return undefined;
+      if (isFull && needsSpace) throw noSpace(name);
+      const answer = real(...args);
+      passes(own, needsSpace);
+      return answer;
+    };
+  }
+  const promises = fs.promises as unknown as Record<string, Call>;
+  for (const name of [...asyncWrites, ...asyncMoves]) {
+    const real = promises[name] as Call;
+    const needsSpace = asyncWrites.includes(name);
+    promises[name] = async (...args) => {
+      const own = currentProcess();
+      if (own === undefined) return real(...args);
+      try {
+        own.point('file');
+        if (isFull && needsSpace) throw noSpace(name);
+        const answer = await real(...args);
+        own.point('file');
+        return answer;
+      } catch (error) {
+        if (error instanceof Killed) return await new Promise<never>(() => {});
+        throw error;
+      }
+    };
+  }
+  syncBuiltinESMExports();
+  // A killed process is gone with its promises: nobody hears of what it could not do any more.
+  process.on('unhandledRejection', (error) => {
+    if (!isOfKilled(error)) throw error;
+  });
+}
+
+/** Whether it comes of a kill, also deep inside. */
+export function isOfKilled(error: unknown): boolean {
+  for (let cause = error; cause instanceof Error; cause = cause.cause) if (cause instanceof Killed) return true;
+  return error instanceof AggregateError && error.errors.some(isOfKilled);
+}

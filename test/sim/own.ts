@@ -1,0 +1,212 @@
+/**
+ * People who use the own queue: they hand jobs in, again when nobody answered, cancel some, and remember what they were told.
+ * What a job did is known to the Engine; what the queue says of it must agree with that, once and for good.
+ */
+import type { JobRequest, JobView } from '../../src/api/schema.ts';
+import { OnejobError } from '../../src/errors.ts';
+import { requestOf, type SimHost } from './host.ts';
+import type { Act, Seen } from './runtime.ts';
+import type { Happening, Outside } from './scenario.ts';
+
+interface Wanted {
+  readonly act: Act;
+  readonly request: JobRequest;
+  isAccepted: boolean;
+  isCancelled: boolean;
+  result: JobView['result'];
+}
+
+/** ms until somebody who was not answered tries again. */
+const again = 1_000;
+/** ms by which a time limit may be late. */
+const lateness = 60_000;
+
+export function ownQueueUsers(host: SimHost, random: () => number): Outside {
+  const { engine, time } = host;
+  const jobs = new Map<string, Wanted>();
+  /** Those without a result. */
+  const open = new Set<string>();
+  const begunAt = new Map<string, number>();
+  const broken: string[] = [];
+  let checking = 0;
+  let done = 0;
+  let cancelled = 0;
+  let timedOut = 0;
+  let lost = 0;
+
+  const mayEnd = (id: string, wanted: Wanted): boolean => {
+    if (wanted.isCancelled || host.up?.loop.reconciler.stopping === true || engine.lost.has(id)) return true;
+    const { timeout } = wanted.request;
+    return timeout !== null && time.now - (begunAt.get(id) ?? time.now) >= timeout - 1_000;
+  };
+  const disturbed = (how: string) => (sandbox: Seen) => {
+    if (sandbox.job === null || sandbox.exit !== null) return;
+    const wanted = jobs.get(sandbox.job);
+    if (wanted !== undefined && !mayEnd(sandbox.job, wanted)) broken.push(`S5/S6: running job ${sandbox.job} was ${how}`);
+  };
+  engine.watchers.add({
+    signalled: disturbed('signalled'),
+    removed: disturbed('removed'),
+    released(sandbox) {
+      if (sandbox.job !== null) begunAt.set(sandbox.job, time.now);
+    },
+  });
+
+  function tryToSubmit(id: string, wanted: Wanted): void {
+    const { up, process } = host;
+    let error: unknown = null;
+    process?.run(() => {
+      try {
+        up?.manager.submit(wanted.request);
+        wanted.isAccepted = up !== null;
+      } catch (thrown) {
+        error = thrown;
+      }
+    });
+    if (wanted.isAccepted) return;
+    // Whoever was not answered does not know whether the job was taken, and asks with the same id.
+    if (error instanceof OnejobError && !error.retry) broken.push(`submit: ${error.message}`);
+    else time.after(again, () => tryToSubmit(id, wanted));
+  }
+
+  function tryToCancel(id: string): void {
+    const { up, process } = host;
+    const wanted = jobs.get(id);
+    if (wanted === undefined || wanted.result !== null) return;
+    let isTold = false;
+    if (up !== null && process !== null)
+      process.run(() => {
+        try {
+          up.services.own.cancel(id);
+          isTold = true;
+        } catch {}
+      });
+    if (!isTold) time.after(again, () => tryToCancel(id));
+  }
+
+  function note(job: JobView): void {
+    const wanted = jobs.get(job.id);
+    if (wanted === undefined || job.state !== 'done' || job.result === null) return;
+    if (wanted.result !== null) {
+      if (JSON.stringify(wanted.result) !== JSON.stringify(job.result))
+        broken.push(`S7: job ${job.id} ended as ${JSON.stringify(wanted.result)}, and later as ${JSON.stringify(job.result)}`);
+      return;
+    }
+    wanted.result = job.result;
+    open.delete(job.id);
+    done += 1;
+    host.tell(`job ${job.id} is done: ${JSON.stringify(job.result)}`);
+    judge(job.id, wanted, job.result);
+  }
+
+  function judge(id: string, wanted: Wanted, result: NonNullable<JobView['result']>): void {
+    const begun = engine.begun.get(id) ?? 0;
+    const { act, request } = wanted;
+    if (begun > 1 + (engine.lost.has(id) ? request.retries : 0)) broken.push(`S3: job ${id} began ${begun} times`);
+    const said = JSON.stringify(result);
+    switch (result.kind) {
+      case 'code':
+        if (begun === 0) broken.push(`S7: job ${id} has result ${said} and never began`);
+        else if (result.code !== act.exit && !(mayEnd(id, wanted) && (result.code === 143 || result.code === 137)))
+          broken.push(`S7: job ${id} ended with ${act.exit}, and its result is ${said}`);
+        else if (act.says !== undefined && result.code === act.exit) void checkLog(id, `${act.says}${act.says}`);
+        break;
+      case 'cancelled':
+        cancelled += 1;
+        if (!mayEnd(id, wanted)) broken.push(`S7: job ${id} counts as cancelled, and nobody did that`);
+        break;
+      case 'timeout':
+        timedOut += 1;
+        if (request.timeout === null || act.ms < request.timeout) broken.push(`S7: job ${id} ran out of a time that it had`);
+        break;
+      case 'lost':
+        lost += 1;
+        if (!mayEnd(id, wanted)) broken.push(`S6: job ${id} counts as lost, and nothing ended it: ${said}`);
+        break;
+      default:
+        broken.push(`S7: job ${id} ended as ${said}`);
+    }
+    const took = time.now - (begunAt.get(id) ?? time.now);
+    if (
+      request.timeout !== null &&
+      result.kind === 'code' &&
+      act.ms > request.timeout + lateness &&
+      took > request.timeout + lateness
+    )
+      host.tell(`job ${id} had ${request.timeout} ms and took ${took}`);
+  }
+
+  /** What it printed is kept, whole and once. */
+  async function checkLog(id: string, expected: string): Promise<void> {
+    const { up, process } = host;
+    if (up === null || process === null) return;
+    checking += 1;
+    try {
+      const pieces: Uint8Array[] = [];
+      for await (const { stream, bytes } of up.manager.logs({ job: id }, { follow: false }, new AbortController().signal))
+        if (stream !== 'note') pieces.push(bytes);
+      const kept = Buffer.concat(pieces).toString();
+      if (kept !== expected && !process.isDead) broken.push(`S7: the log of job ${id} has ${JSON.stringify(kept)}`);
+    } catch (error) {
+      if (!process.isDead) broken.push(`the log of job ${id} cannot be read: ${(error as Error).message}`);
+    } finally {
+      checking -= 1;
+    }
+  }
+
+  host.onUp.add(() => {
+    const { up, process } = host;
+    if (up === null || process === null) return;
+    up.services.own.onChange(note);
+    for (const id of open) {
+      const job = up.services.own.job(id);
+      if (job !== null) note(job);
+      else if (jobs.get(id)?.isAccepted === true) broken.push(`S7: job ${id} was accepted, and is not known any more`);
+    }
+  });
+
+  return {
+    name: 'own queue',
+    takes: {
+      submit({ ms, exit = 0, says, term, pool = null, ...request }: Happening) {
+        const id = Math.floor(random() * 2 ** 48)
+          .toString(16)
+          .padStart(12, '0');
+        const lines = typeof says === 'number' ? `${`line of ${id}\n`.repeat(says)}` : undefined;
+        const act: Act = {
+          ...{ ms: Number(ms), exit: Number(exit) },
+          ...(lines !== undefined && { says: lines }),
+          ...(term !== undefined && { term: term as number | null }),
+        };
+        const { at: _, what: __, ...more } = request;
+        const wanted = { act, request: requestOf(act, { pool: pool as string | null, ...more, id }) };
+        const whole = { ...wanted, isAccepted: false, isCancelled: false, result: null };
+        jobs.set(id, whole);
+        open.add(id);
+        tryToSubmit(id, whole);
+      },
+      /** Somebody cancels one of the jobs that have no result yet. */
+      cancel({ pick }: Happening) {
+        const ids = [...open];
+        const id = ids[Math.floor((Number(pick ?? 0) / 1_000) * ids.length) % Math.max(1, ids.length)];
+        const wanted = id === undefined ? undefined : jobs.get(id);
+        if (id === undefined || wanted === undefined) return;
+        wanted.isCancelled = true;
+        tryToCancel(id);
+      },
+    },
+    broken: () => broken.splice(0),
+    unsettled() {
+      const [first] = open;
+      if (first !== undefined)
+        return `job ${first} has no result, and ${open.size - 1} others: ${host.up?.services.own.job(first)?.state}`;
+      return checking > 0 ? 'logs are read' : null;
+    },
+    census() {
+      const found: string[] = [];
+      for (const [id, { result }] of jobs) if (result === null) found.push(`S7: job ${id} has no result`);
+      return found;
+    },
+    counts: () => ({ jobs: jobs.size, done, cancelled, timedOut, lost }),
+  };
+}

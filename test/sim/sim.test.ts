@@ -1,0 +1,42 @@
+/** What the simulator decides about a change: the corpus, then every scenario with its seeds. Nothing here is retried. */
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, describe, expect, test } from 'vitest';
+import { type Played, Players } from './players.ts';
+import { scenarios } from './scenarios/index.ts';
+import type { Order } from './worker.ts';
+
+const players = new Players({ count: 2, limit: 120_000 });
+afterAll(() => players[Symbol.dispose]());
+
+const folder = join(import.meta.dirname, 'corpus');
+const saved = readdirSync(folder).filter((name) => name.endsWith('.json'));
+
+/** What broke, with how to see it. */
+async function wrong(orders: readonly Order[]): Promise<string[]> {
+  const played = await Promise.all(orders.map((order) => players.play(order)));
+  return played.filter(({ broken }) => broken !== null).map(inWords);
+}
+
+function inWords({ scenario, seed, broken, story }: Played): string {
+  const told = story.slice(-30).map(([ms, what]) => `${(ms / 1_000).toFixed(3)} ${what}`);
+  return [broken, `npm run sim -- --scenario ${scenario} --seed ${seed} --story`, ...told].join('\n');
+}
+
+describe('what broke once holds now', () => {
+  test.each(saved)('%s', async (name) => {
+    expect(await wrong([JSON.parse(readFileSync(join(folder, name), 'utf8')) as Order])).toEqual([]);
+  });
+});
+
+describe('no promise is broken', () => {
+  test.each(scenarios.map((one) => [one.name, one] as const))('%s', { timeout: 240_000 }, async (scenario, { seeds = 3 }) => {
+    expect(await wrong(Array.from({ length: seeds }, (_, seed) => ({ scenario, seed })))).toEqual([]);
+  });
+});
+
+test('a seed tells the same story twice', { timeout: 60_000 }, async () => {
+  const order = { scenario: 'kills', seed: 3 };
+  const [one, other] = await Promise.all([players.play(order), players.play(order)]);
+  expect({ hash: other.hash, counts: other.counts }).toEqual({ hash: one.hash, counts: one.counts });
+});
