@@ -30,7 +30,7 @@ import type { Finding } from './runtimes/runtime.ts';
 import { subdirectory } from './store/directory.ts';
 import type { Store } from './store/store.ts';
 
-export interface HostParts extends Pick<OpenParts, 'version' | 'self' | 'variables'> {
+export interface HostParts extends Pick<OpenParts, 'version' | 'self' | 'variables' | 'fetch'> {
   readonly config: Config;
   readonly env: Environment;
   readonly store: Store;
@@ -67,6 +67,7 @@ export async function openHost(given: HostParts): Promise<Host> {
     ...{ config, env, store, reasonFor, clock, log, temporary },
     ...{ version: given.version, self: given.self },
     ...(given.variables !== undefined && { variables: given.variables }),
+    ...(given.fetch !== undefined && { fetch: given.fetch }),
     slots: slotFacts(() => loop.reconciler, clock),
   });
   const queue = services.own;

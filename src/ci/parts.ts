@@ -22,6 +22,8 @@ export interface CiParts {
   readonly version: string;
   /** Where secrets are looked up; by default the process' own. */
   readonly variables?: Variables;
+  /** How services are reached over HTTP; by default Node's own. */
+  readonly fetch?: typeof fetch;
   readonly slots: SlotFacts;
   /** Program and arguments that start this onejob again. */
   readonly self: readonly string[];

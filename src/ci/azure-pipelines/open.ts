@@ -13,12 +13,19 @@ import { createAzurePipelines } from './service.ts';
 
 export function openAzurePipelines(
   config: AzureServiceConfig,
-  { config: { pools }, store, clock, log, version, variables, slots, opened, env }: OpenParts,
+  { config: { pools }, store, clock, log, version, variables, slots, opened, env, fetch }: OpenParts,
 ): CiService {
   const { url } = config;
   const wall = () => clock.wall();
-  const credential = createCredential(config.credential, { clock, wall, url, ...(variables !== undefined && { variables }) });
-  const client = createAzureClient({ url, credential, clock, version });
+  const send = fetch === undefined ? {} : { fetch };
+  const credential = createCredential(config.credential, {
+    clock,
+    wall,
+    url,
+    ...send,
+    ...(variables !== undefined && { variables }),
+  });
+  const client = createAzureClient({ url, credential, clock, version, ...send });
   const service = createAzurePipelines({
     config,
     pools: pools.filter((pool) => pool.service === config.name).map(({ name, queue, tags }) => ({ name, queue, tags })),
