@@ -122,7 +122,19 @@ export function finish(world: World, request: Request, result: string): void {
   const log = logs.length > 0 ? logs.map((each) => each.text).join('') : feed.map((line) => `${line}\n`).join('');
   world.emit({ kind: 'requestFinished', pool: request.pool.id, request: viewOf(request) });
   request.done.resolve({ result, log });
+  forgetOld(world);
   assignWaiting(world);
+}
+
+/** As the service, it does not keep what is over for ever. */
+function forgetOld(world: World): void {
+  if (world.requests.size <= world.remembered) return;
+  const over = [...world.requests.values()].filter(({ result }) => result !== null);
+  for (const old of over.slice(0, Math.max(0, over.length - world.remembered))) {
+    world.requests.delete(old.id);
+    world.plans.delete(old.plan.id);
+    world.builds.delete(old.build.id);
+  }
 }
 
 /** A person's Cancel. */

@@ -13,14 +13,19 @@ export function findRoute(
   const below = prefix.every((part, i) => whole[i]?.toLowerCase() === part.toLowerCase()) ? whole.slice(prefix.length) : null;
   for (const route of routes) {
     if (route.method !== method) continue;
-    const params = route.path.startsWith('/')
-      ? fitted(segments(route.path), whole)
-      : below === null
-        ? null
-        : fitted(segments(route.path), below);
+    const place = route.path.startsWith('/') ? whole : below;
+    const params = place === null ? null : fitted(patternOf(route), place);
     if (params !== null) return { route, params };
   }
   return null;
+}
+
+const patterns = new WeakMap<Route, readonly string[]>();
+
+function patternOf(route: Route): readonly string[] {
+  const known = patterns.get(route) ?? segments(route.path);
+  patterns.set(route, known);
+  return known;
 }
 
 function segments(path: string): string[] {

@@ -111,12 +111,12 @@ async function poll(x: Exchange): Promise<Reply> {
   if (first() === undefined) {
     await new Promise<void>((resolve) => {
       const wake = (): void => {
-        clearTimeout(timer);
+        cancel();
         session.polls.delete(wake);
         session.lastSeen = world.now();
         resolve();
       };
-      const timer = setTimeout(wake, world.pollHoldMs);
+      const cancel = world.after(world.pollHoldMs, wake);
       session.polls.add(wake);
       if (x.signal.aborted) wake();
       x.signal.addEventListener('abort', wake, { once: true });

@@ -144,6 +144,10 @@ export interface World {
   readonly serverUrl: string | null;
   readonly faults: Faults;
   now(): number;
+  /** Calls `fn` once after `ms` of its time; what it returns calls that off. */
+  after(ms: number, fn: () => void): () => void;
+  /** How many finished requests it remembers. */
+  readonly remembered: number;
   /** A number never given before. */
   next(): number;
   emit(event: StandInEvent): void;

@@ -46,6 +46,10 @@ export interface StandInOptions {
   readonly tokenMs?: number;
   /** The stand-in's wall clock, ms. With one of its own, nothing expires before a request or `sweep()`. */
   readonly now?: () => number;
+  /** Its timers, which go with `now`; default: real ones. Calls `fn` once after `ms`; what it returns calls that off. */
+  readonly after?: (ms: number, fn: () => void) => () => void;
+  /** How many finished requests it remembers, with their builds and plans; default: all. */
+  readonly remembered?: number;
   /** From 8 on jobs end with a JobCompleted event, below with a PATCH of the request; default 8. */
   readonly planVersion?: number;
   /** A request whose agent's session ends before the agent received it waits again, instead of being abandoned with its lock. Default false. */

@@ -39,6 +39,8 @@ export function createWorld(o: StandInOptions, origin: string, faults: World['fa
     serverUrl: o.serverUrl === undefined ? (hosted ? `${origin}/${base}/` : null) : o.serverUrl,
     faults,
     now: o.now ?? Date.now,
+    after: o.after ?? afterRealTime,
+    remembered: o.remembered ?? Number.POSITIVE_INFINITY,
     next: () => ++last,
     emit,
     pools: new Map(),
@@ -67,6 +69,11 @@ export function createWorld(o: StandInOptions, origin: string, faults: World['fa
       })),
     ),
   };
+}
+
+function afterRealTime(ms: number, fn: () => void): () => void {
+  const timer = setTimeout(fn, ms);
+  return () => clearTimeout(timer);
 }
 
 /** The shape by which clients and scanners know a PAT: 76 characters, `AZDO`, 4 characters. */
