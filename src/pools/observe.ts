@@ -146,8 +146,11 @@ export class Observer {
         whole = await keepers.complete(agent, lastWords);
       }
       if (this.#abort.signal.aborted) return;
-      const end: Exit = whole ? exit : { kind: 'lost', reason: 'its output cannot be read, so nobody can say whether it began' };
-      reconciler.post(key, { kind: 'exited', agent, exit: end, released: keeper.state === 'released' || !whole });
+      // The marker may be read of output that a full disk does not take yet.
+      const begun = keeper.state === 'released';
+      const end: Exit =
+        whole || begun ? exit : { kind: 'lost', reason: 'its output cannot be read, so nobody can say whether it began' };
+      reconciler.post(key, { kind: 'exited', agent, exit: end, released: begun || !whole });
     } finally {
       this.#judging.delete(agent);
     }

@@ -71,6 +71,8 @@ export class SimHost {
   #running: Running | null = null;
   /** Called whenever a manager is up. */
   readonly onUp = new Set<() => void>();
+  /** Called when a manager is told to end the jobs that run. */
+  readonly onEnding = new Set<() => void>();
 
   constructor(options: SimHostOptions) {
     const { seed } = options;
@@ -234,6 +236,7 @@ export class SimHost {
     const { process, host } = running;
     this.stops += 1;
     this.tell(`stop: ${how}`);
+    if (how === 'end') this.ending();
     await process.begin(async () => {
       host.shutdown.begin({ how, grace, forget: false });
       await host.finish();
@@ -243,6 +246,11 @@ export class SimHost {
     running.host = null;
     this.#end(running);
     if (down !== null) this.time.after(down, () => this.start());
+  }
+
+  /** People want the jobs that run to end. */
+  ending(): void {
+    for (const fn of this.onEnding) fn();
   }
 
   /** The disk takes nothing more, or takes everything again. */

@@ -18,7 +18,7 @@ import { shrink } from './shrink.ts';
 import type { Order } from './worker.ts';
 
 const usage = `npm run sim -- [--scenario NAME]… [--seed N | --seed FROM..TO] [--seconds N] [--days N]
-               [--jobs N] [--limit SECONDS] [--json FILE] [--list] [--story] [--no-save] [--keep-going]`;
+               [--jobs N] [--limit SECONDS] [--json FILE] [--list] [--story] [--no-save] [--no-shrink] [--keep-going]`;
 
 interface Saved {
   readonly scenario: string;
@@ -52,6 +52,7 @@ const { values } = parseArgs({
     json: { type: 'string' },
     list: { type: 'boolean', default: false },
     story: { type: 'boolean', default: false },
+    'no-shrink': { type: 'boolean', default: false },
     'no-save': { type: 'boolean', default: false },
     'keep-going': { type: 'boolean', default: false },
     help: { type: 'boolean', default: false },
@@ -146,7 +147,7 @@ function progress(): string {
 async function failed(played: Played): Promise<void> {
   isRed = true;
   console.log(`\n✗ ${played.scenario}, seed ${played.seed}: ${played.broken}`);
-  const isShort = played.happenings.length <= 1 || played.order.happenings !== undefined || values['no-save'];
+  const isShort = played.happenings.length <= 1 || played.order.happenings !== undefined || values['no-shrink'];
   const short = isShort ? played : await shrink(players, played);
   if (short !== played)
     console.log(`${short.happenings.length} of ${played.happenings.length} happenings break it: ${short.broken}`);

@@ -13,11 +13,15 @@ interface Wanted {
   readonly request: JobRequest;
   isAccepted: boolean;
   isCancelled: boolean;
+  /** It was there when everything was told to end. */
+  mayBeStopped: boolean;
   result: JobView['result'];
 }
 
 /** ms until somebody who was not answered tries again. */
 const again = 1_000;
+/** ms before its time limit in which a job may end and count as late all the same: the event of its end was lost. */
+const unseen = 5_000;
 /** ms by which a time limit may be late. */
 const lateness = 60_000;
 
@@ -35,7 +39,7 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
   let lost = 0;
 
   const mayEnd = (id: string, wanted: Wanted): boolean => {
-    if (wanted.isCancelled || host.up?.loop.reconciler.stopping === true || engine.lost.has(id)) return true;
+    if (wanted.isCancelled || wanted.mayBeStopped || engine.lost.has(id)) return true;
     const { timeout } = wanted.request;
     return timeout !== null && time.now - (begunAt.get(id) ?? time.now) >= timeout - 1_000;
   };
@@ -117,7 +121,8 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
         break;
       case 'timeout':
         timedOut += 1;
-        if (request.timeout === null || act.ms < request.timeout) broken.push(`S7: job ${id} ran out of a time that it had`);
+        if (request.timeout === null || act.ms < request.timeout - unseen)
+          broken.push(`S7: job ${id} ran out of a time that it had`);
         break;
       case 'lost':
         lost += 1;
@@ -154,6 +159,9 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
     }
   }
 
+  host.onEnding.add(() => {
+    for (const id of open) (jobs.get(id) as Wanted).mayBeStopped = true;
+  });
   host.onUp.add(() => {
     const { up, process } = host;
     if (up === null || process === null) return;
@@ -180,7 +188,7 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
         };
         const { at: _, what: __, ...more } = request;
         const wanted = { act, request: requestOf(act, { pool: pool as string | null, ...more, id }) };
-        const whole = { ...wanted, isAccepted: false, isCancelled: false, result: null };
+        const whole = { ...wanted, isAccepted: false, isCancelled: false, mayBeStopped: false, result: null };
         jobs.set(id, whole);
         open.add(id);
         tryToSubmit(id, whole);

@@ -125,7 +125,9 @@ function takenByHost(host: SimHost): Outside['takes'] {
       const { up } = host;
       if (typeof second === 'number')
         time.after(second, () => {
-          if (host.up === up) host.process?.run(() => host.up?.shutdown.begin({ how: 'end', grace: 0, forget: false }));
+          if (host.up !== up) return;
+          host.ending();
+          host.process?.run(() => host.up?.shutdown.begin({ how: 'end', grace: 0, forget: false }));
         });
       void host.stop(how as 'drain', { down: number(down, 1_000), grace: typeof grace === 'number' ? grace : null });
     },
