@@ -166,7 +166,7 @@ function save({ scenario, seed, broken, happenings }: Played): void {
   mkdirSync(corpusFolder, { recursive: true });
   const path = join(corpusFolder, `${scenario}-${seed}.json`);
   const saved: Saved = { scenario, seed, broken: (broken ?? '').split('\n')[0] ?? '', happenings };
-  writeFileSync(path, `${JSON.stringify(saved, null, 1)}\n`);
+  writeFileSync(path, `${JSON.stringify(saved, null, 2)}\n`);
   console.log(`Saved in test/sim/corpus/${scenario}-${seed}.json, which is played first from now on.`);
 }
 
