@@ -1,5 +1,8 @@
-/** Properties draw the same examples in every run of one tree: the gate sets the seed, other runs draw a new one. */
+/** Properties draw by the run's seed, which `setup.ts` chose: the same examples whenever the seed is the same. */
 import fc from 'fast-check';
+import { beforeEach, inject } from 'vitest';
+import { writeTo } from './drawn.ts';
 
-const seed = process.env.ONEJOB_TEST_SEED;
-if (seed !== undefined) fc.configureGlobal({ seed: Number(seed) | 0 });
+fc.configureGlobal({ seed: inject('seed') });
+
+beforeEach(({ task }) => writeTo(task.meta));

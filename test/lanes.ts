@@ -1,0 +1,93 @@
+/**
+ * Which test belongs to which lane, for `vitest.config.ts` and for what judges red tests. docs/testing.md says what the lanes are for.
+ *
+ * `unit` and `sim` are the deterministic part: they start no process and no server (`support/no-outside.ts` sees to it), so a
+ * red test there is a bug and never runs again.
+ */
+import { matchesGlob } from 'node:path';
+
+/** Everything that sits beside what it tests. */
+const beside = [
+  'src/**/*.test.ts',
+  'scripts/**/*.test.ts',
+  'bench/**/*.test.ts',
+  'test/properties/**/*.test.ts',
+  'test/standins/**/*.test.ts',
+  'test/support/**/*.test.ts',
+];
+
+/** What the agent of a stand-in does at real services' pace. */
+const agents = 'test/standins/*/agent/**/*.test.ts';
+
+/** Of what sits beside: the files that start processes or servers, and so depend on how busy the machine is. */
+const processes = [
+  'scripts/{ci-count,launcher,link-bin}.test.ts',
+  'src/api/{api,devices,secrets,sockets}.test.ts',
+  'src/ci/azure-pipelines/{caller,client,client.contract,contract,doctor,enlist,exchange,job-book,look,look-inside}.test.ts',
+  'src/ci/azure-pipelines/{parting,placeholder,principal,registrar,script,service,sweep,watch}.test.ts',
+  'src/ci/buildkite/{agent-binary,api,broker-calls,broker-process,doctor,doctor-inside,past-proxies}.test.ts',
+  'src/ci/buildkite/{recipe-class,script,stacks}.test.ts',
+  'src/ci/buildkite/broker/{broker,forward,forward-odd,gateway,proxied,upstream}.test.ts',
+  'src/ci/buildkite/broker/gateway-{carried,connections,crowds,finish,floods,late,proxied}.test.ts',
+  'src/ci/buildkite/broker/gateway-{rights,signs,smuggling,upload,why}.test.ts',
+  'src/ci/own-queue/script.test.ts',
+  'src/cli/{azure,cli,connect,control,device-commands,follow,gpu-leases,gpus,image,images,init,init-buildkite}.test.ts',
+  'src/cli/{jobs,logs,program,secret-pins,service-jobs}.test.ts',
+  'src/config/{host-places,load}.test.ts',
+  'src/gpu/{host-facts,kernel-reader,lock,probe,processes,recording,run}.test.ts',
+  'src/gpu/{amd,intel}/ask.test.ts',
+  'src/images/agent-package.test.ts',
+  'src/logs/log-file.test.ts',
+  'src/pools/{ask,cache-tree,disk-watch,repair,state-room}.test.ts',
+  'src/runtimes/{choose,gate}.test.ts',
+  'src/runtimes/docker/{archive,containers,devices,docker,docker.contract,doors,events,exits}.test.ts',
+  'src/runtimes/docker/{facts,image,logs,networks,prepare,witness}.test.ts',
+  'src/runtimes/process/{bad-disk,crash,devices,isolation,process,supervisor}.test.ts',
+  'src/secrets/seed-format.test.ts',
+  'src/store/store.test.ts',
+  'src/workspace/{ignore,pack}.test.ts',
+  'test/standins/**/*.test.ts',
+];
+
+/** Long tests that decide about a change beside the end-to-end ones: a real Engine, real kills, real grants. Few on purpose. */
+const real = ['test/long/{gpu-grants,hostile-jobs,jobs,kills,sandbox-options}.test.ts'];
+
+/**
+ * Long tests that need the machine to themselves: they start Engines and end them, build and remove images, change the firewall,
+ * or say how long something may take. The others wait for most of their time, and have only what carries their own owner's label.
+ */
+const alone = [
+  'test/long/{auto-image,built-images,gpu-tool,image-builder,images,internet-network,private-engine}.test.ts',
+  'test/long/{docker-*,engine*,podman.*}.test.ts',
+];
+
+interface Files {
+  readonly include: string[];
+  readonly exclude: string[];
+}
+
+/** The files of each lane; every test is in exactly one. */
+export const lanes = {
+  unit: { include: beside, exclude: [agents, ...processes] },
+  sim: { include: ['test/sim/**/*.test.ts'], exclude: [] },
+  process: { include: processes, exclude: [agents] },
+  e2e: { include: ['test/e2e/**/*.test.ts'], exclude: [] },
+  real: { include: real, exclude: [] },
+  long: { include: ['test/long/**/*.test.ts', agents], exclude: [...alone, ...real] },
+  'long-alone': { include: alone, exclude: [] },
+} satisfies Record<string, Files>;
+
+export type LaneName = keyof typeof lanes;
+
+/** The lane of a test file, by its path from the root; null when no lane has it. */
+export function laneOf(file: string): LaneName | null {
+  const matches = (globs: readonly string[]): boolean => globs.some((glob) => matchesGlob(file, glob));
+  const found = Object.entries(lanes).find(([, { include, exclude }]) => matches(include) && !matches(exclude));
+  return (found?.[0] as LaneName | undefined) ?? null;
+}
+
+/** True when a red test of the file is a bug, whatever a second run says. */
+export function isDeterministic(file: string): boolean {
+  const lane = laneOf(file);
+  return lane === 'unit' || lane === 'sim';
+}
