@@ -14,15 +14,18 @@ const shared = {
 } satisfies TestOptions;
 
 /** Starts no process and no server. No module keeps state, so files share a worker: that halves what they cost. */
-const deterministic = {
+const unit = {
   ...shared,
   isolate: false,
   setupFiles: [...shared.setupFiles, './test/support/no-outside.ts'],
   sequence: { groupOrder: 1 },
 } satisfies TestOptions;
 
+/** Plays in processes of its own, as many as there are cores, so nothing else runs beside it. */
+const sim = { ...shared, isolate: false, maxWorkers: 1, sequence: { groupOrder: 2 } } satisfies TestOptions;
+
 /** Waits for an Engine or for processes most of the time, so more workers than cores pay. */
-const outside = { ...shared, maxWorkers: Number(process.env.W ?? 3), sequence: { groupOrder: 2 } } satisfies TestOptions;
+const outside = { ...shared, maxWorkers: 3, sequence: { groupOrder: 3 } } satisfies TestOptions;
 
 /** Two long tests at a time, each with several daemons, leave a process less often a turn. */
 const long = { ...shared, testTimeout: 600_000, expect: { poll: { timeout: 30_000 } } } satisfies TestOptions;
@@ -32,8 +35,8 @@ export default defineConfig({
     maxWorkers: 2,
     reporters: ['default', './test/support/lane-times.ts'],
     projects: [
-      { test: { ...deterministic, ...lanes.unit, name: 'unit' } },
-      { test: { ...deterministic, ...lanes.sim, name: 'sim' } },
+      { test: { ...unit, ...lanes.unit, name: 'unit' } },
+      { test: { ...sim, ...lanes.sim, name: 'sim' } },
       { test: { ...outside, ...lanes.process, name: 'process', isolate: false } },
       { test: { ...outside, ...lanes.e2e, name: 'e2e' } },
       { test: { ...long, ...lanes.real, name: 'real', fileParallelism: false } },

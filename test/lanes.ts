@@ -1,8 +1,8 @@
 /**
  * Which test belongs to which lane, for `vitest.config.ts` and for what judges red tests. docs/testing.md says what the lanes are for.
  *
- * `unit` and `sim` are the deterministic part: they start no process and no server (`support/no-outside.ts` sees to it), so a
- * red test there is a bug and never runs again.
+ * `unit` and `sim` are the deterministic part, so a red test there is a bug and never runs again. `unit` starts no process and no
+ * server, which `support/no-outside.ts` sees to; what `sim` starts are its own players.
  */
 import { matchesGlob } from 'node:path';
 

@@ -1,5 +1,5 @@
 /**
- * Holds the deterministic part to what it says: a test that starts a process or opens a server fails at once, with the way out.
+ * Holds the lane `unit` to what it says: a test that starts a process or opens a server fails at once, with the way out.
  * What such a test says depends on how busy the machine is, so it belongs into the lane `process`.
  */
 import childProcess from 'node:child_process';
@@ -8,7 +8,7 @@ import { Server } from 'node:net';
 
 function refuse(what: string): () => never {
   return () => {
-    throw new Error(`A test of the deterministic part ${what}. Name its file under "processes" in test/lanes.ts, or do without.`);
+    throw new Error(`A test of the lane unit ${what}. Name its file under "processes" in test/lanes.ts, or do without.`);
   };
 }
 
