@@ -1,4 +1,5 @@
 /** An agent's life: register, connect, ping, heartbeat, disconnect, and what a person asks of it (facts: agent `api/agents.go`). */
+import { randomUUID } from 'node:crypto';
 import { z } from 'zod';
 import { dispatch, leave, queueIn } from './dispatch.ts';
 import { bodyOf, type Exchange, ok, type Reply, type Route, ServiceFailure, sessionOf } from './http.ts';
@@ -26,7 +27,7 @@ function register(x: Exchange): Reply {
   if (bound !== null && bound !== queue) throw new ServiceFailure(403, `This token cannot register agents in the queue "${queue}"`);
   const priority = Number.parseInt(said.priority ?? '', 10);
   const agent: Agent = {
-    id: crypto.randomUUID(),
+    id: randomUUID(),
     name: filled(said.name, said.hostname, said.pid ?? 0),
     tags,
     queue,
@@ -50,6 +51,7 @@ function register(x: Exchange): Reply {
     lastPassed: 0,
   };
   world.agents.set(agent.id, agent);
+  world.present.add(agent);
   world.sessions.set(agent.session, agent);
   world.emit({ kind: 'agentRegistered', agent: agentView(agent) });
   return ok({
@@ -70,7 +72,7 @@ function filled(name: string, hostname: string, pid: number): string {
   return name
     .replaceAll('%hostname', hostname)
     .replaceAll('%pid', String(pid))
-    .replace(/%random/g, () => crypto.randomUUID().slice(0, 8));
+    .replace(/%random/g, () => randomUUID().slice(0, 8));
 }
 
 function connect(x: Exchange): Reply {

@@ -1,5 +1,5 @@
 /** Artifacts at the Agent API: announced, told where to go, reported as done, found again (facts: agent `api/artifacts.go`). */
-import { createHash } from 'node:crypto';
+import { createHash, randomUUID } from 'node:crypto';
 import picomatch from 'picomatch';
 import { z } from 'zod';
 import { bodyOf, type Exchange, ok, type Reply, type Route, ServiceFailure } from './http.ts';
@@ -34,7 +34,7 @@ function create(x: Exchange): Reply {
     job.batches.get(batch.id) ??
     batch.artifacts.map(
       (each): Artifact => ({
-        id: crypto.randomUUID(),
+        id: randomUUID(),
         path: each.path,
         absolutePath: each.absolute_path,
         globPath: each.glob_path,

@@ -7,11 +7,13 @@ import { agentView, jobView } from './views.ts';
 
 /** Gives out what can be given out. To be called after whatever may have changed that. */
 export function dispatch(world: World): void {
-  const waiting = [...world.jobs.values()].filter((job) => job.state === 'scheduled' && !queueOf(world, job.queue).paused);
+  const free = [...world.present].filter(isFree);
+  if (free.length === 0) return;
+  const waiting = [...world.open].filter((job) => job.state === 'scheduled' && !queueOf(world, job.queue).paused);
   // Sorting is stable: of one priority the oldest comes first.
   waiting.sort((a, b) => b.priority - a.priority);
   for (const job of waiting) {
-    const agent = best([...world.agents.values()].filter((each) => isFree(each) && fits(each, job)));
+    const agent = best(free.filter((each) => isFree(each) && fits(each, job)));
     if (agent !== null) assign(world, job, agent);
   }
 }
@@ -68,6 +70,7 @@ export function endJob(
 ): void {
   if (isOver(job)) return;
   job.state = job.state === 'canceling' ? 'canceled' : 'finished';
+  world.open.delete(job);
   job.exit = how.exit;
   job.signal = how.signal ?? '';
   job.signalReason = how.signalReason ?? '';
@@ -96,6 +99,7 @@ export function leave(world: World, agent: Agent, lost: boolean): void {
   if (agent.gone !== null) return;
   agent.gone = world.now();
   agent.lost = lost;
+  world.present.delete(agent);
   const { job } = agent;
   agent.job = null;
   if (job?.state === 'assigned') {
@@ -113,11 +117,11 @@ export function leave(world: World, agent: Agent, lost: boolean): void {
 export function sweep(world: World): void {
   const now = world.now();
   const patience = world.options.lostMs ?? 180_000;
-  for (const agent of world.agents.values()) {
+  for (const agent of world.present) {
     if (isConnected(agent) && agent.lastHeartbeat + patience < now) leave(world, agent, true);
     if (agent.paused !== null && agent.paused.until <= now) agent.paused = null;
   }
-  for (const job of world.jobs.values()) {
+  for (const job of world.open) {
     if (job.state === 'reserved' && job.reservation !== null && job.reservation.until <= now) {
       job.state = 'scheduled';
       job.reservation = null;

@@ -1,6 +1,6 @@
 /** Counts per queue (facts: the public metrics collector; page `apis/agent_api/metrics`). */
 import { type Exchange, ok, type Reply, type Route } from './http.ts';
-import { isConnected, isOver, type World } from './state.ts';
+import { isConnected, type World } from './state.ts';
 
 interface Counts {
   readonly agents: { idle: number; busy: number; total: number };
@@ -15,13 +15,13 @@ const none = (): Counts => ({
 /** Of one queue, or of all when there is no name. A reserved job still counts as scheduled, which is a guess. */
 function count(world: World, queue: string | null): Counts {
   const counts = none();
-  for (const agent of world.agents.values()) {
+  for (const agent of world.present) {
     if (!isConnected(agent) || (queue !== null && agent.queue !== queue)) continue;
     counts.agents.total++;
     counts.agents[agent.job === null ? 'idle' : 'busy']++;
   }
-  for (const job of world.jobs.values()) {
-    if (isOver(job) || (queue !== null && job.queue !== queue)) continue;
+  for (const job of world.open) {
+    if (queue !== null && job.queue !== queue) continue;
     counts.jobs.total++;
     const waits = job.state === 'scheduled' || job.state === 'reserved';
     counts.jobs[job.state === 'waiting' ? 'waiting' : waits ? 'scheduled' : 'running']++;

@@ -1,12 +1,13 @@
 /** A job as the service would make it of a step: its environment is what makes the agent's bootstrap run a plain command. */
+import { randomUUID } from 'node:crypto';
 import { dispatch } from './dispatch.ts';
 import { type Build, type Job, queueOf, type World } from './state.ts';
 import type { JobSpec } from './types.ts';
 import { jobView } from './views.ts';
 
 export function queueJob(world: World, spec: JobSpec): Job {
-  const id = crypto.randomUUID();
-  const step = crypto.randomUUID();
+  const id = randomUUID();
+  const step = randomUUID();
   const build = buildOf(world, spec.build);
   const pipeline = spec.pipeline ?? 'demo';
   const branch = spec.branch ?? 'main';
@@ -15,6 +16,7 @@ export function queueJob(world: World, spec: JobSpec): Job {
   queueOf(world, queue);
   const job: Job = {
     id,
+    order: world.next('job'),
     spec,
     build,
     pipeline,
@@ -48,6 +50,7 @@ export function queueJob(world: World, spec: JobSpec): Job {
     ended: Promise.withResolvers<void>(),
   };
   world.jobs.set(id, job);
+  world.open.add(job);
   world.emit({ kind: 'jobQueued', job: jobView(job) });
   dispatch(world);
   return job;
@@ -56,7 +59,7 @@ export function queueJob(world: World, spec: JobSpec): Job {
 function buildOf(world: World, name: string | undefined): Build {
   const known = name === undefined ? undefined : world.builds.get(name);
   if (known !== undefined) return known;
-  const build = { id: name ?? crypto.randomUUID(), number: world.next(), metaData: new Map<string, string>() };
+  const build = { id: name ?? randomUUID(), number: world.next('build'), metaData: new Map<string, string>() };
   world.builds.set(build.id, build);
   return build;
 }

@@ -13,10 +13,21 @@ export function findRoute(routes: readonly Route[], method: string, path: string
   const parts = rest.map(decoded);
   for (const route of routes) {
     if (route.method !== method) continue;
-    const params = fitted(route.path.split('/'), parts);
+    const params = fitted(partsOf(route.path), parts);
     if (params !== null) return { route, params };
   }
   return null;
+}
+
+/** Paths of routes are few, and asked for with every request. */
+const split = new Map<string, readonly string[]>();
+
+function partsOf(path: string): readonly string[] {
+  const known = split.get(path);
+  if (known !== undefined) return known;
+  const parts = path.split('/');
+  split.set(path, parts);
+  return parts;
 }
 
 function decoded(part: string): string {
@@ -30,7 +41,8 @@ function decoded(part: string): string {
 function fitted(pattern: readonly string[], parts: readonly string[]): Record<string, string> | null {
   if (parts.length !== pattern.length) return null;
   const params: Record<string, string> = {};
-  for (const [i, part] of parts.entries()) {
+  for (let i = 0; i < parts.length; i++) {
+    const part = parts[i] ?? '';
     const want = pattern[i] ?? '';
     if (want.startsWith(':')) params[want.slice(1)] = part;
     else if (want !== part) return null;

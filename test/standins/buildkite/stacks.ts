@@ -1,4 +1,5 @@
 /** The Stacks API: jobs are listed, reserved, acquired by token or ended without an agent (page `apis/agent_api/stacks`). */
+import { randomUUID } from 'node:crypto';
 import { z } from 'zod';
 import { dispatch, endJob } from './dispatch.ts';
 import { bodyOf, type Exchange, ok, type Reply, type Route, ServiceFailure } from './http.ts';
@@ -35,7 +36,7 @@ function register(x: Exchange): Reply {
   const queue = queueNamed(said.queue_key);
   queueOf(world, queue);
   const stack: Stack = {
-    id: known?.id ?? crypto.randomUUID(),
+    id: known?.id ?? randomUUID(),
     key: said.key,
     type: said.type,
     queue,
@@ -65,11 +66,9 @@ function list(x: Exchange, stack: Stack): Reply {
   const limit = Number(query.get('limit') ?? 100);
   if (!Number.isInteger(limit) || limit < 1 || limit > 1000) throw new ServiceFailure(422, 'limit must be 1 to 1000');
   const after = query.get('after');
-  const waiting = [...world.jobs.values()].filter((job) => job.state === 'scheduled' && job.queue === queue);
   // A cursor outlives the job that it names: it says where that stood in the order of all.
-  const order = [...world.jobs.keys()];
-  const from = after === null ? -1 : order.indexOf(Buffer.from(after, 'base64').toString('utf8'));
-  const rest = waiting.filter((job) => order.indexOf(job.id) > from);
+  const from = after === null ? -1 : Number(Buffer.from(after, 'base64').toString('utf8'));
+  const rest = [...world.open].filter((job) => job.state === 'scheduled' && job.queue === queue && job.order > from);
   const page = rest.slice(0, limit);
   const last = page.at(-1);
   const { id, paused } = queueOf(world, queue);
@@ -77,7 +76,7 @@ function list(x: Exchange, stack: Stack): Reply {
     jobs: page.map(listed),
     page_info: {
       has_next_page: rest.length > page.length,
-      end_cursor: last === undefined ? null : Buffer.from(last.id).toString('base64'),
+      end_cursor: last === undefined ? null : Buffer.from(String(last.order)).toString('base64'),
     },
     cluster_queue: { id, dispatch_paused: paused },
   });
@@ -189,7 +188,7 @@ function states(x: Exchange): Reply {
 /** What it had reserved is free again, which is a guess. */
 function deregister({ world }: Exchange, stack: Stack): Reply {
   world.stacks.delete(stack.key);
-  for (const job of world.jobs.values()) {
+  for (const job of world.open) {
     if (job.reservation?.stack !== stack.key || job.state !== 'reserved') continue;
     job.state = 'scheduled';
     job.reservation = null;

@@ -8,14 +8,12 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { closed, inUrl, listening, portOf, publicOf } from '../listener.ts';
 import { createArtifactHost } from './artifact-host.ts';
-import { cancelJob, dispatch, leave, sweep } from './dispatch.ts';
-import { createFaults } from './faults.ts';
-import { queueJob } from './queue.ts';
-import { createDoor, enter, passed } from './server.ts';
-import { type Agent, isOver, type Job, queueOf, type World } from './state.ts';
-import { callerOf, newToken } from './tokens.ts';
-import type { BuildkiteOptions, BuildkiteStandin, EventOf, LoggedRequest, StandinEvent } from './types.ts';
-import { agentView, jobView } from './views.ts';
+import { sweep } from './dispatch.ts';
+import { passed, write } from './door.ts';
+import { createOrganisation } from './organisation.ts';
+import { createServerOf } from './server.ts';
+import { callerOf } from './tokens.ts';
+import type { BuildkiteOptions, BuildkiteStandin } from './types.ts';
 
 export type { Fault, Faults, FaultWhere } from './faults.ts';
 export { NAMED_FAULTS } from './faults.ts';
@@ -28,8 +26,6 @@ const SWEEP_MS = 100;
 export async function startBuildkite(options: BuildkiteOptions = {}): Promise<BuildkiteStandin> {
   const host = options.host ?? '127.0.0.1';
   const publicHost = options.publicHost ?? publicOf(host);
-  const log: LoggedRequest[] = [];
-  const listeners = new Set<(event: StandinEvent) => void>();
   // Opening and closing one after the other, and nothing opens after the end.
   let turn: Promise<void> = Promise.resolve();
   let ended = false;
@@ -39,18 +35,16 @@ export async function startBuildkite(options: BuildkiteOptions = {}): Promise<Bu
   };
   const ports = { api: options.port ?? 0, artifacts: 0 };
   const close = (): Promise<void> => inTurn(async () => void (await Promise.all([closed(server), closed(artifacts)])));
-  const faults = createFaults(options.now ?? Date.now, {
+  const { buildkite, door } = createOrganisation(options, {
+    log: [],
     down: close,
     up: () =>
       inTurn(async () => {
         if (!ended) await Promise.all([listening(server, host, ports.api), listening(artifacts, host, ports.artifacts)]);
       }),
   });
-  const world = createWorld(options, faults, (event) => {
-    for (const listener of [...listeners]) listener(event);
-  });
-  const door = { world, log, pick: faults.pick };
-  const server = createDoor(door);
+  const { world } = door;
+  const server = createServerOf(door);
   const artifacts = createArtifactHost(() => world, beforeArtifact);
   // As long as the service's own: a client that thinks a connection is good must not be surprised.
   for (const one of [server, artifacts]) one.keepAliveTimeout = 75_000;
@@ -66,8 +60,11 @@ export async function startBuildkite(options: BuildkiteOptions = {}): Promise<Bu
 
   /** The log and the faults are those of the API; `half`, `doubled` and `garbage` change nothing here. */
   async function beforeArtifact(message: IncomingMessage, response: ServerResponse, route: string): Promise<boolean> {
-    const entry = enter(door, message, callerOf(world, message.headers.authorization), route, {}, '');
-    const fault = faults.pick(entry);
+    const { method = 'GET', headers, socket } = message;
+    const caller = callerOf(world, headers.authorization);
+    const from = socket.remoteAddress ?? '';
+    const entry = write(door, { method, headers, from }, caller, { route, params: {}, query: '' });
+    const fault = door.pick(entry);
     response.once('finish', () => {
       entry.status = response.statusCode;
       entry.bytes = Number(message.headers['content-length'] ?? 0);
@@ -91,136 +88,21 @@ export async function startBuildkite(options: BuildkiteOptions = {}): Promise<Bu
       case 'delay': {
         const gone = new AbortController();
         response.on('close', () => gone.abort());
-        return !(await passed(fault.ms, gone.signal));
+        return !(await passed(world, fault.ms, gone.signal));
       }
       default:
         return false;
     }
   }
-  const jobOf = (id: string): Job => {
-    const job = world.jobs.get(id);
-    if (job === undefined) throw new Error(`The stand-in has no job ${id}.`);
-    return job;
-  };
-  const agentOf = (name: string): Agent => {
-    const all = [...world.agents.values()].filter((each) => each.name === name);
-    const agent = all.findLast((each) => each.job !== null && each.gone === null) ?? all.at(-1);
-    if (agent === undefined) throw new Error(`The stand-in has no agent ${name}.`);
-    return agent;
-  };
-  const addToken: BuildkiteStandin['addToken'] = ({ kind, queue = null }) => {
-    const token = newToken('bkct');
-    if (queue !== null) queueOf(world, queue);
-    world.clusterTokens.set(token, { id: crypto.randomUUID(), kind, queue, revoked: false });
-    return token;
-  };
-  const on = (listener: (event: StandinEvent) => void): (() => void) => {
-    listeners.add(listener);
-    return () => void listeners.delete(listener);
-  };
   return {
+    ...buildkite,
     endpoint: `${world.origin}/v3`,
     port: ports.api,
     artifactHost: world.artifactHost,
-    organisation: world.organisation.slug,
-    token: addToken({ kind: 'registration' }),
-    metricsToken: addToken({ kind: 'metrics' }),
-    addToken,
-    revoke(token) {
-      const known = world.clusterTokens.get(token);
-      if (known === undefined) throw new Error('The stand-in has no such token.');
-      known.revoked = true;
-    },
-    queueJob: (spec = {}) => queueJob(world, spec).id,
-    release(id) {
-      const job = jobOf(id);
-      if (job.state === 'waiting') job.state = 'scheduled';
-      dispatch(world);
-    },
-    cancel: (id) => cancelJob(world, jobOf(id)),
-    job: (id) => jobView(jobOf(id)),
-    jobs: () => [...world.jobs.values()].map(jobView),
-    async jobEnded(id) {
-      const job = jobOf(id);
-      await job.ended.promise;
-      return jobView(job);
-    },
-    agents: () => [...world.agents.values()].map(agentView),
-    stopAgent(name) {
-      agentOf(name).stopping = true;
-    },
-    pauseAgent(name, note = '') {
-      agentOf(name).paused = { note, until: Number.POSITIVE_INFINITY };
-    },
-    resumeAgent(name) {
-      agentOf(name).paused = null;
-      dispatch(world);
-    },
-    loseAgent: (name) => leave(world, agentOf(name), true),
-    addSecret: (key, value, pipeline) =>
-      void world.secrets.push({ key, value, id: crypto.randomUUID(), pipeline: pipeline ?? null }),
-    pauseQueue(queue, paused) {
-      queueOf(world, queue).paused = paused;
-      dispatch(world);
-    },
-    setIntervals: (seconds) => void Object.assign(world.intervals, seconds),
-    requests: log,
-    onRequest: (listener) => on((event) => void (event.kind === 'answered' && listener(event.request))),
-    on,
-    next(kind, fits) {
-      return new Promise((resolve) => {
-        const off = on((event) => {
-          if (event.kind !== kind) return;
-          const fitting = event as EventOf<typeof kind>;
-          if (fits !== undefined && !fits(fitting)) return;
-          off();
-          resolve(fitting);
-        });
-      });
-    },
-    census: () => ({
-      agents: [...world.agents.values()].filter(({ gone }) => gone === null).map(({ name }) => name),
-      jobs: [...world.jobs.values()].filter((job) => !isOver(job)).map(({ id }) => id),
-    }),
-    sweep: () => sweep(world),
-    faults,
     async [Symbol.asyncDispose]() {
       if (sweeping !== null) clearInterval(sweeping);
       ended = true;
       await close();
     },
   };
-}
-
-function createWorld(options: BuildkiteOptions, faults: World['faults'], emit: World['emit']): World {
-  let last = 0;
-  const world: World = {
-    options,
-    origin: 'http://127.0.0.1',
-    artifactHost: '',
-    organisation: { slug: options.organisation ?? 'acme', id: crypto.randomUUID() },
-    cluster: { name: 'Lab', id: crypto.randomUUID() },
-    intervals: {
-      ping: options.pingInterval ?? 1,
-      jobStatus: options.jobStatusInterval ?? 1,
-      heartbeat: options.heartbeatInterval ?? 2,
-    },
-    faults,
-    now: options.now ?? Date.now,
-    next: () => ++last,
-    emit,
-    clusterTokens: new Map(),
-    agents: new Map(),
-    sessions: new Map(),
-    jobTokens: new Map(),
-    acquisitionTokens: new Map(),
-    jobs: new Map(),
-    builds: new Map(),
-    queues: new Map(),
-    stacks: new Map(),
-    secrets: [],
-    counted: new Map(),
-  };
-  queueOf(world, 'default');
-  return world;
 }

@@ -1,4 +1,5 @@
 /** What the stand-in knows. Plain values; who changes them says so in the file of the layer. */
+import { randomUUID } from 'node:crypto';
 import type { Faults } from './faults.ts';
 import type { ArtifactView, BuildkiteOptions, JobSpec, JobState, JobTimes, StandinEvent, TokenKind } from './types.ts';
 
@@ -53,6 +54,8 @@ export interface Build {
 
 export interface Job {
   readonly id: string;
+  /** Grows from job to job. */
+  readonly order: number;
   readonly spec: JobSpec;
   readonly build: Build;
   readonly pipeline: string;
@@ -115,16 +118,22 @@ export interface World {
   intervals: { ping: number; jobStatus: number; heartbeat: number };
   readonly faults: Faults;
   now(): number;
-  /** A number never given before. */
-  next(): number;
+  /** Calls `fn` once after `ms`; the returned function calls it off. */
+  after(ms: number, fn: () => void): () => void;
+  /** A number never given before; from 1 on. */
+  next(of: 'build' | 'job'): number;
   emit(event: StandinEvent): void;
   readonly clusterTokens: Map<string, ClusterToken>;
   readonly agents: Map<string, Agent>;
+  /** Those that have not left. */
+  readonly present: Set<Agent>;
   /** By token, also those of agents that are gone. */
   readonly sessions: Map<string, Agent>;
   readonly jobTokens: Map<string, Job>;
   readonly acquisitionTokens: Map<string, { readonly job: string; readonly until: number }>;
   readonly jobs: Map<string, Job>;
+  /** Those that are not over, in their order. */
+  readonly open: Set<Job>;
   readonly builds: Map<string, Build>;
   readonly queues: Map<string, { readonly id: string; paused: boolean }>;
   readonly stacks: Map<string, Stack>;
@@ -140,7 +149,7 @@ export const isConnected = (agent: Agent): boolean => agent.connected !== null &
 export function queueOf(world: World, name: string): { readonly id: string; paused: boolean } {
   const known = world.queues.get(name);
   if (known !== undefined) return known;
-  const made = { id: crypto.randomUUID(), paused: false };
+  const made = { id: randomUUID(), paused: false };
   world.queues.set(name, made);
   return made;
 }

@@ -24,6 +24,8 @@ export interface BuildkiteOptions {
   readonly lostMs?: number;
   /** The stand-in's wall clock, ms. With one of its own, nothing expires before a request or `sweep()`. */
   readonly now?: () => number;
+  /** Its timers; default those of Node. */
+  readonly after?: (ms: number, fn: () => void) => () => void;
   /** `endpoint` in answers to register; default none. */
   readonly endpoint?: string;
   /** `request_headers` in answers to register; names begin with `Buildkite-`. */
