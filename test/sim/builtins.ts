@@ -46,6 +46,7 @@ const writes = [
 const moves = ['renameSync', 'rmSync', 'unlinkSync', 'rmdirSync', 'ftruncateSync', 'truncateSync'];
 const asyncWrites = ['writeFile', 'appendFile', 'mkdir', 'mkdtemp', 'copyFile', 'symlink', 'link'];
 const asyncMoves = ['rename', 'rm', 'unlink', 'rmdir', 'truncate'];
+const asyncReads = ['readFile', 'readdir', 'stat', 'lstat', 'statfs', 'access', 'realpath', 'readlink'];
 
 let isInstalled = false;
 
@@ -83,8 +84,10 @@ export function installBuiltins(): void {
     },
   });
   const sync = fs as unknown as Record<string, Call>;
+  const reals = new Map<string, Call>();
   for (const name of [...writes, ...moves]) {
     const real = sync[name] as Call;
+    reals.set(name, real);
     const needsSpace = writes.includes(name);
     sync[name] = (...args) => {
       const own = currentProcess();
@@ -97,8 +100,32 @@ export function installBuiltins(): void {
     };
   }
   const promises = fs.promises as unknown as Record<string, Call>;
+  const realSync = (name: string): Call => reals.get(`${name}Sync`) ?? (sync[`${name}Sync`] as Call);
+  // Done at once and told a moment later: nothing waits for another thread, which would take its own time.
+  for (const name of asyncReads) {
+    const real = realSync(name);
+    promises[name] = async (...args) => real(...args);
+  }
+  const realOpen = fs.promises.open;
+  Object.assign(fs.promises, {
+    async opendir(path: string) {
+      const entries = fs.readdirSync(path, { withFileTypes: true });
+      return {
+        async *[Symbol.asyncIterator]() {
+          yield* entries;
+        },
+        async close() {},
+      };
+    },
+    open: async (path: string, flags: string | number = 'r', mode?: number) =>
+      flags === 'r' ? new ReadHandle(fs.openSync(path, flags)) : realOpen(path, flags, mode),
+  });
+  sync.fdatasync = ((fd: number, done: (error: unknown) => void) => {
+    fs.fdatasyncSync(fd);
+    queueMicrotask(() => done(null));
+  }) as unknown as Call;
   for (const name of [...asyncWrites, ...asyncMoves]) {
-    const real = promises[name] as Call;
+    const real = realSync(name);
     const needsSpace = asyncWrites.includes(name);
     promises[name] = async (...args) => {
       const own = currentProcess();
@@ -106,7 +133,7 @@ export function installBuiltins(): void {
       try {
         own.point('file');
         if (isFull && needsSpace) throw noSpace(name);
-        const answer = await real(...args);
+        const answer = real(...args);
         own.point('file');
         return answer;
       } catch (error) {
@@ -120,6 +147,27 @@ export function installBuiltins(): void {
   process.on('unhandledRejection', (error) => {
     if (!isOfKilled(error)) throw error;
   });
+}
+
+/** A file that is only read, as `fs.promises.open` gives it. */
+class ReadHandle {
+  readonly fd: number;
+
+  constructor(fd: number) {
+    this.fd = fd;
+  }
+
+  stat = async () => fs.fstatSync(this.fd);
+  readFile = async (options: BufferEncoding | null = null) => fs.readFileSync(this.fd, { encoding: options });
+  close = async () => fs.closeSync(this.fd);
+
+  async read(buffer: Uint8Array, offset: number, length: number, position: number) {
+    return { buffer, bytesRead: fs.readSync(this.fd, buffer, offset, length, position) };
+  }
+
+  async [Symbol.asyncDispose]() {
+    await this.close();
+  }
 }
 
 /** Whether it comes of a kill, also deep inside. */

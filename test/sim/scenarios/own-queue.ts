@@ -136,14 +136,14 @@ export const ownQueue: readonly Scenario[] = [
     config: eighteen,
     hours: 24,
     happens: [
-      { ...job, count: 600, pool: anyPool, ms: [0, 1_200_000], priority: [0, 3] },
+      { ...job, count: 300, pool: anyPool, ms: [0, 1_200_000], priority: [0, 3] },
       { what: 'cancel', count: 10, pick: [0, 1_000] },
       { what: 'crash', count: 2, after: [1, 200], down: [0, 60_000] },
       { what: 'stop', count: 1, how: { oneOf: ['leave', 'drain'] }, down: [1_000, 60_000] },
       { what: 'outage', of: 'engine', count: 3, ms: [1_000, 120_000] },
       { what: 'faults', count: 6, ms: 600_000, fails: 0.02, answerLost: 0.02, eventLost: 0.02 },
     ],
-    atLeast: { jobs: 600, done: 580 },
+    atLeast: { jobs: 300, done: 290 },
     seeds: 2,
   },
   {
