@@ -8,6 +8,7 @@ import type { SecretReference } from '../../secrets/reference.ts';
 import { createCredential } from './credential.ts';
 import { failureOf, memory, patient, samplePat } from './testing.ts';
 
+let files = 0;
 const folder = mkdtempSync(join(tmpdir(), 'onejob-credential-'));
 afterAll(() => rmSync(folder, { recursive: true }));
 
@@ -18,7 +19,7 @@ function make(token: SecretReference, url = 'https://dev.azure.com/acme', variab
 }
 
 function inFile(text: string): SecretReference & { put(text: string): void } {
-  const path = join(folder, `${Math.random()}`);
+  const path = join(folder, `${files++}`);
   const put = (content: string) => writeFileSync(path, content, { mode: 0o600 });
   put(text);
   return { kind: 'file', path, expires: null, put };

@@ -1,5 +1,5 @@
 /** Pulls by the real Engine from a small registry on this host, and what its refusals become. */
-import { createHash } from 'node:crypto';
+import { createHash, randomUUID } from 'node:crypto';
 import { chmod, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { createServer, type Server } from 'node:http';
 import { type AddressInfo, createServer as createTcp } from 'node:net';
@@ -38,7 +38,8 @@ interface Registry {
 /** A read-only registry (distribution API v2) that has `job:1` and no other image. */
 async function registry(): Promise<{ server: Server; registry: Registry }> {
   const tar = pack();
-  tar.entry({ name: `file-${process.pid}`, mtime: new Date(0) }, Math.random().toString());
+  // New every time: a layer that the Engine has already is not asked for.
+  tar.entry({ name: `file-${process.pid}`, mtime: new Date(0) }, randomUUID());
   tar.finalize();
   const layer = await buffer(tar);
   const zipped = gzipSync(layer);
