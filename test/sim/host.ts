@@ -34,8 +34,10 @@ export type MoreParts = (process: SimProcess) => Partial<HostParts>;
 
 export interface SimHostOptions {
   readonly seed: number;
-  /** The config file. */
+  /** The config file; `$DIR` in it is the host's own folder. */
   readonly config: string;
+  /** Name of the one runtime; default `process`. */
+  readonly runtime?: string;
   readonly parts?: MoreParts;
   /** Lines of the story that are kept; default 4,000. */
   readonly lines?: number;
@@ -83,7 +85,7 @@ export class SimHost {
     drawFrom(seeded(seed ^ 0xc0de));
     this.dir = mkdtempSync(join(folder, 'onejob-sim-'));
     this.#config = join(this.dir, 'config.yml');
-    writeFileSync(this.#config, options.config);
+    writeFileSync(this.#config, options.config.replaceAll('$DIR', this.dir));
   }
 
   /** The manager that is up; null while none is. */
@@ -147,7 +149,7 @@ export class SimHost {
       return;
     }
     const stored = store.slots.all().map(({ slot, thisBoot }) => (thisBoot ? slot : rebased(slot, process.now())));
-    const runtime = simRuntime(this.engine, process);
+    const runtime = simRuntime(this.engine, process, this.#options.runtime);
     const tell = (level: string) => (message: string, about?: object) => {
       if (!process.isDead) this.tell(`${level} ${message} ${JSON.stringify(about ?? {})}`);
     };

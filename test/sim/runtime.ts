@@ -35,7 +35,23 @@ interface Sandbox {
   /** ms until it ends by TERM; null: never. */
   term: number | null;
   cancel: () => void;
+  stage: Stage | null;
 }
+
+/** Where a program acts that is no job of the own queue. */
+export interface Stage {
+  readonly spec: SandboxSpec;
+  print(text: string): void;
+  /** It ends by itself; after its end nothing of this does anything. */
+  end(code: number): void;
+  /** What TERM does; null: it ends the program at once. */
+  onTerm: (() => void) | null;
+  /** Ends with it, however that comes. */
+  readonly ended: AbortSignal;
+}
+
+/** Takes a script of its kind, and does nothing before it has answered; false: another's. */
+export type Program = (script: string, stage: Stage) => boolean;
 
 /** What goes wrong, as shares of calls from 0 to 1. */
 export interface Faults {
@@ -74,6 +90,9 @@ export interface Seen {
 
 export class SimEngine {
   readonly watchers = new Set<EngineWatcher>();
+  /** What acts out scripts of other services than the own queue. */
+  readonly programs = new Set<Program>();
+  readonly #endings = new WeakMap<Sandbox, AbortController>();
   readonly sandboxes = new Map<AgentId, Sandbox>();
   /** False while nothing answers; sandboxes go on. */
   isUp = true;
@@ -113,7 +132,7 @@ export class SimEngine {
     if (this.sandboxes.has(spec.agent)) return;
     const sandbox: Sandbox = {
       ...{ spec, fingerprint, madeAt: this.time.now, job: null, output: [] },
-      ...{ exit: null, released: false, term: 0, cancel: () => {} },
+      ...{ exit: null, released: false, term: 0, cancel: () => {}, stage: null },
     };
     this.made += 1;
     this.sandboxes.set(spec.agent, sandbox);
@@ -130,6 +149,7 @@ export class SimEngine {
     sandbox.job = job;
     for (const watcher of this.watchers) watcher.released?.(sandbox);
     sandbox.released = true;
+    if (this.#perform(script, sandbox)) return;
     this.begun.set(job, (this.begun.get(job) ?? 0) + 1);
     const act = actOf(script);
     sandbox.term = act.term === undefined ? 0 : act.term;
@@ -140,10 +160,35 @@ export class SimEngine {
     });
   }
 
+  #perform(script: string, sandbox: Sandbox): boolean {
+    const ending = new AbortController();
+    const stage: Stage = {
+      spec: sandbox.spec,
+      print: (text) => {
+        if (!ending.signal.aborted) this.#print(sandbox, text);
+      },
+      end: (code) => this.#end(sandbox, { kind: 'code', code }),
+      onTerm: null,
+      ended: ending.signal,
+    };
+    for (const program of this.programs) {
+      if (!program(script, stage)) continue;
+      this.#endings.set(sandbox, ending);
+      sandbox.stage = stage;
+      this.#print(sandbox, `${releasedMarker(sandbox.spec.agent)}\n`);
+      return true;
+    }
+    return false;
+  }
+
   signal(agent: AgentId, signal: 'TERM' | 'KILL'): void {
     const sandbox = this.sandboxes.get(agent);
     if (sandbox === undefined || sandbox.exit !== null) return;
     for (const watcher of this.watchers) watcher.signalled?.(sandbox, signal);
+    if (signal === 'TERM' && sandbox.stage?.onTerm != null) {
+      sandbox.stage.onTerm();
+      return;
+    }
     const wait = signal === 'KILL' ? 1 : sandbox.term;
     if (wait === null) return;
     this.time.after(wait, () => this.#end(sandbox, { kind: 'code', code: signal === 'KILL' ? 137 : 143 }));
@@ -154,6 +199,7 @@ export class SimEngine {
     if (sandbox === undefined) return;
     for (const watcher of this.watchers) watcher.removed?.(sandbox);
     sandbox.cancel();
+    this.#endings.get(sandbox)?.abort();
     this.sandboxes.delete(agent);
     this.#tell({ kind: 'removed', agent });
     this.#tellMoved();
@@ -182,6 +228,7 @@ export class SimEngine {
   #end(sandbox: Sandbox, exit: Exit): void {
     if (sandbox.exit !== null) return;
     sandbox.cancel();
+    this.#endings.get(sandbox)?.abort();
     sandbox.exit = exit;
     this.#tell({ kind: 'exited', agent: sandbox.spec.agent, exit });
     this.#tellMoved();

@@ -32,8 +32,10 @@ export interface Scenario {
   readonly name: string;
   /** One sentence for people. */
   readonly about: string;
-  /** The config file. */
+  /** The config file; `$DIR` in it is the host's own folder. */
   readonly config: string;
+  /** Name of the runtime that its pools use; default `process`. */
+  readonly runtime?: string;
   /** Virtual time in which things happen; afterwards all comes to its end. */
   readonly hours: number;
   readonly happens: readonly Wish[];
@@ -171,6 +173,7 @@ export async function play(scenario: Scenario, seed: number, options: PlayOption
   const host = new SimHost({
     seed,
     config: scenario.config,
+    ...(scenario.runtime !== undefined && { runtime: scenario.runtime }),
     parts: (process) => Object.assign({}, ...outsides.map((one) => one.parts?.(process) ?? {})) as Partial<HostParts>,
   });
   const { time, engine } = host;

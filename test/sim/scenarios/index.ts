@@ -1,8 +1,10 @@
 /** Every scenario, and every outside system that one can name. */
+import { azurePipelines } from '../azure.ts';
 import { ownQueueUsers } from '../own.ts';
 import type { MakeOutside, Scenario } from '../scenario.ts';
+import { azure } from './azure.ts';
 import { ownQueue } from './own-queue.ts';
 
-export const scenarios: readonly Scenario[] = [...ownQueue];
+export const scenarios: readonly Scenario[] = [...ownQueue, ...azure];
 
-export const outsides: Readonly<Record<string, MakeOutside>> = { own: ownQueueUsers };
+export const outsides: Readonly<Record<string, MakeOutside>> = { own: ownQueueUsers, azure: azurePipelines };

@@ -1,0 +1,483 @@
+/**
+ * Azure DevOps as it is used: pipelines queue jobs, people cancel them and change what they should not, the service has bad days.
+ * The service is the stand-in itself, in this process (`azure-wire.ts`), and agents run in sandboxes (`azure-agent.ts`). What each
+ * job should come to is known here; what the service says of it must agree with that, once and for good.
+ */
+import crypto from 'node:crypto';
+import { readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
+import { syncBuiltinESMExports } from 'node:module';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+import type { Fault, FaultWhere } from '../standins/azure-devops/faults.ts';
+import { openAzureDevOps } from '../standins/azure-devops/in-process.ts';
+import type { LoggedRequest, RequestView } from '../standins/azure-devops/types.ts';
+import { type Habits, isAgent, SimAgent, type Work } from './azure-agent.ts';
+import { AzureWire, fine, type Outage } from './azure-wire.ts';
+import type { SimHost } from './host.ts';
+import { currentProcess } from './process.ts';
+import type { Seen, Stage } from './runtime.ts';
+import type { Happening, Outside } from './scenario.ts';
+
+/** What configs of scenarios name: the service's address, and the file that holds the token. */
+export const azureUrl = 'https://azure.sim/acme';
+export const azureToken = 'azure.pat';
+
+interface Wanted extends Work {
+  isCancelled: boolean;
+  /** Why it may end in another way than it was given; null: nothing explains that. */
+  excuse: string | null;
+  /** How often an agent began it. */
+  begun: number;
+}
+
+const good: Habits = { never: 0, ends: 0, slow: 0 };
+/** ms between two looks at locks and sessions that have run out. */
+const sweepEvery = 30_000;
+/** Requests of managers in one minute that are too many, whatever happens: a loop that spins. */
+const tooMany = 1_500;
+
+/** What an agent's image holds, as the script that looks inside says it. */
+const inside = [
+  ...['root=/opt/agent', 'writable=yes', 'version=5.278.0', 'tool=git=/usr/bin/git', 'tool=sh=/bin/sh', 'uid=1000'],
+  ...['arch=x86_64', 'environment', "export MARK='yes'", "export PATH='/usr/bin:/bin'", ''],
+].join('\n');
+
+export function azurePipelines(host: SimHost, random: () => number): Outside {
+  installKeys();
+  const { engine, time } = host;
+  const broken: string[] = [];
+  const counts = {
+    ...{ azureJobs: 0, azureDone: 0, azureCancelled: 0, azureAbandoned: 0, azureBegun: 0, azureFaults: 0, azureOutages: 0 },
+    ...{ azureAgents: 0, azureRequests: 0, azureDisturbed: 0, azurePeople: 0, azureTokens: 0 },
+  };
+  const jobs = new Map<number, Wanted>();
+  const open = new Set<number>();
+  /** Jobs that wait for the first placeholder of their pool: before it, they would fail at once. */
+  let early = 0;
+  /** Jobs that run in sandboxes, by onejob's id of the agent. */
+  const busy = new Map<string, number>();
+  const hadJob = new Set<string>();
+  const tokens: string[] = [];
+  let habits = good;
+  let current = '';
+  /** Since when the token in use is refused. */
+  let refusedSince: number | null = null;
+  let refusals = 0;
+  let minute = { at: 0, requests: 0 };
+  /** Whether somebody has removed a placeholder, so that jobs may fail for want of one. */
+  let isUnplaced = false;
+  const breaks = (what: string): void => void broken.push(what);
+
+  const standin = openAzureDevOps({
+    now: () => time.wall - time.jumped,
+    after: (ms, fn) => time.after(ms, fn),
+    origin: new URL(azureUrl).origin,
+    remembered: 100,
+    heard: (request) => heard(request),
+    fault: ({ identity, from }) => (from === 'person' ? null : wire.draw(identity)),
+  });
+  const { azure, world } = standin;
+  const wire = new AzureWire(time, random, () => standin);
+  const pool = azure.addPool('gpu', { autoUpdate: true });
+  const person = azure.addPat({ scopes: ['agentpools_manage', 'build_execute'] });
+
+  function giveToken(): void {
+    current = azure.addPat({ scopes: ['agentpools_manage', 'build'] });
+    tokens.push(current);
+    writeFileSync(join(host.dir, azureToken), `${current}\n`, { mode: 0o600 });
+    refusedSince = null;
+    refusals = 0;
+  }
+  giveToken();
+
+  // Agents of others, some with names that look like ours, and the placeholder of another installation.
+  const foreign = new Map<number, string>();
+  const strangers = ['build-7', 'ci-1', 'ci-1-deadbeef-0123456789ab', 'onejob-placeholder-deadbeef-01234567', 'onejob-placeholder'];
+  for (const name of strangers) {
+    const id = enlist(name);
+    foreign.set(id, describe(id));
+  }
+
+  function enlist(name: string): number {
+    const about = { name, version: '5.278.0', osDescription: 'Linux', publicKey: { exponent: 'AQAB', modulus: keyPart(256, 99) } };
+    const id = world.next();
+    world.pools.get(pool)?.agents.set(id, {
+      ...{ ...about, id, pool: world.pools.get(pool) as never, enabled: true, maxParallelism: 1, createdOn: 0 },
+      ...{ statusChangedOn: 0, system: {}, user: {}, clientId: `stranger-${id}`, session: null, everOnline: true },
+      ...{ leaving: false, pendingUpdate: null },
+    });
+    return id;
+  }
+  function describe(id: number): string {
+    const one = world.pools.get(pool)?.agents.get(id);
+    return one === undefined ? 'gone' : JSON.stringify([one.name, one.enabled, one.system, one.user, one.clientId]);
+  }
+  const ours = () => azure.agents(pool).filter(({ id }) => !foreign.has(id));
+  const isPlaceholder = (name: string): boolean => name.startsWith('onejob-placeholder-');
+  const hasPlaceholder = () => ours().some(({ name }) => isPlaceholder(name));
+
+  function heard({ method, path, from, leaked, identity }: LoggedRequest): void {
+    counts.azureRequests += 1;
+    if (leaked) breaks(`S8: a token stands in ${method} ${path}`);
+    if (from !== 'manager') return;
+    if (identity === 'pat' && /session|message|\/plans\//.test(path)) breaks(`S8: the manager acts as an agent: ${method} ${path}`);
+    const [, id = ''] = /\/agents\/(\d+)/.exec(path) ?? [];
+    if (method !== 'GET' && foreign.has(Number(id)))
+      breaks(`S4: ${method} of an agent that onejob did not make: ${foreign.get(Number(id))}`);
+    if (refusedSince !== null) {
+      refusals += 1;
+      const windows = 2 + host.starts + (time.now - refusedSince) / 600_000;
+      if (refusals > 12 * windows) breaks(`S9: a refused token was shown ${refusals} times`);
+    }
+    const now = Math.floor(time.now / 60_000);
+    if (minute.at !== now) minute = { at: now, requests: 0 };
+    minute.requests += 1;
+    if (minute.requests === tooMany)
+      breaks(`S9: the manager asks the service ${tooMany} times a minute, at last ${method} ${path}`);
+  }
+
+  const tell = host.tell.bind(host);
+  host.tell = (what) => {
+    for (const token of tokens) if (what.includes(token)) breaks(`S8: a token is in the log: ${what.slice(0, 80)}`);
+    tell(what);
+  };
+
+  azure.on((event) => {
+    switch (event.kind) {
+      case 'agentAdded':
+        counts.azureAgents += 1;
+        tell(`azure: ${event.name} is registered`);
+        if (isPlaceholder(event.name)) isUnplaced = false;
+        return;
+      case 'agentDeleted':
+        tell(`azure: ${event.name} is gone`);
+        return;
+      case 'requestAssigned':
+        tell(`azure: job ${event.request.requestId} goes to ${event.request.agent?.name}`);
+        if (world.faults.secondJob !== 'no') excuse(event.request.requestId, 'it may have been a second job');
+        plan();
+        return;
+      case 'sessionOpened':
+        plan();
+        return;
+      case 'requestFinished':
+        ended(event.request);
+        return;
+    }
+  });
+
+  /** Locks and sessions run out also while nobody asks. A service that is away itself ends none. */
+  let isPlanned = false;
+  function plan(): void {
+    if (isPlanned) return;
+    isPlanned = true;
+    time.after(sweepEvery, () => {
+      isPlanned = false;
+      standin.sweep();
+      if (world.sessions.size > 0 || open.size > 0) plan();
+    });
+  }
+
+  function excuse(id: number, why: string): void {
+    const job = jobs.get(id);
+    if (job !== undefined) job.excuse ??= why;
+  }
+
+  function ended({ requestId, result, failedAtQueue, statusMessage }: RequestView): void {
+    const job = jobs.get(requestId);
+    if (job === undefined || result === null) return;
+    open.delete(requestId);
+    jobs.delete(requestId);
+    tell(`azure: job ${requestId} ended: ${result}${job.excuse === null ? '' : ` (${job.excuse})`}`);
+    counts.azureDone += 1;
+    if (result === 'abandoned') counts.azureAbandoned += 1;
+    if (result === 'canceled') counts.azureCancelled += 1;
+    if (failedAtQueue) {
+      if (!isUnplaced) breaks(`a job failed for want of an agent: ${statusMessage}`);
+      return;
+    }
+    if (result === (isDoomed(job) ? 'abandoned' : job.result)) return;
+    if (job.isCancelled && result === 'canceled') return;
+    if (job.excuse !== null && (result === 'canceled' || result === 'abandoned')) counts.azureDisturbed += 1;
+    else breaks(`S5: job ${requestId} was to end as ${job.result}${job.bad === undefined ? '' : `, ${job.bad}`}, and is ${result}`);
+  }
+
+  /** A person asks the service, as the web pages do. */
+  function ask(method: string, path: string, body?: unknown): void {
+    const bytes = Buffer.from(body === undefined ? '' : JSON.stringify(body));
+    const authorization = `Basic ${Buffer.from(`:${person}`).toString('base64')}`;
+    const headers = { authorization, accept: 'application/json; api-version=7.1' };
+    const signal = new AbortController().signal;
+    const url = `/acme/_apis/distributedtask/pools/${pool}/${path}`;
+    void standin.enter({ method, url, headers, body: async () => bytes, from: 'person', signal });
+    counts.azurePeople += 1;
+  }
+
+  function queue(happening: Happening): void {
+    if (!hasPlaceholder() && !isUnplaced) {
+      early += 1;
+      time.after(1_000, () => {
+        early -= 1;
+        queue(happening);
+      });
+      return;
+    }
+    const { ms, result = 'succeeded', bad, demands = ['flavour -equals blue'], cancelAfter } = happening;
+    const work: Work = {
+      ms: Number(ms),
+      result: result as Work['result'],
+      ...(bad != null && { bad: bad as Work['bad'] & string }),
+    };
+    // Known before it is queued, since it may end in the same moment.
+    const wanted = { ...work, isCancelled: false, excuse: null, begun: 0 };
+    const off = azure.on((event) => {
+      if (event.kind !== 'requestQueued') return;
+      jobs.set(event.request.requestId, wanted);
+      open.add(event.request.requestId);
+    });
+    counts.azureJobs += 1;
+    const { requestId } = azure.queue(pool, { script: JSON.stringify(work), demands: demands as string[] });
+    off();
+    const after = cancelAfter ?? (work.bad === 'hang' ? work.ms : null);
+    if (typeof after === 'number') time.after(after, () => cancel(requestId));
+  }
+
+  function cancel(id: number | undefined): void {
+    const job = id === undefined ? undefined : jobs.get(id);
+    if (id === undefined || job === undefined) return;
+    job.isCancelled = true;
+    tell(`azure: somebody cancels job ${id}`);
+    azure.cancel(id);
+  }
+
+  const agentParts = {
+    ...{ time, random, wire, service: standin, habits: () => habits, broken: breaks, excuse },
+    hears(what: 'job' | 'done', request: number, { spec }: Stage): void {
+      if (what === 'done') return void busy.delete(spec.agent);
+      busy.set(spec.agent, request);
+      counts.azureBegun += 1;
+      if (hadJob.has(spec.agent)) breaks(`S3: agent ${spec.agent} began a second job, ${request}`);
+      hadJob.add(spec.agent);
+      const job = jobs.get(request);
+      if (job === undefined) return;
+      job.begun += 1;
+      if (job.begun > 1) breaks(`S3: job ${request} began ${job.begun} times`);
+    },
+  };
+
+  engine.programs.add((script, stage) => {
+    if (script.includes('bin/Agent.Listener" --version')) {
+      time.after(100 + random() * 900, () => {
+        stage.print(`${inside}\n${stage.spec.agent} 0`);
+        stage.end(0);
+      });
+      return true;
+    }
+    if (!isAgent(script)) return false;
+    const whole = `${script}\n${JSON.stringify(stage.spec)}`;
+    for (const token of tokens) if (whole.includes(token)) breaks(`S8: a token is in the sandbox of agent ${stage.spec.agent}`);
+    // Not before the gate has said that it is released.
+    time.after(1, () => void new SimAgent(agentParts, stage).run(script));
+    return true;
+  });
+
+  /** Who runs a job ends by itself, by its service, or by people; nothing else ends it. */
+  const disturbed = (how: string) => (sandbox: Seen) => {
+    const { agent } = sandbox.spec;
+    const request = busy.get(agent);
+    if (sandbox.exit !== null || request === undefined) {
+      if (sandbox.exit !== null) busy.delete(agent);
+      return;
+    }
+    const job = jobs.get(request);
+    if (host.up?.loop.reconciler.stopping === true) excuse(request, 'the manager was stopped');
+    else if (job !== undefined && job.excuse === null && !job.isCancelled)
+      breaks(`S5/S6: agent ${agent} was ${how} with job ${request}`);
+  };
+  engine.watchers.add({ signalled: disturbed('signalled'), removed: disturbed('removed') });
+
+  const number = (value: unknown, otherwise: number): number => (typeof value === 'number' ? value : otherwise);
+  const picked = <T>(from: readonly T[], pick: unknown): T | undefined =>
+    from[Math.floor((number(pick, 0) / 1_000) * from.length) % Math.max(1, from.length)];
+
+  return {
+    name: 'azure',
+    parts: (process) => ({ fetch: wire.fetchOf(process) }),
+    takes: {
+      /** A pipeline queues a job: `ms`, `result`, `bad`, `demands`; `cancelAfter`: ms until somebody cancels it. */
+      'azure.queue': queue,
+      'azure.cancel': ({ pick }) => cancel(picked([...open], pick)),
+      /** `how`: see `Outage`. `network`: the service goes on meanwhile, and takes those it does not hear of for gone. */
+      'azure.outage'({ ms, how = 'refused', network = false }) {
+        if (wire.outage !== null) return;
+        counts.azureOutages += 1;
+        const [began, lasts] = [time.now, number(ms, 10_000)];
+        tell(`azure: away for ${lasts} ms (${how}${network === true ? ', the network' : ''})`);
+        wire.outage = how as Outage;
+        const isBack = (): void => {
+          wire.outage = null;
+          tell('azure: there again');
+          if (network !== true) lengthen(time.now - began);
+        };
+        // Its own time stands still where it is away itself.
+        if (network !== true) lengthen(lasts + sweepEvery);
+        time.after(lasts, isBack);
+      },
+      /** Shares of requests that go wrong, for `ms`; `who`: managers, agents, or both. */
+      'azure.faults'({ ms, fails, lost, slow, who = 'both' }) {
+        const weather = { fails: number(fails, 0), lost: number(lost, 0), slow: number(slow, 0) };
+        wire.weather = { managers: who === 'agents' ? fine : weather, agents: who === 'managers' ? fine : weather };
+        if (typeof ms === 'number') time.after(ms, () => (wire.weather = { managers: fine, agents: fine }));
+      },
+      /** One request of this `method` and `route` meets this `fault`; `after`: so many pass first. */
+      'azure.fault'({ fault, method, route, times = 1, after = 0 }) {
+        counts.azureFaults += 1;
+        const where = { method, route, times, after, identity: 'pat' } as FaultWhere;
+        azure.faults.add(fault as Fault, where);
+      },
+      /** How agents begin, for `ms`: shares of those that never come online, end at once, are slow. */
+      'azure.agents'({ ms, never, ends, slow }) {
+        habits = { never: number(never, 0), ends: number(ends, 0), slow: number(slow, 0) };
+        time.after(number(ms, 600_000), () => (habits = good));
+      },
+      /** For `ms` the service gives busy agents a second job. */
+      'azure.second'({ ms }) {
+        world.faults.secondJob = 'while-busy';
+        time.after(number(ms, 60_000), () => (world.faults.secondJob = 'no'));
+      },
+      /** Somebody deletes the entry of one of our agents; the service refuses that of one with a job. */
+      'azure.delete'({ pick }) {
+        const one = picked(
+          ours().filter(({ name }) => !isPlaceholder(name)),
+          pick,
+        );
+        if (one === undefined) return;
+        tell(`azure: somebody deletes ${one.name}`);
+        ask('DELETE', `agents/${one.id}`);
+      },
+      /** Somebody deletes a placeholder. */
+      'azure.unplace'({ pick }) {
+        const one = picked(
+          ours().filter(({ name }) => isPlaceholder(name)),
+          pick,
+        );
+        if (one === undefined) return;
+        tell(`azure: somebody deletes ${one.name}`);
+        isUnplaced = true;
+        ask('DELETE', `agents/${one.id}`);
+      },
+      /** Somebody disables one of our agents for `ms`. */
+      'azure.disable'({ pick, ms }) {
+        const one = picked(
+          ours().filter(({ name }) => !isPlaceholder(name)),
+          pick,
+        );
+        if (one === undefined) return;
+        tell(`azure: somebody disables ${one.name}`);
+        ask('PATCH', `agents/${one.id}`, { id: one.id, enabled: false });
+        time.after(number(ms, 60_000), () => ask('PATCH', `agents/${one.id}`, { id: one.id, enabled: true }));
+      },
+      /** Agents are to be of another version, for `ms`. */
+      'azure.update'({ ms }) {
+        azure.updateAgents(pool, '5.999.0');
+        time.after(number(ms, 60_000), () => {
+          const one = world.pools.get(pool);
+          if (one !== undefined) one.wanted = null;
+        });
+      },
+      /** The token is refused from now on; after `ms` there is another one. */
+      'azure.token'({ ms }) {
+        counts.azureTokens += 1;
+        tell('azure: the token has expired');
+        azure.expirePat(current);
+        refusedSince ??= time.now;
+        time.after(number(ms, 600_000), giveToken);
+      },
+    },
+    broken: () => (broken.length === 0 ? broken : broken.splice(0)),
+    unsettled() {
+      const [first] = open;
+      if (first !== undefined) return `job ${first} is ${JSON.stringify(jobs.get(first))}, and ${open.size - 1} others are open`;
+      if (early > 0) return `${early} jobs wait for a placeholder`;
+      if (wire.outage !== null) return 'the service is away';
+      return refusedSince === null ? null : 'the token is refused';
+    },
+    calm() {
+      wire.weather = { managers: fine, agents: fine };
+      azure.faults.clear();
+      habits = good;
+    },
+    census() {
+      const found = ours()
+        .filter(({ name }) => !isPlaceholder(name))
+        .map(({ name }) => `S4: agent ${name} is left at the service`);
+      const placeholders = ours().filter(({ name }) => isPlaceholder(name));
+      if (placeholders.length === 0) found.push('S4: no placeholder is left at the service');
+      for (const [id, was] of foreign) if (describe(id) !== was) found.push(`S4: ${was} was changed: ${describe(id)}`);
+      for (const path of filesIn(host.dir))
+        if (path !== join(host.dir, azureToken) && tokens.some((token) => readFileSync(path, 'latin1').includes(token)))
+          found.push(`S8: a token is in ${path.slice(host.dir.length)}`);
+      return found;
+    },
+    counts: () => ({ ...counts, azureFaults: counts.azureFaults + wire.faults }),
+  };
+
+  function lengthen(ms: number): void {
+    for (const request of world.requests.values())
+      if (request.result === null && request.lockedUntil !== null) request.lockedUntil += ms;
+    for (const session of world.sessions.values()) session.lastSeen += ms;
+  }
+}
+
+function isDoomed({ bad }: Work): boolean {
+  return bad === 'crash' || bad === 'vanish';
+}
+
+function filesIn(dir: string): string[] {
+  return readdirSync(dir)
+    .map((name) => join(dir, name))
+    .flatMap((path) => (statSync(path).isDirectory() ? filesIn(path) : [path]));
+}
+
+/** Bytes as a part of an RSA key: nobody signs with it here. */
+function keyPart(size: number, seed: number): string {
+  const bytes = Buffer.from(Array.from({ length: size }, (_, at) => (at * 37 + seed) & 255));
+  bytes[0] = (bytes[0] ?? 0) | 0x80;
+  bytes[size - 1] = (bytes[size - 1] ?? 0) | 1;
+  return bytes.toString('base64');
+}
+
+let areKeysInstalled = false;
+
+/** Makes `generateKeyPair` hand managers keys that are no keys, each another one: a real one takes a tenth of a second. */
+function installKeys(): void {
+  if (areKeysInstalled) return;
+  areKeysInstalled = true;
+  const real = crypto.generateKeyPair;
+  let made = 0;
+  const instead = (...args: Parameters<typeof real>): void => real(...args);
+  Object.defineProperty(instead, promisify.custom, {
+    async value(...args: Parameters<typeof real>) {
+      const own = currentProcess();
+      if (own === undefined) return await promisify(real)(...(args as never as [never, never]));
+      await new Promise<void>((resolve) => own.after(100, resolve));
+      made += 1;
+      const url = (size: number, seed: number) => Buffer.from(keyPart(size, seed), 'base64').toString('base64url');
+      const [n, d] = [url(256, made), url(256, made + 1)];
+      const jwk = {
+        kty: 'RSA',
+        e: 'AQAB',
+        n,
+        d,
+        p: url(128, 2),
+        q: url(128, 3),
+        dp: url(128, 4),
+        dq: url(128, 5),
+        qi: url(128, 6),
+      };
+      return { privateKey: { export: () => jwk }, publicKey: null };
+    },
+  });
+  Object.assign(crypto, { generateKeyPair: instead });
+  syncBuiltinESMExports();
+}
