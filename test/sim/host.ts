@@ -16,7 +16,7 @@ import { storeFault } from '../../src/store/fault.ts';
 import { openStore, type Store } from '../../src/store/store.ts';
 import { drawFrom, fillDisk, isDiskFull } from './builtins.ts';
 import { type Effect, SimProcess } from './process.ts';
-import { type Act, SimEngine, simRuntime } from './runtime.ts';
+import { type Act, noFaults, SimEngine, simRuntime } from './runtime.ts';
 import { SimTime, seeded } from './time.ts';
 
 /** What runs now: a manager that is up, or on its way up. */
@@ -45,6 +45,8 @@ export interface SimHostOptions {
 
 /** ms after which the service manager of the host starts a manager that could not start. */
 const startAgain = 5_000;
+/** ms in which what a killed manager asked for may still come about. */
+const inFlight = 30_000;
 
 // Memory is a disk that nobody waits for.
 const folder = existsSync('/dev/shm') ? '/dev/shm' : tmpdir();
@@ -71,6 +73,7 @@ export class SimHost {
   readonly #options: SimHostOptions;
   readonly #config: string;
   #running: Running | null = null;
+  #crashedAt = Number.NEGATIVE_INFINITY;
   /** Called whenever a manager is up. */
   readonly onUp = new Set<() => void>();
   /** Called when a manager is told to end the jobs that run. */
@@ -109,6 +112,7 @@ export class SimHost {
   tell(what: string): void {
     const ms = this.time.now;
     const text = `${ms.toFixed(3)} ${what}`;
+    if (text.includes('canary')) this.broken.push(`S8: a secret is in the log: ${what}`);
     for (let at = 0; at < text.length; at++) this.hash = (Math.imul(this.hash, 31) + text.charCodeAt(at)) | 0;
     this.story.push([ms, what]);
     const most = this.#options.lines ?? 4_000;
@@ -211,6 +215,7 @@ export class SimHost {
     const running = this.#running;
     if (running === null) return;
     this.crashes += 1;
+    this.#crashedAt = this.time.now;
     this.tell(`the manager was killed${where === '' ? '' : ` ${where}`}`);
     running.process.kill();
     this.#end(running);
@@ -239,12 +244,17 @@ export class SimHost {
     this.stops += 1;
     this.tell(`stop: ${how}`);
     if (how === 'end') this.ending();
+    let ended = how;
     await process.begin(async () => {
       host.shutdown.begin({ how, grace, forget: false });
-      await host.finish();
+      ended = await host.finish();
       await host[Symbol.asyncDispose]();
     });
     this.tell('the manager has stopped');
+    const left = [...this.engine.sandboxes.keys()];
+    const isCalm = this.engine.isUp && this.engine.faults === noFaults && this.time.now - this.#crashedAt > inFlight;
+    if (ended !== 'leave' && isCalm && left.length > 0)
+      this.broken.push(`S10: after the stop (${how}) sandboxes are left: ${left.join(', ')}`);
     running.host = null;
     this.#end(running);
     if (down !== null) this.time.after(down, () => this.start());

@@ -12,12 +12,19 @@ interface Wanted {
   readonly act: Act;
   readonly request: JobRequest;
   isAccepted: boolean;
+  acceptedAt: number;
+  /** When its queue gave it to a slot; null while it waits. */
+  takenAt: number | null;
   isCancelled: boolean;
   /** It was there when everything was told to end. */
   mayBeStopped: boolean;
   result: JobView['result'];
 }
 
+/** ms in which a slot may have chosen already. */
+const settling = 60_000;
+/** In the environment of every job, and nowhere else. */
+export const canary = 'canary-of-a-job';
 /** ms until somebody who was not answered tries again. */
 const again = 1_000;
 /** ms before its time limit in which a job may end and count as late all the same: the event of its end was lost. */
@@ -52,9 +59,26 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
     signalled: disturbed('signalled'),
     removed: disturbed('removed'),
     released(sandbox) {
-      if (sandbox.job !== null) begunAt.set(sandbox.job, time.now);
+      if (sandbox.job === null) return;
+      begunAt.set(sandbox.job, time.now);
+      checkOrder(sandbox.job, sandbox.spec.pool);
     },
   });
+
+  /** None was taken before one that is more urgent, or as urgent and waited longer. */
+  function checkOrder(id: string, pool: string): void {
+    const job = jobs.get(id);
+    if (job === undefined) return;
+    const takenAt = job.takenAt ?? time.now;
+    const { priority } = job.request;
+    for (const other of open) {
+      const one = jobs.get(other) as Wanted;
+      if (other === id || one.takenAt !== null || !one.isAccepted || one.isCancelled || one.result !== null) continue;
+      if ((one.request.pool ?? pool) !== pool || one.request.priority < priority) continue;
+      const before = one.request.priority > priority ? takenAt : Math.min(takenAt, job.acceptedAt);
+      if (one.acceptedAt < before - settling) broken.push(`order: job ${id} was taken before job ${other}, whose turn it was`);
+    }
+  }
 
   function tryToSubmit(id: string, wanted: Wanted): void {
     const { up, process } = host;
@@ -63,6 +87,7 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
       try {
         up?.manager.submit(wanted.request);
         wanted.isAccepted = up !== null;
+        wanted.acceptedAt = time.now;
       } catch (thrown) {
         error = thrown;
       }
@@ -90,7 +115,9 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
 
   function note(job: JobView): void {
     const wanted = jobs.get(job.id);
-    if (wanted === undefined || job.state !== 'done' || job.result === null) return;
+    if (wanted === undefined) return;
+    wanted.takenAt = job.state === 'queued' ? null : (wanted.takenAt ?? time.now);
+    if (job.state !== 'done' || job.result === null) return;
     if (wanted.result !== null) {
       if (JSON.stringify(wanted.result) !== JSON.stringify(job.result))
         broken.push(`S7: job ${job.id} ended as ${JSON.stringify(wanted.result)}, and later as ${JSON.stringify(job.result)}`);
@@ -187,8 +214,16 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
           ...(term !== undefined && { term: term as number | null }),
         };
         const { at: _, what: __, ...more } = request;
-        const wanted = { act, request: requestOf(act, { pool: pool as string | null, ...more, id }) };
-        const whole = { ...wanted, isAccepted: false, isCancelled: false, mayBeStopped: false, result: null };
+        const wanted = { act, request: requestOf(act, { pool: pool as string | null, ...more, id, env: { TOKEN: canary } }) };
+        const whole = {
+          ...wanted,
+          isAccepted: false,
+          acceptedAt: 0,
+          takenAt: null,
+          isCancelled: false,
+          mayBeStopped: false,
+          result: null,
+        };
         jobs.set(id, whole);
         open.add(id);
         tryToSubmit(id, whole);

@@ -72,6 +72,7 @@ interface Listener {
 
 /** Told of what happens to sandboxes, before it does. */
 export interface EngineWatcher {
+  made?(sandbox: Seen): void;
   released?(sandbox: Seen): void;
   signalled?(sandbox: Seen, signal: 'TERM' | 'KILL'): void;
   removed?(sandbox: Seen): void;
@@ -136,6 +137,7 @@ export class SimEngine {
     };
     this.made += 1;
     this.sandboxes.set(spec.agent, sandbox);
+    for (const watcher of this.watchers) watcher.made?.(sandbox);
     this.#print(sandbox, `${readyMarker(spec.agent)}\n`);
   }
 

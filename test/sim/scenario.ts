@@ -7,6 +7,7 @@ import type { HostParts } from '../../src/host.ts';
 import { isDiskFull } from './builtins.ts';
 import { type Line, SimHost } from './host.ts';
 import type { Effect, SimProcess } from './process.ts';
+import { enginePromises } from './promises.ts';
 import { noFaults } from './runtime.ts';
 import { StuckError, seeded } from './time.ts';
 
@@ -178,6 +179,7 @@ export async function play(scenario: Scenario, seed: number, options: PlayOption
   });
   const { time, engine } = host;
   const begun = time.now;
+  outsides.push(enginePromises(host));
   for (const name of ['own', ...(scenario.with ?? [])]) {
     const make = options.outsides[name];
     if (make === undefined) throw new Error(`scenario ${scenario.name} names "${name}", and there is no such outside system`);

@@ -28,7 +28,8 @@ test('what broke once holds now', { timeout: 240_000 }, async () => {
 });
 
 describe('no promise is broken', () => {
-  test.each(scenarios.map((one) => [one.name, one] as const))('%s', { timeout: 240_000 }, async (scenario, { seeds = 3 }) => {
+  const played = scenarios.filter(({ seeds }) => seeds !== 0);
+  test.each(played.map((one) => [one.name, one] as const))('%s', { timeout: 240_000 }, async (scenario, { seeds = 3 }) => {
     expect(await wrong(Array.from({ length: seeds }, (_, seed) => ({ scenario, seed })))).toEqual([]);
   });
 });

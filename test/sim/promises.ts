@@ -1,0 +1,49 @@
+/** What the Engine can tell of the promises, whatever service a job is from. */
+import type { SimHost } from './host.ts';
+import { canary } from './own.ts';
+import type { Seen } from './runtime.ts';
+import type { Outside } from './scenario.ts';
+
+/** ms for which a standby may wait before it is released, by default; and ms by which that may be late. */
+const standbyMaxAge = 12 * 3_600_000;
+const lateness = 60_000;
+/** Sandboxes of one slot that may be there at a time: an agent, a standby, and what of both is on its way out. */
+const mostOfSlot = 6;
+
+export function enginePromises(host: SimHost): Outside {
+  const { engine, time } = host;
+  const broken: string[] = [];
+  const ofSlot = new Map<string, Set<Seen>>();
+  let releases = 0;
+  const of = (slot: string): Set<Seen> => {
+    const known = ofSlot.get(slot) ?? new Set();
+    ofSlot.set(slot, known);
+    return known;
+  };
+  engine.watchers.add({
+    made(sandbox) {
+      if (JSON.stringify(sandbox.spec).includes(canary)) broken.push(`S8: a job's secret is in sandbox ${sandbox.spec.agent}`);
+      const all = of(sandbox.spec.slot);
+      all.add(sandbox);
+      if (all.size > mostOfSlot) broken.push(`S2: ${all.size} sandboxes of slot ${sandbox.spec.slot} are there at a time`);
+    },
+    removed: (sandbox) => void of(sandbox.spec.slot).delete(sandbox),
+    released(sandbox) {
+      releases += 1;
+      const { agent, slot } = sandbox.spec;
+      for (const other of of(slot))
+        if (other !== sandbox && other.released && other.exit === null)
+          broken.push(`S2: agent ${agent} was released in slot ${slot} beside ${other.spec.agent}, which runs`);
+      const age = time.now - sandbox.madeAt;
+      if (age > standbyMaxAge + lateness) broken.push(`S11: agent ${agent} was released at the age of ${age / 3_600_000} h`);
+    },
+  });
+  return {
+    name: 'engine',
+    takes: {},
+    broken: () => broken.splice(0),
+    unsettled: () => null,
+    census: () => [],
+    counts: () => ({ releases }),
+  };
+}
