@@ -24,7 +24,9 @@ function pass(
   env: Record<string, string> = {},
 ): Promise<Ended> {
   const [file = 'sh', ...first] = shell;
-  const child = spawn(file, [...first, '-c', gateScript(agent, devices)], { env: { PATH: process.env.PATH ?? '', ...env } });
+  // bash reads ~/.bashrc when its input is a socket, as Node's pipes are: seconds each time, where somebody's is long.
+  const surroundings = { PATH: process.env.PATH ?? '', HOME: '/nonexistent', ...env };
+  const child = spawn(file, [...first, '-c', gateScript(agent, devices)], { env: surroundings });
   const chunks: Buffer[] = [];
   child.stdout.on('data', (chunk: Buffer) => chunks.push(chunk));
   child.stderr.resume();

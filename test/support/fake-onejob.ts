@@ -1,16 +1,17 @@
 /** The whole command line over a fake manager, for tests that need real processes: what `main.ts` is without the loop. */
 import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
-import { startApi } from '../../src/api/server.ts';
 import type { CliContext, DaemonOptions } from '../../src/cli/context.ts';
 import { findPlace } from '../../src/cli/place.ts';
 import { processContext } from '../../src/cli/process.ts';
 import { runCli } from '../../src/cli.ts';
-import { prepareDirectory } from '../../src/store/directory.ts';
-import { takeLead } from '../../src/store/lead.ts';
-import { createFakeManager } from './fake-manager.ts';
 
 async function startDaemon(context: CliContext, options: DaemonOptions): Promise<number> {
+  // Only a daemon loads these, as in `main.ts`: most processes of a test are clients.
+  const { startApi } = await import('../../src/api/server.ts');
+  const { prepareDirectory } = await import('../../src/store/directory.ts');
+  const { takeLead } = await import('../../src/store/lead.ts');
+  const { createFakeManager } = await import('./fake-manager.ts');
   const { stateDir, socket } = await findPlace(options, context.environment, context.cwd);
   const lead = takeLead(prepareDirectory(stateDir));
   const manager = createFakeManager({ temporary: options.temporary });
