@@ -8,6 +8,8 @@ export interface PlayersOptions {
   readonly count: number;
   /** ms that one play may take. */
   readonly limit: number;
+  /** Where the simulator is that they play in; default this one. */
+  readonly folder?: string;
 }
 
 interface Player {
@@ -60,6 +62,11 @@ export class Players implements Disposable {
     return played;
   }
 
+  /** Ids of the processes that play. */
+  get processes(): number[] {
+    return [...this.#all].flatMap(({ child }) => child.pid ?? []);
+  }
+
   async #take(): Promise<Player> {
     for (;;) {
       const idle = this.#idle.shift();
@@ -72,7 +79,10 @@ export class Players implements Disposable {
   async #begin(): Promise<Player> {
     // One thread for files, so that they come back in the order in which they were asked for.
     const env = { ...process.env, UV_THREADPOOL_SIZE: '1', NODE_NO_WARNINGS: '1' };
-    const child = fork(join(import.meta.dirname, 'worker.ts'), { env, stdio: ['ignore', 'pipe', 'pipe', 'ipc'] });
+    const child = fork(join(this.#options.folder ?? import.meta.dirname, 'worker.ts'), {
+      env,
+      stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
+    });
     const player: Player = { child, said: '' };
     this.#all.add(player);
     for (const stream of [child.stdout, child.stderr])

@@ -1,0 +1,109 @@
+/**
+ * Small faults as patches, in `mutants/`. Each has a head that says what it breaks:
+ *
+ *     # area: loop
+ *     # fault: An action begins before its step was committed.
+ *     # promise: S4
+ *     # survives: why the simulator cannot see it (only for those of which that is known)
+ */
+import { execFileSync } from 'node:child_process';
+import { cpSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+const root = join(import.meta.dirname, '../..');
+const folder = join(import.meta.dirname, 'mutants');
+
+/** Parts of the manager; each with the outside system whose scenarios look at it first, if there is one. */
+export const areas = {
+  core: null,
+  loop: null,
+  leases: 'gpus',
+  'own queue': null,
+  azure: 'azure',
+  buildkite: 'buildkite',
+  logs: null,
+  store: null,
+} as const satisfies Record<string, string | null>;
+export type Area = keyof typeof areas;
+
+export interface Mutant {
+  /** The patch's file name, without its end. */
+  readonly name: string;
+  readonly path: string;
+  readonly area: Area;
+  /** One plain sentence. */
+  readonly fault: string;
+  /** The promise that it breaks, such as `S6`. */
+  readonly promise: string;
+  /** Why it is known to survive; null when it has to be killed. */
+  readonly survives: string | null;
+  /** Files that it changes, from the root. */
+  readonly files: readonly string[];
+}
+
+/** All of them, by name. @throws Error that names a patch with a head that is not well-formed */
+export function readMutants(): Mutant[] {
+  const names = readdirSync(folder).filter((name) => name.endsWith('.patch'));
+  return names.sort().map((file) => readMutant(file.slice(0, -'.patch'.length), join(folder, file)));
+}
+
+function readMutant(name: string, path: string): Mutant {
+  const text = readFileSync(path, 'utf8');
+  const field = (key: string): string | null => new RegExp(`^# ${key}: (.+)$`, 'm').exec(text)?.[1] ?? null;
+  const [area, fault, promise] = [field('area'), field('fault'), field('promise')];
+  const files = [...text.matchAll(/^\+\+\+ b\/(\S+)$/gm)].map(([, file = '']) => file);
+  const wrong = (what: string): Error => new Error(`mutants/${name}.patch ${what}`);
+  if (area === null || !Object.hasOwn(areas, area)) throw wrong(`needs "# area:", one of ${Object.keys(areas).join(', ')}`);
+  if (fault === null || !/^[A-Z].*\.$/.test(fault)) throw wrong('needs "# fault:", a sentence');
+  if (promise === null || !/^S\d+$/.test(promise)) throw wrong('needs "# promise:", such as S6');
+  if (files.length === 0 || files.some((file) => !file.startsWith('src/'))) throw wrong('changes nothing under src');
+  return { name, path, area: area as Area, fault, promise, survives: field('survives'), files };
+}
+
+/** What git says about a patch that does not apply to a tree; null when it does. */
+export function problemOf(mutant: Mutant, tree = root): string | null {
+  return apply(mutant, tree, ['--check']);
+}
+
+function apply({ path }: Mutant, tree: string, more: readonly string[]): string | null {
+  // One line of context is enough to find the place, and lets the code around it change.
+  const args = ['apply', '-C1', '--whitespace=nowarn', ...more, path];
+  // Outside of a repository it applies to the folder; in one, `--directory` would be needed from below its root.
+  const env = { ...process.env, GIT_CEILING_DIRECTORIES: join(tree, '..') };
+  try {
+    execFileSync('git', args, { cwd: tree, env, stdio: ['ignore', 'ignore', 'pipe'] });
+    return null;
+  } catch (error) {
+    return (error as { stderr?: Buffer }).stderr?.toString().trim() || (error as Error).message;
+  }
+}
+
+/** A copy of the product and its simulator, to which one patch at a time is applied. */
+export class Copy implements Disposable {
+  readonly #dir = mkdtempSync(join(tmpdir(), 'onejob-mutant-'));
+
+  constructor() {
+    for (const name of ['src', 'test', 'package.json']) cpSync(join(root, name), join(this.#dir, name), { recursive: true });
+    symlinkSync(join(root, 'node_modules'), join(this.#dir, 'node_modules'));
+  }
+
+  /** Where its simulator is. */
+  get simulator(): string {
+    return join(this.#dir, 'test/sim');
+  }
+
+  /** @throws Error when the patch does not apply */
+  apply(mutant: Mutant): void {
+    const problem = apply(mutant, this.#dir, []);
+    if (problem !== null) throw new Error(`mutants/${mutant.name}.patch does not apply: ${problem}`);
+  }
+
+  restore({ files }: Mutant): void {
+    for (const file of files) cpSync(join(root, file), join(this.#dir, file));
+  }
+
+  [Symbol.dispose](): void {
+    rmSync(this.#dir, { recursive: true, force: true });
+  }
+}
