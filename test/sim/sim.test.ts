@@ -1,7 +1,7 @@
 /** What the simulator decides about a change: the corpus, then every scenario with its seeds. Nothing here is retried. */
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeEach, describe, expect, type TaskMeta, test } from 'vitest';
 import { type Played, Players } from './players.ts';
 import { scenarios } from './scenarios/index.ts';
 import type { Order } from './worker.ts';
@@ -9,12 +9,25 @@ import type { Order } from './worker.ts';
 const players = new Players({ count: 2, limit: 120_000 });
 afterAll(() => players[Symbol.dispose]());
 
+declare module 'vitest' {
+  interface TaskMeta {
+    /** What each play came to: two runs of one tree have the same, which `test/repeat.ts` compares. */
+    plays?: string[];
+  }
+}
+
+let meta: TaskMeta;
+beforeEach(({ task }) => {
+  meta = task.meta;
+});
+
 const folder = join(import.meta.dirname, 'corpus');
 const saved = readdirSync(folder).filter((name) => name.endsWith('.json'));
 
 /** What broke, with how to see it. */
 async function wrong(orders: readonly Order[]): Promise<string[]> {
   const played = await Promise.all(orders.map((order) => players.play(order)));
+  meta.plays = played.map(({ scenario, seed, hash, counts }) => `${scenario}, seed ${seed}: ${hash} ${JSON.stringify(counts)}`);
   return played.filter(({ broken }) => broken !== null).map(inWords);
 }
 
