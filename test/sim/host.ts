@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import type { DownRequest, JobRequest, JobView } from '../../src/api/schema.ts';
 import { readEnvironment } from '../../src/config/environment.ts';
 import { loadConfig } from '../../src/config/load.ts';
-import { isEmpty, type Slot } from '../../src/core/slot.ts';
+import { type AgentId, isEmpty, type Slot } from '../../src/core/slot.ts';
 import { OnejobError } from '../../src/errors.ts';
 import { type Host, type HostParts, openHost } from '../../src/host.ts';
 import { rebased } from '../../src/pools/populate.ts';
@@ -23,6 +23,8 @@ import { SimTime, seeded } from './time.ts';
 interface Running {
   readonly process: SimProcess;
   store: Store | null;
+  /** Put together; it may not have looked at everything yet. */
+  opened: Host | null;
   host: Host | null;
 }
 
@@ -96,6 +98,11 @@ export class SimHost {
     return this.#running?.host ?? null;
   }
 
+  /** Whether the sandbox was made to be asked something, and is no agent. */
+  isGuest(agent: AgentId): boolean {
+    return this.#running?.opened?.loop.asker.isGuest(agent) === true;
+  }
+
   /** The process of the manager that is up or starts; null while there is none. */
   get process(): SimProcess | null {
     return this.#running?.process ?? null;
@@ -123,7 +130,7 @@ export class SimHost {
   start(): void {
     if (this.#running !== null) return;
     const process = new SimProcess(this.time, (effect) => this.#passes(effect));
-    const running: Running = { process, store: null, host: null };
+    const running: Running = { process, store: null, opened: null, host: null };
     this.#running = running;
     this.starts += 1;
     this.tell('a manager starts');
@@ -177,6 +184,7 @@ export class SimHost {
       ...this.#options.parts?.(process),
     });
     if (process.isDead) return;
+    running.opened = host;
     await host.start();
     running.host = host;
     this.tell('the manager is up');

@@ -23,16 +23,23 @@ export function enginePromises(host: SimHost): Outside {
   engine.watchers.add({
     made(sandbox) {
       if (JSON.stringify(sandbox.spec).includes(canary)) broken.push(`S8: a job's secret is in sandbox ${sandbox.spec.agent}`);
+      host.tell(`sandbox ${sandbox.spec.agent} of ${sandbox.spec.slot} is made`);
       const all = of(sandbox.spec.slot);
       all.add(sandbox);
       if (all.size > mostOfSlot) broken.push(`S2: ${all.size} sandboxes of slot ${sandbox.spec.slot} are there at a time`);
     },
-    removed: (sandbox) => void of(sandbox.spec.slot).delete(sandbox),
+    removed(sandbox) {
+      host.tell(`sandbox ${sandbox.spec.agent} is removed`);
+      of(sandbox.spec.slot).delete(sandbox);
+    },
+    signalled: (sandbox, signal) => host.tell(`sandbox ${sandbox.spec.agent} gets ${signal}`),
     released(sandbox) {
       releases += 1;
       const { agent, slot } = sandbox.spec;
+      if (host.isGuest(agent)) return;
+      host.tell(`agent ${agent} of ${slot} is released`);
       for (const other of of(slot))
-        if (other !== sandbox && other.released && other.exit === null)
+        if (other !== sandbox && other.released && other.exit === null && !host.isGuest(other.spec.agent))
           broken.push(`S2: agent ${agent} was released in slot ${slot} beside ${other.spec.agent}, which runs`);
       const age = time.now - sandbox.madeAt;
       if (age > standbyMaxAge + lateness) broken.push(`S11: agent ${agent} was released at the age of ${age / 3_600_000} h`);
