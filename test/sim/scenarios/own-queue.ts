@@ -131,6 +131,20 @@ export const ownQueue: readonly Scenario[] = [
     seeds: 1,
   },
   {
+    name: 'two-hundred',
+    about: 'Two hundred short jobs at once for 18 agents, with faults, kills and outages.',
+    config: eighteen,
+    hours: 0.1,
+    happens: [
+      flaky,
+      { ...job, count: 200, pool: anyPool },
+      { what: 'crash', count: 6, after: [1, 400], down: [0, 5_000] },
+      { what: 'outage', of: 'engine', count: 2, ms: [0, 30_000] },
+    ],
+    atLeast: { done: 200, crashes: 4 },
+    seeds: 4,
+  },
+  {
     name: 'day',
     about: 'A day of a host with 18 agents: some hundred jobs, a few restarts, a few short outages.',
     config: eighteen,
