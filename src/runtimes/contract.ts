@@ -4,12 +4,13 @@
  */
 import { randomBytes } from 'node:crypto';
 import { readdirSync, readFileSync } from 'node:fs';
-import { describe, expect } from 'vitest';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { OnejobError } from '../errors.ts';
 import { isOwnAddress } from '../own-address.ts';
-import { type ContractSubject, createBench } from './contract/bench.ts';
+import { type Bench, type ContractSubject, createBench } from './contract/bench.ts';
 import { fileTests } from './contract/files.ts';
 import { follow, specOf, watch } from './contract/follow.ts';
+import { job } from './contract/job.ts';
 import { outputTests } from './contract/output.ts';
 import { frame, readyMarker, releasedMarker } from './gate.ts';
 import { start } from './position.ts';
@@ -24,210 +25,294 @@ const quiet = () => {};
 /** Defines the suite. `make` is called once, before the first test. */
 export function runtimeContract(name: string, make: () => Promise<ContractSubject>): void {
   describe(`${name} keeps the runtime contract`, { timeout: 60_000 }, () => {
-    const bench = createBench(make);
-    const { it, prepare, standby, release, run, jobOutput, made } = bench;
+    const bench = contractBench(make);
+    beforeAll(bench.open);
+    afterAll(bench.close);
+    for (const { key, title, body } of bench.cases)
+      test(`${key}: ${title}`, async (context) => {
+        const reason = bench.subject.exceptions[key];
+        if (reason !== undefined) context.skip(reason);
+        await body();
+      });
+  });
+}
 
-    it('ready', 'a prepared sandbox says that its gate is ready, and runs nothing', async () => {
-      const { agent, log } = await standby();
-      expect(log.text()).toBe(`${readyMarker(agent)}\n`);
-    });
+/** The suite as plain functions, in the order in which they run. */
+export function contractBench(make: () => Promise<ContractSubject>): Bench {
+  const bench = createBench(make);
+  const { it, prepare, standby, release, scriptOf, run, jobOutput, made } = bench;
 
-    it('once', 'a released script runs once; a second frame does nothing', async () => {
-      const { agent, log } = await standby();
-      await release(agent, 'trap "exit 5" TERM; echo began; while :; do sleep 0.05; done');
-      await log.until('began');
-      await release(agent, 'echo began again');
-      await bench.runtime.signal(agent, 'TERM');
-      expect(await bench.events.exit(agent)).toEqual({ kind: 'code', code: 5 });
-      await log.ended;
-      expect(log.text()).toBe(`${readyMarker(agent)}\n${releasedMarker(agent)}\nbegan\n`);
-    });
+  it('ready', 'a prepared sandbox says that its gate is ready, and runs nothing', async () => {
+    const { agent, log } = await standby();
+    expect(log.text()).toBe(`${readyMarker(agent)}\n`);
+  });
 
-    it('twice', 'preparing the same agent twice gives one sandbox', async () => {
-      const { spec, agent } = await prepare();
-      await bench.runtime.prepare(spec, quiet, never());
-      expect((await bench.runtime.list(never())).filter((one) => one.agent === agent)).toHaveLength(1);
-    });
+  it('once', 'a released script runs once; a second frame does nothing', async () => {
+    const { agent, log } = await standby();
+    await release(
+      agent,
+      job('trap "exit 5" TERM; echo began; while :; do sleep 0.05; done', [
+        { trap: [{ exit: 5 }] },
+        { say: 'began\n' },
+        { wait: 'signal' },
+      ]),
+    );
+    await log.until('began');
+    await release(agent, job('echo began again', [{ say: 'began again\n' }]));
+    await bench.runtime.signal(agent, 'TERM');
+    expect(await bench.events.exit(agent)).toEqual({ kind: 'code', code: 5 });
+    await log.ended;
+    expect(log.text()).toBe(`${readyMarker(agent)}\n${releasedMarker(agent)}\nbegan\n`);
+  });
 
-    it('codes', 'exit codes are passed on', async () => {
-      for (const code of [0, 9, 96, 127, 255]) expect((await run(`exit ${code}`)).exit).toEqual({ kind: 'code', code });
-      expect((await run('onejob-no-such-command 2>/dev/null')).exit).toEqual({ kind: 'code', code: 127 });
-    });
+  it('frame', 'what is no whole frame for this agent is ignored', async () => {
+    const { agent, log } = await standby();
+    const wrong = scriptOf(job('echo wrong', [{ say: 'wrong\n' }]));
+    const other = randomBytes(6).toString('hex');
+    await bench.runtime.release(agent, frame(other, wrong), never());
+    await bench.runtime.release(agent, frame(agent, wrong).subarray(0, -3), never());
+    await release(agent, job('echo right; exit 7', [{ say: 'right\n' }, { exit: 7 }]));
+    expect(await bench.events.exit(agent)).toEqual({ kind: 'code', code: 7 });
+    await log.ended;
+    expect(log.text()).toBe(`${readyMarker(agent)}\n${releasedMarker(agent)}\nright\n`);
+  });
 
-    it('killed-script', 'a script that is killed is told apart from success', async () => {
-      const { exit } = await run('kill -KILL $$; sleep 10');
-      if (exit.kind === 'signal') expect(exit.signal).toMatch(/KILL/);
-      else expect(exit).toEqual({ kind: 'code', code: 137 });
-    });
+  it('twice', 'preparing the same agent twice gives one sandbox', async () => {
+    const { spec, agent } = await prepare();
+    await bench.runtime.prepare(spec, quiet, never());
+    expect((await bench.runtime.list(never())).filter((one) => one.agent === agent)).toHaveLength(1);
+  });
 
-    it('term', 'a job that traps TERM gets its time, and its last line is in the log', async () => {
-      const { agent, log } = await standby();
-      await release(agent, 'trap "sleep 0.5; echo last words; exit 3" TERM; echo up; while :; do sleep 0.05; done');
-      await log.until('up\n');
-      await bench.runtime.signal(agent, 'TERM');
-      expect(await bench.events.exit(agent)).toEqual({ kind: 'code', code: 3 });
-      await log.ended;
-      expect(log.text()).toContain('last words\n');
-    });
+  it('codes', 'exit codes are passed on', async () => {
+    for (const code of [0, 9, 96, 127, 255])
+      expect((await run(job(`exit ${code}`, [{ exit: code }]))).exit).toEqual({ kind: 'code', code });
+    expect((await run(job('onejob-no-such-command 2>/dev/null', [{ exit: 127 }]))).exit).toEqual({ kind: 'code', code: 127 });
+  });
 
-    it('term-untrapped', 'a job that does not trap TERM ends by it', async () => {
-      const { agent, log } = await standby();
-      await release(agent, 'echo up; exec sleep 600');
-      await log.until('up\n');
-      await bench.runtime.signal(agent, 'TERM');
-      const exit = await bench.events.exit(agent);
-      if (exit.kind === 'signal') expect(exit.signal).toMatch(/TERM/);
-      else expect(exit).toEqual({ kind: 'code', code: 143 });
-    });
+  it('killed-script', 'a script that is killed is told apart from success', async () => {
+    const { exit } = await run(job('kill -KILL $$; sleep 10', [{ kill: 'KILL' }, { sleep: 10_000 }]));
+    if (exit.kind === 'signal') expect(exit.signal).toMatch(/KILL/);
+    else expect(exit).toEqual({ kind: 'code', code: 137 });
+  });
 
-    it('kill-tree', 'KILL ends a job that ignores TERM, with all it started', async () => {
-      const { agent, log } = await standby();
-      const mark = `60${Number.parseInt(agent.slice(0, 6), 16)}`;
-      await release(
-        agent,
+  it('term', 'a job that traps TERM gets its time, and its last line is in the log', async () => {
+    const { agent, log } = await standby();
+    await release(
+      agent,
+      job('trap "sleep 0.5; echo last words; exit 3" TERM; echo up; while :; do sleep 0.05; done', [
+        { trap: [{ sleep: 500 }, { say: 'last words\n' }, { exit: 3 }] },
+        { say: 'up\n' },
+        { wait: 'signal' },
+      ]),
+    );
+    await log.until('up\n');
+    await bench.runtime.signal(agent, 'TERM');
+    expect(await bench.events.exit(agent)).toEqual({ kind: 'code', code: 3 });
+    await log.ended;
+    expect(log.text()).toContain('last words\n');
+  });
+
+  it('term-untrapped', 'a job that does not trap TERM ends by it', async () => {
+    const { agent, log } = await standby();
+    await release(agent, job('echo up; exec sleep 600', [{ say: 'up\n' }, { sleep: 600_000 }]));
+    await log.until('up\n');
+    await bench.runtime.signal(agent, 'TERM');
+    const exit = await bench.events.exit(agent);
+    if (exit.kind === 'signal') expect(exit.signal).toMatch(/TERM/);
+    else expect(exit).toEqual({ kind: 'code', code: 143 });
+  });
+
+  it('kill-tree', 'KILL ends a job that ignores TERM, with all it started', async () => {
+    const { agent, log } = await standby();
+    const mark = `60${Number.parseInt(agent.slice(0, 6), 16)}`;
+    await release(
+      agent,
+      job(
         `trap "" TERM; setsid sh -c 'trap "" TERM; sleep ${mark}; :' >/dev/null 2>&1 & (sleep ${mark} &); echo up; while :; do sleep 0.05; done`,
-      );
-      await log.until('up\n');
-      await expect.poll(() => running(mark), { timeout: 5_000 }).toBeGreaterThan(0);
-      await bench.runtime.signal(agent, 'TERM');
-      await bench.runtime.signal(agent, 'KILL');
-      expect((await bench.events.exit(agent)).kind).not.toBe('lost');
-      await expect.poll(() => running(mark), { timeout: 5_000 }).toBe(0);
-    });
+        null,
+      ),
+    );
+    await log.until('up\n');
+    await expect.poll(() => running(mark), { timeout: 5_000 }).toBeGreaterThan(0);
+    await bench.runtime.signal(agent, 'TERM');
+    await bench.runtime.signal(agent, 'KILL');
+    expect((await bench.events.exit(agent)).kind).not.toBe('lost');
+    await expect.poll(() => running(mark), { timeout: 5_000 }).toBe(0);
+  });
 
-    fileTests(bench);
+  fileTests(bench);
 
-    it('list', 'the list tells what adoption needs', async () => {
-      const alive = await standby({ slot: 'contract/7' });
-      const dead = await run('exit 9');
-      const seen = await bench.runtime.list(never());
-      expect(seen).toContainEqual({ agent: alive.agent, pool: 'contract', slot: 'contract/7', state: { kind: 'running' } });
-      const exit = { kind: 'code', code: 9 };
-      expect(seen).toContainEqual({ agent: dead.agent, pool: 'contract', slot: 'contract/1', state: { kind: 'exited', exit } });
-    });
+  it('list', 'the list tells what adoption needs', async () => {
+    const alive = await standby({ slot: 'contract/7' });
+    const dead = await run(job('exit 9', [{ exit: 9 }]));
+    const seen = await bench.runtime.list(never());
+    expect(seen).toContainEqual({ agent: alive.agent, pool: 'contract', slot: 'contract/7', state: { kind: 'running' } });
+    const exit = { kind: 'code', code: 9 };
+    expect(seen).toContainEqual({ agent: dead.agent, pool: 'contract', slot: 'contract/1', state: { kind: 'exited', exit } });
+  });
 
-    it('environment', 'a job sees the environment of the recipe and nothing on standard input', async () => {
-      const recipe = { ...bench.subject.recipe, env: { ...bench.subject.recipe.env, ONE: "it's $HOME\nand more" } };
-      const sandbox = await run('printf "%s|" "$ONE"; cat; pwd', { recipe });
-      const { stdout } = await jobOutput(sandbox);
-      expect(stdout.toString()).toBe(`it's $HOME\nand more|${bench.runtime.capabilities.workspace(sandbox.agent)}\n`);
-    });
+  it('environment', 'a job sees the environment of the recipe and nothing on standard input', async () => {
+    const recipe = { ...bench.subject.recipe, env: { ...bench.subject.recipe.env, ONE: "it's $HOME\nand more" } };
+    const shows = job('printf "%s|" "$ONE"; cat; pwd', [
+      { show: { variable: 'ONE' } },
+      { say: '|' },
+      { show: 'stdin' },
+      { show: 'folder' },
+    ]);
+    const sandbox = await run(shows, { recipe });
+    const { stdout } = await jobOutput(sandbox);
+    expect(stdout.toString()).toBe(`it's $HOME\nand more|${bench.runtime.capabilities.workspace(sandbox.agent)}\n`);
+  });
 
-    outputTests(bench);
+  outputTests(bench);
 
-    it('remove', 'removing ends and forgets a sandbox, and may be repeated', async () => {
-      const { agent, log } = await standby();
-      await release(agent, 'trap "" TERM; echo up; while :; do sleep 0.05; done');
-      await log.until('up\n');
-      await bench.runtime.remove(agent);
-      await bench.runtime.remove(agent);
-      await log.ended.catch(quiet);
+  it('remove', 'removing ends and forgets a sandbox, and may be repeated', async () => {
+    const { agent, log } = await standby();
+    await release(
+      agent,
+      job('trap "" TERM; echo up; while :; do sleep 0.05; done', [{ trap: [] }, { say: 'up\n' }, { wait: 'signal' }]),
+    );
+    await log.until('up\n');
+    await bench.runtime.remove(agent);
+    await bench.runtime.remove(agent);
+    await log.ended.catch(quiet);
+    expect((await bench.runtime.list(never())).map((one) => one.agent)).not.toContain(agent);
+  });
+
+  it('unknown', 'what was asked of an unknown agent is no surprise', async () => {
+    const nobody = randomBytes(6).toString('hex');
+    await bench.runtime.signal(nobody, 'TERM');
+    await bench.runtime.signal(nobody, 'KILL');
+    await bench.runtime.remove(nobody);
+    const chunks: LogChunk[] = [];
+    for await (const some of bench.runtime.logs(nobody, start, never())) chunks.push(...some);
+    expect(chunks).toEqual([]);
+    await expect(release(nobody, job('true', []))).rejects.toThrow(OnejobError);
+    await expect(bench.runtime.getFiles(nobody, never())).rejects.toThrow(OnejobError);
+  });
+
+  it('stranger', "another owner's sandbox is not seen, and not touched", async () => {
+    const theirs = await bench.subject.stranger();
+    const { agent, ...spec } = specOf(bench.subject.recipe);
+    await theirs.prepare({ ...spec, agent }, quiet, never());
+    try {
+      const log = follow(theirs, agent);
+      await log.until(`${readyMarker(agent)}\n`);
       expect((await bench.runtime.list(never())).map((one) => one.agent)).not.toContain(agent);
-    });
-
-    it('unknown', 'what was asked of an unknown agent is no surprise', async () => {
-      const nobody = randomBytes(6).toString('hex');
-      await bench.runtime.signal(nobody, 'TERM');
-      await bench.runtime.signal(nobody, 'KILL');
-      await bench.runtime.remove(nobody);
-      const chunks: LogChunk[] = [];
-      for await (const some of bench.runtime.logs(nobody, start, never())) chunks.push(...some);
-      expect(chunks).toEqual([]);
-      await expect(release(nobody, 'true')).rejects.toThrow(OnejobError);
-      await expect(bench.runtime.getFiles(nobody, never())).rejects.toThrow(OnejobError);
-    });
-
-    it('ended-gate', 'a gate that has ended takes no script, and says that another may', async () => {
-      const { agent, log } = await standby();
       await bench.runtime.signal(agent, 'KILL');
-      await bench.events.exit(agent);
-      await log.ended;
-      await expect(release(agent, 'true')).rejects.toMatchObject({ code: 'E_GATE_ENDED', retry: true });
-      await bench.runtime.signal(agent, 'TERM');
-    });
-
-    it('manager-death', 'exit code and output can be read by a manager that was not there', async () => {
-      const { agent, log } = await standby();
-      await release(agent, 'echo alone; exit 21');
-      const exit = await bench.events.exit(agent);
-      await log.ended;
-      const later = await bench.subject.remake();
-      const seen = (await later.list(never())).find((one) => one.agent === agent);
-      expect(seen?.state).toEqual({ kind: 'exited', exit });
-      expect(exit).toEqual({ kind: 'code', code: 21 });
-      const again = follow(later, agent);
-      await again.ended;
-      expect(again.text()).toBe(log.text());
-    });
-
-    it('adopt-standby', 'a standby can be released by a manager that did not make it', async () => {
-      const { agent, log } = await standby();
-      const later = await bench.subject.remake();
-      const seen = watch(later);
-      await seen.connected();
-      await later.release(agent, frame(agent, 'echo adopted; exit 22'), never());
-      expect(await seen.exit(agent)).toEqual({ kind: 'code', code: 22 });
-      await seen.stop();
-      await log.ended;
-      expect(log.text()).toContain('adopted\n');
-    });
-
-    it('fingerprint', 'a fingerprint follows the recipe', async () => {
-      const { fingerprint } = await prepare();
-      expect(await bench.runtime.fingerprint(bench.subject.recipe, never())).toBe(fingerprint);
-      const other = { ...bench.subject.recipe, env: { ...bench.subject.recipe.env, OTHER: '1' } };
-      expect(await bench.runtime.fingerprint(other, never())).not.toBe(fingerprint);
-    });
-
-    it('aborted', 'following ends when it is told to, and a stopped preparation leaves nothing after remove', async () => {
-      const { log } = await standby();
+      await bench.runtime.remove(agent);
+      await bench.runtime.sweep(never());
+      await expect(release(agent, job('echo touched', [{ say: 'touched\n' }]))).rejects.toThrow(OnejobError);
+      expect((await theirs.list(never())).find((one) => one.agent === agent)?.state).toEqual({ kind: 'running' });
+      expect(log.text()).toBe(`${readyMarker(agent)}\n`);
       log.stop();
       await log.ended;
-      const spec = specOf(bench.subject.recipe);
-      made.push(spec.agent);
-      const stop = new AbortController();
-      const preparing = bench.runtime.prepare(spec, quiet, stop.signal);
-      stop.abort();
-      await preparing.catch(quiet);
-      await bench.runtime.remove(spec.agent);
-      expect((await bench.runtime.list(never())).map((one) => one.agent)).not.toContain(spec.agent);
-    });
-
-    it('check', 'findings have no error, and the disk is known', async () => {
-      expect((await bench.runtime.check(never())).filter((finding) => finding.level === 'error')).toEqual([]);
-      const disk = await bench.runtime.disk(never());
-      if (disk === null) return;
-      expect(disk.free).toBeGreaterThan(0);
-      expect(disk.free).toBeLessThan(1);
-    });
-
-    it('usage', "what a sandbox's files take on disk can be told, while it runs", async () => {
-      const { agent, log } = await standby();
-      const empty = await bench.runtime.usage?.(agent, never());
-      if (empty === undefined || empty === null) return;
-      await release(agent, 'dd if=/dev/urandom of=big bs=1024 count=3072 2>/dev/null; echo written; while :; do sleep 0.05; done');
-      await log.until('written\n');
-      const full = (await bench.runtime.usage?.(agent, never())) ?? 0;
-      expect(full - empty).toBeGreaterThan(2 * 2 ** 20);
-      expect(full - empty).toBeLessThan(8 * 2 ** 20);
-    });
-
-    it('door', 'a network has an address of the host, the same each time, or the reason why not', async () => {
-      const { network } = bench.subject.recipe;
-      const asked = bench.runtime.door(network, 4711, never());
-      if (network === 'none') return expect(asked).rejects.toMatchObject({ code: 'E_NO_DOOR', hint: expect.any(String) });
-      expect(await isOwnAddress(await asked)).toBe(true);
-      expect(await bench.runtime.door(network, 4711, never())).toBe(await asked);
-      await expect(bench.runtime.door('none', 4711, never())).rejects.toMatchObject({ code: 'E_NO_DOOR', retry: false });
-    });
-
-    it('leftovers', 'once all is removed and swept, nothing of this owner is left', async () => {
-      for (const agent of made) await bench.runtime.remove(agent);
-      await bench.runtime.sweep(never());
-      expect(await bench.runtime.list(never())).toEqual([]);
-      expect(await bench.subject.leftovers()).toEqual([]);
-    });
+    } finally {
+      await theirs.remove(agent);
+      await theirs.sweep(never());
+      theirs.close?.();
+    }
   });
+
+  it('ended-gate', 'a gate that has ended takes no script, and says that another may', async () => {
+    const { agent, log } = await standby();
+    await bench.runtime.signal(agent, 'KILL');
+    await bench.events.exit(agent);
+    await log.ended;
+    await expect(release(agent, job('true', []))).rejects.toMatchObject({ code: 'E_GATE_ENDED', retry: true });
+    await bench.runtime.signal(agent, 'TERM');
+  });
+
+  it('manager-death', 'exit code and output can be read by a manager that was not there', async () => {
+    const { agent, log } = await standby();
+    await release(agent, job('echo alone; exit 21', [{ say: 'alone\n' }, { exit: 21 }]));
+    const exit = await bench.events.exit(agent);
+    await log.ended;
+    const later = await bench.subject.remake();
+    const seen = (await later.list(never())).find((one) => one.agent === agent);
+    expect(seen?.state).toEqual({ kind: 'exited', exit });
+    expect(exit).toEqual({ kind: 'code', code: 21 });
+    const again = follow(later, agent);
+    await again.ended;
+    expect(again.text()).toBe(log.text());
+  });
+
+  it('adopt-standby', 'a standby can be released by a manager that did not make it', async () => {
+    const { agent, log } = await standby();
+    const later = await bench.subject.remake();
+    const seen = watch(later);
+    await seen.connected();
+    const script = scriptOf(job('echo adopted; exit 22', [{ say: 'adopted\n' }, { exit: 22 }]));
+    await later.release(agent, frame(agent, script), never());
+    expect(await seen.exit(agent)).toEqual({ kind: 'code', code: 22 });
+    await seen.stop();
+    await log.ended;
+    expect(log.text()).toContain('adopted\n');
+  });
+
+  it('fingerprint', 'a fingerprint follows the recipe', async () => {
+    const { fingerprint } = await prepare();
+    expect(await bench.runtime.fingerprint(bench.subject.recipe, never())).toBe(fingerprint);
+    const other = { ...bench.subject.recipe, env: { ...bench.subject.recipe.env, OTHER: '1' } };
+    expect(await bench.runtime.fingerprint(other, never())).not.toBe(fingerprint);
+  });
+
+  it('aborted', 'following ends when it is told to, and a stopped preparation leaves nothing after remove', async () => {
+    const { log } = await standby();
+    log.stop();
+    await log.ended;
+    const spec = specOf(bench.subject.recipe);
+    made.push(spec.agent);
+    const stop = new AbortController();
+    const preparing = bench.runtime.prepare(spec, quiet, stop.signal);
+    stop.abort();
+    await preparing.catch(quiet);
+    await bench.runtime.remove(spec.agent);
+    expect((await bench.runtime.list(never())).map((one) => one.agent)).not.toContain(spec.agent);
+  });
+
+  it('check', 'findings have no error, and the disk is known', async () => {
+    expect((await bench.runtime.check(never())).filter((finding) => finding.level === 'error')).toEqual([]);
+    const disk = await bench.runtime.disk(never());
+    if (disk === null) return;
+    expect(disk.free).toBeGreaterThan(0);
+    expect(disk.free).toBeLessThan(1);
+  });
+
+  it('usage', "what a sandbox's files take on disk can be told, while it runs", async () => {
+    const { agent, log } = await standby();
+    const empty = await bench.runtime.usage?.(agent, never());
+    if (empty === undefined || empty === null) return;
+    await release(
+      agent,
+      job('dd if=/dev/urandom of=big bs=1024 count=3072 2>/dev/null; echo written; while :; do sleep 0.05; done', [
+        { file: 'big', text: { zeros: 3 * 2 ** 20 } },
+        { say: 'written\n' },
+        { wait: 'signal' },
+      ]),
+    );
+    await log.until('written\n');
+    const full = (await bench.runtime.usage?.(agent, never())) ?? 0;
+    expect(full - empty).toBeGreaterThan(2 * 2 ** 20);
+    expect(full - empty).toBeLessThan(8 * 2 ** 20);
+  });
+
+  it('door', 'a network has an address of the host, the same each time, or the reason why not', async () => {
+    const { network } = bench.subject.recipe;
+    const asked = bench.runtime.door(network, 4711, never());
+    if (network === 'none') return expect(asked).rejects.toMatchObject({ code: 'E_NO_DOOR', hint: expect.any(String) });
+    expect(await isOwnAddress(await asked)).toBe(true);
+    expect(await bench.runtime.door(network, 4711, never())).toBe(await asked);
+    await expect(bench.runtime.door('none', 4711, never())).rejects.toMatchObject({ code: 'E_NO_DOOR', retry: false });
+  });
+
+  it('leftovers', 'once all is removed and swept, nothing of this owner is left', async () => {
+    for (const agent of made) await bench.runtime.remove(agent);
+    await bench.runtime.sweep(never());
+    expect(await bench.runtime.list(never())).toEqual([]);
+    expect(await bench.subject.leftovers()).toEqual([]);
+  });
+  return bench;
 }
 
 /** Processes of this host that have `mark` among their arguments; agents of a runtime on this host are among them. */

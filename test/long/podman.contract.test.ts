@@ -65,6 +65,7 @@ describe.skipIf(lacks('docker', 'podman', 'root', 'busybox'))('Podman', () => {
       runtime,
       recipe: { ...recipe, ulimits },
       remake: make,
+      stranger: () => anOwner(podman.socket).make(),
       leftovers,
       cleanup: async () => {
         runtime.close();

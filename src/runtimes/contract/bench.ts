@@ -1,14 +1,14 @@
 /** What the tests of a runtime work with: one member, set up before the first test and cleaned up after the last. */
-import type { TestContext } from 'vitest';
-import { afterAll, beforeAll, test } from 'vitest';
 import type { AgentId } from '../../core/slot.ts';
 import { frame, MarkerFilter, readyMarker } from '../gate.ts';
 import type { Recipe, Runtime, SandboxSpec } from '../runtime.ts';
 import { bytesOf, follow, specOf, watch } from './follow.ts';
+import type { ContractJob, Step } from './job.ts';
 
 export type ContractTest =
   | 'ready'
   | 'once'
+  | 'frame'
   | 'twice'
   | 'codes'
   | 'killed-script'
@@ -27,6 +27,7 @@ export type ContractTest =
   | 'slow-reader'
   | 'remove'
   | 'unknown'
+  | 'stranger'
   | 'ended-gate'
   | 'manager-death'
   | 'adopt-standby'
@@ -44,42 +45,56 @@ export interface ContractSubject {
   readonly recipe: Recipe;
   /** A second runtime object over the same state, as a manager started after a crash makes it. */
   remake(): Promise<Runtime>;
+  /** A runtime of another owner, beside this one's. */
+  stranger(): Promise<Runtime>;
   /** Names of whatever of this owner is still in the world; called after everything was removed and swept. */
   leftovers(): Promise<readonly string[]>;
   cleanup(): Promise<void>;
   /** Tests this member cannot pass, with the reason. */
   readonly exceptions: Readonly<Partial<Record<ContractTest, string>>>;
+  /** The script of a job for a member that acts jobs out; left out, jobs are for a shell. */
+  readonly script?: (steps: readonly Step[]) => string;
+  /** Runs what waits for this member, on a member whose time does not pass by itself. */
+  readonly drive?: <T>(work: () => Promise<T>) => Promise<T>;
+}
+
+/** One test of the contract. */
+export interface ContractCase {
+  readonly key: ContractTest;
+  readonly title: string;
+  readonly body: () => Promise<void>;
 }
 
 const never = () => new AbortController().signal;
 
 export type Bench = ReturnType<typeof createBench>;
 
-/** Inside `describe`. */
+/** `open` comes before the first case, `close` after the last. */
 export function createBench(make: () => Promise<ContractSubject>) {
   let subject: ContractSubject;
   let runtime: Runtime;
   let events: ReturnType<typeof watch>;
   const made: AgentId[] = [];
+  const cases: ContractCase[] = [];
+  const drive = <T>(work: () => Promise<T>): Promise<T> => (subject.drive === undefined ? work() : subject.drive(work));
 
-  beforeAll(async () => {
+  const open = async () => {
     subject = await make();
     runtime = subject.runtime;
     events = watch(runtime);
-    await events.connected();
-  });
-  afterAll(async () => {
-    for (const agent of made) await runtime.remove(agent);
-    await events.stop();
-    await subject.cleanup();
-  });
-
-  const it = (key: ContractTest, title: string, body: (context: TestContext) => Promise<void>) =>
-    test(`${key}: ${title}`, async (context) => {
-      const reason = subject.exceptions[key];
-      if (reason !== undefined) context.skip(reason);
-      await body(context);
+    await drive(() => events.connected());
+  };
+  const close = async () => {
+    await drive(async () => {
+      for (const agent of made) await runtime.remove(agent);
+      await events.stop();
     });
+    await subject.cleanup();
+  };
+
+  const it = (key: ContractTest, title: string, body: () => Promise<void>) => {
+    cases.push({ key, title, body: () => drive(body) });
+  };
 
   const prepare = async (changes: Partial<SandboxSpec> = {}) => {
     const spec = specOf(subject.recipe, changes);
@@ -93,10 +108,15 @@ export function createBench(make: () => Promise<ContractSubject>) {
     await log.until(`${readyMarker(sandbox.agent)}\n`);
     return { ...sandbox, log };
   };
-  const release = (agent: AgentId, script: string) => runtime.release(agent, frame(agent, script), never());
-  const run = async (script: string, changes: Partial<SandboxSpec> = {}) => {
+  const scriptOf = ({ shell, steps }: ContractJob): string => {
+    if (subject.script === undefined) return shell;
+    if (steps === null) throw new Error(`only a shell can do this: ${shell}`);
+    return subject.script(steps);
+  };
+  const release = async (agent: AgentId, what: ContractJob) => runtime.release(agent, frame(agent, scriptOf(what)), never());
+  const run = async (what: ContractJob, changes: Partial<SandboxSpec> = {}) => {
     const sandbox = await standby(changes);
-    await release(sandbox.agent, script);
+    await release(sandbox.agent, what);
     return { ...sandbox, exit: await events.exit(sandbox.agent) };
   };
   const jobOutput = async (sandbox: { agent: AgentId; log: ReturnType<typeof follow> }) => {
@@ -109,9 +129,14 @@ export function createBench(make: () => Promise<ContractSubject>) {
   };
 
   return {
+    open,
+    close,
     it,
+    /** Those that `it` was told. */
+    cases: cases as readonly ContractCase[],
     prepare,
     standby,
+    scriptOf,
     release,
     run,
     jobOutput,

@@ -6,6 +6,7 @@ import { extract, pack } from 'tar-stream';
 import { expect } from 'vitest';
 import type { AgentId } from '../../core/slot.ts';
 import type { Bench } from './bench.ts';
+import { job } from './job.ts';
 
 const never = () => new AbortController().signal;
 
@@ -24,7 +25,23 @@ export function fileTests(bench: Bench): void {
       'echo more >>hello.txt; echo made >made.txt; mkdir -p out; printf "\\0\\377" >out/bytes; ln -s made.txt made-link; rm tool',
       'echo done; exec sleep 600',
     ].join('\n');
-    await release(agent, script);
+    await release(
+      agent,
+      job(script, [
+        { show: { file: 'hello.txt' } },
+        { show: { file: 'link' } },
+        { run: 'tool' },
+        { show: { file: long } },
+        { mine: ['hello.txt', 'deep'], says: 'mine\n' },
+        { append: 'hello.txt', text: 'more\n' },
+        { file: 'made.txt', text: 'made\n' },
+        { file: 'out/bytes', text: '\0\xff' },
+        { link: 'made-link', to: 'made.txt' },
+        { remove: 'tool' },
+        { say: 'done\n' },
+        { sleep: 600_000 },
+      ]),
+    );
     await log.until('done\n');
     expect(log.text()).toContain('hello\nhello\ntool ran\ndeep\nmine\ndone\n');
     const files = await untar(await bench.runtime.getFiles(agent, never()));
@@ -38,13 +55,23 @@ export function fileTests(bench: Bench): void {
   });
 
   it('files-after-exit', 'files come back after the agent has ended', async () => {
-    const { agent } = await run('echo kept >kept.txt; exit 4');
+    const { agent } = await run(job('echo kept >kept.txt; exit 4', [{ file: 'kept.txt', text: 'kept\n' }, { exit: 4 }]));
     expect((await untar(await bench.runtime.getFiles(agent, never()))).get('./kept.txt')).toBe('kept\n');
   });
 
   it('files-some', 'only what is called so at the top comes back, where that is asked for, and no link is followed', async () => {
     const { agent } = await run(
-      'mkdir -p dist/deep; echo a >dist/deep/a; echo ok >ok; ln -s /etc etc; ln dist/deep/a hard; truncate -s 10T big; echo x >-x',
+      job(
+        'mkdir -p dist/deep; echo a >dist/deep/a; echo ok >ok; ln -s /etc etc; ln dist/deep/a hard; truncate -s 10T big; echo x >-x',
+        [
+          { file: 'dist/deep/a', text: 'a\n' },
+          { file: 'ok', text: 'ok\n' },
+          { link: 'etc', to: '/etc' },
+          { hardLink: 'hard', to: 'dist/deep/a' },
+          { file: 'big', text: { hole: 10 * 2 ** 40 } },
+          { file: '-x', text: 'x\n' },
+        ],
+      ),
     );
     const all = await bench.runtime.getFiles(agent, never(), ['dist', 'ok', 'etc', 'missing', '-x', 'hard']);
     const files = new Map([...(await untar(all))].map(([path, content]) => [path.replace(/^\.\//, ''), content]));
@@ -59,7 +86,16 @@ export function fileTests(bench: Bench): void {
     const { agent, log } = await standby();
     await release(
       agent,
-      'mkdir -p .one/deep empty; echo a >.one/a; echo b >.one/deep/b; ln -s a .one/l; echo other >a; echo up; exec sleep 600',
+      job('mkdir -p .one/deep empty; echo a >.one/a; echo b >.one/deep/b; ln -s a .one/l; echo other >a; echo up; exec sleep 600', [
+        { folder: '.one/deep' },
+        { folder: 'empty' },
+        { file: '.one/a', text: 'a\n' },
+        { file: '.one/deep/b', text: 'b\n' },
+        { link: '.one/l', to: 'a' },
+        { file: 'a', text: 'other\n' },
+        { say: 'up\n' },
+        { sleep: 600_000 },
+      ]),
     );
     await log.until('up\n');
     const expected = new Map([
@@ -80,7 +116,22 @@ export function fileTests(bench: Bench): void {
     const { agent, log } = await standby();
     await release(
       agent,
-      'mkdir real; echo s >real/s; echo f >file; ln -s real near; ln -s "$PWD/real" whole; ln -s / root; ln -s /etc etc; ln -s ../etc up; ln -s none lost; ln -s loop loop; mkfifo pipe || :; echo up; exec sleep 600',
+      job(
+        'mkdir real; echo s >real/s; echo f >file; ln -s real near; ln -s "$PWD/real" whole; ln -s / root; ln -s /etc etc; ln -s ../etc up; ln -s none lost; ln -s loop loop; mkfifo pipe || :; echo up; exec sleep 600',
+        [
+          { file: 'real/s', text: 's\n' },
+          { file: 'file', text: 'f\n' },
+          { link: 'near', to: 'real' },
+          { link: 'whole', to: `${bench.runtime.capabilities.workspace(agent)}/real` },
+          { link: 'root', to: '/' },
+          { link: 'etc', to: '/etc' },
+          { link: 'up', to: '../etc' },
+          { link: 'lost', to: 'none' },
+          { link: 'loop', to: 'loop' },
+          { say: 'up\n' },
+          { sleep: 600_000 },
+        ],
+      ),
     );
     await log.until('up\n');
     await none(agent);
@@ -91,7 +142,9 @@ export function fileTests(bench: Bench): void {
   });
 
   it('folder', 'who has enough of a folder leaves it in the middle', async () => {
-    const { agent } = await run('mkdir big; head -c 20000000 /dev/zero >big/file');
+    const { agent } = await run(
+      job('mkdir big; head -c 20000000 /dev/zero >big/file', [{ file: 'big/file', text: { zeros: 20_000_000 } }]),
+    );
     const found = await bench.runtime.getFolder(agent, 'big', never());
     for await (const _ of found ?? []) break;
     expect(found?.destroyed).toBe(true);

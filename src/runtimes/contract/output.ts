@@ -4,19 +4,29 @@ import { advance, start } from '../position.ts';
 import type { LogChunk } from '../runtime.ts';
 import type { Bench } from './bench.ts';
 import { bytesOf } from './follow.ts';
+import { job } from './job.ts';
 
 const never = () => new AbortController().signal;
 
 export function outputTests(bench: Bench): void {
   const { it, standby, prepare, release, run, jobOutput } = bench;
 
-  const noisy = [
+  const noisyShell = [
     'i=0; while [ $i -lt 12 ]; do echo "out $i"; echo "err $i" >&2; i=$((i+1)); done',
     'printf "\\000\\001\\200\\377\\n"; printf "bad \\303 utf\\n" >&2',
     'long=$(head -c 40000 /dev/zero | tr "\\0" x); printf "%s\\nafter long\\n" "$long"; printf "%s\\nafter long\\n" "$long" >&2',
     'exact=$(head -c 16384 /dev/zero | tr "\\0" y); printf "%s\\n\\nafter exact\\n" "$exact"',
     'printf "no newline"',
   ].join('\n');
+  const noisy = job(noisyShell, [
+    ...Array.from({ length: 12 }, (_, i) => [{ say: `out ${i}\n` }, { say: `err ${i}\n`, to: 'stderr' as const }]).flat(),
+    { say: '\0\x01\x80\xff\n' },
+    { say: 'bad \xc3 utf\n', to: 'stderr' },
+    { say: `${'x'.repeat(40_000)}\nafter long\n` },
+    { say: `${'x'.repeat(40_000)}\nafter long\n`, to: 'stderr' },
+    { say: `${'y'.repeat(16_384)}\n\nafter exact\n` },
+    { say: 'no newline' },
+  ]);
   const noisyOut = () => {
     const lines = Array.from({ length: 12 }, (_, i) => `out ${i}\n`).join('');
     return Buffer.from(
@@ -55,7 +65,13 @@ export function outputTests(bench: Bench): void {
 
   it('resume-live', 'a second follower takes over from where the first stopped, while the job runs', async () => {
     const { agent, log } = await standby();
-    await release(agent, 'i=0; while [ $i -lt 60 ]; do echo "line $i"; i=$((i+1)); sleep 0.01; done; exit 0');
+    await release(
+      agent,
+      job('i=0; while [ $i -lt 60 ]; do echo "line $i"; i=$((i+1)); sleep 0.01; done; exit 0', [
+        ...Array.from({ length: 60 }, (_, i) => [{ say: `line ${i}\n` }, { sleep: 10 }]).flat(),
+        { exit: 0 },
+      ]),
+    );
     let position = start;
     const taken: LogChunk[] = [];
     for (;;) {
@@ -79,7 +95,7 @@ export function outputTests(bench: Bench): void {
     const { agent } = await prepare();
     const reader = bench.runtime.logs(agent, start, never())[Symbol.asyncIterator]();
     await reader.next();
-    await release(agent, 'head -c 8000000 /dev/zero | tr "\\0" x; exit 6');
+    await release(agent, job('head -c 8000000 /dev/zero | tr "\\0" x; exit 6', [{ say: 'x', times: 8_000_000 }, { exit: 6 }]));
     expect(await bench.events.exit(agent)).toEqual({ kind: 'code', code: 6 });
     await reader.return?.();
   });

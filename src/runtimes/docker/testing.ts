@@ -50,6 +50,7 @@ export function contractSubject(changes: Partial<Recipe>, options: Partial<Docke
     const remake = () => make(options);
     const runtime = await remake();
     const cleanup = async () => runtime.close();
-    return { runtime, recipe: { ...recipe, ...changes }, remake, leftovers, cleanup, exceptions: {} };
+    const stranger = () => anOwner().make(options);
+    return { runtime, recipe: { ...recipe, ...changes }, remake, stranger, leftovers, cleanup, exceptions: {} };
   };
 }

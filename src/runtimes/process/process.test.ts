@@ -15,6 +15,7 @@ for (const bubblewrap of ['auto', 'off'] as const) {
       runtime: await make(),
       recipe: plainRecipe,
       remake: make,
+      stranger: () => createProcessRuntime({ owner: `${owner}-other`, dir: join(dir, 'other'), bubblewrap }),
       leftovers: async () => leftoversOf(dir, owner),
       cleanup: async () => rmSync(dir, { recursive: true, force: true }),
       exceptions: {},
