@@ -160,7 +160,7 @@ export class SimHost {
       return;
     }
     const stored = store.slots.all().map(({ slot, thisBoot }) => (thisBoot ? slot : rebased(slot, process.now())));
-    const runtime = simRuntime(this.engine, process, this.#options.runtime);
+    const runtime = simRuntime(this.engine, process, { name: this.#options.runtime });
     const tell = (level: string) => (message: string, about?: object) => {
       if (!process.isDead) this.tell(`${level} ${message} ${JSON.stringify(about ?? {})}`);
     };

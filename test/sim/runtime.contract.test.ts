@@ -1,0 +1,6 @@
+/** The simulated runtime keeps what every runtime promises, in virtual time. */
+import { runtimeContract } from '../../src/runtimes/contract.ts';
+import { simSubject } from './testing.ts';
+
+runtimeContract('simulated', simSubject());
+runtimeContract('simulated, containers', simSubject({ images: true }));

@@ -1,0 +1,46 @@
+/** The simulated runtime as a subject of the runtime contract. */
+import type { ContractSubject } from '../../src/runtimes/contract.ts';
+import type { Recipe, Runtime } from '../../src/runtimes/runtime.ts';
+import { SimEngine, type SimRuntimeOptions, scriptOfAct, simRuntime } from './runtime.ts';
+import { SimTime, seeded } from './time.ts';
+
+const recipe: Recipe = {
+  ...{ image: 'box', pull: 'missing', env: {}, mounts: [], cpus: null, memory: null, pids: null, shmSize: null, ulimits: [] },
+  ...{ network: 'default', user: null, readOnly: false, tmpfs: {}, capAdd: [], oomScoreAdj: 0 },
+  grant: { way: 'auto', capabilities: [], numa: false },
+  unsafe: { privileged: false, pidHost: false, seccompUnconfined: false },
+};
+
+/** Virtual ms that one case may take. */
+const limit = 3_600_000;
+
+/** Makes one manager's runtime; a test breaks it here. */
+export type Make = (engine: SimEngine, owner?: string) => Runtime;
+
+/** Opens a subject whose waits are what moves virtual time. `make`: instead of the simulated runtime as it is. */
+export function simSubject(options: SimRuntimeOptions = {}, make?: (engine: SimEngine, runtime: Runtime) => Runtime) {
+  return async (): Promise<ContractSubject> => {
+    const time = new SimTime(seeded(1));
+    const engine = new SimEngine(time, seeded(2));
+    const manager = (owner?: string): Runtime => {
+      const runtime = simRuntime(engine, time.process(), { ...options, ...(owner !== undefined && { owner }) });
+      return make?.(engine, runtime) ?? runtime;
+    };
+    return {
+      ...{ runtime: manager(), recipe, remake: async () => manager(), stranger: async () => manager('somebody-else') },
+      leftovers: async () => engine.left(),
+      cleanup: async () => {},
+      exceptions: { 'kill-tree': 'it has no processes of this host' },
+      script: scriptOfAct,
+      async drive(work) {
+        let isDone = false;
+        const working = work().finally(() => {
+          isDone = true;
+        });
+        working.catch(() => {});
+        await time.run(() => isDone, limit);
+        return working;
+      },
+    };
+  };
+}
