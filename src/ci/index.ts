@@ -54,7 +54,7 @@ export function createCiServices(parts: CiParts): CiServices {
     async endStrays(signal) {
       const opened = new Set(others.filter(({ type }) => type === 'buildkite').map(({ name }) => name));
       const isLive = (agent: AgentId): boolean => parts.slots.poolOf(agent) !== null;
-      await endStraysOf(store.dir, { opened, isLive, clock: parts.clock, log: parts.log }, signal);
+      await endStraysOf(store.dir, { opened, isLive, clock: parts.clock, log: parts.log }, parts.broker, signal);
     },
   };
 }

@@ -5,6 +5,7 @@
 import type { PoolConfig } from '../../config/config.ts';
 import type { AgentId, Change, JobId, JobResult } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
+import { within } from '../../passing.ts';
 import type { CiService } from '../ci-service.ts';
 import { type BaseParts, createBase } from './base.ts';
 import type { BrokerAgent, GivenJob, Phase } from './broker/protocol.ts';
@@ -276,7 +277,7 @@ export function createAcquire(parts: AcquireParts): CiService {
     async close(leaving) {
       await leave();
       if (!leaving) {
-        await entries.forget(new Set(), AbortSignal.timeout(leavePatience)).catch((error: unknown) => {
+        await within(clock, leavePatience, (late) => entries.forget(new Set(), late)).catch((error: unknown) => {
           log.warn('stacks are left at the service, which ends them by itself', {
             service: config.name,
             reason: toFailure(error).message,

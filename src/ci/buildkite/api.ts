@@ -66,6 +66,8 @@ export interface ApiParts {
   readonly proxies: Proxies;
   /** ms for one answer; default 20 s. */
   readonly timeout?: number;
+  /** How it is reached instead of over connections of its own. */
+  readonly fetch?: typeof fetch;
 }
 
 const words = z
@@ -105,8 +107,8 @@ const countsAnswer = z.object({
 /** s; a service that asks for more is asked once an hour. */
 const longestPoll = 3600;
 
-export function createServiceApi({ endpoint, version, clock, proxies, timeout = 20_000 }: ApiParts): ServiceApi {
-  const upstream = createUpstream({ version, clock, proxies, timeout });
+export function createServiceApi({ endpoint, version, clock, proxies, timeout = 20_000, ...more }: ApiParts): ServiceApi {
+  const upstream = createUpstream({ version, clock, proxies, timeout, ...more });
 
   async function get(path: string, token: string, doing: string, signal: AbortSignal): Promise<Called> {
     // Anything else could not stand in a header.

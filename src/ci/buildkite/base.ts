@@ -127,7 +127,7 @@ export function createBase(parts: BaseParts): Base {
   const poolOfJob = (job: JobId): PoolConfig | undefined => poolOf(board.ofJob(job)?.slot ?? '');
 
   const explaining = createExplaining({
-    ...{ desk, signal, log: parts.log },
+    ...{ desk, signal, clock, log: parts.log },
     agentOf: board.ofJob,
     wordsFor: (job, why) => whyEnding(why, poolOfJob(job)),
     note: rows.note,

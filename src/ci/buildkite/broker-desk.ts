@@ -7,7 +7,7 @@ import type { Clock } from '../../core/clock.ts';
 import type { AgentId, JobId } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
 import type { Log } from '../../log.ts';
-import { passing } from '../../passing.ts';
+import { passing, within } from '../../passing.ts';
 import {
   type BrokerAgent,
   type BrokerEvent,
@@ -34,6 +34,15 @@ export interface DeskParts {
   readonly start: () => Promise<string>;
   readonly clock: Clock;
   readonly log: Log;
+}
+
+/** A broker that is somewhere else than in a process of its own, for tests. */
+export interface BrokerAccess {
+  readonly calls: BrokerCalls;
+  /** Starts one; resolves with how it ended. */
+  readonly start: () => Promise<string>;
+  /** All agents that it has. @throws OnejobError E_BROKER when it does not answer */
+  readonly agents: (signal: AbortSignal) => Promise<readonly Pick<BrokerAgent, 'id' | 'service' | 'phase' | 'agent'>[]>;
 }
 
 /** What a service hears of its agents. */
@@ -272,7 +281,7 @@ export function createBrokerDesk({ calls, start, clock, log }: DeskParts): Broke
       if (patience !== null && port === null && ended !== null) await Promise.race([arrival.promise, ended, patience]);
       if (patience !== null && port !== null) {
         isLeft = true;
-        await calls.post('/v1/leave', {}, leaveAnswer, AbortSignal.timeout(leavePatience)).catch(() => {});
+        await within(clock, leavePatience, (late) => calls.post('/v1/leave', {}, leaveAnswer, late)).catch(() => {});
         // Of one that another manager started nobody here hears the end.
         if (ended !== null) await Promise.race([ended, patience]);
       }

@@ -1,7 +1,9 @@
 /** Why onejob ends jobs, told to the broker, which writes it behind a job's output: at once, or as soon as it can be told. */
+import type { Clock } from '../../core/clock.ts';
 import type { JobId, StopReason } from '../../core/slot.ts';
 import { toFailure } from '../../errors.ts';
 import type { Log } from '../../log.ts';
+import { within } from '../../passing.ts';
 import type { EndingAgent } from '../ci-service.ts';
 import type { BrokerAgent } from './broker/protocol.ts';
 import type { BrokerDesk } from './broker-desk.ts';
@@ -13,6 +15,7 @@ export interface ExplainingParts {
   readonly wordsFor: (job: JobId, why: StopReason) => string | null;
   /** Told the words, also when no broker is there to hear them. */
   readonly note: (job: JobId, words: string) => void;
+  readonly clock: Clock;
   readonly log: Log;
   /** Aborted once nobody listens any more. */
   readonly signal: AbortSignal;
@@ -29,7 +32,7 @@ export interface Explaining {
 /** ms that a job's end waits for its reason to be heard. */
 const patience = 1_000;
 
-export function createExplaining({ desk, agentOf, wordsFor, note, log, signal }: ExplainingParts): Explaining {
+export function createExplaining({ desk, agentOf, wordsFor, note, clock, log, signal }: ExplainingParts): Explaining {
   /** Of which the broker has not heard: it, or this manager, may only be coming back. */
   const unsaid = new Map<JobId, StopReason>();
 
@@ -40,7 +43,8 @@ export function createExplaining({ desk, agentOf, wordsFor, note, log, signal }:
     note(job, words);
     if (desk.port === null) return;
     try {
-      await desk.explain(agent.id, { reason: words }, AbortSignal.any([signal, AbortSignal.timeout(patience)]));
+      const { id } = agent;
+      await within(clock, patience, (late) => desk.explain(id, { reason: words }, AbortSignal.any([signal, late])));
       unsaid.delete(job);
     } catch (error) {
       if (!signal.aborted) log.warn('cannot say why a job is ended', { job, reason: toFailure(error).message });

@@ -31,9 +31,10 @@ import { visitingDesk } from './visiting-desk.ts';
 /** Version of the agent that this onejob was tried with. */
 const pinnedAgent = '3.137.0';
 
-type DeskOpening = Pick<OpenParts, 'store' | 'clock' | 'log' | 'self' | 'temporary' | 'env'>;
+type DeskOpening = Pick<OpenParts, 'store' | 'clock' | 'log' | 'self' | 'temporary' | 'env' | 'broker'>;
 
-export function openDesk({ store, clock, log, self, temporary, env }: DeskOpening): BrokerDesk {
+export function openDesk({ store, clock, log, self, temporary, env, broker }: DeskOpening): BrokerDesk {
+  if (broker !== undefined) return createBrokerDesk({ calls: broker.calls, start: broker.start, clock, log });
   const place = brokerPlace(store.dir);
   const parts = { calls: brokerCalls(place.socket), clock, log };
   return temporary === true
@@ -54,7 +55,8 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
       ? null
       : parseKeys(await readSecret(secretsKey, variables, 'private key'), `The key in ${describeSecret(secretsKey)}`);
   const proxies = parts.env?.proxies ?? noProxies;
-  const api = createServiceApi({ endpoint: config.endpoint, version: parts.version, clock, proxies });
+  const send = parts.fetch === undefined ? {} : { fetch: parts.fetch };
+  const api = createServiceApi({ endpoint: config.endpoint, version: parts.version, clock, proxies, ...send });
   const counts = createCounts({ api, token: ofCounts ?? token, service: config.name, every: config.pollEvery, clock, log });
   const desk = parts.desk();
   const pins = createPinBook({ store, clock });
@@ -69,7 +71,7 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
   const ruleJob = (job: GivenJob, pool: PoolConfig) => rule(job, { trust: pool.trust, keys, pins });
   const { version } = parts;
   const { host } = parts.config;
-  const stacks = createStacks({ endpoint: config.endpoint, version, clock, proxies, token });
+  const stacks = createStacks({ endpoint: config.endpoint, version, clock, proxies, token, ...send });
   const entries = createStackEntries({ service: config.name, host, version, store, stacks, wall });
   const isLive = (agent: AgentId) => slots.poolOf(agent) !== null;
   const common: BuildkiteParts = {

@@ -68,6 +68,8 @@ export interface StacksParts {
   readonly token: () => Promise<string>;
   /** ms for one answer; default 20 s. */
   readonly timeout?: number;
+  /** How it is reached instead of over connections of its own. */
+  readonly fetch?: typeof fetch;
 }
 
 /** Characters that the service takes of a text. */
@@ -93,8 +95,8 @@ const tokens = z.object({
   job_acquisition_tokens: z.array(z.object({ job_uuid: id, job_acquisition_token: z.string().regex(/^[\x21-\x7e]{1,4096}$/) })),
 });
 
-export function createStacks({ endpoint, version, clock, proxies, token, timeout = 20_000 }: StacksParts): Stacks {
-  const upstream = createUpstream({ version, clock, proxies, timeout });
+export function createStacks({ endpoint, version, clock, proxies, token, timeout = 20_000, ...more }: StacksParts): Stacks {
+  const upstream = createUpstream({ version, clock, proxies, timeout, ...more });
 
   async function ask(call: Pick<Call, 'method' | 'path' | 'body' | 'doing'>, signal: AbortSignal): Promise<Called> {
     return upstream.call({ ...call, endpoint, token: (await token()).trim() }, signal);

@@ -12,6 +12,7 @@ import type { Log } from '../../log.ts';
 import { passing } from '../../passing.ts';
 import type { BrokerAgent } from './broker/protocol.ts';
 import { agentsOfBroker, type BrokerCalls, brokerCalls } from './broker-calls.ts';
+import type { BrokerAccess } from './broker-desk.ts';
 import { brokerPlace } from './broker-process.ts';
 
 export interface StrayParts {
@@ -70,8 +71,10 @@ export async function endStrays({ agents, calls, opened, isLive, clock, log }: S
 export async function endStraysOf(
   stateDir: string,
   parts: Pick<StrayParts, 'opened' | 'isLive' | 'clock' | 'log'>,
+  broker: BrokerAccess | undefined,
   signal: AbortSignal,
 ): Promise<void> {
+  if (broker !== undefined) return endStrays({ ...parts, ...broker }, signal);
   // Nothing is made where nobody needs a broker.
   if (parts.opened.size === 0 && !existsSync(join(stateDir, 'broker', 'broker.sock'))) return;
   const { socket } = brokerPlace(stateDir);

@@ -54,6 +54,8 @@ export interface UpstreamParts {
   readonly proxies: Proxies;
   /** ms for a whole answer. Default: 60 s, as the agent itself waits. */
   readonly timeout?: number;
+  /** How the service is reached instead of over connections of its own. */
+  readonly fetch?: typeof fetch;
 }
 
 const usualTimeout = 60_000;
@@ -66,21 +68,48 @@ export function escapeId(id: string): string {
   return encodeURIComponent(id).replaceAll('.', '%2E');
 }
 
-export function createUpstream({ version, clock, proxies, timeout = usualTimeout }: UpstreamParts): Upstream {
+export function createUpstream({ version, clock, proxies, timeout = usualTimeout, fetch }: UpstreamParts): Upstream {
   const connections = createUpstreams({ proxies, keeping: { keepAliveMsecs: 30_000, maxFreeSockets: 64 } });
+
+  const bytesOf = (call: Call): Uint8Array | null =>
+    call.gzip ?? (call.body === undefined ? null : Buffer.from(JSON.stringify(call.body)));
+
+  const headersOf = (call: Call, bytes: Uint8Array | null): Record<string, string> => ({
+    'User-Agent': `onejob/${version}`,
+    Authorization: `Token ${call.token}`,
+    Accept: 'application/json',
+    ...call.headers,
+    ...(call.gzip !== undefined && { 'Content-Type': 'text/plain', 'Content-Encoding': 'gzip' }),
+    ...(call.body !== undefined && { 'Content-Type': 'application/json' }),
+    ...(call.method !== 'GET' && { 'Content-Length': String(bytes?.byteLength ?? 0) }),
+  });
+
+  const fetched =
+    (ask: typeof globalThis.fetch) =>
+    async (call: Call, url: URL, signal: AbortSignal): Promise<Answer> => {
+      const bytes = bytesOf(call);
+      const { method } = call;
+      const asking = new AbortController();
+      const stop = (): void => asking.abort(signal.reason);
+      signal.addEventListener('abort', stop, { once: true });
+      const callOff = clock.after(timeout, () => asking.abort(new Fault({ why: `no answer within ${timeout / 1000} s` })));
+      try {
+        const init = { method, headers: headersOf(call, bytes), body: bytes, redirect: 'manual', signal: asking.signal } as const;
+        const response = await ask(url, init);
+        return { status: response.status, headers: Object.fromEntries(response.headers), text: await response.text() };
+      } catch (error) {
+        asking.signal.throwIfAborted();
+        throw new Fault(whyOf(error));
+      } finally {
+        callOff();
+        signal.removeEventListener('abort', stop);
+      }
+    };
 
   const send = (call: Call, url: URL, signal: AbortSignal): Promise<Answer> =>
     new Promise((resolve, reject) => {
-      const bytes = call.gzip ?? (call.body === undefined ? null : Buffer.from(JSON.stringify(call.body)));
-      const headers: http.OutgoingHttpHeaders = {
-        'User-Agent': `onejob/${version}`,
-        Authorization: `Token ${call.token}`,
-        Accept: 'application/json',
-        ...call.headers,
-        ...(call.gzip !== undefined && { 'Content-Type': 'text/plain', 'Content-Encoding': 'gzip' }),
-        ...(call.body !== undefined && { 'Content-Type': 'application/json' }),
-        ...(call.method !== 'GET' && { 'Content-Length': bytes?.byteLength ?? 0 }),
-      };
+      const bytes = bytesOf(call);
+      const headers = headersOf(call, bytes);
       let isLate = false;
       const most = call.path.endsWith('/accept') ? mostJobBytes : mostBytes;
       const path = `${url.pathname}${url.search}`;
@@ -117,19 +146,21 @@ export function createUpstream({ version, clock, proxies, timeout = usualTimeout
       request.end(bytes ?? undefined);
     });
 
+  const one = fetch === undefined ? send : fetched(fetch);
+
   return {
     async call(call, signal) {
       signal.throwIfAborted();
       const url = URL.parse(`${call.endpoint}/${call.path}`);
       if (url === null || !/^https?:$/.test(url.protocol)) return unreachable(call, { why: 'that is no address' });
       try {
-        return judge(call, await send(call, url, signal), clock.wall());
+        return judge(call, await one(call, url, signal), clock.wall());
       } catch (error) {
         if (!(error instanceof Fault)) throw error;
         if (!error.isStale || call.once === true) return unreachable(call, error);
       }
       try {
-        return judge(call, await send(call, url, signal), clock.wall());
+        return judge(call, await one(call, url, signal), clock.wall());
       } catch (error) {
         if (!(error instanceof Fault)) throw error;
         return unreachable(call, error);
