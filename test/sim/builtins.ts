@@ -4,7 +4,7 @@
  *
  * Modules import these by name and keep working: Node's own bindings are replaced for the whole process, once.
  */
-import crypto from 'node:crypto';
+import crypto, { type webcrypto } from 'node:crypto';
 import fs from 'node:fs';
 import { syncBuiltinESMExports } from 'node:module';
 import { currentProcess, Killed, type SimProcess } from './process.ts';
@@ -83,6 +83,7 @@ export function installBuiltins(): void {
       return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-4${hex.slice(13, 16)}-a${hex.slice(17, 20)}-${hex.slice(20)}`;
     },
   });
+  deriveAtOnce();
   const sync = fs as unknown as Record<string, Call>;
   const reals = new Map<string, Call>();
   for (const name of [...writes, ...moves]) {
@@ -146,6 +147,27 @@ export function installBuiltins(): void {
   // A killed process is gone with its promises: nobody hears of what it could not do any more.
   process.on('unhandledRejection', (error) => {
     if (!isOfKilled(error)) throw error;
+  });
+}
+
+/** Secrets of jobs are opened with X25519, which Node leaves to a thread that takes its own time. */
+function deriveAtOnce(): void {
+  const { subtle } = crypto.webcrypto;
+  const { deriveBits, importKey } = subtle as unknown as Record<string, Call>;
+  const isIts = (algorithm: unknown): boolean => (algorithm as { name?: string }).name === 'X25519';
+  const derived = async ({ public: theirs }: { public: webcrypto.CryptoKey }, own: webcrypto.CryptoKey) => {
+    const [privateKey, publicKey] = [crypto.KeyObject.from(own), crypto.KeyObject.from(theirs)];
+    return new Uint8Array(crypto.diffieHellman({ privateKey, publicKey })).buffer;
+  };
+  Object.defineProperties(subtle, {
+    deriveBits: {
+      value: (...args: Parameters<typeof derived>) =>
+        isIts(args[0]) ? derived(...args) : Reflect.apply(deriveBits as Call, subtle, args),
+    },
+    // Only a key that may leave can be used in another way.
+    importKey: {
+      value: (...args: unknown[]) => Reflect.apply(importKey as Call, subtle, isIts(args[2]) ? args.with(3, true) : args),
+    },
   });
 }
 

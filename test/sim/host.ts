@@ -93,6 +93,11 @@ export class SimHost {
     writeFileSync(this.#config, options.config.replaceAll('$DIR', this.dir));
   }
 
+  /** The text of the config file. */
+  get config(): string {
+    return this.#options.config;
+  }
+
   /** The manager that is up; null while none is. */
   get up(): Host | null {
     return this.#running?.host ?? null;

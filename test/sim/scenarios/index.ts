@@ -1,10 +1,16 @@
 /** Every scenario, and every outside system that one can name. */
 import { azurePipelines } from '../azure.ts';
+import { buildkiteService } from '../buildkite.ts';
 import { ownQueueUsers } from '../own.ts';
 import type { MakeOutside, Scenario } from '../scenario.ts';
 import { azure } from './azure.ts';
+import { buildkite } from './buildkite.ts';
 import { ownQueue } from './own-queue.ts';
 
-export const scenarios: readonly Scenario[] = [...ownQueue, ...azure];
+export const scenarios: readonly Scenario[] = [...ownQueue, ...azure, ...buildkite];
 
-export const outsides: Readonly<Record<string, MakeOutside>> = { own: ownQueueUsers, azure: azurePipelines };
+export const outsides: Readonly<Record<string, MakeOutside>> = {
+  own: ownQueueUsers,
+  azure: azurePipelines,
+  buildkite: buildkiteService,
+};
