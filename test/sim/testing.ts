@@ -14,17 +14,17 @@ const recipe: Recipe = {
 /** Virtual ms that one case may take. */
 const limit = 3_600_000;
 
-/** Makes one manager's runtime; a test breaks it here. */
-export type Make = (engine: SimEngine, owner?: string) => Runtime;
+/** Makes another runtime of a manager's; `owner` is undefined for the one that the contract looks at. */
+export type Mutate = (engine: SimEngine, runtime: Runtime, owner: string | undefined) => Runtime;
 
-/** Opens a subject whose waits are what moves virtual time. `make`: instead of the simulated runtime as it is. */
-export function simSubject(options: SimRuntimeOptions = {}, make?: (engine: SimEngine, runtime: Runtime) => Runtime) {
+/** Opens a subject whose waits are what moves virtual time. */
+export function simSubject(options: SimRuntimeOptions = {}, mutate: Mutate = (_, runtime) => runtime) {
   return async (): Promise<ContractSubject> => {
     const time = new SimTime(seeded(1));
     const engine = new SimEngine(time, seeded(2));
     const manager = (owner?: string): Runtime => {
       const runtime = simRuntime(engine, time.process(), { ...options, ...(owner !== undefined && { owner }) });
-      return make?.(engine, runtime) ?? runtime;
+      return mutate(engine, runtime, owner);
     };
     return {
       ...{ runtime: manager(), recipe, remake: async () => manager(), stranger: async () => manager('somebody-else') },
