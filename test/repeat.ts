@@ -1,6 +1,7 @@
 /**
  * Runs the deterministic part several times on one tree, and fails when two runs differ: `npm run test:repeat -- --runs 20`.
- * Compared are the tests' names, what became of each, and with which seed and how many examples its properties ran.
+ * Compared are the tests' names, what became of each, with which seed and how many examples its properties ran (`drawn.ts`), and
+ * what each play of the simulator came to.
  */
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
@@ -16,7 +17,7 @@ interface Report {
     readonly assertionResults: readonly {
       readonly fullName: string;
       readonly status: string;
-      readonly meta: { readonly properties?: readonly string[]; readonly [other: string]: unknown };
+      readonly meta: Readonly<Record<string, readonly string[]>>;
     }[];
   }[];
 }
@@ -40,7 +41,7 @@ try {
     console.log(`Run ${run}: ${lines.length} results, ${failed.length} failed, digest ${digest}, ${seconds} s`);
     first ??= lines;
     const differences = [...new Set(first).symmetricDifference(new Set(lines))];
-    if (differences.length > 0) console.log(`  It differs from the first run:\n    ${differences.slice(0, 10).join('\n    ')}`);
+    for (const line of differences.slice(0, 20)) console.log(`  only in ${first.includes(line) ? 'the first' : 'this'}: ${line}`);
     if (differences.length > 0 || failed.length > 0 || lines.length === 0) isRed = true;
   }
 } finally {
@@ -56,7 +57,10 @@ function runOnce(report: string): readonly string[] {
   const { testResults } = JSON.parse(readFileSync(report, 'utf8')) as Report;
   const lines = testResults.flatMap(({ name, status: ended, assertionResults }) => {
     const file = relative(root, name);
-    const tests = assertionResults.map((one) => `${one.status} ${file}: ${one.fullName} ${JSON.stringify(one.meta)}`);
+    const tests = assertionResults.flatMap(({ fullName, status: became, meta }) => {
+      const noted = Object.values(meta).flatMap((lines) => lines.map((line, at) => `${file}: ${fullName}: ${at}: ${line}`));
+      return [`${became} ${file}: ${fullName}`, ...noted];
+    });
     return [`${ended} ${file}`, ...tests];
   });
   if (status !== 0 && !lines.some((line) => line.startsWith('failed')))

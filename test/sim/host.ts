@@ -121,7 +121,9 @@ export class SimHost {
     return this.up?.loop.reconciler.slots ?? [];
   }
 
-  tell(what: string): void {
+  tell(said: string): void {
+    // The folder is another one each time, and the story the same.
+    const what = said.replaceAll(this.dir, '$DIR');
     const ms = this.time.now;
     const text = `${ms.toFixed(3)} ${what}`;
     if (text.includes('canary')) this.broken.push(`S8: a secret is in the log: ${what}`);
