@@ -181,7 +181,7 @@ export interface CiService {
   /**
    * An agent is about to be told to end. Of its job the service is told why, as far as that can be done at once, since the agent may
    * give it a result in the next moment; to an agent without one no job is to come any more, and one that is on its way may arrive
-   * first, since nobody else would tell of it. Takes a few seconds at most, and never fails. Absent: nothing is to be done.
+   * first, since nobody else would tell of it. Takes half a minute at most, and never fails. Absent: nothing is to be done.
    */
   ending?(agent: EndingAgent, signal: AbortSignal): Promise<void>;
 

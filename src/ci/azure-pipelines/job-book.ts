@@ -39,6 +39,8 @@ export interface JobBook {
   /** All jobs of one agent pool that are not over. */
   saw(place: number, unfinished: readonly JobRequest[], waiting: readonly Waiting[]): void;
   list(): readonly ServiceJob[];
+  /** Whether its agent is known to work on it, or to be done; an agent is given a job before it hears of it. */
+  hasBegun(job: JobId): boolean;
 }
 
 /** Jobs of which it is remembered that they are over. */
@@ -125,5 +127,6 @@ export function createJobBook({ service, store, client, builds, poolOf, wall }: 
       }
     },
     list: () => [...known.values()].map(({ job }) => job),
+    hasBegun: (id) => over.has(id) || known.get(id)?.job.state === 'running',
   };
 }

@@ -40,13 +40,27 @@ it('waits until a job that is on its way has arrived', async () => {
   await agent.complete(job, 'canceled');
 });
 
-it('waits three seconds at most: for a job that does not arrive, and for a service that does not answer', async () => {
+it('waits also for one that was seen and has not arrived: an agent does not listen all the time', async () => {
+  const world = await open();
+  const one = world.manager();
+  const agent = await one.start('a1');
+  const { requestId } = world.azure.queue(world.pool);
+  const end = watched(one.service.ending?.({ ...idle(), job: `azure-${requestId}` }, patient));
+  await world.pass(15_000);
+  expect(end.isOver).toBe(false);
+  const job = await agent.take();
+  await world.pass(600);
+  expect(end.isOver).toBe(true);
+  await agent.complete(job, 'canceled');
+});
+
+it('waits twenty seconds at most for a job that does not arrive, and three for a service that does not answer', async () => {
   const world = await open({ notAwaited: '/agents/' });
   const one = world.manager();
   await one.start('a1');
   world.azure.queue(world.pool);
   const first = watched(one.service.ending?.(idle(), patient));
-  await world.pass(2_900);
+  await world.pass(19_900);
   expect(first.isOver).toBe(false);
   await world.pass(200);
   expect(first.isOver).toBe(true);
@@ -73,8 +87,21 @@ it('goes on when the service cannot say, and when nobody waits any more', async 
   expect(end.isOver).toBe(true);
 });
 
+it('asks nobody about one that is known to work on its job', async () => {
+  const world = await open();
+  const one = world.manager();
+  const agent = await one.start('a1');
+  const { requestId } = world.azure.queue(world.pool);
+  const job = await agent.take();
+  // The first end finds out that it runs.
+  await one.service.ending?.({ ...idle(), job: `azure-${requestId}` }, patient);
+  const before = world.azure.log.length;
+  await one.service.ending?.({ ...idle(), job: `azure-${requestId}` }, patient);
+  expect(world.asked(before)).toBe(0);
+  await agent.complete(job, 'canceled');
+});
+
 it.each([
-  ['that has a job', { ...idle(), job: 'azure-1' }],
   ['that was kept from jobs before', idle('renewal')],
   ['that nobody knows', { ...idle(), agent: 'stranger' }],
 ])('asks nobody about one %s', async (_, agent) => {
