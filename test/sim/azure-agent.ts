@@ -41,6 +41,7 @@ export interface AgentParts {
   readonly broken: (what: string) => void;
   /** What explains that a request ends in another way than it was given. */
   readonly excuse: (request: number, why: string) => void;
+  readonly tell: (what: string) => void;
   readonly hears: (what: 'job' | 'done', request: number, stage: Stage) => void;
 }
 
@@ -90,6 +91,7 @@ export class SimAgent {
   readonly #stage: Stage;
   readonly #stopping = new AbortController();
   #isDeaf = false;
+  #id = 0;
 
   constructor(parts: AgentParts, stage: Stage) {
     this.#parts = parts;
@@ -108,8 +110,13 @@ export class SimAgent {
     } catch (error) {
       if (ended.aborted) return;
       code = error instanceof Exit ? error.code : 2;
+      this.#parts.tell(
+        `azure: agent ${this.#stage.spec.agent} gives up: ${error instanceof Error ? error.message : String(error)}`,
+      );
       if (!(error instanceof Exit)) this.#stage.print(`An error occurred: ${String(error)}\n`);
     }
+    if (code !== 0) this.#excuse(`its agent ended by itself with ${code}`);
+    if (code !== 0) this.#parts.tell(`azure: agent ${this.#stage.spec.agent} ends with ${code}`);
     this.#stage.end(code);
   }
 
@@ -123,6 +130,7 @@ export class SimAgent {
       broken('the script of an agent lacks one of its files');
       return 1;
     }
+    this.#id = Number(settings.agentId);
     const never = random();
     const { never: share, ends, slow } = habits();
     await this.#wait(500 + random() * 3_000);
@@ -146,6 +154,13 @@ export class SimAgent {
     }
   }
 
+  /** A job that the service has given to an agent on its way out is lost, and nobody else is to blame. */
+  #excuse(why: string): void {
+    const { service, excuse } = this.#parts;
+    for (const { id, agent, result } of service.world.requests.values())
+      if (agent?.id === this.#id && result === null) excuse(id, why);
+  }
+
   /** Its entry at the service, which is the only one with its key; null when there is none any more. */
   #entryOf(settings: Record<string, unknown>, clientId: string, modulus: string): Entry | null {
     const { service, broken } = this.#parts;
@@ -165,7 +180,7 @@ export class SimAgent {
 
   /** null: it was told to end before. @throws Exit when the real one gives up */
   async #open(pool: number, id: number, entry: Entry | null): Promise<Session | null> {
-    const { wire, service, time } = this.#parts;
+    const { wire, service } = this.#parts;
     const { ended } = this.#stage;
     // Signing in takes a signature and its check, and says no more than that the entry is there.
     const token = `agent.${id}`;
@@ -173,7 +188,7 @@ export class SimAgent {
     ended.addEventListener('abort', () => service.world.tokens.delete(token), { once: true });
     const call = (method: string, path: string, body?: unknown, signal: AbortSignal = ended) =>
       wire.ask(method, `/acme/_apis/distributedtask/pools/${pool}/${path}`, { token, body, signal });
-    const since = time.now;
+    let conflicts = 0;
     while (!this.#stopping.signal.aborted) {
       try {
         const systemCapabilities = { ...entry?.system, 'Agent.Discovered': 'yes' };
@@ -199,7 +214,8 @@ export class SimAgent {
           if (error.typeKey === 'TaskAgentAccessTokenExpiredException') throw new Exit(entry === null ? 1 : 0);
           // Without an entry it can never sign in.
           if (error.status === 401) throw new Exit(1);
-          if (error.typeKey === 'TaskAgentSessionConflictException' && time.now - since > 240_000) throw new Exit(1);
+          if (error.typeKey === 'TaskAgentSessionConflictException') conflicts += 1;
+          if (conflicts > 8) throw new Exit(1);
         }
         await this.#wait(30_000);
       }

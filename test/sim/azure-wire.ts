@@ -87,7 +87,9 @@ export class AzureWire {
     if (drawn >= fails + lost + slow) return null;
     this.faults += 1;
     if (drawn >= fails + lost) return { kind: 'delay', ms: 1_000 + this.#random() * 39_000 };
-    return drawn < fails ? this.#one(failures) : this.#one(losses);
+    const fault = drawn < fails ? this.#one(failures) : this.#one(losses);
+    // An agent that sends something reads no more than the status.
+    return fault.kind === 'garbage' && identity !== 'pat' ? { kind: 'broken' } : fault;
   }
 
   #one<T>(of: readonly T[]): T {

@@ -52,13 +52,15 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
   };
   const jobs = new Map<number, Wanted>();
   const open = new Set<number>();
-  /** Jobs that wait for the first placeholder of their pool: before it, they would fail at once. */
+  /** Jobs that nobody can queue yet: before the first placeholder they would fail at once, and a service that is away takes none. */
   let early = 0;
   /** Jobs that run in sandboxes, by onejob's id of the agent. */
   const busy = new Map<string, number>();
   const hadJob = new Set<string>();
   const tokens: string[] = [];
   let habits = good;
+  /** The service itself is away, and no more happens in it. */
+  let isAway = false;
   let current = '';
   /** Since when the token in use is refused. */
   let refusedSince: number | null = null;
@@ -155,10 +157,15 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
       case 'requestAssigned':
         tell(`azure: job ${event.request.requestId} goes to ${event.request.agent?.name}`);
         if (world.faults.secondJob !== 'no') excuse(event.request.requestId, 'it may have been a second job');
+        if (wire.outage !== null) excuse(event.request.requestId, 'the network was away when it was given to an agent');
         plan();
         return;
       case 'sessionOpened':
         plan();
+        return;
+      case 'sessionClosed':
+        // What it was given and has not heard of went with its session.
+        if (event.why === 'expired') lost(event.agent, 'its agent was not heard of in time');
         return;
       case 'requestFinished':
         ended(event.request);
@@ -173,7 +180,7 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
     isPlanned = true;
     time.after(sweepEvery, () => {
       isPlanned = false;
-      standin.sweep();
+      if (!isAway) standin.sweep();
       if (world.sessions.size > 0 || open.size > 0) plan();
     });
   }
@@ -181,6 +188,10 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
   function excuse(id: number, why: string): void {
     const job = jobs.get(id);
     if (job !== undefined) job.excuse ??= why;
+  }
+
+  function lost(agent: number, why: string): void {
+    for (const id of open) if (world.requests.get(id)?.agent?.id === agent) excuse(id, why);
   }
 
   function ended({ requestId, result, failedAtQueue, statusMessage }: RequestView): void {
@@ -214,7 +225,7 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
   }
 
   function queue(happening: Happening): void {
-    if (!hasPlaceholder() && !isUnplaced) {
+    if ((!hasPlaceholder() && !isUnplaced) || isAway) {
       early += 1;
       time.after(1_000, () => {
         early -= 1;
@@ -251,7 +262,7 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
   }
 
   const agentParts = {
-    ...{ time, random, wire, service: standin, habits: () => habits, broken: breaks, excuse },
+    ...{ time, random, wire, service: standin, habits: () => habits, broken: breaks, excuse, tell },
     hears(what: 'job' | 'done', request: number, { spec }: Stage): void {
       if (what === 'done') return void busy.delete(spec.agent);
       busy.set(spec.agent, request);
@@ -314,8 +325,10 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
         const [began, lasts] = [time.now, number(ms, 10_000)];
         tell(`azure: away for ${lasts} ms (${how}${network === true ? ', the network' : ''})`);
         wire.outage = how as Outage;
+        isAway = network !== true;
         const isBack = (): void => {
           wire.outage = null;
+          isAway = false;
           tell('azure: there again');
           if (network !== true) lengthen(time.now - began);
         };
@@ -398,7 +411,7 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
     unsettled() {
       const [first] = open;
       if (first !== undefined) return `job ${first} is ${JSON.stringify(jobs.get(first))}, and ${open.size - 1} others are open`;
-      if (early > 0) return `${early} jobs wait for a placeholder`;
+      if (early > 0) return `${early} jobs are to be queued`;
       if (wire.outage !== null) return 'the service is away';
       return refusedSince === null ? null : 'the token is refused';
     },

@@ -2,26 +2,185 @@
 import { azureToken, azureUrl } from '../azure.ts';
 import type { Scenario } from '../scenario.ts';
 
-const config = (agents: number, more = '') => `services:
-  azure: { type: azure-pipelines, url: "${azureUrl}", token: { file: "$DIR/${azureToken}" }, poll: 5s }
+const config = (agents: number, more = '', service = 'poll: 10s') => `services:
+  azure: { type: azure-pipelines, url: "${azureUrl}", token: { file: "$DIR/${azureToken}" }, ${service} }
 pools:
   ci: { service: azure, queue: gpu, agents: ${agents}, runtime: docker, image: "agent:1", stop_grace: 35s, tags: "flavour=blue"${more} }
 `;
-const job = { what: 'azure.queue', ms: [1_000, 60_000], result: { oneOf: ['succeeded', 'succeeded', 'failed'] } } as const;
+/** A second pool of the same agent pool, whose agents say something else. */
+const two = `${config(2)}  red: { service: azure, queue: gpu, agents: 2, runtime: docker, image: "agent:1", stop_grace: 35s, tags: "flavour=red,big" }
+`;
+const azureHost = { runtime: 'docker', with: ['azure'] } as const;
+const mostlyGood = { oneOf: ['succeeded', 'succeeded', 'failed'] } as const;
+const job = { what: 'azure.queue', ms: [1_000, 60_000], result: mostlyGood } as const;
+/** What an agent of the first pool says: by its tags, its environment, its image, by itself, and all of that together. */
+const demands = {
+  oneOf: [
+    ['flavour -equals blue'],
+    ['MARK -equals yes', 'flavour'],
+    ['git', 'Agent.OS -equals Linux'],
+    ['Agent.Version -gtVersion 2.182.1'],
+    ['onejob.pool -equals ci', 'flavour -equals blue', 'MARK', 'sh', 'Agent.OSArchitecture'],
+    [],
+  ],
+} as const;
+const kill = { what: 'crash', after: [1, 120], down: [0, 5_000] } as const;
+const anyOutage = { what: 'azure.outage', how: { oneOf: ['refused', 'silent', 'sick'] } } as const;
 
 export const azure: readonly Scenario[] = [
   {
+    ...azureHost,
     name: 'azure-kills',
     about: 'Jobs of Azure Pipelines come while the manager is killed between any two effects.',
     config: config(3),
     hours: 0.3,
-    with: ['azure'],
-    runtime: 'docker',
     happens: [
       { ...job, count: 60 },
-      { what: 'crash', count: 12, after: [1, 80], down: [0, 5_000] },
+      { ...kill, count: 12 },
     ],
     atLeast: { azureDone: 60, crashes: 8 },
+    seeds: 6,
+  },
+  {
+    ...azureHost,
+    name: 'azure-each-effect',
+    about: 'One job of Azure Pipelines, and the manager is killed at its first effect, its second, and so on.',
+    config: config(1),
+    hours: 0.02,
+    happens: [{ what: 'azure.queue', count: 1, within: [0.003, 0.004], ms: 8_000, result: 'succeeded' }],
+    atLeast: { azureDone: 1 },
+    eachEffect: 'any',
+    seeds: 60,
+  },
+  {
+    ...azureHost,
+    name: 'azure-stops',
+    about: 'People stop the manager in every way while jobs wait, are on their way to agents, run and end; none is lost.',
+    config: config(2),
+    hours: 1,
+    happens: [
+      { ...job, count: 80, demands },
+      { what: 'stop', count: 8, how: { oneOf: ['drain', 'end', 'leave'] }, down: [0, 60_000] },
+      { what: 'stop', count: 3, how: { oneOf: ['drain', 'end'] }, down: [0, 20_000], second: [0, 40_000] },
+      { ...kill, count: 4 },
+    ],
+    atLeast: { azureDone: 80, stops: 6 },
+    seeds: 6,
+  },
+  {
+    ...azureHost,
+    name: 'azure-bad-days',
+    about: 'Azure DevOps is away for moments and for an hour, answers get lost, come late, half, or are not its own.',
+    config: config(4),
+    hours: 6,
+    happens: [
+      { ...job, count: 60 },
+      { ...job, count: 12, ms: [300_000, 3_600_000] },
+      { ...anyOutage, count: 2, ms: 3_600_000 },
+      { ...anyOutage, count: 14, ms: [1_000, 240_000] },
+      { what: 'azure.outage', count: 4, ms: [1_000, 600_000], network: true },
+      { what: 'azure.faults', count: 8, ms: 600_000, fails: 0.1, lost: 0.1, slow: 0.05 },
+      { ...kill, count: 6, down: [0, 300_000] },
+    ],
+    atLeast: { azureDone: 72, azureOutages: 8, azureFaults: 40 },
+    seeds: 4,
+  },
+  {
+    ...azureHost,
+    name: 'azure-lost-answers',
+    about: 'Each request that changes something is answered into the void now and then, and the manager is killed with it.',
+    config: config(3),
+    hours: 0.5,
+    happens: [
+      { ...job, count: 80 },
+      { what: 'azure.faults', count: 1, within: [0, 0], who: 'managers', fails: 0.05, lost: 0.15, slow: 0.02 },
+      { what: 'crash', count: 10, of: 'service', after: [1, 30], down: [0, 5_000] },
+    ],
+    atLeast: { azureDone: 80, azureFaults: 30, crashes: 6 },
+    seeds: 8,
+  },
+  {
+    ...azureHost,
+    name: 'azure-token',
+    about: 'The token expires in the middle of a day and is replaced minutes or hours later: no job is disturbed, nothing spins.',
+    config: config(2),
+    hours: 8,
+    happens: [
+      { ...job, count: 60, ms: [1_000, 1_200_000] },
+      { what: 'azure.token', count: 4, ms: [10_000, 3_600_000] },
+      { ...kill, count: 3, down: [0, 60_000] },
+      { what: 'stop', count: 1, how: 'leave', down: [0, 60_000] },
+    ],
+    atLeast: { azureDone: 60, azureTokens: 3 },
+    seeds: 6,
+  },
+  {
+    ...azureHost,
+    name: 'azure-bad-agents',
+    about: 'Agents never come online, end at once, are late; die with their job, vanish, hang, linger, do not hear TERM.',
+    config: config(3),
+    hours: 6,
+    happens: [
+      { ...job, count: 80 },
+      { ...job, count: 24, bad: { oneOf: ['crash', 'vanish', 'hang', 'linger', 'deaf'] } },
+      { what: 'azure.agents', count: 4, ms: 1_200_000, never: 0.2, ends: 0.2, slow: 0.2 },
+      { what: 'azure.second', count: 2, ms: 120_000 },
+      { ...kill, count: 4 },
+      { what: 'stop', count: 2, how: { oneOf: ['drain', 'end'] }, down: [0, 20_000] },
+    ],
+    atLeast: { azureDone: 104, azureAbandoned: 5 },
+    seeds: 6,
+  },
+  {
+    ...azureHost,
+    name: 'azure-placeholder',
+    about: '200 jobs with all kinds of demands come to a pool whose only agent comes and goes: none fails for want of an agent.',
+    config: config(1),
+    hours: 2,
+    happens: [
+      { ...job, count: 200, ms: [500, 20_000], demands },
+      { what: 'stop', count: 6, how: { oneOf: ['drain', 'end', 'leave'] }, down: [0, 120_000] },
+      { ...kill, count: 8, down: [0, 60_000] },
+      { what: 'azure.faults', count: 2, ms: 300_000, who: 'managers', fails: 0.1, lost: 0.1, slow: 0 },
+    ],
+    atLeast: { azureDone: 200, crashes: 6, stops: 4 },
+    seeds: 3,
+  },
+  {
+    ...azureHost,
+    name: 'azure-two-hundred',
+    about:
+      'Two pools run 200 jobs through kills, faults of the service and agents that die with their job; nothing is lost or left.',
+    config: two,
+    hours: 2,
+    happens: [
+      { ...job, count: 130 },
+      { ...job, count: 60, demands: { oneOf: [['big'], ['flavour -equals red']] } },
+      { ...job, count: 10, bad: { oneOf: ['crash', 'vanish'] } },
+      { what: 'azure.faults', count: 6, ms: 300_000, fails: 0.05, lost: 0.05, slow: 0.02 },
+      { what: 'faults', count: 4, ms: 300_000, fails: 0.05, answerLost: 0.05, eventLost: 0.05 },
+      { what: 'outage', of: 'engine', count: 3, ms: [1_000, 60_000] },
+      { ...kill, count: 12 },
+    ],
+    atLeast: { azureDone: 200, azureFaults: 20, crashes: 8 },
+    seeds: 4,
+  },
+  {
+    ...azureHost,
+    name: 'azure-people',
+    about: 'People cancel jobs, delete, disable and update agents at the service, and delete the placeholder.',
+    config: config(3),
+    hours: 4,
+    happens: [
+      { ...job, count: 120, ms: [1_000, 120_000] },
+      { what: 'azure.cancel', count: 30, pick: [0, 1_000] },
+      { what: 'azure.delete', count: 8, pick: [0, 1_000] },
+      { what: 'azure.disable', count: 8, pick: [0, 1_000], ms: [1_000, 300_000] },
+      { what: 'azure.update', count: 2, ms: [10_000, 300_000] },
+      { what: 'azure.unplace', count: 2, pick: [0, 1_000] },
+      { ...kill, count: 4 },
+    ],
+    atLeast: { azureDone: 120, azureCancelled: 5, azurePeople: 10 },
     seeds: 6,
   },
 ];

@@ -5,6 +5,17 @@ export type Demand =
   | { readonly kind: 'equals'; readonly name: string; readonly value: string }
   | { readonly kind: 'minimum'; readonly name: string; readonly value: string };
 
+const parsed = new Map<string, Demand | null>();
+
+/** As `parseDemand`, once for each text. */
+function demandOf(text: string): Demand | null {
+  const known = parsed.get(text);
+  if (known !== undefined) return known;
+  const demand = parseDemand(text);
+  if (parsed.size < 1_000) parsed.set(text, demand);
+  return demand;
+}
+
 /** Reads `name`, `name -equals value` or `name -gtVersion value`; null for anything else. Quotes belong to the value. */
 export function parseDemand(text: string): Demand | null {
   const match = /^(?<name>\S+)(?:\s+-(?<op>\S+)\s+(?<value>.*))?$/.exec(text.trim());
@@ -29,7 +40,7 @@ export function compareVersions(a: string, b: string): number {
 /** Capabilities by lower-case name. A demand that cannot be read is met by nobody. */
 export function meets(capabilities: ReadonlyMap<string, string>, demands: readonly string[]): boolean {
   return demands.every((text) => {
-    const demand = parseDemand(text);
+    const demand = demandOf(text);
     const value = demand === null ? undefined : capabilities.get(demand.name.toLowerCase());
     if (demand === null || value === undefined) return false;
     if (demand.kind === 'exists') return true;

@@ -198,9 +198,16 @@ export function requestOf(world: World, agent: Agent): Request | null {
   return null;
 }
 
+/** What was made of the capabilities of an agent, which are never changed but replaced. */
+const read = new WeakMap<Agent, Pick<Agent, 'system' | 'user'> & { readonly all: ReadonlyMap<string, string> }>();
+
 /** Names without regard to case, the user's before the system's own. */
-export function capabilitiesOf(agent: Agent): Map<string, string> {
+export function capabilitiesOf(agent: Agent): ReadonlyMap<string, string> {
+  const { system, user } = agent;
+  const known = read.get(agent);
+  if (known?.system === system && known.user === user) return known.all;
   const all = new Map<string, string>();
-  for (const [name, value] of [...Object.entries(agent.system), ...Object.entries(agent.user)]) all.set(name.toLowerCase(), value);
+  for (const [name, value] of [...Object.entries(system), ...Object.entries(user)]) all.set(name.toLowerCase(), value);
+  read.set(agent, { system, user, all });
   return all;
 }
