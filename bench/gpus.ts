@@ -2,12 +2,12 @@
 import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { basename, join } from 'node:path';
+import { systemClock as clock } from '../src/clock.ts';
 import type { PoolConfig } from '../src/config/config.ts';
 import { emptySlot } from '../src/core/slot.ts';
 import type { Inventory } from '../src/gpu/inventory.ts';
 import { noKernelLook } from '../src/gpu/kernel-reader.ts';
 import { nvidiaInventory } from '../src/gpu/nvidia/nvidia.ts';
-import { systemClock as clock } from '../src/pools/clock.ts';
 import { DeviceWatch } from '../src/pools/device-watch.ts';
 import { DeviceBook } from '../src/pools/devices.ts';
 import { KnownDevices } from '../src/pools/known-devices.ts';

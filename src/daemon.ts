@@ -3,6 +3,7 @@ import { createClient } from './api/client.ts';
 import { startApi } from './api/server.ts';
 import { socketFinding } from './api/socket-access.ts';
 import type { CliContext, DaemonOptions } from './cli/context.ts';
+import { systemClock as clock } from './clock.ts';
 import { configChange, howToApply } from './config/changed.ts';
 import type { Environment } from './config/environment.ts';
 import { readGroup } from './config/group.ts';
@@ -10,7 +11,6 @@ import { loadConfig } from './config/load.ts';
 import { findConfig, sharedSocket } from './config/paths.ts';
 import { formatProblem } from './config/problem.ts';
 import { openHost } from './host.ts';
-import { systemClock as clock } from './pools/clock.ts';
 import { createImageDesk } from './pools/image-desk.ts';
 import { rebased } from './pools/populate.ts';
 import { createSecretDesk } from './pools/secret-desk.ts';
@@ -41,7 +41,7 @@ export async function runDaemon(
   });
   parts.defer(() => store.close());
   const stored = store.slots.all().map(({ slot, thisBoot }) => (thisBoot ? slot : rebased(slot, clock.now())));
-  const runtimes = await chooseRuntimes({ config, env, owner: store.owner, stateDir: store.dir, stored });
+  const runtimes = await chooseRuntimes({ config, clock, env, owner: store.owner, stateDir: store.dir, stored });
   parts.defer(() => {
     for (const runtime of runtimes.all) runtime.close?.();
   });

@@ -96,7 +96,7 @@ export async function openHost(given: HostParts): Promise<Host> {
     unreachable: (runtime) => observer.unreachable(runtime),
     busy: () => queue.unfinished > 0,
     hurry: (why) => hurry.abort(why),
-    forget: (instead) => forgetServices({ services: elsewhere, registrations: store.registrations, log }, instead),
+    forget: (instead) => forgetServices({ services: elsewhere, registrations: store.registrations, clock, log }, instead),
     ...foreignTo(queue, reconciler),
   });
   const chosen = () => choiceNow(runtimes, observer.unreachable(runtimes.best.name) !== null);

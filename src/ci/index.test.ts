@@ -2,10 +2,10 @@
 import { PassThrough } from 'node:stream';
 import { expect, it } from 'vitest';
 import { scratch } from '../../test/support/scratch.ts';
+import { systemClock } from '../clock.ts';
 import type { AzureServiceConfig } from '../config/config.ts';
 import { emptySlot, type Slot } from '../core/slot.ts';
 import { createLog } from '../log.ts';
-import { systemClock } from '../pools/clock.ts';
 import { openStore } from '../store/store.ts';
 import { testConfig } from './buildkite/testing-manager.ts';
 import { createCiServices } from './index.ts';

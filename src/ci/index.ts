@@ -34,7 +34,7 @@ export function createCiServices(parts: CiParts): CiServices {
   const ownNames = new Set(['own', ...config.services.filter((one) => one.type === 'own-queue').map((one) => one.name)]);
   const pools = config.pools.filter((pool) => ownNames.has(pool.service));
   const own = createOwnQueue({
-    ...{ store, pools, reasonFor, mountProblem: mountProblemFor(config, env) },
+    ...{ store, pools, clock: parts.clock, reasonFor, mountProblem: mountProblemFor(config, env) },
     temporary: parts.temporary === true ? (config.path ?? '') : null,
   });
   const inSlots = store.slots.all().filter(({ slot }) => !isEmpty(slot));

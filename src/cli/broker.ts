@@ -6,9 +6,9 @@ import { readFileSync } from 'node:fs';
 import { hostname } from 'node:os';
 import { agentArch, machineId } from '../ci/buildkite/broker/host.ts';
 import { boundLog } from '../ci/buildkite/broker-process.ts';
+import { systemClock } from '../clock.ts';
 import { OnejobError } from '../errors.ts';
 import { createLog } from '../log.ts';
-import { systemClock } from '../pools/clock.ts';
 import { exitCodes } from './exit.ts';
 import type { Session } from './session.ts';
 

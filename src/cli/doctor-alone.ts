@@ -1,8 +1,10 @@
 /** What `onejob doctor` can say without a daemon: what keeps one from starting, and what it would run in. Starts nothing of a job. */
+
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { FindingView } from '../api/schema.ts';
+import { systemClock } from '../clock.ts';
 import { checkConfig } from '../config/load.ts';
 import { formatProblem } from '../config/problem.ts';
 import { secretFindings } from '../config/secret-findings.ts';
@@ -39,7 +41,7 @@ export async function doctorAlone({ context, flags }: Session, absent: OnejobErr
     // The process runtime makes its folders where it is told to; the state directory stays as it is.
     const stateDir = await mkdtemp(join(tmpdir(), 'onejob-doctor-'));
     try {
-      const runtimes = await chooseRuntimes({ config, env, owner: 'doctor', stateDir, stored: [] });
+      const runtimes = await chooseRuntimes({ config, clock: systemClock, env, owner: 'doctor', stateDir, stored: [] });
       const signal = AbortSignal.timeout(patience);
       const found = await Promise.all(runtimes.all.map((runtime) => runtime.check(signal).finally(() => runtime.close?.())));
       return [...runtimes.findings(), ...found.flat()];

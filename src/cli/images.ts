@@ -115,7 +115,7 @@ async function here<T>(
       import('../ci/index.ts'),
       import('../pools/open-images.ts'),
       import('../pools/image-desk.ts'),
-      import('../pools/clock.ts'),
+      import('../clock.ts'),
     ]);
   const { environment: env, variables } = session.context;
   const { config } = await loadConfig(loadOptions(session));

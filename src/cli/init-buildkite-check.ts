@@ -1,8 +1,8 @@
 /** Looks at Buildkite with a token before anything is written: what it is for, and whether the queue is there. */
 import type { QueueCounts, ServiceApi, TokenIdentity } from '../ci/buildkite/api.ts';
+import { systemClock } from '../clock.ts';
 import type { Proxies } from '../config/proxies.ts';
 import { OnejobError } from '../errors.ts';
-import { systemClock } from '../pools/clock.ts';
 
 /** What `init` asks of the service. */
 export type BuildkiteLook = Pick<ServiceApi, 'identity' | 'counts' | 'close'>;

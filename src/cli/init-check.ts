@@ -1,7 +1,7 @@
 /** Looks at Azure Pipelines with a token before anything is written: does it sign in, and is there the pool. */
 import type { AzureClient } from '../ci/azure-pipelines/client.ts';
+import { systemClock } from '../clock.ts';
 import { OnejobError } from '../errors.ts';
-import { systemClock } from '../pools/clock.ts';
 
 /** What `init` asks of the service. */
 export type Look = Pick<AzureClient, 'connection' | 'findPool' | 'pools'>;

@@ -1,4 +1,4 @@
-/** The core's idea of time: a number. Kept behind an interface so that tests move it by hand. */
+/** Time, as everything that waits knows it. Kept behind an interface so that tests move it by hand. */
 export interface Clock {
   /** Milliseconds since boot; never goes back, and the same for every process of this boot. */
   now(): number;
@@ -6,4 +6,68 @@ export interface Clock {
   wall(): number;
   /** Calls `fn` once after `ms`; the returned function calls it off. */
   after(ms: number, fn: () => void): () => void;
+}
+
+/** Resolves after `ms`, or when `signal` aborts. */
+export function sleep(clock: Clock, ms: number, signal?: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    if (signal?.aborted) return resolve();
+    const done = (): void => {
+      callOff();
+      signal?.removeEventListener('abort', done);
+      resolve();
+    };
+    const callOff = clock.after(ms, done);
+    signal?.addEventListener('abort', done, { once: true });
+  });
+}
+
+/** How long something may take. Disposed of, it leaves no timer and no listener. */
+export interface Deadline extends Disposable {
+  /** Aborts with a `TimeoutError` when the time is over, or as the first of the outer signals does. */
+  readonly signal: AbortSignal;
+  /** The time is over, and that is why `signal` has aborted. */
+  readonly passed: boolean;
+}
+
+/** A limit of `ms` from now on, for work that ends with any of `outer`, too. */
+export function deadline(clock: Clock, ms: number, ...outer: readonly AbortSignal[]): Deadline {
+  const controller = new AbortController();
+  const { signal } = controller;
+  let passed = false;
+  const stop = (): void => controller.abort(outer.find(({ aborted }) => aborted)?.reason);
+  const callOff = clock.after(ms, () => {
+    if (signal.aborted) return;
+    passed = true;
+    controller.abort(new DOMException('The operation was aborted due to timeout', 'TimeoutError'));
+  });
+  const end = (): void => {
+    callOff();
+    for (const one of outer) one.removeEventListener('abort', stop);
+  };
+  signal.addEventListener('abort', end, { once: true });
+  for (const one of outer) one.addEventListener('abort', stop, { once: true });
+  if (outer.some(({ aborted }) => aborted)) stop();
+  return {
+    signal,
+    get passed() {
+      return passed;
+    },
+    [Symbol.dispose]: end,
+  };
+}
+
+/** Does `work` every `ms`, counted from the end of the last time, until the answer is called. What it throws goes to `failed`. */
+export function every(clock: Clock, ms: number, work: () => Promise<void>, failed: (error: unknown) => void): () => void {
+  let cancel = (): void => {};
+  let isOver = false;
+  const next = (): void => {
+    if (isOver) return;
+    cancel = clock.after(ms, () => void work().catch(failed).finally(next));
+  };
+  next();
+  return () => {
+    isOver = true;
+    cancel();
+  };
 }

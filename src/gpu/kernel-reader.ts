@@ -4,7 +4,7 @@
  * per GPU. Where the log cannot be read it says so once, and every look says why.
  */
 import { closeSync, constants, openSync, readSync } from 'node:fs';
-import { setImmediate as pause } from 'node:timers/promises';
+import { turn } from '../clock.ts';
 import type { GpuFinding } from './inventory.ts';
 import { createKernelParser, type KernelEvent, type KernelMark } from './kernel-log.ts';
 
@@ -90,7 +90,7 @@ export function createKernelLog({ path = '/dev/kmsg', uptime, say }: KernelLogOp
         if (bytes === 'end') return null;
         if (bytes === 'overwritten') isLost = true;
         else take(source, bytes);
-        if (reads % burst === 0) await pause();
+        if (reads % burst === 0) await turn();
       }
       return null;
     } catch (error) {

@@ -2,6 +2,7 @@
  * Looks at this host's GPUs: one look at a time, shared by all who wait for it, and kept for as long as a caller accepts. A
  * look never fails for what a tool does, and ends in bounded time whatever a driver does.
  */
+import { systemClock } from '../clock.ts';
 import { askAmd } from './amd/ask.ts';
 import { type Asking, hungHint, withFindings } from './asking.ts';
 import { createIntel } from './intel/ask.ts';
@@ -56,7 +57,7 @@ interface Flight {
 
 export function createProbe(options: ProbeOptions): Probe {
   const { sys = '/sys', proc = '/proc', folders = vendorFolders, limit = 10_000, firstLimit = 30_000, maxAge = 1_000 } = options;
-  const now = options.now ?? (() => performance.now());
+  const now = options.now ?? systemClock.now;
   const runner = options.runner ?? createRunner({ path: [options.path, ...folders].join(':') });
   const closed = new AbortController();
   const askIntel = createIntel();

@@ -3,11 +3,14 @@
  * not even KILL ends it, and a child of it may keep the pipe open after it (facts: a GPU off the bus, a dead GSP). So the
  * end is never waited for: at the limit it is killed, its pipes are dropped, and it is not started again while it lives.
  */
+
 import { type ChildProcess, spawn } from 'node:child_process';
 import { readdirSync, readFileSync } from 'node:fs';
 import { access, constants, stat } from 'node:fs/promises';
 import { constants as system } from 'node:os';
 import { isAbsolute, join } from 'node:path';
+import { systemClock } from '../clock.ts';
+import type { Clock } from '../core/clock.ts';
 import type { Reply } from './reply.ts';
 
 /** A reply, and why there may be less of it than the tool meant to say. */
@@ -42,6 +45,8 @@ export interface RunnerOptions {
   readonly most?: number;
   /** ms that a pipe may stay open after its tool has ended. */
   readonly drain?: number;
+  /** Default: the real one. */
+  readonly clock?: Clock;
   /** How a process group is killed; a test has one that cannot be. */
   readonly kill?: (group: number) => void;
   /** Open files that this process may have; a test has another. */
@@ -61,7 +66,7 @@ interface Killed {
 const openFilesAtMost = 65_536;
 
 export function createRunner(options: RunnerOptions): ToolRunner {
-  const { path, most = 16 * 2 ** 20, drain = 250, kill = killGroup, openFiles = ownOpenFiles() } = options;
+  const { path, most = 16 * 2 ** 20, drain = 250, clock = systemClock, kill = killGroup, openFiles = ownOpenFiles() } = options;
   const killed = new Map<string, Killed>();
 
   const find = async (tool: string): Promise<string | null> => {
@@ -82,7 +87,7 @@ export function createRunner(options: RunnerOptions): ToolRunner {
       const child = start(file, args, path, openFiles);
       if (child instanceof Error) return { ...about, output: `cannot start ${file}: ${child.message}` };
       const mine: Killed | null = child.pid === undefined ? null : { pid: child.pid, start: startOf(child.pid) };
-      const end = await endOf(child, { limit, most, drain, signal });
+      const end = await endOf(child, { clock, limit, most, drain, signal });
       if (end.how !== 'closed' && mine !== null) {
         kill(mine.pid);
         killed.set(file, mine);
@@ -117,6 +122,7 @@ interface End {
 }
 
 interface Limits {
+  readonly clock: Clock;
   readonly limit: number;
   readonly most: number;
   readonly drain: number;
@@ -124,15 +130,15 @@ interface Limits {
 }
 
 /** Resolves when the tool has ended or will not be waited for; nothing of it is heard afterwards. */
-function endOf(child: ChildProcess, { limit, most, drain, signal }: Limits): Promise<End> {
+function endOf(child: ChildProcess, { clock, limit, most, drain, signal }: Limits): Promise<End> {
   const { promise, resolve } = Promise.withResolvers<End>();
   const said = { stdout: [] as Buffer[], stderr: [] as Buffer[] };
   let bytes = 0;
   let code: number | null = null;
-  let late: NodeJS.Timeout | undefined;
+  let giveUp = (): void => {};
   const finish = (how: End['how'], problem?: string) => {
-    clearTimeout(timer);
-    clearTimeout(late);
+    callOff();
+    giveUp();
     signal?.removeEventListener('abort', hang);
     child.stdout?.destroy();
     child.stderr?.destroy();
@@ -140,7 +146,7 @@ function endOf(child: ChildProcess, { limit, most, drain, signal }: Limits): Pro
     resolve({ how, code, output: problem ?? Buffer.concat([...said.stdout, ...said.stderr]).toString() });
   };
   const hang = () => finish('hung');
-  const timer = setTimeout(hang, limit);
+  const callOff = clock.after(limit, hang);
   signal?.addEventListener('abort', hang, { once: true });
   for (const name of ['stdout', 'stderr'] as const) {
     child[name]?.on('error', () => {});
@@ -154,7 +160,7 @@ function endOf(child: ChildProcess, { limit, most, drain, signal }: Limits): Pro
   child.once('error', (error) => finish('closed', `cannot start ${child.spawnfile}: ${error.message}`));
   child.once('exit', (ended, by) => {
     code = ended ?? (by === null ? null : 128 + system.signals[by]);
-    late = setTimeout(() => finish('left'), drain);
+    giveUp = clock.after(drain, () => finish('left'));
   });
   child.once('close', () => finish('closed'));
   return promise;

@@ -3,8 +3,10 @@
  * the same recipe is built once, whoever asks, also by another manager or before a restart. A build that is cut off leaves
  * no name, so what has a name is whole.
  */
+
 import { readFile } from 'node:fs/promises';
 import type { AgentPackage } from '../ci/ci-service.ts';
+import { systemClock } from '../clock.ts';
 import { OnejobError, toFailure } from '../errors.ts';
 import type { DockerSettings } from '../runtimes/docker/endpoint.ts';
 import { resolveEndpoint } from '../runtimes/docker/endpoint.ts';
@@ -72,7 +74,7 @@ export type ImageBuilder = Awaited<ReturnType<typeof createImageBuilder>>;
 export async function createImageBuilder({ environment, owner, packages, fetch, warn }: BuilderParts) {
   const endpoint = await resolveEndpoint(environment);
   const [engine, images] = await Promise.all([connectImageEngine(endpoint), connectEngine(endpoint)]);
-  const pulls = createImages(images, environment.config, () => performance.now());
+  const pulls = createImages(images, environment.config, systemClock.now);
   const shared = createShared<string>();
   const templates = readTemplates();
   const own = `${imageLabels.owner}=${owner}`;

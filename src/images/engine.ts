@@ -1,7 +1,9 @@
 /** What building images needs of an Engine, beside what the docker runtime asks it. */
+
 import { createInterface } from 'node:readline';
 import { Readable } from 'node:stream';
 import { z } from 'zod';
+import { systemClock } from '../clock.ts';
 import { OnejobError } from '../errors.ts';
 import { connect, usualLimits } from '../runtimes/docker/call.ts';
 import type { Endpoint } from '../runtimes/docker/endpoint.ts';
@@ -49,7 +51,7 @@ const silentStep = 30 * 60_000;
 
 /** `close` ends its connections. */
 export async function connectImageEngine(endpoint: Endpoint) {
-  const { raw, ask, close } = await connect(endpoint, { ...usualLimits, idle: silentStep });
+  const { raw, ask, close } = await connect(endpoint, { ...usualLimits, idle: silentStep }, systemClock);
   const list = async (filters: object, signal: AbortSignal): Promise<ImageThere[]> => {
     const call = { method: 'GET', path: '/images/json', query: { filters }, limit: 'soon', signal } as const;
     const found = z.array(imageAnswer).parse(await ask({ ...call, doing: 'list images' }));

@@ -1,9 +1,8 @@
 /** All keepers of one manager: at most one per agent, made when its sandbox is there, gone with it. */
 
-import type { Clock } from '../core/clock.ts';
+import { type Clock, sleep } from '../core/clock.ts';
 import type { AgentId } from '../core/slot.ts';
 import { OnejobError } from '../errors.ts';
-import { passing } from '../passing.ts';
 import type { GateState } from '../runtimes/gate.ts';
 import type { Runtime } from '../runtimes/runtime.ts';
 import { Keeper } from './keeper.ts';
@@ -43,7 +42,7 @@ export class Keepers {
         this.#wake(agent);
       },
       failed: this.#options.failed,
-      pause: (signal) => passing(this.#options.clock, writeRetry, signal),
+      pause: (signal) => sleep(this.#options.clock, writeRetry, signal),
     });
     this.#keepers.set(agent, keeper);
     void keeper.ended.then(() => this.#wake(agent));

@@ -1,12 +1,11 @@
 /** The executors: the only place where a slot's wishes touch a runtime or a CI service. Each may be run again after a crash. */
 import type { AgentContext, AgentFiles, EndedContext, Registration } from '../ci/ci-service.ts';
 import { expandRecipe } from '../config/template.ts';
-import type { Clock } from '../core/clock.ts';
+import { type Clock, sleep } from '../core/clock.ts';
 import type { AgentId, DeviceId, Exit, Failure, JobId, Slot, SlotEvent } from '../core/slot.ts';
 import { isJobsOwn, OnejobError, toFailure } from '../errors.ts';
 import type { Device } from '../gpu/inventory.ts';
 import type { Keepers } from '../logs/keepers.ts';
-import { passing } from '../passing.ts';
 import { frame } from '../runtimes/gate.ts';
 import type { Recipe, Runtime, SandboxSpec } from '../runtimes/runtime.ts';
 import type { Asker } from './ask.ts';
@@ -259,7 +258,7 @@ export function createExecutors(parts: ActParts): Executors {
       for (let left = service.capabilities.terms; left > 0; left -= 1) {
         await runtime.signal(agent, 'TERM');
         // Two that come together may be taken for one.
-        if (left > 1) await passing(parts.clock, betweenTerms, signal);
+        if (left > 1) await sleep(parts.clock, betweenTerms, signal);
       }
       return [];
     },

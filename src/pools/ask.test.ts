@@ -1,6 +1,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { afterEach, expect, it } from 'vitest';
+import { systemClock } from '../clock.ts';
 import type { AgentId } from '../core/slot.ts';
 import { gateScript } from '../runtimes/gate.ts';
 import type { LogChunk, Runtime, SandboxSpec } from '../runtimes/runtime.ts';
@@ -55,7 +56,7 @@ afterEach(() => gates.close());
 
 const open = (patience?: number): Asker => {
   gates = new Gates();
-  return new Asker(() => `guest${++count}`, patience);
+  return new Asker(systemClock, () => `guest${++count}`, patience);
 };
 const recipe = { image: 'x', mounts: [{ host: '/data' }], network: 'default', env: { A: '1' } };
 const spec = { agent: 'a1', pool: 'ci', slot: 'ci/1', name: 'box-1', recipe, devices: ['GPU-1'] } as unknown as SandboxSpec;

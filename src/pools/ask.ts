@@ -3,6 +3,7 @@
  * it known, or what an agent would find there. Such a sandbox has no devices and no slot, and is gone when it has answered. What it
  * is asked once for all has no mounts and no network either, so that the answer is the image's.
  */
+import { type Clock, deadline } from '../core/clock.ts';
 import type { AgentId } from '../core/slot.ts';
 import { OnejobError } from '../errors.ts';
 import { frame, MarkerFilter } from '../runtimes/gate.ts';
@@ -34,13 +35,15 @@ interface Held {
 }
 
 export class Asker {
+  readonly #clock: Clock;
   readonly #newAgent: () => AgentId;
   readonly #patience: number;
   readonly #guests = new Set<AgentId>();
   readonly #answers = new Map<string, Held>();
 
   /** `patience`: how long one answer may take, ms. */
-  constructor(newAgent: () => AgentId, patience = longestWait) {
+  constructor(clock: Clock, newAgent: () => AgentId, patience = longestWait) {
+    this.#clock = clock;
     this.#newAgent = newAgent;
     this.#patience = patience;
   }
@@ -104,14 +107,14 @@ export class Asker {
 
   async #run(runtime: Runtime, spec: SandboxSpec, script: string, outer: AbortSignal): Promise<string> {
     const agent = this.#newAgent();
-    const late = AbortSignal.timeout(this.#patience);
-    const signal = AbortSignal.any([outer, late]);
+    using limit = deadline(this.#clock, this.#patience, outer);
+    const { signal } = limit;
     this.#guests.add(agent);
     try {
       await runtime.prepare({ ...spec, agent, devices: [] }, () => {}, signal);
       return await said(runtime, agent, script, signal);
     } catch (error) {
-      if (outer.aborted || !late.aborted) throw error;
+      if (!limit.passed) throw error;
       throw unfinished(`took more than ${this.#patience / 1000} s`);
     } finally {
       // What cannot be removed now is an orphan to the next look at the runtime.

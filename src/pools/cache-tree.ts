@@ -5,6 +5,7 @@
  * Each folder is opened without following links and then named by its descriptor, never by a path through what jobs can
  * change. Names are bytes, which need not be text; as latin1 none is lost.
  */
+import { randomUUID } from 'node:crypto';
 import { constants, readFileSync } from 'node:fs';
 import { chmod, type FileHandle, lstat, open, opendir, rename, rmdir, unlink } from 'node:fs/promises';
 
@@ -125,7 +126,7 @@ export async function clear(path: string, signal: AbortSignal): Promise<Cleared>
     if (depth > deepest) {
       // As one of the first level it takes no more descriptors than any other.
       lifted += 1;
-      return rename(at, bytesOf(inside(handle, `deep-${process.pid}-${Date.now()}-${lifted}`))).then(
+      return rename(at, bytesOf(inside(handle, `deep-${randomUUID()}-${lifted}`))).then(
         () => true,
         (error: unknown) => fail(codeOf(error)),
       );

@@ -1,8 +1,10 @@
 /** Named caches on a real disk: what is kept, what goes first, and when nothing may be touched. */
+
 import { mkdirSync, readdirSync, readFileSync, statSync, symlinkSync, utimesSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { systemClock } from '../clock.ts';
 import type { Mount } from '../runtimes/runtime.ts';
 import type { WantedCaches } from './cache-known.ts';
 import type { CachePlace } from './cache-places.ts';
@@ -32,7 +34,7 @@ beforeEach(() => {
   const log = (event: string, fields?: object) => void logged.push(`${event} ${JSON.stringify(fields)}`);
   caches = createCaches({
     folder,
-    clock: { wall: () => Date.now() + later },
+    clock: { ...systemClock, wall: () => Date.now() + later },
     log: { info: log, warn: log, error: log },
     wanted: () => wanted,
     nameOf: (key) => key.replace('/', '.'),

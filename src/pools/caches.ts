@@ -3,9 +3,11 @@
  * used, and cut down to their limit between two agents. What is given up is moved aside first and removed afterwards, so a
  * crash leaves nothing half removed where an agent sees it.
  */
+
 import { lstatSync } from 'node:fs';
 import { rmdir, statfs } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
+import { turn } from '../clock.ts';
 import { cachePath, untrustedCachePath } from '../config/caches.ts';
 import { isNamed } from '../config/volumes.ts';
 import type { Clock } from '../core/clock.ts';
@@ -22,7 +24,7 @@ import { clear, measure } from './cache-tree.ts';
 export interface CachesParts {
   /** `cachesFolder(stateDir)`. */
   readonly folder: string;
-  readonly clock: Pick<Clock, 'wall'>;
+  readonly clock: Clock;
   readonly log: Log;
   readonly wanted: () => readonly WantedCaches[];
   /** The agents' name of a slot, by its key. */
@@ -136,20 +138,20 @@ export function createCaches(parts: CachesParts): Caches {
     for (;;) {
       const one = known.get(path);
       if (one === undefined || !cut(one, target)) return;
-      await new Promise(setImmediate);
+      await turn();
     }
   };
 
   const count = async (place: CachePlace, signal: AbortSignal): Promise<Known | null> => {
     const at = clock.wall();
-    const began = performance.now();
+    const began = clock.now();
     overdue.delete(place.path);
     const size = await measure(place.path, at, signal);
     if (size === null) {
       known.delete(place.path);
       return null;
     }
-    const one = { place, size, at, took: performance.now() - began };
+    const one = { place, size, at, took: clock.now() - began };
     known.set(place.path, one);
     return one;
   };

@@ -2,9 +2,8 @@
  * Runs actions: one at a time per sandbox, the newest wish wins. An effect that is no longer wanted is aborted and waited
  * for before the next one of the same sandbox begins, so that nothing is created after it was removed.
  */
-import type { Clock } from '../core/clock.ts';
+import { type Clock, sleep } from '../core/clock.ts';
 import type { Action, ActionArgs, SlotEvent } from '../core/slot.ts';
-import { passing } from '../passing.ts';
 
 /** One effect per action kind: idempotent, ends early when aborted, answers with events. */
 export type Executors = {
@@ -85,7 +84,7 @@ export class Dispatcher {
       } catch (error) {
         if (signal.aborted) return;
         this.#options.retrying(key, action, error, wait);
-        await passing(this.#options.clock, wait, signal);
+        await sleep(this.#options.clock, wait, signal);
       }
     }
   }
@@ -96,7 +95,7 @@ export class Dispatcher {
     const releases = [...this.#running.values()].filter((one) => one.act === 'release').map((one) => one.done);
     if (releases.length === 0) return;
     const over = new AbortController();
-    await Promise.race([Promise.all(releases), passing(this.#options.clock, yieldFor, AbortSignal.any([signal, over.signal]))]);
+    await Promise.race([Promise.all(releases), sleep(this.#options.clock, yieldFor, AbortSignal.any([signal, over.signal]))]);
     over.abort();
   }
 }

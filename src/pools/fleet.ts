@@ -84,12 +84,13 @@ export function openFleet(parts: FleetParts) {
     },
   });
   const probe = createProbe({
+    now: clock.now,
     path: parts.path,
     topology: pools.some(({ devices: { count } }) => count !== 1),
     ...(root !== null && { sys: join(root, 'sys'), proc: join(root, 'proc') }),
   });
   const at = (folder: string): string => join(root ?? '/', folder);
-  const tools = createRunner({ path: [parts.path, ...vendorFolders].join(':') });
+  const tools = createRunner({ clock, path: [parts.path, ...vendorFolders].join(':') });
   const kernel = createKernelLog({
     uptime: () => clock.now() / 1000,
     ...(root !== null && { path: join(root, 'kmsg') }),

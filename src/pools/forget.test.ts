@@ -1,5 +1,6 @@
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { systemClock } from '../clock.ts';
 import { OnejobError } from '../errors.ts';
 import type { Log } from '../log.ts';
 import { openStore, type Store } from '../store/store.ts';
@@ -36,7 +37,7 @@ const service = (name: string, failure: Error | null = null) => ({
   },
 });
 const forget = (services: ReturnType<typeof service>[], instead: string | null = null) =>
-  forgetServices({ services, registrations: store.registrations, log }, instead);
+  forgetServices({ services, registrations: store.registrations, clock: systemClock, log }, instead);
 
 test('placeholders are removed, each service says which', async () => {
   registered('azure', 'p1');

@@ -2,8 +2,10 @@
  * Takes back what stays at CI services when a manager ends: their placeholders (`down --forget`). Says of each service what it has
  * no more, and what it still has: an outage at this moment leaves entries that the next manager, or a person, has to remove.
  */
+
 import type { ForgottenView } from '../api/schema.ts';
 import type { CiService } from '../ci/ci-service.ts';
+import { type Clock, deadline } from '../core/clock.ts';
 import { OnejobError, toFailure } from '../errors.ts';
 import type { Log } from '../log.ts';
 import type { RegistrationTable } from '../store/registrations.ts';
@@ -12,6 +14,7 @@ export interface ForgetParts {
   /** Those beside the own queue. */
   readonly services: readonly Pick<CiService, 'name' | 'forget'>[];
   readonly registrations: Pick<RegistrationTable, 'open' | 'services'>;
+  readonly clock: Clock;
   readonly log: Log;
 }
 
@@ -20,14 +23,15 @@ const patience = 60_000;
 
 /** `instead`: why nothing may be taken back now; null when all may be. */
 export async function forgetServices(
-  { services, registrations, log }: ForgetParts,
+  { services, registrations, clock, log }: ForgetParts,
   instead: string | null,
 ): Promise<ForgottenView[]> {
   const names = new Set([...services.map(({ name }) => name), ...registrations.services()]);
   const forget = async (name: string): Promise<ForgottenView> => {
     const before = registrations.open(name).map((one) => one.name);
     const service = services.find((one) => one.name === name);
-    const failure = instead ?? (service === undefined ? `no pool of the config uses "${name}" any more` : await attempt(service));
+    const failure =
+      instead ?? (service === undefined ? `no pool of the config uses "${name}" any more` : await attempt(service, clock));
     const left = registrations.open(name).map((one) => one.name);
     const removed = before.filter((one) => !left.includes(one));
     const problem = left.length === 0 ? null : (failure ?? 'the service does not give them up yet');
@@ -51,13 +55,13 @@ export function tellLeft({ registrations, log }: Pick<ForgetParts, 'registration
 }
 
 /** Why it could not be done; null when it was. */
-async function attempt(service: Pick<CiService, 'forget'>): Promise<string | null> {
-  const limit = AbortSignal.timeout(patience);
+async function attempt(service: Pick<CiService, 'forget'>, clock: Clock): Promise<string | null> {
+  using limit = deadline(clock, patience);
   try {
-    await service.forget(limit);
+    await service.forget(limit.signal);
     return null;
   } catch (error) {
-    if (limit.aborted) return `the service did not answer within ${patience / 1000} s`;
+    if (limit.passed) return `the service did not answer within ${patience / 1000} s`;
     // Without its hint, which may say that it is tried again: nobody is left who would.
     return error instanceof OnejobError ? error.message : toFailure(error).message;
   }

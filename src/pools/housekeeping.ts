@@ -2,13 +2,12 @@
 import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
 import type { Config } from '../config/config.ts';
 import { secretFindings } from '../config/secret-findings.ts';
-import type { Clock } from '../core/clock.ts';
+import { type Clock, every } from '../core/clock.ts';
 import { toFailure } from '../errors.ts';
 import type { Log } from '../log.ts';
 import type { Finding } from '../runtimes/runtime.ts';
 import type { Store } from '../store/store.ts';
 import type { Caches } from './caches.ts';
-import { every } from './clock.ts';
 import { createPruneServices } from './prune-services.ts';
 
 export interface HousekeepingParts {

@@ -1,8 +1,7 @@
 /** Looks for newer agents once a day, so that images do not grow old, and removes what the new ones replace. */
-import type { Clock } from '../core/clock.ts';
+import { type Clock, every } from '../core/clock.ts';
 import { toFailure } from '../errors.ts';
 import type { Log } from '../log.ts';
-import { every } from './clock.ts';
 import type { PoolImages } from './pool-images.ts';
 
 const day = 24 * 60 * 60_000;

@@ -2,12 +2,12 @@ import { Readable } from 'node:stream';
 import { expect, test, vi } from 'vitest';
 import { scratch } from '../../test/support/scratch.ts';
 import type { CiService } from '../ci/ci-service.ts';
+import { systemClock as clock } from '../clock.ts';
 import { emptyEnvironment, Folder } from '../config/testing.ts';
 import { emptySlot, type Slot } from '../core/slot.ts';
 import { OnejobError } from '../errors.ts';
 import { subdirectory } from '../store/directory.ts';
 import { openStore } from '../store/store.ts';
-import { systemClock as clock } from './clock.ts';
 import { openLoop } from './loop.ts';
 
 const own = {

@@ -84,7 +84,7 @@ export async function openLoop(parts: LoopParts): Promise<Loop> {
   await using opened = new AsyncDisposableStack();
 
   const newAgent = () => randomBytes(5).toString('hex');
-  const asker = new Asker(newAgent);
+  const asker = new Asker(clock, newAgent);
   const registrations = new Registrations();
   const notes = new Map<string, string>();
 

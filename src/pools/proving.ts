@@ -2,14 +2,13 @@
  * Between two agents of a slot with devices: what they showed before is put down, and afterwards they must be shown to be clean.
  * A device that is at fault goes to quarantine alone; one that a person holds is waited for; one that cannot be seen is not clean.
  */
-import type { Clock } from '../core/clock.ts';
+import { type Clock, sleep } from '../core/clock.ts';
 import type { AgentId, DeviceId, Slot, SlotEvent } from '../core/slot.ts';
 import type { Device } from '../gpu/inventory.ts';
 import type { KernelMark } from '../gpu/kernel-log.ts';
 import { baselineOf, judge, type Verdict } from '../gpu/proof.ts';
 import type { Baseline } from '../gpu/proof-input.ts';
 import type { Log } from '../log.ts';
-import { passing } from '../passing.ts';
 import type { Proof, ProofTable } from '../store/proofs.ts';
 import type { DeviceWatch, Look } from './device-watch.ts';
 import type { DeviceBook } from './devices.ts';
@@ -160,7 +159,7 @@ export class Prover {
       }
       last = said;
       if (open.size === 0) continue;
-      await passing(this.#parts.clock, Math.min(wait, longestPause), signal);
+      await sleep(this.#parts.clock, Math.min(wait, longestPause), signal);
       signal.throwIfAborted();
     }
   }

@@ -4,10 +4,9 @@
  */
 import type { AboutView, JobView } from '../api/schema.ts';
 import type { CiService, ServiceJob } from '../ci/ci-service.ts';
-import type { Clock } from '../core/clock.ts';
+import { type Clock, sleep } from '../core/clock.ts';
 import type { AgentId, JobId } from '../core/slot.ts';
 import { OnejobError } from '../errors.ts';
-import { passing } from '../passing.ts';
 import type { ServiceJobTable } from '../store/service-jobs.ts';
 import type { Reconciler } from './reconciler.ts';
 
@@ -94,7 +93,7 @@ export function createServiceJobs({ services, table, reconciler, reasonFor, cloc
         const job = lookup(id);
         if (job === null) throw new OnejobError('E_JOB_UNKNOWN', `There is no job ${id} any more.`);
         if (job.state === 'done') return job;
-        await passing(clock, lookEvery, signal);
+        await sleep(clock, lookEvery, signal);
       }
     },
     jobs(limit) {

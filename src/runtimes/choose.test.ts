@@ -1,6 +1,8 @@
 /** Which runtime a pool gets, over an Engine that answers only what a test lets it. */
+
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { scratch } from '../../test/support/scratch.ts';
+import { systemClock } from '../clock.ts';
 import { emptyEnvironment, Folder } from '../config/testing.ts';
 import { emptySlot, type Slot } from '../core/slot.ts';
 import { choiceNow, chooseRuntimes } from './choose.ts';
@@ -29,7 +31,7 @@ async function choose(pools: string, stored: readonly Slot[] = []) {
   const folder = opened.use(new Folder());
   const { config } = await folder.load(`pools: ${pools}`);
   const env = emptyEnvironment({ DOCKER_HOST: `unix://${engine.socket}` });
-  const runtimes = await chooseRuntimes({ config, env, owner: 'abc', stateDir: dir.path, stored });
+  const runtimes = await chooseRuntimes({ config, clock: systemClock, env, owner: 'abc', stateDir: dir.path, stored });
   opened.defer(() => {
     for (const runtime of runtimes.all) runtime.close?.();
   });

@@ -4,9 +4,11 @@
  * and Docker is looked at again while the manager runs. Docker, once chosen, stays chosen. A pool that names an image or a
  * runtime never gets another one: what it lacks, it waits for.
  */
+
 import { join } from 'node:path';
 import type { Config, PoolConfig, RuntimeName } from '../config/config.ts';
 import type { Environment } from '../config/environment.ts';
+import { type Clock, deadline } from '../core/clock.ts';
 import type { Slot } from '../core/slot.ts';
 import { isEmpty } from '../core/slot.ts';
 import { OnejobError, toFailure } from '../errors.ts';
@@ -29,6 +31,7 @@ export interface Runtimes {
 
 export interface ChooseOptions {
   readonly config: Config;
+  readonly clock: Clock;
   readonly env: Environment;
   readonly owner: string;
   readonly stateDir: string;
@@ -117,8 +120,9 @@ async function chooseBest(
   if (inUse.includes('docker'))
     return { runtime: await make('docker'), reason: 'docker, because agents of an earlier start are in it', isFallback: false };
   const { probeDocker, resolveEndpoint } = await import('./docker/probe.ts');
-  const signal = AbortSignal.timeout(patience);
-  const probe = await probeDocker(await resolveEndpoint(options.env.docker), signal).catch((error: unknown) => ({
+  using limit = deadline(options.clock, patience);
+  const { signal } = limit;
+  const probe = await probeDocker(await resolveEndpoint(options.env.docker), signal, options.clock).catch((error: unknown) => ({
     reachable: false,
     why: toFailure(error).message,
   }));
@@ -139,12 +143,12 @@ async function instead(why: string, make: (name: RuntimeName) => Promise<Runtime
   return { runtime: await make('process'), reason: `process, because ${why}`, isFallback: true };
 }
 
-async function makeDocker({ config, env, owner }: ChooseOptions): Promise<DockerRuntime> {
+async function makeDocker({ config, env, owner, clock }: ChooseOptions): Promise<DockerRuntime> {
   const { createDockerRuntime, logLimits } = await import('./docker/docker.ts');
   // Each pool's own setting holds for its sandboxes; what `doctor` says is about the one that they share.
   const ways = new Set(config.pools.flatMap(({ devices, recipe }) => (devices.count === 0 ? [] : [recipe.grant.way])));
   const [grant = 'auto'] = ways.size === 1 ? ways : [];
-  return createDockerRuntime({ owner, environment: env.docker, grant, log: logLimits(config.logLimit) });
+  return createDockerRuntime({ owner, clock, environment: env.docker, grant, log: logLimits(config.logLimit) });
 }
 
 async function create(name: string, options: ChooseOptions): Promise<Runtime> {
@@ -153,9 +157,9 @@ async function create(name: string, options: ChooseOptions): Promise<Runtime> {
       return makeDocker(options);
     case 'process': {
       const { createProcessRuntime } = await import('./process/process.ts');
-      const { env, owner, stateDir } = options;
+      const { env, owner, stateDir, clock } = options;
       const root = env.hostRoot === null ? {} : { deviceDir: join(env.hostRoot, 'dev') };
-      return createProcessRuntime({ owner, dir: join(stateDir, 'agents'), ...root });
+      return createProcessRuntime({ owner, clock, dir: join(stateDir, 'agents'), ...root });
     }
     default:
       throw new OnejobError('E_RUNTIME_UNKNOWN', `There is no runtime "${name}".`, {

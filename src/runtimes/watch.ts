@@ -1,5 +1,7 @@
 /** Waiting for folders to change, by the kernel's notices, with a slow look as a net where those are missing. */
+
 import { type FSWatcher, watch } from 'node:fs';
+import type { Clock } from '../core/clock.ts';
 
 export interface Watch extends Disposable {
   /** Names in the folders that changed since the last call; null when it is not known which. Waits for the first. */
@@ -10,7 +12,7 @@ export interface Watch extends Disposable {
 const unwatchedInterval = 100;
 
 /** Watches folders, not what is below them. `next` also returns when `signal` aborts. */
-export function watchFolders(folders: readonly string[], signal: AbortSignal): Watch {
+export function watchFolders(clock: Clock, folders: readonly string[], signal: AbortSignal): Watch {
   let changed: Set<string> | null = new Set();
   const waiting = new Set<() => void>();
   const wake = (): void => {
@@ -41,9 +43,9 @@ export function watchFolders(folders: readonly string[], signal: AbortSignal): W
       if (changed !== null && changed.size === 0 && !signal.aborted) {
         const { promise, resolve } = Promise.withResolvers<void>();
         waiting.add(resolve);
-        const timer = setTimeout(() => note(null), blind ? Math.min(atMost, unwatchedInterval) : atMost);
+        const callOff = clock.after(blind ? Math.min(atMost, unwatchedInterval) : atMost, () => note(null));
         await promise;
-        clearTimeout(timer);
+        callOff();
         waiting.delete(resolve);
       }
       const names = changed;

@@ -2,7 +2,8 @@
  * Takes the lead from a manager that ends by itself: a daemon that is there to stay does not wait for one that is not. The temporary one
  * is told to leave, and its jobs are adopted.
  */
-import { setTimeout as pause } from 'node:timers/promises';
+import { systemClock } from '../clock.ts';
+import { type Clock, sleep } from '../core/clock.ts';
 import { OnejobError } from '../errors.ts';
 import { leaderOf } from './lead.ts';
 import { openStore, type Store } from './store.ts';
@@ -15,6 +16,8 @@ export interface OpenOptions {
   readonly tellToLeave: (socket: string) => Promise<void>;
   /** ms that one which does not leave is waited for; default 30 s. */
   readonly patience?: number;
+  /** Default: the real one. */
+  readonly clock?: Clock;
 }
 
 /**
@@ -22,8 +25,8 @@ export interface OpenOptions {
  * else after `patience`
  */
 export async function openWhenFree(stateDir: string, options: OpenOptions): Promise<Store> {
-  const { temporary, tellToLeave, patience = usualPatience } = options;
-  for (const until = Date.now() + patience; ; ) {
+  const { temporary, tellToLeave, patience = usualPatience, clock = systemClock } = options;
+  for (const until = clock.now() + patience; ; ) {
     try {
       return openStore(stateDir, { temporary });
     } catch (error) {
@@ -32,9 +35,9 @@ export async function openWhenFree(stateDir: string, options: OpenOptions): Prom
       const leader = leaderOf(stateDir);
       // Without one it is just coming or going.
       if (leader?.temporary === false) throw error;
-      if (Date.now() > until) throw leader === null ? error : stays(stateDir, leader.pid, patience);
+      if (clock.now() > until) throw leader === null ? error : stays(stateDir, leader.pid, patience);
       if (leader?.socket != null) await tellToLeave(leader.socket).catch(() => {});
-      await pause(again);
+      await sleep(clock, again);
     }
   }
 }

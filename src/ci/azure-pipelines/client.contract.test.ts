@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { type AzureDevOps, NAMED_FAULTS, startAzureDevOps } from '../../../test/standins/azure-devops/standin.ts';
-import { systemClock } from '../../pools/clock.ts';
+import { systemClock } from '../../clock.ts';
 import { createAzureClient } from './client.ts';
 import { createCredential } from './credential.ts';
 import { agentFiles } from './files.ts';

@@ -1,6 +1,6 @@
 import { inspect } from 'node:util';
 import { describe, expect, it } from 'vitest';
-import { systemClock } from '../../pools/clock.ts';
+import { systemClock } from '../../clock.ts';
 import {
   failureOf,
   inTurn,

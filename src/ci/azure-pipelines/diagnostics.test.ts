@@ -2,6 +2,7 @@ import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs';
 import { Readable } from 'node:stream';
 import { expect, it } from 'vitest';
 import { scratch } from '../../../test/support/scratch.ts';
+import { systemClock } from '../../clock.ts';
 import { agentLogsPath } from '../../logs/agent-logs.ts';
 import { diagLimit, keepDiagnostics } from './diagnostics.ts';
 import { failureOf, patient } from './testing.ts';
@@ -17,7 +18,7 @@ it('keeps at most ten MiB, for nobody else to read, and ends what has more', asy
       for (; read < 1_000; read += 1) yield mebibyte;
     })(),
   );
-  await keepDiagnostics(dir.path, 'a1', { all, folder: async () => source }, patient);
+  await keepDiagnostics(systemClock, dir.path, 'a1', { all, folder: async () => source }, patient);
   const { size, mode } = statSync(agentLogsPath(dir.path, 'a1'));
   expect({ size, mode: mode & 0o777, isOver: source.destroyed }).toEqual({ size: diagLimit, mode: 0o600, isOver: true });
   expect(read).toBeLessThan(30);
@@ -25,7 +26,7 @@ it('keeps at most ten MiB, for nobody else to read, and ends what has more', asy
 
 it('leaves no file of an agent without logs, and none half-way', async () => {
   using dir = scratch();
-  await keepDiagnostics(dir.path, 'a1', { all, folder: async () => null }, patient);
+  await keepDiagnostics(systemClock, dir.path, 'a1', { all, folder: async () => null }, patient);
   expect(existsSync(agentLogsPath(dir.path, 'a1'))).toBe(false);
   const broken = Readable.from(
     (function* () {
@@ -33,15 +34,15 @@ it('leaves no file of an agent without logs, and none half-way', async () => {
       throw new Error('cut');
     })(),
   );
-  await failureOf(keepDiagnostics(dir.path, 'a1', { all, folder: async () => broken }, patient));
+  await failureOf(keepDiagnostics(systemClock, dir.path, 'a1', { all, folder: async () => broken }, patient));
   expect(readdirSync(`${dir.path}/diag`)).toEqual([]);
 });
 
 it('keeps the same again', async () => {
   using dir = scratch();
   const folder = async () => Readable.from([Buffer.from('tar')]);
-  await keepDiagnostics(dir.path, 'a1', { all, folder }, patient);
-  await keepDiagnostics(dir.path, 'a1', { all, folder }, patient);
+  await keepDiagnostics(systemClock, dir.path, 'a1', { all, folder }, patient);
+  await keepDiagnostics(systemClock, dir.path, 'a1', { all, folder }, patient);
   expect(readFileSync(agentLogsPath(dir.path, 'a1'), 'utf8')).toBe('tar');
 });
 
@@ -51,10 +52,10 @@ it('does not wait for ever for an agent whose logs never come to their end, or d
   stalled.push('tar');
   const folder = async () => stalled;
   const late = expect.objectContaining({ message: expect.stringContaining('within 0.03 s') });
-  expect(await failureOf(keepDiagnostics(dir.path, 'a1', { all, folder }, patient, 30))).toEqual(late);
+  expect(await failureOf(keepDiagnostics(systemClock, dir.path, 'a1', { all, folder }, patient, 30))).toEqual(late);
   expect(stalled.destroyed).toBe(true);
   expect(readdirSync(`${dir.path}/diag`)).toEqual([]);
   const never = (_: string, signal: AbortSignal) =>
     new Promise<null>((_, reject) => signal.addEventListener('abort', () => reject(signal.reason)));
-  expect(await failureOf(keepDiagnostics(dir.path, 'a1', { all, folder: never }, patient, 30))).toEqual(late);
+  expect(await failureOf(keepDiagnostics(systemClock, dir.path, 'a1', { all, folder: never }, patient, 30))).toEqual(late);
 });

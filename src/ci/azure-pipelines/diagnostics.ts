@@ -1,9 +1,11 @@
 /** The agent's own logs, copied out before its sandbox goes: at most 10 MiB of tar for each agent, as somebody else's files. */
+
 import { createWriteStream } from 'node:fs';
 import { mkdir, rename, rm } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import type { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
+import { type Clock, deadline } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { agentLogsPath } from '../../logs/agent-logs.ts';
 import type { AgentFiles } from '../ci-service.ts';
@@ -17,14 +19,15 @@ const patience = 60_000;
 
 /** Idempotent. An agent without such logs leaves no file. `limit`: ms after which it fails. */
 export async function keepDiagnostics(
+  clock: Clock,
   stateDir: string,
   agent: AgentId,
   files: AgentFiles,
   signal: AbortSignal,
   limit = patience,
 ): Promise<void> {
-  const tooLate = AbortSignal.timeout(limit);
-  const either = AbortSignal.any([signal, tooLate]);
+  using late = deadline(clock, limit, signal);
+  const either = late.signal;
   const path = agentLogsPath(stateDir, agent);
   const part = `${path}.part`;
   try {
@@ -44,7 +47,7 @@ export async function keepDiagnostics(
   } catch (error) {
     await rm(part, { force: true });
     signal.throwIfAborted();
-    if (tooLate.aborted) throw new Error(`they could not be read within ${limit / 1000} s`, { cause: error });
+    if (late.passed) throw new Error(`they could not be read within ${limit / 1000} s`, { cause: error });
     throw error;
   }
 }

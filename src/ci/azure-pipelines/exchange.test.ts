@@ -3,8 +3,8 @@ import type { AddressInfo } from 'node:net';
 import { createServer as createPlainServer } from 'node:net';
 import { inspect } from 'node:util';
 import { describe, expect, it } from 'vitest';
+import { systemClock } from '../../clock.ts';
 import { handClock } from '../../core/testing.ts';
-import { systemClock } from '../../pools/clock.ts';
 import { exchange } from './exchange.ts';
 import { failureOf, json, page, patient, type Reply, samplePat, serve } from './testing.ts';
 

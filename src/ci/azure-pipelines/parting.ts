@@ -2,11 +2,10 @@
  * Agents that are told to end before their job has reached them. An agent looks for messages all but 5 to 15 s of each minute: one
  * that ends before its job arrives tells of nothing, and the job is lost until its lock runs out, ten minutes later.
  */
-import type { Clock } from '../../core/clock.ts';
+import { type Clock, sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { toFailure } from '../../errors.ts';
 import type { Log } from '../../log.ts';
-import { passing } from '../../passing.ts';
 import { until } from '../../until.ts';
 import type { EndingAgent } from '../ci-service.ts';
 import type { AzureClient } from './client.ts';
@@ -48,7 +47,7 @@ export function createParting({ clock, log, client, registrar, jobs, retired }: 
         signal.throwIfAborted();
         if (!isKnown) throw error;
       }
-      await passing(clock, clock.now() - since < patience ? 100 : 500, signal);
+      await sleep(clock, clock.now() - since < patience ? 100 : 500, signal);
       signal.throwIfAborted();
     }
   }

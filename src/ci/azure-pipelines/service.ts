@@ -131,7 +131,7 @@ export function createAzurePipelines(parts: AzureParts): CiService {
 
     async settle({ agent }, files, signal) {
       try {
-        await keepDiagnostics(store.dir, agent, files, signal);
+        await keepDiagnostics(clock, store.dir, agent, files, signal);
       } catch (error) {
         signal.throwIfAborted();
         log.warn("the agent's own logs were not kept", { agent, reason: toFailure(error).message });

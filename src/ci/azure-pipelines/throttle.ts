@@ -2,9 +2,8 @@
  * What a service says about how often it wants to be asked (`Retry-After`, also on a 200; `X-RateLimit-*`), and the wait
  * that follows from it. All requests with one credential share it, because the service counts them together.
  */
-import type { Clock } from '../../core/clock.ts';
+import { type Clock, sleep } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
-import { passing } from '../../passing.ts';
 
 /** ms. Whatever a service says, it is asked again after this long. */
 const longest = 600_000;
@@ -34,7 +33,7 @@ export function createThrottle(clock: Clock, place: string): Throttle {
       while (until > clock.now()) {
         const left = until - clock.now();
         if (until > deadline) throw throttled(doing, place, why, clock.wall() + left);
-        await passing(clock, left, signal);
+        await sleep(clock, left, signal);
         signal.throwIfAborted();
       }
     },

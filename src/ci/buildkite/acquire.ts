@@ -2,10 +2,11 @@
  * Buildkite by its Stacks API (`mode: acquire`): jobs are reserved for slots that are free, and decided about, before there is an
  * agent. A sandbox then becomes an agent that can register for that one job only; the token of the cluster stays here.
  */
+
 import type { PoolConfig } from '../../config/config.ts';
+import { deadline } from '../../core/clock.ts';
 import type { AgentId, Change, JobId, JobResult } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
-import { within } from '../../passing.ts';
 import type { CiService } from '../ci-service.ts';
 import { type BaseParts, createBase } from './base.ts';
 import type { BrokerAgent, GivenJob, Phase } from './broker/protocol.ts';
@@ -277,7 +278,8 @@ export function createAcquire(parts: AcquireParts): CiService {
     async close(leaving) {
       await leave();
       if (!leaving) {
-        await within(clock, leavePatience, (late) => entries.forget(new Set(), late)).catch((error: unknown) => {
+        using limit = deadline(clock, leavePatience);
+        await entries.forget(new Set(), limit.signal).catch((error: unknown) => {
           log.warn('stacks are left at the service, which ends them by itself', {
             service: config.name,
             reason: toFailure(error).message,

@@ -1,4 +1,5 @@
 /** The agent as a program: taken out of its package, and asked for its version before any job depends on it. */
+
 import { spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { createReadStream, createWriteStream } from 'node:fs';
@@ -7,6 +8,7 @@ import { Transform } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { createGunzip } from 'node:zlib';
 import { extract } from 'tar-stream';
+import { systemClock } from '../../clock.ts';
 
 /** Bytes that the program may have; 3.137 has 71 MB. */
 const largestProgram = 512 * 2 ** 20;
@@ -120,10 +122,10 @@ export async function versionOf(path: string, { patience, signal }: AskOptions):
   };
   let said = '';
   let isLate = false;
-  const timer = setTimeout(() => {
+  const callOff = systemClock.after(patience, () => {
     isLate = true;
     kill();
-  }, patience);
+  });
   signal.addEventListener('abort', kill, { once: true });
   for (const stream of [child.stdout, child.stderr]) {
     stream?.on('data', (bytes: Buffer) => {
@@ -145,7 +147,7 @@ export async function versionOf(path: string, { patience, signal }: AskOptions):
     if (codeOf(error) === 'EACCES') throw new Error(`${path} may not be run; is its file system mounted noexec?`, { cause: error });
     throw error;
   } finally {
-    clearTimeout(timer);
+    callOff();
     signal.removeEventListener('abort', kill);
     kill();
   }

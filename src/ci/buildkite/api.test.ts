@@ -1,7 +1,7 @@
 import { afterEach, describe, expect, it } from 'vitest';
 import { startBuildkite } from '../../../test/standins/buildkite/standin.ts';
+import { systemClock } from '../../clock.ts';
 import { noProxies } from '../../config/proxies.ts';
-import { systemClock } from '../../pools/clock.ts';
 import { json, page, type Reply, type Server, serve } from '../azure-pipelines/testing.ts';
 import { createServiceApi, LaterError, type ServiceApi } from './api.ts';
 

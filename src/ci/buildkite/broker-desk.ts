@@ -2,12 +2,12 @@
  * The manager's end of the broker, shared by all services that need it: keeps one running, tells it what slots could do, and
  * hears of its agents. Whoever comes back, this manager or the broker, is told everything again.
  */
+
 import { z } from 'zod';
-import type { Clock } from '../../core/clock.ts';
+import { type Clock, deadline, sleep } from '../../core/clock.ts';
 import type { AgentId, JobId } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
 import type { Log } from '../../log.ts';
-import { passing, within } from '../../passing.ts';
 import {
   type BrokerAgent,
   type BrokerEvent,
@@ -119,7 +119,7 @@ export function createBrokerDesk({ calls, start, clock, log }: DeskParts): Broke
   let unsent: Set<string> | null = null;
   let sending = false;
 
-  const pause = (ms: number): Promise<void> => passing(clock, ms, signal);
+  const pause = (ms: number): Promise<void> => sleep(clock, ms, signal);
 
   const tellAway = (why: string | null): void => {
     for (const listener of listeners.values()) listener.away(why);
@@ -281,7 +281,8 @@ export function createBrokerDesk({ calls, start, clock, log }: DeskParts): Broke
       if (patience !== null && port === null && ended !== null) await Promise.race([arrival.promise, ended, patience]);
       if (patience !== null && port !== null) {
         isLeft = true;
-        await within(clock, leavePatience, (late) => calls.post('/v1/leave', {}, leaveAnswer, late)).catch(() => {});
+        using limit = deadline(clock, leavePatience);
+        await calls.post('/v1/leave', {}, leaveAnswer, limit.signal).catch(() => {});
         // Of one that another manager started nobody here hears the end.
         if (ended !== null) await Promise.race([ended, patience]);
       }

@@ -4,12 +4,12 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { type BuildkiteStandin, startBuildkite } from '../../../test/standins/buildkite/standin.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
+import { systemClock } from '../../clock.ts';
 import type { BuildkiteServiceConfig, PoolConfig } from '../../config/config.ts';
 import { checkConfig } from '../../config/load.ts';
 import { noProxies } from '../../config/proxies.ts';
 import { emptyEnvironment } from '../../config/testing.ts';
 import { OnejobError } from '../../errors.ts';
-import { systemClock } from '../../pools/clock.ts';
 import type { Finding, Recipe } from '../../runtimes/runtime.ts';
 import { makeKey, parseKeys } from '../../secrets/keys.ts';
 import type { Trial } from '../trial.ts';
@@ -81,6 +81,7 @@ async function check(given: Given): Promise<Finding[]> {
     },
     door: async () => 7070,
     program: () => given.program ?? ready,
+    clock: systemClock,
     wall: () => given.wall ?? Date.now(),
   };
   const found = await findings(parts, trialOf(pools, given.door ?? (async () => '172.18.0.1')), patient);

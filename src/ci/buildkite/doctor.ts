@@ -1,6 +1,8 @@
 /** What `onejob doctor` says of Buildkite: each a sentence, with what to type where something is wrong. Changes nothing at the service. */
+
 import type { BuildkiteServiceConfig, PoolConfig } from '../../config/config.ts';
 import type { Proxies } from '../../config/proxies.ts';
+import { type Clock, deadline } from '../../core/clock.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
 import type { Finding } from '../../runtimes/runtime.ts';
 import type { SecretKeys } from '../../secrets/keys.ts';
@@ -36,6 +38,7 @@ export interface DoctorParts {
   readonly temporary: boolean;
   /** Of onejob. */
   readonly version: string;
+  readonly clock: Clock;
   /** ms since the epoch. */
   readonly wall: () => number;
 }
@@ -78,7 +81,8 @@ async function lookWithin(
   const first = new Map(classes.toReversed().map((one) => [one.sandbox?.kind ?? one.whose, one]));
   const waiting = classes.filter((one) => first.get(one.sandbox?.kind ?? one.whose) === one);
   const found = new Map<SandboxClass, Finding[]>();
-  const looking: Looking = { port, tried: new Set(), late: AbortSignal.timeout(patienceForAll) };
+  using all = deadline(parts.clock, patienceForAll);
+  const looking: Looking = { port, tried: new Set(), late: all.signal };
   const work = async (): Promise<void> => {
     for (let next = waiting.shift(); next !== undefined; next = waiting.shift()) {
       found.set(next, await lookInto(parts, next, looking, signal));
@@ -103,7 +107,8 @@ async function lookInto(parts: DoctorParts, one: SandboxClass, looking: Looking,
     const message = `Nothing is known of the sandboxes of ${whose}: there is no image for them yet.`;
     return [{ level: 'warning', subject, message, hint: 'Type "onejob image build", or ask again once the first agent was made.' }];
   }
-  const late = AbortSignal.any([AbortSignal.timeout(patience), looking.late]);
+  using own = deadline(parts.clock, patience, looking.late);
+  const late = own.signal;
   const signal = AbortSignal.any([outer, late]);
   const unknown = (error: unknown, what: string, level: 'warning' | 'error'): Finding => {
     outer.throwIfAborted();

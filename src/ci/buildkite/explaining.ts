@@ -1,9 +1,8 @@
 /** Why onejob ends jobs, told to the broker, which writes it behind a job's output: at once, or as soon as it can be told. */
-import type { Clock } from '../../core/clock.ts';
+import { type Clock, deadline } from '../../core/clock.ts';
 import type { JobId, StopReason } from '../../core/slot.ts';
 import { toFailure } from '../../errors.ts';
 import type { Log } from '../../log.ts';
-import { within } from '../../passing.ts';
 import type { EndingAgent } from '../ci-service.ts';
 import type { BrokerAgent } from './broker/protocol.ts';
 import type { BrokerDesk } from './broker-desk.ts';
@@ -42,9 +41,9 @@ export function createExplaining({ desk, agentOf, wordsFor, note, clock, log, si
     if (agent === null || words === null) return;
     note(job, words);
     if (desk.port === null) return;
+    using limit = deadline(clock, patience, signal);
     try {
-      const { id } = agent;
-      await within(clock, patience, (late) => desk.explain(id, { reason: words }, AbortSignal.any([signal, late])));
+      await desk.explain(agent.id, { reason: words }, limit.signal);
       unsaid.delete(job);
     } catch (error) {
       if (!signal.aborted) log.warn('cannot say why a job is ended', { job, reason: toFailure(error).message });

@@ -107,6 +107,7 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
         keys,
         broker,
         version: parts.version,
+        clock,
         wall,
       };
       return findings({ ...about, metricsToken: ofCounts, door: desk.door, program: () => binary.state }, trial, signal);

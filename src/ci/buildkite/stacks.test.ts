@@ -1,8 +1,8 @@
 /** The client of the Stacks API against the stand-in. */
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { type BuildkiteStandin, startBuildkite } from '../../../test/standins/buildkite/standin.ts';
+import { systemClock } from '../../clock.ts';
 import { noProxies } from '../../config/proxies.ts';
-import { systemClock } from '../../pools/clock.ts';
 import { LaterError } from './api.ts';
 import { createStacks, type Stacks } from './stacks.ts';
 

@@ -5,11 +5,10 @@
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { z } from 'zod';
-import type { Clock } from '../../core/clock.ts';
+import { type Clock, sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { toFailure } from '../../errors.ts';
 import type { Log } from '../../log.ts';
-import { passing } from '../../passing.ts';
 import type { BrokerAgent } from './broker/protocol.ts';
 import { agentsOfBroker, type BrokerCalls, brokerCalls } from './broker-calls.ts';
 import type { BrokerAccess } from './broker-desk.ts';
@@ -36,7 +35,7 @@ export async function endStrays({ agents, calls, opened, isLive, clock, log }: S
   const refused = new Set<string>();
   const isNeeded = opened.size > 0;
   let wasTold = false;
-  for (; !signal.aborted; await passing(clock, lookAgain, signal)) {
+  for (; !signal.aborted; await sleep(clock, lookAgain, signal)) {
     const found = await agents(signal).catch(() => null);
     if (found === null && !isNeeded) return;
     if (found === null) continue;

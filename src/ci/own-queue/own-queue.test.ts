@@ -7,6 +7,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { oneDevice } from '../../../test/support/devices.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import { type JobRequest, jobRequest } from '../../api/schema.ts';
+import { systemClock } from '../../clock.ts';
 import type { Change } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
 import type { Mount, Recipe } from '../../runtimes/runtime.ts';
@@ -62,7 +63,7 @@ afterEach(async () => {
 function open(pools = [pool('default'), pool('gpu', 60_000)], temporary: string | null = null): void {
   store = openStore(join(dir.path, 'state'));
   const reasonFor = (name: string) => `${name} is busy`;
-  queue = createOwnQueue({ store, pools, wall: () => now, reasonFor, artifactLimit: 4096, temporary });
+  queue = createOwnQueue({ store, pools, clock: { ...systemClock, wall: () => now }, reasonFor, artifactLimit: 4096, temporary });
 }
 
 function reopen(pools?: QueuePool[], temporary: string | null = null): void {

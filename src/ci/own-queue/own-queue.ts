@@ -5,10 +5,13 @@
  * A job that was accepted is on disk before anybody is told so, and ends exactly once with a result (S7, see `job.ts`).
  * Memory holds only jobs that are not over.
  */
+
 import { randomBytes } from 'node:crypto';
 import type { Readable } from 'node:stream';
 import { type JobRequest, type JobView, jobsListed, workspaceLimit } from '../../api/schema.ts';
+import { systemClock } from '../../clock.ts';
 import { mountPathProblem } from '../../config/volumes.ts';
+import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
 import type { Store } from '../../store/store.ts';
 import type { CiService } from '../ci-service.ts';
@@ -27,8 +30,8 @@ export interface OwnQueueOptions {
   readonly store: Store;
   /** The pools whose service is the own queue. */
   readonly pools: readonly QueuePool[];
-  /** Wall clock, ms since the epoch. */
-  readonly wall?: () => number;
+  /** Default: the real one. */
+  readonly clock?: Clock;
   /** Why jobs of a pool wait, as a sentence; null when there is no more to say than that agents are busy. */
   readonly reasonFor?: (pool: string) => string | null;
   /** Bytes of artifacts kept per job; default 2 GiB. */
@@ -73,7 +76,13 @@ export interface OwnQueue extends CiService {
 }
 
 export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
-  const { store, wall = Date.now, reasonFor = () => null, artifactLimit = 2 * 2 ** 30, mountProblem = mountPathProblem } = options;
+  const {
+    store,
+    clock = systemClock,
+    reasonFor = () => null,
+    artifactLimit = 2 * 2 ** 30,
+    mountProblem = mountPathProblem,
+  } = options;
   const { temporary = null } = options;
   const isHeld = (job: Job): boolean => temporary !== null && job.temporary !== temporary;
   const pools = new Map(options.pools.map((pool) => [pool.name, pool]));
@@ -81,7 +90,7 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
   const index = new JobIndex(isHeld);
   const workspaces = new Workspaces(spool);
   const settle = createSettle({
-    ...{ spool, artifactLimit, annotate },
+    ...{ clock, spool, artifactLimit, annotate },
     triesOf: (id) => index.get(id)?.progress.settling ?? { failed: 0, killed: 0 },
     saveTries: (id, settling) => change(id, { settling }),
   });
@@ -150,7 +159,7 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
     if (workspace !== null) workspaces.check(workspace);
     const pool = pools.get(checked.pool);
     const cold = pool !== undefined && recipeOfJob(checked, pool.recipe) !== null;
-    const job = newJob(request.id ?? randomBytes(6).toString('hex'), checked, cold, wall(), temporary);
+    const job = newJob(request.id ?? randomBytes(6).toString('hex'), checked, cold, clock.wall(), temporary);
     commitNow(() => {
       const seq = store.jobs.insert(job);
       index.put({ ...job, seq });
@@ -203,7 +212,7 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
       if (!('job' in change)) return;
       const job = index.get(change.job);
       if (job === null) return;
-      const after = applyChange(job, change, wall());
+      const after = applyChange(job, change, clock.wall());
       if (after === job) return;
       store.jobs.save(after.id, after.progress);
       index.put(after);
@@ -307,7 +316,7 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
 
     cancel(id) {
       const job = known(id);
-      const after = applyCancel(job, wall());
+      const after = applyCancel(job, clock.wall());
       // It has its result, and only its artifacts are waited for.
       if (job.progress.state === 'settling') giveUpOf(id).abort('it was cancelled while they were read');
       if (after === job) return view(job);

@@ -2,9 +2,10 @@
  * Forgets what nobody will ask for any more, so that the state directory does not grow for ever. Jobs run meanwhile: it
  * works in small pieces, and everything else has its turn between two of them.
  */
+
 import { opendir, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
-import { setImmediate } from 'node:timers/promises';
+import { turn } from '../../clock.ts';
 import { type AgentId, agentsOf } from '../../core/slot.ts';
 import { deleteLog, logPath } from '../../logs/log-file.ts';
 import { subdirectory } from '../../store/directory.ts';
@@ -66,7 +67,7 @@ export function createPrune({ store, spool, inUse }: PruneParts): Prune {
       store.transaction({ durable: false }, () => {
         for (const id of ids) remove(id);
       });
-      await setImmediate();
+      await turn();
     }
   }
 }

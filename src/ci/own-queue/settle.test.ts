@@ -2,6 +2,7 @@ import { PassThrough, Readable, type Writable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import { extract, pack } from 'tar-stream';
 import { expect, it } from 'vitest';
+import { systemClock } from '../../clock.ts';
 import { OnejobError } from '../../errors.ts';
 import type { Job } from './job.ts';
 import { createSettle, type SettleHow } from './settle.ts';
@@ -24,6 +25,7 @@ function subject(artifacts: readonly string[] = ['dist'], limits: { readLimit?: 
   /** As a manager that has just started. */
   const settle = (open: SettleHow['open'], how: Partial<SettleHow> = {}) =>
     createSettle({
+      clock: systemClock,
       ...{ spool, artifactLimit: 2 ** 30, ...limits },
       annotate: (_, more) => it.notes.push(...more),
       triesOf: () => it.tries,

@@ -3,7 +3,9 @@
  * was not kept: until it has, nobody is told the job's result and its sandbox stays. The job decides what there is to read,
  * so bytes, time and tries are bounded, the last also over restarts of the manager.
  */
+
 import type { Readable } from 'node:stream';
+import { type Clock, deadline } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
 import type { JobProgress } from '../../store/jobs.ts';
 import { collect } from './collect.ts';
@@ -14,6 +16,7 @@ import type { Spool } from './spool.ts';
 type Tries = JobProgress['settling'];
 
 export interface SettleParts {
+  readonly clock: Clock;
   readonly spool: Spool;
   /** Bytes of artifacts kept per job. */
   readonly artifactLimit: number;
@@ -50,7 +53,7 @@ const outlasted: ReadonlySet<string> = new Set(['E_ENGINE_UNREACHABLE', 'E_ENGIN
 
 /** Idempotent. Throws when the same should be tried again later. */
 export function createSettle(parts: SettleParts): Settle {
-  const { spool, annotate, triesOf, saveTries, timeLimit = 10 * 60_000 } = parts;
+  const { clock, spool, annotate, triesOf, saveTries, timeLimit = 10 * 60_000 } = parts;
   return async ({ id, request }, { open, signal, giveUp }) => {
     if (request.artifacts.length === 0 || spool.hasArtifacts(id)) return;
     const before = triesOf(id);
@@ -58,15 +61,15 @@ export function createSettle(parts: SettleParts): Settle {
     if (giveUp.aborted) return notKept(`${giveUp.reason}.`);
     if (before.killed >= triesWhenKilled) return notKept(`onejob was killed ${before.killed} times while it read them.`);
     saveTries(id, { ...before, killed: before.killed + 1 });
-    const late = AbortSignal.timeout(timeLimit);
     const over = new AbortController();
+    using limit = deadline(clock, timeLimit, signal, giveUp, over.signal);
     try {
-      annotate(id, await keep(id, request.artifacts, open, AbortSignal.any([signal, giveUp, late, over.signal])));
+      annotate(id, await keep(id, request.artifacts, open, limit.signal));
     } catch (error) {
       if (signal.aborted) saveTries(id, before);
       signal.throwIfAborted();
       if (giveUp.aborted) return notKept(`${giveUp.reason}.`);
-      if (late.aborted) return notKept(`its workspace could not be read within ${timeLimit / 1000} s.`);
+      if (limit.passed) return notKept(`its workspace could not be read within ${timeLimit / 1000} s.`);
       const known = error instanceof OnejobError ? error : null;
       if (known !== null && outlasted.has(known.code)) {
         saveTries(id, before);

@@ -1,7 +1,8 @@
 /** Handing a frame to a gate: standard input only, on a connection of its own that is closed as soon as all was taken. */
+
 import { once } from 'node:events';
 import type { Socket } from 'node:net';
-import { setTimeout as pause } from 'node:timers/promises';
+import { deadline, sleep } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
 import { attachPath } from './doors.ts';
 import type { Engine } from './engine.ts';
@@ -37,7 +38,7 @@ export async function writeInput(
   // Podman makes a container that has ended ready to run again when it is attached to.
   if (podman) await look();
   const writing = write(engine, id, frame, either, podman, door);
-  const looking = pause(expected, undefined, { signal: either }).then(look);
+  const looking = sleep(engine.clock, expected, either).then(look);
   try {
     await Promise.race([writing, looking.then(() => writing)]);
   } finally {
@@ -62,8 +63,8 @@ async function write(
   podman: boolean,
   door: Socket | null,
 ): Promise<void> {
-  const limit = AbortSignal.timeout(engine.limits.late);
-  const signal = AbortSignal.any([caller, limit]);
+  using limit = deadline(engine.clock, engine.limits.late, caller);
+  const { signal } = limit;
   const doing = `release the agent in container ${id.slice(0, 12)}`;
   try {
     const socket = door ?? (await upgrade(engine.endpoint, attachPath(id), signal));
@@ -82,7 +83,7 @@ async function write(
       // Podman passes input on, but never hangs up by itself.
       if (podman) await new Promise<void>((resolve) => socket.write(frame, () => resolve()));
       else socket.end(frame);
-      if (podman) await Promise.race([closed, pause(settling, undefined, { signal })]);
+      if (podman) await Promise.race([closed, sleep(engine.clock, settling, signal)]);
       else await closed;
     } finally {
       signal.removeEventListener('abort', abort);
@@ -90,7 +91,7 @@ async function write(
     }
   } catch (error) {
     caller.throwIfAborted();
-    if (limit.aborted) throw await silence(doing, engine.endpoint, engine.limits.late, engine.limits.ping, caller);
+    if (limit.passed) throw await silence(doing, engine.endpoint, engine.limits.late, engine.limits.ping, caller, engine.clock);
     throw translate(error, doing, engine.endpoint);
   }
 }

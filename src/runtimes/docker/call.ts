@@ -2,10 +2,12 @@
  * One call to an Engine: dockerode carries it, and it ends in time. Silence of one call is told apart from an Engine that
  * is not there, because a volume on a dead file server holds up one call for ever and no other (E_ENGINE_SILENT).
  */
+
 import { Agent as HttpAgent } from 'node:http';
 import { Agent as HttpsAgent } from 'node:https';
 import { PassThrough, pipeline, Readable } from 'node:stream';
 import { inspect } from 'node:util';
+import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
 import type { Endpoint } from './endpoint.ts';
 import { stalled, statusOf, translate } from './failures.ts';
@@ -47,7 +49,7 @@ export interface Call {
 const success = { 200: true, 201: true, 204: true, 304: true } as const;
 
 /** Loads dockerode and makes a client with connections of its own; `close` ends them. */
-export async function connect(endpoint: Endpoint, limits: Limits) {
+export async function connect(endpoint: Endpoint, limits: Limits, clock: Clock) {
   const { default: Docker } = await import('dockerode');
   const agent = connections(endpoint);
   const { modem } = withoutCertPath(() => new Docker(clientOptions(endpoint, agent)));
@@ -61,16 +63,21 @@ export async function connect(endpoint: Endpoint, limits: Limits) {
     call.signal?.addEventListener('abort', stop, { once: true });
     let isLate = false;
     let giveUp = stop;
-    const timer = setTimeout(() => {
+    const late = (): void => {
       isLate = true;
       giveUp();
-    }, ms);
+    };
+    let callOff = clock.after(ms, late);
+    const refresh = (): void => {
+      callOff();
+      callOff = clock.after(ms, late);
+    };
     const end = () => {
-      clearTimeout(timer);
+      callOff();
       call.signal?.removeEventListener('abort', stop);
     };
     const isIdle = call.limit === 'idle';
-    const file = call.file instanceof Readable ? counted(call.file, () => isIdle && timer.refresh()) : call.file;
+    const file = call.file instanceof Readable ? counted(call.file, () => isIdle && refresh()) : call.file;
     let unread: unknown = null;
     if (call.file instanceof Readable) {
       call.file.once('error', (error) => {
@@ -99,10 +106,10 @@ export async function connect(endpoint: Endpoint, limits: Limits) {
       // A stream goes on; ending it with its caller is then the stream's own matter.
       said.once('close', end);
       if (!isIdle) {
-        clearTimeout(timer);
+        callOff();
         return said;
       }
-      const flow = counted(said, () => timer.refresh());
+      const flow = counted(said, refresh);
       giveUp = () => flow.destroy(stalled(call.doing, endpoint, ms));
       return flow;
     } catch (error) {
@@ -111,7 +118,7 @@ export async function connect(endpoint: Endpoint, limits: Limits) {
       if (isLate) {
         throw isIdle && file !== undefined
           ? stalled(call.doing, endpoint, ms)
-          : await silence(call.doing, endpoint, ms, limits.ping, call.signal);
+          : await silence(call.doing, endpoint, ms, limits.ping, call.signal, clock);
       }
       throw unread === null ? error : unreadable(call.doing, unread);
     } finally {

@@ -2,7 +2,7 @@
  * Which container is an agent's, and whose its files are. Told by the labels that it was made with, so that a new manager
  * finds what the one before has made, and nobody else's is ever found; what is remembered only saves questions.
  */
-import { setTimeout as pause } from 'node:timers/promises';
+import { sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
 import type { Owner } from './archive.ts';
@@ -85,7 +85,7 @@ export function createContainers({ engine, owner, gone }: ContainerParts) {
       const id = await find(agent);
       if (id === null) return;
       // A removal that somebody else began is waited for; nothing tells when it is done.
-      while (!(await engine.remove(id)) && (await engine.inspect(id)) !== null) await pause(100);
+      while (!(await engine.remove(id)) && (await engine.inspect(id)) !== null) await sleep(engine.clock, 100);
       known.delete(agent);
       gone(id);
     },

@@ -2,12 +2,15 @@
  * Credentials for a registry, from Docker's own config.json and its credential helpers. They go into the one request that
  * needs them and nowhere else: not into messages, logs or the store (S8).
  */
+
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { z } from 'zod';
+import { systemClock } from '../../clock.ts';
+import { type Clock, deadline } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
 
 /** As the Engine's X-Registry-Auth header wants it. */
@@ -30,7 +33,12 @@ const patience = 30_000;
 const hub = 'https://index.docker.io/v1/';
 
 /** null when nothing is known of the registry: then it is asked anonymously. `folder` holds config.json. */
-export async function registryAuth(folder: string, registry: string, signal: AbortSignal): Promise<RegistryAuth | null> {
+export async function registryAuth(
+  folder: string,
+  registry: string,
+  signal: AbortSignal,
+  clock: Clock = systemClock,
+): Promise<RegistryAuth | null> {
   const path = join(folder, 'config.json');
   const written = await readFile(path, 'utf8').catch(() => null);
   if (written === null) return null;
@@ -45,7 +53,7 @@ export async function registryAuth(folder: string, registry: string, signal: Abo
   }
   const server = registry === 'docker.io' ? hub : registry;
   const helper = config.credHelpers?.[server] ?? config.credHelpers?.[registry] ?? config.credsStore;
-  if (helper !== undefined && helper !== '') return askHelper(helper, server, signal);
+  if (helper !== undefined && helper !== '') return askHelper(helper, server, signal, clock);
   for (const [key, { auth, identitytoken }] of Object.entries(config.auths ?? {})) {
     if (hostOf(key) !== hostOf(server)) continue;
     if (identitytoken) return { identitytoken, serveraddress: server };
@@ -58,10 +66,11 @@ export async function registryAuth(folder: string, registry: string, signal: Abo
 }
 
 /** The protocol of docker/docker-credential-helpers: `get`, the server on standard input, JSON on standard output. */
-async function askHelper(name: string, server: string, signal: AbortSignal): Promise<RegistryAuth | null> {
+async function askHelper(name: string, server: string, signal: AbortSignal, clock: Clock): Promise<RegistryAuth | null> {
   const program = `docker-credential-${name}`;
   const hint = `Try: echo ${server} | ${program} get`;
-  const limit = AbortSignal.any([signal, AbortSignal.timeout(patience)]);
+  using late = deadline(clock, patience, signal);
+  const limit = late.signal;
   const child = spawn(program, ['get'], { stdio: ['pipe', 'pipe', 'ignore'], signal: limit });
   child.stdin.on('error', () => {});
   child.stdin.end(`${server}\n`);

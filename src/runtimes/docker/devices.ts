@@ -2,8 +2,9 @@
  * The devices of this runtime's sandboxes: asks the Engine for exactly those that were leased, and looks whether exactly those
  * arrived, before anybody hears that the sandbox was made. Keeps only what saves questions.
  */
+
 import { stat } from 'node:fs/promises';
-import { setTimeout as pause } from 'node:timers/promises';
+import { sleep } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
 import { nodesOf } from '../devices.ts';
 import { openFilesForDevices } from '../open-files.ts';
@@ -46,16 +47,17 @@ export function createDevices(engine: Engine, { grant: setting = 'auto', capabil
   let blind: string | null = null;
 
   const see = async ({ agent }: SandboxSpec, id: string, signal: AbortSignal): Promise<Sight> => {
-    const until = performance.now() + patience;
+    const until = engine.clock.now() + patience;
     for (;;) {
       const container = await engine.inspect(id, signal);
       if (container === null || !container.State.Running) return { kind: 'gone' };
-      const sight = await look(container.State.Pid, agent, signal);
+      const sight = await look(container.State.Pid, agent, signal, { clock: engine.clock });
       if (sight.kind !== 'gone') return sight;
-      if (performance.now() > until) {
+      if (engine.clock.now() > until) {
         return { kind: 'unseen', why: `process ${container.State.Pid}, of which the Engine speaks, is not on this host` };
       }
-      await pause(20, undefined, { signal });
+      await sleep(engine.clock, 20, signal);
+      signal.throwIfAborted();
     }
   };
 

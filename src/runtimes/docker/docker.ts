@@ -4,8 +4,10 @@
  * Everything it makes carries the owner's label. It keeps nothing that a new object over the same Engine could not find
  * again; what is held in memory only saves questions.
  */
+
 import { readFile, statfs } from 'node:fs/promises';
 import { Readable } from 'node:stream';
+import type { Clock } from '../../core/clock.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
 import { diskUsage } from '../disk-usage.ts';
 import type { Recipe, Runtime, SandboxSeen } from '../runtime.ts';
@@ -43,6 +45,8 @@ export interface DockerOptions extends DeviceOptions {
   readonly readFiles?: boolean;
   /** Name servers that jobs on the network `internet` may ask; default: those that the Engine hands to its containers. */
   readonly nameservers?: () => Promise<readonly string[]>;
+  /** Default: the real one. */
+  readonly clock?: Clock;
   /** How long the Engine may take over a call; a test has less patience. */
   readonly limits?: Limits;
 }
@@ -70,9 +74,9 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
   const endpoint = await resolveEndpoint(options.environment);
   const isLocal = endpoint.kind === 'unix';
   const bootId = isLocal ? await readBootId() : null;
-  const engine = await connectEngine(endpoint, options.limits);
+  const engine = await connectEngine(endpoint, options.limits, options.clock);
   const { owner } = options;
-  const images = createImages(engine, options.environment.config, () => performance.now());
+  const images = createImages(engine, options.environment.config, engine.clock.now);
   const firewall = createFirewall({ owner, local: isLocal, ...(options.nameservers && { nameservers: options.nameservers }) });
   const networks = createNetworks(engine, owner, firewall);
   const exits = createExits(engine, bootId);

@@ -20,9 +20,9 @@ export function createDoors(engine: Engine) {
       if (isClosed || open.has(id) || opening.has(id)) return;
       const abort = new AbortController();
       opening.set(id, abort);
-      const timer = setTimeout(() => abort.abort(), engine.limits.soon);
+      const callOff = engine.clock.after(engine.limits.soon, () => abort.abort());
       const socket = await upgrade(engine.endpoint, attachPath(id), abort.signal).catch(() => null);
-      clearTimeout(timer);
+      callOff();
       // Taken meanwhile: the release has opened its own.
       const isWanted = opening.delete(id);
       if (socket === null || 'status' in socket) return;

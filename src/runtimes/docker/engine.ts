@@ -2,10 +2,13 @@
  * The Engine's API as this runtime needs it: `call.ts` carries the calls, zod looks at each answer, and every error comes
  * out as an OnejobError, or as null where the Engine has no such thing.
  */
+
 import { IncomingMessage } from 'node:http';
 import { Readable } from 'node:stream';
 import { finished } from 'node:stream/promises';
 import { z } from 'zod';
+import { systemClock } from '../../clock.ts';
+import type { Clock } from '../../core/clock.ts';
 import { connect, type Limits, type Query, usualLimits } from './call.ts';
 import type { Endpoint } from './endpoint.ts';
 import { messageOf, statusOf, translate } from './failures.ts';
@@ -68,8 +71,8 @@ const idAnswer = z.object({ Id: z.string() });
 export type Engine = Awaited<ReturnType<typeof connectEngine>>;
 
 /** Loads dockerode and makes a client with connections of its own; `close` ends them. */
-export async function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits) {
-  const { raw, ask, flow, close } = await connect(endpoint, limits);
+export async function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits, clock: Clock = systemClock) {
+  const { raw, ask, flow, close } = await connect(endpoint, limits, clock);
 
   const getArchive = (id: string, path: string, signal: AbortSignal): Promise<Readable | null> => {
     const doing = `get files out of container ${short(id)}`;
@@ -79,6 +82,7 @@ export async function connectEngine(endpoint: Endpoint, limits: Limits = usualLi
 
   return {
     endpoint,
+    clock,
     limits,
     close,
 

@@ -2,10 +2,11 @@
  * The Engine's events as the runtime axis speaks of them. `connected` is said each time the stream stands, so that the
  * caller looks at everything once; `lost` once per interruption, whatever the number of attempts.
  */
+
 import { createInterface } from 'node:readline';
 import type { Readable } from 'node:stream';
-import { setTimeout as pause } from 'node:timers/promises';
 import { z } from 'zod';
+import { sleep } from '../../core/clock.ts';
 import { toFailure } from '../../errors.ts';
 import type { RuntimeEvent } from '../runtime.ts';
 import { labels } from './create.ts';
@@ -41,7 +42,7 @@ export async function* followEvents(
       // Not by kind of event: Podman's filter knows other names than its events have.
       const filters = { type: ['container'], label: [`${labels.owner}=${owner}`] };
       // From a little earlier: the list of containers lags behind the events, so one that has just died may be missed by both.
-      const since = Math.floor(Date.now() / 1000) - overlap;
+      const since = Math.floor(engine.clock.wall() / 1000) - overlap;
       const stream = await engine.events(filters, since, either);
       if (stream === null) throw new Error('the Engine has no events');
       // Heard also while the Engine is asked about itself: a stream that broke by then says nothing more.
@@ -61,7 +62,7 @@ export async function* followEvents(
       connection.abort();
       exits.interrupted();
     }
-    await pause(wait, undefined, { signal }).catch(() => {});
+    await sleep(engine.clock, wait, signal);
     wait = Math.min(longestPause, wait * 2);
   }
 }

@@ -3,7 +3,9 @@
  * codes that look like the job's own, also 0 from a job that traps TERM. Such an end is the infrastructure's (S6), so an
  * exit code is believed only when the Engine was certainly there to stay.
  */
+
 import { z } from 'zod';
+import { deadline } from '../../core/clock.ts';
 import type { Exit } from '../../core/slot.ts';
 import type { OnejobError } from '../../errors.ts';
 import { labels } from './create.ts';
@@ -66,7 +68,7 @@ export function createExits(engine: Engine, bootId: string | null) {
       startedAt = null;
       // Turned on just now, it says nothing about how the Engine went away.
       if (!(await containersOutlive(signal)) || before === false) outlive = false;
-      watchingSince = Date.now();
+      watchingSince = engine.clock.wall();
     },
 
     /** At the *die* event; `at` is its time in ms since the epoch. `connection` aborts when the Engine hangs up. */
@@ -154,7 +156,8 @@ async function isStaying(engine: Engine, connection: AbortSignal): Promise<boole
 
 async function whyNotStaying(engine: Engine, signal: AbortSignal): Promise<OnejobError | null> {
   try {
-    await get(engine.endpoint, '/_ping', AbortSignal.any([signal, AbortSignal.timeout(patience)]));
+    using limit = deadline(engine.clock, patience, signal);
+    await get(engine.endpoint, '/_ping', limit.signal);
     return null;
   } catch (error) {
     signal.throwIfAborted();

@@ -1,8 +1,10 @@
 /** The files of the Engine's driver `local`, written by hand: what the contract suite cannot make an Engine do. */
+
 import { appendFileSync, mkdirSync, readdirSync, readlinkSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
+import { systemClock } from '../../clock.ts';
 import { advance, start } from '../position.ts';
 import type { LogChunk, LogPosition } from '../runtime.ts';
 import { createEntryReader } from './entries.ts';
@@ -55,7 +57,7 @@ function rotate(files: number): void {
   writeFileSync(log(), '');
 }
 const follow = (from: LogPosition = start, ended = Promise.resolve()) =>
-  followFiles(folder, from, ended, new AbortController().signal);
+  followFiles(systemClock, folder, from, ended, new AbortController().signal);
 const said = (chunks: readonly LogChunk[]): string =>
   chunks.map(({ bytes, gap }) => `${gap ? '[gap]' : ''}${Buffer.from(bytes)}`).join('');
 async function all(from?: LogPosition): Promise<LogChunk[]> {
@@ -170,7 +172,7 @@ test('a reader that is slower than its job keeps few files that were thrown away
   const long = (file: number) => Array.from({ length: 4_000 }, (_, line) => `${file} ${line} ${'x'.repeat(300)}`);
   write(...long(0));
   const three = 3 * statSync(log()).size;
-  const reader = followFiles(folder, start, ended.promise, new AbortController().signal, three);
+  const reader = followFiles(systemClock, folder, start, ended.promise, new AbortController().signal, three);
   let most = 0;
   let text = '';
   for (let file = 1; file <= 24; file += 1) {

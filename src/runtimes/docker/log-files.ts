@@ -5,9 +5,11 @@
  * Nothing here changes a file. What is open stays readable after the Engine has thrown it away, so a reader that looks once per
  * file loses nothing; one that looks more seldom says where there is a hole.
  */
+
 import { statSync } from 'node:fs';
 import { type FileHandle, open } from 'node:fs/promises';
 import { join } from 'node:path';
+import type { Clock } from '../../core/clock.ts';
 import type { LogChunk, LogPosition } from '../runtime.ts';
 import { watchFolders } from '../watch.ts';
 import { createEntryReader, UnknownEntries } from './entries.ts';
@@ -44,6 +46,7 @@ export function canRead(folder: string): boolean {
  * @throws UnknownEntries, and what Node throws when reading fails
  */
 export async function* followFiles(
+  clock: Clock,
   folder: string,
   from: LogPosition,
   ended: Promise<void>,
@@ -59,7 +62,7 @@ export async function* followFiles(
     end();
   }, end);
   signal.addEventListener('abort', end, { once: true });
-  using watch = watchFolders([folder], stop.signal);
+  using watch = watchFolders(clock, [folder], stop.signal);
   await using chain = createChain(folder, mostDeleted);
   await chain.look();
   try {

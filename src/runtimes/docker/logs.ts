@@ -3,7 +3,7 @@
  * Memory stays flat: what the caller has not taken stays on the Engine. The log is read in the Engine's files where that is possible
  * (`log-files.ts`), through its API elsewhere.
  */
-import { setTimeout as pause } from 'node:timers/promises';
+import { sleep } from '../../core/clock.ts';
 import { type ErrorCode, OnejobError } from '../../errors.ts';
 import { advance } from '../position.ts';
 import type { LogChunk, LogPosition } from '../runtime.ts';
@@ -53,7 +53,7 @@ export async function* followLogs(
       const files = readsFiles ? await folder(id, signal) : null;
       if (files !== null && canRead(files)) {
         try {
-          for await (const chunks of followFiles(files, position, untilEnded(engine, id, signal), signal)) {
+          for await (const chunks of followFiles(engine.clock, files, position, untilEnded(engine, id, signal), signal)) {
             // Counted before it is given away: who takes it may throw, and that is no reason to give it again.
             position = chunks.reduce(advance, position);
             yield chunks;
@@ -70,7 +70,7 @@ export async function* followLogs(
       if (before === null) return;
       // What is asked for after the end is whole; what was followed up to the end is asked for once more.
       hasEnded ||= hasExited(before);
-      const answer = await engine.logs(id, written(isPast(since) ? since : 0n), signal);
+      const answer = await engine.logs(id, written(isPast(since, engine.clock.wall()) ? since : 0n), signal);
       if (answer === null) return;
       const read = createFrameReader();
       let taken = 0;
@@ -109,7 +109,7 @@ export async function* followLogs(
       if (error instanceof OnejobError && !error.retry && !passing.includes(error.code)) throw error;
     }
     // Not started yet, or the Engine went away. Nobody tells when to try again.
-    await pause(wait, undefined, { signal }).catch(() => {});
+    await sleep(engine.clock, wait, signal);
     wait = Math.min(longestPause, wait * 2);
   }
 }
@@ -125,21 +125,21 @@ async function untilEnded(engine: Engine, id: string, signal: AbortSignal): Prom
       const container = await engine.inspect(id, signal);
       if (container === null || hasExited(container)) return;
       if (container.State.Status !== 'created') {
-        const since = performance.now();
+        const since = engine.clock.now();
         await engine.ended(id, signal);
         // Looked at again at once, unless that was no waiting at all.
-        if (performance.now() - since > firstPause) wait = 0;
+        if (engine.clock.now() - since > firstPause) wait = 0;
       }
     } catch {
       // An Engine that is away, or has been: asked again.
     }
-    if (wait > 0) await pause(wait, undefined, { signal }).catch(() => {});
+    if (wait > 0) await sleep(engine.clock, wait, signal);
   }
 }
 
 /** Not so when the clock was set back meanwhile; then what is new is stamped with times that seem to be long ago. */
-function isPast(time: bigint): boolean {
-  return time <= BigInt(Date.now()) * 1_000_000n;
+function isPast(time: bigint, now: number): boolean {
+  return time <= BigInt(now) * 1_000_000n;
 }
 
 /** As the Engine's `since`, which is inclusive, has it: seconds and nine digits. */

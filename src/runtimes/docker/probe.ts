@@ -1,5 +1,8 @@
 /** Whether an Engine is there, and which: cheap, and without loading dockerode. */
+
 import { z } from 'zod';
+import { systemClock } from '../../clock.ts';
+import { type Clock, deadline } from '../../core/clock.ts';
 import { type OnejobError, toFailure } from '../../errors.ts';
 import type { Endpoint } from './endpoint.ts';
 import { mute, unreachable } from './failures.ts';
@@ -72,10 +75,10 @@ export function isPodman(version: VersionAnswer): boolean {
 const patience = 5_000;
 
 /** Looks once. Never throws but when `signal` aborts. */
-export async function probeDocker(endpoint: Endpoint, signal: AbortSignal): Promise<DockerProbe> {
-  const timeout = AbortSignal.timeout(patience);
+export async function probeDocker(endpoint: Endpoint, signal: AbortSignal, clock: Clock = systemClock): Promise<DockerProbe> {
+  using timeout = deadline(clock, patience, signal);
   try {
-    const either = AbortSignal.any([signal, timeout]);
+    const either = timeout.signal;
     const [said, told] = await Promise.all([get(endpoint, '/version', either), get(endpoint, '/info', either)]);
     if (said.status !== 200 || told.status !== 200) {
       const body = said.status === 200 ? told : said;
@@ -101,7 +104,7 @@ export async function probeDocker(endpoint: Endpoint, signal: AbortSignal): Prom
     };
   } catch (error) {
     signal.throwIfAborted();
-    return absent(timeout.aborted ? mute('speak', endpoint, patience) : unreachable(error, 'speak', endpoint));
+    return absent(timeout.passed ? mute('speak', endpoint, patience) : unreachable(error, 'speak', endpoint));
   }
 }
 

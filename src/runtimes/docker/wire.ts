@@ -1,8 +1,11 @@
 /** Plain HTTP to an Engine, for what must not wait for dockerode to load and for what it cannot do. */
+
 import { type ClientRequest, request as http, type IncomingMessage } from 'node:http';
 import { request as https, type RequestOptions } from 'node:https';
 import type { Socket } from 'node:net';
 import { text } from 'node:stream/consumers';
+import { systemClock } from '../../clock.ts';
+import { type Clock, deadline } from '../../core/clock.ts';
 import type { OnejobError } from '../../errors.ts';
 import type { Endpoint } from './endpoint.ts';
 import { mute, silent, unreachable } from './failures.ts';
@@ -30,14 +33,15 @@ export async function silence(
   limit: number,
   patience: number,
   signal?: AbortSignal,
+  clock: Clock = systemClock,
 ): Promise<OnejobError> {
-  const timeout = AbortSignal.timeout(patience);
+  using timeout = deadline(clock, patience, ...(signal === undefined ? [] : [signal]));
   try {
-    await get(endpoint, '/_ping', signal === undefined ? timeout : AbortSignal.any([signal, timeout]));
+    await get(endpoint, '/_ping', timeout.signal);
     return silent(doing, endpoint, limit);
   } catch (error) {
     signal?.throwIfAborted();
-    return timeout.aborted ? mute(doing, endpoint, limit) : unreachable(error, doing, endpoint);
+    return timeout.passed ? mute(doing, endpoint, limit) : unreachable(error, doing, endpoint);
   }
 }
 

@@ -2,9 +2,11 @@
  * Looks at what the first process of a container really has. Works where the Engine's processes are this host's and may be
  * read, which takes root; anything else is said to be unknown, never taken for right or wrong.
  */
+
 import { lstat, readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { setTimeout as pause } from 'node:timers/promises';
+import { systemClock } from '../../clock.ts';
+import { type Clock, sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { type MigMinors, migMinorsFile, parseMigMinors } from '../devices.ts';
 import type { LeasedDevice } from '../runtime.ts';
@@ -22,6 +24,8 @@ export interface LookOptions {
   readonly proc?: string;
   /** ms within which the Engine's own process becomes the container's; default 2 s. */
   readonly patience?: number;
+  /** Default: the real one. */
+  readonly clock?: Clock;
 }
 
 /**
@@ -29,15 +33,16 @@ export interface LookOptions {
  * Engine in a virtual machine or another pid namespace speaks of other processes.
  */
 export async function look(pid: number, agent: AgentId, signal: AbortSignal, options: LookOptions = {}): Promise<Sight> {
-  const { proc = '/proc', patience = 2_000 } = options;
+  const { proc = '/proc', patience = 2_000, clock = systemClock } = options;
   const at = join(proc, String(pid));
-  const until = performance.now() + patience;
+  const until = clock.now() + patience;
   try {
     // An Engine says that it started when its own helper is about to become the container's first process; nothing tells
     // when it has (runc: a moment later).
     while (!(await readFile(join(at, 'cmdline'), 'latin1')).includes(agent)) {
-      if (performance.now() > until) return unseen(`process ${pid} of this host is not the one that the Engine speaks of`);
-      await pause(2, undefined, { signal });
+      if (clock.now() > until) return unseen(`process ${pid} of this host is not the one that the Engine speaks of`);
+      await sleep(clock, 2, signal);
+      signal.throwIfAborted();
     }
     const nodes = await nodesIn(join(at, 'root/dev'));
     // Empty once the process has ended, so that it is read last: then the nodes were all there were.

@@ -2,6 +2,7 @@
  * What cannot be read now is unknown, never absent. `/proc/self/mem` stands in for a disk that fails: it opens, and reading
  * its first byte is an input/output error.
  */
+
 import {
   linkSync,
   mkdirSync,
@@ -16,6 +17,7 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
+import { systemClock } from '../../clock.ts';
 import { follow, specOf, watch } from '../contract.ts';
 import { frame, readyMarker } from '../gate.ts';
 import type { Runtime } from '../runtime.ts';
@@ -86,7 +88,12 @@ test('events say when the folder of sandboxes cannot be read, and go on once it 
   const stop = new AbortController();
   const at = { agents: join(dir, 'late'), exits: join(dir, 'exits') };
   const seen: string[] = [];
-  for await (const event of followExits(at, () => ({ kind: 'exited', exit: { kind: 'code', code: 7 } }), stop.signal)) {
+  for await (const event of followExits(
+    systemClock,
+    at,
+    () => ({ kind: 'exited', exit: { kind: 'code', code: 7 } }),
+    stop.signal,
+  )) {
     seen.push(event.kind);
     if (event.kind === 'lost') mkdirSync(join(at.agents, 'a1'), { recursive: true });
     if (seen.length === 4) stop.abort();

@@ -1,4 +1,5 @@
 /** Exits and removals of sandboxes as they happen, for any number of readers. */
+import type { Clock } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { toFailure } from '../../errors.ts';
 import type { RuntimeEvent, SandboxSeen } from '../runtime.ts';
@@ -15,11 +16,12 @@ const soonLook = 1_000;
  * agent stands, null when it has no sandbox.
  */
 export async function* followExits(
+  clock: Clock,
   at: Layout,
   look: (agent: AgentId) => SandboxSeen['state'] | null,
   signal: AbortSignal,
 ): AsyncGenerator<RuntimeEvent> {
-  using watch = watchFolders([at.agents, at.exits], signal);
+  using watch = watchFolders(clock, [at.agents, at.exits], signal);
   /** Agents with a sandbox, and whether their exit was told. */
   const known = new Map<AgentId, boolean>();
   const all = async (): Promise<ReadonlySet<string>> => new Set([...known.keys(), ...(await agentsIn(at))]);

@@ -1,8 +1,10 @@
 /** What the process runtime found on this host and was told; settled once, when it is created. */
+import type { Clock } from '../../core/clock.ts';
 import type { Cgroups } from './cgroup.ts';
 import type { Layout } from './folder.ts';
 
 export interface Host {
+  readonly clock: Clock;
   readonly owner: string;
   readonly at: Layout;
   readonly mode: 'bubblewrap' | 'plain';

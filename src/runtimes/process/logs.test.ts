@@ -1,8 +1,10 @@
 /** Output that goes on in other files, of which the oldest are deleted (`supervisor.ts`). */
+
 import { rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
+import { systemClock } from '../../clock.ts';
 import { start } from '../position.ts';
 import type { LogChunk, LogPosition } from '../runtime.ts';
 import { followLog } from './logs.ts';
@@ -17,7 +19,7 @@ afterEach(() => dir[Symbol.dispose]());
 const put = (name: string, text: string): void => writeFileSync(join(dir.path, name), text);
 async function read(from: LogPosition = start): Promise<LogChunk[]> {
   const chunks: LogChunk[] = [];
-  for await (const some of followLog(dir.path, from, () => true, new AbortController().signal)) chunks.push(...some);
+  for await (const some of followLog(systemClock, dir.path, from, () => true, new AbortController().signal)) chunks.push(...some);
   return chunks;
 }
 const told = (chunks: readonly LogChunk[]) =>
@@ -52,7 +54,7 @@ test('a file that is deleted while it is read is read to its end, and the next o
   put('stdout', 'a'.repeat(200_000));
   put('stdout.200000', 'b');
   let text = '';
-  for await (const some of followLog(dir.path, start, () => true, new AbortController().signal)) {
+  for await (const some of followLog(systemClock, dir.path, start, () => true, new AbortController().signal)) {
     if (text === '') rmSync(join(dir.path, 'stdout'));
     for (const { bytes, missing } of some) {
       expect(missing).toBe(undefined);

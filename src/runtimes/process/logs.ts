@@ -1,8 +1,9 @@
 /** Following a sandbox's log files: every byte once, live, in bounded pieces, from any position. */
+
 import { existsSync } from 'node:fs';
 import { type FileHandle, open, readdir } from 'node:fs/promises';
 import { join } from 'node:path';
-import { setTimeout as pause } from 'node:timers/promises';
+import { type Clock, sleep } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
 import { advance } from '../position.ts';
 import type { LogChunk, LogPosition } from '../runtime.ts';
@@ -26,6 +27,7 @@ const retryPause = 500;
  * @throws OnejobError E_FILES when somebody took the files away.
  */
 export async function* followLog(
+  clock: Clock,
   folder: string,
   from: LogPosition,
   hasExited: () => boolean,
@@ -34,7 +36,7 @@ export async function* followLog(
   let at = from;
   while (!signal.aborted) {
     try {
-      for await (const chunks of followOnce(folder, at, hasExited, signal)) {
+      for await (const chunks of followOnce(clock, folder, at, hasExited, signal)) {
         // Counted before it is given away: who takes it may throw, and that is no reason to give it again.
         at = chunks.reduce(advance, at);
         yield chunks;
@@ -45,17 +47,18 @@ export async function* followLog(
       if (codeOf(error) === 'ENOENT' && !existsSync(folder)) return;
       if (!mayPass(error)) throw lostLog(folder, error);
     }
-    await pause(retryPause, undefined, { signal }).catch(() => {});
+    await sleep(clock, retryPause, signal);
   }
 }
 
 async function* followOnce(
+  clock: Clock,
   folder: string,
   from: LogPosition,
   hasExited: () => boolean,
   signal: AbortSignal,
 ): AsyncGenerator<LogChunk[]> {
-  using watch = watchFolders([folder], signal);
+  using watch = watchFolders(clock, [folder], signal);
   await using readers = new AsyncDisposableStack();
   const parts = streams.map((stream) => readers.use(createStreamReader(folder, stream)));
   for (const part of parts) await part.open(from[part.stream]);
@@ -67,7 +70,7 @@ async function* followOnce(
     for (const part of parts) {
       const { bytes, missing } = await part.read(position[part.stream]);
       if (bytes.length === 0) continue;
-      const wall = BigInt(Date.now()) * 1_000_000n;
+      const wall = BigInt(clock.wall()) * 1_000_000n;
       const time = wall > position.time ? wall : position.time;
       const chunk = { stream: part.stream, time, bytes, ...(missing > 0 && { missing }) };
       position = advance(position, chunk);
@@ -81,8 +84,8 @@ async function* followOnce(
     if (complete) return;
     // No folder any more: removed, and what is still open of it will not grow.
     const closed = !existsSync(folder) || streams.every((stream) => existsSync(join(folder, `${stream}.end`)));
-    if (exitedAt === null && hasExited()) exitedAt = performance.now();
-    complete = exitedAt !== null && (closed || performance.now() - exitedAt > lingering);
+    if (exitedAt === null && hasExited()) exitedAt = clock.now();
+    complete = exitedAt !== null && (closed || clock.now() - exitedAt > lingering);
     if (!complete) await watch.next(closed || exitedAt !== null ? 20 : slowLook);
   }
 }

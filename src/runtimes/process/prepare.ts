@@ -142,7 +142,7 @@ function processLimit({ processLimit }: Host, { pids, ulimits }: Recipe): readon
   return ['prlimit', `--nproc=${pids}`, '--'];
 }
 
-async function start(folder: string, { at, inherited }: Host, agent: AgentId): Promise<void> {
+async function start(folder: string, { at, clock, inherited }: Host, agent: AgentId): Promise<void> {
   await using nothing = await open('/dev/null', 'r+');
   // A descriptor that the manager was given by whoever started it is no business of a job: Node would pass it on.
   const covered = Array.from({ length: Math.max(0, ...inherited) + 1 }, (_, fd) =>
@@ -158,7 +158,7 @@ async function start(folder: string, { at, inherited }: Host, agent: AgentId): P
   child.unref();
   // Its death without a code is noticed at once by whoever watches the exits; with a code this tells nothing new.
   child.once('exit', () => {
-    const now = new Date();
+    const now = clock.wall() / 1_000;
     utimes(join(at.exits, agent), now, now).catch(() => {});
   });
   const { promise, resolve, reject } = Promise.withResolvers<void>();

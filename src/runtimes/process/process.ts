@@ -4,11 +4,14 @@
  * Guarantees: all that is known of a sandbox stands in its folder (`folder.ts`), so a new manager goes on where a killed
  * one stopped; no job ends with the manager; under root no job runs as root, and no two agents as the same user.
  */
+
 import { execFile } from 'node:child_process';
 import { lstat, mkdir, rm, statfs, writeFile } from 'node:fs/promises';
 import { release } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
+import { systemClock } from '../../clock.ts';
+import { type Clock, deadline } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
 import { diskUsage } from '../disk-usage.ts';
@@ -34,6 +37,8 @@ import { firstUid } from './uids.ts';
 export interface ProcessRuntimeOptions {
   /** Id of this installation. */
   readonly owner: string;
+  /** Default: the real one. */
+  readonly clock?: Clock;
   /** Folder for sandboxes in the state directory; made when missing. */
   readonly dir: string;
   /** User id of the manager; 0 gives each agent a user of its own. Default: the process's. */
@@ -59,18 +64,21 @@ export async function createProcessRuntime(options: ProcessRuntimeOptions): Prom
 }
 
 async function settle(options: ProcessRuntimeOptions): Promise<Host> {
+  const { clock = systemClock } = options;
   const root = (options.uid ?? process.getuid?.()) === 0;
   const at = layout(options.dir);
   const wanted = options.bubblewrap !== 'off';
   const filter = seccompFilter(process.arch);
+  using limit = deadline(clock, 10_000);
   const probe = wanted
-    ? await probeBubblewrap(AbortSignal.timeout(10_000), root ? firstUid : null, filter)
+    ? await probeBubblewrap(limit.signal, root ? firstUid : null, filter)
     : { usable: false, filtered: false, why: 'Bubblewrap was turned off.' };
   for (const folder of [at.agents, at.exits]) await mkdir(folder, { recursive: true, mode: 0o700 });
   // A job that runs as whoever started onejob could do all of it through another process of his.
   const filtered = probe.usable ? probe.filtered : root && filter !== null && (await canLoad(filter, options.dir));
   const cgroups = options.cgroups ?? findCgroups(options.owner);
   return {
+    clock,
     owner: options.owner,
     at,
     mode: probe.usable ? 'bubblewrap' : 'plain',
@@ -165,7 +173,7 @@ function processRuntime(host: Host): Runtime {
     putFiles: async (agent, files, signal) => extract(workspace(needed(agent)), files, signal),
     release: async (agent, frame, signal) => {
       needed(agent);
-      return releaseGate(folder(agent), agent, frame, hasExited(agent), signal);
+      return releaseGate(host.clock, folder(agent), agent, frame, hasExited(agent), signal);
     },
     getFiles: async (agent, signal, only) => archive(workspace(needed(agent)), signal, only ?? null),
     getFolder: async (agent, name, signal) => {
@@ -179,9 +187,9 @@ function processRuntime(host: Host): Runtime {
       const about = known(agent);
       if (about === null) return;
       // Before its first process is known there is nothing to signal, and it would go on to start.
-      await untilStarted(folder(agent), hasExited(agent));
+      await untilStarted(host.clock, folder(agent), hasExited(agent));
       if (signal === 'TERM') terminate(folder(agent), about);
-      else await killWhole(folder(agent), about);
+      else await killWhole(host.clock, folder(agent), about);
     },
     remove: async (agent) => {
       await whileBusy(agent, () => removeSandbox(host, agent));
@@ -198,8 +206,8 @@ function processRuntime(host: Host): Runtime {
       }
       return seen;
     },
-    events: (signal) => followExits(host.at, look, signal),
-    logs: (agent, from, signal) => followLog(join(folder(agent), 'log'), from, hasExited(agent), signal),
+    events: (signal) => followExits(host.clock, host.at, look, signal),
+    logs: (agent, from, signal) => followLog(host.clock, join(folder(agent), 'log'), from, hasExited(agent), signal),
     door: async (network) => {
       if (network === 'default' || network === 'host') return '127.0.0.1';
       const why = network === 'none' ? 'it has none but its own loopback' : 'processes can only have "host" or "none"';

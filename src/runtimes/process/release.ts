@@ -1,7 +1,9 @@
 /** Handing the frame to a gate through its FIFO. */
+
 import { closeSync, constants, openSync, readSync } from 'node:fs';
 import { Socket } from 'node:net';
 import { join } from 'node:path';
+import type { Clock } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
 import { releasedMarker } from '../gate.ts';
@@ -14,18 +16,19 @@ import { startTimeout, untilStarted } from './started.ts';
  * @throws OnejobError E_GATE_ENDED when the gate has ended, or does not read; the abort reason when aborted.
  */
 export async function releaseGate(
+  clock: Clock,
   path: string,
   agent: AgentId,
   frame: Uint8Array,
   over: () => boolean,
   signal: AbortSignal,
 ): Promise<void> {
-  const until = performance.now() + startTimeout;
+  const until = clock.now() + startTimeout;
   // The sandbox writes who it is right after it has opened its input: before that nobody would read.
-  const started = await untilStarted(path, over, AbortSignal.any([signal, AbortSignal.timeout(startTimeout)]));
+  const started = await untilStarted(clock, path, over, signal);
   signal.throwIfAborted();
   if (!started) throw ended(agent, 'it did not start');
-  using watch = watchFolders([path, join(path, 'log')], signal);
+  using watch = watchFolders(clock, [path, join(path, 'log')], signal);
   const useless = (): boolean => {
     if (hasReleased(path, agent)) return true;
     if (over()) throw ended(agent, 'its gate has ended');
@@ -54,7 +57,7 @@ export async function releaseGate(
       // A large frame waits for the gate to read; one that was released meanwhile never will.
       await Promise.race([settled, watch.next(500)]);
       if (!written && useless()) return;
-      if (performance.now() > until + startTimeout) throw ended(agent, 'its gate did not read its script in time');
+      if (clock.now() > until + startTimeout) throw ended(agent, 'its gate did not read its script in time');
     }
     if (!written && !useless()) throw ended(agent, 'its gate closed its input');
   } finally {

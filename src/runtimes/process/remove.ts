@@ -1,10 +1,11 @@
 /** Removing a sandbox so that nothing of it is left, and what dead managers left half made. */
+
 import { execFile } from 'node:child_process';
 import { lstatSync } from 'node:fs';
 import { readdir, rename, rm, rmdir } from 'node:fs/promises';
 import { basename, join } from 'node:path';
-import { setTimeout as after } from 'node:timers/promises';
 import { promisify } from 'node:util';
+import { type Clock, sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
 import { path } from './bubblewrap.ts';
@@ -26,8 +27,8 @@ export async function removeSandbox(host: Host, agent: AgentId): Promise<void> {
   const read = readIntent(host.at, agent);
   const about = read === 'damaged' ? await guess(host, agent) : read;
   if (about !== null) {
-    await killAll(folder, about);
-    await removeGroups(about.cgroups);
+    await killAll(host.clock, folder, about);
+    await removeGroups(host.clock, about.cgroups);
     if (about.files !== folder) await removeTree(about.files);
     if (about.uid !== null) await removeStrays(about);
     // From here on no look finds half of it; a crash leaves a folder whose name says what is to be done.
@@ -51,12 +52,12 @@ async function guess(host: Host, agent: AgentId): Promise<Intent> {
   return { ...about, uid, cgroups, files: lstatSync(open, { throwIfNoEntry: false }) === undefined ? folder : open };
 }
 
-async function killAll(folder: string, about: Intent): Promise<void> {
-  const begun = performance.now();
+async function killAll(clock: Clock, folder: string, about: Intent): Promise<void> {
+  const begun = clock.now();
   for (let pause = 1; ; pause = Math.min(pause * 2, 50)) {
     const left = killTree(folder, about);
     if (!left && hasSettled(folder)) return;
-    const waited = performance.now() - begun;
+    const waited = clock.now() - begun;
     // What is left of a supervisor whose job is dead ends by itself within milliseconds, unless something holds its pipes.
     if (waited > settleTime && !killSupervisor(folder, about) && !left) return;
     if (waited > killTimeout) {
@@ -70,15 +71,15 @@ async function killAll(folder: string, about: Intent): Promise<void> {
       );
     }
     // No event tells the end of a process that is not our child.
-    await after(pause);
+    await sleep(clock, pause);
   }
 }
 
-async function removeGroups(paths: readonly string[]): Promise<void> {
+async function removeGroups(clock: Clock, paths: readonly string[]): Promise<void> {
   // A group stays busy for a moment after its last process has ended.
   for (let tries = 0; tries < 50 && !removeCgroups(paths); tries++) {
     killCgroups(paths);
-    await after(5);
+    await sleep(clock, 5);
   }
 }
 
@@ -136,7 +137,7 @@ export async function sweepLeftovers(host: Host, busy: ReadonlySet<AgentId>): Pr
   const isLeft = (path: string): boolean => !living.has(basename(path)) && !busy.has(basename(path));
   for (const path of (await readdir(host.at.exits)).map((name) => join(host.at.exits, name)))
     if (isLeft(path)) await rm(path, { force: true });
-  for (const path of leftCgroups(host.cgroups).filter(isLeft)) await removeGroups([path]);
+  for (const path of leftCgroups(host.cgroups).filter(isLeft)) await removeGroups(host.clock, [path]);
   if (host.root) await freeLostUids(host.uidClaims, host.at.agents);
   for (const name of await readdir(host.openDir).catch(() => [])) if (isLeft(name)) await removeTree(join(host.openDir, name));
   if (busy.size === 0) await tidyShared(host);
@@ -148,7 +149,7 @@ export async function tidyShared(host: Host): Promise<void> {
   if (!(await isEmpty())) return;
   // A supervisor ends a moment after it has said how its job ended, and until then its group cannot be removed.
   for (let tries = 50; !removeCgroupRoots(host.cgroups) && tries > 0; tries--) {
-    await after(20);
+    await sleep(host.clock, 20);
     if (!(await isEmpty())) return;
   }
   for (const shared of [host.openDir, host.uidClaims]) await rmdir(shared).catch(() => {});

@@ -3,9 +3,10 @@
  * processes anywhere, so everything that may be its is ended: its group, its descendants, what carries its mark, and,
  * where it has a user of its own, whatever runs as that user.
  */
+
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
-import { setTimeout as after } from 'node:timers/promises';
+import { type Clock, sleep } from '../../core/clock.ts';
 import { killCgroups, killFile } from './cgroup.ts';
 import type { Intent } from './folder.ts';
 import { firstProcessOf, supervisorOf } from './folder.ts';
@@ -55,9 +56,9 @@ export function killTree(path: string, about: Intent): boolean {
 }
 
 /** Ends every process of the sandbox, also those that are started while it looks. Gives up after 2 s: the caller asks again. */
-export async function killWhole(path: string, about: Intent): Promise<void> {
-  const until = performance.now() + 2_000;
-  for (let pause = 1; killTree(path, about) && performance.now() < until; pause = Math.min(pause * 2, 50)) await after(pause);
+export async function killWhole(clock: Clock, path: string, about: Intent): Promise<void> {
+  const until = clock.now() + 2_000;
+  for (let pause = 1; killTree(path, about) && clock.now() < until; pause = Math.min(pause * 2, 50)) await sleep(clock, pause);
 }
 
 /** Whether the supervisor and both keepers of its log have ended by themselves. */

@@ -2,9 +2,9 @@ import { once } from 'node:events';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { describe, expect, it } from 'vitest';
+import { systemClock } from '../../../clock.ts';
 import { noProxies } from '../../../config/proxies.ts';
 import { handClock } from '../../../core/testing.ts';
-import { systemClock } from '../../../pools/clock.ts';
 import { type Call, createUpstream, escapeId } from './upstream.ts';
 
 async function serving(answer: (request: IncomingMessage, response: ServerResponse, nth: number) => void) {
