@@ -14,7 +14,7 @@ import type { Sandbox } from './engine/sandbox.ts';
 import type { SimEngine } from './runtime.ts';
 import { type Mutate, simSubject } from './testing.ts';
 
-/** A lie, and the first test that does not believe it. `nth`: the how manieth manager of the same Engine it is, from 0. */
+/** A lie, and a test that does not believe it. `nth`: the how manieth manager of the same Engine it is, from 0. */
 type Mutant = readonly [
   name: string,
   by: ContractTest,
@@ -195,7 +195,7 @@ const mutants: readonly Mutant[] = [
     (runtime) => ({
       logs: (agent, from, signal) =>
         chosen(runtime.logs(agent, from, signal), (chunks) =>
-          chunks.flatMap((chunk) => (text(chunk.bytes).includes('err 7') ? [chunk, chunk] : [chunk])),
+          chunks.flatMap((chunk) => (chunk.bytes.length > 10_000 ? [chunk, chunk] : [chunk])),
         ),
     }),
   ],
@@ -320,7 +320,7 @@ const mutants: readonly Mutant[] = [
               })),
           },
   ],
-  ['only who made a standby can release it', 'adopt-standby', (_, __, nth) => (nth < 2 ? {} : { release: async () => {} })],
+  ['only who made a standby can release it', 'adopt-standby', (_, __, nth) => (nth === 0 ? {} : { release: async () => {} })],
   ['every fingerprint is the same', 'fingerprint', () => ({ fingerprint: async () => 'same' })],
   [
     'a standby is not made from what its fingerprint says',
@@ -343,32 +343,36 @@ const mutants: readonly Mutant[] = [
   ['networks stay', 'leftovers', () => ({ sweep: async () => {} })],
 ];
 
-/** The first test of the contract that fails; null when none does. */
-async function caughtBy(lie: Mutant[2]): Promise<ContractTest | null> {
+/** Tests of the contract that fail, of those that are called so, or of all. */
+async function failing(lie: Mutant[2], only: readonly ContractTest[] | null = null): Promise<ContractTest[]> {
   let nth = 0;
   const mutate: Mutate = (engine, runtime, owner) =>
     owner === undefined ? { ...runtime, ...lie(runtime, engine, nth++) } : runtime;
   const bench = contractBench(simSubject({ images: true }, mutate));
-  const opening = await bench.open().then(
-    () => null,
-    () => 'once' as const,
-  );
-  if (opening !== null) return opening;
+  const failed: ContractTest[] = [];
+  // Without events nothing ends, so no test begins.
+  let isOpen = true;
+  await bench.open().catch(() => {
+    isOpen = false;
+  });
   for (const { key, body } of bench.cases) {
-    if (bench.subject.exceptions[key] !== undefined) continue;
-    try {
-      await body();
-    } catch {
-      return key;
-    }
+    if (bench.subject.exceptions[key] !== undefined || only?.includes(key) === false) continue;
+    if (
+      !isOpen ||
+      !(await body().then(
+        () => true,
+        () => false,
+      ))
+    )
+      failed.push(key);
   }
-  return null;
+  return failed;
 }
 
 test('what does not lie is believed', async () => {
-  expect(await caughtBy(() => ({}))).toBe(null);
+  expect(await failing(() => ({}))).toEqual([]);
 });
 
-test.each(mutants)('%s: caught by "%s"', async (_, by, lie) => {
-  expect(await caughtBy(lie)).toBe(by);
+test.each(mutants)('%s: "%s" finds it out', async (_, by, lie) => {
+  expect(await failing(lie, ['ready', by])).toContain(by);
 });
