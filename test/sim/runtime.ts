@@ -145,7 +145,10 @@ export function simRuntime(
     release: (agent, frame, signal) =>
       call(4, signal, () => {
         const sandbox = find(agent);
-        if (sandbox === undefined) throw gateEnded('is gone');
+        if (sandbox === undefined) {
+          engine.missed(frame);
+          throw gateEnded('is gone');
+        }
         if (!sandbox.isStarted) throw gateEnded('was never started');
         if (sandbox.exit !== null) throw gateEnded('has ended');
         sandbox.input(frame);

@@ -137,9 +137,21 @@ function takenByHost(host: SimHost): Outside['takes'] {
     outage({ of, ms }) {
       if (of === 'engine') engine.outage(number(ms, 10_000));
     },
-    /** Shares of calls that go wrong, for `ms`. */
-    faults({ ms, fails, answerLost, eventLost }) {
-      engine.faults = { fails: number(fails, 0), answerLost: number(answerLost, 0), eventLost: number(eventLost, 0) };
+    /** The Engine stops, ends all that runs, and answers again after `ms`. */
+    'engine.restart'({ ms }) {
+      engine.restart(number(ms, 10_000));
+    },
+    /** Something ends one of the sandboxes: `somebody` removes it, or the `kernel` has no memory left. */
+    'engine.ends'({ who, pick }) {
+      const agents = [...engine.sandboxes.keys()];
+      const agent = agents[Math.floor((number(pick, 0) / 1_000) * agents.length)];
+      if (agent === undefined || !engine.isUp) return;
+      if (who === 'kernel') engine.oom(agent);
+      else engine.takeAway(agent);
+    },
+    /** Shares of calls and events that go wrong, for `ms`. */
+    faults({ ms, at: _, what: __, ...shares }) {
+      engine.faults = { ...noFaults, ...shares };
       if (typeof ms === 'number') time.after(ms, () => (engine.faults = noFaults));
     },
     /** The wall clock is set. */
@@ -255,7 +267,7 @@ export async function play(scenario: Scenario, seed: number, options: PlayOption
   }
   const counts: Record<string, number> = {
     ...{ crashes: host.crashes, stops: host.stops, starts: host.starts, outages, jumps, fulls },
-    ...{ engineOutages: engine.outages, made: engine.made, steps: time.steps },
+    ...{ engineOutages: engine.outages, engineRestarts: engine.restarts, made: engine.made, steps: time.steps },
     ...Object.fromEntries(Object.entries(host.effects).map(([kind, count]) => [`${kind}Effects`, count])),
   };
   for (const one of outsides) Object.assign(counts, one.counts());

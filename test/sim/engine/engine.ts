@@ -7,7 +7,7 @@ import type { OnejobError } from '../../../src/errors.ts';
 import type { RuntimeEvent, SandboxSpec } from '../../../src/runtimes/runtime.ts';
 import type { SimTime } from '../time.ts';
 import { actOut } from './act.ts';
-import { type Program, perform, Sandbox, type Surroundings } from './sandbox.ts';
+import { jobIn, type Program, perform, Sandbox, type Surroundings } from './sandbox.ts';
 
 /** What goes wrong, as shares of calls (or events) from 0 to 1. */
 export interface Faults {
@@ -80,6 +80,7 @@ export interface EngineOptions {
 
 /** Owner of everything, unless told otherwise. */
 export const ours = 'ours';
+const takenAway: Exit = { kind: 'lost', reason: 'somebody removed its container' };
 /** ms for which what happened is told again to whoever connects anew. */
 const overlap = 10_000;
 
@@ -179,6 +180,12 @@ export class SimEngine {
     sandbox.start(this.gate(sandbox.spec));
   }
 
+  /** A frame for a sandbox that is not there any more: nobody can tell whether its job began before. */
+  missed(frame: Uint8Array): void {
+    const job = jobIn(Buffer.from(frame).toString('latin1'));
+    if (job !== null) this.lost.add(job);
+  }
+
   signal(agent: AgentId, signal: 'TERM' | 'KILL', owner = ours): void {
     const sandbox = this.of(owner).get(agent);
     if (sandbox === undefined || !sandbox.isStarted || sandbox.exit !== null) return;
@@ -192,15 +199,28 @@ export class SimEngine {
     const sandbox = owned.get(agent);
     if (sandbox === undefined) return;
     for (const watcher of this.watchers) watcher.removed?.(sandbox);
-    if (sandbox.isStarted) sandbox.end({ kind: 'lost', reason: 'somebody removed its container' });
+    if (sandbox.isStarted) sandbox.end(takenAway);
     owned.delete(agent);
     sandbox.gone();
     this.#tell(owner, { kind: 'removed', agent });
   }
 
-  /** The kernel ends it because it has no memory left. */
-  oom(agent: AgentId, owner = ours): void {
-    this.of(owner).get(agent)?.end({ kind: 'oom' });
+  /** The kernel ends what runs in it because it has no memory left. */
+  oom(agent: AgentId): void {
+    const sandbox = this.sandboxes.get(agent);
+    if (sandbox === undefined || !sandbox.isStarted) return;
+    if (sandbox.job !== null) this.lost.add(sandbox.job);
+    sandbox.end({ kind: 'oom' });
+  }
+
+  /** Somebody who is no manager ends and removes it. */
+  takeAway(agent: AgentId): void {
+    const sandbox = this.sandboxes.get(agent);
+    if (sandbox === undefined) return;
+    if (sandbox.job !== null && sandbox.exit === null) this.lost.add(sandbox.job);
+    // It ends first: who removes it then disturbs nobody any more.
+    if (sandbox.isStarted) sandbox.end(takenAway);
+    this.remove(agent);
   }
 
   /** What an owner has beside sandboxes goes, when it has no sandbox any more. */

@@ -167,8 +167,7 @@ export class Sandbox {
       this.end({ kind: 'code', code: exitNoDevice });
       return;
     }
-    const [, job = null] = /ONEJOB_JOB_ID='([0-9a-f]+)'/.exec(script) ?? [];
-    this.job = job;
+    this.job = jobIn(script);
     this.#around.begins(this);
     this.released = true;
     this.#input = '';
@@ -260,6 +259,11 @@ export class Sandbox {
       cancel();
     };
   }
+}
+
+/** The job of the own queue in a script, also where a frame has it; null for none. */
+export function jobIn(script: string): string | null {
+  return /ONEJOB_JOB_ID='([0-9a-f]+)'/.exec(script)?.[1] ?? null;
 }
 
 /** The script in a line for this agent, as the gate's shell would read it; null for anything else. */

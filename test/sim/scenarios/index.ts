@@ -5,9 +5,10 @@ import { ownQueueUsers } from '../own.ts';
 import type { MakeOutside, Scenario } from '../scenario.ts';
 import { azure } from './azure.ts';
 import { buildkite } from './buildkite.ts';
+import { engine } from './engine.ts';
 import { ownQueue } from './own-queue.ts';
 
-export const scenarios: readonly Scenario[] = [...ownQueue, ...azure, ...buildkite];
+export const scenarios: readonly Scenario[] = [...ownQueue, ...engine, ...azure, ...buildkite];
 
 export const outsides: Readonly<Record<string, MakeOutside>> = {
   own: ownQueueUsers,
