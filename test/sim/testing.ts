@@ -4,7 +4,7 @@ import type { Recipe, Runtime } from '../../src/runtimes/runtime.ts';
 import { SimEngine, type SimRuntimeOptions, scriptOfAct, simRuntime } from './runtime.ts';
 import { SimTime, seeded } from './time.ts';
 
-const recipe: Recipe = {
+export const recipe: Recipe = {
   ...{ image: 'box', pull: 'missing', env: {}, mounts: [], cpus: null, memory: null, pids: null, shmSize: null, ulimits: [] },
   ...{ network: 'default', user: null, readOnly: false, tmpfs: {}, capAdd: [], oomScoreAdj: 0 },
   grant: { way: 'auto', capabilities: [], numa: false },
