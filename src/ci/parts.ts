@@ -41,6 +41,8 @@ export interface SlotFacts {
   silentFor(agent: AgentId): number | null;
   /** Every job that the slot has, in whatever lane. */
   jobsOf(slot: string): readonly JobId[];
+  /** Whose sandbox in the slot is to run the job, or runs it; null when it has no such job. */
+  agentOf(slot: string, job: JobId): AgentId | null;
 }
 
 export interface OpenParts extends CiParts {

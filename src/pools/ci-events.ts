@@ -104,5 +104,12 @@ export function slotFacts(loop: () => Reconciler, clock: Clock): SlotFacts {
       const slot = loop().slot(key);
       return slot === undefined ? [] : jobsIn(slot);
     },
+    agentOf(key, job) {
+      const slot = loop().slot(key);
+      if (slot === undefined) return null;
+      const { agent, standby } = slot;
+      if ('job' in agent && agent.job === job) return agent.agent;
+      return standby.kind !== 'none' && standby.reserved?.job === job ? standby.agent : null;
+    },
   };
 }

@@ -190,6 +190,22 @@ describe('a reserved job', () => {
     expect(one.stacks.jobs.get('job-1')).toMatchObject({ state: 'finished', detail: expect.stringContaining('no such image') });
   });
 
+  it.each(['E_ENGINE_UNREACHABLE', 'E_CI_UNREACHABLE', 'E_CI_CREDENTIAL'])(
+    'that could not be begun for a reason that is not its own (%s) is tried again as long as that lasts',
+    async (code) => {
+      await using one = await reserved();
+      for (let n = 0; n < 5; n++) {
+        expect(one.service.next('ci', 'ci/1')?.job).toBe('job-1');
+        take(one, 'job-1');
+        one.lanes.delete('ci/1');
+        const failure = { code, message: 'away', retry: code !== 'E_CI_CREDENTIAL' } as const;
+        one.commit({ change: 'returned', job: 'job-1', agent: 'a1', failure });
+        await one.pass(0);
+      }
+      expect(one.stacks.jobs.get('job-1')).toMatchObject({ state: 'reserved', detail: null });
+    },
+  );
+
   it('that its agent has is the broker’s matter from then on', async () => {
     await using one = await reserved();
     take(one, 'job-1');
@@ -264,6 +280,42 @@ describe('a manager', () => {
     await after.pass(1_000);
     expect(after.service.next('ci', 'ci/1')?.job).toBe('waits');
     expect(after.store.serviceJobs.get('ended')).toMatchObject({ state: 'done', result: 'canceled' });
+  });
+
+  it('gives up an agent that never calls in also when the one before it had released it', async () => {
+    using dir = scratch();
+    const before = await ready({ dir });
+    before.stacks.add('job-1', trustedEnv);
+    await before.pass(1_500);
+    take(before, 'job-1');
+    await before.service.register(before.context('a1', 'job-1'), patient);
+    before.stop();
+    before.store.close();
+    await using after = openAcquiring({ dir, stacks: before.stacks, broker: before.broker });
+    after.lanes.set('ci/1', ['job-1']);
+    after.live.add('a1');
+    after.service.offer('ci/1', 'closed');
+    after.broker.put(carriedAgent('a1', { since: after.clock.wall() }));
+    await after.watch();
+    await after.pass(66_000);
+    expect(after.of('cancel').at(0)).toEqual({ kind: 'cancel', job: 'job-1', agent: 'a1', grace: 0 });
+  });
+
+  it('gives back what an agent of the one before it never got, for nobody knows how often it was tried', async () => {
+    using dir = scratch();
+    const before = await ready({ dir });
+    before.stacks.add('job-1', trustedEnv);
+    await before.pass(1_500);
+    take(before, 'job-1');
+    before.stop();
+    before.store.close();
+    await using after = openAcquiring({ dir, stacks: before.stacks, broker: before.broker });
+    await after.watch();
+    await settle(after, 'job-1', { kind: 'lost', reason: 'its agent ended while onejob was not there' });
+    expect(after.stacks.jobs.get('job-1')).toMatchObject({ detail: null });
+    await after.pass(2_000);
+    expect(after.stacks.jobs.get('job-1')?.state).toBe('scheduled');
+    expect(after.store.serviceJobs.get('job-1')).toMatchObject({ state: 'done', result: null });
   });
 
   it('takes its stacks back when it ends, and leaves them when its agents go on', async () => {

@@ -5,7 +5,7 @@
 
 import type { PoolConfig } from '../../config/config.ts';
 import { deadline } from '../../core/clock.ts';
-import type { AgentId, Change, JobId, JobResult } from '../../core/slot.ts';
+import type { AgentId, Change, Failure, JobId, JobResult } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
 import type { CiService } from '../ci-service.ts';
 import { type BaseParts, createBase } from './base.ts';
@@ -21,7 +21,7 @@ import type { StackEntries } from './stack-entries.ts';
 import { createStackTroubles, whyRefused } from './stack-troubles.ts';
 import type { Stacks } from './stacks.ts';
 import { takeUp } from './take-up.ts';
-import { mostTries, settleUnacquired } from './unacquired.ts';
+import { isPassing, mostTries, settleUnacquired } from './unacquired.ts';
 import { brokerAway } from './way-in.ts';
 
 export interface AcquireParts extends BaseParts {
@@ -33,6 +33,8 @@ export interface AcquireParts extends BaseParts {
   readonly rule: (job: GivenJob, pool: PoolConfig) => Promise<Ruling>;
   /** Jobs that a slot has, in whatever lane. */
   readonly jobsOf: (slot: string) => readonly JobId[];
+  /** Whose sandbox in this slot is to run the job, or runs it. */
+  readonly agentOf: (slot: string, job: JobId) => AgentId | null;
   /** Whether a slot has this agent, in whatever lane. */
   readonly isLive: (agent: AgentId) => boolean;
   readonly random: () => number;
@@ -67,7 +69,7 @@ export function createAcquire(parts: AcquireParts): CiService {
   /** s. Long enough for an agent that calls in at the last moment. */
   const expiry = Math.min(Math.ceil(config.bootTimeout / 1000) + 60, 3600);
   const reservations = createReservations({
-    ...{ stacks, rows, rule: parts.rule, poolOf, isTaken, emit, expiry, clock, log, signal },
+    ...{ stacks, rows, rule: parts.rule, poolOf, isTaken, agentOf: parts.agentOf, emit, expiry, clock, log, signal },
     keyOf: entries.keyOf,
     holdTimeout: config.holdTimeout,
   });
@@ -125,12 +127,7 @@ export function createAcquire(parts: AcquireParts): CiService {
         results.set(job, change.result);
         return;
       case 'returned':
-        if (one !== null)
-          again(
-            one,
-            change.failure === null ? null : `its sandbox could not be made: ${change.failure.message}`,
-            change.failure?.retry ?? true,
-          );
+        if (one !== null) again(one, change.failure);
         return;
       case 'settled':
         results.delete(job);
@@ -142,12 +139,14 @@ export function createAcquire(parts: AcquireParts): CiService {
     }
   }
 
-  /** It has certainly not begun: it is tried again, or ended. `why`: what went wrong; null: nothing did. */
-  function again(one: Reservation, why: string | null, mayRetry: boolean): void {
-    const failures = one.failures + (why === null ? 0 : 1);
+  /** It has certainly not begun: it is tried again, or ended. `failure`: what went wrong; null: nothing did. */
+  function again(one: Reservation, failure: Failure | null): void {
+    const its = failure === null || isPassing(failure) ? null : failure;
+    const failures = one.failures + (its === null ? 0 : 1);
     reservations.put(one.job, null, failures);
-    if (why !== null && (failures >= mostTries || !mayRetry)) {
-      void reservations.end(one.job, { detail: `onejob could not run this job: ${why}`, word: 'failed' });
+    if (its !== null && (failures >= mostTries || !its.retry)) {
+      const detail = `onejob could not run this job: its sandbox could not be made: ${its.message}`;
+      void reservations.end(one.job, { detail, word: 'failed' });
     } else if (slots.isGone(one.slot)) void reservations.giveBack(one.job, 'its slot is gone');
     else queueMicrotask(() => emit({ kind: 'waiting', pool: one.pool, slot: one.slot }));
   }

@@ -116,7 +116,7 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
     log,
   };
   if (config.mode === 'acquire')
-    return createAcquire({ ...common, host, stacks, entries, isLive, rule: ruleJob, random: Math.random });
+    return createAcquire({ ...common, host, stacks, entries, isLive, agentOf: slots.agentOf, rule: ruleJob, random: Math.random });
   if (config.binding === 'late') return createBuildkite(common);
   return createEarly({ ...common, isLive, silentFor: (agent) => slots.silentFor(agent) });
 }

@@ -51,6 +51,8 @@ export interface ReservationParts {
   readonly poolOf: (slot: string) => PoolConfig | undefined;
   /** Whether the slot has the job, in whatever lane. */
   readonly isTaken: (job: JobId, slot: string) => boolean;
+  /** Whose sandbox in this slot is to run the job: that of a manager before this one. */
+  readonly agentOf: (slot: string, job: JobId) => AgentId | null;
   readonly emit: (event: CiEvent) => void;
   /** s that a reservation lasts unless it is kept. */
   readonly expiry: number;
@@ -212,7 +214,8 @@ export function createReservations(parts: ReservationParts): Reservations {
           shun(job, shunLost);
           continue;
         }
-        const one = { job, queue, pool, slot, ruling: null, agent: null, verdict: null, failures: 0, since: kept, kept };
+        const agent = parts.agentOf(slot, job);
+        const one = { job, queue, pool, slot, ruling: null, agent, verdict: null, failures: 0, since: kept, kept };
         held.set(job, one);
         rows.reserved({ id: job, env: {} }, pool);
         void decide(one);

@@ -34,6 +34,8 @@ export function openAcquiring({
         }),
         host: 'box',
         isLive: (agent) => live.has(agent),
+        // A slot has one agent here, and a job at most.
+        agentOf: (slot, job) => (parts.jobsOf(slot).includes(job) ? ([...live][0] ?? null) : null),
         rule: (job, pool) =>
           rule(job, {
             ...{ trust: pool.trust, keys: async () => null },

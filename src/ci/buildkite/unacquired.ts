@@ -2,14 +2,15 @@
  * Jobs whose agent is over and never had them: the service still keeps them for us, and shows nothing of why they wait. They are
  * tried again, given to others, or ended with the reason.
  */
-import type { AgentId, JobId, JobResult } from '../../core/slot.ts';
+import type { AgentId, Failure, JobId, JobResult } from '../../core/slot.ts';
+import type { ErrorCode } from '../../errors.ts';
 import type { Log } from '../../log.ts';
 import type { JobRows } from './job-rows.ts';
 import type { Reservations } from './reservations.ts';
 import type { Stacks } from './stacks.ts';
 
 export interface UnacquiredParts {
-  readonly stacks: Pick<Stacks, 'states' | 'finish'>;
+  readonly stacks: Pick<Stacks, 'states' | 'reserve'>;
   readonly rows: Pick<JobRows, 'left'>;
   readonly reservations: Pick<Reservations, 'of' | 'put' | 'end' | 'giveBack' | 'forget'>;
   readonly log: Log;
@@ -29,6 +30,17 @@ export interface Unacquired {
 
 /** Tries to run a job before it is ended. */
 export const mostTries = 3;
+
+/** Troubles of this host, its Engine and its service: no other job would be better off, so none is ended for them. */
+const passing: ReadonlySet<string> = new Set<ErrorCode>([
+  ...(['E_ENGINE_UNREACHABLE', 'E_ENGINE_SILENT', 'E_BROKER', 'E_DISK_FULL', 'E_STATE_FULL', 'E_STATE_BUSY', 'E_SECRET'] as const),
+  ...(['E_CI_UNREACHABLE', 'E_CI_THROTTLED', 'E_CI_ANSWER', 'E_CI_CREDENTIAL'] as const),
+]);
+
+/** Whether it says nothing about the job. */
+export function isPassing({ code }: Pick<Failure, 'code'>): boolean {
+  return passing.has(code);
+}
 
 /** @throws OnejobError E_CI_*; then nothing is settled */
 export async function settleUnacquired(about: Unacquired, parts: UnacquiredParts, signal: AbortSignal): Promise<void> {
@@ -50,14 +62,18 @@ export async function settleUnacquired(about: Unacquired, parts: UnacquiredParts
     await reservations.giveBack(job, why);
     return;
   }
-  const failures = (one?.failures ?? mostTries) + 1;
-  if (one !== null && failures < mostTries && (late !== null || result.kind !== 'timeout')) {
+  if (one === null) {
+    // How often it was tried only the manager before this one knew.
+    await stacks.reserve(stack, [job], 1, signal).catch(() => {});
+    rows.left(job, null);
+    return;
+  }
+  const failures = one.failures + 1;
+  if (failures < mostTries && (late !== null || result.kind !== 'timeout')) {
     reservations.put(job, null, failures);
     return;
   }
-  const detail = `onejob could not run this job: ${why}.`;
-  if (one !== null) await reservations.end(job, { detail, word: 'failed' });
-  else await stacks.finish(stack, job, detail, signal);
+  await reservations.end(job, { detail: `onejob could not run this job: ${why}.`, word: 'failed' });
   rows.left(job, 'failed');
 }
 
