@@ -178,7 +178,7 @@ class Agent {
   async #beat(own: { readonly token: string }): Promise<void> {
     const answer = await this.#until('POST', 'heartbeat', { ...own, body: {} }, { most: 10, every: 5_000 });
     // The service has taken it for lost: the agent stops at once, and its job with it.
-    if (answer instanceof Refused) this.#parts.inside.end(1);
+    if (answer instanceof Refused && answer.status < 429) this.#parts.inside.end(1);
   }
 
   async #look(ofJob: { readonly token: string }): Promise<void> {

@@ -47,6 +47,10 @@ const forgetEvery = 200;
 const remembers = 2 * 3_600_000;
 /** ms in which a job must have begun while a slot is free and nothing is wrong. */
 const longestWait = 1_800_000;
+/** ms before its time limit in which a job may count as late all the same: its agent took as long to begin it. */
+const unseen = 10_000;
+/** ms for which agents try to tell that a job began, or how it ended; and without a word of theirs, the service takes them for lost. */
+const [startPatience, finishPatience, silence] = [25_000, 500_000, 120_000];
 /** Lists of one stack in one second that are too many. */
 const tooMany = 3;
 /** Pipeline and variable that the one secret is for, and its value. */
@@ -68,9 +72,22 @@ export function buildkiteService(host: SimHost, random: () => number): Outside {
   const broken: string[] = [];
   const counts = {
     ...{ bkJobs: 0, bkDone: 0, bkPassed: 0, bkCancelled: 0, bkRefused: 0, bkDisturbed: 0, bkBegun: 0, bkRivals: 0, bkForks: 0 },
-    ...{ bkSecrets: 0, bkOutages: 0, bkAgents: 0, bkTokens: 0, bkPauses: 0, bkLost: 0, bkTried: 0, bkNotes: 0 },
+    ...{
+      bkSecrets: 0,
+      bkOutages: 0,
+      bkAgents: 0,
+      bkTokens: 0,
+      bkPauses: 0,
+      bkLost: 0,
+      bkTried: 0,
+      bkNotes: 0,
+      bkTimedOut: 0,
+      bkStrange: 0,
+    },
   };
   const jobs = new Map<string, Wanted>();
+  /** Jobs that no pool here may have. */
+  const strange = new Set<string>();
   /** Jobs that run in sandboxes, by onejob's id of the agent. */
   const busy = new Map<string, string>();
   const hadJob = new Set<string>();
@@ -81,9 +98,13 @@ export function buildkiteService(host: SimHost, random: () => number): Outside {
   let paused = 0;
   /** Since when nothing is wrong, and something went on. */
   let calmSince = 0;
-  let lists = { second: 0, count: 0 };
+  /** Lists of each stack in its latest second. */
+  const lists = new Map<string, { readonly second: number; count: number }>();
   const breaks = (what: string): void => void broken.push(what);
   const never = new AbortController().signal;
+  const [, limit = null] = /timeout: (\d+)s/.exec(host.config) ?? [];
+  /** ms; of all pools. */
+  const timeout = limit === null ? null : Number(limit) * 1_000;
   const forks = /forks: refuse/.test(host.config) ? 'refuse' : 'run';
 
   const standin = openBuildkiteStandin({
@@ -97,7 +118,7 @@ export function buildkiteService(host: SimHost, random: () => number): Outside {
   world.origin = new URL(buildkiteUrl).origin;
   const wire = new BuildkiteWire(time, random, () => standin);
   const broker = new SimBroker(time, wire.ask, carried);
-  const strange = buildkite.addToken({ kind: 'registration' });
+  const ofRival = buildkite.addToken({ kind: 'registration' });
 
   function giveToken(): void {
     token = buildkite.addToken({ kind: 'registration' });
@@ -125,7 +146,7 @@ export function buildkiteService(host: SimHost, random: () => number): Outside {
     if (values.length > 0) counts.bkSecrets += 1;
   }
 
-  function heard({ route, leaked, token: kind, from, valid }: LoggedRequest): void {
+  function heard({ route, params, leaked, token: kind, from, valid }: LoggedRequest): void {
     if (leaked) breaks(`S8: a token stands elsewhere than in the head of a request: ${route}`);
     if (from === 'agent' && (kind === 'registration' || kind === 'metrics'))
       breaks(`S8: an agent has the cluster's token: ${route}`);
@@ -137,8 +158,12 @@ export function buildkiteService(host: SimHost, random: () => number): Outside {
     }
     if (route !== 'stacks/:key/scheduled-jobs') return;
     const second = Math.floor(time.now / 1_000);
-    lists = { second, count: lists.second === second ? lists.count + 1 : 1 };
-    if (lists.count === tooMany) breaks(`S9: the queue was listed ${tooMany} times in a second`);
+    const { key = '' } = params;
+    const before = lists.get(key);
+    const now = before?.second === second ? before : { second, count: 0 };
+    lists.set(key, now);
+    now.count += 1;
+    if (now.count === tooMany) breaks(`S9: the queue of stack ${key} was listed ${tooMany} times in a second`);
   }
 
   function faultFor(request: LoggedRequest): Fault | null {
@@ -203,6 +228,10 @@ export function buildkiteService(host: SimHost, random: () => number): Outside {
       return;
     }
     if (job.isFork && forks === 'refuse') breaks(`${is}, and is of a fork`);
+    if (timeout !== null && job.ms > timeout - unseen && job.begun === 1 && exit === -1) {
+      counts.bkTimedOut += 1;
+      return;
+    }
     const isDoomed = job.bad === 'dies' || job.bad === 'vanishes';
     if (exit === job.exit && job.begun === 1 && !isDoomed && signalReason === '') {
       counts.bkPassed += 1;
@@ -277,7 +306,9 @@ export function buildkiteService(host: SimHost, random: () => number): Outside {
     const id = busy.get(agent);
     if (sandbox.exit !== null || id === undefined) return;
     const job = jobs.get(id);
-    if (job !== undefined && job.excuse === null && !job.isCancelled) breaks(`S5/S6: agent ${agent} was ${how} with job ${id}`);
+    const isLate = timeout !== null && (job?.ms ?? 0) > timeout - unseen;
+    if (job !== undefined && job.excuse === null && !job.isCancelled && !isLate)
+      breaks(`S5/S6: agent ${agent} was ${how} with job ${id}`);
   };
   engine.watchers.add({
     signalled: disturbed('signalled'),
@@ -307,12 +338,12 @@ export function buildkiteService(host: SimHost, random: () => number): Outside {
     tell(`buildkite: another host ${how} job ${job.id}`);
     if (how !== 'steals') {
       const about = { key: 'rival', type: 'custom', queue_key: job.queue, metadata: {} };
-      await ask('POST', 'stacks/register', strange, about);
+      await ask('POST', 'stacks/register', ofRival, about);
       const body = { job_uuids: [job.id], reservation_expiry_seconds: 30 };
-      await ask('PUT', 'stacks/rival/scheduled-jobs/batch-reserve', strange, body);
+      await ask('PUT', 'stacks/rival/scheduled-jobs/batch-reserve', ofRival, body);
       if (how === 'forgets') return;
     }
-    const { access_token } = await ask('POST', 'register', strange, { name: 'stranger', ignore_in_dispatches: true });
+    const { access_token } = await ask('POST', 'register', ofRival, { name: 'stranger', ignore_in_dispatches: true });
     const session = String(access_token);
     await ask('POST', 'connect', session);
     const { token: own } = await ask('PUT', `jobs/${job.id}/acquire`, session);
@@ -328,7 +359,7 @@ export function buildkiteService(host: SimHost, random: () => number): Outside {
 
   function queue(happening: Happening): void {
     const { ms, exit = 0, says = 0, bad = null, fork = 0, secret: hasSecret = 0, habits = [], cancelAfter = null } = happening;
-    const { rules = [], priority = 0, queue: name = 'default' } = happening;
+    const { rules = [], priority = 0, queue: name = 'default', fits = 1 } = happening;
     const work: Work = {
       ...{ ms: Number(ms), exit: Number(exit), says: Number(says) },
       ...(bad !== null && { bad: bad as Work['bad'] & string }),
@@ -342,6 +373,11 @@ export function buildkiteService(host: SimHost, random: () => number): Outside {
       ...(isFork && { pullRequest: 7, pullRequestRepo: 'https://git.example.org/stranger/demo.git' }),
       ...(isSecret && { env: { [variable]: secret.sealed } }),
     });
+    if (fits === 0) {
+      counts.bkStrange += 1;
+      strange.add(id);
+      return;
+    }
     jobs.set(id, {
       ...{ ...work, isFork, hasSecret: isSecret, habits: [...(habits as Habit['kind'][])] },
       ...{ isCancelled: false, isElsewhere: false, releases: 0, excuse: null, begun: 0 },
@@ -378,7 +414,7 @@ export function buildkiteService(host: SimHost, random: () => number): Outside {
   function look(): void {
     const isFree = host.up !== null && engine.isUp && host.slots.some(({ agent }) => agent.kind === 'free');
     if (isTroubled() || !isFree) calmSince = time.now;
-    const waits = [...world.open].filter(({ state }) => state === 'scheduled' || state === 'reserved');
+    const waits = inState('scheduled', 'reserved').filter(({ id }) => jobs.has(id));
     if (time.now - calmSince < longestWait || waits.length === 0) return;
     const [{ id, state }] = waits as [Job];
     breaks(`S7: job ${id} is ${state}, and nothing has begun for half an hour although a slot is free`);
@@ -414,7 +450,10 @@ export function buildkiteService(host: SimHost, random: () => number): Outside {
         tell(`buildkite: away for ${lasts} ms (${how}${network === true ? ', the network' : ''})`);
         wire.outage = how as Outage;
         if (network !== true) lengthen(lasts + sweepEvery);
-        else if (lasts > 120_000) for (const id of busy.values()) excuse(id, 'its agent was silent for too long');
+        for (const { id, state } of inState('accepted', 'running', 'canceling')) {
+          const most = state === 'accepted' ? startPatience : network === true ? silence : finishPatience;
+          if (lasts > most) excuse(id, 'its agent could not tell the service about it');
+        }
         time.after(lasts, () => {
           wire.outage = null;
           tell(`buildkite: there again after ${Math.round(time.now - began)} ms`);
@@ -497,6 +536,9 @@ export function buildkiteService(host: SimHost, random: () => number): Outside {
       return [
         ...stacks.map((key) => `S4: stack ${key} is left at the service`),
         ...agents.map(({ name }) => `S4: agent ${name} is left at the service`),
+        ...[...strange]
+          .filter((id) => world.jobs.get(id)?.state !== 'scheduled')
+          .map((id) => `S7: job ${id} fits nowhere, and was touched`),
         ...inState('reserved').map(({ id }) => `S4: job ${id} is left reserved`),
         ...broker.agents.map(({ id, phase }) => `S4: agent ${id} is left at the broker: ${phase}`),
         ...filesIn(host.dir).flatMap((path) => {

@@ -40,6 +40,8 @@ export interface Scenario {
   /** Virtual time in which things happen; afterwards all comes to its end. */
   readonly hours: number;
   readonly happens: readonly Wish[];
+  /** Hours after all has come to its end in which nothing may happen; default 1. */
+  readonly calm?: number;
   /** Names of the outside systems that take part, besides the Engine and the users of the own queue. */
   readonly with?: readonly string[];
   /** What must have happened at least, by the counts of a run: without it the scenario says nothing. */
@@ -248,11 +250,12 @@ export async function play(scenario: Scenario, seed: number, options: PlayOption
     }
     if (broken === null) {
       const made = engine.made;
-      const end = time.now + hour;
+      const hours = scenario.calm ?? 1;
+      const end = time.now + hours * hour;
       await time.run(() => look() || time.now >= end, patience);
       const more = engine.made - made;
       if (broken === null && more > host.slots.length)
-        broken = `S9: ${more} sandboxes were made within an hour in which nothing happened`;
+        broken = `S9: ${more} sandboxes were made within ${hours} h in which nothing happened`;
     }
     if (broken === null) {
       void host.stop('end', { down: null, grace: 0 });
