@@ -11,6 +11,7 @@ import { slotNames } from './config/slot-names.ts';
 import { weakenedFindings } from './config/weakened-findings.ts';
 import type { Clock } from './core/clock.ts';
 import type { Slot } from './core/slot.ts';
+import type { ToolRunner } from './gpu/run.ts';
 import type { Log } from './log.ts';
 import { keepChoosing } from './pools/choose-again.ts';
 import { followServices, slotFacts } from './pools/ci-events.ts';
@@ -43,6 +44,8 @@ export interface HostParts extends Pick<OpenParts, 'version' | 'self' | 'variabl
   readonly temporary: boolean;
   /** Why the config in use is not the one that is written down by now; null while it is. */
   readonly configChanged: () => Promise<string | null>;
+  /** Runs the tools of GPU vendors; left out: as processes. */
+  readonly runner?: ToolRunner;
   /** What `doctor` says beside what the manager finds itself. */
   readonly findings: () => Finding[];
 }
@@ -82,6 +85,7 @@ export async function openHost(given: HostParts): Promise<Host> {
     noRoom: room.noRoom,
     ...{ config, env, store, stored, runtimes, clock, log, nameOf, logDir, temporary },
     services: services.byName,
+    runner: given.runner,
     emptied: () => shutdown.look(),
     hurry: hurry.signal,
   });

@@ -21,6 +21,8 @@ export interface DeviceWatchParts {
   readonly probe: Probe;
   readonly kernel: KernelLog;
   readonly owner: string;
+  /** Default `/proc`. */
+  readonly proc?: string;
   readonly slots: () => readonly Slot[];
   /** Ids, beside its own, that the control groups of an agent's processes show. */
   readonly groupsOf: (slot: Slot, agent: AgentId) => readonly string[];
@@ -70,7 +72,11 @@ export class DeviceWatch {
   async look(maxAge: number, signal: AbortSignal): Promise<Look> {
     const { probe, kernel } = this.#parts;
     const inventory = await probe.look({ maxAge, signal: AbortSignal.any([signal, this.#abort.signal]) });
-    const seen = { inventory, owners: ownersOf(pidsOn(inventory)), kernel: await kernel.look() };
+    const seen = {
+      inventory,
+      owners: ownersOf(pidsOn(inventory), { proc: this.#parts.proc ?? '/proc' }),
+      kernel: await kernel.look(),
+    };
     this.#take(seen);
     return seen;
   }

@@ -14,7 +14,7 @@ import type { Device, Inventory } from '../gpu/inventory.ts';
 import { createKernelLog } from '../gpu/kernel-reader.ts';
 import { createLocks, lockDirectory } from '../gpu/lock.ts';
 import { createProbe } from '../gpu/probe.ts';
-import { createRunner, vendorFolders } from '../gpu/run.ts';
+import { createRunner, type ToolRunner, vendorFolders } from '../gpu/run.ts';
 import type { Log } from '../log.ts';
 import { gateNodes } from '../runtimes/devices.ts';
 import { isAgentUid } from '../runtimes/process/uids.ts';
@@ -51,6 +51,8 @@ export interface FleetParts {
   readonly path: string;
   /** Holds `sys`, `proc`, `kmsg` and `locks` of a host that nobody here has; null: this host's own. */
   readonly root: string | null;
+  /** Runs the vendors' tools, where no processes are to be started for them. */
+  readonly runner?: ToolRunner | undefined;
 }
 
 export type Fleet = ReturnType<typeof openFleet>;
@@ -83,14 +85,15 @@ export function openFleet(parts: FleetParts) {
       for (const key of keys) if (reconciler.slot(key) !== undefined) reconciler.replan(key);
     },
   });
+  const tools = parts.runner ?? createRunner({ clock, path: [parts.path, ...vendorFolders].join(':') });
   const probe = createProbe({
     now: clock.now,
+    ...(parts.runner !== undefined && { runner: parts.runner }),
     path: parts.path,
     topology: pools.some(({ devices: { count } }) => count !== 1),
     ...(root !== null && { sys: join(root, 'sys'), proc: join(root, 'proc') }),
   });
   const at = (folder: string): string => join(root ?? '/', folder);
-  const tools = createRunner({ clock, path: [parts.path, ...vendorFolders].join(':') });
   const kernel = createKernelLog({
     uptime: () => clock.now() / 1000,
     ...(root !== null && { path: join(root, 'kmsg') }),
@@ -103,6 +106,8 @@ export function openFleet(parts: FleetParts) {
     probe,
     kernel,
     owner: store.owner,
+    // A tool that is no process of this host names none of its processes.
+    ...(parts.runner !== undefined && root !== null && { proc: join(root, 'proc') }),
     slots: () => reconciler.slots,
     groupsOf,
     idle: (look, devices) => prover.idle(look, devices),

@@ -11,6 +11,7 @@ import type { Environment } from '../config/environment.ts';
 import type { Clock } from '../core/clock.ts';
 import { type AgentId, isEmpty, type Slot } from '../core/slot.ts';
 import { toFailure } from '../errors.ts';
+import type { ToolRunner } from '../gpu/run.ts';
 import type { Log } from '../log.ts';
 import { Keepers } from '../logs/keepers.ts';
 import { deleteLog, LogFile, logPath } from '../logs/log-file.ts';
@@ -56,6 +57,8 @@ export interface LoopParts {
   readonly temporary: boolean;
   /** Told after each commit that left a slot empty. */
   readonly emptied: () => void;
+  /** Runs the tools of GPU vendors; left out: as processes. */
+  readonly runner?: ToolRunner | undefined;
   /** Aborts when what is kept of ended jobs is no longer waited for. */
   readonly hurry: AbortSignal;
 }
@@ -207,6 +210,7 @@ export async function openLoop(parts: LoopParts): Promise<Loop> {
           imageOf: (pool) => fingerprints.shownImage(pool),
           path: env.path,
           root: env.hostRoot,
+          runner: parts.runner,
         });
   populate({
     reconciler,

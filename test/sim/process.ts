@@ -21,6 +21,11 @@ export function currentProcess(): SimProcess | undefined {
   return storage.getStore();
 }
 
+/** Runs `fn` as the world, also where a process has caused it: nothing of it is an effect of that process. */
+export function asWorld<T>(fn: () => T): T {
+  return storage.exit(fn);
+}
+
 export class SimProcess implements Clock {
   /** Told before and after each effect; may kill. */
   readonly #passes: (effect: Effect) => void;

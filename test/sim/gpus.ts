@@ -1,0 +1,274 @@
+/**
+ * GPUs that exist as data: what NVIDIA's tool prints of them, who is on them, and what the kernel says. The device manager and its
+ * parsers are the real ones. What a card really is, the world knows; a job may be let at none that is not clean.
+ */
+import { appendFileSync, existsSync, mkdirSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { readEnvironment } from '../../src/config/environment.ts';
+import { sleep } from '../../src/core/clock.ts';
+import type { ToolReply, ToolRunner } from '../../src/gpu/run.ts';
+import type { HostParts } from '../../src/host.ts';
+import { emptyHost, plugIn } from '../support/fake-tools/fake-tools.ts';
+import { card, driver580, instance, listText, queryXml, type StubGpu, versionText } from '../support/gpu-cards.ts';
+import type { SimHost } from './host.ts';
+import { asWorld, type SimProcess } from './process.ts';
+import type { Seen } from './runtime.ts';
+import type { Happening, Outside } from './scenario.ts';
+
+interface OnCard {
+  readonly pid: number;
+  /** UUIDs of what it is on: whole cards, or MIG instances. */
+  readonly devices: readonly string[];
+  /** Agent that it belongs to; null: a person's. */
+  readonly agent: string | null;
+  readonly since: number;
+  /** When its agent ended; null while that lives, and for a person's. */
+  endedAt: number | null;
+}
+
+/** ms for which a look may stand before a release (`baselineAge` in `src/pools/proving.ts`), and what a slow one takes. */
+const lookMayBeOld = 75_000;
+/** ms in which what has just happened may not have been seen. */
+const justNow = 1_000;
+/** Instances of the card that is in MIG mode, the last one. */
+const migInstances = 3;
+const wholeCards = 4;
+
+export function gpus(host: SimHost, random: () => number): Outside {
+  const { engine, time } = host;
+  const root = join(host.dir, 'machine');
+  const broken: string[] = [];
+  const mig = Array.from({ length: migInstances }, (_, n) => instance(n, 7 + n));
+  const cards: StubGpu[] = [
+    ...Array.from({ length: wholeCards }, (_, n) => card(n)),
+    card(wholeCards, { instances: mig, model: 'NVIDIA A100-SXM4-80GB' }),
+  ];
+  const cardOf = new Map(
+    cards.flatMap((one) => [[one.uuid, one] as const, ...(one.instances ?? []).map((part) => [part.uuid, one] as const)]),
+  );
+  const processes = new Map<number, OnCard>();
+  /** Cards that are off the list, and since when. */
+  const lost = new Map<string, number>();
+  /** Cards of which the kernel has said that they need a reset, and when. */
+  const bad = new Map<string, number>();
+  /** Devices of sandboxes that live. */
+  const held = new Map<string, Set<Seen>>();
+  let mode: 'ok' | 'hang' | 'exit 18' = 'ok';
+  let printed: Map<string, string> | null = null;
+  let leave = 0;
+  let records = 0;
+  let pids = 10_000;
+  const count = { gpuReleases: 0, falls: 0, hangs: 0, people: 0, leftovers: 0, xids: 0, tools: 0 };
+
+  mkdirSync(root);
+  const { sys, proc } = emptyHost(root);
+  for (const name of ['dev', 'locks', 'proc/driver/nvidia']) mkdirSync(join(root, name), { recursive: true });
+  writeFileSync(join(proc, 'driver/nvidia/version'), versionText(driver580));
+  writeFileSync(join(root, 'kmsg'), '');
+  for (const name of ['nvidiactl', 'nvidia-uvm', ...cards.map(({ minor }) => `nvidia${minor}`)])
+    writeFileSync(join(root, 'dev', name), '');
+  for (const { pciId } of cards) plugIn(sys, pciId, { vendor: '0x10de', driver: 'nvidia' });
+
+  /** What the tool prints, by its arguments. */
+  function texts(): Map<string, string> {
+    if (printed !== null) return printed;
+    const there = cards.filter(({ uuid }) => !lost.has(uuid)).map(asSeen);
+    printed = new Map([
+      ['-q -x', queryXml(there, driver580)],
+      ['-L', listText(there)],
+      ...there.map((one) => [`-q -x -i ${one.pciId}`, queryXml([one], driver580, there.length)] as const),
+    ]);
+    return printed;
+  }
+
+  function asSeen(one: StubGpu): StubGpu {
+    const on = [...processes.values()].filter(({ devices }) => devices.some((uuid) => cardOf.get(uuid) === one));
+    const shown = on.map(({ pid, devices }) => {
+      const part = (one.instances ?? []).find(({ uuid }) => devices.includes(uuid));
+      return part === undefined ? { pid } : { pid, gpuInstance: part.gpuInstance, computeInstance: 0 };
+    });
+    const instances = one.instances?.map((part) => {
+      const mine = on.filter(({ devices }) => devices.includes(part.uuid)).length;
+      return { ...part, usedMiB: part.usedMiB + 512 * mine };
+    });
+    return { ...one, usedMiB: one.usedMiB + 512 * on.length, processes: shown, instances: instances ?? null };
+  }
+
+  const changed = (): void => {
+    printed = null;
+  };
+
+  function begin(devices: readonly string[], agent: string | null): OnCard {
+    const pid = ++pids;
+    const made: OnCard = { pid, devices, agent, since: time.now, endedAt: null };
+    processes.set(pid, made);
+    const at = join(proc, String(pid));
+    asWorld(() => mkdirSync(at));
+    const write = (name: string, text: string): void => asWorld(() => writeFileSync(join(at, name), text));
+    write('stat', `${pid} (python) S 1 ${'0 '.repeat(17)}${Math.floor(time.now / 10)} 0\n`);
+    write('status', `Name:\tpython\nUid:\t${agent === null ? 1000 : 500_000}\t0\t0\t0\n`);
+    write('cgroup', agent === null ? '0::/user.slice\n' : `0::/onejob/${host.store?.owner ?? owner}/${agent}\n`);
+    changed();
+    return made;
+  }
+
+  function end({ pid }: OnCard): void {
+    if (!processes.delete(pid)) return;
+    asWorld(() => rmSync(join(proc, String(pid)), { recursive: true }));
+    changed();
+  }
+
+  let owner = '';
+  const shares = (a: string, b: string): boolean =>
+    a === b || (cardOf.get(a) === cardOf.get(b) && (a.startsWith('GPU') || b.startsWith('GPU')));
+  const isSharing = (slot: string): boolean => slot.startsWith('shared/');
+
+  engine.watchers.add({
+    made(sandbox) {
+      for (const uuid of sandbox.granted) {
+        for (const [other, sandboxes] of held)
+          for (const one of sandboxes)
+            if (shares(uuid, other) && one.spec.slot !== sandbox.spec.slot && one.exit === null && !isSharing(one.spec.slot))
+              broken.push(`S1: ${uuid} is granted to slot ${sandbox.spec.slot} while slot ${one.spec.slot} has ${other}`);
+        held.set(uuid, (held.get(uuid) ?? new Set()).add(sandbox));
+      }
+    },
+    released(sandbox) {
+      if (sandbox.granted.length === 0 || host.isGuest(sandbox.spec.agent)) return;
+      owner = sandbox.owner;
+      count.gpuReleases += 1;
+      for (const uuid of sandbox.granted) checkClean(uuid, sandbox);
+      begin(sandbox.granted, sandbox.spec.agent);
+    },
+    ended(sandbox) {
+      for (const uuid of sandbox.granted) held.get(uuid)?.delete(sandbox);
+      for (const one of processes.values()) {
+        if (one.agent !== sandbox.spec.agent || one.endedAt !== null) continue;
+        if (leave === 0) end(one);
+        else {
+          one.endedAt = time.now;
+          host.tell(`process ${one.pid} of agent ${one.agent} stays on ${one.devices.join(', ')}`);
+          count.leftovers += 1;
+          time.after(leave, () => end(one));
+          leave = 0;
+        }
+      }
+    },
+    removed(sandbox) {
+      for (const uuid of sandbox.granted) held.get(uuid)?.delete(sandbox);
+    },
+  });
+
+  function checkClean(uuid: string, { spec }: Seen): void {
+    const { agent, slot } = spec;
+    const one = cardOf.get(uuid);
+    if (one === undefined) return;
+    const say = (what: string): void => void broken.push(`proof: agent ${agent} of slot ${slot} was let at ${uuid}, ${what}`);
+    const lostAt = lost.get(one.uuid);
+    if (lostAt !== undefined && time.now - lostAt > lookMayBeOld) say('which is off the bus');
+    const badAt = bad.get(one.uuid);
+    if (badAt !== undefined && time.now - badAt > justNow) say('which needs a reset');
+    for (const { devices, endedAt, since, agent: whose } of processes.values()) {
+      if (!devices.some((other) => shares(other, uuid))) continue;
+      if (endedAt !== null && time.now - endedAt > justNow) say(`where a process of agent ${whose} is left`);
+      if (whose === null && time.now - since > lookMayBeOld) say('where a person works');
+    }
+  }
+
+  function runnerOf(process: SimProcess): ToolRunner {
+    return {
+      find: async (tool) => (tool === 'nvidia-smi' ? '/usr/bin/nvidia-smi' : null),
+      async run(tool, args, { limit, signal }): Promise<ToolReply> {
+        const about = { tool, args, output: '', code: null, missing: false, cut: false, hung: false };
+        if (tool !== 'nvidia-smi') return { ...about, code: 127, missing: true };
+        count.tools += 1;
+        const now = mode;
+        await sleep(process, now === 'hang' ? limit : 40 + random() * 100, signal);
+        if (now === 'hang' || signal?.aborted === true) return { ...about, hung: true };
+        if (now === 'exit 18')
+          return {
+            ...about,
+            code: 18,
+            output: 'Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 590.44\n',
+          };
+        const text = texts().get(args.join(' '));
+        return text === undefined ? { ...about, code: 6, output: 'No devices were found\n' } : { ...about, code: 0, output: text };
+      },
+    };
+  }
+
+  const pick = (n: unknown): StubGpu => cards[Number(n) % cards.length] as StubGpu;
+  const ms = ({ ms: given }: Happening): number => Number(given ?? 60_000);
+
+  return {
+    name: 'gpus',
+    parts: (process): Partial<HostParts> => ({
+      env: readEnvironment({ HOME: host.dir, PATH: '/usr/bin:/bin', ONEJOB_HOST_ROOT: root }),
+      runner: runnerOf(process),
+    }),
+    takes: {
+      /** A card is on the bus, and the tool does not list it, for `ms`. */
+      'gpu.fall'(happening) {
+        const one = pick(happening.card);
+        if (lost.has(one.uuid)) return;
+        host.tell(`${one.uuid} falls off the list`);
+        count.falls += 1;
+        lost.set(one.uuid, time.now);
+        changed();
+        time.after(ms(happening), () => {
+          lost.delete(one.uuid);
+          changed();
+        });
+      },
+      /** The tool does not end, for `ms`; or (`how: mismatch`) the driver was upgraded under its module. */
+      'gpu.hang'(happening) {
+        if (mode !== 'ok') return;
+        mode = happening.how === 'mismatch' ? 'exit 18' : 'hang';
+        host.tell(`nvidia-smi: ${mode}`);
+        count.hangs += 1;
+        time.after(ms(happening), () => {
+          mode = 'ok';
+        });
+      },
+      /** Somebody computes on a card for `ms`. */
+      'gpu.person'(happening) {
+        const one = pick(happening.card);
+        const devices = [one.instances?.[0]?.uuid ?? one.uuid];
+        host.tell(`a person comes to ${devices[0]}`);
+        count.people += 1;
+        const process = begin(devices, null);
+        time.after(ms(happening), () => end(process));
+      },
+      /** The next agent that ends leaves a process on its devices, for `ms`. */
+      'gpu.leftover'(happening) {
+        leave = ms(happening);
+      },
+      /** The kernel tells of an error; with a number that asks for a reset the card is not to be used again. */
+      'gpu.xid'(happening) {
+        const one = pick(happening.card);
+        const xid = Number(happening.xid ?? 31);
+        records += 1;
+        count.xids += 1;
+        host.tell(`Xid ${xid} of ${one.uuid}`);
+        const place = one.pciId.replace(/\.\d$/, '');
+        appendFileSync(
+          join(root, 'kmsg'),
+          `4,${records},${Math.round(time.now * 1_000)},-;NVRM: Xid (PCI:${place}): ${xid}, pid=1, name=python\n`,
+        );
+        if (xid === 95) bad.set(one.uuid, bad.get(one.uuid) ?? time.now);
+      },
+    },
+    broken: () => broken.splice(0),
+    unsettled: () => null,
+    calm() {
+      mode = 'ok';
+      leave = 0;
+    },
+    census() {
+      const locks = join(root, 'locks');
+      const left = existsSync(locks) ? readdirSync(locks) : [];
+      return left.map((name) => `S4: lock ${name} is left`);
+    },
+    counts: () => count,
+  };
+}

@@ -1,0 +1,69 @@
+/** Devices: who gets which, and that each is clean before the next agent is let at it. */
+import type { Scenario, Wish } from '../scenario.ts';
+
+const job = { what: 'submit', ms: [0, 60_000], exit: [0, 3] } as const;
+const standing =
+  'pools: { lab: { agents: 3, devices: 1, runtime: process, stop_grace: 5s }, cpu: { agents: 1, runtime: process } }\n';
+const cards: readonly Wish[] = [
+  { what: 'gpu.leftover', count: 8, ms: { oneOf: [2_000, 20_000, 300_000] } },
+  { what: 'gpu.person', count: 4, card: [0, 5], ms: [10_000, 900_000] },
+  { what: 'gpu.fall', count: 3, card: [0, 5], ms: [10_000, 600_000] },
+  { what: 'gpu.xid', count: 4, card: [0, 5], xid: 31 },
+  { what: 'gpu.hang', count: 3, how: { oneOf: ['hang', 'mismatch'] }, ms: [5_000, 240_000] },
+];
+
+export const gpus: readonly Scenario[] = [
+  {
+    name: 'gpu-kills',
+    about: 'Jobs on cards of their own; the manager is killed between any two effects, and agents leave processes behind.',
+    with: ['gpus'],
+    config: standing,
+    hours: 0.5,
+    happens: [
+      { ...job, count: 40, pool: 'lab', timeout: { oneOf: [null, 20_000] }, term: { oneOf: [0, null] } },
+      { ...job, count: 5, pool: 'cpu' },
+      { what: 'crash', count: 12, after: [1, 60], down: [0, 20_000] },
+      { what: 'faults', count: 1, within: [0, 0], fails: 0.03, answerLost: 0.03, eventLost: 0.05 },
+      { what: 'gpu.leftover', count: 8, ms: { oneOf: [2_000, 20_000, 120_000] } },
+    ],
+    atLeast: { jobs: 45, crashes: 8, gpuReleases: 30, leftovers: 4 },
+    seeds: 4,
+  },
+  {
+    name: 'gpu-bad-days',
+    about: 'Cards fall off the bus, people sit on them, the tool hangs, the kernel complains; jobs wait and nothing dirty is used.',
+    with: ['gpus'],
+    config: standing,
+    hours: 3,
+    happens: [
+      { ...job, count: 60, pool: 'lab' },
+      ...cards,
+      { what: 'gpu.xid', count: 1, card: [0, 4], xid: 95 },
+      { what: 'crash', count: 4, after: [1, 60], down: [0, 60_000] },
+      { what: 'outage', of: 'engine', count: 2, ms: [1_000, 120_000] },
+    ],
+    atLeast: { jobs: 60, gpuReleases: 50, people: 4, falls: 1, hangs: 1, xids: 5 },
+    seeds: 4,
+  },
+  {
+    name: 'gpu-leases',
+    about:
+      'Pools lease cards and MIG instances when a job waits; whole cards, two at a time, a shared one, in the order of the file.',
+    with: ['gpus'],
+    config: `pools:
+  pair: { agents: 1, devices: { count: 2, model: H100 }, standby: false, runtime: process }
+  one: { agents: 3, devices: { count: 1, model: H100 }, standby: false, runtime: process, stop_grace: 5s }
+  mig: { agents: 3, devices: { count: 1, mig: true }, runtime: process }
+`,
+    hours: 3,
+    happens: [
+      { ...job, count: 70, pool: { oneOf: ['pair', 'one', 'one', 'mig'] } },
+      ...cards,
+      { what: 'cancel', count: 6, pick: [0, 1_000] },
+      { what: 'crash', count: 6, after: [1, 60], down: [0, 30_000] },
+      { what: 'stop', count: 2, how: { oneOf: ['leave', 'end', 'drain'] }, down: [1_000, 20_000] },
+    ],
+    atLeast: { jobs: 70, gpuReleases: 50, crashes: 3 },
+    seeds: 4,
+  },
+];
