@@ -20,13 +20,15 @@ export const gpus: readonly Scenario[] = [
     config: standing,
     hours: 0.5,
     happens: [
-      { ...job, count: 40, pool: 'lab', timeout: { oneOf: [null, 20_000] }, term: { oneOf: [0, null] } },
+      { ...job, count: 20, pool: 'lab', timeout: { oneOf: [null, 20_000] }, term: { oneOf: [0, null] } },
+      // More than there are cards, so that each card has its next agent at once.
+      { ...job, count: 25, pool: 'lab', within: [0.1, 0.12] },
       { ...job, count: 5, pool: 'cpu' },
       { what: 'crash', count: 12, after: [1, 60], down: [0, 20_000] },
       { what: 'faults', count: 1, within: [0, 0], fails: 0.03, answerLost: 0.03, eventLost: 0.05 },
-      { what: 'gpu.leftover', count: 8, ms: { oneOf: [2_000, 20_000, 120_000] } },
+      { what: 'gpu.leftover', count: 12, within: [0.1, 0.3], ms: { oneOf: [2_000, 20_000, 120_000] } },
     ],
-    atLeast: { jobs: 45, crashes: 8, gpuReleases: 30, leftovers: 4 },
+    atLeast: { jobs: 50, crashes: 8, gpuReleases: 35, leftovers: 3 },
     seeds: 4,
   },
   {
