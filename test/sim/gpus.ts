@@ -30,6 +30,8 @@ interface OnCard {
 const lookMayBeOld = 75_000;
 /** ms in which what has just happened may not have been seen. */
 const justNow = 1_000;
+/** ms that the quickest look takes: a proof begins after the end of the agent. */
+const lookTakes = 40;
 /** Instances of the card that is in MIG mode, the last one. */
 const migInstances = 3;
 const wholeCards = 4;
@@ -170,7 +172,7 @@ export function gpus(host: SimHost, random: () => number): Outside {
     if (badAt !== undefined && time.now - badAt > justNow) say('which needs a reset');
     for (const { devices, endedAt, since, agent: whose } of processes.values()) {
       if (!devices.some((other) => shares(other, uuid))) continue;
-      if (endedAt !== null && time.now - endedAt > justNow) say(`where a process of agent ${whose} is left`);
+      if (endedAt !== null && time.now - endedAt > lookTakes) say(`where a process of agent ${whose} is left`);
       if (whose === null && time.now - since > lookMayBeOld) say('where a person works');
     }
   }
@@ -183,7 +185,7 @@ export function gpus(host: SimHost, random: () => number): Outside {
         if (tool !== 'nvidia-smi') return { ...about, code: 127, missing: true };
         count.tools += 1;
         const now = mode;
-        await sleep(process, now === 'hang' ? limit : 40 + random() * 100, signal);
+        await sleep(process, now === 'hang' ? limit : lookTakes + random() * 100, signal);
         if (now === 'hang' || signal?.aborted === true) return { ...about, hung: true };
         if (now === 'exit 18')
           return {
