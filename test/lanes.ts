@@ -24,7 +24,7 @@ const processes = [
   'scripts/{ci-count,launcher,link-bin}.test.ts',
   'src/api/{api,devices,secrets,sockets}.test.ts',
   'src/ci/azure-pipelines/{caller,client,client.contract,contract,doctor,enlist,exchange,job-book,look,look-inside}.test.ts',
-  'src/ci/azure-pipelines/{parting,placeholder,principal,registrar,script,service,sweep,watch}.test.ts',
+  'src/ci/azure-pipelines/{outlived,parting,placeholder,principal,registrar,script,service,sweep,watch}.test.ts',
   'src/ci/buildkite/{agent-binary,api,broker-calls,broker-process,doctor,doctor-inside,past-proxies}.test.ts',
   'src/ci/buildkite/{recipe-class,script,stacks}.test.ts',
   'src/ci/buildkite/broker/{broker,forward,forward-odd,gateway,proxied,upstream}.test.ts',

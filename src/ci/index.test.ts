@@ -33,7 +33,7 @@ it('opens a service that no pool uses only while it has something to take back',
       version: '0.0.0',
       reasonFor: () => null,
     },
-    slots: { poolOf: () => null, silentFor: () => null, jobsOf: () => [], agentOf: () => null },
+    slots: { poolOf: () => null, silentFor: () => null, isBusy: () => false, jobsOf: () => [], agentOf: () => null },
     self: [],
   };
   expect([...createCiServices(parts).byName.keys()]).toEqual(['own']);
@@ -56,7 +56,7 @@ it('opens a service that no pool uses while something of its own is in a slot', 
       version: '0.0.0',
       reasonFor: () => null,
     },
-    slots: { poolOf: () => null, silentFor: () => null, jobsOf: () => [], agentOf: () => null },
+    slots: { poolOf: () => null, silentFor: () => null, isBusy: () => false, jobsOf: () => [], agentOf: () => null },
     self: [],
   };
   const empty = emptySlot({ key: 'ci/1', runtime: 'docker', service: 'bk', grace: 0 });

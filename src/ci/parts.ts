@@ -39,6 +39,8 @@ export interface SlotFacts {
   poolOf(agent: AgentId): string | null;
   /** How long a released agent has not been seen by its service, ms; null for any other. */
   silentFor(agent: AgentId): number | null;
+  /** Whether its slot counts it as busy with a job. */
+  isBusy(agent: AgentId): boolean;
   /** Every job that the slot has, in whatever lane. */
   jobsOf(slot: string): readonly JobId[];
   /** Whose sandbox in the slot is to run the job, or runs it; null when it has no such job. */

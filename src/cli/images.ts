@@ -125,7 +125,7 @@ async function here<T>(
   const services = createCiServices({
     ...{ config, env, store, clock, log: silent, version: session.version, variables },
     reasonFor: () => null,
-    slots: { poolOf: () => null, silentFor: () => null, jobsOf: () => [], agentOf: () => null },
+    slots: { poolOf: () => null, silentFor: () => null, isBusy: () => false, jobsOf: () => [], agentOf: () => null },
     self: session.context.self,
   });
   parts.defer(() => services.own.close());

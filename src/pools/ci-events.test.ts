@@ -123,5 +123,6 @@ it('tells services where an agent is, and how long it has kept silent', () => {
   const clock = { now: () => 100, wall: () => 0, after: () => () => {} };
   const facts = slotFacts(() => reconciler, clock);
   expect([facts.poolOf('a1'), facts.poolOf('stranger')]).toEqual(['ci', null]);
+  expect([facts.isBusy('a1'), facts.isBusy('standby'), facts.isBusy('stranger')]).toEqual([false, false, false]);
   expect([facts.silentFor('a1'), facts.silentFor('standby'), facts.silentFor('stranger')]).toEqual([60, null, null]);
 });

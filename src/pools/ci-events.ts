@@ -100,6 +100,10 @@ export function slotFacts(loop: () => Reconciler, clock: Clock): SlotFacts {
       const lane = slotOf(agent)?.agent;
       return lane?.kind === 'idle' && lane.agent === agent && !lane.online ? clock.now() - lane.since : null;
     },
+    isBusy(agent) {
+      const lane = slotOf(agent)?.agent;
+      return lane?.kind === 'busy' && lane.agent === agent;
+    },
     jobsOf(key) {
       const slot = loop().slot(key);
       return slot === undefined ? [] : jobsIn(slot);

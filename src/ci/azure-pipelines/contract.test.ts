@@ -41,7 +41,7 @@ async function open(): Promise<CiSubject> {
     clock: systemClock,
     log: createLog({ json: true, stream: new PassThrough() }),
     version: '0.0.0',
-    slots: { poolOf: () => null, silentFor: () => null, jobsOf: () => [], agentOf: () => null },
+    slots: { poolOf: () => null, silentFor: () => null, isBusy: () => false, jobsOf: () => [], agentOf: () => null },
     self: [],
     desk: () => {
       throw new Error('Azure Pipelines needs no broker');

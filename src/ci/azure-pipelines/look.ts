@@ -26,6 +26,8 @@ export interface LookParts {
   /** Kind of each agent that was registered by this manager. */
   readonly kinds: ReadonlyMap<AgentId, AgentKind>;
   readonly silence: Silence;
+  /** What becomes of busy agents whose job is over. */
+  readonly outlived: (seen: Seen, emit: (event: CiEvent) => void, signal: AbortSignal) => Promise<void>;
   readonly sweep: { after(seen: Seen, signal: AbortSignal): Promise<void> };
   /** The pool that an agent is in; null when no slot has it. */
   readonly poolOf: (agent: AgentId) => string | null;
@@ -39,7 +41,7 @@ export interface Look {
 }
 
 export function createLook(parts: LookParts): Look {
-  const { log, client, marks, registrar, placeholders, jobs, kinds, silence, sweep, poolOf } = parts;
+  const { log, client, marks, registrar, placeholders, jobs, kinds, silence, outlived, sweep, poolOf } = parts;
   const waiting = new Map<string, number>();
   /** Kinds of which one agent has told what it says once it is online. */
   const taught = new Set<string>();
@@ -117,6 +119,7 @@ export function createLook(parts: LookParts): Look {
         if (assignedRequest !== null) jobs.describe(assignedRequest, agent, seen.pool.id, signal);
       const place = seen.pool.id;
       beside(`${place} silence`, () => silence.after(seen, emit, signal), signal);
+      beside(`${place} outlived`, () => outlived(seen, emit, signal), signal);
       beside(`${place} rest`, () => teach(seen, signal).then(() => sweep.after(seen, signal)), signal);
     },
     waiting: (pool) => waiting.get(pool) ?? null,

@@ -45,6 +45,7 @@ export function openAzurePipelines(
     isLive: (agent) => slots.poolOf(agent) !== null,
     poolOf: (agent) => slots.poolOf(agent),
     silentFor: (agent) => slots.silentFor(agent),
+    isBusy: (agent) => slots.isBusy(agent),
   });
   // Node leads `fetch` by the same variables.
   const way = proxyFindings(config.name, url, env?.proxies ?? noProxies);

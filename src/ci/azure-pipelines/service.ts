@@ -22,6 +22,7 @@ import type { AgentKey } from './key.ts';
 import type { AgentKind } from './kind.ts';
 import { createLook } from './look.ts';
 import { createMarks } from './marks.ts';
+import { createOutlived } from './outlived.ts';
 import { choosePackage } from './package.ts';
 import { createParting } from './parting.ts';
 import { createPlaceholders } from './placeholder.ts';
@@ -50,10 +51,12 @@ export interface AzureParts {
   readonly poolOf: (agent: AgentId) => string | null;
   /** How long a released agent has not been seen by its service, ms; null for any other. */
   readonly silentFor: (agent: AgentId) => number | null;
+  /** Whether the agent's slot counts as busy with its job. */
+  readonly isBusy: (agent: AgentId) => boolean;
 }
 
 export function createAzurePipelines(parts: AzureParts): CiService {
-  const { config, pools, store, client, clock, log, makeKey, isLive, poolOf, silentFor } = parts;
+  const { config, pools, store, client, clock, log, makeKey, isLive, poolOf, silentFor, isBusy } = parts;
   const service = config.name;
   const wall = () => clock.wall();
   const closing = new AbortController();
@@ -83,6 +86,7 @@ export function createAzurePipelines(parts: AzureParts): CiService {
       url: config.url,
       bootTimeout: config.bootTimeout,
     }),
+    outlived: createOutlived({ clock, log, client, isBusy }),
   });
   /** By the id of the agent pool. */
   const latest = new Map<number, Seen>();

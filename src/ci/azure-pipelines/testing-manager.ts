@@ -117,6 +117,7 @@ export function openManager(
       const since = slots.get(agent)?.since ?? null;
       return since === null ? null : clock.now() - since;
     },
+    isBusy: (agent) => events.some((event) => event.kind === 'jobSeen' && event.agent === agent),
   });
 
   /** What the loop makes of an event, as far as the service sees it. */

@@ -87,6 +87,20 @@ export const azure: readonly Scenario[] = [
   },
   {
     ...azureHost,
+    name: 'azure-network',
+    about: 'The network is away for longer than sessions last, just when jobs are given to agents, which never hear of them.',
+    config: config(3),
+    hours: 3,
+    happens: [
+      { ...job, count: 60 },
+      { what: 'azure.outage', count: 8, ms: [240_000, 900_000], network: true, how: { oneOf: ['refused', 'silent'] } },
+      { ...kill, count: 3 },
+    ],
+    atLeast: { azureDone: 60, azureOutages: 4, azureDisturbed: 1 },
+    seeds: 6,
+  },
+  {
+    ...azureHost,
     name: 'azure-lost-answers',
     about: 'Each request that changes something is answered into the void now and then, and the manager is killed with it.',
     config: config(3),
@@ -182,5 +196,24 @@ export const azure: readonly Scenario[] = [
     ],
     atLeast: { azureDone: 120, azureCancelled: 5, azurePeople: 10 },
     seeds: 6,
+  },
+  {
+    ...azureHost,
+    name: 'azure-day',
+    about:
+      'A day of a host with 18 agents of Azure Pipelines: hundreds of jobs, a few restarts, short outages, a cancelled job or two.',
+    config: config(18),
+    hours: 24,
+    happens: [
+      { ...job, count: 1_200, ms: [1_000, 900_000], demands },
+      { what: 'azure.cancel', count: 20, pick: [0, 1_000] },
+      { ...anyOutage, count: 6, ms: [1_000, 120_000] },
+      { what: 'azure.faults', count: 6, ms: 600_000, fails: 0.02, lost: 0.02, slow: 0.01 },
+      { what: 'outage', of: 'engine', count: 3, ms: [1_000, 120_000] },
+      { what: 'stop', count: 1, how: { oneOf: ['leave', 'drain'] }, down: [1_000, 60_000] },
+      { ...kill, count: 3, down: [0, 60_000] },
+    ],
+    atLeast: { azureDone: 1_200, azureOutages: 4 },
+    seeds: 1,
   },
 ];
