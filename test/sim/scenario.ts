@@ -249,6 +249,9 @@ export async function play(scenario: Scenario, seed: number, options: PlayOption
       await time.run(() => look() || isQuiet(), patience);
     }
     if (broken === null) {
+      // One that has just started has its sandboxes still to make.
+      const begin = time.now + 600_000;
+      await time.run(() => look() || time.now >= begin, patience);
       const made = engine.made;
       const hours = scenario.calm ?? 1;
       const end = time.now + hours * hour;
