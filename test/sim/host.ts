@@ -242,6 +242,11 @@ export class SimHost {
     this.#fuses.add({ left, of, down });
   }
 
+  /** From now on it is killed at no effect. */
+  disarm(): void {
+    this.#fuses.clear();
+  }
+
   #end(running: Running): void {
     const { process, store, host } = running;
     process.kill();

@@ -73,7 +73,16 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
     const { priority } = job.request;
     for (const other of open) {
       const one = jobs.get(other) as Wanted;
-      if (other === id || one.takenAt !== null || !one.isAccepted || one.isCancelled || one.result !== null) continue;
+      // One that began and was lost is queued again, a moment after others perhaps.
+      if (
+        other === id ||
+        one.takenAt !== null ||
+        engine.begun.has(other) ||
+        !one.isAccepted ||
+        one.isCancelled ||
+        one.result !== null
+      )
+        continue;
       if ((one.request.pool ?? pool) !== pool || one.request.priority < priority) continue;
       const before = one.request.priority > priority ? takenAt : Math.min(takenAt, job.acceptedAt);
       if (one.acceptedAt < before - settling) broken.push(`order: job ${id} was taken before job ${other}, whose turn it was`);

@@ -210,6 +210,8 @@ export async function play(scenario: Scenario, seed: number, options: PlayOption
   for (const one of happenings) time.after(one.at, () => void due.push(one));
   // Between two steps, never inside one: whatever a manager waits for is under way.
   const happen = (): void => {
+    // What it sets off comes before the next timer, whenever that is due.
+    if (due.length > 0) time.after(0, () => {});
     for (let one = due.shift(); one !== undefined; one = due.shift()) {
       left -= 1;
       const take = takes[one.what];
@@ -243,9 +245,10 @@ export async function play(scenario: Scenario, seed: number, options: PlayOption
     await time.run(() => look() || unsettled() === null, scenario.hours * hour + patience);
     if (broken === null) {
       engine.faults = noFaults;
+      host.disarm();
       for (const one of outsides) one.calm?.();
       // What was lost on the way is found by a resync, at the latest.
-      const isQuiet = () => host.up !== null && unsettled() === null && host.slots.every(isStanding);
+      const isQuiet = () => host.up !== null && engine.isUp && unsettled() === null && host.slots.every(isStanding);
       await time.run(() => look() || isQuiet(), patience);
     }
     if (broken === null) {
