@@ -95,10 +95,7 @@ export class SimBroker {
         this.#listeners.delete(listener);
         signal.removeEventListener('abort', abort);
       };
-      const abort = (): void => {
-        over();
-        reject(signal.reason);
-      };
+      const abort = (): void => listener.end();
       const listener: Listener = {
         push(event) {
           queue.push(event);
