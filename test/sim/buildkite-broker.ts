@@ -26,7 +26,6 @@ export const brokerPort = 7070;
 
 /** ms between two tries to tell the service what it has to know. */
 const again = 5_000;
-const never = new AbortController().signal;
 
 export class SimBroker {
   readonly #time: SimTime;
@@ -37,6 +36,7 @@ export class SimBroker {
   readonly #book = new Map<string, Carried>();
   readonly #aliases = new Map<string, Carried>();
   readonly #listeners = new Set<Listener>();
+  readonly #never = new AbortController().signal;
   #made = 0;
   #isUp = false;
   #isLeaving = false;
@@ -260,9 +260,9 @@ export class SimBroker {
 
   async #until(method: string, path: string, token: string, body?: unknown): Promise<void> {
     for (;;) {
-      const reply = await this.#service(method, path, { token, body, signal: never }).catch(() => null);
+      const reply = await this.#service(method, path, { token, body, signal: this.#never }).catch(() => null);
       if (reply !== null && reply.status !== 429 && reply.status < 500) return;
-      await pass(this.#time, again, never);
+      await pass(this.#time, again, this.#never);
     }
   }
 }

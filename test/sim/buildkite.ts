@@ -42,7 +42,7 @@ interface Wanted extends Work {
 /** ms between two looks at what has run out. */
 const sweepEvery = 10_000;
 /** Jobs after whose end those of long ago are forgotten. */
-const forgetEvery = 200;
+const forgetEvery = 50;
 /** ms for which the service knows what is over. */
 const remembers = 2 * 3_600_000;
 /** ms in which a job must have begun while a slot is free and nothing is wrong. */

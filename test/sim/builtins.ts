@@ -84,6 +84,7 @@ export function installBuiltins(): void {
     },
   });
   deriveAtOnce();
+  followSignals();
   const sync = fs as unknown as Record<string, Call>;
   const reals = new Map<string, Call>();
   for (const name of [...writes, ...moves]) {
@@ -169,6 +170,26 @@ function deriveAtOnce(): void {
       value: (...args: unknown[]) => Reflect.apply(importKey as Call, subtle, isIts(args[2]) ? args.with(3, true) : args),
     },
   });
+}
+
+/** Node keeps a signal that follows others for as long as anybody listens to it: also those of killed managers, for ever. */
+function followSignals(): void {
+  AbortSignal.any = (signals) => {
+    const own = new AbortController();
+    const offs: (() => void)[] = [];
+    const abort = (by: AbortSignal): void => {
+      for (const off of offs) off();
+      own.abort(by.reason);
+    };
+    for (const one of signals) {
+      const fn = (): void => abort(one);
+      one.addEventListener('abort', fn);
+      offs.push(() => one.removeEventListener('abort', fn));
+    }
+    const already = [...signals].find(({ aborted }) => aborted);
+    if (already !== undefined) abort(already);
+    return own.signal;
+  };
 }
 
 /** A file that is only read, as `fs.promises.open` gives it. */

@@ -23,6 +23,7 @@ export const buildkite: readonly Scenario[] = [
     about: 'Jobs of Buildkite come while the manager is killed between any two effects, and the Engine loses answers.',
     config: config(3),
     hours: 0.3,
+    calm: 0.1,
     happens: [flakyEngine, { ...job, count: 60 }, { ...crash, count: 14 }],
     atLeast: { bkDone: 60, bkPassed: 55, crashes: 8 },
     seeds: 6,
@@ -45,6 +46,7 @@ export const buildkite: readonly Scenario[] = [
     about: 'People stop the manager in every way while it has jobs of Buildkite, some of them hurry it, and start it again.',
     config: config(3),
     hours: 0.5,
+    calm: 0.1,
     happens: [
       { ...job, count: 60 },
       { what: 'stop', count: 8, how: { oneOf: ['drain', 'end', 'leave'] }, down: [0, 20_000] },
@@ -61,7 +63,7 @@ export const buildkite: readonly Scenario[] = [
     about: 'The service refuses, is slow, loses answers, and is away for minutes; its clock is wrong; it loses agents and stacks.',
     config: config(4),
     hours: 2,
-    calm: 0.3,
+    calm: 0.1,
     happens: [
       { ...job, count: 120 },
       { what: 'buildkite.faults', count: 6, ms: [10_000, 300_000], fails: 0.2, lost: 0.1, slow: 0.1 },
@@ -97,7 +99,7 @@ export const buildkite: readonly Scenario[] = [
     about: 'Agents never call in, end at once, die with their jobs, stay after them, and do not hear that they should end.',
     config: config(4),
     hours: 1,
-    calm: 0.3,
+    calm: 0.1,
     happens: [
       {
         ...job,
@@ -119,7 +121,7 @@ export const buildkite: readonly Scenario[] = [
     about: 'Jobs of Buildkite are cancelled at every step: before they are reserved, while their sandbox is made, while they run.',
     config: config(3, ', standby: false, timeout: 50s'),
     hours: 0.5,
-    calm: 0.3,
+    calm: 0.1,
     happens: [
       { ...job, count: 80, ms: [1_000, 30_000], cancelAfter: [0, 25_000] },
       { ...job, count: 10, ms: [60_000, 100_000] },
@@ -134,7 +136,7 @@ export const buildkite: readonly Scenario[] = [
     about: 'Jobs of forks are refused before there is a sandbox; the others have their secrets.',
     config: config(3, ', trust: { forks: refuse }'),
     hours: 0.5,
-    calm: 0.3,
+    calm: 0.1,
     happens: [
       { ...job, count: 80, fork: 0.3, secret: 0.5 },
       { ...crash, count: 8 },
@@ -148,7 +150,7 @@ export const buildkite: readonly Scenario[] = [
     about: 'Jobs of forks run without secrets, in sandboxes of their own kind.',
     config: config(3, ', trust: { forks: run-without-secrets }'),
     hours: 0.5,
-    calm: 0.3,
+    calm: 0.1,
     happens: [
       { ...job, count: 80, fork: 0.3, secret: 0.5 },
       { ...crash, count: 8 },
@@ -162,7 +164,7 @@ export const buildkite: readonly Scenario[] = [
     about: 'Other hosts reserve jobs, forget them, and take those that are reserved here.',
     config: config(3),
     hours: 0.5,
-    calm: 0.3,
+    calm: 0.1,
     happens: [
       { ...job, count: 80 },
       { ...job, count: 40, within: [0.2, 0.21] },
@@ -190,7 +192,7 @@ export const buildkite: readonly Scenario[] = [
 `,
     ),
     hours: 0.5,
-    calm: 0.3,
+    calm: 0.1,
     happens: [
       { ...job, count: 40, priority: [-2, 3] },
       { ...job, count: 20, rules: { oneOf: [['gpu=a100'], ['cuda=*'], ['gpu=a100', 'cuda=12'], ['os=linux']] } },
@@ -211,7 +213,7 @@ export const buildkite: readonly Scenario[] = [
       '  cold: { service: bk, queue: cold, agents: 2, runtime: docker, image: "debian", standby: false }\n',
     ),
     hours: 1,
-    calm: 0.3,
+    calm: 0.1,
     happens: [
       flakyEngine,
       { ...job, count: 160, fork: 0.25 },

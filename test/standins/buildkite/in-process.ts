@@ -79,7 +79,7 @@ export function openBuildkiteStandin(o: InProcessOptions): BuildkiteInProcess {
         world.agents.delete(id);
         world.sessions.delete(agent.session);
       }
-      for (const [token, { until }] of world.acquisitionTokens) if (until < time) world.acquisitionTokens.delete(token);
+      for (const [token, { until }] of world.acquisitionTokens) if (until < o.now()) world.acquisitionTokens.delete(token);
     },
   };
 }
