@@ -40,7 +40,7 @@ const processes = [
   'src/logs/log-file.test.ts',
   'src/pools/{ask,cache-tree,disk-watch,repair,state-room}.test.ts',
   'src/runtimes/{choose,gate}.test.ts',
-  'src/runtimes/docker/{archive,containers,devices,docker,docker.contract,doors,events,exits}.test.ts',
+  'src/runtimes/docker/{archive,call,containers,devices,docker,docker.contract,doors,events,exits}.test.ts',
   'src/runtimes/docker/{facts,image,logs,networks,prepare,witness}.test.ts',
   'src/runtimes/process/{bad-disk,crash,devices,isolation,process,supervisor}.test.ts',
   'src/secrets/seed-format.test.ts',

@@ -1,9 +1,68 @@
+import { mkdtempSync, rmSync } from 'node:fs';
+import { createServer, type RequestListener } from 'node:http';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { PassThrough, Readable } from 'node:stream';
+import { buffer } from 'node:stream/consumers';
+import { setTimeout as pause } from 'node:timers/promises';
 import { inspect } from 'node:util';
 import { expect, test } from 'vitest';
-import { connections } from './call.ts';
+import { handClock } from '../../core/testing.ts';
+import { connect, connections, usualLimits } from './call.ts';
 
 test('what dockerode writes out of every request stays short, however many connections there are', () => {
   const agent = connections({ kind: 'unix', path: '/run/docker.sock', from: 'test' });
   expect(inspect({ agent }, { showHidden: true, depth: null }).length).toBeLessThan(80);
   agent.destroy();
+});
+
+/** An Engine that answers everything so, and calls to it that are bounded by a clock of one's own. */
+async function engine(answer: RequestListener) {
+  const folder = mkdtempSync(join(tmpdir(), 'onejob-call-'));
+  const path = join(folder, 'socket');
+  const server = createServer(answer);
+  await new Promise<void>((resolve) => server.listen(path, resolve));
+  const clock = handClock();
+  const { raw, close } = await connect({ kind: 'unix', path, from: 'test' }, usualLimits, clock);
+  return {
+    clock,
+    raw,
+    [Symbol.dispose]() {
+      close();
+      server.closeAllConnections();
+      server.close();
+      rmSync(folder, { recursive: true });
+    },
+  };
+}
+
+const pull = { method: 'POST', path: '/images/create', doing: 'pull', limit: 'idle', stream: true } as const;
+
+test('a stream that has been read leaves no timer, also where its reader was slower than the Engine', async () => {
+  using one = await engine(async (_, response) => {
+    // In pieces of which several fit between the Engine and its reader.
+    for (const size of [40_000, 40_000, 20_000]) {
+      response.write(Buffer.alloc(size));
+      await pause(20);
+    }
+    response.end();
+  });
+  const flow = await one.raw(pull);
+  if (!(flow instanceof Readable)) throw new Error('no stream');
+  expect(one.clock.next()).toBe(usualLimits.idle);
+  // By now the Engine has sent all, and hung up; most of it waits here.
+  await pause(300);
+  expect((await buffer(flow)).length).toBe(100_000);
+  await pause(10);
+  expect(one.clock.next()).toBeNull();
+});
+
+test('a file that is refused while it is sent leaves no timer', async () => {
+  using one = await engine((_, response) => response.writeHead(404, { connection: 'close' }).end('{"message":"no"}'));
+  const file = new PassThrough();
+  file.write('some');
+  const put = one.raw({ method: 'PUT', path: '/containers/a/archive', doing: 'put files', limit: 'idle', file });
+  await expect(put).rejects.toMatchObject({ statusCode: 404 });
+  await pause(10);
+  expect(one.clock.next()).toBeNull();
 });

@@ -62,6 +62,7 @@ export async function connect(endpoint: Endpoint, limits: Limits, clock: Clock) 
     const stop = () => abort.abort();
     call.signal?.addEventListener('abort', stop, { once: true });
     let isLate = false;
+    let isOver = false;
     let giveUp = stop;
     const late = (): void => {
       isLate = true;
@@ -70,9 +71,11 @@ export async function connect(endpoint: Endpoint, limits: Limits, clock: Clock) 
     let callOff = clock.after(ms, late);
     const refresh = (): void => {
       callOff();
-      callOff = clock.after(ms, late);
+      // A slow reader takes the last pieces when the Engine has long hung up.
+      if (!isOver) callOff = clock.after(ms, late);
     };
     const end = () => {
+      isOver = true;
       callOff();
       call.signal?.removeEventListener('abort', stop);
     };
