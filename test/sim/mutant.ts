@@ -7,7 +7,7 @@
  *     # survives: why the simulator cannot see it (only for those of which that is known)
  */
 import { execFileSync } from 'node:child_process';
-import { cpSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync } from 'node:fs';
+import { cpSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
@@ -82,6 +82,7 @@ function apply({ path }: Mutant, tree: string, more: readonly string[]): string 
 /** A copy of the product and its simulator, to which one patch at a time is applied. */
 export class Copy implements Disposable {
   readonly #dir = mkdtempSync(join(tmpdir(), 'onejob-mutant-'));
+  readonly #before = new Map<string, Buffer>();
 
   constructor() {
     for (const name of ['src', 'test', 'package.json']) cpSync(join(root, name), join(this.#dir, name), { recursive: true });
@@ -95,12 +96,14 @@ export class Copy implements Disposable {
 
   /** @throws Error when the patch does not apply */
   apply(mutant: Mutant): void {
+    for (const file of mutant.files) this.#before.set(file, readFileSync(join(this.#dir, file)));
     const problem = apply(mutant, this.#dir, []);
     if (problem !== null) throw new Error(`mutants/${mutant.name}.patch does not apply: ${problem}`);
   }
 
-  restore({ files }: Mutant): void {
-    for (const file of files) cpSync(join(root, file), join(this.#dir, file));
+  restore(): void {
+    for (const [file, bytes] of this.#before) writeFileSync(join(this.#dir, file), bytes);
+    this.#before.clear();
   }
 
   [Symbol.dispose](): void {

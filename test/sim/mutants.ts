@@ -142,7 +142,7 @@ async function tryOne(mutant: Mutant, copy: Copy): Promise<Result> {
   } catch (error) {
     throw new Error(`mutants/${mutant.name}.patch makes a tree in which nothing can be played`, { cause: error });
   } finally {
-    copy.restore(mutant);
+    copy.restore();
   }
 }
 
