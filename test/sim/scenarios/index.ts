@@ -4,16 +4,19 @@ import { buildkiteService } from '../buildkite.ts';
 import { gpus } from '../gpus.ts';
 import { ownQueueUsers } from '../own.ts';
 import type { MakeOutside, Scenario } from '../scenario.ts';
+import { stopwatch } from '../stopwatch.ts';
 import { azure } from './azure.ts';
 import { buildkite } from './buildkite.ts';
 import { engine } from './engine.ts';
 import { gpus as gpuScenarios } from './gpus.ts';
 import { ownQueue } from './own-queue.ts';
+import { quiet } from './quiet.ts';
 
-export const scenarios: readonly Scenario[] = [...ownQueue, ...engine, ...azure, ...buildkite, ...gpuScenarios];
+export const scenarios: readonly Scenario[] = [...ownQueue, ...engine, ...quiet, ...azure, ...buildkite, ...gpuScenarios];
 
 export const outsides: Readonly<Record<string, MakeOutside>> = {
   own: ownQueueUsers,
+  stopwatch,
   azure: azurePipelines,
   buildkite: buildkiteService,
   gpus,
