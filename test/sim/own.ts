@@ -15,6 +15,8 @@ interface Wanted {
   acceptedAt: number;
   /** When its queue gave it to a slot; null while it waits. */
   takenAt: number | null;
+  /** When it was given back last. */
+  backAt: number;
   isCancelled: boolean;
   /** It was there when everything was told to end. */
   mayBeStopped: boolean;
@@ -61,16 +63,11 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
     released(sandbox) {
       if (sandbox.job === null) return;
       begunAt.set(sandbox.job, time.now);
-      checkOrder(sandbox.job, sandbox.spec.pool);
     },
   });
 
-  /** None was taken before one that is more urgent, or as urgent and waited longer. */
-  function checkOrder(id: string, pool: string): void {
-    const job = jobs.get(id);
-    if (job === undefined) return;
-    const takenAt = job.takenAt ?? time.now;
-    const { priority } = job.request;
+  /** None is taken before one that is more urgent, or as urgent and waited longer. */
+  function checkOrder(id: string, { acceptedAt, request: { priority } }: Wanted, pool: string): void {
     for (const other of open) {
       const one = jobs.get(other) as Wanted;
       // One that began and was lost is queued again, a moment after others perhaps.
@@ -84,8 +81,9 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
       )
         continue;
       if ((one.request.pool ?? pool) !== pool || one.request.priority < priority) continue;
-      const before = one.request.priority > priority ? takenAt : Math.min(takenAt, job.acceptedAt);
-      if (one.acceptedAt < before - settling) broken.push(`order: job ${id} was taken before job ${other}, whose turn it was`);
+      const before = one.request.priority > priority ? time.now : acceptedAt;
+      const since = Math.max(one.acceptedAt, one.backAt);
+      if (since < before - settling) broken.push(`order: job ${id} was taken before job ${other}, whose turn it was`);
     }
   }
 
@@ -122,10 +120,22 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
     if (!isTold) time.after(again, () => tryToCancel(id));
   }
 
-  function note(job: JobView): void {
+  function see(job: JobView): void {
     const wanted = jobs.get(job.id);
     if (wanted === undefined) return;
+    const wasTaken = wanted.takenAt !== null;
+    noteTaken(job, wanted);
+    if (!wasTaken && wanted.takenAt !== null && wanted.isAccepted) checkOrder(job.id, wanted, job.pool);
+    note(job, wanted);
+  }
+
+  function noteTaken(job: JobView, wanted: Wanted): void {
+    // A job may come back in the very step that takes the next one.
+    if (job.state === 'queued' && wanted.takenAt !== null) wanted.backAt = time.now;
     wanted.takenAt = job.state === 'queued' ? null : (wanted.takenAt ?? time.now);
+  }
+
+  function note(job: JobView, wanted: Wanted): void {
     if (job.state !== 'done' || job.result === null) return;
     if (wanted.result !== null) {
       if (JSON.stringify(wanted.result) !== JSON.stringify(job.result))
@@ -206,12 +216,13 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
   host.onUp.add(() => {
     const { up, process } = host;
     if (up === null || process === null) return;
-    up.services.own.onChange(note);
-    for (const id of open) {
-      const job = up.services.own.job(id);
-      if (job !== null) note(job);
-      else if (jobs.get(id)?.isAccepted === true) broken.push(`S7: job ${id} was accepted, and is not known any more`);
-    }
+    up.services.own.onChange(see);
+    // What became of them since somebody was told last, of all of them before anybody judges.
+    const known = [...open].map((id) => [id, jobs.get(id) as Wanted, up.services.own.job(id)] as const);
+    for (const [, wanted, job] of known) if (job !== null) noteTaken(job, wanted);
+    for (const [id, wanted, job] of known)
+      if (job !== null) note(job, wanted);
+      else if (wanted.isAccepted) broken.push(`S7: job ${id} was accepted, and is not known any more`);
   });
 
   return {
@@ -234,6 +245,7 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
           isAccepted: false,
           acceptedAt: 0,
           takenAt: null,
+          backAt: 0,
           isCancelled: false,
           mayBeStopped: false,
           result: null,
