@@ -32,6 +32,8 @@ interface Result {
   readonly plays: number;
 }
 
+/** Outside systems that are parts of the world only in their own scenarios. */
+const services: ReadonlySet<string | null> = new Set(Object.values(areas));
 /** Longer scenarios, in hours, would leave no time for others. */
 const longest = 100;
 /** A play that takes longer spins, in ms of processor time; and one that waits for so long hangs, in ms. */
@@ -67,7 +69,7 @@ function* orders(outside: string | null): Generator<Order> {
   for (const file of readdirSync(folder).sort())
     if (file.endsWith('.json')) yield JSON.parse(readFileSync(join(folder, file), 'utf8')) as Order;
   const isNear = ({ with: outsides = [] }: Scenario): boolean =>
-    outside === null ? outsides.length === 0 : outsides.includes(outside);
+    outside === null ? !outsides.some((one) => services.has(one)) : outsides.includes(outside);
   const short = scenarios.filter(({ hours }) => hours < longest);
   const gate = short.flatMap((scenario) =>
     Array.from({ length: scenario.seeds ?? 3 }, (_, seed) => {
