@@ -40,6 +40,8 @@ export interface SimHostOptions {
   readonly config: string;
   /** Name of the one runtime; default `process`. */
   readonly runtime?: string;
+  /** Whether it makes sandboxes from images. */
+  readonly images?: boolean;
   readonly parts?: MoreParts;
   /** Lines of the story that are kept; default 4,000. */
   readonly lines?: number;
@@ -167,7 +169,7 @@ export class SimHost {
       return;
     }
     const stored = store.slots.all().map(({ slot, thisBoot }) => (thisBoot ? slot : rebased(slot, process.now())));
-    const runtime = simRuntime(this.engine, process, { name: this.#options.runtime });
+    const runtime = simRuntime(this.engine, process, { name: this.#options.runtime, images: this.#options.images === true });
     const tell = (level: string) => (message: string, about?: object) => {
       if (!process.isDead) this.tell(`${level} ${message} ${JSON.stringify(about ?? {})}`);
     };

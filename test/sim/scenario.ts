@@ -37,6 +37,8 @@ export interface Scenario {
   readonly config: string;
   /** Name of the runtime that its pools use; default `process`. */
   readonly runtime?: string;
+  /** Whether that runtime makes sandboxes from images. */
+  readonly images?: boolean;
   /** Virtual time in which things happen; afterwards all comes to its end. */
   readonly hours: number;
   readonly happens: readonly Wish[];
@@ -189,6 +191,7 @@ export async function play(scenario: Scenario, seed: number, options: PlayOption
     seed,
     config: scenario.config,
     ...(scenario.runtime !== undefined && { runtime: scenario.runtime }),
+    ...(scenario.images !== undefined && { images: scenario.images }),
     parts: (process) => Object.assign({}, ...outsides.map((one) => one.parts?.(process) ?? {})) as Partial<HostParts>,
   });
   const { time, engine } = host;

@@ -5,6 +5,7 @@ import { gpus } from '../gpus.ts';
 import { ownQueueUsers } from '../own.ts';
 import type { MakeOutside, Scenario } from '../scenario.ts';
 import { stopwatch } from '../stopwatch.ts';
+import { trouble } from '../trouble.ts';
 import { azure } from './azure.ts';
 import { buildkite } from './buildkite.ts';
 import { engine } from './engine.ts';
@@ -17,6 +18,7 @@ export const scenarios: readonly Scenario[] = [...ownQueue, ...engine, ...quiet,
 export const outsides: Readonly<Record<string, MakeOutside>> = {
   own: ownQueueUsers,
   stopwatch,
+  trouble,
   azure: azurePipelines,
   buildkite: buildkiteService,
   gpus,

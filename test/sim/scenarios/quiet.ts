@@ -34,4 +34,23 @@ export const quiet: readonly Scenario[] = [
     atLeast: { jobs: 8, peace: 3_600_000 },
     seeds: 2,
   },
+  {
+    name: 'trouble',
+    about: 'Sandboxes cannot be made for a while, or end at once, and images change: pools are patient, and use nothing old.',
+    config: 'pools: { default: { agents: 3, image: box, runtime: docker, stop_grace: 5s } }\n',
+    runtime: 'docker',
+    images: true,
+    hours: 6,
+    with: ['stopwatch', 'trouble'],
+    happens: [
+      { ...job, count: 60 },
+      { what: 'trouble.refusal', count: 3, ms: [5_000, 1_800_000], retry: true },
+      { what: 'trouble.refusal', count: 2, ms: [5_000, 600_000], retry: false },
+      { what: 'trouble.gate', count: 3, ms: [5_000, 1_800_000], code: 1 },
+      { what: 'trouble.image', count: 8 },
+      { what: 'crash', count: 2, after: [1, 40], down: [0, 5_000] },
+    ],
+    atLeast: { jobs: 60, failures: 20, images: 8, peace: 3_600_000 },
+    seeds: 4,
+  },
 ];
