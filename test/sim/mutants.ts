@@ -63,7 +63,7 @@ if (unknown !== undefined) {
 const chosen = all.filter(({ name, area }) => (values.only?.includes(name) ?? true) && (values.area?.includes(area) ?? true));
 const limit = Number(values.limit) * 1_000;
 
-/** Everything, those scenarios first in which the `outside` system takes part, and of these the short ones and the first seeds first. */
+/** Everything: those scenarios first in which the `outside` system takes part, the first seed of each of them before the second. */
 function* orders(outside: string | null): Generator<Order> {
   const folder = join(import.meta.dirname, 'corpus');
   for (const file of readdirSync(folder).sort())
@@ -73,7 +73,8 @@ function* orders(outside: string | null): Generator<Order> {
   const short = scenarios.filter(({ hours }) => hours < longest);
   const gate = short.flatMap((scenario) =>
     Array.from({ length: scenario.seeds ?? 3 }, (_, seed) => {
-      const turn = (isNear(scenario) ? 0 : 1e6) + scenario.hours * (seed + 1);
+      const round = scenario.eachEffect === undefined ? seed : Math.floor(seed / 20);
+      const turn = (isNear(scenario) ? 0 : 1e6) + round + (scenario.hours < 24 ? 0 : 2) + scenario.hours / 1e3;
       return { scenario: scenario.name, seed, turn };
     }),
   );
