@@ -26,7 +26,7 @@ export const buildkite: readonly Scenario[] = [
     calm: 0.1,
     happens: [flakyEngine, { ...job, count: 60 }, { ...crash, count: 14 }],
     atLeast: { bkDone: 60, bkPassed: 55, crashes: 8 },
-    seeds: 6,
+    seeds: 3,
   },
   {
     ...whole,
@@ -55,7 +55,7 @@ export const buildkite: readonly Scenario[] = [
       { what: 'outage', of: 'engine', count: 2, ms: [0, 30_000] },
     ],
     atLeast: { bkDone: 60, bkPassed: 30, stops: 5 },
-    seeds: 6,
+    seeds: 3,
   },
   {
     ...whole,
@@ -75,7 +75,7 @@ export const buildkite: readonly Scenario[] = [
       { ...crash, count: 8 },
     ],
     atLeast: { bkDone: 120, bkPassed: 70, bkOutages: 4, bkFaults: 20 },
-    seeds: 6,
+    seeds: 3,
   },
   {
     ...whole,
@@ -90,8 +90,8 @@ export const buildkite: readonly Scenario[] = [
       { what: 'buildkite.pause', count: 4, ms: [1_000, 600_000] },
       { ...crash, count: 6 },
     ],
-    atLeast: { bkDone: 80, bkPassed: 75, bkTokens: 2, bkPauses: 4 },
-    seeds: 4,
+    atLeast: { bkDone: 80, bkPassed: 75, bkTokens: 1, bkPauses: 4 },
+    seeds: 2,
   },
   {
     ...whole,
@@ -113,7 +113,7 @@ export const buildkite: readonly Scenario[] = [
       { what: 'outage', of: 'engine', count: 2, ms: [0, 30_000] },
     ],
     atLeast: { bkDone: 60, bkPassed: 15, bkRefused: 1, bkTried: 5 },
-    seeds: 6,
+    seeds: 3,
   },
   {
     ...whole,
@@ -128,7 +128,7 @@ export const buildkite: readonly Scenario[] = [
       { ...crash, count: 8 },
     ],
     atLeast: { bkDone: 90, bkCancelled: 20, bkTimedOut: 3 },
-    seeds: 6,
+    seeds: 3,
   },
   {
     ...whole,
@@ -142,7 +142,7 @@ export const buildkite: readonly Scenario[] = [
       { ...crash, count: 8 },
     ],
     atLeast: { bkDone: 80, bkRefused: 10, bkSecrets: 10 },
-    seeds: 4,
+    seeds: 2,
   },
   {
     ...whole,
@@ -156,7 +156,7 @@ export const buildkite: readonly Scenario[] = [
       { ...crash, count: 8 },
     ],
     atLeast: { bkDone: 80, bkPassed: 75, bkForks: 10, bkSecrets: 10 },
-    seeds: 4,
+    seeds: 2,
   },
   {
     ...whole,
@@ -178,7 +178,7 @@ export const buildkite: readonly Scenario[] = [
       { ...crash, count: 8 },
     ],
     atLeast: { bkDone: 120, bkRivals: 5 },
-    seeds: 6,
+    seeds: 3,
   },
   {
     ...whole,
@@ -201,7 +201,7 @@ export const buildkite: readonly Scenario[] = [
       { ...crash, count: 8 },
     ],
     atLeast: { bkDone: 70, bkPassed: 70, bkStrange: 5 },
-    seeds: 4,
+    seeds: 2,
   },
   {
     ...whole,
@@ -226,7 +226,7 @@ export const buildkite: readonly Scenario[] = [
       { ...crash, count: 20 },
     ],
     atLeast: { bkDone: 200, bkPassed: 140, crashes: 12, bkFaults: 50 },
-    seeds: 6,
+    seeds: 3,
   },
   {
     ...whole,
@@ -252,6 +252,6 @@ export const buildkite: readonly Scenario[] = [
       { ...crash, count: 6, down: [0, 600_000] },
     ],
     atLeast: { bkDone: 120, bkOutages: 3, engineOutages: 1 },
-    seeds: 2,
+    seeds: 1,
   },
 ];
