@@ -34,7 +34,7 @@ export const engine: readonly Scenario[] = [
       { what: 'cancel', count: 8, pick: [0, 1_000] },
     ],
     atLeast: { done: 110, crashes: 4 },
-    seeds: 4,
+    seeds: 8,
   },
   {
     name: 'engine-strangers',
