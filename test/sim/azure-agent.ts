@@ -157,8 +157,7 @@ export class SimAgent {
   /** A job that the service has given to an agent on its way out is lost, and nobody else is to blame. */
   #excuse(why: string): void {
     const { service, excuse } = this.#parts;
-    for (const { id, agent, result } of service.world.requests.values())
-      if (agent?.id === this.#id && result === null) excuse(id, why);
+    for (const { id, agent } of service.world.open) if (agent?.id === this.#id) excuse(id, why);
   }
 
   /** Its entry at the service, which is the only one with its key; null when there is none any more. */

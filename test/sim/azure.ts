@@ -74,7 +74,7 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
     now: () => time.wall - time.jumped,
     after: (ms, fn) => time.after(ms, fn),
     origin: new URL(azureUrl).origin,
-    remembered: 100,
+    remembered: 60,
     heard: (request) => heard(request),
     fault: ({ identity, from }) => (from === 'person' ? null : wire.draw(identity)),
   });
@@ -390,6 +390,10 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
         ask('PATCH', `agents/${one.id}`, { id: one.id, enabled: false });
         time.after(number(ms, 60_000), () => ask('PATCH', `agents/${one.id}`, { id: one.id, enabled: true }));
       },
+      /** How long the service holds a poll, instead of 50 s: a long day has less to simulate. */
+      'azure.pace'({ ms }) {
+        world.pollHoldMs = number(ms, 50_000);
+      },
       /** Agents are to be of another version, for `ms`. */
       'azure.update'({ ms }) {
         azure.updateAgents(pool, '5.999.0');
@@ -436,8 +440,7 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
   };
 
   function lengthen(ms: number): void {
-    for (const request of world.requests.values())
-      if (request.result === null && request.lockedUntil !== null) request.lockedUntil += ms;
+    for (const request of world.open) if (request.lockedUntil !== null) request.lockedUntil += ms;
     for (const session of world.sessions.values()) session.lastSeen += ms;
   }
 }

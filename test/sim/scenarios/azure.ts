@@ -39,7 +39,7 @@ export const azure: readonly Scenario[] = [
       { ...kill, count: 12 },
     ],
     atLeast: { azureDone: 60, crashes: 8 },
-    seeds: 6,
+    seeds: 4,
   },
   {
     ...azureHost,
@@ -50,7 +50,7 @@ export const azure: readonly Scenario[] = [
     happens: [{ what: 'azure.queue', count: 1, within: [0.003, 0.004], ms: 8_000, result: 'succeeded' }],
     atLeast: { azureDone: 1 },
     eachEffect: 'any',
-    seeds: 60,
+    seeds: 40,
   },
   {
     ...azureHost,
@@ -65,7 +65,7 @@ export const azure: readonly Scenario[] = [
       { ...kill, count: 4 },
     ],
     atLeast: { azureDone: 80, stops: 6 },
-    seeds: 6,
+    seeds: 4,
   },
   {
     ...azureHost,
@@ -83,7 +83,7 @@ export const azure: readonly Scenario[] = [
       { ...kill, count: 6, down: [0, 300_000] },
     ],
     atLeast: { azureDone: 72, azureOutages: 8, azureFaults: 40 },
-    seeds: 4,
+    seeds: 2,
   },
   {
     ...azureHost,
@@ -97,7 +97,7 @@ export const azure: readonly Scenario[] = [
       { ...kill, count: 3 },
     ],
     atLeast: { azureDone: 60, azureOutages: 4, azureDisturbed: 1 },
-    seeds: 6,
+    seeds: 3,
   },
   {
     ...azureHost,
@@ -111,7 +111,7 @@ export const azure: readonly Scenario[] = [
       { what: 'crash', count: 10, of: 'service', after: [1, 30], down: [0, 5_000] },
     ],
     atLeast: { azureDone: 80, azureFaults: 30, crashes: 6 },
-    seeds: 8,
+    seeds: 4,
   },
   {
     ...azureHost,
@@ -126,7 +126,7 @@ export const azure: readonly Scenario[] = [
       { what: 'stop', count: 1, how: 'leave', down: [0, 60_000] },
     ],
     atLeast: { azureDone: 60, azureTokens: 3 },
-    seeds: 6,
+    seeds: 2,
   },
   {
     ...azureHost,
@@ -143,7 +143,7 @@ export const azure: readonly Scenario[] = [
       { what: 'stop', count: 2, how: { oneOf: ['drain', 'end'] }, down: [0, 20_000] },
     ],
     atLeast: { azureDone: 104, azureAbandoned: 5 },
-    seeds: 6,
+    seeds: 3,
   },
   {
     ...azureHost,
@@ -158,7 +158,7 @@ export const azure: readonly Scenario[] = [
       { what: 'azure.faults', count: 2, ms: 300_000, who: 'managers', fails: 0.1, lost: 0.1, slow: 0 },
     ],
     atLeast: { azureDone: 200, crashes: 6, stops: 4 },
-    seeds: 3,
+    seeds: 2,
   },
   {
     ...azureHost,
@@ -177,7 +177,7 @@ export const azure: readonly Scenario[] = [
       { ...kill, count: 12 },
     ],
     atLeast: { azureDone: 200, azureFaults: 20, crashes: 8 },
-    seeds: 4,
+    seeds: 2,
   },
   {
     ...azureHost,
@@ -195,25 +195,26 @@ export const azure: readonly Scenario[] = [
       { ...kill, count: 4 },
     ],
     atLeast: { azureDone: 120, azureCancelled: 5, azurePeople: 10 },
-    seeds: 6,
+    seeds: 3,
   },
   {
     ...azureHost,
     name: 'azure-day',
     about:
       'A day of a host with 18 agents of Azure Pipelines: hundreds of jobs, a few restarts, short outages, a cancelled job or two.',
-    config: config(18),
+    config: config(18, '', 'poll: 30s'),
     hours: 24,
     happens: [
-      { ...job, count: 1_200, ms: [1_000, 900_000], demands },
-      { what: 'azure.cancel', count: 20, pick: [0, 1_000] },
+      { what: 'azure.pace', count: 1, within: [0, 0], ms: 240_000 },
+      { ...job, count: 500, ms: [1_000, 900_000], demands },
+      { what: 'azure.cancel', count: 10, pick: [0, 1_000] },
       { ...anyOutage, count: 6, ms: [1_000, 120_000] },
       { what: 'azure.faults', count: 6, ms: 600_000, fails: 0.02, lost: 0.02, slow: 0.01 },
       { what: 'outage', of: 'engine', count: 3, ms: [1_000, 120_000] },
       { what: 'stop', count: 1, how: { oneOf: ['leave', 'drain'] }, down: [1_000, 60_000] },
       { ...kill, count: 3, down: [0, 60_000] },
     ],
-    atLeast: { azureDone: 1_200, azureOutages: 4 },
+    atLeast: { azureDone: 500, azureOutages: 4 },
     seeds: 1,
   },
 ];

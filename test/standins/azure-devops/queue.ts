@@ -56,6 +56,7 @@ export function queueJob(world: World, pool: Pool, job: JobSpec): Request {
   world.builds.set(build.id, build);
   world.plans.set(plan.id, plan);
   world.requests.set(request.id, request);
+  world.open.add(request);
   world.emit({ kind: 'requestQueued', pool: pool.id, request: viewOf(request) });
   const counted = matching(pool.agents.values(), request.demands).filter(
     (agent) => agent.everOnline || !world.faults.placeholderNotCounted,
@@ -77,9 +78,9 @@ export function queueJob(world: World, pool: Pool, job: JobSpec): Request {
 export function assignWaiting(world: World): void {
   const free = new Set<Agent>();
   for (const { agent } of world.sessions.values()) if (agent.enabled && mayGet(world, agent)) free.add(agent);
-  for (const request of world.requests.values()) {
+  for (const request of world.open) {
     if (free.size === 0) return;
-    if (request.result !== null || request.agent !== null) continue;
+    if (request.agent !== null) continue;
     const [agent] = matching(free, request.demands).filter((each) => each.pool === request.pool);
     if (agent === undefined) continue;
     assign(world, request, agent);
@@ -92,7 +93,7 @@ function mayGet(world: World, agent: Agent): boolean {
   const current = requestOf(world, agent);
   const { secondJob } = world.faults;
   if (current === null) return !agent.leaving || secondJob === 'at-end';
-  const held = [...world.requests.values()].filter((request) => request.agent?.id === agent.id && request.result === null).length;
+  const held = [...world.open].filter((request) => request.agent?.id === agent.id).length;
   return secondJob === 'while-busy' && current.receiveTime !== null && held === 1;
 }
 
@@ -118,6 +119,7 @@ export function finish(world: World, request: Request, result: string): void {
   if (request.result !== null) return;
   request.result = result;
   request.finishTime = world.now();
+  world.open.delete(request);
   const { logs, feed } = request.plan;
   const log = logs.length > 0 ? logs.map((each) => each.text).join('') : feed.map((line) => `${line}\n`).join('');
   world.emit({ kind: 'requestFinished', pool: request.pool.id, request: viewOf(request) });
@@ -151,8 +153,8 @@ export function sweep(world: World): void {
   const now = world.now();
   for (const session of [...world.sessions.values()])
     if (session.polls.size === 0 && session.lastSeen + world.sessionMs <= now) endSession(world, session, 'expired');
-  for (const request of world.requests.values()) {
-    if (request.result !== null || request.agent === null) continue;
+  for (const request of world.open) {
+    if (request.agent === null) continue;
     if (request.lockedUntil !== null && request.lockedUntil <= now) {
       request.statusMessage = `We stopped hearing from agent ${request.agent.name}. Verify the agent machine is running and has a healthy network connection.`;
       finish(world, request, 'abandoned');

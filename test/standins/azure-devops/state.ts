@@ -135,7 +135,7 @@ export interface World {
   readonly base: string;
   readonly hosted: boolean;
   readonly codes: StatusCodes;
-  readonly pollHoldMs: number;
+  pollHoldMs: number;
   readonly lockMs: number;
   readonly sessionMs: number;
   readonly tokenMs: number;
@@ -154,6 +154,8 @@ export interface World {
   readonly pools: Map<number, Pool>;
   readonly sessions: Map<string, Session>;
   readonly requests: Map<number, Request>;
+  /** Requests that are not finished, oldest first. */
+  readonly open: Set<Request>;
   readonly plans: Map<string, Plan>;
   readonly builds: Map<number, Build>;
   readonly pats: Map<string, Pat>;
@@ -194,7 +196,7 @@ export function newAgent(
 
 /** The request that keeps an agent busy; the first, should there be two. */
 export function requestOf(world: World, agent: Agent): Request | null {
-  for (const request of world.requests.values()) if (request.agent?.id === agent.id && request.result === null) return request;
+  for (const request of world.open) if (request.agent?.id === agent.id) return request;
   return null;
 }
 

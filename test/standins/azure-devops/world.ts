@@ -46,6 +46,7 @@ export function createWorld(o: StandInOptions, origin: string, faults: World['fa
     pools: new Map(),
     sessions: new Map(),
     requests: new Map(),
+    open: new Set(),
     plans: new Map(),
     builds: new Map(),
     pats: new Map(),
