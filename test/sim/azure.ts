@@ -57,6 +57,8 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
   /** Jobs that run in sandboxes, by onejob's id of the agent. */
   const busy = new Map<string, number>();
   const hadJob = new Set<string>();
+  /** Agents that were told to end with their manager. */
+  const stopped = new Set<string>();
   const tokens: string[] = [];
   let habits = good;
   /** The service itself is away, and no more happens in it. */
@@ -267,6 +269,7 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
       if (what === 'done') return void busy.delete(spec.agent);
       busy.set(spec.agent, request);
       counts.azureBegun += 1;
+      if (stopped.has(spec.agent)) excuse(request, 'it came as the manager was stopped');
       if (hadJob.has(spec.agent)) breaks(`S3: agent ${spec.agent} began a second job, ${request}`);
       hadJob.add(spec.agent);
       const job = jobs.get(request);
@@ -296,6 +299,7 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
   const disturbed = (how: string) => (sandbox: Seen) => {
     const { agent } = sandbox.spec;
     const request = busy.get(agent);
+    if (host.up?.loop.reconciler.stopping === true) stopped.add(agent);
     if (sandbox.exit !== null || request === undefined) {
       if (sandbox.exit !== null) busy.delete(agent);
       return;
