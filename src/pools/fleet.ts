@@ -88,7 +88,7 @@ export function openFleet(parts: FleetParts) {
   const tools = parts.runner ?? createRunner({ clock, path: [parts.path, ...vendorFolders].join(':') });
   const probe = createProbe({
     now: clock.now,
-    ...(parts.runner !== undefined && { runner: parts.runner }),
+    runner: tools,
     path: parts.path,
     topology: pools.some(({ devices: { count } }) => count !== 1),
     ...(root !== null && { sys: join(root, 'sys'), proc: join(root, 'proc') }),

@@ -1,6 +1,9 @@
 /** What `doctor` says about an Engine. */
+
 import { existsSync } from 'node:fs';
 import { statfs } from 'node:fs/promises';
+import { systemClock } from '../../clock.ts';
+import type { Clock } from '../../core/clock.ts';
 import { toFailure } from '../../errors.ts';
 import type { Finding } from '../runtime.ts';
 import { type DockerSettings, type Endpoint, endpointUrl, resolveEndpoint } from './endpoint.ts';
@@ -8,8 +11,13 @@ import { createFirewall, type Firewall } from './firewall.ts';
 import { anyGrant, chooseGrant, type GrantChoice, type GrantSetting, type Way } from './grants.ts';
 import { type DockerProbe, probeDocker } from './probe.ts';
 
-export async function checkEngine(endpoint: Endpoint, signal: AbortSignal, grant: GrantSetting = 'auto'): Promise<Finding[]> {
-  const probe = await probeDocker(endpoint, signal);
+export async function checkEngine(
+  endpoint: Endpoint,
+  signal: AbortSignal,
+  grant: GrantSetting = 'auto',
+  clock: Clock = systemClock,
+): Promise<Finding[]> {
+  const probe = await probeDocker(endpoint, signal, clock);
   const subject = 'docker';
   if (!probe.reachable) {
     return [{ level: 'error', subject, message: probe.error.message, hint: probe.error.hint }];

@@ -121,7 +121,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
       return trouble === null ? null : toFailure(trouble).message;
     },
 
-    check: async (signal) => [...(await checkEngine(endpoint, signal, options.grant)), await checkInternet(firewall)],
+    check: async (signal) => [...(await checkEngine(endpoint, signal, options.grant, engine.clock)), await checkInternet(firewall)],
 
     fingerprint: async (recipe, signal) => {
       if (recipe.image === null) return null;

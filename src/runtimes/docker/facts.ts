@@ -1,5 +1,7 @@
 /** What of an Engine matters for the GPUs of its host, for `doctor`. */
+import { systemClock } from '../../clock.ts';
 import type { PoolConfig } from '../../config/config.ts';
+import type { Clock } from '../../core/clock.ts';
 import type { DockerSettings } from './endpoint.ts';
 import { anyGrant, chooseGrant, type Way } from './grants.ts';
 import { probeDocker, resolveEndpoint } from './probe.ts';
@@ -19,12 +21,13 @@ export async function engineFacts(
   pools: readonly Pick<PoolConfig, 'devices' | 'runtime' | 'recipe'>[],
   environment: DockerSettings,
   signal: AbortSignal,
+  clock: Clock = systemClock,
 ): Promise<EngineFacts | null> {
   const [pool] = pools.filter(({ devices, runtime }) => devices.count !== 0 && runtime !== 'process');
   if (pool === undefined) return null;
   const setting = pool.recipe.grant.way;
   const endpoint = await resolveEndpoint(environment).catch(() => null);
-  const probe = endpoint === null ? null : await probeDocker(endpoint, signal);
+  const probe = endpoint === null ? null : await probeDocker(endpoint, signal, clock);
   if (probe === null || !probe.reachable || !probe.local) return null;
   const { info, version } = probe.told;
   const { way } = chooseGrant(info, version, { ...anyGrant, setting });

@@ -111,7 +111,7 @@ export function createImages(engine: Engine, configDir: string, now: () => numbe
       try {
         if ((await look(reference, signal)) !== null) return null;
         if (policy === 'never') return notFetched(reference);
-        const auth = await registryAuth(configDir, parseReference(reference).registry, signal);
+        const auth = await registryAuth(configDir, parseReference(reference).registry, signal, engine.clock);
         await engine.distribution(reference, auth, signal);
         return null;
       } catch (error) {
@@ -138,7 +138,7 @@ async function pullOnce(
   const { name, tag, registry } = parseReference(reference);
   const shown = createProgress(reference, progress);
   try {
-    const auth = await registryAuth(configDir, registry, signal);
+    const auth = await registryAuth(configDir, registry, signal, engine.clock);
     progress(`pulling ${reference}`);
     const answer = await engine.pull({ fromImage: name, tag }, auth, signal);
     for await (const line of createInterface({ input: answer, crlfDelay: Number.POSITIVE_INFINITY })) {
