@@ -125,7 +125,7 @@ async function work(): Promise<void> {
     const played = await players.play({ ...next.value, ...(values.story && { lines: 4_000 }) });
     pending -= 1;
     total.plays += 1;
-    total.jobs += (played.counts.jobs ?? 0) + (played.counts.azureJobs ?? 0);
+    for (const [name, count] of Object.entries(played.counts)) if (/^(bkJ|azureJ|j)obs$/.test(name)) total.jobs += count;
     total.crashes += played.counts.crashes ?? 0;
     total.outages += played.counts.outages ?? 0;
     total.steps += played.counts.steps ?? 0;
