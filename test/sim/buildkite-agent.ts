@@ -43,7 +43,8 @@ export interface AgentParts {
   readonly ask: Ask;
   readonly inside: Inside;
   readonly habit: (job: string) => Habit;
-  readonly hears: (what: 'begins' | 'ends', job: string) => void;
+  /** `unheard`: it gave up telling the service that the job began, or how it ended. */
+  readonly hears: (what: 'begins' | 'ends' | 'unheard', job: string) => void;
 }
 
 /** Variables that the script sets. */
@@ -129,8 +130,9 @@ class Agent {
       void this.#every(Number(job_status_interval) * 1_000, over.signal, () => this.#look(ofJob));
       const finished = await this.#work(work, ofJob);
       if (finished === null) return;
-      await this.#until('PUT', `jobs/${job}/finish`, { ...ofJob, body: finished }, { most: 12, every: 50_000 });
-    }
+      const told = await this.#until('PUT', `jobs/${job}/finish`, { ...ofJob, body: finished }, { most: 12, every: 50_000 });
+      if (told instanceof Error && !(told instanceof Refused && told.status < 429)) this.#parts.hears('unheard', job);
+    } else this.#parts.hears('unheard', job);
     over.abort(new Error('over'));
     await this.#until('POST', 'disconnect', own, { most: 4, every: 1_000 });
     if (work.bad === 'lingers') await this.#pass(600_000 * random());

@@ -271,7 +271,11 @@ export function buildkiteService(host: SimHost, random: () => number): Outside {
       end: (code: number) => stage.end(code),
       ended: stage.ended,
     };
-    const hears = (what: 'begins' | 'ends', of: string): void => (what === 'begins' ? begins(of, agent) : void busy.delete(agent));
+    const hears = (what: 'begins' | 'ends' | 'unheard', of: string): void => {
+      if (what === 'begins') begins(of, agent);
+      else if (what === 'ends') busy.delete(agent);
+      else excuse(of, 'its agent gave up telling the service about it');
+    };
     // Not before the gate has said that it is released.
     time.after(1, () => void runAgent({ time, random, ask: broker.ask, inside, hears, habit: habitOf }, script));
     return true;
