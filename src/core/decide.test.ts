@@ -116,6 +116,18 @@ describe('release', () => {
     });
   });
 
+  test('a job that began although nobody saw it, and was ended for that, has not failed by itself', () => {
+    const stop = { kind: 'stop', agent: 'a0', why: 'unreleased', grace: 0 } as const;
+    const step = decide(withAgent(releasing), stop, now);
+    expect(step.actions).toEqual([{ act: 'terminate', agent: 'a0' }]);
+    for (const code of [143, 137]) {
+      const ended = decide(step.slot, exit(code, true), now).changes[0];
+      expect(ended).toMatchObject({ change: 'ended', result: { kind: 'lost' } });
+    }
+    const own = decide(step.slot, exit(3, true), now).changes[0];
+    expect(own).toMatchObject({ change: 'ended', result: { kind: 'code', code: 3 } });
+  });
+
   test('a sandbox somebody removed during the release is lost: nobody can say whether the script began', () => {
     const step = decide(withAgent(releasing), { kind: 'gone', agent: 'a0' }, now);
     expect(step.changes[0]).toMatchObject({ change: 'ended', result: { kind: 'lost' } });

@@ -196,8 +196,8 @@ function stopResult({ why, failure }: Pick<Stopped, 'why' | 'failure'>, exit: Ex
     case 'shutdown':
       return { kind: 'lost', reason: 'onejob was stopped while the job ran' };
     case 'unreleased':
-      // It had begun all the same. The KILL was ours and says nothing of the job; any other end is its own.
-      if (exit.kind !== 'code' || exit.code !== 137) return exit;
+      // It had begun all the same. TERM and KILL were ours and say nothing of the job; any other end is its own.
+      if (exit.kind !== 'code' || (exit.code !== 137 && exit.code !== 143)) return exit;
       return { kind: 'lost', reason: failure?.message ?? 'nobody saw it begin in time' };
     case 'renewal':
       return exit;
