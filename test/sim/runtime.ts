@@ -214,7 +214,7 @@ function createConnection(engine: SimEngine, clock: ProcessClock) {
 
   /**
    * A call, which has its effect all at once: the only way in which a manager changes anything at the Engine. It reaches the Engine
-   * also when its manager dies meanwhile; the answer needs a manager that lives.
+   * also when its manager dies meanwhile, unless that Engine is slow to read it; the answer needs a manager that lives.
    */
   const call = async <T>(ms: number, signal: AbortSignal | null, effect: () => T): Promise<T> => {
     const { fails, answerLost, slow = 0, hung = 0 } = engine.faults;
@@ -227,7 +227,7 @@ function createConnection(engine: SimEngine, clock: ProcessClock) {
     await wait(engine.time, takes / 2, signal);
     if (clock.isDead) {
       try {
-        if (engine.isUp) effect();
+        if (engine.isUp && !isSlow) effect();
       } catch {}
       return new Promise<never>(() => {});
     }

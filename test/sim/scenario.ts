@@ -279,7 +279,13 @@ export async function play(scenario: Scenario, seed: number, options: PlayOption
   }
   const counts: Record<string, number> = {
     ...{ crashes: host.crashes, stops: host.stops, starts: host.starts, outages, jumps, fulls },
-    ...{ engineOutages: engine.outages, engineRestarts: engine.restarts, made: engine.made, steps: time.steps },
+    ...{
+      engineOutages: engine.outages,
+      engineRestarts: engine.restarts,
+      seized: engine.seized,
+      made: engine.made,
+      steps: time.steps,
+    },
     ...Object.fromEntries(Object.entries(host.effects).map(([kind, count]) => [`${kind}Effects`, count])),
   };
   for (const one of outsides) Object.assign(counts, one.counts());

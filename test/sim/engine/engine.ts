@@ -98,6 +98,8 @@ export class SimEngine {
   outages = 0;
   /** How often it was started anew, and ended all that ran. */
   restarts = 0;
+  /** Sandboxes that somebody else, or the kernel, has ended. */
+  seized = 0;
   /** What acts out scripts of other services than the own queue. */
   readonly programs = new Set<Program>();
   /** By reference; one that is not named here is there. */
@@ -210,6 +212,7 @@ export class SimEngine {
     const sandbox = this.sandboxes.get(agent);
     if (sandbox === undefined || !sandbox.isStarted) return;
     if (sandbox.job !== null) this.lost.add(sandbox.job);
+    this.seized += 1;
     sandbox.end({ kind: 'oom' });
   }
 
@@ -218,6 +221,7 @@ export class SimEngine {
     const sandbox = this.sandboxes.get(agent);
     if (sandbox === undefined) return;
     if (sandbox.job !== null && sandbox.exit === null) this.lost.add(sandbox.job);
+    this.seized += 1;
     // It ends first: who removes it then disturbs nobody any more.
     if (sandbox.isStarted) sandbox.end(takenAway);
     this.remove(agent);
