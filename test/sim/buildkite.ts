@@ -45,6 +45,8 @@ const sweepEvery = 10_000;
 const forgetEvery = 50;
 /** ms for which the service knows what is over. */
 const remembers = 2 * 3_600_000;
+/** ms of calm after which what is reserved must be kept, and ms that must be left of a reservation then. One of a second was given back. */
+const [keptAfter, leastLeft, givenBack] = [60_000, 60_000, 1_500];
 /** ms in which a job must have begun while a slot is free and nothing is wrong. */
 const longestWait = 1_800_000;
 /** ms before its time limit in which a job may count as late all the same: its agent took as long to begin it. */
@@ -96,6 +98,8 @@ export function buildkiteService(host: SimHost, random: () => number): Outside {
   let isRefused = false;
   let refusals = 0;
   let paused = 0;
+  /** Since when the manager is up and nothing is wrong. */
+  let soundSince = 0;
   /** Since when nothing is wrong, and something went on. */
   let calmSince = 0;
   /** Lists of each stack in its latest second. */
@@ -196,6 +200,12 @@ export function buildkiteService(host: SimHost, random: () => number): Outside {
         return;
       case 'answered':
         if (event.request.route === 'jobs/:id/acquire' && event.request.status === 422) counts.bkTried += 1;
+        if (event.request.route.endsWith('batch-reserve')) {
+          const reserved = ourReserved().length;
+          // Those of a manager that was killed may be among them.
+          if (host.up !== null && reserved > 2 * host.slots.length)
+            breaks(`S7: ${reserved} jobs are reserved for ${host.slots.length} slots`);
+        }
         return;
     }
   });
@@ -254,6 +264,9 @@ export function buildkiteService(host: SimHost, random: () => number): Outside {
     return (job.isFork && forks === 'refuse') || job.releases >= 3;
   }
 
+  host.onUp.add(() => {
+    soundSince = time.now;
+  });
   engine.programs.add((script, stage) => {
     if (!script.endsWith('exec buildkite-agent start')) return false;
     const { agent } = stage.spec;
@@ -414,10 +427,22 @@ export function buildkiteService(host: SimHost, random: () => number): Outside {
   const isTroubled = (): boolean =>
     wire.outage !== null || wire.weather.managers !== fine || wire.weather.agents !== fine || isRefused || paused > 0;
 
-  /** A job waits no longer than for a slot. */
+  const ourReserved = (): Job[] => inState('reserved').filter(({ reservation }) => reservation?.stack !== 'rival');
+
+  /** What is reserved is kept, and a job waits no longer than for a slot. */
   function look(): void {
     const isFree = host.up !== null && engine.isUp && host.slots.some(({ agent }) => agent.kind === 'free');
     if (isTroubled() || !isFree) calmSince = time.now;
+    if (host.up === null || !engine.isUp || isTroubled()) soundSince = time.now;
+    if (time.now - soundSince > keptAfter) {
+      for (const { id, reservation } of ourReserved()) {
+        const left = (reservation?.until ?? 0) - world.now();
+        // One that was reserved right before a kill nobody knows of: it goes back to its queue by itself.
+        const isKnown = (host.store?.serviceJobs.get(id)?.state ?? 'done') !== 'done';
+        if (isKnown && left > givenBack && left < leastLeft)
+          breaks(`S7: the reservation of job ${id} runs out in ${Math.round(left)} ms, and nobody keeps it`);
+      }
+    }
     const waits = inState('scheduled', 'reserved').filter(({ id }) => jobs.has(id));
     if (time.now - calmSince < longestWait || waits.length === 0) return;
     const [{ id, state }] = waits as [Job];

@@ -230,6 +230,22 @@ export const buildkite: readonly Scenario[] = [
   },
   {
     ...whole,
+    name: 'buildkite-engine',
+    about: 'The Engine refuses a fifth of all calls and is away now and then, while each sandbox is made for its job.',
+    config: config(3, ', standby: false'),
+    hours: 0.5,
+    calm: 0.1,
+    happens: [
+      { ...flakyEngine, fails: 0.2, answerLost: 0.1, eventLost: 0.2 },
+      { ...job, count: 60 },
+      { what: 'outage', of: 'engine', count: 6, ms: [0, 120_000] },
+      { ...crash, count: 4 },
+    ],
+    atLeast: { bkDone: 60, bkPassed: 55, engineOutages: 3 },
+    seeds: 3,
+  },
+  {
+    ...whole,
     name: 'buildkite-hours',
     about: 'The service, the network to it, and the Engine are away for an hour each, at every phase of jobs.',
     config: config(3),
