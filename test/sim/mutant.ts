@@ -4,6 +4,7 @@
  *     # area: loop
  *     # fault: An action begins before its step was committed.
  *     # promise: S4
+ *     # found by: kills (for those that one scenario is made for: it is played first)
  *     # survives: why the simulator cannot see it (only for those of which that is known)
  */
 import { execFileSync } from 'node:child_process';
@@ -36,6 +37,8 @@ export interface Mutant {
   readonly fault: string;
   /** The promise that it breaks, such as `S6`. */
   readonly promise: string;
+  /** The scenario that is made for it; null for none. */
+  readonly foundBy: string | null;
   /** Why it is known to survive; null when it has to be killed. */
   readonly survives: string | null;
   /** Files that it changes, from the root. */
@@ -58,7 +61,7 @@ function readMutant(name: string, path: string): Mutant {
   if (fault === null || !/^[A-Z].*\.$/.test(fault)) throw wrong('needs "# fault:", a sentence');
   if (promise === null || !/^S\d+$/.test(promise)) throw wrong('needs "# promise:", such as S6');
   if (files.length === 0 || files.some((file) => !file.startsWith('src/'))) throw wrong('changes nothing under src');
-  return { name, path, area: area as Area, fault, promise, survives: field('survives'), files };
+  return { name, path, area: area as Area, fault, promise, foundBy: field('found by'), survives: field('survives'), files };
 }
 
 /** What git says about a patch that does not apply to a tree; null when it does. */

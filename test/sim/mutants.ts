@@ -64,7 +64,7 @@ const chosen = all.filter(({ name, area }) => (values.only?.includes(name) ?? tr
 const limit = Number(values.limit) * 1_000;
 
 /** Everything: those scenarios first in which the `outside` system takes part, the first seed of each of them before the second. */
-function* orders(outside: string | null): Generator<Order> {
+function* orders(outside: string | null, first: string | null): Generator<Order> {
   const folder = join(import.meta.dirname, 'corpus');
   for (const file of readdirSync(folder).sort())
     if (file.endsWith('.json')) yield JSON.parse(readFileSync(join(folder, file), 'utf8')) as Order;
@@ -73,8 +73,9 @@ function* orders(outside: string | null): Generator<Order> {
   const short = scenarios.filter(({ hours }) => hours < longest);
   const gate = short.flatMap((scenario) =>
     Array.from({ length: scenario.seeds ?? 3 }, (_, seed) => {
-      const round = scenario.eachEffect === undefined ? seed : Math.floor(seed / 20);
-      const turn = (isNear(scenario) ? 0 : 1e6) + round + (scenario.hours < 24 ? 0 : 2) + scenario.hours / 1e3;
+      const round = scenario.eachEffect === undefined ? seed : Math.floor(seed / 6);
+      const begin = scenario.name === first ? -1e6 : isNear(scenario) ? 0 : 1e6;
+      const turn = begin + round + (scenario.hours < 24 ? 0 : 2) + scenario.hours / 1e3;
       return { scenario: scenario.name, seed, turn };
     }),
   );
@@ -100,11 +101,15 @@ function busy(pid: number): number {
 }
 
 /** Plays until something breaks that `counts`, or the time is up. */
-async function attempt(simulator: string, outside: string | null, counts: (order: Order) => Promise<boolean>): Promise<Attempt> {
+async function attempt(
+  simulator: string,
+  of: Pick<Mutant, 'area' | 'foundBy'> | null,
+  counts: (order: Order) => Promise<boolean>,
+): Promise<Attempt> {
   using players = new Players({ count: 1, limit: 600_000, folder: simulator });
   const spent = (): number => players.processes.reduce((sum, pid) => sum + busy(pid), 0);
   let plays = 0;
-  for (const order of orders(outside)) {
+  for (const order of orders(of === null ? null : areas[of.area], of?.foundBy ?? null)) {
     const [begun, wall] = [spent(), performance.now()];
     const over = Promise.withResolvers<string | null>();
     const timer = setInterval(() => {
@@ -140,7 +145,7 @@ function isWhole(order: Order): Promise<boolean> {
 async function tryOne(mutant: Mutant, copy: Copy): Promise<Result> {
   copy.apply(mutant);
   try {
-    const came = await attempt(copy.simulator, areas[mutant.area], isWhole);
+    const came = await attempt(copy.simulator, mutant, isWhole);
     return { name: mutant.name, killed: came.broken !== null, ...came };
   } catch (error) {
     throw new Error(`mutants/${mutant.name}.patch makes a tree in which nothing can be played`, { cause: error });

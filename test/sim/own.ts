@@ -4,6 +4,7 @@
  */
 import type { JobRequest, JobView } from '../../src/api/schema.ts';
 import { OnejobError } from '../../src/errors.ts';
+import { isDiskFull } from './builtins.ts';
 import { requestOf, type SimHost } from './host.ts';
 import type { Act, Seen } from './runtime.ts';
 import type { Happening, Outside } from './scenario.ts';
@@ -32,7 +33,7 @@ const again = 1_000;
 /** ms before its time limit in which a job may end and count as late all the same: the event of its end was lost. */
 const unseen = 5_000;
 /** ms by which a time limit may be late. */
-const lateness = 60_000;
+const lateness = 30_000;
 
 export function ownQueueUsers(host: SimHost, random: () => number): Outside {
   const { engine, time } = host;
@@ -41,6 +42,11 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
   const open = new Set<string>();
   const begunAt = new Map<string, number>();
   const broken: string[] = [];
+  /** ms in which nobody could end a job: no manager was up, the Engine away, the disk full. */
+  let away = 0;
+  let lookedAt = time.now;
+  /** What of it there was when a job began. */
+  const awayBefore = new Map<string, number>();
   let checking = 0;
   let done = 0;
   let cancelled = 0;
@@ -63,6 +69,7 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
     released(sandbox) {
       if (sandbox.job === null) return;
       begunAt.set(sandbox.job, time.now);
+      awayBefore.set(sandbox.job, away);
     },
   });
 
@@ -181,14 +188,11 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
       default:
         broken.push(`S7: job ${id} ended as ${said}`);
     }
-    const took = time.now - (begunAt.get(id) ?? time.now);
-    if (
-      request.timeout !== null &&
-      result.kind === 'code' &&
-      act.ms > request.timeout + lateness &&
-      took > request.timeout + lateness
-    )
-      host.tell(`job ${id} had ${request.timeout} ms and took ${took}`);
+    const begin = begunAt.get(id);
+    if (request.timeout === null || begin === undefined || wanted.mayBeStopped) return;
+    const took = time.now - begin - (away - (awayBefore.get(id) ?? 0));
+    if (took > request.timeout + lateness && act.ms > request.timeout + lateness)
+      broken.push(`S7: job ${id} had ${request.timeout} ms, and took ${Math.round(took)} in which somebody could have ended it`);
   }
 
   /** What it printed is kept, whole and once; before that, up to `earlier` bytes of tries that were lost. */
@@ -264,7 +268,11 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
         tryToCancel(id);
       },
     },
-    broken: () => broken.splice(0),
+    broken() {
+      if (host.up === null || !engine.isUp || isDiskFull()) away += time.now - lookedAt;
+      lookedAt = time.now;
+      return broken.splice(0);
+    },
     unsettled() {
       const [first] = open;
       if (first !== undefined)
