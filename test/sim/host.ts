@@ -73,7 +73,7 @@ export class SimHost {
   /** Effects of each kind so far. */
   readonly effects: Record<Effect, number> = { commit: 0, file: 0, runtime: 0, service: 0, device: 0 };
   /** Each kills the manager at the effect at which it comes to 0. */
-  readonly #fuses = new Set<{ left: number; readonly of: Effect | null; readonly down: number }>();
+  readonly #fuses = new Set<{ left: number; readonly of: Effect | null; readonly then: (effect: Effect) => void }>();
   readonly #options: SimHostOptions;
   readonly #config: string;
   #running: Running | null = null;
@@ -222,7 +222,7 @@ export class SimHost {
       fuse.left -= 1;
       if (fuse.left > 0) continue;
       this.#fuses.delete(fuse);
-      this.crash(fuse.down, `at a ${effect}`);
+      fuse.then(effect);
       return;
     }
   }
@@ -239,9 +239,14 @@ export class SimHost {
     this.time.after(down, () => this.start());
   }
 
+  /** Calls `then` at the `left`-th effect from now on, `of` one kind or of any. */
+  atEffect(left: number, of: Effect | null, then: (effect: Effect) => void): void {
+    this.#fuses.add({ left, of, then });
+  }
+
   /** Kills it at the `left`-th effect from now on, `of` one kind or of any. */
   crashAfter(left: number, of: Effect | null = null, down = 1_000): void {
-    this.#fuses.add({ left, of, down });
+    this.atEffect(left, of, (effect) => this.crash(down, `at a ${effect}`));
   }
 
   /** From now on it is killed at no effect. */

@@ -232,7 +232,8 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
   return {
     name: 'own queue',
     takes: {
-      submit({ ms, exit = 0, says, term, pool = null, ...request }: Happening) {
+      /** `cancelAfter`: ms until whoever handed it in has another mind. */
+      submit({ ms, exit = 0, says, term, pool = null, cancelAfter = null, ...request }: Happening) {
         const id = Math.floor(random() * 2 ** 48)
           .toString(16)
           .padStart(12, '0');
@@ -257,6 +258,11 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
         jobs.set(id, whole);
         open.add(id);
         tryToSubmit(id, whole);
+        if (cancelAfter !== null)
+          time.after(Number(cancelAfter), () => {
+            whole.isCancelled = true;
+            tryToCancel(id);
+          });
       },
       /** Somebody cancels one of the jobs that have no result yet. */
       cancel({ pick }: Happening) {
