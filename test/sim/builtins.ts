@@ -48,6 +48,13 @@ const asyncWrites = ['writeFile', 'appendFile', 'mkdir', 'mkdtemp', 'copyFile', 
 const asyncMoves = ['rename', 'rm', 'unlink', 'rmdir', 'truncate'];
 const asyncReads = ['readFile', 'readdir', 'stat', 'lstat', 'statfs', 'access', 'realpath', 'readlink'];
 
+const { writeSync } = fs;
+
+function writeHalf(fd: number, parts: readonly Uint8Array[], at: number): void {
+  const whole = Buffer.concat(parts);
+  writeSync(fd, whole, 0, whole.length >> 1, at);
+}
+
 let isInstalled = false;
 
 /**
@@ -95,7 +102,11 @@ export function installBuiltins(): void {
       const own = currentProcess();
       if (own === undefined) return real(...args);
       if (!passes(own, needsSpace)) return undefined;
-      if (isFull && needsSpace) throw noSpace(name);
+      if (isFull && needsSpace) {
+        // What is left of the disk takes a part of it.
+        if (name === 'writevSync') writeHalf(...(args as unknown as Parameters<typeof writeHalf>));
+        throw noSpace(name);
+      }
       const answer = real(...args);
       passes(own, needsSpace);
       return answer;

@@ -47,6 +47,8 @@ export interface SimHostOptions {
   readonly lines?: number;
 }
 
+/** ms by which an end may be late: what is deaf is killed, perhaps twice, and what it printed is read. */
+const killing = 15_000;
 /** ms after which the service manager of the host starts a manager that could not start. */
 const startAgain = 5_000;
 /** ms in which what a killed manager asked for may still come about. */
@@ -271,6 +273,9 @@ export class SimHost {
     this.stops += 1;
     this.tell(`stop: ${how}`);
     if (how === 'end') this.ending();
+    const { outages } = this.engine;
+    const begun = this.time.now;
+    const longest = grace ?? Math.max(0, ...this.slots.map((slot) => slot.grace));
     let ended = how;
     await process.begin(async () => {
       host.shutdown.begin({ how, grace, forget: false });
@@ -282,6 +287,9 @@ export class SimHost {
     const isCalm = this.engine.isUp && this.engine.faults === noFaults && this.time.now - this.#crashedAt > inFlight;
     if (ended !== 'leave' && isCalm && left.length > 0)
       this.broken.push(`S10: after the stop (${how}) sandboxes are left: ${left.join(', ')}`);
+    const took = this.time.now - begun;
+    if (how === 'end' && isCalm && outages === this.engine.outages && took > longest + killing)
+      this.broken.push(`S10: the stop was to end all within ${longest} ms, and took ${took}`);
     running.host = null;
     this.#end(running);
     if (down !== null) this.time.after(down, () => this.start());

@@ -33,7 +33,7 @@ const again = 1_000;
 /** ms before its time limit in which a job may end and count as late all the same: the event of its end was lost. */
 const unseen = 5_000;
 /** ms by which a time limit may be late. */
-const lateness = 30_000;
+const lateness = 15_000;
 
 export function ownQueueUsers(host: SimHost, random: () => number): Outside {
   const { engine, time } = host;
@@ -68,6 +68,8 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
     removed: disturbed('removed'),
     released(sandbox) {
       if (sandbox.job === null) return;
+      if (/^[0-9a-f]{12}$/.test(sandbox.job) && !jobs.has(sandbox.job))
+        broken.push(`S3: job ${sandbox.job} begins, and nobody handed it in`);
       begunAt.set(sandbox.job, time.now);
       awayBefore.set(sandbox.job, away);
     },

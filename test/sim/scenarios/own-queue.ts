@@ -70,6 +70,7 @@ export const ownQueue: readonly Scenario[] = [
     hours: 0.5,
     happens: [
       { ...job, count: 60, term: { oneOf: [0, 2_000, null] } },
+      { ...job, count: 10, ms: [30_000, 120_000], term: { oneOf: [0, 2_000, null] } },
       { what: 'stop', count: 5, how: { oneOf: ['drain', 'end', 'leave'] }, down: [0, 20_000] },
       { what: 'stop', count: 3, how: { oneOf: ['drain', 'end'] }, down: [0, 20_000], second: [0, 8_000] },
       { what: 'crash', count: 4, after: [1, 60], down: [0, 5_000] },
