@@ -134,7 +134,7 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
     if (wanted === undefined) return;
     const wasTaken = wanted.takenAt !== null;
     noteTaken(job, wanted);
-    if (!wasTaken && wanted.takenAt !== null && wanted.isAccepted) checkOrder(job.id, wanted, job.pool);
+    if (!wasTaken && wanted.takenAt !== null && wanted.isAccepted && !wanted.isCancelled) checkOrder(job.id, wanted, job.pool);
     note(job, wanted);
   }
 
