@@ -241,3 +241,11 @@ test('the folder is the first that is there or can be made', () => {
   mkdirSync(join(here.path, 'none', 'onejob'), { recursive: true });
   expect(lockDirectory([none, file, good])).toBe(none);
 });
+
+test('what a manager left that was killed before its lock was whole, its next one takes away, and nobody else’s', () => {
+  const dir = join(here.path, 'locks');
+  mkdirSync(dir);
+  for (const name of ['one.5eed.new', 'one-more.5eed.new', 'two.5eed.new', 'one.lock']) writeFileSync(join(dir, name), '{');
+  locks('one');
+  expect(readdirSync(dir).sort()).toEqual(['one-more.5eed.new', 'one.lock', 'two.5eed.new']);
+});

@@ -79,6 +79,11 @@ export function createLocks(options: LockOptions): DeviceLocks {
       .map(({ uuid }) => uuid),
   );
 
+  // Killed before its lock was whole, the last manager of this owner left a file that nobody else knows.
+  for (const name of isFolder(dir) ? namesIn(dir) : [])
+    if (name.startsWith(beginning(owner)) && name.endsWith(unfinished)) remove(join(dir, name));
+  const create = (path: string, text: string): boolean => createFor(owner, path, text);
+
   /** Found by name and not by looking through the folder, which anybody may have filled. */
   const others = (uuid: DeviceId): Found | undefined =>
     folders
@@ -208,9 +213,13 @@ function heldBy({ holder, path, uid }: Found): string {
   return `another onejob${who} has it (pid ${holder.pid}, state in ${holder.stateDir}; its lock is ${path})`;
 }
 
+const unfinished = '.new';
+/** Of the names of files that become locks of this owner: the rest is chance, so that nobody can be there before. */
+const beginning = (owner: string): string => `${encodeURIComponent(owner)}.`;
+
 /** Whether it was not there before. At no time there is a part of it, wherever we are killed. */
-function create(path: string, text: string): boolean {
-  const whole = join(dirname(path), `${randomUUID()}.new`);
+function createFor(owner: string, path: string, text: string): boolean {
+  const whole = join(dirname(path), `${beginning(owner)}${randomUUID()}${unfinished}`);
   try {
     writeFileSync(whole, text, { flag: 'wx' });
     // Whatever the umask is: every manager of the host has to read it.
