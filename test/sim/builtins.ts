@@ -92,6 +92,12 @@ export function installBuiltins(): void {
   });
   deriveAtOnce();
   followSignals();
+  // What a killed process has put off ends nobody else.
+  const soon = globalThis.queueMicrotask;
+  globalThis.queueMicrotask = (fn) => {
+    const own = currentProcess();
+    soon(own === undefined ? fn : () => own.run(fn));
+  };
   const sync = fs as unknown as Record<string, Call>;
   const reals = new Map<string, Call>();
   for (const name of [...writes, ...moves]) {
@@ -185,7 +191,11 @@ function deriveAtOnce(): void {
 
 /** Node keeps a signal that follows others for as long as anybody listens to it: also those of killed managers, for ever. */
 function followSignals(): void {
-  AbortSignal.any = (signals) => {
+  AbortSignal.any = (given) => {
+    const signals = [...new Set(given)];
+    // Nothing takes a listener off that never hears anything: one for each look at GPUs, and each makes the next one slower.
+    const [only] = signals;
+    if (only !== undefined && signals.length === 1) return only;
     const own = new AbortController();
     const offs: (() => void)[] = [];
     const abort = (by: AbortSignal): void => {
@@ -197,7 +207,7 @@ function followSignals(): void {
       one.addEventListener('abort', fn);
       offs.push(() => one.removeEventListener('abort', fn));
     }
-    const already = [...signals].find(({ aborted }) => aborted);
+    const already = signals.find(({ aborted }) => aborted);
     if (already !== undefined) abort(already);
     return own.signal;
   };
