@@ -2,18 +2,21 @@
  * GPUs that exist as data: what NVIDIA's tool prints of them, who is on them, and what the kernel says. The device manager and its
  * parsers are the real ones. What a card really is, the world knows; a job may be let at none that is not clean.
  */
-import { appendFileSync, existsSync, mkdirSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { appendFileSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { readEnvironment } from '../../src/config/environment.ts';
 import { sleep } from '../../src/core/clock.ts';
+import { isEmpty } from '../../src/core/slot.ts';
+import { createLocks, type DeviceLocks } from '../../src/gpu/lock.ts';
 import type { ToolReply, ToolRunner } from '../../src/gpu/run.ts';
 import type { HostParts } from '../../src/host.ts';
+import { openStore } from '../../src/store/store.ts';
 import { emptyHost, plugIn } from '../support/fake-tools/fake-tools.ts';
 import { card, driver580, instance, listText, queryXml, type StubGpu, versionText } from '../support/gpu-cards.ts';
 import type { SimHost } from './host.ts';
 import { asWorld, type SimProcess } from './process.ts';
 import type { Seen } from './runtime.ts';
-import type { Happening, Outside } from './scenario.ts';
+import type { Happening, MakeOutside, Outside } from './scenario.ts';
 
 interface OnCard {
   readonly pid: number;
@@ -32,19 +35,30 @@ const lookMayBeOld = 75_000;
 const justNow = 1_000;
 /** ms that the quickest look takes: a proof begins after the end of the agent. */
 const lookTakes = 40;
-/** Instances of the card that is in MIG mode, the last one. */
-const migInstances = 3;
-const wholeCards = 4;
+/** MiB of a card that a job leaves in use without a process that has it. */
+const keptMiB = 2_048;
 
-export function gpus(host: SimHost, random: () => number): Outside {
+const times = <T>(count: number, make: (n: number) => T): T[] => Array.from({ length: count }, (_, n) => make(n));
+/** An A100 that is cut into instances; the host's are counted from `first`. */
+const cut = (n: number, first: number, count: number): StubGpu =>
+  card(n, {
+    ...{ model: 'NVIDIA A100-SXM4-80GB', architecture: 'Ampere' },
+    instances: times(count, (part) => instance(first + part, 7 + part)),
+  });
+
+/** Four H100, and an A100 with three instances. */
+export const gpus: MakeOutside = (host, random) => machine(host, random, [...times(4, card), cut(4, 0, 3)]);
+
+/** What a host of 18 agents has: two A100 with seven instances each, three RTX 5000, and an H100. */
+export const gpusOf18: MakeOutside = (host, random) => {
+  const turing = { model: 'Quadro RTX 5000', architecture: 'Turing', memoryMiB: 16_384 };
+  return machine(host, random, [cut(0, 0, 7), cut(1, 7, 7), ...times(3, (n) => card(2 + n, turing)), card(5)]);
+};
+
+function machine(host: SimHost, random: () => number, cards: readonly StubGpu[]): Outside {
   const { engine, time } = host;
   const root = join(host.dir, 'machine');
   const broken: string[] = [];
-  const mig = Array.from({ length: migInstances }, (_, n) => instance(n, 7 + n));
-  const cards: StubGpu[] = [
-    ...Array.from({ length: wholeCards }, (_, n) => card(n)),
-    card(wholeCards, { instances: mig, model: 'NVIDIA A100-SXM4-80GB' }),
-  ];
   const cardOf = new Map(
     cards.flatMap((one) => [[one.uuid, one] as const, ...(one.instances ?? []).map((part) => [part.uuid, one] as const)]),
   );
@@ -57,10 +71,21 @@ export function gpus(host: SimHost, random: () => number): Outside {
   const held = new Map<string, Set<Seen>>();
   let mode: 'ok' | 'hang' | 'exit 18' = 'ok';
   let printed: Map<string, string> | null = null;
-  let leave = 0;
+  let driver = driver580;
+  let drivers = 0;
+  let driverSince = Number.NEGATIVE_INFINITY;
+  /** Devices with memory in use that nobody has, and since when. */
+  const kept = new Map<string, number>();
+  /** What a manager of somebody else on this host has locked. */
+  const rivals = new Set<string>();
+  let rival: DeviceLocks | null = null;
+  let leave: { readonly ms: number; readonly isMemory: boolean } | null = null;
   let records = 0;
   let pids = 10_000;
-  const count = { gpuReleases: 0, falls: 0, hangs: 0, people: 0, leftovers: 0, xids: 0, tools: 0 };
+  const count = {
+    ...{ gpuReleases: 0, falls: 0, hangs: 0, people: 0, leftovers: 0, xids: 0, tools: 0 },
+    ...{ drivers: 0, reserved: 0, rivals: 0, rivalsRefused: 0, shared: 0 },
+  };
 
   mkdirSync(root);
   const { sys, proc } = emptyHost(root);
@@ -76,9 +101,9 @@ export function gpus(host: SimHost, random: () => number): Outside {
     if (printed !== null) return printed;
     const there = cards.filter(({ uuid }) => !lost.has(uuid)).map(asSeen);
     printed = new Map([
-      ['-q -x', queryXml(there, driver580)],
+      ['-q -x', queryXml(there, driver)],
       ['-L', listText(there)],
-      ...there.map((one) => [`-q -x -i ${one.pciId}`, queryXml([one], driver580, there.length)] as const),
+      ...there.map((one) => [`-q -x -i ${one.pciId}`, queryXml([one], driver, there.length)] as const),
     ]);
     return printed;
   }
@@ -91,9 +116,10 @@ export function gpus(host: SimHost, random: () => number): Outside {
     });
     const instances = one.instances?.map((part) => {
       const mine = on.filter(({ devices }) => devices.includes(part.uuid)).length;
-      return { ...part, usedMiB: part.usedMiB + 512 * mine };
+      return { ...part, usedMiB: part.usedMiB + 512 * mine + (kept.has(part.uuid) ? keptMiB : 0) };
     });
-    return { ...one, usedMiB: one.usedMiB + 512 * on.length, processes: shown, instances: instances ?? null };
+    const keeps = [...kept.keys()].filter((uuid) => cardOf.get(uuid) === one).length;
+    return { ...one, usedMiB: one.usedMiB + 512 * on.length + keptMiB * keeps, processes: shown, instances: instances ?? null };
   }
 
   const changed = (): void => {
@@ -128,6 +154,7 @@ export function gpus(host: SimHost, random: () => number): Outside {
   engine.watchers.add({
     made(sandbox) {
       for (const uuid of sandbox.granted) {
+        if (rivals.has(uuid)) broken.push(`S1: ${uuid} is granted to slot ${sandbox.spec.slot} while another manager has it`);
         for (const [other, sandboxes] of held)
           for (const one of sandboxes)
             if (shares(uuid, other) && one.spec.slot !== sandbox.spec.slot && one.exit === null && !isSharing(one.spec.slot))
@@ -140,19 +167,33 @@ export function gpus(host: SimHost, random: () => number): Outside {
       owner = sandbox.owner;
       count.gpuReleases += 1;
       for (const uuid of sandbox.granted) checkClean(uuid, sandbox);
+      if (sandbox.madeAt < driverSince && time.now - driverSince > lookMayBeOld)
+        broken.push(`S11: agent ${sandbox.spec.agent} was released, and its sandbox was made with an older driver`);
+      const isBeside = [...processes.values()].some(
+        ({ devices, agent, endedAt }) =>
+          agent !== null && endedAt === null && devices.some((uuid) => sandbox.granted.includes(uuid)),
+      );
+      if (isBeside) count.shared += 1;
       begin(sandbox.granted, sandbox.spec.agent);
     },
     ended(sandbox) {
       for (const uuid of sandbox.granted) held.get(uuid)?.delete(sandbox);
       for (const one of processes.values()) {
         if (one.agent !== sandbox.spec.agent || one.endedAt !== null) continue;
-        if (leave === 0) end(one);
-        else {
+        if (leave === null) {
+          end(one);
+          continue;
+        }
+        const { ms: stays, isMemory } = leave;
+        leave = null;
+        count.leftovers += 1;
+        host.tell(`${isMemory ? 'memory' : `process ${one.pid}`} of agent ${one.agent} stays on ${one.devices.join(', ')}`);
+        if (isMemory) {
+          end(one);
+          keep(one.devices, stays);
+        } else {
           one.endedAt = time.now;
-          host.tell(`process ${one.pid} of agent ${one.agent} stays on ${one.devices.join(', ')}`);
-          count.leftovers += 1;
-          time.after(leave, () => end(one));
-          leave = 0;
+          time.after(stays, () => end(one));
         }
       }
     },
@@ -160,6 +201,16 @@ export function gpus(host: SimHost, random: () => number): Outside {
       for (const uuid of sandbox.granted) held.get(uuid)?.delete(sandbox);
     },
   });
+
+  function keep(devices: readonly string[], stays: number): void {
+    const since = time.now;
+    for (const uuid of devices) kept.set(uuid, since);
+    changed();
+    time.after(stays, () => {
+      for (const uuid of devices) if (kept.get(uuid) === since) kept.delete(uuid);
+      changed();
+    });
+  }
 
   function checkClean(uuid: string, { spec }: Seen): void {
     const { agent, slot } = spec;
@@ -170,6 +221,11 @@ export function gpus(host: SimHost, random: () => number): Outside {
     if (lostAt !== undefined && time.now - lostAt > lookMayBeOld) say('which is off the bus');
     const badAt = bad.get(one.uuid);
     if (badAt !== undefined && time.now - badAt > justNow) say('which needs a reset');
+    const keptSince = kept.get(uuid);
+    if (keptSince !== undefined && time.now - keptSince > lookTakes) say('where memory of the last one is in use');
+    const known = host.store?.devices.all().find((device) => device.uuid === uuid);
+    if (known?.quarantine != null && time.wall - known.quarantine.since > justNow) say('which is in quarantine');
+    if (known?.reserved != null && time.wall - known.reserved.since > justNow) say('which a person has reserved');
     for (const { devices, endedAt, since, agent: whose } of processes.values()) {
       if (!devices.some((other) => shares(other, uuid))) continue;
       if (endedAt !== null && time.now - endedAt > lookTakes) say(`where a process of agent ${whose} is left`);
@@ -199,8 +255,53 @@ export function gpus(host: SimHost, random: () => number): Outside {
     };
   }
 
+  /** A manager of somebody else on this host, with state of its own, wants a device. */
+  function rivalWants(uuid: string, stays: number): void {
+    const boot = host.store?.bootId;
+    if (boot === undefined || rivals.has(uuid)) return;
+    const dir = join(root, 'locks');
+    rival ??= createLocks({ dir, owner: 'rival', stateDir: '/home/rival/.local/state/onejob', bootId: boot });
+    const refused = rival.take(uuid);
+    host.tell(`another manager wants ${uuid}: ${refused === null ? 'has it' : 'refused'}`);
+    if (refused !== null) {
+      count.rivalsRefused += 1;
+      return;
+    }
+    count.rivals += 1;
+    // Its number is told in messages, and must be the same in each run.
+    const path = join(dir, `${uuid}@${boot}.lock`);
+    writeFileSync(path, readFileSync(path, 'utf8').replace(`"pid":${process.pid}`, '"pid":4242'));
+    rivals.add(uuid);
+    for (const one of held.get(uuid) ?? [])
+      if (one.exit === null) broken.push(`S1: another manager could lock ${uuid} while slot ${one.spec.slot} has it`);
+    time.after(stays, () => {
+      rivals.delete(uuid);
+      rival?.keep(rivals);
+    });
+  }
+
   const pick = (n: unknown): StubGpu => cards[Number(n) % cards.length] as StubGpu;
   const ms = ({ ms: given }: Happening): number => Number(given ?? 60_000);
+
+  /** What the last manager wrote down must balance. */
+  function unbalanced(): string[] {
+    const store = openStore(join(host.dir, 'state'));
+    try {
+      const all = store.slots.all().map(({ slot }) => slot);
+      const full = all.filter((slot) => !isEmpty(slot)).map(({ key }) => `S4: slot ${key} is not empty on disk`);
+      const of = new Map<string, string>();
+      const twice = all.flatMap(({ key, devices }) =>
+        devices.flatMap((uuid) => {
+          const other = of.get(uuid);
+          of.set(uuid, key);
+          return other === undefined || isSharing(key) ? [] : [`S1: ${uuid} is leased to ${other} and ${key} at the end`];
+        }),
+      );
+      return [...full, ...twice];
+    } finally {
+      store.close();
+    }
+  }
 
   return {
     name: 'gpus',
@@ -241,9 +342,42 @@ export function gpus(host: SimHost, random: () => number): Outside {
         const process = begin(devices, null);
         time.after(ms(happening), () => end(process));
       },
-      /** The next agent that ends leaves a process on its devices, for `ms`. */
+      /** The next agent that ends leaves a process on its devices, or (`how: memory`) memory that nobody has, for `ms`. */
       'gpu.leftover'(happening) {
-        leave = ms(happening);
+        leave = { ms: ms(happening), isMemory: happening.how === 'memory' };
+      },
+      /** The driver is replaced: for `ms` the tool does not fit it, then everything tells of a new one. */
+      'gpu.driver'(happening) {
+        if (mode !== 'ok') return;
+        mode = 'exit 18';
+        host.tell('the driver is replaced');
+        time.after(ms(happening), () => {
+          mode = 'ok';
+          count.drivers += 1;
+          drivers += 1;
+          driver = { ...driver580, version: `580.${105 + drivers}.08` };
+          driverSince = time.now;
+          writeFileSync(join(proc, 'driver/nvidia/version'), versionText(driver));
+          host.tell(`the driver is ${driver.version}`);
+          changed();
+        });
+      },
+      /** A person reserves a device for `ms`, as `onejob gpus reserve` does. */
+      'gpu.reserve'(happening) {
+        const one = pick(happening.card);
+        const uuid = one.instances?.[0]?.uuid ?? one.uuid;
+        host.process?.run(() => {
+          const fleet = host.up?.loop.fleet;
+          const device = fleet?.book.known.get(uuid);
+          if (fleet == null || device === undefined) return;
+          fleet.reservations.reserve(device, { by: 'ann', for: ms(happening) });
+          count.reserved += 1;
+        });
+      },
+      /** Another manager of this host takes a device for `ms`, if it gets it. */
+      'gpu.rival'(happening) {
+        const one = pick(happening.card);
+        rivalWants(one.instances?.[0]?.uuid ?? one.uuid, ms(happening));
       },
       /** The kernel tells of an error; with a number that asks for a reset the card is not to be used again. */
       'gpu.xid'(happening) {
@@ -264,12 +398,12 @@ export function gpus(host: SimHost, random: () => number): Outside {
     unsettled: () => null,
     calm() {
       mode = 'ok';
-      leave = 0;
+      leave = null;
     },
     census() {
       const locks = join(root, 'locks');
       const left = existsSync(locks) ? readdirSync(locks) : [];
-      return left.map((name) => `S4: lock ${name} is left`);
+      return [...left.map((name) => `S4: lock ${name} is left`), ...unbalanced()];
     },
     counts: () => count,
   };

@@ -68,4 +68,74 @@ export const gpus: readonly Scenario[] = [
     atLeast: { jobs: 70, gpuReleases: 50, crashes: 3 },
     seeds: 4,
   },
+  {
+    name: 'gpu-neighbours',
+    about:
+      'Another manager takes cards, people reserve some, the driver is replaced, and memory stays without a process; a card is shared.',
+    with: ['gpus'],
+    config: `pools:
+  shared: { agents: 2, devices: { count: 1, model: H100, share: 2 }, runtime: process, stop_grace: 5s }
+  lab: { agents: 2, devices: { count: 1, model: H100 }, standby: false, runtime: process, stop_grace: 5s }
+  mig: { agents: 2, devices: { count: 1, mig: true }, runtime: process }
+`,
+    hours: 3,
+    happens: [
+      { ...job, count: 70, pool: { oneOf: ['shared', 'lab', 'lab', 'mig'] } },
+      { what: 'submit', count: 12, pool: 'shared', ms: [30_000, 90_000], exit: 0, within: [0.2, 0.3] },
+      { what: 'gpu.rival', count: 16, card: [0, 5], ms: [10_000, 600_000] },
+      { what: 'gpu.reserve', count: 6, card: [0, 5], ms: [60_000, 900_000] },
+      { what: 'gpu.driver', count: 2, ms: [1_000, 60_000] },
+      { what: 'gpu.leftover', count: 8, how: { oneOf: ['memory', 'process'] }, ms: { oneOf: [2_000, 20_000, 300_000] } },
+      { what: 'crash', count: 5, after: [1, 60], down: [0, 30_000] },
+    ],
+    atLeast: {
+      jobs: 80,
+      gpuReleases: 70,
+      crashes: 3,
+      rivals: 3,
+      rivalsRefused: 1,
+      reserved: 3,
+      drivers: 1,
+      leftovers: 4,
+      shared: 1,
+    },
+    seeds: 3,
+  },
+  {
+    name: 'gpu-18',
+    about: 'A host of 18 agents and more: instances, whole cards, two at a time, and a pool that takes what is left.',
+    with: ['gpusOf18'],
+    config: `defaults: { runtime: process, stop_grace: 5s }
+pools:
+  upload: { agents: 1, devices: 0 }
+  a100: { agents: 14, devices: { count: 1, mig: true, model: A100 } }
+  rtx5000: { agents: 1, devices: { count: 1, model: RTX 5000 } }
+  multigpu: { agents: 1, devices: { count: 2, model: RTX 5000 } }
+  lab: { agents: per-device, devices: { count: 1, memory: ">=40GiB", compute: ">=8.0" } }
+`,
+    hours: 1,
+    happens: [
+      { ...job, count: 150, pool: { oneOf: ['a100', 'a100', 'a100', 'rtx5000', 'multigpu', 'lab', 'upload'] } },
+      { what: 'gpu.leftover', count: 8, how: { oneOf: ['memory', 'process'] }, ms: { oneOf: [2_000, 20_000, 300_000] } },
+      { what: 'gpu.person', count: 3, card: [0, 6], ms: [10_000, 600_000] },
+      { what: 'gpu.fall', count: 2, card: [0, 6], ms: [10_000, 300_000] },
+      { what: 'gpu.hang', count: 2, ms: [5_000, 120_000] },
+      { what: 'crash', count: 4, after: [1, 100], down: [0, 20_000] },
+    ],
+    atLeast: { jobs: 150, gpuReleases: 100, crashes: 3, leftovers: 4, people: 3, falls: 1, hangs: 1 },
+    seeds: 1,
+  },
+  {
+    name: 'gpu-quiet',
+    about: 'A day on which hardly anything happens: cards are looked at, and nothing is taken away or made anew for it.',
+    with: ['gpus'],
+    config: standing,
+    hours: 24,
+    happens: [
+      { ...job, count: 8, pool: 'lab' },
+      { what: 'gpu.xid', count: 2, card: [0, 5], xid: 31 },
+    ],
+    atLeast: { jobs: 8, gpuReleases: 8, tools: 100 },
+    seeds: 0,
+  },
 ];

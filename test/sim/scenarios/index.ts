@@ -1,7 +1,7 @@
 /** Every scenario, and every outside system that one can name. */
 import { azurePipelines } from '../azure.ts';
 import { buildkiteService } from '../buildkite.ts';
-import { gpus } from '../gpus.ts';
+import { gpus, gpusOf18 } from '../gpus.ts';
 import { ownQueueUsers } from '../own.ts';
 import type { MakeOutside, Scenario } from '../scenario.ts';
 import { stopwatch } from '../stopwatch.ts';
@@ -22,4 +22,5 @@ export const outsides: Readonly<Record<string, MakeOutside>> = {
   azure: azurePipelines,
   buildkite: buildkiteService,
   gpus,
+  gpusOf18,
 };
