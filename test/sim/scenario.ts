@@ -50,8 +50,8 @@ export interface Scenario {
   readonly atLeast: Readonly<Record<string, number>>;
   /** Played once for each effect of the manager: it is killed at the first, the second, and so on. The seed says at which. */
   readonly eachEffect?: Effect | 'any';
-  /** With `eachEffect`: it is not killed there, but the Engine goes away for so many ms. */
-  readonly away?: number;
+  /** With `eachEffect`: it is not killed there, but the Engine goes away, or the disk is full, for so many ms. */
+  readonly instead?: { readonly what: 'outage' | 'full'; readonly ms: number };
   /** Seeds that the gate plays, from 0 on; default 3. */
   readonly seeds?: number;
 }
@@ -247,8 +247,9 @@ export async function play(scenario: Scenario, seed: number, options: PlayOption
   try {
     if (eachEffect !== undefined) {
       const of = eachEffect === 'any' ? null : eachEffect;
-      if (scenario.away === undefined) host.crashAfter(seed + 1, of);
-      else host.atEffect(seed + 1, of, () => engine.outage(scenario.away ?? 0));
+      const { instead } = scenario;
+      if (instead === undefined) host.crashAfter(seed + 1, of);
+      else host.atEffect(seed + 1, of, () => takes[instead.what]?.({ at: 0, of: 'engine', ...instead }));
     }
     host.start();
     await time.run(() => look() || unsettled() === null, scenario.hours * hour + patience);

@@ -13,6 +13,8 @@ const recovery = 45_000;
 const unnoticed = 15_000;
 /** ms between two looks; all of them are about seconds. */
 const every = 500;
+/** Timers that may fire within a minute: some for each call and each second look. */
+const busy = 6_000;
 /** ms by which a grace may be shorter than it was meant. */
 const tolerance = 500;
 
@@ -24,6 +26,7 @@ export function stopwatch(host: SimHost): Outside {
   let lookedAt = Number.NEGATIVE_INFINITY;
   let peace = 0;
   let waits = 0;
+  let minute = { at: time.now, steps: time.steps };
   const ended = new Map<Seen, number>();
   const told = new WeakMap<Seen, number>();
   const free = new Map<string, number>();
@@ -86,6 +89,8 @@ export function stopwatch(host: SimHost): Outside {
     name: 'stopwatch',
     takes: {},
     broken() {
+      if (time.now - minute.at >= 60_000) minute = { at: time.now, steps: time.steps };
+      else if (time.steps - minute.steps > busy) complain(`S9: ${busy} timers fired within ${time.now - minute.at} ms`);
       if (isDisturbed()) disturbedAt = time.now;
       else if (time.now - lookedAt >= every) {
         if (Number.isFinite(lookedAt)) peace += Math.min(time.now - lookedAt, 60_000);

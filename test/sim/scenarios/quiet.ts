@@ -7,7 +7,7 @@ const job = { what: 'submit', ms: [0, 20_000], exit: [0, 4], says: [0, 3] } as c
 export const quiet: readonly Scenario[] = [
   {
     name: 'quiet',
-    about: 'Nothing goes wrong but a short outage and a crash: no end, no wish and no free slot goes unnoticed for long.',
+    about: 'Nothing goes wrong but a few short outages and a crash: no end, no wish and no free slot goes unnoticed for long.',
     config: three,
     hours: 1,
     with: ['stopwatch'],
@@ -15,7 +15,7 @@ export const quiet: readonly Scenario[] = [
       { ...job, count: 80, timeout: { oneOf: [null, null, 10_000] }, term: { oneOf: [0, 0, 2_000, null] } },
       { ...job, count: 20, ms: [60_000, 300_000], term: { oneOf: [0, 2_000, null] } },
       { what: 'cancel', count: 16, pick: [0, 1_000] },
-      { what: 'outage', of: 'engine', count: 2, ms: [1_000, 40_000] },
+      { what: 'outage', of: 'engine', count: 3, ms: [1_000, 180_000] },
       { what: 'crash', count: 1, down: [0, 5_000] },
     ],
     atLeast: { jobs: 100, cancelled: 3, peace: 600_000 },
