@@ -1,11 +1,11 @@
 // Sums up vitest's JSON reports. Plain old JavaScript: it must also run where `npm ci` has failed.
 //   count.cjs STATUS FILE…     prints "N passed, N failed"; a run that failed without a failed test counts one
-//   count.cjs --no-skips [--but=WORDS] FILE…
-//                              fails when a test was skipped whose name lacks WORDS, and names it
+//   count.cjs --no-skips [--but=WORDS]… FILE…
+//                              fails when a test was skipped whose name has none of WORDS, and names it
 const { existsSync, readFileSync } = require('node:fs');
 
 const [mode, ...rest] = process.argv.slice(2);
-const but = rest.find((word) => word.startsWith('--but='))?.slice('--but='.length);
+const buts = rest.filter((word) => word.startsWith('--but=')).map((word) => word.slice('--but='.length));
 const files = rest.filter((word) => word !== '' && !word.startsWith('--but='));
 let passed = 0;
 let failed = 0;
@@ -18,7 +18,8 @@ for (const file of files.filter(existsSync)) {
     for (const test of suite.assertionResults) {
       if (test.status === 'passed') passed++;
       else if (test.status === 'failed') failed++;
-      else if (but === undefined || !test.fullName.includes(but)) skipped.push(`${suite.name}: ${test.fullName} (${test.status})`);
+      else if (!buts.some((words) => test.fullName.includes(words)))
+        skipped.push(`${suite.name}: ${test.fullName} (${test.status})`);
     }
   }
 }
