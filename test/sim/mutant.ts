@@ -6,6 +6,7 @@
  *     # promise: S4
  *     # found by: kills (for those that one scenario is made for: it is played first)
  *     # survives: why the simulator cannot see it (only for those of which that is known)
+ *     # open: how far it was hunted (only for those that nobody has hunted to the end yet)
  */
 import { execFileSync } from 'node:child_process';
 import { cpSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
@@ -41,6 +42,8 @@ export interface Mutant {
   readonly foundBy: string | null;
   /** Why it is known to survive; null when it has to be killed. */
   readonly survives: string | null;
+  /** How far it was hunted; null when that was done to the end. */
+  readonly open: string | null;
   /** Files that it changes, from the root. */
   readonly files: readonly string[];
 }
@@ -61,7 +64,17 @@ function readMutant(name: string, path: string): Mutant {
   if (fault === null || !/^[A-Z].*\.$/.test(fault)) throw wrong('needs "# fault:", a sentence');
   if (promise === null || !/^S\d+$/.test(promise)) throw wrong('needs "# promise:", such as S6');
   if (files.length === 0 || files.some((file) => !file.startsWith('src/'))) throw wrong('changes nothing under src');
-  return { name, path, area: area as Area, fault, promise, foundBy: field('found by'), survives: field('survives'), files };
+  return {
+    name,
+    path,
+    area: area as Area,
+    fault,
+    promise,
+    foundBy: field('found by'),
+    survives: field('survives'),
+    open: field('open'),
+    files,
+  };
 }
 
 /** What git says about a patch that does not apply to a tree; null when it does. */
