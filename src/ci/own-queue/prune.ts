@@ -77,6 +77,8 @@ export function createPrune({ store, spool, inUse }: PruneParts): Prune {
  * read, and counted, only then.
  */
 export function overBefore(store: Pick<Store, 'history' | 'slots'>, time: number, limit: number): AgentId[] {
+  // Mostly there is none, and reading every slot costs more.
+  if (store.history.endedBefore(time, 1).length === 0) return [];
   const alive = agentsIn(store);
   const ended = store.history.endedBefore(time, limit + alive.size);
   return ended.filter((agent) => !alive.has(agent)).slice(0, limit);
