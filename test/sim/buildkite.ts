@@ -34,6 +34,8 @@ interface Wanted extends Work {
   isElsewhere: boolean;
   /** Sandboxes that were to run it. */
   releases: number;
+  /** Sandboxes that the Engine had refused to make when it was queued. */
+  readonly refusedBefore: number;
   /** Why it may end in another way than it was given; null: nothing explains that. */
   excuse: string | null;
   begun: number;
@@ -109,6 +111,8 @@ export function buildkiteService(host: SimHost, random: () => number): Outside {
   const [, limit = null] = /timeout: (\d+)s/.exec(host.config) ?? [];
   /** ms; of all pools. */
   const timeout = limit === null ? null : Number(limit) * 1_000;
+  /** The image that jobs of forks have instead of their pool's. */
+  const [, forForks = null] = /trust: {[^}]* image: "(.+?)"/.exec(host.config) ?? [];
   const forks = /forks: refuse/.test(host.config) ? 'refuse' : 'run';
 
   const standin = openBuildkiteStandin({
@@ -261,7 +265,7 @@ export function buildkiteService(host: SimHost, random: () => number): Outside {
 
   /** Forks where none may run, and what came to nothing again and again. */
   function mayBeRefused(job: Wanted): boolean {
-    return (job.isFork && forks === 'refuse') || job.releases >= 3;
+    return (job.isFork && forks === 'refuse') || job.releases + engine.refused - job.refusedBefore >= 3;
   }
 
   host.onUp.add(() => {
@@ -275,6 +279,9 @@ export function buildkiteService(host: SimHost, random: () => number): Outside {
     for (const one of tokens) if (whole.includes(one)) breaks(`S8: the cluster's token is in the sandbox of agent ${agent}`);
     const job = jobs.get(id);
     if (job !== undefined) job.releases += 1;
+    const { image } = stage.spec.recipe;
+    if (job !== undefined && forForks !== null && (image === forForks) !== job.isFork)
+      breaks(`S8: agent ${agent} has image ${image}, and its job is ${job.isFork ? '' : 'not '}of a fork`);
     if (job?.isFork === true && whole.includes(canary)) breaks(`S8: a secret is in the sandbox of agent ${agent}, of a fork`);
     const inside = {
       print: (text: string) => stage.print(text),
@@ -397,7 +404,8 @@ export function buildkiteService(host: SimHost, random: () => number): Outside {
     }
     jobs.set(id, {
       ...{ ...work, isFork, hasSecret: isSecret, habits: [...(habits as Habit['kind'][])] },
-      ...{ isCancelled: false, isElsewhere: false, releases: 0, excuse: null, begun: 0 },
+      ...{ isCancelled: false, isElsewhere: false, excuse: null, begun: 0 },
+      ...{ releases: 0, refusedBefore: engine.refused },
     });
     plan();
     if (typeof cancelAfter === 'number') time.after(cancelAfter, () => cancel(id));

@@ -128,7 +128,7 @@ async function attempt(
     const ms = spent();
     const played = typeof came === 'string' ? { order, broken: came } : came;
     if (played.broken !== null && (await counts(order)))
-      return { scenario: order.scenario, seed: order.seed, broken: played.broken.split('\n')[0] ?? '', ms, plays };
+      return { scenario: order.scenario, seed: order.seed, broken: (played.broken.split('\n')[0] ?? '').slice(0, 200), ms, plays };
     if (typeof came === 'string') break;
   }
   return { scenario: null, seed: null, broken: null, ms: spent(), plays };

@@ -80,7 +80,10 @@ export function simRuntime(
     // A request that is cut off may still be carried out, so it is not; what it made is removed instead.
     await call(150, null, () => {
       const refusal = engine.refusal(spec);
-      if (refusal !== null) throw refusal;
+      if (refusal !== null) {
+        engine.refused += 1;
+        throw refusal;
+      }
       join(recipe.network);
       engine.make(spec, fingerprint, owner);
     });

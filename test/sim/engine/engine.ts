@@ -108,6 +108,8 @@ export class SimEngine {
   gate: (spec: SandboxSpec) => number | null = () => null;
   /** Why the Engine refuses to make a sandbox; null when it does not. */
   refusal: (spec: SandboxSpec) => OnejobError | null = () => null;
+  /** Sandboxes that it refused to make. */
+  refused = 0;
   /** The devices that a sandbox really gets. */
   grants: (spec: SandboxSpec) => readonly string[] = ({ devices }) => devices.map(({ uuid }) => uuid);
   /** Networks by owner. */

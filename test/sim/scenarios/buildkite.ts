@@ -148,7 +148,8 @@ export const buildkite: readonly Scenario[] = [
     ...whole,
     name: 'buildkite-untrusted',
     about: 'Jobs of forks run without secrets, in sandboxes of their own kind.',
-    config: config(3, ', trust: { forks: run-without-secrets }'),
+    config: config(3, ', trust: { forks: run-without-secrets, image: "for-forks" }'),
+    images: true,
     hours: 0.5,
     calm: 0.1,
     happens: [
@@ -243,6 +244,22 @@ export const buildkite: readonly Scenario[] = [
     ],
     atLeast: { bkDone: 60, bkPassed: 55, engineOutages: 3 },
     seeds: 3,
+  },
+  {
+    ...whole,
+    name: 'buildkite-refusals',
+    about: 'The Engine makes no sandbox for up to an hour: each job is tried a few times, and ended with the reason.',
+    config: config(2, ', standby: false'),
+    with: ['buildkite', 'trouble'],
+    hours: 3,
+    calm: 0.1,
+    happens: [
+      { ...job, count: 40 },
+      { what: 'trouble.refusal', count: 2, within: [0, 1.5], ms: [2_400_000, 3_600_000] },
+      { ...crash, count: 4 },
+    ],
+    atLeast: { bkDone: 40, bkRefused: 3, failures: 9 },
+    seeds: 1,
   },
   {
     ...whole,
