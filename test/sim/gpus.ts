@@ -6,10 +6,11 @@ import { appendFileSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSyn
 import { join } from 'node:path';
 import { readEnvironment } from '../../src/config/environment.ts';
 import { sleep } from '../../src/core/clock.ts';
-import { isEmpty } from '../../src/core/slot.ts';
+import { type AgentLane, isEmpty, type Slot } from '../../src/core/slot.ts';
 import { createLocks, type DeviceLocks } from '../../src/gpu/lock.ts';
 import type { ToolReply, ToolRunner } from '../../src/gpu/run.ts';
 import type { HostParts } from '../../src/host.ts';
+import type { KnownDevice } from '../../src/store/devices.ts';
 import { openStore } from '../../src/store/store.ts';
 import { emptyHost, plugIn } from '../support/fake-tools/fake-tools.ts';
 import { card, driver580, instance, listText, queryXml, type StubGpu, versionText } from '../support/gpu-cards.ts';
@@ -35,6 +36,10 @@ const lookMayBeOld = 75_000;
 const justNow = 1_000;
 /** ms that the quickest look takes: a proof begins after the end of the agent. */
 const lookTakes = 40;
+/** ms after which a device that is clean is tried again at the latest, and with it some time for the look. */
+const longestQuarantine = 3_900_000;
+/** ms that a proof may take when nothing but what an agent left is in its way. */
+const longestProof = 180_000;
 /** MiB of a card that a job leaves in use without a process that has it. */
 const keptMiB = 2_048;
 
@@ -54,6 +59,8 @@ export const gpusOf18: MakeOutside = (host, random) => {
   const turing = { model: 'Quadro RTX 5000', architecture: 'Turing', memoryMiB: 16_384 };
   return machine(host, random, [cut(0, 0, 7), cut(1, 7, 7), ...times(3, (n) => card(2 + n, turing)), card(5)]);
 };
+
+const agentOf = (lane: AgentLane): string | null => (lane.kind === 'free' ? null : lane.agent);
 
 function machine(host: SimHost, random: () => number, cards: readonly StubGpu[]): Outside {
   const { engine, time } = host;
@@ -144,6 +151,84 @@ function machine(host: SimHost, random: () => number, cards: readonly StubGpu[])
     if (!processes.delete(pid)) return;
     asWorld(() => rmSync(join(proc, String(pid)), { recursive: true }));
     changed();
+  }
+
+  /** Agent lanes of slots with devices, as they were after the step before; `freeSince`: of a proof, nothing else is in its way since then. */
+  const lanes = new Map<string, { readonly lane: AgentLane; readonly devices: readonly string[]; freeSince: number }>();
+  /** Devices in quarantine, as they were after the step before, and since when each shows nothing. */
+  const away = new Map<string, { cleanSince: number | null }>();
+  /** Since when the tool answers as it should. */
+  let answersSince = 0;
+
+  /** Why a proof must not find the device clean; null: nothing speaks against it. `agent`: whose leftovers count; null: everybody's. */
+  function whyDirty(uuid: string, agent: string | null, isShared: boolean): string | null {
+    const one = cardOf.get(uuid);
+    if (one === undefined) return null;
+    if (time.now - (bad.get(one.uuid) ?? time.now) > justNow) return 'which needs a reset';
+    if (!isShared && time.now - (kept.get(uuid) ?? time.now) > justNow) return 'where memory is in use that nobody has';
+    for (const { devices, since, endedAt, agent: whose } of processes.values()) {
+      if (!devices.some((other) => shares(other, uuid))) continue;
+      if (endedAt !== null && time.now - endedAt > justNow && (agent === null || whose === agent)) return 'where a process is left';
+      if (whose === null && time.now - since > justNow) return 'where a person works';
+    }
+    return mode !== 'ok' && time.now - answersSince > 2 * justNow ? 'and the tool does not answer' : null;
+  }
+
+  /** What was between two agents, and what is out of use, goes on only when it is clean; what is clean does not stay so for ever. */
+  function followProofs(): void {
+    const { up } = host;
+    if (mode === 'ok') answersSince = time.now;
+    if (up === null) return;
+    for (const slot of host.slots) if (slot.devices.length > 0 || lanes.has(slot.key)) followSlot(slot);
+    for (const known of up.loop.fleet?.book.known.all ?? []) followDevice(known);
+  }
+
+  /** Whether a proof waits for more than what an agent left behind. */
+  function isHeldUp(uuid: string): boolean {
+    return lost.has(cardOf.get(uuid)?.uuid ?? uuid) || whyDirty(uuid, null, true) === 'where a person works';
+  }
+
+  function followSlot({ key, agent: lane, devices }: Slot): void {
+    const before = lanes.get(key);
+    // A manager that starts has read it from its store.
+    if (before !== undefined && before.lane.kind === lane.kind && agentOf(before.lane) === agentOf(lane)) {
+      if (lane.kind !== 'proving') return;
+      if (mode !== 'ok' || !engine.isUp || devices.some(isHeldUp)) before.freeSince = time.now;
+      else if (time.now - before.freeSince > longestProof)
+        broken.push(`proof: slot ${key} has been between two agents for ${time.now - lane.since} ms`);
+      return;
+    }
+    lanes.set(key, { lane, devices, freeSince: time.now });
+    if (before === undefined || before.lane.kind === 'free') return;
+    const had = before.lane;
+    // Of what is out of use somebody else has to see.
+    const inUse = before.devices.filter((uuid) => host.up?.loop.fleet?.book.known.whyNot(uuid) === null);
+    if (had.kind !== 'proving') {
+      if (lane.kind === 'free' && inUse.length > 0)
+        broken.push(`proof: slot ${key} is free after agent ${had.agent}, and nobody looked at its devices`);
+      return;
+    }
+    for (const uuid of inUse) {
+      const why = whyDirty(uuid, had.agent, isSharing(key));
+      if (why !== null) broken.push(`proof: ${uuid} of slot ${key} counts as clean after agent ${had.agent}, ${why}`);
+    }
+  }
+
+  function followDevice({ uuid, quarantine }: KnownDevice): void {
+    const before = away.get(uuid);
+    if (quarantine === null) {
+      if (before === undefined) return;
+      away.delete(uuid);
+      const why = whyDirty(uuid, null, true);
+      if (why !== null) broken.push(`proof: ${uuid} is out of quarantine, ${why}`);
+      return;
+    }
+    const isClean = mode === 'ok' && !lost.has(cardOf.get(uuid)?.uuid ?? uuid) && whyDirty(uuid, null, false) === null;
+    const cleanSince = isClean ? (before?.cleanSince ?? time.now) : null;
+    if (before === undefined) away.set(uuid, { cleanSince });
+    else before.cleanSince = cleanSince;
+    if (quarantine.remedy === 'look' && cleanSince !== null && time.now - cleanSince > longestQuarantine)
+      broken.push(`proof: ${uuid} shows nothing for ${time.now - cleanSince} ms, and is in quarantine`);
   }
 
   let owner = '';
@@ -394,7 +479,10 @@ function machine(host: SimHost, random: () => number, cards: readonly StubGpu[])
         if (xid === 95) bad.set(one.uuid, bad.get(one.uuid) ?? time.now);
       },
     },
-    broken: () => broken.splice(0),
+    broken() {
+      followProofs();
+      return broken.splice(0);
+    },
     unsettled: () => null,
     calm() {
       mode = 'ok';
