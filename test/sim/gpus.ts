@@ -28,6 +28,8 @@ interface OnCard {
   readonly since: number;
   /** When its agent ended; null while that lives, and for a person's. */
   endedAt: number | null;
+  /** MiB that it uses. */
+  mib: number;
 }
 
 /** ms for which a look may stand before a release (`baselineAge` in `src/pools/proving.ts`), and what a slow one takes. */
@@ -40,6 +42,8 @@ const lookTakes = 40;
 const longestQuarantine = 3_900_000;
 /** ms that a proof may take when nothing but what an agent left is in its way. */
 const longestProof = 180_000;
+/** MiB that a process uses. */
+const usualMiB = 512;
 /** MiB of a card that a job leaves in use without a process that has it. */
 const keptMiB = 2_048;
 
@@ -60,6 +64,7 @@ export const gpusOf18: MakeOutside = (host, random) => {
   return machine(host, random, [cut(0, 0, 7), cut(1, 7, 7), ...times(3, (n) => card(2 + n, turing)), card(5)]);
 };
 
+const memoryOf = (on: readonly OnCard[]): number => on.reduce((sum, { mib }) => sum + mib, 0);
 const agentOf = (lane: AgentLane): string | null => (lane.kind === 'free' ? null : lane.agent);
 
 function machine(host: SimHost, random: () => number, cards: readonly StubGpu[]): Outside {
@@ -86,7 +91,7 @@ function machine(host: SimHost, random: () => number, cards: readonly StubGpu[])
   /** What a manager of somebody else on this host has locked. */
   const rivals = new Set<string>();
   let rival: DeviceLocks | null = null;
-  let leave: { readonly ms: number; readonly isMemory: boolean } | null = null;
+  let leave: { readonly ms: number; readonly isMemory: boolean; readonly mib: number } | null = null;
   let records = 0;
   let pids = 10_000;
   const count = {
@@ -122,11 +127,11 @@ function machine(host: SimHost, random: () => number, cards: readonly StubGpu[])
       return part === undefined ? { pid } : { pid, gpuInstance: part.gpuInstance, computeInstance: 0 };
     });
     const instances = one.instances?.map((part) => {
-      const mine = on.filter(({ devices }) => devices.includes(part.uuid)).length;
-      return { ...part, usedMiB: part.usedMiB + 512 * mine + (kept.has(part.uuid) ? keptMiB : 0) };
+      const mine = memoryOf(on.filter(({ devices }) => devices.includes(part.uuid)));
+      return { ...part, usedMiB: part.usedMiB + mine + (kept.has(part.uuid) ? keptMiB : 0) };
     });
     const keeps = [...kept.keys()].filter((uuid) => cardOf.get(uuid) === one).length;
-    return { ...one, usedMiB: one.usedMiB + 512 * on.length + keptMiB * keeps, processes: shown, instances: instances ?? null };
+    return { ...one, usedMiB: one.usedMiB + memoryOf(on) + keptMiB * keeps, processes: shown, instances: instances ?? null };
   }
 
   const changed = (): void => {
@@ -135,7 +140,7 @@ function machine(host: SimHost, random: () => number, cards: readonly StubGpu[])
 
   function begin(devices: readonly string[], agent: string | null): OnCard {
     const pid = ++pids;
-    const made: OnCard = { pid, devices, agent, since: time.now, endedAt: null };
+    const made: OnCard = { pid, devices, agent, since: time.now, endedAt: null, mib: usualMiB };
     processes.set(pid, made);
     const at = join(proc, String(pid));
     asWorld(() => mkdirSync(at));
@@ -269,7 +274,7 @@ function machine(host: SimHost, random: () => number, cards: readonly StubGpu[])
           end(one);
           continue;
         }
-        const { ms: stays, isMemory } = leave;
+        const { ms: stays, isMemory, mib } = leave;
         leave = null;
         count.leftovers += 1;
         host.tell(`${isMemory ? 'memory' : `process ${one.pid}`} of agent ${one.agent} stays on ${one.devices.join(', ')}`);
@@ -278,6 +283,8 @@ function machine(host: SimHost, random: () => number, cards: readonly StubGpu[])
           keep(one.devices, stays);
         } else {
           one.endedAt = time.now;
+          one.mib = mib;
+          changed();
           time.after(stays, () => end(one));
         }
       }
@@ -427,9 +434,9 @@ function machine(host: SimHost, random: () => number, cards: readonly StubGpu[])
         const process = begin(devices, null);
         time.after(ms(happening), () => end(process));
       },
-      /** The next agent that ends leaves a process on its devices, or (`how: memory`) memory that nobody has, for `ms`. */
+      /** The next agent that ends leaves a process of `mib` on its devices, or (`how: memory`) memory that nobody has, for `ms`. */
       'gpu.leftover'(happening) {
-        leave = { ms: ms(happening), isMemory: happening.how === 'memory' };
+        leave = { ms: ms(happening), isMemory: happening.how === 'memory', mib: Number(happening.mib ?? usualMiB) };
       },
       /** The driver is replaced: for `ms` the tool does not fit it, then everything tells of a new one. */
       'gpu.driver'(happening) {

@@ -26,7 +26,7 @@ export const gpus: readonly Scenario[] = [
       { ...job, count: 5, pool: 'cpu' },
       { what: 'crash', count: 12, after: [1, 60], down: [0, 20_000] },
       { what: 'faults', count: 1, within: [0, 0], fails: 0.03, answerLost: 0.03, eventLost: 0.05 },
-      { what: 'gpu.leftover', count: 12, within: [0.1, 0.3], ms: { oneOf: [2_000, 20_000, 120_000] } },
+      { what: 'gpu.leftover', count: 12, within: [0.1, 0.3], ms: { oneOf: [2_000, 20_000, 120_000] }, mib: { oneOf: [0, 512] } },
     ],
     atLeast: { jobs: 50, crashes: 8, gpuReleases: 35, leftovers: 3 },
     seeds: 4,
