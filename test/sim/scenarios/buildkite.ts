@@ -38,7 +38,7 @@ export const buildkite: readonly Scenario[] = [
     happens: [{ ...job, count: 1, within: [0.001, 0.002], ms: 3_000, exit: 3, says: 2 }],
     atLeast: { bkDone: 1 },
     eachEffect: 'any',
-    seeds: 120,
+    seeds: 60,
   },
   {
     ...whole,

@@ -45,7 +45,7 @@ export const gpus: readonly Scenario[] = [
       { what: 'outage', of: 'engine', count: 2, ms: [1_000, 120_000] },
     ],
     atLeast: { jobs: 60, gpuReleases: 50, people: 4, falls: 1, hangs: 1, xids: 5 },
-    seeds: 4,
+    seeds: 3,
   },
   {
     name: 'gpu-leases',
@@ -66,7 +66,7 @@ export const gpus: readonly Scenario[] = [
       { what: 'stop', count: 2, how: { oneOf: ['leave', 'end', 'drain'] }, down: [1_000, 20_000] },
     ],
     atLeast: { jobs: 70, gpuReleases: 50, crashes: 3 },
-    seeds: 4,
+    seeds: 2,
   },
   {
     name: 'gpu-neighbours',
@@ -99,7 +99,7 @@ export const gpus: readonly Scenario[] = [
       leftovers: 4,
       shared: 1,
     },
-    seeds: 3,
+    seeds: 2,
   },
   {
     name: 'gpu-18',
