@@ -13,9 +13,10 @@ import { openAzureDevOps } from '../standins/azure-devops/in-process.ts';
 import type { LoggedRequest, RequestView } from '../standins/azure-devops/types.ts';
 import { type Habits, isAgent, SimAgent, type Work } from './azure-agent.ts';
 import { AzureWire, fine, type Outage } from './azure-wire.ts';
+import { isDiskFull } from './builtins.ts';
 import type { SimHost } from './host.ts';
 import { currentProcess } from './process.ts';
-import type { Seen, Stage } from './runtime.ts';
+import { noFaults, type Seen, type Stage } from './runtime.ts';
 import type { Happening, Outside } from './scenario.ts';
 
 /** What configs of scenarios name: the service's address, and the file that holds the token. */
@@ -26,6 +27,8 @@ interface Wanted extends Work {
   isCancelled: boolean;
   /** Why it may end in another way than it was given; null: nothing explains that. */
   excuse: string | null;
+  /** It may also be lost, and not only cancelled, by that excuse. */
+  mayBeLost: boolean;
   /** How often an agent began it. */
   begun: number;
 }
@@ -33,14 +36,26 @@ interface Wanted extends Work {
 const good: Habits = { never: 0, ends: 0, slow: 0 };
 /** ms between two looks at locks and sessions that have run out. */
 const sweepEvery = 30_000;
+/** ms after which nothing of a disturbance is left at the service. */
+const recovery = 180_000;
+/** ms that a pool of these scenarios gives an agent to end its job; and ms by which a clock may be early. */
+const grace = 35_000 - 500;
+/** Agents of one slot that come to nothing in so many ms: some soon after one another, then one every five minutes; each with a standby. */
+const triesIn = (ms: number): number => 2 * (12 + ms / 200_000);
 /** Requests of managers in one minute that are too many, whatever happens: a loop that spins. */
 const tooMany = 1_500;
 
 /** What an agent's image holds, as the script that looks inside says it. */
-const inside = [
-  ...['root=/opt/agent', 'writable=yes', 'version=5.278.0', 'tool=git=/usr/bin/git', 'tool=sh=/bin/sh', 'uid=1000'],
-  ...['arch=x86_64', 'environment', "export MARK='yes'", "export PATH='/usr/bin:/bin'", ''],
-].join('\n');
+const inside = (image: string | null): string =>
+  [
+    ...[
+      'root=/opt/agent',
+      'writable=yes',
+      ...(image === 'agent:2' ? ['version=5.279.0', 'tool=mvn=/usr/bin/mvn'] : ['version=5.278.0']),
+    ],
+    ...['tool=git=/usr/bin/git', 'tool=sh=/bin/sh', 'uid=1000'],
+    ...['arch=x86_64', 'environment', "export MARK='yes'", "export PATH='/usr/bin:/bin'", ''],
+  ].join('\n');
 
 export function azurePipelines(host: SimHost, random: () => number): Outside {
   installKeys();
@@ -49,6 +64,7 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
   const counts = {
     ...{ azureJobs: 0, azureDone: 0, azureCancelled: 0, azureAbandoned: 0, azureBegun: 0, azureFaults: 0, azureOutages: 0 },
     ...{ azureAgents: 0, azureRequests: 0, azureDisturbed: 0, azurePeople: 0, azureTokens: 0 },
+    ...{ azureStopped: 0, azureRights: 0, azureOtherImage: 0, azureStops: 0 },
   };
   const jobs = new Map<number, Wanted>();
   const open = new Set<number>();
@@ -57,8 +73,10 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
   /** Jobs that run in sandboxes, by onejob's id of the agent. */
   const busy = new Map<string, number>();
   const hadJob = new Set<string>();
-  /** Agents that were told to end with their manager. */
-  const stopped = new Set<string>();
+  /** Agents that were told to end with their manager, and since when. */
+  const stopped = new Map<string, number>();
+  /** Entries at the service that it did not give up in time, by id. */
+  const kept = new Set<number>();
   const tokens: string[] = [];
   let habits = good;
   /** The service itself is away, and no more happens in it. */
@@ -68,6 +86,15 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
   let refusedSince: number | null = null;
   let refusals = 0;
   let minute = { at: 0, requests: 0 };
+  /** Since when the owner of the token may not manage the pool, and entries that were tried to be made since. */
+  let denied: { readonly since: number; readonly starts: number; tries: number } | null = null;
+  /** Since when agents come to nothing, with what may be registered before nothing helps any more. */
+  let hopeless: { readonly since: number; readonly starts: number; added: number; begun: number } | null = null;
+  /** Somebody has told a manager twice to end. */
+  let isHurried = false;
+  /** The last moment at which something was wrong with the service, the way to it, or this host. */
+  let wrongAt = 0;
+  let slots = 0;
   /** Whether somebody has removed a placeholder, so that jobs may fail for want of one. */
   let isUnplaced = false;
   const breaks = (what: string): void => void broken.push(what);
@@ -91,6 +118,7 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
     writeFileSync(join(host.dir, azureToken), `${current}\n`, { mode: 0o600 });
     refusedSince = null;
     refusals = 0;
+    denied = null;
   }
   giveToken();
 
@@ -133,6 +161,11 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
       const windows = 2 + host.starts + (time.now - refusedSince) / 600_000;
       if (refusals > 12 * windows) breaks(`S9: a refused token was shown ${refusals} times`);
     }
+    if (denied !== null && method === 'POST' && /\/agents(\?|$)/.test(path)) {
+      denied.tries += 1;
+      const windows = 2 + host.starts - denied.starts + (time.now - denied.since) / 600_000;
+      if (denied.tries > 12 * windows) breaks(`S9: ${denied.tries} entries were tried to be made without the right to`);
+    }
     const now = Math.floor(time.now / 60_000);
     if (minute.at !== now) minute = { at: now, requests: 0 };
     minute.requests += 1;
@@ -152,6 +185,12 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
         counts.azureAgents += 1;
         tell(`azure: ${event.name} is registered`);
         if (isPlaceholder(event.name)) isUnplaced = false;
+        else if (hopeless !== null) {
+          hopeless.added += 1;
+          const { since, starts, added, begun } = hopeless;
+          const most = slots * triesIn(time.now - since) * (1 + host.starts - starts) + 2 * begun;
+          if (added > most) breaks(`S9: ${added} agents were registered in ${time.now - since} ms, and all come to nothing`);
+        }
         return;
       case 'agentDeleted':
         tell(`azure: ${event.name} is gone`);
@@ -160,6 +199,8 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
         tell(`azure: job ${event.request.requestId} goes to ${event.request.agent?.name}`);
         if (world.faults.secondJob !== 'no') excuse(event.request.requestId, 'it may have been a second job');
         if (wire.outage !== null) excuse(event.request.requestId, 'the network was away when it was given to an agent');
+        if (host.heldSince !== null && time.now - Math.max(wrongAt, host.heldSince) > recovery)
+          breaks(`S7: a pool takes job ${event.request.requestId}, and is held for ${time.now - host.heldSince} ms`);
         plan();
         return;
       case 'sessionOpened':
@@ -187,16 +228,56 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
     });
   }
 
-  function excuse(id: number, why: string): void {
+  function excuse(id: number, why: string, mayBeLost = true): void {
     const job = jobs.get(id);
-    if (job !== undefined) job.excuse ??= why;
+    if (job === undefined) return;
+    job.excuse ??= why;
+    job.mayBeLost ||= mayBeLost;
+  }
+
+  /** Whether something is wrong with the service, the way to it, its token, its agents, or this host. */
+  const isWrong = (): boolean =>
+    host.up === null ||
+    !engine.isUp ||
+    engine.faults !== noFaults ||
+    wire.outage !== null ||
+    wire.weather.managers !== fine ||
+    wire.weather.agents !== fine ||
+    refusedSince !== null ||
+    denied !== null ||
+    habits !== good ||
+    world.faults.secondJob !== 'no' ||
+    isDiskFull();
+
+  host.onUp.add(() => {
+    isHurried = false;
+    slots = Math.max(slots, host.slots.length);
+  });
+  // Called before the first word, and again with the second.
+  host.onEnding.add(() => (isHurried = host.up?.loop.reconciler.stopping === true));
+  host.onStopped.add((how, isCalm) => {
+    if (how === 'leave' || !isCalm || time.now - wrongAt < recovery) return;
+    counts.azureStops += 1;
+    const busy = new Set([...world.open].map(({ agent }) => agent?.id));
+    const left = ours().filter(({ id, name }) => !isPlaceholder(name) && !busy.has(id) && !kept.has(id));
+    if (left.length > 0)
+      breaks(`S10: after the stop (${how}) agents are left at the service: ${left.map(({ name }) => name).join(', ')}`);
+  });
+
+  /** From now on agents come to nothing, for `ms`. */
+  function despair(ms: number): void {
+    hopeless = { since: time.now, starts: host.starts, added: 0, begun: 0 };
+    const these = hopeless;
+    time.after(ms, () => {
+      if (hopeless === these) hopeless = null;
+    });
   }
 
   function lost(agent: number, why: string): void {
     for (const id of open) if (world.requests.get(id)?.agent?.id === agent) excuse(id, why);
   }
 
-  function ended({ requestId, result, failedAtQueue, statusMessage }: RequestView): void {
+  function ended({ requestId, result, failedAtQueue, statusMessage, agent }: RequestView): void {
     const job = jobs.get(requestId);
     if (job === undefined || result === null) return;
     open.delete(requestId);
@@ -204,6 +285,9 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
     tell(`azure: job ${requestId} ended: ${result}${job.excuse === null ? '' : ` (${job.excuse})`}`);
     counts.azureDone += 1;
     if (result === 'abandoned') counts.azureAbandoned += 1;
+    // Its entry was kept until then, and goes a while later.
+    if (result === 'abandoned' && agent !== null) kept.add(agent.id);
+    if (result === 'canceled' && !job.mayBeLost && !job.isCancelled) counts.azureStopped += 1;
     if (result === 'canceled') counts.azureCancelled += 1;
     if (failedAtQueue) {
       if (!isUnplaced) breaks(`a job failed for want of an agent: ${statusMessage}`);
@@ -211,7 +295,7 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
     }
     if (result === (isDoomed(job) ? 'abandoned' : job.result)) return;
     if (job.isCancelled && result === 'canceled') return;
-    if (job.excuse !== null && (result === 'canceled' || result === 'abandoned')) counts.azureDisturbed += 1;
+    if (job.excuse !== null && (result === 'canceled' || (result === 'abandoned' && job.mayBeLost))) counts.azureDisturbed += 1;
     else breaks(`S5: job ${requestId} was to end as ${job.result}${job.bad === undefined ? '' : `, ${job.bad}`}, and is ${result}`);
   }
 
@@ -242,7 +326,7 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
       ...(bad != null && { bad: bad as Work['bad'] & string }),
     };
     // Known before it is queued, since it may end in the same moment.
-    const wanted = { ...work, isCancelled: false, excuse: null, begun: 0 };
+    const wanted = { ...work, isCancelled: false, excuse: null, mayBeLost: false, begun: 0 };
     const off = azure.on((event) => {
       if (event.kind !== 'requestQueued') return;
       jobs.set(event.request.requestId, wanted);
@@ -269,7 +353,8 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
       if (what === 'done') return void busy.delete(spec.agent);
       busy.set(spec.agent, request);
       counts.azureBegun += 1;
-      if (stopped.has(spec.agent)) excuse(request, 'it came as the manager was stopped');
+      if (hopeless !== null) hopeless.begun += 1;
+      if (stopped.has(spec.agent)) excuse(request, 'it came as the manager was stopped', isWrong() || isHurried);
       if (hadJob.has(spec.agent)) breaks(`S3: agent ${spec.agent} began a second job, ${request}`);
       hadJob.add(spec.agent);
       const job = jobs.get(request);
@@ -282,7 +367,7 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
   engine.programs.add((script, stage) => {
     if (script.includes('bin/Agent.Listener" --version')) {
       time.after(100 + random() * 900, () => {
-        stage.print(`${inside}\n${stage.spec.agent} 0`);
+        stage.print(`${inside(stage.spec.recipe.image)}\n${stage.spec.agent} 0`);
         stage.end(0);
       });
       return true;
@@ -290,26 +375,34 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
     if (!isAgent(script)) return false;
     const whole = `${script}\n${JSON.stringify(stage.spec)}`;
     for (const token of tokens) if (whole.includes(token)) breaks(`S8: a token is in the sandbox of agent ${stage.spec.agent}`);
+    if (stage.spec.recipe.image !== 'agent:1') counts.azureOtherImage += 1;
     // Not before the gate has said that it is released.
     time.after(1, () => void new SimAgent(agentParts, stage).run(script));
     return true;
   });
 
   /** Who runs a job ends by itself, by its service, or by people; nothing else ends it. */
-  const disturbed = (how: string) => (sandbox: Seen) => {
+  const disturbed = (how: string) => (sandbox: Seen, signal: string) => {
     const { agent } = sandbox.spec;
     const request = busy.get(agent);
-    if (host.up?.loop.reconciler.stopping === true) stopped.add(agent);
+    const isStopping = host.up?.loop.reconciler.stopping === true;
+    if (isStopping && !stopped.has(agent)) stopped.set(agent, time.now);
     if (sandbox.exit !== null || request === undefined) {
       if (sandbox.exit !== null) busy.delete(agent);
       return;
     }
     const job = jobs.get(request);
-    if (host.up?.loop.reconciler.stopping === true) excuse(request, 'the manager was stopped');
-    else if (job !== undefined && job.excuse === null && !job.isCancelled)
+    const had = time.now - (stopped.get(agent) ?? time.now);
+    if (isStopping) {
+      // Its agent has time to tell of it; only one that is hurried, or does not hear, is lost.
+      const mayBeLost = isHurried || isWrong() || job?.bad !== undefined;
+      excuse(request, 'the manager was stopped', mayBeLost);
+      if (signal !== 'TERM' && !mayBeLost && had < grace)
+        breaks(`S10: agent ${agent} was ${how} after ${had} ms with job ${request}`);
+    } else if (job !== undefined && job.excuse === null && !job.isCancelled)
       breaks(`S5/S6: agent ${agent} was ${how} with job ${request}`);
   };
-  engine.watchers.add({ signalled: disturbed('signalled'), removed: disturbed('removed') });
+  engine.watchers.add({ signalled: disturbed('signalled'), removed: (sandbox) => disturbed('removed')(sandbox, '') });
 
   const number = (value: unknown, otherwise: number): number => (typeof value === 'number' ? value : otherwise);
   const picked = <T>(from: readonly T[], pick: unknown): T | undefined =>
@@ -355,6 +448,7 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
       /** How agents begin, for `ms`: shares of those that never come online, end at once, are slow. */
       'azure.agents'({ ms, never, ends, slow }) {
         habits = { never: number(never, 0), ends: number(ends, 0), slow: number(slow, 0) };
+        if (habits.never + habits.ends >= 1) despair(number(ms, 600_000));
         time.after(number(ms, 600_000), () => (habits = good));
       },
       /** For `ms` the service gives busy agents a second job. */
@@ -401,10 +495,27 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
       /** Agents are to be of another version, for `ms`. */
       'azure.update'({ ms }) {
         azure.updateAgents(pool, '5.999.0');
+        despair(number(ms, 60_000));
         time.after(number(ms, 60_000), () => {
           const one = world.pools.get(pool);
           if (one !== undefined) one.wanted = null;
         });
+      },
+      /** From now on the service gives jobs that never arrived to somebody else. */
+      'azure.requeue': () => void Object.assign(world, { requeueUnreceived: true }),
+      /** The token in use is of somebody who may not manage the pool; after `ms` there is another one. */
+      'azure.rights'({ ms }) {
+        if (denied !== null) return;
+        counts.azureRights += 1;
+        tell('azure: the token has no right to manage the pool any more');
+        current = azure.addPat({ scopes: ['agentpools_manage', 'build'], poolAdmin: false });
+        tokens.push(current);
+        writeFileSync(join(host.dir, azureToken), `${current}\n`, { mode: 0o600 });
+        denied = { since: time.now, starts: host.starts, tries: 0 };
+        // It is one that the service knows.
+        refusedSince = null;
+        refusals = 0;
+        time.after(number(ms, 600_000), giveToken);
       },
       /** The token is refused from now on; after `ms` there is another one. */
       'azure.token'({ ms }) {
@@ -415,15 +526,20 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
         time.after(number(ms, 600_000), giveToken);
       },
     },
-    broken: () => (broken.length === 0 ? broken : broken.splice(0)),
+    broken() {
+      if (isWrong()) wrongAt = time.now;
+      return broken.length === 0 ? broken : broken.splice(0);
+    },
     unsettled() {
       const [first] = open;
       if (first !== undefined) return `job ${first} is ${JSON.stringify(jobs.get(first))}, and ${open.size - 1} others are open`;
       if (early > 0) return `${early} jobs are to be queued`;
       if (wire.outage !== null) return 'the service is away';
+      if (denied !== null) return 'the token may not do enough';
       return refusedSince === null ? null : 'the token is refused';
     },
     calm() {
+      hopeless = null;
       wire.weather = { managers: fine, agents: fine };
       azure.faults.clear();
       habits = good;

@@ -2,7 +2,7 @@
  * A whole host in virtual time: the real manager (`src/host.ts`, with its store, loop, logs and services) over a simulated Engine.
  * It can be killed between any two effects, and the next one is started on what it left on disk.
  */
-import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { DownRequest, JobRequest, JobView } from '../../src/api/schema.ts';
@@ -84,6 +84,12 @@ export class SimHost {
   readonly onUp = new Set<() => void>();
   /** Called when a manager is told to end the jobs that run. */
   readonly onEnding = new Set<() => void>();
+  /** Called when a manager has stopped; `isCalm`: nothing went wrong at the Engine, and no manager was killed just before. */
+  readonly onStopped = new Set<(how: DownRequest['how'], isCalm: boolean) => void>();
+  /** People want to hold all pools back, or have not resumed them yet. */
+  isHeld = false;
+  /** Since when they do, by what a manager has answered; null: they do not. */
+  heldSince: number | null = null;
 
   constructor(options: SimHostOptions) {
     const { seed } = options;
@@ -287,6 +293,7 @@ export class SimHost {
     const isCalm = this.engine.isUp && this.engine.faults === noFaults && this.time.now - this.#crashedAt > inFlight;
     if (ended !== 'leave' && isCalm && left.length > 0)
       this.broken.push(`S10: after the stop (${how}) sandboxes are left: ${left.join(', ')}`);
+    for (const fn of this.onStopped) fn(ended, isCalm);
     const took = this.time.now - begun;
     if (how === 'end' && isCalm && outages === this.engine.outages && took > longest + killing)
       this.broken.push(`S10: the stop was to end all within ${longest} ms, and took ${took}`);
@@ -298,6 +305,27 @@ export class SimHost {
   /** People want the jobs that run to end. */
   ending(): void {
     for (const fn of this.onEnding) fn();
+  }
+
+  /** A person asks the manager that is up, again and again until one has answered. */
+  ask(what: string, of: (manager: Host['manager']) => void, then: () => void): void {
+    let isDone = false;
+    const { process, up } = this;
+    if (process !== null && up !== null)
+      process.run(() => {
+        of(up.manager);
+        isDone = true;
+      });
+    if (isDone) {
+      this.tell(`a person: ${what}`);
+      then();
+    } else this.time.after(2_000, () => this.ask(what, of, then));
+  }
+
+  /** Somebody edits the config file: the next manager reads it. */
+  configure(from: string, to: string): void {
+    this.tell(`somebody writes ${to} for ${from} into the config`);
+    writeFileSync(this.#config, readFileSync(this.#config, 'utf8').replaceAll(from, to));
   }
 
   /** The disk takes nothing more, or takes everything again. */

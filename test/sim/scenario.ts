@@ -140,6 +140,29 @@ function takenByHost(host: SimHost): Outside['takes'] {
         });
       void host.stop(how as 'drain', { down: number(down, 1_000), grace: typeof grace === 'number' ? grace : null });
     },
+    /** Somebody holds all pools back (`how`: pause, drain), and resumes them `ms` after that was done. */
+    hold({ how = 'pause', ms }) {
+      if (host.isHeld) return;
+      host.isHeld = true;
+      const resume = (): void =>
+        host.ask(
+          'resume',
+          (manager) => void manager.resume(null, 'somebody'),
+          () => (host.isHeld = false),
+        );
+      const held = (): void => {
+        host.heldSince = time.now;
+        time.after(number(ms, 10_000), () => {
+          host.heldSince = null;
+          resume();
+        });
+      };
+      const hold = (manager: NonNullable<typeof host.up>['manager']): void =>
+        how === 'drain' ? manager.drain(null) : manager.pause(null, 'somebody');
+      host.ask(String(how), hold, held);
+    },
+    /** Somebody edits the config. */
+    configure: ({ from, to }) => host.configure(String(from), String(to)),
     outage({ of, ms }) {
       if (of === 'engine') engine.outage(number(ms, 10_000));
     },
@@ -212,6 +235,7 @@ export async function play(scenario: Scenario, seed: number, options: PlayOption
   let outages = 0;
   let jumps = 0;
   let fulls = 0;
+  let holds = 0;
   for (const one of happenings) time.after(one.at, () => void due.push(one));
   // Between two steps, never inside one: whatever a manager waits for is under way.
   const happen = (): void => {
@@ -224,6 +248,7 @@ export async function play(scenario: Scenario, seed: number, options: PlayOption
       if (one.what === 'outage' || one.what.endsWith('.outage')) outages += 1;
       if (one.what === 'jump') jumps += 1;
       if (one.what === 'full') fulls += 1;
+      if (one.what === 'hold') holds += 1;
       const answer = take(one);
       if (answer instanceof Promise) answer.catch((error: unknown) => host.broken.push(`${one.what}: ${words(error)}`));
     }
@@ -238,6 +263,7 @@ export async function play(scenario: Scenario, seed: number, options: PlayOption
   const unsettled = (): string | null => {
     if (left > 0) return `${left} happenings are to come`;
     if (host.up === null) return 'no manager is up';
+    if (host.isHeld) return 'the pools are held';
     for (const one of outsides) {
       const what = one.unsettled();
       if (what !== null) return `${one.name}: ${what}`;
@@ -285,7 +311,7 @@ export async function play(scenario: Scenario, seed: number, options: PlayOption
     }
   }
   const counts: Record<string, number> = {
-    ...{ crashes: host.crashes, stops: host.stops, starts: host.starts, outages, jumps, fulls },
+    ...{ crashes: host.crashes, stops: host.stops, starts: host.starts, outages, jumps, fulls, holds },
     ...{
       engineOutages: engine.outages,
       engineRestarts: engine.restarts,

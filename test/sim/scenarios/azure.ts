@@ -57,16 +57,17 @@ export const azure: readonly Scenario[] = [
   {
     ...azureHost,
     name: 'azure-stops',
-    about: 'People stop the manager in every way while jobs wait, are on their way to agents, run and end; none is lost.',
+    about: 'People stop the manager in every way, pause and drain it, while jobs wait, are on their way to agents, run and end.',
     config: config(2),
     hours: 1,
     happens: [
       { ...job, count: 80, demands },
       { what: 'stop', count: 8, how: { oneOf: ['drain', 'end', 'leave'] }, down: [0, 60_000] },
       { what: 'stop', count: 3, how: { oneOf: ['drain', 'end'] }, down: [0, 20_000], second: [0, 40_000] },
+      { what: 'hold', count: 5, how: { oneOf: ['pause', 'drain'] }, ms: [1_000, 600_000] },
       { ...kill, count: 4 },
     ],
-    atLeast: { azureDone: 80, stops: 6 },
+    atLeast: { azureDone: 80, stops: 6, holds: 5, azureStops: 2 },
     seeds: 4,
   },
   {
@@ -118,16 +119,18 @@ export const azure: readonly Scenario[] = [
   {
     ...azureHost,
     name: 'azure-token',
-    about: 'The token expires in the middle of a day and is replaced minutes or hours later: no job is disturbed, nothing spins.',
+    about: 'The token is refused at the start and in the middle of a day, or may not manage the pool, and is replaced hours later.',
     config: config(2),
     hours: 8,
     happens: [
       { ...job, count: 60, ms: [1_000, 1_200_000] },
-      { what: 'azure.token', count: 4, ms: [10_000, 3_600_000] },
+      { what: 'azure.token', count: 1, within: [0, 0], ms: [1_000, 1_800_000] },
+      { what: 'azure.token', count: 3, ms: [10_000, 3_600_000] },
+      { what: 'azure.rights', count: 2, ms: [10_000, 3_600_000] },
       { ...kill, count: 3, down: [0, 60_000] },
       { what: 'stop', count: 1, how: 'leave', down: [0, 60_000] },
     ],
-    atLeast: { azureDone: 60, azureTokens: 3 },
+    atLeast: { azureDone: 60, azureTokens: 3, azureRights: 1 },
     seeds: 2,
   },
   {
@@ -139,7 +142,10 @@ export const azure: readonly Scenario[] = [
     happens: [
       { ...job, count: 80 },
       { ...job, count: 24, bad: { oneOf: ['crash', 'vanish', 'hang', 'linger', 'deaf'] } },
-      { what: 'azure.agents', count: 4, ms: 1_200_000, never: 0.2, ends: 0.2, slow: 0.2 },
+      { what: 'azure.agents', count: 3, ms: 1_200_000, never: 0.2, ends: 0.2, slow: 0.2 },
+      { what: 'azure.agents', count: 1, ms: 1_800_000, never: 0, ends: 1, slow: 0 },
+      { what: 'azure.update', count: 1, ms: 1_800_000 },
+      { what: 'azure.requeue', count: 1 },
       { what: 'azure.second', count: 2, ms: 120_000 },
       { ...kill, count: 4 },
       { what: 'stop', count: 2, how: { oneOf: ['drain', 'end'] }, down: [0, 20_000] },
@@ -150,16 +156,20 @@ export const azure: readonly Scenario[] = [
   {
     ...azureHost,
     name: 'azure-placeholder',
-    about: '200 jobs with all kinds of demands come to a pool whose only agent comes and goes: none fails for want of an agent.',
+    about:
+      '200 jobs with all kinds of demands come to a pool whose only agent comes and goes, and has another image for a while: none fails for want of an agent.',
     config: config(1),
     hours: 2,
     happens: [
       { ...job, count: 200, ms: [500, 20_000], demands },
       { what: 'stop', count: 6, how: { oneOf: ['drain', 'end', 'leave'] }, down: [0, 120_000] },
       { ...kill, count: 8, down: [0, 60_000] },
+      { what: 'hold', count: 4, how: { oneOf: ['pause', 'drain'] }, ms: [1_000, 300_000] },
+      { what: 'configure', count: 1, within: [0.3, 0.6], from: 'agent:1', to: 'agent:2' },
+      { what: 'configure', count: 1, within: [1.3, 1.6], from: 'agent:2', to: 'agent:1' },
       { what: 'azure.faults', count: 2, ms: 300_000, who: 'managers', fails: 0.1, lost: 0.1, slow: 0 },
     ],
-    atLeast: { azureDone: 200, crashes: 6, stops: 4 },
+    atLeast: { azureDone: 200, crashes: 6, stops: 4, holds: 3, azureOtherImage: 10 },
     seeds: 2,
   },
   {
