@@ -36,24 +36,6 @@ describe.skipIf(lacks('docker', 'busybox', 'root'))('the token of onejob azure',
     expectClean(bench);
   });
 
-  test('in a file, or named by the environment: no warning', async () => {
-    await using bench = await azureBench();
-    const { azure, pool, tokenFile } = bench;
-    await using here = await onejob();
-    const ways: readonly (readonly [string, Record<string, string>])[] = [
-      [`@${tokenFile}`, {}],
-      ['-', { AZP_TOKEN_FILE: tokenFile, AZP_TOKEN: 'not asked for' }],
-      ['-', { AZP_TOKEN: azure.pat }],
-    ];
-    for (const [token, env] of ways) {
-      const child = await startDropIn(here, [token, azure.url, 'gpu', '-n', '1', '-d', azureImages.agent], env);
-      await untilIdle(bench, 1, patience);
-      expect((await azure.queue(pool).finished).result).toBe('succeeded');
-      expect((await endDropIn(child)).stderr).not.toContain('warning');
-    }
-    expectClean(bench);
-  });
-
   test('a file that is printed and led with "up" does the same', async () => {
     await using bench = await azureBench();
     const { azure, pool, tokenFile } = bench;
@@ -150,22 +132,6 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'root'))('cards of onejob 
     const seen = await seenCards(bench, 2);
     expect(seen.map(({ length }) => length)).toEqual([2, 2]);
     expect(seen.flat().sort()).toEqual(cards);
-    await ends(child, bench, owner, engine.socket);
-  });
-
-  test('-n 4 on two cards: each is shared by two', async () => {
-    await using there = await cardHost(2);
-    const { bench, engine, cards } = there;
-    const { azure } = bench;
-    await engine.load(azureImages.seed);
-    await using here = await onejob({ env: there.env, engine: engine.socket });
-    const child = await startDropIn(here, [azure.pat, azure.url, 'gpu', '-n', '4', '--name', 'box', '-d', azureImages.seed]);
-    expect(child.stderr).toContain(
-      '4 agents on 2 cards: up to 2 agents share one, and each agent sees one. The Python manager showed',
-    );
-    await untilIdle(bench, 4, patience);
-    const { owner } = await here.api.status();
-    expect((await seenCards(bench, 4)).flat().sort()).toEqual([...cards, ...cards].sort());
     await ends(child, bench, owner, engine.socket);
   });
 });
