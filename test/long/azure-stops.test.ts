@@ -1,4 +1,7 @@
-/** What people do to a pool of Azure Pipelines: pause, drain, stop in every way, run two onejobs on it, and leave for good. */
+/**
+ * A pool of Azure Pipelines with more than one manager: one after the other on the same real containers, and two side by side. How it
+ * is paused, drained and stopped at every moment is the simulator's, in its scenario azure-stops.
+ */
 import { describe, expect, test } from 'vitest';
 import { type AzureBench, azureBench, expectClean, isPlaceholder, untilIdle, untilRunning, works } from '../support/azure.ts';
 import { slotOf } from '../support/look.ts';
@@ -21,86 +24,6 @@ async function down(here: Home, ...flags: string[]): Promise<void> {
 }
 
 describe.skipIf(lacks('docker'))('a pool of Azure Pipelines', () => {
-  test('is paused: its idle agent goes, jobs wait without failing; resumed, they run. Drained: the running job ends first', async () => {
-    await using bench = await azureBench();
-    const { azure, pool } = bench;
-    await using here = await onejob({ config: bench.config() });
-    const daemon = await here.up();
-    await untilIdle(bench);
-    expect((await here.cli(['pause', 'ci']).ended).code).toBe(0);
-    await expect.poll(() => online(bench)).toEqual([]);
-    const waits = azure.queue(pool, { script: 'echo waited' });
-    await expect.poll(() => laneOf(here)).toBe('free');
-    expect(waits.view().state).toBe('waiting');
-    expect((await here.cli(['resume', 'ci']).ended).code).toBe(0);
-    expect((await waits.finished).result).toBe('succeeded');
-
-    const runs = bench.hold('drained');
-    await untilRunning(runs);
-    expect((await here.cli(['drain', 'ci']).ended).code).toBe(0);
-    const later = azure.queue(pool, { script: 'echo later' });
-    // The standby goes with its registration; the one that works stays.
-    await expect.poll(() => bench.left()).toEqual([runs.view().agent?.name]);
-    bench.go('drained');
-    expect((await runs.finished).result).toBe('succeeded');
-    await expect.poll(() => bench.left()).toEqual([]);
-    expect(later.view().state).toBe('waiting');
-    await here.api.resume(null, 'person');
-    expect((await later.finished).result).toBe('succeeded');
-    await daemon.stop();
-    expectClean(bench);
-  });
-
-  test('is stopped with an idle agent, with a job that is ended, and with one that is waited for', async () => {
-    await using bench = await azureBench();
-    const { azure, pool } = bench;
-    await using here = await onejob({ config: bench.config() });
-    await here.up();
-    await untilIdle(bench);
-    await down(here);
-    expect(bench.left()).toEqual([]);
-
-    // Nobody is there, and a job that comes now waits for the next start.
-    const ended = bench.hold('ended');
-    await here.up();
-    await untilRunning(ended);
-    await down(here);
-    expect((await ended.finished).result).toBe('canceled');
-    expect(bench.left()).toEqual([]);
-
-    await here.up();
-    const drained = bench.hold('drained');
-    await untilRunning(drained);
-    const stopping = down(here, '--drain');
-    const next = azure.queue(pool, { script: 'echo next' });
-    await expect.poll(async () => (await here.api.status()).stopping).toBe(true);
-    await expect.poll(() => bench.left()).toEqual([drained.view().agent?.name]);
-    bench.go('drained');
-    await stopping;
-    expect((await drained.finished).result).toBe('succeeded');
-    expect(bench.left()).toEqual([]);
-    expect(next.view().state).toBe('waiting');
-    const daemon = await here.up();
-    expect((await next.finished).result).toBe('succeeded');
-    await daemon.stop();
-    expectClean(bench);
-  });
-
-  test('is stopped while a job is on its way to an idle agent: the job is reported as cancelled, not lost until its lock runs out', async () => {
-    await using bench = await azureBench();
-    const { azure } = bench;
-    azure.faults.add({ kind: 'delay', ms: 1_000 }, { method: 'GET', route: 'messages' });
-    await using here = await onejob({ config: bench.config() });
-    await here.up();
-    await untilIdle(bench);
-    await expect.poll(() => laneOf(here)).toBe('idle');
-    const given = bench.hold('on its way');
-    expect(given.view().state).toBe('assigned');
-    await down(here);
-    expect((await given.finished).result).toBe('canceled');
-    expectClean(bench);
-  });
-
   test('is left with its agents, or killed: the next onejob takes over the job that runs, and the agent that waits', async () => {
     await using bench = await azureBench();
     const { azure, pool } = bench;

@@ -19,17 +19,11 @@ export interface AzureConfig {
   readonly pool?: string;
   /** More keys of the service. */
   readonly service?: string;
-  readonly top?: string;
   readonly image?: string;
-  /** Name of the agent pool; default `gpu`. */
-  readonly queue?: string;
   /** Instead of the PAT: `principal: { … }`. */
   readonly credential?: string;
   /** More pools, as lines of YAML. */
   readonly pools?: string;
-  readonly poll?: string;
-  /** Of the pool; by default enough for an agent to report the job that it ends. */
-  readonly grace?: string;
 }
 
 export interface AzureBench extends AsyncDisposable {
@@ -77,14 +71,14 @@ export async function azureBench(options: StandInOptions = {}): Promise<AzureBen
     azure,
     pool,
     tokenFile,
-    config({ agents = 1, pool: ofPool = '', service = '', top = '', pools = '', poll = '2s', grace = '10s', ...rest } = {}) {
-      const { image = images.agent, queue = 'gpu', credential = `token: { file: ${tokenFile} }` } = rest;
+    config({ agents = 1, pool: ofPool = '', service = '', pools = '', ...rest } = {}) {
+      const { image = images.agent, credential = `token: { file: ${tokenFile} }` } = rest;
+      // The grace is enough for an agent to report the job that it ends.
       return `
-${top}
 services:
-  azure: { type: azure-pipelines, url: ${azure.url}, ${credential}, poll: ${poll}${more(service)} }
+  azure: { type: azure-pipelines, url: ${azure.url}, ${credential}, poll: 2s${more(service)} }
 pools:
-  ci: { service: azure, queue: ${queue}, agents: ${agents}, runtime: docker, image: "${image}", stop_grace: ${grace}, volumes: ["${gate}:/go"]${more(ofPool)} }
+  ci: { service: azure, queue: gpu, agents: ${agents}, runtime: docker, image: "${image}", stop_grace: 10s, volumes: ["${gate}:/go"]${more(ofPool)} }
 ${pools}
 `;
     },

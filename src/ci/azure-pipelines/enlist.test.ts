@@ -32,7 +32,9 @@ describe('register', () => {
     const one = world.manager({
       config: { credential: { kind: 'pat', token: { kind: 'memory', name: 'a test', expires: null, read } } },
     });
-    expect(await world.failure(one.register('a1'))).toMatchObject({ code: 'E_CI_DENIED', message: /Manage permissions/ });
+    const failure = await world.failure(one.register('a1'));
+    expect(failure).toMatchObject({ code: 'E_CI_DENIED', message: /Manage permissions/ });
+    expect(failure.hint).toMatch(/Agent Pools \(Read & manage\).*Administrator/);
   });
 
   it('makes no entry for an agent that nobody wants any more', async () => {
