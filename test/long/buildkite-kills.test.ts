@@ -18,6 +18,7 @@ import {
   untilSays,
   works,
 } from '../support/buildkite-days.ts';
+import { dice } from '../support/dice.ts';
 import type { Daemon } from '../support/onejob.ts';
 import { lacks } from '../support/require.ts';
 
@@ -202,18 +203,19 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('Buildkite', () => {
     await untilIdle(bench, 2);
     const ids: string[] = [];
     let kills = 0;
+    const random = dice();
     for (const until = Date.now() + 30_000; Date.now() < until; ) {
       const open = ids.filter((id) => buildkite.job(id).exit === null).length;
       const n = ids.length;
       if (open < 4)
         ids.push(
           buildkite.queueJob({
-            command: `echo began ${n}; sleep ${(Math.random() * 0.5).toFixed(2)}; echo ended ${n}`,
+            command: `echo began ${n}; sleep ${(random() * 0.5).toFixed(2)}; echo ended ${n}`,
             chunksIntervalS: onlyAtTheEnd,
           }),
         );
-      await sleep(Math.random() * 3_000);
-      const which = Math.random();
+      await sleep(random() * 3_000);
+      const which = random();
       const [, isKilled] = await Promise.all([which < 0.7 ? daemon.kill() : null, which > 0.3 ? killBroker(here) : false]);
       if (isKilled) kills += 1;
       if (which < 0.7) daemon = await here.up();
