@@ -1,13 +1,14 @@
 /** From a job's message to its end: the lock that is renewed, the worker, the finish (agent `JobDispatcher.cs`). */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { openTrace, stamp } from './diag.mjs';
+import { wait } from './habits.mjs';
 import { work } from './worker.mjs';
 
 const lockToken = '00000000-0000-0000-0000-000000000000';
 const gone = new Set(['TaskAgentJobNotFoundException', 'TaskAgentJobTokenExpiredException', 'TaskAgentNotFoundException']);
 
 /** Begins the job of `message`. `finished` settles when it is over, never rejects; `cancel` ends it early. */
-export function startJob({ message, connection, root, settings, once, switches, print, trace }) {
+export function startJob({ message, connection, root, settings, once, print, trace }) {
   const cancelling = new AbortController();
   const over = new AbortController();
   const { requestId, jobDisplayName: name } = message;
@@ -29,7 +30,7 @@ export function startJob({ message, connection, root, settings, once, switches, 
       } catch (error) {
         trace(`Job request ${requestId} not renewed (try ${tries}): ${error.message}`);
         if (gone.has(error.typeKey) || tries === 5) return null;
-        await sleep(switches.wait(10_000));
+        await sleep(wait(10_000));
       }
     }
   };
@@ -51,7 +52,7 @@ export function startJob({ message, connection, root, settings, once, switches, 
     print(`${stamp()}: Running job: ${name}`);
     const renewing = keepRenewing(pause);
     const workerTrace = openTrace('Worker', root);
-    const parts = { message, root, settings, once, switches, trace: workerTrace };
+    const parts = { message, root, settings, once, trace: workerTrace };
     let result = 'failed';
     try {
       result = await work({ ...parts, cancelled: cancelling.signal });

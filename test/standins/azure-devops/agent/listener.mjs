@@ -1,7 +1,7 @@
 /**
  * A stand-in for Microsoft's `Agent.Listener`: `run [--once]`, `configure …`, `remove …`, `warmup`, `--version`. It speaks the same
  * protocol and ends with the same exit codes; what it does not do is tasks other than one script per step, and real updates.
- * How it is made to misbehave: `switches.mjs`.
+ * How a job makes it misbehave: `habits.mjs`.
  */
 import { existsSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
@@ -10,7 +10,6 @@ import { configure, readArguments, remove } from './configure.mjs';
 import { openTrace } from './diag.mjs';
 import { run } from './run.mjs';
 import { Ending } from './session.mjs';
-import { readSwitches } from './switches.mjs';
 
 const bin = import.meta.dirname;
 const root = dirname(bin);
@@ -32,17 +31,14 @@ async function main(words) {
   if (process.getuid() === 0 && !process.env.AGENT_ALLOW_RUNASROOT)
     throw new Ending(1, 'Must not run as root; AGENT_ALLOW_RUNASROOT allows it.');
   Object.assign(process.env, readPairs(join(root, '.env')));
-  const switches = readSwitches(process.env.STANDIN_AGENT);
   const trace = openTrace('Agent', root);
   trace(`Version: ${version}. Command: ${command}`);
   if (command === 'configure') return await configure({ root, version, flags, print, trace });
   if (command === 'remove') return await remove({ root, flags, print, trace });
   if (command !== 'run') throw new Ending(1, `Unrecognized command-line input arguments: '${words.join(' ')}'.`);
-  if (switches.has('end')) return switches.number('end');
   const stopping = new AbortController();
-  for (const signal of ['SIGTERM', 'SIGINT'])
-    process.on(signal, () => (switches.has('ignore-term') ? trace(`${signal} ignored.`) : stopping.abort()));
-  const code = await run({ root, version, once: flags.once !== undefined, switches, print, trace, stopping: stopping.signal });
+  for (const signal of ['SIGTERM', 'SIGINT']) process.on(signal, () => stopping.abort());
+  const code = await run({ root, version, once: flags.once !== undefined, print, trace, stopping: stopping.signal });
   trace(`Exit ${code}.`);
   return code;
 }

@@ -4,6 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { scanCapabilities } from './capabilities.mjs';
 import { agentToken } from './connection.mjs';
 import { stamp } from './diag.mjs';
+import { wait } from './habits.mjs';
 import { startJob } from './job.mjs';
 import { Ending, openSession } from './session.mjs';
 import { isConfigured, readSettings } from './settings.mjs';
@@ -11,7 +12,7 @@ import { isConfigured, readSettings } from './settings.mjs';
 const shutdownLimit = 30_000;
 
 /** Gives the exit code. `stopping` fires on SIGTERM and SIGINT. */
-export async function run({ root, version, once, switches, print, trace, stopping }) {
+export async function run({ root, version, once, print, trace, stopping }) {
   if (!isConfigured(root)) throw new Ending(1, 'Not configured. Run config.sh, or write .agent and its companions.');
   const read = sentence(() => readSettings(root));
   const { settings, credentials, privateKey } = read;
@@ -19,21 +20,17 @@ export async function run({ root, version, once, switches, print, trace, stoppin
   print('Scanning for tool capabilities.');
   const capabilities = scanCapabilities({ root, name: settings.agentName, version });
   print('Connecting to the server.');
-  const asked = switches.number('slow-start');
-  if (asked > 0) await sleep(asked, undefined, { signal: stopping }).catch(() => undefined);
-  if (switches.has('never-online')) await until(stopping);
   if (stopping.aborted) return 0;
 
   const token = agentToken(credentials, privateKey);
-  const parts = { settings, token, privateKey, version, capabilities, switches, print, trace, signal: stopping };
+  const parts = { settings, token, privateKey, version, capabilities, print, trace, signal: stopping };
   const session = await openSession(parts).catch((error) => {
     if (stopping.aborted) throw new Ending(0, null);
     throw error;
   });
   print(`${stamp()}: Listening for Jobs`);
   try {
-    if (switches.has('exit3') || switches.has('exit4')) return await update(parts, session, switches.has('exit3') ? 3 : 4);
-    return await listen({ session, root, settings, once, switches, print, trace, stopping });
+    return await listen({ session, root, settings, once, print, trace, stopping });
   } finally {
     await session.close();
   }
@@ -48,23 +45,15 @@ function sentence(read) {
   }
 }
 
-function until(signal) {
-  return new Promise((resolve) => {
-    const alive = setInterval(() => undefined, 60_000);
-    signal.addEventListener('abort', () => resolve(clearInterval(alive)), { once: true });
-  });
-}
-
 /** Takes messages until the job of a once-agent is over, the agent is stopped, or it has to update itself. */
-async function listen({ session, root, settings, once, switches, print, trace, stopping }) {
+async function listen({ session, root, settings, once, print, trace, stopping }) {
   const polling = new AbortController();
   const stop = AbortSignal.any([polling.signal, stopping]);
   const stopped = new Promise((resolve) => stopping.addEventListener('abort', () => resolve({ kind: 'stopped' }), { once: true }));
   let asking = null;
   let job = null;
-  let second = null;
   const begin = (message) => {
-    const running = startJob({ message, connection: session.connection, root, settings, once, switches, print, trace });
+    const running = startJob({ message, connection: session.connection, root, settings, once, print, trace });
     return { ...running, event: running.finished.then(() => ({ kind: 'finished' })) };
   };
   const keeping = session.keepAlive(stop);
@@ -75,13 +64,8 @@ async function listen({ session, root, settings, once, switches, print, trace, s
       if (event.kind === 'stopped') break;
       if (event.kind === 'finished') {
         job = null;
-        if (!once) continue;
-        second ??= switches.has('second') ? await another(asking, switches) : null;
-        if (second === null) return 0;
-        job = begin(second.body);
-        await session.acknowledge(second);
-        await job.finished;
-        return 0;
+        if (once) return 0;
+        continue;
       }
       asking = null;
       const { message } = event;
@@ -89,13 +73,12 @@ async function listen({ session, root, settings, once, switches, print, trace, s
         if (process.env['agent.disableupdate']) trace('Told to update, and told not to.');
         else if (job === null) {
           await session.acknowledge(message);
-          return await update({ settings, switches, print, trace }, session, once ? 4 : 3, message.body.targetVersion);
+          return await update({ settings, print, trace }, session, once ? 4 : 3, message.body.targetVersion);
         }
       } else if (/^(Pipeline)?(Agent)?JobRequest$/.test(message.messageType)) {
         if (job === null) job = begin(message.body);
         else {
           trace(`A second job (request ${message.body.requestId}) is left alone.`);
-          second = switches.has('second') ? message : null;
           continue;
         }
       } else if (message.messageType === 'JobCancellation') {
@@ -117,14 +100,8 @@ async function listen({ session, root, settings, once, switches, print, trace, s
   }
 }
 
-/** A second job, when one comes soon. */
-async function another(asking, switches) {
-  const event = await Promise.race([asking, sleep(Math.max(2000, switches.wait(5000)))]);
-  return event?.kind === 'message' && event.message.body?.jobId !== undefined ? event.message : null;
-}
-
 /** What an agent says and does that has to update itself first. Nothing is downloaded. */
-async function update({ settings, switches, print, trace }, session, code, target = 'newer') {
+async function update({ settings, print, trace }, session, code, target) {
   const { poolId, agentId } = settings;
   const tell = (currentState) =>
     session.connection
@@ -133,7 +110,7 @@ async function update({ settings, switches, print, trace }, session, code, targe
   print('Agent update in progress, do not shutdown agent.');
   print(`Downloading ${target} agent`);
   await tell(`Downloading ${target} agent`);
-  await sleep(switches.wait(2000));
+  await sleep(wait(2000));
   print('Generate and execute update script.');
   print('Agent will exit shortly for update, should back online within 10 seconds.');
   await tell('Agent will exit shortly for update, should back online within 10 seconds.');

@@ -7,6 +7,7 @@ import { hostname, release } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { connect } from './connection.mjs';
 import { stamp } from './diag.mjs';
+import { wait } from './habits.mjs';
 import { ServiceError } from './http.mjs';
 
 const sessionRetry = 30_000;
@@ -30,7 +31,7 @@ export class Ending extends Error {
 
 /** Opens the session. Throws `Ending` when the real agent would give up; waits and tries again until `signal`. */
 export async function openSession(parts) {
-  const { settings, token, privateKey, version, capabilities, switches, print, trace, signal } = parts;
+  const { settings, token, privateKey, version, capabilities, print, trace, signal } = parts;
   const seen = {};
   let said = false;
   for (;;) {
@@ -49,7 +50,7 @@ export async function openSession(parts) {
       judgeRefusal(error, seen, print);
       if (!said) print(`${stamp()}: Agent connect error: ${error.message}. Retrying until reconnected.`);
       said = true;
-      await sleep(switches.wait(sessionRetry), undefined, { signal });
+      await sleep(wait(sessionRetry), undefined, { signal });
     }
   }
 }
@@ -80,7 +81,7 @@ function sessionKey(given, privateKey) {
 }
 
 function makeSession(parts, connection, sessionId, key) {
-  const { settings, switches, print, trace, signal } = parts;
+  const { settings, print, trace, signal } = parts;
   const poolId = settings.poolId;
   let last;
   const poll = (options) => connection.call('GET', 'messages', { poolId }, options);
@@ -100,7 +101,7 @@ function makeSession(parts, connection, sessionId, key) {
             trace(`Message ${value.messageId} (${value.messageType}) received.`);
             return { ...value, body: JSON.parse(decrypt(value, key)) };
           }
-          await sleep(switches.wait(between(5, 15)), undefined, { signal: stop });
+          await sleep(wait(between(5, 15)), undefined, { signal: stop });
         } catch (error) {
           if (stop.aborted) throw error;
           trace(`No message: ${error.message}`);
@@ -111,7 +112,7 @@ function makeSession(parts, connection, sessionId, key) {
           }
           failures += 1;
           if (failures === 1) print(`${stamp()}: Agent connect error: ${error.message}. Retrying until reconnected.`);
-          await sleep(switches.wait(failures <= 5 ? between(15, 30) : between(30, 60)), undefined, { signal: stop });
+          await sleep(wait(failures <= 5 ? between(15, 30) : between(30, 60)), undefined, { signal: stop });
         }
       }
     },
@@ -135,7 +136,7 @@ function makeSession(parts, connection, sessionId, key) {
     },
     close: () =>
       connection
-        .call('DELETE', 'sessions', { poolId, sessionId }, { signal: AbortSignal.timeout(switches.wait(30_000) + 5000) })
+        .call('DELETE', 'sessions', { poolId, sessionId }, { signal: AbortSignal.timeout(wait(30_000) + 5000) })
         .catch((error) => trace(`Session not deleted: ${error.message}`)),
     aborted: () => signal.aborted,
   };

@@ -4,14 +4,15 @@ import { join, resolve } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { connect } from './connection.mjs';
 import { openConsole } from './console.mjs';
+import { badEndOf, wait } from './habits.mjs';
 import { runScript } from './step.mjs';
 
 /**
  * Runs the job of `message` and tells the service about it, in the job's own name. Gives the result:
  * `succeeded`, `failed` or `canceled`. `cancelled` is fired to cancel it.
  */
-export async function work({ message, root, settings, once, switches, trace, cancelled }) {
-  const retry = retrying(switches, trace);
+export async function work({ message, root, settings, once, trace, cancelled }) {
+  const retry = retrying(trace);
   const endpoint = message.resources.endpoints.find((entry) => entry.name === 'SystemVssConnection');
   const token = endpoint.authorization.parameters.AccessToken;
   const connection = await retry(() => connect(endpoint.url, async () => `Bearer ${token}`));
@@ -34,7 +35,7 @@ export async function work({ message, root, settings, once, switches, trace, can
   screen.line(`Starting: ${message.jobDisplayName}`);
 
   const scripts = (message.steps ?? []).map((step) => step.inputs?.script ?? '').join('\n');
-  let result = await misbehave(switches, scripts, cancelled, trace).catch((error) => {
+  let result = await misbehave(scripts, trace).catch((error) => {
     screen.line(`##[error]${error.message}`);
     return 'failed';
   });
@@ -102,7 +103,7 @@ function environment(variables, { folder, temp }, settings, root) {
 }
 
 /** Five tries, as the real worker's, with its pauses. */
-function retrying(switches, trace) {
+function retrying(trace) {
   return async (call) => {
     for (let tries = 1; ; tries += 1) {
       try {
@@ -110,31 +111,24 @@ function retrying(switches, trace) {
       } catch (error) {
         trace(`Try ${tries} failed: ${error.message}`);
         if (tries === 5) throw error;
-        await sleep(switches.wait(10_000));
+        await sleep(wait(10_000));
       }
     }
   };
 }
 
-async function misbehave(listed, scripts, cancelled, trace) {
-  const switches = listed.with(scripts);
-  if (switches.has('crash')) {
+async function misbehave(scripts, trace) {
+  const end = badEndOf(scripts);
+  if (end === 'crash') {
     trace('Crashing.');
     process.kill(process.pid, 'SIGKILL');
     // The first process of a container cannot kill itself.
     await sleep(200);
     process.reallyExit(137);
   }
-  if (switches.has('vanish')) process.reallyExit(0);
-  if (switches.has('eat-memory')) await eat(trace);
-  if (switches.has('hang') && !cancelled.aborted) {
-    await new Promise((end) => {
-      const alive = setInterval(() => undefined, 60_000);
-      cancelled.addEventListener('abort', () => end(clearInterval(alive)), { once: true });
-    });
-    return 'canceled';
-  }
-  return switches.has('fail') ? 'failed' : 'succeeded';
+  if (end === 'vanish') process.reallyExit(0);
+  if (end === 'eat-memory') await eat(trace);
+  return 'succeeded';
 }
 
 async function eat(trace) {
