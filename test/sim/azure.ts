@@ -42,6 +42,8 @@ const recovery = 180_000;
 const grace = 35_000 - 500;
 /** Agents of one slot that come to nothing in so many ms: some soon after one another, then one every five minutes; each with a standby. */
 const triesIn = (ms: number): number => 2 * (12 + ms / 200_000);
+/** ms between two comparisons of what onejob says of its agents with what they do. */
+const compareEvery = 10_000;
 /** Requests of managers in one minute that are too many, whatever happens: a loop that spins. */
 const tooMany = 1_500;
 
@@ -95,8 +97,20 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
   /** The last moment at which something was wrong with the service, the way to it, or this host. */
   let wrongAt = 0;
   let slots = 0;
+  /** Since when each of our agents has a session, and since when each works on a job. */
+  const onlineSince = new Map<string, number>();
+  const busySince = new Map<string, number>();
+  let comparedAt = 0;
+  /** The last moment at which the service could not be reached. */
+  let awayAt = Number.NEGATIVE_INFINITY;
+  /** Jobs that are queued at the worst moment: just as the manager looks at one agent, to see whether it has one. */
+  let traps: Happening[] = [];
   /** Whether somebody has removed a placeholder, so that jobs may fail for want of one. */
   let isUnplaced = false;
+  const [, looks = '10'] = /poll: (\d+)s/.exec(host.config) ?? [];
+  const [, patience = '180'] = /boot_timeout: (\d+)s/.exec(host.config) ?? [];
+  /** ms; of the service. */
+  const [poll, bootTimeout] = [Number(looks) * 1_000, Number(patience) * 1_000];
   const breaks = (what: string): void => void broken.push(what);
 
   const standin = openAzureDevOps({
@@ -166,6 +180,10 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
       const windows = 2 + host.starts - denied.starts + (time.now - denied.since) / 600_000;
       if (denied.tries > 12 * windows) breaks(`S9: ${denied.tries} entries were tried to be made without the right to`);
     }
+    if (traps.length > 0 && method === 'GET' && id !== '') {
+      const trap = traps.shift() as Happening;
+      time.after(random() * 400, () => queue(trap));
+    }
     const now = Math.floor(time.now / 60_000);
     if (minute.at !== now) minute = { at: now, requests: 0 };
     minute.requests += 1;
@@ -176,6 +194,8 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
   const tell = host.tell.bind(host);
   host.tell = (what) => {
     for (const token of tokens) if (what.includes(token)) breaks(`S8: a token is in the log: ${what.slice(0, 80)}`);
+    if (what.includes('has not come online') && time.now - awayAt < bootTimeout)
+      breaks(`S9: the service was away ${time.now - awayAt} ms ago, and already an agent is given up: ${what.slice(0, 80)}`);
     tell(what);
   };
 
@@ -204,9 +224,11 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
         plan();
         return;
       case 'sessionOpened':
+        onlineSince.set(agentIn(event.name), time.now);
         plan();
         return;
       case 'sessionClosed':
+        onlineSince.delete(agentIn(event.name));
         // What it was given and has not heard of went with its session.
         if (event.why === 'expired') lost(event.agent, 'its agent was not heard of in time');
         return;
@@ -263,6 +285,22 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
     if (left.length > 0)
       breaks(`S10: after the stop (${how}) agents are left at the service: ${left.map(({ name }) => name).join(', ')}`);
   });
+
+  /** What onejob says of its agents is what they do. */
+  function compare(): void {
+    if (time.now - comparedAt < compareEvery) return;
+    comparedAt = time.now;
+    // Two looks, and the way of an answer.
+    const seen = 2 * poll + 25_000;
+    const since = (at: number | undefined): number => (at === undefined ? 0 : time.now - Math.max(at, wrongAt));
+    for (const { key, agent: lane } of host.slots) {
+      if (lane.kind !== 'idle') continue;
+      const [online, working] = [since(onlineSince.get(lane.agent)), since(busySince.get(lane.agent))];
+      if (working > seen) breaks(`S7: agent ${lane.agent} of ${key} has had a job for ${working} ms, and onejob does not know`);
+      if (online > seen && !lane.online)
+        breaks(`S9: agent ${lane.agent} of ${key} has been online for ${online} ms, and onejob does not know`);
+    }
+  }
 
   /** From now on agents come to nothing, for `ms`. */
   function despair(ms: number): void {
@@ -350,8 +388,13 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
   const agentParts = {
     ...{ time, random, wire, service: standin, habits: () => habits, broken: breaks, excuse, tell },
     hears(what: 'job' | 'done', request: number, { spec }: Stage): void {
-      if (what === 'done') return void busy.delete(spec.agent);
+      if (what === 'done') {
+        busySince.delete(spec.agent);
+        busy.delete(spec.agent);
+        return;
+      }
       busy.set(spec.agent, request);
+      busySince.set(spec.agent, time.now);
       counts.azureBegun += 1;
       if (hopeless !== null) hopeless.begun += 1;
       if (stopped.has(spec.agent)) excuse(request, 'it came as the manager was stopped', isWrong() || isHurried);
@@ -414,6 +457,10 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
     takes: {
       /** A pipeline queues a job: `ms`, `result`, `bad`, `demands`; `cancelAfter`: ms until somebody cancels it. */
       'azure.queue': queue,
+      /** The same, in the very moment in which the manager looks at one agent. */
+      'azure.trap'(happening) {
+        traps.push(happening);
+      },
       'azure.cancel': ({ pick }) => cancel(picked([...open], pick)),
       /** `how`: see `Outage`. `network`: the service goes on meanwhile, and takes those it does not hear of for gone. */
       'azure.outage'({ ms, how = 'refused', network = false }) {
@@ -528,6 +575,8 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
     },
     broken() {
       if (isWrong()) wrongAt = time.now;
+      if (wire.outage !== null) awayAt = time.now;
+      compare();
       return broken.length === 0 ? broken : broken.splice(0);
     },
     unsettled() {
@@ -540,6 +589,7 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
     },
     calm() {
       hopeless = null;
+      traps = [];
       wire.weather = { managers: fine, agents: fine };
       azure.faults.clear();
       habits = good;
@@ -563,6 +613,11 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
     for (const request of world.open) if (request.lockedUntil !== null) request.lockedUntil += ms;
     for (const session of world.sessions.values()) session.lastSeen += ms;
   }
+}
+
+/** onejob's id of an agent, from its name at the service. */
+function agentIn(name: string): string {
+  return name.slice(name.lastIndexOf('-') + 1);
 }
 
 function isDoomed({ bad }: Work): boolean {

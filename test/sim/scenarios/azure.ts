@@ -10,7 +10,7 @@ pools:
 /** A second pool of the same agent pool, whose agents say something else. */
 const two = `${config(2)}  red: { service: azure, queue: gpu, agents: 2, runtime: docker, image: "agent:1", stop_grace: 35s, tags: "flavour=red,big" }
 `;
-const azureHost = { runtime: 'docker', with: ['azure'] } as const;
+const azureHost = { runtime: 'docker', with: ['azure'], calm: 0.2 } as const;
 const mostlyGood = { oneOf: ['succeeded', 'succeeded', 'failed'] } as const;
 const job = { what: 'azure.queue', ms: [1_000, 60_000], result: mostlyGood } as const;
 /** What an agent of the first pool says: by its tags, its environment, its image, by itself, and all of that together. */
@@ -39,7 +39,7 @@ export const azure: readonly Scenario[] = [
       { ...kill, count: 12 },
     ],
     atLeast: { azureDone: 60, crashes: 8 },
-    seeds: 4,
+    seeds: 3,
   },
   {
     ...azureHost,
@@ -52,7 +52,7 @@ export const azure: readonly Scenario[] = [
       { what: 'crash', count: 1, within: [0, 0], after: [1, 300] },
     ],
     atLeast: { azureDone: 1 },
-    seeds: 40,
+    seeds: 30,
   },
   {
     ...azureHost,
@@ -131,7 +131,7 @@ export const azure: readonly Scenario[] = [
       { what: 'stop', count: 1, how: 'leave', down: [0, 60_000] },
     ],
     atLeast: { azureDone: 60, azureTokens: 3, azureRights: 1 },
-    seeds: 2,
+    seeds: 1,
   },
   {
     ...azureHost,
@@ -151,7 +151,7 @@ export const azure: readonly Scenario[] = [
       { what: 'stop', count: 2, how: { oneOf: ['drain', 'end'] }, down: [0, 20_000] },
     ],
     atLeast: { azureDone: 104, azureAbandoned: 5 },
-    seeds: 3,
+    seeds: 2,
   },
   {
     ...azureHost,
@@ -193,6 +193,35 @@ export const azure: readonly Scenario[] = [
   },
   {
     ...azureHost,
+    name: 'azure-renewals',
+    about: 'Agents are made anew every minute or two, and jobs come just as somebody looks whether they have one.',
+    config: config(3, ', standby_max_age: 1m'),
+    hours: 1,
+    calm: 0,
+    happens: [
+      { ...job, count: 60, ms: [1_000, 20_000] },
+      { ...job, count: 60, what: 'azure.trap', ms: [1_000, 20_000] },
+      { ...kill, count: 2 },
+    ],
+    atLeast: { azureDone: 80, azureAgents: 150 },
+    seeds: 1,
+  },
+  {
+    ...azureHost,
+    name: 'azure-late-agents',
+    about: 'The network is away for minutes while agents begin, so that they come online late: none is given up for that.',
+    config: config(4, '', 'poll: 10s, boot_timeout: 120s'),
+    hours: 2,
+    happens: [
+      { ...job, count: 120, ms: [1_000, 10_000] },
+      { what: 'azure.agents', count: 1, within: [0, 0], ms: 7_200_000, slow: 0.5 },
+      { what: 'azure.outage', count: 20, ms: [130_000, 200_000], network: true, how: { oneOf: ['refused', 'silent', 'sick'] } },
+    ],
+    atLeast: { azureDone: 120, azureOutages: 8 },
+    seeds: 1,
+  },
+  {
+    ...azureHost,
     name: 'azure-people',
     about: 'People cancel jobs, delete, disable and update agents at the service, and delete the placeholder.',
     config: config(3),
@@ -207,7 +236,7 @@ export const azure: readonly Scenario[] = [
       { ...kill, count: 4 },
     ],
     atLeast: { azureDone: 120, azureCancelled: 2, azurePeople: 10 },
-    seeds: 3,
+    seeds: 2,
   },
   {
     ...azureHost,
@@ -227,6 +256,6 @@ export const azure: readonly Scenario[] = [
       { ...kill, count: 3, down: [0, 60_000] },
     ],
     atLeast: { azureDone: 500, azureOutages: 4 },
-    seeds: 1,
+    seeds: 0,
   },
 ];
