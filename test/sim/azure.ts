@@ -101,8 +101,8 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
   const onlineSince = new Map<string, number>();
   const busySince = new Map<string, number>();
   let comparedAt = 0;
-  /** The last moment at which the service could not be reached. */
-  let awayAt = Number.NEGATIVE_INFINITY;
+  /** The last moment at which the service could not be reached, and the last one at which a manager may have been refused by it. */
+  let [awayAt, refusingAt] = [Number.NEGATIVE_INFINITY, Number.NEGATIVE_INFINITY];
   /** Jobs that are queued at the worst moment: just as the manager looks at one agent, to see whether it has one. */
   let traps: Happening[] = [];
   /** Whether somebody has removed a placeholder, so that jobs may fail for want of one. */
@@ -292,7 +292,8 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
     comparedAt = time.now;
     // Two looks, and the way of an answer.
     const seen = 2 * poll + 25_000;
-    const since = (at: number | undefined): number => (at === undefined ? 0 : time.now - Math.max(at, wrongAt));
+    const since = (at: number | undefined): number =>
+      at === undefined ? 0 : time.now - Math.max(at, wrongAt, refusingAt + recovery);
     for (const { key, agent: lane } of host.slots) {
       if (lane.kind !== 'idle') continue;
       const [online, working] = [since(onlineSince.get(lane.agent)), since(busySince.get(lane.agent))];
@@ -576,6 +577,7 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
     broken() {
       if (isWrong()) wrongAt = time.now;
       if (wire.outage !== null) awayAt = time.now;
+      if (wire.outage !== null || wire.weather.managers !== fine || refusedSince !== null || denied !== null) refusingAt = time.now;
       compare();
       return broken.length === 0 ? broken : broken.splice(0);
     },
