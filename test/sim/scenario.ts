@@ -2,8 +2,10 @@
  * Scenarios are data: a config, and how often what happens within how many hours. A seed makes a plan of concrete happenings
  * of it, which a run plays. Whatever breaks can be played again from the seed, or with fewer happenings.
  */
+import { join } from 'node:path';
 import { isEmpty, type Slot } from '../../src/core/slot.ts';
 import type { HostParts } from '../../src/host.ts';
+import { openStore } from '../../src/store/store.ts';
 import { isDiskFull } from './builtins.ts';
 import { type Line, SimHost } from './host.ts';
 import type { Effect, SimProcess } from './process.ts';
@@ -335,8 +337,21 @@ export async function play(scenario: Scenario, seed: number, options: PlayOption
 
 function census(host: SimHost, outsides: readonly Outside[]): string[] {
   const left = [...host.engine.sandboxes.keys()].map((agent) => `S4: sandbox ${agent} is left`);
-  const full = host.slots.filter((slot) => !isEmpty(slot)).map(({ key }) => `S4: slot ${key} is not empty`);
-  return [...left, ...full, ...outsides.flatMap((one) => one.census())];
+  return [...left, ...leftInStore(host), ...outsides.flatMap((one) => one.census())];
+}
+
+/** What the last manager wrote down: slots that are empty, and no job that is open. */
+function leftInStore(host: SimHost): string[] {
+  const store = openStore(join(host.dir, 'state'));
+  try {
+    const slots = store.slots.all().map(({ slot }) => slot);
+    return [
+      ...slots.filter((slot) => !isEmpty(slot)).map(({ key }) => `S4: slot ${key} is not empty on disk`),
+      ...store.jobs.open().map(({ id }) => `S7: job ${id} is open on disk`),
+    ];
+  } finally {
+    store.close();
+  }
 }
 
 function slotsInWords(host: SimHost): string {
