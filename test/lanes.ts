@@ -47,10 +47,11 @@ const processes = [
   'src/store/store.test.ts',
   'src/workspace/{ignore,pack}.test.ts',
   'test/standins/**/*.test.ts',
+  'test/support/census.test.ts',
 ];
 
 /** Long tests that decide about a change beside the end-to-end ones: a real Engine, real kills, real grants. Few on purpose. */
-const real = ['test/long/{gpu-grants,hostile-jobs,jobs,kills,sandbox-options}.test.ts'];
+const real = ['test/long/{gpu-grants,jobs,kills}.test.ts'];
 
 /**
  * Long tests that need the machine to themselves: they start Engines and end them, build and remove images, change the firewall,

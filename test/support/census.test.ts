@@ -8,10 +8,10 @@ import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import { createLocks, lockDirectory } from '../../src/gpu/lock.ts';
 import { fakeEngine } from '../../src/runtimes/docker/fake-engine.ts';
 import { openStore } from '../../src/store/store.ts';
-import { type Census, census, cleanUp, renderCensus } from '../support/census.ts';
-import { engineAt } from '../support/engine-http.ts';
-import { withoutKept } from '../support/kept-networks.ts';
-import { defaultImage, lacks } from '../support/require.ts';
+import { type Census, census, cleanUp, renderCensus } from './census.ts';
+import { engineAt } from './engine-http.ts';
+import { withoutKept } from './kept-networks.ts';
+import { defaultImage, lacks } from './require.ts';
 
 let dir = '';
 let stateDir = '';
