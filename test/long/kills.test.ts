@@ -1,7 +1,7 @@
 /**
  * S3, S4, S5, S7 against a real runtime: the manager is killed at every boundary of intent, effect and record where a job
  * begins and where it ends, then started again. Each job runs at most once and has one result, and nothing is left over.
- * The other boundaries are in `kills-elsewhere.test.ts`, and all of them in virtual time in the simulator.
+ * The simulator does that at every effect, in virtual time.
  */
 import { describe, test } from 'vitest';
 import type { Boundary } from '../../src/pools/executors.ts';

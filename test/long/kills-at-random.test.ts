@@ -1,16 +1,9 @@
-/** What `kills.test.ts` shows where a job begins and ends, at the other boundaries and at random moments. */
+/** What `kills.test.ts` shows at each boundary of a job's begin and end, at random moments under a stream of jobs. */
 import { describe, expect, test } from 'vitest';
-import type { Boundary } from '../../src/pools/executors.ts';
 import { dice } from '../support/dice.ts';
-import { homeOfRuns, job, killAt, members } from '../support/kills.ts';
-
-// Not `register` and `prove`: the own queue does not bind early, and none of its pools here has devices.
-const acts = ['prepare', 'terminate', 'kill', 'clear'] as const;
-const boundaries: Boundary[] = acts.flatMap((act) => [`${act}.intent`, `${act}.effect`, `${act}.record`] as const);
+import { homeOfRuns, job, members } from '../support/kills.ts';
 
 describe.each(members)('on $name', ({ missing, pool }) => {
-  test.skipIf(missing).each(boundaries)('killed at %s', (boundary) => killAt(boundary, pool));
-
   test.skipIf(missing)('killed at 25 random moments under a stream of jobs', async () => {
     const random = dice();
     const { here, runs } = await homeOfRuns(pool);
