@@ -270,7 +270,8 @@ export function createExecutors(parts: ActParts): Executors {
 
     async settle({ agent, job }, key, signal) {
       const { service, runtime, context } = endedOf(key, agent, job);
-      parts.keepers.follow(agent, runtime);
+      // A job that was cancelled before its release leaves a sandbox at its gate, whose output has no end.
+      if (parts.keepers.follow(agent, runtime).state !== 'released') await runtime.signal(agent, 'KILL');
       if (!(await parts.keepers.complete(agent, drainTimeout))) parts.keepers.lostEnd(agent);
       signal.throwIfAborted();
       await service.settle(context, filesOf(agent, runtime), signal, parts.hurry);

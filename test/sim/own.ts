@@ -19,6 +19,8 @@ interface Wanted {
   /** When it was given back last. */
   backAt: number;
   isCancelled: boolean;
+  /** What was so when the wish to cancel it was accepted: the moment, what `away` was, and whose sandbox was to run it. */
+  cancelled: { readonly at: number; readonly away: number; readonly agent: string | null } | null;
   /** It was there when everything was told to end. */
   mayBeStopped: boolean;
   result: JobView['result'];
@@ -34,6 +36,11 @@ const again = 1_000;
 const unseen = 5_000;
 /** ms by which a time limit may be late. */
 const lateness = 15_000;
+/**
+ * ms in which a job that was cancelled has ended when somebody was there to end it: with the longest grace of these scenarios, and
+ * the time for which the output of a sandbox is waited for that was being made when a manager was killed.
+ */
+const cancelling = 30_000 + 60_000 + lateness;
 
 export function ownQueueUsers(host: SimHost, random: () => number): Outside {
   const { engine, time } = host;
@@ -47,6 +54,8 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
   let lookedAt = time.now;
   /** What of it there was when a job began. */
   const awayBefore = new Map<string, number>();
+  /** When a manager came up last, and what `away` was then. */
+  let [upAt, awayAtUp] = [0, 0];
   let checking = 0;
   let done = 0;
   let cancelled = 0;
@@ -70,6 +79,9 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
       if (sandbox.job === null) return;
       if (/^[0-9a-f]{12}$/.test(sandbox.job) && !jobs.has(sandbox.job))
         broken.push(`S3: job ${sandbox.job} begins, and nobody handed it in`);
+      const before = jobs.get(sandbox.job)?.cancelled;
+      if (before != null && before.agent !== sandbox.spec.agent)
+        broken.push(`S7: job ${sandbox.job} begins ${time.now - before.at} ms after it was cancelled`);
       begunAt.set(sandbox.job, time.now);
       awayBefore.set(sandbox.job, away);
     },
@@ -122,8 +134,10 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
     if (up !== null && process !== null)
       process.run(() => {
         try {
+          const agent = up.services.own.job(id)?.agent ?? null;
           up.services.own.cancel(id);
           isTold = true;
+          wanted.cancelled ??= { at: time.now, away, agent };
         } catch {}
       });
     if (!isTold) time.after(again, () => tryToCancel(id));
@@ -190,6 +204,9 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
       default:
         broken.push(`S7: job ${id} ended as ${said}`);
     }
+    const since = wanted.cancelled;
+    if (since !== null && time.now - Math.max(since.at, upAt) - (away - Math.max(since.away, awayAtUp)) > cancelling)
+      broken.push(`S7: job ${id} ended ${Math.round(time.now - since.at)} ms after it was cancelled: ${said}`);
     const begin = begunAt.get(id);
     if (request.timeout === null || begin === undefined || wanted.mayBeStopped) return;
     const took = time.now - begin - (away - (awayBefore.get(id) ?? 0));
@@ -221,6 +238,7 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
   });
   host.onUp.add(() => {
     const { up, process } = host;
+    [upAt, awayAtUp] = [time.now, away];
     if (up === null || process === null) return;
     up.services.own.onChange(see);
     // What became of them since somebody was told last, of all of them before anybody judges.
@@ -234,8 +252,8 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
   return {
     name: 'own queue',
     takes: {
-      /** `cancelAfter`: ms until whoever handed it in has another mind. */
-      submit({ ms, exit = 0, says, term, pool = null, cancelAfter = null, ...request }: Happening) {
+      /** `cancelAfter`: ms until whoever handed it in has another mind; `kill`: the manager is killed at that effect of it. */
+      submit({ ms, exit = 0, says, term, pool = null, cancelAfter = null, kill = null, ...request }: Happening) {
         const id = Math.floor(random() * 2 ** 48)
           .toString(16)
           .padStart(12, '0');
@@ -254,6 +272,7 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
           takenAt: null,
           backAt: 0,
           isCancelled: false,
+          cancelled: null,
           mayBeStopped: false,
           result: null,
         };
@@ -263,6 +282,7 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
         if (cancelAfter !== null)
           time.after(Number(cancelAfter), () => {
             whole.isCancelled = true;
+            if (kill !== null) host.crashAfter(Number(kill));
             tryToCancel(id);
           });
       },

@@ -1,12 +1,14 @@
 /** What the Engine can tell of the promises, whatever service a job is from. */
 import type { SimHost } from './host.ts';
 import { canary } from './own.ts';
-import type { Seen } from './runtime.ts';
+import { noFaults, type Seen } from './runtime.ts';
 import type { Outside } from './scenario.ts';
 
 /** ms for which a standby may wait before it is released, by default; and ms by which that may be late. */
 const standbyMaxAge = 12 * 3_600_000;
 const lateness = 60_000;
+/** ms between two looks at sandboxes that no slot knows, and ms for which one may be there while nothing is wrong. */
+const [lookEvery, strayFor] = [10_000, 120_000];
 /** Sandboxes of one slot that may be there at a time: an agent, a standby, and what of both is on its way out. */
 const mostOfSlot = 6;
 
@@ -45,10 +47,37 @@ export function enginePromises(host: SimHost): Outside {
       if (age > standbyMaxAge + lateness) broken.push(`S11: agent ${agent} was released at the age of ${age / 3_600_000} h`);
     },
   });
+  /** Sandboxes that are ours, and since when no slot knows them. */
+  const strays = new Map<string, number>();
+  let lookedAt = 0;
+  function lookForStrays(): void {
+    const { up } = host;
+    if (up === null || !engine.isUp || engine.faults !== noFaults) {
+      strays.clear();
+      return;
+    }
+    if (time.now - lookedAt < lookEvery) return;
+    lookedAt = time.now;
+    const { reconciler } = up.loop;
+    for (const agent of strays.keys()) if (!engine.sandboxes.has(agent)) strays.delete(agent);
+    for (const agent of engine.sandboxes.keys()) {
+      if (reconciler.placeOf(agent) !== undefined || host.isGuest(agent)) {
+        strays.delete(agent);
+        continue;
+      }
+      const since = strays.get(agent) ?? time.now;
+      strays.set(agent, since);
+      if (time.now - since > strayFor) broken.push(`S4: sandbox ${agent} is in no slot for ${time.now - since} ms`);
+    }
+  }
+
   return {
     name: 'engine',
     takes: {},
-    broken: () => broken.splice(0),
+    broken() {
+      lookForStrays();
+      return broken.splice(0);
+    },
     unsettled: () => null,
     census: () => [],
     counts: () => ({ releases }),

@@ -64,14 +64,17 @@ export const ownQueue: readonly Scenario[] = [
   {
     name: 'other-minds',
     about: 'Jobs are cancelled as soon as they are handed in, or just begin, while the manager is killed and answers get lost.',
-    config: three,
+    config:
+      'pools: { default: { agents: 3, runtime: process, stop_grace: 5s }, cold: { agents: 2, runtime: process, standby: false, stop_grace: 5s } }\n',
     hours: 0.2,
     happens: [
       flaky,
+      { ...job, count: 20, pool: 'cold', cancelAfter: [0, 1_000] },
+      { ...job, count: 10, ms: [250_000, 300_000], cancelAfter: [2_000, 20_000], kill: [1, 7] },
       { ...job, count: 60, cancelAfter: { oneOf: [null, [0, 20], [0, 1_000]] } },
       { what: 'crash', count: 20, after: [1, 20], down: [0, 5_000] },
     ],
-    atLeast: { jobs: 60, cancelled: 10, crashes: 12 },
+    atLeast: { jobs: 90, cancelled: 20, crashes: 12 },
     seeds: 8,
   },
   {
