@@ -32,6 +32,21 @@ export const gpus: readonly Scenario[] = [
     seeds: 4,
   },
   {
+    name: 'gpu-each-effect',
+    about: 'One job on a card that leaves a process behind, and the manager is killed at its first commit, its second, and so on.',
+    with: ['gpus'],
+    config: 'pools: { lab: { agents: 1, devices: 1, runtime: process, stop_grace: 5s } }\n',
+    hours: 0.01,
+    calm: 0.05,
+    happens: [
+      { what: 'gpu.leftover', count: 1, within: [0, 0], ms: 3_000 },
+      { ...job, count: 2, pool: 'lab', within: [0.001, 0.002], ms: 2_000 },
+    ],
+    atLeast: { jobs: 2 },
+    eachEffect: 'commit',
+    seeds: 48,
+  },
+  {
     name: 'gpu-bad-days',
     about: 'Cards fall off the bus, people sit on them, the tool hangs, the kernel complains; jobs wait and nothing dirty is used.',
     with: ['gpus'],
