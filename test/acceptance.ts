@@ -38,7 +38,7 @@ function run(name: string, lanes: readonly LaneName[]): string {
 
 try {
   const reports = [run('short', ['unit', 'sim', 'process', 'e2e']), run('long', ['real', 'long', 'long-alone'])];
-  const { passed, red, problems, broken, flakes, notCounted } = settle({ name: 'acceptance', tries: 3 }, reports);
+  const { passed, red, problems, broken, flakes, notCounted } = await settle({ name: 'acceptance', tries: 3 }, reports);
   const failed = red.length + problems.length + broken.length;
   const minutes = Math.round((performance.now() - from) / 60_000);
   console.log(`\nAcceptance${values.shard === undefined ? '' : `, part ${values.shard}`}, took ${minutes} min:`);

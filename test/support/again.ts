@@ -12,6 +12,7 @@ import { loadavg, tmpdir } from 'node:os';
 import { join, relative, resolve } from 'node:path';
 import { parseArgs } from 'node:util';
 import { isDeterministic } from '../lanes.ts';
+import { census, cleanUp, renderCensus, without } from './census.ts';
 import { type Books, type FileRun, type Flake, isRed, judge, type Quarantined, show, type Verdict } from './verdict.ts';
 
 interface Assertion {
@@ -57,7 +58,7 @@ export function readBooks(): Books {
 }
 
 /** Runs again what is red in the reports, judges, writes the books, and says all of it. */
-export function settle(lane: Lane, paths: readonly string[]): Account {
+export async function settle(lane: Lane, paths: readonly string[]): Promise<Account> {
   const load = Math.round((loadavg()[0] ?? 0) * 10) / 10;
   const books = readBooks();
   const excused = lane.name === 'acceptance' ? books.quarantine : [];
@@ -79,6 +80,7 @@ export function settle(lane: Lane, paths: readonly string[]): Account {
       const isRepeatable = first.status === 'failed' && !isDeterministic(relative(root, first.name));
       while (isRepeatable && attempts.length <= lane.tries && isRed(attempts.at(-1) as FileRun, excused)) {
         console.log(`\n━━━ again, alone (${attempts.length} of ${lane.tries}): ${relative(root, first.name)}`);
+        await clearUp();
         const own = runAlone(first.name);
         if (own !== null) latest.set(first.name, own);
         attempts.push(own === null ? runWithoutReport(first) : runOf(own));
@@ -103,6 +105,19 @@ export function settle(lane: Lane, paths: readonly string[]): Account {
   const account = { ...verdict, broken };
   tell(account, books);
   return account;
+}
+
+/**
+ * Removes what a red file left, so that the census at the end judges its second try. Only what the lane's own first census
+ * does not know: elsewhere it may be somebody's.
+ */
+async function clearUp(): Promise<void> {
+  const known = process.env.ONEJOB_CENSUS_BEFORE;
+  if (known === undefined) return;
+  const found = without(await census({ everybody: true }), known);
+  if (found.left.length === 0) return;
+  console.log(`Left by what was red, and removed now:\n${renderCensus(found)}`);
+  await cleanUp(found);
 }
 
 function tell({ red, problems, flakes, quarantine, broken }: Account, before: Books): void {
@@ -156,6 +171,6 @@ if (import.meta.main) {
     allowPositionals: true,
   });
   const name = values.lane === 'acceptance' ? 'acceptance' : 'gate';
-  const { red, problems, broken } = settle({ name, tries: Number(values.tries) }, positionals);
+  const { red, problems, broken } = await settle({ name, tries: Number(values.tries) }, positionals);
   process.exitCode = red.length + problems.length + broken.length > 0 ? 1 : 0;
 }

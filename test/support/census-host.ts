@@ -37,9 +37,10 @@ function users(stateDir: string | null): HostThing[] {
 
 /** Where jobs' folders are when they run as a user of their own and nothing can be mounted for them. */
 function openFolders(owner: string | null): HostThing[] {
-  return list('/var/tmp')
-    .filter((name) => (owner === null ? /^onejob-[0-9a-f]{12}$/.test(name) : name === `onejob-${owner}`))
-    .map((name) => ({ kind: 'file', id: join('/var/tmp', name), detail: "jobs' folders", owner: name.slice('onejob-'.length) }));
+  const prefix = 'onejob-agents-';
+  return list('/var/lib')
+    .filter((name) => (owner === null ? name.startsWith(prefix) : name === prefix + owner))
+    .map((name) => ({ kind: 'file', id: join('/var/lib', name), detail: "jobs' folders", owner: name.slice(prefix.length) }));
 }
 
 /** Chains of the firewall: one owner's are named by it. Who is not root cannot have made any. */

@@ -1,4 +1,4 @@
-import { spawn } from 'node:child_process';
+import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
@@ -76,6 +76,20 @@ describe('the census', () => {
     await cleanUp(result);
     await ended;
     expect(left(await census({ stateDir }))).toEqual([]);
+  });
+
+  test('counts only what an earlier one did not note', async () => {
+    openStore(stateDir).close();
+    mkdirSync(join(stateDir, 'agents', 'agents', 'a'), { recursive: true });
+    const noted = join(dir, 'noted');
+    const args = ['--state-dir', stateDir, '--engine', join(dir, 'none')];
+    const run = (...more: string[]) => spawnSync('npm', ['run', 'census', '--', ...args, ...more], { encoding: 'utf8' });
+    expect(run('--save', noted)).toMatchObject({ status: 0 });
+    expect(run('--since', noted)).toMatchObject({ status: 0 });
+    mkdirSync(join(stateDir, 'agents', 'agents', 'b'), { recursive: true });
+    const { status, stdout } = run('--since', noted);
+    expect([status, stdout]).toEqual([1, expect.stringMatching(/agents\/agents\/b .*\n.*1 things of onejob are here/s)]);
+    expect(stdout).not.toContain('agents/agents/a');
   });
 
   test('holds nothing against a manager that runs', async () => {

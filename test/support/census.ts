@@ -1,11 +1,13 @@
 /**
  * The census: counts everything onejob may have left on this host. It ends every end-to-end test, and is a command:
  *
- *     npm run census [-- --owner ID] [--state-dir DIR] [--socket PATH] [--engine SOCKET]
+ *     npm run census [-- --owner ID] [--state-dir DIR] [--socket PATH] [--engine SOCKET] [--save FILE | --since FILE]
  *
  * Without an owner or a state directory it counts everybody's, and looks into the usual state directory. What a manager that runs now holds is listed, and not held against it.
- * Exits 1 when something is there that should not be. Changes nothing.
+ * Exits 1 when something is there that should not be. Changes nothing. With `--save` it notes what is there and exits 0;
+ * with `--since` it counts only what was not noted then: what an earlier run left, killed by whoever, is not this one's.
  */
+import { readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
 import { readEnvironment } from '../../src/config/environment.ts';
 import { choosePaths } from '../../src/config/paths.ts';
@@ -85,6 +87,17 @@ function ownerIfThere(stateDir: string): string | null {
   }
 }
 
+/** Without what an earlier census noted in the file. */
+export function without(census: Census, file: string): Census {
+  const noted = new Set(JSON.parse(readFileSync(file, 'utf8')) as string[]);
+  const isNew = (row: CensusRow): boolean => !noted.has(nameOf(row));
+  return { ...census, rows: census.rows.filter(isNew), left: census.left.filter(isNew) };
+}
+
+function nameOf({ kind, id }: CensusRow): string {
+  return `${kind} ${id}`;
+}
+
 /** As a table for people. */
 export function renderCensus({ rows, left, blind }: Census): string {
   const lines = rows.map((row) => [
@@ -115,6 +128,7 @@ export async function cleanUp({ left }: Census, engine: string | null = null): P
   const things = left.filter((row): row is CensusRow & EngineThing => ['container', 'network', 'volume'].includes(row.kind));
   if (things.length > 0) await removeEngineThings(engine ?? machineSocket, things);
   for (const { kind, id } of left) if (kind === 'cgroup') removeCgroup(id);
+  for (const { kind, id } of left) if (kind === 'user' || kind === 'file') rmSync(id, { recursive: true, force: true });
 }
 
 function kill(pid: number): void {
@@ -127,16 +141,20 @@ function kill(pid: number): void {
 
 if (import.meta.main) {
   const text = { type: 'string' } as const;
-  const { values } = parseArgs({ options: { owner: text, 'state-dir': text, socket: text, engine: text } });
+  const { values } = parseArgs({
+    options: { owner: text, 'state-dir': text, socket: text, engine: text, save: text, since: text },
+  });
   const flags = { stateDir: values['state-dir'], socket: values.socket };
   const { stateDir, socket } = choosePaths(flags, readEnvironment(), process.cwd(), { stateDir: null, socket: null });
-  const result = await census({
+  const found = await census({
     owner: values.owner ?? null,
     stateDir: values.owner !== undefined && flags.stateDir === undefined ? null : stateDir.path,
     socket: socket.path,
     engine: values.engine ?? null,
     everybody: values.owner === undefined && flags.stateDir === undefined,
   });
+  const result = values.since === undefined ? found : without(found, values.since);
+  if (values.save !== undefined) writeFileSync(values.save, JSON.stringify(result.rows.map(nameOf)));
   console.log(renderCensus(result));
-  process.exitCode = result.left.length > 0 ? 1 : 0;
+  process.exitCode = values.save === undefined && result.left.length > 0 ? 1 : 0;
 }
