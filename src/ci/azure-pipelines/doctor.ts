@@ -2,27 +2,22 @@
 import type { AzureServiceConfig } from '../../config/config.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
 import type { Finding } from '../../runtimes/runtime.ts';
+import type { Books } from '../early/books.ts';
 import type { Builds } from './builds.ts';
 import { type AzureClient, compareVersions } from './client.ts';
-import type { Enlist } from './enlist.ts';
-import type { Marks } from './marks.ts';
 import { type AgentPools, type AzurePool, queuesOf } from './pools.ts';
-import type { Registrar } from './registrar.ts';
-import type { Seen } from './watch.ts';
+import type { AzureRegistry } from './registry.ts';
 
 export interface DoctorParts {
   readonly config: AzureServiceConfig;
   readonly pools: readonly AzurePool[];
   readonly client: AzureClient;
   readonly agentPools: AgentPools;
-  readonly registrar: Registrar;
-  readonly marks: Marks;
+  readonly books: Books;
   readonly builds: Builds;
-  /** The last look at each agent pool, by its id. */
-  readonly latest: ReadonlyMap<number, Seen>;
+  readonly registry: Pick<AzureRegistry, 'latest' | 'insideVersion' | 'handsOutToken'>;
   /** Wall clock, ms since the epoch. */
   readonly wall: () => number;
-  readonly enlist: Pick<Enlist, 'insideVersion' | 'handsOutToken'>;
 }
 
 /** ms without a new agent of its kind after which a placeholder is told of. */
@@ -62,7 +57,7 @@ export async function findings(parts: DoctorParts, signal: AbortSignal): Promise
     return [refused(error)];
   }
   for (const queue of queuesOf(pools)) found.push(...(await ofPool(queue)));
-  const left = parts.registrar.open().map(({ name }) => name);
+  const left = parts.books.open().map(({ name }) => name);
   if (pools.length === 0 && left.length > 0)
     found.push(
       problem(
@@ -72,7 +67,7 @@ export async function findings(parts: DoctorParts, signal: AbortSignal): Promise
       ),
     );
   found.push(...(await ofVersion()));
-  if (config.registration === 'in-agent' || config.registration === 'image' || parts.enlist.handsOutToken)
+  if (config.registration === 'in-agent' || config.registration === 'image' || parts.registry.handsOutToken)
     found.push(
       problem(
         'warning',
@@ -97,7 +92,7 @@ export async function findings(parts: DoctorParts, signal: AbortSignal): Promise
       const agents = await client.agents(pool.id, {}, signal);
       const list = [
         ok(
-          `Agent pool "${queue}" has ${agents.length} entries, ${agents.filter(({ name }) => parts.marks.agentOf(name) !== null).length} of them for agents of this host.`,
+          `Agent pool "${queue}" has ${agents.length} entries, ${agents.filter(({ name }) => parts.books.marks.agentOf(name) !== null).length} of them for agents of this host.`,
         ),
       ];
       if (pool.autoUpdate === true)
@@ -115,7 +110,7 @@ export async function findings(parts: DoctorParts, signal: AbortSignal): Promise
   }
 
   async function ofPlaceholders(queue: string, pool: number, there: ReadonlySet<string>): Promise<Finding[]> {
-    const made = parts.registrar.open().filter((one) => one.placeholder && Number(one.place) === pool);
+    const made = parts.books.open().filter((one) => one.placeholder && one.place === String(pool));
     const own = made.filter(({ name }) => there.has(name));
     const [first] = own;
     if (made.length === 0)
@@ -126,8 +121,8 @@ export async function findings(parts: DoctorParts, signal: AbortSignal): Promise
           'It is made before the first agent; see what keeps that one from being made with "onejob status".',
         ),
       ];
-    const remote = first === undefined ? null : parts.registrar.remoteOf(first.agent);
-    const entry = remote === null ? null : await client.agent(remote.pool, remote.id, {}, signal);
+    const remote = first === undefined ? null : parts.books.remoteOf(first.agent);
+    const entry = remote === null ? null : await client.agent(pool, Number(remote.id), {}, signal);
     if (entry?.enabled === false)
       return [
         problem(
@@ -145,11 +140,11 @@ export async function findings(parts: DoctorParts, signal: AbortSignal): Promise
           'It is made again with the next agent.',
         ),
       ];
-    const ids = new Set(own.map(({ agent }) => parts.registrar.remoteOf(agent)?.id));
-    const uncounted = (parts.latest.get(pool)?.requests ?? []).filter(
+    const ids = new Set(own.map(({ agent }) => parts.books.remoteOf(agent)?.id));
+    const uncounted = (parts.registry.latest.get(pool) ?? []).filter(
       ({ matchedAgents }) =>
-        matchedAgents?.some(({ name }) => name !== null && parts.marks.agentOf(name) !== null) &&
-        !matchedAgents.some(({ id }) => ids.has(id)),
+        matchedAgents?.some(({ name }) => name !== null && parts.books.marks.agentOf(name) !== null) &&
+        !matchedAgents.some(({ id }) => ids.has(String(id))),
     );
     const unused = own.filter(({ usedAt }) => usedAt !== null && parts.wall() - usedAt > unusedAfter);
     const list = [
@@ -177,7 +172,7 @@ export async function findings(parts: DoctorParts, signal: AbortSignal): Promise
   }
 
   async function ofVersion(): Promise<Finding[]> {
-    const { insideVersion } = parts.enlist;
+    const { insideVersion } = parts.registry;
     if (insideVersion === null) return [];
     try {
       const [newest] = await client.packages(process.arch === 'arm64' ? 'linux-arm64' : 'linux-x64', signal);

@@ -1,15 +1,30 @@
 /** What people are told of jobs. */
 import { expect, it } from 'vitest';
 import type { Scope } from '../../../test/standins/azure-devops/standin.ts';
+import { createJobBook } from '../early/job-book.ts';
 import { noTrial } from '../trial.ts';
-import { createBuilds } from './builds.ts';
-import { createJobBook } from './job-book.ts';
+import { type Builds, createBuilds } from './builds.ts';
+import { jobOf } from './jobs.ts';
 import { patient } from './testing.ts';
+import type { Manager } from './testing-manager.ts';
 import { type World, worlds } from './testing-service.ts';
-import { type Build, build, jobRequest } from './wire.ts';
+import { type Build, build, type JobRequest, jobRequest } from './wire.ts';
 
 const open = worlds();
 const spec = { name: 'test', definition: 'app', repository: 'acme/app', branch: 'refs/heads/main', reason: 'individualCI' };
+
+const nothing = createBuilds({ build: async () => null });
+const seen = (request: JobRequest, builds: Builds = nothing) => jobOf(request, 'azure', builds);
+
+/** What a look shows of jobs, the waiting ones of pool `ci`. */
+const shown = (place: string, unfinished: readonly JobRequest[] = [], waiting: readonly JobRequest[] = []) => ({
+  ...{ place, title: 'gpu', entries: [] },
+  unfinished: unfinished.map((one) => seen(one).id),
+  waiting: waiting.map((one) => ({ job: seen(one), pools: ['ci'] })),
+});
+
+const bookOf = ({ store }: Manager, poolOf: (agent: string) => string | null) =>
+  createJobBook({ service: 'azure', store, registry: {}, poolOf, wall: Date.now });
 
 /** A manager with a token of these scopes whose agent has a job. */
 async function busy(world: World, scopes: readonly Scope[]) {
@@ -67,21 +82,20 @@ it('writes down how a job ended whose agent went without a word, and does not go
 
 it('does not take a job for running again that a late look shows', async () => {
   const world = await open();
-  const { store, client } = world.manager();
-  const builds = createBuilds({ build: async () => null });
-  const jobs = createJobBook({ service: 'azure', store, client, builds, poolOf: () => 'ci', wall: world.clock.wall });
+  const one = world.manager();
+  const jobs = bookOf(one, () => 'ci');
   const request = jobRequest.parse({ requestId: 7, receiveTime: '2030-01-01T00:00:00Z', poolId: 2 });
-  jobs.had(request, 'a1', 2);
-  jobs.had({ ...request, result: 'succeeded', finishTime: 1 }, 'a1', 2);
-  jobs.had(request, 'a1', 2);
-  jobs.saw(2, [request], [{ request: { ...request, receiveTime: null }, pool: 'ci' }]);
-  expect(store.serviceJobs.get('azure-7')).toMatchObject({ state: 'done', result: 'succeeded' });
+  jobs.had(seen(request), 'a1', '2');
+  jobs.had(seen({ ...request, result: 'succeeded', finishTime: 1 }), 'a1', '2');
+  jobs.had(seen(request), 'a1', '2');
+  jobs.saw(shown('2', [request], [{ ...request, receiveTime: null }]));
+  expect(one.store.serviceJobs.get('azure-7')).toMatchObject({ state: 'done', result: 'succeeded' });
   expect(jobs.list()).toEqual([]);
 });
 
 it('adds what its build says to what a job has become meanwhile', async () => {
   const world = await open();
-  const { store, client } = world.manager();
+  const one = world.manager();
   const { promise, resolve } = Promise.withResolvers<Build>();
   let asked = 0;
   const builds = createBuilds({
@@ -90,48 +104,46 @@ it('adds what its build says to what a job has become meanwhile', async () => {
       return promise;
     },
   });
-  const jobs = createJobBook({ service: 'azure', store, client, builds, poolOf: () => 'ci', wall: world.clock.wall });
+  const jobs = bookOf(one, () => 'ci');
   const running = { requestId: 7, receiveTime: '2030-01-01T00:00:00Z', scopeId: 'p', owner: { id: 3, name: '1' } };
   const done = jobRequest.parse({ ...running, result: 'succeeded', finishTime: '2030-01-01T00:01:00Z' });
   for (const request of [jobRequest.parse(running), done]) {
-    jobs.had(request, 'a1', 2);
-    jobs.describe(request, 'a1', 2, patient);
+    jobs.had(seen(request, builds), 'a1', '2');
+    jobs.describe(seen(request, builds), 'a1', '2', patient);
   }
   resolve(build.parse({ id: 3, repository: { id: 'r', name: 'acme/app' } }));
   await world.quiet();
   expect(asked).toBe(1);
-  expect(store.serviceJobs.get('azure-7')).toMatchObject({ state: 'done', result: 'succeeded', repository: 'acme/app' });
+  expect(one.store.serviceJobs.get('azure-7')).toMatchObject({ state: 'done', result: 'succeeded', repository: 'acme/app' });
 });
 
 it('takes a job for over that the service no longer lists when its agent is gone', async () => {
   const world = await open();
-  const { store, client } = world.manager();
-  const builds = createBuilds({ build: async () => null });
+  const one = world.manager();
   const live = new Set(['a1']);
   const poolOf = (agent: string) => (live.has(agent) ? 'ci' : null);
-  const jobs = createJobBook({ service: 'azure', store, client, builds, poolOf, wall: world.clock.wall });
-  jobs.had(jobRequest.parse({ requestId: 7, receiveTime: '2030-01-01T00:00:00Z' }), 'a1', 2);
-  jobs.saw(2, [], []);
+  const jobs = bookOf(one, poolOf);
+  jobs.had(seen(jobRequest.parse({ requestId: 7, receiveTime: '2030-01-01T00:00:00Z' })), 'a1', '2');
+  jobs.saw(shown('2'));
   expect(jobs.list()).toHaveLength(1);
   live.clear();
-  jobs.saw(3, [], []);
+  jobs.saw(shown('3'));
   expect(jobs.list()).toHaveLength(1);
-  jobs.saw(2, [], []);
+  jobs.saw(shown('2'));
   expect(jobs.list()).toEqual([]);
-  expect(store.serviceJobs.get('azure-7')).toMatchObject({ state: 'done', result: null, pool: 'ci' });
+  expect(one.store.serviceJobs.get('azure-7')).toMatchObject({ state: 'done', result: null, pool: 'ci' });
 });
 
 it('shows a job no longer as waiting that an agent of another host has taken', async () => {
   const world = await open();
-  const { store, client } = world.manager();
-  const builds = createBuilds({ build: async () => null });
-  const jobs = createJobBook({ service: 'azure', store, client, builds, poolOf: () => null, wall: world.clock.wall });
+  const one = world.manager();
+  const jobs = bookOf(one, () => null);
   const request = jobRequest.parse({ requestId: 7 });
-  jobs.saw(2, [request], [{ request, pool: 'ci' }]);
+  jobs.saw(shown('2', [request], [request]));
   expect(jobs.list()).toMatchObject([{ state: 'waiting' }]);
-  jobs.saw(3, [], []);
+  jobs.saw(shown('3'));
   expect(jobs.list()).toHaveLength(1);
-  jobs.saw(2, [{ ...request, receiveTime: 1 }], []);
+  jobs.saw(shown('2', [{ ...request, receiveTime: 1 }]));
   expect(jobs.list()).toEqual([]);
-  expect(store.serviceJobs.get('azure-7')).toBeNull();
+  expect(one.store.serviceJobs.get('azure-7')).toBeNull();
 });

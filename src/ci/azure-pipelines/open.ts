@@ -42,10 +42,7 @@ export function openAzurePipelines(
     log,
     random: Math.random,
     opened,
-    isLive: (agent) => slots.poolOf(agent) !== null,
-    poolOf: (agent) => slots.poolOf(agent),
-    silentFor: (agent) => slots.silentFor(agent),
-    isBusy: (agent) => slots.isBusy(agent),
+    slots,
   });
   // Node leads `fetch` by the same variables.
   const way = proxyFindings(config.name, url, env?.proxies ?? noProxies);

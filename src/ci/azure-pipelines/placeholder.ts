@@ -4,20 +4,18 @@
  */
 import { createHash } from 'node:crypto';
 import type { AgentId } from '../../core/slot.ts';
+import type { Books } from '../early/books.ts';
 import type { Capabilities } from './capabilities.ts';
 import { sharedCapabilities } from './capabilities.ts';
 import type { AzureClient } from './client.ts';
 import type { AgentKey } from './key.ts';
 import type { AgentKind } from './kind.ts';
-import type { Marks } from './marks.ts';
-import type { Registrar } from './registrar.ts';
 import type { Agent } from './wire.ts';
 
 export interface PlaceholderParts {
   readonly service: string;
   readonly client: AzureClient;
-  readonly registrar: Registrar;
-  readonly marks: Marks;
+  readonly books: Books;
   readonly makeKey: () => Promise<AgentKey>;
 }
 
@@ -31,7 +29,7 @@ export interface Placeholders {
   /** The pool of the config for which the one of this name stands; null when it is not known yet, or none. */
   poolOf(name: string): string | null;
   /** Which of ours the service has: one that somebody removed is made again with the next agent. */
-  saw(pool: number, names: ReadonlySet<string>): void;
+  saw(place: string, names: ReadonlySet<string>): void;
   /** Removes all of them. @throws OnejobError E_CI_* of the first that cannot be removed, after trying the others */
   forget(signal: AbortSignal): Promise<void>;
 }
@@ -43,21 +41,21 @@ interface Made {
   last: Promise<void>;
 }
 
-export function createPlaceholders({ service, client, registrar, marks, makeKey }: PlaceholderParts): Placeholders {
+export function createPlaceholders({ service, client, books, makeKey }: PlaceholderParts): Placeholders {
   const made = new Map<AgentId, Made>();
   const said = new Map<string, Capabilities>();
   const pools = new Map<string, string>();
   const idOf = (pool: number, set: string): AgentId =>
     `placeholder-${createHash('sha256').update(`${service} ${pool} ${set}`).digest('hex').slice(0, 16)}`;
-  const nameOf = (pool: number, set: string): string => marks.placeholderName(`${pool} ${set}`);
+  const nameOf = (pool: number, set: string): string => books.marks.placeholderName(`${pool} ${set}`);
 
   const make = async (pool: number, kind: AgentKind, signal: AbortSignal): Promise<void> => {
     const agent = idOf(pool, kind.set);
     // The answer to an earlier POST may have been lost: that one is as good, and between two there would be none.
-    const remote = await registrar.locate(agent, signal);
-    const entry = remote === null ? null : await client.agent(pool, remote.id, { capabilities: true }, signal);
+    const remote = await books.locate(agent, signal);
+    const entry = remote === null ? null : await client.agent(pool, Number(remote.id), { capabilities: true }, signal);
     if (entry !== null) {
-      registrar.seen(agent, entry.id);
+      books.seen(agent, String(entry.id));
       // What a former manager learned from an agent that was online stays until there is one to learn from again.
       const says = { ...entry.systemCapabilities, ...entry.userCapabilities };
       const news = Object.entries({ ...kind.shared, ...said.get(kind.set) }).filter(([name, value]) => says[name] !== value);
@@ -74,7 +72,8 @@ export function createPlaceholders({ service, client, registrar, marks, makeKey 
       systemCapabilities: { ...kind.shared, ...said.get(kind.set) },
       publicKey,
     };
-    await registrar.register({ agent, pool, placeholder: true }, body, signal);
+    const of = { agent, place: String(pool), name: body.name, placeholder: true };
+    await books.register(of, async (inner) => ({ id: String((await client.addAgent(pool, body, inner)).id) }), signal);
   };
 
   return {
@@ -90,27 +89,27 @@ export function createPlaceholders({ service, client, registrar, marks, makeKey 
         one.last = making.catch(() => void one.versions.delete(version));
         return making;
       };
-      return (one.versions.get(version) ?? begin()).then(() => registrar.used(agent));
+      return (one.versions.get(version) ?? begin()).then(() => books.used(agent));
     },
     async learn(pool, set, { systemCapabilities }, signal) {
       if (systemCapabilities === null) return;
       const shared = sharedCapabilities(systemCapabilities);
-      const remote = registrar.remoteOf(idOf(pool, set));
+      const remote = books.remoteOf(idOf(pool, set));
       if (remote !== null && !isSame(said.get(set) ?? {}, shared))
-        await client.setUserCapabilities(pool, remote.id, shared, signal);
+        await client.setUserCapabilities(pool, Number(remote.id), shared, signal);
       said.set(set, shared);
     },
     learned: (set) => said.get(set) ?? {},
     poolOf: (name) => pools.get(name) ?? null,
-    saw(pool, names) {
-      for (const { agent, name, state, place, placeholder } of registrar.open())
-        if (placeholder && state === 'made' && Number(place) === pool && !names.has(name)) made.delete(agent);
+    saw(queue, names) {
+      for (const { agent, name, state, place, placeholder } of books.open())
+        if (placeholder && state === 'made' && place === queue && !names.has(name)) made.delete(agent);
     },
     async forget(signal) {
       const failures: unknown[] = [];
-      for (const one of registrar.open().filter(({ placeholder }) => placeholder)) {
+      for (const one of books.open().filter(({ placeholder }) => placeholder)) {
         made.delete(one.agent);
-        await registrar.remove(one, signal).catch((error: unknown) => failures.push(error));
+        await books.remove(one, signal).catch((error: unknown) => failures.push(error));
       }
       if (failures.length > 0) throw failures[0];
     },

@@ -111,13 +111,14 @@ export function openManager(
     makeKey: () => oneKey,
     random: () => 0.5,
     opened: new Set([whole.name, ...(opened ?? [])]),
-    isLive: (agent) => slots.has(agent),
-    poolOf: (agent) => slots.get(agent)?.pool ?? null,
-    silentFor(agent) {
-      const since = slots.get(agent)?.since ?? null;
-      return since === null ? null : clock.now() - since;
+    slots: {
+      poolOf: (agent) => slots.get(agent)?.pool ?? null,
+      silentFor(agent) {
+        const since = slots.get(agent)?.since ?? null;
+        return since === null ? null : clock.now() - since;
+      },
+      isBusy: (agent) => events.some((event) => event.kind === 'jobSeen' && event.agent === agent),
     },
-    isBusy: (agent) => events.some((event) => event.kind === 'jobSeen' && event.agent === agent),
   });
 
   /** What the loop makes of an event, as far as the service sees it. */

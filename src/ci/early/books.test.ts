@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import { createMarks } from './marks.ts';
+import { createMarks } from './books.ts';
 
 const marks = createMarks('0123456789ab');
 

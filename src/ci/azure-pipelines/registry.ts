@@ -1,0 +1,249 @@
+/**
+ * Azure's agent pools as the engine of early binding sees them. The placeholder comes first: from then on jobs wait for agents of this
+ * kind, whatever becomes of this one.
+ */
+import type { AzureServiceConfig } from '../../config/config.ts';
+import type { AgentId } from '../../core/slot.ts';
+import { OnejobError, toFailure } from '../../errors.ts';
+import type { Log } from '../../log.ts';
+import { until } from '../../until.ts';
+import type { Books } from '../early/books.ts';
+import type { Entry, Registry, Shown } from '../early/port.ts';
+import type { SlotFacts } from '../parts.ts';
+import type { Builds } from './builds.ts';
+import type { AzureClient } from './client.ts';
+import { agentFiles } from './files.ts';
+import { createGonePools } from './gone.ts';
+import { jobIdOf, jobOf } from './jobs.ts';
+import type { AgentKey } from './key.ts';
+import { type AgentKind, kindOf } from './kind.ts';
+import { createPlaceholders, type Placeholders } from './placeholder.ts';
+import type { AgentPools, AzurePool } from './pools.ts';
+import { configuringAgent, readyAgent, type SelfRegistration, startingImage } from './script.ts';
+import { wayOf } from './way.ts';
+import { type Agent, type JobRequest, requestState } from './wire.ts';
+
+export interface AzureRegistryParts {
+  readonly config: AzureServiceConfig;
+  readonly pools: readonly AzurePool[];
+  readonly client: AzureClient;
+  readonly log: Log;
+  readonly books: Books;
+  readonly agentPools: AgentPools;
+  readonly builds: Builds;
+  readonly slots: Pick<SlotFacts, 'poolOf'>;
+  /** The token itself, for agents that make themselves known. */
+  readonly token: (signal: AbortSignal) => Promise<string>;
+  readonly makeKey: () => Promise<AgentKey>;
+  /** Core clock, ms. */
+  readonly now: () => number;
+  /** Until the service ends. */
+  readonly closing: AbortSignal;
+}
+
+export interface AzureRegistry extends Registry {
+  readonly placeholders: Placeholders;
+  /** Its agent is gone. */
+  forget(agent: AgentId): void;
+  /** Jobs of each agent pool that are not over, as the last look showed them, by its id. */
+  readonly latest: ReadonlyMap<number, readonly JobRequest[]>;
+  /** Version of the agent in the images, as it was seen last; null before. */
+  readonly insideVersion: string | null;
+  /** Whether tokens have entered sandboxes. */
+  readonly handsOutToken: boolean;
+}
+
+export function createAzureRegistry(parts: AzureRegistryParts): AzureRegistry {
+  const { config, client, log, books, agentPools, builds, makeKey } = parts;
+  const { marks } = books;
+  const placeholders = createPlaceholders({ service: config.name, client, books, makeKey });
+  const gone = createGonePools(client, log, parts.now);
+  /** Kind of each agent that was registered by this manager. */
+  const kinds = new Map<AgentId, AgentKind>();
+  /** Kinds of which one agent has told what it says once it is online. */
+  const taught = new Set<string>();
+  const latest = new Map<number, readonly JobRequest[]>();
+  let insideVersion: string | null = null;
+  let handsOutToken = false;
+
+  const configOf = (name: string): AzurePool => {
+    const pool = parts.pools.find((one) => one.name === name);
+    if (pool === undefined)
+      throw new OnejobError('E_BUG', `Service ${config.name} was asked for pool ${name}, which is not its own.`);
+    return pool;
+  };
+
+  const remoteJob = (request: JobRequest) => jobOf(request, config.name, builds);
+
+  const entryOf = (place: string, { id, name, status, assignedRequest }: Agent): Entry => {
+    return { place, id: String(id), name, status, job: assignedRequest === null ? null : remoteJob(assignedRequest) };
+  };
+
+  /** What a call says of an agent pool; `absent`, when that is gone for good. */
+  async function within<T>(place: string, call: (pool: number) => Promise<T>, absent: T, signal: AbortSignal): Promise<T> {
+    const pool = Number(place);
+    try {
+      return await call(pool);
+    } catch (error) {
+      if (await gone.explains(error, pool, signal)) return absent;
+      throw error;
+    }
+  }
+
+  /** Which jobs wait for which pools: the agents that would do say it, and the placeholders while there are none. */
+  function waitingOf(
+    agents: readonly Agent[],
+    requests: readonly JobRequest[],
+    served: readonly string[],
+  ): NonNullable<Shown['waiting']> {
+    const standsFor = new Map<number, readonly string[]>();
+    const booked = new Set(books.open().map(({ name }) => name));
+    for (const { id, name } of agents) {
+      const agent = marks.agentOf(name);
+      const one = agent !== null ? parts.slots.poolOf(agent) : placeholders.poolOf(name);
+      if (one !== null) standsFor.set(id, [one]);
+      // Of a former manager, until this one has made its first agent.
+      else if (marks.isPlaceholder(name) && booked.has(name)) standsFor.set(id, served);
+    }
+    return requests
+      .filter((one) => requestState(one) === 'waiting')
+      .map((request) => {
+        const { matchedAgents, matchesAllAgentsInPool } = request;
+        const isAnyones = matchesAllAgentsInPool || matchedAgents === null;
+        const isFor = (name: string): boolean => isAnyones || matchedAgents.some(({ id }) => standsFor.get(id)?.includes(name));
+        return { job: remoteJob(request), pools: served.filter(isFor) };
+      });
+  }
+
+  return {
+    async list({ name, pools: served }, signal) {
+      try {
+        const pool = await agentPools.find(name, signal);
+        const [agents, requests] = await Promise.all([
+          client.agents(pool.id, { assigned: true }, signal),
+          client.requests(pool.id, { unfinished: true }, signal),
+        ]);
+        latest.set(pool.id, requests);
+        const place = String(pool.id);
+        return {
+          ...{ place, title: pool.name },
+          entries: agents.map((agent) => entryOf(place, agent)),
+          unfinished: requests.map((one) => jobIdOf(config.name, one)),
+          waiting: waitingOf(agents, requests, served),
+        };
+      } catch (error) {
+        agentPools.forget(name);
+        throw error;
+      }
+    },
+
+    async create(context, name, signal) {
+      const { agent } = context;
+      const { queue, tags } = configOf(context.pool);
+      const pool = await agentPools.find(queue, signal);
+      const place = String(pool.id);
+      const kind = await kindOf(context, tags, signal);
+      const { inside } = kind;
+      insideVersion = inside.version ?? insideVersion;
+      const way = wayOf(config.registration, inside, context.pool);
+      // One that outlives its first caller: others wait for the same placeholder.
+      await until(placeholders.ensure(pool.id, kind, parts.closing), signal);
+      kinds.set(agent, kind);
+      const script = { root: inside.root ?? '', uid: inside.uid, workspace: context.workspace, capabilities: kind.told };
+      if (way !== 'manager') {
+        if (config.registration === 'auto' && !handsOutToken)
+          log.warn('the image has no agent of its own that runs, so its start script is given the token, which jobs can read', {
+            pool: context.pool,
+          });
+        handsOutToken = true;
+        const token = await parts.token(signal);
+        const self: SelfRegistration = { url: config.url, pool: queue, name, token };
+        const text =
+          way === 'in-agent' ? configuringAgent(script, self) : startingImage(inside.start ?? '', context.workspace, self);
+        return { place, create: async () => ({ id: null, script: text, redact: [token], files: null }) };
+      }
+      const key = await makeKey();
+      const body = {
+        name,
+        version: inside.version ?? '0.0.0',
+        osDescription: 'Linux',
+        systemCapabilities: {
+          ...placeholders.learned(kind.set),
+          ...kind.all,
+          'Agent.Name': name,
+          'Agent.ComputerName': context.name,
+        },
+        publicKey: key.publicKey,
+      };
+      return {
+        place,
+        async create(inner) {
+          const made = await client.addAgent(pool.id, body, inner);
+          const files = agentFiles({ agent: made, pool, url: config.url, name, workFolder: '_work', key });
+          return { id: String(made.id), script: readyAgent(script, files), redact: files.map(({ text }) => text), files: null };
+        },
+      };
+    },
+
+    find: (which, signal) => {
+      const { place } = which;
+      const find = async (pool: number): Promise<Entry | null> => {
+        const agent =
+          'id' in which
+            ? await client.agent(pool, Number(which.id), { assigned: true }, signal)
+            : ((await client.agents(pool, { name: which.name, assigned: true }, signal)).find(({ name }) => name === which.name) ??
+              null);
+        return agent === null ? null : entryOf(place, agent);
+      };
+      return within(place, find, null, signal);
+    },
+
+    remove({ place, id }, signal) {
+      const remove = async (pool: number) => {
+        const answer = await client.deleteAgent(pool, Number(id), signal);
+        return typeof answer === 'object' ? 'busy' : answer === 'deleted' ? 'removed' : 'absent';
+      };
+      return within(place, remove, 'absent', signal);
+    },
+
+    disable: ({ place, id }, disabled, signal) =>
+      within(place, (pool) => client.setEnabled(pool, Number(id), !disabled, signal), 'absent', signal),
+
+    async lastJob({ place, id }, signal) {
+      const requests = await client.requests(Number(place), { agent: Number(id) }, signal);
+      const begun = requests.filter((one) => one.receiveTime !== null).sort((a, b) => b.requestId - a.requestId)[0];
+      return begun === undefined ? null : remoteJob(begun);
+    },
+
+    saw: ({ place, entries }) => placeholders.saw(place, new Set(entries.map(({ name }) => name))),
+
+    /** Once for each kind of agent: what it says of itself is what its placeholder must say. */
+    async follow({ place, title, entries }, signal) {
+      const pool = Number(place);
+      for (const { id, name, status } of entries) {
+        const kind = kinds.get(marks.agentOf(name) ?? '');
+        if (kind === undefined || status !== 'online') continue;
+        const lesson = `${kind.set} ${JSON.stringify(kind.shared)}`;
+        if (taught.has(lesson)) continue;
+        taught.add(lesson);
+        try {
+          const whole = await client.agent(pool, Number(id), { capabilities: true }, signal);
+          if (whole !== null) await placeholders.learn(pool, kind.set, whole, signal);
+        } catch (error) {
+          taught.delete(lesson);
+          signal.throwIfAborted();
+          log.warn('placeholder not brought up to date', { place: title, reason: toFailure(error).message });
+        }
+      }
+    },
+
+    forget: (agent) => void kinds.delete(agent),
+    ...{ placeholders, latest },
+    get insideVersion() {
+      return insideVersion;
+    },
+    get handsOutToken() {
+      return handsOutToken;
+    },
+  };
+}

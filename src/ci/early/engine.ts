@@ -1,0 +1,184 @@
+/**
+ * What every CI service does that binds early, over the port beside this file: an agent must be online to be given a job, so each
+ * standby is made known to the service while it waits, watched until it has a job, and taken off the service's list again.
+ */
+import type { Clock } from '../../core/clock.ts';
+import type { AgentId, JobId } from '../../core/slot.ts';
+import { toFailure } from '../../errors.ts';
+import type { Log } from '../../log.ts';
+import type { Store } from '../../store/store.ts';
+import { endedWithoutJob } from '../blame.ts';
+import type { CiEvent, CiService, Deregistered } from '../ci-service.ts';
+import { seesNoJobs } from '../early-bound.ts';
+import type { SlotFacts } from '../parts.ts';
+import { type Books, createBooks, createSweep } from './books.ts';
+import { createInDoubt } from './in-doubt.ts';
+import { createJobBook } from './job-book.ts';
+import type { Entry, Queue, Registry, Shown } from './port.ts';
+import { watch } from './watch.ts';
+
+export interface EarlyParts {
+  /** Name of the service in the config. */
+  readonly service: string;
+  /** Where agents have to reach it. */
+  readonly url: string;
+  readonly queues: readonly Queue[];
+  /** ms between two looks at a queue. */
+  readonly pollEvery: number;
+  /** ms until a released agent must be online. */
+  readonly bootTimeout: number;
+  readonly store: Pick<Store, 'registrations' | 'serviceJobs' | 'transaction' | 'owner'>;
+  readonly clock: Clock;
+  readonly log: Log;
+  /** [0, 1): spreads the looks of many hosts. */
+  readonly random: () => number;
+  /** Names of the services that this manager has opened, this one among them. */
+  readonly opened: ReadonlySet<string>;
+  readonly slots: Pick<SlotFacts, 'poolOf' | 'silentFor' | 'isBusy'>;
+}
+
+export interface EarlyBound<R> {
+  /** All of the service but what only its adapter knows. */
+  readonly common: Omit<CiService, 'capabilities' | 'check' | 'settle' | 'agentPackage' | 'forget'>;
+  readonly registry: R;
+  readonly books: Books;
+}
+
+/** Ends that are remembered. */
+const remembered = 256;
+
+/** `connect`: makes the adapter, which may enter more than agents into the books, such as placeholders. */
+export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect: (books: Books) => R): EarlyBound<R> {
+  const { service, queues, store, clock, log } = parts;
+  const { poolOf } = parts.slots;
+  const wall = () => clock.wall();
+  const books: Books = createBooks({ service, store, registry: () => registry, opened: parts.opened, wall });
+  const registry: R = connect(books);
+  const jobs = createJobBook({ service, store, registry, poolOf, wall });
+  const inDoubt = createInDoubt({ ...parts, registry, books, jobs });
+  const sweep = createSweep({
+    ...{ log, registry, books },
+    isLive: (agent) => poolOf(agent) !== null,
+    before: (remote, agent, signal) => jobs.last(remote, agent, signal),
+    now: () => clock.now(),
+  });
+  const waiting = new Map<string, number>();
+  const underWay = new Set<string>();
+  /** What had become of agents that are off the list; asked for again when the sandbox could not be removed at once. */
+  const ended = new Map<AgentId, Deregistered>();
+
+  /** Beside the looks, of which none waits for it, one at a time: what finds one under way is left to a later look. */
+  function beside(what: string, work: () => Promise<void>, signal: AbortSignal): void {
+    if (underWay.has(what)) return;
+    underWay.add(what);
+    work()
+      .catch((error: unknown) => {
+        if (!signal.aborted) log.error('what a CI service shows was not followed up', { reason: toFailure(error).message });
+      })
+      .finally(() => underWay.delete(what));
+  }
+
+  /** By their ids. Another service of this host may have its agents in the same queue. */
+  function oursOf({ entries }: Shown): Map<AgentId, Entry> {
+    const ours = new Map<AgentId, Entry>();
+    for (const entry of entries) {
+      const agent = books.marks.agentOf(entry.name);
+      if (agent !== null && books.find(agent)?.service === service) ours.set(agent, entry);
+    }
+    return ours;
+  }
+
+  /** Events come first: what people are told about jobs, and the cleaning up, make more calls, and may take their time. */
+  function follow(shown: Shown, steadySince: number, { pools }: Queue, emit: (event: CiEvent) => void, signal: AbortSignal): void {
+    const { place } = shown;
+    const seen = { place, ours: oursOf(shown), steadySince };
+    registry.saw?.(shown);
+    for (const [agent, { id, status, job }] of seen.ours) {
+      books.seen(agent, id);
+      if (status === 'online') emit({ kind: 'online', agent });
+      if (job !== null) emit({ kind: 'jobSeen', agent, job: jobs.had(job, agent, place) });
+    }
+    const { waiting: found } = shown;
+    if (found !== undefined) for (const name of pools) waiting.set(name, found.filter((one) => one.pools.includes(name)).length);
+    jobs.saw(shown);
+    for (const [agent, { job }] of seen.ours) if (job !== null) jobs.describe(job, agent, place, signal);
+    beside(`${place} silence`, () => inDoubt.silence(seen, emit, signal), signal);
+    beside(`${place} outlived`, () => inDoubt.outlived(seen, emit, signal), signal);
+    const rest = async (): Promise<void> => {
+      await registry.follow?.(shown, signal);
+      await sweep.after(shown, signal);
+    };
+    beside(`${place} rest`, rest, signal);
+  }
+
+  /** null, too, for one that was to make itself known, and that the service has never heard of. */
+  async function whatRan(agent: AgentId, signal: AbortSignal): Promise<JobId | null | undefined> {
+    try {
+      const remote = await books.locate(agent, signal);
+      return remote === null ? null : await jobs.last(remote, agent, signal);
+    } catch (error) {
+      signal.throwIfAborted();
+      log.warn('nobody can say what an agent did', { agent, reason: toFailure(error).message });
+      return undefined;
+    }
+  }
+
+  const common: EarlyBound<R>['common'] = {
+    ...seesNoJobs,
+    name: service,
+
+    observe(emit, signal) {
+      for (const queue of queues)
+        watch(
+          {
+            ...{ clock, log, every: parts.pollEvery, random: parts.random },
+            list: () => registry.list(queue, signal),
+            saw: (shown, steadySince) => follow(shown, steadySince, queue, emit, signal),
+            failed(reason) {
+              for (const pool of queue.pools) emit({ kind: 'hold', pool, reason });
+            },
+          },
+          signal,
+        );
+      if (queues.length === 0) sweep.alone(clock, signal);
+    },
+
+    async register(context, signal) {
+      const { agent } = context;
+      const name = books.marks.agentName(context.name, agent);
+      const { place, create } = await registry.create(context, name, signal);
+      return books.register({ agent, place, name, placeholder: false }, create, signal);
+    },
+
+    async deregister({ agent }, signal) {
+      const registration = books.find(agent);
+      inDoubt.forget(agent);
+      if (registration === null) return { ran: null };
+      if (registration.service !== service) return { ran: undefined };
+      if (registration.state === 'removed') return ended.get(agent) ?? { ran: undefined };
+      const ran = await whatRan(agent, signal);
+      // A service that does not say that now would only keep the slot waiting: the sweep goes on with it.
+      if (ran === undefined && registry.lastJob !== undefined) return { ran };
+      try {
+        if ((await books.remove(registration, signal)) === 'refused') {
+          log.warn('the service does not give up the entry of an agent that is gone yet', { agent, entry: registration.name });
+        } else {
+          ended.set(agent, { ran });
+          for (const old of [...ended.keys()].slice(0, -remembered)) ended.delete(old);
+        }
+      } catch (error) {
+        signal.throwIfAborted();
+        log.warn('registration not removed yet', { agent, reason: toFailure(error).message });
+      }
+      return { ran };
+    },
+
+    retire: inDoubt.retire,
+    ending: inDoubt.ending,
+    blame: endedWithoutJob,
+    waiting: (pool) => waiting.get(pool) ?? null,
+    serviceJobs: () => jobs.list(),
+    close: async () => {},
+  };
+  return { common, registry, books };
+}
