@@ -116,7 +116,7 @@ export async function openHost(given: HostParts): Promise<Host> {
     }),
     runtimes: () => runtimes.all,
     noteOf: loop.noteOf,
-    waiting: (pool) => pool.service.waiting(pool.config.name),
+    waiting: (pool) => pool.service.waiting?.(pool.config.name) ?? null,
     facts: {
       version: given.version,
       pid: process.pid,
@@ -190,7 +190,7 @@ export async function openHost(given: HostParts): Promise<Host> {
       reconciler.flush();
       if (how !== 'leave') await Promise.all(runtimes.all.map((runtime) => observer.sweep(runtime)));
       fleet?.close(how === 'leave');
-      await Promise.all(elsewhere.map((service) => service.close(how === 'leave')));
+      await Promise.all(elsewhere.map((service) => service.close?.(how === 'leave')));
       if (how !== 'leave') tellLeft({ registrations: store.registrations, log });
       return how;
     },

@@ -4,7 +4,6 @@
  */
 import { OnejobError } from '../errors.ts';
 import type { CiService } from './ci-service.ts';
-import { seesNoJobs } from './early-bound.ts';
 
 export function absentService(name: string): CiService {
   const absent = (): OnejobError =>
@@ -13,24 +12,18 @@ export function absentService(name: string): CiService {
       retry: true,
     });
   return {
-    ...seesNoJobs,
     name,
     capabilities: { binds: 'early', canCountQueue: false, standsForSlots: false, terms: 1, poolTimeout: false, jobOnStdout: false },
+    jobs: null,
     check: async () => [],
     observe() {},
     register: async () => {
       throw absent();
     },
-    settle: async () => {},
     deregister: async () => ({ ran: undefined }),
     retire: async () => {
       throw absent();
     },
     blame: () => ({ code: 'E_AGENT_ENDED', message: 'The agent ended.', retry: true }),
-    waiting: () => null,
-    serviceJobs: () => [],
-    agentPackage: async () => null,
-    forget: async () => {},
-    close: async () => {},
   };
 }

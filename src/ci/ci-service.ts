@@ -1,5 +1,6 @@
 /**
- * The CI service axis: hands out jobs. A service returns a script; it never knows in what kind of sandbox it runs.
+ * The CI service axis: hands out jobs. A service returns a script; it never knows in what kind of sandbox it runs. One that binds late
+ * has a `JobSource`; what one that binds early needs stands in `early/`, over a small port.
  *
  * `next` and `record` are synchronous, because they are part of one commit; everything that talks to the world is not.
  */
@@ -145,9 +146,12 @@ export interface EndingAgent {
   readonly released: boolean;
 }
 
+/** What every service has. What is absent does nothing, or answers that there is nothing. */
 export interface CiService {
   readonly name: string;
   readonly capabilities: CiCapabilities;
+  /** null: it binds early, and shows no job before an agent has it. */
+  readonly jobs: JobSource | null;
 
   /** Findings for `doctor`. Changes nothing at the service. */
   check(signal: AbortSignal, trial: Trial): Promise<Finding[]>;
@@ -155,44 +159,60 @@ export interface CiService {
   /** Calls `emit` until `signal` aborts. */
   observe(emit: (event: CiEvent) => void, signal: AbortSignal): void;
 
-  /** Late binding: the pool's next job that this slot could take, or with null any slot, not taking it. Early binding: null. */
-  next(pool: string, slot: string | null): WaitingJob | null;
-
-  /** Tells what a slot could do with a job: on every change, and at first. Only where an agent stands for each slot. */
-  offer(slot: string, offer: SlotOffer): void;
+  register(context: AgentContext, signal: AbortSignal): Promise<Registration>;
 
   /**
-   * Whether this slot's agent waits at the service for a job, for people. Only where an agent stands for each slot; else null.
+   * Forgets the agent's registration. Idempotent; none there is no error. What the service does not give up yet is removed
+   * later: this waits for no refusal and no outage.
    */
-  waits(slot: string): boolean | null;
+  deregister(context: EndedContext, signal: AbortSignal): Promise<Deregistered>;
 
   /**
-   * Why this slot has no agent at the service, as a sentence for people, where its pool is not held for it: others of its slots have
-   * one. null: all is well with it, or nobody knows better. Absent: always null.
+   * Early binding: from its end on no job can come to the agent any more; answers the one that has come all the same.
+   * @throws OnejobError (retry) when nobody can say
    */
-  trouble?(slot: string): string | null;
-
-  /**
-   * Late binding: whether the slot's job is just being let in, and its agent makes its way to its first instruction. Until it is no
-   * more, said by `waiting`, the slot's next sandbox is not made: both would be slower. Absent: never.
-   */
-  isStarting?(slot: string): boolean;
+  retire(agent: AgentId, signal: AbortSignal): Promise<JobId | null>;
 
   /**
    * An agent is about to be told to end. Of its job the service is told why, as far as that can be done at once, since the agent may
    * give it a result in the next moment; to an agent without one no job is to come any more, and one that is on its way may arrive
-   * first, since nobody else would tell of it. Takes half a minute at most, and never fails. Absent: nothing is to be done.
+   * first, since nobody else would tell of it. Takes half a minute at most, and never fails.
    */
   ending?(agent: EndingAgent, signal: AbortSignal): Promise<void>;
 
+  /**
+   * Everything the service wants to keep of an ended job before its sandbox is removed, such as artifacts. Idempotent. It reads
+   * what a job has made, so it bounds bytes and time. `hurry`: aborts when the manager ends and waits no longer: what is not
+   * kept by then is given up, with a note.
+   */
+  settle?(context: EndedContext, files: AgentFiles, signal: AbortSignal, hurry?: AbortSignal): Promise<void>;
+
+  /** What to say of an agent that ended by itself and never had a job. `lastWords`: the end of its output. Absent: as `endedWithoutJob`. */
+  blame?(exit: Exit, lastWords: string): Failure;
+
   /** What every sandbox for this service has beside what config says. Pure: what it adds is the same each time. */
-  equip(recipe: Recipe, pool: string): Recipe;
+  equip?(recipe: Recipe, pool: string): Recipe;
 
-  /** How many devices a waiting job asks for itself; null: as many as its pool gives each agent. */
-  devicesFor(job: JobId): number | null;
+  /** Number of jobs that wait for a pool; null when the service does not say. */
+  waiting?(pool: string): number | null;
 
-  /** The recipe of a job that brought its own; null when the pool's fits. */
-  recipeFor(job: JobId, pool: Recipe): Recipe | null;
+  /** Jobs that are known and not over, for people; the own queue's are told elsewhere. */
+  serviceJobs?(): readonly ServiceJob[];
+
+  /** The agent that images for this service must have; null when none. @throws OnejobError E_CI_*, E_AGENT_PACKAGE */
+  agentPackage?(platform: string, signal: AbortSignal): Promise<AgentPackage | null>;
+
+  /** Removes what is meant to stay when the manager ends: placeholders. */
+  forget?(signal: AbortSignal): Promise<void>;
+
+  /** The manager ends. `leaving`: its agents go on, and so must what carries them. */
+  close?(leaving: boolean): Promise<void>;
+}
+
+/** Late binding: jobs are known before an agent has them. */
+export interface JobSource {
+  /** The pool's next job that this slot could take, or with null any slot, not taking it. */
+  next(pool: string, slot: string | null): WaitingJob | null;
 
   /** Writes down what became of a job. Called inside the store's transaction; must not throw for a change it has seen before. */
   record(change: Change): void;
@@ -209,42 +229,46 @@ export interface CiService {
   /** The transaction was not committed: everything recorded since the last commit has not happened. */
   rolledBack(): void;
 
-  register(context: AgentContext, signal: AbortSignal): Promise<Registration>;
+  /** How many devices a waiting job asks for itself; null: as many as its pool gives each agent. */
+  devicesFor?(job: JobId): number | null;
+
+  /** The recipe of a job that brought its own; null when the pool's fits. */
+  recipeFor?(job: JobId, pool: Recipe): Recipe | null;
 
   /**
-   * Everything the service wants to keep of an ended job before its sandbox is removed, such as artifacts. Idempotent. It reads
-   * what a job has made, so it bounds bytes and time. `hurry`: aborts when the manager ends and waits no longer: what is not
-   * kept by then is given up, with a note.
+   * Whether the slot's job is just being let in, and its agent makes its way to its first instruction. Until it is no more, said by
+   * `waiting`, the slot's next sandbox is not made: both would be slower.
    */
-  settle(context: EndedContext, files: AgentFiles, signal: AbortSignal, hurry?: AbortSignal): Promise<void>;
+  isStarting?(slot: string): boolean;
+
+  /** Tells what a slot could do with a job: on every change, and at first. Only where an agent stands for each slot. */
+  offer?(slot: string, offer: SlotOffer): void;
+
+  /** Whether this slot's agent waits at the service for a job, for people. Only where an agent stands for each slot; else null. */
+  waits?(slot: string): boolean | null;
 
   /**
-   * Forgets the agent's registration. Idempotent; none there is no error. What the service does not give up yet is removed
-   * later: this waits for no refusal and no outage.
+   * Why this slot has no agent at the service, as a sentence for people, where its pool is not held for it: others of its slots have
+   * one. null: all is well with it, or nobody knows better.
    */
-  deregister(context: EndedContext, signal: AbortSignal): Promise<Deregistered>;
+  trouble?(slot: string): string | null;
+}
 
-  /**
-   * Early binding: from its end on no job can come to the agent any more; answers the one that has come all the same.
-   * @throws OnejobError (retry) when nobody can say
-   */
-  retire(agent: AgentId, signal: AbortSignal): Promise<JobId | null>;
+/** What to say of an agent that ended by itself and never had a job, where its service knows nothing better. */
+export function endedWithoutJob(exit: Exit, lastWords: string): Failure {
+  const said = lastWords === '' ? '' : ` It said last:\n${lastWords}`;
+  return { code: 'E_AGENT_ENDED', message: `The agent ended ${howEnded(exit)} and had no job.${said}`, retry: true };
+}
 
-  /** What to say of an agent that ended by itself and never had a job. `lastWords`: the end of its output. */
-  blame(exit: Exit, lastWords: string): Failure;
-
-  /** Number of jobs that wait for a pool; null when the service does not say. */
-  waiting(pool: string): number | null;
-
-  /** Jobs that are known and not over, for people; the own queue's are told elsewhere. */
-  serviceJobs(): readonly ServiceJob[];
-
-  /** The agent that images for this service must have; null when none. @throws OnejobError E_CI_*, E_AGENT_PACKAGE */
-  agentPackage(platform: string, signal: AbortSignal): Promise<AgentPackage | null>;
-
-  /** Removes what is meant to stay when the manager ends: placeholders. */
-  forget(signal: AbortSignal): Promise<void>;
-
-  /** The manager ends. `leaving`: its agents go on, and so must what carries them. */
-  close(leaving: boolean): Promise<void>;
+function howEnded(exit: Exit): string {
+  switch (exit.kind) {
+    case 'code':
+      return `with exit code ${exit.code}`;
+    case 'signal':
+      return `by ${exit.signal}`;
+    case 'oom':
+      return 'for lack of memory';
+    case 'lost':
+      return 'for reasons of the host';
+  }
 }

@@ -3,6 +3,7 @@
  * real client against its stand-in, or, for the own queue, the queue itself.
  */
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import type { Change } from '../core/slot.ts';
 import type { AgentContext, AgentFiles, CiEvent, CiService } from './ci-service.ts';
 import { noTrial } from './trial.ts';
 
@@ -46,10 +47,9 @@ export function ciServiceContract(name: string, open: () => Promise<CiSubject>, 
     /** The pool's next job, for any slot; where an agent stands for each slot, for the one whose agent was given it. */
     const next = () => {
       const { service, pool } = subject;
-      return service.next(pool, service.capabilities.standsForSlots ? `${pool}/1` : null);
+      return service.jobs?.next(pool, service.capabilities.standsForSlots ? `${pool}/1` : null) ?? null;
     };
-    const record = (change: Parameters<CiService['record']>[0]) =>
-      subject.commit(() => subject.service.record(change), 'committed');
+    const record = (change: Change) => subject.commit(() => subject.service.jobs?.record(change), 'committed');
 
     it('says what it is and has findings for doctor', async () => {
       expect(subject.service.capabilities.binds).toBe(binds);
@@ -60,10 +60,10 @@ export function ciServiceContract(name: string, open: () => Promise<CiSubject>, 
     });
 
     it('takes no notice of jobs and agents it does not know', async () => {
-      expect(subject.service.next('no such pool', null)).toBeNull();
+      expect(subject.service.jobs?.next('no such pool', null) ?? null).toBeNull();
       record({ change: 'started', job: 'stranger', agent: 'a1' });
       record({ change: 'worked', stage: 'prepare' });
-      await subject.service.settle(context('stranger', null), unread, never);
+      await subject.service.settle?.(context('stranger', null), unread, never);
     });
 
     it('says nothing once nobody listens', async () => {
@@ -100,7 +100,7 @@ export function ciServiceContract(name: string, open: () => Promise<CiSubject>, 
 
     it('has forgotten what was not committed', async () => {
       const job = await subject.enqueue();
-      subject.commit(() => subject.service.record({ change: 'assigned', job, agent: 'a1' }), 'rolledBack');
+      subject.commit(() => subject.service.jobs?.record({ change: 'assigned', job, agent: 'a1' }), 'rolledBack');
       expect(next()?.job).toBe(job);
     });
 
@@ -117,11 +117,11 @@ export function ciServiceContract(name: string, open: () => Promise<CiSubject>, 
       record({ change: 'assigned', job, agent: 'a1' });
       record({ change: 'started', job, agent: 'a1' });
       record({ change: 'ended', job, agent: 'a1', result: { kind: 'code', code: 0 } });
-      await subject.service.settle(context('a1', job), unread, never);
-      await subject.service.settle(context('a1', job), unread, never);
+      await subject.service.settle?.(context('a1', job), unread, never);
+      await subject.service.settle?.(context('a1', job), unread, never);
       record({ change: 'settled', job, agent: 'a1' });
       record({ change: 'settled', job, agent: 'a1' });
-      subject.service.syncing()();
+      subject.service.jobs?.syncing()();
       expect(next()).toBeNull();
     });
   });

@@ -22,12 +22,12 @@ beforeEach(async () => {
   queue.submit(jobRequest.parse({ id: 'aaaaaaaaaaaa', command: ['./first'] }));
   queue.submit(jobRequest.parse({ id: 'bbbbbbbbbbbb', command: ['./second'] }));
   store.transaction({ durable: false }, () => {
-    queue.record({ change: 'assigned', job: 'aaaaaaaaaaaa', agent: 'a1' });
-    queue.record({ change: 'started', job: 'aaaaaaaaaaaa', agent: 'a1' });
+    queue.jobs.record({ change: 'assigned', job: 'aaaaaaaaaaaa', agent: 'a1' });
+    queue.jobs.record({ change: 'started', job: 'aaaaaaaaaaaa', agent: 'a1' });
     store.history.made({ agent: 'a1', pool: 'p', slot: 'p/1', name: 'a1', madeAt: 1 });
     store.history.released('a1', 'aaaaaaaaaaaa', 2);
   });
-  queue.committed();
+  queue.jobs.committed();
   await queue.close();
   store.close();
 });

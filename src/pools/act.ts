@@ -1,6 +1,5 @@
 /** The executors: the only place where a slot's wishes touch a runtime or a CI service. Each may be run again after a crash. */
-import type { AgentContext, AgentFiles, EndedContext, Registration } from '../ci/ci-service.ts';
-import { expandRecipe } from '../config/template.ts';
+import { type AgentContext, type AgentFiles, type EndedContext, endedWithoutJob, type Registration } from '../ci/ci-service.ts';
 import { type Clock, sleep } from '../core/clock.ts';
 import type { AgentId, DeviceId, Exit, Failure, JobId, Slot, SlotEvent } from '../core/slot.ts';
 import { isJobsOwn, OnejobError, toFailure } from '../errors.ts';
@@ -12,7 +11,7 @@ import type { Asker } from './ask.ts';
 import type { Caches } from './caches.ts';
 import type { Executors } from './executors.ts';
 import type { ImageAndPull } from './fingerprints.ts';
-import type { Pool } from './pool.ts';
+import { type Pool, poolRecipe } from './pool.ts';
 import type { Registrations } from './registrations.ts';
 
 export interface ActParts {
@@ -126,7 +125,7 @@ export function createExecutors(parts: ActParts): Executors {
     // What was never let through its gate has nothing to keep.
     if (isEarly && (parts.keepers.follow(agent, runtime).state === 'released' || exit !== null)) {
       await parts.keepers.complete(agent, drainTimeout);
-      await service.settle(context, filesOf(agent, runtime), signal, parts.hurry);
+      await service.settle?.(context, filesOf(agent, runtime), signal, parts.hurry);
     }
     const { ran } = await service.deregister(context, signal);
     if (typeof ran === 'string') parts.ran(agent, ran);
@@ -134,7 +133,8 @@ export function createExecutors(parts: ActParts): Executors {
     if (typeof ran === 'string') return 'worked';
     // Nobody can say: an agent that says itself that something was wrong is believed.
     if (ran === undefined && exit.kind === 'code' && exit.code === 0) return null;
-    return service.blame(exit, await parts.lastWords(agent));
+    const words = await parts.lastWords(agent);
+    return service.blame?.(exit, words) ?? endedWithoutJob(exit, words);
   }
 
   async function interrupted(agent: AgentId, runtime: Runtime, signal: AbortSignal): Promise<SlotEvent[]> {
@@ -274,7 +274,7 @@ export function createExecutors(parts: ActParts): Executors {
       if (parts.keepers.follow(agent, runtime).state !== 'released') await runtime.signal(agent, 'KILL');
       if (!(await parts.keepers.complete(agent, drainTimeout))) parts.keepers.lostEnd(agent);
       signal.throwIfAborted();
-      await service.settle(context, filesOf(agent, runtime), signal, parts.hurry);
+      await service.settle?.(context, filesOf(agent, runtime), signal, parts.hurry);
       return [{ kind: 'settled', agent }];
     },
 
@@ -306,6 +306,6 @@ function mayHaveArrived({ code, retry }: Failure): boolean {
 
 /** What a slot's next sandbox is made from: the pool's recipe, or the one a job brought. */
 export function recipeOf(pool: Pool, name: string, job: JobId | null): Recipe {
-  const base = pool.service.equip(expandRecipe(pool.config, name), pool.config.name);
-  return (job === null ? null : pool.service.recipeFor(job, base)) ?? base;
+  const base = poolRecipe(pool, name);
+  return (job === null ? null : pool.service.jobs?.recipeFor?.(job, base)) ?? base;
 }

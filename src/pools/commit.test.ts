@@ -13,16 +13,17 @@ function workbench() {
   let fresh: string[] = [];
   let now = 0;
   let timers: { at: number; fn: () => void }[] = [];
-  const service = {
+  const jobs = {
     record: (change: Change) => void ('job' in change && fresh.push(change.job)),
     committed() {},
     rolledBack() {},
     syncing: () => {
-      const jobs = fresh;
+      const recorded = fresh;
       fresh = [];
-      return () => void told.push(...jobs);
+      return () => void told.push(...recorded);
     },
-  } as unknown as CiService;
+  };
+  const service = { jobs } as unknown as CiService;
   const committer = new Committer({
     clock: {
       now: () => now,

@@ -3,7 +3,7 @@
  * written, so that no step overtakes another. Results reach the disk a moment later, many at a time, and whoever waits for
  * one is told only then: a job's next neighbour need not wait for a disk.
  */
-import type { CiService } from '../ci/ci-service.ts';
+import type { CiService, JobSource } from '../ci/ci-service.ts';
 import type { Clock } from '../core/clock.ts';
 import type { Change, Slot } from '../core/slot.ts';
 import { toFailure } from '../errors.ts';
@@ -37,7 +37,7 @@ const syncWithin = 2;
 
 export class Committer {
   readonly #options: CommitterOptions;
-  readonly #unsynced = new Set<CiService>();
+  readonly #unsynced = new Set<JobSource>();
   /** Whom to tell once the sync that is under way, or the next one, has succeeded. */
   #untold: (() => void)[] = [];
   #isSyncing = false;
@@ -55,22 +55,22 @@ export class Committer {
   }
 
   /** One step as one commit. False when it was refused. */
-  commit(before: Slot, after: Slot, changes: readonly Change[], service: CiService): boolean {
+  commit(before: Slot, after: Slot, changes: readonly Change[], { jobs }: Pick<CiService, 'jobs'>): boolean {
     const { store } = this.#options;
     try {
       store.transaction(() => {
         store.save(before, after, changes);
-        for (const change of changes) service.record(change);
+        for (const change of changes) jobs?.record(change);
       });
     } catch (error) {
-      service.rolledBack();
+      jobs?.rolledBack();
       this.#refused(toFailure(error).message);
       return false;
     }
     this.#problem = null;
-    service.committed();
+    jobs?.committed();
     // A job that is given back may end by that, as one that cannot be started.
-    if (changes.some(({ change }) => change === 'ended' || change === 'settled' || change === 'returned')) this.#syncSoon(service);
+    if (changes.some(({ change }) => change === 'ended' || change === 'settled' || change === 'returned')) this.#syncSoon(jobs);
     return true;
   }
 
@@ -109,8 +109,9 @@ export class Committer {
     });
   }
 
-  #syncSoon(service: CiService): void {
-    this.#unsynced.add(service);
+  #syncSoon(jobs: JobSource | null): void {
+    if (jobs === null) return;
+    this.#unsynced.add(jobs);
     if (!this.#isSyncing) this.#arm(syncWithin);
   }
 
@@ -123,7 +124,7 @@ export class Committer {
 
   /** What is committed from now on has to wait for another sync. */
   #collect(): void {
-    for (const service of this.#unsynced) this.#untold.push(service.syncing());
+    for (const jobs of this.#unsynced) this.#untold.push(jobs.syncing());
     this.#unsynced.clear();
   }
 

@@ -5,8 +5,8 @@ import type { Pool } from './pool.ts';
 
 /** A pool of two devices each whose service has one job, or none. */
 function poolWith(job: string | null, asks: number | null): Pool {
-  const service = { next: () => (job === null ? null : { job, limit: null, cold: false }), devicesFor: () => asks };
-  return { service, config: { name: 'gpu', devices: { count: 2 } } } as unknown as Pool;
+  const jobs = { next: () => (job === null ? null : { job, limit: null, cold: false }), devicesFor: () => asks };
+  return { service: { jobs }, config: { name: 'gpu', devices: { count: 2 } } } as unknown as Pool;
 }
 
 test('a job needs the devices that it asks for, and else what its pool has for each', () => {

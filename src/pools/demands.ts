@@ -11,8 +11,8 @@ export interface WaitingForDevices {
 
 /** The next job of this pool, whatever its devices; null when none waits. */
 export function nextDemand({ service, config }: Pool): WaitingForDevices | null {
-  const next = service.next(config.name, null);
-  return next === null ? null : { job: next.job, devices: service.devicesFor(next.job) ?? config.devices.count };
+  const next = service.jobs?.next(config.name, null) ?? null;
+  return next === null ? null : { job: next.job, devices: service.jobs?.devicesFor?.(next.job) ?? config.devices.count };
 }
 
 export class Demands {

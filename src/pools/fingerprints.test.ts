@@ -49,10 +49,7 @@ function loop({ count = 1, auto = false, recipe, standby }: Options) {
   } as unknown as Runtime;
   const service = {
     capabilities: { binds: 'late' },
-    next: () => null,
-    equip: (recipe: Recipe) => recipe,
-    committed() {},
-    record() {},
+    jobs: { next: () => null, committed() {}, record() {} },
   } as unknown as CiService;
   const clock: Clock = { now: () => 0, wall: () => 0, after: () => () => {} };
   const log = { info() {}, warn() {}, error() {} };

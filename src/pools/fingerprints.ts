@@ -4,11 +4,10 @@
  * until then such a pool is paused rather than its standbys thrown away; a look that fails changes nothing (S6).
  */
 import { createHash } from 'node:crypto';
-import { expandRecipe } from '../config/template.ts';
 import type { Inventory } from '../gpu/inventory.ts';
 import type { Log } from '../log.ts';
 import type { Finding, Recipe, Runtime } from '../runtimes/runtime.ts';
-import type { Pool } from './pool.ts';
+import { type Pool, poolRecipe } from './pool.ts';
 import type { PoolImages } from './pool-images.ts';
 import type { Reconciler } from './reconciler.ts';
 
@@ -167,7 +166,7 @@ export class Fingerprints {
   /** null while no image is chosen for it, or none built. */
   #recipe({ config, runtime, service }: Pool, name: string): Recipe | null {
     const { images } = this.#parts;
-    const recipe = service.equip(expandRecipe(config, name), config.name);
+    const recipe = poolRecipe({ config, service }, name);
     if (images?.has(config.name) !== true || !runtime.capabilities.images) return recipe;
     const chosen = images.of(config.name);
     return chosen !== null && 'image' in chosen ? { ...recipe, image: chosen.image } : null;

@@ -58,7 +58,7 @@ export function tellLeft({ registrations, log }: Pick<ForgetParts, 'registration
 async function attempt(service: Pick<CiService, 'forget'>, clock: Clock): Promise<string | null> {
   using limit = deadline(clock, patience);
   try {
-    await service.forget(limit.signal);
+    await service.forget?.(limit.signal);
     return null;
   } catch (error) {
     if (limit.passed) return `the service did not answer within ${patience / 1000} s`;

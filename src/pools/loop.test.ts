@@ -13,15 +13,8 @@ import { openLoop } from './loop.ts';
 const own = {
   name: 'own',
   capabilities: { binds: 'late', canCountQueue: true, standsForSlots: false, terms: 1, poolTimeout: true, jobOnStdout: false },
-  next: () => null,
-  waits: () => null,
-  recipeFor: () => null,
   deregister: async () => ({ ran: null }),
-  equip: (recipe) => recipe,
-  record() {},
-  committed() {},
-  syncing: () => () => {},
-  rolledBack() {},
+  jobs: { next: () => null, record() {}, committed() {}, syncing: () => () => {}, rolledBack() {} },
 } as Partial<CiService> as CiService;
 
 /** A loop over a runtime that only writes down what it was asked, and makes nothing. */

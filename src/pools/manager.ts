@@ -164,7 +164,7 @@ export class HostManager implements Manager {
     const elsewhere = this.#serviceJobs
       .jobs(all ? (limit ?? jobsListed) : null)
       .filter((job) => pool === null || job.pool === pool);
-    const own = this.#parts.queue.jobs(filter);
+    const own = this.#parts.queue.list(filter);
     if (elsewhere.length === 0) return own;
     const jobs = newestLast([...own, ...elsewhere]);
     return limit === undefined ? jobs : jobs.slice(-limit);

@@ -273,7 +273,7 @@ function noShell({ reserved }: Extract<Slot['standby'], { kind: 'preparing' }>, 
 function imageOf(pool: Pool, job: JobId | null): string | null {
   const base = pool.config.recipe;
   try {
-    return ((job === null ? null : pool.service.recipeFor(job, base)) ?? base).image;
+    return ((job === null ? null : pool.service.jobs?.recipeFor?.(job, base)) ?? base).image;
   } catch {
     // Its service does not know the job any more, so nobody can say which image it was to have.
     return null;

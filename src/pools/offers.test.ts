@@ -15,9 +15,8 @@ function poolThat({ standsForSlots = true, tellsOffers = true } = {}) {
   const service = {
     name: 'ci',
     capabilities: { binds: 'late', canCountQueue: true, standsForSlots, terms: 1, poolTimeout: true, jobOnStdout: false },
-    next: () => null,
-    offer: (key, offer) => heard.push(`${key} ${offer}`),
-  } as Partial<CiService> as CiService;
+    jobs: { next: () => null, offer: (key: string, offer: string) => heard.push(`${key} ${offer}`) },
+  } as unknown as CiService;
   const config = { name: 'p', standby: true, standbyMaxAge: 1_000, stopGrace: 5, recipe: {} } as Partial<PoolConfig> as PoolConfig;
   const runtime = { name: 'docker' } as Runtime;
   const pool = new Pool(config, { service, runtime, keepStandby: true, devices: noDevices, tellsOffers });

@@ -18,6 +18,6 @@ export class Offers {
     const offer: SlotOffer = !view.wanted ? 'gone' : isOpen(slot, view, host.now) ? 'open' : 'closed';
     if (this.#told.get(slot.key) === offer) return;
     this.#told.set(slot.key, offer);
-    pool.service.offer(slot.key, offer);
+    pool.service.jobs?.offer?.(slot.key, offer);
   }
 }

@@ -30,6 +30,6 @@ export async function openPoolImages({ config, env, store, services, log }: Open
       const warn = (text: string, fields: Record<string, unknown>) => log.warn(text, fields);
       return createImageBuilder({ environment, owner: store.owner, packages: join(store.dir, 'packages'), warn });
     },
-    agentPackage: async (service, platform, signal) => (await services.get(service)?.agentPackage(platform, signal)) ?? null,
+    agentPackage: async (service, platform, signal) => (await services.get(service)?.agentPackage?.(platform, signal)) ?? null,
   });
 }

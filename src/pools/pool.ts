@@ -2,11 +2,12 @@
 
 import type { CiService } from '../ci/ci-service.ts';
 import type { PoolConfig } from '../config/config.ts';
+import { expandRecipe } from '../config/template.ts';
 import { type Backoff, backoff } from '../core/backoff.ts';
 import { leavingLimit, type PoolView } from '../core/plan.ts';
 import type { DeviceId, Failure, Slot } from '../core/slot.ts';
 import type { ErrorCode } from '../errors.ts';
-import type { Runtime } from '../runtimes/runtime.ts';
+import type { Recipe, Runtime } from '../runtimes/runtime.ts';
 import { Pause } from './pause.ts';
 
 /** Which devices a pool's slots are to hold. */
@@ -150,7 +151,7 @@ export class Pool {
       backoff: this.backoff,
       fingerprint: this.#fingerprints.get(this.#groupOf(key)) ?? null,
       standbyMaxAge: this.config.standbyMaxAge,
-      waiting: this.service.next(this.config.name, key),
+      waiting: this.service.jobs?.next(this.config.name, key) ?? null,
       devices: this.devices.of(key),
       held: this.devices.heldBack(key) !== null,
       lost: this.devices.lost(key),
@@ -194,6 +195,12 @@ export class Pool {
     this.backoff = null;
     return true;
   }
+}
+
+/** What every sandbox of a slot is made from, whatever job it gets: the pool's recipe, and what its service needs beside. */
+export function poolRecipe({ config, service }: Pick<Pool, 'config' | 'service'>, name: string): Recipe {
+  const recipe = expandRecipe(config, name);
+  return service.equip?.(recipe, config.name) ?? recipe;
 }
 
 function isRenewing({ agent }: Slot): boolean {

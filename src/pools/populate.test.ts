@@ -18,12 +18,14 @@ function serviceOf(name: string, binds: 'late' | 'early') {
   const service = {
     name,
     capabilities: { binds, canCountQueue: true, standsForSlots: binds === 'late' && name !== 'own' },
-    offer: (key: string, offer: string) => offers.push(`${key} ${offer}`),
-    next: () => null,
-    record: (change: Change) => recorded.push(change),
-    committed() {},
-    syncing: () => () => {},
-    rolledBack() {},
+    jobs: {
+      offer: (key: string, offer: string) => offers.push(`${key} ${offer}`),
+      next: () => null,
+      record: (change: Change) => recorded.push(change),
+      committed() {},
+      syncing: () => () => {},
+      rolledBack() {},
+    },
   } as unknown as CiService;
   return { service, recorded, offers };
 }

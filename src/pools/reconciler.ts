@@ -143,7 +143,7 @@ export class Reconciler {
     const pool = this.#pools.get(poolName);
     if (pool === undefined) return;
     for (const key of [...pool.able]) {
-      if (pool.service.next(poolName, null) === null) return;
+      if (pool.service.jobs?.next(poolName, null) == null) return;
       this.replan(key);
     }
   }

@@ -35,7 +35,7 @@ export interface ServiceJobs {
 
 export function createServiceJobs({ services, table, reconciler, reasonFor, clock }: ServiceJobsParts): ServiceJobs {
   const live = (): Map<JobId, ServiceJob> =>
-    new Map(services.flatMap((service) => service.serviceJobs().map((job) => [job.id, job] as const)));
+    new Map(services.flatMap((service) => (service.serviceJobs?.() ?? []).map((job) => [job.id, job] as const)));
 
   /** A pool that the service did not name is known all the same where it has only one. */
   const poolOf = ({ pool, service }: ServiceJob): string => {

@@ -34,9 +34,7 @@ let troubles: Record<string, string> = {};
 function loop(config: PoolConfig = devicePool('lab'), intent: Intent | null = null) {
   const pool = new Pool(config, {
     service: {
-      next: () => null,
-      waits: () => null,
-      trouble: (slot: string) => troubles[slot] ?? null,
+      jobs: { next: () => null, trouble: (slot: string) => troubles[slot] ?? null },
       capabilities: { binds: 'late' },
     } as unknown as CiService,
     runtime: { name: 'sim', capabilities: { images: true } } as Runtime,
@@ -306,7 +304,7 @@ describe('a pool whose agents must be online to be given a job', () => {
 
   function early(agent: Slot['agent'], intent: Intent | null = null, standby: Slot['standby'] = { kind: 'none' }) {
     const pool = new Pool(devicePool('lab', { devices: cpus }), {
-      service: { next: () => null, capabilities: { binds: 'early' } } as unknown as CiService,
+      service: { jobs: null, capabilities: { binds: 'early' } } as unknown as CiService,
       ...{ runtime: { name: 'sim', capabilities: { images: true } } as Runtime, keepStandby: true, devices: noDevices },
     });
     const slot = { ...emptySlot({ key: 'lab/1', runtime: 'sim', grace: 0 }), agent, standby };

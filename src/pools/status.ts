@@ -142,7 +142,7 @@ function heldBack(slot: Slot, pool: Pool, parts: StatusParts): string | null {
   const devices = slot.agent.kind === 'free' ? devicesHeld(slot, pool, parts) : null;
   if (devices !== null) return devices;
   const { binds, standsForSlots } = pool.service.capabilities;
-  const needsJob = binds === 'late' && !standsForSlots && pool.service.next(pool.config.name, null) === null;
+  const needsJob = binds === 'late' && !standsForSlots && pool.service.jobs?.next(pool.config.name, null) == null;
   if (needsJob && slot.standby.kind !== 'none' && slot.agent.kind === 'free') return null;
   if (slot.standby.kind !== 'none' && slot.agent.kind !== 'free') return null;
   const paused = [...parts.reconciler.pause.details, ...pool.pause.details];
@@ -186,7 +186,7 @@ function slotView(slot: Slot, parts: StatusParts): SlotView {
       since: sinceOf(slot.agent, now),
     },
     leaving: slot.leaving.map((one) => one.agent),
-    note: parts.noteOf(slot.key) ?? pool.serviceOf(slot).trouble?.(slot.key) ?? null,
+    note: parts.noteOf(slot.key) ?? pool.serviceOf(slot).jobs?.trouble?.(slot.key) ?? null,
     held: devicesHeld(slot, pool, parts),
   };
 }
@@ -194,7 +194,8 @@ function slotView(slot: Slot, parts: StatusParts): SlotView {
 /** A slot may be free, and an agent that stands for it at the service wait for a job. */
 function onlineOf(slot: Slot, { reconciler }: StatusParts): boolean | null {
   if (slot.agent.kind === 'idle') return slot.agent.online;
-  return slot.agent.kind === 'free' ? reconciler.poolOf(slot.key).serviceOf(slot).waits(slot.key) : null;
+  if (slot.agent.kind !== 'free') return null;
+  return reconciler.poolOf(slot.key).serviceOf(slot).jobs?.waits?.(slot.key) ?? null;
 }
 
 function agentOf(lane: StandbyLane | AgentLane): string | null {

@@ -19,7 +19,7 @@ function serviceOf(name: string, waiting: Reserved | null = null, isStarting = f
     poolTimeout: true,
     jobOnStdout: false,
   };
-  return { name, capabilities, next: () => waiting, isStarting: () => isStarting } as Partial<CiService> as CiService;
+  return { name, capabilities, jobs: { next: () => waiting, isStarting: () => isStarting } } as unknown as CiService;
 }
 
 function poolOf(service: CiService, others: readonly CiService[] = []): Pool {

@@ -55,7 +55,7 @@ export function viewOf(slot: Slot, pool: Pool, { stopping, paused }: HostView): 
   const isForeign = slot.runtime !== pool.runtime.name || pool.serviceOf(slot) !== pool.service;
   const view = pool.view(slot.key, { stopping: stopping || isForeign, paused });
   // A free slot has nothing to wait for, whatever its service believes.
-  const isStarting = slot.agent.kind !== 'free' && pool.service.isStarting?.(slot.key) === true;
+  const isStarting = slot.agent.kind !== 'free' && pool.service.jobs?.isStarting?.(slot.key) === true;
   return isStarting ? { ...view, standby: false } : view;
 }
 

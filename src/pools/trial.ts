@@ -1,10 +1,9 @@
 /** Sandboxes for CI services that look from within whether their agents could work; see `Trial`. */
 import type { Trial } from '../ci/trial.ts';
-import { expandRecipe } from '../config/template.ts';
 import { OnejobError } from '../errors.ts';
 import type { Recipe, Runtime } from '../runtimes/runtime.ts';
 import type { Asker } from './ask.ts';
-import type { Pool } from './pool.ts';
+import { type Pool, poolRecipe } from './pool.ts';
 
 export interface TrialParts {
   readonly pools: () => readonly Pool[];
@@ -20,10 +19,10 @@ export function createTrial({ pools, nameOf, imageOf, asker }: TrialParts): Tria
     like(name, change = (recipe) => recipe) {
       const pool = pools().find(({ config }) => config.name === name);
       if (pool === undefined) return null;
-      const { config, runtime, service } = pool;
+      const { runtime } = pool;
       const slot = `${name}/1`;
       const agentName = nameOf(slot);
-      const base = service.equip(expandRecipe(config, agentName), name);
+      const base = poolRecipe(pool, agentName);
       const image = base.image ?? (runtime.capabilities.images ? imageOf(name) : null);
       const recipe = change({ ...base, image });
       if (runtime.capabilities.images && recipe.image === null) return null;

@@ -32,9 +32,9 @@ function open(): void {
 }
 function commit(...changes: Change[]): void {
   store.transaction({ durable: false }, () => {
-    for (const change of changes) queue.record(change);
+    for (const change of changes) queue.jobs.record(change);
   });
-  queue.committed();
+  queue.jobs.committed();
 }
 const submit = (more: object = {}) => {
   // Longer than a page of the database, whose parts beyond the first are kept and given up in another way.

@@ -79,7 +79,7 @@ export function stopwatch(host: SimHost): Outside {
       const since = free.get(slot.key);
       if (since === undefined || quietSince(since) <= unnoticed) continue;
       if (slot.standby.kind === 'none') complain(`S9: slot ${slot.key} has had no standby for ${time.now - since} ms`);
-      const waiting = pool.service.next(pool.config.name, slot.key);
+      const waiting = pool.service.jobs?.next(pool.config.name, slot.key) ?? null;
       if (waiting !== null)
         complain(`S7: job ${waiting.job} waits while slot ${slot.key} has been free for ${time.now - since} ms`);
     }

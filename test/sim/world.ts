@@ -461,31 +461,22 @@ export class World {
         poolTimeout: true,
         jobOnStdout: false,
       },
-      offer: (slot, offer) => void this.offers.push(`${slot} ${offer}`),
-      waits: () => null,
-      isStarting: () => this.starting,
-      equip: (recipe) => recipe,
-      close: unused,
       check: unused,
       observe: unused,
-      devicesFor: () => null,
-      recipeFor: unused,
       register: unused,
-      settle: unused,
       deregister: unused,
       retire: unused,
-      blame: unused,
-      waiting: () => null,
-      serviceJobs: () => [],
-      agentPackage: unused,
-      forget: unused,
-      next: () => (this.#options.binds === 'late' ? waiting() : null),
-      record: (change) => this.#uncommitted.push(change),
-      committed: () => {
-        for (const change of this.#uncommitted.splice(0)) this.#record(change);
+      jobs: {
+        offer: (slot, offer) => void this.offers.push(`${slot} ${offer}`),
+        isStarting: () => this.starting,
+        next: () => (this.#options.binds === 'late' ? waiting() : null),
+        record: (change) => this.#uncommitted.push(change),
+        committed: () => {
+          for (const change of this.#uncommitted.splice(0)) this.#record(change);
+        },
+        syncing: () => () => {},
+        rolledBack: () => void this.#uncommitted.splice(0),
       },
-      syncing: () => () => {},
-      rolledBack: () => void this.#uncommitted.splice(0),
     };
   }
 
@@ -536,7 +527,7 @@ export class World {
       locks: { take: () => null, keep() {} },
       slots: () => this.loop.slots,
       waiting: () => {
-        const next = this.pool.service.next('pool', null);
+        const next = this.pool.service.jobs?.next('pool', null) ?? null;
         return next === null ? null : { job: next.job, devices: 1 };
       },
       changed: (keys) => {

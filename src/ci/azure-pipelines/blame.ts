@@ -1,6 +1,6 @@
 /** What to say of an agent that ended and never had a job. */
 import type { Exit, Failure } from '../../core/slot.ts';
-import { endedWithoutJob } from '../blame.ts';
+import { endedWithoutJob } from '../ci-service.ts';
 
 /** Exit codes of the listener: agent `Constants.cs`. `lastWords`: the end of its output. */
 export function blame(exit: Exit, lastWords: string): Failure {

@@ -51,17 +51,7 @@ async function open(): Promise<CiSubject> {
     service,
     pool: 'ci',
     enqueue: async () => String(azure.queue(pool).requestId),
-    commit(write, outcome) {
-      try {
-        store.transaction({ durable: false }, () => {
-          write();
-          if (outcome === 'rolledBack') throw new Error('rolled back');
-        });
-        service.committed();
-      } catch {
-        service.rolledBack();
-      }
-    },
+    commit: (write) => write(),
     async close() {
       await azure[Symbol.asyncDispose]();
       store.close();

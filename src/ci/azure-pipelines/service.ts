@@ -36,7 +36,11 @@ export interface AzureParts {
   readonly slots: Pick<SlotFacts, 'poolOf' | 'silentFor' | 'isBusy'>;
 }
 
-export function createAzurePipelines(parts: AzureParts): CiService {
+/** Of what services may leave out it has these. */
+export type AzureService = CiService &
+  Required<Pick<CiService, 'ending' | 'settle' | 'blame' | 'waiting' | 'serviceJobs' | 'agentPackage' | 'forget'>>;
+
+export function createAzurePipelines(parts: AzureParts): AzureService {
   const { config, pools, store, client, clock, log } = parts;
   const closing = new AbortController();
   const agentPools = createAgentPools(client, config.url);

@@ -12,7 +12,7 @@ import { createCredential } from './credential.ts';
 import { makeAgentKey } from './key.ts';
 import type { AzurePool } from './pools.ts';
 import { queuesOf } from './pools.ts';
-import { createAzurePipelines } from './service.ts';
+import { type AzureService, createAzurePipelines } from './service.ts';
 import { patient } from './testing.ts';
 import type { World } from './testing-service.ts';
 
@@ -30,7 +30,7 @@ export interface ManagerOptions {
 export interface Manager {
   readonly dir: string;
   readonly store: Store;
-  readonly service: CiService;
+  readonly service: AzureService;
   readonly client: AzureClient;
   readonly events: CiEvent[];
   /** Slots' agents; `since`: when an agent was released that was not seen since, core clock. */

@@ -7,8 +7,7 @@ import type { PoolConfig } from '../../config/config.ts';
 import { deadline } from '../../core/clock.ts';
 import type { AgentId, Change, Failure, JobId, JobResult } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
-import type { CiService } from '../ci-service.ts';
-import { type BaseParts, createBase } from './base.ts';
+import { type BaseParts, type BuildkiteService, createBase } from './base.ts';
 import type { BrokerAgent, GivenJob, Phase } from './broker/protocol.ts';
 import { lost } from './ends.ts';
 import { createFarewells } from './farewells.ts';
@@ -49,7 +48,7 @@ const lookAgain = 5_000;
 /** ms that a stack may take to leave when the manager ends. */
 const leavePatience = 5_000;
 
-export function createAcquire(parts: AcquireParts): CiService {
+export function createAcquire(parts: AcquireParts): BuildkiteService {
   const { config, desk, rows, stacks, entries, stateDir, clock, log, jobsOf } = parts;
   const base = createBase(parts);
   const { board, pools, poolOf, wayIn, standing, emit } = base;

@@ -11,7 +11,7 @@ import { toFailure } from '../../errors.ts';
 import type { Log } from '../../log.ts';
 import type { Finding } from '../../runtimes/runtime.ts';
 import { howToReplace } from '../../secrets/reference.ts';
-import type { CiEvent, CiService } from '../ci-service.ts';
+import type { CiEvent, CiService, JobSource } from '../ci-service.ts';
 import type { Trial } from '../trial.ts';
 import { type Board, createBoard } from './board.ts';
 import type { BrokerAgent, EndRequest, Phase } from './broker/protocol.ts';
@@ -57,9 +57,18 @@ export interface Way {
   ended(): void;
 }
 
+/** Each way is the source of its jobs itself. */
+export type BuildkiteService = Required<Omit<CiService, 'jobs'>> &
+  Required<Omit<JobSource, 'isStarting'>> &
+  Pick<JobSource, 'isStarting'>;
+
+export function asCiService(service: BuildkiteService): CiService {
+  return { ...service, jobs: service };
+}
+
 /** Methods that are the same whichever way jobs come. */
 type Common = Pick<
-  CiService,
+  BuildkiteService,
   | 'name'
   | 'check'
   | 'equip'

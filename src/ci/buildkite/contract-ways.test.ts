@@ -1,5 +1,6 @@
 /** The contract of CI services, held against the other two ways to take jobs of Buildkite. */
 import { ciServiceContract } from '../contract.ts';
+import { asCiService } from './base.ts';
 import { createEarly } from './early.ts';
 import { openAcquiring } from './testing-acquire.ts';
 import { carriedAgent } from './testing-broker.ts';
@@ -12,7 +13,7 @@ ciServiceContract(
     const one = openManager({ make: (parts) => createEarly({ ...parts, isLive: () => true, silentFor: () => null }) });
     one.broker.up();
     return {
-      service: one.service,
+      service: asCiService(one.service),
       pool: 'ci',
       async enqueue() {
         one.broker.put(carriedAgent('a1', { phase: 'accepted', env: trustedEnv }));
@@ -37,7 +38,7 @@ ciServiceContract(
     const lane = withLane(one);
     let jobs = 0;
     return {
-      service: {
+      service: asCiService({
         ...lane.service,
         record(change) {
           lane.service.record(change);
@@ -46,7 +47,7 @@ ciServiceContract(
           Object.assign(one.stacks.jobs.get(change.job) ?? {}, { state: 'running' });
           one.broker.put(carriedAgent(change.agent, { phase: 'running', job: { id: change.job, env: trustedEnv } }));
         },
-      },
+      }),
       pool: 'ci',
       async enqueue() {
         one.service.offer('ci/1', 'open');

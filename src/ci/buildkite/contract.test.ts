@@ -1,4 +1,5 @@
 import { ciServiceContract } from '../contract.ts';
+import { asCiService } from './base.ts';
 import { heldAgent } from './testing-broker.ts';
 import { withLane } from './testing-lanes.ts';
 import { openManager, trustedEnv } from './testing-manager.ts';
@@ -11,7 +12,7 @@ ciServiceContract(
     one.broker.up();
     let jobs = 0;
     return {
-      service: lane.service,
+      service: asCiService(lane.service),
       pool: 'ci',
       async enqueue() {
         await lane.watched();

@@ -7,9 +7,8 @@
 import type { PoolConfig } from '../../config/config.ts';
 import type { AgentId, Failure, JobId } from '../../core/slot.ts';
 import { toFailure } from '../../errors.ts';
-import { endedWithoutJob } from '../blame.ts';
-import type { CiService } from '../ci-service.ts';
-import { type BaseParts, createBase } from './base.ts';
+import { endedWithoutJob } from '../ci-service.ts';
+import { type BaseParts, type BuildkiteService, createBase } from './base.ts';
 import type { BrokerAgent, Phase } from './broker/protocol.ts';
 import { createDecisions } from './decisions.ts';
 import { lost } from './ends.ts';
@@ -36,7 +35,7 @@ const lookAgain = 1_000;
 /** Agents that are over of which it is remembered which job they had. */
 const mostRemembered = 500;
 
-export function createEarly(parts: EarlyParts): CiService {
+export function createEarly(parts: EarlyParts): BuildkiteService {
   const { config, desk, log, clock, silentFor, isLive } = parts;
   const base = createBase(parts);
   const { board, poolOf, wayIn, signal, emit } = base;

@@ -12,6 +12,7 @@ import type { OpenParts } from '../parts.ts';
 import { createAcquire } from './acquire.ts';
 import { createAgentBinary } from './agent-binary.ts';
 import { createServiceApi } from './api.ts';
+import { asCiService } from './base.ts';
 import type { GivenJob } from './broker/protocol.ts';
 import { brokerCalls, lookAtBroker } from './broker-calls.ts';
 import { type BrokerDesk, createBrokerDesk } from './broker-desk.ts';
@@ -116,7 +117,9 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
     log,
   };
   if (config.mode === 'acquire')
-    return createAcquire({ ...common, host, stacks, entries, isLive, agentOf: slots.agentOf, rule: ruleJob, random: Math.random });
-  if (config.binding === 'late') return createBuildkite(common);
-  return createEarly({ ...common, isLive, silentFor: (agent) => slots.silentFor(agent) });
+    return asCiService(
+      createAcquire({ ...common, host, stacks, entries, isLive, agentOf: slots.agentOf, rule: ruleJob, random: Math.random }),
+    );
+  if (config.binding === 'late') return asCiService(createBuildkite(common));
+  return asCiService(createEarly({ ...common, isLive, silentFor: (agent) => slots.silentFor(agent) }));
 }

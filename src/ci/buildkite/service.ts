@@ -5,8 +5,8 @@
 import type { PoolConfig } from '../../config/config.ts';
 import type { JobId } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
-import type { CiService, SlotOffer } from '../ci-service.ts';
-import { type BaseParts, createBase } from './base.ts';
+import type { SlotOffer } from '../ci-service.ts';
+import { type BaseParts, type BuildkiteService, createBase } from './base.ts';
 import { needsSandbox } from './board.ts';
 import type { BrokerAgent } from './broker/protocol.ts';
 import { createDecisions } from './decisions.ts';
@@ -23,7 +23,7 @@ export interface BuildkiteParts extends BaseParts {
   readonly jobsOf: (slot: string) => readonly JobId[];
 }
 
-export function createBuildkite(parts: BuildkiteParts): CiService {
+export function createBuildkite(parts: BuildkiteParts): BuildkiteService {
   const { config, desk, stateDir, log, clock } = parts;
   const base = createBase(parts);
   const { board, poolOf, wayIn, signal, emit } = base;

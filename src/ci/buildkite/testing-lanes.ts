@@ -1,8 +1,8 @@
 /** The loop's part in the contract of CI services: the slot has the job that was written down, unless the commit fails. */
-import type { CiService } from '../ci-service.ts';
+import type { BuildkiteService } from './base.ts';
 
 interface Bench {
-  readonly service: CiService;
+  readonly service: BuildkiteService;
   /** Jobs by slot. */
   readonly lanes: Map<string, readonly string[]>;
   watch(): Promise<void>;
@@ -24,7 +24,7 @@ export function withLane({ service, lanes, watch }: Bench) {
         if (change.change === 'returned' || change.change === 'settled') lanes.delete('ci/1');
         service.record(change);
       },
-    } satisfies CiService,
+    } satisfies BuildkiteService,
     async watched(): Promise<void> {
       if (!isObserved) await watch();
     },

@@ -10,7 +10,8 @@ import type { AgentId, Change, JobId } from '../../core/slot.ts';
 import { type HandClock, handClock } from '../../core/testing.ts';
 import { OnejobError } from '../../errors.ts';
 import { openStore, type Store } from '../../store/store.ts';
-import type { AgentContext, CiEvent, CiService } from '../ci-service.ts';
+import type { AgentContext, CiEvent } from '../ci-service.ts';
+import type { BuildkiteService } from './base.ts';
 import { keptLog } from './broker/testing.ts';
 import { type BrokerDesk, createBrokerDesk } from './broker-desk.ts';
 import { createJobRows } from './job-rows.ts';
@@ -24,7 +25,7 @@ export interface ManagerOptions {
   readonly pools?: readonly PoolConfig[];
   readonly parts?: Partial<BuildkiteParts>;
   /** Which way jobs come; by default the late one. */
-  readonly make?: (parts: BuildkiteParts, store: Store) => CiService;
+  readonly make?: (parts: BuildkiteParts, store: Store) => BuildkiteService;
 }
 
 export interface Manager extends AsyncDisposable {
@@ -33,7 +34,7 @@ export interface Manager extends AsyncDisposable {
   readonly log: ReturnType<typeof keptLog>;
   readonly store: Store;
   readonly desk: BrokerDesk;
-  readonly service: CiService;
+  readonly service: BuildkiteService;
   readonly events: CiEvent[];
   /** Why pools are held. */
   readonly held: Map<string, string>;

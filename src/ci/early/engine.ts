@@ -7,9 +7,7 @@ import type { AgentId, JobId } from '../../core/slot.ts';
 import { toFailure } from '../../errors.ts';
 import type { Log } from '../../log.ts';
 import type { Store } from '../../store/store.ts';
-import { endedWithoutJob } from '../blame.ts';
 import type { CiEvent, CiService, Deregistered } from '../ci-service.ts';
-import { seesNoJobs } from '../early-bound.ts';
 import type { SlotFacts } from '../parts.ts';
 import { type Books, createBooks, createSweep } from './books.ts';
 import { createInDoubt } from './in-doubt.ts';
@@ -39,7 +37,7 @@ export interface EarlyParts {
 
 export interface EarlyBound<R> {
   /** All of the service but what only its adapter knows. */
-  readonly common: Omit<CiService, 'capabilities' | 'check' | 'settle' | 'agentPackage' | 'forget'>;
+  readonly common: Omit<CiService, 'capabilities' | 'check'> & Required<Pick<CiService, 'ending' | 'waiting' | 'serviceJobs'>>;
   readonly registry: R;
   readonly books: Books;
 }
@@ -124,8 +122,8 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
   }
 
   const common: EarlyBound<R>['common'] = {
-    ...seesNoJobs,
     name: service,
+    jobs: null,
 
     observe(emit, signal) {
       for (const queue of queues)
@@ -175,10 +173,8 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
 
     retire: inDoubt.retire,
     ending: inDoubt.ending,
-    blame: endedWithoutJob,
     waiting: (pool) => waiting.get(pool) ?? null,
     serviceJobs: () => jobs.list(),
-    close: async () => {},
   };
   return { common, registry, books };
 }

@@ -23,9 +23,9 @@ async function open(): Promise<CiSubject> {
           write();
           if (outcome === 'rolledBack') throw new Error('rolled back');
         });
-        service.committed();
+        service.jobs.committed();
       } catch {
-        service.rolledBack();
+        service.jobs.rolledBack();
       }
     },
     async close() {

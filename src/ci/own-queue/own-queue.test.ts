@@ -75,14 +75,14 @@ const submit = (more: Partial<JobRequest> = {}) => queue.submit(jobRequest.parse
 
 function commit(...changes: Change[]): void {
   store.transaction({ durable: false }, () => {
-    for (const change of changes) queue.record(change);
+    for (const change of changes) queue.jobs.record(change);
   });
-  queue.committed();
+  queue.jobs.committed();
 }
 
 function sync(): void {
   store.syncNow();
-  queue.syncing()();
+  queue.jobs.syncing()();
 }
 
 function run(job: string, agent: string): void {
@@ -138,19 +138,19 @@ describe('submitting', () => {
     const [low, first, second, high] = [submit({ priority: -1 }), submit(), submit(), submit({ priority: 5 })];
     const other = submit({ pool: 'gpu' });
     const order = [];
-    for (let job = queue.next('default', null); job !== null; job = queue.next('default', null)) {
+    for (let job = queue.jobs.next('default', null); job !== null; job = queue.jobs.next('default', null)) {
       order.push(job.job);
       run(job.job, `a${order.length}`);
     }
     expect(order).toEqual([high.id, first.id, second.id, low.id]);
-    expect(queue.next('gpu', null)).toEqual({ job: other.id, limit: 60_000, cold: false });
-    expect(queue.next('nowhere', null)).toBeNull();
+    expect(queue.jobs.next('gpu', null)).toEqual({ job: other.id, limit: 60_000, cold: false });
+    expect(queue.jobs.next('nowhere', null)).toBeNull();
   });
 
   it('keeps order, progress and wishes over a restart', () => {
     const [first, second] = [submit({ timeout: 5_000 }), submit()];
     reopen();
-    expect(queue.next('default', null)).toEqual({ job: first.id, limit: 5_000, cold: false });
+    expect(queue.jobs.next('default', null)).toEqual({ job: first.id, limit: 5_000, cold: false });
     run(first.id, 'a');
     queue.cancel(first.id);
     reopen();
@@ -160,8 +160,8 @@ describe('submitting', () => {
       { kind: 'waiting', pool: 'default' },
       { kind: 'cancel', job: first.id, agent: 'a', grace: null },
     ]);
-    expect(queue.next('default', null)?.job).toBe(second.id);
-    expect(queue.jobs({ all: false, pool: null }).map((job) => job.state)).toEqual(['running', 'queued']);
+    expect(queue.jobs.next('default', null)?.job).toBe(second.id);
+    expect(queue.list({ all: false, pool: null }).map((job) => job.state)).toEqual(['running', 'queued']);
   });
 
   it('takes the pool called default, the only one or the first, and says which there are', () => {
@@ -192,7 +192,7 @@ describe('submitting', () => {
     ['a workspace elsewhere', { workspace: '../../etc/passwd' }],
   ])('refuses %s and queues nothing', (_, request) => {
     expect(() => submit(request)).toThrow(OnejobError);
-    expect(queue.next('default', null)).toBeNull();
+    expect(queue.jobs.next('default', null)).toBeNull();
     expect(queue.unfinished).toBe(0);
   });
 
@@ -207,8 +207,8 @@ describe('submitting', () => {
   it('lists the newest when there are more than asked for', () => {
     const ids = Array.from({ length: 5 }, () => submit().id);
     for (const all of [true, false]) {
-      expect(queue.jobs({ all, pool: null, limit: 2 }).map((job) => job.id)).toEqual(ids.slice(3));
-      expect(queue.jobs({ all, pool: null })).toHaveLength(5);
+      expect(queue.list({ all, pool: null, limit: 2 }).map((job) => job.id)).toEqual(ids.slice(3));
+      expect(queue.list({ all, pool: null })).toHaveLength(5);
     }
   });
 
@@ -236,14 +236,14 @@ describe('what a job brings itself', () => {
 
   it('runs in the pool’s standby when it asks for what that has', () => {
     const job = submit({ image: 'debian:stable-slim' });
-    expect(queue.next('default', null)?.cold).toBe(false);
-    expect(queue.recipeFor(job.id, recipe)).toBeNull();
+    expect(queue.jobs.next('default', null)?.cold).toBe(false);
+    expect(queue.jobs.recipeFor(job.id, recipe)).toBeNull();
   });
 
   it('starts cold with its own image and volumes', () => {
     const job = submit({ image: 'other:1', volumes: [data] });
     expect(job.cold).toBe(true);
-    expect(queue.next('default', null)?.cold).toBe(true);
+    expect(queue.jobs.next('default', null)?.cold).toBe(true);
     const base = {
       ...recipe,
       mounts: [
@@ -251,7 +251,11 @@ describe('what a job brings itself', () => {
         { ...data, container: '/kept' },
       ],
     };
-    expect(queue.recipeFor(job.id, base)).toEqual({ ...base, image: 'other:1', mounts: [{ ...data, container: '/kept' }, data] });
+    expect(queue.jobs.recipeFor(job.id, base)).toEqual({
+      ...base,
+      image: 'other:1',
+      mounts: [{ ...data, container: '/kept' }, data],
+    });
   });
 
   it('is looked at again before its sandbox is made: a folder may have become a link while it waited', () => {
@@ -260,9 +264,9 @@ describe('what a job brings itself', () => {
     store = openStore(join(dir.path, 'state'));
     queue = createOwnQueue({ store, pools: [pool('default')], mountProblem: () => why });
     const job = submit({ volumes: [data] });
-    expect(queue.recipeFor(job.id, recipe)?.mounts).toEqual([data]);
+    expect(queue.jobs.recipeFor(job.id, recipe)?.mounts).toEqual([data]);
     why = 'it shows secrets';
-    expect(() => queue.recipeFor(job.id, recipe)).toThrow(expect.objectContaining({ code: 'E_JOB_REQUEST', retry: false }));
+    expect(() => queue.jobs.recipeFor(job.id, recipe)).toThrow(expect.objectContaining({ code: 'E_JOB_REQUEST', retry: false }));
     expect(() => submit({ volumes: [data] })).toThrow('Cannot mount /data at /in: it shows secrets.');
   });
 
@@ -309,8 +313,8 @@ describe('a result', () => {
     expect(queue.unfinished).toBe(0);
     reopen();
     expect(queue.job(job.id)).toMatchObject({ state: 'done', result: { kind: 'code', code: 4 } });
-    expect(queue.jobs({ all: false, pool: null })).toEqual([]);
-    expect(queue.jobs({ all: true, pool: 'default' })).toHaveLength(1);
+    expect(queue.list({ all: false, pool: null })).toEqual([]);
+    expect(queue.list({ all: true, pool: 'default' })).toHaveLength(1);
   });
 
   it('stops being waited for when the waiter goes away', async () => {
@@ -326,13 +330,13 @@ describe('a result', () => {
     store.transaction({ durable: false }, () => {});
     expect(() =>
       store.transaction({ durable: false }, () => {
-        queue.record({ change: 'assigned', job: job.id, agent: 'a' });
-        expect(queue.next('default', null)).toBeNull();
+        queue.jobs.record({ change: 'assigned', job: job.id, agent: 'a' });
+        expect(queue.jobs.next('default', null)).toBeNull();
         throw new Error('no');
       }),
     ).toThrow('no');
-    queue.rolledBack();
-    expect(queue.next('default', null)?.job).toBe(job.id);
+    queue.jobs.rolledBack();
+    expect(queue.jobs.next('default', null)?.job).toBe(job.id);
     expect(queue.job(job.id)).toMatchObject({ state: 'queued', attempt: 0 });
   });
 
@@ -358,7 +362,7 @@ describe('a result', () => {
     seen.length = 0;
     commit({ change: 'ended', job: first.id, agent: 'a', result: { kind: 'lost', reason: 'the Engine was restarted' } });
     expect(seen).toEqual([{ kind: 'waiting', pool: 'default' }]);
-    expect(queue.next('default', null)?.job).toBe(first.id);
+    expect(queue.jobs.next('default', null)?.job).toBe(first.id);
     expect(queue.job(first.id)?.reason).toContain('the Engine was restarted');
     expect(second.state).toBe('queued');
   });
@@ -371,7 +375,7 @@ describe('cancelling', () => {
     expect(queue.cancel(job.id)).toMatchObject({ state: 'done', result: { kind: 'cancelled' } });
     expect(await waiting).toMatchObject({ state: 'done' });
     expect(queue.cancel(job.id)).toMatchObject({ state: 'done' });
-    expect(queue.next('default', null)).toBeNull();
+    expect(queue.jobs.next('default', null)).toBeNull();
     expect(() => queue.cancel('nobody')).toThrow(/no job nobody/);
   });
 
@@ -590,12 +594,12 @@ describe('a job handed in again under the id its client chose', () => {
     expect(submit({ id }).state).toBe('queued');
     reopen();
     expect(submit({ id }).state).toBe('queued');
-    expect(queue.jobs({ all: true, pool: null })).toHaveLength(1);
+    expect(queue.list({ all: true, pool: null })).toHaveLength(1);
     run(id, 'a');
     commit({ change: 'ended', job: id, agent: 'a', result: { kind: 'code', code: 3 } }, { change: 'settled', job: id, agent: 'a' });
     sync();
     expect(submit({ id })).toMatchObject({ state: 'done', result: { kind: 'code', code: 3 } });
-    expect(queue.next('default', null)).toBeNull();
+    expect(queue.jobs.next('default', null)).toBeNull();
   });
 });
 
@@ -604,24 +608,24 @@ describe('a temporary daemon', () => {
     const { id } = submit();
     const other = submit();
     reopen(undefined, '');
-    expect([queue.next('default', null), queue.waiting('default'), queue.unfinished]).toEqual([null, 0, 0]);
+    expect([queue.jobs.next('default', null), queue.waiting('default'), queue.unfinished]).toEqual([null, 0, 0]);
     expect(queue.job(id)).toMatchObject({ state: 'queued', reason: expect.stringContaining('"onejob up"') });
     expect(queue.problems).toEqual([expect.stringContaining('2 jobs wait for the daemon that accepted them')]);
     expect(queue.cancel(id).state).toBe('done');
     reopen();
-    expect(queue.next('default', null)?.job).toBe(other.id);
+    expect(queue.jobs.next('default', null)?.job).toBe(other.id);
   });
 
   it('hands out those of another temporary one with the same config only; one that stays hands out all', () => {
     reopen(undefined, '/etc/a.yml');
     const { id } = submit();
-    expect(queue.next('default', null)?.job).toBe(id);
+    expect(queue.jobs.next('default', null)?.job).toBe(id);
     reopen(undefined, '/etc/b.yml');
-    expect([queue.next('default', null), queue.job(id)?.reason]).toEqual([null, expect.stringContaining('/etc/a.yml')]);
+    expect([queue.jobs.next('default', null), queue.job(id)?.reason]).toEqual([null, expect.stringContaining('/etc/a.yml')]);
     reopen(undefined, '/etc/a.yml');
-    expect(queue.next('default', null)?.job).toBe(id);
+    expect(queue.jobs.next('default', null)?.job).toBe(id);
     reopen();
-    expect([queue.next('default', null)?.job, queue.problems]).toEqual([id, []]);
+    expect([queue.jobs.next('default', null)?.job, queue.problems]).toEqual([id, []]);
   });
 
   it('keeps what becomes of a held job that runs, and gives one that comes back to nobody', () => {
@@ -630,6 +634,6 @@ describe('a temporary daemon', () => {
     reopen(undefined, '');
     expect(queue.isHeld(id)).toBe(true);
     commit({ change: 'returned', job: id, agent: 'a1', failure: null });
-    expect([queue.job(id)?.state, queue.next('default', null)]).toEqual(['queued', null]);
+    expect([queue.job(id)?.state, queue.jobs.next('default', null)]).toEqual(['queued', null]);
   });
 });

@@ -14,7 +14,7 @@ import { mountPathProblem } from '../../config/volumes.ts';
 import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
 import type { Store } from '../../store/store.ts';
-import type { CiService } from '../ci-service.ts';
+import type { CiService, JobSource } from '../ci-service.ts';
 import { applyCancel, applyChange, type Job, newJob } from './job.ts';
 import { JobIndex } from './job-index.ts';
 import { createPrune } from './prune.ts';
@@ -46,12 +46,14 @@ export interface OwnQueueOptions {
 }
 
 export interface OwnQueue extends CiService {
+  readonly settle: NonNullable<CiService['settle']>;
+  readonly jobs: Required<Pick<JobSource, 'devicesFor' | 'recipeFor'>> & JobSource;
   /** Accepts a job: it is on disk when this returns. @throws OnejobError E_POOL_UNKNOWN, E_JOB_REQUEST, E_WORKSPACE_UNKNOWN, E_STATE_FULL */
   submit(request: JobRequest): JobView;
   /** Throws what `submit` would, but for the workspace, which need not be there yet. @throws OnejobError E_POOL_UNKNOWN, E_JOB_REQUEST */
   verify(request: JobRequest): void;
   /** Newest last. `all`: also those that are done, then the newest 1,000 unless `limit` says otherwise. */
-  jobs(filter: { readonly all: boolean; readonly pool: string | null; readonly limit?: number | undefined }): JobView[];
+  list(filter: { readonly all: boolean; readonly pool: string | null; readonly limit?: number | undefined }): JobView[];
   /** While it waits with the number of jobs `ahead` of it. */
   job(id: string): JobView | null;
   waiting(pool: string): number;
@@ -186,41 +188,37 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
 
     observe: (send, signal) => teller.observe(pools.keys(), send, signal),
 
-    next(pool) {
-      const job = index.head(pool);
-      if (job === null) return null;
-      return { job: job.id, limit: job.request.timeout ?? pools.get(pool)?.timeout ?? null, cold: job.progress.cold };
+    jobs: {
+      next(pool) {
+        const job = index.head(pool);
+        if (job === null) return null;
+        return { job: job.id, limit: job.request.timeout ?? pools.get(pool)?.timeout ?? null, cold: job.progress.cold };
+      },
+
+      devicesFor: (id) => index.get(id)?.request.devices ?? null,
+
+      recipeFor(id, pool) {
+        const job = index.get(id);
+        if (job === null) return null;
+        // Once more: while it waited, a folder may have become a link to where no job may look.
+        checkMounts(job.request.volumes, pool, mountProblem);
+        return recipeOfJob(job.request, pool);
+      },
+
+      record(change) {
+        if (!('job' in change)) return;
+        const job = index.get(change.job);
+        if (job === null) return;
+        const after = applyChange(job, change, clock.wall());
+        if (after === job) return;
+        store.jobs.save(after.id, after.progress);
+        index.put(after);
+      },
+
+      committed: () => teller.committed(),
+      syncing: () => teller.syncing(),
+      rolledBack: () => index.rollback(),
     },
-
-    offer() {},
-
-    waits: () => null,
-
-    equip: (recipe) => recipe,
-
-    devicesFor: (id) => index.get(id)?.request.devices ?? null,
-
-    recipeFor(id, pool) {
-      const job = index.get(id);
-      if (job === null) return null;
-      // Once more: while it waited, a folder may have become a link to where no job may look.
-      checkMounts(job.request.volumes, pool, mountProblem);
-      return recipeOfJob(job.request, pool);
-    },
-
-    record(change) {
-      if (!('job' in change)) return;
-      const job = index.get(change.job);
-      if (job === null) return;
-      const after = applyChange(job, change, clock.wall());
-      if (after === job) return;
-      store.jobs.save(after.id, after.progress);
-      index.put(after);
-    },
-
-    committed: () => teller.committed(),
-    syncing: () => teller.syncing(),
-    rolledBack: () => index.rollback(),
 
     async register(context) {
       const job = context.job === null ? null : index.get(context.job);
@@ -251,12 +249,6 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
 
     blame: () => ({ code: 'E_BUG', message: 'An agent of the own queue ended without its job.', retry: true }),
 
-    serviceJobs: () => [],
-
-    agentPackage: async () => null,
-
-    async forget() {},
-
     verify(request) {
       checkRequest(request, pools, mountProblem);
     },
@@ -274,7 +266,7 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
       }
     },
 
-    jobs({ all, pool, limit }) {
+    list({ all, pool, limit }) {
       if (all)
         return store.jobs
           .list({ pool, limit: limit ?? jobsListed })
