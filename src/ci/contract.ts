@@ -3,7 +3,7 @@
  * real client against its stand-in, or, for the own queue, the queue itself.
  */
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import type { Change } from '../core/slot.ts';
+import type { AgentId, Change, JobId } from '../core/slot.ts';
 import type { AgentContext, AgentFiles, CiEvent, CiService } from './ci-service.ts';
 import { noTrial } from './trial.ts';
 
@@ -16,6 +16,29 @@ export interface CiSubject {
   /** Runs `write` as one commit of the store, which ends as `outcome`. */
   readonly commit: (write: () => void, outcome: 'committed' | 'rolledBack') => void;
   readonly close: () => Promise<void>;
+}
+
+/** A service that binds early, and what can be done there that is not onejob's. Its list has one entry that a stranger made. */
+export interface EarlySubject extends CiSubject {
+  /** Agents that slots have. */
+  readonly live: Set<AgentId>;
+  /** What an agent's sandbox says when it is asked what is in it. */
+  readonly inside: string;
+  /** Becomes the agent of this script, and goes online. */
+  readonly start: (script: string) => Promise<EarlyAgent>;
+  /** Names of all agents that the service lists. */
+  readonly listed: () => string[];
+  /** The next entry is made, and nobody hears of it. */
+  readonly loseAnswer: () => void;
+  /** The service answers nobody until what this answers is called. */
+  readonly goAway: () => Promise<() => Promise<void>>;
+}
+
+export interface EarlyAgent {
+  /** Is given a job, and begins it. */
+  work(): Promise<JobId>;
+  /** Tells the service the result, and ends. */
+  finish(): Promise<void>;
 }
 
 const never = new AbortController().signal;
@@ -123,6 +146,113 @@ export function ciServiceContract(name: string, open: () => Promise<CiSubject>, 
       record({ change: 'settled', job, agent: 'a1' });
       subject.service.jobs?.syncing()();
       expect(next()).toBeNull();
+    });
+  });
+}
+
+/** Registers the suite for one that binds early, with what only these have. */
+export function earlyBoundContract(name: string, open: () => Promise<EarlySubject>): void {
+  ciServiceContract(name, open, 'early');
+
+  describe(`the CI service ${name}, which binds early`, () => {
+    let subject: EarlySubject;
+    let service: CiService;
+    let watching: AbortController;
+    let seen: CiEvent[];
+    beforeEach(async () => {
+      subject = await open();
+      service = subject.service;
+      watching = new AbortController();
+      seen = [];
+    });
+    afterEach(async () => {
+      watching.abort();
+      await subject.close();
+    });
+
+    const contextOf = (agent: AgentId): AgentContext => ({
+      ...{ agent, pool: subject.pool, slot: `${subject.pool}/1`, name: 'box-1', workspace: '/workspace', job: null, devices: [] },
+      cuda: null,
+      ask: async () => subject.inside,
+      door: async () => '127.0.0.1',
+    });
+    const register = async (agent: AgentId): Promise<string> => {
+      subject.live.add(agent);
+      return (await service.register(contextOf(agent), never)).script;
+    };
+    const start = async (agent: AgentId): Promise<EarlyAgent> => subject.start(await register(agent));
+    const watch = () => service.observe((event) => seen.push(event), watching.signal);
+    const ours = () => subject.listed().filter((one) => one.startsWith('box-1-'));
+    const soon = <T>(what: () => T) => expect.poll(what, { timeout: 10_000 });
+
+    it('has no source of jobs', () => {
+      expect(service.jobs).toBeNull();
+    });
+
+    it('gives each agent a script of its own that ends by becoming the agent', async () => {
+      const scripts = [await register('a1'), await register('a2')];
+      for (const script of scripts) expect(script.trimEnd().split('\n').at(-1)).toMatch(/^exec /);
+      expect(scripts[0]).not.toBe(scripts[1]);
+      expect(ours()).toHaveLength(2);
+    });
+
+    it('has one entry of an agent whose first answer was lost', async () => {
+      await register('a1');
+      subject.loseAnswer();
+      await expect(register('a2')).rejects.toMatchObject({ retry: true });
+      await register('a2');
+      expect(ours()).toHaveLength(2);
+    });
+
+    it('tells who is online, and who has which job', async () => {
+      const agent = await start('a1');
+      watch();
+      await soon(() => seen).toContainEqual({ kind: 'online', agent: 'a1' });
+      const job = await agent.work();
+      await soon(() => seen).toContainEqual({ kind: 'jobSeen', agent: 'a1', job });
+      await soon(() => service.serviceJobs?.()).toMatchObject([{ id: job, agent: 'a1', pool: subject.pool, state: 'running' }]);
+    });
+
+    it('retires an agent so that no job comes to it, and answers the one that has', async () => {
+      const job = await (await start('a1')).work();
+      await start('a2');
+      expect(await service.retire('a1', never)).toBe(job);
+      expect(await service.retire('a2', never)).toBeNull();
+      await subject.enqueue();
+      expect(await service.retire('a2', never)).toBeNull();
+    });
+
+    it('forgets an agent with what it ran, twice as once', async () => {
+      const agent = await start('a1');
+      const job = await agent.work();
+      watch();
+      await soon(() => seen).toContainEqual({ kind: 'jobSeen', agent: 'a1', job });
+      await agent.finish();
+      expect(await service.deregister(contextOf('a1'), never)).toEqual({ ran: job });
+      expect(await service.deregister(contextOf('a1'), never)).toEqual({ ran: job });
+      expect(ours()).toEqual([]);
+    });
+
+    it('removes what is left of agents that are gone, and nothing of strangers', async () => {
+      await register('a1');
+      await register('a2');
+      subject.live.delete('a1');
+      watch();
+      await soon(ours).toEqual([expect.stringMatching(/-a2$/)]);
+      expect(subject.listed()).toHaveLength(2);
+    });
+
+    it('holds its pool while the service is away, and concludes nothing', async () => {
+      await start('a1');
+      watch();
+      await soon(() => seen).toContainEqual({ kind: 'hold', pool: subject.pool, reason: null });
+      const comeBack = await subject.goAway();
+      seen.length = 0;
+      await soon(() => seen).toContainEqual({ kind: 'hold', pool: subject.pool, reason: expect.stringMatching(/./) });
+      await expect(service.retire('a1', never)).rejects.toMatchObject({ retry: true });
+      expect(seen.filter(({ kind }) => kind !== 'hold')).toEqual([]);
+      await comeBack();
+      await soon(() => seen).toContainEqual({ kind: 'online', agent: 'a1' });
     });
   });
 }

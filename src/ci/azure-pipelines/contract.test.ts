@@ -2,21 +2,24 @@ import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { PassThrough } from 'node:stream';
 import { expect, it } from 'vitest';
+import { handAgentFromFiles, registerByHand } from '../../../test/standins/azure-devops/hand-agent.ts';
 import { startAzureDevOps } from '../../../test/standins/azure-devops/standin.ts';
 import { scratch } from '../../../test/support/scratch.ts';
 import { systemClock } from '../../clock.ts';
 import type { AzureServiceConfig, PoolConfig } from '../../config/config.ts';
 import { createLog } from '../../log.ts';
 import { openStore } from '../../store/store.ts';
-import { type CiSubject, ciServiceContract } from '../contract.ts';
+import { type EarlySubject, earlyBoundContract } from '../contract.ts';
 import type { CiParts } from '../parts.ts';
 import { openAzurePipelines } from './open.ts';
 import { patient } from './testing.ts';
 import { filesOf, inside } from './testing-manager.ts';
 
-async function open(): Promise<CiSubject> {
+async function open(): Promise<EarlySubject> {
   const azure = await startAzureDevOps();
   const pool = azure.addPool('gpu');
+  await registerByHand(azure, pool, 'somebody', { capabilities: { cobol: 'yes' } });
+  const live = new Set<string>();
   const dir = scratch();
   const path = join(dir.path, 'pat');
   writeFileSync(path, azure.pat, { mode: 0o600 });
@@ -27,7 +30,7 @@ async function open(): Promise<CiSubject> {
     url: azure.url,
     credential: { kind: 'pat', token: { kind: 'file', path, expires: null } },
     registration: 'manager',
-    pollEvery: 10_000,
+    pollEvery: 50,
     bootTimeout: 180_000,
     agentPackage: { version: null, from: null, sha256: null },
   };
@@ -41,7 +44,13 @@ async function open(): Promise<CiSubject> {
     clock: systemClock,
     log: createLog({ json: true, stream: new PassThrough() }),
     version: '0.0.0',
-    slots: { poolOf: () => null, silentFor: () => null, isBusy: () => false, jobsOf: () => [], agentOf: () => null },
+    slots: {
+      poolOf: (agent) => (live.has(agent) ? 'ci' : null),
+      silentFor: () => null,
+      isBusy: () => false,
+      jobsOf: () => [],
+      agentOf: () => null,
+    },
     self: [],
     desk: () => {
       throw new Error('Azure Pipelines needs no broker');
@@ -50,7 +59,31 @@ async function open(): Promise<CiSubject> {
   return {
     service,
     pool: 'ci',
-    enqueue: async () => String(azure.queue(pool).requestId),
+    ...{ live, inside: inside() },
+    enqueue: async () => `azure-${azure.queue(pool, { demands: ['git'] }).requestId}`,
+    async start(script) {
+      const agent = handAgentFromFiles(filesOf(script));
+      await agent.signIn(Date.now());
+      await agent.open({ 'Agent.Version': '5.278.0', git: '/usr/bin/git' });
+      let job: Awaited<ReturnType<typeof agent.take>> | null = null;
+      return {
+        async work() {
+          const { requestId } = azure.queue(pool, { demands: ['git'] });
+          job = await agent.take();
+          return `azure-${requestId}`;
+        },
+        async finish() {
+          if (job !== null) await agent.complete(job);
+          await agent.close();
+        },
+      };
+    },
+    listed: () => azure.agents(pool).flatMap(({ name }) => (name.startsWith('onejob-placeholder') ? [] : [name])),
+    loseAnswer: () => void azure.faults.add({ kind: 'lost' }, { method: 'POST', route: 'agents', times: 1 }),
+    async goAway() {
+      await azure.faults.down();
+      return () => azure.faults.up();
+    },
     commit: (write) => write(),
     async close() {
       await azure[Symbol.asyncDispose]();
@@ -60,7 +93,7 @@ async function open(): Promise<CiSubject> {
   };
 }
 
-ciServiceContract('azure-pipelines', open, 'early');
+earlyBoundContract('azure-pipelines', open);
 
 it('gives each agent a key of its own, in a script that ends by becoming the agent', async () => {
   const { service, close } = await open();

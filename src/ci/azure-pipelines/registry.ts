@@ -2,41 +2,27 @@
  * Azure's agent pools as the engine of early binding sees them. The placeholder comes first: from then on jobs wait for agents of this
  * kind, whatever becomes of this one.
  */
-import type { AzureServiceConfig } from '../../config/config.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
-import type { Log } from '../../log.ts';
 import { until } from '../../until.ts';
 import type { Books } from '../early/books.ts';
 import type { Entry, Registry, Shown } from '../early/port.ts';
-import type { SlotFacts } from '../parts.ts';
 import type { Builds } from './builds.ts';
-import type { AzureClient } from './client.ts';
 import { agentFiles } from './files.ts';
 import { createGonePools } from './gone.ts';
 import { jobIdOf, jobOf } from './jobs.ts';
-import type { AgentKey } from './key.ts';
 import { type AgentKind, kindOf } from './kind.ts';
 import { createPlaceholders, type Placeholders } from './placeholder.ts';
 import type { AgentPools, AzurePool } from './pools.ts';
 import { configuringAgent, readyAgent, type SelfRegistration, startingImage } from './script.ts';
+import type { AzureParts } from './service.ts';
 import { wayOf } from './way.ts';
 import { type Agent, type JobRequest, requestState } from './wire.ts';
 
-export interface AzureRegistryParts {
-  readonly config: AzureServiceConfig;
-  readonly pools: readonly AzurePool[];
-  readonly client: AzureClient;
-  readonly log: Log;
+export interface AzureRegistryParts extends Omit<AzureParts, 'store' | 'random' | 'opened'> {
   readonly books: Books;
   readonly agentPools: AgentPools;
   readonly builds: Builds;
-  readonly slots: Pick<SlotFacts, 'poolOf'>;
-  /** The token itself, for agents that make themselves known. */
-  readonly token: (signal: AbortSignal) => Promise<string>;
-  readonly makeKey: () => Promise<AgentKey>;
-  /** Core clock, ms. */
-  readonly now: () => number;
   /** Until the service ends. */
   readonly closing: AbortSignal;
 }
@@ -57,7 +43,7 @@ export function createAzureRegistry(parts: AzureRegistryParts): AzureRegistry {
   const { config, client, log, books, agentPools, builds, makeKey } = parts;
   const { marks } = books;
   const placeholders = createPlaceholders({ service: config.name, client, books, makeKey });
-  const gone = createGonePools(client, log, parts.now);
+  const gone = createGonePools(client, log, () => parts.clock.now());
   /** Kind of each agent that was registered by this manager. */
   const kinds = new Map<AgentId, AgentKind>();
   /** Kinds of which one agent has told what it says once it is online. */

@@ -50,7 +50,7 @@ export function createAzurePipelines(parts: AzureParts): AzureService {
   });
   const { common, registry, books } = createEarlyBound(
     { ...parts, service: config.name, url: config.url, queues, pollEvery: config.pollEvery, bootTimeout: config.bootTimeout },
-    (known) => createAzureRegistry({ ...parts, books: known, agentPools, builds, now: () => clock.now(), closing: closing.signal }),
+    (known) => createAzureRegistry({ ...parts, books: known, agentPools, builds, closing: closing.signal }),
   );
 
   return {

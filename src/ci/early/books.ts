@@ -3,13 +3,10 @@
  * answer that was lost is found by its name. Nothing waits for a refusal: what the service does not give up yet is left to the sweep.
  */
 import { createHash } from 'node:crypto';
-import type { Clock } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
-import type { Log } from '../../log.ts';
 import type { StoredRegistration } from '../../store/registrations.ts';
-import type { Store } from '../../store/store.ts';
-import type { Registry, Remote, Shown } from './port.ts';
+import type { EarlyParts, Registry, Remote, Shown } from './port.ts';
 
 /**
  * Names by which onejob knows its own at the service. An agent's name is never used again: services refuse one that comes back while
@@ -38,15 +35,8 @@ export function createMarks(owner: string): Marks {
   };
 }
 
-export interface BooksParts {
-  /** Name of the service in the config. */
-  readonly service: string;
-  readonly store: Pick<Store, 'registrations' | 'transaction' | 'owner'>;
+export interface BooksParts extends Pick<EarlyParts, 'service' | 'store' | 'opened' | 'clock'> {
   readonly registry: () => Pick<Registry, 'find' | 'remove' | 'disable'>;
-  /** Names of the services that this manager has opened, this one among them. */
-  readonly opened: ReadonlySet<string>;
-  /** Wall clock, ms since the epoch. */
-  readonly wall: () => number;
 }
 
 export interface Books {
@@ -82,7 +72,8 @@ export interface Books {
   names(): ReadonlySet<string>;
 }
 
-export function createBooks({ service, store, registry, opened, wall }: BooksParts): Books {
+export function createBooks({ service, store, registry, opened, clock }: BooksParts): Books {
+  const wall = () => clock.wall();
   const { registrations } = store;
   /** Being made right now: what a look saw of them may be an entry that is on its way out. */
   const making = new Set<AgentId>();
@@ -201,16 +192,11 @@ export function createBooks({ service, store, registry, opened, wall }: BooksPar
   };
 }
 
-export interface SweepParts {
-  readonly log: Log;
+export interface SweepParts extends Pick<EarlyParts, 'clock' | 'log' | 'slots'> {
   readonly registry: Pick<Registry, 'remove'>;
   readonly books: Books;
-  /** Whether a slot still has this agent, in whatever lane. */
-  readonly isLive: (agent: AgentId) => boolean;
   /** Called before an entry is removed whose agent may have had a job. */
   readonly before: (remote: Remote, agent: AgentId, signal: AbortSignal) => Promise<unknown>;
-  /** Core clock, ms. */
-  readonly now: () => number;
 }
 
 const [first, longest] = [10_000, 300_000];
@@ -221,7 +207,10 @@ const atOnce = 20;
  * Registrations that were made and whose agents are gone, and entries with our mark that no book knows. What the service refuses to
  * give up, as it runs a job as far as it knows, is tried again until its lock has run out.
  */
-export function createSweep({ log, registry, books, isLive, before, now }: SweepParts) {
+export function createSweep({ clock, log, registry, books, before, slots }: SweepParts) {
+  const now = () => clock.now();
+  /** Whether a slot still has this agent, in whatever lane. */
+  const isLive = (agent: AgentId): boolean => slots.poolOf(agent) !== null;
   const waits = new Map<AgentId, { readonly at: number; readonly ms: number }>();
   /** Entries without a book, by place and name: only one that is there twice is not being made right now. */
   const strangers = new Map<string, ReadonlySet<string>>();
@@ -275,7 +264,7 @@ export function createSweep({ log, registry, books, isLive, before, now }: Sweep
 
   return {
     /** For a service that no pool uses any more, until what it made of agents is gone. Its placeholders stay until they are forgotten. */
-    alone(clock: Clock, signal: AbortSignal): void {
+    alone(signal: AbortSignal): void {
       let cancel = () => {};
       const again = async (): Promise<void> => {
         if (signal.aborted || left().length === 0) return;

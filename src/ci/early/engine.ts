@@ -2,38 +2,14 @@
  * What every CI service does that binds early, over the port beside this file: an agent must be online to be given a job, so each
  * standby is made known to the service while it waits, watched until it has a job, and taken off the service's list again.
  */
-import type { Clock } from '../../core/clock.ts';
 import type { AgentId, JobId } from '../../core/slot.ts';
 import { toFailure } from '../../errors.ts';
-import type { Log } from '../../log.ts';
-import type { Store } from '../../store/store.ts';
 import type { CiEvent, CiService, Deregistered } from '../ci-service.ts';
-import type { SlotFacts } from '../parts.ts';
 import { type Books, createBooks, createSweep } from './books.ts';
 import { createInDoubt } from './in-doubt.ts';
 import { createJobBook } from './job-book.ts';
-import type { Entry, Queue, Registry, Shown } from './port.ts';
+import type { EarlyParts, Entry, Queue, Registry, Shown } from './port.ts';
 import { watch } from './watch.ts';
-
-export interface EarlyParts {
-  /** Name of the service in the config. */
-  readonly service: string;
-  /** Where agents have to reach it. */
-  readonly url: string;
-  readonly queues: readonly Queue[];
-  /** ms between two looks at a queue. */
-  readonly pollEvery: number;
-  /** ms until a released agent must be online. */
-  readonly bootTimeout: number;
-  readonly store: Pick<Store, 'registrations' | 'serviceJobs' | 'transaction' | 'owner'>;
-  readonly clock: Clock;
-  readonly log: Log;
-  /** [0, 1): spreads the looks of many hosts. */
-  readonly random: () => number;
-  /** Names of the services that this manager has opened, this one among them. */
-  readonly opened: ReadonlySet<string>;
-  readonly slots: Pick<SlotFacts, 'poolOf' | 'silentFor' | 'isBusy'>;
-}
 
 export interface EarlyBound<R> {
   /** All of the service but what only its adapter knows. */
@@ -49,17 +25,11 @@ const remembered = 256;
 export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect: (books: Books) => R): EarlyBound<R> {
   const { service, queues, store, clock, log } = parts;
   const { poolOf } = parts.slots;
-  const wall = () => clock.wall();
-  const books: Books = createBooks({ service, store, registry: () => registry, opened: parts.opened, wall });
+  const books: Books = createBooks({ ...parts, registry: () => registry });
   const registry: R = connect(books);
-  const jobs = createJobBook({ service, store, registry, poolOf, wall });
+  const jobs = createJobBook({ service, store, registry, poolOf, wall: () => clock.wall() });
   const inDoubt = createInDoubt({ ...parts, registry, books, jobs });
-  const sweep = createSweep({
-    ...{ log, registry, books },
-    isLive: (agent) => poolOf(agent) !== null,
-    before: (remote, agent, signal) => jobs.last(remote, agent, signal),
-    now: () => clock.now(),
-  });
+  const sweep = createSweep({ ...parts, registry, books, before: jobs.last });
   const waiting = new Map<string, number>();
   const underWay = new Set<string>();
   /** What had become of agents that are off the list; asked for again when the sandbox could not be removed at once. */
@@ -129,7 +99,7 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
       for (const queue of queues)
         watch(
           {
-            ...{ clock, log, every: parts.pollEvery, random: parts.random },
+            ...parts,
             list: () => registry.list(queue, signal),
             saw: (shown, steadySince) => follow(shown, steadySince, queue, emit, signal),
             failed(reason) {
@@ -138,7 +108,7 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
           },
           signal,
         );
-      if (queues.length === 0) sweep.alone(clock, signal);
+      if (queues.length === 0) sweep.alone(signal);
     },
 
     async register(context, signal) {

@@ -2,26 +2,17 @@
  * Agents of which nobody knows whether a job is on its way to them: to be renewed, to be told to end, not online in time, without the
  * job they had. What a look saw may be a minute old, so each is kept from jobs first, and the service is asked after that.
  */
-import { type Clock, sleep } from '../../core/clock.ts';
+import { sleep } from '../../core/clock.ts';
 import type { AgentId, Failure, JobId } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
-import type { Log } from '../../log.ts';
 import { until } from '../../until.ts';
 import type { CiEvent, EndingAgent } from '../ci-service.ts';
 import type { SlotFacts } from '../parts.ts';
 import type { Books } from './books.ts';
 import type { JobBook } from './job-book.ts';
-import type { Entry, Registry, Remote, Shown } from './port.ts';
+import type { EarlyParts, Entry, Registry, Remote, Shown } from './port.ts';
 
-export interface InDoubtParts {
-  /** Name of the service in the config. */
-  readonly service: string;
-  /** Where agents have to reach it. */
-  readonly url: string;
-  /** ms until a released agent must be online. */
-  readonly bootTimeout: number;
-  readonly clock: Clock;
-  readonly log: Log;
+export interface InDoubtParts extends Pick<EarlyParts, 'service' | 'url' | 'bootTimeout' | 'clock' | 'log'> {
   readonly registry: Pick<Registry, 'find' | 'remove' | 'disable'>;
   readonly books: Books;
   readonly jobs: Pick<JobBook, 'had' | 'hasBegun'>;

@@ -5,11 +5,9 @@
 import type { AgentId, JobId } from '../../core/slot.ts';
 import type { Store } from '../../store/store.ts';
 import type { ServiceJob } from '../ci-service.ts';
-import type { Registry, Remote, RemoteJob, Shown } from './port.ts';
+import type { EarlyParts, Registry, Remote, RemoteJob, Shown } from './port.ts';
 
-export interface JobBookParts {
-  /** Name of the service in the config. */
-  readonly service: string;
+export interface JobBookParts extends Pick<EarlyParts, 'service'> {
   readonly store: Pick<Store, 'serviceJobs' | 'transaction'>;
   readonly registry: Pick<Registry, 'lastJob'>;
   /** The pool that an agent is in; null when no slot has it. */

@@ -2,8 +2,12 @@
  * What a service that binds early must be able to do for the engine beside this file: an agent has to be online there to be given a
  * job, so each standby is made known while it waits. An adapter turns these calls into the service's own, and keeps nothing of agents.
  */
+import type { Clock } from '../../core/clock.ts';
 import type { JobId } from '../../core/slot.ts';
+import type { Log } from '../../log.ts';
+import type { Store } from '../../store/store.ts';
 import type { AgentContext, Registration, ServiceJob } from '../ci-service.ts';
+import type { SlotFacts } from '../parts.ts';
 
 /** Where an entry is at the service, in the service's own words. */
 export interface Remote {
@@ -77,4 +81,25 @@ export interface Registry {
   saw?(shown: Shown): void;
   /** What more has to be done after a look, beside the looks, before anything is removed. */
   follow?(shown: Shown, signal: AbortSignal): Promise<void>;
+}
+
+/** What the engine is made from beside its adapter. */
+export interface EarlyParts {
+  /** Name of the service in the config. */
+  readonly service: string;
+  /** Where agents have to reach it. */
+  readonly url: string;
+  readonly queues: readonly Queue[];
+  /** ms between two looks at a queue. */
+  readonly pollEvery: number;
+  /** ms until a released agent must be online. */
+  readonly bootTimeout: number;
+  readonly store: Pick<Store, 'registrations' | 'serviceJobs' | 'transaction' | 'owner'>;
+  readonly clock: Clock;
+  readonly log: Log;
+  /** [0, 1): spreads the looks of many hosts. */
+  readonly random: () => number;
+  /** Names of the services that this manager has opened, this one among them. */
+  readonly opened: ReadonlySet<string>;
+  readonly slots: Pick<SlotFacts, 'poolOf' | 'silentFor' | 'isBusy'>;
 }

@@ -2,19 +2,11 @@
  * One look after the other at each queue of the service, whatever the number of slots: who is online, who has which job, what waits.
  * A look that fails says nothing about any agent (S6); it only keeps new ones from being begun.
  */
-import type { Clock } from '../../core/clock.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
-import type { Log } from '../../log.ts';
-import type { Shown } from './port.ts';
+import type { EarlyParts, Shown } from './port.ts';
 
-export interface WatchParts {
-  readonly clock: Clock;
-  readonly log: Log;
-  /** ms between two looks. */
-  readonly every: number;
+export interface WatchParts extends Pick<EarlyParts, 'clock' | 'log' | 'pollEvery' | 'random'> {
   readonly list: (signal: AbortSignal) => Promise<Shown>;
-  /** [0, 1): spreads the looks of many hosts. */
-  readonly random: () => number;
   /**
    * Told of each look that succeeded. What goes wrong there says nothing of the service. `steadySince`: since when every look has
    * succeeded, core clock, ms: before that nobody knows what could come online.
@@ -27,7 +19,7 @@ export interface WatchParts {
 const longest = 60_000;
 
 /** Looks at once, and again from then on until the signal aborts. */
-export function watch({ clock, log, every, list, random, saw, failed }: WatchParts, signal: AbortSignal): void {
+export function watch({ clock, log, pollEvery: every, list, random, saw, failed }: WatchParts, signal: AbortSignal): void {
   let failures = 0;
   let steadySince: number | null = null;
   let cancel: () => void = () => {};
