@@ -204,7 +204,7 @@ export function createAzureRegistry(parts: AzureRegistryParts): AzureRegistry {
     saw: ({ place, entries }) => placeholders.saw(place, new Set(entries.map(({ name }) => name))),
 
     /** Once for each kind of agent: what it says of itself is what its placeholder must say. */
-    async follow({ place, title, entries }, signal) {
+    async follow({ place, title, entries }, _, signal) {
       const pool = Number(place);
       for (const { id, name, status } of entries) {
         const kind = kinds.get(marks.agentOf(name) ?? '');

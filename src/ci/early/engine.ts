@@ -73,7 +73,7 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
     beside(`${place} silence`, () => inDoubt.silence(seen, emit, signal), signal);
     beside(`${place} outlived`, () => inDoubt.outlived(seen, emit, signal), signal);
     const rest = async (): Promise<void> => {
-      await registry.follow?.(shown, signal);
+      await registry.follow?.(shown, emit, signal);
       await sweep.after(shown, signal);
     };
     beside(`${place} rest`, rest, signal);

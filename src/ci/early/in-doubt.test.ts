@@ -12,7 +12,7 @@ const minutes = (count: number) => count * 60_000;
 const job = (state: RemoteJob['state']): RemoteJob => ({ id: 'bell-7', state, facts: () => expect.unreachable('for people') });
 
 /** One agent, `a1`, that the service lists as `shown`; `is` is what the service knows, as it does not always tell. */
-function bench(shown: Partial<Entry> = {}, is: 'idle' | 'busy' = 'idle') {
+function bench(shown: Partial<Entry> = {}, is: 'idle' | 'busy' = 'idle', isSingleUse = false) {
   const clock = handClock();
   const events: CiEvent[] = [];
   const removed: string[] = [];
@@ -25,6 +25,7 @@ function bench(shown: Partial<Entry> = {}, is: 'idle' | 'busy' = 'idle') {
     ...{ service: 'bell', url: 'the bell', bootTimeout: minutes(3), clock },
     log: { info() {}, warn: (text: string) => void warned.push(text), error() {} } as Partial<Log> as Log,
     registry: {
+      isSingleUse,
       find: async () => (removed.length === 0 ? entry : null),
       async remove({ id }) {
         if (is === 'busy') return 'busy';
@@ -32,7 +33,12 @@ function bench(shown: Partial<Entry> = {}, is: 'idle' | 'busy' = 'idle') {
         return 'removed';
       },
     },
-    books: { locate: async () => entry, find: () => registration, open: () => [registration] } as unknown as Books,
+    books: {
+      locate: async () => entry,
+      find: () => registration,
+      remoteOf: () => entry,
+      open: () => [registration],
+    } as unknown as Books,
     jobs: { had: ({ id }) => id, hasBegun: () => false },
     slots: { silentFor: () => minutes(5), isBusy: () => true },
   });
@@ -71,6 +77,21 @@ it.each([
   await one.inDoubt.outlived(one.seen, one.emit, patient);
   one.clock.advance(minutes(5));
   await one.inDoubt.outlived(one.seen, one.emit, patient);
+  expect(one.events).toEqual(events);
+});
+
+it.each([
+  [true, [{ kind: 'jobDone', agent: 'a1' }]],
+  [false, []],
+])('is ended when its entry has been gone for five minutes, where entries end with jobs: %s', async (isSingleUse, events) => {
+  const one = bench({}, 'idle', isSingleUse);
+  const seen = { ...one.seen, ours: new Map() };
+  await one.inDoubt.outlived(seen, one.emit, patient);
+  one.clock.advance(minutes(5) - 1);
+  await one.inDoubt.outlived(seen, one.emit, patient);
+  expect(one.events).toEqual([]);
+  one.clock.advance(1);
+  await one.inDoubt.outlived(seen, one.emit, patient);
   expect(one.events).toEqual(events);
 });
 

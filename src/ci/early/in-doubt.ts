@@ -13,7 +13,7 @@ import type { JobBook } from './job-book.ts';
 import type { EarlyParts, Entry, Registry, Remote, Shown } from './port.ts';
 
 export interface InDoubtParts extends Pick<EarlyParts, 'service' | 'url' | 'bootTimeout' | 'clock' | 'log'> {
-  readonly registry: Pick<Registry, 'find' | 'remove' | 'disable'>;
+  readonly registry: Pick<Registry, 'isSingleUse' | 'find' | 'remove' | 'disable'>;
   readonly books: Books;
   readonly jobs: Pick<JobBook, 'had' | 'hasBegun'>;
   readonly slots: Pick<SlotFacts, 'silentFor' | 'isBusy'>;
@@ -36,7 +36,8 @@ export interface InDoubt {
   silence(seen: Ours, emit: (event: CiEvent) => void, signal: AbortSignal): Promise<void>;
   /**
    * Agents that are still there when the service has long given up their job: one whose session ran out before it heard of its job
-   * never began it, and waits for another one for ever, while its slot counts as busy.
+   * never began it, and waits for another one for ever, while its slot counts as busy; and one of single use goes on with a job that
+   * was cancelled, when it does not hear of that.
    */
   outlived(seen: Ours, emit: (event: CiEvent) => void, signal: AbortSignal): Promise<void>;
   /** It is gone. */
@@ -93,6 +94,8 @@ export function createInDoubt(parts: InDoubtParts): InDoubt {
       });
     }
   }
+
+  const openAt = (place: string) => books.open().filter((one) => !one.placeholder && one.place === place);
 
   const giveBack = async (agent: AgentId, remote: Remote, signal: AbortSignal): Promise<void> => {
     if (!retired.has(agent)) await registry.disable?.(remote, false, signal);
@@ -174,9 +177,8 @@ export function createInDoubt(parts: InDoubtParts): InDoubt {
     async silence({ place, ours, steadySince }, emit, signal) {
       // An agent that could not reach a service that was away is not to blame for it.
       const steady = clock.now() - steadySince;
-      const open = books.open().filter((one) => !one.placeholder && one.place === place);
       for (const agent of kept.keys()) if (books.find(agent)?.state === 'removed') kept.delete(agent);
-      for (const { agent } of open) {
+      for (const { agent } of openAt(place)) {
         const isOnline = ours.get(agent)?.status === 'online';
         const remote = kept.get(agent);
         try {
@@ -189,10 +191,13 @@ export function createInDoubt(parts: InDoubtParts): InDoubt {
       }
     },
 
-    async outlived({ ours }, emit, signal) {
-      for (const agent of idleSince.keys()) if (!ours.has(agent)) idleSince.delete(agent);
-      for (const [agent, one] of ours) {
-        if (one.status !== 'online' || one.job !== null || !isBusy(agent)) {
+    async outlived({ place, ours }, emit, signal) {
+      const seen = new Map<AgentId, Entry | null>(ours);
+      if (registry.isSingleUse === true)
+        for (const { agent } of openAt(place)) if (!seen.has(agent) && books.remoteOf(agent) !== null) seen.set(agent, null);
+      for (const agent of idleSince.keys()) if (!seen.has(agent)) idleSince.delete(agent);
+      for (const [agent, one] of seen) {
+        if ((one !== null && (one.status !== 'online' || one.job !== null)) || !isBusy(agent)) {
           idleSince.delete(agent);
           continue;
         }
@@ -200,11 +205,11 @@ export function createInDoubt(parts: InDoubtParts): InDoubt {
         idleSince.set(agent, since);
         if (clock.now() - since < tidying) continue;
         try {
-          const entry = await keep(one, signal);
+          const entry = one === null ? null : await keep(one, signal);
           idleSince.delete(agent);
           // One that was given another job in this moment goes on with it.
-          if (entry === null ? registry.disable !== undefined : entry.job !== null) continue;
-          log.warn('an agent is ended that has outlived its job', { agent, entry: one.name });
+          if (entry === null ? one !== null && registry.disable !== undefined : entry.job !== null) continue;
+          log.warn('an agent is ended that has outlived its job', { agent, entry: books.find(agent)?.name });
           emit({ kind: 'jobDone', agent });
         } catch (error) {
           signal.throwIfAborted();

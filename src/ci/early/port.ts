@@ -6,7 +6,7 @@ import type { Clock } from '../../core/clock.ts';
 import type { JobId } from '../../core/slot.ts';
 import type { Log } from '../../log.ts';
 import type { Store } from '../../store/store.ts';
-import type { AgentContext, Registration, ServiceJob } from '../ci-service.ts';
+import type { AgentContext, CiEvent, Registration, ServiceJob } from '../ci-service.ts';
 import type { SlotFacts } from '../parts.ts';
 
 /** Where an entry is at the service, in the service's own words. */
@@ -66,6 +66,8 @@ export interface Draft {
 
 /** Every call throws OnejobError E_CI_* when the service cannot be asked, or does not answer in time. */
 export interface Registry {
+  /** The service removes an entry itself once its agent's job is over, also where the agent does not hear of that, as of a cancelled one. */
+  readonly isSingleUse?: boolean;
   list(queue: Queue, signal: AbortSignal): Promise<Shown>;
   /** Whatever has to be known before; makes no entry of the agent. */
   create(context: AgentContext, name: string, signal: AbortSignal): Promise<Draft>;
@@ -79,8 +81,8 @@ export interface Registry {
 
   /** A look has succeeded: before anything follows from it. */
   saw?(shown: Shown): void;
-  /** What more has to be done after a look, beside the looks, before anything is removed. */
-  follow?(shown: Shown, signal: AbortSignal): Promise<void>;
+  /** What more has to be told or done after a look, beside the looks, before anything is removed. */
+  follow?(shown: Shown, emit: (event: CiEvent) => void, signal: AbortSignal): Promise<void>;
 }
 
 /** What the engine is made from beside its adapter. */
