@@ -23,7 +23,7 @@ export interface AgentByHandParts {
 }
 
 /** How the names of its agents begin. */
-export const byHandName = 'by-hand-';
+const byHandName = 'by-hand-';
 
 const label = 'onejob-bench.floor';
 
@@ -56,7 +56,17 @@ export async function agentByHand({ buildkite, shared }: AgentByHandParts): Prom
       const job = buildkite.queueJob({ command, queue: 'floor' });
       const script = agentScript({
         ...{ token: buildkite.token, endpoint: `http://${gateway}:${buildkite.port}/v3`, name: `${byHandName}${made}`, job },
-        ...{ workspace: '/tmp/workspace', hooks: null, plugins: null, verifiesCommit: false, cancelGrace: 30_000, note: null },
+        ...{
+          workspace: '/tmp/workspace',
+          hooks: null,
+          plugins: null,
+          isFiltered: false,
+          tags: ['queue=floor'],
+          secrets: [],
+          verifiesCommit: false,
+          cancelGrace: 30_000,
+          note: null,
+        },
       });
       const out = createWriteStream(gate);
       await once(out, 'open');

@@ -3,14 +3,13 @@
 import { machineSocket } from '../test/support/engine-http.ts';
 import { defaultImage } from '../test/support/require.ts';
 import { azureGap, azurePolls } from './azure.ts';
-import { brokerCalls, brokerUpload } from './broker.ts';
 import { buildkiteIdle, buildkiteRun } from './buildkite.ts';
 import { coreFigure } from './core.ts';
 import { coldRun, gap, growth, idle, submitToFirstByte, throughput } from './daemon.ts';
 import { floor } from './floor.ts';
 import { parsing, proving } from './gpus.ts';
 import { logFigures } from './logs.ts';
-import { inTurn, ratioText, rounded, stats } from './stats.ts';
+import { inTurn, ratioText, stats } from './stats.ts';
 
 export interface Line {
   readonly figure: string;
@@ -116,49 +115,22 @@ export const figures: Readonly<Record<string, (options: BenchOptions) => Promise
     };
   },
 
-  broker: async ({ quick }) => {
-    const calls = await brokerCalls(quick ? 200 : 2_000);
-    const upload = await brokerUpload(quick ? 64 : 256, quick ? 2 : 6);
-    return {
-      data: { calls, upload },
-      lines: [
-        line('Buildkite: what the broker adds to a call, pair by pair', calls.added.p50, 2, 'ms p50'),
-        info('the call itself; through the broker', `${calls.direct.p50}; ${calls.through.p50} ms p50`),
-        {
-          figure: `artifact of ${quick ? 64 : 256} MiB through the broker`,
-          measured: `${upload.through.p50} MiB/s p50`,
-          reach: '≥ 200 MiB/s',
-          reached: upload.through.p50 >= 200,
-        },
-        info('the same, of what goes without the broker, in turn', ratioText(upload.share)),
-        line('its memory meanwhile, beyond what it had', upload.extraRss, 32, 'MiB RSS'),
-      ],
-    };
-  },
-
   buildkite: async ({ quick, dir }) => {
-    const { start, gap, perJob, routes } = await buildkiteRun(quick ? 3 : 30, dir);
-    const { floor } = start;
+    const { start, perJob, routes } = await buildkiteRun(quick ? 3 : 30, dir);
     return {
-      data: { start, gap, perJob, routes },
+      data: { start, perJob, routes },
       lines: [
-        info(
-          "Buildkite (stand-in, real agent): job accepted to its command's first output, with a standby",
-          `${start.whole.p50} ms p50, ${start.whole.p95} ms p95`,
+        line(
+          "Buildkite (stand-in, real agent): job scheduled to its command's first output, poll included",
+          start.whole.p50,
+          1_200,
+          'ms p50',
         ),
-        info('the same agent started by hand in a sandbox that stands ready, at the service itself', `${floor.whole.p50} ms p50`),
-        line('of it ours: what it takes more than by hand, pair by pair', start.ours.p50, 20, 'ms p50'),
-        info('of ours: accepted to frame written', `${start.decided.p50} ms p50`),
-        info("the gate: frame written to the agent's first instruction; by hand", `${start.gate.p50}; ${floor.gate.p50} ms p50`),
-        info(
-          "the agent's start until the service knows that the job has begun; by hand",
-          `${rounded(start.called.p50 + start.started.p50)}; ${floor.started.p50} ms p50`,
-        ),
-        info('from there to the first output; by hand', `${start.printed.p50}; ${floor.printed.p50} ms p50`),
-        line('end of the sandbox (die event) to the slot idle at the service again', gap.fromDie.p50, 50, 'ms p50'),
-        info('the same from the job being finished at the service', `${gap.fromFinish.p50} ms p50, ${gap.fromFinish.p95} ms p95`),
-        info("of it the agent's own end and the Engine", `${gap.ending.p50} ms p50`),
-        info('requests at the service for each job, pings and heartbeats left out', `${perJob}`),
+        info('of it until a list has the job', `${start.found.p50} ms p50`),
+        line('of it ours: from that list to the frame written, with four calls to the service', start.ours.p50, 20, 'ms p50'),
+        info("the gate: frame written to the agent's first instruction", `${start.gate.p50} ms p50`),
+        info("the agent's start to the first output; by hand", `${start.agent.p50}; ${start.floor.p50} ms p50`),
+        info('requests at the service for each job, heartbeats and lists left out', `${perJob}`),
       ],
     };
   },
@@ -170,7 +142,7 @@ export const figures: Readonly<Record<string, (options: BenchOptions) => Promise
       data: { few, many },
       lines: [
         info(
-          'requests at the service an idle hour, pinging every 10 s: with 1 agent; with 8',
+          'requests at the service an hour while slots are free: with 1; with 8',
           `${Math.round(few * 60)}; ${Math.round(many * 60)}`,
         ),
       ],

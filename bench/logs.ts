@@ -29,7 +29,7 @@ export async function logFigures({
   const docker = (...args: string[]): string => execFileSync('docker', args, { encoding: 'utf8' }).trim();
   const options = ['--log-driver', 'local', '--log-opt', 'max-size=1g', '--log-opt', 'compress=false'];
   const id = docker('run', '-d', ...options, image, 'sh', '-c', `seq 1 ${lines}`);
-  const engine = await connectEngine({ kind: 'unix', path: '/var/run/docker.sock', from: 'bench' });
+  const engine = connectEngine({ kind: 'unix', path: '/var/run/docker.sock', from: 'bench' });
   try {
     docker('wait', id);
     const { DockerRootDir } = await engine.info();

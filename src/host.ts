@@ -31,7 +31,7 @@ import type { Finding } from './runtimes/runtime.ts';
 import { subdirectory } from './store/directory.ts';
 import type { Store } from './store/store.ts';
 
-export interface HostParts extends Pick<OpenParts, 'version' | 'self' | 'variables' | 'fetch' | 'broker'> {
+export interface HostParts extends Pick<OpenParts, 'version' | 'self' | 'variables' | 'fetch' | 'filter'> {
   readonly config: Config;
   readonly env: Environment;
   readonly store: Store;
@@ -71,7 +71,7 @@ export async function openHost(given: HostParts): Promise<Host> {
     ...{ version: given.version, self: given.self },
     ...(given.variables !== undefined && { variables: given.variables }),
     ...(given.fetch !== undefined && { fetch: given.fetch }),
-    ...(given.broker !== undefined && { broker: given.broker }),
+    ...(given.filter !== undefined && { filter: given.filter }),
     slots: slotFacts(() => loop.reconciler, clock),
   });
   const queue = services.own;

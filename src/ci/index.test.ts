@@ -48,7 +48,7 @@ it('opens a service that no pool uses while something of its own is in a slot', 
   using dir = scratch();
   const store = openStore(dir.path);
   const parts: CiParts = {
-    config: { pools: [], services: [testConfig()] } as unknown as CiParts['config'],
+    config: { pools: [], services: [testConfig()], host: 'box' } as unknown as CiParts['config'],
     ...{
       store,
       clock: systemClock,

@@ -2,12 +2,12 @@
 
 import { mountProblemFor } from '../config/check-mounts.ts';
 import type { ServiceConfig } from '../config/config.ts';
-import { type AgentId, isEmpty } from '../core/slot.ts';
+import { sleep } from '../core/clock.ts';
+import { isEmpty } from '../core/slot.ts';
 import { openAzurePipelines } from './azure-pipelines/open.ts';
-import type { BrokerDesk } from './buildkite/broker-desk.ts';
-import { openBuildkite, openDesk } from './buildkite/open.ts';
-import { endStraysOf } from './buildkite/strays.ts';
+import { openBuildkite } from './buildkite/open.ts';
 import type { CiService } from './ci-service.ts';
+import { endFilter } from './filter/filter.ts';
 import { createOwnQueue, type OwnQueue } from './own-queue/own-queue.ts';
 import type { CiParts, OpenParts } from './parts.ts';
 
@@ -18,6 +18,9 @@ export interface CiServices {
   /** Ends what is left at services that are not among these any more, as far as that can be done without them. Never fails. */
   endStrays(signal: AbortSignal): Promise<void>;
 }
+
+/** ms between two looks at jobs of services that nobody serves any more. */
+const strayEvery = 5_000;
 
 type Of<T extends ServiceConfig['type']> = Extract<ServiceConfig, { type: T }>;
 type Make<T extends ServiceConfig['type']> = (service: Of<T>, own: OwnQueue, parts: OpenParts) => CiService;
@@ -45,16 +48,17 @@ export function createCiServices(parts: CiParts): CiServices {
     ...inSlots.map(({ slot }) => slot.service),
   ]);
   const others = config.services.filter((one) => used.has(one.name));
-  let shared: BrokerDesk | null = null;
-  const desk = (): BrokerDesk => (shared ??= openDesk(parts));
-  const whole: OpenParts = { ...parts, desk, opened: new Set(others.map(({ name }) => name)) };
+  const whole: OpenParts = { ...parts, opened: new Set(others.map(({ name }) => name)) };
   return {
     own,
     byName: new Map<string, CiService>([['own', own], ...others.map((one) => [one.name, make(one, own, whole)] as const)]),
     async endStrays(signal) {
-      const opened = new Set(others.filter(({ type }) => type === 'buildkite').map(({ name }) => name));
-      const isLive = (agent: AgentId): boolean => parts.slots.poolOf(agent) !== null;
-      await endStraysOf(store.dir, { opened, isLive, clock: parts.clock, log: parts.log }, parts.broker, signal);
+      if (others.some(({ type }) => type === 'buildkite')) return;
+      const known = new Set(['own', ...config.services.map(({ name }) => name)]);
+      // Jobs of a service that has left the config go on to their end (S5).
+      const isNeeded = (): boolean => store.slots.all().some(({ slot }) => !isEmpty(slot) && !known.has(slot.service));
+      while (!signal.aborted && isNeeded()) await sleep(parts.clock, strayEvery, signal);
+      if (!signal.aborted) endFilter(store.dir);
     },
   };
 }

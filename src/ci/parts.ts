@@ -7,7 +7,7 @@ import type { AgentId, JobId } from '../core/slot.ts';
 import type { Log } from '../log.ts';
 import type { Variables } from '../secrets/reference.ts';
 import type { Store } from '../store/store.ts';
-import type { BrokerAccess, BrokerDesk } from './buildkite/broker-desk.ts';
+import type { Filter } from './filter/filter.ts';
 
 export interface CiParts {
   readonly config: Guarded & Pick<Config, 'pools' | 'host' | 'secretsKey'> & Partial<Pick<Config, 'path'>>;
@@ -24,8 +24,8 @@ export interface CiParts {
   readonly variables?: Variables;
   /** How services are reached over HTTP; by default Node's own. */
   readonly fetch?: typeof fetch;
-  /** By default a process of its own. */
-  readonly broker?: BrokerAccess;
+  /** By default one with a process of its own. */
+  readonly filter?: Filter;
   readonly slots: SlotFacts;
   /** Program and arguments that start this onejob again. */
   readonly self: readonly string[];
@@ -50,6 +50,4 @@ export interface SlotFacts {
 export interface OpenParts extends CiParts {
   /** Names of the services that are opened. */
   readonly opened: ReadonlySet<string>;
-  /** The broker's, shared by all services that need one. */
-  readonly desk: () => BrokerDesk;
 }

@@ -5,11 +5,16 @@ import type { Proxies } from '../config/proxies.ts';
 import { OnejobError } from '../errors.ts';
 
 /** What `init` asks of the service. */
-export type BuildkiteLook = Pick<ServiceApi, 'identity' | 'counts' | 'close'>;
+export type BuildkiteLook = Pick<ServiceApi, 'identity' | 'counts'> & { close(): void };
 
 export async function lookAtBuildkite(endpoint: string, version: string, proxies: Proxies): Promise<BuildkiteLook> {
-  const { createServiceApi } = await import('../ci/buildkite/api.ts');
-  return createServiceApi({ endpoint, version, clock: systemClock, proxies });
+  const [{ createServiceApi }, { createOutbound }] = await Promise.all([
+    import('../ci/buildkite/api.ts'),
+    import('../http/outbound.ts'),
+  ]);
+  const outbound = createOutbound(proxies);
+  const api = createServiceApi({ endpoint, version, clock: systemClock, fetch: outbound.fetch });
+  return { ...api, close: () => outbound.close() };
 }
 
 export interface Seen {

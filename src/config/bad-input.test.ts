@@ -83,7 +83,7 @@ const cases: Record<string, [file: string, ...lines: unknown[]]> = {
   ],
   'the beginning of a key': ['pools: { a: { que: gpu } }\n', 'config.yml:1:15: pools.a.que: unknown key; did you mean "queue"?'],
   ...Object.fromEntries(
-    ['binding', 'mode', 'endpoint', 'token'].map((key) => [
+    ['endpoint', 'token'].map((key) => [
       `${key}, a key of a service, in a pool`,
       [
         `pools: { a: { ${key}: x } }\n`,

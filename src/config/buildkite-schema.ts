@@ -4,7 +4,7 @@ import { buildkiteDefaults } from './defaults.ts';
 import { describeKind } from './kind.ts';
 import { sha256, token } from './service-parts.ts';
 import { formatDuration } from './units.ts';
-import { duration, key, no, oneOf, text, value, yes } from './values.ts';
+import { duration, key, no, text, value, yes } from './values.ts';
 import { pathProblem } from './volumes.ts';
 
 /** Nothing of what was found is shown where it may hold a password. */
@@ -41,24 +41,12 @@ export const buildkitePackageKeys = z.strictObject({
 });
 
 export const buildkiteFile = z.strictObject({
-  token: token('Agent token that onejob registers its agents with. It never enters a sandbox.'),
+  token: token('Agent token of a cluster, with which onejob reserves jobs. It never enters a sandbox.'),
   metrics_token: token('Another agent token, for the counts of the queues alone: one that may do no more than that is enough.'),
   endpoint: key(endpoint, 'address', {
     description: 'Address of the Agent API.',
     example: buildkiteDefaults.endpoint,
     shown: buildkiteDefaults.endpoint,
-  }),
-  binding: key(oneOf(['late', 'early']), '`late` or `early`', {
-    description:
-      "`late`: onejob waits for the job in the agent's place, decides what it is trusted with, and only then lets a sandbox have it. `early`: the agent in the sandbox waits itself, for services that refuse the late way; then all jobs of a pool get the same sandbox.",
-    example: 'early',
-    shown: buildkiteDefaults.binding,
-  }),
-  mode: key(oneOf(['hold', 'acquire']), '`hold` or `acquire`', {
-    description:
-      '`hold`: an idle agent for each slot. `acquire`: waiting jobs are reserved through the Stacks API, and agents appear for them only; needs the token of a cluster.',
-    example: 'acquire',
-    shown: buildkiteDefaults.mode,
   }),
   poll: key(duration(2000, '2s'), 'duration', {
     description: 'How often the counts of the queues are asked for; once for all pools.',
@@ -67,12 +55,12 @@ export const buildkiteFile = z.strictObject({
   }),
   boot_timeout: key(duration(1000, '1s'), 'duration', {
     description:
-      'How long the agent in a sandbox that was given a job may take to call in. Then the sandbox is ended, and its pool backs off.',
+      'How long the agent in a sandbox may take to acquire its job. Then the sandbox is ended, and the job tried again, three times at most.',
     example: '2m',
     shown: formatDuration(buildkiteDefaults.boot_timeout),
   }),
   hold_timeout: key(duration(1000, '1s'), 'duration', {
-    description: 'How long a job that was accepted may wait for its sandbox before it is given up, with the reason in its log.',
+    description: 'How long a job that is reserved for this host may wait for a slot before other hosts may have it.',
     example: '30m',
     shown: formatDuration(buildkiteDefaults.hold_timeout),
   }),

@@ -18,8 +18,6 @@ it('what holds of a service and its pools where little is written', async () => 
       endpoint: 'https://agent.buildkite.com/v3',
       token: { kind: 'file', path: '/keys/token', expires: null },
       metricsToken: null,
-      binding: 'late',
-      mode: 'hold',
       pollEvery: 10_000,
       bootTimeout: 60_000,
       holdTimeout: 600_000,
@@ -50,7 +48,7 @@ it('what holds of a service and its pools where little is written', async () => 
 
 it('and where all is written', async () => {
   const all = service(
-    'metrics_token: { env: COUNTS }, endpoint: "https://bk.lab/api/v3//", binding: late, mode: acquire, poll: 2s, boot_timeout: 90s, hold_timeout: 1h, agent: { from: /opt/buildkite-agent, version: 4.0.3 }',
+    'metrics_token: { env: COUNTS }, endpoint: "https://bk.lab/api/v3//", poll: 2s, boot_timeout: 90s, hold_timeout: 1h, agent: { from: /opt/buildkite-agent, version: 4.0.3 }',
   );
   const lab = pool(
     'hooks: /srv/hooks, plugins: /srv/plugins, cache_limit: 2GiB, cpus: 2.5, cpu_env: JULIA_CPU_THREADS, isolation: none, runtime: process, trust: { forks: refuse, pipelines: [app, "acme/lib-*"], branches: [main, "release/**"], others: refuse, caches: private, network: internet }',
@@ -60,7 +58,6 @@ it('and where all is written', async () => {
   expect(config.services[0]).toMatchObject({
     metricsToken: { kind: 'env', variable: 'COUNTS' },
     endpoint: 'https://bk.lab/api/v3',
-    mode: 'acquire',
     pollEvery: 2000,
     bootTimeout: 90_000,
     holdTimeout: 3_600_000,
@@ -90,7 +87,8 @@ it.each([
 
 describe('keys of a service that do not go together, or are not what they should be', () => {
   it.each([
-    ['mode: acquire, binding: early', 'services.s.mode: is acquire, but "binding" is early'],
+    ['mode: acquire', 'services.s.mode: was removed, since jobs are reserved through the Stacks API now'],
+    ['binding: early', 'services.s.binding: was removed'],
     ['poll: 1s', 'services.s.poll: must be at least 2s'],
     ['endpoint: agent.buildkite.com', 'services.s.endpoint: expected a web address such as'],
     ['endpoint: "https://me:hunter2@x/v3"', 'services.s.endpoint: holds a user or a password'],
@@ -103,7 +101,6 @@ describe('keys of a service that do not go together, or are not what they should
     ['agent: { from: "https://x/a-3.1.2.tar.gz" }', 'warning: services.s.agent.from: has no "sha256" beside it'],
     ['agent: { from: /a/../b }', 'services.s.agent.from: must not hold ".."'],
     [`agent: { from: image, sha256: ${'ab'.repeat(32)} }`, 'warning: services.s.agent.sha256: is not used: "from" is image'],
-    ['binding: sometimes', 'services.s.binding: expected "late" or "early", found "sometimes"'],
   ])('%s', async (keys, line) => {
     const lines = await folder.check(service(keys));
     expect(lines).toContainEqual(expect.stringContaining(line));
@@ -117,7 +114,7 @@ describe('keys of a service that do not go together, or are not what they should
 
 describe('pools that its agents could not work in', () => {
   it.each([
-    ['network: none', 'pools.lab.network: is none, but "service" is s, whose agent must reach the broker on this host'],
+    ['network: none', 'pools.lab.network: is none, but "service" is s, whose agents must reach the service'],
     ['standby: false, devices: 1', 'pools.lab.standby: is false, but "devices" are asked for and "service" is s'],
     [
       'runtime: process, trust: { forks: refuse, others: refuse }',

@@ -8,11 +8,11 @@ export function checkBuildkitePool(pool: PoolConfig, service: BuildkiteServiceCo
   const { sound, inPool } = checking;
   const of = `"service" is ${service.name}`;
   if (sound(pool, 'network') && pool.recipe.network === 'none') {
-    const how = 'whose agent must reach the broker on this host: no job would ever begin';
+    const how = 'whose agents must reach the service: no job would ever begin';
     inPool(
       pool,
       ['network'],
-      `is none, but ${of}, ${how}; write internet, which keeps it from this host and private ranges otherwise`,
+      `is none, but ${of}, ${how}; write internet, which keeps them from this host and private ranges otherwise`,
     );
   }
   if (sound(pool, 'standby') && !pool.standby && pool.devices.count !== 0) {
@@ -24,7 +24,7 @@ export function checkBuildkitePool(pool: PoolConfig, service: BuildkiteServiceCo
     inPool(pool, ['runtime'], `is process, ${how}; write docker, or give it up with "isolation: none"`, 'warning');
   }
   checkTags(pool, of, checking);
-  checkTrust(pool, service, checking);
+  checkTrust(pool, checking);
 }
 
 /** The agent takes its tags as one text, split at commas (agent `clicommand/agent_start.go`, `--tags`). */
@@ -57,10 +57,6 @@ export function checkBuildkite(service: BuildkiteServiceConfig, { written, at }:
   const open = clearTextHost(service.endpoint);
   if (open !== null) {
     at([...path, 'endpoint'], `is not encrypted: the token travels in clear to ${open}; write https`, 'warning');
-  }
-  if (service.mode === 'acquire' && service.binding === 'early') {
-    const how = 'but "binding" is early: a job that is reserved is known before its agent is there; remove one of the two';
-    at([...path, 'mode'], `is acquire, ${how}`);
   }
   const keys = written.services.get(service.name)?.keys ?? {};
   const { from, version, sha256 } = service.agentPackage;

@@ -22,7 +22,7 @@ describe('rules that are none', () => {
     ['pipelines: [{ a: 1 }]', 'pools.lab.trust.pipelines[0]: expected a pattern such as "app-*" or "acme/app", found a map'],
     ['caches: shared', 'pools.lab.trust.caches: expected "none" or "private", found "shared"'],
     ['fork: refuse', 'pools.lab.trust.fork: unknown key; did you mean "forks"?'],
-    ['network: none', 'pools.lab.trust.network: is none, but the agent of an untrusted job must reach the broker, too'],
+    ['network: none', 'pools.lab.trust.network: is none, but the agent of an untrusted job must reach the filter on this host'],
     ['network: host', 'pools.lab.trust.network: is host, but an untrusted job would reach all that listens on this host'],
     ['tags: ["!v*"]', 'pools.lab.trust.tags[0]: "!v*" begins with "!"'],
     [
@@ -81,49 +81,6 @@ it('a process shares the network of its host: no place for jobs that are not tru
   const lines = await folder.check(file('runtime: process, trust: { forks: refuse, others: refuse }'));
   expect(lines).toEqual([expect.stringContaining('warning: pools.lab.runtime: is process, which keeps credentials')]);
   expect(await folder.check(file('runtime: process, isolation: none'))).toEqual([]);
-});
-
-describe('where the agent waits in the sandbox, it is the same for all jobs', () => {
-  const early = ', binding: early';
-  /** The same network for trusted and untrusted jobs. */
-  const guarded = (keys: string) => (/\bnetwork:/.test(keys) ? keys : `network: internet, ${keys}`);
-
-  it.each([
-    ['caches: ["depot:/d"]', '"caches"'],
-    ['caches: ["/var/c/{name}:/d"]', '"caches"'],
-    ['volumes: ["/srv/out:/out:rw"]', '"volumes" that are writable'],
-    ['unsafe: { pid_host: true }', '"unsafe"'],
-    ['cap_add: [SYS_PTRACE]', '"cap_add"'],
-    ['network: host', '"network" (untrusted jobs: internet)'],
-    ['network: default', '"network" (untrusted jobs: internet)'],
-    ['trust: { image: "debian:12" }', '"trust.image"'],
-    ['network: internet, trust: { network: default }', '"network" (untrusted jobs: default)'],
-    ['trust: { caches: private }', '"trust.caches"'],
-  ])('%s', async (keys, what) => {
-    const [line, ...more] = await folder.check(file(guarded(keys), early));
-    expect(line).toContain(`pools.lab.trust: lets untrusted jobs in by "forks" and "others", but "binding" of s is early`);
-    expect(line).toContain(`so that ${what} would be the same for all of them`);
-    expect(line).toContain('write trust: { forks: refuse, others: refuse }, or "binding: late" at the service');
-    expect(more).toEqual([]);
-    expect(await folder.check(file(keys))).toEqual([]);
-  });
-
-  it.each([
-    'volumes: ["/srv/in:/in"]',
-    'trust: { forks: refuse, others: refuse }, caches: ["depot:/d"]',
-    'trust: { forks: refuse, others: refuse }, caches: ["depot:/d"]',
-    'trust: { forks: refuse, branches: [main], others: refuse }, unsafe: { privileged: true }',
-    'trust: { branches: [main] }',
-  ])('but %s can be', async (keys) => {
-    expect(await folder.check(file(guarded(keys), early))).toEqual([]);
-  });
-
-  it('patterns open a second door', async () => {
-    const [line] = await folder.check(
-      file('network: internet, trust: { forks: refuse, branches: [main] }, caches: ["depot:/d"]', early),
-    );
-    expect(line).toContain('write trust: { others: refuse }');
-  });
 });
 
 it('a service that does not tell where jobs come from has no use for rules, unless they are in the defaults', async () => {

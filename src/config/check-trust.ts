@@ -1,21 +1,17 @@
-/**
- * Checks of trust rules against the pool they stand in: what they promise of untrusted jobs must be possible, and where the
- * sandbox waits for the job itself (`binding: early`) it is the same for all of them.
- */
+/** Checks of trust rules against the pool they stand in: what they promise of untrusted jobs must be possible. */
 
 import { engineSocketIn } from './check-mounts.ts';
 import type { Checking } from './checking.ts';
-import type { BuildkiteServiceConfig, PoolConfig, TrustConfig } from './config.ts';
-import { whyNoStranger } from './host-places.ts';
+import type { PoolConfig, TrustConfig } from './config.ts';
 
-export function checkTrust(pool: PoolConfig, service: BuildkiteServiceConfig, checking: Checking): void {
+export function checkTrust(pool: PoolConfig, checking: Checking): void {
   const { sound, inPool } = checking;
   if (!sound(pool, 'trust')) return;
   const { trust, recipe } = pool;
   if (trust.network === 'none' || trust.network === 'host') {
     const why =
       trust.network === 'none'
-        ? 'the agent of an untrusted job must reach the broker, too'
+        ? 'the agent of an untrusted job must reach the filter on this host'
         : 'an untrusted job would reach all that listens on this host';
     inPool(pool, ['trust', 'network'], `is ${trust.network}, but ${why}; write internet`);
   }
@@ -37,12 +33,6 @@ export function checkTrust(pool: PoolConfig, service: BuildkiteServiceConfig, ch
     const how = `and jobs that are not trusted come in by ${listed(open)}; write ${closing(open)}`;
     inPool(pool, ['volumes'], `hold ${host}, with which a job can do everything on this host, ${how}`);
   }
-  if (service.binding === 'late' || !sound(pool, 'volumes', 'caches', 'unsafe', 'cap_add', 'network')) return;
-  const perJob = whatDiffers(pool);
-  if (perJob.length === 0) return;
-  const how = `agents wait in their sandboxes before their jobs are known, so that ${perJob.join(', ')} would be the same for all of them`;
-  const help = `write ${closing(open)}, or "binding: late" at the service`;
-  inPool(pool, ['trust'], `lets untrusted jobs in by ${listed(open)}, but "binding" of ${service.name} is early: ${how}; ${help}`);
 }
 
 export type Door = 'forks' | 'others';
@@ -63,23 +53,4 @@ function listed(doors: readonly Door[]): string {
 
 function closing(doors: readonly Door[]): string {
   return `trust: { ${doors.map((door) => `${door}: refuse`).join(', ')} }`;
-}
-
-/** Keys of a pool that mean another sandbox for an untrusted job than for a trusted one. */
-function whatDiffers({ runtime, recipe, trust }: PoolConfig): string[] {
-  const { privileged, pidHost, seccompUnconfined } = recipe.unsafe;
-  const found: readonly (readonly [string, boolean])[] = [
-    ['"caches"', recipe.mounts.some(({ cache }) => cache !== null)],
-    [
-      '"volumes" that untrusted jobs do not get',
-      recipe.mounts.some(({ cache, host }) => cache === null && whyNoStranger(host) !== null),
-    ],
-    ['"volumes" that are writable', recipe.mounts.some(({ cache, readOnly }) => cache === null && !readOnly)],
-    ['"unsafe"', privileged || pidHost || seccompUnconfined],
-    ['"cap_add"', recipe.capAdd.length > 0],
-    ['"trust.image"', trust.image !== null],
-    [`"network" (untrusted jobs: ${trust.network})`, runtime !== 'process' && trust.network !== recipe.network],
-    ['"trust.caches"', trust.caches !== 'none'],
-  ];
-  return found.flatMap(([key, is]) => (is ? [key] : []));
 }

@@ -33,19 +33,15 @@ export interface BuildkiteServiceConfig {
   readonly type: 'buildkite';
   /** Of the Agent API, without a slash at its end. */
   readonly endpoint: string;
-  /** Registers agents: with it anybody can take any job of its cluster, so it never enters a sandbox. */
+  /** Of a cluster. With it anybody can take any of its jobs, so it never enters a sandbox. */
   readonly token: SecretReference;
   /** Only for counts; null: `token` is used for them too. */
   readonly metricsToken: SecretReference | null;
-  /** `late`: the broker is the idle agent, and a sandbox comes into it once the job is known. `early`: the agent itself waits. */
-  readonly binding: 'late' | 'early';
-  /** `hold`: an idle agent for each slot. `acquire`: the stacks API, which needs the token of a cluster; always late. */
-  readonly mode: 'hold' | 'acquire';
   /** ms between two looks at the counts of the queues. */
   readonly pollEvery: number;
-  /** ms that the agent in a released sandbox may take to call in. */
+  /** ms that the agent in a released sandbox may take to acquire its job. */
   readonly bootTimeout: number;
-  /** ms that an accepted job may wait for its sandbox. */
+  /** ms that a reserved job may wait for a slot. */
   readonly holdTimeout: number;
   readonly agentPackage: AgentPackageConfig;
 }

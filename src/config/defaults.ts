@@ -60,8 +60,6 @@ export const azureDefaults = {
 /** Of a service of type buildkite. */
 export const buildkiteDefaults = {
   endpoint: 'https://agent.buildkite.com/v3',
-  binding: 'late',
-  mode: 'hold',
   poll: 10_000,
   boot_timeout: minute,
   hold_timeout: 10 * minute,

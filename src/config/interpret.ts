@@ -8,7 +8,7 @@ import { formatPath, nearest, suggest } from './problem.ts';
 import type { TopFile, WrittenPool } from './schema.ts';
 import { nameProblem, nestedKeys, poolFile, topFile } from './schema.ts';
 import type { ServiceType } from './service-schema.ts';
-import { serviceFiles, serviceMapNeeds, serviceMaps, serviceNeeds } from './service-schema.ts';
+import { removedKeys, serviceFiles, serviceMapNeeds, serviceMaps, serviceNeeds } from './service-schema.ts';
 import { isMap } from './values.ts';
 import type { Written, WrittenService } from './written.ts';
 
@@ -121,7 +121,10 @@ function readService(name: string, found: unknown, report: Report): WrittenServi
       );
     return null;
   }
-  const keys = readKeys(serviceFiles[type], rest, path, report);
+  const removed = removedKeys[type] ?? {};
+  const known = Object.fromEntries(Object.entries(rest).filter(([key]) => !Object.hasOwn(removed, key)));
+  for (const key of Object.keys(rest)) if (Object.hasOwn(removed, key)) report([...path, key], removed[key] ?? '', 'key');
+  const keys = readKeys(serviceFiles[type], known, path, report);
   for (const needed of serviceNeeds[type].map((one) => [one].flat()))
     if (!needed.some((one) => one in found)) {
       const them = needed.length === 1 ? 'it' : 'one of them';

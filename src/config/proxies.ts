@@ -28,7 +28,7 @@ export const noProxies: Proxies = Object.freeze({ http: null, https: null, none:
 
 type Variables = Readonly<Record<string, string | undefined>>;
 
-/** By which a daemon tells its broker. Node's own variable would have each process load 17 MiB for a `fetch` that it may not need. */
+/** By which a daemon tells its filter. Node's own variable would have each process load 17 MiB for a `fetch` that it may not need. */
 const ownSwitch = 'ONEJOB_USE_ENV_PROXY';
 
 export function readProxies(variables: Variables): Proxies {

@@ -41,8 +41,6 @@ function resolveBuildkite(name: string, keys: Keys): BuildkiteServiceConfig | nu
     endpoint: typeof keys.endpoint === 'string' ? keys.endpoint : buildkiteDefaults.endpoint,
     token,
     metricsToken: secretIn(keys.metrics_token),
-    binding: keys.binding === 'early' ? 'early' : buildkiteDefaults.binding,
-    mode: keys.mode === 'acquire' ? 'acquire' : buildkiteDefaults.mode,
     pollEvery: ms('poll'),
     bootTimeout: ms('boot_timeout'),
     holdTimeout: ms('hold_timeout'),

@@ -121,3 +121,10 @@ export const serviceNeeds: Readonly<Record<ServiceType, readonly (string | reado
 
 /** Keys without which a map inside a service says too little. */
 export const serviceMapNeeds: Readonly<Record<string, readonly string[]>> = { principal: ['tenant', 'client', 'secret'] };
+
+const onlyWay = 'was removed, since jobs are reserved through the Stacks API now, with the token of a cluster; take the line out';
+
+/** Keys of earlier versions, with what to do instead. */
+export const removedKeys: Readonly<Partial<Record<ServiceType, Readonly<Record<string, string>>>>> = {
+  buildkite: { mode: onlyWay, binding: onlyWay },
+};

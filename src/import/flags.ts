@@ -34,7 +34,7 @@ export interface FlagsInput {
   say(level: 'warning' | 'note', path: Path, message: string): void;
 }
 
-/** What onejob does anyway, or what only matters to the program that waits for jobs, which is onejob's broker now. */
+/** What onejob does anyway, or what only matters to the program that waits for jobs, which is onejob now. */
 const needless = new Set(
   `disconnect-after-job disconnect-after-idle-timeout disconnect-after-uptime ping-mode no-color health-check-addr log-level log-format
 debug reflect-exit-status no-feature-reporting sockets-path job-log-path enable-job-log-tmpfile write-job-logs-to-stdout

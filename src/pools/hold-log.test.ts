@@ -11,7 +11,7 @@ function open() {
 
 test('a start that is over soon is no trouble', () => {
   const { clock, lines, tell } = open();
-  tell('ci', 'the broker is being started', true);
+  tell('ci', 'the agent is being looked for', true);
   clock.advance(2_000);
   tell('ci', 'the agent is being looked for', true);
   tell('ci', null, false);
@@ -21,7 +21,7 @@ test('a start that is over soon is no trouble', () => {
 
 test('one that takes long is told of, with what it waits for by then, and so is its end', () => {
   const { clock, lines, tell } = open();
-  tell('ci', 'the broker is being started', true);
+  tell('ci', 'the agent is being looked for', true);
   clock.advance(4_000);
   tell('ci', 'the agent is being looked for', true);
   clock.advance(1_000);
@@ -31,7 +31,7 @@ test('one that takes long is told of, with what it waits for by then, and so is 
 
 test('a trouble is told of at once, also in the middle of a start', () => {
   const { clock, lines, tell } = open();
-  tell('ci', 'the broker is being started', true);
+  tell('ci', 'the agent is being looked for', true);
   tell('ci', 'the token is refused', false);
   clock.advance(60_000);
   expect(lines).toEqual(['pool waits for its CI service: the token is refused']);
@@ -39,7 +39,7 @@ test('a trouble is told of at once, also in the middle of a start', () => {
 
 test('nothing is said once nobody listens', () => {
   const { clock, lines, tell, close } = open();
-  tell('ci', 'the broker is being started', true);
+  tell('ci', 'the agent is being looked for', true);
   close();
   clock.advance(60_000);
   expect(lines).toEqual([]);

@@ -47,7 +47,7 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent') || lacksGit() !== nul
       [{ env: { BUILDKITE_REFSPEC: 'refs/heads/feature' } }, 'nobody can tell whether its refspec refs/heads/feature is of branch'],
     ] as const) {
       const job = await build(last, more);
-      expect(job.log).toContain(why);
+      expect(`${job.log}${job.detail ?? ''}`).toContain(why);
       expect(job.log).not.toContain('built ');
     }
     await endOf(day, daemon);

@@ -3,7 +3,7 @@ import { chmodSync, existsSync, mkdirSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { beforeAll, describe, expect, test } from 'vitest';
 import type { JobSpec } from '../standins/buildkite/standin.ts';
-import { type BuildkiteConfig, untilIdle } from '../support/buildkite.ts';
+import { type BuildkiteConfig, untilAsking } from '../support/buildkite.ts';
 import { aDay, down, endOf, works } from '../support/buildkite-days.ts';
 import { buildkiteImages, ensureBuildkiteImages, lacksGit } from '../support/buildkite-images.ts';
 import { bareRepository } from '../support/buildkite-repository.ts';
@@ -30,7 +30,7 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('a cache', () => {
     await using day = await aDay(config);
     const { bench, here } = day;
     let daemon = await here.up();
-    await untilIdle(bench, 2);
+    await untilAsking(bench);
     // Both slots are busy at once, so each has one of them.
     const both = ['one', 'two'].map((name) =>
       bench.buildkite.queueJob({ command: `touch /depot/${name}; echo began; until [ -e /go/both ]; do sleep 0.1; done`, repo }),

@@ -1,12 +1,12 @@
-/** `onejob doctor` and the counts of `status` for Buildkite: real sandboxes of the real Engine try the way to a real broker. */
+/** `onejob doctor` and the counts of `status` for Buildkite: real sandboxes of the real Engine try the way to the service and to a real filter. */
 import { writeFileSync } from 'node:fs';
 import { expect, test } from 'vitest';
 import type { FindingView } from '../../src/api/schema.ts';
-import { agentOrSkip, buildkiteBench, expectClean, untilIdle } from '../support/buildkite.ts';
+import { agentOrSkip, bridgeAddress, buildkiteBench, expectClean, untilAsking } from '../support/buildkite.ts';
 import { onejob } from '../support/onejob.ts';
 
 /** For jobs: the agent's own calls must find past it. */
-const proxy = 'env: { HTTP_PROXY: "http://127.0.0.1:1" }';
+const proxy = `env: { HTTP_PROXY: "http://127.0.0.1:1", NO_PROXY: "${bridgeAddress()}" }`;
 
 function lines(found: readonly FindingView[], level: FindingView['level']): string {
   return found
@@ -15,7 +15,7 @@ function lines(found: readonly FindingView[], level: FindingView['level']): stri
     .join('\n');
 }
 
-test('from inside its sandboxes the broker is reached, on each of their networks, and what images lack is named', async ({
+test('from inside its sandboxes the service and the filter are reached, on each of their networks, and what images lack is named', async ({
   skip,
 }) => {
   await using bench = await buildkiteBench(agentOrSkip(skip));
@@ -23,14 +23,14 @@ test('from inside its sandboxes the broker is reached, on each of their networks
     config: bench.config({ pool: `trust: { network: internet }, caches: ["home:/root"], ${proxy}` }),
   });
   const daemon = await here.up();
-  await untilIdle(bench);
+  await untilAsking(bench);
   const agents = bench.buildkite.agents().length;
   const found = await here.api.doctor();
   expect(lines(found, 'error')).toMatch(/^pool ci: There is no git in image "debian:stable-slim"[^\n]*$/);
   const ok = lines(found, 'ok');
   expect(ok).toContain('takes the token of organisation acme');
-  expect(ok).toMatch(/The broker at [\d.]+:\d+ is reached from network "default", by agents of pool ci\./);
-  expect(ok).toMatch(/The broker at [\d.]+:\d+ is reached from network "internet", by untrusted jobs of pool ci\./);
+  expect(ok).toMatch(/http\S+ is reached from network "default", by agents of pool ci\./);
+  expect(ok).toMatch(/The filter at [\d.]+:\d+ is reached from network "internet", by untrusted jobs of pool ci\./);
   expect(JSON.stringify(found)).not.toContain(bench.buildkite.token);
   // A look is no agent, and takes no job.
   expect(bench.buildkite.agents()).toHaveLength(agents);
@@ -53,7 +53,7 @@ test('jobs of the queue are counted; a token that may not count costs the counts
   writeFileSync(metrics, 'bkct_wrongwrong', { mode: 0o600 });
   await using here = await onejob({ config: bench.config({ pool: proxy, service: `metrics_token: { file: ${metrics} }` }) });
   const daemon = await here.up();
-  await untilIdle(bench);
+  await untilAsking(bench);
   const waiting = async () => (await here.api.status()).pools[0]?.waiting;
   expect(await waiting()).toBeNull();
   const found = await here.api.doctor();

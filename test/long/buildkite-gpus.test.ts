@@ -1,6 +1,6 @@
 /** Devices of Buildkite's agents: an agent of several cards beside those of one, on a host that is acted out. */
 import { describe, expect, test } from 'vitest';
-import { buildkiteBench, untilIdle } from '../support/buildkite.ts';
+import { buildkiteBench, untilAsking } from '../support/buildkite.ts';
 import { endOf, theAgent, untilSays } from '../support/buildkite-days.ts';
 import { card } from '../support/gpu-cards.ts';
 import { gpuHost } from '../support/gpu-host.ts';
@@ -24,7 +24,7 @@ describe.skipIf(lacks('bubblewrap', 'root', 'buildkiteAgent'))('devices', () => 
       env: host.env,
     });
     const daemon = await here.up();
-    await untilIdle(bench, 3);
+    await untilAsking(bench);
     const cards = new Map<string, string[]>();
     const jobs = ['multigpu', 'cap=sm_75', 'cap=recent'].map((rule, n) =>
       buildkite.queueJob({

@@ -4,11 +4,12 @@ import { chmodSync, mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { beforeAll, describe, expect, test } from 'vitest';
 import type { JobSpec } from '../standins/buildkite/standin.ts';
-import { type BuildkiteBench, untilIdle } from '../support/buildkite.ts';
+import { type BuildkiteBench, untilAsking } from '../support/buildkite.ts';
 import { aDay, endOf, troubleOf, untilSays, works } from '../support/buildkite-days.ts';
 import { buildkiteImages, ensureBuildkiteImages, lacksGit } from '../support/buildkite-images.ts';
 import { bareRepository } from '../support/buildkite-repository.ts';
 import { ensureImages, images } from '../support/images.ts';
+import { standbyOf } from '../support/look.ts';
 import type { Home } from '../support/onejob.ts';
 import { lacks } from '../support/require.ts';
 import { scratch } from '../support/scratch.ts';
@@ -79,7 +80,7 @@ describe.skipIf(lacks('docker', 'image', 'busybox', 'buildkiteAgent') || lacksGi
     await using day = await aDay({ image: images.base });
     const { bench, here } = day;
     const daemon = await here.up();
-    await untilIdle(bench);
+    await untilAsking(bench);
     expect(await doctor(here)).toMatch(/pool ci.*bash/);
     const job = await bench.job('echo hello');
     expect({ exit: job.exit === 0, log: job.log }).toEqual({ exit: false, log: expect.stringContaining('bash') });
@@ -169,13 +170,8 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent') || lacksGit() !== nul
     const [, gate = ''] = /volumes: \["([^"]+)"/.exec(config) ?? [];
     here.configure(config.replaceAll('"@"', `"${gate}"`));
     const daemon = await here.up();
-    await untilIdle(bench, 3);
-    const seen = Object.fromEntries(buildkite.agents().map(({ name, tags: its, priority }) => [name, { its, priority }]));
-    expect(seen).toEqual({
-      mid: { its: ['queue=default', 'cap=sm_80', 'gpu=a100', 'cap=recent', 'multigpu'], priority: 4 },
-      high: { its: ['queue=default'], priority: 9 },
-      bench: { its: ['queue=default', 'benchmark=true'], priority: 0 },
-    });
+    await untilAsking(bench);
+    await expect.poll(() => Promise.all(['ci/1', 'high/1', 'bench/1'].map((key) => standbyOf(here, key)))).not.toContain(null);
     const order: string[] = [];
     for (const name of ['first', 'second', 'third']) {
       const id = bench.hold(name);
@@ -183,6 +179,11 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent') || lacksGit() !== nul
       order.push(buildkite.job(id).agent?.name ?? '');
     }
     expect(order).toEqual(['high', 'mid', 'bench']);
+    expect(Object.fromEntries(buildkite.agents().map(({ name, tags: its }) => [name, its]))).toEqual({
+      mid: ['queue=default', 'cap=sm_80', 'gpu=a100', 'cap=recent', 'multigpu'],
+      high: ['queue=default'],
+      bench: ['queue=default', 'benchmark=true'],
+    });
     const picky = ['cap=sm_80', 'cap=recent'].map((rule) => buildkite.queueJob({ command: 'echo picked', rules: [rule] }));
     for (const name of ['first', 'second', 'third']) bench.go(name);
     for (const id of picky) expect((await buildkite.jobEnded(id)).agent?.name).toBe('mid');

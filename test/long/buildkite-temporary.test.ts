@@ -1,10 +1,10 @@
-/** What a temporary manager does with a pool of Buildkite: nothing. And what is left there of a service that config has lost. */
+/** What a temporary manager does with a pool of Buildkite: nothing. */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { leaderPid } from '../../src/store/lead.ts';
-import { untilIdle } from '../support/buildkite.ts';
-import { aDay, brokerPid, connected, endOf, expectOnce, laneOf, untilRunning } from '../support/buildkite-days.ts';
+import { untilAsking } from '../support/buildkite.ts';
+import { aDay, connected, endOf, expectOnce, laneOf, untilRunning } from '../support/buildkite-days.ts';
 import { untilGone } from '../support/child.ts';
 import { lacks } from '../support/require.ts';
 
@@ -15,10 +15,9 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('a pool of Buildkite
     await using day = await aDay({ pools: quick });
     const { bench, here } = day;
     const first = await here.up();
-    await untilIdle(bench);
+    await untilAsking(bench);
     const job = bench.hold('kept');
     await untilRunning(bench, job);
-    const broker = brokerPid(here);
     await first.kill();
     for (let n = 1; n <= 2; n++) {
       const { code, stdout, stderr } = await here.run('--pool', 'quick', '--', 'echo', `stood in ${n}`).ended;
@@ -28,7 +27,6 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('a pool of Buildkite
     }
     expect(readFileSync(join(here.stateDir, 'daemon.log'), 'utf8').match(/leaving other services' agents/g)).toHaveLength(2);
     expect(bench.buildkite.job(job).state).toBe('running');
-    expect(brokerPid(here)).toBe(broker);
     const next = await here.up();
     expect(await laneOf(here)).toBe('busy');
     bench.go('kept');
@@ -36,30 +34,15 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('a pool of Buildkite
     await endOf(day, next);
   });
 
-  test('is not there for the service as long as only "onejob run" is, which starts no broker', async () => {
+  test('is not there for the service as long as only "onejob run" is', async () => {
     await using day = await aDay({ pools: quick });
     const { bench, here } = day;
     const { code, stderr } = await here.run('--pool', 'quick', '--', 'sleep', '3').ended;
     expect(code, stderr).toBe(0);
-    expect([connected(bench), brokerPid(here)]).toEqual([[], null]);
+    expect(connected(bench)).toEqual([]);
     expect(bench.buildkite.requests.filter(({ route }) => route !== 'metrics')).toEqual([]);
     const daemon = await here.up();
-    await untilIdle(bench);
-    await endOf(day, daemon);
-  });
-
-  test('that config has lost while its agent waited: the broker that was left is told to go, and nothing stays at the service', async () => {
-    await using day = await aDay({ pools: quick });
-    const { bench, here } = day;
-    const first = await here.up();
-    await untilIdle(bench);
-    await first.kill();
-    here.configure(`pools:\n${quick}\n`);
-    const daemon = await here.up();
-    await expect
-      .poll(() => bench.buildkite.agents().filter(({ state }) => state !== 'disconnected'), { timeout: 30_000 })
-      .toEqual([]);
-    await expect.poll(() => brokerPid(here), { timeout: 30_000 }).toBe(null);
+    await untilAsking(bench);
     await endOf(day, daemon);
   });
 });

@@ -1,6 +1,6 @@
 /** Whom a pool of Buildkite trusts, with the real agent: what a pull request from a fork is given, and what it is told. */
 import { describe, expect, test } from 'vitest';
-import { untilIdle } from '../support/buildkite.ts';
+import { untilAsking } from '../support/buildkite.ts';
 import { endOf } from '../support/buildkite-days.ts';
 import { containersMade, containersOf, secretDay, seedValue } from '../support/buildkite-secrets.ts';
 import { standbyOf } from '../support/look.ts';
@@ -15,7 +15,7 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent', 'openssl'))('trust', 
     await using day = await secretDay({ pool: 'caches: ["depot:/cache"]' });
     const { bench, here, keys } = day;
     const daemon = await here.up();
-    await untilIdle(bench);
+    await untilAsking(bench);
     const env = { SECRET_TOKEN: seedValue(keys.rsa, 'hunter2 hunter2') };
     const trusted = await bench.job(`touch /cache/kept; ${tell}`, { env, repo: own });
     expect(trusted.log).toContain('token is [REDACTED], cache is kept\n');
@@ -40,19 +40,19 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent', 'openssl'))('trust', 
     await using day = await secretDay({ pool: 'trust: { forks: refuse }' });
     const { bench, here } = day;
     const daemon = await here.up();
-    await untilIdle(bench);
+    await untilAsking(bench);
     await expect.poll(() => standbyOf(here, 'ci/1')).not.toBe(null);
     const [standby, containers] = [await standbyOf(here, 'ci/1'), await containersOf(here)];
     const since = Date.now();
     expect(await containersMade(here, since - 60_000)).toEqual(containers);
     const job = await bench.job(tell, fork);
-    expect(job).toMatchObject({ exit: -1, signalReason: 'agent_refused' });
-    expect(job.log).toBe('onejob refused this job: its branch "mallory:main" is one of a fork (rule "trust.forks: refuse").\n');
+    expect(job).toMatchObject({ exit: -1, signalReason: 'stack_error' });
+    expect(job.detail).toBe('onejob refused this job: its branch "mallory:main" is one of a fork (rule "trust.forks: refuse").');
     expect(await here.cli(['logs', job.id]).ended).toMatchObject({
       code: 0,
-      stderr: `onejob: job ${job.id} has no output: ${job.log}`,
+      stderr: `onejob: job ${job.id} has no output: ${job.detail}\n`,
     });
-    await untilIdle(bench);
+    await untilAsking(bench);
     expect([await standbyOf(here, 'ci/1'), await containersOf(here)]).toEqual([standby, containers]);
     expect(await containersMade(here, since)).toEqual([]);
     await endOf(day, daemon);

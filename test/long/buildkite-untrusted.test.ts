@@ -2,7 +2,7 @@
 import { randomBytes } from 'node:crypto';
 import { beforeAll, describe, expect, test } from 'vitest';
 import type { JobSpec } from '../standins/buildkite/standin.ts';
-import { untilIdle } from '../support/buildkite.ts';
+import { untilAsking } from '../support/buildkite.ts';
 import { containerOf, endOf, troubleOf, untilSays, works } from '../support/buildkite-days.ts';
 import { buildkiteImages, ensureBuildkiteImages, lacksGit } from '../support/buildkite-images.ts';
 import { containersOf, secretDay, seedValue } from '../support/buildkite-secrets.ts';
@@ -108,7 +108,7 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent', 'openssl') || lacksGi
     // Nothing that is writable: else it would need another one.
     here.configure(bench.config());
     const daemon = await here.up();
-    await untilIdle(bench);
+    await untilAsking(bench);
     const waiting = await standby(here);
     const job = bench.hold('stranger', fork);
     await untilSays(bench, job, /^began stranger$/m);
@@ -124,7 +124,7 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent', 'openssl') || lacksGi
     const { bench, here } = day;
     const { buildkite } = bench;
     const daemon = await here.up();
-    await untilIdle(bench);
+    await untilAsking(bench);
     const waiting = await standby(here);
     const deaf = 'trap "echo told; exit 3" TERM; echo begun; while :; do sleep 0.1; done';
     const late = await bench.job(deaf, fork);
@@ -166,10 +166,10 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent', 'openssl') || lacksGi
     daemon = await here.up();
     const refused = await Promise.all([job('solver-core', 'mend'), job('app', 'main')]);
     expect(refused.map(({ exit, signalReason }) => [exit, signalReason])).toEqual([
-      [-1, 'agent_refused'],
-      [-1, 'agent_refused'],
+      [-1, 'stack_error'],
+      [-1, 'stack_error'],
     ]);
-    const [branch, pipeline] = refused.map(({ log }) => log);
+    const [branch, pipeline] = refused.map(({ detail }) => detail);
     expect(branch).toContain('its branch mend is none that "trust.branches" names (rule "trust.others: refuse")');
     expect(pipeline).toContain('its pipeline acme/app is none that "trust.pipelines" names (rule "trust.others: refuse")');
     await endOf(day, daemon);
@@ -179,7 +179,7 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent', 'openssl') || lacksGi
     await using day = await secretDay();
     const { bench, here } = day;
     for (const [network, why] of [
-      ['none', 'the agent of an untrusted job must reach the broker, too; write internet'],
+      ['none', 'the agent of an untrusted job must reach the filter on this host; write internet'],
       ['host', 'an untrusted job would reach all that listens on this host; write internet'],
     ]) {
       here.configure(bench.config({ pool: `trust: { network: ${network} }` }));

@@ -21,7 +21,7 @@ test('one call that gets no answer is said to be silent, and the Engine counts a
     if (path === '/_ping') answer.end('OK');
   });
   await fake.start();
-  const engine = await connectEngine(fake.endpoint, answering);
+  const engine = connectEngine(fake.endpoint, answering);
   await expect(engine.create('x', {})).rejects.toMatchObject({
     code: 'E_ENGINE_SILENT',
     retry: true,
@@ -33,7 +33,7 @@ test('one call that gets no answer is said to be silent, and the Engine counts a
 test('an Engine that does not even answer a ping is unreachable', async () => {
   await using fake = fakeEngine('all', () => {});
   await fake.start();
-  const engine = await connectEngine(fake.endpoint, limits);
+  const engine = connectEngine(fake.endpoint, limits);
   await expect(engine.containers([])).rejects.toMatchObject({ code: 'E_ENGINE_UNREACHABLE', retry: true });
   await fake.stop();
   await expect(engine.containers([])).rejects.toMatchObject({ code: 'E_ENGINE_UNREACHABLE', retry: true });
@@ -47,7 +47,7 @@ test.each(['before its first word', 'half-way'])('a pull that stands still %s is
     else if (when === 'half-way') answer.write('{"status":"Downloading","id":"a","progressDetail":{"current":1,"total":9}}\n');
   });
   await fake.start();
-  const engine = await connectEngine(fake.endpoint, answering);
+  const engine = connectEngine(fake.endpoint, answering);
   const images = createImages(engine, '/nowhere', () => 0);
   const error = await images.get({ ...recipe, image: 'lab/job:1', pull: 'missing' }, () => {}, never()).catch((e: unknown) => e);
   expect(error).toMatchObject({ retry: true, message: expect.stringContaining('pull') });
@@ -70,7 +70,7 @@ test('a pull that goes on slowly is left alone', async () => {
     }
   });
   await fake.start();
-  const engine = await connectEngine(fake.endpoint, slowly);
+  const engine = connectEngine(fake.endpoint, slowly);
   const images = createImages(engine, '/nowhere', () => 0);
   const image = await images.get({ ...recipe, image: 'lab/job:1', pull: 'missing' }, () => {}, never());
   expect(image.id).toBe('sha256:1');
@@ -84,7 +84,7 @@ test('files that the Engine stops taking are given up; a sender that is slow is 
     else if (takes) request.resume().on('end', () => answer.end());
   });
   await fake.start();
-  const engine = await connectEngine(fake.endpoint, slowly);
+  const engine = connectEngine(fake.endpoint, slowly);
   const endless = Readable.from(
     (function* () {
       for (;;) yield Buffer.alloc(64 * 1024);
@@ -115,7 +115,7 @@ test('a release that the Engine neither takes nor refuses is given up, to be tri
     else if (path.endsWith('/json')) answer.end(JSON.stringify({ Id: 'id', Name: '/x', Image: 'i', State: running, Config: {} }));
   });
   await fake.start();
-  const engine = await connectEngine(fake.endpoint, answering);
+  const engine = connectEngine(fake.endpoint, answering);
   await expect(writeInput(engine, 'id', Buffer.from('frame'), never())).rejects.toMatchObject({
     code: 'E_ENGINE_SILENT',
     retry: true,

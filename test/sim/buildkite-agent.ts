@@ -125,18 +125,21 @@ class Agent {
     const over = new AbortController();
     inside.ended.addEventListener('abort', () => over.abort(inside.ended.reason), { once: true });
     void this.#every(Number(heartbeat_interval) * 1_000, over.signal, () => this.#beat(own));
+    let status = 0;
     const started = await this.#until('PUT', `jobs/${job}/start`, { ...ofJob, body: {} }, { most: 7, every: 5_000 });
     if (!(started instanceof Error)) {
       void this.#every(Number(job_status_interval) * 1_000, over.signal, () => this.#look(ofJob));
       const finished = await this.#work(work, ofJob);
       if (finished === null) return;
+      status = finished.exit_status === '-1' ? 255 : Number(finished.exit_status);
       const told = await this.#until('PUT', `jobs/${job}/finish`, { ...ofJob, body: finished }, { most: 12, every: 50_000 });
       if (told instanceof Error && !(told instanceof Refused && told.status < 429)) this.#parts.hears('unheard', job);
     } else this.#parts.hears('unheard', job);
     over.abort(new Error('over'));
     await this.#until('POST', 'disconnect', own, { most: 4, every: 1_000 });
     if (work.bad === 'lingers') await this.#pass(600_000 * random());
-    inside.end(0);
+    // As the job ended (`--reflect-exit-status`).
+    inside.end(status);
   }
 
   /** How it ended, for the service; null: nobody is told. */

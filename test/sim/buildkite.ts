@@ -1,11 +1,10 @@
 /**
- * Buildkite as it is used with `mode: acquire`: pipelines queue jobs, people cancel them, other stacks take some, the service has
+ * Buildkite: pipelines queue jobs, people cancel them, other stacks take some, the service has
  * bad days. The service is the stand-in itself, in this process (`buildkite-wire.ts`), and agents run in sandboxes
  * (`buildkite-agent.ts`). What each job should come to is known here; what the service says of it must agree, once and for good.
  */
 import { readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import type { CarryRequest } from '../../src/ci/buildkite/broker/protocol.ts';
 import { makeKey, parseKeys } from '../../src/secrets/keys.ts';
 import { seal, unseal } from '../../src/secrets/sealed-format.ts';
 import { leave } from '../standins/buildkite/dispatch.ts';
@@ -14,7 +13,7 @@ import { openBuildkiteStandin } from '../standins/buildkite/in-process.ts';
 import { isConnected, type Job } from '../standins/buildkite/state.ts';
 import type { JobView, LoggedRequest } from '../standins/buildkite/types.ts';
 import { type Habit, runAgent, variablesIn, type Work } from './buildkite-agent.ts';
-import { SimBroker } from './buildkite-broker.ts';
+import { filterAuthority, SimFilter } from './buildkite-filter.ts';
 import { BuildkiteWire, fine, type Outage } from './buildkite-wire.ts';
 import type { SimHost } from './host.ts';
 import type { Seen } from './runtime.ts';
@@ -125,7 +124,7 @@ export function buildkiteService(host: SimHost, random: () => number): Outside {
   const { buildkite, world } = standin;
   world.origin = new URL(buildkiteUrl).origin;
   const wire = new BuildkiteWire(time, random, () => standin);
-  const broker = new SimBroker(time, wire.ask, carried);
+  const filter = new SimFilter(time, wire.ask);
   const ofRival = buildkite.addToken({ kind: 'registration' });
 
   function giveToken(): void {
@@ -144,17 +143,7 @@ export function buildkiteService(host: SimHost, random: () => number): Outside {
     tell(what);
   };
 
-  /** A secret is only for jobs that are trusted, and these have it. */
-  function carried({ acquisition, secrets, trusted }: CarryRequest): void {
-    const job = jobs.get(acquisition?.job ?? '');
-    if (job === undefined) return;
-    const values = (secrets ?? []).map(({ value }) => value);
-    if (job.isFork && (trusted || values.length > 0)) breaks(`S8: job ${acquisition?.job} of a fork is trusted`);
-    if (!job.isFork && job.hasSecret && !values.includes(canary)) breaks(`job ${acquisition?.job} is trusted and has no secret`);
-    if (values.length > 0) counts.bkSecrets += 1;
-  }
-
-  function heard({ route, params, leaked, token: kind, from, valid }: LoggedRequest): void {
+  function heard({ route, params, query, leaked, token: kind, from, valid }: LoggedRequest): void {
     if (leaked) breaks(`S8: a token stands elsewhere than in the head of a request: ${route}`);
     if (from === 'agent' && (kind === 'registration' || kind === 'metrics'))
       breaks(`S8: an agent has the cluster's token: ${route}`);
@@ -166,7 +155,7 @@ export function buildkiteService(host: SimHost, random: () => number): Outside {
     }
     if (route !== 'stacks/:key/scheduled-jobs') return;
     const second = Math.floor(time.now / 1_000);
-    const { key = '' } = params;
+    const key = `${params.key} ${new URLSearchParams(query).get('queue_key')}`;
     const before = lists.get(key);
     const now = before?.second === second ? before : { second, count: 0 };
     lists.set(key, now);
@@ -282,7 +271,12 @@ export function buildkiteService(host: SimHost, random: () => number): Outside {
     const { image } = stage.spec.recipe;
     if (job !== undefined && forForks !== null && (image === forForks) !== job.isFork)
       breaks(`S8: agent ${agent} has image ${image}, and its job is ${job.isFork ? '' : 'not '}of a fork`);
-    if (job?.isFork === true && whole.includes(canary)) breaks(`S8: a secret is in the sandbox of agent ${agent}, of a fork`);
+    const [hasCanary, isFiltered] = [whole.includes(canary), script.includes(`http://${filterAuthority}/`)];
+    if (job?.isFork === true && hasCanary) breaks(`S8: a secret is in the sandbox of agent ${agent}, of a fork`);
+    if (job !== undefined && job.isFork !== isFiltered)
+      breaks(`S8: job ${id} ${job.isFork ? 'of a fork has' : 'has not'} the service's own token`);
+    if (job !== undefined && !job.isFork && job.hasSecret && !hasCanary) breaks(`job ${id} is trusted and has no secret`);
+    if (hasCanary) counts.bkSecrets += 1;
     const inside = {
       print: (text: string) => stage.print(text),
       onTerm(fn: () => void) {
@@ -297,7 +291,8 @@ export function buildkiteService(host: SimHost, random: () => number): Outside {
       else excuse(of, 'its agent gave up telling the service about it');
     };
     // Not before the gate has said that it is released.
-    time.after(1, () => void runAgent({ time, random, ask: broker.ask, inside, hears, habit: habitOf }, script));
+    const ask = isFiltered ? filter.ask : wire.ask;
+    time.after(1, () => void runAgent({ time, random, ask, inside, hears, habit: habitOf }, script));
     return true;
   });
 
@@ -473,7 +468,7 @@ export function buildkiteService(host: SimHost, random: () => number): Outside {
     name: 'buildkite',
     parts: (process) => ({
       fetch: wire.fetchOf(process),
-      broker: broker.access(process),
+      filter: filter.access(process),
     }),
     takes: {
       /** A job: `ms`, `exit`, `says`, `bad`, `rules`, `queue`, `priority`; `fork`, `secret`: how likely; `habits` of its first agents. */
@@ -577,7 +572,6 @@ export function buildkiteService(host: SimHost, random: () => number): Outside {
           .filter((id) => world.jobs.get(id)?.state !== 'scheduled')
           .map((id) => `S7: job ${id} fits nowhere, and was touched`),
         ...inState('reserved').map(({ id }) => `S4: job ${id} is left reserved`),
-        ...broker.agents.map(({ id, phase }) => `S4: agent ${id} is left at the broker: ${phase}`),
         ...filesIn(host.dir).flatMap((path) => {
           if (path === join(host.dir, tokenFile)) return [];
           const text = readFileSync(path, 'latin1');

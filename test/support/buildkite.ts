@@ -2,6 +2,7 @@
  * The stand-in for Buildkite, the real agent, and a config that uses both: what every end-to-end test of Buildkite begins with.
  * Jobs run in the image that jobs run in by default, with the agent mounted; nothing is built or pulled.
  */
+import { spawnSync } from 'node:child_process';
 import { chmodSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -62,7 +63,8 @@ export function agentOrSkip(skip: (note: string) => void): string {
 }
 
 export async function buildkiteBench(agent: string, options: BuildkiteOptions = {}): Promise<BuildkiteBench> {
-  const buildkite = await startBuildkite(options);
+  // Agents of trusted jobs call it from their containers, by the host's address on the Engine's own bridge.
+  const buildkite = await startBuildkite({ host: '0.0.0.0', publicHost: bridgeAddress(), ...options });
   const dir = mkdtempSync(join(tmpdir(), 'oj-buildkite-'));
   // Jobs look into it; the token's own mode keeps it from them.
   chmodSync(dir, 0o755);
@@ -113,9 +115,22 @@ function more(keys: string): string {
   return keys === '' ? '' : `, ${keys}`;
 }
 
-/** Resolves once so many agents of ours wait for a job at the service. */
-export async function untilIdle({ buildkite }: Pick<BuildkiteBench, 'buildkite'>, count = 1, timeout = 60_000): Promise<void> {
-  await expect.poll(() => buildkite.agents().filter(({ state }) => state === 'idle').length, { timeout, interval: 50 }).toBe(count);
+/** Resolves once jobs are asked for: a slot is free, and all that its agent needs is there. */
+export async function untilAsking({ buildkite }: Pick<BuildkiteBench, 'buildkite'>, timeout = 60_000): Promise<void> {
+  const before = buildkite.requests.length;
+  // While no slot is free it asks now and then, too.
+  const isOften = (): boolean => {
+    const lists = buildkite.requests.slice(before).filter(({ route }) => route === 'stacks/:key/scheduled-jobs');
+    return lists.some(({ at }, n) => at - (lists[n - 1]?.at ?? 0) < 1_900);
+  };
+  await expect.poll(isOften, { timeout, interval: 50 }).toBe(true);
+}
+
+/** Of this host, as containers reach it. */
+export function bridgeAddress(): string {
+  // Node lists no interface that nothing is connected to.
+  const { stdout } = spawnSync('ip', ['-4', '-o', 'addr', 'show', 'docker0'], { encoding: 'utf8' });
+  return /inet ([\d.]+)/.exec(stdout ?? '')?.[1] ?? '127.0.0.1';
 }
 
 /** What must hold at the service after every test: no agent, no job left, no token where it should not be. */

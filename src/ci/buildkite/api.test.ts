@@ -2,6 +2,7 @@ import { afterEach, describe, expect, it } from 'vitest';
 import { startBuildkite } from '../../../test/standins/buildkite/standin.ts';
 import { systemClock } from '../../clock.ts';
 import { noProxies } from '../../config/proxies.ts';
+import { createOutbound } from '../../http/outbound.ts';
 import { json, page, type Reply, type Server, serve } from '../azure-pipelines/testing.ts';
 import { createServiceApi, LaterError, type ServiceApi } from './api.ts';
 
@@ -12,8 +13,9 @@ afterEach(async () => {
 });
 
 function apiAt(endpoint: string): ServiceApi {
-  const api = createServiceApi({ endpoint, version: '1.2.3', clock: systemClock, proxies: noProxies, timeout: 20_000 });
-  open.unshift({ [Symbol.asyncDispose]: async () => api.close() });
+  const outbound = createOutbound(noProxies);
+  const api = createServiceApi({ endpoint, version: '1.2.3', clock: systemClock, fetch: outbound.fetch, timeout: 20_000 });
+  open.unshift({ [Symbol.asyncDispose]: async () => outbound.close() });
   return api;
 }
 
@@ -67,7 +69,7 @@ it.each<[string, Reply, string]>([
   ['counts that are none', json({ jobs: { queues: { gpu: 7 } } }), 'E_CI_ANSWER'],
   ['a refusal', json({ message: 'No permission: read_metrics' }, 403), 'E_CI_DENIED'],
   ['a failure', json({ message: 'oops' }, 500), 'E_CI_UNREACHABLE'],
-  ['an answer without end', (_, response) => void response.end(Buffer.alloc(2 << 20, 32)), 'E_CI_UNREACHABLE'],
+  ['an answer without end', (_, response) => void response.end(Buffer.alloc(9 << 20, 32)), 'E_CI_UNREACHABLE'],
 ])('%s is told as what it is, without the token', async (_, reply, code) => {
   const { api } = await answering(reply);
   const error: unknown = await api.counts('bkct_secret', patient).catch((found: unknown) => found);

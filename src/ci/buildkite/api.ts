@@ -1,13 +1,11 @@
 /**
- * The calls that the manager itself makes to the service: what a token is, and how many jobs wait. All others are the broker's.
- * They share its bounds: answers of a MiB and 60 s at most, no redirects, no token in any error.
+ * The calls that the manager itself makes to the service: what a token is, and how many jobs wait; for its stacks see `stacks.ts`.
+ * Answers are bounded, no redirect is followed, and no token is in any error.
  */
 import { z } from 'zod';
-import type { Proxies } from '../../config/proxies.ts';
 import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
-import { oneLine } from './broker/answers.ts';
-import { type Called, createUpstream } from './broker/upstream.ts';
+import { type Called, createUpstream, oneLine } from './upstream.ts';
 
 /** What a token stands for (agent v3.137 `api/token.go`). Empty texts and what is missing are null. */
 export interface TokenIdentity {
@@ -43,7 +41,6 @@ export interface ServiceApi {
   identity(token: string, signal: AbortSignal): Promise<Told<TokenIdentity> | null>;
   /** @throws OnejobError E_CI_*, or the reason of `signal`; one with `retryAfter` where the service says when to ask again */
   counts(token: string, signal: AbortSignal): Promise<Told<QueueCounts>>;
-  close(): void;
 }
 
 /** The service refused, and said when it wants to be asked again. */
@@ -63,11 +60,9 @@ export interface ApiParts {
   /** Of onejob. */
   readonly version: string;
   readonly clock: Clock;
-  readonly proxies: Proxies;
   /** ms for one answer; default 20 s. */
   readonly timeout?: number;
-  /** How it is reached instead of over connections of its own. */
-  readonly fetch?: typeof fetch;
+  readonly fetch: typeof fetch;
 }
 
 const words = z
@@ -107,8 +102,8 @@ const countsAnswer = z.object({
 /** s; a service that asks for more is asked once an hour. */
 const longestPoll = 3600;
 
-export function createServiceApi({ endpoint, version, clock, proxies, timeout = 20_000, ...more }: ApiParts): ServiceApi {
-  const upstream = createUpstream({ version, clock, proxies, timeout, ...more });
+export function createServiceApi({ endpoint, version, clock, timeout = 20_000, fetch }: ApiParts): ServiceApi {
+  const upstream = createUpstream({ version, clock, timeout, fetch });
 
   async function get(path: string, token: string, doing: string, signal: AbortSignal): Promise<Called> {
     // Anything else could not stand in a header.
@@ -157,6 +152,5 @@ export function createServiceApi({ endpoint, version, clock, proxies, timeout = 
         skew,
       };
     },
-    close: () => upstream.close(),
   };
 }

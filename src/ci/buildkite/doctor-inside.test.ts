@@ -9,7 +9,7 @@ import { text } from 'node:stream/consumers';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import { json, page, type Reply, serve } from '../azure-pipelines/testing.ts';
-import { type Inside, isBrokers, lackFindings, lookScript, readLook, wayFinding } from './doctor-inside.ts';
+import { type Inside, lackFindings, lookScript, readLook, wayFinding } from './doctor-inside.ts';
 
 let dir: Scratch;
 const open: AsyncDisposable[] = [];
@@ -41,17 +41,19 @@ async function look(
   return readLook(said);
 }
 
-async function broker(reply: Reply = json({ message: 'The token is not one, or no longer.' }, 401)): Promise<number> {
+async function filter(reply: Reply = json({ message: 'The token is not one, or no longer.' }, 401)): Promise<number> {
   const server = await serve(reply);
   open.push(server);
   return Number(new URL(server.url).port);
 }
 
+const filterAt = (address: string, port: number) => ({ endpoint: `http://${address}:${port}/v3`, isFilter: true });
+
 const version = 'buildkite-agent version 3.137.0+10';
 const agentThat = (does: string) => `[ "$1" = --version ] && { echo "${version}"; exit 0; }\n${does}`;
 
 it('says which programs there are, and where can be written and run', async () => {
-  const found = await look(lookScript(null, 0), ['bash'], { agent: agentThat('exit 1') });
+  const found = await look(lookScript(null), ['bash'], { agent: agentThat('exit 1') });
   expect(found).toEqual({
     programs: new Set(['bash', 'buildkite-agent']),
     agent: '3.137.0',
@@ -62,24 +64,24 @@ it('says which programs there are, and where can be written and run', async () =
 });
 
 it('says what does not work', async () => {
-  const found = await look(lookScript(null, 0), [], { env: { TMPDIR: '/proc', HOME: '' }, agent: 'exit 126' });
+  const found = await look(lookScript(null), [], { env: { TMPDIR: '/proc', HOME: '' }, agent: 'exit 126' });
   expect(found).toMatchObject({ agent: null, temporary: { path: '/proc', works: false }, home: { path: '', works: false } });
   expect(found.programs).toEqual(new Set(['buildkite-agent']));
 });
 
-describe('the way to the broker', () => {
-  const way = (found: Inside, network = 'lab') =>
-    wayFinding('pool p', 'agents of pool p', { address: '127.0.0.1', port: 7070, network }, found);
+describe('the way to the filter', () => {
+  const way = (found: Inside, network = 'lab', isFilter = true) =>
+    wayFinding('pool p', 'agents of pool p', { endpoint: 'http://127.0.0.1:7070/v3', isFilter, network }, found);
 
   it('is tried with bash where there is no agent', async () => {
-    const found = await look(lookScript('127.0.0.1', await broker()), ['bash']);
-    expect(isBrokers(found.reached ?? '')).toBe(true);
+    const found = await look(lookScript(filterAt('127.0.0.1', await filter())), ['bash']);
+    expect(found.reached).toContain('401');
     expect(way(found)).toMatchObject({ level: 'ok', hint: null });
   });
 
   it('is tried with the agent where it is there', async () => {
     const says = 'echo "fatal: POST $BUILDKITE_AGENT_ENDPOINT: 401 Unauthorized: The token is not one, or no longer." >&2; exit 1';
-    const found = await look(lookScript('10.1.2.3', 7070), ['bash'], { agent: agentThat(says) });
+    const found = await look(lookScript(filterAt('10.1.2.3', 7070)), ['bash'], { agent: agentThat(says) });
     expect(found.reached).toContain('http://10.1.2.3:7070/v3');
     expect(way(found).level).toBe('ok');
   });
@@ -87,17 +89,17 @@ describe('the way to the broker', () => {
   it.each([
     ['a page', page(200), []],
     ['another refusal', json({ message: 'Forbidden' }, 403), []],
-  ])('%s is not the broker', async (_, reply) => {
-    const found = await look(lookScript('127.0.0.1', await broker(reply)), ['bash']);
+  ])('%s is not the filter', async (_, reply) => {
+    const found = await look(lookScript(filterAt('127.0.0.1', await filter(reply))), ['bash']);
     expect(way(found)).toMatchObject({ level: 'error', message: expect.stringContaining('is not reached from network "lab"') });
   });
 
   it('a port where nobody listens is told with the line that opens a firewall', async () => {
-    const found = await look(lookScript('127.0.0.1', 1), ['bash']);
+    const found = await look(lookScript(filterAt('127.0.0.1', 1)), ['bash']);
     expect(way(found)).toEqual({
       level: 'error',
       subject: 'pool p',
-      message: 'The broker at 127.0.0.1:7070 is not reached from network "lab", by agents of pool p: Connection refused.',
+      message: 'The filter at 127.0.0.1:7070 is not reached from network "lab", by agents of pool p: Connection refused.',
       hint: expect.stringMatching(
         /"ufw allow to 127\.0\.0\.1 port 7070 proto tcp".*"iptables -I INPUT -d 127\.0\.0\.1 -p tcp --dport 7070 -j ACCEPT"/,
       ),
@@ -107,31 +109,40 @@ describe('the way to the broker', () => {
   it('one that never answers is given up', async () => {
     const server = createServer(() => {}).listen(0, '127.0.0.1');
     await once(server, 'listening');
-    const found = await look(lookScript('127.0.0.1', (server.address() as AddressInfo).port, 1), ['bash']);
+    const found = await look(lookScript(filterAt('127.0.0.1', (server.address() as AddressInfo).port), 1), ['bash']);
     expect(way(found)).toMatchObject({ level: 'error', message: expect.stringContaining('no answer within') });
     server.close();
   });
 
   it('an agent that hangs is given up, and what it said before is told', async () => {
     const agent = agentThat('echo "dial tcp 10.1.2.3:7070: connect: no route to host" >&2; exec sleep 60');
-    const found = await look(lookScript('10.1.2.3', 7070, 3), [], { agent });
+    const found = await look(lookScript(filterAt('10.1.2.3', 7070), 3), [], { agent });
     expect(way(found).message).toMatch(/: no route to host\.$/);
   });
 
   it('with nothing to try it with nobody knows', async () => {
-    expect(way(await look(lookScript('127.0.0.1', 1), []))).toMatchObject({
+    expect(way(await look(lookScript(filterAt('127.0.0.1', 1)), []))).toMatchObject({
       level: 'warning',
-      hint: expect.stringContaining('bash'),
+      hint: expect.stringContaining('"agent"'),
     });
   });
 
   it('the hint says how long it holds on a network of our own', async () => {
-    const found = { ...(await look(lookScript(null, 0), [])), reached: 'dial tcp: connect: connection refused' };
+    const found = { ...(await look(lookScript(null), [])), reached: 'dial tcp: connect: connection refused' };
     expect(way(found, 'default').hint).toContain('is made anew after "onejob down"');
   });
 
+  it('of a trusted job leads to the service itself, and a proxy, or certificates, may be missing', async () => {
+    const found = { ...(await look(lookScript(null), [])), reached: 'x509: certificate signed by unknown authority' };
+    expect(way(found, 'default', false)).toMatchObject({
+      level: 'error',
+      message: expect.stringContaining('http://127.0.0.1:7070/v3 is not reached from network "default"'),
+      hint: expect.stringMatching(/HTTPS_PROXY.*CA certificates/),
+    });
+  });
+
   it('what a sandbox says moves no cursor', async () => {
-    const found = { ...(await look(lookScript(null, 0), [])), reached: '\u001b[2Jodd\u0007 things\u001b[0m' };
+    const found = { ...(await look(lookScript(null), [])), reached: '\u001b[2Jodd\u0007 things\u001b[0m' };
     expect(way(found).message).toMatch(/: odd things\.$/);
   });
 });

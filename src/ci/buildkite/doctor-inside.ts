@@ -1,12 +1,11 @@
 /**
- * What an agent would find in its sandbox: a way to the broker, programs that its jobs need, places to write to. A script looks from
+ * What an agent would find in its sandbox: a way to the service or the filter, programs that jobs need, places to write to. A script looks from
  * within; what it says is read here. The way is tried with the agent itself where it is there, else with bash.
  */
 import { networkInterfaces } from 'node:os';
 import { stripVTControlCharacters } from 'node:util';
 import type { Finding } from '../../runtimes/runtime.ts';
-import { pastProxies } from './past-proxies.ts';
-import { findsProgram } from './script.ts';
+import { findsProgram, pastProxies } from './script.ts';
 import { inside } from './way-in.ts';
 
 /** What a sandbox has; null where the script did not say. */
@@ -16,7 +15,7 @@ export interface Inside {
   readonly agent: string | null;
   readonly temporary: { readonly path: string; readonly works: boolean } | null;
   readonly home: { readonly path: string; readonly works: boolean } | null;
-  /** What came back from the broker's address; null when nothing was there to try it with. */
+  /** What came back from where the agent calls; null when nothing was there to try it with. */
   readonly reached: string | null;
 }
 
@@ -24,21 +23,22 @@ export interface Inside {
 const patience = 6;
 
 /**
- * Any `sh` runs it. The token is none: a broker refuses it, which is its answer.
- * @param address null: the way is not tried
+ * Any `sh` runs it. The token is none: whoever answers refuses it, which is the answer.
+ * @param way null: it is not tried
  * @param seconds until an address that does not answer is given up
  */
-export function lookScript(address: string | null, port: number, seconds = patience): string {
-  const host = address?.includes(':') === true ? `[${address}]` : (address ?? 'localhost');
-  const endpoint = `http://${host}:${port}/v3`;
+export function lookScript(way: Pick<Way, 'endpoint' | 'isFilter'> | null, seconds = patience): string {
+  const { hostname, port, protocol, pathname } = new URL(way?.endpoint ?? 'http://localhost/v3');
+  const host = hostname.replace(/^\[(.*)\]$/, '$1');
   const call = [
-    ...pastProxies(endpoint),
-    `export BUILDKITE_AGENT_ENDPOINT=${endpoint} BUILDKITE_AGENT_ACCESS_TOKEN=look BUILDKITE_AGENT_CONFIG=/dev/null`,
+    ...(way?.isFilter === true ? pastProxies(way.endpoint) : []),
+    `export BUILDKITE_AGENT_ENDPOINT='${way?.endpoint}' BUILDKITE_AGENT_ACCESS_TOKEN=look BUILDKITE_AGENT_CONFIG=/dev/null`,
     'if buildkite-agent --version >/dev/null 2>&1; then',
     '  exec buildkite-agent meta-data get look --job 00000000-0000-0000-0000-000000000000 --no-color',
-    'elif command -v bash >/dev/null 2>&1; then',
-    `  exec bash -c 'exec 3<>"/dev/tcp/${address}/${port}" || exit`,
-    '    printf "GET /v3/ping HTTP/1.1\\r\\nHost: look\\r\\nAuthorization: Token look\\r\\nConnection: close\\r\\n\\r\\n" >&3',
+    // It speaks no TLS.
+    `elif [ ${protocol} = http: ] && command -v bash >/dev/null 2>&1; then`,
+    `  exec bash -c 'exec 3<>"/dev/tcp/${host}/${port === '' ? 80 : port}" || exit`,
+    `    printf "GET ${pathname}/ping HTTP/1.1\\r\\nHost: look\\r\\nAuthorization: Token look\\r\\nConnection: close\\r\\n\\r\\n" >&3`,
     '    while IFS= read -r line <&3 || [ -n "$line" ]; do printf "%s\\n" "$line"; line=; done\'',
     'else echo nothing-to-try-with; fi',
   ];
@@ -52,7 +52,7 @@ export function lookScript(address: string | null, port: number, seconds = patie
     'h=${HOME:-}; f=$h/.onejob-look-$$',
     'if [ -n "$h" ] && (: >"$f") 2>/dev/null; then echo "home yes $h"; else echo "home no $h"; fi',
     '[ -n "$h" ] && rm -f "$f"',
-    ...(address === null
+    ...(way === null
       ? []
       : [
           'echo reach',
@@ -85,43 +85,40 @@ export function readLook(said: string): Inside {
   };
 }
 
-/** Whether it was the broker that answered: it knows its own tokens only, and says so. */
-export function isBrokers(reached: string): boolean {
-  return /\b401\b/.test(reached) && /token is not one/i.test(reached);
-}
-
 export interface Way {
-  readonly address: string;
-  readonly port: number;
+  /** Where the agent calls, as its sandbox sees it. */
+  readonly endpoint: string;
+  /** It is the filter of this host, for untrusted jobs; else the service itself. */
+  readonly isFilter: boolean;
   readonly network: string;
 }
 
 /** `whose`: `agents of pool gpu`. */
 export function wayFinding(subject: string, whose: string, way: Way, found: Inside): Finding {
-  const { address, port, network } = way;
-  const where = `${address}:${port}`;
+  const { endpoint, isFilter, network } = way;
+  const what = isFilter ? `The filter at ${new URL(endpoint).host}` : endpoint;
   if (found.reached === null) {
-    const message = `Nobody knows whether ${whose} reach the broker at ${where}: their sandbox has neither the agent nor bash to try it with.`;
-    return { level: 'warning', subject, message, hint: 'Put bash into the image; jobs need it, too.' };
+    const message = `Nobody knows whether ${whose} reach ${isFilter ? 'the filter' : endpoint}: their sandbox has no agent to try it with.`;
+    return { level: 'warning', subject, message, hint: 'Look at "agent" of the service.' };
   }
-  if (isBrokers(found.reached)) {
-    return {
-      level: 'ok',
-      subject,
-      message: `The broker at ${where} is reached from network "${network}", by ${whose}.`,
-      hint: null,
-    };
+  if (/\b401\b/.test(found.reached)) {
+    return { level: 'ok', subject, message: `${what} is reached from network "${network}", by ${whose}.`, hint: null };
   }
   const line = found.reached.split('\n').findLast((one) => one.trim() !== '') ?? '';
   const why = line === '' ? `no answer within ${patience} s` : (reason.exec(line)?.[0] ?? brief(line));
-  const message = `The broker at ${where} is not reached from network "${network}", by ${whose}: ${why}.`;
-  return { level: 'error', subject, message, hint: howToOpen(way) };
+  const message = `${what} is not reached from network "${network}", by ${whose}: ${why}.`;
+  const hint = isFilter
+    ? howToOpen(way)
+    : 'Jobs speak to the service themselves: give their network a way out, "env" of the pool the proxy that leads there (HTTPS_PROXY), and the image CA certificates.';
+  return { level: 'error', subject, message, hint };
 }
 
 /** What a kernel says of a connection that was not made, in the agent's words or in bash's. */
 const reason = /connection refused|i\/o timeout|connection timed out|no route to host|network is unreachable/i;
 
-function howToOpen({ address, port, network }: Way): string {
+function howToOpen({ endpoint, network }: Way): string {
+  const { hostname, port } = new URL(endpoint);
+  const address = hostname.replace(/^\[(.*)\]$/, '$1');
   const bridge = interfaceOf(address);
   const from = bridge === null ? ['', ''] : [` in on ${bridge}`, ` -i ${bridge}`];
   const ufw = `ufw allow${from[0]} to ${address} port ${port} proto tcp`;

@@ -6,7 +6,7 @@ import { howToReplace } from '../../secrets/reference.ts';
 import type { QueueCounts, ServiceApi, TokenIdentity } from './api.ts';
 
 export interface TokenParts {
-  readonly config: Pick<BuildkiteServiceConfig, 'name' | 'endpoint' | 'token' | 'metricsToken' | 'mode'>;
+  readonly config: Pick<BuildkiteServiceConfig, 'name' | 'endpoint' | 'token' | 'metricsToken'>;
   readonly pools: readonly Pick<PoolConfig, 'name' | 'queue'>[];
   readonly api: Pick<ServiceApi, 'identity' | 'counts'>;
   /** @throws OnejobError E_SECRET */
@@ -75,9 +75,9 @@ function ofIdentity(identity: TokenIdentity, { config, pools, wall }: TokenParts
     const message = `The token is for queue ${JSON.stringify(queue)} only, and pool ${pool.name} takes its jobs from ${JSON.stringify(pool.queue)}.`;
     found.push(say('error', message, `Write "queue: ${queue}" in pool ${pool.name}, or use a token of the whole cluster.`));
   }
-  if (config.mode === 'acquire' && cluster === null) {
-    const message = 'The token is of no cluster, and "mode: acquire" asks the service for the jobs of one.';
-    found.push(say('error', message, 'Write "mode: hold", or use a token of a cluster.'));
+  if (cluster === null) {
+    const message = 'The token is of no cluster, and only the jobs of a cluster can be reserved.';
+    found.push(say('error', message, 'Use a token of a cluster: on the website Agents, the cluster, Agent Tokens.'));
   }
   if (expires !== null && expires - wall() < soon) {
     const day = new Date(expires).toISOString().slice(0, 10);

@@ -1,4 +1,4 @@
-/** What `doctor` says of Buildkite, against the stand-in and a broker that is acted out. */
+/** What `doctor` says of Buildkite, against the stand-in. */
 import { chmodSync, mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
@@ -10,13 +10,13 @@ import { checkConfig } from '../../config/load.ts';
 import { noProxies } from '../../config/proxies.ts';
 import { emptyEnvironment } from '../../config/testing.ts';
 import { OnejobError } from '../../errors.ts';
+import { createOutbound } from '../../http/outbound.ts';
 import type { Finding, Recipe } from '../../runtimes/runtime.ts';
 import { makeKey, parseKeys } from '../../secrets/keys.ts';
+import { createSeal } from '../filter/seal.ts';
 import type { Trial } from '../trial.ts';
 import type { AgentBinaryState } from './agent-binary.ts';
 import { createServiceApi } from './api.ts';
-import { protocolVersion } from './broker/protocol.ts';
-import type { BrokerLook } from './broker-calls.ts';
 import { type DoctorParts, findings } from './doctor.ts';
 
 const patient = new AbortController().signal;
@@ -38,17 +38,14 @@ afterEach(async () => {
   dir[Symbol.dispose]();
 });
 
-const brokerLook: BrokerLook = {
-  ...{ protocol: protocolVersion, version: '1.0.0', pid: 4711, port: 7070, agents: [] },
-  services: [{ service: 'bk', kind: 'ok', why: null }],
-};
+const fakeSeal = createSeal(new Uint8Array(32));
+const outbound = createOutbound(noProxies);
 const ready: AgentBinaryState = { kind: 'ready', path: '/p', version: '3.137.0', sha256: '00' };
 
 interface Given {
   readonly pools: string;
   readonly token?: string;
   readonly service?: string;
-  readonly broker?: Partial<BrokerLook> | Error;
   readonly program?: AgentBinaryState;
   readonly door?: () => Promise<string>;
   readonly wall?: number;
@@ -67,25 +64,30 @@ async function check(given: Given): Promise<Finding[]> {
   const [bk] = (config?.services ?? []) as BuildkiteServiceConfig[];
   const pools = config?.pools ?? [];
   if (bk === undefined) throw new Error('no service');
-  const api = createServiceApi({ endpoint: bk.endpoint, version: '1.0.0', clock: systemClock, proxies: noProxies, timeout: 5_000 });
+  const api = createServiceApi({
+    endpoint: bk.endpoint,
+    version: '1.0.0',
+    clock: systemClock,
+    fetch: outbound.fetch,
+    timeout: 5_000,
+  });
   const token = async () => given.token ?? buildkite.token;
-  const broker = given.broker ?? {};
   const parts: DoctorParts = {
-    ...{ config: bk, pools, stateDir: join(dir.path, 'state'), api, token, temporary: false, version: '1.0.0' },
+    ...{ config: bk, pools, stateDir: join(dir.path, 'state'), api, token },
     proxies: noProxies,
     metricsToken: bk.metricsToken === null ? null : async () => buildkite.metricsToken,
     keys: given.keys ?? (async () => null),
-    broker: async () => {
-      if (broker instanceof Error) throw broker;
-      return { ...brokerLook, ...broker };
+    filter: {
+      async door(context, signal) {
+        return { authority: `${await context.door(7070, signal)}:7070`, seal: fakeSeal };
+      },
     },
-    door: async () => 7070,
     program: () => given.program ?? ready,
     clock: systemClock,
     wall: () => given.wall ?? Date.now(),
   };
   const found = await findings(parts, trialOf(pools, given.door ?? (async () => '172.18.0.1')), patient);
-  api.close();
+  outbound.close();
   for (const { level, hint, message } of found) {
     expect(message).toMatch(/[.?!)]$/);
     if (level !== 'ok') expect(hint).not.toBeNull();
@@ -116,7 +118,7 @@ const lines = (found: readonly Finding[], level?: Finding['level']): string[] =>
   found
     .filter((one) => level === undefined || one.level === level)
     .map(({ subject, message, hint }) => `${subject}: ${message} ${hint}`);
-/** Its untrusted jobs' sandboxes are the same. */
+/** Its untrusted jobs' sandboxes have the same network. */
 const plain = '{ p: { service: bk, queue: default, image: "x:1", agents: 2, trust: { network: default } } }';
 
 it('finds nothing to say against a good day, and makes one sandbox for each pool', async () => {
@@ -127,13 +129,13 @@ it('finds nothing to say against a good day, and makes one sandbox for each pool
     'takes the token of organisation acme, cluster "Lab"',
     'Queue "default" is there; 0 jobs wait in it.',
     'The agent is 3.137.0',
-    'Its broker is process 4711, onejob 1.0.0, port 7070: 0 agents',
-    'The broker at 172.18.0.1:7070 is reached from network "default"',
+    'is reached from network "default", by agents of pool p.',
+    'The filter at 172.18.0.1:7070 is reached from network "default", by untrusted jobs of pool p.',
     'bash, git, agent 3.137.0',
   ])
     expect(all).toContain(part);
   expect(all).not.toContain(buildkite.token);
-  expect(asked).toHaveLength(1);
+  expect(asked).toHaveLength(2);
   expect(new Set(buildkite.requests.map(({ token, route }) => `${route} ${token}`))).toEqual(
     new Set(['token registration', 'metrics metrics']),
   );
@@ -179,50 +181,18 @@ it.each([
   const api = createServiceApi({
     endpoint: buildkite.endpoint,
     version: '1',
-    proxies: noProxies,
+    fetch: outbound.fetch,
     clock: { ...systemClock, wall: () => Date.now() + seconds * 1000 },
   });
   const { tokenFindings } = await import('./doctor-token.ts');
   const token = async () => buildkite.token;
   const reference = { kind: 'env', variable: 'T', expires: null } as const;
-  const config = { name: 'bk', endpoint: buildkite.endpoint, token: reference, metricsToken: null, mode: 'hold' } as const;
+  const config = { name: 'bk', endpoint: buildkite.endpoint, token: reference, metricsToken: null } as const;
   const found = await tokenFindings({ config, pools: [], api, token, metricsToken: null, wall: Date.now }, patient);
-  api.close();
+  outbound.close();
   expect(found.filter((one) => one.level === level)).toEqual([
     expect.objectContaining({ message: expect.stringMatching(message) }),
   ]);
-});
-
-it('without a broker the way to it is not tried', async () => {
-  says = good;
-  const away = new OnejobError('E_BROKER', 'The broker cannot be reached.', { hint: 'It is started again by itself.' });
-  const found = await check({ pools: plain, broker: away });
-  expect(lines(found, 'error')).toEqual(['service bk: The broker cannot be reached. It is started again by itself.']);
-  expect(asked[0]?.script).not.toContain('reach');
-});
-
-it('tells what the broker says of the service and of its agents, a few of many', async () => {
-  const agent = (n: number) => ({
-    name: `box-${n}`,
-    service: 'bk',
-    kind: 'held',
-    phase: 'idle',
-    problem: 'the service has paused it',
-  });
-  const other = { name: 'x', service: 'other', kind: 'held', phase: 'idle', problem: 'not mine' };
-  const found = await check({
-    pools: plain,
-    broker: {
-      ...{ version: '0.9.0', agents: [other, ...Array.from({ length: 7 }, (_, n) => agent(n))] },
-      services: [{ service: 'bk', kind: 'refused', why: 'the service refuses the token' }],
-    },
-  });
-  expect(lines(found, 'error')).toEqual([expect.stringContaining('The service refuses the token.')]);
-  const warnings = lines(found, 'warning').join('\n');
-  expect(warnings).toContain('broker is of onejob 0.9.0, and this is 1.0.0');
-  expect(warnings.match(/Agent box-\d: the service has paused it\./g)).toHaveLength(5);
-  expect(warnings).toContain('2 more agents with a problem');
-  expect(warnings).not.toContain('not mine');
 });
 
 it.each<[string, AgentBinaryState, RegExp]>([
@@ -232,7 +202,7 @@ it.each<[string, AgentBinaryState, RegExp]>([
     { kind: 'failed', failure: { code: 'E_AGENT_PACKAGE', message: 'Cannot use it.', retry: false } },
     /error .*Cannot use it\./,
   ],
-  ['old', { ...ready, version: '3.64.0' }, /warning .*3\.64\.0; before 3\.119\.1/],
+  ['old', { ...ready, version: '3.64.0' }, /warning .*3\.64\.0; before 3\.103\.0/],
 ])('an agent that is %s is told', async (_, program, line) => {
   const found = await check({ pools: plain, program });
   expect(found.map(({ level, message }) => `${level} ${message}`)).toContainEqual(expect.stringMatching(line));
@@ -258,21 +228,21 @@ it('an image without git is an error, unless the pool says that nothing is check
 it("untrusted jobs' own network is tried, too, and same sandboxes once", async () => {
   const pools = `{ p: { service: bk, queue: default, image: "x:1" }, q: { service: bk, queue: default, image: "x:1", trust: { network: default } } }`;
   const found = await check({ pools });
-  expect(asked.map(({ recipe }) => recipe.network)).toEqual(['default', 'internet']);
+  expect(asked.map(({ recipe }) => recipe.network)).toEqual(['default', 'internet', 'default']);
   expect(lines(found, 'ok').join('\n')).toContain('from network "internet", by untrusted jobs of pool p');
 });
 
-it('a network of untrusted jobs that cannot be kept from the host is an error, also while no broker is there', async () => {
+it('a network of untrusted jobs that cannot be kept from the host is an error', async () => {
   says = new OnejobError('E_NETWORK_UNGUARDED', 'Cannot keep the network "internet" from the host: no rules.', {
     hint: 'Be root.',
   });
-  const found = await check({ pools: '{ p: { service: bk, queue: default, image: "x:1" } }', broker: new Error('It is away.') });
+  const found = await check({ pools: '{ p: { service: bk, queue: default, image: "x:1" } }' });
   expect(lines(found, 'error')).toContainEqual(
     expect.stringMatching(/pool p: Cannot look into a sandbox of untrusted jobs of pool p: Cannot keep the network "internet"/),
   );
 });
 
-it('says why no way leads to the broker, and looks at the rest', async () => {
+it('says why no way leads to the filter, and looks at the rest', async () => {
   says = good;
   const door = async () => {
     throw new OnejobError('E_NO_DOOR', 'The Engine is not on this host.', { hint: 'Write network: default.' });

@@ -6,16 +6,16 @@ import { type Clock, deadline } from '../../core/clock.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
 import type { Finding } from '../../runtimes/runtime.ts';
 import type { SecretKeys } from '../../secrets/keys.ts';
+import type { Filter } from '../filter/filter.ts';
 import { proxyFindings } from '../proxy-findings.ts';
 import type { Trial, TrialSandbox } from '../trial.ts';
 import type { AgentBinaryState } from './agent-binary.ts';
 import type { ServiceApi } from './api.ts';
-import type { BrokerLook } from './broker-calls.ts';
-import { ageFindings, brokerAbsent, brokerFindings, programFindings } from './doctor-broker.ts';
 import { classesOf, type SandboxClass } from './doctor-classes.ts';
 import { lackFindings, lookScript, readLook, type Way, wayFinding } from './doctor-inside.ts';
 import { poolFindings } from './doctor-pools.ts';
 import { tokenFindings } from './doctor-token.ts';
+import { buildkiteRules } from './filter-rules.ts';
 
 export interface DoctorParts {
   readonly config: BuildkiteServiceConfig;
@@ -29,15 +29,9 @@ export interface DoctorParts {
   readonly metricsToken: (() => Promise<string>) | null;
   /** null: config names none. @throws OnejobError E_SECRET, E_SECRET_KEY */
   readonly keys: () => Promise<SecretKeys | null>;
-  /** @throws OnejobError E_BROKER */
-  readonly broker: (signal: AbortSignal) => Promise<BrokerLook>;
-  /** Has the broker listen at an address, too; the port. @throws OnejobError E_BROKER */
-  readonly door: (address: string, signal: AbortSignal) => Promise<number>;
+  /** null: no pool takes jobs that are not trusted. */
+  readonly filter: Pick<Filter, 'door'> | null;
   readonly program: () => AgentBinaryState;
-  /** This manager starts no broker: there is one only where a daemon has left it. */
-  readonly temporary: boolean;
-  /** Of onejob. */
-  readonly version: string;
   readonly clock: Clock;
   /** ms since the epoch. */
   readonly wall: () => number;
@@ -50,39 +44,28 @@ const atOnce = 3;
 
 export async function findings(parts: DoctorParts, trial: Trial, signal: AbortSignal): Promise<Finding[]> {
   const { config, pools } = parts;
-  const looking = parts.broker(signal).catch((error: unknown) => {
-    signal.throwIfAborted();
-    return brokerAbsent(config.name, error, parts.temporary);
-  });
-  const [look, token, ofPools, within] = await Promise.all([
-    looking,
+  const [token, ofPools, within] = await Promise.all([
     tokenFindings(parts, signal),
     poolFindings(parts),
-    looking.then((look) => lookWithin(parts, classesOf(pools, trial, parts.stateDir), 'pid' in look ? look.port : null, signal)),
+    lookWithin(parts, classesOf(pools, trial, parts.stateDir), signal),
   ]);
   return [
     ...proxyFindings(config.name, config.endpoint, parts.proxies),
     ...token,
     ...programFindings(config.name, parts.program(), config.agentPackage.from),
-    ...('pid' in look ? brokerFindings(config.name, look, parts) : [look]),
     ...within,
     ...ofPools,
   ];
 }
 
-/** `port`: the broker's; null while it is not there, then the way to it is not tried. */
-async function lookWithin(
-  parts: DoctorParts,
-  classes: readonly SandboxClass[],
-  port: number | null,
-  signal: AbortSignal,
-): Promise<Finding[]> {
+async function lookWithin(parts: DoctorParts, classes: readonly SandboxClass[], signal: AbortSignal): Promise<Finding[]> {
   // Sandboxes that are the same are looked at once, for the first that has one.
-  const first = new Map(classes.toReversed().map((one) => [one.sandbox?.kind ?? one.whose, one]));
-  const waiting = classes.filter((one) => first.get(one.sandbox?.kind ?? one.whose) === one);
+  const kindOf = ({ sandbox, whose, isUntrusted }: SandboxClass): string => `${sandbox?.kind ?? whose} ${isUntrusted}`;
+  const first = new Map(classes.toReversed().map((one) => [kindOf(one), one]));
+  const waiting = classes.filter((one) => first.get(kindOf(one)) === one);
   const found = new Map<SandboxClass, Finding[]>();
   using all = deadline(parts.clock, patienceForAll);
-  const looking: Looking = { port, tried: new Set(), late: all.signal };
+  const looking: Looking = { tried: new Set(), late: all.signal };
   const work = async (): Promise<void> => {
     for (let next = waiting.shift(); next !== undefined; next = waiting.shift()) {
       found.set(next, await lookInto(parts, next, looking, signal));
@@ -93,7 +76,6 @@ async function lookWithin(
 }
 
 interface Looking {
-  readonly port: number | null;
   /** Ways that somebody has tried: one that leads nowhere takes its time. */
   readonly tried: Set<string>;
   readonly late: AbortSignal;
@@ -120,15 +102,15 @@ async function lookInto(parts: DoctorParts, one: SandboxClass, looking: Looking,
   const list: Finding[] = [];
   let way: Way | null = null;
   try {
-    way = looking.port === null ? null : await wayTo(parts, sandbox, looking.port, signal);
+    way = await wayTo(parts, one, sandbox, signal);
     const key = JSON.stringify(way);
     if (looking.tried.has(key)) way = null;
     looking.tried.add(key);
   } catch (error) {
-    list.push(unknown(error, 'open a way to the broker for sandboxes', 'error'));
+    list.push(unknown(error, 'open a way to the filter for sandboxes', 'error'));
   }
   try {
-    const found = readLook(await sandbox.ask(lookScript(way?.address ?? null, way?.port ?? 0), signal));
+    const found = readLook(await sandbox.ask(lookScript(way), signal));
     if (way !== null) list.push(wayFinding(subject, whose, way, found));
     if (one.isSameInside) return list;
     const image = sandbox.hasImage ? sandbox.recipe.image : null;
@@ -139,6 +121,7 @@ async function lookInto(parts: DoctorParts, one: SandboxClass, looking: Looking,
   } catch (error) {
     const { kind } = parts.program();
     // What it lacks is the agent's program, of which another line says why.
+    if (one.isSame) return list;
     const isWithout = error instanceof OnejobError && error.code === 'E_MOUNT_MISSING' && kind !== 'ready' && kind !== 'image';
     const level = error instanceof OnejobError && error.code === 'E_NETWORK_UNGUARDED' ? 'error' : 'warning';
     if (!isWithout) list.push(unknown(error, 'look into a sandbox', level));
@@ -146,11 +129,67 @@ async function lookInto(parts: DoctorParts, one: SandboxClass, looking: Looking,
   return list;
 }
 
-async function wayTo({ door }: DoctorParts, sandbox: TrialSandbox, port: number, signal: AbortSignal): Promise<Way> {
-  const address = await sandbox.door(port, signal);
-  return { address, port: await door(address, signal), network: sandbox.recipe.network };
+async function wayTo(
+  { config, filter }: DoctorParts,
+  { isUntrusted }: SandboxClass,
+  sandbox: TrialSandbox,
+  signal: AbortSignal,
+): Promise<Way | null> {
+  const { network } = sandbox.recipe;
+  if (!isUntrusted) return { endpoint: config.endpoint, isFilter: false, network };
+  if (filter === null) return null;
+  const { authority } = await filter.door({ door: (port, inner) => sandbox.door(port, inner) }, signal);
+  return { endpoint: `http://${authority}/${buildkiteRules.root}`, isFilter: true, network };
 }
 
 function messageOf(error: unknown): string {
   return error instanceof OnejobError ? error.message : toFailure(error).message;
+}
+
+/** First version that ends as its job did (`reflect-exit-status`; agent changelog). */
+const oldest = '3.103.0';
+
+/** `from`: as config names it; null for the project's release. */
+export function programFindings(service: string, state: AgentBinaryState, from: string | null): Finding[] {
+  const subject = `service ${service}`;
+  switch (state.kind) {
+    // Each pool's image is looked at itself.
+    case 'image':
+      return [];
+    case 'unknown':
+    case 'preparing':
+      return [{ level: 'warning', subject, message: 'The agent is being fetched and checked.', hint: 'Ask again in a moment.' }];
+    case 'failed': {
+      const { code, message } = state.failure;
+      return [{ level: 'error', subject, message: `${message} (${code})`, hint: howToHave(from) }];
+    }
+    case 'ready': {
+      const message = `The agent is ${state.version}, from ${from ?? "Buildkite's releases"}, checked.`;
+      return [{ level: 'ok', subject, message, hint: null }, ...ageFindings(subject, state.version)];
+    }
+  }
+}
+
+/** An agent that is on this host already can be named. */
+function howToHave(from: string | null): string {
+  return from === null
+    ? 'Where this host reaches no releases, name the program: write "agent: { from: /path/to/buildkite-agent }" into the service.'
+    : 'Look at "agent" of the service; "agent: { from: /path/to/buildkite-agent }" names a program that is on this host already.';
+}
+
+export function ageFindings(subject: string, version: string): Finding[] {
+  if (!isOlder(version, oldest)) return [];
+  const message = `The agent is ${version}; before ${oldest} it does not say how its job ended, and "onejob jobs" shows all of them as passed.`;
+  return [
+    { level: 'warning', subject, message, hint: 'Use a newer agent: "agent: { version: … }" of the service, or of the image.' },
+  ];
+}
+
+function isOlder(version: string, than: string): boolean {
+  const [a, b] = [version, than].map((one) => one.split('-')[0]?.split('.').map(Number) ?? []);
+  for (const [index, wanted] of (b ?? []).entries()) {
+    const found = a?.[index] ?? 0;
+    if (found !== wanted) return found < wanted;
+  }
+  return false;
 }

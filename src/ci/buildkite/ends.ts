@@ -1,28 +1,27 @@
-/** What the service is told of a job that onejob ends, or whose agent did not say itself how it ended. */
+/** What the page of a job says where onejob ends it, or where its agent did not say itself how it ended. */
 import type { PoolConfig } from '../../config/config.ts';
 import { formatDuration, formatSize } from '../../config/units.ts';
 import type { JobResult, StopReason } from '../../core/slot.ts';
-import type { EndRequest } from './broker/protocol.ts';
 
-/** `pool`: the job's, undefined where config does not have it any more. */
-export function endOf(result: JobResult, pool: PoolConfig | undefined): EndRequest {
+/** Of a job whose agent ended without telling the service how its job did. `pool`: the job's, undefined where config has it no more. */
+export function whyLost(result: JobResult, pool: PoolConfig | undefined): string {
   switch (result.kind) {
     case 'timeout':
-      return { reason: tooLong(pool), signalReason: 'agent_stop' };
+      return tooLong(pool);
     case 'disk':
-      return { reason: tooLarge(pool), signalReason: 'agent_stop' };
+      return tooLarge(pool);
     case 'cancelled':
-      return { reason: 'The job was cancelled.', signalReason: 'agent_stop' };
+      return 'onejob ended this job: it was cancelled.';
     case 'oom':
-      return lost('its sandbox ran out of memory');
+      return 'This job was lost: its sandbox ran out of memory.';
     case 'lost':
-      return lost(result.reason);
+      return `This job was lost: ${result.reason}.`;
     case 'unstartable':
-      return lost(result.failure.message);
+      return `This job was lost: ${result.failure.message}`;
     case 'code':
-      return lost(`its agent ended with exit code ${result.code} without a result`);
+      return `This job was lost: its agent ended with exit code ${result.code}, and did not say how the job ended.`;
     case 'signal':
-      return lost(`its agent was ended by ${result.signal} without a result`);
+      return `This job was lost: its agent was ended by ${result.signal}.`;
   }
 }
 
@@ -43,9 +42,4 @@ function tooLarge(pool: PoolConfig | undefined): string {
   const limit = pool?.disk ?? null;
   if (pool === undefined || limit === null) return 'onejob ended this job: its files took more than its pool allowed.';
   return `onejob ended this job: pool ${pool.name} lets the files of a job take ${formatSize(limit)} at most.`;
-}
-
-/** `why`: the middle of a sentence. */
-export function lost(why: string): EndRequest {
-  return { reason: `This job was lost: ${why}.`, signalReason: 'process_run_error' };
 }

@@ -28,6 +28,7 @@ it('what the service says of a job', () => {
     tag: null,
     repository: 'git@github.com:acme/app.git',
     pullRequest: null,
+    buildId: null,
     build: '17',
     buildUrl: `https://buildkite.com/acme/app/builds/17#${id}`,
     commit: '0123abcd',

@@ -7,6 +7,9 @@
  */
 import { masked } from './masked.ts';
 
+/** A job as the service gave it. Foreign: only `id` is sure. */
+export type GivenJob = { readonly id: string; readonly env: Readonly<Record<string, string>> } & Readonly<Record<string, unknown>>;
+
 export interface JobFacts {
   readonly id: string;
   /** Slugs. */
@@ -18,6 +21,7 @@ export interface JobFacts {
   readonly repository: string | null;
   /** null: the service says that the build is of none, and names no repository that one could be from. */
   readonly pullRequest: PullRequest | null;
+  readonly buildId: string | null;
   /** Number of the build. */
   readonly build: string | null;
   /** Of the job on the service's pages; of its build where the job has none. */
@@ -64,6 +68,7 @@ export function jobFacts({ id, env }: NamedJob): JobFacts {
     tag: exact('BUILDKITE_TAG', revisions.BUILDKITE_TAG),
     repository: exact('BUILDKITE_REPO', 2048),
     pullRequest: pullRequestOf(env),
+    buildId: exact('BUILDKITE_BUILD_ID', 255),
     build,
     buildUrl: buildUrl !== null && /^https?:\/\/[^\s"'<>]+$/.test(buildUrl) ? withJob(buildUrl, id) : null,
     commit: exact('BUILDKITE_COMMIT', revisions.BUILDKITE_COMMIT),

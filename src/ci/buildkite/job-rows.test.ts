@@ -1,16 +1,15 @@
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
 import { scratch } from '../../../test/support/scratch.ts';
+import type { JobResult } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
 import { openStore } from '../../store/store.ts';
-import type { BrokerAgent, Phase } from './broker/protocol.ts';
-import { keptLog } from './broker/testing.ts';
-import { createJobRows, wordOf } from './job-rows.ts';
-import { heldAgent } from './testing-broker.ts';
-import { trustedEnv } from './testing-manager.ts';
+import { createJobRows, type JobRows, wordOf } from './job-rows.ts';
+import { keptLog, trustedEnv } from './testing-manager.ts';
 
 interface Bench extends Disposable {
-  readonly saw: (phase: Phase, more?: Partial<BrokerAgent>) => void;
+  readonly rows: JobRows;
+  readonly reserve: (id?: string) => void;
   readonly row: () => unknown;
   readonly list: () => string[];
   readonly unended: () => string[];
@@ -39,8 +38,11 @@ function bench(): Bench {
   const open = () => createJobRows({ service: 'bk', store: counting, wall: () => one.wall, log });
   const one: Bench = {
     wall: 1_000,
-    saw: (phase, more = {}) => rows.saw({ ...heldAgent('a1', { env: trustedEnv }), phase, since: 500, ...more }),
-    row: () => store.serviceJobs.get('job-a1'),
+    get rows() {
+      return rows;
+    },
+    reserve: (id = 'job-1') => rows.reserved({ id, env: trustedEnv }, 'ci'),
+    row: () => store.serviceJobs.get('job-1'),
     list: () => rows.list().map(({ id }) => id),
     unended: () => rows.unended().map(({ id }) => id),
     writes: () => writes,
@@ -58,99 +60,93 @@ function bench(): Bench {
   return one;
 }
 
-it("follows a job from its acceptance to its end, in the service's own words", () => {
+it("follows a job from its reservation to its end, in the service's own words", () => {
   using one = bench();
-  one.saw('accepting');
+  one.reserve();
   expect(one.row()).toEqual({
-    ...{ id: 'job-a1', service: 'bk', pool: 'ci', agent: null, title: 'app #7 unit tests', definition: 'app', build: '7' },
+    ...{ id: 'job-1', service: 'bk', pool: 'ci', agent: null, title: 'app #7 unit tests', definition: 'app', build: '7' },
     ...{ repository: 'https://github.com/acme/app.git', branch: 'main', reason: null, link: null, demands: [] },
-    ...{ state: 'assigned', note: null, result: null, queuedAt: 500, startedAt: null, endedAt: null },
+    ...{ state: 'assigned', note: null, result: null, queuedAt: 1_000, startedAt: null, endedAt: null },
   });
   one.wall = 2_000;
-  one.saw('running', { agent: 'agent1' });
-  expect(one.row()).toMatchObject({ state: 'running', agent: 'agent1', queuedAt: 500, startedAt: 2_000 });
-  expect(one.list()).toEqual(['job-a1']);
+  one.rows.runs('job-1', 'agent1');
+  expect(one.row()).toMatchObject({ state: 'running', agent: 'agent1', queuedAt: 1_000, startedAt: 2_000 });
+  expect(one.list()).toEqual(['job-1']);
   one.wall = 3_000;
-  one.saw('finished', { agent: 'agent1', finished: { exitStatus: '0', signal: null, signalReason: null } });
-  expect(one.row()).toMatchObject({ state: 'done', result: 'passed', startedAt: 2_000, endedAt: 3_000 });
+  one.rows.left('job-1', 'passed');
+  expect(one.row()).toMatchObject({ state: 'done', agent: 'agent1', result: 'passed', startedAt: 2_000, endedAt: 3_000 });
   expect(one.list()).toEqual([]);
 });
 
-it('keeps how a job ended, whatever is said of its agent afterwards', () => {
+it('keeps how a job ended, whatever is said of it afterwards', () => {
   using one = bench();
-  one.saw('finished', { finished: { exitStatus: '2', signal: null, signalReason: null } });
+  one.reserve();
+  one.rows.left('job-1', 'failed (exit 2)');
   const before = one.row();
   one.wall = 9_000;
-  one.saw('ending', { finished: null });
-  one.saw('gone', { finished: null });
+  one.rows.runs('job-1', 'agent1');
+  one.rows.left('job-1', null);
   expect(one.row()).toEqual(before);
 });
 
 it('goes on where an earlier manager was', () => {
   using one = bench();
-  one.saw('running');
+  one.reserve();
   one.restart();
-  expect(one.list()).toEqual([]);
+  expect([one.list(), one.unended()]).toEqual([[], ['job-1']]);
   one.wall = 5_000;
-  one.saw('running', { since: 4_000 });
-  expect(one.row()).toMatchObject({ queuedAt: 500, startedAt: 1_000 });
-  expect(one.list()).toEqual(['job-a1']);
+  one.rows.runs('job-1', 'agent1');
+  expect(one.row()).toMatchObject({ queuedAt: 1_000, startedAt: 5_000 });
+  expect(one.list()).toEqual(['job-1']);
 });
 
 it('writes only what has changed', () => {
   using one = bench();
-  for (let n = 0; n < 5; n++) one.saw('accepted');
-  one.saw('handed', { agent: 'agent1' });
-  one.saw('connected', { agent: 'agent1' });
+  for (let n = 0; n < 5; n++) one.reserve();
+  for (let n = 0; n < 5; n++) one.rows.runs('job-1', 'agent1');
   expect(one.writes()).toBe(2);
 });
 
-it('has nothing to say of an agent without a job', () => {
+it('follows a job again that came back', () => {
   using one = bench();
-  one.saw('idle', { job: null });
-  expect([one.writes(), one.list()]).toEqual([0, []]);
-});
-
-it('follows a job again that came back: the service had taken it away before it began, and gave it here once more', () => {
-  using one = bench();
-  one.saw('accepting');
-  one.saw('gone');
+  one.reserve();
+  one.rows.left('job-1', null);
   expect(one.row()).toMatchObject({ state: 'done', result: null });
   one.wall = 7_000;
-  one.saw('accepted', { id: 'a2' });
+  one.reserve();
   expect(one.row()).toMatchObject({ state: 'assigned', endedAt: null });
-  one.saw('finished', { id: 'a2', finished: { exitStatus: '0', signal: null, signalReason: null } });
+  one.rows.left('job-1', 'passed');
   expect(one.row()).toMatchObject({ state: 'done', result: 'passed' });
 });
 
 it('goes on while nothing can be written, says so once, and makes up for it', () => {
   using one = bench();
   one.full = true;
-  one.saw('accepted');
-  one.saw('running');
-  one.saw('running');
-  expect([one.row(), one.list(), one.unended()]).toEqual([null, ['job-a1'], ['job-a1']]);
-  one.saw('finished', { finished: { exitStatus: '0', signal: null, signalReason: null } });
-  one.saw('gone');
+  one.reserve();
+  one.rows.runs('job-1', 'agent1');
+  expect([one.row(), one.list(), one.unended()]).toEqual([null, ['job-1'], ['job-1']]);
+  one.rows.left('job-1', 'passed');
   expect([one.row(), one.list(), one.unended()]).toEqual([null, [], []]);
   expect(one.said()).toEqual(['warn jobs are not written down']);
   one.full = false;
-  one.saw('accepted', { id: 'a2', job: { id: 'job-a2', env: trustedEnv } });
+  one.reserve('job-2');
   expect(one.row()).toMatchObject({ state: 'done', result: 'passed' });
-  expect(one.unended()).toEqual(['job-a2']);
+  expect(one.unended()).toEqual(['job-2']);
   expect(one.said()).toEqual(['warn jobs are not written down', 'info jobs are written down again']);
 });
 
-it.each([
-  ['0', null, null, 'passed'],
-  ['3', null, null, 'failed (exit 3)'],
-  ['-1', 'SIGKILL', null, 'failed (SIGKILL)'],
-  ['-1', null, 'agent_refused', 'refused'],
-  ['-1', 'SIGTERM', 'cancel', 'cancelled'],
-  ['-1', null, 'agent_stop', 'stopped'],
-  ['-1', null, 'process_run_error', 'failed (process_run_error)'],
-])('calls exit %s, signal %s, reason %s: %s', (exitStatus, signal, signalReason, word) => {
-  expect(wordOf({ exitStatus, signal, signalReason })).toBe(word);
+it.each<[string, JobResult | null, string]>([
+  ['finished', { kind: 'code', code: 0 }, 'passed'],
+  ['finished', { kind: 'code', code: 3 }, 'failed (exit 3)'],
+  ['finished', { kind: 'signal', signal: 'SIGKILL' }, 'failed (SIGKILL)'],
+  ['finished', { kind: 'timeout' }, 'stopped'],
+  ['finished', null, 'ended'],
+  ['canceled', { kind: 'code', code: 255 }, 'cancelled'],
+  ['timed_out', { kind: 'code', code: 255 }, 'timed out'],
+  ['running', { kind: 'code', code: 0 }, 'lost'],
+  ['running', { kind: 'oom' }, 'lost'],
+])('calls a job that is %s, its agent ended with %o: %s', (state, result, word) => {
+  expect(wordOf(state, result)).toBe(word);
 });
 
 it('keeps no password: neither of an address nor of what people read', () => {
@@ -161,7 +157,7 @@ it('keeps no password: neither of an address nor of what people read', () => {
     BUILDKITE_REPO: 'https://x-token:ghp_hunter2@github.com/acme/app.git',
     BUILDKITE_COMMAND: 'TOKEN=hunter2 curl -H "Authorization: Bearer hunter2" https://me:hunter2@host/x',
   };
-  one.saw('accepted', heldAgent('a1', { env }));
+  one.rows.reserved({ id: 'job-1', env }, 'ci');
   expect(one.row()).toMatchObject({
     repository: 'https://github.com/acme/app.git',
     title: 'app #7 TOKEN=*** curl -H "Authorization: Bearer ***" https://host/x',

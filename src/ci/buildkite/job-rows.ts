@@ -2,14 +2,14 @@
  * The service's jobs that this host has or had, for people. A store that takes nothing holds up nobody who tells of them: what it
  * has missed is kept here, and written with the next one that it takes.
  */
-import type { JobId } from '../../core/slot.ts';
+import type { AgentId, JobId, JobResult } from '../../core/slot.ts';
 import { toFailure } from '../../errors.ts';
 import type { Log } from '../../log.ts';
 import type { Store } from '../../store/store.ts';
 import type { ServiceJob } from '../ci-service.ts';
-import type { BrokerAgent, Finished, GivenJob } from './broker/protocol.ts';
-import { jobFacts } from './job-facts.ts';
+import { type GivenJob, jobFacts } from './job-facts.ts';
 import { shownRepository } from './repository.ts';
+import { stageOf } from './stacks.ts';
 
 export interface JobRowsParts {
   /** Name of the service in the config. */
@@ -21,12 +21,13 @@ export interface JobRowsParts {
 }
 
 export interface JobRows {
-  saw(agent: BrokerAgent): void;
+  /** An agent has acquired it. */
+  runs(id: JobId, agent: AgentId): void;
   /** Says of a job that this host has what was made of it, as a sentence. */
   note(job: JobId, text: string): void;
   /** Reserved for a pool, and no agent's yet. */
   reserved(job: GivenJob, pool: string): void;
-  /** It never got an agent. `word`: what became of it; null: it went back to its queue. */
+  /** This host has it no more. `word`: what became of it; null: it went back to its queue. */
   left(id: JobId, word: string | null): void;
   /** Those that are not over, of managers before this one too. */
   unended(): readonly ServiceJob[];
@@ -67,15 +68,10 @@ export function createJobRows({ service, store, wall, log }: JobRowsParts): JobR
   const find = (id: JobId): ServiceJob | null => open.get(id) ?? unwritten.get(id) ?? store.serviceJobs.get(id);
 
   return {
-    saw(agent) {
-      const { job } = agent;
-      // Until the service has answered its agent it may be another's.
-      if (job === null || (agent.kind === 'carried' && (agent.phase === 'idle' || agent.phase === 'accepting'))) return;
-      const before = find(job.id);
-      // One that was over without a result may come back: the service took it away before it began.
-      const isLeft = agent.phase === 'ending' || agent.phase === 'gone';
-      if (before?.state === 'done' && (before.result !== null || isLeft)) return;
-      save(rowOf(agent, before, { service, now: wall() }), before);
+    runs(id, agent) {
+      const before = find(id);
+      if (before === null || (before.state === 'done' && before.result !== null)) return;
+      save({ ...before, agent, state: 'running', result: null, startedAt: before.startedAt ?? wall(), endedAt: null }, before);
     },
     note(job, text) {
       const before = find(job);
@@ -83,14 +79,15 @@ export function createJobRows({ service, store, wall, log }: JobRowsParts): JobR
     },
     reserved(job, pool) {
       const before = find(job.id);
-      const now = wall();
-      const about = { job, pool, phase: 'accepted', agent: null, finished: null, since: now } as const;
-      save(rowOf(about, before, { service, now }), before);
+      save(rowOf(job, pool, before, { service, now: wall() }), before);
     },
     left(id, word) {
       const before = find(id);
       if (before === null || before.state === 'done') return;
-      save({ ...before, agent: null, state: 'done', result: word, endedAt: wall() }, before);
+      save(
+        { ...before, agent: before.startedAt === null ? null : before.agent, state: 'done', result: word, endedAt: wall() },
+        before,
+      );
     },
     unended() {
       const written = store.serviceJobs.list(mostUnended).filter((row) => row.service === service && !unwritten.has(row.id));
@@ -106,18 +103,18 @@ const longestNote = 500;
 /** Rows that are looked through for those that are not over; the newest come first. */
 const mostUnended = 1_000;
 
-type RowOf = Pick<BrokerAgent, 'job' | 'pool' | 'agent' | 'phase' | 'finished' | 'since'>;
-
-function rowOf(agent: RowOf, before: ServiceJob | null, { service, now }: { service: string; now: number }): ServiceJob {
-  const { job, phase, finished } = agent;
-  const facts = jobFacts(job ?? { id: '', env: {} });
-  const isOver = phase === 'finished' || phase === 'gone';
-  const hasRun = phase === 'running' || phase === 'finished';
+function rowOf(
+  job: GivenJob,
+  pool: string,
+  before: ServiceJob | null,
+  { service, now }: { readonly service: string; readonly now: number },
+): ServiceJob {
+  const facts = jobFacts(job);
   return {
-    id: job?.id ?? '',
+    id: job.id,
     service,
-    pool: agent.pool,
-    agent: agent.agent,
+    pool,
+    agent: null,
     title: [facts.pipeline, facts.build === null ? null : `#${facts.build}`, facts.title].filter((part) => part !== null).join(' '),
     definition: facts.pipeline,
     build: facts.build,
@@ -126,21 +123,31 @@ function rowOf(agent: RowOf, before: ServiceJob | null, { service, now }: { serv
     reason: facts.source,
     link: facts.buildUrl,
     demands: [],
-    state: isOver ? 'done' : hasRun ? 'running' : 'assigned',
-    result: isOver ? (finished === null ? null : wordOf(finished)) : null,
+    state: 'assigned',
+    result: null,
     note: before?.note ?? null,
-    queuedAt: before?.queuedAt ?? agent.since,
-    startedAt: before?.startedAt ?? (hasRun ? now : null),
-    endedAt: isOver ? now : null,
+    queuedAt: before?.queuedAt ?? now,
+    startedAt: before?.startedAt ?? null,
+    endedAt: null,
   };
 }
 
-/** How it ended, in a word or two. */
-export function wordOf({ exitStatus, signal, signalReason }: Finished): string {
-  if (signalReason === 'agent_refused') return 'refused';
-  if (signalReason === 'cancel') return 'cancelled';
-  if (signalReason === 'agent_stop') return 'stopped';
-  if (signalReason !== null) return `failed (${signalReason})`;
-  if (signal !== null) return `failed (${signal})`;
-  return exitStatus === '0' ? 'passed' : `failed (exit ${exitStatus})`;
+/** How a job ended, in a word or two: by its state at the service, and by how its agent ended, which reflects the job's own status. */
+export function wordOf(state: string, result: JobResult | null): string {
+  if (state === 'canceled' || state === 'canceling') return 'cancelled';
+  if (state !== 'finished' && stageOf(state) === 'over') return state.replaceAll('_', ' ');
+  switch (result?.kind) {
+    case undefined:
+      return 'ended';
+    case 'code':
+      return state !== 'finished' ? 'lost' : result.code === 0 ? 'passed' : `failed (exit ${result.code})`;
+    case 'signal':
+      return `failed (${result.signal})`;
+    case 'timeout':
+    case 'disk':
+    case 'cancelled':
+      return 'stopped';
+    default:
+      return 'lost';
+  }
 }

@@ -6,15 +6,15 @@ import { OnejobError, toFailure } from '../../errors.ts';
 import type { Log } from '../../log.ts';
 import { fits } from './agent-rules.ts';
 import { LaterError } from './api.ts';
-import { createWaker } from './broker/wake.ts';
 import type { Reservations } from './reservations.ts';
 import type { ScheduledJob, Stacks } from './stacks.ts';
+import { createWaker } from './waker.ts';
 
 export interface QueueWatchParts {
   readonly queue: string;
   /** Those that take jobs from it. */
   readonly pools: readonly PoolConfig[];
-  /** Of the queue's stack. */
+  /** Key of this host's. */
   readonly stack: string;
   /** The host's short name, for people. */
   readonly host: string;
@@ -23,12 +23,14 @@ export interface QueueWatchParts {
   /** Slots of these pools that could take a job and have none, not even one that is only reserved. */
   readonly free: () => readonly string[];
   readonly poolOf: (slot: string) => PoolConfig | undefined;
-  /** Makes the stack known, and takes up what an earlier manager had reserved. @throws OnejobError E_CI_* */
-  readonly begin: () => Promise<void>;
-  /** Whether anything can be asked at all: there is a token, and a broker. */
+  /** Makes the stack known, and takes up what an earlier manager had. `again`: it is not known any more. @throws OnejobError E_CI_* */
+  readonly begin: (again: boolean) => Promise<void>;
+  /** Whether anything can be asked at all: there is a token. */
   readonly isReady: () => boolean;
   /** Why jobs cannot be had; null when they can. */
   readonly say: (problem: string | null) => void;
+  /** ms between two questions while a slot is free. */
+  readonly often: number;
   /** ms between two questions while no slot is free: the service takes a stack that asks nothing for one that is gone. */
   readonly every: number;
   /** ms between two rounds that keep reservations. */
@@ -46,10 +48,8 @@ export interface QueueWatch {
   readonly ended: Promise<void>;
 }
 
-/** ms between two questions while a slot is free. */
-const often = 1_000;
-/** ms. Longest wait after failures, and the wait after a refusal, which only a person can mend. */
-const longest = 60_000;
+/** ms. Shortest and longest wait after failures; the latter is the wait after a refusal, which only a person can mend. */
+const [shortest, longest] = [1_000, 60_000];
 /** Jobs of an answer, and answers that are read at a time to find those that fit. */
 const [pageSize, mostPages] = [100, 10];
 /** ms that a job must have waited before its page says what for. */
@@ -62,6 +62,7 @@ export function watchQueue(parts: QueueWatchParts): QueueWatch {
   const waker = createWaker(clock);
   signal.addEventListener('abort', waker.wake, { once: true });
   let isKnown = false;
+  let wasKnown = false;
   let failures = 0;
   /** Times of the clock. */
   let [asked, kept, notBefore] = [Number.NEGATIVE_INFINITY, clock.now(), Number.NEGATIVE_INFINITY];
@@ -75,7 +76,9 @@ export function watchQueue(parts: QueueWatchParts): QueueWatch {
 
   async function ask(): Promise<void> {
     asked = clock.now();
-    const free = [...parts.free()];
+    // The pool that is to have jobs first.
+    const rank = (slot: string): number => parts.poolOf(slot)?.priority ?? 0;
+    const free = parts.free().toSorted((a, b) => rank(b) - rank(a));
     const picks: { job: JobId; slot: string }[] = [];
     const waiting = new Map<JobId, number>();
     let after: string | null = null;
@@ -112,8 +115,9 @@ export function watchQueue(parts: QueueWatchParts): QueueWatch {
 
   async function turn(): Promise<void> {
     try {
-      if (!isKnown) await parts.begin();
+      if (!isKnown) await parts.begin(wasKnown);
       isKnown = true;
+      wasKnown = true;
       if (clock.now() >= kept + parts.keepEvery) {
         kept = clock.now();
         await reservations.keep(queue);
@@ -127,7 +131,7 @@ export function watchQueue(parts: QueueWatchParts): QueueWatch {
       const { message, retry, code } = toFailure(error);
       // The stack may be gone, or another installation's now: it is made known again.
       if (code === 'E_CI_DENIED') isKnown = false;
-      const backOff = retry ? Math.min(often * 2 ** (failures - 1), longest) * (1 - parts.random() / 5) : longest;
+      const backOff = retry ? Math.min(shortest * 2 ** (failures - 1), longest) * (1 - parts.random() / 5) : longest;
       notBefore = clock.now() + Math.max(backOff, error instanceof LaterError ? error.retryAfter : 0);
       if (!(error instanceof OnejobError)) log.error('cannot follow a queue', { queue, error });
       // One that failed once is no outage.
@@ -135,7 +139,7 @@ export function watchQueue(parts: QueueWatchParts): QueueWatch {
     }
   }
 
-  const nextAsk = (): number => asked + (parts.free().length > 0 ? often : parts.every);
+  const nextAsk = (): number => asked + (parts.free().length > 0 ? parts.often : parts.every);
   const due = (): number | null => {
     if (!parts.isReady()) return null;
     const keep = reservations.all().some((one) => one.queue === queue) ? kept + parts.keepEvery : Number.POSITIVE_INFINITY;

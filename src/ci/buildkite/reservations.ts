@@ -10,10 +10,10 @@ import type { AgentId, JobId } from '../../core/slot.ts';
 import { toFailure } from '../../errors.ts';
 import type { Log } from '../../log.ts';
 import type { CiEvent } from '../ci-service.ts';
-import type { GivenJob } from './broker/protocol.ts';
-import type { JobRows } from './job-rows.ts';
+import type { GivenJob } from './job-facts.ts';
+import { type JobRows, wordOf } from './job-rows.ts';
 import type { Ruling } from './ruling.ts';
-import type { Stacks } from './stacks.ts';
+import { type Stacks, stageOf } from './stacks.ts';
 
 export interface Reservation {
   readonly job: JobId;
@@ -44,9 +44,9 @@ export interface Verdict {
 
 export interface ReservationParts {
   readonly stacks: Pick<Stacks, 'reserve' | 'show' | 'states' | 'finish'>;
-  /** Of the queue's stack. */
-  readonly keyOf: (queue: string) => string;
-  readonly rows: Pick<JobRows, 'reserved' | 'left'>;
+  /** Key of this host's. */
+  readonly stack: string;
+  readonly rows: Pick<JobRows, 'reserved' | 'left' | 'note'>;
   readonly rule: (job: GivenJob, pool: PoolConfig) => Promise<Ruling>;
   readonly poolOf: (slot: string) => PoolConfig | undefined;
   /** Whether the slot has the job, in whatever lane. */
@@ -84,19 +84,16 @@ export interface Reservations {
   giveBack(job: JobId, why: string): Promise<void>;
   /** An agent of ours has it, or it is over. `word`: as in `JobRows.left`; undefined: its row is somebody else's matter. */
   forget(job: JobId, word?: string | null): void;
+  /** The service does not keep it for this host any more; `state`: its word for what became of it. */
+  lost(job: JobId, state: string): void;
 }
 
 /** ms that a job is left to others: after it was given back, and when another host was faster. */
 const [shunBack, shunLost] = [300_000, 10_000];
 /** ms since it was made, or made anew, in which a reservation is as good as new. */
 const freshFor = 10_000;
-/** States in which a job is not to run any more. */
-const unwanted: ReadonlySet<string> = new Set([
-  ...['canceling', 'canceled', 'finished', 'expired', 'skipped', 'broken', 'timing_out', 'timed_out'],
-]);
-
 export function createReservations(parts: ReservationParts): Reservations {
-  const { stacks, keyOf, rows, poolOf, isTaken, emit, clock, log, signal } = parts;
+  const { stacks, stack, rows, poolOf, isTaken, emit, clock, log, signal } = parts;
   const held = new Map<JobId, Reservation>();
   const shunned = new Map<JobId, number>();
   const deciding = new Set<JobId>();
@@ -115,10 +112,10 @@ export function createReservations(parts: ReservationParts): Reservations {
     if (word !== undefined) rows.left(job, word);
   };
 
-  async function tell({ job, queue, verdict }: Reservation): Promise<void> {
+  async function tell({ job, verdict }: Reservation): Promise<void> {
     if (verdict === null) return;
     try {
-      await stacks.finish(keyOf(queue), job, verdict.detail, signal);
+      await stacks.finish(stack, job, verdict.detail, signal);
       forget(job, verdict.word);
     } catch (error) {
       if (!signal.aborted) log.warn('cannot end a job yet', { job, reason: toFailure(error).message });
@@ -127,16 +124,17 @@ export function createReservations(parts: ReservationParts): Reservations {
 
   const end: Reservations['end'] = async (job, verdict) => {
     change(job, { verdict });
+    rows.note(job, verdict.detail);
     const now = held.get(job);
     if (now !== undefined) await tell(now);
   };
 
-  async function decide({ job, queue, slot }: Reservation): Promise<void> {
+  async function decide({ job, slot }: Reservation): Promise<void> {
     const pool = poolOf(slot);
     if (deciding.has(job) || pool === undefined) return;
     deciding.add(job);
     try {
-      const given = await stacks.show(keyOf(queue), job, signal);
+      const given = await stacks.show(stack, job, signal);
       if (!held.has(job)) return;
       if (given === null) return forget(job, 'gone');
       rows.reserved(given, pool.name);
@@ -161,31 +159,26 @@ export function createReservations(parts: ReservationParts): Reservations {
     }
   }
 
-  async function lose(queue: string, jobs: readonly JobId[]): Promise<void> {
-    if (jobs.length === 0) return;
-    const states = await stacks.states(keyOf(queue), jobs, signal);
-    for (const job of jobs) {
-      const one = held.get(job);
-      const state = states.get(job) ?? 'gone';
-      // Acquired, then: the broker tells of it.
-      const isOurs = one?.agent != null && !unwanted.has(state) && state !== 'gone' && state !== 'scheduled';
-      if (one === undefined || isOurs) continue;
-      log.info('reservation lost', { job, state });
-      shun(job, shunLost);
-      forget(job, unwanted.has(state) ? state.replace('canceling', 'canceled') : null);
-      if (one.agent !== null && isTaken(job, one.slot)) emit({ kind: 'cancel', job, agent: one.agent, grace: null });
-    }
-  }
+  const lost: Reservations['lost'] = (job, state) => {
+    const one = held.get(job);
+    const stage = stageOf(state);
+    // An agent of ours has acquired it, then, or is ending it.
+    if (one === undefined || (one.agent !== null && (stage === 'running' || stage === 'ending'))) return;
+    log.info('reservation lost', { job, state });
+    shun(job, shunLost);
+    forget(job, stage === 'over' || stage === 'ending' ? wordOf(state, null) : null);
+    if (one.agent !== null && isTaken(job, one.slot)) emit({ kind: 'cancel', job, agent: one.agent, grace: null });
+  };
 
-  async function extend(queue: string, jobs: readonly JobId[]): Promise<void> {
+  async function extend(jobs: readonly JobId[]): Promise<void> {
     if (jobs.length === 0) return;
     const kept = clock.now();
-    const ours = await stacks.reserve(keyOf(queue), jobs, parts.expiry, signal);
+    const ours = await stacks.reserve(stack, jobs, parts.expiry, signal);
     for (const job of ours) change(job, { kept });
-    await lose(
-      queue,
-      jobs.filter((job) => !ours.has(job)),
-    );
+    const others = jobs.filter((job) => !ours.has(job));
+    if (others.length === 0) return;
+    const states = await stacks.states(stack, others, signal);
+    for (const job of others) lost(job, states.get(job) ?? 'gone');
   }
 
   const giveBack: Reservations['giveBack'] = async (job, why) => {
@@ -195,7 +188,7 @@ export function createReservations(parts: ReservationParts): Reservations {
     shun(job, shunBack);
     forget(job, null);
     // The service has no call for it. A reservation that is made anew ends a second later; else it does when its time is up.
-    await stacks.reserve(keyOf(one.queue), [job], 1, signal).catch(() => {});
+    await stacks.reserve(stack, [job], 1, signal).catch(() => {});
   };
 
   return {
@@ -206,7 +199,7 @@ export function createReservations(parts: ReservationParts): Reservations {
     async take(queue, picks) {
       const jobs = picks.map(({ job }) => job);
       const kept = clock.now();
-      const ours = await stacks.reserve(keyOf(queue), jobs, parts.expiry, signal);
+      const ours = await stacks.reserve(stack, jobs, parts.expiry, signal);
       for (const { job, slot } of picks) {
         const pool = poolOf(slot)?.name;
         if (pool === undefined || held.has(job)) continue;
@@ -223,7 +216,7 @@ export function createReservations(parts: ReservationParts): Reservations {
     },
     async renew(job) {
       const one = held.get(job);
-      if (one !== undefined && clock.now() - one.kept > freshFor) await extend(one.queue, [job]);
+      if (one !== undefined && clock.now() - one.kept > freshFor) await extend([job]);
       return held.has(job);
     },
     async keep(queue) {
@@ -235,7 +228,7 @@ export function createReservations(parts: ReservationParts): Reservations {
         if (isLate && one.verdict === null && !isTaken(one.job, one.slot)) await giveBack(one.job, 'no slot took it in time');
       }
       const left = all.filter(({ job }) => held.has(job)).map(({ job }) => job);
-      await extend(queue, left);
+      await extend(left);
     },
     move(job, slot) {
       change(job, { slot });
@@ -248,5 +241,6 @@ export function createReservations(parts: ReservationParts): Reservations {
     end,
     giveBack,
     forget,
+    lost,
   };
 }

@@ -4,8 +4,7 @@ import { type JobSecrets, openJobSecrets, type PinBook } from '../../secrets/job
 import type { SecretKeys } from '../../secrets/keys.ts';
 import { formatOf, secretsIn } from '../../secrets/open.ts';
 import { looksSealed } from '../../secrets/sealed-format.ts';
-import type { GivenJob } from './broker/protocol.ts';
-import { type JobFacts, jobFacts } from './job-facts.ts';
+import { type GivenJob, type JobFacts, jobFacts } from './job-facts.ts';
 import { decideTrust } from './trust.ts';
 
 export type Ruling =

@@ -50,6 +50,7 @@ function stub(dir: Scratch): {
 
 const partsIn = (dir: Scratch, more: Partial<ScriptParts> = {}): ScriptParts => ({
   ...{ token: 'once', endpoint: 'http://172.18.0.1:7070/v3', name: 'box-1', workspace: join(dir.path, 'workspace'), job: 'job-1' },
+  ...{ isFiltered: true, tags: ['queue=gpu', 'cuda=12'], secrets: [] },
   ...{ hooks: null, plugins: null, verifiesCommit: false, cancelGrace: 30_000, note: null, ...more },
 });
 
@@ -66,6 +67,21 @@ describe.each(shells)('in %s', (...shell) => {
     expect(seen().set.BUILDKITE_GIT_COMMIT_VERIFICATION).toBe(expected);
   });
 
+  it('gives the job its secrets, and has the agent mask them beside what it masks by itself', () => {
+    using dir = scratch();
+    const { env, seen } = stub(dir);
+    const secrets = [
+      { name: 'BUILDKITE_TEST_DEPLOY', value: hostile },
+      { name: 'BUILDKITE_TEST_OTHER', value: 'x' },
+    ];
+    runIn(shell, agentScript(partsIn(dir, { secrets })), env);
+    const { set } = seen();
+    expect([set.BUILDKITE_TEST_DEPLOY, set.BUILDKITE_TEST_OTHER]).toEqual([hostile, 'x']);
+    expect(set.BUILDKITE_REDACTED_VARS?.split(',')).toEqual(
+      expect.arrayContaining(['*_TOKEN', '*_PASSWORD', 'BUILDKITE_TEST_DEPLOY', 'BUILDKITE_TEST_OTHER']),
+    );
+  });
+
   it('becomes the agent of one job, with nothing but its own variables', () => {
     using dir = scratch();
     const { env, seen } = stub(dir);
@@ -78,6 +94,7 @@ describe.each(shells)('in %s', (...shell) => {
         BUILDKITE_AGENT_TOKEN: 'once',
         BUILDKITE_AGENT_ENDPOINT: 'http://172.18.0.1:7070/v3',
         BUILDKITE_AGENT_NAME: 'box-1',
+        BUILDKITE_AGENT_TAGS: 'queue=gpu,cuda=12',
         BUILDKITE_AGENT_CONFIG: `${own}/agent.cfg`,
         BUILDKITE_BUILD_PATH: `${parts.workspace}/builds`,
         BUILDKITE_HOOKS_PATH: `${own}/hooks`,
@@ -87,6 +104,7 @@ describe.each(shells)('in %s', (...shell) => {
         BUILDKITE_AGENT_PING_MODE: 'poll-only',
         BUILDKITE_WRITE_JOB_LOGS_TO_STDOUT: 'true',
         BUILDKITE_AGENT_ACQUIRE_JOB: 'job-1',
+        BUILDKITE_AGENT_REFLECT_EXIT_STATUS: 'true',
       },
     });
     for (const folder of ['hooks', 'plugins', 'sockets']) expect(existsSync(join(own, folder))).toBe(true);

@@ -1,17 +1,22 @@
 /**
- * The script that makes a sandbox the agent of one job. Nothing long-lived is in it: the token is good for one registration at the
- * broker. Every place that an earlier job could have left something in is named, so that none of the agent's own defaults is read.
+ * The script that makes a sandbox the agent of one job. Nothing long-lived is in it: the token is good for one agent of that one job.
+ * Every place that an earlier job could have left something in is named, so that none of the agent's own defaults is read.
  */
-import { pastProxies } from './past-proxies.ts';
 
 export interface ScriptParts {
   readonly token: string;
-  /** Base of the broker's calls as the sandbox sees it, such as `http://172.18.0.1:7070/v3`. */
+  /** Of the Agent API as the sandbox reaches it: the service's, or the filter's, such as `http://172.18.0.1:7070/v3`. */
   readonly endpoint: string;
+  /** `endpoint` is the filter's, on this host: no proxy leads there. */
+  readonly isFiltered: boolean;
   readonly name: string;
   readonly workspace: string;
-  /** The job to run; null: the agent waits for one, as a service that hands jobs only to agents that are online wants it. */
+  /** The job to run; null: the agent waits for one, with a token that may take any. */
   readonly job: string | null;
+  /** `key=value` each, without commas. */
+  readonly tags: readonly string[];
+  /** In the environment of the job, and masked in its log. */
+  readonly secrets: readonly { readonly name: string; readonly value: string }[];
   readonly hooks: string | null;
   readonly plugins: string | null;
   /** Whether the agent must find the commit of a job on the branch that the service names for it. */
@@ -34,8 +39,14 @@ const foreign = [
 /** A line that lets `buildkite-agent` be found, also where the image has none and the sandbox no PATH. */
 export const findsProgram = `export PATH=${ownFolder}:${'$'}{PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}`;
 
+/** Variables whose values the agent masks by itself (its `clicommand/global.go`); naming others takes their place. */
+const masked = [
+  ...['*_PASSWORD', '*_SECRET', '*_TOKEN', '*_PRIVATE_KEY', '*_ACCESS_KEY', '*_SECRET_KEY', '*_CONNECTION_STRING'],
+  ...['*_SSH_KEY', '*_API_KEY'],
+];
+
 export function agentScript(parts: ScriptParts): string {
-  const { token, endpoint, name, workspace, job, hooks, plugins, verifiesCommit, cancelGrace, note } = parts;
+  const { token, endpoint, name, workspace, job, tags, secrets, hooks, plugins, verifiesCommit, cancelGrace, note } = parts;
   const own = `${workspace}/.buildkite`;
   // git runs what its settings name, such as `core.fsmonitor`, and a home may outlive the job that wrote them there.
   const settings = `${own}/gitconfig`;
@@ -43,6 +54,7 @@ export function agentScript(parts: ScriptParts): string {
     ['BUILDKITE_AGENT_TOKEN', token],
     ['BUILDKITE_AGENT_ENDPOINT', endpoint],
     ['BUILDKITE_AGENT_NAME', name],
+    ['BUILDKITE_AGENT_TAGS', tags.join(',')],
     // A home that outlives the agent may hold one that an earlier job wrote.
     ['BUILDKITE_AGENT_CONFIG', `${own}/agent.cfg`],
     ['BUILDKITE_BUILD_PATH', `${workspace}/builds`],
@@ -53,7 +65,17 @@ export function agentScript(parts: ScriptParts): string {
     ['BUILDKITE_AGENT_PING_MODE', 'poll-only'],
     // What the agent logs itself is on its standard error.
     ['BUILDKITE_WRITE_JOB_LOGS_TO_STDOUT', 'true'],
-    job === null ? ['BUILDKITE_AGENT_DISCONNECT_AFTER_JOB', 'true'] : ['BUILDKITE_AGENT_ACQUIRE_JOB', job],
+    ...(job === null
+      ? [['BUILDKITE_AGENT_DISCONNECT_AFTER_JOB', 'true'] as const]
+      : ([
+          ['BUILDKITE_AGENT_ACQUIRE_JOB', job],
+          // So that this host knows how its job ended, too.
+          ['BUILDKITE_AGENT_REFLECT_EXIT_STATUS', 'true'],
+        ] as const)),
+    ...(secrets.length === 0
+      ? []
+      : [['BUILDKITE_REDACTED_VARS', [...masked, ...secrets.map((one) => one.name)].join(',')] as const]),
+    ...secrets.map((one) => [one.name, one.value] as const),
   ];
   return [
     `unset BASH_ENV ENV ${foreign.map((name) => `BUILDKITE_AGENT_${name}`).join(' ')}`,
@@ -66,7 +88,7 @@ export function agentScript(parts: ScriptParts): string {
     // Of the agent, not of the job: what the service or a pipeline says of it is not heeded. The owner may write `warn`.
     ...(verifiesCommit ? ['export BUILDKITE_GIT_COMMIT_VERIFICATION="${BUILDKITE_GIT_COMMIT_VERIFICATION:-strict}"'] : []),
     ...(note === null ? [] : saysIn(hooks === null ? `${own}/hooks/environment` : null, note)),
-    ...pastProxies(endpoint),
+    ...(parts.isFiltered ? pastProxies(endpoint) : []),
     findsProgram,
     'exec buildkite-agent start',
   ].join('\n');
@@ -80,4 +102,22 @@ function saysIn(hook: string | null, note: string): string[] {
 
 function quote(text: string): string {
   return `'${text.replaceAll("'", "'\\''")}'`;
+}
+
+/**
+ * Lines for a shell that keep calls to this host from proxies that an image or a pool names: none of them leads to this host's own
+ * bridges, and the agent uses them for whatever is not the loopback.
+ *
+ * @param endpoint on this host, as `http://172.18.0.1:7070/v3`
+ */
+export function pastProxies(endpoint: string): readonly string[] {
+  const host = URL.parse(endpoint)?.hostname.replace(/^\[(.*)\]$/, '$1') ?? '';
+  // It stands in a shell's words as it is.
+  if (!/^[\w.:-]+$/.test(host)) return [];
+  return [
+    'NO_PROXY=${NO_PROXY:-${no_proxy:-}}',
+    `NO_PROXY="\${NO_PROXY:+$NO_PROXY,}${host}"`,
+    'no_proxy=$NO_PROXY',
+    'export NO_PROXY no_proxy',
+  ];
 }

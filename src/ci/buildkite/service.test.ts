@@ -1,291 +1,444 @@
-/** Days without trouble: from an offer to the end of a job, seen as the loop and the broker see it. */
+/** Jobs that are reserved before there is an agent: what the loop and the service see of them, in time moved by hand. */
 import { describe, expect, it } from 'vitest';
+import { scratch } from '../../../test/support/scratch.ts';
+import type { JobResult } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
-import { heldAgent } from './testing-broker.ts';
-import { forkEnv, openManager, patient, testPool, trustedEnv } from './testing-manager.ts';
+import { forkEnv, type Manager, openManager, patient, testPool, trustedEnv } from './testing-manager.ts';
 
-const job = 'job-a1';
+const nothing = () => Promise.reject(new Error('nothing to read'));
+const unread = { all: nothing, folder: nothing };
 
-describe('slots', () => {
-  it('have an agent of their name, queue, tags and priority, and no other once they are gone', async () => {
-    await using one = openManager({ pools: [testPool({ queue: 'gpu', priority: 3 })] });
-    one.broker.up();
-    one.service.offer('ci/1', 'open');
-    one.service.offer('ci/2', 'closed');
-    await one.watch();
-    const metaData = ['queue=gpu', 'cuda=12', 'cuda=13'];
-    const common = { pool: 'ci', service: 'bk', metaData, priority: 3 };
-    const first = { ...common, slot: 'ci/1', name: 'box-ci-1', open: true };
-    expect(one.broker.offers).toEqual([
-      {
-        services: [{ name: 'bk', endpoint: 'https://agent.example/v3', token: 'registration-token' }],
-        offers: [first, { ...common, slot: 'ci/2', name: 'box-ci-2', open: false }],
-        complete: true,
-      },
-    ]);
-    one.service.offer('ci/2', 'gone');
-    await one.pass(50);
-    expect(one.broker.offers.at(-1)).toMatchObject({ offers: [first], complete: true });
+/** The slot takes the job, as the loop would. */
+function take(one: Manager, job: string, agent = 'a1', slot = 'ci/1'): void {
+  one.lanes.set(slot, [job]);
+  one.live.add(agent);
+  one.commit({ change: 'assigned', job, agent });
+  one.jobs.offer(slot, 'closed');
+}
+
+/** Its agent is over, and what it had is settled. */
+async function settle(one: Manager, job: string, result: JobResult, agent = 'a1'): Promise<void> {
+  one.commit({ change: 'ended', job, agent, result });
+  await one.service.settle?.(one.context(agent, job), unread, patient);
+  one.lanes.delete('ci/1');
+  one.commit({ change: 'settled', job, agent });
+  await one.service.deregister(one.context(agent, null), patient);
+  await one.pass(0);
+}
+
+/** Ready to take a job in `ci/1`. */
+async function ready(more: Parameters<typeof openManager>[0] = {}): Promise<Manager> {
+  const one = openManager(more);
+  one.jobs.offer('ci/1', 'open');
+  await one.watch();
+  return one;
+}
+
+describe('a waiting job', () => {
+  it('is reserved for a slot that is free, decided about, and becomes an agent that may register for it alone', async () => {
+    await using one = await ready();
+    one.stacks.add('job-1', trustedEnv);
+    await one.pass(1_500);
+    expect(one.of('waiting').at(-1)).toEqual({ kind: 'waiting', pool: 'ci', slot: 'ci/1' });
+    expect(one.jobs.next('ci', 'ci/1')).toEqual({ job: 'job-1', limit: null, cold: false });
+    expect([one.jobs.next('ci', 'ci/2'), one.jobs.next('ci', null)]).toEqual([null, null]);
+    take(one, 'job-1');
+    expect(one.jobs.next('ci', 'ci/1')).toBeNull();
+    const made = await one.service.register(one.context('a1', 'job-1'), patient);
+    expect(made.redact).toContain('bkjat_job-1');
+    expect(made.script).toContain("export BUILDKITE_AGENT_ACQUIRE_JOB='job-1'");
+    expect(made.script).toContain("export BUILDKITE_AGENT_TOKEN='bkjat_job-1'");
+    expect(made.script).toContain("export BUILDKITE_AGENT_ENDPOINT='https://agent.example/v3'");
+    expect(made.script).not.toContain('registration-token');
+    expect(one.service.serviceJobs?.()).toMatchObject([{ id: 'job-1', state: 'assigned', definition: 'app' }]);
   });
 
-  it('of a pool that left the config have none', async () => {
+  it('is not asked for while no slot is free, but now and then, lest the stack be taken for gone', async () => {
     await using one = openManager();
-    one.broker.up();
+    one.jobs.offer('ci/1', 'closed');
     await one.watch();
-    one.service.offer('old/1', 'open');
-    await one.pass(50);
-    expect(one.broker.offers.at(-1)?.offers).toEqual([]);
+    one.stacks.add('job-1', trustedEnv);
+    await one.pass(30_000);
+    expect(one.stacks.calls.filter((call) => call === 'list').length).toBeLessThanOrEqual(4);
+    expect(one.stacks.calls.filter((call) => call.startsWith('reserve'))).toEqual([]);
+    expect(one.stacks.jobs.get('job-1')?.notes).toEqual([expect.stringMatching(/box: every slot that fits is busy/)]);
+    one.jobs.offer('ci/1', 'open');
+    await one.pass(1_000);
+    expect(one.jobs.next('ci', 'ci/1')?.job).toBe('job-1');
+  });
+
+  it('is asked for once a second at most, and no more are reserved than slots are free, the most important first', async () => {
+    await using one = openManager();
+    for (const slot of ['ci/1', 'ci/2']) one.jobs.offer(slot, 'open');
+    for (const [n, priority] of [0, 5, 0, 9].entries()) one.stacks.add(`job-${n}`, trustedEnv, { priority });
+    await one.watch();
+    await one.pass(1_000);
+    expect(one.stacks.calls.filter((call) => call.startsWith('reserve'))).toEqual(['reserve job-3 job-1 120']);
+    await one.pass(10_000);
+    expect(one.stacks.calls.filter((call) => call === 'list').length).toBeLessThanOrEqual(12);
+    expect(['job-0', 'job-2'].map((id) => one.stacks.jobs.get(id)?.state)).toEqual(['scheduled', 'scheduled']);
+  });
+
+  it('is taken only by pools whose tags fit, and from no queue that is paused', async () => {
+    await using one = openManager({ pools: [testPool(), testPool({ name: 'big', tags: ['gpu=a100'] })] });
+    for (const slot of ['ci/1', 'big/1']) one.jobs.offer(slot, 'open');
+    one.stacks.add('strange', trustedEnv, { rules: ['queue=default', 'gpu=h100'] });
+    one.stacks.add('fits', trustedEnv, { rules: ['queue=default', 'gpu=*'] });
+    one.stacks.paused = true;
+    await one.watch();
+    await one.pass(3_000);
+    expect(one.stacks.calls.filter((call) => call.startsWith('reserve'))).toEqual([]);
+    one.stacks.paused = false;
+    await one.pass(2_000);
+    expect([one.jobs.next('ci', 'ci/1'), one.jobs.next('big', 'big/1')?.job]).toEqual([null, 'fits']);
+    expect(one.stacks.jobs.get('strange')).toMatchObject({ state: 'scheduled', notes: [] });
+  });
+
+  it('is found on a later page', async () => {
+    await using one = openManager();
+    one.jobs.offer('ci/1', 'open');
+    for (let n = 0; n < 250; n++) one.stacks.add(`strange-${n}`, trustedEnv, { rules: ['gpu=h100'] });
+    one.stacks.add('fits', trustedEnv);
+    await one.watch();
+    await one.pass(1_000);
+    expect(one.jobs.next('ci', 'ci/1')?.job).toBe('fits');
+  });
+
+  it('of a fork is ended with the reason, before any slot hears of it', async () => {
+    await using one = await ready();
+    one.stacks.add('job-1', forkEnv);
+    await one.pass(1_500);
+    expect(one.stacks.jobs.get('job-1')).toMatchObject({
+      state: 'finished',
+      detail: expect.stringContaining('onejob refused this job'),
+    });
+    expect(one.of('waiting')).toEqual([]);
+    expect(one.store.serviceJobs.get('job-1')).toMatchObject({ state: 'done', result: 'refused' });
+  });
+
+  it('of which it cannot be decided is ended with that, and one whose end cannot be told is told again', async () => {
+    await using one = await ready();
+    one.stacks.add('job-1', forkEnv);
+    await one.pass(1_050);
+    one.stacks.failing = null;
+    const finish = one.stacks.finish;
+    let tries = 0;
+    one.stacks.finish = async (...args) => {
+      if (++tries === 1) throw new OnejobError('E_CI_UNREACHABLE', 'not now', { retry: true });
+      return finish(...args);
+    };
+    one.stacks.add('job-2', forkEnv);
+    await one.pass(40_000);
+    expect([tries, one.stacks.jobs.get('job-2')?.state]).toEqual([2, 'finished']);
   });
 });
 
-describe('an accepted job', () => {
-  it('is for its own slot, once it was decided about, and as long as nothing has it', async () => {
-    await using one = openManager({ pools: [testPool({ timeout: 5_000 })] });
-    one.broker.up();
-    await one.watch();
-    one.broker.put(heldAgent('a1', { env: trustedEnv }));
-    expect(one.service.next('ci', 'ci/1')).toBeNull();
-    await one.pass(0);
-    expect(one.of('waiting')).toEqual([{ kind: 'waiting', pool: 'ci', slot: 'ci/1' }]);
-    expect(one.service.next('ci', 'ci/1')).toEqual({ job, limit: 5_000, cold: false });
-    expect([one.service.next('ci', 'ci/2'), one.service.next('ci', null)]).toEqual([null, null]);
-    one.lanes.set('ci/1', [job]);
-    expect(one.service.next('ci', 'ci/1')).toBeNull();
+describe('a reserved job', () => {
+  async function reserved(): Promise<Manager> {
+    const one = await ready();
+    one.stacks.add('job-1', trustedEnv);
+    await one.pass(1_500);
+    return one;
+  }
+  const kept = (one: Manager) => one.stacks.calls.filter((call) => call === 'reserve job-1 120').length;
+
+  it('is kept while it waits, goes to another slot when its own closes, and back to its queue when none takes it', async () => {
+    await using one = await reserved();
+    await one.pass(70_000);
+    expect(kept(one)).toBeGreaterThanOrEqual(3);
+    one.jobs.offer('ci/2', 'open');
+    one.jobs.offer('ci/1', 'closed');
+    expect([one.jobs.next('ci', 'ci/1'), one.jobs.next('ci', 'ci/2')?.job]).toEqual([null, 'job-1']);
+    one.jobs.offer('ci/2', 'closed');
+    await one.pass(200_000);
+    expect(one.stacks.calls.at(-1)).not.toBe('reserve job-1 120');
+    expect(one.stacks.jobs.get('job-1')?.state).toBe('scheduled');
+    expect(one.store.serviceJobs.get('job-1')).toMatchObject({ state: 'done', result: null });
   });
 
-  it('is not there before it was accepted, nor once its agent has called in', async () => {
-    await using one = openManager();
-    one.broker.up();
-    await one.watch();
-    const agent = heldAgent('a1', { env: trustedEnv });
-    for (const phase of ['accepting', 'connected', 'running', 'finished', 'ending', 'gone'] as const) {
-      one.broker.put({ ...agent, phase });
+  it('whose slot is gone goes back at once', async () => {
+    await using one = await reserved();
+    one.jobs.offer('ci/1', 'gone');
+    await one.pass(50);
+    expect(one.stacks.jobs.get('job-1')?.state).toBe('scheduled');
+  });
+
+  it('that is cancelled meanwhile is forgotten, and its sandbox ended', async () => {
+    await using one = await reserved();
+    take(one, 'job-1');
+    Object.assign(one.stacks.jobs.get('job-1') ?? {}, { state: 'canceled' });
+    await one.pass(35_000);
+    expect(one.of('cancel')).toEqual([{ kind: 'cancel', job: 'job-1', agent: 'a1', grace: null }]);
+    await expect(one.service.register(one.context('a1', 'job-1'), patient)).rejects.toMatchObject({ code: 'E_JOB_GONE' });
+    expect(one.store.serviceJobs.get('job-1')).toMatchObject({ state: 'done', result: 'cancelled' });
+  });
+
+  it('whose sandbox could not be made is tried again, and ended after three times', async () => {
+    await using one = await reserved();
+    const failure = { code: 'E_IMAGE', message: 'no such image', retry: true };
+    for (let n = 0; n < 3; n++) {
+      expect(one.jobs.next('ci', 'ci/1')?.job).toBe('job-1');
+      take(one, 'job-1');
+      one.lanes.delete('ci/1');
+      one.commit({ change: 'returned', job: 'job-1', agent: 'a1', failure });
       await one.pass(0);
-      expect([phase, one.service.next('ci', 'ci/1')]).toEqual([phase, null]);
     }
+    expect(one.jobs.next('ci', 'ci/1')).toBeNull();
+    expect(one.stacks.jobs.get('job-1')).toMatchObject({ state: 'finished', detail: expect.stringContaining('no such image') });
   });
 
-  it('that came first is first', async () => {
-    await using one = openManager();
-    one.broker.up();
-    await one.watch();
-    one.broker.put(heldAgent('b2', { env: trustedEnv, since: 20 }));
-    one.broker.put(heldAgent('a1', { env: trustedEnv, since: 10 }));
-    await one.pass(0);
-    expect(one.service.next('ci', 'ci/1')?.job).toBe('job-a1');
-    one.lanes.set('ci/1', ['job-a1']);
-    expect(one.service.next('ci', 'ci/1')?.job).toBe('job-b2');
-  });
-
-  it('gets a token that is good for one registration, and a script that begins it', async () => {
-    await using one = openManager({ pools: [testPool({ hooks: '/srv/hooks', stopGrace: 65_000 })] });
-    one.broker.up();
-    await one.watch();
-    one.broker.put(heldAgent('a1', { env: trustedEnv }));
-    await one.pass(0);
-    const made = await one.service.register(one.context('agent1', job), patient);
-    expect(one.broker.posted('/v1/listen')).toEqual([{ address: '172.18.0.1' }]);
-    expect(one.broker.posted('/hand')).toEqual([{ agent: 'agent1', trusted: true, secrets: [] }]);
-    expect({ id: made.id, redact: made.redact, files: made.files }).toEqual({ id: 'a1', redact: ['once-agent1'], files: null });
-    for (const line of [
-      "export BUILDKITE_AGENT_ENDPOINT='http://172.18.0.1:7070/v3'",
-      "export BUILDKITE_AGENT_TOKEN='once-agent1'",
-      `export BUILDKITE_AGENT_ACQUIRE_JOB='${job}'`,
-      "export BUILDKITE_HOOKS_PATH='/onejob/hooks'",
-      "export BUILDKITE_PLUGINS_PATH='/workspace/.buildkite/plugins'",
-      "export BUILDKITE_CANCEL_GRACE_PERIOD='60'",
-    ]) {
-      expect(made.script).toContain(line);
-    }
-    expect(made.script).not.toContain('registration-token');
-  });
-
-  it('asks the broker to listen at an address once, and again where another broker may not know it', async () => {
-    await using one = openManager();
-    one.broker.up();
-    await one.watch();
-    one.broker.put(heldAgent('a1', { env: trustedEnv }));
-    await one.pass(0);
-    for (const agent of ['agent1', 'agent2']) await one.service.register(one.context(agent, job), patient);
-    expect(one.broker.posted('/v1/listen')).toHaveLength(1);
-    one.broker.down();
-    one.broker.up({ port: 8080 });
-    await one.pass(3_000);
-    const { script } = await one.service.register(one.context('agent3', job), patient);
-    expect(one.broker.posted('/v1/listen')).toHaveLength(2);
-    expect(script).toContain('http://172.18.0.1:8080/v3');
-  });
-
-  it('goes to another sandbox when the first has no way to the broker', async () => {
-    await using one = openManager();
-    one.broker.up();
-    await one.watch();
-    one.broker.put(heldAgent('a1', { env: trustedEnv }));
-    await one.pass(0);
-    const door = () => Promise.reject(new OnejobError('E_NO_DOOR', 'There is no gateway.', { retry: true }));
-    const first = one.service.register(one.context('agent1', job, { door }), patient);
-    await expect(first).rejects.toMatchObject({ code: 'E_NO_DOOR' });
-    one.commit({
-      change: 'returned',
-      job,
-      agent: 'agent1',
-      failure: { code: 'E_NO_DOOR', message: 'There is no gateway.', retry: true },
-    });
-    await one.pass(0);
-    expect(one.service.next('ci', 'ci/1')?.job).toBe(job);
-    const { script } = await one.service.register(one.context('agent2', job), patient);
-    expect(script).toContain("'once-agent2'");
-  });
-
-  it('is starting from its acceptance until the service knows that it has begun, and the loop is told then', async () => {
-    await using one = openManager();
-    one.broker.up();
-    await one.watch();
-    const agent = heldAgent('a1', { env: trustedEnv, agent: 'agent1' });
-    const said: Record<string, boolean | undefined> = {};
-    for (const phase of ['accepting', 'accepted', 'handed', 'connected', 'running', 'finished'] as const) {
-      one.events.length = 0;
-      one.broker.put({ ...agent, phase });
-      said[phase] = one.service.isStarting?.('ci/1');
-    }
-    expect(said).toEqual({ accepting: false, accepted: true, handed: true, connected: true, running: false, finished: false });
-    one.events.length = 0;
-    one.broker.put({ ...agent, phase: 'running' });
-    expect(one.of('waiting')).toEqual([{ kind: 'waiting', pool: 'ci', slot: 'ci/1' }]);
-  });
-
-  it('has nothing left for its agent to do once the service has its result', async () => {
-    await using one = openManager();
-    one.broker.up();
-    await one.watch();
-    const agent = heldAgent('a1', { env: trustedEnv, agent: 'agent1', phase: 'running' });
-    one.broker.put(agent);
-    expect(one.of('jobDone')).toEqual([]);
-    one.broker.put({ ...agent, phase: 'finished', finished: { exitStatus: '0', signal: null, signalReason: null } });
-    expect(one.of('jobDone')).toEqual([{ kind: 'jobDone', agent: 'agent1' }]);
-    expect(one.store.serviceJobs.get(job)).toMatchObject({ state: 'done', result: 'passed', agent: 'agent1' });
-  });
-
-  it.each([
-    [{ kind: 'disk' }, /^onejob ended this job: pool ci lets the files of a job take 1GiB at most\.$/, 'agent_stop'],
-    [{ kind: 'timeout' }, /^onejob ended this job: pool ci lets a job run for 2h at most\.$/, 'agent_stop'],
-    [{ kind: 'cancelled' }, /was cancelled/, 'agent_stop'],
-    [{ kind: 'oom' }, /lost: its sandbox ran out of memory/, 'process_run_error'],
-    [{ kind: 'lost', reason: 'the Engine removed it' }, /lost: the Engine removed it/, 'process_run_error'],
-    [{ kind: 'code', code: 3 }, /exit code 3 without a result/, 'process_run_error'],
-    [{ kind: 'signal', signal: 'SIGKILL' }, /ended by SIGKILL/, 'process_run_error'],
-  ] as const)(
-    'that ended as %j is settled with that reason, should the service have no result of it',
-    async (result, words, why) => {
-      await using one = openManager({ pools: [testPool({ timeout: 7_200_000, disk: 2 ** 30 })] });
-      one.broker.up();
-      await one.watch();
-      one.broker.put(heldAgent('a1', { env: trustedEnv, agent: 'agent1', phase: 'running' }));
-      one.commit({ change: 'ended', job, agent: 'agent1', result });
-      await one.service.settle(one.context('agent1', job), { all: never, folder: never }, patient);
-      expect(one.broker.ended).toEqual([{ id: 'a1', reason: expect.stringMatching(words), signalReason: why }]);
+  it.each(['E_ENGINE_UNREACHABLE', 'E_CI_UNREACHABLE', 'E_CI_CREDENTIAL'])(
+    'that could not be begun for a reason that is not its own (%s) is tried again as long as that lasts',
+    async (code) => {
+      await using one = await reserved();
+      for (let n = 0; n < 5; n++) {
+        expect(one.jobs.next('ci', 'ci/1')?.job).toBe('job-1');
+        take(one, 'job-1');
+        one.lanes.delete('ci/1');
+        const failure = { code, message: 'away', retry: code !== 'E_CI_CREDENTIAL' } as const;
+        one.commit({ change: 'returned', job: 'job-1', agent: 'a1', failure });
+        await one.pass(0);
+      }
+      expect(one.stacks.jobs.get('job-1')).toMatchObject({ state: 'reserved', detail: null });
     },
   );
 
-  it('whose end was not committed did not end so', async () => {
+  it('that its agent has is not kept any more, and is over when the service says so', async () => {
+    await using one = await reserved();
+    take(one, 'job-1');
+    await one.service.register(one.context('a1', 'job-1'), patient);
+    Object.assign(one.stacks.jobs.get('job-1') ?? {}, { state: 'running' });
+    await one.pass(2_000);
+    expect(one.store.serviceJobs.get('job-1')).toMatchObject({ state: 'running', agent: 'a1' });
+    const before = kept(one);
+    await one.pass(60_000);
+    expect(kept(one)).toBe(before);
+    Object.assign(one.stacks.jobs.get('job-1') ?? {}, { state: 'finished' });
+    await one.pass(6_000);
+    expect(one.of('jobDone')).toEqual([{ kind: 'jobDone', agent: 'a1' }]);
+    await settle(one, 'job-1', { kind: 'code', code: 3 });
+    expect(one.store.serviceJobs.get('job-1')).toMatchObject({ state: 'done', result: 'failed (exit 3)' });
+    expect(one.stacks.calls.filter((call) => call.startsWith('finish'))).toEqual([]);
+    expect(one.stacks.jobs.get('job-1')?.notes).toEqual([]);
+  });
+
+  it.each<[string, JobResult, string]>([
+    ['the service did not let it', { kind: 'code', code: 27 }, 'did not let its agent acquire it'],
+    ['it ended with an error', { kind: 'code', code: 1 }, 'exit code 1'],
+    ['it was killed', { kind: 'signal', signal: 'SIGKILL' }, 'SIGKILL'],
+  ])('that its agent does not get since %s is tried again, and then ended with that', async (_, result, why) => {
+    await using one = await reserved();
+    for (const agent of ['a1', 'a2', 'a3']) {
+      expect(one.jobs.next('ci', 'ci/1')?.job, agent).toBe('job-1');
+      take(one, 'job-1', agent);
+      await one.service.register(one.context(agent, 'job-1'), patient);
+      await settle(one, 'job-1', result, agent);
+      one.live.delete(agent);
+    }
+    expect(one.stacks.jobs.get('job-1')).toMatchObject({ state: 'finished', detail: expect.stringContaining(why) });
+    expect(one.store.serviceJobs.get('job-1')).toMatchObject({ state: 'done', result: 'failed' });
+  });
+
+  it('whose agent was lost with its host, or stopped, goes to others', async () => {
+    await using one = await reserved();
+    take(one, 'job-1');
+    await one.service.register(one.context('a1', 'job-1'), patient);
+    await settle(one, 'job-1', { kind: 'lost', reason: 'onejob was stopped while the job ran' });
+    expect(one.stacks.jobs.get('job-1')).toMatchObject({ state: 'scheduled', detail: null });
+  });
+
+  it('whose agent never acquires it is given to another one, with the reason', async () => {
+    await using one = await reserved();
+    take(one, 'job-1');
+    await one.service.register(one.context('a1', 'job-1'), patient);
+    await one.pass(66_000);
+    expect(one.of('cancel').at(0)).toEqual({ kind: 'cancel', job: 'job-1', agent: 'a1', grace: 0 });
+    await settle(one, 'job-1', { kind: 'cancelled' });
+    expect(one.jobs.next('ci', 'ci/1')?.job).toBe('job-1');
+    expect(one.log.lines.filter(({ event }) => event === 'job not acquired')).toMatchObject([
+      { fields: { reason: expect.stringContaining('did not acquire it within 60 s') } },
+    ]);
+  });
+});
+
+describe('a manager', () => {
+  it('takes up what one before it had reserved, and knows what is over', async () => {
+    using dir = scratch();
+    const before = await ready({ dir });
+    before.stacks.add('waits', trustedEnv);
+    await before.pass(1_500);
+    before.stacks.add('ended', trustedEnv);
+    before.jobs.offer('ci/2', 'open');
+    await before.pass(1_500);
+    before.stop();
+    before.store.close();
+    Object.assign(before.stacks.jobs.get('ended') ?? {}, { state: 'canceled' });
+    await using after = await ready({ dir, stacks: before.stacks });
+    await after.pass(1_000);
+    expect(after.jobs.next('ci', 'ci/1')?.job).toBe('waits');
+    expect(after.store.serviceJobs.get('ended')).toMatchObject({ state: 'done', result: 'cancelled' });
+  });
+
+  it('gives up an agent that never calls in also when the one before it had released it', async () => {
+    using dir = scratch();
+    const before = await ready({ dir });
+    before.stacks.add('job-1', trustedEnv);
+    await before.pass(1_500);
+    take(before, 'job-1');
+    await before.service.register(before.context('a1', 'job-1'), patient);
+    before.stop();
+    before.store.close();
+    await using after = openManager({ dir, stacks: before.stacks });
+    after.lanes.set('ci/1', ['job-1']);
+    after.live.add('a1');
+    after.jobs.offer('ci/1', 'closed');
+    await after.watch();
+    await after.pass(66_000);
+    expect(after.of('cancel').at(0)).toEqual({ kind: 'cancel', job: 'job-1', agent: 'a1', grace: 0 });
+  });
+
+  it('gives back what an agent of the one before it never got, for nobody knows how often it was tried', async () => {
+    using dir = scratch();
+    const before = await ready({ dir });
+    before.stacks.add('job-1', trustedEnv);
+    await before.pass(1_500);
+    take(before, 'job-1');
+    before.stop();
+    before.store.close();
+    await using after = openManager({ dir, stacks: before.stacks });
+    await after.watch();
+    await settle(after, 'job-1', { kind: 'lost', reason: 'its agent ended while onejob was not there' });
+    expect(after.stacks.jobs.get('job-1')).toMatchObject({ detail: null });
+    await after.pass(2_000);
+    expect(after.stacks.jobs.get('job-1')?.state).toBe('scheduled');
+    expect(after.store.serviceJobs.get('job-1')).toMatchObject({ state: 'done', result: null });
+  });
+
+  it('takes its stacks back when it ends, and leaves them when its agents go on', async () => {
+    await using one = await ready();
+    await one.pass(100);
+    expect(one.stacks.known.size).toBe(1);
+    expect([...one.stacks.known][0]).toMatch(/^onejob-[0-9a-f]{8}-box-bk-[0-9a-f]{8}$/);
+    await one.service.close?.(true);
+    expect(one.stacks.known.size).toBe(1);
+    await using other = await ready();
+    await other.pass(100);
+    await other.service.close?.(false);
+    expect([other.stacks.known.size, other.store.registrations.open('bk')]).toEqual([0, []]);
+  });
+
+  it('says why its stack is refused, does not spin, and goes on once it is taken', async () => {
     await using one = openManager();
-    one.broker.up();
+    one.jobs.offer('ci/1', 'open');
+    one.stacks.failing = new OnejobError('E_CI_DENIED', 'Cannot register the stack: answered 403.');
     await one.watch();
-    one.broker.put(heldAgent('a1', { env: trustedEnv, agent: 'agent1', phase: 'running' }));
-    one.service.record({ change: 'ended', job, agent: 'agent1', result: { kind: 'timeout' } });
-    one.service.rolledBack();
-    one.service.committed();
-    await one.service.settle(one.context('agent1', job), { all: never, folder: never }, patient);
-    expect(one.broker.ended[0]?.reason).toContain('while onejob was not there');
+    await one.pass(59_000);
+    expect(one.held.get('ci')).toMatch(/403/);
+    expect(one.stacks.calls).toEqual(['register default']);
+    expect(await one.service.check(patient, { like: () => null })).toMatchObject([
+      { level: 'error', message: expect.stringContaining('403') },
+    ]);
+    one.stacks.failing = null;
+    await one.pass(5_000);
+    expect(one.held.has('ci')).toBe(false);
+  });
+
+  it('makes its stack known again when the service has lost it', async () => {
+    await using one = await ready();
+    await one.pass(500);
+    one.stacks.known.clear();
+    await one.pass(62_000);
+    expect(one.stacks.known.size).toBe(1);
+  });
+
+  it('waits longer each time that the list cannot be had, and says so the second time', async () => {
+    await using one = await ready();
+    await one.pass(1_500);
+    const before = one.stacks.calls.length;
+    one.stacks.failing = new OnejobError('E_CI_UNREACHABLE', 'Cannot list: 503.', { retry: true });
+    await one.pass(31_000);
+    expect(one.stacks.calls.length - before).toBeLessThanOrEqual(6);
+    expect(one.held.get('ci')).toContain('503');
   });
 });
 
 describe('an untrusted job', () => {
-  const trust = { ...testPool().trust, forks: 'run-without-secrets' } as const;
-  const withCache = {
-    ...testPool().recipe,
-    mounts: [{ host: '/srv/depot', container: '/depot', readOnly: false, variable: null, cache: null }],
-  };
+  const pool = testPool({ trust: { ...testPool().trust, forks: 'run-without-secrets' } });
 
-  it('runs in the sandbox that waits where that is what it may have', async () => {
-    await using one = openManager({ pools: [testPool({ trust })] });
-    one.broker.up();
-    await one.watch();
-    one.broker.put(heldAgent('a1', { env: forkEnv }));
-    await one.pass(0);
-    expect(one.service.next('ci', 'ci/1')).toEqual({ job, limit: null, cold: false });
+  it('has a sealed token for the filter, and neither the token of its job nor the service’s address', async () => {
+    await using one = await ready({ pools: [pool] });
+    one.stacks.add('job-1', forkEnv);
+    await one.pass(1_500);
+    take(one, 'job-1');
+    const made = await one.service.register(one.context('a1', 'job-1'), patient);
+    expect(made.script).toContain("export BUILDKITE_AGENT_ENDPOINT='http://172.18.0.1:7070/v3'");
+    expect(made.script).toMatch(/BUILDKITE_AGENT_TOKEN='ojf_[\w-]+'/);
+    expect(made.script).not.toMatch(/bkjat_|agent\.example/);
+    expect(made.redact).toEqual(['bkjat_job-1', expect.stringMatching(/^ojf_/)]);
   });
 
-  it('waits for one of its own where the pool gives more than it may have', async () => {
-    await using one = openManager({ pools: [testPool({ trust, recipe: withCache })] });
-    one.broker.up();
-    await one.watch();
-    one.broker.put(heldAgent('a1', { env: forkEnv }));
-    one.broker.put(heldAgent('b1', { env: trustedEnv, slot: 'ci/2' }));
-    await one.pass(0);
-    expect(one.service.next('ci', 'ci/1')).toEqual({ job, limit: null, cold: true });
-    expect(one.service.recipeFor(job, withCache)?.mounts).toEqual([{ ...withCache.mounts[0], readOnly: true }]);
-    expect(one.service.next('ci', 'ci/2')).toEqual({ job: 'job-b1', limit: null, cold: false });
-    expect(one.service.recipeFor('job-b1', withCache)).toBeNull();
+  it('waits where there is no filter', async () => {
+    await using one = await ready({ pools: [pool], parts: { filter: null } });
+    one.stacks.add('job-1', forkEnv);
+    await one.pass(1_500);
+    take(one, 'job-1');
+    await expect(one.service.register(one.context('a1', 'job-1'), patient)).rejects.toMatchObject({ retry: true });
+  });
+});
+
+describe('a job that runs', () => {
+  async function running(): Promise<Manager> {
+    const one = await ready();
+    one.stacks.add('job-1', trustedEnv);
+    await one.pass(1_500);
+    take(one, 'job-1');
+    await one.service.register(one.context('a1', 'job-1'), patient);
+    Object.assign(one.stacks.jobs.get('job-1') ?? {}, { state: 'running' });
+    await one.pass(2_000);
+    return one;
+  }
+
+  it('says on its page why onejob ends it', async () => {
+    await using one = await running();
+    await one.service.ending?.({ agent: 'a1', job: 'job-1', why: 'timeout', released: true }, patient);
+    expect(one.stacks.jobs.get('job-1')?.notes).toEqual([expect.stringContaining('took longer than its pool allowed')]);
   });
 
-  it('is given no sandbox while nobody knows what it may, neither the pool’s nor another', async () => {
-    await using one = openManager({ pools: [testPool({ recipe: withCache })] });
-    one.broker.up();
-    await one.watch();
-    one.broker.put(heldAgent('a1', { env: trustedEnv, phase: 'running' }));
-    for (const unknown of [job, 'job-of-before'])
-      expect(() => one.service.recipeFor(unknown, withCache)).toThrow(expect.objectContaining({ code: 'E_JOB_GONE', retry: true }));
+  it('whose agent is gone without a word says so on its page, and is lost for onejob', async () => {
+    await using one = await running();
+    await settle(one, 'job-1', { kind: 'oom' });
+    expect(one.stacks.jobs.get('job-1')?.notes).toEqual(['This job was lost: its sandbox ran out of memory.']);
+    expect(one.store.serviceJobs.get('job-1')).toMatchObject({ state: 'done', result: 'lost' });
   });
 
-  it('that comes into a slot which nothing begins in any more is given back at once, not after the time it may wait', async () => {
-    await using one = openManager();
-    one.broker.up();
-    await one.watch();
-    one.service.offer('ci/1', 'gone');
-    one.broker.put(heldAgent('a1', { env: trustedEnv }));
-    one.broker.put(heldAgent('b1', { env: trustedEnv, slot: 'ci/9' }));
-    await one.pass(0);
-    expect(one.broker.refused.map(({ id, signalReason }) => [id, signalReason])).toEqual([
-      ['a1', 'agent_stop'],
-      ['b1', 'agent_stop'],
-    ]);
-  });
-
-  it('that was given back waits for another sandbox as long as for the first one', async () => {
-    await using one = openManager();
-    one.broker.up();
-    await one.watch();
-    one.broker.put(heldAgent('a1', { env: trustedEnv }));
-    await one.pass(0);
-    one.broker.put(heldAgent('a1', { env: trustedEnv, phase: 'handed', agent: 'agent1' }));
-    await one.pass(50_000);
-    one.commit({ change: 'returned', job, agent: 'agent1', failure: null });
-    await one.pass(170_000);
-    expect(one.broker.refused).toEqual([]);
+  it('that is cancelled is ended with its sandbox when its agent does not end it', async () => {
+    await using one = await running();
+    Object.assign(one.stacks.jobs.get('job-1') ?? {}, { state: 'canceling' });
+    await one.pass(60_000);
+    expect(one.of('cancel')).toEqual([]);
     await one.pass(20_000);
-    expect(one.broker.refused).toMatchObject([{ id: 'a1', signalReason: 'process_run_error' }]);
+    expect(one.of('cancel')).toEqual([{ kind: 'cancel', job: 'job-1', agent: 'a1', grace: 0 }]);
+  });
+
+  it('of a manager before this one is followed to its end', async () => {
+    using dir = scratch();
+    const before = await ready({ dir });
+    before.stacks.add('job-1', trustedEnv);
+    await before.pass(1_500);
+    take(before, 'job-1');
+    await before.service.register(before.context('a1', 'job-1'), patient);
+    before.stop();
+    before.store.close();
+    Object.assign(before.stacks.jobs.get('job-1') ?? {}, { state: 'running' });
+    await using after = openManager({ dir, stacks: before.stacks });
+    after.lanes.set('ci/1', ['job-1']);
+    after.live.add('a1');
+    after.jobs.offer('ci/1', 'closed');
+    await after.watch();
+    await after.pass(3_000);
+    expect(after.store.serviceJobs.get('job-1')).toMatchObject({ state: 'running', agent: 'a1' });
+    Object.assign(after.stacks.jobs.get('job-1') ?? {}, { state: 'finished' });
+    await after.pass(6_000);
+    expect(after.of('jobDone')).toEqual([{ kind: 'jobDone', agent: 'a1' }]);
   });
 });
-
-describe('every sandbox', () => {
-  const recipe = testPool().recipe;
-
-  it("has the agent's program and the owner's hooks and plugins, which no job can write", async () => {
-    await using one = openManager({ pools: [testPool({ hooks: '/srv/hooks', plugins: '/srv/plugins' })] });
-    expect(one.service.equip(recipe, 'ci').mounts.map(({ host, container, readOnly }) => [host, container, readOnly])).toEqual([
-      ['/tools/at-1/buildkite-agent', '/onejob/buildkite-agent', true],
-      ['/srv/hooks', '/onejob/hooks', true],
-      ['/srv/plugins', '/onejob/plugins', true],
-    ]);
-  });
-
-  it('is as config says where the image brings its own agent', async () => {
-    await using one = openManager({ parts: { program: { folder: null, ready: async () => {} } } });
-    expect(one.service.equip(recipe, 'ci')).toBe(recipe);
-  });
-});
-
-function never(): Promise<never> {
-  return Promise.reject(new Error('nothing to read'));
-}

@@ -3,11 +3,13 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { type BuildkiteStandin, startBuildkite } from '../../../test/standins/buildkite/standin.ts';
 import { systemClock } from '../../clock.ts';
 import { noProxies } from '../../config/proxies.ts';
+import { createOutbound } from '../../http/outbound.ts';
 import { LaterError } from './api.ts';
 import { createStacks, type Stacks } from './stacks.ts';
 
 let bk: BuildkiteStandin;
 let stacks: Stacks;
+const outbound = createOutbound(noProxies);
 let token = '';
 const never = new AbortController().signal;
 const key = 'onejob-0a1b2c3d-host-gpu';
@@ -19,13 +21,13 @@ beforeEach(async () => {
     endpoint: bk.endpoint,
     version: '1.0.0',
     clock: systemClock,
-    proxies: noProxies,
+    fetch: outbound.fetch,
     token: async () => `${token}\n`,
   });
   await stacks.register(key, 'gpu', { host: 'host' }, never);
 });
 afterEach(async () => {
-  stacks.close();
+  outbound.close();
   await bk[Symbol.asyncDispose]();
 });
 

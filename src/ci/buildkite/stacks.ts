@@ -3,13 +3,12 @@
  * agent. Calls and bounds from the docs page `apis/agent_api/stacks`, field names from its public Go client. All of a job is foreign.
  */
 import { z } from 'zod';
-import type { Proxies } from '../../config/proxies.ts';
 import type { Clock } from '../../core/clock.ts';
 import type { JobId } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
 import { LaterError } from './api.ts';
-import type { GivenJob } from './broker/protocol.ts';
-import { type Call, type Called, createUpstream, escapeId } from './broker/upstream.ts';
+import type { GivenJob } from './job-facts.ts';
+import { type Call, type Called, createUpstream, escapeId } from './upstream.ts';
 
 /** A job that waits, as far as the list says it. */
 export interface ScheduledJob {
@@ -54,8 +53,25 @@ export interface Stacks {
   finish(stack: string, job: JobId, detail: string, signal: AbortSignal): Promise<boolean>;
   /** Shows a line on the pages of jobs. What is refused is no error. */
   notify(stack: string, notes: readonly { readonly job: JobId; readonly detail: string }[], signal: AbortSignal): Promise<void>;
-  close(): void;
 }
+
+/** How far a job is, by the service's word for its state; null for a word that nobody knows. Absent jobs are `gone`. */
+export function stageOf(state: string): 'waiting' | 'reserved' | 'running' | 'ending' | 'over' | null {
+  return stages.get(state) ?? null;
+}
+
+/** From the REST API's page on jobs; `gone` is ours. */
+const stages: ReadonlyMap<string, 'waiting' | 'reserved' | 'running' | 'ending' | 'over'> = new Map([
+  ...(['pending', 'waiting', 'blocked', 'limiting', 'limited', 'platform_limiting', 'scheduled'] as const).map(
+    (state) => [state, 'waiting'] as const,
+  ),
+  ['reserved', 'reserved'],
+  ...(['assigned', 'accepted', 'running'] as const).map((state) => [state, 'running'] as const),
+  ...(['canceling', 'timing_out'] as const).map((state) => [state, 'ending'] as const),
+  ...(
+    ['finished', 'canceled', 'timed_out', 'expired', 'skipped', 'broken', 'waiting_failed', 'blocked_failed', 'gone'] as const
+  ).map((state) => [state, 'over'] as const),
+]);
 
 export interface StacksParts {
   /** Without a slash at its end. */
@@ -63,14 +79,15 @@ export interface StacksParts {
   /** Of onejob. */
   readonly version: string;
   readonly clock: Clock;
-  readonly proxies: Proxies;
   /** The token of a cluster. @throws OnejobError E_SECRET */
   readonly token: () => Promise<string>;
   /** ms for one answer; default 20 s. */
   readonly timeout?: number;
-  /** How it is reached instead of over connections of its own. */
-  readonly fetch?: typeof fetch;
+  readonly fetch: typeof fetch;
 }
+
+/** ms until a token that was refused is tried again; another one is at once. */
+const refusedWait = 60_000;
 
 /** Characters that the service takes of a text. */
 const [longestDetail, longestNote] = [4000, 250];
@@ -95,11 +112,17 @@ const tokens = z.object({
   job_acquisition_tokens: z.array(z.object({ job_uuid: id, job_acquisition_token: z.string().regex(/^[\x21-\x7e]{1,4096}$/) })),
 });
 
-export function createStacks({ endpoint, version, clock, proxies, token, timeout = 20_000, ...more }: StacksParts): Stacks {
-  const upstream = createUpstream({ version, clock, proxies, timeout, ...more });
+export function createStacks({ endpoint, version, clock, token, timeout = 20_000, fetch }: StacksParts): Stacks {
+  const upstream = createUpstream({ version, clock, timeout, fetch });
+  /** The token that was refused last, and until when it is not shown again. */
+  let refused: { readonly token: string; readonly until: number; readonly called: Called } | null = null;
 
   async function ask(call: Pick<Call, 'method' | 'path' | 'body' | 'doing'>, signal: AbortSignal): Promise<Called> {
-    return upstream.call({ ...call, endpoint, token: (await token()).trim() }, signal);
+    const now = (await token()).trim();
+    if (refused?.token === now && clock.now() < refused.until) return refused.called;
+    const called = await upstream.call({ ...call, endpoint, token: now }, signal);
+    refused = !called.ok && called.status === 401 ? { token: now, until: clock.now() + refusedWait, called } : null;
+    return called;
   }
 
   function read<T>(called: Called, schema: z.ZodType<T>, doing: string): T {
@@ -181,7 +204,6 @@ export function createStacks({ endpoint, version, clock, proxies, token, timeout
       const called = await ask({ method: 'POST', path: at(stack, 'notifications'), body: { notifications }, doing }, signal);
       if (!called.ok) throw refusal(called);
     },
-    close: () => upstream.close(),
   };
 }
 

@@ -1,10 +1,10 @@
-/** What a manager before this one had reserved, and no agent has: kept, and run after all, or known to be over. */
-import type { JobId } from '../../core/slot.ts';
+/** What a manager before this one had reserved or given to agents: kept, and run after all, looked after, or known to be over. */
+import type { AgentId, JobId } from '../../core/slot.ts';
 import type { Log } from '../../log.ts';
-import type { JobRows } from './job-rows.ts';
+import { type JobRows, wordOf } from './job-rows.ts';
 import type { Reservations } from './reservations.ts';
-import type { Stacks } from './stacks.ts';
-import { mayRun } from './unacquired.ts';
+import type { Runs } from './runs.ts';
+import { type Stacks, stageOf } from './stacks.ts';
 
 export interface TakeUpParts {
   readonly queue: string;
@@ -15,10 +15,13 @@ export interface TakeUpParts {
   readonly stacks: Pick<Stacks, 'states'>;
   readonly rows: Pick<JobRows, 'unended' | 'left'>;
   readonly reservations: Pick<Reservations, 'take'>;
+  readonly runs: Pick<Runs, 'add'>;
   /** It is looked after: an agent has it, or it is reserved already. */
   readonly isKnown: (job: JobId) => boolean;
   /** For a job of this pool: the one that has it, or one that is free, or any; undefined: the pool has none. */
   readonly slotFor: (pool: string, job: JobId) => string | undefined;
+  /** Whose sandbox in this slot is to run the job, or runs it. */
+  readonly agentOf: (slot: string, job: JobId) => AgentId | null;
   readonly log: Log;
 }
 
@@ -31,10 +34,12 @@ export async function takeUp(parts: TakeUpParts, signal: AbortSignal): Promise<v
   const states = await stacks.states(stack, ids, signal);
   const picks: { job: JobId; slot: string }[] = [];
   for (const { id, pool } of left) {
-    const state = states.get(id);
+    const state = states.get(id) ?? 'gone';
     const slot = parts.slotFor(pool, id);
-    if (state === 'reserved' && slot !== undefined) picks.push({ job: id, slot });
-    else if (!mayRun(state)) rows.left(id, state === 'reserved' || state === 'scheduled' ? null : (state ?? 'gone'));
+    const agent = slot === undefined ? null : parts.agentOf(slot, id);
+    if (slot !== undefined && agent !== null) parts.runs.add({ job: id, agent, slot });
+    if (slot !== undefined && state === 'reserved') picks.push({ job: id, slot });
+    else if (agent === null) rows.left(id, stageOf(state) === 'over' ? wordOf(state, null) : null);
   }
   if (picks.length === 0) return;
   log.info('reservations taken up', { queue, jobs: picks.map(({ job }) => job) });

@@ -1,6 +1,6 @@
 /**
- * For tests of the service: a manager with slots whose lanes are moved by hand, a broker in memory, a store on disk, and time that
- * is moved by hand. What the loop would do about an event is done here only as far as the service could see it.
+ * For tests of the service: a manager with slots whose lanes are moved by hand, the Stacks API in memory, a store on disk, and time
+ * that is moved by hand. What the loop would do about an event is done here only as far as the service could see it.
  */
 
 import { join } from 'node:path';
@@ -9,32 +9,33 @@ import type { BuildkiteServiceConfig, PoolConfig } from '../../config/config.ts'
 import type { AgentId, Change, JobId } from '../../core/slot.ts';
 import { type HandClock, handClock } from '../../core/testing.ts';
 import { OnejobError } from '../../errors.ts';
+import type { Log } from '../../log.ts';
 import { openStore, type Store } from '../../store/store.ts';
-import type { AgentContext, CiEvent } from '../ci-service.ts';
-import type { BuildkiteService } from './base.ts';
-import { keptLog } from './broker/testing.ts';
-import { type BrokerDesk, createBrokerDesk } from './broker-desk.ts';
+import type { AgentContext, CiEvent, CiService, JobSource } from '../ci-service.ts';
+import type { Filter } from '../filter/filter.ts';
+import { createSeal } from '../filter/seal.ts';
 import { createJobRows } from './job-rows.ts';
 import { rule } from './ruling.ts';
 import { type BuildkiteParts, createBuildkite } from './service.ts';
-import { type FakeBroker, fakeBroker } from './testing-broker.ts';
+import { createStackEntry } from './stack-entry.ts';
+import { type FakeStacks, fakeStacks } from './testing-stacks.ts';
 
 export interface ManagerOptions {
-  readonly broker?: FakeBroker;
+  readonly stacks?: FakeStacks;
   readonly dir?: Scratch;
   readonly pools?: readonly PoolConfig[];
   readonly parts?: Partial<BuildkiteParts>;
-  /** Which way jobs come; by default the late one. */
-  readonly make?: (parts: BuildkiteParts, store: Store) => BuildkiteService;
 }
 
 export interface Manager extends AsyncDisposable {
-  readonly broker: FakeBroker;
+  readonly stacks: FakeStacks;
+  /** Agents that slots have. */
+  readonly live: Set<AgentId>;
   readonly clock: HandClock;
   readonly log: ReturnType<typeof keptLog>;
   readonly store: Store;
-  readonly desk: BrokerDesk;
-  readonly service: BuildkiteService;
+  readonly service: CiService;
+  readonly jobs: Required<Pick<JobSource, 'next' | 'record' | 'committed' | 'rolledBack' | 'offer' | 'recipeFor'>>;
   readonly events: CiEvent[];
   /** Why pools are held. */
   readonly held: Map<string, string>;
@@ -115,7 +116,7 @@ export function testPool(more: Partial<PoolConfig> = {}): PoolConfig {
 
 export function testConfig(more: Partial<BuildkiteServiceConfig> = {}): BuildkiteServiceConfig {
   return {
-    ...{ name: 'bk', type: 'buildkite', endpoint: 'https://agent.example/v3', metricsToken: null, binding: 'late', mode: 'hold' },
+    ...{ name: 'bk', type: 'buildkite', endpoint: 'https://agent.example/v3', metricsToken: null },
     token: { kind: 'memory', name: 'a test', expires: null, read: () => 'registration-token' },
     ...{ pollEvery: 10_000, bootTimeout: 60_000, holdTimeout: 180_000 },
     agentPackage: { version: null, from: null, sha256: null },
@@ -124,30 +125,30 @@ export function testConfig(more: Partial<BuildkiteServiceConfig> = {}): Buildkit
 }
 
 export function openManager({
-  broker = fakeBroker(),
+  stacks = fakeStacks(),
   dir = scratch(),
   pools = [testPool()],
   parts = {},
-  make = createBuildkite,
 }: ManagerOptions = {}): Manager {
   const clock = handClock();
   const log = keptLog();
   const store = openStore(join(dir.path, 'state'));
-  const desk = createBrokerDesk({ calls: broker.calls, start: broker.start, clock, log });
+  const live = new Set<AgentId>();
   const lanes = new Map<string, JobId[]>();
   const events: CiEvent[] = [];
   const held = new Map<string, string>();
   const alive = new AbortController();
   const whole: BuildkiteParts = {
     config: testConfig(),
-    ...{ pools, desk, clock, log, stateDir: store.dir },
+    ...{ pools, stacks, clock, log, stateDir: store.dir, host: 'box', filter: fakeFilter },
+    entry: createStackEntry({ service: 'bk', host: 'box', version: '1.0.0', store, stacks, wall: () => clock.wall() }),
     rows: createJobRows({ service: 'bk', store, wall: () => clock.wall(), log }),
     async token() {
       if (manager.token instanceof OnejobError) throw manager.token;
       return manager.token;
     },
-    rule: (agent, pool) =>
-      rule(agent.job ?? { id: '', env: {} }, {
+    rule: (job, pool) =>
+      rule(job, {
         ...{ trust: pool.trust, keys: async () => null },
         pins: { of: () => [], first: (_, pipeline) => [pipeline] },
       }),
@@ -157,16 +158,19 @@ export function openManager({
         if (manager.program !== null) throw manager.program;
       },
     },
-    nameOf: (slot) => `box-${slot.replace('/', '-')}`,
     jobsOf: (slot) => lanes.get(slot) ?? [],
+    // A slot has one agent here, and a job at most.
+    agentOf: (slot, job) => (lanes.get(slot)?.includes(job) ? ([...live][0] ?? null) : null),
+    random: () => 0,
     counted: () => null,
     count() {},
     check: async () => [],
     ...parts,
   };
-  const service = make(whole, store);
+  const service = createBuildkite(whole);
+  const jobs = service.jobs as Manager['jobs'];
   const manager: Manager = {
-    ...{ broker, clock, log, store, desk, service, events, held, lanes },
+    ...{ stacks, live, clock, log, store, service, jobs, events, held, lanes },
     token: 'registration-token',
     program: null,
     async watch() {
@@ -187,8 +191,8 @@ export function openManager({
       await turns();
     },
     commit(...changes) {
-      for (const change of changes) service.record(change);
-      service.committed();
+      for (const change of changes) jobs.record(change);
+      jobs.committed();
     },
     context: (agent, job, more = {}) => ({
       ...{ agent, pool: 'ci', slot: 'ci/1', name: 'box-ci-1', workspace: '/workspace', job, devices: [], cuda: null },
@@ -201,13 +205,29 @@ export function openManager({
     stop: () => alive.abort(),
     async [Symbol.asyncDispose]() {
       alive.abort();
-      await desk.close(true);
+      await service.close?.(true);
       store.close();
       dir[Symbol.dispose]();
     },
   };
   return manager;
 }
+
+/** Keeps what it is told. */
+export function keptLog(): Log & {
+  readonly lines: { readonly level: string; readonly event: string; readonly fields: unknown }[];
+} {
+  const lines: { level: string; event: string; fields: unknown }[] = [];
+  const say = (level: string) => (event: string, fields: unknown) => void lines.push({ level, event, fields });
+  return { lines, info: say('info'), warn: say('warn'), error: say('error') };
+}
+
+/** One that is always there. */
+export const fakeFilter: Filter = {
+  start() {},
+  door: async () => ({ authority: '172.18.0.1:7070', seal: createSeal(new Uint8Array(32)) }),
+  close: async () => {},
+};
 
 /** Everything that needs no time. */
 async function turns(): Promise<void> {

@@ -83,7 +83,6 @@ export function fakeStacks(): FakeStacks {
     async notify(_stack, notes) {
       for (const { job, detail } of notes) jobs.get(job)?.notes.push(detail);
     },
-    close() {},
   };
   return stacks;
 }

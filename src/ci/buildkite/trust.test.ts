@@ -345,7 +345,16 @@ it('a stricter rule never gives more', () => {
   const rank = { refused: 0, untrusted: 1, trusted: 2 };
   const facts: fc.Arbitrary<Omit<JobFacts, 'id' | 'title'>> = fc.record({
     ...{ organisation: anyText, pipeline: anyText, branch: anyText, repository: anyText },
-    ...{ tag: anyText, build: anyText, buildUrl: anyText, commit: anyText, source: anyText, refspec: anyText, hidden: anyText },
+    ...{
+      tag: anyText,
+      build: anyText,
+      buildId: anyText,
+      buildUrl: anyText,
+      commit: anyText,
+      source: anyText,
+      refspec: anyText,
+      hidden: anyText,
+    },
     triggeredBy: fc.option(fc.record({ pipeline: anyText }), { nil: null }),
     pullRequest: fc.option(fc.record({ number: anyText, repository: anyText }), { nil: null }),
   });

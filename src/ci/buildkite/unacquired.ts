@@ -10,7 +10,7 @@ import type { Reservations } from './reservations.ts';
 import type { Stacks } from './stacks.ts';
 
 export interface UnacquiredParts {
-  readonly stacks: Pick<Stacks, 'states' | 'reserve'>;
+  readonly stacks: Pick<Stacks, 'reserve'>;
   readonly rows: Pick<JobRows, 'left'>;
   readonly reservations: Pick<Reservations, 'of' | 'put' | 'end' | 'giveBack' | 'forget'>;
   readonly log: Log;
@@ -24,8 +24,8 @@ export interface Unacquired {
   readonly result: JobResult;
   /** Why its agent was given up; null: it ended by itself, or was ended for another reason. */
   readonly late: string | null;
-  /** What the broker said of its agent last. */
-  readonly problem: string | null;
+  /** The service's word for how far it is: reserved, or waiting again. */
+  readonly state: string;
 }
 
 /** Tries to run a job before it is ended. */
@@ -33,7 +33,7 @@ export const mostTries = 3;
 
 /** Troubles of this host, its Engine and its service: no other job would be better off, so none is ended for them. */
 const passing: ReadonlySet<string> = new Set<ErrorCode>([
-  ...(['E_ENGINE_UNREACHABLE', 'E_ENGINE_SILENT', 'E_BROKER', 'E_DISK_FULL', 'E_STATE_FULL', 'E_STATE_BUSY', 'E_SECRET'] as const),
+  ...(['E_ENGINE_UNREACHABLE', 'E_ENGINE_SILENT', 'E_FILTER', 'E_DISK_FULL', 'E_STATE_FULL', 'E_STATE_BUSY', 'E_SECRET'] as const),
   ...(['E_CI_UNREACHABLE', 'E_CI_THROTTLED', 'E_CI_ANSWER', 'E_CI_CREDENTIAL'] as const),
 ]);
 
@@ -44,16 +44,10 @@ export function isPassing({ code }: Pick<Failure, 'code'>): boolean {
 
 /** @throws OnejobError E_CI_*; then nothing is settled */
 export async function settleUnacquired(about: Unacquired, parts: UnacquiredParts, signal: AbortSignal): Promise<void> {
-  const { job, agent, stack, result, late, problem } = about;
+  const { job, agent, stack, result, late, state } = about;
   const { stacks, rows, reservations, log } = parts;
-  const state = (await stacks.states(stack, [job], signal)).get(job) ?? 'gone';
-  if (state !== 'reserved') {
-    reservations.forget(job);
-    // Else the service ends it by itself, since its agent has left.
-    if (!mayRun(state)) rows.left(job, state === 'scheduled' ? null : state);
-    return;
-  }
-  const why = late ?? whyNot(result, problem);
+  if (state !== 'reserved') return reservations.forget(job, null);
+  const why = late ?? whyNot(result);
   log.warn('job not acquired', { job, agent, reason: why });
   const one = reservations.of(job);
   const isOurs = late === null && result.kind === 'lost';
@@ -77,20 +71,14 @@ export async function settleUnacquired(about: Unacquired, parts: UnacquiredParts
   rows.left(job, 'failed');
 }
 
-/** An agent of ours may have it yet, or another host's has. */
-export function mayRun(state: string | undefined): boolean {
-  return state === 'assigned' || state === 'accepted' || state === 'running' || state === 'canceling';
-}
-
 /** Exit codes of the agent: its `core/client.go`, `clicommand/agent_start.go`. */
-function whyNot(result: JobResult, problem: string | null): string {
-  const said = problem === null ? '' : ` (${problem})`;
+function whyNot(result: JobResult): string {
   switch (result.kind) {
     case 'code':
-      if (result.code === 27) return `the service did not let its agent acquire it${said}`;
-      return `its agent ended with exit code ${result.code} before it had acquired it${said}`;
+      if (result.code === 27) return `the service did not let its agent acquire it`;
+      return `its agent ended with exit code ${result.code} before it had acquired it`;
     case 'signal':
-      return `its agent was ended by ${result.signal} before it had acquired it${said}`;
+      return `its agent was ended by ${result.signal} before it had acquired it`;
     case 'oom':
       return 'its sandbox ran out of memory before its agent had acquired it';
     case 'timeout':

@@ -1,17 +1,17 @@
 /**
- * One call to an Engine: dockerode carries it, and it ends in time. Silence of one call is told apart from an Engine that
+ * One call to an Engine, over connections that are kept, and it ends in time. Silence of one call is told apart from an Engine that
  * is not there, because a volume on a dead file server holds up one call for ever and no other (E_ENGINE_SILENT).
  */
 
-import { Agent as HttpAgent } from 'node:http';
+import { Agent as HttpAgent, type IncomingMessage } from 'node:http';
 import { Agent as HttpsAgent } from 'node:https';
 import { PassThrough, pipeline, Readable } from 'node:stream';
-import { inspect } from 'node:util';
+import { text } from 'node:stream/consumers';
 import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
 import type { Endpoint } from './endpoint.ts';
 import { stalled, statusOf, translate } from './failures.ts';
-import { silence } from './wire.ts';
+import { open, silence } from './wire.ts';
 
 /** In ms. */
 export interface Limits {
@@ -46,15 +46,45 @@ export interface Call {
   readonly stream?: true;
 }
 
-const success = { 200: true, 201: true, 204: true, 304: true } as const;
+const success: ReadonlySet<number | undefined> = new Set([200, 201, 204, 304]);
 
-/** Loads dockerode and makes a client with connections of its own; `close` ends them. */
-export async function connect(endpoint: Endpoint, limits: Limits, clock: Clock) {
-  const { default: Docker } = await import('dockerode');
+/** What an Engine answered in the place of what was asked for. */
+class Refusal extends Error {
+  readonly statusCode: number;
+  readonly json: unknown;
+  constructor(statusCode: number, said: string) {
+    super(said);
+    this.statusCode = statusCode;
+    this.json = parsed(said);
+  }
+}
+
+/** A client with connections of its own; `close` ends them. */
+export function connect(endpoint: Endpoint, limits: Limits, clock: Clock) {
   const agent = connections(endpoint);
-  const { modem } = withoutCertPath(() => new Docker(clientOptions(endpoint, agent)));
 
-  /** @throws what dockerode throws, but for silence and aborts: what a refusal means is the caller's to say. */
+  /** The answer, as JSON where it is some; with `stream` unread. @throws Refusal, and what Node throws */
+  async function send(call: Call, file: Readable | Buffer | undefined, signal: AbortSignal): Promise<unknown> {
+    const answered = Promise.withResolvers<IncomingMessage>();
+    const body = file ?? (call.method === 'POST' ? Buffer.from(JSON.stringify(call.body ?? {})) : undefined);
+    const headers = {
+      ...(body !== undefined && { 'Content-Type': file === undefined ? 'application/json' : 'application/tar' }),
+      ...(Buffer.isBuffer(body) ? { 'Content-Length': body.length } : body !== undefined && { 'Transfer-Encoding': 'chunked' }),
+      ...(call.auth != null && { 'X-Registry-Auth': credentials(call.auth) }),
+    };
+    const path = `${call.path}${queryOf(call.query ?? {})}`;
+    const sent = open(endpoint, { method: call.method, path, headers, signal, agent }, answered.resolve);
+    sent.on('error', answered.reject);
+    if (body instanceof Readable) pipeline(body, sent, () => {});
+    else sent.end(body);
+    const answer = await answered.promise;
+    if (!success.has(answer.statusCode)) throw new Refusal(answer.statusCode ?? 0, await text(answer));
+    if (call.stream) return answer;
+    const said = await text(answer);
+    return parsed(said) ?? said;
+  }
+
+  /** @throws what `send` does, but for silence and aborts: what a refusal means is the caller's to say. */
   const raw = async (call: Call): Promise<unknown> => {
     call.signal?.throwIfAborted();
     const ms = limits[call.limit];
@@ -87,21 +117,8 @@ export async function connect(endpoint: Endpoint, limits: Limits, clock: Clock) 
         unread ??= error;
       });
     }
-    const answer = new Promise<unknown>((resolve, reject) => {
-      const options = {
-        path: `${call.path}?`,
-        method: call.method,
-        options: { _query: call.query ?? {}, _body: call.body ?? {} },
-        statusCodes: success,
-        abortSignal: abort.signal,
-        ...(call.auth != null && { authconfig: call.auth }),
-        ...(file !== undefined && { file }),
-        ...(call.stream && { isStream: true }),
-      };
-      modem.dial(options, (error, said) => (error == null ? resolve(said) : reject(error)));
-    });
     try {
-      const said = await answer;
+      const said = await send(call, file, abort.signal);
       if (!call.stream || !(said instanceof Readable)) {
         end();
         return said;
@@ -166,35 +183,30 @@ function unreadable(doing: string, cause: unknown): OnejobError {
 }
 
 /** Kept open between calls. */
-export function connections(endpoint: Endpoint): HttpAgent {
+function connections(endpoint: Endpoint): HttpAgent {
   const options = { keepAlive: true, maxFreeSockets: 4 };
-  const agent =
-    endpoint.kind === 'unix' || endpoint.tls === null
-      ? new HttpAgent(options)
-      : new HttpsAgent({ ...options, rejectUnauthorized: endpoint.tls.verify });
-  // dockerode writes out every request for a log that nobody reads, its agent with all sockets and their buffers included:
-  // measured, nine tenths of the daemon's work.
-  return Object.assign(agent, { [inspect.custom]: () => 'connections to the Engine' });
+  return endpoint.kind === 'unix' || endpoint.tls === null ? new HttpAgent(options) : new HttpsAgent(options);
 }
 
-/** dockerode reads the files of DOCKER_CERT_PATH while it is made, whatever it is told, and fails where one is missing. */
-function withoutCertPath<T>(make: () => T): T {
-  const path = process.env.DOCKER_CERT_PATH;
-  delete process.env.DOCKER_CERT_PATH;
+/** Base64 for addresses, and padded, which the Engine insists on. */
+function credentials(auth: object): string {
+  return Buffer.from(JSON.stringify(auth)).toString('base64').replaceAll('+', '-').replaceAll('/', '_');
+}
+
+/** As the Engine's API has it: what is no plain value goes as JSON, but for names that may repeat. */
+function queryOf(query: Query): string {
+  const pairs = Object.entries(query).flatMap(([name, value]): [string, string][] => {
+    if (value === undefined || value === null) return [];
+    if (Array.isArray(value) && name === 't') return value.map((one) => [name, String(one)]);
+    return [[name, typeof value === 'object' ? JSON.stringify(value) : String(value)]];
+  });
+  return pairs.length === 0 ? '' : `?${new URLSearchParams(pairs)}`;
+}
+
+function parsed(said: string): unknown {
   try {
-    return make();
-  } finally {
-    if (path !== undefined) process.env.DOCKER_CERT_PATH = path;
+    return JSON.parse(said);
+  } catch {
+    return undefined;
   }
-}
-
-/** Every option is named: dockerode fills what is absent from the environment, and would mix two addresses. */
-function clientOptions(endpoint: Endpoint, agent: HttpAgent) {
-  const none = { host: undefined, port: undefined, socketPath: undefined, ca: undefined, cert: undefined, key: undefined };
-  const common = { ...none, protocol: 'http' as const, pathPrefix: '/', timeout: undefined, agent };
-  if (endpoint.kind === 'unix') return { ...common, socketPath: endpoint.path };
-  const { host, port, tls } = endpoint;
-  if (tls === null) return { ...common, host, port };
-  const { ca, cert, key } = tls;
-  return { ...common, host, port, protocol: 'https' as const, ca: ca ?? undefined, cert: cert ?? undefined, key: key ?? undefined };
 }

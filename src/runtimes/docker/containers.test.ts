@@ -22,7 +22,7 @@ async function over(answers: Readonly<Record<string, readonly (object | number)[
     return reply.end(JSON.stringify(answer));
   });
   await fake.start();
-  const engine = await connectEngine(fake.endpoint, limits);
+  const engine = connectEngine(fake.endpoint, limits);
   const containers = createContainers({ engine, owner: 'me', gone: (id) => gone.push(id) });
   return {
     containers,

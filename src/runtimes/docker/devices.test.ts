@@ -23,7 +23,7 @@ async function engineWith(name: string, answers: Readonly<Record<string, object>
     else if (answers[path] !== undefined) reply.end(JSON.stringify(answers[path]));
   });
   await fake.start();
-  const engine = await connectEngine(fake.endpoint, limits);
+  const engine = connectEngine(fake.endpoint, limits);
   return {
     engine,
     asked: fake.asked,
@@ -48,7 +48,7 @@ describe('devices are granted', () => {
   });
 
   test("not by an Engine elsewhere, whose cards and processes are not this host's", async () => {
-    const engine = await connectEngine({ kind: 'tcp', host: '192.0.2.1', port: 2375, tls: null, from: 'test' }, limits);
+    const engine = connectEngine({ kind: 'tcp', host: '192.0.2.1', port: 2375, tls: null, from: 'test' }, limits);
     const refused = createDevices(engine, {}).grant(specWith(leased()), never);
     await expect(refused).rejects.toMatchObject({
       code: 'E_DEVICES_REFUSED',

@@ -74,7 +74,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
   const endpoint = await resolveEndpoint(options.environment);
   const isLocal = endpoint.kind === 'unix';
   const bootId = isLocal ? await readBootId() : null;
-  const engine = await connectEngine(endpoint, options.limits, options.clock);
+  const engine = connectEngine(endpoint, options.limits, options.clock);
   const { owner } = options;
   const images = createImages(engine, options.environment.config, engine.clock.now);
   const firewall = createFirewall({ owner, local: isLocal, ...(options.nameservers && { nameservers: options.nameservers }) });

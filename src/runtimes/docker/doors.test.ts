@@ -26,7 +26,7 @@ async function attaching(path: string) {
   });
   server.listen(path);
   await once(server, 'listening');
-  const engine = await connectEngine({ kind: 'unix', path, from: 'test' });
+  const engine = connectEngine({ kind: 'unix', path, from: 'test' });
   return {
     sockets,
     said,
@@ -73,7 +73,7 @@ test('a door that broke is not there any more, and the release opens its own', a
 
 test('a container that takes no attach, or an Engine that is away, is no failure yet', async () => {
   using here = scratch();
-  const engine = await connectEngine({ kind: 'unix', path: `${here.path}/nobody.sock`, from: 'test' });
+  const engine = connectEngine({ kind: 'unix', path: `${here.path}/nobody.sock`, from: 'test' });
   const doors = createDoors(engine);
   await doors.ahead('c1');
   expect(doors.take('c1')).toBeNull();

@@ -1,6 +1,6 @@
 /**
  * Which Engine to speak to, found as Docker's own command line finds it: DOCKER_HOST, then DOCKER_CONTEXT, then the
- * current context of config.json, then the usual sockets. dockerode knows neither contexts nor Podman's sockets.
+ * current context of config.json, then the usual sockets.
  */
 import { createHash } from 'node:crypto';
 import { access, readFile } from 'node:fs/promises';

@@ -68,11 +68,11 @@ const modeDirectory = 31;
 const modeLink = 27;
 const idAnswer = z.object({ Id: z.string() });
 
-export type Engine = Awaited<ReturnType<typeof connectEngine>>;
+export type Engine = ReturnType<typeof connectEngine>;
 
-/** Loads dockerode and makes a client with connections of its own; `close` ends them. */
-export async function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits, clock: Clock = systemClock) {
-  const { raw, ask, flow, close } = await connect(endpoint, limits, clock);
+/** A client with connections of its own; `close` ends them. */
+export function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits, clock: Clock = systemClock) {
+  const { raw, ask, flow, close } = connect(endpoint, limits, clock);
 
   const getArchive = (id: string, path: string, signal: AbortSignal): Promise<Readable | null> => {
     const doing = `get files out of container ${short(id)}`;

@@ -36,7 +36,7 @@ async function over(name: string, liveRestore: boolean) {
     for (const arrived of arrivals.get(path) ?? []) arrived();
   });
   await fake.start();
-  const engine = await connectEngine(fake.endpoint, limits);
+  const engine = connectEngine(fake.endpoint, limits);
   const exits = createExits(engine, null);
   const stop = new AbortController();
   const events = followEvents(engine, exits, 'o', stop.signal);

@@ -28,7 +28,7 @@ async function over(there: ReturnType<typeof container> | null) {
     return answer === null ? reply.writeHead(404).end('{"message":"no"}') : reply.end(JSON.stringify(answer));
   });
   await fake.start();
-  const engine = await connectEngine(fake.endpoint, limits);
+  const engine = connectEngine(fake.endpoint, limits);
   return {
     exits: createExits(engine, null),
     async [Symbol.asyncDispose]() {

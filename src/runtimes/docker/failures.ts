@@ -15,7 +15,7 @@ export function statusOf(error: unknown): number | null {
   return seen.success ? seen.data.statusCode : null;
 }
 
-/** What the Engine said, without dockerode's wrapping. */
+/** What the Engine said. */
 export function messageOf(error: unknown): string {
   const seen = httpError.safeParse(error);
   if (seen.success) return (seen.data.json?.message ?? seen.data.message ?? '').trim();

@@ -101,7 +101,7 @@ describe.skipIf(lacks('docker'))('pulling', { timeout: 60_000 }, () => {
     ({ server, registry: local } = await registry());
     folder = await mkdtemp(join(tmpdir(), 'onejob-pull-'));
     image = `${local.address}/job:1`;
-    engine = await connectEngine({ kind: 'unix', path: '/var/run/docker.sock', from: 'test' });
+    engine = connectEngine({ kind: 'unix', path: '/var/run/docker.sock', from: 'test' });
   });
   afterEach(async () => {
     using raw = engineAt();

@@ -57,7 +57,7 @@ test('it gives up on what no waiting mends', async () => {
 test('it waits for a socket that may not be opened while its Engine starts', async () => {
   const denied = new OnejobError('E_ENGINE_PERMISSION', 'Cannot list containers.');
   const answers = [() => Promise.reject(denied), () => Promise.reject(denied), () => Promise.resolve(null)];
-  const engine = await connectEngine({ kind: 'unix', path: '/nowhere', from: 'test' });
+  const engine = connectEngine({ kind: 'unix', path: '/nowhere', from: 'test' });
   const find = () => answers.shift()?.() ?? Promise.resolve(null);
   for await (const _ of followLogs(engine, { find }, start, new AbortController().signal)) throw new Error('there was no log');
   expect(answers).toEqual([]);
@@ -73,7 +73,7 @@ test('a new follower asks for all of the log, whatever it has kept: the clock ma
     } else answer.end(state(since.length === 0));
   });
   await fake.start();
-  const engine = await connectEngine(fake.endpoint);
+  const engine = connectEngine(fake.endpoint);
   const kept = BigInt(Date.parse('2026-01-01T02:00:00Z')) * 1_000_000n + 1n;
   const position = { time: kept, atTime: 1, stdout: 5, stderr: 0 };
   const find = async () => 'id';
@@ -96,7 +96,7 @@ test('an Engine whose clock stands still or goes on is asked only for what is ne
     } else answer.end(state(since.length === 0));
   });
   await fake.start();
-  const engine = await connectEngine(fake.endpoint);
+  const engine = connectEngine(fake.endpoint);
   let text = '';
   for await (const chunks of followLogs(engine, { find: async () => 'id' }, start, new AbortController().signal)) {
     for (const { bytes } of chunks) text += Buffer.from(bytes).toString();
@@ -115,7 +115,7 @@ test('a log that is asked for after the end is asked for once', async () => {
     } else answer.end(state(false));
   });
   await fake.start();
-  const engine = await connectEngine(fake.endpoint);
+  const engine = connectEngine(fake.endpoint);
   let text = '';
   for await (const chunks of followLogs(engine, { find: async () => 'id' }, start, new AbortController().signal)) {
     for (const { bytes } of chunks) text += Buffer.from(bytes).toString();
@@ -142,7 +142,7 @@ test('who follows is asked anew long before one of the Engine’s files can have
     write(0);
   });
   await fake.start();
-  const engine = await connectEngine(fake.endpoint);
+  const engine = connectEngine(fake.endpoint);
   let text = '';
   const source = { find: async () => 'id', fileSize: 1_000 };
   for await (const chunks of followLogs(engine, source, start, new AbortController().signal)) {

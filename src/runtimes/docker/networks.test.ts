@@ -43,7 +43,7 @@ async function over(ends: Readonly<Record<string, string>>, { there = [] as stri
     return reply.end(JSON.stringify({ ...{ Id: container, Name: '/c', Image: 'sha256:i' }, State, Config: { User: '' } }));
   });
   await fake.start();
-  const engine = await connectEngine(fake.endpoint, limits);
+  const engine = connectEngine(fake.endpoint, limits);
   let rules = true;
   const firewall: Firewall = {
     bridge: 'oj-me',

@@ -36,7 +36,7 @@ async function over(replies: Readonly<Record<string, Reply>>, verify: (id: strin
     return reply.writeHead(answer.status).end(answer === done ? undefined : JSON.stringify(answer));
   });
   await fake.start();
-  const engine = await connectEngine(fake.endpoint, limits);
+  const engine = connectEngine(fake.endpoint, limits);
   const containers = createContainers({ engine, owner: 'me', gone: quiet });
   const networks: string[] = [];
   const prepare = createPrepare({

@@ -1,4 +1,4 @@
-/** Whether an Engine is there, and which: cheap, and without loading dockerode. */
+/** Whether an Engine is there, and which. */
 
 import { z } from 'zod';
 import { systemClock } from '../../clock.ts';

@@ -1,4 +1,4 @@
-/** Plain HTTP to an Engine, for what must not wait for dockerode to load and for what it cannot do. */
+/** Plain HTTP to an Engine. */
 
 import { type ClientRequest, request as http, type IncomingMessage } from 'node:http';
 import { request as https, type RequestOptions } from 'node:https';
@@ -58,13 +58,13 @@ export function upgrade(endpoint: Endpoint, path: string, signal: AbortSignal): 
   });
 }
 
-function open(endpoint: Endpoint, options: RequestOptions, answered: (answer: IncomingMessage) => void): ClientRequest {
-  if (endpoint.kind === 'unix') {
-    return http({ ...options, socketPath: endpoint.path, host: 'localhost', agent: false }, answered);
-  }
+/** `agent` in `options`: whose connections are kept; else the call has one of its own. */
+export function open(endpoint: Endpoint, options: RequestOptions, answered: (answer: IncomingMessage) => void): ClientRequest {
+  const own = { agent: false, ...options } as const;
+  if (endpoint.kind === 'unix') return http({ ...own, socketPath: endpoint.path, host: 'localhost' }, answered);
   const { host, port, tls } = endpoint;
-  if (tls === null) return http({ ...options, host, port, agent: false }, answered);
+  if (tls === null) return http({ ...own, host, port }, answered);
   const { ca, cert, key, verify } = tls;
   const material = { ...(ca !== null && { ca }), ...(cert !== null && { cert }), ...(key !== null && { key }) };
-  return https({ ...options, ...material, host, port, rejectUnauthorized: verify, agent: false }, answered);
+  return https({ ...own, ...material, host, port, rejectUnauthorized: verify }, answered);
 }

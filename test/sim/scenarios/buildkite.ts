@@ -6,7 +6,7 @@ import type { Scenario, Wish } from '../scenario.ts';
 const config = (agents: number, pool = '', more = '') => `secrets: { key: { file: "$DIR/${keyFile}" } }
 defaults: { trust: { network: default } }
 services:
-  bk: { type: buildkite, mode: acquire, endpoint: "${buildkiteUrl}", token: { file: "$DIR/${tokenFile}" }, agent: { from: image } }
+  bk: { type: buildkite, endpoint: "${buildkiteUrl}", token: { file: "$DIR/${tokenFile}" }, agent: { from: image } }
 pools:
   ci: { service: bk, queue: default, agents: ${agents}, runtime: docker, image: "debian", stop_grace: 35s${pool} }
 ${more}`;

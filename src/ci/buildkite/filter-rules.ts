@@ -1,0 +1,174 @@
+/**
+ * What a job of Buildkite that is not trusted may ask of the service. Whoever wrote it may be anybody: it is given what a plain step of
+ * CI needs for itself, and nothing that hands out secrets, speaks for somebody else, or stays for a later build to find.
+ *
+ * Calls and fields from the agent's `api/` and `core/` (v3.137).
+ */
+import { z } from 'zod';
+import { type Asked, isListed } from '../filter/path.ts';
+import type { Rules, Verdict } from '../filter/rules.ts';
+import type { Seal, Sealed } from '../filter/seal.ts';
+
+export const rulesOf = 'buildkite';
+
+/** What a sealed token may be used for: to become an agent, to be it, and what its job does. */
+export type Use = 'register' | 'session' | 'job';
+
+const ofAgent = [
+  ['POST', 'connect'],
+  ['GET', 'ping'],
+  ['POST', 'heartbeat'],
+  ['POST', 'disconnect'],
+  ['PUT', 'jobs/own/acquire'],
+] as const;
+
+const ofJob = [
+  ['GET', 'jobs/own'],
+  ['PUT', 'jobs/own/start'],
+  ['PUT', 'jobs/own/finish'],
+  ['PUT', 'jobs/own/promise_failure'],
+  ['POST', 'jobs/own/chunks?sequence&offset&size'],
+  ['POST', 'jobs/own/header_times'],
+  // Its build's next steps, which are judged by themselves: the first step of nearly every build.
+  ['POST', 'jobs/own/pipelines?async'],
+  ['GET', 'jobs/own/pipelines/*'],
+  ['POST', 'jobs/own/annotations'],
+  ['DELETE', 'jobs/own/annotations/*?scope'],
+  ['POST', 'jobs/own/artifacts'],
+  ['PUT', 'jobs/own/artifacts'],
+  ['POST', 'jobs/own/data/set'],
+  ['POST', 'jobs/own/data/set-batch'],
+  ['POST', 'jobs/own/data/get'],
+  ['POST', 'jobs/own/data/exists'],
+  ['POST', 'jobs/own/data/keys'],
+  ['POST', 'builds/own/data/get'],
+  ['POST', 'builds/own/data/exists'],
+  ['POST', 'builds/own/data/keys'],
+  ['GET', 'builds/own/artifacts/search?query&scope&state&include_retried_jobs&include_duplicates'],
+  // Only about its own build, which stands in its body.
+  ['POST', 'steps/*/export'],
+  // What it would store, a trusted job could find and run.
+  ['GET', 'cache_registries/*'],
+  ['POST', 'cache_registries/*/peek'],
+  ['POST', 'cache_registries/*/retrieve'],
+] as const;
+
+const tokens: ReadonlySet<string> = new Set(['secrets', 'oidc', 'repository_access_token']);
+
+export const buildkiteRules: Rules = {
+  root: 'v3',
+  scheme: 'Token',
+  judge(sealed, asked) {
+    const { method, segments } = asked;
+    const [first = '', id, what = ''] = segments;
+    const own = { jobs: sealed.job, builds: sealed.build };
+    switch (sealed.use as Use) {
+      case 'register': {
+        if (method !== 'POST' || first !== 'register' || segments.length !== 1 || asked.query !== '')
+          return refused(401, 'This token registers an agent, and nothing else.');
+        return { kind: 'whole', answer: (json, seal) => registered(json, sealed, seal) };
+      }
+      case 'session': {
+        if (!isListed(asked, ofAgent, own)) return refused(403, 'Agents of onejob may not ask for this.');
+        if (what === 'acquire') return { kind: 'whole', answer: (json, seal, host) => acquired(json, sealed, seal, host) };
+        return { kind: 'whole', ...(first === 'ping' && { answer: pinged }) };
+      }
+      case 'job':
+        return ofItsJob(sealed, asked, own, { first, id, what });
+    }
+  },
+};
+
+function ofItsJob(
+  sealed: Sealed,
+  asked: Asked,
+  own: Readonly<Record<string, string | null>>,
+  { first, id, what }: { readonly first: string; readonly id: string | undefined; readonly what: string },
+): Verdict {
+  if (!isListed(asked, ofJob, own)) {
+    if (first === 'jobs' && id !== sealed.job) return refused(403, 'That is not the job of this token.');
+    const why = "onejob's trust rule runs this job as untrusted (trust, in the pool's configuration)";
+    const isToken = first === 'jobs' && tokens.has(what);
+    const rest = isToken
+      ? "the service's secrets and tokens are not for it"
+      : 'it may use its own job and read its own build, nothing else';
+    return refused(403, `${why}: ${rest}.`);
+  }
+  if (first === 'steps') {
+    const own = (json: unknown): string | null => {
+      const read = stepExport.safeParse(json);
+      return read.data?.build_id !== undefined && read.data.build_id === sealed.build ? JSON.stringify(read.data) : null;
+    };
+    return { kind: 'whole', body: own, why: 'That is a step of another build.' };
+  }
+  // The agent drops a chunk for any 4xx, also for one that only asks it to wait (`core/client.go`).
+  return what === 'chunks' ? { kind: 'stream', toldAs: (status) => (status === 429 ? 503 : status) } : { kind: 'stream' };
+}
+
+const stepExport = z.looseObject({ build_id: z.string() });
+
+function refused(status: 401 | 403 | 404, why: string): Verdict {
+  return { kind: 'refused', status, why };
+}
+
+/** Goes into a header as it is. */
+const token = z.string().regex(/^[\x21-\x7e]{1,4096}$/);
+const registerAnswer = z.looseObject({ access_token: token });
+
+/** Without what would lead the agent past the filter. Intervals are whole seconds; the agent does not survive a 0. */
+function registered(json: unknown, sealed: Sealed, seal: Seal): unknown {
+  const { endpoint: _, access_token, ...rest } = registerAnswer.parse(json);
+  const seconds = (name: string): number => {
+    const found = rest[name];
+    return typeof found === 'number' && found >= 1 ? Math.floor(found) : 1;
+  };
+  return {
+    ...rest,
+    access_token: seal.close({ ...sealed, use: 'session' satisfies Use, token: access_token }),
+    ping_interval: seconds('ping_interval'),
+    job_status_interval: seconds('job_status_interval'),
+    heartbeat_interval: seconds('heartbeat_interval'),
+  };
+}
+
+/** It has its job: no other is to reach it. */
+function pinged(json: unknown): unknown {
+  const { endpoint: _, job: __, ...rest } = z.looseObject({}).parse(json);
+  return rest;
+}
+
+const job = z.looseObject({
+  id: z.string(),
+  env: z.record(z.string(), z.unknown()).nullish(),
+  token: token.nullish(),
+  step: z.looseObject({ signature: z.unknown().optional() }).nullish(),
+});
+
+/** Where the service gives no token for the job, the session's stands for it. */
+function acquired(json: unknown, sealed: Sealed, seal: Seal, host: string): unknown {
+  const { endpoint: _, token: own, ...answer } = job.parse(json);
+  if (answer.id !== sealed.job) throw new Error('it is another job');
+  const { BUILDKITE_AGENT_ACCESS_TOKEN: __, ...env } = answer.env ?? {};
+  const read = (name: string): string | null => (typeof env[name] === 'string' ? env[name] : null);
+  return {
+    ...answer,
+    token: seal.close({
+      ...{ ...sealed, use: 'job' satisfies Use, token: own ?? sealed.token },
+      build: read('BUILDKITE_BUILD_ID') ?? sealed.build,
+    }),
+    env: answer.step?.signature == null ? pastProxies(env, host) : env,
+  };
+}
+
+/**
+ * What a pipeline says of proxies takes the place of what the sandbox was given, and with it the exception for the filter. Of a signed
+ * step the agent compares the variables with the signature: those stay as they are.
+ */
+function pastProxies(env: Readonly<Record<string, unknown>>, host: string): Record<string, unknown> {
+  if (!/^[\w.:-]+$/.test(host)) return { ...env };
+  const ours = ['NO_PROXY', 'no_proxy'].flatMap((name) => {
+    const theirs = env[name];
+    return typeof theirs === 'string' && theirs !== '' ? [[name, `${theirs},${host}`]] : [];
+  });
+  return { ...env, ...Object.fromEntries(ours) };
+}

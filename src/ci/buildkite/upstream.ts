@@ -1,0 +1,208 @@
+/**
+ * Calls to the service. Answers are bounded in size and time, redirects are not followed (they would carry a token elsewhere), and no
+ * error quotes a header.
+ */
+import { z } from 'zod';
+import { type Clock, deadline } from '../../core/clock.ts';
+import { OnejobError } from '../../errors.ts';
+import { networkHint, proxyAnswered, proxyHint, whyUnreachable } from '../unreachable.ts';
+
+export interface Call {
+  /** Without a slash at its end. */
+  readonly endpoint: string;
+  readonly method: 'GET' | 'POST' | 'PUT';
+  /** Below the endpoint, ids escaped by `escapeId`; without a slash at its beginning. */
+  readonly path: string;
+  readonly token: string;
+  /** JSON. */
+  readonly body?: unknown;
+  /** What the call does, for messages: `Cannot <doing> …`. */
+  readonly doing: string;
+}
+
+export type Called =
+  | { readonly ok: true; readonly status: number; readonly headers: Readonly<Record<string, string>>; readonly body: unknown }
+  | {
+      readonly ok: false;
+      /** null when no whole answer came. */
+      readonly status: number | null;
+      readonly body: unknown;
+      /** The same call may succeed later: 429, 5xx, and no answer. */
+      readonly retry: boolean;
+      /** ms that the service wants to be left alone; null when it does not say. */
+      readonly retryAfter: number | null;
+      readonly error: OnejobError;
+    };
+
+export interface Upstream {
+  /** @throws what `signal` was aborted with; anything else is an answer */
+  call(call: Call, signal: AbortSignal): Promise<Called>;
+}
+
+export interface UpstreamParts {
+  /** Of onejob. */
+  readonly version: string;
+  readonly clock: Clock;
+  /** ms for a whole answer. Default: 60 s, as the agent itself waits. */
+  readonly timeout?: number;
+  readonly fetch: typeof fetch;
+}
+
+const usualTimeout = 60_000;
+/** Bytes of an answer; one holds a job with all of its variables. */
+const mostBytes = 8 << 20;
+
+/** An id as part of a path: dots too, which the service does not take there (agent v3.137 `api/client.go`). */
+export function escapeId(id: string): string {
+  return encodeURIComponent(id).replaceAll('.', '%2E');
+}
+
+export function createUpstream({ version, clock, timeout = usualTimeout, fetch }: UpstreamParts): Upstream {
+  const headersOf = (call: Call): Record<string, string> => ({
+    'User-Agent': `onejob/${version}`,
+    Authorization: `Token ${call.token}`,
+    Accept: 'application/json',
+    ...(call.body !== undefined && { 'Content-Type': 'application/json' }),
+  });
+
+  async function send(call: Call, url: URL, signal: AbortSignal): Promise<Answer> {
+    using limit = deadline(clock, timeout, signal);
+    try {
+      const body = call.body === undefined ? null : Buffer.from(JSON.stringify(call.body));
+      const init = { method: call.method, headers: headersOf(call), body, redirect: 'manual', signal: limit.signal } as const;
+      const response = await fetch(url, init);
+      return { status: response.status, headers: Object.fromEntries(response.headers), text: await textOf(response) };
+    } catch (error) {
+      signal.throwIfAborted();
+      throw limit.passed
+        ? new Fault({ why: `no answer within ${timeout / 1000} s` })
+        : error instanceof Fault
+          ? error
+          : new Fault(whyOf(error));
+    }
+  }
+
+  return {
+    async call(call, signal) {
+      signal.throwIfAborted();
+      const url = URL.parse(`${call.endpoint}/${call.path}`);
+      if (url === null || !/^https?:$/.test(url.protocol)) return unreachable(call, { why: 'that is no address' });
+      try {
+        return judge(call, await send(call, url, signal), clock.wall());
+      } catch (error) {
+        if (!(error instanceof Fault)) throw error;
+        return unreachable(call, error);
+      }
+    },
+  };
+}
+
+async function textOf(response: Response): Promise<string> {
+  if (response.body == null) return response.text();
+  const pieces: Uint8Array[] = [];
+  let size = 0;
+  for await (const piece of response.body) {
+    size += piece.byteLength;
+    if (size > mostBytes) throw new Fault({ why: `it answered more than ${mostBytes >> 20} MiB` });
+    pieces.push(piece);
+  }
+  return Buffer.concat(pieces).toString();
+}
+
+interface Answer {
+  readonly status: number;
+  readonly headers: Readonly<Record<string, string>>;
+  readonly text: string;
+}
+
+interface Unanswered {
+  readonly why: string;
+  /** What to do about it; undefined: nobody can say more than that it is tried again. */
+  readonly hint?: string | undefined;
+}
+
+/** Why no answer came. */
+class Fault extends Error implements Unanswered {
+  readonly why: string;
+  readonly hint: string | undefined;
+  constructor({ why, hint }: Unanswered) {
+    super(why);
+    this.why = why;
+    this.hint = hint;
+  }
+}
+
+function judge(call: Call, { status, headers, text }: Answer, wall: number): Called {
+  const body = parsed(text);
+  const isGood = status >= 200 && status < 300;
+  // What stands between may answer with a page of its own, and with 200. The service has then heard nothing.
+  if (isGood && /^\s*</.test(text)) return unreachable(call, { why: 'something on the way answers with a page of its own' });
+  if (status === 407) return unreachable(call, { why: proxyAnswered(status), hint: proxyHint });
+  if (isGood) return { ok: true, status, headers, body };
+  const retry = status === 429 || status >= 500;
+  // Should the service ever repeat what it was given.
+  const said = messageOf(body).replaceAll(call.token, '[token]');
+  const message = `Cannot ${call.doing}: ${shown(call.endpoint)} answered ${status}${said === '' ? '' : ` (${said})`}.`;
+  const code =
+    status === 429 ? 'E_CI_THROTTLED' : status >= 500 ? 'E_CI_UNREACHABLE' : status === 401 ? 'E_CI_CREDENTIAL' : 'E_CI_DENIED';
+  const error = new OnejobError(code, message, { hint: hints[code], retry });
+  return { ok: false, status, body, retry, retryAfter: retry ? waitOf(headers['retry-after'], wall) : null, error };
+}
+
+const hints = {
+  E_CI_THROTTLED: 'onejob waits and asks again.',
+  E_CI_UNREACHABLE: 'onejob asks again; see the status page of the service if it stays so.',
+  E_CI_CREDENTIAL: 'Put a valid agent token where "token" of the service points to.',
+  E_CI_DENIED: 'See whether the token may do this, and whether the cluster has the queue that the pool names.',
+} as const;
+
+function unreachable({ endpoint, doing }: Call, { why, hint: more }: Unanswered): Called {
+  const message = `Cannot ${doing}: ${shown(endpoint)} cannot be reached (${why}).`;
+  const hint = `onejob tries again. ${more ?? networkHint}`;
+  const error = new OnejobError('E_CI_UNREACHABLE', message, { hint, retry: true });
+  return { ok: false, status: null, body: null, retry: true, retryAfter: null, error };
+}
+
+function parsed(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
+}
+
+/** ms, an hour at most; null when the header says nothing (RFC 9110, 10.2.3). */
+function waitOf(header: string | undefined, wall: number): number | null {
+  if (header === undefined) return null;
+  const ms = /^\d+$/.test(header.trim()) ? Number(header) * 1000 : Date.parse(header) - wall;
+  return Number.isNaN(ms) ? null : Math.min(Math.max(ms, 0), 3_600_000);
+}
+
+/** In words, with the system's own where they say more. */
+function whyOf(error: unknown): Unanswered {
+  const { why, code, hint } = whyUnreachable(error);
+  return { why: /accepted|failed/.test(why) && code !== '' ? `${why}: ${code}` : why, hint };
+}
+
+/** An address for messages, without what could be a password in it. */
+function shown(endpoint: string): string {
+  const url = URL.parse(endpoint);
+  return url === null ? 'the service' : `${url.origin}${url.pathname}`;
+}
+
+const refusal = z.object({ message: z.string() });
+
+/** What the service says about a refusal, on one line; empty when it says nothing. */
+function messageOf(body: unknown): string {
+  const found = refusal.safeParse(body);
+  return found.success ? oneLine(found.data.message) : '';
+}
+
+/** For people: without what a terminal would act on, 300 characters at most. */
+export function oneLine(text: string): string {
+  const line = text
+    // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what must not reach a terminal
+    .replace(/[\u0000-\u001f\u007f-\u009f]+/g, ' ')
+    .trim();
+  return line.length > 300 ? `${line.slice(0, 299)}…` : line;
+}

@@ -1,0 +1,99 @@
+/** The manager's end of the filter, with the process that it starts. */
+import { readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterEach, expect, it } from 'vitest';
+import { filterPid, killFilter } from '../../../test/support/buildkite-days.ts';
+import { type Scratch, scratch } from '../../../test/support/scratch.ts';
+import { systemClock } from '../../clock.ts';
+import { readDoors, writeDoors } from './doors.ts';
+import { createFilter, endFilter, type Filter } from './filter.ts';
+
+const never = new AbortController().signal;
+const main = join(import.meta.dirname, '../../main.ts');
+const silent = { info() {}, warn() {}, error() {} };
+const open: { readonly dir: Scratch; readonly stop: AbortController }[] = [];
+afterEach(async () => {
+  for (const { dir, stop } of open.splice(0)) {
+    stop.abort();
+    endFilter(dir.path);
+    await expect.poll(() => filterPid({ stateDir: dir.path }), { timeout: 10_000 }).toBe(null);
+    dir[Symbol.dispose]();
+  }
+});
+
+function bench(
+  self: readonly string[] = [process.execPath, main],
+  given = {},
+): { readonly stateDir: string; readonly filter: Filter } {
+  const dir = scratch();
+  const stop = new AbortController();
+  const filter = createFilter({ stateDir: dir.path, self, given, version: '1.0.0', clock: systemClock, log: silent });
+  filter.start(stop.signal);
+  open.push({ dir, stop });
+  return { stateDir: dir.path, filter };
+}
+
+const local = { door: async () => '127.0.0.1' };
+
+/** What it answers to a token that is none. */
+const knock = async (authority: string): Promise<number> => (await fetch(`http://${authority}/v3/ping`)).status;
+
+it('listens once a sandbox needs it, is started again when it was killed, and ends when nobody needs it', async () => {
+  const { stateDir, filter } = bench();
+  expect(filterPid({ stateDir })).toBe(null);
+  // The version stands in the package; here it is whatever this one says.
+  const version = (JSON.parse(readFileSync(join(import.meta.dirname, '../../../package.json'), 'utf8')) as { version: string })
+    .version;
+  expect(version).toBe('0.1.0');
+  const made = createFilter({ stateDir, self: [process.execPath, main], given: {}, version, clock: systemClock, log: silent });
+  const stop = new AbortController();
+  made.start(stop.signal);
+  const { authority, seal } = await made.door(local, never);
+  expect(await knock(authority)).toBe(401);
+  expect(seal.open('ojf_x')).toBe(null);
+  expect((await made.door(local, never)).authority).toBe(authority);
+  await killFilter({ stateDir });
+  expect((await made.door(local, never)).authority).toBe(authority);
+  expect(await knock(authority)).toBe(401);
+  stop.abort();
+  await made.close(true);
+  expect(await knock(authority)).toBe(401);
+  await made.close(false);
+  await expect.poll(() => filterPid({ stateDir }), { timeout: 10_000 }).toBe(null);
+  await filter.close(true);
+});
+
+it('is given the way to services and nothing else of our surroundings, and no argument names it', async () => {
+  const dir = scratch();
+  const path = join(dir.path, 'onejob.sh');
+  writeFileSync(path, 'echo "$@"; env | sort\n');
+  const { stateDir, filter } = bench(['/bin/sh', path], { HTTPS_PROXY: 'http://u:proxy-canary@p:1' });
+  const stop = new AbortController();
+  const door = filter.door(local, stop.signal).catch(() => null);
+  const log = join(stateDir, 'filter/filter.log');
+  const read = (): string[] => {
+    try {
+      return readFileSync(log, 'utf8').trim().split('\n');
+    } catch {
+      return [];
+    }
+  };
+  await expect.poll(() => read().length, { timeout: 10_000 }).toBeGreaterThan(2);
+  const [args, ...given] = read();
+  expect(args).toBe(`filter --state-dir ${stateDir}`);
+  const names = given.map((line) => line.split('=')[0] ?? '').filter((name) => !['PWD', 'OLDPWD', 'SHLVL', '_'].includes(name));
+  expect([...new Set(names)].slice(0, 2)).toEqual(['HTTPS_PROXY', 'PATH']);
+  stop.abort();
+  await door;
+  dir[Symbol.dispose]();
+});
+
+it('a file of another version ends it, and one that cannot be read is none', () => {
+  using dir = scratch();
+  writeDoors(dir.path, { version: '1', port: 7070, addresses: ['127.0.0.1'] });
+  expect(readDoors(dir.path)).toEqual({ version: '1', port: 7070, addresses: ['127.0.0.1'] });
+  writeFileSync(join(dir.path, 'doors.json'), '{"version":');
+  expect(readDoors(dir.path)).toBe(null);
+  writeDoors(dir.path, null);
+  expect(readDoors(dir.path)).toBe(null);
+});

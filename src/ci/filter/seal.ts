@@ -1,0 +1,113 @@
+/**
+ * Sealed tokens: all that an untrusted job's sandbox holds. Inside is the service's own token, whose job it is, and until when it
+ * counts; only this installation's key opens one, so the filter that opens them keeps nothing. AES-256-GCM.
+ */
+import { createCipheriv, createDecipheriv, randomBytes } from 'node:crypto';
+import { chmodSync, closeSync, fsyncSync, linkSync, openSync, readFileSync, unlinkSync, writeSync } from 'node:fs';
+import { join } from 'node:path';
+import { z } from 'zod';
+import { OnejobError } from '../../errors.ts';
+import { storeFault } from '../../store/fault.ts';
+
+const sealed = z.strictObject({
+  /** Type of the service, whose rules hold. */
+  rules: z.string(),
+  /** Of the service's API, without a slash at its end. */
+  endpoint: z.string(),
+  /** The service's own. */
+  token: z.string(),
+  /** What it may be used for, as the rules call it. */
+  use: z.string(),
+  job: z.string(),
+  /** The job's; null: the service did not say. */
+  build: z.string().nullable(),
+  /** Wall clock, ms since the epoch, from which on it is none. */
+  until: z.number(),
+});
+export type Sealed = Readonly<z.infer<typeof sealed>>;
+
+export interface Seal {
+  close(sealed: Sealed): string;
+  /** null: it was not made here, or was changed. */
+  open(token: string): Sealed | null;
+}
+
+const [keyBytes, ivBytes, tagBytes] = [32, 12, 16];
+/** What a token begins with, so that people and scanners of secrets know it. */
+const prefix = 'ojf_';
+const use = Buffer.from('onejob filter 1');
+
+/** @param key 32 bytes */
+export function createSeal(key: Uint8Array): Seal {
+  return {
+    close(about) {
+      const iv = randomBytes(ivBytes);
+      const cipher = createCipheriv('aes-256-gcm', key, iv).setAAD(use);
+      const body = Buffer.concat([cipher.update(JSON.stringify(about), 'utf8'), cipher.final()]);
+      return prefix + Buffer.concat([iv, cipher.getAuthTag(), body]).toString('base64url');
+    },
+    open(token) {
+      const bytes = Buffer.from(token.slice(prefix.length), 'base64url');
+      if (!token.startsWith(prefix) || bytes.length < ivBytes + tagBytes) return null;
+      try {
+        const cipher = createDecipheriv('aes-256-gcm', key, bytes.subarray(0, ivBytes), { authTagLength: tagBytes });
+        cipher.setAAD(use).setAuthTag(bytes.subarray(ivBytes, ivBytes + tagBytes));
+        const text = Buffer.concat([cipher.update(bytes.subarray(ivBytes + tagBytes)), cipher.final()]).toString('utf8');
+        return sealed.parse(JSON.parse(text));
+      } catch {
+        return null;
+      }
+    },
+  };
+}
+
+/**
+ * The installation's key, made at first need. Only the owner can read it.
+ * @param dir the filter's own folder
+ * @throws OnejobError E_STATE_CORRUPT when the file holds something else, E_STATE_DIR, E_STATE_FULL
+ */
+export function installationKey(dir: string): Uint8Array {
+  const path = join(dir, 'key');
+  try {
+    const found = read(path) ?? make(path);
+    const key = Buffer.from(found.trim(), 'base64');
+    if (key.length === keyBytes) return key;
+  } catch (error) {
+    throw storeFault('read', path, error);
+  }
+  throw new OnejobError('E_STATE_CORRUPT', `Cannot use ${path}: it is no key of onejob.`, {
+    hint: `Put it back from a copy, or remove ${path}: then untrusted jobs that run now lose their way to their service.`,
+  });
+}
+
+function read(path: string): string | null {
+  try {
+    const text = readFileSync(path, 'utf8');
+    chmodSync(path, 0o600);
+    return text;
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return null;
+    throw error;
+  }
+}
+
+/** Written beside and then linked: a key that is there is whole, and never another's. */
+function make(path: string): string {
+  const beside = `${path}.${randomBytes(4).toString('hex')}`;
+  const text = `${randomBytes(keyBytes).toString('base64')}\n`;
+  const fd = openSync(beside, 'wx', 0o600);
+  try {
+    writeSync(fd, text);
+    fsyncSync(fd);
+  } finally {
+    closeSync(fd);
+  }
+  try {
+    linkSync(beside, path);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
+  } finally {
+    unlinkSync(beside);
+  }
+  return read(path) ?? text;
+}

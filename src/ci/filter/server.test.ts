@@ -1,0 +1,278 @@
+/** What an untrusted job may ask of the service, and what a hostile one tries. */
+import { once } from 'node:events';
+import { connect } from 'node:net';
+import { describe, expect, it } from 'vitest';
+import { createSeal } from './seal.ts';
+import { buildId, filterBench, jobId } from './testing.ts';
+
+const other = '01935a4b-0000-4000-8000-00000000beef';
+
+const may = [
+  `GET /v3/jobs/${jobId}`,
+  `PUT /v3/jobs/${jobId}/start`,
+  `PUT /v3/jobs/${jobId}/finish`,
+  `POST /v3/jobs/${jobId}/pipelines?async=true`,
+  `GET /v3/jobs/${jobId}/pipelines/1`,
+  `POST /v3/jobs/${jobId}/annotations`,
+  `DELETE /v3/jobs/${jobId}/annotations/a.b-c_d`,
+  `DELETE /v3/jobs/${jobId}/annotations/a?scope=job`,
+  `POST /v3/jobs/${jobId}/artifacts`,
+  `PUT /v3/jobs/${jobId}/artifacts`,
+  `POST /v3/jobs/${jobId}/data/set`,
+  `POST /v3/jobs/${jobId}/data/set-batch`,
+  `POST /v3/jobs/${jobId}/data/get`,
+  `POST /v3/jobs/${jobId}/header_times`,
+  `POST /v3/jobs/${jobId}/chunks?sequence=1&offset=0&size=1`,
+  `PUT /v3/jobs/${jobId}/promise_failure`,
+  `POST /v3/builds/${buildId}/data/exists`,
+  `GET /v3/builds/${buildId}/artifacts/search?query=a`,
+  `GET /v3/builds/${buildId}/artifacts/search?include_duplicates=true&include_retried_jobs=true&query=%2A%2A%2F%3B+x&scope=test&state=finished`,
+  'POST /v3/cache_registries/default/retrieve',
+];
+const mayNot = [
+  `DELETE /v3/jobs/${jobId}/annotations/a%2Fb`,
+  `GET /v3/jobs/${jobId}/secrets?key=DEPLOY`,
+  `POST /v3/jobs/${jobId}/oidc/tokens`,
+  `POST /v3/jobs/${jobId}/repository_access_token`,
+  `PUT /v3/jobs/${jobId}`,
+  `PUT /v3/jobs/${jobId}/acquire`,
+  `PUT /v3/jobs/${jobId}/finish.json`,
+  `POST /v3/jobs/${jobId}/something_new`,
+  `POST /v3/builds/${buildId}/cancel`,
+  'POST /v3/builds/another/data/get',
+  'GET /v3/builds/another/artifacts/search?query=a',
+  'PUT /v3/steps/deploy',
+  'POST /v3/steps/deploy/cancel',
+  `POST /v3/jobs/${other}/data/get`,
+  `POST /v3/jobs/${other}/annotations`,
+  `POST /v3/jobs/${other}/artifacts`,
+  `PUT /v3/jobs/${other}/finish`,
+  `POST /v3/jobs/${other}/pipelines?async=true`,
+  'PUT /v3/cache_registries/default/store',
+  'GET /v3/cache_registries/x;y',
+  `POST /v3/builds/${buildId}/data/get?build_id=another`,
+  `GET /v3/builds/${buildId}/artifacts/search?query=a&build_id=another`,
+  `GET /v3/builds/${buildId}/artifacts/search?query=a;build_id=another`,
+  `GET /v3/builds/${buildId}/artifacts/search?query=a&build%5Fid=another`,
+  `GET /v3/builds/${buildId}/artifacts/search?query[build_id]=another`,
+  `POST /v3/jobs/${jobId}/pipelines?async=true&replace=true`,
+  'GET /v3/metrics',
+  'GET /v3/token',
+  'POST /v3/stacks/register',
+  'POST /v3/register',
+  'POST /v3/stop',
+  'GET /v3/ping',
+];
+
+const bodyFor = (method: string): unknown => (['GET', 'DELETE'].includes(method) ? undefined : {});
+
+describe('a job', () => {
+  it('may ask for each of these, with the service’s own token and the bytes of its path', async () => {
+    await using here = await filterBench();
+    const token = here.token('job');
+    for (const line of may) {
+      const [method = '', path = ''] = line.split(' ');
+      expect([line, (await here.call(method, path, token, bodyFor(method))).status]).toEqual([line, 200]);
+    }
+    const heads = here.seen.map((each) => each.split(' ').slice(0, 4).join(' '));
+    expect(heads).toEqual(may.map((line) => `${line} Token real-job`));
+  });
+
+  it('may ask for none of these', async () => {
+    await using here = await filterBench();
+    const token = here.token('job');
+    for (const line of mayNot) {
+      const [method = '', path = ''] = line.split(' ');
+      const { status, json } = await here.call(method, path, token, bodyFor(method));
+      expect([line, [400, 403].includes(status), json]).toEqual([line, true, { message: expect.any(String) }]);
+    }
+    expect(here.seen).toEqual([]);
+  });
+
+  it('is told by which rule, and the log is told once', async () => {
+    await using here = await filterBench();
+    const ask = () => here.call('GET', `/v3/jobs/${jobId}/secrets?key=DEPLOY`, here.token('job'));
+    expect((await ask()).json).toEqual({
+      message: expect.stringMatching(/trust rule.*untrusted.*secrets and tokens are not for it/),
+    });
+    await ask();
+    expect(here.said).toEqual(['call of an untrusted job refused']);
+  });
+
+  it('may look at steps of its own build, whatever else its body says', async () => {
+    await using here = await filterBench();
+    const step = (body: string) => here.call('POST', '/v3/steps/test/export', here.token('job'), body);
+    expect((await step('{"attribute":"outcome"}')).status).toBe(403);
+    expect((await step('{"build_id":"another"}')).status).toBe(403);
+    expect((await step(`{"build_id":"${buildId}","build_id":"another"}`)).status).toBe(403);
+    expect((await step(`{"build_id":"another","build_id":"${buildId}"}`)).status).toBe(200);
+    expect(here.seen).toEqual([`POST /v3/steps/test/export Token real-job {"build_id":"${buildId}"}`]);
+  });
+
+  it('whose log is not taken now is told so in the way that makes its agent try again', async () => {
+    await using here = await filterBench(() => ({ status: 429, json: { message: 'slow down' } }));
+    const path = `/v3/jobs/${jobId}/chunks?sequence=1&offset=0&size=1`;
+    expect(await here.call('POST', path, here.token('job'), 'x')).toEqual({ status: 503, json: { message: 'slow down' } });
+    expect((await here.call('POST', `/v3/jobs/${jobId}/data/get`, here.token('job'), {})).status).toBe(429);
+  });
+
+  it('is told nothing of the service’s own token, wherever that repeats it', async () => {
+    await using here = await filterBench(() => ({ status: 422, json: { message: 'not with Token real-job' } }));
+    const { json } = await here.call('PUT', `/v3/jobs/${jobId}/finish`, here.token('job'), {});
+    expect(json).toEqual({ message: 'not with Token [token]' });
+  });
+});
+
+describe('a token', () => {
+  it.each<[string, Parameters<Awaited<ReturnType<typeof filterBench>>['token']>, string]>([
+    ['that is over', ['job', { until: 1 }], `GET /v3/jobs/${jobId}`],
+    ['of rules that nobody knows', ['job', { rules: 'other' }], `GET /v3/jobs/${jobId}`],
+    ['that registers, used for its job', ['register'], `GET /v3/jobs/${jobId}`],
+  ])('%s is none', async (_, about, line) => {
+    await using here = await filterBench();
+    const [method = '', path = ''] = line.split(' ');
+    expect((await here.call(method, path, here.token(...about))).status).toBe(401);
+    expect(here.seen).toEqual([]);
+  });
+
+  it('that was changed, made elsewhere, or is the service’s own is none', async () => {
+    await using here = await filterBench();
+    const token = here.token('job');
+    const elsewhere = createSeal(Buffer.alloc(32, 8)).close(here.seal.open(token) as never);
+    const flipped = `${token.slice(0, -2)}${token.endsWith('A') ? 'BB' : 'AA'}`;
+    for (const one of [flipped, elsewhere, 'real-job', 'ojf_', token.slice(0, 30)])
+      expect((await here.call('GET', `/v3/jobs/${jobId}`, one)).status).toBe(401);
+    expect(here.seen).toEqual([]);
+  });
+
+  it('of a session is worth no more than it needs to be', async () => {
+    await using here = await filterBench();
+    const session = here.token('session');
+    for (const line of [
+      `POST /v3/jobs/${jobId}/oidc/tokens`,
+      `PUT /v3/jobs/${other}/acquire`,
+      `POST /v3/builds/${buildId}/cancel`,
+    ]) {
+      const [method = '', path = ''] = line.split(' ');
+      expect((await here.call(method, path, session, {})).status).toBe(403);
+    }
+    expect(here.seen).toEqual([]);
+  });
+});
+
+describe('an agent', () => {
+  it('registers, acquires its job and has no token of the service’s in the end', async () => {
+    await using here = await filterBench((request) => {
+      if (request.url === '/v3/register')
+        return { json: { access_token: 'real-session', endpoint: 'http://else', ping_interval: 0 } };
+      if (request.url?.endsWith('/acquire') !== true) return { json: { job: { id: other }, endpoint: 'x', action: 'idle' } };
+      const env = { BUILDKITE_AGENT_ACCESS_TOKEN: 'real-session', BUILDKITE_BUILD_ID: buildId, NO_PROXY: 'x', A: 'real-session' };
+      return { json: { id: jobId, env, token: 'real-job', endpoint: 'http://else', later: [1] } };
+    });
+    const registered = (await here.call('POST', '/v3/register', here.token('register'), { name: 'a' })).json as Record<
+      string,
+      unknown
+    >;
+    expect(registered).toEqual({
+      ...{ access_token: expect.stringMatching(/^ojf_/), ping_interval: 1, job_status_interval: 1, heartbeat_interval: 1 },
+    });
+    const session = String(registered.access_token);
+    expect(here.seal.open(session)).toMatchObject({ use: 'session', token: 'real-session', job: jobId });
+    expect((await here.call('GET', '/v3/ping', session)).json).toEqual({ action: 'idle' });
+    const { json } = await here.call('PUT', `/v3/jobs/${jobId}/acquire`, session, {});
+    const own = String((json as { token: string }).token);
+    expect(json).toEqual({
+      id: jobId,
+      later: [1],
+      token: own,
+      env: { BUILDKITE_BUILD_ID: buildId, NO_PROXY: 'x,127.0.0.1', A: '[token]' },
+    });
+    expect(here.seal.open(own)).toMatchObject({ use: 'job', token: 'real-job', build: buildId });
+  });
+
+  it('is not given another job than its own, whatever the service says', async () => {
+    await using here = await filterBench(() => ({ json: { id: other, env: {}, token: 'real-job' } }));
+    expect((await here.call('PUT', `/v3/jobs/${jobId}/acquire`, here.token('session'), {})).status).toBe(502);
+  });
+});
+
+const inner = 'PUT /v3/jobs/stolen/finish HTTP/1.1\r\nHost: x\r\nAuthorization: Token theirs\r\nContent-Length: 190\r\n\r\n';
+const chunked = `${inner.length.toString(16)}\r\n${inner}\r\n0\r\n\r\n`;
+const framings = {
+  chunks: `Transfer-Encoding: chunked\r\n\r\n${chunked}`,
+  'a length': `Content-Length: ${inner.length}\r\n\r\n${inner}`,
+  both: `Content-Length: ${inner.length}\r\nTransfer-Encoding: chunked\r\n\r\n${chunked}`,
+  'other chunks': `Transfer-Encoding: gzip, chunked\r\n\r\n${chunked}`,
+};
+
+/** The status of the first answer to these bytes; 0 for none. */
+async function raw(port: number, text: string): Promise<number> {
+  const socket = connect({ port, host: '127.0.0.1' }).on('error', () => {});
+  socket.write(text);
+  const back = await Promise.race([once(socket, 'data').then(([bytes]) => String(bytes)), once(socket, 'close').then(() => '')]);
+  socket.destroy();
+  return Number(/^HTTP\/1\.1 (\d+)/.exec(back)?.[1] ?? 0);
+}
+
+describe('a call with a second one in its body', () => {
+  it.each(Object.keys(framings) as (keyof typeof framings)[])('stays one call, framed by %s', async (framing) => {
+    await using here = await filterBench();
+    for (const [method, path] of [
+      ['POST', `/v3/jobs/${jobId}/annotations`],
+      ['PUT', `/v3/jobs/${jobId}/finish`],
+      ['GET', `/v3/jobs/${jobId}`],
+      ['DELETE', `/v3/jobs/${jobId}/annotations/x`],
+    ] as const) {
+      here.seen.length = 0;
+      const head = `${method} ${path} HTTP/1.1\r\nHost: x\r\nAuthorization: Token ${here.token('job')}\r\n`;
+      const status = await raw(here.port, `${head}${framings[framing]}`);
+      const passes = (method === 'POST' || method === 'PUT') && (framing === 'chunks' || framing === 'a length');
+      expect([method, status]).toEqual([method, passes ? 200 : 400]);
+      expect(here.seen).toEqual(passes ? [`${method} ${path} Token real-job ${inner}`] : []);
+    }
+  });
+});
+
+it('calls that are pipelined end their connection, and the filter goes on', async () => {
+  await using here = await filterBench();
+  const one = `GET /v3/jobs/${jobId} HTTP/1.1\r\nHost: x\r\nAuthorization: Token ${here.token('job')}\r\n\r\n`;
+  const socket = connect({ port: here.port, host: '127.0.0.1' }).on('error', () => {});
+  socket.write(one.repeat(500));
+  await new Promise((resolve) => socket.once('close', resolve));
+  expect((await here.call('GET', `/v3/jobs/${jobId}`, here.token('job'))).status).toBe(200);
+});
+
+it('no more calls of one job are under way than it may have, and others are served', async () => {
+  const hold = Promise.withResolvers<void>();
+  await using here = await filterBench(() => ({}), { calls: 2 });
+  const { listening, stopped } = await import('./testing.ts');
+  const slow = await listening(async (_, response) => {
+    await hold.promise;
+    response.end('{}');
+  });
+  const token = here.token('job', { endpoint: `http://127.0.0.1:${slow.port}/v3` });
+  const asked = [1, 2, 3].map(() => here.call('GET', `/v3/jobs/${jobId}`, token));
+  const first = await Promise.race(asked);
+  expect(first).toMatchObject({ status: 503, json: { message: 'Too many calls at a time.' } });
+  const others = here.token('job', { job: other });
+  expect((await here.call('GET', `/v3/jobs/${other}`, others)).status).toBe(200);
+  hold.resolve();
+  await Promise.all(asked);
+  await stopped(slow.server);
+});
+
+it('a body that is too large to be read whole is refused, and a log of any size goes through', async () => {
+  await using here = await filterBench((_, body) => ({ json: { size: body.length } }));
+  expect((await here.call('POST', '/v3/register', here.token('register'), 'x'.repeat(100_000))).status).toBe(413);
+  const path = `/v3/jobs/${jobId}/chunks?sequence=1&offset=0&size=1`;
+  expect(await here.call('POST', path, here.token('job'), 'x'.repeat(3_000_000))).toEqual({
+    status: 200,
+    json: { size: 3_000_000 },
+  });
+});
+
+it('a service that is away is told as something that passes', async () => {
+  await using here = await filterBench();
+  const token = here.token('job', { endpoint: 'http://127.0.0.1:1/v3' });
+  expect(await here.call('GET', `/v3/jobs/${jobId}`, token)).toMatchObject({ status: 502 });
+});

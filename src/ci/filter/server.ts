@@ -1,0 +1,319 @@
+/**
+ * The filter's HTTP server: where agents of untrusted jobs call in. It opens the sealed token of a call, asks the rules whether the job
+ * may make it, puts the service's own token in its place, and passes the call on. It keeps nothing between two calls, so it can be
+ * killed at any moment and started again.
+ *
+ * It trusts nothing that comes in: jobs hold the sealed tokens too, and every address that their agents can reach.
+ */
+import http, { type IncomingMessage, type OutgoingHttpHeaders, type ServerResponse } from 'node:http';
+import type { Socket } from 'node:net';
+import { pipeline } from 'node:stream';
+import type { Dispatcher } from 'undici';
+import type { Proxies } from '../../config/proxies.ts';
+import { type Clock, sleep } from '../../core/clock.ts';
+import { createOutbound, type Outbound } from '../../http/outbound.ts';
+import type { Log } from '../../log.ts';
+import { createConnections } from './connections.ts';
+import { foreignJson } from './foreign-json.ts';
+import { answerHeaders, bodyProblem, requestHeaders } from './headers.ts';
+import { type Asked, readPath } from './path.ts';
+import { createRate, type Rate } from './rate.ts';
+import type { Rules, Verdict } from './rules.ts';
+import type { Seal, Sealed } from './seal.ts';
+
+export interface FilterLimits {
+  /** Without a byte in either direction for so long, a call is cut, ms. */
+  readonly idleMs: number;
+  /** Longest a call may take whose body or answer is read whole, ms. */
+  readonly wholeMs: number;
+  /** Largest such body, and largest such answer, bytes. */
+  readonly wholeBytes: number;
+  readonly answerBytes: number;
+  /** Of those calls, at a time of one job: what one job may hold in memory. */
+  readonly reading: number;
+  /** Calls of one job at a time. */
+  readonly calls: number;
+  /** Calls per second of one job, and so many at once after a rest; more wait. */
+  readonly perSecond: number;
+  readonly burst: number;
+}
+
+export const filterLimits: FilterLimits = {
+  idleMs: 300_000,
+  wholeMs: 60_000,
+  wholeBytes: 64 * 1024,
+  answerBytes: 16 * 1024 * 1024,
+  reading: 4,
+  calls: 96,
+  perSecond: 200,
+  burst: 400,
+};
+
+export interface FilterServerParts {
+  readonly seal: Seal;
+  /** By the service's type. */
+  readonly rules: ReadonlyMap<string, Rules>;
+  readonly proxies: Proxies;
+  readonly clock: Clock;
+  readonly log: Log;
+  readonly limits?: Partial<FilterLimits>;
+}
+
+export interface FilterServer {
+  /** One more server, for one more address. */
+  server(): http.Server;
+  /** Cuts every call. */
+  close(): void;
+}
+
+/** What one job has under way; forgotten while it has nothing. */
+interface Desk {
+  calls: number;
+  reading: number;
+  readonly rate: Rate;
+  /** Its own connections: should a service and this filter once read the same bytes differently, it is the same job's. */
+  readonly outbound: Outbound;
+  readonly said: Set<string>;
+  forget: () => void;
+}
+
+interface Call {
+  readonly request: IncomingMessage;
+  readonly response: ServerResponse;
+  readonly sealed: Sealed;
+  readonly desk: Desk;
+  readonly signal: AbortSignal;
+  readonly seal: Seal;
+  readonly limits: FilterLimits;
+}
+
+/** ms after its last call in which a job's connections are kept. */
+const keepDesk = 60_000;
+
+export function createFilterServer(parts: FilterServerParts): FilterServer {
+  const { seal, proxies, clock, log } = parts;
+  const limits = { ...filterLimits, ...parts.limits };
+  const closing = new AbortController();
+  const connections = createConnections();
+  const desks = new Map<string, Desk>();
+  const servers = new Set<http.Server>();
+  const answering = new WeakSet<Socket>();
+
+  function enter(job: string): Desk {
+    const desk = desks.get(job) ?? {
+      ...{ calls: 0, reading: 0, rate: createRate(limits.perSecond, limits.burst) },
+      ...{ outbound: createOutbound(proxies), said: new Set<string>(), forget: () => {} },
+    };
+    desks.set(job, desk);
+    desk.forget();
+    desk.calls += 1;
+    return desk;
+  }
+
+  function leave(job: string, desk: Desk): void {
+    desk.calls -= 1;
+    if (desk.calls > 0) return;
+    desk.forget = clock.after(keepDesk, () => {
+      desks.delete(job);
+      desk.outbound.close();
+    });
+  }
+
+  /** Sends it on, with the service's token. */
+  async function send(call: Call, body: Buffer | IncomingMessage | null): Promise<Dispatcher.ResponseData> {
+    const { request, sealed, desk, signal } = call;
+    const origin = new URL(sealed.endpoint);
+    const rules = parts.rules.get(sealed.rules);
+    const path = `${origin.pathname.replace(/\/$/, '')}${(request.url ?? '').slice(`/${rules?.root}`.length)}`;
+    const headers = requestHeaders(request);
+    const length = Buffer.isBuffer(body) ? String(body.length) : request.headers['content-length'];
+    return desk.outbound.dispatcherFor(origin).request({
+      ...{ origin: origin.origin, path, method: (request.method ?? 'GET') as Dispatcher.HttpMethod, signal, body },
+      headers: {
+        ...(headers as Record<string, string | string[]>),
+        ...(body !== null && length !== undefined && { 'content-length': length }),
+        authorization: `${rules?.scheme} ${sealed.token}`,
+      },
+    });
+  }
+
+  const clean = ({ sealed }: Call, text: string): string => text.replaceAll(sealed.token, '[token]');
+
+  async function stream(call: Call, toldAs: (status: number) => number): Promise<void> {
+    const { request, response } = call;
+    const hasBody = request.headers['transfer-encoding'] !== undefined || Number(request.headers['content-length'] ?? 0) > 0;
+    const answer = await send(call, hasBody ? request : null);
+    if (answer.statusCode >= 400)
+      return passOn(call, answer, toldAs(answer.statusCode), await read(answer.body, limits.answerBytes));
+    response.writeHead(answer.statusCode, cleaned(call, answer));
+    response.flushHeaders();
+    await new Promise<void>((resolve) => pipeline(answer.body, response, () => resolve()));
+  }
+
+  async function whole(call: Call, verdict: Extract<Verdict, { kind: 'whole' }>): Promise<void> {
+    const { request, response, desk, sealed } = call;
+    if (desk.reading >= limits.reading) return refuse(response, 503, 'Too many calls of this kind at a time.');
+    desk.reading += 1;
+    const callOff = clock.after(limits.wholeMs, () => request.destroy());
+    try {
+      const body = await read(request, limits.wholeBytes);
+      const own = verdict.body === undefined ? body : verdict.body(foreignJson(body));
+      if (own === null) return deny(call, 403, verdict.why ?? 'That is not for this job.');
+      const answer = await send(call, request.method === 'GET' ? null : Buffer.from(own));
+      const said = await read(answer.body, limits.answerBytes);
+      if (answer.statusCode >= 300 || verdict.answer === undefined) return passOn(call, answer, answer.statusCode, said);
+      const host = /^(.*?)(:\d+)?$/.exec(request.headers.host ?? '')?.[1]?.replace(/^\[(.*)\]$/, '$1') ?? '';
+      const rewritten = withoutToken(verdict.answer(JSON.parse(said.toString()), seal, host), sealed.token);
+      passOn(call, answer, answer.statusCode, Buffer.from(JSON.stringify(rewritten)));
+    } finally {
+      callOff();
+      desk.reading -= 1;
+    }
+  }
+
+  function cleaned(call: Call, { headers }: Pick<Dispatcher.ResponseData, 'headers'>): OutgoingHttpHeaders {
+    const kept = answerHeaders(headers);
+    return Object.fromEntries(
+      Object.entries(kept).map(([name, value]) => [name, typeof value === 'string' ? clean(call, value) : value]),
+    );
+  }
+
+  function passOn(call: Call, answer: Dispatcher.ResponseData, status: number, body: Buffer): void {
+    const { response } = call;
+    if (response.headersSent || response.destroyed) return;
+    const headers = cleaned(call, answer);
+    const encoding = headers['content-encoding'];
+    const isPacked = encoding !== undefined && encoding !== 'identity';
+    // What is packed cannot be cleaned: then its status has to do.
+    const bytes = isPacked ? Buffer.from('{}') : Buffer.from(clean(call, body.toString()));
+    delete headers['content-encoding'];
+    response.writeHead(status, { ...headers, 'content-length': bytes.length });
+    response.end(bytes);
+  }
+
+  /** Refuses, and says so in the log once per job and reason: that is how a job that tries its token elsewhere is seen. */
+  function deny({ response, sealed, desk }: Pick<Call, 'response' | 'sealed' | 'desk'>, status: number, why: string): void {
+    if (!desk.said.has(why) && desk.said.size < 100) log.warn('call of an untrusted job refused', { job: sealed.job, why });
+    desk.said.add(why);
+    refuse(response, status, why);
+  }
+
+  async function serve(request: IncomingMessage, response: ServerResponse, signal: AbortSignal): Promise<void> {
+    const asked = readPath(request.method ?? '', request.url ?? '');
+    const problem = typeof asked === 'string' ? asked : bodyProblem(request);
+    if (typeof asked === 'string' || problem !== null) return refuse(response, 400, `The call cannot be served: ${problem}.`);
+    const values = request.headersDistinct.authorization ?? [];
+    const [, scheme = '', token = ''] = (values.length === 1 && /^(\w+) ([\x21-\x7e]{1,8192})$/.exec(values[0] ?? '')) || [];
+    const sealed = seal.open(token);
+    const rules = sealed === null ? undefined : parts.rules.get(sealed.rules);
+    const isGood = sealed !== null && rules?.scheme === scheme && clock.wall() < sealed.until;
+    if (sealed === null || rules === undefined || !isGood) return refuse(response, 401, 'The token is not one, or no longer.');
+    connections.known(request.socket, sealed.job, response);
+    const [root, ...segments] = asked.segments;
+    if (root !== rules.root) return refuse(response, 404, 'There is no such call.');
+    const desk = enter(sealed.job);
+    try {
+      if (desk.calls > limits.calls) return refuse(response, 503, 'Too many calls at a time.');
+      const wait = desk.rate.take(clock.now());
+      if (wait > 0) await sleep(clock, wait, signal);
+      signal.throwIfAborted();
+      const own: Asked = { ...asked, segments };
+      const verdict = rules.judge(sealed, own);
+      const call: Call = { request, response, sealed, desk, signal, seal, limits };
+      if (verdict.kind === 'refused') deny(call, verdict.status, verdict.why);
+      else if (verdict.kind === 'whole') await whole(call, verdict);
+      else await stream(call, verdict.toldAs ?? ((status) => status));
+    } finally {
+      leave(sealed.job, desk);
+    }
+  }
+
+  function handle(request: IncomingMessage, response: ServerResponse): void {
+    const { socket } = request;
+    // Node parses hundreds of pipelined calls ahead and keeps an answer for each, without back-pressure once the client has closed:
+    // that exhausts the heap. No agent pipelines (Go's net/http does not).
+    if (closing.signal.aborted || answering.has(socket)) {
+      socket.destroy();
+      return;
+    }
+    answering.add(socket);
+    const gone = new AbortController();
+    const stop = (): void => gone.abort();
+    closing.signal.addEventListener('abort', stop, { once: true });
+    response.once('close', () => {
+      answering.delete(socket);
+      closing.signal.removeEventListener('abort', stop);
+      stop();
+    });
+    serve(request, response, gone.signal).catch((error: unknown) => {
+      if (gone.signal.aborted) return void response.destroy();
+      if (error instanceof TooLarge) return refuse(response, 413, 'The body of the call is too large.');
+      const why = error instanceof Error ? error.message : String(error);
+      // What breaks off breaks off here, too: nobody is ever handed half of an answer as if it were all.
+      if (response.headersSent) return void response.destroy();
+      refuse(response, 502, `The service cannot be reached, or its answer is none: ${why}`);
+    });
+  }
+
+  return {
+    server() {
+      const made = http.createServer(
+        {
+          // An upload may take hours, so only its head has a deadline. Go's client keeps idle connections for 90 s.
+          ...{ requestTimeout: 0, headersTimeout: 30_000, keepAliveTimeout: 120_000, maxHeaderSize: 16 * 1024 },
+          ...{ insecureHTTPParser: false, requireHostHeader: true, noDelay: true },
+        },
+        handle,
+      );
+      connections.watch(made);
+      servers.add(made);
+      return made;
+    },
+    close() {
+      closing.abort();
+      for (const one of servers) {
+        one.close();
+        one.closeAllConnections();
+      }
+      for (const desk of desks.values()) {
+        desk.forget();
+        desk.outbound.close();
+      }
+    },
+  };
+}
+
+class TooLarge extends Error {}
+
+async function read(stream: AsyncIterable<Uint8Array>, limit: number): Promise<Buffer> {
+  const parts: Uint8Array[] = [];
+  let size = 0;
+  for await (const part of stream) {
+    size += part.length;
+    if (size > limit) throw new TooLarge();
+    parts.push(part);
+  }
+  return Buffer.concat(parts);
+}
+
+/** In every text, names of fields among them. */
+function withoutToken(value: unknown, token: string): unknown {
+  if (typeof value === 'string') return value.replaceAll(token, '[token]');
+  if (Array.isArray(value)) return value.map((each) => withoutToken(each, token));
+  if (typeof value !== 'object' || value === null) return value;
+  return Object.fromEntries(
+    Object.entries(value).map(([name, each]) => [name.replaceAll(token, '[token]'), withoutToken(each, token)]),
+  );
+}
+
+/** In the form of the services. A 4xx is final for most calls of agents, 5xx are tried again. */
+function refuse(response: ServerResponse, status: number, message: string): void {
+  if (response.headersSent || response.destroyed) return;
+  const bytes = Buffer.from(JSON.stringify({ message }));
+  // The rest of a body that nobody reads must not be taken for another call.
+  response.writeHead(status, {
+    ...{ 'content-type': 'application/json', 'content-length': bytes.length, connection: 'close' },
+    ...(status === 503 && { 'retry-after': '1' }),
+  });
+  response.end(bytes);
+}

@@ -1,0 +1,98 @@
+/** For tests: the filter in this process, between a client and a service that is acted out. */
+import { once } from 'node:events';
+import { createServer, type IncomingMessage, type RequestListener, type Server } from 'node:http';
+import { systemClock } from '../../clock.ts';
+import { noProxies } from '../../config/proxies.ts';
+import { buildkiteRules, rulesOf } from '../buildkite/filter-rules.ts';
+import { createSeal, type Seal, type Sealed } from './seal.ts';
+import { createFilterServer, type FilterLimits } from './server.ts';
+
+export const [jobId, buildId] = ['01935a4b-0000-4000-8000-000000000001', 'b0000000-0000-4000-8000-000000000001'];
+
+export async function listening(
+  handler: RequestListener,
+  options = {},
+): Promise<{ readonly server: Server; readonly port: number }> {
+  const server = createServer(options, handler);
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const address = server.address();
+  return { server, port: typeof address === 'object' && address !== null ? address.port : 0 };
+}
+
+export async function stopped(server: Server): Promise<void> {
+  server.closeAllConnections();
+  server.close();
+  await once(server, 'close');
+}
+
+export async function bodyOf(request: IncomingMessage): Promise<string> {
+  let body = '';
+  for await (const part of request) body += String(part);
+  return body;
+}
+
+export interface FilterBench extends AsyncDisposable {
+  readonly port: number;
+  readonly seal: Seal;
+  /** As it was said to the service: method, address and body. */
+  readonly seen: string[];
+  readonly said: string[];
+  /** Of the job, unless said otherwise. */
+  token(use: string, more?: Partial<Sealed>): string;
+  call(method: string, path: string, token: string, body?: unknown): Promise<{ readonly status: number; readonly json: unknown }>;
+}
+
+/** `answer`: how the service answers; by default with an empty object. */
+export async function filterBench(
+  answer: (request: IncomingMessage, body: string) => { readonly status?: number; readonly json?: unknown } = () => ({}),
+  limits: Partial<FilterLimits> = {},
+): Promise<FilterBench> {
+  const seen: string[] = [];
+  const service = await listening(async (request, response) => {
+    const body = await bodyOf(request);
+    seen.push(`${request.method} ${request.url} ${request.headers.authorization} ${body}`);
+    const { status = 200, json = {} } = answer(request, body);
+    response.writeHead(status, { 'content-type': 'application/json' });
+    response.end(JSON.stringify(json));
+  });
+  const seal = createSeal(Buffer.alloc(32, 7));
+  const said: string[] = [];
+  const say = (event: string): void => void said.push(event);
+  const filter = createFilterServer({
+    ...{ seal, proxies: noProxies, clock: systemClock, limits },
+    rules: new Map([[rulesOf, buildkiteRules]]),
+    log: { info: say, warn: say, error: say },
+  });
+  const server = filter.server().listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const address = server.address();
+  const port = typeof address === 'object' && address !== null ? address.port : 0;
+  return {
+    ...{ port, seal, seen, said },
+    token: (use, more = {}) =>
+      seal.close({
+        ...{
+          rules: rulesOf,
+          endpoint: `http://127.0.0.1:${service.port}/v3`,
+          token: `real-${use}`,
+          use,
+          job: jobId,
+          build: buildId,
+        },
+        until: Date.now() + 60_000,
+        ...more,
+      }),
+    async call(method, path, token, body) {
+      const text = body === undefined || typeof body === 'string' ? (body ?? null) : JSON.stringify(body);
+      const headers = { authorization: `Token ${token}` };
+      const response = await fetch(`http://127.0.0.1:${port}${path}`, { method, headers, body: text });
+      const found = await response.text();
+      return { status: response.status, json: found === '' ? null : JSON.parse(found) };
+    },
+    async [Symbol.asyncDispose]() {
+      filter.close();
+      await stopped(service.server);
+    },
+  };
+}

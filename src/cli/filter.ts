@@ -1,0 +1,40 @@
+/**
+ * `onejob filter`: what carries calls of untrusted jobs to their service, started by the daemon and by nobody else. It ends when nobody
+ * needs it any more, not with the terminal or the daemon that began it.
+ */
+import { buildkiteRules, rulesOf } from '../ci/buildkite/filter-rules.ts';
+import { keepDoors } from '../ci/filter/doors.ts';
+import { createSeal, installationKey } from '../ci/filter/seal.ts';
+import { createFilterServer } from '../ci/filter/server.ts';
+import { systemClock } from '../clock.ts';
+import { OnejobError } from '../errors.ts';
+import { createLog } from '../log.ts';
+import { subdirectory } from '../store/directory.ts';
+import { exitCodes } from './exit.ts';
+import type { Session } from './session.ts';
+
+/** Resolves once it has ended. */
+export async function runFilter({ context, flags, version }: Session): Promise<number> {
+  if (flags.stateDir === null) {
+    throw new OnejobError('E_USAGE', 'The filter needs --state-dir.', { hint: 'It is started by "onejob up".' });
+  }
+  const dir = subdirectory(flags.stateDir, 'filter');
+  const log = createLog({ json: context.stderr.isTTY !== true, stream: context.stderr });
+  const asked = new AbortController();
+  // Ctrl-C at the daemon's terminal, and the terminal's end, are not meant for it.
+  process.on('SIGHUP', () => {});
+  const offSignal = context.onSignal((signal) => {
+    if (signal === 'SIGTERM') asked.abort();
+  });
+  const filter = createFilterServer({
+    seal: createSeal(installationKey(dir)),
+    rules: new Map([[rulesOf, buildkiteRules]]),
+    proxies: context.environment.proxies,
+    clock: systemClock,
+    log,
+  });
+  await keepDoors(dir, { version, server: () => filter.server(), clock: systemClock, log, signal: asked.signal });
+  filter.close();
+  offSignal();
+  return exitCodes.ok;
+}

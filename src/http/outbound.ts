@@ -1,0 +1,51 @@
+/**
+ * How onejob reaches the world over HTTP: undici, by the proxies of the environment, over connections that stay open for a while. One
+ * for each service; whoever calls bounds time and bytes.
+ */
+import { Agent, type Dispatcher, ProxyAgent, type RequestInit, fetch as undiciFetch } from 'undici';
+import { type Proxies, type ProxyServer, proxyFor } from '../config/proxies.ts';
+
+export interface Outbound {
+  /** As the standard has it; a proxy is chosen by the address. */
+  readonly fetch: typeof fetch;
+  /** The same way, for what streams. */
+  dispatcherFor(url: URL): Dispatcher;
+  /** Ends every connection, and what is under way on them. */
+  close(): void;
+}
+
+/** ms without a byte after which a call is given up. */
+const idle = 300_000;
+/** ms for a connection. */
+const patience = 30_000;
+
+export function createOutbound(proxies: Proxies): Outbound {
+  const options = { headersTimeout: idle, bodyTimeout: idle, connectTimeout: patience, pipelining: 1 } as const;
+  const dispatchers = new Map<string, Dispatcher>();
+  const once = (name: string, make: () => Dispatcher): Dispatcher => {
+    const made = dispatchers.get(name) ?? make();
+    dispatchers.set(name, made);
+    return made;
+  };
+  const dispatcherFor = (url: URL): Dispatcher => {
+    const proxy = proxyFor(url, proxies);
+    if (proxy === null) return once('', () => new Agent(options));
+    return once(proxy.shown, () => new ProxyAgent({ ...options, ...addressOf(proxy) }));
+  };
+  return {
+    dispatcherFor,
+    fetch: ((input: string | URL, init?: RequestInit) =>
+      undiciFetch(input, { ...init, dispatcher: dispatcherFor(new URL(input)) })) as unknown as typeof fetch,
+    close() {
+      for (const one of dispatchers.values()) void one.destroy();
+      dispatchers.clear();
+    },
+  };
+}
+
+/** What is written and is no address leads nowhere: nothing is sent past a proxy. */
+function addressOf({ server, authorization }: ProxyServer): ProxyAgent.Options {
+  const { isSecure, host, port } = server ?? { isSecure: false, host: 'no-proxy.invalid', port: 1 };
+  const uri = `${isSecure ? 'https' : 'http'}://${host.includes(':') ? `[${host}]` : host}:${port}`;
+  return { uri, ...(authorization !== null && { token: authorization }) };
+}
