@@ -243,15 +243,6 @@ export interface JobSource {
 
   /** Tells what a slot could do with a job: on every change, and at first. Only where an agent stands for each slot. */
   offer?(slot: string, offer: SlotOffer): void;
-
-  /** Whether this slot's agent waits at the service for a job, for people. Only where an agent stands for each slot; else null. */
-  waits?(slot: string): boolean | null;
-
-  /**
-   * Why this slot has no agent at the service, as a sentence for people, where its pool is not held for it: others of its slots have
-   * one. null: all is well with it, or nobody knows better.
-   */
-  trouble?(slot: string): string | null;
 }
 
 /** What to say of an agent that ended by itself and never had a job, where its service knows nothing better. */

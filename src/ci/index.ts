@@ -4,6 +4,7 @@ import { mountProblemFor } from '../config/check-mounts.ts';
 import type { ServiceConfig } from '../config/config.ts';
 import { sleep } from '../core/clock.ts';
 import { isEmpty } from '../core/slot.ts';
+import { toFailure } from '../errors.ts';
 import { openAzurePipelines } from './azure-pipelines/open.ts';
 import { openBuildkite } from './buildkite/open.ts';
 import type { CiService } from './ci-service.ts';
@@ -57,8 +58,13 @@ export function createCiServices(parts: CiParts): CiServices {
       const known = new Set(['own', ...config.services.map(({ name }) => name)]);
       // Jobs of a service that has left the config go on to their end (S5).
       const isNeeded = (): boolean => store.slots.all().some(({ slot }) => !isEmpty(slot) && !known.has(slot.service));
-      while (!signal.aborted && isNeeded()) await sleep(parts.clock, strayEvery, signal);
-      if (!signal.aborted) endFilter(store.dir);
+      try {
+        while (!signal.aborted && isNeeded()) await sleep(parts.clock, strayEvery, signal);
+        if (!signal.aborted) endFilter(store.dir);
+      } catch (error) {
+        // The next manager looks again.
+        if (!signal.aborted) parts.log.warn('cannot end a filter that nobody needs', { reason: toFailure(error).message });
+      }
     },
   };
 }

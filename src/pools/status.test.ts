@@ -20,21 +20,17 @@ beforeEach(() => {
   host = new DeviceHost();
 });
 afterEach(() => {
-  troubles = {};
   host[Symbol.dispose]();
 });
 
 const held = 'held by alice: python, 9.2 GiB, since 11:02';
 const absent = 'GPU-0000 absent since 12:00';
 
-/** What the service says of the slots' agents. */
-let troubles: Record<string, string> = {};
-
 /** The loop as it would be with these slots. */
 function loop(config: PoolConfig = devicePool('lab'), intent: Intent | null = null) {
   const pool = new Pool(config, {
     service: {
-      jobs: { next: () => null, trouble: (slot: string) => troubles[slot] ?? null },
+      jobs: { next: () => null },
       capabilities: { binds: 'late' },
     } as unknown as CiService,
     runtime: { name: 'sim', capabilities: { images: true } } as Runtime,
@@ -98,13 +94,6 @@ describe('slots and their devices', () => {
       agent: { state: 'proving', agent: 'a1', since: 2_000 },
       note: 'python (pid 7) is still leaving GPU-0000.',
     });
-  });
-
-  test('a slot without an agent shows what its service says of it, and first what is being done in it', () => {
-    host.sees([gpu(0), gpu(1)]);
-    troubles = { 'lab/1': 'The token is refused.', 'lab/2': 'The token is refused.' };
-    const notes = poolView({ 'lab/1': 'pulling debian' })?.slots.map(({ note }) => note);
-    expect(notes).toEqual(['pulling debian', 'The token is refused.']);
   });
 
   test('a pool that leases for each job lacks nothing while no job waits', () => {

@@ -182,20 +182,13 @@ function slotView(slot: Slot, parts: StatusParts): SlotView {
       agent: agentOf(slot.agent),
       job,
       about: job === null ? null : parts.about(job),
-      online: onlineOf(slot, parts),
+      online: slot.agent.kind === 'idle' ? slot.agent.online : null,
       since: sinceOf(slot.agent, now),
     },
     leaving: slot.leaving.map((one) => one.agent),
-    note: parts.noteOf(slot.key) ?? pool.serviceOf(slot).jobs?.trouble?.(slot.key) ?? null,
+    note: parts.noteOf(slot.key),
     held: devicesHeld(slot, pool, parts),
   };
-}
-
-/** A slot may be free, and an agent that stands for it at the service wait for a job. */
-function onlineOf(slot: Slot, { reconciler }: StatusParts): boolean | null {
-  if (slot.agent.kind === 'idle') return slot.agent.online;
-  if (slot.agent.kind !== 'free') return null;
-  return reconciler.poolOf(slot.key).serviceOf(slot).jobs?.waits?.(slot.key) ?? null;
 }
 
 function agentOf(lane: StandbyLane | AgentLane): string | null {

@@ -314,6 +314,19 @@ describe('a manager', () => {
     expect(after.store.serviceJobs.get('job-1')).toMatchObject({ state: 'done', result: null });
   });
 
+  it('asks nobody about a job whose stack and pool are gone', async () => {
+    const denied = new OnejobError('E_CI_DENIED', 'Cannot ask what has become of jobs: answered 404.');
+    await using one = await ready();
+    one.stacks.add('job-1', trustedEnv);
+    await one.pass(1_500);
+    take(one, 'job-1');
+    one.stacks.failing = denied;
+    await expect(settle(one, 'job-1', { kind: 'code', code: 0 })).rejects.toBe(denied);
+    const about = { ...one.context('a1', 'job-1'), pool: 'old', slot: 'old/1' };
+    await one.service.settle?.(about, unread, patient);
+    expect(one.store.serviceJobs.get('job-1')?.state).toBe('done');
+  });
+
   it('takes its stacks back when it ends, and leaves them when its agents go on', async () => {
     await using one = await ready();
     await one.pass(100);

@@ -250,6 +250,17 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
     else queueMicrotask(() => emit({ kind: 'waiting', pool: one.pool, slot: one.slot }));
   }
 
+  /** @throws OnejobError E_CI_* */
+  async function stateOf(job: JobId, isOfPool: boolean, inner: AbortSignal): Promise<string> {
+    try {
+      return (await stacks.states(entry.key, [job], inner)).get(job) ?? 'gone';
+    } catch (error) {
+      // The stack is not there, and none of our pools has it made again: nobody can ask about its jobs any more.
+      if (!isOfPool && error instanceof OnejobError && error.code === 'E_CI_DENIED') return 'gone';
+      throw error;
+    }
+  }
+
   /** On the job's page, as far as that can be done now. */
   async function say(job: JobId, detail: string, inner: AbortSignal): Promise<void> {
     try {
@@ -383,7 +394,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
     async settle({ job, agent, slot }, _files, inner) {
       if (job === null) return;
       const result = results.get(job) ?? { kind: 'lost', reason: 'its agent ended while onejob was not there' };
-      const state = (await stacks.states(entry.key, [job], inner)).get(job) ?? 'gone';
+      const state = await stateOf(job, poolOf(slot) !== undefined, inner);
       const stage = stageOf(state);
       const words = unsaid.get(job);
       if (stage === 'reserved' || stage === 'waiting') {

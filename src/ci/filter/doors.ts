@@ -41,8 +41,8 @@ export function writeDoors(dir: string, value: Doors | null): void {
 const lookAgain = 500;
 
 /**
- * Listens as the file says, until it says nothing any more, or is another version's; then resolves. A port that another program has
- * is tried again, since agents know it.
+ * Listens as the file says, until it says nothing any more, or is another version's; then resolves. It also does where every port is
+ * another program's: that is mostly a filter, and the manager starts this one again where it is none.
  */
 export async function keepDoors(
   dir: string,
@@ -57,12 +57,14 @@ export async function keepDoors(
   const { version, clock, log, signal } = parts;
   const open = new Map<string, http.Server>();
   const said = new Set<string>();
+  const taken = new Set<string>();
 
   function listen(address: string, port: number): void {
     const server = parts.server();
     open.set(address, server);
-    server.on('error', (error) => {
+    server.on('error', (error: NodeJS.ErrnoException) => {
       open.delete(address);
+      if (error.code === 'EADDRINUSE') taken.add(address);
       if (!said.has(address)) log.warn('filter does not listen yet', { address, port, reason: error.message });
       said.add(address);
     });
@@ -70,6 +72,7 @@ export async function keepDoors(
   }
 
   for (let now = readDoors(dir); now !== null && now.version === version && !signal.aborted; now = readDoors(dir)) {
+    if (now.addresses.length > 0 && now.addresses.every((address) => taken.has(address))) return;
     for (const address of now.addresses) if (!open.has(address)) listen(address, now.port);
     await sleep(clock, lookAgain, signal);
   }

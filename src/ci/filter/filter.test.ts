@@ -1,12 +1,15 @@
 /** The manager's end of the filter, with the process that it starts. */
+import { once } from 'node:events';
 import { readFileSync, writeFileSync } from 'node:fs';
+import http from 'node:http';
 import { join } from 'node:path';
 import { afterEach, expect, it } from 'vitest';
 import { filterPid, killFilter } from '../../../test/support/buildkite-days.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import { systemClock } from '../../clock.ts';
-import { readDoors, writeDoors } from './doors.ts';
+import { keepDoors, readDoors, writeDoors } from './doors.ts';
 import { createFilter, endFilter, type Filter } from './filter.ts';
+import { listening, stopped } from './testing.ts';
 
 const never = new AbortController().signal;
 const main = join(import.meta.dirname, '../../main.ts');
@@ -35,8 +38,12 @@ function bench(
 
 const local = { door: async () => '127.0.0.1' };
 
-/** What it answers to a token that is none. */
-const knock = async (authority: string): Promise<number> => (await fetch(`http://${authority}/v3/ping`)).status;
+/** What it answers to a token that is none, on a connection of its own: one that is kept would be that of a filter before. */
+async function knock(authority: string): Promise<number | undefined> {
+  const [response] = (await once(http.get(`http://${authority}/v3/ping`, { agent: false }), 'response')) as [http.IncomingMessage];
+  response.resume();
+  return response.statusCode;
+}
 
 it('listens once a sandbox needs it, is started again when it was killed, and ends when nobody needs it', async () => {
   const { stateDir, filter } = bench();
@@ -86,6 +93,15 @@ it('is given the way to services and nothing else of our surroundings, and no ar
   stop.abort();
   await door;
   dir[Symbol.dispose]();
+});
+
+it('ends where another program has its port', async () => {
+  using dir = scratch();
+  const { server, port } = await listening(() => {});
+  const parts = { version: '1', server: () => http.createServer(), clock: systemClock, log: silent, signal: never };
+  writeDoors(dir.path, { version: '1', port, addresses: ['127.0.0.1'] });
+  await keepDoors(dir.path, parts);
+  await stopped(server);
 });
 
 it('a file of another version ends it, and one that cannot be read is none', () => {

@@ -57,7 +57,8 @@ export function createFilter({ stateDir, self, given, version, clock, log }: Fil
   let isKept = false;
 
   function startOne(): void {
-    if (clock.now() - starting < lookEvery) return;
+    // One that is slow to listen is there all the same.
+    if (child !== null || clock.now() - starting < lookEvery) return;
     starting = clock.now();
     const path = join(dir, 'filter.log');
     const file = openSync(path, 'a', 0o600);
@@ -117,7 +118,7 @@ export function createFilter({ stateDir, self, given, version, clock, log }: Fil
       while (!(await answers(address, port))) {
         signal.throwIfAborted();
         if (clock.now() > until) throw away();
-        if (child === null && addresses.length === 0) startOne();
+        if (addresses.length === 0) startOne();
         await sleep(clock, 50, signal);
       }
       return { authority: `${address.includes(':') ? `[${address}]` : address}:${port}`, seal };
