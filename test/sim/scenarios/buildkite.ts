@@ -132,6 +132,21 @@ export const buildkite: readonly Scenario[] = [
   },
   {
     ...whole,
+    name: 'buildkite-deaf',
+    about: 'Jobs of Buildkite that would run for days are cancelled, and neither they nor their agents hear it.',
+    config: config(2),
+    hours: 0.3,
+    calm: 0.1,
+    happens: [
+      { ...job, count: 10, ms: 432_000_000, bad: 'deaf', cancelAfter: [5_000, 60_000] },
+      { ...job, count: 10 },
+      { ...crash, count: 4 },
+    ],
+    atLeast: { bkDone: 20, bkCancelled: 8, bkPassed: 8 },
+    seeds: 2,
+  },
+  {
+    ...whole,
     name: 'buildkite-forks',
     about: 'Jobs of forks are refused before there is a sandbox; the others have their secrets.',
     config: config(3, ', trust: { forks: refuse }'),
