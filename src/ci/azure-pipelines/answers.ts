@@ -4,8 +4,8 @@
  */
 import { z } from 'zod';
 import { type ErrorCode, OnejobError } from '../../errors.ts';
+import type { Answer } from '../../http/exchange.ts';
 import { shown } from './address.ts';
-import type { Answer } from './exchange.ts';
 import { refusal } from './wire.ts';
 
 export type Verdict =

@@ -4,14 +4,15 @@
  */
 import type { Clock } from '../../core/clock.ts';
 import type { OnejobError } from '../../errors.ts';
+import type { Answer } from '../../http/exchange.ts';
 import { errorOf, judge, type Verdict } from './answers.ts';
 import type { Credential } from './authorization.ts';
-import { type Answer, exchange, type Outgoing } from './exchange.ts';
+import { type Asked, exchange } from './exchange.ts';
 import { without } from './secret.ts';
 import { createThrottle } from './throttle.ts';
 
 export interface Call {
-  readonly method: Outgoing['method'];
+  readonly method: Asked['method'];
   /** Of the route, for counting: `agents`. */
   readonly route: string;
   /** Below the base, encoded, beginning with a slash. */

@@ -5,12 +5,13 @@
 import { z } from 'zod';
 import type { AzureCredential } from '../../config/config.ts';
 import { OnejobError } from '../../errors.ts';
+import type { Answer } from '../../http/exchange.ts';
 import { describeSecret, howToReplace } from '../../secrets/reference.ts';
 import { until } from '../../until.ts';
 import { openness } from './address.ts';
 import { brief } from './answers.ts';
 import type { Credential, CredentialParts } from './authorization.ts';
-import { type Answer, exchange } from './exchange.ts';
+import { exchange } from './exchange.ts';
 import { createHold, createKnown, secretOf, without } from './secret.ts';
 import { createThrottle } from './throttle.ts';
 

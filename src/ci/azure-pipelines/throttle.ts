@@ -4,6 +4,7 @@
  */
 import { type Clock, sleep } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
+import { asksFor } from '../../http/exchange.ts';
 
 /** ms. Whatever a service says, it is asked again after this long. */
 const longest = 600_000;
@@ -51,20 +52,6 @@ export function createThrottle(clock: Clock, place: string): Throttle {
       why = `${status}${said === '' ? '' : `, ${said}`}`;
     },
   };
-}
-
-/** How long the service asks to be left alone, ms; null when it does not. `wall`: ms since the epoch. */
-function asksFor(headers: Headers, wall: number): number | null {
-  const after = headers.get('Retry-After')?.trim() ?? '';
-  // Both are times of the service's clock, which need not be ours.
-  const date = Date.parse(headers.get('Date') ?? '');
-  const theirs = Number.isNaN(date) ? wall : date;
-  if (/^\d+(\.\d+)?$/.test(after)) return Number(after) * 1000;
-  const day = Date.parse(after);
-  if (after !== '' && !Number.isNaN(day)) return Math.max(0, day - theirs);
-  const remaining = headers.get('X-RateLimit-Remaining')?.trim() ?? '';
-  const reset = Number(headers.get('X-RateLimit-Reset') ?? Number.NaN) * 1000;
-  return remaining !== '' && Number(remaining) <= 0 && !Number.isNaN(reset) ? Math.max(0, reset - theirs) : null;
 }
 
 function throttled(doing: string, place: string, why: string, at: number): OnejobError {

@@ -124,7 +124,7 @@ export function createServiceApi({ endpoint, version, clock, timeout = 20_000, f
         retry: true,
       });
     }
-    const date = Date.parse(called.headers.date ?? '');
+    const date = Date.parse(called.headers.get('date') ?? '');
     return { parsed: found.data, skew: Number.isNaN(date) ? null : date - clock.wall() };
   }
 
@@ -141,8 +141,8 @@ export function createServiceApi({ endpoint, version, clock, timeout = 20_000, f
       const called = await get('metrics', token, doing, signal);
       const { parsed, skew } = told(called, countsAnswer, doing);
       const jobs = Object.entries(parsed.jobs.queues ?? {});
-      const said = called.ok ? called.headers['buildkite-agent-metrics-poll-duration'] : undefined;
-      const seconds = typeof said === 'string' && /^\d{1,9}$/.test(said.trim()) ? Number(said) : 0;
+      const said = called.ok ? called.headers.get('buildkite-agent-metrics-poll-duration') : null;
+      const seconds = said !== null && /^\d{1,9}$/.test(said.trim()) ? Number(said) : 0;
       return {
         value: {
           scheduled: new Map(jobs.map(([queue, { scheduled }]) => [queue, scheduled])),

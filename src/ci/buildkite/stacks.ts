@@ -6,6 +6,7 @@ import { z } from 'zod';
 import type { Clock } from '../../core/clock.ts';
 import type { JobId } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
+import { asksFor } from '../../http/exchange.ts';
 import { LaterError } from './api.ts';
 import type { GivenJob } from './job-facts.ts';
 import { type Call, type Called, createUpstream, escapeId } from './upstream.ts';
@@ -159,7 +160,7 @@ export function createStacks({ endpoint, version, clock, token, timeout = 20_000
         }),
         next: page_info?.has_next_page === true ? (page_info.end_cursor ?? null) : null,
         paused: cluster_queue?.dispatch_paused === true || cluster_queue?.paused === true,
-        wait: waitOf(called),
+        wait: called.ok ? Math.min(asksFor(called.headers, clock.wall()) ?? 0, 3_600_000) : 0,
       };
     },
     async reserve(stack, jobs, seconds, signal) {
@@ -219,13 +220,6 @@ const limited = z.object({ reset: z.number().positive().max(3600) });
 function resetOf(body: unknown): number | null {
   const found = limited.safeParse(body);
   return found.success ? found.data.reset * 1000 : null;
-}
-
-/** ms; 0 while more requests are allowed. */
-function waitOf(called: Called): number {
-  if (!called.ok || called.headers['ratelimit-remaining'] !== '0') return 0;
-  const reset = Number(called.headers['ratelimit-reset']);
-  return Number.isFinite(reset) && reset > 0 ? Math.min(reset, 3600) * 1000 : 1_000;
 }
 
 /** By characters, so that none is torn. */

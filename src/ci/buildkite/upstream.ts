@@ -1,11 +1,9 @@
-/**
- * Calls to the service. Answers are bounded in size and time, redirects are not followed (they would carry a token elsewhere), and no
- * error quotes a header.
- */
+/** Calls to the service, and what their answers mean. */
 import { z } from 'zod';
-import { type Clock, deadline } from '../../core/clock.ts';
+import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
-import { networkHint, proxyAnswered, proxyHint, whyUnreachable } from '../unreachable.ts';
+import { type Answer, asksFor, exchange, NoAnswer } from '../../http/exchange.ts';
+import { networkHint, proxyAnswered, proxyHint, type Why } from '../../http/unreachable.ts';
 
 export interface Call {
   /** Without a slash at its end. */
@@ -21,7 +19,7 @@ export interface Call {
 }
 
 export type Called =
-  | { readonly ok: true; readonly status: number; readonly headers: Readonly<Record<string, string>>; readonly body: unknown }
+  | { readonly ok: true; readonly status: number; readonly headers: Headers; readonly body: unknown }
   | {
       readonly ok: false;
       /** null when no whole answer came. */
@@ -65,71 +63,21 @@ export function createUpstream({ version, clock, timeout = usualTimeout, fetch }
     ...(call.body !== undefined && { 'Content-Type': 'application/json' }),
   });
 
-  async function send(call: Call, url: URL, signal: AbortSignal): Promise<Answer> {
-    using limit = deadline(clock, timeout, signal);
-    try {
-      const body = call.body === undefined ? null : Buffer.from(JSON.stringify(call.body));
-      const init = { method: call.method, headers: headersOf(call), body, redirect: 'manual', signal: limit.signal } as const;
-      const response = await fetch(url, init);
-      return { status: response.status, headers: Object.fromEntries(response.headers), text: await textOf(response) };
-    } catch (error) {
-      signal.throwIfAborted();
-      throw limit.passed
-        ? new Fault({ why: `no answer within ${timeout / 1000} s` })
-        : error instanceof Fault
-          ? error
-          : new Fault(whyOf(error));
-    }
-  }
-
   return {
     async call(call, signal) {
       signal.throwIfAborted();
       const url = URL.parse(`${call.endpoint}/${call.path}`);
       if (url === null || !/^https?:$/.test(url.protocol)) return unreachable(call, { why: 'that is no address' });
+      const body = call.body === undefined ? {} : { body: JSON.stringify(call.body) };
+      const request = { method: call.method, url, headers: headersOf(call), ...body };
       try {
-        return judge(call, await send(call, url, signal), clock.wall());
+        return judge(call, await exchange(request, { clock, fetch, timeout, most: mostBytes }, signal), clock.wall());
       } catch (error) {
-        if (!(error instanceof Fault)) throw error;
+        if (!(error instanceof NoAnswer)) throw error;
         return unreachable(call, error);
       }
     },
   };
-}
-
-async function textOf(response: Response): Promise<string> {
-  if (response.body == null) return response.text();
-  const pieces: Uint8Array[] = [];
-  let size = 0;
-  for await (const piece of response.body) {
-    size += piece.byteLength;
-    if (size > mostBytes) throw new Fault({ why: `it answered more than ${mostBytes >> 20} MiB` });
-    pieces.push(piece);
-  }
-  return Buffer.concat(pieces).toString();
-}
-
-interface Answer {
-  readonly status: number;
-  readonly headers: Readonly<Record<string, string>>;
-  readonly text: string;
-}
-
-interface Unanswered {
-  readonly why: string;
-  /** What to do about it; undefined: nobody can say more than that it is tried again. */
-  readonly hint?: string | undefined;
-}
-
-/** Why no answer came. */
-class Fault extends Error implements Unanswered {
-  readonly why: string;
-  readonly hint: string | undefined;
-  constructor({ why, hint }: Unanswered) {
-    super(why);
-    this.why = why;
-    this.hint = hint;
-  }
 }
 
 function judge(call: Call, { status, headers, text }: Answer, wall: number): Called {
@@ -146,7 +94,7 @@ function judge(call: Call, { status, headers, text }: Answer, wall: number): Cal
   const code =
     status === 429 ? 'E_CI_THROTTLED' : status >= 500 ? 'E_CI_UNREACHABLE' : status === 401 ? 'E_CI_CREDENTIAL' : 'E_CI_DENIED';
   const error = new OnejobError(code, message, { hint: hints[code], retry });
-  return { ok: false, status, body, retry, retryAfter: retry ? waitOf(headers['retry-after'], wall) : null, error };
+  return { ok: false, status, body, retry, retryAfter: retry ? askedOf(headers, wall) : null, error };
 }
 
 const hints = {
@@ -156,9 +104,10 @@ const hints = {
   E_CI_DENIED: 'See whether the token may do this, and whether the cluster has the queue that the pool names.',
 } as const;
 
-function unreachable({ endpoint, doing }: Call, { why, hint: more }: Unanswered): Called {
-  const message = `Cannot ${doing}: ${shown(endpoint)} cannot be reached (${why}).`;
-  const hint = `onejob tries again. ${more ?? networkHint}`;
+function unreachable({ endpoint, doing }: Call, { why, code = '', hint: more = networkHint }: Partial<Why>): Called {
+  const said = /accepted|failed/.test(why ?? '') && code !== '' ? `${why}: ${code}` : why;
+  const message = `Cannot ${doing}: ${shown(endpoint)} cannot be reached (${said}).`;
+  const hint = `onejob tries again. ${more}`;
   const error = new OnejobError('E_CI_UNREACHABLE', message, { hint, retry: true });
   return { ok: false, status: null, body: null, retry: true, retryAfter: null, error };
 }
@@ -171,17 +120,10 @@ function parsed(text: string): unknown {
   }
 }
 
-/** ms, an hour at most; null when the header says nothing (RFC 9110, 10.2.3). */
-function waitOf(header: string | undefined, wall: number): number | null {
-  if (header === undefined) return null;
-  const ms = /^\d+$/.test(header.trim()) ? Number(header) * 1000 : Date.parse(header) - wall;
-  return Number.isNaN(ms) ? null : Math.min(Math.max(ms, 0), 3_600_000);
-}
-
-/** In words, with the system's own where they say more. */
-function whyOf(error: unknown): Unanswered {
-  const { why, code, hint } = whyUnreachable(error);
-  return { why: /accepted|failed/.test(why) && code !== '' ? `${why}: ${code}` : why, hint };
+/** ms, an hour at most; null when it does not say. */
+function askedOf(headers: Headers, wall: number): number | null {
+  const asked = asksFor(headers, wall);
+  return asked === null ? null : Math.min(asked, 3_600_000);
 }
 
 /** An address for messages, without what could be a password in it. */

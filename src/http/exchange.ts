@@ -1,0 +1,115 @@
+/**
+ * One request and its whole answer, in bounded time and size, the same for every service. Redirects are never followed: a credential
+ * goes to no host but the one it is meant for. What fetch throws is left behind here, since it may quote a header.
+ */
+import { type Clock, deadline } from '../core/clock.ts';
+import { innermost, networkHint, type Why, whyUnreachable } from './unreachable.ts';
+
+export interface Outgoing {
+  readonly method: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE';
+  readonly url: string | URL;
+  readonly headers: Readonly<Record<string, string>>;
+  readonly body?: string;
+}
+
+export interface Answer {
+  readonly status: number;
+  readonly headers: Headers;
+  readonly text: string;
+}
+
+export interface ExchangeParts {
+  readonly clock: Clock;
+  readonly fetch: typeof fetch;
+  /** ms for one request, from the first byte sent to the last received. */
+  readonly timeout: number;
+  /** Bytes of a body, unpacked. */
+  readonly most: number;
+}
+
+/** No whole answer came. Its words are for everybody. */
+export class NoAnswer extends Error implements Why {
+  readonly why: string;
+  readonly code: string;
+  readonly hint: string;
+  /** One came, and is larger than it may be. */
+  readonly isTooLarge: boolean;
+
+  constructor({ why, code, hint }: Why, isTooLarge = false) {
+    super(why);
+    this.why = why;
+    this.code = code;
+    this.hint = hint;
+    this.isTooLarge = isTooLarge;
+  }
+}
+
+/** @throws NoAnswer, and what `signal` was aborted with */
+export async function exchange({ url, ...request }: Outgoing, parts: ExchangeParts, signal: AbortSignal): Promise<Answer> {
+  signal.throwIfAborted();
+  const { clock, timeout, most } = parts;
+  using limit = deadline(clock, timeout, signal);
+  let hasBegun = false;
+  try {
+    const answer = await parts.fetch(url, { ...request, redirect: 'manual', signal: limit.signal });
+    hasBegun = true;
+    return { status: answer.status, headers: answer.headers, text: await textOf(answer, most) };
+  } catch (error) {
+    signal.throwIfAborted();
+    if (error instanceof NoAnswer) throw error;
+    throw new NoAnswer(limit.passed ? late(timeout, hasBegun) : reason(error, url));
+  }
+}
+
+async function textOf(answer: Response, most: number): Promise<string> {
+  if (answer.body == null) return answer.text();
+  const pieces: Uint8Array[] = [];
+  let size = 0;
+  for await (const piece of answer.body) {
+    size += piece.byteLength;
+    if (size > most) {
+      const why = `it answered more than ${most / 1024 / 1024} MiB`;
+      throw new NoAnswer({ why, code: '', hint: 'See what answers at that address.' }, true);
+    }
+    pieces.push(piece);
+  }
+  return new TextDecoder().decode(Buffer.concat(pieces));
+}
+
+const late = (ms: number, hasBegun: boolean): Why => ({
+  why: hasBegun ? `the answer stopped half-way and was given up after ${ms / 1000} s` : `no answer within ${ms / 1000} s`,
+  code: '',
+  hint: networkHint,
+});
+
+/** What kept a request from its answer; never the text of the request. */
+function reason(error: unknown, url: string | URL): Why {
+  if (innermost(error).message !== 'bad port') return whyUnreachable(error);
+  return {
+    why: `port ${URL.parse(String(url))?.port} is kept for other protocols, and no HTTP client connects to it`,
+    code: '',
+    hint: 'Write the port on which the service listens into the address.',
+  };
+}
+
+/** Above this a time of `RateLimit-Reset` is a date (seconds since the epoch) and no duration, s. */
+const longestReset = 100_000_000;
+
+/**
+ * How long a service asks to be left alone, ms; null when it does not: `Retry-After` (RFC 9110, 10.2.3), also on a success, else the
+ * limit of requests where none is left. `wall`: ms since the epoch.
+ */
+export function asksFor(headers: Headers, wall: number): number | null {
+  const after = headers.get('Retry-After')?.trim() ?? '';
+  // Both are times of the service's clock, which need not be ours.
+  const date = Date.parse(headers.get('Date') ?? '');
+  const theirs = Number.isNaN(date) ? wall : date;
+  if (/^\d+(\.\d+)?$/.test(after)) return Number(after) * 1000;
+  const day = Date.parse(after);
+  if (after !== '' && !Number.isNaN(day)) return Math.max(0, day - theirs);
+  const limit = (what: string): number =>
+    Number.parseFloat(headers.get(`X-RateLimit-${what}`) ?? headers.get(`RateLimit-${what}`) ?? '');
+  const reset = limit('Reset') * 1000;
+  if (!(limit('Remaining') <= 0) || Number.isNaN(reset)) return null;
+  return Math.max(0, reset > longestReset * 1000 ? reset - theirs : reset);
+}
