@@ -2,6 +2,7 @@
 import type { AzureServiceConfig } from '../../config/config.ts';
 import { noProxies } from '../../config/proxies.ts';
 import { OnejobError } from '../../errors.ts';
+import { createOutbound } from '../../http/outbound.ts';
 import { readSecret } from '../../secrets/reference.ts';
 import type { CiService } from '../ci-service.ts';
 import type { OpenParts } from '../parts.ts';
@@ -17,7 +18,9 @@ export function openAzurePipelines(
 ): CiService {
   const { url } = config;
   const wall = () => clock.wall();
-  const send = fetch === undefined ? {} : { fetch };
+  const proxies = env?.proxies ?? noProxies;
+  const outbound = createOutbound(proxies);
+  const send = { fetch: fetch ?? outbound.fetch };
   const credential = createCredential(config.credential, {
     clock,
     wall,
@@ -44,7 +47,13 @@ export function openAzurePipelines(
     opened,
     slots,
   });
-  // Node leads `fetch` by the same variables.
-  const way = proxyFindings(config.name, url, env?.proxies ?? noProxies);
-  return { ...service, check: async (signal, trial) => [...way, ...(await service.check(signal, trial))] };
+  const way = proxyFindings(config.name, url, proxies);
+  return {
+    ...service,
+    check: async (signal, trial) => [...way, ...(await service.check(signal, trial))],
+    async close(leaving) {
+      await service.close?.(leaving);
+      outbound.close();
+    },
+  };
 }
