@@ -129,12 +129,33 @@ describe.skipIf(lacks('docker'))('pulling', { timeout: 60_000 }, () => {
     const started = Promise.all(
       heard.map((lines) => shared.get({ ...recipe, pull: 'missing', image }, (line) => lines.push(line), never())),
     );
-    await expect.poll(() => heard[0]?.length).toBeGreaterThan(0);
-    held.resolve();
+    await expect
+      .poll(() => heard.every((lines) => lines.length > 0))
+      .toBe(true)
+      .finally(() => held.resolve());
     const got = await started;
     expect(new Set(got.map((one) => one.id)).size).toBe(1);
     expect(local.asked() - before).toBeLessThanOrEqual(2);
     for (const lines of heard) expect(lines.at(-1)).toBe(`pulled ${image}`);
+  });
+
+  test('who comes while a pull is under way hears how far it is', async () => {
+    const shared = images();
+    const held = Promise.withResolvers<void>();
+    local.hold = held.promise;
+    const heard: [string[], string[]] = [[], []];
+    const wait = (lines: string[]) => shared.get({ ...recipe, pull: 'missing', image }, (line) => lines.push(line), never());
+    const first = wait(heard[0]);
+    try {
+      await expect.poll(() => heard[0].length).toBeGreaterThan(0);
+      const second = wait(heard[1]);
+      await expect.poll(() => heard[1]).toEqual([`pulling ${image}`]);
+      held.resolve();
+      await Promise.all([first, second]);
+    } finally {
+      // A layer that nobody sends would hold every later pull of it.
+      held.resolve();
+    }
   });
 
   test('one who goes away does not stop the others; when all have gone the pull ends', async () => {

@@ -25,6 +25,8 @@ interface Pull {
   readonly done: Promise<void>;
   readonly listeners: Set<(line: string) => void>;
   readonly stop: AbortController;
+  /** What was said last, for who comes later; null: nothing yet. */
+  said: string | null;
 }
 
 /** For how long a look at an image is believed, in ms. A tag that moves meanwhile gives one more standby of the old image. */
@@ -58,8 +60,14 @@ export function createImages(engine: Engine, configDir: string, now: () => numbe
     if (running === undefined) {
       const stop = new AbortController();
       const listeners = new Set<(line: string) => void>();
-      const done = pullOnce(engine, configDir, reference, (line) => listeners.forEach((say) => void say(line)), stop.signal);
-      running = { done, listeners, stop };
+      const tell = (line: string): void => {
+        begun.said = line;
+        for (const say of listeners) say(line);
+      };
+      // It says nothing before the first wait, and so not before all of it is here.
+      const done = pullOnce(engine, configDir, reference, tell, stop.signal);
+      const begun: Pull = { done, listeners, stop, said: null };
+      running = begun;
       pulls.set(reference, running);
       const forget = () => {
         pulls.delete(reference);
@@ -70,6 +78,7 @@ export function createImages(engine: Engine, configDir: string, now: () => numbe
     const shared = running;
     const say = (line: string) => progress(line);
     shared.listeners.add(say);
+    if (shared.said !== null) say(shared.said);
     const gone = Promise.withResolvers<never>();
     const leave = () => gone.reject(signal.reason);
     signal.addEventListener('abort', leave, { once: true });
