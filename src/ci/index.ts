@@ -11,6 +11,7 @@ import type { CiService } from './ci-service.ts';
 import { endFilter } from './filter/filter.ts';
 import { createOwnQueue, type OwnQueue } from './own-queue/own-queue.ts';
 import type { CiParts, OpenParts } from './parts.ts';
+import { tellingOrigin } from './types.ts';
 
 export interface CiServices {
   readonly own: OwnQueue;
@@ -54,7 +55,7 @@ export function createCiServices(parts: CiParts): CiServices {
     own,
     byName: new Map<string, CiService>([['own', own], ...others.map((one) => [one.name, make(one, own, whole)] as const)]),
     async endStrays(signal) {
-      if (others.some(({ type }) => type === 'buildkite')) return;
+      if (tellingOrigin(others).size > 0) return;
       const known = new Set(['own', ...config.services.map(({ name }) => name)]);
       // Jobs of a service that has left the config go on to their end (S5).
       const isNeeded = (): boolean => store.slots.all().some(({ slot }) => !isEmpty(slot) && !known.has(slot.service));

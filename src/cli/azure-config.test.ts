@@ -1,7 +1,7 @@
 import { mkdirSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
-import type { AzureServiceConfig } from '../config/config.ts';
+import type { AzureServiceConfig } from '../ci/azure-pipelines/type.ts';
 import { checkConfig } from '../config/load.ts';
 import { emptyEnvironment, Folder, host } from '../config/testing.ts';
 import type { Device, Inventory } from '../gpu/inventory.ts';

@@ -1,6 +1,6 @@
 /** What the answers of `init buildkite` mean: each read alone, and all together as a config file. Pure. */
 import { stringify } from 'yaml';
-import { buildkiteDefaults } from '../config/defaults.ts';
+import { buildkiteDefaults } from '../ci/buildkite/type.ts';
 import type { Inventory } from '../gpu/inventory.ts';
 import { type AgentAnswers, devicesFor } from './init-answers.ts';
 import type { Answer } from './init-ask.ts';

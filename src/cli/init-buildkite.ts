@@ -1,5 +1,5 @@
 /** `onejob init buildkite`: from nothing to a config file and a token file, asked for on a terminal and checked at the service. */
-import { buildkiteDefaults } from '../config/defaults.ts';
+import { buildkiteDefaults } from '../ci/buildkite/type.ts';
 import { OnejobError } from '../errors.ts';
 import type { Inventory } from '../gpu/inventory.ts';
 import type { Person } from './init-ask.ts';

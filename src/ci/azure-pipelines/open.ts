@@ -1,5 +1,5 @@
 /** Puts the service together from what config says. */
-import type { AzureServiceConfig } from '../../config/config.ts';
+
 import { noProxies } from '../../config/proxies.ts';
 import { OnejobError } from '../../errors.ts';
 import { readSecret } from '../../secrets/reference.ts';
@@ -10,6 +10,7 @@ import { createAzureClient } from './client.ts';
 import { createCredential } from './credential.ts';
 import { makeAgentKey } from './key.ts';
 import { createAzurePipelines } from './service.ts';
+import type { AzureServiceConfig } from './type.ts';
 
 export function openAzurePipelines(
   config: AzureServiceConfig,
