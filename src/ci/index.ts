@@ -6,10 +6,13 @@ import { sleep } from '../core/clock.ts';
 import { isEmpty } from '../core/slot.ts';
 import { toFailure } from '../errors.ts';
 import { openAzurePipelines } from './azure-pipelines/open.ts';
+import { azurePipelines } from './azure-pipelines/type.ts';
 import { openBuildkite } from './buildkite/open.ts';
+import { buildkite } from './buildkite/type.ts';
 import type { CiService } from './ci-service.ts';
 import { endFilter } from './filter/filter.ts';
 import { createOwnQueue, type OwnQueue } from './own-queue/own-queue.ts';
+import { ownQueue } from './own-queue/type.ts';
 import type { CiParts, OpenParts } from './parts.ts';
 import { tellingOrigin } from './types.ts';
 
@@ -28,15 +31,15 @@ type Of<T extends ServiceConfig['type']> = Extract<ServiceConfig, { type: T }>;
 type Make<T extends ServiceConfig['type']> = (service: Of<T>, own: OwnQueue, parts: OpenParts) => CiService;
 
 const makers: { readonly [T in ServiceConfig['type']]: Make<T> } = {
-  'own-queue': (_, own) => own,
-  'azure-pipelines': (service, _, parts) => openAzurePipelines(service, parts),
-  buildkite: (service, _, parts) => openBuildkite(service, parts),
+  [ownQueue.type]: (_, own) => own,
+  [azurePipelines.type]: (service, _, parts) => openAzurePipelines(service, parts),
+  [buildkite.type]: (service, _, parts) => openBuildkite(service, parts),
 };
 
 /** @throws OnejobError E_STATE_CORRUPT, E_SOCKET_PATH */
 export function createCiServices(parts: CiParts): CiServices {
   const { config, env, store, reasonFor } = parts;
-  const ownNames = new Set(['own', ...config.services.filter((one) => one.type === 'own-queue').map((one) => one.name)]);
+  const ownNames = new Set(['own', ...config.services.filter((one) => one.type === ownQueue.type).map((one) => one.name)]);
   const pools = config.pools.filter((pool) => ownNames.has(pool.service));
   const own = createOwnQueue({
     ...{ store, pools, clock: parts.clock, reasonFor, mountProblem: mountProblemFor(config, env) },

@@ -1,5 +1,7 @@
 /** What onejob knows of a type of CI service without opening one: it is loaded by every command, so it brings no library. */
 import type { z } from 'zod';
+import type { InitFlags, OpenFrame } from '../cli/init-frame.ts';
+import type { Session } from '../cli/session.ts';
 import type { Checking } from '../config/checking.ts';
 import type { PoolConfig, ServiceConfig } from '../config/config.ts';
 import type { Keys } from '../config/service-keys.ts';
@@ -18,6 +20,8 @@ export interface ServiceType<C extends { readonly type: string } = ServiceConfig
   readonly poolKeys: readonly ServicePoolKey[];
   /** What holds of its keys where nothing is written, as `config show` tells it. */
   readonly defaults: Readonly<Record<string, string | number>>;
+  /** null: `init` asks nothing. */
+  readonly init: InitSteps | null;
   schema(): Promise<ServiceSchema>;
   /** null: it says too little. */
   resolve(name: string, keys: Keys): C | null;
@@ -25,6 +29,21 @@ export interface ServiceType<C extends { readonly type: string } = ServiceConfig
   secrets(service: C): readonly (readonly [key: string, secret: SecretReference])[];
   check(service: C, checking: Checking): void;
   checkPool(pool: PoolConfig, service: C, checking: Checking): void;
+}
+
+/** What `onejob init` asks for, and how it is told of. */
+export interface InitSteps {
+  readonly asks: string;
+  /** Its own, each with what it means. */
+  readonly options: readonly (readonly [flags: string, about: string])[];
+  /** Name of the file: beside the config, where nobody says another. */
+  readonly token: { readonly what: string; readonly file: string };
+  /** What `--force` does, beside what it does for all. */
+  readonly force?: string;
+  /** Options as somebody could type them. */
+  readonly example: string;
+  readonly hint: string;
+  run(session: Session, flags: InitFlags, open: OpenFrame): Promise<number>;
 }
 
 /** How a service of a type is written. */

@@ -8,18 +8,15 @@ import { exitCodes } from './exit.ts';
 import type { Answer, Person, Question } from './init-ask.ts';
 import type { Session } from './session.ts';
 
-/** Type of a service as `init` takes it. */
-export type InitService = 'azure-pipelines' | 'buildkite';
-
 /** @throws OnejobError E_USAGE where an option's value cannot be used */
-export function taken<T>(service: InitService, option: string, answer: Answer<T>): T {
+export function taken<T>(service: string, option: string, answer: Answer<T>): T {
   if ('value' in answer) return answer.value;
   throw new OnejobError('E_USAGE', `${option} cannot be used. ${answer.again}`, { hint: `See "onejob init ${service} --help".` });
 }
 
 /** `person`: null where there is nobody to ask. `yes`: what is usual is taken where nothing was said. */
 export interface Settling {
-  readonly service: InitService;
+  readonly service: string;
   readonly person: Person | null;
   readonly yes: boolean;
 }

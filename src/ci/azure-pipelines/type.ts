@@ -46,6 +46,17 @@ export const azurePipelines: ServiceType<AzureServiceConfig> = {
   agent: 'in-image',
   poolKeys: [],
   defaults: azureDefaults,
+  init: {
+    asks: 'organisation, token and pool',
+    options: [
+      ['--url <url>', 'address of the organisation or collection'],
+      ['--pool <name>', 'the agent pool there'],
+    ],
+    token: { what: 'the personal access token', file: 'azure.pat' },
+    example: '--url https://dev.azure.com/acme --pool gpu',
+    hint: 'The token needs the scope "Agent Pools (Read & manage)", and whoever it belongs to the role Administrator in the pool.',
+    run: async (...given) => (await import('./init.ts')).initAzure(...given),
+  },
   schema: async () => (await import('./schema.ts')).schema,
   resolve(name, keys) {
     const credential = resolveCredential(keys);

@@ -38,6 +38,18 @@ export const buildkite: ServiceType<BuildkiteServiceConfig> = {
   agent: 'mounted',
   poolKeys: ['trust', 'hooks', 'plugins'],
   defaults: buildkiteDefaults,
+  init: {
+    asks: 'token and queue',
+    options: [
+      ['--queue <key>', 'the queue that jobs are taken from'],
+      ['--endpoint <url>', 'address of the Agent API'],
+    ],
+    token: { what: 'the agent token', file: 'buildkite.token' },
+    force: '; take a queue that is not known',
+    example: '--queue gpu',
+    hint: 'The token is an agent token of the cluster (Agents, the cluster, Agent Tokens), not an API access token.',
+    run: async (...given) => (await import('./init.ts')).initBuildkite(...given),
+  },
   schema: async () => (await import('./schema.ts')).schema,
   resolve(name, keys) {
     const token = secretIn(keys.token);

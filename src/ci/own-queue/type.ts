@@ -12,6 +12,7 @@ export const ownQueue: ServiceType<OwnQueueConfig> = {
   agent: null,
   poolKeys: [],
   defaults: {},
+  init: null,
   schema: async () => ({ keys: (await import('zod')).z.strictObject({}), maps: {}, needs: [] }),
   resolve: (name) => ({ name, type: 'own-queue' }),
   secrets: () => [],

@@ -1,9 +1,9 @@
 /** What the answers of `init azure-pipelines` mean: each read alone, and all together as a config file. Pure. */
 import { stringify } from 'yaml';
-import { azureUrlToKeep, parseAzureUrl } from '../config/azure-url.ts';
-import type { Inventory } from '../gpu/inventory.ts';
-import { type AgentAnswers, devicesFor } from './init-answers.ts';
-import type { Answer } from './init-ask.ts';
+import { type AgentAnswers, devicesFor } from '../../cli/init-answers.ts';
+import type { Answer } from '../../cli/init-ask.ts';
+import { azureUrlToKeep, parseAzureUrl } from '../../config/azure-url.ts';
+import type { Inventory } from '../../gpu/inventory.ts';
 
 export interface Answers extends AgentAnswers {
   readonly url: string;

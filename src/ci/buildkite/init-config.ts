@@ -1,9 +1,9 @@
 /** What the answers of `init buildkite` mean: each read alone, and all together as a config file. Pure. */
 import { stringify } from 'yaml';
-import { buildkiteDefaults } from '../ci/buildkite/type.ts';
-import type { Inventory } from '../gpu/inventory.ts';
-import { type AgentAnswers, devicesFor } from './init-answers.ts';
-import type { Answer } from './init-ask.ts';
+import { type AgentAnswers, devicesFor } from '../../cli/init-answers.ts';
+import type { Answer } from '../../cli/init-ask.ts';
+import type { Inventory } from '../../gpu/inventory.ts';
+import { buildkiteDefaults } from './type.ts';
 
 export interface BuildkiteAnswers extends AgentAnswers {
   readonly endpoint: string;

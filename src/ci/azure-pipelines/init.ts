@@ -1,0 +1,55 @@
+/** `onejob init azure-pipelines`: from nothing to a config file and a token file, asked for on a terminal and checked at the service. */
+import type { InitFlags, OpenFrame } from '../../cli/init-frame.ts';
+import { inYaml, settle } from '../../cli/init-steps.ts';
+import type { Session } from '../../cli/session.ts';
+import { OnejobError } from '../../errors.ts';
+import { checkPool, checkSignIn, lookWith } from './init-check.ts';
+import { initFile, readToken, readUrl } from './init-config.ts';
+
+export async function initAzure({ output, version }: Session, flags: InitFlags, open: OpenFrame): Promise<number> {
+  const { url: givenUrl = null, pool: givenPool = null } = flags.own;
+  using frame = open([...(givenUrl === null ? ['--url URL'] : []), ...(givenPool === null ? ['--pool NAME'] : [])]);
+  const { person, settling, signal } = frame;
+  const say = (lines: readonly string[]) => {
+    for (const line of lines) output.say(line);
+  };
+
+  const url = await settle(settling, givenUrl, '--url', {
+    text: 'Address of the organisation, such as https://dev.azure.com/acme',
+    usual: null,
+    read: readUrl,
+  });
+  if (givenUrl !== null && url !== givenUrl.replace(/\/+$/, '')) output.say(`what is used of the address is ${url}`);
+  const { token, seen: look } = await frame.signIn({
+    text: 'Personal access token',
+    read: readToken,
+    refusals: ['E_CI_CREDENTIAL'],
+    async see(typed, from) {
+      if (!flags.check) return null;
+      const client = await lookWith(url, typed, from, version);
+      say(await checkSignIn(client, url, signal));
+      return client;
+    },
+  });
+
+  const pool = await settle(settling, givenPool, '--pool', {
+    text: 'Name of the agent pool',
+    usual: null,
+    read: async (name) => {
+      if (look === null) return { value: name };
+      try {
+        say(await checkPool(look, name, signal));
+        return { value: name };
+      } catch (error) {
+        if (person === null || givenPool !== null || !(error instanceof OnejobError) || error.code !== 'E_CI_POOL') throw error;
+        return { again: error.message };
+      }
+    },
+  });
+
+  return await frame.finish({
+    token,
+    file: (answers, inventory) => initFile({ ...answers, url, pool }, inventory),
+    inPipeline: ['pool:', `  name: ${inYaml(pool)}`],
+  });
+}
