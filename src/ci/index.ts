@@ -27,15 +27,6 @@ export interface CiServices {
 /** ms between two looks at jobs of services that nobody serves any more. */
 const strayEvery = 5_000;
 
-type Of<T extends ServiceConfig['type']> = Extract<ServiceConfig, { type: T }>;
-type Make<T extends ServiceConfig['type']> = (service: Of<T>, own: OwnQueue, parts: OpenParts) => CiService;
-
-const makers: { readonly [T in ServiceConfig['type']]: Make<T> } = {
-  [ownQueue.type]: (_, own) => own,
-  [azurePipelines.type]: (service, _, parts) => openAzurePipelines(service, parts),
-  [buildkite.type]: (service, _, parts) => openBuildkite(service, parts),
-};
-
 /** @throws OnejobError E_STATE_CORRUPT, E_SOCKET_PATH */
 export function createCiServices(parts: CiParts): CiServices {
   const { config, env, store, reasonFor } = parts;
@@ -73,6 +64,13 @@ export function createCiServices(parts: CiParts): CiServices {
   };
 }
 
-function make<T extends ServiceConfig['type']>(service: Of<T>, own: OwnQueue, parts: OpenParts): CiService {
-  return makers[service.type as T](service, own, parts);
+function make(service: ServiceConfig, own: OwnQueue, parts: OpenParts): CiService {
+  switch (service.type) {
+    case ownQueue.type:
+      return own;
+    case azurePipelines.type:
+      return openAzurePipelines(service, parts);
+    case buildkite.type:
+      return openBuildkite(service, parts);
+  }
 }

@@ -1,12 +1,12 @@
 /** What every `init SERVICE` begins and ends with: where its files are and who is asked; then the agents, consent, and both files. */
 import { existsSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
-import type { InitSteps } from '../ci/service-type.ts';
+import { stringify } from 'yaml';
+import type { InitSteps, ServiceType } from '../ci/service-type.ts';
 import { type ErrorCode, OnejobError } from '../errors.ts';
-import type { Inventory } from '../gpu/inventory.ts';
 import { countCards } from './azure-cards.ts';
 import { exitCodes } from './exit.ts';
-import { type AgentAnswers, readAgents, readDay } from './init-answers.ts';
+import { devicesFor, readAgents, readDay } from './init-answers.ts';
 import { type Answer, openPerson, type Person } from './init-ask.ts';
 import { configPlace, refuseToOverwrite, writePrivate } from './init-files.ts';
 import { isWanted, refuseWithout, type Settling, settle, taken, tellWritten, tokenIn } from './init-steps.ts';
@@ -51,7 +51,13 @@ export interface SignIn<T> {
 
 export interface FrameEnd {
   readonly token: string;
-  readonly file: (answers: AgentAnswers, inventory: Inventory) => string;
+  /** Of the service and its pool. */
+  readonly name: string;
+  readonly queue: string;
+  /** Keys of the service, given the reference to its token. */
+  readonly keys: (token: object) => object;
+  /** Keys of the pool beside those of any. */
+  readonly poolKeys?: object;
   readonly inPipeline: readonly string[];
 }
 
@@ -65,7 +71,7 @@ export type OpenFrame = (missing: readonly string[]) => Frame;
 export function openFrame(
   session: Session,
   flags: InitFlags,
-  service: string,
+  { type, title }: Pick<ServiceType, 'type' | 'title'>,
   { what, file: tokenName }: InitSteps['token'],
   missing: readonly string[],
 ): Frame {
@@ -77,10 +83,10 @@ export function openFrame(
   const tokenFile = flags.tokenFile === null ? join(dirname(config), tokenName) : resolve(context.cwd, flags.tokenFile);
   const hasToken = existsSync(tokenFile) && !(flags.force && isThere && flags.tokenFile === null);
   if (!isThere) refuseWithout([...missing, ...missingOf(flags, hasToken)], hasToken, tokenFile, what);
-  if (flags.agents !== null) taken(service, '--agents', readAgents(flags.agents.trim()));
-  if (flags.expires !== null) taken(service, '--expires', readDay(flags.expires.trim()));
+  if (flags.agents !== null) taken(type, '--agents', readAgents(flags.agents.trim()));
+  if (flags.expires !== null) taken(type, '--expires', readDay(flags.expires.trim()));
   const person = isThere ? openPerson(stdin, context.stderr) : null;
-  const settling: Settling = { service, person, yes: flags.yes };
+  const settling: Settling = { service: type, person, yes: flags.yes };
 
   async function signIn<T>({ text, read, see, refusals }: SignIn<T>): Promise<{ token: string; seen: T }> {
     if (hasToken) output.say(`the token in ${tokenFile} is used`);
@@ -99,7 +105,7 @@ export function openFrame(
     }
   }
 
-  async function finish({ token, file, inPipeline }: FrameEnd): Promise<number> {
+  async function finish({ token, name, queue, keys, poolKeys, inPipeline }: FrameEnd): Promise<number> {
     const inventory = await lookAtCards(session);
     const count = countCards(inventory).cards;
     const agents = await settle(settling, flags.agents, '--agents', {
@@ -118,9 +124,14 @@ export function openFrame(
       output.say('nothing was written');
       return exitCodes.failed;
     }
-    const text = file({ agents, tokenFile, expires }, inventory);
+    const secret = { file: tokenFile, ...(expires !== null && { expires }) };
+    const file = {
+      services: { [name]: { type, ...keys(secret) } },
+      pools: { [name]: { service: name, queue, agents, devices: devicesFor(agents, inventory), ...poolKeys } },
+    };
+    const head = `# Agents for ${title}. Every key: docs/configuration.md; "onejob config show" tells what holds.\n`;
     if (!hasToken) writePrivate(tokenFile, `${token}\n`);
-    writePrivate(config, text);
+    writePrivate(config, head + stringify(file, { lineWidth: 0 }));
     return tellWritten(session, config, hasToken ? null : tokenFile, inPipeline);
   }
 

@@ -3,8 +3,8 @@ import type { InitFlags, OpenFrame } from '../../cli/init-frame.ts';
 import { inYaml, settle } from '../../cli/init-steps.ts';
 import type { Session } from '../../cli/session.ts';
 import { OnejobError } from '../../errors.ts';
+import { readToken, readUrl } from './init-answers.ts';
 import { checkPool, checkSignIn, lookWith } from './init-check.ts';
-import { initFile, readToken, readUrl } from './init-config.ts';
 
 export async function initAzure({ output, version }: Session, flags: InitFlags, open: OpenFrame): Promise<number> {
   const { url: givenUrl = null, pool: givenPool = null } = flags.own;
@@ -49,7 +49,9 @@ export async function initAzure({ output, version }: Session, flags: InitFlags, 
 
   return await frame.finish({
     token,
-    file: (answers, inventory) => initFile({ ...answers, url, pool }, inventory),
+    name: 'azure',
+    queue: pool,
+    keys: (reference) => ({ url, token: reference }),
     inPipeline: ['pool:', `  name: ${inYaml(pool)}`],
   });
 }

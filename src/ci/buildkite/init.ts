@@ -3,8 +3,8 @@ import type { InitFlags, OpenFrame } from '../../cli/init-frame.ts';
 import { inYaml, settle, taken } from '../../cli/init-steps.ts';
 import type { Session } from '../../cli/session.ts';
 import { OnejobError } from '../../errors.ts';
+import { readAgentToken, readEndpoint, readQueue } from './init-answers.ts';
 import { isStrange, lookAtBuildkite, type Seen, seeQueue, seeToken } from './init-check.ts';
-import { buildkiteFile, readAgentToken, readEndpoint, readQueue } from './init-config.ts';
 import { buildkiteDefaults } from './type.ts';
 
 const unseen: Seen = { identity: null, counts: null, lines: [] };
@@ -54,7 +54,10 @@ export async function initBuildkite({ output, version, context }: Session, flags
     });
     return await frame.finish({
       token,
-      file: (answers, inventory) => buildkiteFile({ ...answers, endpoint, queue }, inventory),
+      ...{ name: 'buildkite', queue },
+      keys: (reference) => ({ token: reference, ...(endpoint !== buildkiteDefaults.endpoint && { endpoint }) }),
+      // Repositories with addresses of SSH need it; what every checkout needs is put in anyway, and the agent is mounted.
+      poolKeys: { image: { base: 'auto', packages: ['openssh-client'] } },
       inPipeline: ['agents:', `  queue: ${inYaml(queue)}`],
     });
   } finally {

@@ -1,6 +1,6 @@
 /** `init`: its options and help. */
 import type { Command } from 'commander';
-import type { InitSteps } from '../../ci/service-type.ts';
+import type { InitSteps, ServiceType } from '../../ci/service-type.ts';
 import { serviceTypes } from '../../ci/types.ts';
 import type { InitFlags, OpenFrame } from '../init-frame.ts';
 import type { GlobalFlags, Session } from '../session.ts';
@@ -36,15 +36,16 @@ export function addInitCommands(program: Command, act: Act): void {
     );
   global(ownQueue);
 
-  for (const { type, init: steps } of serviceTypes) if (steps !== null) addSteps(init, act, type, steps);
+  for (const service of serviceTypes) if (service.init !== null) addSteps(init, act, service, service.init);
 }
 
 function addSteps(
   init: Command,
   act: Act,
-  type: string,
+  service: ServiceType,
   { asks, options, token, force = '', example, hint, run }: InitSteps,
 ): void {
+  const { type } = service;
   const command = init.command(type).description(`ask for ${asks}, check them, write config and token file`);
   for (const [flags, about] of options) command.option(flags, about);
   command
@@ -69,7 +70,7 @@ ${ending}`,
       const flags: InitFlags = { own, tokenFile, agents, expires, yes, force, check };
       const work = async (session: Session): Promise<number> => {
         const [{ openFrame }, { unlessInterrupted }] = await Promise.all([import('../init-frame.ts'), import('../init-ask.ts')]);
-        const open: OpenFrame = (missing) => openFrame(session, flags, type, token, missing);
+        const open: OpenFrame = (missing) => openFrame(session, flags, service, token, missing);
         return unlessInterrupted(session.output, () => run(session, flags, open));
       };
       return act(work, wrongOrFailed)(given);

@@ -1,14 +1,6 @@
-/** What the answers of `init buildkite` mean: each read alone, and all together as a config file. Pure. */
-import { stringify } from 'yaml';
-import { type AgentAnswers, devicesFor } from '../../cli/init-answers.ts';
+/** What answers of `init buildkite` mean. Pure. */
 import type { Answer } from '../../cli/init-ask.ts';
-import type { Inventory } from '../../gpu/inventory.ts';
 import { buildkiteDefaults } from './type.ts';
-
-export interface BuildkiteAnswers extends AgentAnswers {
-  readonly endpoint: string;
-  readonly queue: string;
-}
 
 /** Tokens that are something else, by their beginning (facts: docs page `platform/security/tokens`). */
 const others: readonly (readonly [string, string])[] = [
@@ -34,27 +26,4 @@ export function readQueue(typed: string): Answer<string> {
 export function readEndpoint(typed: string): Answer<string> {
   const good = /^https?:\/\/[^\s/?#@]+(\/[^\s?#]*)?$/.test(typed) && URL.canParse(typed);
   return good ? { value: typed.replace(/\/+$/, '') } : { again: `Expected an address such as ${buildkiteDefaults.endpoint}.` };
-}
-
-/** The whole file. `inventory`: the cards of this host, which agents share when there are fewer. */
-export function buildkiteFile({ endpoint, queue, agents, tokenFile, expires }: BuildkiteAnswers, inventory: Inventory): string {
-  const devices = devicesFor(agents, inventory);
-  const file = {
-    services: {
-      buildkite: {
-        type: 'buildkite',
-        token: { file: tokenFile, ...(expires !== null && { expires }) },
-        ...(endpoint !== buildkiteDefaults.endpoint && { endpoint }),
-      },
-    },
-    pools: {
-      buildkite: {
-        ...{ service: 'buildkite', queue, agents, devices },
-        // Repositories with addresses of SSH need it; what every checkout needs is put in anyway, and the agent is mounted.
-        image: { base: 'auto', packages: ['openssh-client'] },
-      },
-    },
-  };
-  const head = '# Agents for Buildkite. Every key: docs/configuration.md; "onejob config show" tells what holds.\n';
-  return head + stringify(file, { lineWidth: 0 });
 }
