@@ -30,8 +30,7 @@ const strayEvery = 5_000;
 /** @throws OnejobError E_STATE_CORRUPT, E_SOCKET_PATH */
 export function createCiServices(parts: CiParts): CiServices {
   const { config, env, store, reasonFor } = parts;
-  const ownNames = new Set(['own', ...config.services.filter((one) => one.type === ownQueue.type).map((one) => one.name)]);
-  const pools = config.pools.filter((pool) => ownNames.has(pool.service));
+  const pools = config.pools.filter(({ service }) => service === 'own');
   const own = createOwnQueue({
     ...{ store, pools, clock: parts.clock, reasonFor, mountProblem: mountProblemFor(config, env) },
     temporary: parts.temporary === true ? (config.path ?? '') : null,

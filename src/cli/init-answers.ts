@@ -1,7 +1,7 @@
 /** Answers that every `init SERVICE` asks for, and what they mean. Pure. */
 import type { Inventory } from '../gpu/inventory.ts';
-import { countCards, shareCards } from './azure-cards.ts';
 import type { Answer } from './init-ask.ts';
+import { countCards, shareCards } from './share-cards.ts';
 
 /** Most agents of a pool. */
 const mostAgents = 512;

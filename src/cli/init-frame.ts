@@ -4,7 +4,6 @@ import { dirname, join, resolve } from 'node:path';
 import { stringify } from 'yaml';
 import type { InitSteps, ServiceType } from '../ci/service-type.ts';
 import { type ErrorCode, OnejobError } from '../errors.ts';
-import { countCards } from './azure-cards.ts';
 import { exitCodes } from './exit.ts';
 import { devicesFor, readAgents, readDay } from './init-answers.ts';
 import { type Answer, openPerson, type Person } from './init-ask.ts';
@@ -12,6 +11,7 @@ import { configPlace, refuseToOverwrite, writePrivate } from './init-files.ts';
 import { isWanted, refuseWithout, type Settling, settle, taken, tellWritten, tokenIn } from './init-steps.ts';
 import { lookAtCards } from './look-at-cards.ts';
 import type { Session } from './session.ts';
+import { countCards } from './share-cards.ts';
 
 /** What was said; null where nothing was. */
 export interface InitFlags {
@@ -132,7 +132,9 @@ export function openFrame(
     const head = `# Agents for ${title}. Every key: docs/configuration.md; "onejob config show" tells what holds.\n`;
     if (!hasToken) writePrivate(tokenFile, `${token}\n`);
     writePrivate(config, head + stringify(file, { lineWidth: 0 }));
-    return tellWritten(session, config, hasToken ? null : tokenFile, inPipeline);
+    const shown = ['', 'In a pipeline:', ...inPipeline.map((line) => `  ${line}`)];
+    const up = 'lead this host; the first time it builds the image of the agents';
+    return tellWritten(session, [config, ...(hasToken ? [] : [tokenFile])], up, shown);
   }
 
   return {

@@ -1,9 +1,10 @@
 /** `onejob init azure-pipelines`: from nothing to a config file and a token file, asked for on a terminal and checked at the service. */
+import type { Answer } from '../../cli/init-ask.ts';
 import type { InitFlags, OpenFrame } from '../../cli/init-frame.ts';
 import { inYaml, settle } from '../../cli/init-steps.ts';
 import type { Session } from '../../cli/session.ts';
+import { azureUrlToKeep, parseAzureUrl } from '../../config/azure-url.ts';
 import { OnejobError } from '../../errors.ts';
-import { readToken, readUrl } from './init-answers.ts';
 import { checkPool, checkSignIn, lookWith } from './init-check.ts';
 
 export async function initAzure({ output, version }: Session, flags: InitFlags, open: OpenFrame): Promise<number> {
@@ -54,4 +55,16 @@ export async function initAzure({ output, version }: Session, flags: InitFlags, 
     keys: (reference) => ({ url, token: reference }),
     inPipeline: ['pool:', `  name: ${inYaml(pool)}`],
   });
+}
+
+function readUrl(typed: string): Answer<string> {
+  const parsed = parseAzureUrl(typed);
+  if (parsed.ok) return { value: parsed.value };
+  const kept = azureUrlToKeep(typed);
+  return kept === null ? { again: `It ${parsed.why}.`.replace('It expected', 'Expected') } : { value: kept };
+}
+
+function readToken(typed: string): Answer<string> {
+  if (typed === '') return { again: 'It is empty.' };
+  return /\s/.test(typed) ? { again: 'It has blanks inside, so it is no personal access token.' } : { value: typed };
 }
