@@ -42,8 +42,8 @@ async function textOf({ imageRecipe, recipe }: PoolConfig, service: ServiceConfi
   const { base, packages, dockerfile: path } = imageRecipe;
   const dockerfile = path === null ? null : await read(path);
   const shown = base === 'auto' ? '"$(onejob image choose)"' : base;
-  const type = service?.type ?? 'own-queue';
-  const isIn = service !== undefined && 'agentPackage' in service && serviceType(type).agent === 'in-image';
+  const { type, agent: kind } = serviceType(service?.type);
+  const isIn = service !== undefined && 'agentPackage' in service && kind === 'in-image';
   const agent = isIn ? { type, ...packageOf(service.agentPackage) } : null;
   const ground = { bases: [], user: '', agent, owner: 'by-hand' };
   const plan = buildPlan({ type, base: shown, packages, dockerfile }, ground, readTemplates());
