@@ -6,6 +6,7 @@ import type { Checking } from '../config/checking.ts';
 import type { PoolConfig, ServiceConfig } from '../config/config.ts';
 import type { Keys } from '../config/service-keys.ts';
 import type { SecretReference } from '../secrets/reference.ts';
+import type { Rules } from './filter/rules.ts';
 
 /** Keys of a pool that only some services know. */
 export type ServicePoolKey = 'trust' | 'hooks' | 'plugins';
@@ -20,8 +21,10 @@ export interface ServiceType<C extends { readonly type: string } = ServiceConfig
   readonly imageTemplate?: string;
   /** With `trust` it tells where its jobs come from, and they may bring encrypted secrets. */
   readonly poolKeys: readonly ServicePoolKey[];
-  /** What holds of its keys where nothing is written, as `config show` tells it. */
+  /** What holds of its keys where nothing is written, as `config show` tells it; numbers are ms. */
   readonly defaults: Readonly<Record<string, string | number>>;
+  /** What its untrusted jobs may ask of it through the filter. */
+  filterRules?(): Promise<Rules>;
   /** null: `init` asks nothing. */
   readonly init: InitSteps | null;
   schema(): Promise<ServiceSchema>;

@@ -1,5 +1,5 @@
 /** What holds and why: each value of the config with its origin, and the report of `config check`. Never a secret's value. */
-import { serviceType } from '../ci/types.ts';
+import { serviceType, serviceTypes } from '../ci/types.ts';
 import type { Mount } from '../runtimes/runtime.ts';
 import type { SecretReference } from '../secrets/reference.ts';
 import { describeSecret } from '../secrets/reference.ts';
@@ -126,9 +126,7 @@ const durations = new Set<string | number | undefined>([
   'timeout',
   'keep_jobs',
   'on_quarantine_timeout',
-  'poll',
-  'boot_timeout',
-  'hold_timeout',
+  ...serviceTypes.flatMap(({ defaults }) => Object.keys(defaults).filter((key) => typeof defaults[key] === 'number')),
 ]);
 const sizes = new Set<string | number | undefined>(['memory', 'disk', 'shm_size', 'log_limit', 'cache_limit']);
 

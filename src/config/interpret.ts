@@ -121,7 +121,7 @@ function readService(name: string, found: unknown, report: Report): WrittenServi
       );
     return null;
   }
-  const { keys: schema, needs, mapNeeds = {}, removed = {} } = serviceSchemas[type];
+  const { keys: schema, needs, removed = {} } = serviceSchemas[type];
   const known = Object.fromEntries(Object.entries(rest).filter(([key]) => !Object.hasOwn(removed, key)));
   for (const key of Object.keys(rest)) if (Object.hasOwn(removed, key)) report([...path, key], removed[key] ?? '', 'key');
   const keys = readKeys(schema, known, path, report);
@@ -130,7 +130,8 @@ function readService(name: string, found: unknown, report: Report): WrittenServi
       const them = needed.length === 1 ? 'it' : 'one of them';
       report(path, `${needed.map((one) => `"${one}"`).join(' or ')} is missing; a service of type ${type} needs ${them}`, 'key');
     }
-  for (const [map, innerNeeds] of Object.entries(mapNeeds)) {
+  // As in `knownAt`: maps of one name are alike in all types.
+  for (const [map, innerNeeds] of Object.values(serviceSchemas).flatMap(({ mapNeeds = {} }) => Object.entries(mapNeeds))) {
     const inner = found[map];
     if (!isMap(inner)) continue;
     for (const needed of innerNeeds) if (!(needed in inner)) report([...path, map], `"${needed}" is missing`, 'key');

@@ -15,7 +15,7 @@ export function resolveConfig(written: Written, paths: Paths, host: HostFacts): 
   const services = [...written.services].flatMap(([name, { type, keys }]) => serviceType(type).resolve(name, keys) ?? []);
   const ownNames = new Set(services.filter((service) => service.type === 'own-queue').map((service) => service.name));
   /** Read from what is written: a service with a problem of its own has the same kind of pools. */
-  const inImage = (service: string | undefined) => serviceType(written.services.get(service ?? '')?.type).agent !== null;
+  const typeOf = (service = '') => serviceType(written.services.get(service)?.type);
   const pools = written.pools ?? new Map([[onlyPool.name, { agents: onlyPool.agents, ...written.defaults }]]);
   return Object.freeze({
     path: paths.config?.path ?? null,
@@ -32,7 +32,7 @@ export function resolveConfig(written: Written, paths: Paths, host: HostFacts): 
     pools: [...pools].map(([name, pool]) =>
       resolvePool(name, pool, {
         ownNames,
-        defaults: inImage(pool.service) ? imagePoolDefaults : poolDefaults,
+        defaults: typeOf(pool.service).agent === null ? poolDefaults : imagePoolDefaults,
         stateDir: paths.stateDir.path,
       }),
     ),
