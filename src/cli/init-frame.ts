@@ -6,7 +6,7 @@ import type { InitSteps, ServiceType } from '../ci/service-type.ts';
 import { type ErrorCode, OnejobError } from '../errors.ts';
 import { exitCodes } from './exit.ts';
 import { devicesFor, readAgents, readDay } from './init-answers.ts';
-import { type Answer, openPerson, type Person } from './init-ask.ts';
+import { type Answer, openPerson } from './init-ask.ts';
 import { configPlace, refuseToOverwrite, writePrivate } from './init-files.ts';
 import { isWanted, refuseWithout, type Settling, settle, taken, tellWritten, tokenIn } from './init-steps.ts';
 import { lookAtCards } from './look-at-cards.ts';
@@ -28,8 +28,6 @@ export interface InitFlags {
 }
 
 export interface Frame extends Disposable {
-  /** null where there is nobody to ask. */
-  readonly person: Person | null;
   readonly settling: Settling;
   /** Aborted when the person leaves. */
   readonly signal: AbortSignal;
@@ -138,7 +136,7 @@ export function openFrame(
   }
 
   return {
-    ...{ person, settling, signIn, finish },
+    ...{ settling, signIn, finish },
     signal: person?.left ?? new AbortController().signal,
     [Symbol.dispose]: () => person?.[Symbol.dispose](),
   };

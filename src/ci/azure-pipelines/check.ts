@@ -1,9 +1,11 @@
 /** Checks of services of type azure-pipelines, and of pools that take their jobs from one. */
-import { clearTextHost, isHostedAzure } from '../../config/azure-url.ts';
+
 import type { Checking } from '../../config/checking.ts';
+import { clearTextHost } from '../../config/clear-text.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import { formatDuration } from '../../config/units.ts';
 import type { AzureServiceConfig } from './type.ts';
+import { isHostedAzure } from './url.ts';
 
 /** The agent of Azure Pipelines is a program in an image, which must write into its folder and reach the service. */
 export function checkAzurePool(pool: PoolConfig, { name }: AzureServiceConfig, { written, sound, inPool }: Checking): void {

@@ -5,11 +5,11 @@ import { lookAtCards } from '../../cli/look-at-cards.ts';
 import type { Session } from '../../cli/session.ts';
 import { shareCards } from '../../cli/share-cards.ts';
 import { up } from '../../cli/up.ts';
-import { azureUrlToKeep, parseAzureUrl } from '../../config/azure-url.ts';
 import { checkConfig, configError } from '../../config/load.ts';
 import { OnejobError } from '../../errors.ts';
 import { checkName, type DropIn, dropInConfig, dropInFile, dropInVolumes, pollTime } from './drop-in-config.ts';
 import { givenToken } from './drop-in-token.ts';
+import { azureUrlToKeep, parseAzureUrl } from './url.ts';
 
 /** What was typed. */
 export interface AzureArguments {

@@ -3,14 +3,14 @@ import type { Answer } from '../../cli/init-ask.ts';
 import type { InitFlags, OpenFrame } from '../../cli/init-frame.ts';
 import { inYaml, settle } from '../../cli/init-steps.ts';
 import type { Session } from '../../cli/session.ts';
-import { azureUrlToKeep, parseAzureUrl } from '../../config/azure-url.ts';
 import { OnejobError } from '../../errors.ts';
 import { checkPool, checkSignIn, lookWith } from './init-check.ts';
+import { azureUrlToKeep, parseAzureUrl } from './url.ts';
 
 export async function initAzure({ output, version }: Session, flags: InitFlags, open: OpenFrame): Promise<number> {
   const { url: givenUrl = null, pool: givenPool = null } = flags.own;
   using frame = open([...(givenUrl === null ? ['--url URL'] : []), ...(givenPool === null ? ['--pool NAME'] : [])]);
-  const { person, settling, signal } = frame;
+  const { settling, signal } = frame;
   const say = (lines: readonly string[]) => {
     for (const line of lines) output.say(line);
   };
@@ -42,7 +42,8 @@ export async function initAzure({ output, version }: Session, flags: InitFlags, 
         say(await checkPool(look, name, signal));
         return { value: name };
       } catch (error) {
-        if (person === null || givenPool !== null || !(error instanceof OnejobError) || error.code !== 'E_CI_POOL') throw error;
+        if (settling.person === null || givenPool !== null || !(error instanceof OnejobError) || error.code !== 'E_CI_POOL')
+          throw error;
         return { again: error.message };
       }
     },

@@ -1,6 +1,5 @@
 /** How a service of type `azure-pipelines` is written. */
 import { z } from 'zod';
-import { parseAzureUrl } from '../../config/azure-url.ts';
 import { describeKind } from '../../config/kind.ts';
 import { sha256, token } from '../../config/service-parts.ts';
 import { formatDuration } from '../../config/units.ts';
@@ -8,6 +7,7 @@ import { duration, key, no, oneOf, text, value, yes } from '../../config/values.
 import { pathProblem } from '../../config/volumes.ts';
 import type { ServiceSchema } from '../service-type.ts';
 import { azureDefaults, usualAuthority } from './type.ts';
+import { parseAzureUrl } from './url.ts';
 
 const azureUrl = value((found) => {
   if (typeof found !== 'string') return no(`expected a web address, found ${describeKind(found)}`);

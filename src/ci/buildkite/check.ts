@@ -1,7 +1,8 @@
 /** Checks of services of type buildkite, and of pools that take their jobs from one. */
-import { clearTextHost } from '../../config/azure-url.ts';
+
 import { checkTrust, isOpenProcess } from '../../config/check-trust.ts';
 import type { Checking } from '../../config/checking.ts';
+import { clearTextHost } from '../../config/clear-text.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import type { BuildkiteServiceConfig } from './type.ts';
 

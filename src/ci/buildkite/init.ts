@@ -15,7 +15,7 @@ export async function initBuildkite({ output, version, context }: Session, flags
   const endpoint = taken('buildkite', '--endpoint', readEndpoint(givenEndpoint));
   if (givenQueue !== null) taken('buildkite', '--queue', readQueue(givenQueue.trim()));
   using frame = open(givenQueue === null && !flags.yes ? ['--queue QUEUE'] : []);
-  const { person, settling, signal } = frame;
+  const { settling, signal } = frame;
 
   const look = flags.check ? await lookAtBuildkite(endpoint, version, context.environment.proxies) : null;
   try {
@@ -40,14 +40,15 @@ export async function initBuildkite({ output, version, context }: Session, flags
           const lines = seeQueue(seen, answer.value);
           if (isStrange(seen, answer.value) && !flags.force && answer.value !== doubted) {
             const said = lines.join(' ');
-            if (person === null || givenQueue !== null || flags.yes) throw unknownQueue(said);
+            if (settling.person === null || givenQueue !== null || flags.yes) throw unknownQueue(said);
             doubted = answer.value;
             return { again: `${said} Type it again to take it all the same.` };
           }
           for (const line of lines) output.say(line);
           return answer;
         } catch (error) {
-          if (person === null || givenQueue !== null || !(error instanceof OnejobError) || error.code === 'E_USAGE') throw error;
+          if (settling.person === null || givenQueue !== null || !(error instanceof OnejobError) || error.code === 'E_USAGE')
+            throw error;
           return { again: error.message };
         }
       },

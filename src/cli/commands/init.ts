@@ -6,14 +6,7 @@ import type { InitFlags, OpenFrame } from '../init-frame.ts';
 import type { GlobalFlags, Session } from '../session.ts';
 import { type Act, failed, global, wrongOrFailed } from './options.ts';
 
-interface Options extends GlobalFlags {
-  readonly tokenFile?: string;
-  readonly agents?: string;
-  readonly expires?: string;
-  readonly yes?: boolean;
-  readonly force?: boolean;
-  readonly check: boolean;
-}
+type Options = GlobalFlags & Partial<Omit<InitFlags, 'own'>>;
 
 export function addInitCommands(program: Command, act: Act): void {
   const init = program
@@ -43,7 +36,7 @@ function addSteps(
   init: Command,
   act: Act,
   service: ServiceType,
-  { asks, options, token, force = '', example, hint, run }: InitSteps,
+  { asks, options, token, force: alsoForced = '', example, hint, run }: InitSteps,
 ): void {
   const { type } = service;
   const command = init.command(type).description(`ask for ${asks}, check them, write config and token file`);
@@ -53,7 +46,7 @@ function addSteps(
     .option('--agents <n>', 'number of agents, or per-device')
     .option('--expires <day>', 'last day of the token, such as 2027-05-01')
     .option('-y, --yes', 'take what is usual where nothing was said, and ask for no consent')
-    .option('--force', `overwrite the config, and on a terminal its token file${force}`)
+    .option('--force', `overwrite the config, and on a terminal its token file${alsoForced}`)
     .option('--no-check', 'do not ask the service whether all of it is right')
     .addHelpText(
       'after',
@@ -66,7 +59,7 @@ ${hint}
 ${ending}`,
     )
     .action((given: Options) => {
-      const { tokenFile = null, agents = null, expires = null, yes = false, force = false, check, json: _, ...own } = given;
+      const { tokenFile = null, agents = null, expires = null, yes = false, force = false, check = true, json: _, ...own } = given;
       const flags: InitFlags = { own, tokenFile, agents, expires, yes, force, check };
       const work = async (session: Session): Promise<number> => {
         const [{ openFrame }, { unlessInterrupted }] = await Promise.all([import('../init-frame.ts'), import('../init-ask.ts')]);
