@@ -1,4 +1,4 @@
-/** Every CI service that config can name. Adding one is a folder beside this file and a line here. */
+/** Makes the CI services that config names. The types that it can name are in `types.ts`. */
 
 import { mountProblemFor } from '../config/check-mounts.ts';
 import type { ServiceConfig } from '../config/config.ts';

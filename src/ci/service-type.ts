@@ -27,6 +27,7 @@ export interface ServiceType<C extends { readonly type: string } = ServiceConfig
   filterRules?(): Promise<Rules>;
   /** null: `init` asks nothing. */
   readonly init: InitSteps | null;
+  /** Brings zod, which is not needed where there is no file. */
   schema(): Promise<ServiceSchema>;
   /** null: it says too little. */
   resolve(name: string, keys: Keys): C | null;
