@@ -1,4 +1,4 @@
-/** Every CI service that config can name. Adding one is a folder beside this file and a line here. */
+/** Makes the CI services that config names. The types that it can name are in `types.ts`. */
 
 import { mountProblemFor } from '../config/check-mounts.ts';
 import type { ServiceConfig } from '../config/config.ts';
@@ -6,11 +6,15 @@ import { sleep } from '../core/clock.ts';
 import { isEmpty } from '../core/slot.ts';
 import { toFailure } from '../errors.ts';
 import { openAzurePipelines } from './azure-pipelines/open.ts';
+import { azurePipelines } from './azure-pipelines/type.ts';
 import { openBuildkite } from './buildkite/open.ts';
+import { buildkite } from './buildkite/type.ts';
 import type { CiService } from './ci-service.ts';
 import { endFilter } from './filter/filter.ts';
 import { createOwnQueue, type OwnQueue } from './own-queue/own-queue.ts';
+import { ownQueue } from './own-queue/type.ts';
 import type { CiParts, OpenParts } from './parts.ts';
+import { tellingOrigin } from './types.ts';
 
 export interface CiServices {
   readonly own: OwnQueue;
@@ -23,20 +27,10 @@ export interface CiServices {
 /** ms between two looks at jobs of services that nobody serves any more. */
 const strayEvery = 5_000;
 
-type Of<T extends ServiceConfig['type']> = Extract<ServiceConfig, { type: T }>;
-type Make<T extends ServiceConfig['type']> = (service: Of<T>, own: OwnQueue, parts: OpenParts) => CiService;
-
-const makers: { readonly [T in ServiceConfig['type']]: Make<T> } = {
-  'own-queue': (_, own) => own,
-  'azure-pipelines': (service, _, parts) => openAzurePipelines(service, parts),
-  buildkite: (service, _, parts) => openBuildkite(service, parts),
-};
-
 /** @throws OnejobError E_STATE_CORRUPT, E_SOCKET_PATH */
 export function createCiServices(parts: CiParts): CiServices {
   const { config, env, store, reasonFor } = parts;
-  const ownNames = new Set(['own', ...config.services.filter((one) => one.type === 'own-queue').map((one) => one.name)]);
-  const pools = config.pools.filter((pool) => ownNames.has(pool.service));
+  const pools = config.pools.filter(({ service }) => service === 'own');
   const own = createOwnQueue({
     ...{ store, pools, clock: parts.clock, reasonFor, mountProblem: mountProblemFor(config, env) },
     temporary: parts.temporary === true ? (config.path ?? '') : null,
@@ -54,7 +48,7 @@ export function createCiServices(parts: CiParts): CiServices {
     own,
     byName: new Map<string, CiService>([['own', own], ...others.map((one) => [one.name, make(one, own, whole)] as const)]),
     async endStrays(signal) {
-      if (others.some(({ type }) => type === 'buildkite')) return;
+      if (tellingOrigin(others).size > 0) return;
       const known = new Set(['own', ...config.services.map(({ name }) => name)]);
       // Jobs of a service that has left the config go on to their end (S5).
       const isNeeded = (): boolean => store.slots.all().some(({ slot }) => !isEmpty(slot) && !known.has(slot.service));
@@ -69,6 +63,13 @@ export function createCiServices(parts: CiParts): CiServices {
   };
 }
 
-function make<T extends ServiceConfig['type']>(service: Of<T>, own: OwnQueue, parts: OpenParts): CiService {
-  return makers[service.type as T](service, own, parts);
+function make(service: ServiceConfig, own: OwnQueue, parts: OpenParts): CiService {
+  switch (service.type) {
+    case ownQueue.type:
+      return own;
+    case azurePipelines.type:
+      return openAzurePipelines(service, parts);
+    case buildkite.type:
+      return openBuildkite(service, parts);
+  }
 }

@@ -1,5 +1,5 @@
 /** `onejob config check` and `config show`: needs no daemon. */
-
+import { tellingOrigin } from '../ci/types.ts';
 import { secretsOf } from '../config/check-mounts.ts';
 import { openDoors } from '../config/check-trust.ts';
 import { configCheck, configShow, formatShown } from '../config/explain.ts';
@@ -30,7 +30,7 @@ export async function checkConfigFile(session: Session, { secrets }: CheckFlags)
 
 /** Pools whose untrusted jobs this host could not keep apart from itself; looked for on the host that the config is for. */
 async function unguardedPools({ context }: Session, { config, paths }: Checked): Promise<Problem[]> {
-  const telling = new Set(config.services.filter(({ type }) => type === 'buildkite').map(({ name }) => name));
+  const telling = tellingOrigin(config.services);
   const wanting = config.pools.filter(
     ({ service, runtime, trust }) =>
       telling.has(service) && runtime !== 'process' && trust.network === 'internet' && openDoors(trust).length > 0,

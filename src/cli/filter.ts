@@ -2,10 +2,10 @@
  * `onejob filter`: what carries calls of untrusted jobs to their service, started by the daemon and by nobody else. It ends when nobody
  * needs it any more, not with the terminal or the daemon that began it.
  */
-import { buildkiteRules, rulesOf } from '../ci/buildkite/filter-rules.ts';
 import { keepDoors } from '../ci/filter/doors.ts';
 import { createSeal, installationKey } from '../ci/filter/seal.ts';
 import { createFilterServer } from '../ci/filter/server.ts';
+import { serviceTypes } from '../ci/types.ts';
 import { systemClock } from '../clock.ts';
 import { OnejobError } from '../errors.ts';
 import { createLog } from '../log.ts';
@@ -26,9 +26,10 @@ export async function runFilter({ context, flags, version }: Session): Promise<n
   const offSignal = context.onSignal((signal) => {
     if (signal === 'SIGTERM') asked.abort();
   });
+  const rules = serviceTypes.map(async ({ type, filterRules }) => [type, await filterRules?.()] as const);
   const filter = createFilterServer({
     seal: createSeal(installationKey(dir)),
-    rules: new Map([[rulesOf, buildkiteRules]]),
+    rules: new Map((await Promise.all(rules)).flatMap(([type, one]) => (one === undefined ? [] : [[type, one]]))),
     proxies: context.environment.proxies,
     clock: systemClock,
     log,

@@ -1,6 +1,7 @@
 /** What is built for the pools of a config, as a person could build it by hand. Pure but for reading Dockerfiles. */
 import { readFile } from 'node:fs/promises';
-import type { Config, PoolConfig, ServiceConfig } from '../config/config.ts';
+import { serviceType } from '../ci/types.ts';
+import type { AgentPackageConfig, Config, PoolConfig, ServiceConfig } from '../config/config.ts';
 import { OnejobError, toFailure } from '../errors.ts';
 import { buildPlan } from '../images/plan.ts';
 import { readTemplates } from '../images/templates.ts';
@@ -41,8 +42,9 @@ async function textOf({ imageRecipe, recipe }: PoolConfig, service: ServiceConfi
   const { base, packages, dockerfile: path } = imageRecipe;
   const dockerfile = path === null ? null : await read(path);
   const shown = base === 'auto' ? '"$(onejob image choose)"' : base;
-  const type = service?.type ?? 'own-queue';
-  const agent = service?.type === 'azure-pipelines' ? { type, ...packageOf(service.agentPackage) } : null;
+  const { type, agent: kind } = serviceType(service?.type);
+  const isIn = service !== undefined && 'agentPackage' in service && kind === 'in-image';
+  const agent = isIn ? { type, ...packageOf(service.agentPackage) } : null;
   const ground = { bases: [], user: '', agent, owner: 'by-hand' };
   const plan = buildPlan({ type, base: shown, packages, dockerfile }, ground, readTemplates());
   if (plan === null) return `# Nothing is built: the image is ${shown}.\n`;
@@ -61,9 +63,7 @@ async function textOf({ imageRecipe, recipe }: PoolConfig, service: ServiceConfi
     .join('\n');
 }
 
-type Package = Extract<ServiceConfig, { type: 'azure-pipelines' }>['agentPackage'];
-
-function packageOf({ version, from, sha256 }: Package) {
+function packageOf({ version, from, sha256 }: AgentPackageConfig) {
   return { version: version ?? '<the newest>', from: from ?? 'the package that the service hands out', sha256 };
 }
 

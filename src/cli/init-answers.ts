@@ -1,25 +1,19 @@
 /** Answers that every `init SERVICE` asks for, and what they mean. Pure. */
 import type { Inventory } from '../gpu/inventory.ts';
-import { countCards, shareCards } from './azure-cards.ts';
 import type { Answer } from './init-ask.ts';
-
-export interface AgentAnswers {
-  readonly agents: number | 'per-device';
-  readonly tokenFile: string;
-  /** Last day of the token, `YYYY-MM-DD`; null when nobody knows. */
-  readonly expires: string | null;
-}
+import { countCards, shareCards } from './share-cards.ts';
 
 /** Most agents of a pool. */
 const mostAgents = 512;
 
-export function readAgents(typed: string): Answer<AgentAnswers['agents']> {
+export function readAgents(typed: string): Answer<number | 'per-device'> {
   if (typed === 'per-device') return { value: typed };
   const number = /^\d+$/.test(typed) ? Number(typed) : Number.NaN;
   if (number >= 1 && number <= mostAgents) return { value: number };
   return { again: `Write a number from 1 to ${mostAgents}, or "per-device" for one agent per card.` };
 }
 
+/** The last day of a token, `YYYY-MM-DD`; null when nobody knows. */
 export function readDay(typed: string): Answer<string | null> {
   if (typed === '') return { value: null };
   const at = /^\d{4}-\d\d-\d\d$/.test(typed) ? Date.parse(`${typed}T00:00:00Z`) : Number.NaN;
@@ -28,7 +22,7 @@ export function readDay(typed: string): Answer<string | null> {
 }
 
 /** What each agent has of this host's cards. */
-export function devicesFor(agents: AgentAnswers['agents'], inventory: Inventory): object | number {
+export function devicesFor(agents: number | 'per-device', inventory: Inventory): object | number {
   if (agents !== 'per-device') return shareCards(agents, inventory).devices;
   return { count: 1, vendor: 'nvidia', ...(countCards(inventory).areSlices && { mig: true }) };
 }

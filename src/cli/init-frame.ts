@@ -1,17 +1,22 @@
 /** What every `init SERVICE` begins and ends with: where its files are and who is asked; then the agents, consent, and both files. */
 import { existsSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
-import type { Inventory } from '../gpu/inventory.ts';
-import { countCards } from './azure-cards.ts';
+import { stringify } from 'yaml';
+import type { InitSteps, ServiceType } from '../ci/service-type.ts';
+import { type ErrorCode, OnejobError } from '../errors.ts';
 import { exitCodes } from './exit.ts';
-import { type AgentAnswers, readAgents, readDay } from './init-answers.ts';
-import { openPerson, type Person } from './init-ask.ts';
+import { devicesFor, readAgents, readDay } from './init-answers.ts';
+import { type Answer, openPerson } from './init-ask.ts';
 import { configPlace, refuseToOverwrite, writePrivate } from './init-files.ts';
-import { type InitService, isWanted, refuseWithout, type Settling, settle, taken, tellWritten } from './init-steps.ts';
+import { isWanted, refuseWithout, type Settling, settle, taken, tellWritten, tokenIn } from './init-steps.ts';
+import { lookAtCards } from './look-at-cards.ts';
 import type { Session } from './session.ts';
+import { countCards } from './share-cards.ts';
 
-/** Of every service; null where nothing was said. */
-export interface CommonFlags {
+/** What was said; null where nothing was. */
+export interface InitFlags {
+  /** Options that only this service has. */
+  readonly own: Readonly<Partial<Record<string, string>>>;
   readonly tokenFile: string | null;
   readonly agents: string | null;
   readonly expires: string | null;
@@ -23,37 +28,51 @@ export interface CommonFlags {
 }
 
 export interface Frame extends Disposable {
-  /** null where there is nobody to ask. */
-  readonly person: Person | null;
   readonly settling: Settling;
-  readonly tokenFile: string;
-  /** It is there, and is used as it is. */
-  readonly hasToken: boolean;
   /** Aborted when the person leaves. */
   readonly signal: AbortSignal;
+  /** The token of a file that is there, else one that is typed, which the service may refuse a few times. */
+  signIn<T>(how: SignIn<T>): Promise<{ readonly token: string; readonly seen: T }>;
   /** Asks for what is left, and writes. `inPipeline`: lines of a pipeline that uses it. */
   finish(end: FrameEnd): Promise<number>;
 }
 
+export interface SignIn<T> {
+  /** Asks for one. */
+  readonly text: string;
+  readonly read: (typed: string) => Answer<string>;
+  /** What the service says to it. `from` says to people which one it is. */
+  readonly see: (token: string, from: string) => Promise<T>;
+  /** After which another one may be typed. */
+  readonly refusals: readonly ErrorCode[];
+}
+
 export interface FrameEnd {
   readonly token: string;
-  readonly cards: (session: Session) => Promise<Inventory>;
-  readonly file: (answers: AgentAnswers, inventory: Inventory) => string;
+  /** Of the service and its pool. */
+  readonly name: string;
+  readonly queue: string;
+  /** Keys of the service, given the reference to its token. */
+  readonly keys: (token: object) => object;
+  /** Keys of the pool beside those of any. */
+  readonly poolKeys?: object;
   readonly inPipeline: readonly string[];
 }
 
-export interface FrameParts {
-  readonly service: InitService;
-  /** Name of the token file beside the config, where nobody says another. */
-  readonly tokenName: string;
-  /** What it holds. */
-  readonly what: string;
-  /** Options of this service that are needed where nobody can be asked, and were not given. */
-  readonly missing: readonly string[];
-}
+/** How often a token may be wrong. */
+const mostTokens = 3;
+
+/** `missing`: options of this service that are needed where nobody can be asked, and were not given. */
+export type OpenFrame = (missing: readonly string[]) => Frame;
 
 /** @throws OnejobError E_USAGE, E_SECRET: what can be judged at once is not refused after a token was typed */
-export function openFrame(session: Session, flags: CommonFlags, { service, tokenName, what, missing }: FrameParts): Frame {
+export function openFrame(
+  session: Session,
+  flags: InitFlags,
+  { type, title }: Pick<ServiceType, 'type' | 'title'>,
+  { what, file: tokenName }: InitSteps['token'],
+  missing: readonly string[],
+): Frame {
   const { context, output } = session;
   const stdin = context.stdin();
   const isThere = stdin.isTTY === true && !output.json;
@@ -62,13 +81,30 @@ export function openFrame(session: Session, flags: CommonFlags, { service, token
   const tokenFile = flags.tokenFile === null ? join(dirname(config), tokenName) : resolve(context.cwd, flags.tokenFile);
   const hasToken = existsSync(tokenFile) && !(flags.force && isThere && flags.tokenFile === null);
   if (!isThere) refuseWithout([...missing, ...missingOf(flags, hasToken)], hasToken, tokenFile, what);
-  if (flags.agents !== null) taken(service, '--agents', readAgents(flags.agents.trim()));
-  if (flags.expires !== null) taken(service, '--expires', readDay(flags.expires.trim()));
+  if (flags.agents !== null) taken(type, '--agents', readAgents(flags.agents.trim()));
+  if (flags.expires !== null) taken(type, '--expires', readDay(flags.expires.trim()));
   const person = isThere ? openPerson(stdin, context.stderr) : null;
-  const settling: Settling = { service, person, yes: flags.yes };
+  const settling: Settling = { service: type, person, yes: flags.yes };
 
-  async function finish({ token, cards, file, inPipeline }: FrameEnd): Promise<number> {
-    const inventory = await cards(session);
+  async function signIn<T>({ text, read, see, refusals }: SignIn<T>): Promise<{ token: string; seen: T }> {
+    if (hasToken) output.say(`the token in ${tokenFile} is used`);
+    if (hasToken || person === null) {
+      const token = await tokenIn(tokenFile, read, what);
+      return { token, seen: await see(token, `file ${tokenFile}`) };
+    }
+    for (let tries = 1; ; tries++) {
+      const token = await person.ask({ text: `${text} (it is not shown)`, usual: null, hidden: true, read });
+      try {
+        return { token, seen: await see(token, 'as it was typed') };
+      } catch (error) {
+        if (!(error instanceof OnejobError) || !refusals.includes(error.code) || tries === mostTokens) throw error;
+        output.say(error.message);
+      }
+    }
+  }
+
+  async function finish({ token, name, queue, keys, poolKeys, inPipeline }: FrameEnd): Promise<number> {
+    const inventory = await lookAtCards(session);
     const count = countCards(inventory).cards;
     const agents = await settle(settling, flags.agents, '--agents', {
       text: count === 0 ? 'Number of agents' : `Number of agents, or per-device (this host has ${count} for jobs)`,
@@ -86,20 +122,27 @@ export function openFrame(session: Session, flags: CommonFlags, { service, token
       output.say('nothing was written');
       return exitCodes.failed;
     }
-    const text = file({ agents, tokenFile, expires }, inventory);
+    const secret = { file: tokenFile, ...(expires !== null && { expires }) };
+    const file = {
+      services: { [name]: { type, ...keys(secret) } },
+      pools: { [name]: { service: name, queue, agents, devices: devicesFor(agents, inventory), ...poolKeys } },
+    };
+    const head = `# Agents for ${title}. Every key: docs/configuration.md; "onejob config show" tells what holds.\n`;
     if (!hasToken) writePrivate(tokenFile, `${token}\n`);
-    writePrivate(config, text);
-    return tellWritten(session, config, hasToken ? null : tokenFile, inPipeline);
+    writePrivate(config, head + stringify(file, { lineWidth: 0 }));
+    const shown = ['', 'In a pipeline:', ...inPipeline.map((line) => `  ${line}`)];
+    const up = 'lead this host; the first time it builds the image of the agents';
+    return tellWritten(session, [config, ...(hasToken ? [] : [tokenFile])], up, shown);
   }
 
   return {
-    ...{ person, settling, tokenFile, hasToken, finish },
+    ...{ settling, signIn, finish },
     signal: person?.left ?? new AbortController().signal,
     [Symbol.dispose]: () => person?.[Symbol.dispose](),
   };
 }
 
-function missingOf({ agents, yes, tokenFile }: CommonFlags, hasToken: boolean): string[] {
+function missingOf({ agents, yes, tokenFile }: InitFlags, hasToken: boolean): string[] {
   return [
     ...(tokenFile === null && !hasToken ? ['--token-file FILE'] : []),
     ...(agents === null && !yes ? ['--agents N (or --yes for what is usual)'] : []),

@@ -8,18 +8,15 @@ import { exitCodes } from './exit.ts';
 import type { Answer, Person, Question } from './init-ask.ts';
 import type { Session } from './session.ts';
 
-/** Type of a service as `init` takes it. */
-export type InitService = 'azure-pipelines' | 'buildkite';
-
 /** @throws OnejobError E_USAGE where an option's value cannot be used */
-export function taken<T>(service: InitService, option: string, answer: Answer<T>): T {
+export function taken<T>(service: string, option: string, answer: Answer<T>): T {
   if ('value' in answer) return answer.value;
   throw new OnejobError('E_USAGE', `${option} cannot be used. ${answer.again}`, { hint: `See "onejob init ${service} --help".` });
 }
 
 /** `person`: null where there is nobody to ask. `yes`: what is usual is taken where nothing was said. */
 export interface Settling {
-  readonly service: InitService;
+  readonly service: string;
   readonly person: Person | null;
   readonly yes: boolean;
 }
@@ -69,36 +66,32 @@ export async function isWanted({ person, yes }: Settling, files: string): Promis
 }
 
 /** Says what is wrong with a config that was written; false when there is an error. */
-export async function sayProblems({ context, output }: Session, config: string): Promise<boolean> {
+async function sayProblems({ context, output }: Session, config: string): Promise<boolean> {
   const { errors, warnings } = await checkConfig({ flags: { config }, env: context.environment, cwd: context.cwd });
   for (const problem of [...errors, ...warnings]) output.say(formatProblem(problem));
   return errors.length === 0;
 }
 
-/** What was written, what is wrong with it, and what to type next. `inPipeline`: lines of a pipeline that uses it. */
-export async function tellWritten(
-  session: Session,
-  config: string,
-  tokenFile: string | null,
-  inPipeline: readonly string[],
-): Promise<number> {
-  const { output, flags } = session;
-  const isSound = await sayProblems(session, config);
-  const written = [config, ...(tokenFile === null ? [] : [tokenFile])];
-  const named = flags.config === null ? '' : ` --config ${config}`;
+/** How a command names the config, where it does not find it by itself. */
+export function configFlag({ flags }: Session): string {
+  return flags.config === null ? '' : ` --config ${flags.config}`;
+}
+
+/** What was written, the config first, what is wrong with it, and what to type next. `up`: what that does. 1 when it has problems. */
+export async function tellWritten(session: Session, written: readonly [string, ...string[]], up: string, next: readonly string[]) {
+  const { output } = session;
+  const isSound = await sayProblems(session, written[0]);
+  const named = configFlag(session);
   if (output.json) await output.value({ written });
-  else {
+  else
     await output.print(
       `Written: ${written.join(', ')}.`,
       '',
       'Next:',
-      `  onejob up${named}        lead this host; the first time it builds the image of the agents`,
+      `  onejob up${named}        ${up}`,
       `  onejob doctor${named}    see whether anything is missing`,
-      '',
-      'In a pipeline:',
-      ...inPipeline.map((line) => `  ${line}`),
+      ...next,
     );
-  }
   return isSound ? exitCodes.ok : exitCodes.failed;
 }
 

@@ -2,14 +2,16 @@
  * What is put into a sandbox: no path and no variable twice, and nothing that must stay outside (S8). A path is judged by
  * where it leads: links are followed, as a runtime follows them.
  */
-import { realpathSync, statSync } from 'node:fs';
-import { basename, dirname, join } from 'node:path';
+import { statSync } from 'node:fs';
+import { join } from 'node:path';
+import { serviceType } from '../ci/types.ts';
 import type { Mount } from '../runtimes/runtime.ts';
 import type { SecretReference } from '../secrets/reference.ts';
 import type { Checking } from './checking.ts';
 import type { Config, PoolConfig } from './config.ts';
 import type { Environment } from './environment.ts';
 import { readGroup } from './group.ts';
+import { contains, engineSockets, realOf, shows } from './host-places.ts';
 import { sharedSocket } from './paths.ts';
 import type { Path } from './problem.ts';
 import { formatPath } from './problem.ts';
@@ -95,20 +97,6 @@ export function hostPathProblem(mount: Pick<Mount, 'host'>, config: Guarded): st
   return socket === undefined ? null : `would let jobs speak to onejob, because its socket is ${socket}; choose another folder`;
 }
 
-/** Sockets whose owner may do everything on this host. A pool may be given one by whoever writes the config, a job never. */
-const engineSockets = [
-  '/run/docker.sock',
-  '/var/run/docker.sock',
-  '/run/containerd/containerd.sock',
-  '/run/podman/podman.sock',
-  '/run/crio/crio.sock',
-];
-
-/** Which of these sockets a folder or file of the host is, holds or leads to; null for none. */
-export function engineSocketIn(host: string): string | null {
-  return engineSockets.find((socket) => shows(host, socket)) ?? null;
-}
-
 /**
  * Why a job may not bring a volume, for the own queue to ask: as a pool's, and without the Engine's socket and the
  * processes of this host. `env` says where the Engine listens when that is not the usual place.
@@ -139,34 +127,7 @@ export function mountProblemFor(
 /** Every secret of a config, with the key it stands at. */
 export function secretsOf(config: Pick<Config, 'secretsKey' | 'services'>): [string, SecretReference][] {
   const found: [string, SecretReference][] = config.secretsKey === null ? [] : [['secrets.key', config.secretsKey]];
-  for (const service of config.services) {
-    const at = `services.${service.name}`;
-    if (service.type === 'buildkite') {
-      found.push([`${at}.token`, service.token]);
-      if (service.metricsToken !== null) found.push([`${at}.metrics_token`, service.metricsToken]);
-    } else if (service.type === 'azure-pipelines') {
-      const { credential } = service;
-      found.push(credential.kind === 'pat' ? [`${at}.token`, credential.token] : [`${at}.principal.secret`, credential.secret]);
-    }
-  }
+  for (const service of config.services)
+    for (const [key, secret] of serviceType(service.type).secrets(service)) found.push([`services.${service.name}.${key}`, secret]);
   return found;
-}
-
-/** Whether who is given `folder` finds `path` in it, as both are written or where both lead. */
-function shows(folder: string, path: string): boolean {
-  return contains(folder, path) || contains(realOf(folder), realOf(path));
-}
-
-/** Where a path leads; of what is not there yet, where it would be. */
-export function realOf(path: string): string {
-  try {
-    return realpathSync(path);
-  } catch {
-    const above = dirname(path);
-    return above === path ? path : join(realOf(above), basename(path));
-  }
-}
-
-function contains(folder: string, path: string): boolean {
-  return folder === '/' || path === folder || path.startsWith(`${folder}/`);
 }

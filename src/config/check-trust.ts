@@ -1,8 +1,8 @@
 /** Checks of trust rules against the pool they stand in: what they promise of untrusted jobs must be possible. */
 
-import { engineSocketIn } from './check-mounts.ts';
 import type { Checking } from './checking.ts';
 import type { PoolConfig, TrustConfig } from './config.ts';
+import { engineSocketIn } from './host-places.ts';
 
 export function checkTrust(pool: PoolConfig, checking: Checking): void {
   const { sound, inPool } = checking;

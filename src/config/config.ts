@@ -1,4 +1,5 @@
 /** The config as the rest of onejob sees it: complete, checked, read-only. How it is written is `schema.ts`. */
+import type { serviceTypes } from '../ci/types.ts';
 import type { Recipe } from '../runtimes/runtime.ts';
 import type { SecretReference } from '../secrets/reference.ts';
 
@@ -8,54 +9,7 @@ export type RuntimeName = 'docker' | 'process';
 export type OnStop = 'end' | 'drain' | 'leave';
 
 /** A CI service other than the own queue, which needs no entry. */
-export type ServiceConfig = { readonly name: string; readonly type: 'own-queue' } | AzureServiceConfig | BuildkiteServiceConfig;
-
-export interface AzureServiceConfig {
-  readonly name: string;
-  readonly type: 'azure-pipelines';
-  /** Of the organisation or collection, without a slash at its end. */
-  readonly url: string;
-  readonly credential: AzureCredential;
-  /**
-   * Who makes an agent known to the service: `manager`, onejob itself, so that no credential enters a sandbox. `in-agent`:
-   * the agent's own `config.sh`. `image`: the image's own start script. `auto`: `manager` for an image with an agent, else `image`.
-   */
-  readonly registration: 'manager' | 'in-agent' | 'image' | 'auto';
-  /** ms between two looks at the service. */
-  readonly pollEvery: number;
-  /** ms until a released agent must be online. */
-  readonly bootTimeout: number;
-  readonly agentPackage: AgentPackageConfig;
-}
-
-export interface BuildkiteServiceConfig {
-  readonly name: string;
-  readonly type: 'buildkite';
-  /** Of the Agent API, without a slash at its end. */
-  readonly endpoint: string;
-  /** Of a cluster. With it anybody can take any of its jobs, so it never enters a sandbox. */
-  readonly token: SecretReference;
-  /** Only for counts; null: `token` is used for them too. */
-  readonly metricsToken: SecretReference | null;
-  /** ms between two looks at the counts of the queues. */
-  readonly pollEvery: number;
-  /** ms that the agent in a released sandbox may take to acquire its job. */
-  readonly bootTimeout: number;
-  /** ms that a reserved job may wait for a slot. */
-  readonly holdTimeout: number;
-  readonly agentPackage: AgentPackageConfig;
-}
-
-export type AzureCredential =
-  | { readonly kind: 'pat'; readonly token: SecretReference }
-  /** An Entra application. `authority`: where its tokens are made, without a slash at its end. */
-  | {
-      readonly kind: 'principal';
-      readonly tenant: string;
-      readonly client: string;
-      readonly secret: SecretReference;
-      readonly authority: string;
-    };
+export type ServiceConfig = NonNullable<ReturnType<(typeof serviceTypes)[number]['resolve']>>;
 
 /** The program of a CI service's agent: put into images onejob builds (Azure Pipelines), or mounted into any image (Buildkite). */
 export interface AgentPackageConfig {

@@ -48,24 +48,6 @@ export const poolDefaults = {
   },
 } as const;
 
-/** Of a service of type azure-pipelines. */
-export const azureDefaults = {
-  registration: 'manager',
-  poll: 10_000,
-  boot_timeout: 3 * minute,
-  agent: { version: 'latest' },
-  authority: 'https://login.microsoftonline.com',
-} as const;
-
-/** Of a service of type buildkite. */
-export const buildkiteDefaults = {
-  endpoint: 'https://agent.buildkite.com/v3',
-  poll: 10_000,
-  boot_timeout: minute,
-  hold_timeout: 10 * minute,
-  agent: { version: '3.137.0' },
-} as const;
-
 /**
  * What holds otherwise for pools of services whose agents are programs in an image. Such an agent takes up to 30 s to cancel its job
  * when it is told to end (Azure's `Agent.cs`); Buildkite's gives its job 10 s, and then sends the rest of the log.

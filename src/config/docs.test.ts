@@ -1,16 +1,17 @@
 import { afterAll, describe, expect, it } from 'vitest';
-import { buildkitePackageKeys } from './buildkite-schema.ts';
 import { describe as about } from './docs.ts';
 import { nestedKeys, poolFile, topFile } from './schema.ts';
-import { serviceFiles, serviceMaps } from './service-schema.ts';
+import { serviceSchemas } from './service-schema.ts';
 import { Folder } from './testing.ts';
 
 const folder = new Folder();
 afterAll(() => folder[Symbol.dispose]());
 
 const sections = {
-  ...{ top: topFile, pool: poolFile, ...nestedKeys, ...serviceFiles, ...serviceMaps['azure-pipelines'] },
-  'agent of buildkite': buildkitePackageKeys,
+  ...{ top: topFile, pool: poolFile, ...nestedKeys },
+  ...Object.fromEntries(Object.entries(serviceSchemas).map(([type, { keys }]) => [type, keys])),
+  ...serviceSchemas['azure-pipelines'].maps,
+  'agent of buildkite': serviceSchemas.buildkite.maps.agent as typeof topFile,
 };
 const inside: Record<string, (key: string) => string> = {
   top: (key) => key,

@@ -1,7 +1,7 @@
 /** `docs/configuration.md`, printed from the schema so that it cannot lie. */
 import { z } from 'zod';
 import { nestedKeys, poolFile, topFile } from './schema.ts';
-import { serviceFiles, serviceMaps, serviceNeeds } from './service-schema.ts';
+import { serviceSchemas } from './service-schema.ts';
 import type { About } from './values.ts';
 
 const head = `# Configuration
@@ -55,14 +55,12 @@ Docker is reached as its own CLI reaches it: \`DOCKER_HOST\`, \`DOCKER_TLS_VERIF
 export function configurationPage(): string {
   const parts = [head, section('Top level', '', topFile)];
   for (const name of ['disk', 'secrets']) parts.push(nested(name, ''));
-  for (const [type, keys] of Object.entries(serviceFiles)) {
-    const needs = serviceNeeds[type as keyof typeof serviceNeeds]
-      .map((keys) => [keys].flat().map(code).join(' or '))
-      .join(', and ');
+  for (const [type, { keys, maps, needs: needed }] of Object.entries(serviceSchemas)) {
+    const needs = needed.map((one) => [one].flat().map(code).join(' or ')).join(', and ');
     const intro =
       needs === '' ? 'The own queue, under a name of its own. It has no other keys.' : `Beside \`type\` it needs ${needs}.`;
     parts.push(section(`A service of type \`${type}\``, intro, keys));
-    for (const [name, inner] of Object.entries(serviceMaps[type as keyof typeof serviceMaps]))
+    for (const [name, inner] of Object.entries(maps))
       parts.push(section(`\`${name}\` of a service of type \`${type}\``, '', inner, 3));
   }
   parts.push(

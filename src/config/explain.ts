@@ -1,13 +1,13 @@
 /** What holds and why: each value of the config with its origin, and the report of `config check`. Never a secret's value. */
+import { serviceType, serviceTypes } from '../ci/types.ts';
 import type { Mount } from '../runtimes/runtime.ts';
 import type { SecretReference } from '../secrets/reference.ts';
 import { describeSecret } from '../secrets/reference.ts';
-import { azureDefaults, buildkiteDefaults, imagePoolDefaults, poolDefaults, topDefaults } from './defaults.ts';
+import { imagePoolDefaults, poolDefaults, topDefaults } from './defaults.ts';
 import type { Checked } from './load.ts';
 import type { Given } from './paths.ts';
 import type { Path } from './problem.ts';
 import { formatPath, formatProblem } from './problem.ts';
-import { isAgentProgram } from './resolve.ts';
 import { formatDuration, formatShare, formatSize } from './units.ts';
 import { formatVolume } from './volumes.ts';
 
@@ -63,12 +63,12 @@ export function configShow(checked: Checked): ShownValue[] {
   for (const [name, value] of Object.entries({ ...topDefaults, ...top })) addFrom([name], value, [[name]]);
   for (const [name, service] of written.services) {
     const path = ['services', name];
-    const shownKeys = { type: service.type, ...serviceDefaults[service.type], ...service.keys };
+    const shownKeys = { type: service.type, ...serviceType(service.type).defaults, ...service.keys };
     for (const [key, value] of Object.entries(shownKeys)) addFrom([...path, key], value, [[...path, key]]);
   }
   for (const pool of config.pools) {
     const keys = written.pools?.get(pool.name) ?? { agents: pool.agents, ...written.defaults };
-    const defaults = isAgentProgram(written.services.get(pool.service)?.type) ? imagePoolDefaults : poolDefaults;
+    const defaults = serviceType(written.services.get(pool.service)?.type).agent !== null ? imagePoolDefaults : poolDefaults;
     for (const [key, value] of Object.entries({ ...defaults, ...keys, trust: { ...defaults.trust, ...keys.trust } })) {
       addFrom(['pools', pool.name, key], value, [
         ['pools', pool.name, key],
@@ -78,10 +78,6 @@ export function configShow(checked: Checked): ShownValue[] {
   }
   return shown;
 }
-
-const { agent: _azureAgent, authority: _authority, ...azure } = azureDefaults;
-const { agent: _agent, ...buildkite } = buildkiteDefaults;
-const serviceDefaults = { 'own-queue': {}, 'azure-pipelines': azure, buildkite } as const;
 
 /** As lines `key: value  # origin`. */
 export function formatShown(shown: readonly ShownValue[]): string {
@@ -130,9 +126,7 @@ const durations = new Set<string | number | undefined>([
   'timeout',
   'keep_jobs',
   'on_quarantine_timeout',
-  'poll',
-  'boot_timeout',
-  'hold_timeout',
+  ...serviceTypes.flatMap(({ defaults }) => Object.keys(defaults).filter((key) => typeof defaults[key] === 'number')),
 ]);
 const sizes = new Set<string | number | undefined>(['memory', 'disk', 'shm_size', 'log_limit', 'cache_limit']);
 

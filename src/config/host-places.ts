@@ -2,10 +2,9 @@
  * Places of a host that no stranger may be shown, be it read-only: a socket is used by who can see it, a home holds keys. Looks at
  * the disk: links are followed, and a folder is judged by what lies in it now.
  */
-import { lstatSync, opendirSync } from 'node:fs';
-import { join } from 'node:path';
+import { lstatSync, opendirSync, realpathSync } from 'node:fs';
+import { basename, dirname, join } from 'node:path';
 import { toFailure } from '../errors.ts';
-import { engineSocketIn, realOf } from './check-mounts.ts';
 
 /** What runs now, and what stores of engines hold: images, other jobs' files, credentials. */
 const folders = ['/run', '/var/run', '/proc', ...['docker', 'containerd', 'containers', 'kubelet', 'libvirt'].map(ofLib)];
@@ -76,4 +75,37 @@ function tryNamesIn(path: string): Names {
 
 function ofLib(name: string): string {
   return `/var/lib/${name}`;
+}
+
+/** Sockets whose owner may do everything on this host. A pool may be given one by whoever writes the config, a job never. */
+export const engineSockets = [
+  '/run/docker.sock',
+  '/var/run/docker.sock',
+  '/run/containerd/containerd.sock',
+  '/run/podman/podman.sock',
+  '/run/crio/crio.sock',
+];
+
+/** Which of these sockets a folder or file of the host is, holds or leads to; null for none. */
+export function engineSocketIn(host: string): string | null {
+  return engineSockets.find((socket) => shows(host, socket)) ?? null;
+}
+
+/** Whether who is given `folder` finds `path` in it, as both are written or where both lead. */
+export function shows(folder: string, path: string): boolean {
+  return contains(folder, path) || contains(realOf(folder), realOf(path));
+}
+
+/** Where a path leads; of what is not there yet, where it would be. */
+export function realOf(path: string): string {
+  try {
+    return realpathSync(path);
+  } catch {
+    const above = dirname(path);
+    return above === path ? path : join(realOf(above), basename(path));
+  }
+}
+
+export function contains(folder: string, path: string): boolean {
+  return folder === '/' || path === folder || path.startsWith(`${folder}/`);
 }

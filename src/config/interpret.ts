@@ -1,5 +1,6 @@
 /** From plain values to understood ones: every key against the schema, every problem kept, what is right kept too. */
 import type { z } from 'zod';
+import { serviceTypes } from '../ci/types.ts';
 import type { Combined } from './include.ts';
 import { mergeMaps } from './include.ts';
 import { describeKind } from './kind.ts';
@@ -7,8 +8,7 @@ import type { Path, Problem } from './problem.ts';
 import { formatPath, nearest, suggest } from './problem.ts';
 import type { TopFile, WrittenPool } from './schema.ts';
 import { nameProblem, nestedKeys, poolFile, topFile } from './schema.ts';
-import type { ServiceType } from './service-schema.ts';
-import { removedKeys, serviceFiles, serviceMapNeeds, serviceMaps, serviceNeeds } from './service-schema.ts';
+import { serviceSchemas } from './service-schema.ts';
 import { isMap } from './values.ts';
 import type { Written, WrittenService } from './written.ts';
 
@@ -78,8 +78,8 @@ function reportIssue(issue: z.core.$ZodIssue, path: Path, report: Report): void 
 function knownAt(path: Path): string[] {
   // Maps of one name have the same keys, whatever the type of service.
   if (path[0] === 'services') {
-    const map = Object.values(serviceMaps).find((maps) => Object.hasOwn(maps, String(path[2])));
-    return Object.keys(map?.[String(path[2])]?.shape ?? {});
+    const map = Object.values(serviceSchemas).find(({ maps }) => Object.hasOwn(maps, String(path[2])));
+    return Object.keys(map?.maps[String(path[2])]?.shape ?? {});
   }
   const inPool = path[0] === 'defaults' ? path[1] : path[0] === 'pools' ? path[2] : path[0];
   if (inPool === 'ulimits') return ['soft', 'hard'];
@@ -95,7 +95,7 @@ function unknownKey(name: string, known: readonly string[], path: Path): string 
   if (path.length === 0 && isPoolKey) return 'unknown key here; it belongs to a pool or to "defaults"';
   if (path.length > 0 && isTopKey) return 'unknown key here; it belongs to the top level of the file';
   const isInPool = path.length === (path[0] === 'pools' ? 2 : 1) && (path[0] === 'pools' || path[0] === 'defaults');
-  if (isInPool && Object.values(serviceFiles).some(({ shape }) => Object.hasOwn(shape, name)))
+  if (isInPool && Object.values(serviceSchemas).some(({ keys }) => Object.hasOwn(keys.shape, name)))
     return 'unknown key here; it belongs to the service that the pool names, under "services"';
   if (path[0] === 'services' && path.length === 2 && isPoolKey) return 'unknown key here; it belongs to a pool or to "defaults"';
   return `unknown key; ${suggest(name, known)}`;
@@ -109,7 +109,7 @@ function readService(name: string, found: unknown, report: Report): WrittenServi
     report(path, `expected a map with a type, found ${describeKind(found)}`);
     return null;
   }
-  const types = Object.keys(serviceFiles) as ServiceType[];
+  const types = serviceTypes.map(({ type }) => type);
   const { type: written, ...rest } = found;
   const type = types.find((one) => one === written);
   if (type === undefined) {
@@ -121,19 +121,20 @@ function readService(name: string, found: unknown, report: Report): WrittenServi
       );
     return null;
   }
-  const removed = removedKeys[type] ?? {};
+  const { keys: schema, needs, removed = {} } = serviceSchemas[type];
   const known = Object.fromEntries(Object.entries(rest).filter(([key]) => !Object.hasOwn(removed, key)));
   for (const key of Object.keys(rest)) if (Object.hasOwn(removed, key)) report([...path, key], removed[key] ?? '', 'key');
-  const keys = readKeys(serviceFiles[type], known, path, report);
-  for (const needed of serviceNeeds[type].map((one) => [one].flat()))
+  const keys = readKeys(schema, known, path, report);
+  for (const needed of needs.map((one) => [one].flat()))
     if (!needed.some((one) => one in found)) {
       const them = needed.length === 1 ? 'it' : 'one of them';
       report(path, `${needed.map((one) => `"${one}"`).join(' or ')} is missing; a service of type ${type} needs ${them}`, 'key');
     }
-  for (const [map, needs] of Object.entries(serviceMapNeeds)) {
+  // As in `knownAt`: maps of one name are alike in all types.
+  for (const [map, innerNeeds] of Object.values(serviceSchemas).flatMap(({ mapNeeds = {} }) => Object.entries(mapNeeds))) {
     const inner = found[map];
     if (!isMap(inner)) continue;
-    for (const needed of needs) if (!(needed in inner)) report([...path, map], `"${needed}" is missing`, 'key');
+    for (const needed of innerNeeds) if (!(needed in inner)) report([...path, map], `"${needed}" is missing`, 'key');
   }
   return { type, keys };
 }

@@ -2,6 +2,7 @@
  * Reads the config once: defaults < file < environment < flags. All problems are found before any is reported. Without a
  * file neither the YAML parser nor the schema is loaded, so that `onejob run` starts quickly.
  */
+import { tellingOrigin } from '../ci/types.ts';
 import { OnejobError } from '../errors.ts';
 import { checkSecret, describeSecret, readSecret, type SecretReference } from '../secrets/reference.ts';
 import type { ReadFile } from './changed.ts';
@@ -161,14 +162,11 @@ async function checkSecrets(config: Config, writing: Writing, now: number): Prom
     const at = { ...writing.locate(path), key: `${key}.${secret.kind}` };
     if (problem !== null) problems.push({ ...at, level: 'error', message: problem });
     for (const warning of warnings) problems.push({ ...at, level: 'warning', message: warning });
-    const wrong = problem === null && key === 'secrets.key' && knowsKeys(config) ? await keysProblem(secret) : null;
+    const wrong =
+      problem === null && key === 'secrets.key' && tellingOrigin(config.services).size > 0 ? await keysProblem(secret) : null;
     if (wrong !== null) problems.push({ ...at, level: 'error', message: wrong });
   }
   return problems;
-}
-
-function knowsKeys({ services }: Config): boolean {
-  return services.some(({ type }) => type === 'buildkite');
 }
 
 /** What is wrong in a key file, by its lines and never by what stands there: else the first job that brings a secret would find it. */

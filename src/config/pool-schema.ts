@@ -1,5 +1,6 @@
 /** Every key of a pool, so also of `defaults`. */
 import { z } from 'zod';
+import { titlesOf, titlesWith } from '../ci/types.ts';
 import { imagePoolDefaults, poolDefaults } from './defaults.ts';
 import { absolute, deviceKeys, imageKeys, ulimit, volume } from './parts.ts';
 import { templateProblem } from './template.ts';
@@ -29,6 +30,8 @@ const environment = z.record(
   z.string(),
   value((found) => (typeof found === 'string' ? (found.includes('\0') ? no('holds a NUL') : yes(found)) : no('expected a text'))),
 );
+
+const inImage = titlesOf(({ agent }) => agent !== null);
 
 export const unsafeKeys = z.strictObject({
   privileged: key(yesNo, 'true or false', { description: 'All rights over the host.', example: 'true', shown: 'false' }),
@@ -89,7 +92,7 @@ export const poolFile = z.strictObject({
     description:
       'What makes the sandboxes. `best`: `docker` for a pool with an `image`, which then waits for the Engine and for its image. For a pool without `image`: Docker where an Engine answers and the default image can be had, else processes of this host; `onejob status` says which and why. A daemon that `up` started looks again every 30 s, and such a pool moves to Docker once it can be used; it never moves back.',
     example: 'docker',
-    shown: `\`${poolDefaults.runtime}\`; \`docker\` with Azure Pipelines and Buildkite`,
+    shown: `\`${poolDefaults.runtime}\`; \`docker\` with ${inImage}`,
   }),
   devices: key(
     either(
@@ -117,7 +120,7 @@ export const poolFile = z.strictObject({
       description:
         'The image of the sandboxes: a finished one, `auto` (one that suits driver and GPUs, or a plain one for a pool without devices), or a recipe that onejob builds when it is first needed. It needs a POSIX `sh`.',
       example: 'debian:stable-slim',
-      shown: `\`${poolDefaults.image}\`; \`auto\` with Azure Pipelines and Buildkite`,
+      shown: `\`${poolDefaults.image}\`; \`auto\` with ${inImage}`,
     },
   ),
   pull: key(oneOf(['missing', 'always', 'never']), '`missing`, `always` or `never`', {
@@ -138,7 +141,7 @@ export const poolFile = z.strictObject({
   stop_grace: key(duration(), 'duration', {
     description: 'How long a job that was told to end (TERM) may take before it is killed.',
     example: '2m',
-    shown: `\`${formatDuration(poolDefaults.stop_grace)}\`; \`${formatDuration(imagePoolDefaults.stop_grace)}\` with Azure Pipelines and Buildkite`,
+    shown: `\`${formatDuration(poolDefaults.stop_grace)}\`; \`${formatDuration(imagePoolDefaults.stop_grace)}\` with ${inImage}`,
   }),
   timeout: key(orNone(duration(1000, '1s')), 'duration or `none`', {
     description: 'How long a job may run.',
@@ -269,17 +272,16 @@ export const poolFile = z.strictObject({
     shown: poolDefaults.isolation,
   }),
   trust: key(trustKeys, 'map', {
-    description:
-      'What jobs may do by where they come from, where the CI service tells it (Buildkite). An untrusted job has no secrets, no caches, only read-only volumes, and nothing of `unsafe` and `cap_add`.',
+    description: `What jobs may do by where they come from, where the CI service tells it (${titlesWith('trust')}). An untrusted job has no secrets, no caches, only read-only volumes, and nothing of \`unsafe\` and \`cap_add\`.`,
     example: '{ forks: refuse, branches: [main, "release/*"] }',
   }),
   hooks: key(orNone(absolute), 'path or `none`', {
-    description: 'Folder of the host with hooks for the agents (Buildkite). They see it read-only.',
+    description: `Folder of the host with hooks for the agents (${titlesWith('hooks')}). They see it read-only.`,
     example: '/etc/onejob/hooks',
     shown: 'none',
   }),
   plugins: key(orNone(absolute), 'path or `none`', {
-    description: 'Folder of the host with plugins for the agents (Buildkite). They see it read-only.',
+    description: `Folder of the host with plugins for the agents (${titlesWith('plugins')}). They see it read-only.`,
     example: '/etc/onejob/plugins',
     shown: 'none',
   }),

@@ -1,23 +1,21 @@
 /** From what is written to a complete config. Pure; checks nothing and reads nothing. */
-
+import { serviceType } from '../ci/types.ts';
 import type { Mount, Recipe } from '../runtimes/runtime.ts';
 import { cachePath } from './caches.ts';
 import type { Config, DeviceRequest, ImageRecipe, PoolConfig, RepairCommand, TrustConfig } from './config.ts';
 import { imagePoolDefaults, onlyPool, poolDefaults, topDefaults } from './defaults.ts';
 import type { HostFacts } from './environment.ts';
 import type { Paths } from './paths.ts';
-import { resolveService } from './resolve-service.ts';
 import type { WrittenPool } from './schema.ts';
-import type { ServiceType } from './service-schema.ts';
 import { isNamed } from './volumes.ts';
 import type { Written } from './written.ts';
 
 export function resolveConfig(written: Written, paths: Paths, host: HostFacts): Config {
   const { top } = written;
-  const services = [...written.services].flatMap(([name, service]) => resolveService(name, service) ?? []);
+  const services = [...written.services].flatMap(([name, { type, keys }]) => serviceType(type).resolve(name, keys) ?? []);
   const ownNames = new Set(services.filter((service) => service.type === 'own-queue').map((service) => service.name));
   /** Read from what is written: a service with a problem of its own has the same kind of pools. */
-  const inImage = (service: string | undefined) => isAgentProgram(written.services.get(service ?? '')?.type);
+  const typeOf = (service = '') => serviceType(written.services.get(service)?.type);
   const pools = written.pools ?? new Map([[onlyPool.name, { agents: onlyPool.agents, ...written.defaults }]]);
   return Object.freeze({
     path: paths.config?.path ?? null,
@@ -34,16 +32,11 @@ export function resolveConfig(written: Written, paths: Paths, host: HostFacts): 
     pools: [...pools].map(([name, pool]) =>
       resolvePool(name, pool, {
         ownNames,
-        defaults: inImage(pool.service) ? imagePoolDefaults : poolDefaults,
+        defaults: typeOf(pool.service).agent === null ? poolDefaults : imagePoolDefaults,
         stateDir: paths.stateDir.path,
       }),
     ),
   });
-}
-
-/** Whether agents of such a service are programs in an image. */
-export function isAgentProgram(type: ServiceType | undefined): boolean {
-  return type === 'azure-pipelines' || type === 'buildkite';
 }
 
 function resolveRepair({ on_quarantine: command, on_quarantine_timeout: timeout }: Written['top']): RepairCommand | null {

@@ -1,11 +1,12 @@
 /** What `doctor` says of pools that give something of their sandboxes away, although it is written down. */
+import { tellingOrigin } from '../ci/types.ts';
 import type { Finding } from '../runtimes/runtime.ts';
-import { engineSocketIn } from './check-mounts.ts';
 import type { Config, PoolConfig } from './config.ts';
+import { engineSocketIn } from './host-places.ts';
 
 /** One warning for each pool and thing that it gives away; none where nothing is. */
 export function weakenedFindings({ pools, services }: Pick<Config, 'pools' | 'services'>): Finding[] {
-  const knowsTrust = new Set(services.filter(({ type }) => type === 'buildkite').map(({ name }) => name));
+  const knowsTrust = tellingOrigin(services);
   return pools.flatMap((pool) =>
     given(pool, knowsTrust.has(pool.service) ? 'its trusted jobs' : 'its jobs').map(([key, what]) => ({
       level: 'warning' as const,

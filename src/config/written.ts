@@ -1,10 +1,11 @@
 /** What a config file says, understood but not yet completed. Types only: without a file nothing of the schema is loaded. */
+import type { ServiceConfig } from './config.ts';
 import type { TopFile, WrittenPool } from './schema.ts';
-import type { ServiceType } from './service-schema.ts';
+import type { Keys } from './service-keys.ts';
 
 export interface WrittenService {
-  readonly type: ServiceType;
-  readonly keys: Readonly<Record<string, unknown>>;
+  readonly type: ServiceConfig['type'];
+  readonly keys: Keys;
 }
 
 export interface Written {

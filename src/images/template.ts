@@ -1,17 +1,7 @@
-/**
- * How the name of an image is put together, for each type of CI service: its agent may need another base than a plain one.
- */
+/** How the name of an image is put together. */
 
-/** Templates by type of CI service. A type that is not here takes the own queue's, and brings its agent itself. */
-export const templates = {
-  'own-queue': 'nvidia/cuda:{cuda}-{flavour}-{distribution}',
-} as const satisfies Record<string, string>;
-
-export const defaultTemplate: string = templates['own-queue'];
-
-export function templateFor(serviceType: string): string {
-  return Object.entries(templates).find(([type]) => type === serviceType)?.[1] ?? defaultTemplate;
-}
+/** Where the type of the CI service has none of its own. */
+export const defaultTemplate = 'nvidia/cuda:{cuda}-{flavour}-{distribution}';
 
 export interface TemplateValues {
   /** Point release, such as `12.9.1`. */

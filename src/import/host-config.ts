@@ -1,4 +1,5 @@
 /** The agents of one host as the values of its config: pools, what they share as defaults, services. Pure. */
+import { buildkite } from '../ci/buildkite/type.ts';
 import type { Agent, PlainMap, Remark } from './agent.ts';
 import { claimsOf, devicesKey } from './devices.ts';
 import type { Host } from './hosts.ts';
@@ -32,7 +33,7 @@ export function hostConfig(host: Host, remark: (remark: Remark) => void): HostCo
     agents: run.agents,
     keys: poolKeys(
       run,
-      services.of.get(firsts[at] as Agent) ?? 'buildkite',
+      services.of.get(firsts[at] as Agent) ?? buildkite.type,
       run.agents.some((agent) => apart.has(agent)),
     ),
   }));

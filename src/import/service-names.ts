@@ -1,5 +1,6 @@
 /** Services of a host's config: one for each token and address that its agents had. */
 import { posix } from 'node:path';
+import { buildkite } from '../ci/buildkite/type.ts';
 import type { Agent, PlainMap } from './agent.ts';
 
 export interface ServiceNames {
@@ -20,12 +21,12 @@ export function serviceNames(agents: readonly Agent[]): ServiceNames {
     const key = `${tokenFile ?? ''} ${endpoint ?? ''}`;
     let name = known.get(key);
     if (name === undefined) {
-      const own = files.size === 1 || tokenFile === null ? 'buildkite' : nameOf(tokenFile);
+      const own = files.size === 1 || tokenFile === null ? buildkite.type : nameOf(tokenFile);
       name = own;
       for (let n = 2; name in services; n++) name = `${own}-${n}`;
       known.set(key, name);
       services[name] = {
-        type: 'buildkite',
+        type: buildkite.type,
         ...(endpoint === null ? {} : { endpoint }),
         token: { file: `/etc/onejob/${name}.token` },
       };
@@ -45,6 +46,6 @@ function nameOf(file: string): string {
     leaf
       .replaceAll(/[^A-Za-z0-9_-]+/g, '-')
       .replace(/^[-_]+/, '')
-      .slice(0, 24) || 'buildkite'
+      .slice(0, 24) || buildkite.type
   );
 }

@@ -2,6 +2,7 @@
  * `image: auto`: which image each of these pools has, chosen again whenever another driver or other devices are seen. Until
  * somebody has looked, a pool with devices has none; a look that may not be whole takes no choice away (S6).
  */
+import { serviceType } from '../ci/types.ts';
 import { fits } from '../config/conditions.ts';
 import type { Config, ImageRecipe, PoolConfig } from '../config/config.ts';
 import { OnejobError } from '../errors.ts';
@@ -9,7 +10,7 @@ import { type Inventory, noGpus } from '../gpu/inventory.ts';
 import { chooseImage } from '../images/choose.ts';
 import { archOf, readPlatform } from '../images/platform.ts';
 import type { Arch, Platform } from '../images/request.ts';
-import { templateFor } from '../images/template.ts';
+import { defaultTemplate } from '../images/template.ts';
 import type { Finding } from '../runtimes/runtime.ts';
 
 /** An image, or in whole sentences why there is none. */
@@ -22,7 +23,7 @@ export interface AutoImageParts {
   /** null where no image is published for this host's. */
   readonly arch: Arch | null;
   readonly platform: Platform;
-  /** Name of images for agents of this service, see `src/images/template.ts`. */
+  /** Name of images for agents of this service. */
   readonly template: (service: string) => string;
 }
 
@@ -43,8 +44,8 @@ export async function openAutoImages(
   if (auto.length === 0) return null;
   const arch = archOf(process.arch);
   const platform = arch === null ? null : await readPlatform(arch, root ?? '/');
-  const typeOf = (service: string) => services.find((one) => one.name === service)?.type ?? 'own-queue';
-  return new AutoImages({ pools: auto, arch, platform, template: (service) => templateFor(typeOf(service)) });
+  const typeOf = (service: string) => serviceType(services.find((one) => one.name === service)?.type);
+  return new AutoImages({ pools: auto, arch, platform, template: (service) => typeOf(service).imageTemplate ?? defaultTemplate });
 }
 
 export class AutoImages {

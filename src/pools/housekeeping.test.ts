@@ -2,7 +2,7 @@ import { rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { scratch } from '../../test/support/scratch.ts';
-import type { AzureServiceConfig } from '../config/config.ts';
+import type { AzureServiceConfig } from '../ci/azure-pipelines/type.ts';
 import { openStore } from '../store/store.ts';
 import { keepHouse } from './housekeeping.ts';
 

@@ -1,6 +1,8 @@
 /** The images of a config's pools, put together for one manager or one command. Nothing is loaded or asked before it is needed. */
+
 import { join } from 'node:path';
 import type { CiService } from '../ci/ci-service.ts';
+import { serviceType } from '../ci/types.ts';
 import type { Config } from '../config/config.ts';
 import type { Environment } from '../config/environment.ts';
 import type { Log } from '../log.ts';
@@ -23,7 +25,7 @@ export async function openPoolImages({ config, env, store, services, log }: Open
     pools,
     log,
     auto,
-    typeOf: (service) => config.services.find((one) => one.name === service)?.type ?? 'own-queue',
+    typeOf: (service) => serviceType(config.services.find((one) => one.name === service)?.type).type,
     builder: async () => {
       const { createImageBuilder } = await import('../images/builder.ts');
       const environment = { ...env.docker, runtimeDir: env.runtimeDir };

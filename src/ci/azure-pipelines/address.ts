@@ -1,5 +1,5 @@
 /** Addresses of an organisation or a collection. */
-import { clearTextHost } from '../../config/azure-url.ts';
+import { clearTextHost } from '../../config/clear-text.ts';
 import { OnejobError } from '../../errors.ts';
 
 /**

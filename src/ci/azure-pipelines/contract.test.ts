@@ -6,7 +6,7 @@ import { handAgentFromFiles, registerByHand } from '../../../test/standins/azure
 import { startAzureDevOps } from '../../../test/standins/azure-devops/standin.ts';
 import { scratch } from '../../../test/support/scratch.ts';
 import { systemClock } from '../../clock.ts';
-import type { AzureServiceConfig, PoolConfig } from '../../config/config.ts';
+import type { PoolConfig } from '../../config/config.ts';
 import { createLog } from '../../log.ts';
 import { openStore } from '../../store/store.ts';
 import { type EarlySubject, earlyBoundContract } from '../contract.ts';
@@ -14,6 +14,7 @@ import type { CiParts } from '../parts.ts';
 import { openAzurePipelines } from './open.ts';
 import { patient } from './testing.ts';
 import { filesOf, inside } from './testing-manager.ts';
+import type { AzureServiceConfig } from './type.ts';
 
 async function open(): Promise<EarlySubject> {
   const azure = await startAzureDevOps();

@@ -2,13 +2,14 @@
  * What onejob signs in with: a personal access token, or an Entra application. A credential that the service refused is not
  * shown to it again until it is another one or ten minutes have passed, so that nothing spins and no account is locked.
  */
-import type { AzureCredential } from '../../config/config.ts';
+
 import { OnejobError } from '../../errors.ts';
 import { describeSecret, howToReplace, type SecretReference } from '../../secrets/reference.ts';
 import { baseOf, openness } from './address.ts';
 import type { Credential, CredentialParts } from './authorization.ts';
 import { createPrincipal } from './principal.ts';
 import { createHold, createKnown, secretOf, without } from './secret.ts';
+import type { AzureCredential } from './type.ts';
 
 export function createCredential(config: AzureCredential, parts: CredentialParts): Credential {
   const base = baseOf(parts.url);

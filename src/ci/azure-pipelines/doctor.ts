@@ -1,5 +1,5 @@
 /** What `onejob doctor` says of Azure Pipelines: each a sentence with what to do. Changes nothing at the service. */
-import type { AzureServiceConfig } from '../../config/config.ts';
+
 import { OnejobError, toFailure } from '../../errors.ts';
 import type { Finding } from '../../runtimes/runtime.ts';
 import type { Books } from '../early/books.ts';
@@ -7,6 +7,7 @@ import type { Builds } from './builds.ts';
 import { type AzureClient, compareVersions } from './client.ts';
 import { type AgentPools, type AzurePool, queuesOf } from './pools.ts';
 import type { AzureRegistry } from './registry.ts';
+import type { AzureServiceConfig } from './type.ts';
 
 export interface DoctorParts {
   readonly config: AzureServiceConfig;

@@ -2,10 +2,11 @@
  * The three files that make an agent out of a sandbox, as `config.sh` would leave them (agent `ConfigurationStore.cs`,
  * `ConfigurationManager.cs`, `OAuthCredential.cs`). They hold the agent's own key, never the manager's credential.
  */
-import { isHostedAzure } from '../../config/azure-url.ts';
+
 import { OnejobError } from '../../errors.ts';
 import { baseOf } from './address.ts';
 import type { AgentKey } from './key.ts';
+import { isHostedAzure } from './url.ts';
 import type { RegisteredAgent } from './wire.ts';
 
 export interface AgentFileParts {

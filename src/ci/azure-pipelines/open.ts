@@ -1,5 +1,5 @@
 /** Puts the service together from what config says. */
-import type { AzureServiceConfig } from '../../config/config.ts';
+
 import { noProxies } from '../../config/proxies.ts';
 import { OnejobError } from '../../errors.ts';
 import { createOutbound } from '../../http/outbound.ts';
@@ -11,6 +11,7 @@ import { createAzureClient } from './client.ts';
 import { createCredential } from './credential.ts';
 import { makeAgentKey } from './key.ts';
 import { createAzurePipelines } from './service.ts';
+import type { AzureServiceConfig } from './type.ts';
 
 export function openAzurePipelines(
   config: AzureServiceConfig,

@@ -3,7 +3,6 @@
  * authority only, the token to Azure DevOps only.
  */
 import { z } from 'zod';
-import type { AzureCredential } from '../../config/config.ts';
 import { OnejobError } from '../../errors.ts';
 import type { Answer } from '../../http/exchange.ts';
 import { describeSecret, howToReplace } from '../../secrets/reference.ts';
@@ -14,6 +13,7 @@ import type { Credential, CredentialParts } from './authorization.ts';
 import { exchange } from './exchange.ts';
 import { createHold, createKnown, secretOf, without } from './secret.ts';
 import { createThrottle } from './throttle.ts';
+import type { AzureCredential } from './type.ts';
 
 /** Azure DevOps, as Entra knows it. */
 const scope = '499b84ac-1321-427f-aa17-267ca6975798/.default';

@@ -2,7 +2,7 @@
  * Azure Pipelines as a CI service. It binds early: an agent must be online to be given a job, so each standby is made known to the
  * service while it waits, with a key of its own; the credential never leaves the manager.
  */
-import type { AzureServiceConfig } from '../../config/config.ts';
+
 import type { Clock } from '../../core/clock.ts';
 import { toFailure } from '../../errors.ts';
 import type { Log } from '../../log.ts';
@@ -19,6 +19,7 @@ import type { AgentKey } from './key.ts';
 import { choosePackage } from './package.ts';
 import { type AzurePool, createAgentPools, isSameQueue, queuesOf } from './pools.ts';
 import { createAzureRegistry } from './registry.ts';
+import type { AzureServiceConfig } from './type.ts';
 
 export interface AzureParts {
   readonly config: AzureServiceConfig;

@@ -1,7 +1,6 @@
 /** For tests of the service: one manager on a state directory, with slots of its own, and what its image would say of itself. */
 import { Writable } from 'node:stream';
 import { type HandAgent, handAgentFromFiles } from '../../../test/standins/azure-devops/hand-agent.ts';
-import type { AzureServiceConfig } from '../../config/config.ts';
 import type { Clock } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { createLog } from '../../log.ts';
@@ -15,6 +14,7 @@ import { queuesOf } from './pools.ts';
 import { type AzureService, createAzurePipelines } from './service.ts';
 import { patient } from './testing.ts';
 import type { World } from './testing-service.ts';
+import type { AzureServiceConfig } from './type.ts';
 
 /** One is enough for agents that never meet; making them takes most of a test's time. */
 const oneKey = makeAgentKey();

@@ -1,7 +1,8 @@
 /** Who makes an agent known to the service: what config asks for, as far as the image allows it. */
-import type { AzureServiceConfig } from '../../config/config.ts';
+
 import { OnejobError } from '../../errors.ts';
 import type { AgentInside } from './look-inside.ts';
+import type { AzureServiceConfig } from './type.ts';
 
 export type Way = 'manager' | 'in-agent' | 'image';
 

@@ -1,9 +1,10 @@
 /** What `doctor` says of a service's tokens, its queues, and both clocks. Asks only. */
-import type { BuildkiteServiceConfig, PoolConfig } from '../../config/config.ts';
+import type { PoolConfig } from '../../config/config.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
 import type { Finding } from '../../runtimes/runtime.ts';
 import { howToReplace } from '../../secrets/reference.ts';
 import type { QueueCounts, ServiceApi, TokenIdentity } from './api.ts';
+import type { BuildkiteServiceConfig } from './type.ts';
 
 export interface TokenParts {
   readonly config: Pick<BuildkiteServiceConfig, 'name' | 'endpoint' | 'token' | 'metricsToken'>;

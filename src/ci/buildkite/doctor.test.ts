@@ -5,7 +5,7 @@ import { afterEach, beforeEach, expect, it } from 'vitest';
 import { type BuildkiteStandin, startBuildkite } from '../../../test/standins/buildkite/standin.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import { systemClock } from '../../clock.ts';
-import type { BuildkiteServiceConfig, PoolConfig } from '../../config/config.ts';
+import type { PoolConfig } from '../../config/config.ts';
 import { checkConfig } from '../../config/load.ts';
 import { noProxies } from '../../config/proxies.ts';
 import { emptyEnvironment } from '../../config/testing.ts';
@@ -18,6 +18,7 @@ import type { Trial } from '../trial.ts';
 import type { AgentBinaryState } from './agent-binary.ts';
 import { createServiceApi } from './api.ts';
 import { type DoctorParts, findings } from './doctor.ts';
+import type { BuildkiteServiceConfig } from './type.ts';
 
 const patient = new AbortController().signal;
 const good = 'has bash\nhas git\nhas buildkite-agent\nagent buildkite-agent version 3.137.0+1\ntmp yes /tmp\nhome yes /root\n';

@@ -1,6 +1,6 @@
 /** What `onejob doctor` says of Buildkite: each a sentence, with what to type where something is wrong. Changes nothing at the service. */
 
-import type { BuildkiteServiceConfig, PoolConfig } from '../../config/config.ts';
+import type { PoolConfig } from '../../config/config.ts';
 import type { Proxies } from '../../config/proxies.ts';
 import { type Clock, deadline } from '../../core/clock.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
@@ -16,6 +16,7 @@ import { lackFindings, lookScript, readLook, type Way, wayFinding } from './doct
 import { poolFindings } from './doctor-pools.ts';
 import { tokenFindings } from './doctor-token.ts';
 import { buildkiteRules } from './filter-rules.ts';
+import type { BuildkiteServiceConfig } from './type.ts';
 
 export interface DoctorParts {
   readonly config: BuildkiteServiceConfig;

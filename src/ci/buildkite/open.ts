@@ -1,5 +1,5 @@
 /** Puts the service together from what config says. */
-import type { BuildkiteServiceConfig, PoolConfig } from '../../config/config.ts';
+import type { PoolConfig } from '../../config/config.ts';
 import { noProxies } from '../../config/proxies.ts';
 import { createOutbound } from '../../http/outbound.ts';
 import { createPinBook } from '../../pools/secret-desk.ts';
@@ -21,9 +21,7 @@ import { rule } from './ruling.ts';
 import { createBuildkite } from './service.ts';
 import { createStackEntry } from './stack-entry.ts';
 import { createStacks } from './stacks.ts';
-
-/** Version of the agent that this onejob was tried with. */
-const pinnedAgent = '3.137.0';
+import { type BuildkiteServiceConfig, pinnedAgent } from './type.ts';
 
 export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts): CiService {
   const { store, clock, log, variables, slots, version } = parts;

@@ -5,7 +5,7 @@
  * A trusted job's agent speaks to the service itself, so that nothing of ours can disturb it (S5). An untrusted one's speaks through
  * the filter, which keeps its rights small.
  */
-import type { BuildkiteServiceConfig, PoolConfig } from '../../config/config.ts';
+import type { PoolConfig } from '../../config/config.ts';
 import { type Clock, deadline } from '../../core/clock.ts';
 import type { AgentId, Change, Failure, JobId, JobResult } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
@@ -29,6 +29,7 @@ import { createSlotOffers } from './slot-offers.ts';
 import { type StackEntry, whyRefused } from './stack-entry.ts';
 import { type Stacks, stageOf } from './stacks.ts';
 import { takeUp } from './take-up.ts';
+import type { BuildkiteServiceConfig } from './type.ts';
 import { isPassing, mostTries, settleUnacquired } from './unacquired.ts';
 import { equipped, scriptFor } from './way-in.ts';
 

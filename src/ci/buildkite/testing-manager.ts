@@ -5,7 +5,7 @@
 
 import { join } from 'node:path';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
-import type { BuildkiteServiceConfig, PoolConfig } from '../../config/config.ts';
+import type { PoolConfig } from '../../config/config.ts';
 import type { AgentId, Change, JobId } from '../../core/slot.ts';
 import { type HandClock, handClock } from '../../core/testing.ts';
 import { OnejobError } from '../../errors.ts';
@@ -19,6 +19,7 @@ import { rule } from './ruling.ts';
 import { type BuildkiteParts, createBuildkite } from './service.ts';
 import { createStackEntry } from './stack-entry.ts';
 import { type FakeStacks, fakeStacks } from './testing-stacks.ts';
+import type { BuildkiteServiceConfig } from './type.ts';
 
 export interface ManagerOptions {
   readonly stacks?: FakeStacks;

@@ -61,7 +61,7 @@ Exit codes: 0 it was stopped; 1 it could not run; 2 wrong usage.`,
     .action((token: string, url: string, pool: string, flags: Flags) =>
       act(
         async (session) =>
-          (await import('../azure.ts')).azure(session, {
+          (await import('../../ci/azure-pipelines/drop-in.ts')).azure(session, {
             token,
             url,
             pool,

@@ -1,20 +1,12 @@
 /** `init`: its options and help. */
 import type { Command } from 'commander';
-import type { CommonFlags } from '../init-frame.ts';
+import type { InitSteps, ServiceType } from '../../ci/service-type.ts';
+import { serviceTypes } from '../../ci/types.ts';
+import type { InitFlags, OpenFrame } from '../init-frame.ts';
 import type { GlobalFlags, Session } from '../session.ts';
 import { type Act, failed, global, wrongOrFailed } from './options.ts';
 
-interface Options extends GlobalFlags {
-  readonly tokenFile?: string;
-  readonly agents?: string;
-  readonly expires?: string;
-  readonly yes?: boolean;
-  readonly force?: boolean;
-  readonly check: boolean;
-}
-
-type AzureOptions = Options & { readonly url?: string; readonly pool?: string };
-type BuildkiteOptions = Options & { readonly endpoint?: string; readonly queue?: string };
+type Options = GlobalFlags & Partial<Omit<InitFlags, 'own'>>;
 
 export function addInitCommands(program: Command, act: Act): void {
   const init = program
@@ -37,73 +29,47 @@ export function addInitCommands(program: Command, act: Act): void {
     );
   global(ownQueue);
 
-  const azure = init
-    .command('azure-pipelines')
-    .description('ask for organisation, token and pool, check them, write config and token file')
-    .option('--url <url>', 'address of the organisation or collection')
-    .option('--pool <name>', 'the agent pool there');
-  usual(azure, { token: 'the personal access token', file: 'azure.pat' })
+  for (const service of serviceTypes) if (service.init !== null) addSteps(init, act, service, service.init);
+}
+
+function addSteps(
+  init: Command,
+  act: Act,
+  service: ServiceType,
+  { asks, options, token, force: alsoForced = '', example, hint, run }: InitSteps,
+): void {
+  const { type } = service;
+  const command = init.command(type).description(`ask for ${asks}, check them, write config and token file`);
+  for (const [flags, about] of options) command.option(flags, about);
+  command
+    .option('--token-file <file>', `where ${token.what} is, or is to be written (default: ${token.file} beside the config)`)
+    .option('--agents <n>', 'number of agents, or per-device')
+    .option('--expires <day>', 'last day of the token, such as 2027-05-01')
+    .option('-y, --yes', 'take what is usual where nothing was said, and ask for no consent')
+    .option('--force', `overwrite the config, and on a terminal its token file${alsoForced}`)
+    .option('--no-check', 'do not ask the service whether all of it is right')
     .addHelpText(
       'after',
       `
 Examples:
-  onejob init azure-pipelines
-  onejob init azure-pipelines --url https://dev.azure.com/acme --pool gpu --token-file /etc/onejob/azure.pat --yes
+  onejob init ${type}
+  onejob init ${type} ${example} --token-file /etc/onejob/${token.file} --yes
 
-The token needs the scope "Agent Pools (Read & manage)", and whoever it belongs to the role Administrator in the pool.
+${hint}
 ${ending}`,
     )
-    .action((flags: AzureOptions) => {
-      const { url = null, pool = null } = flags;
-      const work = async (session: Session) => (await import('../init.ts')).initAzure(session, { ...common(flags), url, pool });
-      return act(interruptible(work), wrongOrFailed)(flags);
+    .action((given: Options) => {
+      const { tokenFile = null, agents = null, expires = null, yes = false, force = false, check = true, json: _, ...own } = given;
+      const flags: InitFlags = { own, tokenFile, agents, expires, yes, force, check };
+      const work = async (session: Session): Promise<number> => {
+        const [{ openFrame }, { unlessInterrupted }] = await Promise.all([import('../init-frame.ts'), import('../init-ask.ts')]);
+        const open: OpenFrame = (missing) => openFrame(session, flags, service, token, missing);
+        return unlessInterrupted(session.output, () => run(session, flags, open));
+      };
+      return act(work, wrongOrFailed)(given);
     });
-  global(azure);
-
-  const buildkite = init
-    .command('buildkite')
-    .description('ask for token and queue, check them, write config and token file')
-    .option('--queue <key>', 'the queue that jobs are taken from')
-    .option('--endpoint <url>', 'address of the Agent API');
-  usual(buildkite, { token: 'the agent token', file: 'buildkite.token', force: '; take a queue that is not known' })
-    .addHelpText(
-      'after',
-      `
-Examples:
-  onejob init buildkite
-  onejob init buildkite --queue gpu --token-file /etc/onejob/buildkite.token --yes
-
-The token is an agent token of the cluster (Agents, the cluster, Agent Tokens), not an API access token.
-${ending}`,
-    )
-    .action((flags: BuildkiteOptions) => {
-      const { endpoint = null, queue = null } = flags;
-      const work = async (session: Session) =>
-        (await import('../init-buildkite.ts')).initBuildkite(session, { ...common(flags), endpoint, queue });
-      return act(interruptible(work), wrongOrFailed)(flags);
-    });
-  global(buildkite);
+  global(command);
 }
 
 const ending = `The config is written to --config FILE, else to where a daemon looks for it.
 Exit codes: 0 written; 1 not written, or it has problems; 2 wrong usage; 130 after Ctrl-C.`;
-
-/** Options of every service. `force`: what else it does. */
-function usual(command: Command, { token, file, force = '' }: { token: string; file: string; force?: string }): Command {
-  return command
-    .option('--token-file <file>', `where ${token} is, or is to be written (default: ${file} beside the config)`)
-    .option('--agents <n>', 'number of agents, or per-device')
-    .option('--expires <day>', 'last day of the token, such as 2027-05-01')
-    .option('-y, --yes', 'take what is usual where nothing was said, and ask for no consent')
-    .option('--force', `overwrite the config, and on a terminal its token file${force}`)
-    .option('--no-check', 'do not ask the service whether all of it is right');
-}
-
-function common(flags: Options): CommonFlags {
-  const { tokenFile = null, agents = null, expires = null, yes, force, check } = flags;
-  return { tokenFile, agents, expires, yes: yes === true, force: force === true, check };
-}
-
-function interruptible(work: (session: Session) => Promise<number>): (session: Session) => Promise<number> {
-  return async (session) => (await import('../init-ask.ts')).unlessInterrupted(session.output, () => work(session));
-}

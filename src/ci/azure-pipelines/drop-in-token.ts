@@ -1,10 +1,10 @@
 /** The drop-in's first argument: a personal access token, `@FILE` with one, or `-` for the environment. */
 import { existsSync } from 'node:fs';
 import { join, resolve } from 'node:path';
-import { OnejobError } from '../errors.ts';
-import { checkSecret, type SecretReference } from '../secrets/reference.ts';
-import type { WrittenToken } from './azure-config.ts';
-import type { CliContext } from './context.ts';
+import type { CliContext } from '../../cli/context.ts';
+import { OnejobError } from '../../errors.ts';
+import { checkSecret, type SecretReference } from '../../secrets/reference.ts';
+import type { WrittenToken } from './drop-in-config.ts';
 
 export interface GivenToken {
   readonly reference: SecretReference;

@@ -1,6 +1,6 @@
 import { afterAll, describe, expect, it } from 'vitest';
-import { secretsOf } from './check-mounts.ts';
-import { Folder } from './testing.ts';
+import { secretsOf } from '../../config/check-mounts.ts';
+import { Folder } from '../../config/testing.ts';
 
 const folder = new Folder();
 afterAll(() => folder[Symbol.dispose]());

@@ -4,11 +4,11 @@ import { chmodSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { testContext } from '../../test/support/cli-context.ts';
-import { type Scratch, scratch } from '../../test/support/scratch.ts';
-import { runCli } from '../cli.ts';
-import { readSecret } from '../secrets/reference.ts';
-import type { DaemonOptions } from './context.ts';
+import { testContext } from '../../../test/support/cli-context.ts';
+import { type Scratch, scratch } from '../../../test/support/scratch.ts';
+import type { DaemonOptions } from '../../cli/context.ts';
+import { runCli } from '../../cli.ts';
+import { readSecret } from '../../secrets/reference.ts';
 
 const pat = 'hunter2hunter2hunter2hunter2hunter2hunter2hunter2hunt';
 const url = 'https://dev.azure.com/acme';
@@ -176,7 +176,7 @@ exit 9
 `,
   );
   chmodSync(tool, 0o755);
-  const program = join(import.meta.dirname, '..', '..', 'bin', 'onejob');
+  const program = join(import.meta.dirname, '..', '..', '..', 'bin', 'onejob');
   const env = { PATH: `${dir.path}:${process.env.PATH}`, HOME: dir.path };
   const ran = promisify(execFile)(program, ['azure', pat, url, 'gpu', '--print-config'], { env, cwd: dir.path });
   await ran.catch(() => {});

@@ -1,8 +1,10 @@
 /** Checks of services of type buildkite, and of pools that take their jobs from one. */
-import { clearTextHost } from './azure-url.ts';
-import { checkTrust, isOpenProcess } from './check-trust.ts';
-import type { Checking } from './checking.ts';
-import type { BuildkiteServiceConfig, PoolConfig } from './config.ts';
+
+import { checkTrust, isOpenProcess } from '../../config/check-trust.ts';
+import type { Checking } from '../../config/checking.ts';
+import { clearTextHost } from '../../config/clear-text.ts';
+import type { PoolConfig } from '../../config/config.ts';
+import type { BuildkiteServiceConfig } from './type.ts';
 
 export function checkBuildkitePool(pool: PoolConfig, service: BuildkiteServiceConfig, checking: Checking): void {
   const { sound, inPool } = checking;

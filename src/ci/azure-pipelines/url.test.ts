@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest';
-import { azureUrlToKeep, clearTextHost, isHostedAzure, parseAzureUrl } from './azure-url.ts';
+import { clearTextHost } from '../../config/clear-text.ts';
+import { azureUrlToKeep, isHostedAzure, parseAzureUrl } from './url.ts';
 
 describe('an address that says where agents belong', () => {
   it.each([

@@ -1,15 +1,15 @@
 /** `onejob azure`: takes what the Python manager of Azure agents took, and leads this host with it in the foreground. */
 import { hostname } from 'node:os';
-import { azureUrlToKeep, parseAzureUrl } from '../config/azure-url.ts';
-import { checkConfig, configError } from '../config/load.ts';
-import { OnejobError } from '../errors.ts';
-import { shareCards } from './azure-cards.ts';
-import { checkName, type DropIn, dropInConfig, dropInFile, dropInVolumes, pollTime } from './azure-config.ts';
-import { givenToken } from './azure-token.ts';
-import { exitCodes } from './exit.ts';
-import { lookAtCards } from './look-at-cards.ts';
-import type { Session } from './session.ts';
-import { up } from './up.ts';
+import { exitCodes } from '../../cli/exit.ts';
+import { lookAtCards } from '../../cli/look-at-cards.ts';
+import type { Session } from '../../cli/session.ts';
+import { shareCards } from '../../cli/share-cards.ts';
+import { up } from '../../cli/up.ts';
+import { checkConfig, configError } from '../../config/load.ts';
+import { OnejobError } from '../../errors.ts';
+import { checkName, type DropIn, dropInConfig, dropInFile, dropInVolumes, pollTime } from './drop-in-config.ts';
+import { givenToken } from './drop-in-token.ts';
+import { azureUrlToKeep, parseAzureUrl } from './url.ts';
 
 /** What was typed. */
 export interface AzureArguments {

@@ -1,17 +1,15 @@
 /** Looks at Azure Pipelines with a token before anything is written: does it sign in, and is there the pool. */
-import type { AzureClient } from '../ci/azure-pipelines/client.ts';
-import { systemClock } from '../clock.ts';
-import { OnejobError } from '../errors.ts';
+
+import { systemClock } from '../../clock.ts';
+import { OnejobError } from '../../errors.ts';
+import type { AzureClient } from './client.ts';
 
 /** What `init` asks of the service. */
 export type Look = Pick<AzureClient, 'connection' | 'findPool' | 'pools'>;
 
 /** A client that signs in with this token. `from` says to people which one it is. */
 export async function lookWith(url: string, token: string, from: string, version: string): Promise<Look> {
-  const [{ createAzureClient }, { createCredential }] = await Promise.all([
-    import('../ci/azure-pipelines/client.ts'),
-    import('../ci/azure-pipelines/credential.ts'),
-  ]);
+  const [{ createAzureClient }, { createCredential }] = await Promise.all([import('./client.ts'), import('./credential.ts')]);
   const reference = { kind: 'memory', name: from, expires: null, read: () => token } as const;
   const credential = createCredential({ kind: 'pat', token: reference }, { clock: systemClock, wall: systemClock.wall, url });
   return createAzureClient({ url, credential, clock: systemClock, version });

@@ -1,11 +1,12 @@
 /** How a service of type `buildkite` is written. */
 import { z } from 'zod';
-import { buildkiteDefaults } from './defaults.ts';
-import { describeKind } from './kind.ts';
-import { sha256, token } from './service-parts.ts';
-import { formatDuration } from './units.ts';
-import { duration, key, no, text, value, yes } from './values.ts';
-import { pathProblem } from './volumes.ts';
+import { describeKind } from '../../config/kind.ts';
+import { sha256, token } from '../../config/service-parts.ts';
+import { formatDuration } from '../../config/units.ts';
+import { duration, key, no, text, value, yes } from '../../config/values.ts';
+import { pathProblem } from '../../config/volumes.ts';
+import type { ServiceSchema } from '../service-type.ts';
+import { buildkiteDefaults, pinnedAgent } from './type.ts';
 
 /** Nothing of what was found is shown where it may hold a password. */
 const endpoint = value((found) => {
@@ -25,11 +26,11 @@ const packageFrom = value((found) => {
   return why === null ? yes(found) : no(why);
 });
 
-export const buildkitePackageKeys = z.strictObject({
+const packageKeys = z.strictObject({
   version: key(text('a version such as "3.137.0"', /^\d{1,4}\.\d{1,5}\.\d{1,5}(-[a-z]+(\.\d{1,5})?)?$/), 'version', {
     description: 'Version of the agent; another one is refused.',
-    example: buildkiteDefaults.agent.version,
-    shown: `\`${buildkiteDefaults.agent.version}\`, or what \`from\` names`,
+    example: pinnedAgent,
+    shown: `\`${pinnedAgent}\`, or what \`from\` names`,
   }),
   from: key(packageFrom, 'address, path or `image`', {
     description:
@@ -40,7 +41,7 @@ export const buildkitePackageKeys = z.strictObject({
   sha256: sha256('What the file that `from` names must be.', "Buildkite's own for its releases"),
 });
 
-export const buildkiteFile = z.strictObject({
+const keys = z.strictObject({
   token: token('Agent token of a cluster, with which onejob reserves jobs. It never enters a sandbox.'),
   metrics_token: token('Another agent token, for the counts of the queues alone: one that may do no more than that is enough.'),
   endpoint: key(endpoint, 'address', {
@@ -64,8 +65,17 @@ export const buildkiteFile = z.strictObject({
     example: '30m',
     shown: formatDuration(buildkiteDefaults.hold_timeout),
   }),
-  agent: key(buildkitePackageKeys, 'map', {
+  agent: key(packageKeys, 'map', {
     description: 'The agent that runs the jobs in the sandboxes.',
     example: '{ from: /usr/local/bin/buildkite-agent }',
   }),
 });
+
+const onlyWay = 'was removed, since jobs are reserved through the Stacks API now, with the token of a cluster; take the line out';
+
+export const schema: ServiceSchema = {
+  keys,
+  maps: { agent: packageKeys },
+  needs: ['token'],
+  removed: { mode: onlyWay, binding: onlyWay },
+};

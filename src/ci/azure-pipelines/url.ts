@@ -1,5 +1,5 @@
 /** Addresses of Azure DevOps as people paste them: which part says where the agents belong. */
-import type { Parsed } from './units.ts';
+import type { Parsed } from '../../config/units.ts';
 
 /** Where an organisation of the hosted service lives; anything else is taken for Azure DevOps Server. */
 const cloud = 'dev.azure.com';
@@ -38,13 +38,6 @@ export function azureUrlToKeep(written: string): string | null {
 /** Whether an address is Microsoft's own service; what is not is Azure DevOps Server, or a stand-in for tests. */
 export function isHostedAzure(url: string): boolean {
   return URL.canParse(url) && isHosted(new URL(url));
-}
-
-/** The host that a credential would travel to without encryption; null when it does not, or does not leave this host. */
-export function clearTextHost(url: string): string | null {
-  const { protocol, hostname } = new URL(url);
-  if (protocol !== 'http:') return null;
-  return hostname === 'localhost' || hostname === '[::1]' || /^127(\.\d+){3}$/.test(hostname) ? null : hostname;
 }
 
 function isHosted({ hostname }: URL): boolean {

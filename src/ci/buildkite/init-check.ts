@@ -1,17 +1,15 @@
 /** Looks at Buildkite with a token before anything is written: what it is for, and whether the queue is there. */
-import type { QueueCounts, ServiceApi, TokenIdentity } from '../ci/buildkite/api.ts';
-import { systemClock } from '../clock.ts';
-import type { Proxies } from '../config/proxies.ts';
-import { OnejobError } from '../errors.ts';
+
+import { systemClock } from '../../clock.ts';
+import type { Proxies } from '../../config/proxies.ts';
+import { OnejobError } from '../../errors.ts';
+import type { QueueCounts, ServiceApi, TokenIdentity } from './api.ts';
 
 /** What `init` asks of the service. */
 export type BuildkiteLook = Pick<ServiceApi, 'identity' | 'counts'> & { close(): void };
 
 export async function lookAtBuildkite(endpoint: string, version: string, proxies: Proxies): Promise<BuildkiteLook> {
-  const [{ createServiceApi }, { createOutbound }] = await Promise.all([
-    import('../ci/buildkite/api.ts'),
-    import('../http/outbound.ts'),
-  ]);
+  const [{ createServiceApi }, { createOutbound }] = await Promise.all([import('./api.ts'), import('../../http/outbound.ts')]);
   const outbound = createOutbound(proxies);
   const api = createServiceApi({ endpoint, version, clock: systemClock, fetch: outbound.fetch });
   return { ...api, close: () => outbound.close() };

@@ -2,14 +2,14 @@
 import { realpathSync, statSync } from 'node:fs';
 import { resolve } from 'node:path';
 import { Document, isMap } from 'yaml';
-import { interpret } from '../config/interpret.ts';
-import { configError, type Instead } from '../config/load.ts';
-import { formatDuration } from '../config/units.ts';
-import { formatVolume, pathProblem } from '../config/volumes.ts';
-import { OnejobError } from '../errors.ts';
-import type { Mount } from '../runtimes/runtime.ts';
-import type { SecretReference } from '../secrets/reference.ts';
-import type { CardShare } from './azure-cards.ts';
+import type { CardShare } from '../../cli/share-cards.ts';
+import { interpret } from '../../config/interpret.ts';
+import { configError, type Instead } from '../../config/load.ts';
+import { formatDuration } from '../../config/units.ts';
+import { formatVolume, pathProblem } from '../../config/volumes.ts';
+import { OnejobError } from '../../errors.ts';
+import type { Mount } from '../../runtimes/runtime.ts';
+import type { SecretReference } from '../../secrets/reference.ts';
 
 /** The drop-in's arguments, understood. */
 export interface DropIn {

@@ -1,4 +1,4 @@
-/** How the drop-in's agents share the cards of a host. Pure. */
+/** How agents share the cards of a host. Pure. */
 import { fits } from '../config/conditions.ts';
 import type { DeviceRequest } from '../config/config.ts';
 import { OnejobError } from '../errors.ts';
@@ -65,11 +65,14 @@ export function shareCards(agents: number, inventory: Inventory): CardShare {
   return { devices: { count: each, vendor: 'nvidia', ...mig }, line };
 }
 
-/** How many cards of NVIDIA a job could have; MIG instances where no card is whole. */
-export function countCards({ devices }: Inventory): { readonly cards: number; readonly areSlices: boolean } {
-  const whole = devices.filter((device) => fits(device, card)).length;
+/** How many cards a job could have; MIG instances where no card is whole. `vendor`: null for any. */
+export function countCards(
+  { devices }: Pick<Inventory, 'devices'>,
+  vendor: DeviceRequest['vendor'] = card.vendor,
+): { readonly cards: number; readonly areSlices: boolean } {
+  const whole = devices.filter((device) => fits(device, { ...card, vendor })).length;
   if (whole > 0) return { cards: whole, areSlices: false };
-  const slices = devices.filter((device) => fits(device, { ...card, mig: true })).length;
+  const slices = devices.filter((device) => fits(device, { ...card, vendor, mig: true })).length;
   return { cards: slices, areSlices: slices > 0 };
 }
 

@@ -1,0 +1,36 @@
+/** What keeps the list of types the only one. */
+import { globSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { expect, it } from 'vitest';
+import { serviceSchemas } from '../config/service-schema.ts';
+import { ownQueue } from './own-queue/type.ts';
+import { serviceType, serviceTypes, tellingOrigin, titlesWith } from './types.ts';
+
+const src = join(import.meta.dirname, '..');
+const others = serviceTypes.filter(({ type }) => type !== ownQueue.type);
+
+it.each(others)('$type is named by the files of its folder only', ({ type }) => {
+  const files = globSync('**/*.ts', { cwd: src }).filter((file) => !/\.test\.ts$|(^|\/)testing/.test(file));
+  const naming = files.filter((file) => readFileSync(join(src, file), 'utf8').includes(`'${type}'`));
+  expect(naming).toContain(`ci/${type}/type.ts`);
+  expect(naming.filter((file) => !file.startsWith(`ci/${type}/`))).toEqual([]);
+});
+
+it.each(others)('$type says in its schema what it has defaults for, and needs keys that there are', ({ type, defaults }) => {
+  const { keys, maps, needs, mapNeeds = {}, removed = {} } = serviceSchemas[type];
+  const known = Object.keys(keys.shape);
+  expect(known).toEqual(expect.arrayContaining([...Object.keys(defaults), ...Object.keys(maps), ...needs.flat()]));
+  for (const [map, names] of Object.entries(mapNeeds))
+    expect(Object.keys(maps[map]?.shape ?? {})).toEqual(expect.arrayContaining([...names]));
+  expect(known.filter((key) => Object.hasOwn(removed, key))).toEqual([]);
+});
+
+it('a type that nobody knows is as the own queue', () => {
+  expect(serviceType('gitlab')).toBe(ownQueue);
+  expect(serviceType(undefined)).toBe(ownQueue);
+});
+
+it('services that tell where their jobs come from are known by the key for it', () => {
+  expect(titlesWith('trust')).toBe('Buildkite');
+  expect([...tellingOrigin([{ name: 'jobs', type: 'own-queue' }])]).toEqual([]);
+});

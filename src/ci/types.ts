@@ -1,0 +1,30 @@
+/** Every type of CI service that config can name. Adding one is a folder beside this file, a line here, and one in `index.ts`. */
+import type { ServiceConfig } from '../config/config.ts';
+import { azurePipelines } from './azure-pipelines/type.ts';
+import { buildkite } from './buildkite/type.ts';
+import { ownQueue } from './own-queue/type.ts';
+import type { ServicePoolKey, ServiceType } from './service-type.ts';
+
+export const serviceTypes = [ownQueue, azurePipelines, buildkite] as const;
+
+/** The own queue's for one that nobody knows. */
+export function serviceType(type: string | undefined): ServiceType {
+  return serviceTypes.find((one) => one.type === type) ?? ownQueue;
+}
+
+/** Types for people, such as `Azure Pipelines and Buildkite`. */
+export function titlesOf(isMeant: (type: ServiceType) => boolean): string {
+  return serviceTypes
+    .filter(isMeant)
+    .map(({ title }) => title)
+    .join(' and ');
+}
+
+export function titlesWith(key: ServicePoolKey): string {
+  return titlesOf(({ poolKeys }) => poolKeys.includes(key));
+}
+
+/** Names of the services that tell where their jobs come from, so that rules of trust hold. */
+export function tellingOrigin(services: readonly ServiceConfig[]): ReadonlySet<string> {
+  return new Set(services.filter(({ type }) => serviceType(type).poolKeys.includes('trust')).map(({ name }) => name));
+}

@@ -1,0 +1,29 @@
+/** What is written of a service, key by key, as what holds. */
+import type { SecretReference } from '../secrets/reference.ts';
+import type { AgentPackageConfig } from './config.ts';
+
+export type Keys = Readonly<Record<string, unknown>>;
+
+/** A version that only the name of the package tells is as good as one that is written. */
+export function packageIn(found: unknown): AgentPackageConfig {
+  const { version, from, sha256 } = mapIn(found);
+  const place = typeof from === 'string' ? from : null;
+  const told = place === null ? undefined : /-(\d+\.\d+\.\d+)\.tar\.gz$/.exec(place)?.[1];
+  return {
+    version: typeof version === 'string' && version !== 'latest' ? version : (told ?? null),
+    from: place,
+    sha256: typeof sha256 === 'string' ? sha256 : null,
+  };
+}
+
+export function numberIn(found: unknown, usual: number): number {
+  return typeof found === 'number' ? found : usual;
+}
+
+export function secretIn(found: unknown): SecretReference | null {
+  return typeof found === 'object' && found !== null ? (found as SecretReference) : null;
+}
+
+export function mapIn(found: unknown): Keys {
+  return typeof found === 'object' && found !== null ? (found as Keys) : {};
+}
