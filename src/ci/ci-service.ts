@@ -187,6 +187,12 @@ export interface CiService {
    */
   settle?(context: EndedContext, files: AgentFiles, signal: AbortSignal, hurry?: AbortSignal): Promise<void>;
 
+  /**
+   * An agent was let in, now or by an earlier manager. What this answers is told each line that the agent writes on its standard
+   * error, from its first on, before `settle` and `deregister`; it must not throw.
+   */
+  listen?(agent: AgentId): (line: string) => void;
+
   /** What to say of an agent that ended by itself and never had a job. `lastWords`: the end of its output. Absent: as `endedWithoutJob`. */
   blame?(exit: Exit, lastWords: string): Failure;
 

@@ -71,9 +71,14 @@ export function checkServices(checking: Checking): void {
     if (service.type === 'azure-pipelines') checkAzure(service, checking);
     if (service.type === 'buildkite') checkBuildkite(service, checking);
   }
-  if (config.secretsKey !== null && !config.services.some(({ type }) => type === 'buildkite')) {
+  const buildkite = config.services.filter((one) => one.type === 'buildkite');
+  if (config.secretsKey === null || buildkite.some(({ registration }) => registration === 'manager')) return;
+  if (buildkite.length === 0) {
     at(['secrets', 'key'], 'is not used: only jobs of a service of type buildkite bring encrypted secrets', 'warning');
+    return;
   }
+  const why = `agents of ${buildkite.map(({ name }) => name).join(', ')} take their jobs themselves ("registration: in-agent")`;
+  at(['secrets', 'key'], `would open nothing: ${why}; take it out, and give secrets by "hooks" or by the service itself`);
 }
 
 function checkAzure(service: AzureServiceConfig, { written, at }: Checking): void {

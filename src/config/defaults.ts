@@ -60,6 +60,7 @@ export const azureDefaults = {
 /** Of a service of type buildkite. */
 export const buildkiteDefaults = {
   endpoint: 'https://agent.buildkite.com/v3',
+  registration: 'manager',
   poll: 10_000,
   boot_timeout: minute,
   hold_timeout: 10 * minute,

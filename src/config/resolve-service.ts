@@ -40,6 +40,7 @@ function resolveBuildkite(name: string, keys: Keys): BuildkiteServiceConfig | nu
     type: 'buildkite',
     endpoint: typeof keys.endpoint === 'string' ? keys.endpoint : buildkiteDefaults.endpoint,
     token,
+    registration: keys.registration === 'in-agent' ? 'in-agent' : buildkiteDefaults.registration,
     metricsToken: secretIn(keys.metrics_token),
     pollEvery: ms('poll'),
     bootTimeout: ms('boot_timeout'),
