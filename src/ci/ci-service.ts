@@ -125,7 +125,10 @@ export interface CiCapabilities {
   readonly canCountQueue: boolean;
   /** Late binding: an agent stands for each slot at the service, and each job is for one slot. Told by `offer` what slots could do. */
   readonly standsForSlots: boolean;
-  /** How many TERMs ask a running job to end: an agent may take the first one as a wish to end after its job. */
+  /**
+   * How many TERMs ask a running job to end: an agent may take the first one as a wish to end after its job. Then one that binds early
+   * is sent that one before it is retired.
+   */
   readonly terms: 1 | 2;
   /** Whether a pool's `timeout` holds for its jobs; where not, the service counts by itself. */
   readonly poolTimeout: boolean;

@@ -41,7 +41,11 @@ function checkTokenInside(pool: PoolConfig, { name }: BuildkiteServiceConfig, { 
   }
   for (const key of ['pipelines', 'branches', 'tags', 'sources', 'repositories'] as const) {
     if (trust[key] === null) continue;
-    inPool(pool, ['trust', key], `would not be held: ${why}; take it out, and narrow at the service which pipelines use this queue`);
+    inPool(
+      pool,
+      ['trust', key],
+      `would not be held: ${why}; take it out, and narrow at the service which pipelines use this queue`,
+    );
   }
   if (trust.triggered === 'trust') inPool(pool, ['trust', 'triggered'], `would not be held: ${why}; take it out`);
 }

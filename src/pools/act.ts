@@ -245,18 +245,23 @@ export function createExecutors(parts: ActParts): Executors {
       const { slot, pool } = parts.place(key);
       const service = pool.serviceOf(slot);
       try {
-        if (service.capabilities.terms === 2 && !asked.has(agent)) {
-          asked.add(agent);
-          // A manager that is gone may have sent it: a second one would end a job that has come all the same.
-          const isNew = slot.agent.kind === 'retiring' && slot.agent.since >= parts.startedAt;
-          if (isNew) await parts.runtime(slot.runtime).signal(agent, 'TERM');
-        }
-        const job = await service.retire(agent, signal);
+        // A manager that is gone may have sent it, and a second one would end a job that has come all the same: that is looked at first.
+        if (slot.agent.kind === 'retiring' && slot.agent.since >= parts.startedAt) await wish();
+        const job = await service.retire(agent, signal).catch(async (error: unknown) => {
+          if (!signal.aborted) await wish();
+          throw error;
+        });
         parts.note(key, null);
         return [job === null ? { kind: 'retired', agent } : { kind: 'jobSeen', agent, job, limit: pool.limitOf(slot) }];
       } catch (error) {
         if (!signal.aborted) parts.note(key, `ends once it is sure that it has no job: ${toFailure(error).message}`);
         throw error;
+      }
+
+      async function wish(): Promise<void> {
+        if (service.capabilities.terms === 1 || asked.has(agent)) return;
+        asked.add(agent);
+        await parts.runtime(slot.runtime).signal(agent, 'TERM');
       }
     },
 
