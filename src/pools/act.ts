@@ -131,8 +131,9 @@ export function createExecutors(parts: ActParts): Executors {
     }
     const { ran } = await service.deregister(context, signal);
     if (typeof ran === 'string') parts.ran(agent, ran);
-    if (exit === null || asked.has(agent)) return null;
+    if (exit === null) return null;
     if (typeof ran === 'string') return 'worked';
+    if (asked.has(agent)) return null;
     // Nobody can say: an agent that says itself that something was wrong is believed.
     if (ran === undefined && exit.kind === 'code' && exit.code === 0) return null;
     const words = await parts.lastWords(agent);

@@ -1,4 +1,5 @@
 /** Agents that hold the service's own token and take their jobs themselves: the real agent on the real Engine, at the stand-in. */
+import { spawnSync } from 'node:child_process';
 import { describe, expect, test } from 'vitest';
 import type { SlotView } from '../../src/api/schema.ts';
 import {
@@ -51,14 +52,18 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('an agent that takes
     expect(buildkite.agents().map(({ token }) => token)).toEqual(['registration', 'registration', 'registration']);
     expect(buildkite.requests.filter(({ route }) => route.startsWith('stacks'))).toEqual([]);
     const table = (await here.cli(['jobs', '--all']).ended).stdout;
-    expect(table).toMatch(/demo #\d+.*passed/);
-    expect(table).toMatch(/demo #\d+.*failed \(exit 1\)/);
+    expect(table).toMatch(/ passed .* demo #\d+ /);
+    expect(table).toMatch(/ failed \(exit 1\) .* demo #\d+ /);
     const [job] = buildkite.jobs();
     const logs = await here.cli(['logs', job?.id ?? '']).ended;
     expect(logs.stdout).toContain('job 1');
     const own = await here.cli(['logs', '--agent', job?.id ?? '']).ended;
     expect(own.stdout).toContain('Assigned job');
     expect(logs.stdout + own.stdout).not.toContain(buildkite.token);
+    expect(spawnSync('grep', ['-rlF', buildkite.token, here.stateDir], { encoding: 'utf8' })).toMatchObject({
+      status: 1,
+      stdout: '',
+    });
     await endOf(day, daemon);
   });
 

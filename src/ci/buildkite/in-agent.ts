@@ -41,8 +41,8 @@ interface Heard {
 const [leaving, accepting] = [30_000, 600_000];
 /** ms in which an agent ends by itself after its job, with what it has to tidy up. */
 const tidying = 300_000;
-/** Agents that are remembered after their end: what became of them may be asked twice. */
-const remembered = 256;
+/** Agents that are remembered, the newest: what became of one may be asked twice. */
+const remembered = 1_000;
 
 export function createInAgent(parts: InAgentParts): CiService {
   const { config, rows, slots, clock, log } = parts;
@@ -50,7 +50,6 @@ export function createInAgent(parts: InAgentParts): CiService {
   const pools = new Map(parts.pools.map((pool) => [pool.name, pool]));
   const closing = new AbortController();
   const agents = new Map<AgentId, Heard>();
-  const over = new Set<AgentId>();
   let emit: (event: CiEvent) => void = () => {};
   const readiness = createReadiness({
     ...{ pools: parts.pools, token: parts.token, program: parts.program, clock, signal: closing.signal },
@@ -58,16 +57,12 @@ export function createInAgent(parts: InAgentParts): CiService {
   });
 
   const heardOf = (agent: AgentId): Heard => {
-    const known = agents.get(agent) ?? {
-      assigned: null,
-      job: null,
-      isFinished: false,
-      code: null,
-      isStopped: false,
-      callOff: () => {},
-    };
-    agents.set(agent, known);
-    return known;
+    const known = agents.get(agent);
+    if (known !== undefined) return known;
+    const made: Heard = { ...{ assigned: null, job: null, code: null }, isFinished: false, isStopped: false, callOff: () => {} };
+    agents.set(agent, made);
+    for (const old of [...agents.keys()].slice(0, -remembered)) agents.delete(old);
+    return made;
   };
   const poolOf = (agent: AgentId) => pools.get(slots.poolOf(agent) ?? '');
 
@@ -201,11 +196,6 @@ export function createInAgent(parts: InAgentParts): CiService {
     async deregister({ agent }) {
       const { job: ran, callOff } = heardOf(agent);
       callOff();
-      over.add(agent);
-      for (const old of [...over].slice(0, -remembered)) {
-        over.delete(old);
-        agents.delete(old);
-      }
       return { ran };
     },
 
