@@ -125,7 +125,10 @@ export interface CiCapabilities {
   readonly canCountQueue: boolean;
   /** Late binding: an agent stands for each slot at the service, and each job is for one slot. Told by `offer` what slots could do. */
   readonly standsForSlots: boolean;
-  /** How many TERMs ask a running job to end: an agent may take the first one as a wish to end after its job. */
+  /**
+   * How many TERMs ask a running job to end: an agent may take the first one as a wish to end after its job. Then one that binds early
+   * is sent that one before it is retired.
+   */
   readonly terms: 1 | 2;
   /** Whether a pool's `timeout` holds for its jobs; where not, the service counts by itself. */
   readonly poolTimeout: boolean;
@@ -186,6 +189,12 @@ export interface CiService {
    * kept by then is given up, with a note.
    */
   settle?(context: EndedContext, files: AgentFiles, signal: AbortSignal, hurry?: AbortSignal): Promise<void>;
+
+  /**
+   * An agent was let in, now or by an earlier manager. What this answers is told each line that the agent writes on its standard
+   * error, from its first on, before `settle` and `deregister`; it must not throw.
+   */
+  listen?(agent: AgentId): (line: string) => void;
 
   /** What to say of an agent that ended by itself and never had a job. `lastWords`: the end of its output. Absent: as `endedWithoutJob`. */
   blame?(exit: Exit, lastWords: string): Failure;

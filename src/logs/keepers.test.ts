@@ -15,7 +15,7 @@ beforeEach(() => {
 afterEach(() => dir[Symbol.dispose]());
 
 /** A sandbox whose output comes when it is given. */
-function slowly() {
+function slowly(listener: (agent: string) => ((line: string) => void) | null = () => null) {
   const clock = handClock();
   const path = logPath(dir.path, agent);
   let wake = Promise.withResolvers<LogChunk[] | null>();
@@ -28,16 +28,17 @@ function slowly() {
     forget: () => deleteLog(path),
     state: () => {},
     failed: () => {},
+    listener,
   });
   keepers.follow(agent, { logs } as unknown as Runtime);
   let time = 0n;
-  const give = async (text: string | null): Promise<void> => {
+  const give = async (text: string | null, stream: 'stdout' | 'stderr' = 'stdout'): Promise<void> => {
     // The follower waits for it by then.
     await new Promise(setImmediate);
     const { resolve } = wake;
     wake = Promise.withResolvers();
     time += 1n;
-    resolve(text === null ? null : [{ stream: 'stdout', time, bytes: Buffer.from(text) }]);
+    resolve(text === null ? null : [{ stream, time, bytes: Buffer.from(text) }]);
     for (let i = 0; i < 10; i += 1) await new Promise(setImmediate);
   };
   return { clock, keepers, path, give };
@@ -71,4 +72,29 @@ test('one that stands still is given up, and the log says that its end is missin
   let text = '';
   for await (const { bytes } of readLog(path)) text += Buffer.from(bytes).toString();
   expect(text).toBe('first\nthe end of the output is missing here: it could not be read\n');
+});
+
+test('what a released agent writes on its standard error is told line by line, whole and before its log is complete', async () => {
+  const lines: string[] = [];
+  const { keepers, give } = slowly((one) => (line) => void lines.push(`${one}: ${line}`));
+  await give('too early\n', 'stderr');
+  expect(lines).toEqual([]);
+  await give(`${readyMarker(agent)}\n${releasedMarker(agent)}\nfrom its job\n`);
+  await give('a line\nhalf a ', 'stderr');
+  await give('line\u00e9\nlast', 'stderr');
+  await expect.poll(() => lines).toEqual([`${agent}: too early`, `${agent}: a line`, `${agent}: half a line\u00e9`]);
+  await give(null);
+  expect(await keepers.complete(agent, 60_000)).toBe(true);
+  expect(lines.at(-1)).toBe(`${agent}: last`);
+});
+
+test('a later manager hears all of it again', async () => {
+  const before = slowly();
+  await before.give(`${readyMarker(agent)}\n${releasedMarker(agent)}\n`);
+  await before.give('first\n', 'stderr');
+  await before.give(null);
+  const lines: string[] = [];
+  const { give } = slowly(() => (line) => void lines.push(line));
+  await expect.poll(() => lines).toEqual(['first']);
+  await give(null);
 });

@@ -6,6 +6,7 @@ import { OnejobError } from '../errors.ts';
 import type { GateState } from '../runtimes/gate.ts';
 import type { Runtime } from '../runtimes/runtime.ts';
 import { Keeper } from './keeper.ts';
+import { tellLines } from './lines.ts';
 import type { LogFile } from './log-file.ts';
 
 /** How long a log that could not be written waits before it is tried again, in ms. */
@@ -17,12 +18,16 @@ export interface KeepersOptions {
   readonly clock: Clock;
   readonly state: (agent: AgentId, state: GateState) => void;
   readonly failed: (agent: AgentId, error: unknown) => void;
+  /** Who is told each line that a released agent writes on its standard error; null: nobody. */
+  readonly listener?: (agent: AgentId) => ((line: string) => void) | null;
 }
 
 export class Keepers {
   readonly #options: KeepersOptions;
   readonly #keepers = new Map<AgentId, Keeper>();
   readonly #waiting = new Map<AgentId, Set<() => void>>();
+  /** Each resolves once all that is kept of the agent was told. */
+  readonly #told = new Map<AgentId, Promise<void>>();
 
   constructor(options: KeepersOptions) {
     this.#options = options;
@@ -39,6 +44,7 @@ export class Keepers {
     const keeper = new Keeper(agent, this.#options.open(agent), runtime, {
       state: (_, state) => {
         this.#options.state(agent, state);
+        if (state === 'released') this.#tell(keeper);
         this.#wake(agent);
       },
       failed: this.#options.failed,
@@ -80,7 +86,7 @@ export class Keepers {
     return reached();
   }
 
-  /** Waits until all output is kept, as long as more comes within `ms`. True when it is. */
+  /** Waits until all output is kept, and told, as long as more comes within `ms`. True when it is. */
   async complete(agent: AgentId, ms: number): Promise<boolean> {
     const keeper = this.#keepers.get(agent);
     if (keeper === undefined) return true;
@@ -94,7 +100,7 @@ export class Keepers {
       look();
     });
     try {
-      return await Promise.race([keeper.ended, late]);
+      return await Promise.race([keeper.ended.then((whole) => this.#told.get(agent)?.then(() => whole) ?? whole), late]);
     } finally {
       cancel();
     }
@@ -115,6 +121,7 @@ export class Keepers {
   async drop(agent: AgentId): Promise<void> {
     const keeper = this.#keepers.get(agent);
     this.#keepers.delete(agent);
+    this.#told.delete(agent);
     await keeper?.stop();
     if (keeper?.file.hasOutput === false) this.#options.forget(agent);
   }
@@ -123,6 +130,15 @@ export class Keepers {
     const keepers = [...this.#keepers.values()];
     this.#keepers.clear();
     await Promise.all(keepers.map((keeper) => keeper.stop()));
+  }
+
+  #tell({ agent, file }: Keeper): void {
+    const hear = this.#options.listener?.(agent) ?? null;
+    if (hear === null || this.#told.has(agent)) return;
+    this.#told.set(
+      agent,
+      tellLines(file, hear).catch((error: unknown) => this.#options.failed(agent, error)),
+    );
   }
 
   #next(agent: AgentId, signal: AbortSignal): Promise<void> {

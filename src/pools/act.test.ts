@@ -47,3 +47,53 @@ test('what has begun is not given up while its runtime is away, nor as soon as i
   await done;
   expect(it.posted).toMatchObject([{ kind: 'releaseFailed', failure: { code: 'E_GATE_SILENT' } }]);
 });
+
+/** An agent of a service that binds early and takes the first TERM as a wish; `retire` is what the service does about it. */
+function retiring(retire: () => Promise<string | null>, startedAt: number) {
+  const sent: string[] = [];
+  const clock = handClock();
+  const runtime = { name: 'docker', signal: async (_: string, name: string) => void sent.push(name) } as unknown as Runtime;
+  const slot = { key: 'p/1', runtime: 'docker', agent: { kind: 'retiring', agent: 'a', since: 5 } };
+  const service = { capabilities: { binds: 'early', terms: 2 }, retire };
+  const pool = { config: { name: 'p' }, serviceOf: () => service, limitOf: () => null };
+  const parts = {
+    ...{ clock, startedAt, runtime: () => runtime, place: () => ({ slot, pool, name: 'n' }), note: () => {} },
+    registrations: {},
+  } as unknown as ActParts;
+  const executors = createExecutors(parts);
+  const signal = new AbortController().signal;
+  const terminate = async () => {
+    Object.assign(slot, { agent: { kind: 'stopping', agent: 'a', job: 'j', why: 'cancelled' } });
+    const done = executors.terminate({ act: 'terminate', agent: 'a' }, 'p/1', signal);
+    for (let n = 0; n < 10; n += 1) {
+      await new Promise<void>((resolve) => setImmediate(resolve));
+      clock.advance(250);
+    }
+    await done;
+  };
+  return { sent, terminate, retire: () => executors.retire({ act: 'retire', agent: 'a' }, 'p/1', signal) };
+}
+
+test('one that takes the first TERM as a wish is sent it once, before it is asked what came', async () => {
+  const it = retiring(async () => `after ${it.sent.length}`, 1);
+  expect(await it.retire()).toEqual([{ kind: 'jobSeen', agent: 'a', job: 'after 1', limit: null }]);
+  await it.retire();
+  expect(it.sent).toEqual(['TERM']);
+  // Its job is ended by the second; a third would end it without a word.
+  await it.terminate();
+  expect(it.sent).toEqual(['TERM', 'TERM']);
+});
+
+test('one that an earlier manager may have sent it is listened to first', async () => {
+  let job: string | null = 'j';
+  const had = retiring(async () => job, 9);
+  await had.retire();
+  expect(had.sent).toEqual([]);
+  await had.terminate();
+  expect(had.sent).toEqual(['TERM', 'TERM']);
+  job = null;
+  const silent = retiring(() => Promise.reject(new Error('nobody can say')), 9);
+  await expect(silent.retire()).rejects.toThrow('nobody can say');
+  await expect(silent.retire()).rejects.toThrow('nobody can say');
+  expect(silent.sent).toEqual(['TERM']);
+});

@@ -70,6 +70,8 @@ const drainTimeout = 60_000;
 
 export function createExecutors(parts: ActParts): Executors {
   const { registrations } = parts;
+  /** Agents that were sent one TERM, to be given no job. */
+  const asked = new Set<AgentId>();
 
   const endedOf = (key: string, agent: AgentId, job: JobId | null) => {
     const { slot, pool, name } = parts.place(key);
@@ -131,6 +133,7 @@ export function createExecutors(parts: ActParts): Executors {
     if (typeof ran === 'string') parts.ran(agent, ran);
     if (exit === null) return null;
     if (typeof ran === 'string') return 'worked';
+    if (asked.has(agent)) return null;
     // Nobody can say: an agent that says itself that something was wrong is believed.
     if (ran === undefined && exit.kind === 'code' && exit.code === 0) return null;
     const words = await parts.lastWords(agent);
@@ -241,13 +244,25 @@ export function createExecutors(parts: ActParts): Executors {
 
     async retire({ agent }, key, signal) {
       const { slot, pool } = parts.place(key);
+      const service = pool.serviceOf(slot);
       try {
-        const job = await pool.serviceOf(slot).retire(agent, signal);
+        // A manager that is gone may have sent it, and a second one would end a job that has come all the same: that is looked at first.
+        if (slot.agent.kind === 'retiring' && slot.agent.since >= parts.startedAt) await wish();
+        const job = await service.retire(agent, signal).catch(async (error: unknown) => {
+          if (!signal.aborted) await wish();
+          throw error;
+        });
         parts.note(key, null);
         return [job === null ? { kind: 'retired', agent } : { kind: 'jobSeen', agent, job, limit: pool.limitOf(slot) }];
       } catch (error) {
         if (!signal.aborted) parts.note(key, `ends once it is sure that it has no job: ${toFailure(error).message}`);
         throw error;
+      }
+
+      async function wish(): Promise<void> {
+        if (service.capabilities.terms === 1 || asked.has(agent)) return;
+        asked.add(agent);
+        await parts.runtime(slot.runtime).signal(agent, 'TERM');
       }
     },
 
@@ -255,7 +270,7 @@ export function createExecutors(parts: ActParts): Executors {
       const { slot, pool } = parts.place(key);
       const [runtime, service, lane] = [parts.runtime(slot.runtime), pool.serviceOf(slot), slot.agent];
       if (lane.kind === 'stopping') await service.ending?.(lane, signal);
-      for (let left = service.capabilities.terms; left > 0; left -= 1) {
+      for (let left = service.capabilities.terms - (asked.has(agent) ? 1 : 0); left > 0; left -= 1) {
         await runtime.signal(agent, 'TERM');
         // Two that come together may be taken for one.
         if (left > 1) await sleep(parts.clock, betweenTerms, signal);
@@ -285,6 +300,7 @@ export function createExecutors(parts: ActParts): Executors {
       const outcome = await ended(key, agent, left?.exit ?? null, signal);
       await runtime.remove(agent);
       await parts.keepers.drop(agent);
+      asked.delete(agent);
       return [{ kind: 'cleared', agent, outcome }];
     },
 

@@ -99,6 +99,10 @@ export async function openLoop(parts: LoopParts): Promise<Loop> {
       const key = reconciler.placeOf(agent);
       if (state === 'released' && key !== undefined) reconciler.post(key, { kind: 'released', agent });
     },
+    listener: (agent) => {
+      const slot = reconciler.slot(reconciler.placeOf(agent) ?? '');
+      return slot === undefined ? null : (reconciler.poolOf(slot.key).serviceOf(slot).listen?.(agent) ?? null);
+    },
     failed: (agent, error) => log.error('log incomplete', { agent, reason: toFailure(error).message }),
   });
   opened.defer(() => keepers.close());

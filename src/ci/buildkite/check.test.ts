@@ -21,6 +21,7 @@ it('what holds of a service and its pools where little is written', async () => 
       pollEvery: 10_000,
       bootTimeout: 60_000,
       holdTimeout: 600_000,
+      registration: 'manager',
       agentPackage: { version: '3.137.0', from: null, sha256: null },
     },
   ]);
@@ -143,6 +144,63 @@ describe('pools that its agents could not work in', () => {
     'runtime: process, isolation: none',
     'runtime: best',
   ])('but with %s they can', async (keys) => expect(await folder.check(service() + pool(keys))).toEqual([]));
+});
+
+describe('agents that make themselves known', () => {
+  const inAgent = (more = '') => service(`registration: in-agent${more}`);
+  const strict = 'forks: refuse, others: refuse';
+  const warned = expect.stringContaining(
+    'warning: services.s.registration: is in-agent: the agent token enters every sandbox, and every job can read it',
+  );
+
+  it('hold the token where nobody but trusted people has jobs, which has to be written', async () => {
+    const file = inAgent() + pool(`hooks: /srv/hooks, trust: { ${strict} }`);
+    const { config, errors } = await folder.load(file);
+    expect(errors).toEqual([]);
+    expect(config.services[0]).toMatchObject({ registration: 'in-agent' });
+    expect(await folder.check(file)).toEqual([warned]);
+  });
+
+  it.each([
+    [
+      '',
+      'pools.lab.trust: lets jobs in that are not trusted, by "forks" and "others", but "service" is s with "registration: in-agent"',
+    ],
+    ['trust: { forks: refuse }', 'pools.lab.trust: lets jobs in that are not trusted, by "others", but'],
+    ['trust: { others: refuse }', 'write trust: { forks: refuse, others: refuse }, and build no forks in pipelines of this queue'],
+    [`trust: { ${strict}, branches: [main] }`, 'pools.lab.trust.branches: would not be held: "service" is s'],
+    [`trust: { ${strict}, tags: ["v*"] }`, 'pools.lab.trust.tags: would not be held'],
+    [`trust: { ${strict}, pipelines: [app] }`, 'narrow at the service which pipelines use this queue'],
+    [`trust: { ${strict}, sources: [webhook] }`, 'pools.lab.trust.sources: would not be held'],
+    [`trust: { ${strict}, repositories: ["github.com/acme/*"] }`, 'pools.lab.trust.repositories: would not be held'],
+    [`trust: { ${strict}, triggered: trust }`, 'pools.lab.trust.triggered: would not be held'],
+  ])('and nowhere else: %s', async (keys, line) => {
+    const { errors } = await folder.load(inAgent() + pool(keys === '' ? 'queue: q' : keys));
+    expect(errors).toHaveLength(1);
+    expect(await folder.check(inAgent() + pool(keys === '' ? 'queue: q' : keys))).toEqual(
+      expect.arrayContaining([warned, expect.stringContaining(line)]),
+    );
+  });
+
+  it('have no secrets opened, and no job reserved', async () => {
+    const key = 'secrets: { key: { file: /keys/private } }\n';
+    const [line = '', ...more] = (await folder.check(inAgent() + key)).filter((one) => !one.includes('warning'));
+    expect(more).toEqual([]);
+    expect(line).toContain('secrets.key: would open nothing: agents of s take their jobs themselves ("registration: in-agent")');
+    const both =
+      'services: { s: { type: buildkite, token: { env: T }, registration: in-agent }, t: { type: buildkite, token: { env: U } } }\n';
+    expect(await folder.check(both + key)).toEqual([
+      warned,
+      expect.stringContaining('warning: services.s.registration: is in-agent: "secrets.key" opens no secrets for its jobs'),
+    ]);
+    expect(await folder.check(inAgent(', hold_timeout: 1h'))).toEqual([
+      warned,
+      expect.stringContaining('warning: services.s.hold_timeout: is not used: with "registration: in-agent" no job is reserved'),
+    ]);
+    expect(await folder.check(service('registration: auto'))).toEqual([
+      expect.stringContaining('services.s.registration: expected "manager" or "in-agent", found "auto"'),
+    ]);
+  });
 });
 
 describe('a number of threads in the environment', () => {

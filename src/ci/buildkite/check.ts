@@ -1,6 +1,6 @@
 /** Checks of services of type buildkite, and of pools that take their jobs from one. */
 
-import { checkTrust, isOpenProcess } from '../../config/check-trust.ts';
+import { checkTrust, isOpenProcess, openDoors } from '../../config/check-trust.ts';
 import type { Checking } from '../../config/checking.ts';
 import { clearTextHost } from '../../config/clear-text.ts';
 import type { PoolConfig } from '../../config/config.ts';
@@ -26,7 +26,41 @@ export function checkBuildkitePool(pool: PoolConfig, service: BuildkiteServiceCo
     inPool(pool, ['runtime'], `is process, ${how}; write docker, or give it up with "isolation: none"`, 'warning');
   }
   checkTags(pool, of, checking);
-  checkTrust(pool, checking);
+  if (service.registration === 'in-agent') checkTokenInside(pool, service, checking);
+  else checkTrust(pool, checking);
+}
+
+/** Rules of trust are held by reading a job before it has an agent: an agent that takes its jobs itself holds none of them. */
+function checkTokenInside(pool: PoolConfig, { name }: BuildkiteServiceConfig, { sound, inPool }: Checking): void {
+  if (!sound(pool, 'trust')) return;
+  const { trust } = pool;
+  const why = `"service" is ${name} with "registration: in-agent", whose agents take jobs that onejob sees only once they run`;
+  const open = openDoors(trust).map((door) => `"${door}"`);
+  if (open.length > 0) {
+    const how = `${why}, in sandboxes that hold the agent token: any of them could take every job of the queue`;
+    const write = 'write trust: { forks: refuse, others: refuse }, and build no forks in pipelines of this queue';
+    inPool(pool, ['trust'], `lets jobs in that are not trusted, by ${open.join(' and ')}, but ${how}; ${write}`);
+  }
+  for (const key of ['pipelines', 'branches', 'tags', 'sources', 'repositories'] as const) {
+    if (trust[key] === null) continue;
+    inPool(
+      pool,
+      ['trust', key],
+      `would not be held: ${why}; take it out, and narrow at the service which pipelines use this queue`,
+    );
+  }
+  if (trust.triggered === 'trust') inPool(pool, ['trust', 'triggered'], `would not be held: ${why}; take it out`);
+}
+
+/** Secrets are opened for a job before it has an agent. */
+function checkKeyOf({ name }: BuildkiteServiceConfig, { config, at }: Pick<Checking, 'config' | 'at'>): void {
+  const isUsed = config.services.some((one) => one.type === 'buildkite' && one.registration === 'manager');
+  if (isUsed) {
+    at(['services', name, 'registration'], 'is in-agent: "secrets.key" opens no secrets for its jobs', 'warning');
+    return;
+  }
+  const why = `agents of ${name} take their jobs themselves ("registration: in-agent")`;
+  at(['secrets', 'key'], `would open nothing: ${why}; take it out, and give secrets by "hooks" or by the service itself`);
 }
 
 /** The agent takes its tags as one text, split at commas (agent `clicommand/agent_start.go`, `--tags`). */
@@ -54,13 +88,20 @@ function checkTags(pool: PoolConfig, of: string, { sound, inPool }: Checking): v
   }
 }
 
-export function checkBuildkite(service: BuildkiteServiceConfig, { written, at }: Checking): void {
+export function checkBuildkite(service: BuildkiteServiceConfig, { config, written, at }: Checking): void {
   const path = ['services', service.name];
   const open = clearTextHost(service.endpoint);
   if (open !== null) {
     at([...path, 'endpoint'], `is not encrypted: the token travels in clear to ${open}; write https`, 'warning');
   }
   const keys = written.services.get(service.name)?.keys ?? {};
+  if (service.registration === 'in-agent') {
+    const how = 'the agent token enters every sandbox, and every job can read it';
+    at([...path, 'registration'], `is in-agent: ${how}; where the organisation has clusters, manager keeps it outside`, 'warning');
+    if (keys.hold_timeout !== undefined)
+      at([...path, 'hold_timeout'], 'is not used: with "registration: in-agent" no job is reserved', 'warning');
+    if (config.secretsKey !== null) checkKeyOf(service, { config, at });
+  }
   const { from, version, sha256 } = service.agentPackage;
   if (keys.agent === undefined) return;
   if (from === 'image' && sha256 !== null) {

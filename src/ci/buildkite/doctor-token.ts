@@ -7,7 +7,7 @@ import type { QueueCounts, ServiceApi, TokenIdentity } from './api.ts';
 import type { BuildkiteServiceConfig } from './type.ts';
 
 export interface TokenParts {
-  readonly config: Pick<BuildkiteServiceConfig, 'name' | 'endpoint' | 'token' | 'metricsToken'>;
+  readonly config: Pick<BuildkiteServiceConfig, 'name' | 'endpoint' | 'token' | 'metricsToken' | 'registration'>;
   readonly pools: readonly Pick<PoolConfig, 'name' | 'queue'>[];
   readonly api: Pick<ServiceApi, 'identity' | 'counts'>;
   /** @throws OnejobError E_SECRET */
@@ -76,9 +76,18 @@ function ofIdentity(identity: TokenIdentity, { config, pools, wall }: TokenParts
     const message = `The token is for queue ${JSON.stringify(queue)} only, and pool ${pool.name} takes its jobs from ${JSON.stringify(pool.queue)}.`;
     found.push(say('error', message, `Write "queue: ${queue}" in pool ${pool.name}, or use a token of the whole cluster.`));
   }
-  if (cluster === null) {
+  if (config.registration === 'in-agent') {
+    const whose = pools.map(({ name }) => name).join(', ');
+    const message = `The agent token enters every sandbox ("registration: in-agent"): every job of ${pools.length === 1 ? 'pool' : 'pools'} ${whose} can read it, and take any job with it.`;
+    const other = 'Take "registration" out: the token is of a cluster, so that onejob can reserve jobs with it.';
+    const hint =
+      cluster === null ? 'Let nobody but trusted people make jobs for these queues; clusters would do without it.' : other;
+    found.push(say('warning', message, hint));
+  } else if (cluster === null) {
     const message = 'The token is of no cluster, and only the jobs of a cluster can be reserved.';
-    found.push(say('error', message, 'Use a token of a cluster: on the website Agents, the cluster, Agent Tokens.'));
+    const how =
+      'Use a token of a cluster: on the website Agents, the cluster, Agent Tokens. Without clusters: "registration: in-agent".';
+    found.push(say('error', message, how));
   }
   if (expires !== null && expires - wall() < soon) {
     const day = new Date(expires).toISOString().slice(0, 10);

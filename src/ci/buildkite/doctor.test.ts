@@ -142,6 +142,36 @@ it('finds nothing to say against a good day, and makes one sandbox for each pool
   );
 });
 
+it('a token that enters sandboxes is told of, with what else could be done', async () => {
+  const pools = '{ p: { service: bk, queue: default, image: "x:1", trust: { forks: refuse, others: refuse } } }';
+  const found = await check({ pools, service: ', registration: in-agent' });
+  expect(lines(found, 'error')).toEqual([]);
+  expect(lines(found, 'warning')).toEqual([
+    expect.stringMatching(
+      /service bk: The agent token enters every sandbox .* every job of pool p can read it.* Take "registration" out: the token is of a cluster/,
+    ),
+  ]);
+});
+
+it.each([
+  ['manager', 'error', 'The token is of no cluster, and only the jobs of a cluster can be reserved.'],
+  ['in-agent', 'warning', 'The agent token enters every sandbox ("registration: in-agent"): every job of pools a, b can read it'],
+] as const)('a token of no cluster, with %s', async (registration, level, message) => {
+  const { tokenFindings } = await import('./doctor-token.ts');
+  const identity = { organisation: 'acme', cluster: null, queue: null, type: 'unclustered', expires: null };
+  const api = {
+    identity: async () => ({ value: identity, skew: 0 }),
+    counts: async () => ({ value: { known: new Set(['q']), scheduled: new Map(), pollAfter: 0 }, skew: 0 }),
+  } as unknown as DoctorParts['api'];
+  const reference = { kind: 'env', variable: 'T', expires: null } as const;
+  const config = { name: 'bk', endpoint: 'https://x/v3', token: reference, metricsToken: null, registration } as const;
+  const pools = ['a', 'b'].map((name) => ({ name, queue: 'q' }));
+  const found = await tokenFindings({ config, pools, api, token: async () => 't', metricsToken: null, wall: Date.now }, patient);
+  expect(found.filter((one) => one.level !== 'ok')).toEqual([
+    { level, subject: 'service bk', message: expect.stringContaining(message), hint: expect.any(String) },
+  ]);
+});
+
 it('a token that is refused is told once, and all that needs no token still is', async () => {
   const found = await check({ pools: plain, token: 'bkct_wrong' });
   expect(lines(found, 'error')).toEqual([
@@ -188,7 +218,13 @@ it.each([
   const { tokenFindings } = await import('./doctor-token.ts');
   const token = async () => buildkite.token;
   const reference = { kind: 'env', variable: 'T', expires: null } as const;
-  const config = { name: 'bk', endpoint: buildkite.endpoint, token: reference, metricsToken: null } as const;
+  const config = {
+    name: 'bk',
+    endpoint: buildkite.endpoint,
+    token: reference,
+    metricsToken: null,
+    registration: 'manager',
+  } as const;
   const found = await tokenFindings({ config, pools: [], api, token, metricsToken: null, wall: Date.now }, patient);
   outbound.close();
   expect(found.filter((one) => one.level === level)).toEqual([

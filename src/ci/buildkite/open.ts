@@ -9,10 +9,12 @@ import { subdirectory } from '../../store/directory.ts';
 import type { CiService } from '../ci-service.ts';
 import { createFilter } from '../filter/filter.ts';
 import type { OpenParts } from '../parts.ts';
+import type { Trial } from '../trial.ts';
 import { createAgentBinary } from './agent-binary.ts';
 import { createServiceApi } from './api.ts';
 import { findings } from './doctor.ts';
 import { isOpenToUntrusted } from './doctor-classes.ts';
+import { createInAgent } from './in-agent.ts';
 import type { GivenJob } from './job-facts.ts';
 import { createJobRows } from './job-rows.ts';
 import { createCounts } from './metrics.ts';
@@ -31,8 +33,10 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
   const { metricsToken } = config;
   const token = () => readSecret(config.token, variables);
   const ofCounts = metricsToken === null ? null : () => readSecret(metricsToken, variables);
+  const isInAgent = config.registration === 'in-agent';
+  // Nobody opens secrets for agents that take their jobs themselves.
   const keys = async () =>
-    secretsKey === null
+    secretsKey === null || isInAgent
       ? null
       : parseKeys(await readSecret(secretsKey, variables, 'private key'), `The key in ${describeSecret(secretsKey)}`);
   const proxies = parts.env?.proxies ?? noProxies;
@@ -49,23 +53,17 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
     progress: (line) => log.info('agent', { service: config.name, progress: line }),
     warn: (text, fields) => log.warn(text, fields),
   });
-  const stacks = createStacks({ endpoint: config.endpoint, version, clock, token, fetch });
   // A temporary manager makes no agents.
-  const isFiltered = pools.some(isOpenToUntrusted) && parts.temporary !== true;
+  const isFiltered = !isInAgent && pools.some(isOpenToUntrusted) && parts.temporary !== true;
   const filterParts = { stateDir: store.dir, self: parts.self, given: parts.env?.handedOn ?? {}, version, clock, log };
   const filter = isFiltered ? (parts.filter ?? createFilter(filterParts)) : null;
-  const service = createBuildkite({
-    ...{ config, pools, host, stacks, filter, token, clock, log },
-    stateDir: store.dir,
-    entry: createStackEntry({ service: config.name, host, version, store, stacks, wall }),
+  const common = {
+    ...{ config, pools, token, clock, log },
     rows: createJobRows({ service: config.name, store, wall, log }),
-    rule: (job: GivenJob, pool: PoolConfig) => rule(job, { trust: pool.trust, keys, pins }),
     program: mountedProgram({ config: config.agentPackage, pinned: pinnedAgent, binary, dir, wall }),
-    jobsOf: (slot) => slots.jobsOf(slot),
-    agentOf: (slot, job) => slots.agentOf(slot, job),
     counted: counts.waiting,
     count: counts.follow,
-    check: (signal, trial) =>
+    check: (signal: AbortSignal, trial: Trial) =>
       findings(
         {
           ...{ config, pools, stateDir: store.dir, proxies, api, token, keys, filter, clock, wall },
@@ -75,8 +73,20 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
         trial,
         signal,
       ),
-    random: Math.random,
-  });
+  };
+  const byAcquisition = (): CiService => {
+    const stacks = createStacks({ endpoint: config.endpoint, version, clock, token, fetch });
+    return createBuildkite({
+      ...{ ...common, host, stacks, filter },
+      stateDir: store.dir,
+      entry: createStackEntry({ service: config.name, host, version, store, stacks, wall }),
+      rule: (job: GivenJob, pool: PoolConfig) => rule(job, { trust: pool.trust, keys, pins }),
+      jobsOf: (slot) => slots.jobsOf(slot),
+      agentOf: (slot, job) => slots.agentOf(slot, job),
+      random: Math.random,
+    });
+  };
+  const service = isInAgent ? createInAgent({ ...common, slots }) : byAcquisition();
   return {
     ...service,
     async close(leaving) {

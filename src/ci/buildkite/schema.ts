@@ -3,7 +3,7 @@ import { z } from 'zod';
 import { describeKind } from '../../config/kind.ts';
 import { sha256, token } from '../../config/service-parts.ts';
 import { formatDuration } from '../../config/units.ts';
-import { duration, key, no, text, value, yes } from '../../config/values.ts';
+import { duration, key, no, oneOf, text, value, yes } from '../../config/values.ts';
 import { pathProblem } from '../../config/volumes.ts';
 import type { ServiceSchema } from '../service-type.ts';
 import { buildkiteDefaults, pinnedAgent } from './type.ts';
@@ -42,7 +42,15 @@ const packageKeys = z.strictObject({
 });
 
 const keys = z.strictObject({
-  token: token('Agent token of a cluster, with which onejob reserves jobs. It never enters a sandbox.'),
+  token: token(
+    'Agent token of a cluster, with which onejob reserves jobs. It never enters a sandbox, unless `registration` says so.',
+  ),
+  registration: key(oneOf(['manager', 'in-agent']), '`manager` or `in-agent`', {
+    description:
+      'Who makes an agent known to the service. `manager`: onejob reserves each job and decides what it may, and its agent has a token for that job alone. `in-agent`: the agent, with `token`, for organisations without clusters; every job can read the token, and onejob sees no job before it runs.',
+    example: 'in-agent',
+    shown: buildkiteDefaults.registration,
+  }),
   metrics_token: token('Another agent token, for the counts of the queues alone: one that may do no more than that is enough.'),
   endpoint: key(endpoint, 'address', {
     description: 'Address of the Agent API.',
@@ -56,7 +64,7 @@ const keys = z.strictObject({
   }),
   boot_timeout: key(duration(1000, '1s'), 'duration', {
     description:
-      'How long the agent in a sandbox may take to acquire its job. Then the sandbox is ended, and the job tried again, three times at most.',
+      'How long the agent in a sandbox may take to acquire its job. Then the sandbox is ended, and the job tried again, three times at most. With `registration: in-agent`: to be online.',
     example: '2m',
     shown: formatDuration(buildkiteDefaults.boot_timeout),
   }),

@@ -1,5 +1,6 @@
 /**
- * The script that makes a sandbox the agent of one job. Nothing long-lived is in it: the token is good for one agent of that one job.
+ * The script that makes a sandbox the agent of one job. Nothing long-lived is in it: the token is good for one agent of that one job,
+ * unless the agent takes its job itself.
  * Every place that an earlier job could have left something in is named, so that none of the agent's own defaults is read.
  */
 
@@ -66,7 +67,12 @@ export function agentScript(parts: ScriptParts): string {
     // What the agent logs itself is on its standard error.
     ['BUILDKITE_WRITE_JOB_LOGS_TO_STDOUT', 'true'],
     ...(job === null
-      ? [['BUILDKITE_AGENT_DISCONNECT_AFTER_JOB', 'true'] as const]
+      ? ([
+          ['BUILDKITE_AGENT_DISCONNECT_AFTER_JOB', 'true'],
+          // What it says is all that tells how far it is.
+          ['BUILDKITE_LOG_FORMAT', 'text'],
+          ['BUILDKITE_AGENT_LOG_LEVEL', 'info'],
+        ] as const)
       : ([
           ['BUILDKITE_AGENT_ACQUIRE_JOB', job],
           // So that this host knows how its job ended, too.

@@ -21,6 +21,7 @@ import type { GivenJob } from './job-facts.ts';
 import { type JobRows, wordOf } from './job-rows.ts';
 import type { Program } from './mounted-program.ts';
 import { type QueueWatch, watchQueue } from './queue-watch.ts';
+import { createReadiness, type Readiness } from './readiness.ts';
 import { cacheKeyOf, untrustedRecipe, wantsOther } from './recipe-class.ts';
 import { createReservations, type Reservation } from './reservations.ts';
 import type { Ruling } from './ruling.ts';
@@ -65,8 +66,6 @@ export interface BuildkiteParts {
   readonly log: Log;
 }
 
-/** ms between two tries to read what config names. */
-const readAgain = 30_000;
 /** ms that a stack may take to leave when the manager ends, and that the end of a job waits for its reason to be told. */
 const [leavePatience, sayPatience] = [5_000, 1_000];
 
@@ -85,13 +84,10 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
   /** Why jobs are being ended, where their pages do not say it yet. */
   const unsaid = new Map<JobId, string>();
   const watches = new Map<string, QueueWatch>();
-  /** Why nothing can be begun at all, and why jobs of a queue cannot be had. */
-  const reasons = new Map<'program' | 'token', { readonly why: string; readonly beginning: boolean }>();
+  /** Why jobs of a queue cannot be had. */
   const troubles = new Map<string, string>();
-  const held = new Map<string, string | null>();
   let changes: Change[] = [];
   let emit: (event: CiEvent) => void = () => {};
-  let token: string | null = null;
 
   const isTaken = (job: JobId, slot: string): boolean => jobsOf(slot).includes(job);
   const cancel = (job: JobId, agent: AgentId, grace: number | null): void => emit({ kind: 'cancel', job, agent, grace });
@@ -107,7 +103,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
   const runs = createRuns({
     ...{ stacks, stack: entry.key, bootTimeout: config.bootTimeout, random: parts.random, clock, log, signal },
     graceOf: (slot) => poolOf(slot)?.stopGrace ?? 0,
-    isReady: () => token !== null && entry.isKnown,
+    isReady: () => readiness.token !== null && entry.isKnown,
     acquired({ job, agent, slot }) {
       had.add(job);
       reservations.forget(job);
@@ -135,16 +131,11 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
     for (const watch of watches.values()) watch.wake();
     runs.wake();
   };
-
-  function tellHolds(): void {
-    for (const { name: pool, queue } of pools.values()) {
-      const now = reasons.get('program') ?? reasons.get('token') ?? null;
-      const why = now?.why ?? troubles.get(queue) ?? null;
-      if (held.get(pool) === why) continue;
-      held.set(pool, why);
-      emit({ kind: 'hold', pool, reason: why, ...(now?.beginning === true && { beginning: true }) });
-    }
-  }
+  const readiness: Readiness = createReadiness({
+    ...{ pools: parts.pools, token: parts.token, program: parts.program, changed: wake, clock, signal },
+    trouble: (queue) => troubles.get(queue),
+    emit: (event) => emit(event),
+  });
 
   function follow(queue: string): void {
     const watch = watchQueue({
@@ -152,7 +143,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
       pools: [...pools.values()].filter((pool) => pool.queue === queue),
       stack: entry.key,
       free: () => slots.free(queue),
-      isReady: () => token !== null && slots.areKnown,
+      isReady: () => readiness.token !== null && slots.areKnown,
       async begin(again) {
         await entry.register(queue, again, signal).catch((error: unknown) => {
           throw whyRefused(error);
@@ -166,7 +157,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
       say(problem) {
         if (problem === null) troubles.delete(queue);
         else troubles.set(queue, problem);
-        tellHolds();
+        readiness.tell();
       },
       // A stack may list ten times a second.
       often: Math.max(1_000, watches.size * 125),
@@ -174,41 +165,6 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
       keepEvery: (expiry * 1000) / 4,
     });
     watches.set(queue, watch);
-  }
-
-  /** Now, and every half a minute, whatever becomes of it; with `once` until it succeeds. */
-  async function readOften(read: () => Promise<boolean>): Promise<void> {
-    if (signal.aborted || !(await read()) || signal.aborted) return;
-    const callOff = clock.after(readAgain, () => {
-      signal.removeEventListener('abort', callOff);
-      void readOften(read);
-    });
-    signal.addEventListener('abort', callOff, { once: true });
-  }
-
-  async function readToken(): Promise<boolean> {
-    const before = token;
-    try {
-      token = (await parts.token()).trim();
-      reasons.delete('token');
-    } catch (error) {
-      token = null;
-      reasons.set('token', { why: toFailure(error).message, beginning: false });
-    }
-    if (token !== before) wake();
-    tellHolds();
-    return true;
-  }
-
-  async function readyProgram(): Promise<boolean> {
-    try {
-      await parts.program.ready(signal);
-      reasons.delete('program');
-    } catch (error) {
-      if (!signal.aborted) reasons.set('program', { why: toFailure(error).message, beginning: false });
-    }
-    if (!signal.aborted) tellHolds();
-    return reasons.has('program');
   }
 
   function apply(change: Change): void {
@@ -310,10 +266,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
         },
         { once: true },
       );
-      reasons.set('program', { why: 'the agent is being looked for', beginning: true });
-      tellHolds();
-      void readOften(readToken);
-      void readOften(readyProgram);
+      readiness.follow();
       filter?.start(signal);
       parts.count(signal);
       for (const queue of new Set([...pools.values()].map((pool) => pool.queue))) follow(queue);

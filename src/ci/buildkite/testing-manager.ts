@@ -118,6 +118,7 @@ export function testPool(more: Partial<PoolConfig> = {}): PoolConfig {
 export function testConfig(more: Partial<BuildkiteServiceConfig> = {}): BuildkiteServiceConfig {
   return {
     ...{ name: 'bk', type: 'buildkite', endpoint: 'https://agent.example/v3', metricsToken: null },
+    registration: 'manager',
     token: { kind: 'memory', name: 'a test', expires: null, read: () => 'registration-token' },
     ...{ pollEvery: 10_000, bootTimeout: 60_000, holdTimeout: 180_000 },
     agentPackage: { version: null, from: null, sha256: null },

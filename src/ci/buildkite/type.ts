@@ -10,8 +10,13 @@ export interface BuildkiteServiceConfig {
   readonly type: 'buildkite';
   /** Of the Agent API, without a slash at its end. */
   readonly endpoint: string;
-  /** Of a cluster. With it anybody can take any of its jobs, so it never enters a sandbox. */
+  /** Of a cluster, or of an organisation without. With it anybody can take any of its jobs, so it enters no sandbox but where `registration` says so. */
   readonly token: SecretReference;
+  /**
+   * Who makes an agent known to the service: `manager`, onejob itself, with a token for the one job that it has reserved. `in-agent`:
+   * the agent, with the token of the service, which is all there is where nothing can be reserved.
+   */
+  readonly registration: 'manager' | 'in-agent';
   /** Only for counts; null: `token` is used for them too. */
   readonly metricsToken: SecretReference | null;
   /** ms between two looks at the counts of the queues. */
@@ -25,6 +30,7 @@ export interface BuildkiteServiceConfig {
 
 export const buildkiteDefaults = {
   endpoint: 'https://agent.buildkite.com/v3',
+  registration: 'manager',
   poll: 10_000,
   boot_timeout: 60_000,
   hold_timeout: 600_000,
@@ -61,6 +67,7 @@ export const buildkite: ServiceType<BuildkiteServiceConfig> = {
       type: 'buildkite',
       endpoint: typeof keys.endpoint === 'string' ? keys.endpoint : buildkiteDefaults.endpoint,
       token,
+      registration: keys.registration === 'in-agent' ? 'in-agent' : buildkiteDefaults.registration,
       metricsToken: secretIn(keys.metrics_token),
       pollEvery: numberIn(keys.poll, buildkiteDefaults.poll),
       bootTimeout: numberIn(keys.boot_timeout, buildkiteDefaults.boot_timeout),

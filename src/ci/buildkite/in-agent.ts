@@ -1,0 +1,229 @@
+/**
+ * Buildkite where nothing can be reserved: the agent in each sandbox makes itself known with the service's own token, takes one job and
+ * ends. onejob asks the service for counts alone; of its agents it knows what they say on their standard error, and how they end.
+ */
+import { sleep } from '../../core/clock.ts';
+import type { AgentId, JobId } from '../../core/slot.ts';
+import { OnejobError } from '../../errors.ts';
+import type { CiEvent, CiService } from '../ci-service.ts';
+import type { SlotFacts } from '../parts.ts';
+import { type AgentWord, agentWord } from './agent-words.ts';
+import { whyEnding } from './ends.ts';
+import { wordOf } from './job-rows.ts';
+import { createReadiness } from './readiness.ts';
+import type { BuildkiteParts } from './service.ts';
+import { equipped, scriptFor } from './way-in.ts';
+
+export interface InAgentParts
+  extends Pick<
+    BuildkiteParts,
+    'config' | 'pools' | 'rows' | 'token' | 'program' | 'counted' | 'count' | 'check' | 'clock' | 'log'
+  > {
+  readonly slots: Pick<SlotFacts, 'poolOf' | 'silentFor'>;
+}
+
+/** What an agent has said of itself. */
+interface Heard {
+  /** Not accepted yet. */
+  assigned: JobId | null;
+  job: JobId | null;
+  /** The service was told of the job's end. */
+  isFinished: boolean;
+  /** Exit status of the job. */
+  code: number | null;
+  /** onejob told it to end its job. */
+  isStopped: boolean;
+  /** Calls off what is waited for. */
+  callOff: () => void;
+}
+
+/** ms that an agent which was told to end may take to leave, or to say that it has a job; and to accept one, which it tries again. */
+const [leaving, accepting] = [30_000, 600_000];
+/** ms in which an agent ends by itself after its job, with what it has to tidy up. */
+const tidying = 300_000;
+/** Agents that are remembered, the newest: what became of one may be asked twice. */
+const remembered = 1_000;
+
+export function createInAgent(parts: InAgentParts): CiService {
+  const { config, rows, slots, clock, log } = parts;
+  const { name } = config;
+  const pools = new Map(parts.pools.map((pool) => [pool.name, pool]));
+  const closing = new AbortController();
+  const agents = new Map<AgentId, Heard>();
+  let emit: (event: CiEvent) => void = () => {};
+  const readiness = createReadiness({
+    ...{ pools: parts.pools, token: parts.token, program: parts.program, clock, signal: closing.signal },
+    ...{ trouble: () => undefined, changed: () => {}, emit: (event) => emit(event) },
+  });
+
+  const heardOf = (agent: AgentId): Heard => {
+    const known = agents.get(agent);
+    if (known !== undefined) return known;
+    const made: Heard = { ...{ assigned: null, job: null, code: null }, isFinished: false, isStopped: false, callOff: () => {} };
+    agents.set(agent, made);
+    for (const old of [...agents.keys()].slice(0, -remembered)) agents.delete(old);
+    return made;
+  };
+  const poolOf = (agent: AgentId) => pools.get(slots.poolOf(agent) ?? '');
+
+  /** Of an agent one thing is waited for at a time. */
+  function wait(agent: AgentId, ms: number, then: () => void): void {
+    const heard = heardOf(agent);
+    heard.callOff();
+    if (!closing.signal.aborted) heard.callOff = clock.after(ms, then);
+  }
+
+  /** An agent may wait for another job where the service does not hear that it has had one. */
+  function endOutlived(agent: AgentId): void {
+    wait(agent, tidying, () => {
+      log.warn('an agent is ended that has outlived its job', { agent });
+      emit({ kind: 'jobDone', agent });
+    });
+  }
+
+  /** Said again after a restart of the manager, word for word. */
+  function take(agent: AgentId, word: AgentWord): void {
+    const heard = heardOf(agent);
+    switch (word.said) {
+      case 'online':
+        heard.callOff();
+        emit({ kind: 'online', agent });
+        return;
+      case 'assigned':
+        heard.assigned = word.job;
+        return;
+      case 'failed':
+        heard.assigned = null;
+        if (heard.job !== null) endOutlived(agent);
+        return;
+      case 'began': {
+        const { assigned: job, job: before } = heard;
+        if (job === null) return;
+        heard.callOff();
+        // Of one that could not be begun the agent thinks no more.
+        if (before !== null && before !== job) rows.left(before, 'lost');
+        [heard.assigned, heard.job, heard.isFinished, heard.code] = [null, job, false, null];
+        rows.reserved({ id: job, env: aboutOf(job, word.build) }, poolOf(agent)?.name ?? '');
+        rows.runs(job, agent);
+        emit({ kind: 'jobSeen', agent, job });
+        return;
+      }
+      case 'exited':
+        heard.code = word.code;
+        return;
+      case 'finished':
+        heard.isFinished = true;
+        endOutlived(agent);
+        return;
+    }
+  }
+
+  function sayIfSilent(agent: AgentId): void {
+    const ms = slots.silentFor(agent);
+    if (ms === null) return;
+    const message = `Agent ${agent} was started ${Math.round(ms / 1000)} s ago and has not come online at ${config.endpoint}. Look whether it reaches that address from inside its sandbox, and whether its token is good there.`;
+    emit({ kind: 'silent', agent, failure: { code: 'E_AGENT_SILENT', message, retry: true } });
+  }
+
+  function close(): void {
+    closing.abort();
+    for (const { callOff } of agents.values()) callOff();
+  }
+
+  return {
+    name,
+    capabilities: { binds: 'early', canCountQueue: true, standsForSlots: false, terms: 2, poolTimeout: true, jobOnStdout: true },
+    jobs: null,
+    check: parts.check,
+
+    observe(send, outer) {
+      if (outer.aborted) return;
+      emit = send;
+      const stop = (): void => {
+        emit = () => {};
+        close();
+      };
+      outer.addEventListener('abort', stop, { once: true });
+      readiness.follow();
+      parts.count(closing.signal);
+    },
+
+    equip: (recipe, pool) => equipped(recipe, pools.get(pool), parts.program.folder),
+
+    async register(context) {
+      const pool = pools.get(context.pool);
+      if (pool === undefined)
+        throw new OnejobError('E_BUG', `Service ${name} was asked for pool ${context.pool}, which is not its own.`);
+      const token = (await parts.token()).trim();
+      const { endpoint } = config;
+      const script = scriptFor(context, pool, { token, endpoint, job: null, note: null, secrets: [], isFiltered: false });
+      return { id: null, script, redact: [token], files: null };
+    },
+
+    listen(agent) {
+      wait(agent, config.bootTimeout, () => sayIfSilent(agent));
+      return (line) => {
+        const word = agentWord(line);
+        if (word !== null) take(agent, word);
+      };
+    },
+
+    async ending({ agent, job, why }) {
+      const words = job === null ? null : whyEnding(why, poolOf(agent));
+      if (job === null || words === null) return;
+      heardOf(agent).isStopped = true;
+      rows.note(job, words);
+    },
+
+    // It was sent a TERM, after which it takes no further job. One that has none is gone before this ends, which aborts it.
+    async retire(agent, signal) {
+      const heard = heardOf(agent);
+      const since = clock.now();
+      while (heard.job === null && clock.now() - since < (heard.assigned === null ? leaving : accepting)) {
+        await sleep(clock, 250, signal);
+        signal.throwIfAborted();
+      }
+      if (heard.job !== null) return heard.job;
+      const message = `Agent ${agent} was told to end after its job, if it has one; it says nothing of a job, and is still there.`;
+      throw new OnejobError('E_CI_UNREACHABLE', message, { hint: 'onejob asks again.', retry: true });
+    },
+
+    async settle({ agent, job: seen }) {
+      const heard = heardOf(agent);
+      for (const id of new Set([seen, heard.job])) if (id !== null) rows.left(id, wordFor(heard));
+    },
+
+    async deregister({ agent }) {
+      const { job: ran, callOff } = heardOf(agent);
+      callOff();
+      return { ran };
+    },
+
+    waiting(pool) {
+      const queue = pools.get(pool)?.queue;
+      return queue === undefined ? null : parts.counted(queue);
+    },
+    serviceJobs: () => rows.list(),
+
+    close: async () => close(),
+  };
+}
+
+/** How its job ended, in a word or two. */
+function wordFor({ isFinished, isStopped, code }: Heard): string {
+  if (isStopped) return 'stopped';
+  if (!isFinished) return 'lost';
+  return wordOf('finished', code === null ? null : { kind: 'code', code });
+}
+
+/** As much of a job's environment as its agent tells: its build, whose address ends in `ORGANISATION/PIPELINE/builds/NUMBER`. */
+function aboutOf(job: JobId, build: string | null): Readonly<Record<string, string>> {
+  const [, organisation, pipeline, number] = /\/([^/]+)\/([^/]+)\/builds\/(\d+)$/.exec(build ?? '') ?? [];
+  return {
+    BUILDKITE_LABEL: `job ${job.slice(0, 8)}`,
+    ...(build !== null && { BUILDKITE_BUILD_URL: build }),
+    ...(organisation !== undefined && { BUILDKITE_ORGANIZATION_SLUG: organisation }),
+    ...(pipeline !== undefined && { BUILDKITE_PIPELINE_SLUG: pipeline }),
+    ...(number !== undefined && { BUILDKITE_BUILD_NUMBER: number }),
+  };
+}
