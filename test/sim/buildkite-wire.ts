@@ -108,7 +108,7 @@ export class BuildkiteWire {
       const headers = Object.fromEntries(
         Object.entries((init?.headers ?? {}) as Record<string, string>).map(([name, value]) => [name.toLowerCase(), value]),
       );
-      const bytes = init?.body == null ? none : Buffer.from(init.body as Uint8Array);
+      const bytes = init?.body == null ? none : Buffer.from(init.body as string);
       const { pathname, search } = new URL(String(input));
       const incoming = { method: init?.method ?? 'GET', url: `${pathname}${search}`, headers, from: 'manager', signal };
       const answer = this.outage === 'sick' ? sick : await this.#service().enter({ ...incoming, body: async () => bytes });
@@ -120,7 +120,7 @@ export class BuildkiteWire {
       // What of a `Response` our client reads; a real one costs a hundred times as much.
       return {
         status: answer.status,
-        headers: Object.entries(answer.headers),
+        headers: new Headers(answer.headers),
         text: async () => answer.text,
       } as unknown as Response;
     };
