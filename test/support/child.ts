@@ -1,7 +1,7 @@
 /** A child process as a test sees it: what it has said so far, what it will say, how it ended. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { readFileSync } from 'node:fs';
+import { readdirSync, readFileSync } from 'node:fs';
 
 export interface Ended {
   readonly code: number | null;
@@ -101,11 +101,12 @@ export function startChild(command: string, args: readonly string[], options: Ch
   };
 }
 
-/** Whether the process exists and is not merely waiting to be reaped. */
+/** Whether the process exists and is not merely waiting to be reaped. While one of its threads is there, its sockets are. */
 export function isAlive(pid: number): boolean {
   try {
     const stat = readFileSync(`/proc/${pid}/stat`, 'utf8');
-    return !/^[ZX]/.test(stat.slice(stat.lastIndexOf(')') + 2));
+    if (!/^[ZX]/.test(stat.slice(stat.lastIndexOf(')') + 2))) return true;
+    return readdirSync(`/proc/${pid}/task`).length > 1;
   } catch {
     return false;
   }

@@ -13,6 +13,8 @@ import { listening, stopped } from './testing.ts';
 
 const never = new AbortController().signal;
 const main = join(import.meta.dirname, '../../main.ts');
+/** The program's, so that its process stays. */
+const { version } = JSON.parse(readFileSync(join(import.meta.dirname, '../../../package.json'), 'utf8')) as { version: string };
 const silent = { info() {}, warn() {}, error() {} };
 const open: { readonly dir: Scratch; readonly stop: AbortController }[] = [];
 afterEach(async () => {
@@ -27,13 +29,13 @@ afterEach(async () => {
 function bench(
   self: readonly string[] = [process.execPath, main],
   given = {},
-): { readonly stateDir: string; readonly filter: Filter } {
+): { readonly stateDir: string; readonly filter: Filter; readonly stop: AbortController } {
   const dir = scratch();
   const stop = new AbortController();
-  const filter = createFilter({ stateDir: dir.path, self, given, version: '1.0.0', clock: systemClock, log: silent });
+  const filter = createFilter({ stateDir: dir.path, self, given, version, clock: systemClock, log: silent });
   filter.start(stop.signal);
   open.push({ dir, stop });
-  return { stateDir: dir.path, filter };
+  return { stateDir: dir.path, filter, stop };
 }
 
 const local = { door: async () => '127.0.0.1' };
@@ -46,28 +48,20 @@ async function knock(authority: string): Promise<number | undefined> {
 }
 
 it('listens once a sandbox needs it, is started again when it was killed, and ends when nobody needs it', async () => {
-  const { stateDir, filter } = bench();
+  const { stateDir, filter, stop } = bench();
   expect(filterPid({ stateDir })).toBe(null);
-  // The version stands in the package; here it is whatever this one says.
-  const version = (JSON.parse(readFileSync(join(import.meta.dirname, '../../../package.json'), 'utf8')) as { version: string })
-    .version;
-  expect(version).toBe('0.1.0');
-  const made = createFilter({ stateDir, self: [process.execPath, main], given: {}, version, clock: systemClock, log: silent });
-  const stop = new AbortController();
-  made.start(stop.signal);
-  const { authority, seal } = await made.door(local, never);
+  const { authority, seal } = await filter.door(local, never);
   expect(await knock(authority)).toBe(401);
   expect(seal.open('ojf_x')).toBe(null);
-  expect((await made.door(local, never)).authority).toBe(authority);
+  expect((await filter.door(local, never)).authority).toBe(authority);
   await killFilter({ stateDir });
-  expect((await made.door(local, never)).authority).toBe(authority);
+  expect((await filter.door(local, never)).authority).toBe(authority);
   expect(await knock(authority)).toBe(401);
   stop.abort();
-  await made.close(true);
-  expect(await knock(authority)).toBe(401);
-  await made.close(false);
-  await expect.poll(() => filterPid({ stateDir }), { timeout: 10_000 }).toBe(null);
   await filter.close(true);
+  expect(await knock(authority)).toBe(401);
+  await filter.close(false);
+  await expect.poll(() => filterPid({ stateDir }), { timeout: 10_000 }).toBe(null);
 });
 
 it('is given the way to services and nothing else of our surroundings, and no argument names it', async () => {
