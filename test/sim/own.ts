@@ -233,6 +233,12 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
     }
   }
 
+  /** An id that no job has: `random` draws 32 bits, and of the jobs of a thousand days two have the same. */
+  function unused(number: number): string {
+    const id = number.toString(16).padStart(12, '0');
+    return jobs.has(id) ? unused(number + 1) : id;
+  }
+
   host.onEnding.add(() => {
     for (const id of open) (jobs.get(id) as Wanted).mayBeStopped = true;
   });
@@ -254,9 +260,7 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
     takes: {
       /** `cancelAfter`: ms until whoever handed it in has another mind; `kill`: the manager is killed at that effect of it. */
       submit({ ms, exit = 0, says, term, pool = null, cancelAfter = null, kill = null, ...request }: Happening) {
-        const id = Math.floor(random() * 2 ** 48)
-          .toString(16)
-          .padStart(12, '0');
+        const id = unused(Math.floor(random() * 2 ** 48));
         const lines = typeof says === 'number' ? `${`line of ${id}\n`.repeat(says)}` : undefined;
         const act: Act = {
           ...{ ms: Number(ms), exit: Number(exit) },
