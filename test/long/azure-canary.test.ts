@@ -173,7 +173,7 @@ describe.skipIf(lacks('docker', 'root'))('the canary', () => {
     };
     const names = ['rejected-203', 'rejected-302', 'rejected-401', 'rejected-bare', 'denied', 'broken', 'garbage', 'redirect'];
     const said: (readonly [string, Buffer | string])[] = [];
-    for (const fault of [echo, ...names.map((name) => NAMED_FAULTS[name])]) {
+    for (const fault of [echo, ...names.map((name) => NAMED_FAULTS[name]?.fault)]) {
       if (fault === undefined) throw new Error('no such fault');
       const remove = azure.faults.add(fault, { identity: 'pat' });
       await expect.poll(() => troubleOf(here)).not.toBe('');

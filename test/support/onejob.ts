@@ -18,7 +18,7 @@ import { type Child, isAlive, startChild, untilGone } from './child.ts';
 import { machineSocket } from './engine-http.ts';
 import { withoutKept } from './kept-networks.ts';
 
-const program = join(import.meta.dirname, '..', '..', 'bin', 'onejob');
+const ownProgram = join(import.meta.dirname, '..', '..', 'bin', 'onejob');
 
 export interface HomeOptions {
   /** Text of the config file; none: there is no file. */
@@ -26,6 +26,8 @@ export interface HomeOptions {
   readonly env?: Readonly<Record<string, string>>;
   /** Socket of the Engine the census looks at; default the machine's. The daemon is told by `env.DOCKER_HOST`. */
   readonly engine?: string;
+  /** Another onejob than this clone's, such as an installed one. */
+  readonly program?: string;
   /** Command and arguments that start what is written behind them, such as `nsenter …`; it must become that process. */
   readonly through?: readonly string[];
 }
@@ -90,7 +92,8 @@ export async function onejob(options: HomeOptions = {}): Promise<Home> {
 
   const cli: Home['cli'] = (args, more = {}) => {
     if (closing !== null) throw new Error('this home is closed');
-    const [command = program, ...words] = [...(options.through ?? []), program, ...args];
+    const { program = ownProgram, through = [] } = options;
+    const [command = program, ...words] = [...through, program, ...args];
     const child = startChild(command, words, { cwd: more.cwd ?? paths.cwd, env: { ...env, ...more.env } });
     children.add(child);
     return child;

@@ -129,7 +129,7 @@ describe('on a bad day', () => {
   const isSilent = new Set(['delay', 'hang', 'half']);
 
   it.each(Object.entries(expected))('%s: %s', async (name, code) => {
-    const fault = NAMED_FAULTS[name];
+    const fault = NAMED_FAULTS[name]?.fault;
     if (fault === undefined) throw new Error(`The stand-in has no fault ${name}.`);
     await using service = await startAzureDevOps();
     const pool = service.addPool('gpu');
@@ -163,7 +163,7 @@ describe('on a bad day', () => {
     const pool = service.addPool('gpu');
     const client = clientOf(service);
     const { id } = await client.addAgent(pool, await newAgent('gpu-0'), patient);
-    const refused = NAMED_FAULTS['delete-refused'];
+    const refused = NAMED_FAULTS['delete-refused']?.fault;
     if (refused !== undefined) service.faults.add(refused, { method: 'DELETE', times: 1 });
     expect(await client.deleteAgent(pool, id, patient)).toEqual({ refused: expect.stringContaining('running a job') });
     expect(await client.deleteAgent(pool, id, patient)).toBe('deleted');

@@ -1,6 +1,6 @@
 /** What a person types at the stand-in, and what it tells them. */
-import { saidFault, saidWhere } from '../by-hand.ts';
-import { FAULT_PLACES, type FaultWhere, NAMED_FAULTS } from './faults.ts';
+import { obeyLine } from '../kit/console.ts';
+import { NAMED_FAULTS } from './faults.ts';
 import type { AzureDevOps, StandInEvent } from './types.ts';
 
 export const HELP = `queue [DEMAND, DEMAND …] [-- SCRIPT]   queue a job; a demand is "cuda" or "gpu.model -equals A100"
@@ -17,48 +17,34 @@ down, up                               nobody answers any more; and again
 help, quit`;
 
 /** Does what a line says; the answer is for the person. `quit` is the caller's. */
-export async function obey(azure: AzureDevOps, pool: number, line: string): Promise<string> {
-  const [verb = '', ...words] = line.trim().split(/\s+/);
-  const rest = line.trim().slice(verb.length).trim();
-  switch (verb) {
-    case '':
-      return '';
-    case 'help':
-      return HELP;
-    case 'queue':
-      return queue(azure, pool, rest);
-    case 'agents':
-      return agents(azure, pool);
-    case 'requests':
-      return requests(azure, pool);
-    case 'cancel':
-      return cancel(azure, pool, Number(words[0]));
-    case 'update':
-      if (words[0] === undefined) return 'Which version? For example: update 5.279.0';
-      azure.updateAgents(pool, words[0]);
-      return `Agents are asked to update to ${words[0]}.`;
-    case 'fault':
-      return fault(azure, words);
-    case 'log':
-      return azure.log
-        .slice(-Number(words[0] ?? 20))
-        .map(
-          (entry) =>
-            `${entry.status === 0 ? '—  ' : entry.status} ${entry.identity.padEnd(9)} ${entry.method.padEnd(6)} ${entry.route}`,
-        )
-        .join('\n');
-    case 'expire':
+export function obey(azure: AzureDevOps, pool: number, line: string): Promise<string> {
+  const commands = {
+    queue: (_: readonly string[], rest: string) => queue(azure, pool, rest),
+    agents: () => agents(azure, pool),
+    requests: () => requests(azure, pool),
+    cancel: ([id]: readonly string[]) => cancel(azure, pool, Number(id)),
+    update([version]: readonly string[]) {
+      if (version === undefined) return 'Which version? For example: update 5.279.0';
+      azure.updateAgents(pool, version);
+      return `Agents are asked to update to ${version}.`;
+    },
+    log: ([count = '20']: readonly string[]) => log(azure, Number(count)),
+    expire() {
       azure.expirePat(azure.pat);
       return 'The PAT has expired.';
-    case 'down':
-      await azure.faults.down();
-      return 'Nobody answers any more. Type "up" to change that.';
-    case 'up':
-      await azure.faults.up();
-      return `Answers again on ${azure.url}.`;
-    default:
-      return `There is no "${verb}" here. Type "help".`;
-  }
+    },
+  };
+  return obeyLine({ help: HELP, address: azure.url, faults: azure.faults, named: NAMED_FAULTS, commands }, line);
+}
+
+function log(azure: AzureDevOps, count: number): string {
+  return azure.log
+    .slice(-count)
+    .map(
+      ({ status, identity, method, route }) =>
+        `${status === 0 ? '—  ' : status} ${identity.padEnd(9)} ${method.padEnd(6)} ${route}`,
+    )
+    .join('\n');
 }
 
 function queue(azure: AzureDevOps, pool: number, rest: string): string {
@@ -90,19 +76,6 @@ function cancel(azure: AzureDevOps, pool: number, id: number): string {
   if (!azure.requests(pool).some(({ requestId }) => requestId === id)) return 'There is no such job. See "requests".';
   azure.cancel(id);
   return `Job ${id} is being cancelled.`;
-}
-
-function fault(azure: AzureDevOps, [name, ...words]: readonly string[]): string {
-  if (name === undefined) return Object.keys(NAMED_FAULTS).join('  ');
-  if (name === 'clear') {
-    azure.faults.clear();
-    return 'All is well again.';
-  }
-  const found = NAMED_FAULTS[name];
-  if (found === undefined) return `There is no fault "${name}". There are: ${Object.keys(NAMED_FAULTS).join(', ')}.`;
-  const where: FaultWhere = { ...FAULT_PLACES[name], ...saidWhere(words) };
-  azure.faults.add(found, where);
-  return saidFault(name, where);
 }
 
 /** One line for what a person wants to see happen; null for the rest. */

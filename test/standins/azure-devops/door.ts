@@ -1,8 +1,7 @@
-/**
- * The door: finds the route, logs who came, lets faults and the credential have their say, and answers. It knows no socket: a
- * request may as well come from the same process (`in-process.ts`).
- */
+/** What Azure DevOps makes of a request: who it is from, what it may, and how the service words what it says. */
 import type { IncomingHttpHeaders } from 'node:http';
+import type { Answered, Service } from '../kit/door.ts';
+import { createRouter, decoded } from '../kit/routing.ts';
 import { agentRoutes } from './agents.ts';
 import { refusal, rejection, signIn } from './auth.ts';
 import type { Fault } from './faults.ts';
@@ -13,7 +12,6 @@ import { poolRoutes } from './pools.ts';
 import { sweep } from './queue.ts';
 import { requestRoutes } from './requests.ts';
 import { restRoutes } from './rest.ts';
-import { findRoute } from './routing.ts';
 import { sessionRoutes } from './sessions.ts';
 import type { World } from './state.ts';
 import { tokenRoutes } from './token.ts';
@@ -30,83 +28,50 @@ const ROUTES: readonly Route[] = [
   ...restRoutes,
 ];
 
-export interface Door {
-  readonly world: World;
-  readonly log: { push(entry: LoggedRequest): void };
-  /** URL of the host to which a redirect leads. */
-  readonly elsewhere: string;
-  pick(request: LoggedRequest): Fault | null;
-}
+/** A line of the log, while it is written. */
+type Entry = { -readonly [Key in keyof LoggedRequest]: LoggedRequest[Key] };
 
-/** A request, whatever carried it. */
-export interface Incoming {
-  readonly method: string;
-  /** Path and query, or a whole URL. */
-  readonly url: string;
-  readonly headers: IncomingHttpHeaders;
-  /** Read once; null when the other side hung up, or sends too much. */
-  body(): Promise<Buffer | null>;
-  /** Address of the other side. */
-  readonly from: string;
-  /** Ends when the other side hangs up. */
-  readonly signal: AbortSignal;
-}
+/** A request comes in here. */
+export type Door = Service<Route, ReturnType<typeof signIn>, Entry, Fault> & { readonly world: World };
 
-export interface Answered {
-  readonly status: number;
-  readonly headers: Readonly<Record<string, string>>;
-  readonly text: string;
-  /** A file's path, whose bytes come instead of the text. */
-  readonly file: string | null;
-  /** Only the first half of it comes, and then nothing more. */
-  readonly isHalf: boolean;
-}
-
-/** `cut`: the connection ends without an answer; `silence`: nothing comes at all. */
-export async function enter(door: Door, request: Incoming): Promise<Answered | 'cut' | 'silence'> {
-  const { world } = door;
-  const { method, headers } = request;
-  sweep(world);
-  const url = new URL(request.url, world.origin);
-  const found = findRoute(ROUTES, world.base, method, url.pathname);
-  const who = signIn(world, headers, method);
-  const { identity } = who.caller;
-  const entry = {
-    method,
-    route: found?.route.name ?? '?',
-    path: `${url.pathname}${url.search}`,
-    identity,
-    from: request.from,
-    leaked: false,
-    status: 0,
-    at: world.now(),
+/** `elsewhere`: URL of the host to which a redirect leads. */
+export function createDoor(
+  world: World,
+  log: LoggedRequest[],
+  elsewhere: string,
+  pick: (entry: LoggedRequest) => Fault | null,
+): Door {
+  return {
+    world,
+    log,
+    sweep: () => sweep(world),
+    find: createRouter(ROUTES, { base: world.base, isCaseSensitive: false }),
+    callerOf: ({ method, headers }) => signIn(world, headers, method),
+    entryOf: ({ request, url, found, caller }) => ({
+      method: request.method,
+      route: found?.route.name ?? '?',
+      path: `${url.pathname}${url.search}`,
+      identity: caller.caller.identity,
+      from: request.from,
+      leaked: false,
+      status: 0,
+      at: world.now(),
+    }),
+    bodyCame(entry, { request }, body) {
+      entry.leaked = leaks(world, entry, request.headers, body);
+    },
+    pick,
+    instead: (fault, { url }) => insteadOf(world, fault, elsewhere, url),
+    notFound: NO_SUCH_PAGE,
+    refusal: ({ route }, { request: { method, headers }, url, caller }) =>
+      refusal(world, route, caller, headers) ??
+      (route.unversioned === true ? null : versionProblem(method, headers.accept ?? '', url)),
+    answer({ route, params }, { request: { method, headers, signal }, url, caller: { caller } }, body) {
+      const query = new Map([...url.searchParams].map(([name, value]) => [name.toLowerCase(), value]));
+      return answered(route, { world, method, params, query, headers, body, caller, signal });
+    },
+    written: (reply, fault) => written(world, reply, fault),
   };
-  door.log.push(entry);
-  const body = await request.body();
-  if (body === null) return 'silence';
-  entry.leaked = leaks(world, entry, headers, body);
-  const fault = door.pick(entry);
-  const done = (reply: Reply): Answered | 'cut' => {
-    if (fault?.kind === 'lost') return 'cut';
-    entry.status = reply.status;
-    const answer = written(world, reply, fault);
-    world.emit({ kind: 'answered', request: entry });
-    return answer;
-  };
-  if (fault?.kind === 'hang') return 'silence';
-  if (fault?.kind === 'reset') return 'cut';
-  if (fault?.kind === 'delay' && !(await passed(world, fault.ms, request.signal))) return 'silence';
-  const instead = fault === null ? null : insteadOf(world, fault, door.elsewhere, url);
-  if (instead !== null) return done(instead);
-  if (found === null) return done(NO_SUCH_PAGE);
-  const { route, params } = found;
-  const no = refusal(world, route, who, headers);
-  if (no !== null) return done(no);
-  const wrongVersion = route.unversioned === true ? null : versionProblem(method, headers.accept ?? '', url);
-  if (wrongVersion !== null) return done(wrongVersion);
-  const query = new Map([...url.searchParams].map(([name, value]) => [name.toLowerCase(), value]));
-  const { caller } = who;
-  return done(await answered(route, { world, method, params, query, headers, body, caller, signal: request.signal }));
 }
 
 async function answered(route: Route, exchange: Exchange): Promise<Reply> {
@@ -223,24 +188,4 @@ function leaks(
     Buffer.from(secret).toString('base64'),
   ]);
   return secrets.some((secret) => places.includes(secret));
-}
-
-function decoded(path: string): string {
-  try {
-    return decodeURIComponent(path);
-  } catch {
-    return path;
-  }
-}
-
-/** False when the other side hung up before. */
-async function passed(world: World, ms: number, signal: AbortSignal): Promise<boolean> {
-  return new Promise((resolve) => {
-    const cancel = world.after(ms, () => resolve(true));
-    const gone = (): void => {
-      cancel();
-      resolve(false);
-    };
-    signal.addEventListener('abort', gone, { once: true });
-  });
 }

@@ -1,10 +1,19 @@
-/** Everything that can be made to go wrong, per route, once or for good. */
+/** What can be made to go wrong at Azure DevOps. */
+import {
+  type CommonFault,
+  createFaultRules,
+  type FaultRules,
+  NAMED_COMMON_FAULTS,
+  type NamedFaults,
+  type Where,
+} from '../kit/faults.ts';
 import type { Identity } from './types.ts';
 
 /** How a rejected credential looks. Four shapes are known from reports; which comes when is not documented. */
 export type RejectionShape = '203' | '302' | '401-json' | '401-bare';
 
 export type Fault =
+  | CommonFault
   /** The credential is refused. */
   | { readonly kind: 'rejected'; readonly shape: RejectionShape }
   /** Signed in, without the right. */
@@ -19,16 +28,6 @@ export type Fault =
       readonly reset?: number;
       readonly delay?: number;
     }
-  /** Done, later. */
-  | { readonly kind: 'delay'; readonly ms: number }
-  /** Accepted, never done, never answered. */
-  | { readonly kind: 'hang' }
-  /** Half of the answer, and then nothing. */
-  | { readonly kind: 'half' }
-  /** Not done, connection cut. */
-  | { readonly kind: 'reset' }
-  /** Done, connection cut instead of the answer. */
-  | { readonly kind: 'lost' }
   /** Not done, 500 with a page. */
   | { readonly kind: 'broken' }
   /** Not done, 200 with JSON that is something else. */
@@ -38,116 +37,58 @@ export type Fault =
   /** Not done, an error of the service's kind. */
   | { readonly kind: 'error'; readonly status: number; readonly typeKey: string; readonly message?: string };
 
-export interface FaultWhere {
-  readonly method?: string;
-  /** Short name of a route as in the log; all of them when left out. */
-  readonly route?: string;
-  readonly identity?: Identity;
-  /** How many requests it hits; for good when left out. */
-  readonly times?: number;
-  /** How many fitting requests it lets pass first. */
-  readonly after?: number;
-}
+export type FaultWhere = Where & { readonly identity?: Identity };
 
-export interface Faults {
-  /** Returns what takes it away again. The first rule that fits is applied, in the order in which they were added. */
-  add(fault: Fault, where?: FaultWhere): () => void;
-  clear(): void;
+/** What else can go wrong. */
+const SWITCHES = {
   /** The service's clock minus the real one, ms: in the Date header, and where tokens are judged. */
-  skew: number;
+  skew: 0,
   /** Registrations that never had a session do not count when a job is queued. */
-  placeholderNotCounted: boolean;
+  placeholderNotCounted: false,
   /** A second request is given to an agent: while its first one runs, or when it has said that it is leaving. */
-  secondJob: 'no' | 'while-busy' | 'at-end';
-  /** Nobody listens any more; open connections are cut. */
-  down(): Promise<void>;
-  /** Listens again, on the same port. */
-  up(): Promise<void>;
-}
+  secondJob: 'no' as 'no' | 'while-busy' | 'at-end',
+};
 
-/** For the console and for tests that go through all of them. */
-export const NAMED_FAULTS: Readonly<Record<string, Fault>> = {
-  'rejected-203': { kind: 'rejected', shape: '203' },
-  'rejected-302': { kind: 'rejected', shape: '302' },
-  'rejected-401': { kind: 'rejected', shape: '401-json' },
-  'rejected-bare': { kind: 'rejected', shape: '401-bare' },
-  denied: { kind: 'denied' },
-  throttled: { kind: 'throttled', retryAfter: 5 },
-  slowed: { kind: 'slowed', retryAfter: 5, remaining: 0, reset: 5 },
-  delay: { kind: 'delay', ms: 2000 },
-  hang: { kind: 'hang' },
-  half: { kind: 'half' },
-  reset: { kind: 'reset' },
-  lost: { kind: 'lost' },
-  broken: { kind: 'broken' },
-  garbage: { kind: 'garbage' },
-  redirect: { kind: 'redirect' },
+export type Faults = FaultRules<Fault, FaultWhere> & typeof SWITCHES;
+
+export const NAMED_FAULTS: NamedFaults<Fault, FaultWhere> = {
+  'rejected-203': { fault: { kind: 'rejected', shape: '203' } },
+  'rejected-302': { fault: { kind: 'rejected', shape: '302' } },
+  'rejected-401': { fault: { kind: 'rejected', shape: '401-json' } },
+  'rejected-bare': { fault: { kind: 'rejected', shape: '401-bare' } },
+  denied: { fault: { kind: 'denied' } },
+  throttled: { fault: { kind: 'throttled', retryAfter: 5 } },
+  slowed: { fault: { kind: 'slowed', retryAfter: 5, remaining: 0, reset: 5 } },
+  ...NAMED_COMMON_FAULTS,
+  broken: { fault: { kind: 'broken' } },
+  garbage: { fault: { kind: 'garbage' } },
+  redirect: { fault: { kind: 'redirect' } },
   'name-taken': {
-    kind: 'error',
-    status: 409,
-    typeKey: 'TaskAgentExistsException',
-    message: 'An agent of that name exists already.',
+    fault: {
+      kind: 'error',
+      status: 409,
+      typeKey: 'TaskAgentExistsException',
+      message: 'An agent of that name exists already.',
+    },
+    where: { method: 'POST', route: 'agents' },
   },
   'delete-refused': {
-    kind: 'error',
-    status: 400,
-    typeKey: 'TaskAgentJobStillRunningException',
-    message: 'The agent cannot be deleted because it is running a job.',
+    fault: {
+      kind: 'error',
+      status: 400,
+      typeKey: 'TaskAgentJobStillRunningException',
+      message: 'The agent cannot be deleted because it is running a job.',
+    },
+    where: { method: 'DELETE', route: 'agents/{agentId}' },
   },
 };
 
-/** Where a named fault belongs when its name is about one route. */
-export const FAULT_PLACES: Readonly<Record<string, FaultWhere>> = {
-  'name-taken': { method: 'POST', route: 'agents' },
-  'delete-refused': { method: 'DELETE', route: 'agents/{agentId}' },
-};
-
-interface Rule {
-  readonly fault: Fault;
-  readonly where: FaultWhere;
-  left: number;
-  skip: number;
-}
-
 /** The rules; `listening` opens and closes the door. */
-export function createFaults(listening: { down(): Promise<void>; up(): Promise<void> }): Faults & {
-  pick(request: { readonly method: string; readonly route: string; readonly identity: Identity }): Fault | null;
-} {
-  let rules: Rule[] = [];
-  return {
-    skew: 0,
-    placeholderNotCounted: false,
-    secondJob: 'no',
-    add(fault, where = {}) {
-      const rule: Rule = { fault, where, left: where.times ?? Number.POSITIVE_INFINITY, skip: where.after ?? 0 };
-      rules.push(rule);
-      return () => {
-        rules = rules.filter((other) => other !== rule);
-      };
-    },
-    clear() {
-      rules = [];
-      this.skew = 0;
-      this.placeholderNotCounted = false;
-      this.secondJob = 'no';
-    },
-    down: () => listening.down(),
-    up: () => listening.up(),
-    pick({ method, route, identity }) {
-      for (const rule of rules) {
-        const { where } = rule;
-        if (where.method !== undefined && where.method !== method) continue;
-        if (where.route !== undefined && where.route !== route) continue;
-        if (where.identity !== undefined && where.identity !== identity) continue;
-        if (rule.skip > 0) {
-          rule.skip--;
-          continue;
-        }
-        rule.left--;
-        if (rule.left <= 0) rules = rules.filter((other) => other !== rule);
-        return rule.fault;
-      }
-      return null;
-    },
-  };
+export function createFaults(now: () => number, listening: Pick<Faults, 'down' | 'up'>) {
+  return createFaultRules<Fault, typeof SWITCHES, 'identity', { readonly identity: Identity }>({
+    now,
+    listening,
+    switches: SWITCHES,
+    callers: ['identity'],
+  });
 }

@@ -1,5 +1,6 @@
 /** The seam between the server and its layers: what a route is asked, and what it may answer. */
 import type { IncomingHttpHeaders } from 'node:http';
+import type { Reply } from '../kit/door.ts';
 import type { Agent, Pat, Plan, World } from './state.ts';
 import type { Identity } from './types.ts';
 
@@ -10,6 +11,8 @@ export interface Caller {
   readonly agent: Agent | null;
   readonly plan: Plan | null;
 }
+
+export type { Reply };
 
 export interface Exchange {
   readonly world: World;
@@ -23,16 +26,6 @@ export interface Exchange {
   readonly caller: Caller;
   /** Ends when the other side hangs up. */
   readonly signal: AbortSignal;
-}
-
-export interface Reply {
-  readonly status: number;
-  readonly json?: unknown;
-  readonly text?: string;
-  readonly type?: string;
-  /** A file's path, served as it is. */
-  readonly file?: string;
-  readonly headers?: Readonly<Record<string, string>>;
 }
 
 /** Who may use a route. `anyone` includes those without a credential. */

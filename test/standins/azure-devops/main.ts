@@ -1,9 +1,5 @@
 /** `npm run standin:azure`: the stand-in by hand, to see the whole flow without an account. */
-import { existsSync, mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
-import { parseArgs } from 'node:util';
-import { conversation, ownAddress } from '../by-hand.ts';
+import { playByHand, tellEvents, trialFolder } from '../kit/by-hand.ts';
 import { packAgent } from './agent/pack.ts';
 import { obey, told } from './console.ts';
 import { type AzureDevOps, startAzureDevOps } from './standin.ts';
@@ -14,43 +10,24 @@ A local stand-in for Azure DevOps with one pool. Containers must reach it, so it
 of this host that is not 127.0.0.1, if there is one; its port is 8990 unless you say otherwise.
 --jobs N queues N jobs as soon as the first agent is registered.`;
 
-const { values } = parseArgs({
-  options: {
-    host: { type: 'string' },
-    port: { type: 'string' },
-    pool: { type: 'string' },
-    jobs: { type: 'string' },
-    help: { type: 'boolean' },
-  },
-});
-if (values.help === true) console.log(USAGE);
-else await main();
-
-async function main(): Promise<void> {
-  await using azure = await startAzureDevOps({ host: values.host ?? ownAddress(), port: Number(values.port ?? 8990) });
-  const name = values.pool ?? 'gpu';
+await playByHand({ usage: USAGE, port: 8990, options: { pool: { type: 'string' } } }, async ({ host, port, more }, stack) => {
+  const azure = stack.use(await startAzureDevOps({ host, port }));
+  const name = String(more.pool ?? 'gpu');
   const pool = azure.addPool(name);
   await azure.addPackage(await packAgent());
-  // Of its own, so that a onejob that leads this host goes on beside it.
-  const stateDir = mkdtempSync(join(tmpdir(), 'onejob-azure-'));
-  console.log(greeting(azure, name, stateDir));
-  azure.on((event) => {
-    const line = told(event);
-    if (line !== null) console.log(line);
-  });
-  const jobs = Number(values.jobs ?? 0);
-  if (jobs > 0) {
-    void azure
-      .next('agentAdded', (event) => event.pool === pool)
-      .then(() => {
-        for (let i = 1; i <= jobs; i++) azure.queue(pool, { name: `Job ${i}`, script: `echo "job ${i} in $(pwd)"` });
-      });
-  }
-  await conversation((line) => obey(azure, pool, line));
-  // Whoever leads it still needs it to end its agents.
-  if (existsSync(join(stateDir, 'onejob.sock'))) console.log(`A onejob is still up; remove ${stateDir} once it is down.`);
-  else rmSync(stateDir, { recursive: true, force: true });
-}
+  const { state } = stack.use(trialFolder('azure'));
+  tellEvents(azure, told);
+  return {
+    greeting: greeting(azure, name, state),
+    obey: (line) => obey(azure, pool, line),
+    queueJobs: (count) =>
+      void azure
+        .next('agentAdded', (event) => event.pool === pool)
+        .then(() => {
+          for (let i = 1; i <= count; i++) azure.queue(pool, { name: `Job ${i}`, script: `echo "job ${i} in $(pwd)"` });
+        }),
+  };
+});
 
 function greeting(azure: AzureDevOps, pool: string, stateDir: string): string {
   return `A stand-in for Azure DevOps. It knows one pool, and forgets everything when it ends.

@@ -1,37 +1,34 @@
 /** What tests do to an organisation, and see of it, whatever way requests come to it. */
 import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
-import type { Door } from './door.ts';
+import { createEvents } from '../kit/events.ts';
+import type { Entrance as Doorway } from '../kit/in-process.ts';
+import { createDoor, type Door } from './door.ts';
 import { createFaults } from './faults.ts';
 import { askToUpdate } from './messages.ts';
 import { newPool } from './pools.ts';
 import { cancelRequest, queueJob, sweep, viewOf } from './queue.ts';
 import { type Agent, type Pool, requestOf, urlOf, type World } from './state.ts';
-import type { AgentView, AzureDevOps, EventOf, LoggedRequest, StandInEvent, StandInOptions } from './types.ts';
+import type { AgentView, AzureDevOps, LoggedRequest, StandInEvent, StandInOptions } from './types.ts';
 import { createWorld, newPat } from './world.ts';
 
-export interface Entrance {
+export interface Entrance extends Doorway<LoggedRequest> {
   /** `http://host:port`. */
   readonly origin: string;
   readonly port: number;
   /** URL of the host to which a redirect leads. */
   readonly elsewhere: string;
   readonly strays: AzureDevOps['strays'];
-  readonly log: LoggedRequest[];
-  down(): Promise<void>;
-  up(): Promise<void>;
 }
 
 /** It has the pools that every organisation has, `Default` and the hosted `Azure Pipelines`, and no agents. */
 export function createOrganisation(
   o: StandInOptions,
   { origin, port, elsewhere, strays, log, down, up }: Entrance,
-): { readonly azure: Omit<AzureDevOps, typeof Symbol.asyncDispose>; readonly door: Door } {
-  const listeners = new Set<(event: StandInEvent) => void>();
-  const faults = createFaults({ down, up });
-  const world = createWorld(o, origin, faults, (event) => {
-    for (const listener of [...listeners]) listener(event);
-  });
+): { readonly azure: Omit<AzureDevOps, typeof Symbol.asyncDispose>; readonly service: Door } {
+  const { emit, on, next } = createEvents<StandInEvent>();
+  const faults = createFaults(o.now ?? Date.now, { down, up });
+  const world = createWorld(o, origin, faults, emit);
   newPool(world, 'Default');
   newPool(world, 'Azure Pipelines', { hosted: true });
   const pat = addPat({ scopes: ['agentpools_manage', 'build'], poolAdmin: true });
@@ -100,23 +97,10 @@ export function createOrganisation(
     lines: (id) => requestBy(id).plan.feed,
     strays,
     faults,
-    on(listener) {
-      listeners.add(listener);
-      return () => void listeners.delete(listener);
-    },
-    next(kind, fits) {
-      return new Promise((resolve) => {
-        const off = azure.on((event) => {
-          if (event.kind !== kind) return;
-          const fitting = event as EventOf<typeof kind>;
-          if (fits !== undefined && !fits(fitting)) return;
-          off();
-          resolve(fitting);
-        });
-      });
-    },
+    on,
+    next,
   };
-  return { azure, door: { world, log, elsewhere, pick: faults.pick } };
+  return { azure, service: createDoor(world, log, elsewhere, faults.pick) };
 }
 
 function agentView(world: World, agent: Agent): AgentView {

@@ -5,57 +5,44 @@
  * sources say of that. What no source says is a guess, and is in `StandInOptions.statusCodes` where it is a status code.
  */
 import { createServer } from 'node:http';
-import { closed, inUrl, listening, portOf, publicOf } from '../listener.ts';
+import { enter } from '../kit/door.ts';
+import { createServerOf, openPorts, publicOf, sweeping } from '../kit/server.ts';
 import type { Door } from './door.ts';
 import { createOrganisation } from './organisation.ts';
 import { sweep } from './queue.ts';
-import { createServerOf } from './server.ts';
 import type { AzureDevOps, LoggedRequest, StandInOptions } from './types.ts';
 
 export type { Fault, Faults, FaultWhere, RejectionShape } from './faults.ts';
-export { FAULT_PLACES, NAMED_FAULTS } from './faults.ts';
+export { NAMED_FAULTS } from './faults.ts';
 export type * from './types.ts';
-
-/** How often what has run out is looked for, ms. */
-const SWEEP_MS = 100;
 
 /** Starts one. */
 export async function startAzureDevOps(o: StandInOptions = {}): Promise<AzureDevOps> {
   const host = o.host ?? '127.0.0.1';
-  const publicHost = o.publicHost ?? publicOf(host);
   const log: LoggedRequest[] = [];
   const strays: { path: string; authorization: string | null }[] = [];
-  const elsewhere = createServer((request, response) => {
+  const other = createServer((request, response) => {
     strays.push({ path: request.url ?? '', authorization: request.headers.authorization ?? null });
     response.setHeader('content-type', 'application/json').end('{"count":0,"value":[]}');
   });
-  await listening(elsewhere, '127.0.0.1', 0);
-  // Opening and closing one after the other, and nothing opens after the end.
-  let turn: Promise<void> = Promise.resolve();
-  let ended = false;
-  const inTurn = (act: () => Promise<void>): Promise<void> => {
-    turn = turn.then(act);
-    return turn;
-  };
+  await using stack = new AsyncDisposableStack();
+  const elsewhere = stack.use(await openPorts([other], '127.0.0.1', 0));
   // The port is known only after the first listening, and every URL needs it.
   let door: Door;
-  const server = createServerOf(() => door);
-  await listening(server, host, o.port ?? 0);
-  const port = portOf(server);
-  const made = createOrganisation(o, {
-    ...{ origin: `http://${inUrl(publicHost)}:${port}`, port, elsewhere: `http://localhost:${portOf(elsewhere)}`, strays, log },
-    down: () => inTurn(() => closed(server)),
-    up: () => inTurn(async () => (ended ? undefined : listening(server, host, port))),
+  const server = createServerOf({ name: 'Azure DevOps', afterHalf: 'silence', enter: (request) => enter(door, request) });
+  const ports = stack.use(await openPorts([server], host, o.port ?? 0));
+  const [port = 0] = ports.ports;
+  const { azure, service } = createOrganisation(o, {
+    origin: `http://${publicOf(o.publicHost ?? host)}:${port}`,
+    port,
+    elsewhere: `http://localhost:${elsewhere.ports[0]}`,
+    strays,
+    log,
+    down: ports.down,
+    up: ports.up,
   });
-  door = made.door;
-  const sweeping = o.now === undefined ? setInterval(() => sweep(made.door.world), SWEEP_MS) : null;
-  sweeping?.unref();
-  return {
-    ...made.azure,
-    async [Symbol.asyncDispose]() {
-      if (sweeping !== null) clearInterval(sweeping);
-      ended = true;
-      await Promise.all([inTurn(() => closed(server)), closed(elsewhere)]);
-    },
-  };
+  door = service;
+  if (o.now === undefined) stack.use(sweeping(() => sweep(service.world)));
+  const all = stack.move();
+  return { ...azure, [Symbol.asyncDispose]: () => all.disposeAsync() };
 }

@@ -1,5 +1,6 @@
 /** A new organisation or collection: its settings, its secrets, and nothing in it yet. */
 import { createHash, randomBytes, randomInt, randomUUID } from 'node:crypto';
+import { afterRealTime } from '../kit/door.ts';
 import type { World } from './state.ts';
 import type { StandInOptions, StatusCodes } from './types.ts';
 
@@ -70,11 +71,6 @@ export function createWorld(o: StandInOptions, origin: string, faults: World['fa
       })),
     ),
   };
-}
-
-function afterRealTime(ms: number, fn: () => void): () => void {
-  const timer = setTimeout(fn, ms);
-  return () => clearTimeout(timer);
 }
 
 /** The shape by which clients and scanners know a PAT: 76 characters, `AZDO`, 4 characters. */

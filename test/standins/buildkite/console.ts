@@ -1,6 +1,6 @@
 /** What a person types at the stand-in, and what it tells them. */
-import { saidFault, saidWhere } from '../by-hand.ts';
-import { type FaultWhere, NAMED_FAULTS } from './faults.ts';
+import { obeyLine } from '../kit/console.ts';
+import { NAMED_FAULTS } from './faults.ts';
 import type { BuildkiteStandin, JobSpec, StandinEvent } from './types.ts';
 
 export const HELP = `queue [--queue Q] [--rule TAG] [--pipeline P] [--branch B] [--priority N] [--fork] [--waiting] [--env NAME=VALUE] [-- COMMAND]
@@ -21,50 +21,30 @@ down, up                      nobody answers any more; and again
 help, quit`;
 
 /** Does what a line says; the answer is for the person. `quit` is the caller's. */
-export async function obey(bk: BuildkiteStandin, line: string): Promise<string> {
-  const [verb = '', ...words] = line.trim().split(/\s+/);
-  const rest = line.trim().slice(verb.length).trim();
-  switch (verb) {
-    case '':
-      return '';
-    case 'help':
-      return HELP;
-    case 'queue':
-      return queue(bk, rest);
-    case 'jobs':
-      return jobs(bk);
-    case 'log':
-      return withJob(bk, words[0], (id) => bk.job(id).log);
-    case 'cancel':
-      return withJob(bk, words[0], (id) => {
+export function obey(bk: BuildkiteStandin, line: string): Promise<string> {
+  type Words = readonly string[];
+  const commands = {
+    queue: (_: Words, rest: string) => queue(bk, rest),
+    jobs: () => jobs(bk),
+    log: ([job]: Words) => withJob(bk, job, (id) => bk.job(id).log),
+    cancel: ([job]: Words) =>
+      withJob(bk, job, (id) => {
         bk.cancel(id);
         return `Job ${short(id)} is being cancelled.`;
-      });
-    case 'agents':
-      return agents(bk);
-    case 'stop':
-    case 'pause':
-    case 'resume':
-    case 'lose':
-      return agent(bk, verb, words[0]);
-    case 'secret':
-      return secret(bk, words);
-    case 'fault':
-      return fault(bk, words);
-    case 'requests':
-      return requests(bk, Number(words[0] ?? 20));
-    case 'revoke':
+      }),
+    agents: () => agents(bk),
+    stop: ([name]: Words) => agent(bk, 'stop', name),
+    pause: ([name]: Words) => agent(bk, 'pause', name),
+    resume: ([name]: Words) => agent(bk, 'resume', name),
+    lose: ([name]: Words) => agent(bk, 'lose', name),
+    secret: (words: Words) => secret(bk, words),
+    requests: ([count = '20']: Words) => requests(bk, Number(count)),
+    revoke() {
       bk.revoke(bk.token);
       return 'The token is revoked. Agents that are connected stay.';
-    case 'down':
-      await bk.faults.down();
-      return 'Nobody answers any more. Type "up" to change that.';
-    case 'up':
-      await bk.faults.up();
-      return `Answers again on ${bk.endpoint}.`;
-    default:
-      return `There is no "${verb}" here. Type "help".`;
-  }
+    },
+  };
+  return obeyLine({ help: HELP, address: bk.endpoint, faults: bk.faults, named: NAMED_FAULTS, commands }, line);
 }
 
 export const short = (id: string): string => id.slice(0, 8);
@@ -138,19 +118,6 @@ function secret(bk: BuildkiteStandin, [name, ...value]: readonly string[]): stri
   if (name === undefined || value.length === 0) return 'For example: secret API_KEY swordfish';
   bk.addSecret(name, value.join(' '));
   return `Jobs may ask for ${name}.`;
-}
-
-function fault(bk: BuildkiteStandin, [name, ...words]: readonly string[]): string {
-  if (name === undefined) return Object.keys(NAMED_FAULTS).join('  ');
-  if (name === 'clear') {
-    bk.faults.clear();
-    return 'All is well again.';
-  }
-  const found = NAMED_FAULTS[name];
-  if (found === undefined) return `There is no fault "${name}". There are: ${Object.keys(NAMED_FAULTS).join(', ')}.`;
-  const where: FaultWhere = { ...found.where, ...saidWhere(words) };
-  bk.faults.add(found.fault, where);
-  return saidFault(name, where);
 }
 
 function requests(bk: BuildkiteStandin, count: number): string {

@@ -1,18 +1,15 @@
-/**
- * The door: finds the route, logs who came, lets faults and the token have their say, and answers. It knows no socket: a request
- * may as well come from the same process (`in-process.ts`).
- */
-import type { IncomingHttpHeaders } from 'node:http';
+/** What Buildkite makes of a request: whose token it has, what that may, and how the service words what it says. */
 import { gunzipSync } from 'node:zlib';
+import type { Answered, Incoming, Service } from '../kit/door.ts';
+import { createRouter } from '../kit/routing.ts';
 import { agentRoutes } from './agents.ts';
 import { artifactRoutes } from './artifacts.ts';
 import { sweep } from './dispatch.ts';
-import type { Asked, Fault } from './faults.ts';
+import type { Fault } from './faults.ts';
 import { type Caller, type Exchange, type Reply, type Route, ServiceFailure } from './http.ts';
 import { jobDataRoutes } from './job-data.ts';
 import { jobRoutes } from './jobs.ts';
 import { metricsRoutes } from './metrics.ts';
-import { findRoute } from './routing.ts';
 import { stackRoutes } from './stacks.ts';
 import type { World } from './state.ts';
 import { callerOf, holdsToken } from './tokens.ts';
@@ -29,84 +26,53 @@ const ROUTES: readonly Route[] = [
 /** Bodies up to this size are searched for tokens, bytes. */
 const SEARCHED = 4 * 1024 * 1024;
 
-export interface Door {
-  readonly log: { push(entry: LoggedRequest): void };
-  readonly pick: (asked: Asked) => Fault | null;
-  world: World;
-}
+/** A line of the log, while it is written. */
+type Entry = { -readonly [Key in keyof LoggedRequest]: LoggedRequest[Key] };
 
-/** A request, whatever carried it. */
-export interface Incoming {
-  readonly method: string;
-  /** Path and query. */
-  readonly url: string;
-  readonly headers: IncomingHttpHeaders;
-  /** Read once; null when the other side hung up, or sends too much. */
-  body(): Promise<Buffer | null>;
-  /** Address of the other side. */
-  readonly from: string;
-  /** Ends when the other side hangs up. */
-  readonly signal: AbortSignal;
-}
+/** A request comes in here. */
+export type Door = Service<Route, Caller, Entry, Fault> & { readonly world: World };
 
-export interface Answered {
-  readonly status: number;
-  readonly headers: Readonly<Record<string, string>>;
-  readonly text: string;
-  /** Only the first half of it comes, and then the connection is cut. */
-  readonly isHalf: boolean;
-}
-
-/** `cut`: the connection ends without an answer; `silence`: nothing comes at all. */
-export async function enter(door: Door, request: Incoming): Promise<Answered | 'cut' | 'silence'> {
-  const { world } = door;
-  sweep(world);
-  const url = new URL(request.url, world.origin);
-  const found = findRoute(ROUTES, request.method, url.pathname);
-  const caller = callerOf(world, request.headers.authorization);
-  const entry = write(door, request, caller, {
-    route: found?.route.path ?? '?',
-    params: found?.params ?? {},
-    query: url.search.slice(1),
-  });
-  const body = await request.body();
-  if (body === null) return 'silence';
-  entry.bytes = body.length;
-  entry.leaked = leaks(world, request, body);
-  const fault = door.pick(entry);
-  const done = (reply: Reply): Answered | 'cut' => {
-    if (fault?.kind === 'lost') return 'cut';
-    entry.status = reply.status;
-    const answer = written(world, reply, fault);
-    world.emit({ kind: 'answered', request: entry });
-    return answer;
+export function createDoor(world: World, log: LoggedRequest[], pick: (entry: LoggedRequest) => Fault | null): Door {
+  return {
+    world,
+    log,
+    sweep: () => sweep(world),
+    find: createRouter(ROUTES, { base: 'v3', isCaseSensitive: true }),
+    callerOf: ({ headers }) => callerOf(world, headers.authorization),
+    entryOf: ({ request, url, found, caller }) =>
+      entryOf(world, request, caller, {
+        route: found?.route.path ?? '?',
+        params: found?.params ?? {},
+        query: url.search.slice(1),
+      }),
+    bodyCame(entry, { request }, body) {
+      entry.bytes = body.length;
+      entry.leaked = leaks(world, request, body);
+    },
+    pick,
+    instead,
+    notFound: { status: 404, json: { message: 'Not found' } },
+    refusal: ({ route, params }, { caller }) => refusal(world, route, params, caller),
+    async answer({ route, params }, { request: { headers, from }, url, caller }, body, fault) {
+      const exchange = { world, params, query: url.searchParams, headers, body, caller, from: plain(from) };
+      if (fault?.kind === 'doubled') await attempt(route, exchange);
+      return attempt(route, exchange);
+    },
+    written: (reply, fault) => written(world, reply, fault),
   };
-  if (fault?.kind === 'hang') return 'silence';
-  if (fault?.kind === 'reset') return 'cut';
-  if (fault?.kind === 'delay' && !(await passed(world, fault.ms, request.signal))) return 'silence';
-  if (fault?.kind === 'dropped') return done({ status: 200, json: {} });
-  if (fault?.kind === 'garbage') return done({ status: 200 });
-  if (fault?.kind === 'error') {
-    const headers = fault.retryAfter === undefined ? {} : { 'retry-after': String(fault.retryAfter) };
-    return done({ status: fault.status, json: { message: fault.message ?? `The stand-in says ${fault.status}` }, headers });
-  }
-  if (found === null) return done({ status: 404, json: { message: 'Not found' } });
-  const no = refusal(world, found.route, found.params, caller);
-  if (no !== null) return done(no);
-  const { params } = found;
-  const exchange: Exchange = { world, params, query: url.searchParams, headers: request.headers, body, caller, from: entry.from };
-  if (fault?.kind === 'doubled') await attempt(found.route, exchange);
-  return done(await attempt(found.route, exchange));
 }
 
-/** Writes down that somebody came; status and size follow. */
-export function write(
-  door: Door,
+/** An IPv4 address as such, although it came to a port of both kinds. */
+const plain = (from: string): string => from.replace(/^::ffff:/, '');
+
+/** What the log says of a request; status and size follow. */
+export function entryOf(
+  world: World,
   { method, headers, from }: Pick<Incoming, 'method' | 'headers' | 'from'>,
   caller: Caller,
   { route, params, query }: Pick<LoggedRequest, 'route' | 'params' | 'query'>,
-): LoggedRequest {
-  const entry: LoggedRequest = {
+): Entry {
+  return {
     method,
     route,
     params,
@@ -114,15 +80,29 @@ export function write(
     token: caller.kind,
     valid: caller.valid,
     agent: caller.agent?.name ?? null,
-    from: from.replace(/^::ffff:/, ''),
+    from: plain(from),
     userAgent: headers['user-agent'] ?? '',
     leaked: false,
     bytes: 0,
     status: 0,
-    at: door.world.now(),
+    at: world.now(),
   };
-  door.log.push(entry);
-  return entry;
+}
+
+/** Answers that come in place of the route's. */
+function instead(fault: Fault): Reply | null {
+  switch (fault.kind) {
+    case 'dropped':
+      return { status: 200, json: {} };
+    case 'garbage':
+      return { status: 200 };
+    case 'error': {
+      const headers = fault.retryAfter === undefined ? {} : { 'retry-after': String(fault.retryAfter) };
+      return { status: fault.status, json: { message: fault.message ?? `The stand-in says ${fault.status}` }, headers };
+    }
+    default:
+      return null;
+  }
 }
 
 async function attempt(route: Route, exchange: Exchange): Promise<Reply> {
@@ -152,12 +132,12 @@ function written(world: World, reply: Reply, fault: Fault | null): Answered {
   const { status } = reply;
   if (fault?.kind === 'garbage') {
     const page = '<html><body>Just a moment</body></html>';
-    return { status, headers: { ...headers, 'content-type': 'text/html' }, text: page, isHalf: false };
+    return { status, headers: { ...headers, 'content-type': 'text/html' }, text: page, file: null, isHalf: false };
   }
-  if (status === 204) return { status, headers, text: '', isHalf: false };
+  if (status === 204) return { status, headers, text: '', file: null, isHalf: false };
   const text = JSON.stringify(reply.json ?? {});
   const type = { 'content-type': 'application/json; charset=utf-8', 'content-length': String(Buffer.byteLength(text)) };
-  return { status, headers: { ...headers, ...type }, text, isHalf: fault?.kind === 'half' };
+  return { status, headers: { ...headers, ...type }, text, file: null, isHalf: fault?.kind === 'half' };
 }
 
 /** A token of the host's stands where it must not: in the address, another header or the body, also a compressed one. */
@@ -170,15 +150,4 @@ function leaks(world: World, { url, headers: { authorization: _, ...headers } }:
   } catch {
     return false;
   }
-}
-
-/** Whether it passed, rather than the other side going away. */
-export function passed(world: Pick<World, 'after'>, ms: number, gone: AbortSignal): Promise<boolean> {
-  return new Promise((resolve) => {
-    const callOff = world.after(ms, () => resolve(true));
-    gone.addEventListener('abort', () => {
-      callOff();
-      resolve(false);
-    });
-  });
 }

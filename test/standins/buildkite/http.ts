@@ -1,8 +1,11 @@
 /** The seam between the server and its layers: what a route is asked, and what it may answer. */
 import type { IncomingHttpHeaders } from 'node:http';
 import type { z } from 'zod';
+import type { Reply } from '../kit/door.ts';
 import type { Agent, ClusterToken, Job, World } from './state.ts';
 import type { TokenKind } from './types.ts';
+
+export type { Reply };
 
 /** Who asks. Exactly what the token names is set. */
 export interface Caller {
@@ -23,12 +26,6 @@ export interface Exchange {
   readonly body: Buffer;
   readonly caller: Caller;
   readonly from: string;
-}
-
-export interface Reply {
-  readonly status: number;
-  readonly json?: unknown;
-  readonly headers?: Readonly<Record<string, string>>;
 }
 
 export interface Route {

@@ -1,10 +1,8 @@
 /** `npm run standin:buildkite`: the stand-in by hand, to see the whole flow without an account. */
-import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
 import { realAgent } from '../../support/buildkite-agent.ts';
-import { conversation, ownAddress } from '../by-hand.ts';
+import { playByHand, tellEvents, trialFolder } from '../kit/by-hand.ts';
 import { obey, told } from './console.ts';
 import { type BuildkiteStandin, startBuildkite } from './standin.ts';
 
@@ -14,38 +12,28 @@ A local stand-in for Buildkite. Containers must reach its artifact host, so it l
 that is not 127.0.0.1, if there is one; its port is 8991 unless you say otherwise.
 --jobs N queues N jobs as soon as the first agent is connected.`;
 
-const { values } = parseArgs({
-  options: { host: { type: 'string' }, port: { type: 'string' }, jobs: { type: 'string' }, help: { type: 'boolean' } },
+await playByHand({ usage: USAGE, port: 8991 }, async (where, stack) => {
+  const bk = stack.use(await startBuildkite({ host: where.host, port: where.port }));
+  const { dir, state } = stack.use(trialFolder('buildkite', 'state'));
+  tellEvents(bk, told);
+  return {
+    greeting: greeting(bk, configFor(bk, dir, state)),
+    obey: (line) => obey(bk, line),
+    queueJobs: (count) =>
+      void bk.next('agentConnected').then(() => {
+        for (let i = 1; i <= count; i++) bk.queueJob({ command: `echo "job ${i} in $(pwd)"`, checkout: true });
+      }),
+  };
 });
-if (values.help === true) console.log(USAGE);
-else await main();
 
-async function main(): Promise<void> {
-  await using bk = await startBuildkite({ host: values.host ?? ownAddress(), port: Number(values.port ?? 8991) });
-  using home = homeFor(bk);
-  console.log(greeting(bk, home));
-  bk.on((event) => {
-    const line = told(event);
-    if (line !== null) console.log(line);
-  });
-  const jobs = Number(values.jobs ?? 0);
-  if (jobs > 0) {
-    void bk.next('agentConnected').then(() => {
-      for (let i = 1; i <= jobs; i++) bk.queueJob({ command: `echo "job ${i} in $(pwd)"`, checkout: true });
-    });
-  }
-  await conversation((line) => obey(bk, line));
-}
-
-interface TrialHome extends Disposable {
+interface TrialConfig {
   readonly config: string;
   readonly text: string;
 }
 
-/** A config for this stand-in, its token, and a state directory: a onejob that leads this host already goes on beside it. */
-function homeFor(bk: BuildkiteStandin): TrialHome {
-  const dir = mkdtempSync(join(tmpdir(), 'onejob-buildkite-'));
-  const [config, token, state] = [join(dir, 'try.yml'), join(dir, 'token'), join(dir, 'state')];
+/** Writes a config for this stand-in, and its token. */
+function configFor(bk: BuildkiteStandin, dir: string, state: string): TrialConfig {
+  const [config, token] = [join(dir, 'try.yml'), join(dir, 'token')];
   const program = realAgent();
   const agent = program === null ? '' : `, agent: { from: "${program}" }`;
   const text = `state_dir: "${state}"
@@ -56,17 +44,10 @@ pools:
 `;
   writeFileSync(token, `${bk.token}\n`, { mode: 0o600 });
   writeFileSync(config, text);
-  return {
-    ...{ config, text },
-    [Symbol.dispose]() {
-      // Whoever leads it still needs it to end its agents.
-      if (existsSync(join(state, 'onejob.sock'))) console.log(`A onejob is still up; remove ${dir} once it is down.`);
-      else rmSync(dir, { recursive: true, force: true });
-    },
-  };
+  return { config, text };
 }
 
-function greeting(bk: BuildkiteStandin, { config, text }: TrialHome): string {
+function greeting(bk: BuildkiteStandin, { config, text }: TrialConfig): string {
   const build =
     realAgent() === null ? '\nWithout internet, first: npx node test/support/buildkite-agent.ts; then start this again.' : '';
   return `A stand-in for Buildkite. It knows one cluster, and forgets everything when it ends.

@@ -1,19 +1,16 @@
 /** What tests do to an organisation with one cluster, and see of it, whatever way requests come to it. */
 import { randomUUID } from 'node:crypto';
+import { afterRealTime } from '../kit/door.ts';
+import { createEvents } from '../kit/events.ts';
+import type { Entrance } from '../kit/in-process.ts';
 import { cancelJob, dispatch, leave, sweep } from './dispatch.ts';
-import type { Door } from './door.ts';
+import { createDoor, type Door } from './door.ts';
 import { createFaults } from './faults.ts';
 import { queueJob } from './queue.ts';
 import { type Agent, isOver, type Job, queueOf, type World } from './state.ts';
 import { newToken } from './tokens.ts';
-import type { BuildkiteOptions, BuildkiteStandin, EventOf, LoggedRequest, StandinEvent } from './types.ts';
+import type { BuildkiteOptions, BuildkiteStandin, LoggedRequest, StandinEvent } from './types.ts';
 import { agentView, jobView } from './views.ts';
-
-export interface Entrance {
-  readonly log: LoggedRequest[];
-  down(): Promise<void>;
-  up(): Promise<void>;
-}
 
 /** What does not depend on how it is reached. */
 export type Organisation = Omit<BuildkiteStandin, 'endpoint' | 'port' | 'artifactHost' | typeof Symbol.asyncDispose>;
@@ -21,13 +18,11 @@ export type Organisation = Omit<BuildkiteStandin, 'endpoint' | 'port' | 'artifac
 /** It has a cluster, its default queue and two tokens, and neither agents nor jobs. */
 export function createOrganisation(
   options: BuildkiteOptions,
-  { log, down, up }: Entrance,
-): { readonly buildkite: Organisation; readonly door: Door } {
-  const listeners = new Set<(event: StandinEvent) => void>();
+  { log, down, up }: Entrance<LoggedRequest>,
+): { readonly buildkite: Organisation; readonly service: Door } {
+  const { emit, on, next } = createEvents<StandinEvent>();
   const faults = createFaults(options.now ?? Date.now, { down, up });
-  const world = createWorld(options, faults, (event) => {
-    for (const listener of [...listeners]) listener(event);
-  });
+  const world = createWorld(options, faults, emit);
   const jobOf = (id: string): Job => {
     const job = world.jobs.get(id);
     if (job === undefined) throw new Error(`The stand-in has no job ${id}.`);
@@ -44,10 +39,6 @@ export function createOrganisation(
     if (queue !== null) queueOf(world, queue);
     world.clusterTokens.set(token, { id: randomUUID(), kind, queue, revoked: false });
     return token;
-  };
-  const on = (listener: (event: StandinEvent) => void): (() => void) => {
-    listeners.add(listener);
-    return () => void listeners.delete(listener);
   };
   const buildkite: Organisation = {
     organisation: world.organisation.slug,
@@ -94,17 +85,7 @@ export function createOrganisation(
     requests: log,
     onRequest: (listener) => on((event) => void (event.kind === 'answered' && listener(event.request))),
     on,
-    next(kind, fits) {
-      return new Promise((resolve) => {
-        const off = on((event) => {
-          if (event.kind !== kind) return;
-          const fitting = event as EventOf<typeof kind>;
-          if (fits !== undefined && !fits(fitting)) return;
-          off();
-          resolve(fitting);
-        });
-      });
-    },
+    next,
     census: () => ({
       agents: [...world.present].map(({ name }) => name),
       jobs: [...world.open].filter((job) => !isOver(job)).map(({ id }) => id),
@@ -112,7 +93,7 @@ export function createOrganisation(
     sweep: () => sweep(world),
     faults,
   };
-  return { buildkite, door: { world, log, pick: faults.pick } };
+  return { buildkite, service: createDoor(world, log, faults.pick) };
 }
 
 function createWorld(options: BuildkiteOptions, faults: World['faults'], emit: World['emit']): World {
@@ -130,12 +111,7 @@ function createWorld(options: BuildkiteOptions, faults: World['faults'], emit: W
     },
     faults,
     now: options.now ?? Date.now,
-    after:
-      options.after ??
-      ((ms, fn) => {
-        const timer = setTimeout(fn, ms);
-        return () => clearTimeout(timer);
-      }),
+    after: options.after ?? afterRealTime,
     next: (of) => ++last[of],
     emit,
     clusterTokens: new Map(),

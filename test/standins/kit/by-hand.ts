@@ -1,0 +1,112 @@
+/** What the programs have in common that start a stand-in for a person. */
+import { existsSync, mkdtempSync, rmSync } from 'node:fs';
+import { networkInterfaces, tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import { type ParseArgsOptionsConfig, parseArgs } from 'node:util';
+
+/** A stand-in that is up, as a person plays it. */
+export interface Played {
+  /** What it says at first. */
+  readonly greeting: string;
+  obey(line: string): Promise<string>;
+  /** Queues so many jobs once the first agent is there. */
+  queueJobs(count: number): void;
+}
+
+export interface Arguments {
+  /** Address to listen on. */
+  readonly host: string;
+  readonly port: number;
+  /** What else was said, by name. */
+  readonly more: Readonly<Record<string, unknown>>;
+}
+
+/**
+ * Runs `play` and obeys what is typed until `quit`, or says the usage. Containers must reach a stand-in, so it listens on an address
+ * that is not 127.0.0.1, if there is one.
+ */
+export async function playByHand(
+  { usage, port, options = {} }: { readonly usage: string; readonly port: number; readonly options?: ParseArgsOptionsConfig },
+  play: (said: Arguments, stack: AsyncDisposableStack) => Promise<Played>,
+): Promise<void> {
+  const { values } = parseArgs({
+    options: {
+      ...options,
+      host: { type: 'string' },
+      port: { type: 'string' },
+      jobs: { type: 'string' },
+      help: { type: 'boolean' },
+    },
+  });
+  if (values.help === true) return console.log(usage);
+  await using stack = new AsyncDisposableStack();
+  const said = { host: String(values.host ?? ownAddress()), port: Number(values.port ?? port), more: values };
+  const { greeting, obey, queueJobs } = await play(said, stack);
+  console.log(greeting);
+  const jobs = Number(values.jobs ?? 0);
+  if (jobs > 0) queueJobs(jobs);
+  await conversation(obey);
+}
+
+/** Says each event that is worth a line. */
+export function tellEvents<Event>(
+  { on }: { on(listener: (event: Event) => void): unknown },
+  told: (event: Event) => string | null,
+): void {
+  on((event) => {
+    const line = told(event);
+    if (line !== null) console.log(line);
+  });
+}
+
+/** A folder to try it with, so that a onejob that leads this host goes on beside it. `state`: its state directory, in it. */
+export function trialFolder(name: string, state = ''): Disposable & { readonly dir: string; readonly state: string } {
+  const dir = mkdtempSync(join(tmpdir(), `onejob-${name}-`));
+  return {
+    dir,
+    state: join(dir, state),
+    [Symbol.dispose]() {
+      // Whoever leads it still needs it to end its agents.
+      if (existsSync(join(dir, state, 'onejob.sock'))) console.log(`A onejob is still up; remove ${dir} once it is down.`);
+      else rmSync(dir, { recursive: true, force: true });
+    },
+  };
+}
+
+/** Has each line of the input obeyed, until `quit`, which waits for what was typed before, or a signal; the end of the input changes nothing, so that it can run in the background. */
+function conversation(obey: (line: string) => Promise<string>): Promise<unknown> {
+  return new Promise<unknown>((resolve) => {
+    const lines = createInterface({ input: process.stdin });
+    let before: Promise<unknown> = Promise.resolve();
+    const stay = setInterval(() => undefined, 60_000);
+    const end = (): void => {
+      clearInterval(stay);
+      lines.close();
+      process.stdin.destroy();
+      // An "up" that is under way would open the door again behind whoever closes it.
+      void before.then(resolve);
+    };
+    process.once('SIGINT', end);
+    process.once('SIGTERM', end);
+    lines.on('line', (line) => {
+      if (line.trim() === 'quit') return end();
+      // One after the other: "down" and "up" take a moment.
+      before = before
+        .then(() => obey(line))
+        .then(
+          (answer) => answer !== '' && console.log(answer),
+          (error: unknown) => console.log(error instanceof Error ? error.message : error),
+        );
+    });
+  });
+}
+
+/** The address of a bridge for containers, else the first that is reachable from one. */
+function ownAddress(): string {
+  const all = Object.entries(networkInterfaces()).flatMap(([name, addresses]) =>
+    (addresses ?? []).map((each) => ({ name, ...each })),
+  );
+  const outward = all.filter((each) => each.family === 'IPv4' && !each.internal);
+  return (outward.find(({ name }) => name.startsWith('docker')) ?? outward[0])?.address ?? '127.0.0.1';
+}
