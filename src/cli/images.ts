@@ -2,8 +2,9 @@
  * `onejob image build`, `list`, `prune` and `refresh`: the images that onejob builds. A daemon does it where there is one, so that
  * nothing is built twice at a time; otherwise this process does, and starts no agent for it.
  */
-import type { ImageDesk } from '../api/image-desk.ts';
+
 import type { ImageOutcome, ImageView } from '../api/image-schema.ts';
+import type { ImageDesk } from '../api/manager.ts';
 import { OnejobError } from '../errors.ts';
 import { printable } from './color.ts';
 import { isGone, withDaemon } from './connect.ts';

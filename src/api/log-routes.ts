@@ -1,19 +1,18 @@
 /** Output of a job, an agent, or whoever works in a slot, or what such an agent logs itself, as frames (see `frames.ts`). */
 import { Readable } from 'node:stream';
-import type { FastifyInstance } from 'fastify';
 import { z } from 'zod';
-import type { Counts } from '../../logs/gap.ts';
-import { lastLines, skip } from '../../logs/select.ts';
-import { beginFrame, endFrame, errorFrame, pieceFrames } from '../frames.ts';
-import { toErrorView } from '../http-errors.ts';
-import type { LogPiece, LogSource } from '../manager.ts';
-import { checked, type RouteContext, signalOf } from '../requests.ts';
+import type { Counts } from '../logs/gap.ts';
+import { lastLines, skip } from '../logs/select.ts';
+import { beginFrame, endFrame, errorFrame, pieceFrames } from './frames.ts';
+import { toErrorView } from './http-errors.ts';
+import type { LogPiece, LogSource, Manager } from './manager.ts';
+import { checked, type Routes } from './requests.ts';
 
 const flag = z
   .enum(['true', '1', 'false', '0'])
   .default('false')
   .transform((text) => text === 'true' || text === '1');
-const query = z
+const logQuery = z
   .strictObject({
     job: z.string().optional(),
     agent: z.string().optional(),
@@ -33,18 +32,20 @@ const query = z
     'name one of job, agent and slot',
   );
 
-export function logRoutes(app: FastifyInstance, { manager, closing }: RouteContext): void {
-  app.get('/v1/logs', async (request, reply) => {
-    const asked = checked(query, request.query, 'query');
-    const signal = signalOf(reply, closing);
-    const source = sourceOf(asked);
-    const read = (follow: boolean) => (asked.own ? manager.agentLogs(source, signal) : manager.logs(source, { follow }, signal));
-    const pieces = asked.tail === undefined ? read(asked.follow) : lastLines(read, asked.tail, asked.follow);
-    return reply.type('application/octet-stream').send(Readable.from(frames(pieces, asked, signal), { objectMode: false }));
-  });
+export function logRoutes(manager: Manager): Routes {
+  return {
+    'GET /v1/logs'({ query, signal, response }) {
+      const asked = checked(logQuery, query, 'query');
+      const source = sourceOf(asked);
+      const read = (follow: boolean) => (asked.own ? manager.agentLogs(source, signal) : manager.logs(source, { follow }, signal));
+      const pieces = asked.tail === undefined ? read(asked.follow) : lastLines(read, asked.tail, asked.follow);
+      response.setHeader('content-type', 'application/octet-stream');
+      return Readable.from(frames(pieces, asked, signal), { objectMode: false });
+    },
+  };
 }
 
-function sourceOf(asked: z.output<typeof query>): LogSource {
+function sourceOf(asked: z.output<typeof logQuery>): LogSource {
   if (asked.job !== undefined) return { job: asked.job };
   if (asked.agent !== undefined) return { agent: asked.agent };
   return { slot: asked.slot ?? '', previous: asked.previous };
