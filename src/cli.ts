@@ -7,7 +7,6 @@ import { Command, CommanderError, Option } from 'commander';
 import { addAzureCommands } from './cli/commands/azure.ts';
 import { addAboutCommands, addConfigCommands } from './cli/commands/config.ts';
 import { addDaemonCommands } from './cli/commands/daemon.ts';
-import { addFilterCommand } from './cli/commands/filter.ts';
 import { addGpuCommands } from './cli/commands/gpus.ts';
 import { addImageCommands } from './cli/commands/image.ts';
 import { addImportCommands } from './cli/commands/import.ts';
@@ -90,7 +89,6 @@ Exit codes: 0 done, 1 failed, 2 wrong usage; "run" passes on the job's own, or 1
   addJobCommands(program, act);
   program.commandsGroup('The daemon:');
   addDaemonCommands(program, act);
-  addFilterCommand(program, act);
   program.commandsGroup('Setting up:');
   addInitCommands(program, act);
   addAzureCommands(program, act);

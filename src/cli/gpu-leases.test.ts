@@ -12,8 +12,7 @@ import { type ApiServer, startApi } from '../api/server.ts';
 import { OnejobError } from '../errors.ts';
 import { noGpus } from '../gpu/inventory.ts';
 import type { Probe } from '../gpu/probe.ts';
-import { askLeases } from './gpu-leases.ts';
-import { showGpus } from './gpus.ts';
+import { askLeases, showGpus } from './gpus.ts';
 import { createOutput } from './output.ts';
 import type { Session } from './session.ts';
 
@@ -51,7 +50,7 @@ const probe: Probe = {
   look: async () => ({ ...noGpus, devices: [gpu(0), gpu(1)] }),
   [Symbol.dispose]() {},
 };
-const asked = { from: null, watch: false, every: 1 };
+const asked = { watch: false, every: 1 };
 const view: DeviceView = {
   uuid: 'GPU-0000',
   kind: 'gpu',

@@ -153,7 +153,7 @@ describe('--watch', () => {
   const watched = async (terminal: boolean) => {
     const stop = new AbortController();
     const here = session([], terminal);
-    const flags = { from: null, watch: true, every: 1, signal: stop.signal };
+    const flags = { watch: true, every: 1, signal: stop.signal };
     const code = await showGpus(
       here.session,
       flags,
@@ -205,7 +205,7 @@ test('nothing found: one sentence that says what was looked for', async () => {
   const here = session([]);
   const code = await showGpus(
     here.session,
-    { from: null, watch: false, every: 1 },
+    { watch: false, every: 1 },
     scripted([noGpus], () => {}),
   );
   expect(code).toBe(0);
