@@ -15,10 +15,10 @@ import { until } from '../until.ts';
 import { type Client, createClient } from './client.ts';
 import { statusOf } from './http-errors.ts';
 import type { LogPiece } from './manager.ts';
+import { limited } from './routes.ts';
 import { jobRequest } from './schema.ts';
 import { type ApiServer, startApi } from './server.ts';
 import { probeSocket } from './sockets.ts';
-import { limited } from './workspaces.ts';
 
 let dir: Scratch;
 let manager: FakeManager;

@@ -12,13 +12,12 @@ import { pipeline } from 'node:stream/promises';
 import type { z } from 'zod';
 import { OnejobError } from '../errors.ts';
 import { type Counts, none } from '../logs/gap.ts';
-import { connectionError, silent } from './client-errors.ts';
-import type * as Devices from './device-schema.ts';
 import { readFrames } from './frames.ts';
 import { fromErrorView } from './http-errors.ts';
 import type { ImageOutcome } from './image-schema.ts';
-import type { ImageDesk, LogPiece, LogSource, SecretDesk } from './manager.ts';
+import type { ImageDesk, LogPiece, LogSource, Manager, SecretDesk } from './manager.ts';
 import type * as Schemas from './schema.ts';
+import { socketDenied } from './socket-access.ts';
 import { checkSocketOwner, checkSocketPath } from './sockets.ts';
 
 export interface ClientOptions {
@@ -47,36 +46,39 @@ export interface LogsRequest {
   readonly signal?: AbortSignal;
 }
 
+/** What a manager is asked for, from afar. */
+type Asked<K extends keyof Manager> = {
+  [P in K]: (...args: Parameters<Manager[P]>) => Promise<Awaited<ReturnType<Manager[P]>>>;
+};
+type Plain =
+  | 'status'
+  | 'plan'
+  | 'jobs'
+  | 'cancel'
+  | 'pruneJobs'
+  | 'devices'
+  | 'changeDevice'
+  | 'proofs'
+  | 'pause'
+  | 'resume'
+  | 'drain';
+
 /** All methods throw OnejobError: E_DAEMON_ABSENT, _SILENT, _CUT, _STOPPING, E_SOCKET_DENIED, _FOREIGN, or what the daemon said. */
-export interface Client {
+export interface Client extends Asked<Plain> {
   readonly socket: string;
   readonly images: ImageDesk;
   readonly secrets: SecretDesk;
-  status(): Promise<Schemas.StatusView>;
-  plan(): Promise<Schemas.PlanLine[]>;
   doctor(): Promise<Schemas.FindingView[]>;
   submit(request: z.input<typeof Schemas.jobRequest>): Promise<Schemas.JobView>;
   /** Throws what `submit` would, but for the workspace, which need not be sent yet. */
   check(request: z.input<typeof Schemas.jobRequest>): Promise<void>;
-  /** Newest last; `limit` gives only the newest. */
-  jobs(filter: { readonly all: boolean; readonly pool: string | null; readonly limit?: number }): Promise<Schemas.JobView[]>;
   job(id: string): Promise<Schemas.JobView>;
   /** Waits for the job's end, however long it takes. */
   settled(id: string, signal?: AbortSignal): Promise<Schemas.JobView>;
-  cancel(id: string): Promise<Schemas.JobView>;
-  pruneJobs(request: Schemas.PruneRequest): Promise<Schemas.PrunedView>;
   putWorkspace(files: Readable, sent?: (bytes: number) => void): Promise<string>;
   /** The tar of a done job's artifacts; null when it has none. */
   artifacts(id: string): Promise<Readable | null>;
   logs(source: LogSource, request: LogsRequest): AsyncGenerator<LogPiece>;
-  devices(): Promise<Devices.DeviceView[]>;
-  /** `name`: a UUID or its unambiguous beginning, or the index or PCI address of a GPU. */
-  changeDevice(name: string, change: Devices.DeviceChange): Promise<Devices.DeviceAnswer>;
-  /** Newest first; `device` as above, null: of all. */
-  proofs(filter: { readonly device: string | null; readonly limit: number }): Promise<Devices.ProofView[]>;
-  pause(pool: string | null, reason: string): Promise<void>;
-  resume(pool: string | null, reason: string): Promise<Schemas.ResumeView>;
-  drain(pool: string | null): Promise<void>;
   down(request: z.input<typeof Schemas.downRequest>): Promise<void>;
   /** Waits until a daemon that was told to forget has done so, however long it takes. */
   forgotten(): Promise<Schemas.ForgottenView[]>;
@@ -366,4 +368,32 @@ function otherVersion(response: http.IncomingMessage, { version, socket }: Clien
   return new OnejobError('E_API_VERSION', `Cannot understand the daemon at ${socket}. ${who}.`, {
     hint: 'Restart the daemon ("onejob down --leave", then "onejob up"): running jobs go on.',
   });
+}
+
+/** What broke a request off, as an error that says what to do. Ours stay as they are. */
+function connectionError(error: unknown, socket: string): OnejobError {
+  if (error instanceof OnejobError) return error;
+  const code = error instanceof Error && 'code' in error ? error.code : null;
+  if (code === 'EACCES' || code === 'EPERM') return socketDenied(socket);
+  if (code === 'ENOENT' || code === 'ECONNREFUSED' || code === 'ENOTDIR') {
+    return new OnejobError('E_DAEMON_ABSENT', `Cannot reach the daemon: nothing listens at ${socket}.`, {
+      hint: 'Start it with "onejob up".',
+      retry: true,
+      cause: error,
+    });
+  }
+  const what = error instanceof Error ? error.message : String(error);
+  return new OnejobError('E_DAEMON_CUT', `The connection to the daemon at ${socket} was cut: ${what}.`, {
+    retry: true,
+    cause: error,
+  });
+}
+
+/** `patience`: ms that were waited. */
+function silent(socket: string, call: { readonly method: string; readonly path: string }, patience: number): OnejobError {
+  return new OnejobError(
+    'E_DAEMON_SILENT',
+    `The daemon at ${socket} did not answer ${call.method} ${call.path} within ${Math.round(patience / 1000)} s.`,
+    { hint: 'It may be stopped or overloaded: see whether its process runs, and what it last logged.', retry: true },
+  );
 }

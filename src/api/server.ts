@@ -9,12 +9,10 @@ import { createServer, type IncomingMessage, type ServerResponse } from 'node:ht
 import { parse } from 'node:querystring';
 import { OnejobError } from '../errors.ts';
 import { statusOf, toErrorView } from './http-errors.ts';
-import { logRoutes } from './log-routes.ts';
 import type { ImageDesk, Manager, SecretDesk } from './manager.ts';
 import { createRouter, readBody, send } from './requests.ts';
-import { controlRoutes, deviceRoutes, imageRoutes, jobRoutes, secretRoutes } from './routes.ts';
+import { controlRoutes, deviceRoutes, imageRoutes, jobRoutes, logRoutes, secretRoutes, workspaceRoutes } from './routes.ts';
 import { publishSocket, type SocketOptions } from './sockets.ts';
-import { workspaceRoutes } from './workspaces.ts';
 
 export interface ApiOptions {
   readonly manager: Manager;

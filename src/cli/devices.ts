@@ -5,9 +5,8 @@ import type { DeviceAnswer, DeviceChange, ProofView } from '../api/device-schema
 import { formatTime } from '../gpu/processes.ts';
 import { type Colors, printable } from './color.ts';
 import { withDaemon } from './connect.ts';
-import type { CliContext } from './context.ts';
 import { exitCodes } from './exit.ts';
-import type { Session } from './session.ts';
+import type { CliContext, Session } from './session.ts';
 import { hang, table } from './table.ts';
 import { formatAge } from './units.ts';
 

@@ -39,7 +39,7 @@ function session(json: boolean, own = 'onejob.sock', system: string | null = nul
     isSocketNamed: false,
     systemSocket: systemSocket ?? null,
   });
-  const flags = { config: null, stateDir: null, socket: null };
+  const flags = {};
   const made: Session = { context, output: createOutput(context, json), flags, version: '1.0.0', place };
   return { session: made, stdout };
 }

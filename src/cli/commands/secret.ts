@@ -1,9 +1,8 @@
 /** `secret keygen`, `encrypt`, `decrypt`, `rotate`, `pins`, `allow` and `forget`: their options and help. */
 import { type Command, Option } from 'commander';
-import type { EncryptFlags } from '../secret.ts';
+import type { EncryptFlags, RotateFlags } from '../secret.ts';
 import type { KeygenFlags } from '../secret-keygen.ts';
 import type { PinFlags } from '../secret-pins.ts';
-import type { RotateFlags } from '../secret-rotate.ts';
 import { type Act, collect, does, wrongOrFailed } from './options.ts';
 
 const codes = 'Exit codes: 0; 1 when it could not be done, with the reason; 2 wrong usage.';
@@ -104,9 +103,7 @@ Values of the new format keep their variable and pipelines. Before you name a pi
 are its own: whoever wrote the text could have copied them from elsewhere.
 Exit codes: 0; 1 when a value was left as it is, with its line and the reason; 2 wrong usage.`,
     );
-  does(command, act, wrongOrFailed, async (session, flags: RotateFlags) =>
-    (await import('../secret-rotate.ts')).rotate(session, flags),
-  );
+  does(command, act, wrongOrFailed, async (session, flags: RotateFlags) => (await import('../secret.ts')).rotate(session, flags));
 }
 
 function addPins(secret: Command, act: Act): void {
