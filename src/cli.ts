@@ -7,7 +7,6 @@ import { Command, CommanderError, Option } from 'commander';
 import { addAzureCommands } from './cli/commands/azure.ts';
 import { addAboutCommands, addConfigCommands } from './cli/commands/config.ts';
 import { addDaemonCommands } from './cli/commands/daemon.ts';
-import { addFilterCommand } from './cli/commands/filter.ts';
 import { addGpuCommands } from './cli/commands/gpus.ts';
 import { addImageCommands } from './cli/commands/image.ts';
 import { addImportCommands } from './cli/commands/import.ts';
@@ -15,11 +14,10 @@ import { addInitCommands } from './cli/commands/init.ts';
 import { addJobCommands } from './cli/commands/jobs.ts';
 import type { Act } from './cli/commands/options.ts';
 import { addSecretCommands } from './cli/commands/secret.ts';
-import type { CliContext, Place } from './cli/context.ts';
 import { exitCodes } from './cli/exit.ts';
 import { createOutput, type Output, OutputClosed } from './cli/output.ts';
 import { findPlace } from './cli/place.ts';
-import type { GlobalFlags, Session } from './cli/session.ts';
+import type { CliContext, GlobalFlags, Place, Session } from './cli/session.ts';
 import { usageError } from './cli/usage.ts';
 import { readVersion } from './cli/version.ts';
 import { OnejobError } from './errors.ts';
@@ -90,7 +88,6 @@ Exit codes: 0 done, 1 failed, 2 wrong usage; "run" passes on the job's own, or 1
   addJobCommands(program, act);
   program.commandsGroup('The daemon:');
   addDaemonCommands(program, act);
-  addFilterCommand(program, act);
   program.commandsGroup('Setting up:');
   addInitCommands(program, act);
   addAzureCommands(program, act);
@@ -105,7 +102,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage; "run" passes on the job's own, or 1
 
 function createSession(context: CliContext, output: Output, given: GlobalFlags): Session {
   // Absolute from here on, since a daemon started for us lives in another directory.
-  const path = (value: string | undefined) => (value === undefined ? null : resolve(context.cwd, value));
+  const path = (value: string | undefined) => (value === undefined ? undefined : resolve(context.cwd, value));
   const flags = { config: path(given.config), stateDir: path(given.stateDir), socket: path(given.socket) };
   let place: Promise<Place> | null = null;
   return {

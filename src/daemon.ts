@@ -2,7 +2,7 @@ import { join } from 'node:path';
 import { createClient } from './api/client.ts';
 import { startApi } from './api/server.ts';
 import { socketFinding } from './api/socket-access.ts';
-import type { CliContext, DaemonOptions } from './cli/context.ts';
+import type { CliContext, DaemonOptions } from './cli/session.ts';
 import { systemClock as clock } from './clock.ts';
 import { configChange, howToApply } from './config/changed.ts';
 import type { Environment } from './config/environment.ts';
@@ -25,12 +25,7 @@ export async function runDaemon(
   { onSignal, onHangup }: Pick<CliContext, 'onSignal' | 'onHangup'>,
 ): Promise<number> {
   const { log, version, self, temporary } = options;
-  const flags = {
-    config: options.config ?? undefined,
-    stateDir: options.stateDir ?? undefined,
-    socket: options.socket ?? undefined,
-  };
-  const { config, files, warnings } = await loadConfig({ flags, env, instead: options.instead });
+  const { config, files, warnings } = await loadConfig({ flags: options, env, instead: options.instead });
   for (const warning of warnings) log.warn('config', { problem: formatProblem(warning) });
   const loaded = { path: config.path, files, at: clock.wall() };
   await using parts = new AsyncDisposableStack();
@@ -52,7 +47,7 @@ export async function runDaemon(
   const host = await openHost({
     ...{ config, env, store, stored, runtimes, clock, log, version, self, temporary },
     configChanged: async () =>
-      options.instead === undefined ? configChange(loaded, findConfig(flags, env, process.cwd()), clock.wall()) : null,
+      options.instead === undefined ? configChange(loaded, findConfig(options, env, process.cwd()), clock.wall()) : null,
     findings: () => (system ? [socketFinding(socket)] : []),
   });
   parts.use(host);

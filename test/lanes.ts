@@ -29,7 +29,7 @@ const processes = [
   'src/ci/buildkite/{init,recipe-class,script,stacks}.test.ts',
   'src/ci/filter/{connections,filter,server}.test.ts',
   'src/ci/own-queue/script.test.ts',
-  'src/cli/{cli,connect,control,device-commands,follow,gpu-leases,gpus,image,images}.test.ts',
+  'src/cli/{cli,connect,control,devices,follow,gpu-leases,gpus,image,images}.test.ts',
   'src/cli/{jobs,logs,program,secret-pins,service-jobs}.test.ts',
   'src/config/{host-places,load}.test.ts',
   'src/gpu/{host-facts,kernel-reader,lock,probe,processes,recording,run}.test.ts',

@@ -15,7 +15,7 @@ import { until } from '../until.ts';
 import { type Client, createClient } from './client.ts';
 import { statusOf } from './http-errors.ts';
 import type { LogPiece } from './manager.ts';
-import { limited } from './routes/workspaces.ts';
+import { limited } from './routes.ts';
 import { jobRequest } from './schema.ts';
 import { type ApiServer, startApi } from './server.ts';
 import { probeSocket } from './sockets.ts';
@@ -117,7 +117,7 @@ describe('jobs', () => {
   });
 
   test('unknown jobs are said to be unknown', async () => {
-    for (const ask of [client.job('x'), client.settled('x'), client.cancel('x'), client.artifacts('../..')]) {
+    for (const ask of [client.job('x'), client.settled('x'), client.cancel(''), client.artifacts('../..')]) {
       await expect(ask).rejects.toMatchObject({ code: 'E_JOB_UNKNOWN' });
     }
     expect((await raw('GET', '/v1/jobs/x')).status).toBe(404);
@@ -158,8 +158,14 @@ describe('jobs', () => {
     ['{', 400],
     ['"text"', 400],
     ['', 400],
-  ])('a body of %j is refused', async (body, status) => {
-    expect((await raw('POST', '/v1/jobs', body)).status).toBe(status);
+    [`{"command":["true"],"__proto__":{}}`, 400],
+    [' '.repeat(8 * 2 ** 20 + 1), 400],
+  ])('a body that begins %.40j is refused', async (body, status) => {
+    expect(await raw('POST', '/v1/jobs', body)).toMatchObject({ status, body: { code: 'E_API_REQUEST' } });
+  });
+
+  test('a path that cannot be decoded is refused', async () => {
+    expect(await raw('GET', '/v1/jobs/%zz')).toMatchObject({ status: 400, body: { code: 'E_API_REQUEST' } });
   });
 
   test('an unknown route says so', async () => {

@@ -5,20 +5,19 @@
  * Only node:http is loaded up front: the schemas come while the first answer is on its way, so that `run` starts fast.
  */
 import http from 'node:http';
+import { createInterface } from 'node:readline';
 import { type Readable, Transform } from 'node:stream';
 import { json } from 'node:stream/consumers';
 import { pipeline } from 'node:stream/promises';
 import type { z } from 'zod';
 import { OnejobError } from '../errors.ts';
 import { type Counts, none } from '../logs/gap.ts';
-import { connectionError, silent } from './client-errors.ts';
-import { type DeviceCalls, deviceCalls } from './device-client.ts';
 import { readFrames } from './frames.ts';
 import { fromErrorView } from './http-errors.ts';
-import { type ImageCalls, imageCalls } from './image-client.ts';
-import type { LogPiece, LogSource } from './manager.ts';
+import type { ImageOutcome } from './image-schema.ts';
+import type { ImageDesk, LogPiece, LogSource, Manager, SecretDesk } from './manager.ts';
 import type * as Schemas from './schema.ts';
-import { type SecretCalls, secretCalls } from './secret-client.ts';
+import { socketDenied } from './socket-access.ts';
 import { checkSocketOwner, checkSocketPath } from './sockets.ts';
 
 export interface ClientOptions {
@@ -47,29 +46,39 @@ export interface LogsRequest {
   readonly signal?: AbortSignal;
 }
 
+/** What a manager is asked for, from afar. */
+type Asked<K extends keyof Manager> = {
+  [P in K]: (...args: Parameters<Manager[P]>) => Promise<Awaited<ReturnType<Manager[P]>>>;
+};
+type Plain =
+  | 'status'
+  | 'plan'
+  | 'jobs'
+  | 'cancel'
+  | 'pruneJobs'
+  | 'devices'
+  | 'changeDevice'
+  | 'proofs'
+  | 'pause'
+  | 'resume'
+  | 'drain';
+
 /** All methods throw OnejobError: E_DAEMON_ABSENT, _SILENT, _CUT, _STOPPING, E_SOCKET_DENIED, _FOREIGN, or what the daemon said. */
-export interface Client extends DeviceCalls, ImageCalls, SecretCalls {
+export interface Client extends Asked<Plain> {
   readonly socket: string;
-  status(): Promise<Schemas.StatusView>;
-  plan(): Promise<Schemas.PlanLine[]>;
+  readonly images: ImageDesk;
+  readonly secrets: SecretDesk;
   doctor(): Promise<Schemas.FindingView[]>;
   submit(request: z.input<typeof Schemas.jobRequest>): Promise<Schemas.JobView>;
   /** Throws what `submit` would, but for the workspace, which need not be sent yet. */
   check(request: z.input<typeof Schemas.jobRequest>): Promise<void>;
-  /** Newest last; `limit` gives only the newest. */
-  jobs(filter: { readonly all: boolean; readonly pool: string | null; readonly limit?: number }): Promise<Schemas.JobView[]>;
   job(id: string): Promise<Schemas.JobView>;
   /** Waits for the job's end, however long it takes. */
   settled(id: string, signal?: AbortSignal): Promise<Schemas.JobView>;
-  cancel(id: string): Promise<Schemas.JobView>;
-  pruneJobs(request: Schemas.PruneRequest): Promise<Schemas.PrunedView>;
   putWorkspace(files: Readable, sent?: (bytes: number) => void): Promise<string>;
   /** The tar of a done job's artifacts; null when it has none. */
   artifacts(id: string): Promise<Readable | null>;
   logs(source: LogSource, request: LogsRequest): AsyncGenerator<LogPiece>;
-  pause(pool: string | null, reason: string): Promise<void>;
-  resume(pool: string | null, reason: string): Promise<Schemas.ResumeView>;
-  drain(pool: string | null): Promise<void>;
   down(request: z.input<typeof Schemas.downRequest>): Promise<void>;
   /** Waits until a daemon that was told to forget has done so, however long it takes. */
   forgotten(): Promise<Schemas.ForgottenView[]>;
@@ -89,6 +98,12 @@ interface Call {
   readonly patience?: number | null;
   readonly signal?: AbortSignal | undefined;
 }
+
+const imageSchemas = () => import('./image-schema.ts');
+const secretSchemas = () => import('./secret-schema.ts');
+
+/** How long an Engine may take over removing images, in ms. */
+const slow = 600_000;
 
 /** @throws OnejobError E_SOCKET_PATH */
 export function createClient(options: ClientOptions): Client {
@@ -138,6 +153,7 @@ export function createClient(options: ClientOptions): Client {
     throw error.code === 'E_API_ROUTE' || error.code === 'E_API_REQUEST' ? (otherVersion(response, options) ?? error) : error;
   };
 
+  /** `load`: the schema of the answer, as only some requests need most of them. */
   const askFor = async <T extends z.ZodType>(load: () => Promise<T>, call: Call): Promise<z.output<T>> => {
     const answer = open(call);
     const [schema, response] = await Promise.all([load(), answer]);
@@ -158,13 +174,11 @@ export function createClient(options: ClientOptions): Client {
   const get = (path: string): Call => ({ method: 'GET', path });
   const post = (path: string, body?: unknown): Call => ({ method: 'POST', path, body });
   const jobPath = (id: string) => `/v1/jobs/${encodeURIComponent(id)}`;
+  const pinPath = (fingerprint: string, act: string) => `/v1/secret-pins/${encodeURIComponent(fingerprint)}/${act}`;
   const poolPath = (pool: string | null) => (pool === null ? '/v1' : `/v1/pools/${encodeURIComponent(pool)}`);
 
   return {
     socket,
-    ...deviceCalls(askFor),
-    ...imageCalls(askFor, async (call) => succeeded(await open(call))),
-    ...secretCalls(askFor),
     status: () => ask((schemas) => schemas.statusView, get('/v1/status')),
     plan: () => askMany((schemas) => schemas.planLine, get('/v1/plan')),
     doctor: () => askMany((schemas) => schemas.findingView, { ...get('/v1/doctor'), patience: 180_000 }),
@@ -179,6 +193,15 @@ export function createClient(options: ClientOptions): Client {
     settled: (id, signal) => ask((schemas) => schemas.jobView, { ...get(`${jobPath(id)}/settled`), patience: null, signal }),
     pruneJobs: (request) => ask((schemas) => schemas.prunedView, post('/v1/jobs/prune', request)),
     cancel: (id) => ask((schemas) => schemas.jobView, post(`${jobPath(id)}/cancel`)),
+    devices: () => askFor(async () => (await import('./device-schema.ts')).deviceList, get('/v1/devices')),
+    changeDevice(name, { act, ...body }) {
+      const call = post(`/v1/devices/${encodeURIComponent(name)}/${act}`, body);
+      return askFor(async () => (await import('./device-schema.ts')).deviceAnswer, call);
+    },
+    proofs({ device, limit }) {
+      const query = new URLSearchParams({ limit: String(limit), ...(device === null ? {} : { device }) });
+      return askFor(async () => (await import('./device-schema.ts')).proofList, get(`/v1/proofs?${query}`));
+    },
     pause: (pool, reason) => tell(post(`${poolPath(pool)}/pause`, { reason })),
     resume: (pool, reason) => ask((schemas) => schemas.resumeView, post(`${poolPath(pool)}/resume`, { reason })),
     close: () => agent.destroy(),
@@ -253,7 +276,55 @@ export function createClient(options: ClientOptions): Client {
       response.on('error', () => {}).resume();
       return { ended, release: () => response.destroy() };
     },
+
+    images: {
+      list: (signal) => askFor(async () => (await imageSchemas()).imageList, { ...get('/v1/images'), signal }),
+
+      async make(what, pools, progress, signal) {
+        const call = { ...post(`/v1/images/${what}`, { pools }), patience: null, signal };
+        const response = await succeeded(await open(call));
+        const { imageEvent } = await imageSchemas();
+        const outcomes: ImageOutcome[] = [];
+        try {
+          for await (const line of createInterface({ input: response })) {
+            const event = imageEvent.parse(JSON.parse(line));
+            if (event.kind === 'progress') progress(event.pool, event.line);
+            else if (event.kind === 'done') outcomes.push(event.outcome);
+            else if (event.kind === 'error') throw fromErrorView(event.error);
+            else return outcomes;
+          }
+        } catch (error) {
+          signal.throwIfAborted();
+          throw error instanceof OnejobError ? error : imagesCut(error);
+        } finally {
+          response.destroy();
+        }
+        signal.throwIfAborted();
+        throw imagesCut();
+      },
+
+      async prune(signal) {
+        const call = { ...post('/v1/images/prune'), patience: slow, signal };
+        return (await askFor(async () => (await imageSchemas()).prunedView, call)).removed;
+      },
+    },
+
+    secrets: {
+      pins: () => askFor(async () => (await secretSchemas()).pinnedList, get('/v1/secret-pins')),
+      allow: (fingerprint, pipelines) =>
+        askFor(async () => (await secretSchemas()).pinnedView, post(pinPath(fingerprint, 'allow'), { pipelines: [...pipelines] })),
+      forget: (fingerprint, pipeline) =>
+        askFor(async () => (await secretSchemas()).forgetAnswer, post(pinPath(fingerprint, 'forget'), { pipeline })),
+    },
   };
+}
+
+function imagesCut(cause?: unknown): OnejobError {
+  return new OnejobError('E_DAEMON_CUT', 'The daemon ended before the images were made.', {
+    hint: 'Type the same again; what was built is kept.',
+    retry: true,
+    cause,
+  });
 }
 
 async function read(response: http.IncomingMessage, socket: string): Promise<unknown> {
@@ -297,4 +368,32 @@ function otherVersion(response: http.IncomingMessage, { version, socket }: Clien
   return new OnejobError('E_API_VERSION', `Cannot understand the daemon at ${socket}. ${who}.`, {
     hint: 'Restart the daemon ("onejob down --leave", then "onejob up"): running jobs go on.',
   });
+}
+
+/** What broke a request off, as an error that says what to do. Ours stay as they are. */
+function connectionError(error: unknown, socket: string): OnejobError {
+  if (error instanceof OnejobError) return error;
+  const code = error instanceof Error && 'code' in error ? error.code : null;
+  if (code === 'EACCES' || code === 'EPERM') return socketDenied(socket);
+  if (code === 'ENOENT' || code === 'ECONNREFUSED' || code === 'ENOTDIR') {
+    return new OnejobError('E_DAEMON_ABSENT', `Cannot reach the daemon: nothing listens at ${socket}.`, {
+      hint: 'Start it with "onejob up".',
+      retry: true,
+      cause: error,
+    });
+  }
+  const what = error instanceof Error ? error.message : String(error);
+  return new OnejobError('E_DAEMON_CUT', `The connection to the daemon at ${socket} was cut: ${what}.`, {
+    retry: true,
+    cause: error,
+  });
+}
+
+/** `patience`: ms that were waited. */
+function silent(socket: string, call: { readonly method: string; readonly path: string }, patience: number): OnejobError {
+  return new OnejobError(
+    'E_DAEMON_SILENT',
+    `The daemon at ${socket} did not answer ${call.method} ${call.path} within ${Math.round(patience / 1000)} s.`,
+    { hint: 'It may be stopped or overloaded: see whether its process runs, and what it last logged.', retry: true },
+  );
 }

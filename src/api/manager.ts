@@ -2,6 +2,7 @@
 import type { Readable } from 'node:stream';
 import type { Gap } from '../logs/gap.ts';
 import type { DeviceAnswer, DeviceChange, DeviceView, ProofView } from './device-schema.ts';
+import type { ImageOutcome, ImageView } from './image-schema.ts';
 import type {
   DownRequest,
   FindingView,
@@ -14,6 +15,7 @@ import type {
   ResumeView,
   StatusView,
 } from './schema.ts';
+import type { ForgetAnswer, PinnedView } from './secret-schema.ts';
 
 export type LogSource =
   | { readonly job: string }
@@ -95,4 +97,35 @@ export interface Manager {
   forgotten(signal: AbortSignal): Promise<ForgottenView[]>;
   /** A client that holds a temporary manager open until the function is called. */
   hold(): () => void;
+}
+
+export type ImageProgress = (pool: string, line: string) => void;
+
+/**
+ * What may be asked about images that onejob builds: of a daemon through its API, or of this process where there is none.
+ * All methods throw OnejobError.
+ */
+export interface ImageDesk {
+  /** Built by this installation, newest first. */
+  list(signal: AbortSignal): Promise<ImageView[]>;
+  /**
+   * `build`: what `up` would build, where it is not there. `refresh`: as things are now, with the newest agent. `pools`: none
+   * for all. A pool that fails is an outcome. @throws OnejobError E_POOL_UNKNOWN
+   */
+  make(what: 'build' | 'refresh', pools: readonly string[], progress: ImageProgress, signal: AbortSignal): Promise<ImageOutcome[]>;
+  /** Removes those of this installation that no pool uses and no container was made from; their names. */
+  prune(signal: AbortSignal): Promise<string[]>;
+}
+
+/**
+ * What may be asked about encrypted values that are bound to no pipeline themselves.
+ * `fingerprint`: of 32 hex digits, or the unambiguous beginning of a known one.
+ */
+export interface SecretDesk {
+  /** All values that are pinned; the oldest first. */
+  pins(): PinnedView[] | Promise<PinnedView[]>;
+  /** Lets more pipelines use a value, durably. @throws OnejobError E_SECRET_UNKNOWN for a beginning that is of none, or of several */
+  allow(fingerprint: string, pipelines: readonly string[]): PinnedView | Promise<PinnedView>;
+  /** Takes the pin of one pipeline, or with null all: the next that uses the value is the first again. @throws as above */
+  forget(fingerprint: string, pipeline: string | null): ForgetAnswer | Promise<ForgetAnswer>;
 }

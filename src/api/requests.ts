@@ -1,14 +1,99 @@
-/** What routes share: checked input, a signal that follows the client, an answer given while waiting. */
-import type { FastifyReply } from 'fastify';
+/** One request of the API: how it finds its route, how it is read and checked, how it is answered. */
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import { finished, Readable } from 'node:stream';
 import type { z } from 'zod';
 import { OnejobError } from '../errors.ts';
-import type { Manager } from './manager.ts';
-import type { JobView } from './schema.ts';
 
-/** What the routes need. `closing` aborts when the server closes. */
-export interface RouteContext {
-  readonly manager: Manager;
-  readonly closing: AbortSignal;
+export interface ApiRequest {
+  /** What stands in the path where its route has a `:name`. */
+  readonly params: unknown;
+  readonly query: unknown;
+  /** What a POST brought as JSON; undefined when that is nothing. */
+  readonly body: unknown;
+  /** Aborts when the client has gone or the server closes; the work for this answer then has nobody to go to. */
+  readonly signal: AbortSignal;
+  /** Node's own, for what is neither JSON nor read before its route is asked. */
+  readonly request: IncomingMessage;
+  readonly response: ServerResponse;
+}
+
+/**
+ * By method and path, such as `GET /v1/jobs/:id`. What a route returns is sent as JSON, a stream as the bytes it gives, and
+ * undefined as no content. It may set headers and another status before.
+ */
+export type Routes = Readonly<Record<string, (request: ApiRequest) => unknown>>;
+
+/** Bytes. */
+const bodyLimit = 8 << 20;
+
+export interface Route {
+  readonly params: Readonly<Record<string, string>>;
+  readonly handle: Routes[string];
+}
+
+/** Answers the route of a method and a path, or null when there is none. @throws OnejobError E_API_REQUEST */
+export function createRouter(routes: Routes): (method: string, path: string) => Route | null {
+  const table = Object.entries(routes).map(([route, handle]) => {
+    const [method, path = ''] = route.split(' ');
+    return { method, template: path.split('/'), handle };
+  });
+  return (asked, path) => {
+    const parts = path.split('/').map(decoded);
+    for (const { method, template, handle } of table) {
+      const params = method === asked ? match(template, parts) : null;
+      if (params !== null) return { params, handle };
+    }
+    return null;
+  };
+}
+
+function match(template: readonly string[], parts: readonly string[]): Record<string, string> | null {
+  if (template.length !== parts.length) return null;
+  const params: Record<string, string> = {};
+  for (const [at, part] of parts.entries()) {
+    const wanted = template[at] ?? '';
+    if (wanted.startsWith(':')) params[wanted.slice(1)] = part;
+    else if (part !== wanted) return null;
+  }
+  return params;
+}
+
+function decoded(part: string): string {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    throw unreadable(`'${part}' is not a valid url component`);
+  }
+}
+
+/** @throws OnejobError E_API_REQUEST for what is too large, or not JSON; the connection stays, so that the client is told. */
+export async function readBody(request: IncomingMessage): Promise<unknown> {
+  const type = request.headers['content-type']?.split(';')[0]?.trim().toLowerCase();
+  const chunks: Uint8Array[] = [];
+  let length = 0;
+  for await (const chunk of request.iterator({ destroyOnReturn: false })) {
+    chunks.push(chunk);
+    length += chunk.length;
+    if (length > bodyLimit) throw unreadable('Request body is too large');
+  }
+  if (type === undefined && length === 0) return undefined;
+  if (type !== 'application/json') throw unreadable('Unsupported Media Type');
+  if (length === 0) throw unreadable("Body cannot be empty when content-type is set to 'application/json'");
+  try {
+    return JSON.parse(Buffer.concat(chunks).toString(), refusePrototype);
+  } catch {
+    throw unreadable("Body is not valid JSON but content-type is set to 'application/json'");
+  }
+}
+
+/** Of such a key JSON makes an ordinary one, and an assignment the prototype of what it was assigned to. */
+function refusePrototype(key: string, value: unknown): unknown {
+  if (key === '__proto__') throw new SyntaxError('Object contains forbidden prototype property');
+  return value;
+}
+
+function unreadable(why: string): OnejobError {
+  return new OnejobError('E_API_REQUEST', `Cannot read the request: ${why}`);
 }
 
 /** @throws OnejobError E_API_REQUEST naming every problem with its path. */
@@ -22,23 +107,19 @@ export function checked<T extends z.ZodType>(schema: T, input: unknown, what: st
   throw new OnejobError('E_API_REQUEST', `Cannot read the ${what}: ${problems.join('; ')}.`);
 }
 
-/** Aborts when the client has gone or the server closes; the work for this answer then has nobody to go to. */
-export function signalOf(reply: FastifyReply, closing: AbortSignal): AbortSignal {
-  const gone = new AbortController();
-  reply.raw.once('close', () => gone.abort());
-  return AbortSignal.any([gone.signal, closing]);
-}
-
-/** @throws OnejobError E_JOB_UNKNOWN */
-export function knownJob(manager: Manager, id: string): JobView {
-  const job = manager.job(id);
-  if (job !== null) return job;
-  throw new OnejobError('E_JOB_UNKNOWN', `There is no job ${id}.`, { hint: 'List jobs with "onejob jobs --all".' });
-}
-
-export function stopping(): OnejobError {
-  return new OnejobError('E_DAEMON_STOPPING', 'The daemon is stopping.', {
-    hint: 'Try again once it is back.',
-    retry: true,
-  });
+/** `failed` is told when a stream breaks; headers are sent with its first bytes. */
+export function send(response: ServerResponse, answer: unknown, failed: (error: unknown) => void): void {
+  if (answer instanceof Readable) {
+    response.once('close', () => answer.destroy());
+    finished(answer, (error) => {
+      if (error) failed(error);
+    });
+    answer.pipe(response);
+  } else if (answer === undefined) {
+    if (response.statusCode === 200) response.statusCode = 204;
+    response.end();
+  } else {
+    response.setHeader('content-type', 'application/json; charset=utf-8');
+    response.end(JSON.stringify(answer));
+  }
 }

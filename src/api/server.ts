@@ -4,21 +4,14 @@
  * Every body is checked before a route sees it; every error leaves as an `errorView`. Requests that wait (a job's end, a
  * followed log, a held-open client) end when their client goes away, and when the server closes.
  */
-import fastify, { type FastifyBaseLogger, type FastifyInstance } from 'fastify';
+import { once } from 'node:events';
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
+import { parse } from 'node:querystring';
 import { OnejobError } from '../errors.ts';
 import { statusOf, toErrorView } from './http-errors.ts';
-import type { ImageDesk } from './image-desk.ts';
-import type { Manager } from './manager.ts';
-import { type RouteContext, stopping } from './requests.ts';
-import { controlRoutes } from './routes/control.ts';
-import { deviceRoutes } from './routes/devices.ts';
-import { imageRoutes } from './routes/images.ts';
-import { jobRoutes } from './routes/jobs.ts';
-import { logRoutes } from './routes/logs.ts';
-import { secretRoutes } from './routes/secrets.ts';
-import { statusRoutes } from './routes/status.ts';
-import { workspaceRoutes } from './routes/workspaces.ts';
-import type { SecretDesk } from './secret-desk.ts';
+import type { ImageDesk, Manager, SecretDesk } from './manager.ts';
+import { createRouter, readBody, send } from './requests.ts';
+import { controlRoutes, deviceRoutes, imageRoutes, jobRoutes, logRoutes, secretRoutes, workspaceRoutes } from './routes.ts';
 import { publishSocket, type SocketOptions } from './sockets.ts';
 
 export interface ApiOptions {
@@ -41,96 +34,107 @@ export interface ApiServer {
 /** ms a closing server gives clients to take the answers they still get. */
 const lastWords = 1_000;
 
+/** A workspace may take longer than the five minutes that Node gives a request. An idle connection is kept for so many ms. */
+const patience = { requestTimeout: 0, keepAliveTimeout: 72_000 };
+
 /**
  * Starts to serve. The caller holds the lock of the state directory.
  * @throws OnejobError E_SOCKET_PATH, E_SOCKET_TAKEN, E_SOCKET_DENIED.
  */
 export async function startApi(options: ApiOptions): Promise<ApiServer> {
-  const closing = new AbortController();
-  const app = createApp(options, { manager: options.manager, closing: closing.signal });
-  const published = await publishSocket(options.socket, (path) => app.listen({ path })).catch(async (error) => {
-    await app.close();
+  const { manager, images, secrets, version } = options;
+  const findRoute = createRouter({
+    ...controlRoutes(manager),
+    ...jobRoutes(manager),
+    ...workspaceRoutes(manager),
+    ...logRoutes(manager),
+    ...deviceRoutes(manager),
+    ...(images === undefined ? {} : imageRoutes(images)),
+    ...(secrets === undefined ? {} : secretRoutes(secrets)),
+  });
+  /** Of requests that are not answered yet: ends what is done for one. */
+  const open = new Set<AbortController>();
+  let closing = false;
+
+  const refuse = (error: unknown, request: IncomingMessage, response: ServerResponse): void => {
+    // What was broken off because the server closes fails with whatever its part of onejob makes of an abort.
+    const known = closing && !(error instanceof OnejobError) ? stopping() : error;
+    const view = toErrorView(known);
+    if (view.code === 'E_BUG' && error instanceof Error && !(response.destroyed && isAbort(error)))
+      options.onBug?.(error, `${request.method} ${request.url}`);
+    // Half an answer is best told from a whole one by its end.
+    if (response.headersSent) return void response.destroy();
+    response.statusCode = known instanceof OnejobError ? statusOf(known.code) : 500;
+    send(response, view, () => {});
+  };
+
+  const serve = async (request: IncomingMessage, response: ServerResponse): Promise<void> => {
+    const gone = new AbortController();
+    open.add(gone);
+    response.once('close', () => {
+      open.delete(gone);
+      gone.abort();
+      // A connection that became idle only after the closing began keeps the server open otherwise.
+      if (closing) setImmediate(() => server.closeIdleConnections());
+    });
+    // Whoever does not take the answer is heard of by 'close'.
+    response.on('error', () => {});
+    response.setHeader('onejob-version', version);
+    const { method = '', url = '' } = request;
+    const [path = '', query = ''] = url.split(/\?(.*)/s);
+    try {
+      if (closing) throw stopping();
+      const route = findRoute(method === 'HEAD' ? 'GET' : method, path);
+      if (route === null) {
+        throw new OnejobError('E_API_ROUTE', `The daemon (${version}) knows no ${method} ${url}.`, {
+          hint: 'Restart the daemon if onejob was updated since it started.',
+        });
+      }
+      // What is put instead of posted is a file, of any size: its route reads that.
+      const body = method === 'POST' ? await readBody(request) : undefined;
+      const { params, handle } = route;
+      const answer = await handle({ params, query: parse(query), body, signal: gone.signal, request, response });
+      send(response, answer, (error) => refuse(error, request, response));
+    } catch (error) {
+      refuse(error, request, response);
+    }
+    // What the client still sends is read and dropped, so that it gets to see the answer.
+    request.resume();
+  };
+
+  const server = createServer(patience, serve);
+  const listen = (path: string) => once(server.listen({ path }), 'listening');
+  const end = () => new Promise<void>((resolve) => void server.close(() => resolve()));
+  const published = await publishSocket(options.socket, listen).catch(async (error) => {
+    await end();
     throw error;
   });
   let closed: Promise<void> | null = null;
+  const close = async () => {
+    closing = true;
+    published.unpublish();
+    for (const each of open) each.abort();
+    // Idle connections end at once; answers that are still being written get a moment.
+    const hurry = setTimeout(() => server.closeAllConnections(), lastWords);
+    await end();
+    clearTimeout(hurry);
+  };
   return {
     close() {
-      closed ??= (async () => {
-        published.unpublish();
-        closing.abort();
-        const hurry = setTimeout(() => app.server.closeAllConnections(), lastWords);
-        await app.close();
-        clearTimeout(hurry);
-      })();
+      closed ??= close();
       return closed;
     },
   };
 }
 
-function createApp(options: ApiOptions, context: RouteContext): FastifyInstance {
-  const app = fastify({
-    // Answers that are still being written get a moment, see `close`; idle connections none.
-    forceCloseConnections: 'idle',
-    // Its own words while it closes are none that a client of ours understands.
-    return503OnClosing: false,
-    bodyLimit: 8 << 20,
-    routerOptions: { maxParamLength: 512 },
-    loggerInstance: silent,
-  });
-  app.addHook('onRequest', async (_request, reply) => {
-    reply.header('onejob-version', options.version);
-    if (context.closing.aborted) throw stopping();
-  });
-  app.addHook('onResponse', async () => {
-    // A connection that became idle only after the closing began keeps the server open otherwise.
-    if (context.closing.aborted) setImmediate(() => app.server.closeIdleConnections());
-  });
-  app.setNotFoundHandler((request) => {
-    throw new OnejobError('E_API_ROUTE', `The daemon (${options.version}) knows no ${request.method} ${request.url}.`, {
-      hint: 'Restart the daemon if onejob was updated since it started.',
-    });
-  });
-  app.setErrorHandler((error: unknown, request, reply) => {
-    // What was broken off because the server closes fails with whatever its part of onejob makes of an abort.
-    const other = context.closing.aborted ? stopping() : (clientMistake(error) ?? error);
-    const known = error instanceof OnejobError ? error : other;
-    const view = toErrorView(known);
-    if (view.code === 'E_BUG' && error instanceof Error && !(reply.raw.destroyed && isAbort(error)))
-      options.onBug?.(error, `${request.method} ${request.url}`);
-    return reply.status(known instanceof OnejobError ? statusOf(known.code) : 500).send(view);
-  });
-  statusRoutes(app, context);
-  jobRoutes(app, context);
-  workspaceRoutes(app, context);
-  logRoutes(app, context);
-  deviceRoutes(app, context);
-  if (options.images !== undefined) imageRoutes(app, options.images, context.closing);
-  if (options.secrets !== undefined) secretRoutes(app, options.secrets);
-  controlRoutes(app, context);
-  return app;
-}
-
 /** What work is broken off with whose client has gone. */
 function isAbort({ name, code }: Error & { readonly code?: unknown }): boolean {
-  return name === 'AbortError' || code === 'ABORT_ERR' || code === 'ERR_STREAM_PREMATURE_CLOSE';
+  return name === 'AbortError' || code === 'ABORT_ERR' || code === 'ERR_STREAM_PREMATURE_CLOSE' || code === 'ECONNRESET';
 }
 
-/** What fastify itself refuses, such as a body that is not JSON. */
-function clientMistake(error: unknown): OnejobError | null {
-  if (!(error instanceof Error) || !('statusCode' in error)) return null;
-  if (typeof error.statusCode !== 'number' || error.statusCode >= 500) return null;
-  return new OnejobError('E_API_REQUEST', `Cannot read the request: ${error.message}`);
+function stopping(): OnejobError {
+  return new OnejobError('E_DAEMON_STOPPING', 'The daemon is stopping.', {
+    hint: 'Try again once it is back.',
+    retry: true,
+  });
 }
-
-const nothing = () => {};
-const silent: FastifyBaseLogger = {
-  level: 'silent',
-  fatal: nothing,
-  error: nothing,
-  warn: nothing,
-  info: nothing,
-  debug: nothing,
-  trace: nothing,
-  silent: nothing,
-  child: () => silent,
-};

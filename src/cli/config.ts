@@ -6,7 +6,7 @@ import { configCheck, configShow, formatShown } from '../config/explain.ts';
 import { type Checked, checkConfig } from '../config/load.ts';
 import type { Problem } from '../config/problem.ts';
 import { exitCodes } from './exit.ts';
-import type { Session } from './session.ts';
+import { configSource, type Session } from './session.ts';
 
 export interface CheckFlags {
   /** false: secrets need not be there, as for a config of another host. */
@@ -59,11 +59,6 @@ export async function showConfig(session: Session): Promise<number> {
   return exitCodes.failed;
 }
 
-function look({ context, flags }: Session, secrets: 'check' | 'skip'): Promise<Checked> {
-  return checkConfig({
-    flags: { config: flags.config ?? undefined, stateDir: flags.stateDir ?? undefined, socket: flags.socket ?? undefined },
-    env: context.environment,
-    cwd: context.cwd,
-    secrets,
-  });
+function look(session: Session, secrets: 'check' | 'skip'): Promise<Checked> {
+  return checkConfig({ ...configSource(session), secrets });
 }

@@ -14,9 +14,8 @@ import type { QueuePool } from '../ci/own-queue/request.ts';
 import { OnejobError } from '../errors.ts';
 import { openStore } from '../store/store.ts';
 import { connect } from './connect.ts';
-import type { Place } from './context.ts';
 import { createOutput } from './output.ts';
-import type { Session } from './session.ts';
+import type { Place, Session } from './session.ts';
 import { unreachableLeader } from './start.ts';
 
 const pool = { name: 'p', timeout: null, recipe: { image: null, mounts: [] }, devices: { count: 0 } } as unknown as QueuePool;
@@ -59,7 +58,7 @@ function session(place: Partial<Place> = {}): Session {
     context,
     output: createOutput(context, false),
     version: '0',
-    flags: { config: null, stateDir: null, socket: null },
+    flags: {},
     place: async () => ({ stateDir: dir.path, socket: own(), isSocketNamed: false, systemSocket: system(), ...place }),
   };
 }

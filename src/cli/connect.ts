@@ -6,11 +6,9 @@ import type { Client } from '../api/client.ts';
 import { probeSocket, type SocketState } from '../api/sockets.ts';
 import { OnejobError } from '../errors.ts';
 import { leaderOf } from '../store/lead.ts';
-import type { Place } from './context.ts';
-import type { Connection, Session } from './session.ts';
-import { startTemporary, unreachableLeader } from './start.ts';
+import type { Connection, Place, Session } from './session.ts';
+import { socketWatch, startTemporary, unreachableLeader } from './start.ts';
 import { formatAge } from './units.ts';
-import { socketWatch } from './watch.ts';
 
 /** ms in which a temporary daemon must be reachable: beyond that it hangs. */
 const startPatience = 60_000;

@@ -1,10 +1,13 @@
-/** `onejob pause`, `resume` and `drain`. */
-import type { ResumeView } from '../api/schema.ts';
+/** `onejob pause`, `resume`, `drain` and `down`: what a person does to the daemon, and what became of it. */
+import { readFileSync } from 'node:fs';
+import { setTimeout as after } from 'node:timers/promises';
+import type { DownRequest, ForgottenView, PoolView, ResumeView } from '../api/schema.ts';
+import { OnejobError } from '../errors.ts';
 import { quoted } from '../quoted.ts';
 import { printable } from './color.ts';
-import { withDaemon } from './connect.ts';
+import { connect, withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
-import type { Session } from './session.ts';
+import type { Connection, Session } from './session.ts';
 
 export async function pausePools(session: Session, what: 'pause' | 'drain', pool: string | null, reason: string): Promise<number> {
   await withDaemon(session, (client) => (what === 'drain' ? client.drain(pool) : client.pause(pool, reason)));
@@ -36,4 +39,110 @@ function heldLines({ pool, by, because }: ResumeView['held'][number]): string[] 
   );
   const others = because.map((why) => `Pool ${pool} still starts nothing: ${printable(why).replace(/\.$/, '')}.`);
   return [...people, ...others];
+}
+
+/**
+ * Returns when the daemon has ended, or at once after an INT: the daemon goes on stopping. 1 when there was none, or something could not
+ * be forgotten.
+ */
+export async function down(session: Session, request: DownRequest): Promise<number> {
+  const { output } = session;
+  const connection = await connect(session, { start: false }).catch((error) => {
+    if (error instanceof OnejobError && error.code === 'E_DAEMON_ABSENT') return null;
+    throw error;
+  });
+  if (connection !== null) return await end(session, connection, request);
+  const left = request.forget ? await leftBehind(session) : null;
+  if (output.json) await output.value({ stopped: false, ...(left === null ? {} : { forgotten: left }) });
+  else await output.print('No daemon runs here, so nothing was ended.', ...(left ?? []).flatMap(forgottenLines));
+  if (left === null || left.length === 0) return exitCodes.failed;
+  output.say(
+    'only a daemon can remove them: start it again as it was started (the same config, or the same "onejob azure …"), then type "onejob down --forget" in another terminal; or remove them by hand',
+  );
+  return exitCodes.failed;
+}
+
+async function end(session: Session, connection: Connection, request: DownRequest): Promise<number> {
+  const { output, context } = session;
+  const { client } = connection;
+  const interrupted = Promise.withResolvers<'interrupted'>();
+  const release = context.onSignal(() => interrupted.resolve('interrupted'));
+  try {
+    const { pid, pools } = await client.status();
+    const jobs = runningIn(pools);
+    // Asked for before it is told to end: then it may be gone at once.
+    const forgotten = request.forget ? client.forgotten().catch(() => null) : [];
+    await client.down(request);
+    if (jobs > 0 && request.how === 'end' && request.grace === null)
+      output.say(`ending ${count(jobs)}, each within the "stop_grace" of its pool; "onejob down --now" kills them`);
+    output.progress(request.how === 'drain' ? 'waiting for the running jobs to end' : 'waiting for the daemon to end');
+    if ((await Promise.race([connection.gone, interrupted.promise])) === 'interrupted') {
+      output.say('the daemon goes on stopping');
+      return exitCodes.cancelled;
+    }
+    const told = await forgotten;
+    await untilEnded(pid);
+    output.progress(null);
+    const became = { end: 'It ended', drain: 'It waited for', leave: 'It left' }[request.how];
+    const ended = jobs === 0 ? [] : [`${became} ${count(jobs)}.`];
+    if (output.json) await output.value({ stopped: true, jobs, ...(request.forget ? { forgotten: told } : {}) });
+    else await output.print('The daemon has ended.', ...ended, ...(told ?? []).flatMap(forgottenLines));
+    if (told === null) output.say('it did not say what it could forget; "onejob down --forget" names what is left');
+    return told === null || told.some(({ problem }) => problem !== null) ? exitCodes.failed : exitCodes.ok;
+  } finally {
+    release();
+    connection.close();
+  }
+}
+
+/** Slots in which a job is, when it is told to end. */
+function runningIn(pools: readonly PoolView[]): number {
+  return pools.flatMap(({ slots }) => slots).filter(({ agent }) => agent.job !== null).length;
+}
+
+function count(jobs: number): string {
+  return jobs === 1 ? 'one running job' : `${jobs} running jobs`;
+}
+
+/** What the store still has, when nobody is there who could remove it. */
+async function leftBehind(session: Session): Promise<ForgottenView[]> {
+  const { stateDir } = await session.place();
+  const { registrationsLeft } = await import('../store/left.ts');
+  const byService = Map.groupBy(registrationsLeft(stateDir), ({ service }) => service);
+  return [...byService].map(([service, left]) => ({
+    service,
+    removed: [],
+    left: left.map(({ name }) => name),
+    problem: 'no daemon runs here',
+  }));
+}
+
+function forgottenLines({ service, removed, left, problem }: ForgottenView): string[] {
+  const lines: string[] = [];
+  if (removed.length > 0) lines.push(`${service}: removed ${removed.join(', ')}.`);
+  if (left.length > 0)
+    lines.push(`${service}: still there: ${left.join(', ')}${problem === null ? '' : ` (${problem.replace(/\.$/, '')})`}.`);
+  if (lines.length === 0) lines.push(`${service}: nothing was left to remove.`);
+  return lines.map(printable);
+}
+
+/** ms the rest of a daemon may take once it has closed its socket. */
+const lastSteps = 10_000;
+
+/**
+ * A daemon closes its socket before it lets go of its state, and whoever types `onejob down && onejob up` must not find it
+ * still there. Nothing tells of the end of a process that is not our child, so this looks again and again.
+ */
+async function untilEnded(pid: number): Promise<void> {
+  for (const until = performance.now() + lastSteps; exists(pid) && performance.now() < until; ) await after(10);
+}
+
+/** False for one that only waits to be reaped, and for a pid of another container's. */
+function exists(pid: number): boolean {
+  try {
+    const stat = readFileSync(`/proc/${pid}/stat`, 'utf8');
+    return !/^[ZX]/.test(stat.slice(stat.lastIndexOf(')') + 2));
+  } catch {
+    return false;
+  }
 }

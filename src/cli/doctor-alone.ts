@@ -11,16 +11,15 @@ import { secretFindings } from '../config/secret-findings.ts';
 import { weakenedFindings } from '../config/weakened-findings.ts';
 import { type OnejobError, toFailure } from '../errors.ts';
 import { chooseRuntimes } from '../runtimes/choose.ts';
-import type { Session } from './session.ts';
+import { configSource, type Session } from './session.ts';
 
 /** ms for all runtimes to answer. */
 const patience = 60_000;
 
 /** `absent`: the error that says that there is no daemon. */
-export async function doctorAlone({ context, flags }: Session, absent: OnejobError): Promise<FindingView[]> {
-  const { environment: env, cwd } = context;
-  const given = { config: flags.config ?? undefined, stateDir: flags.stateDir ?? undefined, socket: flags.socket ?? undefined };
-  const { config, errors, warnings } = await checkConfig({ flags: given, env, cwd });
+export async function doctorAlone(session: Session, absent: OnejobError): Promise<FindingView[]> {
+  const source = configSource(session);
+  const { config, errors, warnings } = await checkConfig(source);
   const problem = (level: 'error' | 'warning') => (each: (typeof errors)[number]) =>
     ({ level, subject: 'config', message: formatProblem(each), hint: null }) as const;
   return [
@@ -41,7 +40,7 @@ export async function doctorAlone({ context, flags }: Session, absent: OnejobErr
     // The process runtime makes its folders where it is told to; the state directory stays as it is.
     const stateDir = await mkdtemp(join(tmpdir(), 'onejob-doctor-'));
     try {
-      const runtimes = await chooseRuntimes({ config, clock: systemClock, env, owner: 'doctor', stateDir, stored: [] });
+      const runtimes = await chooseRuntimes({ config, clock: systemClock, env: source.env, owner: 'doctor', stateDir, stored: [] });
       const signal = AbortSignal.timeout(patience);
       const found = await Promise.all(runtimes.all.map((runtime) => runtime.check(signal).finally(() => runtime.close?.())));
       return [...runtimes.findings(), ...found.flat()];

@@ -15,7 +15,7 @@ import type { Session } from './session.ts';
 
 /** Resolves once it has ended. */
 export async function runFilter({ context, flags, version }: Session): Promise<number> {
-  if (flags.stateDir === null) {
+  if (flags.stateDir === undefined) {
     throw new OnejobError('E_USAGE', 'The filter needs --state-dir.', { hint: 'It is started by "onejob up".' });
   }
   const dir = subdirectory(flags.stateDir, 'filter');

@@ -136,7 +136,7 @@ test('a daemon that restarts while the workspace is sent gets it again, and the 
 test('who gives up waiting for a daemon says for how long, and that the job was not handed in', async () => {
   const cli = testContext([], dir.path);
   const output = createOutput(cli.context, false);
-  const flags = { config: null, stateDir: null, socket: null };
+  const flags = {};
   const place = () => findPlace(flags, cli.context.environment, dir.path);
   manager.status = () => {
     void server.close();

@@ -12,8 +12,7 @@ import { type ApiServer, startApi } from '../api/server.ts';
 import { OnejobError } from '../errors.ts';
 import { noGpus } from '../gpu/inventory.ts';
 import type { Probe } from '../gpu/probe.ts';
-import { askLeases } from './gpu-leases.ts';
-import { showGpus } from './gpus.ts';
+import { askLeases, showGpus } from './gpus.ts';
 import { createOutput } from './output.ts';
 import type { Session } from './session.ts';
 
@@ -40,7 +39,7 @@ function session(json: boolean, own = 'onejob.sock', system: string | null = nul
     isSocketNamed: false,
     systemSocket: systemSocket ?? null,
   });
-  const flags = { config: null, stateDir: null, socket: null };
+  const flags = {};
   const made: Session = { context, output: createOutput(context, json), flags, version: '1.0.0', place };
   return { session: made, stdout };
 }
@@ -51,7 +50,7 @@ const probe: Probe = {
   look: async () => ({ ...noGpus, devices: [gpu(0), gpu(1)] }),
   [Symbol.dispose]() {},
 };
-const asked = { from: null, watch: false, every: 1 };
+const asked = { watch: false, every: 1 };
 const view: DeviceView = {
   uuid: 'GPU-0000',
   kind: 'gpu',

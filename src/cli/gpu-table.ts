@@ -2,14 +2,17 @@
  * What `onejob gpus` draws: one line per GPU with its MIG instances below it where the terminal is wide enough, else several.
  * From 60 columns on no UUID is cut, for it is what is copied from here into a config or a command.
  */
+import type { DeviceView } from '../api/device-schema.ts';
 import type { Device, GpuFinding, GpuProcess, Inventory } from '../gpu/inventory.ts';
 import type { ProcessOwner } from '../gpu/processes.ts';
 import { type Colors, printable, widthOf } from './color.ts';
-import { type Leases, leaseFindings, leaseText } from './gpu-leases.ts';
 import { cut, hang, table } from './table.ts';
 
 /** Who owns a process, where that is known: on this host, not in a recording. */
 export type Owners = ReadonlyMap<number, ProcessOwner>;
+
+/** By UUID; none where no daemon answers, or none of its pools has devices. */
+export type Leases = ReadonlyMap<string, DeviceView>;
 
 interface Page {
   readonly colors: Colors;
@@ -193,4 +196,24 @@ function findingLines({ level, subject, message, hint }: GpuFinding, { colors, w
   const about = subject === 'host' || message.includes(subject) ? message : `${subject}: ${message}`;
   const advice = hint === null ? [] : hang('  -> ', printable(hint), width);
   return [...hang('! ', printable(about), width).map(paint), ...advice];
+}
+
+/** What a job's view of a device is in a word or two; empty where no daemon says anything. */
+export function leaseText(view: DeviceView | undefined): string {
+  if (view === undefined) return '';
+  const { state, slot } = view;
+  if (state === 'leased' || state === 'free') return slot ?? state;
+  return slot === null ? state : `${slot}, ${state}`;
+}
+
+/** Devices that no job gets and why, also those that are not there any more. A person's process stands in the table. */
+export function leaseFindings(leases: Leases): GpuFinding[] {
+  return [...leases.values()].flatMap(({ uuid, parent, state, why, hint }): GpuFinding[] => {
+    const isOwn = parent === null || leases.get(parent)?.why !== why;
+    if (why === null || !isOwn) return [];
+    if (state === 'missing' || state === 'quarantined') return [{ level: 'error', code: state, subject: uuid, message: why, hint }];
+    return state === 'reserved' || state === 'elsewhere'
+      ? [{ level: 'warning', code: state, subject: uuid, message: why, hint }]
+      : [];
+  });
 }

@@ -130,7 +130,7 @@ function session(args: readonly string[], terminal = false): { readonly session:
   if (terminal) Object.assign(context.stdout, { isTTY: true, columns: 200 });
   const output = createOutput(context, args.includes('--json'));
   const place = () => Promise.reject(new Error('no daemon is needed'));
-  return { session: { context, output, flags: { config: null, stateDir: null, socket: null }, version: '0', place }, stdout };
+  return { session: { context, output, flags: {}, version: '0', place }, stdout };
 }
 
 /** Sees one inventory after the other, and has `stop` called when there are no more. */
@@ -153,7 +153,7 @@ describe('--watch', () => {
   const watched = async (terminal: boolean) => {
     const stop = new AbortController();
     const here = session([], terminal);
-    const flags = { from: null, watch: true, every: 1, signal: stop.signal };
+    const flags = { watch: true, every: 1, signal: stop.signal };
     const code = await showGpus(
       here.session,
       flags,
@@ -205,7 +205,7 @@ test('nothing found: one sentence that says what was looked for', async () => {
   const here = session([]);
   const code = await showGpus(
     here.session,
-    { from: null, watch: false, every: 1 },
+    { watch: false, every: 1 },
     scripted([noGpus], () => {}),
   );
   expect(code).toBe(0);

@@ -4,20 +4,21 @@
  */
 import { resolve } from 'node:path';
 import { setTimeout as after } from 'node:timers/promises';
+import { type ClientOptions, createClient } from '../api/client.ts';
+import type { DeviceView } from '../api/device-schema.ts';
 import type { Inventory } from '../gpu/inventory.ts';
 import { createProbe, type Probe } from '../gpu/probe.ts';
 import { ownersOf } from '../gpu/processes.ts';
 import { exitCodes } from './exit.ts';
-import { askLeases, type Leases, leaseValue } from './gpu-leases.ts';
-import { gpuLines, type Owners } from './gpu-table.ts';
+import { gpuLines, type Leases, type Owners } from './gpu-table.ts';
 import type { Session } from './session.ts';
 
 export interface GpusFlags {
   /** File or folder of recordings, instead of this host. */
-  readonly from: string | null;
-  readonly watch: boolean;
-  /** ms between two looks of `watch`. */
-  readonly every: number;
+  readonly from?: string;
+  readonly watch?: boolean;
+  /** ms between two looks of `watch`; default 5 s. */
+  readonly every?: number;
   /** Ends `watch`; a process just ends. */
   readonly signal?: AbortSignal;
 }
@@ -25,10 +26,10 @@ export interface GpusFlags {
 /** 1 when a finding is an error, a device has failed, or the set of devices is not complete. */
 export async function showGpus(session: Session, flags: GpusFlags, probe?: Probe): Promise<number> {
   const path = session.context.variables.PATH ?? '/usr/local/bin:/usr/bin:/bin';
-  using own = flags.from === null && probe === undefined ? createProbe({ path, maxAge: 0 }) : null;
+  using own = flags.from === undefined && probe === undefined ? createProbe({ path, maxAge: 0 }) : null;
   const host = probe ?? own;
   const look = async (): Promise<Seen> => {
-    if (flags.from === null && host !== null) {
+    if (flags.from === undefined && host !== null) {
       const [inventory, leases] = await Promise.all([host.look(), askLeases(session)]);
       return { inventory, leases };
     }
@@ -51,7 +52,7 @@ interface Seen {
 }
 
 /** Whether to go on. */
-async function pause({ every, signal }: GpusFlags): Promise<boolean> {
+async function pause({ every = 5_000, signal }: GpusFlags): Promise<boolean> {
   if (signal === undefined) await after(every);
   else await after(every, undefined, { signal }).catch(() => {});
   return signal?.aborted !== true;
@@ -67,7 +68,7 @@ async function show({ output }: Session, { from, watch }: GpusFlags, { inventory
     const devices = inventory.devices.map((device) => ({ ...device, ...leaseValue(leases.get(device.uuid)) }));
     return output.value({ ...inventory, devices });
   }
-  const pids = from === null ? inventory.devices.flatMap((device) => device.processes?.map(({ pid }) => pid) ?? []) : [];
+  const pids = from === undefined ? inventory.devices.flatMap((device) => device.processes?.map(({ pid }) => pid) ?? []) : [];
   const owners: Owners = ownersOf(pids);
   const lines = gpuLines(inventory, nothingIn(from), { colors: output.colors, width: output.width, owners, leases });
   if (!watch) return output.print(...lines);
@@ -75,7 +76,37 @@ async function show({ output }: Session, { from, watch }: GpusFlags, { inventory
   return output.print(`\u001b[H${lines.map((each) => `${each}\u001b[K`).join('\n')}\u001b[J`);
 }
 
-function nothingIn(from: string | null): string {
-  if (from !== null) return `No GPUs in ${from}.`;
+function nothingIn(from: string | undefined): string {
+  if (from !== undefined) return `No GPUs in ${from}.`;
   return 'No GPUs: there is no card of NVIDIA, AMD or Intel on the PCI bus (/sys/bus/pci/devices), and no nvidia-smi on the PATH that lists one.';
+}
+
+/** What the daemon that leads here makes of each GPU. `patience`: ms a daemon may take; short, for whoever asks for GPUs may do so because nothing else answers. */
+export async function askLeases({ place, version }: Session, patience = 2_000): Promise<Leases> {
+  const { socket, systemSocket } = await place().catch(() => ({ socket: null, systemSocket: null }));
+  for (const path of [socket, systemSocket]) {
+    if (path === null) continue;
+    const views = await devicesAt({ socket: path, version, patience });
+    if (views !== null) return new Map(views.map((view) => [view.uuid, view]));
+  }
+  return new Map();
+}
+
+async function devicesAt(options: ClientOptions): Promise<DeviceView[] | null> {
+  try {
+    const client = createClient(options);
+    return await client.devices().finally(() => client.close());
+  } catch {
+    // Nobody there, not for us, of another version, or without devices: the host's own answer does not depend on it.
+    return null;
+  }
+}
+
+/** What `--json` adds to each device. */
+export function leaseValue(view: DeviceView | undefined): {
+  lease?: Pick<DeviceView, 'state' | 'slot' | 'agents' | 'why' | 'until'>;
+} {
+  if (view === undefined) return {};
+  const { state, slot, agents, why, until } = view;
+  return { lease: { state, slot, agents, why, until } };
 }

@@ -2,13 +2,18 @@
  * `onejob image build`, `list`, `prune` and `refresh`: the images that onejob builds. A daemon does it where there is one, so that
  * nothing is built twice at a time; otherwise this process does, and starts no agent for it.
  */
-import type { ImageDesk } from '../api/image-desk.ts';
+import { readFile } from 'node:fs/promises';
 import type { ImageOutcome, ImageView } from '../api/image-schema.ts';
-import { OnejobError } from '../errors.ts';
+import type { ImageDesk } from '../api/manager.ts';
+import { serviceType } from '../ci/types.ts';
+import type { AgentPackageConfig, Config, PoolConfig, ServiceConfig } from '../config/config.ts';
+import { OnejobError, toFailure } from '../errors.ts';
+import { buildPlan } from '../images/plan.ts';
+import { readTemplates } from '../images/templates.ts';
 import { printable } from './color.ts';
 import { isGone, withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
-import type { Session } from './session.ts';
+import { configSource, type Session } from './session.ts';
 import { table } from './table.ts';
 
 /** 1 when an image could not be made. */
@@ -77,8 +82,8 @@ export async function pruneImages(session: Session): Promise<number> {
 
 /** What is built for each pool, as Dockerfiles: needs neither Engine nor CI service. */
 export async function printImages(session: Session, pools: readonly string[]): Promise<number> {
-  const [{ recipeText }, { loadConfig }] = await Promise.all([import('./image-text.ts'), import('../config/load.ts')]);
-  const { config } = await loadConfig(loadOptions(session));
+  const { loadConfig } = await import('../config/load.ts');
+  const { config } = await loadConfig(configSource(session));
   const { output } = session;
   for (const found of await recipeText(config, pools)) {
     if (output.json) await output.value(found);
@@ -118,7 +123,7 @@ async function here<T>(
       import('../clock.ts'),
     ]);
   const { environment: env, variables } = session.context;
-  const { config } = await loadConfig(loadOptions(session));
+  const { config } = await loadConfig(configSource(session));
   await using parts = new AsyncDisposableStack();
   const store = openStore(config.stateDir);
   parts.defer(() => store.close());
@@ -139,11 +144,6 @@ async function here<T>(
   return await work(createImageDesk(images, config.pools), signal);
 }
 
-function loadOptions({ context, flags }: Session) {
-  const given = { config: flags.config ?? undefined, stateDir: flags.stateDir ?? undefined, socket: flags.socket ?? undefined };
-  return { flags: given, env: context.environment, cwd: context.cwd };
-}
-
 const nothing = () => {};
 const silent = { info: nothing, warn: nothing, error: nothing };
 
@@ -155,4 +155,79 @@ function ageOf(ms: number): string {
   const minutes = Math.max(0, Math.round(ms / 60_000));
   if (minutes < 120) return `${minutes} min`;
   return minutes < 48 * 60 ? `${Math.round(minutes / 60)} h` : `${Math.round(minutes / 1440)} days`;
+}
+
+interface RecipeText {
+  /** All that have this image. */
+  readonly pools: readonly string[];
+  /** Dockerfiles, each after the command that builds it. */
+  readonly text: string;
+}
+
+/**
+ * What is built for the pools of a config, as a person could build it by hand. `asked`: none for all pools.
+ * @throws OnejobError E_POOL_UNKNOWN, E_IMAGE_BUILD for a Dockerfile that cannot be read
+ */
+async function recipeText(
+  { pools, services }: Pick<Config, 'pools' | 'services'>,
+  asked: readonly string[],
+): Promise<RecipeText[]> {
+  const unknown = asked.find((name) => !pools.some((pool) => pool.name === name));
+  if (unknown !== undefined) {
+    const known = pools.map(({ name }) => name).join(', ');
+    throw new OnejobError('E_POOL_UNKNOWN', `There is no pool "${unknown}".`, { hint: `The pools are: ${known}.` });
+  }
+  const texts = new Map<string, string[]>();
+  for (const pool of pools.filter(({ name }) => asked.length === 0 || asked.includes(name))) {
+    const text = await textOf(
+      pool,
+      services.find(({ name }) => name === pool.service),
+    );
+    texts.set(text, [...(texts.get(text) ?? []), pool.name]);
+  }
+  return [...texts].map(([text, names]) => ({
+    pools: names,
+    text: `# ${names.length === 1 ? 'Pool' : 'Pools'} ${names.join(', ')}\n${text}`,
+  }));
+}
+
+async function textOf({ imageRecipe, recipe }: PoolConfig, service: ServiceConfig | undefined): Promise<string> {
+  if (imageRecipe === null) return `# Nothing is built: the image is ${recipe.image ?? 'none'}.\n`;
+  const { base, packages, dockerfile: path } = imageRecipe;
+  const dockerfile = path === null ? null : await read(path);
+  const shown = base === 'auto' ? '"$(onejob image choose)"' : base;
+  const { type, agent: kind } = serviceType(service?.type);
+  const isIn = service !== undefined && 'agentPackage' in service && kind === 'in-image';
+  const agent = isIn ? { type, ...packageOf(service.agentPackage) } : null;
+  const ground = { bases: [], user: '', agent, owner: 'by-hand' };
+  const plan = buildPlan({ type, base: shown, packages, dockerfile }, ground, readTemplates());
+  if (plan === null) return `# Nothing is built: the image is ${shown}.\n`;
+  let below = shown;
+  return plan.layers
+    .map(({ what, args, dockerfile: text, hasAgent }, at) => {
+      const name = `layer:${at + 1}`;
+      const given = { ...(below !== null && { BASE: below }), ...args };
+      const options = Object.entries(given).map(
+        ([key, value]) => `--build-arg ${key}=${/[\s<]/.test(value) ? `'${value}'` : value}`,
+      );
+      const unpack = hasAgent ? `# mkdir agent && tar -xzf <${agent?.from}> -C agent\n` : '';
+      below = name;
+      return `${unpack}# docker build -t ${name} ${options.join(' ')} .    (${what})\n${text.trimEnd()}\n`;
+    })
+    .join('\n');
+}
+
+function packageOf({ version, from, sha256 }: AgentPackageConfig) {
+  return { version: version ?? '<the newest>', from: from ?? 'the package that the service hands out', sha256 };
+}
+
+async function read(path: string): Promise<string> {
+  try {
+    return await readFile(path, 'utf8');
+  } catch (cause) {
+    throw new OnejobError('E_IMAGE_BUILD', `Cannot read the Dockerfile ${path}: ${toFailure(cause).message}.`, {
+      hint: 'Look at the path in "dockerfile" of the pool, and at the rights of the file.',
+      cause,
+    });
+  }
 }

@@ -5,13 +5,24 @@ import { stringify } from 'yaml';
 import type { InitSteps, ServiceType } from '../ci/service-type.ts';
 import { type ErrorCode, OnejobError } from '../errors.ts';
 import { exitCodes } from './exit.ts';
-import { devicesFor, readAgents, readDay } from './init-answers.ts';
 import { type Answer, openPerson } from './init-ask.ts';
-import { configPlace, refuseToOverwrite, writePrivate } from './init-files.ts';
-import { isWanted, refuseWithout, type Settling, settle, taken, tellWritten, tokenIn } from './init-steps.ts';
-import { lookAtCards } from './look-at-cards.ts';
+import {
+  configPlace,
+  devicesFor,
+  isWanted,
+  readAgents,
+  readDay,
+  refuseToOverwrite,
+  refuseWithout,
+  type Settling,
+  settle,
+  taken,
+  tellWritten,
+  tokenIn,
+  writeFile,
+} from './init-steps.ts';
 import type { Session } from './session.ts';
-import { countCards } from './share-cards.ts';
+import { countCards, lookAtCards } from './share-cards.ts';
 
 /** What was said; null where nothing was. */
 export interface InitFlags {
@@ -128,8 +139,8 @@ export function openFrame(
       pools: { [name]: { service: name, queue, agents, devices: devicesFor(agents, inventory), ...poolKeys } },
     };
     const head = `# Agents for ${title}. Every key: docs/configuration.md; "onejob config show" tells what holds.\n`;
-    if (!hasToken) writePrivate(tokenFile, `${token}\n`);
-    writePrivate(config, head + stringify(file, { lineWidth: 0 }));
+    if (!hasToken) writeFile(tokenFile, `${token}\n`);
+    writeFile(config, head + stringify(file, { lineWidth: 0 }));
     const shown = ['', 'In a pipeline:', ...inPipeline.map((line) => `  ${line}`)];
     const up = 'lead this host; the first time it builds the image of the agents';
     return tellWritten(session, [config, ...(hasToken ? [] : [tokenFile])], up, shown);

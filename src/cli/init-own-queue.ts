@@ -2,11 +2,9 @@
 import { availableParallelism } from 'node:os';
 import { stringify } from 'yaml';
 import type { Inventory } from '../gpu/inventory.ts';
-import { configPlace, refuseToOverwrite, writePrivate } from './init-files.ts';
-import { configFlag, tellWritten } from './init-steps.ts';
-import { lookAtCards } from './look-at-cards.ts';
+import { configFlag, configPlace, refuseToOverwrite, tellWritten, writeFile } from './init-steps.ts';
 import type { Session } from './session.ts';
-import { countCards } from './share-cards.ts';
+import { countCards, lookAtCards } from './share-cards.ts';
 
 const mostAgents = 8;
 
@@ -33,7 +31,7 @@ export async function initOwnQueue(session: Session, { force }: { readonly force
   if (!inventory.complete)
     output.say('not all GPUs of this host could be seen, see "onejob gpus"; the config is for those that were');
   const { text, cards } = ownQueueFile(inventory, availableParallelism());
-  writePrivate(config, text);
+  writeFile(config, text);
   return tellWritten(session, [config], 'lead this host, in the foreground', [
     `  onejob run${configFlag(session)} -- echo hello`,
     ...(cards > 0 ? [`  onejob run${configFlag(session)} --devices 1 -- nvidia-smi -L`] : []),

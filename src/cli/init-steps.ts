@@ -1,12 +1,18 @@
-/** What every `init SERVICE` does with its questions, its token file and its end. */
-import { readFileSync } from 'node:fs';
+/** What every `init SERVICE` does with its questions, its files and its end. */
+import { existsSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import type { Environment } from '../config/environment.ts';
 import { checkConfig } from '../config/load.ts';
+import type { Flags } from '../config/paths.ts';
 import { formatProblem } from '../config/problem.ts';
 import { OnejobError } from '../errors.ts';
+import type { Inventory } from '../gpu/inventory.ts';
 import { checkSecret } from '../secrets/reference.ts';
 import { exitCodes } from './exit.ts';
 import type { Answer, Person, Question } from './init-ask.ts';
-import type { Session } from './session.ts';
+import { writePrivate } from './private-file.ts';
+import { configSource, type Session } from './session.ts';
+import { countCards, shareCards } from './share-cards.ts';
 
 /** @throws OnejobError E_USAGE where an option's value cannot be used */
 export function taken<T>(service: string, option: string, answer: Answer<T>): T {
@@ -55,6 +61,25 @@ export function refuseWithout(missing: readonly string[], hasToken: boolean, tok
   });
 }
 
+/** Where a daemon would look for its config first, by what it is started with. */
+export function configPlace(flags: Flags, { config, configHome, uid }: Environment): string {
+  return flags.config ?? config ?? (uid === 0 ? '/etc/onejob/config.yml' : join(configHome, 'onejob', 'config.yml'));
+}
+
+/** @throws OnejobError E_INIT_FILE when there is a file already */
+export function refuseToOverwrite(path: string, option: string): void {
+  if (!existsSync(path)) return;
+  throw new OnejobError('E_INIT_FILE', `There is a file already: ${path}.`, {
+    hint: `Write another one with ${option} FILE, or overwrite it with --force.`,
+  });
+}
+
+/** A file that only this user can read. @throws OnejobError E_INIT_FILE */
+export function writeFile(path: string, text: string): void {
+  const hint = 'Write to a place of your own with --config FILE and --token-file FILE, or type it as root.';
+  writePrivate(path, text, { over: true, folders: true, refusal: { code: 'E_INIT_FILE', hint } });
+}
+
 /** Whether all is to be written. */
 export async function isWanted({ person, yes }: Settling, files: string): Promise<boolean> {
   if (person === null || yes) return true;
@@ -66,15 +91,15 @@ export async function isWanted({ person, yes }: Settling, files: string): Promis
 }
 
 /** Says what is wrong with a config that was written; false when there is an error. */
-async function sayProblems({ context, output }: Session, config: string): Promise<boolean> {
-  const { errors, warnings } = await checkConfig({ flags: { config }, env: context.environment, cwd: context.cwd });
-  for (const problem of [...errors, ...warnings]) output.say(formatProblem(problem));
+async function sayProblems(session: Session, config: string): Promise<boolean> {
+  const { errors, warnings } = await checkConfig({ ...configSource(session), flags: { config } });
+  for (const problem of [...errors, ...warnings]) session.output.say(formatProblem(problem));
   return errors.length === 0;
 }
 
 /** How a command names the config, where it does not find it by itself. */
 export function configFlag({ flags }: Session): string {
-  return flags.config === null ? '' : ` --config ${flags.config}`;
+  return flags.config === undefined ? '' : ` --config ${flags.config}`;
 }
 
 /** What was written, the config first, what is wrong with it, and what to type next. `up`: what that does. 1 when it has problems. */
@@ -98,4 +123,28 @@ export async function tellWritten(session: Session, written: readonly [string, .
 /** A text as YAML would have it: quoted unless it is plain. */
 export function inYaml(text: string): string {
   return /^[A-Za-z][A-Za-z0-9 ._-]*$/.test(text) ? text : JSON.stringify(text);
+}
+
+/** Most agents of a pool. */
+const mostAgents = 512;
+
+export function readAgents(typed: string): Answer<number | 'per-device'> {
+  if (typed === 'per-device') return { value: typed };
+  const number = /^\d+$/.test(typed) ? Number(typed) : Number.NaN;
+  if (number >= 1 && number <= mostAgents) return { value: number };
+  return { again: `Write a number from 1 to ${mostAgents}, or "per-device" for one agent per card.` };
+}
+
+/** The last day of a token, `YYYY-MM-DD`; null when nobody knows. */
+export function readDay(typed: string): Answer<string | null> {
+  if (typed === '') return { value: null };
+  const at = /^\d{4}-\d\d-\d\d$/.test(typed) ? Date.parse(`${typed}T00:00:00Z`) : Number.NaN;
+  const isDay = !Number.isNaN(at) && new Date(at).toISOString().startsWith(typed);
+  return isDay ? { value: typed } : { again: 'Write a day such as 2027-05-01, or nothing.' };
+}
+
+/** What each agent has of this host's cards. */
+export function devicesFor(agents: number | 'per-device', inventory: Inventory): object | number {
+  if (agents !== 'per-device') return shareCards(agents, inventory).devices;
+  return { count: 1, vendor: 'nvidia', ...(countCards(inventory).areSlices && { mig: true }) };
 }

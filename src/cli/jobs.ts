@@ -1,43 +1,44 @@
-/** `onejob jobs`, `logs` and `cancel`. */
+/** `onejob jobs`, `jobs prune`, `logs` and `cancel`. */
 import type { Client } from '../api/client.ts';
 import type { LogSource } from '../api/manager.ts';
 import type { JobView, StatusView } from '../api/schema.ts';
+import { parseDuration } from '../config/units.ts';
 import { OnejobError } from '../errors.ts';
 import type { Archive, JobReader } from './archive.ts';
 import { type Colors, printable } from './color.ts';
 import { connect, withDaemon } from './connect.ts';
 import { exitCodes, resultWord, verdict } from './exit.ts';
 import { followLogs, type Lasting } from './follow.ts';
-import { findJob, findSource, jobsBegun, leastOfId, tryJob } from './log-source.ts';
 import { agentLogPrinter, foreignPrinter, type JobPrinter, jobPrinter, plainPrinter } from './pieces.ts';
 import type { Connection, Session } from './session.ts';
 import { cut, table, wrap } from './table.ts';
-import { formatAge } from './units.ts';
+import { formatAge, formatBytes } from './units.ts';
 
 export interface ListFlags {
-  /** A job's id, or at least the first four letters of it: only these, over or not; null: all. */
-  readonly only: string | null;
   /** Also jobs that ended. */
-  readonly all: boolean;
-  /** null: with `all` the newest 1,000, else every one. */
-  readonly limit: number | null;
-  readonly pool: string | null;
-  readonly user: string | null;
-  /** As the column says it, or of a job that ended how; null: any. */
-  readonly state: string | null;
+  readonly all?: boolean;
+  /** Left out: with `all` the newest 1,000, else every one. */
+  readonly limit?: number;
+  readonly pool?: string;
+  readonly user?: string;
+  /** As the column says it, or of a job that ended how. */
+  readonly state?: string;
   /** Also in which slot a job is, with which devices. */
-  readonly wide: boolean;
+  readonly wide?: boolean;
 }
 
 /** How many `jobs --all` shows when nobody says otherwise. */
 const shownAtMost = 1_000;
 
-/** @throws OnejobError E_JOB_UNKNOWN when only one is asked for that is not there */
-export async function listJobs(session: Session, flags: ListFlags): Promise<number> {
-  const { only, limit, pool, user, state, wide } = flags;
+/**
+ * `only`: a job's id, or at least the first four letters of it: only these, over or not; null: all.
+ * @throws OnejobError E_JOB_UNKNOWN when only one is asked for that is not there
+ */
+export async function listJobs(session: Session, only: string | null, flags: ListFlags): Promise<number> {
+  const { limit = null, pool = null, user = null, state = null, wide = false } = flags;
   const { output } = session;
   if (only !== null) return listOnly(session, only);
-  const all = flags.all || (state !== null && !statesBefore.has(state));
+  const all = flags.all === true || (state !== null && !statesBefore.has(state));
   const most = limit ?? (all ? shownAtMost : null);
   // One more than is shown tells whether there are more; what is left out here must be read first.
   const some = user !== null || state !== null ? (all ? { limit: 999_999 } : {}) : most === null ? {} : { limit: most + 1 };
@@ -209,14 +210,14 @@ function lostBecause({ result }: JobView): string | null {
 }
 
 export interface LogsFlags {
-  readonly follow: boolean;
-  readonly previous: boolean;
+  readonly follow?: boolean;
+  readonly previous?: boolean;
   /** The logs that the agent itself keeps, instead of its output. */
-  readonly own: boolean;
+  readonly agent?: boolean;
   /** Every byte as it is, also on a terminal. */
-  readonly raw: boolean;
-  /** Only so many of the last lines of what there is so far; null: all. */
-  readonly tail: number | null;
+  readonly raw?: boolean;
+  /** Only so many of the last lines of what there is so far. */
+  readonly tail?: number;
 }
 
 export async function showLogs(session: Session, target: string, flags: LogsFlags): Promise<number> {
@@ -237,16 +238,15 @@ export async function showLogs(session: Session, target: string, flags: LogsFlag
     return printer.show(piece);
   };
   try {
-    const source = await findSource(client, target, flags.previous);
-    const { tail } = flags;
+    const { follow = false, previous = false, agent = false, tail = null } = flags;
+    const source = await findSource(client, target, previous);
     await orUnknown(source, target, async () => {
       // Who works in a slot after a restart may be somebody else, so only what has an id is followed across one.
-      if (flags.follow && !('slot' in source)) {
+      if (follow && !('slot' in source)) {
         const what = `${'job' in source ? 'job' : 'agent'} ${target} goes on without it`;
         await followLogs(session, lasting, { what, source, tail }, show);
       } else {
-        const how = { follow: flags.follow, own: flags.own, tail };
-        for await (const piece of client.logs(source, how)) await show(piece);
+        for await (const piece of client.logs(source, { follow, own: agent, tail })) await show(piece);
       }
       await printer.end?.();
     });
@@ -257,15 +257,15 @@ export async function showLogs(session: Session, target: string, flags: LogsFlag
   return exitCodes.ok;
 }
 
-function printerFor({ output }: Session, { own, raw }: LogsFlags): JobPrinter {
-  if (own) return agentLogPrinter(output);
+function printerFor({ output }: Session, { agent, raw }: LogsFlags): JobPrinter {
+  if (agent) return agentLogPrinter(output);
   return plainPrinter(output, raw ? jobPrinter(output) : foreignPrinter(output));
 }
 
 /** 1 when more is to come, and was asked for. */
 async function showKept(session: Session, target: string, flags: LogsFlags, reader: JobReader): Promise<number> {
   const { output } = session;
-  const { follow, previous, own, tail } = flags;
+  const { follow = false, previous = false, agent: own = false, tail = null } = flags;
   const printer = printerFor(session, flags);
   const source = await findSource(reader, target, previous);
   await orUnknown(source, target, async () => {
@@ -310,17 +310,22 @@ async function sayEnd({ output }: Session, client: Pick<Client, 'job'>, id: stri
 }
 
 export interface CancelFlags {
-  /** Ids, or beginnings of them; with `which` none. */
-  readonly ids: readonly string[];
-  /** All jobs of the own queue that wait, or that are not over. */
-  readonly which: 'waiting' | 'all' | null;
-  /** With `which`: only those of this pool. */
-  readonly pool: string | null;
+  /** All jobs of the own queue that wait. */
+  readonly waiting?: boolean;
+  /** All jobs of the own queue that are not over. */
+  readonly all?: boolean;
+  /** With one of these: only those of this pool. */
+  readonly pool?: string;
 }
 
-/** 1 when one of them could not be told to end; the others are all the same. @throws OnejobError E_USAGE */
-export async function cancelJobs(session: Session, { ids, which, pool }: CancelFlags): Promise<number> {
+/**
+ * 1 when one of them could not be told to end; the others are all the same. `ids`: or beginnings of them; none with a flag that says
+ * which. @throws OnejobError E_USAGE
+ */
+export async function cancelJobs(session: Session, ids: readonly string[], flags: CancelFlags): Promise<number> {
   const { output } = session;
+  const which = flags.waiting === true ? 'waiting' : flags.all === true ? 'all' : null;
+  const { pool = null } = flags;
   if (ids.length > 0 === (which !== null) || (pool !== null && which === null)) {
     throw new OnejobError('E_USAGE', 'Say which jobs are to end: their ids, or --waiting or --all, with or without --pool.', {
       hint: 'See "onejob cancel --help".',
@@ -374,4 +379,91 @@ function toldAllToEnd(jobs: readonly JobView[]): string {
 
 function counted(jobs: number): string {
   return jobs === 1 ? 'One job was' : `${jobs} jobs were`;
+}
+
+export interface PruneFlags {
+  /** As typed, such as `2h`. */
+  readonly olderThan: string;
+  readonly dryRun?: boolean;
+}
+
+/** @throws OnejobError E_USAGE */
+export async function pruneJobs(session: Session, { olderThan, dryRun = false }: PruneFlags): Promise<number> {
+  const { output } = session;
+  const parsed = parseDuration(/^0+$/.test(olderThan) ? '0s' : olderThan);
+  if (!parsed.ok) throw new OnejobError('E_USAGE', `--older-than: ${parsed.why}.`, { hint: 'Write for example 0, 30m, 2h or 7d.' });
+  const found = await withDaemon(session, (client) => client.pruneJobs({ olderThan: parsed.value, dryRun }));
+  if (output.json) await output.value(found);
+  else {
+    const { jobs, agents, bytes } = found;
+    const what = `${some(jobs, 'job')} and the logs of ${some(agents, 'agent')}, ${formatBytes(bytes)}`;
+    await output.print(dryRun ? `That would remove ${what}.` : `Removed ${what}.`);
+  }
+  return exitCodes.ok;
+}
+
+function some(number: number, word: string): string {
+  return `${number} ${word}${number === 1 ? '' : 's'}`;
+}
+
+/** An agent's name at a CI service that is told one of its own: its name in the config, eight digits of the installation, its id. */
+const nameElsewhere = /-[0-9a-f]{8}-([0-9a-z]+)$/;
+/** Letters that the beginning of a job's id needs. */
+const leastOfId = 4;
+/** How many ids are named where a beginning is of several. */
+const idsNamed = 5;
+
+/** Slots have a slash in them; what is no job is taken for an agent. @throws OnejobError E_USAGE */
+async function findSource(client: JobReader, target: string, previous: boolean): Promise<LogSource> {
+  if (target.includes('/')) return { slot: target, previous };
+  if (previous) {
+    throw new OnejobError(
+      'E_USAGE',
+      `--previous asks for the agent before the present one, so it needs a slot, and ${target} is none.`,
+      {
+        hint: 'Slots are named like default/1; "onejob status" lists them.',
+      },
+    );
+  }
+  const job = await tryJob(client, target);
+  if (job !== null) return { job: job.id };
+  // Before jobs are gone through: a name is whole, and a beginning could be of anything.
+  const slot = await slotNamed(client, target);
+  if (slot !== null) return { slot, previous: false };
+  const begun = onlyOne(target, await jobsBegun(client, target));
+  return begun === null ? { agent: nameElsewhere.exec(target)?.[1] ?? target } : { job: begun.id };
+}
+
+/** Jobs whose id begins so, over or not, as far as they are remembered; none for fewer than four letters that are no whole id. */
+async function jobsBegun(client: JobReader, start: string): Promise<JobView[]> {
+  if (start.length < leastOfId) return [];
+  return (await client.jobs({ all: true, pool: null })).filter(({ id }) => id.startsWith(start.toLowerCase()));
+}
+
+async function tryJob(client: JobReader, id: string): Promise<JobView | null> {
+  try {
+    return await client.job(id);
+  } catch (error) {
+    if (error instanceof OnejobError && error.code === 'E_JOB_UNKNOWN') return null;
+    throw error;
+  }
+}
+
+/** The job with this id, or the only one whose id begins so. @throws OnejobError E_USAGE when there are several */
+async function findJob(client: JobReader, id: string): Promise<JobView | null> {
+  return (await tryJob(client, id)) ?? onlyOne(id, await jobsBegun(client, id));
+}
+
+function onlyOne(start: string, found: readonly JobView[]): JobView | null {
+  if (found.length < 2) return found[0] ?? null;
+  const ids = found.slice(-idsNamed).map(({ id }) => id);
+  const more = found.length > ids.length ? ` and ${found.length - ids.length} more` : '';
+  throw new OnejobError('E_USAGE', `${found.length} jobs begin with ${start}: ${ids.join(', ')}${more}.`, {
+    hint: 'Type more of the id.',
+  });
+}
+
+async function slotNamed(client: JobReader, name: string): Promise<string | null> {
+  const { pools } = await client.status();
+  return pools.flatMap(({ slots }) => slots).find((slot) => slot.name === name)?.key ?? null;
 }

@@ -5,7 +5,7 @@ import { scratch } from '../../test/support/scratch.ts';
 import { type Environment, readEnvironment } from '../config/environment.ts';
 import { findPlace } from './place.ts';
 
-const none = { config: null, stateDir: null, socket: null };
+const none = {};
 const env = (more: Partial<Environment> = {}): Environment => ({ ...readEnvironment({ HOME: '/nowhere' }), uid: 1000, ...more });
 
 test('somebody else than root also tries the socket that root shares: of the state directory that was named, or the usual one', async () => {

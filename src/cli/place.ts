@@ -1,12 +1,11 @@
 /** Where the daemon is, for those who only want to speak to it. The config is loaded only where there is a file. */
 import { join } from 'node:path';
 import type { Environment } from '../config/environment.ts';
-import { choosePaths, findConfig, sharedSocket } from '../config/paths.ts';
-import type { Place, PlaceFlags } from './context.ts';
+import { choosePaths, type Flags, findConfig, sharedSocket } from '../config/paths.ts';
+import type { Place } from './session.ts';
 
 /** @throws OnejobError E_CONFIG when there is a config file that cannot be read at all. */
-export async function findPlace(given: PlaceFlags, env: Environment, cwd: string): Promise<Place> {
-  const flags = { config: given.config ?? undefined, stateDir: given.stateDir ?? undefined, socket: given.socket ?? undefined };
+export async function findPlace(flags: Flags, env: Environment, cwd: string): Promise<Place> {
   const { stateDir, socket } =
     findConfig(flags, env, cwd) === null
       ? choosePaths(flags, env, cwd, { stateDir: null, socket: null })
@@ -16,7 +15,7 @@ export async function findPlace(given: PlaceFlags, env: Environment, cwd: string
   return {
     stateDir: stateDir.path,
     socket: socket.path,
-    isSocketNamed: given.socket !== null || env.socket !== null,
+    isSocketNamed: flags.socket !== undefined || env.socket !== null,
     systemSocket: isShared ? sharedSocket(stateDir.from.source === 'default' ? null : stateDir.path) : null,
   };
 }

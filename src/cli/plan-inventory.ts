@@ -12,7 +12,7 @@ import { readRecording } from '../gpu/recording.ts';
 import { partition } from '../pools/partition.ts';
 import { printable } from './color.ts';
 import { exitCodes } from './exit.ts';
-import type { Session } from './session.ts';
+import { configSource, type Session } from './session.ts';
 import { table, wrap } from './table.ts';
 
 export interface PlannedAgent {
@@ -30,13 +30,9 @@ export interface PlannedAgent {
 }
 
 /** 1 when an agent would not have the devices it asks for. @throws OnejobError E_CONFIG; E_USAGE for a recording that is not there */
-export async function planInventory({ context, flags, output }: Session, recording: string): Promise<number> {
-  const { config } = await loadConfig({
-    flags: { config: flags.config ?? undefined, stateDir: flags.stateDir ?? undefined, socket: flags.socket ?? undefined },
-    env: context.environment,
-    cwd: context.cwd,
-    secrets: 'skip',
-  });
+export async function planInventory(session: Session, recording: string): Promise<number> {
+  const { context, output } = session;
+  const { config } = await loadConfig({ ...configSource(session), secrets: 'skip' });
   const inventory = await readRecording(resolve(context.cwd, recording));
   const agents = plannedAgents(config, inventory.devices);
   const findings = deviceFindings(config, inventory);

@@ -1,6 +1,6 @@
 /** The context of a real command line: this process. */
 import { readEnvironment } from '../config/environment.ts';
-import type { CliContext } from './context.ts';
+import type { CliContext } from './session.ts';
 
 /** `variables`: the environment as it is. */
 export function processContext(

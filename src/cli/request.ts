@@ -6,9 +6,8 @@ import { artifactProblem, artifactsProblem } from '../ci/own-queue/globs.ts';
 import { parseDuration, parseSize } from '../config/units.ts';
 import { parseVolume } from '../config/volumes.ts';
 import { OnejobError } from '../errors.ts';
-import type { CliContext } from './context.ts';
 import type { RunOptions } from './run.ts';
-import type { GlobalFlags } from './session.ts';
+import type { CliContext, GlobalFlags } from './session.ts';
 
 export interface RunFlags extends GlobalFlags {
   readonly pool?: string;

@@ -5,7 +5,7 @@ import { OnejobError } from '../errors.ts';
 import { makeKey, parseKeys, publicOf, type SecretKey } from '../secrets/keys.ts';
 import { readSecret } from '../secrets/reference.ts';
 import { exitCodes } from './exit.ts';
-import { writeFileOver } from './secret-file.ts';
+import { writePrivate } from './private-file.ts';
 import type { Session } from './session.ts';
 
 export interface KeygenFlags {
@@ -39,7 +39,11 @@ export async function keygen(
   const made = await makeKey(rsa ? 'rsa' : 'x25519', `onejob secret key, made ${day}`);
   const before = exists && add ? await keysIn(path) : '';
   const [key] = (await parseKeys(made)).keys as readonly [SecretKey];
-  writeFileOver(path, `${made}${before}`, { like: exists && add ? statSync(path) : null, over: exists });
+  writePrivate(path, `${made}${before}`, {
+    like: exists && add ? statSync(path) : null,
+    over: exists,
+    refusal: { code: 'E_SECRET_KEY', hint: 'Name a file in a folder that you may write to.' },
+  });
   const publicKey = publicOf(key);
   const repository = repositoryOf(path);
   if (repository !== null)

@@ -1,8 +1,11 @@
-/** How agents share the cards of a host. Pure. */
+/** The cards of this host, and how agents share them. */
+import { join } from 'node:path';
 import { fits } from '../config/conditions.ts';
 import type { DeviceRequest } from '../config/config.ts';
 import { OnejobError } from '../errors.ts';
 import type { Inventory } from '../gpu/inventory.ts';
+import { createProbe } from '../gpu/probe.ts';
+import type { Session } from './session.ts';
 
 export interface CardShare {
   /** What each agent asks for, as the config has it. */
@@ -78,4 +81,11 @@ export function countCards(
 
 function count(n: number, word: string): string {
   return `${n} ${word}${n === 1 ? '' : 's'}`;
+}
+
+/** One look at the cards of this host, without a daemon. */
+export async function lookAtCards({ context }: Session): Promise<Inventory> {
+  const { path, hostRoot: root } = context.environment;
+  using probe = createProbe({ path, ...(root !== null && { sys: join(root, 'sys'), proc: join(root, 'proc') }) });
+  return await probe.look();
 }

@@ -3,16 +3,24 @@
  * ends by itself when its last job and its last client are gone.
  */
 import { spawn } from 'node:child_process';
-import { chmodSync, closeSync, fstatSync, mkdirSync, openSync, readdirSync, readFileSync } from 'node:fs';
+import {
+  chmodSync,
+  closeSync,
+  type FSWatcher,
+  fstatSync,
+  mkdirSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  watch as watchDir,
+} from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fromErrorView } from '../api/http-errors.ts';
 import type { ErrorView } from '../api/schema.ts';
 import { probeSocket } from '../api/sockets.ts';
 import { OnejobError } from '../errors.ts';
 import { leaderOf } from '../store/lead.ts';
-import type { Place } from './context.ts';
-import type { Session } from './session.ts';
-import { socketWatch } from './watch.ts';
+import type { Place, Session } from './session.ts';
 
 /** Above this size the log of earlier daemons is dropped, in bytes. */
 const logLimit = 1 << 20;
@@ -101,7 +109,7 @@ function launch({ context, flags }: Session, place: Place): Child {
   const file = openSync(log, 'a', 0o600);
   const from = fstatSync(file).size;
   const [program = '', ...args] = context.self;
-  const config = flags.config === null ? [] : ['--config', flags.config];
+  const config = flags.config === undefined ? [] : ['--config', flags.config];
   const up = ['up', '--temporary', '--json', '--state-dir', place.stateDir, '--socket', place.socket, ...config];
   const child = spawn(program, [...args, ...up], {
     cwd: place.stateDir,
@@ -164,5 +172,55 @@ function prepare({ stateDir, socket }: Place): void {
       hint: 'Choose another directory with --state-dir DIR.',
       cause: error,
     });
+  }
+}
+
+/** Waiting for a socket to appear, without asking again and again. */
+export interface SocketWatch extends Disposable {
+  /** Resolves when something happened beside the socket since the last call, after `limit` ms, or when `signal` aborts. */
+  change(limit: number, signal: AbortSignal): Promise<void>;
+}
+
+/** Watches the directory of `path`, which must be there, or else only time passes. */
+export function socketWatch(path: string): SocketWatch {
+  let pending = false;
+  // A caller may have lost interest in an earlier wait: each has a timer, and none may outlive the watch.
+  const waiting = new Set<() => void>();
+  const wakeAll = () => {
+    for (const wake of [...waiting]) wake();
+  };
+  const happened = () => {
+    pending = true;
+    wakeAll();
+  };
+  const watcher = tryWatch(dirname(path), happened);
+  return {
+    async change(limit, signal) {
+      if (!pending && !signal.aborted) {
+        const { promise, resolve } = Promise.withResolvers<void>();
+        // Without inotify (its watches are a limited resource) looking again now and then is what is left.
+        const timer = setTimeout(resolve, watcher === null ? Math.min(limit, 50) : limit);
+        waiting.add(resolve);
+        signal.addEventListener('abort', () => resolve(), { once: true });
+        await promise;
+        clearTimeout(timer);
+        waiting.delete(resolve);
+      }
+      pending = false;
+    },
+    [Symbol.dispose]() {
+      watcher?.close();
+      wakeAll();
+    },
+  };
+}
+
+function tryWatch(dir: string, happened: () => void): FSWatcher | null {
+  try {
+    const watcher = watchDir(dir, happened);
+    watcher.on('error', () => watcher.close());
+    return watcher;
+  } catch {
+    return null;
   }
 }

@@ -11,13 +11,13 @@ import { formatAge } from './units.ts';
 const redrawEvery = 1_000;
 
 export interface StatusFlags {
-  readonly watch: boolean;
+  readonly watch?: boolean;
   /** Cut nothing, and show links. */
-  readonly wide: boolean;
+  readonly wide?: boolean;
 }
 
 /** 1 when a device that was leased once is missing, or one that a pool is to have is in quarantine. */
-export async function showStatus(session: Session, { watch, wide }: StatusFlags): Promise<number> {
+export async function showStatus(session: Session, { watch = false, wide = false }: StatusFlags): Promise<number> {
   const { output } = session;
   return withDaemon(session, async (client) => {
     for (;;) {

@@ -1,8 +1,8 @@
 import { afterEach, beforeEach, expect, it, vi } from 'vitest';
 import type { Client } from '../api/client.ts';
 import type { JobView } from '../api/schema.ts';
+import { watchQueue } from './run.ts';
 import type { Session } from './session.ts';
-import { watchQueue } from './waiting.ts';
 
 const job: JobView = {
   id: 'aa',

@@ -1,7 +1,7 @@
 /** Answers what is asked about images that onejob builds, by the images of pools and what is on the Engine. */
 import { toErrorView } from '../api/http-errors.ts';
-import type { ImageDesk } from '../api/image-desk.ts';
 import type { ImageOutcome } from '../api/image-schema.ts';
+import type { ImageDesk } from '../api/manager.ts';
 import type { PoolConfig } from '../config/config.ts';
 import { OnejobError } from '../errors.ts';
 import type { Built } from '../images/builder.ts';

@@ -1,5 +1,5 @@
 /** Pins of encrypted values, for people through the API and for the opening of jobs' secrets: both see the same store. */
-import type { SecretDesk } from '../api/secret-desk.ts';
+import type { SecretDesk } from '../api/manager.ts';
 import type { PinnedView } from '../api/secret-schema.ts';
 import type { Clock } from '../core/clock.ts';
 import { OnejobError } from '../errors.ts';

@@ -1,7 +1,7 @@
 /** The drop-in's first argument: a personal access token, `@FILE` with one, or `-` for the environment. */
 import { existsSync } from 'node:fs';
 import { join, resolve } from 'node:path';
-import type { CliContext } from '../../cli/context.ts';
+import type { CliContext } from '../../cli/session.ts';
 import { OnejobError } from '../../errors.ts';
 import { checkSecret, type SecretReference } from '../../secrets/reference.ts';
 import type { WrittenToken } from './drop-in-config.ts';

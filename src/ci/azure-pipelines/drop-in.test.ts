@@ -6,7 +6,7 @@ import { promisify } from 'node:util';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { testContext } from '../../../test/support/cli-context.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
-import type { DaemonOptions } from '../../cli/context.ts';
+import type { DaemonOptions } from '../../cli/session.ts';
 import { runCli } from '../../cli.ts';
 import { readSecret } from '../../secrets/reference.ts';
 

@@ -1,9 +1,8 @@
 /** `onejob azure`: takes what the Python manager of Azure agents took, and leads this host with it in the foreground. */
 import { hostname } from 'node:os';
 import { exitCodes } from '../../cli/exit.ts';
-import { lookAtCards } from '../../cli/look-at-cards.ts';
-import type { Session } from '../../cli/session.ts';
-import { shareCards } from '../../cli/share-cards.ts';
+import { configSource, type Session } from '../../cli/session.ts';
+import { lookAtCards, shareCards } from '../../cli/share-cards.ts';
 import { up } from '../../cli/up.ts';
 import { checkConfig, configError } from '../../config/load.ts';
 import { OnejobError } from '../../errors.ts';
@@ -30,7 +29,7 @@ export interface AzureArguments {
 /** Runs the daemon; with `printConfig` prints the file that says the same instead. */
 export async function azure(session: Session, typed: AzureArguments, cards = lookAtCards): Promise<number> {
   const { context, output, flags } = session;
-  if (flags.config !== null) {
+  if (flags.config !== undefined) {
     throw new OnejobError('E_USAGE', '--config goes with "onejob up"; "onejob azure" has all of its config on the command line.', {
       hint: 'Type "onejob up --config FILE", or leave --config out.',
     });
@@ -45,9 +44,7 @@ export async function azure(session: Session, typed: AzureArguments, cards = loo
   const given: DropIn = { url, pool: typed.pool, agents: typed.agents, name, image: typed.image, poll, volumes, cards: shared };
 
   const instead = dropInConfig(given, token.reference);
-  const { stateDir, socket } = flags;
-  const places = { stateDir: stateDir ?? undefined, socket: socket ?? undefined };
-  const { errors } = await checkConfig({ flags: places, env: context.environment, cwd: context.cwd, instead, secrets: 'skip' });
+  const { errors } = await checkConfig({ ...configSource(session), instead, secrets: 'skip' });
   if (errors.length > 0) throw configError(errors);
 
   if (token.warning !== null) output.say(`warning: ${token.warning}`);

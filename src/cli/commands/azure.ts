@@ -1,9 +1,9 @@
 /** `azure`, and its hidden name `manager`: its options and help. */
 import type { Command } from 'commander';
-import type { GlobalFlags } from '../session.ts';
-import { type Act, global, integer, wrongOrFailed } from './options.ts';
+import type { Session } from '../session.ts';
+import { type Act, does, integer, wrongOrFailed } from './options.ts';
 
-interface Flags extends GlobalFlags {
+interface Flags {
   readonly n: number;
   readonly name?: string;
   readonly docker?: string;
@@ -57,26 +57,23 @@ The token stays with onejob: no agent
 sees it, unless an image of your own (-d) has its own way to sign in. With more agents than cards, cards are shared; else
 each agent has its own.
 Exit codes: 0 it was stopped; 1 it could not run; 2 wrong usage.`,
-    )
-    .action((token: string, url: string, pool: string, flags: Flags) =>
-      act(
-        async (session) =>
-          (await import('../../ci/azure-pipelines/drop-in.ts')).azure(session, {
-            token,
-            url,
-            pool,
-            agents: flags.n,
-            name: flags.name ?? null,
-            image: flags.docker ?? null,
-            timeout: flags.timeout ?? null,
-            pollTime: flags.pollTime ?? null,
-            volumes: flags.volume ?? [],
-            printConfig: flags.printConfig === true,
-          }),
-        wrongOrFailed,
-      )(flags),
     );
-  global(command);
+  does(
+    command,
+    act,
+    wrongOrFailed,
+    async (session: Session, token: string, url: string, pool: string, flags: Flags): Promise<number> =>
+      (await import('../../ci/azure-pipelines/drop-in.ts')).azure(session, {
+        ...{ token, url, pool },
+        agents: flags.n,
+        name: flags.name ?? null,
+        image: flags.docker ?? null,
+        timeout: flags.timeout ?? null,
+        pollTime: flags.pollTime ?? null,
+        volumes: flags.volume ?? [],
+        printConfig: flags.printConfig === true,
+      }),
+  );
   const parse = command.parseOptions.bind(command);
   const known = new Set(command.options.map((option) => option.long));
   command.parseOptions = (args) => parse(args.map((arg) => inFull(arg, known)));

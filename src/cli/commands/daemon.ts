@@ -1,18 +1,18 @@
-/** `up`, `down`, `status`, `plan`, `doctor`, `pause`, `resume`, `drain`: their options and help. */
+/** `up`, `down`, `status`, `plan`, `doctor`, `pause`, `resume`, `drain`, the hidden `filter`: their options and help. */
 import { type Command, Option } from 'commander';
 import { OnejobError } from '../../errors.ts';
 import type { GlobalFlags } from '../session.ts';
-import { type Act, failed, global, wrongOrFailed } from './options.ts';
+import type { StatusFlags } from '../status.ts';
+import { type Act, does, failed, global, wrongOrFailed } from './options.ts';
 
 export function addDaemonCommands(program: Command, act: Act): void {
   const up = program
     .command('up')
     .description('lead this host: the daemon, in the foreground')
-    .addOption(new Option('--temporary').hideHelp())
-    .action((flags: GlobalFlags & { temporary?: boolean }) =>
-      act(async (session) => (await import('../up.ts')).up(session, { temporary: flags.temporary === true }), failed)(flags),
-    );
-  global(up);
+    .addOption(new Option('--temporary').hideHelp());
+  does(up, act, failed, async (session, { temporary = false }: { temporary?: boolean }) =>
+    (await import('../up.ts')).up(session, { temporary }),
+  );
 
   const down = program
     .command('down')
@@ -27,20 +27,12 @@ export function addDaemonCommands(program: Command, act: Act): void {
 Without --forget the placeholders stay that keep jobs of CI services waiting while there is no agent; without one, such jobs
 fail when they are queued. Remove them when this host is not to serve them any more.
 Exit codes: 0; 1 when no daemon runs here, or --forget could not remove them all; 2 wrong usage.`,
-    )
-    .action((flags: GlobalFlags & { drain?: boolean; now?: boolean; leave?: boolean; forget?: boolean }) => {
-      const how = flags.drain === true ? 'drain' : flags.leave === true ? 'leave' : 'end';
-      return act(
-        async (session) =>
-          (await import('../down.ts')).down(session, {
-            how,
-            grace: flags.now === true ? 0 : null,
-            forget: flags.forget === true,
-          }),
-        failed,
-      )(flags);
-    });
-  global(down);
+    );
+  does(down, act, failed, async (session, flags: { drain?: boolean; now?: boolean; leave?: boolean; forget?: boolean }) => {
+    const how = flags.drain === true ? 'drain' : flags.leave === true ? 'leave' : 'end';
+    const grace = flags.now === true ? 0 : null;
+    return (await import('../control.ts')).down(session, { how, grace, forget: flags.forget === true });
+  });
 
   const status = program
     .command('status')
@@ -50,15 +42,8 @@ Exit codes: 0; 1 when no daemon runs here, or --forget could not remove them all
     .addHelpText(
       'after',
       '\nExit codes: 0; 1 when a device is missing that was leased once, or in quarantine, or there is no daemon; 2 wrong usage.',
-    )
-    .action((flags: GlobalFlags & { watch?: boolean; wide?: boolean }) =>
-      act(
-        async (session) =>
-          (await import('../status.ts')).showStatus(session, { watch: flags.watch === true, wide: flags.wide === true }),
-        failed,
-      )(flags),
     );
-  global(status);
+  does(status, act, failed, async (session, flags: StatusFlags) => (await import('../status.ts')).showStatus(session, flags));
 
   const plan = program
     .command('plan')
@@ -93,11 +78,8 @@ Exit codes: 0; 1 when there is no daemon, or with --inventory when an agent woul
     });
   global(plan);
 
-  const doctor = program
-    .command('doctor')
-    .description('look for what is wrong here, and say what to do')
-    .action((flags: GlobalFlags) => act(async (session) => (await import('../plan.ts')).showDoctor(session), failed)(flags));
-  global(doctor);
+  const doctor = program.command('doctor').description('look for what is wrong here, and say what to do');
+  does(doctor, act, failed, async (session) => (await import('../plan.ts')).showDoctor(session));
 
   for (const [what, description] of [
     ['pause', 'start nothing new until "resume", also after a restart; what runs goes on'],
@@ -107,13 +89,15 @@ Exit codes: 0; 1 when there is no daemon, or with --inventory when an agent woul
     const command = program.command(what).description(description).argument('[pool]', 'default: all');
     if (what !== 'drain')
       command.option('--reason <text>', 'who holds the pause; a resume ends only the pause of the same reason', 'hand');
-    command.action((pool: string | undefined, flags: GlobalFlags & { reason?: string }) =>
-      act(async (session) => {
-        const { pausePools, resumePools } = await import('../control.ts');
-        const reason = flags.reason ?? 'hand';
-        return what === 'resume' ? resumePools(session, pool ?? null, reason) : pausePools(session, what, pool ?? null, reason);
-      }, failed)(flags),
-    );
-    global(command);
+    does(command, act, failed, async (session, pool: string | undefined, { reason = 'hand' }: { reason?: string }) => {
+      const { pausePools, resumePools } = await import('../control.ts');
+      return what === 'resume' ? resumePools(session, pool ?? null, reason) : pausePools(session, what, pool ?? null, reason);
+    });
   }
+
+  // Hidden, since only the daemon starts it.
+  const filter = program
+    .command('filter', { hidden: true })
+    .description('carry calls of untrusted jobs to their service; started by the daemon');
+  does(filter, act, failed, async (session) => (await import('../filter.ts')).runFilter(session));
 }

@@ -1,15 +1,16 @@
-/** `gpus`: its options and help. */
+/** `gpus` with `reserve`, `return`, `quarantine`, `clear` and `forget` below it, and `proofs`: their options and help. */
 import { type Command, InvalidArgumentError } from 'commander';
+import type { DeviceChange } from '../../api/device-schema.ts';
 import { parseDuration } from '../../config/units.ts';
-import type { GlobalFlags } from '../session.ts';
-import { addDeviceCommands } from './devices.ts';
-import { type Act, failed, global } from './options.ts';
+import type { GpusFlags } from '../gpus.ts';
+import type { Session } from '../session.ts';
+import { type Act, does, failed, integer } from './options.ts';
 
-interface Flags extends GlobalFlags {
-  readonly watch?: boolean;
-  readonly every?: number;
-  readonly from?: string;
-}
+/** What `proofs` lists when nobody says otherwise. */
+const proofsListed = 20;
+const proofsAtMost = 10_000;
+
+const named = ['<gpu>', 'its UUID or the beginning of it, or the index or PCI address of a GPU'] as const;
 
 export function addGpuCommands(program: Command, act: Act): void {
   const gpus = program
@@ -29,25 +30,84 @@ Examples:
 
 It asks the host itself, so it needs no daemon.
 Exit codes: 0 all seen and nothing wrong; 1 a finding is an error, or not all GPUs could be seen; 2 wrong usage.`,
-    )
-    .action((flags: Flags) =>
-      act(
-        async (session) =>
-          (await import('../gpus.ts')).showGpus(session, {
-            from: flags.from ?? null,
-            watch: flags.watch === true,
-            every: flags.every ?? 5_000,
-          }),
-        failed,
-      )(flags),
     );
-  global(gpus);
+  does(gpus, act, failed, async (session, flags: GpusFlags) => (await import('../gpus.ts')).showGpus(session, flags));
   addDeviceCommands(program, gpus, act);
 }
 
+/** `gpus`: the command that these are below. */
+function addDeviceCommands(program: Command, gpus: Command, act: Act): void {
+  // So that an option after the name of one of these is its own.
+  gpus.enablePositionalOptions();
+  const change = <F>(command: Command, of: (flags: F, session: Session) => Promise<DeviceChange>) =>
+    does(command.argument(...named), act, failed, async (session, gpu: string, flags: F) => {
+      const { changeDevice } = await import('../devices.ts');
+      return changeDevice(session, gpu, await of(flags, session));
+    });
+  const person = async ({ context }: Session) => (await import('../devices.ts')).personOf(context);
+
+  const reserve = gpus
+    .command('reserve')
+    .description('take a device for yourself; the job that runs on it ends first')
+    .option('--for <time>', 'give it back by itself after this time, such as 4h or 2d', duration)
+    .addHelpText(
+      'after',
+      `
+Examples:
+  onejob gpus reserve 0 --for 4h
+  onejob gpus reserve GPU-8f6a          the beginning of its UUID is enough
+  onejob gpus return GPU-8f6a
+
+A card in MIG mode is taken with all its instances. Reserving it again changes for how long.`,
+    );
+  change<{ for?: number }>(reserve, async (flags, session) => ({
+    act: 'reserve',
+    for: flags.for ?? null,
+    by: await person(session),
+  }));
+
+  const giveBack = gpus.command('return').description('give a reserved device back; it is looked at before a job gets it');
+  change(giveBack, async () => ({ act: 'return' }));
+
+  const quarantine = gpus
+    .command('quarantine')
+    .description('take a device out of use until "gpus clear"; the job that runs on it ends first')
+    .option('--reason <text>', 'what is wrong with it, for those who look');
+  change<{ reason?: string }>(quarantine, async (flags, session) => ({
+    act: 'quarantine',
+    reason: flags.reason || `put there by ${(await person(session)) ?? 'somebody'}`,
+  }));
+
+  const clear = gpus.command('clear').description('take a device out of quarantine');
+  change(clear, async () => ({ act: 'clear' }));
+
+  const forget = gpus.command('forget').description('no longer miss a device that will not come back');
+  change(forget, async () => ({ act: 'forget' }));
+
+  const proofs = program
+    .command('proofs')
+    .description('how devices were found after each agent, the newest last')
+    .argument('[device]', 'its UUID or the beginning of it, or the index or PCI address of a GPU; default: all')
+    .option('--limit <n>', `only the newest; ${proofsListed} unless said`, integer(1, proofsAtMost));
+  does(proofs, act, failed, async (session, device: string | undefined, { limit = proofsListed }: { limit?: number }) =>
+    (await import('../devices.ts')).listProofs(session, device ?? null, limit),
+  );
+}
+
+function duration(text: string): number {
+  const ms = anyDuration(text);
+  if (ms <= 0) throw new InvalidArgumentError('It must be longer than nothing.');
+  return ms;
+}
+
 function interval(text: string): number {
+  const ms = anyDuration(text);
+  if (ms < 100) throw new InvalidArgumentError('It must be at least 100ms.');
+  return ms;
+}
+
+function anyDuration(text: string): number {
   const parsed = parseDuration(text);
   if (!parsed.ok) throw new InvalidArgumentError(`${parsed.why}.`);
-  if (parsed.value < 100) throw new InvalidArgumentError('It must be at least 100ms.');
   return parsed.value;
 }

@@ -1,8 +1,8 @@
 /** `image choose`, `build`, `list`, `prune` and `refresh`: their options and help. */
 import { type Command, Option } from 'commander';
 import type { ImageFlags } from '../image.ts';
-import type { GlobalFlags } from '../session.ts';
-import { type Act, collect, failed, global, wrongOrFailed } from './options.ts';
+import type { Session } from '../session.ts';
+import { type Act, collect, does, failed, wrongOrFailed } from './options.ts';
 
 export function addImageCommands(program: Command, act: Act): void {
   const image = program.command('image').description('the images that agents are made from');
@@ -27,11 +27,10 @@ Examples:
 
 A recording is what "nvidia-smi -q -x" printed, or a folder with that and "nvidia-smi -L".
 Exit codes: 0 and the image alone on standard output; 1 when none fits, with the reason; 2 wrong usage.`,
-    )
-    .action((flags: GlobalFlags & ImageFlags) =>
-      act(async (session) => (await import('../image.ts')).showImage(session, flags), wrongOrFailed)(flags),
     );
-  global(choose);
+  does(choose, act, wrongOrFailed, async (session: Session, flags: ImageFlags) =>
+    (await import('../image.ts')).showImage(session, flags),
+  );
 
   const build = image
     .command('build')
@@ -46,21 +45,17 @@ Examples:
   onejob image build lab --print     what is in the image of pool lab, and why
 
 Works with and without a daemon. ${codes}`,
-    )
-    .action((pools: string[], flags: GlobalFlags & { print?: boolean }) =>
-      act(async (session) => {
-        const images = await import('../images.ts');
-        return flags.print === true ? images.printImages(session, pools) : images.makeImages(session, 'build', pools);
-      }, wrongOrFailed)(flags),
     );
-  global(build);
+  does(build, act, wrongOrFailed, async (session: Session, pools: string[], { print = false }: { print?: boolean }) => {
+    const images = await import('../images.ts');
+    return print ? images.printImages(session, pools) : images.makeImages(session, 'build', pools);
+  });
 
   const list = image
     .command('list')
     .description('the images that onejob has built here, and who uses them')
-    .addHelpText('after', '\nExample:\n  onejob image list --json | jq -r .reference')
-    .action((flags: GlobalFlags) => act(async (session) => (await import('../images.ts')).listImages(session), failed)(flags));
-  global(list);
+    .addHelpText('after', '\nExample:\n  onejob image list --json | jq -r .reference');
+  does(list, act, failed, async (session) => (await import('../images.ts')).listImages(session));
 
   const refresh = image
     .command('refresh')
@@ -74,18 +69,16 @@ Example:
 
 The daemon looks for a newer agent once a day by itself. Agents that stand by or are idle are renewed slot by slot; a running
 job is never touched. A base is fetched anew only with "pull: always". ${codes}`,
-    )
-    .action((pools: string[], flags: GlobalFlags) =>
-      act(async (session) => (await import('../images.ts')).makeImages(session, 'refresh', pools), wrongOrFailed)(flags),
     );
-  global(refresh);
+  does(refresh, act, wrongOrFailed, async (session: Session, pools: string[]) =>
+    (await import('../images.ts')).makeImages(session, 'refresh', pools),
+  );
 
   const prune = image
     .command('prune')
     .description('remove images that onejob has built and that no pool and no container uses')
-    .addHelpText('after', '\nImages that onejob has not built are never removed.\n\nExample:\n  onejob image prune')
-    .action((flags: GlobalFlags) => act(async (session) => (await import('../images.ts')).pruneImages(session), failed)(flags));
-  global(prune);
+    .addHelpText('after', '\nImages that onejob has not built are never removed.\n\nExample:\n  onejob image prune');
+  does(prune, act, failed, async (session) => (await import('../images.ts')).pruneImages(session));
 }
 
 const codes = 'Exit codes: 0; 1 when an image could not be made, with the last lines of the build; 2 wrong usage.';

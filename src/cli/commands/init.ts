@@ -2,32 +2,26 @@
 import type { Command } from 'commander';
 import type { InitSteps, ServiceType } from '../../ci/service-type.ts';
 import { serviceTypes } from '../../ci/types.ts';
+import { exitCodes } from '../exit.ts';
 import type { InitFlags, OpenFrame } from '../init-frame.ts';
 import type { GlobalFlags, Session } from '../session.ts';
-import { type Act, failed, global, wrongOrFailed } from './options.ts';
-
-type Options = GlobalFlags & Partial<Omit<InitFlags, 'own'>>;
+import { type Act, does, failed, wrongOrFailed } from './options.ts';
 
 export function addInitCommands(program: Command, act: Act): void {
   const init = program
     .command('init')
     .description('write a first config, for the own queue or a CI service; alone it says for which')
-    .enablePositionalOptions()
-    .action((flags: GlobalFlags) => act(async (session) => (await import('../init.ts')).listServices(session), failed)(flags));
-  global(init);
+    .enablePositionalOptions();
+  does(init, act, failed, listServices);
 
   const ownQueue = init
     .command('own-queue')
     .description('look at the cards of this host, and write a config for jobs of "onejob run"')
     .option('--force', 'overwrite the config')
-    .addHelpText('after', `\nExample:\n  onejob init own-queue\n\n${ending}`)
-    .action((flags: GlobalFlags & { force?: boolean }) =>
-      act(
-        async (session) => (await import('../init-own-queue.ts')).initOwnQueue(session, { force: flags.force === true }),
-        wrongOrFailed,
-      )(flags),
-    );
-  global(ownQueue);
+    .addHelpText('after', `\nExample:\n  onejob init own-queue\n\n${ending}`);
+  does(ownQueue, act, wrongOrFailed, async (session: Session, { force = false }: { force?: boolean }) =>
+    (await import('../init-own-queue.ts')).initOwnQueue(session, { force }),
+  );
 
   for (const service of serviceTypes) if (service.init !== null) addSteps(init, act, service, service.init);
 }
@@ -57,18 +51,31 @@ Examples:
 
 ${hint}
 ${ending}`,
-    )
-    .action((given: Options) => {
+    );
+  does(
+    command,
+    act,
+    wrongOrFailed,
+    async (session: Session, given: GlobalFlags & Partial<Omit<InitFlags, 'own'>>): Promise<number> => {
       const { tokenFile = null, agents = null, expires = null, yes = false, force = false, check = true, json: _, ...own } = given;
       const flags: InitFlags = { own, tokenFile, agents, expires, yes, force, check };
-      const work = async (session: Session): Promise<number> => {
-        const [{ openFrame }, { unlessInterrupted }] = await Promise.all([import('../init-frame.ts'), import('../init-ask.ts')]);
-        const open: OpenFrame = (missing) => openFrame(session, flags, service, token, missing);
-        return unlessInterrupted(session.output, () => run(session, flags, open));
-      };
-      return act(work, wrongOrFailed)(given);
-    });
-  global(command);
+      const [{ openFrame }, { unlessInterrupted }] = await Promise.all([import('../init-frame.ts'), import('../init-ask.ts')]);
+      const open: OpenFrame = (missing) => openFrame(session, flags, service, token, missing);
+      return unlessInterrupted(session.output, () => run(session, flags, open));
+    },
+  );
+}
+
+/** Says for what onejob can set itself up. */
+async function listServices({ output }: Session): Promise<number> {
+  const steps = serviceTypes.flatMap(({ type, init }) =>
+    init === null ? [] : [[type, `asks for ${init.asks}, checks them, and writes config and token file`]],
+  );
+  const known = [...steps, ['own-queue', 'looks at the cards of this host, and writes a config for jobs of "onejob run"']];
+  const rows = known.map(([name, does]) => `  onejob init ${name}    ${does}`);
+  if (output.json) await output.value(known.map(([name]) => name));
+  else await output.print('onejob can set itself up for:', ...rows, '', 'Without a config "onejob run -- COMMAND" works, too.');
+  return exitCodes.ok;
 }
 
 const ending = `The config is written to --config FILE, else to where a daemon looks for it.

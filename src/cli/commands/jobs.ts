@@ -1,25 +1,9 @@
 /** `run`, `jobs`, `logs`, `cancel`: their options and help. */
 import { type Command, Option } from 'commander';
+import type { CancelFlags, ListFlags, LogsFlags, PruneFlags } from '../jobs.ts';
 import type { RunFlags } from '../request.ts';
-import type { GlobalFlags } from '../session.ts';
-import { type Act, collect, failed, global, integer, number, wrongOrFailed } from './options.ts';
-
-interface LogsOptions {
-  readonly follow?: boolean;
-  readonly previous?: boolean;
-  readonly agent?: boolean;
-  readonly raw?: boolean;
-  readonly tail?: number;
-}
-
-interface JobsOptions {
-  readonly all?: boolean;
-  readonly limit?: number;
-  readonly pool?: string;
-  readonly user?: string;
-  readonly state?: string;
-  readonly wide?: boolean;
-}
+import type { GlobalFlags, Session } from '../session.ts';
+import { type Act, collect, does, failed, global, integer, notRun, number, wrongOrFailed } from './options.ts';
 
 export function addJobCommands(program: Command, act: Act): void {
   addRun(program, act);
@@ -33,15 +17,10 @@ export function addJobCommands(program: Command, act: Act): void {
     .option('--pool <name>', 'only those of this pool')
     .option('--user <name>', 'only those that this user says to have handed in')
     .option('--state <state>', 'only those in it: queued, running and so on, or of those that ended ok, failed, lost and so on')
-    .option('--wide', 'also in which slot a job is, and with which devices')
-    .action((job: string | undefined, flags: GlobalFlags & JobsOptions) =>
-      act(async (session) => {
-        const { listJobs } = await import('../jobs.ts');
-        const { all = false, limit = null, pool = null, user = null, state = null, wide = false } = flags;
-        return listJobs(session, { only: job ?? null, all, limit, pool, user, state, wide });
-      }, wrongOrFailed)(flags),
-    );
-  global(jobs);
+    .option('--wide', 'also in which slot a job is, and with which devices');
+  does(jobs, act, wrongOrFailed, async (session: Session, job: string | undefined, flags: ListFlags) =>
+    (await import('../jobs.ts')).listJobs(session, job ?? null, flags),
+  );
 
   const prune = jobs
     .command('prune')
@@ -57,12 +36,8 @@ Examples:
     )
     .action((_: unknown, command: Command) => {
       // "--json" and the like may stand before "prune".
-      const flags = command.optsWithGlobals<GlobalFlags & { olderThan: string; dryRun?: boolean }>();
-      return act(
-        async (session) =>
-          (await import('../prune.ts')).pruneJobs(session, { olderThan: flags.olderThan, dryRun: flags.dryRun === true }),
-        wrongOrFailed,
-      )(flags);
+      const flags = command.optsWithGlobals<GlobalFlags & PruneFlags>();
+      return act(async (session) => (await import('../jobs.ts')).pruneJobs(session, flags), wrongOrFailed)(flags);
     });
   global(prune);
 
@@ -84,21 +59,10 @@ Examples:
 Examples:
   onejob logs -f default/1
   onejob logs -n 50 JOB`,
-    )
-    .action((target: string, flags: GlobalFlags & LogsOptions) =>
-      act(
-        async (session) =>
-          (await import('../jobs.ts')).showLogs(session, target, {
-            follow: flags.follow === true,
-            previous: flags.previous === true,
-            own: flags.agent === true,
-            raw: flags.raw === true,
-            tail: flags.tail ?? null,
-          }),
-        failed,
-      )(flags),
     );
-  global(logs);
+  does(logs, act, failed, async (session, target: string, flags: LogsFlags) =>
+    (await import('../jobs.ts')).showLogs(session, target, flags),
+  );
 
   const cancel = program
     .command('cancel')
@@ -106,14 +70,10 @@ Examples:
     .argument('[job...]', 'their ids, or the first letters of them, four at least')
     .addOption(new Option('--waiting', 'all that wait').conflicts('all'))
     .option('--all', 'all that are not over')
-    .option('--pool <name>', 'with --waiting or --all: only those of this pool')
-    .action((ids: string[], flags: GlobalFlags & { waiting?: boolean; all?: boolean; pool?: string }) =>
-      act(async (session) => {
-        const which = flags.waiting === true ? 'waiting' : flags.all === true ? 'all' : null;
-        return (await import('../jobs.ts')).cancelJobs(session, { ids, which, pool: flags.pool ?? null });
-      }, wrongOrFailed)(flags),
-    );
-  global(cancel);
+    .option('--pool <name>', 'with --waiting or --all: only those of this pool');
+  does(cancel, act, wrongOrFailed, async (session: Session, ids: string[], flags: CancelFlags) =>
+    (await import('../jobs.ts')).cancelJobs(session, ids, flags),
+  );
 }
 
 function addRun(program: Command, act: Act): void {
@@ -155,13 +115,9 @@ Examples:
 Ctrl-C cancels the job; a second one leaves it to the daemon.
 Exit codes: the job's own; 128+n when signal n ended it; 124 time limit; 125 it could not be run, or was lost;
 130 cancelled; 137 out of memory; 153 out of disk; 2 wrong usage.`,
-    )
-    .action(async (command: string[], flags: RunFlags) => {
-      const { notRun } = await import('../not-run.ts');
-      return act(async (session) => {
-        const [{ run }, { runOptions }] = await Promise.all([import('../run.ts'), import('../request.ts')]);
-        return run(session, await runOptions(session.context, command, flags));
-      }, notRun)(flags);
-    });
-  global(run);
+    );
+  does(run, act, notRun, async (session: Session, command: string[], flags: RunFlags): Promise<number> => {
+    const [{ run }, { runOptions }] = await Promise.all([import('../run.ts'), import('../request.ts')]);
+    return run(session, await runOptions(session.context, command, flags));
+  });
 }

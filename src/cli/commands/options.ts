@@ -17,6 +17,22 @@ export function wrongOrFailed(error: unknown): number {
   return error instanceof OnejobError && error.code === 'E_USAGE' ? exitCodes.usage : exitCodes.failed;
 }
 
+/** For `run`: the job was never accepted. */
+export function notRun(error: unknown): number {
+  const mistake = error instanceof OnejobError && (error.code === 'E_USAGE' || error.code === 'E_API_REQUEST');
+  return mistake ? exitCodes.usage : exitCodes.notRun;
+}
+
+/** Ends the definition of a command: what it does with its arguments and options, as commander gives them. */
+export function does<Given extends unknown[]>(
+  command: Command,
+  act: Act,
+  onError: (error: unknown) => number,
+  work: (session: Session, ...given: Given) => Promise<number>,
+): void {
+  global(command.action((...given: Given) => act((session) => work(session, ...given), onError)(command.opts())));
+}
+
 /** Adds the options every command takes. */
 export function global(command: Command): Command {
   return command

@@ -1,11 +1,9 @@
 /** `secret keygen`, `encrypt`, `decrypt`, `rotate`, `pins`, `allow` and `forget`: their options and help. */
 import { type Command, Option } from 'commander';
-import type { EncryptFlags } from '../secret.ts';
+import type { EncryptFlags, RotateFlags } from '../secret.ts';
 import type { KeygenFlags } from '../secret-keygen.ts';
 import type { PinFlags } from '../secret-pins.ts';
-import type { RotateFlags } from '../secret-rotate.ts';
-import type { GlobalFlags, Session } from '../session.ts';
-import { type Act, collect, global, wrongOrFailed } from './options.ts';
+import { type Act, collect, does, wrongOrFailed } from './options.ts';
 
 const codes = 'Exit codes: 0; 1 when it could not be done, with the reason; 2 wrong usage.';
 
@@ -35,11 +33,10 @@ Examples:
 
 The config of each host that may open secrets names the file: secrets: { key: { file: /etc/onejob/secrets.key } }
 ${codes}`,
-    )
-    .action((file: string, flags: GlobalFlags & KeygenFlags) =>
-      act(async (session) => (await import('../secret-keygen.ts')).keygen(session, file, flags), wrongOrFailed)(flags),
     );
-  global(command);
+  does(command, act, wrongOrFailed, async (session, file: string, flags: KeygenFlags) =>
+    (await import('../secret-keygen.ts')).keygen(session, file, flags),
+  );
 }
 
 function addEncrypt(secret: Command, act: Act): void {
@@ -64,7 +61,7 @@ Examples:
 Of standard input one newline at its end is dropped; nothing else is changed. On a terminal it prints lines for the
 pipeline, into a pipe the encrypted value alone. ${codes}`,
     );
-  does<GlobalFlags & EncryptFlags>(command, act, async (session, flags) => (await import('../secret.ts')).encrypt(session, flags));
+  does(command, act, wrongOrFailed, async (session, flags: EncryptFlags) => (await import('../secret.ts')).encrypt(session, flags));
 }
 
 function addDecrypt(secret: Command, act: Act): void {
@@ -81,7 +78,7 @@ Examples:
 
 Standard output is the value exactly; which variable and pipelines it is for is said on standard error. ${codes}`,
     );
-  does<GlobalFlags & { key: string }>(command, act, async (session, flags) =>
+  does(command, act, wrongOrFailed, async (session, flags: { key: string }) =>
     (await import('../secret.ts')).decrypt(session, flags),
   );
 }
@@ -106,20 +103,15 @@ Values of the new format keep their variable and pipelines. Before you name a pi
 are its own: whoever wrote the text could have copied them from elsewhere.
 Exit codes: 0; 1 when a value was left as it is, with its line and the reason; 2 wrong usage.`,
     );
-  does<GlobalFlags & RotateFlags>(command, act, async (session, flags) =>
-    (await import('../secret-rotate.ts')).rotate(session, flags),
-  );
+  does(command, act, wrongOrFailed, async (session, flags: RotateFlags) => (await import('../secret.ts')).rotate(session, flags));
 }
 
 function addPins(secret: Command, act: Act): void {
   const pins = secret
     .command('pins')
     .description('values of the old format that were used on this host, and which pipelines may use them')
-    .addHelpText('after', '\nExample:\n  onejob secret pins --json | jq -r .fingerprint')
-    .action((flags: GlobalFlags) =>
-      act(async (session) => (await import('../secret-pins.ts')).listPins(session), wrongOrFailed)(flags),
-    );
-  global(pins);
+    .addHelpText('after', '\nExample:\n  onejob secret pins --json | jq -r .fingerprint');
+  does(pins, act, wrongOrFailed, async (session) => (await import('../secret-pins.ts')).listPins(session));
 
   const allow = secret
     .command('allow')
@@ -136,11 +128,10 @@ Examples:
   grep SECRET_CODECOV pipeline.yml | onejob secret allow --pipeline acme/solver --value-from-stdin
 
 Holds at once, on this host only. ${codes}`,
-    )
-    .action((fingerprint: string | undefined, flags: GlobalFlags & PinFlags) =>
-      act(async (session) => (await import('../secret-pins.ts')).allow(session, fingerprint ?? null, flags), wrongOrFailed)(flags),
     );
-  global(allow);
+  does(allow, act, wrongOrFailed, async (session, fingerprint: string | undefined, flags: PinFlags) =>
+    (await import('../secret-pins.ts')).allow(session, fingerprint ?? null, flags),
+  );
 
   const forget = secret
     .command('forget')
@@ -155,11 +146,10 @@ Example:
   onejob secret forget --pipeline acme/docs 5e95bd57c0ffee00
 
 The only pipeline of a value is not taken from it so: "allow" another one first.`,
-    )
-    .action((fingerprint: string | undefined, flags: GlobalFlags & PinFlags) =>
-      act(async (session) => (await import('../secret-pins.ts')).forget(session, fingerprint ?? null, flags), wrongOrFailed)(flags),
     );
-  global(forget);
+  does(forget, act, wrongOrFailed, async (session, fingerprint: string | undefined, flags: PinFlags) =>
+    (await import('../secret-pins.ts')).forget(session, fingerprint ?? null, flags),
+  );
 }
 
 function pipelineOptions(command: Command, lead = ''): Command {
@@ -167,9 +157,4 @@ function pipelineOptions(command: Command, lead = ''): Command {
     .option('--organization <slug>', `${lead}organisation of the pipelines; may be repeated`, collect)
     .addOption(new Option('--organisation <slug>').argParser(collect).hideHelp())
     .option('--pipeline <slug>', "its slug, or ORGANISATION/SLUG, or '*' for all; may be repeated", collect);
-}
-
-/** The end of a command without arguments. */
-function does<F extends GlobalFlags>(command: Command, act: Act, work: (session: Session, flags: F) => Promise<number>): void {
-  global(command.action((flags: F) => act((session) => work(session, flags), wrongOrFailed)(flags)));
 }

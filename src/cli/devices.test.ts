@@ -9,8 +9,7 @@ import type { DeviceChange, DeviceView, ProofView } from '../api/device-schema.t
 import { type ApiServer, startApi } from '../api/server.ts';
 import { runCli } from '../cli.ts';
 import { createColors, widthOf } from './color.ts';
-import { changeLines, personOf } from './device-commands.ts';
-import { proofTable } from './proofs.ts';
+import { changeLines, personOf, proofTable } from './devices.ts';
 import { readVersion } from './version.ts';
 
 const uuid = 'GPU-8f6a3b1c-5eed-4000-8000-000000000001';

@@ -1,0 +1,282 @@
+/** All that may be asked for; see `docs/json.md` for the bodies. */
+import { PassThrough, pipeline, Readable, Transform } from 'node:stream';
+import { z } from 'zod';
+import { OnejobError } from '../errors.ts';
+import type { Counts } from '../logs/gap.ts';
+import { lastLines, skip } from '../logs/select.ts';
+import { proofsAtMost, proofsListed, quarantineRequest, reserveRequest } from './device-schema.ts';
+import { beginFrame, endFrame, errorFrame, pieceFrames } from './frames.ts';
+import { toErrorView } from './http-errors.ts';
+import { type ImageEvent, imageRequest } from './image-schema.ts';
+import type { ImageDesk, LogPiece, LogSource, Manager, SecretDesk } from './manager.ts';
+import { type ApiRequest, checked, type Routes } from './requests.ts';
+import { downRequest, type JobView, jobRequest, pauseRequest, pruneRequest, workspaceLimit } from './schema.ts';
+import { allowRequest, fingerprintText, forgetRequest } from './secret-schema.ts';
+
+const byPool = z.object({ pool: z.string().nullable().default(null) });
+
+/** The daemon: what is there and what is wrong; what a person does to it; holding a temporary one open. */
+export function controlRoutes(manager: Manager): Routes {
+  const poolOf = ({ params }: ApiRequest) => checked(byPool, params, 'path').pool;
+  const reasonOf = ({ body }: ApiRequest) => checked(pauseRequest, body, 'request').reason;
+  const pause = (request: ApiRequest) => manager.pause(poolOf(request), reasonOf(request));
+  const resume = (request: ApiRequest) => manager.resume(poolOf(request), reasonOf(request));
+  const drain = (request: ApiRequest) => manager.drain(poolOf(request));
+  return {
+    'GET /v1/status': () => manager.status(),
+    'GET /v1/plan': () => manager.plan(),
+    'GET /v1/doctor': ({ signal }) => manager.doctor(signal),
+
+    'POST /v1/pause': pause,
+    'POST /v1/resume': resume,
+    'POST /v1/drain': drain,
+    'POST /v1/pools/:pool/pause': pause,
+    'POST /v1/pools/:pool/resume': resume,
+    'POST /v1/pools/:pool/drain': drain,
+
+    'POST /v1/down'({ body, response }) {
+      manager.down(checked(downRequest, body, 'request'));
+      response.statusCode = 202;
+    },
+    'GET /v1/forgotten': ({ signal }) => manager.forgotten(signal),
+
+    // The answer begins at once and ends with the daemon or the client, whichever is first.
+    'GET /v1/hold'({ signal }) {
+      const release = manager.hold();
+      const body = new PassThrough();
+      body.write('\n');
+      const end = () => {
+        release();
+        body.end();
+      };
+      if (signal.aborted) end();
+      else signal.addEventListener('abort', end, { once: true });
+      return body;
+    },
+  };
+}
+
+const byId = z.object({ id: z.string() });
+const listQuery = z.strictObject({
+  all: z.enum(['true', 'false']).default('false'),
+  pool: z.string().nullable().default(null),
+  limit: z.coerce.number().int().min(1).max(1_000_000).optional(),
+});
+
+/** A list of thousands of jobs is megabytes, kept until it was read: so many are, each for so many ms. */
+const listsAtOnce = 16;
+const listPatience = 60_000;
+
+/** Jobs: list and wait for those of every CI service; hand in, cancel and take the artifacts of those of the own queue. */
+export function jobRoutes(manager: Manager): Routes {
+  const knownJob = (params: unknown): JobView => {
+    const { id } = checked(byId, params, 'path');
+    const job = manager.job(id);
+    if (job !== null) return job;
+    throw new OnejobError('E_JOB_UNKNOWN', `There is no job ${id}.`, { hint: 'List jobs with "onejob jobs --all".' });
+  };
+  let unread = 0;
+  return {
+    'POST /v1/jobs'({ body, response }) {
+      const job = manager.submit(checked(jobRequest, body, 'job'));
+      response.statusCode = 201;
+      return job;
+    },
+
+    // For whoever has a workspace to send first: what is refused should be so before gigabytes were sent.
+    'POST /v1/jobs/check': ({ body }) => manager.verify(checked(jobRequest, body, 'job')),
+
+    'GET /v1/jobs'({ query, response, signal }) {
+      const { all, pool, limit } = checked(listQuery, query, 'query');
+      if (unread >= listsAtOnce) throw busy();
+      if (!signal.aborted) {
+        unread += 1;
+        const late = setTimeout(() => response.destroy(), listPatience).unref();
+        response.once('close', () => {
+          unread -= 1;
+          clearTimeout(late);
+        });
+      }
+      return manager.jobs({ all: all === 'true', pool, limit });
+    },
+
+    'POST /v1/jobs/prune': ({ body }) => manager.pruneJobs(checked(pruneRequest, body, 'body')),
+    'GET /v1/jobs/:id': ({ params }) => knownJob(params),
+    'GET /v1/jobs/:id/settled': ({ params, signal }) => manager.settled(knownJob(params).id, signal),
+    'POST /v1/jobs/:id/cancel': ({ params }) => manager.cancel(knownJob(params).id),
+
+    'GET /v1/jobs/:id/artifacts'({ params, response }) {
+      const files = manager.artifacts(knownJob(params).id);
+      if (files === null) return undefined;
+      response.setHeader('content-type', 'application/x-tar');
+      return files;
+    },
+  };
+}
+
+function busy(): OnejobError {
+  return new OnejobError('E_API_BUSY', `Cannot list jobs: ${listsAtOnce} lists of them are being read just now.`, {
+    hint: 'Try again in a minute.',
+    retry: true,
+  });
+}
+
+/** A job's files on their way in: a tar stream, counted while it passes. */
+export function workspaceRoutes(manager: Manager): Routes {
+  return {
+    async 'PUT /v1/workspaces'({ request, signal }) {
+      const files = pipeline(request, limited(workspaceLimit), () => {});
+      try {
+        return { id: await manager.putWorkspace(files, signal) };
+      } catch (error) {
+        throw files.errored instanceof OnejobError ? files.errored : error;
+      }
+    },
+  };
+}
+
+/** Passes on at most `limit` bytes. @throws OnejobError E_WORKSPACE_TOO_LARGE as the stream's error. */
+export function limited(limit: number): Transform {
+  let bytes = 0;
+  return new Transform({
+    transform(chunk: Uint8Array, _encoding, done) {
+      bytes += chunk.length;
+      if (bytes <= limit) return done(null, chunk);
+      const size = `${Math.round(limit / 2 ** 30)} GiB`;
+      done(
+        new OnejobError('E_WORKSPACE_TOO_LARGE', `Cannot take the workspace: it is larger than ${size}.`, {
+          hint: 'Name what the job does not need in .onejobignore, or use --no-workspace and --volume.',
+        }),
+      );
+    },
+  });
+}
+
+const flag = z
+  .enum(['true', '1', 'false', '0'])
+  .default('false')
+  .transform((text) => text === 'true' || text === '1');
+const logQuery = z
+  .strictObject({
+    job: z.string().optional(),
+    agent: z.string().optional(),
+    slot: z.string().optional(),
+    previous: flag,
+    follow: flag,
+    /** The logs that the agent itself keeps, instead of its output. */
+    own: flag,
+    /** Bytes of each stream that the client has already, or knows to be missing. */
+    stdout: z.coerce.number().int().min(0).default(0),
+    stderr: z.coerce.number().int().min(0).default(0),
+    /** Only so many of the last lines of what there is so far. */
+    tail: z.coerce.number().int().min(0).max(1_000_000).optional(),
+  })
+  .refine(
+    (each) => [each.job, each.agent, each.slot].filter((id) => id !== undefined).length === 1,
+    'name one of job, agent and slot',
+  );
+
+/** Output of a job, an agent, or whoever works in a slot, or what such an agent logs itself, as frames (see `frames.ts`). */
+export function logRoutes(manager: Manager): Routes {
+  return {
+    'GET /v1/logs'({ query, signal, response }) {
+      const asked = checked(logQuery, query, 'query');
+      const source = sourceOf(asked);
+      const read = (follow: boolean) => (asked.own ? manager.agentLogs(source, signal) : manager.logs(source, { follow }, signal));
+      const pieces = asked.tail === undefined ? read(asked.follow) : lastLines(read, asked.tail, asked.follow);
+      response.setHeader('content-type', 'application/octet-stream');
+      return Readable.from(frames(pieces, asked, signal), { objectMode: false });
+    },
+  };
+}
+
+function sourceOf(asked: z.output<typeof logQuery>): LogSource {
+  if (asked.job !== undefined) return { job: asked.job };
+  if (asked.agent !== undefined) return { agent: asked.agent };
+  return { slot: asked.slot ?? '', previous: asked.previous };
+}
+
+async function* frames(pieces: AsyncIterable<LogPiece>, from: Counts, signal: AbortSignal): AsyncGenerator<Buffer> {
+  try {
+    // Something, so that the answer begins at once: a job may wait for hours before its first output.
+    yield beginFrame();
+    for await (const piece of skip(pieces, from)) yield* pieceFrames(piece);
+    // An aborted source may end like a finished one; without an end frame the client knows better.
+    if (!signal.aborted) yield endFrame();
+  } catch (error) {
+    if (!signal.aborted) yield errorFrame(JSON.stringify(toErrorView(error)));
+  }
+}
+
+/** A UUID or its beginning, an index or a PCI address. */
+const byName = z.object({ device: z.string().min(1) });
+const proofQuery = z.strictObject({
+  device: z.string().min(1).nullable().default(null),
+  limit: z.coerce.number().int().min(1).max(proofsAtMost).default(proofsListed),
+});
+
+/** Devices of this host: what each is to jobs, what a person wants done with one, and the proofs there were. */
+export function deviceRoutes(manager: Manager): Routes {
+  const nameOf = (params: unknown) => checked(byName, params, 'path').device;
+  const change =
+    (act: 'return' | 'clear' | 'forget') =>
+    ({ params }: ApiRequest) =>
+      manager.changeDevice(nameOf(params), { act });
+  return {
+    'GET /v1/devices': () => manager.devices(),
+    'POST /v1/devices/:device/reserve': ({ params, body }) =>
+      manager.changeDevice(nameOf(params), { act: 'reserve', ...checked(reserveRequest, body, 'request') }),
+    'POST /v1/devices/:device/quarantine': ({ params, body }) =>
+      manager.changeDevice(nameOf(params), { act: 'quarantine', ...checked(quarantineRequest, body, 'request') }),
+    'POST /v1/devices/:device/return': change('return'),
+    'POST /v1/devices/:device/clear': change('clear'),
+    'POST /v1/devices/:device/forget': change('forget'),
+    'GET /v1/proofs': ({ query }) => manager.proofs(checked(proofQuery, query, 'query')),
+  };
+}
+
+const byFingerprint = z.object({ fingerprint: fingerprintText });
+
+/** Which pipelines may use encrypted values that are bound to none themselves. */
+export function secretRoutes(secrets: SecretDesk): Routes {
+  const named = (params: unknown) => checked(byFingerprint, params, 'path').fingerprint;
+  return {
+    'GET /v1/secret-pins': () => secrets.pins(),
+    'POST /v1/secret-pins/:fingerprint/allow': ({ params, body }) =>
+      secrets.allow(named(params), checked(allowRequest, body, 'request').pipelines),
+    'POST /v1/secret-pins/:fingerprint/forget': ({ params, body }) =>
+      secrets.forget(named(params), checked(forgetRequest, body, 'request').pipeline),
+  };
+}
+
+/** Images that onejob builds: which there are, making them, removing what is not used. */
+export function imageRoutes(images: ImageDesk): Routes {
+  const make =
+    (what: 'build' | 'refresh') =>
+    ({ body, signal, response }: ApiRequest): PassThrough => {
+      const { pools } = checked(imageRequest, body, 'request');
+      const events = new PassThrough();
+      const send = (event: ImageEvent) => void events.write(`${JSON.stringify(event)}\n`);
+      images
+        .make(what, pools, (pool, line) => send({ kind: 'progress', pool, line }), signal)
+        .then(
+          (outcomes) => {
+            for (const outcome of outcomes) send({ kind: 'done', outcome });
+            send({ kind: 'end' });
+          },
+          (error: unknown) => {
+            // What ends because nobody waits for it, or because the daemon does, is no failure: the client knows better.
+            if (!signal.aborted) send({ kind: 'error', error: toErrorView(error) });
+          },
+        )
+        .finally(() => events.end());
+      response.setHeader('content-type', 'application/x-ndjson');
+      return events;
+    };
+  return {
+    'GET /v1/images': ({ signal }) => images.list(signal),
+    'POST /v1/images/prune': async ({ signal }) => ({ removed: await images.prune(signal) }),
+    'POST /v1/images/build': make('build'),
+    'POST /v1/images/refresh': make('refresh'),
+  };
+}
