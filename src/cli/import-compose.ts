@@ -1,11 +1,10 @@
 /** `onejob import compose`: reads a folder of Compose files, and writes or prints one config per host. Needs no daemon. */
-import { mkdirSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, statSync, writeFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { OnejobError } from '../errors.ts';
 import type { Remark } from '../import/agent.ts';
 import type { HostRule } from '../import/hosts.ts';
 import { type Imported, importCompose } from '../import/import.ts';
-import { isFolder, isThere } from '../import/sources.ts';
 import { printable } from './color.ts';
 import { exitCodes } from './exit.ts';
 import type { Session } from './session.ts';
@@ -61,9 +60,17 @@ export async function importComposeFolder(session: Session, { dir, rules, out, f
   });
 }
 
+function isFolder(path: string): boolean {
+  try {
+    return statSync(path).isDirectory();
+  } catch {
+    return false;
+  }
+}
+
 /** All or none: a file that is there stops them all. */
 function write(found: Imported, paths: readonly (string | null)[], force: boolean): void {
-  const there = paths.filter((path) => path !== null && isThere(path));
+  const there = paths.filter((path) => path !== null && existsSync(path));
   if (there.length > 0 && !force) {
     throw new OnejobError('E_IMPORT', `There ${there.length === 1 ? 'is a file' : 'are files'} already: ${there.join(', ')}.`, {
       hint: 'Write to another folder with --out DIR, or overwrite with --force.',
