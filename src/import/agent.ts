@@ -15,9 +15,24 @@ export interface Remark {
   readonly message: string;
 }
 
-/** One service of a Compose file, with what it extends and variables filled in, and how something is said of a line of it. */
+/** One service of a Compose file, and how something is said of it. */
 export interface Service {
+  /** Its Compose file, relative to the folder that was read. */
+  readonly file: string;
+  readonly key: string;
+  /** Whether it is the only service of its file. */
+  readonly isOnly: boolean;
+  /** With what it extends, and variables filled in. */
   readonly written: Readonly<Record<string, unknown>>;
+  /** `volumes` at the top of the file. */
+  readonly volumes: unknown;
+  /** Absolute path of the folder that was read. */
+  readonly root: string;
+  /** Text of a file, by its path relative to that folder; null when there is none. */
+  read(path: string): string | null;
+  /** Of what stands at a path below the service, from 1. */
+  line(path: Path): number;
+  remark(remark: Remark): void;
   warn(path: Path, message: string): void;
   note(path: Path, message: string): void;
 }
@@ -46,8 +61,7 @@ export function isPlainMap(value: Plain | undefined): value is PlainMap {
 }
 
 export interface Agent {
-  /** Where its Compose file lies, relative to the folder that was read; `.` for that folder itself. */
-  readonly folder: string;
+  /** Its Compose file, relative to the folder that was read. */
   readonly file: string;
   readonly line: number;
   readonly name: string;
@@ -59,13 +73,15 @@ export interface Agent {
   readonly tokenFile: string | null;
   /** Of the service's Agent API; null for Buildkite's own. */
   readonly endpoint: string | null;
+  /** Folder its image is built from, relative to the folder that was read; null when it is not built. */
+  readonly context: string | null;
   /** Whether there is a private key for secrets in its image. */
   readonly hasSecretsKey: boolean;
   readonly devices: DeviceClaim;
   /** Keys of its pool, but for `name`, `agents`, `devices` and `service`. */
   readonly keys: PlainMap;
-  /** Lines of comment above its services: what people wrote down about the host. */
-  readonly heading: string | null;
+  /** Lines of comment above its services, what people wrote down about the host; empty when there are none. */
+  readonly heading: string;
 }
 
 /** Texts in the order in which people count: 2 before 10. */

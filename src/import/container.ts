@@ -5,32 +5,21 @@ import { isMap } from '../config/values.ts';
 import { parseVolume } from '../config/volumes.ts';
 import { inside, listOf, nameFrom, numberOf, type Plain, pairsOf, type Service, sizeOf, textOf, textsOf } from './agent.ts';
 
-export interface ImageInput extends Service {
-  /** Relative to the folder that was read, of the Compose file. */
-  readonly folder: string;
-  /** A file, by its path relative to the folder that was read; null when there is none. */
-  read(path: string): string | null;
-  /** Of a Dockerfile: what is not carried over. */
-  left(file: string, line: number, message: string): void;
-}
-
-export interface ImageFound {
+/** The key `image`, and what the image shows of the agent. */
+export function readImage({ file: compose, written: { image: finished, build }, read, remark, warn }: Service): {
   readonly image: Plain | null;
-  /** Whether a private key for secrets is put into it. */
+  /** Folder that it is built from; null when it is not built. */
+  readonly context: string | null;
   readonly hasSecretsKey: boolean;
   /** Whether a Buildkite agent, or hooks of one, are put into it. */
   readonly hasAgent: boolean;
-  /** Folder that it is built from, relative to the folder that was read; null when it is not built. */
-  readonly context: string | null;
-}
-
-export function readImage({ written: { image: finished, build }, folder, read, warn, left }: ImageInput): ImageFound {
+} {
   if (build === undefined || build === null) {
     const image = textOf(finished) || null;
     return { image, hasSecretsKey: false, hasAgent: image !== null && /buildkite/i.test(image), context: null };
   }
   const written = isMap(build) ? build : { context: build };
-  const context = posix.normalize(posix.join(folder, textOf(written.context) ?? '.'));
+  const context = posix.join(posix.dirname(compose), textOf(written.context) ?? '.');
   const args = new Map(pairsOf(written.args).flatMap(({ key, value }) => (value === null ? [] : [[key, value] as const])));
   const [, argument = null] =
     [...args].find(([key]) => /^base(_?image)?$/i.test(key)) ?? [...args].find(([key]) => /base|image|from/i.test(key)) ?? [];
@@ -49,7 +38,7 @@ export function readImage({ written: { image: finished, build }, folder, read, w
   const { from, packages } = readDockerfile(text, args, (line, instruction) => {
     const plain = instruction.replaceAll(/\s+/g, ' ');
     const message = `${plain.length > 100 ? `${plain.slice(0, 99)}…` : plain}: not carried over`;
-    if (inline === null) left(file, line, message);
+    if (inline === null) remark({ file, line, level: 'warning', message });
     else warn(['build', 'dockerfile_inline'], `"dockerfile_inline": ${message}`);
   });
   const base = from ?? argument;
@@ -106,17 +95,20 @@ function readDockerfile(
   return { from: base, packages: [...packages].filter((one) => !notNeeded.has(one)) };
 }
 
+/** With lines that a backslash continues, and without comments. */
 function instructions(text: string): { line: number; word: string; rest: string }[] {
   const found: { line: number; word: string; rest: string }[] = [];
-  let open: { line: number; text: string } | null = null;
+  let before = '';
+  let line = 0;
   for (const [at, raw] of text.split(/\r?\n/).entries()) {
-    if (/^\s*#/.test(raw) || (open === null && raw.trim() === '')) continue;
+    if (/^\s*#/.test(raw) || (before === '' && raw.trim() === '')) continue;
     const part = raw.replace(/\\\s*$/, ' ');
-    open = open === null ? { line: at + 1, text: part } : { line: open.line, text: open.text + part };
+    if (before === '') line = at + 1;
+    before += part;
     if (part !== raw) continue;
-    const [, word = '', rest = ''] = /^\s*(\w+)\s*(.*)$/s.exec(open.text) ?? [];
-    found.push({ line: open.line, word: word.toUpperCase(), rest: rest.trim() });
-    open = null;
+    const [, word = '', rest = ''] = /^\s*(\w+)\s*(.*)$/s.exec(before) ?? [];
+    found.push({ line, word: word.toUpperCase(), rest: rest.trim() });
+    before = '';
   }
   return found;
 }
@@ -139,23 +131,11 @@ function installed(command: string): { found: string[]; isAll: boolean } {
   return { found, isAll };
 }
 
-export interface Mounts {
-  readonly caches: readonly string[];
-  readonly volumes: readonly string[];
-  /** Host paths by container path, for what others name by its container path. */
-  readonly hostOf: ReadonlyMap<string, string>;
-}
-
-export interface MountInput extends Service {
-  /** `volumes` at the top of the Compose file. */
-  readonly named: unknown;
-  /** The agent's name, which becomes `{name}` in host paths. */
-  readonly name: string;
-  /** Absolute path of the Compose file's folder. */
-  readonly folder: string;
-}
-
-export function readMounts({ written, named, name, folder, warn, note }: MountInput): Mounts {
+/**
+ * The keys `caches` and `volumes`, and host paths by container path, for what others name by its container path. `name`: of the agent,
+ * which becomes `{name}` in host paths.
+ */
+export function readMounts({ file, root, written, volumes: named, warn, note }: Service, name: string) {
   const caches: string[] = [];
   const volumes: string[] = [];
   const hostOf = new Map<string, string>();
@@ -189,7 +169,7 @@ export function readMounts({ written, named, name, folder, warn, note }: MountIn
       continue;
     }
     const isRelative = bound === null && !source.startsWith('/');
-    const host = bound ?? (isRelative ? posix.resolve(folder, source) : source);
+    const host = bound ?? (isRelative ? posix.resolve(root, posix.dirname(file), source) : source);
     if (isRelative) note(path, `${source} is meant from this folder, so it became ${host}: see that it is so on its host`);
     const general = withName(host, name);
     const isHome = /^\/(root|home\/[^/]+)\/?$/.test(target);
@@ -255,7 +235,8 @@ const reasons: ReadonlyMap<string, string> = new Map([
 ]);
 
 /** Limits and rights; says what of a service means something and is not carried over. */
-export function readLimits({ written, warn, note }: Service): Record<string, Plain> {
+export function readLimits(service: Service): Record<string, Plain> {
+  const { written, warn, note } = service;
   for (const [key, value] of Object.entries(written)) {
     if (quiet.has(key) || key.startsWith('x-') || value === null || value === undefined) continue;
     warn([key], `"${key}" is not carried over: ${reasons.get(key) ?? 'there is no such key here'}`);
@@ -291,7 +272,7 @@ export function readLimits({ written, warn, note }: Service): Record<string, Pla
   const grace = textOf(written.stop_grace_period);
   if (grace !== null && parseDuration(grace).ok) keys.stop_grace = grace;
   if (written.pull_policy === 'always' || written.pull_policy === 'never') keys.pull = written.pull_policy;
-  return { ...keys, ...rights({ written, warn, note }), ...network(written, warn) };
+  return { ...keys, ...rights(service), ...network(service) };
 }
 
 function ulimits(written: Readonly<Record<string, unknown>>, warn: Service['warn']): Record<string, Plain> {
@@ -328,7 +309,7 @@ function rights({ written, warn, note }: Service): Record<string, Plain> {
   return { ...(named.length > 0 ? { cap_add: named } : {}), ...(kept.length > 0 ? { unsafe } : {}) };
 }
 
-function network(written: Service['written'], warn: Service['warn']): Record<string, Plain> {
+function network({ written, warn }: Service): Record<string, Plain> {
   const own = "agents get a bridge of onejob's own";
   const mode = textOf(written.network_mode);
   if (mode !== null && !['host', 'bridge', 'default'].includes(mode))

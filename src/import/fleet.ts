@@ -7,7 +7,7 @@ import { join, posix, resolve } from 'node:path';
 import { isAlias, isNode, isScalar, isSeq, isMap as isYamlMap, LineCounter, parseDocument } from 'yaml';
 import type { Path } from '../config/problem.ts';
 import { isMap } from '../config/values.ts';
-import { type Agent, byNumber, inside, looksSecret, pairsOf, type Remark, soundsSecret, textOf } from './agent.ts';
+import { type Agent, byNumber, inside, looksSecret, pairsOf, type Remark, type Service, soundsSecret, textOf } from './agent.ts';
 import { readService } from './service.ts';
 
 export interface Fleet {
@@ -30,13 +30,13 @@ interface ComposeFile {
   readonly services: Readonly<Record<string, unknown>>;
   /** All of it, for what stands beside `services`. */
   readonly value: Readonly<Record<string, unknown>>;
-  /** Comment above everything, without its marks; null where there is none. */
-  readonly heading: string | null;
+  /** Comment above everything, without its marks; empty where there is none. */
+  readonly heading: string;
   /** Line of what a path leads to, from 1; of the last part that is there where it leads nowhere. */
   line(path: Path): number;
 }
 
-type Written = Readonly<Record<string, unknown>>;
+type Written = Service['written'];
 type Warn = (file: string, line: number | null, message: string) => void;
 type Open = (file: string) => ComposeFile | null;
 
@@ -53,7 +53,6 @@ export function readFleet(root: string): Fleet {
   const read = (path: string) => readText(resolve(root, path));
   const open: Open = (file) => readCompose(file, read(file), warn);
   const agents: Agent[] = [];
-  const contexts: string[] = [];
   const folders = foldersOf(root);
   const withFile = folders.filter(({ names }) => composeNames.some((name) => names.includes(name)));
   for (const { path: folder, names: present } of folders) {
@@ -79,17 +78,32 @@ export function readFleet(root: string): Fleet {
         if (!soundsSecret(variable))
           warn(file, lineOf(path), `$${variable} has no value: it comes from the shell that starts Compose`);
       });
-      const isOnly = keys.size === 1;
-      const input = { file, key, written: isMap(written) ? written : {}, isOnly, volumes: value.volumes, heading, root };
-      const found = readService({ ...input, line: lineOf, read });
-      remarks.push(...found.remarks);
-      if (found.agent !== null) agents.push(found.agent);
-      if (found.context !== null) contexts.push(found.context);
+      const said: Remark[] = [];
+      const service: Service = {
+        file,
+        key,
+        isOnly: keys.size === 1,
+        written: isMap(written) ? written : {},
+        volumes: value.volumes,
+        root,
+        read,
+        line: lineOf,
+        remark: (remark) => said.push(remark),
+        warn: (path, message) => said.push({ file, line: lineOf(path), level: 'warning', message }),
+        note: (path, message) => said.push({ file, line: lineOf(path), level: 'note', message }),
+      };
+      const agent = readService(service, heading);
+      if (agent === null)
+        warn(file, lineOf([]), `the service "${key}" is not carried over: nothing shows that it starts a Buildkite agent`);
+      else {
+        agents.push(agent);
+        remarks.push(...said);
+      }
     }
   }
   // What runs in folders beside those of agents, without a Compose file, nobody can see here.
-  const parents = new Set(agents.map(({ folder }) => posix.dirname(folder)));
-  const explained = [...withFile.map(({ path }) => path), ...contexts];
+  const parents = new Set(agents.map(({ file }) => posix.dirname(posix.dirname(file))));
+  const explained = [...withFile.map(({ path }) => path), ...agents.flatMap(({ context }) => context ?? [])];
   for (const { path, names } of folders) {
     if (path === '.' || !parents.has(posix.dirname(path))) continue;
     if (explained.some((one) => one === path || one.startsWith(`${path}/`))) continue;
@@ -187,7 +201,7 @@ function readCompose(file: string, text: string | null, warn: Warn): ComposeFile
       for (const step of path) [at, node] = stepInto(node, String(step), follow) ?? [at, null];
       return lines.linePos(at).line;
     };
-    return { file, services, value, heading: heading || null, line };
+    return { file, services, value, heading, line };
   } catch (error) {
     return no(null, `cannot be read as YAML: ${error instanceof Error ? error.message.split('\n')[0] : String(error)}`);
   }

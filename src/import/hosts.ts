@@ -22,7 +22,8 @@ export interface Host {
 /** In the order of their names; agents in the order of theirs. `idle`: rules that fit no agent. */
 export function groupHosts(agents: readonly Agent[], rules: readonly HostRule[]): { hosts: Host[]; idle: HostRule[] } {
   const chosen = rules.map((rule) => ({ ...rule, isMatch: glob(rule.glob) }));
-  const ruled = Map.groupBy(agents, ({ folder, name, hostname }) => {
+  const ruled = Map.groupBy(agents, ({ file, name, hostname }) => {
+    const folder = posix.dirname(file);
     const texts = [folder, posix.basename(folder), name, hostname ?? name];
     return chosen.find(({ isMatch }) => texts.some((text) => isMatch(text)));
   });
@@ -55,12 +56,15 @@ function prefixOf(name: string): string {
 function byFolder(agents: readonly Agent[]): Map<string, Agent[]> {
   const perFile = Map.groupBy(agents, ({ file }) => file);
   const isAlone = ({ file }: Agent) => perFile.get(file)?.length === 1;
-  const single = new Set(agents.filter(isAlone).map(({ folder }) => prefixOf(posix.basename(folder))));
+  const single = new Set(agents.filter(isAlone).map(({ file }) => prefixOf(posix.basename(posix.dirname(file)))));
   const own = ({ hostname, name }: Agent) => (hostname === name ? null : hostname);
   const perHostname = Map.groupBy(agents, own);
   const names = Map.groupBy(agents, (agent) => {
     const hostname = own(agent);
-    const parts = agent.folder.split('/').filter((part) => !containers.has(part.toLowerCase()));
+    const parts = posix
+      .dirname(agent.file)
+      .split('/')
+      .filter((part) => !containers.has(part.toLowerCase()));
     const leaf = parts.at(-1);
     if (hostname !== null && (perHostname.get(hostname)?.length ?? 0) > 1) return hostname;
     if (isAlone(agent)) return parts.length > 1 ? parts.slice(0, -1).join('.') : prefixOf(leaf ?? agent.name);
@@ -108,10 +112,10 @@ function split(name: string, agents: readonly Agent[]): Host[] {
 }
 
 function becauseOf(name: string, agents: readonly Agent[]): string {
-  const { folder = '', file = '' } = agents[0] ?? {};
-  if (agents.length === 1) return `from ${folder}`;
+  const { file = '' } = agents[0] ?? {};
+  if (agents.length === 1) return `from ${posix.dirname(file)}`;
   if (agents.every((agent) => agent.file === file)) return `all of ${file}`;
-  const isBelow = agents.every((agent) => agent.folder.split('/').slice(0, -1).includes(name));
+  const isBelow = agents.every((agent) => agent.file.split('/').slice(0, -2).includes(name));
   return isBelow ? `what is below ${name}` : `what begins with ${name}`;
 }
 

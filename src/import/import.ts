@@ -7,7 +7,7 @@ import { interpret } from '../config/interpret.ts';
 import { checkConfig } from '../config/load.ts';
 import { parseSource } from '../config/source.ts';
 import { isMap } from '../config/values.ts';
-import { type Agent, byNumber, isPlainMap, type Plain, type Remark } from './agent.ts';
+import { type Agent, byNumber, isPlainMap, type PlainMap, type Remark } from './agent.ts';
 import { claimsOf } from './devices.ts';
 import { readFleet } from './fleet.ts';
 import { configText, type HostConfig, hostConfig, shared } from './host-config.ts';
@@ -92,7 +92,7 @@ function headOf({ name, agents }: Host): string[] {
 /** What people wrote above the services, where most agents of the host say the same. */
 function sharedHeading(agents: readonly Agent[]): string[] {
   const alike = [...Map.groupBy(agents, ({ heading }) => heading)].find(([, of]) => of.length * 2 > agents.length);
-  return alike?.[0]?.split('\n').slice(0, 8) ?? [];
+  return alike === undefined || alike[0] === '' ? [] : alike[0].split('\n').slice(0, 8);
 }
 
 type Pool = HostConfig['pools'][number];
@@ -105,27 +105,38 @@ async function fitting(
 ): Promise<HostConfig> {
   let left = config;
   for (;;) {
-    const problems = await problemsOf(configText(left, []), env);
-    const next = problems.map((problem) => without(left, problem)).find((one) => one !== null);
-    if (next === undefined) {
-      for (const { key, message } of problems) {
-        const [top, name] = partsOf(key);
-        const pool = top === 'pools' ? left.pools.find((one) => one.name === name) : undefined;
-        tell(pool ?? null, `the config would be refused: ${key} ${message}`);
-      }
+    const { services, pools }: HostConfig = left;
+    const problems = (await problemsOf(configText(left, []), env)).map(({ key, message }) => {
+      const [top, name = '', ...path] = partsOf(key);
+      const pool = (top === 'pools' && pools.find((one) => one.name === name)) || null;
+      const keys = top === 'services' ? services[name] : pool?.keys;
+      return { key, message, name, path, pool, keys };
+    });
+    const next = problems.find(({ keys, path: [key = ''] }) => keys?.[key] !== undefined && !needed.has(key));
+    if (next?.keys === undefined) {
+      for (const { key, message, pool } of problems) tell(pool, `the config would be refused: ${key} ${message}`);
       return left;
     }
-    tell(next.pool, next.message);
-    left = next.config;
+    const { key, message, name, path, pool } = next;
+    tell(pool, `${key} is not carried over: ${message}`);
+    const keys = without(next.keys, path);
+    if (pool === null) left = { ...left, services: { ...services, [name]: keys } };
+    else left = { ...left, pools: pools.map((one) => (one === pool ? { ...one, keys } : one)) };
   }
 }
 
-interface Problem {
-  readonly key: string;
-  readonly message: string;
+/** Keys that a pool or a service cannot do without. */
+const needed = new Set(['name', 'agents', 'devices', 'service', 'type', 'token']);
+
+/** Keys without what stands at a path, or the last part of it that is there, and without what is empty then. */
+function without(keys: PlainMap, [key = '', ...path]: readonly string[]): PlainMap {
+  const { [key]: value, ...rest } = keys;
+  if (typeof value !== 'object' || !Object.hasOwn(value, path[0] ?? '')) return rest;
+  const left = isPlainMap(value) ? without(value, path) : value.filter((_, at) => String(at) !== path[0]);
+  return Object.keys(left).length === 0 ? rest : { ...keys, [key]: left };
 }
 
-async function problemsOf(text: string, env: Environment): Promise<Problem[]> {
+async function problemsOf(text: string, env: Environment) {
   const source = parseSource('config', text);
   const value = isMap(source.value) ? source.value : {};
   const place = { source: 'config', line: null, column: null };
@@ -140,40 +151,4 @@ function partsOf(key: string): string[] {
   return [...key.matchAll(/"(?:[^"\\]|\\.)*"|[^.[\]"]+/g)].map(([part]) =>
     part.startsWith('"') ? String(JSON.parse(part)) : part,
   );
-}
-
-/** Keys that a pool cannot do without. */
-const needed = new Set(['name', 'agents', 'devices', 'service']);
-
-/** The same without what a problem is about, and how that is said; null when that is needed, or is not there. */
-function without(
-  config: HostConfig,
-  problem: Problem,
-): { readonly config: HostConfig; readonly pool: Pool | null; readonly message: string } | null {
-  const [top, name = '', key = '', part] = partsOf(problem.key);
-  const say = (what: string) => `${what} is not carried over: ${problem.message}`;
-  const service = config.services[name];
-  if (top === 'services' && service !== undefined && key === 'endpoint') {
-    const { endpoint: _, ...rest } = service;
-    return { config: { ...config, services: { ...config.services, [name]: rest } }, pool: null, message: say(problem.key) };
-  }
-  const pool = config.pools.find((one) => top === 'pools' && one.name === name);
-  const value = pool?.keys[key];
-  if (pool === undefined || value === undefined || needed.has(key)) return null;
-  const { [key]: _, ...keys } = pool.keys;
-  const [what, smaller] = withoutPart(key, value, part);
-  const lesser = { ...pool, keys: smaller === null ? keys : { ...keys, [key]: smaller } };
-  return { config: { ...config, pools: config.pools.map((one) => (one === pool ? lesser : one)) }, pool, message: say(what) };
-}
-
-/** What of a value is left out, as people read it, and what stays; null when nothing does. */
-function withoutPart(key: string, value: Plain, part: string | undefined): readonly [string, Plain | null] {
-  if (part === undefined || typeof value !== 'object') return [key, null];
-  if (isPlainMap(value)) {
-    if (!Object.hasOwn(value, part)) return [key, null];
-    const { [part]: _, ...rest } = value;
-    return [`${key}.${part}`, Object.keys(rest).length === 0 ? null : rest];
-  }
-  const rest = value.filter((_, at) => at !== Number(part));
-  return [`${key}: ${JSON.stringify(value[Number(part)] ?? value)}`, rest.length === 0 ? null : rest];
 }

@@ -2,61 +2,26 @@
 import { posix } from 'node:path';
 import type { Path } from '../config/problem.ts';
 import { isMap } from '../config/values.ts';
-import type { Agent, Plain, Remark, Service } from './agent.ts';
+import type { Agent, Plain, Service } from './agent.ts';
 import { inside, listOf, looksSecret, nameFrom, numberOf, pairsOf, soundsSecret, textOf, wordsOf } from './agent.ts';
 import { readImage, readLimits, readMounts } from './container.ts';
 import { deviceVariables, readDevices } from './devices.ts';
 
-export interface ServiceInput {
-  /** Relative to the folder that was read. */
-  readonly file: string;
-  readonly key: string;
-  /** With `extends` and variables filled in. */
-  readonly written: Service['written'];
-  /** Whether it is the only service of its file. */
-  readonly isOnly: boolean;
-  /** `volumes` at the top of the file. */
-  readonly volumes: unknown;
-  readonly heading: string | null;
-  /** Absolute path of the folder that was read. */
-  readonly root: string;
-  /** Of what stands at a path below the service. */
-  line(path: Path): number;
-  /** Of a file, by its path relative to the root; null when there is none. */
-  read(path: string): string | null;
-}
-
-export interface ServiceFound {
-  /** null for a service that is none. */
-  readonly agent: Agent | null;
-  /** Folder its image is built from, relative to the root. */
-  readonly context: string | null;
-  readonly remarks: readonly Remark[];
-}
-
-/** Never throws. */
-export function readService({ file, key, written, isOnly, volumes, heading, root, line, read }: ServiceInput): ServiceFound {
+/** null for a service that is none. Never throws. `heading`: comment above the services of its file. */
+export function readService(service: Service, heading: string): Agent | null {
+  const { file, key, isOnly, written, root, line, warn, note } = service;
   const folder = posix.dirname(file);
-  const remarks: Remark[] = [];
-  const warn = (path: Path, message: string) => remarks.push({ file, line: line(path), level: 'warning', message });
-  const note = (path: Path, message: string) => remarks.push({ file, line: line(path), level: 'note', message });
-  const service = { written, warn, note };
-
   const { env, all, flags: said, cpu } = readEnvironment(service);
   const command = readCommand(written);
-  const left = (at: string, of: number, message: string) => remarks.push({ file: at, line: of, level: 'warning', message });
-  const built = readImage({ ...service, folder, read, left });
+  const { image, context, hasSecretsKey, hasAgent } = readImage(service);
   const envFiles = listOf(written.env_file).flatMap((item) => textOf(isMap(item) ? item.path : item) ?? []);
   const isAgent =
     command.isStart ||
     said.length > 0 ||
-    built.hasAgent ||
+    hasAgent ||
     envFiles.some((one) => /token|buildkite|agent/i.test(one)) ||
     (isOnly && /buildkite/i.test(key));
-  if (!isAgent) {
-    const message = `the service "${key}" is not carried over: nothing shows that it starts a Buildkite agent`;
-    return { agent: null, context: null, remarks: [{ file, line: line([]), level: 'warning', message }] };
-  }
+  if (!isAgent) return null;
 
   const limits = readLimits(service);
   const hostname = textOf(written.hostname);
@@ -68,11 +33,11 @@ export function readService({ file, key, written, isOnly, volumes, heading, root
     const what = command.unknown === 1 ? 'a word' : `${command.unknown} words`;
     warn(['command'], `${what} of the command are not understood and not carried over`);
   }
-  const mounts = readMounts({ ...service, named: volumes, name: flags.name, folder: posix.join(root, folder) });
+  const mounts = readMounts(service, flags.name);
   const folders: Record<string, string> = {};
   for (const [flag, path] of flags.folders) {
     const host = hostFolder(path, mounts.hostOf);
-    if (host === null) note(['command'], `${path} (--${flag}-path) is in the image: ${instead(flag, built.hasSecretsKey)}`);
+    if (host === null) note(['command'], `${path} (--${flag}-path) is in the image: ${instead(flag, hasSecretsKey)}`);
     else folders[flag] = host;
   }
   // Agents see these by their keys.
@@ -98,7 +63,7 @@ export function readService({ file, key, written, isOnly, volumes, heading, root
     queue: flags.queue,
     priority: flags.priority,
     tags: flags.tags.join(','),
-    image: built.image,
+    image,
     cpu_env: cpu?.variable ?? null,
     cpus: cpu?.count ?? null,
     ...limits,
@@ -107,8 +72,7 @@ export function readService({ file, key, written, isOnly, volumes, heading, root
     volumes: mounts.volumes.filter((volume) => !byKey.has(volume)),
     ...folders,
   };
-  const agent: Agent = {
-    folder,
+  return {
     file,
     line: line([]),
     name: flags.name,
@@ -116,12 +80,12 @@ export function readService({ file, key, written, isOnly, volumes, heading, root
     times: devices.by === 'all' ? 1 : asked,
     tokenFile,
     endpoint: flags.endpoint,
-    hasSecretsKey: built.hasSecretsKey,
+    context,
+    hasSecretsKey,
     devices,
     keys: Object.fromEntries(Object.entries(keys).flatMap(([name, value]) => (isNothing(value) ? [] : [[name, value]]))),
     heading,
   };
-  return { agent, context: built.context, remarks };
 }
 
 function isNothing(value: Plain | null): value is null {
@@ -213,16 +177,11 @@ interface Flag {
   readonly isVariable: boolean;
 }
 
-interface Command {
-  readonly flags: readonly Flag[];
-  /** Whether it starts an agent, as far as one can see. */
-  readonly isStart: boolean;
-  /** How many words are neither the program, `start` nor a flag. */
-  readonly unknown: number;
-}
-
-/** `--flag=value`, `--flag value` and `--flag`, with one dash or two as the agent takes them. */
-function readCommand({ entrypoint, command }: Service['written']): Command {
+/**
+ * `--flag=value`, `--flag value` and `--flag`, with one dash or two as the agent takes them; whether all of it starts an agent, as far as
+ * one can see; how many words are neither the program, `start` nor a flag.
+ */
+function readCommand({ entrypoint, command }: Service['written']) {
   const words = [...shellWords(entrypoint), ...shellWords(command)];
   const before = wordsOf(entrypoint).length;
   const pathOf = (at: number) => (at < before ? ['entrypoint', at] : ['command', ...(Array.isArray(command) ? [at - before] : [])]);
@@ -256,24 +215,11 @@ function shellWords(written: unknown): readonly string[] {
 
 type Folder = 'hooks' | 'plugins';
 
-interface FlagsFound {
-  readonly name: string;
-  readonly queue: string;
-  /** As written, in their order, without the queue. */
-  readonly tags: readonly string[];
-  readonly priority: number | null;
-  readonly spawn: number;
-  readonly endpoint: string | null;
-  /** Folders in the container. */
-  readonly folders: readonly (readonly [Folder, string])[];
-  /** The token itself stands in the Compose file. */
-  readonly hasToken: boolean;
-  /** What says other flags to the agent inside. */
-  readonly variables: Readonly<Record<string, string>>;
-}
-
-/** `hostname`: what `%hostname` in a name stands for. `fallback`: name of an agent that has none of its own. */
-function readFlags(given: readonly Flag[], hostname: string, fallback: string, { warn, note }: Service): FlagsFound {
+/**
+ * What the flags of one agent mean; `tags` without the queue, `folders` in the container, as `variables` what says other flags to the
+ * agent inside. `hostname`: what `%hostname` in a name stands for. `fallback`: name of an agent that has none of its own.
+ */
+function readFlags(given: readonly Flag[], hostname: string, fallback: string, { warn, note }: Service) {
   const onLine = new Set(given.filter((flag) => !flag.isVariable).map(({ name }) => name));
   const flags = given.filter((flag) => !flag.isVariable || !onLine.has(flag.name));
   const last = (name: string) => flags.findLast((flag) => flag.name === name);
@@ -357,17 +303,8 @@ const threads =
   `JULIA_CPU_THREADS OMP_NUM_THREADS JULIA_NUM_THREADS CMAKE_BUILD_PARALLEL_LEVEL MAX_JOBS NUM_CPUS NPROC RAYON_NUM_THREADS GOMAXPROCS
 MKL_NUM_THREADS OPENBLAS_NUM_THREADS`.split(/\s+/);
 
-interface EnvironmentFound {
-  /** For jobs. */
-  readonly env: Readonly<Record<string, string | number>>;
-  /** All that has a value, for what chooses devices. */
-  readonly all: ReadonlyMap<string, string>;
-  readonly flags: readonly Flag[];
-  readonly cpu: { readonly variable: string; readonly count: number } | null;
-}
-
-/** What `environment` means for the agent, for devices, for CPUs, and what is left for jobs. */
-function readEnvironment({ written, warn }: Service): EnvironmentFound {
+/** What `environment` means for the agent, as flags; for devices, as `all` that has a value; for CPUs; and as `env` what is left for jobs. */
+function readEnvironment({ written, warn }: Service) {
   const env: Record<string, string | number> = {};
   const all = new Map<string, string>();
   const flags: Flag[] = [];
