@@ -60,6 +60,11 @@ export function isPlainMap(value: Plain | undefined): value is PlainMap {
   return typeof value === 'object' && !Array.isArray(value);
 }
 
+/** Whether a value says nothing. */
+export function isNothing(value: Plain | null | undefined): value is null | undefined {
+  return value === null || value === undefined || value === '' || (typeof value === 'object' && Object.keys(value).length === 0);
+}
+
 export interface Agent {
   /** Its Compose file, relative to the folder that was read. */
   readonly file: string;

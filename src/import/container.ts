@@ -3,20 +3,28 @@ import { posix } from 'node:path';
 import { parseDuration } from '../config/units.ts';
 import { isMap } from '../config/values.ts';
 import { parseVolume } from '../config/volumes.ts';
-import { inside, listOf, nameFrom, numberOf, type Plain, pairsOf, type Service, sizeOf, textOf, textsOf } from './agent.ts';
+import {
+  inside,
+  listOf,
+  nameFrom,
+  numberOf,
+  type Plain,
+  type PlainMap,
+  pairsOf,
+  type Service,
+  sizeOf,
+  textOf,
+  textsOf,
+} from './agent.ts';
 
-/** The key `image`, and what the image shows of the agent. */
-export function readImage({ file: compose, written: { image: finished, build }, read, remark, warn }: Service): {
-  readonly image: Plain | null;
-  /** Folder that it is built from; null when it is not built. */
-  readonly context: string | null;
-  readonly hasSecretsKey: boolean;
-  /** Whether a Buildkite agent, or hooks of one, are put into it. */
-  readonly hasAgent: boolean;
-} {
+/**
+ * The key `image`; the folder that it is built from, null when it is not built; whether a private key for secrets is put into it, and a
+ * Buildkite agent, or hooks of one.
+ */
+export function readImage({ file: compose, written: { image: finished, build }, read, remark, warn }: Service) {
   if (build === undefined || build === null) {
-    const image = textOf(finished) || null;
-    return { image, hasSecretsKey: false, hasAgent: image !== null && /buildkite/i.test(image), context: null };
+    const image = textOf(finished);
+    return { image, context: null, hasSecretsKey: false, hasAgent: /buildkite/i.test(image ?? '') };
   }
   const written = isMap(build) ? build : { context: build };
   const context = posix.join(posix.dirname(compose), textOf(written.context) ?? '.');
@@ -27,13 +35,11 @@ export function readImage({ file: compose, written: { image: finished, build }, 
   const inline = textOf(written.dockerfile_inline);
   const text = inline ?? read(file);
   if (text === null) {
-    const what =
-      argument === null
-        ? 'what its image is built on is not known either: "base" is a guess, ubuntu:24.04'
-        : `"base" is ${argument}`;
+    const guess = 'what its image is built on is not known either: "base" is a guess, ubuntu:24.04';
+    const what = argument === null ? guess : `"base" is ${argument}`;
     warn(['build'], `${file} was not found, so its packages are not known; ${what}`);
     const image = { base: argument ?? 'ubuntu:24.04', packages: ['git', 'curl'] };
-    return { image, hasSecretsKey: false, hasAgent: false, context };
+    return { image, context, hasSecretsKey: false, hasAgent: false };
   }
   const { from, packages } = readDockerfile(text, args, (line, instruction) => {
     const plain = instruction.replaceAll(/\s+/g, ' ');
@@ -47,9 +53,9 @@ export function readImage({ file: compose, written: { image: finished, build }, 
   return {
     // What the agent needs of an image: bash comes with every base, git does not.
     image: { base: base ?? 'ubuntu:24.04', packages: packages.includes('git') ? packages : ['git', ...packages] },
+    context,
     hasSecretsKey: /\b\S*private\.key\b/.test(text),
     hasAgent: /buildkite-agent/i.test(text),
-    context,
   };
 }
 
@@ -63,11 +69,7 @@ const needless = ['ENTRYPOINT', 'CMD', 'LABEL', 'MAINTAINER', 'STOPSIGNAL', 'SHE
  * What a Dockerfile builds on, null when that cannot be known, and which packages it installs. `args`: of the Compose file; they win
  * over those of the Dockerfile. `left`: is told what else it does.
  */
-function readDockerfile(
-  text: string,
-  args: ReadonlyMap<string, string>,
-  left: (line: number, text: string) => void,
-): { readonly from: string | null; readonly packages: readonly string[] } {
+function readDockerfile(text: string, args: ReadonlyMap<string, string>, left: (line: number, text: string) => void) {
   const variables = new Map<string, string>();
   const stages = new Map<string, string | null>();
   const packages = new Set<string>();
@@ -141,7 +143,7 @@ export function readMounts({ file, root, written, volumes: named, warn, note }: 
   const hostOf = new Map<string, string>();
   for (const [at, item] of listOf(written.volumes).entries()) {
     const path = ['volumes', at];
-    const mount = isMap(item) ? longForm(item) : shortForm(textOf(item) ?? '');
+    const mount = mountOf(item);
     if (mount === null) {
       const what = JSON.stringify(isMap(item) ? (item.type ?? item) : item);
       warn(path, `this volume is not carried over: ${what} is no folder of the host`);
@@ -149,37 +151,32 @@ export function readMounts({ file, root, written, volumes: named, warn, note }: 
     }
     const { source, target, readOnly } = mount;
     const bound = bindOf(inside(named, source, 'driver_opts'));
-    if (/\/(docker|podman|containerd)\.sock$/.test(source)) {
+    const isNamed = bound === null && !/^[./~]/.test(source);
+    const isRelative = bound === null && !source.startsWith('/');
+    if (/\/(docker|podman|containerd)\.sock$/.test(source))
       warn(path, `${source} is not carried over: with the Engine's socket a job is root of the host`);
-      continue;
-    }
-    if (bound === null && !/^[./~]/.test(source)) {
-      if (readOnly) {
-        const what = 'what is in it is with the Engine; write a folder of the host';
-        warn(path, `the volume "${source}" is not carried over: ${what}`);
-      } else {
-        caches.push(`${nameFrom(source, 32, /[^A-Za-z0-9_-]/g) || 'cache'}:${target}`);
-        note(path, `the volume "${source}" becomes a cache that onejob keeps, which begins empty`);
-      }
-      continue;
-    }
-    if (source.startsWith('~')) {
+    else if (isNamed && readOnly) {
+      const what = 'what is in it is with the Engine; write a folder of the host';
+      warn(path, `the volume "${source}" is not carried over: ${what}`);
+    } else if (isNamed) {
+      caches.push(`${nameFrom(source, 32, /[^A-Za-z0-9_-]/g) || 'cache'}:${target}`);
+      note(path, `the volume "${source}" becomes a cache that onejob keeps, which begins empty`);
+    } else if (source.startsWith('~')) {
       const what = 'whose home that is depends on who starts it; write the whole path into "caches" or "volumes"';
       warn(path, `${source} is not carried over: ${what}`);
-      continue;
+    } else {
+      const host = bound ?? (isRelative ? posix.resolve(root, posix.dirname(file), source) : source);
+      if (isRelative) note(path, `${source} is meant from this folder, so it became ${host}: see that it is so on its host`);
+      const general = withName(host, name);
+      const isHome = /^\/(root|home\/[^/]+)\/?$/.test(target);
+      const isCache = !readOnly && (isHome || general !== host);
+      const line = `${general}:${target}${isCache || readOnly ? '' : ':rw'}`;
+      const parsed = parseVolume(line, isCache ? 'cache' : 'volume');
+      if (parsed.ok) {
+        hostOf.set(posix.normalize(target).replace(/\/$/, ''), host);
+        (isCache ? caches : volumes).push(line);
+      } else warn(path, `this volume is not carried over: ${parsed.why}`);
     }
-    const isRelative = bound === null && !source.startsWith('/');
-    const host = bound ?? (isRelative ? posix.resolve(root, posix.dirname(file), source) : source);
-    if (isRelative) note(path, `${source} is meant from this folder, so it became ${host}: see that it is so on its host`);
-    const general = withName(host, name);
-    const isHome = /^\/(root|home\/[^/]+)\/?$/.test(target);
-    const isCache = !readOnly && (isHome || general !== host);
-    const line = `${general}:${target}${isCache || readOnly ? '' : ':rw'}`;
-    const parsed = parseVolume(line, isCache ? 'cache' : 'volume');
-    if (parsed.ok) {
-      hostOf.set(posix.normalize(target).replace(/\/$/, ''), host);
-      (isCache ? caches : volumes).push(line);
-    } else warn(path, `this volume is not carried over: ${parsed.why}`);
   }
   return { caches, volumes, hostOf };
 }
@@ -190,23 +187,15 @@ function withName(path: string, name: string): string {
   return path.replaceAll(new RegExp(`(?<![A-Za-z0-9.])${quoted}(?![A-Za-z0-9]|\\.[0-9])`, 'g'), '{name}');
 }
 
-interface Mount {
-  readonly source: string;
-  readonly target: string;
-  readonly readOnly: boolean;
-}
-
-function shortForm(text: string): Mount | null {
-  const [source = '', target = '', ...options] = text.split(':');
+/** A volume in its short or long form; null for what is none of a folder, or has no name. */
+function mountOf(item: unknown) {
   // A drive letter of Windows would be cut at its colon.
-  if (source === '' || !target.startsWith('/')) return null;
-  return { source, target, readOnly: options.some((option) => option.split(',').includes('ro')) };
-}
-
-function longForm({ type, source: src, target: dst, read_only: isReadOnly, ...item }: Record<string, unknown>): Mount | null {
-  const [source, target] = [textOf(src ?? item.src), textOf(dst ?? item.dst ?? item.destination)];
-  if (source === null || !target?.startsWith('/') || ![undefined, 'bind', 'volume'].some((one) => one === type)) return null;
-  return { source, target, readOnly: isReadOnly === true || item.readonly === true };
+  const [from, to, ...options] = (textOf(item) ?? '').split(':');
+  const isReadOnly = options.some((option) => option.split(',').includes('ro'));
+  const long: Record<string, unknown> = isMap(item) ? item : { source: from, target: to, read_only: isReadOnly };
+  const [source, target] = [textOf(long.source ?? long.src), textOf(long.target ?? long.dst ?? long.destination)];
+  if (!source || !target?.startsWith('/') || !/^(bind|volume)$/.test(String(long.type ?? 'bind'))) return null;
+  return { source, target, readOnly: long.read_only === true || long.readonly === true };
 }
 
 /** The folder that a volume of the file is bound to; null when the Engine keeps it. */
@@ -234,9 +223,8 @@ const reasons: ReadonlyMap<string, string> = new Map([
   ['ipc', 'write "shm_size" for shared memory'],
 ]);
 
-/** Limits and rights; says what of a service means something and is not carried over. */
-export function readLimits(service: Service): Record<string, Plain> {
-  const { written, warn, note } = service;
+/** Limits and rights, null for what is not limited; says what of a service means something and is not carried over. */
+export function readLimits({ written, warn, note }: Service) {
   for (const [key, value] of Object.entries(written)) {
     if (quiet.has(key) || key.startsWith('x-') || value === null || value === undefined) continue;
     warn([key], `"${key}" is not carried over: ${reasons.get(key) ?? 'there is no such key here'}`);
@@ -245,34 +233,43 @@ export function readLimits(service: Service): Record<string, Plain> {
   if (listOf(written.profiles).length > 0) note(['profiles'], 'it is carried over whatever profile it needs');
   if (listOf(written.group_add).length > 0)
     note(['group_add'], 'groups of GPU nodes are given by onejob; others are not carried over');
+  const added = textsOf(written.cap_add).map((name) => name.toUpperCase().replace(/^CAP_/, ''));
+  if (added.includes('ALL')) warn(['cap_add'], '"cap_add: ALL" is not carried over; unsafe: { privileged: true } says so openly');
+  const own = "agents get a bridge of onejob's own";
+  const mode = textOf(written.network_mode);
+  if (mode !== null && !['host', 'bridge', 'default'].includes(mode))
+    warn(['network_mode'], `"network_mode: ${mode}" is not carried over: ${own}`);
+  const networks = isMap(written.networks) ? Object.keys(written.networks) : listOf(written.networks);
+  if (networks.some((name) => name !== 'default'))
+    warn(['networks'], `networks are not carried over: ${own}; "network" takes the name of another`);
 
-  const keys: Record<string, Plain> = {};
   const limits = inside(written.deploy, 'resources', 'limits');
-  const cpus = numberOf(written.cpus ?? inside(limits, 'cpus'));
-  if (cpus !== null && cpus > 0) keys.cpus = cpus;
+  const size = (key: string, value: unknown): string | null => {
+    const found = sizeOf(value);
+    if (found === null && value !== undefined) warn([key], `"${key}" is not carried over: ${JSON.stringify(value)} is no size`);
+    return found;
+  };
+  const cpus = numberOf(written.cpus ?? inside(limits, 'cpus')) ?? 0;
   const pids = numberOf(written.pids_limit ?? inside(limits, 'pids'));
-  // Compose's words for no limit are 0 and -1.
-  if (pids !== null) keys.pids = pids > 0 && pids <= 4_194_304 ? Math.max(32, Math.floor(pids)) : 'none';
-  for (const [key, value, path] of [
-    ['memory', written.mem_limit ?? inside(limits, 'memory'), 'mem_limit'],
-    ['shm_size', written.shm_size, 'shm_size'],
-  ] as const) {
-    const size = sizeOf(value);
-    if (size !== null) keys[key] = size;
-    else if (value !== undefined) warn([path], `"${path}" is not carried over: ${JSON.stringify(value)} is no size`);
-  }
-  if (isMap(written.ulimits)) keys.ulimits = ulimits(written.ulimits, warn);
-  const tmpfs = textsOf(written.tmpfs).map((line) => line.split(':'));
-  if (tmpfs.length > 0) keys.tmpfs = Object.fromEntries(tmpfs.map(([path = '', options = '']) => [path, options]));
-  if (written.read_only === true) keys.read_only = true;
-  const user = textOf(written.user);
-  if (user !== null && !['root', '0', '0:0'].includes(user)) keys.user = user;
-  const oom = numberOf(written.oom_score_adj);
-  if (oom !== null) keys.oom_score_adj = oom;
-  const grace = textOf(written.stop_grace_period);
-  if (grace !== null && parseDuration(grace).ok) keys.stop_grace = grace;
-  if (written.pull_policy === 'always' || written.pull_policy === 'never') keys.pull = written.pull_policy;
-  return { ...keys, ...rights(service), ...network(service) };
+  const user = textOf(written.user) ?? 'root';
+  const grace = textOf(written.stop_grace_period) ?? '';
+  return {
+    cpus: cpus > 0 ? cpus : null,
+    // Compose's words for no limit are 0 and -1.
+    pids: pids === null ? null : pids > 0 && pids <= 4_194_304 ? Math.max(32, Math.floor(pids)) : 'none',
+    memory: size('mem_limit', written.mem_limit ?? inside(limits, 'memory')),
+    shm_size: size('shm_size', written.shm_size),
+    ulimits: isMap(written.ulimits) ? ulimits(written.ulimits, warn) : null,
+    tmpfs: Object.fromEntries(textsOf(written.tmpfs).map((line) => [line.split(':')[0] ?? '', line.split(':')[1] ?? ''])),
+    read_only: written.read_only === true ? true : null,
+    user: ['root', '0', '0:0'].includes(user) ? null : user,
+    oom_score_adj: numberOf(written.oom_score_adj),
+    stop_grace: parseDuration(grace).ok ? grace : null,
+    pull: ['always', 'never'].find((policy) => policy === written.pull_policy) ?? null,
+    cap_add: added.filter((name) => /^[A-Z_]{3,32}$/.test(name) && name !== 'ALL'),
+    unsafe: unsafe({ written, warn, note }),
+    network: mode === 'host' ? mode : null,
+  };
 }
 
 function ulimits(written: Readonly<Record<string, unknown>>, warn: Service['warn']): Record<string, Plain> {
@@ -286,36 +283,21 @@ function ulimits(written: Readonly<Record<string, unknown>>, warn: Service['warn
   return found;
 }
 
-function rights({ written, warn, note }: Service): Record<string, Plain> {
-  const unsafe: Record<string, Plain> = {};
-  if (written.privileged === true) unsafe.privileged = true;
-  if (written.pid === 'host') unsafe.pid_host = true;
+/** Rights that weaken the sandbox. */
+function unsafe({ written, warn, note }: Pick<Service, 'written' | 'warn' | 'note'>): PlainMap {
+  const kept: Record<string, Plain> = {};
+  if (written.privileged === true) kept.privileged = true;
+  if (written.pid === 'host') kept.pid_host = true;
   else if (written.pid !== undefined) warn(['pid'], `"pid: ${String(written.pid)}" is not carried over`);
-  const added = textsOf(written.cap_add).map((name) => name.toUpperCase().replace(/^CAP_/, ''));
-  if (added.includes('ALL')) warn(['cap_add'], '"cap_add: ALL" is not carried over; unsafe: { privileged: true } says so openly');
-  const named = added.filter((name) => /^[A-Z_]{3,32}$/.test(name) && name !== 'ALL');
   for (const [at, item] of listOf(written.security_opt).entries()) {
     const option = textOf(item) ?? '';
-    if (/^seccomp[:=]unconfined$/.test(option)) unsafe.seccomp_unconfined = true;
+    if (/^seccomp[:=]unconfined$/.test(option)) kept.seccomp_unconfined = true;
     else if (!/^no-new-privileges([:=]true)?$/.test(option))
       warn(['security_opt', at], `the security option "${option}" is not carried over`);
   }
-  const kept = Object.keys(unsafe).map((one) => `"${one}"`);
-  if (kept.length > 0) {
-    const key = unsafe.privileged === true ? 'privileged' : unsafe.pid_host === true ? 'pid' : 'security_opt';
-    const how = 'is kept, spelled out in "unsafe": it lets a job see or change what is not its own; try without it';
-    note([key], `${kept.join(', ')} ${how}`);
-  }
-  return { ...(named.length > 0 ? { cap_add: named } : {}), ...(kept.length > 0 ? { unsafe } : {}) };
-}
-
-function network({ written, warn }: Service): Record<string, Plain> {
-  const own = "agents get a bridge of onejob's own";
-  const mode = textOf(written.network_mode);
-  if (mode !== null && !['host', 'bridge', 'default'].includes(mode))
-    warn(['network_mode'], `"network_mode: ${mode}" is not carried over: ${own}`);
-  const networks = isMap(written.networks) ? Object.keys(written.networks) : listOf(written.networks);
-  if (networks.some((name) => name !== 'default'))
-    warn(['networks'], `networks are not carried over: ${own}; "network" takes the name of another`);
-  return mode === 'host' ? { network: 'host' } : {};
+  const names = Object.keys(kept).map((one) => `"${one}"`);
+  const key = kept.privileged === true ? 'privileged' : kept.pid_host === true ? 'pid' : 'security_opt';
+  const how = 'is kept, spelled out in "unsafe": it lets a job see or change what is not its own; try without it';
+  if (names.length > 0) note([key], `${names.join(', ')} ${how}`);
+  return kept;
 }

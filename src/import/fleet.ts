@@ -10,20 +10,6 @@ import { isMap } from '../config/values.ts';
 import { type Agent, byNumber, inside, looksSecret, pairsOf, type Remark, type Service, soundsSecret, textOf } from './agent.ts';
 import { readService } from './service.ts';
 
-export interface Fleet {
-  readonly agents: readonly Agent[];
-  /** How many Compose files there were, whatever was in them. */
-  readonly files: number;
-  readonly remarks: readonly Remark[];
-}
-
-interface Folder {
-  /** Relative to the root; `.` for the root itself. */
-  readonly path: string;
-  /** Names of all that is in it. */
-  readonly names: readonly string[];
-}
-
 interface ComposeFile {
   /** Relative to the folder that was read. */
   readonly file: string;
@@ -46,11 +32,11 @@ const largest = 2 ** 20;
 const deepest = 6;
 const most = 20_000;
 
-/** Never throws, whatever is in the folder. `root`: absolute. */
-export function readFleet(root: string): Fleet {
+/** `files`: how many Compose files there were, whatever was in them. Never throws, whatever is in the folder. `root`: absolute. */
+export function readFleet(root: string) {
   const remarks: Remark[] = [];
   const warn: Warn = (file, line, message) => remarks.push({ file, line, level: 'warning', message });
-  const read = (path: string) => readText(resolve(root, path));
+  const read = (path: string) => attempt(() => textIn(resolve(root, path)));
   const open: Open = (file) => readCompose(file, read(file), warn);
   const agents: Agent[] = [];
   const folders = foldersOf(root);
@@ -128,9 +114,9 @@ function agentsIn({ services }: ComposeFile, keys: readonly string[]): readonly 
   return whole.length > 0 ? whole : keys;
 }
 
-/** All folders below, by path. Links are followed, each folder is seen once. */
-function foldersOf(root: string): Folder[] {
-  const found: Folder[] = [];
+/** All folders below, by their path relative to the root, with the names of all that is in them. Links are followed, each folder is seen once. */
+function foldersOf(root: string) {
+  const found: { path: string; names: readonly string[] }[] = [];
   const seen = new Set<string>();
   const look = (path: string, depth: number): void => {
     const full = join(root, path);
@@ -149,12 +135,10 @@ function foldersOf(root: string): Folder[] {
   return found;
 }
 
-/** Text of a file; null when there is none that can be read, or it is no text of a config's size. */
-function readText(path: string): string | null {
-  return attempt(() => {
-    const found = statSync(path);
-    return found.isFile() && found.size <= largest ? readFileSync(path, 'utf8') : null;
-  });
+/** null when it is no text of a config's size. @throws when there is no such file, or it cannot be read */
+function textIn(path: string): string | null {
+  const found = statSync(path);
+  return found.isFile() && found.size <= largest ? readFileSync(path, 'utf8') : null;
 }
 
 /** null when it throws. */

@@ -3,7 +3,17 @@ import { posix } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import { parse } from 'yaml';
 import { buildkite } from '../ci/buildkite/type.ts';
-import { type Agent, type DeviceClaim, isPlainMap, nameFrom, type Plain, type PlainMap, type Remark, unusedName } from './agent.ts';
+import {
+  type Agent,
+  type DeviceClaim,
+  isNothing,
+  isPlainMap,
+  nameFrom,
+  type Plain,
+  type PlainMap,
+  type Remark,
+  unusedName,
+} from './agent.ts';
 import { claimsOf } from './devices.ts';
 import type { Host } from './hosts.ts';
 
@@ -35,17 +45,19 @@ export function hostConfig(host: Host, say: Say): HostConfig {
     const words = poolWords(first);
     const name = words.find((word) => !taken.has(word)) ?? unusedName(words[0] ?? 'pool', (word) => taken.has(word), 28);
     taken.add(name);
-    sayDevices(of, say);
+    const devices = devicesKey(first);
+    const uuid = of.flatMap((agent) => (agent.devices.by === 'uuid' ? agent.devices.names : []));
     const keys = {
       name: template,
       service: serviceOf(first),
       agents: apart.has(first) ? 0 : of.length * first.times,
-      devices: devicesOf(first, of),
+      devices: isPlainMap(devices) && uuid.length > 0 ? { ...devices, uuid } : devices,
       ...first.keys,
       trust: { forks: 'run-without-secrets' },
     };
     return { name, keys, agents: of };
   });
+  for (const agent of agents) sayDevices(agent, say);
   sayTrust(agents, say);
   const secretsKey = agents.some(({ hasSecretsKey }) => hasSecretsKey) ? '/etc/onejob/secrets.private.key' : null;
   return { services, secretsKey, defaults: {}, pools };
@@ -135,8 +147,8 @@ function runsOf(agents: readonly Agent[], apart: ReadonlySet<Agent>): Run[] {
 }
 
 /** What agents of one pool have in common. */
-function likeness({ keys, devices, endpoint, tokenFile }: Agent): readonly unknown[] {
-  return [keys, devicesKey(devices), devices.by, endpoint, tokenFile];
+function likeness(agent: Agent): readonly unknown[] {
+  return [agent.keys, devicesKey(agent), agent.devices.by, agent.endpoint, agent.tokenFile];
 }
 
 /** `gpu-{1..}`: what stands before and behind the number, and where it begins. */
@@ -165,10 +177,7 @@ function poolWords({ keys, devices, name }: Agent): string[] {
 }
 
 /** Services of a host: one for each token and address that its agents had. */
-function servicesOf(agents: readonly Agent[]): {
-  readonly services: Readonly<Record<string, PlainMap>>;
-  serviceOf(agent: Agent): string;
-} {
+function servicesOf(agents: readonly Agent[]) {
   // Where an agent has its token from may not show; then it is that of the others.
   const usual = agents.find(({ tokenFile }) => tokenFile !== null)?.tokenFile ?? null;
   const keyOf = ({ tokenFile, endpoint }: Agent) => JSON.stringify([tokenFile ?? usual, endpoint]);
@@ -184,7 +193,7 @@ function servicesOf(agents: readonly Agent[]): {
     const token = { file: `/etc/onejob/${name}.token` };
     services[name] = { type: buildkite.type, ...(endpoint === null ? {} : { endpoint }), token };
   }
-  return { services, serviceOf: (agent) => names.get(keyOf(agent)) ?? buildkite.type };
+  return { services, serviceOf: (agent: Agent) => names.get(keyOf(agent)) ?? buildkite.type };
 }
 
 function nameOfToken(file: string): string {
@@ -196,17 +205,8 @@ function nameOfToken(file: string): string {
   return nameFrom(isUsual ? posix.basename(posix.dirname(file)) : base, 24) || buildkite.type;
 }
 
-/** The key `devices` of a pool. Copies of one agent had the same devices, all at the same time. */
-function devicesOf({ times, devices }: Agent, agents: readonly Agent[]): Plain {
-  const key = devicesKey(devices);
-  const isNamed = devices.by === 'uuid' || devices.by === 'index';
-  if (!isPlainMap(key)) return key;
-  const uuid = devices.by === 'uuid' ? agents.flatMap(({ devices: { names } }) => names) : [];
-  return { ...key, ...(times > 1 && isNamed ? { share: times } : {}), ...(uuid.length > 0 ? { uuid } : {}) };
-}
-
-/** The same without UUIDs, which a pool has of all its agents. */
-function devicesKey({ by, vendor, count, names, capabilities }: DeviceClaim): Plain {
+/** The key `devices` of a pool, without UUIDs, which a pool has of all its agents. */
+function devicesKey({ times, devices: { by, vendor, count, names, capabilities } }: Agent): Plain {
   if (by === 'none') return 0;
   // As numbers, `0:1` is instance 1 of card 0.
   const isMig = names.length > 0 && names.every((name) => (by === 'uuid' ? /^MIG-/i.test(name) : name.includes(':')));
@@ -215,20 +215,20 @@ function devicesKey({ by, vendor, count, names, capabilities }: DeviceClaim): Pl
     ...(by === 'uuid' && vendor === 'nvidia' ? {} : { vendor }),
     ...(isMig ? { mig: true } : {}),
     ...(capabilities.length === 0 ? {} : { capabilities }),
+    // Copies of one agent had the same devices, all at the same time.
+    ...(times > 1 && names.length > 0 ? { share: times } : {}),
   };
 }
 
-function sayDevices(agents: readonly Agent[], say: Say): void {
-  for (const agent of agents) {
-    const { by, names, vendor, count } = agent.devices;
-    if (by === 'index') {
-      const what = `GPU ${names.join(', ')} is a number, which may mean another card after a boot`;
-      const any = `the config asks for any ${count === 1 ? 'one' : count} of ${vendor}`;
-      say('note', agent, `${what}: ${any}; "onejob gpus" lists UUIDs for "uuid"`);
-    }
-    if (by === 'uuid' && names.length > 1 && names.some((uuid) => /^MIG-/i.test(uuid)))
-      say('warning', agent, 'it names several MIG instances, and a process can use one of them only');
+function sayDevices(agent: Agent, say: Say): void {
+  const { by, names, vendor, count } = agent.devices;
+  if (by === 'index') {
+    const what = `GPU ${names.join(', ')} is a number, which may mean another card after a boot`;
+    const any = `the config asks for any ${count === 1 ? 'one' : count} of ${vendor}`;
+    say('note', agent, `${what}: ${any}; "onejob gpus" lists UUIDs for "uuid"`);
   }
+  if (by === 'uuid' && names.length > 1 && names.some((uuid) => /^MIG-/i.test(uuid)))
+    say('warning', agent, 'it names several MIG instances, and a process can use one of them only');
 }
 
 /** Whoever comes from hooks that opened secrets in all builds of the pipeline's own repository must hear what is otherwise. */
@@ -255,46 +255,38 @@ const merged = new Set(['env', 'image', 'trust', 'ulimits', 'tmpfs']);
 
 /** What pools have in common becomes `defaults`; what that would change in a pool which has it otherwise is written there. */
 export function shared(config: HostConfig): HostConfig {
-  const pools = config.pools.map((pool): { name: string; keys: Record<string, Plain>; agents: readonly Agent[] } => ({
-    ...pool,
-    keys: { ...pool.keys },
-  }));
-  const defaults: Record<string, Plain> = {};
-  for (const key of new Set(pools.flatMap(({ keys }) => Object.keys(keys)))) {
-    if (own.has(key)) continue;
-    const values = pools.map(({ keys }) => keys[key]);
-    const maps = values.filter((value) => isPlainMap(value));
-    if (merged.has(key)) {
-      // A text in the place of a map replaces all of it, and one that has none would get it all.
-      if (maps.length < 2 || values.includes(undefined)) continue;
-      const inner: Record<string, Plain> = {};
-      for (const name of new Set(maps.flatMap((map) => Object.keys(map)))) {
-        const value = usual(
-          maps.map((map) => map[name]),
-          undefined,
-        );
-        if (value !== undefined) inner[name] = value;
+  const { common, rest } = takenOut(config.pools.map(({ keys }) => keys));
+  return { ...config, defaults: common, pools: config.pools.map((pool, at) => ({ ...pool, keys: rest[at] ?? pool.keys })) };
+}
+
+function takenOut(maps: readonly PlainMap[], isInner = false): { readonly common: PlainMap; readonly rest: PlainMap[] } {
+  const common: Record<string, Plain> = {};
+  const rest = maps.map((map): Record<string, Plain> => ({ ...map }));
+  for (const key of new Set(maps.flatMap((map) => Object.keys(map)))) {
+    const values = maps.map((map) => map[key]);
+    if (isInner || !merged.has(key)) {
+      const absent = isInner ? undefined : nothing[key];
+      const value = isInner || !own.has(key) ? usual(values, absent) : undefined;
+      if (value === undefined) continue;
+      common[key] = value;
+      for (const map of rest) {
+        if (isDeepStrictEqual(map[key], value)) delete map[key];
+        else map[key] ??= absent ?? 0;
       }
-      if (Object.keys(inner).length === 0) continue;
-      defaults[key] = inner;
-      for (const { keys } of pools) {
-        const value = keys[key];
-        if (!isPlainMap(value)) continue;
-        const left = Object.entries(value).filter(([name, one]) => !isDeepStrictEqual(one, inner[name]));
-        if (left.length === 0) delete keys[key];
-        else keys[key] = Object.fromEntries(left);
+    } else if (!values.includes(undefined)) {
+      // A text in the place of a map replaces all of it, and a pool that has none would get it all.
+      const inner = takenOut(
+        values.filter((value) => isPlainMap(value)),
+        true,
+      );
+      if (Object.keys(inner.common).length > 0) common[key] = inner.common;
+      for (const map of rest) {
+        if (isPlainMap(map[key])) map[key] = inner.rest.shift() ?? {};
+        if (isNothing(map[key])) delete map[key];
       }
-      continue;
-    }
-    const value = usual(values, nothing[key]);
-    if (value === undefined) continue;
-    defaults[key] = value;
-    for (const { keys } of pools) {
-      if (keys[key] === undefined) keys[key] = nothing[key] ?? 0;
-      else if (isDeepStrictEqual(keys[key], value)) delete keys[key];
     }
   }
-  return { ...config, defaults, pools };
+  return { common, rest };
 }
 
 /** The value that most have, if at least two have it and the others can say otherwise; undefined when there is none. */

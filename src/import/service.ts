@@ -3,7 +3,7 @@ import { posix } from 'node:path';
 import type { Path } from '../config/problem.ts';
 import { isMap } from '../config/values.ts';
 import type { Agent, Plain, Service } from './agent.ts';
-import { inside, listOf, looksSecret, nameFrom, numberOf, pairsOf, soundsSecret, textOf, wordsOf } from './agent.ts';
+import { inside, isNothing, listOf, looksSecret, nameFrom, numberOf, pairsOf, soundsSecret, textOf, wordsOf } from './agent.ts';
 import { readImage, readLimits, readMounts } from './container.ts';
 import { deviceVariables, readDevices } from './devices.ts';
 
@@ -27,7 +27,7 @@ export function readService(service: Service, heading: string): Agent | null {
   const hostname = textOf(written.hostname);
   const fallback = isOnly ? posix.basename(folder === '.' ? root : folder) : key;
   const isName = hostname !== null && /^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$/.test(hostname);
-  const flags = readFlags([...said, ...command.flags], hostname ?? fallback, isName ? hostname : fallback, service);
+  const flags = readFlags(said, command.flags, hostname ?? fallback, isName ? hostname : fallback, service);
   if (command.unknown > 0) {
     // A word may be a token.
     const what = command.unknown === 1 ? 'a word' : `${command.unknown} words`;
@@ -43,7 +43,7 @@ export function readService(service: Service, heading: string): Agent | null {
   // Agents see these by their keys.
   const byKey = new Set(flags.folders.map(([flag, path]) => `${folders[flag]}:${path.replace(/\/$/, '')}`));
   const devices = readDevices(service, all);
-  if (cpu !== null && limits.cpus === undefined)
+  if (cpu !== null && limits.cpus === null)
     note(['environment', cpu.variable], `${cpu.variable} follows from "cpus", which also holds its jobs to as many CPUs`);
   if (hostname !== null && hostname !== flags.name)
     note(['hostname'], `jobs see the agent's name as the name of their host, not ${hostname}`);
@@ -60,13 +60,13 @@ export function readService(service: Service, heading: string): Agent | null {
   else if (asked > 1) note(['deploy'], `${asked} copies become a pool whose agents are called ${flags.name}-1, ${flags.name}-2, …`);
 
   const keys: Readonly<Record<string, Plain | null>> = {
+    ...limits,
     queue: flags.queue,
     priority: flags.priority,
     tags: flags.tags.join(','),
     image,
     cpu_env: cpu?.variable ?? null,
-    cpus: cpu?.count ?? null,
-    ...limits,
+    cpus: limits.cpus ?? cpu?.count ?? null,
     env: { ...env, ...flags.variables },
     caches: mounts.caches,
     volumes: mounts.volumes.filter((volume) => !byKey.has(volume)),
@@ -86,10 +86,6 @@ export function readService(service: Service, heading: string): Agent | null {
     keys: Object.fromEntries(Object.entries(keys).flatMap(([name, value]) => (isNothing(value) ? [] : [[name, value]]))),
     heading,
   };
-}
-
-function isNothing(value: Plain | null): value is null {
-  return value === null || value === '' || (typeof value === 'object' && Object.keys(value).length === 0);
 }
 
 /** Of several the one that sounds like it. */
@@ -173,8 +169,6 @@ interface Flag {
   readonly name: string;
   readonly value: string;
   readonly path: Path;
-  /** Said with a variable: a flag on the command line wins over it. */
-  readonly isVariable: boolean;
 }
 
 /**
@@ -198,7 +192,7 @@ function readCommand({ entrypoint, command }: Service['written']) {
     }
     const isAlone = switches.has(written) || next === undefined || (next.startsWith('-') && !/^-\d/.test(next));
     const value = equals !== undefined ? given : isAlone ? 'true' : next;
-    flags.push({ name: written, value, path: pathOf(at), isVariable: false });
+    flags.push({ name: written, value, path: pathOf(at) });
     if (equals === undefined && !isAlone) at++;
   }
   isStart ||= flags.some(({ name }) => known.has(name) && name !== 'config' && name !== 'debug');
@@ -216,23 +210,21 @@ function shellWords(written: unknown): readonly string[] {
 type Folder = 'hooks' | 'plugins';
 
 /**
- * What the flags of one agent mean; `tags` without the queue, `folders` in the container, as `variables` what says other flags to the
- * agent inside. `hostname`: what `%hostname` in a name stands for. `fallback`: name of an agent that has none of its own.
+ * What the flags of one agent mean: those of its command line, which win, and those that variables say. `tags` without the queue,
+ * `folders` in the container, as `variables` what says other flags to the agent inside. `hostname`: what `%hostname` in a name stands
+ * for. `fallback`: name of an agent that has none of its own.
  */
-function readFlags(given: readonly Flag[], hostname: string, fallback: string, { warn, note }: Service) {
-  const onLine = new Set(given.filter((flag) => !flag.isVariable).map(({ name }) => name));
-  const flags = given.filter((flag) => !flag.isVariable || !onLine.has(flag.name));
+function readFlags(said: readonly Flag[], command: readonly Flag[], hostname: string, fallback: string, { warn, note }: Service) {
+  const flags = [...said.filter(({ name }) => !command.some((flag) => flag.name === name)), ...command];
   const last = (name: string) => flags.findLast((flag) => flag.name === name);
   const tags = flags
     .filter(({ name }) => name === 'tags' || name === 'meta-data')
-    .flatMap(({ value, path }) => value.split(',').map((tag) => ({ tag: tag.trim(), path })))
-    .filter(({ tag }) => tag !== '');
-  const queues = [...new Set(tags.flatMap(({ tag }) => (tag.startsWith('queue=') ? [tag.slice('queue='.length)] : [])))];
-  const asked = last('queue')?.value ?? queues[0];
-  if (queues.length > 1) {
-    const second = tags.find(({ tag }) => tag === `queue=${queues[1]}`);
-    warn(second?.path ?? ['command'], `only the queue "${asked}" is carried over: an agent belongs to one`);
-  }
+    .flatMap(({ value, path }) => value.split(',').map((tag) => ({ value: tag.trim(), path })));
+  const isQueue = ({ value }: { readonly value: string }) => value.startsWith('queue=');
+  const queues = tags.filter(isQueue).map(({ value, path }) => ({ value: value.slice('queue='.length), path }));
+  const queue = last('queue') ?? queues[0];
+  const second = queues.find(({ value }) => value !== queues[0]?.value);
+  if (second !== undefined) warn(second.path, `only the queue "${queue?.value}" is carried over: an agent belongs to one`);
   const token = last('token');
   if (token !== undefined && token.value !== '' && !/^(file|fd):/.test(token.value)) {
     const what = 'put it into the file that the config names, and make a new one where others could read this';
@@ -261,8 +253,8 @@ function readFlags(given: readonly Flag[], hostname: string, fallback: string, {
   const spawn = last('spawn')?.value ?? '';
   return {
     name: agentName(last('name'), hostname, fallback, warn),
-    queue: queueName(asked?.trim() ?? '', (last('queue') ?? given[0])?.path ?? [], warn),
-    tags: tags.map(({ tag }) => tag).filter((tag) => !tag.startsWith('queue=')),
+    queue: queueName(queue, warn),
+    tags: tags.flatMap((tag) => (tag.value === '' || isQueue(tag) ? [] : [tag.value])),
     priority: priorityOf(last('priority'), warn),
     spawn: /^[1-9]\d?$/.test(spawn) ? Number(spawn) : 1,
     endpoint: last('endpoint')?.value ?? null,
@@ -272,11 +264,12 @@ function readFlags(given: readonly Flag[], hostname: string, fallback: string, {
   };
 }
 
-function queueName(written: string, path: Path, warn: Service['warn']): string {
+function queueName(asked: Pick<Flag, 'value' | 'path'> | undefined, warn: Service['warn']): string {
+  const written = asked?.value.trim() ?? '';
   // The default of the service (https://buildkite.com/docs/agent/queues).
-  if (written === '') return 'default';
+  if (asked === undefined || written === '') return 'default';
   const queue = written.replaceAll(/[^A-Za-z0-9_.:/@+-]+/g, '-');
-  if (queue !== written) warn(path, `the queue "${written}" becomes ${queue}`);
+  if (queue !== written) warn(asked.path, `the queue "${written}" becomes ${queue}`);
   return queue;
 }
 
@@ -318,7 +311,7 @@ function readEnvironment({ written, warn }: Service) {
       continue;
     }
     all.set(key, value);
-    if (flag !== undefined) flags.push({ name: flag === 'meta-data' ? 'tags' : flag, value, path, isVariable: true });
+    if (flag !== undefined) flags.push({ name: flag === 'meta-data' ? 'tags' : flag, value, path });
     else if (isOfDevices || key === 'NVIDIA_DRIVER_CAPABILITIES' || key === 'NVIDIA_REQUIRE_CUDA') continue;
     else if (!/^[A-Za-z_][A-Za-z0-9_.-]*$/.test(key) || key === '__proto__')
       warn(path, `${JSON.stringify(key)} is not carried over: it is no name of a variable`);
