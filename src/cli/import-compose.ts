@@ -1,11 +1,10 @@
 /** `onejob import compose`: reads a folder of Compose files, and writes or prints one config per host. Needs no daemon. */
-import { mkdirSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, statSync, writeFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { OnejobError } from '../errors.ts';
 import type { Remark } from '../import/agent.ts';
 import type { HostRule } from '../import/hosts.ts';
-import { type Imported, importCompose } from '../import/import.ts';
-import { isFolder, isThere } from '../import/sources.ts';
+import { importCompose } from '../import/import.ts';
 import { printable } from './color.ts';
 import { exitCodes } from './exit.ts';
 import type { Session } from './session.ts';
@@ -22,58 +21,52 @@ export interface ImportArguments {
 export async function importComposeFolder(session: Session, { dir, rules, out, force }: ImportArguments): Promise<number> {
   const { context, output } = session;
   const root = resolve(context.cwd, dir);
-  if (!isFolder(root)) {
+  if (!existsSync(root) || !statSync(root).isDirectory()) {
     throw new OnejobError('E_IMPORT', `There is no folder ${root} to read Compose files from.`, {
       hint: 'Type onejob import compose DIR with the folder that has one folder for each agent.',
     });
   }
-  const found = await importCompose(root, rules, context.environment);
+  const { files, hosts: found, remarks } = await importCompose(root, rules, context.environment);
   const target = out === null ? null : resolve(context.cwd, out);
-  const paths = found.hosts.map(({ name }) => (target === null ? null : join(target, `${name}.yml`)));
-  if (found.hosts.length > 0) write(found, paths, force);
+  const hosts = found.map((host) => ({ ...host, written: target === null ? null : join(target, `${host.name}.yml`) }));
+  const written = hosts.flatMap(({ written: path, config }) => (path === null ? [] : [{ path, config }]));
+  write(written, force);
 
-  if (output.json) {
-    const hosts = found.hosts.map((host, at) => ({ ...host, written: paths[at] ?? null }));
-    await output.value({ files: found.files, hosts, remarks: found.remarks });
-  } else {
-    await output.write(
-      'stderr',
-      Buffer.from(
-        remarkLines(found.remarks)
-          .map((line) => `${printable(line)}\n`)
-          .join(''),
-      ),
-    );
-    for (const line of groupLines(found)) output.say(line);
-    if (target === null) await output.print(configsOf(found));
-    else await output.print(...paths.flatMap((path) => path ?? []));
-    const next = target === null ? null : (paths[0] ?? null);
-    if (next !== null)
+  if (output.json) await output.value({ files, hosts, remarks });
+  else {
+    const lines = remarkLines(remarks).map((line) => `${printable(line)}\n`);
+    await output.write('stderr', Buffer.from(lines.join('')));
+    for (const { name, agents, because } of hosts) {
+      const names = agents.map((agent) => agent.name);
+      const shown = names.length > 4 ? `${names.slice(0, 2).join(', ')} … ${names.at(-1)}` : names.join(', ');
+      output.say(`host ${name}: ${agents.length} ${agents.length === 1 ? 'agent' : 'agents'} (${because}): ${shown}`);
+    }
+    // Several configs one after the other are several YAML documents; one alone can go into a file as it is.
+    const texts = hosts.map(({ name, config }) => (hosts.length === 1 ? config : `--- # ${name}.yml\n${config}`));
+    await output.print(...(target === null ? [texts.join('').trimEnd()] : written.map(({ path }) => path)));
+    if (written.length > 0)
       output.say(`look at them, then on each host: "onejob config check FILE", "onejob doctor"; see docs/moving/compose.md`);
   }
-  if (found.hosts.length > 0) return exitCodes.ok;
-  const count =
-    found.files === 0
-      ? 'there is no Compose file'
-      : `there ${found.files === 1 ? 'is one Compose file' : `are ${found.files} Compose files`} and no agent`;
+  if (hosts.length > 0) return exitCodes.ok;
+  const some = `there ${files === 1 ? 'is one Compose file' : `are ${files} Compose files`} and no agent`;
+  const count = files === 0 ? 'there is no Compose file' : some;
   throw new OnejobError('E_IMPORT', `Nothing could be imported from ${root}: ${count} in it that could be read.`, {
     hint: 'It reads docker-compose.yml, docker-compose.yaml, compose.yml and compose.yaml, in folders up to six deep.',
   });
 }
 
 /** All or none: a file that is there stops them all. */
-function write(found: Imported, paths: readonly (string | null)[], force: boolean): void {
-  const there = paths.filter((path) => path !== null && isThere(path));
+function write(files: readonly { readonly path: string; readonly config: string }[], force: boolean): void {
+  const there = files.map(({ path }) => path).filter((path) => existsSync(path));
   if (there.length > 0 && !force) {
     throw new OnejobError('E_IMPORT', `There ${there.length === 1 ? 'is a file' : 'are files'} already: ${there.join(', ')}.`, {
       hint: 'Write to another folder with --out DIR, or overwrite with --force.',
     });
   }
-  for (const [at, path] of paths.entries()) {
-    if (path === null) continue;
+  for (const { path, config } of files) {
     try {
       mkdirSync(join(path, '..'), { recursive: true });
-      writeFileSync(path, found.hosts[at]?.config ?? '', { flag: force ? 'w' : 'wx' });
+      writeFileSync(path, config, { flag: force ? 'w' : 'wx' });
     } catch (error) {
       const why = error instanceof Error ? error.message : String(error);
       throw new OnejobError('E_IMPORT', `Cannot write ${path}: ${why}.`, {
@@ -84,38 +77,16 @@ function write(found: Imported, paths: readonly (string | null)[], force: boolea
   }
 }
 
-/** Several configs one after the other are several YAML documents; one alone can go into a file as it is. */
-function configsOf({ hosts }: Imported): string {
-  if (hosts.length === 1) return (hosts[0]?.config ?? '').trimEnd();
-  return hosts
-    .map(({ name, config }) => `--- # ${name}.yml\n${config}`)
-    .join('')
-    .trimEnd();
-}
-
-function groupLines({ hosts }: Imported): string[] {
-  return hosts.map(({ name, agents, because }) => {
-    const names = agents.map((agent) => agent.name);
-    const shown = names.length > 4 ? `${names.slice(0, 2).join(', ')} … ${names.at(-1)}` : names.join(', ');
-    return `host ${name}: ${agents.length} ${agents.length === 1 ? 'agent' : 'agents'} (${because}): ${shown}`;
-  });
-}
-
 /** The same said of many lines is said once, with all of them. Warnings come last, where they are seen. */
 function remarkLines(remarks: readonly Remark[]): string[] {
-  const grouped = new Map<string, Remark[]>();
-  for (const remark of remarks) {
-    const key = `${remark.level}\0${remark.message}`;
-    grouped.set(key, [...(grouped.get(key) ?? []), remark]);
-  }
-  const place = ({ file, line }: Remark) => (line === null ? file : `${file}:${line}`);
-  const lines = (level: Remark['level']) =>
-    [...grouped.values()].flatMap((alike) => {
-      const [first, ...rest] = alike;
-      if (first === undefined || first.level !== level) return [];
-      if (level === 'note')
-        return [`${place(first)}: note: ${first.message}${rest.length === 0 ? '' : ` (and ${rest.length} more)`}`];
-      return [`${place(first)}: ${first.message}`, ...(rest.length === 0 ? [] : [`    and so ${rest.map(place).join(', ')}`])];
+  const lines = (level: Remark['level']) => {
+    const alike = Map.groupBy(remarks, (remark) => (remark.level === level ? remark.message : null));
+    return [...alike].flatMap(([message, of]) => {
+      if (message === null) return [];
+      const [first, ...rest] = of.map(({ file, line }) => (line === null ? file : `${file}:${line}`));
+      if (level === 'note') return [`${first}: note: ${message}${rest.length === 0 ? '' : ` (and ${rest.length} more)`}`];
+      return [`${first}: ${message}`, ...(rest.length === 0 ? [] : [`    and so ${rest.join(', ')}`])];
     });
+  };
   return [...lines('note'), ...lines('warning')];
 }

@@ -1,4 +1,8 @@
-/** What one agent of a Compose fleet turned out to be, and what had to be said about it. */
+/** What one agent of a Compose fleet turned out to be, what had to be said about it, and how foreign values are looked at. */
+import { masked } from '../ci/buildkite/masked.ts';
+import type { Path } from '../config/problem.ts';
+import { formatSize } from '../config/units.ts';
+import { isMap } from '../config/values.ts';
 
 /** Something a person should know, with where it stands. */
 export interface Remark {
@@ -11,6 +15,28 @@ export interface Remark {
   readonly message: string;
 }
 
+/** One service of a Compose file, and how something is said of it. */
+export interface Service {
+  /** Its Compose file, relative to the folder that was read. */
+  readonly file: string;
+  readonly key: string;
+  /** Whether it is the only service of its file. */
+  readonly isOnly: boolean;
+  /** With what it extends, and variables filled in. */
+  readonly written: Readonly<Record<string, unknown>>;
+  /** `volumes` at the top of the file. */
+  readonly volumes: unknown;
+  /** Absolute path of the folder that was read. */
+  readonly root: string;
+  /** Text of a file, by its path relative to that folder; null when there is none. */
+  read(path: string): string | null;
+  /** Of what stands at a path below the service, from 1. */
+  line(path: Path): number;
+  remark(remark: Remark): void;
+  warn(path: Path, message: string): void;
+  note(path: Path, message: string): void;
+}
+
 export type Vendor = 'nvidia' | 'amd' | 'intel';
 
 /** Devices as an agent's Compose file names them. */
@@ -18,25 +44,31 @@ export interface DeviceClaim {
   readonly by: 'none' | 'uuid' | 'index' | 'all' | 'count';
   readonly vendor: Vendor;
   readonly count: number;
-  /** Named by UUID; of MIG instances too. */
-  readonly uuids: readonly string[];
-  /** As they are numbered on their host; of MIG instances `GPU:INSTANCE`. */
-  readonly indexes: readonly string[];
+  /** UUIDs, of MIG instances too; or numbers on their host, of MIG instances `GPU:INSTANCE`; else none. */
+  readonly names: readonly string[];
   /** Beyond computing: graphics, video, display. */
   readonly capabilities: readonly string[];
 }
+
+export const noDevices: DeviceClaim = { by: 'none', vendor: 'nvidia', count: 0, names: [], capabilities: [] };
 
 /** A value that can stand in a config. */
 export type Plain = string | number | boolean | readonly Plain[] | { readonly [key: string]: Plain };
 export type PlainMap = { readonly [key: string]: Plain };
 
+export function isPlainMap(value: Plain | undefined): value is PlainMap {
+  return typeof value === 'object' && !Array.isArray(value);
+}
+
+/** Whether a value says nothing. */
+export function isNothing(value: Plain | null | undefined): value is null | undefined {
+  return value === null || value === undefined || value === '' || (typeof value === 'object' && Object.keys(value).length === 0);
+}
+
 export interface Agent {
-  /** Where its Compose file lies, relative to the folder that was read; `.` for that folder itself. */
-  readonly folder: string;
+  /** Its Compose file, relative to the folder that was read. */
   readonly file: string;
   readonly line: number;
-  /** Its key under `services` in the Compose file. */
-  readonly service: string;
   readonly name: string;
   /** null: not written. */
   readonly hostname: string | null;
@@ -46,19 +78,100 @@ export interface Agent {
   readonly tokenFile: string | null;
   /** Of the service's Agent API; null for Buildkite's own. */
   readonly endpoint: string | null;
+  /** Folder its image is built from, relative to the folder that was read; null when it is not built. */
+  readonly context: string | null;
   /** Whether there is a private key for secrets in its image. */
   readonly hasSecretsKey: boolean;
   readonly devices: DeviceClaim;
   /** Keys of its pool, but for `name`, `agents`, `devices` and `service`. */
   readonly keys: PlainMap;
-  /** Lines of comment above its services: what people wrote down about the host. */
-  readonly heading: string | null;
+  /** Lines of comment above its services, what people wrote down about the host; empty when there are none. */
+  readonly heading: string;
 }
-
-export const noDevices: DeviceClaim = { by: 'none', vendor: 'nvidia', count: 0, uuids: [], indexes: [], capabilities: [] };
 
 /** Texts in the order in which people count: 2 before 10. */
 export const byNumber = (one: string, other: string): number =>
   collator.compare(one, other) || (one < other ? -1 : one > other ? 1 : 0);
 
 const collator = new Intl.Collator('en', { numeric: true });
+
+/** What stands in a map of maps; undefined where a part of the path is none. */
+export function inside(found: unknown, ...path: readonly string[]): unknown {
+  return path.reduce((one, key) => (isMap(one) ? one[key] : undefined), found);
+}
+
+/** A scalar as Compose would pass it on; null when it is none. */
+export function textOf(found: unknown): string | null {
+  if (typeof found === 'string') return found;
+  return typeof found === 'number' || typeof found === 'boolean' || typeof found === 'bigint' ? String(found) : null;
+}
+
+export function listOf(found: unknown): readonly unknown[] {
+  return found === undefined || found === null ? [] : Array.isArray(found) ? found : [found];
+}
+
+/** The scalars of a list, or the one that stands in its place. */
+export function textsOf(found: unknown): readonly string[] {
+  return listOf(found).flatMap((item) => textOf(item) ?? []);
+}
+
+/** `KEY: value` or `- KEY=value`; null for a key without a value, which Compose takes from the shell. */
+export function pairsOf(found: unknown): readonly { key: string; value: string | null; at: string | number }[] {
+  if (isMap(found)) return Object.entries(found).map(([key, value]) => ({ key, value: textOf(value), at: key }));
+  return listOf(found).flatMap((item, at) => {
+    const text = textOf(item);
+    if (text === null) return [];
+    const cut = text.indexOf('=');
+    return [{ key: (cut < 0 ? text : text.slice(0, cut)).trim(), value: cut < 0 ? null : text.slice(cut + 1), at }];
+  });
+}
+
+/** Words of a command as a shell would see them: quotes and backslashes, nothing else. */
+export function wordsOf(found: unknown): readonly string[] {
+  if (Array.isArray(found)) return textsOf(found);
+  return [...(textOf(found) ?? '').matchAll(/(?:[^\s"'\\]|\\.|"(?:[^"\\]|\\.)*"|'[^']*')+/gs)].map(([word]) =>
+    word.replaceAll(
+      /"((?:[^"\\]|\\.)*)"|'([^']*)'|\\(.)/gs,
+      (_, double?: string, single?: string, escaped?: string) =>
+        single ?? escaped ?? (double ?? '').replaceAll(/\\(["\\$`])/g, '$1'),
+    ),
+  );
+}
+
+/** Sizes as Compose writes them, `24g`, `512mb`, bytes, as the config does; null when it is none. */
+export function sizeOf(found: unknown): string | null {
+  const [, digits, unit = ''] = /^(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?$/i.exec(textOf(found)?.trim() ?? '') ?? [];
+  return digits === undefined ? null : formatSize(Math.round(Number(digits) * 1024 ** ' kmgt'.indexOf(unit.toLowerCase() || ' ')));
+}
+
+export function numberOf(found: unknown): number | null {
+  const text = textOf(found)?.trim() ?? '';
+  return /^-?\d+(\.\d+)?$/.test(text) ? Number(text) : null;
+}
+
+/** A text as a name: other letters become hyphens, and none stands at the start. `most`: letters that it may have. */
+export function nameFrom(text: string, most: number, others: RegExp = /[^A-Za-z0-9_-]+/g): string {
+  return text
+    .replaceAll(others, '-')
+    .replace(/^[-_.]+/, '')
+    .slice(0, most);
+}
+
+/** The name, or its first `most` letters with the first number from 2 with which it is not taken. */
+export function unusedName(name: string, isTaken: (name: string) => boolean, most = name.length): string {
+  let unused = name;
+  for (let n = 2; isTaken(unused); n++) unused = `${name.slice(0, most)}-${n}`;
+  return unused;
+}
+
+/** Whether a variable of this name, or a flag, may hold what must not be copied into a config. */
+export function soundsSecret(variable: string): boolean {
+  return /(^|[_-])(TOKEN|SECRETS?|PASSWORD|PASSWD|PASS|(?<=[_-])PWD|PASSPHRASE|CREDENTIALS?|PAT|(API|ACCESS|PRIVATE|SECRET|SIGNING|DEPLOY)[_-]?KEY)([_-]|$)/i.test(
+    variable,
+  );
+}
+
+/** Whether it looks like a password, a token or a private key, whatever its variable is called. */
+export function looksSecret(value: string): boolean {
+  return masked(value) !== value || /-----BEGIN [A-Z ]*PRIVATE KEY-----/.test(value);
+}

@@ -1,180 +1,328 @@
-/** A folder of agents' Compose files as agents, with all that could not be understood. Reads files; writes none, and opens no token. */
-import { posix } from 'node:path';
-import { type Agent, byNumber, type Remark } from './agent.ts';
-import { type ComposeFile, readCompose } from './compose-file.ts';
-import { overlay } from './extend.ts';
-import { interpolate, readDotEnv, soundsSecret } from './interpolate.ts';
-import { isMap, textOf } from './plain.ts';
+/**
+ * A folder of agents' Compose files as agents, with all that could not be understood. Reads files; writes none, and opens no token.
+ * https://docs.docker.com/reference/compose-file/
+ */
+import { readdirSync, readFileSync, realpathSync, statSync } from 'node:fs';
+import { join, posix, resolve } from 'node:path';
+import { isAlias, isNode, isScalar, isSeq, isMap as isYamlMap, LineCounter, parseDocument } from 'yaml';
+import type { Path } from '../config/problem.ts';
+import { isMap } from '../config/values.ts';
+import { type Agent, byNumber, inside, looksSecret, pairsOf, type Remark, type Service, soundsSecret, textOf } from './agent.ts';
 import { readService } from './service.ts';
-import { type Folder, foldersOf, readText } from './sources.ts';
 
-export interface Fleet {
-  readonly agents: readonly Agent[];
-  /** How many Compose files there were, whatever was in them. */
-  readonly files: number;
-  readonly remarks: readonly Remark[];
+interface ComposeFile {
+  /** Relative to the folder that was read. */
+  readonly file: string;
+  readonly services: Readonly<Record<string, unknown>>;
+  /** All of it, for what stands beside `services`. */
+  readonly value: Readonly<Record<string, unknown>>;
+  /** Comment above everything, without its marks; empty where there is none. */
+  readonly heading: string;
+  /** Line of what a path leads to, from 1; of the last part that is there where it leads nowhere. */
+  line(path: Path): number;
 }
 
-/** Never throws, whatever is in the folder. `root`: absolute. */
-export function readFleet(root: string): Fleet {
-  const folders = foldersOf(root);
+type Written = Service['written'];
+type Warn = (file: string, line: number | null, message: string) => void;
+type Open = (file: string) => ComposeFile | null;
+
+/** In the order in which Compose looks for them. */
+const composeNames = ['compose.yaml', 'compose.yml', 'docker-compose.yaml', 'docker-compose.yml'];
+const largest = 2 ** 20;
+const deepest = 6;
+const most = 20_000;
+
+/** `files`: how many Compose files there were, whatever was in them. Never throws, whatever is in the folder. `root`: absolute. */
+export function readFleet(root: string) {
   const remarks: Remark[] = [];
-  const remark = (one: Remark) => remarks.push(one);
-  const read = (path: string) => readText(root, path);
+  const warn: Warn = (file, line, message) => remarks.push({ file, line, level: 'warning', message });
+  const read = (path: string) => attempt(() => textIn(resolve(root, path)));
+  const open: Open = (file) => readCompose(file, read(file), warn);
   const agents: Agent[] = [];
-  const contexts = new Set<string>();
-  for (const folder of folders) {
-    for (const file of folder.unread)
-      remark({ file, line: null, level: 'warning', message: 'was not read: Compose takes another file of its folder' });
-    if (folder.compose === null) continue;
-    const compose = open(folder.compose, read, remark);
+  const folders = foldersOf(root);
+  const withFile = folders.filter(({ names }) => composeNames.some((name) => names.includes(name)));
+  for (const { path: folder, names: present } of folders) {
+    const [main, ...unread] = composeNames.filter((name) => present.includes(name));
+    const upper = present.find((name) => /^(docker-)?compose\.override\.ya?ml$/.test(name));
+    unread.push(...present.filter((name) => /^(docker-)?compose\..+\.ya?ml$/.test(name) && name !== upper));
+    for (const name of unread) warn(posix.join(folder, name), null, 'was not read: Compose takes another file of its folder');
+    const compose = main === undefined ? null : open(posix.join(folder, main));
     if (compose === null) continue;
-    const override = folder.override === null ? null : open(folder.override, read, remark);
-    const known = readDotEnv(read(posix.join(folder.path, '.env')) ?? '');
-    const names = [...new Set([...Object.keys(compose.services), ...Object.keys(override?.services ?? {})])];
-    const isPart = (name: string) =>
-      names.some(
-        (other) => extendsOf(compose.services[other])?.service === name && extendsOf(compose.services[other])?.file == null,
-      );
-    const whole = names.filter((name) => !isPart(name) || isAgentLike(compose.services[name]));
-    const wanted = whole.length > 0 ? whole : names;
-    if (compose.value.include !== undefined) {
-      const message = '"include" is not followed: give the folders of those files';
-      remark({ file: compose.file, line: compose.line(['include']), level: 'warning', message });
-    }
-    if (names.length === 0)
-      remark({ file: compose.file, line: compose.line(['services']), level: 'warning', message: 'has no service' });
-    for (const key of wanted) {
-      const own = serviceOf(compose, key, read, remark, 0);
-      const upper = override?.services[key];
-      const merged = isMap(upper) ? overlay(own ?? {}, upper) : own;
+    const { file, value, heading, line } = compose;
+    const override = upper === undefined ? null : open(posix.join(folder, upper));
+    const known = readDotEnv(read(posix.join(folder, '.env')) ?? '');
+    if (value.include !== undefined) warn(file, line(['include']), '"include" is not followed: give the folders of those files');
+    const keys = new Set([...Object.keys(compose.services), ...Object.keys(override?.services ?? {})]);
+    if (keys.size === 0) warn(file, line(['services']), 'has no service');
+    for (const key of agentsIn(compose, [...keys])) {
+      const lower = serviceOf(compose, key, open, warn, 0);
+      const over = override?.services[key];
+      const merged = isMap(over) ? overlay(lower ?? {}, over) : lower;
       if (merged === null) continue;
-      const { value, missing } = interpolate(merged, known);
-      for (const { variable, path } of missing) {
-        if (soundsSecret(variable)) continue;
-        const line = compose.line(['services', key, ...path]);
-        const message = `$${variable} has no value: it comes from the shell that starts Compose`;
-        remark({ file: compose.file, line, level: 'warning', message });
+      const lineOf = (path: Path) => line(['services', key, ...path]);
+      const written = interpolate(merged, known, [], (variable, path) => {
+        if (!soundsSecret(variable))
+          warn(file, lineOf(path), `$${variable} has no value: it comes from the shell that starts Compose`);
+      });
+      const said: Remark[] = [];
+      const service: Service = {
+        file,
+        key,
+        isOnly: keys.size === 1,
+        written: isMap(written) ? written : {},
+        volumes: value.volumes,
+        root,
+        read,
+        line: lineOf,
+        remark: (remark) => said.push(remark),
+        warn: (path, message) => said.push({ file, line: lineOf(path), level: 'warning', message }),
+        note: (path, message) => said.push({ file, line: lineOf(path), level: 'note', message }),
+      };
+      const agent = readService(service, heading);
+      if (agent === null)
+        warn(file, lineOf([]), `the service "${key}" is not carried over: nothing shows that it starts a Buildkite agent`);
+      else {
+        agents.push(agent);
+        remarks.push(...said);
       }
-      const service = isMap(value) ? value : {};
-      const found = readService({ compose, key, service, isOnly: names.length === 1, root, read, remark });
-      if (found === null) continue;
-      agents.push(found.agent);
-      if (found.context !== null) contexts.add(found.context);
     }
   }
-  remarks.push(...withoutCompose(folders, agents, contexts));
+  // What runs in folders beside those of agents, without a Compose file, nobody can see here.
+  const parents = new Set(agents.map(({ file }) => posix.dirname(posix.dirname(file))));
+  const explained = [...withFile.map(({ path }) => path), ...agents.flatMap(({ context }) => context ?? [])];
+  for (const { path, names } of folders) {
+    if (path === '.' || !parents.has(posix.dirname(path))) continue;
+    if (explained.some((one) => one === path || one.startsWith(`${path}/`))) continue;
+    const shown = `${names.slice(0, 4).join(', ')}${names.length > 4 ? ', …' : ''}`;
+    const what = names.length === 0 ? 'is empty' : `has no Compose file (but ${shown})`;
+    warn(path, null, `${what}: if an agent runs from there, it was not carried over`);
+  }
   return {
     agents: agents.toSorted((one, other) => byNumber(one.file, other.file) || one.line - other.line),
-    files: folders.filter(({ compose }) => compose !== null).length,
-    remarks: inOrder(remarks),
+    files: withFile.length,
+    remarks,
   };
 }
 
-function open(file: string, read: (path: string) => string | null, remark: (remark: Remark) => void): ComposeFile | null {
-  const text = read(file);
-  const found = text === null ? null : readCompose(file, text);
-  if (found?.ok === true) return found.file;
-  const { line, message } = found?.problem ?? { line: null, message: 'cannot be read' };
-  remark({ file, line, level: 'warning', message: `${message}: nothing of it was carried over` });
+/** Services that may be agents: not those that others only extend. */
+function agentsIn({ services }: ComposeFile, keys: readonly string[]): readonly string[] {
+  const bases = keys.map((key) => extendsOf(services[key])).flatMap((base) => (base?.file === null ? base.service : []));
+  // A service that others extend may be one of them, or only what they have in common.
+  const isAgentLike = (key: string) =>
+    /--name|AGENT_NAME/.test(JSON.stringify([inside(services[key], 'command'), inside(services[key], 'environment')]));
+  const whole = keys.filter((key) => !bases.includes(key) || isAgentLike(key));
+  return whole.length > 0 ? whole : keys;
+}
+
+/** All folders below, by their path relative to the root, with the names of all that is in them. Links are followed, each folder is seen once. */
+function foldersOf(root: string) {
+  const found: { path: string; names: readonly string[] }[] = [];
+  const seen = new Set<string>();
+  const look = (path: string, depth: number): void => {
+    const full = join(root, path);
+    const real = attempt(() => realpathSync(full));
+    if (real === null || seen.has(real) || found.length >= most) return;
+    seen.add(real);
+    const names = attempt(() => readdirSync(full).sort()) ?? [];
+    found.push({ path, names });
+    if (depth >= deepest) return;
+    for (const name of names) {
+      if (name.startsWith('.') || name === 'node_modules') continue;
+      if (attempt(() => statSync(join(full, name)).isDirectory())) look(posix.join(path, name), depth + 1);
+    }
+  };
+  look('.', 0);
+  return found;
+}
+
+/** null when it is no text of a config's size. @throws when there is no such file, or it cannot be read */
+function textIn(path: string): string | null {
+  const found = statSync(path);
+  return found.isFile() && found.size <= largest ? readFileSync(path, 'utf8') : null;
+}
+
+/** null when it throws. */
+function attempt<T>(act: () => T): T | null {
+  try {
+    return act();
+  } catch {
+    return null;
+  }
+}
+
+/**
+ * A Compose file as values with the lines they stand on; null when it is none, and said. Anchors and merge keys are resolved by the
+ * parser. Never throws.
+ */
+function readCompose(file: string, text: string | null, warn: Warn): ComposeFile | null {
+  const no = (line: number | null, why: string): null => {
+    warn(file, line, `${why}: nothing of it was carried over`);
+    return null;
+  };
+  if (text === null) return no(null, 'cannot be read');
+  const lines = new LineCounter();
+  try {
+    const document = parseDocument(text.replace(/^\ufeff/, ''), { merge: true, lineCounter: lines, logLevel: 'silent' });
+    const { errors, contents, commentBefore } = document;
+    if (errors[0] !== undefined) {
+      const why = (errors[0].message.split('\n')[0] ?? '').replace(/ at line \d+, column \d+:?$/, '');
+      return no(lines.linePos(errors[0].pos[0]).line, `is not YAML: ${why}`);
+    }
+    const value: unknown = document.toJS({ maxAliasCount: 1000 });
+    if (value === null || value === undefined) return no(null, 'is empty');
+    if (!isMap(value)) return no(1, 'is not a Compose file: there is no map in it');
+    if (attempt(() => JSON.stringify(value)) === null) return no(1, 'contains itself');
+    const { services } = value;
+    if (services === undefined) return no(1, 'is not a Compose file that is known: it has no "services"');
+    if (!isMap(services)) return no(1, '"services" is no map');
+    const first = isYamlMap(contents) ? contents.items[0]?.key : null;
+    const heading = (commentBefore ?? (isScalar(first) ? first.commentBefore : null) ?? '')
+      .replaceAll(/^[^\S\n]+|[^\S\n]+$/gm, '')
+      .trim();
+    const follow = (node: unknown) => (isAlias(node) ? node.resolve(document) : node);
+    const line = (path: Path): number => {
+      let [at, node]: Place = [contents?.range?.[0] ?? 0, contents];
+      for (const step of path) [at, node] = stepInto(node, String(step), follow) ?? [at, null];
+      return lines.linePos(at).line;
+    };
+    return { file, services, value, heading, line };
+  } catch (error) {
+    return no(null, `cannot be read as YAML: ${error instanceof Error ? error.message.split('\n')[0] : String(error)}`);
+  }
+}
+
+/** Where a node, or its key, begins in the text, and the node. */
+type Place = readonly [number, unknown];
+
+/** What stands under a key, by an alias or a merge key too, or at a place of a list. */
+function stepInto(from: unknown, step: string, follow: (node: unknown) => unknown): Place | null {
+  const node = follow(from);
+  if (isSeq(node)) {
+    const item = node.items[Number(step)];
+    return isNode(item) ? [item.range?.[0] ?? 0, item] : null;
+  }
+  if (!isYamlMap(node)) return null;
+  for (const { key, value } of node.items) if (isScalar(key) && String(key.value) === step) return [key.range?.[0] ?? 0, value];
+  for (const { key, value } of node.items) {
+    const inner = isScalar(key) && key.source === '<<' ? follow(value) : null;
+    for (const one of isSeq(inner) ? inner.items : [inner]) {
+      const found = stepInto(one, step, follow);
+      if (found !== null) return found;
+    }
+  }
   return null;
 }
 
-interface Extends {
-  readonly service: string;
-  readonly file: string | null;
-}
-
-function extendsOf(service: unknown): Extends | null {
-  const written = isMap(service) ? service.extends : undefined;
-  if (typeof written === 'string') return { service: written, file: null };
-  if (!isMap(written)) return null;
-  const name = textOf(written.service);
-  return name === null ? null : { service: name, file: textOf(written.file) };
-}
-
-/** A service that others extend may be one of them, or only what they have in common. */
-function isAgentLike(service: unknown): boolean {
-  const { command, environment } = isMap(service) ? service : {};
-  return /--name|AGENT_NAME/.test(JSON.stringify([command, environment]) ?? '');
+function extendsOf(service: unknown): { readonly service: string; readonly file: string | null } | null {
+  const written = inside(service, 'extends');
+  const name = isMap(written) ? textOf(written.service) : typeof written === 'string' ? written : null;
+  return name === null ? null : { service: name, file: textOf(inside(written, 'file')) };
 }
 
 /** With what it extends under it; null when it is none. Ten deep is deep enough for a file that extends itself. */
-function serviceOf(
-  compose: ComposeFile,
-  key: string,
-  read: (path: string) => string | null,
-  remark: (remark: Remark) => void,
-  depth: number,
-): Record<string, unknown> | null {
-  const say = (path: readonly string[], message: string) =>
-    remark({ file: compose.file, line: compose.line(['services', key, ...path]), level: 'warning', message });
-  const service = compose.services[key];
+function serviceOf(compose: ComposeFile, key: string, open: Open, warn: Warn, depth: number): Written | null {
+  const { file: here, services, line } = compose;
+  const service = services[key];
   if (!isMap(service)) {
-    say([], `the service "${key}" is no map: it was not carried over`);
+    warn(here, line(['services', key]), `the service "${key}" is no map: it was not carried over`);
     return null;
   }
-  const base = extendsOf(service);
   const { extends: _, ...own } = service;
+  const base = extendsOf(service);
   if (base === null) return own;
-  const file = base.file === null ? compose.file : posix.normalize(posix.join(posix.dirname(compose.file), base.file));
-  const other = file === compose.file ? compose : depth < 10 ? open(file, read, remark) : null;
-  const lower =
-    other === null || depth >= 10
-      ? null
-      : other.services[base.service] === undefined
-        ? null
-        : serviceOf(other, base.service, read, remark, depth + 1);
-  if (lower === null) {
-    say(
-      ['extends'],
-      `"${base.service}"${base.file === null ? '' : ` of ${base.file}`}, which it extends, was not found: what stands there is missing`,
-    );
-    return own;
-  }
-  return overlay(file === compose.file ? lower : moved(lower, posix.dirname(file), posix.dirname(compose.file)), own);
+  const file = base.file === null ? here : posix.normalize(posix.join(posix.dirname(here), base.file));
+  const other = file === here ? compose : depth < 10 ? open(file) : null;
+  const isThere = depth < 10 && other?.services[base.service] !== undefined;
+  const lower = isThere ? serviceOf(other, base.service, open, warn, depth + 1) : null;
+  if (lower !== null)
+    return overlay(file === here ? lower : moved(lower, posix.relative(posix.dirname(here), posix.dirname(file))), own);
+  const what = `"${base.service}"${base.file === null ? '' : ` of ${base.file}`}`;
+  warn(here, line(['services', key, 'extends']), `${what}, which it extends, was not found: what stands there is missing`);
+  return own;
 }
 
-/** Relative paths of another file's service are meant from that file. */
-function moved(service: Record<string, unknown>, from: string, to: string): Record<string, unknown> {
-  const shift = (path: unknown): unknown =>
-    typeof path === 'string' && /^\.\.?(\/|$)/.test(path) ? `./${posix.join(posix.relative(to, from), path)}` : path;
-  const bare = (path: unknown): unknown =>
-    typeof path === 'string' && !path.startsWith('/') ? posix.join(posix.relative(to, from), path) : path;
-  const { build, volumes, env_file: envFile } = service;
-  const result = { ...service };
-  if (typeof build === 'string') result.build = bare(build);
-  else if (isMap(build)) result.build = { ...build, context: bare(build.context ?? '.') };
-  if (Array.isArray(volumes)) {
-    result.volumes = volumes.map((volume: unknown) => {
-      if (isMap(volume)) return { ...volume, source: shift(volume.source) };
-      if (typeof volume !== 'string' || !volume.startsWith('.')) return volume;
-      const [host = '', ...rest] = volume.split(':');
-      return [shift(host), ...rest].join(':');
+/** Relative paths of another file's service are meant from that file. `away`: its folder, seen from that of this file. */
+function moved({ build, volumes, env_file: files, ...rest }: Written, away: string): Written {
+  const from = (path: unknown) => (typeof path === 'string' && !path.startsWith('/') ? posix.join(away, path) : path);
+  const shift = (host: string) => (/^\.\.?(\/|$)/.test(host) ? `./${posix.join(away, host)}` : host);
+  const shiftVolume = (volume: unknown) => {
+    if (isMap(volume)) return { ...volume, source: typeof volume.source === 'string' ? shift(volume.source) : volume.source };
+    return typeof volume === 'string' ? volume.replace(/^[^:]*/, shift) : volume;
+  };
+  return {
+    ...rest,
+    build: isMap(build) ? { ...build, context: from(build.context ?? '.') } : from(build),
+    volumes: Array.isArray(volumes) ? volumes.map(shiftVolume) : volumes,
+    env_file: Array.isArray(files) ? files.map(from) : from(files),
+  };
+}
+
+/** Keys whose later value takes the place of the earlier one as a whole. */
+const whole = new Set(['command', 'entrypoint', 'healthcheck', 'env_file', 'tags']);
+
+/**
+ * One service on top of another: lists grow, but for those that mean one command, and variables are told apart by name.
+ * https://docs.docker.com/reference/compose-file/merge/
+ */
+function overlay(lower: Written, upper: Written): Written {
+  const asBuild = (build: unknown) => (isMap(build) ? build : { context: build });
+  const targetOf = (volume: unknown) =>
+    isMap(volume) ? volume.target : typeof volume === 'string' ? volume.split(':')[1] : volume;
+  const merged: Record<string, unknown> = { ...lower };
+  for (const [key, value] of Object.entries(upper)) {
+    const before = merged[key] ?? null;
+    if (value === null || value === undefined) continue;
+    merged[key] = value;
+    if (before === null || whole.has(key)) continue;
+    if (key === 'environment' || key === 'args')
+      merged[key] = Object.fromEntries([...pairsOf(before), ...pairsOf(value)].map((pair) => [pair.key, pair.value]));
+    else if (key === 'build') merged[key] = overlay(asBuild(before), asBuild(value));
+    else if (Array.isArray(before) && Array.isArray(value)) {
+      const targets = new Set(key === 'volumes' ? value.map(targetOf) : []);
+      merged[key] = [...before.filter((item) => key !== 'volumes' || !targets.has(targetOf(item))), ...value];
+    } else if (isMap(before) && isMap(value)) merged[key] = overlay(before, value);
+  }
+  return merged;
+}
+
+const name = '[A-Za-z_][A-Za-z0-9_]*';
+const variable = new RegExp(String.raw`\$(?:(\$)|(${name})|\{(${name})(?:(:?[-?+])((?:[^{}]|\$\{[^{}]*\})*))?\})`, 'g');
+
+/**
+ * Fills in `${NAME}` in all texts of a value, as Compose does it. What the shell would have given nobody knows: `missing` is told of
+ * it. `known`: of a file `.env`. https://docs.docker.com/reference/compose-file/interpolation/
+ */
+function interpolate(
+  value: unknown,
+  known: ReadonlyMap<string, string>,
+  path: Path,
+  missing: (variable: string, path: Path) => void,
+): unknown {
+  const fill = (text: string): string =>
+    text.replaceAll(variable, (_, dollar?: string, plain?: string, braced?: string, how?: string, other = '') => {
+      if (dollar !== undefined) return '$';
+      const wanted = plain ?? braced ?? '';
+      const found = known.get(wanted);
+      const isThere = found !== undefined && (found !== '' || !how?.startsWith(':'));
+      if (how?.endsWith('+')) return isThere ? fill(other) : '';
+      if (isThere) return found;
+      if (how?.endsWith('-')) return fill(other);
+      missing(wanted, path);
+      return '';
     });
+  if (typeof value === 'string') return fill(value);
+  if (Array.isArray(value)) return value.map((item, at) => interpolate(item, known, [...path, at], missing));
+  if (!isMap(value)) return value;
+  return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, interpolate(item, known, [...path, key], missing)]));
+}
+
+/** What a file `.env` says. Of names that sound like a secret no value is ever taken, nor one that looks like one. */
+function readDotEnv(text: string): ReadonlyMap<string, string> {
+  const found = new Map<string, string>();
+  for (const line of text.split(/\r?\n/)) {
+    const [, key, value] = new RegExp(`^\\s*(?:export\\s+)?(${name})\\s*=\\s*(.*?)\\s*$`).exec(line) ?? [];
+    if (key === undefined || value === undefined || soundsSecret(key) || looksSecret(value)) continue;
+    found.set(key, /^(["'])(.*)\1/.exec(value)?.[2] ?? value.replace(/\s+#.*$/, ''));
   }
-  if (envFile !== undefined) result.env_file = Array.isArray(envFile) ? envFile.map(bare) : bare(envFile);
-  return result;
-}
-
-/** Folders beside those of agents that have no Compose file: what runs there nobody can see here. */
-function withoutCompose(folders: readonly Folder[], agents: readonly Agent[], contexts: ReadonlySet<string>): Remark[] {
-  const parents = new Set(
-    agents.map(({ folder }) => posix.dirname(folder)).filter((parent, _, all) => parent !== '.' || all.length > 0),
-  );
-  const own = new Set(agents.map(({ folder }) => folder));
-  const inside = (path: string) => folders.filter((folder) => folder.path === path || folder.path.startsWith(`${path}/`));
-  return folders.flatMap(({ path, names }): Remark[] => {
-    if (path === '.' || own.has(path) || !parents.has(posix.dirname(path)) || contexts.has(path)) return [];
-    if ([...contexts].some((context) => context.startsWith(`${path}/`))) return [];
-    if (inside(path).some(({ compose }) => compose !== null)) return [];
-    const shown = names.slice(0, 4).join(', ');
-    const what = names.length === 0 ? 'is empty' : `has no Compose file (but ${shown}${names.length > 4 ? ', …' : ''})`;
-    return [{ file: path, line: null, level: 'warning', message: `${what}: if an agent runs from there, it was not carried over` }];
-  });
-}
-
-export function inOrder(remarks: readonly Remark[]): Remark[] {
-  const unique = new Map(remarks.map((one) => [JSON.stringify(one), one]));
-  return [...unique.values()].sort((one, other) => byNumber(one.file, other.file) || (one.line ?? 0) - (other.line ?? 0));
+  return found;
 }

@@ -1,142 +1,358 @@
-/** The agents of one host as the values of its config: pools, what they share as defaults, services. Pure. */
+/** The agents of one host as its config: pools, what they share as defaults, services, and all of it as a file that people like to read. */
+import { posix } from 'node:path';
+import { isDeepStrictEqual } from 'node:util';
+import { parse } from 'yaml';
 import { buildkite } from '../ci/buildkite/type.ts';
-import type { Agent, PlainMap, Remark } from './agent.ts';
-import { claimsOf, devicesKey } from './devices.ts';
+import {
+  type Agent,
+  type DeviceClaim,
+  isNothing,
+  isPlainMap,
+  nameFrom,
+  type Plain,
+  type PlainMap,
+  type Remark,
+  unusedName,
+} from './agent.ts';
+import { claimsOf } from './devices.ts';
 import type { Host } from './hosts.ts';
-import { isMap } from './plain.ts';
-import { poolNames } from './pool-names.ts';
-import { type Run, runsOf, slotNamesOf } from './runs.ts';
-import { serviceNames } from './service-names.ts';
-import { share } from './share.ts';
+
+export interface Pool {
+  readonly name: string;
+  readonly keys: PlainMap;
+  /** In the order of its slots. */
+  readonly agents: readonly Agent[];
+}
 
 export interface HostConfig {
   readonly services: Readonly<Record<string, PlainMap>>;
   readonly secretsKey: string | null;
-  /** Empty for a host of one pool. */
   readonly defaults: PlainMap;
   /** In the order of the file. */
-  readonly pools: readonly { readonly name: string; readonly keys: PlainMap; readonly agents: readonly Agent[] }[];
+  readonly pools: readonly Pool[];
 }
 
-/** Where files of a host stand once it is led by onejob. */
-const secretsKeyFile = '/etc/onejob/secrets.private.key';
+type Say = (level: Remark['level'], agent: Agent, message: string) => void;
 
-export function hostConfig(host: Host, remark: (remark: Remark) => void): HostConfig {
-  const unique = uniqueNames(host, remark);
-  const apart = claimedTwice(host.name, unique, remark);
-  const runs = runsOf(unique, (agent) => apart.has(agent));
-  const firsts = runs.flatMap(({ agents }) => agents[0] ?? []);
-  const names = poolNames(firsts);
-  const services = serviceNames(firsts);
-  const pools = runs.map((run, at) => ({
-    name: names[at] ?? `pool-${at + 1}`,
-    agents: run.agents,
-    keys: poolKeys(
-      run,
-      services.of.get(firsts[at] as Agent) ?? buildkite.type,
-      run.agents.some((agent) => apart.has(agent)),
-    ),
-  }));
-  for (const { agents } of pools) sayDevices(agents, remark);
-  sayTrust(unique, remark);
-  const shared = share(pools.map(({ keys }) => keys));
-  return {
-    services: services.services,
-    secretsKey: unique.some(({ hasSecretsKey }) => hasSecretsKey) ? secretsKeyFile : null,
-    defaults: shared.defaults,
-    pools: pools.map((pool, at) => ({ ...pool, keys: shared.pools[at] ?? pool.keys })),
-  };
-}
-
-function poolKeys({ agents, name, slots }: Run, service: string, isOff: boolean): PlainMap {
-  const [first] = agents;
-  if (first === undefined) return {};
-  const devices = sharedBy(first, devicesKey(first.devices));
-  const uuid = agents.flatMap(({ devices: { uuids } }) => uuids);
-  return {
-    name,
-    service,
-    agents: isOff ? 0 : slots,
-    devices: isMap(devices) && uuid.length > 0 ? { ...(devices as PlainMap), uuid } : devices,
-    ...first.keys,
-    trust: { forks: 'run-without-secrets' },
-  };
-}
-
-/** Whoever comes from hooks that opened secrets in all builds of the pipeline's own repository must hear what is otherwise. */
-function sayTrust(agents: readonly Agent[], remark: (remark: Remark) => void): void {
-  const [first] = agents;
-  if (first === undefined) return;
-  const note = (agent: Agent, message: string): void => remark({ ...at(agent), level: 'note', message });
-  const how = 'run without secrets; "trust.tags" and "trust.triggered: trust" name those that are to have them';
-  note(first, `builds of tags, and builds that another build triggered, ${how}`);
-  note(first, 'jobs of forks, and others without secrets, have "network: internet": neither this host nor private networks');
-  const cached = agents.find(({ keys: { caches } }) => caches !== undefined);
-  if (cached === undefined) return;
-  const named =
-    '"trust: { caches: private }" gives them folders of their own for caches with a name, as "depot:/root/.julia" has one';
-  note(cached, `jobs without secrets have no "caches": ${named}`);
-}
-
-/** Copies of one agent had the same devices, all at the same time. */
-function sharedBy({ times, devices: { by } }: Agent, devices: ReturnType<typeof devicesKey>): ReturnType<typeof devicesKey> {
-  return times > 1 && devices !== 0 && (by === 'uuid' || by === 'index') ? { ...devices, share: times } : devices;
-}
-
-function at({ file, line }: Agent): Pick<Remark, 'file' | 'line'> {
-  return { file, line };
+/** Without defaults: each pool has all its keys. */
+export function hostConfig(host: Host, say: Say): HostConfig {
+  const agents = uniqueNames(host.agents, say);
+  const apart = claimedTwice(host.name, agents, say);
+  const runs = runsOf(agents, apart);
+  const { services, serviceOf } = servicesOf(agents);
+  const taken = new Set<string>();
+  const pools = runs.map(({ first, agents: of, template }): Pool => {
+    const words = poolWords(first);
+    const name = words.find((word) => !taken.has(word)) ?? unusedName(words[0] ?? 'pool', (word) => taken.has(word), 28);
+    taken.add(name);
+    const devices = devicesKey(first);
+    const uuid = of.flatMap((agent) => (agent.devices.by === 'uuid' ? agent.devices.names : []));
+    const keys = {
+      name: template,
+      service: serviceOf(first),
+      agents: apart.has(first) ? 0 : of.length * first.times,
+      devices: isPlainMap(devices) && uuid.length > 0 ? { ...devices, uuid } : devices,
+      ...first.keys,
+      trust: { forks: 'run-without-secrets' },
+    };
+    return { name, keys, agents: of };
+  });
+  for (const agent of agents) sayDevices(agent, say);
+  sayTrust(agents, say);
+  const secretsKey = agents.some(({ hasSecretsKey }) => hasSecretsKey) ? '/etc/onejob/secrets.private.key' : null;
+  return { services, secretsKey, defaults: {}, pools };
 }
 
 /** The config needs a name for each slot; a CI service shows two of one name as one that flickers. */
-function uniqueNames({ agents }: Host, remark: (remark: Remark) => void): Agent[] {
+function uniqueNames(agents: readonly Agent[], say: Say): Agent[] {
   const taken = new Map<string, Agent>();
   return agents.map((agent) => {
-    const other = slotNamesOf(agent).flatMap((name) => taken.get(name) ?? [])[0];
-    let unique = agent;
-    for (let n = 2; slotNamesOf(unique).some((name) => taken.has(name)); n++)
-      unique = { ...agent, name: `${agent.name.slice(0, 54)}-${n}` };
-    for (const name of slotNamesOf(unique)) taken.set(name, unique);
-    if (other !== undefined) {
-      const message = `the name ${agent.name} is that of ${other.file}:${other.line} too: this one becomes ${unique.name}`;
-      remark({ ...at(agent), level: 'warning', message });
-    }
+    const isTaken = (name: string) => slotNamesOf(name, agent.times).some((one) => taken.has(one));
+    const other = slotNamesOf(agent.name, agent.times).flatMap((name) => taken.get(name) ?? [])[0];
+    const name = unusedName(agent.name, isTaken, 54);
+    const unique = { ...agent, name };
+    for (const one of slotNamesOf(name, agent.times)) taken.set(one, unique);
+    if (other !== undefined)
+      say('warning', agent, `the name ${agent.name} is that of ${other.file}:${other.line} too: this one becomes ${name}`);
     return unique;
   });
 }
 
+/** What the slots of one agent are called: its name, or that of each copy. */
+function slotNamesOf(name: string, times: number): string[] {
+  return times > 1 ? Array.from({ length: times }, (_, at) => `${stemOf(name)}-${at + 1}`) : [name];
+}
+
+/** Room for the number of a copy, in a name of 63 characters. */
+function stemOf(name: string): string {
+  return name.slice(0, 58);
+}
+
 /** Agents whose device another of the host has already: they are written down, and not started. */
-function claimedTwice(host: string, agents: readonly Agent[], remark: (remark: Remark) => void): ReadonlySet<Agent> {
+function claimedTwice(host: string, agents: readonly Agent[], say: Say): ReadonlySet<Agent> {
   const apart = new Set<Agent>();
-  const holders: Agent[] = [];
   for (const agent of agents) {
-    const other = holders.find((holder) => overlap(holder, agent) !== null);
-    if (other === undefined) {
-      holders.push(agent);
-      continue;
+    for (const other of agents.slice(0, agents.indexOf(agent))) {
+      const both = apart.has(other) ? null : overlap(other.devices, agent.devices);
+      if (both === null) continue;
+      apart.add(agent);
+      const what = `${both} of host ${host} is claimed twice, here and by ${other.name} (${other.file}:${other.line})`;
+      say('warning', agent, `${what}: ${agent.name} gets "agents: 0" until you give it another device`);
+      break;
     }
-    apart.add(agent);
-    const what = `${overlap(other, agent)} of host ${host} is claimed twice, here and by ${other.name} (${other.file}:${other.line})`;
-    remark({ ...at(agent), level: 'warning', message: `${what}: ${agent.name} gets "agents: 0" until you give it another device` });
   }
   return apart;
 }
 
-function overlap({ devices: one }: Agent, { devices: other }: Agent): string | null {
-  const theirs = new Set(claimsOf(other));
-  const same = claimsOf(one).find((claim) => theirs.has(claim));
-  if (same !== undefined) return [...one.uuids, ...one.indexes].find((name) => name.toLowerCase() === same) ?? same;
+function overlap(one: DeviceClaim, other: DeviceClaim): string | null {
+  const same = claimsOf(one).find((claim) => claimsOf(other).includes(claim));
+  if (same !== undefined) return one.names.find((name) => name.toLowerCase() === same) ?? same;
   if (one.vendor !== other.vendor || one.by === 'none' || other.by === 'none') return null;
   return one.by === 'all' || other.by === 'all' ? `a GPU of ${one.vendor}` : null;
 }
 
-function sayDevices(agents: readonly Agent[], remark: (remark: Remark) => void): void {
+/** Agents of one pool: those that only differ by a number in their name, which counts without a gap, and by their devices. */
+interface Run {
+  readonly first: Agent;
+  readonly agents: readonly Agent[];
+  /** Of their names. */
+  readonly template: string;
+}
+
+/** In the order given, which is that of the names. `apart`: never with others in one pool. */
+function runsOf(agents: readonly Agent[], apart: ReadonlySet<Agent>): Run[] {
+  const isSingle = (agent: Agent) => agent.times > 1 || agent.devices.by === 'all' || apart.has(agent);
+  const runs: { first: Agent; agents: Agent[]; shapes: Shape[] }[] = [];
   for (const agent of agents) {
-    const { by, uuids, indexes, vendor, count } = agent.devices;
-    if (by === 'index') {
-      const message = `GPU ${indexes.join(', ')} is a number, which may mean another card after a boot: the config asks for any ${count === 1 ? 'one' : count} of ${vendor}; "onejob gpus" lists UUIDs for "uuid"`;
-      remark({ ...at(agent), level: 'note', message });
-    }
-    if (uuids.length > 1 && uuids.some((uuid) => /^MIG-/i.test(uuid)))
-      remark({ ...at(agent), level: 'warning', message: 'it names several MIG instances, and a process can use one of them only' });
+    const run = runs.at(-1);
+    const shapes = shapesOf(agent.name);
+    const isLike =
+      run !== undefined && !isSingle(run.first) && !isSingle(agent) && isDeepStrictEqual(likeness(run.first), likeness(agent));
+    const going = (isLike ? run.shapes : []).filter(({ before, after, start }) =>
+      shapes.some((shape) => shape.before === before && shape.after === after && shape.start === start + (run?.agents.length ?? 0)),
+    );
+    if (run !== undefined && going.length > 0) {
+      run.agents.push(agent);
+      run.shapes = going;
+    } else runs.push({ first: agent, agents: [agent], shapes });
   }
+  return runs.map(({ first, agents: of, shapes: [shape] }) => {
+    const own = first.times > 1 ? `${stemOf(first.name)}-{1..}` : first.name;
+    return {
+      first,
+      agents: of,
+      template: of.length > 1 && shape !== undefined ? `${shape.before}{${shape.start}..}${shape.after}` : own,
+    };
+  });
+}
+
+/** What agents of one pool have in common. */
+function likeness(agent: Agent): readonly unknown[] {
+  return [agent.keys, devicesKey(agent), agent.devices.by, agent.endpoint, agent.tokenFile];
+}
+
+/** `gpu-{1..}`: what stands before and behind the number, and where it begins. */
+interface Shape {
+  readonly before: string;
+  readonly after: string;
+  readonly start: number;
+}
+
+/** Each number in a name is one it may count by. A leading zero is no part of a number: `{1..}` would lose it. */
+function shapesOf(name: string): Shape[] {
+  return [...name.matchAll(/(0*)(\d+)/g)].flatMap(({ index, 1: zeros = '', 2: digits = '' }) => {
+    const at = index + zeros.length;
+    return digits.length > 6 ? [] : [{ before: name.slice(0, at), after: name.slice(at + digits.length), start: Number(digits) }];
+  });
+}
+
+/** What a pool may be called, the best first: by what tells it apart for a person. It changes nothing but its name. */
+function poolWords({ keys, devices, name }: Agent): string[] {
+  const tags = String(keys.tags ?? '').split(',');
+  const flags = tags.flatMap((tag) => /^([^=]+)(=(true|1|yes))?$/.exec(tag)?.[1] ?? []);
+  const values = tags.flatMap((tag) => /^[^=]*gpu[^=]*=(.+)$/i.exec(tag)?.[1] ?? []);
+  const models = values.filter((value) => !/^(true|1|yes)$/.test(value));
+  const words = [...flags, ...(devices.by === 'none' ? [] : models), String(keys.queue ?? ''), ...models, name];
+  return words.map((word) => nameFrom(word.replace(/[^A-Za-z0-9]+$/, ''), 32)).filter((word) => word !== '');
+}
+
+/** Services of a host: one for each token and address that its agents had. */
+function servicesOf(agents: readonly Agent[]) {
+  // Where an agent has its token from may not show; then it is that of the others.
+  const usual = agents.find(({ tokenFile }) => tokenFile !== null)?.tokenFile ?? null;
+  const keyOf = ({ tokenFile, endpoint }: Agent) => JSON.stringify([tokenFile ?? usual, endpoint]);
+  const groups = Map.groupBy(agents, keyOf);
+  const services: Record<string, PlainMap> = {};
+  const names = new Map<string, string>();
+  for (const [key, [first]] of groups) {
+    const tokenFile = first?.tokenFile ?? usual;
+    const endpoint = first?.endpoint ?? null;
+    const own = groups.size === 1 || tokenFile === null ? buildkite.type : nameOfToken(tokenFile);
+    const name = unusedName(own, (one) => one in services);
+    names.set(key, name);
+    const token = { file: `/etc/onejob/${name}.token` };
+    services[name] = { type: buildkite.type, ...(endpoint === null ? {} : { endpoint }), token };
+  }
+  return { services, serviceOf: (agent: Agent) => names.get(keyOf(agent)) ?? buildkite.type };
+}
+
+function nameOfToken(file: string): string {
+  const base = posix
+    .basename(file)
+    .replace(/\.(env|txt|token)$/i, '')
+    .replace(/^\./, '');
+  const isUsual = /^(token|buildkite|agent|env)?$/i.test(base);
+  return nameFrom(isUsual ? posix.basename(posix.dirname(file)) : base, 24) || buildkite.type;
+}
+
+/** The key `devices` of a pool, without UUIDs, which a pool has of all its agents. */
+function devicesKey({ times, devices: { by, vendor, count, names, capabilities } }: Agent): Plain {
+  if (by === 'none') return 0;
+  // As numbers, `0:1` is instance 1 of card 0.
+  const isMig = names.length > 0 && names.every((name) => (by === 'uuid' ? /^MIG-/i.test(name) : name.includes(':')));
+  return {
+    count: by === 'all' ? 'all' : count,
+    ...(by === 'uuid' && vendor === 'nvidia' ? {} : { vendor }),
+    ...(isMig ? { mig: true } : {}),
+    ...(capabilities.length === 0 ? {} : { capabilities }),
+    // Copies of one agent had the same devices, all at the same time.
+    ...(times > 1 && names.length > 0 ? { share: times } : {}),
+  };
+}
+
+function sayDevices(agent: Agent, say: Say): void {
+  const { by, names, vendor, count } = agent.devices;
+  if (by === 'index') {
+    const what = `GPU ${names.join(', ')} is a number, which may mean another card after a boot`;
+    const any = `the config asks for any ${count === 1 ? 'one' : count} of ${vendor}`;
+    say('note', agent, `${what}: ${any}; "onejob gpus" lists UUIDs for "uuid"`);
+  }
+  if (by === 'uuid' && names.length > 1 && names.some((uuid) => /^MIG-/i.test(uuid)))
+    say('warning', agent, 'it names several MIG instances, and a process can use one of them only');
+}
+
+/** Whoever comes from hooks that opened secrets in all builds of the pipeline's own repository must hear what is otherwise. */
+function sayTrust(agents: readonly Agent[], say: Say): void {
+  const [first] = agents;
+  if (first === undefined) return;
+  const how = 'run without secrets; "trust.tags" and "trust.triggered: trust" name those that are to have them';
+  say('note', first, `builds of tags, and builds that another build triggered, ${how}`);
+  say('note', first, 'jobs of forks, and others without secrets, have "network: internet": neither this host nor private networks');
+  const cached = agents.find(({ keys: { caches } }) => caches !== undefined);
+  const named =
+    '"trust: { caches: private }" gives them folders of their own for caches with a name, as "depot:/root/.julia" has one';
+  if (cached !== undefined) say('note', cached, `jobs without secrets have no "caches": ${named}`);
+}
+
+/** What a pool without a key writes to have none, where `defaults` have one. Other keys are only shared by pools that all have them. */
+const nothing: PlainMap = { priority: 0, cpus: 'none', memory: 'none', shm_size: 'none', volumes: [], caches: [], cap_add: [] };
+
+/** Told apart for each pool, or better read there: what a later pool must not get unseen. */
+const own = new Set(['name', 'agents', 'devices', 'tags', 'unsafe']);
+
+/** Maps that merge key by key. */
+const merged = new Set(['env', 'image', 'trust', 'ulimits', 'tmpfs']);
+
+/** What pools have in common becomes `defaults`; what that would change in a pool which has it otherwise is written there. */
+export function shared(config: HostConfig): HostConfig {
+  const { common, rest } = takenOut(config.pools.map(({ keys }) => keys));
+  return { ...config, defaults: common, pools: config.pools.map((pool, at) => ({ ...pool, keys: rest[at] ?? pool.keys })) };
+}
+
+function takenOut(maps: readonly PlainMap[], isInner = false): { readonly common: PlainMap; readonly rest: PlainMap[] } {
+  const common: Record<string, Plain> = {};
+  const rest = maps.map((map): Record<string, Plain> => ({ ...map }));
+  for (const key of new Set(maps.flatMap((map) => Object.keys(map)))) {
+    const values = maps.map((map) => map[key]);
+    if (isInner || !merged.has(key)) {
+      const absent = isInner ? undefined : nothing[key];
+      const value = isInner || !own.has(key) ? usual(values, absent) : undefined;
+      if (value === undefined) continue;
+      common[key] = value;
+      for (const map of rest) {
+        if (isDeepStrictEqual(map[key], value)) delete map[key];
+        else map[key] ??= absent ?? 0;
+      }
+    } else if (!values.includes(undefined)) {
+      // A text in the place of a map replaces all of it, and a pool that has none would get it all.
+      const inner = takenOut(
+        values.filter((value) => isPlainMap(value)),
+        true,
+      );
+      if (Object.keys(inner.common).length > 0) common[key] = inner.common;
+      for (const map of rest) {
+        if (isPlainMap(map[key])) map[key] = inner.rest.shift() ?? {};
+        if (isNothing(map[key])) delete map[key];
+      }
+    }
+  }
+  return { common, rest };
+}
+
+/** The value that most have, if at least two have it and the others can say otherwise; undefined when there is none. */
+function usual(values: readonly (Plain | undefined)[], otherwise: Plain | undefined): Plain | undefined {
+  const there = values.filter((value) => value !== undefined);
+  const lacking = values.length - there.length;
+  if (lacking > 0 && otherwise === undefined) return undefined;
+  const counts = there.map((value) => there.filter((other) => isDeepStrictEqual(value, other)).length);
+  const most = Math.max(...counts);
+  // Writing "none" into more pools than have it would make the file longer.
+  return most >= 2 && lacking < most ? there[counts.indexOf(most)] : undefined;
+}
+
+/** Longest line of a pool or a list that is written on one. */
+const widest = 130;
+
+const order =
+  `name service queue agents devices priority tags image pull cpus cpu_env memory shm_size env caches volumes hooks plugins trust unsafe`.split(
+    ' ',
+  );
+
+/** `head`: lines of comment at the top. */
+export function configText({ services, secretsKey, defaults, pools }: HostConfig, head: readonly string[]): string {
+  const lines = head.map((line) => `# ${line.replaceAll(/\p{Cc}/gu, ' ')}`.trimEnd());
+  lines.push('services:', ...Object.entries(services).map(([name, keys]) => `  ${scalar(name)}: ${flow(keys)}`));
+  if (secretsKey !== null) lines.push(`secrets: { key: { file: ${scalar(secretsKey)} } }`);
+  if (Object.keys(defaults).length > 0) lines.push('defaults:', ...block(defaults, 2, null));
+  lines.push('pools:');
+  const rows = pools.map((pool) => ({ ...pool, name: `${scalar(pool.name)}:`, line: flow(sorted(pool.keys)) }));
+  const isShort = ({ name, line }: (typeof rows)[number]) => `  ${name} ${line}`.length <= widest;
+  const column = Math.max(0, ...rows.filter(isShort).map(({ name }) => name.length)) + 1;
+  for (const row of rows) {
+    const remark = row.agents.length > 1 ? `in this order: the first is that of ${row.agents[0]?.name}` : null;
+    if (isShort(row)) lines.push(`  ${row.name.padEnd(column)}${row.line}`);
+    else lines.push(`  ${row.name}`, ...block(row.keys, 4, remark));
+  }
+  return `${lines.join('\n')}\n`;
+}
+
+function sorted(keys: PlainMap): PlainMap {
+  const place = (key: string) => (order.includes(key) ? order.indexOf(key) : order.length);
+  return Object.fromEntries(Object.entries(keys).toSorted(([one], [other]) => place(one) - place(other)));
+}
+
+/** One key per line. `remark`: behind the key of a long list of UUIDs. */
+function block(keys: PlainMap, indent: number, remark: string | null): string[] {
+  const space = ' '.repeat(indent);
+  return Object.entries(sorted(keys)).flatMap(([key, value]): string[] => {
+    const line = `${space}${scalar(key)}: ${flow(value)}`;
+    if (line.length <= widest || typeof value !== 'object') return [line];
+    if (isPlainMap(value)) return [`${space}${scalar(key)}:`, ...block(value, indent + 2, remark)];
+    const note = key === 'uuid' && remark !== null ? `    # ${remark}` : '';
+    return [`${space}${scalar(key)}:${note}`, ...value.map((item) => `${space}  - ${flow(item)}`)];
+  });
+}
+
+function flow(value: Plain): string {
+  if (typeof value !== 'object') return scalar(value);
+  if (!isPlainMap(value)) return `[${value.map((item) => flow(item)).join(', ')}]`;
+  const inner = Object.entries(value).map(([key, one]) => `${scalar(key)}: ${flow(one)}`);
+  return inner.length === 0 ? '{}' : `{ ${inner.join(', ')} }`;
+}
+
+/** A scalar as it can stand anywhere, in quotes where it would be read as something else without. */
+export function scalar(value: string | number | boolean): string {
+  if (typeof value !== 'string') return String(value);
+  const isPlain = /^[A-Za-z0-9_/.][A-Za-z0-9_./+-]*( [A-Za-z0-9_./+-]+)*$/.test(value) && parse(value) === value;
+  return isPlain ? value : JSON.stringify(value);
 }

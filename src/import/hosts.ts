@@ -4,7 +4,7 @@
  */
 import { posix } from 'node:path';
 import { glob } from '../glob.ts';
-import { type Agent, byNumber } from './agent.ts';
+import { type Agent, byNumber, unusedName } from './agent.ts';
 import { claimsOf } from './devices.ts';
 
 export interface HostRule {
@@ -19,38 +19,28 @@ export interface Host {
   readonly because: string;
 }
 
-/** In the order of their names; agents in the order of theirs. */
-export function groupHosts(agents: readonly Agent[], rules: readonly HostRule[] = []): Host[] {
-  const chosen = rules.map(({ name, glob }) => ({ name, glob, isMatch: matcher(glob) }));
-  const fixed = new Map<string, { agents: Agent[]; globs: Set<string> }>();
-  const open: Agent[] = [];
-  for (const agent of agents) {
-    const rule = chosen.find(({ isMatch }) => isMatch(agent));
-    if (rule === undefined) open.push(agent);
-    else {
-      const entry = fixed.get(rule.name) ?? { agents: [], globs: new Set() };
-      entry.agents.push(agent);
-      entry.globs.add(rule.glob);
-      fixed.set(rule.name, entry);
-    }
-  }
-  const hosts: Host[] = [...fixed].map(([name, { agents: of, globs }]) => ({
-    name,
-    agents: of,
-    because: `--host ${name}=${[...globs].join(' ')}`,
+/** In the order of their names; agents in the order of theirs. `idle`: rules that fit no agent. */
+export function groupHosts(agents: readonly Agent[], rules: readonly HostRule[]): { hosts: Host[]; idle: HostRule[] } {
+  const chosen = rules.map((rule) => ({ ...rule, isMatch: glob(rule.glob) }));
+  const ruled = Map.groupBy(agents, ({ file, name, hostname }) => {
+    const folder = posix.dirname(file);
+    const texts = [folder, posix.basename(folder), name, hostname ?? name];
+    return chosen.find(({ isMatch }) => texts.some((text) => isMatch(text)));
+  });
+  const used = [...ruled.keys()].filter((rule) => rule !== undefined);
+  const hosts = [...Map.groupBy(used, ({ name }) => name)].map(([name, of]): Host => {
+    const globs = new Set(of.map((rule) => rule.glob));
+    return { name, agents: of.flatMap((rule) => ruled.get(rule) ?? []), because: `--host ${name}=${[...globs].join(' ')}` };
+  });
+  for (const [name, of] of byFolder(ruled.get(undefined) ?? [])) hosts.push(...split(name, of));
+  const sorted = named(hosts).map((host) => ({
+    ...host,
+    agents: host.agents.toSorted((one, other) => byNumber(one.name, other.name) || byNumber(one.file, other.file)),
   }));
-  for (const [name, of] of byFolder(open)) hosts.push(...split(name, of));
-  return named(hosts)
-    .map((host) => ({
-      ...host,
-      agents: host.agents.toSorted((one, other) => byNumber(one.name, other.name) || byNumber(one.file, other.file)),
-    }))
-    .sort((one, other) => byNumber(one.name, other.name));
-}
-
-function matcher(pattern: string): (agent: Agent) => boolean {
-  const isMatch = glob(pattern);
-  return ({ folder, name, hostname }) => [folder, posix.basename(folder), name, hostname ?? name].some((text) => isMatch(text));
+  return {
+    hosts: sorted.sort((one, other) => byNumber(one.name, other.name)),
+    idle: rules.filter((rule) => !used.some((one) => one.name === rule.name && one.glob === rule.glob)),
+  };
 }
 
 /** Folders that only hold what is in them. */
@@ -60,62 +50,44 @@ const containers = new Set(
 
 /** `gpuci.7` and `gpuci-7` are of `gpuci`; `gpuci1` is a host of its own. */
 function prefixOf(name: string): string {
-  const prefix = name.replace(/[._-]+\d+$/, '');
-  return prefix === '' ? name : prefix;
+  return name.replace(/[._-]+\d+$/, '') || name;
 }
 
 function byFolder(agents: readonly Agent[]): Map<string, Agent[]> {
-  const perFile = new Map<string, number>();
-  for (const { file } of agents) perFile.set(file, (perFile.get(file) ?? 0) + 1);
-  const names = new Map<string, Agent[]>();
-  const put = (name: string, agent: Agent) => names.set(name, [...(names.get(name) ?? []), agent]);
-  const shared = new Map<string, number>();
-  for (const { hostname, name } of agents)
-    if (hostname !== null && hostname !== name) shared.set(hostname, (shared.get(hostname) ?? 0) + 1);
-  const isAlone = ({ file }: Agent) => perFile.get(file) === 1;
-  const single = new Set(agents.filter(isAlone).map(({ folder }) => prefixOf(posix.basename(folder))));
-  for (const agent of agents) {
-    const { folder, hostname, name } = agent;
-    const parts = folder.split('/').filter((part) => !containers.has(part.toLowerCase()));
+  const perFile = Map.groupBy(agents, ({ file }) => file);
+  const isAlone = ({ file }: Agent) => perFile.get(file)?.length === 1;
+  const single = new Set(agents.filter(isAlone).map(({ file }) => prefixOf(posix.basename(posix.dirname(file)))));
+  const own = ({ hostname, name }: Agent) => (hostname === name ? null : hostname);
+  const perHostname = Map.groupBy(agents, own);
+  const names = Map.groupBy(agents, (agent) => {
+    const hostname = own(agent);
+    const parts = posix
+      .dirname(agent.file)
+      .split('/')
+      .filter((part) => !containers.has(part.toLowerCase()));
     const leaf = parts.at(-1);
-    if (hostname !== null && hostname !== name && (shared.get(hostname) ?? 0) > 1) put(hostname, agent);
-    else if (!isAlone(agent)) {
-      // Several agents of one file start on one host, so its folder is that host's, unless it is one of many of them.
-      if (leaf === undefined) put(prefixOf(hostname ?? name), agent);
-      else put(single.has(prefixOf(leaf)) ? prefixOf(leaf) : parts.join('.'), agent);
-    } else if (parts.length > 1) put(parts.slice(0, -1).join('.'), agent);
-    else put(prefixOf(leaf ?? name), agent);
-  }
-  return together(names);
-}
-
-/**
- * `gpu0`, `gpu1`, … without a separator: one host when each agent names devices of its own and no two the same, which nobody does who
- * has a host for each agent.
- */
-function together(names: ReadonlyMap<string, Agent[]>): Map<string, Agent[]> {
-  const stems = new Map<string, string[]>();
-  for (const name of names.keys()) {
-    const stem = name.replace(/\d+$/, '');
-    if (stem !== name && stem !== '') stems.set(stem, [...(stems.get(stem) ?? []), name]);
-  }
-  const result = new Map(names);
-  for (const [stem, members] of stems) {
-    const agents = members.flatMap((name) => names.get(name) ?? []);
-    const claims = agents.map(({ devices }) => claimsOf(devices));
-    const all = claims.flat();
+    if (hostname !== null && (perHostname.get(hostname)?.length ?? 0) > 1) return hostname;
+    if (isAlone(agent)) return parts.length > 1 ? parts.slice(0, -1).join('.') : prefixOf(leaf ?? agent.name);
+    // Several agents of one file start on one host, so its folder is that host's, unless it is one of many of them.
+    if (leaf === undefined) return prefixOf(agent.hostname ?? agent.name);
+    return single.has(prefixOf(leaf)) ? prefixOf(leaf) : parts.join('.');
+  });
+  // `gpu0`, `gpu1`, … without a separator are one host when each agent names devices of its own and no two the same, which nobody
+  // does who has a host for each agent.
+  for (const [stem, members] of Map.groupBy([...names], ([name]) => name.replace(/\d+$/, ''))) {
+    const of = members.flatMap(([, few]) => few);
+    const claims = of.flatMap(({ devices }) => claimsOf(devices));
     const isOne =
+      stem !== '' &&
       members.length > 1 &&
-      !names.has(stem) &&
-      !members.some((name) => (names.get(name)?.length ?? 0) > 1) &&
-      claims.every((one) => one.length > 0) &&
-      agents.every(({ devices }) => devices.by === 'uuid' || devices.by === 'index') &&
-      new Set(all).size === all.length;
+      members.every(([name, few]) => name !== stem && few.length === 1) &&
+      of.every(({ devices: { by } }) => by === 'uuid' || by === 'index') &&
+      new Set(claims).size === claims.length;
     if (!isOne) continue;
-    for (const name of members) result.delete(name);
-    result.set(stem.replace(/[._-]+$/, '') || stem, agents);
+    for (const [name] of members) names.delete(name);
+    names.set(stem.replace(/[._-]+$/, '') || stem, of);
   }
-  return result;
+  return names;
 }
 
 /** Two agents that name the same device under different host names are not of one host. */
@@ -127,11 +99,10 @@ function split(name: string, agents: readonly Agent[]): Host[] {
     else part.push(agent);
   }
   if (parts.length === 1) return [{ name, agents, because: becauseOf(name, agents) }];
+  const claims = parts.map((of) => new Set(of.flatMap(({ devices }) => claimsOf(devices))));
   return parts.map((of, at) => {
     const hostname = of.find((agent) => agent.hostname !== null)?.hostname ?? `${name}-${at + 1}`;
-    const taken = [...new Set(of.flatMap(({ devices }) => claimsOf(devices)))].find((claim) =>
-      parts.some((other) => other !== of && other.some(({ devices }) => claimsOf(devices).includes(claim))),
-    );
+    const taken = [...(claims[at] ?? [])].find((claim) => claims.some((other, place) => place !== at && other.has(claim)));
     return {
       name: hostname,
       agents: of,
@@ -141,34 +112,26 @@ function split(name: string, agents: readonly Agent[]): Host[] {
 }
 
 function becauseOf(name: string, agents: readonly Agent[]): string {
-  const [first] = agents;
-  if (agents.length === 1 && first !== undefined) return `from ${first.folder}`;
-  if (agents.every(({ file }) => file === first?.file)) return `all of ${first?.file}`;
-  return agents.every(({ folder }) => folder.split('/').slice(0, -1).includes(name))
-    ? `what is below ${name}`
-    : `what begins with ${name}`;
+  const { file = '' } = agents[0] ?? {};
+  if (agents.length === 1) return `from ${posix.dirname(file)}`;
+  if (agents.every((agent) => agent.file === file)) return `all of ${file}`;
+  const isBelow = agents.every((agent) => agent.file.split('/').slice(0, -2).includes(name));
+  return isBelow ? `what is below ${name}` : `what begins with ${name}`;
 }
 
 function areApart(one: Agent, other: Agent): boolean {
   if (one.hostname === null || other.hostname === null || one.hostname === other.hostname || one.file === other.file) return false;
-  const theirs = new Set(claimsOf(other.devices));
-  const same = claimsOf(one.devices).filter((claim) => theirs.has(claim));
   // A UUID is of one card in the world; a number is of one on each host. So fixed names that only count agents do not speak against it.
-  const isOneHost = prefixOf(one.hostname) === prefixOf(other.hostname);
-  return same.length > 0 && !(isOneHost && one.devices.by === 'uuid');
+  if (prefixOf(one.hostname) === prefixOf(other.hostname) && one.devices.by === 'uuid') return false;
+  return !new Set(claimsOf(one.devices)).isDisjointFrom(new Set(claimsOf(other.devices)));
 }
 
 /** Names of files: no two alike, whatever the case. */
 function named(hosts: readonly Host[]): Host[] {
   const taken = new Set<string>();
   return hosts.map((host) => {
-    const plain =
-      host.name
-        .replaceAll(/[^A-Za-z0-9_.-]+/g, '-')
-        .replace(/^[-.]+/, '')
-        .slice(0, 100) || 'host';
-    let name = plain;
-    for (let n = 2; taken.has(name.toLowerCase()); n++) name = `${plain}-${n}`;
+    const letters = host.name.replaceAll(/[^A-Za-z0-9_.-]+/g, '-').replace(/^[-.]+/, '');
+    const name = unusedName(letters.slice(0, 100) || 'host', (one) => taken.has(one.toLowerCase()));
     taken.add(name.toLowerCase());
     return { ...host, name };
   });

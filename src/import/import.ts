@@ -1,15 +1,17 @@
 /**
  * From a folder of Compose files to one config per host. What comes out is held against the rules of the config at once, as `config check`
- * would: what they would refuse is said here already.
+ * would: what they refuse is left out and said, so that the rest can be loaded; what cannot be left out is only said.
  */
-
 import type { Environment } from '../config/environment.ts';
-import type { Agent, Remark } from './agent.ts';
+import { interpret } from '../config/interpret.ts';
+import { checkConfig } from '../config/load.ts';
+import { parseSource } from '../config/source.ts';
+import { isMap } from '../config/values.ts';
+import { type Agent, byNumber, isPlainMap, type PlainMap, type Remark } from './agent.ts';
 import { claimsOf } from './devices.ts';
-import { inOrder, readFleet } from './fleet.ts';
-import { hostConfig } from './host-config.ts';
+import { readFleet } from './fleet.ts';
+import { configText, type HostConfig, hostConfig, shared } from './host-config.ts';
 import { groupHosts, type Host, type HostRule } from './hosts.ts';
-import { repaired } from './repair.ts';
 
 export interface ImportedAgent {
   readonly name: string;
@@ -39,82 +41,114 @@ export interface Imported {
 export async function importCompose(root: string, rules: readonly HostRule[], env: Environment): Promise<Imported> {
   const fleet = readFleet(root);
   const remarks = [...fleet.remarks];
+  const say = (level: Remark['level'], { file, line }: Pick<Remark, 'file' | 'line'>, message: string) =>
+    remarks.push({ file, line, level, message });
+  const { hosts: groups, idle } = groupHosts(fleet.agents, rules);
   const hosts: ImportedHost[] = [];
-  for (const host of groupHosts(fleet.agents, rules)) {
-    const values = hostConfig(host, (one) => remarks.push(one));
-    const { text: config, refused } = await repaired(values, headOf(host), env);
-    const agents = values.pools.flatMap(({ name: pool, agents: of }) =>
-      of.map((agent) => ({ name: agent.name, file: agent.file, line: agent.line, pool, devices: shown(agent) })),
+  /** Of which host the agent of a name is: a service that sees one name on two hosts cannot tell its agents apart. */
+  const taken = new Map<string, string>();
+  for (const host of groups) {
+    const config = await fitting(hostConfig(host, say), env, (pool, message) => {
+      const places = pool === null ? [{ file: `${host.name}.yml`, line: null }] : pool.agents;
+      for (const place of places) say('warning', place, message);
+    });
+    const agents = config.pools.flatMap(({ name: pool, agents: of }) =>
+      of.map(({ name, file, line, devices }) => {
+        const { by, count, vendor, names } = devices;
+        const shown = by === 'uuid' ? names : by === 'count' ? [`${count} of ${vendor}`] : claimsOf(devices);
+        const other = taken.get(name) ?? host.name;
+        if (other !== host.name)
+          say('warning', { file, line }, `the name ${name} is that of an agent of ${other} too: the service shows both as one`);
+        taken.set(name, host.name);
+        return { name, file, line, pool, devices: shown };
+      }),
     );
-    hosts.push({ name: host.name, because: host.because, agents, config });
-    for (const { pool, message } of refused) {
-      const first = agents.find((agent) => agent.pool === pool);
-      remarks.push({ file: first?.file ?? `${host.name}.yml`, line: first?.line ?? null, level: 'warning', message });
-    }
+    hosts.push({ name: host.name, because: host.because, agents, config: configText(shared(config), headOf(host)) });
   }
-  remarks.push(...sameNames(hosts), ...idle(rules, hosts));
-  return { files: fleet.files, hosts, remarks: inOrder(remarks) };
-}
-
-function shown({ devices }: Agent): readonly string[] {
-  if (devices.by === 'uuid') return devices.uuids;
-  return devices.by === 'count' ? [`${devices.count} of ${devices.vendor}`] : claimsOf(devices);
+  for (const { name, glob } of idle) say('warning', { file: '--host', line: null }, `${name}=${glob} fits no agent`);
+  const unique = new Map(remarks.map((one) => [JSON.stringify(one), one]));
+  const ordered = [...unique.values()].sort((one, other) => byNumber(one.file, other.file) || (one.line ?? 0) - (other.line ?? 0));
+  return { files: fleet.files, hosts, remarks: ordered };
 }
 
 function headOf({ name, agents }: Host): string[] {
   const count = agents.length === 1 ? 'one agent' : `${agents.length} agents`;
   const tokens = [...new Set(agents.flatMap(({ tokenFile }) => tokenFile ?? []))];
   const old = tokens.length === 0 ? 'where it is now' : tokens.join(', ');
-  const hasFolders = agents.some(
-    ({ keys: { caches } }) => Array.isArray(caches) && caches.some((line) => String(line).startsWith('/')),
-  );
-  const keys = agents.some(({ hasSecretsKey }) => hasSecretsKey);
+  const caches = agents.flatMap(({ keys }) => (Array.isArray(keys.caches) ? keys.caches : []));
+  const hasFolders = caches.some((line) => String(line).startsWith('/'));
+  const hasKeys = agents.some(({ hasSecretsKey }) => hasSecretsKey);
   return [
     `${name}: ${count}, from Compose files by "onejob import compose".`,
     ...sharedHeading(agents),
     `Before "onejob up": put the token, alone, into the file below (mode 600), and remove it from ${old}.`,
     ...(hasFolders
-      ? [`Make the folders of "caches" that are not there yet (mkdir -p): onejob makes only those that have a name.`]
+      ? ['Make the folders of "caches" that are not there yet (mkdir -p): onejob makes only those that have a name.']
       : []),
-    ...(keys ? ['Put the private key for encrypted variables beside it (mode 600), and remove it from the image.'] : []),
+    ...(hasKeys ? ['Put the private key for encrypted variables beside it (mode 600), and remove it from the image.'] : []),
   ];
 }
 
 /** What people wrote above the services, where most agents of the host say the same. */
 function sharedHeading(agents: readonly Agent[]): string[] {
-  const count = new Map<string, number>();
-  for (const { heading } of agents) if (heading !== null) count.set(heading, (count.get(heading) ?? 0) + 1);
-  const [best] = [...count].toSorted(([, one], [, other]) => other - one);
-  return best === undefined || best[1] * 2 <= agents.length ? [] : best[0].split('\n').slice(0, 8);
+  const alike = [...Map.groupBy(agents, ({ heading }) => heading)].find(([, of]) => of.length * 2 > agents.length);
+  return alike === undefined || alike[0] === '' ? [] : alike[0].split('\n').slice(0, 8);
 }
 
-/** A service that sees one name on two hosts cannot tell its agents apart. */
-function sameNames(hosts: readonly ImportedHost[]): Remark[] {
-  const taken = new Map<string, string>();
-  return hosts.flatMap(({ name: host, agents }) =>
-    agents.flatMap(({ name, file, line }): Remark[] => {
-      const other = taken.get(name);
-      taken.set(name, host);
-      if (other === undefined || other === host) return [];
-      return [
-        {
-          file,
-          line,
-          level: 'warning',
-          message: `the name ${name} is that of an agent of ${other} too: the service shows both as one`,
-        },
-      ];
-    }),
+type Pool = HostConfig['pools'][number];
+
+/** The config without what its rules refuse. `tell`: what that was in a pool; null for what is of none. */
+async function fitting(
+  config: HostConfig,
+  env: Environment,
+  tell: (pool: Pool | null, message: string) => void,
+): Promise<HostConfig> {
+  let left = config;
+  for (;;) {
+    const { services, pools }: HostConfig = left;
+    const problems = (await problemsOf(configText(left, []), env)).map(({ key, message }) => {
+      const [top, name = '', ...path] = partsOf(key);
+      const pool = (top === 'pools' && pools.find((one) => one.name === name)) || null;
+      const keys = top === 'services' ? services[name] : pool?.keys;
+      return { key, message, name, path, pool, keys };
+    });
+    const next = problems.find(({ keys, path: [key = ''] }) => keys?.[key] !== undefined && !needed.has(key));
+    if (next?.keys === undefined) {
+      for (const { key, message, pool } of problems) tell(pool, `the config would be refused: ${key} ${message}`);
+      return left;
+    }
+    const { key, message, name, path, pool } = next;
+    tell(pool, `${key} is not carried over: ${message}`);
+    const keys = without(next.keys, path);
+    if (pool === null) left = { ...left, services: { ...services, [name]: keys } };
+    else left = { ...left, pools: pools.map((one) => (one === pool ? { ...one, keys } : one)) };
+  }
+}
+
+/** Keys that a pool or a service cannot do without. */
+const needed = new Set(['name', 'agents', 'devices', 'service', 'type', 'token']);
+
+/** Keys without what stands at a path, or the last part of it that is there, and without what is empty then. */
+function without(keys: PlainMap, [key = '', ...path]: readonly string[]): PlainMap {
+  const { [key]: value, ...rest } = keys;
+  if (typeof value !== 'object' || !Object.hasOwn(value, path[0] ?? '')) return rest;
+  const left = isPlainMap(value) ? without(value, path) : value.filter((_, at) => String(at) !== path[0]);
+  return Object.keys(left).length === 0 ? rest : { ...keys, [key]: left };
+}
+
+async function problemsOf(text: string, env: Environment) {
+  const source = parseSource('config', text);
+  const value = isMap(source.value) ? source.value : {};
+  const place = { source: 'config', line: null, column: null };
+  const combined = { files: [], foreign: new Set<string>(), problems: [], empty: false, locate: () => place, has: () => true };
+  const { written, problems } = interpret({ ...combined, value });
+  const { errors } = await checkConfig({ env, secrets: 'skip', instead: { name: 'config', written } });
+  return [...source.problems, ...problems, ...errors].filter(({ level }) => level === 'error');
+}
+
+/** `pools.lab.env."a b"` and `pools.lab.volumes[0]` as their parts. */
+function partsOf(key: string): string[] {
+  return [...key.matchAll(/"(?:[^"\\]|\\.)*"|[^.[\]"]+/g)].map(([part]) =>
+    part.startsWith('"') ? String(JSON.parse(part)) : part,
   );
-}
-
-function idle(rules: readonly HostRule[], hosts: readonly ImportedHost[]): Remark[] {
-  return rules
-    .filter(
-      ({ name, glob }) =>
-        !hosts.some(
-          (host) => host.because.startsWith('--host ') && host.because.includes(`${name}=`) && host.because.includes(glob),
-        ),
-    )
-    .map(({ name, glob }) => ({ file: '--host', line: null, level: 'warning', message: `${name}=${glob} fits no agent` }));
 }

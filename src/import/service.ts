@@ -1,172 +1,202 @@
 /** One service of a Compose file as one agent, with all that had to be said about it. */
 import { posix } from 'node:path';
-import type { Agent, Plain, Remark } from './agent.ts';
-import { readCommandLine, variableOf } from './agent-flags.ts';
-import type { ComposeFile } from './compose-file.ts';
-import { readDevices } from './devices.ts';
-import { readEnvironment } from './environment.ts';
-import { fitKeys } from './fit.ts';
-import { readFlags } from './flags.ts';
-import { readImage } from './image.ts';
-import { looksSecret, soundsSecret } from './interpolate.ts';
-import { readLimits, sayLeft } from './limits.ts';
-import { readMounts } from './mounts.ts';
-import { isMap, listOf, numberOf, textOf, wordsOf } from './plain.ts';
+import type { Path } from '../config/problem.ts';
+import { isMap } from '../config/values.ts';
+import type { Agent, Plain, Service } from './agent.ts';
+import { inside, isNothing, listOf, looksSecret, nameFrom, numberOf, pairsOf, soundsSecret, textOf, wordsOf } from './agent.ts';
+import { readImage, readLimits, readMounts } from './container.ts';
+import { deviceVariables, readDevices } from './devices.ts';
 
-export interface ServiceInput {
-  readonly compose: ComposeFile;
-  readonly key: string;
-  /** With `extends` and variables filled in. */
-  readonly service: Readonly<Record<string, unknown>>;
-  /** Whether it is the only service of its file. */
-  readonly isOnly: boolean;
-  /** Absolute path of the folder that was read. */
-  readonly root: string;
-  /** Of a file, by its path relative to the root; null when there is none. */
-  read(path: string): string | null;
-  remark(remark: Remark): void;
-}
-
-export interface ServiceFound {
-  readonly agent: Agent;
-  /** Folder its image is built from, relative to the root. */
-  readonly context: string | null;
-}
-
-/** null for a service that is no agent. Never throws. */
-export function readService({ compose, key, service, isOnly, root, read, remark }: ServiceInput): ServiceFound | null {
-  const { file } = compose;
+/** null for a service that is none. Never throws. `heading`: comment above the services of its file. */
+export function readService(service: Service, heading: string): Agent | null {
+  const { file, key, isOnly, written, root, line, warn, note } = service;
   const folder = posix.dirname(file);
-  const say = (level: Remark['level'], path: readonly (string | number)[], message: string): void =>
-    remark({ file, line: compose.line(['services', key, ...path]), level, message });
-  const held: Remark[] = [];
-  const tell = (where: string, line: number | null, level: Remark['level'], message: string) =>
-    held.push({ file: where, line, level, message });
-  const hold: typeof say = (level, path, message) => tell(file, compose.line(['services', key, ...path]), level, message);
-
-  const cpus = numberOf(service.cpus);
-  const { env, all, flags: said, cpu } = readEnvironment(service.environment, cpus, hold);
-  const words = [...shellWords(service.entrypoint), ...shellWords(service.command)];
-  const line = readCommandLine(words);
-  const built = readImage({ service, folder, read, say: hold, tell });
+  const { env, all, flags: said, cpu } = readEnvironment(service);
+  const command = readCommand(written);
+  const { image, context, hasSecretsKey, hasAgent } = readImage(service);
+  const envFiles = listOf(written.env_file).flatMap((item) => textOf(isMap(item) ? item.path : item) ?? []);
   const isAgent =
-    line.isStart ||
+    command.isStart ||
     said.length > 0 ||
-    built.hasAgent ||
-    listOf(service.env_file).some((item) => /token|buildkite|agent/i.test(fileOf(item) ?? '')) ||
+    hasAgent ||
+    envFiles.some((one) => /token|buildkite|agent/i.test(one)) ||
     (isOnly && /buildkite/i.test(key));
-  if (!isAgent) {
-    say('warning', [], `the service "${key}" is not carried over: nothing shows that it starts a Buildkite agent`);
-    return null;
-  }
-  for (const one of held) remark(one);
-  sayLeft(service, say);
-  const hostname = textOf(service.hostname);
-  const leaf = folder === '.' ? posix.basename(root) : posix.basename(folder);
-  const fallback = isOnly ? leaf : key;
-  const flags = readFlags({
-    flags: [
-      ...said.map((one) => ({ ...one, isVariable: true })),
-      ...line.flags.map((one) => ({ name: one.name, value: one.value, path: commandPath(service, one.at), isVariable: false })),
-    ],
-    hostname: hostname ?? fallback,
-    fallback: hostname !== null && isName(hostname) ? hostname : fallback,
-    say,
-  });
-  if (line.rest.length > 0) {
+  if (!isAgent) return null;
+
+  const limits = readLimits(service);
+  const hostname = textOf(written.hostname);
+  const fallback = isOnly ? posix.basename(folder === '.' ? root : folder) : key;
+  const isName = hostname !== null && /^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$/.test(hostname);
+  const flags = readFlags(said, command.flags, hostname ?? fallback, isName ? hostname : fallback, service);
+  if (command.unknown > 0) {
     // A word may be a token.
-    say(
-      'warning',
-      ['command'],
-      `${line.rest.length === 1 ? 'a word' : `${line.rest.length} words`} of the command are not understood and not carried over`,
-    );
+    const what = command.unknown === 1 ? 'a word' : `${command.unknown} words`;
+    warn(['command'], `${what} of the command are not understood and not carried over`);
   }
-  const mounts = readMounts({
-    volumes: service.volumes,
-    named: compose.value.volumes,
-    name: flags.name,
-    folder: posix.join(root, folder),
-    say,
-  });
-  const devices = readDevices({ env: all, service, say });
-  const kept = Object.fromEntries(
-    flags.others.flatMap(({ name, value, path }) => {
-      const variable = variableOf(name);
-      if (variable === null || soundsSecret(name) || looksSecret(value)) {
-        say('warning', path, `--${name} is not carried over`);
-        return [];
-      }
-      say('note', path, `--${name} is kept as the variable ${variable}`);
-      return [[variable, value]];
-    }),
-  );
-  const limits = readLimits(service, say);
-  const jobs: Record<string, Plain> = { ...env, ...kept };
-  const keys: Record<string, Plain> = {
-    queue: flags.queue,
-    ...(flags.priority === null ? {} : { priority: flags.priority }),
-    ...(flags.tags.length === 0 ? {} : { tags: flags.tags.join(',') }),
-    ...(built.image === null ? {} : { image: built.image }),
-    ...(cpu === null ? {} : { cpu_env: cpu.variable, cpus: cpu.count }),
-    ...limits,
-    ...(Object.keys(jobs).length === 0 ? {} : { env: jobs }),
-    ...(mounts.caches.length === 0 ? {} : { caches: mounts.caches }),
-    ...(mounts.volumes.length === 0 ? {} : { volumes: mounts.volumes }),
-  };
-  for (const [flag, path] of Object.entries(flags.folders)) {
-    const [host, inside] = hostFolder(path, mounts.hostOf);
-    if (host !== null) {
-      keys[flag] = host;
-      // Agents see it by that key.
-      const rest = mounts.volumes.filter((volume) => volume !== `${host}:${path.replace(/\/$/, '')}`);
-      if (rest.length > 0) keys.volumes = rest;
-      else delete keys.volumes;
-    } else
-      say(
-        'note',
-        ['command'],
-        inside ? nothingThere(flag, path) : `${path} (--${flag}-path) is in the image: ${ofImage(flag, built)}`,
-      );
+  const mounts = readMounts(service, flags.name);
+  const folders: Record<string, string> = {};
+  for (const [flag, path] of flags.folders) {
+    const host = hostFolder(path, mounts.hostOf);
+    if (host === null) note(['command'], `${path} (--${flag}-path) is in the image: ${instead(flag, hasSecretsKey)}`);
+    else folders[flag] = host;
   }
-  if (cpu !== null && limits.cpus === undefined)
-    say('note', ['environment', cpu.variable], `${cpu.variable} follows from "cpus", which also holds its jobs to as many CPUs`);
+  // Agents see these by their keys.
+  const byKey = new Set(flags.folders.map(([flag, path]) => `${folders[flag]}:${path.replace(/\/$/, '')}`));
+  const devices = readDevices(service, all);
+  if (cpu !== null && limits.cpus === null)
+    note(['environment', cpu.variable], `${cpu.variable} follows from "cpus", which also holds its jobs to as many CPUs`);
   if (hostname !== null && hostname !== flags.name)
-    say('note', ['hostname'], `jobs see the agent's name as the name of their host, not ${hostname}`);
-  const fitting = fitKeys(keys, (what, why) => say('warning', [], `${what} is not carried over: ${why}`));
-  const tokenFile = tokenFileOf(service.env_file, folder);
+    note(['hostname'], `jobs see the agent's name as the name of their host, not ${hostname}`);
+  const tokenFile = tokenFileOf(envFiles, folder);
   if (tokenFile !== null) {
-    const what = `the token goes into a file that only root reads (see the config); what else is in ${tokenFile} is not carried over, as nobody looked into it`;
-    say('note', ['env_file'], what);
-  } else if (!flags.hasToken) say('note', [], 'where it has its token from does not show; the config names a file for it');
-  const deploy = isMap(service.deploy) ? numberOf(service.deploy.replicas) : null;
+    const what = `what else is in ${tokenFile} is not carried over, as nobody looked into it`;
+    note(['env_file'], `the token goes into a file that only root reads (see the config); ${what}`);
+  } else if (!flags.hasToken) note([], 'where it has its token from does not show; the config names a file for it');
   const most = devices.by === 'uuid' || devices.by === 'index' ? 64 : 512;
-  const asked = Math.min(most, Math.max(1, Math.round(numberOf(service.scale) ?? deploy ?? 1)) * flags.spawn);
-  const times = devices.by === 'all' ? 1 : asked;
-  if (asked > 1) {
-    const what =
-      times === 1
-        ? `${asked} copies of it had all GPUs, and one agent has them now: write the devices of each`
-        : `${asked} copies become a pool whose agents are called ${flags.name}-1, ${flags.name}-2, …`;
-    say(times === 1 ? 'warning' : 'note', ['deploy'], what);
-  }
-  return {
-    agent: {
-      folder,
-      file,
-      line: compose.line(['services', key]),
-      service: key,
-      name: flags.name,
-      hostname,
-      times,
-      tokenFile,
-      endpoint: flags.endpoint,
-      hasSecretsKey: built.hasSecretsKey,
-      devices,
-      keys: fitting,
-      heading: compose.heading,
-    },
-    context: built.context,
+  const copies = Math.round(numberOf(written.scale) ?? numberOf(inside(written.deploy, 'replicas')) ?? 1);
+  const asked = Math.min(most, Math.max(1, copies) * flags.spawn);
+  if (asked > 1 && devices.by === 'all')
+    warn(['deploy'], `${asked} copies of it had all GPUs, and one agent has them now: write the devices of each`);
+  else if (asked > 1) note(['deploy'], `${asked} copies become a pool whose agents are called ${flags.name}-1, ${flags.name}-2, …`);
+
+  const keys: Readonly<Record<string, Plain | null>> = {
+    ...limits,
+    queue: flags.queue,
+    priority: flags.priority,
+    tags: flags.tags.join(','),
+    image,
+    cpu_env: cpu?.variable ?? null,
+    cpus: limits.cpus ?? cpu?.count ?? null,
+    env: { ...env, ...flags.variables },
+    caches: mounts.caches,
+    volumes: mounts.volumes.filter((volume) => !byKey.has(volume)),
+    ...folders,
   };
+  return {
+    file,
+    line: line([]),
+    name: flags.name,
+    hostname,
+    times: devices.by === 'all' ? 1 : asked,
+    tokenFile,
+    endpoint: flags.endpoint,
+    context,
+    hasSecretsKey,
+    devices,
+    keys: Object.fromEntries(Object.entries(keys).flatMap(([name, value]) => (isNothing(value) ? [] : [[name, value]]))),
+    heading,
+  };
+}
+
+/** Of several the one that sounds like it. */
+function tokenFileOf(files: readonly string[], folder: string): string | null {
+  const file = files.find((one) => /token/i.test(one)) ?? files.find((one) => /buildkite|agent|secret/i.test(one)) ?? files[0];
+  return file === undefined ? null : file.startsWith('/') ? file : posix.normalize(posix.join(folder, file));
+}
+
+/** Where a folder of the container lies on the host; null when it lies in no volume. */
+function hostFolder(path: string, hostOf: ReadonlyMap<string, string>): string | null {
+  for (const [container, host] of hostOf) {
+    if (path === container) return host;
+    if (path.startsWith(`${container}/`)) return posix.join(host, path.slice(container.length));
+  }
+  return null;
+}
+
+function instead(flag: Folder, hasSecretsKey: boolean): string {
+  if (flag === 'plugins') return 'write a folder of the host into "plugins" if they are to be there';
+  const secrets = hasSecretsKey
+    ? 'encrypted variables are opened by onejob itself ("secrets" in the config); '
+    : 'if they open encrypted variables (SECRET_…), write "secrets" into the config, without which onejob refuses such jobs; ';
+  return `${secrets}for other hooks write a folder of the host into "hooks"`;
+}
+
+// The command line of `buildkite-agent start`, and the same said with variables. Names of flags and variables:
+// `clicommand/agent_start.go` and `clicommand/global.go` of agent v3.137.0.
+
+/** Flags without a value. */
+const switches = new Set(
+  `disconnect-after-job reflect-exit-status no-color debug no-http2 no-ansi-timestamps timestamp-lines no-pty no-ssh-keyscan
+no-command-eval no-plugins no-plugin-validation plugins-always-clone-fresh no-local-hooks no-git-submodules no-feature-reporting
+enable-environment-variable-allowlist strict-single-hooks skip-checkout git-mirrors-skip-update git-skip-fetch-existing-commits
+no-multipart-artifact-upload enable-job-log-tmpfile write-job-logs-to-stdout job-logs-otlp tags-from-host spawn-with-priority
+tags-from-ec2-meta-data tags-from-ec2-tags tags-from-ecs-meta-data tags-from-gcp-labels fail-on-missing-tags debug-http trace-http
+tracing-propagate-traceparent metrics-datadog metrics-datadog-distributions debug-signing`.split(/\s+/),
+);
+
+/** What the agent inside can be told by a variable just as well, so that it is kept. */
+const asVariable = new Set(
+  `shell hooks-shell no-pty no-ssh-keyscan no-command-eval no-plugins no-plugin-validation plugins-always-clone-fresh no-local-hooks
+no-git-submodules allowed-repositories enable-environment-variable-allowlist allowed-environment-variables allowed-plugins
+no-ansi-timestamps timestamp-lines strict-single-hooks redacted-vars trace-context-encoding tracing-backend tracing-service-name
+tracing-propagate-traceparent skip-checkout checkout-override-mode git-checkout-flags git-clone-flags git-clone-mirror-flags
+git-clean-flags git-commit-verification git-fetch-flags git-sparse-checkout-paths git-sparse-checkout-mode git-mirrors-path
+git-mirror-checkout-mode git-mirrors-lock-timeout git-mirrors-skip-update git-submodule-clone-config git-checkout-timeout
+git-skip-fetch-existing-commits checkout-attempts no-multipart-artifact-upload experiment verification-failure-behavior
+additional-hooks-paths`.split(/\s+/),
+);
+
+/** What onejob does anyway, or what only matters to the program that waits for jobs, which is onejob now. */
+const needless = new Set(
+  `disconnect-after-job disconnect-after-idle-timeout disconnect-after-uptime ping-mode no-color health-check-addr log-level log-format
+debug reflect-exit-status no-feature-reporting sockets-path job-log-path enable-job-log-tmpfile write-job-logs-to-stdout
+disable-warnings-for disconnect-after-job-timeout no-http2`.split(/\s+/),
+);
+
+/** Flags that are understood here, also when a variable says them. */
+const understood = [
+  ...`name tags meta-data queue priority token endpoint config spawn ping-mode disconnect-after-job disconnect-after-idle-timeout
+disconnect-after-uptime acquire-job tags-from-host`
+    .split(/\s+/)
+    .map((flag) => [flag, `BUILDKITE_AGENT_${upper(flag)}`] as const),
+  ...['hooks-path', 'plugins-path', 'build-path', 'sockets-path'].map((flag) => [flag, `BUILDKITE_${upper(flag)}`] as const),
+];
+const known = new Set([...switches, ...asVariable, ...needless, ...understood.map(([flag]) => flag)]);
+const flagOf: ReadonlyMap<string, string> = new Map(understood.map(([flag, variable]) => [variable, flag]));
+
+/** The variable that says the same as a flag to the agent inside; null when onejob or nobody cares for that flag. */
+function variableOf(flag: string): string | null {
+  if (flag === 'experiment') return 'BUILDKITE_AGENT_EXPERIMENT';
+  if (flag === 'verification-failure-behavior') return 'BUILDKITE_AGENT_JOB_VERIFICATION_NO_SIGNATURE_BEHAVIOR';
+  return asVariable.has(flag) ? `BUILDKITE_${upper(flag)}` : null;
+}
+
+function upper(flag: string): string {
+  return flag.toUpperCase().replaceAll('-', '_');
+}
+
+interface Flag {
+  readonly name: string;
+  readonly value: string;
+  readonly path: Path;
+}
+
+/**
+ * `--flag=value`, `--flag value` and `--flag`, with one dash or two as the agent takes them; whether all of it starts an agent, as far as
+ * one can see; how many words are neither the program, `start` nor a flag.
+ */
+function readCommand({ entrypoint, command }: Service['written']) {
+  const words = [...shellWords(entrypoint), ...shellWords(command)];
+  const before = wordsOf(entrypoint).length;
+  const pathOf = (at: number) => (at < before ? ['entrypoint', at] : ['command', ...(Array.isArray(command) ? [at - before] : [])]);
+  const flags: Flag[] = [];
+  let isStart = false;
+  let unknown = 0;
+  for (let at = 0; at < words.length; at++) {
+    const [word = '', next] = words.slice(at, at + 2);
+    const [, written, equals, given = ''] = /^--?([a-z][a-z0-9-]*)(=(.*))?$/s.exec(word) ?? [];
+    if (written === undefined) {
+      if (word === 'start') isStart = true;
+      else if (!/(^|\/)buildkite-agent$/.test(word)) unknown++;
+      continue;
+    }
+    const isAlone = switches.has(written) || next === undefined || (next.startsWith('-') && !/^-\d/.test(next));
+    const value = equals !== undefined ? given : isAlone ? 'true' : next;
+    flags.push({ name: written, value, path: pathOf(at) });
+    if (equals === undefined && !isAlone) at++;
+  }
+  isStart ||= flags.some(({ name }) => known.has(name) && name !== 'config' && name !== 'debug');
+  return { flags, isStart, unknown };
 }
 
 /** A command in a shell is looked into where it plainly starts an agent. */
@@ -177,45 +207,125 @@ function shellWords(written: unknown): readonly string[] {
   return script === undefined ? words : wordsOf(script);
 }
 
-function commandPath(service: Readonly<Record<string, unknown>>, at: number): readonly (string | number)[] {
-  const before = wordsOf(service.entrypoint).length;
-  if (at < before) return ['entrypoint', at];
-  return Array.isArray(service.command) ? ['command', at - before] : ['command'];
-}
+type Folder = 'hooks' | 'plugins';
 
-function fileOf(item: unknown): string | null {
-  return isMap(item) ? textOf(item.path) : textOf(item);
-}
-
-/** Of several the one that sounds like it. */
-function tokenFileOf(written: unknown, folder: string): string | null {
-  const files = listOf(written).flatMap((item) => fileOf(item) ?? []);
-  const file = files.find((one) => /token/i.test(one)) ?? files.find((one) => /buildkite|agent|secret/i.test(one)) ?? files[0];
-  return file === undefined ? null : file.startsWith('/') ? file : posix.normalize(posix.join(folder, file));
-}
-
-/** Where a folder of the container lies on the host; whether it lies in a volume at all. */
-function hostFolder(path: string, hostOf: ReadonlyMap<string, string>): readonly [string | null, boolean] {
-  for (const [container, host] of hostOf) {
-    if (path === container) return [host, true];
-    if (path.startsWith(`${container}/`))
-      return [posix.join(host, path.slice(container.length)), !/^\/(root|home)/.test(container)];
+/**
+ * What the flags of one agent mean: those of its command line, which win, and those that variables say. `tags` without the queue,
+ * `folders` in the container, as `variables` what says other flags to the agent inside. `hostname`: what `%hostname` in a name stands
+ * for. `fallback`: name of an agent that has none of its own.
+ */
+function readFlags(said: readonly Flag[], command: readonly Flag[], hostname: string, fallback: string, { warn, note }: Service) {
+  const flags = [...said.filter(({ name }) => !command.some((flag) => flag.name === name)), ...command];
+  const last = (name: string) => flags.findLast((flag) => flag.name === name);
+  const tags = flags
+    .filter(({ name }) => name === 'tags' || name === 'meta-data')
+    .flatMap(({ value, path }) => value.split(',').map((tag) => ({ value: tag.trim(), path })));
+  const isQueue = ({ value }: { readonly value: string }) => value.startsWith('queue=');
+  const queues = tags.filter(isQueue).map(({ value, path }) => ({ value: value.slice('queue='.length), path }));
+  const queue = last('queue') ?? queues[0];
+  const second = queues.find(({ value }) => value !== queues[0]?.value);
+  if (second !== undefined) warn(second.path, `only the queue "${queue?.value}" is carried over: an agent belongs to one`);
+  const token = last('token');
+  if (token !== undefined && token.value !== '' && !/^(file|fd):/.test(token.value)) {
+    const what = 'put it into the file that the config names, and make a new one where others could read this';
+    warn(token.path, `the token itself stands here: ${what}`);
   }
-  return [null, false];
+  const folders = new Map<Folder, string>();
+  const variables: Record<string, string> = {};
+  for (const { name, value, path } of flags) {
+    if (name === 'hooks-path') folders.set('hooks', value);
+    else if (name === 'plugins-path') folders.set('plugins', value);
+    else if (name === 'build-path') note(path, '--build-path is not carried over: a checkout lives as long as its job');
+    else if (name === 'config') warn(path, `--config is not carried over: nobody looked into ${value}`);
+    else if (name.startsWith('tags-from')) warn(path, `--${name} is not carried over: write the tags into "tags"`);
+    else if (
+      !['name', 'tags', 'meta-data', 'queue', 'priority', 'spawn', 'endpoint', 'token'].includes(name) &&
+      !needless.has(name)
+    ) {
+      const variable = variableOf(name);
+      if (variable === null || soundsSecret(name) || looksSecret(value)) warn(path, `--${name} is not carried over`);
+      else {
+        note(path, `--${name} is kept as the variable ${variable}`);
+        variables[variable] = value;
+      }
+    }
+  }
+  const spawn = last('spawn')?.value ?? '';
+  return {
+    name: agentName(last('name'), hostname, fallback, warn),
+    queue: queueName(queue, warn),
+    tags: tags.flatMap((tag) => (tag.value === '' || isQueue(tag) ? [] : [tag.value])),
+    priority: priorityOf(last('priority'), warn),
+    spawn: /^[1-9]\d?$/.test(spawn) ? Number(spawn) : 1,
+    endpoint: last('endpoint')?.value ?? null,
+    folders: [...folders],
+    hasToken: token !== undefined,
+    variables,
+  };
 }
 
-function ofImage(flag: string, { hasSecretsKey }: { readonly hasSecretsKey: boolean }): string {
-  if (flag === 'plugins') return 'write a folder of the host into "plugins" if they are to be there';
-  const secrets = hasSecretsKey
-    ? 'encrypted variables are opened by onejob itself ("secrets" in the config); '
-    : 'if they open encrypted variables (SECRET_…), write "secrets" into the config, without which onejob refuses such jobs; ';
-  return `${secrets}for other hooks write a folder of the host into "hooks"`;
+function queueName(asked: Pick<Flag, 'value' | 'path'> | undefined, warn: Service['warn']): string {
+  const written = asked?.value.trim() ?? '';
+  // The default of the service (https://buildkite.com/docs/agent/queues).
+  if (asked === undefined || written === '') return 'default';
+  const queue = written.replaceAll(/[^A-Za-z0-9_.:/@+-]+/g, '-');
+  if (queue !== written) warn(asked.path, `the queue "${written}" becomes ${queue}`);
+  return queue;
 }
 
-function nothingThere(flag: string, path: string): string {
-  return `${path} (--${flag}-path) is not carried over`;
+/** Names are for people: what a name is made of at its start, host and count, is known here too. */
+function agentName(flag: Flag | undefined, hostname: string, fallback: string, warn: Service['warn']): string {
+  const written = flag?.value ?? fallback;
+  const filled = written.replaceAll('%hostname', hostname).replaceAll(/[-_.]?%(spawn|n|random|pid)/g, '');
+  const name = nameFrom(filled.replace(/[^A-Za-z0-9_.]+$/, ''), 63, /[^A-Za-z0-9_.-]+/g) || 'agent';
+  if (flag !== undefined && name !== written) warn(flag.path, `the name "${written}" becomes ${name}`);
+  return name;
 }
 
-function isName(text: string): boolean {
-  return /^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$/.test(text);
+function priorityOf(flag: Flag | undefined, warn: Service['warn']): number | null {
+  const written = flag?.value.trim() ?? '';
+  if (flag === undefined || written === '') return null;
+  const number = Number(written);
+  if (/^-?\d{1,4}$/.test(written) && Math.abs(number) <= 1000) return number;
+  warn(flag.path, `the priority "${flag.value}" is not carried over: it is no whole number from -1000 to 1000`);
+  return null;
+}
+
+/** Variables that tell programs how many threads to use; the first that is there becomes `cpu_env`. */
+const threads =
+  `JULIA_CPU_THREADS OMP_NUM_THREADS JULIA_NUM_THREADS CMAKE_BUILD_PARALLEL_LEVEL MAX_JOBS NUM_CPUS NPROC RAYON_NUM_THREADS GOMAXPROCS
+MKL_NUM_THREADS OPENBLAS_NUM_THREADS`.split(/\s+/);
+
+/** What `environment` means for the agent, as flags; for devices, as `all` that has a value; for CPUs; and as `env` what is left for jobs. */
+function readEnvironment({ written, warn }: Service) {
+  const env: Record<string, string | number> = {};
+  const all = new Map<string, string>();
+  const flags: Flag[] = [];
+  for (const { key, value, at } of pairsOf(written.environment)) {
+    const path = ['environment', at];
+    const flag = flagOf.get(key);
+    const isOfDevices = deviceVariables.has(key);
+    const no = (why: string) => warn(path, `${key} is not carried over: ${why}`);
+    if (value === null) {
+      if (flag === undefined && !isOfDevices) no('its value comes from the shell that starts Compose');
+      continue;
+    }
+    all.set(key, value);
+    if (flag !== undefined) flags.push({ name: flag === 'meta-data' ? 'tags' : flag, value, path });
+    else if (isOfDevices || key === 'NVIDIA_DRIVER_CAPABILITIES' || key === 'NVIDIA_REQUIRE_CUDA') continue;
+    else if (!/^[A-Za-z_][A-Za-z0-9_.-]*$/.test(key) || key === '__proto__')
+      warn(path, `${JSON.stringify(key)} is not carried over: it is no name of a variable`);
+    // Encrypted values may begin with a slash, as paths do.
+    else if (soundsSecret(key) && value !== '' && (key.startsWith('SECRET_') || !value.startsWith('/')))
+      no('it sounds like a secret, and those stand in no config; see "onejob secret"');
+    else if (looksSecret(value)) no('its value looks like a secret, and those stand in no config; see "onejob secret"');
+    // Digits without quotes are easier to read, and mean the same.
+    else env[key] = /^(0|[1-9]\d{0,8})$/.test(value) ? Number(value) : value.includes('\0') ? '' : value;
+  }
+  const limit = numberOf(written.cpus);
+  const variable = threads.find((name) => /^[1-9]\d{0,2}$/.test(String(env[name] ?? '')));
+  const count = Number(env[variable ?? '']);
+  if (variable === undefined || (limit !== null && Math.max(1, Math.floor(limit)) !== count)) return { env, all, flags, cpu: null };
+  const { [variable]: _, ...rest } = env;
+  return { env: rest, all, flags, cpu: { variable, count } };
 }

@@ -3,7 +3,7 @@ import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { parse } from 'yaml';
 import type { Agent, Plain, PlainMap } from './agent.ts';
-import { configText, scalar } from './write.ts';
+import { configText, scalar } from './host-config.ts';
 
 const text = fc.oneof(
   fc.string(),
