@@ -7,10 +7,10 @@ import { readdir, stat } from 'node:fs/promises';
 import { join, relative } from 'node:path';
 import { OnejobError } from '../errors.ts';
 import { amdInventory, looksLikeAmd } from './amd/amd.ts';
+import { clip, finding, ownWords } from './finding.ts';
 import { intelInventory, looksLikeIntel } from './intel/intel.ts';
 import { type GpuFinding, type Inventory, noGpus } from './inventory.ts';
 import { mergeInventories } from './merge.ts';
-import { clip, finding, ownWords } from './nvidia/findings.ts';
 import { readRecorded } from './nvidia/recorded.ts';
 import { howToRecord, recordedHost } from './nvidia/recorded-host.ts';
 

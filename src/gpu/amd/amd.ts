@@ -1,6 +1,7 @@
 /** AMD's cards from what `rocm-smi` and `amd-smi` printed. Nothing in a text makes it throw. */
+
+import { ownWords } from '../finding.ts';
 import type { GpuFinding, Inventory } from '../inventory.ts';
-import { ownWords } from '../nvidia/findings.ts';
 import { jsonIn } from '../said.ts';
 import { amdSmiCards, amdSmiText, readAmdSmi } from './amd-smi.ts';
 import { amdHost, askAgain } from './host.ts';

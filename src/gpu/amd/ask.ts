@@ -2,7 +2,8 @@
  * Asks a host for its AMD cards: `amd-smi`, else its forerunner `rocm-smi`, and in any case the kernel, which knows enough to
  * grant a card where no tool is installed.
  */
-import { type Asking, asWarning, elsewhere, failureOf, withFindings } from '../asking.ts';
+import { type Asking, elsewhere, failureOf } from '../asking.ts';
+import { asWarning, finding, withFindings } from '../finding.ts';
 import { type Device, type GpuFinding, type Inventory, noGpus } from '../inventory.ts';
 import type { PciCard } from '../pci.ts';
 import { readAmd } from './amd.ts';
@@ -94,16 +95,8 @@ function withRenderNode(device: Device, cards: readonly PciCard[]): Device {
 function missing(cards: readonly PciCard[], devices: readonly Device[]): readonly GpuFinding[] {
   return cards
     .filter((card) => !devices.some((device) => device.pciId === card.pciId))
-    .map((card): GpuFinding => {
+    .map((card) => {
       const message = `The AMD card at ${card.pciId} is on the bus, but neither its driver nor a tool lists it.`;
-      return (
-        elsewhere(card, ['amdgpu']) ?? {
-          level: 'warning',
-          code: 'not-listed',
-          subject: card.pciId,
-          message,
-          hint: 'Look for amdgpu in dmesg.',
-        }
-      );
+      return elsewhere(card, ['amdgpu']) ?? finding('warning', 'not-listed', card.pciId, message, 'Look for amdgpu in dmesg.');
     });
 }

@@ -1,5 +1,6 @@
 /** AMD's cards of one host from what several sources say, put together card by card. */
-import type { Device, GpuFinding, Health, Inventory } from '../inventory.ts';
+import { distinct, finding } from '../finding.ts';
+import { type Device, type GpuFinding, type Health, type Inventory, noGpus } from '../inventory.ts';
 import { inOrder } from '../merge.ts';
 import { amdArchitecture } from './architecture.ts';
 import { builtInFinding, isBuiltIn } from './built-in.ts';
@@ -14,14 +15,8 @@ export function amdHost(readings: readonly AmdReading[]): Inventory {
   const differing = severalHosts(readings);
   if (differing !== null) {
     const message = `These are recordings of different hosts or times: ${differing}.`;
-    const finding: GpuFinding = {
-      level: 'error',
-      code: 'recordings-differ',
-      subject: 'host',
-      message,
-      hint: 'Give those of one host.',
-    };
-    return { complete: false, driver: null, cuda: null, cudaFrom: null, devices: [], findings: distinct([...findings, finding]) };
+    findings.push(finding('error', 'recordings-differ', 'host', message, 'Give those of one host.'));
+    return { ...noGpus, complete: false, findings: distinct(findings) };
   }
   const { groups, without } = byCard(readings);
   const all = groups.map(combine);
@@ -33,11 +28,11 @@ export function amdHost(readings: readonly AmdReading[]): Inventory {
   const nameless = without + cards.length - devices.length;
   if (nameless > 0) {
     const message = `${nameless === 1 ? 'An AMD card has' : `${nameless} AMD cards have`} neither an id nor a PCI address here, and cannot be told apart.`;
-    findings.push(warning('no-identity', 'host', message, askAgain));
+    findings.push(finding('warning', 'no-identity', 'host', message, askAgain));
   }
   if (shared.size > 0) {
     const message = 'Several AMD devices say the same id, as partitions of one card do; they are named by PCI address.';
-    findings.push(warning('same-id', 'host', message, null));
+    findings.push(finding('warning', 'same-id', 'host', message));
   }
   return {
     complete: readings.every((reading) => reading.complete) && nameless === 0,
@@ -153,13 +148,4 @@ function healthOf({ uncorrectedErrors, live }: AmdCard): Health {
 
 function repeated(ids: readonly (string | null)[]): ReadonlySet<string> {
   return new Set(ids.filter((id, at) => id !== null && ids.indexOf(id) !== at).filter((id) => id !== null));
-}
-
-function distinct(findings: readonly GpuFinding[]): GpuFinding[] {
-  const seen = new Map(findings.map((finding) => [`${finding.code} ${finding.subject} ${finding.message}`, finding]));
-  return [...seen.values()];
-}
-
-function warning(code: string, subject: string, message: string, hint: string | null): GpuFinding {
-  return { level: 'warning', code, subject, message, hint };
 }

@@ -1,5 +1,6 @@
 /** Asks a host for its Intel cards: `xpu-smi`, else the kernel, which knows enough to grant one. */
-import { type Asking, elsewhere, failureOf, withFindings } from '../asking.ts';
+import { type Asking, elsewhere, failureOf } from '../asking.ts';
+import { finding, withFindings } from '../finding.ts';
 import { type Device, type GpuFinding, type Inventory, noGpus } from '../inventory.ts';
 import type { PciCard } from '../pci.ts';
 import { intelInventory } from './intel.ts';
@@ -90,13 +91,5 @@ function renderMinor(device: Device, cards: readonly PciCard[]): number | null {
 
 function notListed(card: PciCard): GpuFinding {
   const message = `The Intel card at ${card.pciId} is on the bus, but xpu-smi does not list it.`;
-  return (
-    elsewhere(card, drivers) ?? {
-      level: 'warning',
-      code: 'not-listed',
-      subject: card.pciId,
-      message,
-      hint: 'Look for i915 or xe in dmesg.',
-    }
-  );
+  return elsewhere(card, drivers) ?? finding('warning', 'not-listed', card.pciId, message, 'Look for i915 or xe in dmesg.');
 }

@@ -2,9 +2,10 @@
  * Intel's cards from what `xpu-smi` says. They are known by PCI address: the UUID it prints is a pattern of the chip's number
  * on some releases, the same for every card (`00000000-0000-0000-0000-020a00008086` in test/fixtures/gpu/xpu-smi).
  */
+
+import { ownWords } from '../finding.ts';
 import type { Device, GpuFinding, Health, Inventory } from '../inventory.ts';
 import { inOrder } from '../merge.ts';
-import { ownWords } from '../nvidia/findings.ts';
 import { type IntelCard, readXpuSmi, type XpuOutput } from './xpu-smi.ts';
 
 /** Whether a text is what `xpu-smi` printed, whole or torn. */

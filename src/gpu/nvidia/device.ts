@@ -1,10 +1,10 @@
 /** One NVIDIA GPU, or one of its MIG instances, from what was printed of it. Numbers that cannot be are said and left out. */
 import { architectureOf } from '../architectures.ts';
+import { clip, finding, plain } from '../finding.ts';
 import type { Device, GpuFinding, GpuMig, GpuProcess } from '../inventory.ts';
 import { mayBeOn } from '../mig-process.ts';
 import { normalPci } from '../pci.ts';
 import type { Facts } from './fields.ts';
-import { clip, finding, plain } from './findings.ts';
 import { judge } from './health.ts';
 import type { GpuReading, MigReading, ProcessReading } from './reading.ts';
 import { computeCapability, isUsualUuid, mebibytes, said, wholeNumber } from './values.ts';

@@ -2,9 +2,11 @@
  * Whether an NVIDIA GPU may be given to a job, judged from what its own driver says of it. A value that could not be read is
  * "unknown" and not "fine"; a value that such a card does not have (`N/A`) says nothing either way.
  */
+
+import { clip, finding } from '../finding.ts';
 import type { GpuFinding, Health } from '../inventory.ts';
+import { kernelLog, resetHint } from './failures.ts';
 import type { GpuField } from './fields.ts';
-import { clip, finding, kernelLog, resetHint } from './findings.ts';
 import type { GpuReading } from './reading.ts';
 import { isUnread, said, wholeNumber } from './values.ts';
 

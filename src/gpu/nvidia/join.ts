@@ -1,7 +1,8 @@
 /** The same GPU in several outputs as one: by UUID, else by PCI address. Nothing is added to what was printed. */
+
+import { clip, finding } from '../finding.ts';
 import type { GpuFinding } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
-import { clip, finding } from './findings.ts';
 import { fillUp, type GpuReading, type MigReading, type ProcessReading } from './reading.ts';
 import type { Source } from './sources.ts';
 import { gpuUuid, said } from './values.ts';

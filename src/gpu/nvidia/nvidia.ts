@@ -3,12 +3,14 @@
  * printed. And none is believed gone because a tool did not get to the end: the set is complete only when every GPU that should
  * be there is either listed or named as lost.
  */
+
+import { clip, distinct, finding } from '../finding.ts';
 import type { Device, GpuFinding, Inventory } from '../inventory.ts';
 import { inOrder } from '../merge.ts';
 import { normalPci } from '../pci.ts';
 import { gpuDevice, migDevice } from './device.ts';
+import { reboot } from './failures.ts';
 import { readProcGpus } from './files.ts';
-import { clip, finding, reboot } from './findings.ts';
 import { type Joined, join } from './join.ts';
 import type { NvidiaParts } from './parts.ts';
 import { type Source, sourcesOf, versionSource } from './sources.ts';
@@ -38,7 +40,7 @@ export function nvidiaInventory(parts: NvidiaParts): Inventory {
     cuda,
     cudaFrom: cuda === null ? null : tool === null ? 'driver' : 'tool',
     devices: inOrder(unique.devices),
-    findings: onceEach(set.isEmpty ? findings.filter((each) => !needless.has(each.code)) : findings),
+    findings: distinct(set.isEmpty ? findings.filter((each) => !needless.has(each.code)) : findings),
   };
 }
 
@@ -208,9 +210,4 @@ function libcuda(sources: readonly Source[]): GpuFinding[] {
 
 function firstVersion(texts: readonly (string | null)[], parse: (text: string | null) => string | null): string | null {
   return texts.map(parse).find((version) => version !== null) ?? null;
-}
-
-function onceEach(findings: readonly GpuFinding[]): readonly GpuFinding[] {
-  const seen = new Map(findings.map((each) => [`${each.code} ${each.subject} ${each.message}`, each]));
-  return [...seen.values()];
 }

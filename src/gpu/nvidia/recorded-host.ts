@@ -1,10 +1,11 @@
 /** Files that were recorded on one host as that host; and whether they can be of one host at all. */
+
+import { clip, finding } from '../finding.ts';
 import type { GpuFinding, Inventory } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
 import { type Reply, recorded } from '../reply.ts';
 import { readCsv } from './csv.ts';
 import { readLspci } from './files.ts';
-import { clip, finding } from './findings.ts';
 import { readList } from './list.ts';
 import { nvidiaInventory } from './nvidia.ts';
 import { readQueryText } from './query-text.ts';

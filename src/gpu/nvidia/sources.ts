@@ -1,10 +1,11 @@
 /** The answers of one host's nvidia-smi, each read in its own way, with what went wrong while it was asked. */
+
+import { finding, ownWords } from '../finding.ts';
 import type { GpuFinding } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
 import type { Reply } from '../reply.ts';
 import { readCsv } from './csv.ts';
-import { failuresIn, failuresOf } from './failures.ts';
-import { finding, type HostFacts, ownWords, reboot } from './findings.ts';
+import { failuresIn, failuresOf, type HostFacts, reboot } from './failures.ts';
 import { readList } from './list.ts';
 import type { NvidiaParts } from './parts.ts';
 import { readQueryText } from './query-text.ts';
