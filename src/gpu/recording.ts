@@ -11,8 +11,7 @@ import { clip, finding, ownWords } from './finding.ts';
 import { intelInventory, looksLikeIntel } from './intel/intel.ts';
 import { type GpuFinding, type Inventory, noGpus } from './inventory.ts';
 import { mergeInventories } from './merge.ts';
-import { readRecorded } from './nvidia/recorded.ts';
-import { howToRecord, recordedHost } from './nvidia/recorded-host.ts';
+import { howToRecord, readRecorded, recordedHost } from './nvidia/recorded.ts';
 
 export interface RecordedFile {
   /** As the one who gave it knows it. */

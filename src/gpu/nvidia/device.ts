@@ -4,9 +4,8 @@ import { clip, finding, plain } from '../finding.ts';
 import type { Device, GpuFinding, GpuMig, GpuProcess } from '../inventory.ts';
 import { mayBeOn } from '../mig-process.ts';
 import { normalPci } from '../pci.ts';
-import type { Facts } from './fields.ts';
 import { judge } from './health.ts';
-import type { GpuReading, MigReading, ProcessReading } from './reading.ts';
+import type { Facts, GpuReading, MigReading, ProcessReading } from './reading.ts';
 import { computeCapability, isUsualUuid, mebibytes, said, wholeNumber } from './values.ts';
 
 export interface Made {

@@ -1,6 +1,6 @@
 /** What is known of NVIDIA GPUs without nvidia-smi: the driver's files under `/proc`, and a listing of the PCI bus. */
 import { normalPci } from '../pci.ts';
-import type { GpuReading } from './reading.ts';
+import { type GpuReading, newBlock } from './reading.ts';
 
 /** Whether `/proc/driver/nvidia/gpus/<PCI address>/information` is in the text. */
 export function looksLikeProcGpu(text: string): boolean {
@@ -21,7 +21,7 @@ export function readProcGpus(text: string): GpuReading[] {
   }
   return blocks
     .filter((block) => block.has('bus location') && !/^yes$/i.test(block.get('gpu excluded') ?? ''))
-    .map((block) => ({ facts: factsOf(block), instances: [], processes: null, trouble: null, depth: 'name' }));
+    .map((block) => ({ ...newBlock(factsOf(block)), depth: 'name' }));
 }
 
 function factsOf(block: ReadonlyMap<string, string>): GpuReading['facts'] {

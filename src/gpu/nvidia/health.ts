@@ -6,8 +6,7 @@
 import { clip, finding } from '../finding.ts';
 import type { GpuFinding, Health } from '../inventory.ts';
 import { kernelLog, resetHint } from './failures.ts';
-import type { GpuField } from './fields.ts';
-import type { GpuReading } from './reading.ts';
+import type { GpuField, GpuReading } from './reading.ts';
 import { isUnread, said, wholeNumber } from './values.ts';
 
 interface Complaint {

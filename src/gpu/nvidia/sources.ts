@@ -4,11 +4,10 @@ import { finding, ownWords } from '../finding.ts';
 import type { GpuFinding } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
 import type { Reply } from '../reply.ts';
-import { readCsv } from './csv.ts';
+import { readCsv, readQueryText } from './by-hand.ts';
 import { failuresIn, failuresOf, type HostFacts, reboot } from './failures.ts';
 import { readList } from './list.ts';
 import type { NvidiaParts } from './parts.ts';
-import { readQueryText } from './query-text.ts';
 import type { GpuReading, ProcessReading, Reading } from './reading.ts';
 import { said } from './values.ts';
 import { readTableHead, readVersions } from './versions.ts';
@@ -54,11 +53,7 @@ const mostGpus = 512;
 
 const troubles: ReadonlySet<string> = new Set(['gpu-lost', 'reset-required']);
 
-interface Answer extends Reading {
-  readonly apps?: readonly ProcessReading[] | null;
-}
-
-type Reader = (output: string, args: readonly string[]) => Answer;
+type Reader = (output: string, args: readonly string[]) => Reading;
 
 function sourceOf(kind: SourceKind, replies: readonly Reply[], facts: HostFacts, read: Reader): Source | null {
   if (replies.length === 0) return null;
@@ -71,7 +66,7 @@ function sourceOf(kind: SourceKind, replies: readonly Reply[], facts: HostFacts,
     );
     const whole = answer.whole && !reply.hung;
     // A table of processes alone is a whole answer to another question.
-    const isApps = answer.gpus.length === 0 && (answer.apps ?? null) !== null;
+    const isApps = answer.gpus.length === 0 && answer.apps !== null;
     const torn = whole || isApps || failures.length > 0 ? [] : [tornFinding(reply, answer, kind)];
     // A code alone says nothing against an answer that has all that it should have.
     const serious = answer.whole ? failuresIn(answer.rest, facts) : failures;
@@ -119,7 +114,7 @@ function sourceOf(kind: SourceKind, replies: readonly Reply[], facts: HostFacts,
     certain: new Set(answers.flatMap((answer) => (answer.whole ? placesOf(answer.gpus) : []))),
     driver: first?.driver ?? null,
     cuda: answers.find((answer) => answer.cuda !== null)?.cuda ?? null,
-    apps: answers.findLast((answer) => (answer.apps ?? null) !== null)?.apps ?? null,
+    apps: answers.findLast((answer) => answer.apps !== null)?.apps ?? null,
     findings,
   };
 }
