@@ -9,8 +9,7 @@ import { OnejobError } from '../errors.ts';
 import { amdInventory, looksLikeAmd } from './amd/amd.ts';
 import { clip, finding, ownWords } from './finding.ts';
 import { intelInventory, looksLikeIntel } from './intel/intel.ts';
-import { type GpuFinding, type Inventory, noGpus } from './inventory.ts';
-import { mergeInventories } from './merge.ts';
+import { type GpuFinding, type Inventory, mergeInventories, noGpus } from './inventory.ts';
 import { howToRecord, readRecorded, recordedHost } from './nvidia/recorded.ts';
 
 export interface RecordedFile {

@@ -11,7 +11,25 @@ import { constants as system } from 'node:os';
 import { isAbsolute, join } from 'node:path';
 import { systemClock } from '../clock.ts';
 import type { Clock } from '../core/clock.ts';
-import type { Reply } from './reply.ts';
+
+/** What a GPU vendor's tool answered, live or in a recording. */
+export interface Reply {
+  /** Name of the tool, such as `nvidia-smi`. */
+  readonly tool: string;
+  /** What it was asked; empty in a recording that does not say. */
+  readonly args: readonly string[];
+  /** Standard output, then standard error. NVIDIA's tool prints its complaints to the first. */
+  readonly output: string;
+  /** Exit code, 127 where there is no such tool; null when we ended it, or in a recording. */
+  readonly code: number | null;
+  /** It did not end in its time. What it said until then may be half of it. */
+  readonly hung: boolean;
+}
+
+/** A text as the answer of a tool of which nothing else is known. */
+export function recorded(output: string, args: readonly string[] = [], tool = 'nvidia-smi'): Reply {
+  return { tool, args, output, code: null, hung: false };
+}
 
 /** A reply, and why there may be less of it than the tool meant to say. */
 export interface ToolReply extends Reply {

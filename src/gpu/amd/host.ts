@@ -1,9 +1,6 @@
 /** AMD's cards of one host from what several sources say, put together card by card. */
 import { distinct, finding } from '../finding.ts';
-import { type Device, type GpuFinding, type Health, type Inventory, noGpus } from '../inventory.ts';
-import { inOrder } from '../merge.ts';
-import { amdArchitecture } from './architecture.ts';
-import { builtInFinding, isBuiltIn } from './built-in.ts';
+import { type Device, type GpuFinding, type Health, type Inventory, inOrder, noGpus } from '../inventory.ts';
 import { type AmdCard, type AmdReading, unknownCard } from './reading.ts';
 
 /** What to record of AMD's cards. */
@@ -148,4 +145,55 @@ function healthOf({ uncorrectedErrors, live }: AmdCard): Health {
 
 function repeated(ids: readonly (string | null)[]): ReadonlySet<string> {
   return new Set(ids.filter((id, at) => id !== null && ids.indexOf(id) !== at).filter((id) => id !== null));
+}
+
+/** LLVM's targets by generation: https://llvm.org/docs/AMDGPUUsage.html#processors */
+const targets: readonly (readonly [RegExp, string])[] = [
+  [/^gfx95/, 'CDNA 4'],
+  [/^gfx94/, 'CDNA 3'],
+  [/^gfx90a/, 'CDNA 2'],
+  [/^gfx908/, 'CDNA'],
+  [/^gfx9/, 'Vega'],
+  [/^gfx8/, 'GCN 4'],
+  [/^gfx12/, 'RDNA 4'],
+  [/^gfx115/, 'RDNA 3.5'],
+  [/^gfx11/, 'RDNA 3'],
+  [/^gfx103/, 'RDNA 2'],
+  [/^gfx10/, 'RDNA'],
+];
+
+const names: readonly (readonly [RegExp, string])[] = [
+  [/\bMI35\d/i, 'CDNA 4'],
+  [/\bMI3[02]\d/i, 'CDNA 3'],
+  [/\bMI2[15]\d/i, 'CDNA 2'],
+  [/\bMI100\b/i, 'CDNA'],
+  [/\b(MI[2568][05]?|Vega|Radeon VII)\b/i, 'Vega'],
+  [/\b(RX 9\d{3}|AI PRO R9\d{3})/i, 'RDNA 4'],
+  [/\b(RX 7\d{3}|PRO W7\d{3}|Navi 3\d)/i, 'RDNA 3'],
+  [/\b(RX 6\d{3}|PRO W6\d{3}|Navi 2\d)/i, 'RDNA 2'],
+  [/\b(RX 5[1-7]\d{2}|PRO W5\d{3}|Navi 1\d)/i, 'RDNA'],
+];
+
+/** Generation of a chip, from what programs are compiled for, else from its name; null when neither says it. */
+function amdArchitecture(gfx: string | null, model: string | null): string | null {
+  const found =
+    targets.find(([form]) => gfx !== null && form.test(gfx)) ?? names.find(([form]) => model !== null && form.test(model));
+  return found?.[1] ?? null;
+}
+
+/** Targets of APUs: https://llvm.org/docs/AMDGPUUsage.html#processors */
+const ofProcessors = /^gfx(902|909|90c|1013|1033|103[567]|1103|115\d)$/i;
+
+/** MI300A is made with its processors too, but for computing, and has memory as a card has. */
+const forComputing = /^gfx942$/i;
+
+/** Graphics inside a processor. They draw the host's screen, have no memory of their own, and are no devices for jobs. */
+function isBuiltIn({ gfx, withCpu }: AmdCard): boolean {
+  if (gfx !== null && ofProcessors.test(gfx)) return true;
+  return withCpu && !forComputing.test(gfx ?? '');
+}
+
+function builtInFinding({ pciId, gfx, model }: AmdCard): GpuFinding {
+  const name = `${model ?? 'AMD graphics'}${gfx === null ? '' : ` (${gfx})`}${pciId === null ? '' : ` at ${pciId}`}`;
+  return finding('warning', 'built-in', pciId ?? 'host', `${name} is built into the processor, and is no device for jobs.`);
 }

@@ -5,7 +5,7 @@
 
 import { ownWords } from '../finding.ts';
 import type { Device, GpuFinding, Health, Inventory } from '../inventory.ts';
-import { inOrder } from '../merge.ts';
+import { inOrder } from '../inventory.ts';
 import { type IntelCard, readXpuSmi, type XpuOutput } from './xpu-smi.ts';
 
 /** Whether a text is what `xpu-smi` printed, whole or torn. */

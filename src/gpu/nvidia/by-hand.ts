@@ -1,6 +1,7 @@
 /**
- * Outputs that people record and the daemon never asks for: `nvidia-smi -q`, and `--query-gpu=…` and `--query-compute-apps=…` as
- * CSV. Both readers are tolerant, and say in `rest` and `whole` what they could not use. Neither ever throws.
+ * Outputs that people record and the daemon never asks for: `nvidia-smi -q`, `--query-gpu=…` and `--query-compute-apps=…` as
+ * CSV, `--version`, and the table of `nvidia-smi` alone. All readers are tolerant, and say in `rest` and `whole` what they could
+ * not use. None ever throws.
  */
 import {
   type Block,
@@ -214,4 +215,38 @@ function appOf(row: ReadonlyMap<string, string>): ProcessReading {
     if (field !== undefined) process[field] = value;
   }
   return process;
+}
+
+export interface Versions {
+  /** Of the kernel driver. */
+  readonly driver: string | null;
+  readonly cuda: string | null;
+}
+
+/** Driver 610 says "Deprecated" where its version was, and has new names for both. */
+function versionsIn(said: (label: string) => string | undefined): Versions {
+  return {
+    driver: driverVersion(said('KMD')) ?? driverVersion(said('Driver')),
+    cuda: cudaVersion(said('CUDA UMD')) ?? cudaVersion(said('CUDA')),
+  };
+}
+
+/** Whether `nvidia-smi --version` is in the text. */
+export function looksLikeVersions(text: string): boolean {
+  return /^[ \t]{0,8}NVIDIA-SMI version\s{0,20}:/im.test(text);
+}
+
+export function readVersions(text: string): Versions {
+  return versionsIn((label) => new RegExp(`^\\s{0,8}${label} version\\s{0,20}:(.{0,80})$`, 'im').exec(text)?.[1]);
+}
+
+/** Whether the table of `nvidia-smi` alone is in the text. */
+export function looksLikeTable(text: string): boolean {
+  return /^\| NVIDIA-SMI \S/m.test(text);
+}
+
+/** The head of the table; the rest of it is cut to fit and never read. */
+export function readTableHead(text: string): Versions {
+  const head = /^\| NVIDIA-SMI \S.{0,200}$/m.exec(text)?.[0] ?? '';
+  return versionsIn((label) => new RegExp(`${label} Version:(.{0,60})`).exec(head)?.[1]);
 }

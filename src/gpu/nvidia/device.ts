@@ -2,7 +2,7 @@
 import { architectureOf } from '../architectures.ts';
 import { clip, finding, plain } from '../finding.ts';
 import type { Device, GpuFinding, GpuMig, GpuProcess } from '../inventory.ts';
-import { mayBeOn } from '../mig-process.ts';
+import { mayBeOn } from '../mig.ts';
 import { normalPci } from '../pci.ts';
 import { judge } from './health.ts';
 import type { Facts, GpuReading, MigReading, ProcessReading } from './reading.ts';

@@ -8,7 +8,7 @@
 import { clip, finding, ownWords } from '../finding.ts';
 import type { GpuFinding } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
-import type { Reply } from '../reply.ts';
+import type { Reply } from '../run.ts';
 
 /** What a host's own files add to the tool's words. */
 export interface HostFacts {

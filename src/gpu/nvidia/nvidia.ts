@@ -6,18 +6,14 @@
 
 import { clip, distinct, finding } from '../finding.ts';
 import type { Device, GpuFinding, Inventory } from '../inventory.ts';
-import { inOrder } from '../merge.ts';
+import { inOrder } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
 import { gpuDevice, migDevice } from './device.ts';
 import { reboot } from './failures.ts';
-import { readProcGpus } from './files.ts';
+import { cudaOfDriver, readProcGpus, readProcVersion } from './files.ts';
 import { type Joined, join } from './join.ts';
-import type { NvidiaParts } from './parts.ts';
-import { type Source, sourcesOf, versionSource } from './sources.ts';
+import { type NvidiaParts, type Source, sourcesOf, versionSource } from './sources.ts';
 import { cudaVersion, driverVersion, migUuid, said } from './values.ts';
-import { cudaOfDriver, readProcVersion } from './versions.ts';
-
-export type { NvidiaParts } from './parts.ts';
 
 /** Never throws, whatever the outputs are. */
 export function nvidiaInventory(parts: NvidiaParts): Inventory {

@@ -5,15 +5,24 @@
 import { clip, finding } from '../finding.ts';
 import { type GpuFinding, type Inventory, noGpus } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
-import { recorded } from '../reply.ts';
-import { looksLikeCsv, looksLikeQueryText, looksLikeRows, readCsv, readQueryText } from './by-hand.ts';
+import { recorded } from '../run.ts';
+import {
+  looksLikeCsv,
+  looksLikeQueryText,
+  looksLikeRows,
+  looksLikeTable,
+  looksLikeVersions,
+  readCsv,
+  readQueryText,
+  readTableHead,
+  readVersions,
+} from './by-hand.ts';
 import { failuresIn } from './failures.ts';
-import { looksLikeLspci, looksLikeProcGpu, readLspci } from './files.ts';
+import { looksLikeLspci, looksLikeProcGpu, readLspci, readProcVersion } from './files.ts';
 import { looksLikeList, readList } from './list.ts';
 import { nvidiaInventory } from './nvidia.ts';
 import { nothingRead, type Reading } from './reading.ts';
 import { driverVersion, gpuUuid, said } from './values.ts';
-import { looksLikeTable, looksLikeVersions, readProcVersion, readTableHead, readVersions } from './versions.ts';
 import { calmNames, cutOut, looksLikeXml, readXml } from './xml.ts';
 
 /** `complaint`: an error in the place of an answer. */

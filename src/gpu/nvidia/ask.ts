@@ -4,12 +4,12 @@
  */
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
-import { type Asking, elsewhere } from './asking.ts';
-import { asWarning, finding, withFindings } from './finding.ts';
-import { type GpuFinding, type Inventory, noGpus } from './inventory.ts';
-import { nvidiaInventory } from './nvidia/nvidia.ts';
-import { readText } from './pci.ts';
-import type { ToolReply } from './run.ts';
+import { type Asking, elsewhere } from '../asking.ts';
+import { asWarning, finding, withFindings } from '../finding.ts';
+import { type GpuFinding, type Inventory, noGpus } from '../inventory.ts';
+import { readText } from '../pci.ts';
+import type { ToolReply } from '../run.ts';
+import { nvidiaInventory } from './nvidia.ts';
 
 const tool = 'nvidia-smi';
 
