@@ -101,6 +101,11 @@ export interface GpuProcess {
   readonly computeInstance: number | null;
 }
 
+/** One of a card that has no MIG, which computes. */
+export function computing(pid: number, name: string | null, memoryMiB: number | null): GpuProcess {
+  return { pid, name, type: 'C', memoryMiB, gpuInstance: null, computeInstance: null };
+}
+
 /** Something a person should know of this host's GPUs. */
 export interface GpuFinding {
   readonly level: 'warning' | 'error';
@@ -112,6 +117,32 @@ export interface GpuFinding {
   readonly message: string;
   /** What to do or type next; null where nothing helps. */
   readonly hint: string | null;
+}
+
+/** A whole GPU of which only is known what it is called and who made it. */
+export function unknownGpu(vendor: Vendor, uuid: string, model: string): Device {
+  return {
+    kind: 'gpu',
+    vendor,
+    uuid,
+    parent: null,
+    index: null,
+    minor: null,
+    pciId: null,
+    model,
+    memoryMiB: null,
+    memoryUsedMiB: null,
+    computeCapability: null,
+    architecture: null,
+    mig: null,
+    health: { state: 'unknown', reasons: [], uncorrectedErrors: null, recoveryAction: null },
+    persistence: null,
+    settings: null,
+    ecc: null,
+    computeMode: null,
+    display: null,
+    processes: null,
+  };
 }
 
 /** Where nothing at all was found, and that is certain. */

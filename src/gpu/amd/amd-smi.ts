@@ -2,7 +2,7 @@
  * `amd-smi list`, `static`, `metric` and `process`, with `--json` or as text. Each knows a part; all number the cards alike.
  * Releases differ: a list of cards, or one under `gpu_data`; `{ value, unit }`, or one text; keys come and go.
  */
-import type { GpuProcess } from '../inventory.ts';
+import { computing, type GpuProcess } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
 import { at, countOf, type Fields, isFields, mebibytes, textOf } from '../said.ts';
 import { type AmdCard, type AmdReading, modelOf, uniqueIdOf, unknownCard } from './reading.ts';
@@ -95,14 +95,8 @@ function processesOf(list: unknown): readonly GpuProcess[] | null {
     if (typeof info === 'string' && /^no running process/i.test(info)) continue;
     const pid = countOf(at(info, 'pid'));
     if (pid === null || pid === 0) return null;
-    found.push({
-      pid,
-      name: textOf(at(info, 'name')),
-      type: 'C',
-      memoryMiB: mebibytes(at(info, 'memory_usage', 'vram_mem') ?? at(info, 'mem_usage') ?? at(info, 'mem'), 'B'),
-      gpuInstance: null,
-      computeInstance: null,
-    });
+    const memory = at(info, 'memory_usage', 'vram_mem') ?? at(info, 'mem_usage') ?? at(info, 'mem');
+    found.push(computing(pid, textOf(at(info, 'name')), mebibytes(memory, 'B')));
   }
   return found;
 }

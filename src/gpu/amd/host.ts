@@ -1,7 +1,8 @@
 /** AMD's cards of one host from what several sources say, put together card by card. */
 import { distinct, finding } from '../finding.ts';
-import { type Device, type GpuFinding, type Health, type Inventory, inOrder, noGpus } from '../inventory.ts';
-import { type AmdCard, type AmdReading, unknownCard } from './reading.ts';
+import { type Device, type GpuFinding, type Health, type Inventory, inOrder, noGpus, unknownGpu } from '../inventory.ts';
+import { filled } from '../said.ts';
+import type { AmdCard, AmdReading } from './reading.ts';
 
 /** What to record of AMD's cards. */
 export const askAgain = 'Record "amd-smi list --json" and "amd-smi static --json", or "rocm-smi -a --showmeminfo vram --json".';
@@ -32,11 +33,10 @@ export function amdHost(readings: readonly AmdReading[]): Inventory {
     findings.push(finding('warning', 'same-id', 'host', message));
   }
   return {
+    ...noGpus,
     complete: readings.every((reading) => reading.complete) && nameless === 0,
     // Of a host that has nothing else it says no more than that a screen may be lit.
     driver: cards.length === 0 && builtIn.length > 0 ? null : (readings.find((reading) => reading.driver !== null)?.driver ?? null),
-    cuda: null,
-    cudaFrom: null,
     devices: inOrder(devices),
     findings: distinct(findings),
   };
@@ -87,22 +87,10 @@ function byCard(readings: readonly AmdReading[]): { readonly groups: readonly (r
   return { groups: [...groups.values()], without };
 }
 
+/** What each source says of a card, where those before it say nothing. */
 function combine(group: readonly AmdCard[]): AmdCard {
-  const first = <K extends keyof AmdCard>(key: K): AmdCard[K] =>
-    group.find((card) => card[key] !== null)?.[key] ?? unknownCard[key];
   return {
-    index: first('index'),
-    pciId: first('pciId'),
-    uniqueId: first('uniqueId'),
-    model: first('model'),
-    chip: first('chip'),
-    gfx: first('gfx'),
-    memoryMiB: first('memoryMiB'),
-    memoryUsedMiB: first('memoryUsedMiB'),
-    renderMinor: first('renderMinor'),
-    ecc: first('ecc'),
-    uncorrectedErrors: first('uncorrectedErrors'),
-    processes: first('processes'),
+    ...group.reduce(filled),
     live: group.some((card) => card.live),
     withCpu: group.some((card) => card.withCpu),
   };
@@ -113,25 +101,15 @@ function deviceOf(card: AmdCard, shared: ReadonlySet<string>): Device | null {
   const uuid = own ?? (card.pciId === null ? null : `amd-${card.pciId}`);
   if (uuid === null) return null;
   return {
-    kind: 'gpu',
-    vendor: 'amd',
-    uuid,
-    parent: null,
+    ...unknownGpu('amd', uuid, card.model ?? (card.chip === null ? 'AMD GPU' : `AMD GPU ${card.chip}`)),
     index: card.index,
     minor: card.renderMinor,
     pciId: card.pciId,
-    model: card.model ?? (card.chip === null ? 'AMD GPU' : `AMD GPU ${card.chip}`),
     memoryMiB: card.memoryMiB,
     memoryUsedMiB: card.memoryUsedMiB,
-    computeCapability: null,
     architecture: amdArchitecture(card.gfx, card.model),
-    mig: null,
     health: healthOf(card),
-    persistence: null,
-    settings: null,
     ecc: card.ecc === null ? null : { current: card.ecc, pending: card.ecc },
-    computeMode: null,
-    display: null,
     processes: card.processes,
   };
 }

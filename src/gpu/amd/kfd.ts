@@ -5,7 +5,7 @@
  */
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
-import type { GpuProcess } from '../inventory.ts';
+import { computing, type GpuProcess } from '../inventory.ts';
 import { normalPci, readText } from '../pci.ts';
 import { countOf, mebibytes, textOf } from '../said.ts';
 import { type AmdCard, type AmdReading, modelOf, uniqueIdOf, unknownCard } from './reading.ts';
@@ -116,11 +116,7 @@ async function readProcesses(folder: string, proc: string): Promise<Processes | 
       const bytes = countOf(await readText(join(folder, pid, file)));
       // Whoever opens the driver has an entry for every card, also for those it never touches.
       if (bytes === 0 && !busy.includes(gpu)) continue;
-      const memoryMiB = mebibytes(bytes, 'B');
-      found.push({
-        gpu,
-        process: { pid: Number(pid), name, type: 'C', memoryMiB, gpuInstance: null, computeInstance: null },
-      });
+      found.push({ gpu, process: computing(Number(pid), name, mebibytes(bytes, 'B')) });
     }
   }
   return new Map([...Map.groupBy(found, ({ gpu }) => gpu)].map(([gpu, all]) => [gpu, all.map(({ process }) => process)]));

@@ -32,8 +32,6 @@ export interface NvidiaParts {
    * virtual machine). null where nobody knows.
    */
   readonly pciIds?: readonly string[] | null;
-  /** How many there are, where only that is known. */
-  readonly pciCount?: number | null;
 }
 
 export type SourceKind = 'xml' | 'text' | 'csv' | 'list';
@@ -59,16 +57,11 @@ export interface Source {
 /** Kinds that were asked for, those that know more first. */
 export function sourcesOf(parts: NvidiaParts, facts: HostFacts): readonly Source[] {
   return [
-    sourceOf('xml', repliesOf(parts.xml), facts, readXml),
-    sourceOf('text', repliesOf(parts.text), facts, readQueryText),
-    sourceOf('csv', repliesOf(parts.csv), facts, readCsv),
-    sourceOf('list', repliesOf(parts.list), facts, readList),
+    sourceOf('xml', [parts.xml ?? []].flat(), facts, readXml),
+    sourceOf('text', [parts.text ?? []].flat(), facts, readQueryText),
+    sourceOf('csv', [parts.csv ?? []].flat(), facts, readCsv),
+    sourceOf('list', [parts.list ?? []].flat(), facts, readList),
   ].filter((source) => source !== null);
-}
-
-function repliesOf(part: Reply | readonly Reply[] | null | undefined): readonly Reply[] {
-  if (part === null || part === undefined) return [];
-  return 'output' in part ? [part] : part;
 }
 
 /** More than any host has, and few enough to be compared with each other. */
