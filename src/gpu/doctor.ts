@@ -88,13 +88,8 @@ function driverFindings({ devices }: Inventory, facts: GpuHostFacts): Covering[]
   if (held.length > 0 || (nvidia.length > 0 && !isLoaded && modules?.has('nouveau') === true)) {
     const which = held.length === 0 ? '' : `, which holds ${places(held.map(({ pciId }) => pciId))}`;
     const message = `The module nouveau is loaded${which}: with it nothing can be computed, and NVIDIA's driver cannot have the card.`;
-    found.push({
-      level: 'error',
-      subject: 'driver',
-      message,
-      hint: mendDriver('nouveau-loaded', facts),
-      covers: ['nouveau-loaded', ...missing],
-    });
+    const hint = mendDriver('nouveau-loaded', facts);
+    found.push({ level: 'error', subject: 'driver', message, hint, covers: ['nouveau-loaded', ...missing] });
   } else if (bare.length > 0 && !isLoaded && !devices.some(({ vendor }) => vendor === 'nvidia')) {
     const message = facts.hasTool
       ? `${places(bare.map(({ pciId }) => pciId))}: NVIDIA's driver is installed, but its module is not loaded into this kernel.`

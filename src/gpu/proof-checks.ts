@@ -180,23 +180,16 @@ function memory(device: Device, holders: Holders | null, { baseline, now, since 
   // A desktop's own memory is not all told per process, and it fails nothing.
   if (holders !== null && holders.residents.count > 0) return finding('memory', 'unchecked', seen);
   const message = `${excess}, still after ${memoryWait / 1000} s.`;
-  return failed(
-    'memory',
-    { code: 'memory-held', message, remedy: 'look', hint: hintFor('reset', device.uuid, device.parent) },
-    seen,
-  );
+  const hint = hintFor('reset', device.uuid, device.parent);
+  return failed('memory', { code: 'memory-held', message, remedy: 'look', hint }, seen);
 }
 
 function computeMode({ uuid, computeMode: mode }: Device, baseline: Baseline): Finding {
   return compare('computeMode', mode, baseline.computeMode, (now, before) => {
     if (now === before) return null;
     const message = `The compute mode of ${uuid} was ${before} and is ${now}.`;
-    return {
-      code: 'compute-mode',
-      message,
-      remedy: 'look',
-      hint: `Type "nvidia-smi -i ${uuid} -c ${before.toUpperCase()}" as root.`,
-    };
+    const hint = `Type "nvidia-smi -i ${uuid} -c ${before.toUpperCase()}" as root.`;
+    return { code: 'compute-mode', message, remedy: 'look', hint };
   });
 }
 
@@ -250,18 +243,15 @@ function showMig(value: Mig): string {
 }
 
 function eccMode({ uuid, parent, ecc }: Device, baseline: Baseline): Finding {
-  const show = (value: NonNullable<Device['ecc']>) => `${value.current ? 'on' : 'off'}, then ${value.pending ? 'on' : 'off'}`;
-  return compare(
-    'eccMode',
-    ecc,
-    baseline.ecc,
-    (now, before) => {
-      if (now.current === now.pending || (before.current === now.current && before.pending === now.pending)) return null;
-      const message = `ECC of ${uuid} is ${now.current ? 'on' : 'off'} and will be ${now.pending ? 'on' : 'off'} after the next reset.`;
-      return { code: 'ecc-mode-pending', message, remedy: 'reset', hint: hintFor('reset', uuid, parent) };
-    },
-    show,
-  );
+  type Ecc = NonNullable<Device['ecc']>;
+  const word = (on: boolean) => (on ? 'on' : 'off');
+  const show = ({ current, pending }: Ecc) => `${word(current)}, then ${word(pending)}`;
+  const judge = ({ current, pending }: Ecc, before: Ecc): Fault | null => {
+    if (current === pending || (before.current === current && before.pending === pending)) return null;
+    const message = `ECC of ${uuid} is ${word(current)} and will be ${word(pending)} after the next reset.`;
+    return { code: 'ecc-mode-pending', message, remedy: 'reset', hint: hintFor('reset', uuid, parent) };
+  };
+  return compare('eccMode', ecc, baseline.ecc, judge, show);
 }
 
 function eccErrors({ uuid, parent, health: { uncorrectedErrors } }: Device, { baseline, boot }: ProofInput): Finding {
@@ -320,11 +310,8 @@ function recoveryAction({ uuid, parent, health: { recoveryAction: action } }: De
   if (/^none$/i.test(action.trim())) return finding('recoveryAction', 'ok', { saw: action });
   const remedy = /reboot/i.test(action) ? 'reboot' : 'reset';
   const message = `The driver asks for "${action}" to recover ${uuid}.`;
-  return failed(
-    'recoveryAction',
-    { code: 'recovery-action', message, remedy, hint: hintFor(remedy, uuid, parent) },
-    { saw: action },
-  );
+  const hint = hintFor(remedy, uuid, parent);
+  return failed('recoveryAction', { code: 'recovery-action', message, remedy, hint }, { saw: action });
 }
 
 /** Another driver is no fault: one that does not fit its library shows as such, and standbys are made anew (S11). */

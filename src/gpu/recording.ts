@@ -7,7 +7,7 @@ import { readdir, stat } from 'node:fs/promises';
 import { join, relative } from 'node:path';
 import { OnejobError } from '../errors.ts';
 import { amdInventory, looksLikeAmd } from './amd/amd.ts';
-import { clip, finding, ownWords } from './finding.ts';
+import { clip, finding, ownWords, withFindings } from './finding.ts';
 import { intelInventory, looksLikeIntel } from './intel/intel.ts';
 import { type GpuFinding, type Inventory, mergeInventories, noGpus } from './inventory.ts';
 import { howToRecord, readRecorded, recordedHost } from './nvidia/recorded.ts';
@@ -37,11 +37,7 @@ export async function readRecording(path: string): Promise<Inventory> {
     const found = inventoryOf(texts);
     if (files.length <= mostFiles) return found;
     const message = `${clip(path)} has ${files.length} files; only the first ${mostFiles} were read.`;
-    return {
-      ...found,
-      complete: false,
-      findings: [...found.findings, finding('error', 'recording-too-large', 'host', message, howToRecord)],
-    };
+    return withFindings(found, [finding('error', 'recording-too-large', 'host', message, howToRecord)], false);
   } catch (error) {
     const why = reasonOf(error);
     throw new OnejobError('E_USAGE', `Cannot read the recording "${path}": ${why}.`, {

@@ -105,7 +105,7 @@ export function createRunner(options: RunnerOptions): ToolRunner {
       const child = start(file, args, path, openFiles);
       if (child instanceof Error) return { ...about, output: `cannot start ${file}: ${child.message}` };
       const mine: Killed | null = child.pid === undefined ? null : { pid: child.pid, start: startOf(child.pid) };
-      const end = await endOf(child, { clock, limit, most, drain, signal });
+      const end = await endOf(child, { clock, most, drain, limit, ...(signal && { signal }) });
       if (end.how !== 'closed' && mine !== null) {
         kill(mine.pid);
         killed.set(file, mine);
@@ -139,13 +139,7 @@ interface End {
   readonly output: string;
 }
 
-interface Limits {
-  readonly clock: Clock;
-  readonly limit: number;
-  readonly most: number;
-  readonly drain: number;
-  readonly signal: AbortSignal | undefined;
-}
+type Limits = RunOptions & Required<Pick<RunnerOptions, 'clock' | 'most' | 'drain'>>;
 
 /** Resolves when the tool has ended or will not be waited for; nothing of it is heard afterwards. */
 function endOf(child: ChildProcess, { clock, limit, most, drain, signal }: Limits): Promise<End> {

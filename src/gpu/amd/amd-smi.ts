@@ -5,7 +5,7 @@
 import { computing, type GpuProcess } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
 import { at, countOf, type Fields, isFields, mebibytes, textOf } from '../said.ts';
-import { type AmdCard, type AmdReading, modelOf, uniqueIdOf, unknownCard } from './reading.ts';
+import { type AmdCard, type AmdReading, modelOf, readingOf, uniqueIdOf, unknownCard } from './reading.ts';
 
 /** What only amd-smi says of a card beside its number. */
 const parts = ['bdf', 'asic', 'bus', 'vram', 'board', 'mem_usage', 'ecc', 'process_list', 'hip_uuid', 'vbios'];
@@ -20,13 +20,7 @@ export function amdSmiCards(value: unknown): readonly Fields[] | null {
 
 export function readAmdSmi(cards: readonly Fields[]): AmdReading {
   const drivers = cards.map((card) => driverOf(at(card, 'driver', 'version') ?? at(card, 'driver', 'driver_version')));
-  return {
-    source: 'amd-smi',
-    driver: drivers.find((driver) => driver !== null) ?? null,
-    cards: cards.map(cardOf),
-    findings: [],
-    complete: true,
-  };
+  return readingOf('amd-smi', drivers.find((driver) => driver !== null) ?? null, cards.map(cardOf));
 }
 
 /** Text that amd-smi prints without `--json`, as the objects it would have printed; null when it is something else. */

@@ -5,7 +5,7 @@ import type { Inventory } from '../inventory.ts';
 import { jsonIn } from '../said.ts';
 import { amdSmiCards, amdSmiText, readAmdSmi } from './amd-smi.ts';
 import { amdHost, askAgain } from './host.ts';
-import type { AmdReading } from './reading.ts';
+import { type AmdReading, readingOf } from './reading.ts';
 import { isRocmSmi, readRocmSmi, rocmSmiText } from './rocm-smi.ts';
 
 /** Banners and complaints of AMD's tools, without a single card. */
@@ -57,6 +57,5 @@ export function readAmd(text: string): readonly AmdReading[] {
 
 /** A reading that found nothing but why. */
 function trouble(code: string, message: string, hint: string): AmdReading {
-  const findings = [finding('error', code, 'host', message, hint)];
-  return { source: 'amd-smi', driver: null, cards: [], findings, complete: false };
+  return { ...readingOf('amd-smi', null, []), findings: [finding('error', code, 'host', message, hint)], complete: false };
 }

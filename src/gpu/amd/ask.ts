@@ -10,7 +10,7 @@ import { type PciCard, readText } from '../pci.ts';
 import { readAmd } from './amd.ts';
 import { amdHost } from './host.ts';
 import { readKfd } from './kfd.ts';
-import { type AmdReading, uniqueIdOf, unknownCard } from './reading.ts';
+import { type AmdReading, readingOf, uniqueIdOf, unknownCard } from './reading.ts';
 
 /**
  * What cards are called by PCI address, for the life of a probe. Sources know different parts of a card, and which of them
@@ -119,7 +119,7 @@ async function readIds(sys: string, cards: readonly PciCard[], readings: readonl
   const known = read.filter(
     ({ pciId, uniqueId }) => uniqueId !== null && listed.some((card) => card.pciId === pciId || card.uniqueId === uniqueId),
   );
-  return { source: 'bus', driver: null, cards: known, findings: [], complete: true };
+  return readingOf('bus', null, known);
 }
 
 /** `device` by the name that its place had first, unless both are ids and differ: then it is another card. */

@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import { computing, type GpuProcess } from '../inventory.ts';
 import { normalPci, readText } from '../pci.ts';
 import { countOf, mebibytes, textOf } from '../said.ts';
-import { type AmdCard, type AmdReading, modelOf, uniqueIdOf, unknownCard } from './reading.ts';
+import { type AmdCard, type AmdReading, modelOf, readingOf, uniqueIdOf, unknownCard } from './reading.ts';
 
 /** Kinds of memory of a node: the card's own, seen by the CPU or not. */
 const ownMemory = ['1', '2'];
@@ -22,13 +22,12 @@ export async function readKfd(sys: string, proc: string): Promise<AmdReading | n
   const cards = await Promise.all(
     nodes.map((node) => readNode(join(kfd, 'topology/nodes', node), join(sys, 'bus/pci/devices'), processes)),
   );
-  return {
-    source: 'sysfs',
-    driver: await readText(join(sys, 'module/amdgpu/version')),
-    cards: cards.filter((card) => card !== null),
-    findings: [],
-    complete: true,
-  };
+  const driver = await readText(join(sys, 'module/amdgpu/version'));
+  return readingOf(
+    'sysfs',
+    driver,
+    cards.filter((card) => card !== null),
+  );
 }
 
 type Processes = ReadonlyMap<string, readonly GpuProcess[]>;

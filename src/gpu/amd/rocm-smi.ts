@@ -5,7 +5,7 @@
 import { computing, type GpuProcess } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
 import { at, countOf, type Fields, isFields, mebibytes, numberOf, textOf } from '../said.ts';
-import { type AmdCard, type AmdReading, modelOf, uniqueIdOf, unknownCard } from './reading.ts';
+import { type AmdCard, type AmdReading, modelOf, readingOf, uniqueIdOf, unknownCard } from './reading.ts';
 
 /** Whether a JSON value is `rocm-smi --json`: objects under `card0`, `card1`, … */
 export function isRocmSmi(value: unknown): value is Fields {
@@ -20,7 +20,7 @@ export function readRocmSmi(value: Fields): AmdReading {
   });
   const processes = processesOf(system, named.length);
   const cards = named.map(({ index, fields }) => ({ ...cardOf(index, fields), processes }));
-  return { source: 'rocm-smi', driver: find(system, /^driver version$/i), cards, findings: [], complete: true };
+  return readingOf('rocm-smi', find(system, /^driver version$/i), cards);
 }
 
 /** What a line of the text says: `GPU[0] : PCI Bus: 0000:26:00.0`. */

@@ -162,13 +162,11 @@ function failureIn(line: string, text: string, facts: HostFacts): readonly GpuFi
   }
   const corrupt = /infoROM is corrupted at gpu (\S{7,20})/i.exec(line)?.[1];
   if (corrupt !== undefined) return [{ ...hostFinding('inforom-corrupt', facts), subject: normalPci(corrupt) ?? 'host' }];
-  const known = texts.flatMap(([pattern, code]) => {
+  for (const [pattern, code] of texts) {
     const match = pattern.exec(line);
-    return match === null
-      ? []
-      : [hostFinding(code, facts, match[1] ?? (code === 'invalid-field' ? null : line.replace(/\.$/, '')))];
-  });
-  return known.slice(0, 1);
+    if (match !== null) return [hostFinding(code, facts, match[1] ?? line.replace(/\.$/, ''))];
+  }
+  return [];
 }
 
 /** `GPU 0000:0B:00.0: Unknown Error`, `GPU0000:07:00.0: …`, `GPU1: 0000:44:00.0: …`, `GPU2: …`, by branch. */
@@ -187,30 +185,18 @@ function handleFinding(said: string): GpuFinding {
   if (/requires? reset/i.test(reason)) {
     return finding('error', 'reset-required', subject, `${name} cannot be used before it is reset.`, resetHint(pciId));
   }
-  return finding(
-    'error',
-    'device-handle',
-    subject,
-    `${name} does not answer${reason === '' ? '' : ` (${clip(reason)})`}: it is off the bus, or its driver part is stuck. nvidia-smi may show nothing of the healthy ones either.`,
-    reboot,
-  );
+  const message = `${name} does not answer${reason === '' ? '' : ` (${clip(reason)})`}: it is off the bus, or its driver part is stuck. nvidia-smi may show nothing of the healthy ones either.`;
+  return finding('error', 'device-handle', subject, message, reboot);
 }
 
 /** What went wrong with a call, `rest` being what it said beside its answer. */
 export function failuresOf(reply: Reply, rest: string, facts: HostFacts = { module: null }): readonly GpuFinding[] {
   const said = failuresIn(rest, facts);
   if (reply.hung) {
-    const asked = [reply.tool, ...reply.args].join(' ');
-    return [
-      ...said,
-      finding(
-        'error',
-        'tool-hung',
-        'host',
-        `"${clip(asked)}" did not end in its time: a GPU or its driver is stuck. Which devices work is not known.`,
-        `${kernelLog} If "nvidia-smi" hangs for you too, only a reboot helps.`,
-      ),
-    ];
+    const asked = clip([reply.tool, ...reply.args].join(' '));
+    const message = `"${asked}" did not end in its time: a GPU or its driver is stuck. Which devices work is not known.`;
+    const hint = `${kernelLog} If "nvidia-smi" hangs for you too, only a reboot helps.`;
+    return [...said, finding('error', 'tool-hung', 'host', message, hint)];
   }
   if (said.length > 0 || reply.code === null || reply.code === 0) return said;
   const code = codes.get(reply.code);

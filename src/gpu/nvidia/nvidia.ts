@@ -150,13 +150,10 @@ function devicesOf({ uuid, pciId, reading, instances, isListed, isMigTold }: Joi
     const message = `Two outputs of nvidia-smi do not list the same MIG instances of ${uuid}: the layout changed in between.`;
     doubt('mig-changed', message, 'Ask again.');
   }
-  const idle = finding(
-    'warning',
-    'mig-empty',
-    uuid,
-    `${uuid}: MIG is on, but there is no instance: it can be used neither whole nor in part.`,
-    'Make instances (nvidia-smi mig -cgi PROFILE -C), which do not outlive a reboot, or switch MIG off (nvidia-smi -mig 0).',
-  );
+  const message = `${uuid}: MIG is on, but there is no instance: it can be used neither whole nor in part.`;
+  const hint =
+    'Make instances (nvidia-smi mig -cgi PROFILE -C), which do not outlive a reboot, or switch MIG off (nvidia-smi -mig 0).';
+  const idle = finding('warning', 'mig-empty', uuid, message, hint);
   return {
     devices: [device, ...made.map((each) => each.device)],
     findings: [...gpu.findings, ...(isEmpty && isMigTold ? [idle] : []), ...made.flatMap((each) => each.findings)],

@@ -2,7 +2,7 @@
  * What there is of NVIDIA's tools in texts that somebody saved, and the host of which they all are. Known by content, not by the
  * name of the file; a whole session with several commands is taken apart at its prompts.
  */
-import { clip, finding } from '../finding.ts';
+import { clip, finding, withFindings } from '../finding.ts';
 import { type GpuFinding, type Inventory, noGpus } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
 import { recorded } from '../run.ts';
@@ -170,7 +170,7 @@ export function recordedHost(files: readonly FilePieces[]): Inventory {
     pciIds: onBus.length === 0 ? null : onBus,
   });
   const hasDevices = of('xml', 'text', 'list', 'complaint').length + gpuTables.length > 0;
-  return hasDevices ? found : { ...found, complete: false, findings: [...found.findings, emptyFinding(files)] };
+  return hasDevices ? found : withFindings(found, [emptyFinding(files)], false);
 }
 
 /** The last document, or all of them when each has some of the GPUs only; later ones first. */
