@@ -3,7 +3,7 @@
  * memory nobody can tell is not one of 40 GiB.
  */
 import type { Device } from '../gpu/inventory.ts';
-import { satisfiesProfile } from '../gpu/mig-profile.ts';
+import { satisfiesProfile } from '../gpu/mig.ts';
 import type { DeviceRequest } from './config.ts';
 import { type Parsed, parseSize } from './units.ts';
 

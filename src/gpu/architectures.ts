@@ -5,35 +5,22 @@
  * Sources: NVIDIA, "CUDA GPU Compute Capability" and its page of legacy GPUs; names as drivers print them. As of autumn 2026.
  */
 
-/** Architecture of each compute capability, in NVIDIA's words, which are also those of `product_architecture`. */
-const architectures: Readonly<Record<string, string>> = {
-  '2.0': 'Fermi',
-  '2.1': 'Fermi',
-  '3.0': 'Kepler',
-  '3.2': 'Kepler',
-  '3.5': 'Kepler',
-  '3.7': 'Kepler',
-  '5.0': 'Maxwell',
-  '5.2': 'Maxwell',
-  '5.3': 'Maxwell',
-  '6.0': 'Pascal',
-  '6.1': 'Pascal',
-  '6.2': 'Pascal',
-  '7.0': 'Volta',
-  '7.2': 'Volta',
-  '7.5': 'Turing',
-  '8.0': 'Ampere',
-  '8.6': 'Ampere',
-  '8.7': 'Ampere',
-  '8.9': 'Ada Lovelace',
-  '9.0': 'Hopper',
-  '10.0': 'Blackwell',
-  '10.1': 'Blackwell',
-  '10.3': 'Blackwell',
-  '11.0': 'Blackwell',
-  '12.0': 'Blackwell',
-  '12.1': 'Blackwell',
-};
+/** Compute capabilities by architecture, in NVIDIA's words, which are also those of `product_architecture`. */
+const capabilities: readonly (readonly [architecture: string, capabilities: string])[] = [
+  ['Fermi', '2.0, 2.1'],
+  ['Kepler', '3.0, 3.2, 3.5, 3.7'],
+  ['Maxwell', '5.0, 5.2, 5.3'],
+  ['Pascal', '6.0, 6.1, 6.2'],
+  ['Volta', '7.0, 7.2'],
+  ['Turing', '7.5'],
+  ['Ampere', '8.0, 8.6, 8.7'],
+  ['Ada Lovelace', '8.9'],
+  ['Hopper', '9.0'],
+  ['Blackwell', '10.0, 10.1, 10.3, 11.0, 12.0, 12.1'],
+];
+const architectures: ReadonlyMap<string, string> = new Map(
+  capabilities.flatMap(([architecture, all]) => all.split(', ').map((capability) => [capability, architecture] as const)),
+);
 
 /** Where all cards of an architecture, but for Jetsons, have the same compute capability. */
 const only: ReadonlyMap<string, string> = new Map([
@@ -117,13 +104,13 @@ export function architectureOf(card: SaidOfCard): {
     card.computeCapability ?? byModel(card.model, said) ?? (said === null ? null : (only.get(said) ?? null));
   return {
     computeCapability,
-    architecture: said ?? (computeCapability === null ? null : (architectures[computeCapability] ?? null)),
+    architecture: said ?? (computeCapability === null ? null : (architectures.get(computeCapability) ?? null)),
   };
 }
 
 function byModel(model: string, architecture: string | null): string | null {
   const named = capabilityOfModel(model);
-  return named !== null && architecture !== null && architectures[named] !== architecture ? null : named;
+  return named !== null && architecture !== null && architectures.get(named) !== architecture ? null : named;
 }
 
 /** The compute capability that all cards of this name have; null for a name that is not known. */

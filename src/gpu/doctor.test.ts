@@ -3,17 +3,15 @@ import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { allRecordings, nvidia, recordings } from '../../test/support/gpu-recordings.ts';
 import { card, hostWith } from '../images/testing.ts';
-import { gpuDoctor } from './doctor.ts';
-import type { DoctorFacts } from './doctor-facts.ts';
-import type { Device, Inventory } from './inventory.ts';
-import { noGpus } from './inventory.ts';
+import { type DoctorFacts, gpuDoctor } from './doctor.ts';
+import { type Device, type Inventory, noGpus } from './inventory.ts';
 import { nvidiaInventory } from './nvidia/nvidia.ts';
 import type { PciCard } from './pci.ts';
 import { readRecording } from './recording.ts';
-import { recorded } from './reply.ts';
+import { recorded } from './run.ts';
 
 const onBus = (driver: string | null): PciCard => ({
-  ...{ vendor: 'nvidia', pciId: '0000:01:00.0', chip: '0x20b2', driver, numaNode: null, renderMinor: null },
+  ...{ vendor: 'nvidia', pciId: '0000:01:00.0', chip: '0x20b2', driver, renderMinor: null },
 });
 /** A host of Ubuntu with nothing wrong. */
 const well: DoctorFacts = {

@@ -2,13 +2,36 @@
  * What `doctor` says of a host with GPUs: what the look at its devices found, with the command that mends it, and what nobody
  * sees before it breaks. Pure: a host is its inventory and its facts. What could not be found out is no finding.
  */
-
 import { whyNotImage } from '../images/pinned.ts';
+import type { Arch } from '../images/request.ts';
+import { compareVersions, leadingVersion } from '../images/version.ts';
 import type { Finding } from '../runtimes/runtime.ts';
-import { driverFindings, mendDriver } from './doctor-driver.ts';
-import type { DoctorFacts } from './doctor-facts.ts';
-import { cgroupFindings, toolkitFindings } from './doctor-toolkit.ts';
+import type { GpuHostFacts } from './host-facts.ts';
 import type { Device, GpuFinding, Inventory } from './inventory.ts';
+
+/** What it is told of a host with GPUs. */
+export interface DoctorFacts extends GpuHostFacts {
+  /** The Engine that grants devices; null where pools with devices do not use one, or it does not answer. */
+  readonly engine: EngineFacts | null;
+  /** Finished images of pools, with the devices they may run on. */
+  readonly images: readonly PoolImage[];
+  /** null for one that no image is published for. */
+  readonly arch: Arch | null;
+}
+
+export interface EngineFacts {
+  readonly version: string;
+  /** `systemd` or `cgroupfs`, as the Engine says. */
+  readonly cgroupDriver: string | null;
+  /** How it would be asked for devices of NVIDIA; null when it cannot be. */
+  readonly way: 'request' | 'cdi' | 'runtime' | null;
+}
+
+export interface PoolImage {
+  readonly pool: string;
+  readonly image: string;
+  readonly devices: readonly Device[];
+}
 
 /** The same host always gives the same findings, errors and warnings only. Never throws. */
 export function gpuDoctor(inventory: Inventory, facts: DoctorFacts): Finding[] {
@@ -49,6 +72,78 @@ function mendMig(code: string, { uuid, index, mig }: Device): string | null {
   return `While nothing uses it type "sudo nvidia-smi --gpu-reset -i ${uuid}", or "sudo nvidia-smi -i ${uuid} -mig ${back}" to leave it as it is.`;
 }
 
+/** A finding, and the codes of those in the inventory that it says better. */
+type Covering = Finding & { readonly covers: readonly string[] };
+
+const missing = ['driver-not-loaded', 'no-driver', 'tool-missing', 'gpus-unseen'] as const;
+
+/** Cards of NVIDIA's that its driver does not have, and what keeps it from them. */
+function driverFindings({ devices }: Inventory, facts: GpuHostFacts): Covering[] {
+  const { cards, modules, secureBoot } = facts;
+  const nvidia = (cards ?? []).filter((card) => card.vendor === 'nvidia');
+  const isLoaded = modules === null ? facts.module !== null : modules.has('nvidia');
+  const held = nvidia.filter((card) => card.driver === 'nouveau');
+  const bare = nvidia.filter((card) => card.driver === null);
+  const found: Covering[] = [];
+  if (held.length > 0 || (nvidia.length > 0 && !isLoaded && modules?.has('nouveau') === true)) {
+    const which = held.length === 0 ? '' : `, which holds ${places(held.map(({ pciId }) => pciId))}`;
+    const message = `The module nouveau is loaded${which}: with it nothing can be computed, and NVIDIA's driver cannot have the card.`;
+    const hint = mendDriver('nouveau-loaded', facts);
+    found.push({ level: 'error', subject: 'driver', message, hint, covers: ['nouveau-loaded', ...missing] });
+  } else if (bare.length > 0 && !isLoaded && !devices.some(({ vendor }) => vendor === 'nvidia')) {
+    const message = facts.hasTool
+      ? `${places(bare.map(({ pciId }) => pciId))}: NVIDIA's driver is installed, but its module is not loaded into this kernel.`
+      : `${places(bare.map(({ pciId }) => pciId))}: NVIDIA's driver is not installed.`;
+    const hint = mendDriver(facts.hasTool ? 'driver-not-loaded' : 'tool-missing', facts);
+    found.push({ level: 'error', subject: 'driver', message: `No driver has ${message}`, hint, covers: missing });
+  }
+  // With a module that is loaded the firmware was content.
+  if (secureBoot === true && !isLoaded && nvidia.length > 0) {
+    const message =
+      'Secure Boot is on, and the module of the driver is not loaded: the kernel refuses one whose key it does not know.';
+    found.push({ level: 'error', subject: 'secure boot', message, hint: enrol(facts), covers: [] });
+  }
+  return found;
+}
+
+function places(pciIds: readonly string[]): string {
+  return pciIds.length === 1 ? `the NVIDIA card at ${pciIds[0]}` : `the NVIDIA cards at ${pciIds.join(', ')}`;
+}
+
+/** What to type about a finding of the inventory; null where there is nothing better than its own hint. */
+function mendDriver(code: string, { distribution }: Pick<GpuHostFacts, 'distribution'>): string | null {
+  const [isDebian, isFedora] = [distribution.includes('debian'), distribution.some((id) => id === 'fedora' || id === 'rhel')];
+  switch (code) {
+    case 'nouveau-loaded': {
+      const keep = `printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' | sudo tee /etc/modprobe.d/no-nouveau.conf`;
+      const rebuild = isDebian ? ' && sudo update-initramfs -u' : isFedora ? ' && sudo dracut --force' : '';
+      return `Install NVIDIA's driver, if it is not there yet, and type: ${keep}${rebuild} && sudo reboot`;
+    }
+    case 'driver-not-loaded': {
+      const headers = isDebian ? 'apt-get install linux-headers-$(uname -r)' : 'dnf install kernel-devel-$(uname -r)';
+      const build =
+        isDebian || isFedora ? ` After an upgrade of the kernel first "sudo ${headers}" and "sudo dkms autoinstall".` : '';
+      return `Type "sudo modprobe nvidia", and look into dmesg if it fails.${build}`;
+    }
+    case 'tool-missing': {
+      if (distribution.includes('ubuntu')) return 'Type "sudo ubuntu-drivers install --gpgpu" and reboot.';
+      const packages = 'linux-headers-$(uname -r) nvidia-driver nvidia-smi';
+      if (isDebian) return `Type "sudo apt-get install ${packages}" and reboot; they are in contrib and non-free.`;
+      return "Install NVIDIA's driver: https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/ says how for each distribution.";
+    }
+    case 'library-mismatch':
+      return 'Type "sudo reboot" once the running jobs have ended: they go on, but new containers cannot use a GPU.';
+    default:
+      return null;
+  }
+}
+
+/** Where DKMS keeps the key that it signs with. */
+function enrol({ distribution }: GpuHostFacts): string {
+  const key = distribution.includes('ubuntu') ? '/var/lib/shim-signed/mok/MOK.der' : '/var/lib/dkms/mok.pub';
+  return `Type "sudo mokutil --import ${key}", reboot, and confirm the key at the console ("Enroll MOK"); or switch Secure Boot off in the firmware.`;
+}
+
 function persistenceFindings({ devices }: Inventory, { persistenced }: DoctorFacts): Finding[] {
   const off = devices.filter((device) => device.kind === 'gpu' && device.persistence === false);
   if (off.length === 0) return [];
@@ -77,6 +172,96 @@ function fabricFindings({ driver }: Inventory, { switches, fabricManager, module
   if (active !== false) return [];
   const hint = `Type "sudo systemctl enable --now nvidia-fabricmanager"; where there is no such unit, install nvidia-fabricmanager-${branch} (nvidia-fabricmanager from branch 590 on) first.`;
   return [{ ...about, message: `${there}, and nvidia-fabricmanager does not run: ${consequence}.`, hint }];
+}
+
+/**
+ * Versions below it let an image become root on the host: CVE-2024-0132 (fixed in 1.16.2), CVE-2025-23359 (1.17.4) and
+ * CVE-2025-23266 (1.17.8), NVIDIA's security bulletins.
+ */
+const toolkitFloor = '1.17.8';
+
+/** From it on the runtime `nvidia` injects by CDI instead of a hook (release notes of 1.18.0). */
+const runtimeByCdi = '1.18.0';
+/** From it on a device request becomes one for a CDI name, where there is an `nvidia-cdi-hook` (release notes of Docker Engine). */
+const requestByCdi = '29.2';
+
+/** What stands between the driver and a container: NVIDIA's container toolkit, and what the Engine does with it. */
+function toolkitFindings(inventory: Inventory, { toolkit, cli, engine, distribution, module, hasTool }: DoctorFacts): Finding[] {
+  const isNvidia = inventory.devices.some(({ vendor }) => vendor === 'nvidia');
+  const subject = 'container toolkit';
+  const found: Finding[] = [];
+  if (toolkit.kind === 'missing') {
+    // A CDI specification may have been made elsewhere, and without an Engine nobody needs it.
+    if (!isNvidia || engine === null || engine.way === 'cdi') return [];
+    const message = "NVIDIA's container toolkit is not installed: the Engine cannot give a container a GPU.";
+    const guide = 'https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html';
+    const install = installer(distribution, 'install');
+    const configure = 'sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker';
+    const hint =
+      install === null
+        ? `Install it as ${guide} says, then type: ${configure}`
+        : `Type: ${install} && ${configure} (where its packages are: ${guide})`;
+    return [{ level: 'error', subject, message, hint }];
+  }
+  const { version } = toolkit;
+  if (version === null || compareVersions(version, toolkitFloor) < 0) {
+    const what = version === null ? 'is so old that it does not say its version' : `has version ${version}`;
+    const message = `It ${what}; below ${toolkitFloor} an image can break out of its container and become root on this host (CVE-2024-0132, CVE-2025-23359, CVE-2025-23266).`;
+    const upgrade = installer(distribution, 'upgrade');
+    const hint = upgrade === null ? 'Install a newer nvidia-container-toolkit.' : `Type "${upgrade}".`;
+    found.push({ level: 'warning', subject, message, hint });
+  }
+  if (cli === null || !(isNvidia || hasTool)) return found;
+  // No pool of this host may have to do with containers.
+  const level = engine === null ? 'warning' : 'error';
+  const isKnown = inventory.findings.some(({ code }) => ['library-mismatch', 'driver-not-loaded', 'nvml-missing'].includes(code));
+  if (cli.failure !== null && !isKnown) {
+    const message = `nvidia-container-cli cannot use the driver, so no container will get a GPU: ${cli.failure}.`;
+    found.push({ level, subject, message, hint: mendCli(cli.failure) });
+  }
+  const driver = module ?? leadingVersion(inventory.driver);
+  if (cli.driver !== null && driver !== null && compareVersions(cli.driver, driver) !== 0) {
+    const message = `nvidia-container-cli finds driver ${cli.driver}, and the one that is loaded is ${driver}: containers would get libraries that do not fit.`;
+    found.push({ level, subject, message, hint: 'Type "sudo ldconfig"; if that does not help, reboot.' });
+  }
+  return found;
+}
+
+function mendCli(failure: string): string {
+  if (/mismatch/i.test(failure)) return 'Type "sudo reboot".';
+  if (/not loaded/i.test(failure)) return 'Type "sudo modprobe nvidia".';
+  if (/cannot open shared object|load library/i.test(failure))
+    return 'Type "sudo ldconfig"; if that does not help, install the libraries of the driver again.';
+  return 'Type "sudo nvidia-container-cli -k -d /dev/tty info" and look at what it says.';
+}
+
+/** A command; null on a distribution that is not known. */
+function installer(distribution: GpuHostFacts['distribution'], what: 'install' | 'upgrade'): string | null {
+  const is = (...ids: string[]) => distribution.some((id) => ids.includes(id));
+  const name = 'nvidia-container-toolkit';
+  if (is('debian')) return what === 'install' ? `sudo apt-get install ${name}` : `sudo apt-get install --only-upgrade ${name}`;
+  if (is('fedora', 'rhel')) return `sudo dnf ${what} ${name}`;
+  if (is('suse', 'opensuse')) return `sudo zypper ${what === 'install' ? 'install' : 'update'} ${name}`;
+  return null;
+}
+
+/** With systemd a `daemon-reload` writes the right to devices anew, and knows nothing of what a hook has added. */
+function cgroupFindings({ devices }: Inventory, { engine, toolkit }: DoctorFacts): Finding[] {
+  if (engine === null || engine.cgroupDriver !== 'systemd' || !devices.some(({ vendor }) => vendor === 'nvidia')) return [];
+  const version = toolkit.kind === 'there' ? toolkit.version : null;
+  const older = (has: string | null, than: string) => has === null || compareVersions(has, than) < 0;
+  const byHook =
+    (engine.way === 'request' && older(leadingVersion(engine.version), requestByCdi)) ||
+    (engine.way === 'runtime' && older(version, runtimeByCdi));
+  if (!byHook) return [];
+  const message =
+    'The Engine keeps control groups by systemd and gives GPUs by a hook: each "systemctl daemon-reload" takes the GPUs from running containers.';
+  const cdi = 'sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml';
+  const turnOn = older(leadingVersion(engine.version), '25')
+    ? 'write { "exec-opts": ["native.cgroupdriver=cgroupfs"] } into /etc/docker/daemon.json (or move to Docker Engine 25 or newer, which can grant by CDI)'
+    : `grant by CDI: type "${cdi}" and write { "features": { "cdi": true } } into /etc/docker/daemon.json`;
+  const hint = `To keep them, ${turnOn}; then "sudo systemctl restart docker".`;
+  return [{ level: 'warning', subject: 'docker', message, hint }];
 }
 
 /** Files of APT that end in the name below come after Debian's own. */

@@ -4,6 +4,8 @@
  * `complete`: nobody may conclude from it that a device is gone.
  */
 
+import { comparePci } from './pci.ts';
+
 export type Vendor = 'nvidia' | 'amd' | 'intel';
 
 export interface Inventory {
@@ -99,6 +101,11 @@ export interface GpuProcess {
   readonly computeInstance: number | null;
 }
 
+/** One of a card that has no MIG, which computes. */
+export function computing(pid: number, name: string | null, memoryMiB: number | null): GpuProcess {
+  return { pid, name, type: 'C', memoryMiB, gpuInstance: null, computeInstance: null };
+}
+
 /** Something a person should know of this host's GPUs. */
 export interface GpuFinding {
   readonly level: 'warning' | 'error';
@@ -112,5 +119,54 @@ export interface GpuFinding {
   readonly hint: string | null;
 }
 
+/** A whole GPU of which only is known what it is called and who made it. */
+export function unknownGpu(vendor: Vendor, uuid: string, model: string): Device {
+  return {
+    kind: 'gpu',
+    vendor,
+    uuid,
+    parent: null,
+    index: null,
+    minor: null,
+    pciId: null,
+    model,
+    memoryMiB: null,
+    memoryUsedMiB: null,
+    computeCapability: null,
+    architecture: null,
+    mig: null,
+    health: { state: 'unknown', reasons: [], uncorrectedErrors: null, recoveryAction: null },
+    persistence: null,
+    settings: null,
+    ecc: null,
+    computeMode: null,
+    display: null,
+    processes: null,
+  };
+}
+
 /** Where nothing at all was found, and that is certain. */
 export const noGpus: Inventory = { complete: true, driver: null, cuda: null, cudaFrom: null, devices: [], findings: [] };
+
+/** Several vendors' cards in one host as one inventory; the driver is that of the first that has one. What one could not see whole, nobody saw whole. */
+export function mergeInventories(all: readonly Inventory[]): Inventory {
+  const withDriver = all.find((each) => each.driver !== null) ?? noGpus;
+  const withCuda = all.find((each) => each.cuda !== null) ?? noGpus;
+  return {
+    complete: all.every((each) => each.complete),
+    driver: withDriver.driver,
+    cuda: withCuda.cuda,
+    cudaFrom: withCuda.cudaFrom,
+    devices: inOrder(all.flatMap((each) => each.devices)),
+    findings: all.flatMap((each) => each.findings),
+  };
+}
+
+/** GPUs by their PCI addresses, each followed by its MIG instances as they came. An instance without its GPU comes last. */
+export function inOrder(devices: readonly Device[]): Device[] {
+  const parts = Map.groupBy(devices, (device) => device.parent);
+  const gpus = [...(parts.get(null) ?? [])].sort((a, b) => comparePci(a.pciId, b.pciId));
+  const known = new Set(gpus.map((gpu) => gpu.uuid));
+  const alone = devices.filter((device) => device.parent !== null && !known.has(device.parent));
+  return [...gpus.flatMap((gpu) => [gpu, ...(parts.get(gpu.uuid) ?? [])]), ...alone];
+}

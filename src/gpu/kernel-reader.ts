@@ -5,6 +5,7 @@
  */
 import { closeSync, constants, openSync, readSync } from 'node:fs';
 import { turn } from '../clock.ts';
+import { finding } from './finding.ts';
 import type { GpuFinding } from './inventory.ts';
 import { createKernelParser, type KernelEvent, type KernelMark } from './kernel-log.ts';
 
@@ -150,12 +151,8 @@ function readSome(fd: number, into: Buffer): number | 'end' | 'overwritten' {
   }
 }
 
-function unreadable(message: string): GpuFinding {
-  return {
-    level: 'warning',
-    code: 'kernel-log-unreadable',
-    subject: 'host',
-    message: `${message} Errors that the driver reports only there (Xid) are not seen.`,
-    hint: 'Run onejob as root, or add AmbientCapabilities=CAP_SYSLOG to its unit.',
-  };
+function unreadable(sentence: string): GpuFinding {
+  const message = `${sentence} Errors that the driver reports only there (Xid) are not seen.`;
+  const hint = 'Run onejob as root, or add AmbientCapabilities=CAP_SYSLOG to its unit.';
+  return finding('warning', 'kernel-log-unreadable', 'host', message, hint);
 }

@@ -51,9 +51,9 @@ test('GPUs of the three vendors are found, in order; what else their cards bring
   plugIn(sys, '0008:00:00.0', { vendor: '0x10de', class: '0x060400' });
   plugIn(sys, '0000:4d:00.0', { vendor: '0x8086', class: '0x038000', chip: '0x56c0' });
   expect(await readPci(sys)).toEqual([
-    { vendor: 'nvidia', pciId: '0000:01:00.0', chip: '0x20b2', driver: 'nvidia', numaNode: 0, renderMinor: null },
-    { vendor: 'intel', pciId: '0000:4d:00.0', chip: '0x56c0', driver: null, numaNode: 0, renderMinor: null },
-    { vendor: 'amd', pciId: '0000:65:00.0', chip: '0x74a1', driver: 'amdgpu', numaNode: 0, renderMinor: 129 },
+    { vendor: 'nvidia', pciId: '0000:01:00.0', chip: '0x20b2', driver: 'nvidia', renderMinor: null },
+    { vendor: 'intel', pciId: '0000:4d:00.0', chip: '0x56c0', driver: null, renderMinor: null },
+    { vendor: 'amd', pciId: '0000:65:00.0', chip: '0x74a1', driver: 'amdgpu', renderMinor: 129 },
   ]);
 });
 

@@ -16,8 +16,6 @@ export interface PciCard {
   readonly chip: string | null;
   /** `nvidia`, `nouveau`, `amdgpu`, `vfio-pci`, …; null where none has it. */
   readonly driver: string | null;
-  /** NUMA node it hangs on; null where there is only one or nobody knows. */
-  readonly numaNode: number | null;
   /** N of `/dev/dri/renderDN`. */
   readonly renderMinor: number | null;
 }
@@ -51,15 +49,13 @@ async function readCard(folder: string): Promise<PciCard | null> {
   if (pciId === null || vendor === undefined || kind === null || !classes.test(kind)) return null;
   // A virtual function is a part of its card, and the tools of its host do not list it.
   if ((await linkName(join(folder, 'physfn'))) !== null) return null;
-  const [chip, driver, node, drm] = await Promise.all([
+  const [chip, driver, drm] = await Promise.all([
     readText(join(folder, 'device')),
     linkName(join(folder, 'driver')),
-    readText(join(folder, 'numa_node')),
     readdir(join(folder, 'drm')).catch((): string[] => []),
   ]);
-  const numaNode = node !== null && /^\d+$/.test(node) ? Number(node) : null;
   const render = drm.map((name) => /^renderD(\d+)$/.exec(name)?.[1]).find((minor) => minor !== undefined);
-  return { vendor, pciId, chip, driver, numaNode, renderMinor: render === undefined ? null : Number(render) };
+  return { vendor, pciId, chip, driver, renderMinor: render === undefined ? null : Number(render) };
 }
 
 /** Any spelling of a PCI address as `Device.pciId`; without a domain it is 0, without a function 0. null when it is none. */

@@ -4,11 +4,11 @@
  */
 import { systemClock } from '../clock.ts';
 import { askAmd } from './amd/ask.ts';
-import { type Asking, hungHint, withFindings } from './asking.ts';
+import { type Asking, hungHint } from './asking.ts';
+import { finding, withFindings } from './finding.ts';
 import { createIntel } from './intel/ask.ts';
-import type { GpuFinding, Inventory } from './inventory.ts';
-import { mergeInventories } from './merge.ts';
-import { askNvidia } from './nvidia-ask.ts';
+import { type GpuFinding, type Inventory, mergeInventories } from './inventory.ts';
+import { askNvidia } from './nvidia/ask.ts';
 import { readPci } from './pci.ts';
 import { createRunner, type ToolRunner, vendorFolders } from './run.ts';
 import { type Near, parseLinks, readTopology } from './topology.ts';
@@ -159,13 +159,8 @@ export function createProbe(options: ProbeOptions): Probe {
 
 function keepsHanging(tools: readonly string[], times: number): GpuFinding {
   const names = tools.join(' and ');
-  return {
-    level: 'error',
-    code: 'tool-keeps-hanging',
-    subject: 'host',
-    message: `${names} did not end in time ${times} times in a row: the GPUs of this host cannot be trusted.`,
-    hint: hungHint(tools[0] ?? ''),
-  };
+  const message = `${names} did not end in time ${times} times in a row: the GPUs of this host cannot be trusted.`;
+  return finding('error', 'tool-keeps-hanging', 'host', message, hungHint(tools[0] ?? ''));
 }
 
 async function unlessAborted<T>(work: Promise<T>, signal: AbortSignal | undefined): Promise<T> {

@@ -4,12 +4,57 @@
  * before and not now is unknown; never known is unchecked.
  */
 import type { Device } from './inventory.ts';
-import { sameProfile } from './mig-profile.ts';
-import { formatMiB, type Holder } from './processes.ts';
-import { type Fault, type Finding, failed, finding, hintFor, wasRebooted } from './proof-finding.ts';
-import { type Holders, ownMemory } from './proof-holders.ts';
-import type { Baseline, ProofInput } from './proof-input.ts';
-import { kernelLog } from './proof-kernel.ts';
+import { isAfter, type KernelEvent, pciPlace } from './kernel-log.ts';
+import { sameProfile } from './mig.ts';
+import { formatMiB, type Holder, type Holders, ownMemory } from './processes.ts';
+import type { Baseline, ProofInput } from './proof.ts';
+import { gradeXid } from './xid.ts';
+
+/** Why a device is dirty. `code` is a stable word for programs. */
+export type Fault = {
+  readonly code: string;
+  readonly message: string;
+  readonly remedy: 'look' | 'reset' | 'reboot' | 'replace';
+  /** What to type next; null where nothing helps. */
+  readonly hint: string | null;
+};
+
+/** One line of the evidence. `unchecked`: this device or host never tells, or something else made the question void. */
+export type Check = {
+  readonly check:
+    | 'listed'
+    | 'health'
+    | 'processes'
+    | 'memory'
+    | 'computeMode'
+    | 'persistence'
+    | 'settings'
+    | 'mig'
+    | 'eccMode'
+    | 'eccErrors'
+    | 'kernelLog'
+    | 'recoveryAction'
+    | 'driver'
+    | 'nodes';
+  readonly result: 'ok' | 'failed' | 'wait' | 'held' | 'unknown' | 'unchecked';
+  readonly saw: string | null;
+  readonly before: string | null;
+};
+
+export interface Finding extends Check {
+  readonly faults: readonly Fault[];
+  readonly wait: { readonly message: string; readonly until: number } | null;
+  /** Lines of the kernel log. */
+  readonly log: readonly string[];
+}
+
+function finding(check: Finding['check'], result: Finding['result'], more: Partial<Finding> = {}): Finding {
+  return { saw: null, before: null, faults: [], wait: null, log: [], ...more, check, result };
+}
+
+function failed(check: Finding['check'], fault: Fault, more: Partial<Finding> = {}): Finding {
+  return finding(check, 'failed', { ...more, faults: [fault] });
+}
 
 /** How long leftover processes, and memory that no process holds, are waited for, in ms after the agent was gone. */
 const leftoverWait = 30_000;
@@ -135,23 +180,16 @@ function memory(device: Device, holders: Holders | null, { baseline, now, since 
   // A desktop's own memory is not all told per process, and it fails nothing.
   if (holders !== null && holders.residents.count > 0) return finding('memory', 'unchecked', seen);
   const message = `${excess}, still after ${memoryWait / 1000} s.`;
-  return failed(
-    'memory',
-    { code: 'memory-held', message, remedy: 'look', hint: hintFor('reset', device.uuid, device.parent) },
-    seen,
-  );
+  const hint = hintFor('reset', device.uuid, device.parent);
+  return failed('memory', { code: 'memory-held', message, remedy: 'look', hint }, seen);
 }
 
 function computeMode({ uuid, computeMode: mode }: Device, baseline: Baseline): Finding {
   return compare('computeMode', mode, baseline.computeMode, (now, before) => {
     if (now === before) return null;
     const message = `The compute mode of ${uuid} was ${before} and is ${now}.`;
-    return {
-      code: 'compute-mode',
-      message,
-      remedy: 'look',
-      hint: `Type "nvidia-smi -i ${uuid} -c ${before.toUpperCase()}" as root.`,
-    };
+    const hint = `Type "nvidia-smi -i ${uuid} -c ${before.toUpperCase()}" as root.`;
+    return { code: 'compute-mode', message, remedy: 'look', hint };
   });
 }
 
@@ -205,18 +243,15 @@ function showMig(value: Mig): string {
 }
 
 function eccMode({ uuid, parent, ecc }: Device, baseline: Baseline): Finding {
-  const show = (value: NonNullable<Device['ecc']>) => `${value.current ? 'on' : 'off'}, then ${value.pending ? 'on' : 'off'}`;
-  return compare(
-    'eccMode',
-    ecc,
-    baseline.ecc,
-    (now, before) => {
-      if (now.current === now.pending || (before.current === now.current && before.pending === now.pending)) return null;
-      const message = `ECC of ${uuid} is ${now.current ? 'on' : 'off'} and will be ${now.pending ? 'on' : 'off'} after the next reset.`;
-      return { code: 'ecc-mode-pending', message, remedy: 'reset', hint: hintFor('reset', uuid, parent) };
-    },
-    show,
-  );
+  type Ecc = NonNullable<Device['ecc']>;
+  const word = (on: boolean) => (on ? 'on' : 'off');
+  const show = ({ current, pending }: Ecc) => `${word(current)}, then ${word(pending)}`;
+  const judge = ({ current, pending }: Ecc, before: Ecc): Fault | null => {
+    if (current === pending || (before.current === current && before.pending === pending)) return null;
+    const message = `ECC of ${uuid} is ${word(current)} and will be ${word(pending)} after the next reset.`;
+    return { code: 'ecc-mode-pending', message, remedy: 'reset', hint: hintFor('reset', uuid, parent) };
+  };
+  return compare('eccMode', ecc, baseline.ecc, judge, show);
 }
 
 function eccErrors({ uuid, parent, health: { uncorrectedErrors } }: Device, { baseline, boot }: ProofInput): Finding {
@@ -229,16 +264,54 @@ function eccErrors({ uuid, parent, health: { uncorrectedErrors } }: Device, { ba
   });
 }
 
+/** What the kernel log says of a device since its baseline. */
+function kernelLog(device: Device | null, { baseline, kernel, boot }: ProofInput): Finding {
+  if (!kernel.readable) return finding('kernelLog', 'unchecked', { saw: 'kernel log not readable' });
+  const place = pciPlace(device?.pciId ?? baseline.pciId ?? '');
+  if (place === null) return finding('kernelLog', 'unchecked', { saw: 'no PCI address' });
+  const mark = wasRebooted(baseline.boot, boot) ? { seq: -1, at: 0 } : baseline.mark;
+  const events = kernel.events.filter(
+    (event) => event.pciId === place && isAfter(event, mark) && !isNeighbours(event, device?.mig ?? baseline.mig),
+  );
+  const faults = events.flatMap((event) => eventFault(event, device, baseline) ?? []);
+  const saw = `${events.length} ${events.length === 1 ? 'event' : 'events'}${kernel.lost ? ', and some were overwritten' : ''}`;
+  return finding('kernelLog', faults.length > 0 ? 'failed' : 'ok', { saw, faults, log: events.map((event) => event.text) });
+}
+
+/** Whether an error is only of another MIG instance. One that takes a reset takes it of all of them. */
+function isNeighbours(event: KernelEvent, own: Device['mig']): boolean {
+  if (event.gpuInstance === null || own === null || 'mode' in own || own.gpuInstance === null) return false;
+  const { grade } = gradeXid(event.xid ?? -1);
+  return event.gpuInstance !== own.gpuInstance && (grade === 'application' || grade === 'info' || grade === 'unknown');
+}
+
+function eventFault(event: KernelEvent, device: Device | null, { uuid, parent }: Baseline): Fault | null {
+  const fault = (code: string, what: string, remedy: Fault['remedy']): Fault => {
+    const message = `The driver reported of ${uuid} since the agent started: ${what}.`;
+    return { code, message, remedy, hint: hintFor(remedy, uuid, parent) };
+  };
+  if (event.kind === 'fallen-off') return fault('fallen-off', 'it has fallen off the bus', 'reboot');
+  if (event.kind === 'rm-init') return fault('rm-init', 'it could not be initialised', 'reboot');
+  if (event.kind === 'reset-needed') return fault('reset-needed', 'it needs a reset', 'reset');
+  if (event.kind !== 'xid' || event.xid === null) return null;
+  const { grade, meaning } = gradeXid(event.xid);
+  const what = `Xid ${event.xid}, ${meaning}`;
+  // 154 only points to the recovery action, which drivers of its time tell elsewhere.
+  const isUntold =
+    event.xid === 154 && device !== null && device.health.recoveryAction === null && !/\(None\)[^()]*$/.test(event.text);
+  if (isUntold) return fault('xid', what, 'reset');
+  if (grade === 'application' || grade === 'info') return null;
+  const remedy = ({ reset: 'reset', restart: 'reboot', hardware: 'replace', unknown: 'look' } as const)[grade];
+  return fault('xid', what, remedy);
+}
+
 function recoveryAction({ uuid, parent, health: { recoveryAction: action } }: Device): Finding {
   if (action === null) return finding('recoveryAction', 'unchecked');
   if (/^none$/i.test(action.trim())) return finding('recoveryAction', 'ok', { saw: action });
   const remedy = /reboot/i.test(action) ? 'reboot' : 'reset';
   const message = `The driver asks for "${action}" to recover ${uuid}.`;
-  return failed(
-    'recoveryAction',
-    { code: 'recovery-action', message, remedy, hint: hintFor(remedy, uuid, parent) },
-    { saw: action },
-  );
+  const hint = hintFor(remedy, uuid, parent);
+  return failed('recoveryAction', { code: 'recovery-action', message, remedy, hint }, { saw: action });
 }
 
 /** Another driver is no fault: one that does not fit its library shows as such, and standbys are made anew (S11). */
@@ -251,4 +324,19 @@ function nodes({ missingNodes, baseline }: ProofInput): Finding {
   const message = `${missingNodes.join(', ')} of ${baseline.uuid} ${missingNodes.length === 1 ? 'is' : 'are'} not there.`;
   const hint = 'Type "nvidia-modprobe -u" and "nvidia-smi -L" as root, which make them.';
   return failed('nodes', { code: 'node-missing', message, remedy: 'look', hint }, { saw: `without ${missingNodes.join(', ')}` });
+}
+
+/** What a person can do. A MIG instance is reset with its GPU, `parent`. */
+function hintFor(remedy: Fault['remedy'], uuid: string, parent: string | null): string {
+  const clear = `"onejob gpus clear ${uuid}"`;
+  if (remedy === 'reboot') return 'Reboot the host.';
+  if (remedy === 'replace') return `Ask the vendor's support; when it is mended, type ${clear}.`;
+  const gpu = parent ?? uuid;
+  if (!gpu.startsWith('GPU-')) return `Reset it when nothing uses it, or reboot the host; then type ${clear}.`;
+  return `When nothing uses it, type "nvidia-smi --gpu-reset -i ${gpu}" as root, or reboot the host; then ${clear}.`;
+}
+
+/** Whether the host has certainly been booted since the baseline. */
+function wasRebooted(before: string | null, now: string | null): boolean {
+  return before !== null && now !== null && before !== now;
 }

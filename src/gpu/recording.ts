@@ -7,12 +7,10 @@ import { readdir, stat } from 'node:fs/promises';
 import { join, relative } from 'node:path';
 import { OnejobError } from '../errors.ts';
 import { amdInventory, looksLikeAmd } from './amd/amd.ts';
+import { clip, finding, ownWords, withFindings } from './finding.ts';
 import { intelInventory, looksLikeIntel } from './intel/intel.ts';
-import { type GpuFinding, type Inventory, noGpus } from './inventory.ts';
-import { mergeInventories } from './merge.ts';
-import { clip, finding, ownWords } from './nvidia/findings.ts';
-import { readRecorded } from './nvidia/recorded.ts';
-import { howToRecord, recordedHost } from './nvidia/recorded-host.ts';
+import { type GpuFinding, type Inventory, mergeInventories, noGpus } from './inventory.ts';
+import { howToRecord, readRecorded, recordedHost } from './nvidia/recorded.ts';
 
 export interface RecordedFile {
   /** As the one who gave it knows it. */
@@ -39,11 +37,7 @@ export async function readRecording(path: string): Promise<Inventory> {
     const found = inventoryOf(texts);
     if (files.length <= mostFiles) return found;
     const message = `${clip(path)} has ${files.length} files; only the first ${mostFiles} were read.`;
-    return {
-      ...found,
-      complete: false,
-      findings: [...found.findings, finding('error', 'recording-too-large', 'host', message, howToRecord)],
-    };
+    return withFindings(found, [finding('error', 'recording-too-large', 'host', message, howToRecord)], false);
   } catch (error) {
     const why = reasonOf(error);
     throw new OnejobError('E_USAGE', `Cannot read the recording "${path}": ${why}.`, {

@@ -11,7 +11,25 @@ import { constants as system } from 'node:os';
 import { isAbsolute, join } from 'node:path';
 import { systemClock } from '../clock.ts';
 import type { Clock } from '../core/clock.ts';
-import type { Reply } from './reply.ts';
+
+/** What a GPU vendor's tool answered, live or in a recording. */
+export interface Reply {
+  /** Name of the tool, such as `nvidia-smi`. */
+  readonly tool: string;
+  /** What it was asked; empty in a recording that does not say. */
+  readonly args: readonly string[];
+  /** Standard output, then standard error. NVIDIA's tool prints its complaints to the first. */
+  readonly output: string;
+  /** Exit code, 127 where there is no such tool; null when we ended it, or in a recording. */
+  readonly code: number | null;
+  /** It did not end in its time. What it said until then may be half of it. */
+  readonly hung: boolean;
+}
+
+/** A text as the answer of a tool of which nothing else is known. */
+export function recorded(output: string, args: readonly string[] = [], tool = 'nvidia-smi'): Reply {
+  return { tool, args, output, code: null, hung: false };
+}
 
 /** A reply, and why there may be less of it than the tool meant to say. */
 export interface ToolReply extends Reply {
@@ -87,7 +105,7 @@ export function createRunner(options: RunnerOptions): ToolRunner {
       const child = start(file, args, path, openFiles);
       if (child instanceof Error) return { ...about, output: `cannot start ${file}: ${child.message}` };
       const mine: Killed | null = child.pid === undefined ? null : { pid: child.pid, start: startOf(child.pid) };
-      const end = await endOf(child, { clock, limit, most, drain, signal });
+      const end = await endOf(child, { clock, most, drain, limit, ...(signal && { signal }) });
       if (end.how !== 'closed' && mine !== null) {
         kill(mine.pid);
         killed.set(file, mine);
@@ -121,13 +139,7 @@ interface End {
   readonly output: string;
 }
 
-interface Limits {
-  readonly clock: Clock;
-  readonly limit: number;
-  readonly most: number;
-  readonly drain: number;
-  readonly signal: AbortSignal | undefined;
-}
+type Limits = RunOptions & Required<Pick<RunnerOptions, 'clock' | 'most' | 'drain'>>;
 
 /** Resolves when the tool has ended or will not be waited for; nothing of it is heard afterwards. */
 function endOf(child: ChildProcess, { clock, limit, most, drain, signal }: Limits): Promise<End> {

@@ -43,6 +43,11 @@ export function mebibytes(value: unknown, unit: string): number | null {
   return amount === null || bytes === undefined ? null : Math.floor((amount * bytes) / 2 ** 20);
 }
 
+/** `known`, and where that is null what `more` says. */
+export function filled<T extends object>(known: T, more: T): T {
+  return { ...more, ...Object.fromEntries(Object.entries(known).filter(([, value]) => value !== null)) };
+}
+
 export function isFields(value: unknown): value is Fields {
   return typeof value === 'object' && value !== null && !Array.isArray(value);
 }

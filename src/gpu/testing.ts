@@ -3,8 +3,7 @@ import type { Device, GpuFinding, GpuProcess, Inventory } from './inventory.ts';
 import { parseKernelLog } from './kernel-log.ts';
 import type { KernelLook } from './kernel-reader.ts';
 import type { ProcessOwner } from './processes.ts';
-import { baselineOf, judge } from './proof.ts';
-import type { ProofInput } from './proof-input.ts';
+import { baselineOf, judge, type ProofInput } from './proof.ts';
 
 export const id = (digit: string) => digit.repeat(64);
 export const dead = id('d');

@@ -1,9 +1,9 @@
 import { mkdirSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { expect, test } from 'vitest';
+import { describe, expect, test } from 'vitest';
 import { scratch } from '../../test/support/scratch.ts';
 import type { Device } from './inventory.ts';
-import { parseLinks, readTopology } from './topology.ts';
+import { cpusNear, formatCpuList, parseCpuList, parseLinks, readTopology } from './topology.ts';
 
 // As `nvidia-smi topo -m` of driver 535 writes it: tabs, an empty first cell, escapes around the heads.
 const table = `\t\x1b[4mGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m
@@ -45,4 +45,37 @@ test('linked is nearer than the same root, that than the same node, and what is 
   if (!a || !b || !c || !d || !e) throw new Error('no cards');
   const near = await readTopology(here.path, [a, b, c, d, e], new Set(['0 3']));
   expect([near(a, d), near(d, a), near(a, b), near(a, c), near(c, d), near(a, e)]).toEqual([3, 3, 2, 1, 0, 0]);
+});
+
+describe('CPUs near cards', () => {
+  const host = (lists: Readonly<Record<string, string>>) => {
+    const dir = scratch();
+    for (const [pciId, list] of Object.entries(lists)) {
+      mkdirSync(join(dir.path, 'bus/pci/devices', pciId), { recursive: true });
+      writeFileSync(join(dir.path, 'bus/pci/devices', pciId, 'local_cpulist'), `${list}\n`);
+    }
+    return dir;
+  };
+
+  test('are those of their NUMA nodes, each once', async () => {
+    using sys = host({ '0000:01:00.0': '0-3,8-11', '0000:02:00.0': '0-3,8-11', '0000:81:00.0': '4-7,12' });
+    expect(await cpusNear(['0000:01:00.0'], sys.path)).toBe('0-3,8-11');
+    expect(await cpusNear(['0000:01:00.0', '0000:02:00.0', '0000:01:00.0'], sys.path)).toBe('0-3,8-11');
+    expect(await cpusNear(['0000:01:00.0', '0000:81:00.0'], sys.path)).toBe('0-12');
+  });
+
+  test('are not known where one of the cards does not say, and then nothing is guessed', async () => {
+    using sys = host({ '0000:01:00.0': '0-3', '0000:02:00.0': '', '0000:03:00.0': 'none', '0000:04:00.0': '3-1' });
+    for (const others of [['0000:02:00.0'], ['0000:03:00.0'], ['0000:04:00.0'], ['0000:09:00.0'], [null]]) {
+      expect(await cpusNear(['0000:01:00.0', ...others], sys.path)).toBeNull();
+    }
+    expect(await cpusNear([], sys.path)).toBeNull();
+    expect(await cpusNear(['0000:01:00.0'], '/nowhere')).toBeNull();
+  });
+});
+
+test('lists of CPUs are read as the kernel writes them, and never without end', () => {
+  expect(parseCpuList('0-2,5\n')).toEqual([0, 1, 2, 5]);
+  for (const odd of ['', '1-', '-1', 'a', '1,,2', '0-99999', '0-4294967295', '2-1']) expect(parseCpuList(odd)).toBeNull();
+  expect(formatCpuList([5, 1, 0, 2, 2, 7, 8])).toBe('0-2,5,7-8');
 });

@@ -19,64 +19,60 @@ export interface XidMeaning {
   readonly meaning: string;
 }
 
-const application: Readonly<Record<number, string>> = {
-  13: 'graphics engine exception',
-  31: 'GPU memory page fault',
-  32: 'corrupted push buffer',
-  43: 'GPU stopped processing for one program',
-  45: 'clean-up after an earlier error',
-  68: 'video decoder exception',
-  69: 'graphics engine class error',
-  94: 'contained memory error',
+const grades: Readonly<Record<Exclude<XidGrade, 'unknown'>, Readonly<Record<number, string>>>> = {
+  application: {
+    13: 'graphics engine exception',
+    31: 'GPU memory page fault',
+    32: 'corrupted push buffer',
+    43: 'GPU stopped processing for one program',
+    45: 'clean-up after an earlier error',
+    68: 'video decoder exception',
+    69: 'graphics engine class error',
+    94: 'contained memory error',
+  },
+  reset: {
+    46: 'GPU stopped processing',
+    48: 'double-bit memory error',
+    62: 'internal micro-controller halted',
+    64: 'memory remapping failed',
+    95: 'uncontained memory error',
+    109: 'context switch timeout',
+    110: 'security fault',
+    119: 'GSP firmware does not answer',
+    120: 'GSP firmware error',
+    136: 'link training failed',
+    140: 'unrecovered memory error',
+    143: 'GPU initialization error',
+    155: 'NVLink software error',
+    156: 'resource retired',
+    158: 'fatal timeout',
+  },
+  restart: { 79: 'GPU has fallen off the bus', 151: 'key rotation error' },
+  hardware: {
+    74: 'NVLink error',
+    81: 'VGA subsystem error',
+    122: 'SPI read failure',
+    123: 'SPI write failure',
+    144: 'NVLink error (SAW)',
+    145: 'NVLink error (RLW)',
+    146: 'NVLink error (TLW)',
+    147: 'NVLink error (TREX)',
+    148: 'NVLink error (NVLPW_CTRL)',
+    149: 'NVLink error (NETIR)',
+    150: 'NVLink error (MSE)',
+  },
+  info: {
+    63: 'memory remapping recorded',
+    92: 'many corrected memory errors',
+    93: 'InfoROM wear limit',
+    121: 'corrected C2C link error',
+    137: 'NVLink privilege error',
+    154: 'recovery action changed',
+    157: 'resource retirement failed',
+    160: 'channel retired',
+    161: 'channel retirement failed',
+  },
 };
-
-const reset: Readonly<Record<number, string>> = {
-  46: 'GPU stopped processing',
-  48: 'double-bit memory error',
-  62: 'internal micro-controller halted',
-  64: 'memory remapping failed',
-  95: 'uncontained memory error',
-  109: 'context switch timeout',
-  110: 'security fault',
-  119: 'GSP firmware does not answer',
-  120: 'GSP firmware error',
-  136: 'link training failed',
-  140: 'unrecovered memory error',
-  143: 'GPU initialization error',
-  155: 'NVLink software error',
-  156: 'resource retired',
-  158: 'fatal timeout',
-};
-
-const restart: Readonly<Record<number, string>> = { 79: 'GPU has fallen off the bus', 151: 'key rotation error' };
-
-const hardware: Readonly<Record<number, string>> = {
-  74: 'NVLink error',
-  81: 'VGA subsystem error',
-  122: 'SPI read failure',
-  123: 'SPI write failure',
-  144: 'NVLink error (SAW)',
-  145: 'NVLink error (RLW)',
-  146: 'NVLink error (TLW)',
-  147: 'NVLink error (TREX)',
-  148: 'NVLink error (NVLPW_CTRL)',
-  149: 'NVLink error (NETIR)',
-  150: 'NVLink error (MSE)',
-};
-
-const info: Readonly<Record<number, string>> = {
-  63: 'memory remapping recorded',
-  92: 'many corrected memory errors',
-  93: 'InfoROM wear limit',
-  121: 'corrected C2C link error',
-  137: 'NVLink privilege error',
-  154: 'recovery action changed',
-  157: 'resource retirement failed',
-  160: 'channel retired',
-  161: 'channel retirement failed',
-};
-
-const grades = { application, reset, restart, hardware, info } as const;
 
 /** What an Xid means. Every number has an answer: those that nobody graded are `unknown`. */
 export function gradeXid(xid: number): XidMeaning {

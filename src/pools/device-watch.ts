@@ -8,9 +8,8 @@ import { toFailure } from '../errors.ts';
 import type { Device, Inventory } from '../gpu/inventory.ts';
 import type { KernelLog, KernelLook } from '../gpu/kernel-reader.ts';
 import type { Probe } from '../gpu/probe.ts';
-import { describeHolder, type Ours, ownersOf, type ProcessOwner } from '../gpu/processes.ts';
+import { describeHolder, type Ours, ownersOf, type ProcessOwner, sortHolders } from '../gpu/processes.ts';
 import { hostFault, pidsOn } from '../gpu/proof.ts';
-import { sortHolders } from '../gpu/proof-holders.ts';
 import type { Log } from '../log.ts';
 import type { DeviceBook } from './devices.ts';
 

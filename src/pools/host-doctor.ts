@@ -2,8 +2,7 @@
 import { fits } from '../config/conditions.ts';
 import type { PoolConfig } from '../config/config.ts';
 import { deviceFindings } from '../config/device-findings.ts';
-import { gpuDoctor } from '../gpu/doctor.ts';
-import type { EngineFacts } from '../gpu/doctor-facts.ts';
+import { type EngineFacts, gpuDoctor } from '../gpu/doctor.ts';
 import { readHostFacts } from '../gpu/host-facts.ts';
 import type { Inventory } from '../gpu/inventory.ts';
 import { hostFault } from '../gpu/proof.ts';

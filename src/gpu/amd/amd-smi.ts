@@ -2,10 +2,10 @@
  * `amd-smi list`, `static`, `metric` and `process`, with `--json` or as text. Each knows a part; all number the cards alike.
  * Releases differ: a list of cards, or one under `gpu_data`; `{ value, unit }`, or one text; keys come and go.
  */
-import type { GpuProcess } from '../inventory.ts';
+import { computing, type GpuProcess } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
 import { at, countOf, type Fields, isFields, mebibytes, textOf } from '../said.ts';
-import { type AmdCard, type AmdReading, modelOf, uniqueIdOf, unknownCard } from './reading.ts';
+import { type AmdCard, type AmdReading, modelOf, readingOf, uniqueIdOf, unknownCard } from './reading.ts';
 
 /** What only amd-smi says of a card beside its number. */
 const parts = ['bdf', 'asic', 'bus', 'vram', 'board', 'mem_usage', 'ecc', 'process_list', 'hip_uuid', 'vbios'];
@@ -20,13 +20,7 @@ export function amdSmiCards(value: unknown): readonly Fields[] | null {
 
 export function readAmdSmi(cards: readonly Fields[]): AmdReading {
   const drivers = cards.map((card) => driverOf(at(card, 'driver', 'version') ?? at(card, 'driver', 'driver_version')));
-  return {
-    source: 'amd-smi',
-    driver: drivers.find((driver) => driver !== null) ?? null,
-    cards: cards.map(cardOf),
-    findings: [],
-    complete: true,
-  };
+  return readingOf('amd-smi', drivers.find((driver) => driver !== null) ?? null, cards.map(cardOf));
 }
 
 /** Text that amd-smi prints without `--json`, as the objects it would have printed; null when it is something else. */
@@ -95,14 +89,8 @@ function processesOf(list: unknown): readonly GpuProcess[] | null {
     if (typeof info === 'string' && /^no running process/i.test(info)) continue;
     const pid = countOf(at(info, 'pid'));
     if (pid === null || pid === 0) return null;
-    found.push({
-      pid,
-      name: textOf(at(info, 'name')),
-      type: 'C',
-      memoryMiB: mebibytes(at(info, 'memory_usage', 'vram_mem') ?? at(info, 'mem_usage') ?? at(info, 'mem'), 'B'),
-      gpuInstance: null,
-      computeInstance: null,
-    });
+    const memory = at(info, 'memory_usage', 'vram_mem') ?? at(info, 'mem_usage') ?? at(info, 'mem');
+    found.push(computing(pid, textOf(at(info, 'name')), mebibytes(memory, 'B')));
   }
   return found;
 }

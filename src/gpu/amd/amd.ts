@@ -1,10 +1,11 @@
 /** AMD's cards from what `rocm-smi` and `amd-smi` printed. Nothing in a text makes it throw. */
-import type { GpuFinding, Inventory } from '../inventory.ts';
-import { ownWords } from '../nvidia/findings.ts';
+
+import { finding, ownWords } from '../finding.ts';
+import type { Inventory } from '../inventory.ts';
 import { jsonIn } from '../said.ts';
 import { amdSmiCards, amdSmiText, readAmdSmi } from './amd-smi.ts';
 import { amdHost, askAgain } from './host.ts';
-import type { AmdReading } from './reading.ts';
+import { type AmdReading, readingOf } from './reading.ts';
 import { isRocmSmi, readRocmSmi, rocmSmiText } from './rocm-smi.ts';
 
 /** Banners and complaints of AMD's tools, without a single card. */
@@ -39,24 +40,16 @@ export function readAmd(text: string): readonly AmdReading[] {
   if (smi !== null) readings.push(readAmdSmi(smi));
   if (torn) readings.push(trouble('output-torn', 'The output of an AMD tool is torn: it begins and does not end.', askAgain));
   if (readings.length > 0) return readings;
-  if (/not found in modules|driver not (initialized|loaded|found)|DRIVER_NOT_LOADED/i.test(text))
-    return [
-      trouble(
-        'driver-not-loaded',
-        'The AMD driver amdgpu is not loaded, so no AMD card can be used.',
-        'Type "modprobe amdgpu", or look for it in dmesg.',
-      ),
-    ];
+  if (/not found in modules|driver not (initialized|loaded|found)|DRIVER_NOT_LOADED/i.test(text)) {
+    const message = 'The AMD driver amdgpu is not loaded, so no AMD card can be used.';
+    return [trouble('driver-not-loaded', message, 'Type "modprobe amdgpu", or look for it in dmesg.')];
+  }
   if (values.some((value) => Array.isArray(value)) || /no json data|no (amd )?gpus?\b.*(found|detected)/i.test(text))
     return [{ ...trouble('no-devices', 'The AMD tool lists no card.', 'Look for amdgpu in dmesg.'), complete: true }];
-  if (/required groups|NO_PERM|permission denied/i.test(text))
-    return [
-      trouble(
-        'insufficient-permissions',
-        'The AMD tool may not ask the driver.',
-        'Add the user to the groups "render" and "video".',
-      ),
-    ];
+  if (/required groups|NO_PERM|permission denied/i.test(text)) {
+    const hint = 'Add the user to the groups "render" and "video".';
+    return [trouble('insufficient-permissions', 'The AMD tool may not ask the driver.', hint)];
+  }
   const words = ownWords(text);
   const said = words === null ? 'nothing' : `something else than it was asked for: "${words}"`;
   return [trouble('not-understood', `The AMD tool printed ${said}.`, askAgain)];
@@ -64,6 +57,5 @@ export function readAmd(text: string): readonly AmdReading[] {
 
 /** A reading that found nothing but why. */
 function trouble(code: string, message: string, hint: string): AmdReading {
-  const finding: GpuFinding = { level: 'error', code, subject: 'host', message, hint };
-  return { source: 'amd-smi', driver: null, cards: [], findings: [finding], complete: false };
+  return { ...readingOf('amd-smi', null, []), findings: [finding('error', code, 'host', message, hint)], complete: false };
 }

@@ -6,8 +6,7 @@ import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import type { Asking } from '../asking.ts';
 import { readPci } from '../pci.ts';
 import { createRunner } from '../run.ts';
-import { askAmd } from './ask.ts';
-import type { AmdNames } from './names.ts';
+import { type AmdNames, askAmd } from './ask.ts';
 
 const recording = join(import.meta.dirname, '../../../test/fixtures/gpu/rocm-smi/mi100_rocm602.json');
 const addresses = ['0000:83:00.0', '0000:a3:00.0', '0000:c3:00.0', '0000:e3:00.0'];

@@ -2,14 +2,21 @@
  * Asks a host for its AMD cards: `amd-smi`, else its forerunner `rocm-smi`, and in any case the kernel, which knows enough to
  * grant a card where no tool is installed.
  */
-import { type Asking, asWarning, elsewhere, failureOf, withFindings } from '../asking.ts';
+import { join } from 'node:path';
+import { type Asking, elsewhere, failureOf } from '../asking.ts';
+import { asWarning, finding, withFindings } from '../finding.ts';
 import { type Device, type GpuFinding, type Inventory, noGpus } from '../inventory.ts';
-import type { PciCard } from '../pci.ts';
+import { type PciCard, readText } from '../pci.ts';
 import { readAmd } from './amd.ts';
 import { amdHost } from './host.ts';
 import { readKfd } from './kfd.ts';
-import { type AmdNames, keepName, readIds } from './names.ts';
-import type { AmdReading } from './reading.ts';
+import { type AmdReading, readingOf, uniqueIdOf, unknownCard } from './reading.ts';
+
+/**
+ * What cards are called by PCI address, for the life of a probe. Sources know different parts of a card, and which of them
+ * answers changes: a lease of a card must not fall on a second name of it.
+ */
+export type AmdNames = Map<string, string>;
 
 /** Each knows a part; without the later ones the earlier are still worth having. */
 const amdSmi = [
@@ -94,16 +101,37 @@ function withRenderNode(device: Device, cards: readonly PciCard[]): Device {
 function missing(cards: readonly PciCard[], devices: readonly Device[]): readonly GpuFinding[] {
   return cards
     .filter((card) => !devices.some((device) => device.pciId === card.pciId))
-    .map((card): GpuFinding => {
+    .map((card) => {
       const message = `The AMD card at ${card.pciId} is on the bus, but neither its driver nor a tool lists it.`;
-      return (
-        elsewhere(card, ['amdgpu']) ?? {
-          level: 'warning',
-          code: 'not-listed',
-          subject: card.pciId,
-          message,
-          hint: 'Look for amdgpu in dmesg.',
-        }
-      );
+      return elsewhere(card, ['amdgpu']) ?? finding('warning', 'not-listed', card.pciId, message, 'Look for amdgpu in dmesg.');
     });
+}
+
+/** The ids that amdgpu has of those cards that `readings` list, from Vega on; below `sys` (`/sys`). Wakes no card. */
+async function readIds(sys: string, cards: readonly PciCard[], readings: readonly AmdReading[]): Promise<AmdReading> {
+  const listed = readings.flatMap((reading) => reading.cards);
+  const read = await Promise.all(
+    cards.map(async ({ pciId }) => {
+      const text = await readText(join(sys, 'bus/pci/devices', pciId, 'unique_id'));
+      return { ...unknownCard, pciId, uniqueId: uniqueIdOf(text) };
+    }),
+  );
+  const known = read.filter(
+    ({ pciId, uniqueId }) => uniqueId !== null && listed.some((card) => card.pciId === pciId || card.uniqueId === uniqueId),
+  );
+  return readingOf('bus', null, known);
+}
+
+/** `device` by the name that its place had first, unless both are ids and differ: then it is another card. */
+function keepName(device: Device, names: AmdNames): Device {
+  if (device.pciId === null) return device;
+  const before = names.get(device.pciId);
+  const isOther = before === undefined || (isId(before) && isId(device.uuid));
+  const uuid = isOther ? device.uuid : before;
+  names.set(device.pciId, uuid);
+  return { ...device, uuid };
+}
+
+function isId(name: string): boolean {
+  return name.startsWith('GPU-');
 }

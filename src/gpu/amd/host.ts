@@ -1,9 +1,8 @@
 /** AMD's cards of one host from what several sources say, put together card by card. */
-import type { Device, GpuFinding, Health, Inventory } from '../inventory.ts';
-import { inOrder } from '../merge.ts';
-import { amdArchitecture } from './architecture.ts';
-import { builtInFinding, isBuiltIn } from './built-in.ts';
-import { type AmdCard, type AmdReading, unknownCard } from './reading.ts';
+import { distinct, finding } from '../finding.ts';
+import { type Device, type GpuFinding, type Health, type Inventory, inOrder, noGpus, unknownGpu } from '../inventory.ts';
+import { filled } from '../said.ts';
+import type { AmdCard, AmdReading } from './reading.ts';
 
 /** What to record of AMD's cards. */
 export const askAgain = 'Record "amd-smi list --json" and "amd-smi static --json", or "rocm-smi -a --showmeminfo vram --json".';
@@ -14,14 +13,8 @@ export function amdHost(readings: readonly AmdReading[]): Inventory {
   const differing = severalHosts(readings);
   if (differing !== null) {
     const message = `These are recordings of different hosts or times: ${differing}.`;
-    const finding: GpuFinding = {
-      level: 'error',
-      code: 'recordings-differ',
-      subject: 'host',
-      message,
-      hint: 'Give those of one host.',
-    };
-    return { complete: false, driver: null, cuda: null, cudaFrom: null, devices: [], findings: distinct([...findings, finding]) };
+    findings.push(finding('error', 'recordings-differ', 'host', message, 'Give those of one host.'));
+    return { ...noGpus, complete: false, findings: distinct(findings) };
   }
   const { groups, without } = byCard(readings);
   const all = groups.map(combine);
@@ -33,18 +26,17 @@ export function amdHost(readings: readonly AmdReading[]): Inventory {
   const nameless = without + cards.length - devices.length;
   if (nameless > 0) {
     const message = `${nameless === 1 ? 'An AMD card has' : `${nameless} AMD cards have`} neither an id nor a PCI address here, and cannot be told apart.`;
-    findings.push(warning('no-identity', 'host', message, askAgain));
+    findings.push(finding('warning', 'no-identity', 'host', message, askAgain));
   }
   if (shared.size > 0) {
     const message = 'Several AMD devices say the same id, as partitions of one card do; they are named by PCI address.';
-    findings.push(warning('same-id', 'host', message, null));
+    findings.push(finding('warning', 'same-id', 'host', message));
   }
   return {
+    ...noGpus,
     complete: readings.every((reading) => reading.complete) && nameless === 0,
     // Of a host that has nothing else it says no more than that a screen may be lit.
     driver: cards.length === 0 && builtIn.length > 0 ? null : (readings.find((reading) => reading.driver !== null)?.driver ?? null),
-    cuda: null,
-    cudaFrom: null,
     devices: inOrder(devices),
     findings: distinct(findings),
   };
@@ -95,22 +87,10 @@ function byCard(readings: readonly AmdReading[]): { readonly groups: readonly (r
   return { groups: [...groups.values()], without };
 }
 
+/** What each source says of a card, where those before it say nothing. */
 function combine(group: readonly AmdCard[]): AmdCard {
-  const first = <K extends keyof AmdCard>(key: K): AmdCard[K] =>
-    group.find((card) => card[key] !== null)?.[key] ?? unknownCard[key];
   return {
-    index: first('index'),
-    pciId: first('pciId'),
-    uniqueId: first('uniqueId'),
-    model: first('model'),
-    chip: first('chip'),
-    gfx: first('gfx'),
-    memoryMiB: first('memoryMiB'),
-    memoryUsedMiB: first('memoryUsedMiB'),
-    renderMinor: first('renderMinor'),
-    ecc: first('ecc'),
-    uncorrectedErrors: first('uncorrectedErrors'),
-    processes: first('processes'),
+    ...group.reduce(filled),
     live: group.some((card) => card.live),
     withCpu: group.some((card) => card.withCpu),
   };
@@ -121,25 +101,15 @@ function deviceOf(card: AmdCard, shared: ReadonlySet<string>): Device | null {
   const uuid = own ?? (card.pciId === null ? null : `amd-${card.pciId}`);
   if (uuid === null) return null;
   return {
-    kind: 'gpu',
-    vendor: 'amd',
-    uuid,
-    parent: null,
+    ...unknownGpu('amd', uuid, card.model ?? (card.chip === null ? 'AMD GPU' : `AMD GPU ${card.chip}`)),
     index: card.index,
     minor: card.renderMinor,
     pciId: card.pciId,
-    model: card.model ?? (card.chip === null ? 'AMD GPU' : `AMD GPU ${card.chip}`),
     memoryMiB: card.memoryMiB,
     memoryUsedMiB: card.memoryUsedMiB,
-    computeCapability: null,
     architecture: amdArchitecture(card.gfx, card.model),
-    mig: null,
     health: healthOf(card),
-    persistence: null,
-    settings: null,
     ecc: card.ecc === null ? null : { current: card.ecc, pending: card.ecc },
-    computeMode: null,
-    display: null,
     processes: card.processes,
   };
 }
@@ -155,11 +125,53 @@ function repeated(ids: readonly (string | null)[]): ReadonlySet<string> {
   return new Set(ids.filter((id, at) => id !== null && ids.indexOf(id) !== at).filter((id) => id !== null));
 }
 
-function distinct(findings: readonly GpuFinding[]): GpuFinding[] {
-  const seen = new Map(findings.map((finding) => [`${finding.code} ${finding.subject} ${finding.message}`, finding]));
-  return [...seen.values()];
+/** LLVM's targets by generation: https://llvm.org/docs/AMDGPUUsage.html#processors */
+const targets: readonly (readonly [RegExp, string])[] = [
+  [/^gfx95/, 'CDNA 4'],
+  [/^gfx94/, 'CDNA 3'],
+  [/^gfx90a/, 'CDNA 2'],
+  [/^gfx908/, 'CDNA'],
+  [/^gfx9/, 'Vega'],
+  [/^gfx8/, 'GCN 4'],
+  [/^gfx12/, 'RDNA 4'],
+  [/^gfx115/, 'RDNA 3.5'],
+  [/^gfx11/, 'RDNA 3'],
+  [/^gfx103/, 'RDNA 2'],
+  [/^gfx10/, 'RDNA'],
+];
+
+const names: readonly (readonly [RegExp, string])[] = [
+  [/\bMI35\d/i, 'CDNA 4'],
+  [/\bMI3[02]\d/i, 'CDNA 3'],
+  [/\bMI2[15]\d/i, 'CDNA 2'],
+  [/\bMI100\b/i, 'CDNA'],
+  [/\b(MI[2568][05]?|Vega|Radeon VII)\b/i, 'Vega'],
+  [/\b(RX 9\d{3}|AI PRO R9\d{3})/i, 'RDNA 4'],
+  [/\b(RX 7\d{3}|PRO W7\d{3}|Navi 3\d)/i, 'RDNA 3'],
+  [/\b(RX 6\d{3}|PRO W6\d{3}|Navi 2\d)/i, 'RDNA 2'],
+  [/\b(RX 5[1-7]\d{2}|PRO W5\d{3}|Navi 1\d)/i, 'RDNA'],
+];
+
+/** Generation of a chip, from what programs are compiled for, else from its name; null when neither says it. */
+function amdArchitecture(gfx: string | null, model: string | null): string | null {
+  const found =
+    targets.find(([form]) => gfx !== null && form.test(gfx)) ?? names.find(([form]) => model !== null && form.test(model));
+  return found?.[1] ?? null;
 }
 
-function warning(code: string, subject: string, message: string, hint: string | null): GpuFinding {
-  return { level: 'warning', code, subject, message, hint };
+/** Targets of APUs: https://llvm.org/docs/AMDGPUUsage.html#processors */
+const ofProcessors = /^gfx(902|909|90c|1013|1033|103[567]|1103|115\d)$/i;
+
+/** MI300A is made with its processors too, but for computing, and has memory as a card has. */
+const forComputing = /^gfx942$/i;
+
+/** Graphics inside a processor. They draw the host's screen, have no memory of their own, and are no devices for jobs. */
+function isBuiltIn({ gfx, withCpu }: AmdCard): boolean {
+  if (gfx !== null && ofProcessors.test(gfx)) return true;
+  return withCpu && !forComputing.test(gfx ?? '');
+}
+
+function builtInFinding({ pciId, gfx, model }: AmdCard): GpuFinding {
+  const name = `${model ?? 'AMD graphics'}${gfx === null ? '' : ` (${gfx})`}${pciId === null ? '' : ` at ${pciId}`}`;
+  return finding('warning', 'built-in', pciId ?? 'host', `${name} is built into the processor, and is no device for jobs.`);
 }

@@ -5,10 +5,10 @@
  */
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
-import type { GpuProcess } from '../inventory.ts';
+import { computing, type GpuProcess } from '../inventory.ts';
 import { normalPci, readText } from '../pci.ts';
 import { countOf, mebibytes, textOf } from '../said.ts';
-import { type AmdCard, type AmdReading, modelOf, uniqueIdOf, unknownCard } from './reading.ts';
+import { type AmdCard, type AmdReading, modelOf, readingOf, uniqueIdOf, unknownCard } from './reading.ts';
 
 /** Kinds of memory of a node: the card's own, seen by the CPU or not. */
 const ownMemory = ['1', '2'];
@@ -22,13 +22,12 @@ export async function readKfd(sys: string, proc: string): Promise<AmdReading | n
   const cards = await Promise.all(
     nodes.map((node) => readNode(join(kfd, 'topology/nodes', node), join(sys, 'bus/pci/devices'), processes)),
   );
-  return {
-    source: 'sysfs',
-    driver: await readText(join(sys, 'module/amdgpu/version')),
-    cards: cards.filter((card) => card !== null),
-    findings: [],
-    complete: true,
-  };
+  const driver = await readText(join(sys, 'module/amdgpu/version'));
+  return readingOf(
+    'sysfs',
+    driver,
+    cards.filter((card) => card !== null),
+  );
 }
 
 type Processes = ReadonlyMap<string, readonly GpuProcess[]>;
@@ -116,11 +115,7 @@ async function readProcesses(folder: string, proc: string): Promise<Processes | 
       const bytes = countOf(await readText(join(folder, pid, file)));
       // Whoever opens the driver has an entry for every card, also for those it never touches.
       if (bytes === 0 && !busy.includes(gpu)) continue;
-      const memoryMiB = mebibytes(bytes, 'B');
-      found.push({
-        gpu,
-        process: { pid: Number(pid), name, type: 'C', memoryMiB, gpuInstance: null, computeInstance: null },
-      });
+      found.push({ gpu, process: computing(Number(pid), name, mebibytes(bytes, 'B')) });
     }
   }
   return new Map([...Map.groupBy(found, ({ gpu }) => gpu)].map(([gpu, all]) => [gpu, all.map(({ process }) => process)]));

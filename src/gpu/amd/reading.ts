@@ -37,6 +37,11 @@ export interface AmdReading {
   readonly complete: boolean;
 }
 
+/** All cards that a source knows of. */
+export function readingOf(source: AmdReading['source'], driver: string | null, cards: readonly AmdCard[]): AmdReading {
+  return { source, driver, cards, findings: [], complete: true };
+}
+
 export const unknownCard: AmdCard = {
   index: null,
   pciId: null,

@@ -2,10 +2,10 @@
  * `rocm-smi`, with `--json` or without: both name a value the same way. Keys differ by release (`GPU ID` became `Device ID`,
  * `Card series` `Card Series`), carry units, and numbers are texts; recordings from ROCm 2 to 6 are in test/fixtures/gpu.
  */
-import type { GpuProcess } from '../inventory.ts';
+import { computing, type GpuProcess } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
 import { at, countOf, type Fields, isFields, mebibytes, numberOf, textOf } from '../said.ts';
-import { type AmdCard, type AmdReading, modelOf, uniqueIdOf, unknownCard } from './reading.ts';
+import { type AmdCard, type AmdReading, modelOf, readingOf, uniqueIdOf, unknownCard } from './reading.ts';
 
 /** Whether a JSON value is `rocm-smi --json`: objects under `card0`, `card1`, … */
 export function isRocmSmi(value: unknown): value is Fields {
@@ -20,7 +20,7 @@ export function readRocmSmi(value: Fields): AmdReading {
   });
   const processes = processesOf(system, named.length);
   const cards = named.map(({ index, fields }) => ({ ...cardOf(index, fields), processes }));
-  return { source: 'rocm-smi', driver: find(system, /^driver version$/i), cards, findings: [], complete: true };
+  return readingOf('rocm-smi', find(system, /^driver version$/i), cards);
 }
 
 /** What a line of the text says: `GPU[0] : PCI Bus: 0000:26:00.0`. */
@@ -80,30 +80,14 @@ function memory(fields: Fields, key: RegExp): number | null {
  */
 function processesOf(system: unknown, cards: number): readonly GpuProcess[] | null {
   if (!isFields(system)) return null;
-  const all = Object.entries(system).flatMap(([key, value]) => {
+  const known = Object.entries(system).flatMap(([key, value]) => {
     const pid = countOf(/^pid\s*(\d{1,10})$/i.exec(key)?.[1]);
-    return pid === null
-      ? []
-      : [
-          {
-            pid,
-            parts: String(value)
-              .split(',')
-              .map((part) => part.trim()),
-          },
-        ];
+    const [name, gpus, bytes] = String(value).split(',');
+    return pid === null ? [] : [{ pid, name, gpus: countOf(gpus), bytes: countOf(bytes) }];
   });
-  if (all.length === 0) return null;
-  const known = all.map(({ pid, parts: [name, gpus, bytes] }) => ({ pid, name, gpus: countOf(gpus), bytes: countOf(bytes) }));
+  if (known.length === 0) return null;
   if (known.some(({ gpus, bytes }) => gpus === null || bytes === null)) return null;
   const holding = known.filter(({ gpus, bytes }) => gpus !== 0 || bytes !== 0);
   if (holding.length > 0 && cards !== 1) return null;
-  return holding.map(({ pid, name, bytes }) => ({
-    pid,
-    name: textOf(name),
-    type: 'C',
-    memoryMiB: mebibytes(bytes, 'B'),
-    gpuInstance: null,
-    computeInstance: null,
-  }));
+  return holding.map(({ pid, name, bytes }) => computing(pid, textOf(name), mebibytes(bytes, 'B')));
 }

@@ -1,6 +1,7 @@
 /** Asks a host for its Intel cards: `xpu-smi`, else the kernel, which knows enough to grant one. */
-import { type Asking, elsewhere, failureOf, withFindings } from '../asking.ts';
-import { type Device, type GpuFinding, type Inventory, noGpus } from '../inventory.ts';
+import { type Asking, elsewhere, failureOf } from '../asking.ts';
+import { finding, withFindings } from '../finding.ts';
+import { type Device, type GpuFinding, type Inventory, noGpus, unknownGpu } from '../inventory.ts';
 import type { PciCard } from '../pci.ts';
 import { intelInventory } from './intel.ts';
 import { readXpuSmi } from './xpu-smi.ts';
@@ -59,29 +60,9 @@ function fromKernel(cards: readonly PciCard[]): Inventory {
 /** The older and the newer kernel driver. */
 const drivers = ['i915', 'xe'];
 
-function deviceOf(card: PciCard): Device {
-  return {
-    kind: 'gpu',
-    vendor: 'intel',
-    uuid: `intel-${card.pciId}`,
-    parent: null,
-    index: null,
-    minor: card.renderMinor,
-    pciId: card.pciId,
-    model: card.chip === null ? 'Intel GPU' : `Intel(R) Graphics [${card.chip}]`,
-    memoryMiB: null,
-    memoryUsedMiB: null,
-    computeCapability: null,
-    architecture: null,
-    mig: null,
-    health: { state: 'unknown', reasons: [], uncorrectedErrors: null, recoveryAction: null },
-    persistence: null,
-    settings: null,
-    ecc: null,
-    computeMode: null,
-    display: null,
-    processes: null,
-  };
+function deviceOf({ pciId, chip, renderMinor: minor }: PciCard): Device {
+  const model = chip === null ? 'Intel GPU' : `Intel(R) Graphics [${chip}]`;
+  return { ...unknownGpu('intel', `intel-${pciId}`, model), minor, pciId };
 }
 
 function renderMinor(device: Device, cards: readonly PciCard[]): number | null {
@@ -90,13 +71,5 @@ function renderMinor(device: Device, cards: readonly PciCard[]): number | null {
 
 function notListed(card: PciCard): GpuFinding {
   const message = `The Intel card at ${card.pciId} is on the bus, but xpu-smi does not list it.`;
-  return (
-    elsewhere(card, drivers) ?? {
-      level: 'warning',
-      code: 'not-listed',
-      subject: card.pciId,
-      message,
-      hint: 'Look for i915 or xe in dmesg.',
-    }
-  );
+  return elsewhere(card, drivers) ?? finding('warning', 'not-listed', card.pciId, message, 'Look for i915 or xe in dmesg.');
 }

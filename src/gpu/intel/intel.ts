@@ -2,9 +2,10 @@
  * Intel's cards from what `xpu-smi` says. They are known by PCI address: the UUID it prints is a pattern of the chip's number
  * on some releases, the same for every card (`00000000-0000-0000-0000-020a00008086` in test/fixtures/gpu/xpu-smi).
  */
-import type { Device, GpuFinding, Health, Inventory } from '../inventory.ts';
-import { inOrder } from '../merge.ts';
-import { ownWords } from '../nvidia/findings.ts';
+
+import { finding, ownWords } from '../finding.ts';
+import { type Device, type GpuFinding, type Health, type Inventory, inOrder, noGpus, unknownGpu } from '../inventory.ts';
+import { filled } from '../said.ts';
 import { type IntelCard, readXpuSmi, type XpuOutput } from './xpu-smi.ts';
 
 /** Whether a text is what `xpu-smi` printed, whole or torn. */
@@ -17,28 +18,20 @@ export function intelInventory(texts: readonly string[]): Inventory {
   const read = texts.map(readXpuSmi);
   const outputs = read.filter((output) => output !== null);
   const findings: GpuFinding[] = [];
+  const again = 'Record "xpu-smi discovery -j", "xpu-smi health -l -j" and "xpu-smi ps -j".';
   const say = (level: GpuFinding['level'], code: string, message: string) =>
-    findings.push({
-      level,
-      code,
-      subject: 'host',
-      message,
-      hint: 'Record "xpu-smi discovery -j", "xpu-smi health -l -j" and "xpu-smi ps -j".',
-    });
+    findings.push(finding(level, code, 'host', message, again));
   if (outputs.length < texts.length) {
     const words = ownWords(texts.find((_, at) => read[at] === null) ?? '');
-    say(
-      'error',
-      'not-understood',
-      `xpu-smi printed ${words === null ? 'nothing' : `something else than it was asked for: "${words}"`}.`,
-    );
+    const said = words === null ? 'nothing' : `something else than it was asked for: "${words}"`;
+    say('error', 'not-understood', `xpu-smi printed ${said}.`);
   }
   if (outputs.some((output) => output.torn))
     say('error', 'output-torn', 'The output of an Intel tool is torn: it begins and does not end.');
   const differing = severalHosts(outputs);
   if (differing !== null) {
     say('error', 'recordings-differ', `These are recordings of different hosts: card ${differing} is at two addresses.`);
-    return { complete: false, driver: null, cuda: null, cudaFrom: null, devices: [], findings };
+    return { ...noGpus, complete: false, findings };
   }
   const { groups, without } = byCard(outputs);
   if (without > 0) {
@@ -50,10 +43,9 @@ export function intelInventory(texts: readonly string[]): Inventory {
   const devices = groups.map((group) => deviceOf(group, outputs));
   findings.push(...devices.flatMap((device, at) => weak(device, groups[at] ?? [])));
   return {
+    ...noGpus,
     complete: listed && without === 0 && outputs.length === texts.length && outputs.every((output) => !output.torn),
     driver: groups.flat().find((card) => card.driver !== null)?.driver ?? null,
-    cuda: null,
-    cudaFrom: null,
     devices: inOrder(devices),
     findings,
   };
@@ -84,37 +76,19 @@ function byCard(outputs: readonly XpuOutput[]): { readonly groups: readonly (rea
 }
 
 function deviceOf(group: readonly IntelCard[], outputs: readonly XpuOutput[]): Device {
-  const first = <K extends keyof IntelCard>(key: K) => group.find((card) => card[key] !== null)?.[key] ?? null;
-  const [pciId, index, total, free, ecc] = [
-    first('pciId'),
-    first('index'),
-    first('memoryMiB'),
-    first('memoryFreeMiB'),
-    first('ecc'),
-  ];
+  const { pciId, index, model, memoryMiB: total, memoryFreeMiB: free, ecc } = group.reduce(filled);
   const known = outputs.flatMap((output) => output.processes ?? []);
   const asked = index !== null && outputs.some((output) => output.processes !== null);
-  const model = first('model') ?? 'Intel GPU';
+  const gpu = unknownGpu('intel', `intel-${pciId}`, model ?? 'Intel GPU');
   return {
-    kind: 'gpu',
-    vendor: 'intel',
-    uuid: `intel-${pciId}`,
-    parent: null,
+    ...gpu,
     index,
-    minor: null,
     pciId,
-    model,
     memoryMiB: total,
     memoryUsedMiB: total === null || free === null || free > total ? null : total - free,
-    computeCapability: null,
-    architecture: intelArchitecture(model),
-    mig: null,
+    architecture: intelArchitecture(gpu.model),
     health: healthOf(group),
-    persistence: null,
-    settings: null,
     ecc: ecc === null ? null : { current: ecc, pending: ecc },
-    computeMode: null,
-    display: null,
     processes: asked ? known.filter((each) => each.index === index).map(({ process }) => process) : null,
   };
 }
@@ -131,13 +105,9 @@ function healthOf(group: readonly IntelCard[]): Health {
 /** What is not well but does not stop it either. */
 function weak(device: Device, group: readonly IntelCard[]): readonly GpuFinding[] {
   const parts = group.flatMap((card) => card.health).filter(({ status }) => /^warn/i.test(status));
-  return parts.map(({ part, status, description }) => ({
-    level: 'warning',
-    code: 'health-warning',
-    subject: device.uuid,
-    message: `${part}: ${description ?? status}`,
-    hint: null,
-  }));
+  return parts.map(({ part, status, description }) =>
+    finding('warning', 'health-warning', device.uuid, `${part}: ${description ?? status}`),
+  );
 }
 
 const architectures: readonly (readonly [RegExp, string])[] = [

@@ -2,7 +2,7 @@
  * `xpu-smi discovery`, `health`, `ps`, with `-j`, as table or as CSV: the same values under nearly the same names. All number
  * the cards alike, so what only says a number is joined by it.
  */
-import type { GpuProcess } from '../inventory.ts';
+import { computing, type GpuProcess } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
 import { countOf, type Fields, isFields, jsonIn, mebibytes, textOf } from '../said.ts';
 
@@ -158,5 +158,5 @@ function processOf(id: unknown, name: unknown, card: unknown, memory: unknown): 
   // The tool sees itself on every card while it looks.
   if (pid === null || pid === 0 || index === null || textOf(name) === 'xpu-smi') return [];
   const memoryMiB = kilobytes === null ? null : Math.floor((kilobytes * 1000) / 2 ** 20);
-  return [{ index, process: { pid, name: textOf(name), type: 'C', memoryMiB, gpuInstance: null, computeInstance: null } }];
+  return [{ index, process: computing(pid, textOf(name), memoryMiB) }];
 }

@@ -1,12 +1,11 @@
 /** One NVIDIA GPU, or one of its MIG instances, from what was printed of it. Numbers that cannot be are said and left out. */
 import { architectureOf } from '../architectures.ts';
+import { clip, finding, plain } from '../finding.ts';
 import type { Device, GpuFinding, GpuMig, GpuProcess } from '../inventory.ts';
-import { mayBeOn } from '../mig-process.ts';
+import { mayBeOn } from '../mig.ts';
 import { normalPci } from '../pci.ts';
-import type { Facts } from './fields.ts';
-import { clip, finding, plain } from './findings.ts';
 import { judge } from './health.ts';
-import type { GpuReading, MigReading, ProcessReading } from './reading.ts';
+import type { Facts, GpuReading, MigReading, ProcessReading } from './reading.ts';
 import { computeCapability, isUsualUuid, mebibytes, said, wholeNumber } from './values.ts';
 
 export interface Made {
@@ -22,47 +21,35 @@ const mostId = 65_535;
 export function gpuDevice(reading: GpuReading, uuid: string): Made {
   const { facts } = reading;
   const findings: GpuFinding[] = [];
-  const odd = (what: string, text: string) =>
-    findings.push(finding('warning', 'odd-value', uuid, `${uuid}: its ${what} reads "${clip(text)}", which cannot be.`));
+  const warn = (code: string, message: string, hint: string | null = null) =>
+    findings.push(finding('warning', code, uuid, message, hint));
+  const odd = oddIn(uuid, findings);
   const read = readerOf(facts, odd);
 
   const pciId = read('pciId', 'PCI address', normalPci);
   const memoryMiB = positive(read('memoryTotal', 'memory', mebibytes));
   const memoryUsedMiB = usedOf(read('memoryUsed', 'used memory', mebibytes), memoryMiB, odd);
-  const model = plainName(said(facts.model));
+  const model = plainName(facts.model);
   if (model === null && (facts.model !== undefined || reading.depth === 'state')) {
-    findings.push(finding('warning', 'no-model', uuid, `${uuid}: its model is not said, so no condition on a model fits it.`));
+    warn('no-model', `${uuid}: its model is not said, so no condition on a model fits it.`);
   } else if (/^(?:NVIDIA )?Graphics Device$/i.test(model ?? '')) {
     const message = `${uuid} is only called "${model}": the driver is older than the card.`;
-    findings.push(finding('warning', 'model-unknown', uuid, message, 'Install a newer driver.'));
+    warn('model-unknown', message, 'Install a newer driver.');
   } else if (/\(nvgpu\)|\b(?:Orin|Thor|Xavier|Tegra)\b/i.test(model ?? '')) {
     const message = `${uuid} is the GPU of a Jetson (${model}), of which nvidia-smi tells next to nothing.`;
-    const hint = 'Its containers need the runtime "nvidia" or CDI, and images made for its Jetson Linux.';
-    findings.push(finding('warning', 'jetson', uuid, message, hint));
+    warn('jetson', message, 'Its containers need the runtime "nvidia" or CDI, and images made for its Jetson Linux.');
   }
-  if (!isUsualUuid(uuid)) {
-    const message = `${uuid} is no whole UUID: it is masked or made up, and nothing can be granted by it.`;
-    findings.push(finding('warning', 'odd-uuid', uuid, message));
-  }
+  if (!isUsualUuid(uuid)) warn('odd-uuid', `${uuid} is no whole UUID: it is masked or made up, and nothing can be granted by it.`);
   const { health, findings: complaints } = judge(reading, uuid);
   const mig = migOf(reading);
   if (mig !== null && mig.pending !== null) {
     const message = `${uuid}: MIG is ${mig.mode}, but will be ${mig.pending} after its next reset.`;
-    findings.push(
-      finding(
-        'warning',
-        'mig-pending',
-        uuid,
-        message,
-        'Reset it while nothing uses it, or take the change back (nvidia-smi -mig).',
-      ),
-    );
+    warn('mig-pending', message, 'Reset it while nothing uses it, or take the change back (nvidia-smi -mig).');
   }
   const ecc = eccOf(facts);
   if (ecc !== null && ecc.current !== ecc.pending) {
     const words = (on: boolean) => (on ? 'on' : 'off');
-    const message = `${uuid}: ECC is ${words(ecc.current)}, but will be ${words(ecc.pending)} after its next reset.`;
-    findings.push(finding('warning', 'ecc-pending', uuid, message));
+    warn('ecc-pending', `${uuid}: ECC is ${words(ecc.current)}, but will be ${words(ecc.pending)} after its next reset.`);
   }
   const device: Device = {
     kind: 'gpu',
@@ -78,13 +65,13 @@ export function gpuDevice(reading: GpuReading, uuid: string): Made {
     ...architectureOf({
       model: model ?? '',
       computeCapability: read('computeCapability', 'compute capability', computeCapability),
-      architecture: plainName(said(facts.architecture)),
+      architecture: plainName(facts.architecture),
     }),
     mig,
     health,
     persistence: switchOf(facts.persistence),
     ecc,
-    computeMode: plainName(said(facts.computeMode)),
+    computeMode: plainName(facts.computeMode),
     settings: settingsOf(facts),
     display: switchOf(facts.displayActive),
     processes: processesOf(reading.processes, odd),
@@ -102,8 +89,7 @@ function settingsOf({ graphicsClock, memoryClock, powerLimit }: GpuReading['fact
 /** One instance of `gpu`. What one shares with its GPU it has from there: when that fails, all of it fails. */
 export function migDevice(reading: MigReading, uuid: string, gpu: Device, isSeen: boolean): Made {
   const findings: GpuFinding[] = [];
-  const odd = (what: string, text: string) =>
-    findings.push(finding('warning', 'odd-value', uuid, `${uuid}: its ${what} reads "${clip(text)}", which cannot be.`));
+  const odd = oddIn(uuid, findings);
   const read = readerOf(reading, odd);
   const id = (text: string) => wholeNumber(text, mostId);
   const gpuInstance = read('gpuInstance', 'GPU instance', id);
@@ -120,7 +106,7 @@ export function migDevice(reading: MigReading, uuid: string, gpu: Device, isSeen
     index: read('index', 'index', id),
     memoryMiB,
     memoryUsedMiB: usedOf(read('memoryUsed', 'used memory', mebibytes), memoryMiB, odd),
-    mig: { profile: plainName(said(reading.profile)), gpuInstance, computeInstance },
+    mig: { profile: plainName(reading.profile), gpuInstance, computeInstance },
     health: {
       ...gpu.health,
       ...(unknown ? { state: 'unknown', reasons: ['only its name was read'] } : {}),
@@ -133,6 +119,12 @@ export function migDevice(reading: MigReading, uuid: string, gpu: Device, isSeen
 }
 
 type Odd = (what: string, text: string) => void;
+
+/** Says of a value that it is nonsense. */
+function oddIn(uuid: string, findings: GpuFinding[]): Odd {
+  return (what, text) =>
+    findings.push(finding('warning', 'odd-value', uuid, `${uuid}: its ${what} reads "${clip(text)}", which cannot be.`));
+}
 
 /** Reads a field as a number: null without a word when it is not said, and with one when it is nonsense. */
 function readerOf<F extends string>(facts: Facts<F>, odd: Odd) {
@@ -193,7 +185,7 @@ function processOf(reading: ProcessReading): GpuProcess | null {
   const id = (text: string | undefined) => wholeNumber(said(text) ?? '', mostId);
   return {
     pid,
-    name: plainName(said(reading.name)),
+    name: plainName(reading.name),
     type: type === 'C' || type === 'G' || type === 'C+G' || type === 'M+C' ? type : null,
     memoryMiB: mebibytes(said(reading.memory) ?? 'none'),
     gpuInstance: id(reading.gpuInstance),
@@ -201,7 +193,7 @@ function processOf(reading: ProcessReading): GpuProcess | null {
   };
 }
 
-function plainName(text: string | null): string | null {
-  const name = text === null ? '' : plain(text).trim();
+function plainName(text: string | undefined): string | null {
+  const name = plain(said(text) ?? '').trim();
   return name === '' ? null : name.slice(0, 200);
 }

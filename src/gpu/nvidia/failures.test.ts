@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
 import { nvidia } from '../../../test/support/gpu-recordings.ts';
-import { recorded } from '../reply.ts';
+import { recorded } from '../run.ts';
 import { failuresIn, failuresOf } from './failures.ts';
 
 const codes = (text: string) => failuresIn(text).map(({ code, subject }) => `${code} ${subject}`);

@@ -5,10 +5,101 @@
  * Sources: recordings (test/fixtures/gpu/nvidia-smi/errors) with their issues; exit codes: nvidia-smi(1), "RETURN VALUE", and
  * nvml.h; 18 seen at mozilla/translations#1167.
  */
+import { clip, finding, ownWords } from '../finding.ts';
 import type { GpuFinding } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
-import type { Reply } from '../reply.ts';
-import { clip, finding, type HostFacts, hostFinding, kernelLog, ownWords, reboot, resetHint } from './findings.ts';
+import type { Reply } from '../run.ts';
+
+/** What a host's own files add to the tool's words. */
+export interface HostFacts {
+  /** Version of the kernel module that is loaded; null where it is not known. */
+  readonly module: string | null;
+}
+
+export const kernelLog = 'Look for "NVRM" and "Xid" in the kernel log (dmesg).';
+export const reboot = `Reboot the machine, cold if it comes back: no container can use this GPU before. ${kernelLog}`;
+
+/** What to do with a GPU that has to be reset. */
+export function resetHint(pciId: string | null): string {
+  return `Reset it while nothing uses it (nvidia-smi --gpu-reset -i ${pciId ?? 'UUID'}), else reboot.`;
+}
+
+interface HostFailure {
+  /** Default: an error. */
+  readonly level?: 'warning';
+  /** Of the loaded module, and of `detail`, what the tool said beside it. */
+  readonly message: string | ((said: HostFacts & { readonly detail: string | null }) => string);
+  readonly hint?: string;
+}
+
+const after = (before: string, said: string | null, behind = '') => (said === null ? '' : `${before}${said}${behind}`);
+
+/** Findings about the whole host by their codes; another code is a tool that failed. */
+const ofTheHost: Readonly<Record<string, HostFailure>> = {
+  'driver-not-loaded': {
+    message: "The NVIDIA driver's kernel module is not loaded.",
+    hint: 'Type "modprobe nvidia". After an upgrade of the kernel install its headers and build the module (dkms autoinstall), then reboot; nouveau must not be loaded.',
+  },
+  'library-mismatch': {
+    message: ({ module, detail }) =>
+      `The NVIDIA libraries${after(' (', detail, ')')} do not belong to the kernel module that is loaded${after(' (', module, ')')}: running containers go on, new ones cannot use a GPU.`,
+    hint: 'Reboot needed, or unload the nvidia modules while nothing uses them. Keep the driver out of unattended upgrades.',
+  },
+  'no-devices': {
+    message: 'The NVIDIA driver is loaded, but could start no GPU, or none was passed to this machine.',
+    hint: kernelLog,
+  },
+  'insufficient-permissions': {
+    message: 'nvidia-smi may not open the GPUs.',
+    hint: "Look at the rights of /dev/nvidia* (0666 is usual) and whether SELinux or the service's own device rules forbid them.",
+  },
+  'nvml-missing': {
+    message: 'nvidia-smi is there, but its library libnvidia-ml is not, or is too old for it.',
+    hint: "Install the driver's libraries of the same version (libnvidia-compute-… on Debian and Ubuntu), or run ldconfig.",
+  },
+  'nvml-unknown-error': {
+    message:
+      'NVML answers "Unknown Error": inside a container this means that it lost its right to the devices, on a host that no GPU answers.',
+    hint: 'Try on the host: if nvidia-smi works there, the container only has to be started anew (a daemon-reload takes devices away).',
+  },
+  'nvml-failed': { message: ({ detail }) => `NVML could not start${after(': ', detail)}.`, hint: kernelLog },
+  'tool-missing': {
+    message: 'nvidia-smi is not installed, or not on the path.',
+    hint: "Install the NVIDIA driver's tools.",
+  },
+  'tool-failed': { message: ({ detail }) => `nvidia-smi failed${after(': ', detail)}.`, hint: kernelLog },
+  'invalid-field': {
+    level: 'warning',
+    message: ({ detail }) => `This driver does not know the field${after(' "', detail, '"')} and answered nothing at all.`,
+    hint: 'Record without it; "nvidia-smi --help-query-gpu" lists what there is.',
+  },
+  'invalid-argument': {
+    level: 'warning',
+    message: ({ detail }) => `nvidia-smi did not understand what it was asked${after(': ', detail)}.`,
+  },
+  'not-supported': { level: 'warning', message: 'nvidia-smi says that this is not supported here.' },
+  'power-cable': {
+    message: 'A GPU has no power: its external cables are not attached properly.',
+    hint: 'Check the power cables.',
+  },
+  'interrupt-problem': { message: "The kernel has a problem with a GPU's interrupt.", hint: kernelLog },
+  'inforom-corrupt': {
+    level: 'warning',
+    message: 'The infoROM of a GPU is corrupt; it may be used, but reports itself unreliably.',
+    hint: 'Ask the vendor.',
+  },
+  'gpu-lost': { message: 'A GPU has fallen off the bus, and nvidia-smi does not say which.', hint: reboot },
+  'reset-required': {
+    message: 'A GPU cannot be used before it is reset, and nvidia-smi does not say which.',
+    hint: resetHint(null),
+  },
+};
+
+function hostFinding(code: string, { module }: HostFacts, detail: string | null = null): GpuFinding {
+  const known = Object.hasOwn(ofTheHost, code) ? code : 'tool-failed';
+  const { level = 'error', message = '', hint = null } = ofTheHost[known] ?? {};
+  return finding(level, known, 'host', typeof message === 'string' ? message : message({ module, detail }), hint);
+}
 
 const codes: ReadonlyMap<number, string> = new Map([
   [2, 'invalid-argument'],
@@ -71,13 +162,11 @@ function failureIn(line: string, text: string, facts: HostFacts): readonly GpuFi
   }
   const corrupt = /infoROM is corrupted at gpu (\S{7,20})/i.exec(line)?.[1];
   if (corrupt !== undefined) return [{ ...hostFinding('inforom-corrupt', facts), subject: normalPci(corrupt) ?? 'host' }];
-  const known = texts.flatMap(([pattern, code]) => {
+  for (const [pattern, code] of texts) {
     const match = pattern.exec(line);
-    return match === null
-      ? []
-      : [hostFinding(code, facts, match[1] ?? (code === 'invalid-field' ? null : line.replace(/\.$/, '')))];
-  });
-  return known.slice(0, 1);
+    if (match !== null) return [hostFinding(code, facts, match[1] ?? line.replace(/\.$/, ''))];
+  }
+  return [];
 }
 
 /** `GPU 0000:0B:00.0: Unknown Error`, `GPU0000:07:00.0: …`, `GPU1: 0000:44:00.0: …`, `GPU2: …`, by branch. */
@@ -96,30 +185,18 @@ function handleFinding(said: string): GpuFinding {
   if (/requires? reset/i.test(reason)) {
     return finding('error', 'reset-required', subject, `${name} cannot be used before it is reset.`, resetHint(pciId));
   }
-  return finding(
-    'error',
-    'device-handle',
-    subject,
-    `${name} does not answer${reason === '' ? '' : ` (${clip(reason)})`}: it is off the bus, or its driver part is stuck. nvidia-smi may show nothing of the healthy ones either.`,
-    reboot,
-  );
+  const message = `${name} does not answer${reason === '' ? '' : ` (${clip(reason)})`}: it is off the bus, or its driver part is stuck. nvidia-smi may show nothing of the healthy ones either.`;
+  return finding('error', 'device-handle', subject, message, reboot);
 }
 
 /** What went wrong with a call, `rest` being what it said beside its answer. */
 export function failuresOf(reply: Reply, rest: string, facts: HostFacts = { module: null }): readonly GpuFinding[] {
   const said = failuresIn(rest, facts);
   if (reply.hung) {
-    const asked = [reply.tool, ...reply.args].join(' ');
-    return [
-      ...said,
-      finding(
-        'error',
-        'tool-hung',
-        'host',
-        `"${clip(asked)}" did not end in its time: a GPU or its driver is stuck. Which devices work is not known.`,
-        `${kernelLog} If "nvidia-smi" hangs for you too, only a reboot helps.`,
-      ),
-    ];
+    const asked = clip([reply.tool, ...reply.args].join(' '));
+    const message = `"${asked}" did not end in its time: a GPU or its driver is stuck. Which devices work is not known.`;
+    const hint = `${kernelLog} If "nvidia-smi" hangs for you too, only a reboot helps.`;
+    return [...said, finding('error', 'tool-hung', 'host', message, hint)];
   }
   if (said.length > 0 || reply.code === null || reply.code === 0) return said;
   const code = codes.get(reply.code);

@@ -1,6 +1,23 @@
-/** What is known of NVIDIA GPUs without nvidia-smi: the driver's files under `/proc`, and a listing of the PCI bus. */
+/** What is known of NVIDIA GPUs without nvidia-smi: the driver's files under `/proc`, its branch, and a listing of the PCI bus. */
+import { builtInTables } from '../../images/tables.ts';
 import { normalPci } from '../pci.ts';
-import type { GpuReading } from './reading.ts';
+import { type GpuReading, newBlock } from './reading.ts';
+import { driverVersion } from './values.ts';
+
+/** `/proc/driver/nvidia/version`: `NVRM version: NVIDIA UNIX … Kernel Module [for x86_64]  550.54.14  …`. */
+export function readProcVersion(text: string): string | null {
+  const line = /^NVRM version:(.{0,400})$/m.exec(text)?.[1] ?? '';
+  return driverVersion(/\s(\d{3,4}\.\d{1,4}(?:\.\d{1,4}){0,2})(?=\s|$)/.exec(line)?.[1]);
+}
+
+/**
+ * The newest CUDA that this driver can certainly run, for tools that do not say it: before 410, or without libcuda. A branch that
+ * the tables lack can do what the one below it can; null below the first.
+ */
+export function cudaOfDriver(driver: string | null): string | null {
+  const branch = driver === null ? 0 : Number.parseInt(driver, 10);
+  return builtInTables.branches.findLast((row) => branch >= row.driver)?.cuda ?? null;
+}
 
 /** Whether `/proc/driver/nvidia/gpus/<PCI address>/information` is in the text. */
 export function looksLikeProcGpu(text: string): boolean {
@@ -21,7 +38,7 @@ export function readProcGpus(text: string): GpuReading[] {
   }
   return blocks
     .filter((block) => block.has('bus location') && !/^yes$/i.test(block.get('gpu excluded') ?? ''))
-    .map((block) => ({ facts: factsOf(block), instances: [], processes: null, trouble: null, depth: 'name' }));
+    .map((block) => ({ ...newBlock(factsOf(block)), depth: 'name' }));
 }
 
 function factsOf(block: ReadonlyMap<string, string>): GpuReading['facts'] {

@@ -1,7 +1,6 @@
 import { describe, expect, test } from 'vitest';
-import type { Facts, GpuField } from './fields.ts';
 import { judge } from './health.ts';
-import type { GpuReading } from './reading.ts';
+import type { Facts, GpuField, GpuReading } from './reading.ts';
 
 const well: Facts<GpuField> = { memoryTotal: '40960 MiB', memoryUsed: '0 MiB', temperature: '30 C', performanceState: 'P0' };
 const reading = (facts: Facts<GpuField>, more: Partial<GpuReading> = {}): GpuReading => ({

@@ -2,10 +2,11 @@
  * Whether an NVIDIA GPU may be given to a job, judged from what its own driver says of it. A value that could not be read is
  * "unknown" and not "fine"; a value that such a card does not have (`N/A`) says nothing either way.
  */
+
+import { clip, finding } from '../finding.ts';
 import type { GpuFinding, Health } from '../inventory.ts';
-import type { GpuField } from './fields.ts';
-import { clip, finding, kernelLog, resetHint } from './findings.ts';
-import type { GpuReading } from './reading.ts';
+import { kernelLog, resetHint } from './failures.ts';
+import type { GpuField, GpuReading } from './reading.ts';
 import { isUnread, said, wholeNumber } from './values.ts';
 
 interface Complaint {
@@ -47,30 +48,17 @@ export function judge(reading: GpuReading, subject: string): { readonly health: 
   }
   if (uncorrectedErrors !== null && uncorrectedErrors > 0) {
     const errors = uncorrectedErrors === 1 ? '1 uncorrected memory error' : `${uncorrectedErrors} uncorrected memory errors`;
-    findings.push(
-      finding(
-        'warning',
-        'ecc-uncorrected',
-        subject,
-        `${subject} had ${errors} since its driver was loaded.`,
-        `${kernelLog} A reset sets the count back.`,
-      ),
-    );
+    const message = `${subject} had ${errors} since its driver was loaded.`;
+    findings.push(finding('warning', 'ecc-uncorrected', subject, message, `${kernelLog} A reset sets the count back.`));
   }
-  return {
-    health: {
-      state: complaints.length > 0 ? 'failed' : open.length > 0 ? 'unknown' : 'ok',
-      reasons: complaints.length > 0 ? complaints.map((each) => each.words) : open.map((each) => each.words),
-      uncorrectedErrors,
-      recoveryAction: recoveryOf(reading),
-    },
-    findings,
+  const action = said(reading.facts.recoveryAction);
+  const health: Health = {
+    state: complaints.length > 0 ? 'failed' : open.length > 0 ? 'unknown' : 'ok',
+    reasons: [...complaints, ...open].map((each) => each.words),
+    uncorrectedErrors,
+    recoveryAction: action === null ? null : clip(action),
   };
-}
-
-function recoveryOf({ facts }: GpuReading): string | null {
-  const action = said(facts.recoveryAction);
-  return action === null ? null : clip(action);
+  return { health, findings };
 }
 
 function complaintsOf(reading: GpuReading, subject: string): Complaint[] {

@@ -1,8 +1,9 @@
 /** The same GPU in several outputs as one: by UUID, else by PCI address. Nothing is added to what was printed. */
+
+import { clip, finding } from '../finding.ts';
 import type { GpuFinding } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
-import { clip, finding } from './findings.ts';
-import { fillUp, type GpuReading, type MigReading, type ProcessReading } from './reading.ts';
+import { fillUp, type GpuReading, type MigReading, newBlock, type ProcessReading } from './reading.ts';
 import type { Source } from './sources.ts';
 import { gpuUuid, said } from './values.ts';
 
@@ -75,11 +76,10 @@ function placeOf({ facts }: GpuReading): string | undefined {
 
 function joined({ uuid, pciId, readings }: Entry, sources: readonly Source[]): Joined {
   const [first, ...more] = readings.map((each) => each.reading);
-  const start = first ?? { facts: {}, instances: [], processes: null, trouble: null, depth: 'name' as const };
-  const isSaid = (text: string) => said(text) !== null;
+  const start = first ?? { ...newBlock(), depth: 'name' as const };
   const merged = more.reduce<GpuReading>(
     (all, each) => ({
-      facts: fillUp(all.facts, each.facts, isSaid),
+      facts: fillUp(all.facts, each.facts),
       instances: all.instances,
       processes: all.processes ?? each.processes,
       trouble: all.trouble ?? each.trouble,
@@ -93,7 +93,7 @@ function joined({ uuid, pciId, readings }: Entry, sources: readonly Source[]): J
       const key = said(each.index) ?? `${each.gpuInstance}/${each.computeInstance}`;
       const known = instances.get(key);
       instances.set(key, {
-        reading: known === undefined ? each : fillUp(known.reading, each, isSaid),
+        reading: known === undefined ? each : fillUp(known.reading, each),
         isSeen: kind !== 'list' || known?.isSeen === true,
       });
     }

@@ -2,7 +2,7 @@
  * `nvidia-smi -L`: GPUs with their UUIDs, each followed by its MIG instances. The only output that has an instance's UUID and
  * profile on every driver, and an index that shows when a card in the middle is missing.
  */
-import { type GpuReading, type MigReading, nothingRead, type Reading } from './reading.ts';
+import { type GpuReading, type MigReading, newBlock, nothingRead, type Reading } from './reading.ts';
 import { migUuid } from './values.ts';
 
 /** Whether a line of it is in the text. */
@@ -49,7 +49,7 @@ function gpuIn(line: string): GpuReading | null {
   if (start === undefined || index === undefined || at < start.length || !line.endsWith(')')) return null;
   const model = line.slice(start.length, at).trim();
   const uuid = line.slice(at + '(UUID:'.length, -1).trim();
-  return { facts: { index, model, uuid }, instances: [], processes: null, trouble: null, depth: 'name' };
+  return { ...newBlock({ index, model, uuid }), depth: 'name' };
 }
 
 /** `MIG 1g.10gb Device 0: (UUID: MIG-…)`. */

@@ -2,7 +2,7 @@
 import { describe, expect, test } from 'vitest';
 import { nvidia } from '../../../test/support/gpu-recordings.ts';
 import type { Inventory } from '../inventory.ts';
-import { type Reply, recorded } from '../reply.ts';
+import { type Reply, recorded } from '../run.ts';
 import { nvidiaInventory } from './nvidia.ts';
 
 const answer = (output: string, code: number | null = 0): Reply => ({ ...recorded(output, ['-q', '-x']), code });
@@ -39,8 +39,9 @@ describe('a lost card', () => {
     expect(excluded).toMatchObject({ complete: true, devices: { length: 8 }, findings: [] });
   });
 
-  test('only the number on the bus is known', () => {
-    const found = nvidiaInventory({ list: answer(nvidia('list/a100-80gb-x4-one-mig.txt')), pciCount: 5 });
+  test('the bus has more than a list without addresses', () => {
+    const pciIds = h100Pci.slice(0, 5);
+    const found = nvidiaInventory({ list: answer(nvidia('list/a100-80gb-x4-one-mig.txt')), pciIds });
     expect(codes(found)).toEqual(['gpu-lost']);
   });
 

@@ -1,8 +1,9 @@
 import { describe, expect, test } from 'vitest';
 import { nvidia } from '../../../test/support/gpu-recordings.ts';
 import type { Inventory } from '../inventory.ts';
-import { type Reply, recorded } from '../reply.ts';
-import { type NvidiaParts, nvidiaInventory } from './nvidia.ts';
+import { type Reply, recorded } from '../run.ts';
+import { nvidiaInventory } from './nvidia.ts';
+import type { NvidiaParts } from './sources.ts';
 
 const answer = (output: string, code: number | null = 0): Reply => ({ ...recorded(output, ['-q', '-x']), code });
 const codes = ({ findings }: Inventory) => findings.map((each) => each.code);

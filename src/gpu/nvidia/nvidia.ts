@@ -3,19 +3,16 @@
  * printed. And none is believed gone because a tool did not get to the end: the set is complete only when every GPU that should
  * be there is either listed or named as lost.
  */
-import type { Device, GpuFinding, Inventory } from '../inventory.ts';
-import { inOrder } from '../merge.ts';
+
+import { clip, distinct, finding } from '../finding.ts';
+import { type Device, type GpuFinding, type Inventory, inOrder } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
 import { gpuDevice, migDevice } from './device.ts';
-import { readProcGpus } from './files.ts';
-import { clip, finding, reboot } from './findings.ts';
+import { reboot } from './failures.ts';
+import { cudaOfDriver, readProcGpus, readProcVersion } from './files.ts';
 import { type Joined, join } from './join.ts';
-import type { NvidiaParts } from './parts.ts';
-import { type Source, sourcesOf, versionSource } from './sources.ts';
+import { type NvidiaParts, type Source, sourcesOf, versionSource } from './sources.ts';
 import { cudaVersion, driverVersion, migUuid, said } from './values.ts';
-import { cudaOfDriver, readProcVersion } from './versions.ts';
-
-export type { NvidiaParts } from './parts.ts';
 
 /** Never throws, whatever the outputs are. */
 export function nvidiaInventory(parts: NvidiaParts): Inventory {
@@ -26,8 +23,11 @@ export function nvidiaInventory(parts: NvidiaParts): Inventory {
   const said = [...sources.flatMap((source) => source.findings), ...versions.findings];
   const set = judgeSet(parts, sources, gpus, said);
   const made = gpus.map((gpu) => devicesOf(gpu, set.lost));
-  const unique = withoutTwins(made.flatMap((each) => each.devices));
-  const uncertain = [...clashes, ...made.flatMap((each) => each.uncertain), ...unique.findings];
+  const byUuid = Map.groupBy(
+    made.flatMap((each) => each.devices),
+    (device) => device.uuid,
+  );
+  const uncertain = [...clashes, ...made.flatMap((each) => each.uncertain), ...twins(byUuid)];
   const driver = firstVersion([...sources.map((each) => each.driver), versions.driver, module], driverVersion);
   const tool = firstVersion([...sources.map((each) => each.cuda), versions.cuda], cudaVersion);
   const cuda = tool ?? cudaOfDriver(driver);
@@ -37,8 +37,8 @@ export function nvidiaInventory(parts: NvidiaParts): Inventory {
     driver,
     cuda,
     cudaFrom: cuda === null ? null : tool === null ? 'driver' : 'tool',
-    devices: inOrder(unique.devices),
-    findings: onceEach(set.isEmpty ? findings.filter((each) => !needless.has(each.code)) : findings),
+    devices: inOrder([...byUuid.values()].flatMap(([first]) => first ?? [])),
+    findings: distinct(set.isEmpty ? findings.filter((each) => !needless.has(each.code)) : findings),
   };
 }
 
@@ -61,23 +61,23 @@ function judgeSet(
   complaints: readonly GpuFinding[],
 ): SetJudgement {
   const onBus = parts.pciIds?.map(normalPci).filter((pciId) => pciId !== null) ?? null;
-  const count = onBus?.length ?? parts.pciCount ?? null;
+  const count = onBus?.length ?? null;
   const listed = gpus.filter((gpu) => gpu.isListed);
   const hung = complaints.some((each) => each.code === 'tool-hung');
   if (listed.length === 0) {
     const isEmpty = count === 0 && !hung && gpus.length === 0;
-    const unseen = count !== null && count > 0 ? [unseenFinding(count, onBus)] : [];
+    const unseen = onBus === null || count === 0 ? [] : [unseenFinding(onBus)];
     return { complete: isEmpty, isEmpty, lost: new Set(), findings: unseen };
   }
   // CSV is the last to be asked who is there: it lists what was asked for.
   const order = ['xml', 'text', 'list', 'csv'];
-  const ranked = [...sources].sort((a, b) => order.indexOf(a.kind) - order.indexOf(b.kind));
+  const ranked = sources.toSorted((a, b) => order.indexOf(a.kind) - order.indexOf(b.kind));
   const best = ranked.find((each) => each.gpus.length > 0);
   // A better one that was asked and said nothing: it failed.
   const whole = best?.whole === true && ranked[0] === best;
   const nameless = listed.filter((gpu) => gpu.uuid === null).map(namelessFinding);
   const seen = new Set(listed.map((gpu) => gpu.pciId));
-  const expected = [...new Set([...(onBus ?? []), ...gpus.flatMap((gpu) => (gpu.pciId === null ? [] : [gpu.pciId]))])];
+  const expected = [...new Set([...(onBus ?? []), ...gpus.flatMap((gpu) => gpu.pciId ?? [])])];
   const named = new Set(complaints.flatMap((each) => (each.level === 'error' ? [each.subject] : [])));
   const missing = seen.has(null) ? [] : expected.filter((pciId) => !seen.has(pciId));
   // One card off the bus makes the tool fail for all of them, but each was asked by itself, or is what it complains of.
@@ -85,22 +85,11 @@ function judgeSet(
     onBus !== null &&
     (best?.attached ?? 0) <= expected.length &&
     expected.every((pciId) => best?.certain.has(pciId) === true || named.has(pciId));
-  const fewer = whole && seen.has(null) && count !== null && count > listed.length;
-  const findings = [
-    ...nameless,
-    ...(whole ? missing.filter((pciId) => !named.has(pciId)).map(lostFinding) : []),
-    ...(fewer
-      ? [
-          finding(
-            'error',
-            'gpu-lost',
-            'host',
-            `${count} NVIDIA GPUs are on the PCI bus, nvidia-smi lists ${listed.length}.`,
-            reboot,
-          ),
-        ]
-      : []),
-  ];
+  const findings = [...nameless, ...(whole ? missing.filter((pciId) => !named.has(pciId)).map(lostFinding) : [])];
+  if (whole && seen.has(null) && count !== null && count > listed.length) {
+    const message = `${count} NVIDIA GPUs are on the PCI bus, nvidia-smi lists ${listed.length}.`;
+    findings.push(finding('error', 'gpu-lost', 'host', message, reboot));
+  }
   return {
     complete: (whole || isAccounted) && nameless.length === 0 && !hung,
     isEmpty: false,
@@ -109,9 +98,10 @@ function judgeSet(
   };
 }
 
-function unseenFinding(count: number, onBus: readonly string[] | null): GpuFinding {
-  const where = onBus === null ? '' : ` (${clip(onBus.join(', '))})`;
-  const message = `${count === 1 ? 'An NVIDIA GPU is' : `${count} NVIDIA GPUs are`} on the PCI bus${where}, but nothing could be read of ${count === 1 ? 'it' : 'them'}.`;
+function unseenFinding(onBus: readonly string[]): GpuFinding {
+  const isOne = onBus.length === 1;
+  const who = isOne ? 'An NVIDIA GPU is' : `${onBus.length} NVIDIA GPUs are`;
+  const message = `${who} on the PCI bus (${clip(onBus.join(', '))}), but nothing could be read of ${isOne ? 'it' : 'them'}.`;
   return finding('error', 'gpus-unseen', 'host', message);
 }
 
@@ -143,74 +133,50 @@ function devicesOf({ uuid, pciId, reading, instances, isListed, isMigTold }: Joi
     const name = migUuid(instance.uuid);
     return name === null ? [] : [migDevice(instance, name.uuid, device, isSeen)];
   });
-  const nameless = instances.length - made.length;
   const uncertain: GpuFinding[] = [];
+  const doubt = (code: string, message: string, hint: string) => uncertain.push(finding('error', code, uuid, message, hint));
+  const record = 'Record "nvidia-smi -L" as well.';
+  const nameless = instances.length - made.length;
   if (nameless > 0) {
-    const message = `${nameless === 1 ? '1 MIG instance' : `${nameless} MIG instances`} of ${uuid} ${nameless === 1 ? 'has' : 'have'} no UUID in this output and cannot be used.`;
-    uncertain.push(finding('error', 'mig-uuids-unknown', uuid, message, 'Record "nvidia-smi -L" as well.'));
+    const which = nameless === 1 ? '1 MIG instance' : `${nameless} MIG instances`;
+    const message = `${which} of ${uuid} ${nameless === 1 ? 'has' : 'have'} no UUID in this output and cannot be used.`;
+    doubt('mig-uuids-unknown', message, record);
   }
-  if (instances.length === 0 && isMigOn(device) && !isMigTold) {
-    const message = `${uuid}: MIG is on, but its instances are not said in this output.`;
-    uncertain.push(finding('error', 'mig-uuids-unknown', uuid, message, 'Record "nvidia-smi -L" as well.'));
-  }
+  const isEmpty = instances.length === 0 && device.mig !== null && 'mode' in device.mig && device.mig.mode === 'enabled';
+  if (isEmpty && !isMigTold)
+    doubt('mig-uuids-unknown', `${uuid}: MIG is on, but its instances are not said in this output.`, record);
   const seen = instances.filter((each) => each.isSeen).length;
   if (reading.depth === 'state' && seen < instances.length) {
     const message = `Two outputs of nvidia-smi do not list the same MIG instances of ${uuid}: the layout changed in between.`;
-    uncertain.push(finding('error', 'mig-changed', uuid, message, 'Ask again.'));
+    doubt('mig-changed', message, 'Ask again.');
   }
-  const isUnused = isMigTold && instances.length === 0 && isMigOn(device);
-  const idle = finding(
-    'warning',
-    'mig-empty',
-    uuid,
-    `${uuid}: MIG is on, but there is no instance: it can be used neither whole nor in part.`,
-    'Make instances (nvidia-smi mig -cgi PROFILE -C), which do not outlive a reboot, or switch MIG off (nvidia-smi -mig 0).',
-  );
+  const message = `${uuid}: MIG is on, but there is no instance: it can be used neither whole nor in part.`;
+  const hint =
+    'Make instances (nvidia-smi mig -cgi PROFILE -C), which do not outlive a reboot, or switch MIG off (nvidia-smi -mig 0).';
+  const idle = finding('warning', 'mig-empty', uuid, message, hint);
   return {
     devices: [device, ...made.map((each) => each.device)],
-    findings: [...gpu.findings, ...(isUnused ? [idle] : []), ...made.flatMap((each) => each.findings)],
+    findings: [...gpu.findings, ...(isEmpty && isMigTold ? [idle] : []), ...made.flatMap((each) => each.findings)],
     uncertain,
   };
 }
 
-function isMigOn({ mig }: Device): boolean {
-  return mig !== null && 'mode' in mig && mig.mode === 'enabled';
-}
-
-function withoutTwins(devices: readonly Device[]): {
-  readonly devices: readonly Device[];
-  readonly findings: readonly GpuFinding[];
-} {
-  const byUuid = Map.groupBy(devices, (device) => device.uuid);
-  const twins = [...byUuid.values()].filter((same) => same.length > 1).map(([first]) => first?.uuid ?? '');
-  return {
-    devices: [...byUuid.values()].flatMap(([first]) => (first === undefined ? [] : [first])),
-    findings: twins.map((uuid) =>
-      finding('error', 'duplicate-uuid', uuid, `${uuid} was printed for two devices: the output is masked or damaged.`),
-    ),
-  };
+/** Findings about UUIDs that several devices have. */
+function twins(byUuid: ReadonlyMap<string, readonly Device[]>): GpuFinding[] {
+  return [...byUuid].flatMap(([uuid, same]) => {
+    const message = `${uuid} was printed for two devices: the output is masked or damaged.`;
+    return same.length < 2 ? [] : [finding('error', 'duplicate-uuid', uuid, message)];
+  });
 }
 
 /** The tool looked for libcuda and did not find it; jobs get the host's, so theirs will not either. */
 function libcuda(sources: readonly Source[]): GpuFinding[] {
   if (!sources.some(({ cuda }) => /^\W*not found/i.test(cuda ?? ''))) return [];
   const message = 'nvidia-smi finds no libcuda on this host: jobs get that library from here, so CUDA will not start in them.';
-  return [
-    finding(
-      'warning',
-      'libcuda-missing',
-      'host',
-      message,
-      "Install the driver's compute libraries (libcuda1, libnvidia-compute-…).",
-    ),
-  ];
+  const hint = "Install the driver's compute libraries (libcuda1, libnvidia-compute-…).";
+  return [finding('warning', 'libcuda-missing', 'host', message, hint)];
 }
 
 function firstVersion(texts: readonly (string | null)[], parse: (text: string | null) => string | null): string | null {
   return texts.map(parse).find((version) => version !== null) ?? null;
-}
-
-function onceEach(findings: readonly GpuFinding[]): readonly GpuFinding[] {
-  const seen = new Map(findings.map((each) => [`${each.code} ${each.subject} ${each.message}`, each]));
-  return [...seen.values()];
 }

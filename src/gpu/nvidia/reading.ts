@@ -1,6 +1,102 @@
-/** What one output of nvidia-smi gave, before anything is concluded from it: texts as printed, and whether it was whole. */
-import type { Facts, GpuField, MigField, ProcessField } from './fields.ts';
-import type { Trouble } from './values.ts';
+/**
+ * What one output of nvidia-smi gave, before anything is concluded from it: texts as printed, and whether it was whole. One
+ * table says where a thing is printed, so that all outputs are read alike.
+ */
+import { said, type Trouble, troubleIn } from './values.ts';
+
+/**
+ * By what each thing is known below its GPU, since names repeat under different parents: the path of elements in `-q -x`, the
+ * path of labels in `-q` with `_` for blanks (most labels are the elements' names), the column of `--query-gpu` with `/` for
+ * dots. Every one of them may be missing: which are there depends on driver and card.
+ *
+ * Source: recordings of drivers 352 to 610 (test/fixtures/gpu/nvidia-smi) and their `--help-query-gpu`.
+ */
+const gpuFields = {
+  model: ['product_name', 'name', 'gpu_name'],
+  uuid: ['uuid', 'gpu_uuid'],
+  pciId: ['pci/pci_bus_id', 'pci/bus_id', 'gpu_bus_id'],
+  index: ['index'],
+  minor: ['minor_number'],
+  architecture: ['product_architecture'],
+  computeCapability: ['compute_cap'],
+  memoryTotal: ['fb_memory_usage/total', 'memory/total'],
+  memoryUsed: ['fb_memory_usage/used', 'memory/used'],
+  temperature: ['temperature/gpu_temp', 'temperature/gpu_current_temp', 'temperature/gpu'],
+  performanceState: ['performance_state', 'pstate'],
+  persistence: ['persistence_mode'],
+  computeMode: ['compute_mode'],
+  // What is set, not what is reached: `clocks` and `instant_power_draw` change by themselves.
+  graphicsClock: ['applications_clocks/graphics_clock', 'applications_clocks/graphics'],
+  memoryClock: ['applications_clocks/mem_clock', 'applications_clocks/memory'],
+  powerLimit: ['gpu_power_readings/current_power_limit', 'power_readings/power_limit'],
+  displayActive: ['display_active'],
+  migCurrent: ['mig_mode/current_mig', 'mig_mode/current', 'mig/mode/current'],
+  migPending: ['mig_mode/pending_mig', 'mig_mode/pending', 'mig/mode/pending'],
+  eccCurrent: ['ecc_mode/current_ecc', 'ecc_mode/current', 'ecc/mode/current'],
+  eccPending: ['ecc_mode/pending_ecc', 'ecc_mode/pending', 'ecc/mode/pending'],
+  // Volta and older count all kinds in one total, Turing and newer by memory, from 535 on SRAM by kind.
+  uncorrectedTotal: ['ecc_errors/volatile/double_bit/total', 'ecc/errors/uncorrected/volatile/total'],
+  uncorrectedDram: ['ecc_errors/volatile/dram_uncorrectable'],
+  uncorrectedSram: ['ecc_errors/volatile/sram_uncorrectable'],
+  uncorrectedParity: ['ecc_errors/volatile/sram_uncorrectable_parity'],
+  uncorrectedSecded: ['ecc_errors/volatile/sram_uncorrectable_secded', 'ecc_errors/volatile/sram_uncorrectable_sec-ded'],
+  sramThreshold: ['ecc_errors/aggregate/sram_threshold_exceeded', 'ecc/errors/uncorrected/aggregate/sram/thresholdExceeded'],
+  channelRepair: ['ecc_errors/channel_repair_pending'],
+  tpcRepair: ['ecc_errors/tpc_repair_pending'],
+  unrepairable: ['ecc_errors/unrepairable_memory'],
+  retirementPending: ['retired_pages/pending_retirement', 'retired_pages/pending'],
+  blacklistPending: ['retired_pages/pending_blacklist', 'retired_pages/pending_page_blacklist'],
+  remapPending: ['remapped_rows/remapped_row_pending', 'remapped_rows/pending'],
+  remapFailure: ['remapped_rows/remapped_row_failure', 'remapped_rows/remapping_failure_occurred', 'remapped_rows/failure'],
+  recoveryAction: ['gpu_recovery_action'],
+  resetRequired: ['gpu_reset_status/reset_required', 'reset_status/reset_required'],
+  drainRecommended: ['gpu_reset_status/drain_and_reset_recommended', 'reset_status/drain_and_reset_recommended'],
+  fabricState: ['fabric/state'],
+  fabricStatus: ['fabric/status'],
+  fabricSummary: ['fabric/health/summary'],
+  fabricRoute: ['fabric/health/route_unhealthy'],
+  fabricConfig: ['fabric/health/incorrect_configuration'],
+} as const;
+
+/** Of one MIG instance. Some drivers say the UUID there, most only with `-L`. */
+const migFields = {
+  index: ['index'],
+  uuid: ['uuid', 'mig_uuid'],
+  gpuInstance: ['gpu_instance_id'],
+  computeInstance: ['compute_instance_id'],
+  memoryTotal: ['fb_memory_usage/total', 'shared_fb_memory_usage/total'],
+  memoryUsed: ['fb_memory_usage/used', 'shared_fb_memory_usage/used'],
+  uncorrected: ['ecc_error_count/volatile_count/sram_uncorrectable', 'ecc_errors/volatile/sram_uncorrectable'],
+} as const;
+
+/** Of one process; also the columns of `--query-compute-apps`. */
+const processFields = {
+  pid: ['pid', 'process_id'],
+  name: ['process_name', 'name'],
+  type: ['type'],
+  memory: ['used_memory', 'used_gpu_memory'],
+  gpuInstance: ['gpu_instance_id'],
+  computeInstance: ['compute_instance_id'],
+  gpu: ['gpu_uuid'],
+} as const;
+
+export type GpuField = keyof typeof gpuFields;
+export type MigField = keyof typeof migFields | 'profile';
+export type ProcessField = keyof typeof processFields;
+
+function placesOf<F extends string>(fields: Record<F, readonly string[]>): ReadonlyMap<string, F> {
+  const entries = Object.entries<readonly string[]>(fields) as [F, readonly string[]][];
+  return new Map(entries.flatMap(([field, places]) => places.map((place) => [place, field] as const)));
+}
+
+export const gpuPlaces = placesOf<GpuField>(gpuFields);
+const migPlaces = placesOf<keyof typeof migFields>(migFields);
+export const processPlaces = placesOf<ProcessField>(processFields);
+
+/** Texts as printed, each where the tool said something of the kind, be it only `N/A`. */
+export type Facts<F extends string> = { readonly [K in F]?: string };
+export type MigReading = Facts<MigField>;
+export type ProcessReading = Facts<ProcessField>;
 
 export interface Reading {
   /** As printed, or null. */
@@ -9,6 +105,8 @@ export interface Reading {
   /** How many GPUs the driver said it has; null where the output does not say. */
   readonly attached: number | null;
   readonly gpus: readonly GpuReading[];
+  /** What `--query-compute-apps` listed, each with its GPU's UUID; null where that was not asked. */
+  readonly apps: readonly ProcessReading[] | null;
   /** Whether the output has all that it should: nothing cut, nothing out of place. */
   readonly whole: boolean;
   /** What stands around the answer: complaints, mostly. */
@@ -26,17 +124,62 @@ export interface GpuReading {
   readonly depth: 'state' | 'cut' | 'columns' | 'name';
 }
 
-export type MigReading = Facts<MigField>;
-export type ProcessReading = Facts<ProcessField>;
+export const nothingRead: Reading = {
+  driver: null,
+  cuda: null,
+  attached: null,
+  gpus: [],
+  apps: null,
+  whole: false,
+  rest: '',
+};
 
-export const nothingRead: Reading = { driver: null, cuda: null, attached: null, gpus: [], whole: false, rest: '' };
+/** A GPU while it is read. */
+export interface Block {
+  facts: { [K in GpuField]?: string };
+  instances: { [K in MigField]?: string }[];
+  processes: { [K in ProcessField]?: string }[] | null;
+  trouble: Trouble | null;
+}
 
-/** `facts` filled up with what `more` knows and they do not. */
-export function fillUp<F extends string>(facts: Facts<F>, more: Facts<F>, isSaid: (text: string) => boolean): Facts<F> {
+export function newBlock(facts: Block['facts'] = {}): Block {
+  return { facts, instances: [], processes: null, trouble: null };
+}
+
+/** Where the values of the newest MIG instance and the newest process of a block are. */
+const inInstance = 'mig_devices/mig_device/';
+export const inProcess = 'processes/process_info/';
+
+/** Takes a value at its place in a block; places that are not known are passed over. */
+export function take(block: Block, place: string, value: string): void {
+  if (place.startsWith('processes/')) {
+    const field = processPlaces.get(place.slice(inProcess.length));
+    const process = block.processes?.at(-1);
+    if (field !== undefined && process !== undefined) process[field] = value;
+    return;
+  }
+  block.trouble ??= troubleIn(value);
+  if (place.startsWith(inInstance)) {
+    const field = migPlaces.get(place.slice(inInstance.length));
+    const instance = block.instances.at(-1);
+    if (field !== undefined && instance !== undefined) instance[field] = value;
+    return;
+  }
+  const field = gpuPlaces.get(place);
+  if (field !== undefined) block.facts[field] = value;
+}
+
+/** How many GPUs a head says there are; null when that is no such number. */
+export function countOf(text: string | undefined): number | null {
+  return /^\d{1,4}$/.test(text ?? '') ? Number(text) : null;
+}
+
+/** `facts` filled up with what `more` says and they do not. */
+export function fillUp<F extends string>(facts: Facts<F>, more: Facts<F>): Facts<F> {
   const filled: { [K in F]?: string } = { ...facts };
   for (const [key, value] of Object.entries<string | undefined>(more) as [F, string | undefined][]) {
     const has = filled[key];
-    if (value !== undefined && (has === undefined || (!isSaid(has) && isSaid(value)))) filled[key] = value;
+    if (value !== undefined && (has === undefined || (said(has) === null && said(value) !== null))) filled[key] = value;
   }
   return filled;
 }

@@ -1,23 +1,39 @@
 /**
- * What there is of NVIDIA's tools in a text that somebody saved. Known by content, not by the name of the file; a whole session
- * with several commands is taken apart at its prompts.
+ * What there is of NVIDIA's tools in texts that somebody saved, and the host of which they all are. Known by content, not by the
+ * name of the file; a whole session with several commands is taken apart at its prompts.
  */
-import { looksLikeCsv, looksLikeRows } from './csv.ts';
+import { clip, finding, withFindings } from '../finding.ts';
+import { type GpuFinding, type Inventory, noGpus } from '../inventory.ts';
+import { normalPci } from '../pci.ts';
+import { recorded } from '../run.ts';
+import {
+  looksLikeCsv,
+  looksLikeQueryText,
+  looksLikeRows,
+  looksLikeTable,
+  looksLikeVersions,
+  readCsv,
+  readQueryText,
+  readTableHead,
+  readVersions,
+} from './by-hand.ts';
 import { failuresIn } from './failures.ts';
-import { looksLikeLspci, looksLikeProcGpu } from './files.ts';
-import { looksLikeList } from './list.ts';
-import { looksLikeQueryText } from './query-text.ts';
-import { looksLikeTable, looksLikeVersions } from './versions.ts';
-import { calmNames, cutOut, looksLikeXml } from './xml.ts';
+import { looksLikeLspci, looksLikeProcGpu, readLspci, readProcVersion } from './files.ts';
+import { looksLikeList, readList } from './list.ts';
+import { nvidiaInventory } from './nvidia.ts';
+import { nothingRead, type Reading } from './reading.ts';
+import { driverVersion, gpuUuid, said } from './values.ts';
+import { calmNames, cutOut, looksLikeXml, readXml } from './xml.ts';
 
 /** `complaint`: an error in the place of an answer. */
-export type PieceKind = 'xml' | 'text' | 'list' | 'csv' | 'version' | 'procVersion' | 'procGpu' | 'lspci' | 'complaint';
+type PieceKind = 'xml' | 'text' | 'list' | 'csv' | 'version' | 'table' | 'procVersion' | 'procGpu' | 'lspci' | 'complaint';
 
-export interface Piece {
+interface Piece {
   readonly kind: PieceKind;
   readonly text: string;
   /** What the tool was asked, where a prompt shows it. */
   readonly args: readonly string[];
+  readonly reading: Reading;
 }
 
 export interface Recorded {
@@ -62,26 +78,33 @@ function sectionsOf(text: string): Section[] {
   return sections.map(({ lines, args, isAside }) => ({ text: lines.join('\n'), args, isAside }));
 }
 
+type Reader = (text: string, args: readonly string[]) => Partial<Reading>;
+
+/** How each kind but XML is known, and what can be read of it without the others. */
+const forms: readonly (readonly [PieceKind, (text: string) => boolean, Reader])[] = [
+  ['text', looksLikeQueryText, readQueryText],
+  ['list', looksLikeList, readList],
+  ['csv', looksLikeCsv, readCsv],
+  ['version', looksLikeVersions, readVersions],
+  ['table', looksLikeTable, readTableHead],
+  ['procVersion', (text) => /^NVRM version:/m.test(text), (text) => ({ driver: readProcVersion(text) })],
+  ['procGpu', looksLikeProcGpu, () => ({})],
+  ['lspci', looksLikeLspci, () => ({})],
+];
+
 function piecesOf(text: string, args: readonly string[]): Piece[] {
-  const found: Piece[] = [];
-  const add = (kind: PieceKind, when: boolean, of: string) => {
-    if (when) found.push({ kind, text: of, args });
-  };
   // Each GPU may have been asked by itself, one document after the other.
-  const chunks = calmNames(text)
-    .split(/(?<=<\/nvidia_smi_log>)/)
-    .map((chunk) => ({ chunk, isXml: looksLikeXml(chunk) }));
-  for (const { chunk, isXml } of chunks) add('xml', isXml, chunk);
-  const rest = chunks.map(({ chunk, isXml }) => (isXml ? cutOut(chunk).rest : chunk)).join('\n');
-  add('text', looksLikeQueryText(rest), rest);
-  add('list', looksLikeList(rest), rest);
-  add('csv', looksLikeCsv(rest), rest);
-  add('version', looksLikeVersions(rest) || looksLikeTable(rest), rest);
-  add('procVersion', /^NVRM version:/m.test(rest), rest);
-  add('procGpu', looksLikeProcGpu(rest), rest);
-  add('lspci', looksLikeLspci(rest), rest);
-  add('complaint', found.length === 0 && failuresIn(rest).length > 0, rest);
-  return found;
+  const chunks = Map.groupBy(calmNames(text).split(/(?<=<\/nvidia_smi_log>)/), looksLikeXml);
+  const documents = chunks.get(true) ?? [];
+  const rest = [...documents.map((chunk) => cutOut(chunk).rest), ...(chunks.get(false) ?? [])].join('\n');
+  const found = [
+    ...documents.map((chunk): Piece => ({ kind: 'xml', text: chunk, args, reading: readXml(chunk) })),
+    ...forms.flatMap(([kind, isKnown, read]): Piece[] =>
+      isKnown(rest) ? [{ kind, text: rest, args, reading: { ...nothingRead, ...read(rest, args) } }] : [],
+    ),
+  ];
+  if (found.length > 0 || failuresIn(rest).length === 0) return found;
+  return [{ kind: 'complaint', text: rest, args, reading: nothingRead }];
 }
 
 const others: readonly (readonly [RegExp, string])[] = [
@@ -114,4 +137,116 @@ function insteadOf(text: string): string | null {
   const known = others.find(([pattern]) => pattern.test(text))?.[1];
   if (known !== undefined) return known;
   return looksLikeRows(text) ? 'rows of "nvidia-smi --query-gpu" without their header, which nobody can read with certainty' : null;
+}
+
+export interface FilePieces {
+  readonly name: string;
+  readonly pieces: readonly Piece[];
+}
+
+/** What to type for a recording that has all that onejob reads. */
+export const howToRecord = 'Record "nvidia-smi -q -x > gpus.xml" and "nvidia-smi -L > gpus.txt" and give the folder.';
+
+/** Files in the order in which they were made, if that is known: of several outputs of a kind the last one counts. */
+export function recordedHost(files: readonly FilePieces[]): Inventory {
+  const different = severalHosts(files);
+  if (different !== null) return { ...noGpus, complete: false, findings: [different] };
+  const pieces = files.flatMap((file) => file.pieces);
+  const of = (...kinds: readonly PieceKind[]) => pieces.filter((piece) => kinds.includes(piece.kind));
+  const replies = (some: readonly Piece[]) => some.map((piece) => recorded(piece.text, piece.args));
+  const onBus = of('lspci').flatMap((piece) => readLspci(piece.text));
+  const [lists, gpuTables] = [of('list'), of('csv').filter(({ reading }) => reading.gpus.length > 0)];
+  const appTables = of('csv').filter(({ reading }) => reading.apps !== null);
+  // Other commands repeat the lines of GPUs, but not those of MIG instances.
+  const list = lists.findLast((piece) => /^[ \t]*MIG /m.test(piece.text)) ?? lists.at(-1);
+  const found = nvidiaInventory({
+    xml: replies([...documents(of('xml')), ...of('complaint')]),
+    text: replies(of('text')).at(-1) ?? null,
+    list: replies(list === undefined ? [] : [list]),
+    csv: replies([...gpuTables.slice(-1), ...appTables.slice(-1)]),
+    version: replies(of('version', 'table')).at(-1) ?? null,
+    procVersion: of('procVersion').at(-1)?.text ?? null,
+    procGpus: of('procGpu').map((piece) => piece.text),
+    pciIds: onBus.length === 0 ? null : onBus,
+  });
+  const hasDevices = of('xml', 'text', 'list', 'complaint').length + gpuTables.length > 0;
+  return hasDevices ? found : withFindings(found, [emptyFinding(files)], false);
+}
+
+/** The last document, or all of them when each has some of the GPUs only; later ones first. */
+function documents(pieces: readonly Piece[]): readonly Piece[] {
+  const last = pieces.at(-1);
+  if (last === undefined || pieces.length === 1) return pieces;
+  return isPart(last.reading) ? pieces.toReversed() : [last];
+}
+
+function isPart({ attached, gpus }: Reading): boolean {
+  return attached !== null && gpus.length < attached;
+}
+
+function emptyFinding(files: readonly FilePieces[]): GpuFinding {
+  const kinds = new Set(files.flatMap((file) => file.pieces.map((piece) => piece.kind)));
+  const names = clip(files.map((file) => file.name).join(', '));
+  const error = (message: string) => finding('error', 'recording-incomplete', 'host', message, howToRecord);
+  if (kinds.has('procGpu')) return error(`The driver's own files in ${names} name the GPUs, but say nothing of their health.`);
+  const cannot = `The GPUs cannot be read from ${names}:`;
+  if (kinds.has('table')) {
+    return error(`${cannot} of the table of nvidia-smi only the versions are read, since it cuts names and has no UUIDs.`);
+  }
+  if (kinds.has('csv')) return error(`${cannot} there are no rows of GPUs.`);
+  return error(kinds.has('lspci') ? `${cannot} a list of the PCI bus has no UUIDs.` : `${cannot} only versions are said.`);
+}
+
+interface Trace {
+  readonly name: string;
+  readonly drivers: ReadonlySet<string>;
+  /** PCI address and model of each UUID, null where that is not said. */
+  readonly gpus: ReadonlyMap<string, { readonly pciId: string | null; readonly model: string | null }>;
+  readonly isPart: boolean;
+}
+
+/** A finding when the files cannot be of one host at one time; null when they can. */
+function severalHosts(files: readonly FilePieces[]): GpuFinding | null {
+  const traces = files.map(traceOf).filter((trace) => trace.drivers.size > 0 || trace.gpus.size > 0);
+  const differ = traces.some((one, at) => traces.slice(at + 1).some((other) => !canBeOne(one, other)));
+  if (!differ) return null;
+  const words = traces.slice(0, 6).map(({ name, drivers, gpus }) => {
+    const count = gpus.size === 0 ? [] : [`${gpus.size} GPU${gpus.size === 1 ? '' : 's'}`];
+    return `${clip(name)} (${[...[...drivers].map((driver) => `driver ${driver}`), ...count].join(', ')})`;
+  });
+  const more = traces.length > 6 ? ` and ${traces.length - 6} more` : '';
+  const message = `These are recordings of different hosts or times: ${words.join(', ')}${more}.`;
+  return finding('error', 'several-hosts', 'host', message, 'Give one of them, or a folder with those of one host.');
+}
+
+function canBeOne(one: Trace, other: Trace): boolean {
+  if (one.drivers.size > 0 && other.drivers.size > 0 && one.drivers.isDisjointFrom(other.drivers)) return false;
+  if (one.gpus.size === 0 || other.gpus.size === 0) return true;
+  const shared = [...one.gpus].flatMap(([uuid, gpu]) => {
+    const same = other.gpus.get(uuid);
+    return same === undefined ? [] : [[gpu, same] as const];
+  });
+  // Asked one by one, each names another GPU of the same host.
+  if (shared.length === 0) return one.isPart && other.isPart;
+  const fits = (a: string | null, b: string | null) => a === null || b === null || a === b;
+  return shared.every(([a, b]) => fits(a.pciId, b.pciId) && fits(a.model, b.model));
+}
+
+function traceOf({ name, pieces }: FilePieces): Trace {
+  const readings = pieces.map((piece) => piece.reading);
+  const gpus = new Map<string, { pciId: string | null; model: string | null }>();
+  for (const { facts } of readings.flatMap((reading) => reading.gpus)) {
+    const uuid = gpuUuid(facts.uuid);
+    if (uuid === null) continue;
+    const known = gpus.get(uuid);
+    const pciId = normalPci(said(facts.pciId) ?? '');
+    gpus.set(uuid, { pciId: pciId ?? known?.pciId ?? null, model: said(facts.model) ?? known?.model ?? null });
+  }
+  const listing = readings.filter((reading) => reading.gpus.length > 0);
+  return {
+    name,
+    drivers: new Set(readings.flatMap((reading) => driverVersion(reading.driver) ?? [])),
+    gpus,
+    isPart: listing.length > 0 && listing.every(isPart),
+  };
 }

@@ -1,17 +1,38 @@
 /** The answers of one host's nvidia-smi, each read in its own way, with what went wrong while it was asked. */
+
+import { finding, ownWords } from '../finding.ts';
 import type { GpuFinding } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
-import type { Reply } from '../reply.ts';
-import { readCsv } from './csv.ts';
-import { failuresIn, failuresOf } from './failures.ts';
-import { finding, type HostFacts, ownWords, reboot } from './findings.ts';
+import type { Reply } from '../run.ts';
+import { readCsv, readQueryText, readTableHead, readVersions } from './by-hand.ts';
+import { failuresIn, failuresOf, type HostFacts, reboot } from './failures.ts';
 import { readList } from './list.ts';
-import type { NvidiaParts } from './parts.ts';
-import { readQueryText } from './query-text.ts';
 import type { GpuReading, ProcessReading, Reading } from './reading.ts';
 import { said } from './values.ts';
-import { readTableHead, readVersions } from './versions.ts';
 import { readXml } from './xml.ts';
+
+/** What can be known of the NVIDIA GPUs of one host, each part by itself; whatever was not asked for is left out or null. */
+export interface NvidiaParts {
+  /** `nvidia-smi -q -x`; several when each GPU was asked by itself (`-i UUID`). The only part that knows health and processes whole. */
+  readonly xml?: Reply | readonly Reply[] | null;
+  /** `nvidia-smi -L`: the only one with the UUIDs and profiles of MIG instances. */
+  readonly list?: Reply | readonly Reply[] | null;
+  /** `nvidia-smi --query-gpu=…` and `--query-compute-apps=…`, as CSV. Without a header row the fields are taken from `args`. */
+  readonly csv?: Reply | readonly Reply[] | null;
+  /** `nvidia-smi -q`: as XML, but for people. */
+  readonly text?: Reply | null;
+  /** `nvidia-smi --version`, or the table of `nvidia-smi` alone, of which only the versions are read. */
+  readonly version?: Reply | null;
+  /** `/proc/driver/nvidia/version`: the kernel module that is loaded. */
+  readonly procVersion?: string | null;
+  /** The texts of `/proc/driver/nvidia/gpus/<PCI address>/information`. */
+  readonly procGpus?: readonly string[] | null;
+  /**
+   * PCI addresses of the NVIDIA GPUs that should be seen: all on the bus but those that another driver holds (vfio-pci for a
+   * virtual machine). null where nobody knows.
+   */
+  readonly pciIds?: readonly string[] | null;
+}
 
 export type SourceKind = 'xml' | 'text' | 'csv' | 'list';
 
@@ -36,16 +57,11 @@ export interface Source {
 /** Kinds that were asked for, those that know more first. */
 export function sourcesOf(parts: NvidiaParts, facts: HostFacts): readonly Source[] {
   return [
-    sourceOf('xml', repliesOf(parts.xml), facts, readXml),
-    sourceOf('text', repliesOf(parts.text), facts, readQueryText),
-    sourceOf('csv', repliesOf(parts.csv), facts, readCsv),
-    sourceOf('list', repliesOf(parts.list), facts, readList),
+    sourceOf('xml', [parts.xml ?? []].flat(), facts, readXml),
+    sourceOf('text', [parts.text ?? []].flat(), facts, readQueryText),
+    sourceOf('csv', [parts.csv ?? []].flat(), facts, readCsv),
+    sourceOf('list', [parts.list ?? []].flat(), facts, readList),
   ].filter((source) => source !== null);
-}
-
-function repliesOf(part: Reply | readonly Reply[] | null | undefined): readonly Reply[] {
-  if (part === null || part === undefined) return [];
-  return 'output' in part ? [part] : part;
 }
 
 /** More than any host has, and few enough to be compared with each other. */
@@ -53,11 +69,7 @@ const mostGpus = 512;
 
 const troubles: ReadonlySet<string> = new Set(['gpu-lost', 'reset-required']);
 
-interface Answer extends Reading {
-  readonly apps?: readonly ProcessReading[] | null;
-}
-
-type Reader = (output: string, args: readonly string[]) => Answer;
+type Reader = (output: string, args: readonly string[]) => Reading;
 
 function sourceOf(kind: SourceKind, replies: readonly Reply[], facts: HostFacts, read: Reader): Source | null {
   if (replies.length === 0) return null;
@@ -70,7 +82,7 @@ function sourceOf(kind: SourceKind, replies: readonly Reply[], facts: HostFacts,
     );
     const whole = answer.whole && !reply.hung;
     // A table of processes alone is a whole answer to another question.
-    const isApps = answer.gpus.length === 0 && (answer.apps ?? null) !== null;
+    const isApps = answer.gpus.length === 0 && answer.apps !== null;
     const torn = whole || isApps || failures.length > 0 ? [] : [tornFinding(reply, answer, kind)];
     // A code alone says nothing against an answer that has all that it should have.
     const serious = answer.whole ? failuresIn(answer.rest, facts) : failures;
@@ -118,7 +130,7 @@ function sourceOf(kind: SourceKind, replies: readonly Reply[], facts: HostFacts,
     certain: new Set(answers.flatMap((answer) => (answer.whole ? placesOf(answer.gpus) : []))),
     driver: first?.driver ?? null,
     cuda: answers.find((answer) => answer.cuda !== null)?.cuda ?? null,
-    apps: answers.findLast((answer) => (answer.apps ?? null) !== null)?.apps ?? null,
+    apps: answers.findLast((answer) => answer.apps !== null)?.apps ?? null,
     findings,
   };
 }

@@ -3,9 +3,8 @@
  * Elements are known by their whole path, every one may be missing, and those that are not known are passed over.
  */
 import { SaxesParser } from 'saxes';
-import { type GpuField, type MigField, type ProcessField, xmlPlaces } from './fields.ts';
-import { type GpuReading, nothingRead, type Reading } from './reading.ts';
-import { cudaVersion, driverVersion, newer, type Trouble, troubleIn } from './values.ts';
+import { type Block, countOf, type GpuReading, newBlock, nothingRead, type Reading, take } from './reading.ts';
+import { cudaVersion, driverVersion, newer } from './values.ts';
 
 const root = 'nvidia_smi_log';
 
@@ -25,11 +24,11 @@ export function readXml(text: string): Reading {
 }
 
 function finish({ header, gpus }: Omit<Walk, 'wellFormed'>, whole: boolean, rest: string): Reading {
-  const attached = header.get('attached_gpus') ?? '';
   return {
+    ...nothingRead,
     driver: newer(driverVersion, header.get('kmd_version'), header.get('driver_version')),
     cuda: newer(cudaVersion, header.get('cuda_umd_version'), header.get('cuda_version')),
-    attached: /^\d{1,4}$/.test(attached) ? Number(attached) : null,
+    attached: countOf(header.get('attached_gpus')),
     gpus,
     whole,
     rest,
@@ -97,14 +96,6 @@ interface Walk {
   readonly wellFormed: boolean;
 }
 
-interface Block {
-  facts: { [K in GpuField]?: string };
-  instances: { [K in MigField]?: string }[];
-  processes: { [K in ProcessField]?: string }[] | null;
-  trouble: Trouble | null;
-  spoilt: boolean;
-}
-
 /** No output goes deeper than 7; each level costs the length of its path. */
 const deepest = 32;
 
@@ -114,6 +105,7 @@ function walk(document: string): Walk {
   const gpus: GpuReading[] = [];
   const paths: string[] = [];
   let block: Block | null = null;
+  let spoilt = false;
   let text = '';
 
   const leaf = (path: string, value: string): void => {
@@ -121,25 +113,13 @@ function walk(document: string): Walk {
       if (!header.has(path)) header.set(path, value);
       return;
     }
-    if (path.startsWith('processes')) {
-      if (path === 'processes' && value !== '') block.processes = null;
-      const field = xmlPlaces.process.get(path.slice('processes/process_info/'.length));
-      const process = block.processes?.at(-1);
-      if (field !== undefined && process !== undefined) process[field] = value;
+    if (path === 'processes') {
+      if (value !== '') block.processes = null;
       return;
     }
-    block.trouble ??= troubleIn(value);
-    if (path.startsWith('mig_devices/mig_device/')) {
-      const field = xmlPlaces.mig.get(path.slice('mig_devices/mig_device/'.length));
-      const instance = block.instances.at(-1);
-      if (field !== undefined && instance !== undefined) instance[field] = value;
-      return;
-    }
-    const field = xmlPlaces.gpu.get(path);
-    if (field === undefined) return;
     // Two of them in one block: lines between two GPUs got lost, and this is neither.
-    if (field === 'uuid' && block.facts.uuid !== undefined && block.facts.uuid !== value) block.spoilt = true;
-    block.facts[field] = value;
+    if (path === 'uuid' && block.facts.uuid !== undefined && block.facts.uuid !== value) spoilt = true;
+    take(block, path, value);
   };
 
   const parser = new SaxesParser({ position: false });
@@ -152,7 +132,7 @@ function walk(document: string): Walk {
     text = '';
     if (paths.length === 1 && tag.name === 'gpu') {
       const id = tag.attributes.id;
-      block = { facts: typeof id === 'string' ? { pciId: id } : {}, instances: [], processes: null, trouble: null, spoilt: false };
+      block = newBlock(typeof id === 'string' ? { pciId: id } : {});
       paths.push('');
       return;
     }
@@ -172,9 +152,8 @@ function walk(document: string): Walk {
     const path = paths.pop() ?? '';
     if (path !== '') leaf(path, text.trim());
     else if (block !== null && paths.length === 1) {
-      const { spoilt, ...reading } = block;
       if (spoilt) stop();
-      gpus.push({ ...reading, depth: 'state' });
+      gpus.push({ ...block, depth: 'state' });
       block = null;
     }
     text = '';

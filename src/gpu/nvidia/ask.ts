@@ -4,11 +4,12 @@
  */
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
-import { type Asking, asWarning, elsewhere, withFindings } from './asking.ts';
-import { type GpuFinding, type Inventory, noGpus } from './inventory.ts';
-import { nvidiaInventory } from './nvidia/nvidia.ts';
-import { readText } from './pci.ts';
-import type { ToolReply } from './run.ts';
+import { type Asking, elsewhere } from '../asking.ts';
+import { asWarning, finding, withFindings } from '../finding.ts';
+import { type GpuFinding, type Inventory, noGpus } from '../inventory.ts';
+import { readText } from '../pci.ts';
+import type { ToolReply } from '../run.ts';
+import { nvidiaInventory } from './nvidia.ts';
 
 const tool = 'nvidia-smi';
 
@@ -64,17 +65,9 @@ function hung(replies: readonly ToolReply[]): boolean {
 }
 
 function cut(replies: readonly ToolReply[]): readonly GpuFinding[] {
-  const message = `${tool} printed more than 16 MiB and was ended.`;
   if (!replies.some((reply) => reply.cut)) return [];
-  return [
-    {
-      level: 'error',
-      code: 'output-too-large',
-      subject: 'host',
-      message,
-      hint: `Type "${tool} -q -x" and look at what it prints.`,
-    },
-  ];
+  const message = `${tool} printed more than 16 MiB and was ended.`;
+  return [finding('error', 'output-too-large', 'host', message, `Type "${tool} -q -x" and look at what it prints.`)];
 }
 
 async function readInformation(folder: string): Promise<readonly string[]> {

@@ -1,7 +1,8 @@
 /**
- * Names of MIG profiles such as `1g.10gb`. The same slice has been named differently by different drivers (3g.39gb and 3g.40gb:
+ * MIG instances: which processes of a GPU may be on one, and names of profiles such as `1g.10gb`. The same slice has been named differently by different drivers (3g.39gb and 3g.40gb:
  * NVIDIA/mig-parted#31), so two names are compared by their numbers.
  */
+import type { GpuProcess } from './inventory.ts';
 
 export interface MigProfile {
   /** Compute slices of the compute instance, where it is only a part of its GPU instance (`1c.3g.71gb`); null for all. */
@@ -45,4 +46,20 @@ function sameSlice(a: MigProfile, b: MigProfile): boolean {
   // Names of one slice are apart by rounding, by one at most; 1g.5gb and 1g.6gb are slices of different cards.
   const apart = most < 10 ? 0 : Math.max(1, most / 20);
   return a.slices === b.slices && a.computeSlices === b.computeSlices && Math.abs(a.memory - b.memory) <= apart;
+}
+
+/** As the driver numbers it; null where the compute instance is not known. */
+export interface MigPlace {
+  readonly gpuInstance: number;
+  readonly computeInstance: number | null;
+}
+
+/**
+ * Whether a process may be on an instance. One that computes and of which no instance is said may be on each: free is only
+ * what nobody can be on. Displays run on none.
+ */
+export function mayBeOn(process: GpuProcess, { gpuInstance, computeInstance }: MigPlace): boolean {
+  if (process.gpuInstance === null) return process.type !== 'G';
+  if (process.gpuInstance !== gpuInstance) return false;
+  return computeInstance === null || process.computeInstance === null || process.computeInstance === computeInstance;
 }

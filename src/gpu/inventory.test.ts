@@ -1,6 +1,5 @@
 import { expect, test } from 'vitest';
-import { type Device, type Inventory, noGpus } from './inventory.ts';
-import { inOrder, mergeInventories } from './merge.ts';
+import { type Device, type Inventory, inOrder, mergeInventories, noGpus } from './inventory.ts';
 
 const device = (uuid: string, pciId: string | null, parent: string | null = null) => ({ uuid, pciId, parent }) as Device;
 const uuids = (devices: readonly Device[]) => devices.map(({ uuid }) => uuid);

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { parseProfile, sameProfile, satisfiesProfile } from './mig-profile.ts';
+import { parseProfile, sameProfile, satisfiesProfile } from './mig.ts';
 
 test.each([
   ['1g.10gb', { computeSlices: null, slices: 1, memory: 10, attributes: '' }],
