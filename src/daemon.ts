@@ -16,7 +16,7 @@ import { rebased } from './pools/populate.ts';
 import { createSecretDesk } from './pools/secret-desk.ts';
 import { tellStop } from './pools/tell-stop.ts';
 import { chooseRuntimes } from './runtimes/choose.ts';
-import { openWhenFree } from './store/open-when-free.ts';
+import { openWhenFree } from './store/store.ts';
 
 /** Runs a manager until it has stopped; the exit code. */
 export async function runDaemon(
