@@ -1,8 +1,7 @@
 /** `onejob secret rotate`: the same text with each encrypted value made anew for another key. */
 import { OnejobError } from '../errors.ts';
-import { replaceSecrets } from '../secrets/in-text.ts';
 import { formatOf } from '../secrets/open.ts';
-import { alreadyThere, type Rotation, rotateSecret } from '../secrets/rotate.ts';
+import { alreadyThere, type Rotation, replaceSecrets, rotateSecret } from '../secrets/rotate.ts';
 import { looksSealed } from '../secrets/sealed-format.ts';
 import { exitCodes } from './exit.ts';
 import { checkName, isTyped, keyFor, type PipelineFlags, pipelinesOf, privateKeys, publicKeys, readInput } from './secret-input.ts';
