@@ -6,9 +6,8 @@ import type { CliContext, DaemonOptions } from './cli/session.ts';
 import { systemClock as clock } from './clock.ts';
 import { configChange, howToApply } from './config/changed.ts';
 import type { Environment } from './config/environment.ts';
-import { readGroup } from './config/group.ts';
 import { loadConfig } from './config/load.ts';
-import { findConfig, sharedSocket } from './config/paths.ts';
+import { findConfig, readGroup, sharedSocket } from './config/paths.ts';
 import { formatProblem } from './config/problem.ts';
 import { openHost } from './host.ts';
 import { createImageDesk } from './pools/image-desk.ts';
@@ -16,7 +15,7 @@ import { rebased } from './pools/populate.ts';
 import { createSecretDesk } from './pools/secret-desk.ts';
 import { tellStop } from './pools/tell-stop.ts';
 import { chooseRuntimes } from './runtimes/choose.ts';
-import { openWhenFree } from './store/open-when-free.ts';
+import { openWhenFree } from './store/store.ts';
 
 /** Runs a manager until it has stopped; the exit code. */
 export async function runDaemon(

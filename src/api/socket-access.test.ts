@@ -2,7 +2,7 @@ import { chmodSync, chownSync, mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { scratch } from '../../test/support/scratch.ts';
-import { readGroup } from '../config/group.ts';
+import { readGroup } from '../config/paths.ts';
 import { type AccessFacts, socketFinding, whyDenied } from './socket-access.ts';
 
 const group = { gid: 999, members: ['alice'] };

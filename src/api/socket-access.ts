@@ -2,8 +2,7 @@
 import { accessSync, constants, statSync } from 'node:fs';
 import { userInfo } from 'node:os';
 import { dirname } from 'node:path';
-import { type Group, groupName, readGroup } from '../config/group.ts';
-import { sharedFolder } from '../config/paths.ts';
+import { type Group, groupName, readGroup, sharedFolder } from '../config/paths.ts';
 import { OnejobError } from '../errors.ts';
 import type { FindingView } from './schema.ts';
 

@@ -8,8 +8,7 @@
 import { chmodSync, chownSync, lstatSync, mkdirSync, realpathSync, renameSync, statSync, unlinkSync } from 'node:fs';
 import { connect } from 'node:net';
 import { dirname } from 'node:path';
-import { readGroup } from '../config/group.ts';
-import { sharedFolder } from '../config/paths.ts';
+import { readGroup, sharedFolder } from '../config/paths.ts';
 import { OnejobError } from '../errors.ts';
 import { socketDenied } from './socket-access.ts';
 

@@ -2,7 +2,7 @@
 import type { z } from 'zod';
 import type { InitFlags, OpenFrame } from '../cli/init-frame.ts';
 import type { Session } from '../cli/session.ts';
-import type { Checking } from '../config/checking.ts';
+import type { Checking } from '../config/check.ts';
 import type { PoolConfig, ServiceConfig } from '../config/config.ts';
 import type { Keys } from '../config/service-keys.ts';
 import type { SecretReference } from '../secrets/reference.ts';

@@ -1,8 +1,8 @@
 /** `onejob config check` and `config show`: needs no daemon. */
 import { tellingOrigin } from '../ci/types.ts';
-import { secretsOf } from '../config/check-mounts.ts';
 import { openDoors } from '../config/check-trust.ts';
 import { configCheck, configShow, formatShown } from '../config/explain.ts';
+import { secretsOf } from '../config/findings.ts';
 import { type Checked, checkConfig } from '../config/load.ts';
 import type { Problem } from '../config/problem.ts';
 import { exitCodes } from './exit.ts';

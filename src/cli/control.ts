@@ -107,7 +107,7 @@ function count(jobs: number): string {
 /** What the store still has, when nobody is there who could remove it. */
 async function leftBehind(session: Session): Promise<ForgottenView[]> {
   const { stateDir } = await session.place();
-  const { registrationsLeft } = await import('../store/left.ts');
+  const { registrationsLeft } = await import('../store/open-to-read.ts');
   const byService = Map.groupBy(registrationsLeft(stateDir), ({ service }) => service);
   return [...byService].map(([service, left]) => ({
     service,

@@ -6,7 +6,7 @@ import { resolve } from 'node:path';
 import type { PoolConfig } from '../config/config.ts';
 import { deviceFindings } from '../config/device-findings.ts';
 import { loadConfig } from '../config/load.ts';
-import { slotNames } from '../config/slot-names.ts';
+import { slotNames } from '../config/template.ts';
 import type { Device } from '../gpu/inventory.ts';
 import { readRecording } from '../gpu/recording.ts';
 import { partition } from '../pools/partition.ts';

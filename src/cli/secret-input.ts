@@ -4,11 +4,11 @@ import { resolve } from 'node:path';
 import { createInterface } from 'node:readline';
 import { type Readable, Writable } from 'node:stream';
 import { OnejobError } from '../errors.ts';
-import { secretsInText } from '../secrets/in-text.ts';
 import { type PublicKey, parseKeys, parsePublicKeys, type SecretKeys } from '../secrets/keys.ts';
 import { formatOf } from '../secrets/open.ts';
 import { type PipelinePattern, parsePipeline } from '../secrets/pipelines.ts';
 import { readSecret } from '../secrets/reference.ts';
+import { secretsInText } from '../secrets/rotate.ts';
 import { longestName, looksSealed, variableName } from '../secrets/sealed-format.ts';
 import type { Session } from './session.ts';
 

@@ -1,10 +1,9 @@
 /** `onejob secret encrypt`, `decrypt` and `rotate`. Values come on standard input or are typed unseen; none is ever an argument. */
 import { OnejobError } from '../errors.ts';
 import { toText } from '../secrets/encoding.ts';
-import { replaceSecrets } from '../secrets/in-text.ts';
 import { decryptSecret, formatOf } from '../secrets/open.ts';
 import { listPipelines } from '../secrets/pipelines.ts';
-import { alreadyThere, type Rotation, rotateSecret } from '../secrets/rotate.ts';
+import { alreadyThere, type Rotation, replaceSecrets, rotateSecret } from '../secrets/rotate.ts';
 import { looksSealed, seal } from '../secrets/sealed-format.ts';
 import { encryptSeed } from '../secrets/seed-format.ts';
 import { exitCodes } from './exit.ts';

@@ -2,7 +2,7 @@
 import fc from 'fast-check';
 import { afterAll, describe, expect, test } from 'vitest';
 import { oneDevice } from '../../test/support/devices.ts';
-import { overSubscriptions } from './partition-check.ts';
+import { overSubscriptions } from './check-devices.ts';
 import { Folder } from './testing.ts';
 
 const folder = new Folder();

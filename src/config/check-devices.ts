@@ -1,7 +1,6 @@
 /** Checks of what pools ask of devices, as far as they can be seen without a host. */
-import type { Checking } from './checking.ts';
-import type { PoolConfig } from './config.ts';
-import { namesCardsForInstances, overSubscriptions } from './partition-check.ts';
+import type { Checking } from './check.ts';
+import type { DeviceRequest, PoolConfig } from './config.ts';
 
 export function checkDevices(pool: PoolConfig, { sound, own, inPool }: Checking): void {
   if (!sound(pool, 'devices', 'agents')) return;
@@ -56,4 +55,101 @@ export function checkRepair({ config, written, at }: Checking): void {
   if (command !== undefined && config.pools.every((pool) => pool.devices.count === 0)) {
     at(['on_quarantine'], 'is not used: no pool asks for "devices"', 'warning');
   }
+}
+
+/** A pool that cannot get what it asks for, because of these others. */
+export interface OverSubscription {
+  readonly pool: string;
+  /** Pools that stand before it in the file and name the same devices, at least one. */
+  readonly others: readonly string[];
+  /** Devices that it and the others want together, and how many they name. */
+  readonly wanted: number;
+  readonly named: number;
+}
+
+type Asking = Pick<PoolConfig, 'name' | 'agents' | 'devices' | 'standby'>;
+
+interface Claim {
+  readonly pool: string;
+  /** In lower case. */
+  readonly names: ReadonlySet<string>;
+  /** Devices that it must have. */
+  readonly least: number;
+  /** Whether it takes all that are left, as `all` and `per-device` do. */
+  readonly greedy: boolean;
+}
+
+/**
+ * Whether pools that keep standbys can all have the devices they name, whatever host that is: each device belongs to one pool
+ * for good, so pools that name the same ones by UUID may ask for more than there can be. Pure. Nothing is said of what only the
+ * host could tell: conditions, the number of a card's MIG instances, pools that name no UUIDs.
+ *
+ * In the order of the file; a pool that asks for more than it names itself is not here.
+ */
+export function overSubscriptions(pools: readonly Asking[]): OverSubscription[] {
+  const before: Claim[] = [];
+  /** Who has each device; whoever wants one may be given another in its place. */
+  const holders = new Map<string, Claim>();
+  const found: OverSubscription[] = [];
+  for (const claim of pools.flatMap(claimOf)) {
+    if (claim.least > claim.names.size) continue;
+    let got = 0;
+    let reached = new Set<Claim>();
+    while (got < (claim.greedy ? claim.names.size : claim.least)) {
+      reached = new Set([claim]);
+      if (!take(claim, holders, reached, new Set())) break;
+      got++;
+    }
+    if (got < claim.least) {
+      const group = [claim, ...before.filter((other) => reached.has(other))];
+      const named = new Set(group.flatMap((one) => [...one.names])).size;
+      const held = [...holders.values()].filter((holder) => holder !== claim && reached.has(holder)).length;
+      found.push({ pool: claim.pool, others: group.slice(1).map((one) => one.pool), wanted: held + claim.least, named });
+    }
+    before.push(claim);
+  }
+  return found;
+}
+
+/** One more device for a claim, if need be one that its holder can exchange. `reached` becomes all who hold what it could use. */
+function take(claim: Claim, holders: Map<string, Claim>, reached: Set<Claim>, tried: Set<string>): boolean {
+  for (const name of claim.names) {
+    if (tried.has(name)) continue;
+    const holder = holders.get(name);
+    if (holder === claim) continue;
+    tried.add(name);
+    if (holder !== undefined) reached.add(holder);
+    if (holder !== undefined && !take(holder, holders, reached, tried)) continue;
+    holders.set(name, claim);
+    return true;
+  }
+  return false;
+}
+
+function claimOf({ name, agents, devices, standby }: Asking): Claim[] {
+  const { count, uuids, share } = devices;
+  if (!standby || uuids.length === 0 || agents === 0 || count === 0 || namesCardsForInstances(devices)) return [];
+  const greedy = agents === 'per-device' || count === 'all';
+  if (greedy && hasConditions(devices)) return [];
+  const perSlot = count === 'all' ? 1 : count;
+  const slots = greedy || typeof agents !== 'number' ? 1 : agents;
+  const sets = Math.ceil(slots / share);
+  // Of devices that are taken two at a time one may be left over, and which one nobody can say.
+  return [
+    {
+      pool: name,
+      names: new Set(uuids.map((uuid) => uuid.toLowerCase())),
+      least: sets * perSlot,
+      greedy: greedy && perSlot === 1,
+    },
+  ];
+}
+
+/** A card's UUID stands for all of its instances where those are asked for, and how many there are only the host knows. */
+export function namesCardsForInstances({ mig, uuids }: Pick<DeviceRequest, 'mig' | 'uuids'>): boolean {
+  return mig !== null && mig !== false && uuids.some((uuid) => !/^MIG-/i.test(uuid));
+}
+
+function hasConditions({ model, vendor, memory, compute, display }: DeviceRequest): boolean {
+  return model !== null || vendor !== null || memory !== null || compute !== null || display !== 'allow';
 }

@@ -4,18 +4,15 @@
  */
 import { statSync } from 'node:fs';
 import { join } from 'node:path';
-import { serviceType } from '../ci/types.ts';
 import type { Mount } from '../runtimes/runtime.ts';
-import type { SecretReference } from '../secrets/reference.ts';
-import type { Checking } from './checking.ts';
+import type { Checking } from './check.ts';
 import type { Config, PoolConfig } from './config.ts';
 import type { Environment } from './environment.ts';
-import { readGroup } from './group.ts';
+import { secretsOf } from './findings.ts';
 import { contains, engineSockets, realOf, shows } from './host-places.ts';
-import { sharedSocket } from './paths.ts';
-import type { Path } from './problem.ts';
-import { formatPath } from './problem.ts';
-import { slotNames } from './slot-names.ts';
+import { readGroup, sharedSocket } from './paths.ts';
+import { formatPath, type Path } from './problem.ts';
+import { slotNames } from './template.ts';
 import { isNamed, mountPathProblem, pathProblem } from './volumes.ts';
 
 export function checkMounts(pool: PoolConfig, checking: Checking): void {
@@ -122,12 +119,4 @@ export function mountProblemFor(
     if (socket !== undefined) return `it would give the job all rights over this host, by ${socket}; only a pool can have that`;
     return contains('/proc', real) ? 'it would show the job the processes of this host' : null;
   };
-}
-
-/** Every secret of a config, with the key it stands at. */
-export function secretsOf(config: Pick<Config, 'secretsKey' | 'services'>): [string, SecretReference][] {
-  const found: [string, SecretReference][] = config.secretsKey === null ? [] : [['secrets.key', config.secretsKey]];
-  for (const service of config.services)
-    for (const [key, secret] of serviceType(service.type).secrets(service)) found.push([`services.${service.name}.${key}`, secret]);
-  return found;
 }

@@ -1,6 +1,6 @@
 import { afterAll, describe, expect, it } from 'vitest';
-import { secretsOf } from './check-mounts.ts';
 import { configShow, formatShown } from './explain.ts';
+import { secretsOf } from './findings.ts';
 import { Folder } from './testing.ts';
 
 const folder = new Folder();

@@ -1,6 +1,8 @@
-/** Checks of trust rules against the pool they stand in: what they promise of untrusted jobs must be possible. */
-
-import type { Checking } from './checking.ts';
+/**
+ * How far a pool keeps jobs and credentials apart. Trust rules are checked against the pool they stand in: what they promise of untrusted jobs must be possible.
+ */
+import type { Runtime } from '../runtimes/runtime.ts';
+import type { Checking } from './check.ts';
 import type { PoolConfig, TrustConfig } from './config.ts';
 import { engineSocketIn } from './host-places.ts';
 
@@ -53,4 +55,16 @@ function listed(doors: readonly Door[]): string {
 
 function closing(doors: readonly Door[]): string {
   return `trust: { ${doors.map((door) => `${door}: refuse`).join(', ')} }`;
+}
+
+/**
+ * Why a pool may not be given credentials of its CI service where its runtime makes the sandboxes (S8), as a reason for a pause; null when it may. Only a runtime that was looked at knows it, so no file can tell.
+ */
+export function isolationProblem(
+  { service, isolation }: Pick<PoolConfig, 'service' | 'isolation'>,
+  { name, capabilities }: Pick<Runtime, 'name' | 'capabilities'>,
+): string | null {
+  if (service === 'own' || isolation === 'none' || capabilities.holdsSecrets) return null;
+  const why = capabilities.weaker === null ? '' : ` (${capabilities.weaker.replace(/\.$/, '')})`;
+  return `runtime ${name} cannot keep credentials of service ${service} from other jobs of this host${why}; write "runtime: docker", or give it up with "isolation: none"`;
 }

@@ -1,16 +1,32 @@
 /** Checks across keys. Each problem stands at one key and names the other, and says what would go wrong. */
+import { accessSync, constants, statSync } from 'node:fs';
+import { ownQueue } from '../ci/own-queue/type.ts';
+import type { ServiceType } from '../ci/service-type.ts';
+import { serviceType, serviceTypes, tellingOrigin, titlesWith } from '../ci/types.ts';
 import { checkDevices, checkPartition, checkRepair } from './check-devices.ts';
-import { checkImage } from './check-image.ts';
 import { checkMounts } from './check-mounts.ts';
-import { checkNames } from './check-names.ts';
-import { checkPoolService, checkServices } from './check-services.ts';
-import type { Checking } from './checking.ts';
-import type { Config, PoolConfig } from './config.ts';
+import type { Config, PoolConfig, Written } from './config.ts';
 import type { HostFacts } from './environment.ts';
-import type { Path, Place, Problem } from './problem.ts';
-import { formatPath, suggest } from './problem.ts';
+import { formatPath, type Path, type Place, type Problem, suggest } from './problem.ts';
+import { mapIn } from './service-keys.ts';
+import { countsSlots, expandName, templateProblem } from './template.ts';
 import { formatSize } from './units.ts';
-import type { Written } from './written.ts';
+import { isNamed, untrustedFolder } from './volumes.ts';
+
+/** What every rule is given to look at, and how it says what is wrong where. */
+export interface Checking {
+  readonly config: Config;
+  readonly written: Written;
+  /** The host that it is checked for; null where that is another one, of which nothing is known. */
+  readonly host: HostFacts | null;
+  /** True when the key holds what was written or the default: no problem was found in it. */
+  sound(pool: PoolConfig, ...keys: readonly string[]): boolean;
+  /** Whether the pool itself, not `defaults`, has the key. */
+  own(pool: PoolConfig, key: string): boolean;
+  /** `path` begins with the pool's key; its place is in `defaults` when it is written there. */
+  inPool(pool: PoolConfig, path: Path, message: string, level?: Problem['level']): void;
+  at(path: Path, message: string, level?: Problem['level']): void;
+}
 
 /** Where things are written, as `Combined` knows it. */
 export interface Writing {
@@ -138,5 +154,110 @@ function checkSums({ config, host, at }: Checking): void {
       `"memory" and "agents" add up to ${gib(memory)}, this host has ${gib(host.memory)}: the kernel may end jobs`,
       'warning',
     );
+  }
+}
+
+/** What a recipe for an image needs of this host: a mistake keeps its pool from starting and no other, so it is a warning. */
+function checkImage(pool: PoolConfig, { sound, inPool }: Checking): void {
+  const { base = null, dockerfile: path = null } = pool.imageRecipe ?? {};
+  // With a base as well it is said that one of the two must go.
+  if (path === null || base !== null || !sound(pool, 'image')) return;
+  const why = unreadable(path);
+  if (why !== null) inPool(pool, ['image', 'dockerfile'], `${path} ${why}: the image could not be built`, 'warning');
+}
+
+function unreadable(path: string): string | null {
+  try {
+    if (!statSync(path).isFile()) return 'is not a file';
+    accessSync(path, constants.R_OK);
+    return null;
+  } catch (error) {
+    const isMissing = error instanceof Error && 'code' in error && error.code === 'ENOENT';
+    return isMissing ? 'does not exist' : 'cannot be read by this user';
+  }
+}
+
+/** A name is also a host name: https://man7.org/linux/man-pages/man7/hostname.7.html allows 64, Docker 63. */
+const longest = 63;
+
+/** Each slot of this host has a name of its own, and every runtime and CI service can carry it. */
+function checkNames({ config, sound, inPool }: Checking): void {
+  const taken = new Map<string, PoolConfig>();
+  for (const pool of config.pools) {
+    if (!sound(pool, 'name', 'agents') || templateProblem(pool.agentName) !== null) continue;
+    const slots = pool.agents === 'per-device' ? 1 : pool.agents;
+    const written = JSON.stringify(pool.agentName);
+    if (!countsSlots(pool.agentName) && (pool.agents === 'per-device' || pool.agents > 1)) {
+      inPool(
+        pool,
+        ['name'],
+        `${written} gives all slots of the pool the same name, but "agents" is ${pool.agents}; add {n} or {1..}`,
+      );
+      continue;
+    }
+    for (let n = 1; n <= slots; n++) {
+      const name = expandName(pool.agentName, { host: config.host, pool: pool.name, n });
+      const other = taken.get(name);
+      if (name.length > longest) {
+        inPool(pool, ['name'], `${written} becomes ${JSON.stringify(name)}, which has more than ${longest} characters`);
+        break;
+      }
+      if (name === untrustedFolder && pool.recipe.mounts.some(({ cache }) => isNamed(cache))) {
+        inPool(pool, ['name'], `is ${name}, which is what the folder with the caches of untrusted jobs is called; choose another`);
+        break;
+      }
+      if (other !== undefined) {
+        const both = `pools.${other.name} and pools.${pool.name}`;
+        inPool(
+          pool,
+          ['name'],
+          `${written} gives a slot the name ${JSON.stringify(name)}, which another one has: ${both} must differ`,
+        );
+        break;
+      }
+      taken.set(name, pool);
+    }
+  }
+}
+
+function checkPoolService(pool: PoolConfig, checking: Checking): void {
+  const { config, written, sound, own, inPool } = checking;
+  if (!sound(pool, 'service')) return;
+  const known = ['own', ...Object.keys(written.top.services ?? {})];
+  if (pool.service !== 'own' && !known.includes(pool.service)) {
+    inPool(pool, ['service'], `"services" has no ${JSON.stringify(pool.service)}; ${suggest(pool.service, known)}`);
+  }
+  if (pool.service === 'own' && own(pool, 'queue')) {
+    inPool(pool, ['queue'], 'is not used: "service" is the own queue, whose jobs ask for a pool by its name', 'warning');
+  }
+  const service = config.services.find((one) => one.name === pool.service);
+  if (service !== undefined) serviceType(service.type).checkPool(pool, service, checking);
+  // One that has a problem of its own may say all the same of which type it is.
+  const found = pool.service === 'own' ? ownQueue.type : mapIn(written.top.services?.[pool.service]).type;
+  const type = serviceTypes.find((one) => one.type === found);
+  if (type !== undefined) checkUnused(pool, type, checking);
+}
+
+/** What only some services know. `defaults` may hold it for pools of others. */
+function checkUnused(pool: PoolConfig, { poolKeys }: ServiceType, { own, inPool }: Checking): void {
+  const of =
+    pool.service === 'own' ? 'jobs of the own queue come from users of this host' : `service ${pool.service} does not tell it`;
+  if (own(pool, 'trust') && !poolKeys.includes('trust'))
+    inPool(pool, ['trust'], `is not used: it is about where jobs come from, and ${of}`, 'warning');
+  for (const key of ['hooks', 'plugins'] as const) {
+    if (own(pool, key) && pool[key] !== null && !poolKeys.includes(key))
+      inPool(pool, [key], `is not used: only agents of ${titlesWith(key)} know ${key}`, 'warning');
+  }
+  if (own(pool, 'isolation') && pool.isolation === 'none' && pool.service === 'own') {
+    inPool(pool, ['isolation'], 'is not used: the own queue has no credentials that a job could read', 'warning');
+  }
+}
+
+function checkServices(checking: Checking): void {
+  const { config, at } = checking;
+  for (const service of config.services) serviceType(service.type).check(service, checking);
+  if (config.secretsKey !== null && tellingOrigin(config.services).size === 0) {
+    const types = serviceTypes.filter(({ poolKeys }) => poolKeys.includes('trust')).map(({ type }) => type);
+    at(['secrets', 'key'], `is not used: only jobs of a service of type ${types.join(' or ')} bring encrypted secrets`, 'warning');
   }
 }

@@ -177,7 +177,7 @@ test.each([
   ['nvidia-smi/xml/r580-h100-x8.xml', { agents: 'per-device', model: 'H100' } as const, 0],
   ['nvidia-smi/xml/r580-h100-x8.xml', { agents: 9, model: 'H100' }, 1],
   ['nvidia-smi/xml/r595-l40s.xml', { mig: true }, 1],
-  ['rocm-smi/mi100_rocm602.json', { vendor: 'nvidia' }, 1],
+  ['rocm-smi/mi100_rocm602.json', { vendor: 'nvidia' } as const, 1],
 ])('recorded %s', async (file, asked, count) => {
   expect(said({ x: asked }, await readRecording(join(recordings, file)))).toHaveLength(count);
 });

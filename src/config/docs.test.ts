@@ -1,7 +1,6 @@
 import { afterAll, describe, expect, it } from 'vitest';
 import { describe as about } from './docs.ts';
-import { nestedKeys, poolFile, topFile } from './schema.ts';
-import { serviceSchemas } from './service-schema.ts';
+import { nestedKeys, poolFile, serviceSchemas, topFile } from './schema.ts';
 import { Folder } from './testing.ts';
 
 const folder = new Folder();

@@ -1,7 +1,6 @@
 /** `docs/configuration.md`, printed from the schema so that it cannot lie. */
 import { z } from 'zod';
-import { nestedKeys, poolFile, topFile } from './schema.ts';
-import { serviceSchemas } from './service-schema.ts';
+import { nestedKeys, poolFile, serviceSchemas, topFile } from './schema.ts';
 import type { About } from './values.ts';
 
 const head = `# Configuration

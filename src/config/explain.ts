@@ -1,13 +1,11 @@
 /** What holds and why: each value of the config with its origin, and the report of `config check`. Never a secret's value. */
 import { serviceType, serviceTypes } from '../ci/types.ts';
 import type { Mount } from '../runtimes/runtime.ts';
-import type { SecretReference } from '../secrets/reference.ts';
-import { describeSecret } from '../secrets/reference.ts';
-import { imagePoolDefaults, poolDefaults, topDefaults } from './defaults.ts';
+import { describeSecret, type SecretReference } from '../secrets/reference.ts';
+import { imagePoolDefaults, poolDefaults, topDefaults } from './config.ts';
 import type { Checked } from './load.ts';
 import type { Given } from './paths.ts';
-import type { Path } from './problem.ts';
-import { formatPath, formatProblem } from './problem.ts';
+import { formatPath, formatProblem, type Path } from './problem.ts';
 import { formatDuration, formatShare, formatSize } from './units.ts';
 import { formatVolume } from './volumes.ts';
 

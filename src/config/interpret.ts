@@ -1,16 +1,11 @@
 /** From plain values to understood ones: every key against the schema, every problem kept, what is right kept too. */
 import type { z } from 'zod';
 import { serviceTypes } from '../ci/types.ts';
-import type { Combined } from './include.ts';
-import { mergeMaps } from './include.ts';
-import { describeKind } from './kind.ts';
-import type { Path, Problem } from './problem.ts';
-import { formatPath, nearest, suggest } from './problem.ts';
-import type { TopFile, WrittenPool } from './schema.ts';
-import { nameProblem, nestedKeys, poolFile, topFile } from './schema.ts';
-import { serviceSchemas } from './service-schema.ts';
-import { isMap } from './values.ts';
-import type { Written, WrittenService } from './written.ts';
+import type { Written, WrittenService } from './config.ts';
+import { formatPath, nearest, type Path, type Problem, suggest } from './problem.ts';
+import { nameProblem, nestedKeys, poolFile, serviceSchemas, type TopFile, topFile, type WrittenPool } from './schema.ts';
+import { type Combined, mergeMaps } from './source.ts';
+import { describeKind, isMap } from './values.ts';
 
 /** Understands what the files say. What has a problem is left out of the result, and noted in `broken`. */
 export function interpret(combined: Combined): { written: Written; problems: Problem[] } {

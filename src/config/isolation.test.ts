@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest';
 import type { RuntimeCapabilities } from '../runtimes/runtime.ts';
-import { isolationProblem } from './isolation.ts';
+import { isolationProblem } from './check-trust.ts';
 
 const runtime = (holdsSecrets: boolean, weaker: string | null) => ({
   name: 'process',

@@ -2,25 +2,16 @@
  * Reads the config once: defaults < file < environment < flags. All problems are found before any is reported. Without a
  * file neither the YAML parser nor the schema is loaded, so that `onejob run` starts quickly.
  */
-import { tellingOrigin } from '../ci/types.ts';
 import { OnejobError } from '../errors.ts';
-import { checkSecret, describeSecret, readSecret, type SecretReference } from '../secrets/reference.ts';
 import type { ReadFile } from './changed.ts';
-import type { Writing } from './check.ts';
-import { checkAcross } from './check.ts';
-import { secretsOf } from './check-mounts.ts';
-import type { Config } from './config.ts';
-import type { Environment, HostFacts } from './environment.ts';
-import { readHost } from './environment.ts';
-import type { Combined } from './include.ts';
-import type { Flags, Given, Paths } from './paths.ts';
-import { choosePaths, findConfig, place, socketProblem } from './paths.ts';
-import type { Problem } from './problem.ts';
-import { formatProblem, inOrder } from './problem.ts';
-import { resolveConfig } from './resolve.ts';
+import { checkAcross, type Writing } from './check.ts';
+import { type Config, nothingWritten, resolveConfig, type Written } from './config.ts';
+import { type Environment, type HostFacts, readHost } from './environment.ts';
+import { checkSecrets } from './findings.ts';
+import { choosePaths, type Flags, findConfig, type Given, type Paths, place, socketProblem } from './paths.ts';
+import { formatProblem, inOrder, type Problem } from './problem.ts';
+import type { Combined } from './source.ts';
 import { pathProblem } from './volumes.ts';
-import type { Written } from './written.ts';
-import { nothingWritten } from './written.ts';
 
 export interface LoadOptions {
   readonly flags?: Flags;
@@ -130,7 +121,7 @@ async function writtenPaths(found: Given): Promise<{ stateDir: Given | null; soc
 }
 
 async function readFiles(found: Given): Promise<Combined> {
-  const { readWithIncludes } = await import('./include.ts');
+  const { readWithIncludes } = await import('./source.ts');
   const combined = await readWithIncludes(found.path);
   // A file that was named and is not there: say who named it.
   const named = found.from.source === 'default' ? '' : ` (named by ${found.from.source})`;
@@ -152,33 +143,6 @@ async function readWritten(
     problems.push({ ...place(found.path), level: 'warning', key: '', message: 'is empty; all is as without a file' });
   const { files, foreign } = combined;
   return { written, problems: [...combined.problems, ...problems], writing: combined, foreign, files };
-}
-
-async function checkSecrets(config: Config, writing: Writing, now: number): Promise<Problem[]> {
-  const problems: Problem[] = [];
-  for (const [key, secret] of secretsOf(config)) {
-    const path = [...key.split('.'), secret.kind];
-    const { problem, warnings } = await checkSecret(secret, now);
-    const at = { ...writing.locate(path), key: `${key}.${secret.kind}` };
-    if (problem !== null) problems.push({ ...at, level: 'error', message: problem });
-    for (const warning of warnings) problems.push({ ...at, level: 'warning', message: warning });
-    const wrong =
-      problem === null && key === 'secrets.key' && tellingOrigin(config.services).size > 0 ? await keysProblem(secret) : null;
-    if (wrong !== null) problems.push({ ...at, level: 'error', message: wrong });
-  }
-  return problems;
-}
-
-/** What is wrong in a key file, by its lines and never by what stands there: else the first job that brings a secret would find it. */
-async function keysProblem(secret: SecretReference): Promise<string | null> {
-  const { parseKeys } = await import('../secrets/keys.ts');
-  try {
-    await parseKeys(await readSecret(secret), describeSecret({ ...secret, expires: null }));
-    return null;
-  } catch (error) {
-    if (!(error instanceof OnejobError)) throw error;
-    return error.message.replace(/\.$/, '');
-  }
 }
 
 /** What `readSource` says of the host's config when it is not for this user: then it is as without one. */

@@ -1,6 +1,6 @@
 /** Where config, state and socket are, before anything else is known. */
 import { createHash } from 'node:crypto';
-import { existsSync } from 'node:fs';
+import { existsSync, readFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import type { Environment } from './environment.ts';
 import type { Place, Problem } from './problem.ts';
@@ -84,4 +84,30 @@ export function socketProblem(socket: Given): Problem | null {
   if (bytes <= longestSocketPath) return null;
   const message = `the path of the socket has ${bytes} bytes, ${longestSocketPath} are possible: ${socket.path}; give a shorter one with --socket`;
   return { ...socket.from, level: 'error', key: 'socket', message };
+}
+
+/** Whose members may use a daemon of root. */
+export const groupName = 'onejob';
+
+/** The group whose members share a daemon of root. */
+export interface Group {
+  readonly gid: number;
+  readonly members: readonly string[];
+}
+
+/** The group `onejob`, from group(5): Node knows no group names. Null where there is none. Groups from elsewhere are not seen. */
+export function readGroup(text: string = groupFile()): Group | null {
+  const line = text.split('\n').find((each) => each.startsWith(`${groupName}:`));
+  if (line === undefined) return null;
+  const [, , id, members = ''] = line.split(':');
+  const gid = Number(id);
+  return Number.isInteger(gid) ? { gid, members: members.split(',').filter((name) => name !== '') } : null;
+}
+
+function groupFile(): string {
+  try {
+    return readFileSync('/etc/group', 'utf8');
+  } catch {
+    return '';
+  }
 }

@@ -1,12 +1,13 @@
 /** Every key of a pool, so also of `defaults`. */
 import { z } from 'zod';
 import { titlesOf, titlesWith } from '../ci/types.ts';
-import { imagePoolDefaults, poolDefaults } from './defaults.ts';
-import { absolute, deviceKeys, imageKeys, ulimit, volume } from './parts.ts';
+import { globProblem } from '../glob.ts';
+import { imagePoolDefaults, poolDefaults } from './config.ts';
 import { templateProblem } from './template.ts';
-import { trustKeys } from './trust-schema.ts';
 import { formatDuration, formatSize, parseSize } from './units.ts';
 import {
+  absolute,
+  describeKind,
   duration,
   either,
   integer,
@@ -20,11 +21,210 @@ import {
   orNone,
   size,
   text,
+  ulimit,
   value,
+  volume,
   word,
   yes,
   yesNo,
 } from './values.ts';
+
+const { trust: defaults } = poolDefaults;
+const rules = ['refuse', 'run-without-secrets'] as const;
+const rule = oneOf(rules);
+
+/** `run` was a word for forks once: who wrote it must hear that it would have given them secrets. */
+const forkRule = either(
+  (found) => found === 'run',
+  value<(typeof rules)[number]>(() => no('"run" would hand secrets to whoever opens a pull request; write "run-without-secrets"')),
+  rule,
+);
+
+/** Negation is refused: with several patterns, of which one must match, `!main` beside `*` would keep nothing out. */
+function pattern(what: string, slashes: number) {
+  return value((found) => {
+    if (typeof found !== 'string') return no(`expected ${what}, found ${isMap(found) ? 'a map' : describeKind(found)}`);
+    if (found === '' || found.length > 255 || !oneLine.test(found)) return no(`expected ${what}`);
+    if (found.startsWith('!'))
+      return no(`${JSON.stringify(found)} begins with "!"; a pattern says what is trusted, not what is not`);
+    const problem = globProblem(found);
+    if (problem !== null) return no(`${JSON.stringify(found)} is no pattern that is known: ${problem}`);
+    if (found.split('/').length - 1 > slashes) return no(`${JSON.stringify(found)} is not ${what}: it has too many slashes`);
+    return yes(found);
+  });
+}
+
+const anyRepository = pattern('a pattern such as "github.com/acme/*"', 64);
+
+/** What an address means, in the one way of writing that is compared: other ways would match nothing, and say nothing of it. */
+const repositoryPattern = value((found) => {
+  const known = anyRepository.safeParse(found);
+  if (!known.success || typeof found !== 'string') return no(known.error?.issues[0]?.message ?? 'expected a pattern');
+  const shown = JSON.stringify(found);
+  const plain = found
+    .replace(/^(https?|git):\/\/([^/@]*@)?/i, '')
+    .replace(/^[a-z+]+:\/\//i, '')
+    .replace(/^([^/:@]*):[^/@]*@/, '$1@')
+    .replace(/^git@/, '')
+    .replace(/^([^/:]+):(?!\d+\/)/, '$1/')
+    .replace(/(\.git)?\/*$/, '');
+  if (plain !== found) {
+    // Of another user than `git` a server may have other repositories.
+    const any = plain.includes('@') ? '' : ', whichever way it is fetched';
+    return no(`${shown} would match nothing; write it as ${JSON.stringify(plain)}${any}`);
+  }
+  return found.includes('/') || found === '**'
+    ? yes(found)
+    : no(`${shown} names no repository; write HOST/PATH such as "github.com/acme/*"`);
+});
+
+/** How a pool's trust is written. What the rules mean is decided in `src/ci/buildkite/trust.ts`. */
+export const trustKeys = z.strictObject({
+  forks: key(forkRule, '`refuse` or `run-without-secrets`', {
+    description: 'What happens to pull requests from another repository, and to those of which nobody says where they are from.',
+    example: 'refuse',
+    shown: defaults.forks,
+  }),
+  pipelines: key(z.array(pattern('a pattern such as "app-*" or "acme/app"', 1)), 'list of patterns', {
+    description:
+      'Pipelines whose jobs are trusted, by their slug or as `organisation/slug`. `*` stands for any text without a slash, `{a,b}` for either.',
+    example: '[app, "app-*"]',
+    shown: 'any',
+  }),
+  branches: key(z.array(pattern('a pattern such as "release/*"', 64)), 'list of patterns', {
+    description:
+      "Branches whose jobs are trusted. `*` stands for any text without a slash, `**` for any text: `release/**` is all below `release/`. Forks' branches have no say.",
+    example: '[main, "release/**"]',
+    shown: 'any',
+  }),
+  tags: key(z.array(pattern('a pattern such as "v*"', 64)), 'list of patterns', {
+    description:
+      "Tags whose builds are trusted, whatever `branches` says. Without it no build of a tag is: who may push tags may name one like a protected branch. Forks' tags have no say.",
+    example: '["v*"]',
+    shown: 'none',
+  }),
+  sources: key(z.array(oneOf(['webhook', 'schedule', 'ui', 'api', 'trigger_job'])), 'list', {
+    description:
+      'What may have made the build of a trusted job. Who makes one on the website (`ui`) or by the API (`api`) names branch and commit by hand, without the right to push.',
+    example: '[webhook, schedule]',
+    shown: 'any',
+  }),
+  repositories: key(z.array(repositoryPattern), 'list of patterns', {
+    description:
+      'Repositories whose jobs are trusted, as `HOST/PATH`, whichever way they are fetched; `USER@HOST/PATH` where SSH logs in as another user than `git`. Without it a pipeline is believed which repository is its own.',
+    example: '["github.com/acme/*"]',
+    shown: 'any',
+  }),
+  triggered: key(oneOf(['as-others', 'trust']), '`as-others` or `trust`', {
+    description:
+      'Builds that another build triggered (a `trigger` step). The service does not say whether that was one of a fork, which chooses branch, commit and environment of what it triggers: `as-others` treats them as `others` says, `trust` by the other rules alone.',
+    example: 'trust',
+    shown: defaults.triggered,
+  }),
+  others: key(rule, '`refuse` or `run-without-secrets`', {
+    description:
+      'What happens to jobs that `pipelines`, `branches`, `tags`, `sources` or `repositories` do not name, and to those that `triggered` is about.',
+    example: 'refuse',
+    shown: defaults.others,
+  }),
+  caches: key(oneOf(['none', 'private']), '`none` or `private`', {
+    description:
+      'Caches of untrusted jobs. `private`: those that have a name, with a folder of their own for each repository; jobs of the same fork share them. All of them together have one `cache_limit`.',
+    example: 'private',
+    shown: defaults.caches,
+  }),
+  image: key(text('an image such as "debian:stable-slim"', /^[A-Za-z0-9][^\s\p{Cc}]{0,511}$/u), 'image', {
+    description: 'Image of untrusted jobs.',
+    example: 'ghcr.io/acme/ci-plain:3',
+    shown: "the pool's",
+  }),
+  network: key(text('a network: "default", "internet", or the name of one', /^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$/), 'text', {
+    description:
+      "Network of untrusted jobs, as `network` of the pool, whatever that is. `default` lets them reach this host's ports, private networks and a cloud's metadata (169.254.169.254).",
+    example: 'untrusted-lab',
+    shown: defaults.network,
+  }),
+});
+
+const atLeastSize = value((found) => {
+  const size = typeof found === 'string' ? /^(?:>=|<=|>|<|=)?\s*(\S.*)$/.exec(found)?.[1] : undefined;
+  if (size === undefined || typeof found !== 'string') return no('expected a condition such as ">=40GiB"');
+  const parsed = parseSize(size);
+  return parsed.ok ? yes(found) : no(parsed.why);
+});
+
+const uuid = text('the UUID of a device such as "GPU-…" or "MIG-…"', /^[A-Za-z0-9][A-Za-z0-9/_.:-]{3,127}$/);
+
+export const deviceKeys = z.strictObject({
+  count: key(integerOr('all', 1, 512), 'number or `all`', { description: 'How many.', example: '2', shown: '1' }),
+  model: key(text('a model', oneLine), 'text', { description: 'Words that the name of the device holds.', example: 'A100' }),
+  vendor: key(oneOf(['nvidia', 'amd', 'intel']), '`nvidia`, `amd` or `intel`', { description: 'Who made it.', example: 'nvidia' }),
+  memory: key(atLeastSize, 'condition', {
+    description: 'How much memory it has; a size alone means at least.',
+    example: '">=40GiB"',
+  }),
+  compute: key(text('a condition such as ">=8.0"', /^(>=|<=|>|<|=)?\s*\d+(\.\d+)?$/), 'condition', {
+    description: 'Its compute capability; a number alone means at least.',
+    example: '">=8.0"',
+  }),
+  mig: key(
+    either(
+      (found) => typeof found === 'boolean',
+      yesNo,
+      text('true, false or a profile such as "1g.10gb"', /^(\d{1,2}c\.)?\d{1,2}g\.\d{1,4}gb([+-][a-z0-9.+-]+)?$/i),
+    ),
+    'true, false or profile',
+    { description: 'MIG instances instead of whole cards.', example: '1g.10gb', shown: 'false' },
+  ),
+  uuid: key(either(Array.isArray, z.array(uuid), uuid), 'text or list', {
+    description: 'Only these. The first agent of the pool gets the first of them, and so on.',
+    example: '[GPU-8a6b1a3c-0e6b-4c80-8e0a-0d0a8f6e2a11]',
+  }),
+  share: key(integer(1, 64), 'number', {
+    description: 'How many agents may hold the same device at the same time.',
+    example: '2',
+    shown: '1',
+  }),
+  display: key(oneOf(['refuse', 'allow']), '`refuse` or `allow`', {
+    description: 'Whether a card that drives a display may be taken.',
+    example: 'refuse',
+    shown: 'allow',
+  }),
+  capabilities: key(z.array(oneOf(['graphics', 'video', 'display'])), 'list of `graphics`, `video` and `display`', {
+    description: "What NVIDIA's driver may be used for beside computing and nvidia-smi.",
+    example: '[graphics, video]',
+  }),
+  numa: key(yesNo, 'true or false', {
+    description: 'Agents only run on CPUs of the NUMA nodes that their devices hang on, where the host tells these.',
+    example: 'true',
+    shown: 'false',
+  }),
+});
+
+export const imageKeys = z.strictObject({
+  base: key(text('an image, or "auto"', /^[A-Za-z0-9][^\s\p{Cc}]{0,511}$/u), 'image or `auto`', {
+    description: 'What to build on.',
+    example: '"ubuntu:24.04"',
+  }),
+  packages: key(z.array(text('the name of a package', /^[a-z0-9][a-z0-9+.:=~_-]*$/i)), 'list', {
+    description: "Packages of the image's distribution, put on top of it.",
+    example: '[git, curl]',
+  }),
+  dockerfile: key(absolute, 'path', {
+    description: 'A Dockerfile that is built first. No other file of its folder is sent with it.',
+    example: '/etc/onejob/Dockerfile',
+  }),
+  flavour: key(oneOf(['base', 'runtime', 'devel']), '`base`, `runtime` or `devel`', {
+    description: 'How much of the GPU tools `auto` brings.',
+    example: 'runtime',
+    shown: 'devel',
+  }),
+  distribution: key(text('a distribution such as "ubuntu22.04"', /^[a-z][a-z0-9. :_-]{1,31}$/i), 'text', {
+    description: 'Which distribution `auto` takes an image of.',
+    example: 'ubuntu22.04',
+    shown: "Ubuntu's newest that fits",
+  }),
+});
 
 const environment = z.record(
   z.string(),

@@ -1,12 +1,27 @@
 /** How a config file is written: every key, its type and its meaning. `docs/configuration.md` is printed from here. */
 import { z } from 'zod';
-import { topDefaults } from './defaults.ts';
-import { describeKind } from './kind.ts';
-import { absolute, deviceKeys, imageKeys, secretReference } from './parts.ts';
-import { poolFile, unsafeKeys } from './pool-schema.ts';
-import { trustKeys } from './trust-schema.ts';
+import type { ServiceSchema } from '../ci/service-type.ts';
+import { serviceTypes } from '../ci/types.ts';
+import { type ServiceConfig, topDefaults } from './config.ts';
+import { deviceKeys, imageKeys, poolFile, trustKeys, unsafeKeys } from './pool-schema.ts';
 import { formatDuration, formatShare, formatSize } from './units.ts';
-import { duration, either, key, no, oneLine, oneOf, share, size, text, value, word, yes } from './values.ts';
+import {
+  absolute,
+  describeKind,
+  duration,
+  either,
+  key,
+  no,
+  oneLine,
+  oneOf,
+  secretReference,
+  share,
+  size,
+  text,
+  value,
+  word,
+  yes,
+} from './values.ts';
 
 const argument = value((found) => {
   const written = typeof found === 'number' ? String(found) : found;
@@ -139,3 +154,7 @@ type Given<T> = { [K in keyof T]?: Exclude<T[K], undefined> };
 export type TopFile = Given<z.output<typeof topFile>>;
 /** One pool, or `defaults`, as written: with the values understood. */
 export type WrittenPool = Given<z.output<typeof poolFile>>;
+
+export const serviceSchemas = Object.fromEntries(
+  await Promise.all(serviceTypes.map(async ({ type, schema }) => [type, await schema()] as const)),
+) as Readonly<Record<ServiceConfig['type'], ServiceSchema>>;

@@ -1,5 +1,5 @@
 import { afterAll, expect, it } from 'vitest';
-import { secretFindings } from './secret-findings.ts';
+import { secretFindings } from './findings.ts';
 import { Folder } from './testing.ts';
 
 const folder = new Folder();

@@ -1,6 +1,6 @@
 /** Templates in the config: agent names, and `{name}` in what an agent is made from. */
 import type { Recipe } from '../runtimes/runtime.ts';
-import type { PoolConfig } from './config.ts';
+import type { Config, PoolConfig } from './config.ts';
 
 export interface NameParts {
   readonly host: string;
@@ -51,4 +51,21 @@ export function expandRecipe(pool: PoolConfig, name: string): Recipe {
 export function shortHost(hostname: string): string {
   const label = (hostname.split('.')[0] ?? '').replaceAll(/[^A-Za-z0-9-]/g, '').replace(/^-+/, '');
   return label.slice(0, 24).replace(/-+$/, '') || 'host';
+}
+
+/** Agent names by slot, made once each. */
+export function slotNames({ pools, host }: Pick<Config, 'pools' | 'host'>): (key: string) => string {
+  const names = new Map<string, string>();
+  return (key) => {
+    const known = names.get(key);
+    if (known !== undefined) return known;
+    const at = key.lastIndexOf('/');
+    const pool = pools.find((one) => one.name === key.slice(0, at));
+    const name =
+      pool === undefined
+        ? key.replace('/', '-')
+        : expandName(pool.agentName, { host, pool: pool.name, n: Number(key.slice(at + 1)) });
+    names.set(key, name);
+    return name;
+  };
 }

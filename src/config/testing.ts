@@ -3,8 +3,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { readEnvironment } from './environment.ts';
-import type { LoadOptions } from './load.ts';
-import { checkConfig } from './load.ts';
+import { checkConfig, type LoadOptions } from './load.ts';
 import { formatProblem } from './problem.ts';
 
 export const host = { name: 'box', cpus: 64, memory: 2 ** 40 };

@@ -1,8 +1,9 @@
 /** The kinds of values a config key can hold, each with a message that says what to write instead. */
 import { z } from 'zod';
-import { describeKind } from './kind.ts';
-import type { Parsed } from './units.ts';
-import { parseDuration, parseShare, parseSize } from './units.ts';
+import type { Mount } from '../runtimes/runtime.ts';
+import type { SecretReference } from '../secrets/reference.ts';
+import { type Parsed, parseDuration, parseShare, parseSize } from './units.ts';
+import { parseVolume, pathProblem } from './volumes.ts';
 
 /** What `docs/configuration.md` says about a key. */
 export interface About {
@@ -145,4 +146,92 @@ function describeValue(found: unknown): string {
 
 function quote(written: string): string {
   return JSON.stringify(written.length > 60 ? `${written.slice(0, 57)}…` : written);
+}
+
+export const absolute = value((found) => {
+  if (typeof found !== 'string') return no(`expected an absolute path, found ${describeKind(found)}`);
+  const why = pathProblem(found);
+  return why === null ? yes(found) : no(why);
+});
+
+/** A secret by reference. What stands in its place by mistake may be the secret itself: it is never shown. */
+export const secretReference = z.unknown().transform((found, context): SecretReference => {
+  const fail = (message: string, path: string[] = []): never => {
+    context.addIssue({ code: 'custom', message, path });
+    return z.NEVER;
+  };
+  const how = 'a secret is named, not written down: { file: /path } or { env: NAME }';
+  if (!isMap(found)) return fail(`${how}; found ${describeKind(found)}`);
+  const known = ['file', 'env', 'expires'];
+  const strange = Object.keys(found).find((name) => !known.includes(name));
+  if (strange !== undefined) return fail(`unknown key; ${how}, and when it ends with expires: YYYY-MM-DD`, [strange]);
+  const { file, env, expires = null } = found;
+  if ((file === undefined) === (env === undefined)) return fail(file === undefined ? how : `both file and env are given; ${how}`);
+  const end = expires === null ? null : lastMoment(expires);
+  if (end !== null && Number.isNaN(end)) return fail('expected a day such as 2027-05-01', ['expires']);
+  if (file !== undefined) {
+    if (typeof file !== 'string') return fail(`expected an absolute path, found ${describeKind(file)}`, ['file']);
+    const why = pathProblem(file);
+    return why === null ? { kind: 'file', path: file, expires: end } : fail(why.replace(/, found .*$/, ''), ['file']);
+  }
+  if (typeof env === 'string' && /^[A-Za-z_][A-Za-z0-9_]*$/.test(env)) return { kind: 'env', variable: env, expires: end };
+  return fail('expected the name of an environment variable', ['env']);
+});
+
+/** The end of a day, UTC, in ms since the epoch; NaN when there is no such day. */
+function lastMoment(found: unknown): number {
+  if (typeof found !== 'string' || !/^\d{4}-\d\d-\d\d$/.test(found)) return Number.NaN;
+  const at = Date.parse(`${found}T00:00:00Z`);
+  // Date rolls 2027-02-30 over into March in some forms; what comes back must be the same day.
+  return !Number.isNaN(at) && new Date(at).toISOString().startsWith(found) ? at + 86_399_999 : Number.NaN;
+}
+
+const limit = value((found) => {
+  if (found === 'unlimited' || found === -1) return yes(-1);
+  if (typeof found === 'number' && Number.isSafeInteger(found) && found >= 0) return yes(found);
+  return no('expected a whole number from 0, or "unlimited"');
+});
+
+export const ulimit = either(
+  isMap,
+  z.strictObject({ soft: limit, hard: limit }),
+  limit.transform((both) => ({ soft: both, hard: both })),
+);
+
+export function volume(as: 'volume' | 'cache') {
+  return value<Mount>((found) => {
+    if (typeof found === 'string') return parseVolume(found, as);
+    return no(`expected HOST:CONTAINER[:VARIABLE][:ro|rw] as a text, found ${describeKind(found)}`);
+  });
+}
+
+export const token = (description: string) =>
+  key(secretReference, 'secret', { description, example: '{ file: /etc/onejob/token, expires: 2027-05-01 }' });
+
+export const sha256 = (description: string, shown: string) =>
+  key(
+    value((found) => {
+      if (typeof found === 'string' && /^[0-9a-f]{64}$/i.test(found)) return yes(found.toLowerCase());
+      return no('expected a SHA-256 checksum: 64 digits 0 to 9 and a to f');
+    }),
+    'checksum',
+    { description, example: '3f0c9be6b6a1c5d2e4f8091a2b3c4d5e6f708192a3b4c5d6e7f8091a2b3c4d5e', shown },
+  );
+
+/** What kind of thing a value is, in the words of a YAML file. */
+export function describeKind(found: unknown): string {
+  if (found === null || found === undefined) return 'nothing';
+  if (Array.isArray(found)) return 'a list';
+  switch (typeof found) {
+    case 'object':
+      return 'a map';
+    case 'string':
+      return 'a text';
+    case 'number':
+      return 'a number';
+    case 'boolean':
+      return 'true or false';
+    default:
+      return 'something else';
+  }
 }

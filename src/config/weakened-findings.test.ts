@@ -1,6 +1,6 @@
 import { afterAll, expect, it } from 'vitest';
+import { weakenedFindings } from './findings.ts';
 import { Folder } from './testing.ts';
-import { weakenedFindings } from './weakened-findings.ts';
 
 const folder = new Folder();
 afterAll(() => folder[Symbol.dispose]());

@@ -5,8 +5,7 @@
 import { constants } from 'node:fs';
 import { lstat, mkdir, open, readdir } from 'node:fs/promises';
 import { join, relative, sep } from 'node:path';
-import { untrustedFolder } from '../config/caches.ts';
-import { isNamed } from '../config/volumes.ts';
+import { isNamed, untrustedFolder } from '../config/volumes.ts';
 import { OnejobError } from '../errors.ts';
 import type { Mount } from '../runtimes/runtime.ts';
 

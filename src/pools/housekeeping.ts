@@ -1,7 +1,7 @@
 /** What is done about once a minute, whatever happens: forgetting what nobody will ask for any more, and looking at secrets' dates. */
 import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
 import type { Config } from '../config/config.ts';
-import { secretFindings } from '../config/secret-findings.ts';
+import { secretFindings } from '../config/findings.ts';
 import { type Clock, every } from '../core/clock.ts';
 import { toFailure } from '../errors.ts';
 import type { Log } from '../log.ts';

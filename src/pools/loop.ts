@@ -5,9 +5,9 @@
  */
 import { randomBytes } from 'node:crypto';
 import type { CiService } from '../ci/ci-service.ts';
-import { cachesFolder } from '../config/caches.ts';
 import type { Config } from '../config/config.ts';
 import type { Environment } from '../config/environment.ts';
+import { cachesFolder } from '../config/volumes.ts';
 import type { Clock } from '../core/clock.ts';
 import { type AgentId, isEmpty, type Slot } from '../core/slot.ts';
 import { toFailure } from '../errors.ts';

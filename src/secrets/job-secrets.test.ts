@@ -1,12 +1,10 @@
 /** A job's secrets as a whole: what it gets, what is refused to it and why, and what is remembered. */
 import { describe, expect, it } from 'vitest';
-import { type JobSecrets, mostSecrets, openJobSecrets, type PinBook } from './job-secrets.ts';
+import { decidePin, type JobSecrets, mostSecrets, openJobSecrets, type PinBook } from './job-secrets.ts';
 import { fingerprintOf, type SecretFormat } from './open.ts';
-import { decidePin } from './pins.ts';
 import { covers, listPipelines, parsePipeline } from './pipelines.ts';
-import { encryptRsa } from './rsa.ts';
 import { seal } from './sealed-format.ts';
-import { encryptSeed } from './seed-format.ts';
+import { encryptRsa, encryptSeed } from './seed-format.ts';
 import { ageKey, keysOf, rsaKey } from './testing.ts';
 
 const age = (await ageKey()).key;

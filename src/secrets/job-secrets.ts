@@ -4,9 +4,9 @@
  */
 import { OnejobError } from '../errors.ts';
 import type { SecretKeys } from './keys.ts';
-import { fingerprintOf, formatOf, openSecret, secretsIn } from './open.ts';
-import { decidePin } from './pins.ts';
-import type { PipelinePattern } from './pipelines.ts';
+import { fingerprintOf, formatOf, openSecret, type SecretFormat, type SecretOfJob, secretsIn } from './open.ts';
+import { covers, listPipelines, type PipelinePattern, parsePipeline } from './pipelines.ts';
+import type { Decrypted } from './seed-format.ts';
 
 /** Where pins are remembered. */
 export interface PinBook {
@@ -45,7 +45,7 @@ export async function openJobSecrets(job: {
   readonly pins: PinBook;
 }): Promise<JobSecrets> {
   const secrets = secretsIn(job.env);
-  const found = secrets.map((): Found => tooMany);
+  const found = secrets.map((): Decrypted => tooMany);
   const isCrowded = secrets.filter(({ text }) => formatOf(text) === 'plain-rsa').length > mostPlain;
   const rest = secrets.slice(0, mostSecrets).entries();
   const lane = async (): Promise<void> => {
@@ -69,18 +69,9 @@ const tooManyPlain = {
   why: `was not opened: a job may have ${mostPlain} values of the oldest format, which has no ";"; encrypt them anew with "onejob secret rotate"`,
 } as const;
 
-type Found = { readonly ok: true; readonly value: string } | { readonly ok: false; readonly why: string };
-
 const tooMany = { ok: false, why: `was not opened: a job may have ${mostSecrets} encrypted variables` } as const;
 
-async function openOne(request: {
-  readonly name: string;
-  readonly text: string;
-  readonly organisation: string | null;
-  readonly pipeline: string | null;
-  readonly keys: SecretKeys;
-  readonly pins: PinBook;
-}): Promise<Found> {
+async function openOne(request: SecretOfJob & { readonly pins: PinBook }): Promise<Decrypted> {
   const { name, text, organisation, pipeline, pins } = request;
   const format = formatOf(text);
   if (format === null || format === 'sealed') return openSecret(request);
@@ -94,4 +85,38 @@ async function openOne(request: {
   if (now === 'open') return opened;
   if (now === 'pin') throw new OnejobError('E_BUG', `The pin of SECRET_${name} was not kept.`);
   return { ok: false, why: now.refused };
+}
+
+/** `pin`: nobody has used it yet; note the pipeline before the value goes out. */
+type PinVerdict = 'open' | 'pin' | { readonly refused: string };
+
+/**
+ * Old values are bound to nothing: who sees one in another pipeline's definition could use it in their own. So the first pipeline
+ * that uses one keeps it, and others are refused until its owner allows them. Pure; `src/store/secret-pins.ts` remembers.
+ * @param pins what `fingerprint` is pinned to; empty when it was never used
+ * @param organisation, pipeline slugs as the CI service gives them; null when it gave none
+ * `refused`: the end of a sentence that begins with the variable.
+ */
+export function decidePin(request: {
+  readonly format: SecretFormat;
+  readonly fingerprint: string;
+  readonly pins: readonly PipelinePattern[];
+  readonly organisation: string | null;
+  readonly pipeline: string | null;
+}): PinVerdict {
+  const { format, fingerprint, pins, organisation, pipeline } = request;
+  if (format === 'sealed') return 'open';
+  if (organisation === null || pipeline === null)
+    return { refused: 'is in the old format, which is for one pipeline only, and the job does not say which pipeline it is of' };
+  const here = `${organisation}/${pipeline}`;
+  // It would be a pattern, or stand in a command that somebody is told to type.
+  if (here.includes('*') || parsePipeline(here) === null)
+    return { refused: 'is in the old format, which is for one pipeline only, and no pipeline has such a name as the job says' };
+  if (pins.length === 0) return 'pin';
+  if (covers(pins, organisation, pipeline)) return 'open';
+  return {
+    refused:
+      `is in the old format and belongs to ${listPipelines(pins)}, which used it first or was allowed to; ` +
+      `if ${here} may have it too, type "onejob secret allow --pipeline ${here} ${fingerprint}" on the host`,
+  };
 }

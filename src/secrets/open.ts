@@ -56,17 +56,17 @@ export function fingerprintOf(text: string): string {
     .slice(0, 32);
 }
 
-/**
- * Opens `text` for the job's variable `name`. Old values are bound to nothing: ask `decidePin` before they are opened.
- * @param organisation, pipeline slugs as the CI service gives them; null when it gave none
- */
-export async function openSecret(request: {
+/** `organisation`, `pipeline`: slugs as the CI service gives them; null when it gave none. */
+export interface SecretOfJob {
   readonly text: string;
   readonly name: string;
   readonly organisation: string | null;
   readonly pipeline: string | null;
   readonly keys: SecretKeys;
-}): Promise<Opened> {
+}
+
+/** Opens `text` for the job's variable `name`. Old values are bound to nothing: ask `decidePin` before they are opened. */
+export async function openSecret(request: SecretOfJob): Promise<Opened> {
   const opened = await decryptSecret(request.text, request.keys);
   if (!opened.ok) return opened;
   if (opened.sealed === null) return { ok: true, value: opened.value, format: opened.format };

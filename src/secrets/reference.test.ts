@@ -3,8 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { inspect } from 'node:util';
 import { afterAll, describe, expect, it } from 'vitest';
-import type { SecretReference } from './reference.ts';
-import { checkSecret, describeSecret, howToReplace, readSecret } from './reference.ts';
+import { checkSecret, describeSecret, howToReplace, readSecret, type SecretReference } from './reference.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'onejob-secret-'));
 afterAll(() => rmSync(folder, { recursive: true }));

@@ -1,13 +1,11 @@
 /** Encrypted values in a text: each is found and made anew, and nothing else changes. */
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { replaceSecrets, secretsInText } from './in-text.ts';
 import type { PublicKey } from './keys.ts';
 import { decryptSecret } from './open.ts';
-import { alreadyThere, rotateSecret } from './rotate.ts';
-import { encryptRsa } from './rsa.ts';
+import { alreadyThere, replaceSecrets, rotateSecret, secretsInText } from './rotate.ts';
 import { seal } from './sealed-format.ts';
-import { encryptSeed } from './seed-format.ts';
+import { encryptRsa, encryptSeed } from './seed-format.ts';
 import { ageKey, keysOf, rsaKey } from './testing.ts';
 
 const [old, next] = [(await ageKey()).key, (await ageKey()).key];

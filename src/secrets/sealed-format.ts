@@ -18,6 +18,7 @@ const mostPipelines = 100;
 
 const content = z.strictObject({
   v: z.literal(1),
+  /** Variable that the job gets it in. */
   name: z.string().max(longestName).regex(variableName),
   pipelines: z
     .array(z.string().refine((each) => parsePipeline(each) !== null))
@@ -27,26 +28,23 @@ const content = z.strictObject({
 });
 
 /** What a sealed value says of itself, and the value. */
-export interface Sealed {
-  /** Variable that the job gets it in. */
-  readonly name: string;
+export type Sealed = Readonly<Omit<z.infer<typeof content>, 'v' | 'pipelines'>> & {
   readonly pipelines: readonly PipelinePattern[];
-  readonly value: string;
-}
+};
 
-export interface Envelope {
+interface Envelope {
   /** Id of the key it was made for: 8 hex digits. */
   readonly key: string;
   readonly body: Buffer;
 }
 
 /** A private key that may open it. */
-export interface Opener {
+interface Opener {
   readonly id: string;
   identity(): string;
 }
 
-export type Unsealed = { readonly ok: true; readonly sealed: Sealed } | { readonly ok: false; readonly why: string };
+type Unsealed = { readonly ok: true; readonly sealed: Sealed } | { readonly ok: false; readonly why: string };
 
 /** Whether it means to be one, in whatever state it is. */
 export function looksSealed(text: string): boolean {

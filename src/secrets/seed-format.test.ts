@@ -6,8 +6,7 @@ import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { lacks } from '../../test/support/require.ts';
 import { scratch } from '../../test/support/scratch.ts';
-import { encryptRsa } from './rsa.ts';
-import { decryptSeed, doesNotOpen, encryptSeed, parseSeed } from './seed-format.ts';
+import { decryptSeed, doesNotOpen, encryptRsa, encryptSeed, parseSeed } from './seed-format.ts';
 import { rsaKey } from './testing.ts';
 
 const dir = scratch();

@@ -6,11 +6,20 @@
  *
  * Why a value does not open is never said: padding, password and text fail with the same words after the same work.
  */
-import { createCipheriv, createDecipheriv, createPublicKey, type KeyObject, pbkdf2, randomBytes } from 'node:crypto';
+import {
+  constants,
+  createCipheriv,
+  createDecipheriv,
+  createPublicKey,
+  type KeyObject,
+  pbkdf2,
+  privateDecrypt,
+  publicEncrypt,
+  randomBytes,
+} from 'node:crypto';
 import { promisify } from 'node:util';
 import { OnejobError } from '../errors.ts';
 import { checkValue, fromBase64, toText } from './encoding.ts';
-import { decryptRsa, encryptRsa, lengthOf, roomOf } from './rsa.ts';
 
 const derive = promisify(pbkdf2);
 const rounds = 100_000;
@@ -24,7 +33,7 @@ const passwordLine = /^[A-Za-z0-9+/]{64}$/;
 export type Decrypted = { readonly ok: true; readonly value: string } | { readonly ok: false; readonly why: string };
 
 /** An encrypted value taken apart; `body` null: RSA alone. */
-export interface SeedParts {
+interface SeedParts {
   readonly key: Buffer;
   readonly body: { readonly salt: Buffer; readonly cipher: Buffer } | null;
 }
@@ -119,4 +128,65 @@ async function openBoth(key: KeyObject, cipher: Buffer, body: NonNullable<SeedPa
 async function cipherKey(password: string, salt: Buffer): Promise<{ secret: Buffer; iv: Buffer }> {
   const bytes = await derive(password, salt, rounds, 48, 'sha256');
   return { secret: bytes.subarray(0, 32), iv: bytes.subarray(32) };
+}
+
+/** Bytes of padding at least: `00 02`, eight that are not zero, `00`. */
+const padding = 11;
+
+/** Length of the modulus in bytes, which is that of every ciphertext. */
+export function lengthOf(key: KeyObject): number {
+  return Math.ceil((key.asymmetricKeyDetails?.modulusLength ?? 0) / 8);
+}
+
+/** Longest message in bytes. */
+export function roomOf(key: KeyObject): number {
+  return lengthOf(key) - padding;
+}
+
+export function encryptRsa(key: KeyObject, message: Uint8Array): Buffer {
+  return publicEncrypt({ key, padding: constants.RSA_PKCS1_PADDING }, message);
+}
+
+/** `isGood` false: `message` means nothing. Who calls goes on as if it did, so that the time taken tells nobody which it was. */
+interface RsaMessage {
+  readonly isGood: boolean;
+  readonly message: Buffer;
+}
+
+/**
+ * RSA with PKCS#1 v1.5 padding. The padding is removed here, without a branch on what is secret: Node refuses to do it
+ * (`ERR_INVALID_ARG_VALUE`) where its OpenSSL has no implicit rejection (CVE-2023-46809), and one that has it answers a wrong key
+ * with bytes that look like a message. `cipher` must have the length of the key's modulus.
+ */
+export function decryptRsa(key: KeyObject, cipher: Uint8Array): RsaMessage {
+  try {
+    return unpad(privateDecrypt({ key, padding: constants.RSA_NO_PADDING }, cipher));
+  } catch {
+    // A number that is not below the modulus: no ciphertext of this key, as anybody can tell.
+    return { isGood: false, message: Buffer.alloc(0) };
+  }
+}
+
+function unpad(block: Buffer): RsaMessage {
+  let good = isZero(block[0]) & isZero((block[1] ?? 0) ^ 2);
+  let searching = 1;
+  let end = 0;
+  for (let at = 2; at < block.length; at += 1) {
+    const found = searching & isZero(block[at]);
+    end |= at & -found;
+    searching &= found ^ 1;
+  }
+  good &= searching ^ 1;
+  good &= isLess(padding - 2, end);
+  return { isGood: good === 1, message: block.subarray(end + 1) };
+}
+
+/** 1 or 0, of a byte. */
+function isZero(byte = 0): number {
+  return ((byte - 1) >>> 31) & 1;
+}
+
+/** 1 or 0, of small whole numbers. */
+function isLess(a: number, b: number): number {
+  return ((a - b) >>> 31) & 1;
 }

@@ -2,44 +2,63 @@
  * The database: WAL, migrated to the newest version, one transaction at a time. `durable` says whether a commit must
  * outlive a power cut (synchronous FULL) or only a crash of the process (NORMAL).
  */
-import { closeSync, fdatasync, fdatasyncSync, openSync } from 'node:fs';
-import type { DatabaseSync, StatementSync } from 'node:sqlite';
+import { closeSync, fdatasync, fdatasyncSync, openSync, readSync } from 'node:fs';
+import { DatabaseSync, type SQLInputValue, type StatementSync } from 'node:sqlite';
 import { promisify } from 'node:util';
+import type { z } from 'zod';
 import { OnejobError } from '../errors.ts';
 import { storeFault } from './fault.ts';
-import { migrations } from './migrations/index.ts';
-import { openSqlite } from './sqlite.ts';
+import { migrations } from './migrations.ts';
 
-export interface Database {
-  readonly path: string;
-  /** The statement, prepared once per text. */
-  prepare(sql: string): StatementSync;
-  /** Runs `fn` in one transaction; any throw rolls all of it back. @throws OnejobError E_STATE_FULL and the like */
-  transaction<T>(options: { readonly durable: boolean }, fn: () => T): T;
-  /** Makes every commit so far outlive a power cut, beside whatever else goes on. @throws OnejobError E_STATE_FULL */
-  sync(): Promise<void>;
-  /** The same before it returns. @throws OnejobError E_STATE_FULL */
-  syncNow(): void;
-  /** Moves the write-ahead log into the database while there is time for it, so that no commit has to. */
-  checkpoint(): void;
-  close(): void;
-}
+export type Database = ReturnType<typeof wrap>;
+/** What a table needs that is only read. */
+export type Reader = Pick<Database, 'path' | 'prepare'>;
 
 /** @throws OnejobError E_STATE_CORRUPT, E_STATE_NEWER, E_STATE_FULL, E_STATE_BUSY */
 export function openDatabase(path: string): Database {
-  return openSqlite(path, (db) => {
-    db.exec('PRAGMA journal_mode = WAL');
-    db.exec('PRAGMA synchronous = NORMAL');
-    // What is deleted is overwritten: a secret in a job's variables must not lie in the file after they were taken out.
-    db.exec('PRAGMA secure_delete = ON');
-    // 16 MiB: a checkpoint costs two syncs, so it is left to checkpoint() as long as that is called now and then.
-    db.exec('PRAGMA wal_autocheckpoint = 4000');
-    migrate(db, path);
-    return wrap(db, path);
-  });
+  try {
+    refuseForeignFile(path);
+    const db = new DatabaseSync(path, { timeout: 2_000 });
+    try {
+      db.exec('PRAGMA journal_mode = WAL');
+      db.exec('PRAGMA synchronous = NORMAL');
+      // What is deleted is overwritten: a secret in a job's variables must not lie in the file after they were taken out.
+      db.exec('PRAGMA secure_delete = ON');
+      // 16 MiB: a checkpoint costs two syncs, so it is left to checkpoint() as long as that is called now and then.
+      db.exec('PRAGMA wal_autocheckpoint = 4000');
+      migrate(db, path);
+      return wrap(db, path);
+    } catch (error) {
+      db.close();
+      throw error;
+    }
+  } catch (error) {
+    throw storeFault('open', path, error);
+  }
 }
 
-function wrap(db: DatabaseSync, path: string): Database {
+/** SQLite takes a short file of anything for an empty database and would write over it. */
+function refuseForeignFile(path: string): void {
+  let fd: number;
+  try {
+    fd = openSync(path, 'r');
+  } catch {
+    return;
+  }
+  try {
+    const head = Buffer.alloc(16);
+    const length = readSync(fd, head, 0, 16, 0);
+    if (length > 0 && head.toString('latin1') !== 'SQLite format 3\0') {
+      throw new OnejobError('E_STATE_CORRUPT', `Cannot open ${path}: it is no SQLite database.`, {
+        hint: `Nothing was changed. Move ${path} aside, or give another --state-dir.`,
+      });
+    }
+  } finally {
+    closeSync(fd);
+  }
+}
+
+function wrap(db: DatabaseSync, path: string) {
   const statements = new Map<string, StatementSync>();
   const begin = db.prepare('BEGIN IMMEDIATE');
   const commit = db.prepare('COMMIT');
@@ -54,14 +73,16 @@ function wrap(db: DatabaseSync, path: string): Database {
   };
   return {
     path,
-    prepare(sql) {
+    /** The statement, prepared once per text. */
+    prepare(sql: string): StatementSync {
       const known = statements.get(sql);
       if (known !== undefined) return known;
       const made = db.prepare(sql);
       statements.set(sql, made);
       return made;
     },
-    transaction({ durable }, fn) {
+    /** Runs `fn` in one transaction; any throw rolls all of it back. @throws OnejobError E_STATE_FULL and the like */
+    transaction<T>({ durable }: { readonly durable: boolean }, fn: () => T): T {
       if (db.isTransaction) throw new OnejobError('E_BUG', 'A store transaction was begun inside another one.');
       try {
         setFull(durable);
@@ -75,25 +96,28 @@ function wrap(db: DatabaseSync, path: string): Database {
         throw storeFault('write', path, error);
       }
     },
-    sync: () =>
+    /** Makes every commit so far outlive a power cut, beside whatever else goes on. @throws OnejobError E_STATE_FULL */
+    sync: (): Promise<void> =>
       promisify(fdatasync)(wal).catch((error) => {
         throw storeFault('sync', `${path}-wal`, error);
       }),
-    syncNow() {
+    /** The same before it returns. @throws OnejobError E_STATE_FULL */
+    syncNow(): void {
       try {
         fdatasyncSync(wal);
       } catch (error) {
         throw storeFault('sync', `${path}-wal`, error);
       }
     },
-    checkpoint() {
+    /** Moves the write-ahead log into the database while there is time for it, so that no commit has to. */
+    checkpoint(): void {
       try {
         db.exec('PRAGMA wal_checkpoint(PASSIVE)');
       } catch (error) {
         throw storeFault('write', path, error);
       }
     },
-    close() {
+    close(): void {
       if (!db.isOpen) return;
       db.close();
       closeSync(wal);
@@ -124,4 +148,29 @@ function migrate(db: DatabaseSync, path: string): void {
       throw error;
     }
   });
+}
+
+/** A query whose rows are read with a schema. */
+export function query<T>(db: Reader, row: z.ZodType<T>, sql: string) {
+  const statement = db.prepare(sql);
+  return {
+    all: (...values: readonly SQLInputValue[]): T[] => statement.all(...values).map((found) => row.parse(found)),
+    get(...values: readonly SQLInputValue[]): T | null {
+      const found = statement.get(...values);
+      return found === undefined ? null : row.parse(found);
+    },
+  };
+}
+
+/** Reads what a row holds. `what`: which row it is, for people. @throws OnejobError E_STATE_CORRUPT when it cannot be understood */
+export function understand<T>({ path }: Reader, what: string, read: () => T): T {
+  try {
+    return read();
+  } catch (error) {
+    const why = error instanceof Error ? error.message : error;
+    throw new OnejobError('E_STATE_CORRUPT', `Cannot read ${what} from ${path}: ${why}.`, {
+      hint: 'Was it written by a newer onejob? Nothing was changed.',
+      cause: error,
+    });
+  }
 }

@@ -1,8 +1,7 @@
 /** What is known of devices beyond a restart: those that were leased once, those in quarantine, those a person took. */
 import { z } from 'zod';
 import type { DeviceId } from '../core/slot.ts';
-import { OnejobError } from '../errors.ts';
-import type { Database } from './db.ts';
+import { type Database, understand } from './db.ts';
 
 const known = z.object({
   uuid: z.string(),
@@ -43,39 +42,17 @@ const known = z.object({
 
 export type KnownDevice = Readonly<z.infer<typeof known>>;
 
-export interface DeviceTable {
-  /** By UUID. @throws OnejobError E_STATE_CORRUPT when one cannot be understood */
-  all(): KnownDevice[];
-  save(device: KnownDevice): void;
-  remove(uuid: DeviceId): void;
-}
+export type DeviceTable = ReturnType<typeof deviceTable>;
 
-export function deviceTable(db: Database): DeviceTable {
+export function deviceTable(db: Database) {
   const all = db.prepare('SELECT uuid, body FROM devices ORDER BY uuid');
   const save = db.prepare('INSERT INTO devices (uuid, body) VALUES (?, ?) ON CONFLICT (uuid) DO UPDATE SET body = excluded.body');
   const remove = db.prepare('DELETE FROM devices WHERE uuid = ?');
   return {
-    all: () => all.all().map((row) => understand(db.path, String(row.uuid), String(row.body))),
-    save(device) {
-      save.run(device.uuid, JSON.stringify(device));
-    },
-    remove(uuid) {
-      remove.run(uuid);
-    },
+    /** By UUID. @throws OnejobError E_STATE_CORRUPT when one cannot be understood */
+    all: (): KnownDevice[] =>
+      all.all().map(({ uuid, body }) => understand(db, `device ${uuid}`, () => known.parse(JSON.parse(String(body))))),
+    save: (device: KnownDevice): void => void save.run(device.uuid, JSON.stringify(device)),
+    remove: (uuid: DeviceId): void => void remove.run(uuid),
   };
-}
-
-function understand(path: string, uuid: string, body: string): KnownDevice {
-  try {
-    return known.parse(JSON.parse(body));
-  } catch (error) {
-    throw new OnejobError(
-      'E_STATE_CORRUPT',
-      `Cannot read device ${uuid} from ${path}: ${error instanceof Error ? error.message : error}.`,
-      {
-        hint: 'Was it written by a newer onejob? Nothing was changed.',
-        cause: error,
-      },
-    );
-  }
 }

@@ -1,39 +1,30 @@
 /** Pauses and drains by people: they hold until they are ended, whatever becomes of the manager meanwhile. */
 import { z } from 'zod';
-import type { Database } from './db.ts';
+import { type Database, query } from './db.ts';
 
-export interface Hold {
+const row = z.object({
   /** null: all pools, also those that a later config adds. */
-  readonly pool: string | null;
-  readonly kind: 'pause' | 'drain';
+  pool: z.string().transform((name) => (name === '' ? null : name)),
+  kind: z.enum(['pause', 'drain']),
   /** Who holds a pause; empty for a drain. */
-  readonly reason: string;
+  reason: z.string(),
   /** Wall clock, ms since the epoch. */
-  readonly since: number;
-}
+  since: z.int(),
+});
 
-export interface HoldTable {
-  /** Oldest first. */
-  all(): Hold[];
-  /** Saying it again changes nothing. */
-  add(hold: Hold): void;
-  /** No such hold is no error. */
-  remove(hold: Omit<Hold, 'since'>): void;
-}
+export type Hold = Readonly<z.infer<typeof row>>;
+export type HoldTable = ReturnType<typeof holdTable>;
 
-const row = z.object({ pool: z.string(), kind: z.enum(['pause', 'drain']), reason: z.string(), since: z.int() });
-
-export function holdTable(db: Database): HoldTable {
-  const all = db.prepare('SELECT pool, kind, reason, since FROM holds ORDER BY since, pool, kind, reason');
+export function holdTable(db: Database) {
+  const all = query(db, row, 'SELECT pool, kind, reason, since FROM holds ORDER BY since, pool, kind, reason');
   const add = db.prepare('INSERT INTO holds (pool, kind, reason, since) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING');
   const remove = db.prepare('DELETE FROM holds WHERE pool = ? AND kind = ? AND reason = ?');
   return {
-    all: () =>
-      all.all().map((found) => {
-        const { pool, ...hold } = row.parse(found);
-        return { ...hold, pool: pool === '' ? null : pool };
-      }),
-    add: ({ pool, kind, reason, since }) => void add.run(pool ?? '', kind, reason, since),
-    remove: ({ pool, kind, reason }) => void remove.run(pool ?? '', kind, reason),
+    /** Oldest first. */
+    all: (): Hold[] => all.all(),
+    /** Saying it again changes nothing. */
+    add: ({ pool, kind, reason, since }: Hold): void => void add.run(pool ?? '', kind, reason, since),
+    /** No such hold is no error. */
+    remove: ({ pool, kind, reason }: Omit<Hold, 'since'>): void => void remove.run(pool ?? '', kind, reason),
   };
 }

@@ -4,8 +4,7 @@
  */
 import { z } from 'zod';
 import { jobRequest, jobResult } from '../api/schema.ts';
-import { OnejobError } from '../errors.ts';
-import type { Database } from './db.ts';
+import { type Reader, understand } from './db.ts';
 
 /** How far a job has come; see `src/ci/own-queue/job.ts` for what each field means. */
 const jobProgress = z.object({
@@ -42,22 +41,9 @@ export interface StoredJob {
   readonly progress: JobProgress;
 }
 
-export interface JobTable {
-  /** Returns the job's place in submission order. */
-  insert(job: Omit<StoredJob, 'seq'>): number;
-  /** With a job that is done, the values of its variables go in the same commit. */
-  save(id: string, progress: JobProgress): void;
-  get(id: string): StoredJob | null;
-  /** Jobs that are not done, in submission order. */
-  open(): StoredJob[];
-  /** Newest first, done ones too. */
-  list(filter: { readonly pool: string | null; readonly limit: number }): StoredJob[];
-  /** Ids of done jobs that ended before `time`. */
-  endedBefore(time: number, limit: number): string[];
-  remove(id: string): void;
-}
+export type JobTable = ReturnType<typeof jobTable>;
 
-export function jobTable(db: Pick<Database, 'path' | 'prepare'>): JobTable {
+export function jobTable(db: Reader) {
   const columns = 'seq, id, submitted_at, temporary, request, progress';
   const insert = db.prepare(
     'INSERT INTO jobs (id, pool, done, submitted_at, ended_at, temporary, request, progress) VALUES (?, ?, ?, ?, ?, ?, ?, ?)',
@@ -73,49 +59,38 @@ export function jobTable(db: Pick<Database, 'path' | 'prepare'>): JobTable {
   const ended = db.prepare('SELECT id FROM jobs WHERE done = 1 AND ended_at < ? ORDER BY ended_at LIMIT ?');
   const remove = db.prepare('DELETE FROM jobs WHERE id = ?');
   const done = (progress: JobProgress): number => (progress.state === 'done' ? 1 : 0);
+  const read = ({ seq, id, submitted_at, temporary, request, progress }: Record<string, unknown>): StoredJob =>
+    understand(db, `job ${id}`, () => ({
+      seq: Number(seq),
+      id: String(id),
+      submittedAt: Number(submitted_at),
+      temporary: temporary === null ? null : String(temporary),
+      request: storedRequest.parse(JSON.parse(String(request))),
+      progress: jobProgress.parse(JSON.parse(String(progress))),
+    }));
   return {
-    insert(job) {
-      const { id, request, progress, submittedAt, temporary } = job;
+    /** Returns the job's place in submission order. */
+    insert({ id, request, progress, submittedAt, temporary }: Omit<StoredJob, 'seq'>): number {
       const body = [temporary, JSON.stringify(request), JSON.stringify(progress)] as const;
       const { lastInsertRowid } = insert.run(id, request.pool, done(progress), submittedAt, progress.endedAt, ...body);
       return Number(lastInsertRowid);
     },
-    save(id, progress) {
+    /** With a job that is done, the values of its variables go in the same commit. */
+    save(id: string, progress: JobProgress): void {
       save.run(done(progress), progress.endedAt, JSON.stringify(progress), id);
       if (done(progress) === 1) forgetValues.run(id);
     },
-    get(id) {
+    get(id: string): StoredJob | null {
       const row = get.get(id);
-      return row === undefined ? null : understand(db.path, row);
+      return row === undefined ? null : read(row);
     },
-    open: () => open.all().map((row) => understand(db.path, row)),
-    list: ({ pool, limit }) => list.all(pool, limit).map((row) => understand(db.path, row)),
-    endedBefore: (time, limit) => ended.all(time, limit).map((row) => String(row.id)),
-    remove(id) {
-      remove.run(id);
-    },
+    /** Jobs that are not done, in submission order. */
+    open: (): StoredJob[] => open.all().map(read),
+    /** Newest first, done ones too. */
+    list: ({ pool, limit }: { readonly pool: string | null; readonly limit: number }): StoredJob[] =>
+      list.all(pool, limit).map(read),
+    /** Ids of done jobs that ended before `time`. */
+    endedBefore: (time: number, limit: number): string[] => ended.all(time, limit).map((row) => String(row.id)),
+    remove: (id: string): void => void remove.run(id),
   };
-}
-
-function understand(path: string, row: Record<string, unknown>): StoredJob {
-  const { seq, id, submitted_at: submittedAt, temporary, request, progress } = row;
-  try {
-    return {
-      seq: Number(seq),
-      id: String(id),
-      submittedAt: Number(submittedAt),
-      temporary: temporary === null ? null : String(temporary),
-      request: storedRequest.parse(JSON.parse(String(request))),
-      progress: jobProgress.parse(JSON.parse(String(progress))),
-    };
-  } catch (error) {
-    throw new OnejobError(
-      'E_STATE_CORRUPT',
-      `Cannot read job ${id} from ${path}: ${error instanceof Error ? error.message : error}.`,
-      {
-        hint: 'Was it written by a newer onejob? Nothing was changed.',
-        cause: error,
-      },
-    );
-  }
 }

@@ -3,12 +3,13 @@ import { existsSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { pathToFileURL } from 'node:url';
+import { z } from 'zod';
 import { OnejobError } from '../errors.ts';
 import { databaseName } from './directory.ts';
 import { storeFault } from './fault.ts';
 import { type HistoryTable, historyTable } from './history.ts';
 import { type JobTable, jobTable } from './jobs.ts';
-import { migrations } from './migrations/index.ts';
+import { migrations } from './migrations.ts';
 import { type ServiceJobTable, serviceJobTable } from './service-jobs.ts';
 import { type StoredSlot, slotTable } from './slots.ts';
 
@@ -70,4 +71,28 @@ function checkVersion(version: number, path: string): void {
     `Cannot read ${path}: ${what} onejob wrote it (state version ${version}, this one knows ${migrations.length}).`,
     { hint },
   );
+}
+
+const row = z.object({ service: z.string(), name: z.string() });
+type LeftRegistration = z.infer<typeof row>;
+
+/**
+ * What a manager that has ended left at CI services: registrations that are not removed, oldest first; none where there is no state.
+ * Unlike `openToRead` it reads a database of any version.
+ * @throws OnejobError E_STATE_CORRUPT and the like
+ */
+export function registrationsLeft(stateDir: string): LeftRegistration[] {
+  const path = join(stateDir, databaseName);
+  try {
+    // One that may not be looked at is not one that is not there.
+    if (statSync(path, { throwIfNoEntry: false }) === undefined) return [];
+    using db = new DatabaseSync(path, { readOnly: true, timeout: 2_000 });
+    // Of a version that knew no names there is none: it never wrote any.
+    const columns = db.prepare('SELECT name FROM pragma_table_info(?)').all('registrations');
+    if (!columns.some(({ name }) => name === 'name')) return [];
+    const left = db.prepare("SELECT service, name FROM registrations WHERE state <> 'removed' ORDER BY service, intent_at");
+    return left.all().map((found) => row.parse(found));
+  } catch (error) {
+    throw storeFault('read', path, error);
+  }
 }

@@ -1,8 +1,7 @@
 import { expect, test } from 'vitest';
 import { scratch } from '../../test/support/scratch.ts';
 import { leaderOf } from './lead.ts';
-import { openWhenFree } from './open-when-free.ts';
-import { openStore } from './store.ts';
+import { openStore, openWhenFree } from './store.ts';
 
 const nobody = async () => {
   throw new Error('nobody listens');

@@ -4,56 +4,32 @@
  */
 import { z } from 'zod';
 import type { AgentId } from '../core/slot.ts';
-import type { Database } from './db.ts';
-
-export interface StoredRegistration {
-  readonly agent: AgentId;
-  /** Name of the service in the config. */
-  readonly service: string;
-  /** Where at the service it is, in the service's own words. */
-  readonly place: string;
-  /** As the service shows it. */
-  readonly name: string;
-  readonly state: 'intent' | 'made' | 'removed';
-  /** Never goes online, and stays when the manager ends. */
-  readonly placeholder: boolean;
-  /** Id at the service; null while it is an intent, or when the service keeps none. */
-  readonly remote: string | null;
-  /** When it was made, or was used last if anybody says so. */
-  readonly usedAt: number | null;
-}
-
-/** Times are wall clock, ms since the epoch. What was removed never comes back. */
-export interface RegistrationTable {
-  /** To be written before the service is asked; once more before it is asked again. */
-  intend(registration: Pick<StoredRegistration, 'agent' | 'service' | 'place' | 'name' | 'placeholder'>, at: number): void;
-  made(agent: AgentId, remote: string | null, at: number): void;
-  /** It is still of use: for those that outlive agents. */
-  used(agent: AgentId, at: number): void;
-  removed(agent: AgentId, at: number): void;
-  /** Those of a service that are not removed yet, oldest first. */
-  open(service: string): StoredRegistration[];
-  /** Names of the services with some that are not removed yet. */
-  services(): string[];
-  get(agent: AgentId): StoredRegistration | null;
-  /** Forgets those removed before `time`. */
-  prune(time: number): void;
-  /** As if it had never been. */
-  forget(agent: AgentId): void;
-}
+import { type Database, query } from './db.ts';
 
 const row = z.object({
   agent: z.string(),
+  /** Name of the service in the config. */
   service: z.string(),
+  /** Where at the service it is, in the service's own words. */
   place: z.string(),
+  /** As the service shows it. */
   name: z.string(),
   state: z.enum(['intent', 'made', 'removed']),
+  /** Never goes online, and stays when the manager ends. */
   placeholder: z.int().transform((value) => value === 1),
+  /** Id at the service; null while it is an intent, or when the service keeps none. */
   remote: z.string().nullable(),
+  /** When it was made, or was used last if anybody says so. */
   usedAt: z.int().nullable(),
 });
 
-export function registrationTable(db: Database): RegistrationTable {
+export type StoredRegistration = Readonly<z.infer<typeof row>>;
+type Intent = Pick<StoredRegistration, 'agent' | 'service' | 'place' | 'name' | 'placeholder'>;
+
+/** Times are wall clock, ms since the epoch. What was removed never comes back. */
+export type RegistrationTable = ReturnType<typeof registrationTable>;
+
+export function registrationTable(db: Database) {
   const columns = 'agent, service, place, name, state, placeholder, remote, made_at AS usedAt';
   const intend = db.prepare(
     `INSERT INTO registrations (agent, service, place, name, placeholder, state, intent_at) VALUES (?, ?, ?, ?, ?, 'intent', ?)
@@ -63,35 +39,27 @@ export function registrationTable(db: Database): RegistrationTable {
   const made = db.prepare("UPDATE registrations SET state = 'made', remote = ?, made_at = ? WHERE agent = ? AND state = 'intent'");
   const used = db.prepare("UPDATE registrations SET made_at = ? WHERE agent = ? AND state = 'made'");
   const removed = db.prepare("UPDATE registrations SET state = 'removed', removed_at = ? WHERE agent = ? AND state <> 'removed'");
-  const open = db.prepare(`SELECT ${columns} FROM registrations WHERE service = ? AND state <> 'removed' ORDER BY intent_at`);
+  const open = query(db, row, `SELECT ${columns} FROM registrations WHERE service = ? AND state <> 'removed' ORDER BY intent_at`);
   const services = db.prepare("SELECT DISTINCT service FROM registrations WHERE state <> 'removed' ORDER BY service");
-  const get = db.prepare(`SELECT ${columns} FROM registrations WHERE agent = ?`);
+  const get = query(db, row, `SELECT ${columns} FROM registrations WHERE agent = ?`);
   const prune = db.prepare("DELETE FROM registrations WHERE state = 'removed' AND removed_at < ?");
   const forget = db.prepare('DELETE FROM registrations WHERE agent = ?');
   return {
-    intend({ agent, service, place, name, placeholder }, at) {
-      intend.run(agent, service, place, name, placeholder ? 1 : 0, at);
-    },
-    made(agent, remote, at) {
-      made.run(remote, at, agent);
-    },
-    used(agent, at) {
-      used.run(at, agent);
-    },
-    removed(agent, at) {
-      removed.run(at, agent);
-    },
-    open: (service) => open.all(service).map((found) => row.parse(found)),
-    services: () => services.all().map((found) => String(found.service)),
-    get(agent) {
-      const found = get.get(agent);
-      return found === undefined ? null : row.parse(found);
-    },
-    prune(time) {
-      prune.run(time);
-    },
-    forget(agent) {
-      forget.run(agent);
-    },
+    /** To be written before the service is asked; once more before it is asked again. */
+    intend: ({ agent, service, place, name, placeholder }: Intent, at: number): void =>
+      void intend.run(agent, service, place, name, placeholder ? 1 : 0, at),
+    made: (agent: AgentId, remote: string | null, at: number): void => void made.run(remote, at, agent),
+    /** It is still of use: for those that outlive agents. */
+    used: (agent: AgentId, at: number): void => void used.run(at, agent),
+    removed: (agent: AgentId, at: number): void => void removed.run(at, agent),
+    /** Those of a service that are not removed yet, oldest first. */
+    open: (service: string): StoredRegistration[] => open.all(service),
+    /** Names of the services with some that are not removed yet. */
+    services: (): string[] => services.all().map((found) => String(found.service)),
+    get: (agent: AgentId): StoredRegistration | null => get.get(agent),
+    /** Forgets those removed before `time`. */
+    prune: (time: number): void => void prune.run(time),
+    /** As if it had never been. */
+    forget: (agent: AgentId): void => void forget.run(agent),
   };
 }

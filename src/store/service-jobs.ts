@@ -2,17 +2,7 @@
 import { z } from 'zod';
 import type { ServiceJob } from '../ci/ci-service.ts';
 import type { JobId } from '../core/slot.ts';
-import type { Database } from './db.ts';
-
-/** Times are wall clock, ms since the epoch. */
-export interface ServiceJobTable {
-  save(job: ServiceJob, at: number): void;
-  get(id: JobId): ServiceJob | null;
-  /** Newest first. */
-  list(limit: number): ServiceJob[];
-  /** Forgets those seen last before `time`. */
-  prune(time: number): void;
-}
+import { query, type Reader } from './db.ts';
 
 const text = z.string().nullable();
 const time = z.number().nullable();
@@ -38,25 +28,25 @@ const body = z.object({
   endedAt: time,
 }) satisfies z.ZodType<ServiceJob>;
 
-export function serviceJobTable(db: Pick<Database, 'path' | 'prepare'>): ServiceJobTable {
+/** A row holds it as JSON. */
+const row = z.object({ body: z.string().transform((json) => body.parse(JSON.parse(json))) }).transform((found) => found.body);
+
+/** Times are wall clock, ms since the epoch. */
+export type ServiceJobTable = ReturnType<typeof serviceJobTable>;
+
+export function serviceJobTable(db: Reader) {
   const save = db.prepare(
     'INSERT INTO service_jobs (id, seen_at, body) VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, body = excluded.body',
   );
-  const get = db.prepare('SELECT body FROM service_jobs WHERE id = ?');
-  const list = db.prepare('SELECT body FROM service_jobs ORDER BY seen_at DESC LIMIT ?');
+  const get = query(db, row, 'SELECT body FROM service_jobs WHERE id = ?');
+  const list = query(db, row, 'SELECT body FROM service_jobs ORDER BY seen_at DESC LIMIT ?');
   const prune = db.prepare('DELETE FROM service_jobs WHERE seen_at < ?');
-  const read = (found: Record<string, unknown>): ServiceJob => body.parse(JSON.parse(String(found.body)));
   return {
-    save(job, at) {
-      save.run(job.id, at, JSON.stringify(job));
-    },
-    get(id) {
-      const found = get.get(id);
-      return found === undefined ? null : read(found);
-    },
-    list: (limit) => list.all(limit).map(read),
-    prune(before) {
-      prune.run(before);
-    },
+    save: (job: ServiceJob, at: number): void => void save.run(job.id, at, JSON.stringify(job)),
+    get: (id: JobId): ServiceJob | null => get.get(id),
+    /** Newest first. */
+    list: (limit: number): ServiceJob[] => list.all(limit),
+    /** Forgets those seen last before `time`. */
+    prune: (before: number): void => void prune.run(before),
   };
 }

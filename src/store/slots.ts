@@ -1,8 +1,7 @@
 /** Slots as they were last decided. Saving one costs the same however many there are. */
 import { z } from 'zod';
 import type { Slot } from '../core/slot.ts';
-import { OnejobError } from '../errors.ts';
-import type { Database } from './db.ts';
+import { type Reader, understand } from './db.ts';
 
 const agent = z.string();
 const reserved = z.object({ job: z.string(), limit: z.number().nullable(), cold: z.boolean() }).nullable();
@@ -58,42 +57,22 @@ export interface StoredSlot {
   readonly thisBoot: boolean;
 }
 
-export interface SlotTable {
-  /** Every slot, by key. @throws OnejobError E_STATE_CORRUPT when one cannot be understood */
-  all(): StoredSlot[];
-  save(slot: Slot): void;
-  remove(key: string): void;
-}
+export type SlotTable = ReturnType<typeof slotTable>;
 
-export function slotTable(db: Pick<Database, 'path' | 'prepare'>, bootId: string): SlotTable {
+export function slotTable(db: Reader, bootId: string) {
   const all = db.prepare('SELECT key, boot, body FROM slots ORDER BY key');
   const save = db.prepare(
     'INSERT INTO slots (key, boot, body) VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET boot = excluded.boot, body = excluded.body',
   );
   const remove = db.prepare('DELETE FROM slots WHERE key = ?');
   return {
-    all: () =>
-      all.all().map((row) => ({ slot: understand(db.path, String(row.key), String(row.body)), thisBoot: row.boot === bootId })),
-    save: (slot) => {
-      save.run(slot.key, bootId, JSON.stringify(slot));
-    },
-    remove: (key) => {
-      remove.run(key);
-    },
+    /** Every slot, by key. @throws OnejobError E_STATE_CORRUPT when one cannot be understood */
+    all: (): StoredSlot[] =>
+      all.all().map(({ key, boot, body }) => ({
+        slot: understand(db, `slot ${key}`, () => slotSchema.parse(JSON.parse(String(body)))),
+        thisBoot: boot === bootId,
+      })),
+    save: (slot: Slot): void => void save.run(slot.key, bootId, JSON.stringify(slot)),
+    remove: (key: string): void => void remove.run(key),
   };
-}
-
-function understand(path: string, key: string, body: string): Slot {
-  try {
-    return slotSchema.parse(JSON.parse(body));
-  } catch (error) {
-    throw new OnejobError(
-      'E_STATE_CORRUPT',
-      `Cannot read slot ${key} from ${path}: ${error instanceof Error ? error.message : error}.`,
-      {
-        hint: 'Was it written by a newer onejob? Nothing was changed.',
-        cause: error,
-      },
-    );
-  }
 }

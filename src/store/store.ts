@@ -5,51 +5,23 @@
 import { randomBytes } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { systemClock } from '../clock.ts';
+import { type Clock, sleep } from '../core/clock.ts';
+import { OnejobError } from '../errors.ts';
 import { type Database, openDatabase } from './db.ts';
-import { type DeviceTable, deviceTable } from './devices.ts';
+import { deviceTable } from './devices.ts';
 import { databaseName, prepareDirectory } from './directory.ts';
-import { type HistoryTable, historyTable } from './history.ts';
-import { type HoldTable, holdTable } from './holds.ts';
-import { type JobTable, jobTable } from './jobs.ts';
-import { type Lead, takeLead } from './lead.ts';
-import { type ProofTable, proofTable } from './proofs.ts';
-import { type RegistrationTable, registrationTable } from './registrations.ts';
-import { type SecretPinTable, secretPinTable } from './secret-pins.ts';
-import { type ServiceJobTable, serviceJobTable } from './service-jobs.ts';
-import { type SlotTable, slotTable } from './slots.ts';
+import { historyTable } from './history.ts';
+import { holdTable } from './holds.ts';
+import { jobTable } from './jobs.ts';
+import { type Lead, leaderOf, takeLead } from './lead.ts';
+import { proofTable } from './proofs.ts';
+import { registrationTable } from './registrations.ts';
+import { secretPinTable } from './secret-pins.ts';
+import { serviceJobTable } from './service-jobs.ts';
+import { slotTable } from './slots.ts';
 
-export interface Store {
-  /** Real path of the state directory. */
-  readonly dir: string;
-  /** Id of this installation: made once per state directory, labels everything onejob creates. 12 hex digits. */
-  readonly owner: string;
-  /** Id of the running boot; times of slots stored in another one mean nothing. */
-  readonly bootId: string;
-  readonly slots: SlotTable;
-  readonly jobs: JobTable;
-  readonly history: HistoryTable;
-  readonly registrations: RegistrationTable;
-  readonly serviceJobs: ServiceJobTable;
-  readonly devices: DeviceTable;
-  readonly proofs: ProofTable;
-  readonly secretPins: SecretPinTable;
-  readonly holds: HoldTable;
-  /**
-   * Runs `fn` as one commit; a throw rolls it back. `durable`: the commit outlives a power cut; otherwise it outlives a
-   * crash of the process only. Not to be nested.
-   * @throws OnejobError E_STATE_FULL (retry) when the disk does not take it, and whatever `fn` throws
-   */
-  transaction<T>(options: { readonly durable: boolean }, fn: () => T): T;
-  /** Makes every commit so far outlive a power cut: one sync for many commits. @throws OnejobError E_STATE_FULL */
-  sync(): Promise<void>;
-  /** The same before it returns. @throws OnejobError E_STATE_FULL */
-  syncNow(): void;
-  /** Writes down where this manager listens, for clients of the state directory; null: not any more. */
-  listens(socket: string | null): void;
-  /** House-keeping for quiet moments: about every minute is enough. */
-  checkpoint(): void;
-  close(): void;
-}
+export type Store = ReturnType<typeof assemble>;
 
 /** @throws OnejobError E_STATE_DIR, E_STATE_NETWORK_FS, E_STATE_LED, E_STATE_CORRUPT, E_STATE_NEWER, E_STATE_FULL */
 export function openStore(stateDir: string, options: { readonly temporary?: boolean } = {}): Store {
@@ -66,11 +38,14 @@ export function openStore(stateDir: string, options: { readonly temporary?: bool
   }
 }
 
-function assemble(dir: string, db: Database, lead: Lead): Store {
+function assemble(dir: string, db: Database, lead: Lead) {
   const bootId = readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim();
   return {
+    /** Real path of the state directory. */
     dir,
+    /** Id of this installation: made once per state directory, labels everything onejob creates. 12 hex digits. */
     owner: ownerOf(db),
+    /** Id of the running boot; times of slots stored in another one mean nothing. */
     bootId,
     slots: slotTable(db, bootId),
     jobs: jobTable(db),
@@ -81,12 +56,21 @@ function assemble(dir: string, db: Database, lead: Lead): Store {
     proofs: proofTable(db),
     secretPins: secretPinTable(db),
     holds: holdTable(db),
-    transaction: (options, fn) => db.transaction(options, fn),
-    sync: () => db.sync(),
-    syncNow: () => db.syncNow(),
-    listens: (socket) => lead.listens(socket),
-    checkpoint: () => db.checkpoint(),
-    close() {
+    /**
+     * Runs `fn` as one commit; a throw rolls it back. `durable`: the commit outlives a power cut; otherwise it outlives a
+     * crash of the process only. Not to be nested.
+     * @throws OnejobError E_STATE_FULL (retry) when the disk does not take it, and whatever `fn` throws
+     */
+    transaction: db.transaction,
+    /** Makes every commit so far outlive a power cut: one sync for many commits. @throws OnejobError E_STATE_FULL */
+    sync: db.sync,
+    /** The same before it returns. @throws OnejobError E_STATE_FULL */
+    syncNow: db.syncNow,
+    /** Writes down where this manager listens, for clients of the state directory; null: not any more. */
+    listens: lead.listens,
+    /** House-keeping for quiet moments: about every minute is enough. */
+    checkpoint: db.checkpoint,
+    close(): void {
       db.close();
       lead.release();
     },
@@ -101,5 +85,48 @@ function ownerOf(db: Database): string {
     const made = randomBytes(6).toString('hex');
     db.prepare("INSERT INTO meta (key, value) VALUES ('owner', ?)").run(made);
     return made;
+  });
+}
+
+const [usualPatience, again] = [30_000, 50];
+
+interface OpenOptions {
+  readonly temporary: boolean;
+  /** Tells the temporary manager that listens there to leave its agents and go. May fail: it is told again. */
+  readonly tellToLeave: (socket: string) => Promise<void>;
+  /** ms that one which does not leave is waited for; default 30 s. */
+  readonly patience?: number;
+  /** Default: the real one. */
+  readonly clock?: Clock;
+}
+
+/**
+ * Takes the lead from a manager that ends by itself: a daemon that is there to stay does not wait for one that is not. The temporary
+ * one is told to leave, and its jobs are adopted.
+ * @throws OnejobError what `openStore` throws; E_STATE_LED at once for a leader that is there to stay and for who is temporary too,
+ * else after `patience`
+ */
+export async function openWhenFree(stateDir: string, options: OpenOptions): Promise<Store> {
+  const { temporary, tellToLeave, patience = usualPatience, clock = systemClock } = options;
+  for (const until = clock.now() + patience; ; ) {
+    try {
+      return openStore(stateDir, { temporary });
+    } catch (error) {
+      // One that is temporary itself has a client that joins the leader.
+      if (!(error instanceof OnejobError) || error.code !== 'E_STATE_LED' || temporary) throw error;
+      const leader = leaderOf(stateDir);
+      // Without one it is just coming or going.
+      if (leader?.temporary === false) throw error;
+      if (clock.now() > until) throw leader === null ? error : stays(stateDir, leader.pid, patience);
+      if (leader?.socket != null) await tellToLeave(leader.socket).catch(() => {});
+      await sleep(clock, again);
+    }
+  }
+}
+
+function stays(dir: string, pid: number, patience: number): OnejobError {
+  const message = `A temporary onejob (pid ${pid}) leads the state directory ${dir}, and did not leave within ${patience / 1000} s.`;
+  return new OnejobError('E_STATE_LED', message, {
+    hint: `Type "kill -9 ${pid}" and start again: its jobs go on, and are taken over.`,
   });
 }

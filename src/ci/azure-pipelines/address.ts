@@ -1,5 +1,5 @@
 /** Addresses of an organisation or a collection. */
-import { clearTextHost } from '../../config/clear-text.ts';
+import { clearTextHost } from '../../config/service-keys.ts';
 import { OnejobError } from '../../errors.ts';
 
 /**

@@ -1,8 +1,8 @@
 /** Checks of services of type azure-pipelines, and of pools that take their jobs from one. */
 
-import type { Checking } from '../../config/checking.ts';
-import { clearTextHost } from '../../config/clear-text.ts';
+import type { Checking } from '../../config/check.ts';
 import type { PoolConfig } from '../../config/config.ts';
+import { clearTextHost } from '../../config/service-keys.ts';
 import { formatDuration } from '../../config/units.ts';
 import type { AzureServiceConfig } from './type.ts';
 import { isHostedAzure } from './url.ts';

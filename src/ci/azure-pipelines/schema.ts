@@ -1,9 +1,7 @@
 /** How a service of type `azure-pipelines` is written. */
 import { z } from 'zod';
-import { describeKind } from '../../config/kind.ts';
-import { sha256, token } from '../../config/service-parts.ts';
 import { formatDuration } from '../../config/units.ts';
-import { duration, key, no, oneOf, text, value, yes } from '../../config/values.ts';
+import { describeKind, duration, key, no, oneOf, sha256, text, token, value, yes } from '../../config/values.ts';
 import { pathProblem } from '../../config/volumes.ts';
 import type { ServiceSchema } from '../service-type.ts';
 import { azureDefaults, usualAuthority } from './type.ts';

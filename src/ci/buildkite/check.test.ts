@@ -1,5 +1,5 @@
 import { afterAll, describe, expect, it } from 'vitest';
-import { secretsOf } from '../../config/check-mounts.ts';
+import { secretsOf } from '../../config/findings.ts';
 import { Folder } from '../../config/testing.ts';
 
 const folder = new Folder();

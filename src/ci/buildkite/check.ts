@@ -1,9 +1,9 @@
 /** Checks of services of type buildkite, and of pools that take their jobs from one. */
 
+import type { Checking } from '../../config/check.ts';
 import { checkTrust, isOpenProcess, openDoors } from '../../config/check-trust.ts';
-import type { Checking } from '../../config/checking.ts';
-import { clearTextHost } from '../../config/clear-text.ts';
 import type { PoolConfig } from '../../config/config.ts';
+import { clearTextHost } from '../../config/service-keys.ts';
 import type { BuildkiteServiceConfig } from './type.ts';
 
 export function checkBuildkitePool(pool: PoolConfig, service: BuildkiteServiceConfig, checking: Checking): void {

@@ -3,10 +3,9 @@
  * what the owner wants to be otherwise for them. Changes nothing; looks at the disk, to see where volumes lead.
  */
 import { createHash } from 'node:crypto';
-import { untrustedCachePath } from '../../config/caches.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import { whyNoStranger } from '../../config/host-places.ts';
-import { isNamed } from '../../config/volumes.ts';
+import { isNamed, untrustedCachePath } from '../../config/volumes.ts';
 import type { Mount, Recipe } from '../../runtimes/runtime.ts';
 import { normalRepository } from './repository.ts';
 import type { Ruling } from './ruling.ts';

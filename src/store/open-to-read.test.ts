@@ -4,8 +4,8 @@ import { DatabaseSync } from 'node:sqlite';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { asNobody } from '../../test/support/nobody.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
-import { registrationsLeft } from './left.ts';
-import { first } from './migrations/001-first.ts';
+import { first } from './migrations.ts';
+import { registrationsLeft } from './open-to-read.ts';
 import { openStore } from './store.ts';
 
 let dir: Scratch;

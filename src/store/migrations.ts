@@ -1,0 +1,164 @@
+/**
+ * Every migration, in order, each as its statements; the database's `user_version` is how many of them it has had. Never change one
+ * that was released.
+ */
+
+/** The first tables: what DESIGN calls slots, leases, registrations, proofs, history and the own queue's jobs. */
+export const first: readonly string[] = [
+  `CREATE TABLE meta (
+    key TEXT PRIMARY KEY,
+    value TEXT NOT NULL
+  ) STRICT, WITHOUT ROWID`,
+
+  // The slot's times are of the boot named beside it and mean nothing in another one.
+  `CREATE TABLE slots (
+    key TEXT PRIMARY KEY,
+    boot TEXT NOT NULL,
+    body TEXT NOT NULL
+  ) STRICT, WITHOUT ROWID`,
+
+  `CREATE TABLE leases (
+    device TEXT NOT NULL,
+    slot TEXT NOT NULL,
+    share INTEGER NOT NULL DEFAULT 1,
+    leased_at INTEGER NOT NULL,
+    PRIMARY KEY (device, slot)
+  ) STRICT, WITHOUT ROWID`,
+
+  `CREATE TABLE registrations (
+    agent TEXT PRIMARY KEY,
+    service TEXT NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('intent', 'made', 'removed')),
+    placeholder INTEGER NOT NULL DEFAULT 0,
+    remote TEXT,
+    intent_at INTEGER NOT NULL,
+    made_at INTEGER,
+    removed_at INTEGER
+  ) STRICT, WITHOUT ROWID`,
+
+  `CREATE TABLE proofs (
+    id INTEGER PRIMARY KEY,
+    device TEXT NOT NULL,
+    slot TEXT NOT NULL,
+    agent TEXT NOT NULL,
+    verdict TEXT NOT NULL CHECK (verdict IN ('clean', 'occupied', 'faulty', 'missing', 'unknown')),
+    detail TEXT NOT NULL,
+    proved_at INTEGER NOT NULL
+  ) STRICT`,
+  'CREATE INDEX proofs_of_device ON proofs (device, id)',
+
+  `CREATE TABLE history (
+    id INTEGER PRIMARY KEY,
+    agent TEXT NOT NULL UNIQUE,
+    pool TEXT NOT NULL,
+    slot TEXT NOT NULL,
+    name TEXT NOT NULL,
+    job TEXT,
+    made_at INTEGER NOT NULL,
+    released_at INTEGER,
+    ended_at INTEGER,
+    exit TEXT
+  ) STRICT`,
+  'CREATE INDEX history_of_slot ON history (slot, id)',
+  'CREATE INDEX history_of_job ON history (job, id) WHERE job IS NOT NULL',
+  'CREATE INDEX history_ended ON history (ended_at) WHERE ended_at IS NOT NULL',
+
+  // seq is the submission order; AUTOINCREMENT keeps it growing after the newest job was pruned.
+  `CREATE TABLE jobs (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    pool TEXT NOT NULL,
+    done INTEGER NOT NULL,
+    submitted_at INTEGER NOT NULL,
+    ended_at INTEGER,
+    request TEXT NOT NULL,
+    progress TEXT NOT NULL
+  ) STRICT`,
+  'CREATE INDEX jobs_open ON jobs (seq) WHERE done = 0',
+  'CREATE INDEX jobs_ended ON jobs (ended_at) WHERE done = 1',
+];
+
+/** Devices as they are known beyond a restart, and proofs with what they saw. Nothing was ever leased before this. */
+const devices: readonly string[] = [
+  'DROP TABLE leases',
+  'DROP TABLE proofs',
+
+  // Who holds what stands in the slots; this is what is known of a device when it is not there to be asked.
+  `CREATE TABLE devices (
+    uuid TEXT PRIMARY KEY,
+    body TEXT NOT NULL
+  ) STRICT, WITHOUT ROWID`,
+
+  `CREATE TABLE proofs (
+    id INTEGER PRIMARY KEY,
+    device TEXT NOT NULL,
+    slot TEXT NOT NULL,
+    agent TEXT NOT NULL,
+    verdict TEXT NOT NULL,
+    evidence TEXT NOT NULL,
+    took INTEGER NOT NULL,
+    proved_at INTEGER NOT NULL
+  ) STRICT`,
+  'CREATE INDEX proofs_of_device ON proofs (device, id)',
+  'CREATE INDEX proofs_by_time ON proofs (proved_at)',
+];
+
+/** What other CI services than the own queue need to be remembered. No registration was ever written before this. */
+const services: readonly string[] = [
+  'DROP TABLE registrations',
+
+  // place: where at the service the registration is, in the service's own words.
+  `CREATE TABLE registrations (
+    agent TEXT PRIMARY KEY,
+    service TEXT NOT NULL,
+    place TEXT NOT NULL,
+    name TEXT NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('intent', 'made', 'removed')),
+    placeholder INTEGER NOT NULL,
+    remote TEXT,
+    intent_at INTEGER NOT NULL,
+    made_at INTEGER,
+    removed_at INTEGER
+  ) STRICT, WITHOUT ROWID`,
+  "CREATE INDEX registrations_open ON registrations (service, intent_at) WHERE state <> 'removed'",
+
+  `CREATE TABLE service_jobs (
+    id TEXT PRIMARY KEY,
+    seen_at INTEGER NOT NULL,
+    body TEXT NOT NULL
+  ) STRICT, WITHOUT ROWID`,
+  'CREATE INDEX service_jobs_by_time ON service_jobs (seen_at)',
+];
+
+/** Which pipelines may use an encrypted value that is bound to none itself. */
+const secretPins: readonly string[] = [
+  // A fingerprint is a hash of a ciphertext. A pipeline is ORGANISATION/SLUG, or ORGANISATION/* for all of it.
+  `CREATE TABLE secret_pins (
+    fingerprint TEXT NOT NULL,
+    pipeline TEXT NOT NULL,
+    name TEXT,
+    origin TEXT NOT NULL CHECK (origin IN ('used', 'allowed')),
+    pinned_at INTEGER NOT NULL,
+    PRIMARY KEY (fingerprint, pipeline)
+  ) STRICT, WITHOUT ROWID`,
+];
+
+/** What people paused and drained, so that it outlives the manager it was said to. */
+const holds: readonly string[] = [
+  // Pool '': all pools, also those that a later config adds. A drain has the reason ''.
+  `CREATE TABLE holds (
+    pool TEXT NOT NULL,
+    kind TEXT NOT NULL CHECK (kind IN ('pause', 'drain')),
+    reason TEXT NOT NULL,
+    since INTEGER NOT NULL,
+    PRIMARY KEY (pool, kind, reason)
+  ) STRICT, WITHOUT ROWID`,
+];
+
+/** Which daemon accepted a job, so that a temporary one takes none of a daemon that stays. */
+const acceptedBy: readonly string[] = [
+  // Null for a daemon that stays, and for every job of before; else the config that the temporary daemon had.
+  'ALTER TABLE jobs ADD COLUMN temporary TEXT',
+];
+
+export const migrations: readonly (readonly string[])[] = [first, devices, services, secretPins, holds, acceptedBy];
