@@ -13,11 +13,11 @@ import { resolveEndpoint } from '../runtimes/docker/endpoint.ts';
 import { connectEngine } from '../runtimes/docker/engine.ts';
 import { createImages } from '../runtimes/docker/image.ts';
 import type { Recipe } from '../runtimes/runtime.ts';
+import { createShared, type Progress } from '../until.ts';
 import { getPackage, type PackageParts, prunePackages } from './agent-package.ts';
 import { buildContext } from './context.ts';
 import { connectImageEngine, type ImageThere } from './engine.ts';
 import { type BuildPlan, basesOf, buildPlan, imageLabels, type Layer, recipeOf, withOwner } from './plan.ts';
-import { createShared, type Progress } from './shared.ts';
 import { readTemplates } from './templates.ts';
 
 /** What a pool asks for, before anything was looked at. */

@@ -5,10 +5,9 @@
  * it says how much is missing: files of one log may be read at any speed, in order, while older ones are thrown away.
  */
 import { readFileSync, readSync } from 'node:fs';
-import type { FileHandle } from 'node:fs/promises';
-import { open } from 'node:fs/promises';
+import { type FileHandle, open } from 'node:fs/promises';
 import type { LogPiece } from '../api/manager.ts';
-import { start } from '../runtimes/position.ts';
+import { start } from '../runtimes/runtime.ts';
 import { beyond, type Counts, gapPiece, isNone, none, plus } from './gap.ts';
 import { partsOf } from './parts.ts';
 import { decodeHead, headSize, positionAfter, type RecordHead } from './record.ts';

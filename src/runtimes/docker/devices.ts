@@ -6,8 +6,7 @@
 import { stat } from 'node:fs/promises';
 import { sleep } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
-import { nodesOf } from '../devices.ts';
-import { openFilesForDevices } from '../open-files.ts';
+import { nodesOf, openFilesForDevices } from '../devices.ts';
 import type { SandboxSpec } from '../runtime.ts';
 import { endpointUrl } from './endpoint.ts';
 import type { Engine } from './engine.ts';

@@ -11,28 +11,24 @@ import type { Clock } from '../../core/clock.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
 import { diskUsage } from '../disk-usage.ts';
 import type { Recipe, Runtime, SandboxSeen } from '../runtime.ts';
-import { gateEnded, writeInput } from './attach.ts';
+import { createDoors, gateEnded, writeInput } from './attach.ts';
 import type { Limits } from './call.ts';
 import { checkEngine, checkInternet } from './check.ts';
 import { createContainers } from './containers.ts';
 import { type LogLimits, labels, workspacePath } from './create.ts';
 import { createDevices, type DeviceOptions } from './devices.ts';
-import { createDoors } from './doors.ts';
 import { type DockerSettings, resolveEndpoint } from './endpoint.ts';
 import { connectEngine } from './engine.ts';
 import { followEvents } from './events.ts';
 import { createExits } from './exits.ts';
-import { fingerprintOf } from './fingerprint.ts';
 import { createFirewall } from './firewall.ts';
-import { openDoor } from './host-door.ts';
 import { createImages } from './image.ts';
 import { logFolder } from './log-files.ts';
 import { followLogs } from './logs.ts';
-import { createNetworks } from './networks.ts';
-import { createPrepare } from './prepare.ts';
+import { createNetworks, openDoor } from './networks.ts';
+import { createPrepare, fingerprintOf } from './prepare.ts';
 import { isPodman } from './probe.ts';
-import { insideFolder, withDot } from './rename.ts';
-import { putWorkspace, topEntries } from './workspace.ts';
+import { insideFolder, putWorkspace, topEntries, withDot } from './workspace.ts';
 
 export interface DockerOptions extends DeviceOptions {
   /** Id of this installation; labels everything. Letters, digits and dashes. */

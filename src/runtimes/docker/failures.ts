@@ -48,35 +48,22 @@ export function unreachable(error: unknown, doing: string, endpoint: Endpoint): 
   const code = error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : '';
   const url = endpointUrl(endpoint);
   const what = `Cannot ${doing} with the Docker Engine at ${url} (from ${endpoint.from})`;
-  switch (code) {
-    case 'EACCES':
-    case 'EPERM':
-      return new OnejobError('E_ENGINE_PERMISSION', `${what}: you may not open that socket (${code}).`, {
-        hint: 'Join its group, e.g. "sudo usermod -aG docker $USER", and log in again.',
-        retry: false,
-        cause: error,
-      });
-    case 'ENOENT':
-      return new OnejobError('E_ENGINE_UNREACHABLE', `${what}: there is no such socket.`, {
-        hint: 'Start it, e.g. "sudo systemctl start docker", or set DOCKER_HOST.',
-        retry: true,
-        cause: error,
-      });
-    case 'ECONNREFUSED':
-      return new OnejobError('E_ENGINE_UNREACHABLE', `${what}: nothing listens there.`, {
-        hint: 'Start it, e.g. "sudo systemctl start docker".',
-        retry: true,
-        cause: error,
-      });
-    default: {
-      const said = error instanceof Error ? error.message : String(error);
-      return new OnejobError('E_ENGINE_UNREACHABLE', `${what}: ${said}.`, {
-        hint: 'See whether "docker version" answers.',
-        retry: true,
-        cause: error,
-      });
-    }
+  if (code === 'EACCES' || code === 'EPERM') {
+    return new OnejobError('E_ENGINE_PERMISSION', `${what}: you may not open that socket (${code}).`, {
+      hint: 'Join its group, e.g. "sudo usermod -aG docker $USER", and log in again.',
+      retry: false,
+      cause: error,
+    });
   }
+  const start = 'Start it, e.g. "sudo systemctl start docker"';
+  const said = error instanceof Error ? error.message : String(error);
+  const [why, hint] =
+    code === 'ENOENT'
+      ? ['there is no such socket', `${start}, or set DOCKER_HOST.`]
+      : code === 'ECONNREFUSED'
+        ? ['nothing listens there', `${start}.`]
+        : [said, 'See whether "docker version" answers.'];
+  return new OnejobError('E_ENGINE_UNREACHABLE', `${what}: ${why}.`, { hint, retry: true, cause: error });
 }
 
 /** An Engine that took one call and stayed silent, while it answers others. `limit` in ms. */

@@ -3,10 +3,12 @@
  * unless the rules were seen standing just before; they are looked at again each time, because a reload of the host's
  * firewall takes them away without a word.
  */
+
 import { spawn } from 'node:child_process';
 import { readFile } from 'node:fs/promises';
+import { isIPv4 } from 'node:net';
+import { z } from 'zod';
 import { OnejobError } from '../../errors.ts';
-import { nameserversOfHost } from './nameservers.ts';
 import { type Door, doorsIn, type Family, isEngines, missingRule, namesOf, ours, removing, rulesFor, writing } from './rules.ts';
 
 export interface Firewall {
@@ -198,4 +200,31 @@ function run(command: string, args: readonly string[], input = ''): Promise<{ ok
     });
     child.stdin.end(input);
   });
+}
+
+const daemonConfig = z.object({ dns: z.array(z.string()).optional() });
+
+/** The name servers that the Engine's containers ask: Docker hands on those of its host, or of its own config. IPv4; those of the host's own loopback are left out, because Docker asks them from the host. */
+export async function nameserversOfHost(): Promise<string[]> {
+  const [resolv, resolved, daemon] = await Promise.all(
+    // The second is where systemd-resolved writes what stands behind its 127.0.0.53.
+    ['/etc/resolv.conf', '/run/systemd/resolve/resolv.conf', '/etc/docker/daemon.json'].map((path) =>
+      readFile(path, 'utf8').catch(() => ''),
+    ),
+  );
+  const found = [...serversIn(resolv ?? ''), ...serversIn(resolved ?? ''), ...serversOfDaemon(daemon ?? '')];
+  return [...new Set(found)].filter((address) => isIPv4(address) && !address.startsWith('127.')).sort();
+}
+
+export function serversIn(resolvConf: string): string[] {
+  return [...resolvConf.matchAll(/^\s*nameserver\s+(\S+)/gm)].map(([, address = '']) => address);
+}
+
+export function serversOfDaemon(text: string): string[] {
+  try {
+    return daemonConfig.parse(JSON.parse(text)).dns ?? [];
+  } catch {
+    // No such file, or one that the Engine would not start with.
+    return [];
+  }
 }

@@ -12,7 +12,7 @@ import { join } from 'node:path';
 import type { Clock } from '../../core/clock.ts';
 import type { LogChunk, LogPosition } from '../runtime.ts';
 import { watchFolders } from '../watch.ts';
-import { createEntryReader, UnknownEntries } from './entries.ts';
+import { createEntryReader, UnknownEntries } from './frames.ts';
 import { Rejoiner } from './rejoin.ts';
 
 const current = 'container.log';

@@ -3,7 +3,7 @@ import { describe, expect, test } from 'vitest';
 import { specOf } from '../contract.ts';
 import { leased } from '../testing.ts';
 import type { Endpoint } from './endpoint.ts';
-import { refusal } from './refusal.ts';
+import { refusal } from './prepare.ts';
 import { recipe } from './testing.ts';
 
 const endpoint: Endpoint = { kind: 'unix', path: '/run/docker.sock', from: 'test' };

@@ -6,9 +6,10 @@
  * user namespace is used there: measured, one that maps root to another id leaves files of root readable. As a normal
  * user the user namespace is what allows the mounts, and the job is that user.
  */
+
 import { execFile } from 'node:child_process';
+import { existsSync, lstatSync, readdirSync, readlinkSync } from 'node:fs';
 import type { Recipe } from '../runtime.ts';
-import { hostMounts } from './allow-list.ts';
 
 /** User and group id of jobs in the sandbox, where these are free to choose. */
 const inside = 1000;
@@ -135,4 +136,33 @@ function trySandbox(signal: AbortSignal, uid: number | null, filter: Uint8Array 
     child.stdin?.on('error', () => {});
     child.stdin?.end(filter ?? '');
   });
+}
+
+const etc =
+  /^(alternatives|bash_completion.d|ca-certificates|ca-certificates\.conf|crypto-policies|debian_version|fonts|gai\.conf|host\.conf|hosts|java.*|ld\.so\..*|localtime|locale\.alias|locale\.conf|magic|magic\.mime|mime\.types|networks|nsswitch\.conf|os-release|perl|pki|protocols|python.*|resolv\.conf|services|terminfo|timezone)$/;
+
+const ssl = ['/etc/ssl/certs', '/etc/ssl/openssl.cnf', '/etc/ssl/cert.pem'];
+
+/**
+ * Bubblewrap's options for what of the host a job sees: programs and libraries, and those files of /etc that programs need to find
+ * libraries, names and certificates. Never `/`, `/run`, `/var`, homes, or anything that could hold a secret.
+ */
+export function hostMounts(): string[] {
+  const args: string[] = [];
+  for (const name of ['bin', 'sbin', ...readdirSync('/').filter((name) => /^lib/.test(name))]) {
+    const path = `/${name}`;
+    const kind = lstatSync(path, { throwIfNoEntry: false });
+    if (kind?.isSymbolicLink()) args.push('--symlink', readlinkSync(path), path);
+    else if (kind?.isDirectory()) args.push('--ro-bind', path, path);
+  }
+  // /usr/local is part of /usr, unless it is a file system of its own; binds are recursive, so that is included too.
+  for (const path of ['/usr', '/opt', '/nix', '/gnu']) args.push('--ro-bind-try', path, path);
+  args.push('--dir', '/etc', '--dir', '/etc/ssl');
+  for (const name of readdirSync('/etc').filter((name) => etc.test(name)))
+    args.push('--ro-bind-try', `/etc/${name}`, `/etc/${name}`);
+  for (const path of ssl) args.push('--ro-bind-try', path, path);
+  args.push('--proc', '/proc');
+  // Names the keys of whoever started the manager, as long as their keyring is handed on.
+  if (existsSync('/proc/keys')) args.push('--ro-bind', '/dev/null', '/proc/keys');
+  return args;
 }

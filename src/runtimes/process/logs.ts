@@ -5,8 +5,7 @@ import { type FileHandle, open, readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { type Clock, sleep } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
-import { advance } from '../position.ts';
-import type { LogChunk, LogPosition } from '../runtime.ts';
+import { advance, type LogChunk, type LogPosition } from '../runtime.ts';
 import { watchFolders } from '../watch.ts';
 import { codeOf, mayPass } from './identity.ts';
 

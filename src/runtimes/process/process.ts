@@ -16,8 +16,7 @@ import type { AgentId } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
 import { diskUsage } from '../disk-usage.ts';
 import type { Runtime, SandboxSeen } from '../runtime.ts';
-import { hostMounts } from './allow-list.ts';
-import { path, probeBubblewrap } from './bubblewrap.ts';
+import { hostMounts, path, probeBubblewrap } from './bubblewrap.ts';
 import { type Cgroups, findCgroups } from './cgroup.ts';
 import { findings } from './check.ts';
 import { followExits } from './events.ts';
@@ -27,10 +26,9 @@ import type { Host } from './host.ts';
 import { bootId, inheritedDescriptors } from './identity.ts';
 import { followLog } from './logs.ts';
 import { checkRecipe, fingerprintOf, makeSandbox } from './prepare.ts';
-import { releaseGate } from './release.ts';
+import { releaseGate, untilStarted } from './release.ts';
 import { removeSandbox, sweepLeftovers, tidyShared } from './remove.ts';
 import { filterLoader, seccompFilter } from './seccomp.ts';
-import { untilStarted } from './started.ts';
 import { killWhole, terminate } from './tree.ts';
 import { firstUid } from './uids.ts';
 
@@ -157,7 +155,7 @@ function processRuntime(host: Host): Runtime {
         return join(host.root ? join(host.openDir, agent) : folder(agent), 'work');
       },
     },
-    check: (signal) => findings(host, signal),
+    check: () => findings(host),
     fingerprint: async (recipe) => fingerprintOf(host, recipe),
     prepare: (spec, progress, signal) =>
       whileBusy(spec.agent, async () => {
