@@ -3,8 +3,7 @@ import { readFile } from 'node:fs/promises';
 import { serviceType } from '../ci/types.ts';
 import type { AgentPackageConfig, Config, PoolConfig, ServiceConfig } from '../config/config.ts';
 import { OnejobError, toFailure } from '../errors.ts';
-import { buildPlan } from '../images/plan.ts';
-import { readTemplates } from '../images/templates.ts';
+import { buildPlan, readTemplates } from '../images/plan.ts';
 
 export interface RecipeText {
   /** All that have this image. */

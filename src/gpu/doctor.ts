@@ -3,7 +3,7 @@
  * sees before it breaks. Pure: a host is its inventory and its facts. What could not be found out is no finding.
  */
 
-import { whyNotImage } from '../images/pinned.ts';
+import { whyNotImage } from '../images/search.ts';
 import type { Finding } from '../runtimes/runtime.ts';
 import { driverFindings, mendDriver } from './doctor-driver.ts';
 import type { DoctorFacts } from './doctor-facts.ts';

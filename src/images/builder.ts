@@ -8,8 +8,7 @@ import { readFile } from 'node:fs/promises';
 import type { AgentPackage } from '../ci/ci-service.ts';
 import { systemClock } from '../clock.ts';
 import { OnejobError, toFailure } from '../errors.ts';
-import type { DockerSettings } from '../runtimes/docker/endpoint.ts';
-import { resolveEndpoint } from '../runtimes/docker/endpoint.ts';
+import { type DockerSettings, resolveEndpoint } from '../runtimes/docker/endpoint.ts';
 import { connectEngine } from '../runtimes/docker/engine.ts';
 import { createImages } from '../runtimes/docker/image.ts';
 import type { Recipe } from '../runtimes/runtime.ts';
@@ -17,15 +16,20 @@ import { createShared, type Progress } from '../until.ts';
 import { getPackage, type PackageParts, prunePackages } from './agent-package.ts';
 import { buildContext } from './context.ts';
 import { connectImageEngine, type ImageThere } from './engine.ts';
-import { type BuildPlan, basesOf, buildPlan, imageLabels, type Layer, recipeOf, withOwner } from './plan.ts';
-import { readTemplates } from './templates.ts';
+import {
+  type BuildPlan,
+  basesOf,
+  buildPlan,
+  imageLabels,
+  type Layer,
+  readTemplates,
+  recipeOf,
+  type Wish,
+  withOwner,
+} from './plan.ts';
 
 /** What a pool asks for, before anything was looked at. */
-export interface ImageWish {
-  readonly type: string;
-  /** Reference to build on; null when `dockerfile` names it. */
-  readonly base: string | null;
-  readonly packages: readonly string[];
+export interface ImageWish extends Omit<Wish, 'dockerfile'> {
   /** Absolute path on this host. */
   readonly dockerfile: string | null;
   /** When the base is pulled. */

@@ -3,11 +3,12 @@
  * and nested repositories as plain files. Elsewhere: everything that `.onejobignore` does not name. `.git` is never sent
  * unless `.onejobignore` takes it back with `!.git`: it is large, and may hold credentials.
  */
+
 import { spawn } from 'node:child_process';
 import { lstatSync, readdirSync, readFileSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
 import { OnejobError } from '../errors.ts';
-import { type Ignores, parseIgnore } from './ignore.ts';
+import { glob } from '../glob.ts';
 
 export interface Listing {
   /** Relative to the folder, in order. */
@@ -168,4 +169,39 @@ function asName(bytes: Buffer): string | null {
 
 function message(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
+}
+
+/**
+ * `.onejobignore`, with the syntax of gitignore(5): the last pattern that matches decides, `!` takes back, a trailing slash means
+ * directories only, a slash elsewhere ties the pattern to the top. What is below an ignored directory stays ignored, as it is never
+ * looked at. Whether a path relative to the top, without a leading slash, is left out.
+ */
+export type Ignores = (path: string, isDirectory: boolean) => boolean;
+
+interface Rule {
+  readonly matches: (path: string) => boolean;
+  readonly directoriesOnly: boolean;
+  readonly ignores: boolean;
+}
+
+export function parseIgnore(lines: readonly string[]): Ignores {
+  const rules = lines.map(parseLine).filter((rule) => rule !== null);
+  return (path, isDirectory) => {
+    const last = rules.findLast((rule) => (isDirectory || !rule.directoriesOnly) && rule.matches(path));
+    return last?.ignores ?? false;
+  };
+}
+
+function parseLine(line: string): Rule | null {
+  // Trailing spaces are dropped unless a backslash keeps them.
+  let pattern = line.replace(/\r$/, '').replace(/(?<!\\)\s+$/, '');
+  if (pattern === '' || pattern.startsWith('#')) return null;
+  const ignores = !pattern.startsWith('!');
+  if (!ignores) pattern = pattern.slice(1);
+  const directoriesOnly = pattern.endsWith('/');
+  if (directoriesOnly) pattern = pattern.slice(0, -1);
+  const tied = pattern.includes('/');
+  pattern = pattern.replace(/^\//, '');
+  if (pattern === '') return null;
+  return { matches: glob(tied ? pattern : `**/${pattern}`, { braces: false }), directoriesOnly, ignores };
 }
