@@ -77,7 +77,7 @@ export type ImageBuilder = Awaited<ReturnType<typeof createImageBuilder>>;
 /** @throws OnejobError E_ENGINE_ADDRESS. Does not ask the Engine anything. */
 export async function createImageBuilder({ environment, owner, packages, fetch, warn }: BuilderParts) {
   const endpoint = await resolveEndpoint(environment);
-  const [engine, images] = await Promise.all([connectImageEngine(endpoint), connectEngine(endpoint)]);
+  const [engine, images] = [connectImageEngine(endpoint), connectEngine(endpoint)];
   const pulls = createImages(images, environment.config, systemClock.now);
   const shared = createShared<string>();
   const templates = readTemplates();
@@ -87,7 +87,7 @@ export async function createImageBuilder({ environment, owner, packages, fetch, 
   let platform: string | null = null;
 
   const platformOf = async (signal: AbortSignal): Promise<string> => {
-    platform ??= platformFor(await engine.arch(signal));
+    platform ??= platformFor((await images.version(signal)).Arch);
     return platform;
   };
 
@@ -143,7 +143,7 @@ export async function createImageBuilder({ environment, owner, packages, fetch, 
         (step) => progress(`building the image${part}: ${step}`),
         signal,
       );
-      const made = await engine.inspect(id, signal);
+      const made = await images.image(id, signal);
       if (made === null) throw lost(reference);
       below = made;
     }
@@ -154,7 +154,7 @@ export async function createImageBuilder({ environment, owner, packages, fetch, 
   return {
     /** Whether it is still on the Engine as it was. */
     isThere: async ({ reference, id }: Built, signal: AbortSignal): Promise<boolean> =>
-      (await engine.inspect(reference, signal))?.id === id,
+      (await images.image(reference, signal))?.id === id,
 
     /**
      * The newest image that was made for this recipe, whatever has been published since; null when there is none. Asks
@@ -183,7 +183,7 @@ export async function createImageBuilder({ environment, owner, packages, fetch, 
         return { reference: base.reference, id: base.id, agentVersion: null, pull: wish.pull };
       }
       if (agent !== null) agents.set(plan.recipe, agent);
-      const there = await engine.inspect(plan.reference, signal);
+      const there = await images.image(plan.reference, signal);
       const id =
         there?.labels[imageLabels.hash] === plan.hash
           ? there.id

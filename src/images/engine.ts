@@ -10,16 +10,13 @@ import { connect, usualLimits } from '../runtimes/docker/call.ts';
 import type { Endpoint } from '../runtimes/docker/endpoint.ts';
 import { diskFull, isDiskFull, messageOf, statusOf, translate } from '../runtimes/docker/failures.ts';
 
-const labels = z.record(z.string(), z.string()).nullish();
 const imageAnswer = z.object({
   Id: z.string(),
   RepoTags: z.array(z.string()).nullish(),
   Created: z.number(),
   Size: z.number().default(0),
-  Labels: labels,
+  Labels: z.record(z.string(), z.string()).nullish(),
 });
-const inspectAnswer = z.object({ Id: z.string(), Config: z.object({ User: z.string().nullish(), Labels: labels }).nullish() });
-const versionAnswer = z.object({ Arch: z.string().default('') });
 const containerAnswer = z.object({ ImageID: z.string().default('') });
 
 /** An image on the Engine. */
@@ -44,14 +41,12 @@ export interface BuildCall {
   readonly context: Readable;
 }
 
-export type ImageEngine = Awaited<ReturnType<typeof connectImageEngine>>;
-
 /** A step may say nothing for long, such as one that compiles, in ms. */
 const silentStep = 30 * 60_000;
 
 /** `close` ends its connections. */
-export async function connectImageEngine(endpoint: Endpoint) {
-  const { raw, ask, close } = await connect(endpoint, { ...usualLimits, idle: silentStep }, systemClock);
+export function connectImageEngine(endpoint: Endpoint) {
+  const { raw, ask, close } = connect(endpoint, { ...usualLimits, idle: silentStep }, systemClock);
   const list = async (filters: object, signal: AbortSignal): Promise<ImageThere[]> => {
     const call = { method: 'GET', path: '/images/json', query: { filters }, limit: 'soon', signal } as const;
     const found = z.array(imageAnswer).parse(await ask({ ...call, doing: 'list images' }));
@@ -68,21 +63,7 @@ export async function connectImageEngine(endpoint: Endpoint) {
   };
 
   return {
-    endpoint,
     close,
-
-    /** Go's name of its architecture, such as `amd64`. */
-    arch: async (signal: AbortSignal): Promise<string> =>
-      versionAnswer.parse(await ask({ method: 'GET', path: '/version', doing: 'ask for the version', limit: 'soon', signal })).Arch,
-
-    /** null when it is not there. */
-    inspect: async (reference: string, signal: AbortSignal) => {
-      const call = { method: 'GET', path: `/images/${reference}/json`, limit: 'soon', signal, nothing: [404] } as const;
-      const answer = await ask({ ...call, doing: `look at image "${reference}"` });
-      if (answer === null) return null;
-      const { Id, Config } = inspectAnswer.parse(answer);
-      return { id: Id, user: Config?.User ?? '', labels: Config?.Labels ?? {} };
-    },
 
     /** Images with all of these labels (`name` or `name=value`). */
     labelled: (wanted: readonly string[], signal: AbortSignal) => list({ label: wanted }, signal),

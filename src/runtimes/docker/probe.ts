@@ -32,6 +32,8 @@ export type DockerProbe =
 export const versionAnswer = z.object({
   Version: z.string().default('unknown'),
   ApiVersion: z.string().default('unknown'),
+  /** Go's name of its architecture, such as `amd64`. */
+  Arch: z.string().default(''),
   Components: z.array(z.object({ Name: z.string() })).nullish(),
 });
 
