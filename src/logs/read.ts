@@ -7,6 +7,7 @@
 import { readFileSync, readSync } from 'node:fs';
 import { type FileHandle, open } from 'node:fs/promises';
 import type { LogPiece } from '../api/manager.ts';
+import { codeOf } from '../errors.ts';
 import { start } from '../runtimes/runtime.ts';
 import { beyond, type Counts, gapPiece, isNone, none, plus } from './gap.ts';
 import { partsOf } from './parts.ts';
@@ -105,7 +106,7 @@ export function keptPieces(path: string, cursor: Cursor): LogPiece[] {
   try {
     return cursor.take(readFileSync(path)).pieces;
   } catch (error) {
-    if ((error as { code?: unknown }).code === 'ENOENT') return [];
+    if (codeOf(error) === 'ENOENT') return [];
     throw error;
   }
 }
@@ -115,8 +116,8 @@ export async function* readLog(path: string): AsyncGenerator<LogPiece, void> {
   const { parts, kept } = partsOf(path);
   const cursor = new Cursor();
   for (const [index, part] of [path, ...parts.map((one) => one.path)].entries()) {
-    const file = await open(part, 'r').catch((error: NodeJS.ErrnoException) => {
-      if (error.code === 'ENOENT' && part === path && parts.length > 0) return null;
+    const file = await open(part, 'r').catch((error: unknown) => {
+      if (codeOf(error) === 'ENOENT' && part === path && parts.length > 0) return null;
       throw error;
     });
     if (file === null) continue;

@@ -4,11 +4,11 @@
  * unless `.onejobignore` takes it back with `!.git`: it is large, and may hold credentials.
  */
 
-import { spawn } from 'node:child_process';
 import { lstatSync, readdirSync, readFileSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
 import { OnejobError } from '../errors.ts';
 import { glob } from '../glob.ts';
+import { run } from '../system/run.ts';
 
 export interface Listing {
   /** Relative to the folder, in order. */
@@ -79,15 +79,9 @@ function realFolders(top: string): (path: string) => boolean {
 
 async function runGit(folder: string): Promise<Buffer | null> {
   const args = ['ls-files', '-z', '--cached', '--others', '--exclude-standard'];
-  const child = spawn('git', args, { cwd: folder, stdio: ['ignore', 'pipe', 'pipe'] });
-  const [out, err]: [Buffer[], Buffer[]] = [[], []];
-  child.stdout.on('data', (bytes: Buffer) => out.push(bytes));
-  child.stderr.on('data', (bytes: Buffer) => err.push(bytes));
-  const said = await new Promise<string | null>((done) => {
-    child.on('error', (error) => done(message(error)));
-    child.on('close', (code) => done(code === 0 ? null : Buffer.concat(err).toString().trim() || `exit code ${code}`));
-  });
-  if (said === null) return Buffer.concat(out);
+  const { code, error, stdout, stderr } = await run('git', args, { cwd: folder, most: Number.POSITIVE_INFINITY });
+  if (error === null) return stdout;
+  const said = typeof code === 'string' ? error.message : stderr.trim() || `exit code ${code}`;
   if (said.startsWith('fatal: not a git repository (or any')) return null;
   throw new OnejobError('E_WORKSPACE_READ', `Cannot list the git work tree ${folder} with "git ${args.join(' ')}": ${said}.`, {
     hint: 'Make that command work there, give another folder with --workspace, or use --no-workspace.',

@@ -6,16 +6,16 @@ import { systemClock } from '../../clock.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import type { Clock } from '../../core/clock.ts';
 import { toFailure } from '../../errors.ts';
-import { type Finding, fine, warning } from '../runtime.ts';
+import { type Finding, fine, type GrantWay, warning } from '../runtime.ts';
 import { type DockerSettings, type Endpoint, endpointUrl, resolveEndpoint } from './endpoint.ts';
 import { createFirewall, type Firewall } from './firewall.ts';
-import { anyGrant, chooseGrant, type GrantChoice, type GrantSetting, type Way } from './grants.ts';
+import { anyGrant, chooseGrant, type GrantChoice, type Way } from './grants.ts';
 import { probeDocker } from './probe.ts';
 
 export async function checkEngine(
   endpoint: Endpoint,
   signal: AbortSignal,
-  grant: GrantSetting = 'auto',
+  grant: GrantWay = 'auto',
   clock: Clock = systemClock,
 ): Promise<Finding[]> {
   const probe = await probeDocker(endpoint, signal, clock);

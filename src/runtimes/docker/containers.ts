@@ -13,14 +13,6 @@ import { labels } from './create.ts';
 import { endpointUrl } from './endpoint.ts';
 import type { ContainerAnswer, Engine } from './engine.ts';
 
-export interface ContainerParts {
-  readonly engine: Engine;
-  /** Id of this installation. */
-  readonly owner: string;
-  /** Told the id of each container that was removed. */
-  readonly gone: (id: string) => void;
-}
-
 interface Known {
   readonly id: string;
   readonly owner: Owner | null;
@@ -28,7 +20,8 @@ interface Known {
 
 export type Containers = ReturnType<typeof createContainers>;
 
-export function createContainers({ engine, owner, gone }: ContainerParts) {
+/** `owner` is the id of this installation; `gone` is told the id of each container that was removed. */
+export function createContainers(engine: Engine, owner: string, gone: (id: string) => void) {
   const known = new Map<AgentId, Known>();
   const owners = new Map<string, Owner>();
 

@@ -73,7 +73,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
   const engine = connectEngine(endpoint, options.limits, options.clock);
   const { owner } = options;
   const images = createImages(engine, options.environment.config, engine.clock.now);
-  const firewall = createFirewall({ owner, local: isLocal, ...(options.nameservers && { nameservers: options.nameservers }) });
+  const firewall = createFirewall({ owner, local: isLocal, nameservers: options.nameservers });
   const networks = createNetworks(engine, owner, firewall);
   const exits = createExits(engine, bootId);
   const devices = createDevices(engine, options);
@@ -84,13 +84,9 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
     podman ??= isPodman(await engine.version(signal));
     return podman;
   };
-  const containers = createContainers({
-    engine,
-    owner,
-    gone: (id) => {
-      doors.drop(id);
-      exits.forget(id);
-    },
+  const containers = createContainers(engine, owner, (id) => {
+    doors.drop(id);
+    exits.forget(id);
   });
   const log = options.log ?? logLimits(64 * 2 ** 20);
   let engineRoot: string | null = null;
@@ -204,7 +200,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
     },
 
     door: async (network, port, signal) =>
-      openDoor({ engine, networks, firewall, podman: isLocal && (await isPodmanHere(signal)) }, network, port, signal),
+      openDoor({ engine, networks, firewall }, isLocal && (await isPodmanHere(signal)), network, port, signal),
 
     sweep: async (signal) => {
       const listed = await engine.containers([`${labels.owner}=${owner}`], signal);

@@ -1,6 +1,6 @@
 /** Foreign errors become ours here, once: what the Engine or its socket said, in words a person can act on. */
 import { z } from 'zod';
-import { OnejobError } from '../../errors.ts';
+import { codeOf, OnejobError } from '../../errors.ts';
 import { type Endpoint, endpointUrl } from './endpoint.ts';
 
 const httpError = z.object({
@@ -45,7 +45,7 @@ export function translate(error: unknown, doing: string, endpoint: Endpoint): On
 
 /** What kept a call from reaching the Engine. */
 export function unreachable(error: unknown, doing: string, endpoint: Endpoint): OnejobError {
-  const code = error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : '';
+  const code = codeOf(error);
   const url = endpointUrl(endpoint);
   const what = `Cannot ${doing} with the Docker Engine at ${url} (from ${endpoint.from})`;
   if (code === 'EACCES' || code === 'EPERM') {

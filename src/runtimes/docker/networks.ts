@@ -12,12 +12,13 @@ import { endpointUrl } from './endpoint.ts';
 import type { Engine, NetworkAnswer } from './engine.ts';
 import { type Firewall, unguarded } from './firewall.ts';
 
+const bridgeName = 'com.docker.network.bridge.name';
+
 export type Networks = ReturnType<typeof createNetworks>;
 
 export function createNetworks(engine: Engine, owner: string, firewall: Firewall) {
   const own = `onejob-${owner}`;
   const guarded = `${own}-internet`;
-  const bridgeName = 'com.docker.network.bridge.name';
   const made = new Map<string, Promise<string>>();
 
   /** By age: an Engine makes several of one name when it is asked at the same time (20.10, measured). */
@@ -110,19 +111,13 @@ export function createNetworks(engine: Engine, owner: string, firewall: Firewall
   };
 }
 
-export interface DoorParts {
-  readonly engine: Engine;
-  readonly networks: Networks;
-  readonly firewall: Firewall;
-  readonly podman: boolean;
-}
-
 /**
  * As `Runtime.door`: the gateway of the network's bridge. It is only given when it is an address of this host's own: an Engine with a
  * network of its own has gateways, too, and what listens there is not ours.
  */
 export async function openDoor(
-  { engine, networks, firewall, podman }: DoorParts,
+  { engine, networks, firewall }: { readonly engine: Engine; readonly networks: Networks; readonly firewall: Firewall },
+  podman: boolean,
   network: string,
   port: number,
   signal: AbortSignal,
@@ -185,8 +180,6 @@ function noDoor(network: string, why: string, more: { readonly hint?: string; re
     ...more,
   });
 }
-
-const bridgeName = 'com.docker.network.bridge.name';
 
 async function isInterface(name: string): Promise<boolean> {
   const lines = (await readFile('/proc/self/net/dev', 'utf8')).split('\n');

@@ -5,9 +5,10 @@
 
 import { createHash } from 'node:crypto';
 import { OnejobError } from '../../errors.ts';
-import type { Recipe, SandboxSpec } from '../runtime.ts';
+import type { Progress } from '../../until.ts';
+import type { Recipe, Runtime, SandboxSpec } from '../runtime.ts';
 import type { Containers } from './containers.ts';
-import { containerName, createBody, type LogLimits } from './create.ts';
+import { type CreateContext, containerName, createBody } from './create.ts';
 import type { Devices } from './devices.ts';
 import { type Endpoint, endpointUrl } from './endpoint.ts';
 import type { Engine } from './engine.ts';
@@ -16,12 +17,8 @@ import type { Image, Images } from './image.ts';
 import type { Networks } from './networks.ts';
 import { giveWorkspace } from './workspace.ts';
 
-export interface PrepareParts {
+interface PrepareParts extends Pick<CreateContext, 'owner' | 'bootId' | 'log'> {
   readonly engine: Engine;
-  /** Id of this installation. */
-  readonly owner: string;
-  readonly bootId: string | null;
-  readonly log: LogLimits;
   readonly containers: Containers;
   readonly images: Images;
   readonly networks: Networks;
@@ -29,10 +26,7 @@ export interface PrepareParts {
   readonly isPodman: (signal: AbortSignal) => Promise<boolean>;
 }
 
-type Progress = (line: string) => void;
-export type Prepare = (spec: SandboxSpec, progress: Progress, signal: AbortSignal) => Promise<{ readonly fingerprint: string }>;
-
-export function createPrepare(parts: PrepareParts): Prepare {
+export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
   const { engine, owner, bootId, log, containers, images, networks, devices, isPodman } = parts;
   const { endpoint } = engine;
 

@@ -8,6 +8,7 @@ import { join } from 'node:path';
 import { systemClock } from '../../clock.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
+import { codeOf } from '../../errors.ts';
 import { type MigMinors, migMinorsFile, parseMigMinors } from '../devices.ts';
 import type { LeasedDevice } from '../runtime.ts';
 import type { DeviceNode, Evidence, HostDevices } from './evidence.ts';
@@ -114,8 +115,4 @@ function absent(error: unknown): null {
 
 function unseen(why: string): Sight {
   return { kind: 'unseen', why };
-}
-
-function codeOf(error: unknown): string {
-  return error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : '';
 }

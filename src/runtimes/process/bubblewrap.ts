@@ -7,8 +7,8 @@
  * user the user namespace is what allows the mounts, and the job is that user.
  */
 
-import { execFile } from 'node:child_process';
 import { existsSync, lstatSync, readdirSync, readlinkSync } from 'node:fs';
+import { run } from '../../system/run.ts';
 import type { Recipe } from '../runtime.ts';
 
 /** User and group id of jobs in the sandbox, where these are free to choose. */
@@ -121,21 +121,14 @@ export async function probeBubblewrap(
 }
 
 /** Why not, in a sentence; null when it ran. */
-function trySandbox(signal: AbortSignal, uid: number | null, filter: Uint8Array | null): Promise<string | null> {
+async function trySandbox(signal: AbortSignal, uid: number | null, filter: Uint8Array | null): Promise<string | null> {
   const args = [...isolation(uid, false), '--hostname', 'probe', ...hostMounts(), '--dev', '/dev'];
   if (filter !== null) args.push('--seccomp', '0');
   args.push('--perms', '1777', '--tmpfs', '/tmp', '--chdir', '/tmp', '--', ...(uid === null ? [] : asUser(uid)), 'true');
-  return new Promise((resolve) => {
-    const options = { signal, timeout: 5_000, env: { PATH: path } };
-    const child = execFile('bwrap', args, options, (error, _stdout, stderr) => {
-      if (error === null) return resolve(null);
-      if (error.code === 'ENOENT') return resolve('Bubblewrap (the program "bwrap") is not installed.');
-      const said = stderr.trim().split('\n').at(-1) || error.message;
-      resolve(`Bubblewrap is installed but a probe sandbox failed: ${said}`);
-    });
-    child.stdin?.on('error', () => {});
-    child.stdin?.end(filter ?? '');
-  });
+  const { code, error, stderr } = await run('bwrap', args, { input: filter ?? '', signal, timeout: 5_000, env: { PATH: path } });
+  if (error === null) return null;
+  if (code === 'ENOENT') return 'Bubblewrap (the program "bwrap") is not installed.';
+  return `Bubblewrap is installed but a probe sandbox failed: ${stderr.trim().split('\n').at(-1) || error.message}`;
 }
 
 const etc =

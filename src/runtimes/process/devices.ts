@@ -4,11 +4,10 @@
  */
 import { readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
-import { OnejobError } from '../../errors.ts';
+import { codeOf, OnejobError } from '../../errors.ts';
 import { capsOf, gateNodes, type MigMinors, migMinorsFile, nodesOf, parseMigMinors, visibleDevices } from '../devices.ts';
 import type { SandboxSpec } from '../runtime.ts';
 import type { Host } from './host.ts';
-import { codeOf } from './identity.ts';
 
 export interface ProcessGrant {
   /** They win over the owner's. */

@@ -5,15 +5,14 @@
  * one stopped; no job ends with the manager; under root no job runs as root, and no two agents as the same user.
  */
 
-import { execFile } from 'node:child_process';
 import { lstat, mkdir, rm, statfs, writeFile } from 'node:fs/promises';
 import { release } from 'node:os';
 import { join } from 'node:path';
-import { promisify } from 'node:util';
 import { systemClock } from '../../clock.ts';
 import { type Clock, deadline } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
+import { run } from '../../system/run.ts';
 import { diskUsage } from '../disk-usage.ts';
 import type { Runtime, SandboxSeen } from '../runtime.ts';
 import { hostMounts, path, probeBubblewrap } from './bubblewrap.ts';
@@ -107,9 +106,9 @@ async function canLoad(filter: Uint8Array, dir: string): Promise<boolean> {
   await writeFile(file, filter);
   const [program = 'perl', ...args] = filterLoader(process.arch, file);
   const command = [...args, 'grep', '^Seccomp:', '/proc/self/status'];
-  const said = await promisify(execFile)(program, command, { env: { PATH: path }, timeout: 5_000 }).catch(() => null);
+  const { code, stdout } = await run(program, command, { env: { PATH: path }, timeout: 5_000 });
   await rm(file, { force: true });
-  return said !== null && /^Seccomp:\s+2$/m.test(said.stdout);
+  return code === 0 && /^Seccomp:\s+2$/m.test(stdout.toString());
 }
 
 function processRuntime(host: Host): Runtime {

@@ -5,7 +5,7 @@ import { Socket } from 'node:net';
 import { join } from 'node:path';
 import { type Clock, deadline } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
-import { OnejobError } from '../../errors.ts';
+import { codeOf, OnejobError } from '../../errors.ts';
 import { releasedMarker } from '../gate.ts';
 import { watchFolders } from '../watch.ts';
 import { firstProcessOf } from './folder.ts';
@@ -69,7 +69,7 @@ function openGate(path: string): number | null {
   try {
     return openSync(path, constants.O_WRONLY | constants.O_NONBLOCK);
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'ENXIO' || (error as NodeJS.ErrnoException).code === 'ENOENT') return null;
+    if (['ENXIO', 'ENOENT'].includes(codeOf(error))) return null;
     throw error;
   }
 }
