@@ -113,9 +113,8 @@ export function connectImageEngine(endpoint: Endpoint) {
       const doing = `build ${what}`;
       const output = readBuild(progress);
       try {
-        const answer = await raw({
-          ...{ method: 'POST', path: '/build', query, file: context, limit: 'idle', doing, signal, stream: true },
-        });
+        const call = { method: 'POST', path: '/build', query, limit: 'idle', stream: true } as const;
+        const answer = await raw({ ...call, file: context, doing, signal });
         if (!(answer instanceof Readable)) throw new TypeError('a build answered without a stream');
         for await (const line of createInterface({ input: answer, crlfDelay: Number.POSITIVE_INFINITY })) {
           if (line.trim() !== '') output.line(line);
@@ -166,21 +165,11 @@ const answer = z.object({
   aux: z.object({ ID: z.string().optional() }).optional().catch(undefined),
 });
 
-export interface BuildOutput {
-  /** Takes one JSON line of the answer. @throws SyntaxError or ZodError for what no Engine says */
-  line(json: string): void;
-  /** Id of what was made; null while it is not. */
-  readonly id: string | null;
-  /** Why it failed; null while it has not. */
-  readonly error: string | null;
-  /** The step that it is at, for people; null before the first. */
-  readonly step: string | null;
-  /** The last lines that came out. */
-  tail(): string[];
-}
-
-/** `progress` hears of each step that may take its time, as it begins. */
-export function readBuild(progress: (step: string) => void): BuildOutput {
+/**
+ * What an Engine says while it builds: which step it is at, what came out, and why it failed. `progress` hears of each step that may
+ * take its time, as it begins.
+ */
+export function readBuild(progress: (step: string) => void) {
   const lines: string[] = [];
   let rest = '';
   let id: string | null = null;
@@ -206,7 +195,8 @@ export function readBuild(progress: (step: string) => void): BuildOutput {
   };
 
   return {
-    line(json) {
+    /** Takes one JSON line of the answer. @throws SyntaxError or ZodError for what no Engine says */
+    line(json: string): void {
       const { stream, error: failure, aux } = answer.parse(JSON.parse(json));
       if (aux?.ID !== undefined) id = aux.ID;
       if (failure !== undefined) error = failure.trim();
@@ -216,16 +206,20 @@ export function readBuild(progress: (step: string) => void): BuildOutput {
       rest = (pieces.pop() ?? '').slice(0, longestRest);
       pieces.forEach(take);
     },
-    get id() {
+    /** Id of what was made; null while it is not. */
+    get id(): string | null {
       return id;
     },
-    get error() {
+    /** Why it failed; null while it has not. */
+    get error(): string | null {
       return error;
     },
-    get step() {
+    /** The step that it is at, for people; null before the first. */
+    get step(): string | null {
       return step;
     },
-    tail: () => [...lines, ...(rest.trim() === '' ? [] : [rest])].slice(-linesShown),
+    /** The last lines that came out. */
+    tail: (): string[] => [...lines, ...(rest.trim() === '' ? [] : [rest])].slice(-linesShown),
   };
 }
 

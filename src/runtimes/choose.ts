@@ -45,7 +45,7 @@ export async function chooseRuntimes(options: ChooseOptions): Promise<Runtimes> 
   const { config, stored } = options;
   const open = config.pools.filter((pool) => pool.runtime === null);
   const inUse = stored.filter((slot) => !isEmpty(slot));
-  const inOpen = inUse.filter(({ key }) => open.some(({ name }) => key.startsWith(`${name}/`)));
+  const inOpen = inUse.filter(({ key }) => open.some(({ name }) => key.startsWith(`${name}/`))).map(({ runtime }) => runtime);
   const made = new Map<string, Runtime>();
   const make = async (name: string): Promise<Runtime> => {
     const runtime = made.get(name) ?? (await create(name, options));
@@ -53,15 +53,7 @@ export async function chooseRuntimes(options: ChooseOptions): Promise<Runtimes> 
     return runtime;
   };
   for (const name of new Set([...inUse, ...config.pools].map(({ runtime }) => runtime))) if (name !== null) await make(name);
-  let choice =
-    open.length === 0
-      ? null
-      : await chooseBest(
-          open,
-          inOpen.map(({ runtime }) => runtime),
-          make,
-          options,
-        );
+  let choice = open.length === 0 ? null : await chooseBest(open, inOpen, make, options);
   const best = choice?.runtime ?? [...made.values()][0] ?? (await make('process'));
   return {
     get all() {

@@ -6,7 +6,7 @@ import { deadline, sleep } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
 import { silence, upgrade } from './call.ts';
 import type { Engine } from './engine.ts';
-import { messageOf, translate } from './failures.ts';
+import { Refusal, translate } from './failures.ts';
 
 /** How long handing over may take before something seems wrong, in ms; 3 ms are usual. */
 const expected = 50;
@@ -69,10 +69,7 @@ async function write(
     const socket = door ?? (await upgrade(engine.endpoint, attachPath(id), signal));
     if ('status' in socket) {
       if (socket.status === 404 || socket.status === 409) throw gateEnded(`takes no input (${socket.status})`);
-      throw Object.assign(new Error(socket.body), {
-        statusCode: socket.status,
-        json: { message: messageOf(new Error(socket.body)) },
-      });
+      throw new Refusal(socket.status, socket.body);
     }
     const closed = once(socket, 'close', { signal });
     const abort = () => socket.destroy();

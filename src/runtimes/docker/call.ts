@@ -8,11 +8,10 @@ import { Agent as HttpsAgent, request as https, type RequestOptions } from 'node
 import type { Socket } from 'node:net';
 import { PassThrough, pipeline, Readable } from 'node:stream';
 import { text } from 'node:stream/consumers';
-import { systemClock } from '../../clock.ts';
 import { type Clock, deadline } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
 import type { Endpoint } from './endpoint.ts';
-import { mute, silent, stalled, statusOf, translate, unreachable } from './failures.ts';
+import { mute, Refusal, silent, stalled, statusOf, translate, unreachable } from './failures.ts';
 
 /** In ms. */
 export interface Limits {
@@ -48,17 +47,6 @@ export interface Call {
 }
 
 const success: ReadonlySet<number | undefined> = new Set([200, 201, 204, 304]);
-
-/** What an Engine answered in the place of what was asked for. */
-class Refusal extends Error {
-  readonly statusCode: number;
-  readonly json: unknown;
-  constructor(statusCode: number, said: string) {
-    super(said);
-    this.statusCode = statusCode;
-    this.json = parsed(said);
-  }
-}
 
 /** A client with connections of its own; `close` ends them. */
 export function connect(endpoint: Endpoint, limits: Limits, clock: Clock) {
@@ -194,11 +182,10 @@ function credentials(auth: object): string {
   return Buffer.from(JSON.stringify(auth)).toString('base64').replaceAll('+', '-').replaceAll('/', '_');
 }
 
-/** As the Engine's API has it: what is no plain value goes as JSON, but for names that may repeat. */
+/** As the Engine's API has it: what is no plain value goes as JSON. */
 function queryOf(query: Query): string {
   const pairs = Object.entries(query).flatMap(([name, value]): [string, string][] => {
     if (value === undefined || value === null) return [];
-    if (Array.isArray(value) && name === 't') return value.map((one) => [name, String(one)]);
     return [[name, typeof value === 'object' ? JSON.stringify(value) : String(value)]];
   });
   return pairs.length === 0 ? '' : `?${new URLSearchParams(pairs)}`;
@@ -220,12 +207,14 @@ export interface Answer {
 /** One GET on a connection of its own. Throws what Node throws. */
 export function get(endpoint: Endpoint, path: string, signal: AbortSignal): Promise<Answer> {
   return new Promise((resolve, reject) => {
-    const sent = open(endpoint, { method: 'GET', path, signal }, (answer) => {
-      text(answer).then((body) => resolve({ status: answer.statusCode ?? 0, body }), reject);
-    });
+    const sent = open(endpoint, { method: 'GET', path, signal }, (answer) => whole(answer).then(resolve, reject));
     sent.on('error', reject);
     sent.end();
   });
+}
+
+async function whole(answer: IncomingMessage): Promise<Answer> {
+  return { status: answer.statusCode ?? 0, body: await text(answer) };
 }
 
 /** What it means that a call got no answer within `limit` ms: asks on another connection, for at most `patience` ms. */
@@ -234,8 +223,8 @@ export async function silence(
   endpoint: Endpoint,
   limit: number,
   patience: number,
-  signal?: AbortSignal,
-  clock: Clock = systemClock,
+  signal: AbortSignal | undefined,
+  clock: Clock,
 ): Promise<OnejobError> {
   using timeout = deadline(clock, patience, ...(signal === undefined ? [] : [signal]));
   try {
@@ -251,9 +240,7 @@ export async function silence(
 export function upgrade(endpoint: Endpoint, path: string, signal: AbortSignal): Promise<Socket | Answer> {
   return new Promise((resolve, reject) => {
     const headers = { Connection: 'Upgrade', Upgrade: 'tcp' };
-    const sent = open(endpoint, { method: 'POST', path, headers, signal }, (answer) => {
-      text(answer).then((body) => resolve({ status: answer.statusCode ?? 0, body }), reject);
-    });
+    const sent = open(endpoint, { method: 'POST', path, headers, signal }, (answer) => whole(answer).then(resolve, reject));
     sent.on('upgrade', (_answer, socket: Socket) => resolve(socket));
     sent.on('error', reject);
     sent.end();

@@ -3,22 +3,30 @@ import { z } from 'zod';
 import { codeOf, OnejobError } from '../../errors.ts';
 import { type Endpoint, endpointUrl } from './endpoint.ts';
 
-const httpError = z.object({
-  statusCode: z.number(),
-  json: z.object({ message: z.string() }).optional().catch(undefined),
-  message: z.string().optional(),
-});
+/** What an Engine answered in the place of what was asked for, with its own words as the message. */
+export class Refusal extends Error {
+  readonly statusCode: number;
+
+  constructor(statusCode: number, body: string) {
+    super(messageIn(body).trim());
+    this.statusCode = statusCode;
+  }
+}
+
+function messageIn(body: string): string {
+  try {
+    return z.object({ message: z.string() }).parse(JSON.parse(body)).message;
+  } catch {
+    return body;
+  }
+}
 
 /** The HTTP status the Engine answered with; null when it did not answer. */
 export function statusOf(error: unknown): number | null {
-  const seen = httpError.safeParse(error);
-  return seen.success ? seen.data.statusCode : null;
+  return error instanceof Refusal ? error.statusCode : null;
 }
 
-/** What the Engine said. */
 export function messageOf(error: unknown): string {
-  const seen = httpError.safeParse(error);
-  if (seen.success) return (seen.data.json?.message ?? seen.data.message ?? '').trim();
   return error instanceof Error ? error.message : String(error);
 }
 
@@ -56,13 +64,12 @@ export function unreachable(error: unknown, doing: string, endpoint: Endpoint): 
     });
   }
   const start = 'Start it, e.g. "sudo systemctl start docker"';
-  const said = error instanceof Error ? error.message : String(error);
   const [why, hint] =
     code === 'ENOENT'
       ? ['there is no such socket', `${start}, or set DOCKER_HOST.`]
       : code === 'ECONNREFUSED'
         ? ['nothing listens there', `${start}.`]
-        : [said, 'See whether "docker version" answers.'];
+        : [messageOf(error), 'See whether "docker version" answers.'];
   return new OnejobError('E_ENGINE_UNREACHABLE', `${what}: ${why}.`, { hint, retry: true, cause: error });
 }
 

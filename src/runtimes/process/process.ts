@@ -9,14 +9,14 @@ import { lstat, mkdir, rm, statfs, writeFile } from 'node:fs/promises';
 import { release } from 'node:os';
 import { join } from 'node:path';
 import { systemClock } from '../../clock.ts';
-import { type Clock, deadline } from '../../core/clock.ts';
+import { deadline } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
 import { run } from '../../system/run.ts';
 import { diskUsage } from '../disk-usage.ts';
 import type { Runtime, SandboxSeen } from '../runtime.ts';
 import { hostMounts, path, probeBubblewrap } from './bubblewrap.ts';
-import { type Cgroups, findCgroups } from './cgroup.ts';
+import { findCgroups } from './cgroup.ts';
 import { findings } from './check.ts';
 import { followExits } from './events.ts';
 import { archive, extract } from './files.ts';
@@ -31,33 +31,21 @@ import { filterLoader, seccompFilter } from './seccomp.ts';
 import { killWhole, terminate } from './tree.ts';
 import { firstUid } from './uids.ts';
 
-export interface ProcessRuntimeOptions {
-  /** Id of this installation. */
-  readonly owner: string;
-  /** Default: the real one. */
-  readonly clock?: Clock;
+/** What is settled otherwise than by looking at this host; a test does so. */
+type Given = 'clock' | 'cgroups' | 'deviceDir' | 'openDir' | 'outputLimit' | 'uidClaims';
+
+export interface ProcessRuntimeOptions extends Pick<Host, 'owner'>, Partial<Pick<Host, Given>> {
   /** Folder for sandboxes in the state directory; made when missing. */
   readonly dir: string;
   /** User id of the manager; 0 gives each agent a user of its own. Default: the process's. */
   readonly uid?: number;
   /** `auto`: where a probe succeeds. Default `auto`. */
   readonly bubblewrap?: 'auto' | 'off';
-  /** Bytes kept of each of an agent's two output streams until they are read, the newest; default 128 MiB. */
-  readonly outputLimit?: number;
-  /** Folder in which all managers of the host note the users they gave to agents. */
-  readonly uidClaims?: string;
-  /** Control groups; a test has none. Default: those of this host. */
-  readonly cgroups?: Cgroups;
-  /** Folder with the host's device nodes; a test has another. Default `/dev`. */
-  readonly deviceDir?: string;
-  /** Folder for jobs' files under root without bubblewrap; others must be able to pass through what is above it. */
-  readonly openDir?: string;
 }
 
 /** Sets up the runtime: probes bubblewrap, finds control groups, makes its folders. */
 export async function createProcessRuntime(options: ProcessRuntimeOptions): Promise<Runtime> {
-  const host = await settle(options);
-  return processRuntime(host);
+  return processRuntime(await settle(options));
 }
 
 async function settle(options: ProcessRuntimeOptions): Promise<Host> {
