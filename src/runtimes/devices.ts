@@ -4,7 +4,8 @@
  * nobody back; what keeps a job from a device is that its node is not there, or may not be opened.
  */
 
-import { readFileSync } from 'node:fs';
+import { readFileSync, statSync } from 'node:fs';
+import { join } from 'node:path';
 import type { LeasedDevice } from './runtime.ts';
 
 /** What NVIDIA's container tools take for "none at all", also where an image asks for all. */
@@ -76,6 +77,16 @@ export const migMinorsFile = '/proc/driver/nvidia-caps/mig-minors';
 export function parseMigMinors(text: string): MigMinors {
   const found = [...text.matchAll(/^(gpu\d+\/gi\d+(?:\/ci\d+)?)\/access (\d+)$/gm)];
   return new Map(found.map(([, name = '', minor]) => [name, Number(minor)]));
+}
+
+/** Null where the driver has no nodes for MIG instances: none leased, or an old driver with files in /proc alone. */
+export function readMigMinors(deviceDir: string): MigMinors | null {
+  try {
+    statSync(join(deviceDir, 'nvidia-caps'));
+    return parseMigMinors(readFileSync(migMinorsFile, 'utf8'));
+  } catch {
+    return null;
+  }
 }
 
 /** The two capabilities of a MIG instance; null where they are not known, none for a whole card. */

@@ -105,14 +105,7 @@ export function createDevices(engine: Engine, { grant: setting = 'auto' }: Devic
 
 /** Groups of the nodes that are no root's; of one that is not there the Engine will speak. */
 async function nodeGroups(nodes: readonly string[]): Promise<number[]> {
-  const found = await Promise.all(
-    nodes.map((path) =>
-      stat(path).then(
-        ({ gid }) => gid,
-        () => 0,
-      ),
-    ),
-  );
+  const found = await Promise.all(nodes.map(async (path) => (await stat(path).catch(() => null))?.gid ?? 0));
   return [...new Set(found)].filter((gid) => gid !== 0);
 }
 

@@ -167,11 +167,8 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
       await networks.guard();
       const found = await engine.containers([`${labels.owner}=${owner}`], signal);
       const ended = found.filter(({ Id, State }) => exits.recall(Id) === null && !alive.includes(State));
-      const inspected = await Promise.all(ended.map(({ Id }) => engine.inspect(Id, signal)));
-      const judged = await exits.afterwards(
-        inspected.filter((one) => one !== null),
-        signal,
-      );
+      const inspected = (await Promise.all(ended.map(({ Id }) => engine.inspect(Id, signal)))).filter((one) => one !== null);
+      const judged = await exits.afterwards(inspected, signal);
       return found.flatMap(({ Id, State, Labels }): SandboxSeen[] => {
         const agent = Labels?.[labels.agent];
         if (agent === undefined) return [];
@@ -217,11 +214,8 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
       const container = id === null ? null : await engine.inspect(id, signal);
       if (container === null) return null;
       const volumes = (container.Mounts ?? []).filter(({ Destination }) => Destination === workspacePath);
-      const folders = [container.GraphDriver?.Data?.UpperDir ?? '', ...volumes.map(({ Source }) => Source)];
-      return diskUsage(
-        folders.filter((folder) => folder !== ''),
-        signal,
-      );
+      const folders = [container.GraphDriver?.Data?.UpperDir ?? '', ...volumes.map(({ Source }) => Source)].filter(Boolean);
+      return diskUsage(folders, signal);
     },
 
     disk: async (signal) => {
@@ -239,8 +233,6 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
 }
 
 async function readBootId(): Promise<string | null> {
-  return readFile('/proc/sys/kernel/random/boot_id', 'utf8').then(
-    (id) => id.trim(),
-    () => null,
-  );
+  const id = await readFile('/proc/sys/kernel/random/boot_id', 'utf8').catch(() => null);
+  return id?.trim() ?? null;
 }

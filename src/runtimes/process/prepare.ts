@@ -51,13 +51,10 @@ export function checkRecipe(host: Host, recipe: Recipe): void {
   if (closed !== undefined) refuse(`${closed.host} at ${closed.container}, in a folder of the host's that is read-only`);
   const missing = recipe.mounts.find((mount) => !existsSync(mount.host));
   if (missing === undefined) return;
-  throw new OnejobError(
-    'E_MOUNT_MISSING',
-    `Cannot mount ${missing.host} at ${missing.container}: there is no such file or folder on this host.`,
-    {
-      hint: `Create it, or correct it under "${missing.cache === null ? 'volumes' : 'caches'}".`,
-    },
-  );
+  const message = `Cannot mount ${missing.host} at ${missing.container}: there is no such file or folder on this host.`;
+  throw new OnejobError('E_MOUNT_MISSING', message, {
+    hint: `Create it, or correct it under "${missing.cache === null ? 'volumes' : 'caches'}".`,
+  });
 }
 
 /** Whether there is no such place in a sandbox and none can be made. */

@@ -9,18 +9,18 @@ import { lstat, mkdir, rm, statfs, writeFile } from 'node:fs/promises';
 import { release } from 'node:os';
 import { join } from 'node:path';
 import { systemClock } from '../../clock.ts';
-import { deadline } from '../../core/clock.ts';
+import { type Clock, deadline } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
-import { OnejobError } from '../../errors.ts';
+import { OnejobError, toFailure } from '../../errors.ts';
 import { run } from '../../system/run.ts';
 import { diskUsage } from '../disk-usage.ts';
-import type { Runtime, SandboxSeen } from '../runtime.ts';
+import type { Runtime, RuntimeEvent, SandboxSeen } from '../runtime.ts';
+import { watchFolders } from '../watch.ts';
 import { hostMounts, path, probeBubblewrap } from './bubblewrap.ts';
 import { findCgroups } from './cgroup.ts';
 import { findings } from './check.ts';
-import { followExits } from './events.ts';
 import { archive, extract } from './files.ts';
-import { agentsIn, type Intent, layout, readIntent, stateOf } from './folder.ts';
+import { agentsIn, type Intent, type Layout, layout, readIntent, stateOf } from './folder.ts';
 import type { Host } from './host.ts';
 import { bootId, inheritedDescriptors } from './identity.ts';
 import { followLog } from './logs.ts';
@@ -204,10 +204,8 @@ function processRuntime(host: Host): Runtime {
     usage: async (agent, signal) => {
       const about = known(agent);
       if (about === null) return null;
-      return diskUsage(
-        ['work', 'home', 'tmp'].map((name) => join(about.files, name)),
-        signal,
-      );
+      const folders = ['work', 'home', 'tmp'].map((name) => join(about.files, name));
+      return diskUsage(folders, signal);
     },
     disk: async () => {
       const { bavail, blocks } = await statfs(host.at.agents);
@@ -225,4 +223,55 @@ function weaker(host: Host): string {
   if (host.root)
     return 'Jobs run as users of their own, but see what everybody on this host can read, its processes, its network and every GPU.';
   return 'Jobs run as your own user with nothing kept apart: they can read, write and use all that you can, every GPU included.';
+}
+
+/** ms between looks at everything: finds sandboxes whose processes were killed without leaving a code. */
+const slowLook = 5_000;
+/** ms until what could not be read is tried again. */
+const soonLook = 1_000;
+
+/**
+ * Exits and removals of sandboxes as they happen, for any number of readers.
+ * Watches until `signal` aborts; says `lost` when something cannot be read, and `connected` once all could. `look` tells how one
+ * agent stands, null when it has no sandbox.
+ */
+export async function* followExits(
+  clock: Clock,
+  at: Layout,
+  look: (agent: AgentId) => SandboxSeen['state'] | null,
+  signal: AbortSignal,
+): AsyncGenerator<RuntimeEvent> {
+  using watch = watchFolders(clock, [at.agents, at.exits], signal);
+  /** Agents with a sandbox, and whether their exit was told. */
+  const known = new Map<AgentId, boolean>();
+  const all = async (): Promise<ReadonlySet<string>> => new Set([...known.keys(), ...(await agentsIn(at))]);
+  const tell = (agent: AgentId): RuntimeEvent | null => {
+    const state = look(agent);
+    if (state === null) return known.delete(agent) ? { kind: 'removed', agent } : null;
+    if (state.kind !== 'exited') known.set(agent, false);
+    else if (known.get(agent) !== true) {
+      known.set(agent, true);
+      return { kind: 'exited', agent, exit: state.exit };
+    }
+    return null;
+  };
+  let isLost = false;
+  /** Agents to look at; null for all of them. */
+  let names: ReadonlySet<string> | null = null;
+  yield { kind: 'connected' };
+  while (!signal.aborted) {
+    try {
+      for (const agent of names ?? (await all())) {
+        const event = agent.startsWith('.') ? null : tell(agent);
+        if (event !== null) yield event;
+      }
+      if (isLost) yield { kind: 'connected' };
+      isLost = false;
+    } catch (error) {
+      if (!isLost) yield { kind: 'lost', failure: toFailure(error).message };
+      isLost = true;
+    }
+    const changed = await watch.next(isLost ? soonLook : slowLook);
+    names = isLost ? null : changed;
+  }
 }

@@ -59,14 +59,9 @@ async function killAll(clock: Clock, folder: string, about: Intent): Promise<voi
     // What is left of a supervisor whose job is dead ends by itself within milliseconds, unless something holds its pipes.
     if (waited > settleTime && !killSupervisor(folder, about) && !left) return;
     if (waited > killTimeout) {
-      throw new OnejobError(
-        'E_SANDBOX_STUCK',
-        `Cannot remove agent ${about.agent}: its processes were killed but are still there.`,
-        {
-          retry: true,
-          hint: 'A process that waits for a disk or device ends when that answers.',
-        },
-      );
+      const message = `Cannot remove agent ${about.agent}: its processes were killed but are still there.`;
+      const hint = 'A process that waits for a disk or device ends when that answers.';
+      throw new OnejobError('E_SANDBOX_STUCK', message, { retry: true, hint });
     }
     // No event tells the end of a process that is not our child.
     await sleep(clock, pause);
@@ -85,11 +80,11 @@ async function removeGroups(clock: Clock, paths: readonly string[]): Promise<voi
 async function removeTree(path: string): Promise<void> {
   if (lstatSync(path, { throwIfNoEntry: false }) === undefined) return;
   if (await isSmall(path)) {
-    const done = await rm(path, { recursive: true, force: true }).then(
-      () => true,
-      () => false,
-    );
-    if (done) return;
+    try {
+      return await rm(path, { recursive: true, force: true });
+    } catch {
+      // The programs below may get further.
+    }
   }
   const env = { env: { PATH: searchPath, LC_ALL: 'C' } };
   if ((await run('rm', ['-rf', '--', path], env)).code === 0) return;
