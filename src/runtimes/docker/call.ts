@@ -10,6 +10,7 @@ import { PassThrough, pipeline, Readable } from 'node:stream';
 import { text } from 'node:stream/consumers';
 import { type Clock, deadline } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
+import { jsonOf } from '../../system/json.ts';
 import type { Endpoint } from './endpoint.ts';
 import { mute, Refusal, silent, stalled, statusOf, translate, unreachable } from './failures.ts';
 
@@ -70,7 +71,7 @@ export function connect(endpoint: Endpoint, limits: Limits, clock: Clock) {
     if (!success.has(answer.statusCode)) throw new Refusal(answer.statusCode ?? 0, await text(answer));
     if (call.stream) return answer;
     const said = await text(answer);
-    return parsed(said) ?? said;
+    return jsonOf(said) ?? said;
   }
 
   /** @throws what `send` does, but for silence and aborts: what a refusal means is the caller's to say. */
@@ -189,14 +190,6 @@ function queryOf(query: Query): string {
     return [[name, typeof value === 'object' ? JSON.stringify(value) : String(value)]];
   });
   return pairs.length === 0 ? '' : `?${new URLSearchParams(pairs)}`;
-}
-
-function parsed(said: string): unknown {
-  try {
-    return JSON.parse(said);
-  } catch {
-    return undefined;
-  }
 }
 
 export interface Answer {

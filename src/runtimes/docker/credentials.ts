@@ -9,6 +9,7 @@ import { z } from 'zod';
 import { systemClock } from '../../clock.ts';
 import { type Clock, deadline } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
+import { jsonOf } from '../../system/json.ts';
 import { run } from '../../system/run.ts';
 
 /** As the Engine's X-Registry-Auth header wants it. */
@@ -40,10 +41,8 @@ export async function registryAuth(
   const path = join(folder, 'config.json');
   const written = await readFile(path, 'utf8').catch(() => null);
   if (written === null) return null;
-  let config: z.infer<typeof dockerConfig>;
-  try {
-    config = dockerConfig.parse(JSON.parse(written));
-  } catch {
+  const { data: config } = dockerConfig.safeParse(jsonOf(written));
+  if (config === undefined) {
     // No cause: a JSON error quotes the text, which may hold a password.
     throw new OnejobError('E_ENGINE_ADDRESS', `Cannot read credentials for ${registry}: ${path} is not what Docker writes.`, {
       hint: 'Mend or remove that file.',
@@ -70,9 +69,9 @@ async function askHelper(name: string, server: string, signal: AbortSignal, cloc
   const { code, error, stdout } = await run(program, ['get'], { input: `${server}\n`, signal: late.signal });
   signal.throwIfAborted();
   const said = stdout.toString();
-  const answer = code === 0 ? answerOf(said) : null;
-  if (answer !== null) {
-    const { Username: username, Secret: password } = answer;
+  const answer = helperAnswer.safeParse(jsonOf(said));
+  if (code === 0 && answer.success) {
+    const { Username: username, Secret: password } = answer.data;
     return username === '<token>'
       ? { identitytoken: password, serveraddress: server }
       : { username, password, serveraddress: server };
@@ -86,15 +85,6 @@ async function askHelper(name: string, server: string, signal: AbortSignal, cloc
     hint: `Try: echo ${server} | ${program} get`,
     retry: !missing,
   });
-}
-
-/** null when it makes no sense. */
-function answerOf(said: string): z.infer<typeof helperAnswer> | null {
-  try {
-    return helperAnswer.parse(JSON.parse(said));
-  } catch {
-    return null;
-  }
 }
 
 function hostOf(server: string): string {

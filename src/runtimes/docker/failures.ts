@@ -1,23 +1,18 @@
 /** Foreign errors become ours here, once: what the Engine or its socket said, in words a person can act on. */
 import { z } from 'zod';
 import { codeOf, OnejobError } from '../../errors.ts';
+import { jsonOf } from '../../system/json.ts';
 import { type Endpoint, endpointUrl } from './endpoint.ts';
+
+const answer = z.object({ message: z.string() });
 
 /** What an Engine answered in the place of what was asked for, with its own words as the message. */
 export class Refusal extends Error {
   readonly statusCode: number;
 
   constructor(statusCode: number, body: string) {
-    super(messageIn(body).trim());
+    super((answer.safeParse(jsonOf(body)).data?.message ?? body).trim());
     this.statusCode = statusCode;
-  }
-}
-
-function messageIn(body: string): string {
-  try {
-    return z.object({ message: z.string() }).parse(JSON.parse(body)).message;
-  } catch {
-    return body;
   }
 }
 

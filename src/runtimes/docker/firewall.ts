@@ -8,6 +8,7 @@ import { readFile } from 'node:fs/promises';
 import { isIPv4 } from 'node:net';
 import { z } from 'zod';
 import { OnejobError } from '../../errors.ts';
+import { jsonOf } from '../../system/json.ts';
 import { run } from '../../system/run.ts';
 import { type Door, doorsIn, type Family, isEngines, missingRule, namesOf, ours, removing, rulesFor, writing } from './rules.ts';
 
@@ -200,10 +201,6 @@ export function serversIn(resolvConf: string): string[] {
 }
 
 export function serversOfDaemon(text: string): string[] {
-  try {
-    return daemonConfig.parse(JSON.parse(text)).dns ?? [];
-  } catch {
-    // No such file, or one that the Engine would not start with.
-    return [];
-  }
+  // No such file, or one that the Engine would not start with.
+  return daemonConfig.safeParse(jsonOf(text)).data?.dns ?? [];
 }
