@@ -7,7 +7,7 @@ import { once } from 'node:events';
 import { connectEngine } from '../src/runtimes/docker/engine.ts';
 import { logFolder } from '../src/runtimes/docker/log-files.ts';
 import { followLogs } from '../src/runtimes/docker/logs.ts';
-import { start } from '../src/runtimes/position.ts';
+import { start } from '../src/runtimes/runtime.ts';
 import { inTurn, type Ratio } from './stats.ts';
 
 export interface LogFigures {

@@ -147,3 +147,8 @@ const jobsOwn: ReadonlySet<string> = new Set<ErrorCode>(['E_FILES', 'E_WORKSPACE
 export function isJobsOwn({ code, retry }: Failure): boolean {
   return jobsOwn.has(code) && !retry;
 }
+
+/** The system's own word for what failed, such as `ENOENT`; empty where it has none. */
+export function codeOf(error: unknown): string {
+  return error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : '';
+}

@@ -2,12 +2,9 @@
 import { resolve } from 'node:path';
 import { OnejobError } from '../errors.ts';
 import type { Inventory } from '../gpu/inventory.ts';
-import { chooseImage } from '../images/choose.ts';
-import { archOf, readPlatform, recordedHost } from '../images/platform.ts';
-import type { Arch, Flavour, Platform } from '../images/request.ts';
-import type { Step } from '../images/steps.ts';
+import { chooseImage, type Step } from '../images/choose.ts';
+import { type Arch, archOf, defaultTemplate, type Flavour, type Platform, readPlatform, recordedHost } from '../images/request.ts';
 import { builtInTables, readTables } from '../images/tables.ts';
-import { defaultTemplate } from '../images/template.ts';
 import { type Colors, createColors, printable, widthOf } from './color.ts';
 import { exitCodes } from './exit.ts';
 import { colorWanted } from './output.ts';

@@ -2,8 +2,8 @@
  * What `doctor` says of a host with GPUs: what the look at its devices found, with the command that mends it, and what nobody
  * sees before it breaks. Pure: a host is its inventory and its facts. What could not be found out is no finding.
  */
-import { whyNotImage } from '../images/pinned.ts';
 import type { Arch } from '../images/request.ts';
+import { whyNotImage } from '../images/search.ts';
 import { compareVersions, leadingVersion } from '../images/version.ts';
 import type { Finding } from '../runtimes/runtime.ts';
 import type { GpuHostFacts } from './host-facts.ts';

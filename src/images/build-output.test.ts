@@ -1,6 +1,6 @@
 /** What is made of an Engine's words while it builds: Docker's and Podman's. */
 import { expect, test } from 'vitest';
-import { readBuild } from './build-output.ts';
+import { readBuild } from './engine.ts';
 
 function read(lines: readonly object[]) {
   const steps: string[] = [];

@@ -4,28 +4,36 @@
  * no name, so what has a name is whole.
  */
 
+import { createReadStream } from 'node:fs';
 import { readFile } from 'node:fs/promises';
+import { posix } from 'node:path';
+import { pipeline, Readable } from 'node:stream';
+import { createGunzip } from 'node:zlib';
+import { extract, pack } from 'tar-stream';
 import type { AgentPackage } from '../ci/ci-service.ts';
 import { systemClock } from '../clock.ts';
 import { OnejobError, toFailure } from '../errors.ts';
-import type { DockerSettings } from '../runtimes/docker/endpoint.ts';
-import { resolveEndpoint } from '../runtimes/docker/endpoint.ts';
+import { type DockerSettings, resolveEndpoint } from '../runtimes/docker/endpoint.ts';
 import { connectEngine } from '../runtimes/docker/engine.ts';
 import { createImages } from '../runtimes/docker/image.ts';
 import type { Recipe } from '../runtimes/runtime.ts';
+import { createShared, type Progress } from '../until.ts';
 import { getPackage, type PackageParts, prunePackages } from './agent-package.ts';
-import { buildContext } from './context.ts';
 import { connectImageEngine, type ImageThere } from './engine.ts';
-import { type BuildPlan, basesOf, buildPlan, imageLabels, type Layer, recipeOf, withOwner } from './plan.ts';
-import { createShared, type Progress } from './shared.ts';
-import { readTemplates } from './templates.ts';
+import {
+  type BuildPlan,
+  basesOf,
+  buildPlan,
+  imageLabels,
+  type Layer,
+  readTemplates,
+  recipeOf,
+  type Wish,
+  withOwner,
+} from './plan.ts';
 
 /** What a pool asks for, before anything was looked at. */
-export interface ImageWish {
-  readonly type: string;
-  /** Reference to build on; null when `dockerfile` names it. */
-  readonly base: string | null;
-  readonly packages: readonly string[];
+export interface ImageWish extends Omit<Wish, 'dockerfile'> {
   /** Absolute path on this host. */
   readonly dockerfile: string | null;
   /** When the base is pulled. */
@@ -73,7 +81,7 @@ export type ImageBuilder = Awaited<ReturnType<typeof createImageBuilder>>;
 /** @throws OnejobError E_ENGINE_ADDRESS. Does not ask the Engine anything. */
 export async function createImageBuilder({ environment, owner, packages, fetch, warn }: BuilderParts) {
   const endpoint = await resolveEndpoint(environment);
-  const [engine, images] = await Promise.all([connectImageEngine(endpoint), connectEngine(endpoint)]);
+  const [engine, images] = [connectImageEngine(endpoint), connectEngine(endpoint)];
   const pulls = createImages(images, environment.config, systemClock.now);
   const shared = createShared<string>();
   const templates = readTemplates();
@@ -83,7 +91,7 @@ export async function createImageBuilder({ environment, owner, packages, fetch, 
   let platform: string | null = null;
 
   const platformOf = async (signal: AbortSignal): Promise<string> => {
-    platform ??= platformFor(await engine.arch(signal));
+    platform ??= platformFor((await images.version(signal)).Arch);
     return platform;
   };
 
@@ -139,7 +147,7 @@ export async function createImageBuilder({ environment, owner, packages, fetch, 
         (step) => progress(`building the image${part}: ${step}`),
         signal,
       );
-      const made = await engine.inspect(id, signal);
+      const made = await images.image(id, signal);
       if (made === null) throw lost(reference);
       below = made;
     }
@@ -150,7 +158,7 @@ export async function createImageBuilder({ environment, owner, packages, fetch, 
   return {
     /** Whether it is still on the Engine as it was. */
     isThere: async ({ reference, id }: Built, signal: AbortSignal): Promise<boolean> =>
-      (await engine.inspect(reference, signal))?.id === id,
+      (await images.image(reference, signal))?.id === id,
 
     /**
      * The newest image that was made for this recipe, whatever has been published since; null when there is none. Asks
@@ -179,7 +187,7 @@ export async function createImageBuilder({ environment, owner, packages, fetch, 
         return { reference: base.reference, id: base.id, agentVersion: null, pull: wish.pull };
       }
       if (agent !== null) agents.set(plan.recipe, agent);
-      const there = await engine.inspect(plan.reference, signal);
+      const there = await images.image(plan.reference, signal);
       const id =
         there?.labels[imageLabels.hash] === plan.hash
           ? there.id
@@ -266,4 +274,68 @@ async function readDockerfile(path: string): Promise<string> {
 
 function lost(reference: string): OnejobError {
   return new OnejobError('E_IMAGE_BUILD', `Image ${reference} was built, but the Engine does not have it.`, { retry: true });
+}
+
+/** User and group of the agent in the image, as its Dockerfile makes them. */
+const agentUser = 1000;
+
+/**
+ * What is sent to an Engine to be built: a Dockerfile, and the agent's package as it is unpacked. Nothing else of this host.
+ * A tar stream; a package that is none makes it fail with E_AGENT_PACKAGE. `agent`: path of a `.tar.gz`; null for none.
+ */
+export function buildContext(dockerfile: string, agent: string | null): Readable {
+  const writer = pack();
+  writer.entry({ name: 'Dockerfile', mode: 0o644 }, dockerfile);
+  if (agent === null) writer.finalize();
+  else unpackInto(writer, agent);
+  return Readable.from(writer, { objectMode: false });
+}
+
+function unpackInto(writer: ReturnType<typeof pack>, path: string): void {
+  const reader = extract();
+  const refuse = (why: Error): void => {
+    writer.destroy(unusable(path, why));
+    // Without the reason: nobody may listen for it any more, and then it would end the process.
+    reader.destroy();
+  };
+  let isThere = false;
+  reader.on('entry', (header, body, next) => {
+    const { pax: _, uname: _uname, gname: _gname, linkname, type, ...rest } = header;
+    const name = within(header.name);
+    // A hard link names its target as entries are named; a symbolic one is only text here.
+    const target = type === 'link' ? within(linkname ?? '') : '';
+    if (name === null || target === null) {
+      refuse(new Error(`it holds "${header.name}", which is outside of its folder`));
+      return;
+    }
+    if (name === 'bin/Agent.Listener') isThere = true;
+    const link = linkname == null ? {} : { linkname: type === 'link' ? `agent/${target}` : linkname };
+    const as = { ...rest, ...link, type, name: `agent/${name}`, uid: agentUser, gid: agentUser };
+    const entry = writer.entry(as, (error) => next(error ?? undefined));
+    if (entry === null || entry === undefined) body.resume();
+    else body.pipe(entry);
+  });
+  reader.on('finish', () => {
+    if (isThere) writer.finalize();
+    else refuse(new Error('it holds no bin/Agent.Listener'));
+  });
+  pipeline(createReadStream(path), createGunzip(), reader, (error) => {
+    if (error && !writer.destroyed) refuse(error);
+  });
+}
+
+/** An entry's path below the folder that it is unpacked to; null for one that leaves it. */
+function within(name: string): string | null {
+  const path = posix.normalize(name);
+  if (posix.isAbsolute(path) || path === '..' || path.startsWith('../')) return null;
+  return path.replace(/^\.\/?/, (dot) => (path === dot ? '' : dot));
+}
+
+function unusable(path: string, cause: unknown): OnejobError {
+  if (cause instanceof OnejobError) return cause;
+  const why = cause instanceof Error ? cause.message : String(cause);
+  return new OnejobError('E_AGENT_PACKAGE', `Cannot unpack the agent's package ${path}: ${why}.`, {
+    hint: 'Look with "tar -tzf" whether it is the .tar.gz of an agent.',
+    cause,
+  });
 }

@@ -1,6 +1,12 @@
-/** Which devices of a host an image is chosen for. What could not be seen is unknown, never a host without a GPU. */
+/**
+ * Which devices of a host an image is chosen for, and which CUDA they can be used with. What could not be seen, or is not in the
+ * tables, is unknown: never a host without a GPU, never "the newest".
+ */
+
 import type { Device, Inventory } from '../gpu/inventory.ts';
-import { pinIt } from './pin.ts';
+import { pinIt } from './request.ts';
+import type { Generation, Tables } from './tables.ts';
+import { compareVersions, newest, oldest } from './version.ts';
 
 export type Cards =
   /** NVIDIA's, at least one. `note`: what else is there and was left aside; null when nothing is. */
@@ -57,4 +63,88 @@ function notThere(uuid: string, { devices, complete }: Inventory): string {
   const known = devices.map((each) => each.uuid);
   const there = known.length === 0 ? 'there is none' : `there ${known.length === 1 ? 'is' : 'are'} ${known.join(', ')}`;
   return `There is no device ${uuid}: ${there}${complete ? '' : ', but not all could be read'}.`;
+}
+
+/** Which CUDA GPUs can be used with, by their generation. */
+export interface CudaRange {
+  /** Such as `Volta`. */
+  readonly generation: string;
+  readonly first: string;
+  /** null: the newest CUDA still has it. */
+  readonly last: string | null;
+  /** Last branch of the driver that drives it; null for the newest. */
+  readonly lastDriver: number | null;
+  /** `l4t`: the GPU of a Jetson before Thor, which takes no image for servers. */
+  readonly platform: 'l4t' | null;
+  readonly verified: boolean;
+}
+
+/** By compute capability; where that is not known by architecture, and then what holds for all GPUs of that name. */
+function cudaRange(device: Pick<Device, 'computeCapability' | 'architecture'>, tables: Tables): CudaRange | null {
+  const { computeCapability, architecture } = device;
+  if (computeCapability !== null) {
+    const row = tables.generations.find((each) => each.compute.includes(computeCapability));
+    return row === undefined ? null : common([row]);
+  }
+  // "Ada Lovelace" is called "Ada" as well.
+  const [name] = architecture?.toLowerCase().split(/\s+/) ?? [];
+  const rows = tables.generations.filter((each) => each.name.toLowerCase() === name && each.platform === undefined);
+  return rows.length === 0 ? null : common(rows);
+}
+
+function common(rows: readonly Generation[]): CudaRange {
+  const [row] = rows;
+  const drivers = rows.map((each) => each.lastDriver).filter((each) => each !== null);
+  return {
+    generation: row?.name ?? '',
+    first: newest(rows.map((each) => each.first)) ?? '0',
+    last: oldest(rows.map((each) => each.last).filter((each) => each !== null)),
+    lastDriver: drivers.length === 0 ? null : Math.min(...drivers),
+    platform: row?.platform ?? null,
+    verified: rows.every((each) => each.verified),
+  };
+}
+
+export function inRange(cuda: string, { first, last }: Pick<CudaRange, 'first' | 'last'>): boolean {
+  return compareVersions(cuda, first) >= 0 && (last === null || compareVersions(cuda, last) <= 0);
+}
+
+/** `CUDA 9.0 to 12.9`, `CUDA 12.8 and newer`. */
+export function rangeWords({ first, last }: Pick<CudaRange, 'first' | 'last'>): string {
+  return last === null ? `CUDA ${first} and newer` : `CUDA ${first} to ${last}`;
+}
+
+/** Devices that are alike, so that eight equal cards are one step of an explanation. */
+export interface Group {
+  readonly model: string;
+  readonly compute: string | null;
+  /** null: nobody knows which CUDA they can be used with. */
+  readonly range: CudaRange | null;
+  /** UUIDs of the GPUs, and of the instances among the devices. */
+  readonly gpus: ReadonlySet<string>;
+  readonly instances: number;
+}
+
+export function groupsOf(devices: readonly Device[], tables: Tables): Group[] {
+  const groups = Map.groupBy(devices, ({ model, computeCapability, architecture }) =>
+    JSON.stringify([model, computeCapability, architecture]),
+  );
+  return [...groups.values()].flatMap((alike) => {
+    const [first] = alike;
+    if (first === undefined) return [];
+    return {
+      model: first.model,
+      compute: first.computeCapability,
+      range: cudaRange(first, tables),
+      gpus: new Set(alike.map((each) => each.parent ?? each.uuid)),
+      instances: alike.filter((each) => each.kind === 'mig').length,
+    };
+  });
+}
+
+/** `2 × NVIDIA A100-SXM4-40GB (7 MIG instances), compute 8.0`. */
+export function groupWords({ model, compute, gpus, instances }: Group): string {
+  const count = gpus.size > 1 ? `${gpus.size} × ` : '';
+  const mig = instances === 0 ? '' : ` (${instances} MIG ${instances === 1 ? 'instance' : 'instances'})`;
+  return `${count}${model}${mig}, ${compute === null ? 'compute capability unknown' : `compute ${compute}`}`;
 }

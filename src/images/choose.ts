@@ -1,13 +1,8 @@
-import { cardsFor } from './cards.ts';
-import { type Group, groupsOf } from './groups.ts';
-import { hostCuda } from './host-cuda.ts';
-import { pinIt } from './pin.ts';
+import { cardsFor, type Group, groupsOf, groupWords, rangeWords } from './cards.ts';
 import { neverFits, noDriver, unknownCard, whyNone, wrongDriver, wrongTemplate } from './refusal.ts';
-import type { ImageRequest } from './request.ts';
-import { candidates, type Demands, type Found, pick, tooNew } from './search.ts';
-import { cardStep, distributionStep, driverStep, hostStep, type Step, source, step } from './steps.ts';
+import { fillTemplate, type ImageRequest, pinIt } from './request.ts';
+import { candidates, type Demands, type Found, type HostCuda, hostCuda, pick, tooNew } from './search.ts';
 import { builtInTables, type Tables } from './tables.ts';
-import { fillTemplate } from './template.ts';
 import { compareVersions } from './version.ts';
 
 export interface ImageChoice {
@@ -99,4 +94,54 @@ function bestOf(published: readonly string[], tables: Tables): string {
 function tagWord(distribution: string): string {
   const word = distribution.toLowerCase().replaceAll(/[\s:_-]+/g, '');
   return word.replace(/^(rocky|oracle)(?=\d)/, '$1linux');
+}
+
+export interface Step {
+  /** What it is about, in a word or two. */
+  readonly about: string;
+  readonly known: string;
+  /** Where that is known from. */
+  readonly from: string;
+  /** null when it rules nothing out. */
+  readonly rulesOut: string | null;
+  /** false when it rests on something in the tables that no source confirms. */
+  readonly verified: boolean;
+}
+
+function step(about: string, known: string, from: string, rulesOut: string | null = null, verified = true): Step {
+  return { about, known, from, rulesOut, verified };
+}
+
+function hostStep({ arch, archFrom, platform }: ImageRequest): Step {
+  const kind = platform === 'l4t' ? ', a Jetson with Linux for Tegra' : platform === 'sbsa' ? ', a server (SBSA)' : '';
+  return step('host', `${arch}${kind}`, archFrom ?? 'the request', `images that are not published for ${arch}`);
+}
+
+function driverStep({ cuda, driver, from, verified }: HostCuda): Step {
+  const known = driver === null ? `the driver can run CUDA ${cuda}` : `driver ${driver} can run CUDA ${cuda}`;
+  return step('driver', known, from, `anything newer than CUDA ${cuda}, while something older fits`, verified);
+}
+
+function cardStep(group: Group, tables: Tables): Step {
+  const { range } = group;
+  if (range === null) return step('GPU', groupWords(group), 'the inventory', 'every image that is not pinned');
+  const older = `anything older than CUDA ${range.first}`;
+  const rulesOut = range.last === null ? older : `${older} or newer than CUDA ${range.last}`;
+  const known = `${groupWords(group)}, ${range.generation}: ${rangeWords(range)}`;
+  return step('GPU', known, `the inventory, and generations in the tables of ${tables.date}`, rulesOut, range.verified);
+}
+
+function distributionStep(request: ImageRequest, tables: Tables): Step {
+  const { distribution } = request;
+  if (distribution === null)
+    return step('distribution', `none asked for: ${tables.preferred.join(', ')}, in this order`, 'the tables');
+  const having = new Set(candidates(request, tables).map((each) => each.tag));
+  const lost = candidates({ ...request, distribution: null }, tables).filter((each) => !having.has(each.tag));
+  const rulesOut = lost.length === 0 ? null : `${lost.map((each) => each.tag).join(', ')}: not published for it`;
+  return step('distribution', distribution, 'the request', rulesOut);
+}
+
+/** Where a part of the tables has what it says from. */
+function source(key: string, tables: Tables): string {
+  return `tables of ${tables.date}: ${tables.sources[key] ?? key}`;
 }

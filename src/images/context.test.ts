@@ -6,7 +6,7 @@ import { gzipSync } from 'node:zlib';
 import { extract, pack } from 'tar-stream';
 import { expect, onTestFinished, test } from 'vitest';
 import { scratch } from '../../test/support/scratch.ts';
-import { buildContext } from './context.ts';
+import { buildContext } from './builder.ts';
 
 type Entry = Parameters<ReturnType<typeof pack>['entry']>[0];
 

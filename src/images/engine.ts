@@ -2,24 +2,21 @@
 
 import { createInterface } from 'node:readline';
 import { Readable } from 'node:stream';
+import { stripVTControlCharacters } from 'node:util';
 import { z } from 'zod';
 import { systemClock } from '../clock.ts';
 import { OnejobError } from '../errors.ts';
 import { connect, usualLimits } from '../runtimes/docker/call.ts';
 import type { Endpoint } from '../runtimes/docker/endpoint.ts';
 import { diskFull, isDiskFull, messageOf, statusOf, translate } from '../runtimes/docker/failures.ts';
-import { readBuild } from './build-output.ts';
 
-const labels = z.record(z.string(), z.string()).nullish();
 const imageAnswer = z.object({
   Id: z.string(),
   RepoTags: z.array(z.string()).nullish(),
   Created: z.number(),
   Size: z.number().default(0),
-  Labels: labels,
+  Labels: z.record(z.string(), z.string()).nullish(),
 });
-const inspectAnswer = z.object({ Id: z.string(), Config: z.object({ User: z.string().nullish(), Labels: labels }).nullish() });
-const versionAnswer = z.object({ Arch: z.string().default('') });
 const containerAnswer = z.object({ ImageID: z.string().default('') });
 
 /** An image on the Engine. */
@@ -44,14 +41,12 @@ export interface BuildCall {
   readonly context: Readable;
 }
 
-export type ImageEngine = Awaited<ReturnType<typeof connectImageEngine>>;
-
 /** A step may say nothing for long, such as one that compiles, in ms. */
 const silentStep = 30 * 60_000;
 
 /** `close` ends its connections. */
-export async function connectImageEngine(endpoint: Endpoint) {
-  const { raw, ask, close } = await connect(endpoint, { ...usualLimits, idle: silentStep }, systemClock);
+export function connectImageEngine(endpoint: Endpoint) {
+  const { raw, ask, close } = connect(endpoint, { ...usualLimits, idle: silentStep }, systemClock);
   const list = async (filters: object, signal: AbortSignal): Promise<ImageThere[]> => {
     const call = { method: 'GET', path: '/images/json', query: { filters }, limit: 'soon', signal } as const;
     const found = z.array(imageAnswer).parse(await ask({ ...call, doing: 'list images' }));
@@ -68,21 +63,7 @@ export async function connectImageEngine(endpoint: Endpoint) {
   };
 
   return {
-    endpoint,
     close,
-
-    /** Go's name of its architecture, such as `amd64`. */
-    arch: async (signal: AbortSignal): Promise<string> =>
-      versionAnswer.parse(await ask({ method: 'GET', path: '/version', doing: 'ask for the version', limit: 'soon', signal })).Arch,
-
-    /** null when it is not there. */
-    inspect: async (reference: string, signal: AbortSignal) => {
-      const call = { method: 'GET', path: `/images/${reference}/json`, limit: 'soon', signal, nothing: [404] } as const;
-      const answer = await ask({ ...call, doing: `look at image "${reference}"` });
-      if (answer === null) return null;
-      const { Id, Config } = inspectAnswer.parse(answer);
-      return { id: Id, user: Config?.User ?? '', labels: Config?.Labels ?? {} };
-    },
 
     /** Images with all of these labels (`name` or `name=value`). */
     labelled: (wanted: readonly string[], signal: AbortSignal) => list({ label: wanted }, signal),
@@ -132,9 +113,8 @@ export async function connectImageEngine(endpoint: Endpoint) {
       const doing = `build ${what}`;
       const output = readBuild(progress);
       try {
-        const answer = await raw({
-          ...{ method: 'POST', path: '/build', query, file: context, limit: 'idle', doing, signal, stream: true },
-        });
+        const call = { method: 'POST', path: '/build', query, limit: 'idle', stream: true } as const;
+        const answer = await raw({ ...call, file: context, doing, signal });
         if (!(answer instanceof Readable)) throw new TypeError('a build answered without a stream');
         for await (const line of createInterface({ input: answer, crlfDelay: Number.POSITIVE_INFINITY })) {
           if (line.trim() !== '') output.line(line);
@@ -169,4 +149,83 @@ function oneLine(why: string): string {
   const text = why.replaceAll(/\s+/g, ' ').replace(/[.\s]+$/, '');
   const code = /^(?:The command|building at STEP) .*(?:returned a non-zero code:|exit status) (\d+)$/.exec(text)?.[1];
   return code === undefined ? text.slice(0, 500) : `its command returned a non-zero code: ${code}`;
+}
+
+/** Lines of a failed build that its error shows. */
+const linesShown = 15;
+const longestLine = 300;
+const longestStep = 70;
+/** Of a line that has no end yet; the rest of a longer one is dropped. */
+const longestRest = 64 * 1024;
+
+const answer = z.object({
+  stream: z.string().optional(),
+  status: z.string().optional(),
+  error: z.string().optional(),
+  aux: z.object({ ID: z.string().optional() }).optional().catch(undefined),
+});
+
+/**
+ * What an Engine says while it builds: which step it is at, what came out, and why it failed. `progress` hears of each step that may
+ * take its time, as it begins.
+ */
+export function readBuild(progress: (step: string) => void) {
+  const lines: string[] = [];
+  let rest = '';
+  let id: string | null = null;
+  let error: string | null = null;
+  let step: string | null = null;
+
+  const take = (said: string): void => {
+    const line = stripVTControlCharacters(said);
+    // Docker says `Step 3/9 : RUN …`, Podman `STEP 3/9: RUN …`.
+    const [, at, of, instruction] = /^step (\d+)\/(\d+) ?: (.*)$/i.exec(line) ?? [];
+    if (instruction !== undefined) {
+      step = `step ${at}/${of} ${titleOf(instruction)}`;
+      // The others take no time.
+      if (/^(?:RUN|COPY|ADD|FROM)\b/i.test(instruction)) progress(step);
+      return;
+    }
+    // Podman has no `aux` for this; both end with the id.
+    const made = /^(?:Successfully built )?([0-9a-f]{12,64})$/.exec(line)?.[1];
+    if (made !== undefined) id ??= made;
+    if (/^(?: ?--->|-->|Removing intermediate container|Successfully )/.test(line) || line.trim() === '') return;
+    lines.push(line.length > longestLine ? `${line.slice(0, longestLine)}…` : line);
+    if (lines.length > linesShown) lines.shift();
+  };
+
+  return {
+    /** Takes one JSON line of the answer. @throws SyntaxError or ZodError for what no Engine says */
+    line(json: string): void {
+      const { stream, error: failure, aux } = answer.parse(JSON.parse(json));
+      if (aux?.ID !== undefined) id = aux.ID;
+      if (failure !== undefined) error = failure.trim();
+      if (stream === undefined) return;
+      // A piece may end in the middle of a line, and progress bars go back to its beginning.
+      const pieces = (rest + stream).split(/\r?\n|\r/);
+      rest = (pieces.pop() ?? '').slice(0, longestRest);
+      pieces.forEach(take);
+    },
+    /** Id of what was made; null while it is not. */
+    get id(): string | null {
+      return id;
+    },
+    /** Why it failed; null while it has not. */
+    get error(): string | null {
+      return error;
+    },
+    /** The step that it is at, for people; null before the first. */
+    get step(): string | null {
+      return step;
+    },
+    /** The last lines that came out. */
+    tail: (): string[] => [...lines, ...(rest.trim() === '' ? [] : [rest])].slice(-linesShown),
+  };
+}
+
+/** An instruction in a few words: what follows `RUN :` is a title, as onejob's own Dockerfiles have it. */
+function titleOf(instruction: string): string {
+  const title = /^RUN : ([^;]+);/.exec(instruction)?.[1];
+  const words = (title ?? instruction.replace(/^RUN (?:set -\S+;\s*)*/, '')).replaceAll(/\s+/g, ' ').trim();
+  return words.length > longestStep ? `${words.slice(0, longestStep)}…` : words;
 }

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import { admits, brandsOf } from './gate.ts';
+import { admits, brandsOf } from './search.ts';
 import { builtInTables } from './tables.ts';
 
 const gateOf = (tag: string, arch: 'amd64' | 'arm64' = 'amd64') =>

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { cudaOfImage, whyNotImage } from './pinned.ts';
+import { cudaOfImage, whyNotImage } from './search.ts';
 import { card, hostWith } from './testing.ts';
 
 test.each([

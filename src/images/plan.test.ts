@@ -1,7 +1,16 @@
 /** What is built for a recipe, and what makes it another image. */
 import { describe, expect, test } from 'vitest';
-import { basesOf, buildPlan, type Ground, imageLabels, recipeOf, type Wish, withOwner } from './plan.ts';
-import { hasOwnLayer, readTemplates } from './templates.ts';
+import {
+  basesOf,
+  buildPlan,
+  type Ground,
+  hasOwnLayer,
+  imageLabels,
+  readTemplates,
+  recipeOf,
+  type Wish,
+  withOwner,
+} from './plan.ts';
 
 const templates = readTemplates();
 const agent = { type: 'azure-pipelines', version: '5.278.0', from: 'https://example.org/agent.tar.gz', sha256: 'ab'.repeat(32) };

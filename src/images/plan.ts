@@ -1,10 +1,14 @@
 /**
- * What is built for a recipe: one Dockerfile after the other, each on top of what the one before it made. Pure: the same
+ * What is built for a recipe: one Dockerfile after the other, each on top of what the one before it made. The same
  * recipe on the same base with the same agent gives the same plan, and with it the same name.
  */
+
 import { createHash } from 'node:crypto';
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
 import type { AgentPackage } from '../ci/ci-service.ts';
-import type { Templates } from './templates.ts';
+import type { ServiceType } from '../ci/service-type.ts';
+import { serviceType, serviceTypes } from '../ci/types.ts';
 
 export const imageLabels = {
   /** Id of the installation that built it; `by-hand` for who used a template without onejob. */
@@ -139,4 +143,28 @@ function sorted(packages: readonly string[]): string[] {
 /** Of a value whose keys are always written in the same order. */
 function digest(value: object): string {
   return createHash('sha256').update(JSON.stringify(value)).digest('hex');
+}
+
+/** The Dockerfiles that images are built with: files of their own, so that they can be read, and used without onejob. */
+export interface Templates {
+  /** Packages of the distribution. */
+  readonly packages: string;
+  /** The agent of a CI service, by the service's type. */
+  readonly agents: Readonly<Record<string, string>>;
+  /** What an agent that is mounted needs of its image, likewise. */
+  readonly needs: Readonly<Record<string, string>>;
+}
+
+const folder = join(import.meta.dirname, 'dockerfiles');
+
+/** Whether images for this type of service have a layer of their own, whatever config says. */
+export function hasOwnLayer(type: string): boolean {
+  return serviceType(type).agent !== null;
+}
+
+export function readTemplates(): Templates {
+  const read = (name: string): string => readFileSync(join(folder, `${name}.Dockerfile`), 'utf8');
+  const all = (agent: ServiceType['agent']) =>
+    Object.fromEntries(serviceTypes.filter((one) => one.agent === agent).map(({ type }) => [type, read(type)]));
+  return { packages: read('packages'), agents: all('in-image'), needs: all('mounted') };
 }

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { readRecording } from '../gpu/recording.ts';
 import { chooseImage } from './choose.ts';
-import { recordedHost } from './platform.ts';
+import { recordedHost } from './request.ts';
 import { request } from './testing.ts';
 
 const folder = join(import.meta.dirname, '..', '..', 'test', 'fixtures', 'gpu');

@@ -1,11 +1,8 @@
 /** Why no image fits a host, and what would help: whole sentences, since this is all that a status line shows. */
 import type { Inventory } from '../gpu/inventory.ts';
-import { type CudaRange, rangeWords } from './generation.ts';
-import type { Group } from './groups.ts';
-import type { HostCuda } from './host-cuda.ts';
-import { pinIt } from './pin.ts';
-import type { ImageRequest } from './request.ts';
-import { candidates, type Demands, runs, suits } from './search.ts';
+import { type CudaRange, type Group, rangeWords } from './cards.ts';
+import { type ImageRequest, pinIt } from './request.ts';
+import { candidates, type Demands, type HostCuda, runs, suits } from './search.ts';
 import type { PublishedImage, Tables } from './tables.ts';
 import { compareVersions, leadingVersion, major, newest, oldest } from './version.ts';
 

@@ -1,7 +1,6 @@
 /** Hosts made by hand, for tests. */
 import { type Device, type Inventory, noGpus } from '../gpu/inventory.ts';
-import type { ImageRequest } from './request.ts';
-import { defaultTemplate } from './template.ts';
+import { defaultTemplate, type ImageRequest } from './request.ts';
 
 export function card(model: string, computeCapability: string | null, more: Partial<Device> = {}): Device {
   return {

@@ -6,7 +6,6 @@ import { OnejobError } from '../errors.ts';
 import type { GateState } from '../runtimes/gate.ts';
 import type { Runtime } from '../runtimes/runtime.ts';
 import { Keeper } from './keeper.ts';
-import { tellLines } from './lines.ts';
 import type { LogFile } from './log-file.ts';
 
 /** How long a log that could not be written waits before it is tried again, in ms. */
@@ -159,4 +158,20 @@ export class Keepers {
   #wake(agent: AgentId): void {
     for (const done of [...(this.#waiting.get(agent) ?? [])]) done();
   }
+}
+
+/** Characters of one line that are told; the rest of it is left out. */
+const longest = 4_096;
+
+/** What an agent says itself: tells each line of standard error, from the first that is kept to the last before the log is closed. @throws OnejobError E_STATE_* */
+async function tellLines(file: Pick<LogFile, 'read'>, tell: (line: string) => void): Promise<void> {
+  const decoder = new TextDecoder();
+  let rest = '';
+  for await (const { stream, bytes } of file.read({ follow: true })) {
+    if (stream !== 'stderr') continue;
+    const lines = (rest + decoder.decode(bytes, { stream: true })).split('\n');
+    rest = (lines.pop() ?? '').slice(0, longest);
+    for (const line of lines) tell(line.slice(0, longest));
+  }
+  if (rest !== '') tell(rest);
 }

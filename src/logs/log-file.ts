@@ -10,8 +10,8 @@ import { type FileHandle, open } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { LogPiece } from '../api/manager.ts';
 import type { AgentId } from '../core/slot.ts';
-import { advance, start } from '../runtimes/position.ts';
-import type { LogChunk, LogPosition } from '../runtimes/runtime.ts';
+import { codeOf } from '../errors.ts';
+import { advance, type LogChunk, type LogPosition, start } from '../runtimes/runtime.ts';
 import { storeFault } from '../store/fault.ts';
 import { beyond } from './gap.ts';
 import { filesOf, hasTakenOver, nextPart, type Part, partsOf, roomOf, type Shares, sharesOf, takeOver } from './parts.ts';
@@ -356,7 +356,7 @@ async function openOr(path: string): Promise<FileHandle | null> {
   try {
     return await open(path, 'r');
   } catch (error) {
-    if ((error as { code?: unknown }).code === 'ENOENT') return null;
+    if (codeOf(error) === 'ENOENT') return null;
     throw error;
   }
 }

@@ -4,8 +4,8 @@
  * the first begin with a `position` record, so they can be put in order, and say what is missing between them.
  */
 import { closeSync, fstatSync, openSync, readSync, renameSync, rmSync, writeFileSync } from 'node:fs';
-import { start as origin } from '../runtimes/position.ts';
-import type { LogPosition } from '../runtimes/runtime.ts';
+import { codeOf } from '../errors.ts';
+import { type LogPosition, start as origin } from '../runtimes/runtime.ts';
 import { type Counts, isNone } from './gap.ts';
 import { decodeHead, encodeHead, encodePosition, headSize, positionAfter, positionSize, type RecordHead } from './record.ts';
 
@@ -214,7 +214,7 @@ function openOr(path: string): number | null {
   try {
     return openSync(path, 'r');
   } catch (error) {
-    if ((error as { code?: unknown }).code === 'ENOENT') return null;
+    if (codeOf(error) === 'ENOENT') return null;
     throw error;
   }
 }

@@ -5,10 +5,10 @@
  * it says how much is missing: files of one log may be read at any speed, in order, while older ones are thrown away.
  */
 import { readFileSync, readSync } from 'node:fs';
-import type { FileHandle } from 'node:fs/promises';
-import { open } from 'node:fs/promises';
+import { type FileHandle, open } from 'node:fs/promises';
 import type { LogPiece } from '../api/manager.ts';
-import { start } from '../runtimes/position.ts';
+import { codeOf } from '../errors.ts';
+import { start } from '../runtimes/runtime.ts';
 import { beyond, type Counts, gapPiece, isNone, none, plus } from './gap.ts';
 import { partsOf } from './parts.ts';
 import { decodeHead, headSize, positionAfter, type RecordHead } from './record.ts';
@@ -106,7 +106,7 @@ export function keptPieces(path: string, cursor: Cursor): LogPiece[] {
   try {
     return cursor.take(readFileSync(path)).pieces;
   } catch (error) {
-    if ((error as { code?: unknown }).code === 'ENOENT') return [];
+    if (codeOf(error) === 'ENOENT') return [];
     throw error;
   }
 }
@@ -116,8 +116,8 @@ export async function* readLog(path: string): AsyncGenerator<LogPiece, void> {
   const { parts, kept } = partsOf(path);
   const cursor = new Cursor();
   for (const [index, part] of [path, ...parts.map((one) => one.path)].entries()) {
-    const file = await open(part, 'r').catch((error: NodeJS.ErrnoException) => {
-      if (error.code === 'ENOENT' && part === path && parts.length > 0) return null;
+    const file = await open(part, 'r').catch((error: unknown) => {
+      if (codeOf(error) === 'ENOENT' && part === path && parts.length > 0) return null;
       throw error;
     });
     if (file === null) continue;

@@ -8,9 +8,7 @@ import type { Config, ImageRecipe, PoolConfig } from '../config/config.ts';
 import { OnejobError } from '../errors.ts';
 import { type Inventory, noGpus } from '../gpu/inventory.ts';
 import { chooseImage } from '../images/choose.ts';
-import { archOf, readPlatform } from '../images/platform.ts';
-import type { Arch, Platform } from '../images/request.ts';
-import { defaultTemplate } from '../images/template.ts';
+import { type Arch, archOf, defaultTemplate, type Platform, readPlatform } from '../images/request.ts';
 import type { Finding } from '../runtimes/runtime.ts';
 
 /** An image, or in whole sentences why there is none. */

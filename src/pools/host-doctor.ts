@@ -7,7 +7,7 @@ import { readHostFacts } from '../gpu/host-facts.ts';
 import type { Inventory } from '../gpu/inventory.ts';
 import { hostFault } from '../gpu/proof.ts';
 import type { ToolRunner } from '../gpu/run.ts';
-import { archOf } from '../images/platform.ts';
+import { archOf } from '../images/request.ts';
 import type { Finding } from '../runtimes/runtime.ts';
 
 export interface HostDoctorParts {

@@ -210,7 +210,7 @@ export async function openLoop(parts: LoopParts): Promise<Loop> {
           runtime: runtimes.get,
           looked: (inventory) => fingerprints.looked(inventory),
           repair: config.onQuarantine,
-          engine: async (signal) => (await import('../runtimes/docker/facts.ts')).engineFacts(pools, env.docker, signal, clock),
+          engine: async (signal) => (await import('../runtimes/docker/check.ts')).engineFacts(pools, env.docker, signal, clock),
           imageOf: (pool) => fingerprints.shownImage(pool),
           path: env.path,
           root: env.hostRoot,

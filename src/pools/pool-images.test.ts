@@ -5,7 +5,7 @@ import type { PoolConfig } from '../config/config.ts';
 import { OnejobError } from '../errors.ts';
 import type { Built, ImageBuilder, ImageWish } from '../images/builder.ts';
 import type { ImageThere } from '../images/engine.ts';
-import type { Progress } from '../images/shared.ts';
+import type { Progress } from '../until.ts';
 import { card, hostWith } from '../images/testing.ts';
 import { AutoImages } from './auto-image.ts';
 import { renewImages } from './image-renewal.ts';

@@ -7,10 +7,10 @@ import type { ImageRecipe, PoolConfig } from '../config/config.ts';
 import { OnejobError, toFailure } from '../errors.ts';
 import type { Inventory } from '../gpu/inventory.ts';
 import type { Built, ImageBuilder, ImageWish } from '../images/builder.ts';
-import { createShared, type Progress } from '../images/shared.ts';
-import { hasOwnLayer } from '../images/templates.ts';
+import { hasOwnLayer } from '../images/plan.ts';
 import type { Log } from '../log.ts';
 import type { Finding, Recipe } from '../runtimes/runtime.ts';
+import { createShared, type Progress } from '../until.ts';
 import type { AutoImages, ImageOf } from './auto-image.ts';
 
 type ImagePool = Pick<PoolConfig, 'name' | 'service' | 'recipe'> & { readonly imageRecipe: ImageRecipe };

@@ -13,7 +13,7 @@ import type { Slot } from '../core/slot.ts';
 import { isEmpty } from '../core/slot.ts';
 import { OnejobError, toFailure } from '../errors.ts';
 import type { DockerRuntime } from './docker/docker.ts';
-import type { Finding, Runtime } from './runtime.ts';
+import { type Finding, fine, type Runtime, warning } from './runtime.ts';
 
 export interface Runtimes {
   /** Grows when `chooseAgain` chooses one that was not there. */
@@ -45,7 +45,7 @@ export async function chooseRuntimes(options: ChooseOptions): Promise<Runtimes> 
   const { config, stored } = options;
   const open = config.pools.filter((pool) => pool.runtime === null);
   const inUse = stored.filter((slot) => !isEmpty(slot));
-  const inOpen = inUse.filter(({ key }) => open.some(({ name }) => key.startsWith(`${name}/`)));
+  const inOpen = inUse.filter(({ key }) => open.some(({ name }) => key.startsWith(`${name}/`))).map(({ runtime }) => runtime);
   const made = new Map<string, Runtime>();
   const make = async (name: string): Promise<Runtime> => {
     const runtime = made.get(name) ?? (await create(name, options));
@@ -53,15 +53,7 @@ export async function chooseRuntimes(options: ChooseOptions): Promise<Runtimes> 
     return runtime;
   };
   for (const name of new Set([...inUse, ...config.pools].map(({ runtime }) => runtime))) if (name !== null) await make(name);
-  let choice =
-    open.length === 0
-      ? null
-      : await chooseBest(
-          open,
-          inOpen.map(({ runtime }) => runtime),
-          make,
-          options,
-        );
+  let choice = open.length === 0 ? null : await chooseBest(open, inOpen, make, options);
   const best = choice?.runtime ?? [...made.values()][0] ?? (await make('process'));
   return {
     get all() {
@@ -101,14 +93,13 @@ interface Choice {
 }
 
 function choiceFinding({ isFallback, reason }: Choice, open: readonly PoolConfig[]): Finding {
-  if (!isFallback) return { level: 'ok', subject: 'runtime', message: reason, hint: null };
+  if (!isFallback) return fine('runtime', reason);
   const names = open.map(({ name }) => name).join(', ');
-  return {
-    level: 'warning',
-    subject: 'runtime',
-    message: `Jobs of pool ${names} run as processes of this host: ${reason}`,
-    hint: 'Once Docker can be used, they run in containers. Write "runtime: process" or an "image" into the pool to decide it yourself.',
-  };
+  return warning(
+    'runtime',
+    `Jobs of pool ${names} run as processes of this host: ${reason}`,
+    'Once Docker can be used, they run in containers. Write "runtime: process" or an "image" into the pool to decide it yourself.',
+  );
 }
 
 async function chooseBest(
@@ -119,7 +110,8 @@ async function chooseBest(
 ): Promise<Choice> {
   if (inUse.includes('docker'))
     return { runtime: await make('docker'), reason: 'docker, because agents of an earlier start are in it', isFallback: false };
-  const { probeDocker, resolveEndpoint } = await import('./docker/probe.ts');
+  const { probeDocker } = await import('./docker/probe.ts');
+  const { resolveEndpoint } = await import('./docker/endpoint.ts');
   using limit = deadline(options.clock, patience);
   const { signal } = limit;
   const probe = await probeDocker(await resolveEndpoint(options.env.docker), signal, options.clock).catch((error: unknown) => ({

@@ -13,8 +13,7 @@ import { follow, specOf, watch } from './contract/follow.ts';
 import { job } from './contract/job.ts';
 import { outputTests } from './contract/output.ts';
 import { frame, readyMarker, releasedMarker } from './gate.ts';
-import { start } from './position.ts';
-import type { LogChunk } from './runtime.ts';
+import { type LogChunk, start } from './runtime.ts';
 
 export type { ContractSubject } from './contract/bench.ts';
 export { follow, specOf, watch } from './contract/follow.ts';

@@ -1,8 +1,11 @@
 /**
- * What a lease means inside of a sandbox: the variables that name the devices, and the nodes below /dev that are them. Pure;
- * runtimes meet here, so that a job finds the same on each. Variables hide devices from well-behaved programs and hold
+ * What a lease means inside of a sandbox: the variables that name the devices, and the nodes below /dev that are them. Runtimes
+ * meet here, so that a job finds the same on each. Variables hide devices from well-behaved programs and hold
  * nobody back; what keeps a job from a device is that its node is not there, or may not be opened.
  */
+
+import { readFileSync, statSync } from 'node:fs';
+import { join } from 'node:path';
 import type { LeasedDevice } from './runtime.ts';
 
 /** What NVIDIA's container tools take for "none at all", also where an image asks for all. */
@@ -76,6 +79,16 @@ export function parseMigMinors(text: string): MigMinors {
   return new Map(found.map(([, name = '', minor]) => [name, Number(minor)]));
 }
 
+/** Null where the driver has no nodes for MIG instances: none leased, or an old driver with files in /proc alone. */
+export function readMigMinors(deviceDir: string): MigMinors | null {
+  try {
+    statSync(join(deviceDir, 'nvidia-caps'));
+    return parseMigMinors(readFileSync(migMinorsFile, 'utf8'));
+  } catch {
+    return null;
+  }
+}
+
 /** The two capabilities of a MIG instance; null where they are not known, none for a whole card. */
 export function capsOf({ kind, minor, mig }: LeasedDevice, minors: MigMinors | null): number[] | null {
   if (kind === 'gpu') return [];
@@ -83,4 +96,17 @@ export function capsOf({ kind, minor, mig }: LeasedDevice, minors: MigMinors | n
   const gpu = `gpu${minor}/gi${mig.gpuInstance}`;
   const [whole, part] = [minors?.get(gpu), minors?.get(`${gpu}/ci${mig.computeInstance}`)];
   return whole === undefined || part === undefined ? null : [whole, part];
+}
+
+/** NVIDIA's tools map memory for each file that they might open: 24 s instead of 2 s at 10^9 (nvidia-container-toolkit#1053). */
+const most = 65_536;
+
+/** A limit that tools of GPUs bear, and no more than this process may allow itself: more takes a right that few have. */
+export function openFilesForDevices(): number {
+  try {
+    const hard = /^Max open files\s+\S+\s+(\d+)/m.exec(readFileSync('/proc/self/limits', 'utf8'))?.[1];
+    return Math.min(most, Number(hard ?? most));
+  } catch {
+    return most;
+  }
 }

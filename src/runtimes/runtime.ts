@@ -5,6 +5,7 @@
  * set. A runtime that cannot be reached throws; it never answers "nothing there" when it could not look (S6). It labels
  * everything it creates with the owner and never touches what it did not create (S4).
  */
+
 import type { Readable } from 'node:stream';
 import type { AgentId, Exit } from '../core/slot.ts';
 import type { Device } from '../gpu/inventory.ts';
@@ -119,6 +120,23 @@ export interface LogPosition {
   readonly stderr: number;
 }
 
+export const start: LogPosition = { time: 0n, atTime: 0, stdout: 0, stderr: 0 };
+
+/**
+ * The position after one more chunk was kept. A chunk older than the newest (the streams are read apart, so one may be kept late)
+ * leaves the time alone: asking for output since the newest never brings it again.
+ */
+export function advance(position: LogPosition, chunk: LogChunk): LogPosition {
+  const isLater = chunk.time > position.time;
+  const more = (chunk.missing ?? 0) + chunk.bytes.length;
+  return {
+    time: isLater ? chunk.time : position.time,
+    atTime: isLater ? 1 : position.atTime + (chunk.time === position.time ? 1 : 0),
+    stdout: position.stdout + (chunk.stream === 'stdout' ? more : 0),
+    stderr: position.stderr + (chunk.stream === 'stderr' ? more : 0),
+  };
+}
+
 /** One thing `doctor` found. `level: 'error'` means the runtime cannot be used. */
 export interface Finding {
   readonly level: 'ok' | 'warning' | 'error';
@@ -126,6 +144,14 @@ export interface Finding {
   readonly message: string;
   /** What to do about it; null when there is nothing to do. */
   readonly hint: string | null;
+}
+
+export function fine(subject: string, message: string): Finding {
+  return { level: 'ok', subject, message, hint: null };
+}
+
+export function warning(subject: string, message: string, hint: string | null = null): Finding {
+  return { level: 'warning', subject, message, hint };
 }
 
 /** What the core and the faces may ask about a runtime instead of its name. */

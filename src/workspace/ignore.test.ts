@@ -3,8 +3,7 @@ import { mkdirSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { scratch } from '../../test/support/scratch.ts';
-import { parseIgnore } from './ignore.ts';
-import { listWorkspace } from './list.ts';
+import { listWorkspace, parseIgnore } from './list.ts';
 
 describe('.onejobignore', () => {
   const cases: [lines: string[], path: string, isDirectory: boolean, ignored: boolean][] = [

@@ -3,11 +3,12 @@
  * and nested repositories as plain files. Elsewhere: everything that `.onejobignore` does not name. `.git` is never sent
  * unless `.onejobignore` takes it back with `!.git`: it is large, and may hold credentials.
  */
-import { spawn } from 'node:child_process';
+
 import { lstatSync, readdirSync, readFileSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
 import { OnejobError } from '../errors.ts';
-import { type Ignores, parseIgnore } from './ignore.ts';
+import { glob } from '../glob.ts';
+import { run } from '../system/run.ts';
 
 export interface Listing {
   /** Relative to the folder, in order. */
@@ -78,15 +79,9 @@ function realFolders(top: string): (path: string) => boolean {
 
 async function runGit(folder: string): Promise<Buffer | null> {
   const args = ['ls-files', '-z', '--cached', '--others', '--exclude-standard'];
-  const child = spawn('git', args, { cwd: folder, stdio: ['ignore', 'pipe', 'pipe'] });
-  const [out, err]: [Buffer[], Buffer[]] = [[], []];
-  child.stdout.on('data', (bytes: Buffer) => out.push(bytes));
-  child.stderr.on('data', (bytes: Buffer) => err.push(bytes));
-  const said = await new Promise<string | null>((done) => {
-    child.on('error', (error) => done(message(error)));
-    child.on('close', (code) => done(code === 0 ? null : Buffer.concat(err).toString().trim() || `exit code ${code}`));
-  });
-  if (said === null) return Buffer.concat(out);
+  const { code, error, stdout, stderr } = await run('git', args, { cwd: folder, most: Number.POSITIVE_INFINITY });
+  if (error === null) return stdout;
+  const said = typeof code === 'string' ? error.message : stderr.trim() || `exit code ${code}`;
   if (said.startsWith('fatal: not a git repository (or any')) return null;
   throw new OnejobError('E_WORKSPACE_READ', `Cannot list the git work tree ${folder} with "git ${args.join(' ')}": ${said}.`, {
     hint: 'Make that command work there, give another folder with --workspace, or use --no-workspace.',
@@ -168,4 +163,39 @@ function asName(bytes: Buffer): string | null {
 
 function message(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
+}
+
+/**
+ * `.onejobignore`, with the syntax of gitignore(5): the last pattern that matches decides, `!` takes back, a trailing slash means
+ * directories only, a slash elsewhere ties the pattern to the top. What is below an ignored directory stays ignored, as it is never
+ * looked at. Whether a path relative to the top, without a leading slash, is left out.
+ */
+export type Ignores = (path: string, isDirectory: boolean) => boolean;
+
+interface Rule {
+  readonly matches: (path: string) => boolean;
+  readonly directoriesOnly: boolean;
+  readonly ignores: boolean;
+}
+
+export function parseIgnore(lines: readonly string[]): Ignores {
+  const rules = lines.map(parseLine).filter((rule) => rule !== null);
+  return (path, isDirectory) => {
+    const last = rules.findLast((rule) => (isDirectory || !rule.directoriesOnly) && rule.matches(path));
+    return last?.ignores ?? false;
+  };
+}
+
+function parseLine(line: string): Rule | null {
+  // Trailing spaces are dropped unless a backslash keeps them.
+  let pattern = line.replace(/\r$/, '').replace(/(?<!\\)\s+$/, '');
+  if (pattern === '' || pattern.startsWith('#')) return null;
+  const ignores = !pattern.startsWith('!');
+  if (!ignores) pattern = pattern.slice(1);
+  const directoriesOnly = pattern.endsWith('/');
+  if (directoriesOnly) pattern = pattern.slice(0, -1);
+  const tied = pattern.includes('/');
+  pattern = pattern.replace(/^\//, '');
+  if (pattern === '') return null;
+  return { matches: glob(tied ? pattern : `**/${pattern}`, { braces: false }), directoriesOnly, ignores };
 }

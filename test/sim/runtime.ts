@@ -9,8 +9,14 @@ import type { Readable } from 'node:stream';
 import type { Clock } from '../../src/core/clock.ts';
 import type { AgentId } from '../../src/core/slot.ts';
 import { OnejobError } from '../../src/errors.ts';
-import { advance } from '../../src/runtimes/position.ts';
-import type { Recipe, Runtime, RuntimeEvent, SandboxSeen, SandboxSpec } from '../../src/runtimes/runtime.ts';
+import {
+  advance,
+  type Recipe,
+  type Runtime,
+  type RuntimeEvent,
+  type SandboxSeen,
+  type SandboxSpec,
+} from '../../src/runtimes/runtime.ts';
 import { ours, type SimEngine, type SimImage } from './engine/engine.ts';
 import { type Sandbox, workspacePath } from './engine/sandbox.ts';
 import { Workspace } from './engine/workspace.ts';

@@ -1,8 +1,15 @@
 /** Following what a runtime tells, for tests: one sandbox's output, and the events of all. */
 import { randomBytes } from 'node:crypto';
 import type { AgentId, Exit } from '../../core/slot.ts';
-import { start } from '../position.ts';
-import type { LogChunk, LogPosition, Recipe, Runtime, RuntimeEvent, SandboxSpec } from '../runtime.ts';
+import {
+  type LogChunk,
+  type LogPosition,
+  type Recipe,
+  type Runtime,
+  type RuntimeEvent,
+  type SandboxSpec,
+  start,
+} from '../runtime.ts';
 
 /** The bytes of one stream. */
 export function bytesOf(chunks: readonly LogChunk[], stream: 'stdout' | 'stderr'): Buffer {

@@ -3,7 +3,7 @@ import { buffer } from 'node:stream/consumers';
 import { extract, pack } from 'tar-stream';
 import { expect, test } from 'vitest';
 import { withOwner } from './archive.ts';
-import { translate } from './failures.ts';
+import { Refusal, translate } from './failures.ts';
 
 const long = 'l'.repeat(120);
 
@@ -51,7 +51,7 @@ test.each([
 
 test('an archive that the Engine cannot unpack is not tried for ever, one that met a full disk is', () => {
   const answer = (message: string) =>
-    translate({ statusCode: 500, json: { message } }, 'put files into container x', {
+    translate(new Refusal(500, JSON.stringify({ message })), 'put files into container x', {
       kind: 'unix',
       path: '/x.sock',
       from: 'the default',

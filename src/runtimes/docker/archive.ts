@@ -146,13 +146,8 @@ function withoutOwnerRecords(body: Buffer): Buffer {
 function readNumber(header: Buffer, offset: number, length: number): number {
   // GNU tar writes what does not fit in octal as big-endian binary, with the first bit set.
   if ((header[offset] ?? 0) & 0x80) return header.readUIntBE(offset + length - 6, 6);
-  return Number.parseInt(
-    header
-      .toString('latin1', offset, offset + length)
-      .replace(/[\0 ]+$/, '')
-      .trim() || '0',
-    8,
-  );
+  const digits = header.toString('latin1', offset, offset + length).replace(/[\0 ]+$/, '');
+  return Number.parseInt(digits.trim() || '0', 8);
 }
 
 function writeNumber(header: Buffer, value: number, offset: number, length: number): void {

@@ -4,10 +4,9 @@ import { once } from 'node:events';
 import type { Socket } from 'node:net';
 import { deadline, sleep } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
-import { attachPath } from './doors.ts';
+import { silence, upgrade } from './call.ts';
 import type { Engine } from './engine.ts';
-import { messageOf, translate } from './failures.ts';
-import { silence, upgrade } from './wire.ts';
+import { Refusal, translate } from './failures.ts';
 
 /** How long handing over may take before something seems wrong, in ms; 3 ms are usual. */
 const expected = 50;
@@ -70,10 +69,7 @@ async function write(
     const socket = door ?? (await upgrade(engine.endpoint, attachPath(id), signal));
     if ('status' in socket) {
       if (socket.status === 404 || socket.status === 409) throw gateEnded(`takes no input (${socket.status})`);
-      throw Object.assign(new Error(socket.body), {
-        statusCode: socket.status,
-        json: { message: messageOf(new Error(socket.body)) },
-      });
+      throw new Refusal(socket.status, socket.body);
     }
     const closed = once(socket, 'close', { signal });
     const abort = () => socket.destroy();
@@ -94,4 +90,64 @@ async function write(
     if (limit.passed) throw await silence(doing, engine.endpoint, engine.limits.late, engine.limits.ping, caller, engine.clock);
     throw translate(error, doing, engine.endpoint);
   }
+}
+
+/**
+ * Connections to the standard input of sandboxes that wait at the gate, opened while nobody is in a hurry: a release is then one
+ * write. One that broke meanwhile is simply not there, and the release opens its own.
+ */
+export function createDoors(engine: Engine) {
+  const open = new Map<string, Socket>();
+  const opening = new Map<string, AbortController>();
+  let isClosed = false;
+
+  return {
+    /** Opens one for this container. Nothing waits for it, and no failure matters. */
+    async ahead(id: string): Promise<void> {
+      // One more would keep the process from its end.
+      if (isClosed || open.has(id) || opening.has(id)) return;
+      const abort = new AbortController();
+      opening.set(id, abort);
+      const callOff = engine.clock.after(engine.limits.soon, () => abort.abort());
+      const socket = await upgrade(engine.endpoint, attachPath(id), abort.signal).catch(() => null);
+      callOff();
+      // Taken meanwhile: the release has opened its own.
+      const isWanted = opening.delete(id);
+      if (socket === null || 'status' in socket) return;
+      if (!isWanted) {
+        socket.destroy();
+        return;
+      }
+      open.set(id, socket);
+      // An Engine that goes away ends it; so does the end of the container.
+      socket.once('close', () => open.get(id) === socket && open.delete(id));
+      socket.once('error', () => socket.destroy());
+      socket.resume();
+    },
+    /** Hands it over; null when there is none. */
+    take(id: string): Socket | null {
+      opening.delete(id);
+      const socket = open.get(id);
+      open.delete(id);
+      return socket === undefined || socket.destroyed || !socket.writable ? null : socket;
+    },
+    /** Nobody will come through it. */
+    drop(id: string): void {
+      opening.delete(id);
+      open.get(id)?.destroy();
+      open.delete(id);
+    },
+    close(): void {
+      isClosed = true;
+      for (const abort of opening.values()) abort.abort();
+      opening.clear();
+      for (const socket of open.values()) socket.destroy();
+      open.clear();
+    },
+  };
+}
+
+/** Standard input only. */
+function attachPath(id: string): string {
+  return `/containers/${id}/attach?stream=1&stdin=1`;
 }

@@ -3,15 +3,16 @@
  * is not there, because a volume on a dead file server holds up one call for ever and no other (E_ENGINE_SILENT).
  */
 
-import { Agent as HttpAgent, type IncomingMessage } from 'node:http';
-import { Agent as HttpsAgent } from 'node:https';
+import { type ClientRequest, Agent as HttpAgent, request as http, type IncomingMessage } from 'node:http';
+import { Agent as HttpsAgent, request as https, type RequestOptions } from 'node:https';
+import type { Socket } from 'node:net';
 import { PassThrough, pipeline, Readable } from 'node:stream';
 import { text } from 'node:stream/consumers';
-import type { Clock } from '../../core/clock.ts';
+import { type Clock, deadline } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
+import { jsonOf } from '../../system/json.ts';
 import type { Endpoint } from './endpoint.ts';
-import { stalled, statusOf, translate } from './failures.ts';
-import { open, silence } from './wire.ts';
+import { mute, Refusal, silent, stalled, statusOf, translate, unreachable } from './failures.ts';
 
 /** In ms. */
 export interface Limits {
@@ -48,17 +49,6 @@ export interface Call {
 
 const success: ReadonlySet<number | undefined> = new Set([200, 201, 204, 304]);
 
-/** What an Engine answered in the place of what was asked for. */
-class Refusal extends Error {
-  readonly statusCode: number;
-  readonly json: unknown;
-  constructor(statusCode: number, said: string) {
-    super(said);
-    this.statusCode = statusCode;
-    this.json = parsed(said);
-  }
-}
-
 /** A client with connections of its own; `close` ends them. */
 export function connect(endpoint: Endpoint, limits: Limits, clock: Clock) {
   const agent = connections(endpoint);
@@ -81,7 +71,7 @@ export function connect(endpoint: Endpoint, limits: Limits, clock: Clock) {
     if (!success.has(answer.statusCode)) throw new Refusal(answer.statusCode ?? 0, await text(answer));
     if (call.stream) return answer;
     const said = await text(answer);
-    return parsed(said) ?? said;
+    return jsonOf(said) ?? said;
   }
 
   /** @throws what `send` does, but for silence and aborts: what a refusal means is the caller's to say. */
@@ -193,20 +183,70 @@ function credentials(auth: object): string {
   return Buffer.from(JSON.stringify(auth)).toString('base64').replaceAll('+', '-').replaceAll('/', '_');
 }
 
-/** As the Engine's API has it: what is no plain value goes as JSON, but for names that may repeat. */
+/** As the Engine's API has it: what is no plain value goes as JSON. */
 function queryOf(query: Query): string {
   const pairs = Object.entries(query).flatMap(([name, value]): [string, string][] => {
     if (value === undefined || value === null) return [];
-    if (Array.isArray(value) && name === 't') return value.map((one) => [name, String(one)]);
     return [[name, typeof value === 'object' ? JSON.stringify(value) : String(value)]];
   });
   return pairs.length === 0 ? '' : `?${new URLSearchParams(pairs)}`;
 }
 
-function parsed(said: string): unknown {
+export interface Answer {
+  readonly status: number;
+  readonly body: string;
+}
+
+/** One GET on a connection of its own. Throws what Node throws. */
+export function get(endpoint: Endpoint, path: string, signal: AbortSignal): Promise<Answer> {
+  return new Promise((resolve, reject) => {
+    const sent = open(endpoint, { method: 'GET', path, signal }, (answer) => whole(answer).then(resolve, reject));
+    sent.on('error', reject);
+    sent.end();
+  });
+}
+
+async function whole(answer: IncomingMessage): Promise<Answer> {
+  return { status: answer.statusCode ?? 0, body: await text(answer) };
+}
+
+/** What it means that a call got no answer within `limit` ms: asks on another connection, for at most `patience` ms. */
+export async function silence(
+  doing: string,
+  endpoint: Endpoint,
+  limit: number,
+  patience: number,
+  signal: AbortSignal | undefined,
+  clock: Clock,
+): Promise<OnejobError> {
+  using timeout = deadline(clock, patience, ...(signal === undefined ? [] : [signal]));
   try {
-    return JSON.parse(said);
-  } catch {
-    return undefined;
+    await get(endpoint, '/_ping', timeout.signal);
+    return silent(doing, endpoint, limit);
+  } catch (error) {
+    signal?.throwIfAborted();
+    return timeout.passed ? mute(doing, endpoint, limit) : unreachable(error, doing, endpoint);
   }
+}
+
+/** Asks for a raw connection, as attach gives it. An answer that is no upgrade comes as `Answer`. */
+export function upgrade(endpoint: Endpoint, path: string, signal: AbortSignal): Promise<Socket | Answer> {
+  return new Promise((resolve, reject) => {
+    const headers = { Connection: 'Upgrade', Upgrade: 'tcp' };
+    const sent = open(endpoint, { method: 'POST', path, headers, signal }, (answer) => whole(answer).then(resolve, reject));
+    sent.on('upgrade', (_answer, socket: Socket) => resolve(socket));
+    sent.on('error', reject);
+    sent.end();
+  });
+}
+
+/** `agent` in `options`: whose connections are kept; else the call has one of its own. */
+export function open(endpoint: Endpoint, options: RequestOptions, answered: (answer: IncomingMessage) => void): ClientRequest {
+  const own = { agent: false, ...options } as const;
+  if (endpoint.kind === 'unix') return http({ ...own, socketPath: endpoint.path, host: 'localhost' }, answered);
+  const { host, port, tls } = endpoint;
+  if (tls === null) return http({ ...own, host, port }, answered);
+  const { ca, cert, key, verify } = tls;
+  const material = { ...(ca !== null && { ca }), ...(cert !== null && { cert }), ...(key !== null && { key }) };
+  return https({ ...own, ...material, host, port, rejectUnauthorized: verify }, answered);
 }

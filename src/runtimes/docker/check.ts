@@ -3,18 +3,19 @@
 import { existsSync } from 'node:fs';
 import { statfs } from 'node:fs/promises';
 import { systemClock } from '../../clock.ts';
+import type { PoolConfig } from '../../config/config.ts';
 import type { Clock } from '../../core/clock.ts';
 import { toFailure } from '../../errors.ts';
-import type { Finding } from '../runtime.ts';
+import { type Finding, fine, type GrantWay, warning } from '../runtime.ts';
 import { type DockerSettings, type Endpoint, endpointUrl, resolveEndpoint } from './endpoint.ts';
 import { createFirewall, type Firewall } from './firewall.ts';
-import { anyGrant, chooseGrant, type GrantChoice, type GrantSetting, type Way } from './grants.ts';
-import { type DockerProbe, probeDocker } from './probe.ts';
+import { anyGrant, chooseGrant, type GrantChoice, type Way } from './grants.ts';
+import { probeDocker } from './probe.ts';
 
 export async function checkEngine(
   endpoint: Endpoint,
   signal: AbortSignal,
-  grant: GrantSetting = 'auto',
+  grant: GrantWay = 'auto',
   clock: Clock = systemClock,
 ): Promise<Finding[]> {
   const probe = await probeDocker(endpoint, signal, clock);
@@ -22,53 +23,34 @@ export async function checkEngine(
   if (!probe.reachable) {
     return [{ level: 'error', subject, message: probe.error.message, hint: probe.error.hint }];
   }
-  const findings: Finding[] = [
-    { level: 'ok', subject, message: `${probe.why} (API ${probe.apiVersion}, from ${endpoint.from}).`, hint: null },
-  ];
+  const { info } = probe;
+  const findings: Finding[] = [fine(subject, `${probe.why} (API ${probe.apiVersion}, from ${endpoint.from}).`)];
   if (!probe.liveRestore) {
-    findings.push({
-      level: 'warning',
-      subject,
-      message: 'The Engine runs without live-restore: restarting it ends every running job.',
-      hint: 'Write { "live-restore": true } into /etc/docker/daemon.json and type "sudo systemctl reload docker".',
-    });
+    const message = 'The Engine runs without live-restore: restarting it ends every running job.';
+    const hint = 'Write { "live-restore": true } into /etc/docker/daemon.json and type "sudo systemctl reload docker".';
+    findings.push(warning(subject, message, hint));
   }
-  if (probe.podman) {
-    findings.push({
-      level: 'warning',
-      subject,
-      message: 'This is Podman: memory kills are reported as exit code 137.',
-      hint: null,
-    });
-  }
+  if (probe.podman) findings.push(warning(subject, 'This is Podman: memory kills are reported as exit code 137.'));
   if (!probe.local) {
-    findings.push({
-      level: 'warning',
-      subject,
-      message: `The Engine at ${endpointUrl(endpoint)} is not on this host: it serves pools without devices and without volumes.`,
-      hint: null,
-    });
+    const where = `The Engine at ${endpointUrl(endpoint)} is not on this host`;
+    findings.push(warning(subject, `${where}: it serves pools without devices and without volumes.`));
   }
   if (probe.local) {
-    const choice = chooseGrant(probe.told.info, probe.told.version, { ...anyGrant, setting: grant });
-    const isHere = (await statfs(probe.rootDir).catch(() => null)) !== null;
+    const choice = chooseGrant(info, probe.version, { ...anyGrant, setting: grant });
+    const isHere = (await statfs(info.DockerRootDir).catch(() => null)) !== null;
     const blind = process.getuid?.() !== 0 ? 'onejob is not root' : isHere ? null : 'the Engine does not run on this host itself';
     findings.push(...deviceFindings(choice, blind, existsSync('/dev/nvidiactl') || existsSync('/dev/kfd')));
   }
-  if (probe.told.info.PidsLimit === false) {
-    findings.push({
-      level: 'warning',
-      subject,
-      message: 'This Engine cannot limit processes: a job can start as many as the host has room for, whatever "pids" says.',
-      hint: 'Use a kernel with the pids control group, and for a rootless Engine delegate it.',
-    });
+  if (info.PidsLimit === false) {
+    const message = 'This Engine cannot limit processes: a job can start as many as the host has room for, whatever "pids" says.';
+    const hint = 'Use a kernel with the pids control group, and for a rootless Engine delegate it.';
+    findings.push(warning(subject, message, hint));
   }
-  for (const warning of probe.warnings) {
-    if (/^WARNING: No (memory|swap|kernel|oom|cpu)/i.test(warning)) {
-      findings.push({ level: 'warning', subject, message: `The Engine says: ${warning.replace(/^WARNING: /, '')}.`, hint: null });
-    }
+  for (const said of info.Warnings ?? []) {
+    if (!/^WARNING: No (memory|swap|kernel|oom|cpu)/i.test(said)) continue;
+    findings.push(warning(subject, `The Engine says: ${said.replace(/^WARNING: /, '')}.`));
   }
-  const disk = await diskOf(probe);
+  const disk = probe.local ? await diskFinding(info.DockerRootDir) : null;
   if (disk !== null) findings.push(disk);
   return findings;
 }
@@ -82,28 +64,23 @@ const ways: Readonly<Record<Way, string>> = {
 /** How devices would be granted, and whether that is checked. `blind` is why nobody can look, or null. Nothing on a host without GPUs. */
 export function deviceFindings(choice: GrantChoice, blind: string | null, gpus: boolean): Finding[] {
   if (!gpus) return [];
-  const [subject, level] = ['devices', 'warning'] as const;
-  const how: Finding =
+  const subject = 'devices';
+  const how =
     choice.way === null
-      ? { level, subject, message: `Pools cannot have devices of NVIDIA, because ${choice.why}.`, hint: choice.hint }
-      : { level: 'ok', subject, message: `Devices of NVIDIA are granted ${ways[choice.way]}, because ${choice.why}.`, hint: null };
-  const sight: Finding =
-    blind === null
-      ? { level: 'ok', subject, message: 'What a sandbox was granted is compared with its lease before it is used.', hint: null }
-      : {
-          level,
-          subject,
-          message: `What a sandbox was granted cannot be compared with its lease, because ${blind}: the Engine is believed.`,
-          hint: "Run onejob as root on the Engine's own host.",
-        };
-  return [how, sight];
+      ? warning(subject, `Pools cannot have devices of NVIDIA, because ${choice.why}.`, choice.hint)
+      : fine(subject, `Devices of NVIDIA are granted ${ways[choice.way]}, because ${choice.why}.`);
+  if (blind === null) return [how, fine(subject, 'What a sandbox was granted is compared with its lease before it is used.')];
+  const message = `What a sandbox was granted cannot be compared with its lease, because ${blind}: the Engine is believed.`;
+  return [how, warning(subject, message, "Run onejob as root on the Engine's own host.")];
 }
 
 /** A limit of this host, and no fault: only pools that ask for that network mind. */
 export async function checkInternet(firewall: Firewall): Promise<Finding> {
   const why = await firewall.obstacle();
-  if (why === null) return { level: 'ok', subject: 'docker', message: 'Pools may have network: internet.', hint: null };
-  return { level: 'ok', subject: 'docker', message: `Pools cannot have network: internet, because ${why}.`, hint: null };
+  return fine(
+    'docker',
+    why === null ? 'Pools may have network: internet.' : `Pools cannot have network: internet, because ${why}.`,
+  );
 }
 
 /** Why there can be no network `internet` here, as the end of a sentence; null when there can. Asks no Engine. Never throws. */
@@ -116,12 +93,39 @@ export async function internetObstacle(settings: DockerSettings): Promise<string
   }
 }
 
-async function diskOf(probe: Extract<DockerProbe, { reachable: true }>): Promise<Finding | null> {
-  if (!probe.local) return null;
-  const seen = await statfs(probe.rootDir).catch(() => null);
+async function diskFinding(rootDir: string): Promise<Finding | null> {
+  const seen = await statfs(rootDir).catch(() => null);
   if (seen === null) return null;
-  const free = Number(seen.bavail) / Number(seen.blocks);
-  const message = `${Math.round(free * 100)} % of the disk below ${probe.rootDir} is free.`;
-  if (free >= 0.1) return { level: 'ok', subject: 'disk', message, hint: null };
-  return { level: 'warning', subject: 'disk', message, hint: 'Free space on it, e.g. with "docker image prune".' };
+  const free = seen.bavail / seen.blocks;
+  const message = `${Math.round(free * 100)} % of the disk below ${rootDir} is free.`;
+  if (free >= 0.1) return fine('disk', message);
+  return warning('disk', message, 'Free space on it, e.g. with "docker image prune".');
+}
+
+/** As `EngineFacts` of `src/gpu/doctor.ts`. */
+export interface EngineFacts {
+  readonly version: string;
+  readonly cgroupDriver: string | null;
+  readonly way: Way | null;
+}
+
+/**
+ * Of the Engine that gives these pools their devices. null when none has to, none answers, or the one that does is not on this
+ * host. Never throws but when `signal` aborts.
+ */
+export async function engineFacts(
+  pools: readonly Pick<PoolConfig, 'devices' | 'runtime' | 'recipe'>[],
+  environment: DockerSettings,
+  signal: AbortSignal,
+  clock: Clock = systemClock,
+): Promise<EngineFacts | null> {
+  const [pool] = pools.filter(({ devices, runtime }) => devices.count !== 0 && runtime !== 'process');
+  if (pool === undefined) return null;
+  const setting = pool.recipe.grant.way;
+  const endpoint = await resolveEndpoint(environment).catch(() => null);
+  const probe = endpoint === null ? null : await probeDocker(endpoint, signal, clock);
+  if (probe === null || !probe.reachable || !probe.local) return null;
+  const { info, version } = probe;
+  const { way } = chooseGrant(info, version, { ...anyGrant, setting });
+  return { version: version.Version, cgroupDriver: info.CgroupDriver ?? null, way };
 }

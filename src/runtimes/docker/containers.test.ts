@@ -23,7 +23,7 @@ async function over(answers: Readonly<Record<string, readonly (object | number)[
   });
   await fake.start();
   const engine = connectEngine(fake.endpoint, limits);
-  const containers = createContainers({ engine, owner: 'me', gone: (id) => gone.push(id) });
+  const containers = createContainers(engine, 'me', (id) => gone.push(id));
   return {
     containers,
     asked,

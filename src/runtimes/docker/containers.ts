@@ -2,6 +2,9 @@
  * Which container is an agent's, and whose its files are. Told by the labels that it was made with, so that a new manager
  * finds what the one before has made, and nobody else's is ever found; what is remembered only saves questions.
  */
+
+import { text } from 'node:stream/consumers';
+import { extract } from 'tar-stream';
 import { sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
@@ -9,15 +12,6 @@ import type { Owner } from './archive.ts';
 import { labels } from './create.ts';
 import { endpointUrl } from './endpoint.ts';
 import type { ContainerAnswer, Engine } from './engine.ts';
-import { ownerOf } from './users.ts';
-
-export interface ContainerParts {
-  readonly engine: Engine;
-  /** Id of this installation. */
-  readonly owner: string;
-  /** Told the id of each container that was removed. */
-  readonly gone: (id: string) => void;
-}
 
 interface Known {
   readonly id: string;
@@ -26,7 +20,8 @@ interface Known {
 
 export type Containers = ReturnType<typeof createContainers>;
 
-export function createContainers({ engine, owner, gone }: ContainerParts) {
+/** `owner` is the id of this installation; `gone` is told the id of each container that was removed. */
+export function createContainers(engine: Engine, owner: string, gone: (id: string) => void) {
   const known = new Map<AgentId, Known>();
   const owners = new Map<string, Owner>();
 
@@ -90,4 +85,48 @@ export function createContainers({ engine, owner, gone }: ContainerParts) {
       gone(id);
     },
   };
+}
+
+/** `user` as Docker takes it: empty, `name`, `uid`, `name:group`, `uid:gid`. */
+async function ownerOf(engine: Engine, container: string, user: string, signal: AbortSignal): Promise<Owner> {
+  const [name = '', group] = user.split(':');
+  if (name === '' || name === 'root' || (name === '0' && group === undefined))
+    return { uid: 0, gid: await groupId(engine, container, group, 0, signal) };
+  const isNumber = /^\d+$/.test(name);
+  if (isNumber && group !== undefined && /^\d+$/.test(group)) return { uid: Number(name), gid: Number(group) };
+  const lines = await readLines(engine, container, '/etc/passwd', signal);
+  const entry = lines.map((line) => line.split(':')).find((fields) => (isNumber ? fields[2] === name : fields[0] === name));
+  if (entry === undefined && !isNumber) {
+    throw new OnejobError('E_USER_UNKNOWN', `Cannot make a sandbox for user "${user}": the image has no such user.`, {
+      hint: 'Write a uid, or uid:gid, or a user of the image.',
+    });
+  }
+  return { uid: Number(entry?.[2] ?? name), gid: await groupId(engine, container, group, Number(entry?.[3] ?? 0), signal) };
+}
+
+async function groupId(
+  engine: Engine,
+  container: string,
+  group: string | undefined,
+  otherwise: number,
+  signal: AbortSignal,
+): Promise<number> {
+  if (group === undefined || group === '') return otherwise;
+  if (/^\d+$/.test(group)) return Number(group);
+  const lines = await readLines(engine, container, '/etc/group', signal);
+  const entry = lines.map((line) => line.split(':')).find((fields) => fields[0] === group);
+  if (entry !== undefined) return Number(entry[2]);
+  throw new OnejobError('E_USER_UNKNOWN', `Cannot make a sandbox for group "${group}": the image has no such group.`, {
+    hint: 'Write a gid, or a group of the image.',
+  });
+}
+
+async function readLines(engine: Engine, container: string, path: string, signal: AbortSignal): Promise<string[]> {
+  const archive = await engine.getArchive(container, path, signal);
+  if (archive === null) return [];
+  for await (const entry of archive.pipe(extract())) {
+    if (entry.header.type === 'file') return (await text(entry)).split('\n');
+    entry.resume();
+  }
+  return [];
 }

@@ -3,15 +3,14 @@
  * needs them and nowhere else: not into messages, logs or the store (S8).
  */
 
-import { spawn } from 'node:child_process';
-import { once } from 'node:events';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { text } from 'node:stream/consumers';
 import { z } from 'zod';
 import { systemClock } from '../../clock.ts';
 import { type Clock, deadline } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
+import { jsonOf } from '../../system/json.ts';
+import { run } from '../../system/run.ts';
 
 /** As the Engine's X-Registry-Auth header wants it. */
 export type RegistryAuth =
@@ -42,10 +41,8 @@ export async function registryAuth(
   const path = join(folder, 'config.json');
   const written = await readFile(path, 'utf8').catch(() => null);
   if (written === null) return null;
-  let config: z.infer<typeof dockerConfig>;
-  try {
-    config = dockerConfig.parse(JSON.parse(written));
-  } catch {
+  const { data: config } = dockerConfig.safeParse(jsonOf(written));
+  if (config === undefined) {
     // No cause: a JSON error quotes the text, which may hold a password.
     throw new OnejobError('E_ENGINE_ADDRESS', `Cannot read credentials for ${registry}: ${path} is not what Docker writes.`, {
       hint: 'Mend or remove that file.',
@@ -68,37 +65,26 @@ export async function registryAuth(
 /** The protocol of docker/docker-credential-helpers: `get`, the server on standard input, JSON on standard output. */
 async function askHelper(name: string, server: string, signal: AbortSignal, clock: Clock): Promise<RegistryAuth | null> {
   const program = `docker-credential-${name}`;
-  const hint = `Try: echo ${server} | ${program} get`;
   using late = deadline(clock, patience, signal);
-  const limit = late.signal;
-  const child = spawn(program, ['get'], { stdio: ['pipe', 'pipe', 'ignore'], signal: limit });
-  child.stdin.on('error', () => {});
-  child.stdin.end(`${server}\n`);
-  const said = text(child.stdout);
-  try {
-    const [code] = await once(child, 'close');
-    const answer = await said;
-    if (code !== 0) {
-      if (/credentials not found/i.test(answer)) return null;
-      throw new Error(`it ended with exit code ${code}`);
-    }
-    const { Username, Secret } = helperAnswer.parse(JSON.parse(answer));
-    if (Username === '<token>') return { identitytoken: Secret, serveraddress: server };
-    return { username: Username, password: Secret, serveraddress: server };
-  } catch (error) {
-    signal.throwIfAborted();
-    said.catch(() => {});
-    const missing = error instanceof Error && 'code' in error && error.code === 'ENOENT';
-    const why = missing
-      ? 'it is not on PATH'
-      : error instanceof z.ZodError || error instanceof SyntaxError
-        ? 'its answer makes no sense'
-        : String(error);
-    throw new OnejobError('E_IMAGE_DENIED', `Cannot get credentials for ${server} from ${program}: ${why}.`, {
-      hint,
-      retry: !missing,
-    });
+  const { code, error, stdout } = await run(program, ['get'], { input: `${server}\n`, signal: late.signal });
+  signal.throwIfAborted();
+  const said = stdout.toString();
+  const answer = helperAnswer.safeParse(jsonOf(said));
+  if (code === 0 && answer.success) {
+    const { Username: username, Secret: password } = answer.data;
+    return username === '<token>'
+      ? { identitytoken: password, serveraddress: server }
+      : { username, password, serveraddress: server };
   }
+  const missing = code === 'ENOENT';
+  const hasEnded = code === null || typeof code === 'number';
+  if (hasEnded && code !== 0 && /credentials not found/i.test(said)) return null;
+  const failure = hasEnded ? `Error: it ended with exit code ${code}` : String(error);
+  const why = missing ? 'it is not on PATH' : code === 0 ? 'its answer makes no sense' : failure;
+  throw new OnejobError('E_IMAGE_DENIED', `Cannot get credentials for ${server} from ${program}: ${why}.`, {
+    hint: `Try: echo ${server} | ${program} get`,
+    retry: !missing,
+  });
 }
 
 function hostOf(server: string): string {

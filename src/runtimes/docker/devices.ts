@@ -6,40 +6,27 @@
 import { stat } from 'node:fs/promises';
 import { sleep } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
-import { nodesOf } from '../devices.ts';
-import { openFilesForDevices } from '../open-files.ts';
-import type { SandboxSpec } from '../runtime.ts';
+import { nodesOf, openFilesForDevices } from '../devices.ts';
+import type { GrantWay, SandboxSpec } from '../runtime.ts';
 import { endpointUrl } from './endpoint.ts';
 import type { Engine } from './engine.ts';
 import { judge } from './evidence.ts';
 import { messageOf } from './failures.ts';
-import { type Capability, chooseGrant, type Grant, type GrantSetting, grantOf, noGrant, passedNodes, type Way } from './grants.ts';
+import { chooseGrant, type Grant, grantOf, noGrant, passedNodes, type Way } from './grants.ts';
 import { isPodman } from './probe.ts';
 import { look, lookAtHost, type Sight } from './witness.ts';
 
 export interface DeviceOptions {
   /** How the Engine is asked for devices of NVIDIA where the recipe leaves it open; default `auto`: as it reports that it can. */
-  readonly grant?: GrantSetting;
-  /** What those may be used for beside what the recipe says; default nothing. */
-  readonly capabilities?: readonly Capability[];
+  readonly grant?: GrantWay;
 }
 
-export interface Devices {
-  /** What the Engine is to be asked for. @throws OnejobError E_DEVICES_REFUSED when that cannot be told or cannot be had. */
-  grant(spec: SandboxSpec, signal: AbortSignal): Promise<Grant>;
-  /** Whether an Engine that refused a sandbox so may be asked in another way, as `grant` does from then on. */
-  retreat(refusal: unknown): boolean;
-  /**
-   * Compares a container that was started with the lease. One that has ended, or cannot be looked at, passes.
-   * @throws OnejobError E_DEVICES_GRANTED when it holds anything else
-   */
-  verify(spec: SandboxSpec, id: string, progress: (line: string) => void, signal: AbortSignal): Promise<void>;
-}
+export type Devices = ReturnType<typeof createDevices>;
 
 /** How long an Engine may speak of a process that is not there, in ms: it learns of an end a little later. */
 const patience = 2_000;
 
-export function createDevices(engine: Engine, { grant: setting = 'auto', capabilities = [] }: DeviceOptions): Devices {
+export function createDevices(engine: Engine, { grant: setting = 'auto' }: DeviceOptions) {
   const { endpoint } = engine;
   const local = endpoint.kind === 'unix';
   const refused = new Set<Way>();
@@ -62,7 +49,8 @@ export function createDevices(engine: Engine, { grant: setting = 'auto', capabil
   };
 
   return {
-    async grant(spec, signal) {
+    /** What the Engine is to be asked for. @throws OnejobError E_DEVICES_REFUSED when that cannot be told or cannot be had. */
+    async grant(spec: SandboxSpec, signal: AbortSignal): Promise<Grant> {
       const { devices } = spec;
       if (devices.length === 0) return noGrant;
       if (!local)
@@ -76,15 +64,15 @@ export function createDevices(engine: Engine, { grant: setting = 'auto', capabil
       // Podman's default is bounded, and it forgets that one where another limit is sent.
       const openFiles = isPodman(version) ? null : openFilesForDevices();
       const wanted = spec.recipe.grant;
-      const all = [...new Set([...capabilities, ...wanted.capabilities])];
-      const parts = { capabilities: all, groups: await nodeGroups(passedNodes(devices)), openFiles };
+      const parts = { capabilities: [...new Set(wanted.capabilities)], groups: await nodeGroups(passedNodes(devices)), openFiles };
       if (uuids.length === 0) return grantOf(devices, { ...parts, way: null });
       const choice = chooseGrant(info, version, { setting: wanted.way === 'auto' ? setting : wanted.way, uuids, refused });
       if (choice.way === null) throw notGrantable(spec, choice.why, choice.hint);
       return grantOf(devices, { ...parts, way: choice.way });
     },
 
-    retreat(refusal) {
+    /** Whether an Engine that refused a sandbox so may be asked in another way, as `grant` does from then on. */
+    retreat(refusal: unknown): boolean {
       if (!(refusal instanceof OnejobError) || refusal.code !== 'E_DEVICES_REFUSED' || setting !== 'auto') return false;
       // No Engine reports whether it found a hook on its PATH. What fails for one device says nothing of the others.
       if (!/could not select device driver/.test(messageOf(refusal.cause)) || refused.has('request')) return false;
@@ -92,7 +80,11 @@ export function createDevices(engine: Engine, { grant: setting = 'auto', capabil
       return true;
     },
 
-    async verify(spec, id, progress, signal) {
+    /**
+     * Compares a container that was started with the lease. One that has ended, or cannot be looked at, passes.
+     * @throws OnejobError E_DEVICES_GRANTED when it holds anything else
+     */
+    async verify(spec: SandboxSpec, id: string, progress: (line: string) => void, signal: AbortSignal): Promise<void> {
       const { devices } = spec;
       if (!local || (devices.length === 0 && blind !== null)) return;
       const sight = await see(spec, id, signal);
@@ -113,14 +105,7 @@ export function createDevices(engine: Engine, { grant: setting = 'auto', capabil
 
 /** Groups of the nodes that are no root's; of one that is not there the Engine will speak. */
 async function nodeGroups(nodes: readonly string[]): Promise<number[]> {
-  const found = await Promise.all(
-    nodes.map((path) =>
-      stat(path).then(
-        ({ gid }) => gid,
-        () => 0,
-      ),
-    ),
-  );
+  const found = await Promise.all(nodes.map(async (path) => (await stat(path).catch(() => null))?.gid ?? 0));
   return [...new Set(found)].filter((gid) => gid !== 0);
 }
 

@@ -11,28 +11,24 @@ import type { Clock } from '../../core/clock.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
 import { diskUsage } from '../disk-usage.ts';
 import type { Recipe, Runtime, SandboxSeen } from '../runtime.ts';
-import { gateEnded, writeInput } from './attach.ts';
+import { createDoors, gateEnded, writeInput } from './attach.ts';
 import type { Limits } from './call.ts';
 import { checkEngine, checkInternet } from './check.ts';
 import { createContainers } from './containers.ts';
 import { type LogLimits, labels, workspacePath } from './create.ts';
 import { createDevices, type DeviceOptions } from './devices.ts';
-import { createDoors } from './doors.ts';
 import { type DockerSettings, resolveEndpoint } from './endpoint.ts';
 import { connectEngine } from './engine.ts';
 import { followEvents } from './events.ts';
 import { createExits } from './exits.ts';
-import { fingerprintOf } from './fingerprint.ts';
 import { createFirewall } from './firewall.ts';
-import { openDoor } from './host-door.ts';
 import { createImages } from './image.ts';
 import { logFolder } from './log-files.ts';
 import { followLogs } from './logs.ts';
-import { createNetworks } from './networks.ts';
-import { createPrepare } from './prepare.ts';
+import { createNetworks, openDoor } from './networks.ts';
+import { createPrepare, fingerprintOf } from './prepare.ts';
 import { isPodman } from './probe.ts';
-import { insideFolder, withDot } from './rename.ts';
-import { putWorkspace, topEntries } from './workspace.ts';
+import { insideFolder, putWorkspace, topEntries, withDot } from './workspace.ts';
 
 export interface DockerOptions extends DeviceOptions {
   /** Id of this installation; labels everything. Letters, digits and dashes. */
@@ -77,7 +73,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
   const engine = connectEngine(endpoint, options.limits, options.clock);
   const { owner } = options;
   const images = createImages(engine, options.environment.config, engine.clock.now);
-  const firewall = createFirewall({ owner, local: isLocal, ...(options.nameservers && { nameservers: options.nameservers }) });
+  const firewall = createFirewall({ owner, local: isLocal, nameservers: options.nameservers });
   const networks = createNetworks(engine, owner, firewall);
   const exits = createExits(engine, bootId);
   const devices = createDevices(engine, options);
@@ -88,13 +84,9 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
     podman ??= isPodman(await engine.version(signal));
     return podman;
   };
-  const containers = createContainers({
-    engine,
-    owner,
-    gone: (id) => {
-      doors.drop(id);
-      exits.forget(id);
-    },
+  const containers = createContainers(engine, owner, (id) => {
+    doors.drop(id);
+    exits.forget(id);
   });
   const log = options.log ?? logLimits(64 * 2 ** 20);
   let engineRoot: string | null = null;
@@ -175,11 +167,8 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
       await networks.guard();
       const found = await engine.containers([`${labels.owner}=${owner}`], signal);
       const ended = found.filter(({ Id, State }) => exits.recall(Id) === null && !alive.includes(State));
-      const inspected = await Promise.all(ended.map(({ Id }) => engine.inspect(Id, signal)));
-      const judged = await exits.afterwards(
-        inspected.filter((one) => one !== null),
-        signal,
-      );
+      const inspected = (await Promise.all(ended.map(({ Id }) => engine.inspect(Id, signal)))).filter((one) => one !== null);
+      const judged = await exits.afterwards(inspected, signal);
       return found.flatMap(({ Id, State, Labels }): SandboxSeen[] => {
         const agent = Labels?.[labels.agent];
         if (agent === undefined) return [];
@@ -208,7 +197,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
     },
 
     door: async (network, port, signal) =>
-      openDoor({ engine, networks, firewall, podman: isLocal && (await isPodmanHere(signal)) }, network, port, signal),
+      openDoor({ engine, networks, firewall }, isLocal && (await isPodmanHere(signal)), network, port, signal),
 
     sweep: async (signal) => {
       const listed = await engine.containers([`${labels.owner}=${owner}`], signal);
@@ -225,11 +214,8 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
       const container = id === null ? null : await engine.inspect(id, signal);
       if (container === null) return null;
       const volumes = (container.Mounts ?? []).filter(({ Destination }) => Destination === workspacePath);
-      const folders = [container.GraphDriver?.Data?.UpperDir ?? '', ...volumes.map(({ Source }) => Source)];
-      return diskUsage(
-        folders.filter((folder) => folder !== ''),
-        signal,
-      );
+      const folders = [container.GraphDriver?.Data?.UpperDir ?? '', ...volumes.map(({ Source }) => Source)].filter(Boolean);
+      return diskUsage(folders, signal);
     },
 
     disk: async (signal) => {
@@ -247,8 +233,6 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
 }
 
 async function readBootId(): Promise<string | null> {
-  return readFile('/proc/sys/kernel/random/boot_id', 'utf8').then(
-    (id) => id.trim(),
-    () => null,
-  );
+  const id = await readFile('/proc/sys/kernel/random/boot_id', 'utf8').catch(() => null);
+  return id?.trim() ?? null;
 }

@@ -7,7 +7,7 @@ import { access, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
 import type { DockerEnvironment } from '../../config/environment.ts';
-import { OnejobError } from '../../errors.ts';
+import { codeOf, OnejobError } from '../../errors.ts';
 
 /** What the environment says about Docker. `runtimeDir` is where rootless Engines keep their sockets. */
 export type DockerSettings = DockerEnvironment & { readonly runtimeDir?: string | null };
@@ -119,6 +119,6 @@ function unusable(what: string, hint: string, cause?: unknown): OnejobError {
 async function exists(path: string): Promise<boolean> {
   return access(path).then(
     () => true,
-    (error: unknown) => !(error instanceof Error && 'code' in error && (error.code === 'ENOENT' || error.code === 'ENOTDIR')),
+    (error: unknown) => !['ENOENT', 'ENOTDIR'].includes(codeOf(error)),
   );
 }

@@ -45,7 +45,7 @@ export type ContainerAnswer = z.infer<typeof containerAnswer>;
 const listAnswer = z.array(z.object({ Id: z.string(), State: z.string(), Labels: z.record(z.string(), z.string()).nullish() }));
 const imageAnswer = z.object({
   Id: z.string(),
-  Config: z.object({ User: z.string().nullish() }).nullish(),
+  Config: z.object({ User: z.string().nullish(), Labels: z.record(z.string(), z.string()).nullish() }).nullish(),
 });
 const networkAnswer = z.object({
   Id: z.string(),
@@ -74,6 +74,19 @@ export type Engine = ReturnType<typeof connectEngine>;
 export function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits, clock: Clock = systemClock) {
   const { raw, ask, flow, close } = connect(endpoint, limits, clock);
 
+  type Look = { readonly query?: Query; readonly signal?: AbortSignal | undefined };
+  const look = async <T extends z.ZodType>(answer: T, path: string, doing: string, more: Look): Promise<z.infer<T>> =>
+    answer.parse(await ask({ method: 'GET', path, doing, limit: 'soon', ...more }));
+  /** null when there is no such thing. */
+  const find = async <T extends z.ZodType>(
+    answer: T,
+    path: string,
+    doing: string,
+    signal?: AbortSignal,
+  ): Promise<z.infer<T> | null> => {
+    const found = await ask({ method: 'GET', path, doing, limit: 'soon', signal, nothing: [404] });
+    return found === null ? null : answer.parse(found);
+  };
   const getArchive = (id: string, path: string, signal: AbortSignal): Promise<Readable | null> => {
     const doing = `get files out of container ${short(id)}`;
     const call = { method: 'GET', path: `/containers/${id}/archive`, query: { path }, doing, limit: 'late', signal } as const;
@@ -86,10 +99,8 @@ export function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits, 
     limits,
     close,
 
-    version: async (signal?: AbortSignal) =>
-      versionAnswer.parse(await ask({ method: 'GET', path: '/version', doing: 'ask for the version', limit: 'soon', signal })),
-    info: async (signal?: AbortSignal) =>
-      infoAnswer.parse(await ask({ method: 'GET', path: '/info', doing: 'ask about the Engine', limit: 'soon', signal })),
+    version: (signal?: AbortSignal) => look(versionAnswer, '/version', 'ask for the version', { signal }),
+    info: (signal?: AbortSignal) => look(infoAnswer, '/info', 'ask about the Engine', { signal }),
 
     /** @throws foreign errors too: what a refusal means depends on the recipe. Has no signal, see `prepare`. */
     create: async (name: string, body: object): Promise<string> => {
@@ -102,18 +113,11 @@ export function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits, 
       await raw({ method: 'POST', path: `/containers/${id}/start`, doing: `start container ${short(id)}`, limit: 'late' });
     },
     /** null when there is no such container. */
-    inspect: async (id: string, signal?: AbortSignal): Promise<ContainerAnswer | null> => {
-      const doing = `look at container ${short(id)}`;
-      const answer = await ask({ method: 'GET', path: `/containers/${id}/json`, doing, limit: 'soon', signal, nothing: [404] });
-      return answer === null ? null : containerAnswer.parse(answer);
-    },
+    inspect: (id: string, signal?: AbortSignal) =>
+      find(containerAnswer, `/containers/${id}/json`, `look at container ${short(id)}`, signal),
     /** Containers with all of `labels`, ended ones too. */
-    containers: async (labels: readonly string[], signal?: AbortSignal) => {
-      const query = { all: true, filters: { label: labels } };
-      return listAnswer.parse(
-        await ask({ method: 'GET', path: '/containers/json', query, doing: 'list containers', limit: 'soon', signal }),
-      );
-    },
+    containers: (labels: readonly string[], signal?: AbortSignal) =>
+      look(listAnswer, '/containers/json', 'list containers', { query: { all: true, filters: { label: labels } }, signal }),
     /** One that is unknown or does not run is no error. */
     kill: async (id: string, signal: string): Promise<void> => {
       const doing = `send ${signal} to container ${short(id)}`;
@@ -140,12 +144,9 @@ export function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits, 
     },
 
     /** null when it is not on the Engine. */
-    image: async (reference: string, signal?: AbortSignal): Promise<{ id: string; user: string } | null> => {
-      const doing = `look at image "${reference}"`;
-      const answer = await ask({ method: 'GET', path: `/images/${reference}/json`, doing, limit: 'soon', signal, nothing: [404] });
-      if (answer === null) return null;
-      const { Id, Config } = imageAnswer.parse(answer);
-      return { id: Id, user: Config?.User ?? '' };
+    image: async (reference: string, signal?: AbortSignal) => {
+      const found = await find(imageAnswer, `/images/${reference}/json`, `look at image "${reference}"`, signal);
+      return found === null ? null : { id: found.Id, user: found.Config?.User ?? '', labels: found.Config?.Labels ?? {} };
     },
     /** The pull's progress as JSON lines. @throws foreign errors too. */
     pull: async (query: { fromImage: string; tag: string }, auth: object | null, signal: AbortSignal): Promise<Readable> => {
@@ -156,33 +157,19 @@ export function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits, 
     },
     /** Asks the registry for the image's description. @throws foreign errors too. */
     distribution: async (reference: string, auth: object | null, signal: AbortSignal): Promise<void> => {
-      await raw({
-        method: 'GET',
-        path: `/distribution/${reference}/json`,
-        auth,
-        doing: `ask for ${reference}`,
-        limit: 'soon',
-        signal,
-      });
+      const call = { method: 'GET', path: `/distribution/${reference}/json`, auth, limit: 'soon', signal } as const;
+      await raw({ ...call, doing: `ask for ${reference}` });
     },
 
     /** null when there is none. */
-    network: async (name: string, signal?: AbortSignal) => {
-      const doing = `look at network "${name}"`;
-      const answer = await ask({ method: 'GET', path: `/networks/${name}`, doing, limit: 'soon', signal, nothing: [404] });
-      return answer === null ? null : networkAnswer.parse(answer);
-    },
+    network: (name: string, signal?: AbortSignal) => find(networkAnswer, `/networks/${name}`, `look at network "${name}"`, signal),
     /** One of that name being there already is no error. */
     createNetwork: async (body: { readonly Name: string } & Query): Promise<void> => {
       const doing = `create network "${body.Name}"`;
       await ask({ method: 'POST', path: '/networks/create', body, doing, limit: 'late', nothing: [409] });
     },
-    networks: async (label: string, signal?: AbortSignal) => {
-      const query = { filters: { label: [label] } };
-      return z
-        .array(networkAnswer)
-        .parse(await ask({ method: 'GET', path: '/networks', query, doing: 'list networks', limit: 'soon', signal }));
-    },
+    networks: (label: string, signal?: AbortSignal) =>
+      look(z.array(networkAnswer), '/networks', 'list networks', { query: { filters: { label: [label] } }, signal }),
     /** False when it is in use, or gone. */
     removeNetwork: async (id: string): Promise<boolean> => {
       const doing = `remove network ${short(id)}`;
@@ -196,18 +183,13 @@ export function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits, 
     },
     danglingVolumes: async (label: string, signal?: AbortSignal): Promise<string[]> => {
       const query = { filters: { dangling: ['true'], label: [label] } };
-      const answer = await ask({ method: 'GET', path: '/volumes', query, doing: 'list volumes', limit: 'soon', signal });
-      return (volumesAnswer.parse(answer).Volumes ?? []).map((volume) => volume.Name);
+      const { Volumes } = await look(volumesAnswer, '/volumes', 'list volumes', { query, signal });
+      return (Volumes ?? []).map((volume) => volume.Name);
     },
     /** One that is in use, or gone, is no error. */
     removeVolume: async (name: string): Promise<void> => {
-      await ask({
-        method: 'DELETE',
-        path: `/volumes/${name}`,
-        doing: `remove volume ${short(name)}`,
-        limit: 'soon',
-        nothing: [404, 409],
-      });
+      const doing = `remove volume ${short(name)}`;
+      await ask({ method: 'DELETE', path: `/volumes/${name}`, doing, limit: 'soon', nothing: [404, 409] });
     },
 
     /** Unpacks a tar at `path` in the container; takes as long as `file` does, which is destroyed if it fails. */

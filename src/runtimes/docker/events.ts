@@ -8,6 +8,7 @@ import type { Readable } from 'node:stream';
 import { z } from 'zod';
 import { sleep } from '../../core/clock.ts';
 import { toFailure } from '../../errors.ts';
+import { jsonOf } from '../../system/json.ts';
 import type { RuntimeEvent } from '../runtime.ts';
 import { labels } from './create.ts';
 import { endpointUrl } from './endpoint.ts';
@@ -103,7 +104,7 @@ async function* read(stream: Readable, exits: Exits, connection: AbortSignal): A
 }
 
 async function judge(line: string, exits: Exits, connection: AbortSignal): Promise<RuntimeEvent | null> {
-  const parsed = eventLine.safeParse(parseJson(line));
+  const parsed = eventLine.safeParse(jsonOf(line));
   if (!parsed.success) return null;
   const { ID, Attributes } = parsed.data.Actor;
   const agent = Attributes[labels.agent];
@@ -120,13 +121,5 @@ async function judge(line: string, exits: Exits, connection: AbortSignal): Promi
       return { kind: 'removed', agent };
     default:
       return null;
-  }
-}
-
-function parseJson(line: string): unknown {
-  try {
-    return JSON.parse(line);
-  } catch {
-    return null;
   }
 }

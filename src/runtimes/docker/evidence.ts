@@ -33,7 +33,10 @@ export function judge(
   evidence: Evidence,
   host: HostDevices,
 ): readonly string[] {
-  const found = evidence.nodes.map((node) => ({ ...node, what: meaning(node) })).filter(isDevice);
+  const found = evidence.nodes.flatMap((node) => {
+    const what = meaning(node);
+    return what === null ? [] : [{ ...node, what }];
+  });
   const has = new Set(found.map(({ what }) => what));
   const missing = nodesOf(devices, host.migMinors).needed.filter((name) => !has.has(name));
   // What the owner mounts below /dev is the owner's wish, and no right to open it.
@@ -63,10 +66,6 @@ function meaning({ name, major, minor }: DeviceNode): string | null {
   if (major === majors.drm) return minor < 128 ? `dri/card${minor}` : `dri/renderD${minor}`;
   if (/^(nvidia\d+|nvidiactl|nvidia-caps\/nvidia-cap\d+|dri\/(renderD|card)\d+|kfd)$/.test(name)) return name;
   return name.startsWith('nvidia') ? 'nvidia' : null;
-}
-
-function isDevice<T extends { readonly what: unknown }>(node: T): node is T & { readonly what: string } {
-  return typeof node.what === 'string';
 }
 
 function isCard(what: string): boolean {

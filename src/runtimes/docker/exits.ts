@@ -8,11 +8,11 @@ import { z } from 'zod';
 import { deadline } from '../../core/clock.ts';
 import type { Exit } from '../../core/slot.ts';
 import type { OnejobError } from '../../errors.ts';
+import { get } from './call.ts';
 import { labels } from './create.ts';
 import type { ContainerAnswer, Engine } from './engine.ts';
 import { unreachable } from './failures.ts';
 import { isPodman } from './probe.ts';
-import { get } from './wire.ts';
 
 /** How long an Engine that takes a connection may be silent before it counts as stopping, in ms. */
 const patience = 30_000;

@@ -1,7 +1,7 @@
 /** What is asked of an Engine for `doctor`, of one that answers, refuses, is silent, or is not there. */
 import { describe, expect, test } from 'vitest';
 import type { PoolConfig } from '../../config/config.ts';
-import { engineFacts } from './facts.ts';
+import { engineFacts } from './check.ts';
 import { fakeEngine } from './fake-engine.ts';
 import { recipe, settings } from './testing.ts';
 

@@ -1,24 +1,27 @@
 /** Foreign errors become ours here, once: what the Engine or its socket said, in words a person can act on. */
 import { z } from 'zod';
-import { OnejobError } from '../../errors.ts';
+import { codeOf, OnejobError } from '../../errors.ts';
+import { jsonOf } from '../../system/json.ts';
 import { type Endpoint, endpointUrl } from './endpoint.ts';
 
-const httpError = z.object({
-  statusCode: z.number(),
-  json: z.object({ message: z.string() }).optional().catch(undefined),
-  message: z.string().optional(),
-});
+const answer = z.object({ message: z.string() });
+
+/** What an Engine answered in the place of what was asked for, with its own words as the message. */
+export class Refusal extends Error {
+  readonly statusCode: number;
+
+  constructor(statusCode: number, body: string) {
+    super((answer.safeParse(jsonOf(body)).data?.message ?? body).trim());
+    this.statusCode = statusCode;
+  }
+}
 
 /** The HTTP status the Engine answered with; null when it did not answer. */
 export function statusOf(error: unknown): number | null {
-  const seen = httpError.safeParse(error);
-  return seen.success ? seen.data.statusCode : null;
+  return error instanceof Refusal ? error.statusCode : null;
 }
 
-/** What the Engine said. */
 export function messageOf(error: unknown): string {
-  const seen = httpError.safeParse(error);
-  if (seen.success) return (seen.data.json?.message ?? seen.data.message ?? '').trim();
   return error instanceof Error ? error.message : String(error);
 }
 
@@ -45,38 +48,24 @@ export function translate(error: unknown, doing: string, endpoint: Endpoint): On
 
 /** What kept a call from reaching the Engine. */
 export function unreachable(error: unknown, doing: string, endpoint: Endpoint): OnejobError {
-  const code = error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : '';
+  const code = codeOf(error);
   const url = endpointUrl(endpoint);
   const what = `Cannot ${doing} with the Docker Engine at ${url} (from ${endpoint.from})`;
-  switch (code) {
-    case 'EACCES':
-    case 'EPERM':
-      return new OnejobError('E_ENGINE_PERMISSION', `${what}: you may not open that socket (${code}).`, {
-        hint: 'Join its group, e.g. "sudo usermod -aG docker $USER", and log in again.',
-        retry: false,
-        cause: error,
-      });
-    case 'ENOENT':
-      return new OnejobError('E_ENGINE_UNREACHABLE', `${what}: there is no such socket.`, {
-        hint: 'Start it, e.g. "sudo systemctl start docker", or set DOCKER_HOST.',
-        retry: true,
-        cause: error,
-      });
-    case 'ECONNREFUSED':
-      return new OnejobError('E_ENGINE_UNREACHABLE', `${what}: nothing listens there.`, {
-        hint: 'Start it, e.g. "sudo systemctl start docker".',
-        retry: true,
-        cause: error,
-      });
-    default: {
-      const said = error instanceof Error ? error.message : String(error);
-      return new OnejobError('E_ENGINE_UNREACHABLE', `${what}: ${said}.`, {
-        hint: 'See whether "docker version" answers.',
-        retry: true,
-        cause: error,
-      });
-    }
+  if (code === 'EACCES' || code === 'EPERM') {
+    return new OnejobError('E_ENGINE_PERMISSION', `${what}: you may not open that socket (${code}).`, {
+      hint: 'Join its group, e.g. "sudo usermod -aG docker $USER", and log in again.',
+      retry: false,
+      cause: error,
+    });
   }
+  const start = 'Start it, e.g. "sudo systemctl start docker"';
+  const [why, hint] =
+    code === 'ENOENT'
+      ? ['there is no such socket', `${start}, or set DOCKER_HOST.`]
+      : code === 'ECONNREFUSED'
+        ? ['nothing listens there', `${start}.`]
+        : [messageOf(error), 'See whether "docker version" answers.'];
+  return new OnejobError('E_ENGINE_UNREACHABLE', `${what}: ${why}.`, { hint, retry: true, cause: error });
 }
 
 /** An Engine that took one call and stayed silent, while it answers others. `limit` in ms. */

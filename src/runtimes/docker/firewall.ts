@@ -3,33 +3,23 @@
  * unless the rules were seen standing just before; they are looked at again each time, because a reload of the host's
  * firewall takes them away without a word.
  */
-import { spawn } from 'node:child_process';
+
 import { readFile } from 'node:fs/promises';
+import { isIPv4 } from 'node:net';
+import { z } from 'zod';
 import { OnejobError } from '../../errors.ts';
-import { nameserversOfHost } from './nameservers.ts';
+import { jsonOf } from '../../system/json.ts';
+import { run } from '../../system/run.ts';
 import { type Door, doorsIn, type Family, isEngines, missingRule, namesOf, ours, removing, rulesFor, writing } from './rules.ts';
 
-export interface Firewall {
-  /** Name of the bridge that the rules are about. */
-  readonly bridge: string;
-  /** Why no rules can be kept here, as the end of a sentence; null when they can. */
-  obstacle(): Promise<string | null>;
-  /** Makes sure that all rules stand. @throws OnejobError E_NETWORK_UNGUARDED */
-  guard(): Promise<void>;
-  /** Lets the bridge's containers reach this one port of the host, from now on until `remove`. @throws OnejobError E_NETWORK_UNGUARDED */
-  open(door: Door): Promise<void>;
-  /** Whether the bridge is one of this host, or this process sees another network than the Engine. */
-  hasBridge(): Promise<boolean>;
-  /** Takes the rules away. Nothing to take away is no error. */
-  remove(): Promise<void>;
-}
+export type Firewall = ReturnType<typeof createFirewall>;
 
-export interface FirewallOptions {
+interface FirewallOptions {
   readonly owner: string;
   /** Whether the Engine is reached by a socket of this host. */
   readonly local: boolean;
   /** Addresses of name servers that jobs may ask; default: those that the Engine would use. */
-  readonly nameservers?: () => Promise<readonly string[]>;
+  readonly nameservers?: (() => Promise<readonly string[]>) | undefined;
 }
 
 /** As Docker looks for it; the others are tried when that one is not where the Engine keeps its rules. */
@@ -39,7 +29,7 @@ const families = ['ipv4', 'ipv6'] as const;
 /** ms */
 const patience = 20_000;
 
-export function createFirewall({ owner, local, nameservers = nameserversOfHost }: FirewallOptions): Firewall {
+export function createFirewall({ owner, local, nameservers = nameserversOfHost }: FirewallOptions) {
   const names = namesOf(owner);
   /** How our lines read after we wrote them, with what they were made from: how a tool prints a rule is its own matter. */
   const written = new Map<Family, { readonly from: string; readonly lines: string }>();
@@ -58,7 +48,7 @@ export function createFirewall({ owner, local, nameservers = nameserversOfHost }
     if (process.getuid?.() !== 0) return { why: 'only root may change the firewall of this host' };
     const whys: string[] = [];
     for (const flavour of await flavoursHere()) {
-      const saved = await run(tool(flavour, 'ipv4', 'save'), ['-t', 'filter']);
+      const saved = await ask(tool(flavour, 'ipv4', 'save'), ['-t', 'filter']);
       if (saved.ok && isEngines(saved.said)) return { flavour };
       whys.push(
         saved.ok ? `${flavour} shows no chain DOCKER-USER, so the Engine keeps no rules there` : `${flavour}: ${saved.said}`,
@@ -95,7 +85,7 @@ export function createFirewall({ owner, local, nameservers = nameserversOfHost }
     if (!local || process.getuid?.() !== 0) return;
     for (const flavour of await flavoursHere()) {
       for (const family of families) {
-        const saved = await run(tool(flavour, family, 'save'), ['-t', 'filter']);
+        const saved = await ask(tool(flavour, family, 'save'), ['-t', 'filter']);
         const taking = saved.ok ? removing(saved.said, names) : null;
         if (taking !== null) await restore(flavour, family, taking);
       }
@@ -103,18 +93,24 @@ export function createFirewall({ owner, local, nameservers = nameserversOfHost }
   };
 
   return {
+    /** Name of the bridge that the rules are about. */
     bridge: names.bridge,
-    obstacle: async () => {
+    /** Why no rules can be kept here, as the end of a sentence; null when they can. */
+    obstacle: async (): Promise<string | null> => {
       const found = await look();
       return 'why' in found ? found.why : null;
     },
-    guard: () => inTurn(guard),
-    open: async (door) => {
+    /** Makes sure that all rules stand. @throws OnejobError E_NETWORK_UNGUARDED */
+    guard: (): Promise<void> => inTurn(guard),
+    /** Lets the bridge's containers reach this one port of the host, from now on until `remove`. @throws OnejobError E_NETWORK_UNGUARDED */
+    open: async (door: Door): Promise<void> => {
       doors.set(keyOf(door), door);
       await inTurn(guard);
     },
-    hasBridge: async () => (await readFile('/proc/self/net/dev', 'utf8')).includes(`${names.bridge}:`),
-    remove: () => inTurn(remove),
+    /** Whether the bridge is one of this host, or this process sees another network than the Engine. */
+    hasBridge: async (): Promise<boolean> => (await readFile('/proc/self/net/dev', 'utf8')).includes(`${names.bridge}:`),
+    /** Takes the rules away. Nothing to take away is no error. */
+    remove: (): Promise<void> => inTurn(remove),
   };
 }
 
@@ -164,13 +160,13 @@ async function familiesHere(): Promise<readonly Family[]> {
 }
 
 async function save(flavour: Flavour, family: Family): Promise<string> {
-  const { ok, said } = await run(tool(flavour, family, 'save'), ['-t', 'filter']);
+  const { ok, said } = await ask(tool(flavour, family, 'save'), ['-t', 'filter']);
   if (ok) return said;
   throw unguarded(said);
 }
 
 async function restore(flavour: Flavour, family: Family, text: string): Promise<void> {
-  const { ok, said } = await run(tool(flavour, family, 'restore'), ['--noflush', '--wait', '10'], text);
+  const { ok, said } = await ask(tool(flavour, family, 'restore'), ['--noflush', '--wait', '10'], text);
   if (!ok) throw unguarded(said);
 }
 
@@ -179,23 +175,32 @@ function tool(flavour: Flavour, family: Family, verb: 'save' | 'restore'): strin
 }
 
 /** What it said: its output when it worked, else one line of why not. Never rejects. */
-function run(command: string, args: readonly string[], input = ''): Promise<{ ok: boolean; said: string }> {
-  return new Promise((resolve) => {
-    const child = spawn(command, args, { stdio: 'pipe', timeout: patience, killSignal: 'SIGKILL' });
-    let out = '';
-    let err = '';
-    child.stdout.on('data', (bytes) => {
-      out += bytes;
-    });
-    child.stderr.on('data', (bytes) => {
-      err += bytes;
-    });
-    child.stdin.on('error', () => {});
-    child.once('error', () => resolve({ ok: false, said: `"${command}" is not installed` }));
-    child.once('close', (code) => {
-      const why = err.trim().split('\n').at(0) || `it ended with ${code}`;
-      resolve(code === 0 ? { ok: true, said: out } : { ok: false, said: `"${command}" failed: ${why}` });
-    });
-    child.stdin.end(input);
-  });
+async function ask(command: string, args: readonly string[], input = ''): Promise<{ ok: boolean; said: string }> {
+  const { code, stdout, stderr } = await run(command, args, { input, timeout: patience });
+  if (code === 0) return { ok: true, said: stdout.toString() };
+  if (typeof code === 'string') return { ok: false, said: `"${command}" is not installed` };
+  return { ok: false, said: `"${command}" failed: ${stderr.trim().split('\n').at(0) || `it ended with ${code}`}` };
+}
+
+const daemonConfig = z.object({ dns: z.array(z.string()).optional() });
+
+/** The name servers that the Engine's containers ask: Docker hands on those of its host, or of its own config. IPv4; those of the host's own loopback are left out, because Docker asks them from the host. */
+export async function nameserversOfHost(): Promise<string[]> {
+  const [resolv, resolved, daemon] = await Promise.all(
+    // The second is where systemd-resolved writes what stands behind its 127.0.0.53.
+    ['/etc/resolv.conf', '/run/systemd/resolve/resolv.conf', '/etc/docker/daemon.json'].map((path) =>
+      readFile(path, 'utf8').catch(() => ''),
+    ),
+  );
+  const found = [...serversIn(resolv ?? ''), ...serversIn(resolved ?? ''), ...serversOfDaemon(daemon ?? '')];
+  return [...new Set(found)].filter((address) => isIPv4(address) && !address.startsWith('127.')).sort();
+}
+
+export function serversIn(resolvConf: string): string[] {
+  return [...resolvConf.matchAll(/^\s*nameserver\s+(\S+)/gm)].map(([, address = '']) => address);
+}
+
+export function serversOfDaemon(text: string): string[] {
+  // No such file, or one that the Engine would not start with.
+  return daemonConfig.safeParse(jsonOf(text)).data?.dns ?? [];
 }

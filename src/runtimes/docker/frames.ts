@@ -1,5 +1,5 @@
 /**
- * The wire format of an Engine's log: frames of one message each, `[stream, 0, 0, 0, length32]`, then a time stamp, a
+ * An Engine's log, as it sends it and as it keeps it. On the wire there are frames of one message each, `[stream, 0, 0, 0, length32]`, then a time stamp, a
  * space and the bytes (Engine API, ContainerAttach and ContainerLogs with `timestamps`).
  */
 
@@ -47,4 +47,106 @@ function createClock(): (written: string) => bigint {
     }
     return base + BigInt((rest?.[1] ?? '').padEnd(9, '0'));
   };
+}
+
+/** Bytes of the longest entry: a piece of a line has 16 KiB at most, and some metadata. */
+const longest = 1 << 20;
+const newline = Buffer.from('\n');
+
+/** The file is not what this reads. */
+export class UnknownEntries extends Error {}
+
+interface Fields {
+  source: number;
+  time: bigint;
+  lineAt: number;
+  lineEnd: number;
+  isPartial: boolean;
+  isLast: boolean;
+}
+
+/**
+ * The files of the Engine's log driver `local` (moby, daemon/logger/local): entries of `length u32 BE · LogEntry · length u32 BE`,
+ * where LogEntry is protobuf: 1 source · 2 time_nano · 3 line · 4 partial · 5 metadata of the partial (1 last · 2 id · 3 ordinal).
+ * Unchanged from Engine 18.09 to 28; whatever does not read like that is refused, and read through the API instead.
+ *
+ * Takes a file apart, however it was cut. Frames share memory with what was pushed. A line has its newline, unless it goes on
+ * in the next entry or never had one. @throws UnknownEntries
+ */
+export function createEntryReader() {
+  let held: Buffer<ArrayBufferLike> = Buffer.alloc(0);
+  return {
+    /** Bytes of an entry that has begun. */
+    get left(): number {
+      return held.length;
+    },
+    push(chunk: Buffer<ArrayBufferLike>): LogFrame[] {
+      const buffer = held.length === 0 ? chunk : Buffer.concat([held, chunk]);
+      const frames: LogFrame[] = [];
+      let at = 0;
+      while (at + 8 <= buffer.length) {
+        const length = buffer.readUInt32BE(at);
+        if (length > longest) throw new UnknownEntries(`an entry of ${length} bytes`);
+        const end = at + 4 + length;
+        if (end + 4 > buffer.length) break;
+        if (buffer.readUInt32BE(end) !== length) throw new UnknownEntries('an entry without its end');
+        const { source, time, lineAt, lineEnd, isPartial, isLast } = fieldsOf(buffer, at + 4, end);
+        const stream = source === 0x65 ? 'stderr' : 'stdout';
+        let bytes = buffer.subarray(lineAt, lineEnd);
+        if (!isPartial || isLast) {
+          // The byte after the line is of what was read already, so the newline needs no copy of the line.
+          if (lineEnd < buffer.length) {
+            buffer[lineEnd] = 10;
+            bytes = buffer.subarray(lineAt, lineEnd + 1);
+          } else bytes = Buffer.concat([bytes, newline]);
+        }
+        frames.push({ stream, time, bytes });
+        at = end + 4;
+      }
+      held = buffer.subarray(at);
+      return frames;
+    },
+  };
+}
+
+function fieldsOf(buffer: Buffer<ArrayBufferLike>, from: number, end: number): Fields {
+  const fields: Fields = { source: 0, time: 0n, lineAt: end, lineEnd: end, isPartial: false, isLast: false };
+  let at = from;
+  while (at < end) {
+    const tag = buffer[at++] ?? 0;
+    // Times are 63 bits; what is multiplied stays exact below 2^53, so they are put together of two numbers.
+    let low = 0;
+    let high = 0;
+    let shift = 0;
+    for (let byte = 0x80; byte >= 0x80; shift += 7) {
+      if (at >= end || shift > 63) throw new UnknownEntries('a number without its end');
+      byte = buffer[at++] ?? 0;
+      if (shift < 28) low += (byte & 0x7f) * 2 ** shift;
+      else high += (byte & 0x7f) * 2 ** (shift - 28);
+    }
+    const isBytes = (tag & 7) === 2;
+    if (isBytes && at + low > end) throw new UnknownEntries('a field longer than its entry');
+    switch (tag) {
+      case 0x0a: // "stdout" and "stderr" differ in their fourth letter
+        fields.source = buffer[at + 3] ?? 0;
+        break;
+      case 0x10:
+        fields.time = (BigInt(high) << 28n) | BigInt(low);
+        break;
+      case 0x1a:
+        fields.lineAt = at;
+        fields.lineEnd = at + low;
+        break;
+      case 0x20:
+        fields.isPartial = low !== 0;
+        break;
+      case 0x2a:
+        fields.isLast = low >= 2 && buffer[at] === 0x08 && buffer[at + 1] === 1;
+        break;
+      default:
+        if ((tag & 7) !== 0 && !isBytes) throw new UnknownEntries(`a field of kind ${tag & 7}`);
+    }
+    if (isBytes) at += low;
+  }
+  return fields;
 }

@@ -1,6 +1,7 @@
 import { describe, expect, test } from 'vitest';
+import type { GrantWay } from '../runtime.ts';
 import { amd, leased, slice } from '../testing.ts';
-import { anyGrant, chooseGrant, type GrantSetting, grantOf, noGrant, type Way } from './grants.ts';
+import { anyGrant, chooseGrant, grantOf, noGrant, type Way } from './grants.ts';
 import { infoAnswer, versionAnswer } from './probe.ts';
 
 const docker = (Version: string, ApiVersion: string) => versionAnswer.parse({ Version, ApiVersion });
@@ -16,7 +17,7 @@ const named = (...uuids: string[]) => ({
 const choose = (
   info: object,
   version: ReturnType<typeof docker>,
-  { setting = 'auto', uuids = ['GPU-1'], refused = [] }: { setting?: GrantSetting; uuids?: string[]; refused?: Way[] } = {},
+  { setting = 'auto', uuids = ['GPU-1'], refused = [] }: { setting?: GrantWay; uuids?: string[]; refused?: Way[] } = {},
 ) => chooseGrant(infoAnswer.parse(info), version, { setting, uuids, refused: new Set(refused) });
 
 describe('the way to devices', () => {

@@ -8,8 +8,6 @@ import { type InfoAnswer, isPodman, type VersionAnswer } from './probe.ts';
 
 /** Ways to NVIDIA's devices: a device request to Docker's own driver, a CDI name, the runtime `nvidia`. */
 export type Way = Exclude<GrantWay, 'auto'>;
-export type GrantSetting = GrantWay;
-export type Capability = DriverCapability;
 
 export type GrantChoice =
   /** `why` completes "…, because". */
@@ -17,7 +15,7 @@ export type GrantChoice =
 
 /** What a setting and an Engine's word have to be weighed with. */
 export interface Wish {
-  readonly setting: GrantSetting;
+  readonly setting: GrantWay;
   /** Of NVIDIA, in a lease; empty: any. */
   readonly uuids: readonly string[];
   /** What the Engine turned out not to have, though it did not say so. */
@@ -45,7 +43,7 @@ export function chooseGrant(info: InfoAnswer, version: VersionAnswer, wish: Wish
 }
 
 /** Measured: 4.3 takes a request and grants nothing, as name of a device it takes no CDI name; 5.4 takes the request. */
-function onPodman(version: string, setting: GrantSetting): GrantChoice {
+function onPodman(version: string, setting: GrantWay): GrantChoice {
   const hint = 'Use Docker Engine or Podman 5.4 for pools with devices of NVIDIA.';
   if (!isAtLeast(version, [5, 4])) {
     return { way: null, why: `Podman ${version} takes requests for devices through this socket and grants none`, hint };
@@ -111,7 +109,7 @@ export const noGrant: Grant = { host: {}, defaults: {}, env: { NVIDIA_VISIBLE_DE
 export interface GrantParts {
   /** For NVIDIA's; null where none is leased. */
   readonly way: Way | null;
-  readonly capabilities: readonly Capability[];
+  readonly capabilities: readonly DriverCapability[];
   /** Groups that nodes of AMD and Intel belong to on the host, by number: names mean something else in each image. */
   readonly groups: readonly number[];
   readonly openFiles: number | null;

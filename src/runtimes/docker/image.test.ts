@@ -12,8 +12,7 @@ import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { engineAt } from '../../../test/support/engine-http.ts';
 import { lacks } from '../../../test/support/require.ts';
 import { connectEngine } from './engine.ts';
-import { createImages } from './image.ts';
-import { parseReference } from './reference.ts';
+import { createImages, parseReference } from './image.ts';
 import { recipe, settings } from './testing.ts';
 
 test('references are read as Docker reads them', () => {

@@ -1,12 +1,13 @@
 /** Images: what is there, pulls that are shared by all who wait, and what a refusal means. */
+
 import { createInterface } from 'node:readline';
 import { z } from 'zod';
 import { OnejobError } from '../../errors.ts';
+import { createShared, type Progress } from '../../until.ts';
 import type { Recipe } from '../runtime.ts';
 import { registryAuth } from './credentials.ts';
 import type { Engine } from './engine.ts';
 import { diskFull, isDiskFull, messageOf, statusOf, translate } from './failures.ts';
-import { isReference, parseReference } from './reference.ts';
 
 export interface Image {
   readonly id: string;
@@ -21,14 +22,6 @@ const progressLine = z.object({
   error: z.string().optional(),
 });
 
-interface Pull {
-  readonly done: Promise<void>;
-  readonly listeners: Set<(line: string) => void>;
-  readonly stop: AbortController;
-  /** What was said last, for who comes later; null: nothing yet. */
-  said: string | null;
-}
-
 /** For how long a look at an image is believed, in ms. A tag that moves meanwhile gives one more standby of the old image. */
 const believed = 3_000;
 
@@ -37,7 +30,7 @@ export type Images = ReturnType<typeof createImages>;
 /** `configDir` is Docker's own, for credentials; `now` a monotonic clock in ms. */
 export function createImages(engine: Engine, configDir: string, now: () => number) {
   const seen = new Map<string, { readonly image: Image; readonly at: number }>();
-  const pulls = new Map<string, Pull>();
+  const pulls = createShared<void>();
 
   /** null when the Engine does not have it. */
   const look = async (reference: string, signal: AbortSignal): Promise<Image | null> => {
@@ -54,42 +47,10 @@ export function createImages(engine: Engine, configDir: string, now: () => numbe
     return image;
   };
 
-  /** Waits for one shared pull; it is given up when the last who waits has gone. */
-  const pull = async (reference: string, progress: (line: string) => void, signal: AbortSignal): Promise<void> => {
-    let running = pulls.get(reference);
-    if (running === undefined) {
-      const stop = new AbortController();
-      const listeners = new Set<(line: string) => void>();
-      const tell = (line: string): void => {
-        begun.said = line;
-        for (const say of listeners) say(line);
-      };
-      // It says nothing before the first wait, and so not before all of it is here.
-      const done = pullOnce(engine, configDir, reference, tell, stop.signal);
-      const begun: Pull = { done, listeners, stop, said: null };
-      running = begun;
-      pulls.set(reference, running);
-      const forget = () => {
-        pulls.delete(reference);
-        seen.delete(reference);
-      };
-      done.then(forget, forget);
-    }
-    const shared = running;
-    const say = (line: string) => progress(line);
-    shared.listeners.add(say);
-    if (shared.said !== null) say(shared.said);
-    const gone = Promise.withResolvers<never>();
-    const leave = () => gone.reject(signal.reason);
-    signal.addEventListener('abort', leave, { once: true });
-    try {
-      signal.throwIfAborted();
-      await Promise.race([shared.done, gone.promise]);
-    } finally {
-      signal.removeEventListener('abort', leave);
-      shared.listeners.delete(say);
-      if (shared.listeners.size === 0) shared.stop.abort();
-    }
+  const pull = (reference: string, progress: Progress, signal: AbortSignal): Promise<void> => {
+    const work = (say: Progress, until: AbortSignal) =>
+      pullOnce(engine, configDir, reference, say, until).finally(() => seen.delete(reference));
+    return pulls(reference, work, progress, signal);
   };
 
   return {
@@ -97,7 +58,7 @@ export function createImages(engine: Engine, configDir: string, now: () => numbe
     forget: (reference: string) => seen.delete(reference),
 
     /** The image of a recipe, pulled if its policy says so. */
-    get: async (recipe: Recipe, progress: (line: string) => void, signal: AbortSignal): Promise<Image> => {
+    get: async (recipe: Recipe, progress: Progress, signal: AbortSignal): Promise<Image> => {
       const reference = recipe.image;
       if (reference === null) {
         throw new OnejobError('E_IMAGE_NOT_FOUND', 'Cannot make a container: the pool names no image.', {
@@ -141,7 +102,7 @@ async function pullOnce(
   engine: Engine,
   configDir: string,
   reference: string,
-  progress: (line: string) => void,
+  progress: Progress,
   signal: AbortSignal,
 ): Promise<void> {
   const { name, tag, registry } = parseReference(reference);
@@ -165,7 +126,7 @@ async function pullOnce(
 }
 
 /** One line per tenth of what is known to be fetched. */
-function createProgress(reference: string, progress: (line: string) => void) {
+function createProgress(reference: string, progress: Progress) {
   const layers = new Map<string, { current: number; total: number }>();
   let lastTenth = 0;
   return ({ status, id, progressDetail }: z.infer<typeof progressLine>): void => {
@@ -185,6 +146,13 @@ function mebibytes(bytes: number): string {
   return (bytes / 2 ** 20).toFixed(bytes < 10 * 2 ** 20 ? 1 : 0);
 }
 
+const notThere =
+  /manifest unknown|manifest for .* not found|name unknown|not found: manifest|no such image|invalid reference format|repository .* not found/i;
+const denied =
+  /unauthorized|authentication required|access to the resource is denied|pull access denied|denied:|no basic auth|forbidden|\b40[13]\b/i;
+const unreached =
+  /dial tcp|lookup |connection refused|timeout|timed out|no such host|TLS handshake|EOF|request canceled|x509|network is unreachable|connection reset/i;
+
 /** What the Engine said about a pull, as one of ours. Docker gives no codes here, only words. */
 function pullFailure(reference: string, error: unknown, engine: Engine): OnejobError {
   if (error instanceof OnejobError) return error;
@@ -195,40 +163,46 @@ function pullFailure(reference: string, error: unknown, engine: Engine): OnejobE
   const { registry } = parseReference(reference);
   const what = `Cannot pull image "${reference}"`;
   if (isDiskFull(said)) return diskFull(`pull image "${reference}"`, said, error);
-  if (
-    /manifest unknown|manifest for .* not found|name unknown|not found: manifest|no such image|invalid reference format|repository .* not found/i.test(
-      said,
-    )
-  ) {
-    return new OnejobError('E_IMAGE_NOT_FOUND', `${what}: ${registry} does not have it (${said}).`, {
-      hint: 'Check its name and tag in the pool.',
-      cause: error,
-    });
+  if (notThere.test(said)) {
+    const hint = 'Check its name and tag in the pool.';
+    return new OnejobError('E_IMAGE_NOT_FOUND', `${what}: ${registry} does not have it (${said}).`, { hint, cause: error });
   }
-  if (
-    /unauthorized|authentication required|access to the resource is denied|pull access denied|denied:|no basic auth|forbidden|\b40[13]\b/i.test(
-      said,
-    )
-  ) {
-    return new OnejobError('E_IMAGE_DENIED', `${what}: ${registry} refused (${said}).`, {
-      hint: `Check the name, or type "docker login${registry === 'docker.io' ? '' : ` ${registry}`}" as the user onejob runs as.`,
-      cause: error,
-    });
+  if (denied.test(said)) {
+    const login = `docker login${registry === 'docker.io' ? '' : ` ${registry}`}`;
+    const hint = `Check the name, or type "${login}" as the user onejob runs as.`;
+    return new OnejobError('E_IMAGE_DENIED', `${what}: ${registry} refused (${said}).`, { hint, cause: error });
   }
-  if (
-    /dial tcp|lookup |connection refused|timeout|timed out|no such host|TLS handshake|EOF|request canceled|x509|network is unreachable|connection reset/i.test(
-      said,
-    )
-  ) {
-    return new OnejobError('E_REGISTRY_UNREACHABLE', `${what}: the Engine could not reach ${registry} (${said}).`, {
-      hint: `See whether "docker pull ${reference}" works.`,
-      retry: true,
-      cause: error,
-    });
-  }
-  return new OnejobError('E_PULL_FAILED', `${what}: ${said}.`, {
-    hint: `See whether "docker pull ${reference}" works.`,
-    retry: true,
-    cause: error,
-  });
+  const options = { hint: `See whether "docker pull ${reference}" works.`, retry: true, cause: error };
+  if (!unreached.test(said)) return new OnejobError('E_PULL_FAILED', `${what}: ${said}.`, options);
+  return new OnejobError('E_REGISTRY_UNREACHABLE', `${what}: the Engine could not reach ${registry} (${said}).`, options);
+}
+
+/** An image reference as Docker reads it (distribution/reference): what to pull, and from whom. */
+interface Reference {
+  /** As Docker's `fromImage` wants it. */
+  readonly name: string;
+  /** Tag or digest; Docker would pull every tag when there is none. */
+  readonly tag: string;
+  readonly registry: string;
+}
+
+/** Host with port, lower-case path, then tag and digest; upper case is for registries and tags only. */
+const grammar =
+  /^(?:[A-Za-z0-9.-]+(?::\d+)?\/)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[a-f0-9]{64})?$/;
+
+/** Whether Docker would take it; an image id counts. */
+export function isReference(written: string): boolean {
+  return grammar.test(written);
+}
+
+/** `debian` is `debian:latest` from `docker.io`; `ghcr.io/x/y@sha256:…` names its registry and content. */
+export function parseReference(written: string): Reference {
+  const at = written.indexOf('@');
+  const beforeDigest = at === -1 ? written : written.slice(0, at);
+  const colon = beforeDigest.indexOf(':', beforeDigest.lastIndexOf('/') + 1);
+  const name = colon === -1 ? beforeDigest : beforeDigest.slice(0, colon);
+  const tag = at !== -1 ? written.slice(at + 1) : colon === -1 ? 'latest' : beforeDigest.slice(colon + 1);
+  const first = name.split('/')[0] ?? '';
+  const hasRegistry = name.includes('/') && (/[.:]/.test(first) || first === 'localhost');
+  return { name, tag, registry: hasRegistry && first !== 'index.docker.io' ? first : 'docker.io' };
 }

@@ -5,9 +5,8 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import { systemClock } from '../../clock.ts';
-import { advance, start } from '../position.ts';
-import type { LogChunk, LogPosition } from '../runtime.ts';
-import { createEntryReader } from './entries.ts';
+import { advance, type LogChunk, type LogPosition, start } from '../runtime.ts';
+import { createEntryReader } from './frames.ts';
 import { followFiles } from './log-files.ts';
 
 let dir: Scratch;

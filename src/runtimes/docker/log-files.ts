@@ -10,9 +10,10 @@ import { statSync } from 'node:fs';
 import { type FileHandle, open } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Clock } from '../../core/clock.ts';
+import { codeOf } from '../../errors.ts';
 import type { LogChunk, LogPosition } from '../runtime.ts';
 import { watchFolders } from '../watch.ts';
-import { createEntryReader, UnknownEntries } from './entries.ts';
+import { createEntryReader, UnknownEntries } from './frames.ts';
 import { Rejoiner } from './rejoin.ts';
 
 const current = 'container.log';
@@ -167,7 +168,7 @@ async function openOr(path: string): Promise<FileHandle | null> {
   try {
     return await open(path);
   } catch (error) {
-    if ((error as { code?: unknown }).code === 'ENOENT') return null;
+    if (codeOf(error) === 'ENOENT') return null;
     throw error;
   }
 }

@@ -2,7 +2,7 @@
 import { expect, test } from 'vitest';
 import { OnejobError } from '../../errors.ts';
 import { follow } from '../contract.ts';
-import { start } from '../position.ts';
+import { start } from '../runtime.ts';
 import { connectEngine } from './engine.ts';
 import { fakeEngine, logMessage } from './fake-engine.ts';
 import { followLogs } from './logs.ts';

@@ -5,8 +5,7 @@
  */
 import { sleep } from '../../core/clock.ts';
 import { type ErrorCode, OnejobError } from '../../errors.ts';
-import { advance } from '../position.ts';
-import type { LogChunk, LogPosition } from '../runtime.ts';
+import { advance, type LogChunk, type LogPosition } from '../runtime.ts';
 import type { ContainerAnswer, Engine } from './engine.ts';
 import { createFrameReader } from './frames.ts';
 import { canRead, followFiles } from './log-files.ts';

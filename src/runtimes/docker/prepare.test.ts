@@ -37,7 +37,7 @@ async function over(replies: Readonly<Record<string, Reply>>, verify: (id: strin
   });
   await fake.start();
   const engine = connectEngine(fake.endpoint, limits);
-  const containers = createContainers({ engine, owner: 'me', gone: quiet });
+  const containers = createContainers(engine, 'me', quiet);
   const networks: string[] = [];
   const prepare = createPrepare({
     engine,

@@ -2,26 +2,23 @@
  * Making a sandbox: its container, a workspace that is its user's, and only then its start. What a former try has left is
  * taken up. One that nobody waits for any more, or that got other devices than its own, is removed before this ends.
  */
+
+import { createHash } from 'node:crypto';
 import { OnejobError } from '../../errors.ts';
-import type { SandboxSpec } from '../runtime.ts';
+import type { Progress } from '../../until.ts';
+import type { Recipe, Runtime, SandboxSpec } from '../runtime.ts';
 import type { Containers } from './containers.ts';
-import { containerName, createBody, type LogLimits } from './create.ts';
+import { type CreateContext, containerName, createBody } from './create.ts';
 import type { Devices } from './devices.ts';
-import { endpointUrl } from './endpoint.ts';
+import { type Endpoint, endpointUrl } from './endpoint.ts';
 import type { Engine } from './engine.ts';
-import { statusOf } from './failures.ts';
-import { fingerprintOf } from './fingerprint.ts';
+import { messageOf, statusOf, translate } from './failures.ts';
 import type { Image, Images } from './image.ts';
 import type { Networks } from './networks.ts';
-import { elsewhere, refusal } from './refusal.ts';
 import { giveWorkspace } from './workspace.ts';
 
-export interface PrepareParts {
+interface PrepareParts extends Pick<CreateContext, 'owner' | 'bootId' | 'log'> {
   readonly engine: Engine;
-  /** Id of this installation. */
-  readonly owner: string;
-  readonly bootId: string | null;
-  readonly log: LogLimits;
   readonly containers: Containers;
   readonly images: Images;
   readonly networks: Networks;
@@ -29,10 +26,7 @@ export interface PrepareParts {
   readonly isPodman: (signal: AbortSignal) => Promise<boolean>;
 }
 
-type Progress = (line: string) => void;
-export type Prepare = (spec: SandboxSpec, progress: Progress, signal: AbortSignal) => Promise<{ readonly fingerprint: string }>;
-
-export function createPrepare(parts: PrepareParts): Prepare {
+export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
   const { engine, owner, bootId, log, containers, images, networks, devices, isPodman } = parts;
   const { endpoint } = engine;
 
@@ -98,4 +92,125 @@ export function createPrepare(parts: PrepareParts): Prepare {
     }
     return { fingerprint: fingerprintOf(spec.recipe, image, bootId) };
   };
+}
+
+/** What a standby was made from, as one short word (S11): of recipe, image and boot. The order of keys does not matter. */
+export function fingerprintOf({ pull: _, ...recipe }: Recipe, image: Image, bootId: string | null): string {
+  const sorted = (value: unknown): unknown => {
+    if (Array.isArray(value)) return value.map(sorted);
+    if (typeof value !== 'object' || value === null) return value;
+    const entries = Object.entries(value).map(([key, item]) => [key, sorted(item)] as const);
+    return Object.fromEntries(entries.sort(([a], [b]) => (a < b ? -1 : 1)));
+  };
+  return createHash('sha256')
+    .update(JSON.stringify(sorted({ recipe, image: image.id, bootId })))
+    .digest('hex')
+    .slice(0, 32);
+}
+
+/** What it means when the Engine refuses to create or start a container: mostly something in the recipe. */
+export function refusal(error: unknown, spec: SandboxSpec, endpoint: Endpoint): OnejobError {
+  if (error instanceof OnejobError) return error;
+  const doing = `start agent ${spec.name}`;
+  if (statusOf(error) === null) return translate(error, doing, endpoint);
+  const said = messageOf(error);
+  const { recipe, pool } = spec;
+  const make = (
+    code: 'E_MOUNT_MISSING' | 'E_NETWORK_NOT_FOUND' | 'E_IMAGE_NOT_FOUND' | 'E_USER_UNKNOWN' | 'E_NO_SHELL' | 'E_NAME_TAKEN',
+    what: string,
+    hint: string,
+    retry = false,
+  ) => new OnejobError(code, `Cannot ${doing}: ${what}.`, { hint, retry, cause: error });
+
+  const device = spec.devices.length > 0 ? deviceRefusal(said, spec) : null;
+  if (device !== null) {
+    const { what, hint, retry } = device;
+    return new OnejobError('E_DEVICES_REFUSED', `Cannot ${doing}: ${what}.`, { hint, retry, cause: error });
+  }
+  const mount = /bind source path does not exist: (\S+)/.exec(said) ?? /statfs (\S+): no such file or directory/.exec(said);
+  if (mount !== null) {
+    const key = recipe.mounts.some(({ host, cache }) => host === mount[1] && cache !== null) ? 'caches' : 'volumes';
+    return make(
+      'E_MOUNT_MISSING',
+      `the path "${mount[1]}" of its ${key} is not on this host`,
+      `Make it (mkdir -p ${mount[1]}), or take it out of ${key} in pools.${pool}.`,
+    );
+  }
+  if (/no such image/i.test(said)) {
+    return make(
+      'E_IMAGE_NOT_FOUND',
+      `image "${recipe.image}" is no longer on the Engine`,
+      `Type "docker pull ${recipe.image}".`,
+      true,
+    );
+  }
+  if (/network .*not found|could not find network/i.test(said)) {
+    const own = recipe.network === 'default';
+    const hint = own ? 'It is made anew.' : `Type "docker network create ${recipe.network}", or change network in pools.${pool}.`;
+    return make('E_NETWORK_NOT_FOUND', `the Engine has no network "${recipe.network}"`, hint, own);
+  }
+  if (/unable to find (user|group)|no matching entries in (passwd|group) file/i.test(said)) {
+    return make(
+      'E_USER_UNKNOWN',
+      `the image "${recipe.image}" has no user "${recipe.user ?? 'of its own'}"`,
+      `Write a uid, or a user of the image, as user in pools.${pool}.`,
+    );
+  }
+  if (/executable file .*not found|exec: "sh"|"sh": /i.test(said)) {
+    return make(
+      'E_NO_SHELL',
+      `the image "${recipe.image}" has no "sh"; the gate needs a POSIX shell`,
+      `Take another image in pools.${pool}.`,
+    );
+  }
+  if (statusOf(error) === 409 && /name .*(in use|already)/i.test(said)) {
+    return make('E_NAME_TAKEN', "a container of its name is there, and is not onejob's", 'Look at it with "docker ps -a".', true);
+  }
+  return translate(error, doing, endpoint);
+}
+
+/** What an Engine says when it cannot give devices; null when it speaks of something else. */
+function deviceRefusal(
+  said: string,
+  { recipe, pool, devices }: SandboxSpec,
+): { what: string; hint: string; retry: boolean } | null {
+  const names = devices.map(({ uuid }) => uuid).join(', ');
+  const toolkit = 'Install nvidia-container-toolkit and restart Docker, which looks for it only at its start.';
+  if (/could not select device driver|nvidia-container-runtime-hook.*not found/.test(said)) {
+    return { what: `the Engine has nobody who could give it ${names}: ${said}`, hint: toolkit, retry: false };
+  }
+  const cdi = /unresolvable CDI devices? (.*?)(?:: unknown)?$/m.exec(said);
+  if (cdi !== null) {
+    const generate = 'Type "nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml", as after each change of MIG instances';
+    const hint = `${generate}, or set "grant: request".`;
+    return { what: `the Engine has no CDI specification for ${cdi[1]}`, hint, retry: true };
+  }
+  if (/unknown (or invalid )?runtime/i.test(said)) {
+    const hint = 'Type "sudo nvidia-ctk runtime configure --runtime=docker" and restart Docker.';
+    return { what: 'the Engine has no runtime "nvidia"', hint, retry: false };
+  }
+  const needs = /unsatisfied condition: ([^,]+)/.exec(said);
+  if (needs !== null) {
+    const what = `the image "${recipe.image}" needs ${needs[1]}, and the driver of this host does not have it`;
+    return { what, hint: `Take an image for an older CUDA in pools.${pool}, or update the driver.`, retry: false };
+  }
+  if (/gathering device information/.test(said)) {
+    return { what: `a device node is not on this host any more (${said})`, hint: 'See "onejob gpus".', retry: true };
+  }
+  const hook = /running (?:\S+ )?hook.*?stderr: (.*)/is.exec(said) ?? /(nvidia-container-(?:cli|runtime)\S*: .*)/s.exec(said);
+  if (hook === null) return null;
+  const words = (hook[1] ?? '')
+    .replace(/: unknown$/, '')
+    .trim()
+    .split('\n')
+    .at(-1);
+  return { what: `giving it ${names} failed: ${words}`, hint: 'See "nvidia-smi" and "onejob doctor" on its host.', retry: true };
+}
+
+/** Its own path of that name would be mounted, and what is there is another host's. */
+function elsewhere(spec: SandboxSpec, path: string, url: string): OnejobError {
+  const message = `Cannot start agent ${spec.name}: the path "${path}" of its volumes is on this host, and the Engine at ${url} is not on this host.`;
+  return new OnejobError('E_MOUNT_MISSING', message, {
+    hint: `Take the volumes out of pools.${spec.pool}, or use an Engine of this host.`,
+  });
 }

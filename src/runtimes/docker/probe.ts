@@ -4,9 +4,9 @@ import { z } from 'zod';
 import { systemClock } from '../../clock.ts';
 import { type Clock, deadline } from '../../core/clock.ts';
 import { type OnejobError, toFailure } from '../../errors.ts';
+import { get } from './call.ts';
 import type { Endpoint } from './endpoint.ts';
 import { mute, unreachable } from './failures.ts';
-import { get } from './wire.ts';
 
 export type DockerProbe =
   | {
@@ -19,33 +19,28 @@ export type DockerProbe =
       readonly reachable: true;
       /** One sentence that names it. */
       readonly why: string;
-      readonly version: string;
       readonly apiVersion: string;
       readonly podman: boolean;
       /** Whether containers outlive a restart of the Engine. Podman's always do. */
       readonly liveRestore: boolean;
-      /** Where it keeps containers, as it sees the path itself. */
-      readonly rootDir: string;
-      readonly cpus: number;
-      /** Bytes. */
-      readonly memory: number;
-      readonly warnings: readonly string[];
       /** Whether it runs on this host, as far as its address tells. */
       readonly local: boolean;
-      readonly told: { readonly info: InfoAnswer; readonly version: VersionAnswer };
+      readonly version: VersionAnswer;
+      readonly info: InfoAnswer;
     };
 
 export const versionAnswer = z.object({
   Version: z.string().default('unknown'),
   ApiVersion: z.string().default('unknown'),
+  /** Go's name of its architecture, such as `amd64`. */
+  Arch: z.string().default(''),
   Components: z.array(z.object({ Name: z.string() })).nullish(),
 });
 
 export const infoAnswer = z.object({
   LiveRestoreEnabled: z.boolean().default(false),
+  /** Where it keeps containers, as it sees the path itself. */
   DockerRootDir: z.string().default(''),
-  NCPU: z.number().default(0),
-  MemTotal: z.number().default(0),
   Warnings: z.array(z.string()).nullish(),
   /** Whether it can limit the number of a container's processes. */
   PidsLimit: z.boolean().nullish().catch(null),
@@ -63,8 +58,6 @@ export const infoAnswer = z.object({
 });
 export type InfoAnswer = z.infer<typeof infoAnswer>;
 export type VersionAnswer = z.infer<typeof versionAnswer>;
-
-export { resolveEndpoint } from './endpoint.ts';
 
 /** Podman names itself among the components of its Docker-compatible /version. */
 export function isPodman(version: VersionAnswer): boolean {
@@ -91,16 +84,12 @@ export async function probeDocker(endpoint: Endpoint, signal: AbortSignal, clock
     return {
       reachable: true,
       why: `${podman ? 'Podman' : 'Docker Engine'} ${version.Version} answers at ${endpoint.kind === 'unix' ? endpoint.path : endpoint.host}`,
-      version: version.Version,
       apiVersion: version.ApiVersion,
       podman,
       liveRestore: podman || info.LiveRestoreEnabled,
-      rootDir: info.DockerRootDir,
-      cpus: info.NCPU,
-      memory: info.MemTotal,
-      warnings: info.Warnings ?? [],
       local: endpoint.kind === 'unix',
-      told: { info, version },
+      version,
+      info,
     };
   } catch (error) {
     signal.throwIfAborted();

@@ -3,11 +3,12 @@ import { describe, expect, test } from 'vitest';
 import { specOf } from '../contract.ts';
 import { leased } from '../testing.ts';
 import type { Endpoint } from './endpoint.ts';
-import { refusal } from './refusal.ts';
+import { Refusal } from './failures.ts';
+import { refusal } from './prepare.ts';
 import { recipe } from './testing.ts';
 
 const endpoint: Endpoint = { kind: 'unix', path: '/run/docker.sock', from: 'test' };
-const answer = (message: string, statusCode = 500) => ({ statusCode, json: { message } });
+const answer = (message: string, statusCode = 500) => new Refusal(statusCode, JSON.stringify({ message }));
 const refused = (message: string, devices = [leased()], status = 500) =>
   refusal(answer(message, status), specOf(recipe, { devices }), endpoint);
 

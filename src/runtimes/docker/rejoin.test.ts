@@ -1,8 +1,7 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { bytesOf } from '../contract/follow.ts';
-import { advance } from '../position.ts';
-import type { LogChunk, LogPosition } from '../runtime.ts';
+import { advance, type LogChunk, type LogPosition } from '../runtime.ts';
 import { createFrameReader, type LogFrame } from './frames.ts';
 import { Rejoiner, slack } from './rejoin.ts';
 

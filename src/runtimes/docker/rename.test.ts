@@ -3,7 +3,7 @@ import { PassThrough, Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import { extract, pack } from 'tar-stream';
 import { expect, test } from 'vitest';
-import { insideFolder } from './rename.ts';
+import { insideFolder } from './workspace.ts';
 
 interface Entry {
   readonly name: string;

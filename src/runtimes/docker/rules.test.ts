@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import { serversIn, serversOfDaemon } from './nameservers.ts';
+import { serversIn, serversOfDaemon } from './firewall.ts';
 import { doorsIn, isEngines, missingRule, namesOf, removing, rulesFor, writing } from './rules.ts';
 
 const names = namesOf('0123456789ab');

@@ -8,7 +8,8 @@ import { join } from 'node:path';
 import { systemClock } from '../../clock.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
-import { type MigMinors, migMinorsFile, parseMigMinors } from '../devices.ts';
+import { codeOf } from '../../errors.ts';
+import { readMigMinors } from '../devices.ts';
 import type { LeasedDevice } from '../runtime.ts';
 import type { DeviceNode, Evidence, HostDevices } from './evidence.ts';
 
@@ -66,14 +67,7 @@ export async function lookAtHost(devices: readonly LeasedDevice[]): Promise<Host
       return [id, names.map((name) => `dri/${name}`)] as const;
     }),
   );
-  return { migMinors: await readMigMinors(), drm: new Map(drm) };
-}
-
-/** Null where the driver has no nodes for MIG instances: none leased, or an old driver with files in /proc alone. */
-export async function readMigMinors(): Promise<MigMinors | null> {
-  const nodes = await readdir('/dev/nvidia-caps').catch(() => null);
-  const text = nodes === null ? null : await readFile(migMinorsFile, 'utf8').catch(() => null);
-  return text === null ? null : parseMigMinors(text);
+  return { migMinors: readMigMinors('/dev'), drm: new Map(drm) };
 }
 
 function visibleIn(environ: string): string[] {
@@ -114,8 +108,4 @@ function absent(error: unknown): null {
 
 function unseen(why: string): Sight {
   return { kind: 'unseen', why };
-}
-
-function codeOf(error: unknown): string {
-  return error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : '';
 }

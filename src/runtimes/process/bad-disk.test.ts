@@ -21,10 +21,9 @@ import { systemClock } from '../../clock.ts';
 import { follow, specOf, watch } from '../contract.ts';
 import { frame, readyMarker } from '../gate.ts';
 import type { Runtime } from '../runtime.ts';
-import { followExits } from './events.ts';
 import { firstProcessOf, readIntent, supervisorOf } from './folder.ts';
 import { allPids, isAlive } from './identity.ts';
-import { createProcessRuntime } from './process.ts';
+import { createProcessRuntime, followExits } from './process.ts';
 import { leftoversOf, plainRecipe } from './testing.ts';
 
 const never = new AbortController().signal;

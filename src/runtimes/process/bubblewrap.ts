@@ -6,9 +6,10 @@
  * user namespace is used there: measured, one that maps root to another id leaves files of root readable. As a normal
  * user the user namespace is what allows the mounts, and the job is that user.
  */
-import { execFile } from 'node:child_process';
+
+import { existsSync, lstatSync, readdirSync, readlinkSync } from 'node:fs';
+import { run } from '../../system/run.ts';
 import type { Recipe } from '../runtime.ts';
-import { hostMounts } from './allow-list.ts';
 
 /** User and group id of jobs in the sandbox, where these are free to choose. */
 const inside = 1000;
@@ -120,19 +121,41 @@ export async function probeBubblewrap(
 }
 
 /** Why not, in a sentence; null when it ran. */
-function trySandbox(signal: AbortSignal, uid: number | null, filter: Uint8Array | null): Promise<string | null> {
+async function trySandbox(signal: AbortSignal, uid: number | null, filter: Uint8Array | null): Promise<string | null> {
   const args = [...isolation(uid, false), '--hostname', 'probe', ...hostMounts(), '--dev', '/dev'];
   if (filter !== null) args.push('--seccomp', '0');
   args.push('--perms', '1777', '--tmpfs', '/tmp', '--chdir', '/tmp', '--', ...(uid === null ? [] : asUser(uid)), 'true');
-  return new Promise((resolve) => {
-    const options = { signal, timeout: 5_000, env: { PATH: path } };
-    const child = execFile('bwrap', args, options, (error, _stdout, stderr) => {
-      if (error === null) return resolve(null);
-      if (error.code === 'ENOENT') return resolve('Bubblewrap (the program "bwrap") is not installed.');
-      const said = stderr.trim().split('\n').at(-1) || error.message;
-      resolve(`Bubblewrap is installed but a probe sandbox failed: ${said}`);
-    });
-    child.stdin?.on('error', () => {});
-    child.stdin?.end(filter ?? '');
-  });
+  const { code, error, stderr } = await run('bwrap', args, { input: filter ?? '', signal, timeout: 5_000, env: { PATH: path } });
+  if (error === null) return null;
+  if (code === 'ENOENT') return 'Bubblewrap (the program "bwrap") is not installed.';
+  return `Bubblewrap is installed but a probe sandbox failed: ${stderr.trim().split('\n').at(-1) || error.message}`;
+}
+
+const etc =
+  /^(alternatives|bash_completion.d|ca-certificates|ca-certificates\.conf|crypto-policies|debian_version|fonts|gai\.conf|host\.conf|hosts|java.*|ld\.so\..*|localtime|locale\.alias|locale\.conf|magic|magic\.mime|mime\.types|networks|nsswitch\.conf|os-release|perl|pki|protocols|python.*|resolv\.conf|services|terminfo|timezone)$/;
+
+const ssl = ['/etc/ssl/certs', '/etc/ssl/openssl.cnf', '/etc/ssl/cert.pem'];
+
+/**
+ * Bubblewrap's options for what of the host a job sees: programs and libraries, and those files of /etc that programs need to find
+ * libraries, names and certificates. Never `/`, `/run`, `/var`, homes, or anything that could hold a secret.
+ */
+export function hostMounts(): string[] {
+  const args: string[] = [];
+  for (const name of ['bin', 'sbin', ...readdirSync('/').filter((name) => /^lib/.test(name))]) {
+    const path = `/${name}`;
+    const kind = lstatSync(path, { throwIfNoEntry: false });
+    if (kind?.isSymbolicLink()) args.push('--symlink', readlinkSync(path), path);
+    else if (kind?.isDirectory()) args.push('--ro-bind', path, path);
+  }
+  // /usr/local is part of /usr, unless it is a file system of its own; binds are recursive, so that is included too.
+  for (const path of ['/usr', '/opt', '/nix', '/gnu']) args.push('--ro-bind-try', path, path);
+  args.push('--dir', '/etc', '--dir', '/etc/ssl');
+  for (const name of readdirSync('/etc').filter((name) => etc.test(name)))
+    args.push('--ro-bind-try', `/etc/${name}`, `/etc/${name}`);
+  for (const path of ssl) args.push('--ro-bind-try', path, path);
+  args.push('--proc', '/proc');
+  // Names the keys of whoever started the manager, as long as their keyring is handed on.
+  if (existsSync('/proc/keys')) args.push('--ro-bind', '/dev/null', '/proc/keys');
+  return args;
 }

@@ -2,14 +2,14 @@
 import { existsSync } from 'node:fs';
 import { access, constants } from 'node:fs/promises';
 import { join } from 'node:path';
-import type { Finding } from '../runtime.ts';
+import { type Finding, fine, warning } from '../runtime.ts';
 import { path } from './bubblewrap.ts';
 import type { Host } from './host.ts';
 
 /** Programs without which no sandbox can be made; all are part of every Debian, Ubuntu and Fedora. */
 const needed = ['sh', 'dd', 'cat', 'mkfifo', 'tar', 'rm', 'env', 'setsid'];
 
-export async function findings(host: Host, _signal: AbortSignal): Promise<Finding[]> {
+export async function findings(host: Host): Promise<Finding[]> {
   const found: Finding[] = [bubblewrap(host), seccomp(host), devices(host)];
   for (const name of host.root ? [...needed, 'setpriv'] : needed) {
     if (await isInstalled(name)) continue;
@@ -20,74 +20,48 @@ export async function findings(host: Host, _signal: AbortSignal): Promise<Findin
   const missing = [memory === null ? 'memory' : null, cpu === null ? 'cpus' : null].filter((name) => name !== null);
   if (missing.length > 0) {
     const message = `Limits on ${missing.join(' and ')} are not enforced: no control group for them can be written.`;
-    found.push({
-      level: 'warning',
-      subject: 'limits',
-      message,
-      hint: 'Run onejob as root, or use "runtime: docker" for pools that need limits.',
-    });
-  } else found.push({ level: 'ok', subject: 'limits', message: 'Limits on memory and CPUs are enforced.', hint: null });
-  found.push(
-    host.processLimit === null
-      ? {
-          level: 'warning',
-          subject: 'pids',
-          message: 'The number of processes of a job is not limited, whatever "pids" says: no control group for it can be written.',
-          hint: 'Run onejob as root, install bubblewrap (Linux 5.14 or newer), or use "runtime: docker".',
-        }
-      : { level: 'ok', subject: 'pids', message: 'Limits on the number of processes are enforced.', hint: null },
-  );
+    found.push(warning('limits', message, 'Run onejob as root, or use "runtime: docker" for pools that need limits.'));
+  } else found.push(fine('limits', 'Limits on memory and CPUs are enforced.'));
+  if (host.processLimit === null) {
+    const message =
+      'The number of processes of a job is not limited, whatever "pids" says: no control group for it can be written.';
+    found.push(warning('pids', message, 'Run onejob as root, install bubblewrap (Linux 5.14 or newer), or use "runtime: docker".'));
+  } else found.push(fine('pids', 'Limits on the number of processes are enforced.'));
   if (host.mode === 'plain' && !kills) {
     const message = 'The kernel cannot end a whole group of processes at once here; a job that forks quickly takes longer to end.';
-    found.push({
-      level: 'warning',
-      subject: 'cgroup.kill',
-      message,
-      hint: 'Install bubblewrap, or use Linux 5.14 or newer as root.',
-    });
+    found.push(warning('cgroup.kill', message, 'Install bubblewrap, or use Linux 5.14 or newer as root.'));
   }
   return found;
 }
 
 function bubblewrap(host: Host): Finding {
-  if (host.mode === 'bubblewrap') return { level: 'ok', subject: 'bubblewrap', message: host.why, hint: null };
-  return {
-    level: 'warning',
-    subject: 'bubblewrap',
-    message: `${host.why} Jobs are kept apart less well.`,
-    hint: 'Install bubblewrap: apt-get install bubblewrap.',
-  };
+  if (host.mode === 'bubblewrap') return fine('bubblewrap', host.why);
+  const message = `${host.why} Jobs are kept apart less well.`;
+  return warning('bubblewrap', message, 'Install bubblewrap: apt-get install bubblewrap.');
 }
 
 function seccomp({ mode, root, filter }: Host): Finding {
-  const subject = 'seccomp';
   if (filter !== null) {
     const message =
       "Jobs may make the system calls that Docker allows: none that reaches the kernel's keyring, mounts or namespaces.";
-    return { level: 'ok', subject, message, hint: null };
+    return fine('seccomp', message);
   }
   const why = mode === 'plain' && !root ? 'Without bubblewrap and root' : 'On this host';
-  return {
-    level: 'warning',
-    subject,
-    message: `${why} jobs may make every system call: they can read keys of the session that started onejob, and leave keys for later jobs.`,
-    hint: mode === 'plain' ? 'Install bubblewrap; as root, perl is enough.' : 'Use "runtime: docker".',
-  };
+  return warning(
+    'seccomp',
+    `${why} jobs may make every system call: they can read keys of the session that started onejob, and leave keys for later jobs.`,
+    mode === 'plain' ? 'Install bubblewrap; as root, perl is enough.' : 'Use "runtime: docker".',
+  );
 }
 
 /** On a host without GPUs there is nothing to warn of. */
 function devices({ mode, deviceDir }: Host): Finding {
-  const subject = 'devices';
-  if (mode === 'bubblewrap') {
-    const message = "Of the host's GPUs a job has those that were leased to it, and no other.";
-    return { level: 'ok', subject, message, hint: null };
-  }
+  if (mode === 'bubblewrap') return fine('devices', "Of the host's GPUs a job has those that were leased to it, and no other.");
   const message =
     'Jobs are told which GPUs are theirs by variables such as CUDA_VISIBLE_DEVICES, which is no barrier: they can use every GPU.';
   const gpus = ['nvidiactl', 'kfd'].some((name) => existsSync(join(deviceDir, name)));
-  return gpus
-    ? { level: 'warning', subject, message, hint: 'Install bubblewrap, or use "runtime: docker" for pools with devices.' }
-    : { level: 'ok', subject, message, hint: null };
+  if (!gpus) return fine('devices', message);
+  return warning('devices', message, 'Install bubblewrap, or use "runtime: docker" for pools with devices.');
 }
 
 async function isInstalled(name: string): Promise<boolean> {

@@ -2,13 +2,12 @@
  * What a process sandbox gets of its devices. Under bubblewrap exactly their nodes are in its /dev; without it every node of
  * the host stays there, and variables ask programs to look at the leased ones only, which holds nobody back.
  */
-import { readFileSync, statSync } from 'node:fs';
+import { statSync } from 'node:fs';
 import { join } from 'node:path';
-import { OnejobError } from '../../errors.ts';
-import { capsOf, gateNodes, type MigMinors, migMinorsFile, nodesOf, parseMigMinors, visibleDevices } from '../devices.ts';
+import { codeOf, OnejobError } from '../../errors.ts';
+import { capsOf, gateNodes, nodesOf, readMigMinors, visibleDevices } from '../devices.ts';
 import type { SandboxSpec } from '../runtime.ts';
 import type { Host } from './host.ts';
-import { codeOf } from './identity.ts';
 
 export interface ProcessGrant {
   /** They win over the owner's. */
@@ -69,15 +68,5 @@ function groupOf(path: string): number | null {
   } catch (error) {
     if (['ENOENT', 'ENOTDIR', 'ENXIO', 'ENODEV'].includes(codeOf(error))) return null;
     throw error;
-  }
-}
-
-/** Null where MIG instances have no nodes. */
-function readMigMinors(deviceDir: string): MigMinors | null {
-  try {
-    statSync(join(deviceDir, 'nvidia-caps'));
-    return parseMigMinors(readFileSync(migMinorsFile, 'utf8'));
-  } catch {
-    return null;
   }
 }

@@ -17,6 +17,7 @@ import { mkdir, readdir, rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
 import type { AgentId, Exit } from '../../core/slot.ts';
+import { jsonOf } from '../../system/json.ts';
 import type { SandboxSeen } from '../runtime.ts';
 import { oomKilled } from './cgroup.ts';
 import { isAlive, type ProcessIdentity, parseStat, readOr, unread } from './identity.ts';
@@ -91,11 +92,7 @@ export function readIntent(at: Layout, agent: AgentId): Intent | 'damaged' | nul
     text = read();
     if (text === null) return exists(path) ? 'damaged' : null;
   }
-  try {
-    return intent.parse(JSON.parse(text));
-  } catch {
-    return 'damaged';
-  }
+  return intent.safeParse(jsonOf(text)).data ?? 'damaged';
 }
 
 /** Agents that have a folder. @throws OnejobError E_SANDBOX_UNREAD when that cannot be read: then nothing is known (S6). */

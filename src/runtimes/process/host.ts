@@ -5,6 +5,7 @@ import type { Layout } from './folder.ts';
 
 export interface Host {
   readonly clock: Clock;
+  /** Id of this installation. */
   readonly owner: string;
   readonly at: Layout;
   readonly mode: 'bubblewrap' | 'plain';
@@ -21,11 +22,12 @@ export interface Host {
   readonly cgroups: Cgroups;
   /** Descriptors that the manager was started with and that would be handed on to every job. */
   readonly inherited: readonly number[];
+  /** Folder in which all managers of the host note the users they gave to agents. */
   readonly uidClaims: string;
   /** Where the host's device nodes lie: `/dev`. */
   readonly deviceDir: string;
-  /** Holds jobs' folders when they run as another user and nothing can be mounted for them. */
+  /** Holds jobs' folders when they run as another user and nothing can be mounted for them; others must be able to pass above it. */
   readonly openDir: string;
-  /** Bytes kept of each output stream of an agent. */
+  /** Bytes kept of each output stream of an agent until they are read, the newest; default 128 MiB. */
   readonly outputLimit: number;
 }

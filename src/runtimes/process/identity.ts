@@ -3,7 +3,7 @@
  * Never signals a process whose identity does not match.
  */
 import { readdirSync, readFileSync } from 'node:fs';
-import { OnejobError } from '../../errors.ts';
+import { codeOf, OnejobError } from '../../errors.ts';
 
 export interface ProcessIdentity {
   readonly pid: number;
@@ -105,10 +105,6 @@ export function mayPass(error: unknown): boolean {
   if (error instanceof OnejobError) return error.retry;
   const code = codeOf(error);
   return code !== '' && !absent.includes(code);
-}
-
-export function codeOf(error: unknown): string {
-  return error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : '';
 }
 
 export function unread(path: string, cause: unknown): OnejobError {

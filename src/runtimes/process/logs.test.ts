@@ -5,8 +5,7 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import { systemClock } from '../../clock.ts';
-import { start } from '../position.ts';
-import type { LogChunk, LogPosition } from '../runtime.ts';
+import { type LogChunk, type LogPosition, start } from '../runtime.ts';
 import { followLog } from './logs.ts';
 
 let dir: Scratch;

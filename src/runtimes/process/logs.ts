@@ -4,11 +4,10 @@ import { existsSync } from 'node:fs';
 import { type FileHandle, open, readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { type Clock, sleep } from '../../core/clock.ts';
-import { OnejobError } from '../../errors.ts';
-import { advance } from '../position.ts';
-import type { LogChunk, LogPosition } from '../runtime.ts';
+import { codeOf, OnejobError } from '../../errors.ts';
+import { advance, type LogChunk, type LogPosition } from '../runtime.ts';
 import { watchFolders } from '../watch.ts';
-import { codeOf, mayPass } from './identity.ts';
+import { mayPass } from './identity.ts';
 
 const streams = ['stdout', 'stderr'] as const;
 /** Bytes of one chunk at most. */

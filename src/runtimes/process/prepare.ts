@@ -1,4 +1,5 @@
 /** Making a sandbox: the intent first, then its folders, then the supervisor that starts it. */
+
 import { spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { existsSync } from 'node:fs';
@@ -6,15 +7,14 @@ import { chmod, chown, lstat, mkdir, open, utimes, writeFile } from 'node:fs/pro
 import { join } from 'node:path';
 import type { AgentId } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
+import { openFilesForDevices } from '../devices.ts';
 import { gateScript } from '../gate.ts';
-import { openFilesForDevices } from '../open-files.ts';
 import type { Recipe, SandboxSpec } from '../runtime.ts';
 import { accounts, asUser, bubblewrapArgs, bubblewrapCommand, path } from './bubblewrap.ts';
 import { killFile, makeCgroups, supervisorGroup } from './cgroup.ts';
 import { deviceArgs, grantDevices, type ProcessGrant } from './devices.ts';
 import { type Intent, makeFolder } from './folder.ts';
 import type { Host } from './host.ts';
-import { plainCommand } from './plain.ts';
 import { filterLoader } from './seccomp.ts';
 import { supervisorScript } from './supervisor.ts';
 import { markVariable } from './tree.ts';
@@ -51,13 +51,10 @@ export function checkRecipe(host: Host, recipe: Recipe): void {
   if (closed !== undefined) refuse(`${closed.host} at ${closed.container}, in a folder of the host's that is read-only`);
   const missing = recipe.mounts.find((mount) => !existsSync(mount.host));
   if (missing === undefined) return;
-  throw new OnejobError(
-    'E_MOUNT_MISSING',
-    `Cannot mount ${missing.host} at ${missing.container}: there is no such file or folder on this host.`,
-    {
-      hint: `Create it, or correct it under "${missing.cache === null ? 'volumes' : 'caches'}".`,
-    },
-  );
+  const message = `Cannot mount ${missing.host} at ${missing.container}: there is no such file or folder on this host.`;
+  throw new OnejobError('E_MOUNT_MISSING', message, {
+    hint: `Create it, or correct it under "${missing.cache === null ? 'volumes' : 'caches'}".`,
+  });
 }
 
 /** Whether there is no such place in a sandbox and none can be made. */
@@ -113,11 +110,14 @@ export async function makeSandbox(host: Host, spec: SandboxSpec, progress: (line
   const isGiven = (limit: string): boolean => recipe.ulimits.some(({ name }) => name === limit);
   if (spec.devices.length > 0 && !isGiven('nofile')) limits.push(`--nofile=${openFilesForDevices()}`);
   const become = [...processLimit(host, recipe), ...(uid === null ? [] : asUser(uid, grant.groups))];
+  const variables = Object.entries(env).map(([name, value]) => `${name}=${value}`);
+  // Nothing else as its environment, and a session of its own, so that ending it ends no supervisor.
+  const plain = ['setsid', ...confine, ...become, 'env', '-i', ...variables, ...gate];
   const script = supervisorScript({
     command: [
       ...(spec.cpuset === undefined ? [] : ['taskset', '-c', spec.cpuset]),
       ...(limits.length === 0 ? [] : ['prlimit', ...limits, '--']),
-      ...(bubblewrap ? bubblewrapCommand([...become, ...gate]) : plainCommand({ become, env, confine }, gate)),
+      ...(bubblewrap ? bubblewrapCommand([...become, ...gate]) : plain),
     ],
     cwd: bubblewrap ? null : join(files, 'work'),
     cores: isGiven('core'),

@@ -5,62 +5,47 @@
  * one stopped; no job ends with the manager; under root no job runs as root, and no two agents as the same user.
  */
 
-import { execFile } from 'node:child_process';
 import { lstat, mkdir, rm, statfs, writeFile } from 'node:fs/promises';
 import { release } from 'node:os';
 import { join } from 'node:path';
-import { promisify } from 'node:util';
 import { systemClock } from '../../clock.ts';
 import { type Clock, deadline } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
-import { OnejobError } from '../../errors.ts';
+import { OnejobError, toFailure } from '../../errors.ts';
+import { run } from '../../system/run.ts';
 import { diskUsage } from '../disk-usage.ts';
-import type { Runtime, SandboxSeen } from '../runtime.ts';
-import { hostMounts } from './allow-list.ts';
-import { path, probeBubblewrap } from './bubblewrap.ts';
-import { type Cgroups, findCgroups } from './cgroup.ts';
+import type { Runtime, RuntimeEvent, SandboxSeen } from '../runtime.ts';
+import { watchFolders } from '../watch.ts';
+import { hostMounts, path, probeBubblewrap } from './bubblewrap.ts';
+import { findCgroups } from './cgroup.ts';
 import { findings } from './check.ts';
-import { followExits } from './events.ts';
 import { archive, extract } from './files.ts';
-import { agentsIn, type Intent, layout, readIntent, stateOf } from './folder.ts';
+import { agentsIn, type Intent, type Layout, layout, readIntent, stateOf } from './folder.ts';
 import type { Host } from './host.ts';
 import { bootId, inheritedDescriptors } from './identity.ts';
 import { followLog } from './logs.ts';
 import { checkRecipe, fingerprintOf, makeSandbox } from './prepare.ts';
-import { releaseGate } from './release.ts';
+import { releaseGate, untilStarted } from './release.ts';
 import { removeSandbox, sweepLeftovers, tidyShared } from './remove.ts';
 import { filterLoader, seccompFilter } from './seccomp.ts';
-import { untilStarted } from './started.ts';
 import { killWhole, terminate } from './tree.ts';
 import { firstUid } from './uids.ts';
 
-export interface ProcessRuntimeOptions {
-  /** Id of this installation. */
-  readonly owner: string;
-  /** Default: the real one. */
-  readonly clock?: Clock;
+/** What is settled otherwise than by looking at this host; a test does so. */
+type Given = 'clock' | 'cgroups' | 'deviceDir' | 'openDir' | 'outputLimit' | 'uidClaims';
+
+export interface ProcessRuntimeOptions extends Pick<Host, 'owner'>, Partial<Pick<Host, Given>> {
   /** Folder for sandboxes in the state directory; made when missing. */
   readonly dir: string;
   /** User id of the manager; 0 gives each agent a user of its own. Default: the process's. */
   readonly uid?: number;
   /** `auto`: where a probe succeeds. Default `auto`. */
   readonly bubblewrap?: 'auto' | 'off';
-  /** Bytes kept of each of an agent's two output streams until they are read, the newest; default 128 MiB. */
-  readonly outputLimit?: number;
-  /** Folder in which all managers of the host note the users they gave to agents. */
-  readonly uidClaims?: string;
-  /** Control groups; a test has none. Default: those of this host. */
-  readonly cgroups?: Cgroups;
-  /** Folder with the host's device nodes; a test has another. Default `/dev`. */
-  readonly deviceDir?: string;
-  /** Folder for jobs' files under root without bubblewrap; others must be able to pass through what is above it. */
-  readonly openDir?: string;
 }
 
 /** Sets up the runtime: probes bubblewrap, finds control groups, makes its folders. */
 export async function createProcessRuntime(options: ProcessRuntimeOptions): Promise<Runtime> {
-  const host = await settle(options);
-  return processRuntime(host);
+  return processRuntime(await settle(options));
 }
 
 async function settle(options: ProcessRuntimeOptions): Promise<Host> {
@@ -109,9 +94,9 @@ async function canLoad(filter: Uint8Array, dir: string): Promise<boolean> {
   await writeFile(file, filter);
   const [program = 'perl', ...args] = filterLoader(process.arch, file);
   const command = [...args, 'grep', '^Seccomp:', '/proc/self/status'];
-  const said = await promisify(execFile)(program, command, { env: { PATH: path }, timeout: 5_000 }).catch(() => null);
+  const { code, stdout } = await run(program, command, { env: { PATH: path }, timeout: 5_000 });
   await rm(file, { force: true });
-  return said !== null && /^Seccomp:\s+2$/m.test(said.stdout);
+  return code === 0 && /^Seccomp:\s+2$/m.test(stdout.toString());
 }
 
 function processRuntime(host: Host): Runtime {
@@ -157,7 +142,7 @@ function processRuntime(host: Host): Runtime {
         return join(host.root ? join(host.openDir, agent) : folder(agent), 'work');
       },
     },
-    check: (signal) => findings(host, signal),
+    check: () => findings(host),
     fingerprint: async (recipe) => fingerprintOf(host, recipe),
     prepare: (spec, progress, signal) =>
       whileBusy(spec.agent, async () => {
@@ -219,10 +204,8 @@ function processRuntime(host: Host): Runtime {
     usage: async (agent, signal) => {
       const about = known(agent);
       if (about === null) return null;
-      return diskUsage(
-        ['work', 'home', 'tmp'].map((name) => join(about.files, name)),
-        signal,
-      );
+      const folders = ['work', 'home', 'tmp'].map((name) => join(about.files, name));
+      return diskUsage(folders, signal);
     },
     disk: async () => {
       const { bavail, blocks } = await statfs(host.at.agents);
@@ -240,4 +223,55 @@ function weaker(host: Host): string {
   if (host.root)
     return 'Jobs run as users of their own, but see what everybody on this host can read, its processes, its network and every GPU.';
   return 'Jobs run as your own user with nothing kept apart: they can read, write and use all that you can, every GPU included.';
+}
+
+/** ms between looks at everything: finds sandboxes whose processes were killed without leaving a code. */
+const slowLook = 5_000;
+/** ms until what could not be read is tried again. */
+const soonLook = 1_000;
+
+/**
+ * Exits and removals of sandboxes as they happen, for any number of readers.
+ * Watches until `signal` aborts; says `lost` when something cannot be read, and `connected` once all could. `look` tells how one
+ * agent stands, null when it has no sandbox.
+ */
+export async function* followExits(
+  clock: Clock,
+  at: Layout,
+  look: (agent: AgentId) => SandboxSeen['state'] | null,
+  signal: AbortSignal,
+): AsyncGenerator<RuntimeEvent> {
+  using watch = watchFolders(clock, [at.agents, at.exits], signal);
+  /** Agents with a sandbox, and whether their exit was told. */
+  const known = new Map<AgentId, boolean>();
+  const all = async (): Promise<ReadonlySet<string>> => new Set([...known.keys(), ...(await agentsIn(at))]);
+  const tell = (agent: AgentId): RuntimeEvent | null => {
+    const state = look(agent);
+    if (state === null) return known.delete(agent) ? { kind: 'removed', agent } : null;
+    if (state.kind !== 'exited') known.set(agent, false);
+    else if (known.get(agent) !== true) {
+      known.set(agent, true);
+      return { kind: 'exited', agent, exit: state.exit };
+    }
+    return null;
+  };
+  let isLost = false;
+  /** Agents to look at; null for all of them. */
+  let names: ReadonlySet<string> | null = null;
+  yield { kind: 'connected' };
+  while (!signal.aborted) {
+    try {
+      for (const agent of names ?? (await all())) {
+        const event = agent.startsWith('.') ? null : tell(agent);
+        if (event !== null) yield event;
+      }
+      if (isLost) yield { kind: 'connected' };
+      isLost = false;
+    } catch (error) {
+      if (!isLost) yield { kind: 'lost', failure: toFailure(error).message };
+      isLost = true;
+    }
+    const changed = await watch.next(isLost ? soonLook : slowLook);
+    names = isLost ? null : changed;
+  }
 }

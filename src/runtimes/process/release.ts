@@ -3,12 +3,12 @@
 import { closeSync, constants, openSync, readSync } from 'node:fs';
 import { Socket } from 'node:net';
 import { join } from 'node:path';
-import type { Clock } from '../../core/clock.ts';
+import { type Clock, deadline } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
-import { OnejobError } from '../../errors.ts';
+import { codeOf, OnejobError } from '../../errors.ts';
 import { releasedMarker } from '../gate.ts';
 import { watchFolders } from '../watch.ts';
-import { startTimeout, untilStarted } from './started.ts';
+import { firstProcessOf } from './folder.ts';
 
 /**
  * Writes `frame` to the gate in the folder `path`; resolves when the kernel has all of it, or at once when the gate has
@@ -69,7 +69,7 @@ function openGate(path: string): number | null {
   try {
     return openSync(path, constants.O_WRONLY | constants.O_NONBLOCK);
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'ENXIO' || (error as NodeJS.ErrnoException).code === 'ENOENT') return null;
+    if (['ENXIO', 'ENOENT'].includes(codeOf(error))) return null;
     throw error;
   }
 }
@@ -88,4 +88,24 @@ function hasReleased(path: string, agent: AgentId): boolean {
 
 function ended(agent: AgentId, why: string): OnejobError {
   return new OnejobError('E_GATE_ENDED', `Cannot release agent ${agent}: ${why}.`, { retry: true });
+}
+
+/** ms a sandbox may take to start its first process. */
+const startTimeout = 10_000;
+
+/** Resolves true when it is known, false when the sandbox has ended (`over`), or does not start in time. */
+export async function untilStarted(
+  clock: Clock,
+  path: string,
+  over: () => boolean,
+  ...outer: readonly AbortSignal[]
+): Promise<boolean> {
+  using limit = deadline(clock, startTimeout, ...outer);
+  const { signal } = limit;
+  using watch = watchFolders(clock, [path], signal);
+  while (firstProcessOf(path) === null) {
+    if (signal.aborted || over()) return false;
+    await watch.next(500);
+  }
+  return true;
 }

@@ -1,21 +1,19 @@
 /** Removing a sandbox so that nothing of it is left, and what dead managers left half made. */
 
-import { execFile } from 'node:child_process';
 import { lstatSync } from 'node:fs';
 import { readdir, rename, rm, rmdir } from 'node:fs/promises';
 import { basename, join } from 'node:path';
-import { promisify } from 'node:util';
 import { type Clock, sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
-import { path } from './bubblewrap.ts';
+import { run } from '../../system/run.ts';
+import { path as searchPath } from './bubblewrap.ts';
 import { killCgroups, leftCgroups, removeCgroupRoots, removeCgroups } from './cgroup.ts';
 import { doomed, type Intent, readIntent, unfinished } from './folder.ts';
 import type { Host } from './host.ts';
 import { hasSettled, killSupervisor, killTree } from './tree.ts';
 import { freeLostUids, freeUid, isAgentUid, uidOf } from './uids.ts';
 
-const run = promisify(execFile);
 /** ms that killed processes may take to be gone. */
 const killTimeout = 5_000;
 /** ms that a supervisor may take to end after its job. */
@@ -61,14 +59,9 @@ async function killAll(clock: Clock, folder: string, about: Intent): Promise<voi
     // What is left of a supervisor whose job is dead ends by itself within milliseconds, unless something holds its pipes.
     if (waited > settleTime && !killSupervisor(folder, about) && !left) return;
     if (waited > killTimeout) {
-      throw new OnejobError(
-        'E_SANDBOX_STUCK',
-        `Cannot remove agent ${about.agent}: its processes were killed but are still there.`,
-        {
-          retry: true,
-          hint: 'A process that waits for a disk or device ends when that answers.',
-        },
-      );
+      const message = `Cannot remove agent ${about.agent}: its processes were killed but are still there.`;
+      const hint = 'A process that waits for a disk or device ends when that answers.';
+      throw new OnejobError('E_SANDBOX_STUCK', message, { retry: true, hint });
     }
     // No event tells the end of a process that is not our child.
     await sleep(clock, pause);
@@ -87,23 +80,19 @@ async function removeGroups(clock: Clock, paths: readonly string[]): Promise<voi
 async function removeTree(path: string): Promise<void> {
   if (lstatSync(path, { throwIfNoEntry: false }) === undefined) return;
   if (await isSmall(path)) {
-    const done = await rm(path, { recursive: true, force: true }).then(
-      () => true,
-      () => false,
-    );
-    if (done) return;
+    try {
+      return await rm(path, { recursive: true, force: true });
+    } catch {
+      // The programs below may get further.
+    }
   }
   const env = { env: { PATH: searchPath, LC_ALL: 'C' } };
-  try {
-    await run('rm', ['-rf', '--', path], env);
-  } catch {
-    // A folder that its owner may not enter; only met when we are not root.
-    await run('chmod', ['-R', 'u+rwX', '--', path], env).catch(() => {});
-    await run('rm', ['-rf', '--', path], env).catch((cause: unknown) => {
-      const said = cause instanceof Error && 'stderr' in cause ? String(cause.stderr).split('\n')[0] : String(cause);
-      throw new OnejobError('E_REMOVE', `Cannot remove ${path}: ${said}.`, { retry: true, cause });
-    });
-  }
+  if ((await run('rm', ['-rf', '--', path], env)).code === 0) return;
+  // A folder that its owner may not enter; only met when we are not root.
+  await run('chmod', ['-R', 'u+rwX', '--', path], env);
+  const { code, error, stderr } = await run('rm', ['-rf', '--', path], env);
+  if (code === 0) return;
+  throw new OnejobError('E_REMOVE', `Cannot remove ${path}: ${stderr.split('\n')[0]}.`, { retry: true, cause: error });
 }
 
 /** Whether the job has left no files, so that a process of its own for removing them is not worth its start. */
@@ -111,8 +100,6 @@ async function isSmall(path: string): Promise<boolean> {
   const left = await Promise.all(['work', 'home', 'tmp'].map((name) => readdir(join(path, name)).catch(() => [])));
   return left.flat().length === 0;
 }
-
-const searchPath = path;
 
 /** A job without bubblewrap can write to shared folders; what its own user owns there is its. */
 async function removeStrays(about: Intent): Promise<void> {

@@ -3,8 +3,14 @@ import { expect, test } from 'vitest';
 import { OnejobError } from '../../../src/errors.ts';
 import { specOf } from '../../../src/runtimes/contract.ts';
 import { frame } from '../../../src/runtimes/gate.ts';
-import { start } from '../../../src/runtimes/position.ts';
-import type { LogChunk, LogPosition, Runtime, RuntimeEvent, SandboxSpec } from '../../../src/runtimes/runtime.ts';
+import {
+  type LogChunk,
+  type LogPosition,
+  type Runtime,
+  type RuntimeEvent,
+  type SandboxSpec,
+  start,
+} from '../../../src/runtimes/runtime.ts';
 import { leased } from '../../../src/runtimes/testing.ts';
 import { type Act, SimEngine, type SimRuntimeOptions, scriptOfAct, simRuntime } from '../runtime.ts';
 import { recipe } from '../testing.ts';

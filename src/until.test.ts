@@ -1,6 +1,6 @@
 /** Work that is shared: done once, for as long as somebody waits for it. */
 import { expect, test } from 'vitest';
-import { createShared, type Progress } from './shared.ts';
+import { createShared, type Progress } from './until.ts';
 
 function work() {
   const done = Promise.withResolvers<string>();
