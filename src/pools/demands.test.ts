@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 import type { PoolConfig } from '../config/config.ts';
-import { Demands, nextDemand, type WaitingForDevices } from './demands.ts';
+import { Demands, nextDemand, type WaitingForDevices } from './devices.ts';
 import type { Pool } from './pool.ts';
 
 /** A pool of two devices each whose service has one job, or none. */

@@ -8,18 +8,16 @@ import { fits } from '../config/conditions.ts';
 import type { PoolConfig } from '../config/config.ts';
 import type { AllocatedSlot } from '../core/allocate.ts';
 import type { Clock } from '../core/clock.ts';
+import { sameDevices } from '../core/plan.ts';
 import { type DeviceId, isEmpty, type Slot } from '../core/slot.ts';
 import { OnejobError } from '../errors.ts';
 import type { Device, Inventory } from '../gpu/inventory.ts';
 import type { DeviceLocks } from '../gpu/lock.ts';
 import type { Near } from '../gpu/topology.ts';
 import type { KnownDevice } from '../store/devices.ts';
-import { type Dealt, isSame } from './dealt.ts';
-import { Demands, type WaitingForDevices } from './demands.ts';
-import { Elsewhere } from './elsewhere.ts';
 import type { KnownDevices } from './known-devices.ts';
 import { leaseOf, type Partition, partition } from './partition.ts';
-import type { SlotDevices } from './pool.ts';
+import type { Pool, SlotDevices } from './pool.ts';
 
 export interface DeviceBookParts {
   readonly clock: Clock;
@@ -48,14 +46,14 @@ export class DeviceBook {
   #occupied: ReadonlyMap<DeviceId, string> = new Map();
   /** Devices that the last look did not list and that may be there all the same. */
   #unseen: ReadonlySet<DeviceId> = new Set();
-  readonly #elsewhere: Elsewhere;
+  /** Devices that another manager of this host has, with who has each, in words: as far as anybody asked. */
+  readonly #others = new Map<DeviceId, string>();
   readonly #demands: Demands;
 
   constructor(parts: DeviceBookParts) {
     this.#parts = parts;
     this.known = parts.known;
     this.#demands = new Demands(parts.clock, parts.waiting);
-    this.#elsewhere = new Elsewhere(parts.locks);
   }
 
   get pools(): readonly PoolConfig[] {
@@ -117,7 +115,8 @@ export class DeviceBook {
     this.#inventory = rest.length === 0 ? inventory : { ...inventory, devices: [...inventory.devices, ...rest] };
     this.#unseen = new Set(rest.map(({ uuid }) => uuid));
     this.#occupied = occupied;
-    this.#elsewhere.forget();
+    // Asked anew from now on: the other manager may have ended.
+    this.#others.clear();
     this.known.saw(inventory.devices);
     this.deal();
   }
@@ -129,8 +128,8 @@ export class DeviceBook {
     const inUse = new Set(mine.filter((slot) => !isEmpty(slot)).map((slot) => slot.key));
     let dealt = this.#partitioned(mine, inUse);
     // What another manager of this host has is none of ours; without it others may do.
-    while (this.#elsewhere.lock(dealt, inUse)) dealt = this.#partitioned(mine, inUse);
-    this.#elsewhere.keep(dealt);
+    while (this.#lock(dealt, inUse)) dealt = this.#partitioned(mine, inUse);
+    this.#parts.locks.keep(new Set(dealt.slots.flatMap((slot) => slot.devices.map(({ uuid }) => uuid))));
     this.known.leased(dealt.slots);
     this.#partition = dealt;
     const different: string[] = [];
@@ -179,7 +178,7 @@ export class DeviceBook {
     if (known?.quarantine != null) return 'quarantined';
     if (known?.reserved != null) return 'reserved';
     if (this.device(uuid) === null) return 'missing';
-    if (this.#elsewhere.whoHas(uuid) !== null) return 'elsewhere';
+    if (this.#others.has(uuid)) return 'elsewhere';
     if (this.#occupied.has(uuid)) return 'occupied';
     return this.slotOf(uuid) === null ? 'free' : 'leased';
   }
@@ -187,7 +186,7 @@ export class DeviceBook {
   /** Why nobody is let at it, or who is on it; null when nothing speaks against it. */
   whyNot(uuid: DeviceId): string | null {
     const seen = this.#unseen.has(uuid) ? unknownText(uuid) : (this.#occupied.get(uuid) ?? null);
-    return this.known.whyNot(uuid) ?? this.#elsewhere.whoHas(uuid) ?? seen;
+    return this.known.whyNot(uuid) ?? this.#others.get(uuid) ?? seen;
   }
 
   /** Which slot has it, or is to have it. */
@@ -220,7 +219,7 @@ export class DeviceBook {
       });
     }
     this.known.remove(uuid);
-    this.#elsewhere.forget(uuid);
+    this.#others.delete(uuid);
     const slots = this.#partition.slots.filter((slot) => !slot.devices.some((one) => one.uuid === uuid));
     this.#partition = { ...this.#partition, slots };
     this.known.saw(this.#inventory?.devices ?? []);
@@ -254,7 +253,7 @@ export class DeviceBook {
     // What a slot holds counts before what it was to hold, and both before what it held when the last manager ended.
     const holding = mine.filter((slot) => inUse.has(slot.key)).map((slot) => leaseOf(slot, parentOf));
     const leases = [...holding, ...this.#partition.slots, ...(this.#dealt.size === 0 ? known.leases : [])];
-    const barred = new Set([...this.#elsewhere.devices, ...known.barred]);
+    const barred = new Set([...this.#others.keys(), ...known.barred]);
     return partition({
       pools,
       devices: this.#inventory?.devices ?? [],
@@ -265,6 +264,19 @@ export class DeviceBook {
       demands: this.#demands.of(pools),
       near: this.#near,
     });
+  }
+
+  /** Takes the locks of what is newly dealt; true when one of them is another's, which nobody knew. */
+  #lock(dealt: Partition, inUse: ReadonlySet<string>): boolean {
+    const before = this.#others.size;
+    for (const { key, devices } of dealt.slots) {
+      for (const { uuid } of devices) {
+        const why = this.#parts.locks.take(uuid);
+        // What is in use stays so: it is ours, whatever the lock says.
+        if (why !== null && !inUse.has(key) && !this.#others.has(uuid)) this.#others.set(uuid, why);
+      }
+    }
+    return this.#others.size > before;
   }
 
   #look(key: string): Dealt {
@@ -297,4 +309,67 @@ function held(devices: readonly DeviceId[] | undefined): readonly DeviceId[] | n
 
 function unknownText(uuid: DeviceId): string {
   return `the state of ${uuid} is unknown: the last look at it failed`;
+}
+
+/** What one slot was dealt. */
+interface Dealt {
+  /** undefined: nothing. */
+  readonly slot: AllocatedSlot | undefined;
+  /** Why it must not be used right now; null when nothing speaks against it. */
+  readonly held: string | null;
+}
+
+/** Whether nobody has to be told of the difference. */
+function isSame(before: Dealt, after: Dealt): boolean {
+  return before.held === after.held && isSameSlot(before.slot, after.slot);
+}
+
+function isSameSlot(a: AllocatedSlot | undefined, b: AllocatedSlot | undefined): boolean {
+  if (a === undefined || b === undefined) return a === b;
+  const of = (slot: AllocatedSlot): DeviceId[] => slot.devices.map(({ uuid }) => uuid);
+  return (
+    a.outdated === b.outdated && sameDevices(of(a), of(b)) && sameDevices(a.missing, b.missing) && sameDevices(a.barred, b.barred)
+  );
+}
+
+/** The next job of a pool that leases for each job, with how many devices it needs. */
+export interface WaitingForDevices {
+  readonly job: string;
+  readonly devices: number | 'all';
+}
+
+/** The next job of this pool, whatever its devices; null when none waits. */
+export function nextDemand({ service, config }: Pool): WaitingForDevices | null {
+  const next = service.jobs?.next(config.name, null) ?? null;
+  return next === null ? null : { job: next.job, devices: service.jobs?.devicesFor?.(next.job) ?? config.devices.count };
+}
+
+/** Which pools' next jobs wait for devices, and which of them has waited longest. */
+export class Demands {
+  readonly #clock: Clock;
+  readonly #waiting: (pool: string) => WaitingForDevices | null;
+  /** Since when each pool's next job is that: core clock, ms. */
+  readonly #since = new Map<string, { readonly job: string; readonly since: number }>();
+
+  /** `waiting`: null when no job waits for that pool. */
+  constructor(clock: Clock, waiting: (pool: string) => WaitingForDevices | null) {
+    this.#clock = clock;
+    this.#waiting = waiting;
+  }
+
+  /** Of those of `pools` that lease for each job, the longest-waiting first. */
+  of(pools: readonly PoolConfig[]): { readonly pool: string; readonly count: number | 'all' }[] {
+    const counts = new Map<string, number | 'all'>();
+    for (const { name } of pools.filter((pool) => !pool.standby)) {
+      const next = this.#waiting(name);
+      if (next === null) {
+        this.#since.delete(name);
+        continue;
+      }
+      counts.set(name, next.devices);
+      if (this.#since.get(name)?.job !== next.job) this.#since.set(name, { job: next.job, since: this.#clock.now() });
+    }
+    const since = (pool: string): number => this.#since.get(pool)?.since ?? 0;
+    return [...counts].map(([pool, count]) => ({ pool, count })).sort((a, b) => since(a.pool) - since(b.pool));
+  }
 }

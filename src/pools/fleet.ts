@@ -4,26 +4,29 @@
  */
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
+import { fits } from '../config/conditions.ts';
 import type { PoolConfig, RepairCommand } from '../config/config.ts';
 import { deviceFindings } from '../config/device-findings.ts';
 import type { Clock } from '../core/clock.ts';
-import type { AgentId, Slot } from '../core/slot.ts';
-import { emptySlot } from '../core/slot.ts';
+import { type AgentId, emptySlot, type Slot } from '../core/slot.ts';
 import { cpusNear } from '../gpu/cpus.ts';
+import { gpuDoctor } from '../gpu/doctor.ts';
+import type { EngineFacts } from '../gpu/doctor-facts.ts';
+import { readHostFacts } from '../gpu/host-facts.ts';
 import type { Device, Inventory } from '../gpu/inventory.ts';
 import { createKernelLog } from '../gpu/kernel-reader.ts';
 import { createLocks, lockDirectory } from '../gpu/lock.ts';
 import { createProbe } from '../gpu/probe.ts';
+import { hostFault } from '../gpu/proof.ts';
 import { createRunner, type ToolRunner, vendorFolders } from '../gpu/run.ts';
+import { archOf } from '../images/platform.ts';
 import type { Log } from '../log.ts';
 import { gateNodes } from '../runtimes/devices.ts';
 import { isAgentUid } from '../runtimes/process/uids.ts';
 import type { Finding, Runtime } from '../runtimes/runtime.ts';
 import type { Store } from '../store/store.ts';
-import { nextDemand } from './demands.ts';
 import { DeviceWatch } from './device-watch.ts';
-import { DeviceBook } from './devices.ts';
-import { type HostDoctorParts, hostFindings } from './host-doctor.ts';
+import { DeviceBook, nextDemand } from './devices.ts';
 import { KnownDevices } from './known-devices.ts';
 import type { Pool } from './pool.ts';
 import { Prover } from './proving.ts';
@@ -44,9 +47,10 @@ export interface FleetParts {
   readonly looked: (inventory: Inventory) => void;
   /** What the owner wants to be run for a device that was put in quarantine; null for nothing. */
   readonly repair: RepairCommand | null;
-  /** The Engine that grants devices, and the image of a pool: for `doctor`. */
-  readonly engine: HostDoctorParts['engine'];
-  readonly imageOf: HostDoctorParts['imageOf'];
+  /** The Engine that grants the devices of these pools; null when there is none. */
+  readonly engine: (signal: AbortSignal) => Promise<EngineFacts | null>;
+  /** Image of a pool's sandboxes; null where there is none, or it is not known. */
+  readonly imageOf: (pool: string) => string | null;
   /** Folders of the vendors' tools, as `$PATH`. */
   readonly path: string;
   /** Holds `sys`, `proc`, `kmsg` and `locks` of a host that nobody here has; null: this host's own. */
@@ -198,13 +202,25 @@ export function openFleet(parts: FleetParts) {
         devices.map(({ pciId }) => pciId),
         at('sys'),
       ),
-    /** What of this host needs mending, and what pools cannot have here, by what was seen last. */
+    /** For `doctor`: what of this host needs mending, and what pools cannot have here, by what was seen last. */
     doctor: async (signal: AbortSignal): Promise<Finding[]> => {
       const { inventory } = book;
       if (inventory === null) return [];
-      const { engine, imageOf } = parts;
-      const roots = { sys: at('sys'), proc: at('proc'), etc: at('etc') };
-      return hostFindings({ pools, inventory, runner: tools, roots, engine, imageOf }, signal);
+      const [facts, engine] = await Promise.all([
+        readHostFacts({ runner: tools, sys: at('sys'), proc: at('proc'), etc: at('etc'), signal }),
+        parts.engine(signal),
+      ]);
+      signal.throwIfAborted();
+      const images = pools.flatMap((pool) => {
+        const image = parts.imageOf(pool.name);
+        const devices = inventory.devices.filter((device) => fits(device, pool.devices));
+        return image === null ? [] : [{ pool: pool.name, image, devices }];
+      });
+      const found = gpuDoctor(inventory, { ...facts, engine, images, arch: archOf(process.arch) });
+      // What holds all GPUs back is said where the pools are held back.
+      const fault = hostFault(inventory);
+      const host = fault === null ? found : found.filter(({ message }) => !fault.message.endsWith(message));
+      return [...host, ...deviceFindings({ pools }, inventory)];
     },
     /** Looks once, then goes on looking. */
     async start(): Promise<void> {

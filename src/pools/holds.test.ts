@@ -3,8 +3,7 @@ import { afterEach, beforeEach, expect, test } from 'vitest';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import type { PoolConfig } from '../config/config.ts';
 import { openStore, type Store } from '../store/store.ts';
-import { Holds } from './holds.ts';
-import { Pause } from './pause.ts';
+import { Holds, Pause } from './pause.ts';
 import { noDevices, Pool } from './pool.ts';
 
 let dir: Scratch;

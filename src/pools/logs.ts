@@ -1,5 +1,6 @@
 /** What `onejob logs` shows: the output of jobs and agents while it comes and afterwards, and what agents log themselves. */
 import { existsSync } from 'node:fs';
+import { stripVTControlCharacters } from 'node:util';
 import type { LogManner, LogPiece, LogSource } from '../api/manager.ts';
 import type { JobView } from '../api/schema.ts';
 import type { CiService } from '../ci/ci-service.ts';
@@ -193,4 +194,27 @@ export function createLogs(parts: LogParts): Logs {
 
 async function* forTerminal(pieces: AsyncIterable<LogPiece>): AsyncGenerator<LogPiece, void> {
   for await (const piece of pieces) yield piece.stream === 'note' ? piece : { ...piece, forTerminal: true };
+}
+
+/** How many lines and characters of last words are taken. */
+const lines = 6;
+const longest = 1_000;
+
+/** The end of an agent's output, for a message that says why it failed: at most six lines without their colours, or none. */
+export async function lastWords(keepers: Keepers, logDir: string, agent: AgentId): Promise<string> {
+  const keeper = keepers.get(agent);
+  const path = logPath(logDir, agent);
+  const pieces =
+    keeper?.file.read({ follow: false, signal: new AbortController().signal }) ?? (existsSync(path) ? readLog(path) : null);
+  if (pieces === null) return '';
+  let end = Buffer.alloc(0);
+  for await (const { stream, bytes } of pieces) {
+    if (stream !== 'note') end = Buffer.concat([end, bytes]).subarray(-4 * longest);
+  }
+  const said = stripVTControlCharacters(end.toString('utf8'))
+    .replaceAll(/[^\P{Cc}\n]/gu, '')
+    .split('\n')
+    .map((line) => line.trim())
+    .filter((line) => line !== '');
+  return said.slice(-lines).join('\n').slice(-longest);
 }

@@ -4,38 +4,45 @@
  * and it is started, by whoever has opened it, once everything was looked at.
  */
 import { randomBytes } from 'node:crypto';
-import type { CiService } from '../ci/ci-service.ts';
+import type { CiService, ServiceJob } from '../ci/ci-service.ts';
 import { cachesFolder } from '../config/caches.ts';
 import type { Config } from '../config/config.ts';
 import type { Environment } from '../config/environment.ts';
 import type { Clock } from '../core/clock.ts';
-import { type AgentId, isEmpty, type Slot } from '../core/slot.ts';
+import {
+  type AgentId,
+  type AgentLane,
+  type Change,
+  type Exit,
+  isEmpty,
+  type JobId,
+  type JobResult,
+  type Slot,
+} from '../core/slot.ts';
 import { toFailure } from '../errors.ts';
 import type { ToolRunner } from '../gpu/run.ts';
 import type { Log } from '../log.ts';
 import { Keepers } from '../logs/keepers.ts';
 import { deleteLog, LogFile, logPath } from '../logs/log-file.ts';
 import type { Runtimes } from '../runtimes/choose.ts';
+import type { HistoryTable } from '../store/history.ts';
 import type { Store } from '../store/store.ts';
 import { createExecutors } from './act.ts';
 import { Asker } from './ask.ts';
-import { hasEnded, isIdle, wantedCaches } from './cache-slots.ts';
+import { hasEnded, isIdle, wantedCaches } from './cache-places.ts';
 import { type Caches, createCaches } from './caches.ts';
 import { DiskWatch } from './disk-watch.ts';
 import { Dispatcher } from './executors.ts';
 import { Fingerprints } from './fingerprints.ts';
 import type { Fleet } from './fleet.ts';
-import { writeHistory } from './history.ts';
-import { Holds } from './holds.ts';
-import { lastWords } from './last-words.ts';
+import { lastWords } from './logs.ts';
 import { Observer } from './observe.ts';
-import { openPoolImages } from './open-images.ts';
+import { Holds } from './pause.ts';
 import { noDevices } from './pool.ts';
-import type { PoolImages } from './pool-images.ts';
+import { openPoolImages, type PoolImages } from './pool-images.ts';
 import { populate } from './populate.ts';
 import { Reconciler } from './reconciler.ts';
 import { Registrations } from './registrations.ts';
-import { tellProgress } from './tell.ts';
 
 export interface LoopParts {
   readonly config: Config;
@@ -118,7 +125,7 @@ export async function openLoop(parts: LoopParts): Promise<Loop> {
       save: (before, after, changes) => {
         store.slots.save(after);
         const pool = reconciler.poolOf(after.key).config.name;
-        writeHistory(before, after, changes, { table: store.history, pool, name: nameOf(after.key), wall: clock.wall() });
+        writeHistory(before, after, changes, store.history, { pool, name: nameOf(after.key), wall: clock.wall() });
       },
     },
     act: (key, action) => dispatcher.start(key, action),
@@ -256,4 +263,49 @@ export async function openLoop(parts: LoopParts): Promise<Loop> {
     noteOf: (key) => notes.get(key) ?? null,
     [Symbol.asyncDispose]: () => closing.disposeAsync(),
   };
+}
+
+/** Writes down what a step of one slot says about its agents, in the slot's own commit. Standbys that nothing was released to leave no trace. */
+function writeHistory(
+  before: Slot,
+  after: Slot,
+  changes: readonly Change[],
+  table: HistoryTable,
+  about: { readonly pool: string; readonly name: string; readonly wall: number },
+): void {
+  if (before.agent === after.agent) return;
+  const { pool, name, wall } = about;
+  const left = before.agent.kind === 'free' ? null : before.agent.agent;
+  const here = after.agent.kind === 'free' ? null : after.agent.agent;
+  if (left !== null && (left !== here || after.agent.kind === 'proving')) table.ended(left, exitOf(left, after, changes), wall);
+  if (here === null || after.agent.kind === 'proving') return;
+  if (left !== here) table.made({ agent: here, pool, slot: after.key, name, madeAt: wall });
+  if (after.agent.kind === 'busy') table.released(here, after.agent.job, wall);
+}
+
+/** How its job ended, when that was by the agent's own end; else how the agent ended, as its slot still knows. */
+function exitOf(agent: string, { leaving }: Slot, changes: readonly Change[]): Exit | null {
+  const ended = changes.find((change) => change.change === 'ended' && change.agent === agent);
+  if (ended?.change === 'ended' && isExit(ended.result)) return ended.result;
+  return leaving.find((one) => one.agent === agent)?.exit ?? null;
+}
+
+function isExit(result: JobResult): result is Exit {
+  return result.kind === 'code' || result.kind === 'signal' || result.kind === 'oom' || result.kind === 'lost';
+}
+
+/** What an agent of a service that keeps its jobs itself goes through, as lines of the log: nobody else tells whoever sits before it. */
+export function tellProgress(before: Slot, after: Slot, log: Log, jobOf: (id: JobId) => ServiceJob | null): void {
+  const [was, is] = [before.agent, after.agent];
+  const slot = after.key;
+  const title = (job: JobId | null): string | null => (job === null ? null : (jobOf(job)?.title ?? job));
+  if (is.kind === 'idle' && is.online && !(was.kind === 'idle' && was.online)) log.info('agent online', { slot, agent: is.agent });
+  if (is.kind === 'busy' && was.kind !== 'busy') log.info('job began', { slot, agent: is.agent, job: title(is.job) });
+  if ('agent' in was && hasBegun(was) && !('agent' in is && is.agent === was.agent && is.kind !== 'proving'))
+    log.info('agent ended', { slot, agent: was.agent, job: 'job' in was ? title(was.job) : null });
+}
+
+function hasBegun(lane: AgentLane): boolean {
+  if (lane.kind === 'stopping' || lane.kind === 'killing') return lane.released;
+  return lane.kind === 'busy' || lane.kind === 'idle';
 }

@@ -24,14 +24,12 @@ import type { Keepers } from '../logs/keepers.ts';
 import type { Runtime } from '../runtimes/runtime.ts';
 import type { Store } from '../store/store.ts';
 import { until } from '../until.ts';
-import { createDeviceRequests, type DeviceRequests } from './device-requests.ts';
-import { missingDevices, quarantinedDevices } from './device-views.ts';
-import { deviceFindings, imageFindings, poolFindings } from './findings.ts';
-import type { Holds } from './holds.ts';
+import { createDeviceRequests, type DeviceRequests, missingDevices, quarantinedDevices } from './device-views.ts';
+import { deviceFindings, imageFindings, poolFindings, serviceFindings } from './findings.ts';
 import { createLogs, type Logs } from './logs.ts';
 import type { Observer } from './observe.ts';
+import type { Holds } from './pause.ts';
 import type { Reconciler } from './reconciler.ts';
-import { serviceFindings } from './service-findings.ts';
 import { createServiceJobs, newestLast, notHere, type ServiceJobs } from './service-jobs.ts';
 import { planLines, poolViews, type StatusParts, waitingReason } from './status.ts';
 

@@ -2,12 +2,13 @@
  * Looks at the world and tells the loop: runtime events as they come, and a slow resync that repairs what a stream missed.
  * A runtime that does not answer tells nothing: what cannot be seen is unknown, never gone (S6).
  */
-import type { Clock } from '../core/clock.ts';
+import { type Clock, every } from '../core/clock.ts';
 import { endedAtGate } from '../core/gate-failure.ts';
 import type { AgentId, Exit, Failure, JobId, Slot } from '../core/slot.ts';
 import { toFailure } from '../errors.ts';
 import type { Log } from '../log.ts';
 import type { Keepers } from '../logs/keepers.ts';
+import type { Runtimes } from '../runtimes/choose.ts';
 import type { Runtime, SandboxSeen } from '../runtimes/runtime.ts';
 import type { Pool } from './pool.ts';
 import type { Reconciler } from './reconciler.ts';
@@ -300,4 +301,32 @@ function hasBegun(slot: Slot): boolean {
     default:
       return false;
   }
+}
+
+/** ms between two looks. */
+export const chooseEvery = 30_000;
+
+export interface ChooseAgainParts extends Pick<ObserveParts, 'clock' | 'log'> {
+  readonly runtimes: Pick<Runtimes, 'best' | 'reason' | 'chooseAgain'>;
+  readonly reconciler: Pick<Reconciler, 'pools'>;
+  readonly observer: Pick<Observer, 'add'>;
+}
+
+/**
+ * Pools that name neither a runtime nor an image, and run their jobs as processes because Docker could not be used: looks at Docker
+ * again while the manager runs, until the answer is called, and moves such pools to it. Nothing ever moves the other way.
+ */
+export function keepChoosing({ clock, log, runtimes, reconciler, observer }: ChooseAgainParts): () => void {
+  let isOver = false;
+  const look = async (): Promise<void> => {
+    if (!(await runtimes.chooseAgain()) || isOver) return;
+    for (const pool of reconciler.pools) if (pool.config.runtime === null && !pool.leaving) pool.moveTo(runtimes.best);
+    log.info('runtime chosen', { reason: runtimes.reason });
+    await observer.add(runtimes.best);
+  };
+  const stop = every(clock, chooseEvery, look, (error) => log.warn('runtime not looked at', { reason: toFailure(error).message }));
+  return () => {
+    isOver = true;
+    stop();
+  };
 }

@@ -8,8 +8,7 @@ import type { ImageThere } from '../images/engine.ts';
 import type { Progress } from '../images/shared.ts';
 import { card, hostWith } from '../images/testing.ts';
 import { AutoImages } from './auto-image.ts';
-import { renewImages } from './image-renewal.ts';
-import { PoolImages } from './pool-images.ts';
+import { PoolImages, renewImages } from './pool-images.ts';
 
 const plain = { base: 'debian:12', packages: [], dockerfile: null, flavour: 'devel', distribution: null } as const;
 

@@ -3,9 +3,14 @@
  * `finished` resolves when nothing is left, or when what is there was to be left (S10).
  */
 import type { DownRequest, ForgottenView } from '../api/schema.ts';
-import type { Clock } from '../core/clock.ts';
-import { agentsOf, isEmpty, type Slot } from '../core/slot.ts';
+import type { CiService } from '../ci/ci-service.ts';
+import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
+import { formatDuration } from '../config/units.ts';
+import { type Clock, deadline } from '../core/clock.ts';
+import { agentsOf, isEmpty, jobsIn, type Slot } from '../core/slot.ts';
+import { OnejobError, toFailure } from '../errors.ts';
 import type { Log } from '../log.ts';
+import type { RegistrationTable } from '../store/registrations.ts';
 import type { Reconciler } from './reconciler.ts';
 
 export interface ShutdownParts {
@@ -192,5 +197,102 @@ export class Shutdown {
       this.#tell(forgotten);
       this.#finish(how);
     });
+  }
+}
+
+/**
+ * Logs what a signal to stop means for jobs that run: who pressed Ctrl-C sits before it and waits. `first`: whether it is the first
+ * signal; after it whoever sends them knows. Says nothing where no job runs.
+ */
+export function tellStop(slots: readonly Slot[], how: 'end' | 'drain' | 'leave', first: boolean, log: Log): void {
+  const running = slots.filter(({ agent }) => 'job' in agent && agent.job !== null);
+  if (!first || running.length === 0) return;
+  const jobs = running.length;
+  const next = 'a second Ctrl-C kills them';
+  if (how === 'leave') log.info('leaving jobs that run', { jobs, hint: 'the next daemon takes them over' });
+  else if (how === 'drain') log.info('waiting for jobs that run', { jobs, hint: next });
+  else
+    log.info('ending jobs that run', { jobs, within: formatDuration(Math.max(...running.map(({ grace }) => grace))), hint: next });
+}
+
+/**
+ * What a temporary manager found in its slots that is not its own: a daemon before it had begun it, and the next one takes it over.
+ * What is not `own`'s counts as another's, sandboxes at the gate as well as running jobs; so do jobs that `own` holds for their daemon.
+ */
+export function foreignTo(own: OwnQueue, reconciler: Reconciler): Pick<ShutdownParts, 'isForeign' | 'drainOthers'> {
+  const isForeign = (slot: Slot): boolean =>
+    !isEmpty(slot) && (reconciler.poolOf(slot.key).serviceOf(slot) !== own || jobsIn(slot).some((job) => own.isHeld(job)));
+  return {
+    isForeign,
+    drainOthers() {
+      const kept = new Set(reconciler.slots.filter(isForeign).map(({ key }) => reconciler.poolOf(key)));
+      for (const pool of reconciler.pools) {
+        // A pool that is drained takes its idle agents back from their service, too.
+        if (kept.has(pool)) continue;
+        pool.draining = true;
+        reconciler.replanAll(pool);
+      }
+    },
+  };
+}
+
+interface ForgetParts {
+  /** Those beside the own queue. */
+  readonly services: readonly Pick<CiService, 'name' | 'forget'>[];
+  readonly registrations: Pick<RegistrationTable, 'open' | 'services'>;
+  readonly clock: Clock;
+  readonly log: Log;
+}
+
+/** ms a service may take to forget: a manager that is to end must not wait for ever. */
+const forgetPatience = 60_000;
+
+/**
+ * Takes back what stays at CI services when a manager ends: their placeholders (`down --forget`). Says of each service what it has
+ * no more, and what it still has: an outage at this moment leaves entries that the next manager, or a person, has to remove.
+ * `instead`: why nothing may be taken back now; null when all may be.
+ */
+export async function forgetServices(
+  { services, registrations, clock, log }: ForgetParts,
+  instead: string | null,
+): Promise<ForgottenView[]> {
+  const names = new Set([...services.map(({ name }) => name), ...registrations.services()]);
+  const forget = async (name: string): Promise<ForgottenView> => {
+    const before = registrations.open(name).map((one) => one.name);
+    const service = services.find((one) => one.name === name);
+    const failure =
+      instead ?? (service === undefined ? `no pool of the config uses "${name}" any more` : await attempt(service, clock));
+    const left = registrations.open(name).map((one) => one.name);
+    const removed = before.filter((one) => !left.includes(one));
+    const problem = left.length === 0 ? null : (failure ?? 'the service does not give them up yet');
+    if (problem !== null) log.warn('registrations are left at the CI service', { service: name, left, reason: problem });
+    else if (removed.length > 0) log.info('registrations forgotten', { service: name, removed });
+    return { service: name, removed, left, problem };
+  };
+  return await Promise.all([...names].map(forget));
+}
+
+/** Names what CI services still list of agents that are gone: nobody takes that back before the next manager. */
+export function tellLeft({ registrations, log }: Pick<ForgetParts, 'registrations' | 'log'>): void {
+  for (const service of registrations.services()) {
+    const left = registrations.open(service).filter(({ placeholder }) => !placeholder);
+    if (left.length > 0)
+      log.warn('entries of agents are left at the CI service, which the next manager removes', {
+        service,
+        left: left.map(({ name }) => name),
+      });
+  }
+}
+
+/** Why it could not be done; null when it was. */
+async function attempt(service: Pick<CiService, 'forget'>, clock: Clock): Promise<string | null> {
+  using limit = deadline(clock, forgetPatience);
+  try {
+    await service.forget?.(limit.signal);
+    return null;
+  } catch (error) {
+    if (limit.passed) return `the service did not answer within ${forgetPatience / 1000} s`;
+    // Without its hint, which may say that it is tried again: nobody is left who would.
+    return error instanceof OnejobError ? error.message : toFailure(error).message;
   }
 }

@@ -3,7 +3,7 @@ import type { AboutView, PlanLine, PoolView, SlotView } from '../api/schema.ts';
 import type { Clock } from '../core/clock.ts';
 import { type Intent, sameDevices } from '../core/plan.ts';
 import { type AgentLane, isEmpty, type Slot, type StandbyLane } from '../core/slot.ts';
-import type { FleetParts } from './device-requests.ts';
+import type { FleetParts } from './device-views.ts';
 import { poolDevices } from './device-views.ts';
 import { pausedText } from './pause.ts';
 import type { Pool } from './pool.ts';

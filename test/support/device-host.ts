@@ -9,7 +9,7 @@ import { emptySlot, type Slot } from '../../src/core/slot.ts';
 import { type Device, noGpus } from '../../src/gpu/inventory.ts';
 import type { Evidence, Verdict } from '../../src/gpu/proof.ts';
 import type { Log } from '../../src/log.ts';
-import type { FleetParts } from '../../src/pools/device-requests.ts';
+import type { FleetParts } from '../../src/pools/device-views.ts';
 import { DeviceBook } from '../../src/pools/devices.ts';
 import { KnownDevices } from '../../src/pools/known-devices.ts';
 import { Quarantine } from '../../src/pools/quarantine.ts';

@@ -2,8 +2,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { DeviceHost, devicePool } from '../../test/support/device-host.ts';
 import { gpu, instance } from '../../test/support/devices.ts';
 import type { DeviceView } from '../api/device-schema.ts';
-import { createDeviceRequests, type DeviceRequests } from './device-requests.ts';
-import { missingDevices, poolDevices } from './device-views.ts';
+import { createDeviceRequests, type DeviceRequests, missingDevices, poolDevices } from './device-views.ts';
 
 let host: DeviceHost;
 let ask: DeviceRequests;
