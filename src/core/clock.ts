@@ -72,6 +72,11 @@ export function every(clock: Clock, ms: number, work: () => Promise<void>, faile
   };
 }
 
+/** A wait that doubles with each failure in a row: `first` ms after the first one, `longest` at most. */
+export function doubling(first: number, longest: number, failures: number): number {
+  return Math.min(longest, first * 2 ** Math.min(failures - 1, 20));
+}
+
 /** Timers by key: at most one each, armed for a time on the core's clock. */
 export class Timers {
   readonly #clock: Clock;
@@ -83,16 +88,19 @@ export class Timers {
 
   /** Calls `fire` at `at`; null calls it off. The same time again changes nothing. */
   arm(key: string, at: number | null, fire: () => void): void {
-    const before = this.#armed.get(key);
-    if (before !== undefined && before.at === at) return;
-    before?.cancel();
-    this.#armed.delete(key);
+    if (this.#armed.get(key)?.at === at) return;
+    this.cancel(key);
     if (at === null) return;
     const cancel = this.#clock.after(at - this.#clock.now(), () => {
       this.#armed.delete(key);
       fire();
     });
     this.#armed.set(key, { at, cancel });
+  }
+
+  cancel(key: string): void {
+    this.#armed.get(key)?.cancel();
+    this.#armed.delete(key);
   }
 
   clear(): void {

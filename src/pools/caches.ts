@@ -43,29 +43,7 @@ interface Known {
   readonly took: number;
 }
 
-export interface Caches {
-  /** Removes in the background what a manager before this one gave up. */
-  start(): void;
-  /**
-   * Makes the folders of named caches among a sandbox's mounts. To be awaited before the sandbox is made.
-   * @throws OnejobError E_STATE_DIR
-   */
-  ensure(mounts: readonly Mount[]): Promise<void>;
-  /**
-   * The slot's agent has ended, and no script was sent to the next one yet: to be called in the turn in which that was committed.
-   * Answers at once: what is known to be too much is moved aside right now, since agents that follow each other closely leave no
-   * other moment; the rest is done in the background. `repository`: of an untrusted job, as in its caches' paths.
-   */
-  used(slot: string, repository?: string | null): void;
-  /** Removes what config does not want any more and what nobody used for long; counts what was never counted. */
-  tidy(): Promise<void>;
-  /** Gives up what was not used for longest until the disk has `minFree` again, or nothing may be taken. */
-  makeRoom(signal: AbortSignal): Promise<void>;
-  findings(): Finding[];
-  /** Resolves when nothing is done in the background any more; for tests. */
-  settled(): Promise<void>;
-  close(): Promise<void>;
-}
+export type Caches = ReturnType<typeof createCaches>;
 
 const day = 86_400_000;
 /** ms after which the content of a cache that nobody uses is given up. */
@@ -81,7 +59,7 @@ const atOnce = 500;
 /** The same while an agent's release waits for it. */
 const beforeRelease = 100;
 
-export function createCaches(parts: CachesParts): Caches {
+export function createCaches(parts: CachesParts) {
   const { folder, clock, log, nameOf, mayTrim, minFree } = parts;
   const disk = parts.disk ?? statfs;
   const trash = join(folder, trashFolder);
@@ -212,6 +190,7 @@ export function createCaches(parts: CachesParts): Caches {
     log.info('cache removed', { cache: titleOf(place) });
     return true;
   };
+  /** Gives up what was not used for longest until the disk has `minFree` again, or nothing may be taken. */
   const makeRoom = async (signal: AbortSignal): Promise<void> => {
     const either = AbortSignal.any([signal, abort.signal]);
     /** Bytes that are missing on the disk; 0 or less when nothing is. */
@@ -277,13 +256,23 @@ export function createCaches(parts: CachesParts): Caches {
   };
 
   return {
-    start: () => void wake(),
-    ensure: async (mounts) => {
+    /** Removes in the background what a manager before this one gave up. */
+    start: (): void => void wake(),
+    /**
+     * Makes the folders of named caches among a sandbox's mounts. To be awaited before the sandbox is made.
+     * @throws OnejobError E_STATE_DIR
+     */
+    async ensure(mounts: readonly Mount[]): Promise<void> {
       await ensureFolders(folder, mounts);
       for (const { host, cache } of mounts) if (isNamed(cache)) overdue.add(host);
     },
 
-    used(slot, repository = null) {
+    /**
+     * The slot's agent has ended, and no script was sent to the next one yet: to be called in the turn in which that was committed.
+     * Answers at once: what is known to be too much is moved aside right now, since agents that follow each other closely leave no
+     * other moment; the rest is done in the background. `repository`: of an untrusted job, as in its caches' paths.
+     */
+    used(slot: string, repository: string | null = null): void {
       const pool = slot.slice(0, slot.lastIndexOf('/'));
       const agent = repository === null ? nameOf(slot) : null;
       const one = parts.wanted().find((each) => each.pool === pool);
@@ -304,7 +293,8 @@ export function createCaches(parts: CachesParts): Caches {
       void wake();
     },
 
-    async tidy() {
+    /** Removes what config does not want any more and what nobody used for long; counts what was never counted. */
+    async tidy(): Promise<void> {
       const now = clock.wall();
       for (const place of await listPlaces(folder)) {
         const one = known.get(place.path);
@@ -323,10 +313,11 @@ export function createCaches(parts: CachesParts): Caches {
 
     makeRoom,
     findings,
-    settled: async () => {
+    /** Resolves when nothing is done in the background any more; for tests. */
+    settled: async (): Promise<void> => {
       while (working !== null) await working;
     },
-    async close() {
+    async close(): Promise<void> {
       abort.abort(new Error('onejob stops'));
       await working;
     },

@@ -11,24 +11,17 @@ import type { KnownDevice } from '../store/devices.ts';
 import type { DeviceBook } from './devices.ts';
 import type { Fleet } from './fleet.ts';
 
-export interface DeviceViewParts {
-  readonly book: DeviceBook;
-  readonly slots: readonly Slot[];
-}
-
 /** Those that are there, then those that are missed or that a person did something about. */
-export function deviceViews(parts: DeviceViewParts): DeviceView[] {
-  const { book } = parts;
+export function deviceViews(book: DeviceBook, slots: readonly Slot[]): DeviceView[] {
   const here = (book.inventory?.devices ?? []).map(({ uuid }) => uuid);
   const gone = book.known.all.filter(
     (known) => book.device(known.uuid) === null && (known.slot !== null || known.quarantine !== null || known.reserved !== null),
   );
-  return [...here, ...gone.map(({ uuid }) => uuid)].flatMap((uuid) => deviceView(uuid, parts) ?? []);
+  return [...here, ...gone.map(({ uuid }) => uuid)].flatMap((uuid) => deviceView(uuid, book, slots) ?? []);
 }
 
 /** null for a device that nothing is known of. */
-export function deviceView(uuid: DeviceId, parts: DeviceViewParts): DeviceView | null {
-  const { book, slots } = parts;
+export function deviceView(uuid: DeviceId, book: DeviceBook, slots: readonly Slot[]): DeviceView | null {
   const device = book.device(uuid);
   const known = book.known.get(uuid);
   if (device === null && known === undefined) return null;
@@ -167,20 +160,8 @@ export type FleetParts = Pick<Fleet, 'book' | 'quarantine' | 'reservations' | 'p
   readonly watch: { readonly fault: string | null };
 };
 
-export interface DeviceRequests {
-  devices(): DeviceView[];
-  change(name: string, change: DeviceChange): DeviceAnswer;
-  proofs(filter: { readonly device: string | null; readonly limit: number }): ProofView[];
-}
-
-export interface DeviceRequestParts {
-  /** null where no pool asks for devices: then every request is refused with a sentence that says so. */
-  readonly fleet: FleetParts | null;
-  readonly clock: Clock;
-  readonly slots: () => readonly Slot[];
-}
-
-export function createDeviceRequests({ fleet, clock, slots }: DeviceRequestParts): DeviceRequests {
+/** `fleet`: null where no pool asks for devices; then every request is refused with a sentence that says so. */
+export function createDeviceRequests(fleet: FleetParts | null, clock: Pick<Clock, 'wall'>, slots: () => readonly Slot[]) {
   const known = (): FleetParts => {
     if (fleet !== null) return fleet;
     throw new OnejobError('E_DEVICE_UNKNOWN', 'No pool of this daemon has devices, so it looks after none.', {
@@ -188,15 +169,15 @@ export function createDeviceRequests({ fleet, clock, slots }: DeviceRequestParts
     });
   };
   return {
-    devices: () => deviceViews({ book: known().book, slots: slots() }),
-    change(name, change) {
+    devices: (): DeviceView[] => deviceViews(known().book, slots()),
+    change(name: string, change: DeviceChange): DeviceAnswer {
       const { book } = known();
       const before = book.find(name);
       if (change.act === 'reserve') assertFor(before, change.by, book, clock.wall());
       const changed = apply(before, change, known());
-      return { uuid: before.uuid, changed, device: deviceView(before.uuid, { book, slots: slots() }) };
+      return { uuid: before.uuid, changed, device: deviceView(before.uuid, book, slots()) };
     },
-    proofs({ device, limit }) {
+    proofs({ device, limit }: { readonly device: string | null; readonly limit: number }): ProofView[] {
       const { book, proofs } = known();
       return proofs.of(device === null ? null : book.find(device).uuid, limit);
     },

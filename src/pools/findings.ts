@@ -69,7 +69,7 @@ function findingsOf(
 /** What keeps devices from their jobs, and what can be typed about it; one line when nothing does. */
 export function deviceFindings({ book, watch }: Pick<FleetParts, 'book' | 'watch'>, slots: readonly Slot[]): FindingView[] {
   // What an instance suffers because of its GPU is said once, of the GPU.
-  const views = deviceViews({ book, slots }).filter(({ uuid, state }) => state === 'unknown' || state === book.stateOf(uuid));
+  const views = deviceViews(book, slots).filter(({ uuid, state }) => state === 'unknown' || state === book.stateOf(uuid));
   const fault: FindingView[] = watch.fault === null ? [] : [{ level: 'error', subject: 'GPUs', message: watch.fault, hint: null }];
   const found = [...fault, ...views.flatMap(findingOf), ...book.partition.short.map(shortFinding)];
   if (found.length > 0 || book.inventory === null) return found;

@@ -27,20 +27,12 @@ export interface HousekeepingParts {
   readonly caches?: Pick<Caches, 'tidy'>;
 }
 
-export interface Housekeeping {
-  /** What is not in order with the config's secrets, one sentence each. */
-  readonly problems: readonly string[];
-  /** The same for `doctor`, looked at anew. */
-  findings(): Promise<Finding[]>;
-  close(): void;
-}
-
 const interval = 60_000;
 const cachesEvery = 3_600_000;
 
-export async function keepHouse({ clock, log, store, queue, config, caches }: HousekeepingParts): Promise<Housekeeping> {
+export async function keepHouse({ clock, log, store, queue, config, caches }: HousekeepingParts) {
   const pruneServices = createPruneServices(store);
-  const findings = () => secretFindings(config, clock.wall());
+  const findings = (): Promise<Finding[]> => secretFindings(config, clock.wall());
   let problems: readonly string[] = [];
   const look = async (): Promise<void> => {
     const wrong = (await findings()).filter(({ level }) => level !== 'ok');
@@ -62,11 +54,13 @@ export async function keepHouse({ clock, log, store, queue, config, caches }: Ho
     failed,
   );
   return {
-    get problems() {
+    /** What is not in order with the config's secrets, one sentence each. */
+    get problems(): readonly string[] {
       return problems;
     },
+    /** The same for `doctor`, looked at anew. */
     findings,
-    close: () => {
+    close: (): void => {
       stopCaches();
       stop();
     },

@@ -31,7 +31,7 @@ import { createExecutors } from './act.ts';
 import { Asker } from './ask.ts';
 import { hasEnded, isIdle, wantedCaches } from './cache-places.ts';
 import { type Caches, createCaches } from './caches.ts';
-import { DiskWatch } from './disk-watch.ts';
+import { createDiskWatch } from './disk-watch.ts';
 import { Dispatcher } from './executors.ts';
 import { Fingerprints } from './fingerprints.ts';
 import type { Fleet } from './fleet.ts';
@@ -252,7 +252,7 @@ export async function openLoop(parts: LoopParts): Promise<Loop> {
     refreshFingerprints: (runtime, signal) => fingerprints.refresh(runtime, signal),
   });
   opened.defer(() => observer.close());
-  const diskWatch = new DiskWatch({ clock, log, reconciler, runtime: (name) => runtimes.get(name) });
+  const diskWatch = createDiskWatch({ clock, log, reconciler, runtime: (name) => runtimes.get(name) });
   if (config.pools.some(({ disk }) => disk !== null)) diskWatch.start();
   opened.defer(() => diskWatch.close());
 

@@ -2,7 +2,7 @@
  * Devices that are out of use until they are shown to be well: tried again by themselves with growing pauses where a look can
  * show it, after a reboot where that was needed, else only when a person says so.
  */
-import type { Clock } from '../core/clock.ts';
+import { type Clock, doubling, Timers } from '../core/clock.ts';
 import type { DeviceId } from '../core/slot.ts';
 import { toFailure } from '../errors.ts';
 import type { KernelMark } from '../gpu/kernel-log.ts';
@@ -28,16 +28,18 @@ type Record = NonNullable<KnownDevice['quarantine']>;
 const noMark: KernelMark = { seq: null, at: null };
 /** ms while somebody is on it, or is just leaving. */
 const lookAgain = 5_000;
+/** ms until the first try, which double with each failure. */
 const firstRetry = 60_000;
 const longestRetry = 3_600_000;
 
 export class Quarantine {
   readonly #parts: QuarantineParts;
   readonly #abort = new AbortController();
-  readonly #timers = new Map<DeviceId, () => void>();
+  readonly #timers: Timers;
 
   constructor(parts: QuarantineParts) {
     this.#parts = parts;
+    this.#timers = new Timers(parts.clock);
   }
 
   /** Goes on with what was in quarantine when the last manager ended. A reboot is worth a look at once. */
@@ -87,22 +89,20 @@ export class Quarantine {
   }
 
   #clear(device: KnownDevice): void {
-    this.#timers.get(device.uuid)?.();
-    this.#timers.delete(device.uuid);
+    this.#timers.cancel(device.uuid);
     this.#parts.book.change({ ...device, quarantine: null });
     this.#parts.log.info('device out of quarantine', { device: device.uuid });
   }
 
   close(): void {
     this.#abort.abort();
-    for (const cancel of this.#timers.values()) cancel();
     this.#timers.clear();
   }
 
   #save(
     known: KnownDevice,
     what: Pick<Record, 'reason' | 'remedy' | 'hint' | 'evidence' | 'failures'>,
-    wait = retryAfter(what.failures),
+    wait = doubling(firstRetry, longestRetry, what.failures),
   ): void {
     const { book, clock, bootId } = this.#parts;
     const retryAt = what.remedy === 'look' ? clock.wall() + wait : null;
@@ -111,23 +111,19 @@ export class Quarantine {
     this.#arm(known.uuid, quarantine);
   }
 
-  #arm(uuid: DeviceId, { remedy, boot, retryAt }: Record): void {
-    this.#timers.get(uuid)?.();
-    this.#timers.delete(uuid);
+  #arm(uuid: DeviceId, { remedy, boot, retryAt }: Pick<Record, 'remedy' | 'boot' | 'retryAt'>): void {
+    this.#timers.cancel(uuid);
     const { clock, bootId } = this.#parts;
     const rebooted = boot !== bootId && remedy !== 'replace' && remedy !== 'person';
     if (retryAt === null && !rebooted) return;
     const wait = rebooted || retryAt === null ? 0 : Math.min(Math.max(0, retryAt - clock.wall()), longestRetry);
-    this.#timers.set(
-      uuid,
-      clock.after(wait, () => {
-        // A store that cannot be written says so elsewhere; the device stays where it is and is tried again.
-        this.#retry(uuid).catch((error: unknown) => {
-          this.#parts.log.warn('device stays in quarantine', { device: uuid, reason: toFailure(error).message });
-          this.#arm(uuid, { remedy, boot, retryAt: clock.wall() + firstRetry } as Record);
-        });
-      }),
-    );
+    this.#timers.arm(uuid, clock.now() + wait, () => {
+      // A store that cannot be written says so elsewhere; the device stays where it is and is tried again.
+      this.#retry(uuid).catch((error: unknown) => {
+        this.#parts.log.warn('device stays in quarantine', { device: uuid, reason: toFailure(error).message });
+        this.#arm(uuid, { remedy, boot, retryAt: clock.wall() + firstRetry });
+      });
+    });
   }
 
   async #retry(uuid: DeviceId): Promise<void> {
@@ -148,9 +144,4 @@ export class Quarantine {
       this.#save(known, { ...known.quarantine, remedy: 'look' }, isSoon ? lookAgain : undefined);
     }
   }
-}
-
-/** ms: a minute, then twice as long each time, an hour at most. */
-function retryAfter(failures: number): number {
-  return Math.min(longestRetry, firstRetry * 2 ** Math.min(10, failures - 1));
 }

@@ -263,7 +263,7 @@ export class Reconciler {
   }
 
   #recovered(pool: Pool): void {
-    this.#timers.arm(`pool ${pool.config.name}`, null, () => {});
+    this.#timers.cancel(`pool ${pool.config.name}`);
     this.replanAll(pool);
   }
 

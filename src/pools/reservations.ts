@@ -2,7 +2,7 @@
  * Devices that a person took. A reservation over its time ends by itself, also after a restart. Nobody knows what a person
  * leaves behind, so before a job gets the device again it is looked at like after an agent: what is not clean goes to quarantine.
  */
-import type { Clock } from '../core/clock.ts';
+import { type Clock, Timers } from '../core/clock.ts';
 import type { DeviceId } from '../core/slot.ts';
 import { toFailure } from '../errors.ts';
 import { memoryWait } from '../gpu/proof-checks.ts';
@@ -38,12 +38,13 @@ const lookAgain = 5_000;
 export class Reservations {
   readonly #parts: ReservationsParts;
   readonly #abort = new AbortController();
-  readonly #timers = new Map<DeviceId, () => void>();
+  readonly #timers: Timers;
   /** Since when what a person left behind is waited for: core clock, ms. */
   readonly #waiting = new Map<DeviceId, number>();
 
   constructor(parts: ReservationsParts) {
     this.#parts = parts;
+    this.#timers = new Timers(parts.clock);
   }
 
   /** Goes on with those of the last manager. */
@@ -72,27 +73,19 @@ export class Reservations {
 
   close(): void {
     this.#abort.abort();
-    for (const cancel of this.#timers.values()) cancel();
     this.#timers.clear();
   }
 
   /** `until`: wall clock, ms; null: it does not end by itself. */
   #arm(uuid: DeviceId, until: number | null): void {
-    this.#timers.get(uuid)?.();
-    this.#timers.delete(uuid);
+    this.#timers.cancel(uuid);
     this.#waiting.delete(uuid);
     if (until === null) return;
     this.#in(uuid, Math.min(Math.max(0, until - this.#parts.clock.wall()), longestTimer));
   }
 
   #in(uuid: DeviceId, ms: number): void {
-    this.#timers.set(
-      uuid,
-      this.#parts.clock.after(ms, () => {
-        this.#timers.delete(uuid);
-        void this.#due(uuid);
-      }),
-    );
+    this.#timers.arm(uuid, this.#parts.clock.now() + ms, () => void this.#due(uuid));
   }
 
   async #due(uuid: DeviceId): Promise<void> {

@@ -41,12 +41,12 @@ const anotherClient = 200;
 const patience = 5_000;
 
 export class Shutdown {
-  readonly finished: Promise<DownRequest['how']>;
+  readonly #finished = Promise.withResolvers<DownRequest['how']>();
+  readonly finished = this.#finished.promise;
+  readonly #forgotten = Promise.withResolvers<ForgottenView[]>();
   /** What came of forgetting, right before `finished` when that was asked for; never resolves when it was not. */
-  readonly forgotten: Promise<ForgottenView[]>;
+  readonly forgotten = this.#forgotten.promise;
   readonly #parts: ShutdownParts;
-  #finish: (how: DownRequest['how']) => void = () => {};
-  #tell: (forgotten: ForgottenView[]) => void = () => {};
   #forgets = false;
   #isOver = false;
   #how: DownRequest['how'] | null = null;
@@ -60,12 +60,6 @@ export class Shutdown {
 
   constructor(parts: ShutdownParts) {
     this.#parts = parts;
-    this.finished = new Promise((resolve) => {
-      this.#finish = resolve;
-    });
-    this.forgotten = new Promise((resolve) => {
-      this.#tell = resolve;
-    });
   }
 
   /** It is decided how a temporary manager ends. Nobody does afterwards what it is given now, and clients do not keep it. */
@@ -189,13 +183,13 @@ export class Shutdown {
     const forgets = this.#forgets && !this.#isOver;
     this.#isOver = true;
     if (!forgets) {
-      if (how === 'leave' || !this.#forgets) this.#finish(how);
+      if (how === 'leave' || !this.#forgets) this.#finished.resolve(how);
       return;
     }
     const instead = how === 'leave' ? 'agents were left, and need it' : null;
     void this.#parts.forget(instead).then((forgotten) => {
-      this.#tell(forgotten);
-      this.#finish(how);
+      this.#forgotten.resolve(forgotten);
+      this.#finished.resolve(how);
     });
   }
 }

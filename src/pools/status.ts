@@ -12,8 +12,6 @@ import type { Reconciler } from './reconciler.ts';
 export interface StatusParts {
   readonly clock: Clock;
   readonly reconciler: Reconciler;
-  /** Jobs that wait for a pool; null when its service cannot count them. */
-  readonly waiting: (pool: Pool) => number | null;
   readonly nameOf: (key: string) => string;
   readonly noteOf: (key: string) => string | null;
   /** What a job's CI service tells of it; null when it keeps none, or nothing is known yet. */
@@ -32,7 +30,7 @@ export function poolViews(parts: StatusParts): PoolView[] {
       runtime: pool.runtime.name,
       ...imageOf(pool),
       agents: mine.length,
-      waiting: parts.waiting(pool),
+      waiting: pool.service.waiting?.(pool.config.name) ?? null,
       paused: [...parts.reconciler.pause.details, ...pool.pause.details],
       draining: pool.draining,
       leaving: pool.leaving,
