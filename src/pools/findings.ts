@@ -3,11 +3,12 @@ import type { DeviceView } from '../api/device-schema.ts';
 import type { FindingView } from '../api/schema.ts';
 import type { CiService } from '../ci/ci-service.ts';
 import type { Trial } from '../ci/trial.ts';
-import type { Clock } from '../core/clock.ts';
+import { type Clock, deadline } from '../core/clock.ts';
 import type { Slot } from '../core/slot.ts';
 import { OnejobError, toFailure } from '../errors.ts';
 import { quoted } from '../quoted.ts';
 import type { RegistrationTable } from '../store/registrations.ts';
+import { until } from '../until.ts';
 import { deviceViews, type FleetParts } from './device-views.ts';
 import type { DeviceBook } from './devices.ts';
 import type { Pool } from './pool.ts';
@@ -136,27 +137,18 @@ async function checked(
   signal: AbortSignal,
 ): Promise<FindingView[]> {
   const subject = `service ${service.name}`;
-  const limit = new AbortController();
-  const late = Promise.withResolvers<FindingView[]>();
-  const callOff = clock.after(patience, () => {
-    const message = `It has not answered within ${patience / 1000} s, so nothing more is known of it.`;
-    late.resolve([{ level: 'error', subject, message, hint: 'See whether this host reaches it, and ask again.' }]);
-    limit.abort();
-  });
-  const check = async (): Promise<FindingView[]> => {
-    try {
-      return await service.check(AbortSignal.any([signal, limit.signal]), trial);
-    } catch (error) {
-      signal.throwIfAborted();
-      const hint = error instanceof OnejobError ? error.hint : null;
-      const message = error instanceof OnejobError ? error.message : toFailure(error).message;
-      return [{ level: 'error', subject, message, hint }];
-    }
-  };
+  using limit = deadline(clock, patience, signal);
   try {
-    return await Promise.race([check(), late.promise]);
-  } finally {
-    callOff();
+    return await until(service.check(limit.signal, trial), limit.signal);
+  } catch (error) {
+    signal.throwIfAborted();
+    if (limit.passed) {
+      const message = `It has not answered within ${patience / 1000} s, so nothing more is known of it.`;
+      return [{ level: 'error', subject, message, hint: 'See whether this host reaches it, and ask again.' }];
+    }
+    const hint = error instanceof OnejobError ? error.hint : null;
+    const message = error instanceof OnejobError ? error.message : toFailure(error).message;
+    return [{ level: 'error', subject, message, hint }];
   }
 }
 

@@ -74,17 +74,15 @@ function loop({ count = 1, auto = false, recipe, standby }: Options) {
     isThere: async () => true,
     get: async () => built.next ?? Promise.reject(new Error('nothing is built here')),
   } as unknown as ImageBuilder;
-  const images =
-    auto || recipe !== undefined
-      ? new PoolImages({
-          ...{ log, pools: [config], typeOf: () => 'own-queue', agentPackage: async () => null },
-          builder: async () => builder,
-          auto: new AutoImages({
-            ...{ arch: 'amd64', platform: null, template: () => 'cuda:{cuda}' },
-            pools: [{ name: 'gpu', service: 'own', devices: config.devices, imageRecipe: chosen }],
-          }),
-        })
-      : null;
+  const namesNone = auto || recipe !== undefined;
+  const images = new PoolImages({
+    ...{ log, pools: namesNone ? [config] : [], typeOf: () => 'own-queue', agentPackage: async () => null },
+    builder: async () => builder,
+    auto: new AutoImages({
+      ...{ arch: 'amd64', platform: null, template: () => 'cuda:{cuda}' },
+      pools: namesNone ? [{ name: 'gpu', service: 'own', devices: config.devices, imageRecipe: chosen }] : [],
+    }),
+  });
   const fingerprints = new Fingerprints({ log, reconciler, nameOf: (key) => key, images });
   fingerprints.start();
   return {
@@ -100,7 +98,7 @@ function loop({ count = 1, auto = false, recipe, standby }: Options) {
     },
     imageOf: () => fingerprints.imageOf(pool, () => {}, new AbortController().signal),
     built,
-    renew: () => images?.refresh(['gpu'], () => {}, new AbortController().signal),
+    renew: () => images.refresh(['gpu'], () => {}, new AbortController().signal),
     refresh: () => fingerprints.refresh(runtime, new AbortController().signal),
   };
 }

@@ -3,7 +3,7 @@
  * pools with devices the driver. Of an adopted standby nobody can say whether it is current before the GPUs were looked at, so
  * until then such a pool is paused rather than its standbys thrown away; a look that fails changes nothing (S6).
  */
-import { createHash } from 'node:crypto';
+import { hash } from 'node:crypto';
 import type { Inventory } from '../gpu/inventory.ts';
 import type { Log } from '../log.ts';
 import type { Finding, Recipe, Runtime } from '../runtimes/runtime.ts';
@@ -13,12 +13,11 @@ import type { Reconciler } from './reconciler.ts';
 
 export type ImageAndPull = Pick<Recipe, 'image' | 'pull'>;
 
-export interface FingerprintParts {
+interface FingerprintParts {
   readonly log: Log;
   readonly reconciler: Reconciler;
   readonly nameOf: (key: string) => string;
-  /** null where every pool names its image itself. */
-  readonly images: PoolImages | null;
+  readonly images: PoolImages;
 }
 
 const reason = 'look';
@@ -37,8 +36,7 @@ export class Fingerprints {
 
   /** Pools with devices wait for the first look. To be called once all pools are there. */
   start(): void {
-    const { images } = this.#parts;
-    if (images !== null) images.changed = (name, before) => this.#renewed(name, before !== null);
+    this.#parts.images.changed = (name, before) => this.#renewed(name, before !== null);
     for (const pool of this.#parts.reconciler.pools) {
       if (needsDevices(pool)) pool.pause.hold(reason, 'the GPUs of this host have not been looked at yet');
       else this.#tell(pool);
@@ -48,9 +46,7 @@ export class Fingerprints {
   /** For `doctor`: which images were chosen or built, and why none was. */
   findings(): Finding[] {
     const { reconciler, images } = this.#parts;
-    return reconciler.pools.flatMap(({ config, runtime }) =>
-      runtime.capabilities.images ? (images?.findings(config.name) ?? []) : [],
-    );
+    return reconciler.pools.flatMap(({ config, runtime }) => (runtime.capabilities.images ? images.findings(config.name) : []));
   }
 
   close(): void {
@@ -62,29 +58,26 @@ export class Fingerprints {
     const driven = needsDevices(pool) ? `${fingerprint} ${this.#driver ?? ''}` : fingerprint;
     if (pool.service.capabilities.binds === 'late') return driven;
     // What it was made known as, before it had a job.
-    const { queue, tags } = pool.config;
-    return `${driven} ${createHash('sha256')
-      .update(JSON.stringify([pool.service.name, queue, tags]))
-      .digest('hex')
-      .slice(0, 12)}`;
+    const known = JSON.stringify([pool.service.name, pool.config.queue, pool.config.tags]);
+    return `${driven} ${hash('sha256', known).slice(0, 12)}`;
   }
 
   /** The image of a pool that has one chosen or built, if need be now; null for the recipe's own. @throws OnejobError */
   async imageOf({ config, runtime }: Pool, progress: (line: string) => void, signal: AbortSignal): Promise<ImageAndPull | null> {
     const { images } = this.#parts;
-    return images?.has(config.name) === true && runtime.capabilities.images ? images.need(config.name, progress, signal) : null;
+    return images.has(config.name) && runtime.capabilities.images ? images.need(config.name, progress, signal) : null;
   }
 
   /** The image that brings what this pool's GPUs need; null where there is none, or none is chosen yet. */
   shownImage(name: string): string | null {
     const pool = this.#parts.reconciler.pools.find((one) => one.config.name === name);
     if (pool === undefined || !pool.runtime.capabilities.images) return null;
-    return this.#parts.images?.base(name) ?? pool.config.recipe.image;
+    return this.#parts.images.base(name) ?? pool.config.recipe.image;
   }
 
   /** The image that is chosen or built for a pool that names none itself; null while there is none. */
   madeFrom(name: string): string | null {
-    const chosen = this.#parts.images?.of(name) ?? null;
+    const chosen = this.#parts.images.of(name);
     return chosen !== null && 'image' in chosen ? chosen.image : null;
   }
 
@@ -95,7 +88,7 @@ export class Fingerprints {
     if (driver === null) return;
     const isOther = driver !== this.#driver;
     this.#driver = driver;
-    const chosen = new Set(images?.saw(inventory));
+    const chosen = new Set(images.saw(inventory));
     if (isOther || chosen.size > 0) this.#epoch++;
     for (const pool of reconciler.pools) {
       if (!needsDevices(pool) || !(isOther || chosen.has(pool.config.name))) continue;
@@ -139,7 +132,7 @@ export class Fingerprints {
     const { reconciler, nameOf } = this.#parts;
     if (needsDevices(pool) && this.#driver === null) return;
     const epoch = this.#epoch;
-    if (pool.runtime.capabilities.images) await this.#parts.images?.look(pool.config.name, signal);
+    if (pool.runtime.capabilities.images) await this.#parts.images.look(pool.config.name, signal);
     for (const { key } of reconciler.slots) {
       // One slot speaks for all where their recipes are the same.
       if (reconciler.poolOf(key) !== pool || !(pool.isPerSlot || key.endsWith('/1'))) continue;
@@ -157,7 +150,7 @@ export class Fingerprints {
 
   #tell({ config, runtime }: Pool): void {
     const pool = config.name;
-    const chosen = this.#parts.images?.of(pool) ?? null;
+    const chosen = this.#parts.images.of(pool);
     if (chosen === null || !runtime.capabilities.images) return;
     if ('image' in chosen) this.#parts.log.info('image chosen', { pool, image: chosen.image });
     else this.#parts.log.warn('no image', { pool, reason: chosen.problem });
@@ -167,7 +160,7 @@ export class Fingerprints {
   #recipe({ config, runtime, service }: Pool, name: string): Recipe | null {
     const { images } = this.#parts;
     const recipe = poolRecipe({ config, service }, name);
-    if (images?.has(config.name) !== true || !runtime.capabilities.images) return recipe;
+    if (!images.has(config.name) || !runtime.capabilities.images) return recipe;
     const chosen = images.of(config.name);
     return chosen !== null && 'image' in chosen ? { ...recipe, image: chosen.image } : null;
   }

@@ -13,7 +13,7 @@ import { cpusNear } from '../gpu/cpus.ts';
 import { gpuDoctor } from '../gpu/doctor.ts';
 import type { EngineFacts } from '../gpu/doctor-facts.ts';
 import { readHostFacts } from '../gpu/host-facts.ts';
-import type { Device, Inventory } from '../gpu/inventory.ts';
+import type { Device } from '../gpu/inventory.ts';
 import { createKernelLog } from '../gpu/kernel-reader.ts';
 import { createLocks, lockDirectory } from '../gpu/lock.ts';
 import { createProbe } from '../gpu/probe.ts';
@@ -27,6 +27,7 @@ import type { Finding, Runtime } from '../runtimes/runtime.ts';
 import type { Store } from '../store/store.ts';
 import { DeviceWatch } from './device-watch.ts';
 import { DeviceBook, nextDemand } from './devices.ts';
+import type { Fingerprints } from './fingerprints.ts';
 import { KnownDevices } from './known-devices.ts';
 import type { Pool } from './pool.ts';
 import { Prover } from './proving.ts';
@@ -43,14 +44,12 @@ export interface FleetParts {
   /** Pools whose agents need devices, in the order of the file. */
   readonly pools: readonly PoolConfig[];
   readonly runtime: (name: string) => Runtime;
-  /** Told of each look. */
-  readonly looked: (inventory: Inventory) => void;
+  /** Told of each look; they know the images of pools. */
+  readonly fingerprints: Pick<Fingerprints, 'looked' | 'shownImage'>;
   /** What the owner wants to be run for a device that was put in quarantine; null for nothing. */
   readonly repair: RepairCommand | null;
   /** The Engine that grants the devices of these pools; null when there is none. */
   readonly engine: (signal: AbortSignal) => Promise<EngineFacts | null>;
-  /** Image of a pool's sandboxes; null where there is none, or it is not known. */
-  readonly imageOf: (pool: string) => string | null;
   /** Folders of the vendors' tools, as `$PATH`. */
   readonly path: string;
   /** Holds `sys`, `proc`, `kmsg` and `locks` of a host that nobody here has; null: this host's own. */
@@ -115,7 +114,7 @@ export function openFleet(parts: FleetParts) {
     slots: () => reconciler.slots,
     groupsOf,
     idle: (look, devices) => prover.idle(look, devices),
-    looked: parts.looked,
+    looked: (inventory) => parts.fingerprints.looked(inventory),
     hold(why) {
       let changed = false;
       for (const { name } of pools) {
@@ -212,7 +211,7 @@ export function openFleet(parts: FleetParts) {
       ]);
       signal.throwIfAborted();
       const images = pools.flatMap((pool) => {
-        const image = parts.imageOf(pool.name);
+        const image = parts.fingerprints.shownImage(pool.name);
         const devices = inventory.devices.filter((device) => fits(device, pool.devices));
         return image === null ? [] : [{ pool: pool.name, image, devices }];
       });

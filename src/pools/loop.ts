@@ -39,7 +39,7 @@ import { lastWords } from './logs.ts';
 import { Observer } from './observe.ts';
 import { Holds } from './pause.ts';
 import { noDevices } from './pool.ts';
-import { openPoolImages, type PoolImages } from './pool-images.ts';
+import { openPoolImages } from './pool-images.ts';
 import { populate } from './populate.ts';
 import { Reconciler } from './reconciler.ts';
 import { Registrations } from './registrations.ts';
@@ -70,25 +70,10 @@ export interface LoopParts {
   readonly hurry: AbortSignal;
 }
 
-export interface Loop extends AsyncDisposable {
-  readonly reconciler: Reconciler;
-  readonly observer: Observer;
-  readonly keepers: Keepers;
-  readonly images: PoolImages;
-  readonly fingerprints: Fingerprints;
-  readonly caches: Caches;
-  /** null where no pool asks for devices. It outlives the loop: whoever starts it closes it. */
-  readonly fleet: Fleet | null;
-  readonly asker: Asker;
-  readonly holds: Holds;
-  /** The end of an agent's output. */
-  lastWords(agent: AgentId): Promise<string>;
-  /** What a slot is busy with, for people; null when there is nothing to say. */
-  noteOf(key: string): string | null;
-}
+export type Loop = Awaited<ReturnType<typeof openLoop>>;
 
 /** @throws OnejobError E_BUG when a pool names a service or a runtime that is not there; what was opened is closed again. */
-export async function openLoop(parts: LoopParts): Promise<Loop> {
+export async function openLoop(parts: LoopParts) {
   const { config, env, store, runtimes, services, clock, log, nameOf, logDir } = parts;
   const { pools } = config;
   await using opened = new AsyncDisposableStack();
@@ -97,6 +82,7 @@ export async function openLoop(parts: LoopParts): Promise<Loop> {
   const asker = new Asker(clock, newAgent);
   const registrations = new Registrations();
   const notes = new Map<string, string>();
+  const images = await openPoolImages({ config, env, store, services, log });
 
   const keepers = new Keepers({
     clock,
@@ -113,7 +99,7 @@ export async function openLoop(parts: LoopParts): Promise<Loop> {
     failed: (agent, error) => log.error('log incomplete', { agent, reason: toFailure(error).message }),
   });
   opened.defer(() => keepers.close());
-  const said = (agent: AgentId) => lastWords(keepers, logDir, agent);
+  const said = (agent: AgentId): Promise<string> => lastWords(keepers, logDir, agent);
 
   const reconciler: Reconciler = new Reconciler({
     clock,
@@ -141,6 +127,39 @@ export async function openLoop(parts: LoopParts): Promise<Loop> {
     },
   });
 
+  const caches: Caches = createCaches({
+    clock,
+    log,
+    nameOf,
+    folder: cachesFolder(config.stateDir),
+    wanted: () => wantedCaches(pools, reconciler.slots, nameOf),
+    mayTrim: (place) => isIdle(place, { slots: reconciler.slots, nameOf }),
+    minFree: config.diskMinFree,
+  });
+  const fingerprints = new Fingerprints({ log, reconciler, nameOf, images });
+  const needy = pools.filter((pool) => pool.devices.count !== 0);
+  const fleet: Fleet | null =
+    needy.length === 0
+      ? null
+      : (await import('./fleet.ts')).openFleet({
+          ...{ clock, log, store, reconciler, fingerprints },
+          pools: needy,
+          runtime: runtimes.get,
+          repair: config.onQuarantine,
+          engine: async (signal) => (await import('../runtimes/docker/facts.ts')).engineFacts(pools, env.docker, signal, clock),
+          path: env.path,
+          root: env.hostRoot,
+          runner: parts.runner,
+        });
+  const observer = new Observer({
+    ...{ clock, log, keepers, reconciler, asker, fingerprints },
+    runtimes: runtimes.all,
+    minFree: config.diskMinFree,
+    makeRoom: async (signal) => {
+      await images.prune(signal);
+      await caches.makeRoom(signal);
+    },
+  });
   const dispatcher = new Dispatcher({
     clock,
     post: (key, event) => reconciler.post(key, event),
@@ -156,112 +175,50 @@ export async function openLoop(parts: LoopParts): Promise<Loop> {
         reason: toFailure(error).message,
       }),
     executors: createExecutors({
-      clock,
-      keepers,
-      registrations,
+      ...{ clock, keepers, registrations, runtimes, observer, fleet, fingerprints, caches, asker, hurry: parts.hurry },
+      startedAt: clock.now(),
       place: (key) => {
         const slot = reconciler.slot(key);
         if (slot === undefined) throw new RangeError(`no such slot: ${key}`);
         return { slot, pool: reconciler.poolOf(key), name: nameOf(key) };
       },
-      runtime: runtimes.get,
-      startedAt: clock.now(),
-      isAway: (runtime) => observer.unreachable(runtime.name) !== null,
-      unreachable: (runtime, why) => observer.cannotReach(runtime, why),
-      hurry: parts.hurry,
       note: (key, line) => (line === null ? notes.delete(key) : notes.set(key, line)),
-      devices: (uuids) => (uuids.length === 0 ? [] : (fleet?.book.leased(uuids) ?? [])),
-      imageOf: (...asked) => fingerprints.imageOf(...asked),
-      cpuset: async (pool, devices) =>
-        pool.config.recipe.grant.numa && devices.length > 0 ? ((await fleet?.cpusNear(devices)) ?? null) : null,
-      ensureCaches: (mounts) => caches.ensure(mounts),
-      stamp: (pool, fingerprint) => fingerprints.stamp(pool, fingerprint),
-      before: async (slot, agent, signal) => fleet?.prover.before(slot, agent, signal) ?? true,
-      cuda: () => fleet?.book.inventory?.cuda ?? null,
-      asker,
       lastWords: said,
       ran: (agent, job) => store.transaction({ durable: false }, () => store.history.ran(agent, job)),
-      prove: async (slot, agent, note, signal) => fleet?.prover.prove(slot, agent, note, signal) ?? [{ kind: 'proved', agent }],
     }),
-  });
-  const caches: Caches = createCaches({
-    clock,
-    log,
-    nameOf,
-    folder: cachesFolder(config.stateDir),
-    wanted: () => wantedCaches(pools, reconciler.slots, nameOf),
-    mayTrim: (place) => isIdle(place, { slots: reconciler.slots, nameOf }),
-    minFree: config.diskMinFree,
   });
   opened.defer(() => caches.close());
   opened.defer(() => reconciler.close());
   opened.defer(() => dispatcher.close());
   opened.defer(() => registrations.close());
+  opened.defer(() => images.close());
+  opened.defer(() => fingerprints.close());
   // Nothing is released before everything was looked at once.
   reconciler.pause.hold('starting', 'onejob is starting');
-
-  const images = await openPoolImages({ config, env, store, services, log });
-  opened.defer(() => images.close());
-  const fingerprints = new Fingerprints({ log, reconciler, nameOf, images });
-  opened.defer(() => fingerprints.close());
-  const needy = pools.filter((pool) => pool.devices.count !== 0);
-  const fleet: Fleet | null =
-    needy.length === 0
-      ? null
-      : (await import('./fleet.ts')).openFleet({
-          clock,
-          log,
-          store,
-          reconciler,
-          pools: needy,
-          runtime: runtimes.get,
-          looked: (inventory) => fingerprints.looked(inventory),
-          repair: config.onQuarantine,
-          engine: async (signal) => (await import('../runtimes/docker/facts.ts')).engineFacts(pools, env.docker, signal, clock),
-          imageOf: (pool) => fingerprints.shownImage(pool),
-          path: env.path,
-          root: env.hostRoot,
-          runner: parts.runner,
-        });
   populate({
-    reconciler,
+    ...{ reconciler, pools, services, runtimes },
     devices: fleet?.book.slotDevices ?? noDevices,
-    pools,
     stored: parts.stored,
-    services,
-    runtimes,
     keepStandby: !parts.temporary,
     forget: (key) => store.slots.remove(key),
   });
   const holds = new Holds({ clock, store, reconciler });
   holds.restore();
   fingerprints.start();
-
-  const observer = new Observer({
-    clock,
-    log,
-    keepers,
-    reconciler,
-    runtimes: runtimes.all,
-    minFree: config.diskMinFree,
-    makeRoom: async (signal) => {
-      await images.prune(signal);
-      await caches.makeRoom(signal);
-    },
-    isGuest: (agent) => asker.isGuest(agent),
-    refreshFingerprints: (runtime, signal) => fingerprints.refresh(runtime, signal),
-  });
   opened.defer(() => observer.close());
-  const diskWatch = createDiskWatch({ clock, log, reconciler, runtime: (name) => runtimes.get(name) });
-  if (config.pools.some(({ disk }) => disk !== null)) diskWatch.start();
+  const diskWatch = createDiskWatch({ clock, log, reconciler, runtime: runtimes.get });
+  if (pools.some(({ disk }) => disk !== null)) diskWatch.start();
   opened.defer(() => diskWatch.close());
 
   const closing = opened.move();
   return {
-    ...{ reconciler, observer, keepers, images, fingerprints, caches, fleet, asker, holds },
+    ...{ reconciler, observer, keepers, images, fingerprints, caches, asker, holds },
+    /** null where no pool asks for devices. It outlives the loop: whoever starts it closes it. */
+    fleet,
     lastWords: said,
-    noteOf: (key) => notes.get(key) ?? null,
-    [Symbol.asyncDispose]: () => closing.disposeAsync(),
+    /** What a slot is busy with, for people; null when there is nothing to say. */
+    noteOf: (key: string): string | null => notes.get(key) ?? null,
+    [Symbol.asyncDispose]: (): Promise<void> => closing.disposeAsync(),
   };
 }
 

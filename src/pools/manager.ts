@@ -5,7 +5,7 @@ import type { CiService } from '../ci/ci-service.ts';
 import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
 import type { Trial } from '../ci/trial.ts';
 import { howToApply } from '../config/changed.ts';
-import type { Clock } from '../core/clock.ts';
+import { type Clock, deadline } from '../core/clock.ts';
 import { OnejobError } from '../errors.ts';
 import type { Runtime } from '../runtimes/runtime.ts';
 import type { Store } from '../store/store.ts';
@@ -62,13 +62,8 @@ export function createManager(parts: ManagerParts): Manager {
 
   /** Who asks a daemon that was just started, often for this, wants to hear what is wrong, and not that it is early. */
   const startedSoon = async (signal: AbortSignal): Promise<void> => {
-    const late = Promise.withResolvers<void>();
-    const callOff = clock.after(startPatience, late.resolve);
-    try {
-      await until(Promise.race([parts.started, late.promise]), signal);
-    } finally {
-      callOff();
-    }
+    using limit = deadline(clock, startPatience, signal);
+    await until(parts.started, limit.signal).catch(() => signal.throwIfAborted());
   };
 
   return {

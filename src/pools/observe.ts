@@ -10,6 +10,8 @@ import type { Log } from '../log.ts';
 import type { Keepers } from '../logs/keepers.ts';
 import type { Runtimes } from '../runtimes/choose.ts';
 import type { Runtime, SandboxSeen } from '../runtimes/runtime.ts';
+import type { Asker } from './ask.ts';
+import type { Fingerprints } from './fingerprints.ts';
 import type { Pool } from './pool.ts';
 import type { Reconciler } from './reconciler.ts';
 
@@ -20,13 +22,12 @@ export interface ObserveParts {
   readonly reconciler: Reconciler;
   /** Those there are at the start; `add` brings more. */
   readonly runtimes: readonly Runtime[];
-  /** What a pool's standbys should be made from now; null when unknown. */
-  readonly refreshFingerprints: (runtime: Runtime, signal: AbortSignal) => Promise<void>;
+  readonly fingerprints: Pick<Fingerprints, 'refresh'>;
   readonly minFree: number;
   /** Removes what is not needed from a disk that is too full. */
   readonly makeRoom: (signal: AbortSignal) => Promise<unknown>;
-  /** Whether a sandbox is ours and no slot's: it answers a question and is removed by who asked. */
-  readonly isGuest: (agent: AgentId) => boolean;
+  /** Whose guests are ours and no slot's: they answer a question and are removed by who asked. */
+  readonly asker: Pick<Asker, 'isGuest'>;
 }
 
 const resyncEvery = 30_000;
@@ -190,7 +191,7 @@ export class Observer {
         if (this.#isOrphan(sandbox)) await this.#removeOrphan(runtime, sandbox);
         else if (sandbox.state.kind === 'exited') void this.exited(sandbox.agent, sandbox.state.exit);
       }
-      await this.#parts.refreshFingerprints(runtime, signal);
+      await this.#parts.fingerprints.refresh(runtime, signal);
       await this.#checkDisk(runtime, signal);
     } catch (error) {
       if (!signal.aborted) this.cannotReach(runtime, toFailure(error).message);
@@ -199,7 +200,7 @@ export class Observer {
   }
 
   #isOrphan({ agent }: SandboxSeen): boolean {
-    return !this.#parts.isGuest(agent) && this.#parts.reconciler.placeOf(agent) === undefined;
+    return !this.#parts.asker.isGuest(agent) && this.#parts.reconciler.placeOf(agent) === undefined;
   }
 
   async #removeOrphan(runtime: Runtime, { agent, slot }: SandboxSeen): Promise<void> {
