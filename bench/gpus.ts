@@ -8,10 +8,10 @@ import { emptySlot } from '../src/core/slot.ts';
 import type { Inventory } from '../src/gpu/inventory.ts';
 import { noKernelLook } from '../src/gpu/kernel-reader.ts';
 import { nvidiaInventory } from '../src/gpu/nvidia/nvidia.ts';
-import { DeviceWatch } from '../src/pools/device-watch.ts';
+import { createDeviceWatch } from '../src/pools/device-watch.ts';
 import { DeviceBook } from '../src/pools/devices.ts';
 import { KnownDevices } from '../src/pools/known-devices.ts';
-import { Prover } from '../src/pools/proving.ts';
+import { createProver } from '../src/pools/proving.ts';
 import { openStore } from '../src/store/store.ts';
 import { type Stats, stats } from './stats.ts';
 
@@ -63,7 +63,7 @@ export async function proving(rounds: number): Promise<Stats> {
       changed() {},
     });
     const log = { info() {}, warn() {}, error() {} };
-    const watch = new DeviceWatch({
+    const watch = createDeviceWatch({
       clock,
       log,
       book,
@@ -75,7 +75,7 @@ export async function proving(rounds: number): Promise<Stats> {
       idle() {},
       hold() {},
     });
-    const prover = new Prover({
+    const prover = createProver({
       clock,
       log,
       book,

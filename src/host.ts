@@ -21,7 +21,7 @@ import { type Loop, openLoop } from './pools/loop.ts';
 import { createManager } from './pools/manager.ts';
 import { keepChoosing } from './pools/observe.ts';
 import { renewImages } from './pools/pool-images.ts';
-import { foreignTo, forgetServices, Shutdown, tellLeft } from './pools/shutdown.ts';
+import { createShutdown, foreignTo, forgetServices, type Shutdown, tellLeft } from './pools/shutdown.ts';
 import { createStateRoom } from './pools/state-room.ts';
 import { waitingReason } from './pools/status.ts';
 import { choiceNow, type Runtimes } from './runtimes/choose.ts';
@@ -93,7 +93,7 @@ export async function openHost(given: HostParts): Promise<Host> {
   const house = await keepHouse({ clock, log, store, queue, config, caches });
   parts.defer(() => house.close());
   const elsewhere = [...new Set(services.byName.values())].filter((service) => service !== queue);
-  const shutdown = new Shutdown({
+  const shutdown = createShutdown({
     ...{ reconciler, log, clock, temporary },
     unreachable: (runtime) => observer.unreachable(runtime),
     busy: () => queue.unfinished > 0,

@@ -11,7 +11,7 @@ import { card, hostWith } from '../images/testing.ts';
 import { recipe as plainRecipe } from '../runtimes/docker/testing.ts';
 import type { Recipe, Runtime } from '../runtimes/runtime.ts';
 import { AutoImages } from './auto-image.ts';
-import { Fingerprints } from './fingerprints.ts';
+import { createFingerprints } from './fingerprints.ts';
 import { Pool } from './pool.ts';
 import { PoolImages } from './pool-images.ts';
 import { Reconciler } from './reconciler.ts';
@@ -83,7 +83,7 @@ function loop({ count = 1, auto = false, recipe, standby }: Options) {
       pools: namesNone ? [{ name: 'gpu', service: 'own', devices: config.devices, imageRecipe: chosen }] : [],
     }),
   });
-  const fingerprints = new Fingerprints({ log, reconciler, nameOf: (key) => key, images });
+  const fingerprints = createFingerprints({ log, reconciler, nameOf: (key) => key, images });
   fingerprints.start();
   return {
     pool,

@@ -25,16 +25,16 @@ import { gateNodes } from '../runtimes/devices.ts';
 import { isAgentUid } from '../runtimes/process/uids.ts';
 import type { Finding, Runtime } from '../runtimes/runtime.ts';
 import type { Store } from '../store/store.ts';
-import { DeviceWatch } from './device-watch.ts';
+import { createDeviceWatch } from './device-watch.ts';
 import { DeviceBook, nextDemand } from './devices.ts';
 import type { Fingerprints } from './fingerprints.ts';
 import { KnownDevices } from './known-devices.ts';
 import type { Pool } from './pool.ts';
-import { Prover } from './proving.ts';
-import { Quarantine } from './quarantine.ts';
+import { createProver } from './proving.ts';
+import { createQuarantine, type Quarantine } from './quarantine.ts';
 import type { Reconciler } from './reconciler.ts';
-import { Repair } from './repair.ts';
-import { Reservations } from './reservations.ts';
+import { createRepair } from './repair.ts';
+import { createReservations } from './reservations.ts';
 
 export interface FleetParts {
   readonly clock: Clock;
@@ -102,7 +102,7 @@ export function openFleet(parts: FleetParts) {
     ...(root !== null && { path: join(root, 'kmsg') }),
     say: ({ message }) => log.warn('kernel log', { reason: message }),
   });
-  const watch = new DeviceWatch({
+  const watch = createDeviceWatch({
     clock,
     log,
     book,
@@ -126,7 +126,7 @@ export function openFleet(parts: FleetParts) {
       if (changed) reconciler.replanAll();
     },
   });
-  const quarantine: Quarantine = new Quarantine({
+  const quarantine: Quarantine = createQuarantine({
     clock,
     log,
     book,
@@ -137,14 +137,14 @@ export function openFleet(parts: FleetParts) {
       repair.put({ uuid, pciId, reason });
     },
   });
-  const repair = new Repair({
+  const repair = createRepair({
     clock,
     log,
     command: parts.repair,
     path: parts.path,
     again: (uuid) => quarantine.look(uuid),
   });
-  const prover = new Prover({
+  const prover = createProver({
     clock,
     log,
     book,
@@ -158,7 +158,7 @@ export function openFleet(parts: FleetParts) {
     isStopping: () => reconciler.stopping,
     missingNodes: (device) => gateNodes([device]).filter((node) => !existsSync(node.replace(/^\/dev/, at('dev')))),
   });
-  const reservations = new Reservations({
+  const reservations = createReservations({
     clock,
     log,
     book,

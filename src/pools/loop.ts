@@ -33,11 +33,11 @@ import { hasEnded, isIdle, wantedCaches } from './cache-places.ts';
 import { type Caches, createCaches } from './caches.ts';
 import { createDiskWatch } from './disk-watch.ts';
 import { Dispatcher } from './executors.ts';
-import { Fingerprints } from './fingerprints.ts';
+import { createFingerprints } from './fingerprints.ts';
 import type { Fleet } from './fleet.ts';
 import { lastWords } from './logs.ts';
-import { Observer } from './observe.ts';
-import { Holds } from './pause.ts';
+import { createObserver } from './observe.ts';
+import { createHolds } from './pause.ts';
 import { noDevices } from './pool.ts';
 import { openPoolImages } from './pool-images.ts';
 import { populate } from './populate.ts';
@@ -136,7 +136,7 @@ export async function openLoop(parts: LoopParts) {
     mayTrim: (place) => isIdle(place, { slots: reconciler.slots, nameOf }),
     minFree: config.diskMinFree,
   });
-  const fingerprints = new Fingerprints({ log, reconciler, nameOf, images });
+  const fingerprints = createFingerprints({ log, reconciler, nameOf, images });
   const needy = pools.filter((pool) => pool.devices.count !== 0);
   const fleet: Fleet | null =
     needy.length === 0
@@ -151,7 +151,7 @@ export async function openLoop(parts: LoopParts) {
           root: env.hostRoot,
           runner: parts.runner,
         });
-  const observer = new Observer({
+  const observer = createObserver({
     ...{ clock, log, keepers, reconciler, asker, fingerprints },
     runtimes: runtimes.all,
     minFree: config.diskMinFree,
@@ -202,7 +202,7 @@ export async function openLoop(parts: LoopParts) {
     keepStandby: !parts.temporary,
     forget: (key) => store.slots.remove(key),
   });
-  const holds = new Holds({ clock, store, reconciler });
+  const holds = createHolds({ clock, store, reconciler });
   holds.restore();
   fingerprints.start();
   opened.defer(() => observer.close());

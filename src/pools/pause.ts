@@ -73,33 +73,26 @@ const person = 'person:';
  * What people hold back: pauses, each by its reason, and drains. Written down before it takes effect, and held again by the next
  * manager. A hold on all pools also holds those that a later config adds; a pool that is leaving the config cannot be held or resumed.
  */
-export class Holds {
-  readonly #parts: HoldsParts;
-
-  constructor(parts: HoldsParts) {
-    this.#parts = parts;
-  }
-
+export function createHolds({ store, reconciler, clock }: HoldsParts) {
   /** Takes up what was held when the last manager ended. To be called once all pools are there, before anything is begun. */
-  restore(): void {
-    for (const hold of this.#parts.store.holds.all())
-      for (const pool of this.#pools) if (hold.pool === null || hold.pool === pool.config.name) take(pool, hold);
+  function restore(): void {
+    for (const hold of store.holds.all())
+      for (const pool of current()) if (hold.pool === null || hold.pool === pool.config.name) take(pool, hold);
   }
 
   /** `name`: null for all pools. @throws OnejobError E_POOL_UNKNOWN, E_STATE_FULL: then nothing has changed */
-  pause(name: string | null, reason: string): void {
-    this.#hold(name, { kind: 'pause', reason });
+  function pause(name: string | null, reason: string): void {
+    hold(name, { kind: 'pause', reason });
   }
 
   /** Finish what runs, start nothing new. @throws as `pause` does */
-  drain(name: string | null): void {
-    this.#hold(name, { kind: 'drain', reason: '' });
+  function drain(name: string | null): void {
+    hold(name, { kind: 'drain', reason: '' });
   }
 
   /** Ends the pauses by this reason, and drains. Returns those of the pools that something else still holds. @throws as `pause` does */
-  resume(name: string | null, reason: string): ResumeView['held'] {
-    const { store, reconciler } = this.#parts;
-    const chosen = this.#chosen(name);
+  function resume(name: string | null, reason: string): ResumeView['held'] {
+    const chosen = choose(name);
     const ended = [{ kind: 'pause', reason } as const, { kind: 'drain', reason: '' } as const];
     store.transaction({ durable: true }, () => {
       for (const hold of store.holds.all()) {
@@ -108,7 +101,7 @@ export class Holds {
         store.holds.remove(hold);
         // One pool of all: the others stay held.
         if (name === null || hold.pool !== null) continue;
-        for (const { config } of this.#pools) if (config.name !== name) store.holds.add({ ...hold, pool: config.name });
+        for (const { config } of current()) if (config.name !== name) store.holds.add({ ...hold, pool: config.name });
       }
     });
     for (const pool of chosen) {
@@ -123,24 +116,27 @@ export class Holds {
     });
   }
 
-  #hold(name: string | null, hold: Pick<Hold, 'kind' | 'reason'>): void {
-    const { store, clock, reconciler } = this.#parts;
-    const chosen = this.#chosen(name);
-    store.transaction({ durable: true }, () => store.holds.add({ pool: name, ...hold, since: clock.wall() }));
-    for (const pool of chosen) take(pool, hold);
+  function hold(name: string | null, what: Pick<Hold, 'kind' | 'reason'>): void {
+    const chosen = choose(name);
+    store.transaction({ durable: true }, () => store.holds.add({ pool: name, ...what, since: clock.wall() }));
+    for (const pool of chosen) take(pool, what);
     reconciler.replanAll();
   }
 
-  get #pools(): Pool[] {
-    return this.#parts.reconciler.pools.filter(({ leaving }) => !leaving);
+  function current(): Pool[] {
+    return reconciler.pools.filter(({ leaving }) => !leaving);
   }
 
-  #chosen(name: string | null): Pool[] {
-    const pools = this.#pools.filter(({ config }) => name === null || config.name === name);
+  function choose(name: string | null): Pool[] {
+    const pools = current().filter(({ config }) => name === null || config.name === name);
     if (pools.length > 0) return pools;
-    const known = this.#pools.map(({ config }) => config.name).join(', ');
+    const known = current()
+      .map(({ config }) => config.name)
+      .join(', ');
     throw new OnejobError('E_POOL_UNKNOWN', `There is no pool "${name}".`, { hint: `The pools are: ${known}.` });
   }
+
+  return { restore, pause, drain, resume };
 }
 
 function take(pool: Pool, { kind, reason }: Pick<Hold, 'kind' | 'reason'>): void {

@@ -12,8 +12,8 @@ import type { Log } from '../../src/log.ts';
 import type { FleetParts } from '../../src/pools/device-views.ts';
 import { DeviceBook } from '../../src/pools/devices.ts';
 import { KnownDevices } from '../../src/pools/known-devices.ts';
-import { Quarantine } from '../../src/pools/quarantine.ts';
-import { Reservations } from '../../src/pools/reservations.ts';
+import { createQuarantine, type Quarantine } from '../../src/pools/quarantine.ts';
+import { createReservations, type Reservations } from '../../src/pools/reservations.ts';
 import { openStore, type Store } from '../../src/store/store.ts';
 import { oneDevice } from './devices.ts';
 import { type Scratch, scratch } from './scratch.ts';
@@ -80,9 +80,9 @@ export class DeviceHost implements Disposable {
       if (verdict instanceof Error) throw verdict;
       return { verdict, mark: { seq: null, at: null } };
     };
-    this.quarantine = new Quarantine({ clock, log, book: this.book, bootId: 'boot', again, repair: () => {} });
+    this.quarantine = createQuarantine({ clock, log, book: this.book, bootId: 'boot', again, repair: () => {} });
     const isBusy = (uuid: string) => this.slots.some(({ agent, devices }) => agent.kind === 'busy' && devices.includes(uuid));
-    this.reservations = new Reservations({ clock, log, book: this.book, quarantine: this.quarantine, again, isBusy });
+    this.reservations = createReservations({ clock, log, book: this.book, quarantine: this.quarantine, again, isBusy });
   }
 
   get fleet(): FleetParts {
