@@ -10,7 +10,7 @@ import type { Built, ImageBuilder } from '../images/builder.ts';
 import { card, hostWith } from '../images/testing.ts';
 import { recipe as plainRecipe } from '../runtimes/docker/testing.ts';
 import type { Recipe, Runtime } from '../runtimes/runtime.ts';
-import { AutoImages } from './auto-image.ts';
+import { createAutoImages } from './auto-image.ts';
 import { createFingerprints } from './fingerprints.ts';
 import { Pool } from './pool.ts';
 import { PoolImages } from './pool-images.ts';
@@ -78,7 +78,7 @@ function loop({ count = 1, auto = false, recipe, standby }: Options) {
   const images = new PoolImages({
     ...{ log, pools: namesNone ? [config] : [], typeOf: () => 'own-queue', agentPackage: async () => null },
     builder: async () => builder,
-    auto: new AutoImages({
+    auto: createAutoImages({
       ...{ arch: 'amd64', platform: null, template: () => 'cuda:{cuda}' },
       pools: namesNone ? [{ name: 'gpu', service: 'own', devices: config.devices, imageRecipe: chosen }] : [],
     }),

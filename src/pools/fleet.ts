@@ -26,7 +26,7 @@ import { isAgentUid } from '../runtimes/process/uids.ts';
 import type { Finding, Runtime } from '../runtimes/runtime.ts';
 import type { Store } from '../store/store.ts';
 import { createDeviceWatch } from './device-watch.ts';
-import { DeviceBook, nextDemand } from './devices.ts';
+import { createDeviceBook, nextDemand } from './devices.ts';
 import type { Fingerprints } from './fingerprints.ts';
 import { KnownDevices } from './known-devices.ts';
 import type { Pool } from './pool.ts';
@@ -73,7 +73,7 @@ export function openFleet(parts: FleetParts) {
     isJob: isAgentUid,
   });
   const known = new KnownDevices({ clock, table: store.devices, write });
-  const book = new DeviceBook({
+  const book = createDeviceBook({
     clock,
     pools,
     known,

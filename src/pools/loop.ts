@@ -32,7 +32,7 @@ import { Asker } from './ask.ts';
 import { hasEnded, isIdle, wantedCaches } from './cache-places.ts';
 import { type Caches, createCaches } from './caches.ts';
 import { createDiskWatch } from './disk-watch.ts';
-import { Dispatcher } from './executors.ts';
+import { createDispatcher } from './executors.ts';
 import { createFingerprints } from './fingerprints.ts';
 import type { Fleet } from './fleet.ts';
 import { lastWords } from './logs.ts';
@@ -160,7 +160,7 @@ export async function openLoop(parts: LoopParts) {
       await caches.makeRoom(signal);
     },
   });
-  const dispatcher = new Dispatcher({
+  const dispatcher = createDispatcher({
     clock,
     post: (key, event) => reconciler.post(key, event),
     boundary: (name) => {

@@ -11,7 +11,7 @@ import { type Intent, isOpen } from '../core/plan.ts';
 import { dueAt, pursueAll } from '../core/pursue.ts';
 import { type Action, type AgentId, agentsOf, type Change, isEmpty, type Slot, type SlotEvent } from '../core/slot.ts';
 import type { Log } from '../log.ts';
-import { Committer, type SlotStore } from './commit.ts';
+import { type Committer, createCommitter, type SlotStore } from './commit.ts';
 import { Pause } from './pause.ts';
 import type { Pool } from './pool.ts';
 import { type HostView, intentOf, step, viewOf } from './step.ts';
@@ -51,7 +51,7 @@ export class Reconciler {
   constructor(options: ReconcilerOptions) {
     this.#options = options;
     this.#timers = new Timers(options.clock);
-    this.#committer = new Committer({
+    this.#committer = createCommitter({
       clock: options.clock,
       log: options.log,
       store: options.store,

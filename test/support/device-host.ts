@@ -10,7 +10,7 @@ import { type Device, noGpus } from '../../src/gpu/inventory.ts';
 import type { Evidence, Verdict } from '../../src/gpu/proof.ts';
 import type { Log } from '../../src/log.ts';
 import type { FleetParts } from '../../src/pools/device-views.ts';
-import { DeviceBook } from '../../src/pools/devices.ts';
+import { createDeviceBook, type DeviceBook } from '../../src/pools/devices.ts';
 import { KnownDevices } from '../../src/pools/known-devices.ts';
 import { createQuarantine, type Quarantine } from '../../src/pools/quarantine.ts';
 import { createReservations, type Reservations } from '../../src/pools/reservations.ts';
@@ -65,7 +65,7 @@ export class DeviceHost implements Disposable {
     const { clock, store } = this;
     const write = (change: () => void): void => store.transaction({ durable: false }, change);
     const known = new KnownDevices({ clock, table: store.devices, write });
-    this.book = new DeviceBook({
+    this.book = createDeviceBook({
       clock,
       pools: this.#pools,
       known,
