@@ -37,23 +37,16 @@ interface Held {
   isSaid: boolean;
 }
 
-export class Asker {
-  readonly #clock: Clock;
-  readonly #newAgent: () => AgentId;
-  readonly #patience: number;
-  readonly #guests = new Set<AgentId>();
-  readonly #answers = new Map<string, Held>();
+export type Asker = ReturnType<typeof createAsker>;
 
-  /** `patience`: how long one answer may take, ms. */
-  constructor(clock: Clock, newAgent: () => AgentId, patience = longestWait) {
-    this.#clock = clock;
-    this.#newAgent = newAgent;
-    this.#patience = patience;
-  }
+/** `patience`: how long one answer may take, ms. */
+export function createAsker(clock: Clock, newAgent: () => AgentId, patience = longestWait) {
+  const guests = new Set<AgentId>();
+  const answers = new Map<string, Held>();
 
   /** Whether this is a sandbox of ours that is answering right now. */
-  isGuest(agent: AgentId): boolean {
-    return this.#guests.has(agent);
+  function isGuest(agent: AgentId): boolean {
+    return guests.has(agent);
   }
 
   /**
@@ -61,9 +54,9 @@ export class Asker {
    * else; after the last one the sandbox is removed before this ends.
    * @throws OnejobError of the runtime, or E_GATE_ENDED when the script did not come to its end
    */
-  async ask(question: Question, signal: AbortSignal): Promise<string> {
+  async function ask(question: Question, signal: AbortSignal): Promise<string> {
     signal.throwIfAborted();
-    const held = this.#begin(question);
+    const held = begin(question);
     held.waiting += 1;
     try {
       return await until(held.answer, signal);
@@ -76,55 +69,55 @@ export class Asker {
     }
   }
 
-  /**
-   * As `ask`, but with the mounts and the network of an agent, and not remembered: they are what is looked at.
-   * @throws OnejobError as `ask`
-   */
-  look({ runtime, spec, script }: Omit<Question, 'fingerprint'>, signal: AbortSignal): Promise<string> {
-    return this.#run(runtime, spec, script, signal);
-  }
-
-  #begin(question: Question): Held {
-    const key = `${question.fingerprint}\n${question.script}`;
-    const known = this.#answers.get(key);
+  function begin({ runtime, spec, fingerprint, script }: Question): Held {
+    const key = `${fingerprint}\n${script}`;
+    const known = answers.get(key);
     if (known !== undefined && !known.abort.signal.aborted) return known;
     const abort = new AbortController();
-    const held: Held = { abort, answer: this.#ask(question, abort.signal), waiting: 0, isSaid: false };
-    this.#answers.set(key, held);
+    const network = runtime.capabilities.images ? 'none' : spec.recipe.network;
+    const bare = { ...spec, recipe: { ...spec.recipe, mounts: [], network } };
+    const held: Held = { abort, answer: run(runtime, bare, script, abort.signal), waiting: 0, isSaid: false };
+    answers.set(key, held);
     held.answer.then(
       () => {
         held.isSaid = true;
       },
       () => {
-        if (this.#answers.get(key) === held) this.#answers.delete(key);
+        if (answers.get(key) === held) answers.delete(key);
       },
     );
-    for (const old of [...this.#answers.keys()].slice(0, -remembered)) this.#answers.delete(old);
+    for (const old of [...answers.keys()].slice(0, -remembered)) answers.delete(old);
     return held;
   }
 
-  #ask({ runtime, spec, script }: Question, signal: AbortSignal): Promise<string> {
-    const network = runtime.capabilities.images ? 'none' : spec.recipe.network;
-    return this.#run(runtime, { ...spec, recipe: { ...spec.recipe, mounts: [], network } }, script, signal);
-  }
-
-  async #run(runtime: Runtime, spec: SandboxSpec, script: string, outer: AbortSignal): Promise<string> {
-    const agent = this.#newAgent();
-    using limit = deadline(this.#clock, this.#patience, outer);
+  async function run(runtime: Runtime, spec: SandboxSpec, script: string, outer: AbortSignal): Promise<string> {
+    const agent = newAgent();
+    using limit = deadline(clock, patience, outer);
     const { signal } = limit;
-    this.#guests.add(agent);
+    guests.add(agent);
     try {
       await runtime.prepare({ ...spec, agent, devices: [] }, () => {}, signal);
       return await said(runtime, agent, script, signal);
     } catch (error) {
       if (!limit.passed) throw error;
-      throw unfinished(`took more than ${this.#patience / 1000} s`);
+      throw unfinished(`took more than ${patience / 1000} s`);
     } finally {
       // What cannot be removed now is an orphan to the next look at the runtime.
       await runtime.remove(agent).catch(() => {});
-      this.#guests.delete(agent);
+      guests.delete(agent);
     }
   }
+
+  return {
+    isGuest,
+    ask,
+    /**
+     * As `ask`, but with the mounts and the network of an agent, and not remembered: they are what is looked at.
+     * @throws OnejobError as `ask`
+     */
+    look: ({ runtime, spec, script }: Omit<Question, 'fingerprint'>, signal: AbortSignal): Promise<string> =>
+      run(runtime, spec, script, signal),
+  };
 }
 
 async function said(runtime: Runtime, agent: AgentId, script: string, signal: AbortSignal): Promise<string> {

@@ -74,10 +74,7 @@ export function openFleet(parts: FleetParts) {
   });
   const known = new KnownDevices({ clock, table: store.devices, write });
   const book = createDeviceBook({
-    clock,
-    pools,
-    known,
-    locks,
+    ...{ clock, pools, known, locks },
     slots: () => reconciler.slots,
     waiting: (name) => {
       const pool = poolNamed(name);
@@ -103,16 +100,11 @@ export function openFleet(parts: FleetParts) {
     say: ({ message }) => log.warn('kernel log', { reason: message }),
   });
   const watch = createDeviceWatch({
-    clock,
-    log,
-    book,
-    probe,
-    kernel,
+    ...{ clock, log, book, probe, kernel, groupsOf },
     owner: store.owner,
     // A tool that is no process of this host names none of its processes.
     ...(parts.runner !== undefined && root !== null && { proc: join(root, 'proc') }),
     slots: () => reconciler.slots,
-    groupsOf,
     idle: (look, devices) => prover.idle(look, devices),
     looked: (inventory) => parts.fingerprints.looked(inventory),
     hold(why) {
@@ -127,9 +119,7 @@ export function openFleet(parts: FleetParts) {
     },
   });
   const quarantine: Quarantine = createQuarantine({
-    clock,
-    log,
-    book,
+    ...{ clock, log, book },
     bootId: store.bootId,
     again: (uuid, signal) => prover.again(uuid, signal),
     repair: (uuid, reason) => {
@@ -138,32 +128,22 @@ export function openFleet(parts: FleetParts) {
     },
   });
   const repair = createRepair({
-    clock,
-    log,
+    ...{ clock, log },
     command: parts.repair,
     path: parts.path,
-    again: (uuid) => quarantine.look(uuid),
+    again: quarantine.look,
   });
   const prover = createProver({
-    clock,
-    log,
-    book,
-    watch,
-    quarantine,
+    ...{ clock, log, book, watch, quarantine, write, groupsOf },
     proofs: store.proofs,
-    write,
     bootId: store.bootId,
-    groupsOf,
     isShared: (key) => reconciler.poolOf(key).config.devices.share > 1,
     isStopping: () => reconciler.stopping,
     missingNodes: (device) => gateNodes([device]).filter((node) => !existsSync(node.replace(/^\/dev/, at('dev')))),
   });
   const reservations = createReservations({
-    clock,
-    log,
-    book,
-    quarantine,
-    again: (uuid, signal) => prover.again(uuid, signal),
+    ...{ clock, log, book, quarantine },
+    again: prover.again,
     isBusy: (uuid) =>
       reconciler.slots.some(
         ({ agent, devices }) =>
@@ -189,11 +169,7 @@ export function openFleet(parts: FleetParts) {
   }
 
   return {
-    book,
-    watch,
-    prover,
-    quarantine,
-    reservations,
+    ...{ book, watch, prover, quarantine, reservations },
     proofs: store.proofs,
     /** CPUs of the NUMA nodes that these devices hang on; null where the host does not tell. */
     cpusNear: (devices: readonly Pick<Device, 'pciId'>[]): Promise<string | null> =>

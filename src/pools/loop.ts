@@ -28,7 +28,7 @@ import type { Runtimes } from '../runtimes/choose.ts';
 import type { HistoryTable } from '../store/history.ts';
 import type { Store } from '../store/store.ts';
 import { createExecutors } from './act.ts';
-import { Asker } from './ask.ts';
+import { createAsker } from './ask.ts';
 import { hasEnded, isIdle, wantedCaches } from './cache-places.ts';
 import { type Caches, createCaches } from './caches.ts';
 import { createDiskWatch } from './disk-watch.ts';
@@ -79,7 +79,7 @@ export async function openLoop(parts: LoopParts) {
   await using opened = new AsyncDisposableStack();
 
   const newAgent = () => randomBytes(5).toString('hex');
-  const asker = new Asker(clock, newAgent);
+  const asker = createAsker(clock, newAgent);
   const registrations = new Registrations();
   const notes = new Map<string, string>();
   const images = await openPoolImages({ config, env, store, services, log });

@@ -129,10 +129,6 @@ export class Pool {
     this.#fingerprints.clear();
   }
 
-  knows(key: string): boolean {
-    return this.#fingerprints.has(this.#groupOf(key));
-  }
-
   #groupOf(key: string): string {
     return this.isPerSlot ? key : '';
   }
