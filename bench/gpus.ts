@@ -8,10 +8,10 @@ import { emptySlot } from '../src/core/slot.ts';
 import type { Inventory } from '../src/gpu/inventory.ts';
 import { noKernelLook } from '../src/gpu/kernel-reader.ts';
 import { nvidiaInventory } from '../src/gpu/nvidia/nvidia.ts';
-import { DeviceWatch } from '../src/pools/device-watch.ts';
-import { DeviceBook } from '../src/pools/devices.ts';
+import { createDeviceWatch } from '../src/pools/device-watch.ts';
+import { createDeviceBook } from '../src/pools/devices.ts';
 import { KnownDevices } from '../src/pools/known-devices.ts';
-import { Prover } from '../src/pools/proving.ts';
+import { createProver } from '../src/pools/proving.ts';
 import { openStore } from '../src/store/store.ts';
 import { type Stats, stats } from './stats.ts';
 
@@ -53,7 +53,7 @@ export async function proving(rounds: number): Promise<Stats> {
     const known = new KnownDevices({ clock, table: store.devices, write });
     const devices = { count: 1, mig: null, model: null, uuids: [], vendor: null, memory: null, compute: null, share: 1 };
     const pools = [{ name: 'p', agents: slots.length, standby: true, devices: { ...devices, display: 'allow' } }];
-    const book = new DeviceBook({
+    const book = createDeviceBook({
       clock,
       pools: pools as unknown as PoolConfig[],
       known,
@@ -63,7 +63,7 @@ export async function proving(rounds: number): Promise<Stats> {
       changed() {},
     });
     const log = { info() {}, warn() {}, error() {} };
-    const watch = new DeviceWatch({
+    const watch = createDeviceWatch({
       clock,
       log,
       book,
@@ -75,7 +75,7 @@ export async function proving(rounds: number): Promise<Stats> {
       idle() {},
       hold() {},
     });
-    const prover = new Prover({
+    const prover = createProver({
       clock,
       log,
       book,

@@ -2,6 +2,7 @@
  * One manager of one host, put together on a store and on runtimes that are there: services, the loop, house-keeping, and the way
  * it ends. The daemon adds the command line, the choice of runtimes and the API; tests run it in virtual time.
  */
+import type { Manager } from './api/manager.ts';
 import { type CiServices, createCiServices } from './ci/index.ts';
 import { tellLost } from './ci/own-queue/tell.ts';
 import type { OpenParts } from './ci/parts.ts';
@@ -13,19 +14,16 @@ import type { Clock } from './core/clock.ts';
 import type { Slot } from './core/slot.ts';
 import type { ToolRunner } from './gpu/run.ts';
 import type { Log } from './log.ts';
-import { keepChoosing } from './pools/choose-again.ts';
+import { createTrial } from './pools/ask.ts';
 import { followServices, slotFacts } from './pools/ci-events.ts';
-import { foreignTo } from './pools/foreign.ts';
-import { forgetServices, tellLeft } from './pools/forget.ts';
-import { keepHouse } from './pools/housekeeping.ts';
-import { renewImages } from './pools/image-renewal.ts';
+import { createPruneJobs, keepHouse } from './pools/housekeeping.ts';
 import { type Loop, openLoop } from './pools/loop.ts';
-import { HostManager } from './pools/manager.ts';
-import { createPruneJobs } from './pools/prune-jobs.ts';
-import { Shutdown } from './pools/shutdown.ts';
+import { createManager } from './pools/manager.ts';
+import { keepChoosing } from './pools/observe.ts';
+import { renewImages } from './pools/pool-images.ts';
+import { createShutdown, foreignTo, forgetServices, type Shutdown, tellLeft } from './pools/shutdown.ts';
 import { createStateRoom } from './pools/state-room.ts';
 import { waitingReason } from './pools/status.ts';
-import { createTrial } from './pools/trial.ts';
 import { choiceNow, type Runtimes } from './runtimes/choose.ts';
 import type { Finding } from './runtimes/runtime.ts';
 import { subdirectory } from './store/directory.ts';
@@ -51,7 +49,7 @@ export interface HostParts extends Pick<OpenParts, 'version' | 'self' | 'variabl
 }
 
 export interface Host extends AsyncDisposable {
-  readonly manager: HostManager;
+  readonly manager: Manager;
   readonly loop: Loop;
   readonly services: CiServices;
   readonly shutdown: Shutdown;
@@ -90,12 +88,12 @@ export async function openHost(given: HostParts): Promise<Host> {
     hurry: hurry.signal,
   });
   parts.use(loop);
-  const { reconciler, observer, keepers, images, fingerprints, caches, fleet } = loop;
+  const { reconciler, observer, images, fingerprints, caches, fleet } = loop;
 
   const house = await keepHouse({ clock, log, store, queue, config, caches });
   parts.defer(() => house.close());
   const elsewhere = [...new Set(services.byName.values())].filter((service) => service !== queue);
-  const shutdown = new Shutdown({
+  const shutdown = createShutdown({
     ...{ reconciler, log, clock, temporary },
     unreachable: (runtime) => observer.unreachable(runtime),
     busy: () => queue.unfinished > 0,
@@ -105,9 +103,8 @@ export async function openHost(given: HostParts): Promise<Host> {
   });
   const chosen = () => choiceNow(runtimes, observer.unreachable(runtimes.best.name) !== null);
   const started = Promise.withResolvers<void>();
-  const manager = new HostManager({
-    ...{ clock, reconciler, observer, keepers, queue, store, logDir, nameOf, fleet },
-    holds: loop.holds,
+  const manager = createManager({
+    ...{ clock, loop, shutdown, queue, store, logDir, nameOf },
     services: elsewhere,
     trial: createTrial({
       ...{ nameOf, asker: loop.asker },
@@ -115,8 +112,6 @@ export async function openHost(given: HostParts): Promise<Host> {
       imageOf: (pool) => fingerprints.madeFrom(pool),
     }),
     runtimes: () => runtimes.all,
-    noteOf: loop.noteOf,
-    waiting: (pool) => pool.service.waiting?.(pool.config.name) ?? null,
     facts: {
       version: given.version,
       pid: process.pid,
@@ -142,10 +137,6 @@ export async function openHost(given: HostParts): Promise<Host> {
     configChanged: given.configChanged,
     started: started.promise,
     pruneJobs: createPruneJobs({ store, queue, clock, logDir }),
-    down: (request) => shutdown.begin(request),
-    forgotten: shutdown.forgotten,
-    held: (clients) => shutdown.clients(clients),
-    isEnding: () => shutdown.isEnding,
   });
   const watching = new AbortController();
   parts.defer(() => watching.abort());

@@ -112,13 +112,12 @@ async function here<T>(
   work: (desk: ImageDesk, signal: AbortSignal) => Promise<T>,
   signal: AbortSignal,
 ): Promise<T> {
-  const [{ loadConfig }, { openStore }, { createCiServices }, { openPoolImages }, { createImageDesk }, { systemClock: clock }] =
+  const [{ loadConfig }, { openStore }, { createCiServices }, { createImageDesk, openPoolImages }, { systemClock: clock }] =
     await Promise.all([
       import('../config/load.ts'),
       import('../store/store.ts'),
       import('../ci/index.ts'),
-      import('../pools/open-images.ts'),
-      import('../pools/image-desk.ts'),
+      import('../pools/pool-images.ts'),
       import('../clock.ts'),
     ]);
   const { environment: env, variables } = session.context;

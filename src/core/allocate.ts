@@ -7,10 +7,7 @@
  * that still suits stays, a device that is missing stays leased to its slot, and only a slot whose device must not be used
  * now moves to a free one.
  */
-import type { Allocatable, Lease, Want } from './lease.ts';
-import { createLeaseBook, type LeaseBook } from './lease-book.ts';
-import { turnOf } from './named.ts';
-import { type Near, pick } from './nearness.ts';
+import { type Allocatable, createLeaseBook, type Lease, type LeaseBook, type Want } from './lease.ts';
 import type { DeviceId } from './slot.ts';
 
 /** What there is to hand out, and what is handed out already. */
@@ -256,4 +253,95 @@ function isWithin<D extends Allocatable>({ pool, agents }: Want<D>, key: string)
 
 function numberOf(key: string): number {
   return Number(/\/(\d{1,9})$/.exec(key)?.[1] ?? 0);
+}
+
+/** How well two devices work together, the higher the better, 0 for not at all. Symmetric. */
+type Near<D> = (a: D, b: D) => number;
+
+/**
+ * `count` of `free` that sit together and with `kept`; null when there are not so many. Of equal choices the one that leaves
+ * other neighbours together, then the one that comes first. Without `near` simply the first.
+ */
+function pick<D>(free: readonly D[], count: number, kept: readonly D[], near: Near<D> | null): D[] | null {
+  if (count > free.length) return null;
+  if (near === null || count <= 0 || count === free.length) return free.slice(0, Math.max(0, count));
+  // With many devices every set cannot be looked at: each is the begin of one that grows by its nearest neighbour.
+  const begins = kept.length > 0 ? [[]] : free.map((device) => [device]);
+  let best: { set: D[]; inside: number; outside: number } | null = null;
+  for (const begin of begins) {
+    const set = grow(begin, free, count, kept, near);
+    const inside = between([...kept, ...set], [...kept, ...set], near);
+    const outside = between(
+      set,
+      free.filter((device) => !set.includes(device)),
+      near,
+    );
+    if (best === null || inside > best.inside || (inside === best.inside && outside < best.outside))
+      best = { set, inside, outside };
+  }
+  return best?.set.toSorted((a, b) => free.indexOf(a) - free.indexOf(b)) ?? null;
+}
+
+function grow<D>(begin: readonly D[], free: readonly D[], count: number, kept: readonly D[], near: Near<D>): D[] {
+  const set = [...begin];
+  while (set.length < count) {
+    const rest = free.filter((device) => !set.includes(device));
+    const marks = rest.map((device) => between([device], [...kept, ...set], near));
+    const next = rest[marks.indexOf(Math.max(...marks))];
+    if (next === undefined) break;
+    set.push(next);
+  }
+  return set;
+}
+
+function between<D>(some: readonly D[], others: readonly D[], near: Near<D>): number {
+  let sum = 0;
+  for (const one of some) for (const other of others) if (one !== other) sum += near(one, other);
+  return sum;
+}
+
+/** Which of the devices that a pool names are a slot's: their order is that of its slots. */
+interface Turn<D extends Allocatable> {
+  /** Whether a device is this slot's own. */
+  isOwn(device: D): boolean;
+  /**
+   * Free devices as the slot may take them: by their names, without those that are the own of another slot which has none yet.
+   * `hasSome`: by the slot's key.
+   */
+  inOrder(free: readonly D[], hasSome: (key: string) => boolean): readonly D[];
+}
+
+/** The turn of one slot. Upper and lower case are the same, as in the config. */
+function turnOf<D extends Allocatable>(want: Want<D>, key: string): Turn<D> {
+  const { named = [], agents, count, share } = want;
+  if (named.length === 0) return { isOwn: () => false, inOrder: (free) => free };
+  const ranks = new Map(named.map((name, rank) => [name.toLowerCase(), rank]));
+  const rankOf = ({ uuid, parent }: Allocatable) =>
+    ranks.get(uuid.toLowerCase()) ?? ranks.get(parent?.toLowerCase() ?? '') ?? ranks.size;
+  const byRank = (free: readonly D[]) => free.toSorted((one, other) => rankOf(one) - rankOf(other));
+  if (agents === 'per-device' || count === 'all') return { isOwn: () => false, inOrder: byRank };
+  /** Number of the set, from 0, that a device is in by its own name; a card's name stands for no instance of it in particular. */
+  const setOf = ({ uuid }: Allocatable) => {
+    const rank = ranks.get(uuid.toLowerCase());
+    return rank === undefined ? null : Math.floor(rank / count);
+  };
+  const sets = Math.ceil(agents / share);
+  const mine = Math.floor((Number(key.slice(key.lastIndexOf('/') + 1)) - 1) / share);
+  return {
+    isOwn: (device) => setOf(device) === mine,
+    inOrder(free, hasSome) {
+      const waits = (set: number) =>
+        Array.from({ length: share }, (_, at) => set * share + at + 1).some((n) => n <= agents && !hasSome(`${want.pool}/${n}`));
+      const there = new Map<number, number>();
+      for (const device of free) {
+        const set = setOf(device);
+        if (set !== null) there.set(set, (there.get(set) ?? 0) + 1);
+      }
+      return byRank(free).filter((device) => {
+        const set = setOf(device);
+        // What is left of another's set is of no use to that one.
+        return set === null || set === mine || set >= sets || there.get(set) !== count || !waits(set);
+      });
+    },
+  };
 }

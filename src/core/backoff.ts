@@ -1,4 +1,5 @@
 /** How long a pool waits after failures in a row, so that a failing image, credential or disk never makes it spin (S9). */
+import { doubling } from './clock.ts';
 import type { Failure } from './slot.ts';
 
 export interface Backoff {
@@ -18,7 +19,6 @@ const longest = 5 * 60_000;
  */
 export function backoff(before: Backoff | null, failure: Failure, stage: Backoff['stage'], now: number, jitter: number): Backoff {
   const failures = (before?.failures ?? 0) + 1;
-  const base = failure.retry ? first : 30_000;
-  const wait = Math.min(longest, base * 2 ** Math.min(failures - 1, 20));
+  const wait = doubling(failure.retry ? first : 30_000, longest, failures);
   return { failures, until: now + Math.round(wait * (1 - jitter / 5)), stage, last: failure };
 }

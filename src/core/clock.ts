@@ -71,3 +71,40 @@ export function every(clock: Clock, ms: number, work: () => Promise<void>, faile
     cancel();
   };
 }
+
+/** A wait that doubles with each failure in a row: `first` ms after the first one, `longest` at most. */
+export function doubling(first: number, longest: number, failures: number): number {
+  return Math.min(longest, first * 2 ** Math.min(failures - 1, 20));
+}
+
+/** Timers by key: at most one each, armed for a time on the core's clock. */
+export class Timers {
+  readonly #clock: Clock;
+  readonly #armed = new Map<string, { readonly at: number; readonly cancel: () => void }>();
+
+  constructor(clock: Clock) {
+    this.#clock = clock;
+  }
+
+  /** Calls `fire` at `at`; null calls it off. The same time again changes nothing. */
+  arm(key: string, at: number | null, fire: () => void): void {
+    if (this.#armed.get(key)?.at === at) return;
+    this.cancel(key);
+    if (at === null) return;
+    const cancel = this.#clock.after(at - this.#clock.now(), () => {
+      this.#armed.delete(key);
+      fire();
+    });
+    this.#armed.set(key, { at, cancel });
+  }
+
+  cancel(key: string): void {
+    this.#armed.get(key)?.cancel();
+    this.#armed.delete(key);
+  }
+
+  clear(): void {
+    for (const { cancel } of this.#armed.values()) cancel();
+    this.#armed.clear();
+  }
+}

@@ -5,7 +5,7 @@ import type { Exit, Failure } from './slot.ts';
 export function endedAtGate(exit: Exit): Failure {
   switch (exit.kind) {
     case 'code':
-      return gateFailure(exit.code);
+      return endedWithCode(exit.code);
     case 'signal':
       return { code: 'E_GATE_ENDED', message: `The sandbox was ended by ${exit.signal} before its script began.`, retry: true };
     case 'oom':
@@ -15,7 +15,7 @@ export function endedAtGate(exit: Exit): Failure {
   }
 }
 
-function gateFailure(code: number): Failure {
+function endedWithCode(code: number): Failure {
   switch (code) {
     case 97:
       return {

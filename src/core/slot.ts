@@ -95,19 +95,9 @@ export type AgentLane =
       readonly since: number;
       readonly due: number | null;
     }
-  /** Asked to end (TERM); at `due` it is killed. `released` tells whether the script has certainly begun. */
+  /** Asked to end (TERM) or killed; at `due` it is killed, again if need be. `released` tells whether the script has certainly begun. */
   | {
-      readonly kind: 'stopping';
-      readonly agent: AgentId;
-      readonly job: JobId | null;
-      readonly why: StopReason;
-      readonly released: boolean;
-      /** What went wrong, when that is why. */
-      readonly failure: Failure | null;
-      readonly due: number;
-    }
-  | {
-      readonly kind: 'killing';
+      readonly kind: 'stopping' | 'killing';
       readonly agent: AgentId;
       readonly job: JobId | null;
       readonly why: StopReason;

@@ -24,8 +24,14 @@ function workbench() {
   const pool = { config: { name: 'p' }, serviceOf: () => ({}) };
   const it = { isAway: true, posted: null as readonly SlotEvent[] | null };
   const parts = {
-    ...{ clock, keepers, startedAt: 1, isAway: () => it.isAway, runtime: () => runtime },
-    ...{ place: () => ({ slot, pool, name: 'n' }), devices: () => [], cuda: () => null, note: () => {} },
+    ...{
+      clock,
+      keepers,
+      startedAt: 1,
+      observer: { unreachable: () => (it.isAway ? 'away' : null) },
+      runtimes: { get: () => runtime },
+    },
+    ...{ place: () => ({ slot, pool, name: 'n' }), fleet: null, note: () => {} },
     registrations: { drop: async () => {} },
   } as unknown as ActParts;
   const stop = new AbortController();
@@ -57,7 +63,7 @@ function retiring(retire: () => Promise<string | null>, startedAt: number) {
   const service = { capabilities: { binds: 'early', terms: 2 }, retire };
   const pool = { config: { name: 'p' }, serviceOf: () => service, limitOf: () => null };
   const parts = {
-    ...{ clock, startedAt, runtime: () => runtime, place: () => ({ slot, pool, name: 'n' }), note: () => {} },
+    ...{ clock, startedAt, runtimes: { get: () => runtime }, place: () => ({ slot, pool, name: 'n' }), note: () => {} },
     registrations: {},
   } as unknown as ActParts;
   const executors = createExecutors(parts);

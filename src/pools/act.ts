@@ -1,48 +1,37 @@
 /** The executors: the only place where a slot's wishes touch a runtime or a CI service. Each may be run again after a crash. */
 import { type AgentContext, type AgentFiles, type EndedContext, endedWithoutJob, type Registration } from '../ci/ci-service.ts';
 import { type Clock, sleep } from '../core/clock.ts';
-import type { AgentId, DeviceId, Exit, Failure, JobId, Slot, SlotEvent } from '../core/slot.ts';
+import type { AgentId, Exit, Failure, JobId, Slot, SlotEvent } from '../core/slot.ts';
 import { isJobsOwn, OnejobError, toFailure } from '../errors.ts';
 import type { Device } from '../gpu/inventory.ts';
 import type { Keepers } from '../logs/keepers.ts';
+import type { Runtimes } from '../runtimes/choose.ts';
 import { frame } from '../runtimes/gate.ts';
 import type { Recipe, Runtime, SandboxSpec } from '../runtimes/runtime.ts';
 import type { Asker } from './ask.ts';
 import type { Caches } from './caches.ts';
 import type { Executors } from './executors.ts';
-import type { ImageAndPull } from './fingerprints.ts';
+import type { Fingerprints } from './fingerprints.ts';
+import type { Fleet } from './fleet.ts';
+import type { Observer } from './observe.ts';
 import { type Pool, poolRecipe } from './pool.ts';
 import type { Registrations } from './registrations.ts';
 
 export interface ActParts {
   readonly clock: Clock;
+  /** When this manager started, on the core's clock. */
+  readonly startedAt: number;
+  readonly place: (key: string) => { readonly slot: Slot; readonly pool: Pool; readonly name: string };
+  readonly runtimes: Pick<Runtimes, 'get'>;
+  /** Told when a runtime could not be reached, before anything else is planned. */
+  readonly observer: Pick<Observer, 'unreachable' | 'cannotReach'>;
+  /** null where no pool asks for devices. */
+  readonly fleet: Pick<Fleet, 'book' | 'prover' | 'cpusNear'> | null;
+  readonly fingerprints: Pick<Fingerprints, 'imageOf' | 'stamp'>;
+  readonly caches: Pick<Caches, 'ensure'>;
   readonly keepers: Keepers;
   /** Made ahead, of agents that bind early. */
   readonly registrations: Registrations;
-  readonly place: (key: string) => { readonly slot: Slot; readonly pool: Pool; readonly name: string };
-  readonly runtime: (name: string) => Runtime;
-  /** Told when a runtime could not be reached, before anything else is planned. */
-  readonly unreachable: (runtime: Runtime, why: string) => void;
-  /** When this manager started, on the core's clock. */
-  readonly startedAt: number;
-  /** Whether the runtime cannot be reached right now. */
-  readonly isAway: (runtime: Runtime) => boolean;
-  /** The slot's devices as they were seen last. @throws OnejobError E_DEVICE_LOST for one that was not there */
-  readonly devices: (uuids: readonly DeviceId[]) => Device[];
-  /** The image of a pool that has one chosen or built, if need be now; null for the recipe's own. @throws OnejobError */
-  readonly imageOf: (pool: Pool, progress: (line: string) => void, signal: AbortSignal) => Promise<ImageAndPull | null>;
-  /** The only CPUs for a sandbox of this pool with these devices; null for all. */
-  readonly cpuset: (pool: Pool, devices: readonly Device[]) => Promise<string | null>;
-  /** Makes the folders of named caches among a sandbox's mounts. */
-  readonly ensureCaches: Caches['ensure'];
-  /** What a sandbox was made from, with what its devices are driven by. */
-  readonly stamp: (pool: Pool, fingerprint: string) => string;
-  /** Puts down what the slot's devices show before an agent is let at them; false when they must not be used now. */
-  readonly before: (slot: Slot, agent: AgentId, signal: AbortSignal) => Promise<boolean>;
-  /** Until the slot's devices are clean or no longer its own. */
-  readonly prove: (slot: Slot, agent: AgentId, note: (line: string | null) => void, signal: AbortSignal) => Promise<SlotEvent[]>;
-  /** Newest version of CUDA that the host's driver runs; null where there is none. */
-  readonly cuda: () => string | null;
   readonly asker: Asker;
   /** The end of an agent's output. */
   readonly lastWords: (agent: AgentId) => Promise<string>;
@@ -69,13 +58,16 @@ const betweenTerms = 250;
 const drainTimeout = 60_000;
 
 export function createExecutors(parts: ActParts): Executors {
-  const { registrations } = parts;
+  const { registrations, runtimes, observer, fleet, fingerprints, keepers } = parts;
   /** Agents that were sent one TERM, to be given no job. */
   const asked = new Set<AgentId>();
 
+  const isAway = (runtime: Runtime): boolean => observer.unreachable(runtime.name) !== null;
+  const devicesOf = ({ devices }: Slot): Device[] => fleet?.book.leased(devices) ?? [];
+
   const endedOf = (key: string, agent: AgentId, job: JobId | null) => {
     const { slot, pool, name } = parts.place(key);
-    const runtime = parts.runtime(slot.runtime);
+    const runtime = runtimes.get(slot.runtime);
     const workspace = runtime.capabilities.workspace(agent);
     const context: EndedContext = { agent, pool: pool.config.name, slot: key, name, workspace, job };
     return { slot, pool, service: pool.serviceOf(slot), runtime, context };
@@ -83,14 +75,15 @@ export function createExecutors(parts: ActParts): Executors {
 
   const specOf = async (key: string, agent: AgentId, job: JobId | null, signal: AbortSignal): Promise<SandboxSpec> => {
     const { slot, pool, name } = parts.place(key);
-    const runtime = parts.runtime(slot.runtime);
+    const runtime = runtimes.get(slot.runtime);
     const own = recipeOf(pool, name, job);
-    const named = own.image === null ? await parts.imageOf(pool, (line) => parts.note(key, line), signal) : null;
+    const named = own.image === null ? await fingerprints.imageOf(pool, (line) => parts.note(key, line), signal) : null;
     const recipe = { ...own, ...named };
-    await parts.ensureCaches(recipe.mounts);
+    await parts.caches.ensure(recipe.mounts);
     if (!runtime.capabilities.images && recipe.image !== pool.config.recipe.image) throw noImages(runtime, recipe);
-    const devices = parts.devices(slot.devices);
-    const cpuset = await parts.cpuset(pool, devices);
+    const devices = devicesOf(slot);
+    // The only CPUs for it; null for all.
+    const cpuset = pool.config.recipe.grant.numa && devices.length > 0 ? ((await fleet?.cpusNear(devices)) ?? null) : null;
     return { agent, pool: pool.config.name, slot: key, name, recipe, devices, ...(cpuset !== null && { cpuset }) };
   };
 
@@ -99,8 +92,8 @@ export function createExecutors(parts: ActParts): Executors {
     const { slot, pool, service, runtime, context: ended } = endedOf(key, agent, job);
     const context: AgentContext = {
       ...ended,
-      devices: parts.devices(slot.devices),
-      cuda: parts.cuda(),
+      devices: devicesOf(slot),
+      cuda: fleet?.book.inventory?.cuda ?? null,
       ask: async (script, signal) => {
         const spec = await specOf(key, agent, job, signal);
         return parts.asker.ask({ runtime, spec, fingerprint, script }, signal);
@@ -125,8 +118,8 @@ export function createExecutors(parts: ActParts): Executors {
     const { service, runtime, context } = endedOf(key, agent, null);
     const isEarly = service.capabilities.binds === 'early';
     // What was never let through its gate has nothing to keep.
-    if (isEarly && (parts.keepers.follow(agent, runtime).state === 'released' || exit !== null)) {
-      await parts.keepers.complete(agent, drainTimeout);
+    if (isEarly && (keepers.follow(agent, runtime).state === 'released' || exit !== null)) {
+      await keepers.complete(agent, drainTimeout);
       await service.settle?.(context, filesOf(agent, runtime), signal, parts.hurry);
     }
     const { ran } = await service.deregister(context, signal);
@@ -142,21 +135,21 @@ export function createExecutors(parts: ActParts): Executors {
 
   async function interrupted(agent: AgentId, runtime: Runtime, signal: AbortSignal): Promise<SlotEvent[]> {
     await heard(agent, runtime, 'ready', readyTimeout / heardTimeout, signal);
-    const begun = await parts.keepers.until(agent, 'released', replayTimeout, signal).catch(() => false);
+    const begun = await keepers.until(agent, 'released', replayTimeout, signal).catch(() => false);
     signal.throwIfAborted();
     return begun ? [] : [{ kind: 'stop', agent, why: 'unreleased', grace: 0 }];
   }
 
   /** A script that was handed over may have begun: only a log that can be read and does not say so speaks against it. */
   async function heard(agent: AgentId, runtime: Runtime, what: 'ready' | 'released', times: number, signal: AbortSignal) {
-    for (let silent = 1; ; silent = parts.isAway(runtime) ? 1 : silent + 1) {
+    for (let silent = 1; ; silent = isAway(runtime) ? 1 : silent + 1) {
       try {
-        await parts.keepers.until(agent, what, heardTimeout, signal);
+        await keepers.until(agent, what, heardTimeout, signal);
         return;
       } catch (error) {
         signal.throwIfAborted();
         // Not at the first time: after a pause of the whole machine timers come before what was sent meanwhile.
-        if (silent >= times && !parts.isAway(runtime)) throw error;
+        if (silent >= times && !isAway(runtime)) throw error;
       }
     }
   }
@@ -164,14 +157,14 @@ export function createExecutors(parts: ActParts): Executors {
   return {
     async prepare({ agent, job }, key, signal) {
       const { slot, pool } = parts.place(key);
-      const runtime = parts.runtime(slot.runtime);
+      const runtime = runtimes.get(slot.runtime);
       try {
         const spec = await specOf(key, agent, job, signal);
         const made = await runtime.prepare(spec, (line) => parts.note(key, line), signal);
-        const fingerprint = parts.stamp(pool, made.fingerprint);
+        const fingerprint = fingerprints.stamp(pool, made.fingerprint);
         if (job === null) pool.learn(key, fingerprint);
-        parts.keepers.follow(agent, runtime);
-        const ready = await parts.keepers.until(agent, 'ready', readyTimeout, signal);
+        keepers.follow(agent, runtime);
+        const ready = await keepers.until(agent, 'ready', readyTimeout, signal);
         if (ready && pool.service.capabilities.binds === 'early') registrations.ahead(agent, registering(key, agent, fingerprint));
         // A sandbox that ended instead says so by its exit, with more to tell than we know here.
         return ready ? [{ kind: 'ready', agent, fingerprint }] : [];
@@ -180,7 +173,7 @@ export function createExecutors(parts: ActParts): Executors {
         const failure = toFailure(error);
         if (!notThere.has(failure.code)) return [{ kind: 'prepareFailed', agent, failure }];
         // No fault of the pool's or the job's, so it counts for neither: what is to be made waits until the runtime is back.
-        parts.unreachable(runtime, failure.message);
+        observer.cannotReach(runtime, failure.message);
         return [{ kind: 'exited', agent, exit: { kind: 'lost', reason: failure.message }, released: false }];
       } finally {
         parts.note(key, null);
@@ -204,7 +197,7 @@ export function createExecutors(parts: ActParts): Executors {
       const fingerprint = lane.kind === 'releasing' ? lane.fingerprint : '';
       const { pool, runtime, context } = contextOf(key, agent, job, fingerprint);
       try {
-        parts.keepers.follow(agent, runtime);
+        keepers.follow(agent, runtime);
         // Begun by a manager that is gone: files and script may have been handed over. Adopt what has begun, start over
         // what has not.
         if (lane.kind === 'releasing' && lane.since < parts.startedAt) return await interrupted(agent, runtime, signal);
@@ -214,7 +207,7 @@ export function createExecutors(parts: ActParts): Executors {
           await runtime.putFiles(agent, await registration.files(), signal);
         }
         // Nothing has begun: the job goes back, and the slot waits in its proof until the device can be used.
-        if (!(await parts.before(parts.place(key).slot, agent, signal)))
+        if ((await fleet?.prover.before(parts.place(key).slot, agent, signal)) === false)
           return [{ kind: 'stop', agent, why: 'unreleased', grace: 0 }];
         await runtime.release(agent, frame(agent, registration.script), signal).catch(async (error: unknown) => {
           if (!mayHaveArrived(toFailure(error))) throw error;
@@ -262,13 +255,13 @@ export function createExecutors(parts: ActParts): Executors {
       async function wish(): Promise<void> {
         if (service.capabilities.terms === 1 || asked.has(agent)) return;
         asked.add(agent);
-        await parts.runtime(slot.runtime).signal(agent, 'TERM');
+        await runtimes.get(slot.runtime).signal(agent, 'TERM');
       }
     },
 
     async terminate({ agent }, key, signal) {
       const { slot, pool } = parts.place(key);
-      const [runtime, service, lane] = [parts.runtime(slot.runtime), pool.serviceOf(slot), slot.agent];
+      const [runtime, service, lane] = [runtimes.get(slot.runtime), pool.serviceOf(slot), slot.agent];
       if (lane.kind === 'stopping') await service.ending?.(lane, signal);
       for (let left = service.capabilities.terms - (asked.has(agent) ? 1 : 0); left > 0; left -= 1) {
         await runtime.signal(agent, 'TERM');
@@ -279,15 +272,15 @@ export function createExecutors(parts: ActParts): Executors {
     },
 
     async kill({ agent }, key) {
-      await parts.runtime(parts.place(key).slot.runtime).signal(agent, 'KILL');
+      await runtimes.get(parts.place(key).slot.runtime).signal(agent, 'KILL');
       return [];
     },
 
     async settle({ agent, job }, key, signal) {
       const { service, runtime, context } = endedOf(key, agent, job);
       // A job that was cancelled before its release leaves a sandbox at its gate, whose output has no end.
-      if (parts.keepers.follow(agent, runtime).state !== 'released') await runtime.signal(agent, 'KILL');
-      if (!(await parts.keepers.complete(agent, drainTimeout))) parts.keepers.lostEnd(agent);
+      if (keepers.follow(agent, runtime).state !== 'released') await runtime.signal(agent, 'KILL');
+      if (!(await keepers.complete(agent, drainTimeout))) keepers.lostEnd(agent);
       signal.throwIfAborted();
       await service.settle?.(context, filesOf(agent, runtime), signal, parts.hurry);
       return [{ kind: 'settled', agent }];
@@ -299,12 +292,13 @@ export function createExecutors(parts: ActParts): Executors {
       const left = slot.leaving.find((one) => one.agent === agent);
       const outcome = await ended(key, agent, left?.exit ?? null, signal);
       await runtime.remove(agent);
-      await parts.keepers.drop(agent);
+      await keepers.drop(agent);
       asked.delete(agent);
       return [{ kind: 'cleared', agent, outcome }];
     },
 
-    prove: ({ agent }, key, signal) => parts.prove(parts.place(key).slot, agent, (line) => parts.note(key, line), signal),
+    prove: async ({ agent }, key, signal) =>
+      fleet?.prover.prove(parts.place(key).slot, agent, (line) => parts.note(key, line), signal) ?? [{ kind: 'proved', agent }],
   };
 }
 

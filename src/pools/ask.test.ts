@@ -5,7 +5,7 @@ import { systemClock } from '../clock.ts';
 import type { AgentId } from '../core/slot.ts';
 import { gateScript } from '../runtimes/gate.ts';
 import type { LogChunk, Runtime, SandboxSpec } from '../runtimes/runtime.ts';
-import { Asker } from './ask.ts';
+import { type Asker, createAsker } from './ask.ts';
 
 /** Sandboxes that are nothing but a gate of their own each. */
 class Gates {
@@ -56,7 +56,7 @@ afterEach(() => gates.close());
 
 const open = (patience?: number): Asker => {
   gates = new Gates();
-  return new Asker(systemClock, () => `guest${++count}`, patience);
+  return createAsker(systemClock, () => `guest${++count}`, patience);
 };
 const recipe = { image: 'x', mounts: [{ host: '/data' }], network: 'default', env: { A: '1' } };
 const spec = { agent: 'a1', pool: 'ci', slot: 'ci/1', name: 'box-1', recipe, devices: ['GPU-1'] } as unknown as SandboxSpec;

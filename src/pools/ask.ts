@@ -3,12 +3,15 @@
  * it known, or what an agent would find there. Such a sandbox has no devices and no slot, and is gone when it has answered. What it
  * is asked once for all has no mounts and no network either, so that the answer is the image's.
  */
+
+import type { Trial } from '../ci/trial.ts';
 import { type Clock, deadline } from '../core/clock.ts';
 import type { AgentId } from '../core/slot.ts';
 import { OnejobError } from '../errors.ts';
 import { frame, MarkerFilter } from '../runtimes/gate.ts';
-import type { Runtime, SandboxSpec } from '../runtimes/runtime.ts';
+import type { Recipe, Runtime, SandboxSpec } from '../runtimes/runtime.ts';
 import { until } from '../until.ts';
+import { type Pool, poolRecipe } from './pool.ts';
 
 export interface Question {
   readonly runtime: Runtime;
@@ -34,23 +37,16 @@ interface Held {
   isSaid: boolean;
 }
 
-export class Asker {
-  readonly #clock: Clock;
-  readonly #newAgent: () => AgentId;
-  readonly #patience: number;
-  readonly #guests = new Set<AgentId>();
-  readonly #answers = new Map<string, Held>();
+export type Asker = ReturnType<typeof createAsker>;
 
-  /** `patience`: how long one answer may take, ms. */
-  constructor(clock: Clock, newAgent: () => AgentId, patience = longestWait) {
-    this.#clock = clock;
-    this.#newAgent = newAgent;
-    this.#patience = patience;
-  }
+/** `patience`: how long one answer may take, ms. */
+export function createAsker(clock: Clock, newAgent: () => AgentId, patience = longestWait) {
+  const guests = new Set<AgentId>();
+  const answers = new Map<string, Held>();
 
   /** Whether this is a sandbox of ours that is answering right now. */
-  isGuest(agent: AgentId): boolean {
-    return this.#guests.has(agent);
+  function isGuest(agent: AgentId): boolean {
+    return guests.has(agent);
   }
 
   /**
@@ -58,9 +54,9 @@ export class Asker {
    * else; after the last one the sandbox is removed before this ends.
    * @throws OnejobError of the runtime, or E_GATE_ENDED when the script did not come to its end
    */
-  async ask(question: Question, signal: AbortSignal): Promise<string> {
+  async function ask(question: Question, signal: AbortSignal): Promise<string> {
     signal.throwIfAborted();
-    const held = this.#begin(question);
+    const held = begin(question);
     held.waiting += 1;
     try {
       return await until(held.answer, signal);
@@ -73,55 +69,55 @@ export class Asker {
     }
   }
 
-  /**
-   * As `ask`, but with the mounts and the network of an agent, and not remembered: they are what is looked at.
-   * @throws OnejobError as `ask`
-   */
-  look({ runtime, spec, script }: Omit<Question, 'fingerprint'>, signal: AbortSignal): Promise<string> {
-    return this.#run(runtime, spec, script, signal);
-  }
-
-  #begin(question: Question): Held {
-    const key = `${question.fingerprint}\n${question.script}`;
-    const known = this.#answers.get(key);
+  function begin({ runtime, spec, fingerprint, script }: Question): Held {
+    const key = `${fingerprint}\n${script}`;
+    const known = answers.get(key);
     if (known !== undefined && !known.abort.signal.aborted) return known;
     const abort = new AbortController();
-    const held: Held = { abort, answer: this.#ask(question, abort.signal), waiting: 0, isSaid: false };
-    this.#answers.set(key, held);
+    const network = runtime.capabilities.images ? 'none' : spec.recipe.network;
+    const bare = { ...spec, recipe: { ...spec.recipe, mounts: [], network } };
+    const held: Held = { abort, answer: run(runtime, bare, script, abort.signal), waiting: 0, isSaid: false };
+    answers.set(key, held);
     held.answer.then(
       () => {
         held.isSaid = true;
       },
       () => {
-        if (this.#answers.get(key) === held) this.#answers.delete(key);
+        if (answers.get(key) === held) answers.delete(key);
       },
     );
-    for (const old of [...this.#answers.keys()].slice(0, -remembered)) this.#answers.delete(old);
+    for (const old of [...answers.keys()].slice(0, -remembered)) answers.delete(old);
     return held;
   }
 
-  #ask({ runtime, spec, script }: Question, signal: AbortSignal): Promise<string> {
-    const network = runtime.capabilities.images ? 'none' : spec.recipe.network;
-    return this.#run(runtime, { ...spec, recipe: { ...spec.recipe, mounts: [], network } }, script, signal);
-  }
-
-  async #run(runtime: Runtime, spec: SandboxSpec, script: string, outer: AbortSignal): Promise<string> {
-    const agent = this.#newAgent();
-    using limit = deadline(this.#clock, this.#patience, outer);
+  async function run(runtime: Runtime, spec: SandboxSpec, script: string, outer: AbortSignal): Promise<string> {
+    const agent = newAgent();
+    using limit = deadline(clock, patience, outer);
     const { signal } = limit;
-    this.#guests.add(agent);
+    guests.add(agent);
     try {
       await runtime.prepare({ ...spec, agent, devices: [] }, () => {}, signal);
       return await said(runtime, agent, script, signal);
     } catch (error) {
       if (!limit.passed) throw error;
-      throw unfinished(`took more than ${this.#patience / 1000} s`);
+      throw unfinished(`took more than ${patience / 1000} s`);
     } finally {
       // What cannot be removed now is an orphan to the next look at the runtime.
       await runtime.remove(agent).catch(() => {});
-      this.#guests.delete(agent);
+      guests.delete(agent);
     }
   }
+
+  return {
+    isGuest,
+    ask,
+    /**
+     * As `ask`, but with the mounts and the network of an agent, and not remembered: they are what is looked at.
+     * @throws OnejobError as `ask`
+     */
+    look: ({ runtime, spec, script }: Omit<Question, 'fingerprint'>, signal: AbortSignal): Promise<string> =>
+      run(runtime, spec, script, signal),
+  };
 }
 
 async function said(runtime: Runtime, agent: AgentId, script: string, signal: AbortSignal): Promise<string> {
@@ -150,4 +146,58 @@ async function said(runtime: Runtime, agent: AgentId, script: string, signal: Ab
 
 function unfinished(how: string): OnejobError {
   return new OnejobError('E_GATE_ENDED', `Cannot look into the sandbox: the script for that ${how}.`, { retry: true });
+}
+
+interface TrialParts {
+  readonly pools: () => readonly Pool[];
+  /** Agents' names by slot. */
+  readonly nameOf: (key: string) => string;
+  /** The image of a pool that names none itself, as it is known now; null while it is not. */
+  readonly imageOf: (pool: string) => string | null;
+  readonly asker: Pick<Asker, 'look'>;
+}
+
+/** Sandboxes for CI services that look from within whether their agents could work; see `Trial`. */
+export function createTrial({ pools, nameOf, imageOf, asker }: TrialParts): Trial {
+  return {
+    like(name, change = (recipe) => recipe) {
+      const pool = pools().find(({ config }) => config.name === name);
+      if (pool === undefined) return null;
+      const { runtime } = pool;
+      const slot = `${name}/1`;
+      const agentName = nameOf(slot);
+      const base = poolRecipe(pool, agentName);
+      const image = base.image ?? (runtime.capabilities.images ? imageOf(name) : null);
+      const recipe = change({ ...base, image });
+      if (runtime.capabilities.images && recipe.image === null) return null;
+      return {
+        recipe,
+        hasImage: runtime.capabilities.images,
+        kind: JSON.stringify([runtime.name, recipe]),
+        async ask(script, signal) {
+          await mustBeThere(runtime, recipe, signal);
+          // It is there: a look fetches nothing newer.
+          const own: Recipe = { ...withoutCaches(recipe, runtime), pull: 'never' };
+          const spec = { agent: '', pool: name, slot, name: agentName, recipe: own, devices: [] };
+          return asker.look({ runtime, spec, script }, signal);
+        },
+        door: (port, signal) => runtime.door(recipe.network, port, signal),
+      };
+    },
+  };
+}
+
+async function mustBeThere(runtime: Runtime, recipe: Recipe, signal: AbortSignal): Promise<void> {
+  if ((await runtime.fingerprint(recipe, signal)) !== null) return;
+  throw new OnejobError('E_IMAGE_NOT_FOUND', `Image "${recipe.image}" is not here yet.`, {
+    hint: `It is fetched for the first agent; ask again then, or type "docker pull ${recipe.image}" now.`,
+  });
+}
+
+/** They are the jobs' own, and one may be at them right now. Where an image is, something empty that can be written to takes their place. */
+function withoutCaches(recipe: Recipe, { capabilities }: Runtime): Recipe {
+  const mounts = recipe.mounts.filter(({ cache }) => cache === null);
+  if (!capabilities.images) return { ...recipe, mounts };
+  const empty = recipe.mounts.flatMap(({ cache, container }) => (cache === null ? [] : [[container, 'exec,size=16m'] as const]));
+  return { ...recipe, mounts, tmpfs: { ...recipe.tmpfs, ...Object.fromEntries(empty) } };
 }

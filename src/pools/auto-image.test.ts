@@ -7,7 +7,7 @@ import type { DeviceRequest } from '../config/config.ts';
 import type { Device, Inventory } from '../gpu/inventory.ts';
 import { readRecording } from '../gpu/recording.ts';
 import { card, hostWith } from '../images/testing.ts';
-import { type AutoImageParts, AutoImages } from './auto-image.ts';
+import { type AutoImageParts, createAutoImages } from './auto-image.ts';
 
 const recipe = { base: 'auto', packages: [], dockerfile: null, flavour: 'devel', distribution: null } as const;
 const pool = (
@@ -18,7 +18,7 @@ const pool = (
   ...{ name, service: 'own', devices: { ...oneDevice, ...devices }, imageRecipe: { ...recipe, ...image } },
 });
 const images = (...pools: AutoImageParts['pools']) =>
-  new AutoImages({ pools, arch: 'amd64', platform: null, template: () => 'nvidia/cuda:{cuda}-{flavour}-{distribution}' });
+  createAutoImages({ pools, arch: 'amd64', platform: null, template: () => 'nvidia/cuda:{cuda}-{flavour}-{distribution}' });
 const h100 = card('NVIDIA H100 80GB HBM3', '9.0');
 const v100 = card('Tesla V100-SXM2-32GB', '7.0');
 const host = (driver: string, cuda: string, ...cards: Device[]): Inventory => hostWith(driver, cuda, ...cards);
@@ -32,7 +32,7 @@ describe('a pool without devices', () => {
   });
 
   test('has none on an architecture that none is published for', () => {
-    const odd = new AutoImages({ pools: [pool('cpu', { count: 0 })], arch: null, platform: null, template: () => '' });
+    const odd = createAutoImages({ pools: [pool('cpu', { count: 0 })], arch: null, platform: null, template: () => '' });
     expect(() => odd.need('cpu')).toThrow(expect.objectContaining({ code: 'E_IMAGE_CHOICE', retry: false }));
   });
 });

@@ -43,54 +43,50 @@ export async function openAutoImages(
   const arch = archOf(process.arch);
   const platform = arch === null ? null : await readPlatform(arch, root ?? '/');
   const typeOf = (service: string) => serviceType(services.find((one) => one.name === service)?.type);
-  return new AutoImages({ pools: auto, arch, platform, template: (service) => typeOf(service).imageTemplate ?? defaultTemplate });
+  return createAutoImages({ pools: auto, arch, platform, template: (service) => typeOf(service).imageTemplate ?? defaultTemplate });
 }
 
-export class AutoImages {
-  readonly #parts: AutoImageParts;
-  readonly #chosen = new Map<string, ImageOf>();
+export type AutoImages = ReturnType<typeof createAutoImages>;
 
-  constructor(parts: AutoImageParts) {
-    this.#parts = parts;
-    for (const pool of parts.pools) if (pool.devices.count === 0) this.#chosen.set(pool.name, this.#choose(pool, noGpus));
-  }
+export function createAutoImages({ arch, platform, template, pools }: AutoImageParts) {
+  const chosen = new Map<string, ImageOf>();
 
   /** Whether this pool's image is chosen, and not written. */
-  has(pool: string): boolean {
-    return this.#parts.pools.some(({ name }) => name === pool);
+  function has(pool: string): boolean {
+    return pools.some(({ name }) => name === pool);
   }
 
   /** null while nobody has looked at the host, and for a pool whose image is written. */
-  of(pool: string): ImageOf | null {
-    return this.#chosen.get(pool) ?? null;
+  function of(pool: string): ImageOf | null {
+    return chosen.get(pool) ?? null;
   }
 
   /** The same, for a sandbox that is to be made. @throws OnejobError E_IMAGE_CHOICE with the reason when there is none */
-  need(pool: string): string {
-    const chosen = this.of(pool) ?? { problem: 'The GPUs of this host have not been looked at yet.' };
+  function need(pool: string): string {
+    const chosen = of(pool) ?? { problem: 'The GPUs of this host have not been looked at yet.' };
     if ('image' in chosen) return chosen.image;
     throw new OnejobError('E_IMAGE_CHOICE', `No image can be chosen for pool ${pool}: ${lowerFirst(chosen.problem)}`, {
       hint: '"onejob image choose --explain" shows how one is chosen.',
-      retry: this.of(pool) === null,
+      retry: of(pool) === null,
     });
   }
 
   /** A new look at the host. Returns the names of the pools that have another image now, or another reason for none. */
-  saw(inventory: Inventory): string[] {
-    return this.#parts.pools.flatMap((pool) => {
+  function saw(inventory: Inventory): string[] {
+    return pools.flatMap((pool) => {
       if (pool.devices.count === 0) return [];
-      const before = this.of(pool.name);
+      const before = of(pool.name);
       if (before !== null && !inventory.complete) return [];
-      const after = this.#choose(pool, inventory);
+      const after = choose(pool, inventory);
       if (before !== null && textOf(before) === textOf(after)) return [];
-      this.#chosen.set(pool.name, after);
+      chosen.set(pool.name, after);
       return [pool.name];
     });
   }
 
   /** For `doctor`: what was chosen, and why nothing was. */
-  findings(pool: string): Finding[] {
-    const chosen = this.of(pool);
+  function findings(pool: string): Finding[] {
+    const chosen = of(pool);
     const subject = `pool ${pool}`;
     if (chosen === null) return [];
     if ('image' in chosen) return [{ level: 'ok', subject, message: `Its image is ${chosen.image} (image: auto).`, hint: null }];
@@ -98,8 +94,7 @@ export class AutoImages {
     return [{ level: 'error', subject, message: `No image can be chosen for it: ${lowerFirst(chosen.problem)}`, hint }];
   }
 
-  #choose({ devices: request, imageRecipe, service }: AutoPool, inventory: Inventory): ImageOf {
-    const { arch, platform, template } = this.#parts;
+  function choose({ devices: request, imageRecipe, service }: AutoPool, inventory: Inventory): ImageOf {
     if (arch === null) return { problem: `No image is published for the architecture of this host, ${process.arch}.` };
     // One image for all agents of a pool, whichever of its devices they have.
     const devices = request.count === 0 ? [] : inventory.devices.filter((device) => fits(device, request)).map(({ uuid }) => uuid);
@@ -114,6 +109,10 @@ export class AutoImages {
     });
     return image === null ? { problem: problem ?? 'No image fits.' } : { image };
   }
+
+  for (const pool of pools) if (pool.devices.count === 0) chosen.set(pool.name, choose(pool, noGpus));
+
+  return { has, of, need, saw, findings };
 }
 
 function textOf(chosen: ImageOf): string {

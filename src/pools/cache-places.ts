@@ -5,7 +5,9 @@
 import { constants } from 'node:fs';
 import { lstat, mkdir, open, readdir } from 'node:fs/promises';
 import { join, relative, sep } from 'node:path';
+import type { PoolConfig } from '../config/config.ts';
 import { isNamed, untrustedFolder } from '../config/volumes.ts';
+import type { Slot } from '../core/slot.ts';
 import { OnejobError } from '../errors.ts';
 import type { Mount } from '../runtimes/runtime.ts';
 
@@ -100,4 +102,66 @@ async function foldersIn(path: string): Promise<string[]> {
     .filter((entry) => entry.isDirectory())
     .map(({ name }) => name)
     .sort();
+}
+
+/** What config asks of a pool's named caches. */
+export interface WantedCaches {
+  readonly pool: string;
+  /** Names of the agents of all its slots. */
+  readonly agents: readonly string[];
+  /** Names of its caches. */
+  readonly caches: readonly string[];
+  /** Bytes that each may have. */
+  readonly limit: number;
+  /** Whether untrusted jobs have caches of their own. */
+  readonly untrusted: boolean;
+}
+
+/**
+ * Whether no released agent can have the place among its mounts. A standby may have: it waits, and touches nothing. For a
+ * cache of no slot that is there, a slot of its pool may have it from before: then nothing of the pool may be in use.
+ */
+export function isIdle(
+  place: CachePlace,
+  { slots, nameOf }: { readonly slots: readonly Slot[]; readonly nameOf: (slot: string) => string },
+): boolean {
+  const inPool = slots.filter(({ key }) => poolOf(key) === place.pool);
+  const own = place.agent === null ? [] : inPool.filter(({ key }) => nameOf(key) === place.agent);
+  if (own.length > 0) return own.every(hasNoAgent);
+  if (place.agent === null) return inPool.every(hasNoAgent);
+  return inPool.every((slot) => hasNoAgent(slot) && slot.standby.kind === 'none' && slot.leaving.length === 0);
+}
+
+/** The named caches of each pool, and whose they are. */
+export function wantedCaches(
+  pools: readonly Pick<PoolConfig, 'name' | 'recipe' | 'cacheLimit' | 'trust'>[],
+  slots: readonly Slot[],
+  nameOf: (slot: string) => string,
+): WantedCaches[] {
+  return pools.map(({ name, recipe, cacheLimit, trust }) => ({
+    pool: name,
+    agents: slots.filter(({ key }) => poolOf(key) === name).map(({ key }) => nameOf(key)),
+    caches: recipe.mounts.flatMap(({ cache }) => (isNamed(cache) ? [cache.name] : [])),
+    limit: cacheLimit,
+    untrusted: trust.caches === 'private',
+  }));
+}
+
+/** Whether the change took the slot's agent away, though the next one may be about to be released already. */
+export function hasEnded(before: Slot, after: Slot): boolean {
+  if (hasNoAgent(before)) return false;
+  return hasNoAgent(after) || agentOf(before) !== agentOf(after);
+}
+
+function agentOf({ agent }: Slot): string | null {
+  return agent.kind === 'free' ? null : agent.agent;
+}
+
+/** Whether no agent was let through its gate, and none is about to be. */
+function hasNoAgent({ agent }: Slot): boolean {
+  return agent.kind === 'free' || agent.kind === 'proving';
+}
+
+function poolOf(slot: string): string {
+  return slot.slice(0, slot.lastIndexOf('/'));
 }

@@ -6,8 +6,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { systemClock } from '../clock.ts';
 import type { Mount } from '../runtimes/runtime.ts';
-import type { WantedCaches } from './cache-known.ts';
-import type { CachePlace } from './cache-places.ts';
+import type { CachePlace, WantedCaches } from './cache-places.ts';
 import { type Caches, createCaches, unusedAfter, unwantedAfter } from './caches.ts';
 
 const never = new AbortController().signal;

@@ -4,7 +4,8 @@
  * crash leaves nothing half removed where an agent sees it.
  */
 
-import { lstatSync } from 'node:fs';
+import { randomBytes } from 'node:crypto';
+import { lstatSync, mkdirSync, renameSync } from 'node:fs';
 import { rmdir, statfs } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { turn } from '../clock.ts';
@@ -13,12 +14,8 @@ import type { Clock } from '../core/clock.ts';
 import { toFailure } from '../errors.ts';
 import type { Log } from '../log.ts';
 import type { Finding, Mount } from '../runtimes/runtime.ts';
-import { moveAside, moveTo, toGiveUp } from './cache-cut.ts';
-import { cacheFindings, titleOf } from './cache-findings.ts';
-import type { Known, WantedCaches } from './cache-known.ts';
-import { type CachePlace, ensureFolders, listPlaces, trashFolder } from './cache-places.ts';
-import { giveRoom } from './cache-room.ts';
-import { clear, measure } from './cache-tree.ts';
+import { type CachePlace, ensureFolders, listPlaces, trashFolder, type WantedCaches } from './cache-places.ts';
+import { type CacheEntry, type CacheSize, clear, measure, pathOf } from './cache-tree.ts';
 
 export interface CachesParts {
   /** `cachesFolder(stateDir)`. */
@@ -36,29 +33,16 @@ export interface CachesParts {
   readonly disk?: (path: string) => Promise<{ readonly bavail: number; readonly blocks: number; readonly bsize: number }>;
 }
 
-export interface Caches {
-  /** Removes in the background what a manager before this one gave up. */
-  start(): void;
-  /**
-   * Makes the folders of named caches among a sandbox's mounts. To be awaited before the sandbox is made.
-   * @throws OnejobError E_STATE_DIR
-   */
-  ensure(mounts: readonly Mount[]): Promise<void>;
-  /**
-   * The slot's agent has ended, and no script was sent to the next one yet: to be called in the turn in which that was committed.
-   * Answers at once: what is known to be too much is moved aside right now, since agents that follow each other closely leave no
-   * other moment; the rest is done in the background. `repository`: of an untrusted job, as in its caches' paths.
-   */
-  used(slot: string, repository?: string | null): void;
-  /** Removes what config does not want any more and what nobody used for long; counts what was never counted. */
-  tidy(): Promise<void>;
-  /** Gives up what was not used for longest until the disk has `minFree` again, or nothing may be taken. */
-  makeRoom(signal: AbortSignal): Promise<void>;
-  findings(): Finding[];
-  /** Resolves when nothing is done in the background any more; for tests. */
-  settled(): Promise<void>;
-  close(): Promise<void>;
+/** A cache as it was counted last. */
+interface Known {
+  readonly place: CachePlace;
+  readonly size: CacheSize;
+  /** When it was counted, ms since the epoch, and how many ms that took. */
+  readonly at: number;
+  readonly took: number;
 }
+
+export type Caches = ReturnType<typeof createCaches>;
 
 const day = 86_400_000;
 /** ms after which the content of a cache that nobody uses is given up. */
@@ -74,7 +58,7 @@ const atOnce = 500;
 /** The same while an agent's release waits for it. */
 const beforeRelease = 100;
 
-export function createCaches(parts: CachesParts): Caches {
+export function createCaches(parts: CachesParts) {
   const { folder, clock, log, nameOf, mayTrim, minFree } = parts;
   const disk = parts.disk ?? statfs;
   const trash = join(folder, trashFolder);
@@ -99,7 +83,7 @@ export function createCaches(parts: CachesParts): Caches {
     const { place, size } = one;
     const chosen = toGiveUp(size.entries, size.bytes, target);
     if (chosen.length === 0) return false;
-    const done = moveAside(place.path, chosen.slice(0, most), { trash, mayTrim: may });
+    const done = moveAside(place.path, chosen.slice(0, most), trash, may);
     if (done.failure === null) blocked.delete(place.path);
     else blocked.set(place.path, done.failure);
     if (done.moved.size === 0) return false;
@@ -205,40 +189,89 @@ export function createCaches(parts: CachesParts): Caches {
     log.info('cache removed', { cache: titleOf(place) });
     return true;
   };
-  const makeRoom = (signal: AbortSignal): Promise<void> => {
+  /** Gives up what was not used for longest until the disk has `minFree` again, or nothing may be taken. */
+  const makeRoom = async (signal: AbortSignal): Promise<void> => {
     const either = AbortSignal.any([signal, abort.signal]);
-    return giveRoom({
-      lacking: async () => {
-        const { bavail, blocks, bsize } = await disk(folder).catch(() => ({ bavail: 1, blocks: 1, bsize: 0 }));
-        return (minFree * blocks - bavail) * bsize;
-      },
-      idle: async () => {
-        const counted: Known[] = [];
-        for (const place of (await listPlaces(folder)).filter(mayTrim)) {
-          const one = known.get(place.path) ?? (await count(place, either));
-          if (one !== null) counted.push(one);
-        }
-        return counted;
-      },
-      look: (path) => known.get(path),
-      cutDown,
-      emptyTrash: () => emptyTrash(either),
-    });
+    /** Bytes that are missing on the disk; 0 or less when nothing is. */
+    const lacking = async (): Promise<number> => {
+      const { bavail, blocks, bsize } = await disk(folder).catch(() => ({ bavail: 1, blocks: 1, bsize: 0 }));
+      return (minFree * blocks - bavail) * bsize;
+    };
+    if ((await lacking()) <= 0) return;
+    // Perhaps it was on its way already.
+    await emptyTrash(either);
+    const idle: Known[] = [];
+    for (const place of (await listPlaces(folder)).filter(mayTrim)) {
+      const one = known.get(place.path) ?? (await count(place, either));
+      if (one !== null) idle.push(one);
+    }
+    for (const { path } of idle.sort((a, b) => a.size.used - b.size.used).map(({ place }) => place)) {
+      for (;;) {
+        const bytes = await lacking();
+        if (bytes <= 0) return;
+        const before = known.get(path)?.size;
+        if (before === undefined || before.entries.length === 0) break;
+        await cutDown(path, Math.max(0, before.bytes - bytes));
+        // An agent came, or nothing can be moved.
+        if ((known.get(path)?.size.entries.length ?? 0) === before.entries.length) break;
+        // Only now the disk has it back.
+        await emptyTrash(either);
+      }
+    }
   };
   const isWanted = ({ pool, agent, cache }: CachePlace): boolean => {
     const one = parts.wanted().find((each) => each.pool === pool);
     if (one === undefined || !one.caches.includes(cache)) return false;
     return agent === null ? one.untrusted : one.agents.includes(agent);
   };
+  /** What each pool has, and what could not be kept within its limit. */
+  const findings = (): Finding[] => {
+    const found: Finding[] = parts.wanted().flatMap(({ pool, caches, limit }) => {
+      if (caches.length === 0) return [];
+      const own = [...known.values()].filter(({ place }) => place.pool === pool);
+      const bytes = own.reduce((sum, { size }) => sum + size.bytes, 0);
+      const counted = own.length === 0 ? 'were not counted yet' : `hold ${human(bytes)} in ${own.length} of their folders`;
+      const trimmed =
+        last?.place.pool === pool
+          ? ` ${human(last.bytes)} of ${titleOf(last.place)} were removed ${ago(clock.wall() - last.at)}.`
+          : '';
+      const over = own.filter(({ size }) => size.bytes > limit);
+      const message = `Its named caches ${counted}; each may have ${human(limit)}.${trimmed}`;
+      const base: Finding = { level: 'ok', subject: `pool ${pool}`, message, hint: null };
+      if (over.length === 0) return [base];
+      const names = over.map(({ place, size }) => `${titleOf(place)} (${human(size.bytes)})`).join(', ');
+      const reason = over.map(({ place }) => blocked.get(place.path)).find((why) => why !== undefined);
+      const why = reason === undefined ? 'that is removed once its agent has ended' : `nothing can be removed: ${reason}`;
+      const hint = reason === undefined ? null : 'Look at what lies there, also with "lsattr".';
+      return [base, { level: 'warning', subject: `pool ${pool}`, message: `More than that has ${names}; ${why}.`, hint }];
+    });
+    if (stuck.size === 0) return found;
+    const why = [...stuck].map(([code, times]) => `${code}, ${times} times`).join('; ');
+    const message = `What caches gave up could not all be removed from ${trash} (${why}).`;
+    return [
+      ...found,
+      { level: 'warning', subject: 'caches', message, hint: `Look at it with "lsattr -R ${trash}", and remove it.` },
+    ];
+  };
 
   return {
-    start: () => void wake(),
-    ensure: async (mounts) => {
+    /** Removes in the background what a manager before this one gave up. */
+    start: (): void => void wake(),
+    /**
+     * Makes the folders of named caches among a sandbox's mounts. To be awaited before the sandbox is made.
+     * @throws OnejobError E_STATE_DIR
+     */
+    async ensure(mounts: readonly Mount[]): Promise<void> {
       await ensureFolders(folder, mounts);
       for (const { host, cache } of mounts) if (isNamed(cache)) overdue.add(host);
     },
 
-    used(slot, repository = null) {
+    /**
+     * The slot's agent has ended, and no script was sent to the next one yet: to be called in the turn in which that was committed.
+     * Answers at once: what is known to be too much is moved aside right now, since agents that follow each other closely leave no
+     * other moment; the rest is done in the background. `repository`: of an untrusted job, as in its caches' paths.
+     */
+    used(slot: string, repository: string | null = null): void {
       const pool = slot.slice(0, slot.lastIndexOf('/'));
       const agent = repository === null ? nameOf(slot) : null;
       const one = parts.wanted().find((each) => each.pool === pool);
@@ -259,7 +292,8 @@ export function createCaches(parts: CachesParts): Caches {
       void wake();
     },
 
-    async tidy() {
+    /** Removes what config does not want any more and what nobody used for long; counts what was never counted. */
+    async tidy(): Promise<void> {
       const now = clock.wall();
       for (const place of await listPlaces(folder)) {
         const one = known.get(place.path);
@@ -277,14 +311,81 @@ export function createCaches(parts: CachesParts): Caches {
     },
 
     makeRoom,
-    findings: () =>
-      cacheFindings({ known: [...known.values()], wanted: parts.wanted(), now: clock.wall(), last, stuck, blocked, trash }),
-    settled: async () => {
+    findings,
+    /** Resolves when nothing is done in the background any more; for tests. */
+    settled: async (): Promise<void> => {
       while (working !== null) await working;
     },
-    async close() {
+    async close(): Promise<void> {
       abort.abort(new Error('onejob stops'));
       await working;
     },
   };
+}
+
+/** `depot of gpu.1`, or `depot of untrusted jobs in pool gpu`. */
+function titleOf({ pool, agent, cache }: CachePlace): string {
+  return agent === null ? `${cache} of untrusted jobs in pool ${pool}` : `${cache} of ${agent}`;
+}
+
+/**
+ * The entries to give up until at most `target` bytes are left, in order: what was not used for longest first, and before
+ * it what cannot be counted. Pure.
+ */
+function toGiveUp(entries: readonly CacheEntry[], bytes: number, target: number): CacheEntry[] {
+  const isEndless = (entry: CacheEntry): boolean => !Number.isFinite(entry.bytes);
+  const endless = entries.filter(isEndless);
+  const others = entries.filter((entry) => !isEndless(entry)).sort((a, b) => a.used - b.used || b.bytes - a.bytes);
+  // Without the endless ones, `bytes` is what is left.
+  let left = Number.isFinite(bytes) ? bytes : others.reduce((sum, entry) => sum + entry.bytes, 0);
+  const chosen: CacheEntry[] = [];
+  for (const entry of others) {
+    if (left <= target) break;
+    chosen.push(entry);
+    left -= entry.bytes;
+  }
+  return [...endless, ...chosen];
+}
+
+/**
+ * Moves entries of the folder `from` into `trash`. `mayTrim` is asked right before each move, in the same turn, so that nothing
+ * is taken away below an agent that was released meanwhile: then it `isInterrupted`. `failure`: why something could not be moved.
+ */
+function moveAside(from: string, entries: readonly CacheEntry[], trash: string, mayTrim: () => boolean) {
+  const moved = new Set<string>();
+  let bytes = 0;
+  let failure: string | null = null;
+  for (const entry of entries) {
+    if (!mayTrim()) return { bytes, moved, failure, isInterrupted: true };
+    const path = pathOf(from, entry.name);
+    try {
+      moveTo(trash, path);
+      bytes += Number.isFinite(entry.bytes) ? entry.bytes : 0;
+      moved.add(entry.name);
+    } catch (error) {
+      const isGone = error instanceof Error && 'code' in error && error.code === 'ENOENT';
+      if (isGone) moved.add(entry.name);
+      else failure = error instanceof Error ? error.message.replace(/, (rename|mkdir) '.*$/s, '') : String(error);
+    }
+  }
+  return { bytes, moved, failure, isInterrupted: false };
+}
+
+/** Moves it into the trash, which is made when it is missing, under a name of its own. */
+function moveTo(trash: string, path: string | Buffer): void {
+  mkdirSync(trash, { recursive: true, mode: 0o700 });
+  renameSync(path, join(trash, randomBytes(8).toString('hex')));
+}
+
+function human(bytes: number): string {
+  if (!Number.isFinite(bytes)) return 'more than can be counted';
+  const unit = ['B', 'KiB', 'MiB', 'GiB', 'TiB'][Math.min(4, Math.floor(Math.log2(Math.max(1, bytes)) / 10))] ?? 'B';
+  const size = bytes / 2 ** (10 * ['B', 'KiB', 'MiB', 'GiB', 'TiB'].indexOf(unit));
+  return `${size >= 100 || unit === 'B' ? Math.round(size) : size.toFixed(1)} ${unit}`;
+}
+
+function ago(ms: number): string {
+  const minutes = Math.max(0, Math.round(ms / 60_000));
+  if (minutes < 1) return 'just now';
+  return minutes < 120 ? `${minutes} min ago` : `${Math.round(minutes / 60)} h ago`;
 }

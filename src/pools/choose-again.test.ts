@@ -2,7 +2,7 @@ import { expect, test } from 'vitest';
 import type { PoolConfig, RuntimeName } from '../config/config.ts';
 import { handClock } from '../core/testing.ts';
 import type { Runtime } from '../runtimes/runtime.ts';
-import { chooseEvery, keepChoosing } from './choose-again.ts';
+import { chooseEvery, keepChoosing } from './observe.ts';
 import { noDevices, Pool } from './pool.ts';
 
 const [host, docker] = ['process', 'docker'].map((name) => ({ name }) as Runtime) as [Runtime, Runtime];

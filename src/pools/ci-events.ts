@@ -4,7 +4,6 @@ import type { SlotFacts } from '../ci/parts.ts';
 import type { Clock } from '../core/clock.ts';
 import { type AgentId, jobsIn, type Slot } from '../core/slot.ts';
 import type { Log } from '../log.ts';
-import { createHoldLog } from './hold-log.ts';
 import type { Reconciler } from './reconciler.ts';
 
 export interface CiEventParts {
@@ -114,6 +113,49 @@ export function slotFacts(loop: () => Reconciler, clock: Clock): SlotFacts {
       const { agent, standby } = slot;
       if ('job' in agent && agent.job === job) return agent.agent;
       return standby.kind !== 'none' && standby.reserved?.job === job ? standby.agent : null;
+    },
+  };
+}
+
+/** ms that a service may take to get ready; a small host that is busy needs some seconds for it. */
+const patience = 5_000;
+
+/**
+ * Says in the daemon's log that a pool waits for its CI service, and that it does so no more. A service that is only getting ready
+ * is worth a warning when that takes long: the first lines of a normal start must not look like trouble.
+ */
+export function createHoldLog(clock: Clock, log: Pick<Log, 'info' | 'warn'>) {
+  const beginnings = new Map<string, { reason: string; readonly callOff: () => void }>();
+  const told = new Set<string>();
+
+  const drop = (pool: string): void => {
+    beginnings.get(pool)?.callOff();
+    beginnings.delete(pool);
+  };
+  const warn = (pool: string, reason: string): void => {
+    drop(pool);
+    told.add(pool);
+    log.warn('pool waits for its CI service', { pool, reason });
+  };
+
+  return {
+    /** `reason`: null: the pool waits no more; `beginning`: nothing is wrong so far. */
+    tell(pool: string, reason: string | null, beginning: boolean): void {
+      if (reason === null) {
+        drop(pool);
+        if (told.delete(pool)) log.info('CI service is back', { pool });
+        return;
+      }
+      const begun = beginnings.get(pool);
+      if (!beginning || told.has(pool)) warn(pool, reason);
+      else if (begun !== undefined) begun.reason = reason;
+      else {
+        const late = (): void => warn(pool, beginnings.get(pool)?.reason ?? reason);
+        beginnings.set(pool, { reason, callOff: clock.after(patience, late) });
+      }
+    },
+    close(): void {
+      for (const pool of [...beginnings.keys()]) drop(pool);
     },
   };
 }

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 import type { CiService } from '../ci/ci-service.ts';
 import { type Change, emptySlot } from '../core/slot.ts';
-import { Committer } from './commit.ts';
+import { createCommitter } from './commit.ts';
 
 const slot = emptySlot({ key: 'p/1', runtime: 'docker', grace: 0 });
 const ended = (job: string): Change => ({ change: 'ended', job, agent: 'a', result: { kind: 'code', code: 0 } });
@@ -24,7 +24,7 @@ function workbench() {
     },
   };
   const service = { jobs } as unknown as CiService;
-  const committer = new Committer({
+  const committer = createCommitter({
     clock: {
       now: () => now,
       wall: () => now,

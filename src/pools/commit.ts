@@ -35,28 +35,19 @@ export interface CommitterOptions {
 const retryAfter = 1_000;
 const syncWithin = 2;
 
-export class Committer {
-  readonly #options: CommitterOptions;
-  readonly #unsynced = new Set<JobSource>();
+export type Committer = ReturnType<typeof createCommitter>;
+
+export function createCommitter({ store, clock, log, refused, retry, recovered }: CommitterOptions) {
+  const unsynced = new Set<JobSource>();
   /** Whom to tell once the sync that is under way, or the next one, has succeeded. */
-  #untold: (() => void)[] = [];
-  #isSyncing = false;
-  #retryTimer: (() => void) | null = null;
-  #syncTimer: (() => void) | null = null;
-  #problem: string | null = null;
-
-  constructor(options: CommitterOptions) {
-    this.#options = options;
-  }
-
-  /** Whether a commit was refused and its time to be tried again has not come. */
-  get blocked(): boolean {
-    return this.#retryTimer !== null;
-  }
+  const untold: (() => void)[] = [];
+  let isSyncing = false;
+  let retryTimer: (() => void) | null = null;
+  let syncTimer: (() => void) | null = null;
+  let problem: string | null = null;
 
   /** One step as one commit. False when it was refused. */
-  commit(before: Slot, after: Slot, changes: readonly Change[], { jobs }: Pick<CiService, 'jobs'>): boolean {
-    const { store } = this.#options;
+  function commit(before: Slot, after: Slot, changes: readonly Change[], { jobs }: Pick<CiService, 'jobs'>): boolean {
     try {
       store.transaction(() => {
         store.save(before, after, changes);
@@ -64,87 +55,94 @@ export class Committer {
       });
     } catch (error) {
       jobs?.rolledBack();
-      this.#refused(toFailure(error).message);
+      whenRefused(toFailure(error).message);
       return false;
     }
-    this.#problem = null;
+    problem = null;
     jobs?.committed();
     // A job that is given back may end by that, as one that cannot be started.
-    if (changes.some(({ change }) => change === 'ended' || change === 'settled' || change === 'returned')) this.#syncSoon(jobs);
+    if (changes.some(({ change }) => change === 'ended' || change === 'settled' || change === 'returned')) syncSoon(jobs);
     return true;
   }
 
   /** Puts on disk what waits for it, and tells who waits for that. */
-  flush(): void {
-    if (this.#syncTimer === null && !this.#isSyncing) return;
-    this.#syncTimer?.();
-    this.#syncTimer = null;
-    this.#collect();
+  function flush(): void {
+    if (syncTimer === null && !isSyncing) return;
+    syncTimer?.();
+    syncTimer = null;
+    collect();
     try {
-      this.#options.store.syncNow();
+      store.syncNow();
     } catch (error) {
-      this.#failed(error);
+      whenFailed(error);
       return;
     }
-    for (const tell of this.#untold.splice(0)) tell();
+    for (const tell of untold.splice(0)) tell();
   }
 
-  close(): void {
-    this.#retryTimer?.();
-    this.flush();
-    this.#syncTimer?.();
+  function close(): void {
+    retryTimer?.();
+    flush();
+    syncTimer?.();
   }
 
-  #refused(message: string): void {
-    const { clock, log, refused, retry, recovered } = this.#options;
+  function whenRefused(message: string): void {
     refused(message);
-    if (this.#problem !== message) log.error('state not written', { reason: message });
-    this.#problem = message;
-    this.#retryTimer = clock.after(retryAfter, () => {
-      this.#retryTimer = null;
+    if (problem !== message) log.error('state not written', { reason: message });
+    problem = message;
+    retryTimer = clock.after(retryAfter, () => {
+      retryTimer = null;
       retry();
-      if (this.blocked) return;
+      if (retryTimer !== null) return;
       log.info('state is written again');
       recovered();
     });
   }
 
-  #syncSoon(jobs: JobSource | null): void {
+  function syncSoon(jobs: JobSource | null): void {
     if (jobs === null) return;
-    this.#unsynced.add(jobs);
-    if (!this.#isSyncing) this.#arm(syncWithin);
+    unsynced.add(jobs);
+    if (!isSyncing) arm(syncWithin);
   }
 
-  #arm(ms: number): void {
-    this.#syncTimer ??= this.#options.clock.after(ms, () => {
-      this.#syncTimer = null;
-      void this.#sync();
+  function arm(ms: number): void {
+    syncTimer ??= clock.after(ms, () => {
+      syncTimer = null;
+      void syncNow();
     });
   }
 
   /** What is committed from now on has to wait for another sync. */
-  #collect(): void {
-    for (const jobs of this.#unsynced) this.#untold.push(jobs.syncing());
-    this.#unsynced.clear();
+  function collect(): void {
+    for (const jobs of unsynced) untold.push(jobs.syncing());
+    unsynced.clear();
   }
 
-  async #sync(): Promise<void> {
-    this.#collect();
-    this.#isSyncing = true;
+  async function syncNow(): Promise<void> {
+    collect();
+    isSyncing = true;
     try {
-      await this.#options.store.sync();
+      await store.sync();
     } catch (error) {
-      this.#failed(error);
+      whenFailed(error);
       return;
     } finally {
-      this.#isSyncing = false;
+      isSyncing = false;
     }
-    for (const tell of this.#untold.splice(0)) tell();
-    if (this.#unsynced.size > 0) this.#arm(syncWithin);
+    for (const tell of untold.splice(0)) tell();
+    if (unsynced.size > 0) arm(syncWithin);
   }
 
-  #failed(error: unknown): void {
-    this.#options.log.error('state not written', { reason: toFailure(error).message });
-    this.#arm(retryAfter);
+  function whenFailed(error: unknown): void {
+    log.error('state not written', { reason: toFailure(error).message });
+    arm(retryAfter);
   }
+
+  return {
+    /** Whether a commit was refused and its time to be tried again has not come. */
+    get blocked(): boolean {
+      return retryTimer !== null;
+    },
+    ...{ commit, flush, close },
+  };
 }

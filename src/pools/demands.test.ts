@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 import type { PoolConfig } from '../config/config.ts';
-import { Demands, nextDemand, type WaitingForDevices } from './demands.ts';
+import { createDemands, nextDemand, type WaitingForDevices } from './devices.ts';
 import type { Pool } from './pool.ts';
 
 /** A pool of two devices each whose service has one job, or none. */
@@ -19,14 +19,14 @@ test('a job needs the devices that it asks for, and else what its pool has for e
 test('the pool whose next job has waited longest comes first, and another job waits anew', () => {
   let now = 0;
   const next = new Map<string, WaitingForDevices>();
-  const demands = new Demands({ now: () => now, wall: () => 0, after: () => () => {} }, (pool) => next.get(pool) ?? null);
+  const demands = createDemands({ now: () => now, wall: () => 0, after: () => () => {} }, (pool) => next.get(pool) ?? null);
   const pools = ['one', 'two', 'standing'].map((name) => ({ name, standby: name === 'standing' }) as PoolConfig);
   next.set('standing', { job: 's', devices: 1 }).set('two', { job: 't', devices: 'all' });
-  expect(demands.of(pools)).toEqual([{ pool: 'two', count: 'all' }]);
+  expect(demands(pools)).toEqual([{ pool: 'two', count: 'all' }]);
   now = 1;
   next.set('one', { job: 'o', devices: 1 });
-  expect(demands.of(pools).map(({ pool }) => pool)).toEqual(['two', 'one']);
+  expect(demands(pools).map(({ pool }) => pool)).toEqual(['two', 'one']);
   now = 2;
   next.set('two', { job: 'u', devices: 1 });
-  expect(demands.of(pools).map(({ pool }) => pool)).toEqual(['one', 'two']);
+  expect(demands(pools).map(({ pool }) => pool)).toEqual(['one', 'two']);
 });

@@ -1,31 +1,27 @@
-/** What people see of devices: each as a view, those that are missed, and how many slots of a pool have theirs. Changes nothing. */
-import type { DeviceState, DeviceView } from '../api/device-schema.ts';
+/** What people see of devices and want done with one. No running job is touched by any of it. */
+import type { DeviceAnswer, DeviceChange, DeviceState, DeviceView, ProofView } from '../api/device-schema.ts';
 import type { MissingView, PoolView, QuarantinedView } from '../api/schema.ts';
 import { fits } from '../config/conditions.ts';
 import type { PoolConfig } from '../config/config.ts';
+import type { Clock } from '../core/clock.ts';
 import type { DeviceId, Slot } from '../core/slot.ts';
+import { OnejobError } from '../errors.ts';
 import type { Device } from '../gpu/inventory.ts';
 import type { KnownDevice } from '../store/devices.ts';
 import type { DeviceBook } from './devices.ts';
-
-export interface DeviceViewParts {
-  readonly book: DeviceBook;
-  readonly slots: readonly Slot[];
-}
+import type { Fleet } from './fleet.ts';
 
 /** Those that are there, then those that are missed or that a person did something about. */
-export function deviceViews(parts: DeviceViewParts): DeviceView[] {
-  const { book } = parts;
+export function deviceViews(book: DeviceBook, slots: readonly Slot[]): DeviceView[] {
   const here = (book.inventory?.devices ?? []).map(({ uuid }) => uuid);
   const gone = book.known.all.filter(
     (known) => book.device(known.uuid) === null && (known.slot !== null || known.quarantine !== null || known.reserved !== null),
   );
-  return [...here, ...gone.map(({ uuid }) => uuid)].flatMap((uuid) => deviceView(uuid, parts) ?? []);
+  return [...here, ...gone.map(({ uuid }) => uuid)].flatMap((uuid) => deviceView(uuid, book, slots) ?? []);
 }
 
 /** null for a device that nothing is known of. */
-export function deviceView(uuid: DeviceId, parts: DeviceViewParts): DeviceView | null {
-  const { book, slots } = parts;
+export function deviceView(uuid: DeviceId, book: DeviceBook, slots: readonly Slot[]): DeviceView | null {
   const device = book.device(uuid);
   const known = book.known.get(uuid);
   if (device === null && known === undefined) return null;
@@ -157,4 +153,72 @@ function isSplit(device: Device | null): boolean {
 
 function partOf(uuid: DeviceId, book: DeviceBook): DeviceId | null {
   return book.device(uuid)?.parent ?? book.known.get(uuid)?.parent ?? null;
+}
+
+/** What of a fleet people can reach. */
+export type FleetParts = Pick<Fleet, 'book' | 'quarantine' | 'reservations' | 'proofs'> & {
+  readonly watch: { readonly fault: string | null };
+};
+
+/** `fleet`: null where no pool asks for devices; then every request is refused with a sentence that says so. */
+export function createDeviceRequests(fleet: FleetParts | null, clock: Pick<Clock, 'wall'>, slots: () => readonly Slot[]) {
+  const known = (): FleetParts => {
+    if (fleet !== null) return fleet;
+    throw new OnejobError('E_DEVICE_UNKNOWN', 'No pool of this daemon has devices, so it looks after none.', {
+      hint: 'Write "devices" in a pool of the config and start the daemon anew. "onejob gpus" shows what this host has.',
+    });
+  };
+  return {
+    devices: (): DeviceView[] => deviceViews(known().book, slots()),
+    change(name: string, change: DeviceChange): DeviceAnswer {
+      const { book } = known();
+      const before = book.find(name);
+      if (change.act === 'reserve') assertFor(before, change.by, book, clock.wall());
+      const changed = apply(before, change, known());
+      return { uuid: before.uuid, changed, device: deviceView(before.uuid, book, slots()) };
+    },
+    proofs({ device, limit }: { readonly device: string | null; readonly limit: number }): ProofView[] {
+      const { book, proofs } = known();
+      return proofs.of(device === null ? null : book.find(device).uuid, limit);
+    },
+  };
+}
+
+/** False when it was so already. */
+function apply(device: KnownDevice, change: DeviceChange, fleet: FleetParts): boolean {
+  const { book, quarantine, reservations } = fleet;
+  switch (change.act) {
+    case 'reserve':
+      reservations.reserve(device, change);
+      return true;
+    case 'return':
+      reservations.giveBack(device);
+      return device.reserved !== null;
+    case 'quarantine':
+      quarantine.putByHand(device, change.reason);
+      return true;
+    case 'clear':
+      if (device.quarantine === null) return false;
+      quarantine.clearByHand(device);
+      return true;
+    case 'forget':
+      book.forget(device);
+      return true;
+  }
+}
+
+/** @throws OnejobError for a device that nobody can have now */
+function assertFor({ uuid, parent }: KnownDevice, by: string | null, book: DeviceBook, wall: number): void {
+  const refuse = (code: 'E_DEVICE_UNKNOWN' | 'E_DEVICE_IN_USE', why: string, hint: string): never => {
+    throw new OnejobError(code, `Cannot reserve ${uuid}: ${why}.`, { hint });
+  };
+  for (const one of [uuid, ...(parent === null ? [] : [parent])]) {
+    const reserved = book.known.get(one)?.reserved ?? null;
+    if (reserved === null || reserved.by === by || (reserved.until !== null && reserved.until <= wall)) continue;
+    refuse('E_DEVICE_IN_USE', book.known.whyNot(one) ?? 'it is reserved', `Ask them, or type "onejob gpus return ${one}".`);
+  }
+  if (book.device(uuid) === null) refuse('E_DEVICE_UNKNOWN', 'it is not there', '"onejob gpus" shows what is there.');
+  if (book.stateOf(uuid) === 'elsewhere') {
+    refuse('E_DEVICE_IN_USE', book.whyNot(uuid) ?? 'another onejob has it', 'Reserve it there, with --state-dir.');
+  }
 }

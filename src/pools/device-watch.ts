@@ -25,9 +25,9 @@ export interface DeviceWatchParts {
   readonly slots: () => readonly Slot[];
   /** Ids, beside its own, that the control groups of an agent's processes show. */
   readonly groupsOf: (slot: Slot, agent: AgentId) => readonly string[];
-  /** Told of each look once the devices have been dealt. */
   /** Told of devices that no agent is on, after each look. */
   readonly idle: (look: Look, devices: readonly Device[]) => void;
+  /** Told of each look once the devices have been dealt. */
   readonly looked?: (inventory: Inventory) => void;
   /** Holds the pools with devices back, with the reason; null lets them go. */
   readonly hold: (why: string | null) => void;
@@ -46,108 +46,94 @@ const lookSoon = 5_000;
 /** How old a look of somebody else's may be that stands for one of these. */
 const shared = 1_000;
 
-export class DeviceWatch {
-  readonly #parts: DeviceWatchParts;
-  readonly #abort = new AbortController();
-  #cancel: (() => void) | null = null;
-  #fault: string | null = null;
-  #isWaiting = false;
+export type DeviceWatch = ReturnType<typeof createDeviceWatch>;
 
-  constructor(parts: DeviceWatchParts) {
-    this.#parts = parts;
-  }
-
-  /** What is wrong with the whole host; null when nothing is. */
-  get fault(): string | null {
-    return this.#fault;
-  }
-
-  /** Looks once, then again and again until it is closed. Resolves after the first look. */
-  async start(): Promise<void> {
-    await this.#round();
-  }
+export function createDeviceWatch(parts: DeviceWatchParts) {
+  const { probe, kernel, book, hold, log, clock, proc = '/proc', slots, groupsOf, owner, idle, looked } = parts;
+  const abort = new AbortController();
+  let cancel: (() => void) | null = null;
+  let trouble: string | null = null;
+  let isWaiting = false;
 
   /** A look that began at most `maxAge` ms ago; 0: one that begins now. @throws when aborted or closed */
-  async look(maxAge: number, signal: AbortSignal): Promise<Look> {
-    const { probe, kernel } = this.#parts;
-    const inventory = await probe.look({ maxAge, signal: AbortSignal.any([signal, this.#abort.signal]) });
+  async function look(maxAge: number, signal: AbortSignal): Promise<Look> {
+    const inventory = await probe.look({ maxAge, signal: AbortSignal.any([signal, abort.signal]) });
     const seen = {
       inventory,
-      owners: ownersOf(pidsOn(inventory), { proc: this.#parts.proc ?? '/proc' }),
+      owners: ownersOf(pidsOn(inventory), { proc }),
       kernel: await kernel.look(),
     };
-    this.#take(seen);
+    take(seen);
     return seen;
   }
 
   /** Whose processes are ours, and whether they still have a right to be there. */
-  ours(): Ours {
+  function oursNow(): Ours {
     const alive = new Set<string>();
     const ended = new Set<string>();
-    for (const slot of this.#parts.slots()) {
+    for (const slot of slots()) {
       for (const { agent, gone } of agentsOf(slot)) {
         const into = gone ? ended : alive;
         into.add(agent);
-        for (const group of this.#parts.groupsOf(slot, agent)) into.add(group);
+        for (const group of groupsOf(slot, agent)) into.add(group);
       }
     }
-    for (const { baseline } of this.#parts.book.known.all) {
+    for (const { baseline } of book.known.all) {
       if (baseline === null || alive.has(baseline.agent)) continue;
       ended.add(baseline.agent);
       for (const container of baseline.containers) ended.add(container);
     }
-    return { owner: this.#parts.owner, alive, ended };
+    return { owner, alive, ended };
   }
 
-  close(): void {
-    this.#abort.abort();
-    this.#cancel?.();
+  function close(): void {
+    abort.abort();
+    cancel?.();
   }
 
-  async #round(): Promise<void> {
-    this.#cancel?.();
+  /** Looks once, then again and again until it is closed. Resolves after the first look. */
+  async function start(): Promise<void> {
+    cancel?.();
     try {
-      await this.look(shared, this.#abort.signal);
+      await look(shared, abort.signal);
     } catch (error) {
-      if (!this.#abort.signal.aborted) this.#parts.log.warn('GPUs not looked at', { reason: toFailure(error).message });
+      if (!abort.signal.aborted) log.warn('GPUs not looked at', { reason: toFailure(error).message });
     }
-    if (this.#abort.signal.aborted) return;
-    this.#cancel = this.#parts.clock.after(this.#isWaiting ? lookSoon : lookEvery, () => void this.#round());
+    if (abort.signal.aborted) return;
+    cancel = clock.after(isWaiting ? lookSoon : lookEvery, () => void start());
   }
 
-  #take(look: Look): void {
+  function take(look: Look): void {
     const { inventory, owners } = look;
-    const { book, hold, log } = this.#parts;
     const fault = hostFault(inventory);
     const why = fault === null ? null : `${fault.message}${fault.hint === null ? '' : ` ${fault.hint}`}`;
-    if (why !== this.#fault) {
+    if (why !== trouble) {
       if (why === null) log.info('GPUs can be used again');
       else log.error('GPUs cannot be used', { reason: why });
-      this.#fault = why;
+      trouble = why;
     }
-    const occupied = this.#occupied(inventory, owners);
-    book.saw(inventory, occupied, this.#parts.probe.near);
+    const occupied = occupiedNow(inventory, owners);
+    book.saw(inventory, occupied, probe.near);
     const isBlind = book.unseen > 0 || (!inventory.complete && inventory.devices.length === 0);
-    this.#isWaiting = occupied.size > 0 || why !== null || isBlind;
-    const busy = this.#busy();
-    this.#parts.idle(
+    isWaiting = occupied.size > 0 || why !== null || isBlind;
+    const busy = busyNow();
+    idle(
       look,
       inventory.devices.filter((device) => !busy.has(device.uuid)),
     );
-    this.#parts.looked?.(inventory);
+    looked?.(inventory);
     hold(why);
   }
 
   /** Devices that an agent of ours is on, or was until its proof is over. */
-  #busy(): Set<DeviceId> {
-    return new Set(this.#parts.slots().flatMap((slot) => (slot.agent.kind === 'free' ? [] : slot.devices)));
+  function busyNow(): Set<DeviceId> {
+    return new Set(slots().flatMap((slot) => (slot.agent.kind === 'free' ? [] : slot.devices)));
   }
 
   /** Who is on devices that no agent of ours is on. */
-  #occupied(inventory: Inventory, owners: ReadonlyMap<number, ProcessOwner>): Map<DeviceId, string> {
-    const { clock } = this.#parts;
-    const ours = this.ours();
-    const busy = this.#busy();
+  function occupiedNow(inventory: Inventory, owners: ReadonlyMap<number, ProcessOwner>): Map<DeviceId, string> {
+    const ours = oursNow();
+    const busy = busyNow();
     const occupied = new Map<DeviceId, string>();
     for (const device of inventory.devices) {
       if (busy.has(device.uuid)) continue;
@@ -159,6 +145,14 @@ export class DeviceWatch {
     }
     return occupied;
   }
+
+  return {
+    /** What is wrong with the whole host; null when nothing is. */
+    get fault(): string | null {
+      return trouble;
+    },
+    ...{ start, look, ours: oursNow, close },
+  };
 }
 
 function agentsOf(slot: Slot): { agent: AgentId; gone: boolean }[] {

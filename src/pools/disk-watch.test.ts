@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { handClock } from '../core/testing.ts';
 import { diskUsage } from '../runtimes/disk-usage.ts';
-import { DiskWatch, type DiskWatchParts } from './disk-watch.ts';
+import { createDiskWatch, type DiskWatchParts } from './disk-watch.ts';
 
 const GiB = 2 ** 30;
 
@@ -29,7 +29,7 @@ function watched(disk: number | null, used: () => number | null, { lane = 'busy'
     },
     runtime: () => ({ usage }),
   } as unknown as DiskWatchParts;
-  return { watch: new DiskWatch(parts), clock, said, looks };
+  return { watch: createDiskWatch(parts), clock, said, looks };
 }
 
 test('a job whose files take more than its pool allows is told to end, with its grace', async () => {

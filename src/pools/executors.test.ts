@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 import type { Action, SlotEvent } from '../core/slot.ts';
 import { handClock } from '../core/testing.ts';
-import { Dispatcher, type Executors } from './executors.ts';
+import { createDispatcher, type Executors } from './executors.ts';
 
 /** Executors that end when told to, and a clock moved by hand. */
 function workbench() {
@@ -29,7 +29,7 @@ function workbench() {
     clear: execute,
     prove: execute,
   };
-  const dispatcher = new Dispatcher({
+  const dispatcher = createDispatcher({
     executors,
     clock,
     post: (_, event) => posted.push(event),

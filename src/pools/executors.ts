@@ -31,73 +31,68 @@ const yieldFor = 50;
 const firstRetry = 500;
 const longestRetry = 30_000;
 
-export class Dispatcher {
-  readonly #options: DispatcherOptions;
-  readonly #running = new Map<
-    string,
-    { readonly act: Action['act']; readonly abort: AbortController; readonly done: Promise<void> }
-  >();
-  #closed = false;
-
-  constructor(options: DispatcherOptions) {
-    this.#options = options;
-  }
+export function createDispatcher({ boundary, executors, post, retrying, clock }: DispatcherOptions) {
+  const running = new Map<string, { readonly act: Action['act']; readonly abort: AbortController; readonly done: Promise<void> }>();
+  let closed = false;
 
   /** Starts an action; an earlier one of the same sandbox is aborted first. The same action again changes nothing. */
-  start(key: string, action: Action): void {
-    if (this.#closed) return;
+  function start(key: string, action: Action): void {
+    if (closed) return;
     const subject = subjectOf(action);
-    const before = this.#running.get(subject);
+    const before = running.get(subject);
     if (before?.act === action.act && !before.abort.signal.aborted) return;
     before?.abort.abort();
     const abort = new AbortController();
-    const done = this.#run(key, action, before?.done ?? null, abort.signal).finally(() => {
-      if (this.#running.get(subject)?.abort === abort) this.#running.delete(subject);
+    const done = run(key, action, before?.done ?? null, abort.signal).finally(() => {
+      if (running.get(subject)?.abort === abort) running.delete(subject);
     });
-    this.#running.set(subject, { act: action.act, abort, done });
-  }
-
-  /** Number of actions under way. */
-  get size(): number {
-    return this.#running.size;
+    running.set(subject, { act: action.act, abort, done });
   }
 
   /** Aborts everything and waits for it to end; nothing starts afterwards. */
-  async close(): Promise<void> {
-    this.#closed = true;
-    const running = [...this.#running.values()];
-    for (const one of running) one.abort.abort();
-    await Promise.allSettled(running.map((one) => one.done));
+  async function close(): Promise<void> {
+    closed = true;
+    const all = [...running.values()];
+    for (const one of all) one.abort.abort();
+    await Promise.allSettled(all.map((one) => one.done));
   }
 
-  async #run(key: string, action: Action, before: Promise<void> | null, signal: AbortSignal): Promise<void> {
+  async function run(key: string, action: Action, before: Promise<void> | null, signal: AbortSignal): Promise<void> {
     if (before !== null) await before;
-    if (action.act === 'prepare' || action.act === 'settle' || action.act === 'clear') await this.#giveWay(signal);
+    if (action.act === 'prepare' || action.act === 'settle' || action.act === 'clear') await giveWay(signal);
     for (let wait = firstRetry; !signal.aborted; wait = Math.min(wait * 2, longestRetry)) {
       try {
-        this.#options.boundary(`${action.act}.intent`);
-        const events = await execute(this.#options.executors, action, key, signal);
-        this.#options.boundary(`${action.act}.effect`);
-        for (const event of events) this.#options.post(key, event);
-        this.#options.boundary(`${action.act}.record`);
+        boundary(`${action.act}.intent`);
+        const events = await execute(executors, action, key, signal);
+        boundary(`${action.act}.effect`);
+        for (const event of events) post(key, event);
+        boundary(`${action.act}.record`);
         return;
       } catch (error) {
         if (signal.aborted) return;
-        this.#options.retrying(key, action, error, wait);
-        await sleep(this.#options.clock, wait, signal);
+        retrying(key, action, error, wait);
+        await sleep(clock, wait, signal);
       }
     }
   }
 
-  async #giveWay(signal: AbortSignal): Promise<void> {
+  async function giveWay(signal: AbortSignal): Promise<void> {
     // The release of the same step may be started right after this action.
     await Promise.resolve();
-    const releases = [...this.#running.values()].filter((one) => one.act === 'release').map((one) => one.done);
+    const releases = [...running.values()].filter((one) => one.act === 'release').map((one) => one.done);
     if (releases.length === 0) return;
     const over = new AbortController();
-    await Promise.race([Promise.all(releases), sleep(this.#options.clock, yieldFor, AbortSignal.any([signal, over.signal]))]);
+    await Promise.race([Promise.all(releases), sleep(clock, yieldFor, AbortSignal.any([signal, over.signal]))]);
     over.abort();
   }
+
+  return {
+    /** Number of actions under way. */
+    get size(): number {
+      return running.size;
+    },
+    ...{ start, close },
+  };
 }
 
 /** What an action is about: proving an agent's devices and clearing its sandbox away do not replace each other. */

@@ -1,10 +1,15 @@
 /** What `doctor` says of the loop itself: what keeps pools from starting jobs right now, and what a person can do about it. */
 import type { DeviceView } from '../api/device-schema.ts';
 import type { FindingView } from '../api/schema.ts';
+import type { CiService } from '../ci/ci-service.ts';
+import type { Trial } from '../ci/trial.ts';
+import { type Clock, deadline } from '../core/clock.ts';
 import type { Slot } from '../core/slot.ts';
+import { OnejobError, toFailure } from '../errors.ts';
 import { quoted } from '../quoted.ts';
-import type { FleetParts } from './device-requests.ts';
-import { deviceViews } from './device-views.ts';
+import type { RegistrationTable } from '../store/registrations.ts';
+import { until } from '../until.ts';
+import { deviceViews, type FleetParts } from './device-views.ts';
 import type { DeviceBook } from './devices.ts';
 import type { Pool } from './pool.ts';
 import type { Reconciler } from './reconciler.ts';
@@ -65,7 +70,7 @@ function findingsOf(
 /** What keeps devices from their jobs, and what can be typed about it; one line when nothing does. */
 export function deviceFindings({ book, watch }: Pick<FleetParts, 'book' | 'watch'>, slots: readonly Slot[]): FindingView[] {
   // What an instance suffers because of its GPU is said once, of the GPU.
-  const views = deviceViews({ book, slots }).filter(({ uuid, state }) => state === 'unknown' || state === book.stateOf(uuid));
+  const views = deviceViews(book, slots).filter(({ uuid, state }) => state === 'unknown' || state === book.stateOf(uuid));
   const fault: FindingView[] = watch.fault === null ? [] : [{ level: 'error', subject: 'GPUs', message: watch.fault, hint: null }];
   const found = [...fault, ...views.flatMap(findingOf), ...book.partition.short.map(shortFinding)];
   if (found.length > 0 || book.inventory === null) return found;
@@ -106,4 +111,64 @@ function shortFinding({ pool, wanted, got }: DeviceBook['partition']['short'][nu
 
 function warning(subject: string, message: string, hint: string | null): FindingView {
   return { level: 'warning', subject, message, hint };
+}
+
+interface ServiceFindingsParts {
+  /** Those beside the own queue. */
+  readonly services: readonly Pick<CiService, 'name' | 'check'>[];
+  readonly registrations: Pick<RegistrationTable, 'open' | 'services'>;
+  readonly clock: Clock;
+  /** What services may try out. */
+  readonly trial: Trial;
+}
+
+/** ms that one service may take: one that is away must not keep the rest of what `doctor` finds from being seen. */
+const patience = 30_000;
+
+/** What each CI service finds itself, in bounded time, and what is kept at services that are used no more. */
+export async function serviceFindings(parts: ServiceFindingsParts, signal: AbortSignal): Promise<FindingView[]> {
+  const found = await Promise.all(parts.services.map((service) => checked(service, parts, signal)));
+  return [...found.flat(), ...orphaned(parts)];
+}
+
+async function checked(
+  service: Pick<CiService, 'name' | 'check'>,
+  { clock, trial }: Pick<ServiceFindingsParts, 'clock' | 'trial'>,
+  signal: AbortSignal,
+): Promise<FindingView[]> {
+  const subject = `service ${service.name}`;
+  using limit = deadline(clock, patience, signal);
+  try {
+    return await until(service.check(limit.signal, trial), limit.signal);
+  } catch (error) {
+    signal.throwIfAborted();
+    if (limit.passed) {
+      const message = `It has not answered within ${patience / 1000} s, so nothing more is known of it.`;
+      return [{ level: 'error', subject, message, hint: 'See whether this host reaches it, and ask again.' }];
+    }
+    const hint = error instanceof OnejobError ? error.hint : null;
+    const message = error instanceof OnejobError ? error.message : toFailure(error).message;
+    return [{ level: 'error', subject, message, hint }];
+  }
+}
+
+/** How many names a line shows. */
+const named = 5;
+
+function orphaned({ services, registrations }: ServiceFindingsParts): FindingView[] {
+  const used = new Set(services.map(({ name }) => name));
+  return registrations.services().flatMap((name) => {
+    const names = used.has(name) ? [] : registrations.open(name).map((one) => one.name);
+    if (names.length === 0) return [];
+    const more = names.length > named ? ` and ${names.length - named} more` : '';
+    const what = names.length === 1 ? 'One registration is' : `${names.length} registrations are`;
+    return [
+      {
+        level: 'warning',
+        subject: `service ${name}`,
+        message: `${what} left at it, and no pool of the config uses it any more: ${names.slice(0, named).join(', ')}${more}.`,
+        hint: 'Remove them in its pages, or give it a pool again and end with "onejob down --forget".',
+      },
+    ];
+  });
 }

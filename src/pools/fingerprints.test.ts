@@ -10,8 +10,8 @@ import type { Built, ImageBuilder } from '../images/builder.ts';
 import { card, hostWith } from '../images/testing.ts';
 import { recipe as plainRecipe } from '../runtimes/docker/testing.ts';
 import type { Recipe, Runtime } from '../runtimes/runtime.ts';
-import { AutoImages } from './auto-image.ts';
-import { Fingerprints } from './fingerprints.ts';
+import { createAutoImages } from './auto-image.ts';
+import { createFingerprints } from './fingerprints.ts';
 import { Pool } from './pool.ts';
 import { PoolImages } from './pool-images.ts';
 import { Reconciler } from './reconciler.ts';
@@ -74,18 +74,16 @@ function loop({ count = 1, auto = false, recipe, standby }: Options) {
     isThere: async () => true,
     get: async () => built.next ?? Promise.reject(new Error('nothing is built here')),
   } as unknown as ImageBuilder;
-  const images =
-    auto || recipe !== undefined
-      ? new PoolImages({
-          ...{ log, pools: [config], typeOf: () => 'own-queue', agentPackage: async () => null },
-          builder: async () => builder,
-          auto: new AutoImages({
-            ...{ arch: 'amd64', platform: null, template: () => 'cuda:{cuda}' },
-            pools: [{ name: 'gpu', service: 'own', devices: config.devices, imageRecipe: chosen }],
-          }),
-        })
-      : null;
-  const fingerprints = new Fingerprints({ log, reconciler, nameOf: (key) => key, images });
+  const namesNone = auto || recipe !== undefined;
+  const images = new PoolImages({
+    ...{ log, pools: namesNone ? [config] : [], typeOf: () => 'own-queue', agentPackage: async () => null },
+    builder: async () => builder,
+    auto: createAutoImages({
+      ...{ arch: 'amd64', platform: null, template: () => 'cuda:{cuda}' },
+      pools: namesNone ? [{ name: 'gpu', service: 'own', devices: config.devices, imageRecipe: chosen }] : [],
+    }),
+  });
+  const fingerprints = createFingerprints({ log, reconciler, nameOf: (key) => key, images });
   fingerprints.start();
   return {
     pool,
@@ -100,7 +98,7 @@ function loop({ count = 1, auto = false, recipe, standby }: Options) {
     },
     imageOf: () => fingerprints.imageOf(pool, () => {}, new AbortController().signal),
     built,
-    renew: () => images?.refresh(['gpu'], () => {}, new AbortController().signal),
+    renew: () => images.refresh(['gpu'], () => {}, new AbortController().signal),
     refresh: () => fingerprints.refresh(runtime, new AbortController().signal),
   };
 }

@@ -3,7 +3,7 @@
  * pools with devices the driver. Of an adopted standby nobody can say whether it is current before the GPUs were looked at, so
  * until then such a pool is paused rather than its standbys thrown away; a look that fails changes nothing (S6).
  */
-import { createHash } from 'node:crypto';
+import { hash } from 'node:crypto';
 import type { Inventory } from '../gpu/inventory.ts';
 import type { Log } from '../log.ts';
 import type { Finding, Recipe, Runtime } from '../runtimes/runtime.ts';
@@ -13,108 +13,98 @@ import type { Reconciler } from './reconciler.ts';
 
 export type ImageAndPull = Pick<Recipe, 'image' | 'pull'>;
 
-export interface FingerprintParts {
+interface FingerprintParts {
   readonly log: Log;
   readonly reconciler: Reconciler;
   readonly nameOf: (key: string) => string;
-  /** null where every pool names its image itself. */
-  readonly images: PoolImages | null;
+  readonly images: PoolImages;
 }
 
 const reason = 'look';
 
-export class Fingerprints {
-  readonly #parts: FingerprintParts;
-  readonly #abort = new AbortController();
-  /** Version of the driver as it was last seen, empty where there is none that says it; null before that. */
-  #driver: string | null = null;
-  /** Counts what was seen to be another one: an answer about the one before it is worth nothing. */
-  #epoch = 0;
+export type Fingerprints = ReturnType<typeof createFingerprints>;
 
-  constructor(parts: FingerprintParts) {
-    this.#parts = parts;
-  }
+export function createFingerprints({ reconciler, images, nameOf, log }: FingerprintParts) {
+  const abort = new AbortController();
+  /** Version of the driver as it was last seen, empty where there is none that says it; null before that. */
+  let lastDriver: string | null = null;
+  /** Counts what was seen to be another one: an answer about the one before it is worth nothing. */
+  let thisEpoch = 0;
 
   /** Pools with devices wait for the first look. To be called once all pools are there. */
-  start(): void {
-    const { images } = this.#parts;
-    if (images !== null) images.changed = (name, before) => this.#renewed(name, before !== null);
-    for (const pool of this.#parts.reconciler.pools) {
+  function start(): void {
+    images.changed = (name, before) => renewed(name, before !== null);
+    for (const pool of reconciler.pools) {
       if (needsDevices(pool)) pool.pause.hold(reason, 'the GPUs of this host have not been looked at yet');
-      else this.#tell(pool);
+      else tell(pool);
     }
   }
 
   /** For `doctor`: which images were chosen or built, and why none was. */
-  findings(): Finding[] {
-    const { reconciler, images } = this.#parts;
-    return reconciler.pools.flatMap(({ config, runtime }) =>
-      runtime.capabilities.images ? (images?.findings(config.name) ?? []) : [],
-    );
+  function findings(): Finding[] {
+    return reconciler.pools.flatMap(({ config, runtime }) => (runtime.capabilities.images ? images.findings(config.name) : []));
   }
 
-  close(): void {
-    this.#abort.abort();
+  function close(): void {
+    abort.abort();
   }
 
   /** What a sandbox of this pool was made from, with what its devices are driven by. */
-  stamp(pool: Pool, fingerprint: string): string {
-    const driven = needsDevices(pool) ? `${fingerprint} ${this.#driver ?? ''}` : fingerprint;
+  function stamp(pool: Pool, fingerprint: string): string {
+    const driven = needsDevices(pool) ? `${fingerprint} ${lastDriver ?? ''}` : fingerprint;
     if (pool.service.capabilities.binds === 'late') return driven;
     // What it was made known as, before it had a job.
-    const { queue, tags } = pool.config;
-    return `${driven} ${createHash('sha256')
-      .update(JSON.stringify([pool.service.name, queue, tags]))
-      .digest('hex')
-      .slice(0, 12)}`;
+    const known = JSON.stringify([pool.service.name, pool.config.queue, pool.config.tags]);
+    return `${driven} ${hash('sha256', known).slice(0, 12)}`;
   }
 
   /** The image of a pool that has one chosen or built, if need be now; null for the recipe's own. @throws OnejobError */
-  async imageOf({ config, runtime }: Pool, progress: (line: string) => void, signal: AbortSignal): Promise<ImageAndPull | null> {
-    const { images } = this.#parts;
-    return images?.has(config.name) === true && runtime.capabilities.images ? images.need(config.name, progress, signal) : null;
+  async function imageOf(
+    { config, runtime }: Pool,
+    progress: (line: string) => void,
+    signal: AbortSignal,
+  ): Promise<ImageAndPull | null> {
+    return images.has(config.name) && runtime.capabilities.images ? images.need(config.name, progress, signal) : null;
   }
 
   /** The image that brings what this pool's GPUs need; null where there is none, or none is chosen yet. */
-  shownImage(name: string): string | null {
-    const pool = this.#parts.reconciler.pools.find((one) => one.config.name === name);
+  function shownImage(name: string): string | null {
+    const pool = reconciler.pools.find((one) => one.config.name === name);
     if (pool === undefined || !pool.runtime.capabilities.images) return null;
-    return this.#parts.images?.base(name) ?? pool.config.recipe.image;
+    return images.base(name) ?? pool.config.recipe.image;
   }
 
   /** The image that is chosen or built for a pool that names none itself; null while there is none. */
-  madeFrom(name: string): string | null {
-    const chosen = this.#parts.images?.of(name) ?? null;
+  function madeFrom(name: string): string | null {
+    const chosen = images.of(name);
     return chosen !== null && 'image' in chosen ? chosen.image : null;
   }
 
   /** A new look at the host: whatever standbys depend on another driver or image from now on is known at once. */
-  looked(inventory: Inventory): void {
-    const { images, reconciler } = this.#parts;
-    const driver = inventory.driver ?? (isSilent(inventory) ? '' : this.#driver);
+  function looked(inventory: Inventory): void {
+    const driver = inventory.driver ?? (isSilent(inventory) ? '' : lastDriver);
     if (driver === null) return;
-    const isOther = driver !== this.#driver;
-    this.#driver = driver;
-    const chosen = new Set(images?.saw(inventory));
-    if (isOther || chosen.size > 0) this.#epoch++;
+    const isOther = driver !== lastDriver;
+    lastDriver = driver;
+    const chosen = new Set(images.saw(inventory));
+    if (isOther || chosen.size > 0) thisEpoch++;
     for (const pool of reconciler.pools) {
       if (!needsDevices(pool) || !(isOther || chosen.has(pool.config.name))) continue;
       pool.forget();
-      if (chosen.has(pool.config.name)) this.#tell(pool);
+      if (chosen.has(pool.config.name)) tell(pool);
       // What was wrong with the old choice need not be wrong with the new one.
       if (pool.backoff?.last.code === 'E_IMAGE_CHOICE') pool.backoff = null;
-      void this.#relearn(pool);
+      void relearn(pool);
     }
   }
 
   /** Asks the runtime for every pool of its own. @throws when it cannot be reached */
-  async refresh(runtime: Runtime, signal: AbortSignal): Promise<void> {
-    for (const pool of this.#parts.reconciler.pools) if (pool.runtime === runtime) await this.#learn(pool, signal);
+  async function refresh(runtime: Runtime, signal: AbortSignal): Promise<void> {
+    for (const pool of reconciler.pools) if (pool.runtime === runtime) await learn(pool, signal);
   }
 
   /** A pool has another image, so what was made from the one before is no longer current; or its first one. */
-  #renewed(name: string, hadOne: boolean): void {
-    const { reconciler } = this.#parts;
+  function renewed(name: string, hadOne: boolean): void {
     const pool = reconciler.pools.find((one) => one.config.name === name);
     if (pool === undefined) return;
     // What kept it from having one is over.
@@ -123,54 +113,54 @@ export class Fingerprints {
       reconciler.replanAll(pool);
       return;
     }
-    this.#epoch++;
+    thisEpoch++;
     pool.forget();
-    void this.#relearn(pool);
+    void relearn(pool);
   }
 
-  async #relearn(pool: Pool): Promise<void> {
-    const { signal } = this.#abort;
+  async function relearn(pool: Pool): Promise<void> {
+    const { signal } = abort;
     // A runtime that is away is asked again once it is back.
-    await this.#learn(pool, signal).catch(() => {});
-    if (!signal.aborted) this.#parts.reconciler.replanAll(pool);
+    await learn(pool, signal).catch(() => {});
+    if (!signal.aborted) reconciler.replanAll(pool);
   }
 
-  async #learn(pool: Pool, signal: AbortSignal): Promise<void> {
-    const { reconciler, nameOf } = this.#parts;
-    if (needsDevices(pool) && this.#driver === null) return;
-    const epoch = this.#epoch;
-    if (pool.runtime.capabilities.images) await this.#parts.images?.look(pool.config.name, signal);
+  async function learn(pool: Pool, signal: AbortSignal): Promise<void> {
+    if (needsDevices(pool) && lastDriver === null) return;
+    const epoch = thisEpoch;
+    if (pool.runtime.capabilities.images) await images.look(pool.config.name, signal);
     for (const { key } of reconciler.slots) {
       // One slot speaks for all where their recipes are the same.
       if (reconciler.poolOf(key) !== pool || !(pool.isPerSlot || key.endsWith('/1'))) continue;
-      const recipe = this.#recipe(pool, nameOf(key));
+      const recipe = recipeNow(pool, nameOf(key));
       const fingerprint = recipe === null ? null : await pool.runtime.fingerprint(recipe, signal);
       signal.throwIfAborted();
-      if (epoch !== this.#epoch) return;
+      if (epoch !== thisEpoch) return;
       if (fingerprint === null) continue;
-      pool.learn(key, this.stamp(pool, fingerprint));
+      pool.learn(key, stamp(pool, fingerprint));
       // Somebody has brought the image. One that is to be pulled each time is not had by being there.
       if (pool.awaitsImage !== null && pool.config.recipe.pull !== 'always') pool.backoff = null;
     }
     pool.pause.release(reason);
   }
 
-  #tell({ config, runtime }: Pool): void {
+  function tell({ config, runtime }: Pool): void {
     const pool = config.name;
-    const chosen = this.#parts.images?.of(pool) ?? null;
+    const chosen = images.of(pool);
     if (chosen === null || !runtime.capabilities.images) return;
-    if ('image' in chosen) this.#parts.log.info('image chosen', { pool, image: chosen.image });
-    else this.#parts.log.warn('no image', { pool, reason: chosen.problem });
+    if ('image' in chosen) log.info('image chosen', { pool, image: chosen.image });
+    else log.warn('no image', { pool, reason: chosen.problem });
   }
 
   /** null while no image is chosen for it, or none built. */
-  #recipe({ config, runtime, service }: Pool, name: string): Recipe | null {
-    const { images } = this.#parts;
+  function recipeNow({ config, runtime, service }: Pool, name: string): Recipe | null {
     const recipe = poolRecipe({ config, service }, name);
-    if (images?.has(config.name) !== true || !runtime.capabilities.images) return recipe;
+    if (!images.has(config.name) || !runtime.capabilities.images) return recipe;
     const chosen = images.of(config.name);
     return chosen !== null && 'image' in chosen ? { ...recipe, image: chosen.image } : null;
   }
+
+  return { start, findings, close, stamp, imageOf, shownImage, madeFrom, looked, refresh };
 }
 
 /** Whether there is no driver that could be said: of other vendors' cards it is not needed. */

@@ -4,33 +4,36 @@
  */
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
+import { fits } from '../config/conditions.ts';
 import type { PoolConfig, RepairCommand } from '../config/config.ts';
 import { deviceFindings } from '../config/device-findings.ts';
 import type { Clock } from '../core/clock.ts';
-import type { AgentId, Slot } from '../core/slot.ts';
-import { emptySlot } from '../core/slot.ts';
-import type { Device, Inventory } from '../gpu/inventory.ts';
+import { type AgentId, emptySlot, type Slot } from '../core/slot.ts';
+import { type EngineFacts, gpuDoctor } from '../gpu/doctor.ts';
+import { readHostFacts } from '../gpu/host-facts.ts';
+import type { Device } from '../gpu/inventory.ts';
 import { createKernelLog } from '../gpu/kernel-reader.ts';
 import { createLocks, lockDirectory } from '../gpu/lock.ts';
 import { createProbe } from '../gpu/probe.ts';
+import { hostFault } from '../gpu/proof.ts';
 import { createRunner, type ToolRunner, vendorFolders } from '../gpu/run.ts';
 import { cpusNear } from '../gpu/topology.ts';
+import { archOf } from '../images/request.ts';
 import type { Log } from '../log.ts';
 import { gateNodes } from '../runtimes/devices.ts';
 import { isAgentUid } from '../runtimes/process/uids.ts';
 import type { Finding, Runtime } from '../runtimes/runtime.ts';
 import type { Store } from '../store/store.ts';
-import { nextDemand } from './demands.ts';
-import { DeviceWatch } from './device-watch.ts';
-import { DeviceBook } from './devices.ts';
-import { type HostDoctorParts, hostFindings } from './host-doctor.ts';
+import { createDeviceWatch } from './device-watch.ts';
+import { createDeviceBook, nextDemand } from './devices.ts';
+import type { Fingerprints } from './fingerprints.ts';
 import { KnownDevices } from './known-devices.ts';
 import type { Pool } from './pool.ts';
-import { Prover } from './proving.ts';
-import { Quarantine } from './quarantine.ts';
+import { createProver } from './proving.ts';
+import { createQuarantine, type Quarantine } from './quarantine.ts';
 import type { Reconciler } from './reconciler.ts';
-import { Repair } from './repair.ts';
-import { Reservations } from './reservations.ts';
+import { createRepair } from './repair.ts';
+import { createReservations } from './reservations.ts';
 
 export interface FleetParts {
   readonly clock: Clock;
@@ -40,13 +43,12 @@ export interface FleetParts {
   /** Pools whose agents need devices, in the order of the file. */
   readonly pools: readonly PoolConfig[];
   readonly runtime: (name: string) => Runtime;
-  /** Told of each look. */
-  readonly looked: (inventory: Inventory) => void;
+  /** Told of each look; they know the images of pools. */
+  readonly fingerprints: Pick<Fingerprints, 'looked' | 'shownImage'>;
   /** What the owner wants to be run for a device that was put in quarantine; null for nothing. */
   readonly repair: RepairCommand | null;
-  /** The Engine that grants devices, and the image of a pool: for `doctor`. */
-  readonly engine: HostDoctorParts['engine'];
-  readonly imageOf: HostDoctorParts['imageOf'];
+  /** The Engine that grants the devices of these pools; null when there is none. */
+  readonly engine: (signal: AbortSignal) => Promise<EngineFacts | null>;
   /** Folders of the vendors' tools, as `$PATH`. */
   readonly path: string;
   /** Holds `sys`, `proc`, `kmsg` and `locks` of a host that nobody here has; null: this host's own. */
@@ -70,11 +72,8 @@ export function openFleet(parts: FleetParts) {
     isJob: isAgentUid,
   });
   const known = new KnownDevices({ clock, table: store.devices, write });
-  const book = new DeviceBook({
-    clock,
-    pools,
-    known,
-    locks,
+  const book = createDeviceBook({
+    ...{ clock, pools, known, locks },
     slots: () => reconciler.slots,
     waiting: (name) => {
       const pool = poolNamed(name);
@@ -99,19 +98,14 @@ export function openFleet(parts: FleetParts) {
     ...(root !== null && { path: join(root, 'kmsg') }),
     say: ({ message }) => log.warn('kernel log', { reason: message }),
   });
-  const watch = new DeviceWatch({
-    clock,
-    log,
-    book,
-    probe,
-    kernel,
+  const watch = createDeviceWatch({
+    ...{ clock, log, book, probe, kernel, groupsOf },
     owner: store.owner,
     // A tool that is no process of this host names none of its processes.
     ...(parts.runner !== undefined && root !== null && { proc: join(root, 'proc') }),
     slots: () => reconciler.slots,
-    groupsOf,
     idle: (look, devices) => prover.idle(look, devices),
-    looked: parts.looked,
+    looked: (inventory) => parts.fingerprints.looked(inventory),
     hold(why) {
       let changed = false;
       for (const { name } of pools) {
@@ -123,10 +117,8 @@ export function openFleet(parts: FleetParts) {
       if (changed) reconciler.replanAll();
     },
   });
-  const quarantine: Quarantine = new Quarantine({
-    clock,
-    log,
-    book,
+  const quarantine: Quarantine = createQuarantine({
+    ...{ clock, log, book },
     bootId: store.bootId,
     again: (uuid, signal) => prover.again(uuid, signal),
     repair: (uuid, reason) => {
@@ -134,33 +126,23 @@ export function openFleet(parts: FleetParts) {
       repair.put({ uuid, pciId, reason });
     },
   });
-  const repair = new Repair({
-    clock,
-    log,
+  const repair = createRepair({
+    ...{ clock, log },
     command: parts.repair,
     path: parts.path,
-    again: (uuid) => quarantine.look(uuid),
+    again: quarantine.look,
   });
-  const prover = new Prover({
-    clock,
-    log,
-    book,
-    watch,
-    quarantine,
+  const prover = createProver({
+    ...{ clock, log, book, watch, quarantine, write, groupsOf },
     proofs: store.proofs,
-    write,
     bootId: store.bootId,
-    groupsOf,
     isShared: (key) => reconciler.poolOf(key).config.devices.share > 1,
     isStopping: () => reconciler.stopping,
     missingNodes: (device) => gateNodes([device]).filter((node) => !existsSync(node.replace(/^\/dev/, at('dev')))),
   });
-  const reservations = new Reservations({
-    clock,
-    log,
-    book,
-    quarantine,
-    again: (uuid, signal) => prover.again(uuid, signal),
+  const reservations = createReservations({
+    ...{ clock, log, book, quarantine },
+    again: prover.again,
     isBusy: (uuid) =>
       reconciler.slots.some(
         ({ agent, devices }) =>
@@ -186,11 +168,7 @@ export function openFleet(parts: FleetParts) {
   }
 
   return {
-    book,
-    watch,
-    prover,
-    quarantine,
-    reservations,
+    ...{ book, watch, prover, quarantine, reservations },
     proofs: store.proofs,
     /** CPUs of the NUMA nodes that these devices hang on; null where the host does not tell. */
     cpusNear: (devices: readonly Pick<Device, 'pciId'>[]): Promise<string | null> =>
@@ -198,13 +176,25 @@ export function openFleet(parts: FleetParts) {
         devices.map(({ pciId }) => pciId),
         at('sys'),
       ),
-    /** What of this host needs mending, and what pools cannot have here, by what was seen last. */
+    /** For `doctor`: what of this host needs mending, and what pools cannot have here, by what was seen last. */
     doctor: async (signal: AbortSignal): Promise<Finding[]> => {
       const { inventory } = book;
       if (inventory === null) return [];
-      const { engine, imageOf } = parts;
-      const roots = { sys: at('sys'), proc: at('proc'), etc: at('etc') };
-      return hostFindings({ pools, inventory, runner: tools, roots, engine, imageOf }, signal);
+      const [facts, engine] = await Promise.all([
+        readHostFacts({ runner: tools, sys: at('sys'), proc: at('proc'), etc: at('etc'), signal }),
+        parts.engine(signal),
+      ]);
+      signal.throwIfAborted();
+      const images = pools.flatMap((pool) => {
+        const image = parts.fingerprints.shownImage(pool.name);
+        const devices = inventory.devices.filter((device) => fits(device, pool.devices));
+        return image === null ? [] : [{ pool: pool.name, image, devices }];
+      });
+      const found = gpuDoctor(inventory, { ...facts, engine, images, arch: archOf(process.arch) });
+      // What holds all GPUs back is said where the pools are held back.
+      const fault = hostFault(inventory);
+      const host = fault === null ? found : found.filter(({ message }) => !fault.message.endsWith(message));
+      return [...host, ...deviceFindings({ pools }, inventory)];
     },
     /** Looks once, then goes on looking. */
     async start(): Promise<void> {

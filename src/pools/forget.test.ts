@@ -4,7 +4,7 @@ import { systemClock } from '../clock.ts';
 import { OnejobError } from '../errors.ts';
 import type { Log } from '../log.ts';
 import { openStore, type Store } from '../store/store.ts';
-import { forgetServices, tellLeft } from './forget.ts';
+import { forgetServices, tellLeft } from './shutdown.ts';
 
 let dir: Scratch;
 let store: Store;

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 import { handClock } from '../core/testing.ts';
-import { createHoldLog } from './hold-log.ts';
+import { createHoldLog } from './ci-events.ts';
 
 function open() {
   const clock = handClock();

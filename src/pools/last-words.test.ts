@@ -2,7 +2,7 @@ import { afterEach, beforeEach, expect, it } from 'vitest';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import type { Keepers } from '../logs/keepers.ts';
 import { LogFile, logPath } from '../logs/log-file.ts';
-import { lastWords } from './last-words.ts';
+import { lastWords } from './logs.ts';
 
 let dir: Scratch;
 beforeEach(() => {

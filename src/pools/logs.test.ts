@@ -13,7 +13,7 @@ import type { CiCapabilities, ServiceJob } from '../ci/ci-service.ts';
 import { type HandClock, handClock } from '../core/testing.ts';
 import { LogFile, logPath } from '../logs/log-file.ts';
 import { openStore, type Store } from '../store/store.ts';
-import { createLogs, type Logs } from './logs.ts';
+import { createLogs } from './logs.ts';
 import type { Reconciler } from './reconciler.ts';
 import { createServiceJobs } from './service-jobs.ts';
 
@@ -24,7 +24,7 @@ let live: ServiceJob[];
 /** Agents in slots. */
 let placed: Set<string>;
 let files: Map<string, LogFile>;
-let logs: Logs;
+let logs: ReturnType<typeof createLogs>;
 /** Whether the service's agents keep their own log apart from that of their job. */
 let jobOnStdout: boolean;
 

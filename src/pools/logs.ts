@@ -1,5 +1,6 @@
 /** What `onejob logs` shows: the output of jobs and agents while it comes and afterwards, and what agents log themselves. */
 import { existsSync } from 'node:fs';
+import { stripVTControlCharacters } from 'node:util';
 import type { LogManner, LogPiece, LogSource } from '../api/manager.ts';
 import type { JobView } from '../api/schema.ts';
 import type { CiService } from '../ci/ci-service.ts';
@@ -13,15 +14,15 @@ import { logPath } from '../logs/log-file.ts';
 import { createPlain } from '../logs/plain.ts';
 import { readLog } from '../logs/read.ts';
 import type { HistoryTable } from '../store/history.ts';
+import { until } from '../until.ts';
 import type { Reconciler } from './reconciler.ts';
-import type { ServiceJobs } from './service-jobs.ts';
 
 export interface LogParts {
   readonly clock: Clock;
   readonly reconciler: Pick<Reconciler, 'placeOf' | 'slot'>;
   readonly keepers: Pick<Keepers, 'get'>;
   readonly queue: Pick<OwnQueue, 'job' | 'onChange'>;
-  readonly serviceJobs: Pick<ServiceJobs, 'job'>;
+  readonly serviceJobs: { job(id: string): JobView | null };
   readonly history: Pick<HistoryTable, 'get' | 'ofJob' | 'ofSlot'>;
   /** Those beside the own queue. */
   readonly services: readonly Pick<CiService, 'name' | 'capabilities'>[];
@@ -29,16 +30,10 @@ export interface LogParts {
   readonly stateDir: string;
 }
 
-export interface Logs {
-  read(source: LogSource, how: LogManner, signal: AbortSignal): AsyncGenerator<LogPiece, void>;
-  /** @throws OnejobError E_LOG_UNKNOWN, E_JOB_UNKNOWN, E_AGENT_UNKNOWN, E_SLOT_UNKNOWN */
-  own(source: LogSource, signal: AbortSignal): AsyncGenerator<LogPiece, void>;
-}
-
 /** ms between two looks at a job of a CI service that nobody tells of its changes. */
 const lookEvery = 1_000;
 
-export function createLogs(parts: LogParts): Logs {
+export function createLogs(parts: LogParts) {
   const { clock, reconciler, keepers, queue, serviceJobs, history, services, logDir, stateDir } = parts;
 
   const jobOf = (id: string): JobView => {
@@ -56,7 +51,6 @@ export function createLogs(parts: LogParts): Logs {
 
   async function* ofJob(id: string, how: LogManner, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
     const read = new Set<AgentId>();
-    using changes = changesOf(id, signal);
     for (let job: JobView | null = jobOf(id); !signal.aborted; job = queue.job(id) ?? serviceJobs.job(id)) {
       // One that waited, and was cancelled where it waits.
       if (job === null) return;
@@ -70,7 +64,7 @@ export function createLogs(parts: LogParts): Logs {
       if (!how.follow || job.state === 'done' || job.state === 'settling') return;
       // A CI service gives each of its jobs to one agent, and may hear of the end later than we do.
       if (job.about !== null && read.size > 0) return;
-      await changes.next();
+      await change(id, signal);
     }
   }
 
@@ -129,38 +123,25 @@ export function createLogs(parts: LogParts): Logs {
     throw new OnejobError('E_LOG_UNKNOWN', `Job ${source.job} has no agent yet, so there are no logs of one.`, { retry: true });
   }
 
-  function changesOf(id: string, signal: AbortSignal): Disposable & { next(): Promise<void> } {
-    let changed = false;
-    let wake = (): void => {};
-    const tell = (): void => {
-      changed = true;
-      wake();
-    };
+  /** Resolves when the job has changed, or may have: nobody tells of a job that a CI service keeps. */
+  async function change(id: string, signal: AbortSignal): Promise<void> {
+    const changed = Promise.withResolvers<void>();
     const stop = queue.onChange((job) => {
-      if (job.id === id) tell();
+      if (job.id === id) changed.resolve();
     });
-    signal.addEventListener('abort', tell, { once: true });
-    let callOff = (): void => {};
-    return {
-      async next() {
-        if (queue.job(id) === null) callOff = clock.after(lookEvery, tell);
-        if (!changed) await new Promise<void>((resolve) => (wake = resolve));
-        changed = false;
-      },
-      [Symbol.dispose]() {
-        stop();
-        callOff();
-        signal.removeEventListener('abort', tell);
-      },
-    };
+    const callOff = queue.job(id) === null ? clock.after(lookEvery, changed.resolve) : () => {};
+    await until(changed.promise, signal).catch(() => {});
+    stop();
+    callOff();
   }
 
   return {
-    async *read(source, how, signal) {
+    async *read(source: LogSource, how: LogManner, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
       if ('job' in source) yield* ofJob(source.job, how, signal);
       else yield* ofAgent(agentBehind(source), how, signal);
     },
-    async *own(source, signal) {
+    /** @throws OnejobError E_LOG_UNKNOWN, E_JOB_UNKNOWN, E_AGENT_UNKNOWN, E_SLOT_UNKNOWN */
+    async *own(source: LogSource, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
       const agent = agentBehind(source);
       checkAgent(agent);
       const path = agentLogsPath(stateDir, agent);
@@ -193,4 +174,27 @@ export function createLogs(parts: LogParts): Logs {
 
 async function* forTerminal(pieces: AsyncIterable<LogPiece>): AsyncGenerator<LogPiece, void> {
   for await (const piece of pieces) yield piece.stream === 'note' ? piece : { ...piece, forTerminal: true };
+}
+
+/** How many lines and characters of last words are taken. */
+const lines = 6;
+const longest = 1_000;
+
+/** The end of an agent's output, for a message that says why it failed: at most six lines without their colours, or none. */
+export async function lastWords(keepers: Keepers, logDir: string, agent: AgentId): Promise<string> {
+  const keeper = keepers.get(agent);
+  const path = logPath(logDir, agent);
+  const pieces =
+    keeper?.file.read({ follow: false, signal: new AbortController().signal }) ?? (existsSync(path) ? readLog(path) : null);
+  if (pieces === null) return '';
+  let end = Buffer.alloc(0);
+  for await (const { stream, bytes } of pieces) {
+    if (stream !== 'note') end = Buffer.concat([end, bytes]).subarray(-4 * longest);
+  }
+  const said = stripVTControlCharacters(end.toString('utf8'))
+    .replaceAll(/[^\P{Cc}\n]/gu, '')
+    .split('\n')
+    .map((line) => line.trim())
+    .filter((line) => line !== '');
+  return said.slice(-lines).join('\n').slice(-longest);
 }

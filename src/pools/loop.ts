@@ -4,38 +4,45 @@
  * and it is started, by whoever has opened it, once everything was looked at.
  */
 import { randomBytes } from 'node:crypto';
-import type { CiService } from '../ci/ci-service.ts';
+import type { CiService, ServiceJob } from '../ci/ci-service.ts';
 import type { Config } from '../config/config.ts';
 import type { Environment } from '../config/environment.ts';
 import { cachesFolder } from '../config/volumes.ts';
 import type { Clock } from '../core/clock.ts';
-import { type AgentId, isEmpty, type Slot } from '../core/slot.ts';
+import {
+  type AgentId,
+  type AgentLane,
+  type Change,
+  type Exit,
+  isEmpty,
+  type JobId,
+  type JobResult,
+  type Slot,
+} from '../core/slot.ts';
 import { toFailure } from '../errors.ts';
 import type { ToolRunner } from '../gpu/run.ts';
 import type { Log } from '../log.ts';
 import { Keepers } from '../logs/keepers.ts';
 import { deleteLog, LogFile, logPath } from '../logs/log-file.ts';
 import type { Runtimes } from '../runtimes/choose.ts';
+import type { HistoryTable } from '../store/history.ts';
 import type { Store } from '../store/store.ts';
 import { createExecutors } from './act.ts';
-import { Asker } from './ask.ts';
-import { hasEnded, isIdle, wantedCaches } from './cache-slots.ts';
+import { createAsker } from './ask.ts';
+import { hasEnded, isIdle, wantedCaches } from './cache-places.ts';
 import { type Caches, createCaches } from './caches.ts';
-import { DiskWatch } from './disk-watch.ts';
-import { Dispatcher } from './executors.ts';
-import { Fingerprints } from './fingerprints.ts';
+import { createDiskWatch } from './disk-watch.ts';
+import { createDispatcher } from './executors.ts';
+import { createFingerprints } from './fingerprints.ts';
 import type { Fleet } from './fleet.ts';
-import { writeHistory } from './history.ts';
-import { Holds } from './holds.ts';
-import { lastWords } from './last-words.ts';
-import { Observer } from './observe.ts';
-import { openPoolImages } from './open-images.ts';
+import { lastWords } from './logs.ts';
+import { createObserver } from './observe.ts';
+import { createHolds } from './pause.ts';
 import { noDevices } from './pool.ts';
-import type { PoolImages } from './pool-images.ts';
+import { openPoolImages } from './pool-images.ts';
 import { populate } from './populate.ts';
 import { Reconciler } from './reconciler.ts';
 import { Registrations } from './registrations.ts';
-import { tellProgress } from './tell.ts';
 
 export interface LoopParts {
   readonly config: Config;
@@ -63,33 +70,19 @@ export interface LoopParts {
   readonly hurry: AbortSignal;
 }
 
-export interface Loop extends AsyncDisposable {
-  readonly reconciler: Reconciler;
-  readonly observer: Observer;
-  readonly keepers: Keepers;
-  readonly images: PoolImages;
-  readonly fingerprints: Fingerprints;
-  readonly caches: Caches;
-  /** null where no pool asks for devices. It outlives the loop: whoever starts it closes it. */
-  readonly fleet: Fleet | null;
-  readonly asker: Asker;
-  readonly holds: Holds;
-  /** The end of an agent's output. */
-  lastWords(agent: AgentId): Promise<string>;
-  /** What a slot is busy with, for people; null when there is nothing to say. */
-  noteOf(key: string): string | null;
-}
+export type Loop = Awaited<ReturnType<typeof openLoop>>;
 
 /** @throws OnejobError E_BUG when a pool names a service or a runtime that is not there; what was opened is closed again. */
-export async function openLoop(parts: LoopParts): Promise<Loop> {
+export async function openLoop(parts: LoopParts) {
   const { config, env, store, runtimes, services, clock, log, nameOf, logDir } = parts;
   const { pools } = config;
   await using opened = new AsyncDisposableStack();
 
   const newAgent = () => randomBytes(5).toString('hex');
-  const asker = new Asker(clock, newAgent);
+  const asker = createAsker(clock, newAgent);
   const registrations = new Registrations();
   const notes = new Map<string, string>();
+  const images = await openPoolImages({ config, env, store, services, log });
 
   const keepers = new Keepers({
     clock,
@@ -106,7 +99,7 @@ export async function openLoop(parts: LoopParts): Promise<Loop> {
     failed: (agent, error) => log.error('log incomplete', { agent, reason: toFailure(error).message }),
   });
   opened.defer(() => keepers.close());
-  const said = (agent: AgentId) => lastWords(keepers, logDir, agent);
+  const said = (agent: AgentId): Promise<string> => lastWords(keepers, logDir, agent);
 
   const reconciler: Reconciler = new Reconciler({
     clock,
@@ -118,7 +111,7 @@ export async function openLoop(parts: LoopParts): Promise<Loop> {
       save: (before, after, changes) => {
         store.slots.save(after);
         const pool = reconciler.poolOf(after.key).config.name;
-        writeHistory(before, after, changes, { table: store.history, pool, name: nameOf(after.key), wall: clock.wall() });
+        writeHistory(before, after, changes, store.history, { pool, name: nameOf(after.key), wall: clock.wall() });
       },
     },
     act: (key, action) => dispatcher.start(key, action),
@@ -134,7 +127,40 @@ export async function openLoop(parts: LoopParts): Promise<Loop> {
     },
   });
 
-  const dispatcher = new Dispatcher({
+  const caches: Caches = createCaches({
+    clock,
+    log,
+    nameOf,
+    folder: cachesFolder(config.stateDir),
+    wanted: () => wantedCaches(pools, reconciler.slots, nameOf),
+    mayTrim: (place) => isIdle(place, { slots: reconciler.slots, nameOf }),
+    minFree: config.diskMinFree,
+  });
+  const fingerprints = createFingerprints({ log, reconciler, nameOf, images });
+  const needy = pools.filter((pool) => pool.devices.count !== 0);
+  const fleet: Fleet | null =
+    needy.length === 0
+      ? null
+      : (await import('./fleet.ts')).openFleet({
+          ...{ clock, log, store, reconciler, fingerprints },
+          pools: needy,
+          runtime: runtimes.get,
+          repair: config.onQuarantine,
+          engine: async (signal) => (await import('../runtimes/docker/check.ts')).engineFacts(pools, env.docker, signal, clock),
+          path: env.path,
+          root: env.hostRoot,
+          runner: parts.runner,
+        });
+  const observer = createObserver({
+    ...{ clock, log, keepers, reconciler, asker, fingerprints },
+    runtimes: runtimes.all,
+    minFree: config.diskMinFree,
+    makeRoom: async (signal) => {
+      await images.prune(signal);
+      await caches.makeRoom(signal);
+    },
+  });
+  const dispatcher = createDispatcher({
     clock,
     post: (key, event) => reconciler.post(key, event),
     boundary: (name) => {
@@ -149,111 +175,94 @@ export async function openLoop(parts: LoopParts): Promise<Loop> {
         reason: toFailure(error).message,
       }),
     executors: createExecutors({
-      clock,
-      keepers,
-      registrations,
+      ...{ clock, keepers, registrations, runtimes, observer, fleet, fingerprints, caches, asker, hurry: parts.hurry },
+      startedAt: clock.now(),
       place: (key) => {
         const slot = reconciler.slot(key);
         if (slot === undefined) throw new RangeError(`no such slot: ${key}`);
         return { slot, pool: reconciler.poolOf(key), name: nameOf(key) };
       },
-      runtime: runtimes.get,
-      startedAt: clock.now(),
-      isAway: (runtime) => observer.unreachable(runtime.name) !== null,
-      unreachable: (runtime, why) => observer.cannotReach(runtime, why),
-      hurry: parts.hurry,
       note: (key, line) => (line === null ? notes.delete(key) : notes.set(key, line)),
-      devices: (uuids) => (uuids.length === 0 ? [] : (fleet?.book.leased(uuids) ?? [])),
-      imageOf: (...asked) => fingerprints.imageOf(...asked),
-      cpuset: async (pool, devices) =>
-        pool.config.recipe.grant.numa && devices.length > 0 ? ((await fleet?.cpusNear(devices)) ?? null) : null,
-      ensureCaches: (mounts) => caches.ensure(mounts),
-      stamp: (pool, fingerprint) => fingerprints.stamp(pool, fingerprint),
-      before: async (slot, agent, signal) => fleet?.prover.before(slot, agent, signal) ?? true,
-      cuda: () => fleet?.book.inventory?.cuda ?? null,
-      asker,
       lastWords: said,
       ran: (agent, job) => store.transaction({ durable: false }, () => store.history.ran(agent, job)),
-      prove: async (slot, agent, note, signal) => fleet?.prover.prove(slot, agent, note, signal) ?? [{ kind: 'proved', agent }],
     }),
-  });
-  const caches: Caches = createCaches({
-    clock,
-    log,
-    nameOf,
-    folder: cachesFolder(config.stateDir),
-    wanted: () => wantedCaches(pools, reconciler.slots, nameOf),
-    mayTrim: (place) => isIdle(place, { slots: reconciler.slots, nameOf }),
-    minFree: config.diskMinFree,
   });
   opened.defer(() => caches.close());
   opened.defer(() => reconciler.close());
   opened.defer(() => dispatcher.close());
   opened.defer(() => registrations.close());
+  opened.defer(() => images.close());
+  opened.defer(() => fingerprints.close());
   // Nothing is released before everything was looked at once.
   reconciler.pause.hold('starting', 'onejob is starting');
-
-  const images = await openPoolImages({ config, env, store, services, log });
-  opened.defer(() => images.close());
-  const fingerprints = new Fingerprints({ log, reconciler, nameOf, images });
-  opened.defer(() => fingerprints.close());
-  const needy = pools.filter((pool) => pool.devices.count !== 0);
-  const fleet: Fleet | null =
-    needy.length === 0
-      ? null
-      : (await import('./fleet.ts')).openFleet({
-          clock,
-          log,
-          store,
-          reconciler,
-          pools: needy,
-          runtime: runtimes.get,
-          looked: (inventory) => fingerprints.looked(inventory),
-          repair: config.onQuarantine,
-          engine: async (signal) => (await import('../runtimes/docker/check.ts')).engineFacts(pools, env.docker, signal, clock),
-          imageOf: (pool) => fingerprints.shownImage(pool),
-          path: env.path,
-          root: env.hostRoot,
-          runner: parts.runner,
-        });
   populate({
-    reconciler,
+    ...{ reconciler, pools, services, runtimes },
     devices: fleet?.book.slotDevices ?? noDevices,
-    pools,
     stored: parts.stored,
-    services,
-    runtimes,
     keepStandby: !parts.temporary,
     forget: (key) => store.slots.remove(key),
   });
-  const holds = new Holds({ clock, store, reconciler });
+  const holds = createHolds({ clock, store, reconciler });
   holds.restore();
   fingerprints.start();
-
-  const observer = new Observer({
-    clock,
-    log,
-    keepers,
-    reconciler,
-    runtimes: runtimes.all,
-    minFree: config.diskMinFree,
-    makeRoom: async (signal) => {
-      await images.prune(signal);
-      await caches.makeRoom(signal);
-    },
-    isGuest: (agent) => asker.isGuest(agent),
-    refreshFingerprints: (runtime, signal) => fingerprints.refresh(runtime, signal),
-  });
   opened.defer(() => observer.close());
-  const diskWatch = new DiskWatch({ clock, log, reconciler, runtime: (name) => runtimes.get(name) });
-  if (config.pools.some(({ disk }) => disk !== null)) diskWatch.start();
+  const diskWatch = createDiskWatch({ clock, log, reconciler, runtime: runtimes.get });
+  if (pools.some(({ disk }) => disk !== null)) diskWatch.start();
   opened.defer(() => diskWatch.close());
 
   const closing = opened.move();
   return {
-    ...{ reconciler, observer, keepers, images, fingerprints, caches, fleet, asker, holds },
+    ...{ reconciler, observer, keepers, images, fingerprints, caches, asker, holds },
+    /** null where no pool asks for devices. It outlives the loop: whoever starts it closes it. */
+    fleet,
     lastWords: said,
-    noteOf: (key) => notes.get(key) ?? null,
-    [Symbol.asyncDispose]: () => closing.disposeAsync(),
+    /** What a slot is busy with, for people; null when there is nothing to say. */
+    noteOf: (key: string): string | null => notes.get(key) ?? null,
+    [Symbol.asyncDispose]: (): Promise<void> => closing.disposeAsync(),
   };
+}
+
+/** Writes down what a step of one slot says about its agents, in the slot's own commit. Standbys that nothing was released to leave no trace. */
+function writeHistory(
+  before: Slot,
+  after: Slot,
+  changes: readonly Change[],
+  table: HistoryTable,
+  about: { readonly pool: string; readonly name: string; readonly wall: number },
+): void {
+  if (before.agent === after.agent) return;
+  const { pool, name, wall } = about;
+  const left = before.agent.kind === 'free' ? null : before.agent.agent;
+  const here = after.agent.kind === 'free' ? null : after.agent.agent;
+  if (left !== null && (left !== here || after.agent.kind === 'proving')) table.ended(left, exitOf(left, after, changes), wall);
+  if (here === null || after.agent.kind === 'proving') return;
+  if (left !== here) table.made({ agent: here, pool, slot: after.key, name, madeAt: wall });
+  if (after.agent.kind === 'busy') table.released(here, after.agent.job, wall);
+}
+
+/** How its job ended, when that was by the agent's own end; else how the agent ended, as its slot still knows. */
+function exitOf(agent: string, { leaving }: Slot, changes: readonly Change[]): Exit | null {
+  const ended = changes.find((change) => change.change === 'ended' && change.agent === agent);
+  if (ended?.change === 'ended' && isExit(ended.result)) return ended.result;
+  return leaving.find((one) => one.agent === agent)?.exit ?? null;
+}
+
+function isExit(result: JobResult): result is Exit {
+  return result.kind === 'code' || result.kind === 'signal' || result.kind === 'oom' || result.kind === 'lost';
+}
+
+/** What an agent of a service that keeps its jobs itself goes through, as lines of the log: nobody else tells whoever sits before it. */
+export function tellProgress(before: Slot, after: Slot, log: Log, jobOf: (id: JobId) => ServiceJob | null): void {
+  const [was, is] = [before.agent, after.agent];
+  const slot = after.key;
+  const title = (job: JobId | null): string | null => (job === null ? null : (jobOf(job)?.title ?? job));
+  if (is.kind === 'idle' && is.online && !(was.kind === 'idle' && was.online)) log.info('agent online', { slot, agent: is.agent });
+  if (is.kind === 'busy' && was.kind !== 'busy') log.info('job began', { slot, agent: is.agent, job: title(is.job) });
+  if ('agent' in was && hasBegun(was) && !('agent' in is && is.agent === was.agent && is.kind !== 'proving'))
+    log.info('agent ended', { slot, agent: was.agent, job: 'job' in was ? title(was.job) : null });
+}
+
+function hasBegun(lane: AgentLane): boolean {
+  if (lane.kind === 'stopping' || lane.kind === 'killing') return lane.released;
+  return lane.kind === 'busy' || lane.kind === 'idle';
 }

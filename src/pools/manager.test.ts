@@ -3,7 +3,7 @@
 import { expect, test } from 'vitest';
 import { jobRequest } from '../api/schema.ts';
 import { handClock } from '../core/testing.ts';
-import { HostManager, type ManagerParts } from './manager.ts';
+import { createManager, type ManagerParts } from './manager.ts';
 import { Pause } from './pause.ts';
 
 const patient = new AbortController().signal;
@@ -18,7 +18,6 @@ function starting(ending = false, more: object = {}) {
     ...{
       services: [],
       runtimes: () => [],
-      fleet: null,
       configChanged: async () => null,
       findings: () => [],
       hostFindings: async () => [],
@@ -27,17 +26,17 @@ function starting(ending = false, more: object = {}) {
       queue: { check: async () => [], submit: () => 'taken' },
       store: { registrations: { services: () => [] } },
       facts: {},
-      observer: {},
     },
-    reconciler: { pause, pools: [], slots: [] },
-    ...{ started, clock, held: () => {}, isEnding: () => ending },
+    loop: { reconciler: { pause, pools: [], slots: [] }, observer: {}, fleet: null },
+    shutdown: { clients: () => {}, isEnding: ending },
+    ...{ started, clock },
     ...more,
   } as unknown as ManagerParts;
   const start = (): void => {
     pause.release('starting');
     resolve();
   };
-  return { manager: new HostManager(parts), start, clock };
+  return { manager: createManager(parts), start, clock };
 }
 
 const starts = { level: 'warning', subject: 'this host', message: 'Nothing new is started: onejob is starting.', hint: null };

@@ -2,13 +2,16 @@
  * Looks at the world and tells the loop: runtime events as they come, and a slow resync that repairs what a stream missed.
  * A runtime that does not answer tells nothing: what cannot be seen is unknown, never gone (S6).
  */
-import type { Clock } from '../core/clock.ts';
+import { type Clock, every } from '../core/clock.ts';
 import { endedAtGate } from '../core/gate-failure.ts';
 import type { AgentId, Exit, Failure, JobId, Slot } from '../core/slot.ts';
 import { toFailure } from '../errors.ts';
 import type { Log } from '../log.ts';
 import type { Keepers } from '../logs/keepers.ts';
+import type { Runtimes } from '../runtimes/choose.ts';
 import type { Runtime, SandboxSeen } from '../runtimes/runtime.ts';
+import type { Asker } from './ask.ts';
+import type { Fingerprints } from './fingerprints.ts';
 import type { Pool } from './pool.ts';
 import type { Reconciler } from './reconciler.ts';
 
@@ -19,13 +22,12 @@ export interface ObserveParts {
   readonly reconciler: Reconciler;
   /** Those there are at the start; `add` brings more. */
   readonly runtimes: readonly Runtime[];
-  /** What a pool's standbys should be made from now; null when unknown. */
-  readonly refreshFingerprints: (runtime: Runtime, signal: AbortSignal) => Promise<void>;
+  readonly fingerprints: Pick<Fingerprints, 'refresh'>;
   readonly minFree: number;
   /** Removes what is not needed from a disk that is too full. */
   readonly makeRoom: (signal: AbortSignal) => Promise<unknown>;
-  /** Whether a sandbox is ours and no slot's: it answers a question and is removed by who asked. */
-  readonly isGuest: (agent: AgentId) => boolean;
+  /** Whose guests are ours and no slot's: they answer a question and are removed by who asked. */
+  readonly asker: Pick<Asker, 'isGuest'>;
 }
 
 const resyncEvery = 30_000;
@@ -34,71 +36,62 @@ const lookAgain = 2_000;
 /** How long a sandbox that ended before *released* was seen may take to show its whole log, in ms. */
 const lastWords = 10_000;
 
-export class Observer {
-  readonly #parts: ObserveParts;
-  readonly #abort = new AbortController();
-  readonly #unreachable = new Map<string, string>();
-  readonly #judging = new Set<AgentId>();
-  readonly #watching: Promise<void>[] = [];
-  readonly #runtimes: Runtime[];
-  readonly #resyncing = new Map<Runtime, Promise<void>>();
-  #timer: (() => void) | null = null;
+export type Observer = ReturnType<typeof createObserver>;
 
-  constructor(parts: ObserveParts) {
-    this.#parts = parts;
-    this.#runtimes = [...parts.runtimes];
-  }
-
-  /** Sentences about what cannot be reached right now. */
-  get problems(): string[] {
-    return [...this.#unreachable.values()];
-  }
+export function createObserver(parts: ObserveParts) {
+  const { reconciler, keepers, log, minFree, fingerprints, asker, makeRoom, clock } = parts;
+  const abort = new AbortController();
+  const away = new Map<string, string>();
+  const judging = new Set<AgentId>();
+  const watching: Promise<void>[] = [];
+  const runtimes = [...parts.runtimes];
+  const resyncing = new Map<Runtime, Promise<void>>();
+  let timer: (() => void) | null = null;
 
   /** Why a runtime cannot be reached right now; null while it can. */
-  unreachable(runtime: string): string | null {
-    return this.#unreachable.get(runtime) ?? null;
+  function unreachable(runtime: string): string | null {
+    return away.get(runtime) ?? null;
   }
 
   /** Nothing is begun on a runtime that could not be reached until a look at it succeeds. */
-  cannotReach(runtime: Runtime, failure: string): void {
-    if (this.#unreachable.get(runtime.name) !== failure)
-      this.#parts.log.error('runtime unreachable', { runtime: runtime.name, reason: failure });
-    this.#unreachable.set(runtime.name, failure);
-    this.#parts.reconciler.away(runtime.name, failure);
-    this.#arm();
+  function cannotReach(runtime: Runtime, failure: string): void {
+    if (away.get(runtime.name) !== failure) log.error('runtime unreachable', { runtime: runtime.name, reason: failure });
+    away.set(runtime.name, failure);
+    reconciler.away(runtime.name, failure);
+    arm();
   }
 
   /** Follows what is already there, then looks once at everything; resolves when that was done or has failed. */
-  async start(): Promise<void> {
-    for (const slot of this.#parts.reconciler.slots) {
-      for (const agent of standing(slot)) this.#parts.keepers.follow(agent, this.#runtimeOf(slot));
+  async function start(): Promise<void> {
+    for (const slot of reconciler.slots) {
+      for (const agent of standing(slot)) keepers.follow(agent, runtimeOf(slot));
     }
-    for (const runtime of this.#runtimes) this.#watching.push(this.#watch(runtime));
-    await this.#resyncAll();
-    this.#arm();
+    for (const runtime of runtimes) watching.push(watch(runtime));
+    await resyncAll();
+    arm();
   }
 
   /** One more runtime is looked after from now on; resolves when it was looked at once. One that is known already is looked at again. */
-  async add(runtime: Runtime): Promise<void> {
-    if (!this.#runtimes.includes(runtime)) {
-      this.#runtimes.push(runtime);
-      this.#watching.push(this.#watch(runtime));
+  async function add(runtime: Runtime): Promise<void> {
+    if (!runtimes.includes(runtime)) {
+      runtimes.push(runtime);
+      watching.push(watch(runtime));
     }
-    await this.resync(runtime);
+    await resync(runtime);
   }
 
-  async close(): Promise<void> {
-    this.#timer?.();
-    this.#abort.abort();
-    await Promise.allSettled([...this.#watching, ...this.#resyncing.values()]);
+  async function close(): Promise<void> {
+    timer?.();
+    abort.abort();
+    await Promise.allSettled([...watching, ...resyncing.values()]);
   }
 
   /** Compares what the runtime has with what the slots say, both ways. One at a time per runtime. */
-  resync(runtime: Runtime): Promise<void> {
-    const running = this.#resyncing.get(runtime);
+  function resync(runtime: Runtime): Promise<void> {
+    const running = resyncing.get(runtime);
     if (running !== undefined) return running;
-    const done = this.#resync(runtime).finally(() => this.#resyncing.delete(runtime));
-    this.#resyncing.set(runtime, done);
+    const done = compare(runtime).finally(() => resyncing.delete(runtime));
+    resyncing.set(runtime, done);
     return done;
   }
 
@@ -106,20 +99,19 @@ export class Observer {
    * Removes what is ours and in no slot, and what our sandboxes shared: what a manager that was killed had asked for may come long
    * after its slot was cleared, and when nothing is to be left nobody looks again. Never fails; what stays is told to the log.
    */
-  async sweep(runtime: Runtime): Promise<void> {
-    const signal = this.#abort.signal;
+  async function sweep(runtime: Runtime): Promise<void> {
+    const signal = abort.signal;
     try {
       const seen = await runtime.list(signal);
-      for (const sandbox of seen) if (this.#isOrphan(sandbox)) await this.#removeOrphan(runtime, sandbox);
+      for (const sandbox of seen) if (isOrphan(sandbox)) await removeOrphan(runtime, sandbox);
       await runtime.sweep(signal);
     } catch (error) {
-      this.#parts.log.warn('not everything could be removed', { runtime: runtime.name, reason: toFailure(error).message });
+      log.warn('not everything could be removed', { runtime: runtime.name, reason: toFailure(error).message });
     }
   }
 
   /** An agent's first process has ended. */
-  async exited(agent: AgentId, exit: Exit): Promise<void> {
-    const { reconciler, keepers } = this.#parts;
+  async function exited(agent: AgentId, exit: Exit): Promise<void> {
     const key = reconciler.placeOf(agent);
     const slot = key === undefined ? undefined : reconciler.slot(key);
     if (key === undefined || slot === undefined || slot.leaving.some((one) => one.agent === agent)) return;
@@ -135,85 +127,82 @@ export class Observer {
       reconciler.post(key, { kind: 'exited', agent, exit, released: true });
       return;
     }
-    if (this.#judging.has(agent)) return;
-    this.#judging.add(agent);
+    if (judging.has(agent)) return;
+    judging.add(agent);
     try {
-      const runtime = this.#runtimeOf(slot);
+      const runtime = runtimeOf(slot);
       const keeper = keepers.follow(agent, runtime);
       let whole = await keepers.complete(agent, lastWords);
       // A runtime that is away says nothing about the script either: its log is read once it is back.
-      while (!whole && this.#unreachable.has(runtime.name) && !this.#abort.signal.aborted) {
+      while (!whole && away.has(runtime.name) && !abort.signal.aborted) {
         whole = await keepers.complete(agent, lastWords);
       }
-      if (this.#abort.signal.aborted) return;
+      if (abort.signal.aborted) return;
       // The marker may be read of output that a full disk does not take yet.
       const begun = keeper.state === 'released';
       const end: Exit =
         whole || begun ? exit : { kind: 'lost', reason: 'its output cannot be read, so nobody can say whether it began' };
       reconciler.post(key, { kind: 'exited', agent, exit: end, released: begun || !whole });
     } finally {
-      this.#judging.delete(agent);
+      judging.delete(agent);
     }
   }
 
-  async #watch(runtime: Runtime): Promise<void> {
-    const { signal } = this.#abort;
+  async function watch(runtime: Runtime): Promise<void> {
+    const { signal } = abort;
     for await (const event of runtime.events(signal)) {
       switch (event.kind) {
         case 'exited':
-          void this.exited(event.agent, event.exit);
+          void exited(event.agent, event.exit);
           break;
         case 'removed':
-          this.#gone(event.agent);
+          gone(event.agent);
           break;
         case 'lost':
-          this.cannotReach(runtime, event.failure);
+          cannotReach(runtime, event.failure);
           break;
         case 'connected':
-          void this.resync(runtime);
+          void resync(runtime);
           break;
       }
     }
   }
 
-  async #resync(runtime: Runtime): Promise<void> {
-    const { reconciler } = this.#parts;
-    const { signal } = this.#abort;
+  async function compare(runtime: Runtime): Promise<void> {
+    const { signal } = abort;
     try {
       const before = reconciler.slots.filter((slot) => slot.runtime === runtime.name).flatMap(standing);
       const seen = await runtime.list(signal);
-      this.#reached(runtime);
+      reached(runtime);
       const there = new Set(seen.map((sandbox) => sandbox.agent));
-      for (const agent of before) if (!there.has(agent)) this.#gone(agent);
+      for (const agent of before) if (!there.has(agent)) gone(agent);
       for (const sandbox of seen) {
-        if (this.#isOrphan(sandbox)) await this.#removeOrphan(runtime, sandbox);
-        else if (sandbox.state.kind === 'exited') void this.exited(sandbox.agent, sandbox.state.exit);
+        if (isOrphan(sandbox)) await removeOrphan(runtime, sandbox);
+        else if (sandbox.state.kind === 'exited') void exited(sandbox.agent, sandbox.state.exit);
       }
-      await this.#parts.refreshFingerprints(runtime, signal);
-      await this.#checkDisk(runtime, signal);
+      await fingerprints.refresh(runtime, signal);
+      await checkDisk(runtime, signal);
     } catch (error) {
-      if (!signal.aborted) this.cannotReach(runtime, toFailure(error).message);
+      if (!signal.aborted) cannotReach(runtime, toFailure(error).message);
     }
     if (!signal.aborted) reconciler.replanAll();
   }
 
-  #isOrphan({ agent }: SandboxSeen): boolean {
-    return !this.#parts.isGuest(agent) && this.#parts.reconciler.placeOf(agent) === undefined;
+  function isOrphan({ agent }: SandboxSeen): boolean {
+    return !asker.isGuest(agent) && reconciler.placeOf(agent) === undefined;
   }
 
-  async #removeOrphan(runtime: Runtime, { agent, slot }: SandboxSeen): Promise<void> {
-    const { log } = this.#parts;
+  async function removeOrphan(runtime: Runtime, { agent, slot }: SandboxSeen): Promise<void> {
     log.warn('removing an orphan', { runtime: runtime.name, agent, slot });
     await runtime.remove(agent).catch((error: unknown) => {
       log.warn('orphan not removed', { agent, reason: toFailure(error).message });
     });
   }
 
-  async #checkDisk(runtime: Runtime, signal: AbortSignal): Promise<void> {
-    const { reconciler, minFree, log } = this.#parts;
+  async function checkDisk(runtime: Runtime, signal: AbortSignal): Promise<void> {
     let disk = await runtime.disk(signal);
     if (disk !== null && disk.free < minFree && runtime.capabilities.images) {
-      await this.#parts.makeRoom(signal).catch((error: unknown) => {
+      await makeRoom(signal).catch((error: unknown) => {
         log.warn('no room made', { runtime: runtime.name, reason: toFailure(error).message });
       });
       disk = await runtime.disk(signal);
@@ -227,38 +216,45 @@ export class Observer {
     if (reconciler.pause.hold(reason, detail)) log.warn('disk is full', { reason: detail });
   }
 
-  #gone(agent: AgentId): void {
-    const { reconciler } = this.#parts;
+  function gone(agent: AgentId): void {
     const key = reconciler.placeOf(agent);
     const slot = key === undefined ? undefined : reconciler.slot(key);
     if (key === undefined || slot === undefined || !standing(slot).includes(agent)) return;
     reconciler.post(key, { kind: 'gone', agent });
   }
 
-  #runtimeOf(slot: Slot): Runtime {
-    const runtime = this.#runtimes.find((one) => one.name === slot.runtime);
+  function runtimeOf(slot: Slot): Runtime {
+    const runtime = runtimes.find((one) => one.name === slot.runtime);
     if (runtime === undefined) throw new RangeError(`no runtime ${slot.runtime} for slot ${slot.key}`);
     return runtime;
   }
 
-  #reached(runtime: Runtime): void {
-    if (!this.#unreachable.delete(runtime.name)) return;
-    this.#parts.log.info('runtime reachable again', { runtime: runtime.name });
-    this.#parts.reconciler.back(runtime.name);
+  function reached(runtime: Runtime): void {
+    if (!away.delete(runtime.name)) return;
+    log.info('runtime reachable again', { runtime: runtime.name });
+    reconciler.back(runtime.name);
   }
 
-  #arm(): void {
-    if (this.#abort.signal.aborted) return;
-    this.#timer?.();
-    this.#timer = this.#parts.clock.after(this.#unreachable.size > 0 ? lookAgain : resyncEvery, async () => {
-      await this.#resyncAll();
-      this.#arm();
+  function arm(): void {
+    if (abort.signal.aborted) return;
+    timer?.();
+    timer = clock.after(away.size > 0 ? lookAgain : resyncEvery, async () => {
+      await resyncAll();
+      arm();
     });
   }
 
-  async #resyncAll(): Promise<void> {
-    await Promise.all(this.#runtimes.map((runtime) => this.resync(runtime)));
+  async function resyncAll(): Promise<void> {
+    await Promise.all(runtimes.map((runtime) => resync(runtime)));
   }
+
+  return {
+    /** Sentences about what cannot be reached right now. */
+    get problems(): string[] {
+      return [...away.values()];
+    },
+    ...{ unreachable, cannotReach, start, add, close, resync, sweep, exited },
+  };
 }
 
 /** A gate that could not begin, with the name of the image that is to be mended; null for any other end. */
@@ -300,4 +296,32 @@ function hasBegun(slot: Slot): boolean {
     default:
       return false;
   }
+}
+
+/** ms between two looks. */
+export const chooseEvery = 30_000;
+
+export interface ChooseAgainParts extends Pick<ObserveParts, 'clock' | 'log'> {
+  readonly runtimes: Pick<Runtimes, 'best' | 'reason' | 'chooseAgain'>;
+  readonly reconciler: Pick<Reconciler, 'pools'>;
+  readonly observer: Pick<Observer, 'add'>;
+}
+
+/**
+ * Pools that name neither a runtime nor an image, and run their jobs as processes because Docker could not be used: looks at Docker
+ * again while the manager runs, until the answer is called, and moves such pools to it. Nothing ever moves the other way.
+ */
+export function keepChoosing({ clock, log, runtimes, reconciler, observer }: ChooseAgainParts): () => void {
+  let isOver = false;
+  const look = async (): Promise<void> => {
+    if (!(await runtimes.chooseAgain()) || isOver) return;
+    for (const pool of reconciler.pools) if (pool.config.runtime === null && !pool.leaving) pool.moveTo(runtimes.best);
+    log.info('runtime chosen', { reason: runtimes.reason });
+    await observer.add(runtimes.best);
+  };
+  const stop = every(clock, chooseEvery, look, (error) => log.warn('runtime not looked at', { reason: toFailure(error).message }));
+  return () => {
+    isOver = true;
+    stop();
+  };
 }

@@ -3,8 +3,8 @@ import type { CiService } from '../ci/ci-service.ts';
 import type { PoolConfig } from '../config/config.ts';
 import { emptySlot, type Slot } from '../core/slot.ts';
 import type { Runtime } from '../runtimes/runtime.ts';
-import { Offers } from './offers.ts';
 import { noDevices, Pool } from './pool.ts';
+import { Offers } from './reconciler.ts';
 
 const host = { stopping: false, paused: false, now: 100 };
 const empty = emptySlot({ key: 'p/1', runtime: 'docker', service: 'ci', grace: 5 });

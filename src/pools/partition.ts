@@ -4,19 +4,14 @@
  * longest-waiting demand first: what it could use is kept for it, so that many small jobs cannot starve a large one.
  */
 import { fits } from '../config/conditions.ts';
-import type { DeviceRequest } from '../config/config.ts';
+import type { PoolConfig } from '../config/config.ts';
 import { type AllocatedSlot, allocate } from '../core/allocate.ts';
 import type { Allocatable, Lease, Want } from '../core/lease.ts';
 import type { DeviceId } from '../core/slot.ts';
 import type { Device } from '../gpu/inventory.ts';
 
 /** What of a pool matters here. */
-export interface PartitionPool {
-  readonly name: string;
-  readonly agents: number | 'per-device';
-  readonly devices: DeviceRequest;
-  readonly standby: boolean;
-}
+export type PartitionPool = Pick<PoolConfig, 'name' | 'agents' | 'devices' | 'standby'>;
 
 export interface PartitionInput {
   /** Pools whose agents need devices, in the order of the file. */

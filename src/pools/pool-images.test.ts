@@ -7,9 +7,8 @@ import type { Built, ImageBuilder, ImageWish } from '../images/builder.ts';
 import type { ImageThere } from '../images/engine.ts';
 import type { Progress } from '../until.ts';
 import { card, hostWith } from '../images/testing.ts';
-import { AutoImages } from './auto-image.ts';
-import { renewImages } from './image-renewal.ts';
-import { PoolImages } from './pool-images.ts';
+import { createAutoImages } from './auto-image.ts';
+import { PoolImages, renewImages } from './pool-images.ts';
 
 const plain = { base: 'debian:12', packages: [], dockerfile: null, flavour: 'devel', distribution: null } as const;
 
@@ -78,7 +77,7 @@ function bench(...pools: PoolConfig[]) {
   const log = { info: (event: string) => lines.push(event), warn: (event: string) => lines.push(event), error() {} };
   const images = new PoolImages({
     ...{ pools, log },
-    auto: new AutoImages({ pools: asAuto, arch: 'amd64', platform: null, template: () => 'cuda:{cuda}' }),
+    auto: createAutoImages({ pools: asAuto, arch: 'amd64', platform: null, template: () => 'cuda:{cuda}' }),
     typeOf: (service) => (service === 'azure' ? 'azure-pipelines' : 'own-queue'),
     builder: async () => builder,
     agentPackage: async () => null,

@@ -2,12 +2,20 @@
  * The images of pools that name none: chosen (`image: auto`), built (a recipe), or both. What has been built stays in use until
  * its successor is there, so neither an outage of a CI service nor a build that fails takes a pool's image away (S6, S9).
  */
-import type { AgentPackage } from '../ci/ci-service.ts';
-import type { ImageRecipe, PoolConfig } from '../config/config.ts';
+
+import { join } from 'node:path';
+import { toErrorView } from '../api/http-errors.ts';
+import type { ImageDesk } from '../api/manager.ts';
+import type { ImageOutcome } from '../api/image-schema.ts';
+import type { AgentPackage, CiService } from '../ci/ci-service.ts';
+import { serviceType } from '../ci/types.ts';
+import type { Config, ImageRecipe, PoolConfig } from '../config/config.ts';
+import type { Environment } from '../config/environment.ts';
+import { type Clock, every } from '../core/clock.ts';
 import { OnejobError, toFailure } from '../errors.ts';
 import type { Inventory } from '../gpu/inventory.ts';
 import type { Built, ImageBuilder, ImageWish } from '../images/builder.ts';
-import { hasOwnLayer } from '../images/plan.ts';
+import { hasOwnLayer, imageLabels } from '../images/plan.ts';
 import type { Log } from '../log.ts';
 import type { Finding, Recipe } from '../runtimes/runtime.ts';
 import { createShared, type Progress } from '../until.ts';
@@ -29,7 +37,7 @@ export interface PoolImagesParts {
 }
 
 /** What became of one pool's image when it was looked whether there is a newer one. */
-export interface Refreshed {
+interface Refreshed {
   readonly pool: string;
   readonly before: Built | null;
   /** As before when it failed. */
@@ -98,7 +106,7 @@ export class PoolImages {
     if (pool === undefined || this.#isFinished(pool) || this.#built.has(name)) return;
     const base = this.base(name);
     if (base === null && pool.imageRecipe.base !== null) return;
-    const found = await (await this.#open()).find(this.#wish(pool), signal);
+    const found = await (await this.open()).find(this.#wish(pool), signal);
     // It may have been built, or another base chosen, meanwhile.
     if (found !== null && !this.#built.has(name) && this.base(name) === base) this.#built.set(name, found);
   }
@@ -115,7 +123,7 @@ export class PoolImages {
       const image = base === 'auto' ? this.#chosen(name) : base;
       return { image, pull: pool.recipe.pull };
     }
-    const builder = await this.#open();
+    const builder = await this.open();
     await this.look(name, signal);
     const known = this.#built.get(name);
     const built =
@@ -164,7 +172,7 @@ export class PoolImages {
       if (pool === undefined || this.#isFinished(pool)) continue;
       const before = this.#built.get(name) ?? null;
       try {
-        const after = await this.#get(pool, await this.#open(), (line) => progress(name, line), signal);
+        const after = await this.#get(pool, await this.open(), (line) => progress(name, line), signal);
         this.#problems.delete(name);
         done.push({ pool: name, before, after, problem: null });
       } catch (error) {
@@ -188,20 +196,18 @@ export class PoolImages {
     const ids = new Set([...(await this.used(signal)).values()].map(({ id }) => id));
     // Which image such a pool uses cannot be said before the GPUs were looked at, so neither which ones are not used.
     if (this.names.some((name) => this.#pools.get(name)?.imageRecipe.base === 'auto' && this.base(name) === null)) return [];
-    const gone = await (await this.#open()).prune((image) => ids.has(image.id), signal);
+    const gone = await (await this.open()).prune((image) => ids.has(image.id), signal);
     if (gone.length > 0) this.#parts.log.info('images removed', { images: gone });
     return gone;
   }
 
   /** The builder, for what is not about one pool. */
   open(): Promise<ImageBuilder> {
-    return this.#open();
-  }
-
-  /** What pool `name` asks to be built. @throws OnejobError E_IMAGE_CHOICE */
-  wish(name: string): ImageWish | null {
-    const pool = this.#pools.get(name);
-    return pool === undefined || this.#isFinished(pool) ? null : this.#wish(pool);
+    this.#builder ??= this.#parts.builder().catch((error: unknown) => {
+      this.#builder = null;
+      throw error;
+    });
+    return this.#builder;
   }
 
   async close(): Promise<void> {
@@ -231,14 +237,6 @@ export class PoolImages {
     );
   }
 
-  #open(): Promise<ImageBuilder> {
-    this.#builder ??= this.#parts.builder().catch((error: unknown) => {
-      this.#builder = null;
-      throw error;
-    });
-    return this.#builder;
-  }
-
   #wish({ name, service, recipe, imageRecipe }: ImagePool): ImageWish {
     const { base, packages, dockerfile } = imageRecipe;
     return {
@@ -261,4 +259,137 @@ export class PoolImages {
   #isFinished({ service, imageRecipe: { base, packages, dockerfile } }: ImagePool): boolean {
     return base !== null && packages.length === 0 && dockerfile === null && !hasOwnLayer(this.#parts.typeOf(service));
   }
+}
+
+interface OpenImagesParts {
+  readonly config: Pick<Config, 'pools' | 'services'>;
+  readonly env: Pick<Environment, 'docker' | 'runtimeDir' | 'hostRoot'>;
+  /** Of the state directory. */
+  readonly store: { readonly dir: string; readonly owner: string };
+  readonly services: ReadonlyMap<string, CiService>;
+  readonly log: Log;
+}
+
+/** The images of a config's pools, for one manager or one command. Nothing is loaded or asked before it is needed. */
+export async function openPoolImages({ config, env, store, services, log }: OpenImagesParts): Promise<PoolImages> {
+  const { pools } = config;
+  const wantsChoice = pools.some((pool) => pool.imageRecipe?.base === 'auto');
+  const auto = wantsChoice ? await (await import('./auto-image.ts')).openAutoImages(config, env.hostRoot) : null;
+  return new PoolImages({
+    pools,
+    log,
+    auto,
+    typeOf: (service) => serviceType(config.services.find((one) => one.name === service)?.type).type,
+    builder: async () => {
+      const { createImageBuilder } = await import('../images/builder.ts');
+      const environment = { ...env.docker, runtimeDir: env.runtimeDir };
+      const warn = (text: string, fields: Record<string, unknown>) => log.warn(text, fields);
+      return createImageBuilder({ environment, owner: store.owner, packages: join(store.dir, 'packages'), warn });
+    },
+    agentPackage: async (service, platform, signal) => (await services.get(service)?.agentPackage?.(platform, signal)) ?? null,
+  });
+}
+
+const day = 24 * 60 * 60_000;
+/** How long after its start a manager looks first, in ms: not while everything begins. */
+const firstLook = 60_000;
+
+/**
+ * Looks for newer agents soon, and every day until the answer is called, so that images do not grow old; removes what the new ones
+ * replace. Only images that are in use are renewed.
+ */
+export function renewImages(images: PoolImages, { clock, log }: { readonly clock: Clock; readonly log: Log }): () => void {
+  if (images.names.length === 0) return () => {};
+  const closing = new AbortController();
+  const { signal } = closing;
+  const look = () => renew(images, log, signal);
+  const failed = (error: unknown): void => {
+    if (!signal.aborted) log.warn('images not looked at', { reason: toFailure(error).message });
+  };
+  let cancel = clock.after(firstLook, () => {
+    void look().catch(failed);
+    cancel = every(clock, day, look, failed);
+  });
+  return () => {
+    closing.abort();
+    cancel();
+  };
+}
+
+async function renew(images: PoolImages, log: Log, signal: AbortSignal): Promise<void> {
+  const used = images.names.filter((name) => images.built(name) !== null);
+  if (used.length === 0) return;
+  const done = await images.refresh(used, () => {}, signal);
+  for (const { pool, problem } of done) {
+    if (problem !== null) log.warn('image not renewed', { pool, reason: toFailure(problem).message });
+  }
+  const builder = await images.open();
+  // Those of the same recipes; what else is there may be another config's.
+  const ids = new Set(used.map((name) => images.built(name)?.id));
+  const recipes = new Set((await builder.list(signal)).filter(({ id }) => ids.has(id)).map(builder.recipeOf));
+  const gone = await builder.prune((image) => ids.has(image.id) || !recipes.has(builder.recipeOf(image)), signal);
+  if (gone.length > 0) log.info('old images removed', { images: gone });
+  // Which packages are in use is only known of pools that could be looked at.
+  if (done.every(({ problem }) => problem === null)) await builder.prunePackages();
+}
+
+/** Answers what is asked about images that onejob builds, by the images of pools and what is on the Engine. */
+export function createImageDesk(images: PoolImages, pools: readonly Pick<PoolConfig, 'name' | 'recipe'>[]): ImageDesk {
+  const chosen = (asked: readonly string[]): readonly string[] => {
+    const unknown = asked.find((name) => !pools.some((pool) => pool.name === name));
+    if (unknown === undefined) return asked.length === 0 ? images.names : asked;
+    const known = pools.map((pool) => pool.name).join(', ');
+    throw new OnejobError('E_POOL_UNKNOWN', `There is no pool "${unknown}".`, { hint: `The pools are: ${known}.` });
+  };
+
+  return {
+    async list(signal) {
+      const now = await images.used(signal);
+      const builder = await images.open();
+      return (await builder.list(signal)).map(({ reference, id, labels, size, created, containers }) => ({
+        reference,
+        id,
+        pools: [...now].filter(([, built]) => built.id === id).map(([pool]) => pool),
+        base: labels[imageLabels.base] ?? null,
+        agent: labels[imageLabels.agentVersion] ?? null,
+        size,
+        createdAt: created,
+        containers,
+      }));
+    },
+
+    async make(what, asked, progress, signal) {
+      const outcomes: ImageOutcome[] = [];
+      for (const pool of chosen(asked)) {
+        if (!images.names.includes(pool)) {
+          const image = images.base(pool) ?? pools.find(({ name }) => name === pool)?.recipe.image ?? null;
+          outcomes.push({ pool, image, agent: null, what: 'there', problem: null });
+          continue;
+        }
+        await images.look(pool, signal);
+        const before = images.built(pool);
+        outcomes.push(await one(pool, before));
+      }
+      return outcomes;
+
+      async function one(pool: string, before: Built | null): Promise<ImageOutcome> {
+        const about = { image: before?.reference ?? null, agent: before?.agentVersion ?? null };
+        try {
+          if (what === 'build') await images.need(pool, (line) => progress(pool, line), signal);
+          else {
+            const [refreshed] = await images.refresh([pool], progress, signal);
+            if (refreshed !== undefined && refreshed.problem !== null) throw refreshed.problem;
+          }
+        } catch (error) {
+          signal.throwIfAborted();
+          return { pool, ...about, what: 'failed', problem: toErrorView(error) };
+        }
+        const after = images.built(pool);
+        const change = after?.id === before?.id ? 'there' : before === null ? 'built' : 'newer';
+        return { pool, image: after?.reference ?? null, agent: after?.agentVersion ?? null, what: change, problem: null };
+      }
+    },
+
+    prune: (signal) => images.prune(signal),
+  };
 }

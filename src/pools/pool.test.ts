@@ -23,7 +23,6 @@ test('a slot whose recipe holds its agent’s name is held only to its own', () 
   pool.learn('p/1', 'f1');
   expect(pool.view('p/1', host).fingerprint).toBe('f1');
   expect(pool.view('p/2', host).fingerprint).toBeNull();
-  expect(pool.knows('p/2')).toBe(false);
 });
 
 test('an agent that was only seen online does not make the back-off begin anew, one that had a job does', () => {

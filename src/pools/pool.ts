@@ -46,7 +46,8 @@ export class Pool {
   readonly pause = new Pause();
   #runtime: Runtime;
   readonly #keepStandby: boolean;
-  readonly #isPerSlot: boolean;
+  /** Whether what a slot's sandboxes are made from depends on the slot. */
+  readonly isPerSlot: boolean;
   /** Whether its service is told what its slots could do with a job. */
   readonly tellsOffers: boolean;
   /** Keys of slots that could take a waiting job, longest free first. */
@@ -81,7 +82,7 @@ export class Pool {
     this.#runtime = parts.runtime;
     this.devices = parts.devices;
     this.#serviceNamed = parts.serviceNamed ?? (() => parts.service);
-    this.#isPerSlot = JSON.stringify(config.recipe ?? null).includes('{name}');
+    this.isPerSlot = JSON.stringify(config.recipe ?? null).includes('{name}');
     this.#keepStandby = parts.keepStandby && config.standby;
     this.tellsOffers = parts.tellsOffers ?? true;
     this.leaving = parts.leaving ?? false;
@@ -108,11 +109,6 @@ export class Pool {
     return `${image === null ? 'its image' : `image "${image}"`} on ${this.#runtime.name}`;
   }
 
-  /** Whether what a slot's sandboxes are made from depends on the slot. */
-  get isPerSlot(): boolean {
-    return this.#isPerSlot;
-  }
-
   /** The service that what is in the slot is for: config may have moved on to another. */
   serviceOf({ service }: Slot): CiService {
     return service === '' || service === this.service.name ? this.service : this.#serviceNamed(service);
@@ -133,12 +129,8 @@ export class Pool {
     this.#fingerprints.clear();
   }
 
-  knows(key: string): boolean {
-    return this.#fingerprints.has(this.#groupOf(key));
-  }
-
   #groupOf(key: string): string {
-    return this.#isPerSlot ? key : '';
+    return this.isPerSlot ? key : '';
   }
 
   /** What the pool asks of one of its slots now; `host` adds what holds for all pools. */
@@ -172,8 +164,9 @@ export class Pool {
     if (isRenewing(slot)) this.#renewing.set(slot.key, slot.agent.kind === 'idle' ? slot.agent.fingerprint : null);
     else this.#renewing.delete(slot.key);
     const able = slot.agent.kind === 'free' && slot.standby.kind !== 'preparing' && slot.leaving.length < leavingLimit;
-    if (!able) this.able.delete(slot.key);
-    else if (!this.able.has(slot.key)) this.able.add(slot.key);
+    // One that is in it already keeps its turn.
+    if (able) this.able.add(slot.key);
+    else this.able.delete(slot.key);
   }
 
   /** Several slots that fail at one moment are one failure. */

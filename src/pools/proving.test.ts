@@ -6,11 +6,11 @@ import type { Device, Inventory } from '../gpu/inventory.ts';
 import { noGpus } from '../gpu/inventory.ts';
 import type { KernelEvent } from '../gpu/kernel-log.ts';
 import { noKernelLook } from '../gpu/kernel-reader.ts';
-import { DeviceWatch } from './device-watch.ts';
-import { Prover } from './proving.ts';
+import { createDeviceWatch, type DeviceWatch } from './device-watch.ts';
+import { createProver } from './proving.ts';
 
 let host: DeviceHost;
-let prover: Prover;
+let prover: ReturnType<typeof createProver>;
 let watch: DeviceWatch;
 let devices: Device[];
 let events: KernelEvent[];
@@ -38,7 +38,7 @@ beforeEach(() => {
   const { clock, book, store } = host;
   const log = { info() {}, warn() {}, error() {} };
   let seq = 1;
-  watch = new DeviceWatch({
+  watch = createDeviceWatch({
     clock,
     log,
     book,
@@ -57,8 +57,8 @@ beforeEach(() => {
     groupsOf: () => [],
     idle: (look, idle) => prover.idle(look, idle),
     hold() {},
-  } as ConstructorParameters<typeof DeviceWatch>[0]);
-  prover = new Prover({
+  } as Parameters<typeof createDeviceWatch>[0]);
+  prover = createProver({
     clock,
     log,
     book,

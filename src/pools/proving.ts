@@ -44,23 +44,18 @@ const longestPause = 5_000;
 const patience = 2_000;
 const thoughtOf = 500;
 
-export class Prover {
-  readonly #parts: ProverParts;
-
-  constructor(parts: ProverParts) {
-    this.#parts = parts;
-  }
-
+export function createProver(parts: ProverParts) {
+  const { book, watch, groupsOf, log, quarantine, clock, isStopping, bootId, isShared, write } = parts;
+  const { proofs, missingNodes } = parts;
   /**
    * Before an agent is let at its devices: whether they are still as clean as they were, judged from the last look and from the
    * kernel log as it is now. A lot may have happened since the last proof: a person, a late error, a card off the bus.
    */
-  async before(slot: Slot, agent: AgentId, signal: AbortSignal): Promise<boolean> {
+  async function before(slot: Slot, agent: AgentId, signal: AbortSignal): Promise<boolean> {
     if (slot.devices.length === 0) return true;
-    const { book, watch, groupsOf, log, quarantine } = this.#parts;
     const look = await watch.look(baselineAge, signal);
     for (const uuid of slot.devices) {
-      const verdict = this.#judge(slot, uuid, look, this.#parts.clock.now());
+      const verdict = judged(slot, uuid, look, clock.now());
       const why = verdict.kind === 'clean' ? (watch.fault ?? book.known.whyNot(uuid)) : verdict.message;
       if (why === null) continue;
       log.warn('not released', { slot: slot.key, agent, device: uuid, reason: why });
@@ -76,45 +71,43 @@ export class Prover {
         if (known === undefined || device === undefined) return [];
         const { baseline } = known;
         // Of a shared device the agent that is there already is judged by what it found, and so is this one.
-        const isShared =
-          baseline !== null && baseline.agent !== agent && alive.has(baseline.agent) && this.#parts.isShared(slot.key);
-        if (isShared) return [{ ...known, baseline: { ...baseline, containers: [...baseline.containers, agent, ...containers] } }];
-        return [{ ...known, baseline: { agent, containers, saw: this.#baseline(device, look, baseline?.saw) as never } }];
+        const joins = baseline !== null && baseline.agent !== agent && alive.has(baseline.agent) && isShared(slot.key);
+        if (joins) return [{ ...known, baseline: { ...baseline, containers: [...baseline.containers, agent, ...containers] } }];
+        return [{ ...known, baseline: { agent, containers, saw: baselineNow(device, look, baseline?.saw) as never } }];
       }),
     );
     return true;
   }
 
   /** What devices show that no agent is on: put down when they are seen first; one that has failed is put away. */
-  idle(look: Look, devices: readonly Device[]): void {
-    const { book, quarantine } = this.#parts;
+  function idle(look: Look, devices: readonly Device[]): void {
     for (const device of devices) {
       const known = book.known.get(device.uuid);
       if (known === undefined || book.known.whyNot(device.uuid) !== null) continue;
       if (device.health.state === 'failed') {
-        const verdict = this.#judge(null, device.uuid, look, this.#parts.clock.now());
+        const verdict = judged(null, device.uuid, look, clock.now());
         if (verdict.kind === 'dirty') quarantine.put(device.uuid, verdict, look.kernel.mark);
       } else if (known.baseline === null && book.whyNot(device.uuid) === null) {
-        book.known.save([{ ...known, baseline: { agent: '', containers: [], saw: this.#baseline(device, look, null) as never } }]);
+        book.known.save([{ ...known, baseline: { agent: '', containers: [], saw: baselineNow(device, look, null) as never } }]);
       }
     }
   }
 
-  #baseline(device: Device, { inventory, kernel }: Look, before: unknown): Baseline {
-    const context = { boot: this.#parts.bootId, driver: inventory.driver, mark: kernel.mark };
+  function baselineNow(device: Device, { inventory, kernel }: Look, before: unknown): Baseline {
+    const context = { boot: bootId, driver: inventory.driver, mark: kernel.mark };
     return baselineOf(device, { ...context, before: (before ?? null) as Baseline | null });
   }
 
   /** Until each device of the slot is clean or has been taken away from it. `note` is told what is waited for. */
-  async prove(slot: Slot, agent: AgentId, note: (line: string | null) => void, signal: AbortSignal): Promise<SlotEvent[]> {
+  async function prove(slot: Slot, agent: AgentId, note: (line: string | null) => void, signal: AbortSignal): Promise<SlotEvent[]> {
     const open = new Set(slot.devices);
-    const late = this.#whenLate();
+    const late = whenLate();
     try {
-      await this.#untilJudged(slot, agent, open, note, AbortSignal.any([signal, late.signal]));
+      await untilJudged(slot, agent, open, note, AbortSignal.any([signal, late.signal]));
     } catch (error) {
       if (signal.aborted || !late.signal.aborted) throw error;
       // A person may stay for days and a tool may hang for ever, and neither must keep onejob from stopping.
-      for (const uuid of open) this.#parts.quarantine.putOff(uuid);
+      for (const uuid of open) quarantine.putOff(uuid);
     } finally {
       late.cancel();
     }
@@ -123,14 +116,13 @@ export class Prover {
   }
 
   /** Takes out of `open` what is judged. */
-  async #untilJudged(
+  async function untilJudged(
     slot: Slot,
     agent: AgentId,
     open: Set<DeviceId>,
     note: (line: string | null) => void,
     signal: AbortSignal,
   ): Promise<void> {
-    const { book, clock, watch } = this.#parts;
     const began = clock.now();
     const since = new Map<DeviceId, number>();
     let last = new Map<DeviceId, string>();
@@ -142,12 +134,12 @@ export class Prover {
       let wait = Number.POSITIVE_INFINITY;
       const said = new Map<DeviceId, string>();
       for (const uuid of open) {
-        const verdict = this.#judge(slot, uuid, look, since.get(uuid) ?? began);
+        const verdict = judged(slot, uuid, look, since.get(uuid) ?? began);
         const isNews = last.get(uuid) !== verdict.kind;
-        if (isNews) this.#keep(slot, agent, uuid, verdict, clock.now() - began);
+        if (isNews) keep(slot, agent, uuid, verdict, clock.now() - began);
         if (verdict.kind === 'clean' || verdict.kind === 'dirty') {
           open.delete(uuid);
-          if (verdict.kind === 'dirty') this.#parts.quarantine.put(uuid, verdict, look.kernel.mark);
+          if (verdict.kind === 'dirty') quarantine.put(uuid, verdict, look.kernel.mark);
           continue;
         }
         // What a person leaves behind has its time from then on. Of a process that nobody can see nobody knows more later.
@@ -158,14 +150,13 @@ export class Prover {
       }
       last = said;
       if (open.size === 0) continue;
-      await sleep(this.#parts.clock, Math.min(wait, longestPause), signal);
+      await sleep(clock, Math.min(wait, longestPause), signal);
       signal.throwIfAborted();
     }
   }
 
   /** Aborted once a stop has waited long enough. */
-  #whenLate(): { readonly signal: AbortSignal; cancel(): void } {
-    const { clock, isStopping } = this.#parts;
+  function whenLate(): { readonly signal: AbortSignal; cancel(): void } {
     const late = new AbortController();
     let since: number | null = null;
     let cancel = (): void => {};
@@ -179,13 +170,12 @@ export class Prover {
   }
 
   /** Whether a device that is out of use would be found clean now. */
-  async again(uuid: DeviceId, signal: AbortSignal): Promise<{ verdict: Verdict; mark: KernelMark }> {
-    const look = await this.#parts.watch.look(0, signal);
-    return { verdict: this.#judge(null, uuid, look, this.#parts.clock.now()), mark: look.kernel.mark };
+  async function again(uuid: DeviceId, signal: AbortSignal): Promise<{ verdict: Verdict; mark: KernelMark }> {
+    const look = await watch.look(0, signal);
+    return { verdict: judged(null, uuid, look, clock.now()), mark: look.kernel.mark };
   }
 
-  #judge(slot: Slot | null, uuid: DeviceId, { inventory, owners, kernel }: Look, since: number): Verdict {
-    const { book, watch, bootId, clock, isShared } = this.#parts;
+  function judged(slot: Slot | null, uuid: DeviceId, { inventory, owners, kernel }: Look, since: number): Verdict {
     const device = inventory.devices.find((one) => one.uuid === uuid);
     const kept = (book.known.get(uuid)?.baseline?.saw ?? null) as Baseline | null;
     // Never put down, as after a kill in the middle of a release: then what it shows now must be that of an idle device.
@@ -198,21 +188,22 @@ export class Prover {
       kernel,
       boot: bootId,
       shared: slot !== null && isShared(slot.key),
-      missingNodes: slot === null || device === undefined ? [] : this.#parts.missingNodes(device),
+      missingNodes: slot === null || device === undefined ? [] : missingNodes(device),
       now: clock.now(),
       since,
       wall: clock.wall(),
     });
   }
 
-  #keep(slot: Slot, agent: AgentId, device: DeviceId, verdict: Verdict, took: number): void {
-    const { clock, write, proofs, log } = this.#parts;
+  function keep(slot: Slot, agent: AgentId, device: DeviceId, verdict: Verdict, took: number): void {
     const message = 'message' in verdict ? verdict.message : null;
     const evidence = { ...verdict.evidence, message } as unknown as Proof['evidence'];
     write(() => proofs.add({ device, slot: slot.key, agent, verdict: verdict.kind, evidence, took, at: clock.wall() }));
     if (verdict.kind === 'clean' || verdict.kind === 'wait') return;
     log.warn('device not clean', { device, slot: slot.key, verdict: verdict.kind, reason: message });
   }
+
+  return { before, idle, prove, again };
 }
 
 function unseen(uuid: DeviceId, boot: string, driver: string | null, pciId: string | null): Baseline {
@@ -235,5 +226,6 @@ function unseen(uuid: DeviceId, boot: string, driver: string | null, pciId: stri
     health: 'unknown',
     listsProcesses: true,
     mark: { seq: null, at: null },
+    ...{},
   };
 }

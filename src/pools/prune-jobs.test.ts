@@ -7,7 +7,7 @@ import { emptySlot } from '../core/slot.ts';
 import { handClock } from '../core/testing.ts';
 import { filesOf } from '../logs/parts.ts';
 import { openStore, type Store } from '../store/store.ts';
-import { createPruneJobs } from './prune-jobs.ts';
+import { createPruneJobs } from './housekeeping.ts';
 
 let dir: Scratch;
 let store: Store;

@@ -4,7 +4,7 @@ import { afterEach, beforeEach, expect, test } from 'vitest';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { serviceJob } from '../../test/support/service-job.ts';
 import { openStore, type Store } from '../store/store.ts';
-import { createPruneServices } from './prune-services.ts';
+import { createPruneServices } from './housekeeping.ts';
 
 const [day, now] = [86_400_000, 1_800_000_000_000];
 let dir: Scratch;

@@ -2,7 +2,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { clean, DeviceHost, dirty, occupied, unknown } from '../../test/support/device-host.ts';
 import { gpu } from '../../test/support/devices.ts';
 import type { Verdict } from '../gpu/proof.ts';
-import { Quarantine } from './quarantine.ts';
+import { createQuarantine } from './quarantine.ts';
 
 let host: DeviceHost;
 beforeEach(() => {
@@ -126,6 +126,6 @@ function rebooted(): void {
     return { verdict: clean, mark: noMark };
   };
   const log = { info() {}, warn() {}, error() {} };
-  host.quarantine = new Quarantine({ clock, log, book, bootId: 'another boot', again, repair: () => {} });
+  host.quarantine = createQuarantine({ clock, log, book, bootId: 'another boot', again, repair: () => {} });
   host.quarantine.start();
 }

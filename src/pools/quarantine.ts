@@ -2,7 +2,7 @@
  * Devices that are out of use until they are shown to be well: tried again by themselves with growing pauses where a look can
  * show it, after a reboot where that was needed, else only when a person says so.
  */
-import type { Clock } from '../core/clock.ts';
+import { type Clock, doubling, Timers } from '../core/clock.ts';
 import type { DeviceId } from '../core/slot.ts';
 import { toFailure } from '../errors.ts';
 import type { KernelMark } from '../gpu/kernel-log.ts';
@@ -28,38 +28,35 @@ type Record = NonNullable<KnownDevice['quarantine']>;
 const noMark: KernelMark = { seq: null, at: null };
 /** ms while somebody is on it, or is just leaving. */
 const lookAgain = 5_000;
+/** ms until the first try, which double with each failure. */
 const firstRetry = 60_000;
 const longestRetry = 3_600_000;
 
-export class Quarantine {
-  readonly #parts: QuarantineParts;
-  readonly #abort = new AbortController();
-  readonly #timers = new Map<DeviceId, () => void>();
+export type Quarantine = ReturnType<typeof createQuarantine>;
 
-  constructor(parts: QuarantineParts) {
-    this.#parts = parts;
-  }
+export function createQuarantine({ book, clock, bootId, log, again, repair }: QuarantineParts) {
+  const abort = new AbortController();
+  const timers = new Timers(clock);
 
   /** Goes on with what was in quarantine when the last manager ended. A reboot is worth a look at once. */
-  start(): void {
-    for (const { uuid, quarantine } of this.#parts.book.known.all) if (quarantine !== null) this.#arm(uuid, quarantine);
+  function start(): void {
+    for (const { uuid, quarantine } of book.known.all) if (quarantine !== null) arm(uuid, quarantine);
   }
 
   /** `mark`: the end of the kernel log now, so that what it says of this fault does not count at the next try. */
-  put(uuid: DeviceId, { message, remedy, hint, evidence }: Dirty, mark: KernelMark): void {
-    const known = this.#parts.book.known.get(uuid);
+  function put(uuid: DeviceId, { message, remedy, hint, evidence }: Dirty, mark: KernelMark): void {
+    const known = book.known.get(uuid);
     if (known === undefined) return;
     const failures = (known.quarantine?.failures ?? 0) + 1;
     const saw = known.baseline === null ? null : { ...(known.baseline.saw as object), mark };
     const baseline = known.baseline === null ? null : { ...known.baseline, saw: saw as never };
-    this.#save({ ...known, baseline }, { reason: message, remedy, hint, evidence: evidence as never, failures });
-    this.#parts.log.error('device in quarantine', { device: uuid, reason: message, hint });
-    if (failures === 1) this.#parts.repair(uuid, message);
+    keep({ ...known, baseline }, { reason: message, remedy, hint, evidence: evidence as never, failures });
+    log.error('device in quarantine', { device: uuid, reason: message, hint });
+    if (failures === 1) repair(uuid, message);
   }
 
   /** Its proof could not wait for its end: the next manager looks at it before anybody else gets it. */
-  putOff(uuid: DeviceId): void {
-    const { book, clock, bootId, log } = this.#parts;
+  function putOff(uuid: DeviceId): void {
     const known = book.known.get(uuid);
     if (known === undefined || known.quarantine !== null) return;
     const wall = clock.wall();
@@ -70,69 +67,59 @@ export class Quarantine {
   }
 
   /** A person's word, which only a person takes back. */
-  putByHand(device: KnownDevice, reason: string): void {
-    this.#save(device, { reason, remedy: 'person', hint: null, evidence: null, failures: 1 });
+  function putByHand(device: KnownDevice, reason: string): void {
+    keep(device, { reason, remedy: 'person', hint: null, evidence: null, failures: 1 });
   }
 
   /** Looks at it now and not at its turn. What a person put there stays. */
-  look(uuid: DeviceId): void {
-    const quarantine = this.#parts.book.known.get(uuid)?.quarantine ?? null;
-    if (quarantine !== null && quarantine.remedy !== 'person')
-      this.#arm(uuid, { ...quarantine, retryAt: this.#parts.clock.wall() });
+  function look(uuid: DeviceId): void {
+    const quarantine = book.known.get(uuid)?.quarantine ?? null;
+    if (quarantine !== null && quarantine.remedy !== 'person') arm(uuid, { ...quarantine, retryAt: clock.wall() });
   }
 
   /** A person's word, who takes the device as it is now. */
-  clearByHand(device: KnownDevice): void {
-    this.#clear({ ...device, baseline: null });
+  function clearByHand(device: KnownDevice): void {
+    release({ ...device, baseline: null });
   }
 
-  #clear(device: KnownDevice): void {
-    this.#timers.get(device.uuid)?.();
-    this.#timers.delete(device.uuid);
-    this.#parts.book.change({ ...device, quarantine: null });
-    this.#parts.log.info('device out of quarantine', { device: device.uuid });
+  function release(device: KnownDevice): void {
+    timers.cancel(device.uuid);
+    book.change({ ...device, quarantine: null });
+    log.info('device out of quarantine', { device: device.uuid });
   }
 
-  close(): void {
-    this.#abort.abort();
-    for (const cancel of this.#timers.values()) cancel();
-    this.#timers.clear();
+  function close(): void {
+    abort.abort();
+    timers.clear();
   }
 
-  #save(
+  function keep(
     known: KnownDevice,
     what: Pick<Record, 'reason' | 'remedy' | 'hint' | 'evidence' | 'failures'>,
-    wait = retryAfter(what.failures),
+    wait = doubling(firstRetry, longestRetry, what.failures),
   ): void {
-    const { book, clock, bootId } = this.#parts;
     const retryAt = what.remedy === 'look' ? clock.wall() + wait : null;
     const quarantine: Record = { ...what, since: known.quarantine?.since ?? clock.wall(), boot: bootId, retryAt };
     book.change({ ...known, quarantine });
-    this.#arm(known.uuid, quarantine);
+    arm(known.uuid, quarantine);
   }
 
-  #arm(uuid: DeviceId, { remedy, boot, retryAt }: Record): void {
-    this.#timers.get(uuid)?.();
-    this.#timers.delete(uuid);
-    const { clock, bootId } = this.#parts;
+  function arm(uuid: DeviceId, { remedy, boot, retryAt }: Pick<Record, 'remedy' | 'boot' | 'retryAt'>): void {
+    timers.cancel(uuid);
     const rebooted = boot !== bootId && remedy !== 'replace' && remedy !== 'person';
     if (retryAt === null && !rebooted) return;
     const wait = rebooted || retryAt === null ? 0 : Math.min(Math.max(0, retryAt - clock.wall()), longestRetry);
-    this.#timers.set(
-      uuid,
-      clock.after(wait, () => {
-        // A store that cannot be written says so elsewhere; the device stays where it is and is tried again.
-        this.#retry(uuid).catch((error: unknown) => {
-          this.#parts.log.warn('device stays in quarantine', { device: uuid, reason: toFailure(error).message });
-          this.#arm(uuid, { remedy, boot, retryAt: clock.wall() + firstRetry } as Record);
-        });
-      }),
-    );
+    timers.arm(uuid, clock.now() + wait, () => {
+      // A store that cannot be written says so elsewhere; the device stays where it is and is tried again.
+      retry(uuid).catch((error: unknown) => {
+        log.warn('device stays in quarantine', { device: uuid, reason: toFailure(error).message });
+        arm(uuid, { remedy, boot, retryAt: clock.wall() + firstRetry });
+      });
+    });
   }
 
-  async #retry(uuid: DeviceId): Promise<void> {
-    const { again, book, log } = this.#parts;
-    const { signal } = this.#abort;
+  async function retry(uuid: DeviceId): Promise<void> {
+    const { signal } = abort;
     const found = await again(uuid, signal).catch((error: unknown) => {
       if (!signal.aborted) log.warn('device not looked at', { device: uuid, reason: toFailure(error).message });
       return null;
@@ -140,17 +127,14 @@ export class Quarantine {
     const known = book.known.get(uuid);
     if (signal.aborted || known === undefined || known.quarantine === null) return;
     const verdict = found?.verdict;
-    if (verdict?.kind === 'clean') this.#clear(known);
-    else if (verdict?.kind === 'dirty') this.put(uuid, verdict, found?.mark ?? noMark);
+    if (verdict?.kind === 'clean') release(known);
+    else if (verdict?.kind === 'dirty') put(uuid, verdict, found?.mark ?? noMark);
     // Nobody could see it, or somebody is on it: no fault of its own, and no proof that it is well.
     else {
       const isSoon = verdict?.kind === 'occupied' || verdict?.kind === 'wait';
-      this.#save(known, { ...known.quarantine, remedy: 'look' }, isSoon ? lookAgain : undefined);
+      keep(known, { ...known.quarantine, remedy: 'look' }, isSoon ? lookAgain : undefined);
     }
   }
-}
 
-/** ms: a minute, then twice as long each time, an hour at most. */
-function retryAfter(failures: number): number {
-  return Math.min(longestRetry, firstRetry * 2 ** Math.min(10, failures - 1));
+  return { start, put, putOff, putByHand, look, clearByHand, close };
 }

@@ -4,18 +4,17 @@
  * Nothing acts before its commit. A commit that fails changes nothing and is tried again; until then nothing new starts,
  * and what runs goes on. Work per event is about one slot, whatever the number of slots.
  */
-import type { Clock } from '../core/clock.ts';
-import type { Intent } from '../core/plan.ts';
+
+import type { SlotOffer } from '../ci/ci-service.ts';
+import { type Clock, Timers } from '../core/clock.ts';
+import { type Intent, isOpen } from '../core/plan.ts';
 import { dueAt, pursueAll } from '../core/pursue.ts';
-import type { Action, AgentId, Change, Slot, SlotEvent } from '../core/slot.ts';
-import { agentsOf, isEmpty } from '../core/slot.ts';
+import { type Action, type AgentId, agentsOf, type Change, isEmpty, type Slot, type SlotEvent } from '../core/slot.ts';
 import type { Log } from '../log.ts';
-import { Committer, type SlotStore } from './commit.ts';
-import { Offers } from './offers.ts';
+import { type Committer, createCommitter, type SlotStore } from './commit.ts';
 import { Pause } from './pause.ts';
 import type { Pool } from './pool.ts';
-import { type HostView, intentOf, step } from './step.ts';
-import { Timers } from './timers.ts';
+import { type HostView, intentOf, step, viewOf } from './step.ts';
 
 export interface ReconcilerOptions {
   readonly clock: Clock;
@@ -52,7 +51,7 @@ export class Reconciler {
   constructor(options: ReconcilerOptions) {
     this.#options = options;
     this.#timers = new Timers(options.clock);
-    this.#committer = new Committer({
+    this.#committer = createCommitter({
       clock: options.clock,
       log: options.log,
       store: options.store,
@@ -264,7 +263,7 @@ export class Reconciler {
   }
 
   #recovered(pool: Pool): void {
-    this.#timers.arm(`pool ${pool.config.name}`, null, () => {});
+    this.#timers.cancel(`pool ${pool.config.name}`);
     this.replanAll(pool);
   }
 
@@ -294,4 +293,22 @@ export class Reconciler {
  */
 function isUnknown({ standby }: Slot): boolean {
   return standby.kind === 'preparing' || (standby.kind === 'standby' && standby.reserved !== null);
+}
+
+/**
+ * What CI services are told of the slots that an agent of theirs stands for: whether this one would take a job now, takes
+ * none, or is gone. Each is told once, when it changes.
+ */
+export class Offers {
+  /** By slot. */
+  readonly #told = new Map<string, SlotOffer>();
+
+  tell(slot: Slot, pool: Pool, host: HostView): void {
+    if (!pool.tellsOffers || !pool.service.capabilities.standsForSlots) return;
+    const view = viewOf(slot, pool, host);
+    const offer: SlotOffer = !view.wanted ? 'gone' : isOpen(slot, view, host.now) ? 'open' : 'closed';
+    if (this.#told.get(slot.key) === offer) return;
+    this.#told.set(slot.key, offer);
+    pool.service.jobs?.offer?.(slot.key, offer);
+  }
 }

@@ -36,42 +36,35 @@ const patience = 5_000;
 /** ms that a pipe may stay open after the program has ended. */
 const drain = 250;
 
-export class Repair {
-  readonly #parts: RepairParts;
-  readonly #waiting = new Map<DeviceId, Broken>();
-  readonly #abort = new AbortController();
-  #running = false;
-
-  constructor(parts: RepairParts) {
-    this.#parts = parts;
-  }
+export function createRepair({ command, log, clock, again, path }: RepairParts) {
+  const waiting = new Map<DeviceId, Broken>();
+  const abort = new AbortController();
+  let running = false;
 
   /** Runs the command for this device once those before it are through. */
-  put(device: Broken): void {
-    const { command } = this.#parts;
-    if (command === null || this.#abort.signal.aborted) return;
-    this.#waiting.set(device.uuid, device);
-    if (!this.#running) void this.#runAll(command);
+  function put(device: Broken): void {
+    if (command === null || abort.signal.aborted) return;
+    waiting.set(device.uuid, device);
+    if (!running) void runAll(command);
   }
 
   /** Kills what runs. */
-  close(): void {
-    this.#waiting.clear();
-    this.#abort.abort();
+  function close(): void {
+    waiting.clear();
+    abort.abort();
   }
 
-  async #runAll(command: RepairCommand): Promise<void> {
-    this.#running = true;
-    for (const [uuid, device] of this.#waiting) {
-      this.#waiting.delete(uuid);
-      await this.#run(command, device);
+  async function runAll(command: RepairCommand): Promise<void> {
+    running = true;
+    for (const [uuid, device] of waiting) {
+      waiting.delete(uuid);
+      await run(command, device);
     }
-    this.#running = false;
+    running = false;
   }
 
-  async #run({ command, timeout }: RepairCommand, { uuid, pciId, reason }: Broken): Promise<void> {
-    const { log, clock, again, path } = this.#parts;
-    const { signal } = this.#abort;
+  async function run({ command, timeout }: RepairCommand, { uuid, pciId, reason }: Broken): Promise<void> {
+    const { signal } = abort;
     log.info('repair', { device: uuid, command: command[0] });
     const began = clock.now();
     const env = { ONEJOB_DEVICE: uuid, ONEJOB_PCI: pciId ?? '', ONEJOB_REASON: reason.replaceAll('\0', ' ') };
@@ -83,6 +76,8 @@ export class Repair {
       again(uuid);
     } else log.warn('not repaired', { ...about, reason: end.why });
   }
+
+  return { put, close };
 }
 
 interface RunOptions {

@@ -5,7 +5,7 @@ import { noTrial } from '../ci/trial.ts';
 import { type HandClock, handClock } from '../core/testing.ts';
 import { OnejobError } from '../errors.ts';
 import type { StoredRegistration } from '../store/registrations.ts';
-import { serviceFindings } from './service-findings.ts';
+import { serviceFindings } from './findings.ts';
 
 let clock: HandClock;
 let open: Record<string, string[]>;

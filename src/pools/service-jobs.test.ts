@@ -4,7 +4,7 @@ import { serviceJob } from '../../test/support/service-job.ts';
 import type { ServiceJob } from '../ci/ci-service.ts';
 import { type HandClock, handClock } from '../core/testing.ts';
 import type { Reconciler } from './reconciler.ts';
-import { createServiceJobs, newestLast, notHere, type ServiceJobs } from './service-jobs.ts';
+import { createServiceJobs, newestLast, notHere } from './service-jobs.ts';
 
 let live: ServiceJob[];
 let stored: ServiceJob[];
@@ -12,7 +12,7 @@ let stored: ServiceJob[];
 let busy: Map<string, string>;
 let pools: { config: { name: string; service: string } }[];
 let clock: HandClock;
-let jobs: ServiceJobs;
+let jobs: ReturnType<typeof createServiceJobs>;
 
 beforeEach(() => {
   [live, stored, busy] = [[], [], new Map()];

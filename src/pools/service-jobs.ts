@@ -23,17 +23,7 @@ export interface ServiceJobsParts {
 /** ms between two looks at a job that somebody waits for: nobody tells of its changes. */
 const lookEvery = 1_000;
 
-export interface ServiceJobs {
-  about(job: JobId): AboutView | null;
-  /** As far as it is known; its state is `done` also when nobody has heard of its end but it cannot run any more. */
-  job(id: JobId): JobView | null;
-  /** Resolves once it is over. @throws OnejobError E_JOB_UNKNOWN */
-  settled(id: JobId, signal: AbortSignal): Promise<JobView>;
-  /** In no order. `limit`: how many are remembered of those that are over; null: none of them. */
-  jobs(limit: number | null): JobView[];
-}
-
-export function createServiceJobs({ services, table, reconciler, reasonFor, clock }: ServiceJobsParts): ServiceJobs {
+export function createServiceJobs({ services, table, reconciler, reasonFor, clock }: ServiceJobsParts) {
   const live = (): Map<JobId, ServiceJob> =>
     new Map(services.flatMap((service) => (service.serviceJobs?.() ?? []).map((job) => [job.id, job] as const)));
 
@@ -77,6 +67,7 @@ export function createServiceJobs({ services, table, reconciler, reasonFor, cloc
   /** Jobs that slots have, known to the services or not: after a restart they have not looked yet. */
   const inSlots = (): JobId[] => reconciler.slots.flatMap(({ agent }) => ('job' in agent && agent.job !== null ? [agent.job] : []));
 
+  /** As far as it is known; its state is `done` also when nobody has heard of its end but it cannot run any more. */
   const lookup = (id: JobId): JobView | null => {
     const now = live().get(id);
     if (now !== undefined) return view(now, true);
@@ -85,9 +76,10 @@ export function createServiceJobs({ services, table, reconciler, reasonFor, cloc
   };
 
   return {
-    about: (id) => lookup(id)?.about ?? null,
+    about: (id: JobId): AboutView | null => lookup(id)?.about ?? null,
     job: lookup,
-    async settled(id, signal) {
+    /** Resolves once it is over. @throws OnejobError E_JOB_UNKNOWN */
+    async settled(id: JobId, signal: AbortSignal): Promise<JobView> {
       for (;;) {
         signal.throwIfAborted();
         const job = lookup(id);
@@ -96,7 +88,8 @@ export function createServiceJobs({ services, table, reconciler, reasonFor, cloc
         await sleep(clock, lookEvery, signal);
       }
     },
-    jobs(limit) {
+    /** In no order. `limit`: how many are remembered of those that are over; null: none of them. */
+    jobs(limit: number | null): JobView[] {
       const now = live();
       const seen = limit === null ? inSlots().flatMap((id) => table.get(id) ?? []) : table.list(limit);
       const before = seen.filter(({ id }) => !now.has(id));

@@ -5,7 +5,7 @@ import { emptySlot, type Slot } from '../core/slot.ts';
 import { handClock } from '../core/testing.ts';
 import type { Log } from '../log.ts';
 import type { Reconciler } from './reconciler.ts';
-import { Shutdown } from './shutdown.ts';
+import { createShutdown } from './shutdown.ts';
 
 const at = (key: string, agent: Slot['agent'], more: Partial<Slot> = {}): Slot => ({
   ...emptySlot({ key, runtime: 'sim', grace: 0 }),
@@ -36,7 +36,7 @@ function stopping(unreachable: string | null = null, temporary = false) {
     post: (key: string) => told.push(`end ${key}`),
   } as unknown as Reconciler;
   const hurried: string[] = [];
-  const shutdown = new Shutdown({
+  const shutdown = createShutdown({
     ...{ reconciler, clock, unreachable: () => unreachable, busy: () => false, temporary },
     log: { info: (event: string) => void said.push(event), warn() {} } as unknown as Log,
     hurry: (why) => void hurried.push(why),

@@ -7,15 +7,6 @@ import { readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Finding } from '../runtimes/runtime.ts';
 
-export interface StateRoom {
-  /** Why no output may be kept now, as a line for a log; null while there is room. */
-  noRoom(): string | null;
-  /** For `status`, in one sentence; null while there is room. */
-  problem(): string | null;
-  /** For `doctor`, with what takes the most. */
-  findings(): Promise<Finding[]>;
-}
-
 export interface StateRoomParts {
   readonly dir: string;
   /** ms; any clock that goes on. */
@@ -32,7 +23,7 @@ const lookEvery = 100;
 /** How many of the largest folders are named. */
 const named = 3;
 
-export function createStateRoom({ dir, now, look = () => diskOf(dir) }: StateRoomParts): StateRoom {
+export function createStateRoom({ dir, now, look = () => diskOf(dir) }: StateRoomParts) {
   let seen: { readonly at: number; readonly line: string | null } | null = null;
   const short = (): { readonly free: number; readonly reserve: number } | null => {
     const disk = look();
@@ -40,13 +31,15 @@ export function createStateRoom({ dir, now, look = () => diskOf(dir) }: StateRoo
     const reserve = Math.min(mostKept, disk.size * shareKept);
     return disk.free < reserve ? { free: disk.free, reserve } : null;
   };
+  /** For `status`, in one sentence; null while there is room. */
   const problem = (): string | null => {
     const found = short();
     if (found === null) return null;
     return `The disk that holds ${dir} has ${inWords(found.free)} left: output of jobs is not kept until there are ${inWords(found.reserve)}.`;
   };
   return {
-    noRoom() {
+    /** Why no output may be kept now, as a line for a log; null while there is room. */
+    noRoom(): string | null {
       const at = now();
       if (seen === null || at - seen.at >= lookEvery) {
         const found = short();
@@ -57,7 +50,8 @@ export function createStateRoom({ dir, now, look = () => diskOf(dir) }: StateRoo
       return seen.line;
     },
     problem,
-    async findings() {
+    /** For `doctor`, with what takes the most. */
+    async findings(): Promise<Finding[]> {
       const message = problem();
       if (message === null) return [];
       const sizes = await Promise.all(

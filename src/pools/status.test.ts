@@ -48,7 +48,6 @@ function parts(reconciler: Reconciler, notes: Record<string, string> = {}): Stat
   return {
     clock,
     reconciler,
-    waiting: () => 0,
     nameOf: (key) => key,
     noteOf: (key) => notes[key] ?? null,
     about: () => null,

@@ -3,7 +3,7 @@ import type { AboutView, PlanLine, PoolView, SlotView } from '../api/schema.ts';
 import type { Clock } from '../core/clock.ts';
 import { type Intent, sameDevices } from '../core/plan.ts';
 import { type AgentLane, isEmpty, type Slot, type StandbyLane } from '../core/slot.ts';
-import type { FleetParts } from './device-requests.ts';
+import type { FleetParts } from './device-views.ts';
 import { poolDevices } from './device-views.ts';
 import { pausedText } from './pause.ts';
 import type { Pool } from './pool.ts';
@@ -12,8 +12,6 @@ import type { Reconciler } from './reconciler.ts';
 export interface StatusParts {
   readonly clock: Clock;
   readonly reconciler: Reconciler;
-  /** Jobs that wait for a pool; null when its service cannot count them. */
-  readonly waiting: (pool: Pool) => number | null;
   readonly nameOf: (key: string) => string;
   readonly noteOf: (key: string) => string | null;
   /** What a job's CI service tells of it; null when it keeps none, or nothing is known yet. */
@@ -32,7 +30,7 @@ export function poolViews(parts: StatusParts): PoolView[] {
       runtime: pool.runtime.name,
       ...imageOf(pool),
       agents: mine.length,
-      waiting: parts.waiting(pool),
+      waiting: pool.service.waiting?.(pool.config.name) ?? null,
       paused: [...parts.reconciler.pause.details, ...pool.pause.details],
       draining: pool.draining,
       leaving: pool.leaving,

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 import type { Slot } from '../core/slot.ts';
 import type { Log } from '../log.ts';
-import { tellStop } from './tell-stop.ts';
+import { tellStop } from './shutdown.ts';
 
 const slot = (job: string | null, grace = 35_000) =>
   ({ key: 'p/1', grace, agent: { kind: 'busy', agent: 'a', job } }) as unknown as Slot;

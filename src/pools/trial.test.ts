@@ -1,7 +1,7 @@
 import { beforeEach, expect, it } from 'vitest';
 import type { Mount, Recipe, Runtime } from '../runtimes/runtime.ts';
+import { createTrial } from './ask.ts';
 import type { Pool } from './pool.ts';
-import { createTrial } from './trial.ts';
 
 const patient = new AbortController().signal;
 const mount = (host: string, container: string, cache: Mount['cache']) => ({ host, container, cache, readOnly: false });

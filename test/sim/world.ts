@@ -22,7 +22,7 @@ import {
   type SlotEvent,
 } from '../../src/core/slot.ts';
 import { noGpus } from '../../src/gpu/inventory.ts';
-import { DeviceBook } from '../../src/pools/devices.ts';
+import { createDeviceBook, type DeviceBook } from '../../src/pools/devices.ts';
 import { subjectOf } from '../../src/pools/executors.ts';
 import { KnownDevices } from '../../src/pools/known-devices.ts';
 import { Pool } from '../../src/pools/pool.ts';
@@ -520,7 +520,7 @@ export class World {
       save: (device: KnownDevice) => void this.#known.set(device.uuid, device),
       remove: (uuid: DeviceId) => void this.#known.delete(uuid),
     };
-    return new DeviceBook({
+    return createDeviceBook({
       clock,
       pools: [{ ...this.pool.config, devices: oneDevice, standby: this.#options.standby } as unknown as PoolConfig],
       known: new KnownDevices({ clock, table, write: (change) => change() }),

@@ -9,11 +9,11 @@ import { emptySlot, type Slot } from '../../src/core/slot.ts';
 import { type Device, noGpus } from '../../src/gpu/inventory.ts';
 import type { Evidence, Verdict } from '../../src/gpu/proof.ts';
 import type { Log } from '../../src/log.ts';
-import type { FleetParts } from '../../src/pools/device-requests.ts';
-import { DeviceBook } from '../../src/pools/devices.ts';
+import type { FleetParts } from '../../src/pools/device-views.ts';
+import { createDeviceBook, type DeviceBook } from '../../src/pools/devices.ts';
 import { KnownDevices } from '../../src/pools/known-devices.ts';
-import { Quarantine } from '../../src/pools/quarantine.ts';
-import { Reservations } from '../../src/pools/reservations.ts';
+import { createQuarantine, type Quarantine } from '../../src/pools/quarantine.ts';
+import { createReservations, type Reservations } from '../../src/pools/reservations.ts';
 import { openStore, type Store } from '../../src/store/store.ts';
 import { oneDevice } from './devices.ts';
 import { type Scratch, scratch } from './scratch.ts';
@@ -65,7 +65,7 @@ export class DeviceHost implements Disposable {
     const { clock, store } = this;
     const write = (change: () => void): void => store.transaction({ durable: false }, change);
     const known = new KnownDevices({ clock, table: store.devices, write });
-    this.book = new DeviceBook({
+    this.book = createDeviceBook({
       clock,
       pools: this.#pools,
       known,
@@ -80,9 +80,9 @@ export class DeviceHost implements Disposable {
       if (verdict instanceof Error) throw verdict;
       return { verdict, mark: { seq: null, at: null } };
     };
-    this.quarantine = new Quarantine({ clock, log, book: this.book, bootId: 'boot', again, repair: () => {} });
+    this.quarantine = createQuarantine({ clock, log, book: this.book, bootId: 'boot', again, repair: () => {} });
     const isBusy = (uuid: string) => this.slots.some(({ agent, devices }) => agent.kind === 'busy' && devices.includes(uuid));
-    this.reservations = new Reservations({ clock, log, book: this.book, quarantine: this.quarantine, again, isBusy });
+    this.reservations = createReservations({ clock, log, book: this.book, quarantine: this.quarantine, again, isBusy });
   }
 
   get fleet(): FleetParts {

@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest';
 import { type AgentLane, emptySlot, type Slot } from '../core/slot.ts';
 import type { CachePlace } from './cache-places.ts';
-import { hasEnded, isIdle } from './cache-slots.ts';
+import { hasEnded, isIdle } from './cache-places.ts';
 
 const place = (changes: Partial<CachePlace> = {}): CachePlace => ({
   ...{ pool: 'gpu', agent: 'gpu.1', repository: null, cache: 'depot', path: '/caches/x' },

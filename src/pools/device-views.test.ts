@@ -2,11 +2,10 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { DeviceHost, devicePool } from '../../test/support/device-host.ts';
 import { gpu, instance } from '../../test/support/devices.ts';
 import type { DeviceView } from '../api/device-schema.ts';
-import { createDeviceRequests, type DeviceRequests } from './device-requests.ts';
-import { missingDevices, poolDevices } from './device-views.ts';
+import { createDeviceRequests, missingDevices, poolDevices } from './device-views.ts';
 
 let host: DeviceHost;
-let ask: DeviceRequests;
+let ask: ReturnType<typeof createDeviceRequests>;
 beforeEach(() => {
   host = new DeviceHost();
   open();
@@ -14,7 +13,7 @@ beforeEach(() => {
 afterEach(() => host[Symbol.dispose]());
 
 function open(): void {
-  ask = createDeviceRequests({ fleet: host.fleet, clock: host.clock, slots: () => host.slots });
+  ask = createDeviceRequests(host.fleet, host.clock, () => host.slots);
 }
 
 const hour = 3_600_000;
@@ -228,7 +227,7 @@ describe('what a person wants', () => {
 });
 
 test('where no pool has devices every request says so', () => {
-  const none = createDeviceRequests({ fleet: null, clock: host.clock, slots: () => [] });
+  const none = createDeviceRequests(null, host.clock, () => []);
   for (const act of [
     () => none.devices(),
     () => none.change('0', { act: 'return' }),
