@@ -5,7 +5,7 @@
 import { z } from 'zod';
 import { type ErrorCode, OnejobError } from '../../errors.ts';
 import type { Answer } from '../../http/exchange.ts';
-import { shown } from './address.ts';
+import { shown } from './url.ts';
 import { refusal } from './wire.ts';
 
 export type Verdict =

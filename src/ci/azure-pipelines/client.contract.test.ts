@@ -8,8 +8,7 @@ import { type AzureDevOps, NAMED_FAULTS, startAzureDevOps } from '../../../test/
 import { systemClock } from '../../clock.ts';
 import { createAzureClient } from './client.ts';
 import { createCredential } from './credential.ts';
-import { agentFiles } from './files.ts';
-import { makeAgentKey } from './key.ts';
+import { agentFiles, makeAgentKey } from './files.ts';
 import { failureOf, memory, patient } from './testing.ts';
 import { requestState } from './wire.ts';
 

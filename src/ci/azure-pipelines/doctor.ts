@@ -3,8 +3,8 @@
 import { OnejobError, toFailure } from '../../errors.ts';
 import type { Finding } from '../../runtimes/runtime.ts';
 import type { Books } from '../early/books.ts';
-import type { Builds } from './builds.ts';
 import { type AzureClient, compareVersions } from './client.ts';
+import type { Builds } from './jobs.ts';
 import { type AgentPools, type AzurePool, queuesOf } from './pools.ts';
 import type { AzureRegistry } from './registry.ts';
 import type { AzureServiceConfig } from './type.ts';

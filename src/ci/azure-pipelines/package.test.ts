@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import { choosePackage } from './package.ts';
+import { choosePackage } from './service.ts';
 import { failureOf, patient } from './testing.ts';
 import type { AgentPackage } from './wire.ts';
 

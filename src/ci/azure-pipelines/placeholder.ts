@@ -5,11 +5,10 @@
 import { createHash } from 'node:crypto';
 import type { AgentId } from '../../core/slot.ts';
 import type { Books } from '../early/books.ts';
-import type { Capabilities } from './capabilities.ts';
+import type { AgentKind, Capabilities } from './capabilities.ts';
 import { sharedCapabilities } from './capabilities.ts';
 import type { AzureClient } from './client.ts';
-import type { AgentKey } from './key.ts';
-import type { AgentKind } from './kind.ts';
+import type { AgentKey } from './files.ts';
 import type { Agent } from './wire.ts';
 
 export interface PlaceholderParts {

@@ -1,25 +1,79 @@
+/** Puts the service together from what config says. */
+
+import { basename } from 'node:path';
+import type { AgentPackageConfig } from '../../config/config.ts';
+import { noProxies } from '../../config/proxies.ts';
+import type { Clock } from '../../core/clock.ts';
+import type { Exit, Failure } from '../../core/slot.ts';
+import { OnejobError, toFailure } from '../../errors.ts';
+import { createOutbound } from '../../http/outbound.ts';
+import type { Log } from '../../log.ts';
+import { readSecret } from '../../secrets/reference.ts';
+import type { Store } from '../../store/store.ts';
+import { type AgentPackage, type CiService, endedWithoutJob } from '../ci-service.ts';
+import { createEarlyBound } from '../early/engine.ts';
+import type { OpenParts, SlotFacts } from '../parts.ts';
+import { proxyFindings } from '../proxy-findings.ts';
+import { type AzureClient, createAzureClient } from './client.ts';
+import { createCredential } from './credential.ts';
+import { keepDiagnostics } from './diagnostics.ts';
+import { findings } from './doctor.ts';
+import { type AgentKey, makeAgentKey } from './files.ts';
+import { createBuilds } from './jobs.ts';
+import { type AzurePool, createAgentPools, isSameQueue, queuesOf } from './pools.ts';
+import { createAzureRegistry } from './registry.ts';
+import type { AzureServiceConfig } from './type.ts';
+
+export function openAzurePipelines(
+  config: AzureServiceConfig,
+  { config: { pools }, store, clock, log, version, variables, slots, opened, env, fetch }: OpenParts,
+): CiService {
+  const { url } = config;
+  const wall = () => clock.wall();
+  const proxies = env?.proxies ?? noProxies;
+  const outbound = createOutbound(proxies);
+  const send = { fetch: fetch ?? outbound.fetch };
+  const credential = createCredential(config.credential, {
+    clock,
+    wall,
+    url,
+    ...send,
+    ...(variables !== undefined && { variables }),
+  });
+  const client = createAzureClient({ url, credential, clock, version, ...send });
+  const service = createAzurePipelines({
+    config,
+    pools: pools.filter((pool) => pool.service === config.name).map(({ name, queue, tags }) => ({ name, queue, tags })),
+    store,
+    client,
+    async token() {
+      if (config.credential.kind === 'pat') return (await readSecret(config.credential.token, variables)).trim();
+      throw new OnejobError('E_CONFIG', `Agents of service ${config.name} cannot make themselves known with a service principal.`, {
+        hint: 'Use "registration: manager", or give a token.',
+      });
+    },
+    makeKey: makeAgentKey,
+    clock,
+    log,
+    random: Math.random,
+    opened,
+    slots,
+  });
+  const way = proxyFindings(config.name, url, proxies);
+  return {
+    ...service,
+    check: async (signal, trial) => [...way, ...(await service.check(signal, trial))],
+    async close(leaving) {
+      await service.close?.(leaving);
+      outbound.close();
+    },
+  };
+}
+
 /**
  * Azure Pipelines as a CI service. It binds early: an agent must be online to be given a job, so each standby is made known to the
  * service while it waits, with a key of its own; the credential never leaves the manager.
  */
-
-import type { Clock } from '../../core/clock.ts';
-import { toFailure } from '../../errors.ts';
-import type { Log } from '../../log.ts';
-import type { Store } from '../../store/store.ts';
-import type { CiService } from '../ci-service.ts';
-import { createEarlyBound } from '../early/engine.ts';
-import type { SlotFacts } from '../parts.ts';
-import { blame } from './blame.ts';
-import { createBuilds } from './builds.ts';
-import type { AzureClient } from './client.ts';
-import { keepDiagnostics } from './diagnostics.ts';
-import { findings } from './doctor.ts';
-import type { AgentKey } from './key.ts';
-import { choosePackage } from './package.ts';
-import { type AzurePool, createAgentPools, isSameQueue, queuesOf } from './pools.ts';
-import { createAzureRegistry } from './registry.ts';
-import type { AzureServiceConfig } from './type.ts';
 
 export interface AzureParts {
   readonly config: AzureServiceConfig;
@@ -83,4 +137,51 @@ export function createAzurePipelines(parts: AzureParts): AzureService {
     agentPackage: (platform, signal) => choosePackage(config.agentPackage, client, platform, signal),
     forget: (signal) => registry.placeholders.forget(signal),
   };
+}
+
+/** What to say of an agent that ended and never had a job. */
+
+/** Exit codes of the listener: agent `Constants.cs`. `lastWords`: the end of its output. */
+export function blame(exit: Exit, lastWords: string): Failure {
+  if (exit.kind === 'code' && (exit.code === 3 || exit.code === 4)) {
+    return {
+      code: 'E_AGENT_OUTDATED',
+      message: `The agent ended to become a newer version (exit ${exit.code}), which it would do for every job. Run "onejob image refresh", and switch off automatic updates of the agent pool.`,
+      retry: true,
+    };
+  }
+  return endedWithoutJob(exit, lastWords);
+}
+
+/** Which package of the agent images get: what config names, else the newest that the service hands out. */
+
+const type = 'azure-pipelines';
+
+/** `platform`: such as `linux-x64`. @throws OnejobError E_AGENT_PACKAGE when there is no such version, E_CI_* */
+export async function choosePackage(
+  config: AgentPackageConfig,
+  client: Pick<AzureClient, 'packages'>,
+  platform: string,
+  signal: AbortSignal,
+): Promise<AgentPackage> {
+  const { version, from, sha256 } = config;
+  if (from !== null) {
+    const named = version ?? /-(\d+\.\d+\.\d+)\.tar\.gz$/.exec(basename(from))?.[1];
+    if (named !== undefined) return { type, version: named, from, sha256 };
+    throw new OnejobError('E_AGENT_PACKAGE', `Cannot tell the version of the agent in ${from} by its name.`, {
+      hint: 'Write it beside: agent: { version: "5.278.0", from: … }.',
+    });
+  }
+  const packages = await client.packages(platform, signal);
+  const found = version === null ? packages[0] : packages.find((one) => one.version === version);
+  if (found !== undefined) return { type, version: found.version, from: found.url, sha256: sha256 ?? found.sha256 };
+  const seen = packages.map((one) => one.version).slice(0, 5);
+  const what = version === null ? 'any agent' : `version ${version} of the agent`;
+  throw new OnejobError(
+    'E_AGENT_PACKAGE',
+    `The service does not hand out ${what} for ${platform}.${seen.length > 0 ? ` It has ${seen.join(', ')}.` : ''}`,
+    {
+      hint: 'Name a version that it has, or where the package is: agent: { from: https://… }.',
+    },
+  );
 }

@@ -8,7 +8,7 @@ import { openStore, type Store } from '../../store/store.ts';
 import type { AgentContext, CiEvent, CiService, Registration } from '../ci-service.ts';
 import { type AzureClient, createAzureClient } from './client.ts';
 import { createCredential } from './credential.ts';
-import { makeAgentKey } from './key.ts';
+import { makeAgentKey } from './files.ts';
 import type { AzurePool } from './pools.ts';
 import { queuesOf } from './pools.ts';
 import { type AzureService, createAzurePipelines } from './service.ts';

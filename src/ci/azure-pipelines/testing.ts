@@ -8,10 +8,10 @@ import { z } from 'zod';
 import type { Clock } from '../../core/clock.ts';
 import { handClock } from '../../core/testing.ts';
 import type { SecretReference } from '../../secrets/reference.ts';
-import type { Credential } from './authorization.ts';
 import { type AzureClient, createAzureClient } from './client.ts';
+import type { Credential } from './credential.ts';
 import { createCredential } from './credential.ts';
-import type { AgentKey } from './key.ts';
+import type { AgentKey } from './files.ts';
 
 export interface Seen {
   readonly method: string;

@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest';
 import { handClock } from '../../core/testing.ts';
+import { createThrottle } from './exchange.ts';
 import { failureOf, patient, settled } from './testing.ts';
-import { createThrottle } from './throttle.ts';
 
 function make() {
   const clock = handClock();

@@ -15,16 +15,14 @@ import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
 import type { Store } from '../../store/store.ts';
 import type { CiService, JobSource } from '../ci-service.ts';
-import { applyCancel, applyChange, type Job, newJob } from './job.ts';
+import { applyCancel, applyChange, type Job, newJob, viewOf } from './job.ts';
 import { JobIndex } from './job-index.ts';
 import { createPrune } from './prune.ts';
 import { checkMounts, checkRequest, type MountProblem, type QueuePool, recipeOfJob } from './request.ts';
 import { jobEnvironment, jobScript } from './script.ts';
 import { createSettle } from './settle.ts';
-import { openSpool } from './spool.ts';
+import { openSpool, Workspaces } from './spool.ts';
 import { Teller } from './tell.ts';
-import { viewOf } from './view.ts';
-import { Workspaces } from './workspaces.ts';
 
 export interface OwnQueueOptions {
   readonly store: Store;

@@ -8,7 +8,6 @@ import type { Log } from '../../log.ts';
 import type { CiEvent } from '../ci-service.ts';
 import type { Job } from './job.ts';
 import type { JobIndex } from './job-index.ts';
-import { Waiters } from './waiters.ts';
 
 export interface TellParts {
   readonly index: JobIndex;
@@ -105,4 +104,37 @@ export function tellLost({ id, pool, state, agent, result }: JobView, log: Log):
 /** What the loop is asked for a job that is to end, and that an agent still has. */
 function cancelOf({ id, progress: { cancelling, agent, result } }: Job): CiEvent | null {
   return cancelling && agent !== null && result === null ? { kind: 'cancel', job: id, agent, grace: null } : null;
+}
+
+/** Whoever waits for a job to be done: told once, and gone without a trace when it gives up. */
+
+export class Waiters {
+  readonly #waiting = new Map<string, Set<(job: JobView) => void>>();
+
+  /** Resolves with the next `tell` of this job; rejects when `signal` aborts. */
+  wait(id: string, signal: AbortSignal): Promise<JobView> {
+    return new Promise((resolve, reject) => {
+      const waiting = this.#waiting.get(id) ?? new Set();
+      this.#waiting.set(id, waiting);
+      const leave = (): void => {
+        waiting.delete(tell);
+        if (waiting.size === 0) this.#waiting.delete(id);
+        signal.removeEventListener('abort', give);
+      };
+      const tell = (job: JobView): void => {
+        leave();
+        resolve(job);
+      };
+      const give = (): void => {
+        leave();
+        reject(signal.reason);
+      };
+      waiting.add(tell);
+      signal.addEventListener('abort', give, { once: true });
+    });
+  }
+
+  tell(job: JobView): void {
+    for (const tell of [...(this.#waiting.get(job.id) ?? [])]) tell(job);
+  }
 }

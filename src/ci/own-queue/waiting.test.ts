@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
-import { type Waiting, WaitingJobs } from './waiting.ts';
+import { type Waiting, WaitingJobs } from './job-index.ts';
 
 it('gives higher priority first, then submission order, whatever was taken out in between', () => {
   const step = fc.record({ add: fc.boolean(), priority: fc.integer({ min: -2, max: 2 }), pick: fc.nat() });
