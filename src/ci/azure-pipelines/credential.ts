@@ -1,13 +1,14 @@
-/** What requests to the service are signed in by, whatever kind of credential that is. */
-
+/**
+ * What onejob signs in with: a personal access token, or an Entra application. A credential that the service refused is not
+ * shown to it again until it is another one or ten minutes have passed, so that nothing spins and no account is locked.
+ */
 import { stat } from 'node:fs/promises';
 import { z } from 'zod';
 import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
-import type { Answer } from '../../http/exchange.ts';
+import { brief, jsonOf } from '../../http/exchange.ts';
 import { describeSecret, howToReplace, readSecret, type SecretReference, type Variables } from '../../secrets/reference.ts';
 import { until } from '../../until.ts';
-import { brief } from './answers.ts';
 import { createThrottle, exchange } from './exchange.ts';
 import type { AzureCredential } from './type.ts';
 import { baseOf, openness } from './url.ts';
@@ -35,30 +36,37 @@ export interface Credential {
 
 export interface CredentialParts {
   readonly clock: Clock;
-  /** ms since the epoch. */
-  readonly wall: () => number;
-  readonly variables?: Variables;
+  readonly variables?: Variables | undefined;
   readonly fetch?: typeof fetch;
   /** Of the organisation or collection; where the credential is used, for messages. */
   readonly url: string;
 }
-
-/**
- * What onejob signs in with: a personal access token, or an Entra application. A credential that the service refused is not
- * shown to it again until it is another one or ten minutes have passed, so that nothing spins and no account is locked.
- */
 
 export function createCredential(config: AzureCredential, parts: CredentialParts): Credential {
   const base = baseOf(parts.url);
   return config.kind === 'pat' ? createToken(config.token, base, parts) : createPrincipal(config, base, parts);
 }
 
-function createToken(reference: SecretReference, base: string, { clock, wall, variables }: CredentialParts): Credential {
+function createToken(reference: SecretReference, base: string, { clock, variables }: CredentialParts): Credential {
   const secret = secretOf(reference, variables, (text) => text.replace(/\s+/g, ''));
   const known = createKnown();
   const hold = createHold(clock);
   let last = '';
-  const refusal = (why: string): OnejobError => refusedToken(reference, base, without(known.all(), why), wall());
+
+  const refusal = (said: string): OnejobError => {
+    const why = without(known.all(), said);
+    const { expires } = reference;
+    const day = expires === null ? '' : new Date(expires).toISOString().slice(0, 10);
+    const expiry = expires === null ? '' : `; by the config it ${expires < clock.wall() ? 'expired' : 'expires'} on ${day}`;
+    const place = describeSecret({ ...reference, expires: null });
+    const message = `Cannot sign in to ${base}: it does not accept the token from ${place} (${why})${expiry}.`;
+    return new OnejobError('E_CI_CREDENTIAL', message, {
+      hint:
+        'Make a new personal access token for this organisation with the scope Agent Pools (Read & manage). ' +
+        `${howToReplace(reference)}. In an organisation that signs in with Entra a token can also end after 90 days without use.`,
+    });
+  };
+
   return {
     async header(signal) {
       signal.throwIfAborted();
@@ -76,23 +84,6 @@ function createToken(reference: SecretReference, base: string, { clock, wall, va
     describe: () => `personal access token, ${describeSecret(reference)}${openness(base)}`,
   };
 }
-
-function refusedToken(reference: SecretReference, base: string, why: string, now: number): OnejobError {
-  const day = reference.expires === null ? null : new Date(reference.expires).toISOString().slice(0, 10);
-  const expiry = day === null ? '' : `; by the config it ${(reference.expires ?? 0) < now ? 'expired' : 'expires'} on ${day}`;
-  const place = describeSecret({ ...reference, expires: null });
-  const message = `Cannot sign in to ${base}: it does not accept the token from ${place} (${why})${expiry}.`;
-  return new OnejobError('E_CI_CREDENTIAL', message, {
-    hint:
-      'Make a new personal access token for this organisation with the scope Agent Pools (Read & manage). ' +
-      `${howToReplace(reference)}. In an organisation that signs in with Entra a token can also end after 90 days without use.`,
-  });
-}
-
-/**
- * An Entra application: its secret is exchanged for a token of about an hour, which is renewed early. The secret goes to the
- * authority only, the token to Azure DevOps only.
- */
 
 /** Azure DevOps, as Entra knows it. */
 const scope = '499b84ac-1321-427f-aa17-267ca6975798/.default';
@@ -118,7 +109,11 @@ interface Token {
   readonly endsAt: number;
 }
 
-export function createPrincipal(
+/**
+ * An Entra application: its secret is exchanged for a token of about an hour, which is renewed early. The secret goes to the
+ * authority only, the token to Azure DevOps only.
+ */
+function createPrincipal(
   config: Extract<AzureCredential, { kind: 'principal' }>,
   base: string,
   { clock, variables, fetch: send = fetch }: CredentialParts,
@@ -160,24 +155,19 @@ export function createPrincipal(
       { clock, fetch: send, timeout, most: 256 * 1024 },
       signal,
     );
-    const found = granted.safeParse(json(answer));
+    const found = granted.safeParse(jsonOf(answer));
     if (answer.status === 200 && found.success) {
-      throttle.heard(200, answer.headers);
+      throttle.heard(answer);
       const { access_token: text, expires_in: seconds } = found.data;
       const life = seconds * 1000;
       known.add(text);
-      return {
-        header: `Bearer ${text}`,
-        secret,
-        madeAt,
-        renewAt: madeAt + life - Math.min(early, life / 10),
-        endsAt: madeAt + life,
-      };
+      const renewAt = madeAt + life - Math.min(early, life / 10);
+      return { header: `Bearer ${text}`, secret, madeAt, renewAt, endsAt: madeAt + life };
     }
-    const said = refused.safeParse(json(answer)).data;
+    const said = refused.safeParse(jsonOf(answer)).data;
     const words = said === undefined ? '' : `, ${said.error}: ${said.error_description}`;
     const why = brief(without(known.all(), `${answer.status}${words}`));
-    throttle.heard(answer.status, answer.headers, why);
+    throttle.heard(answer, why);
     if (answer.status === 429) await throttle.ready(doing, Number.NEGATIVE_INFINITY, signal);
     if (answer.status >= 500 || said?.error === 'temporarily_unavailable') {
       throw new OnejobError('E_CI_UNREACHABLE', `Cannot ${doing}: ${authority} answered ${why}.`, {
@@ -211,7 +201,9 @@ export function createPrincipal(
     async header(signal) {
       signal.throwIfAborted();
       const secret = await secretText();
-      known.add(secret, encodeURIComponent(secret), formEncoded(secret), Buffer.from(secret).toString('base64'));
+      // As it travels in the body, too.
+      const formEncoded = new URLSearchParams({ '': secret }).toString().slice(1);
+      known.add(secret, encodeURIComponent(secret), formEncoded, Buffer.from(secret).toString('base64'));
       hold.check(secret);
       const now = clock.now();
       const held = token?.secret === secret && now < token.endsAt ? token : null;
@@ -241,38 +233,18 @@ export function createPrincipal(
   };
 }
 
-function formEncoded(text: string): string {
-  return new URLSearchParams({ '': text }).toString().slice(1);
-}
-
-function json({ text }: Answer): unknown {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return null;
-  }
-}
-
-/** Secrets in use: read again when they have changed, taken out of texts, held back when refused. */
-
-/** ms until a refused secret is tried again. */
-const retryAfter = 600_000;
-
 /** Reads a secret for each use, from its file only when that has changed. @throws OnejobError E_SECRET */
-export function secretOf(reference: SecretReference, variables: Variables | undefined, trim: (text: string) => string) {
+function secretOf(reference: SecretReference, variables: Variables | undefined, trim: (text: string) => string) {
   let cached: { readonly mark: string; readonly text: string } | null = null;
-  const read = async (): Promise<string> => {
-    const text = trim(await (variables === undefined ? readSecret(reference) : readSecret(reference, variables)));
-    if (text !== '') return text;
-    throw new OnejobError('E_SECRET', `The secret in ${describeSecret({ ...reference, expires: null })} is only white space.`, {
-      hint: `${howToReplace(reference)}.`,
-    });
-  };
   return async (): Promise<string> => {
-    if (reference.kind !== 'file') return read();
-    const mark = await markOf(reference.path);
+    const mark = reference.kind === 'file' ? await markOf(reference.path) : null;
     if (cached !== null && mark !== null && cached.mark === mark) return cached.text;
-    const text = await read();
+    const text = trim(await readSecret(reference, variables));
+    if (text === '') {
+      throw new OnejobError('E_SECRET', `The secret in ${describeSecret({ ...reference, expires: null })} is only white space.`, {
+        hint: `${howToReplace(reference)}.`,
+      });
+    }
     cached = mark === null ? null : { mark, text };
     return text;
   };
@@ -289,7 +261,7 @@ async function markOf(path: string): Promise<string | null> {
 }
 
 /** Secrets to be taken out of texts. Old ones stay: what was said about them may still come. */
-export function createKnown() {
+function createKnown() {
   const values = new Set<string>();
   return {
     add(...texts: readonly string[]): void {
@@ -299,17 +271,17 @@ export function createKnown() {
         values.delete(text);
         values.add(text);
       }
-      for (const oldest of values) {
-        if (values.size <= 32) break;
-        values.delete(oldest);
-      }
+      for (const oldest of [...values].slice(0, -32)) values.delete(oldest);
     },
     all: (): readonly string[] => [...values],
   };
 }
 
+/** ms until a refused secret is tried again. */
+const retryAfter = 600_000;
+
 /** Keeps a refused secret, or what it travels as, from being tried again and again. */
-export function createHold(clock: Clock) {
+function createHold(clock: Clock) {
   let held: { readonly secret: string; readonly until: number; readonly error: OnejobError } | null = null;
   return {
     check(secret: string): void {

@@ -1,4 +1,7 @@
-/** One request to Azure DevOps, or to whom it signs in at, and what is said where no whole answer came. */
+/**
+ * One request to Azure DevOps, or to whom it signs in at: what is said where no whole answer came, and the wait before the next one
+ * that a service asks for.
+ */
 import { type Clock, sleep } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
 import { type Answer, asksFor, type ExchangeParts, NoAnswer, type Outgoing, exchange as over } from '../../http/exchange.ts';
@@ -30,45 +33,44 @@ export async function exchange({ doing, ...request }: Asked, parts: ExchangePart
   }
 }
 
-/**
- * What a service says about how often it wants to be asked (`Retry-After`, also on a 200; `X-RateLimit-*`), and the wait
- * that follows from it. All requests with one credential share it, because the service counts them together.
- */
-
 /** ms. Whatever a service says, it is asked again after this long. */
 const longest = 600_000;
 /** ms after a refusal that names no time. */
 const unnamed = 60_000;
 
-export interface Throttle {
-  /**
-   * Waits until the service may be asked.
-   * @throws OnejobError E_CI_THROTTLED when that would be after `deadline` (the clock's `now`)
-   */
-  ready(doing: string, deadline: number, signal: AbortSignal): Promise<void>;
-  /** To be told of every answer. */
-  heard(status: number, headers: Headers, why?: string): void;
-}
-
-/** `place`: who asks to be left alone, for messages. */
-export function createThrottle(clock: Clock, place: string): Throttle {
+/**
+ * Waits as a service asks for it (`Retry-After`, also on a 200; `X-RateLimit-*`). All requests with one credential share it, because
+ * the service counts them together. `place`: who asks to be left alone, for messages.
+ */
+export function createThrottle(clock: Clock, place: string) {
   let until = Number.NEGATIVE_INFINITY;
   let why = '';
   /** Refusals in a row: even a service that says "at once" each time is not asked in a busy loop. */
   let refusals = 0;
 
   return {
-    async ready(doing, deadline, signal) {
+    /**
+     * Waits until the service may be asked.
+     * @throws OnejobError E_CI_THROTTLED when that would be after `deadline` (the clock's `now`)
+     */
+    async ready(doing: string, deadline: number, signal: AbortSignal): Promise<void> {
       signal.throwIfAborted();
       while (until > clock.now()) {
         const left = until - clock.now();
-        if (until > deadline) throw throttled(doing, place, why, clock.wall() + left);
+        if (until > deadline) {
+          const when = new Date(clock.wall() + left).toISOString().replace(/\.\d+Z$/, 'Z');
+          throw new OnejobError('E_CI_THROTTLED', `Cannot ${doing}: ${place} asks to be left alone until ${when} (${why}).`, {
+            hint: 'onejob waits for it. When it comes again, see who else uses the same credential.',
+            retry: true,
+          });
+        }
         await sleep(clock, left, signal);
         signal.throwIfAborted();
       }
     },
 
-    heard(status, headers, said = '') {
+    /** To be told of every answer. */
+    heard({ status, headers }: Pick<Answer, 'status' | 'headers'>, said = ''): void {
       const isRefusal = status === 429 || (status === 503 && headers.has('Retry-After'));
       refusals = isRefusal ? refusals + 1 : 0;
       const asked = asksFor(headers, clock.wall());
@@ -81,12 +83,4 @@ export function createThrottle(clock: Clock, place: string): Throttle {
       why = `${status}${said === '' ? '' : `, ${said}`}`;
     },
   };
-}
-
-function throttled(doing: string, place: string, why: string, at: number): OnejobError {
-  const when = new Date(at).toISOString().replace(/\.\d+Z$/, 'Z');
-  return new OnejobError('E_CI_THROTTLED', `Cannot ${doing}: ${place} asks to be left alone until ${when} (${why}).`, {
-    hint: 'onejob waits for it. When it comes again, see who else uses the same credential.',
-    retry: true,
-  });
 }

@@ -62,13 +62,6 @@ it('on a Server of one’s own, reached by another name than its own', () => {
   });
 });
 
-it('what the service says of itself outweighs its address', () => {
-  expect(read({ ...server, deployment: 'hosted' }).credentials.data.oauthEndpointUrl).toBe(inner);
-  expect(read({ deployment: 'onPremises' }).credentials.data.oauthEndpointUrl).toBe(
-    'https://dev.azure.com/acme/_apis/oauth2/token',
-  );
-});
-
 it('of the address that the service names only the path is taken', () => {
   const named = (serverUrl: string) => read({ ...server, agent: { ...server.agent, serverUrl } }).settings;
   expect(named('http://tfs-01.corp.local:8080/tfs/')).toMatchObject({ serverUrl: 'https://devops.example.org/tfs/' });

@@ -19,13 +19,11 @@ export interface AgentFileParts {
   /** Where it works, relative to its root or absolute; not empty. */
   readonly workFolder: string;
   readonly key: Pick<AgentKey, 'rsaParameters'>;
-  /** As `connection` tells it; without it the address decides, as the agent does it itself. */
-  readonly deployment?: 'hosted' | 'onPremises' | null;
 }
 
 /** Name in the agent's root and text of each. @throws OnejobError E_CI_ANSWER when the service gave the agent no way to sign in */
 export function agentFiles(parts: AgentFileParts): { readonly name: string; readonly text: string }[] {
-  const { agent, pool, name, workFolder, key, deployment } = parts;
+  const { agent, pool, name, workFolder, key } = parts;
   const url = baseOf(parts.url);
   if (agent.authorization === null) {
     throw new OnejobError('E_CI_ANSWER', `Cannot start agent ${name}: ${url} registered it without a way to sign in.`, {
@@ -34,7 +32,6 @@ export function agentFiles(parts: AgentFileParts): { readonly name: string; read
     });
   }
   const { clientId, authorizationUrl } = agent.authorization;
-  const isHosted = deployment == null ? isHostedAzure(url) : deployment === 'hosted';
   const settings = {
     acceptTeeEula: true,
     agentId: agent.id,
@@ -49,7 +46,7 @@ export function agentFiles(parts: AgentFileParts): { readonly name: string; read
   const data = {
     clientId,
     authorizationUrl,
-    oauthEndpointUrl: isHosted ? authorizationUrl : onHostOf(url, authorizationUrl),
+    oauthEndpointUrl: isHostedAzure(url) ? authorizationUrl : onHostOf(url, authorizationUrl),
   };
   return [
     { name: '.agent', text: JSON.stringify(settings) },
@@ -68,11 +65,6 @@ function onHostOf(url: string, there: string): string {
   return moved.href;
 }
 
-/**
- * The key of one agent. .NET reads the parameters of a key only at their exact lengths, while a JWK leaves out leading
- * zeros: about one key in fifty would make an agent that cannot start.
- */
-
 export interface AgentKey {
   /** Standard base64, big-endian, as the service takes it. */
   readonly publicKey: { readonly exponent: string; readonly modulus: string };
@@ -84,7 +76,10 @@ const bits = 2048;
 const whole = bits / 8;
 const half = whole / 2;
 
-/** Bytes of each part of a private key, by its name in a JWK (.NET `RSAParameters`). */
+/**
+ * Bytes of each part of a private key, by its name in a JWK (.NET `RSAParameters`). .NET reads them only at their exact lengths, while
+ * a JWK leaves out leading zeros: about one key in fifty would make an agent that cannot start.
+ */
 const lengths = { n: whole, d: whole, p: half, q: half, dp: half, dq: half, qi: half } as const;
 
 /** A new RSA-2048 key; takes a tenth of a second or so, not on the main thread. */
@@ -107,15 +102,7 @@ export function agentKeyOf(jwk: JsonWebKey): AgentKey {
   };
   const exponent = Buffer.from(jwk.e ?? '', 'base64url').toString('base64');
   const modulus = part('n');
-  const parameters = {
-    d: part('d'),
-    dp: part('dp'),
-    dq: part('dq'),
-    exponent,
-    inverseQ: part('qi'),
-    modulus,
-    p: part('p'),
-    q: part('q'),
-  };
+  const exponents = { d: part('d'), dp: part('dp'), dq: part('dq'), exponent };
+  const parameters = { ...exponents, inverseQ: part('qi'), modulus, p: part('p'), q: part('q') };
   return { publicKey: { exponent, modulus }, rsaParameters: JSON.stringify(parameters) };
 }

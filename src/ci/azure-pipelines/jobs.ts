@@ -39,27 +39,19 @@ export function jobOf(request: JobRequest, service: string, builds: Pick<Builds,
   };
 }
 
-/** The build that a job belongs to: asked once each, and not at all any more once the credential turns out to have no right to it. */
-
-export interface Builds {
-  /** null when it is not a build's, or nobody may or can say. */
-  of(request: JobRequest, signal: AbortSignal): Promise<Build | null>;
-  /** What was read of it before. */
-  known(request: JobRequest): Build | null;
-  /** Whether the credential may not read builds. */
-  readonly isDenied: boolean;
-}
-
 const remembered = 256;
 /** How often a build is asked for that cannot be read. */
 const tries = 3;
 
-export function createBuilds(client: Pick<AzureClient, 'build'>): Builds {
+export type Builds = ReturnType<typeof createBuilds>;
+
+/** The build that a job belongs to: asked once each, and not at all any more once the credential turns out to have no right to it. */
+export function createBuilds(client: Pick<AzureClient, 'build'>) {
   const read = new Map<string, Build | null>();
   const failures = new Map<string, number>();
   let isDenied = false;
 
-  const keyOf = ({ planType, scopeId, owner }: JobRequest): { key: string; project: string; id: number } | null => {
+  const placeOf = ({ planType, scopeId, owner }: JobRequest): { key: string; project: string; id: number } | null => {
     if (scopeId === null || owner === null || (planType !== null && planType !== 'Build')) return null;
     return { key: `${scopeId} ${owner.id}`, project: scopeId, id: owner.id };
   };
@@ -69,8 +61,9 @@ export function createBuilds(client: Pick<AzureClient, 'build'>): Builds {
   };
 
   return {
-    async of(request, signal) {
-      const place = keyOf(request);
+    /** null when it is not a build's, or nobody may or can say. */
+    async of(request: JobRequest, signal: AbortSignal): Promise<Build | null> {
+      const place = placeOf(request);
       if (isDenied || place === null) return null;
       const { key, project, id } = place;
       const found = read.get(key);
@@ -88,10 +81,12 @@ export function createBuilds(client: Pick<AzureClient, 'build'>): Builds {
         return null;
       }
     },
-    known(request) {
-      const place = keyOf(request);
+    /** What was read of it before. */
+    known(request: JobRequest): Build | null {
+      const place = placeOf(request);
       return place === null ? null : (read.get(place.key) ?? null);
     },
+    /** Whether the credential may not read builds. */
     get isDenied() {
       return isDenied;
     },

@@ -1,14 +1,14 @@
-/** Puts the service together from what config says. */
+/**
+ * Azure Pipelines as a CI service. It binds early: an agent must be online to be given a job, so each standby is made known to the
+ * service while it waits, with a key of its own; the credential never leaves the manager.
+ */
 
 import { basename } from 'node:path';
 import type { AgentPackageConfig } from '../../config/config.ts';
 import { noProxies } from '../../config/proxies.ts';
-import type { Clock } from '../../core/clock.ts';
 import type { Exit, Failure } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
 import { createOutbound } from '../../http/outbound.ts';
-import type { Log } from '../../log.ts';
-import { readSecret } from '../../secrets/reference.ts';
 import type { Store } from '../../store/store.ts';
 import { type AgentPackage, type CiService, endedWithoutJob } from '../ci-service.ts';
 import { createEarlyBound } from '../early/engine.ts';
@@ -19,47 +19,33 @@ import { createCredential } from './credential.ts';
 import { keepDiagnostics } from './diagnostics.ts';
 import { findings } from './doctor.ts';
 import { type AgentKey, makeAgentKey } from './files.ts';
-import { createBuilds } from './jobs.ts';
-import { type AzurePool, createAgentPools, isSameQueue, queuesOf } from './pools.ts';
+import { type AzurePool, isSameQueue, queuesOf } from './pools.ts';
 import { createAzureRegistry } from './registry.ts';
-import type { AzureServiceConfig } from './type.ts';
+import { type AzureServiceConfig, azurePipelines } from './type.ts';
 
-export function openAzurePipelines(
-  config: AzureServiceConfig,
-  { config: { pools }, store, clock, log, version, variables, slots, opened, env, fetch }: OpenParts,
-): CiService {
-  const { url } = config;
-  const wall = () => clock.wall();
+/** As config says it. */
+export function openAzurePipelines(config: AzureServiceConfig, parts: OpenParts): CiService {
+  const {
+    config: { pools },
+    env,
+    clock,
+    variables,
+    version,
+  } = parts;
+  const { name, url } = config;
   const proxies = env?.proxies ?? noProxies;
   const outbound = createOutbound(proxies);
-  const send = { fetch: fetch ?? outbound.fetch };
-  const credential = createCredential(config.credential, {
-    clock,
-    wall,
-    url,
-    ...send,
-    ...(variables !== undefined && { variables }),
-  });
-  const client = createAzureClient({ url, credential, clock, version, ...send });
+  const { fetch = outbound.fetch } = parts;
+  const credential = createCredential(config.credential, { clock, variables, fetch, url });
   const service = createAzurePipelines({
+    ...parts,
     config,
-    pools: pools.filter((pool) => pool.service === config.name).map(({ name, queue, tags }) => ({ name, queue, tags })),
-    store,
-    client,
-    async token() {
-      if (config.credential.kind === 'pat') return (await readSecret(config.credential.token, variables)).trim();
-      throw new OnejobError('E_CONFIG', `Agents of service ${config.name} cannot make themselves known with a service principal.`, {
-        hint: 'Use "registration: manager", or give a token.',
-      });
-    },
+    pools: pools.filter((pool) => pool.service === name).map(({ name, queue, tags }) => ({ name, queue, tags })),
+    client: createAzureClient({ url, credential, clock, version, fetch }),
     makeKey: makeAgentKey,
-    clock,
-    log,
     random: Math.random,
-    opened,
-    slots,
   });
-  const way = proxyFindings(config.name, url, proxies);
+  const way = proxyFindings(name, url, proxies);
   return {
     ...service,
     check: async (signal, trial) => [...way, ...(await service.check(signal, trial))],
@@ -70,24 +56,13 @@ export function openAzurePipelines(
   };
 }
 
-/**
- * Azure Pipelines as a CI service. It binds early: an agent must be online to be given a job, so each standby is made known to the
- * service while it waits, with a key of its own; the credential never leaves the manager.
- */
-
-export interface AzureParts {
+export interface AzureParts extends Pick<OpenParts, 'clock' | 'log' | 'opened' | 'variables'> {
   readonly config: AzureServiceConfig;
   readonly pools: readonly AzurePool[];
   readonly store: Pick<Store, 'registrations' | 'serviceJobs' | 'transaction' | 'owner' | 'dir'>;
   readonly client: AzureClient;
-  /** The token itself, for agents that make themselves known. */
-  readonly token: (signal: AbortSignal) => Promise<string>;
   readonly makeKey: () => Promise<AgentKey>;
-  readonly clock: Clock;
-  readonly log: Log;
   readonly random: () => number;
-  /** Names of the services that this manager has opened, this one among them. */
-  readonly opened: ReadonlySet<string>;
   readonly slots: Pick<SlotFacts, 'poolOf' | 'silentFor' | 'isBusy'>;
 }
 
@@ -97,22 +72,20 @@ export type AzureService = CiService &
 
 export function createAzurePipelines(parts: AzureParts): AzureService {
   const { config, pools, store, client, clock, log } = parts;
+  const { name: service, url, pollEvery, bootTimeout } = config;
   const closing = new AbortController();
-  const agentPools = createAgentPools(client, config.url);
-  const builds = createBuilds(client);
   const queues = queuesOf(pools).map((name) => {
     return { name, pools: pools.filter(({ queue }) => isSameQueue(queue, name)).map((pool) => pool.name) };
   });
-  const { common, registry, books } = createEarlyBound(
-    { ...parts, service: config.name, url: config.url, queues, pollEvery: config.pollEvery, bootTimeout: config.bootTimeout },
-    (known) => createAzureRegistry({ ...parts, books: known, agentPools, builds, closing: closing.signal }),
+  const { common, registry, books } = createEarlyBound({ ...parts, service, url, queues, pollEvery, bootTimeout }, (known) =>
+    createAzureRegistry(parts, known, closing.signal),
   );
 
   return {
     ...common,
     capabilities: { binds: 'early', canCountQueue: true, standsForSlots: false, terms: 1, poolTimeout: false, jobOnStdout: false },
 
-    check: (signal) => findings({ config, pools, client, agentPools, books, builds, registry, wall: () => clock.wall() }, signal),
+    check: (signal) => findings(parts, registry, books, signal),
 
     observe(emit, signal) {
       signal.addEventListener('abort', () => closing.abort(), { once: true });
@@ -139,9 +112,10 @@ export function createAzurePipelines(parts: AzureParts): AzureService {
   };
 }
 
-/** What to say of an agent that ended and never had a job. */
-
-/** Exit codes of the listener: agent `Constants.cs`. `lastWords`: the end of its output. */
+/**
+ * What to say of an agent that ended and never had a job. Exit codes of the listener: agent `Constants.cs`. `lastWords`: the end of its
+ * output.
+ */
 export function blame(exit: Exit, lastWords: string): Failure {
   if (exit.kind === 'code' && (exit.code === 3 || exit.code === 4)) {
     return {
@@ -153,11 +127,10 @@ export function blame(exit: Exit, lastWords: string): Failure {
   return endedWithoutJob(exit, lastWords);
 }
 
-/** Which package of the agent images get: what config names, else the newest that the service hands out. */
-
-const type = 'azure-pipelines';
-
-/** `platform`: such as `linux-x64`. @throws OnejobError E_AGENT_PACKAGE when there is no such version, E_CI_* */
+/**
+ * Which package of the agent images get: what config names, else the newest that the service hands out. `platform`: such as `linux-x64`.
+ * @throws OnejobError E_AGENT_PACKAGE when there is no such version, E_CI_*
+ */
 export async function choosePackage(
   config: AgentPackageConfig,
   client: Pick<AzureClient, 'packages'>,
@@ -167,21 +140,19 @@ export async function choosePackage(
   const { version, from, sha256 } = config;
   if (from !== null) {
     const named = version ?? /-(\d+\.\d+\.\d+)\.tar\.gz$/.exec(basename(from))?.[1];
-    if (named !== undefined) return { type, version: named, from, sha256 };
+    if (named !== undefined) return { type: azurePipelines.type, version: named, from, sha256 };
     throw new OnejobError('E_AGENT_PACKAGE', `Cannot tell the version of the agent in ${from} by its name.`, {
       hint: 'Write it beside: agent: { version: "5.278.0", from: … }.',
     });
   }
   const packages = await client.packages(platform, signal);
   const found = version === null ? packages[0] : packages.find((one) => one.version === version);
-  if (found !== undefined) return { type, version: found.version, from: found.url, sha256: sha256 ?? found.sha256 };
+  if (found !== undefined)
+    return { type: azurePipelines.type, version: found.version, from: found.url, sha256: sha256 ?? found.sha256 };
   const seen = packages.map((one) => one.version).slice(0, 5);
   const what = version === null ? 'any agent' : `version ${version} of the agent`;
-  throw new OnejobError(
-    'E_AGENT_PACKAGE',
-    `The service does not hand out ${what} for ${platform}.${seen.length > 0 ? ` It has ${seen.join(', ')}.` : ''}`,
-    {
-      hint: 'Name a version that it has, or where the package is: agent: { from: https://… }.',
-    },
-  );
+  const others = seen.length > 0 ? ` It has ${seen.join(', ')}.` : '';
+  throw new OnejobError('E_AGENT_PACKAGE', `The service does not hand out ${what} for ${platform}.${others}`, {
+    hint: 'Name a version that it has, or where the package is: agent: { from: https://… }.',
+  });
 }

@@ -127,7 +127,7 @@ export async function serveClient(
 ): Promise<Served> {
   const server = await serve(reply);
   const url = server.url + path;
-  const credential = createCredential({ kind: 'pat', token: memory(samplePat) }, { clock, wall: clock.wall, url });
+  const credential = createCredential({ kind: 'pat', token: memory(samplePat) }, { clock, url });
   const client = createAzureClient({ url, credential, clock, timeout, version: '1.2.3' });
   const sent = () => server.seen.map(({ method, url: at }) => `${method} ${at}`);
   return { client, server, sent, credential, [Symbol.asyncDispose]: () => server[Symbol.asyncDispose]() };

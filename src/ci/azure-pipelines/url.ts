@@ -57,8 +57,6 @@ function essence(url: URL): string | null {
   return [url.origin, ...parts.slice(0, ofCollection ? page : Math.max(page - 1, Math.min(page, 1)))].join('/');
 }
 
-/** Addresses of an organisation or a collection. */
-
 /**
  * The address without a slash at its end, encoded.
  * @throws OnejobError E_CONFIG, which does not show the address when it holds a password
