@@ -8,7 +8,7 @@ import { type AzureDevOps, NAMED_FAULTS, startAzureDevOps } from '../../../test/
 import { systemClock } from '../../clock.ts';
 import { createAzureClient } from './client.ts';
 import { createCredential } from './credential.ts';
-import { agentFiles, makeAgentKey } from './files.ts';
+import { agentFiles, makeAgentKey } from './script.ts';
 import { failureOf, memory, patient } from './testing.ts';
 import { requestState } from './wire.ts';
 

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import { agentFiles } from './files.ts';
+import { agentFiles } from './script.ts';
 
 const agent = {
   id: 17,

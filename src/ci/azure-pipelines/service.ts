@@ -3,24 +3,29 @@
  * service while it waits, with a key of its own; the credential never leaves the manager.
  */
 
-import { basename } from 'node:path';
+import { createWriteStream } from 'node:fs';
+import { mkdir, rename, rm } from 'node:fs/promises';
+import { basename, dirname } from 'node:path';
+import type { Readable } from 'node:stream';
+import { pipeline } from 'node:stream/promises';
 import type { AgentPackageConfig } from '../../config/config.ts';
 import { noProxies } from '../../config/proxies.ts';
-import type { Exit, Failure } from '../../core/slot.ts';
+import { type Clock, deadline } from '../../core/clock.ts';
+import type { AgentId, Exit, Failure } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
 import { createOutbound } from '../../http/outbound.ts';
+import { agentLogsPath } from '../../logs/agent-logs.ts';
 import type { Store } from '../../store/store.ts';
-import { type AgentPackage, type CiService, endedWithoutJob } from '../ci-service.ts';
+import { type AgentFiles, type AgentPackage, type CiService, endedWithoutJob } from '../ci-service.ts';
 import { createEarlyBound } from '../early/engine.ts';
 import type { OpenParts, SlotFacts } from '../parts.ts';
 import { proxyFindings } from '../proxy-findings.ts';
 import { type AzureClient, createAzureClient } from './client.ts';
 import { createCredential } from './credential.ts';
-import { keepDiagnostics } from './diagnostics.ts';
 import { findings } from './doctor.ts';
-import { type AgentKey, makeAgentKey } from './files.ts';
 import { type AzurePool, isSameQueue, queuesOf } from './pools.ts';
 import { createAzureRegistry } from './registry.ts';
+import { type AgentKey, diagFolder, makeAgentKey } from './script.ts';
 import { type AzureServiceConfig, azurePipelines } from './type.ts';
 
 /** As config says it. */
@@ -155,4 +160,58 @@ export async function choosePackage(
   throw new OnejobError('E_AGENT_PACKAGE', `The service does not hand out ${what} for ${platform}.${others}`, {
     hint: 'Name a version that it has, or where the package is: agent: { from: https://… }.',
   });
+}
+
+/** Bytes kept of one agent. */
+export const diagLimit = 10 * 2 ** 20;
+
+/** ms for all of it: a job may have made its logs as long as it likes. */
+const patience = 60_000;
+
+/**
+ * The agent's own logs, copied out before its sandbox goes, as somebody else's files. Idempotent. An agent without such logs leaves no
+ * file. `limit`: ms after which it fails.
+ */
+export async function keepDiagnostics(
+  clock: Clock,
+  stateDir: string,
+  agent: AgentId,
+  files: AgentFiles,
+  signal: AbortSignal,
+  limit = patience,
+): Promise<void> {
+  using late = deadline(clock, limit, signal);
+  const either = late.signal;
+  const path = agentLogsPath(stateDir, agent);
+  const part = `${path}.part`;
+  try {
+    const found = await files.folder(diagFolder, either);
+    if (found === null) return;
+    await mkdir(dirname(path), { recursive: true, mode: 0o700 });
+    // A sparse file is terabytes of zeros: nothing goes on reading what nobody wants any more.
+    const stop = () => found.destroy(either.reason);
+    either.addEventListener('abort', stop, { once: true });
+    try {
+      await pipeline(upTo(diagLimit, found), createWriteStream(part, { mode: 0o600 }), { signal: either });
+    } finally {
+      either.removeEventListener('abort', stop);
+      found.destroy();
+    }
+    await rename(part, path);
+  } catch (error) {
+    await rm(part, { force: true });
+    signal.throwIfAborted();
+    if (late.passed) throw new Error(`they could not be read within ${limit / 1000} s`, { cause: error });
+    throw error;
+  }
+}
+
+/** Ends what it reads from as soon as enough is kept. */
+async function* upTo(limit: number, source: Readable): AsyncGenerator<Buffer> {
+  let left = limit;
+  for await (const chunk of source as AsyncIterable<Buffer>) {
+    yield chunk.subarray(0, left);
+    left -= chunk.length;
+    if (left <= 0) return;
+  }
 }

@@ -11,7 +11,7 @@ import type { SecretReference } from '../../secrets/reference.ts';
 import { type AzureClient, createAzureClient } from './client.ts';
 import type { Credential } from './credential.ts';
 import { createCredential } from './credential.ts';
-import type { AgentKey } from './files.ts';
+import type { AgentKey } from './script.ts';
 
 export interface Seen {
   readonly method: string;

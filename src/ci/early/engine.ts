@@ -19,6 +19,8 @@ export interface EarlyBound<R> {
 
 /** Ends that are remembered. */
 const remembered = 256;
+/** ms between two looks at a service that is away, at most; more only where config says so. */
+const longest = 60_000;
 
 /** `connect`: makes the adapter, which may enter more than agents into the books, such as placeholders. */
 export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect: (books: Books) => R): EarlyBound<R> {
@@ -78,6 +80,55 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
     beside(`${place} rest`, rest, signal);
   }
 
+  /**
+   * One look after the other at a queue of the service, whatever the number of slots, until the signal aborts: who is online, who has
+   * which job, what waits. A look that fails says nothing about any agent (S6); it only keeps new ones from being begun.
+   */
+  function watch(queue: Queue, emit: (event: CiEvent) => void, signal: AbortSignal): void {
+    const { pollEvery: every, random } = parts;
+    let failures = 0;
+    /** Since when every look has succeeded, core clock, ms: before that nobody knows what could come online. */
+    let steadySince: number | null = null;
+    let cancel: () => void = () => {};
+    const hold = (reason: string | null): void => {
+      for (const pool of queue.pools) emit({ kind: 'hold', pool, reason });
+    };
+
+    async function look(): Promise<void> {
+      let shown: Shown;
+      try {
+        shown = await registry.list(queue, signal);
+      } catch (error) {
+        if (signal.aborted) return;
+        // A credential that is refused is held back before anything is sent, so looking whether it was changed costs nothing.
+        failures = error instanceof OnejobError && error.code === 'E_CI_CREDENTIAL' ? 1 : failures + 1;
+        steadySince = null;
+        hold(toFailure(error).message);
+        return;
+      }
+      if (signal.aborted) return;
+      failures = 0;
+      steadySince ??= clock.now();
+      hold(null);
+      try {
+        follow(shown, steadySince, queue, emit, signal);
+      } catch (error) {
+        // What goes wrong here says nothing of the service.
+        if (!signal.aborted) log.error('what a CI service shows was not followed up', { reason: toFailure(error).message });
+      }
+    }
+
+    async function again(): Promise<void> {
+      await look();
+      if (signal.aborted) return;
+      const wait = Math.max(every, Math.min(longest, every * 2 ** Math.min(failures - 1, 10)));
+      cancel = clock.after(wait * (0.9 + random() * 0.2), () => void again());
+    }
+
+    signal.addEventListener('abort', () => cancel(), { once: true });
+    void again();
+  }
+
   /** null, too, for one that was to make itself known, and that the service has never heard of. */
   async function whatRan(agent: AgentId, signal: AbortSignal): Promise<JobId | null | undefined> {
     try {
@@ -95,18 +146,7 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
     jobs: null,
 
     observe(emit, signal) {
-      for (const queue of queues)
-        watch(
-          {
-            ...parts,
-            list: () => registry.list(queue, signal),
-            saw: (shown, steadySince) => follow(shown, steadySince, queue, emit, signal),
-            failed(reason) {
-              for (const pool of queue.pools) emit({ kind: 'hold', pool, reason });
-            },
-          },
-          signal,
-        );
+      for (const queue of queues) watch(queue, emit, signal);
       if (queues.length === 0) sweep.alone(signal);
     },
 
@@ -146,62 +186,4 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
     serviceJobs: () => jobs.list(),
   };
   return { common, registry, books };
-}
-
-/**
- * One look after the other at each queue of the service, whatever the number of slots: who is online, who has which job, what waits.
- * A look that fails says nothing about any agent (S6); it only keeps new ones from being begun.
- */
-
-export interface WatchParts extends Pick<EarlyParts, 'clock' | 'log' | 'pollEvery' | 'random'> {
-  readonly list: (signal: AbortSignal) => Promise<Shown>;
-  /**
-   * Told of each look that succeeded. What goes wrong there says nothing of the service. `steadySince`: since when every look has
-   * succeeded, core clock, ms: before that nobody knows what could come online.
-   */
-  readonly saw: (shown: Shown, steadySince: number) => void;
-  /** Told why nobody could look; null once somebody could. */
-  readonly failed: (reason: string | null) => void;
-}
-
-const longest = 60_000;
-
-/** Looks at once, and again from then on until the signal aborts. */
-export function watch({ clock, log, pollEvery: every, list, random, saw, failed }: WatchParts, signal: AbortSignal): void {
-  let failures = 0;
-  let steadySince: number | null = null;
-  let cancel: () => void = () => {};
-
-  async function look(): Promise<void> {
-    let shown: Shown;
-    try {
-      shown = await list(signal);
-    } catch (error) {
-      if (signal.aborted) return;
-      // A credential that is refused is held back before anything is sent, so looking whether it was changed costs nothing.
-      failures = error instanceof OnejobError && error.code === 'E_CI_CREDENTIAL' ? 1 : failures + 1;
-      steadySince = null;
-      failed(toFailure(error).message);
-      return;
-    }
-    if (signal.aborted) return;
-    failures = 0;
-    steadySince ??= clock.now();
-    failed(null);
-    try {
-      saw(shown, steadySince);
-    } catch (error) {
-      if (!signal.aborted) log.error('what a CI service shows was not followed up', { reason: toFailure(error).message });
-    }
-  }
-
-  async function again(): Promise<void> {
-    await look();
-    if (signal.aborted) return;
-    const wait = Math.max(every, Math.min(longest, every * 2 ** Math.min(failures - 1, 10)));
-    cancel = clock.after(wait * (0.9 + random() * 0.2), () => void again());
-  }
-
-  signal.addEventListener('abort', () => cancel(), { once: true });
-  void again();
 }

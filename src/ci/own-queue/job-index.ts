@@ -12,7 +12,7 @@ export interface Moved {
 
 export class JobIndex {
   readonly #jobs = new Map<string, Job>();
-  readonly #waiting = new Map<string, WaitingJobs<Waiting>>();
+  readonly #waiting = new Map<string, WaitingJobs>();
   readonly #undo = new Map<string, Job | null>();
   readonly #isHeld: (job: Job) => boolean;
 
@@ -82,21 +82,13 @@ export class JobIndex {
   #set(job: Job): void {
     const { id, seq, request } = job;
     this.#jobs.set(id, job);
-    const waiting = this.#waiting.get(request.pool) ?? new WaitingJobs<Waiting>();
+    const waiting = this.#waiting.get(request.pool) ?? new WaitingJobs();
     this.#waiting.set(request.pool, waiting);
     if (job.progress.state === 'queued' && !this.#isHeld(job))
       waiting.add({ id, seq, priority: request.priority, user: request.user });
     else waiting.remove(id);
   }
 }
-
-/**
- * Jobs that wait in one pool: higher priority first, then users in turn, then in submission order. A binary heap that knows
- * where each job stands: the head costs nothing, adding and taking out any job cost O(log n).
- *
- * Each job of a user has the turn after the one before it, and a user who had none waiting comes in at the turn that jobs are
- * taken from now (start-time fair queueing). So who hands in one job behind 500 of somebody else waits for one of these.
- */
 
 export interface Waiting {
   readonly id: string;
@@ -107,8 +99,15 @@ export interface Waiting {
   readonly user: string | null;
 }
 
-export class WaitingJobs<T extends Waiting> {
-  readonly #heap: T[] = [];
+/**
+ * Jobs that wait in one pool: higher priority first, then users in turn, then in submission order. A binary heap that knows
+ * where each job stands: the head costs nothing, adding and taking out any job cost O(log n).
+ *
+ * Each job of a user has the turn after the one before it, and a user who had none waiting comes in at the turn that jobs are
+ * taken from now (start-time fair queueing). So who hands in one job behind 500 of somebody else waits for one of these.
+ */
+export class WaitingJobs {
+  readonly #heap: Waiting[] = [];
   readonly #places = new Map<string, number>();
   /** A job that comes back has the turn it had. */
   readonly #turns = new Map<string, number>();
@@ -121,12 +120,12 @@ export class WaitingJobs<T extends Waiting> {
     return this.#heap.length;
   }
 
-  head(): T | null {
+  head(): Waiting | null {
     return this.#heap[0] ?? null;
   }
 
   /** Adds a job; one that is already there stays where it is. */
-  add(job: T): void {
+  add(job: Waiting): void {
     if (this.#places.has(job.id)) return;
     const line = this.#lineOf(job);
     const now = this.#now.get(job.priority) ?? 0;
@@ -162,14 +161,14 @@ export class WaitingJobs<T extends Waiting> {
     this.#turns.delete(id);
   }
 
-  #lineOf({ priority, user }: T): { waiting: number; last: number } {
+  #lineOf({ priority, user }: Waiting): { waiting: number; last: number } {
     const key = `${priority} ${user ?? ''}`;
     const line = this.#lines.get(key) ?? { waiting: 0, last: -1 };
     this.#lines.set(key, line);
     return line;
   }
 
-  #isBefore(a: T, b: T): boolean {
+  #isBefore(a: Waiting, b: Waiting): boolean {
     if (a.priority !== b.priority) return a.priority > b.priority;
     const [one, other] = [this.#turns.get(a.id) ?? 0, this.#turns.get(b.id) ?? 0];
     return one === other ? a.seq < b.seq : one < other;
@@ -192,7 +191,7 @@ export class WaitingJobs<T extends Waiting> {
     return count;
   }
 
-  #rise(from: number, job: T): void {
+  #rise(from: number, job: Waiting): void {
     let place = from;
     while (place > 0) {
       const parent = (place - 1) >> 1;
@@ -204,7 +203,7 @@ export class WaitingJobs<T extends Waiting> {
     this.#put(place, job);
   }
 
-  #sink(from: number, job: T): void {
+  #sink(from: number, job: Waiting): void {
     let place = from;
     for (;;) {
       const left = this.#heap[2 * place + 1];
@@ -219,7 +218,7 @@ export class WaitingJobs<T extends Waiting> {
     this.#put(place, job);
   }
 
-  #put(place: number, job: T): void {
+  #put(place: number, job: Waiting): void {
     this.#heap[place] = job;
     this.#places.set(job.id, place);
   }

@@ -142,9 +142,7 @@ function countUp(before: { code: string; times: number } | null, code: string): 
   return { code, times: before?.code === code ? before.times + 1 : 1 };
 }
 
-/** A job as the API shows it. */
-
-/** `reasonFor` says why jobs of a pool wait; what happened to this very job goes before it. */
+/** A job as the API shows it. `reasonFor` says why jobs of a pool wait; what happened to this very job goes before it. */
 export function viewOf(job: Job, reasonFor: (pool: string) => string | null): JobView {
   const { id, request, progress, submittedAt } = job;
   const { state, attempt, agent, result, cold, startedAt, endedAt, note } = progress;

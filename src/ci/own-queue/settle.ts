@@ -40,8 +40,6 @@ export interface SettleHow {
   readonly giveUp: AbortSignal;
 }
 
-export type Settle = (job: Pick<Job, 'id' | 'request'>, how: SettleHow) => Promise<void>;
-
 /** How often artifacts are tried when what goes wrong is not understood. */
 const triesWhenStrange = 3;
 /** How often they are tried when what goes wrong is said to pass: with the growing pauses in between, for about two minutes. */
@@ -53,9 +51,9 @@ const triesWhenKilled = 3;
 const outlasted: ReadonlySet<string> = new Set(['E_ENGINE_UNREACHABLE', 'E_ENGINE_PERMISSION', 'E_STATE_FULL']);
 
 /** Idempotent. Throws when the same should be tried again later. */
-export function createSettle(parts: SettleParts): Settle {
+export function createSettle(parts: SettleParts) {
   const { clock, spool, annotate, triesOf, saveTries, timeLimit = 10 * 60_000 } = parts;
-  return async ({ id, request }, { open, signal, giveUp }) => {
+  return async ({ id, request }: Pick<Job, 'id' | 'request'>, { open, signal, giveUp }: SettleHow): Promise<void> => {
     if (request.artifacts.length === 0 || spool.hasArtifacts(id)) return;
     const before = triesOf(id);
     const notKept = (why: string) => annotate(id, [`Its artifacts could not be kept: ${why}`]);
@@ -118,12 +116,7 @@ export function createSettle(parts: SettleParts): Settle {
   }
 }
 
-/**
- * Picks a job's artifacts out of its workspace while that streams by. Memory does not grow with either, and what is read is
- * bounded: a sparse file of terabytes takes no room on the job's disk, and all of it would come by.
- */
-
-export interface Collected {
+interface Collected {
   readonly files: number;
   /** Sentences for people, on what was left out. */
   readonly notes: readonly string[];
@@ -133,7 +126,7 @@ export interface Collected {
 
 const tarBlock = 512;
 
-export interface CollectOptions {
+interface CollectOptions {
   /** Asked once for every path that is no directory. */
   readonly matches: (path: string) => boolean;
   /** Bytes of content that are taken. */
@@ -143,8 +136,12 @@ export interface CollectOptions {
   readonly signal: AbortSignal;
 }
 
-/** Reads the tar stream `from` to its end, or up to the limit, and writes what matches, as a tar, to `to`. */
-export async function collect(from: Readable, to: Writable, options: CollectOptions): Promise<Collected> {
+/**
+ * Picks a job's artifacts out of its workspace while that streams by: reads the tar stream `from` to its end, or up to the limit, and
+ * writes what matches, as a tar, to `to`. Memory does not grow with either, and what is read is bounded: a sparse file of terabytes
+ * takes no room on the job's disk, and all of it would come by.
+ */
+async function collect(from: Readable, to: Writable, options: CollectOptions): Promise<Collected> {
   const { signal } = options;
   const chosen = pack();
   const written = pipeline(chosen, to, { signal });

@@ -5,6 +5,7 @@
  */
 import type { JobView } from '../../api/schema.ts';
 import type { Log } from '../../log.ts';
+import { until } from '../../until.ts';
 import type { CiEvent } from '../ci-service.ts';
 import type { Job } from './job.ts';
 import type { JobIndex } from './job-index.ts';
@@ -20,7 +21,7 @@ export class Teller {
   readonly #parts: TellParts;
   readonly #loops = new Set<(event: CiEvent) => void>();
   readonly #followers = new Set<(job: JobView) => void>();
-  readonly #waiters = new Waiters();
+  readonly #waiters = new Set<(job: JobView) => void>();
   /** Jobs with a result of which nobody was told yet. */
   readonly #unsynced = new Set<string>();
 
@@ -47,9 +48,18 @@ export class Teller {
     return () => this.#followers.delete(follower);
   }
 
-  /** The end of a job that is not over yet; rejects when `signal` aborts. */
-  wait(id: string, signal: AbortSignal): Promise<JobView> {
-    return this.#waiters.wait(id, signal);
+  /** The end of a job that is not over yet, told once; rejects when `signal` aborts, and leaves nothing behind. */
+  async wait(id: string, signal: AbortSignal): Promise<JobView> {
+    const { promise, resolve } = Promise.withResolvers<JobView>();
+    const tell = (job: JobView): void => {
+      if (job.id === id) resolve(job);
+    };
+    this.#waiters.add(tell);
+    try {
+      return await until(promise, signal);
+    } finally {
+      this.#waiters.delete(tell);
+    }
   }
 
   /** What was put into the index is committed. */
@@ -80,7 +90,7 @@ export class Teller {
     for (const follower of [...this.#followers]) follower(seen);
     if (job.progress.state !== 'done') return;
     over(job);
-    this.#waiters.tell(seen);
+    for (const tell of [...this.#waiters]) tell(seen);
   }
 
   #announce(before: Job | null, after: Job): void {
@@ -104,37 +114,4 @@ export function tellLost({ id, pool, state, agent, result }: JobView, log: Log):
 /** What the loop is asked for a job that is to end, and that an agent still has. */
 function cancelOf({ id, progress: { cancelling, agent, result } }: Job): CiEvent | null {
   return cancelling && agent !== null && result === null ? { kind: 'cancel', job: id, agent, grace: null } : null;
-}
-
-/** Whoever waits for a job to be done: told once, and gone without a trace when it gives up. */
-
-export class Waiters {
-  readonly #waiting = new Map<string, Set<(job: JobView) => void>>();
-
-  /** Resolves with the next `tell` of this job; rejects when `signal` aborts. */
-  wait(id: string, signal: AbortSignal): Promise<JobView> {
-    return new Promise((resolve, reject) => {
-      const waiting = this.#waiting.get(id) ?? new Set();
-      this.#waiting.set(id, waiting);
-      const leave = (): void => {
-        waiting.delete(tell);
-        if (waiting.size === 0) this.#waiting.delete(id);
-        signal.removeEventListener('abort', give);
-      };
-      const tell = (job: JobView): void => {
-        leave();
-        resolve(job);
-      };
-      const give = (): void => {
-        leave();
-        reject(signal.reason);
-      };
-      waiting.add(tell);
-      signal.addEventListener('abort', give, { once: true });
-    });
-  }
-
-  tell(job: JobView): void {
-    for (const tell of [...(this.#waiting.get(job.id) ?? [])]) tell(job);
-  }
 }
