@@ -60,7 +60,7 @@ describe.each([
     expect(request?.matchedAgents?.map((one) => one.id)).toEqual([made.id]);
     expect(await client.requests(id, { agent: made.id }, patient)).toEqual([]);
     expect(await client.build(request?.scopeId ?? '', request?.owner?.id ?? 0, patient)).toMatchObject({
-      sourceBranch: 'refs/heads/main',
+      sourceBranch: 'main',
     });
     expect(await client.build(request?.scopeId ?? '', 987_654, patient)).toBeNull();
 
@@ -76,7 +76,7 @@ describe.each([
     const id = service.addPool('gpu');
     const key = await makeAgentKey();
     const agent = await client.addAgent(id, { ...(await newAgent('gpu-0')), publicKey: key.publicKey }, patient);
-    const files = agentFiles({ agent, pool: { id, name: 'gpu' }, url: service.url, name: 'gpu-0', workFolder: '_work', key });
+    const files = agentFiles({ agent, pool: { id, name: 'gpu' }, url: service.url, name: 'gpu-0', key });
     const data = JSON.parse(files[1]?.text ?? '').data as { oauthEndpointUrl: string };
     // Without an assertion it refuses, in its own words.
     const answer = await fetch(data.oauthEndpointUrl, {

@@ -15,7 +15,6 @@ const parts = {
   pool: { id: 3, name: 'GPU "größe"' },
   url: 'https://dev.azure.com/acme',
   name: agent.name,
-  workFolder: '_work',
   key: { rsaParameters: '{"d":"…"}' },
 };
 

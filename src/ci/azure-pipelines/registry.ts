@@ -149,7 +149,7 @@ export function createAzureRegistry(parts: AzureParts, books: Books, closing: Ab
         place,
         async create(inner) {
           const made = await client.addAgent(pool.id, body, inner);
-          const files = agentFiles({ agent: made, pool, url: config.url, name, workFolder: '_work', key });
+          const files = agentFiles({ agent: made, pool, url: config.url, name, key });
           return { id: String(made.id), script: readyAgent(script, files), redact: files.map(({ text }) => text), files: null };
         },
       };

@@ -98,8 +98,6 @@ export interface AgentFileParts {
   readonly url: string;
   /** The agent's name at the service. */
   readonly name: string;
-  /** Where it works, relative to its root or absolute; not empty. */
-  readonly workFolder: string;
   readonly key: Pick<AgentKey, 'rsaParameters'>;
 }
 
@@ -109,7 +107,7 @@ export interface AgentFileParts {
  * manager's credential. @throws OnejobError E_CI_ANSWER when the service gave the agent no way to sign in
  */
 export function agentFiles(parts: AgentFileParts): { readonly name: string; readonly text: string }[] {
-  const { agent, pool, name, workFolder, key } = parts;
+  const { agent, pool, name, key } = parts;
   const url = baseOf(parts.url);
   if (agent.authorization === null) {
     throw new OnejobError('E_CI_ANSWER', `Cannot start agent ${name}: ${url} registered it without a way to sign in.`, {
@@ -125,7 +123,7 @@ export function agentFiles(parts: AgentFileParts): { readonly name: string; read
     poolId: pool.id,
     poolName: pool.name,
     serverUrl: agent.serverUrl === null ? url : onHostOf(url, agent.serverUrl),
-    workFolder,
+    workFolder: '_work',
   };
   // The first is the audience of the agent's assertion and stays as the service has it. A Server behind another name than
   // its own is only reached by the one that is configured.
