@@ -198,9 +198,7 @@ function bodyAs<T extends z.ZodType>(schema: T, called: Called, doing: string, b
 
 /** By its numbers. */
 export function compareVersions(a: string, b: string): number {
-  const [left, right] = [a, b].map((version) => version.split('.').map(Number));
-  const differs = [0, 1, 2].map((at) => (left?.[at] ?? 0) - (right?.[at] ?? 0)).find((difference) => difference !== 0);
-  return differs ?? 0;
+  return a.localeCompare(b, 'en', { numeric: true });
 }
 
 interface Call {

@@ -3,6 +3,7 @@
  * answer that was lost is found by its name. Nothing waits for a refusal: what the service does not give up yet is left to the sweep.
  */
 import { createHash } from 'node:crypto';
+import { sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
 import type { StoredRegistration } from '../../store/registrations.ts';
@@ -246,19 +247,15 @@ export function createSweep({ clock, log, registry, books, before, slots }: Swee
 
   return {
     /** For a service that no pool uses any more, until what it made of agents is gone. Its placeholders stay until they are forgotten. */
-    alone(signal: AbortSignal): void {
-      let cancel = () => {};
-      const again = async (): Promise<void> => {
-        if (signal.aborted || left().length === 0) return;
+    async alone(signal: AbortSignal): Promise<void> {
+      while (!signal.aborted && left().length > 0) {
         try {
           await ours(signal);
         } catch (error) {
           if (!signal.aborted) log.warn('registrations not removed yet', { reason: toFailure(error).message });
         }
-        if (!signal.aborted) cancel = clock.after(first, () => void again());
-      };
-      signal.addEventListener('abort', () => cancel(), { once: true });
-      void again();
+        await sleep(clock, first, signal);
+      }
     },
 
     /** What cannot be removed now is tried again after another look. */

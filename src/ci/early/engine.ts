@@ -2,6 +2,7 @@
  * What every CI service does that binds early, over the port beside this file: an agent must be online to be given a job, so each
  * standby is made known to the service while it waits, watched until it has a job, and taken off the service's list again.
  */
+import { sleep } from '../../core/clock.ts';
 import type { AgentId, JobId } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
 import type { CiEvent, CiService, Deregistered } from '../ci-service.ts';
@@ -84,12 +85,11 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
    * One look after the other at a queue of the service, whatever the number of slots, until the signal aborts: who is online, who has
    * which job, what waits. A look that fails says nothing about any agent (S6); it only keeps new ones from being begun.
    */
-  function watch(queue: Queue, emit: (event: CiEvent) => void, signal: AbortSignal): void {
+  async function watch(queue: Queue, emit: (event: CiEvent) => void, signal: AbortSignal): Promise<void> {
     const { pollEvery: every, random } = parts;
     let failures = 0;
     /** Since when every look has succeeded, core clock, ms: before that nobody knows what could come online. */
     let steadySince: number | null = null;
-    let cancel: () => void = () => {};
     const hold = (reason: string | null): void => {
       for (const pool of queue.pools) emit({ kind: 'hold', pool, reason });
     };
@@ -118,15 +118,11 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
       }
     }
 
-    async function again(): Promise<void> {
+    while (!signal.aborted) {
       await look();
-      if (signal.aborted) return;
       const wait = Math.max(every, Math.min(longest, every * 2 ** Math.min(failures - 1, 10)));
-      cancel = clock.after(wait * (0.9 + random() * 0.2), () => void again());
+      if (!signal.aborted) await sleep(clock, wait * (0.9 + random() * 0.2), signal);
     }
-
-    signal.addEventListener('abort', () => cancel(), { once: true });
-    void again();
   }
 
   /** null, too, for one that was to make itself known, and that the service has never heard of. */
@@ -146,8 +142,8 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
     jobs: null,
 
     observe(emit, signal) {
-      for (const queue of queues) watch(queue, emit, signal);
-      if (queues.length === 0) sweep.alone(signal);
+      for (const queue of queues) void watch(queue, emit, signal);
+      if (queues.length === 0) void sweep.alone(signal);
     },
 
     async register(context, signal) {
