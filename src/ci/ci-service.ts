@@ -4,9 +4,11 @@
  *
  * `next` and `record` are synchronous, because they are part of one commit; everything that talks to the world is not.
  */
+
 import type { Readable } from 'node:stream';
 import type { WaitingJob } from '../core/plan.ts';
 import type { AgentId, Change, Exit, Failure, JobId, StopReason } from '../core/slot.ts';
+import { OnejobError } from '../errors.ts';
 import type { Device } from '../gpu/inventory.ts';
 import type { Finding, Recipe } from '../runtimes/runtime.ts';
 import type { Trial } from './trial.ts';
@@ -271,4 +273,27 @@ function howEnded(exit: Exit): string {
     case 'lost':
       return 'for reasons of the host';
   }
+}
+
+/**
+ * Stands for a CI service that config does not name any more, while there is still something of its own in a slot. Without its
+ * credential nothing can be asked or removed there, so an agent that waits for a job is left to itself rather than ended with one.
+ */
+export function absentService(name: string): CiService {
+  const absent = (): OnejobError =>
+    new OnejobError('E_CI_UNREACHABLE', `The CI service "${name}" is not in the config any more, so nobody can ask it.`, {
+      hint: 'Put it back until its agents are gone, or end them with "onejob down".',
+      retry: true,
+    });
+  return {
+    name,
+    capabilities: { binds: 'early', canCountQueue: false, standsForSlots: false, terms: 1, poolTimeout: false, jobOnStdout: false },
+    jobs: null,
+    check: async () => [],
+    observe() {},
+    register: () => Promise.reject(absent()),
+    deregister: async () => ({ ran: undefined }),
+    retire: () => Promise.reject(absent()),
+    blame: () => ({ code: 'E_AGENT_ENDED', message: 'The agent ended.', retry: true }),
+  };
 }

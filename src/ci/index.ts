@@ -5,7 +5,7 @@ import type { ServiceConfig } from '../config/config.ts';
 import { sleep } from '../core/clock.ts';
 import { isEmpty } from '../core/slot.ts';
 import { toFailure } from '../errors.ts';
-import { openAzurePipelines } from './azure-pipelines/open.ts';
+import { openAzurePipelines } from './azure-pipelines/service.ts';
 import { azurePipelines } from './azure-pipelines/type.ts';
 import { openBuildkite } from './buildkite/open.ts';
 import { buildkite } from './buildkite/type.ts';

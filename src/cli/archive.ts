@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import type { Client } from '../api/client.ts';
 import type { JobView, StatusView } from '../api/schema.ts';
 import { jobsListed } from '../api/schema.ts';
-import { viewOf } from '../ci/own-queue/view.ts';
+import { viewOf } from '../ci/own-queue/job.ts';
 import { systemClock as clock } from '../clock.ts';
 import { agentsOf } from '../core/slot.ts';
 import { OnejobError } from '../errors.ts';

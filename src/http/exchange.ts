@@ -92,6 +92,21 @@ function reason(error: unknown, url: string | URL): Why {
   };
 }
 
+/** The body as JSON; undefined when it is none. */
+export function jsonOf({ text }: Pick<Answer, 'text'>): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
+}
+
+/** What a service says as one line of at most 300 characters, without what would move a terminal's cursor. */
+export function brief(text: string): string {
+  const line = text.replace(/[\s\p{Cc}]+/gu, ' ').trim();
+  return line.length > 300 ? `${line.slice(0, 299)}…` : line;
+}
+
 /** Above this a time of `RateLimit-Reset` is a date (seconds since the epoch) and no duration, s. */
 const longestReset = 100_000_000;
 

@@ -1,6 +1,5 @@
 /** Brings slots and config together when a manager starts: adopted where they fit, emptied where config has moved on. */
-import { absentService } from '../ci/absent.ts';
-import type { CiService } from '../ci/ci-service.ts';
+import { absentService, type CiService } from '../ci/ci-service.ts';
 import { isolationProblem } from '../config/check-trust.ts';
 import type { PoolConfig } from '../config/config.ts';
 import { emptySlot, isEmpty, type Slot } from '../core/slot.ts';

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import { baseOf, openness, shown } from './address.ts';
+import { baseOf, openness, shown } from './url.ts';
 
 it.each([
   ['https://dev.azure.com/acme', 'https://dev.azure.com/acme'],

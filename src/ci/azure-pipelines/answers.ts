@@ -2,10 +2,9 @@
  * What an answer means. Only 2xx with JSON is a success: with a credential that it does not like, Azure DevOps answers 203,
  * 302, 401 or a page, and something absent is only what a real 404 says, because a page may come from anything between.
  */
-import { z } from 'zod';
 import { type ErrorCode, OnejobError } from '../../errors.ts';
-import type { Answer } from '../../http/exchange.ts';
-import { shown } from './address.ts';
+import { type Answer, brief, jsonOf } from '../../http/exchange.ts';
+import { shown } from './url.ts';
 import { refusal } from './wire.ts';
 
 export type Verdict =
@@ -36,16 +35,16 @@ export function judge(answer: Answer, redact: (text: string) => string): Verdict
   if (status >= 300 && status < 400) return redirected(status, headers, said);
   if (status === 407) return { kind: 'down', why: 'is behind a proxy that wants a password (407)' };
   const isJson = /^application\/([\w.-]+\+)?json\b/i.test(headers.get('Content-Type') ?? '');
-  const body = isJson ? parsed(text) : undefined;
+  const body = isJson ? jsonOf(answer) : undefined;
   if (status >= 200 && status < 300) {
     if (status === 204 || text === '') return { kind: 'nothing' };
-    if (body !== undefined) return { kind: 'value', body: body.value };
+    if (body !== undefined) return { kind: 'value', body };
     if (isJson) return { kind: 'strange', why: `${status} with JSON that cannot be read`, hint: look };
     // 203 is Azure DevOps' own way to say "sign in"; some 200s are the same page.
     if (status === 203 || isSignIn(text)) return { kind: 'rejected', why: `${status} with a sign-in page` };
     return { kind: 'strange', why: `${status} with ${mediaType(headers)} instead of JSON`, hint: look };
   }
-  const { message, typeKey } = refusal.parse(z.object({}).safeParse(body?.value).success ? body?.value : {});
+  const { message, typeKey } = refusal.parse(body);
   const unread = body === undefined && text !== '' ? ` with ${mediaType(headers)}` : '';
   const why = `${status}${message === '' ? unread : `: ${said(message)}`}`;
   if (status === 401) return { kind: 'rejected', why };
@@ -87,23 +86,9 @@ function isSignIn(page: string): boolean {
   return /_signin|login\.microsoftonline\.com|Sign In<\/title>|vssps\./i.test(page.slice(0, 65_536));
 }
 
-function parsed(text: string): { value: unknown } | undefined {
-  try {
-    return { value: JSON.parse(text) as unknown };
-  } catch {
-    return undefined;
-  }
-}
-
 function mediaType(headers: Headers): string {
   const type = headers.get('Content-Type')?.split(';')[0]?.trim() ?? '';
   return type === 'text/html' ? 'a page' : type === '' ? 'nothing' : type;
-}
-
-/** One line of at most 300 characters, without what would move a terminal's cursor. */
-export function brief(text: string): string {
-  const line = text.replace(/[\s\p{Cc}]+/gu, ' ').trim();
-  return line.length > 300 ? `${line.slice(0, 299)}…` : line;
 }
 
 /** What was being done, and where, for messages. */
@@ -147,14 +132,13 @@ function meaning(verdict: Verdict, { scope, isInPool, isNew }: About): Meaning {
       );
     case 'absent':
       return isInPool ? noPool('404') : strange('says that there is no such thing', look);
-    case 'strange':
-      return strange(`answered ${verdict.why}`, verdict.hint);
     case 'value':
     case 'nothing':
       return strange('answered something else than was asked for', look);
+    case 'strange':
     case 'rejected':
     case 'throttled':
-      return strange(`answered ${verdict.why}`, look);
+      return strange(`answered ${verdict.why}`, verdict.kind === 'strange' ? verdict.hint : look);
   }
 }
 

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import { blame } from './blame.ts';
+import { blame } from './service.ts';
 
 it.each([3, 4])('takes exit %i for the wish to become a newer version', (code) => {
   const failure = blame({ kind: 'code', code }, 'Downloading agent');

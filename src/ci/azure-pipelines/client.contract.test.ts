@@ -8,12 +8,11 @@ import { type AzureDevOps, NAMED_FAULTS, startAzureDevOps } from '../../../test/
 import { systemClock } from '../../clock.ts';
 import { createAzureClient } from './client.ts';
 import { createCredential } from './credential.ts';
-import { agentFiles } from './files.ts';
-import { makeAgentKey } from './key.ts';
+import { agentFiles, makeAgentKey } from './script.ts';
 import { failureOf, memory, patient } from './testing.ts';
 import { requestState } from './wire.ts';
 
-const parts = { clock: systemClock, wall: systemClock.wall };
+const parts = { clock: systemClock };
 function clientOf(service: AzureDevOps, token = service.pat, timeout = 20_000) {
   const credential = createCredential({ kind: 'pat', token: memory(token) }, { ...parts, url: service.url });
   return createAzureClient({ url: service.url, credential, clock: systemClock, version: '0', timeout });
@@ -46,7 +45,7 @@ describe.each([
 
     expect(await client.setUserCapabilities(id, made.id, { 'gpu.model': 'A100' }, patient)).toBe('done');
     expect(await client.setEnabled(id, made.id, false, patient)).toBe('done');
-    const all = { capabilities: true, assigned: true, last: true };
+    const all = { capabilities: true, assigned: true };
     const seen = { id: made.id, status: 'offline', enabled: false, userCapabilities: { 'gpu.model': 'A100' } };
     expect(await client.agent(id, made.id, all, patient)).toMatchObject({ ...seen, systemCapabilities: { cuda: '12.4' } });
     expect(await client.agents(id, { name: 'gpu-0', ...all }, patient)).toMatchObject([seen]);
@@ -60,7 +59,9 @@ describe.each([
     expect(request && requestState(request)).toBe('waiting');
     expect(request?.matchedAgents?.map((one) => one.id)).toEqual([made.id]);
     expect(await client.requests(id, { agent: made.id }, patient)).toEqual([]);
-    expect(await client.build(request?.scopeId ?? '', request?.owner?.id ?? 0, patient)).toMatchObject({ isFork: true });
+    expect(await client.build(request?.scopeId ?? '', request?.owner?.id ?? 0, patient)).toMatchObject({
+      sourceBranch: 'main',
+    });
     expect(await client.build(request?.scopeId ?? '', 987_654, patient)).toBeNull();
 
     expect(await client.deleteAgent(id, made.id, patient)).toBe('deleted');
@@ -75,7 +76,7 @@ describe.each([
     const id = service.addPool('gpu');
     const key = await makeAgentKey();
     const agent = await client.addAgent(id, { ...(await newAgent('gpu-0')), publicKey: key.publicKey }, patient);
-    const files = agentFiles({ agent, pool: { id, name: 'gpu' }, url: service.url, name: 'gpu-0', workFolder: '_work', key });
+    const files = agentFiles({ agent, pool: { id, name: 'gpu' }, url: service.url, name: 'gpu-0', key });
     const data = JSON.parse(files[1]?.text ?? '').data as { oauthEndpointUrl: string };
     // Without an assertion it refuses, in its own words.
     const answer = await fetch(data.oauthEndpointUrl, {
@@ -155,7 +156,7 @@ describe('on a bad day', () => {
     const client = clientOf(service);
     expect(await failureOf(client.addAgent(pool, await newAgent('gpu-0'), patient))).toMatchObject({ code: 'E_CI_UNREACHABLE' });
     expect(service.agents(pool).map(({ name }) => name)).toEqual(['gpu-0']);
-    expect(client.counts.get('POST agents')).toBe(1);
+    expect(service.log.filter(({ method, path }) => method === 'POST' && path.endsWith('/agents'))).toHaveLength(1);
   });
 
   it('an agent that is not given up', async () => {

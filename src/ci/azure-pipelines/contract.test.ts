@@ -11,7 +11,7 @@ import { createLog } from '../../log.ts';
 import { openStore } from '../../store/store.ts';
 import { type EarlySubject, earlyBoundContract } from '../contract.ts';
 import type { CiParts } from '../parts.ts';
-import { openAzurePipelines } from './open.ts';
+import { openAzurePipelines } from './service.ts';
 import { patient } from './testing.ts';
 import { filesOf, inside } from './testing-manager.ts';
 import type { AzureServiceConfig } from './type.ts';

@@ -14,7 +14,7 @@ afterAll(() => rmSync(folder, { recursive: true }));
 
 function make(token: SecretReference, url = 'https://dev.azure.com/acme', variables: Record<string, string> = {}) {
   const clock = handClock();
-  const credential = createCredential({ kind: 'pat', token }, { clock, wall: clock.wall, url, variables });
+  const credential = createCredential({ kind: 'pat', token }, { clock, url, variables });
   return { clock, credential, header: () => credential.header(patient) };
 }
 

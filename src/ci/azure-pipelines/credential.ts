@@ -2,26 +2,71 @@
  * What onejob signs in with: a personal access token, or an Entra application. A credential that the service refused is not
  * shown to it again until it is another one or ten minutes have passed, so that nothing spins and no account is locked.
  */
-
+import { stat } from 'node:fs/promises';
+import { z } from 'zod';
+import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
-import { describeSecret, howToReplace, type SecretReference } from '../../secrets/reference.ts';
-import { baseOf, openness } from './address.ts';
-import type { Credential, CredentialParts } from './authorization.ts';
-import { createPrincipal } from './principal.ts';
-import { createHold, createKnown, secretOf, without } from './secret.ts';
+import { brief, jsonOf } from '../../http/exchange.ts';
+import { describeSecret, howToReplace, readSecret, type SecretReference, type Variables } from '../../secrets/reference.ts';
+import { until } from '../../until.ts';
+import { createThrottle, exchange } from './exchange.ts';
 import type { AzureCredential } from './type.ts';
+import { baseOf, openness } from './url.ts';
+
+export interface Credential {
+  /**
+   * Value of the Authorization header, fresh enough for one request.
+   * @throws OnejobError E_SECRET, E_CI_CREDENTIAL, and for an Entra application E_CI_UNREACHABLE or E_CI_THROTTLED
+   */
+  header(signal: AbortSignal): Promise<string>;
+  /** Values that must not be shown: the secrets of this process so far, and what they travel as. */
+  readonly redact: () => readonly string[];
+  /**
+   * The service refused `header`; without it, what was given last. Unless the error's `retry` is true, when a new token may
+   * mend it, `header` throws it without a request until the secret changes or ten minutes have passed.
+   */
+  rejected(why: string, header?: string): OnejobError;
+  /** What to say of a refusal that came beside the work, and by which nothing is held back. */
+  refusal(why: string): OnejobError;
+  /** The service took `header`; without it, what was given last. */
+  accepted(header?: string): void;
+  /** For people; holds no secret. */
+  describe(): string;
+}
+
+export interface CredentialParts {
+  readonly clock: Clock;
+  readonly variables?: Variables | undefined;
+  readonly fetch?: typeof fetch;
+  /** Of the organisation or collection; where the credential is used, for messages. */
+  readonly url: string;
+}
 
 export function createCredential(config: AzureCredential, parts: CredentialParts): Credential {
   const base = baseOf(parts.url);
   return config.kind === 'pat' ? createToken(config.token, base, parts) : createPrincipal(config, base, parts);
 }
 
-function createToken(reference: SecretReference, base: string, { clock, wall, variables }: CredentialParts): Credential {
+function createToken(reference: SecretReference, base: string, { clock, variables }: CredentialParts): Credential {
   const secret = secretOf(reference, variables, (text) => text.replace(/\s+/g, ''));
   const known = createKnown();
   const hold = createHold(clock);
   let last = '';
-  const refusal = (why: string): OnejobError => refusedToken(reference, base, without(known.all(), why), wall());
+
+  const refusal = (said: string): OnejobError => {
+    const why = without(known.all(), said);
+    const { expires } = reference;
+    const day = expires === null ? '' : new Date(expires).toISOString().slice(0, 10);
+    const expiry = expires === null ? '' : `; by the config it ${expires < clock.wall() ? 'expired' : 'expires'} on ${day}`;
+    const place = describeSecret({ ...reference, expires: null });
+    const message = `Cannot sign in to ${base}: it does not accept the token from ${place} (${why})${expiry}.`;
+    return new OnejobError('E_CI_CREDENTIAL', message, {
+      hint:
+        'Make a new personal access token for this organisation with the scope Agent Pools (Read & manage). ' +
+        `${howToReplace(reference)}. In an organisation that signs in with Entra a token can also end after 90 days without use.`,
+    });
+  };
+
   return {
     async header(signal) {
       signal.throwIfAborted();
@@ -40,14 +85,219 @@ function createToken(reference: SecretReference, base: string, { clock, wall, va
   };
 }
 
-function refusedToken(reference: SecretReference, base: string, why: string, now: number): OnejobError {
-  const day = reference.expires === null ? null : new Date(reference.expires).toISOString().slice(0, 10);
-  const expiry = day === null ? '' : `; by the config it ${(reference.expires ?? 0) < now ? 'expired' : 'expires'} on ${day}`;
-  const place = describeSecret({ ...reference, expires: null });
-  const message = `Cannot sign in to ${base}: it does not accept the token from ${place} (${why})${expiry}.`;
-  return new OnejobError('E_CI_CREDENTIAL', message, {
-    hint:
-      'Make a new personal access token for this organisation with the scope Agent Pools (Read & manage). ' +
-      `${howToReplace(reference)}. In an organisation that signs in with Entra a token can also end after 90 days without use.`,
-  });
+/** Azure DevOps, as Entra knows it. */
+const scope = '499b84ac-1321-427f-aa17-267ca6975798/.default';
+/** ms for the authority to answer. */
+const timeout = 30_000;
+/** ms before its end that a token is renewed, or a tenth of its life if that is less. */
+const early = 300_000;
+/** ms. A token refused within its first minute was not refused for its age. */
+const young = 60_000;
+
+const granted = z.object({
+  // Anything else would not be a header's value, and a refusal by fetch would quote it.
+  access_token: z.string().regex(/^[\x21-\x7e]+$/),
+  expires_in: z.coerce.number().positive(),
+});
+const refused = z.object({ error: z.string(), error_description: z.string().catch('') });
+
+interface Token {
+  readonly header: string;
+  readonly secret: string;
+  readonly madeAt: number;
+  readonly renewAt: number;
+  readonly endsAt: number;
+}
+
+/**
+ * An Entra application: its secret is exchanged for a token of about an hour, which is renewed early. The secret goes to the
+ * authority only, the token to Azure DevOps only.
+ */
+function createPrincipal(
+  config: Extract<AzureCredential, { kind: 'principal' }>,
+  base: string,
+  { clock, variables, fetch: send = fetch }: CredentialParts,
+): Credential {
+  const { tenant, client, authority } = config;
+  const who = `the Entra application ${client} of tenant ${tenant}`;
+  const secretText = secretOf(config.secret, variables, (text) => text.trim());
+  const known = createKnown();
+  const hold = createHold(clock);
+  const throttle = createThrottle(clock, authority);
+  let token: Token | null = null;
+  let flight: Promise<Token> | null = null;
+  let last = '';
+
+  const rejection = (where: string, why: string, retry: boolean): OnejobError =>
+    new OnejobError('E_CI_CREDENTIAL', `Cannot sign in to ${where}: it does not accept ${who} (${without(known.all(), why)}).`, {
+      hint:
+        where === authority
+          ? `Look at tenant and client, and make a new secret for the application. ${howToReplace(config.secret)}.`
+          : 'Add the application to the users of the organisation, and make it Administrator of the agent pool.',
+      retry,
+    });
+
+  /** Not bound to one caller's signal: others wait for it, too. */
+  const fetchToken = async (secret: string): Promise<Token> => {
+    const doing = `get a token for ${who}`;
+    const signal = new AbortController().signal;
+    await throttle.ready(doing, clock.now() + timeout, signal);
+    const madeAt = clock.now();
+    const body = new URLSearchParams({ grant_type: 'client_credentials', client_id: client, client_secret: secret, scope });
+    const answer = await exchange(
+      {
+        method: 'POST',
+        url: `${authority}/${encodeURIComponent(tenant)}/oauth2/v2.0/token`,
+        headers: { 'Content-Type': 'application/x-www-form-urlencoded', Accept: 'application/json' },
+        body: body.toString(),
+        doing,
+      },
+      { clock, fetch: send, timeout, most: 256 * 1024 },
+      signal,
+    );
+    const found = granted.safeParse(jsonOf(answer));
+    if (answer.status === 200 && found.success) {
+      throttle.heard(answer);
+      const { access_token: text, expires_in: seconds } = found.data;
+      const life = seconds * 1000;
+      known.add(text);
+      const renewAt = madeAt + life - Math.min(early, life / 10);
+      return { header: `Bearer ${text}`, secret, madeAt, renewAt, endsAt: madeAt + life };
+    }
+    const said = refused.safeParse(jsonOf(answer)).data;
+    const words = said === undefined ? '' : `, ${said.error}: ${said.error_description}`;
+    const why = brief(without(known.all(), `${answer.status}${words}`));
+    throttle.heard(answer, why);
+    if (answer.status === 429) await throttle.ready(doing, Number.NEGATIVE_INFINITY, signal);
+    if (answer.status >= 500 || said?.error === 'temporarily_unavailable') {
+      throw new OnejobError('E_CI_UNREACHABLE', `Cannot ${doing}: ${authority} answered ${why}.`, {
+        hint: 'onejob tries again.',
+        retry: true,
+      });
+    }
+    if (said === undefined && answer.status !== 401) {
+      throw new OnejobError('E_CI_ANSWER', `Cannot ${doing}: ${authority} answered ${why} without a token.`, {
+        hint: 'Look at "authority", and at a proxy before it.',
+        retry: true,
+      });
+    }
+    throw hold.begin(secret, rejection(authority, why, false));
+  };
+
+  /** One request at a time, however many ask. */
+  const renewed = (secret: string): Promise<Token> => {
+    flight ??= fetchToken(secret)
+      .then((made) => {
+        token = made;
+        return made;
+      })
+      .finally(() => {
+        flight = null;
+      });
+    return flight;
+  };
+
+  return {
+    async header(signal) {
+      signal.throwIfAborted();
+      const secret = await secretText();
+      // As it travels in the body, too.
+      const formEncoded = new URLSearchParams({ '': secret }).toString().slice(1);
+      known.add(secret, encodeURIComponent(secret), formEncoded, Buffer.from(secret).toString('base64'));
+      hold.check(secret);
+      const now = clock.now();
+      const held = token?.secret === secret && now < token.endsAt ? token : null;
+      last = secret;
+      if (held !== null && now < held.renewAt) return held.header;
+      try {
+        return (await until(renewed(secret), signal)).header;
+      } catch (error) {
+        // It is renewed early so that an hour in which the authority is away does not matter.
+        const mayPass = error instanceof OnejobError && error.retry;
+        if (held !== null && mayPass) return held.header;
+        throw error;
+      }
+    },
+    redact: known.all,
+    rejected(why, header) {
+      // Another one has taken its place meanwhile.
+      if (header !== undefined && token !== null && header !== token.header) return rejection(base, why, true);
+      const isYoung = token === null || clock.now() - token.madeAt < young;
+      token = null;
+      const error = rejection(base, why, !isYoung);
+      return isYoung ? hold.begin(last, error) : error;
+    },
+    refusal: (why) => rejection(base, why, false),
+    accepted: () => hold.end(last),
+    describe: () => `${who.replace(/^the /, '')}, its secret in ${describeSecret(config.secret)}${openness(base)}`,
+  };
+}
+
+/** Reads a secret for each use, from its file only when that has changed. @throws OnejobError E_SECRET */
+function secretOf(reference: SecretReference, variables: Variables | undefined, trim: (text: string) => string) {
+  let cached: { readonly mark: string; readonly text: string } | null = null;
+  return async (): Promise<string> => {
+    const mark = reference.kind === 'file' ? await markOf(reference.path) : null;
+    if (cached !== null && mark !== null && cached.mark === mark) return cached.text;
+    const text = trim(await readSecret(reference, variables));
+    if (text === '') {
+      throw new OnejobError('E_SECRET', `The secret in ${describeSecret({ ...reference, expires: null })} is only white space.`, {
+        hint: `${howToReplace(reference)}.`,
+      });
+    }
+    cached = mark === null ? null : { mark, text };
+    return text;
+  };
+}
+
+/** Changes whenever the file does; null when it cannot be seen, which reading it will say better. */
+async function markOf(path: string): Promise<string | null> {
+  try {
+    const { ino, size, mtimeNs, ctimeNs } = await stat(path, { bigint: true });
+    return [ino, size, mtimeNs, ctimeNs].join(' ');
+  } catch {
+    return null;
+  }
+}
+
+/** Secrets to be taken out of texts. Old ones stay: what was said about them may still come. */
+function createKnown() {
+  const values = new Set<string>();
+  return {
+    add(...texts: readonly string[]): void {
+      for (const text of texts) {
+        // What is this short is no secret, and taking it out would only spoil texts.
+        if (text.length < 6) continue;
+        values.delete(text);
+        values.add(text);
+      }
+      for (const oldest of [...values].slice(0, -32)) values.delete(oldest);
+    },
+    all: (): readonly string[] => [...values],
+  };
+}
+
+/** ms until a refused secret is tried again. */
+const retryAfter = 600_000;
+
+/** Keeps a refused secret, or what it travels as, from being tried again and again. */
+function createHold(clock: Clock) {
+  let held: { readonly secret: string; readonly until: number; readonly error: OnejobError } | null = null;
+  return {
+    check(secret: string): void {
+      if (held !== null && held.secret === secret && clock.now() < held.until) throw held.error;
+    },
+    begin(secret: string, error: OnejobError): OnejobError {
+      held = { secret, until: clock.now() + retryAfter, error };
+      return error;
+    },
+    end(secret: string): void {
+      if (held?.secret === secret) held = null;
+    },
+  };
+}
+
+/** Takes secrets out of a text, the longest first, since one may hold another. */
+export function without(secrets: readonly string[], text: string): string {
+  return [...secrets].sort((a, b) => b.length - a.length).reduce((left, secret) => left.replaceAll(secret, '***'), text);
 }

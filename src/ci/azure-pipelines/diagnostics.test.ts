@@ -4,7 +4,7 @@ import { expect, it } from 'vitest';
 import { scratch } from '../../../test/support/scratch.ts';
 import { systemClock } from '../../clock.ts';
 import { agentLogsPath } from '../../logs/agent-logs.ts';
-import { diagLimit, keepDiagnostics } from './diagnostics.ts';
+import { diagLimit, keepDiagnostics } from './service.ts';
 import { failureOf, patient } from './testing.ts';
 
 const all = () => Promise.reject(new Error('not asked for'));

@@ -3,23 +3,10 @@
 import { OnejobError, toFailure } from '../../errors.ts';
 import type { Finding } from '../../runtimes/runtime.ts';
 import type { Books } from '../early/books.ts';
-import type { Builds } from './builds.ts';
-import { type AzureClient, compareVersions } from './client.ts';
-import { type AgentPools, type AzurePool, queuesOf } from './pools.ts';
+import { compareVersions } from './client.ts';
+import { queuesOf } from './pools.ts';
 import type { AzureRegistry } from './registry.ts';
-import type { AzureServiceConfig } from './type.ts';
-
-export interface DoctorParts {
-  readonly config: AzureServiceConfig;
-  readonly pools: readonly AzurePool[];
-  readonly client: AzureClient;
-  readonly agentPools: AgentPools;
-  readonly books: Books;
-  readonly builds: Builds;
-  readonly registry: Pick<AzureRegistry, 'latest' | 'insideVersion' | 'handsOutToken'>;
-  /** Wall clock, ms since the epoch. */
-  readonly wall: () => number;
-}
+import type { AzureParts } from './service.ts';
 
 /** ms without a new agent of its kind after which a placeholder is told of. */
 const unusedAfter = 7 * 86_400_000;
@@ -27,169 +14,140 @@ const unusedAfter = 7 * 86_400_000;
 /** Above this an agent cannot sign in: its assertion is valid for 5 min (agent `MessageListener.cs`, agent issue 2393). */
 const [skewWarning, skewError] = [60_000, 240_000];
 
-export async function findings(parts: DoctorParts, signal: AbortSignal): Promise<Finding[]> {
-  const { config, pools, client } = parts;
+export async function findings(
+  { config, pools, client, clock }: AzureParts,
+  registry: AzureRegistry,
+  books: Books,
+  signal: AbortSignal,
+): Promise<Finding[]> {
   const subject = `service ${config.name}`;
-  const ok = (message: string): Finding => ({ level: 'ok', subject, message, hint: null });
-  const problem = (level: 'warning' | 'error', message: string, hint: string): Finding => ({ level, subject, message, hint });
   const refused = (error: unknown): Finding => {
     signal.throwIfAborted();
-    if (error instanceof OnejobError)
-      return { level: 'error', subject, message: error.message, hint: error.hint ?? 'Try again later.' };
-    return problem('error', toFailure(error).message, 'Try again later.');
+    const { message, hint } = error instanceof OnejobError ? error : { message: toFailure(error).message, hint: null };
+    return { level: 'error', subject, message, hint: hint ?? 'Try again later.' };
   };
 
-  const found: Finding[] = [];
+  const found = listOf(subject);
   try {
     const { user, skew } = await client.connection(signal);
-    found.push(ok(`${config.url} answers${user === null ? '' : `, and knows the credential as ${user}`}.`));
+    found.ok(`${config.url} answers${user === null ? '' : `, and knows the credential as ${user}`}.`);
     if (skew !== null && Math.abs(skew) >= skewWarning) {
-      const level = Math.abs(skew) >= skewError ? 'error' : 'warning';
       const which = skew > 0 ? 'behind' : 'ahead of';
-      found.push(
-        problem(
-          level,
-          `This host's clock is ${Math.round(Math.abs(skew) / 1000)} s ${which} the service's; agents cannot sign in with a wrong clock.`,
-          'Let the clock be set by NTP.',
-        ),
+      found.problem(
+        `This host's clock is ${Math.round(Math.abs(skew) / 1000)} s ${which} the service's; agents cannot sign in with a wrong clock.`,
+        'Let the clock be set by NTP.',
+        Math.abs(skew) >= skewError ? 'error' : 'warning',
       );
     }
   } catch (error) {
     return [refused(error)];
   }
-  for (const queue of queuesOf(pools)) found.push(...(await ofPool(queue)));
-  const left = parts.books.open().map(({ name }) => name);
+  for (const queue of queuesOf(pools)) found.all.push(...(await ofPool(queue).catch((error: unknown) => [refused(error)])));
+  const left = books.open().map(({ name }) => name);
   if (pools.length === 0 && left.length > 0)
-    found.push(
-      problem(
-        'warning',
-        `No pool of the config uses service ${config.name}, which still has what onejob made: ${some(left)}.`,
-        'Agents are removed by themselves when they are gone; "onejob down --forget" removes the placeholders.',
-      ),
+    found.problem(
+      `No pool of the config uses service ${config.name}, which still has what onejob made: ${some(left)}.`,
+      'Agents are removed by themselves when they are gone; "onejob down --forget" removes the placeholders.',
     );
-  found.push(...(await ofVersion()));
-  if (config.registration === 'in-agent' || config.registration === 'image' || parts.registry.handsOutToken)
-    found.push(
-      problem(
-        'warning',
-        `Agents make themselves known to the service ("registration: ${config.registration}"), so the token enters their sandboxes.`,
-        'Use "registration: manager" with an image that has the agent.',
-      ),
+  found.all.push(...(await ofVersion().catch((error: unknown) => [refused(error)])));
+  if (config.registration === 'in-agent' || config.registration === 'image' || registry.seen.handsOutToken)
+    found.problem(
+      `Agents make themselves known to the service ("registration: ${config.registration}"), so the token enters their sandboxes.`,
+      'Use "registration: manager" with an image that has the agent.',
     );
-  if (parts.builds.isDenied)
-    found.push(
-      problem(
-        'warning',
-        'The credential may not read builds, so repository, branch and reason of jobs are not shown.',
-        'Give it the scope Build (Read) if you want to see them.',
-      ),
+  if (registry.builds.isDenied)
+    found.problem(
+      'The credential may not read builds, so repository, branch and reason of jobs are not shown.',
+      'Give it the scope Build (Read) if you want to see them.',
     );
-  return found;
+  return found.all;
 
   async function ofPool(queue: string): Promise<Finding[]> {
-    try {
-      parts.agentPools.forget(queue);
-      const pool = await parts.agentPools.find(queue, signal);
-      const agents = await client.agents(pool.id, {}, signal);
-      const list = [
-        ok(
-          `Agent pool "${queue}" has ${agents.length} entries, ${agents.filter(({ name }) => parts.books.marks.agentOf(name) !== null).length} of them for agents of this host.`,
-        ),
-      ];
-      if (pool.autoUpdate === true)
-        list.push(
-          problem(
-            'warning',
-            `Agent pool "${queue}" updates its agents by itself: an agent that is to update ends without a job.`,
-            'Switch "Allow agents in this pool to automatically update" off in its settings; onejob keeps its images current.',
-          ),
-        );
-      return [...list, ...(await ofPlaceholders(queue, pool.id, new Set(agents.map(({ name }) => name))))];
-    } catch (error) {
-      return [refused(error)];
-    }
+    registry.agentPools.forget(queue);
+    const pool = await registry.agentPools.find(queue, signal);
+    const agents = await client.agents(pool.id, {}, signal);
+    const ours = agents.filter(({ name }) => books.marks.agentOf(name) !== null).length;
+    const list = listOf(subject);
+    list.ok(`Agent pool "${queue}" has ${agents.length} entries, ${ours} of them for agents of this host.`);
+    if (pool.autoUpdate === true)
+      list.problem(
+        `Agent pool "${queue}" updates its agents by itself: an agent that is to update ends without a job.`,
+        'Switch "Allow agents in this pool to automatically update" off in its settings; onejob keeps its images current.',
+      );
+    return [...list.all, ...(await ofPlaceholders(queue, pool.id, new Set(agents.map(({ name }) => name))))];
   }
 
   async function ofPlaceholders(queue: string, pool: number, there: ReadonlySet<string>): Promise<Finding[]> {
-    const made = parts.books.open().filter((one) => one.placeholder && one.place === String(pool));
+    const list = listOf(subject);
+    const made = books.open().filter((one) => one.placeholder && one.place === String(pool));
+    if (made.length === 0)
+      return list.problem(
+        `Agent pool "${queue}" has no placeholder of this host yet: jobs fail instead of waiting while it has no agent.`,
+        'It is made before the first agent; see what keeps that one from being made with "onejob status".',
+      );
     const own = made.filter(({ name }) => there.has(name));
     const [first] = own;
-    if (made.length === 0)
-      return [
-        problem(
-          'warning',
-          `Agent pool "${queue}" has no placeholder of this host yet: jobs fail instead of waiting while it has no agent.`,
-          'It is made before the first agent; see what keeps that one from being made with "onejob status".',
-        ),
-      ];
-    const remote = first === undefined ? null : parts.books.remoteOf(first.agent);
+    const remote = first === undefined ? null : books.remoteOf(first.agent);
     const entry = remote === null ? null : await client.agent(pool, Number(remote.id), {}, signal);
     if (entry?.enabled === false)
-      return [
-        problem(
-          'warning',
-          `The placeholder of agent pool "${queue}" is disabled at the service, so nobody tried whether agents may be managed.`,
-          "Enable it in the pool's page, unless somebody wants it so.",
-        ),
-      ];
+      return list.problem(
+        `The placeholder of agent pool "${queue}" is disabled at the service, so nobody tried whether agents may be managed.`,
+        "Enable it in the pool's page, unless somebody wants it so.",
+      );
     // Says what it says already: the one call that shows whether agents may be managed, and changes nothing.
     if (entry === null || (await client.setEnabled(pool, entry.id, true, signal)) === 'absent')
-      return [
-        problem(
-          'warning',
-          `The placeholder of agent pool "${queue}" is gone from the service.`,
-          'It is made again with the next agent.',
-        ),
-      ];
-    const ids = new Set(own.map(({ agent }) => parts.books.remoteOf(agent)?.id));
-    const uncounted = (parts.registry.latest.get(pool) ?? []).filter(
+      return list.problem(
+        `The placeholder of agent pool "${queue}" is gone from the service.`,
+        'It is made again with the next agent.',
+      );
+    const ids = new Set(own.map(({ agent }) => books.remoteOf(agent)?.id));
+    const uncounted = (registry.latest.get(pool) ?? []).filter(
       ({ matchedAgents }) =>
-        matchedAgents?.some(({ name }) => name !== null && parts.books.marks.agentOf(name) !== null) &&
+        matchedAgents?.some(({ name }) => name !== null && books.marks.agentOf(name) !== null) &&
         !matchedAgents.some(({ id }) => ids.has(String(id))),
     );
-    const unused = own.filter(({ usedAt }) => usedAt !== null && parts.wall() - usedAt > unusedAfter);
-    const list = [
-      ok(
-        `Agent pool "${queue}" may be managed, and jobs wait in it while no agent is there (${own.length === 1 ? 'one placeholder' : `${own.length} placeholders`}).`,
-      ),
-    ];
+    const unused = own.filter(({ usedAt }) => usedAt !== null && clock.wall() - usedAt > unusedAfter);
+    const many = own.length === 1 ? 'one placeholder' : `${own.length} placeholders`;
+    list.ok(`Agent pool "${queue}" may be managed, and jobs wait in it while no agent is there (${many}).`);
     if (uncounted.length > 0)
-      list.push(
-        problem(
-          'warning',
-          `The service does not count the placeholder of agent pool "${queue}" for ${uncounted.length} of its waiting jobs, though agents of this host meet their demands.`,
-          "Such jobs fail while no agent is there; compare the capabilities of both in the pool's page.",
-        ),
+      list.problem(
+        `The service does not count the placeholder of agent pool "${queue}" for ${uncounted.length} of its waiting jobs, though agents of this host meet their demands.`,
+        "Such jobs fail while no agent is there; compare the capabilities of both in the pool's page.",
       );
     if (unused.length > 0)
-      list.push(
-        problem(
-          'warning',
-          `In agent pool "${queue}" placeholders stand for agents of which none was made for a week: ${some(unused.map(({ name }) => name))}. Jobs that only these would do wait for ever.`,
-          "Remove those in the pool's page whose devices, driver or tags will not come back.",
-        ),
+      list.problem(
+        `In agent pool "${queue}" placeholders stand for agents of which none was made for a week: ${some(unused.map(({ name }) => name))}. Jobs that only these would do wait for ever.`,
+        "Remove those in the pool's page whose devices, driver or tags will not come back.",
       );
-    return list;
+    return list.all;
   }
 
   async function ofVersion(): Promise<Finding[]> {
-    const { insideVersion } = parts.registry;
+    const { insideVersion } = registry.seen;
     if (insideVersion === null) return [];
-    try {
-      const [newest] = await client.packages(process.arch === 'arm64' ? 'linux-arm64' : 'linux-x64', signal);
-      if (newest === undefined || compareVersions(insideVersion, newest.version) >= 0)
-        return [ok(`The agent in the images is ${insideVersion}, as new as the service's.`)];
-      return [
-        problem(
-          'warning',
-          `The agent in the images is ${insideVersion}; the service hands out ${newest.version}, and gives no jobs to agents that are too old.`,
-          'Run "onejob image refresh".',
-        ),
-      ];
-    } catch (error) {
-      return [refused(error)];
-    }
+    const list = listOf(subject);
+    const [newest] = await client.packages(process.arch === 'arm64' ? 'linux-arm64' : 'linux-x64', signal);
+    if (newest === undefined || compareVersions(insideVersion, newest.version) >= 0)
+      return list.ok(`The agent in the images is ${insideVersion}, as new as the service's.`);
+    return list.problem(
+      `The agent in the images is ${insideVersion}; the service hands out ${newest.version}, and gives no jobs to agents that are too old.`,
+      'Run "onejob image refresh".',
+    );
   }
+}
+
+/** Findings about one subject; each call answers all that there are by then. */
+function listOf(subject: string) {
+  const all: Finding[] = [];
+  const add = (one: Finding): Finding[] => {
+    all.push(one);
+    return all;
+  };
+  return {
+    all,
+    ok: (message: string) => add({ level: 'ok', subject, message, hint: null }),
+    problem: (message: string, hint: string, level: 'warning' | 'error' = 'warning') => add({ level, subject, message, hint }),
+  };
 }
 
 /** The first few of many names. */

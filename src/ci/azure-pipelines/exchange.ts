@@ -1,7 +1,11 @@
-/** One request to Azure DevOps, or to whom it signs in at, and what is said where no whole answer came. */
+/**
+ * One request to Azure DevOps, or to whom it signs in at: what is said where no whole answer came, and the wait before the next one
+ * that a service asks for.
+ */
+import { type Clock, sleep } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
-import { type Answer, type ExchangeParts, NoAnswer, type Outgoing, exchange as over } from '../../http/exchange.ts';
-import { shown } from './address.ts';
+import { type Answer, asksFor, type ExchangeParts, NoAnswer, type Outgoing, exchange as over } from '../../http/exchange.ts';
+import { shown } from './url.ts';
 
 /** `doing`: in words, for messages: `Cannot <doing> …`. */
 export type Asked = Outgoing & { readonly url: string; readonly doing: string };
@@ -27,4 +31,56 @@ export async function exchange({ doing, ...request }: Asked, parts: ExchangePart
     const message = `The service cannot be reached at ${place}: ${why}${code === '' ? '' : ` (${code})`}, so onejob cannot ${doing} now.`;
     throw new OnejobError('E_CI_UNREACHABLE', message, { hint, retry: true });
   }
+}
+
+/** ms. Whatever a service says, it is asked again after this long. */
+const longest = 600_000;
+/** ms after a refusal that names no time. */
+const unnamed = 60_000;
+
+/**
+ * Waits as a service asks for it (`Retry-After`, also on a 200; `X-RateLimit-*`). All requests with one credential share it, because
+ * the service counts them together. `place`: who asks to be left alone, for messages.
+ */
+export function createThrottle(clock: Clock, place: string) {
+  let until = Number.NEGATIVE_INFINITY;
+  let why = '';
+  /** Refusals in a row: even a service that says "at once" each time is not asked in a busy loop. */
+  let refusals = 0;
+
+  return {
+    /**
+     * Waits until the service may be asked.
+     * @throws OnejobError E_CI_THROTTLED when that would be after `deadline` (the clock's `now`)
+     */
+    async ready(doing: string, deadline: number, signal: AbortSignal): Promise<void> {
+      signal.throwIfAborted();
+      while (until > clock.now()) {
+        const left = until - clock.now();
+        if (until > deadline) {
+          const when = new Date(clock.wall() + left).toISOString().replace(/\.\d+Z$/, 'Z');
+          throw new OnejobError('E_CI_THROTTLED', `Cannot ${doing}: ${place} asks to be left alone until ${when} (${why}).`, {
+            hint: 'onejob waits for it. When it comes again, see who else uses the same credential.',
+            retry: true,
+          });
+        }
+        await sleep(clock, left, signal);
+        signal.throwIfAborted();
+      }
+    },
+
+    /** To be told of every answer. */
+    heard({ status, headers }: Pick<Answer, 'status' | 'headers'>, said = ''): void {
+      const isRefusal = status === 429 || (status === 503 && headers.has('Retry-After'));
+      refusals = isRefusal ? refusals + 1 : 0;
+      const asked = asksFor(headers, clock.wall());
+      const least = isRefusal ? Math.min(2 ** (refusals - 1), 60) * 1000 : 0;
+      const ms = Math.min(Math.max(asked ?? (isRefusal ? unnamed : 0), least), longest);
+      if (ms <= 0) return;
+      const next = clock.now() + ms;
+      if (next <= until) return;
+      until = next;
+      why = `${status}${said === '' ? '' : `, ${said}`}`;
+    },
+  };
 }

@@ -3,8 +3,10 @@ import type { Answer } from '../../cli/init-ask.ts';
 import type { InitFlags, OpenFrame } from '../../cli/init-frame.ts';
 import { inYaml, settle } from '../../cli/init-steps.ts';
 import type { Session } from '../../cli/session.ts';
+import { systemClock } from '../../clock.ts';
 import { OnejobError } from '../../errors.ts';
-import { checkPool, checkSignIn, lookWith } from './init-check.ts';
+import { type AzureClient, createAzureClient } from './client.ts';
+import { createCredential } from './credential.ts';
 import { azureUrlToKeep, parseAzureUrl } from './url.ts';
 
 export async function initAzure({ output, version }: Session, flags: InitFlags, open: OpenFrame): Promise<number> {
@@ -27,7 +29,7 @@ export async function initAzure({ output, version }: Session, flags: InitFlags, 
     refusals: ['E_CI_CREDENTIAL'],
     async see(typed, from) {
       if (!flags.check) return null;
-      const client = await lookWith(url, typed, from, version);
+      const client = lookWith(url, typed, from, version);
       say(await checkSignIn(client, url, signal));
       return client;
     },
@@ -68,4 +70,44 @@ function readUrl(typed: string): Answer<string> {
 function readToken(typed: string): Answer<string> {
   if (typed === '') return { again: 'It is empty.' };
   return /\s/.test(typed) ? { again: 'It has blanks inside, so it is no personal access token.' } : { value: typed };
+}
+
+/** What `init` asks of the service. */
+type Look = Pick<AzureClient, 'connection' | 'findPool' | 'pools'>;
+
+/** A client that signs in with this token. `from` says to people which one it is. */
+function lookWith(url: string, token: string, from: string, version: string): Look {
+  const reference = { kind: 'memory', name: from, expires: null, read: () => token } as const;
+  const credential = createCredential({ kind: 'pat', token: reference }, { clock: systemClock, url });
+  return createAzureClient({ url, credential, clock: systemClock, version });
+}
+
+/** Above this an agent may not be able to sign in, ms. */
+const worstSkew = 60_000;
+
+/** Lines on who signed in. @throws OnejobError E_CI_* */
+async function checkSignIn(look: Look, url: string, signal: AbortSignal): Promise<string[]> {
+  const { user, skew } = await look.connection(signal);
+  const lines = [`${url} takes the token${user === null ? '' : ` of ${user}`}.`];
+  if (skew !== null && Math.abs(skew) > worstSkew) {
+    const seconds = Math.round(Math.abs(skew) / 1000);
+    lines.push(
+      `The clock of this host is ${seconds} s ${skew > 0 ? 'behind' : 'ahead'}: agents may not be able to sign in; let NTP set it.`,
+    );
+  }
+  return lines;
+}
+
+/** @throws OnejobError E_CI_POOL with the pools that there are, E_CI_* */
+async function checkPool(look: Look, pool: string, signal: AbortSignal): Promise<string[]> {
+  const found = await look.findPool(pool, signal);
+  if (found !== null) {
+    const advice = 'It updates its agents by itself, which single-use agents are not good at: switch that off in its settings.';
+    return [`There is an agent pool ${JSON.stringify(pool)}.`, ...(found.autoUpdate === true ? [advice] : [])];
+  }
+  const names = (await look.pools(signal)).filter(({ isHosted }) => !isHosted).map(({ name }) => name);
+  const seen = names.length === 0 ? 'It shows this token none.' : `It has: ${names.join(', ')}.`;
+  throw new OnejobError('E_CI_POOL', `The service has no agent pool ${JSON.stringify(pool)}. ${seen}`, {
+    hint: 'Make it on the website (Organization settings, Agent pools), or type the name of another one.',
+  });
 }

@@ -1,8 +1,9 @@
 /** The service's requests as jobs that people can read. */
 import type { JobId } from '../../core/slot.ts';
+import { OnejobError } from '../../errors.ts';
 import type { RemoteJob } from '../early/port.ts';
-import type { Builds } from './builds.ts';
-import { type JobRequest, requestState } from './wire.ts';
+import type { AzureClient } from './client.ts';
+import { type Build, type JobRequest, requestState } from './wire.ts';
 
 /** `service`: its name in the config. */
 export function jobIdOf(service: string, request: Pick<JobRequest, 'requestId'>): JobId {
@@ -35,5 +36,59 @@ export function jobOf(request: JobRequest, service: string, builds: Pick<Builds,
       };
     },
     ...(builds.known(request) === null && { describe: async (signal) => (await builds.of(request, signal)) !== null }),
+  };
+}
+
+const remembered = 256;
+/** How often a build is asked for that cannot be read. */
+const tries = 3;
+
+export type Builds = ReturnType<typeof createBuilds>;
+
+/** The build that a job belongs to: asked once each, and not at all any more once the credential turns out to have no right to it. */
+export function createBuilds(client: Pick<AzureClient, 'build'>) {
+  const read = new Map<string, Build | null>();
+  const failures = new Map<string, number>();
+  let isDenied = false;
+
+  const placeOf = ({ planType, scopeId, owner }: JobRequest): { key: string; project: string; id: number } | null => {
+    if (scopeId === null || owner === null || (planType !== null && planType !== 'Build')) return null;
+    return { key: `${scopeId} ${owner.id}`, project: scopeId, id: owner.id };
+  };
+  const keep = <T>(map: Map<string, T>, key: string, value: T): void => {
+    map.set(key, value);
+    for (const old of [...map.keys()].slice(0, -remembered)) map.delete(old);
+  };
+
+  return {
+    /** null when it is not a build's, or nobody may or can say. */
+    async of(request: JobRequest, signal: AbortSignal): Promise<Build | null> {
+      const place = placeOf(request);
+      if (isDenied || place === null) return null;
+      const { key, project, id } = place;
+      const found = read.get(key);
+      const failed = failures.get(key) ?? 0;
+      if (found !== undefined || failed >= tries) return found ?? null;
+      try {
+        const build = await client.build(project, id, signal);
+        keep(read, key, build);
+        return build;
+      } catch (error) {
+        signal.throwIfAborted();
+        // Only for people: a job is run whether its build can be read or not.
+        if (error instanceof OnejobError && error.code === 'E_CI_DENIED') isDenied = true;
+        keep(failures, key, failed + 1);
+        return null;
+      }
+    },
+    /** What was read of it before. */
+    known(request: JobRequest): Build | null {
+      const place = placeOf(request);
+      return place === null ? null : (read.get(place.key) ?? null);
+    },
+    /** Whether the credential may not read builds. */
+    get isDenied() {
+      return isDenied;
+    },
   };
 }

@@ -1,7 +1,7 @@
 import { createPrivateKey, createPublicKey, createSign, createVerify, type JsonWebKey } from 'node:crypto';
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
-import { agentKeyOf, makeAgentKey } from './key.ts';
+import { agentKeyOf, makeAgentKey } from './script.ts';
 import { readStrictly } from './testing.ts';
 
 it('real keys are read by the agent, and belong together', { timeout: 120_000 }, async () => {

@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest';
 import type { Device } from '../../gpu/inventory.ts';
 import type { AgentContext } from '../ci-service.ts';
-import { kindOf } from './kind.ts';
+import { kindOf } from './capabilities.ts';
 import { patient } from './testing.ts';
 import { inside } from './testing-manager.ts';
 

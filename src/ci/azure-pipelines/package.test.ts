@@ -1,9 +1,9 @@
 import { expect, it } from 'vitest';
-import { choosePackage } from './package.ts';
+import { choosePackage } from './service.ts';
 import { failureOf, patient } from './testing.ts';
 import type { AgentPackage } from './wire.ts';
 
-const one = (version: string): AgentPackage => ({ version, url: `https://x/${version}`, sha256: `of ${version}`, filename: null });
+const one = (version: string): AgentPackage => ({ version, url: `https://x/${version}`, sha256: `of ${version}` });
 const client = { packages: async (platform: string) => (platform === 'linux-x64' ? [one('5.278.0'), one('4.275.0')] : []) };
 const choose = (config: Partial<Parameters<typeof choosePackage>[0]>, platform = 'linux-x64') =>
   choosePackage({ version: null, from: null, sha256: null, ...config }, client, platform, patient);

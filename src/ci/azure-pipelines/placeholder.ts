@@ -3,36 +3,13 @@
  * keda-docs #431). So each kind of agent has one registration that never goes online and stays, also while there is no agent at all.
  */
 import { createHash } from 'node:crypto';
+import { isDeepStrictEqual } from 'node:util';
 import type { AgentId } from '../../core/slot.ts';
 import type { Books } from '../early/books.ts';
-import type { Capabilities } from './capabilities.ts';
+import type { AgentKind, Capabilities } from './capabilities.ts';
 import { sharedCapabilities } from './capabilities.ts';
-import type { AzureClient } from './client.ts';
-import type { AgentKey } from './key.ts';
-import type { AgentKind } from './kind.ts';
+import type { AzureParts } from './service.ts';
 import type { Agent } from './wire.ts';
-
-export interface PlaceholderParts {
-  readonly service: string;
-  readonly client: AzureClient;
-  readonly books: Books;
-  readonly makeKey: () => Promise<AgentKey>;
-}
-
-export interface Placeholders {
-  /** There is one for this kind when this resolves, and it says what the kind does. @throws OnejobError E_CI_* */
-  ensure(pool: number, kind: AgentKind, signal: AbortSignal): Promise<void>;
-  /** What an agent of this kind said when it was online, beyond what was known before; the placeholder says it from now on. */
-  learn(pool: number, set: string, agent: Pick<Agent, 'systemCapabilities'>, signal: AbortSignal): Promise<void>;
-  /** What agents of this kind are known to say. */
-  learned(set: string): Capabilities;
-  /** The pool of the config for which the one of this name stands; null when it is not known yet, or none. */
-  poolOf(name: string): string | null;
-  /** Which of ours the service has: one that somebody removed is made again with the next agent. */
-  saw(place: string, names: ReadonlySet<string>): void;
-  /** Removes all of them. @throws OnejobError E_CI_* of the first that cannot be removed, after trying the others */
-  forget(signal: AbortSignal): Promise<void>;
-}
 
 interface Made {
   /** By what its kind says of itself. */
@@ -41,12 +18,12 @@ interface Made {
   last: Promise<void>;
 }
 
-export function createPlaceholders({ service, client, books, makeKey }: PlaceholderParts): Placeholders {
+export function createPlaceholders({ config, client, makeKey }: Pick<AzureParts, 'config' | 'client' | 'makeKey'>, books: Books) {
   const made = new Map<AgentId, Made>();
   const said = new Map<string, Capabilities>();
   const pools = new Map<string, string>();
   const idOf = (pool: number, set: string): AgentId =>
-    `placeholder-${createHash('sha256').update(`${service} ${pool} ${set}`).digest('hex').slice(0, 16)}`;
+    `placeholder-${createHash('sha256').update(`${config.name} ${pool} ${set}`).digest('hex').slice(0, 16)}`;
   const nameOf = (pool: number, set: string): string => books.marks.placeholderName(`${pool} ${set}`);
 
   const make = async (pool: number, kind: AgentKind, signal: AbortSignal): Promise<void> => {
@@ -77,7 +54,8 @@ export function createPlaceholders({ service, client, books, makeKey }: Placehol
   };
 
   return {
-    ensure(pool, kind, signal) {
+    /** There is one for this kind when this resolves, and it says what the kind does. @throws OnejobError E_CI_* */
+    ensure(pool: number, kind: AgentKind, signal: AbortSignal): Promise<void> {
       pools.set(nameOf(pool, kind.set), kind.pool);
       const agent = idOf(pool, kind.set);
       const one = made.get(agent) ?? { versions: new Map(), last: Promise.resolve() };
@@ -91,21 +69,26 @@ export function createPlaceholders({ service, client, books, makeKey }: Placehol
       };
       return (one.versions.get(version) ?? begin()).then(() => books.used(agent));
     },
-    async learn(pool, set, { systemCapabilities }, signal) {
+    /** What an agent of this kind said when it was online, beyond what was known before; the placeholder says it from now on. */
+    async learn(pool: number, set: string, { systemCapabilities }: Pick<Agent, 'systemCapabilities'>, signal: AbortSignal) {
       if (systemCapabilities === null) return;
       const shared = sharedCapabilities(systemCapabilities);
       const remote = books.remoteOf(idOf(pool, set));
-      if (remote !== null && !isSame(said.get(set) ?? {}, shared))
+      if (remote !== null && !isDeepStrictEqual(said.get(set) ?? {}, shared))
         await client.setUserCapabilities(pool, Number(remote.id), shared, signal);
       said.set(set, shared);
     },
-    learned: (set) => said.get(set) ?? {},
-    poolOf: (name) => pools.get(name) ?? null,
-    saw(queue, names) {
+    /** What agents of this kind are known to say. */
+    learned: (set: string): Capabilities => said.get(set) ?? {},
+    /** The pool of the config for which the one of this name stands; null when it is not known yet, or none. */
+    poolOf: (name: string) => pools.get(name) ?? null,
+    /** Which of ours the service has: one that somebody removed is made again with the next agent. */
+    saw(queue: string, names: ReadonlySet<string>): void {
       for (const { agent, name, state, place, placeholder } of books.open())
         if (placeholder && state === 'made' && place === queue && !names.has(name)) made.delete(agent);
     },
-    async forget(signal) {
+    /** Removes all of them. @throws OnejobError E_CI_* of the first that cannot be removed, after trying the others */
+    async forget(signal: AbortSignal): Promise<void> {
       const failures: unknown[] = [];
       for (const one of books.open().filter(({ placeholder }) => placeholder)) {
         made.delete(one.agent);
@@ -114,9 +97,4 @@ export function createPlaceholders({ service, client, books, makeKey }: Placehol
       if (failures.length > 0) throw failures[0];
     },
   };
-}
-
-function isSame(a: Capabilities, b: Capabilities): boolean {
-  const names = Object.keys(a);
-  return names.length === Object.keys(b).length && names.every((name) => a[name] === b[name]);
 }

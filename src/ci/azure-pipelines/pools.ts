@@ -2,7 +2,9 @@
  * Pools of the config, and the service's agent pools that they name, whose ids are asked for once each, and anew after one
  * was not there any more.
  */
+import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
+import type { Log } from '../../log.ts';
 import type { AzureClient } from './client.ts';
 import type { Pool } from './wire.ts';
 
@@ -12,14 +14,6 @@ export interface AzurePool {
   /** Name of the service's agent pool. */
   readonly queue: string;
   readonly tags: readonly string[];
-}
-
-export interface AgentPools {
-  /** @throws OnejobError E_CI_POOL with the names that are seen, and what the client throws */
-  find(queue: string, signal: AbortSignal): Promise<Pool>;
-  /** null before it was found. */
-  known(queue: string): Pool | null;
-  forget(queue: string): void;
 }
 
 /** Names of the agent pools that are used, each once: for the service they are the same in whatever case. */
@@ -35,10 +29,13 @@ const keyOf = (queue: string): string => queue.toLowerCase();
 
 const named = 12;
 
-export function createAgentPools(client: Pick<AzureClient, 'findPool' | 'pools'>, url: string): AgentPools {
+export type AgentPools = ReturnType<typeof createAgentPools>;
+
+export function createAgentPools(client: Pick<AzureClient, 'findPool' | 'pools'>, url: string) {
   const found = new Map<string, Pool>();
   return {
-    async find(queue, signal) {
+    /** @throws OnejobError E_CI_POOL with the names that are seen, and what the client throws */
+    async find(queue: string, signal: AbortSignal): Promise<Pool> {
       const known = found.get(keyOf(queue));
       if (known !== undefined) return known;
       const pool = await client.findPool(queue, signal);
@@ -55,7 +52,36 @@ export function createAgentPools(client: Pick<AzureClient, 'findPool' | 'pools'>
         hint: 'Make it there (Organization settings, Agent pools), give the credential\'s owner the role Administrator on it, or mend the name: "queue" in the config, the third argument of "onejob azure".',
       });
     },
-    known: (queue) => found.get(keyOf(queue)) ?? null,
-    forget: (queue) => void found.delete(keyOf(queue)),
+    forget: (queue: string) => void found.delete(keyOf(queue)),
+  };
+}
+
+/** ms */
+const certainAfter = 86_400_000;
+
+/**
+ * Agent pools that somebody removed at the service: what was in them went with them, and no answer says so of a single entry. A
+ * credential that has lost its role is told the same, so it has to stay so for a day, while other pools are shown.
+ */
+export function createGonePools(client: Pick<AzureClient, 'pools'>, log: Log, clock: Clock) {
+  const missingSince = new Map<number, number>();
+  const told = new Set<number>();
+  return {
+    /** Whether `error` came since that pool is gone for good; asks the service. @throws OnejobError E_CI_* */
+    async explains(error: unknown, pool: number, signal: AbortSignal): Promise<boolean> {
+      if (!(error instanceof OnejobError) || error.code !== 'E_CI_POOL') return false;
+      const shown = await client.pools(signal);
+      if (shown.some(({ id }) => id === pool)) {
+        missingSince.delete(pool);
+        return false;
+      }
+      if (!shown.some(({ isHosted }) => !isHosted)) return false;
+      const since = missingSince.get(pool) ?? clock.now();
+      missingSince.set(pool, since);
+      if (clock.now() - since < certainAfter) return false;
+      if (!told.has(pool)) log.warn('an agent pool is gone from the service, and its entries are taken for gone', { place: pool });
+      told.add(pool);
+      return true;
+    },
   };
 }

@@ -15,7 +15,7 @@ async function make(reply: Reply, read: () => string = () => secret) {
   const server = await serve(reply);
   const clock = handClock();
   const config = { kind: 'principal', tenant: 'my tenant', client: 'app-1', secret: memory(read), authority: server.url } as const;
-  const credential = createCredential(config, { clock, wall: clock.wall, url: 'https://dev.azure.com/acme' });
+  const credential = createCredential(config, { clock, url: 'https://dev.azure.com/acme' });
   return {
     clock,
     credential,

@@ -4,53 +4,37 @@
  */
 import type { AgentId } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
+import { readSecret, type Variables } from '../../secrets/reference.ts';
 import { until } from '../../until.ts';
 import type { Books } from '../early/books.ts';
 import type { Entry, Registry, Shown } from '../early/port.ts';
-import type { Builds } from './builds.ts';
-import { agentFiles } from './files.ts';
-import { createGonePools } from './gone.ts';
-import { jobIdOf, jobOf } from './jobs.ts';
-import { type AgentKind, kindOf } from './kind.ts';
-import { createPlaceholders, type Placeholders } from './placeholder.ts';
-import type { AgentPools, AzurePool } from './pools.ts';
-import { configuringAgent, readyAgent, type SelfRegistration, startingImage } from './script.ts';
+import { type AgentKind, kindOf } from './capabilities.ts';
+import { createBuilds, jobIdOf, jobOf } from './jobs.ts';
+import type { AgentInside } from './look-inside.ts';
+import { createPlaceholders } from './placeholder.ts';
+import { type AzurePool, createAgentPools, createGonePools } from './pools.ts';
+import { agentFiles, configuringAgent, readyAgent, type SelfRegistration, startingImage } from './script.ts';
 import type { AzureParts } from './service.ts';
-import { wayOf } from './way.ts';
+import type { AzureServiceConfig } from './type.ts';
 import { type Agent, type JobRequest, requestState } from './wire.ts';
 
-export interface AzureRegistryParts extends Omit<AzureParts, 'store' | 'random' | 'opened'> {
-  readonly books: Books;
-  readonly agentPools: AgentPools;
-  readonly builds: Builds;
-  /** Until the service ends. */
-  readonly closing: AbortSignal;
-}
+export type AzureRegistry = ReturnType<typeof createAzureRegistry>;
 
-export interface AzureRegistry extends Registry {
-  readonly placeholders: Placeholders;
-  /** Its agent is gone. */
-  forget(agent: AgentId): void;
-  /** Jobs of each agent pool that are not over, as the last look showed them, by its id. */
-  readonly latest: ReadonlyMap<number, readonly JobRequest[]>;
-  /** Version of the agent in the images, as it was seen last; null before. */
-  readonly insideVersion: string | null;
-  /** Whether tokens have entered sandboxes. */
-  readonly handsOutToken: boolean;
-}
-
-export function createAzureRegistry(parts: AzureRegistryParts): AzureRegistry {
-  const { config, client, log, books, agentPools, builds, makeKey } = parts;
+/** `closing`: aborts when the service ends. */
+export function createAzureRegistry(parts: AzureParts, books: Books, closing: AbortSignal) {
+  const { config, client, log, makeKey, slots } = parts;
   const { marks } = books;
-  const placeholders = createPlaceholders({ service: config.name, client, books, makeKey });
-  const gone = createGonePools(client, log, () => parts.clock.now());
+  const placeholders = createPlaceholders(parts, books);
+  const gone = createGonePools(client, log, parts.clock);
+  const agentPools = createAgentPools(client, config.url);
+  const builds = createBuilds(client);
   /** Kind of each agent that was registered by this manager. */
   const kinds = new Map<AgentId, AgentKind>();
   /** Kinds of which one agent has told what it says once it is online. */
   const taught = new Set<string>();
   const latest = new Map<number, readonly JobRequest[]>();
-  let insideVersion: string | null = null;
-  let handsOutToken = false;
+  /** Version of the agent in the images, as it was seen last, null before; and whether tokens have entered sandboxes. */
+  const seen: { insideVersion: string | null; handsOutToken: boolean } = { insideVersion: null, handsOutToken: false };
 
   const configOf = (name: string): AzurePool => {
     const pool = parts.pools.find((one) => one.name === name);
@@ -86,7 +70,7 @@ export function createAzureRegistry(parts: AzureRegistryParts): AzureRegistry {
     const booked = new Set(books.open().map(({ name }) => name));
     for (const { id, name } of agents) {
       const agent = marks.agentOf(name);
-      const one = agent !== null ? parts.slots.poolOf(agent) : placeholders.poolOf(name);
+      const one = agent !== null ? slots.poolOf(agent) : placeholders.poolOf(name);
       if (one !== null) standsFor.set(id, [one]);
       // Of a former manager, until this one has made its first agent.
       else if (marks.isPlaceholder(name) && booked.has(name)) standsFor.set(id, served);
@@ -101,7 +85,7 @@ export function createAzureRegistry(parts: AzureRegistryParts): AzureRegistry {
       });
   }
 
-  return {
+  const calls: Registry = {
     async list({ name, pools: served }, signal) {
       try {
         const pool = await agentPools.find(name, signal);
@@ -130,19 +114,19 @@ export function createAzureRegistry(parts: AzureRegistryParts): AzureRegistry {
       const place = String(pool.id);
       const kind = await kindOf(context, tags, signal);
       const { inside } = kind;
-      insideVersion = inside.version ?? insideVersion;
+      seen.insideVersion = inside.version ?? seen.insideVersion;
       const way = wayOf(config.registration, inside, context.pool);
       // One that outlives its first caller: others wait for the same placeholder.
-      await until(placeholders.ensure(pool.id, kind, parts.closing), signal);
+      await until(placeholders.ensure(pool.id, kind, closing), signal);
       kinds.set(agent, kind);
       const script = { root: inside.root ?? '', uid: inside.uid, workspace: context.workspace, capabilities: kind.told };
       if (way !== 'manager') {
-        if (config.registration === 'auto' && !handsOutToken)
+        if (config.registration === 'auto' && !seen.handsOutToken)
           log.warn('the image has no agent of its own that runs, so its start script is given the token, which jobs can read', {
             pool: context.pool,
           });
-        handsOutToken = true;
-        const token = await parts.token(signal);
+        seen.handsOutToken = true;
+        const token = await tokenOf(config, parts.variables);
         const self: SelfRegistration = { url: config.url, pool: queue, name, token };
         const text =
           way === 'in-agent' ? configuringAgent(script, self) : startingImage(inside.start ?? '', context.workspace, self);
@@ -165,7 +149,7 @@ export function createAzureRegistry(parts: AzureRegistryParts): AzureRegistry {
         place,
         async create(inner) {
           const made = await client.addAgent(pool.id, body, inner);
-          const files = agentFiles({ agent: made, pool, url: config.url, name, workFolder: '_work', key });
+          const files = agentFiles({ agent: made, pool, url: config.url, name, key });
           return { id: String(made.id), script: readyAgent(script, files), redact: files.map(({ text }) => text), files: null };
         },
       };
@@ -222,14 +206,57 @@ export function createAzureRegistry(parts: AzureRegistryParts): AzureRegistry {
         }
       }
     },
-
-    forget: (agent) => void kinds.delete(agent),
-    ...{ placeholders, latest },
-    get insideVersion() {
-      return insideVersion;
-    },
-    get handsOutToken() {
-      return handsOutToken;
-    },
   };
+
+  return {
+    ...calls,
+    ...{ placeholders, agentPools, builds, seen },
+    /** Jobs of each agent pool that are not over, as the last look showed them, by its id. */
+    latest: latest as ReadonlyMap<number, readonly JobRequest[]>,
+    /** Its agent is gone. */
+    forget: (agent: AgentId) => void kinds.delete(agent),
+  };
+}
+
+/** The token itself, for agents that make themselves known. @throws OnejobError E_CONFIG, E_SECRET */
+async function tokenOf({ name, credential }: AzureServiceConfig, variables: Variables | undefined): Promise<string> {
+  if (credential.kind === 'pat') return (await readSecret(credential.token, variables)).trim();
+  throw new OnejobError('E_CONFIG', `Agents of service ${name} cannot make themselves known with a service principal.`, {
+    hint: 'Use "registration: manager", or give a token.',
+  });
+}
+
+/**
+ * Who makes an agent known to the service: what config asks for, as far as the image allows it.
+ * @throws OnejobError E_AGENT_ABSENT for an image that cannot be an agent in this way
+ */
+function wayOf(asked: AzureServiceConfig['registration'], inside: AgentInside, pool: string): 'manager' | 'in-agent' | 'image' {
+  const way = asked === 'auto' ? (inside.version === null ? 'image' : 'manager') : asked;
+  const absent = (what: string, hint: string): never => {
+    throw new OnejobError('E_AGENT_ABSENT', `Cannot make agents for pool ${pool}: ${what}`, { hint });
+  };
+  if (way === 'image') {
+    if (inside.start === null)
+      return absent(
+        'its image has neither an agent nor a start script of its own in /azp or /.',
+        'Let onejob build the image ("image: { base: … }"), or put the agent into /opt/agent.',
+      );
+    return way;
+  }
+  if (inside.root === null)
+    return absent(
+      'its image has no agent (looked for bin/Agent.Listener in /opt/agent, /azp and others).',
+      'Let onejob build the image ("image: { base: … }"), or set ONEJOB_AGENT_ROOT in the pool\'s env to where it lies.',
+    );
+  if (inside.version === null)
+    return absent(
+      `the agent in ${inside.root} does not run: ${(inside.problem ?? 'it says no version').slice(0, 300)}.`,
+      'Mostly a library is missing in the image; run "bin/Agent.Listener --version" in it.',
+    );
+  if (!inside.isWritable)
+    return absent(
+      `the image's user (${inside.uid}) cannot write to ${inside.root}.`,
+      'Give the folder to that user in the image, or set "user" in the pool.',
+    );
+  return way;
 }

@@ -3,37 +3,71 @@
  * service while it waits, with a key of its own; the credential never leaves the manager.
  */
 
-import type { Clock } from '../../core/clock.ts';
-import { toFailure } from '../../errors.ts';
-import type { Log } from '../../log.ts';
+import { createWriteStream } from 'node:fs';
+import { mkdir, rename, rm } from 'node:fs/promises';
+import { basename, dirname } from 'node:path';
+import type { Readable } from 'node:stream';
+import { pipeline } from 'node:stream/promises';
+import type { AgentPackageConfig } from '../../config/config.ts';
+import { noProxies } from '../../config/proxies.ts';
+import { type Clock, deadline } from '../../core/clock.ts';
+import type { AgentId, Exit, Failure } from '../../core/slot.ts';
+import { OnejobError, toFailure } from '../../errors.ts';
+import { createOutbound } from '../../http/outbound.ts';
+import { agentLogsPath } from '../../logs/agent-logs.ts';
 import type { Store } from '../../store/store.ts';
-import type { CiService } from '../ci-service.ts';
+import { type AgentFiles, type AgentPackage, type CiService, endedWithoutJob } from '../ci-service.ts';
 import { createEarlyBound } from '../early/engine.ts';
-import type { SlotFacts } from '../parts.ts';
-import { blame } from './blame.ts';
-import { createBuilds } from './builds.ts';
-import type { AzureClient } from './client.ts';
-import { keepDiagnostics } from './diagnostics.ts';
+import type { OpenParts, SlotFacts } from '../parts.ts';
+import { proxyFindings } from '../proxy-findings.ts';
+import { type AzureClient, createAzureClient } from './client.ts';
+import { createCredential } from './credential.ts';
 import { findings } from './doctor.ts';
-import type { AgentKey } from './key.ts';
-import { choosePackage } from './package.ts';
-import { type AzurePool, createAgentPools, isSameQueue, queuesOf } from './pools.ts';
+import { type AzurePool, isSameQueue, queuesOf } from './pools.ts';
 import { createAzureRegistry } from './registry.ts';
-import type { AzureServiceConfig } from './type.ts';
+import { type AgentKey, diagFolder, makeAgentKey } from './script.ts';
+import { type AzureServiceConfig, azurePipelines } from './type.ts';
 
-export interface AzureParts {
+/** As config says it. */
+export function openAzurePipelines(config: AzureServiceConfig, parts: OpenParts): CiService {
+  const {
+    config: { pools },
+    env,
+    clock,
+    variables,
+    version,
+  } = parts;
+  const { name, url } = config;
+  const proxies = env?.proxies ?? noProxies;
+  const outbound = createOutbound(proxies);
+  const { fetch = outbound.fetch } = parts;
+  const credential = createCredential(config.credential, { clock, variables, fetch, url });
+  const service = createAzurePipelines({
+    ...parts,
+    config,
+    pools: pools.filter((pool) => pool.service === name).map(({ name, queue, tags }) => ({ name, queue, tags })),
+    client: createAzureClient({ url, credential, clock, version, fetch }),
+    makeKey: makeAgentKey,
+    random: Math.random,
+  });
+  const way = proxyFindings(name, url, proxies);
+  return {
+    ...service,
+    check: async (signal, trial) => [...way, ...(await service.check(signal, trial))],
+    async close(leaving) {
+      await service.close?.(leaving);
+      outbound.close();
+    },
+  };
+}
+
+export interface AzureParts extends Pick<OpenParts, 'clock' | 'log' | 'opened' | 'variables'> {
   readonly config: AzureServiceConfig;
   readonly pools: readonly AzurePool[];
   readonly store: Pick<Store, 'registrations' | 'serviceJobs' | 'transaction' | 'owner' | 'dir'>;
   readonly client: AzureClient;
-  /** The token itself, for agents that make themselves known. */
-  readonly token: (signal: AbortSignal) => Promise<string>;
   readonly makeKey: () => Promise<AgentKey>;
-  readonly clock: Clock;
-  readonly log: Log;
   readonly random: () => number;
-  /** Names of the services that this manager has opened, this one among them. */
-  readonly opened: ReadonlySet<string>;
   readonly slots: Pick<SlotFacts, 'poolOf' | 'silentFor' | 'isBusy'>;
 }
 
@@ -43,22 +77,20 @@ export type AzureService = CiService &
 
 export function createAzurePipelines(parts: AzureParts): AzureService {
   const { config, pools, store, client, clock, log } = parts;
+  const { name: service, url, pollEvery, bootTimeout } = config;
   const closing = new AbortController();
-  const agentPools = createAgentPools(client, config.url);
-  const builds = createBuilds(client);
   const queues = queuesOf(pools).map((name) => {
     return { name, pools: pools.filter(({ queue }) => isSameQueue(queue, name)).map((pool) => pool.name) };
   });
-  const { common, registry, books } = createEarlyBound(
-    { ...parts, service: config.name, url: config.url, queues, pollEvery: config.pollEvery, bootTimeout: config.bootTimeout },
-    (known) => createAzureRegistry({ ...parts, books: known, agentPools, builds, closing: closing.signal }),
+  const { common, registry, books } = createEarlyBound({ ...parts, service, url, queues, pollEvery, bootTimeout }, (known) =>
+    createAzureRegistry(parts, known, closing.signal),
   );
 
   return {
     ...common,
     capabilities: { binds: 'early', canCountQueue: true, standsForSlots: false, terms: 1, poolTimeout: false, jobOnStdout: false },
 
-    check: (signal) => findings({ config, pools, client, agentPools, books, builds, registry, wall: () => clock.wall() }, signal),
+    check: (signal) => findings(parts, registry, books, signal),
 
     observe(emit, signal) {
       signal.addEventListener('abort', () => closing.abort(), { once: true });
@@ -83,4 +115,103 @@ export function createAzurePipelines(parts: AzureParts): AzureService {
     agentPackage: (platform, signal) => choosePackage(config.agentPackage, client, platform, signal),
     forget: (signal) => registry.placeholders.forget(signal),
   };
+}
+
+/**
+ * What to say of an agent that ended and never had a job. Exit codes of the listener: agent `Constants.cs`. `lastWords`: the end of its
+ * output.
+ */
+export function blame(exit: Exit, lastWords: string): Failure {
+  if (exit.kind === 'code' && (exit.code === 3 || exit.code === 4)) {
+    return {
+      code: 'E_AGENT_OUTDATED',
+      message: `The agent ended to become a newer version (exit ${exit.code}), which it would do for every job. Run "onejob image refresh", and switch off automatic updates of the agent pool.`,
+      retry: true,
+    };
+  }
+  return endedWithoutJob(exit, lastWords);
+}
+
+/**
+ * Which package of the agent images get: what config names, else the newest that the service hands out. `platform`: such as `linux-x64`.
+ * @throws OnejobError E_AGENT_PACKAGE when there is no such version, E_CI_*
+ */
+export async function choosePackage(
+  config: AgentPackageConfig,
+  client: Pick<AzureClient, 'packages'>,
+  platform: string,
+  signal: AbortSignal,
+): Promise<AgentPackage> {
+  const { version, from, sha256 } = config;
+  if (from !== null) {
+    const named = version ?? /-(\d+\.\d+\.\d+)\.tar\.gz$/.exec(basename(from))?.[1];
+    if (named !== undefined) return { type: azurePipelines.type, version: named, from, sha256 };
+    throw new OnejobError('E_AGENT_PACKAGE', `Cannot tell the version of the agent in ${from} by its name.`, {
+      hint: 'Write it beside: agent: { version: "5.278.0", from: … }.',
+    });
+  }
+  const packages = await client.packages(platform, signal);
+  const found = version === null ? packages[0] : packages.find((one) => one.version === version);
+  if (found !== undefined)
+    return { type: azurePipelines.type, version: found.version, from: found.url, sha256: sha256 ?? found.sha256 };
+  const seen = packages.map((one) => one.version).slice(0, 5);
+  const what = version === null ? 'any agent' : `version ${version} of the agent`;
+  const others = seen.length > 0 ? ` It has ${seen.join(', ')}.` : '';
+  throw new OnejobError('E_AGENT_PACKAGE', `The service does not hand out ${what} for ${platform}.${others}`, {
+    hint: 'Name a version that it has, or where the package is: agent: { from: https://… }.',
+  });
+}
+
+/** Bytes kept of one agent. */
+export const diagLimit = 10 * 2 ** 20;
+
+/** ms for all of it: a job may have made its logs as long as it likes. */
+const patience = 60_000;
+
+/**
+ * The agent's own logs, copied out before its sandbox goes, as somebody else's files. Idempotent. An agent without such logs leaves no
+ * file. `limit`: ms after which it fails.
+ */
+export async function keepDiagnostics(
+  clock: Clock,
+  stateDir: string,
+  agent: AgentId,
+  files: AgentFiles,
+  signal: AbortSignal,
+  limit = patience,
+): Promise<void> {
+  using late = deadline(clock, limit, signal);
+  const either = late.signal;
+  const path = agentLogsPath(stateDir, agent);
+  const part = `${path}.part`;
+  try {
+    const found = await files.folder(diagFolder, either);
+    if (found === null) return;
+    await mkdir(dirname(path), { recursive: true, mode: 0o700 });
+    // A sparse file is terabytes of zeros: nothing goes on reading what nobody wants any more.
+    const stop = () => found.destroy(either.reason);
+    either.addEventListener('abort', stop, { once: true });
+    try {
+      await pipeline(upTo(diagLimit, found), createWriteStream(part, { mode: 0o600 }), { signal: either });
+    } finally {
+      either.removeEventListener('abort', stop);
+      found.destroy();
+    }
+    await rename(part, path);
+  } catch (error) {
+    await rm(part, { force: true });
+    signal.throwIfAborted();
+    if (late.passed) throw new Error(`they could not be read within ${limit / 1000} s`, { cause: error });
+    throw error;
+  }
+}
+
+/** Ends what it reads from as soon as enough is kept. */
+async function* upTo(limit: number, source: Readable): AsyncGenerator<Buffer> {
+  let left = limit;
+  for await (const chunk of source as AsyncIterable<Buffer>) {
+    yield chunk.subarray(0, left);
+    left -= chunk.length;
+    if (left <= 0) return;
+  }
 }

@@ -8,9 +8,9 @@ import { openStore, type Store } from '../../store/store.ts';
 import type { AgentContext, CiEvent, CiService, Registration } from '../ci-service.ts';
 import { type AzureClient, createAzureClient } from './client.ts';
 import { createCredential } from './credential.ts';
-import { makeAgentKey } from './key.ts';
 import type { AzurePool } from './pools.ts';
 import { queuesOf } from './pools.ts';
+import { makeAgentKey } from './script.ts';
 import { type AzureService, createAzurePipelines } from './service.ts';
 import { patient } from './testing.ts';
 import type { World } from './testing-service.ts';
@@ -76,7 +76,7 @@ export function openManager(
     ...config,
   };
   const url = whole.url;
-  const credential = createCredential(whole.credential, { clock, wall: () => clock.wall(), url, fetch: send });
+  const credential = createCredential(whole.credential, { clock, url, fetch: send });
   const client = createAzureClient({ url, credential, clock, fetch: send, version: '0.0.0' });
   const served = pools ?? [{ name: 'ci', queue: 'gpu', tags: [] }];
   const slots: Manager['slots'] = new Map();
@@ -107,7 +107,6 @@ export function openManager(
     config: whole,
     pools: served,
     ...{ store, client, clock: watched, log: createLog({ json: true, stream }) },
-    token: async () => azure.pat,
     makeKey: () => oneKey,
     random: () => 0.5,
     opened: new Set([whole.name, ...(opened ?? [])]),

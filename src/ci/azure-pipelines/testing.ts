@@ -8,10 +8,10 @@ import { z } from 'zod';
 import type { Clock } from '../../core/clock.ts';
 import { handClock } from '../../core/testing.ts';
 import type { SecretReference } from '../../secrets/reference.ts';
-import type { Credential } from './authorization.ts';
 import { type AzureClient, createAzureClient } from './client.ts';
+import type { Credential } from './credential.ts';
 import { createCredential } from './credential.ts';
-import type { AgentKey } from './key.ts';
+import type { AgentKey } from './script.ts';
 
 export interface Seen {
   readonly method: string;
@@ -127,7 +127,7 @@ export async function serveClient(
 ): Promise<Served> {
   const server = await serve(reply);
   const url = server.url + path;
-  const credential = createCredential({ kind: 'pat', token: memory(samplePat) }, { clock, wall: clock.wall, url });
+  const credential = createCredential({ kind: 'pat', token: memory(samplePat) }, { clock, url });
   const client = createAzureClient({ url, credential, clock, timeout, version: '1.2.3' });
   const sent = () => server.seen.map(({ method, url: at }) => `${method} ${at}`);
   return { client, server, sent, credential, [Symbol.asyncDispose]: () => server[Symbol.asyncDispose]() };

@@ -1,13 +1,13 @@
 import { expect, it } from 'vitest';
 import { handClock } from '../../core/testing.ts';
+import { createThrottle } from './exchange.ts';
 import { failureOf, patient, settled } from './testing.ts';
-import { createThrottle } from './throttle.ts';
 
 function make() {
   const clock = handClock();
   const throttle = createThrottle(clock, 'https://dev.azure.com/acme');
   const heard = (status: number, headers: Record<string, string> = {}, why?: string) =>
-    throttle.heard(status, new Headers(headers), why);
+    throttle.heard({ status, headers: new Headers(headers) }, why);
   /** ms until the next request goes out; null when it goes at once. */
   const wait = async (): Promise<number | null> => {
     const ended = new AbortController();

@@ -1,5 +1,7 @@
 /** Addresses of Azure DevOps as people paste them: which part says where the agents belong. */
+import { clearTextHost } from '../../config/service-keys.ts';
 import type { Parsed } from '../../config/units.ts';
+import { OnejobError } from '../../errors.ts';
 
 /** Where an organisation of the hosted service lives; anything else is taken for Azure DevOps Server. */
 const cloud = 'dev.azure.com';
@@ -53,4 +55,35 @@ function essence(url: URL): string | null {
   // Pools of a whole collection are under _settings/agentpools and _apis; every other page stands under a project.
   const ofCollection = parts[page] === '_apis' || (parts[page] === '_settings' && parts[page + 1] !== 'agentqueues');
   return [url.origin, ...parts.slice(0, ofCollection ? page : Math.max(page - 1, Math.min(page, 1)))].join('/');
+}
+
+/**
+ * The address without a slash at its end, encoded.
+ * @throws OnejobError E_CONFIG, which does not show the address when it holds a password
+ */
+export function baseOf(url: string): string {
+  const found = URL.parse(url.trim());
+  if (found === null || !/^https?:$/.test(found.protocol)) {
+    // What stands here by mistake may be the token.
+    throw new OnejobError('E_CONFIG', 'The "url" of an azure-pipelines service is not an http or https address.', {
+      hint: 'Write it as the browser shows it: https://dev.azure.com/ORGANISATION.',
+    });
+  }
+  if (found.username !== '' || found.password !== '') {
+    throw new OnejobError('E_CONFIG', `The "url" of an azure-pipelines service holds a user or password for ${found.host}.`, {
+      hint: 'Take it out of the address, and put the token into a file: token: { file: /path }.',
+    });
+  }
+  return found.origin + found.pathname.replace(/\/+$/, '');
+}
+
+/** For `describe`: a warning where the credential could be read on its way. */
+export function openness(base: string): string {
+  return clearTextHost(base) === null ? '' : `, sent in the clear to ${new URL(base).host}`;
+}
+
+/** An address for people: without what follows `?` or `#`, which may hold something secret. */
+export function shown(url: string): string {
+  const found = URL.parse(url);
+  return found === null ? 'an address that cannot be read' : found.origin + found.pathname;
 }

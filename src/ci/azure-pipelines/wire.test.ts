@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { agent, agentPackage, build, connection, jobRequest, listOf, pool, registeredAgent, requestState } from './wire.ts';
+import { agent, agentPackage, connection, jobRequest, listOf, pool, registeredAgent, requestState } from './wire.ts';
 
 describe('lists', () => {
   it('an empty one may be null', () => {
@@ -17,36 +17,24 @@ describe('agents', () => {
     const found = agent.parse({
       id: 4,
       name: 'gpu-0',
-      version: '5.278.0',
       enabled: false,
       status: 'online',
-      createdOn: '2026-08-21T10:11:12.1234567Z',
       systemCapabilities: { cuda: '12.4', odd: 3 },
-      assignedRequest: { requestId: 12, receiveTime: '2026-08-21T10:11:12Z', demands: ['cuda'] },
-      pendingUpdate: { targetVersion: { major: 5, minor: 280, patch: 1 } },
+      assignedRequest: { requestId: 12, receiveTime: '2026-08-21T10:11:12.1234567Z', demands: ['cuda'] },
     });
     expect(found).toMatchObject({
       enabled: false,
       status: 'online',
-      createdOn: Date.UTC(2026, 7, 21, 10, 11, 12, 123),
       systemCapabilities: { cuda: '12.4' },
       userCapabilities: null,
-      assignedRequest: { requestId: 12, demands: ['cuda'], result: null },
-      lastCompletedRequest: null,
-      pendingUpdate: { targetVersion: '5.280.1' },
+      assignedRequest: { requestId: 12, receiveTime: Date.UTC(2026, 7, 21, 10, 11, 12, 123), demands: ['cuda'], result: null },
     });
   });
 
   it('with nothing: enabled, and of no known status', () => {
-    expect(agent.parse({ id: 4, name: 'x' })).toMatchObject({ enabled: true, status: null, version: null, assignedRequest: null });
-    expect(agent.parse({ id: 4, name: 'x', status: 'Sleeping', createdOn: '0001-01-01T00:00:00' })).toMatchObject({
-      status: null,
-      createdOn: null,
-    });
-    expect(agent.parse({ id: 4, name: 'x', status: 2, pendingUpdate: {} })).toMatchObject({
-      status: 'online',
-      pendingUpdate: { targetVersion: null },
-    });
+    expect(agent.parse({ id: 4, name: 'x' })).toMatchObject({ enabled: true, status: null, assignedRequest: null });
+    expect(agent.parse({ id: 4, name: 'x', status: 'Sleeping' })).toMatchObject({ status: null });
+    expect(agent.parse({ id: 4, name: 'x', status: 2 })).toMatchObject({ status: 'online' });
   });
 
   it('a job that cannot be read is not taken for none', () => {
@@ -90,19 +78,9 @@ it('what a registration answers', () => {
   expect(registeredAgent.parse({ id: 9, name: 'x' }).authorization).toBeNull();
 });
 
-it('whether a build is a fork’s', () => {
-  const isFork = (triggerInfo: unknown) => build.parse({ id: 1, triggerInfo }).isFork;
-  expect([isFork({ 'pr.isFork': 'True' }), isFork({ 'pr.isFork': 'false' }), isFork({}), isFork(null)]).toEqual([
-    true,
-    false,
-    null,
-    null,
-  ]);
-});
-
 it('a package, its version written either way', () => {
-  const one = { downloadUrl: 'https://download.example/a.tar.gz', hashValue: 'AB'.repeat(32), filename: 'a.tar.gz' };
-  const expected = { version: '5.278.0', url: one.downloadUrl, sha256: 'ab'.repeat(32), filename: 'a.tar.gz' };
+  const one = { downloadUrl: 'https://download.example/a.tar.gz', hashValue: 'AB'.repeat(32) };
+  const expected = { version: '5.278.0', url: one.downloadUrl, sha256: 'ab'.repeat(32) };
   expect(agentPackage.parse({ ...one, version: { major: 5, minor: 278, patch: 0 } })).toEqual(expected);
   expect(agentPackage.parse({ ...one, version: '5.278.0', hashValue: 'short' })).toEqual({ ...expected, sha256: null });
   expect(agentPackage.safeParse({ ...one, version: 'latest' }).success).toBe(false);
@@ -111,7 +89,7 @@ it('a package, its version written either way', () => {
 
 it('who a credential is', () => {
   const authenticatedUser = { id: 'u', providerDisplayName: 'Ada', properties: { Account: { $type: 's', $value: 'ada@x' } } };
-  expect(connection.parse({ authenticatedUser, deploymentType: 'hosted' })).toEqual({ id: 'u', user: 'Ada', deployment: 'hosted' });
+  expect(connection.parse({ authenticatedUser })).toEqual({ id: 'u', user: 'Ada' });
   expect(connection.parse({ authenticatedUser: { ...authenticatedUser, providerDisplayName: null } }).user).toBe('ada@x');
-  expect(connection.parse({})).toEqual({ id: null, user: null, deployment: null });
+  expect(connection.parse({})).toEqual({ id: null, user: null });
 });

@@ -14,7 +14,6 @@ function orNull<T extends z.ZodType>(schema: T) {
 
 const id = z.number().int();
 const words = orNull(z.string());
-const count = orNull(z.number());
 
 /** ms since the epoch. .NET writes the year 1 for "never", and up to seven digits of a second. */
 const time = words.transform((text) => {
@@ -46,8 +45,6 @@ export const pool = z.object({
   id,
   name: z.string(),
   isHosted: z.boolean().catch(false),
-  poolType: words,
-  size: count,
   /** Whether the service updates agents of this pool by itself; null when it does not say. */
   autoUpdate: orNull(z.boolean()),
 });
@@ -70,27 +67,20 @@ export const jobRequest = z.object({
   assignTime: time,
   receiveTime: time,
   finishTime: time,
-  lockedUntil: time,
   /** `succeeded`, `failed`, `canceled`, `abandoned`, …; null while it has none. */
   result: words,
   /** Id of its project. */
   scopeId: words,
   planType: words,
-  planId: words,
-  jobId: words,
   jobName: words,
   demands: orNull(z.array(demand)).transform((found) => found ?? []),
-  reservedAgent: orNull(z.object({ id, name: words, status: words, enabled: z.boolean().catch(true) })),
+  reservedAgent: orNull(z.object({ id })),
   /** Agents that meet its demands, online or not; null when the service does not say. */
   matchedAgents: orNull(z.array(z.object({ id, name: words }))),
   matchesAllAgentsInPool: z.boolean().catch(false),
   definition: orNull(named),
   /** Its build; `id` is the build's. */
   owner: orNull(named),
-  poolId: count,
-  priority: count,
-  /** Why it waits, when the service says so. */
-  statusMessage: words,
 });
 export type JobRequest = z.output<typeof jobRequest>;
 
@@ -111,24 +101,17 @@ const statuses = new Map<unknown, 'online' | 'offline'>([
 export const agent = z.object({
   id,
   name: z.string(),
-  version: words,
-  osDescription: words,
   enabled: z.boolean().catch(true),
   /** null: a word that onejob does not know, so nothing follows from it. There is none for busy: see `assignedRequest`. */
   status: z
     .unknown()
     .optional()
     .transform((found) => statuses.get(typeof found === 'string' ? found.toLowerCase() : found) ?? null),
-  createdOn: time,
-  statusChangedOn: time,
   /** null unless asked for. */
   systemCapabilities: texts,
   userCapabilities: texts,
   /** The job it has; null without one, and unless asked for. One that cannot be read must not look like none. */
   assignedRequest: jobRequest.nullish().transform((found) => found ?? null),
-  lastCompletedRequest: jobRequest.nullish().transform((found) => found ?? null),
-  /** Set while the service wants it to become another version. */
-  pendingUpdate: orNull(z.object({ targetVersion: z.unknown().optional().transform(versionOf) })),
 });
 export type Agent = z.output<typeof agent>;
 
@@ -153,55 +136,30 @@ export interface NewAgent {
   readonly systemCapabilities: Readonly<Record<string, string>>;
   /** Standard base64, big-endian. */
   readonly publicKey: { readonly exponent: string; readonly modulus: string };
-  /** Default true. */
-  readonly enabled?: boolean;
 }
 
 export const build = z
   .object({
-    id,
     buildNumber: words,
-    status: words,
-    result: words,
     reason: words,
     sourceBranch: words,
-    sourceVersion: words,
-    definition: orNull(z.object({ id, name: words })),
-    project: orNull(z.object({ id: words, name: words })),
-    repository: orNull(z.object({ id: words, name: words, type: words })),
-    requestedFor: orNull(z.object({ displayName: words })).transform((found) => found?.displayName ?? null),
-    triggerInfo: texts.transform((found) => found ?? {}),
+    definition: orNull(z.object({ name: words })),
+    repository: orNull(z.object({ id: words, name: words })),
     _links: link,
   })
-  .transform(({ _links, ...rest }) => {
-    const fork = rest.triggerInfo['pr.isFork']?.toLowerCase();
-    /** Whether it builds a fork's pull request; null when the service does not say. */
-    const isFork = fork === 'true' ? true : fork === 'false' ? false : null;
-    return { ...rest, link: _links, isFork };
-  });
+  .transform(({ _links, ...rest }) => ({ ...rest, link: _links }));
 export type Build = z.output<typeof build>;
-
-/** A dotted version from either of the two ways it is written; null when it is none. */
-function versionOf(found: unknown): string | null {
-  const parts = z.object({ major: id, minor: id, patch: id }).safeParse(found);
-  if (parts.success) return `${parts.data.major}.${parts.data.minor}.${parts.data.patch}`;
-  return typeof found === 'string' && /^\d+\.\d+\.\d+$/.test(found) ? found : null;
-}
 
 export const agentPackage = z
   .object({
-    version: z.unknown().transform((found, context) => {
-      const version = versionOf(found);
-      if (version === null) context.addIssue({ code: 'custom', message: 'expected a version such as 5.278.0' });
-      return version ?? z.NEVER;
-    }),
+    version: z.union([
+      z.string().regex(/^\d+\.\d+\.\d+$/),
+      z.object({ major: id, minor: id, patch: id }).transform(({ major, minor, patch }) => `${major}.${minor}.${patch}`),
+    ]),
     downloadUrl: z.url({ protocol: /^https?$/ }),
     hashValue: orNull(z.string().regex(/^[0-9a-f]{64}$/i)),
-    filename: words,
   })
-  .transform(({ version, downloadUrl: url, hashValue, filename }) => {
-    return { version, url, sha256: hashValue?.toLowerCase() ?? null, filename };
-  });
+  .transform(({ version, downloadUrl: url, hashValue }) => ({ version, url, sha256: hashValue?.toLowerCase() ?? null }));
 /** One version of the agent for one platform. `sha256`: lower-case hex; null when the service does not say. */
 export type AgentPackage = z.output<typeof agentPackage>;
 
@@ -216,14 +174,13 @@ export const connection = z
         properties: orNull(z.object({ Account: typedText })),
       }),
     ),
-    deploymentType: words,
   })
-  .transform(({ authenticatedUser: user, deploymentType }) => {
-    const kind = deploymentType?.toLowerCase();
-    const deployment: 'hosted' | 'onPremises' | null = kind === 'hosted' ? 'hosted' : kind === 'onpremises' ? 'onPremises' : null;
+  .transform(({ authenticatedUser: user }) => {
     const name = user?.customDisplayName ?? user?.providerDisplayName ?? user?.properties?.Account ?? null;
-    return { id: user?.id ?? null, user: name, deployment };
+    return { id: user?.id ?? null, user: name };
   });
 
-/** The body of a refusal. */
-export const refusal = z.object({ message: z.string().catch(''), typeKey: z.string().catch('') });
+/** The body of a refusal; empty texts for what it does not say. */
+export const refusal = z
+  .object({ message: z.string().catch(''), typeKey: z.string().catch('') })
+  .catch({ message: '', typeKey: '' });

@@ -5,7 +5,8 @@
 import { z } from 'zod';
 import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
-import { type Called, createUpstream, oneLine } from './upstream.ts';
+import { brief } from '../../http/exchange.ts';
+import { type Called, createUpstream } from './upstream.ts';
 
 /** What a token stands for (agent v3.137 `api/token.go`). Empty texts and what is missing are null. */
 export interface TokenIdentity {
@@ -69,7 +70,7 @@ const words = z
   .string()
   .nullish()
   .catch(null)
-  .transform((found) => (found == null || found === '' ? null : oneLine(found)));
+  .transform((found) => (found == null || found === '' ? null : brief(found)));
 
 const identityAnswer = z
   .object({

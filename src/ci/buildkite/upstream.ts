@@ -2,7 +2,7 @@
 import { z } from 'zod';
 import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
-import { type Answer, asksFor, exchange, NoAnswer } from '../../http/exchange.ts';
+import { type Answer, asksFor, brief, exchange, jsonOf, NoAnswer } from '../../http/exchange.ts';
 import { networkHint, proxyAnswered, proxyHint, type Why } from '../../http/unreachable.ts';
 
 export interface Call {
@@ -80,8 +80,9 @@ export function createUpstream({ version, clock, timeout = usualTimeout, fetch }
   };
 }
 
-function judge(call: Call, { status, headers, text }: Answer, wall: number): Called {
-  const body = parsed(text);
+function judge(call: Call, answer: Answer, wall: number): Called {
+  const { status, headers, text } = answer;
+  const body = jsonOf(answer) ?? null;
   const isGood = status >= 200 && status < 300;
   // What stands between may answer with a page of its own, and with 200. The service has then heard nothing.
   if (isGood && /^\s*</.test(text)) return unreachable(call, { why: 'something on the way answers with a page of its own' });
@@ -112,14 +113,6 @@ function unreachable({ endpoint, doing }: Call, { why, code = '', hint: more = n
   return { ok: false, status: null, body: null, retry: true, retryAfter: null, error };
 }
 
-function parsed(text: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return null;
-  }
-}
-
 /** ms, an hour at most; null when it does not say. */
 function askedOf(headers: Headers, wall: number): number | null {
   const asked = asksFor(headers, wall);
@@ -137,14 +130,5 @@ const refusal = z.object({ message: z.string() });
 /** What the service says about a refusal, on one line; empty when it says nothing. */
 function messageOf(body: unknown): string {
   const found = refusal.safeParse(body);
-  return found.success ? oneLine(found.data.message) : '';
-}
-
-/** For people: without what a terminal would act on, 300 characters at most. */
-export function oneLine(text: string): string {
-  const line = text
-    // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what must not reach a terminal
-    .replace(/[\u0000-\u001f\u007f-\u009f]+/g, ' ')
-    .trim();
-  return line.length > 300 ? `${line.slice(0, 299)}…` : line;
+  return found.success ? brief(found.data.message) : '';
 }

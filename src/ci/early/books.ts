@@ -3,6 +3,7 @@
  * answer that was lost is found by its name. Nothing waits for a refusal: what the service does not give up yet is left to the sweep.
  */
 import { createHash } from 'node:crypto';
+import { sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
 import type { StoredRegistration } from '../../store/registrations.ts';
@@ -10,28 +11,20 @@ import type { EarlyParts, Registry, Remote, Shown } from './port.ts';
 
 /**
  * Names by which onejob knows its own at the service. An agent's name is never used again: services refuse one that comes back while
- * its old session lives. Only names with this installation's mark are ever touched.
+ * its old session lives. Only names with this installation's mark are ever touched. `owner`: its id, at least 8 hex digits.
  */
-export interface Marks {
-  /** Of one agent: its name in the config, the installation, itself. */
-  agentName(name: string, agent: AgentId): string;
-  /** Whose name that is; null for any that is not an agent of this installation. */
-  agentOf(name: string): AgentId | null;
-  /** Of the registration that stands for a set of capabilities and never goes online. */
-  placeholderName(set: string): string;
-  isPlaceholder(name: string): boolean;
-}
-
-/** `owner`: id of the installation, at least 8 hex digits. */
-export function createMarks(owner: string): Marks {
+export function createMarks(owner: string) {
   const mark = owner.slice(0, 8);
   const own = new RegExp(`-${mark}-([0-9a-z]+)$`);
   const placeholders = `onejob-placeholder-${mark}-`;
   return {
-    agentName: (name, agent) => `${name}-${mark}-${agent}`,
-    agentOf: (name) => (name.startsWith(placeholders) ? null : (own.exec(name)?.[1] ?? null)),
-    placeholderName: (set) => `${placeholders}${createHash('sha256').update(set).digest('hex').slice(0, 8)}`,
-    isPlaceholder: (name) => name.startsWith(placeholders),
+    /** Of one agent: its name in the config, the installation, itself. */
+    agentName: (name: string, agent: AgentId) => `${name}-${mark}-${agent}`,
+    /** Whose name that is; null for any that is not an agent of this installation. */
+    agentOf: (name: string): AgentId | null => (name.startsWith(placeholders) ? null : (own.exec(name)?.[1] ?? null)),
+    /** Of the registration that stands for a set of capabilities and never goes online. */
+    placeholderName: (set: string) => `${placeholders}${createHash('sha256').update(set).digest('hex').slice(0, 8)}`,
+    isPlaceholder: (name: string) => name.startsWith(placeholders),
   };
 }
 
@@ -39,40 +32,9 @@ export interface BooksParts extends Pick<EarlyParts, 'service' | 'store' | 'open
   readonly registry: () => Pick<Registry, 'find' | 'remove' | 'disable'>;
 }
 
-export interface Books {
-  readonly marks: Marks;
-  /**
-   * Makes an entry known; one of the same agent, of a manager that is gone, is forgotten first. What makes itself known has no id
-   * yet, and is `seen` later. @throws OnejobError E_CI_*
-   */
-  register<T extends { readonly id: string | null }>(
-    of: Pick<StoredRegistration, 'agent' | 'place' | 'name' | 'placeholder'>,
-    create: (signal: AbortSignal) => Promise<T>,
-    signal: AbortSignal,
-  ): Promise<T>;
-  /** Its entry at the service; null when there is none, or it has yet to be seen. */
-  remoteOf(agent: AgentId): Remote | null;
-  /** The same, looked for by its name where it has yet to be seen. @throws OnejobError E_CI_* */
-  locate(agent: AgentId, signal: AbortSignal): Promise<Remote | null>;
-  /** One that made itself known was seen. */
-  seen(agent: AgentId, id: string): void;
-  /** @throws OnejobError E_CI_* when the service cannot be asked */
-  remove(registration: StoredRegistration, signal: AbortSignal): Promise<'removed' | 'refused'>;
-  /** An agent was made that is of the kind that this placeholder stands for. */
-  used(placeholder: AgentId): void;
-  /** An entry was removed of which at most a service knew that config does not name any more. */
-  gaveUp(place: string, name: string): void;
-  /** Of whatever service. */
-  find(agent: AgentId): StoredRegistration | null;
-  open(): StoredRegistration[];
-  /**
-   * Names of all registrations that are not removed, of the other services of this host too, which may share a queue. What a service
-   * left behind that config does not name any more protects nothing.
-   */
-  names(): ReadonlySet<string>;
-}
+export type Books = ReturnType<typeof createBooks>;
 
-export function createBooks({ service, store, registry, opened, clock }: BooksParts): Books {
+export function createBooks({ service, store, registry, opened, clock }: BooksParts) {
   const wall = () => clock.wall();
   const { registrations } = store;
   /** Being made right now: what a look saw of them may be an entry that is on its way out. */
@@ -84,7 +46,9 @@ export function createBooks({ service, store, registry, opened, clock }: BooksPa
     return found === null ? null : { place, id: found.id };
   };
 
-  const remove: Books['remove'] = async ({ agent, place, name, remote: id }, signal) => {
+  /** @throws OnejobError E_CI_* when the service cannot be asked */
+  const remove = async (registration: StoredRegistration, signal: AbortSignal): Promise<'removed' | 'refused'> => {
+    const { agent, place, name, remote: id } = registration;
     const remote = id === null ? await byName(place, name, signal) : { place, id };
     if (remote !== null && (await registry().remove(remote, signal)) === 'busy') {
       // Until its session runs out the service takes it for one that is there: the next job would be lost on it, too.
@@ -126,7 +90,8 @@ export function createBooks({ service, store, registry, opened, clock }: BooksPa
     });
   };
 
-  const gaveUp: Books['gaveUp'] = (place, name) => {
+  /** An entry was removed of which at most a service knew that config does not name any more. */
+  const gaveUp = (place: string, name: string): void => {
     const left = registrations.services().filter((one) => !opened.has(one));
     for (const one of left.flatMap((each) => registrations.open(each)))
       if (one.name === name && one.place === place) write(() => registrations.removed(one.agent, wall()));
@@ -151,6 +116,7 @@ export function createBooks({ service, store, registry, opened, clock }: BooksPa
     return found?.service === service ? found : null;
   };
 
+  /** Its entry at the service; null when there is none, or it has yet to be seen. */
   const remoteOf = (agent: AgentId): Remote | null => {
     const found = own(agent);
     if (found === null || found.state !== 'made' || found.remote === null) return null;
@@ -159,7 +125,16 @@ export function createBooks({ service, store, registry, opened, clock }: BooksPa
 
   return {
     marks: createMarks(store.owner),
-    async register({ agent, place, name, placeholder }, create, signal) {
+    /**
+     * Makes an entry known; one of the same agent, of a manager that is gone, is forgotten first. What makes itself known has no id
+     * yet, and is `seen` later. @throws OnejobError E_CI_*
+     */
+    async register<T extends { readonly id: string | null }>(
+      of: Pick<StoredRegistration, 'agent' | 'place' | 'name' | 'placeholder'>,
+      create: (signal: AbortSignal) => Promise<T>,
+      signal: AbortSignal,
+    ): Promise<T> {
+      const { agent, place, name, placeholder } = of;
       making.add(agent);
       try {
         await clearAway(agent, signal);
@@ -172,23 +147,31 @@ export function createBooks({ service, store, registry, opened, clock }: BooksPa
       }
     },
     remoteOf,
-    async locate(agent, signal) {
+    /** The same, looked for by its name where it has yet to be seen. @throws OnejobError E_CI_* */
+    async locate(agent: AgentId, signal: AbortSignal): Promise<Remote | null> {
       const found = own(agent);
       return found?.state === 'intent' ? byName(found.place, found.name, signal) : remoteOf(agent);
     },
-    seen(agent, id) {
+    /** One that made itself known was seen. */
+    seen(agent: AgentId, id: string): void {
       if (making.has(agent) || own(agent)?.state !== 'intent') return;
       write(() => registrations.made(agent, id, wall()));
     },
     remove,
-    used(agent) {
+    /** An agent was made that is of the kind that this placeholder stands for. */
+    used(agent: AgentId): void {
       const { usedAt } = own(agent) ?? {};
       if (usedAt != null && wall() - usedAt > 3_600_000) write(() => registrations.used(agent, wall()));
     },
     gaveUp,
-    find: (agent) => registrations.get(agent),
+    /** Of whatever service. */
+    find: (agent: AgentId) => registrations.get(agent),
     open: () => registrations.open(service),
-    names: () => new Set([...opened].flatMap((one) => registrations.open(one).map(({ name }) => name))),
+    /**
+     * Names of all registrations that are not removed, of the other services of this host too, which may share a queue. What a service
+     * left behind that config does not name any more protects nothing.
+     */
+    names: (): ReadonlySet<string> => new Set([...opened].flatMap((one) => registrations.open(one).map(({ name }) => name))),
   };
 }
 
@@ -264,19 +247,15 @@ export function createSweep({ clock, log, registry, books, before, slots }: Swee
 
   return {
     /** For a service that no pool uses any more, until what it made of agents is gone. Its placeholders stay until they are forgotten. */
-    alone(signal: AbortSignal): void {
-      let cancel = () => {};
-      const again = async (): Promise<void> => {
-        if (signal.aborted || left().length === 0) return;
+    async alone(signal: AbortSignal): Promise<void> {
+      while (!signal.aborted && left().length > 0) {
         try {
           await ours(signal);
         } catch (error) {
           if (!signal.aborted) log.warn('registrations not removed yet', { reason: toFailure(error).message });
         }
-        if (!signal.aborted) cancel = clock.after(first, () => void again());
-      };
-      signal.addEventListener('abort', () => cancel(), { once: true });
-      void again();
+        await sleep(clock, first, signal);
+      }
     },
 
     /** What cannot be removed now is tried again after another look. */

@@ -2,14 +2,14 @@
  * What every CI service does that binds early, over the port beside this file: an agent must be online to be given a job, so each
  * standby is made known to the service while it waits, watched until it has a job, and taken off the service's list again.
  */
+import { sleep } from '../../core/clock.ts';
 import type { AgentId, JobId } from '../../core/slot.ts';
-import { toFailure } from '../../errors.ts';
+import { OnejobError, toFailure } from '../../errors.ts';
 import type { CiEvent, CiService, Deregistered } from '../ci-service.ts';
 import { type Books, createBooks, createSweep } from './books.ts';
 import { createInDoubt } from './in-doubt.ts';
 import { createJobBook } from './job-book.ts';
 import type { EarlyParts, Entry, Queue, Registry, Shown } from './port.ts';
-import { watch } from './watch.ts';
 
 export interface EarlyBound<R> {
   /** All of the service but what only its adapter knows. */
@@ -20,6 +20,8 @@ export interface EarlyBound<R> {
 
 /** Ends that are remembered. */
 const remembered = 256;
+/** ms between two looks at a service that is away, at most; more only where config says so. */
+const longest = 60_000;
 
 /** `connect`: makes the adapter, which may enter more than agents into the books, such as placeholders. */
 export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect: (books: Books) => R): EarlyBound<R> {
@@ -79,6 +81,50 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
     beside(`${place} rest`, rest, signal);
   }
 
+  /**
+   * One look after the other at a queue of the service, whatever the number of slots, until the signal aborts: who is online, who has
+   * which job, what waits. A look that fails says nothing about any agent (S6); it only keeps new ones from being begun.
+   */
+  async function watch(queue: Queue, emit: (event: CiEvent) => void, signal: AbortSignal): Promise<void> {
+    const { pollEvery: every, random } = parts;
+    let failures = 0;
+    /** Since when every look has succeeded, core clock, ms: before that nobody knows what could come online. */
+    let steadySince: number | null = null;
+    const hold = (reason: string | null): void => {
+      for (const pool of queue.pools) emit({ kind: 'hold', pool, reason });
+    };
+
+    async function look(): Promise<void> {
+      let shown: Shown;
+      try {
+        shown = await registry.list(queue, signal);
+      } catch (error) {
+        if (signal.aborted) return;
+        // A credential that is refused is held back before anything is sent, so looking whether it was changed costs nothing.
+        failures = error instanceof OnejobError && error.code === 'E_CI_CREDENTIAL' ? 1 : failures + 1;
+        steadySince = null;
+        hold(toFailure(error).message);
+        return;
+      }
+      if (signal.aborted) return;
+      failures = 0;
+      steadySince ??= clock.now();
+      hold(null);
+      try {
+        follow(shown, steadySince, queue, emit, signal);
+      } catch (error) {
+        // What goes wrong here says nothing of the service.
+        if (!signal.aborted) log.error('what a CI service shows was not followed up', { reason: toFailure(error).message });
+      }
+    }
+
+    while (!signal.aborted) {
+      await look();
+      const wait = Math.max(every, Math.min(longest, every * 2 ** Math.min(failures - 1, 10)));
+      if (!signal.aborted) await sleep(clock, wait * (0.9 + random() * 0.2), signal);
+    }
+  }
+
   /** null, too, for one that was to make itself known, and that the service has never heard of. */
   async function whatRan(agent: AgentId, signal: AbortSignal): Promise<JobId | null | undefined> {
     try {
@@ -96,19 +142,8 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
     jobs: null,
 
     observe(emit, signal) {
-      for (const queue of queues)
-        watch(
-          {
-            ...parts,
-            list: () => registry.list(queue, signal),
-            saw: (shown, steadySince) => follow(shown, steadySince, queue, emit, signal),
-            failed(reason) {
-              for (const pool of queue.pools) emit({ kind: 'hold', pool, reason });
-            },
-          },
-          signal,
-        );
-      if (queues.length === 0) sweep.alone(signal);
+      for (const queue of queues) void watch(queue, emit, signal);
+      if (queues.length === 0) void sweep.alone(signal);
     },
 
     async register(context, signal) {

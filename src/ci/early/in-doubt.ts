@@ -27,23 +27,6 @@ export interface Ours {
   readonly steadySince: number;
 }
 
-export interface InDoubt {
-  /** As `CiService.retire`. */
-  retire(agent: AgentId, signal: AbortSignal): Promise<JobId | null>;
-  /** As `CiService.ending`. */
-  ending(agent: EndingAgent, signal: AbortSignal): Promise<void>;
-  /** Agents that should be online by now and are not. To be told of each look, one after the other, like `outlived`. */
-  silence(seen: Ours, emit: (event: CiEvent) => void, signal: AbortSignal): Promise<void>;
-  /**
-   * Agents that are still there when the service has long given up their job: one whose session ran out before it heard of its job
-   * never began it, and waits for another one for ever, while its slot counts as busy; and one of single use goes on with a job that
-   * was cancelled, when it does not hear of that.
-   */
-  outlived(seen: Ours, emit: (event: CiEvent) => void, signal: AbortSignal): Promise<void>;
-  /** It is gone. */
-  forget(agent: AgentId): void;
-}
-
 /** ms that an end waits for the service to say whether there is a job. */
 const patience = 3_000;
 /** ms that it waits for a job that the service has given to the agent. */
@@ -51,7 +34,7 @@ const arrival = 20_000;
 /** ms in which an agent ends by itself after its job, with what it has to tidy up. */
 const tidying = 300_000;
 
-export function createInDoubt(parts: InDoubtParts): InDoubt {
+export function createInDoubt(parts: InDoubtParts) {
   const { service, clock, log, registry, books, jobs } = parts;
   const { silentFor, isBusy } = parts.slots;
   /** Agents that are to get no job any more, whatever is found. */
@@ -134,7 +117,8 @@ export function createInDoubt(parts: InDoubtParts): InDoubt {
   }
 
   return {
-    async retire(agent, signal) {
+    /** As `CiService.retire`. */
+    async retire(agent: AgentId, signal: AbortSignal): Promise<JobId | null> {
       retired.add(agent);
       const owner = books.find(agent)?.service ?? service;
       if (owner !== service)
@@ -148,9 +132,11 @@ export function createInDoubt(parts: InDoubtParts): InDoubt {
       return entry === null || entry.job === null ? null : jobs.had(entry.job, agent, remote.place);
     },
 
-    // An agent may not listen for messages all the time: one that ends before its job arrives tells of nothing, and the job is lost
-    // until its lock runs out.
-    async ending({ agent, job, why }, signal) {
+    /**
+     * As `CiService.ending`. An agent may not listen for messages all the time: one that ends before its job arrives tells of nothing,
+     * and the job is lost until its lock runs out.
+     */
+    async ending({ agent, job, why }: EndingAgent, signal: AbortSignal): Promise<void> {
       // Whoever works on its job has it; whoever is renewed was kept from jobs before.
       if (why === 'renewal' || (job !== null && jobs.hasBegun(job))) return;
       retired.add(agent);
@@ -174,7 +160,8 @@ export function createInDoubt(parts: InDoubtParts): InDoubt {
       }
     },
 
-    async silence({ place, ours, steadySince }, emit, signal) {
+    /** Agents that should be online by now and are not. To be told of each look, one after the other, like `outlived`. */
+    async silence({ place, ours, steadySince }: Ours, emit: (event: CiEvent) => void, signal: AbortSignal): Promise<void> {
       // An agent that could not reach a service that was away is not to blame for it.
       const steady = clock.now() - steadySince;
       for (const agent of kept.keys()) if (books.find(agent)?.state === 'removed') kept.delete(agent);
@@ -191,7 +178,12 @@ export function createInDoubt(parts: InDoubtParts): InDoubt {
       }
     },
 
-    async outlived({ place, ours }, emit, signal) {
+    /**
+     * Agents that are still there when the service has long given up their job: one whose session ran out before it heard of its job
+     * never began it, and waits for another one for ever, while its slot counts as busy; and one of single use goes on with a job that
+     * was cancelled, when it does not hear of that.
+     */
+    async outlived({ place, ours }: Ours, emit: (event: CiEvent) => void, signal: AbortSignal): Promise<void> {
       const seen = new Map<AgentId, Entry | null>(ours);
       if (registry.isSingleUse === true)
         for (const { agent } of openAt(place)) if (!seen.has(agent) && books.remoteOf(agent) !== null) seen.set(agent, null);
@@ -218,6 +210,7 @@ export function createInDoubt(parts: InDoubtParts): InDoubt {
       }
     },
 
-    forget: (agent) => void retired.delete(agent),
+    /** It is gone. */
+    forget: (agent: AgentId) => void retired.delete(agent),
   };
 }

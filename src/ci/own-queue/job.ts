@@ -4,6 +4,7 @@
  * Held here (S7): a job has one result, and the first one stays; it goes back to its queue only while its script has
  * certainly not begun; a change about an agent that no longer has the job changes nothing, however often it is repeated.
  */
+import type { JobView } from '../../api/schema.ts';
 import type { AgentId, Change, Failure, JobResult } from '../../core/slot.ts';
 import { isJobsOwn } from '../../errors.ts';
 import type { StoredJob, StoredRequest } from '../../store/jobs.ts';
@@ -139,4 +140,31 @@ function finished(job: Job, result: JobResult, now: number): Job {
 
 function countUp(before: { code: string; times: number } | null, code: string): { code: string; times: number } {
   return { code, times: before?.code === code ? before.times + 1 : 1 };
+}
+
+/** A job as the API shows it. `reasonFor` says why jobs of a pool wait; what happened to this very job goes before it. */
+export function viewOf(job: Job, reasonFor: (pool: string) => string | null): JobView {
+  const { id, request, progress, submittedAt } = job;
+  const { state, attempt, agent, result, cold, startedAt, endedAt, note } = progress;
+  const reason = state === 'queued' ? (note ?? reasonFor(request.pool)) : result === null ? null : note;
+  return {
+    id,
+    service: 'own',
+    pool: request.pool,
+    command: [...request.command],
+    name: request.name,
+    user: request.user,
+    about: null,
+    state,
+    priority: request.priority,
+    attempt,
+    agent,
+    result,
+    reason,
+    cold,
+    artifacts: [...request.artifacts],
+    submittedAt,
+    startedAt,
+    endedAt,
+  };
 }

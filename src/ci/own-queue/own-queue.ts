@@ -15,16 +15,13 @@ import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
 import type { Store } from '../../store/store.ts';
 import type { CiService, JobSource } from '../ci-service.ts';
-import { applyCancel, applyChange, type Job, newJob } from './job.ts';
+import { applyCancel, applyChange, type Job, newJob, viewOf } from './job.ts';
 import { JobIndex } from './job-index.ts';
 import { createPrune } from './prune.ts';
-import { checkMounts, checkRequest, type MountProblem, type QueuePool, recipeOfJob } from './request.ts';
-import { jobEnvironment, jobScript } from './script.ts';
+import { checkMounts, checkRequest, jobEnvironment, jobScript, type MountProblem, type QueuePool, recipeOfJob } from './request.ts';
 import { createSettle } from './settle.ts';
-import { openSpool } from './spool.ts';
+import { openSpool, Workspaces } from './spool.ts';
 import { Teller } from './tell.ts';
-import { viewOf } from './view.ts';
-import { Workspaces } from './workspaces.ts';
 
 export interface OwnQueueOptions {
   readonly store: Store;
@@ -45,47 +42,21 @@ export interface OwnQueueOptions {
   readonly temporary?: string | null;
 }
 
-export interface OwnQueue extends CiService {
-  readonly settle: NonNullable<CiService['settle']>;
-  readonly jobs: Required<Pick<JobSource, 'devicesFor' | 'recipeFor'>> & JobSource;
-  /** Accepts a job: it is on disk when this returns. @throws OnejobError E_POOL_UNKNOWN, E_JOB_REQUEST, E_WORKSPACE_UNKNOWN, E_STATE_FULL */
-  submit(request: JobRequest): JobView;
-  /** Throws what `submit` would, but for the workspace, which need not be there yet. @throws OnejobError E_POOL_UNKNOWN, E_JOB_REQUEST */
-  verify(request: JobRequest): void;
-  /** Newest last. `all`: also those that are done, then the newest 1,000 unless `limit` says otherwise. */
-  list(filter: { readonly all: boolean; readonly pool: string | null; readonly limit?: number | undefined }): JobView[];
-  /** While it waits with the number of jobs `ahead` of it. */
-  job(id: string): JobView | null;
-  waiting(pool: string): number;
-  /** Number of jobs that are not done, without those that are `held`. */
-  readonly unfinished: number;
-  /** Whether this temporary daemon leaves the job to another one; false for a job that is over or unknown. */
-  isHeld(id: string): boolean;
-  /** What the queue cannot do, one sentence each. */
-  readonly problems: readonly string[];
-  /** Resolves once the job is done and that is on disk; at once when it already is. @throws OnejobError E_JOB_UNKNOWN */
-  settled(id: string, signal: AbortSignal): Promise<JobView>;
-  /** Asks a job to end; a waiting one ends at once. Idempotent. @throws OnejobError E_JOB_UNKNOWN, E_STATE_FULL */
-  cancel(id: string): JobView;
-  /** Calls `listener` after every change of a job; the returned function ends that. */
-  onChange(listener: (job: JobView) => void): () => void;
-  putWorkspace(files: Readable, signal: AbortSignal): Promise<string>;
-  artifacts(job: string): Readable | null;
-  /** Forgets jobs that ended over `keepMs` ago with their logs and artifacts, and workspaces nobody used within an hour. */
-  prune(now: number, keepMs: number): Promise<void>;
-  /** Resolves when nothing is being deleted any more. */
-  close(): Promise<void>;
-}
+/** Of what services may leave out it has these. */
+type OwnService = CiService &
+  Required<Pick<CiService, 'settle'>> & { readonly jobs: Required<Pick<JobSource, 'devicesFor' | 'recipeFor'>> & JobSource };
 
-export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
+export type OwnQueue = ReturnType<typeof createOwnQueue>;
+
+export function createOwnQueue(options: OwnQueueOptions) {
   const {
     store,
     clock = systemClock,
     reasonFor = () => null,
     artifactLimit = 2 * 2 ** 30,
     mountProblem = mountPathProblem,
+    temporary = null,
   } = options;
-  const { temporary = null } = options;
   const isHeld = (job: Job): boolean => temporary !== null && job.temporary !== temporary;
   const pools = new Map(options.pools.map((pool) => [pool.name, pool]));
   const spool = openSpool(store.dir);
@@ -170,20 +141,14 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
     return view(known(job.id));
   }
 
-  return {
+  const service: OwnService = {
     name: 'own',
     capabilities: { binds: 'late', canCountQueue: true, standsForSlots: false, terms: 1, poolTimeout: true, jobOnStdout: false },
 
     async check() {
       const count = index.all().length;
-      return [
-        {
-          level: 'ok',
-          subject: 'own queue',
-          message: `The own queue has ${count} unfinished ${count === 1 ? 'job' : 'jobs'}.`,
-          hint: null,
-        },
-      ];
+      const message = `The own queue has ${count} unfinished ${count === 1 ? 'job' : 'jobs'}.`;
+      return [{ level: 'ok', subject: 'own queue', message, hint: null }];
     },
 
     observe: (send, signal) => teller.observe(pools.keys(), send, signal),
@@ -248,12 +213,18 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
     retire: async () => null,
 
     blame: () => ({ code: 'E_BUG', message: 'An agent of the own queue ended without its job.', retry: true }),
+  };
 
-    verify(request) {
+  return {
+    ...service,
+
+    /** Throws what `submit` would, but for the workspace, which need not be there yet. @throws OnejobError E_POOL_UNKNOWN, E_JOB_REQUEST */
+    verify(request: JobRequest): void {
       checkRequest(request, pools, mountProblem);
     },
 
-    submit(request) {
+    /** Accepts a job: it is on disk when this returns. @throws OnejobError E_POOL_UNKNOWN, E_JOB_REQUEST, E_WORKSPACE_UNKNOWN, E_STATE_FULL */
+    submit(request: JobRequest): JobView {
       const same = request.id === null ? null : find(request.id);
       if (same !== null) return view(same);
       const { workspace } = request;
@@ -266,7 +237,9 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
       }
     },
 
-    list({ all, pool, limit }) {
+    /** Newest last. `all`: also those that are done, then the newest 1,000 unless `limit` says otherwise. */
+    list(filter: { readonly all: boolean; readonly pool: string | null; readonly limit?: number | undefined }): JobView[] {
+      const { all, pool, limit } = filter;
       if (all)
         return store.jobs
           .list({ pool, limit: limit ?? jobsListed })
@@ -276,37 +249,43 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
       return (limit === undefined ? listed : listed.slice(-limit)).map(view);
     },
 
-    job(id) {
+    /** While it waits with the number of jobs `ahead` of it. */
+    job(id: string): JobView | null {
       const job = find(id);
       if (job === null) return null;
       return job.progress.state === 'queued' ? { ...view(job), ahead: index.ahead(job) } : view(job);
     },
 
-    waiting: (pool) => index.waiting(pool),
+    waiting: (pool: string): number => index.waiting(pool),
 
-    get unfinished() {
+    /** Number of jobs that are not done, without those that are `held`. */
+    get unfinished(): number {
       return index.all().filter((job) => !isHeld(job)).length;
     },
 
-    isHeld(id) {
+    /** Whether this temporary daemon leaves the job to another one; false for a job that is over or unknown. */
+    isHeld(id: string): boolean {
       const job = index.get(id);
       return job !== null && isHeld(job);
     },
 
-    get problems() {
+    /** What the queue cannot do, one sentence each. */
+    get problems(): string[] {
       const left = index.all().filter((job) => job.progress.state === 'queued' && isHeld(job)).length;
       if (left === 0) return [];
       const jobs = left === 1 ? 'One job waits' : `${left} jobs wait`;
       return [`${jobs} for the daemon that accepted ${left === 1 ? 'it' : 'them'}, and this one is temporary: type "onejob up".`];
     },
 
-    async settled(id, signal) {
+    /** Resolves once the job is done and that is on disk; at once when it already is. @throws OnejobError E_JOB_UNKNOWN */
+    async settled(id: string, signal: AbortSignal): Promise<JobView> {
       signal.throwIfAborted();
       const job = known(id);
       return index.get(id) === null ? view(job) : teller.wait(id, signal);
     },
 
-    cancel(id) {
+    /** Asks a job to end; a waiting one ends at once. Idempotent. @throws OnejobError E_JOB_UNKNOWN, E_STATE_FULL */
+    cancel(id: string): JobView {
       const job = known(id);
       const after = applyCancel(job, clock.wall());
       // It has its result, and only its artifacts are waited for.
@@ -319,14 +298,17 @@ export function createOwnQueue(options: OwnQueueOptions): OwnQueue {
       return view(known(id));
     },
 
-    onChange: (listener) => teller.follow(listener),
+    /** Calls `listener` after every change of a job; the returned function ends that. */
+    onChange: (listener: (job: JobView) => void) => teller.follow(listener),
 
-    putWorkspace: (files, signal) => spool.putWorkspace(files, workspaceLimit, signal),
+    putWorkspace: (files: Readable, signal: AbortSignal) => spool.putWorkspace(files, workspaceLimit, signal),
 
-    artifacts: (job) => (spool.hasArtifacts(job) ? spool.openArtifacts(job) : null),
+    artifacts: (job: string): Readable | null => (spool.hasArtifacts(job) ? spool.openArtifacts(job) : null),
 
+    /** Forgets jobs that ended over `keepMs` ago with their logs and artifacts, and workspaces nobody used within an hour. */
     prune,
 
+    /** Resolves when nothing is being deleted any more. */
     close: () => workspaces.close(),
   };
 }

@@ -30,11 +30,9 @@ export interface PruneParts {
 }
 
 /** `now`: wall clock, ms since the epoch. */
-export type Prune = (now: number, keepMs: number) => Promise<void>;
-
-export function createPrune({ store, spool, inUse }: PruneParts): Prune {
+export function createPrune({ store, spool, inUse }: PruneParts) {
   let swept: number | null = null;
-  return async (now, keepMs) => {
+  return async (now: number, keepMs: number): Promise<void> => {
     const before = now - keepMs;
     // Files go before the rows that name them: a crash in between leaves a row, which the next prune finds.
     await inBatches(

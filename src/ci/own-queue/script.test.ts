@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterAll, describe, expect, it } from 'vitest';
-import { jobScript } from './script.ts';
+import { jobScript } from './request.ts';
 
 const workspace = mkdtempSync(join(tmpdir(), "onejob it's a test "));
 afterAll(() => rmSync(workspace, { recursive: true }));

@@ -2,6 +2,7 @@
  * Workspaces that were sent in and artifacts that were kept, as tar files in the state directory. A file under its final
  * name is whole; what has no final name yet is swept when the manager starts.
  */
+
 import { randomUUID } from 'node:crypto';
 import { createReadStream, createWriteStream, existsSync, readdirSync, rmSync } from 'node:fs';
 import { readdir, rename, rm, stat } from 'node:fs/promises';
@@ -12,25 +13,12 @@ import { OnejobError } from '../../errors.ts';
 import { subdirectory } from '../../store/directory.ts';
 import { storeFault } from '../../store/fault.ts';
 
-export interface Spool {
-  /** Stores a workspace; returns its id. @throws OnejobError E_WORKSPACE_TOO_LARGE, E_STATE_FULL */
-  putWorkspace(files: Readable, limit: number, signal: AbortSignal): Promise<string>;
-  hasWorkspace(id: string): boolean;
-  openWorkspace(id: string): Readable;
-  /** Deletes workspaces that are in no job and were last written before `time`. */
-  sweepWorkspaces(time: number, inUse: ReadonlySet<string>): Promise<void>;
-  deleteWorkspace(id: string): Promise<void>;
-  hasArtifacts(job: string): boolean;
-  openArtifacts(job: string): Readable;
-  /** Keeps what `write` writes, if it returns true; all of it or nothing. @throws OnejobError E_STATE_FULL */
-  putArtifacts(job: string, write: (to: Writable) => Promise<boolean>): Promise<void>;
-  deleteArtifacts(job: string): Promise<void>;
-}
-
 const part = '.part';
 
+export type Spool = ReturnType<typeof openSpool>;
+
 /** Opens the spool below the state directory and sweeps what a former manager left half-written. */
-export function openSpool(dir: string): Spool {
+export function openSpool(dir: string) {
   const workspaces = subdirectory(dir, 'workspaces');
   const artifacts = subdirectory(dir, 'artifacts');
   for (const folder of [workspaces, artifacts]) {
@@ -54,7 +42,8 @@ export function openSpool(dir: string): Spool {
   }
 
   return {
-    async putWorkspace(files, limit, signal) {
+    /** Stores a workspace; returns its id. @throws OnejobError E_WORKSPACE_TOO_LARGE, E_STATE_FULL */
+    async putWorkspace(files: Readable, limit: number, signal: AbortSignal): Promise<string> {
       const id = randomUUID();
       await write(workspacePath(id), async (to) => {
         await pipeline(files, limited(limit), to, { signal });
@@ -62,9 +51,10 @@ export function openSpool(dir: string): Spool {
       });
       return id;
     },
-    hasWorkspace: (id) => isId(id) && existsSync(workspacePath(id)),
-    openWorkspace: (id) => createReadStream(workspacePath(id), { highWaterMark: 256 * 1024 }),
-    async sweepWorkspaces(time, inUse) {
+    hasWorkspace: (id: string) => isId(id) && existsSync(workspacePath(id)),
+    openWorkspace: (id: string): Readable => createReadStream(workspacePath(id), { highWaterMark: 256 * 1024 }),
+    /** Deletes workspaces that are in no job and were last written before `time`. */
+    async sweepWorkspaces(time: number, inUse: ReadonlySet<string>): Promise<void> {
       for (const name of await readdir(workspaces)) {
         const id = name.slice(0, -'.tar'.length);
         if (!name.endsWith('.tar') || inUse.has(id)) continue;
@@ -72,11 +62,12 @@ export function openSpool(dir: string): Spool {
         if ((await stat(path)).mtimeMs < time) await rm(path, { force: true });
       }
     },
-    deleteWorkspace: (id) => rm(workspacePath(id), { force: true }),
-    hasArtifacts: (job) => isId(job) && existsSync(artifactsPath(job)),
-    openArtifacts: (job) => createReadStream(artifactsPath(job), { highWaterMark: 256 * 1024 }),
-    putArtifacts: (job, fill) => write(artifactsPath(job), fill),
-    deleteArtifacts: (job) => rm(artifactsPath(job), { force: true }),
+    deleteWorkspace: (id: string) => rm(workspacePath(id), { force: true }),
+    hasArtifacts: (job: string) => isId(job) && existsSync(artifactsPath(job)),
+    openArtifacts: (job: string): Readable => createReadStream(artifactsPath(job), { highWaterMark: 256 * 1024 }),
+    /** Keeps what `fill` writes, if it returns true; all of it or nothing. @throws OnejobError E_STATE_FULL */
+    putArtifacts: (job: string, fill: (to: Writable) => Promise<boolean>) => write(artifactsPath(job), fill),
+    deleteArtifacts: (job: string) => rm(artifactsPath(job), { force: true }),
   };
 }
 
@@ -95,15 +86,62 @@ function limited(limit: number): Transform {
     transform(chunk: Uint8Array, _encoding, done) {
       bytes += chunk.length;
       if (bytes <= limit) return done(null, chunk);
-      done(
-        new OnejobError(
-          'E_WORKSPACE_TOO_LARGE',
-          `The workspace has more than ${limit / 2 ** 30} GiB, which is the most that is taken.`,
-          {
-            hint: 'Leave large files out with .gitignore or .onejobignore and mount them with --volume, or use --no-workspace.',
-          },
-        ),
-      );
+      const why = `The workspace has more than ${limit / 2 ** 30} GiB, which is the most that is taken.`;
+      const hint = 'Leave large files out with .gitignore or .onejobignore and mount them with --volume, or use --no-workspace.';
+      done(new OnejobError('E_WORKSPACE_TOO_LARGE', why, { hint }));
     },
   });
+}
+
+/** Which workspaces belong to a job that is not done: each to one at most, and deleted once that is. */
+export class Workspaces {
+  readonly #spool: Spool;
+  readonly #attached = new Set<string>();
+  readonly #deleting = new Set<Promise<void>>();
+
+  constructor(spool: Spool) {
+    this.#spool = spool;
+  }
+
+  /** Those of jobs that are not done. */
+  get inUse(): ReadonlySet<string> {
+    return this.#attached;
+  }
+
+  /** @throws OnejobError E_WORKSPACE_UNKNOWN when no job can be submitted with it */
+  check(workspace: string): void {
+    const taken = this.#attached.has(workspace);
+    if (!taken && this.#spool.hasWorkspace(workspace)) return;
+    const why = taken ? 'is in another job' : 'was never sent in, or waited for over an hour';
+    throw new OnejobError('E_WORKSPACE_UNKNOWN', `Cannot queue the job: its workspace ${workspace} ${why}.`, {
+      hint: 'Send the workspace again and submit with the new id.',
+    });
+  }
+
+  attach(workspace: string): void {
+    this.#attached.add(workspace);
+  }
+
+  /** Its job is done. */
+  release(workspace: string): void {
+    this.#attached.delete(workspace);
+    this.#drop(workspace);
+  }
+
+  /** Deletes one whose job was refused: nobody can hand it in any more. */
+  refuse(workspace: string): void {
+    if (!this.#attached.has(workspace) && this.#spool.hasWorkspace(workspace)) this.#drop(workspace);
+  }
+
+  /** Resolves when nothing is being deleted any more. */
+  async close(): Promise<void> {
+    await Promise.all(this.#deleting);
+  }
+
+  /** What cannot be deleted now is swept by prune(), as no job has it any more. */
+  #drop(workspace: string): void {
+    const deletion = this.#spool.deleteWorkspace(workspace).catch(() => {});
+    this.#deleting.add(deletion);
+    void deletion.then(() => this.#deleting.delete(deletion));
+  }
 }

@@ -2,10 +2,9 @@ import { beforeEach, expect, it } from 'vitest';
 import { jobRequest } from '../../api/schema.ts';
 import type { Log } from '../../log.ts';
 import type { CiEvent } from '../ci-service.ts';
-import { applyCancel, applyChange, type Job, type JobChange, newJob } from './job.ts';
+import { applyCancel, applyChange, type Job, type JobChange, newJob, viewOf } from './job.ts';
 import { JobIndex } from './job-index.ts';
 import { Teller, tellLost } from './tell.ts';
-import { viewOf } from './view.ts';
 
 let index: JobIndex;
 let teller: Teller;

@@ -5,10 +5,10 @@
  */
 import type { JobView } from '../../api/schema.ts';
 import type { Log } from '../../log.ts';
+import { until } from '../../until.ts';
 import type { CiEvent } from '../ci-service.ts';
 import type { Job } from './job.ts';
 import type { JobIndex } from './job-index.ts';
-import { Waiters } from './waiters.ts';
 
 export interface TellParts {
   readonly index: JobIndex;
@@ -21,7 +21,7 @@ export class Teller {
   readonly #parts: TellParts;
   readonly #loops = new Set<(event: CiEvent) => void>();
   readonly #followers = new Set<(job: JobView) => void>();
-  readonly #waiters = new Waiters();
+  readonly #waiters = new Set<(job: JobView) => void>();
   /** Jobs with a result of which nobody was told yet. */
   readonly #unsynced = new Set<string>();
 
@@ -48,9 +48,18 @@ export class Teller {
     return () => this.#followers.delete(follower);
   }
 
-  /** The end of a job that is not over yet; rejects when `signal` aborts. */
-  wait(id: string, signal: AbortSignal): Promise<JobView> {
-    return this.#waiters.wait(id, signal);
+  /** The end of a job that is not over yet, told once; rejects when `signal` aborts, and leaves nothing behind. */
+  async wait(id: string, signal: AbortSignal): Promise<JobView> {
+    const { promise, resolve } = Promise.withResolvers<JobView>();
+    const tell = (job: JobView): void => {
+      if (job.id === id) resolve(job);
+    };
+    this.#waiters.add(tell);
+    try {
+      return await until(promise, signal);
+    } finally {
+      this.#waiters.delete(tell);
+    }
   }
 
   /** What was put into the index is committed. */
@@ -81,7 +90,7 @@ export class Teller {
     for (const follower of [...this.#followers]) follower(seen);
     if (job.progress.state !== 'done') return;
     over(job);
-    this.#waiters.tell(seen);
+    for (const tell of [...this.#waiters]) tell(seen);
   }
 
   #announce(before: Job | null, after: Job): void {

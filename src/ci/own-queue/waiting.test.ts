@@ -1,12 +1,12 @@
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
-import { type Waiting, WaitingJobs } from './waiting.ts';
+import { type Waiting, WaitingJobs } from './job-index.ts';
 
 it('gives higher priority first, then submission order, whatever was taken out in between', () => {
   const step = fc.record({ add: fc.boolean(), priority: fc.integer({ min: -2, max: 2 }), pick: fc.nat() });
   fc.assert(
     fc.property(fc.array(step, { maxLength: 60 }), (steps) => {
-      const heap = new WaitingJobs<Waiting>();
+      const heap = new WaitingJobs();
       let plain: Waiting[] = [];
       steps.forEach(({ add, priority, pick }, seq) => {
         if (add) {
@@ -31,7 +31,7 @@ it('gives higher priority first, then submission order, whatever was taken out i
 
 /** The order in which jobs of these users are taken, `batch` of them before each of the later ones comes. */
 function taken(first: readonly string[], later: readonly string[] = [], batch = 0): string {
-  const heap = new WaitingJobs<Waiting>();
+  const heap = new WaitingJobs();
   let seq = 0;
   const order: string[] = [];
   const add = (user: string) => heap.add({ id: `j${++seq}`, priority: 0, seq, user });
@@ -62,7 +62,7 @@ it('lets nobody starve who waits while another comes again and again', () => {
 });
 
 it('gives a job that comes back the turn it had, and one turn at most is lost by jobs that were cancelled', () => {
-  const heap = new WaitingJobs<Waiting>();
+  const heap = new WaitingJobs();
   const job = (id: string, seq: number, user: string) => ({ id, seq, user, priority: 0 });
   for (let seq = 1; seq <= 5; seq += 1) heap.add(job(`a${seq}`, seq, 'a'));
   heap.remove('a1');
