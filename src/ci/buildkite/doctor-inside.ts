@@ -5,8 +5,7 @@
 import { networkInterfaces } from 'node:os';
 import { stripVTControlCharacters } from 'node:util';
 import type { Finding } from '../../runtimes/runtime.ts';
-import { findsProgram, pastProxies } from './script.ts';
-import { inside } from './way-in.ts';
+import { findsProgram, inside, pastProxies } from './script.ts';
 
 /** What a sandbox has; null where the script did not say. */
 export interface Inside {

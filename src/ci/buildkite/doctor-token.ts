@@ -1,22 +1,11 @@
 /** What `doctor` says of a service's tokens, its queues, and both clocks. Asks only. */
-import type { PoolConfig } from '../../config/config.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
 import type { Finding } from '../../runtimes/runtime.ts';
 import { howToReplace } from '../../secrets/reference.ts';
-import type { QueueCounts, ServiceApi, TokenIdentity } from './api.ts';
-import type { BuildkiteServiceConfig } from './type.ts';
+import type { QueueCounts, TokenIdentity } from './api.ts';
+import type { DoctorParts } from './doctor.ts';
 
-export interface TokenParts {
-  readonly config: Pick<BuildkiteServiceConfig, 'name' | 'endpoint' | 'token' | 'metricsToken' | 'registration'>;
-  readonly pools: readonly Pick<PoolConfig, 'name' | 'queue'>[];
-  readonly api: Pick<ServiceApi, 'identity' | 'counts'>;
-  /** @throws OnejobError E_SECRET */
-  readonly token: () => Promise<string>;
-  /** Of the counts; null where `token` is used for them. @throws OnejobError E_SECRET */
-  readonly metricsToken: (() => Promise<string>) | null;
-  /** ms since the epoch. */
-  readonly wall: () => number;
-}
+export type TokenParts = Pick<DoctorParts, 'config' | 'pools' | 'api' | 'token' | 'metricsToken' | 'clock'>;
 
 /** ms between both clocks. A service that signs addresses for uploads refuses requests that are minutes off. */
 const [skewWarning, skewError] = [30_000, 300_000];
@@ -64,13 +53,16 @@ function says(subject: string): Say {
   return (level, message, hint = null) => ({ level, subject, message, hint });
 }
 
-function ofIdentity(identity: TokenIdentity, { config, pools, wall }: TokenParts, say: Say): Finding[] {
-  const { organisation, cluster, queue, type, expires } = identity;
+/** Whose a token is, as the end of a sentence: ` of organisation …, cluster …, for queue … only`. */
+export function whatIs({ organisation, cluster, queue }: TokenIdentity): string {
   const of = organisation === null ? '' : ` of organisation ${organisation}`;
   const where = cluster === null ? '' : `, cluster ${JSON.stringify(cluster)}`;
-  const which = queue === null ? '' : `, for queue ${JSON.stringify(queue)} only`;
-  const kind = type === null ? '' : ` (${type})`;
-  const found = [say('ok', `${config.endpoint} takes the token${of}${where}${which}${kind}.`)];
+  return `${of}${where}${queue === null ? '' : `, for queue ${JSON.stringify(queue)} only`}`;
+}
+
+function ofIdentity(identity: TokenIdentity, { config, pools, clock }: TokenParts, say: Say): Finding[] {
+  const { cluster, queue, type, expires } = identity;
+  const found = [say('ok', `${config.endpoint} takes the token${whatIs(identity)}${type === null ? '' : ` (${type})`}.`)];
   for (const pool of pools) {
     if (queue === null || pool.queue === queue) continue;
     const message = `The token is for queue ${JSON.stringify(queue)} only, and pool ${pool.name} takes its jobs from ${JSON.stringify(pool.queue)}.`;
@@ -89,9 +81,9 @@ function ofIdentity(identity: TokenIdentity, { config, pools, wall }: TokenParts
       'Use a token of a cluster: on the website Agents, the cluster, Agent Tokens. Without clusters: "registration: in-agent".';
     found.push(say('error', message, how));
   }
-  if (expires !== null && expires - wall() < soon) {
+  if (expires !== null && expires - clock.wall() < soon) {
     const day = new Date(expires).toISOString().slice(0, 10);
-    const isOver = expires <= wall();
+    const isOver = expires <= clock.wall();
     const message = isOver ? `The token was good until ${day}.` : `The token is good until ${day} only.`;
     found.push(say(isOver ? 'error' : 'warning', message, `Make a new one. ${howToReplace(config.token)}.`));
   }
@@ -102,9 +94,7 @@ function ofQueues({ known, scheduled }: QueueCounts, { pools }: TokenParts, say:
   const queues = [...new Set(pools.map(({ queue }) => queue))];
   return queues.map((queue) => {
     const name = JSON.stringify(queue);
-    const waiting = scheduled.get(queue) ?? 0;
-    if (known.has(queue))
-      return say('ok', `Queue ${name} is there; ${waiting === 1 ? 'one job waits' : `${waiting} jobs wait`} in it.`);
+    if (known.has(queue)) return say('ok', `Queue ${name} is there; ${howManyWait(scheduled.get(queue) ?? 0)} in it.`);
     const message = `The service does not speak of queue ${name}: it has no agent and no job there, or there is no such queue.`;
     const others = [...known].toSorted().slice(0, 5);
     const those = others.length === 0 ? '' : ` It speaks of ${others.join(', ')}.`;
@@ -112,24 +102,27 @@ function ofQueues({ known, scheduled }: QueueCounts, { pools }: TokenParts, say:
   });
 }
 
+export function howManyWait(jobs: number): string {
+  return jobs === 1 ? 'one job waits' : `${jobs} jobs wait`;
+}
+
 function ofClock(skew: number | null, say: Say): Finding[] {
   if (skew === null || Math.abs(skew) <= skewWarning) return [];
   const seconds = Math.round(Math.abs(skew) / 1000);
   const message = `This host's clock is ${seconds} s ${skew > 0 ? 'behind' : 'ahead of'} the service's; times of jobs are wrong, and uploads may be refused.`;
-  return [
-    say(
-      Math.abs(skew) > skewError ? 'error' : 'warning',
-      message,
-      'Let the clock be set by NTP, such as "timedatectl set-ntp true".',
-    ),
-  ];
+  const level = Math.abs(skew) > skewError ? 'error' : 'warning';
+  return [say(level, message, 'Let the clock be set by NTP, such as "timedatectl set-ntp true".')];
 }
 
 /** `refused`: what to do about a token that the service does not take. */
 function failing(subject: string, level: 'warning' | 'error', error: unknown, signal: AbortSignal, refused: string): Finding {
   signal.throwIfAborted();
-  const { code, message } = error instanceof OnejobError ? error : toFailure(error);
-  const own = error instanceof OnejobError ? error.hint : null;
-  const hint = code === 'E_CI_CREDENTIAL' || code === 'E_CI_DENIED' ? refused : (own ?? 'Ask again later.');
-  return { level, subject, message, hint };
+  const { code, message, hint } = saidOf(error);
+  const isRefused = code === 'E_CI_CREDENTIAL' || code === 'E_CI_DENIED';
+  return { level, subject, message, hint: isRefused ? refused : (hint ?? 'Ask again later.') };
+}
+
+/** What went wrong, and what to do about it. */
+export function saidOf(error: unknown): { readonly code: string; readonly message: string; readonly hint: string | null } {
+  return error instanceof OnejobError ? error : { ...toFailure(error), hint: null };
 }

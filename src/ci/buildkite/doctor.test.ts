@@ -18,6 +18,7 @@ import type { Trial } from '../trial.ts';
 import type { AgentBinaryState } from './agent-binary.ts';
 import { createServiceApi } from './api.ts';
 import { type DoctorParts, findings } from './doctor.ts';
+import { testConfig, testPool } from './testing-manager.ts';
 import type { BuildkiteServiceConfig } from './type.ts';
 
 const patient = new AbortController().signal;
@@ -84,8 +85,7 @@ async function check(given: Given): Promise<Finding[]> {
       },
     },
     program: () => given.program ?? ready,
-    clock: systemClock,
-    wall: () => given.wall ?? Date.now(),
+    clock: { ...systemClock, wall: () => given.wall ?? Date.now() },
   };
   const found = await findings(parts, trialOf(pools, given.door ?? (async () => '172.18.0.1')), patient);
   outbound.close();
@@ -163,10 +163,10 @@ it.each([
     identity: async () => ({ value: identity, skew: 0 }),
     counts: async () => ({ value: { known: new Set(['q']), scheduled: new Map(), pollAfter: 0 }, skew: 0 }),
   } as unknown as DoctorParts['api'];
-  const reference = { kind: 'env', variable: 'T', expires: null } as const;
-  const config = { name: 'bk', endpoint: 'https://x/v3', token: reference, metricsToken: null, registration } as const;
-  const pools = ['a', 'b'].map((name) => ({ name, queue: 'q' }));
-  const found = await tokenFindings({ config, pools, api, token: async () => 't', metricsToken: null, wall: Date.now }, patient);
+  const config = testConfig({ endpoint: 'https://x/v3', registration });
+  const pools = ['a', 'b'].map((name) => testPool({ name, queue: 'q' }));
+  const parts = { config, pools, api, token: async () => 't', metricsToken: null, clock: systemClock };
+  const found = await tokenFindings(parts, patient);
   expect(found.filter((one) => one.level !== 'ok')).toEqual([
     { level, subject: 'service bk', message: expect.stringContaining(message), hint: expect.any(String) },
   ]);
@@ -217,15 +217,8 @@ it.each([
   });
   const { tokenFindings } = await import('./doctor-token.ts');
   const token = async () => buildkite.token;
-  const reference = { kind: 'env', variable: 'T', expires: null } as const;
-  const config = {
-    name: 'bk',
-    endpoint: buildkite.endpoint,
-    token: reference,
-    metricsToken: null,
-    registration: 'manager',
-  } as const;
-  const found = await tokenFindings({ config, pools: [], api, token, metricsToken: null, wall: Date.now }, patient);
+  const config = testConfig({ endpoint: buildkite.endpoint });
+  const found = await tokenFindings({ config, pools: [], api, token, metricsToken: null, clock: systemClock }, patient);
   outbound.close();
   expect(found.filter((one) => one.level === level)).toEqual([
     expect.objectContaining({ message: expect.stringMatching(message) }),

@@ -3,7 +3,7 @@
 import type { PoolConfig } from '../../config/config.ts';
 import type { Proxies } from '../../config/proxies.ts';
 import { type Clock, deadline } from '../../core/clock.ts';
-import { OnejobError, toFailure } from '../../errors.ts';
+import { OnejobError } from '../../errors.ts';
 import type { Finding } from '../../runtimes/runtime.ts';
 import type { SecretKeys } from '../../secrets/keys.ts';
 import type { Filter } from '../filter/filter.ts';
@@ -11,11 +11,11 @@ import { proxyFindings } from '../proxy-findings.ts';
 import type { Trial, TrialSandbox } from '../trial.ts';
 import type { AgentBinaryState } from './agent-binary.ts';
 import type { ServiceApi } from './api.ts';
-import { classesOf, type SandboxClass } from './doctor-classes.ts';
 import { lackFindings, lookScript, readLook, type Way, wayFinding } from './doctor-inside.ts';
-import { poolFindings } from './doctor-pools.ts';
-import { tokenFindings } from './doctor-token.ts';
+import { isOpenToUntrusted, poolFindings } from './doctor-pools.ts';
+import { saidOf, tokenFindings } from './doctor-token.ts';
 import { buildkiteRules } from './filter-rules.ts';
+import { untrustedRecipe } from './recipe-class.ts';
 import type { BuildkiteServiceConfig } from './type.ts';
 
 export interface DoctorParts {
@@ -34,8 +34,6 @@ export interface DoctorParts {
   readonly filter: Pick<Filter, 'door'> | null;
   readonly program: () => AgentBinaryState;
   readonly clock: Clock;
-  /** ms since the epoch. */
-  readonly wall: () => number;
 }
 
 /** ms for one sandbox, from making it to its last word, and for all of them. */
@@ -57,6 +55,41 @@ export async function findings(parts: DoctorParts, trial: Trial, signal: AbortSi
     ...within,
     ...ofPools,
   ];
+}
+
+/** A kind of sandbox that a pool's jobs run in: its own, or that of untrusted jobs where it differs in what an agent meets. */
+interface SandboxClass {
+  readonly pool: PoolConfig;
+  /** For people: `agents of pool gpu`, `untrusted jobs of pool gpu`. */
+  readonly whose: string;
+  /** null: there is nothing yet that it could be made from. */
+  readonly sandbox: TrialSandbox | null;
+  /** Its agents speak to the service through the filter. */
+  readonly isUntrusted: boolean;
+  /** Its programs are those of the pool's own, which are looked at there. */
+  readonly isSameInside: boolean;
+  /** That, and its network, is the pool's own: what keeps one from being made keeps both. */
+  readonly isSame: boolean;
+}
+
+function classesOf(pools: readonly PoolConfig[], trial: Trial, stateDir: string): SandboxClass[] {
+  return pools.flatMap((pool) => {
+    const own: SandboxClass = {
+      pool,
+      whose: `agents of pool ${pool.name}`,
+      sandbox: trial.like(pool.name),
+      isUntrusted: false,
+      isSameInside: false,
+      isSame: false,
+    };
+    if (!isOpenToUntrusted(pool)) return [own];
+    const other = trial.like(pool.name, (recipe) => untrustedRecipe(recipe, pool, null, stateDir));
+    const [mine, its] = [own.sandbox?.recipe, other?.recipe];
+    const isSameInside = mine?.image === its?.image;
+    const isSame = isSameInside && mine?.network === its?.network;
+    if (other === null && own.sandbox === null) return [own];
+    return [own, { pool, whose: `untrusted jobs of pool ${pool.name}`, sandbox: other, isUntrusted: true, isSameInside, isSame }];
+  });
 }
 
 async function lookWithin(parts: DoctorParts, classes: readonly SandboxClass[], signal: AbortSignal): Promise<Finding[]> {
@@ -95,9 +128,8 @@ async function lookInto(parts: DoctorParts, one: SandboxClass, looking: Looking,
   const signal = AbortSignal.any([outer, late]);
   const unknown = (error: unknown, what: string, level: 'warning' | 'error'): Finding => {
     outer.throwIfAborted();
-    const why = late.aborted ? 'it took too long.' : messageOf(error);
-    const hint = error instanceof OnejobError && !late.aborted ? error.hint : null;
-    return { level, subject, message: `Cannot ${what} of ${whose}: ${why}`, hint: hint ?? 'Ask again later.' };
+    const said = late.aborted ? { message: 'it took too long.', hint: null } : saidOf(error);
+    return { level, subject, message: `Cannot ${what} of ${whose}: ${said.message}`, hint: said.hint ?? 'Ask again later.' };
   };
 
   const list: Finding[] = [];
@@ -143,15 +175,11 @@ async function wayTo(
   return { endpoint: `http://${authority}/${buildkiteRules.root}`, isFilter: true, network };
 }
 
-function messageOf(error: unknown): string {
-  return error instanceof OnejobError ? error.message : toFailure(error).message;
-}
-
 /** First version that ends as its job did (`reflect-exit-status`; agent changelog). */
 const oldest = '3.103.0';
 
 /** `from`: as config names it; null for the project's release. */
-export function programFindings(service: string, state: AgentBinaryState, from: string | null): Finding[] {
+function programFindings(service: string, state: AgentBinaryState, from: string | null): Finding[] {
   const subject = `service ${service}`;
   switch (state.kind) {
     // Each pool's image is looked at itself.
@@ -178,7 +206,7 @@ function howToHave(from: string | null): string {
     : 'Look at "agent" of the service; "agent: { from: /path/to/buildkite-agent }" names a program that is on this host already.';
 }
 
-export function ageFindings(subject: string, version: string): Finding[] {
+function ageFindings(subject: string, version: string): Finding[] {
   if (!isOlder(version, oldest)) return [];
   const message = `The agent is ${version}; before ${oldest} it does not say how its job ended, and "onejob jobs" shows all of them as passed.`;
   return [

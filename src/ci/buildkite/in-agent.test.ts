@@ -32,8 +32,7 @@ function bench() {
       return it.token;
     },
     program: { folder: '/tools/at-1', ready: async () => {} },
-    counted: (queue) => (queue === 'default' ? 3 : null),
-    count() {},
+    counts: { waiting: (queue) => (queue === 'default' ? 3 : null), follow() {} },
     check: async () => [],
     slots: { poolOf: () => 'ci', silentFor: (agent) => it.silent.get(agent) ?? null },
   });

@@ -5,20 +5,14 @@
 import { sleep } from '../../core/clock.ts';
 import type { AgentId, JobId } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
-import type { CiEvent, CiService } from '../ci-service.ts';
+import type { CiService } from '../ci-service.ts';
 import type { SlotFacts } from '../parts.ts';
 import { type AgentWord, agentWord } from './agent-words.ts';
-import { whyEnding } from './ends.ts';
-import { wordOf } from './job-rows.ts';
-import { createReadiness } from './readiness.ts';
-import type { BuildkiteParts } from './service.ts';
-import { equipped, scriptFor } from './way-in.ts';
+import { whyEnding, wordOf } from './ends.ts';
+import { createFront, type FrontParts } from './front.ts';
+import { scriptFor } from './script.ts';
 
-export interface InAgentParts
-  extends Pick<
-    BuildkiteParts,
-    'config' | 'pools' | 'rows' | 'token' | 'program' | 'counted' | 'count' | 'check' | 'clock' | 'log'
-  > {
+export interface InAgentParts extends FrontParts {
   readonly slots: Pick<SlotFacts, 'poolOf' | 'silentFor'>;
 }
 
@@ -46,15 +40,13 @@ const remembered = 1_000;
 
 export function createInAgent(parts: InAgentParts): CiService {
   const { config, rows, slots, clock, log } = parts;
-  const { name } = config;
-  const pools = new Map(parts.pools.map((pool) => [pool.name, pool]));
-  const closing = new AbortController();
   const agents = new Map<AgentId, Heard>();
-  let emit: (event: CiEvent) => void = () => {};
-  const readiness = createReadiness({
-    ...{ pools: parts.pools, token: parts.token, program: parts.program, clock, signal: closing.signal },
-    ...{ trouble: () => undefined, changed: () => {}, emit: (event) => emit(event) },
-  });
+  const front = createFront(parts);
+  const { pools, emit, signal: closing } = front;
+  const callOffAll = (): void => {
+    for (const { callOff } of agents.values()) callOff();
+  };
+  closing.addEventListener('abort', callOffAll, { once: true });
 
   const heardOf = (agent: AgentId): Heard => {
     const known = agents.get(agent);
@@ -70,7 +62,7 @@ export function createInAgent(parts: InAgentParts): CiService {
   function wait(agent: AgentId, ms: number, then: () => void): void {
     const heard = heardOf(agent);
     heard.callOff();
-    if (!closing.signal.aborted) heard.callOff = clock.after(ms, then);
+    if (!closing.aborted) heard.callOff = clock.after(ms, then);
   }
 
   /** An agent may wait for another job where the service does not hear that it has had one. */
@@ -125,35 +117,15 @@ export function createInAgent(parts: InAgentParts): CiService {
     emit({ kind: 'silent', agent, failure: { code: 'E_AGENT_SILENT', message, retry: true } });
   }
 
-  function close(): void {
-    closing.abort();
-    for (const { callOff } of agents.values()) callOff();
-  }
-
   return {
-    name,
+    ...front.service,
     capabilities: { binds: 'early', canCountQueue: true, standsForSlots: false, terms: 2, poolTimeout: true, jobOnStdout: true },
     jobs: null,
-    check: parts.check,
-
-    observe(send, outer) {
-      if (outer.aborted) return;
-      emit = send;
-      const stop = (): void => {
-        emit = () => {};
-        close();
-      };
-      outer.addEventListener('abort', stop, { once: true });
-      readiness.follow();
-      parts.count(closing.signal);
-    },
-
-    equip: (recipe, pool) => equipped(recipe, pools.get(pool), parts.program.folder),
 
     async register(context) {
       const pool = pools.get(context.pool);
       if (pool === undefined)
-        throw new OnejobError('E_BUG', `Service ${name} was asked for pool ${context.pool}, which is not its own.`);
+        throw new OnejobError('E_BUG', `Service ${config.name} was asked for pool ${context.pool}, which is not its own.`);
       const token = (await parts.token()).trim();
       const { endpoint } = config;
       const script = scriptFor(context, pool, { token, endpoint, job: null, note: null, secrets: [], isFiltered: false });
@@ -199,13 +171,7 @@ export function createInAgent(parts: InAgentParts): CiService {
       return { ran };
     },
 
-    waiting(pool) {
-      const queue = pools.get(pool)?.queue;
-      return queue === undefined ? null : parts.counted(queue);
-    },
-    serviceJobs: () => rows.list(),
-
-    close: async () => close(),
+    close: async () => front.close(),
   };
 }
 

@@ -4,7 +4,8 @@ import { scratch } from '../../../test/support/scratch.ts';
 import type { JobResult } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
 import { openStore } from '../../store/store.ts';
-import { createJobRows, type JobRows, wordOf } from './job-rows.ts';
+import { wordOf } from './ends.ts';
+import { createJobRows, type JobRows } from './job-rows.ts';
 import { keptLog, trustedEnv } from './testing-manager.ts';
 
 interface Bench extends Disposable {

@@ -13,7 +13,7 @@ import type { Trial } from '../trial.ts';
 import { createAgentBinary } from './agent-binary.ts';
 import { createServiceApi } from './api.ts';
 import { findings } from './doctor.ts';
-import { isOpenToUntrusted } from './doctor-classes.ts';
+import { isOpenToUntrusted } from './doctor-pools.ts';
 import { createInAgent } from './in-agent.ts';
 import type { GivenJob } from './job-facts.ts';
 import { createJobRows } from './job-rows.ts';
@@ -58,15 +58,13 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
   const filterParts = { stateDir: store.dir, self: parts.self, given: parts.env?.handedOn ?? {}, version, clock, log };
   const filter = isFiltered ? (parts.filter ?? createFilter(filterParts)) : null;
   const common = {
-    ...{ config, pools, token, clock, log },
+    ...{ config, pools, token, counts, clock, log },
     rows: createJobRows({ service: config.name, store, wall, log }),
     program: mountedProgram({ config: config.agentPackage, pinned: pinnedAgent, binary, dir, wall }),
-    counted: counts.waiting,
-    count: counts.follow,
     check: (signal: AbortSignal, trial: Trial) =>
       findings(
         {
-          ...{ config, pools, stateDir: store.dir, proxies, api, token, keys, filter, clock, wall },
+          ...{ config, pools, stateDir: store.dir, proxies, api, token, keys, filter, clock },
           metricsToken: ofCounts,
           program: () => binary.state,
         },
@@ -81,8 +79,7 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
       stateDir: store.dir,
       entry: createStackEntry({ service: config.name, host, version, store, stacks, wall }),
       rule: (job: GivenJob, pool: PoolConfig) => rule(job, { trust: pool.trust, keys, pins }),
-      jobsOf: (slot) => slots.jobsOf(slot),
-      agentOf: (slot, job) => slots.agentOf(slot, job),
+      slots,
       random: Math.random,
     });
   };

@@ -160,12 +160,13 @@ export function openManager({
         if (manager.program !== null) throw manager.program;
       },
     },
-    jobsOf: (slot) => lanes.get(slot) ?? [],
-    // A slot has one agent here, and a job at most.
-    agentOf: (slot, job) => (lanes.get(slot)?.includes(job) ? ([...live][0] ?? null) : null),
+    slots: {
+      jobsOf: (slot) => lanes.get(slot) ?? [],
+      // A slot has one agent here, and a job at most.
+      agentOf: (slot, job) => (lanes.get(slot)?.includes(job) ? ([...live][0] ?? null) : null),
+    },
     random: () => 0,
-    counted: () => null,
-    count() {},
+    counts: { waiting: () => null, follow() {} },
     check: async () => [],
     ...parts,
   };
