@@ -14,8 +14,8 @@ import { createOutbound } from '../../http/outbound.ts';
 import type { Finding, Recipe } from '../../runtimes/runtime.ts';
 import { makeKey, parseKeys } from '../../secrets/keys.ts';
 import { createSeal } from '../filter/seal.ts';
+import type { AgentProgramState } from '../kit/agent-program.ts';
 import type { Trial } from '../trial.ts';
-import type { AgentBinaryState } from './agent-binary.ts';
 import { createServiceApi } from './api.ts';
 import { type DoctorParts, findings } from './doctor.ts';
 import { testConfig, testPool } from './testing-manager.ts';
@@ -42,13 +42,13 @@ afterEach(async () => {
 
 const fakeSeal = createSeal(new Uint8Array(32));
 const outbound = createOutbound(noProxies);
-const ready: AgentBinaryState = { kind: 'ready', path: '/p', version: '3.137.0', sha256: '00' };
+const ready: AgentProgramState = { kind: 'ready', path: '/p', version: '3.137.0', sha256: '00' };
 
 interface Given {
   readonly pools: string;
   readonly token?: string;
   readonly service?: string;
-  readonly program?: AgentBinaryState;
+  readonly program?: AgentProgramState;
   readonly door?: () => Promise<string>;
   readonly wall?: number;
   readonly keys?: DoctorParts['keys'];
@@ -84,7 +84,7 @@ async function check(given: Given): Promise<Finding[]> {
         return { authority: `${await context.door(7070, signal)}:7070`, seal: fakeSeal };
       },
     },
-    program: () => given.program ?? ready,
+    program: { state: given.program ?? ready },
     clock: { ...systemClock, wall: () => given.wall ?? Date.now() },
   };
   const found = await findings(parts, trialOf(pools, given.door ?? (async () => '172.18.0.1')), patient);
@@ -225,7 +225,7 @@ it.each([
   ]);
 });
 
-it.each<[string, AgentBinaryState, RegExp]>([
+it.each<[string, AgentProgramState, RegExp]>([
   ['being fetched', { kind: 'preparing' }, /warning .*being fetched/],
   [
     'not to be had',
@@ -240,7 +240,10 @@ it.each<[string, AgentBinaryState, RegExp]>([
 
 it('of an agent that could not be had one line says why, and how to name another', async () => {
   says = new OnejobError('E_MOUNT_MISSING', 'Cannot start agent x: the path "/s/tools/at-1/buildkite-agent" is not there.');
-  const failed: AgentBinaryState = { kind: 'failed', failure: { code: 'E_AGENT_PACKAGE', message: 'Cannot use it.', retry: true } };
+  const failed: AgentProgramState = {
+    kind: 'failed',
+    failure: { code: 'E_AGENT_PACKAGE', message: 'Cannot use it.', retry: true },
+  };
   const found = await check({ pools: plain, program: failed });
   expect([...lines(found, 'error'), ...lines(found, 'warning')]).toEqual([
     expect.stringMatching(/Cannot use it\. .*agent: \{ from: \/path\/to\/buildkite-agent \}/),

@@ -7,9 +7,9 @@ import { OnejobError } from '../../errors.ts';
 import type { Finding } from '../../runtimes/runtime.ts';
 import type { SecretKeys } from '../../secrets/keys.ts';
 import type { Filter } from '../filter/filter.ts';
+import type { AgentProgram, AgentProgramState } from '../kit/agent-program.ts';
 import { proxyFindings } from '../proxy-findings.ts';
 import type { Trial, TrialSandbox } from '../trial.ts';
-import type { AgentBinaryState } from './agent-binary.ts';
 import type { ServiceApi } from './api.ts';
 import { lackFindings, lookScript, readLook, type Way, wayFinding } from './doctor-inside.ts';
 import { isOpenToUntrusted, poolFindings } from './doctor-pools.ts';
@@ -32,7 +32,7 @@ export interface DoctorParts {
   readonly keys: () => Promise<SecretKeys | null>;
   /** null: no pool takes jobs that are not trusted. */
   readonly filter: Pick<Filter, 'door'> | null;
-  readonly program: () => AgentBinaryState;
+  readonly program: Pick<AgentProgram, 'state'>;
   readonly clock: Clock;
 }
 
@@ -51,7 +51,7 @@ export async function findings(parts: DoctorParts, trial: Trial, signal: AbortSi
   return [
     ...proxyFindings(config.name, config.endpoint, parts.proxies),
     ...token,
-    ...programFindings(config.name, parts.program(), config.agentPackage.from),
+    ...programFindings(config.name, parts.program.state, config.agentPackage.from),
     ...within,
     ...ofPools,
   ];
@@ -152,7 +152,7 @@ async function lookInto(parts: DoctorParts, one: SandboxClass, looking: Looking,
     list.push(...lackFindings(subject, found, { image, mounted, isWithoutGit }));
     if (!mounted && found.agent !== null) list.push(...ageFindings(subject, found.agent));
   } catch (error) {
-    const { kind } = parts.program();
+    const { kind } = parts.program.state;
     // What it lacks is the agent's program, of which another line says why.
     if (one.isSame) return list;
     const isWithout = error instanceof OnejobError && error.code === 'E_MOUNT_MISSING' && kind !== 'ready' && kind !== 'image';
@@ -179,7 +179,7 @@ async function wayTo(
 const oldest = '3.103.0';
 
 /** `from`: as config names it; null for the project's release. */
-function programFindings(service: string, state: AgentBinaryState, from: string | null): Finding[] {
+function programFindings(service: string, state: AgentProgramState, from: string | null): Finding[] {
   const subject = `service ${service}`;
   switch (state.kind) {
     // Each pool's image is looked at itself.

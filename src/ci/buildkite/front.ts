@@ -8,10 +8,10 @@ import { toFailure } from '../../errors.ts';
 import type { Log } from '../../log.ts';
 import type { Finding } from '../../runtimes/runtime.ts';
 import type { CiEvent, CiService } from '../ci-service.ts';
+import type { AgentProgram } from '../kit/agent-program.ts';
 import type { Trial } from '../trial.ts';
 import type { JobRows } from './job-rows.ts';
 import type { Counts } from './metrics.ts';
-import type { Program } from './mounted-program.ts';
 import { equipped } from './script.ts';
 import type { BuildkiteServiceConfig } from './type.ts';
 
@@ -23,7 +23,7 @@ export interface FrontParts {
   /** The token of the service. @throws OnejobError E_SECRET */
   readonly token: () => Promise<string>;
   /** Where the agent's program is, once it was looked at. @throws OnejobError E_AGENT_PACKAGE and the like */
-  readonly program: Program;
+  readonly program: Pick<AgentProgram, 'folder' | 'ready'>;
   /** How many jobs wait. */
   readonly counts: Counts;
   readonly check: (signal: AbortSignal, trial: Trial) => Promise<Finding[]>;

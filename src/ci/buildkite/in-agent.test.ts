@@ -31,7 +31,7 @@ function bench() {
       if (it.token instanceof OnejobError) throw it.token;
       return it.token;
     },
-    program: { folder: '/tools/at-1', ready: async () => {} },
+    program: { folder: '/tools/at-1', ready: async () => null },
     counts: { waiting: (queue) => (queue === 'default' ? 3 : null), follow() {} },
     check: async () => [],
     slots: { poolOf: () => 'ci', silentFor: (agent) => it.silent.get(agent) ?? null },

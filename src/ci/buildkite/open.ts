@@ -8,9 +8,10 @@ import { describeSecret, readSecret } from '../../secrets/reference.ts';
 import { subdirectory } from '../../store/directory.ts';
 import type { CiService } from '../ci-service.ts';
 import { createFilter } from '../filter/filter.ts';
+import { createAgentProgram } from '../kit/agent-program.ts';
 import type { OpenParts } from '../parts.ts';
 import type { Trial } from '../trial.ts';
-import { createAgentBinary } from './agent-binary.ts';
+import { buildkiteReleases } from './agent-release.ts';
 import { createServiceApi } from './api.ts';
 import { findings } from './doctor.ts';
 import { isOpenToUntrusted } from './doctor-pools.ts';
@@ -18,7 +19,6 @@ import { createInAgent } from './in-agent.ts';
 import type { GivenJob } from './job-facts.ts';
 import { createJobRows } from './job-rows.ts';
 import { createCounts } from './metrics.ts';
-import { mountedProgram } from './mounted-program.ts';
 import { rule } from './ruling.ts';
 import { createBuildkite } from './service.ts';
 import { createStackEntry } from './stack-entry.ts';
@@ -45,11 +45,16 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
   const api = createServiceApi({ endpoint: config.endpoint, version, clock, fetch });
   const counts = createCounts({ api, token: ofCounts ?? token, service: config.name, every: config.pollEvery, clock, log });
   const pins = createPinBook({ store, clock });
-  const dir = subdirectory(store.dir, 'tools');
-  const binary = createAgentBinary({
-    config: config.agentPackage,
-    dir,
-    pinned: pinnedAgent,
+  const program = createAgentProgram({
+    ...{
+      name: 'buildkite-agent',
+      type: config.type,
+      config: config.agentPackage,
+      pinned: pinnedAgent,
+      releases: buildkiteReleases(),
+    },
+    dir: subdirectory(store.dir, 'tools'),
+    wall,
     progress: (line) => log.info('agent', { service: config.name, progress: line }),
     warn: (text, fields) => log.warn(text, fields),
   });
@@ -60,13 +65,13 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
   const common = {
     ...{ config, pools, token, counts, clock, log },
     rows: createJobRows({ service: config.name, store, wall, log }),
-    program: mountedProgram({ config: config.agentPackage, pinned: pinnedAgent, binary, dir, wall }),
+    program,
     check: (signal: AbortSignal, trial: Trial) =>
       findings(
         {
           ...{ config, pools, stateDir: store.dir, proxies, api, token, keys, filter, clock },
           metricsToken: ofCounts,
-          program: () => binary.state,
+          program,
         },
         trial,
         signal,

@@ -158,6 +158,7 @@ export function openManager({
       folder: '/tools/at-1',
       async ready() {
         if (manager.program !== null) throw manager.program;
+        return '/tools/at-1/buildkite-agent';
       },
     },
     slots: {
