@@ -2,7 +2,7 @@
  * `${NAME}` in a Compose file, as Compose fills it in from a file `.env` beside it. https://docs.docker.com/reference/compose-file/interpolation/
  * What the shell would have given nobody knows. Of names that sound like a secret no value is ever taken, nor one that looks like one.
  */
-import { masked } from '../ci/buildkite/masked.ts';
+import { masked } from '../ci/kit/masked.ts';
 import { isMap } from './plain.ts';
 
 const name = '[A-Za-z_][A-Za-z0-9_]*';

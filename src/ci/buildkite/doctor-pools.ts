@@ -6,8 +6,7 @@ import type { PoolConfig } from '../../config/config.ts';
 import { whyNoStranger } from '../../config/host-places.ts';
 import { formatDuration, formatSize } from '../../config/units.ts';
 import type { Finding } from '../../runtimes/runtime.ts';
-import type { DoctorParts } from './doctor.ts';
-import { saidOf } from './doctor-token.ts';
+import { type DoctorParts, saidOf } from './doctor.ts';
 
 type PoolFindingParts = Pick<DoctorParts, 'pools' | 'keys' | 'stateDir'>;
 

@@ -157,7 +157,7 @@ it.each([
   ['manager', 'error', 'The token is of no cluster, and only the jobs of a cluster can be reserved.'],
   ['in-agent', 'warning', 'The agent token enters every sandbox ("registration: in-agent"): every job of pools a, b can read it'],
 ] as const)('a token of no cluster, with %s', async (registration, level, message) => {
-  const { tokenFindings } = await import('./doctor-token.ts');
+  const { tokenFindings } = await import('./doctor.ts');
   const identity = { organisation: 'acme', cluster: null, queue: null, type: 'unclustered', expires: null };
   const api = {
     identity: async () => ({ value: identity, skew: 0 }),
@@ -215,7 +215,7 @@ it.each([
     fetch: outbound.fetch,
     clock: { ...systemClock, wall: () => Date.now() + seconds * 1000 },
   });
-  const { tokenFindings } = await import('./doctor-token.ts');
+  const { tokenFindings } = await import('./doctor.ts');
   const token = async () => buildkite.token;
   const config = testConfig({ endpoint: buildkite.endpoint });
   const found = await tokenFindings({ config, pools: [], api, token, metricsToken: null, clock: systemClock }, patient);

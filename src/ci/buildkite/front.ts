@@ -141,7 +141,7 @@ export function createFront(
         tell();
         void followToken();
         void findProgram();
-        parts.counts.follow(signal);
+        void parts.counts.follow(signal);
         begin();
       },
       equip: (recipe, pool) => equipped(recipe, pools.get(pool), parts.program.folder),

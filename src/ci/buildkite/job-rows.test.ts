@@ -36,7 +36,7 @@ function bench(): Bench {
       return store.transaction(options, write);
     }) as typeof store.transaction,
   };
-  const open = () => createJobRows({ service: 'bk', store: counting, wall: () => one.wall, log });
+  const open = () => createJobRows('bk', { store: counting, clock: { wall: () => one.wall }, log });
   const one: Bench = {
     wall: 1_000,
     get rows() {

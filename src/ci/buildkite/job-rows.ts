@@ -2,22 +2,14 @@
  * The service's jobs that this host has or had, for people. A store that takes nothing holds up nobody who tells of them: what it
  * has missed is kept here, and written with the next one that it takes.
  */
+import type { Clock } from '../../core/clock.ts';
 import type { AgentId, JobId } from '../../core/slot.ts';
 import { toFailure } from '../../errors.ts';
 import type { Log } from '../../log.ts';
 import type { Store } from '../../store/store.ts';
 import type { ServiceJob } from '../ci-service.ts';
+import { shownRepository } from '../kit/repository.ts';
 import { type GivenJob, jobFacts } from './job-facts.ts';
-import { shownRepository } from './repository.ts';
-
-export interface JobRowsParts {
-  /** Name of the service in the config. */
-  readonly service: string;
-  readonly store: Pick<Store, 'serviceJobs' | 'transaction'>;
-  /** Wall clock, ms since the epoch. */
-  readonly wall: () => number;
-  readonly log: Pick<Log, 'info' | 'warn'>;
-}
 
 export interface JobRows {
   /** An agent has acquired it. */
@@ -34,7 +26,20 @@ export interface JobRows {
   list(): readonly ServiceJob[];
 }
 
-export function createJobRows({ service, store, wall, log }: JobRowsParts): JobRows {
+/** `service`: its name in the config. */
+export function createJobRows(
+  service: string,
+  {
+    store,
+    clock,
+    log,
+  }: {
+    readonly store: Pick<Store, 'serviceJobs' | 'transaction'>;
+    readonly clock: Pick<Clock, 'wall'>;
+    readonly log: Pick<Log, 'info' | 'warn'>;
+  },
+): JobRows {
+  const wall = () => clock.wall();
   const open = new Map<string, ServiceJob>();
   /** The store has not taken these, or an older state of them. */
   const unwritten = new Map<string, ServiceJob>();

@@ -21,8 +21,7 @@ import { createJobRows } from './job-rows.ts';
 import { createCounts } from './metrics.ts';
 import { rule } from './ruling.ts';
 import { createBuildkite } from './service.ts';
-import { createStackEntry } from './stack-entry.ts';
-import { createStacks } from './stacks.ts';
+import { createStackEntry, createStacks } from './stacks.ts';
 import { type BuildkiteServiceConfig, pinnedAgent } from './type.ts';
 
 export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts): CiService {
@@ -43,7 +42,7 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
   const outbound = createOutbound(proxies);
   const fetch = parts.fetch ?? outbound.fetch;
   const api = createServiceApi({ endpoint: config.endpoint, version, clock, fetch });
-  const counts = createCounts({ api, token: ofCounts ?? token, service: config.name, every: config.pollEvery, clock, log });
+  const counts = createCounts({ api, token: ofCounts ?? token, config, clock, log });
   const pins = createPinBook({ store, clock });
   const program = createAgentProgram({
     ...{
@@ -64,7 +63,7 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
   const filter = isFiltered ? (parts.filter ?? createFilter(filterParts)) : null;
   const common = {
     ...{ config, pools, token, counts, clock, log },
-    rows: createJobRows({ service: config.name, store, wall, log }),
+    rows: createJobRows(config.name, parts),
     program,
     check: (signal: AbortSignal, trial: Trial) =>
       findings(
@@ -82,7 +81,7 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
     return createBuildkite({
       ...{ ...common, host, stacks, filter },
       stateDir: store.dir,
-      entry: createStackEntry({ service: config.name, host, version, store, stacks, wall }),
+      entry: createStackEntry(config.name, stacks, parts),
       rule: (job: GivenJob, pool: PoolConfig) => rule(job, { trust: pool.trust, keys, pins }),
       slots,
       random: Math.random,

@@ -5,8 +5,7 @@ import { wordOf } from './ends.ts';
 import type { Reservations } from './reservations.ts';
 import type { Runs } from './runs.ts';
 import type { Shared } from './service.ts';
-import { whyRefused } from './stack-entry.ts';
-import { type ScheduledJob, stageOf } from './stacks.ts';
+import { type ScheduledJob, stageOf, whyRefused } from './stacks.ts';
 import { retryWait, type Turns, takeTurns } from './turns.ts';
 
 export interface QueueWatchParts {
