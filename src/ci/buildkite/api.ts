@@ -176,19 +176,6 @@ function oneLine(text: string): string {
   return line.length > 300 ? `${line.slice(0, 299)}…` : line;
 }
 
-/** What a token stands for (agent v3.137 `api/token.go`). Empty texts and what is missing are null. */
-export interface TokenIdentity {
-  readonly type: string | null;
-  readonly description: string | null;
-  readonly organisation: string | null;
-  /** null: the organisation has no clusters, or the token is of none. */
-  readonly cluster: string | null;
-  /** The only queue that its agents may be of; null: any of the cluster. */
-  readonly queue: string | null;
-  /** ms since the epoch; null when the service does not say. */
-  readonly expires: number | null;
-}
-
 /** Jobs by queue (docs page `apis/agent_api/metrics`). */
 export interface QueueCounts {
   /** Jobs that an agent could take now; those that wait for others are not among them. */
@@ -218,27 +205,30 @@ const words = z
   .catch(null)
   .transform((found) => (found == null || found === '' ? null : oneLine(found)));
 
+/** What a token stands for (agent v3.137 `api/token.go`). Empty texts and what is missing are null. */
 const identityAnswer = z
   .object({
     token_type: words,
-    description: words,
     organization_slug: words,
     cluster_uuid: words,
     cluster_name: words,
     organization_queue_key: words,
     expires_at: words,
   })
-  .transform((found): TokenIdentity => {
+  .transform((found) => {
     const expires = Date.parse(found.expires_at ?? '');
     return {
       type: found.token_type,
-      description: found.description,
       organisation: found.organization_slug,
+      /** null: the organisation has no clusters, or the token is of none. */
       cluster: found.cluster_name ?? found.cluster_uuid,
+      /** The only queue that its agents may be of; null: any of the cluster. */
       queue: found.organization_queue_key,
+      /** ms since the epoch; null when the service does not say. */
       expires: Number.isNaN(expires) ? null : expires,
     };
   });
+export type TokenIdentity = Readonly<z.infer<typeof identityAnswer>>;
 
 const count = z.int().nonnegative();
 const countsAnswer = z.object({

@@ -100,7 +100,7 @@ const page = z.object({
   cluster_queue: z.object({ dispatch_paused: z.boolean().nullish(), paused: z.boolean().nullish() }).nullish(),
 });
 const reservation = z.object({ reserved: z.array(id) });
-const shown = z.looseObject({ id, env: z.record(z.string(), z.unknown()).nullish() });
+const shown = z.object({ id, env: z.record(z.string(), z.unknown()).nullish() });
 const states = z.object({ states: z.record(z.string(), z.string()) });
 const tokens = z.object({
   job_acquisition_tokens: z.array(z.object({ job_uuid: id, job_acquisition_token: z.string().regex(/^[\x21-\x7e]{1,4096}$/) })),
@@ -160,7 +160,7 @@ export function createStacks(parts: StacksParts): Stacks {
       if (!called.ok && called.status === 404) return null;
       const found = read(called, shown);
       const env = Object.entries(found.env ?? {}).filter((pair): pair is [string, string] => typeof pair[1] === 'string');
-      return { ...found, id: job, env: Object.fromEntries(env) };
+      return { id: job, env: Object.fromEntries(env) };
     },
     async states(stack, jobs, signal) {
       const doing = 'ask what has become of jobs';

@@ -87,7 +87,6 @@ export function createFilter({ stateDir, self, given, version, clock, log }: Fil
   const closing = new AbortController();
   let child: number | null = null;
   let starting = Number.NEGATIVE_INFINITY;
-  let isKept = false;
 
   function startOne(): void {
     // One that is slow to listen is there all the same.
@@ -134,8 +133,6 @@ export function createFilter({ stateDir, self, given, version, clock, log }: Fil
 
   return {
     start(signal) {
-      if (isKept) return;
-      isKept = true;
       signal.addEventListener('abort', () => closing.abort(), { once: true });
       void keep(closing.signal);
     },
