@@ -6,13 +6,6 @@
 import type { Server, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 
-export interface Connections {
-  /** Counts what comes in there, over all doors. */
-  watch(server: Server): void;
-  /** The connection calls with a token of this agent, until the call has been answered. May close it, or another one of the agent. */
-  known(socket: Socket, agent: string, response: ServerResponse): void;
-}
-
 export const connectionLimits = {
   /** Of one address, with no token yet. */
   unknownFrom: 64,
@@ -33,7 +26,7 @@ interface Entry {
 
 const unknown = 'unknown';
 
-export function createConnections(limits: ConnectionLimits = connectionLimits): Connections {
+export function createConnections(limits: ConnectionLimits = connectionLimits) {
   const entries = new Map<Socket, Entry>();
   /** The oldest first. */
   const groups = new Map<string, Set<Socket>>();
@@ -61,7 +54,8 @@ export function createConnections(limits: ConnectionLimits = connectionLimits): 
   };
 
   return {
-    watch(server) {
+    /** Counts what comes in there, over all doors. */
+    watch(server: Server): void {
       server.maxRequestsPerSocket = limits.calls;
       server.on('connection', (socket) => {
         const from = `from ${socket.remoteAddress ?? ''}`;
@@ -73,7 +67,8 @@ export function createConnections(limits: ConnectionLimits = connectionLimits): 
         else if (sizeOf(unknown) > limits.unknownInAll) close(oldest(unknown));
       });
     },
-    known(socket, agent, response) {
+    /** The connection calls with a token of this agent, until the call has been answered. May close it, or another one of the agent. */
+    known(socket: Socket, agent: string, response: ServerResponse): void {
       const entry = entries.get(socket);
       if (entry === undefined) return;
       entry.calls += 1;
@@ -89,17 +84,15 @@ export function createConnections(limits: ConnectionLimits = connectionLimits): 
   };
 }
 
-/** A token bucket (the generic cell rate algorithm): calls beyond a burst wait until their turn by rate comes, none is refused. */
-export interface Rate {
-  /** Takes one call's place. @param now monotonic, ms @returns how long the call must wait, ms */
-  take(now: number): number;
-}
+export type Rate = ReturnType<typeof createRate>;
 
-export function createRate(perSecond: number, burst: number): Rate {
+/** A token bucket (the generic cell rate algorithm): calls beyond a burst wait until their turn by rate comes, none is refused. */
+export function createRate(perSecond: number, burst: number) {
   const each = 1000 / perSecond;
   let due = Number.NEGATIVE_INFINITY;
   return {
-    take(now) {
+    /** Takes one call's place. @param now monotonic, ms @returns how long the call must wait, ms */
+    take(now: number): number {
       const wait = Math.max(0, due - burst * each - now);
       due = Math.max(due, now) + each;
       return wait;

@@ -47,18 +47,14 @@ export function writeDoors(dir: string, value: Doors | null): void {
   fs.renameSync(`${path}.new`, path);
 }
 
-/** The way in for one sandbox. */
-export interface Door {
-  /** As the sandbox sees it, such as `172.18.0.1:7070`. */
-  readonly authority: string;
-  readonly seal: Seal;
-}
-
 export interface Filter {
   /** Keeps what was listening before at work, until `signal` aborts. */
   start(signal: AbortSignal): void;
-  /** Has the filter listen where the sandbox reaches it. @throws OnejobError E_FILTER (retry), E_NO_DOOR */
-  door(context: Pick<AgentContext, 'door'>, signal: AbortSignal): Promise<Door>;
+  /**
+   * Has the filter listen where the sandbox reaches it. `authority`: as the sandbox sees it, such as `172.18.0.1:7070`.
+   * @throws OnejobError E_FILTER (retry), E_NO_DOOR
+   */
+  door(context: Pick<AgentContext, 'door'>, signal: AbortSignal): Promise<{ readonly authority: string; readonly seal: Seal }>;
   /** `leaving`: agents go on, and so must the filter. */
   close(leaving: boolean): Promise<void>;
 }

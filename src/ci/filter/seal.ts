@@ -26,27 +26,24 @@ const sealed = z.strictObject({
 });
 export type Sealed = Readonly<z.infer<typeof sealed>>;
 
-export interface Seal {
-  close(sealed: Sealed): string;
-  /** null: it was not made here, or was changed. */
-  open(token: string): Sealed | null;
-}
-
 const [keyBytes, ivBytes, tagBytes] = [32, 12, 16];
 /** What a token begins with, so that people and scanners of secrets know it. */
 const prefix = 'ojf_';
 const use = Buffer.from('onejob filter 1');
 
+export type Seal = ReturnType<typeof createSeal>;
+
 /** @param key 32 bytes */
-export function createSeal(key: Uint8Array): Seal {
+export function createSeal(key: Uint8Array) {
   return {
-    close(about) {
+    close(about: Sealed): string {
       const iv = randomBytes(ivBytes);
       const cipher = createCipheriv('aes-256-gcm', key, iv).setAAD(use);
       const body = Buffer.concat([cipher.update(JSON.stringify(about), 'utf8'), cipher.final()]);
       return prefix + Buffer.concat([iv, cipher.getAuthTag(), body]).toString('base64url');
     },
-    open(token) {
+    /** null: it was not made here, or was changed. */
+    open(token: string): Sealed | null {
       const bytes = Buffer.from(token.slice(prefix.length), 'base64url');
       if (!token.startsWith(prefix) || bytes.length < ivBytes + tagBytes) return null;
       try {

@@ -44,13 +44,6 @@ export interface FilterServerParts {
   readonly limits?: Partial<FilterLimits>;
 }
 
-export interface FilterServer {
-  /** One more server, for one more address. */
-  server(): http.Server;
-  /** Cuts every call. */
-  close(): void;
-}
-
 /** What one job has under way; forgotten while it has nothing. */
 interface Desk {
   calls: number;
@@ -74,7 +67,7 @@ interface Call {
 /** ms after its last call in which a job's connections are kept. */
 const keepDesk = 60_000;
 
-export function createFilterServer(parts: FilterServerParts): FilterServer {
+export function createFilterServer(parts: FilterServerParts) {
   const { seal, proxies, clock, log } = parts;
   const limits = { ...filterLimits, ...parts.limits };
   const closing = new AbortController();
@@ -239,7 +232,8 @@ export function createFilterServer(parts: FilterServerParts): FilterServer {
   }
 
   return {
-    server() {
+    /** One more server, for one more address. */
+    server(): http.Server {
       const made = http.createServer(
         {
           // An upload may take hours, so only its head has a deadline. Go's client keeps idle connections for 90 s.
@@ -252,7 +246,8 @@ export function createFilterServer(parts: FilterServerParts): FilterServer {
       servers.add(made);
       return made;
     },
-    close() {
+    /** Cuts every call. */
+    close(): void {
       closing.abort();
       for (const one of servers) {
         one.close();
