@@ -2,7 +2,7 @@
  * `onejob filter`: what carries calls of untrusted jobs to their service, started by the daemon and by nobody else. It ends when nobody
  * needs it any more, not with the terminal or the daemon that began it.
  */
-import { keepDoors } from '../ci/filter/doors.ts';
+import { keepDoors } from '../ci/filter/filter.ts';
 import { createSeal, installationKey } from '../ci/filter/seal.ts';
 import { createFilterServer } from '../ci/filter/server.ts';
 import { serviceTypes } from '../ci/types.ts';
@@ -34,7 +34,7 @@ export async function runFilter({ context, flags, version }: Session): Promise<n
     clock: systemClock,
     log,
   });
-  await keepDoors(dir, { version, server: () => filter.server(), clock: systemClock, log, signal: asked.signal });
+  await keepDoors(dir, { version, server: () => filter.server(), clock: systemClock, log }, asked.signal);
   filter.close();
   offSignal();
   return exitCodes.ok;

@@ -127,7 +127,8 @@ async function checked(path: string, agent: AgentPackage, signal: AbortSignal): 
   }
 }
 
-async function hashOf(path: string, signal: AbortSignal): Promise<string> {
+/** SHA-256 of a file, lower-case hex. */
+export async function hashOf(path: string, signal: AbortSignal): Promise<string> {
   const hash = createHash('sha256');
   await pipeline(createReadStream(path), hash, { signal });
   return hash.digest('hex');

@@ -1,5 +1,5 @@
 /** What one agent of a Compose fleet turned out to be, what had to be said about it, and how foreign values are looked at. */
-import { masked } from '../ci/buildkite/masked.ts';
+import { masked } from '../ci/kit/masked.ts';
 import type { Path } from '../config/problem.ts';
 import { formatSize } from '../config/units.ts';
 import { isMap } from '../config/values.ts';

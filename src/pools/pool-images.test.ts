@@ -5,8 +5,8 @@ import type { PoolConfig } from '../config/config.ts';
 import { OnejobError } from '../errors.ts';
 import type { Built, ImageBuilder, ImageWish } from '../images/builder.ts';
 import type { ImageThere } from '../images/engine.ts';
-import type { Progress } from '../until.ts';
 import { card, hostWith } from '../images/testing.ts';
+import type { Progress } from '../until.ts';
 import { createAutoImages } from './auto-image.ts';
 import { PoolImages, renewImages } from './pool-images.ts';
 

@@ -1,7 +1,7 @@
 /** The filter of a host in virtual time: its own rules and its own seal, and no HTTP in between. */
 import { buildkiteRules } from '../../src/ci/buildkite/filter-rules.ts';
 import type { Filter } from '../../src/ci/filter/filter.ts';
-import { readPath } from '../../src/ci/filter/path.ts';
+import { readPath } from '../../src/ci/filter/rules.ts';
 import { createSeal } from '../../src/ci/filter/seal.ts';
 import { type Ask, pass, type Reply } from './buildkite-wire.ts';
 import type { SimProcess } from './process.ts';

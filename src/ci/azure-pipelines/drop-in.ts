@@ -3,8 +3,8 @@
 import { existsSync } from 'node:fs';
 import { hostname } from 'node:os';
 import { join, resolve } from 'node:path';
-import type { CliContext } from '../../cli/session.ts';
 import { exitCodes } from '../../cli/exit.ts';
+import type { CliContext } from '../../cli/session.ts';
 import { configSource, type Session } from '../../cli/session.ts';
 import { lookAtCards, shareCards } from '../../cli/share-cards.ts';
 import { up } from '../../cli/up.ts';

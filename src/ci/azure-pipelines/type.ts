@@ -1,8 +1,7 @@
 /** Azure Pipelines as a type of service: what config holds of one. How it is written is `schema.ts`. */
 import type { Checking } from '../../config/check.ts';
-import { clearTextHost } from '../../config/service-keys.ts';
 import type { AgentPackageConfig, PoolConfig } from '../../config/config.ts';
-import { type Keys, mapIn, numberIn, packageIn, secretIn } from '../../config/service-keys.ts';
+import { clearTextHost, type Keys, mapIn, numberIn, packageIn, secretIn } from '../../config/service-keys.ts';
 import { formatDuration } from '../../config/units.ts';
 import type { SecretReference } from '../../secrets/reference.ts';
 import type { ServiceType } from '../service-type.ts';

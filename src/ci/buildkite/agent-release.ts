@@ -3,7 +3,8 @@
  * `.buildkite/steps/build-github-release.sh`): one list per release, beside its files.
  */
 import { OnejobError } from '../../errors.ts';
-import { type ReceiveOptions, reasonOf, receiveText } from '../../images/receive.ts';
+import { reasonOf, receiveText } from '../../images/receive.ts';
+import type { Releases } from '../kit/agent-program.ts';
 
 const releases = 'https://github.com/buildkite/agent/releases/download';
 
@@ -37,27 +38,34 @@ export const pinnedSums: Readonly<Record<string, string>> = {
 };
 
 /** The list of checksums beside a file of a release; null for a file that is of none. */
-export function sumsUrl(from: string): URL | null {
+function sumsUrl(from: string): URL | null {
   const { origin, pathname } = new URL(from);
   const version = /\/v([^/]+)\/buildkite-agent-linux-[a-z0-9]+-\1\.tar\.gz$/.exec(pathname)?.[1];
   return version === undefined ? null : new URL(`${origin}${pathname.replace(/[^/]+$/, `buildkite-agent-${version}.SHA256SUMS`)}`);
 }
 
-/** What a release says its file has: lower-case hex. @throws OnejobError E_AGENT_PACKAGE */
-export async function releaseSum(sums: URL, from: string, options: Omit<ReceiveOptions, 'limit'>): Promise<string> {
-  const file = new URL(from).pathname.replace(/^.*\//, '');
-  try {
-    const text = await receiveText(sums, { ...options, limit: 2 ** 20 });
-    const line = text.split('\n').find((one) => one.trim().split(/\s+\*?/)[1] === file);
-    const sum = line?.trim().split(/\s+/)[0]?.toLowerCase();
-    if (sum !== undefined && /^[0-9a-f]{64}$/.test(sum)) return sum;
-    throw new Error(`it has no checksum of ${file}`);
-  } catch (error) {
-    options.signal.throwIfAborted();
-    throw new OnejobError('E_AGENT_PACKAGE', `Cannot check the agent from ${from} against ${sums}: ${reasonOf(error)}.`, {
-      hint: `See whether "curl -fLO ${sums}" works here, or name a program that you have: agent: { from: /path/to/buildkite-agent }.`,
-      retry: true,
-      cause: error,
-    });
-  }
+/** `base`: where releases are, `pins`: SHA-256 by address, where it is known beforehand; default: the project's. */
+export function buildkiteReleases(base?: string, pins: Readonly<Record<string, string>> = pinnedSums): Releases {
+  return {
+    url: (version, arch) => releaseUrl(version, arch, base),
+    async sum(from, options) {
+      const sums = URL.canParse(from) ? sumsUrl(from) : null;
+      if (pins[from] !== undefined || sums === null) return pins[from] ?? null;
+      const file = new URL(from).pathname.replace(/^.*\//, '');
+      try {
+        const text = await receiveText(sums, { ...options, limit: 2 ** 20 });
+        const line = text.split('\n').find((one) => one.trim().split(/\s+\*?/)[1] === file);
+        const sum = line?.trim().split(/\s+/)[0]?.toLowerCase();
+        if (sum !== undefined && /^[0-9a-f]{64}$/.test(sum)) return sum;
+        throw new Error(`it has no checksum of ${file}`);
+      } catch (error) {
+        options.signal.throwIfAborted();
+        throw new OnejobError('E_AGENT_PACKAGE', `Cannot check the agent from ${from} against ${sums}: ${reasonOf(error)}.`, {
+          hint: `See whether "curl -fLO ${sums}" works here, or name a program that you have: agent: { from: /path/to/buildkite-agent }.`,
+          retry: true,
+          cause: error,
+        });
+      }
+    },
+  };
 }

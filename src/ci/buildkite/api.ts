@@ -1,24 +1,163 @@
 /**
- * The calls that the manager itself makes to the service: what a token is, and how many jobs wait; for its stacks see `stacks.ts`.
- * Answers are bounded, no redirect is followed, and no token is in any error.
+ * Calls to the service, and what their answers mean: what a token is, and how many jobs wait; for its stacks see `stacks.ts`. Answers
+ * are bounded, no redirect is followed, and no token is in any error.
  */
 import { z } from 'zod';
 import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
-import { brief } from '../../http/exchange.ts';
-import { type Called, createUpstream } from './upstream.ts';
+import { type Answer, asksFor, brief, exchange, jsonOf, NoAnswer } from '../../http/exchange.ts';
+import { networkHint, proxyAnswered, proxyHint, type Why } from '../../http/unreachable.ts';
 
-/** What a token stands for (agent v3.137 `api/token.go`). Empty texts and what is missing are null. */
-export interface TokenIdentity {
-  readonly type: string | null;
-  readonly description: string | null;
-  readonly organisation: string | null;
-  /** null: the organisation has no clusters, or the token is of none. */
-  readonly cluster: string | null;
-  /** The only queue that its agents may be of; null: any of the cluster. */
-  readonly queue: string | null;
-  /** ms since the epoch; null when the service does not say. */
-  readonly expires: number | null;
+export interface ApiParts {
+  /** Without a slash at its end. */
+  readonly endpoint: string;
+  /** Of onejob. */
+  readonly version: string;
+  readonly clock: Clock;
+  /** ms for a whole answer; default 20 s. */
+  readonly timeout?: number;
+  readonly fetch: typeof fetch;
+}
+
+export interface Call {
+  readonly method: 'GET' | 'POST' | 'PUT';
+  /** Below the endpoint, ids escaped by `escapeId`; without a slash at its beginning. */
+  readonly path: string;
+  /** JSON. */
+  readonly body?: unknown;
+  /** What the call does, for messages: `Cannot <doing> …`. */
+  readonly doing: string;
+}
+
+export type Called =
+  | { readonly ok: true; readonly doing: string; readonly headers: Headers; readonly body: unknown }
+  | {
+      readonly ok: false;
+      /** null when no whole answer came. */
+      readonly status: number | null;
+      /** The same call may succeed later where it is to be tried again: 429, 5xx, and no answer. */
+      readonly error: OnejobError;
+    };
+
+/** The service refused, and said when it wants to be asked again. */
+export class LaterError extends OnejobError {
+  /** ms */
+  readonly retryAfter: number;
+
+  constructor(error: OnejobError, retryAfter: number) {
+    super(error.code, error.message, { hint: error.hint ?? 'onejob asks again.', retry: true });
+    this.retryAfter = retryAfter;
+  }
+}
+
+/** Bytes of an answer; one holds a job with all of its variables. */
+const mostBytes = 8 << 20;
+
+/** An id as part of a path: dots too, which the service does not take there (agent v3.137 `api/client.go`). */
+export function escapeId(id: string): string {
+  return encodeURIComponent(id).replaceAll('.', '%2E');
+}
+
+export interface Caller {
+  /** @throws what `signal` was aborted with; anything else is an answer */
+  call(call: Call, token: string, signal: AbortSignal): Promise<Called>;
+  /** What it was answered with. @throws OnejobError E_CI_*, a `LaterError` where the service says when to ask again */
+  read<T>(called: Called, schema: z.ZodType<T>, hint?: string): T;
+}
+
+export function createCaller({ endpoint, version, clock, timeout = 20_000, fetch }: ApiParts): Caller {
+  return {
+    async call({ method, path, body, doing }, token, signal) {
+      signal.throwIfAborted();
+      const url = URL.parse(`${endpoint}/${path}`);
+      if (url === null || !/^https?:$/.test(url.protocol)) return unreachable(endpoint, doing, { why: 'that is no address' });
+      const headers = {
+        'User-Agent': `onejob/${version}`,
+        Authorization: `Token ${token}`,
+        Accept: 'application/json',
+        ...(body !== undefined && { 'Content-Type': 'application/json' }),
+      };
+      const request = { method, url, headers, ...(body !== undefined && { body: JSON.stringify(body) }) };
+      try {
+        const answer = await exchange(request, { clock, fetch, timeout, most: mostBytes }, signal);
+        return judge(answer, { endpoint, token, doing, wall: clock.wall() });
+      } catch (error) {
+        if (!(error instanceof NoAnswer)) throw error;
+        return unreachable(endpoint, doing, error);
+      }
+    },
+    read(called, schema, hint) {
+      if (!called.ok) throw called.error;
+      const found = schema.safeParse(called.body);
+      if (found.success) return found.data;
+      const message = `Cannot ${called.doing}: ${endpoint} answered something else than was asked for.`;
+      throw new OnejobError('E_CI_ANSWER', message, { ...(hint !== undefined && { hint }), retry: true });
+    },
+  };
+}
+
+function judge(
+  answer: Answer,
+  about: { readonly endpoint: string; readonly token: string; readonly doing: string; readonly wall: number },
+): Called {
+  const { endpoint, token, doing, wall } = about;
+  const { status, headers, text } = answer;
+  const body = jsonOf(answer) ?? null;
+  const isGood = status >= 200 && status < 300;
+  // What stands between may answer with a page of its own, and with 200. The service has then heard nothing.
+  if (isGood && /^\s*</.test(text)) {
+    return unreachable(endpoint, doing, { why: 'something on the way answers with a page of its own' });
+  }
+  if (status === 407) return unreachable(endpoint, doing, { why: proxyAnswered(status), hint: proxyHint });
+  if (isGood) return { ok: true, doing, headers, body };
+  // Should the service ever repeat what it was given.
+  const said = messageOf(body).replaceAll(token, '[token]');
+  const message = `Cannot ${doing}: ${shown(endpoint)} answered ${status}${said === '' ? '' : ` (${said})`}.`;
+  const code =
+    status === 429 ? 'E_CI_THROTTLED' : status >= 500 ? 'E_CI_UNREACHABLE' : status === 401 ? 'E_CI_CREDENTIAL' : 'E_CI_DENIED';
+  const retry = status === 429 || status >= 500;
+  const error = new OnejobError(code, message, { hint: hints[code], retry });
+  const wait = retry ? (asksFor(headers, wall) ?? (status === 429 ? resetOf(body) : null)) : null;
+  return { ok: false, status, error: wait === null ? error : new LaterError(error, Math.min(wait, longestWait)) };
+}
+
+/** ms; a service that asks for more is asked once an hour. */
+export const longestWait = 3_600_000;
+
+const hints = {
+  E_CI_THROTTLED: 'onejob waits and asks again.',
+  E_CI_UNREACHABLE: 'onejob asks again; see the status page of the service if it stays so.',
+  E_CI_CREDENTIAL: 'Put a valid agent token where "token" of the service points to.',
+  E_CI_DENIED: 'See whether the token may do this, and whether the cluster has the queue that the pool names.',
+} as const;
+
+function unreachable(endpoint: string, doing: string, { why, code = '', hint: more = networkHint }: Partial<Why>): Called {
+  const said = /accepted|failed/.test(why ?? '') && code !== '' ? `${why}: ${code}` : why;
+  const message = `Cannot ${doing}: ${shown(endpoint)} cannot be reached (${said}).`;
+  const error = new OnejobError('E_CI_UNREACHABLE', message, { hint: `onejob tries again. ${more}`, retry: true });
+  return { ok: false, status: null, error };
+}
+
+/** An address for messages, without what could be a password in it. */
+function shown(endpoint: string): string {
+  const url = URL.parse(endpoint);
+  return url === null ? 'the service' : `${url.origin}${url.pathname}`;
+}
+
+const refusal = z.object({ message: z.string() });
+
+/** What the service says about a refusal, on one line; empty when it says nothing. */
+function messageOf(body: unknown): string {
+  const found = refusal.safeParse(body);
+  return found.success ? brief(found.data.message) : '';
+}
+
+const limited = z.object({ reset: z.number().positive().max(3600) });
+
+/** ms until the limit of requests begins anew, as the answer to one too many says it. */
+function resetOf(body: unknown): number | null {
+  const found = limited.safeParse(body);
+  return found.success ? found.data.reset * 1000 : null;
 }
 
 /** Jobs by queue (docs page `apis/agent_api/metrics`). */
@@ -40,30 +179,8 @@ export interface Told<T> {
 export interface ServiceApi {
   /** null: the service does not know the question. @throws OnejobError E_CI_*, or the reason of `signal` */
   identity(token: string, signal: AbortSignal): Promise<Told<TokenIdentity> | null>;
-  /** @throws OnejobError E_CI_*, or the reason of `signal`; one with `retryAfter` where the service says when to ask again */
+  /** @throws OnejobError E_CI_*, or the reason of `signal`; a `LaterError` where the service says when to ask again */
   counts(token: string, signal: AbortSignal): Promise<Told<QueueCounts>>;
-}
-
-/** The service refused, and said when it wants to be asked again. */
-export class LaterError extends OnejobError {
-  /** ms */
-  readonly retryAfter: number;
-
-  constructor(error: OnejobError, retryAfter: number) {
-    super(error.code, error.message, { hint: error.hint ?? 'onejob asks again.', retry: true });
-    this.retryAfter = retryAfter;
-  }
-}
-
-export interface ApiParts {
-  /** Without a slash at its end. */
-  readonly endpoint: string;
-  /** Of onejob. */
-  readonly version: string;
-  readonly clock: Clock;
-  /** ms for one answer; default 20 s. */
-  readonly timeout?: number;
-  readonly fetch: typeof fetch;
 }
 
 const words = z
@@ -72,27 +189,30 @@ const words = z
   .catch(null)
   .transform((found) => (found == null || found === '' ? null : brief(found)));
 
+/** What a token stands for (agent v3.137 `api/token.go`). Empty texts and what is missing are null. */
 const identityAnswer = z
   .object({
     token_type: words,
-    description: words,
     organization_slug: words,
     cluster_uuid: words,
     cluster_name: words,
     organization_queue_key: words,
     expires_at: words,
   })
-  .transform((found): TokenIdentity => {
+  .transform((found) => {
     const expires = Date.parse(found.expires_at ?? '');
     return {
       type: found.token_type,
-      description: found.description,
       organisation: found.organization_slug,
+      /** null: the organisation has no clusters, or the token is of none. */
       cluster: found.cluster_name ?? found.cluster_uuid,
+      /** The only queue that its agents may be of; null: any of the cluster. */
       queue: found.organization_queue_key,
+      /** ms since the epoch; null when the service does not say. */
       expires: Number.isNaN(expires) ? null : expires,
     };
   });
+export type TokenIdentity = Readonly<z.infer<typeof identityAnswer>>;
 
 const count = z.int().nonnegative();
 const countsAnswer = z.object({
@@ -100,11 +220,8 @@ const countsAnswer = z.object({
   agents: z.object({ queues: z.record(z.string(), z.unknown()).nullish() }).nullish(),
 });
 
-/** s; a service that asks for more is asked once an hour. */
-const longestPoll = 3600;
-
-export function createServiceApi({ endpoint, version, clock, timeout = 20_000, fetch }: ApiParts): ServiceApi {
-  const upstream = createUpstream({ version, clock, timeout, fetch });
+export function createServiceApi(parts: ApiParts): ServiceApi {
+  const { call, read } = createCaller(parts);
 
   async function get(path: string, token: string, doing: string, signal: AbortSignal): Promise<Called> {
     // Anything else could not stand in a header.
@@ -113,45 +230,39 @@ export function createServiceApi({ endpoint, version, clock, timeout = 20_000, f
         hint: 'Put the agent token, and nothing else, where the config looks for it.',
       });
     }
-    return upstream.call({ endpoint, method: 'GET', path, token, doing }, signal);
+    return call({ method: 'GET', path, doing }, token, signal);
   }
 
-  function told<T>(called: Called, schema: z.ZodType<T>, doing: string): { readonly parsed: T; readonly skew: number | null } {
-    if (!called.ok) throw called.retryAfter === null ? called.error : new LaterError(called.error, called.retryAfter);
-    const found = schema.safeParse(called.body);
-    if (!found.success) {
-      throw new OnejobError('E_CI_ANSWER', `Cannot ${doing}: ${endpoint} answered something else than was asked for.`, {
-        hint: 'Look at "endpoint" of the service, and at what answers there: a proxy, or a sign-in page.',
-        retry: true,
-      });
-    }
-    const date = Date.parse(called.headers.get('date') ?? '');
-    return { parsed: found.data, skew: Number.isNaN(date) ? null : date - clock.wall() };
+  function told<T>(called: Called, schema: z.ZodType<T>): Told<T> {
+    const hint = 'Look at "endpoint" of the service, and at what answers there: a proxy, or a sign-in page.';
+    const value = read(called, schema, hint);
+    const date = Date.parse(headerOf(called, 'date') ?? '');
+    return { value, skew: Number.isNaN(date) ? null : date - parts.clock.wall() };
   }
 
   return {
     async identity(token, signal) {
-      const doing = 'ask what the token is';
-      const called = await get('token', token, doing, signal);
-      if (!called.ok && called.status === 404) return null;
-      const { parsed, skew } = told(called, identityAnswer, doing);
-      return { value: parsed, skew };
+      const called = await get('token', token, 'ask what the token is', signal);
+      return !called.ok && called.status === 404 ? null : told(called, identityAnswer);
     },
     async counts(token, signal) {
-      const doing = 'count waiting jobs';
-      const called = await get('metrics', token, doing, signal);
-      const { parsed, skew } = told(called, countsAnswer, doing);
-      const jobs = Object.entries(parsed.jobs.queues ?? {});
-      const said = called.ok ? called.headers.get('buildkite-agent-metrics-poll-duration') : null;
-      const seconds = said !== null && /^\d{1,9}$/.test(said.trim()) ? Number(said) : 0;
+      const called = await get('metrics', token, 'count waiting jobs', signal);
+      const { value: found, skew } = told(called, countsAnswer);
+      const jobs = Object.entries(found.jobs.queues ?? {});
+      const said = headerOf(called, 'buildkite-agent-metrics-poll-duration')?.trim() ?? '';
+      const seconds = /^\d{1,9}$/.test(said) ? Number(said) : 0;
       return {
         value: {
           scheduled: new Map(jobs.map(([queue, { scheduled }]) => [queue, scheduled])),
-          known: new Set([...jobs.map(([queue]) => queue), ...Object.keys(parsed.agents?.queues ?? {})]),
-          pollAfter: seconds === 0 ? null : Math.min(seconds, longestPoll) * 1000,
+          known: new Set([...jobs.map(([queue]) => queue), ...Object.keys(found.agents?.queues ?? {})]),
+          pollAfter: seconds === 0 ? null : Math.min(seconds * 1000, longestWait),
         },
         skew,
       };
     },
   };
+}
+
+function headerOf(called: Called, name: string): string | null {
+  return called.ok ? called.headers.get(name) : null;
 }

@@ -5,19 +5,7 @@
 import { networkInterfaces } from 'node:os';
 import { stripVTControlCharacters } from 'node:util';
 import type { Finding } from '../../runtimes/runtime.ts';
-import { findsProgram, pastProxies } from './script.ts';
-import { inside } from './way-in.ts';
-
-/** What a sandbox has; null where the script did not say. */
-export interface Inside {
-  readonly programs: ReadonlySet<string>;
-  /** Version that the agent's program says; null when it does not run. */
-  readonly agent: string | null;
-  readonly temporary: { readonly path: string; readonly works: boolean } | null;
-  readonly home: { readonly path: string; readonly works: boolean } | null;
-  /** What came back from where the agent calls; null when nothing was there to try it with. */
-  readonly reached: string | null;
-}
+import { findsProgram, inside, pastProxies } from './script.ts';
 
 /** s until an address that does not answer is given up. */
 const patience = 6;
@@ -65,22 +53,27 @@ export function lookScript(way: Pick<Way, 'endpoint' | 'isFilter'> | null, secon
   ].join('\n');
 }
 
-export function readLook(said: string): Inside {
+/** What a sandbox has; null where the script did not say. */
+export type Inside = Readonly<ReturnType<typeof readLook>>;
+
+export function readLook(said: string) {
   const [facts = '', reached = null] = said.split(/^reach$/m);
   const lines = facts.split('\n');
   const after = (word: string): string[] =>
     lines.flatMap((line) => (line.startsWith(`${word} `) ? [line.slice(word.length + 1).trim()] : []));
-  const place = (word: string): Inside['home'] => {
+  const place = (word: string) => {
     const [found] = after(word);
     return found === undefined ? null : { path: found.replace(/^(yes|no) ?/, ''), works: found.startsWith('yes') };
   };
   const version = /\bversion v?(\d+\.\d+\.\d+[^\s,+]*)/.exec(after('agent')[0] ?? '')?.[1] ?? null;
   const tried = reached?.trim() ?? null;
   return {
-    programs: new Set(after('has')),
+    programs: new Set(after('has')) as ReadonlySet<string>,
+    /** Version that the agent's program says; null when it does not run. */
     agent: version,
     temporary: place('tmp'),
     home: place('home'),
+    /** What came back from where the agent calls; null when nothing was there to try it with. */
     reached: tried === 'nothing-to-try-with' ? null : tried,
   };
 }

@@ -1,29 +1,27 @@
-/** What `doctor` says of the config of pools that take jobs from Buildkite: trust, folders of the owner, keys, times, disk. */
+/** What `doctor` says of the config of pools that take jobs from Buildkite: trust, volumes and homes, folders of the owner, keys, times, disk. */
 import { readdir, realpath, stat, statfs } from 'node:fs/promises';
 import { join, sep } from 'node:path';
+import { openDoors } from '../../config/check-trust.ts';
 import type { PoolConfig } from '../../config/config.ts';
+import { whyNoStranger } from '../../config/host-places.ts';
 import { formatDuration, formatSize } from '../../config/units.ts';
-import { OnejobError, toFailure } from '../../errors.ts';
 import type { Finding } from '../../runtimes/runtime.ts';
-import type { SecretKeys } from '../../secrets/keys.ts';
-import { isOpenToUntrusted } from './doctor-classes.ts';
-import { homesAmong } from './doctor-homes.ts';
-import { untrustedVolumes } from './doctor-volumes.ts';
+import { type DoctorParts, saidOf } from './doctor.ts';
 
-export interface PoolFindingParts {
-  readonly pools: readonly PoolConfig[];
-  /** null: config names none. @throws OnejobError E_SECRET, E_SECRET_KEY */
-  readonly keys: () => Promise<SecretKeys | null>;
-  readonly stateDir: string;
-}
+type PoolFindingParts = Pick<DoctorParts, 'pools' | 'keys' | 'stateDir'>;
 
 export async function poolFindings(parts: PoolFindingParts): Promise<Finding[]> {
   const { pools } = parts;
   const found = await Promise.all(
-    pools.map(async (pool) => [...ofTrust(pool), ...untrustedVolumes(pool), ...ofTimes(pool), ...(await ofFolders(pool))]),
+    pools.map(async (pool) => [...ofTrust(pool), ...ofVolumes(pool), ...ofTimes(pool), ...(await ofFolders(pool))]),
   );
-  const homes = (await hasKeys(parts)) ? pools.flatMap(homesAmong) : [];
+  const homes = (await hasKeys(parts)) ? pools.flatMap(ofHomes) : [];
   return [...found.flat(), ...homes, ...(await ofKeys(parts)), ...(await ofCaches(parts))];
+}
+
+/** Whether jobs that are not trusted may run in it. */
+export function isOpenToUntrusted({ trust }: Pick<PoolConfig, 'trust'>): boolean {
+  return openDoors(trust).length > 0;
 }
 
 function ofTrust(pool: PoolConfig): Finding[] {
@@ -32,6 +30,49 @@ function ofTrust(pool: PoolConfig): Finding[] {
   const message =
     'Its trusted jobs have "unsafe", and untrusted ones are let in: those run without it, but on the same devices, and after jobs that could do everything.';
   return [warning(pool, message, 'Write "trust: { forks: refuse, others: refuse }", or give untrusted jobs a pool of their own.')];
+}
+
+/** Folders where a host keeps what is nobody else's business, beside what is. */
+const delicate = /^\/(?:root|etc)(?:\/|$)/;
+
+/** Which volumes untrusted jobs can read, and which they do not get. */
+function ofVolumes(pool: PoolConfig): Finding[] {
+  if (!isOpenToUntrusted(pool)) return [];
+  const volumes = pool.recipe.mounts.filter(({ cache }) => cache === null).map(({ host }) => ({ host, why: whyNoStranger(host) }));
+  const left = volumes.flatMap(({ host, why }): Finding[] =>
+    why === null
+      ? []
+      : [{ level: 'ok', subject: `pool ${pool.name}`, message: `Untrusted jobs do not get ${host}: ${why}.`, hint: null }],
+  );
+  const read = volumes.filter(({ host, why }) => why === null && delicate.test(host)).map(({ host }) => host);
+  if (read.length === 0) return left;
+  const message = `Untrusted jobs can read ${read.join(' and ')} of this host ("volumes").`;
+  const hint =
+    'Mount only what everybody may read, give untrusted jobs a pool of their own, or write "trust: { forks: refuse, others: refuse }".';
+  return [...left, warning(pool, message, hint)];
+}
+
+/**
+ * Homes that outlive jobs, of pools whose trusted jobs have secrets. Programs run what they find there: start-up files, settings of SSH,
+ * tools in a `bin` folder. What one job leaves there runs in the next one, before that job's own script, with its secrets.
+ */
+function ofHomes(pool: PoolConfig): Finding[] {
+  const { pipelines } = pool.trust;
+  // One pipeline can do to itself whatever it likes.
+  if (pipelines?.length === 1 && !/[*?{}()[\]|]/.test(pipelines[0] ?? '')) return [];
+  return pool.recipe.mounts
+    .filter(({ container, readOnly }) => !readOnly && isHome(container, pool))
+    .map(({ container, cache }) => {
+      const message = `${container} is a home and outlives jobs ("${cache === null ? 'volumes' : 'caches'}"): what a job of one pipeline leaves there runs in the next one of another, with its secrets.`;
+      const hint =
+        'Keep folders of it instead, such as "depot:/root/.julia", or give each pipeline a pool of its own with "trust: { pipelines: [ORGANISATION/PIPELINE] }".';
+      return warning(pool, message, hint);
+    });
+}
+
+/** Of its user, or of any: which one an image chooses is not known. */
+function isHome(container: string, { recipe }: Pick<PoolConfig, 'recipe'>): boolean {
+  return /^\/(root|home(\/[^/]+)?)$/.test(container) || container === recipe.env.HOME;
 }
 
 /** ms that a cancelled job should have before it is killed; less than the agent's own time is no time to end in. */
@@ -116,8 +157,7 @@ async function ofKeys({ keys, pools }: PoolFindingParts): Promise<Finding[]> {
       ),
     ];
   } catch (error) {
-    const { message } = error instanceof OnejobError ? error : toFailure(error);
-    const hint = error instanceof OnejobError ? error.hint : null;
+    const { message, hint } = saidOf(error);
     return [{ level: 'error', subject, message, hint: hint ?? 'Type "onejob secret keygen" for a new one.' }];
   }
 }

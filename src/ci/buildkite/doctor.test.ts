@@ -14,10 +14,11 @@ import { createOutbound } from '../../http/outbound.ts';
 import type { Finding, Recipe } from '../../runtimes/runtime.ts';
 import { makeKey, parseKeys } from '../../secrets/keys.ts';
 import { createSeal } from '../filter/seal.ts';
+import type { AgentProgramState } from '../kit/agent-program.ts';
 import type { Trial } from '../trial.ts';
-import type { AgentBinaryState } from './agent-binary.ts';
 import { createServiceApi } from './api.ts';
 import { type DoctorParts, findings } from './doctor.ts';
+import { testConfig, testPool } from './testing-manager.ts';
 import type { BuildkiteServiceConfig } from './type.ts';
 
 const patient = new AbortController().signal;
@@ -41,13 +42,13 @@ afterEach(async () => {
 
 const fakeSeal = createSeal(new Uint8Array(32));
 const outbound = createOutbound(noProxies);
-const ready: AgentBinaryState = { kind: 'ready', path: '/p', version: '3.137.0', sha256: '00' };
+const ready: AgentProgramState = { kind: 'ready', path: '/p', version: '3.137.0', sha256: '00' };
 
 interface Given {
   readonly pools: string;
   readonly token?: string;
   readonly service?: string;
-  readonly program?: AgentBinaryState;
+  readonly program?: AgentProgramState;
   readonly door?: () => Promise<string>;
   readonly wall?: number;
   readonly keys?: DoctorParts['keys'];
@@ -83,9 +84,8 @@ async function check(given: Given): Promise<Finding[]> {
         return { authority: `${await context.door(7070, signal)}:7070`, seal: fakeSeal };
       },
     },
-    program: () => given.program ?? ready,
-    clock: systemClock,
-    wall: () => given.wall ?? Date.now(),
+    program: { state: given.program ?? ready },
+    clock: { ...systemClock, wall: () => given.wall ?? Date.now() },
   };
   const found = await findings(parts, trialOf(pools, given.door ?? (async () => '172.18.0.1')), patient);
   outbound.close();
@@ -157,16 +157,16 @@ it.each([
   ['manager', 'error', 'The token is of no cluster, and only the jobs of a cluster can be reserved.'],
   ['in-agent', 'warning', 'The agent token enters every sandbox ("registration: in-agent"): every job of pools a, b can read it'],
 ] as const)('a token of no cluster, with %s', async (registration, level, message) => {
-  const { tokenFindings } = await import('./doctor-token.ts');
+  const { tokenFindings } = await import('./doctor.ts');
   const identity = { organisation: 'acme', cluster: null, queue: null, type: 'unclustered', expires: null };
   const api = {
     identity: async () => ({ value: identity, skew: 0 }),
     counts: async () => ({ value: { known: new Set(['q']), scheduled: new Map(), pollAfter: 0 }, skew: 0 }),
   } as unknown as DoctorParts['api'];
-  const reference = { kind: 'env', variable: 'T', expires: null } as const;
-  const config = { name: 'bk', endpoint: 'https://x/v3', token: reference, metricsToken: null, registration } as const;
-  const pools = ['a', 'b'].map((name) => ({ name, queue: 'q' }));
-  const found = await tokenFindings({ config, pools, api, token: async () => 't', metricsToken: null, wall: Date.now }, patient);
+  const config = testConfig({ endpoint: 'https://x/v3', registration });
+  const pools = ['a', 'b'].map((name) => testPool({ name, queue: 'q' }));
+  const parts = { config, pools, api, token: async () => 't', metricsToken: null, clock: systemClock };
+  const found = await tokenFindings(parts, patient);
   expect(found.filter((one) => one.level !== 'ok')).toEqual([
     { level, subject: 'service bk', message: expect.stringContaining(message), hint: expect.any(String) },
   ]);
@@ -215,24 +215,17 @@ it.each([
     fetch: outbound.fetch,
     clock: { ...systemClock, wall: () => Date.now() + seconds * 1000 },
   });
-  const { tokenFindings } = await import('./doctor-token.ts');
+  const { tokenFindings } = await import('./doctor.ts');
   const token = async () => buildkite.token;
-  const reference = { kind: 'env', variable: 'T', expires: null } as const;
-  const config = {
-    name: 'bk',
-    endpoint: buildkite.endpoint,
-    token: reference,
-    metricsToken: null,
-    registration: 'manager',
-  } as const;
-  const found = await tokenFindings({ config, pools: [], api, token, metricsToken: null, wall: Date.now }, patient);
+  const config = testConfig({ endpoint: buildkite.endpoint });
+  const found = await tokenFindings({ config, pools: [], api, token, metricsToken: null, clock: systemClock }, patient);
   outbound.close();
   expect(found.filter((one) => one.level === level)).toEqual([
     expect.objectContaining({ message: expect.stringMatching(message) }),
   ]);
 });
 
-it.each<[string, AgentBinaryState, RegExp]>([
+it.each<[string, AgentProgramState, RegExp]>([
   ['being fetched', { kind: 'preparing' }, /warning .*being fetched/],
   [
     'not to be had',
@@ -247,7 +240,10 @@ it.each<[string, AgentBinaryState, RegExp]>([
 
 it('of an agent that could not be had one line says why, and how to name another', async () => {
   says = new OnejobError('E_MOUNT_MISSING', 'Cannot start agent x: the path "/s/tools/at-1/buildkite-agent" is not there.');
-  const failed: AgentBinaryState = { kind: 'failed', failure: { code: 'E_AGENT_PACKAGE', message: 'Cannot use it.', retry: true } };
+  const failed: AgentProgramState = {
+    kind: 'failed',
+    failure: { code: 'E_AGENT_PACKAGE', message: 'Cannot use it.', retry: true },
+  };
   const found = await check({ pools: plain, program: failed });
   expect([...lines(found, 'error'), ...lines(found, 'warning')]).toEqual([
     expect.stringMatching(/Cannot use it\. .*agent: \{ from: \/path\/to\/buildkite-agent \}/),

@@ -1,7 +1,8 @@
-/** What the page of a job says where onejob ends it, or where its agent did not say itself how it ended. */
+/** What becomes of jobs, in words: for their pages at the service, and for the list of jobs of this host. */
 import type { PoolConfig } from '../../config/config.ts';
 import { formatDuration, formatSize } from '../../config/units.ts';
 import type { JobResult, StopReason } from '../../core/slot.ts';
+import { stageOf } from './stacks.ts';
 
 /** Of a job whose agent ended without telling the service how its job did. `pool`: the job's, undefined where config has it no more. */
 export function whyLost(result: JobResult, pool: PoolConfig | undefined): string {
@@ -42,4 +43,47 @@ function tooLarge(pool: PoolConfig | undefined): string {
   const limit = pool?.disk ?? null;
   if (pool === undefined || limit === null) return 'onejob ended this job: its files took more than its pool allowed.';
   return `onejob ended this job: pool ${pool.name} lets the files of a job take ${formatSize(limit)} at most.`;
+}
+
+/** Exit codes of the agent: its `core/client.go`, `clicommand/agent_start.go`. */
+export function whyNotAcquired(result: JobResult): string {
+  switch (result.kind) {
+    case 'code':
+      if (result.code === 27) return `the service did not let its agent acquire it`;
+      return `its agent ended with exit code ${result.code} before it had acquired it`;
+    case 'signal':
+      return `its agent was ended by ${result.signal} before it had acquired it`;
+    case 'oom':
+      return 'its sandbox ran out of memory before its agent had acquired it';
+    case 'timeout':
+      return "its agent did not acquire it within the pool's `timeout`";
+    case 'disk':
+      return "its files took more than the pool's `disk` before its agent had acquired it";
+    case 'cancelled':
+      return 'it was cancelled before its agent had acquired it';
+    case 'lost':
+      return result.reason;
+    case 'unstartable':
+      return result.failure.message;
+  }
+}
+
+/** How a job ended, in a word or two: by its state at the service, and by how its agent ended, which reflects the job's own status. */
+export function wordOf(state: string, result: JobResult | null): string {
+  if (state === 'canceled' || state === 'canceling') return 'cancelled';
+  if (state !== 'finished' && stageOf(state) === 'over') return state.replaceAll('_', ' ');
+  switch (result?.kind) {
+    case undefined:
+      return 'ended';
+    case 'code':
+      return state !== 'finished' ? 'lost' : result.code === 0 ? 'passed' : `failed (exit ${result.code})`;
+    case 'signal':
+      return `failed (${result.signal})`;
+    case 'timeout':
+    case 'disk':
+    case 'cancelled':
+      return 'stopped';
+    default:
+      return 'lost';
+  }
 }

@@ -5,8 +5,7 @@
  * Calls and fields from the agent's `api/` and `core/` (v3.137).
  */
 import { z } from 'zod';
-import { type Asked, isListed } from '../filter/path.ts';
-import type { Rules, Verdict } from '../filter/rules.ts';
+import { type Asked, isListed, type Rules, type Verdict } from '../filter/rules.ts';
 import type { Seal, Sealed } from '../filter/seal.ts';
 
 export const rulesOf = 'buildkite';

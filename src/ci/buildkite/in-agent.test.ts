@@ -26,14 +26,13 @@ function bench() {
   const it = { token: 'agent-token' as string | OnejobError, silent: new Map<AgentId, number>() };
   const service = createInAgent({
     ...{ config: testConfig({ registration: 'in-agent' }), pools: [testPool({ timeout: 60_000 })], clock, log },
-    rows: createJobRows({ service: 'bk', store, wall: () => clock.wall(), log }),
+    rows: createJobRows('bk', { store, clock, log }),
     async token() {
       if (it.token instanceof OnejobError) throw it.token;
       return it.token;
     },
-    program: { folder: '/tools/at-1', ready: async () => {} },
-    counted: (queue) => (queue === 'default' ? 3 : null),
-    count() {},
+    program: { folder: '/tools/at-1', ready: async () => null },
+    counts: { waiting: (queue) => (queue === 'default' ? 3 : null), follow: async () => {} },
     check: async () => [],
     slots: { poolOf: () => 'ci', silentFor: (agent) => it.silent.get(agent) ?? null },
   });

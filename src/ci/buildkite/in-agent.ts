@@ -2,24 +2,52 @@
  * Buildkite where nothing can be reserved: the agent in each sandbox makes itself known with the service's own token, takes one job and
  * ends. onejob asks the service for counts alone; of its agents it knows what they say on their standard error, and how they end.
  */
+import { stripVTControlCharacters } from 'node:util';
 import { sleep } from '../../core/clock.ts';
 import type { AgentId, JobId } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
-import type { CiEvent, CiService } from '../ci-service.ts';
+import type { CiService } from '../ci-service.ts';
 import type { SlotFacts } from '../parts.ts';
-import { type AgentWord, agentWord } from './agent-words.ts';
-import { whyEnding } from './ends.ts';
-import { wordOf } from './job-rows.ts';
-import { createReadiness } from './readiness.ts';
-import type { BuildkiteParts } from './service.ts';
-import { equipped, scriptFor } from './way-in.ts';
+import { whyEnding, wordOf } from './ends.ts';
+import { createFront, type FrontParts } from './front.ts';
+import { scriptFor } from './script.ts';
 
-export interface InAgentParts
-  extends Pick<
-    BuildkiteParts,
-    'config' | 'pools' | 'rows' | 'token' | 'program' | 'counted' | 'count' | 'check' | 'clock' | 'log'
-  > {
+export interface InAgentParts extends FrontParts {
   readonly slots: Pick<SlotFacts, 'poolOf' | 'silentFor'>;
+}
+
+/**
+ * What an agent logs of itself (v3.137 `core/client.go`, `agent/agent_worker_action.go`, `agent/run_job.go`; v3.62 to v4 say it in these
+ * words, or in those that stand beside them). A job that gets hold of its agent's standard error can say anything here, of its own
+ * agent alone.
+ */
+export type AgentWord =
+  /** It is registered. */
+  | { readonly said: 'online' }
+  /** It was given a job, which it has yet to accept. */
+  | { readonly said: 'assigned'; readonly job: JobId }
+  /** Nothing came of the job; it asks for another one. */
+  | { readonly said: 'failed' }
+  /** It runs the job that it was assigned last. `build`: address of its build. */
+  | { readonly said: 'began'; readonly build: string | null }
+  /** The exit status of its job. */
+  | { readonly said: 'exited'; readonly code: number }
+  /** The service was told of the job's end. */
+  | { readonly said: 'finished' };
+
+/** null for all else. A line begins with the time, its level and the agent's name, has colours, and may end with spaces. */
+export function agentWord(line: string): AgentWord | null {
+  const text = stripVTControlCharacters(line).trimEnd();
+  if (/ (Successfully registered agent ".*" with tags \[|Waiting for (instructions|work)\.\.\.$)/.test(text))
+    return { said: 'online' };
+  const job = / Assigned job ([A-Za-z0-9-]{1,64})\. Accepting\.\.\.$/.exec(text)?.[1];
+  if (job !== undefined) return { said: 'assigned', job };
+  if (/ failed to (accept|initialize|run) job: /i.test(text)) return { said: 'failed' };
+  const began = / Starting job (?:at |[A-Za-z0-9-]+(?: for build at |$))(\S*)$/.exec(text);
+  if (began !== null) return { said: 'began', build: /^https?:\/\/[^\s"'<>#]+/.exec(began[1] ?? '')?.[0] ?? null };
+  const code = / Process with PID: \d+ finished with Exit Status: (-?\d{1,6}), Signal: \S+$/.exec(text)?.[1];
+  if (code !== undefined) return { said: 'exited', code: Number(code) };
+  return / Finished job (at |[A-Za-z0-9-]+( for build at |$))\S*$/.test(text) ? { said: 'finished' } : null;
 }
 
 /** What an agent has said of itself. */
@@ -46,15 +74,13 @@ const remembered = 1_000;
 
 export function createInAgent(parts: InAgentParts): CiService {
   const { config, rows, slots, clock, log } = parts;
-  const { name } = config;
-  const pools = new Map(parts.pools.map((pool) => [pool.name, pool]));
-  const closing = new AbortController();
   const agents = new Map<AgentId, Heard>();
-  let emit: (event: CiEvent) => void = () => {};
-  const readiness = createReadiness({
-    ...{ pools: parts.pools, token: parts.token, program: parts.program, clock, signal: closing.signal },
-    ...{ trouble: () => undefined, changed: () => {}, emit: (event) => emit(event) },
-  });
+  const front = createFront(parts);
+  const { pools, emit, signal: closing } = front;
+  const callOffAll = (): void => {
+    for (const { callOff } of agents.values()) callOff();
+  };
+  closing.addEventListener('abort', callOffAll, { once: true });
 
   const heardOf = (agent: AgentId): Heard => {
     const known = agents.get(agent);
@@ -70,7 +96,7 @@ export function createInAgent(parts: InAgentParts): CiService {
   function wait(agent: AgentId, ms: number, then: () => void): void {
     const heard = heardOf(agent);
     heard.callOff();
-    if (!closing.signal.aborted) heard.callOff = clock.after(ms, then);
+    if (!closing.aborted) heard.callOff = clock.after(ms, then);
   }
 
   /** An agent may wait for another job where the service does not hear that it has had one. */
@@ -125,35 +151,15 @@ export function createInAgent(parts: InAgentParts): CiService {
     emit({ kind: 'silent', agent, failure: { code: 'E_AGENT_SILENT', message, retry: true } });
   }
 
-  function close(): void {
-    closing.abort();
-    for (const { callOff } of agents.values()) callOff();
-  }
-
   return {
-    name,
+    ...front.service,
     capabilities: { binds: 'early', canCountQueue: true, standsForSlots: false, terms: 2, poolTimeout: true, jobOnStdout: true },
     jobs: null,
-    check: parts.check,
-
-    observe(send, outer) {
-      if (outer.aborted) return;
-      emit = send;
-      const stop = (): void => {
-        emit = () => {};
-        close();
-      };
-      outer.addEventListener('abort', stop, { once: true });
-      readiness.follow();
-      parts.count(closing.signal);
-    },
-
-    equip: (recipe, pool) => equipped(recipe, pools.get(pool), parts.program.folder),
 
     async register(context) {
       const pool = pools.get(context.pool);
       if (pool === undefined)
-        throw new OnejobError('E_BUG', `Service ${name} was asked for pool ${context.pool}, which is not its own.`);
+        throw new OnejobError('E_BUG', `Service ${config.name} was asked for pool ${context.pool}, which is not its own.`);
       const token = (await parts.token()).trim();
       const { endpoint } = config;
       const script = scriptFor(context, pool, { token, endpoint, job: null, note: null, secrets: [], isFiltered: false });
@@ -199,13 +205,7 @@ export function createInAgent(parts: InAgentParts): CiService {
       return { ran };
     },
 
-    waiting(pool) {
-      const queue = pools.get(pool)?.queue;
-      return queue === undefined ? null : parts.counted(queue);
-    },
-    serviceJobs: () => rows.list(),
-
-    close: async () => close(),
+    close: async () => front.close(),
   };
 }
 

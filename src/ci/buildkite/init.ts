@@ -1,10 +1,16 @@
-/** `onejob init buildkite`: from nothing to a config file and a token file, asked for on a terminal and checked at the service. */
+/**
+ * `onejob init buildkite`: from nothing to a config file and a token file, asked for on a terminal, and checked at the service before
+ * anything is written: what the token is for, and whether the queue is there.
+ */
+import type { Answer } from '../../cli/init-ask.ts';
 import type { InitFlags, OpenFrame } from '../../cli/init-frame.ts';
 import { inYaml, settle, taken } from '../../cli/init-steps.ts';
 import type { Session } from '../../cli/session.ts';
+import { systemClock } from '../../clock.ts';
 import { OnejobError } from '../../errors.ts';
-import { readAgentToken, readEndpoint, readQueue } from './init-answers.ts';
-import { isStrange, lookAtBuildkite, type Seen, seeQueue, seeToken } from './init-check.ts';
+import { createOutbound } from '../../http/outbound.ts';
+import { createServiceApi, type QueueCounts, type ServiceApi, type TokenIdentity } from './api.ts';
+import { howManyWait, whatIs } from './doctor.ts';
 import { buildkiteDefaults } from './type.ts';
 
 const unseen: Seen = { identity: null, counts: null, lines: [] };
@@ -17,14 +23,15 @@ export async function initBuildkite({ output, version, context }: Session, flags
   using frame = open(givenQueue === null && !flags.yes ? ['--queue QUEUE'] : []);
   const { settling, signal } = frame;
 
-  const look = flags.check ? await lookAtBuildkite(endpoint, version, context.environment.proxies) : null;
+  const outbound = createOutbound(context.environment.proxies);
+  const api = createServiceApi({ endpoint, version, clock: systemClock, fetch: outbound.fetch });
   try {
     const { token, seen } = await frame.signIn({
       text: 'Agent token',
       read: readAgentToken,
       refusals: ['E_CI_CREDENTIAL', 'E_CI_DENIED'],
       async see(typed) {
-        const found = look === null ? unseen : await seeToken(look, endpoint, typed, signal);
+        const found = flags.check ? await seeToken(api, endpoint, typed, signal) : unseen;
         for (const line of found.lines) output.say(line);
         return found;
       },
@@ -62,10 +69,108 @@ export async function initBuildkite({ output, version, context }: Session, flags
       inPipeline: ['agents:', `  queue: ${inYaml(queue)}`],
     });
   } finally {
-    look?.close();
+    outbound.close();
   }
 }
 
 function unknownQueue(said: string): OnejobError {
   return new OnejobError('E_USAGE', said, { hint: 'Name one that is there with --queue, or take it all the same with --force.' });
+}
+
+/** Tokens that are something else, by their beginning (facts: docs page `platform/security/tokens`). */
+const others: readonly (readonly [string, string])[] = [
+  ['bkua_', 'an API access token, which can do much more and is not needed'],
+  ['bkaa_', "one agent's own"],
+  ['bkaj_', "one job's own"],
+  ['bkjat_', "for one job's agent"],
+];
+
+function readAgentToken(typed: string): Answer<string> {
+  if (typed === '') return { again: 'It is empty.' };
+  if (!/^[\x21-\x7e]{8,4096}$/.test(typed)) return { again: 'It is too short or has blanks inside, so it is no agent token.' };
+  const other = others.find(([prefix]) => typed.startsWith(prefix))?.[1];
+  if (other === undefined) return { value: typed };
+  return { again: `That token is ${other}; an agent token begins with bkct_ (Agents, the cluster, Agent Tokens).` };
+}
+
+function readQueue(typed: string): Answer<string> {
+  if (typed !== '' && typed.length <= 128 && !/[,=\s]/.test(typed)) return { value: typed };
+  return { again: 'Write the key of a queue: no blanks, commas or "=".' };
+}
+
+function readEndpoint(typed: string): Answer<string> {
+  const good = /^https?:\/\/[^\s/?#@]+(\/[^\s?#]*)?$/.test(typed) && URL.canParse(typed);
+  return good ? { value: typed.replace(/\/+$/, '') } : { again: `Expected an address such as ${buildkiteDefaults.endpoint}.` };
+}
+
+/** What was seen with a token. */
+interface Seen {
+  /** null: the service was not reached, or does not say. */
+  readonly identity: TokenIdentity | null;
+  readonly counts: QueueCounts | null;
+  /** For people. */
+  readonly lines: readonly string[];
+}
+
+/** ms between both clocks that is told. */
+const worstSkew = 30_000;
+
+/** Whether trying again later could help, so that nothing speaks against the token itself. */
+const isAway = (error: unknown): error is OnejobError =>
+  error instanceof OnejobError && (error.code === 'E_CI_UNREACHABLE' || error.code === 'E_CI_THROTTLED');
+
+/** A service that cannot be reached is no reason to write nothing. @throws OnejobError E_CI_CREDENTIAL, E_CI_DENIED, E_CI_ANSWER */
+async function seeToken(api: ServiceApi, endpoint: string, token: string, signal: AbortSignal): Promise<Seen> {
+  const lines: string[] = [];
+  let identity: TokenIdentity | null = null;
+  try {
+    const told = await api.identity(token, signal);
+    if (told !== null) {
+      identity = told.value;
+      lines.push(`${endpoint} takes the token${whatIs(identity)}.`);
+      if (told.skew !== null && Math.abs(told.skew) > worstSkew) {
+        const seconds = Math.round(Math.abs(told.skew) / 1000);
+        lines.push(`The clock of this host is ${seconds} s ${told.skew > 0 ? 'behind' : 'ahead'}; let NTP set it.`);
+      }
+    }
+  } catch (error) {
+    if (error instanceof OnejobError && (error.code === 'E_CI_CREDENTIAL' || error.code === 'E_CI_DENIED')) {
+      throw new OnejobError(error.code, `The token is refused. ${error.message}`, {
+        hint: 'Make an agent token on the website: Agents, the cluster, Agent Tokens. It begins with bkct_.',
+        cause: error,
+      });
+    }
+    if (!isAway(error)) throw error;
+    return { identity: null, counts: null, lines: [`${error.message} So nobody has looked whether the token is right.`] };
+  }
+  try {
+    return { identity, counts: (await api.counts(token, signal)).value, lines };
+  } catch (error) {
+    if (!(error instanceof OnejobError)) throw error;
+    return { identity, counts: null, lines: [...lines, `${error.message} Queues are not counted then; all else works.`] };
+  }
+}
+
+/** Whether the service speaks of queues and this is none of them. A cluster that is new speaks of none. */
+function isStrange({ counts }: Seen, queue: string): boolean {
+  return counts !== null && counts.known.size > 0 && !counts.known.has(queue);
+}
+
+/** What is to be said of a queue. @throws OnejobError E_CI_POOL when the token is for another one */
+function seeQueue({ identity, counts }: Seen, queue: string): string[] {
+  const only = identity?.queue ?? null;
+  if (only !== null && only !== queue) {
+    throw new OnejobError('E_CI_POOL', `The token is for queue ${JSON.stringify(only)} only, not for ${JSON.stringify(queue)}.`, {
+      hint: `Name ${JSON.stringify(only)}, or make a token for the whole cluster.`,
+    });
+  }
+  if (counts === null) return [];
+  if (counts.known.has(queue)) {
+    return [`There is a queue ${JSON.stringify(queue)}; ${howManyWait(counts.scheduled.get(queue) ?? 0)} in it.`];
+  }
+  const names = [...counts.known].toSorted().slice(0, 10);
+  const seen = names.length === 0 ? '' : ` It speaks of: ${names.join(', ')}.`;
+  return [
+    `The service does not speak of a queue ${JSON.stringify(queue)}: it has no agent and no job, or there is none.${seen} In a cluster make it on the website first.`,
+  ];
 }

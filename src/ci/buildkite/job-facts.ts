@@ -5,78 +5,54 @@
  * All of it is foreign text. What trust is decided by is kept whole or, when it is too long or holds control characters, not at
  * all: a text that was cut could look like another one.
  */
-import { masked } from './masked.ts';
+import { masked } from '../kit/masked.ts';
 
-/** A job as the service gave it. Foreign: only `id` is sure. */
-export type GivenJob = { readonly id: string; readonly env: Readonly<Record<string, string>> } & Readonly<Record<string, unknown>>;
-
-export interface JobFacts {
-  readonly id: string;
-  /** Slugs. */
-  readonly organisation: string | null;
-  readonly pipeline: string | null;
-  readonly branch: string | null;
-  readonly tag: string | null;
-  /** As the pipeline names it: any form of address, or a path. */
-  readonly repository: string | null;
-  /** null: the service says that the build is of none, and names no repository that one could be from. */
-  readonly pullRequest: PullRequest | null;
-  readonly buildId: string | null;
-  /** Number of the build. */
-  readonly build: string | null;
-  /** Of the job on the service's pages; of its build where the job has none. */
-  readonly buildUrl: string | null;
-  /** Mostly 40 hex digits, but whoever makes a build by hand may name any ref. */
-  readonly commit: string | null;
-  /** What is fetched, where it is not the commit or the branch: refspecs between spaces. */
-  readonly refspec: string | null;
-  /** The first variable that says what is built and cannot be read: it is too long, or holds what no name holds. */
-  readonly hidden: string | null;
-  /** What made the build: `ui`, `api`, `webhook`, `schedule`, `trigger_job`. */
-  readonly source: string | null;
-  /** null: no other build triggered this one, as far as the service says. */
-  readonly triggeredBy: { readonly pipeline: string | null } | null;
-  /** For people, one line of at most 200 characters, never empty. */
-  readonly title: string;
-}
-
-export interface PullRequest {
-  /** null: the service did not say whether the build is of one, or says something that is no number. */
-  readonly number: string | null;
-  /** What is to be merged comes from here; null when that is not known. */
-  readonly repository: string | null;
-}
-
-export interface NamedJob {
+/** A job as the service gave it. All of its variables are foreign. */
+export interface GivenJob {
   readonly id: string;
   readonly env: Readonly<Record<string, string>>;
 }
+
+type Env = GivenJob['env'];
 
 const longestTitle = 200;
 /** Variables that say what is built, and how long each may be. */
 const revisions = { BUILDKITE_BRANCH: 255, BUILDKITE_TAG: 255, BUILDKITE_COMMIT: 255, BUILDKITE_REFSPEC: 2048 } as const;
 
-export function jobFacts({ id, env }: NamedJob): JobFacts {
+export type JobFacts = Readonly<ReturnType<typeof jobFacts>>;
+
+export function jobFacts({ id, env }: GivenJob) {
   const exact = (name: string, most: number) => whole(own(env, name), most);
   const build = exact('BUILDKITE_BUILD_NUMBER', 20);
   const buildUrl = exact('BUILDKITE_BUILD_URL', 2048);
   return {
     id,
+    /** A slug, as the pipeline's. */
     organisation: exact('BUILDKITE_ORGANIZATION_SLUG', 255),
     pipeline: exact('BUILDKITE_PIPELINE_SLUG', 255),
     branch: exact('BUILDKITE_BRANCH', revisions.BUILDKITE_BRANCH),
     tag: exact('BUILDKITE_TAG', revisions.BUILDKITE_TAG),
+    /** As the pipeline names it: any form of address, or a path. */
     repository: exact('BUILDKITE_REPO', 2048),
+    /** null: the service says that the build is of none, and names no repository that one could be from. */
     pullRequest: pullRequestOf(env),
     buildId: exact('BUILDKITE_BUILD_ID', 255),
+    /** Number of the build. */
     build,
+    /** Of the job on the service's pages; of its build where the job has none. */
     buildUrl: buildUrl !== null && /^https?:\/\/[^\s"'<>]+$/.test(buildUrl) ? withJob(buildUrl, id) : null,
+    /** Mostly 40 hex digits, but whoever makes a build by hand may name any ref. */
     commit: exact('BUILDKITE_COMMIT', revisions.BUILDKITE_COMMIT),
+    /** What is fetched, where it is not the commit or the branch: refspecs between spaces. */
     refspec: exact('BUILDKITE_REFSPEC', revisions.BUILDKITE_REFSPEC),
+    /** The first variable that says what is built and cannot be read: it is too long, or holds what no name holds. */
     hidden:
       Object.entries(revisions).find(([name, most]) => (own(env, name) ?? '') !== '' && exact(name, most) === null)?.[0] ?? null,
+    /** What made the build: `ui`, `api`, `webhook`, `schedule`, `trigger_job`. */
     source: exact('BUILDKITE_SOURCE', 64),
+    /** null: no other build triggered this one, as far as the service says. */
     triggeredBy: triggerOf(env),
+    /** For people, one line of at most 200 characters, never empty. */
     title: titleOf(env),
   };
 }
@@ -85,23 +61,27 @@ export function jobFacts({ id, env }: NamedJob): JobFacts {
  * `false` says that there is none, and is believed where no repository is named either: what contradicts itself counts as the worse
  * of both. Nothing at all is no answer, and then the job counts as one of an unknown place.
  */
-function pullRequestOf(env: NamedJob['env']): PullRequest | null {
+function pullRequestOf(env: Env) {
   const written = own(env, 'BUILDKITE_PULL_REQUEST');
   const from = own(env, 'BUILDKITE_PULL_REQUEST_REPO');
   if (written === 'false' && (from === undefined || from === '')) return null;
-  const number = written !== undefined && /^\d{1,18}$/.test(written) ? written : null;
-  return { number, repository: whole(from, 2048) };
+  return {
+    /** null: the service did not say whether the build is of one, or says something that is no number. */
+    number: written !== undefined && /^\d{1,18}$/.test(written) ? written : null,
+    /** What is to be merged comes from here; null when that is not known. */
+    repository: whole(from, 2048),
+  };
 }
 
 /** Any of the variables that such a build has will do: one of them may be missing, or be another's to set. */
-function triggerOf(env: NamedJob['env']): JobFacts['triggeredBy'] {
+function triggerOf(env: Env): { readonly pipeline: string | null } | null {
   const from = 'BUILDKITE_TRIGGERED_FROM_BUILD';
   const names = [`${from}_PIPELINE_SLUG`, `${from}_ID`, `${from}_NUMBER`];
   const isTriggered = own(env, 'BUILDKITE_SOURCE') === 'trigger_job' || names.some((name) => (own(env, name) ?? '') !== '');
   return isTriggered ? { pipeline: whole(own(env, `${from}_PIPELINE_SLUG`), 255) } : null;
 }
 
-function titleOf(env: NamedJob['env']): string {
+function titleOf(env: Env): string {
   // A command comes last: people write passwords into commands.
   for (const name of ['BUILDKITE_LABEL', 'BUILDKITE_MESSAGE', 'BUILDKITE_COMMAND']) {
     const line = oneLine(own(env, name) ?? '');
@@ -126,7 +106,7 @@ function withJob(url: string, id: string): string {
   return /^[A-Za-z0-9-]+$/.test(id) && !url.includes('#') ? `${url}#${id}` : url;
 }
 
-function own(env: NamedJob['env'], name: string): string | undefined {
+function own(env: Env, name: string): string | undefined {
   return Object.hasOwn(env, name) ? env[name] : undefined;
 }
 

@@ -4,7 +4,8 @@ import { scratch } from '../../../test/support/scratch.ts';
 import type { JobResult } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
 import { openStore } from '../../store/store.ts';
-import { createJobRows, type JobRows, wordOf } from './job-rows.ts';
+import { wordOf } from './ends.ts';
+import { createJobRows, type JobRows } from './job-rows.ts';
 import { keptLog, trustedEnv } from './testing-manager.ts';
 
 interface Bench extends Disposable {
@@ -35,7 +36,7 @@ function bench(): Bench {
       return store.transaction(options, write);
     }) as typeof store.transaction,
   };
-  const open = () => createJobRows({ service: 'bk', store: counting, wall: () => one.wall, log });
+  const open = () => createJobRows('bk', { store: counting, clock: { wall: () => one.wall }, log });
   const one: Bench = {
     wall: 1_000,
     get rows() {

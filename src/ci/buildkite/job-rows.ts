@@ -2,23 +2,14 @@
  * The service's jobs that this host has or had, for people. A store that takes nothing holds up nobody who tells of them: what it
  * has missed is kept here, and written with the next one that it takes.
  */
-import type { AgentId, JobId, JobResult } from '../../core/slot.ts';
+import type { Clock } from '../../core/clock.ts';
+import type { AgentId, JobId } from '../../core/slot.ts';
 import { toFailure } from '../../errors.ts';
 import type { Log } from '../../log.ts';
 import type { Store } from '../../store/store.ts';
 import type { ServiceJob } from '../ci-service.ts';
+import { shownRepository } from '../kit/repository.ts';
 import { type GivenJob, jobFacts } from './job-facts.ts';
-import { shownRepository } from './repository.ts';
-import { stageOf } from './stacks.ts';
-
-export interface JobRowsParts {
-  /** Name of the service in the config. */
-  readonly service: string;
-  readonly store: Pick<Store, 'serviceJobs' | 'transaction'>;
-  /** Wall clock, ms since the epoch. */
-  readonly wall: () => number;
-  readonly log: Pick<Log, 'info' | 'warn'>;
-}
 
 export interface JobRows {
   /** An agent has acquired it. */
@@ -35,7 +26,20 @@ export interface JobRows {
   list(): readonly ServiceJob[];
 }
 
-export function createJobRows({ service, store, wall, log }: JobRowsParts): JobRows {
+/** `service`: its name in the config. */
+export function createJobRows(
+  service: string,
+  {
+    store,
+    clock,
+    log,
+  }: {
+    readonly store: Pick<Store, 'serviceJobs' | 'transaction'>;
+    readonly clock: Pick<Clock, 'wall'>;
+    readonly log: Pick<Log, 'info' | 'warn'>;
+  },
+): JobRows {
+  const wall = () => clock.wall();
   const open = new Map<string, ServiceJob>();
   /** The store has not taken these, or an older state of them. */
   const unwritten = new Map<string, ServiceJob>();
@@ -130,24 +134,4 @@ function rowOf(
     startedAt: before?.startedAt ?? null,
     endedAt: null,
   };
-}
-
-/** How a job ended, in a word or two: by its state at the service, and by how its agent ended, which reflects the job's own status. */
-export function wordOf(state: string, result: JobResult | null): string {
-  if (state === 'canceled' || state === 'canceling') return 'cancelled';
-  if (state !== 'finished' && stageOf(state) === 'over') return state.replaceAll('_', ' ');
-  switch (result?.kind) {
-    case undefined:
-      return 'ended';
-    case 'code':
-      return state !== 'finished' ? 'lost' : result.code === 0 ? 'passed' : `failed (exit ${result.code})`;
-    case 'signal':
-      return `failed (${result.signal})`;
-    case 'timeout':
-    case 'disk':
-    case 'cancelled':
-      return 'stopped';
-    default:
-      return 'lost';
-  }
 }

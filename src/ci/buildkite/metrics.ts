@@ -4,19 +4,18 @@
  *
  * A queue's number is that of the whole queue: pools of one queue, and other hosts with agents in it, show the same.
  */
-import type { Clock } from '../../core/clock.ts';
+import { type Clock, sleep } from '../../core/clock.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
 import type { Log } from '../../log.ts';
 import { LaterError, type QueueCounts, type ServiceApi } from './api.ts';
+import type { BuildkiteServiceConfig } from './type.ts';
 
 export interface CountsParts {
   readonly api: Pick<ServiceApi, 'counts'>;
   /** @throws OnejobError E_SECRET */
   readonly token: () => Promise<string>;
-  /** Of the service in the config, for the log. */
-  readonly service: string;
-  /** ms between two questions, unless the service wants more. */
-  readonly every: number;
+  /** `pollEvery` holds unless the service wants more. */
+  readonly config: Pick<BuildkiteServiceConfig, 'name' | 'pollEvery'>;
   readonly clock: Clock;
   readonly log: Log;
   /** From 0 to 1, so that hosts that were refused together do not come back together. */
@@ -27,7 +26,7 @@ export interface Counts {
   /** null when nobody knows, or it was said too long ago. */
   waiting(queue: string): number | null;
   /** Asks until `signal` aborts; to be called once. */
-  follow(signal: AbortSignal): void;
+  follow(signal: AbortSignal): Promise<void>;
 }
 
 /** ms. Longest wait between two questions while the service is away. */
@@ -38,7 +37,7 @@ const refusedWait = 10 * 60_000;
 const [missed, youngest] = [3, 60_000];
 
 export function createCounts(parts: CountsParts): Counts {
-  const { api, clock, log, random = Math.random } = parts;
+  const { api, config, clock, log, random = Math.random } = parts;
   let heard: { readonly counts: QueueCounts; readonly at: number } | null = null;
   let failures = 0;
   /** The token that was refused, and until when it is not tried again. */
@@ -46,7 +45,7 @@ export function createCounts(parts: CountsParts): Counts {
   /** What was said of a failure; it is said once for each. */
   let said: string | null = null;
 
-  const interval = (): number => Math.max(parts.every, heard?.counts.pollAfter ?? 0);
+  const interval = (): number => Math.max(config.pollEvery, heard?.counts.pollAfter ?? 0);
 
   function failed(error: unknown, token: string | null): number {
     const { code, message } = error instanceof OnejobError ? error : toFailure(error);
@@ -54,7 +53,7 @@ export function createCounts(parts: CountsParts): Counts {
     if (isRefused && token !== null) refused = { token, until: clock.now() + refusedWait };
     const own = isRefused || code === 'E_SECRET' || code === 'E_CI_ANSWER';
     // The service's outages are told where its agents are held.
-    if (own && said !== code) log.warn('jobs are not counted', { service: parts.service, reason: message });
+    if (own && said !== code) log.warn('jobs are not counted', { service: config.name, reason: message });
     if (own) said = code;
     if (isRefused || code === 'E_SECRET') return interval();
     failures += 1;
@@ -70,11 +69,11 @@ export function createCounts(parts: CountsParts): Counts {
       if (refused !== null && refused.token === token && clock.now() < refused.until) return interval();
       const { value } = await api.counts(token, signal);
       heard = { counts: value, at: clock.now() };
-      if (said !== null) log.info('jobs are counted again', { service: parts.service });
+      if (said !== null) log.info('jobs are counted again', { service: config.name });
       [failures, refused, said] = [0, null, null];
       return interval();
     } catch (error) {
-      if (!signal.aborted && !(error instanceof OnejobError)) log.error('cannot count jobs', { service: parts.service, error });
+      if (!signal.aborted && !(error instanceof OnejobError)) log.error('cannot count jobs', { service: config.name, error });
       return failed(error, token);
     }
   }
@@ -85,17 +84,8 @@ export function createCounts(parts: CountsParts): Counts {
       const { scheduled, known } = heard.counts;
       return scheduled.get(queue) ?? (known.has(queue) ? 0 : null);
     },
-    follow(signal) {
-      const next = async (): Promise<void> => {
-        const wait = await ask(signal);
-        if (signal.aborted) return;
-        const callOff = clock.after(wait, () => {
-          signal.removeEventListener('abort', callOff);
-          void next();
-        });
-        signal.addEventListener('abort', callOff, { once: true });
-      };
-      if (!signal.aborted) void next();
+    async follow(signal) {
+      while (!signal.aborted) await sleep(clock, await ask(signal), signal);
     },
   };
 }

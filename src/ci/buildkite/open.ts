@@ -8,21 +8,20 @@ import { describeSecret, readSecret } from '../../secrets/reference.ts';
 import { subdirectory } from '../../store/directory.ts';
 import type { CiService } from '../ci-service.ts';
 import { createFilter } from '../filter/filter.ts';
+import { createAgentProgram } from '../kit/agent-program.ts';
 import type { OpenParts } from '../parts.ts';
 import type { Trial } from '../trial.ts';
-import { createAgentBinary } from './agent-binary.ts';
+import { buildkiteReleases } from './agent-release.ts';
 import { createServiceApi } from './api.ts';
 import { findings } from './doctor.ts';
-import { isOpenToUntrusted } from './doctor-classes.ts';
+import { isOpenToUntrusted } from './doctor-pools.ts';
 import { createInAgent } from './in-agent.ts';
 import type { GivenJob } from './job-facts.ts';
 import { createJobRows } from './job-rows.ts';
 import { createCounts } from './metrics.ts';
-import { mountedProgram } from './mounted-program.ts';
 import { rule } from './ruling.ts';
 import { createBuildkite } from './service.ts';
-import { createStackEntry } from './stack-entry.ts';
-import { createStacks } from './stacks.ts';
+import { createStackEntry, createStacks } from './stacks.ts';
 import { type BuildkiteServiceConfig, pinnedAgent } from './type.ts';
 
 export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts): CiService {
@@ -43,13 +42,18 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
   const outbound = createOutbound(proxies);
   const fetch = parts.fetch ?? outbound.fetch;
   const api = createServiceApi({ endpoint: config.endpoint, version, clock, fetch });
-  const counts = createCounts({ api, token: ofCounts ?? token, service: config.name, every: config.pollEvery, clock, log });
+  const counts = createCounts({ api, token: ofCounts ?? token, config, clock, log });
   const pins = createPinBook({ store, clock });
-  const dir = subdirectory(store.dir, 'tools');
-  const binary = createAgentBinary({
-    config: config.agentPackage,
-    dir,
-    pinned: pinnedAgent,
+  const program = createAgentProgram({
+    ...{
+      name: 'buildkite-agent',
+      type: config.type,
+      config: config.agentPackage,
+      pinned: pinnedAgent,
+      releases: buildkiteReleases(),
+    },
+    dir: subdirectory(store.dir, 'tools'),
+    wall,
     progress: (line) => log.info('agent', { service: config.name, progress: line }),
     warn: (text, fields) => log.warn(text, fields),
   });
@@ -58,17 +62,15 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
   const filterParts = { stateDir: store.dir, self: parts.self, given: parts.env?.handedOn ?? {}, version, clock, log };
   const filter = isFiltered ? (parts.filter ?? createFilter(filterParts)) : null;
   const common = {
-    ...{ config, pools, token, clock, log },
-    rows: createJobRows({ service: config.name, store, wall, log }),
-    program: mountedProgram({ config: config.agentPackage, pinned: pinnedAgent, binary, dir, wall }),
-    counted: counts.waiting,
-    count: counts.follow,
+    ...{ config, pools, token, counts, clock, log },
+    rows: createJobRows(config.name, parts),
+    program,
     check: (signal: AbortSignal, trial: Trial) =>
       findings(
         {
-          ...{ config, pools, stateDir: store.dir, proxies, api, token, keys, filter, clock, wall },
+          ...{ config, pools, stateDir: store.dir, proxies, api, token, keys, filter, clock },
           metricsToken: ofCounts,
-          program: () => binary.state,
+          program,
         },
         trial,
         signal,
@@ -79,10 +81,9 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
     return createBuildkite({
       ...{ ...common, host, stacks, filter },
       stateDir: store.dir,
-      entry: createStackEntry({ service: config.name, host, version, store, stacks, wall }),
+      entry: createStackEntry(config.name, stacks, parts),
       rule: (job: GivenJob, pool: PoolConfig) => rule(job, { trust: pool.trust, keys, pins }),
-      jobsOf: (slot) => slots.jobsOf(slot),
-      agentOf: (slot, job) => slots.agentOf(slot, job),
+      slots,
       random: Math.random,
     });
   };

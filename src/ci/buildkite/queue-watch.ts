@@ -1,55 +1,31 @@
 /** Follows one queue: asks for its waiting jobs while a slot could take one, and reserves no more of them than there are such slots. */
-import type { PoolConfig } from '../../config/config.ts';
-import type { Clock } from '../../core/clock.ts';
 import type { JobId } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
-import type { Log } from '../../log.ts';
-import { fits } from './agent-rules.ts';
-import { LaterError } from './api.ts';
+import { wordOf } from './ends.ts';
 import type { Reservations } from './reservations.ts';
-import type { ScheduledJob, Stacks } from './stacks.ts';
-import { createWaker } from './waker.ts';
+import type { Runs } from './runs.ts';
+import type { Shared } from './service.ts';
+import { type ScheduledJob, stageOf, whyRefused } from './stacks.ts';
+import { retryWait, type Turns, takeTurns } from './turns.ts';
 
 export interface QueueWatchParts {
   readonly queue: string;
-  /** Those that take jobs from it. */
-  readonly pools: readonly PoolConfig[];
-  /** Key of this host's. */
-  readonly stack: string;
-  /** The host's short name, for people. */
-  readonly host: string;
-  readonly stacks: Pick<Stacks, 'scheduled' | 'notify'>;
-  readonly reservations: Pick<Reservations, 'take' | 'of' | 'isShunned' | 'keep' | 'all'>;
-  /** Slots of these pools that could take a job and have none, not even one that is only reserved. */
-  readonly free: () => readonly string[];
-  readonly poolOf: (slot: string) => PoolConfig | undefined;
-  /** Makes the stack known, and takes up what an earlier manager had. `again`: it is not known any more. @throws OnejobError E_CI_* */
-  readonly begin: (again: boolean) => Promise<void>;
-  /** Whether anything can be asked at all: there is a token. */
-  readonly isReady: () => boolean;
-  /** Why jobs cannot be had; null when they can. */
-  readonly say: (problem: string | null) => void;
   /** ms between two questions while a slot is free. */
   readonly often: number;
-  /** ms between two questions while no slot is free: the service takes a stack that asks nothing for one that is gone. */
-  readonly every: number;
-  /** ms between two rounds that keep reservations. */
-  readonly keepEvery: number;
-  readonly clock: Clock;
-  readonly log: Log;
-  readonly random: () => number;
-  readonly signal: AbortSignal;
+  readonly shared: Shared;
+  readonly reservations: Reservations;
+  readonly runs: Runs;
+  /** Why jobs cannot be had; null when they can. */
+  readonly say: (problem: string | null) => void;
 }
 
-export interface QueueWatch {
-  /** Something has changed: a slot is free, the token is another. */
-  wake(): void;
-  /** Resolves once `signal` is aborted and nothing is under way. */
-  readonly ended: Promise<void>;
+interface Pick {
+  readonly job: JobId;
+  readonly slot: string;
 }
 
-/** ms. Shortest and longest wait after failures; the latter is the wait after a refusal, which only a person can mend. */
-const [shortest, longest] = [1_000, 60_000];
+/** ms. The longest wait after failures, and the wait after a refusal, which only a person can mend. */
+const longest = 60_000;
 /** Jobs of an answer, and answers that are read at a time to find those that fit. */
 const [pageSize, mostPages] = [100, 10];
 /** ms that a job must have waited before its page says what for. */
@@ -57,10 +33,12 @@ const beforeNote = 5_000;
 /** Jobs of which it is remembered that their page says it. */
 const mostTold = 5_000;
 
-export function watchQueue(parts: QueueWatchParts): QueueWatch {
-  const { queue, pools, stack, stacks, reservations, clock, log, signal } = parts;
-  const waker = createWaker(clock);
-  signal.addEventListener('abort', waker.wake, { once: true });
+/** It is to be woken when a slot is free, and when the token is another. */
+export function watchQueue({ queue, often, shared, reservations, runs, say }: QueueWatchParts): Turns {
+  const { config, entry, stacks, stack, rows, poolOf, expiry, clock, log, signal } = shared;
+  const pools = shared.pools.filter((pool) => pool.queue === queue);
+  /** Every so many ms reservations are kept. */
+  const keepEvery = (expiry * 1000) / 4;
   let isKnown = false;
   let wasKnown = false;
   let failures = 0;
@@ -69,17 +47,51 @@ export function watchQueue(parts: QueueWatchParts): QueueWatch {
   let crowd = new Map<JobId, number>();
   const told = new Set<JobId>();
 
+  /**
+   * What a manager before this one had reserved or given to agents: kept, and run after all, looked after, or known to be over. Of
+   * pools that config does not know any more, too. @throws OnejobError E_CI_*
+   */
+  async function takeUp(): Promise<void> {
+    const isOfQueue = (pool: string): boolean => (shared.pools.find(({ name }) => name === pool)?.queue ?? queue) === queue;
+    const isLookedAfter = (job: JobId): boolean => reservations.of(job) !== null || runs.of(job) !== null;
+    const left = rows.unended().filter(({ id, pool }) => isOfQueue(pool) && !isLookedAfter(id));
+    if (left.length === 0) return;
+    const ids = left.map(({ id }) => id);
+    const states = await stacks.states(stack, ids, signal);
+    const picks: Pick[] = [];
+    for (const { id, pool } of left) {
+      const state = states.get(id) ?? 'gone';
+      const slot = reservations.slotFor(pool, id);
+      const agent = slot === undefined ? null : shared.slots.agentOf(slot, id);
+      if (slot !== undefined && agent !== null) runs.add({ job: id, agent, slot });
+      if (slot !== undefined && state === 'reserved') picks.push({ job: id, slot });
+      else if (agent === null) rows.left(id, stageOf(state) === 'over' ? wordOf(state, null) : null);
+    }
+    if (picks.length === 0) return;
+    log.info('reservations taken up', { queue, jobs: picks.map(({ job }) => job) });
+    await reservations.take(queue, picks);
+  }
+
+  /** The stack is made known. `again`: it is not known any more. @throws OnejobError E_CI_* */
+  async function begin(again: boolean): Promise<void> {
+    await entry.register(queue, again, signal).catch((error: unknown) => {
+      throw whyRefused(error);
+    });
+    await takeUp();
+    runs.wake();
+  }
+
   const pick = (job: ScheduledJob, free: string[]): string | null => {
-    const at = free.findIndex((slot) => fits(job.rules, queue, parts.poolOf(slot)?.tags ?? []));
+    const at = free.findIndex((slot) => fits(job.rules, queue, poolOf(slot)?.tags ?? []));
     return at < 0 ? null : (free.splice(at, 1)[0] ?? null);
   };
 
   async function ask(): Promise<void> {
     asked = clock.now();
     // The pool that is to have jobs first.
-    const rank = (slot: string): number => parts.poolOf(slot)?.priority ?? 0;
-    const free = parts.free().toSorted((a, b) => rank(b) - rank(a));
-    const picks: { job: JobId; slot: string }[] = [];
+    const rank = (slot: string): number => poolOf(slot)?.priority ?? 0;
+    const free = reservations.free(queue).toSorted((a, b) => rank(b) - rank(a));
+    const picks: Pick[] = [];
     const waiting = new Map<JobId, number>();
     let after: string | null = null;
     for (let pages = 0; pages < mostPages; pages++) {
@@ -106,7 +118,7 @@ export function watchQueue(parts: QueueWatchParts): QueueWatch {
     if (late.length === 0) return;
     for (const job of late) told.add(job);
     for (const job of told) if (told.size > mostTold) told.delete(job);
-    const detail = `onejob on ${parts.host}: every slot that fits is busy; this job waits for one`;
+    const detail = `onejob on ${shared.host}: every slot that fits is busy; this job waits for one`;
     const notes = late.slice(0, pageSize).map((job) => ({ job, detail }));
     await stacks.notify(stack, notes, signal).catch((error: unknown) => {
       if (!signal.aborted) log.info('jobs not told why they wait', { queue, reason: toFailure(error).message });
@@ -115,49 +127,54 @@ export function watchQueue(parts: QueueWatchParts): QueueWatch {
 
   async function turn(): Promise<void> {
     try {
-      if (!isKnown) await parts.begin(wasKnown);
+      if (!isKnown) await begin(wasKnown);
       isKnown = true;
       wasKnown = true;
-      if (clock.now() >= kept + parts.keepEvery) {
+      if (clock.now() >= kept + keepEvery) {
         kept = clock.now();
         await reservations.keep(queue);
       }
       if (clock.now() >= nextAsk()) await ask();
       failures = 0;
-      parts.say(null);
+      say(null);
     } catch (error) {
       if (signal.aborted) return;
       failures += 1;
       const { message, retry, code } = toFailure(error);
       // The stack may be gone, or another installation's now: it is made known again.
       if (code === 'E_CI_DENIED') isKnown = false;
-      const backOff = retry ? Math.min(shortest * 2 ** (failures - 1), longest) * (1 - parts.random() / 5) : longest;
-      notBefore = clock.now() + Math.max(backOff, error instanceof LaterError ? error.retryAfter : 0);
+      notBefore = clock.now() + Math.max(retry ? 0 : longest, retryWait(error, failures, shared.random, longest));
       if (!(error instanceof OnejobError)) log.error('cannot follow a queue', { queue, error });
       // One that failed once is no outage.
-      if (!retry || failures > 1) parts.say(message);
+      if (!retry || failures > 1) say(message);
     }
   }
 
-  const nextAsk = (): number => asked + (parts.free().length > 0 ? parts.often : parts.every);
+  // The service takes a stack that asks nothing for one that is gone.
+  const nextAsk = (): number => asked + (reservations.free(queue).length > 0 ? often : config.pollEvery);
   const due = (): number | null => {
-    if (!parts.isReady()) return null;
-    const keep = reservations.all().some((one) => one.queue === queue) ? kept + parts.keepEvery : Number.POSITIVE_INFINITY;
+    if (!shared.isReady() || !reservations.knowsSlots) return null;
+    const keep = reservations.has(queue) ? kept + keepEvery : Number.POSITIVE_INFINITY;
     return Math.max(notBefore, isKnown ? Math.min(nextAsk(), keep) : notBefore);
   };
 
-  async function run(): Promise<void> {
-    while (!signal.aborted) {
-      const at = due();
-      if (at === null || clock.now() < at) await waker.wait(at);
-      else await turn();
-    }
-  }
+  return takeTurns({ due, turn, clock, signal });
+}
 
-  return {
-    wake() {
-      waker.wake();
-    },
-    ended: run(),
-  };
+/**
+ * Whether an agent's tags meet every rule of a job. `key=*` is met by any value; a rule or a tag without a value is about `true`.
+ * Where jobs are acquired nobody but us looks at that: the service gives a reserved job to whichever agent names it (docs page
+ * `agent/cli/reference/start`, `--acquire-job`).
+ */
+export function fits(rules: readonly string[], queue: string, tags: readonly string[]): boolean {
+  const own = [`queue=${queue}`, ...tags].map(split);
+  return rules.every((rule) => {
+    const [key, value] = split(rule);
+    return own.some(([name, has]) => name === key && (value === '*' || has === value));
+  });
+}
+
+function split(tag: string): readonly [string, string] {
+  const at = tag.indexOf('=');
+  return at < 0 ? [tag.trim(), 'true'] : [tag.slice(0, at).trim(), tag.slice(at + 1).trim()];
 }

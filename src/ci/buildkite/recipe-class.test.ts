@@ -9,7 +9,7 @@ import { expandRecipe } from '../../config/template.ts';
 import { Folder } from '../../config/testing.ts';
 import type { Mount, Recipe } from '../../runtimes/runtime.ts';
 import { jobFacts } from './job-facts.ts';
-import { cacheKeyOf, untrustedRecipe, wantsOther } from './recipe-class.ts';
+import { cacheKeyOf, untrustedRecipe, wantsOther } from './ruling.ts';
 
 const folder = new Folder();
 afterAll(() => folder[Symbol.dispose]());

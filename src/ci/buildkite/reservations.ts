@@ -4,16 +4,13 @@
  *
  * A reservation ends by itself soon after nobody keeps it: what is forgotten here, by a crash too, goes back to its queue.
  */
-import type { PoolConfig } from '../../config/config.ts';
-import type { Clock } from '../../core/clock.ts';
-import type { AgentId, JobId } from '../../core/slot.ts';
-import { toFailure } from '../../errors.ts';
-import type { Log } from '../../log.ts';
-import type { CiEvent } from '../ci-service.ts';
-import type { GivenJob } from './job-facts.ts';
-import { type JobRows, wordOf } from './job-rows.ts';
+import type { AgentId, Failure, JobId, JobResult } from '../../core/slot.ts';
+import { type ErrorCode, toFailure } from '../../errors.ts';
+import type { SlotOffer } from '../ci-service.ts';
+import { whyNotAcquired, wordOf } from './ends.ts';
 import type { Ruling } from './ruling.ts';
-import { type Stacks, stageOf } from './stacks.ts';
+import type { Shared } from './service.ts';
+import { stageOf } from './stacks.ts';
 
 export interface Reservation {
   readonly job: JobId;
@@ -35,39 +32,27 @@ export interface Reservation {
   readonly kept: number;
 }
 
-export interface Verdict {
+interface Verdict {
   /** For people, on the job's page. */
   readonly detail: string;
   /** For the list of jobs. */
   readonly word: string;
 }
 
-export interface ReservationParts {
-  readonly stacks: Pick<Stacks, 'reserve' | 'show' | 'states' | 'finish'>;
-  /** Key of this host's. */
-  readonly stack: string;
-  readonly rows: Pick<JobRows, 'reserved' | 'left' | 'note'>;
-  readonly rule: (job: GivenJob, pool: PoolConfig) => Promise<Ruling>;
-  readonly poolOf: (slot: string) => PoolConfig | undefined;
-  /** Whether the slot has the job, in whatever lane. */
-  readonly isTaken: (job: JobId, slot: string) => boolean;
-  /** Whose sandbox in this slot is to run the job: that of a manager before this one. */
-  readonly agentOf: (slot: string, job: JobId) => AgentId | null;
-  readonly emit: (event: CiEvent) => void;
-  /** s that a reservation lasts unless it is kept. */
-  readonly expiry: number;
-  /** ms that a job may wait for a slot before another host may have it. */
-  readonly holdTimeout: number;
-  readonly clock: Clock;
-  readonly log: Log;
-  readonly signal: AbortSignal;
+interface NotAcquired {
+  readonly job: JobId;
+  readonly agent: AgentId;
+  readonly result: JobResult;
+  /** Why its agent was given up; null: it ended by itself, or was ended for another reason. */
+  readonly late: string | null;
 }
 
 export interface Reservations {
   of(job: JobId): Reservation | null;
   /** Those of a slot that wait for it or are in it, oldest first. */
   in(slot: string): readonly Reservation[];
-  all(): readonly Reservation[];
+  /** Whether there is any of the queue. */
+  has(queue: string): boolean;
   /** Not to be reserved now: one that was given back, or that another host has. */
   isShunned(job: JobId): boolean;
   /** @throws OnejobError E_CI_* when the service cannot be asked; then none is ours */
@@ -76,33 +61,61 @@ export interface Reservations {
   renew(job: JobId): Promise<boolean>;
   /** Does what is due for all of a queue. @throws OnejobError E_CI_* */
   keep(queue: string): Promise<void>;
-  move(job: JobId, slot: string): void;
-  /** A sandbox is made for it; null: none is any more. */
-  put(job: JobId, agent: AgentId | null, failures?: number): void;
-  end(job: JobId, verdict: Verdict): Promise<void>;
-  /** Another host may have it. */
-  giveBack(job: JobId, why: string): Promise<void>;
+  /** A sandbox is made for it. */
+  put(job: JobId, agent: AgentId): void;
+  /** Its sandbox has certainly not begun it: it is tried again, or ended. `failure`: what went wrong; null: nothing did. */
+  returned(job: JobId, failure: Failure | null): void;
+  /**
+   * Its agent is over and never had it: the service still keeps it for us, and shows nothing of why it waits. It is tried again, given
+   * to others, or ended with the reason.
+   */
+  notAcquired(about: NotAcquired, signal: AbortSignal): Promise<void>;
   /** An agent of ours has it, or it is over. `word`: as in `JobRows.left`; undefined: its row is somebody else's matter. */
   forget(job: JobId, word?: string | null): void;
   /** The service does not keep it for this host any more; `state`: its word for what became of it. */
   lost(job: JobId, state: string): void;
+  /** What a slot could do with a job now. One that waited for this slot goes to another one of its pool, or back. */
+  offer(slot: string, offer: SlotOffer): void;
+  /** Whether slots have told what they could do. */
+  readonly knowsSlots: boolean;
+  /** Slots of a queue that could take a job and have none, not even one that is only reserved. */
+  free(queue: string): string[];
+  /** For a job of this pool: the one that has it, or one that is open, or any; undefined: the pool has none. */
+  slotFor(pool: string, job: JobId): string | undefined;
 }
 
 /** ms that a job is left to others: after it was given back, and when another host was faster. */
 const [shunBack, shunLost] = [300_000, 10_000];
 /** ms since it was made, or made anew, in which a reservation is as good as new. */
 const freshFor = 10_000;
-export function createReservations(parts: ReservationParts): Reservations {
-  const { stacks, stack, rows, poolOf, isTaken, emit, clock, log, signal } = parts;
+/** Tries to run a job before it is ended. */
+const mostTries = 3;
+/** Troubles of this host, its Engine and its service: no other job would be better off, so none is ended for them. */
+const passing: ReadonlySet<string> = new Set<ErrorCode>([
+  ...(['E_ENGINE_UNREACHABLE', 'E_ENGINE_SILENT', 'E_FILTER', 'E_DISK_FULL', 'E_STATE_FULL', 'E_STATE_BUSY', 'E_SECRET'] as const),
+  ...(['E_CI_UNREACHABLE', 'E_CI_THROTTLED', 'E_CI_ANSWER', 'E_CI_CREDENTIAL'] as const),
+]);
+
+export function createReservations(shared: Shared): Reservations {
+  const { config, stacks, stack, rows, slots, poolOf, isTaken, expiry, emit, clock, log, signal } = shared;
   const held = new Map<JobId, Reservation>();
   const shunned = new Map<JobId, number>();
   const deciding = new Set<JobId>();
+  const offers = new Map<string, SlotOffer>();
 
-  const change = (job: JobId, patch: Partial<Reservation>): void => {
+  const change = (job: JobId, patch: Partial<Reservation>): Reservation | undefined => {
     const before = held.get(job);
-    if (before !== undefined) held.set(job, { ...before, ...patch });
+    if (before === undefined) return undefined;
+    const now = { ...before, ...patch };
+    held.set(job, now);
+    return now;
   };
-  const offer = ({ pool, slot }: Reservation): void => emit({ kind: 'waiting', pool, slot });
+  const isIn = (slot: string) => [...held.values()].filter((one) => one.slot === slot);
+  const isOpen = (slot: string): boolean => offers.get(slot) === 'open';
+  const isUnclaimed = (slot: string): boolean => isIn(slot).every(({ verdict }) => verdict !== null);
+  const free = (queue: string): string[] =>
+    [...offers.keys()].filter((slot) => isOpen(slot) && poolOf(slot)?.queue === queue && isUnclaimed(slot));
+  const tellWaiting = ({ pool, slot }: Reservation): void => emit({ kind: 'waiting', pool, slot });
   const shun = (job: JobId, ms: number): void => {
     for (const [one, until] of shunned) if (until <= clock.now()) shunned.delete(one);
     shunned.set(job, clock.now() + ms);
@@ -112,6 +125,7 @@ export function createReservations(parts: ReservationParts): Reservations {
     if (word !== undefined) rows.left(job, word);
   };
 
+  /** Ends it at the service, now or when the service can be told. */
   async function tell({ job, verdict }: Reservation): Promise<void> {
     if (verdict === null) return;
     try {
@@ -122,12 +136,11 @@ export function createReservations(parts: ReservationParts): Reservations {
     }
   }
 
-  const end: Reservations['end'] = async (job, verdict) => {
-    change(job, { verdict });
+  async function end(job: JobId, verdict: Verdict): Promise<void> {
+    const now = change(job, { verdict });
     rows.note(job, verdict.detail);
-    const now = held.get(job);
     if (now !== undefined) await tell(now);
-  };
+  }
 
   async function decide({ job, slot }: Reservation): Promise<void> {
     const pool = poolOf(slot);
@@ -138,7 +151,7 @@ export function createReservations(parts: ReservationParts): Reservations {
       if (!held.has(job)) return;
       if (given === null) return forget(job, 'gone');
       rows.reserved(given, pool.name);
-      const ruling = await parts.rule(given, pool).catch((error: unknown) => toFailure(error).message);
+      const ruling = await shared.rule(given, pool).catch((error: unknown) => toFailure(error).message);
       if (!held.has(job)) return;
       if (typeof ruling === 'string') {
         log.error('cannot decide about a job', { job, reason: ruling });
@@ -147,9 +160,8 @@ export function createReservations(parts: ReservationParts): Reservations {
         log.warn('job refused', { job, pipeline: ruling.facts.pipeline, reason: ruling.reason });
         await end(job, { detail: `onejob refused this job: ${ruling.reason}`, word: 'refused' });
       } else {
-        change(job, { ruling });
-        const now = held.get(job);
-        if (now !== undefined) offer(now);
+        const now = change(job, { ruling });
+        if (now !== undefined) tellWaiting(now);
       }
     } catch (error) {
       // Asked again with the next look.
@@ -173,7 +185,7 @@ export function createReservations(parts: ReservationParts): Reservations {
   async function extend(jobs: readonly JobId[]): Promise<void> {
     if (jobs.length === 0) return;
     const kept = clock.now();
-    const ours = await stacks.reserve(stack, jobs, parts.expiry, signal);
+    const ours = await stacks.reserve(stack, jobs, expiry, signal);
     for (const job of ours) change(job, { kept });
     const others = jobs.filter((job) => !ours.has(job));
     if (others.length === 0) return;
@@ -181,25 +193,38 @@ export function createReservations(parts: ReservationParts): Reservations {
     for (const job of others) lost(job, states.get(job) ?? 'gone');
   }
 
-  const giveBack: Reservations['giveBack'] = async (job, why) => {
+  /** Another host may have it. */
+  async function giveBack(job: JobId, why: string): Promise<void> {
     const one = held.get(job);
     if (one === undefined) return;
     log.info('job given back', { job, slot: one.slot, reason: why });
     shun(job, shunBack);
     forget(job, null);
-    // The service has no call for it. A reservation that is made anew ends a second later; else it does when its time is up.
-    await stacks.reserve(stack, [job], 1, signal).catch(() => {});
-  };
+    await endReservation(job, signal);
+  }
+
+  /** The service has no call for it. A reservation that is made anew ends a second later; else it does when its time is up. */
+  async function endReservation(job: JobId, inner: AbortSignal): Promise<void> {
+    await stacks.reserve(stack, [job], 1, inner).catch(() => {});
+  }
+
+  /** No agent has it any more: it waits for a slot. */
+  const wait = (job: JobId, failures: number) => change(job, { agent: null, failures, since: clock.now() });
+
+  function move(job: JobId, slot: string): void {
+    const now = change(job, { slot });
+    if (now?.ruling != null) tellWaiting(now);
+  }
 
   return {
     of: (job) => held.get(job) ?? null,
-    in: (slot) => [...held.values()].filter((one) => one.slot === slot),
-    all: () => [...held.values()],
+    in: isIn,
+    has: (queue) => [...held.values()].some((one) => one.queue === queue),
     isShunned: (job) => (shunned.get(job) ?? 0) > clock.now(),
     async take(queue, picks) {
       const jobs = picks.map(({ job }) => job);
       const kept = clock.now();
-      const ours = await stacks.reserve(stack, jobs, parts.expiry, signal);
+      const ours = await stacks.reserve(stack, jobs, expiry, signal);
       for (const { job, slot } of picks) {
         const pool = poolOf(slot)?.name;
         if (pool === undefined || held.has(job)) continue;
@@ -207,7 +232,7 @@ export function createReservations(parts: ReservationParts): Reservations {
           shun(job, shunLost);
           continue;
         }
-        const agent = parts.agentOf(slot, job);
+        const agent = slots.agentOf(slot, job);
         const one = { job, queue, pool, slot, ruling: null, agent, verdict: null, failures: 0, since: kept, kept };
         held.set(job, one);
         rows.reserved({ id: job, env: {} }, pool);
@@ -224,23 +249,67 @@ export function createReservations(parts: ReservationParts): Reservations {
       for (const one of all) {
         if (one.verdict !== null) await tell(one);
         else if (one.ruling === null) void decide(one);
-        const isLate = one.agent === null && clock.now() - one.since > parts.holdTimeout;
+        const isLate = one.agent === null && clock.now() - one.since > config.holdTimeout;
         if (isLate && one.verdict === null && !isTaken(one.job, one.slot)) await giveBack(one.job, 'no slot took it in time');
       }
       const left = all.filter(({ job }) => held.has(job)).map(({ job }) => job);
       await extend(left);
     },
-    move(job, slot) {
-      change(job, { slot });
-      const now = held.get(job);
-      if (now?.ruling != null) offer(now);
+    put(job, agent) {
+      change(job, { agent });
     },
-    put(job, agent, failures) {
-      change(job, { agent, ...(failures !== undefined && { failures }), ...(agent === null && { since: clock.now() }) });
+    returned(job, failure) {
+      const its = failure === null || passing.has(failure.code) ? null : failure;
+      const failures = (held.get(job)?.failures ?? 0) + (its === null ? 0 : 1);
+      const now = wait(job, failures);
+      if (now === undefined) return;
+      if (its !== null && (failures >= mostTries || !its.retry)) {
+        const detail = `onejob could not run this job: its sandbox could not be made: ${its.message}`;
+        void end(job, { detail, word: 'failed' });
+      } else if (offers.get(now.slot) === 'gone') void giveBack(job, 'its slot is gone');
+      else queueMicrotask(() => tellWaiting(now));
     },
-    end,
-    giveBack,
+    async notAcquired({ job, agent, result, late }, inner) {
+      const one = held.get(job);
+      const why = late ?? whyNotAcquired(result);
+      log.warn('job not acquired', { job, agent, reason: why });
+      if (one === undefined) {
+        // How often it was tried only the manager before this one knew.
+        await endReservation(job, inner);
+        rows.left(job, null);
+      } else if (late === null && result.kind === 'lost') {
+        await giveBack(job, why);
+      } else if (one.failures + 1 < mostTries && (late !== null || result.kind !== 'timeout')) {
+        wait(job, one.failures + 1);
+      } else {
+        await end(job, { detail: `onejob could not run this job: ${why}.`, word: 'failed' });
+        rows.left(job, 'failed');
+      }
+    },
     forget,
     lost,
+    offer(slot, offer) {
+      offers.set(slot, offer);
+      const pool = poolOf(slot)?.name;
+      const untaken = [...held.values()].filter((one) => one.pool === pool && one.verdict === null && !isTaken(one.job, one.slot));
+      if (offer === 'open') {
+        const stuck = isUnclaimed(slot) ? untaken.find((one) => !isOpen(one.slot)) : undefined;
+        if (stuck !== undefined) move(stuck.job, slot);
+        return;
+      }
+      for (const one of untaken.filter((each) => each.slot === slot)) {
+        const other = free(one.queue).find((each) => poolOf(each)?.name === one.pool);
+        if (other !== undefined) move(one.job, other);
+        else if (offer === 'gone') void giveBack(one.job, 'its slot is gone');
+      }
+    },
+    get knowsSlots() {
+      return offers.size > 0;
+    },
+    free,
+    slotFor(pool, job) {
+      const its = [...offers.keys()].filter((slot) => poolOf(slot)?.name === pool);
+      return its.find((slot) => isTaken(job, slot)) ?? its.find(isOpen) ?? its[0];
+    },
   };
 }

@@ -2,13 +2,12 @@
  * Jobs that an agent of this host is to acquire, or has: what the service says of them. Their agents speak to the service
  * themselves, so nothing but its own word tells how far they are.
  */
-import type { Clock } from '../../core/clock.ts';
 import type { AgentId, JobId } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
-import type { Log } from '../../log.ts';
-import { LaterError } from './api.ts';
-import { type Stacks, stageOf } from './stacks.ts';
-import { createWaker, retryWait } from './waker.ts';
+import type { Reservations } from './reservations.ts';
+import type { Shared } from './service.ts';
+import { stageOf } from './stacks.ts';
+import { retryWait, type Turns, takeTurns } from './turns.ts';
 
 export interface Run {
   readonly job: JobId;
@@ -18,46 +17,20 @@ export interface Run {
   readonly since: number;
   /** `expected`: the service keeps the job for its agent. `over`: the service has its result. */
   readonly phase: 'expected' | 'running' | 'ending' | 'over';
+  /** The service gave the job to an agent: it can only be this one. */
+  readonly wasAcquired: boolean;
+  /** Why its agent is given up: it was not heard of in time; null: it is not. */
+  readonly late: string | null;
   /** When the service was heard to want its end (the clock's `now`); null: it does not. */
   readonly cancelledAt: number | null;
 }
 
-export interface RunParts {
-  readonly stacks: Pick<Stacks, 'states'>;
-  readonly stack: string;
-  /** ms that an agent may take to acquire its job. */
-  readonly bootTimeout: number;
-  /** ms that the slot's sandbox may take to end after TERM. */
-  readonly graceOf: (slot: string) => number;
-  /** The service gave the job to an agent: it can only be this one. */
-  readonly acquired: (run: Run) => void;
-  /** Its agent was not heard of in time. */
-  readonly late: (run: Run) => void;
-  /** The job went back to its queue, or is gone, and its agent has not had it. */
-  readonly missed: (run: Run, state: string) => void;
-  /** The service has its result: nothing is left for its agent to do. */
-  readonly over: (run: Run) => void;
-  /** It was cancelled, and its agent has not ended it in its time. Said again after as long. */
-  readonly unheeded: (run: Run) => void;
-  /** Whether anything can be asked at all. */
-  readonly isReady: () => boolean;
-  /** In [0, 1). */
-  readonly random: () => number;
-  readonly clock: Clock;
-  readonly log: Log;
-  readonly signal: AbortSignal;
-}
-
-export interface Runs {
+export interface Runs extends Turns {
   /** An agent is about to be let go with the job, or was by an earlier manager. */
   add(run: { readonly job: JobId; readonly agent: AgentId; readonly slot: string }): void;
   of(job: JobId): Run | null;
   /** Its sandbox is gone. */
   drop(job: JobId): void;
-  /** Something has changed: there is a token. */
-  wake(): void;
-  /** Resolves once `signal` is aborted and nothing is under way. */
-  readonly ended: Promise<void>;
 }
 
 /** ms between two looks: while an agent is on its way, and else. */
@@ -66,53 +39,70 @@ const [soon, later] = [1_000, 5_000];
 const slack = 30_000;
 /** ms after which an answer is too old to give an agent up by it. */
 const fresh = 2_000;
+/** ms, the longest between two tries to ask. */
+const longestWait = 30_000;
 
-export function createRuns(parts: RunParts): Runs {
-  const { stacks, stack, clock, log, signal } = parts;
+export function createRuns(shared: Shared, reservations: Pick<Reservations, 'forget' | 'lost'>): Runs {
+  const { config, stacks, stack, rows, poolOf, emit, clock, log, signal } = shared;
   const runs = new Map<JobId, Run>();
-  const waker = createWaker(clock);
-  signal.addEventListener('abort', waker.wake, { once: true });
   let failures = 0;
   /** Times of the clock. */
   let [asked, notBefore] = [Number.NEGATIVE_INFINITY, Number.NEGATIVE_INFINITY];
 
-  const put = (run: Run, patch: Partial<Run>): Run => {
-    const next = { ...run, ...patch };
-    if (runs.has(run.job)) runs.set(run.job, next);
-    return next;
+  const put = (run: Run, patch: Partial<Run>): void => {
+    if (runs.has(run.job)) runs.set(run.job, { ...run, ...patch });
   };
+  const end = ({ job, agent }: Run): void => emit({ kind: 'cancel', job, agent, grace: 0 });
+
+  /** `phase`: how far it is by now. */
+  function acquired(run: Run, patch: Pick<Run, 'phase'> & Partial<Run>): void {
+    put(run, { ...patch, wasAcquired: true });
+    if (run.phase !== 'expected') return;
+    reservations.forget(run.job);
+    rows.runs(run.job, run.agent);
+    shared.wake();
+  }
 
   function judge(run: Run, state: string, isFresh: boolean): void {
     const now = clock.now();
     switch (stageOf(state)) {
-      case 'reserved':
-        if (run.phase !== 'expected' || !isFresh || now - run.since <= parts.bootTimeout) return;
-        put(run, { since: now });
-        parts.late(run);
+      case 'reserved': {
+        if (run.phase !== 'expected' || !isFresh || now - run.since <= config.bootTimeout) return;
+        const late = `the agent in its sandbox did not acquire it within ${Math.round(config.bootTimeout / 1000)} s`;
+        put(run, { since: now, late });
+        end(run);
         return;
+      }
       case 'running':
-        if (run.phase === 'expected') parts.acquired(put(run, { phase: 'running' }));
+        if (run.phase === 'expected') acquired(run, { phase: 'running' });
         return;
       case 'ending': {
-        if (run.phase === 'expected') parts.acquired(run);
         const since = run.cancelledAt ?? now;
-        const isLate = now - since > parts.graceOf(run.slot) + slack;
-        put(run, { phase: 'ending', cancelledAt: isLate ? now : since });
-        if (isLate) parts.unheeded(run);
+        const isLate = now - since > (poolOf(run.slot)?.stopGrace ?? 0) + slack;
+        acquired(run, { phase: 'ending', cancelledAt: isLate ? now : since });
+        if (isLate) endUnheeded(run);
         return;
       }
       case 'waiting':
-        if (run.phase === 'expected') parts.missed(run, state);
+        if (run.phase === 'expected') reservations.lost(run.job, state);
         return;
       case 'over':
         if (run.phase === 'over') return;
         put(run, { phase: 'over' });
-        if (run.phase === 'expected' && state !== 'finished') parts.missed(run, state);
-        else parts.over(run);
+        // Its agent has not had it, or nothing is left for it to do.
+        if (run.phase === 'expected' && state !== 'finished') reservations.lost(run.job, state);
+        else emit({ kind: 'jobDone', agent: run.agent });
         return;
       case null:
         return;
     }
+  }
+
+  /** It was cancelled, and its agent has not ended it in its time. Again after as long. */
+  function endUnheeded(run: Run): void {
+    log.warn('cancelled job ended', { job: run.job, agent: run.agent });
+    rows.note(run.job, 'The job was cancelled, and its agent did not end it: onejob did.');
+    end(run);
   }
 
   async function ask(): Promise<void> {
@@ -134,32 +124,24 @@ export function createRuns(parts: RunParts): Runs {
       if (signal.aborted) return;
       failures += 1;
       if (!(error instanceof OnejobError)) log.error('cannot judge jobs', { reason: toFailure(error).message });
-      notBefore = clock.now() + retryWait(failures, parts.random, error instanceof LaterError ? error.retryAfter : 0);
+      notBefore = clock.now() + retryWait(error, failures, shared.random, longestWait);
     }
   }
 
   /** null: there is nothing to ask, or nobody can. */
   function due(): number | null {
     const open = [...runs.values()].filter(({ phase }) => phase !== 'over');
-    if (open.length === 0 || !parts.isReady()) return null;
+    if (open.length === 0 || !shared.isReady() || !shared.entry.isKnown) return null;
     return Math.max(notBefore, asked + (open.some(({ phase }) => phase === 'expected') ? soon : later));
   }
 
-  async function follow(): Promise<void> {
-    while (!signal.aborted) {
-      const at = due();
-      if (at === null || clock.now() < at) await waker.wait(at);
-      else await turn();
-    }
-  }
-
-  const ended = follow();
+  const turns = takeTurns({ due, turn, clock, signal });
   return {
-    ended,
-    wake: waker.wake,
+    ...turns,
     add(run) {
-      runs.set(run.job, { ...run, since: clock.now(), phase: 'expected', cancelledAt: null });
-      waker.wake();
+      const fresh = { phase: 'expected', wasAcquired: false, late: null, cancelledAt: null } as const;
+      runs.set(run.job, { ...run, ...fresh, since: clock.now() });
+      turns.wake();
     },
     of: (job) => runs.get(job) ?? null,
     drop: (job) => void runs.delete(job),

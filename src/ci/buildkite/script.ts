@@ -1,8 +1,11 @@
 /**
- * The script that makes a sandbox the agent of one job. Nothing long-lived is in it: the token is good for one agent of that one job,
+ * How a sandbox becomes the agent of one job: what is mounted into it, and the script that begins it. Nothing long-lived is in it: the token is good for one agent of that one job,
  * unless the agent takes its job itself.
  * Every place that an earlier job could have left something in is named, so that none of the agent's own defaults is read.
  */
+import type { PoolConfig } from '../../config/config.ts';
+import type { Recipe } from '../../runtimes/runtime.ts';
+import type { AgentContext } from '../ci-service.ts';
 
 export interface ScriptParts {
   readonly token: string;
@@ -30,6 +33,30 @@ export interface ScriptParts {
 
 /** Where a sandbox has what onejob gives to it: neither images nor hosts have it, and no folder above it is a host's, read-only. */
 export const ownFolder = '/onejob';
+
+/** Where the agent's program and the owner's hooks are in a sandbox: in a folder that neither images nor hosts have. */
+export const inside = {
+  program: `${ownFolder}/buildkite-agent`,
+  hooks: `${ownFolder}/hooks`,
+  plugins: `${ownFolder}/plugins`,
+} as const;
+
+/** As `CiService.equip`. `folder`: on this host, with the agent's program; null: the image brings its own. */
+export function equipped(recipe: Recipe, pool: PoolConfig | undefined, folder: string | null): Recipe {
+  const mount = (host: string, container: string): Recipe['mounts'][number] => ({
+    host,
+    container,
+    readOnly: true,
+    variable: null,
+    cache: null,
+  });
+  const mounts = [
+    ...(folder === null ? [] : [mount(`${folder}/buildkite-agent`, inside.program)]),
+    ...(pool?.hooks == null ? [] : [mount(pool.hooks, inside.hooks)]),
+    ...(pool?.plugins == null ? [] : [mount(pool.plugins, inside.plugins)]),
+  ];
+  return mounts.length === 0 ? recipe : { ...recipe, mounts: [...recipe.mounts, ...mounts] };
+}
 
 /** What an image may have set, and what would make it another agent, more than one, or one that ends before its job. */
 const foreign = [
@@ -126,4 +153,20 @@ export function pastProxies(endpoint: string): readonly string[] {
     'no_proxy=$NO_PROXY',
     'export NO_PROXY no_proxy',
   ];
+}
+
+/** As `agentScript`, with what its pool says. */
+export function scriptFor(
+  { name, workspace }: Pick<AgentContext, 'name' | 'workspace'>,
+  pool: PoolConfig,
+  about: Pick<ScriptParts, 'token' | 'endpoint' | 'job' | 'note' | 'secrets' | 'isFiltered'>,
+): string {
+  return agentScript({
+    ...{ ...about, name, workspace },
+    tags: [`queue=${pool.queue}`, ...pool.tags],
+    hooks: pool.hooks === null ? null : inside.hooks,
+    plugins: pool.plugins === null ? null : inside.plugins,
+    verifiesCommit: pool.trust.branches != null,
+    cancelGrace: Math.max(1_000, pool.stopGrace - 5_000),
+  });
 }

@@ -6,165 +6,96 @@
  * the filter, which keeps its rights small.
  */
 import type { PoolConfig } from '../../config/config.ts';
-import { type Clock, deadline } from '../../core/clock.ts';
-import type { AgentId, Change, Failure, JobId, JobResult } from '../../core/slot.ts';
+import { deadline } from '../../core/clock.ts';
+import type { Change, JobId, JobResult } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
-import type { Log } from '../../log.ts';
-import type { Finding } from '../../runtimes/runtime.ts';
 import type { CiEvent, CiService } from '../ci-service.ts';
 import type { Filter } from '../filter/filter.ts';
 import type { Sealed } from '../filter/seal.ts';
-import type { Trial } from '../trial.ts';
-import { whyEnding, whyLost } from './ends.ts';
+import type { SlotFacts } from '../parts.ts';
+import { whyEnding, whyLost, wordOf } from './ends.ts';
 import { buildkiteRules, rulesOf, type Use } from './filter-rules.ts';
+import { createFront, type FrontParts } from './front.ts';
 import type { GivenJob } from './job-facts.ts';
-import { type JobRows, wordOf } from './job-rows.ts';
-import type { Program } from './mounted-program.ts';
-import { type QueueWatch, watchQueue } from './queue-watch.ts';
-import { createReadiness, type Readiness } from './readiness.ts';
-import { cacheKeyOf, untrustedRecipe, wantsOther } from './recipe-class.ts';
-import { createReservations, type Reservation } from './reservations.ts';
+import { watchQueue } from './queue-watch.ts';
+import { createReservations } from './reservations.ts';
 import type { Ruling } from './ruling.ts';
+import { cacheKeyOf, untrustedRecipe, wantsOther } from './ruling.ts';
 import { createRuns } from './runs.ts';
-import { createSlotOffers } from './slot-offers.ts';
-import { type StackEntry, whyRefused } from './stack-entry.ts';
+import { scriptFor } from './script.ts';
+import type { StackEntry } from './stacks.ts';
 import { type Stacks, stageOf } from './stacks.ts';
-import { takeUp } from './take-up.ts';
-import type { BuildkiteServiceConfig } from './type.ts';
-import { isPassing, mostTries, settleUnacquired } from './unacquired.ts';
-import { equipped, scriptFor } from './way-in.ts';
+import type { Turns } from './turns.ts';
 
-export interface BuildkiteParts {
-  readonly config: BuildkiteServiceConfig;
-  /** Those that take jobs from here. */
-  readonly pools: readonly PoolConfig[];
+export interface BuildkiteParts extends FrontParts {
   readonly stateDir: string;
   /** The host's short name, for people. */
   readonly host: string;
   readonly stacks: Stacks;
   readonly entry: StackEntry;
-  readonly rows: JobRows;
   /** null: no pool takes jobs that are not trusted. */
   readonly filter: Filter | null;
-  /** The token of the cluster. @throws OnejobError E_SECRET */
-  readonly token: () => Promise<string>;
-  /** Where the agent's program is, once it was looked at. @throws OnejobError E_AGENT_PACKAGE and the like */
-  readonly program: Program;
-  /** Number of jobs that wait for a queue; null when nobody knows. */
-  readonly counted: (queue: string) => number | null;
-  /** Follows the counts until `signal` aborts. */
-  readonly count: (signal: AbortSignal) => void;
-  readonly check: (signal: AbortSignal, trial: Trial) => Promise<Finding[]>;
   readonly rule: (job: GivenJob, pool: PoolConfig) => Promise<Ruling>;
-  /** Jobs that a slot has, in whatever lane. */
-  readonly jobsOf: (slot: string) => readonly JobId[];
-  /** Whose sandbox in this slot is to run the job, or runs it. */
-  readonly agentOf: (slot: string, job: JobId) => AgentId | null;
+  readonly slots: Pick<SlotFacts, 'jobsOf' | 'agentOf'>;
   /** In [0, 1). */
   readonly random: () => number;
-  readonly clock: Clock;
-  readonly log: Log;
+}
+
+/** What follows reservations, runs and queues has in common. */
+export interface Shared extends BuildkiteParts {
+  /** Key of this host's. */
+  readonly stack: string;
+  /** s that a reservation lasts unless it is kept. Long enough for an agent that calls in at the last moment. */
+  readonly expiry: number;
+  readonly poolOf: (slot: string) => PoolConfig | undefined;
+  /** Whether the slot has the job, in whatever lane. */
+  readonly isTaken: (job: JobId, slot: string) => boolean;
+  /** Whether anything can be asked at all: there is a token. */
+  readonly isReady: () => boolean;
+  /** Something has changed that may make something due. */
+  readonly wake: () => void;
+  readonly emit: (event: CiEvent) => void;
+  readonly signal: AbortSignal;
 }
 
 /** ms that a stack may take to leave when the manager ends, and that the end of a job waits for its reason to be told. */
 const [leavePatience, sayPatience] = [5_000, 1_000];
 
 export function createBuildkite(parts: BuildkiteParts): CiService {
-  const { config, rows, stacks, entry, stateDir, filter, clock, log, jobsOf } = parts;
-  const { name } = config;
-  const pools = new Map(parts.pools.map((pool) => [pool.name, pool]));
-  const poolOf = (slot: string): PoolConfig | undefined => pools.get(slot.slice(0, slot.lastIndexOf('/')));
-  const closing = new AbortController();
-  const { signal } = closing;
+  const { config, rows, stacks, entry, stateDir, filter, clock, log } = parts;
   const results = new Map<JobId, JobResult>();
-  /** Had by an agent of ours, and not settled yet. */
-  const had = new Set<JobId>();
-  /** Agents that are given up, and why. */
-  const late = new Map<AgentId, string>();
   /** Why jobs are being ended, where their pages do not say it yet. */
   const unsaid = new Map<JobId, string>();
-  const watches = new Map<string, QueueWatch>();
-  /** Why jobs of a queue cannot be had. */
-  const troubles = new Map<string, string>();
+  const watches = new Map<string, Turns>();
   let changes: Change[] = [];
-  let emit: (event: CiEvent) => void = () => {};
 
-  const isTaken = (job: JobId, slot: string): boolean => jobsOf(slot).includes(job);
-  const cancel = (job: JobId, agent: AgentId, grace: number | null): void => emit({ kind: 'cancel', job, agent, grace });
-  /** s. Long enough for an agent that calls in at the last moment. */
-  const expiry = Math.min(Math.ceil(config.bootTimeout / 1000) + 60, 3600);
-  const reservations = createReservations({
-    ...{ stacks, rows, rule: parts.rule, poolOf, isTaken, agentOf: parts.agentOf, expiry, clock, log, signal },
-    emit: (event) => emit(event),
-    stack: entry.key,
-    holdTimeout: config.holdTimeout,
-  });
-  const slots = createSlotOffers({ reservations, poolOf, isTaken });
-  const runs = createRuns({
-    ...{ stacks, stack: entry.key, bootTimeout: config.bootTimeout, random: parts.random, clock, log, signal },
-    graceOf: (slot) => poolOf(slot)?.stopGrace ?? 0,
-    isReady: () => readiness.token !== null && entry.isKnown,
-    acquired({ job, agent, slot }) {
-      had.add(job);
-      reservations.forget(job);
-      rows.runs(job, agent);
-      const queue = poolOf(slot)?.queue;
-      if (queue !== undefined) watches.get(queue)?.wake();
-    },
-    late({ job, agent }) {
-      late.set(agent, `the agent in its sandbox did not acquire it within ${Math.round(config.bootTimeout / 1000)} s`);
-      cancel(job, agent, 0);
-    },
-    missed({ job }, state) {
-      reservations.lost(job, state);
-    },
-    over({ agent }) {
-      emit({ kind: 'jobDone', agent });
-    },
-    unheeded({ job, agent }) {
-      log.warn('cancelled job ended', { job, agent });
-      rows.note(job, 'The job was cancelled, and its agent did not end it: onejob did.');
-      cancel(job, agent, 0);
-    },
-  });
   const wake = (): void => {
     for (const watch of watches.values()) watch.wake();
     runs.wake();
   };
-  const readiness: Readiness = createReadiness({
-    ...{ pools: parts.pools, token: parts.token, program: parts.program, changed: wake, clock, signal },
-    trouble: (queue) => troubles.get(queue),
-    emit: (event) => emit(event),
+  const front = createFront(parts, {
+    changed: wake,
+    begin() {
+      filter?.start(signal);
+      for (const queue of new Set(parts.pools.map((pool) => pool.queue))) follow(queue);
+    },
   });
+  const { emit, signal } = front;
+  const poolOf = (slot: string): PoolConfig | undefined => front.pools.get(slot.slice(0, slot.lastIndexOf('/')));
+  const isTaken = (job: JobId, slot: string): boolean => parts.slots.jobsOf(slot).includes(job);
+  const expiry = Math.min(Math.ceil(config.bootTimeout / 1000) + 60, 3600);
+  const shared: Shared = {
+    ...{ ...parts, stack: entry.key, expiry, poolOf, isTaken, wake, emit, signal },
+    isReady: () => front.token !== null,
+  };
+  const reservations = createReservations(shared);
+  const runs = createRuns(shared, reservations);
 
   function follow(queue: string): void {
-    const watch = watchQueue({
-      ...{ queue, stacks, reservations, poolOf, clock, log, signal, host: parts.host, random: parts.random },
-      pools: [...pools.values()].filter((pool) => pool.queue === queue),
-      stack: entry.key,
-      free: () => slots.free(queue),
-      isReady: () => readiness.token !== null && slots.areKnown,
-      async begin(again) {
-        await entry.register(queue, again, signal).catch((error: unknown) => {
-          throw whyRefused(error);
-        });
-        const isOfQueue = (pool: string): boolean => (pools.get(pool)?.queue ?? queue) === queue;
-        const isKnown = (job: JobId): boolean => reservations.of(job) !== null || runs.of(job) !== null;
-        const about = { queue, stack: entry.key, stacks, rows, reservations, runs, isOfQueue, isKnown, log };
-        await takeUp({ ...about, agentOf: parts.agentOf, slotFor: slots.slotFor }, signal);
-        runs.wake();
-      },
-      say(problem) {
-        if (problem === null) troubles.delete(queue);
-        else troubles.set(queue, problem);
-        readiness.tell();
-      },
-      // A stack may list ten times a second.
-      often: Math.max(1_000, watches.size * 125),
-      every: config.pollEvery,
-      keepEvery: (expiry * 1000) / 4,
-    });
-    watches.set(queue, watch);
+    // A stack may list ten times a second.
+    const often = Math.max(1_000, watches.size * 125);
+    const say = (problem: string | null): void => front.trouble(queue, problem);
+    watches.set(queue, watchQueue({ queue, often, shared, reservations, runs, say }));
   }
 
   function apply(change: Change): void {
@@ -181,11 +112,10 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
         return;
       case 'returned':
         runs.drop(job);
-        if (one !== null) again(one, change.failure);
+        reservations.returned(job, change.failure);
         return;
       case 'settled':
         results.delete(job);
-        had.delete(job);
         runs.drop(job);
         unsaid.delete(job);
         if (one !== null && one.verdict === null) queueMicrotask(() => emit({ kind: 'waiting', pool: one.pool, slot: one.slot }));
@@ -193,18 +123,6 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
       case 'started':
         return;
     }
-  }
-
-  /** It has certainly not begun: it is tried again, or ended. `failure`: what went wrong; null: nothing did. */
-  function again(one: Reservation, failure: Failure | null): void {
-    const its = failure === null || isPassing(failure) ? null : failure;
-    const failures = one.failures + (its === null ? 0 : 1);
-    reservations.put(one.job, null, failures);
-    if (its !== null && (failures >= mostTries || !its.retry)) {
-      const detail = `onejob could not run this job: its sandbox could not be made: ${its.message}`;
-      void reservations.end(one.job, { detail, word: 'failed' });
-    } else if (slots.isGone(one.slot)) void reservations.giveBack(one.job, 'its slot is gone');
-    else queueMicrotask(() => emit({ kind: 'waiting', pool: one.pool, slot: one.slot }));
   }
 
   /** @throws OnejobError E_CI_* */
@@ -235,44 +153,13 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
   }
 
   async function leave(): Promise<void> {
-    closing.abort();
+    front.close();
     await Promise.all([runs.ended, ...[...watches.values()].map(({ ended }) => ended)]);
   }
 
   return {
-    name,
+    ...front.service,
     capabilities: { binds: 'late', canCountQueue: true, standsForSlots: true, terms: 2, poolTimeout: true, jobOnStdout: true },
-
-    async check(inner, trial) {
-      const found = [...troubles.values()].map((message): Finding => {
-        return {
-          level: 'error',
-          subject: `service ${name}`,
-          message,
-          hint: 'Look at what the service says of its token and queues.',
-        };
-      });
-      return [...(await parts.check(inner, trial)), ...found];
-    },
-
-    observe(send, outer) {
-      if (outer.aborted) return;
-      emit = send;
-      outer.addEventListener(
-        'abort',
-        () => {
-          emit = () => {};
-          closing.abort();
-        },
-        { once: true },
-      );
-      readiness.follow();
-      filter?.start(signal);
-      parts.count(signal);
-      for (const queue of new Set([...pools.values()].map((pool) => pool.queue))) follow(queue);
-    },
-
-    equip: (recipe, pool) => equipped(recipe, pools.get(pool), parts.program.folder),
 
     jobs: {
       next(_pool, slot) {
@@ -286,7 +173,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
       },
 
       offer(slot, offer) {
-        slots.set(slot, offer);
+        reservations.offer(slot, offer);
         wake();
       },
 
@@ -351,12 +238,14 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
       const state = await stateOf(job, poolOf(slot) !== undefined, inner);
       const stage = stageOf(state);
       const words = unsaid.get(job);
-      if (stage === 'reserved' || stage === 'waiting') {
-        const about = { job, agent, result, late: late.get(agent) ?? null, state };
-        return settleUnacquired({ ...about, stack: entry.key }, { stacks, rows, reservations, log }, inner);
+      const run = runs.of(job);
+      if (stage === 'reserved') {
+        const late = run?.agent === agent ? run.late : null;
+        return reservations.notAcquired({ job, agent, result, late }, inner);
       }
+      if (stage === 'waiting') return reservations.forget(job, null);
       // The agent's own word for it: somebody else was faster (`core/client.go`).
-      if (stage !== 'over' && !had.has(job) && result.kind === 'code' && result.code === 27) {
+      if (stage !== 'over' && run?.wasAcquired !== true && result.kind === 'code' && result.code === 27) {
         reservations.forget(job);
         return rows.left(job, null);
       }
@@ -366,18 +255,8 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
       rows.left(job, wordOf(state, result));
     },
 
-    async deregister({ agent }) {
-      late.delete(agent);
-      return { ran: null };
-    },
-
+    deregister: async () => ({ ran: null }),
     retire: async () => null,
-
-    waiting(pool) {
-      const queue = pools.get(pool)?.queue;
-      return queue === undefined ? null : parts.counted(queue);
-    },
-    serviceJobs: () => rows.list(),
 
     async forget(inner) {
       await leave();
@@ -390,7 +269,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
         using limit = deadline(clock, leavePatience);
         await entry.forget(limit.signal).catch((error: unknown) => {
           const reason = toFailure(error).message;
-          log.warn('the stack is left at the service, which ends it by itself', { service: name, reason });
+          log.warn('the stack is left at the service, which ends it by itself', { service: config.name, reason });
         });
       }
       await filter?.close(leaving);

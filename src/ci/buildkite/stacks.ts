@@ -2,14 +2,15 @@
  * The Stacks API: waiting jobs are listed, reserved for this host, and given a token that acquires one of them; or ended without an
  * agent. Calls and bounds from the docs page `apis/agent_api/stacks`, field names from its public Go client. All of a job is foreign.
  */
+import { createHash } from 'node:crypto';
 import { z } from 'zod';
-import type { Clock } from '../../core/clock.ts';
+import type { Config } from '../../config/config.ts';
 import type { JobId } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
 import { asksFor } from '../../http/exchange.ts';
-import { LaterError } from './api.ts';
+import type { CiParts } from '../parts.ts';
+import { type ApiParts, type Call, type Called, createCaller, escapeId, longestWait } from './api.ts';
 import type { GivenJob } from './job-facts.ts';
-import { type Call, type Called, createUpstream, escapeId } from './upstream.ts';
 
 /** A job that waits, as far as the list says it. */
 export interface ScheduledJob {
@@ -74,17 +75,9 @@ const stages: ReadonlyMap<string, 'waiting' | 'reserved' | 'running' | 'ending' 
   ).map((state) => [state, 'over'] as const),
 ]);
 
-export interface StacksParts {
-  /** Without a slash at its end. */
-  readonly endpoint: string;
-  /** Of onejob. */
-  readonly version: string;
-  readonly clock: Clock;
+export interface StacksParts extends ApiParts {
   /** The token of a cluster. @throws OnejobError E_SECRET */
   readonly token: () => Promise<string>;
-  /** ms for one answer; default 20 s. */
-  readonly timeout?: number;
-  readonly fetch: typeof fetch;
 }
 
 /** ms until a token that was refused is tried again; another one is at once. */
@@ -107,32 +100,24 @@ const page = z.object({
   cluster_queue: z.object({ dispatch_paused: z.boolean().nullish(), paused: z.boolean().nullish() }).nullish(),
 });
 const reservation = z.object({ reserved: z.array(id) });
-const shown = z.looseObject({ id, env: z.record(z.string(), z.unknown()).nullish() });
+const shown = z.object({ id, env: z.record(z.string(), z.unknown()).nullish() });
 const states = z.object({ states: z.record(z.string(), z.string()) });
 const tokens = z.object({
   job_acquisition_tokens: z.array(z.object({ job_uuid: id, job_acquisition_token: z.string().regex(/^[\x21-\x7e]{1,4096}$/) })),
 });
 
-export function createStacks({ endpoint, version, clock, token, timeout = 20_000, fetch }: StacksParts): Stacks {
-  const upstream = createUpstream({ version, clock, timeout, fetch });
+export function createStacks(parts: StacksParts): Stacks {
+  const { clock } = parts;
+  const { call, read } = createCaller(parts);
   /** The token that was refused last, and until when it is not shown again. */
   let refused: { readonly token: string; readonly until: number; readonly called: Called } | null = null;
 
-  async function ask(call: Pick<Call, 'method' | 'path' | 'body' | 'doing'>, signal: AbortSignal): Promise<Called> {
-    const now = (await token()).trim();
+  async function ask(what: Call, signal: AbortSignal): Promise<Called> {
+    const now = (await parts.token()).trim();
     if (refused?.token === now && clock.now() < refused.until) return refused.called;
-    const called = await upstream.call({ ...call, endpoint, token: now }, signal);
+    const called = await call(what, now, signal);
     refused = !called.ok && called.status === 401 ? { token: now, until: clock.now() + refusedWait, called } : null;
     return called;
-  }
-
-  function read<T>(called: Called, schema: z.ZodType<T>, doing: string): T {
-    if (!called.ok) throw refusal(called);
-    const found = schema.safeParse(called.body);
-    if (found.success) return found.data;
-    throw new OnejobError('E_CI_ANSWER', `Cannot ${doing}: ${endpoint} answered something else than was asked for.`, {
-      retry: true,
-    });
   }
 
   const at = (stack: string, what: string): string => `stacks/${escapeId(stack)}/${what}`;
@@ -141,17 +126,17 @@ export function createStacks({ endpoint, version, clock, token, timeout = 20_000
     async register(stack, queue, metadata, signal) {
       const doing = `register the stack "${stack}" for queue "${queue}"`;
       const body = { key: stack, type: 'custom', queue_key: queue, metadata };
-      return read(await ask({ method: 'POST', path: 'stacks/register', body, doing }, signal), registered, doing).id;
+      return read(await ask({ method: 'POST', path: 'stacks/register', body, doing }, signal), registered).id;
     },
     async deregister(stack, signal) {
       const called = await ask({ method: 'POST', path: at(stack, 'deregister'), doing: `deregister the stack "${stack}"` }, signal);
-      if (!called.ok && called.status !== 404) throw refusal(called);
+      if (!called.ok && called.status !== 404) throw called.error;
     },
     async scheduled(stack, queue, { limit, after }, signal) {
       const doing = `list the jobs of queue "${queue}"`;
       const query = new URLSearchParams({ queue_key: queue, limit: String(limit), ...(after !== null && { after }) });
       const called = await ask({ method: 'GET', path: `${at(stack, 'scheduled-jobs')}?${query}`, doing }, signal);
-      const { jobs, page_info, cluster_queue } = read(called, page, doing);
+      const { jobs, page_info, cluster_queue } = read(called, page);
       return {
         jobs: jobs.flatMap((each) => {
           const found = scheduledJob.safeParse(each);
@@ -160,33 +145,33 @@ export function createStacks({ endpoint, version, clock, token, timeout = 20_000
         }),
         next: page_info?.has_next_page === true ? (page_info.end_cursor ?? null) : null,
         paused: cluster_queue?.dispatch_paused === true || cluster_queue?.paused === true,
-        wait: called.ok ? Math.min(asksFor(called.headers, clock.wall()) ?? 0, 3_600_000) : 0,
+        wait: called.ok ? Math.min(asksFor(called.headers, clock.wall()) ?? 0, longestWait) : 0,
       };
     },
     async reserve(stack, jobs, seconds, signal) {
       const doing = `reserve ${jobs.length === 1 ? `job ${jobs[0]}` : `${jobs.length} jobs`}`;
       const body = { job_uuids: jobs, reservation_expiry_seconds: seconds };
       const called = await ask({ method: 'PUT', path: at(stack, 'scheduled-jobs/batch-reserve'), body, doing }, signal);
-      return new Set(read(called, reservation, doing).reserved);
+      return new Set(read(called, reservation).reserved);
     },
     async show(stack, job, signal) {
       const doing = `read what job ${job} is`;
       const called = await ask({ method: 'GET', path: at(stack, `jobs/${escapeId(job)}`), doing }, signal);
       if (!called.ok && called.status === 404) return null;
-      const found = read(called, shown, doing);
+      const found = read(called, shown);
       const env = Object.entries(found.env ?? {}).filter((pair): pair is [string, string] => typeof pair[1] === 'string');
-      return { ...found, id: job, env: Object.fromEntries(env) };
+      return { id: job, env: Object.fromEntries(env) };
     },
     async states(stack, jobs, signal) {
       const doing = 'ask what has become of jobs';
       const called = await ask({ method: 'POST', path: at(stack, 'jobs/get-states'), body: { job_uuids: jobs }, doing }, signal);
-      return new Map(Object.entries(read(called, states, doing).states));
+      return new Map(Object.entries(read(called, states).states));
     },
     async token(stack, job, seconds, signal) {
       const doing = `get a token that acquires job ${job}`;
       const body = { job_uuids: [job], token_lifetime_seconds: seconds };
       const called = await ask({ method: 'POST', path: at(stack, 'job-acquisition-tokens'), body, doing }, signal);
-      const made = read(called, tokens, doing).job_acquisition_tokens;
+      const made = read(called, tokens).job_acquisition_tokens;
       return made.find(({ job_uuid }) => job_uuid === job)?.job_acquisition_token ?? null;
     },
     async finish(stack, job, detail, signal) {
@@ -195,7 +180,7 @@ export function createStacks({ endpoint, version, clock, token, timeout = 20_000
         { method: 'POST', path: at(stack, `jobs/${escapeId(job)}/finish`), body, doing: `end job ${job}` },
         signal,
       );
-      if (!called.ok && (called.retry || called.status === 401 || called.status === 403)) throw refusal(called);
+      if (!called.ok && (called.error.retry || called.status === 401 || called.status === 403)) throw called.error;
       return called.ok;
     },
     async notify(stack, notes, signal) {
@@ -203,27 +188,109 @@ export function createStacks({ endpoint, version, clock, token, timeout = 20_000
       const notifications = notes.map(({ job, detail }) => ({ job_uuid: job, detail: cut(detail, longestNote), timestamp }));
       const doing = 'say why jobs wait';
       const called = await ask({ method: 'POST', path: at(stack, 'notifications'), body: { notifications }, doing }, signal);
-      if (!called.ok) throw refusal(called);
+      if (!called.ok) throw called.error;
     },
   };
-}
-
-function refusal(called: Called): OnejobError {
-  if (called.ok) return new OnejobError('E_BUG', 'A call that succeeded was taken for one that did not.');
-  const wait = called.retryAfter ?? (called.status === 429 ? resetOf(called.body) : null);
-  return wait === null ? called.error : new LaterError(called.error, wait);
-}
-
-const limited = z.object({ reset: z.number().positive().max(3600) });
-
-/** ms until the limit of requests begins anew, as the answer to one too many says it. */
-function resetOf(body: unknown): number | null {
-  const found = limited.safeParse(body);
-  return found.success ? found.data.reset * 1000 : null;
 }
 
 /** By characters, so that none is torn. */
 function cut(text: string, most: number): string {
   const letters = [...text];
   return letters.length <= most ? text : `${letters.slice(0, most - 1).join('')}…`;
+}
+
+/**
+ * The stack by which this host is known to the service, one for all of its queues. Written down before the service is asked, so that
+ * one that was made right before a crash is found and taken back (S4).
+ */
+export interface StackEntry {
+  /** At most 80 characters, and another one on every host: who registers the same key takes the stack over. */
+  readonly key: string;
+  /** The service knows it, as far as was heard. */
+  readonly isKnown: boolean;
+  /**
+   * Makes it known, once for all who ask. A stack is registered with one queue, and may list any of its cluster.
+   * @param again the service did not know it any more
+   * @throws OnejobError E_CI_*, or the reason of `signal`
+   */
+  register(queue: string, again: boolean, signal: AbortSignal): Promise<void>;
+  /** Takes it back, with those of earlier configs. The first failure is thrown once all were tried. @throws OnejobError E_CI_* */
+  forget(signal: AbortSignal): Promise<void>;
+}
+
+/** What they are called among the registrations of agents. */
+const prefix = 'stack ';
+
+/** `service`: its name in the config. */
+export function createStackEntry(
+  service: string,
+  stacks: Pick<Stacks, 'register' | 'deregister'>,
+  {
+    config: { host },
+    version,
+    store,
+    clock,
+  }: Pick<CiParts, 'version' | 'store' | 'clock'> & { readonly config: Pick<Config, 'host'> },
+): StackEntry {
+  const { registrations, owner } = store;
+  const wall = () => clock.wall();
+  const write = (change: () => void): void => store.transaction({ durable: false }, change);
+  const words = [owner.slice(0, 8), host, service].map((word) => word.replaceAll(/[^A-Za-z0-9]+/g, '-').slice(0, 20));
+  const mark = createHash('sha256')
+    .update(JSON.stringify([owner, host, service]))
+    .digest('hex')
+    .slice(0, 8);
+  const key = ['onejob', ...words, mark].join('-');
+  const agent = `${prefix}${key}`;
+  let isKnown = false;
+  let registering: Promise<void> | null = null;
+
+  async function make(queue: string, signal: AbortSignal): Promise<void> {
+    write(() => {
+      // What was removed never comes back, which is right for agents.
+      if (registrations.get(agent)?.state === 'removed') registrations.forget(agent);
+      registrations.intend({ agent, service, place: queue, name: key, placeholder: true }, wall());
+    });
+    const remote = await stacks.register(key, queue, { host, onejob: version }, signal);
+    write(() => registrations.made(agent, remote, wall()));
+    isKnown = true;
+  }
+
+  return {
+    key,
+    get isKnown() {
+      return isKnown;
+    },
+    async register(queue, again, signal) {
+      if (again && registering === null) isKnown = false;
+      if (isKnown) return;
+      registering ??= make(queue, signal).finally(() => {
+        registering = null;
+      });
+      await registering;
+    },
+    async forget(signal) {
+      const failures: unknown[] = [];
+      isKnown = false;
+      for (const one of registrations.open(service)) {
+        if (!one.agent.startsWith(prefix)) continue;
+        try {
+          await stacks.deregister(one.name, signal);
+          write(() => registrations.removed(one.agent, wall()));
+        } catch (error) {
+          signal.throwIfAborted();
+          failures.push(error);
+        }
+      }
+      if (failures.length > 0) throw failures[0];
+    },
+  };
+}
+
+/** A stack that is refused is mostly one of a token that may have none, or one too many for the organisation. */
+export function whyRefused(error: unknown): unknown {
+  if (!(error instanceof OnejobError) || (error.code !== 'E_CI_DENIED' && error.code !== 'E_CI_CREDENTIAL')) return error;
+  const hint =
+    'A stack needs the token of a cluster, and an organisation has a limit of stacks: remove old ones on its pages, or ask for more.';
+  return new OnejobError(error.code, error.message, { hint, retry: error.retry, cause: error });
 }

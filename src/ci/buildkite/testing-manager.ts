@@ -17,7 +17,7 @@ import { createSeal } from '../filter/seal.ts';
 import { createJobRows } from './job-rows.ts';
 import { rule } from './ruling.ts';
 import { type BuildkiteParts, createBuildkite } from './service.ts';
-import { createStackEntry } from './stack-entry.ts';
+import { createStackEntry } from './stacks.ts';
 import { type FakeStacks, fakeStacks } from './testing-stacks.ts';
 import type { BuildkiteServiceConfig } from './type.ts';
 
@@ -143,8 +143,8 @@ export function openManager({
   const whole: BuildkiteParts = {
     config: testConfig(),
     ...{ pools, stacks, clock, log, stateDir: store.dir, host: 'box', filter: fakeFilter },
-    entry: createStackEntry({ service: 'bk', host: 'box', version: '1.0.0', store, stacks, wall: () => clock.wall() }),
-    rows: createJobRows({ service: 'bk', store, wall: () => clock.wall(), log }),
+    entry: createStackEntry('bk', stacks, { config: { host: 'box' }, version: '1.0.0', store, clock }),
+    rows: createJobRows('bk', { store, clock, log }),
     async token() {
       if (manager.token instanceof OnejobError) throw manager.token;
       return manager.token;
@@ -158,14 +158,16 @@ export function openManager({
       folder: '/tools/at-1',
       async ready() {
         if (manager.program !== null) throw manager.program;
+        return '/tools/at-1/buildkite-agent';
       },
     },
-    jobsOf: (slot) => lanes.get(slot) ?? [],
-    // A slot has one agent here, and a job at most.
-    agentOf: (slot, job) => (lanes.get(slot)?.includes(job) ? ([...live][0] ?? null) : null),
+    slots: {
+      jobsOf: (slot) => lanes.get(slot) ?? [],
+      // A slot has one agent here, and a job at most.
+      agentOf: (slot, job) => (lanes.get(slot)?.includes(job) ? ([...live][0] ?? null) : null),
+    },
     random: () => 0,
-    counted: () => null,
-    count() {},
+    counts: { waiting: () => null, follow: async () => {} },
     check: async () => [],
     ...parts,
   };

@@ -5,9 +5,8 @@
  * against the job.
  */
 import type { TrustConfig } from '../../config/config.ts';
+import { isSameRepository, matches, matchesPipeline, matchesRepository, shownRepository } from '../kit/repository.ts';
 import type { JobFacts } from './job-facts.ts';
-import { matches, matchesPipeline } from './pattern.ts';
-import { isSameRepository, matchesRepository, shownRepository } from './repository.ts';
 
 /** `why` names the rule: a sentence for the job's log, of a refused job what stands in one behind a colon. */
 export type Verdict =

@@ -1,49 +1,51 @@
 /**
- * How many connections there may be: a sandbox that opens thousands shall not take those of the others, also where all of them
- * come from one address. Until a connection has called with a token nobody knows whose it is: then the oldest of its address
- * makes room for the newest. Once it has, it is counted with its agent, and no stranger can displace it.
+ * How much of the filter one sandbox may take: connections, and calls by time. One that opens thousands shall not take those of the
+ * others, also where all of them come from one address. Until a connection has called with a token nobody knows whose it is: then the
+ * oldest of its address makes room for the newest. Once it has, it is counted with its agent, and no stranger can displace it.
  */
 import type { Server, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 
-export interface Connections {
-  /** Counts what comes in there, over all doors. */
-  watch(server: Server): void;
-  /** The connection calls with a token of this agent, until the call has been answered. May close it, or another one of the agent. */
-  known(socket: Socket, agent: string, response: ServerResponse): void;
-}
-
-export interface ConnectionLimits {
+export const connectionLimits = {
   /** Of one address, with no token yet. */
-  readonly unknownFrom: number;
-  readonly unknownInAll: number;
+  unknownFrom: 64,
+  unknownInAll: 1024,
   /** Of one agent and its job: more than the calls it may make at a time. */
-  readonly ofAgent: number;
+  ofAgent: 384,
   /** Of one connection, then it is closed. */
-  readonly calls: number;
-}
-
-export const connectionLimits: ConnectionLimits = { unknownFrom: 64, unknownInAll: 1024, ofAgent: 384, calls: 1000 };
+  calls: 1000,
+};
+export type ConnectionLimits = Readonly<typeof connectionLimits>;
 
 interface Entry {
-  readonly from: string;
-  agent: string | null;
+  /** What it is counted in: its agent's, or its address's and those that are unknown. */
+  groups: readonly string[];
   /** Calls that are not answered. */
   calls: number;
 }
 
-export function createConnections(limits: ConnectionLimits = connectionLimits): Connections {
-  const entries = new Map<Socket, Entry>();
-  const unknown = new Map<Socket, Entry>();
-  const unknownFrom = createGroups();
-  const ofAgent = createGroups();
+const unknown = 'unknown';
 
+export function createConnections(limits: ConnectionLimits = connectionLimits) {
+  const entries = new Map<Socket, Entry>();
+  /** The oldest first. */
+  const groups = new Map<string, Set<Socket>>();
+
+  /** Counts it in these from now on, and in no other. */
+  const regroup = (socket: Socket, entry: Entry, names: readonly string[]): void => {
+    for (const name of entry.groups) {
+      const group = groups.get(name);
+      if (group?.delete(socket) === true && group.size === 0) groups.delete(name);
+    }
+    for (const name of names) groups.set(name, (groups.get(name) ?? new Set()).add(socket));
+    entry.groups = names;
+  };
+  const sizeOf = (name: string): number => groups.get(name)?.size ?? 0;
+  const oldest = (name: string): Socket | undefined => groups.get(name)?.values().next().value;
   const forget = (socket: Socket): void => {
     const entry = entries.get(socket);
-    if (entry === undefined) return;
+    if (entry !== undefined) regroup(socket, entry, []);
     entries.delete(socket);
-    if (entry.agent !== null) ofAgent.remove(entry.agent, socket);
-    else if (unknown.delete(socket)) unknownFrom.remove(entry.from, socket);
   };
   const close = (socket: Socket | undefined): void => {
     if (socket === undefined) return;
@@ -52,58 +54,48 @@ export function createConnections(limits: ConnectionLimits = connectionLimits): 
   };
 
   return {
-    watch(server) {
+    /** Counts what comes in there, over all doors. */
+    watch(server: Server): void {
       server.maxRequestsPerSocket = limits.calls;
       server.on('connection', (socket) => {
-        const entry: Entry = { from: socket.remoteAddress ?? '', agent: null, calls: 0 };
+        const from = `from ${socket.remoteAddress ?? ''}`;
+        const entry: Entry = { groups: [], calls: 0 };
         entries.set(socket, entry);
-        unknown.set(socket, entry);
-        const mates = unknownFrom.add(entry.from, socket);
+        regroup(socket, entry, [from, unknown]);
         socket.once('close', () => forget(socket));
-        if (mates.size > limits.unknownFrom) close(first(mates));
-        else if (unknown.size > limits.unknownInAll) close(first(unknown.keys()));
+        if (sizeOf(from) > limits.unknownFrom) close(oldest(from));
+        else if (sizeOf(unknown) > limits.unknownInAll) close(oldest(unknown));
       });
     },
-    known(socket, agent, response) {
+    /** The connection calls with a token of this agent, until the call has been answered. May close it, or another one of the agent. */
+    known(socket: Socket, agent: string, response: ServerResponse): void {
       const entry = entries.get(socket);
       if (entry === undefined) return;
       entry.calls += 1;
       response.once('close', () => {
         entry.calls -= 1;
       });
-      if (entry.agent !== null) return;
-      unknown.delete(socket);
-      unknownFrom.remove(entry.from, socket);
-      entry.agent = agent;
-      const mates = ofAgent.add(agent, socket);
-      if (mates.size <= limits.ofAgent) return;
-      close(first(mates, (each) => entries.get(each)?.calls === 0) ?? socket);
+      if (!entry.groups.includes(unknown)) return;
+      const its = `agent ${agent}`;
+      regroup(socket, entry, [its]);
+      if (sizeOf(its) <= limits.ofAgent) return;
+      close([...(groups.get(its) ?? [])].find((each) => entries.get(each)?.calls === 0) ?? socket);
     },
   };
 }
 
-interface Groups {
-  /** The group it is in then, the oldest first. */
-  add(name: string, socket: Socket): ReadonlySet<Socket>;
-  remove(name: string, socket: Socket): void;
-}
+export type Rate = ReturnType<typeof createRate>;
 
-function createGroups(): Groups {
-  const groups = new Map<string, Set<Socket>>();
+/** A token bucket (the generic cell rate algorithm): calls beyond a burst wait until their turn by rate comes, none is refused. */
+export function createRate(perSecond: number, burst: number) {
+  const each = 1000 / perSecond;
+  let due = Number.NEGATIVE_INFINITY;
   return {
-    add(name, socket) {
-      const group = groups.get(name) ?? new Set();
-      groups.set(name, group.add(socket));
-      return group;
-    },
-    remove(name, socket) {
-      const group = groups.get(name);
-      if (group?.delete(socket) === true && group.size === 0) groups.delete(name);
+    /** Takes one call's place. @param now monotonic, ms @returns how long the call must wait, ms */
+    take(now: number): number {
+      const wait = Math.max(0, due - burst * each - now);
+      due = Math.max(due, now) + each;
+      return wait;
     },
   };
-}
-
-function first(sockets: Iterable<Socket>, fits: (socket: Socket) => boolean = () => true): Socket | undefined {
-  for (const socket of sockets) if (fits(socket)) return socket;
-  return undefined;
 }

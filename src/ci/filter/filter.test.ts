@@ -7,8 +7,8 @@ import { afterEach, expect, it } from 'vitest';
 import { filterPid, killFilter } from '../../../test/support/buildkite-days.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import { systemClock } from '../../clock.ts';
-import { keepDoors, readDoors, writeDoors } from './doors.ts';
-import { createFilter, endFilter, type Filter } from './filter.ts';
+
+import { createFilter, endFilter, type Filter, keepDoors, readDoors, writeDoors } from './filter.ts';
 import { listening, stopped } from './testing.ts';
 
 const never = new AbortController().signal;
@@ -92,9 +92,9 @@ it('is given the way to services and nothing else of our surroundings, and no ar
 it('ends where another program has its port', async () => {
   using dir = scratch();
   const { server, port } = await listening(() => {});
-  const parts = { version: '1', server: () => http.createServer(), clock: systemClock, log: silent, signal: never };
+  const parts = { version: '1', server: () => http.createServer(), clock: systemClock, log: silent };
   writeDoors(dir.path, { version: '1', port, addresses: ['127.0.0.1'] });
-  await keepDoors(dir.path, parts);
+  await keepDoors(dir.path, parts, never);
   await stopped(server);
 });
 

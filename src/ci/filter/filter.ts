@@ -1,31 +1,60 @@
 /**
- * The manager's end of the filter, through which agents of untrusted jobs speak to their service: seals tokens for sandboxes, and keeps
- * a process at work while any sandbox may need it. Jobs outlive managers, so that process does, too.
+ * The filter as a process, through which agents of untrusted jobs speak to their service, and the manager's end of it, which seals tokens
+ * for sandboxes and keeps the process at work while any sandbox may need it. Jobs outlive managers, so that process does, too.
+ *
+ * It listens with one port on the addresses at which sandboxes of untrusted jobs call in. A file says it, which the manager writes and
+ * the filter reads; no file means that nobody needs it.
  */
 import { spawn } from 'node:child_process';
-import { closeSync, existsSync, fstatSync, ftruncateSync, openSync } from 'node:fs';
+import { once } from 'node:events';
+import fs from 'node:fs';
+import type http from 'node:http';
 import { type AddressInfo, connect, createServer } from 'node:net';
 import { join } from 'node:path';
+import { z } from 'zod';
 import { type Clock, sleep } from '../../core/clock.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
 import type { Log } from '../../log.ts';
 import { subdirectory } from '../../store/directory.ts';
 import type { AgentContext } from '../ci-service.ts';
-import { readDoors, writeDoors } from './doors.ts';
 import { createSeal, installationKey, type Seal } from './seal.ts';
 
-/** The way in for one sandbox. */
-export interface Door {
-  /** As the sandbox sees it, such as `172.18.0.1:7070`. */
-  readonly authority: string;
-  readonly seal: Seal;
+const doors = z.object({
+  /** Of onejob: a filter of another one ends. */
+  version: z.string(),
+  port: z.int().min(1).max(65_535),
+  addresses: z.array(z.string()),
+});
+export type Doors = Readonly<z.infer<typeof doors>>;
+
+/** null: there is none, or it cannot be read. */
+export function readDoors(dir: string): Doors | null {
+  try {
+    return doors.parse(JSON.parse(fs.readFileSync(join(dir, 'doors.json'), 'utf8')));
+  } catch {
+    return null;
+  }
+}
+
+/** A file is whole or not there, whoever is killed meanwhile. @throws what the disk says */
+export function writeDoors(dir: string, value: Doors | null): void {
+  const path = join(dir, 'doors.json');
+  if (value === null) {
+    fs.rmSync(path, { force: true });
+    return;
+  }
+  fs.writeFileSync(`${path}.new`, JSON.stringify(value), { mode: 0o600 });
+  fs.renameSync(`${path}.new`, path);
 }
 
 export interface Filter {
   /** Keeps what was listening before at work, until `signal` aborts. */
   start(signal: AbortSignal): void;
-  /** Has the filter listen where the sandbox reaches it. @throws OnejobError E_FILTER (retry), E_NO_DOOR */
-  door(context: Pick<AgentContext, 'door'>, signal: AbortSignal): Promise<Door>;
+  /**
+   * Has the filter listen where the sandbox reaches it. `authority`: as the sandbox sees it, such as `172.18.0.1:7070`.
+   * @throws OnejobError E_FILTER (retry), E_NO_DOOR
+   */
+  door(context: Pick<AgentContext, 'door'>, signal: AbortSignal): Promise<{ readonly authority: string; readonly seal: Seal }>;
   /** `leaving`: agents go on, and so must the filter. */
   close(leaving: boolean): Promise<void>;
 }
@@ -54,15 +83,14 @@ export function createFilter({ stateDir, self, given, version, clock, log }: Fil
   const closing = new AbortController();
   let child: number | null = null;
   let starting = Number.NEGATIVE_INFINITY;
-  let isKept = false;
 
   function startOne(): void {
     // One that is slow to listen is there all the same.
     if (child !== null || clock.now() - starting < lookEvery) return;
     starting = clock.now();
     const path = join(dir, 'filter.log');
-    const file = openSync(path, 'a', 0o600);
-    if (fstatSync(file).size > logLimit) ftruncateSync(file);
+    const file = fs.openSync(path, 'a', 0o600);
+    if (fs.fstatSync(file).size > logLimit) fs.ftruncateSync(file);
     const [program = '', ...args] = self;
     const started = spawn(program, [...args, 'filter', '--state-dir', stateDir], {
       cwd: dir,
@@ -71,7 +99,7 @@ export function createFilter({ stateDir, self, given, version, clock, log }: Fil
       detached: true,
       stdio: ['ignore', file, file],
     });
-    closeSync(file);
+    fs.closeSync(file);
     child = started.pid ?? null;
     started.once('error', (error) => log.error('cannot start the filter', { reason: error.message }));
     started.once('exit', (code, how) => {
@@ -101,8 +129,6 @@ export function createFilter({ stateDir, self, given, version, clock, log }: Fil
 
   return {
     start(signal) {
-      if (isKept) return;
-      isKept = true;
       signal.addEventListener('abort', () => closing.abort(), { once: true });
       void keep(closing.signal);
     },
@@ -117,7 +143,11 @@ export function createFilter({ stateDir, self, given, version, clock, log }: Fil
       const until = clock.now() + patience;
       while (!(await answers(address, port))) {
         signal.throwIfAborted();
-        if (clock.now() > until) throw away();
+        if (clock.now() > until) {
+          const what = 'The filter, through which agents of untrusted jobs speak to their service, does not listen.';
+          const hint = 'It is started again by itself; "filter/filter.log" in the state directory says why it ended.';
+          throw new OnejobError('E_FILTER', what, { hint, retry: true });
+        }
         if (addresses.length === 0) startOne();
         await sleep(clock, 50, signal);
       }
@@ -133,18 +163,7 @@ export function createFilter({ stateDir, self, given, version, clock, log }: Fil
 /** Nobody needs one any more: one that is there ends. */
 export function endFilter(stateDir: string): void {
   const dir = join(stateDir, 'filter');
-  if (existsSync(dir)) writeDoors(dir, null);
-}
-
-function away(): OnejobError {
-  return new OnejobError(
-    'E_FILTER',
-    'The filter, through which agents of untrusted jobs speak to their service, does not listen.',
-    {
-      hint: 'It is started again by itself; "filter/filter.log" in the state directory says why it ended.',
-      retry: true,
-    },
-  );
+  if (fs.existsSync(dir)) writeDoors(dir, null);
 }
 
 /** Whether something listens there. */
@@ -161,12 +180,42 @@ function answers(host: string, port: number): Promise<boolean> {
 
 /** One that nobody has now. */
 async function freePort(): Promise<number> {
-  const server = createServer();
-  await new Promise<void>((resolve, reject) => {
-    server.once('error', reject);
-    server.listen(0, '127.0.0.1', resolve);
-  });
-  const { port } = server.address() as AddressInfo;
-  await new Promise<void>((resolve) => server.close(() => resolve()));
-  return port;
+  await using server = createServer().listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  return (server.address() as AddressInfo).port;
+}
+
+/** ms between two looks at the file, and at addresses that this host does not have yet. */
+const lookAgain = 500;
+
+/**
+ * Listens as the file says, until it says nothing any more, or is another version's; then resolves. It also does where every port is
+ * another program's: that is mostly a filter, and the manager starts this one again where it is none.
+ */
+export async function keepDoors(
+  dir: string,
+  { version, server, clock, log }: Pick<FilterParts, 'version' | 'clock' | 'log'> & { readonly server: () => http.Server },
+  signal: AbortSignal,
+): Promise<void> {
+  const open = new Map<string, http.Server>();
+  const said = new Set<string>();
+  const taken = new Set<string>();
+
+  function listen(address: string, port: number): void {
+    const door = server();
+    open.set(address, door);
+    door.on('error', (error: NodeJS.ErrnoException) => {
+      open.delete(address);
+      if (error.code === 'EADDRINUSE') taken.add(address);
+      if (!said.has(address)) log.warn('filter does not listen yet', { address, port, reason: error.message });
+      said.add(address);
+    });
+    door.listen({ host: address, port, exclusive: true });
+  }
+
+  for (let now = readDoors(dir); now !== null && now.version === version && !signal.aborted; now = readDoors(dir)) {
+    if (now.addresses.length > 0 && now.addresses.every((address) => taken.has(address))) return;
+    for (const address of now.addresses) if (!open.has(address)) listen(address, now.port);
+    await sleep(clock, lookAgain, signal);
+  }
 }

@@ -1,6 +1,19 @@
-/** What a service lets untrusted jobs ask: a list of its own, and how its answers look in a sandbox. */
-import type { Asked } from './path.ts';
+/**
+ * What a service lets untrusted jobs ask: a list of its own, and how its answers look in a sandbox.
+ *
+ * What a call asks for is read from its method and path alone. Ids arrive with escapes for their dots (Buildkite's agent), so a segment
+ * is decoded before it is compared; what is forwarded are the bytes as they came. Whatever two readers could take for two different
+ * paths is refused, so that no job reaches a call that its token does not stand for.
+ */
 import type { Seal, Sealed } from './seal.ts';
+
+export interface Asked {
+  readonly method: string;
+  /** Decoded. */
+  readonly segments: readonly string[];
+  /** As it came, without its `?`. */
+  readonly query: string;
+}
 
 export type Verdict =
   /** Said in the service's own form, `{message}`. */
@@ -23,4 +36,65 @@ export interface Rules {
   /** What the credential in `Authorization` begins with, such as `Token`. */
   readonly scheme: string;
   judge(sealed: Sealed, asked: Asked): Verdict;
+}
+
+const methods: ReadonlySet<string> = new Set(['GET', 'POST', 'PUT', 'PATCH', 'DELETE']);
+/** Longest path with its query, characters. */
+const longest = 12_000;
+
+/** `url` as the request line had it. A text says why it is refused. */
+export function readPath(method: string, url: string): Asked | string {
+  if (!methods.has(method)) return 'its method is none of those that go through';
+  if (url.length > longest) return 'its path is too long';
+  if (!/^\/[\x21-\x7e]*$/.test(url) || /[#\\]/.test(url)) return 'its path is not one';
+  const mark = url.indexOf('?');
+  const path = mark < 0 ? url : url.slice(0, mark);
+  const segments = path.slice(1).split('/').map(decoded);
+  if (segments.some((segment) => segment === null)) return 'its path can be read in two ways';
+  return { method, segments: segments.filter((segment) => segment !== null), query: mark < 0 ? '' : url.slice(mark + 1) };
+}
+
+/** Null for what could be another path: empty, a step up, or that behind one more escape. */
+function decoded(raw: string): string | null {
+  try {
+    const once = decodeURIComponent(raw);
+    const twice = /%[0-9a-f]{2}/i.test(once) ? unescaped(once) : once;
+    // biome-ignore lint/suspicious/noControlCharactersInRegex: those are what is looked for
+    if (once === '' || /[\u0000-\u001f\u007f/\\]/.test(twice)) return null;
+    return twice === '.' || twice === '..' ? null : once;
+  } catch {
+    return null;
+  }
+}
+
+/** Never throws, unlike the strict reader: it is asked what a careless one would see. */
+function unescaped(text: string): string {
+  return text.replace(/%([0-9a-f]{2})/gi, (_, hex: string) => String.fromCharCode(Number.parseInt(hex, 16)));
+}
+
+/**
+ * Whether a call is one of a list. There, `own` stands for the id of the job or the build after `jobs` and `builds`, `*` for any one
+ * segment of plain letters: a service may decode once more what it gets, and find a slash or a query in there. After `?` stand the
+ * names that its query may have: a service may take a query for what a body or a path has said, and so another build for its own.
+ */
+export function isListed(
+  { method, segments, query }: Asked,
+  list: readonly (readonly [method: string, path: string])[],
+  own: Readonly<Record<string, string | null>>,
+): boolean {
+  return list.some(([how, path]) => {
+    const [way = '', names = ''] = path.split('?');
+    const parts = way.split('/');
+    if (how !== method || parts.length !== segments.length || !asksOnly(query, names.split('&'))) return false;
+    return parts.every((part, at) => {
+      if (part === 'own') return segments[at] !== undefined && segments[at] === own[parts[at - 1] ?? ''];
+      return part === '*' ? /^[A-Za-z0-9._-]+$/.test(segments[at] ?? '') : part === segments[at];
+    });
+  });
+}
+
+/** Names are compared as they came: agents escape none, and who reads one that is escaped is the service. */
+function asksOnly(query: string, names: readonly string[]): boolean {
+  if (query === '') return true;
+  return query.split(/[&;]/).every((pair) => names.includes(/^[^=]+/.exec(pair)?.[0] ?? '?'));
 }

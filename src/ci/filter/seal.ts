@@ -3,7 +3,7 @@
  * counts; only this installation's key opens one, so the filter that opens them keeps nothing. AES-256-GCM.
  */
 import { createCipheriv, createDecipheriv, randomBytes } from 'node:crypto';
-import { chmodSync, closeSync, fsyncSync, linkSync, openSync, readFileSync, unlinkSync, writeSync } from 'node:fs';
+import { chmodSync, existsSync, linkSync, readFileSync, unlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { z } from 'zod';
 import { OnejobError } from '../../errors.ts';
@@ -26,27 +26,24 @@ const sealed = z.strictObject({
 });
 export type Sealed = Readonly<z.infer<typeof sealed>>;
 
-export interface Seal {
-  close(sealed: Sealed): string;
-  /** null: it was not made here, or was changed. */
-  open(token: string): Sealed | null;
-}
-
 const [keyBytes, ivBytes, tagBytes] = [32, 12, 16];
 /** What a token begins with, so that people and scanners of secrets know it. */
 const prefix = 'ojf_';
 const use = Buffer.from('onejob filter 1');
 
+export type Seal = ReturnType<typeof createSeal>;
+
 /** @param key 32 bytes */
-export function createSeal(key: Uint8Array): Seal {
+export function createSeal(key: Uint8Array) {
   return {
-    close(about) {
+    close(about: Sealed): string {
       const iv = randomBytes(ivBytes);
       const cipher = createCipheriv('aes-256-gcm', key, iv).setAAD(use);
       const body = Buffer.concat([cipher.update(JSON.stringify(about), 'utf8'), cipher.final()]);
       return prefix + Buffer.concat([iv, cipher.getAuthTag(), body]).toString('base64url');
     },
-    open(token) {
+    /** null: it was not made here, or was changed. */
+    open(token: string): Sealed | null {
       const bytes = Buffer.from(token.slice(prefix.length), 'base64url');
       if (!token.startsWith(prefix) || bytes.length < ivBytes + tagBytes) return null;
       try {
@@ -69,8 +66,9 @@ export function createSeal(key: Uint8Array): Seal {
 export function installationKey(dir: string): Uint8Array {
   const path = join(dir, 'key');
   try {
-    const found = read(path) ?? make(path);
-    const key = Buffer.from(found.trim(), 'base64');
+    if (!existsSync(path)) make(path);
+    const key = Buffer.from(readFileSync(path, 'utf8').trim(), 'base64');
+    chmodSync(path, 0o600);
     if (key.length === keyBytes) return key;
   } catch (error) {
     throw storeFault('read', path, error);
@@ -80,28 +78,10 @@ export function installationKey(dir: string): Uint8Array {
   });
 }
 
-function read(path: string): string | null {
-  try {
-    const text = readFileSync(path, 'utf8');
-    chmodSync(path, 0o600);
-    return text;
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return null;
-    throw error;
-  }
-}
-
 /** Written beside and then linked: a key that is there is whole, and never another's. */
-function make(path: string): string {
+function make(path: string): void {
   const beside = `${path}.${randomBytes(4).toString('hex')}`;
-  const text = `${randomBytes(keyBytes).toString('base64')}\n`;
-  const fd = openSync(beside, 'wx', 0o600);
-  try {
-    writeSync(fd, text);
-    fsyncSync(fd);
-  } finally {
-    closeSync(fd);
-  }
+  writeFileSync(beside, `${randomBytes(keyBytes).toString('base64')}\n`, { flag: 'wx', mode: 0o600, flush: true });
   try {
     linkSync(beside, path);
   } catch (error) {
@@ -109,5 +89,4 @@ function make(path: string): string {
   } finally {
     unlinkSync(beside);
   }
-  return read(path) ?? text;
 }

@@ -13,41 +13,26 @@ import type { Proxies } from '../../config/proxies.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
 import { createOutbound, type Outbound } from '../../http/outbound.ts';
 import type { Log } from '../../log.ts';
-import { createConnections } from './connections.ts';
-import { foreignJson } from './foreign-json.ts';
-import { answerHeaders, bodyProblem, requestHeaders } from './headers.ts';
-import { type Asked, readPath } from './path.ts';
-import { createRate, type Rate } from './rate.ts';
-import type { Rules, Verdict } from './rules.ts';
+import { createConnections, createRate, type Rate } from './connections.ts';
+import { bodyProblem, foreignJson, headersWithout, notFromAgents, notToAgents } from './messages.ts';
+import { type Rules, readPath, type Verdict } from './rules.ts';
 import type { Seal, Sealed } from './seal.ts';
 
-export interface FilterLimits {
-  /** Without a byte in either direction for so long, a call is cut, ms. */
-  readonly idleMs: number;
+export const filterLimits = {
   /** Longest a call may take whose body or answer is read whole, ms. */
-  readonly wholeMs: number;
-  /** Largest such body, and largest such answer, bytes. */
-  readonly wholeBytes: number;
-  readonly answerBytes: number;
-  /** Of those calls, at a time of one job: what one job may hold in memory. */
-  readonly reading: number;
-  /** Calls of one job at a time. */
-  readonly calls: number;
-  /** Calls per second of one job, and so many at once after a rest; more wait. */
-  readonly perSecond: number;
-  readonly burst: number;
-}
-
-export const filterLimits: FilterLimits = {
-  idleMs: 300_000,
   wholeMs: 60_000,
+  /** Largest such body, and largest such answer, bytes. */
   wholeBytes: 64 * 1024,
   answerBytes: 16 * 1024 * 1024,
+  /** Of those calls, at a time of one job: what one job may hold in memory. */
   reading: 4,
+  /** Calls of one job at a time. */
   calls: 96,
+  /** Calls per second of one job, and so many at once after a rest; more wait. */
   perSecond: 200,
   burst: 400,
 };
+export type FilterLimits = Readonly<typeof filterLimits>;
 
 export interface FilterServerParts {
   readonly seal: Seal;
@@ -57,13 +42,6 @@ export interface FilterServerParts {
   readonly clock: Clock;
   readonly log: Log;
   readonly limits?: Partial<FilterLimits>;
-}
-
-export interface FilterServer {
-  /** One more server, for one more address. */
-  server(): http.Server;
-  /** Cuts every call. */
-  close(): void;
 }
 
 /** What one job has under way; forgotten while it has nothing. */
@@ -81,16 +59,15 @@ interface Call {
   readonly request: IncomingMessage;
   readonly response: ServerResponse;
   readonly sealed: Sealed;
+  readonly rules: Rules;
   readonly desk: Desk;
   readonly signal: AbortSignal;
-  readonly seal: Seal;
-  readonly limits: FilterLimits;
 }
 
 /** ms after its last call in which a job's connections are kept. */
 const keepDesk = 60_000;
 
-export function createFilterServer(parts: FilterServerParts): FilterServer {
+export function createFilterServer(parts: FilterServerParts) {
   const { seal, proxies, clock, log } = parts;
   const limits = { ...filterLimits, ...parts.limits };
   const closing = new AbortController();
@@ -121,18 +98,17 @@ export function createFilterServer(parts: FilterServerParts): FilterServer {
 
   /** Sends it on, with the service's token. */
   async function send(call: Call, body: Buffer | IncomingMessage | null): Promise<Dispatcher.ResponseData> {
-    const { request, sealed, desk, signal } = call;
+    const { request, sealed, rules, desk, signal } = call;
     const origin = new URL(sealed.endpoint);
-    const rules = parts.rules.get(sealed.rules);
-    const path = `${origin.pathname.replace(/\/$/, '')}${(request.url ?? '').slice(`/${rules?.root}`.length)}`;
-    const headers = requestHeaders(request);
+    const path = `${origin.pathname.replace(/\/$/, '')}${(request.url ?? '').slice(`/${rules.root}`.length)}`;
+    const headers = headersWithout(notFromAgents, request.headersDistinct);
     const length = Buffer.isBuffer(body) ? String(body.length) : request.headers['content-length'];
     return desk.outbound.dispatcherFor(origin).request({
       ...{ origin: origin.origin, path, method: (request.method ?? 'GET') as Dispatcher.HttpMethod, signal, body },
       headers: {
         ...(headers as Record<string, string | string[]>),
         ...(body !== null && length !== undefined && { 'content-length': length }),
-        authorization: `${rules?.scheme} ${sealed.token}`,
+        authorization: `${rules.scheme} ${sealed.token}`,
       },
     });
   }
@@ -163,8 +139,9 @@ export function createFilterServer(parts: FilterServerParts): FilterServer {
       const said = await read(answer.body, limits.answerBytes);
       if (answer.statusCode >= 300 || verdict.answer === undefined) return passOn(call, answer, answer.statusCode, said);
       const host = /^(.*?)(:\d+)?$/.exec(request.headers.host ?? '')?.[1]?.replace(/^\[(.*)\]$/, '$1') ?? '';
-      const rewritten = withoutToken(verdict.answer(JSON.parse(said.toString()), seal, host), sealed.token);
-      passOn(call, answer, answer.statusCode, Buffer.from(JSON.stringify(rewritten)));
+      const rewritten = JSON.stringify(verdict.answer(JSON.parse(said.toString()), seal, host));
+      // As JSON writes it: in every text, names of fields among them.
+      passOn(call, answer, answer.statusCode, rewritten.replaceAll(JSON.stringify(sealed.token).slice(1, -1), '[token]'));
     } finally {
       callOff();
       desk.reading -= 1;
@@ -172,13 +149,13 @@ export function createFilterServer(parts: FilterServerParts): FilterServer {
   }
 
   function cleaned(call: Call, { headers }: Pick<Dispatcher.ResponseData, 'headers'>): OutgoingHttpHeaders {
-    const kept = answerHeaders(headers);
+    const kept = headersWithout(notToAgents, headers);
     return Object.fromEntries(
       Object.entries(kept).map(([name, value]) => [name, typeof value === 'string' ? clean(call, value) : value]),
     );
   }
 
-  function passOn(call: Call, answer: Dispatcher.ResponseData, status: number, body: Buffer): void {
+  function passOn(call: Call, answer: Dispatcher.ResponseData, status: number, body: Buffer | string): void {
     const { response } = call;
     if (response.headersSent || response.destroyed) return;
     const headers = cleaned(call, answer);
@@ -217,9 +194,8 @@ export function createFilterServer(parts: FilterServerParts): FilterServer {
       const wait = desk.rate.take(clock.now());
       if (wait > 0) await sleep(clock, wait, signal);
       signal.throwIfAborted();
-      const own: Asked = { ...asked, segments };
-      const verdict = rules.judge(sealed, own);
-      const call: Call = { request, response, sealed, desk, signal, seal, limits };
+      const verdict = rules.judge(sealed, { ...asked, segments });
+      const call: Call = { request, response, sealed, rules, desk, signal };
       if (verdict.kind === 'refused') deny(call, verdict.status, verdict.why);
       else if (verdict.kind === 'whole') await whole(call, verdict);
       else await stream(call, verdict.toldAs ?? ((status) => status));
@@ -256,7 +232,8 @@ export function createFilterServer(parts: FilterServerParts): FilterServer {
   }
 
   return {
-    server() {
+    /** One more server, for one more address. */
+    server(): http.Server {
       const made = http.createServer(
         {
           // An upload may take hours, so only its head has a deadline. Go's client keeps idle connections for 90 s.
@@ -269,7 +246,8 @@ export function createFilterServer(parts: FilterServerParts): FilterServer {
       servers.add(made);
       return made;
     },
-    close() {
+    /** Cuts every call. */
+    close(): void {
       closing.abort();
       for (const one of servers) {
         one.close();
@@ -294,16 +272,6 @@ async function read(stream: AsyncIterable<Uint8Array>, limit: number): Promise<B
     parts.push(part);
   }
   return Buffer.concat(parts);
-}
-
-/** In every text, names of fields among them. */
-function withoutToken(value: unknown, token: string): unknown {
-  if (typeof value === 'string') return value.replaceAll(token, '[token]');
-  if (Array.isArray(value)) return value.map((each) => withoutToken(each, token));
-  if (typeof value !== 'object' || value === null) return value;
-  return Object.fromEntries(
-    Object.entries(value).map(([name, each]) => [name.replaceAll(token, '[token]'), withoutToken(each, token)]),
-  );
 }
 
 /** In the form of the services. A 4xx is final for most calls of agents, 5xx are tried again. */

@@ -2,7 +2,17 @@
 import { execFileSync, spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { once } from 'node:events';
-import { chmodSync, existsSync, mkdirSync, readdirSync, readFileSync, statSync, utimesSync, writeFileSync } from 'node:fs';
+import {
+  chmodSync,
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  readlinkSync,
+  statSync,
+  utimesSync,
+  writeFileSync,
+} from 'node:fs';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { dirname, join } from 'node:path';
@@ -13,9 +23,9 @@ import { afterEach, beforeEach, describe, expect, onTestFinished, test } from 'v
 import { agentVersion, realAgent } from '../../../test/support/buildkite-agent.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import type { AgentPackageConfig } from '../../config/config.ts';
-import { type AgentBinaryOptions, createAgentBinary } from './agent-binary.ts';
-import { versionOf } from './agent-program.ts';
-import { pinnedSums, releaseUrl } from './agent-release.ts';
+import { buildkiteReleases, pinnedSums, releaseUrl } from '../buildkite/agent-release.ts';
+import { type AgentProgramOptions, createAgentProgram } from './agent-program.ts';
+import { versionOf } from './program-file.ts';
 
 const never = new AbortController().signal;
 /** For what has to answer, however seldom it gets a turn. */
@@ -71,10 +81,16 @@ async function releases(
   });
 }
 
-function binary(config: Partial<AgentPackageConfig>, more: Partial<AgentBinaryOptions> = {}) {
+const fixed = { name: 'buildkite-agent', type: 'buildkite', pinned: '3.137.0', arch: 'x64' };
+const wall = () => Date.now();
+
+function agentOf(config: Partial<AgentPackageConfig>, more: Partial<AgentProgramOptions> = {}) {
   const all = { version: null, from: null, sha256: null, ...config };
-  return createAgentBinary({ config: all, dir, pinned: '3.137.0', arch: 'x64', ...more });
+  return createAgentProgram({ ...fixed, config: all, dir, releases: buildkiteReleases(), wall, ...more });
 }
+
+/** What lies there beside links. */
+const programsIn = (folder: string): string[] => readdirSync(folder).filter((name) => !name.startsWith('at-'));
 
 function file(name: string, content: string | Buffer): string {
   const path = join(place.path, name);
@@ -87,7 +103,7 @@ test('a program that came from elsewhere says its version as nobody, never as ro
   writeFileSync(path, program('3.1.$(id -u)', '[ -r /proc/1/environ ] && exit 9'), { mode: 0o555 });
   chmodSync(place.path, 0o700);
   const expected = process.getuid?.() === 0 ? '3.1.65534' : `3.1.${process.getuid?.()}`;
-  expect(await versionOf(path, { patience: patient, signal: never })).toBe(expected);
+  expect(await versionOf(path, patient, never)).toBe(expected);
 });
 
 test('the checksum of what is taken by default is known on the usual processors', () => {
@@ -98,22 +114,22 @@ describe('from the release', () => {
   test('is fetched once, checked against the list beside it, and found again without asking', async () => {
     const { url, asked } = await releases(program('3.137.0'));
     const said: string[] = [];
-    const agent = binary({}, { releases: url, progress: (line) => said.push(line) });
+    const agent = agentOf({}, { releases: buildkiteReleases(url), progress: (line) => said.push(line) });
     expect(agent.state).toEqual({ kind: 'unknown' });
-    const [path, again] = await Promise.all([agent.ready(never), agent.ready(never)]);
+    const [path, again] = [await agent.ready(never), await agent.ready(never)];
     expect(again).toBe(path);
     expect(path).toMatch(/\/tools\/buildkite-agent-3\.137\.0-[0-9a-f]{12}\/buildkite-agent$/);
     expect(agent.state).toEqual({ kind: 'ready', path, version: '3.137.0', sha256: sha(program('3.137.0')) });
     expect((statSync(String(path)).mode & 0o777).toString(8)).toBe('555');
-    expect([asked.length, readdirSync(dir).length, said[0]]).toEqual([2, 1, 'fetching the agent 3.137.0']);
-    expect(await binary({}, { releases: url }).ready(never)).toBe(path);
+    expect([asked.length, programsIn(dir).length, said[0]]).toEqual([2, 1, 'fetching the agent 3.137.0']);
+    expect(await agentOf({}, { releases: buildkiteReleases(url) }).ready(never)).toBe(path);
     expect(asked.length).toBe(2);
   });
 
   test('of which the checksum is known is held to that, whatever the list beside it says', async () => {
     const { url, asked } = await releases(program('3.137.0'));
     const address = releaseUrl('3.137.0', 'x64', url);
-    const changed = binary({}, { releases: url, pins: { [address]: 'ab'.repeat(32) } });
+    const changed = agentOf({}, { releases: buildkiteReleases(url, { [address]: 'ab'.repeat(32) }) });
     await expect(changed.ready(never)).rejects.toThrow(/its SHA-256 is [0-9a-f]{64}, not abab/);
     expect(asked).toEqual([new URL(address).pathname]);
     expect(readdirSync(dir)).toEqual([]);
@@ -121,7 +137,7 @@ describe('from the release', () => {
 
   test('is taken anew when what is there was changed', async () => {
     const { url, asked } = await releases(program('3.137.0'));
-    const agent = binary({}, { releases: url });
+    const agent = agentOf({}, { releases: buildkiteReleases(url) });
     const path = String(await agent.ready(never));
     chmodSync(path, 0o755);
     writeFileSync(path, program('3.137.0', 'evil'));
@@ -140,7 +156,7 @@ describe('from the release', () => {
     ['a server that falls silent', () => (_, reply) => void reply.writeHead(200).write('x'), {}, /nothing came for 0\.1 s/, 100],
   ])('%s: says so and leaves nothing', async (_, answer, config, why, patience = patient) => {
     const { url } = await server(answer(await packed(program('3.137.0'))));
-    const agent = binary({ from: `${url}/agent.tar.gz`, version: '3.137.0', ...config }, { patience });
+    const agent = agentOf({ from: `${url}/agent.tar.gz`, version: '3.137.0', ...config }, { patience });
     const error = await agent.ready(never).catch((each: unknown) => each);
     expect(error).toMatchObject({ code: 'E_AGENT_PACKAGE', message: expect.stringMatching(why), hint: expect.stringMatching(/./) });
     expect(error).toMatchObject({ message: expect.stringContaining(`${url}/agent.tar.gz`) });
@@ -153,19 +169,19 @@ describe('from the release', () => {
     ['is a page', () => '<html>', /SHA256SUMS: it has no checksum/],
   ])('whose list of checksums %s is not taken', async (_, sums, why) => {
     const { url } = await releases(program('3.137.0'), sums);
-    await expect(binary({}, { releases: url }).ready(never)).rejects.toThrow(why);
+    await expect(agentOf({}, { releases: buildkiteReleases(url) }).ready(never)).rejects.toThrow(why);
     expect(readdirSync(dir)).toEqual([]);
   });
 
   test('that was never made for this architecture is said', async () => {
-    await expect(binary({}, { arch: 'loong64' }).ready(never)).rejects.toThrow(/releases no agent 3\.137\.0 for Linux on loong64/);
+    await expect(agentOf({}, { arch: 'loong64' }).ready(never)).rejects.toThrow(/releases no agent 3\.137\.0 for Linux on loong64/);
   });
 });
 
 describe('from a file', () => {
   test('a program is copied, and looked at again when it changes', async () => {
     const from = file('agent', program('3.137.0'));
-    const agent = binary({ from, version: '3.137.0', sha256: sha(program('3.137.0')) });
+    const agent = agentOf({ from, version: '3.137.0', sha256: sha(program('3.137.0')) });
     const path = await agent.ready(never);
     expect(readFileSync(String(path), 'utf8')).toBe(program('3.137.0'));
     utimesSync(from, 1, 1);
@@ -179,7 +195,7 @@ describe('from a file', () => {
 
   test('a package is unpacked, and any version taken when none is written', async () => {
     const from = file('agent.tar.gz', await packed(program('4.0.0-beta.15')));
-    const agent = binary({ from });
+    const agent = agentOf({ from });
     await agent.ready(never);
     expect(agent.state).toMatchObject({ kind: 'ready', version: '4.0.0-beta.15' });
     expect(existsSync(from)).toBe(true);
@@ -196,20 +212,20 @@ describe('from a file', () => {
     ['what fails', '#!/bin/sh\necho broken >&2; exit 3\n', /"--version" ended with 3 and said "broken"/],
     ['what never answers', '#!/bin/sh\nsleep 600 & wait\n', /"--version" took more than 0\.3 s/, 300],
   ])('%s is refused', async (_, content, why, patience = patient) => {
-    const agent = binary({ from: file('agent', content), version: '3.137.0' }, { patience });
+    const agent = agentOf({ from: file('agent', content), version: '3.137.0' }, { patience });
     await expect(agent.ready(never)).rejects.toMatchObject({ code: 'E_AGENT_PACKAGE', message: expect.stringMatching(why) });
     expect(readdirSync(dir)).toEqual([]);
   });
 
   test('one that is not there may be there later; a package without the program is none', async () => {
-    await expect(binary({ from: '/nowhere/agent' }).ready(never)).rejects.toMatchObject({ code: 'E_AGENT_PACKAGE', retry: true });
+    await expect(agentOf({ from: '/nowhere/agent' }).ready(never)).rejects.toMatchObject({ code: 'E_AGENT_PACKAGE', retry: true });
     const from = file('agent.tgz', await packed(program('3.137.0'), './other'));
-    await expect(binary({ from }).ready(never)).rejects.toThrow(/holds no file "buildkite-agent"/);
+    await expect(agentOf({ from }).ready(never)).rejects.toThrow(/holds no file "buildkite-agent"/);
   });
 
   test('is asked for its version with an empty environment', async () => {
     const from = file('agent', program('3.137.0', "env | grep -v -E '^(PWD|SHLVL|_|OLDPWD)=' && exit 1"));
-    await binary({ from }).ready(never);
+    await agentOf({ from }).ready(never);
   });
 
   test.skipIf(process.getuid?.() !== 0)('a full disk is said, and leaves nothing', async () => {
@@ -217,7 +233,7 @@ describe('from a file', () => {
     execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=64k', 'tmpfs', dir]);
     try {
       const from = file('agent', program('3.137.0', '#'.repeat(200_000)));
-      const agent = binary({ from });
+      const agent = agentOf({ from });
       await expect(agent.ready(never)).rejects.toMatchObject({ retry: true, message: expect.stringContaining('ENOSPC') });
       expect(readdirSync(dir)).toEqual([]);
     } finally {
@@ -233,8 +249,8 @@ test('what a killed manager was about to check is never taken, and removed', asy
   const part = join(dir, `part-${dead.pid}-abc`);
   mkdirSync(part, { recursive: true });
   writeFileSync(join(part, 'buildkite-agent'), 'half');
-  const path = await binary({ from }).ready(never);
-  expect(readdirSync(dir)).toEqual([dirname(String(path)).split('/').at(-1)]);
+  const path = await agentOf({ from }).ready(never);
+  expect(programsIn(dir)).toEqual([dirname(String(path)).split('/').at(-1)]);
 });
 
 test('a manager that is killed while it fetches leaves nothing that is ever taken', async () => {
@@ -245,9 +261,10 @@ test('a manager that is killed while it fetches leaves nothing that is ever take
     reply.writeHead(200, { 'content-length': body.length }).write(body.subarray(0, 100), () => coming.resolve());
   });
   const config = { version: null, from: `${url}/agent.tar.gz`, sha256: null };
-  const module = join(import.meta.dirname, 'agent-binary.ts');
-  const script = `const { createAgentBinary } = await import(${JSON.stringify(module)});
-    await createAgentBinary(${JSON.stringify({ config, dir, pinned: '3.137.0', arch: 'x64' })}).ready(new AbortController().signal)`;
+  const module = join(import.meta.dirname, 'agent-program.ts');
+  const script = `const { createAgentProgram } = await import(${JSON.stringify(module)});
+    const options = { ...${JSON.stringify({ ...fixed, config, dir })}, releases: { sum: async () => null }, wall: () => 0 };
+    await createAgentProgram(options).ready(new AbortController().signal)`;
   const child = spawn(process.execPath, ['--input-type=module', '-e', script], { stdio: 'ignore' });
   await coming.promise;
   await expect.poll(() => readdirSync(dir)).not.toEqual([]);
@@ -256,15 +273,15 @@ test('a manager that is killed while it fetches leaves nothing that is ever take
   await gone;
   const left = readdirSync(dir);
   expect(left.filter((name) => !name.startsWith('part-'))).toEqual([]);
-  const path = await binary(config).ready(never);
-  expect(readdirSync(dir)).toEqual([dirname(String(path)).split('/').at(-1)]);
+  const path = await agentOf(config).ready(never);
+  expect(programsIn(dir)).toEqual([dirname(String(path)).split('/').at(-1)]);
 });
 
 test('who gives up leaves nothing, and the next one is served', async () => {
   let isOpen = false;
   const body = await packed(program('3.137.0'));
   const { url } = await server((_, reply) => (isOpen ? reply.end(body) : reply.writeHead(200).write('x')));
-  const agent = binary({ from: `${url}/agent.tar.gz` });
+  const agent = agentOf({ from: `${url}/agent.tar.gz` });
   const stop = new AbortController();
   const waiting = agent.ready(stop.signal);
   setTimeout(() => stop.abort(new Error('enough')), 50);
@@ -274,27 +291,42 @@ test('who gives up leaves nothing, and the next one is served', async () => {
   expect(await agent.ready(never)).toMatch(/buildkite-agent$/);
 });
 
-test('programs that no sandbox has any more are removed', async () => {
-  const from = file('agent', program('3.136.0'));
-  const agent = binary({ from });
-  const paths: (string | null)[] = [];
-  for (const version of ['3.136.0', '3.136.1', '3.137.0']) {
-    writeFileSync(from, program(version));
-    paths.push(await agent.ready(never));
-  }
-  await agent.prune((path) => path === paths[0]);
-  expect(paths.map((path) => existsSync(String(path)))).toEqual([true, false, true]);
+test('the folder is known before the program is, and leads to it afterwards', async () => {
+  const from = file('agent', program('3.137.0'));
+  const agent = agentOf({ from });
+  const named = agent.folder ?? '';
+  expect(existsSync(named)).toBe(false);
+  const path = String(await agent.ready(never));
+  await agent.ready(never);
+  expect(readlinkSync(named)).toBe(dirname(path));
+  expect(agentOf({ from }).folder).toBe(named);
+  expect(agentOf({ from, version: '3.137.0' }).folder).not.toBe(named);
+});
+
+test('programs of other services are kept, those that nobody asked for in a month and those of before are not', async () => {
+  const from = [file('one', program('3.136.0')), file('other', program('3.136.1'))] as const;
+  const first = agentOf({ from: from[0] }, { wall: () => 0 });
+  const path = String(await first.ready(never));
+  const other = agentOf({ from: from[1] }, { wall: () => 86_400_000 });
+  const before = String(await other.ready(never));
+  expect([path, before].map((one) => existsSync(one))).toEqual([true, true]);
+  writeFileSync(from[1], program('3.137.0'));
+  const now = String(await other.ready(never));
+  expect([path, before, now].map((one) => existsSync(one))).toEqual([true, false, true]);
+  await agentOf({ from: from[1] }, { wall: () => 32 * 86_400_000 }).ready(never);
+  expect([path, now].map((one) => existsSync(one))).toEqual([false, true]);
+  expect(existsSync(first.folder ?? '')).toBe(false);
 });
 
 test('an image that brings its own agent needs none', async () => {
-  const agent = binary({ from: 'image' });
-  expect([await agent.ready(never), agent.state]).toEqual([null, { kind: 'image' }]);
+  const agent = agentOf({ from: 'image' });
+  expect([await agent.ready(never), agent.state, agent.folder]).toEqual([null, { kind: 'image' }, null]);
 });
 
 test.skipIf(!existsSync(real) || process.arch !== 'x64')('the real agent is taken and found again', async () => {
-  const agent = binary({ from: real, version: '3.137.0' });
+  const agent = agentOf({ from: real, version: '3.137.0' });
   const path = String(await agent.ready(never));
   expect(agent.state).toMatchObject({ kind: 'ready', version: '3.137.0' });
   expect(execFileSync(path, ['--version'], { env: {} }).toString()).toContain('3.137.0');
-  await expect(binary({ from: real, version: '3.138.0' }).ready(never)).rejects.toThrow(/it says that it is 3\.137\.0/);
+  await expect(agentOf({ from: real, version: '3.138.0' }).ready(never)).rejects.toThrow(/it says that it is 3\.137\.0/);
 });

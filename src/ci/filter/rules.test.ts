@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { isListed, readPath } from './path.ts';
+import { isListed, readPath } from './rules.ts';
 
 it.each([
   'http://127.0.0.1/v3/ping',

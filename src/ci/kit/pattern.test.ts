@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import { matches, matchesPipeline } from './pattern.ts';
+import { matches, matchesPipeline } from './repository.ts';
 
 it.each([
   [['main'], 'main', true],

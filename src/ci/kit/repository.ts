@@ -2,7 +2,7 @@
  * Whether two addresses mean the same repository. Wrong in one direction only: what cannot be read, and what may be the same or
  * may not, counts as different, so that a pull request is a fork's rather than trusted by mistake.
  */
-import { matches } from './pattern.ts';
+import { glob } from '../../glob.ts';
 
 /** Ports that say nothing because the scheme has them anyway. */
 const usualPorts: Readonly<Record<string, string>> = { https: '443', http: '80', ssh: '22', git: '9418' };
@@ -99,4 +99,23 @@ function tidy(path: string): string | null {
 /** ASCII only: other letters have small forms that are those of ASCII's. */
 function lower(text: string): string {
   return text.replaceAll(/[A-Z]/g, (letter) => letter.toLowerCase());
+}
+
+/**
+ * Whether one of the patterns of a trust rule fits the whole text: a slug of a pipeline, the name of a branch, what an address means.
+ * `*` and `?` stop at a slash, `**` does not; `{a,b}` and `[0-9]` are known too. Case counts. Config has refused patterns that begin
+ * with `!`.
+ */
+export function matches(patterns: readonly string[], text: string): boolean {
+  return patterns.some((pattern) => glob(pattern)(text));
+}
+
+/** A pattern with a slash is about `organisation/pipeline`, one without about the pipeline alone. */
+export function matchesPipeline(patterns: readonly string[], organisation: string, pipeline: string): boolean {
+  const [withOrganisation, alone] = [patterns.filter(hasSlash), patterns.filter((pattern) => !hasSlash(pattern))];
+  return matches(alone, pipeline) || matches(withOrganisation, `${organisation}/${pipeline}`);
+}
+
+function hasSlash(pattern: string): boolean {
+  return pattern.includes('/');
 }

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { fits } from './agent-rules.ts';
+import { fits } from './queue-watch.ts';
 
 const tags = ['gpu=a100', 'cuda=12', 'cuda=13', 'multigpu', 'note=a=b'];
 

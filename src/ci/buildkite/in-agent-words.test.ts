@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import { agentWord } from './agent-words.ts';
+import { agentWord } from './in-agent.ts';
 
 const job = '13abb996-ee67-486c-8027-cc76ead04ec8';
 /** As 3.137.0 writes it where its output is no terminal. */

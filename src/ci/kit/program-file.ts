@@ -1,16 +1,17 @@
-/** The agent as a program: taken out of its package, and asked for its version before any job depends on it. */
-
+/** An agent as a program: taken out of its package, and asked for its version before any job depends on it. */
 import { spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { createReadStream, createWriteStream } from 'node:fs';
 import { open, rm } from 'node:fs/promises';
+import { basename } from 'node:path';
 import { Transform } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { createGunzip } from 'node:zlib';
 import { extract } from 'tar-stream';
 import { systemClock } from '../../clock.ts';
+import { deadline } from '../../core/clock.ts';
 
-/** Bytes that the program may have; 3.137 has 71 MB. */
+/** Bytes that a program may have; Buildkite's 3.137 has 71 MB. */
 const largestProgram = 512 * 2 ** 20;
 /** Bytes that all of a package may unpack to. */
 const largestPackage = 2 ** 30;
@@ -32,10 +33,10 @@ export async function writeProgram(from: AsyncIterable<unknown>, to: string, sig
 }
 
 /**
- * Writes the program that a `.tar.gz` holds, likewise: the first file of its name, wherever it lies.
+ * Writes the program that a `.tar.gz` holds, likewise: the first file of that name, wherever it lies.
  * @throws Error the reason: it is no such archive, or ends early, or holds no such file
  */
-export async function unpackProgram(packed: string, to: string, signal: AbortSignal): Promise<string> {
+export async function unpackProgram(packed: string, name: string, to: string, signal: AbortSignal): Promise<string> {
   const entries = extract();
   let bytes = 0;
   const bounded = new Transform({
@@ -48,7 +49,7 @@ export async function unpackProgram(packed: string, to: string, signal: AbortSig
   let found: string | null = null;
   try {
     for await (const entry of entries) {
-      const isIt = entry.header.type === 'file' && /^(.*\/)?buildkite-agent$/.test(entry.header.name);
+      const isIt = entry.header.type === 'file' && basename(entry.header.name) === name;
       if (isIt && found === null) found = await writeProgram(entry, to, signal);
       else entry.resume();
     }
@@ -61,15 +62,8 @@ export async function unpackProgram(packed: string, to: string, signal: AbortSig
     if (codeOf(error).startsWith('Z_') || /invalid tar/i.test(String(error))) throw new Error('it is no .tar.gz');
     throw error;
   }
-  if (found === null) throw new Error('it holds no file "buildkite-agent"');
+  if (found === null) throw new Error(`it holds no file "${name}"`);
   return found;
-}
-
-/** Lower-case hex. */
-export async function hashOf(path: string, signal: AbortSignal): Promise<string> {
-  const hash = createHash('sha256');
-  await pipeline(createReadStream(path), hash, { signal });
-  return hash.digest('hex');
 }
 
 /** Numbers of ELF's e_machine (elf.h), by Node's names of architectures. */
@@ -91,24 +85,20 @@ export async function programProblem(path: string, arch: string): Promise<string
   return `it is built for ${named}, and this host is ${arch}`;
 }
 
-export interface AskOptions {
-  /** ms */
-  readonly patience: number;
-  readonly signal: AbortSignal;
-}
-
 /** User and group `nobody` of Linux (the kernel's `overflowuid`). */
 const nobody = 65_534;
 
 /**
  * The version that the program says it has, without what follows a `+`. It sees no environment. It came from elsewhere, so it does
- * not run as root: asked by root, it runs as nobody, who cannot get to its folder, hence by a descriptor. @throws Error the reason
+ * not run as root: asked by root, it runs as nobody, who cannot get to its folder, hence by a descriptor.
+ * @param patience ms @throws Error the reason
  */
-export async function versionOf(path: string, { patience, signal }: AskOptions): Promise<string> {
+export async function versionOf(path: string, patience: number, signal: AbortSignal): Promise<string> {
   signal.throwIfAborted();
   await using file = await open(path);
+  using limit = deadline(systemClock, patience, signal);
   const child = spawn('/proc/self/fd/3', ['--version'], {
-    ...{ argv0: 'buildkite-agent', env: {}, cwd: '/', detached: true },
+    ...{ argv0: basename(path), env: {}, cwd: '/', detached: true },
     ...(process.getuid?.() === 0 && { uid: nobody, gid: nobody }),
     stdio: ['ignore', 'pipe', 'pipe', file.fd],
   });
@@ -120,13 +110,8 @@ export async function versionOf(path: string, { patience, signal }: AskOptions):
       // It is gone.
     }
   };
+  limit.signal.addEventListener('abort', kill, { once: true });
   let said = '';
-  let isLate = false;
-  const callOff = systemClock.after(patience, () => {
-    isLate = true;
-    kill();
-  });
-  signal.addEventListener('abort', kill, { once: true });
   for (const stream of [child.stdout, child.stderr]) {
     stream?.on('data', (bytes: Buffer) => {
       if (said.length < 4_096) said += bytes.toString('utf8');
@@ -138,7 +123,7 @@ export async function versionOf(path: string, { patience, signal }: AskOptions):
       child.once('close', (exit, how) => resolve(exit ?? how ?? 'nothing'));
     });
     signal.throwIfAborted();
-    if (isLate) throw new Error(`"--version" took more than ${patience / 1000} s`);
+    if (limit.passed) throw new Error(`"--version" took more than ${patience / 1000} s`);
     const version = /\bversion v?(\d+\.\d+\.\d+[^\s,+]*)/.exec(said)?.[1];
     if (code === 0 && version !== undefined) return version;
     const line = said.trim().split('\n')[0]?.slice(0, 200) ?? '';
@@ -147,8 +132,6 @@ export async function versionOf(path: string, { patience, signal }: AskOptions):
     if (codeOf(error) === 'EACCES') throw new Error(`${path} may not be run; is its file system mounted noexec?`, { cause: error });
     throw error;
   } finally {
-    callOff();
-    signal.removeEventListener('abort', kill);
     kill();
   }
 }

@@ -1,4 +1,4 @@
-/** Which headers go through, in both directions. Names are in lower case, values stay as they came, repeated ones too. */
+/** What of calls and answers goes through, in both directions: which headers, and which bodies. */
 import type { IncomingMessage, OutgoingHttpHeaders } from 'node:http';
 
 /** Between two neighbours only (RFC 9110, 7.6.1), or said anew by whoever sends on. */
@@ -14,9 +14,13 @@ const ofTheConnection: ReadonlySet<string> = new Set([
   'upgrade',
 ]);
 
-/** What a job could use to look like somebody else, or to have its call read as another; `expect` was answered here. */
-const notFromAgents: ReadonlySet<string> = new Set([
+/**
+ * What a job could use to look like somebody else, or to have its call read as another; `expect` was answered here. What frames its
+ * body is said anew, and never left to the sender.
+ */
+export const notFromAgents: ReadonlySet<string> = new Set([
   'authorization',
+  'content-length',
   'expect',
   'forwarded',
   'host',
@@ -32,7 +36,7 @@ const notFromAgents: ReadonlySet<string> = new Set([
   'x-rewrite-url',
 ]);
 
-const notToAgents: ReadonlySet<string> = new Set(['set-cookie', 'alt-svc', 'strict-transport-security']);
+export const notToAgents: ReadonlySet<string> = new Set(['set-cookie', 'alt-svc', 'strict-transport-security']);
 
 /** Of the others a body is refused: Node's client would write it without a word of where it ends, as if another call followed. */
 const withBody: ReadonlySet<string> = new Set(['POST', 'PUT', 'PATCH']);
@@ -46,20 +50,11 @@ export function bodyProblem({ method = '', headers }: IncomingMessage): string |
   return hasBody && !withBody.has(method) ? `a ${method} has no body` : null;
 }
 
-/** Headers of a call as it goes to the service. The caller adds what frames its body, which is never left to the sender, `host` and `authorization`. */
-export function requestHeaders(request: IncomingMessage): OutgoingHttpHeaders {
-  const { 'content-length': _, ...headers } = kept(request.headersDistinct, notFromAgents);
-  return headers;
-}
-
-/** Headers of an answer as it goes to the agent. */
-export function answerHeaders(headers: Headers): OutgoingHttpHeaders {
-  return kept(headers, notToAgents);
-}
-
-type Headers = Readonly<Record<string, string | string[] | undefined>>;
-
-function kept(headers: Headers, without: ReadonlySet<string>): OutgoingHttpHeaders {
+/** Headers as they go on, without those of the connection. Names are in lower case, values stay as they came, repeated ones too. */
+export function headersWithout(
+  without: ReadonlySet<string>,
+  headers: Readonly<Record<string, string | string[] | undefined>>,
+): OutgoingHttpHeaders {
   const connection = [headers.connection ?? ''].flat().join(',');
   const named = new Set(connection.split(',').map((name) => name.trim().toLowerCase()));
   return Object.fromEntries(
@@ -70,4 +65,36 @@ function kept(headers: Headers, without: ReadonlySet<string>): OutgoingHttpHeade
       return [[name, Array.isArray(values) && values.length === 1 ? values[0] : values]];
     }),
   );
+}
+
+/** Far deeper than anything an agent says. */
+const deepest = 64;
+
+/**
+ * JSON that a job may have written. Null when it is none, or is nested so deeply that it could be read but not be written again: what writes it calls itself for
+ * each level.
+ */
+export function foreignJson(body: Buffer): unknown {
+  const text = body.toString();
+  if (isDeep(text)) return null;
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
+}
+
+/** A loop, since an expression would begin anew at each quote of a text that is never closed. */
+function isDeep(text: string): boolean {
+  let depth = 0;
+  let isQuoted = false;
+  for (let at = 0; at < text.length; at += 1) {
+    const char = text[at];
+    if (char === '"') isQuoted = !isQuoted;
+    else if (isQuoted && char === '\\') at += 1;
+    else if (!isQuoted && (char === '[' || char === '{')) depth += 1;
+    else if (!isQuoted && (char === ']' || char === '}')) depth -= 1;
+    if (depth > deepest) return true;
+  }
+  return false;
 }

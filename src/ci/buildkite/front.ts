@@ -1,0 +1,155 @@
+/**
+ * What the service is for the loop, however its agents get their jobs: what keeps pools from beginning anything (the agent's program,
+ * the token, what is wrong at a queue), what sandboxes are given, and what people are told.
+ */
+import type { PoolConfig } from '../../config/config.ts';
+import { type Clock, sleep } from '../../core/clock.ts';
+import { toFailure } from '../../errors.ts';
+import type { Log } from '../../log.ts';
+import type { Finding } from '../../runtimes/runtime.ts';
+import type { CiEvent, CiService } from '../ci-service.ts';
+import type { AgentProgram } from '../kit/agent-program.ts';
+import type { Trial } from '../trial.ts';
+import type { JobRows } from './job-rows.ts';
+import type { Counts } from './metrics.ts';
+import { equipped } from './script.ts';
+import type { BuildkiteServiceConfig } from './type.ts';
+
+export interface FrontParts {
+  readonly config: BuildkiteServiceConfig;
+  /** Those that take jobs from here. */
+  readonly pools: readonly PoolConfig[];
+  readonly rows: JobRows;
+  /** The token of the service. @throws OnejobError E_SECRET */
+  readonly token: () => Promise<string>;
+  /** Where the agent's program is, once it was looked at. @throws OnejobError E_AGENT_PACKAGE and the like */
+  readonly program: Pick<AgentProgram, 'folder' | 'ready'>;
+  /** How many jobs wait. */
+  readonly counts: Counts;
+  readonly check: (signal: AbortSignal, trial: Trial) => Promise<Finding[]>;
+  readonly clock: Clock;
+  readonly log: Log;
+}
+
+export interface Front {
+  /** By name. */
+  readonly pools: ReadonlyMap<string, PoolConfig>;
+  /** As it was read last; null while it cannot be. */
+  readonly token: string | null;
+  readonly emit: (event: CiEvent) => void;
+  /** Why jobs of a queue cannot be had; null: they can. */
+  trouble(queue: string, why: string | null): void;
+  /** Aborted as the service is closed, or listened to no more. */
+  readonly signal: AbortSignal;
+  close(): void;
+  readonly service: Required<Pick<CiService, 'name' | 'check' | 'observe' | 'equip' | 'waiting' | 'serviceJobs'>>;
+}
+
+/** ms between two tries to read what config names. */
+const readAgain = 30_000;
+
+/** `changed`: the token is another one, or there is none any more. `begin`: what else is done once somebody listens. */
+export function createFront(
+  parts: FrontParts,
+  { changed = () => {}, begin = () => {} }: { readonly changed?: () => void; readonly begin?: () => void } = {},
+): Front {
+  const { config, clock } = parts;
+  const pools = new Map(parts.pools.map((pool) => [pool.name, pool]));
+  const closing = new AbortController();
+  const { signal } = closing;
+  const reasons = new Map<'program' | 'token', { readonly why: string; readonly beginning: boolean }>();
+  /** By queue. */
+  const troubles = new Map<string, string>();
+  const held = new Map<string, string | null>();
+  let token: string | null = null;
+  let emit: (event: CiEvent) => void = () => {};
+
+  /** Emits what has changed of who is held, and why. */
+  function tell(): void {
+    for (const { name: pool, queue } of parts.pools) {
+      const now = reasons.get('program') ?? reasons.get('token') ?? null;
+      const why = now?.why ?? troubles.get(queue) ?? null;
+      if (held.get(pool) === why) continue;
+      held.set(pool, why);
+      emit({ kind: 'hold', pool, reason: why, ...(now?.beginning === true && { beginning: true }) });
+    }
+  }
+
+  /** What was found; undefined: nothing was, and pools are held. */
+  async function find<T>(what: 'program' | 'token', look: () => Promise<T>): Promise<T | undefined> {
+    try {
+      const found = await look();
+      reasons.delete(what);
+      return found;
+    } catch (error) {
+      if (!signal.aborted) reasons.set(what, { why: toFailure(error).message, beginning: false });
+      return undefined;
+    } finally {
+      if (!signal.aborted) tell();
+    }
+  }
+
+  async function followToken(): Promise<void> {
+    while (!signal.aborted) {
+      const found = (await find('token', async () => (await parts.token()).trim())) ?? null;
+      const isOther = found !== token;
+      token = found;
+      if (isOther) changed();
+      await sleep(clock, readAgain, signal);
+    }
+  }
+
+  async function findProgram(): Promise<void> {
+    while (!signal.aborted) {
+      await find('program', () => parts.program.ready(signal));
+      if (!reasons.has('program')) return;
+      await sleep(clock, readAgain, signal);
+    }
+  }
+
+  return {
+    pools,
+    signal,
+    get token() {
+      return token;
+    },
+    emit: (event) => emit(event),
+    trouble(queue, why) {
+      if (why === null) troubles.delete(queue);
+      else troubles.set(queue, why);
+      tell();
+    },
+    close: () => closing.abort(),
+    service: {
+      name: config.name,
+      async check(inner, trial) {
+        const hint = 'Look at what the service says of its token and queues.';
+        const own = [...troubles.values()].map((message): Finding => {
+          return { level: 'error', subject: `service ${config.name}`, message, hint };
+        });
+        return [...(await parts.check(inner, trial)), ...own];
+      },
+      observe(send, outer) {
+        if (outer.aborted) return;
+        emit = send;
+        const stop = (): void => {
+          emit = () => {};
+          closing.abort();
+        };
+        outer.addEventListener('abort', stop, { once: true });
+        reasons.set('program', { why: 'the agent is being looked for', beginning: true });
+        tell();
+        void followToken();
+        void findProgram();
+        void parts.counts.follow(signal);
+        begin();
+      },
+      equip: (recipe, pool) => equipped(recipe, pools.get(pool), parts.program.folder),
+      waiting(pool) {
+        const queue = pools.get(pool)?.queue;
+        return queue === undefined ? null : parts.counts.waiting(queue);
+      },
+      serviceJobs: () => parts.rows.list(),
+    },
+  };
+}

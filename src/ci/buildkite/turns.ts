@@ -1,0 +1,45 @@
+/** Work that is due at times, and again whenever something changes: a turn at a time, without ever missing a change. */
+import { type Clock, sleep } from '../../core/clock.ts';
+import { LaterError } from './api.ts';
+
+export interface TurnParts {
+  /** When the next turn is due (the clock's `now`); null: not before something changes. */
+  readonly due: () => number | null;
+  readonly turn: () => Promise<void>;
+  readonly clock: Clock;
+  readonly signal: AbortSignal;
+}
+
+export interface Turns {
+  /** Something has changed: `due` is asked again. */
+  wake(): void;
+  /** Resolves once `signal` is aborted and nothing is under way. */
+  readonly ended: Promise<void>;
+}
+
+export function takeTurns({ due, turn, clock, signal }: TurnParts): Turns {
+  let changed = new AbortController();
+  const wake = (): void => changed.abort();
+  signal.addEventListener('abort', wake, { once: true });
+
+  async function run(): Promise<void> {
+    while (!signal.aborted) {
+      changed = new AbortController();
+      const at = due();
+      if (at === null) await new Promise((resolve) => changed.signal.addEventListener('abort', resolve, { once: true }));
+      else if (clock.now() < at) await sleep(clock, at - clock.now(), changed.signal);
+      else await turn();
+    }
+  }
+
+  return { wake, ended: run() };
+}
+
+/**
+ * ms until the next try after so many in a row that failed: 1 s, 2 s, 4 s … `longest`, up to a fifth shorter so that many do not come
+ * together, and as long as the service asks for in `error`. `random`: in [0, 1).
+ */
+export function retryWait(error: unknown, failures: number, random: () => number, longest: number): number {
+  const wait = Math.min(1_000 * 2 ** Math.min(failures - 1, 10), longest);
+  return Math.max(error instanceof LaterError ? error.retryAfter : 0, Math.round(wait * (1 - random() / 5)));
+}

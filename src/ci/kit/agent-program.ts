@@ -1,0 +1,280 @@
+/**
+ * An agent's program as a file of this host, to be mounted read-only into any image. What `ready` has found was checked: its checksum,
+ * its architecture, and the version that it says itself. It never changes under its name; another one gets another.
+ *
+ * Sandboxes have it from a folder that is named by what config says, and leads to the program that was found for it. So what a sandbox
+ * is made from is known before the program is, and a restart finds the standbys current.
+ *
+ *     <dir>/at-<mark>                          a link to the folder of the program that config means
+ *     <dir>/<name>-<version>-<sha>/<name>      0555; `<sha>`: beginning of the SHA-256 of the file it came in
+ *     <dir>/<name>-<version>-<sha>/source.json where it came from, and its own checksum
+ *     <dir>/part-<pid>-…/                      what is on its way, or being checked
+ */
+import { createHash, randomBytes } from 'node:crypto';
+import { createReadStream } from 'node:fs';
+import { lstat, lutimes, mkdir, readdir, readFile, readlink, rename, rm, symlink, writeFile } from 'node:fs/promises';
+import { basename, dirname, join } from 'node:path';
+import { z } from 'zod';
+import type { AgentPackageConfig } from '../../config/config.ts';
+import type { Failure } from '../../core/slot.ts';
+import { OnejobError, toFailure } from '../../errors.ts';
+import { getPackage, hashOf } from '../../images/agent-package.ts';
+import { type ReceiveOptions, reasonOf } from '../../images/receive.ts';
+import { programProblem, unpackProgram, versionOf, writeProgram } from './program-file.ts';
+
+/** Where a project puts its releases. */
+export interface Releases {
+  /** Node's name of the architecture. @throws OnejobError E_AGENT_PACKAGE when there is none for it */
+  url(version: string, arch: string): string;
+  /** What the project says that a file has, lower-case hex; null: it does not say. @throws OnejobError E_AGENT_PACKAGE */
+  sum(from: string, options: Omit<ReceiveOptions, 'limit'>): Promise<string | null>;
+}
+
+export interface AgentProgramOptions {
+  /** Of the program, such as `buildkite-agent`. */
+  readonly name: string;
+  /** Type of the service. */
+  readonly type: string;
+  readonly config: AgentPackageConfig;
+  /** Folder for programs, in the state directory; made when it is needed. */
+  readonly dir: string;
+  /** What is taken when config names neither a version nor where the agent is. */
+  readonly pinned: string;
+  readonly releases: Releases;
+  /** Wall clock, ms since the epoch. */
+  readonly wall: () => number;
+  /** Takes what takes time, one line each. */
+  readonly progress?: (line: string) => void;
+  /** Takes what should be looked at although it goes on, for the log. */
+  readonly warn?: (text: string, fields: Record<string, unknown>) => void;
+  /** Node's name of the architecture of sandboxes; default: this host's. */
+  readonly arch?: string;
+  /** ms in which a server must go on sending, or the program must say its version; default 60000, or 20000. */
+  readonly patience?: number;
+}
+
+export type AgentProgramState =
+  /** Each image brings its own. */
+  | { readonly kind: 'image' }
+  /** Nobody needed it yet. */
+  | { readonly kind: 'unknown' }
+  | { readonly kind: 'preparing' }
+  | ({ readonly kind: 'ready' } & Program)
+  | { readonly kind: 'failed'; readonly failure: Failure };
+
+interface Program {
+  /** Absolute. */
+  readonly path: string;
+  /** As it says itself. */
+  readonly version: string;
+  /** Of the program, lower-case hex. */
+  readonly sha256: string;
+}
+
+export interface AgentProgram {
+  /** Folder on this host that holds the program once `ready` has resolved; null: the image brings its own. */
+  readonly folder: string | null;
+  /** The checked program's path; null when each image brings its own. @throws OnejobError E_AGENT_PACKAGE, or the reason of `signal` */
+  ready(signal: AbortSignal): Promise<string | null>;
+  readonly state: AgentProgramState;
+}
+
+/** Where a program came from: `packed` is the SHA-256 of the file that `from` names, `program` its own. */
+const source = z.object({ from: z.string(), version: z.string(), packed: z.string(), program: z.string() });
+type Source = z.infer<typeof source>;
+
+/** A link that nobody has asked for since then is forgotten, with the program it leads to, in ms. */
+const keptFor = 30 * 86_400_000;
+
+export function createAgentProgram(options: AgentProgramOptions): AgentProgram {
+  const { name, config, dir, pinned, releases, patience, arch = process.arch, progress = () => {}, warn } = options;
+  const mark = createHash('sha256')
+    .update(JSON.stringify([pinned, config]))
+    .digest('hex')
+    .slice(0, 12);
+  const link = join(dir, `at-${mark}`);
+  let state: AgentProgramState = { kind: config.from === 'image' ? 'image' : 'unknown' };
+
+  /** `version` null: any. */
+  const wanted = (): { readonly from: string; readonly version: string | null } => {
+    if (config.from !== null) return { from: config.from, version: config.version };
+    const version = config.version ?? pinned;
+    return { from: releases.url(version, arch), version };
+  };
+  const failure = (why: string, more: { hint?: string; retry?: boolean; cause?: unknown } = {}): OnejobError => {
+    const { from, version } = wanted();
+    const what = version === null ? 'the agent' : `the agent ${version}`;
+    return new OnejobError('E_AGENT_PACKAGE', `Cannot use ${what} from ${from}: ${why}.`, {
+      hint: `Look at version, from and sha256 in services.<name>.agent, or name a program: agent: { from: /path/to/${name} }.`,
+      ...more,
+    });
+  };
+
+  async function isWhole(folder: string, about: Source, signal: AbortSignal): Promise<boolean> {
+    const there = await sourceOf(folder);
+    if (there === null || there.program !== about.program || there.from !== about.from) return false;
+    const found = await hashOf(join(folder, name), signal).catch(() => null);
+    signal.throwIfAborted();
+    return found === about.program;
+  }
+
+  /** What the link leads to, when it came from there and is still what it was. What a host's own file holds is always looked at. */
+  async function findProgram(from: string, signal: AbortSignal): Promise<Program | null> {
+    const folder = await readlink(link).catch(() => null);
+    const about = folder === null ? null : await sourceOf(folder);
+    if (folder === null || about === null || about.from !== from) return null;
+    const path = join(folder, name);
+    if (await isWhole(folder, about, signal)) return { path, version: about.version, sha256: about.program };
+    warn?.('agent on disk is damaged, taken anew', { path });
+    return null;
+  }
+
+  /** Puts the program that config names into `part`. Its SHA-256, and that of the file it came in. */
+  async function fetchInto(part: string, signal: AbortSignal): Promise<{ readonly packed: string; readonly program: string }> {
+    const { from, version } = wanted();
+    const isLocal = from.startsWith('/');
+    const to = join(part, name);
+    if (isLocal && !/\.(tar\.gz|tgz)$/.test(from)) {
+      progress(`checking the agent at ${from}`);
+      // In large pieces: the usual ones are a thousand, and half a second of garbage, at each start.
+      const sum = await writeProgram(createReadStream(from, { highWaterMark: 2 ** 20 }), to, signal);
+      if (config.sha256 === null || config.sha256 === sum) return { packed: sum, program: sum };
+      throw failure(`its SHA-256 is ${sum}, not ${config.sha256}`);
+    }
+    const limits = patience === undefined ? {} : { patience };
+    const sha256 = config.sha256 ?? (isLocal ? null : await releases.sum(from, { signal, ...limits }));
+    // For messages, until the program says it itself.
+    const shown = version ?? /-(\d+\.\d+\.\d+)\.(?:tar\.gz|tgz)$/.exec(basename(from))?.[1] ?? 'of its own version';
+    const parts = { dir: `${part}-fetched`, ...limits, ...(warn !== undefined && { warn }) };
+    try {
+      const file = await getPackage({ type: options.type, version: shown, from, sha256 }, parts, progress, signal);
+      progress(`unpacking the agent ${shown}`);
+      return { packed: file.sha256, program: await unpackProgram(file.path, name, to, signal) };
+    } finally {
+      await rm(parts.dir, { recursive: true, force: true });
+    }
+  }
+
+  /** Looks at the program in `part`, and says which version it is. */
+  async function check(part: string, signal: AbortSignal): Promise<string> {
+    const { version } = wanted();
+    const path = join(part, name);
+    const problem = await programProblem(path, arch);
+    if (problem !== null) throw failure(problem);
+    const said = await versionOf(path, patience ?? 20_000, signal).catch((error: unknown) => {
+      signal.throwIfAborted();
+      throw failure(reasonOf(error), { cause: error });
+    });
+    if (version === null || version === said) return said;
+    throw failure(`it says that it is ${said}`, { hint: `Write version: ${said}, or name the right file in from.` });
+  }
+
+  /** Gives the folder `part` its name. The same one may be there already, and is left alone. */
+  async function keep(part: string, about: Source, signal: AbortSignal): Promise<Program> {
+    await writeFile(join(part, 'source.json'), JSON.stringify(about), { flush: true });
+    const final = join(dir, `${name}-${about.version}-${about.packed.slice(0, 12)}`);
+    const kept = { path: join(final, name), version: about.version, sha256: about.program };
+    if (await isWhole(final, about, signal)) return kept;
+    await rename(part, final).catch(async (error: unknown) => {
+      if (!(error instanceof Error && 'code' in error && (error.code === 'ENOTEMPTY' || error.code === 'EEXIST'))) throw error;
+      // What is there is damaged, or of another origin. Sandboxes that have it keep it.
+      await rm(final, { recursive: true, force: true });
+      await rename(part, final);
+    });
+    return kept;
+  }
+
+  async function install(signal: AbortSignal): Promise<Program> {
+    const { from } = wanted();
+    const there = from.startsWith('/') ? null : await findProgram(from, signal);
+    if (there !== null) return there;
+    await mkdir(dir, { recursive: true, mode: 0o700 });
+    await removeParts(dir);
+    const part = join(dir, `part-${process.pid}-${randomBytes(6).toString('hex')}`);
+    try {
+      await mkdir(part, { mode: 0o755 });
+      const sums = await fetchInto(part, signal);
+      return await keep(part, { from, version: await check(part, signal), ...sums }, signal);
+    } catch (error) {
+      signal.throwIfAborted();
+      if (error instanceof OnejobError) throw error;
+      // A disk may have room again; a file that is no agent stays none.
+      throw failure(reasonOf(error), { retry: error instanceof Error && 'code' in error, cause: error });
+    } finally {
+      await rm(part, { recursive: true, force: true });
+    }
+  }
+
+  /** From now on sandboxes have this one. */
+  async function lead({ path }: Program): Promise<void> {
+    const next = join(dir, `next-${mark}.${process.pid}`);
+    await rm(next, { force: true });
+    await symlink(dirname(path), next);
+    const now = options.wall() / 1000;
+    await lutimes(next, now, now);
+    await rename(next, link);
+  }
+
+  /** Removes programs that no link leads to, and links that nobody has asked for lately. A sandbox keeps what is mounted. */
+  async function prune(): Promise<void> {
+    const names = await readdir(dir);
+    const used = new Set<string>();
+    for (const path of names.filter((one) => one.startsWith('at-')).map((one) => join(dir, one))) {
+      const seen = await lstat(path).catch(() => null);
+      if (seen === null || !seen.isSymbolicLink()) continue;
+      if (options.wall() - seen.mtimeMs > keptFor) await rm(path, { force: true });
+      else used.add(basename(await readlink(path)));
+    }
+    const programs = names.filter((one) => one.startsWith(`${name}-`) && /-[0-9a-f]{12}$/.test(one));
+    for (const one of programs) if (!used.has(one)) await rm(join(dir, one), { recursive: true, force: true });
+  }
+
+  return {
+    folder: config.from === 'image' ? null : link,
+    get state() {
+      return state;
+    },
+    async ready(signal) {
+      if (config.from === 'image') return null;
+      const before = state;
+      state = { kind: 'preparing' };
+      try {
+        const found = await install(signal);
+        await lead(found);
+        await prune();
+        state = { kind: 'ready', ...found };
+        return found.path;
+      } catch (error) {
+        // Who gave up says nothing about the agent.
+        state = signal.aborted ? before : { kind: 'failed', failure: toFailure(error) };
+        throw error;
+      }
+    },
+  };
+}
+
+/** A process that was killed leaves what it was about to check. */
+async function removeParts(dir: string): Promise<void> {
+  for (const name of await readdir(dir)) {
+    const pid = Number(/^part-(\d+)-/.exec(name)?.[1]);
+    if (pid > 0 && pid !== process.pid && !isAlive(pid)) await rm(join(dir, name), { recursive: true, force: true });
+  }
+}
+
+async function sourceOf(folder: string): Promise<Source | null> {
+  try {
+    return source.parse(JSON.parse(await readFile(join(folder, 'source.json'), 'utf8')));
+  } catch {
+    // Not there, or damaged: then it is nobody's.
+    return null;
+  }
+}
+
+function isAlive(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch (error) {
+    return error instanceof Error && 'code' in error && error.code === 'EPERM';
+  }
+}
