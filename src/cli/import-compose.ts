@@ -7,18 +7,18 @@ import type { HostRule } from '../import/hosts.ts';
 import { importCompose } from '../import/import.ts';
 import { printable } from './color.ts';
 import { exitCodes } from './exit.ts';
-import type { Session } from './session.ts';
+import type { GlobalFlags, Session } from './session.ts';
 
-export interface ImportArguments {
-  readonly dir: string;
-  readonly rules: readonly HostRule[];
-  /** null: configs are printed. */
-  readonly out: string | null;
-  readonly force: boolean;
+export interface ImportFlags extends GlobalFlags {
+  readonly host?: readonly HostRule[];
+  /** Without it configs are printed. */
+  readonly out?: string;
+  readonly force?: boolean;
 }
 
 /** @throws OnejobError E_IMPORT when there is nothing to read, or a file must not be written */
-export async function importComposeFolder(session: Session, { dir, rules, out, force }: ImportArguments): Promise<number> {
+export async function importComposeFolder(session: Session, dir: string, flags: ImportFlags): Promise<number> {
+  const { host: rules = [], out, force = false } = flags;
   const { context, output } = session;
   const root = resolve(context.cwd, dir);
   if (!existsSync(root) || !statSync(root).isDirectory()) {
@@ -27,7 +27,7 @@ export async function importComposeFolder(session: Session, { dir, rules, out, f
     });
   }
   const { files, hosts: found, remarks } = await importCompose(root, rules, context.environment);
-  const target = out === null ? null : resolve(context.cwd, out);
+  const target = out === undefined ? null : resolve(context.cwd, out);
   const hosts = found.map((host) => ({ ...host, written: target === null ? null : join(target, `${host.name}.yml`) }));
   const written = hosts.flatMap(({ written: path, config }) => (path === null ? [] : [{ path, config }]));
   write(written, force);

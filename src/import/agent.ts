@@ -60,9 +60,12 @@ export function isPlainMap(value: Plain | undefined): value is PlainMap {
   return typeof value === 'object' && !Array.isArray(value);
 }
 
-/** Whether a value says nothing. */
-export function isNothing(value: Plain | null | undefined): value is null | undefined {
-  return value === null || value === undefined || value === '' || (typeof value === 'object' && Object.keys(value).length === 0);
+/** Keys without those that say nothing: null, an empty text, list or map. */
+export function filled(keys: Readonly<Record<string, Plain | null>>): PlainMap {
+  const isEmpty = (value: Plain) => value === '' || (typeof value === 'object' && Object.keys(value).length === 0);
+  return Object.fromEntries(
+    Object.entries(keys).flatMap(([key, value]) => (value === null || isEmpty(value) ? [] : [[key, value]])),
+  );
 }
 
 export interface Agent {

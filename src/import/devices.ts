@@ -91,7 +91,7 @@ function reserved(written: Service['written']): DeviceClaim | null {
   const claims = requests.filter(isMap).flatMap(({ driver: named, capabilities, device_ids: ids, count: asked }): DeviceClaim[] => {
     const driver = textOf(named) ?? 'nvidia';
     if (driver === 'cdi') return [fromCdi(textsOf(ids)) ?? []].flat();
-    const vendor = (['nvidia', 'amd', 'intel'] as const).find((one) => drivers[one].test(driver));
+    const vendor = driver === 'nvidia' ? driver : /amd|rocm/i.test(driver) ? 'amd' : /intel/i.test(driver) ? 'intel' : undefined;
     const kinds = textsOf(capabilities);
     if (vendor === undefined || (kinds.length > 0 && !kinds.some((kind) => /gpu|nvidia|compute/.test(kind)))) return [];
     if (ids !== undefined) return [chosen(vendor, textsOf(ids).join(','))];
@@ -100,8 +100,6 @@ function reserved(written: Service['written']): DeviceClaim | null {
   });
   return joined(claims);
 }
-
-const drivers: Readonly<Record<Vendor, RegExp>> = { nvidia: /^nvidia$/, amd: /amd|rocm/i, intel: /intel/i };
 
 /** `nvidia.com/gpu=GPU-…` and the like. */
 function fromCdi(names: readonly string[]): DeviceClaim | null {
@@ -115,14 +113,11 @@ function fromCdi(names: readonly string[]): DeviceClaim | null {
 function joined(claims: readonly DeviceClaim[]): DeviceClaim | null {
   const [first] = claims;
   if (first === undefined || claims.length === 1) return first ?? null;
-  if (claims.some(({ by }) => by === 'all')) return all(first.vendor);
-  const named = (by: DeviceClaim['by']) => [...new Set(claims.flatMap((claim) => (claim.by === by ? claim.names : [])))];
-  const [uuids, indexes] = [named('uuid'), named('index')];
-  const loose = claims.reduce((sum, { by, count }) => (by === 'count' ? sum + count : sum), 0);
-  const count = uuids.length + indexes.length + loose;
-  if (loose > 0) return { ...first, by: 'count', count, names: [] };
-  if (indexes.length > 0) return { ...first, by: 'index', count, names: indexes };
-  return { ...first, by: uuids.length > 0 ? 'uuid' : 'none', count, names: uuids };
+  const by = (['all', 'count', 'index', 'uuid'] as const).find((kind) => claims.some((claim) => claim.by === kind)) ?? 'none';
+  if (by === 'all') return all(first.vendor);
+  const loose = claims.reduce((sum, claim) => (claim.by === 'count' ? sum + claim.count : sum), 0);
+  const count = new Set(claims.flatMap(({ names }) => names)).size + loose;
+  return { ...first, by, count, names: [...new Set(claims.flatMap((claim) => (claim.by === by ? claim.names : [])))] };
 }
 
 /** What onejob gives anyway is computing and nvidia-smi. */

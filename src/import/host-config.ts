@@ -3,17 +3,7 @@ import { posix } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import { parse } from 'yaml';
 import { buildkite } from '../ci/buildkite/type.ts';
-import {
-  type Agent,
-  type DeviceClaim,
-  isNothing,
-  isPlainMap,
-  nameFrom,
-  type Plain,
-  type PlainMap,
-  type Remark,
-  unusedName,
-} from './agent.ts';
+import { type Agent, type DeviceClaim, isPlainMap, nameFrom, type Plain, type PlainMap, type Remark, unusedName } from './agent.ts';
 import { claimsOf } from './devices.ts';
 import type { Host } from './hosts.ts';
 
@@ -41,7 +31,9 @@ export function hostConfig(host: Host, say: Say): HostConfig {
   const runs = runsOf(agents, apart);
   const { services, serviceOf } = servicesOf(agents);
   const taken = new Set<string>();
-  const pools = runs.map(({ first, agents: of, template }): Pool => {
+  const pools = runs.map(({ first, agents: of, counts: [count] }): Pool => {
+    const copies = first.times > 1 ? `${stemOf(first.name)}-{1..}` : first.name;
+    const template = of.length > 1 && count !== undefined ? `${count[0]}{${count[1]}..}${count[2]}` : copies;
     const words = poolWords(first);
     const name = words.find((word) => !taken.has(word)) ?? unusedName(words[0] ?? 'pool', (word) => taken.has(word), 28);
     taken.add(name);
@@ -91,15 +83,14 @@ function stemOf(name: string): string {
 /** Agents whose device another of the host has already: they are written down, and not started. */
 function claimedTwice(host: string, agents: readonly Agent[], say: Say): ReadonlySet<Agent> {
   const apart = new Set<Agent>();
-  for (const agent of agents) {
-    for (const other of agents.slice(0, agents.indexOf(agent))) {
-      const both = apart.has(other) ? null : overlap(other.devices, agent.devices);
-      if (both === null) continue;
-      apart.add(agent);
-      const what = `${both} of host ${host} is claimed twice, here and by ${other.name} (${other.file}:${other.line})`;
-      say('warning', agent, `${what}: ${agent.name} gets "agents: 0" until you give it another device`);
-      break;
-    }
+  for (const [at, agent] of agents.entries()) {
+    const holders = agents.slice(0, at).filter((other) => !apart.has(other));
+    const other = holders.find(({ devices }) => overlap(devices, agent.devices) !== null);
+    if (other === undefined) continue;
+    apart.add(agent);
+    const both = overlap(other.devices, agent.devices);
+    const what = `${both} of host ${host} is claimed twice, here and by ${other.name} (${other.file}:${other.line})`;
+    say('warning', agent, `${what}: ${agent.name} gets "agents: 0" until you give it another device`);
   }
   return apart;
 }
@@ -111,39 +102,25 @@ function overlap(one: DeviceClaim, other: DeviceClaim): string | null {
   return one.by === 'all' || other.by === 'all' ? `a GPU of ${one.vendor}` : null;
 }
 
-/** Agents of one pool: those that only differ by a number in their name, which counts without a gap, and by their devices. */
-interface Run {
-  readonly first: Agent;
-  readonly agents: readonly Agent[];
-  /** Of their names. */
-  readonly template: string;
-}
-
-/** In the order given, which is that of the names. `apart`: never with others in one pool. */
-function runsOf(agents: readonly Agent[], apart: ReadonlySet<Agent>): Run[] {
+/**
+ * Agents of one pool: those that only differ by a number in their name, which counts without a gap, and by their devices. In the order
+ * given, which is that of the names. `apart`: never with others in one pool.
+ */
+function runsOf(agents: readonly Agent[], apart: ReadonlySet<Agent>) {
   const isSingle = (agent: Agent) => agent.times > 1 || agent.devices.by === 'all' || apart.has(agent);
-  const runs: { first: Agent; agents: Agent[]; shapes: Shape[] }[] = [];
+  const runs: { first: Agent; agents: Agent[]; counts: ReturnType<typeof countsOf> }[] = [];
   for (const agent of agents) {
     const run = runs.at(-1);
-    const shapes = shapesOf(agent.name);
     const isLike =
-      run !== undefined && !isSingle(run.first) && !isSingle(agent) && isDeepStrictEqual(likeness(run.first), likeness(agent));
-    const going = (isLike ? run.shapes : []).filter(({ before, after, start }) =>
-      shapes.some((shape) => shape.before === before && shape.after === after && shape.start === start + (run?.agents.length ?? 0)),
-    );
+      run !== undefined && ![run.first, agent].some(isSingle) && isDeepStrictEqual(likeness(run.first), likeness(agent));
+    const next = run?.agents.length ?? 0;
+    const going = isLike ? run.counts.filter(([before, from, after]) => agent.name === `${before}${from + next}${after}`) : [];
     if (run !== undefined && going.length > 0) {
       run.agents.push(agent);
-      run.shapes = going;
-    } else runs.push({ first: agent, agents: [agent], shapes });
+      run.counts = going;
+    } else runs.push({ first: agent, agents: [agent], counts: countsOf(agent.name) });
   }
-  return runs.map(({ first, agents: of, shapes: [shape] }) => {
-    const own = first.times > 1 ? `${stemOf(first.name)}-{1..}` : first.name;
-    return {
-      first,
-      agents: of,
-      template: of.length > 1 && shape !== undefined ? `${shape.before}{${shape.start}..}${shape.after}` : own,
-    };
-  });
+  return runs;
 }
 
 /** What agents of one pool have in common. */
@@ -151,18 +128,14 @@ function likeness(agent: Agent): readonly unknown[] {
   return [agent.keys, devicesKey(agent), agent.devices.by, agent.endpoint, agent.tokenFile];
 }
 
-/** `gpu-{1..}`: what stands before and behind the number, and where it begins. */
-interface Shape {
-  readonly before: string;
-  readonly after: string;
-  readonly start: number;
-}
-
-/** Each number in a name is one it may count by. A leading zero is no part of a number: `{1..}` would lose it. */
-function shapesOf(name: string): Shape[] {
+/**
+ * Numbers in a name that it may count by, as what stands before, the number, and what stands behind. A leading zero is no part of a
+ * number: `{1..}` would lose it.
+ */
+function countsOf(name: string): (readonly [string, number, string])[] {
   return [...name.matchAll(/(0*)(\d+)/g)].flatMap(({ index, 1: zeros = '', 2: digits = '' }) => {
     const at = index + zeros.length;
-    return digits.length > 6 ? [] : [{ before: name.slice(0, at), after: name.slice(at + digits.length), start: Number(digits) }];
+    return digits.length > 6 ? [] : [[name.slice(0, at), Number(digits), name.slice(at + digits.length)] as const];
   });
 }
 
@@ -275,14 +248,13 @@ function takenOut(maps: readonly PlainMap[], isInner = false): { readonly common
       }
     } else if (!values.includes(undefined)) {
       // A text in the place of a map replaces all of it, and a pool that has none would get it all.
-      const inner = takenOut(
-        values.filter((value) => isPlainMap(value)),
-        true,
-      );
+      const inners = values.filter((value) => isPlainMap(value));
+      const inner = takenOut(inners, true);
       if (Object.keys(inner.common).length > 0) common[key] = inner.common;
       for (const map of rest) {
-        if (isPlainMap(map[key])) map[key] = inner.rest.shift() ?? {};
-        if (isNothing(map[key])) delete map[key];
+        if (!isPlainMap(map[key])) continue;
+        map[key] = inner.rest.shift() ?? {};
+        if (Object.keys(map[key]).length === 0) delete map[key];
       }
     }
   }
@@ -303,10 +275,10 @@ function usual(values: readonly (Plain | undefined)[], otherwise: Plain | undefi
 /** Longest line of a pool or a list that is written on one. */
 const widest = 130;
 
+/** Of the keys of a pool; others follow. */
 const order =
-  `name service queue agents devices priority tags image pull cpus cpu_env memory shm_size env caches volumes hooks plugins trust unsafe`.split(
-    ' ',
-  );
+  `name service queue agents devices priority tags image pull cpus cpu_env memory shm_size env caches volumes hooks plugins trust
+unsafe`.split(/\s/);
 
 /** `head`: lines of comment at the top. */
 export function configText({ services, secretsKey, defaults, pools }: HostConfig, head: readonly string[]): string {

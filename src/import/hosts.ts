@@ -48,6 +48,9 @@ const containers = new Set(
   'agents agent hosts host machines nodes runners fleet buildkite ci compose docker services . deploy infra'.split(' '),
 );
 
+/** Parts of its path. */
+const folderOf = ({ file }: Agent) => posix.dirname(file).split('/');
+
 /** `gpuci.7` and `gpuci-7` are of `gpuci`; `gpuci1` is a host of its own. */
 function prefixOf(name: string): string {
   return name.replace(/[._-]+\d+$/, '') || name;
@@ -56,15 +59,12 @@ function prefixOf(name: string): string {
 function byFolder(agents: readonly Agent[]): Map<string, Agent[]> {
   const perFile = Map.groupBy(agents, ({ file }) => file);
   const isAlone = ({ file }: Agent) => perFile.get(file)?.length === 1;
-  const single = new Set(agents.filter(isAlone).map(({ file }) => prefixOf(posix.basename(posix.dirname(file)))));
+  const single = new Set(agents.filter(isAlone).map((agent) => prefixOf(folderOf(agent).at(-1) ?? '')));
   const own = ({ hostname, name }: Agent) => (hostname === name ? null : hostname);
   const perHostname = Map.groupBy(agents, own);
   const names = Map.groupBy(agents, (agent) => {
     const hostname = own(agent);
-    const parts = posix
-      .dirname(agent.file)
-      .split('/')
-      .filter((part) => !containers.has(part.toLowerCase()));
+    const parts = folderOf(agent).filter((part) => !containers.has(part.toLowerCase()));
     const leaf = parts.at(-1);
     if (hostname !== null && (perHostname.get(hostname)?.length ?? 0) > 1) return hostname;
     if (isAlone(agent)) return parts.length > 1 ? parts.slice(0, -1).join('.') : prefixOf(leaf ?? agent.name);
@@ -115,7 +115,7 @@ function becauseOf(name: string, agents: readonly Agent[]): string {
   const { file = '' } = agents[0] ?? {};
   if (agents.length === 1) return `from ${posix.dirname(file)}`;
   if (agents.every((agent) => agent.file === file)) return `all of ${file}`;
-  const isBelow = agents.every((agent) => agent.file.split('/').slice(0, -2).includes(name));
+  const isBelow = agents.every((agent) => folderOf(agent).slice(0, -1).includes(name));
   return isBelow ? `what is below ${name}` : `what begins with ${name}`;
 }
 

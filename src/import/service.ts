@@ -2,8 +2,8 @@
 import { posix } from 'node:path';
 import type { Path } from '../config/problem.ts';
 import { isMap } from '../config/values.ts';
-import type { Agent, Plain, Service } from './agent.ts';
-import { inside, isNothing, listOf, looksSecret, nameFrom, numberOf, pairsOf, soundsSecret, textOf, wordsOf } from './agent.ts';
+import type { Agent, Service } from './agent.ts';
+import { filled, inside, listOf, looksSecret, nameFrom, numberOf, pairsOf, soundsSecret, textOf, wordsOf } from './agent.ts';
 import { readImage, readLimits, readMounts } from './container.ts';
 import { deviceVariables, readDevices } from './devices.ts';
 
@@ -59,7 +59,7 @@ export function readService(service: Service, heading: string): Agent | null {
     warn(['deploy'], `${asked} copies of it had all GPUs, and one agent has them now: write the devices of each`);
   else if (asked > 1) note(['deploy'], `${asked} copies become a pool whose agents are called ${flags.name}-1, ${flags.name}-2, …`);
 
-  const keys: Readonly<Record<string, Plain | null>> = {
+  const keys = filled({
     ...limits,
     queue: flags.queue,
     priority: flags.priority,
@@ -71,7 +71,7 @@ export function readService(service: Service, heading: string): Agent | null {
     caches: mounts.caches,
     volumes: mounts.volumes.filter((volume) => !byKey.has(volume)),
     ...folders,
-  };
+  });
   return {
     file,
     line: line([]),
@@ -83,7 +83,7 @@ export function readService(service: Service, heading: string): Agent | null {
     context,
     hasSecretsKey,
     devices,
-    keys: Object.fromEntries(Object.entries(keys).flatMap(([name, value]) => (isNothing(value) ? [] : [[name, value]]))),
+    keys,
     heading,
   };
 }
@@ -143,16 +143,15 @@ debug reflect-exit-status no-feature-reporting sockets-path job-log-path enable-
 disable-warnings-for disconnect-after-job-timeout no-http2`.split(/\s+/),
 );
 
-/** Flags that are understood here, also when a variable says them. */
-const understood = [
+/** Flags that are understood here, by the variables that say the same. */
+const flagOf: ReadonlyMap<string, string> = new Map([
   ...`name tags meta-data queue priority token endpoint config spawn ping-mode disconnect-after-job disconnect-after-idle-timeout
 disconnect-after-uptime acquire-job tags-from-host`
     .split(/\s+/)
-    .map((flag) => [flag, `BUILDKITE_AGENT_${upper(flag)}`] as const),
-  ...['hooks-path', 'plugins-path', 'build-path', 'sockets-path'].map((flag) => [flag, `BUILDKITE_${upper(flag)}`] as const),
-];
-const known = new Set([...switches, ...asVariable, ...needless, ...understood.map(([flag]) => flag)]);
-const flagOf: ReadonlyMap<string, string> = new Map(understood.map(([flag, variable]) => [variable, flag]));
+    .map((flag) => [`BUILDKITE_AGENT_${upper(flag)}`, flag] as const),
+  ...['hooks-path', 'plugins-path', 'build-path', 'sockets-path'].map((flag) => [`BUILDKITE_${upper(flag)}`, flag] as const),
+]);
+const known = new Set([...switches, ...asVariable, ...needless, ...flagOf.values()]);
 
 /** The variable that says the same as a flag to the agent inside; null when onejob or nobody cares for that flag. */
 function variableOf(flag: string): string | null {

@@ -1,14 +1,8 @@
 /** `import`: its options and help. */
 import { type Command, InvalidArgumentError } from 'commander';
 import type { HostRule } from '../../import/hosts.ts';
-import type { GlobalFlags } from '../session.ts';
+import type { ImportFlags } from '../import-compose.ts';
 import { type Act, global, wrongOrFailed } from './options.ts';
-
-interface Flags extends GlobalFlags {
-  readonly host?: readonly HostRule[];
-  readonly out?: string;
-  readonly force?: boolean;
-}
 
 export function addImportCommands(program: Command, act: Act): void {
   const all = program.command('import').description('make configs of what ran your agents before');
@@ -34,17 +28,8 @@ Agents that differ by number, device and name become one pool. What could not be
 standard error, as is which agents were taken for those of one host and why. No token is read or copied.
 Exit codes: 0, also when something was not carried over; 1 nothing could be read, or not be written; 2 wrong usage.`,
     )
-    .action((dir: string, flags: Flags) =>
-      act(
-        async (session) =>
-          (await import('../import-compose.ts')).importComposeFolder(session, {
-            dir,
-            rules: flags.host ?? [],
-            out: flags.out ?? null,
-            force: flags.force === true,
-          }),
-        wrongOrFailed,
-      )(flags),
+    .action((dir: string, flags: ImportFlags) =>
+      act(async (session) => (await import('../import-compose.ts')).importComposeFolder(session, dir, flags), wrongOrFailed)(flags),
     );
   global(compose);
 }
