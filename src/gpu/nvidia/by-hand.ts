@@ -214,11 +214,7 @@ function appOf(row: ReadonlyMap<string, string>): ProcessReading {
   return process;
 }
 
-export interface Versions {
-  /** Of the kernel driver. */
-  readonly driver: string | null;
-  readonly cuda: string | null;
-}
+type Versions = Pick<Reading, 'driver' | 'cuda'>;
 
 /** Driver 610 says "Deprecated" where its version was, and has new names for both. */
 function versionsIn(said: (label: string) => string | undefined): Versions {

@@ -7,7 +7,7 @@ import type { Reply } from '../run.ts';
 import { readCsv, readQueryText, readTableHead, readVersions } from './by-hand.ts';
 import { failuresIn, failuresOf, reboot } from './failures.ts';
 import { readList } from './list.ts';
-import type { GpuReading, ProcessReading, Reading } from './reading.ts';
+import type { GpuReading, Reading } from './reading.ts';
 import { said } from './values.ts';
 import { readXml } from './xml.ts';
 
@@ -37,20 +37,12 @@ export interface NvidiaParts {
 export type SourceKind = 'xml' | 'text' | 'csv' | 'list';
 
 /** All answers of one kind: usually one, several when each GPU was asked by itself. */
-export interface Source {
+export interface Source extends Omit<Reading, 'rest'> {
   readonly kind: SourceKind;
-  readonly gpus: readonly GpuReading[];
   /** Whether these are all GPUs that the driver has. */
   readonly whole: boolean;
-  /** How many GPUs the driver has, as it says; null where it does not. */
-  readonly attached: number | null;
   /** PCI addresses of GPUs out of answers that were whole by themselves. */
   readonly certain: ReadonlySet<string>;
-  /** Its versions, as printed. */
-  readonly driver: string | null;
-  readonly cuda: string | null;
-  /** Compute processes of `--query-compute-apps`; null where that was not asked. */
-  readonly apps: readonly ProcessReading[] | null;
   readonly findings: readonly GpuFinding[];
 }
 
