@@ -1,6 +1,6 @@
 /** What those who ask a vendor's tools share: the means to ask, and the words for a tool that did not answer. */
 import { finding } from './finding.ts';
-import type { GpuFinding } from './inventory.ts';
+import type { Device, GpuFinding } from './inventory.ts';
 import type { PciCard } from './pci.ts';
 import type { ToolReply } from './run.ts';
 
@@ -32,6 +32,12 @@ export function failureOf(reply: ToolReply): GpuFinding | null {
 /** What helps against a tool that hangs. */
 export function hungHint(tool: string): string {
   return `Look with "ps -C ${tool} -o pid,stat,wchan" and "dmesg | tail": a process in state D can only be ended by a reboot.`;
+}
+
+/** `device` with its render node, where only the kernel said it. */
+export function withRenderNode(device: Device, cards: readonly PciCard[]): Device {
+  const card = cards.find(({ pciId }) => pciId === device.pciId);
+  return { ...device, minor: device.minor ?? card?.renderMinor ?? null };
 }
 
 /** What holds a card that its own driver does not have. */

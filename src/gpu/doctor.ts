@@ -6,6 +6,7 @@ import type { Arch } from '../images/request.ts';
 import { whyNotImage } from '../images/search.ts';
 import { compareVersions, leadingVersion } from '../images/version.ts';
 import type { Finding } from '../runtimes/runtime.ts';
+import { capital } from './finding.ts';
 import type { GpuHostFacts } from './host-facts.ts';
 import type { Device, GpuFinding, Inventory } from './inventory.ts';
 
@@ -56,10 +57,6 @@ function shown({ level, code, subject, message, hint }: GpuFinding, inventory: I
   // Some begin with what they are about, which is said beside it here.
   const said = message.startsWith(`${subject}: `) ? message.slice(subject.length + 2) : message;
   return { level, subject: subject === 'host' ? 'GPUs' : subject, message: capital(said), hint: mended ?? hint };
-}
-
-function capital(text: string): string {
-  return `${text.slice(0, 1).toUpperCase()}${text.slice(1)}`;
 }
 
 function mendMig(code: string, { uuid, index, mig }: Device): string | null {

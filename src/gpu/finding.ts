@@ -40,6 +40,11 @@ export function ownWords(text: string): string | null {
   return lines.length === 0 ? null : `${lines.slice(0, 3).join(' / ')}${lines.length > 3 ? ' / …' : ''}`;
 }
 
+/** With a capital letter at its beginning. */
+export function capital(text: string): string {
+  return text.slice(0, 1).toUpperCase() + text.slice(1);
+}
+
 /** Without what moves a cursor or begins a line. Whoever runs a process chooses its name, and a tool prints it as it is. */
 export function plain(text: string): string {
   // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is taken out

@@ -6,6 +6,7 @@
  * a device never told (AMD and Intel list less than NVIDIA) cannot be compared; the evidence says so. A display's processes
  * are residents and fail nothing; a person's compute process makes the device occupied, which is no fault of it.
  */
+import { capital } from './finding.ts';
 import type { Device, Health, Inventory } from './inventory.ts';
 import type { KernelMark } from './kernel-log.ts';
 import type { KernelLook } from './kernel-reader.ts';
@@ -13,21 +14,12 @@ import { describeHolder, type Holder, type Ours, ownMemory, type ProcessOwner, s
 import { allChecks, type Check, type Fault, type Finding } from './proof-checks.ts';
 
 /** What a device showed just before an agent was released to it. Plain JSON; kept with the agent. */
-export type Baseline = {
-  readonly uuid: string;
-  readonly pciId: string | null;
+export type Baseline = Pick<Device, 'uuid' | 'pciId' | 'computeMode' | 'persistence' | 'settings' | 'parent' | 'mig' | 'ecc'> & {
   /** Id of the boot it was seen in; after another boot counters and the driver begin anew. */
   readonly boot: string | null;
   readonly driver: string | null;
   /** MiB in use beside what the residents said they had: the least that was seen of this device in this boot. */
   readonly memoryMiB: number | null;
-  readonly computeMode: string | null;
-  readonly persistence: boolean | null;
-  /** As `Device.settings`. */
-  readonly settings: string | null;
-  readonly parent: string | null;
-  readonly mig: Device['mig'];
-  readonly ecc: Device['ecc'];
   readonly uncorrectedErrors: number | null;
   readonly health: Health['state'];
   /** Whether the tool could say which processes are on it. */
@@ -69,20 +61,11 @@ export function baselineOf(device: Device, { boot, driver, mark, before }: Basel
   const own = ownMemory(device);
   const same = before !== null && before.uuid === device.uuid && before.boot === boot && before.driver === driver;
   const least = same && before.memoryMiB !== null && own !== null ? Math.min(own, before.memoryMiB) : own;
+  const { uuid, pciId, computeMode, persistence, settings, parent, mig, ecc, health } = device;
   return {
-    uuid: device.uuid,
-    pciId: device.pciId,
-    boot,
-    driver,
-    memoryMiB: least,
-    computeMode: device.computeMode,
-    persistence: device.persistence,
-    settings: device.settings,
-    parent: device.parent,
-    mig: device.mig,
-    ecc: device.ecc,
-    uncorrectedErrors: device.health.uncorrectedErrors,
-    health: device.health.state,
+    ...{ uuid, pciId, boot, driver, memoryMiB: least, computeMode, persistence, settings, parent, mig, ecc },
+    uncorrectedErrors: health.uncorrectedErrors,
+    health: health.state,
     listsProcesses: device.processes !== null,
     mark,
   };
@@ -188,8 +171,4 @@ function unknownMessage(unknown: readonly Finding[], { inventory, baseline }: Pr
   if (hung !== undefined) return hung.message;
   const asked = unknown.map((finding) => finding.check).join(', ');
   return `The state of ${baseline.uuid} is unknown: nothing was said of ${asked}.`;
-}
-
-function capital(text: string): string {
-  return text.slice(0, 1).toUpperCase() + text.slice(1);
 }

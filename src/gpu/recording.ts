@@ -9,7 +9,7 @@ import { OnejobError } from '../errors.ts';
 import { amdInventory, looksLikeAmd } from './amd/amd.ts';
 import { clip, finding, ownWords, withFindings } from './finding.ts';
 import { intelInventory, looksLikeIntel } from './intel/intel.ts';
-import { type GpuFinding, type Inventory, mergeInventories, noGpus } from './inventory.ts';
+import { type GpuFinding, type Inventory, mergeInventories } from './inventory.ts';
 import { howToRecord, readRecorded, recordedHost } from './nvidia/recorded.ts';
 
 export interface RecordedFile {
@@ -56,33 +56,24 @@ function reasonOf(error: unknown): string {
 
 /** The host that these files were recorded on. Never throws, whatever they hold. */
 export function inventoryOf(files: readonly RecordedFile[]): Inventory {
-  const known = files.map((file) => ({
-    ...file,
-    ...readRecorded(file.text),
-    isAmd: looksLikeAmd(file.text),
-    isIntel: looksLikeIntel(file.text),
-  }));
+  const known = files.map((file) => ({ ...file, ...readRecorded(file.text) }));
   const nvidia = known.filter((file) => file.pieces.length > 0);
-  const amd = known.filter((file) => file.isAmd).map((file) => file.text);
-  const intel = known.filter((file) => file.isIntel).map((file) => file.text);
-  const unused = known.filter((file) => file.pieces.length === 0 && !file.isAmd && !file.isIntel);
+  const [amd, intel] = [known.filter((file) => looksLikeAmd(file.text)), known.filter((file) => looksLikeIntel(file.text))];
+  const textsOf = (some: readonly RecordedFile[]) => some.map((file) => file.text);
   const found = mergeInventories([
     ...(nvidia.length > 0 ? [recordedHost(nvidia)] : []),
-    ...(amd.length > 0 ? [amdInventory(amd)] : []),
-    ...(intel.length > 0 ? [intelInventory(intel)] : []),
+    ...(amd.length > 0 ? [amdInventory(textsOf(amd))] : []),
+    ...(intel.length > 0 ? [intelInventory(textsOf(intel))] : []),
   ]);
+  const used = new Set([...nvidia, ...amd, ...intel]);
   const level = found.devices.length > 0 ? 'warning' : 'error';
-  const notes = unused.map((file) => unusedFinding(level, file, file.instead, files.length === 1));
-  const isNothing = nvidia.length + amd.length + intel.length === 0;
-  const none =
-    files.length === 0 ? [finding('error', 'recording-unknown', 'host', 'The folder has no files in it.', howToRecord)] : [];
+  const notes = known.filter((file) => !used.has(file)).map((file) => unusedFinding(level, file, file.instead, files.length === 1));
+  if (files.length === 0) notes.push(finding('error', 'recording-unknown', 'host', 'The folder has no files in it.', howToRecord));
   return {
-    ...(isNothing ? noGpus : found),
-    complete: !isNothing && found.complete,
+    ...found,
+    complete: used.size > 0 && found.complete,
     // Once more for those of other vendors: a recording comes from a stranger, and goes to a terminal.
-    findings: [...found.findings, ...notes, ...none].map((each) =>
-      finding(each.level, each.code, each.subject, each.message, each.hint),
-    ),
+    findings: [...found.findings, ...notes].map((each) => finding(each.level, each.code, each.subject, each.message, each.hint)),
   };
 }
 

@@ -51,22 +51,23 @@ export function parseLinks(text: string): Set<string> {
     const cells = stripVTControlCharacters(line)
       .split('\t')
       .map((cell) => cell.trim());
-    const row = /^GPU(\d+)$/.exec(cells[0] ?? '');
+    const numbers = cells.map(numberOf);
+    const row = numbers[0] ?? null;
     if (row === null) {
-      if (cells.some((cell) => /^GPU\d+$/.test(cell))) columns = cells.map((cell) => numberOf(cell));
+      if (numbers.some((number) => number !== null)) columns = numbers;
       continue;
     }
     cells.forEach((cell, at) => {
       const other = columns?.[at] ?? null;
-      if (other !== null && /^NV\d+$/.test(cell)) links.add(linkOf(Number(row[1]), other));
+      if (other !== null && /^NV\d+$/.test(cell)) links.add(linkOf(row, other));
     });
   }
   return links;
 }
 
 function numberOf(cell: string): number | null {
-  const found = /^GPU(\d+)$/.exec(cell);
-  return found === null ? null : Number(found[1]);
+  const number = /^GPU(\d+)$/.exec(cell)?.[1];
+  return number === undefined ? null : Number(number);
 }
 
 function linkOf(a: number, b: number): string {

@@ -3,7 +3,7 @@
  * grant a card where no tool is installed.
  */
 import { join } from 'node:path';
-import { type Asking, elsewhere, failureOf } from '../asking.ts';
+import { type Asking, elsewhere, failureOf, withRenderNode } from '../asking.ts';
 import { asWarning, finding, withFindings } from '../finding.ts';
 import { type Device, type GpuFinding, type Inventory, noGpus } from '../inventory.ts';
 import { type PciCard, readText } from '../pci.ts';
@@ -90,11 +90,6 @@ async function askTools(asking: Asking): Promise<Told> {
     }
   }
   return { asked, hung: false, readings, failures };
-}
-
-function withRenderNode(device: Device, cards: readonly PciCard[]): Device {
-  const card = cards.find(({ pciId }) => pciId === device.pciId);
-  return { ...device, minor: device.minor ?? card?.renderMinor ?? null };
 }
 
 /** Cards on the bus that nobody lists. Graphics built into a processor may be among them, so nothing is said to be lost. */

@@ -1,12 +1,10 @@
 /** What one source says of a host's AMD cards, before what several say is put together. */
-import type { GpuFinding, GpuProcess } from '../inventory.ts';
+import type { Device, GpuFinding } from '../inventory.ts';
 
 /** One card as one source has it; null where it says nothing. */
-export interface AmdCard {
+export interface AmdCard extends Pick<Device, 'pciId' | 'memoryMiB' | 'memoryUsedMiB' | 'processes'> {
   /** As the source counts it. Sources count differently, so only those of one tool may be joined by it. */
   readonly index: number | null;
-  /** As `Device.pciId`. */
-  readonly pciId: string | null;
   /** Sixteen hex digits that stay with the card, the same in every source. */
   readonly uniqueId: string | null;
   readonly model: string | null;
@@ -14,13 +12,10 @@ export interface AmdCard {
   readonly chip: string | null;
   /** `gfx942`: what programs are compiled for. */
   readonly gfx: string | null;
-  readonly memoryMiB: number | null;
-  readonly memoryUsedMiB: number | null;
   /** N of `/dev/dri/renderDN`. */
   readonly renderMinor: number | null;
   readonly ecc: boolean | null;
   readonly uncorrectedErrors: number | null;
-  readonly processes: readonly GpuProcess[] | null;
   /** Whether it answered with a figure of this moment, as only a card that works does. */
   readonly live: boolean;
   /** Whether it is one part with the processor. */

@@ -1,5 +1,5 @@
 /** Asks a host for its Intel cards: `xpu-smi`, else the kernel, which knows enough to grant one. */
-import { type Asking, elsewhere, failureOf } from '../asking.ts';
+import { type Asking, elsewhere, failureOf, withRenderNode } from '../asking.ts';
 import { finding, withFindings } from '../finding.ts';
 import { type Device, type GpuFinding, type Inventory, noGpus, unknownGpu } from '../inventory.ts';
 import type { PciCard } from '../pci.ts';
@@ -44,7 +44,7 @@ export function createIntel(): (asking: Asking) => Promise<Inventory> {
       ['ps', '-j'],
     ]);
     const told = intelInventory([list.output, ...details, ...now]);
-    const devices = told.devices.map((device) => ({ ...device, minor: renderMinor(device, cards ?? []) }));
+    const devices = told.devices.map((device) => withRenderNode(device, cards ?? []));
     const missing = (cards ?? []).filter((card) => !devices.some(({ pciId }) => pciId === card.pciId));
     return withFindings({ ...told, devices }, [...failures, ...missing.map(notListed)], failures.length === 0);
   };
@@ -63,10 +63,6 @@ const drivers = ['i915', 'xe'];
 function deviceOf({ pciId, chip, renderMinor: minor }: PciCard): Device {
   const model = chip === null ? 'Intel GPU' : `Intel(R) Graphics [${chip}]`;
   return { ...unknownGpu('intel', `intel-${pciId}`, model), minor, pciId };
-}
-
-function renderMinor(device: Device, cards: readonly PciCard[]): number | null {
-  return cards.find(({ pciId }) => pciId === device.pciId)?.renderMinor ?? device.minor;
 }
 
 function notListed(card: PciCard): GpuFinding {

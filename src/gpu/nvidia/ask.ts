@@ -6,7 +6,7 @@ import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { type Asking, elsewhere } from '../asking.ts';
 import { asWarning, finding, withFindings } from '../finding.ts';
-import { type GpuFinding, type Inventory, noGpus } from '../inventory.ts';
+import { type Inventory, noGpus } from '../inventory.ts';
 import { readText } from '../pci.ts';
 import type { ToolReply } from '../run.ts';
 import { nvidiaInventory } from './nvidia.ts';
@@ -30,14 +30,20 @@ export async function askNvidia(asking: Asking): Promise<Inventory> {
   // It has ended with 0 and a complaint, and in the middle of a card.
   const whole = xml.code === 0 && xml.output.includes('</nvidia_smi_log>');
   const each = whole || xml.hung ? [] : await askEach(asking, xml, pciIds ?? []);
-  const wanted = needsList([xml, ...each]) || (!whole && each.length === 0 && !isOfTheHost(xml));
-  const list = hung([xml, ...each]) || !wanted ? null : await asking.run(tool, '-L');
+  const replies = [xml, ...each];
+  const hasInstances = replies.some(({ output }) => /<mig_device>|<current_mig>\s*Enabled/i.test(output));
+  const wanted = hasInstances || (!whole && each.length === 0 && !isOfTheHost(xml));
+  const list = !wanted || replies.some((reply) => reply.hung) ? null : await asking.run(tool, '-L');
   const procGpus = await readInformation(join(asking.proc, 'driver/nvidia/gpus'));
-  const found = nvidiaInventory({ xml: each.length === 0 ? xml : [xml, ...each], list, procVersion, procGpus, pciIds });
+  const found = nvidiaInventory({ xml: replies, list, procVersion, procGpus, pciIds });
   // Packages may have been left behind when the last card was taken out.
-  if (pciIds?.length === 0 && found.devices.length === 0 && !hung([xml]))
+  if (pciIds?.length === 0 && found.devices.length === 0 && !xml.hung)
     return { ...noGpus, findings: found.findings.map(asWarning) };
-  return withFindings(found, [...others, ...cut([xml, ...each])]);
+  if (replies.some((reply) => reply.cut)) {
+    const message = `${tool} printed more than 16 MiB and was ended.`;
+    others.push(finding('error', 'output-too-large', 'host', message, `Type "${tool} -q -x" and look at what it prints.`));
+  }
+  return withFindings(found, others);
 }
 
 /** One card off the bus makes the whole list fail; the others still answer by themselves. */
@@ -54,20 +60,6 @@ async function askEach(asking: Asking, first: ToolReply, pciIds: readonly string
 
 function isOfTheHost({ code }: ToolReply): boolean {
   return code !== null && ofTheHost.includes(code);
-}
-
-function needsList(replies: readonly ToolReply[]): boolean {
-  return replies.some(({ output }) => /<mig_device>|<current_mig>\s*Enabled/i.test(output));
-}
-
-function hung(replies: readonly ToolReply[]): boolean {
-  return replies.some((reply) => reply.hung);
-}
-
-function cut(replies: readonly ToolReply[]): readonly GpuFinding[] {
-  if (!replies.some((reply) => reply.cut)) return [];
-  const message = `${tool} printed more than 16 MiB and was ended.`;
-  return [finding('error', 'output-too-large', 'host', message, `Type "${tool} -q -x" and look at what it prints.`)];
 }
 
 async function readInformation(folder: string): Promise<readonly string[]> {

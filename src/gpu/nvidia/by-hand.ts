@@ -5,8 +5,8 @@
  */
 import {
   type Block,
-  countOf,
   gpuPlaces,
+  headOf,
   inProcess,
   newBlock,
   nothingRead,
@@ -16,7 +16,7 @@ import {
   type Reading,
   take,
 } from './reading.ts';
-import { cudaVersion, driverVersion, isUsualUuid, newer } from './values.ts';
+import { cudaVersion, driverVersion, isUsualUuid } from './values.ts';
 
 /** Whether `nvidia-smi -q` is in the text. */
 export function looksLikeQueryText(text: string): boolean {
@@ -72,14 +72,12 @@ export function readQueryText(text: string): Reading {
       if (!heads.has(key)) rest.push(label);
     }
   }
-  const attached = countOf(header.get('attached_gpus'));
+  const head = headOf(header);
   return {
     ...nothingRead,
-    driver: newer(driverVersion, header.get('kmd_version'), header.get('driver_version')),
-    cuda: newer(cudaVersion, header.get('cuda_umd_version'), header.get('cuda_version')),
-    attached,
+    ...head,
     gpus: blocks.map((block) => ({ ...block, depth: reached.has(block) ? 'state' : 'cut' })),
-    whole: attached !== null && blocks.every((block) => reached.has(block)),
+    whole: head.attached !== null && blocks.every((block) => reached.has(block)),
     rest: rest.join('\n'),
   };
 }
@@ -181,8 +179,7 @@ export function readCsv(text: string, args: readonly string[] = []): Reading {
   const apps = ours.findLast(({ columns }) => columns.includes('pid'));
   return {
     ...nothingRead,
-    driver: newer(driverVersion, rows[0]?.get('kmd_version'), rows[0]?.get('driver_version')),
-    attached: countOf(rows[0]?.get('count')),
+    ...headOf(rows[0] ?? new Map()),
     gpus: rows.map((row) => {
       const block = newBlock();
       for (const [column, value] of row) take(block, placeOf(column), value);
@@ -217,11 +214,7 @@ function appOf(row: ReadonlyMap<string, string>): ProcessReading {
   return process;
 }
 
-export interface Versions {
-  /** Of the kernel driver. */
-  readonly driver: string | null;
-  readonly cuda: string | null;
-}
+type Versions = Pick<Reading, 'driver' | 'cuda'>;
 
 /** Driver 610 says "Deprecated" where its version was, and has new names for both. */
 function versionsIn(said: (label: string) => string | undefined): Versions {

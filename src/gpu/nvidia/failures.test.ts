@@ -54,7 +54,7 @@ describe('wordings of other branches', () => {
 });
 
 test('a mismatch names both versions and says that a reboot is needed', () => {
-  const [found] = failuresIn(nvidia('errors/version-mismatch-550.txt'), { module: '550.120' });
+  const [found] = failuresIn(nvidia('errors/version-mismatch-550.txt'), '550.120');
   expect(found?.message).toContain('550.144');
   expect(found?.message).toContain('550.120');
   expect(found?.hint).toMatch(/^Reboot needed/);

@@ -10,12 +10,6 @@ import type { GpuFinding } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
 import type { Reply } from '../run.ts';
 
-/** What a host's own files add to the tool's words. */
-export interface HostFacts {
-  /** Version of the kernel module that is loaded; null where it is not known. */
-  readonly module: string | null;
-}
-
 export const kernelLog = 'Look for "NVRM" and "Xid" in the kernel log (dmesg).';
 export const reboot = `Reboot the machine, cold if it comes back: no container can use this GPU before. ${kernelLog}`;
 
@@ -27,8 +21,8 @@ export function resetHint(pciId: string | null): string {
 interface HostFailure {
   /** Default: an error. */
   readonly level?: 'warning';
-  /** Of the loaded module, and of `detail`, what the tool said beside it. */
-  readonly message: string | ((said: HostFacts & { readonly detail: string | null }) => string);
+  /** Of `detail`, what the tool said beside it, and of the version of the kernel module that is loaded; null where not known. */
+  readonly message: string | ((detail: string | null, module: string | null) => string);
   readonly hint?: string;
 }
 
@@ -41,7 +35,7 @@ const ofTheHost: Readonly<Record<string, HostFailure>> = {
     hint: 'Type "modprobe nvidia". After an upgrade of the kernel install its headers and build the module (dkms autoinstall), then reboot; nouveau must not be loaded.',
   },
   'library-mismatch': {
-    message: ({ module, detail }) =>
+    message: (detail, module) =>
       `The NVIDIA libraries${after(' (', detail, ')')} do not belong to the kernel module that is loaded${after(' (', module, ')')}: running containers go on, new ones cannot use a GPU.`,
     hint: 'Reboot needed, or unload the nvidia modules while nothing uses them. Keep the driver out of unattended upgrades.',
   },
@@ -62,20 +56,20 @@ const ofTheHost: Readonly<Record<string, HostFailure>> = {
       'NVML answers "Unknown Error": inside a container this means that it lost its right to the devices, on a host that no GPU answers.',
     hint: 'Try on the host: if nvidia-smi works there, the container only has to be started anew (a daemon-reload takes devices away).',
   },
-  'nvml-failed': { message: ({ detail }) => `NVML could not start${after(': ', detail)}.`, hint: kernelLog },
+  'nvml-failed': { message: (detail) => `NVML could not start${after(': ', detail)}.`, hint: kernelLog },
   'tool-missing': {
     message: 'nvidia-smi is not installed, or not on the path.',
     hint: "Install the NVIDIA driver's tools.",
   },
-  'tool-failed': { message: ({ detail }) => `nvidia-smi failed${after(': ', detail)}.`, hint: kernelLog },
+  'tool-failed': { message: (detail) => `nvidia-smi failed${after(': ', detail)}.`, hint: kernelLog },
   'invalid-field': {
     level: 'warning',
-    message: ({ detail }) => `This driver does not know the field${after(' "', detail, '"')} and answered nothing at all.`,
+    message: (detail) => `This driver does not know the field${after(' "', detail, '"')} and answered nothing at all.`,
     hint: 'Record without it; "nvidia-smi --help-query-gpu" lists what there is.',
   },
   'invalid-argument': {
     level: 'warning',
-    message: ({ detail }) => `nvidia-smi did not understand what it was asked${after(': ', detail)}.`,
+    message: (detail) => `nvidia-smi did not understand what it was asked${after(': ', detail)}.`,
   },
   'not-supported': { level: 'warning', message: 'nvidia-smi says that this is not supported here.' },
   'power-cable': {
@@ -95,10 +89,10 @@ const ofTheHost: Readonly<Record<string, HostFailure>> = {
   },
 };
 
-function hostFinding(code: string, { module }: HostFacts, detail: string | null = null): GpuFinding {
+function hostFinding(code: string, module: string | null, detail: string | null = null): GpuFinding {
   const known = Object.hasOwn(ofTheHost, code) ? code : 'tool-failed';
   const { level = 'error', message = '', hint = null } = ofTheHost[known] ?? {};
-  return finding(level, known, 'host', typeof message === 'string' ? message : message({ module, detail }), hint);
+  return finding(level, known, 'host', typeof message === 'string' ? message : message(detail, module), hint);
 }
 
 const codes: ReadonlyMap<number, string> = new Map([
@@ -144,13 +138,13 @@ const texts: readonly (readonly [RegExp, string])[] = [
   [/^(?:NVIDIA-SMI has failed|.{0,40}(?:Segmentation fault|core dumped)|cannot start \S{1,200}:)/i, 'tool-failed'],
 ];
 
-/** Complaints in a text that is no answer, each once. */
-export function failuresIn(text: string, facts: HostFacts = { module: null }): readonly GpuFinding[] {
-  const found = text.split('\n').flatMap((line) => failureIn(line.trim(), text, facts));
+/** Complaints in a text that is no answer, each once. `module`: version of the kernel module, null where it is not known. */
+export function failuresIn(text: string, module: string | null = null): readonly GpuFinding[] {
+  const found = text.split('\n').flatMap((line) => failureIn(line.trim(), text, module));
   return found.filter((each, at) => found.findIndex((other) => other.code === each.code && other.subject === each.subject) === at);
 }
 
-function failureIn(line: string, text: string, facts: HostFacts): readonly GpuFinding[] {
+function failureIn(line: string, text: string, module: string | null): readonly GpuFinding[] {
   if (line === '' || line.length > 600) return [];
   const handle = /^Unable to determine the device handle for (.{1,200})$/i.exec(line)?.[1];
   if (handle !== undefined) return [handleFinding(handle)];
@@ -158,13 +152,13 @@ function failureIn(line: string, text: string, facts: HostFacts): readonly GpuFi
   if (nvml !== undefined) {
     const library = /NVML library version: ?(\d[\d.]{1,20})/.exec(text)?.[1] ?? null;
     const code = nvmlErrors.get(nvml.toLowerCase().replace(/\.$/, '')) ?? 'nvml-failed';
-    return [hostFinding(code, facts, code === 'library-mismatch' ? library : nvml.replace(/\.$/, ''))];
+    return [hostFinding(code, module, code === 'library-mismatch' ? library : nvml.replace(/\.$/, ''))];
   }
   const corrupt = /infoROM is corrupted at gpu (\S{7,20})/i.exec(line)?.[1];
-  if (corrupt !== undefined) return [{ ...hostFinding('inforom-corrupt', facts), subject: normalPci(corrupt) ?? 'host' }];
+  if (corrupt !== undefined) return [{ ...hostFinding('inforom-corrupt', module), subject: normalPci(corrupt) ?? 'host' }];
   for (const [pattern, code] of texts) {
     const match = pattern.exec(line);
-    if (match !== null) return [hostFinding(code, facts, match[1] ?? line.replace(/\.$/, ''))];
+    if (match !== null) return [hostFinding(code, module, match[1] ?? line.replace(/\.$/, ''))];
   }
   return [];
 }
@@ -190,8 +184,8 @@ function handleFinding(said: string): GpuFinding {
 }
 
 /** What went wrong with a call, `rest` being what it said beside its answer. */
-export function failuresOf(reply: Reply, rest: string, facts: HostFacts = { module: null }): readonly GpuFinding[] {
-  const said = failuresIn(rest, facts);
+export function failuresOf(reply: Reply, rest: string, module: string | null = null): readonly GpuFinding[] {
+  const said = failuresIn(rest, module);
   if (reply.hung) {
     const asked = clip([reply.tool, ...reply.args].join(' '));
     const message = `"${asked}" did not end in its time: a GPU or its driver is stuck. Which devices work is not known.`;
@@ -202,8 +196,8 @@ export function failuresOf(reply: Reply, rest: string, facts: HostFacts = { modu
   const code = codes.get(reply.code);
   const words = ownWords(rest);
   if (code === undefined)
-    return [hostFinding('tool-failed', facts, `exit code ${reply.code}${words === null ? '' : `, ${words.replace(/\.$/, '')}`}`)];
-  const known = hostFinding(code, facts);
+    return [hostFinding('tool-failed', module, `exit code ${reply.code}${words === null ? '' : `, ${words.replace(/\.$/, '')}`}`)];
+  const known = hostFinding(code, module);
   // What the code means is from the manual; what it printed may say it better.
   return [words === null ? known : { ...known, message: `${known.message} It printed: "${words}".` }];
 }

@@ -3,7 +3,7 @@
 import { clip, finding } from '../finding.ts';
 import type { GpuFinding } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
-import { fillUp, type GpuReading, type MigReading, newBlock, type ProcessReading } from './reading.ts';
+import { fillUp, type GpuReading, type MigReading, type ProcessReading } from './reading.ts';
 import type { Source } from './sources.ts';
 import { gpuUuid, said } from './values.ts';
 
@@ -25,13 +25,11 @@ interface Entry {
   readings: { readonly reading: GpuReading; readonly kind: Source['kind'] | 'proc' }[];
 }
 
-export interface JoinResult {
-  readonly gpus: readonly Joined[];
-  readonly findings: readonly GpuFinding[];
-}
-
 /** A finding here means that the set of devices is not certain. */
-export function join(sources: readonly Source[], proc: readonly GpuReading[]): JoinResult {
+export function join(
+  sources: readonly Source[],
+  proc: readonly GpuReading[],
+): { readonly gpus: readonly Joined[]; readonly findings: readonly GpuFinding[] } {
   const findings: GpuFinding[] = [];
   const entries: Entry[] = [];
   const add = (reading: GpuReading, kind: Source['kind'] | 'proc') => {
@@ -75,18 +73,15 @@ function placeOf({ facts }: GpuReading): string | undefined {
 }
 
 function joined({ uuid, pciId, readings }: Entry, sources: readonly Source[]): Joined {
-  const [first, ...more] = readings.map((each) => each.reading);
-  const start = first ?? { ...newBlock(), depth: 'name' as const };
-  const merged = more.reduce<GpuReading>(
-    (all, each) => ({
+  const merged = readings
+    .map((each) => each.reading)
+    .reduce((all, each) => ({
       facts: fillUp(all.facts, each.facts),
       instances: all.instances,
       processes: all.processes ?? each.processes,
       trouble: all.trouble ?? each.trouble,
       depth: rank[each.depth] > rank[all.depth] ? each.depth : all.depth,
-    }),
-    start,
-  );
+    }));
   const instances = new Map<string, { reading: MigReading; isSeen: boolean }>();
   for (const { reading, kind } of readings) {
     for (const each of reading.instances) {

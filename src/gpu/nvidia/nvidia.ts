@@ -17,8 +17,8 @@ import { cudaVersion, driverVersion, migUuid, said } from './values.ts';
 /** Never throws, whatever the outputs are. */
 export function nvidiaInventory(parts: NvidiaParts): Inventory {
   const module = readProcVersion(parts.procVersion ?? '');
-  const sources = sourcesOf(parts, { module });
-  const versions = versionSource(parts.version, { module });
+  const sources = sourcesOf(parts, module);
+  const versions = versionSource(parts.version, module);
   const { gpus, findings: clashes } = join(sources, (parts.procGpus ?? []).flatMap(readProcGpus));
   const said = [...sources.flatMap((source) => source.findings), ...versions.findings];
   const set = judgeSet(parts, sources, gpus, said);

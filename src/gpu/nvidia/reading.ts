@@ -2,7 +2,7 @@
  * What one output of nvidia-smi gave, before anything is concluded from it: texts as printed, and whether it was whole. One
  * table says where a thing is printed, so that all outputs are read alike.
  */
-import { said, type Trouble, troubleIn } from './values.ts';
+import { cudaVersion, driverVersion, said, type Trouble, troubleIn } from './values.ts';
 
 /**
  * By what each thing is known below its GPU, since names repeat under different parents: the path of elements in `-q -x`, the
@@ -169,9 +169,17 @@ export function take(block: Block, place: string, value: string): void {
   if (field !== undefined) block.facts[field] = value;
 }
 
-/** How many GPUs a head says there are; null when that is no such number. */
-export function countOf(text: string | undefined): number | null {
-  return /^\d{1,4}$/.test(text ?? '') ? Number(text) : null;
+/** What the head of an output says of the host; columns say it in each row. */
+export function headOf(head: ReadonlyMap<string, string>): Pick<Reading, 'driver' | 'cuda' | 'attached'> {
+  // Under its newer and its older name: the text that has a version, be it none at all.
+  const text = (parse: typeof driverVersion, newer: string, older: string) =>
+    (parse(head.get(newer)) === null ? head.get(older) : null) ?? head.get(newer) ?? null;
+  const count = head.get('attached_gpus') ?? head.get('count') ?? '';
+  return {
+    driver: text(driverVersion, 'kmd_version', 'driver_version'),
+    cuda: text(cudaVersion, 'cuda_umd_version', 'cuda_version'),
+    attached: /^\d{1,4}$/.test(count) ? Number(count) : null,
+  };
 }
 
 /** `facts` filled up with what `more` says and they do not. */

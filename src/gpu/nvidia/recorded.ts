@@ -45,7 +45,7 @@ export interface Recorded {
 /** Never throws. */
 export function readRecorded(text: string): Recorded {
   const sections = sectionsOf(text);
-  const pieces = sections.flatMap((section) => (section.isAside ? [] : piecesOf(section.text, section.args)));
+  const pieces = sections.flatMap((section) => (section.isAside ? [] : piecesOf(section.lines.join('\n'), section.args)));
   if (pieces.length > 0) return { pieces, instead: null };
   const isAside = sections.some((section) => section.isAside);
   return { pieces, instead: insteadOf(text) ?? (isAside ? aside : null) };
@@ -54,7 +54,7 @@ export function readRecorded(text: string): Recorded {
 const aside = 'answers of nvidia-smi that list no devices (help, topology, monitoring or the like)';
 
 interface Section {
-  readonly text: string;
+  readonly lines: string[];
   readonly args: readonly string[];
   /** The answer to a command that lists no GPUs, though it may look as if. */
   readonly isAside: boolean;
@@ -68,14 +68,14 @@ const asideCommand =
   /(?:^|\s)(?:-h|--help\S*|topo|nvlink|mig|dmon|pmon|stats|c2c|vgpu|drain|replay|-r|--gpu-reset|-pm|-mig|--query-(?!gpu|compute-apps)\S*)(?:\s|=|$)/;
 
 function sectionsOf(text: string): Section[] {
-  const sections: { lines: string[]; args: readonly string[]; isAside: boolean }[] = [{ lines: [], args: [], isAside: false }];
+  const sections: Section[] = [{ lines: [], args: [], isAside: false }];
   for (const line of text.split('\n')) {
     const match = prompt.exec(line.trimEnd());
     const asked = match?.[1] ?? '';
     if (match === null) sections.at(-1)?.lines.push(line);
     else sections.push({ lines: [], args: asked.trim().split(/\s+/), isAside: asideCommand.test(asked) });
   }
-  return sections.map(({ lines, args, isAside }) => ({ text: lines.join('\n'), args, isAside }));
+  return sections;
 }
 
 type Reader = (text: string, args: readonly string[]) => Partial<Reading>;

@@ -5,9 +5,9 @@ import type { GpuFinding } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
 import type { Reply } from '../run.ts';
 import { readCsv, readQueryText, readTableHead, readVersions } from './by-hand.ts';
-import { failuresIn, failuresOf, type HostFacts, reboot } from './failures.ts';
+import { failuresIn, failuresOf, reboot } from './failures.ts';
 import { readList } from './list.ts';
-import type { GpuReading, ProcessReading, Reading } from './reading.ts';
+import type { GpuReading, Reading } from './reading.ts';
 import { said } from './values.ts';
 import { readXml } from './xml.ts';
 
@@ -37,30 +37,22 @@ export interface NvidiaParts {
 export type SourceKind = 'xml' | 'text' | 'csv' | 'list';
 
 /** All answers of one kind: usually one, several when each GPU was asked by itself. */
-export interface Source {
+export interface Source extends Omit<Reading, 'rest'> {
   readonly kind: SourceKind;
-  readonly gpus: readonly GpuReading[];
   /** Whether these are all GPUs that the driver has. */
   readonly whole: boolean;
-  /** How many GPUs the driver has, as it says; null where it does not. */
-  readonly attached: number | null;
   /** PCI addresses of GPUs out of answers that were whole by themselves. */
   readonly certain: ReadonlySet<string>;
-  /** Its versions, as printed. */
-  readonly driver: string | null;
-  readonly cuda: string | null;
-  /** Compute processes of `--query-compute-apps`; null where that was not asked. */
-  readonly apps: readonly ProcessReading[] | null;
   readonly findings: readonly GpuFinding[];
 }
 
 /** Kinds that were asked for, those that know more first. */
-export function sourcesOf(parts: NvidiaParts, facts: HostFacts): readonly Source[] {
+export function sourcesOf(parts: NvidiaParts, module: string | null): readonly Source[] {
   return [
-    sourceOf('xml', [parts.xml ?? []].flat(), facts, readXml),
-    sourceOf('text', [parts.text ?? []].flat(), facts, readQueryText),
-    sourceOf('csv', [parts.csv ?? []].flat(), facts, readCsv),
-    sourceOf('list', [parts.list ?? []].flat(), facts, readList),
+    sourceOf('xml', [parts.xml ?? []].flat(), module, readXml),
+    sourceOf('text', [parts.text ?? []].flat(), module, readQueryText),
+    sourceOf('csv', [parts.csv ?? []].flat(), module, readCsv),
+    sourceOf('list', [parts.list ?? []].flat(), module, readList),
   ].filter((source) => source !== null);
 }
 
@@ -71,13 +63,13 @@ const troubles: ReadonlySet<string> = new Set(['gpu-lost', 'reset-required']);
 
 type Reader = (output: string, args: readonly string[]) => Reading;
 
-function sourceOf(kind: SourceKind, replies: readonly Reply[], facts: HostFacts, read: Reader): Source | null {
+function sourceOf(kind: SourceKind, replies: readonly Reply[], module: string | null, read: Reader): Source | null {
   if (replies.length === 0) return null;
   const answers = replies.map((reply) => {
     const answer = read(reply.output, reply.args);
     const isTroubled = answer.gpus.some((gpu) => gpu.trouble !== null);
     // What an exit code says of nobody, when the answer says it of one.
-    const failures = failuresOf(reply, answer.rest, facts).filter(
+    const failures = failuresOf(reply, answer.rest, module).filter(
       ({ code, subject }) => subject !== 'host' || !isTroubled || !troubles.has(code),
     );
     const whole = answer.whole && !reply.hung;
@@ -85,7 +77,7 @@ function sourceOf(kind: SourceKind, replies: readonly Reply[], facts: HostFacts,
     const isApps = answer.gpus.length === 0 && answer.apps !== null;
     const torn = whole || isApps || failures.length > 0 ? [] : [tornFinding(reply, answer, kind)];
     // A code alone says nothing against an answer that has all that it should have.
-    const serious = answer.whole ? failuresIn(answer.rest, facts) : failures;
+    const serious = answer.whole ? failuresIn(answer.rest, module) : failures;
     return {
       ...answer,
       whole: whole || (isApps && !reply.hung),
@@ -198,10 +190,10 @@ function gpuCount(count: number): string {
 }
 
 /** What only says versions: `--version`, or the table. */
-export function versionSource(reply: Reply | null | undefined, facts: HostFacts) {
+export function versionSource(reply: Reply | null | undefined, module: string | null) {
   if (reply === null || reply === undefined) return { driver: null, cuda: null, findings: [] };
   const [versions, head] = [readVersions(reply.output), readTableHead(reply.output)];
   const read = versions.driver !== null || versions.cuda !== null ? versions : head;
   const answered = read.driver !== null || read.cuda !== null;
-  return { ...read, findings: failuresOf(reply, answered ? '' : reply.output, facts) };
+  return { ...read, findings: failuresOf(reply, answered ? '' : reply.output, module) };
 }

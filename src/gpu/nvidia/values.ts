@@ -84,15 +84,6 @@ export function cudaVersion(text: string | null | undefined): string | null {
   return /^\s*(\d{1,2}\.\d{1,2})(?!\d)/.exec(text ?? '')?.[1] ?? null;
 }
 
-/** Of a version under its newer and its older name the text that has one, be it none at all. */
-export function newer(
-  parse: (text: string | undefined) => string | null,
-  first: string | undefined,
-  second: string | undefined,
-): string | null {
-  return (parse(first) === null ? (second ?? first) : first) ?? null;
-}
-
 export function computeCapability(text: string): string | null {
   return /^\d{1,2}\.\d$/.test(text) ? text : null;
 }

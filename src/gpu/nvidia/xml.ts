@@ -3,8 +3,7 @@
  * Elements are known by their whole path, every one may be missing, and those that are not known are passed over.
  */
 import { SaxesParser } from 'saxes';
-import { type Block, countOf, type GpuReading, newBlock, nothingRead, type Reading, take } from './reading.ts';
-import { cudaVersion, driverVersion, newer } from './values.ts';
+import { type Block, type GpuReading, headOf, newBlock, nothingRead, type Reading, take } from './reading.ts';
 
 const root = 'nvidia_smi_log';
 
@@ -18,21 +17,9 @@ export function readXml(text: string): Reading {
   const { document, rest, ended } = cutOut(calmNames(text));
   if (document === '') return { ...nothingRead, rest };
   const straight = walk(document);
-  if (ended && straight.wellFormed) return finish(straight, true, rest);
-  const { header, gpus } = salvage(document);
-  return finish({ header, gpus }, false, rest);
-}
-
-function finish({ header, gpus }: Omit<Walk, 'wellFormed'>, whole: boolean, rest: string): Reading {
-  return {
-    ...nothingRead,
-    driver: newer(driverVersion, header.get('kmd_version'), header.get('driver_version')),
-    cuda: newer(cudaVersion, header.get('cuda_umd_version'), header.get('cuda_version')),
-    attached: countOf(header.get('attached_gpus')),
-    gpus,
-    whole,
-    rest,
-  };
+  const whole = ended && straight.wellFormed;
+  const { header, gpus } = whole ? straight : salvage(document);
+  return { ...nothingRead, ...headOf(header), gpus, whole, rest };
 }
 
 /** The document, and what was printed around it. */
