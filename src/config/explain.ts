@@ -19,6 +19,8 @@ export interface ShownValue {
   readonly origin: string;
 }
 
+const shownElsewhere = new Set(['services', 'pools', 'defaults', 'include', 'state_dir', 'socket']);
+
 /** The whole effective config, in the order of the docs. */
 export function configShow(checked: Checked): ShownValue[] {
   const { written, writing, paths, config } = checked;
@@ -49,16 +51,8 @@ export function configShow(checked: Checked): ShownValue[] {
   if (paths.config !== null) add(['config'], paths.config.path, originOf(paths.config));
   add(['state_dir'], config.stateDir, originOf(paths.stateDir));
   add(['socket'], config.socket, originOf(paths.socket));
-  const {
-    services: _services,
-    pools: _pools,
-    defaults: _defaults,
-    include: _include,
-    state_dir: _state,
-    socket: _socket,
-    ...top
-  } = written.top;
-  for (const [name, value] of Object.entries({ ...topDefaults, ...top })) addFrom([name], value, [[name]]);
+  for (const [name, value] of Object.entries({ ...topDefaults, ...written.top }))
+    if (!shownElsewhere.has(name)) addFrom([name], value, [[name]]);
   for (const [name, service] of written.services) {
     const path = ['services', name];
     const shownKeys = { type: service.type, ...serviceType(service.type).defaults, ...service.keys };
@@ -128,7 +122,8 @@ const durations = new Set<string | number | undefined>([
 ]);
 const sizes = new Set<string | number | undefined>(['memory', 'disk', 'shm_size', 'log_limit', 'cache_limit']);
 
-function show(key: string | number | undefined, value: unknown): string {
+/** A value of a key as one would write it. */
+export function show(key: string | number | undefined, value: unknown): string {
   if (value === null) return 'none';
   if (typeof value === 'number') {
     if (durations.has(key)) return formatDuration(value);

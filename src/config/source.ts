@@ -5,6 +5,7 @@
 import { readFile, stat } from 'node:fs/promises';
 import { dirname, resolve } from 'node:path';
 import { isAlias, isScalar, isSeq, isMap as isYamlMap, LineCounter, type Node, type Pair, parseDocument } from 'yaml';
+import { unreadable } from '../secrets/reference.ts';
 import { digestOf, type ReadFile } from './changed.ts';
 import { formatPath, type Path, type Place, type Problem } from './problem.ts';
 import { isMap } from './values.ts';
@@ -166,13 +167,6 @@ function explainYaml(code: string, message: string): string {
     default:
       return `not valid YAML: ${message.split('\n')[0]?.replace(/:? *["'].*$/, '') ?? code}`;
   }
-}
-
-function unreadable(error: unknown): string {
-  const code = error instanceof Error && 'code' in error ? error.code : undefined;
-  if (code === 'ENOENT' || code === 'ENOTDIR') return 'does not exist';
-  if (code === 'EACCES' || code === 'EPERM') return 'cannot be read by this user';
-  return `cannot be read (${error instanceof Error ? error.message : String(error)})`;
 }
 
 export interface Combined {

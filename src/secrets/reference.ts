@@ -140,7 +140,8 @@ async function inspect(path: string): Promise<{ problem: string | null; mode: nu
   }
 }
 
-function unreadable(error: unknown): string {
+/** Why a file cannot be read, as the end of a sentence about it. */
+export function unreadable(error: unknown): string {
   const code = error instanceof Error && 'code' in error ? error.code : undefined;
   if (code === 'ENOENT' || code === 'ENOTDIR') return 'does not exist';
   if (code === 'EACCES' || code === 'EPERM') return 'cannot be read by this user';

@@ -25,7 +25,7 @@ const leader = z.object({
 });
 
 /** The manager that leads a state directory, or led it last and was killed. */
-export interface Leader {
+interface Leader {
   readonly pid: number;
   /** Whether it ends by itself. */
   readonly temporary: boolean;
@@ -43,11 +43,6 @@ export function leaderOf(dir: string): Leader | null {
   } catch {
     return null;
   }
-}
-
-/** Pid of the manager that leads (or last led) this state directory; null when nobody wrote one. */
-export function leaderPid(dir: string): number | null {
-  return leaderOf(dir)?.pid ?? null;
 }
 
 /** When a process started, in clock ticks after boot (proc_pid_stat(5), field 22): a pid alone may be another one's by now. */
