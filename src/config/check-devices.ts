@@ -6,11 +6,8 @@ export function checkDevices(pool: PoolConfig, { sound, own, inPool }: Checking)
   if (!sound(pool, 'devices', 'agents')) return;
   const { count, uuids, share, mig } = pool.devices;
   if (pool.agents === 'per-device' && count === 0) {
-    inPool(
-      pool,
-      ['agents'],
-      'is per-device, but "devices" is 0: there would be no agent; write the devices, or a number of agents',
-    );
+    const why = '"devices" is 0: there would be no agent; write the devices, or a number of agents';
+    inPool(pool, ['agents'], `is per-device, but ${why}`);
   }
   if (count === 'all' && pool.agents !== 1 && pool.agents !== 0) {
     inPool(pool, ['agents'], `is ${pool.agents}, but "devices" is all: the first agent would leave none for the others`);
@@ -26,11 +23,8 @@ export function checkDevices(pool: PoolConfig, { sound, own, inPool }: Checking)
     return;
   const needed = count * pool.agents;
   if (needed > uuids.length * share) {
-    inPool(
-      pool,
-      ['devices', 'uuid'],
-      `names ${uuids.length === 1 ? 'one device' : `${uuids.length} devices`}, but "agents" and "count" ask for ${needed}`,
-    );
+    const named = uuids.length === 1 ? 'one device' : `${uuids.length} devices`;
+    inPool(pool, ['devices', 'uuid'], `names ${named}, but "agents" and "count" ask for ${needed}`);
   }
 }
 
