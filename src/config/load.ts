@@ -156,13 +156,10 @@ function unread(instead: Instead | undefined) {
 /** All that is wrong as one error, E_CONFIG. */
 export function configError(errors: readonly Problem[]): OnejobError {
   const count = errors.length === 1 ? 'a problem' : `${errors.length} problems`;
-  return new OnejobError('E_CONFIG', `The config has ${count}:\n${list(errors)}`, {
+  const list = errors.map((problem) => `  ${formatProblem({ ...problem, level: 'error' })}`).join('\n');
+  return new OnejobError('E_CONFIG', `The config has ${count}:\n${list}`, {
     hint: errors.every(({ line }) => line === null)
       ? 'Mend what is listed.'
       : 'Mend what is listed, then look with "onejob config check".',
   });
-}
-
-function list(problems: readonly Problem[]): string {
-  return problems.map((problem) => `  ${formatProblem({ ...problem, level: 'error' })}`).join('\n');
 }

@@ -84,15 +84,7 @@ async function problemsOf(text: string, env: Environment): Promise<{ key: string
   const source = parseSource('config', text);
   const locate = (path: Parameters<typeof source.locate>[0], at: 'key' | 'value' = 'value') =>
     source.locate(path, at) ?? { source: 'config', line: null, column: null };
-  const { written, problems } = interpret({
-    files: [],
-    foreign: new Set(),
-    value: isMap(source.value) ? source.value : {},
-    problems: [],
-    empty: false,
-    locate,
-    has: (path) => source.locate(path, 'key') !== null,
-  });
+  const { written, problems } = interpret({ value: isMap(source.value) ? source.value : {}, locate });
   const { errors } = await checkConfig({ env, secrets: 'skip', instead: { name: 'config', written } });
   return [...source.problems, ...problems, ...errors].filter(({ level }) => level === 'error');
 }
