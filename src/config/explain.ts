@@ -34,12 +34,10 @@ export function configShow(checked: Checked): ShownValue[] {
   /** Adds a value, or one line for each key of a map; `places` are where it may be written, the first that is wins. */
   const addFrom = (path: Path, value: unknown, places: readonly Path[]) => {
     if (isPlainMap(value)) {
-      for (const [name, inner] of Object.entries(value))
-        addFrom(
-          [...path, name],
-          inner,
-          places.map((place) => [...place, name]),
-        );
+      for (const [name, inner] of Object.entries(value)) {
+        const innerPlaces = places.map((place) => [...place, name]);
+        addFrom([...path, name], inner, innerPlaces);
+      }
       return;
     }
     const place = places.find((one) => writing.has(one));
@@ -62,10 +60,8 @@ export function configShow(checked: Checked): ShownValue[] {
     const keys = written.pools?.get(pool.name) ?? { agents: pool.agents, ...written.defaults };
     const defaults = serviceType(written.services.get(pool.service)?.type).agent !== null ? imagePoolDefaults : poolDefaults;
     for (const [key, value] of Object.entries({ ...defaults, ...keys, trust: { ...defaults.trust, ...keys.trust } })) {
-      addFrom(['pools', pool.name, key], value, [
-        ['pools', pool.name, key],
-        ['defaults', key],
-      ]);
+      const path = ['pools', pool.name, key];
+      addFrom(path, value, [path, ['defaults', key]]);
     }
   }
   return shown;

@@ -21,13 +21,13 @@ export const oneLine = /^[^\p{Cc}]+$/u;
 
 /** A zod type from a function that understands one value. `title`: its kind, as `docs/configuration.md` says it. */
 export function value<T>(parse: (found: unknown) => Parsed<T>, title = 'text') {
-  const understand = (found: unknown, context: z.core.ParsePayload): T => {
+  const type = z.unknown().transform((found, context): T => {
     const parsed = found === null ? no('is empty; give it a value or remove the key') : parse(found);
     if (parsed.ok) return parsed.value;
-    context.issues.push({ code: 'custom', message: parsed.why, input: found });
+    context.addIssue({ code: 'custom', message: parsed.why });
     return z.NEVER;
-  };
-  return z.unknown().transform(understand).meta({ title });
+  });
+  return type.meta({ title });
 }
 
 /** A key that may be left out, with its line for the docs page. `kind`: of its values, where their type does not say it. */
@@ -120,17 +120,14 @@ export const share = measured('percentage', '10%', parseShare, 0, '0%');
 
 /** The same, or `none`, which takes back what `defaults` says; null. */
 export function orNone<T>(type: z.ZodType<T>) {
-  const understand = (found: unknown, context: z.core.ParsePayload): T | null => {
+  const understood = z.unknown().transform((found, context): T | null => {
     if (found === 'none') return null;
     const parsed = type.safeParse(found);
     if (parsed.success) return parsed.data;
-    for (const { message } of parsed.error.issues) context.issues.push({ code: 'custom', message, input: found });
+    for (const { message } of parsed.error.issues) context.addIssue({ code: 'custom', message });
     return z.NEVER;
-  };
-  return z
-    .unknown()
-    .transform(understand)
-    .meta({ title: alternatives([kindOf(type), code('none')]) });
+  });
+  return understood.meta({ title: alternatives([kindOf(type), code('none')]) });
 }
 
 /** Chooses the type by what kind of value is there, so that a problem inside a map is reported at its own key. */
@@ -204,10 +201,8 @@ export const secretReference = z.unknown().transform((found, context): SecretRef
 
 /** The end of a day, UTC, in ms since the epoch; NaN when there is no such day. */
 function lastMoment(found: unknown): number {
-  if (typeof found !== 'string' || !/^\d{4}-\d\d-\d\d$/.test(found)) return Number.NaN;
-  const at = Date.parse(`${found}T00:00:00Z`);
-  // Date rolls 2027-02-30 over into March in some forms; what comes back must be the same day.
-  return !Number.isNaN(at) && new Date(at).toISOString().startsWith(found) ? at + 86_399_999 : Number.NaN;
+  const day = z.iso.date().safeParse(found);
+  return day.success ? Date.parse(`${day.data}T23:59:59.999Z`) : Number.NaN;
 }
 
 const limit = value((found) => {
