@@ -12,7 +12,7 @@ import { createFakeManager } from '../../test/support/fake-manager.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { createClient } from '../api/client.ts';
 import { startApi } from '../api/server.ts';
-import { leaderPid } from '../store/lead.ts';
+import { leaderOf } from '../store/lead.ts';
 import { readVersion } from './version.ts';
 
 /** Shared by the tests, so that each start does not compile everything anew. */
@@ -31,7 +31,7 @@ beforeEach(() => {
 afterEach(async () => {
   for (const child of children) if (child.running) await child.kill();
   // A temporary daemon ends by itself; one that a test left with work is ended here.
-  const pid = leaderPid(state());
+  const pid = leaderOf(state())?.pid ?? null;
   if (pid !== null && isAlive(pid)) {
     process.kill(pid, 'SIGTERM');
     await untilGone(pid);
@@ -83,7 +83,7 @@ describe('run', () => {
     const run = await onejob(['run', '--no-workspace', '--', 'sh', '-c', 'echo out; echo err >&2; exit 7']);
     expect(run).toMatchObject({ code: 7, stdout: 'out\n' });
     expect(run.stderr.split('\n')).toEqual(['onejob: runtime fake: there is no other', 'err', '']);
-    const pid = leaderPid(state());
+    const pid = leaderOf(state())?.pid ?? null;
     if (pid !== null) await untilGone(pid);
   });
 
@@ -289,7 +289,7 @@ describe('looking', () => {
       return stdout.split('\n').filter((word) => word !== '');
     };
     expect(await offered('cancel', 'j')).toEqual([]);
-    expect(leaderPid(state())).toBeNull();
+    expect(leaderOf(state())).toBeNull();
     await up({ FAKE_CLOSED: '1' });
     const id = (await onejob(['run', '--no-workspace', '--detach', '--', 'sleep', '1'])).stdout.trim();
     expect(await offered('cancel', id.slice(0, 1))).toEqual([id]);

@@ -6,11 +6,8 @@ export function checkDevices(pool: PoolConfig, { sound, own, inPool }: Checking)
   if (!sound(pool, 'devices', 'agents')) return;
   const { count, uuids, share, mig } = pool.devices;
   if (pool.agents === 'per-device' && count === 0) {
-    inPool(
-      pool,
-      ['agents'],
-      'is per-device, but "devices" is 0: there would be no agent; write the devices, or a number of agents',
-    );
+    const why = '"devices" is 0: there would be no agent; write the devices, or a number of agents';
+    inPool(pool, ['agents'], `is per-device, but ${why}`);
   }
   if (count === 'all' && pool.agents !== 1 && pool.agents !== 0) {
     inPool(pool, ['agents'], `is ${pool.agents}, but "devices" is all: the first agent would leave none for the others`);
@@ -26,11 +23,8 @@ export function checkDevices(pool: PoolConfig, { sound, own, inPool }: Checking)
     return;
   const needed = count * pool.agents;
   if (needed > uuids.length * share) {
-    inPool(
-      pool,
-      ['devices', 'uuid'],
-      `names ${uuids.length === 1 ? 'one device' : `${uuids.length} devices`}, but "agents" and "count" ask for ${needed}`,
-    );
+    const named = uuids.length === 1 ? 'one device' : `${uuids.length} devices`;
+    inPool(pool, ['devices', 'uuid'], `names ${named}, but "agents" and "count" ask for ${needed}`);
   }
 }
 
@@ -57,16 +51,6 @@ export function checkRepair({ config, written, at }: Checking): void {
   }
 }
 
-/** A pool that cannot get what it asks for, because of these others. */
-export interface OverSubscription {
-  readonly pool: string;
-  /** Pools that stand before it in the file and name the same devices, at least one. */
-  readonly others: readonly string[];
-  /** Devices that it and the others want together, and how many they name. */
-  readonly wanted: number;
-  readonly named: number;
-}
-
 type Asking = Pick<PoolConfig, 'name' | 'agents' | 'devices' | 'standby'>;
 
 interface Claim {
@@ -84,13 +68,14 @@ interface Claim {
  * for good, so pools that name the same ones by UUID may ask for more than there can be. Pure. Nothing is said of what only the
  * host could tell: conditions, the number of a card's MIG instances, pools that name no UUIDs.
  *
- * In the order of the file; a pool that asks for more than it names itself is not here.
+ * In the order of the file; a pool that asks for more than it names itself is not here. `others`: the pools before it
+ * that name the same devices, at least one. `wanted`: how many devices it and the others want together, of those `named`.
  */
-export function overSubscriptions(pools: readonly Asking[]): OverSubscription[] {
+export function overSubscriptions(pools: readonly Asking[]) {
   const before: Claim[] = [];
   /** Who has each device; whoever wants one may be given another in its place. */
   const holders = new Map<string, Claim>();
-  const found: OverSubscription[] = [];
+  const found = [];
   for (const claim of pools.flatMap(claimOf)) {
     if (claim.least > claim.names.size) continue;
     let got = 0;

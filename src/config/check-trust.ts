@@ -24,11 +24,8 @@ export function checkTrust(pool: PoolConfig, checking: Checking): void {
   if (open.length === 0) return;
   if (isOpenProcess(pool) && sound(pool, 'runtime', 'isolation')) {
     const how = `whose jobs reach all that listens on this host, and jobs that are not trusted come in by ${listed(open)}`;
-    inPool(
-      pool,
-      ['runtime'],
-      `is process, ${how}; write ${closing(open)}, or runtime: docker, or give it up with "isolation: none"`,
-    );
+    const help = `write ${closing(open)}, or runtime: docker, or give it up with "isolation: none"`;
+    inPool(pool, ['runtime'], `is process, ${how}; ${help}`);
   }
   for (const { host, cache } of recipe.mounts) {
     if (cache !== null || !sound(pool, 'volumes') || engineSocketIn(host) === null) continue;

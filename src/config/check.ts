@@ -115,12 +115,8 @@ function checkRecipe(pool: PoolConfig, { written, sound, own, inPool }: Checking
       inPool(pool, path, 'is no name of a variable: letters, digits and "_", not a digit first');
     else if (key.startsWith('ONEJOB_')) inPool(pool, path, 'names that begin with ONEJOB_ are set by onejob itself');
     if (/^SECRET_./.test(key) && pool.service !== 'own') {
-      inPool(
-        pool,
-        path,
-        'goes into every job of the pool as it is: encrypted values are opened only where a pipeline brings them; take it out of this file',
-        'warning',
-      );
+      const why = 'encrypted values are opened only where a pipeline brings them; take it out of this file';
+      inPool(pool, path, `goes into every job of the pool as it is: ${why}`, 'warning');
     } else if (looksSecret(key) && value !== '') {
       inPool(pool, path, 'looks like a secret: every job of the pool can read it, and so can who reads this file', 'warning');
     }
@@ -141,19 +137,13 @@ function checkSums({ config, host, at }: Checking): void {
     memory += slots * (recipe.memory ?? 0);
   }
   if (cpus > host.cpus) {
-    at(
-      ['pools'],
-      `"cpus" and "agents" add up to ${Number(cpus.toFixed(2))} CPUs, this host has ${host.cpus}: jobs would slow each other down`,
-      'warning',
-    );
+    const sum = `${Number(cpus.toFixed(2))} CPUs, this host has ${host.cpus}`;
+    at(['pools'], `"cpus" and "agents" add up to ${sum}: jobs would slow each other down`, 'warning');
   }
   if (memory > host.memory) {
     const gib = (bytes: number) => `${(bytes / 2 ** 30).toFixed(1)}GiB`;
-    at(
-      ['pools'],
-      `"memory" and "agents" add up to ${gib(memory)}, this host has ${gib(host.memory)}: the kernel may end jobs`,
-      'warning',
-    );
+    const sum = `${gib(memory)}, this host has ${gib(host.memory)}`;
+    at(['pools'], `"memory" and "agents" add up to ${sum}: the kernel may end jobs`, 'warning');
   }
 }
 
@@ -188,11 +178,8 @@ function checkNames({ config, sound, inPool }: Checking): void {
     const slots = pool.agents === 'per-device' ? 1 : pool.agents;
     const written = JSON.stringify(pool.agentName);
     if (!countsSlots(pool.agentName) && (pool.agents === 'per-device' || pool.agents > 1)) {
-      inPool(
-        pool,
-        ['name'],
-        `${written} gives all slots of the pool the same name, but "agents" is ${pool.agents}; add {n} or {1..}`,
-      );
+      const why = `"agents" is ${pool.agents}; add {n} or {1..}`;
+      inPool(pool, ['name'], `${written} gives all slots of the pool the same name, but ${why}`);
       continue;
     }
     for (let n = 1; n <= slots; n++) {
@@ -208,11 +195,8 @@ function checkNames({ config, sound, inPool }: Checking): void {
       }
       if (other !== undefined) {
         const both = `pools.${other.name} and pools.${pool.name}`;
-        inPool(
-          pool,
-          ['name'],
-          `${written} gives a slot the name ${JSON.stringify(name)}, which another one has: ${both} must differ`,
-        );
+        const why = `${JSON.stringify(name)}, which another one has: ${both} must differ`;
+        inPool(pool, ['name'], `${written} gives a slot the name ${why}`);
         break;
       }
       taken.set(name, pool);

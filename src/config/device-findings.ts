@@ -148,13 +148,11 @@ function isInMigMode({ mig }: Device): boolean {
   return mig !== null && 'mode' in mig && mig.mode === 'enabled';
 }
 
-type Condition = 'kind' | 'mig' | 'vendor' | 'uuids' | 'model' | 'compute' | 'memory' | 'display';
-
 /** The first is the hardest to mend, and no number of later ones outweighs it. */
-const conditions: readonly Condition[] = ['kind', 'mig', 'vendor', 'uuids', 'model', 'compute', 'memory', 'display'];
+const conditions = ['kind', 'mig', 'vendor', 'uuids', 'model', 'compute', 'memory', 'display'] as const;
 
 interface Miss {
-  readonly condition: Condition;
+  readonly condition: (typeof conditions)[number];
   readonly why: string;
 }
 

@@ -1,5 +1,7 @@
 /** `docs/configuration.md`, printed from the schema so that it cannot lie. */
 import { z } from 'zod';
+import { poolDefaults, topDefaults } from './config.ts';
+import { show } from './explain.ts';
 import { nestedKeys, poolFile, serviceSchemas, topFile } from './schema.ts';
 import type { About } from './values.ts';
 
@@ -52,7 +54,7 @@ Docker is reached as its own CLI reaches it: \`DOCKER_HOST\`, \`DOCKER_TLS_VERIF
 
 /** The page as it should stand in `docs/configuration.md`. */
 export function configurationPage(): string {
-  const parts = [head, section('Top level', '', topFile)];
+  const parts = [head, section('Top level', '', topFile, topDefaults)];
   for (const name of ['disk', 'secrets']) parts.push(nested(name, ''));
   for (const [type, { keys, maps, needs: needed }] of Object.entries(serviceSchemas)) {
     const needs = needed.map((one) => [one].flat().map(code).join(' or ')).join(', and ');
@@ -60,11 +62,10 @@ export function configurationPage(): string {
       needs === '' ? 'The own queue, under a name of its own. It has no other keys.' : `Beside \`type\` it needs ${needs}.`;
     parts.push(section(`A service of type \`${type}\``, intro, keys));
     for (const [name, inner] of Object.entries(maps))
-      parts.push(section(`\`${name}\` of a service of type \`${type}\``, '', inner, 3));
+      parts.push(section(`\`${name}\` of a service of type \`${type}\``, '', inner, {}, 3));
   }
-  parts.push(
-    section('A pool, and `defaults`', 'Maps in `defaults` and in a pool merge key by key; all else is replaced.', poolFile),
-  );
+  const merging = 'Maps in `defaults` and in a pool merge key by key; all else is replaced.';
+  parts.push(section('A pool, and `defaults`', merging, poolFile, poolDefaults));
   for (const name of ['devices', 'image', 'trust', 'unsafe']) parts.push(nested(name, 'of a pool'));
   return parts.join('\n');
 }
@@ -72,15 +73,24 @@ export function configurationPage(): string {
 function nested(name: string, owner: string): string {
   const keys = nestedKeys[name];
   if (keys === undefined) throw new Error(`no nested keys: ${name}`);
-  return section(`\`${name}\` ${owner}`.trim(), '', keys, 3);
+  const defaults = { disk: topDefaults.disk, trust: poolDefaults.trust }[name];
+  return section(`\`${name}\` ${owner}`.trim(), '', keys, defaults, 3);
 }
 
-function section(title: string, intro: string, keys: z.ZodObject, level = 2): string {
+type Defaults = Readonly<Record<string, unknown>>;
+
+function section(title: string, intro: string, keys: z.ZodObject, defaults: Defaults = {}, level = 2): string {
   const lines = [`${'#'.repeat(level)} ${title}`, ''];
   if (intro !== '') lines.push(intro, '');
   const rows = Object.entries(keys.shape).map(([name, type]) => {
-    const about = describe(type);
-    const cells = [`\`${name}\``, about.kind, shownDefault(about.shown), about.description, code(`${name}: ${about.example}`)];
+    const { kind, description, example, shown = defaultOf(name, defaults[name]) } = describe(type);
+    const cells = [
+      code(name),
+      kind,
+      /[`']/.test(shown) || shown === '' ? shown : code(shown),
+      description,
+      code(`${name}: ${example}`),
+    ];
     return `| ${cells.map((cell) => cell.replaceAll('|', '\\|')).join(' | ')} |`;
   });
   if (rows.length > 0) lines.push('| Key | Type | Default | Meaning | Example |', '|---|---|---|---|---|', ...rows, '');
@@ -88,16 +98,16 @@ function section(title: string, intro: string, keys: z.ZodObject, level = 2): st
 }
 
 /** What the schema says about one key. */
-export function describe(type: unknown): Required<About> & { kind: string } {
-  const meta = type instanceof z.ZodType ? type.meta() : undefined;
-  const text = (value: unknown) => (typeof value === 'string' ? value : '');
-  const [example] = Array.isArray(meta?.examples) ? meta.examples : [];
-  return { kind: text(meta?.title), description: text(meta?.description), example: text(example), shown: text(meta?.shown) };
+export function describe(type: unknown): About & { kind: string } {
+  const { title = '', description = '', examples, shown } = (type instanceof z.ZodType ? type.meta() : undefined) ?? {};
+  const [example = ''] = Array.isArray(examples) ? examples : [];
+  return { kind: title, description, example: String(example), ...(typeof shown === 'string' && { shown }) };
 }
 
-function shownDefault(shown: string): string {
-  if (shown === '') return '';
-  return shown.includes('`') || shown.includes("'") ? shown : code(shown);
+/** A map's defaults stand with its own keys. */
+function defaultOf(name: string, value: unknown): string {
+  if (value === undefined || (typeof value === 'object' && value !== null)) return '';
+  return typeof value === 'string' ? value : show(name, value);
 }
 
 function code(text: string): string {

@@ -1,51 +1,13 @@
 /** The only reader of the environment, besides `src/secrets`. Read once at the start, passed in everywhere else. */
 import { availableParallelism, homedir, hostname, totalmem } from 'node:os';
 import { isAbsolute, join } from 'node:path';
-import { handedOn, type Proxies, readProxies } from './proxies.ts';
+import { handedOn, readProxies } from './proxies.ts';
 import { shortHost } from './template.ts';
 
 /** What the process was started with. Absent and empty variables are both null. */
-export interface Environment {
-  readonly config: string | null;
-  readonly stateDir: string | null;
-  readonly socket: string | null;
-  readonly home: string;
-  /** `$XDG_CONFIG_HOME`, else `~/.config`. */
-  readonly configHome: string;
-  /** `$XDG_STATE_HOME`, else `~/.local/state`. */
-  readonly stateHome: string;
-  /** `$XDG_RUNTIME_DIR`; null when there is none. */
-  readonly runtimeDir: string | null;
-  readonly docker: DockerEnvironment;
-  /** By which services are reached. */
-  readonly proxies: Proxies;
-  /** What a process of onejob's that asks something of services is started with. Its values can be secret. */
-  readonly handedOn: Readonly<Record<string, string>>;
-  readonly noColor: boolean;
-  readonly forceColor: boolean;
-  readonly ci: boolean;
-  /** ONEJOB_CRASH_AT, `release.effect` or the like: for onejob's own tests, see CONTRIBUTING. */
-  readonly crashAt: string | null;
-  /** `$PATH`: where the tools of GPU vendors are looked for. */
-  readonly path: string;
-  /** ONEJOB_HOST_ROOT: a folder with a `sys`, `proc`, `kmsg` and `locks` of its own; for onejob's own tests, see CONTRIBUTING. */
-  readonly hostRoot: string | null;
-  readonly uid: number;
-}
-
+export type Environment = ReturnType<typeof readEnvironment>;
 /** What the Docker CLI reads too; https://docs.docker.com/reference/cli/docker/#environment-variables */
-export interface DockerEnvironment {
-  /** DOCKER_HOST */
-  readonly host: string | null;
-  /** DOCKER_TLS_VERIFY: any value but the empty one, also `0`, turns it on, as in the Docker CLI. */
-  readonly tlsVerify: boolean;
-  /** DOCKER_CERT_PATH */
-  readonly certPath: string | null;
-  /** DOCKER_CONTEXT */
-  readonly context: string | null;
-  /** DOCKER_CONFIG, else `~/.docker`. */
-  readonly config: string;
-}
+export type DockerEnvironment = Environment['docker'];
 
 /** Facts about this host that need no inventory. */
 export interface HostFacts {
@@ -58,7 +20,7 @@ export interface HostFacts {
 
 type Variables = Readonly<Record<string, string | undefined>>;
 
-export function readEnvironment(variables: Variables = process.env, uid: number = process.getuid?.() ?? 0): Environment {
+export function readEnvironment(variables: Variables = process.env, uid: number = process.getuid?.() ?? 0) {
   const get = (name: string) => variables[name] || null;
   // The XDG specification: a relative path in one of its variables is invalid and must be ignored.
   const absolute = (name: string) => {
@@ -71,24 +33,33 @@ export function readEnvironment(variables: Variables = process.env, uid: number 
     stateDir: get('ONEJOB_STATE_DIR'),
     socket: get('ONEJOB_SOCKET'),
     home,
+    /** `$XDG_CONFIG_HOME`, else `~/.config`. */
     configHome: absolute('XDG_CONFIG_HOME') ?? join(home, '.config'),
+    /** `$XDG_STATE_HOME`, else `~/.local/state`. */
     stateHome: absolute('XDG_STATE_HOME') ?? join(home, '.local', 'state'),
+    /** `$XDG_RUNTIME_DIR`; null when there is none. */
     runtimeDir: absolute('XDG_RUNTIME_DIR'),
     docker: Object.freeze({
       host: get('DOCKER_HOST'),
+      /** Any value but the empty one, also `0`, turns it on, as in the Docker CLI. */
       tlsVerify: get('DOCKER_TLS_VERIFY') !== null,
       certPath: get('DOCKER_CERT_PATH'),
       context: get('DOCKER_CONTEXT'),
       config: get('DOCKER_CONFIG') ?? join(home, '.docker'),
     }),
+    /** By which services are reached. */
     proxies: readProxies(variables),
+    /** What a process of onejob's that asks something of services is started with. Its values can be secret. */
     handedOn: handedOn(variables, process.cwd()),
     // https://no-color.org: present and not empty, whatever the value.
     noColor: get('NO_COLOR') !== null,
     forceColor: get('FORCE_COLOR') !== null && get('FORCE_COLOR') !== '0',
     ci: get('CI') !== null && get('CI') !== 'false',
+    /** `release.effect` or the like: for onejob's own tests, see CONTRIBUTING. */
     crashAt: get('ONEJOB_CRASH_AT'),
+    /** Where the tools of GPU vendors are looked for. */
     path: get('PATH') ?? '/usr/local/bin:/usr/bin:/bin',
+    /** A folder with a `sys`, `proc`, `kmsg` and `locks` of its own: for onejob's own tests, see CONTRIBUTING. */
     hostRoot: absolute('ONEJOB_HOST_ROOT'),
     uid,
   });

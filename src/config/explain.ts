@@ -19,6 +19,8 @@ export interface ShownValue {
   readonly origin: string;
 }
 
+const shownElsewhere = new Set(['services', 'pools', 'defaults', 'include', 'state_dir', 'socket']);
+
 /** The whole effective config, in the order of the docs. */
 export function configShow(checked: Checked): ShownValue[] {
   const { written, writing, paths, config } = checked;
@@ -32,12 +34,10 @@ export function configShow(checked: Checked): ShownValue[] {
   /** Adds a value, or one line for each key of a map; `places` are where it may be written, the first that is wins. */
   const addFrom = (path: Path, value: unknown, places: readonly Path[]) => {
     if (isPlainMap(value)) {
-      for (const [name, inner] of Object.entries(value))
-        addFrom(
-          [...path, name],
-          inner,
-          places.map((place) => [...place, name]),
-        );
+      for (const [name, inner] of Object.entries(value)) {
+        const innerPlaces = places.map((place) => [...place, name]);
+        addFrom([...path, name], inner, innerPlaces);
+      }
       return;
     }
     const place = places.find((one) => writing.has(one));
@@ -49,16 +49,8 @@ export function configShow(checked: Checked): ShownValue[] {
   if (paths.config !== null) add(['config'], paths.config.path, originOf(paths.config));
   add(['state_dir'], config.stateDir, originOf(paths.stateDir));
   add(['socket'], config.socket, originOf(paths.socket));
-  const {
-    services: _services,
-    pools: _pools,
-    defaults: _defaults,
-    include: _include,
-    state_dir: _state,
-    socket: _socket,
-    ...top
-  } = written.top;
-  for (const [name, value] of Object.entries({ ...topDefaults, ...top })) addFrom([name], value, [[name]]);
+  for (const [name, value] of Object.entries({ ...topDefaults, ...written.top }))
+    if (!shownElsewhere.has(name)) addFrom([name], value, [[name]]);
   for (const [name, service] of written.services) {
     const path = ['services', name];
     const shownKeys = { type: service.type, ...serviceType(service.type).defaults, ...service.keys };
@@ -68,10 +60,8 @@ export function configShow(checked: Checked): ShownValue[] {
     const keys = written.pools?.get(pool.name) ?? { agents: pool.agents, ...written.defaults };
     const defaults = serviceType(written.services.get(pool.service)?.type).agent !== null ? imagePoolDefaults : poolDefaults;
     for (const [key, value] of Object.entries({ ...defaults, ...keys, trust: { ...defaults.trust, ...keys.trust } })) {
-      addFrom(['pools', pool.name, key], value, [
-        ['pools', pool.name, key],
-        ['defaults', key],
-      ]);
+      const path = ['pools', pool.name, key];
+      addFrom(path, value, [path, ['defaults', key]]);
     }
   }
   return shown;
@@ -128,7 +118,8 @@ const durations = new Set<string | number | undefined>([
 ]);
 const sizes = new Set<string | number | undefined>(['memory', 'disk', 'shm_size', 'log_limit', 'cache_limit']);
 
-function show(key: string | number | undefined, value: unknown): string {
+/** A value of a key as one would write it. */
+export function show(key: string | number | undefined, value: unknown): string {
   if (value === null) return 'none';
   if (typeof value === 'number') {
     if (durations.has(key)) return formatDuration(value);

@@ -7,7 +7,12 @@ import { basename, dirname, join } from 'node:path';
 import { toFailure } from '../errors.ts';
 
 /** What runs now, and what stores of engines hold: images, other jobs' files, credentials. */
-const folders = ['/run', '/var/run', '/proc', ...['docker', 'containerd', 'containers', 'kubelet', 'libvirt'].map(ofLib)];
+const folders = [
+  '/run',
+  '/var/run',
+  '/proc',
+  ...['docker', 'containerd', 'containers', 'kubelet', 'libvirt'].map((name) => `/var/lib/${name}`),
+];
 /** Names under which programs keep the keys of whoever uses them. */
 const keyNames = /(?:^|\/)\.(?:ssh|aws|azure|docker|gnupg|kube|netrc|git-credentials|password-store)(?:\/|$)/;
 /** A home as a whole; what somebody keeps in a folder of it may well be data. */
@@ -71,10 +76,6 @@ function tryNamesIn(path: string): Names {
   } catch {
     return { socket: null, folders: [] };
   }
-}
-
-function ofLib(name: string): string {
-  return `/var/lib/${name}`;
 }
 
 /** Sockets whose owner may do everything on this host. A pool may be given one by whoever writes the config, a job never. */

@@ -8,7 +8,7 @@ import { type Combined, mergeMaps } from './source.ts';
 import { describeKind, isMap } from './values.ts';
 
 /** Understands what the files say. What has a problem is left out of the result, and noted in `broken`. */
-export function interpret(combined: Combined): { written: Written; problems: Problem[] } {
+export function interpret(combined: Pick<Combined, 'value' | 'locate'>): { written: Written; problems: Problem[] } {
   const problems: Problem[] = [];
   const broken = new Set<string>();
   const report: Report = (path, message, at = 'value') => {

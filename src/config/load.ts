@@ -47,20 +47,14 @@ export interface Checked {
   readonly warnings: readonly Problem[];
 }
 
-export interface Loaded {
-  readonly config: Config;
-  /** Files that were read. */
-  readonly files: readonly ReadFile[];
-  readonly warnings: readonly Problem[];
-}
+export type Loaded = Pick<Checked, 'config' | 'files' | 'warnings'>;
 
 /** Finds every problem; throws for none of them. */
 export async function checkConfig(options: LoadOptions): Promise<Checked> {
-  const { flags = {}, env, cwd = process.cwd(), host = readHost(), now = Date.now() } = options;
-  const { instead } = options;
+  const { flags = {}, env, cwd = process.cwd(), host = readHost(), now = Date.now(), instead } = options;
   const found = instead === undefined ? findConfig(flags, env, cwd) : { path: instead.name, from: place(instead.name) };
-  const read = found === null || instead !== undefined ? null : await readWritten(found);
-  const { written, problems, writing, foreign } = read ?? unread(instead);
+  const read = found === null || instead !== undefined ? unread(instead) : await readWritten(found);
+  const { written, problems, writing } = read;
   const given = (key: 'state_dir' | 'socket'): Given | null => {
     const path = written.top[key];
     return path === undefined ? null : { path, from: writing.locate([key]) };
@@ -71,13 +65,13 @@ export async function checkConfig(options: LoadOptions): Promise<Checked> {
   const socket = socketProblem(paths.socket);
   if (socket !== null) all.push(socket);
   if (options.secrets !== 'skip') all.push(...(await checkSecrets(config, writing, now)));
-  const ordered = inOrder(all.map((problem) => withoutText(problem, foreign)));
+  const ordered = inOrder(all.map((problem) => withoutText(problem, writing.foreign)));
   return {
     paths,
     config,
     written,
     writing,
-    files: read?.files ?? [],
+    files: writing.files,
     errors: ordered.filter((problem) => problem.level === 'error'),
     warnings: ordered.filter((problem) => problem.level === 'warning'),
   };
@@ -133,16 +127,13 @@ async function readFiles(found: Given): Promise<Combined> {
   return { ...combined, problems };
 }
 
-async function readWritten(
-  found: Given,
-): Promise<{ written: Written; problems: Problem[]; writing: Writing; foreign: ReadonlySet<string>; files: readonly ReadFile[] }> {
+async function readWritten(found: Given) {
   const combined = await readFiles(found);
   const { interpret } = await import('./interpret.ts');
   const { written, problems } = interpret(combined);
   if (combined.empty)
     problems.push({ ...place(found.path), level: 'warning', key: '', message: 'is empty; all is as without a file' });
-  const { files, foreign } = combined;
-  return { written, problems: [...combined.problems, ...problems], writing: combined, foreign, files };
+  return { written, problems: [...combined.problems, ...problems], writing: combined };
 }
 
 /** What `readSource` says of the host's config when it is not for this user: then it is as without one. */
@@ -158,20 +149,17 @@ function withoutText(problem: Problem, foreign: ReadonlySet<string>): Problem {
 
 function unread(instead: Instead | undefined) {
   const where = place(instead?.name ?? 'default');
-  const writing: Writing = { has: () => false, locate: () => where };
-  return { written: instead?.written ?? nothingWritten, problems: [], writing, foreign: new Set<string>() };
+  const writing = { has: () => false, locate: () => where, files: [], foreign: new Set<string>() };
+  return { written: instead?.written ?? nothingWritten, problems: [], writing };
 }
 
 /** All that is wrong as one error, E_CONFIG. */
 export function configError(errors: readonly Problem[]): OnejobError {
   const count = errors.length === 1 ? 'a problem' : `${errors.length} problems`;
-  return new OnejobError('E_CONFIG', `The config has ${count}:\n${list(errors)}`, {
+  const list = errors.map((problem) => `  ${formatProblem({ ...problem, level: 'error' })}`).join('\n');
+  return new OnejobError('E_CONFIG', `The config has ${count}:\n${list}`, {
     hint: errors.every(({ line }) => line === null)
       ? 'Mend what is listed.'
       : 'Mend what is listed, then look with "onejob config check".',
   });
-}
-
-function list(problems: readonly Problem[]): string {
-  return problems.map((problem) => `  ${formatProblem({ ...problem, level: 'error' })}`).join('\n');
 }

@@ -56,21 +56,16 @@ export function choosePaths(
   cwd: string,
   file: { readonly stateDir: Given | null; readonly socket: Given | null },
 ): { stateDir: Given; socket: Given } {
-  const given = (
-    flag: string | undefined,
-    flagName: string,
-    variable: string | null,
-    variableName: string,
-    written: Given | null,
-  ) => {
-    if (flag !== undefined) return { path: resolve(cwd, flag), from: place(flagName) };
-    if (variable !== null) return { path: resolve(cwd, variable), from: place(variableName) };
-    return written;
+  const given = (key: 'stateDir' | 'socket', flag: string, variable: string): Given | null => {
+    const [typed, set] = [flags[key], env[key]];
+    if (typed !== undefined) return { path: resolve(cwd, typed), from: place(flag) };
+    if (set !== null) return { path: resolve(cwd, set), from: place(variable) };
+    return file[key];
   };
-  const state = given(flags.stateDir, '--state-dir', env.stateDir, 'ONEJOB_STATE_DIR', file.stateDir);
+  const state = given('stateDir', '--state-dir', 'ONEJOB_STATE_DIR');
   const isRoot = env.uid === 0;
   const stateDir = state ?? { path: isRoot ? '/var/lib/onejob' : join(env.stateHome, 'onejob'), from: place('default') };
-  const socket = given(flags.socket, '--socket', env.socket, 'ONEJOB_SOCKET', file.socket);
+  const socket = given('socket', '--socket', 'ONEJOB_SOCKET');
   if (socket !== null) return { stateDir, socket };
   // A state directory of one's own is an installation of one's own: it must not answer on the usual socket.
   if (state !== null) return { stateDir, socket: { path: join(state.path, 'onejob.sock'), from: state.from } };

@@ -4,14 +4,13 @@ import { titlesOf, titlesWith } from '../ci/types.ts';
 import { globProblem } from '../glob.ts';
 import { imagePoolDefaults, poolDefaults } from './config.ts';
 import { templateProblem } from './template.ts';
-import { formatDuration, formatSize, parseSize } from './units.ts';
+import { formatDuration, parseSize } from './units.ts';
 import {
   absolute,
   describeKind,
   duration,
   either,
   integer,
-  integerOr,
   isMap,
   key,
   no,
@@ -29,7 +28,6 @@ import {
   yesNo,
 } from './values.ts';
 
-const { trust: defaults } = poolDefaults;
 const rules = ['refuse', 'run-without-secrets'] as const;
 const rule = oneOf(rules);
 
@@ -83,7 +81,6 @@ export const trustKeys = z.strictObject({
   forks: key(forkRule, '`refuse` or `run-without-secrets`', {
     description: 'What happens to pull requests from another repository, and to those of which nobody says where they are from.',
     example: 'refuse',
-    shown: defaults.forks,
   }),
   pipelines: key(z.array(pattern('a pattern such as "app-*" or "acme/app"', 1)), 'list of patterns', {
     description:
@@ -103,7 +100,7 @@ export const trustKeys = z.strictObject({
     example: '["v*"]',
     shown: 'none',
   }),
-  sources: key(z.array(oneOf(['webhook', 'schedule', 'ui', 'api', 'trigger_job'])), 'list', {
+  sources: key(z.array(oneOf(['webhook', 'schedule', 'ui', 'api', 'trigger_job'])), {
     description:
       'What may have made the build of a trusted job. Who makes one on the website (`ui`) or by the API (`api`) names branch and commit by hand, without the right to push.',
     example: '[webhook, schedule]',
@@ -115,34 +112,30 @@ export const trustKeys = z.strictObject({
     example: '["github.com/acme/*"]',
     shown: 'any',
   }),
-  triggered: key(oneOf(['as-others', 'trust']), '`as-others` or `trust`', {
+  triggered: key(oneOf(['as-others', 'trust']), {
     description:
       'Builds that another build triggered (a `trigger` step). The service does not say whether that was one of a fork, which chooses branch, commit and environment of what it triggers: `as-others` treats them as `others` says, `trust` by the other rules alone.',
     example: 'trust',
-    shown: defaults.triggered,
   }),
-  others: key(rule, '`refuse` or `run-without-secrets`', {
+  others: key(rule, {
     description:
       'What happens to jobs that `pipelines`, `branches`, `tags`, `sources` or `repositories` do not name, and to those that `triggered` is about.',
     example: 'refuse',
-    shown: defaults.others,
   }),
-  caches: key(oneOf(['none', 'private']), '`none` or `private`', {
+  caches: key(oneOf(['none', 'private']), {
     description:
       'Caches of untrusted jobs. `private`: those that have a name, with a folder of their own for each repository; jobs of the same fork share them. All of them together have one `cache_limit`.',
     example: 'private',
-    shown: defaults.caches,
   }),
   image: key(text('an image such as "debian:stable-slim"', /^[A-Za-z0-9][^\s\p{Cc}]{0,511}$/u), 'image', {
     description: 'Image of untrusted jobs.',
     example: 'ghcr.io/acme/ci-plain:3',
     shown: "the pool's",
   }),
-  network: key(text('a network: "default", "internet", or the name of one', /^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$/), 'text', {
+  network: key(text('a network: "default", "internet", or the name of one', /^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$/), {
     description:
       "Network of untrusted jobs, as `network` of the pool, whatever that is. `default` lets them reach this host's ports, private networks and a cloud's metadata (169.254.169.254).",
     example: 'untrusted-lab',
-    shown: defaults.network,
   }),
 });
 
@@ -156,9 +149,9 @@ const atLeastSize = value((found) => {
 const uuid = text('the UUID of a device such as "GPU-…" or "MIG-…"', /^[A-Za-z0-9][A-Za-z0-9/_.:-]{3,127}$/);
 
 export const deviceKeys = z.strictObject({
-  count: key(integerOr('all', 1, 512), 'number or `all`', { description: 'How many.', example: '2', shown: '1' }),
-  model: key(text('a model', oneLine), 'text', { description: 'Words that the name of the device holds.', example: 'A100' }),
-  vendor: key(oneOf(['nvidia', 'amd', 'intel']), '`nvidia`, `amd` or `intel`', { description: 'Who made it.', example: 'nvidia' }),
+  count: key(integer(1, 512, 'all'), { description: 'How many.', example: '2', shown: '1' }),
+  model: key(text('a model', oneLine), { description: 'Words that the name of the device holds.', example: 'A100' }),
+  vendor: key(oneOf(['nvidia', 'amd', 'intel']), { description: 'Who made it.', example: 'nvidia' }),
   memory: key(atLeastSize, 'condition', {
     description: 'How much memory it has; a size alone means at least.',
     example: '">=40GiB"',
@@ -180,12 +173,12 @@ export const deviceKeys = z.strictObject({
     description: 'Only these. The first agent of the pool gets the first of them, and so on.',
     example: '[GPU-8a6b1a3c-0e6b-4c80-8e0a-0d0a8f6e2a11]',
   }),
-  share: key(integer(1, 64), 'number', {
+  share: key(integer(1, 64), {
     description: 'How many agents may hold the same device at the same time.',
     example: '2',
     shown: '1',
   }),
-  display: key(oneOf(['refuse', 'allow']), '`refuse` or `allow`', {
+  display: key(oneOf(['refuse', 'allow']), {
     description: 'Whether a card that drives a display may be taken.',
     example: 'refuse',
     shown: 'allow',
@@ -194,7 +187,7 @@ export const deviceKeys = z.strictObject({
     description: "What NVIDIA's driver may be used for beside computing and nvidia-smi.",
     example: '[graphics, video]',
   }),
-  numa: key(yesNo, 'true or false', {
+  numa: key(yesNo, {
     description: 'Agents only run on CPUs of the NUMA nodes that their devices hang on, where the host tells these.',
     example: 'true',
     shown: 'false',
@@ -206,20 +199,20 @@ export const imageKeys = z.strictObject({
     description: 'What to build on.',
     example: '"ubuntu:24.04"',
   }),
-  packages: key(z.array(text('the name of a package', /^[a-z0-9][a-z0-9+.:=~_-]*$/i)), 'list', {
+  packages: key(z.array(text('the name of a package', /^[a-z0-9][a-z0-9+.:=~_-]*$/i)), {
     description: "Packages of the image's distribution, put on top of it.",
     example: '[git, curl]',
   }),
-  dockerfile: key(absolute, 'path', {
+  dockerfile: key(absolute, {
     description: 'A Dockerfile that is built first. No other file of its folder is sent with it.',
     example: '/etc/onejob/Dockerfile',
   }),
-  flavour: key(oneOf(['base', 'runtime', 'devel']), '`base`, `runtime` or `devel`', {
+  flavour: key(oneOf(['base', 'runtime', 'devel']), {
     description: 'How much of the GPU tools `auto` brings.',
     example: 'runtime',
     shown: 'devel',
   }),
-  distribution: key(text('a distribution such as "ubuntu22.04"', /^[a-z][a-z0-9. :_-]{1,31}$/i), 'text', {
+  distribution: key(text('a distribution such as "ubuntu22.04"', /^[a-z][a-z0-9. :_-]{1,31}$/i), {
     description: 'Which distribution `auto` takes an image of.',
     example: 'ubuntu22.04',
     shown: "Ubuntu's newest that fits",
@@ -234,18 +227,17 @@ const environment = z.record(
 const inImage = titlesOf(({ agent }) => agent !== null);
 
 export const unsafeKeys = z.strictObject({
-  privileged: key(yesNo, 'true or false', { description: 'All rights over the host.', example: 'true', shown: 'false' }),
-  pid_host: key(yesNo, 'true or false', { description: 'Jobs see all processes of the host.', example: 'true', shown: 'false' }),
-  seccomp_unconfined: key(yesNo, 'true or false', { description: 'No filter on system calls.', example: 'true', shown: 'false' }),
+  privileged: key(yesNo, { description: 'All rights over the host.', example: 'true', shown: 'false' }),
+  pid_host: key(yesNo, { description: 'Jobs see all processes of the host.', example: 'true', shown: 'false' }),
+  seccomp_unconfined: key(yesNo, { description: 'No filter on system calls.', example: 'true', shown: 'false' }),
 });
 
 export const poolFile = z.strictObject({
   service: key(text('the name of a service', word), 'name', {
     description: 'The CI service that the pool takes jobs from: a key of `services`, or `own` for the own queue.',
     example: 'julia',
-    shown: poolDefaults.service,
   }),
-  queue: key(text('the name of a queue', oneLine), 'text', {
+  queue: key(text('the name of a queue', oneLine), {
     description:
       'What jobs ask for at the CI service (Azure Pipelines: the agent pool). Jobs of the own queue ask for the pool by its name.',
     example: 'cuda',
@@ -262,19 +254,16 @@ export const poolFile = z.strictObject({
       description:
         "Name of the agents; the same for all agents of a slot. Knows `{host}`, `{pool}`, `{n}` (the slot's number, from 1) and `{K..}`, which counts from K. Two slots never share a name.",
       example: '"gpuci.{1..}"',
-      shown: poolDefaults.name,
     },
   ),
-  agents: key(integerOr('per-device', 0, 512), 'number or `per-device`', {
+  agents: key(integer(0, 512, 'per-device'), {
     description:
       'Number of slots, so of agents that can work at the same time. `per-device`: as many as the host has devices that fit.',
     example: '4',
-    shown: String(poolDefaults.agents),
   }),
-  priority: key(integer(-1000, 1000), 'number', {
+  priority: key(integer(-1000, 1000), {
     description: 'Agents with a higher priority are given jobs first, where the CI service knows priorities.',
     example: '4',
-    shown: String(poolDefaults.priority),
   }),
   tags: key(
     either(
@@ -288,7 +277,7 @@ export const poolFile = z.strictObject({
       example: '{ gpu: a100, cap: [sm_80, recent] }',
     },
   ),
-  runtime: key(oneOf(['best', 'docker', 'process']), '`best`, `docker` or `process`', {
+  runtime: key(oneOf(['best', 'docker', 'process']), {
     description:
       'What makes the sandboxes. `best`: `docker` for a pool with an `image`, which then waits for the Engine and for its image. For a pool without `image`: Docker where an Engine answers and the default image can be had, else processes of this host; `onejob status` says which and why. A daemon that `up` started looks again every 30 s, and such a pool moves to Docker once it can be used; it never moves back.',
     example: 'docker',
@@ -304,14 +293,12 @@ export const poolFile = z.strictObject({
     {
       description: 'Devices that each agent gets for itself. 0: none. Pools take devices in the order of the file.',
       example: '{ count: 1, memory: ">=40GiB" }',
-      shown: String(poolDefaults.devices),
     },
   ),
-  grant: key(oneOf(['auto', 'request', 'cdi', 'runtime']), '`auto`, `request`, `cdi` or `runtime`', {
+  grant: key(oneOf(['auto', 'request', 'cdi', 'runtime']), {
     description:
       'How the Engine is asked for devices of NVIDIA: by a device request, by CDI, or by the runtime `nvidia`. `auto`: as follows from what it reports; `onejob doctor` says which and why.',
     example: 'cdi',
-    shown: poolDefaults.grant,
   }),
   image: key(
     either(isMap, imageKeys, text('an image such as "debian:stable-slim", "auto" or a map', /^[A-Za-z0-9][^\s\p{Cc}]{0,511}$/u)),
@@ -323,31 +310,18 @@ export const poolFile = z.strictObject({
       shown: `\`${poolDefaults.image}\`; \`auto\` with ${inImage}`,
     },
   ),
-  pull: key(oneOf(['missing', 'always', 'never']), '`missing`, `always` or `never`', {
-    description: 'When the image is pulled.',
-    example: 'always',
-    shown: poolDefaults.pull,
-  }),
-  standby: key(yesNo, 'true or false', {
+  pull: key(oneOf(['missing', 'always', 'never']), { description: 'When the image is pulled.', example: 'always' }),
+  standby: key(yesNo, {
     description: 'Keep one sandbox per slot waiting, so that a job starts at once. With devices: the slot keeps them.',
     example: 'false',
-    shown: String(poolDefaults.standby),
   }),
-  standby_max_age: key(duration(60_000, '1m'), 'duration', {
-    description: 'A waiting sandbox that is older is made anew.',
-    example: '12h',
-    shown: formatDuration(poolDefaults.standby_max_age),
-  }),
-  stop_grace: key(duration(), 'duration', {
+  standby_max_age: key(duration(60_000, '1m'), { description: 'A waiting sandbox that is older is made anew.', example: '12h' }),
+  stop_grace: key(duration(), {
     description: 'How long a job that was told to end (TERM) may take before it is killed.',
     example: '2m',
     shown: `\`${formatDuration(poolDefaults.stop_grace)}\`; \`${formatDuration(imagePoolDefaults.stop_grace)}\` with ${inImage}`,
   }),
-  timeout: key(orNone(duration(1000, '1s')), 'duration or `none`', {
-    description: 'How long a job may run.',
-    example: '6h',
-    shown: 'none',
-  }),
+  timeout: key(orNone(duration(1000, '1s')), { description: 'How long a job may run.', example: '6h' }),
   env: key(environment, 'map', {
     description: 'Environment of every job. Never put a secret here. `{name}` becomes the name of the agent.',
     example: '{ OMP_NUM_THREADS: 4, MY_AGENT: "{name}" }',
@@ -362,57 +336,43 @@ export const poolFile = z.strictObject({
       'As `volumes`, but writable unless `ro` is written: folders whose content outlives the agent, and also `onejob down`. With a name in the place of the host path onejob keeps the folder itself, one for each slot, up to `cache_limit`; a host path must be there (`mkdir -p`). Untrusted jobs have none of them, see `trust`.',
     example: '["depot:/root/.julia", "/var/cache/ci/{name}:/root/.cache"]',
   }),
-  cache_limit: key(size(2 ** 20, '1MiB'), 'size', {
+  cache_limit: key(size(2 ** 20, '1MiB'), {
     description:
       'What each named cache of a slot may hold. Beyond it, the files that were not used for longest are removed between two agents.',
     example: '20GiB',
-    shown: formatSize(poolDefaults.cache_limit),
   }),
-  cpus: key(orNone(numeric(0.01, 4096)), 'number or `none`', {
-    description: 'CPUs that each agent may use.',
-    example: '4',
-    shown: 'none',
-  }),
+  cpus: key(orNone(numeric(0.01, 4096)), { description: 'CPUs that each agent may use.', example: '4' }),
   cpu_env: key(
     orNone(text('the name of a variable such as "OMP_NUM_THREADS"', /^[A-Za-z_][A-Za-z0-9_]{0,127}$/)),
     'name of a variable, or `none`',
     {
       description: 'A variable of the environment of every job that says how many `cpus` it has: rounded down, at least 1.',
       example: 'JULIA_CPU_THREADS',
-      shown: 'none',
     },
   ),
-  memory: key(orNone(size(6 * 2 ** 20, '6MiB')), 'size or `none`', {
+  memory: key(orNone(size(6 * 2 ** 20, '6MiB')), {
     description: 'Memory that each agent may use; beyond it the job is ended.',
     example: '24GiB',
-    shown: 'none',
   }),
-  pids: key(orNone(integer(32, 4_194_304)), 'number or `none`', {
+  pids: key(orNone(integer(32, 4_194_304)), {
     description: 'Processes and threads that each agent may have at a time; one more cannot be started.',
     example: '16384',
-    shown: String(poolDefaults.pids),
   }),
-  disk: key(orNone(size(2 ** 20, '1MiB')), 'size or `none`', {
+  disk: key(orNone(size(2 ** 20, '1MiB')), {
     description:
       'What the files of a job may take on disk, without caches and volumes. It is looked at, not held: a job that is found above it is ended. Files that are deleted and still open do not count.',
     example: '100GiB',
-    shown: 'none',
   }),
-  shm_size: key(orNone(size()), 'size or `none`', {
-    description: 'Size of `/dev/shm`.',
-    example: '8GiB',
-    shown: "the runtime's own",
-  }),
-  ulimits: key(z.record(z.string(), ulimit), 'map', {
+  shm_size: key(orNone(size()), { description: 'Size of `/dev/shm`.', example: '8GiB', shown: "the runtime's own" }),
+  ulimits: key(z.record(z.string(), ulimit), {
     description:
       'Limits of the processes: a number, `unlimited`, or `{ soft: …, hard: … }`. Without one for `core` no core dumps are written.',
     example: '{ nofile: 65536, memlock: unlimited }',
   }),
-  network: key(text('a network: "default", "internet", "none", "host" or a name', /^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$/), 'text', {
+  network: key(text('a network: "default", "internet", "none", "host" or a name', /^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$/), {
     description:
       "`default`: a bridge of onejob's own on which agents cannot reach each other. `internet`: the same without private ranges and the host. `none`. `host`: the host's own. Or the name of a network of the Engine.",
     example: 'none',
-    shown: poolDefaults.network,
   }),
   user: key(
     text('a user such as "1000", "1000:1000" or "builder"', /^[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$/),
@@ -424,11 +384,7 @@ export const poolFile = z.strictObject({
       shown: "the image's own",
     },
   ),
-  read_only: key(yesNo, 'true or false', {
-    description: 'Root file system read-only; the workspace and `tmpfs` stay writable.',
-    example: 'true',
-    shown: String(poolDefaults.read_only),
-  }),
+  read_only: key(yesNo, { description: 'Root file system read-only; the workspace and `tmpfs` stay writable.', example: 'true' }),
   tmpfs: key(
     z.record(
       z.string(),
@@ -442,10 +398,7 @@ export const poolFile = z.strictObject({
       }),
     ),
     'map',
-    {
-      description: 'Folders in memory: container path to size, or to mount options.',
-      example: '{ /tmp: 64MiB }',
-    },
+    { description: 'Folders in memory: container path to size, or to mount options.', example: '{ /tmp: 64MiB }' },
   ),
   cap_add: key(
     z.array(
@@ -456,36 +409,29 @@ export const poolFile = z.strictObject({
       }),
     ),
     'list',
-    {
-      description: "Capabilities beside Docker's default, which onejob gives without NET_RAW and MKNOD.",
-      example: '[SYS_PTRACE]',
-    },
+    { description: "Capabilities beside Docker's default, which onejob gives without NET_RAW and MKNOD.", example: '[SYS_PTRACE]' },
   ),
-  oom_score_adj: key(integer(-1000, 1000), 'number', {
+  oom_score_adj: key(integer(-1000, 1000), {
     description: 'How early the kernel ends the job when the host runs out of memory; higher is earlier.',
     example: '500',
-    shown: String(poolDefaults.oom_score_adj),
   }),
-  isolation: key(oneOf(['full', 'none']), '`full` or `none`', {
+  isolation: key(oneOf(['full', 'none']), {
     description: 'Credentials of a CI service enter only a sandbox that keeps them from jobs of others. `none` gives that up.',
     example: 'none',
-    shown: poolDefaults.isolation,
   }),
-  trust: key(trustKeys, 'map', {
+  trust: key(trustKeys, {
     description: `What jobs may do by where they come from, where the CI service tells it (${titlesWith('trust')}). An untrusted job has no secrets, no caches, only read-only volumes, and nothing of \`unsafe\` and \`cap_add\`.`,
     example: '{ forks: refuse, branches: [main, "release/*"] }',
   }),
-  hooks: key(orNone(absolute), 'path or `none`', {
+  hooks: key(orNone(absolute), {
     description: `Folder of the host with hooks for the agents (${titlesWith('hooks')}). They see it read-only.`,
     example: '/etc/onejob/hooks',
-    shown: 'none',
   }),
-  plugins: key(orNone(absolute), 'path or `none`', {
+  plugins: key(orNone(absolute), {
     description: `Folder of the host with plugins for the agents (${titlesWith('plugins')}). They see it read-only.`,
     example: '/etc/onejob/plugins',
-    shown: 'none',
   }),
-  unsafe: key(unsafeKeys, 'map', {
+  unsafe: key(unsafeKeys, {
     description: 'What weakens the sandbox, spelled out. `onejob doctor` names each pool that has some of it.',
     example: '{ seccomp_unconfined: true }',
   }),

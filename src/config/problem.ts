@@ -21,11 +21,8 @@ export interface Problem extends Place {
 export function formatProblem(problem: Problem): string {
   const key = problem.key === '' ? '' : `${problem.key}: `;
   const warning = problem.level === 'warning' ? 'warning: ' : '';
-  return `${formatPlace(problem)}: ${warning}${key}${problem.message}`;
-}
-
-function formatPlace(place: Place): string {
-  return place.line === null ? place.source : `${place.source}:${place.line}:${place.column ?? 1}`;
+  const place = problem.line === null ? problem.source : `${problem.source}:${problem.line}:${problem.column ?? 1}`;
+  return `${place}: ${warning}${key}${problem.message}`;
 }
 
 export function formatPath(path: Path): string {

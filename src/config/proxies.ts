@@ -62,12 +62,6 @@ export function proxyFor({ protocol, hostname, port }: URL, proxies: Proxies): P
   return isExcepted(host, port === '' ? (isSecure ? 443 : 80) : Number(port), proxies.none) ? null : parsed(written);
 }
 
-/** `proxy.example:3128`, or two where they differ; null: nothing goes through one. */
-export function describeProxies({ http, https }: Proxies): string | null {
-  const shown = [...new Set([https, http].flatMap((one) => (one === null ? [] : [parsed(one).shown])))];
-  return shown.length === 0 ? null : shown.join(' and ');
-}
-
 function parsed(written: string): ProxyServer {
   const url = URL.parse(written);
   const isOne = url !== null && (url.protocol === 'http:' || url.protocol === 'https:');

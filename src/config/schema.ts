@@ -2,9 +2,8 @@
 import { z } from 'zod';
 import type { ServiceSchema } from '../ci/service-type.ts';
 import { serviceTypes } from '../ci/types.ts';
-import { type ServiceConfig, topDefaults } from './config.ts';
+import type { ServiceConfig } from './config.ts';
 import { deviceKeys, imageKeys, poolFile, trustKeys, unsafeKeys } from './pool-schema.ts';
-import { formatDuration, formatShare, formatSize } from './units.ts';
 import {
   absolute,
   describeKind,
@@ -59,10 +58,9 @@ const secretsKeys = z.strictObject({
 });
 
 const diskKeys = z.strictObject({
-  min_free: key(share, 'percentage', {
+  min_free: key(share, {
     description: 'Share of the disk that must be free; below it no job is started, and the reason is shown.',
     example: '10%',
-    shown: formatShare(topDefaults.disk.min_free),
   }),
 });
 
@@ -88,11 +86,11 @@ export const topFile = z.strictObject({
       example: '[pools/lab.yml]',
     },
   ),
-  services: key(z.record(z.string(), z.unknown()), 'map', {
+  services: key(z.record(z.string(), z.unknown()), {
     description: 'CI services by name. The own queue needs no entry.',
     example: '{ julia: { type: buildkite, token: { file: /etc/onejob/buildkite.token } } }',
   }),
-  secrets: key(secretsKeys, 'map', {
+  secrets: key(secretsKeys, {
     description: 'How secrets of jobs are opened.',
     example: '{ key: { file: /etc/onejob/secrets.key } }',
   }),
@@ -100,52 +98,45 @@ export const topFile = z.strictObject({
     description: 'Takes any key of a pool, for all pools. Maps merge key by key with those of a pool; all else is replaced.',
     example: '{ cpus: 4 }',
   }),
-  pools: key(z.record(z.string(), z.unknown()), 'map', {
+  pools: key(z.record(z.string(), z.unknown()), {
     description: 'Pools of equal slots, by name. Without it there is one, `default`, with two agents.',
     example: '{ lab: { agents: 4 } }',
     shown: '`default`, two agents',
   }),
-  state_dir: key(absolute, 'path', {
+  state_dir: key(absolute, {
     description: 'Where onejob keeps its state. On a local file system.',
     example: '/var/lib/onejob',
     shown: '`/var/lib/onejob` for root, else `$XDG_STATE_HOME/onejob`',
   }),
-  socket: key(absolute, 'path', {
+  socket: key(absolute, {
     description: 'Where the manager listens; 100 bytes at most.',
     example: '/run/onejob/onejob.sock',
     shown:
       '`onejob.sock` in a given state directory, else `/run/onejob/onejob.sock` for root, else `$XDG_RUNTIME_DIR/onejob/onejob.sock`',
   }),
-  log_limit: key(size(1024, '1KiB'), 'size', {
+  log_limit: key(size(1024, '1KiB'), {
     description:
       'Output kept of each agent: all up to this, of more the beginning and the end, with at least the last 1 MiB of each stream. On disk it takes up to twice as much, and 4 MiB; less is kept of output in pieces of a few bytes. The job goes on when it writes more.',
     example: '64MiB',
-    shown: formatSize(topDefaults.log_limit),
   }),
-  disk: key(diskKeys, 'map', {
-    description: 'The disk that holds the sandboxes.',
-    example: '{ min_free: 10% }',
-  }),
-  keep_jobs: key(duration(60_000, '1m'), 'duration', {
+  disk: key(diskKeys, { description: 'The disk that holds the sandboxes.', example: '{ min_free: 10% }' }),
+  keep_jobs: key(duration(60_000, '1m'), {
     description: 'How long results, logs and artifacts of finished jobs are kept.',
     example: '30d',
-    shown: formatDuration(topDefaults.keep_jobs),
   }),
-  on_stop: key(oneOf(['end', 'drain', 'leave']), '`end`, `drain` or `leave`', {
+  on_stop: key(oneOf(['end', 'drain', 'leave']), {
     description:
       'What a stopping manager does with running jobs: `end` gives them their grace period, `drain` waits for them, `leave` lets them run for the next manager to take over.',
     example: 'drain',
-    shown: topDefaults.on_stop,
   }),
   on_quarantine: key(command, 'list', {
     description:
       'A command that is run for each device that is put in quarantine, without a shell and one at a time, with `ONEJOB_DEVICE`, `ONEJOB_PCI` and `ONEJOB_REASON` in its environment. When it ends with 0, the device is looked at again at once. See [gpus.md](gpus.md#repair).',
     example: '[/usr/local/sbin/reset-gpu, --quiet]',
   }),
-  on_quarantine_timeout: key(duration(1000, '1s'), 'duration', {
+  on_quarantine_timeout: key(duration(1000, '1s'), {
     description: 'How long the command of `on_quarantine` may take before it is killed.',
     example: '30m',
-    shown: formatDuration(topDefaults.on_quarantine_timeout),
   }),
 });
 

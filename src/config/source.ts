@@ -5,6 +5,7 @@
 import { readFile, stat } from 'node:fs/promises';
 import { dirname, resolve } from 'node:path';
 import { isAlias, isScalar, isSeq, isMap as isYamlMap, LineCounter, type Node, type Pair, parseDocument } from 'yaml';
+import { unreadable } from '../secrets/reference.ts';
 import { digestOf, type ReadFile } from './changed.ts';
 import { formatPath, type Path, type Place, type Problem } from './problem.ts';
 import { isMap } from './values.ts';
@@ -168,30 +169,10 @@ function explainYaml(code: string, message: string): string {
   }
 }
 
-function unreadable(error: unknown): string {
-  const code = error instanceof Error && 'code' in error ? error.code : undefined;
-  if (code === 'ENOENT' || code === 'ENOTDIR') return 'does not exist';
-  if (code === 'EACCES' || code === 'EPERM') return 'cannot be read by this user';
-  return `cannot be read (${error instanceof Error ? error.message : String(error)})`;
-}
-
-export interface Combined {
-  /** In the order of reading. */
-  readonly files: readonly ReadFile[];
-  readonly value: Readonly<Record<string, unknown>>;
-  readonly problems: readonly Problem[];
-  /** Included files of another user than the main file's: whoever wrote that may have no right to read them. */
-  readonly foreign: ReadonlySet<string>;
-  /** Nothing was written in the main file. */
-  readonly empty: boolean;
-  /** The place of the nearest part of `path` that is written somewhere. */
-  locate(path: Path, at?: 'key' | 'value'): Place;
-  /** Whether exactly this path is written. */
-  has(path: Path): boolean;
-}
+export type Combined = Awaited<ReturnType<typeof readWithIncludes>>;
 
 /** The file and what it includes: what stands in the including file wins, and a later include over an earlier one. */
-export async function readWithIncludes(file: string): Promise<Combined> {
+export async function readWithIncludes(file: string) {
   const main = await readSource(file);
   const problems = [...main.problems];
   const sources: Source[] = [main];
@@ -229,13 +210,18 @@ export async function readWithIncludes(file: string): Promise<Combined> {
     return null;
   };
   return {
-    files: sources.map(({ file: path, digest }) => ({ path, digest })),
+    /** In the order of reading. */
+    files: sources.map(({ file: path, digest }): ReadFile => ({ path, digest })),
     value,
     problems,
+    /** Included files of another user than the main file's: whoever wrote that may have no right to read them. */
     foreign: new Set(sources.filter(({ uid }) => uid !== main.uid).map(({ file }) => file)),
+    /** Nothing was written in the main file. */
     empty: main.value === null && main.problems.length === 0,
-    has: (path) => locateExactly(path, 'key') !== null,
-    locate(path, at = 'value') {
+    /** Whether exactly this path is written. */
+    has: (path: Path): boolean => locateExactly(path, 'key') !== null,
+    /** The place of the nearest part of `path` that is written somewhere. */
+    locate(path: Path, at: 'key' | 'value' = 'value'): Place {
       const exact = locateExactly(path, at);
       if (exact !== null) return exact;
       for (let end = path.length - 1; end > 0; end--) {

@@ -2,15 +2,8 @@
 import type { Recipe } from '../runtimes/runtime.ts';
 import type { Config, PoolConfig } from './config.ts';
 
-export interface NameParts {
-  readonly host: string;
-  readonly pool: string;
-  /** Number of the slot in its pool, from 1. */
-  readonly n: number;
-}
-
-/** The name of slot `n`'s agents: `{host}`, `{pool}`, `{n}`, and `{K..}`, which counts from K. */
-export function expandName(template: string, parts: NameParts): string {
+/** The name of the agents of slot `n`, which is counted from 1 in its pool: `{host}`, `{pool}`, `{n}`, and `{K..}`, which counts from K. */
+export function expandName(template: string, parts: { readonly host: string; readonly pool: string; readonly n: number }): string {
   return template.replaceAll(/\{([^{}]*)\}/g, (whole, key: string) => {
     if (key === 'host') return parts.host;
     if (key === 'pool') return parts.pool;

@@ -11,7 +11,7 @@ export interface About {
   readonly description: string;
   /** A value as one would write it in YAML. */
   readonly example: string;
-  /** What holds when it is not written; an empty text for nothing. */
+  /** What holds when it is not written, where that is no value of the defaults. */
   readonly shown?: string;
 }
 
@@ -19,19 +19,26 @@ export interface About {
 export const word = /^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$/;
 export const oneLine = /^[^\p{Cc}]+$/u;
 
-/** A zod type from a function that understands one value. */
-export function value<T>(parse: (found: unknown) => Parsed<T>) {
-  return z.unknown().transform((found, context): T => {
+/** A zod type from a function that understands one value. `title`: its kind, as `docs/configuration.md` says it. */
+export function value<T>(parse: (found: unknown) => Parsed<T>, title = 'text') {
+  const type = z.unknown().transform((found, context): T => {
     const parsed = found === null ? no('is empty; give it a value or remove the key') : parse(found);
     if (parsed.ok) return parsed.value;
     context.addIssue({ code: 'custom', message: parsed.why });
     return z.NEVER;
   });
+  return type.meta({ title });
 }
 
-/** A key that may be left out, with its line for the docs page. */
-export function key<T extends z.ZodType>(type: T, kind: string, about: About) {
-  return type.optional().meta({ title: kind, description: about.description, examples: [about.example], shown: about.shown ?? '' });
+/** A key that may be left out, with its line for the docs page. `kind`: of its values, where their type does not say it. */
+export function key<T extends z.ZodType>(type: T, ...told: readonly [about: About] | readonly [kind: string, about: About]) {
+  const [kind, about] = told.length === 1 ? [kindOf(type), told[0]] : told;
+  const { description, example, shown } = about;
+  return type.optional().meta({ title: kind, description, examples: [example], shown });
+}
+
+function kindOf(type: z.ZodType): string {
+  return type.meta()?.title ?? (type instanceof z.ZodArray ? 'list' : 'map');
 }
 
 export function no(why: string): { readonly ok: false; readonly why: string } {
@@ -50,71 +57,77 @@ export function text(what: string, good: RegExp = oneLine) {
   });
 }
 
-export function integer(least: number, most: number) {
-  return value((found) => {
-    if (typeof found !== 'number' || !Number.isInteger(found)) return no(`expected a whole number, found ${describeValue(found)}`);
-    return found < least || found > most ? no(`must be from ${least} to ${most}, found ${found}`) : yes(found);
-  });
-}
-
-export function integerOr<const W extends string>(word: W, least: number, most: number) {
-  return value((found): Parsed<number | W> => {
-    if (found === word) return yes(word);
-    if (typeof found !== 'number' || !Number.isInteger(found))
-      return no(`expected a whole number or "${word}", found ${describeValue(found)}`);
-    return found < least || found > most ? no(`must be from ${least} to ${most}, or "${word}", found ${found}`) : yes(found);
-  });
+/** A whole number, or one of these words. */
+export function integer<const W extends string = never>(least: number, most: number, ...words: readonly W[]) {
+  const or = words.map((word) => ` or "${word}"`).join('');
+  return value(
+    (found): Parsed<number | W> => {
+      const word = words.find((one) => one === found);
+      if (word !== undefined) return yes(word);
+      if (typeof found !== 'number' || !Number.isInteger(found))
+        return no(`expected a whole number${or}, found ${describeValue(found)}`);
+      const range = `${least} to ${most}${or === '' ? '' : `,${or}`}`;
+      return found < least || found > most ? no(`must be from ${range}, found ${found}`) : yes(found);
+    },
+    alternatives(['number', ...words.map(code)]),
+  );
 }
 
 export function numeric(least: number, most: number) {
   return value((found) => {
     if (typeof found !== 'number' || Number.isNaN(found)) return no(`expected a number, found ${describeValue(found)}`);
     return found < least || found > most ? no(`must be from ${least} to ${most}, found ${found}`) : yes(found);
-  });
+  }, 'number');
 }
 
-export const yesNo = value((found) =>
-  typeof found === 'boolean' ? yes(found) : no(`expected true or false, found ${describeValue(found)}`),
+export const yesNo = value(
+  (found) => (typeof found === 'boolean' ? yes(found) : no(`expected true or false, found ${describeValue(found)}`)),
+  'true or false',
 );
 
 export function oneOf<const T extends readonly string[]>(words: T) {
-  return value((found): Parsed<T[number]> => {
-    const word = words.find((one) => one === found);
-    return word === undefined ? no(`expected ${listed(words)}, found ${describeValue(found)}`) : yes(word);
-  });
+  return value(
+    (found): Parsed<T[number]> => {
+      const word = words.find((one) => one === found);
+      return word === undefined ? no(`expected ${listed(words)}, found ${describeValue(found)}`) : yes(word);
+    },
+    alternatives(words.map(code)),
+  );
 }
 
-function measured(what: string, parse: (written: string) => Parsed<number>, least: number, leastText: string) {
+function measured(kind: string, example: string, parse: (written: string) => Parsed<number>, least: number, leastText: string) {
   return value((found) => {
-    if (typeof found !== 'string' && typeof found !== 'number') return no(`expected ${what}, found ${describeKind(found)}`);
+    if (typeof found !== 'string' && typeof found !== 'number')
+      return no(`expected a ${kind} such as "${example}", found ${describeKind(found)}`);
     const parsed = parse(String(found));
     if (parsed.ok && parsed.value < least) return no(`must be at least ${leastText}, found ${quote(String(found))}`);
     return parsed;
-  });
+  }, kind);
 }
 
 /** ms */
 export function duration(least = 0, leastText = '0s') {
-  return measured('a duration such as "10m"', parseDuration, least, leastText);
+  return measured('duration', '10m', parseDuration, least, leastText);
 }
 
 /** bytes */
 export function size(least = 0, leastText = '0B') {
-  return measured('a size such as "24GiB"', parseSize, least, leastText);
+  return measured('size', '24GiB', parseSize, least, leastText);
 }
 
 /** 0 to 1 */
-export const share = measured('a percentage such as "10%"', parseShare, 0, '0%');
+export const share = measured('percentage', '10%', parseShare, 0, '0%');
 
 /** The same, or `none`, which takes back what `defaults` says; null. */
 export function orNone<T>(type: z.ZodType<T>) {
-  return z.unknown().transform((found, context): T | null => {
+  const understood = z.unknown().transform((found, context): T | null => {
     if (found === 'none') return null;
     const parsed = type.safeParse(found);
     if (parsed.success) return parsed.data;
-    for (const issue of parsed.error.issues) context.addIssue({ code: 'custom', message: issue.message });
+    for (const { message } of parsed.error.issues) context.addIssue({ code: 'custom', message });
     return z.NEVER;
   });
+  return understood.meta({ title: alternatives([kindOf(type), code('none')]) });
 }
 
 /** Chooses the type by what kind of value is there, so that a problem inside a map is reported at its own key. */
@@ -132,8 +145,16 @@ export function isMap(found: unknown): found is Record<string, unknown> {
 }
 
 export function listed(words: readonly string[]): string {
-  const quoted = words.map((word) => `"${word}"`);
-  return quoted.length < 2 ? quoted.join('') : `${quoted.slice(0, -1).join(', ')} or ${quoted.at(-1)}`;
+  return alternatives(words.map((word) => `"${word}"`));
+}
+
+/** `a, b or c` */
+function alternatives(words: readonly string[]): string {
+  return words.length < 2 ? words.join('') : `${words.slice(0, -1).join(', ')} or ${words.at(-1)}`;
+}
+
+function code(word: string): string {
+  return `\`${word}\``;
 }
 
 function describeValue(found: unknown): string {
@@ -152,7 +173,7 @@ export const absolute = value((found) => {
   if (typeof found !== 'string') return no(`expected an absolute path, found ${describeKind(found)}`);
   const why = pathProblem(found);
   return why === null ? yes(found) : no(why);
-});
+}, 'path');
 
 /** A secret by reference. What stands in its place by mistake may be the secret itself: it is never shown. */
 export const secretReference = z.unknown().transform((found, context): SecretReference => {
@@ -180,10 +201,8 @@ export const secretReference = z.unknown().transform((found, context): SecretRef
 
 /** The end of a day, UTC, in ms since the epoch; NaN when there is no such day. */
 function lastMoment(found: unknown): number {
-  if (typeof found !== 'string' || !/^\d{4}-\d\d-\d\d$/.test(found)) return Number.NaN;
-  const at = Date.parse(`${found}T00:00:00Z`);
-  // Date rolls 2027-02-30 over into March in some forms; what comes back must be the same day.
-  return !Number.isNaN(at) && new Date(at).toISOString().startsWith(found) ? at + 86_399_999 : Number.NaN;
+  const day = z.iso.date().safeParse(found);
+  return day.success ? Date.parse(`${day.data}T23:59:59.999Z`) : Number.NaN;
 }
 
 const limit = value((found) => {

@@ -8,7 +8,7 @@ import type { Device } from '../gpu/inventory.ts';
 import type { KernelMark } from '../gpu/kernel-log.ts';
 import { type Baseline, baselineOf, judge, type Verdict } from '../gpu/proof.ts';
 import type { Log } from '../log.ts';
-import type { Proof, ProofTable } from '../store/proofs.ts';
+import type { Proof, ProofTable } from '../store/devices.ts';
 import type { DeviceWatch, Look } from './device-watch.ts';
 import type { DeviceBook } from './devices.ts';
 import type { Quarantine } from './quarantine.ts';

@@ -3,7 +3,6 @@
  * does when it is tampered with would tell a stranger about it. A pin is noted before the value goes out.
  */
 import { OnejobError } from '../errors.ts';
-import type { SecretKeys } from './keys.ts';
 import { fingerprintOf, formatOf, openSecret, type SecretFormat, type SecretOfJob, secretsIn } from './open.ts';
 import { covers, listPipelines, type PipelinePattern, parsePipeline } from './pipelines.ts';
 import type { Decrypted } from './seed-format.ts';
@@ -36,14 +35,13 @@ const mostPlain = 10;
 /** How many are opened at once: fewer than Node has threads, which files wait for as well. */
 const atOnce = 3;
 
-/** @param env of the job as the CI service gave it, which nothing that ran inside a sandbox has touched */
-export async function openJobSecrets(job: {
+interface Job extends Omit<SecretOfJob, 'name' | 'text'> {
+  /** As the CI service gave it, which nothing that ran inside a sandbox has touched. */
   readonly env: Readonly<Record<string, string>>;
-  readonly organisation: string | null;
-  readonly pipeline: string | null;
-  readonly keys: SecretKeys;
   readonly pins: PinBook;
-}): Promise<JobSecrets> {
+}
+
+export async function openJobSecrets(job: Job): Promise<JobSecrets> {
   const secrets = secretsIn(job.env);
   const found = secrets.map((): Decrypted => tooMany);
   const isCrowded = secrets.filter(({ text }) => formatOf(text) === 'plain-rsa').length > mostPlain;
@@ -87,6 +85,12 @@ async function openOne(request: SecretOfJob & { readonly pins: PinBook }): Promi
   return { ok: false, why: now.refused };
 }
 
+interface PinRequest extends Pick<SecretOfJob, 'organisation' | 'pipeline'> {
+  readonly format: SecretFormat;
+  readonly fingerprint: string;
+  readonly pins: readonly PipelinePattern[];
+}
+
 /** `pin`: nobody has used it yet; note the pipeline before the value goes out. */
 type PinVerdict = 'open' | 'pin' | { readonly refused: string };
 
@@ -97,14 +101,7 @@ type PinVerdict = 'open' | 'pin' | { readonly refused: string };
  * @param organisation, pipeline slugs as the CI service gives them; null when it gave none
  * `refused`: the end of a sentence that begins with the variable.
  */
-export function decidePin(request: {
-  readonly format: SecretFormat;
-  readonly fingerprint: string;
-  readonly pins: readonly PipelinePattern[];
-  readonly organisation: string | null;
-  readonly pipeline: string | null;
-}): PinVerdict {
-  const { format, fingerprint, pins, organisation, pipeline } = request;
+export function decidePin({ format, fingerprint, pins, organisation, pipeline }: PinRequest): PinVerdict {
   if (format === 'sealed') return 'open';
   if (organisation === null || pipeline === null)
     return { refused: 'is in the old format, which is for one pipeline only, and the job does not say which pipeline it is of' };

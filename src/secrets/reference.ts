@@ -66,9 +66,7 @@ export async function readSecret(
       throw new OnejobError(
         'E_SECRET',
         `The ${title} in environment variable ${reference.variable} is not there: it is ${value === undefined ? 'not set' : 'empty'}.`,
-        {
-          hint: `Set ${reference.variable} for the manager, or name a file instead: { file: /path }.`,
-        },
+        { hint: `Set ${reference.variable} for the manager, or name a file instead: { file: /path }.` },
       );
     }
     return value;
@@ -90,10 +88,7 @@ export async function readSecret(
 }
 
 /** What is wrong with a reference, without reading the value: each as the end of a sentence. */
-export interface SecretCheck {
-  readonly problem: string | null;
-  readonly warnings: readonly string[];
-}
+type SecretCheck = { readonly problem: string | null; readonly warnings: readonly string[] };
 
 /** Looks whether the secret could be read, who else can, and whether it expires within 14 days of `now` (ms since the epoch). */
 export async function checkSecret(
@@ -140,7 +135,8 @@ async function inspect(path: string): Promise<{ problem: string | null; mode: nu
   }
 }
 
-function unreadable(error: unknown): string {
+/** Why a file cannot be read, as the end of a sentence about it. */
+export function unreadable(error: unknown): string {
   const code = error instanceof Error && 'code' in error ? error.code : undefined;
   if (code === 'ENOENT' || code === 'ENOTDIR') return 'does not exist';
   if (code === 'EACCES' || code === 'EPERM') return 'cannot be read by this user';

@@ -6,6 +6,7 @@
  */
 import { z } from 'zod';
 import { checkValue, fromBase64Url, toText } from './encoding.ts';
+import type { SecretKey } from './keys.ts';
 import { covers, listPipelines, type PipelinePattern, parsePipeline } from './pipelines.ts';
 import { doesNotOpen } from './seed-format.ts';
 
@@ -32,17 +33,8 @@ export type Sealed = Readonly<Omit<z.infer<typeof content>, 'v' | 'pipelines'>> 
   readonly pipelines: readonly PipelinePattern[];
 };
 
-interface Envelope {
-  /** Id of the key it was made for: 8 hex digits. */
-  readonly key: string;
-  readonly body: Buffer;
-}
-
 /** A private key that may open it. */
-interface Opener {
-  readonly id: string;
-  identity(): string;
-}
+type Opener = Pick<Extract<SecretKey, { kind: 'x25519' }>, 'id' | 'identity'>;
 
 type Unsealed = { readonly ok: true; readonly sealed: Sealed } | { readonly ok: false; readonly why: string };
 
@@ -51,8 +43,8 @@ export function looksSealed(text: string): boolean {
   return /^oj\d+:/.test(text);
 }
 
-/** null when it is damaged, or of a later version. */
-export function parseEnvelope(text: string): Envelope | null {
+/** `key`: id of the key it was made for, 8 hex digits. null when it is damaged, or of a later version. */
+export function parseEnvelope(text: string): { readonly key: string; readonly body: Buffer } | null {
   const [, key, encoded] = /^oj1:([0-9a-f]{8}):([A-Za-z0-9_-]+)$/.exec(text) ?? [];
   const body = encoded === undefined ? null : fromBase64Url(encoded);
   return key === undefined || body === null ? null : { key, body };

@@ -132,9 +132,7 @@ function migrate(db: DatabaseSync, path: string): void {
     throw new OnejobError(
       'E_STATE_NEWER',
       `Cannot open ${path}: it was written by a newer onejob (state version ${version}, this one knows ${migrations.length}).`,
-      {
-        hint: 'Install the newer onejob again, or give another --state-dir.',
-      },
+      { hint: 'Install the newer onejob again, or give another --state-dir.' },
     );
   }
   migrations.slice(version).forEach((statements, index) => {

@@ -2,13 +2,7 @@
 import { z } from 'zod';
 import type { AgentId, Exit, JobId } from '../core/slot.ts';
 import { query, type Reader } from './db.ts';
-
-const exitSchema = z.discriminatedUnion('kind', [
-  z.object({ kind: z.literal('code'), code: z.int() }),
-  z.object({ kind: z.literal('signal'), signal: z.string() }),
-  z.object({ kind: z.literal('oom') }),
-  z.object({ kind: z.literal('lost'), reason: z.string() }),
-]) satisfies z.ZodType<Exit>;
+import { exit } from './slots.ts';
 
 const row = z.object({
   agent: z.string(),
@@ -22,7 +16,7 @@ const row = z.object({
   exit: z
     .string()
     .nullable()
-    .transform((text) => (text === null ? null : exitSchema.parse(JSON.parse(text)))),
+    .transform((text) => (text === null ? null : exit.parse(JSON.parse(text)))),
 });
 
 /** Times are wall clock, ms since the epoch. */

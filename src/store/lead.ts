@@ -18,36 +18,26 @@ export interface Lead {
 
 const leader = z.object({
   pid: z.int().positive(),
+  /** Whether it ends by itself. */
   temporary: z.boolean().default(false),
   // Files of before have neither.
   started: z.string().nullable().default(null),
+  /** Where it listens; null while it does not yet, or not any more. */
   socket: z.string().nullable().default(null),
 });
 
-/** The manager that leads a state directory, or led it last and was killed. */
-export interface Leader {
-  readonly pid: number;
-  /** Whether it ends by itself. */
-  readonly temporary: boolean;
-  /** Where it listens; null while it does not yet, or not any more. */
-  readonly socket: string | null;
-  /** Whether that very process is there; false also when it cannot be seen, as from another container. */
-  readonly isAlive: boolean;
-}
-
-/** Null when none has the lead, or nobody may know. Only the lock decides who has: this is for finding it, and for people. */
-export function leaderOf(dir: string): Leader | null {
+/**
+ * The manager that leads a state directory, or led it last and was killed; null when none has the lead, or nobody may know. Only the
+ * lock decides who has: this is for finding it, and for people. `isAlive`: whether that very process is there; false also when it
+ * cannot be seen, as from another container.
+ */
+export function leaderOf(dir: string) {
   try {
     const { pid, temporary, started, socket } = leader.parse(JSON.parse(readFileSync(pidFile(dir), 'utf8')));
     return { pid, temporary, socket, isAlive: started !== null && started === startOf(pid) };
   } catch {
     return null;
   }
-}
-
-/** Pid of the manager that leads (or last led) this state directory; null when nobody wrote one. */
-export function leaderPid(dir: string): number | null {
-  return leaderOf(dir)?.pid ?? null;
 }
 
 /** When a process started, in clock ticks after boot (proc_pid_stat(5), field 22): a pid alone may be another one's by now. */

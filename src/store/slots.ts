@@ -1,6 +1,6 @@
 /** Slots as they were last decided. Saving one costs the same however many there are. */
 import { z } from 'zod';
-import type { Slot } from '../core/slot.ts';
+import type { Exit, Slot } from '../core/slot.ts';
 import { type Reader, understand } from './db.ts';
 
 const agent = z.string();
@@ -16,17 +16,15 @@ const standby = z.discriminatedUnion('kind', [
 
 const failure = z.object({ code: z.string(), message: z.string(), retry: z.boolean() }).nullable();
 const ending = { agent, job, why, released: z.boolean(), failure, due: z.number() };
-// Slots written by 0.1.0 and before know of neither.
+// Slots written by 0.1.0 and before know neither of it nor of how what leaves has ended.
 const fingerprint = z.string().default('');
-const exit = z
-  .discriminatedUnion('kind', [
-    z.object({ kind: z.literal('code'), code: z.number() }),
-    z.object({ kind: z.literal('signal'), signal: z.string() }),
-    z.object({ kind: z.literal('oom') }),
-    z.object({ kind: z.literal('lost'), reason: z.string() }),
-  ])
-  .nullable()
-  .default(null);
+/** How an agent ended. */
+export const exit = z.discriminatedUnion('kind', [
+  z.object({ kind: z.literal('code'), code: z.number() }),
+  z.object({ kind: z.literal('signal'), signal: z.string() }),
+  z.object({ kind: z.literal('oom') }),
+  z.object({ kind: z.literal('lost'), reason: z.string() }),
+]) satisfies z.ZodType<Exit>;
 const agentLane = z.discriminatedUnion('kind', [
   z.object({ kind: z.literal('free') }),
   z.object({ kind: z.literal('registering'), agent, fingerprint, since: z.number() }),
@@ -48,7 +46,7 @@ export const slotSchema = z.object({
   grace: z.number(),
   standby,
   agent: agentLane,
-  leaving: z.array(z.object({ agent, job, exit })),
+  leaving: z.array(z.object({ agent, job, exit: exit.nullable().default(null) })),
 }) satisfies z.ZodType<Slot>;
 
 /** A slot that was loaded. Its times count only when `thisBoot`: the core's clock starts anew with each boot. */

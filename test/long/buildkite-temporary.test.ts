@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
-import { leaderPid } from '../../src/store/lead.ts';
+import { leaderOf } from '../../src/store/lead.ts';
 import { untilAsking } from '../support/buildkite.ts';
 import { aDay, connected, endOf, expectOnce, laneOf, untilRunning } from '../support/buildkite-days.ts';
 import { untilGone } from '../support/child.ts';
@@ -22,7 +22,7 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('a pool of Buildkite
     for (let n = 1; n <= 2; n++) {
       const { code, stdout, stderr } = await here.run('--pool', 'quick', '--', 'echo', `stood in ${n}`).ended;
       expect({ code, stdout }, stderr).toEqual({ code: 0, stdout: `stood in ${n}\n` });
-      const pid = leaderPid(here.stateDir);
+      const pid = leaderOf(here.stateDir)?.pid ?? null;
       if (pid !== null) await untilGone(pid);
     }
     expect(readFileSync(join(here.stateDir, 'daemon.log'), 'utf8').match(/leaving other services' agents/g)).toHaveLength(2);

@@ -6,7 +6,7 @@ import { chmodSync, chownSync, mkdirSync, readdirSync, symlinkSync, writeFileSyn
 import { connect, createServer, type Socket } from 'node:net';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
-import { leaderPid } from '../../src/store/lead.ts';
+import { leaderOf } from '../../src/store/lead.ts';
 import { startChild, untilGone } from '../support/child.ts';
 import { privateEngine } from '../support/dockerd.ts';
 import { engineAt, machineSocket } from '../support/engine-http.ts';
@@ -58,7 +58,7 @@ describe('no Docker for us', () => {
     expect(ended, ended.stderr).toMatchObject({ code: 0, stdout: 'ran\n' });
     expect(ended.stderr).toMatch(/^onejob: process, because .*you may not open that socket.*usermod -aG docker/m);
     // Its temporary daemon leads until it has ended, and that is after whoever it ran for.
-    const temporary = leaderPid(here.stateDir);
+    const temporary = leaderOf(here.stateDir)?.pid ?? null;
     if (temporary !== null) await untilGone(temporary);
 
     const config = join(here.dir, 'config.yml');

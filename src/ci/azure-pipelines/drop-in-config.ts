@@ -68,15 +68,7 @@ export function dropInConfig(given: DropIn, token: SecretReference): Instead {
   const name = 'the command line';
   const place = { source: name, line: null, column: null };
   const value = plain(given, { env: 'AZP_TOKEN' });
-  const { written, problems } = interpret({
-    value,
-    problems: [],
-    files: [],
-    foreign: new Set(),
-    empty: false,
-    has: () => false,
-    locate: () => place,
-  });
+  const { written, problems } = interpret({ value, locate: () => place });
   if (problems.length > 0) throw configError(problems);
   const keys = {
     ...written.services.get('azure')?.keys,
