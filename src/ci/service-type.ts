@@ -17,7 +17,7 @@ export interface ServiceType<C extends { readonly type: string } = ServiceConfig
   readonly title: string;
   /** What its agents are: programs that images must hold, or that are mounted and need something of the image; null: the job itself. */
   readonly agent: 'in-image' | 'mounted' | null;
-  /** Name of the image that suits a host, as `src/images/template.ts` fills it, where its agents need another than a plain one. */
+  /** Name of the image that suits a host, as `src/images/request.ts` fills it, where its agents need another than a plain one. */
   readonly imageTemplate?: string;
   /** With `trust` it tells where its jobs come from, and they may bring encrypted secrets. */
   readonly poolKeys: readonly ServicePoolKey[];

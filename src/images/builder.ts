@@ -70,12 +70,6 @@ export interface Prepared {
   readonly agent: AgentPackage | null;
 }
 
-export interface BuiltImage extends ImageThere {
-  readonly reference: string;
-  /** Number of containers that were made from it, whoever's. */
-  readonly containers: number;
-}
-
 export type ImageBuilder = Awaited<ReturnType<typeof createImageBuilder>>;
 
 /** @throws OnejobError E_ENGINE_ADDRESS. Does not ask the Engine anything. */
@@ -195,8 +189,8 @@ export async function createImageBuilder({ environment, owner, packages, fetch, 
       return { reference: plan.reference, id, agentVersion: agent?.version ?? null, pull: 'never' };
     },
 
-    /** Images that this installation has built, newest first. */
-    list: async (signal: AbortSignal): Promise<BuiltImage[]> => {
+    /** Images that this installation has built, newest first; `containers` is how many were made from each, whoever's. */
+    list: async (signal: AbortSignal) => {
       const [made, used] = await Promise.all([engine.labelled([own], signal), engine.inUse(signal)]);
       return onlyNamed(made)
         .map((image) => ({ ...image, containers: used.filter((id) => id === image.id).length }))

@@ -69,6 +69,6 @@ test.each<[string, [Entry, string?][], RegExp]>([
 });
 
 test('what is no package is refused', async () => {
-  const reading = buffer(buildContext('FROM x\n', join(import.meta.dirname, 'context.ts')));
-  await expect(reading).rejects.toMatchObject({ code: 'E_AGENT_PACKAGE', message: expect.stringContaining('context.ts') });
+  const reading = buffer(buildContext('FROM x\n', join(import.meta.dirname, 'builder.ts')));
+  await expect(reading).rejects.toMatchObject({ code: 'E_AGENT_PACKAGE', message: expect.stringContaining('builder.ts') });
 });

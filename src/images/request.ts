@@ -66,15 +66,11 @@ export async function readPlatform(arch: Arch, root = '/'): Promise<Platform> {
   return platformOf(arch, release ?? null, model ?? null);
 }
 
-export interface RecordedHost {
-  readonly arch: Arch;
-  /** Where `arch` is known from. */
-  readonly archFrom: string;
-  readonly platform: Platform;
-}
-
 /** What kind of host a recording is of, which none says outright: some GPUs exist beside Arm CPUs only. */
-export function recordedHost({ devices, findings }: Pick<Inventory, 'devices' | 'findings'>): RecordedHost {
+export function recordedHost({
+  devices,
+  findings,
+}: Pick<Inventory, 'devices' | 'findings'>): Required<Pick<ImageRequest, 'arch' | 'archFrom' | 'platform'>> {
   // A Jetson's tool lists its GPU as "Orin (nvgpu)", often without a UUID: then only a finding has the name.
   const jetson = /\bnvgpu\b/i;
   if (devices.some(({ model }) => jetson.test(model)) || findings.some(({ message }) => jetson.test(message))) {

@@ -6,6 +6,7 @@
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import type { AgentId } from '../../core/slot.ts';
+import type { Recipe } from '../runtime.ts';
 import { killPid, readOr } from './identity.ts';
 
 /** The owner's folders in the hierarchies, below which its agents get theirs; null where nothing can be made. */
@@ -68,20 +69,17 @@ function enable(mount: string, path: string): string[] {
   );
 }
 
-export interface Limits {
-  /** bytes */
-  readonly memory: number | null;
-  readonly cpus: number | null;
-  readonly pids: number | null;
-}
-
 /** Folders in which agents have their groups. */
 function rootsOf({ unified, memory, cpu, pids }: Cgroups): readonly string[] {
   return [...new Set([unified, memory, cpu, pids])].filter((path) => path !== null);
 }
 
 /** Makes the agent's groups. Returns their folders, the one that can kill first, and a sentence per limit not enforced. */
-export function makeCgroups(roots: Cgroups, agent: AgentId, limits: Limits): { paths: string[]; missing: string[] } {
+export function makeCgroups(
+  roots: Cgroups,
+  agent: AgentId,
+  { memory, cpus, pids }: Pick<Recipe, 'memory' | 'cpus' | 'pids'>,
+): { paths: string[]; missing: string[] } {
   const paths = new Set<string>();
   const missing: string[] = [];
   const make = (root: string | null): string | null => {
@@ -95,7 +93,6 @@ export function makeCgroups(roots: Cgroups, agent: AgentId, limits: Limits): { p
   // Controllers are given to a folder by the one above, and those above may be new: a sweep removes them when unused.
   if (own !== null && roots.mount !== null && [roots.memory, roots.cpu, roots.pids].includes(roots.unified))
     enable(roots.mount, dirname(own));
-  const { memory, cpus, pids } = limits;
   if (memory !== null && !limit(make(roots.memory), (at) => limitMemory(at, memory)))
     missing.push(`The memory limit of ${memory} bytes is not enforced: no writable memory control group is there.`);
   if (cpus !== null && !limit(make(roots.cpu), (at) => limitCpus(at, cpus)))
