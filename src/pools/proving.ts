@@ -42,6 +42,7 @@ const thoughtOf = 500;
 export function createProver(parts: ProverParts) {
   const { book, watch, groupsOf, log, quarantine, clock, isStopping, bootId, isShared, write } = parts;
   const { proofs, missingNodes } = parts;
+
   /**
    * Before an agent is let at its devices: whether they are still as clean as they were, judged from the last look and from the
    * kernel log as it is now. A lot may have happened since the last proof: a person, a late error, a card off the bus.
