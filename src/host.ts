@@ -6,44 +6,27 @@ import type { Manager } from './api/manager.ts';
 import { type CiServices, createCiServices } from './ci/index.ts';
 import { tellLost } from './ci/own-queue/tell.ts';
 import type { OpenParts } from './ci/parts.ts';
-import type { Config } from './config/config.ts';
-import type { Environment } from './config/environment.ts';
 import { weakenedFindings } from './config/findings.ts';
 import { slotNames } from './config/template.ts';
-import type { Clock } from './core/clock.ts';
-import type { Slot } from './core/slot.ts';
-import type { ToolRunner } from './gpu/run.ts';
-import type { Log } from './log.ts';
 import { createTrial } from './pools/ask.ts';
 import { followServices, slotFacts } from './pools/ci-events.ts';
 import { createPruneJobs, keepHouse } from './pools/housekeeping.ts';
-import { type Loop, openLoop } from './pools/loop.ts';
+import { type Loop, type LoopParts, openLoop } from './pools/loop.ts';
 import { createManager } from './pools/manager.ts';
 import { keepChoosing } from './pools/observe.ts';
 import { renewImages } from './pools/pool-images.ts';
 import { createShutdown, foreignTo, forgetServices, type Shutdown, tellLeft } from './pools/shutdown.ts';
 import { createStateRoom } from './pools/state-room.ts';
 import { waitingReason } from './pools/status.ts';
-import { choiceNow, type Runtimes } from './runtimes/choose.ts';
+import { choiceNow } from './runtimes/choose.ts';
 import type { Finding } from './runtimes/runtime.ts';
 import { subdirectory } from './store/directory.ts';
-import type { Store } from './store/store.ts';
 
-export interface HostParts extends Pick<OpenParts, 'version' | 'self' | 'variables' | 'fetch' | 'filter'> {
-  readonly config: Config;
-  readonly env: Environment;
-  readonly store: Store;
-  /** Slots of the manager before, on this boot's clock. */
-  readonly stored: readonly Slot[];
-  readonly runtimes: Runtimes;
-  readonly clock: Clock;
-  readonly log: Log;
-  /** This manager ends with its last job, and makes no agents that wait for jobs. */
-  readonly temporary: boolean;
+export interface HostParts
+  extends Pick<OpenParts, 'version' | 'self' | 'variables' | 'fetch' | 'filter'>,
+    Pick<LoopParts, 'config' | 'env' | 'store' | 'stored' | 'runtimes' | 'clock' | 'log' | 'temporary' | 'runner'> {
   /** Why the config in use is not the one that is written down by now; null while it is. */
   readonly configChanged: () => Promise<string | null>;
-  /** Runs the tools of GPU vendors; left out: as processes. */
-  readonly runner?: ToolRunner;
   /** What `doctor` says beside what the manager finds itself. */
   readonly findings: () => Finding[];
 }
@@ -95,7 +78,7 @@ export async function openHost(given: HostParts): Promise<Host> {
   const elsewhere = [...new Set(services.byName.values())].filter((service) => service !== queue);
   const shutdown = createShutdown({
     ...{ reconciler, log, clock, temporary },
-    unreachable: (runtime) => observer.unreachable(runtime),
+    unreachable: observer.unreachable,
     busy: () => queue.unfinished > 0,
     hurry: (why) => hurry.abort(why),
     forget: (instead) => forgetServices({ services: elsewhere, registrations: store.registrations, clock, log }, instead),
@@ -106,11 +89,7 @@ export async function openHost(given: HostParts): Promise<Host> {
   const manager = createManager({
     ...{ clock, loop, shutdown, queue, store, logDir, nameOf },
     services: elsewhere,
-    trial: createTrial({
-      ...{ nameOf, asker: loop.asker },
-      pools: () => reconciler.pools,
-      imageOf: (pool) => fingerprints.madeFrom(pool),
-    }),
+    trial: createTrial({ nameOf, asker: loop.asker, reconciler, fingerprints }),
     runtimes: () => runtimes.all,
     facts: {
       version: given.version,

@@ -32,19 +32,10 @@ export interface Lease {
   readonly devices: readonly Allocatable[];
 }
 
-/** Who holds which device while devices are handed out. */
-export interface LeaseBook {
-  /** The slot's lease now. */
-  held(key: string): Lease | undefined;
-  /** Gives the slot this lease in place of the one it had. */
-  take(lease: Lease): void;
-  /** Whether fewer than `share` slots hold it, all of this pool, and nobody holds its GPU or an instance of it. */
-  isFree(device: Allocatable, pool: string, share: number): boolean;
-  /** In the order in which they were taken. */
-  leases(): Iterable<Lease>;
-}
+export type LeaseBook = ReturnType<typeof createLeaseBook>;
 
-export function createLeaseBook(): LeaseBook {
+/** Who holds which device while devices are handed out. */
+export function createLeaseBook() {
   const leases = new Map<string, Lease>();
   const holders = new Map<DeviceId, Lease[]>();
   /** Devices that are held, by the GPU they are part of. */
@@ -69,8 +60,10 @@ export function createLeaseBook(): LeaseBook {
   };
 
   return {
-    held: (key) => leases.get(key),
-    take(lease) {
+    /** The slot's lease now. */
+    held: (key: string): Lease | undefined => leases.get(key),
+    /** Gives the slot this lease in place of the one it had. */
+    take(lease: Lease): void {
       release(lease.key);
       leases.set(lease.key, lease);
       for (const { uuid, parent } of lease.devices) {
@@ -78,11 +71,13 @@ export function createLeaseBook(): LeaseBook {
         count(parent, 1);
       }
     },
-    isFree({ uuid, parent }, pool, share) {
+    /** Whether fewer than `share` slots hold it, all of this pool, and nobody holds its GPU or an instance of it. */
+    isFree({ uuid, parent }: Allocatable, pool: string, share: number): boolean {
       const all = holdersOf(uuid);
       if (all.length >= share || all.some((lease) => lease.pool !== pool)) return false;
       return (parts.get(uuid) ?? 0) === 0 && (parent === null || holdersOf(parent).length === 0);
     },
-    leases: () => leases.values(),
+    /** In the order in which they were taken. */
+    leases: (): Iterable<Lease> => leases.values(),
   };
 }

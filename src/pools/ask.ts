@@ -11,7 +11,9 @@ import { OnejobError } from '../errors.ts';
 import { frame, MarkerFilter } from '../runtimes/gate.ts';
 import type { Recipe, Runtime, SandboxSpec } from '../runtimes/runtime.ts';
 import { until } from '../until.ts';
-import { type Pool, poolRecipe } from './pool.ts';
+import type { Fingerprints } from './fingerprints.ts';
+import { poolRecipe } from './pool.ts';
+import type { Reconciler } from './reconciler.ts';
 
 export interface Question {
   readonly runtime: Runtime;
@@ -149,25 +151,24 @@ function unfinished(how: string): OnejobError {
 }
 
 interface TrialParts {
-  readonly pools: () => readonly Pool[];
+  readonly reconciler: Pick<Reconciler, 'pools'>;
   /** Agents' names by slot. */
   readonly nameOf: (key: string) => string;
-  /** The image of a pool that names none itself, as it is known now; null while it is not. */
-  readonly imageOf: (pool: string) => string | null;
+  readonly fingerprints: Pick<Fingerprints, 'madeFrom'>;
   readonly asker: Pick<Asker, 'look'>;
 }
 
 /** Sandboxes for CI services that look from within whether their agents could work; see `Trial`. */
-export function createTrial({ pools, nameOf, imageOf, asker }: TrialParts): Trial {
+export function createTrial({ reconciler, nameOf, fingerprints, asker }: TrialParts): Trial {
   return {
     like(name, change = (recipe) => recipe) {
-      const pool = pools().find(({ config }) => config.name === name);
+      const pool = reconciler.pools.find(({ config }) => config.name === name);
       if (pool === undefined) return null;
       const { runtime } = pool;
       const slot = `${name}/1`;
       const agentName = nameOf(slot);
       const base = poolRecipe(pool, agentName);
-      const image = base.image ?? (runtime.capabilities.images ? imageOf(name) : null);
+      const image = base.image ?? (runtime.capabilities.images ? fingerprints.madeFrom(name) : null);
       const recipe = change({ ...base, image });
       if (runtime.capabilities.images && recipe.image === null) return null;
       return {

@@ -51,11 +51,6 @@ export type AutoImages = ReturnType<typeof createAutoImages>;
 export function createAutoImages({ arch, platform, template, pools }: AutoImageParts) {
   const chosen = new Map<string, ImageOf>();
 
-  /** Whether this pool's image is chosen, and not written. */
-  function has(pool: string): boolean {
-    return pools.some(({ name }) => name === pool);
-  }
-
   /** null while nobody has looked at the host, and for a pool whose image is written. */
   function of(pool: string): ImageOf | null {
     return chosen.get(pool) ?? null;
@@ -112,7 +107,7 @@ export function createAutoImages({ arch, platform, template, pools }: AutoImageP
 
   for (const pool of pools) if (pool.devices.count === 0) chosen.set(pool.name, choose(pool, noGpus));
 
-  return { has, of, need, saw, findings };
+  return { of, need, saw, findings };
 }
 
 function textOf(chosen: ImageOf): string {

@@ -2,7 +2,6 @@
  * Looks at the host's GPUs beside the loop: every few seconds, and whenever somebody waits for a proof; all who wait share one
  * look. What concerns the whole host pauses the pools with devices and nothing else; what runs goes on.
  */
-import type { Clock } from '../core/clock.ts';
 import type { AgentId, DeviceId, Slot } from '../core/slot.ts';
 import { toFailure } from '../errors.ts';
 import type { Device, Inventory } from '../gpu/inventory.ts';
@@ -10,13 +9,9 @@ import type { KernelLog, KernelLook } from '../gpu/kernel-reader.ts';
 import type { Probe } from '../gpu/probe.ts';
 import { describeHolder, type Ours, ownersOf, type ProcessOwner, sortHolders } from '../gpu/processes.ts';
 import { hostFault, pidsOn } from '../gpu/proof.ts';
-import type { Log } from '../log.ts';
-import type { DeviceBook } from './devices.ts';
+import type { QuarantineParts } from './quarantine.ts';
 
-export interface DeviceWatchParts {
-  readonly clock: Clock;
-  readonly log: Log;
-  readonly book: DeviceBook;
+interface DeviceWatchParts extends Pick<QuarantineParts, 'clock' | 'log' | 'book'> {
   readonly probe: Probe;
   readonly kernel: KernelLog;
   readonly owner: string;

@@ -3,16 +3,16 @@ import type { DeviceView } from '../api/device-schema.ts';
 import type { FindingView } from '../api/schema.ts';
 import type { CiService } from '../ci/ci-service.ts';
 import type { Trial } from '../ci/trial.ts';
-import { type Clock, deadline } from '../core/clock.ts';
+import { deadline } from '../core/clock.ts';
 import type { Slot } from '../core/slot.ts';
 import { OnejobError, toFailure } from '../errors.ts';
 import { quoted } from '../quoted.ts';
-import type { RegistrationTable } from '../store/registrations.ts';
 import { until } from '../until.ts';
 import { deviceViews, type FleetParts } from './device-views.ts';
 import type { DeviceBook } from './devices.ts';
 import type { Pool } from './pool.ts';
 import type { Reconciler } from './reconciler.ts';
+import type { ForgetParts } from './shutdown.ts';
 
 /**
  * What is held for all pools is said once, not once for each. A runtime that is away is the runtime's own to tell, and `fault`,
@@ -113,11 +113,9 @@ function warning(subject: string, message: string, hint: string | null): Finding
   return { level: 'warning', subject, message, hint };
 }
 
-interface ServiceFindingsParts {
+interface ServiceFindingsParts extends Pick<ForgetParts, 'registrations' | 'clock'> {
   /** Those beside the own queue. */
   readonly services: readonly Pick<CiService, 'name' | 'check'>[];
-  readonly registrations: Pick<RegistrationTable, 'open' | 'services'>;
-  readonly clock: Clock;
   /** What services may try out. */
   readonly trial: Trial;
 }

@@ -30,7 +30,7 @@ import type { Store } from '../store/store.ts';
 import { createExecutors } from './act.ts';
 import { createAsker } from './ask.ts';
 import { hasEnded, isIdle, wantedCaches } from './cache-places.ts';
-import { type Caches, createCaches } from './caches.ts';
+import { createCaches } from './caches.ts';
 import { createDiskWatch } from './disk-watch.ts';
 import { createDispatcher } from './executors.ts';
 import { createFingerprints } from './fingerprints.ts';
@@ -102,8 +102,7 @@ export async function openLoop(parts: LoopParts) {
   const said = (agent: AgentId): Promise<string> => lastWords(keepers, logDir, agent);
 
   const reconciler: Reconciler = new Reconciler({
-    clock,
-    log,
+    ...{ clock, log, newAgent },
     store: {
       transaction: (write) => store.transaction({ durable: false }, write),
       sync: () => store.sync(),
@@ -115,7 +114,6 @@ export async function openLoop(parts: LoopParts) {
       },
     },
     act: (key, action) => dispatcher.start(key, action),
-    newAgent,
     random: Math.random,
     changed: (before, after) => {
       const { binds, standsForSlots } = reconciler.poolOf(after.key).serviceOf(before).capabilities;
@@ -127,10 +125,8 @@ export async function openLoop(parts: LoopParts) {
     },
   });
 
-  const caches: Caches = createCaches({
-    clock,
-    log,
-    nameOf,
+  const caches = createCaches({
+    ...{ clock, log, nameOf },
     folder: cachesFolder(config.stateDir),
     wanted: () => wantedCaches(pools, reconciler.slots, nameOf),
     mayTrim: (place) => isIdle(place, { slots: reconciler.slots, nameOf }),

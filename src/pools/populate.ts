@@ -4,17 +4,13 @@ import { isolationProblem } from '../config/check-trust.ts';
 import type { PoolConfig } from '../config/config.ts';
 import { emptySlot, isEmpty, type Slot } from '../core/slot.ts';
 import { OnejobError } from '../errors.ts';
-import type { Runtimes } from '../runtimes/choose.ts';
+import type { LoopParts } from './loop.ts';
 import { noDevices, Pool, type SlotDevices } from './pool.ts';
 import type { Reconciler } from './reconciler.ts';
 
-export interface PopulateParts {
+interface PopulateParts extends Pick<LoopParts, 'stored' | 'services' | 'runtimes'> {
   readonly reconciler: Reconciler;
   readonly pools: readonly PoolConfig[];
-  readonly stored: readonly Slot[];
-  /** What pools name in `service`. */
-  readonly services: ReadonlyMap<string, CiService>;
-  readonly runtimes: Runtimes;
   /** False: this manager ends with its last job, and makes no agents that wait for jobs. Services are told nothing of its slots. */
   readonly keepStandby: boolean;
   /** Of pools whose agents need devices. */

@@ -2,26 +2,20 @@
  * Between two agents of a slot with devices: what they showed before is put down, and afterwards they must be shown to be clean.
  * A device that is at fault goes to quarantine alone; one that a person holds is waited for; one that cannot be seen is not clean.
  */
-import { type Clock, sleep } from '../core/clock.ts';
+import { sleep } from '../core/clock.ts';
 import type { AgentId, DeviceId, Slot, SlotEvent } from '../core/slot.ts';
 import type { Device } from '../gpu/inventory.ts';
 import type { KernelMark } from '../gpu/kernel-log.ts';
 import { type Baseline, baselineOf, judge, type Verdict } from '../gpu/proof.ts';
-import type { Log } from '../log.ts';
 import type { Proof, ProofTable } from '../store/devices.ts';
 import type { DeviceWatch, Look } from './device-watch.ts';
-import type { DeviceBook } from './devices.ts';
-import type { Quarantine } from './quarantine.ts';
+import type { Quarantine, QuarantineParts } from './quarantine.ts';
 
-export interface ProverParts {
-  readonly clock: Clock;
-  readonly log: Log;
-  readonly book: DeviceBook;
+interface ProverParts extends Pick<QuarantineParts, 'clock' | 'log' | 'book' | 'bootId'> {
   readonly watch: DeviceWatch;
   readonly quarantine: Quarantine;
   readonly proofs: ProofTable;
   readonly write: (change: () => void) => void;
-  readonly bootId: string;
   readonly groupsOf: (slot: Slot, agent: AgentId) => readonly string[];
   /** Whether agents of this slot may share its devices with others. */
   readonly isShared: (key: string) => boolean;
@@ -47,6 +41,7 @@ const thoughtOf = 500;
 export function createProver(parts: ProverParts) {
   const { book, watch, groupsOf, log, quarantine, clock, isStopping, bootId, isShared, write } = parts;
   const { proofs, missingNodes } = parts;
+
   /**
    * Before an agent is let at its devices: whether they are still as clean as they were, judged from the last look and from the
    * kernel log as it is now. A lot may have happened since the last proof: a person, a late error, a card off the bus.

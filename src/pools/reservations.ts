@@ -2,23 +2,16 @@
  * Devices that a person took. A reservation over its time ends by itself, also after a restart. Nobody knows what a person
  * leaves behind, so before a job gets the device again it is looked at like after an agent: what is not clean goes to quarantine.
  */
-import { type Clock, Timers } from '../core/clock.ts';
+import { Timers } from '../core/clock.ts';
 import type { DeviceId } from '../core/slot.ts';
 import { toFailure } from '../errors.ts';
 import { memoryWait } from '../gpu/proof-checks.ts';
-import type { Log } from '../log.ts';
 import type { KnownDevice } from '../store/devices.ts';
-import type { DeviceBook } from './devices.ts';
 import type { Quarantine, QuarantineParts } from './quarantine.ts';
 
-export interface ReservationsParts {
-  readonly clock: Clock;
-  readonly log: Log;
-  readonly book: DeviceBook;
+interface ReservationsParts extends Pick<QuarantineParts, 'clock' | 'log' | 'book' | 'again'> {
   /** Where a device goes that is not clean. */
   readonly quarantine: Pick<Quarantine, 'put'>;
-  /** Judges the device as it is now. */
-  readonly again: QuarantineParts['again'];
   /** Whether an agent is on the device, or on a part of it: then it is proved clean when that agent has ended. */
   readonly isBusy: (uuid: DeviceId) => boolean;
 }

@@ -226,7 +226,7 @@ export function foreignTo(own: OwnQueue, reconciler: Reconciler): Pick<ShutdownP
   };
 }
 
-interface ForgetParts {
+export interface ForgetParts {
   /** Those beside the own queue. */
   readonly services: readonly Pick<CiService, 'name' | 'forget'>[];
   readonly registrations: Pick<RegistrationTable, 'open' | 'services'>;

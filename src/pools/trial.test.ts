@@ -30,9 +30,9 @@ function trial({ image = 'x:1' as string | null, known = null as string | null, 
   const service = { equip: (one: Recipe) => ({ ...one, user: 'agent' }) };
   const pool = { config: { name: 'p', recipe: { ...recipe, image } }, runtime, service } as unknown as Pool;
   return createTrial({
-    pools: () => [pool],
+    reconciler: { pools: [pool] },
     nameOf: (key) => `box-${key.replace('/', '-')}`,
-    imageOf: () => known,
+    fingerprints: { madeFrom: () => known },
     asker: {
       look: async ({ spec, script }) => {
         made.push(spec.recipe);
