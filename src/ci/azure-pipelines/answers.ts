@@ -104,32 +104,35 @@ export interface About {
 }
 
 /** A verdict that is not what was hoped for as an error. Rejected and throttled have their own before it comes to this. */
-export function errorOf(verdict: Verdict, about: About): OnejobError {
-  const { code, why, hint, retry } = meaning(verdict, about);
-  const message = `Cannot ${about.doing}: ${about.base} ${why}`;
-  return new OnejobError(code, /[.!?]$/.test(message) ? message : `${message}.`, { hint, retry });
-}
-
-function meaning(verdict: Verdict, { scope, isInPool, isNew }: About): Meaning {
+export function errorOf(verdict: Verdict, { doing, base, scope, isInPool, isNew }: About): OnejobError {
+  const error = (code: ErrorCode, why: string, hint: string, retry = true): OnejobError => {
+    const message = `Cannot ${doing}: ${base} ${why}`;
+    return new OnejobError(code, /[.!?]$/.test(message) ? message : `${message}.`, { hint, retry });
+  };
+  const strange = (why: string, hint: string) => error('E_CI_ANSWER', why, hint);
+  const noPool = (why: string) => {
+    const hint =
+      'Mend the name ("queue" in the config, the third argument of "onejob azure"), or give the credential the role Administrator on the pool.';
+    return error('E_CI_POOL', `has no such pool, or does not show it (${why})`, hint, false);
+  };
   switch (verdict.kind) {
     case 'denied':
-      return { code: 'E_CI_DENIED', why: `does not allow it (${verdict.why})`, hint: rights(scope), retry: false };
+      return error('E_CI_DENIED', `does not allow it (${verdict.why})`, rights(scope), false);
     case 'down': {
       const hint = 'onejob tries again. See https://status.dev.azure.com, or the log of your own server.';
-      return { code: 'E_CI_UNREACHABLE', why: verdict.why, hint, retry: true };
+      return error('E_CI_UNREACHABLE', verdict.why, hint);
     }
     case 'refused':
       if (verdict.typeKey === 'TaskAgentPoolNotFoundException') return noPool(verdict.why);
       if (isNew && (verdict.typeKey === 'TaskAgentExistsException' || verdict.status === 409)) {
         const hint = 'Remove it there, or give the pool another "name".';
-        return { code: 'E_CI_NAME_TAKEN', why: `has one of that name already (${verdict.why})`, hint, retry: true };
+        return error('E_CI_NAME_TAKEN', `has one of that name already (${verdict.why})`, hint);
       }
       return strange(`answered ${verdict.why}`, 'If it comes again, report it with this message.');
-    case 'version':
-      return strange(
-        `does not know this version of its interface (${verdict.why})`,
-        'It has to be Azure DevOps Server 2020 or newer.',
-      );
+    case 'version': {
+      const why = `does not know this version of its interface (${verdict.why})`;
+      return strange(why, 'It has to be Azure DevOps Server 2020 or newer.');
+    }
     case 'absent':
       return isInPool ? noPool('404') : strange('says that there is no such thing', look);
     case 'value':
@@ -141,22 +144,6 @@ function meaning(verdict: Verdict, { scope, isInPool, isNew }: About): Meaning {
       return strange(`answered ${verdict.why}`, verdict.kind === 'strange' ? verdict.hint : look);
   }
 }
-
-interface Meaning {
-  readonly code: ErrorCode;
-  readonly why: string;
-  readonly hint: string;
-  readonly retry: boolean;
-}
-
-const strange = (why: string, hint: string): Meaning => ({ code: 'E_CI_ANSWER', why, hint, retry: true });
-
-const noPool = (why: string): Meaning => ({
-  code: 'E_CI_POOL',
-  why: `has no such pool, or does not show it (${why})`,
-  hint: 'Mend the name ("queue" in the config, the third argument of "onejob azure"), or give the credential the role Administrator on the pool.',
-  retry: false,
-});
 
 function rights(scope: string): string {
   const token = `Give the token the scope "${scope}"`;

@@ -111,58 +111,49 @@ export function checkAzurePool(pool: PoolConfig, { name }: AzureServiceConfig, {
   }
 }
 
-export function checkAzure(service: AzureServiceConfig, { written, at }: Checking): void {
+export function checkAzure(service: AzureServiceConfig, checking: Checking): void {
   const { name, url, credential, registration, pollEvery, bootTimeout } = service;
-  const path = ['services', name];
-  const keys = written.services.get(name)?.keys ?? {};
+  const keys = checking.written.services.get(name)?.keys ?? {};
+  const at = (path: readonly string[], message: string, severity?: 'warning') =>
+    checking.at(['services', name, ...path], message, severity);
   if (keys.token !== undefined && keys.principal !== undefined) {
-    at([...path, 'principal'], 'and "token" are both given: onejob signs in with one of them only; remove the other');
+    at(['principal'], 'and "token" are both given: onejob signs in with one of them only; remove the other');
   }
   if (credential.kind === 'principal' && !isHostedAzure(url)) {
     const why = 'an Azure DevOps Server, as "url" seems to be, knows no Entra applications; write "token" instead';
-    at([...path, 'principal'], `may not work: ${why}`, 'warning');
+    at(['principal'], `may not work: ${why}`, 'warning');
   }
   const secret = credential.kind === 'pat' ? 'token' : 'secret';
   const open = clearTextHost(url);
   if (open !== null) {
-    at([...path, 'url'], `is not encrypted: the ${secret} travels in clear to ${open}; write https`, 'warning');
+    at(['url'], `is not encrypted: the ${secret} travels in clear to ${open}; write https`, 'warning');
   }
-  if (credential.kind === 'principal') {
-    const host = clearTextHost(credential.authority);
-    if (host !== null)
-      at([...path, 'principal', 'authority'], `is not encrypted: the secret travels in clear to ${host}`, 'warning');
+  const host = credential.kind === 'principal' ? clearTextHost(credential.authority) : null;
+  if (host !== null) {
+    at(['principal', 'authority'], `is not encrypted: the secret travels in clear to ${host}`, 'warning');
   }
   if (registration === 'in-agent' || registration === 'image') {
     const who = registration === 'image' ? 'jobs may be able to read it' : 'it is removed before a job, which an image can spoil';
     at(
-      [...path, 'registration'],
+      ['registration'],
       `is ${registration}: the credential enters every sandbox, and ${who}; manager keeps it outside`,
       'warning',
     );
   }
   if (bootTimeout < 2 * pollEvery) {
     const [boot, poll] = [formatDuration(bootTimeout), formatDuration(pollEvery)];
-    at(
-      [...path, 'boot_timeout'],
-      `is ${boot}, but "poll" is ${poll}: an agent would be ended before it is seen; write at least two polls`,
-    );
+    const why = 'an agent would be ended before it is seen; write at least two polls';
+    at(['boot_timeout'], `is ${boot}, but "poll" is ${poll}: ${why}`);
   }
-  checkPackage(path, service, keys.agent, at);
-}
-
-function checkPackage(path: readonly string[], { agentPackage }: AzureServiceConfig, written: unknown, at: Checking['at']): void {
-  if (written === undefined) return;
-  const { version, from, sha256 } = agentPackage;
+  if (keys.agent === undefined) return;
+  const { version, from, sha256 } = service.agentPackage;
   if (from !== null && version === null) {
-    at([...path, 'agent', 'from'], 'does not say in its name which version it is, as "…-5.278.0.tar.gz" does; write "version" too');
+    at(['agent', 'from'], 'does not say in its name which version it is, as "…-5.278.0.tar.gz" does; write "version" too');
   }
   if (sha256 !== null && version === null && from === null) {
-    at(
-      [...path, 'agent', 'sha256'],
-      'is of one package, but "version" is latest: the next one would be refused; write "version" too',
-    );
+    at(['agent', 'sha256'], 'is of one package, but "version" is latest: the next one would be refused; write "version" too');
   }
   if (sha256 === null && from?.startsWith('https:') && !from.startsWith('https://download.agent.dev.azure.com/')) {
-    at([...path, 'agent', 'from'], 'has no "sha256" beside it: whatever comes from there is put into the image', 'warning');
+    at(['agent', 'from'], 'has no "sha256" beside it: whatever comes from there is put into the image', 'warning');
   }
 }
