@@ -1,4 +1,4 @@
-/** What `doctor` says of the config of pools that take jobs from Buildkite: trust, volumes and homes, folders of the owner, keys, times, disk. */
+/** What `doctor` says of the config of pools: trust, volumes and homes, folders of the owner, keys, times, disk. */
 import { readdir, realpath, stat, statfs } from 'node:fs/promises';
 import { join, sep } from 'node:path';
 import { openDoors } from '../../config/check-trust.ts';

@@ -1,6 +1,6 @@
 /**
- * How a sandbox becomes the agent of one job: what is mounted into it, and the script that begins it. Nothing long-lived is in it: the token is good for one agent of that one job,
- * unless the agent takes its job itself.
+ * How a sandbox becomes the agent of one job: what is mounted into it, and the script that begins it. Nothing long-lived is in it: the
+ * token is good for one agent of that one job, unless the agent takes its job itself.
  * Every place that an earlier job could have left something in is named, so that none of the agent's own defaults is read.
  */
 import type { PoolConfig } from '../../config/config.ts';
@@ -32,9 +32,8 @@ export interface ScriptParts {
 }
 
 /** Where a sandbox has what onejob gives to it: neither images nor hosts have it, and no folder above it is a host's, read-only. */
-export const ownFolder = '/onejob';
-
-/** Where the agent's program and the owner's hooks are in a sandbox: in a folder that neither images nor hosts have. */
+const ownFolder = '/onejob';
+/** In there: the agent's program, and what is the owner's. */
 export const inside = {
   program: `${ownFolder}/buildkite-agent`,
   hooks: `${ownFolder}/hooks`,
@@ -43,13 +42,7 @@ export const inside = {
 
 /** As `CiService.equip`. `folder`: on this host, with the agent's program; null: the image brings its own. */
 export function equipped(recipe: Recipe, pool: PoolConfig | undefined, folder: string | null): Recipe {
-  const mount = (host: string, container: string): Recipe['mounts'][number] => ({
-    host,
-    container,
-    readOnly: true,
-    variable: null,
-    cache: null,
-  });
+  const mount = (host: string, container: string) => ({ host, container, readOnly: true, variable: null, cache: null });
   const mounts = [
     ...(folder === null ? [] : [mount(`${folder}/buildkite-agent`, inside.program)]),
     ...(pool?.hooks == null ? [] : [mount(pool.hooks, inside.hooks)]),

@@ -19,12 +19,10 @@ import { createFront, type FrontParts } from './front.ts';
 import type { GivenJob } from './job-facts.ts';
 import { watchQueue } from './queue-watch.ts';
 import { createReservations } from './reservations.ts';
-import type { Ruling } from './ruling.ts';
-import { cacheKeyOf, untrustedRecipe, wantsOther } from './ruling.ts';
+import { cacheKeyOf, type Ruling, untrustedRecipe, wantsOther } from './ruling.ts';
 import { createRuns } from './runs.ts';
 import { scriptFor } from './script.ts';
-import type { StackEntry } from './stacks.ts';
-import { type Stacks, stageOf } from './stacks.ts';
+import { type StackEntry, type Stacks, stageOf } from './stacks.ts';
 import type { Turns } from './turns.ts';
 
 export interface BuildkiteParts extends FrontParts {
