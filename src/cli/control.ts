@@ -4,10 +4,10 @@ import { setTimeout as after } from 'node:timers/promises';
 import type { DownRequest, ForgottenView, PoolView, ResumeView } from '../api/schema.ts';
 import { OnejobError } from '../errors.ts';
 import { quoted } from '../quoted.ts';
-import { printable } from './color.ts';
 import { connect, withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import type { Connection, Session } from './session.ts';
+import { printable } from './text.ts';
 
 export async function pausePools(session: Session, what: 'pause' | 'drain', pool: string | null, reason: string): Promise<number> {
   await withDaemon(session, (client) => (what === 'drain' ? client.drain(pool) : client.pause(pool, reason)));

@@ -3,12 +3,10 @@ import { userInfo } from 'node:os';
 import { z } from 'zod';
 import type { DeviceAnswer, DeviceChange, ProofView } from '../api/device-schema.ts';
 import { formatTime } from '../gpu/processes.ts';
-import { type Colors, printable } from './color.ts';
 import { withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import type { CliContext, Session } from './session.ts';
-import { hang, table } from './table.ts';
-import { formatAge } from './units.ts';
+import { type Colors, formatAge, hang, printable, table } from './text.ts';
 
 /** `name`: a UUID or its beginning, or the index or PCI address of a GPU. */
 export async function changeDevice(session: Session, name: string, change: DeviceChange): Promise<number> {

@@ -7,7 +7,7 @@ import type { JobView } from '../api/schema.ts';
 import { none, plus, sizeOf } from '../logs/gap.ts';
 import { isGone, isStopping, reconnect } from './connect.ts';
 import type { Connection, Session } from './session.ts';
-import { formatAge } from './units.ts';
+import { formatAge } from './text.ts';
 
 /** ms a lost daemon is waited for. */
 const usualPatience = 600_000;

@@ -5,8 +5,7 @@
 import type { DeviceView } from '../api/device-schema.ts';
 import type { Device, GpuFinding, GpuProcess, Inventory } from '../gpu/inventory.ts';
 import type { ProcessOwner } from '../gpu/processes.ts';
-import { type Colors, printable, widthOf } from './color.ts';
-import { cut, hang, table } from './table.ts';
+import { type Colors, cut, hang, printable, table, widthOf } from './text.ts';
 
 /** Who owns a process, where that is known: on this host, not in a recording. */
 export type Owners = ReadonlyMap<number, ProcessOwner>;
@@ -91,23 +90,7 @@ function deviceLines(devices: readonly Device[], page: Page): string[] {
   });
 }
 
-interface Row {
-  readonly instance: boolean;
-  readonly uuid: string;
-  readonly index: string;
-  readonly pci: string;
-  readonly model: string;
-  readonly memory: string;
-  readonly compute: string;
-  readonly mig: string;
-  readonly state: string;
-  /** What it is to jobs; empty where no daemon says so. */
-  readonly lease: string;
-  readonly held: string;
-  readonly holding: boolean;
-}
-
-function rowOf(device: Device, { colors, owners, leases }: Page): Row {
+function rowOf(device: Device, { colors, owners, leases }: Page) {
   const { kind, uuid, index, pciId, model, memoryMiB, memoryUsedMiB, computeCapability, health } = device;
   // What an instance has of its GPU stands in the line above.
   const instance = kind === 'mig';
@@ -124,6 +107,7 @@ function rowOf(device: Device, { colors, owners, leases }: Page): Row {
     compute: own(computeCapability),
     mig: migText(device),
     state: paint(health.state),
+    // What it is to jobs; empty where no daemon says so.
     lease: printable(isSplit(device) && leases.has(uuid) ? '-' : leaseText(leases.get(uuid))),
     held: processes === null ? '?' : processes.length === 0 ? '-' : heldBy(processes, owners),
     holding: processes !== null && processes.length > 0,

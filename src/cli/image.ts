@@ -8,11 +8,10 @@ import type { Arch, Flavour, Platform } from '../images/request.ts';
 import type { Step } from '../images/steps.ts';
 import { builtInTables, readTables } from '../images/tables.ts';
 import { defaultTemplate } from '../images/template.ts';
-import { type Colors, createColors, printable, widthOf } from './color.ts';
 import { exitCodes } from './exit.ts';
 import { colorWanted } from './output.ts';
 import type { Session } from './session.ts';
-import { hang } from './table.ts';
+import { type Colors, createColors, hang, printable, widthOf } from './text.ts';
 
 export interface ImageFlags {
   readonly explain?: boolean;

@@ -10,11 +10,10 @@ import type { AgentPackageConfig, Config, PoolConfig, ServiceConfig } from '../c
 import { OnejobError, toFailure } from '../errors.ts';
 import { buildPlan } from '../images/plan.ts';
 import { readTemplates } from '../images/templates.ts';
-import { printable } from './color.ts';
 import { isGone, withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import { configSource, type Session } from './session.ts';
-import { table } from './table.ts';
+import { printable, table } from './text.ts';
 
 /** 1 when an image could not be made. */
 export async function makeImages(session: Session, what: 'build' | 'refresh', pools: readonly string[]): Promise<number> {

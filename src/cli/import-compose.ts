@@ -6,9 +6,9 @@ import type { Remark } from '../import/agent.ts';
 import type { HostRule } from '../import/hosts.ts';
 import { type Imported, importCompose } from '../import/import.ts';
 import { isFolder, isThere } from '../import/sources.ts';
-import { printable } from './color.ts';
 import { exitCodes } from './exit.ts';
 import type { Session } from './session.ts';
+import { printable } from './text.ts';
 
 export interface ImportArguments {
   readonly dir: string;

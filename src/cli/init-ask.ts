@@ -2,9 +2,9 @@
 import { createInterface } from 'node:readline';
 import { type Readable, Writable } from 'node:stream';
 import { OnejobError } from '../errors.ts';
-import { harmless, printable } from './color.ts';
 import { exitCodes } from './exit.ts';
 import type { Output } from './output.ts';
+import { harmless, printable } from './text.ts';
 
 /** What comes of one answer: a value, or why it cannot be taken. */
 export type Answer<T> = { readonly value: T } | { readonly again: string };

@@ -5,14 +5,12 @@ import type { JobView, StatusView } from '../api/schema.ts';
 import { parseDuration } from '../config/units.ts';
 import { OnejobError } from '../errors.ts';
 import type { Archive, JobReader } from './archive.ts';
-import { type Colors, printable } from './color.ts';
 import { connect, withDaemon } from './connect.ts';
 import { exitCodes, resultWord, verdict } from './exit.ts';
 import { followLogs, type Lasting } from './follow.ts';
 import { agentLogPrinter, foreignPrinter, type JobPrinter, jobPrinter, plainPrinter } from './pieces.ts';
 import type { Connection, Session } from './session.ts';
-import { cut, table, wrap } from './table.ts';
-import { formatAge, formatBytes } from './units.ts';
+import { type Colors, cut, formatAge, formatBytes, printable, table, wrap } from './text.ts';
 
 export interface ListFlags {
   /** Also jobs that ended. */

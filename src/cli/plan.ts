@@ -1,10 +1,9 @@
 /** `onejob plan` and `onejob doctor`: what would be done, and what is wrong. */
 import { OnejobError } from '../errors.ts';
-import { printable } from './color.ts';
 import { withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import type { Session } from './session.ts';
-import { hang, table, wrap } from './table.ts';
+import { hang, printable, table, wrap } from './text.ts';
 
 export async function showPlan(session: Session): Promise<number> {
   const { output } = session;

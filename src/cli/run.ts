@@ -17,7 +17,7 @@ import { followJob, type Lasting, persist } from './follow.ts';
 import { OutputClosed } from './output.ts';
 import { jobPrinter } from './pieces.ts';
 import type { Session } from './session.ts';
-import { formatBytes } from './units.ts';
+import { formatBytes } from './text.ts';
 
 export interface RunOptions {
   readonly request: Omit<JobRequest, 'id' | 'workspace'>;

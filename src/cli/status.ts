@@ -1,12 +1,10 @@
 /** `onejob status`: the page an operator lives in. What is wrong comes first; the rest is one line per slot. */
 import { setTimeout as after } from 'node:timers/promises';
 import type { AboutView, PoolView, SlotView, StatusView } from '../api/schema.ts';
-import { type Colors, printable } from './color.ts';
 import { withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import type { Session } from './session.ts';
-import { cut, hang, table } from './table.ts';
-import { formatAge } from './units.ts';
+import { type Colors, cut, formatAge, hang, printable, table } from './text.ts';
 
 const redrawEvery = 1_000;
 

@@ -1,7 +1,48 @@
-/** Rows in aligned columns. At a terminal the last column gives way; in a pipe nothing is cut. */
-import { widthOf } from './color.ts';
+/** Text for a terminal and for a pipe: colours, rows in aligned columns, lines that fit, times and sizes as people read them. */
 
-/** `width`: columns of the terminal, null for a pipe. Lines come without their newline. */
+/** Colours as functions, so that a text is the same with and without them. */
+export interface Colors {
+  bold(text: string): string;
+  dim(text: string): string;
+  red(text: string): string;
+  green(text: string): string;
+  yellow(text: string): string;
+}
+
+export function createColors(enabled: boolean): Colors {
+  const paint = (on: number, off: number) => (text: string) =>
+    enabled && text !== '' ? `\u001b[${on}m${text}\u001b[${off}m` : text;
+  return {
+    bold: paint(1, 22),
+    dim: paint(2, 22),
+    red: paint(31, 39),
+    green: paint(32, 39),
+    yellow: paint(33, 39),
+  };
+}
+
+/** Columns a text takes, colours not counted. */
+export function widthOf(text: string): number {
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: escape sequences begin with one
+  return [...text.replace(/\u001b\[[0-9;]*m/g, '')].length;
+}
+
+/** Text from elsewhere made fit for one line of a terminal: no control characters that could move the cursor or lie. */
+export function printable(text: string): string {
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is taken out
+  return text.replace(/[\u0000-\u001f\u007f-\u009f]+/g, ' ');
+}
+
+/** The same for text of many lines: their ends, and tabs, stay. */
+export function harmless(text: string): string {
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is taken out
+  return text.replace(/\r\n/g, '\n').replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g, ' ');
+}
+
+/**
+ * Rows in aligned columns. At a terminal the last column gives way; in a pipe nothing is cut.
+ * `width`: columns of the terminal, null for a pipe. Lines come without their newline.
+ */
 export function table(rows: readonly (readonly string[])[], width: number | null, indent = ''): string[] {
   const columns = Math.max(0, ...rows.map((row) => row.length));
   const widths = Array.from({ length: columns }, (_, at) => Math.max(...rows.map((row) => widthOf(row[at] ?? ''))));
@@ -75,4 +116,22 @@ export function flow(lead: string, text: string, width: number | null): string {
     isEmpty = false;
   }
   return [...lines, line].join('\n');
+}
+
+/** Rounded, unlike those of the config: `4s`, `2m 05s`, `3h 07m`, `2d 4h`. */
+export function formatAge(ms: number): string {
+  const seconds = Math.max(0, Math.round(ms / 1000));
+  const two = (count: number) => String(count).padStart(2, '0');
+  if (seconds < 60) return `${seconds}s`;
+  if (seconds < 3_600) return `${Math.floor(seconds / 60)}m ${two(seconds % 60)}s`;
+  if (seconds < 86_400) return `${Math.floor(seconds / 3_600)}h ${two(Math.floor(seconds / 60) % 60)}m`;
+  return `${Math.floor(seconds / 86_400)}d ${Math.floor(seconds / 3_600) % 24}h`;
+}
+
+export function formatBytes(bytes: number): string {
+  const names = ['B', 'KiB', 'MiB', 'GiB'];
+  let value = bytes;
+  let at = 0;
+  for (; value >= 1024 && at < names.length - 1; at += 1) value /= 1024;
+  return `${at === 0 ? value : value.toFixed(1)} ${names[at]}`;
 }
