@@ -82,12 +82,15 @@ export async function withDaemon<T>(session: Session, work: (client: Client) => 
   }
 }
 
-/** Waits for a daemon that was lost, up to `patience` ms; starts a temporary one again if it was one. */
-export async function reconnect(session: Session, lost: Client, options: ReconnectOptions): Promise<Connection> {
-  const { signal, temporary } = options;
+/** Waits for a daemon that was lost, up to `patience` ms; one that was temporary, and so is ours to start, is started again. */
+export async function reconnect(
+  session: Session,
+  lost: Client,
+  { temporary, patience, signal }: { readonly temporary: boolean; readonly patience: number; readonly signal: AbortSignal },
+): Promise<Connection> {
   if (temporary) return connect(session, { start: true, signal });
   const place = await session.place();
-  const deadline = performance.now() + options.patience;
+  const deadline = performance.now() + patience;
   const { createClient } = await import('../api/client.ts');
   using watch = socketWatch(lost.socket);
   for (;;) {
@@ -97,17 +100,10 @@ export async function reconnect(session: Session, lost: Client, options: Reconne
       signal.throwIfAborted();
       const left = deadline - performance.now();
       if (!isGone(error)) throw error;
-      if (left <= 0) throw gaveUp(lost.socket, options.patience, error);
+      if (left <= 0) throw gaveUp(lost.socket, patience, error);
       await watch.change(Math.min(left, 1_000), signal);
     }
   }
-}
-
-export interface ReconnectOptions {
-  readonly temporary: boolean;
-  /** ms a daemon that is not ours to start is waited for. */
-  readonly patience: number;
-  readonly signal: AbortSignal;
 }
 
 /** Whether an error says that no daemon is there any more, or not yet. */
@@ -276,14 +272,8 @@ export async function unreachableLeader({ stateDir, socket, isSocketNamed }: Pla
   return new OnejobError('E_DAEMON_ELSEWHERE', message, { hint });
 }
 
-interface Child {
-  readonly log: string;
-  readonly ended: Promise<void>;
-  /** Why it ended, as far as it said. */
-  error(): ErrorView;
-}
-
-function launch({ context, flags }: Session, place: Place): Child {
+/** `error` says why it ended, as far as it said. */
+function launch({ context, flags }: Session, place: Place) {
   const log = join(place.stateDir, 'daemon.log');
   const file = openSync(log, 'a', 0o600);
   const from = fstatSync(file).size;
@@ -355,13 +345,13 @@ function prepare({ stateDir, socket }: Place): void {
 }
 
 /** Waiting for a socket to appear, without asking again and again. */
-export interface SocketWatch extends Disposable {
+interface SocketWatch extends Disposable {
   /** Resolves when something happened beside the socket since the last call, after `limit` ms, or when `signal` aborts. */
   change(limit: number, signal: AbortSignal): Promise<void>;
 }
 
 /** Watches the directory of `path`, which must be there, or else only time passes. */
-export function socketWatch(path: string): SocketWatch {
+function socketWatch(path: string): SocketWatch {
   let pending = false;
   // A caller may have lost interest in an earlier wait: each has a timer, and none may outlive the watch.
   const waiting = new Set<() => void>();

@@ -4,7 +4,7 @@
  */
 import type { DeviceView } from '../api/device-schema.ts';
 import type { Device, GpuFinding, GpuProcess, Inventory } from '../gpu/inventory.ts';
-import type { ProcessOwner } from '../gpu/processes.ts';
+import { formatTime, type ProcessOwner } from '../gpu/processes.ts';
 import { type Colors, cut, hang, printable, table, widthOf } from './text.ts';
 
 /** Who owns a process, where that is known: on this host, not in a recording. */
@@ -153,18 +153,9 @@ function heldBy(processes: readonly GpuProcess[], owners: Owners): string {
 function holder({ pid, name, type, memoryMiB }: GpuProcess, owner: ProcessOwner | undefined): string {
   const program = printable((name ?? owner?.command ?? 'a process').split('/').at(-1) ?? '');
   const memory = memoryMiB === null ? '' : `, ${memoryMiB < 1024 ? `${memoryMiB} MiB` : `${(memoryMiB / 1024).toFixed(1)} GiB`}`;
-  const since = owner === undefined || owner.startedAt === null ? '' : `, since ${clock(owner.startedAt)}`;
+  const since = owner === undefined || owner.startedAt === null ? '' : `, since ${formatTime(owner.startedAt, Date.now())}`;
   const who = owner === undefined ? '' : `${owner.user ?? owner.uid ?? 'somebody'}: `;
   return `${who}${program} (pid ${pid}${type === 'G' ? ', display' : ''})${memory}${since}`;
-}
-
-/** `14:02` of today, else with its day. */
-function clock(ms: number): string {
-  const two = (number: number) => String(number).padStart(2, '0');
-  const at = new Date(ms);
-  const time = `${two(at.getHours())}:${two(at.getMinutes())}`;
-  const today = new Date().toDateString() === at.toDateString();
-  return today ? time : `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${time}`;
 }
 
 /** What is wrong with a device, unless a finding says the same with a hint. */
@@ -183,7 +174,7 @@ function findingLines({ level, subject, message, hint }: GpuFinding, { colors, w
 }
 
 /** What a job's view of a device is in a word or two; empty where no daemon says anything. */
-export function leaseText(view: DeviceView | undefined): string {
+function leaseText(view: DeviceView | undefined): string {
   if (view === undefined) return '';
   const { state, slot } = view;
   if (state === 'leased' || state === 'free') return slot ?? state;
@@ -191,7 +182,7 @@ export function leaseText(view: DeviceView | undefined): string {
 }
 
 /** Devices that no job gets and why, also those that are not there any more. A person's process stands in the table. */
-export function leaseFindings(leases: Leases): GpuFinding[] {
+function leaseFindings(leases: Leases): GpuFinding[] {
   return [...leases.values()].flatMap(({ uuid, parent, state, why, hint }): GpuFinding[] => {
     const isOwn = parent === null || leases.get(parent)?.why !== why;
     if (why === null || !isOwn) return [];

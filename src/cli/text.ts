@@ -71,6 +71,11 @@ export function cut(line: string, width: number | null): string {
   return `${out}…${colored ? '\u001b[0m' : ''}`;
 }
 
+/** What draws a page over the one before: home, the rest of each line cleared, then everything below, without a flicker in between. */
+export function redrawn(lines: readonly string[]): string {
+  return `\u001b[H${lines.map((each) => `${each}\u001b[K`).join('\n')}\u001b[J`;
+}
+
 /** Breaks a text into lines of at most `width` columns at spaces, and inside a word only where it is longer than a line. */
 export function wrap(text: string, width: number): string[] {
   const lines: string[] = [];
@@ -126,6 +131,11 @@ export function formatAge(ms: number): string {
   if (seconds < 3_600) return `${Math.floor(seconds / 60)}m ${two(seconds % 60)}s`;
   if (seconds < 86_400) return `${Math.floor(seconds / 3_600)}h ${two(Math.floor(seconds / 60) % 60)}m`;
   return `${Math.floor(seconds / 86_400)}d ${Math.floor(seconds / 3_600) % 24}h`;
+}
+
+/** `1 card`, `2 cards`. */
+export function plural(count: number, word: string): string {
+  return `${count} ${word}${count === 1 ? '' : 's'}`;
 }
 
 export function formatBytes(bytes: number): string {
