@@ -7,9 +7,9 @@
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { AboutView, JobView, SlotView, StatusView } from '../src/api/schema.ts';
-import { createColors } from '../src/cli/color.ts';
 import { jobTable } from '../src/cli/jobs.ts';
 import { statusLines } from '../src/cli/status.ts';
+import { createColors } from '../src/cli/text.ts';
 import { ansiToSvg } from './ansi-svg.ts';
 
 const columns = 90;

@@ -16,10 +16,9 @@ import type { Act } from './cli/commands/options.ts';
 import { addSecretCommands } from './cli/commands/secret.ts';
 import { exitCodes } from './cli/exit.ts';
 import { createOutput, type Output, OutputClosed } from './cli/output.ts';
-import { findPlace } from './cli/place.ts';
 import type { CliContext, GlobalFlags, Place, Session } from './cli/session.ts';
+import { findPlace, readVersion } from './cli/session.ts';
 import { usageError } from './cli/usage.ts';
-import { readVersion } from './cli/version.ts';
 import { OnejobError } from './errors.ts';
 
 /** Runs one command line. Resolves with the exit code; never rejects. */

@@ -161,13 +161,6 @@ export function createClient(options: ClientOptions): Client {
     return parse(schema, value, response, options);
   };
   const ask = <T extends z.ZodType>(pick: Pick<T>, call: Call) => askFor(async () => pick(await import('./schema.ts')), call);
-  const askMany = async <T extends z.ZodType>(pick: Pick<T>, call: Call): Promise<z.output<T>[]> => {
-    const answer = open(call);
-    const [schemas, response] = await Promise.all([import('./schema.ts'), answer]);
-    const value = await read(await succeeded(response), socket);
-    if (!Array.isArray(value)) throw foreign(response, options);
-    return value.map((each) => parse(pick(schemas), each, response, options));
-  };
   const tell = async (call: Call): Promise<void> => {
     (await succeeded(await open(call))).resume();
   };
@@ -180,14 +173,14 @@ export function createClient(options: ClientOptions): Client {
   return {
     socket,
     status: () => ask((schemas) => schemas.statusView, get('/v1/status')),
-    plan: () => askMany((schemas) => schemas.planLine, get('/v1/plan')),
-    doctor: () => askMany((schemas) => schemas.findingView, { ...get('/v1/doctor'), patience: 180_000 }),
+    plan: () => ask((schemas) => schemas.planLine.array(), get('/v1/plan')),
+    doctor: () => ask((schemas) => schemas.findingView.array(), { ...get('/v1/doctor'), patience: 180_000 }),
     submit: (request) => ask((schemas) => schemas.jobView, post('/v1/jobs', request)),
     check: (request) => tell(post('/v1/jobs/check', request)),
     jobs: ({ all, pool, limit }) => {
       const query = new URLSearchParams({ all: String(all), ...(pool === null ? {} : { pool }) });
       if (limit !== undefined) query.set('limit', String(limit));
-      return askMany((schemas) => schemas.jobView, get(`/v1/jobs?${query}`));
+      return ask((schemas) => schemas.jobView.array(), get(`/v1/jobs?${query}`));
     },
     job: (id) => ask((schemas) => schemas.jobView, get(jobPath(id))),
     settled: (id, signal) => ask((schemas) => schemas.jobView, { ...get(`${jobPath(id)}/settled`), patience: null, signal }),
@@ -207,7 +200,7 @@ export function createClient(options: ClientOptions): Client {
     close: () => agent.destroy(),
     drain: (pool) => tell(post(`${poolPath(pool)}/drain`)),
     down: (request) => tell(post('/v1/down', request)),
-    forgotten: () => askMany((schemas) => schemas.forgottenView, { ...get('/v1/forgotten'), patience: null }),
+    forgotten: () => ask((schemas) => schemas.forgottenView.array(), { ...get('/v1/forgotten'), patience: null }),
 
     async putWorkspace(files, sent = () => {}) {
       let bytes = 0;

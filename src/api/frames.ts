@@ -8,10 +8,9 @@ import { OnejobError } from '../errors.ts';
 import { gapPiece } from '../logs/gap.ts';
 import type { LogPiece } from './manager.ts';
 
-const ids = { end: 0, stdout: 1, stderr: 2, note: 3, error: 4, gap: 5, terminalStdout: 6, terminalStderr: 7 } as const;
-type Kind = keyof typeof ids;
-
-const kinds: readonly Kind[] = ['end', 'stdout', 'stderr', 'note', 'error', 'gap', 'terminalStdout', 'terminalStderr'];
+/** Each stands where its id says. */
+const kinds = ['end', 'stdout', 'stderr', 'note', 'error', 'gap', 'terminalStdout', 'terminalStderr'] as const;
+type Kind = (typeof kinds)[number];
 /** Output, and how that is framed which was written for a terminal. */
 const forTerminal = { stdout: 'terminalStdout', stderr: 'terminalStderr' } as const;
 
@@ -25,7 +24,7 @@ const headerLength = 5;
 
 function header(kind: Kind, length: number): Buffer {
   const bytes = Buffer.allocUnsafe(headerLength);
-  bytes.writeUInt8(ids[kind], 0);
+  bytes.writeUInt8(kinds.indexOf(kind), 0);
   bytes.writeUInt32BE(length, 1);
   return bytes;
 }

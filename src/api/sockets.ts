@@ -82,17 +82,11 @@ export interface SocketOptions {
   readonly access: 'group' | 'owner';
 }
 
-/** What `publishSocket` made. */
-export interface PublishedSocket {
-  /** Removes the socket, if it is still the one that was published. Idempotent. */
-  unpublish(): void;
-}
-
 /**
  * Makes a listening socket appear at its path. `bind` is called with the path to listen at and returns once it does.
  * @throws OnejobError E_SOCKET_PATH, E_SOCKET_TAKEN when somebody listens there already, E_SOCKET_DENIED.
  */
-export async function publishSocket(options: SocketOptions, bind: (path: string) => Promise<unknown>): Promise<PublishedSocket> {
+export async function publishSocket(options: SocketOptions, bind: (path: string) => Promise<unknown>) {
   const { path, access } = options;
   checkSocketPath(path);
   mkdirSync(dirname(path), { recursive: true, mode: access === 'group' ? 0o755 : 0o700 });
@@ -120,7 +114,8 @@ export async function publishSocket(options: SocketOptions, bind: (path: string)
   renameSync(beside, path);
   const { dev, ino } = statSync(path);
   return {
-    unpublish() {
+    /** Removes the socket, if it is still the one that was published. Idempotent. */
+    unpublish(): void {
       const now = statSync(path, { throwIfNoEntry: false });
       if (now?.dev === dev && now.ino === ino) unlinkIfThere(path);
     },

@@ -13,7 +13,7 @@ import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { createClient } from '../api/client.ts';
 import { startApi } from '../api/server.ts';
 import { leaderOf } from '../store/lead.ts';
-import { readVersion } from './version.ts';
+import { readVersion } from './session.ts';
 
 /** Shared by the tests, so that each start does not compile everything anew. */
 const cache = join(tmpdir(), `onejob-test-cache-${process.pid}`);

@@ -5,6 +5,7 @@
  */
 import type { Command } from 'commander';
 import type { Client } from '../api/client.ts';
+import { until } from '../until.ts';
 import { connect } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import type { Session } from './session.ts';
@@ -18,12 +19,7 @@ const live: Readonly<Record<string, string>> = {
   ...{ pause: 'pools', resume: 'pools', drain: 'pools' },
 };
 
-interface Entry {
-  readonly name: string;
-  readonly description: string;
-  readonly options: readonly { readonly flags: readonly string[]; readonly description: string }[];
-  readonly words: readonly string[];
-}
+type Entry = ReturnType<typeof entryOf>;
 
 export function completionScript(shell: Shell, program: Command): string {
   const entries = program.createHelp().visibleCommands(program).map(entryOf);
@@ -31,7 +27,7 @@ export function completionScript(shell: Shell, program: Command): string {
   return shell === 'bash' ? bash(entries) : `#compdef onejob\nautoload -U +X bashcompinit && bashcompinit\n${bash(entries)}`;
 }
 
-function entryOf(command: Command): Entry {
+function entryOf(command: Command) {
   // What one of its own commands takes is offered with what it takes itself.
   const all = [command, ...command.commands].flatMap((each) => each.createHelp().visibleOptions(each));
   const options = [...new Map(all.map((each) => [each.flags, each])).values()].map((each) => ({
@@ -99,12 +95,10 @@ const jobsOffered = 100;
 /** Always 0: what cannot be said is not offered. */
 export async function complete(session: Session, what: readonly Completed[]): Promise<number> {
   const signal = AbortSignal.timeout(patience);
-  const late = new Promise<never>((_, reject) => signal.addEventListener('abort', () => reject(signal.reason), { once: true }));
-  late.catch(() => {});
   try {
-    const connection = await Promise.race([connect(session, { start: false, signal, patience: 0 }), late]);
+    const connection = await until(connect(session, { start: false, signal, patience: 0 }), signal);
     try {
-      const names = await Promise.race([Promise.all(what.map((each) => namesOf(connection.client, each))), late]);
+      const names = await until(Promise.all(what.map((each) => namesOf(connection.client, each))), signal);
       await session.output.print(...names.flat());
     } finally {
       connection.close();

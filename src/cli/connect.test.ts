@@ -13,10 +13,9 @@ import { createOwnQueue } from '../ci/own-queue/own-queue.ts';
 import type { QueuePool } from '../ci/own-queue/request.ts';
 import { OnejobError } from '../errors.ts';
 import { openStore } from '../store/store.ts';
-import { connect } from './connect.ts';
+import { connect, unreachableLeader } from './connect.ts';
 import { createOutput } from './output.ts';
 import type { Place, Session } from './session.ts';
-import { unreachableLeader } from './start.ts';
 
 const pool = { name: 'p', timeout: null, recipe: { image: null, mounts: [] }, devices: { count: 0 } } as unknown as QueuePool;
 

@@ -7,7 +7,7 @@ import { scratch } from '../../test/support/scratch.ts';
 import type { ResumeView } from '../api/schema.ts';
 import { startApi } from '../api/server.ts';
 import { runCli } from '../cli.ts';
-import { readVersion } from './version.ts';
+import { readVersion } from './session.ts';
 
 async function resume(held: ResumeView['held'], ...args: readonly string[]) {
   using dir = scratch();

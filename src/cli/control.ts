@@ -1,13 +1,13 @@
 /** `onejob pause`, `resume`, `drain` and `down`: what a person does to the daemon, and what became of it. */
-import { readFileSync } from 'node:fs';
 import { setTimeout as after } from 'node:timers/promises';
 import type { DownRequest, ForgottenView, PoolView, ResumeView } from '../api/schema.ts';
 import { OnejobError } from '../errors.ts';
 import { quoted } from '../quoted.ts';
-import { printable } from './color.ts';
+import { startOf } from '../store/lead.ts';
 import { connect, withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import type { Connection, Session } from './session.ts';
+import { printable } from './text.ts';
 
 export async function pausePools(session: Session, what: 'pause' | 'drain', pool: string | null, reason: string): Promise<number> {
   await withDaemon(session, (client) => (what === 'drain' ? client.drain(pool) : client.pause(pool, reason)));
@@ -134,15 +134,5 @@ const lastSteps = 10_000;
  * still there. Nothing tells of the end of a process that is not our child, so this looks again and again.
  */
 async function untilEnded(pid: number): Promise<void> {
-  for (const until = performance.now() + lastSteps; exists(pid) && performance.now() < until; ) await after(10);
-}
-
-/** False for one that only waits to be reaped, and for a pid of another container's. */
-function exists(pid: number): boolean {
-  try {
-    const stat = readFileSync(`/proc/${pid}/stat`, 'utf8');
-    return !/^[ZX]/.test(stat.slice(stat.lastIndexOf(')') + 2));
-  } catch {
-    return false;
-  }
+  for (const until = performance.now() + lastSteps; startOf(pid) !== null && performance.now() < until; ) await after(10);
 }

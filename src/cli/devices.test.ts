@@ -8,9 +8,9 @@ import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import type { DeviceChange, DeviceView, ProofView } from '../api/device-schema.ts';
 import { type ApiServer, startApi } from '../api/server.ts';
 import { runCli } from '../cli.ts';
-import { createColors, widthOf } from './color.ts';
 import { changeLines, personOf, proofTable } from './devices.ts';
-import { readVersion } from './version.ts';
+import { readVersion } from './session.ts';
+import { createColors, widthOf } from './text.ts';
 
 const uuid = 'GPU-8f6a3b1c-5eed-4000-8000-000000000001';
 const noon = new Date(2026, 10, 20, 12).getTime();

@@ -3,12 +3,10 @@ import { userInfo } from 'node:os';
 import { z } from 'zod';
 import type { DeviceAnswer, DeviceChange, ProofView } from '../api/device-schema.ts';
 import { formatTime } from '../gpu/processes.ts';
-import { type Colors, printable } from './color.ts';
 import { withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import type { CliContext, Session } from './session.ts';
-import { hang, table } from './table.ts';
-import { formatAge } from './units.ts';
+import { type Colors, formatAge, hang, plural, printable, table } from './text.ts';
 
 /** `name`: a UUID or its beginning, or the index or PCI address of a GPU. */
 export async function changeDevice(session: Session, name: string, change: DeviceChange): Promise<number> {
@@ -97,7 +95,7 @@ function found(proof: ProofView): string {
   if (message !== null) return printable(message);
   const silent = checks.filter(({ result }) => result === 'unchecked').map(({ check }) => check);
   const well = checks.filter(({ result }) => result === 'ok').length;
-  return printable(`${well} check${well === 1 ? '' : 's'} well${silent.length === 0 ? '' : `, not told: ${silent.join(', ')}`}`);
+  return printable(`${plural(well, 'check')} well${silent.length === 0 ? '' : `, not told: ${silent.join(', ')}`}`);
 }
 
 function paint(verdict: string, colors: Colors): (text: string) => string {

@@ -22,14 +22,8 @@ export const exitCodes = {
   outputClosed: 141,
 } as const;
 
-export interface Verdict {
-  readonly code: number;
-  /** Why, when the code alone does not say; null when it does. */
-  readonly line: string | null;
-}
-
-/** `limit`: the time limit that was asked for with the job, ms; null: its pool's holds. */
-export function verdict(job: JobView, limit: number | null): Verdict {
+/** `line`: why, when the code alone does not say; null when it does. `limit`: the time limit that was asked for with the job, ms; null: its pool's holds. */
+export function verdict(job: JobView, limit: number | null): { readonly code: number; readonly line: string | null } {
   const { result, id } = job;
   switch (result?.kind) {
     case 'code':
@@ -69,7 +63,7 @@ function limitText(limit: number | null): string {
 }
 
 /** The signal that a shell tells of in an exit code of 128 and more, such as `SEGV`; null for any other code. */
-export function signalOf(code: number): string | null {
+function signalOf(code: number): string | null {
   const name = Object.entries(constants.signals).find(([, number]) => number === code - 128)?.[0];
   return name?.slice('SIG'.length) ?? null;
 }

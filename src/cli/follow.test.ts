@@ -12,8 +12,8 @@ import { runCli } from '../cli.ts';
 import { OnejobError } from '../errors.ts';
 import { gapPiece } from '../logs/gap.ts';
 import { createOutput } from './output.ts';
-import { findPlace } from './place.ts';
 import { run as runJob } from './run.ts';
+import { findPlace } from './session.ts';
 
 let dir: Scratch;
 let manager: FakeManager;

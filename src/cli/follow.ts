@@ -5,9 +5,10 @@
 import type { LogPiece, LogSource } from '../api/manager.ts';
 import type { JobView } from '../api/schema.ts';
 import { none, plus, sizeOf } from '../logs/gap.ts';
+import { until } from '../until.ts';
 import { isGone, isStopping, reconnect } from './connect.ts';
 import type { Connection, Session } from './session.ts';
-import { formatAge } from './units.ts';
+import { formatAge } from './text.ts';
 
 /** ms a lost daemon is waited for. */
 const usualPatience = 600_000;
@@ -94,7 +95,7 @@ async function recover(session: Session, lasting: Lasting, what: string, stoppin
   if (stopping) {
     // It may wait for its jobs, and would refuse again and again until it has gone.
     output.say('the daemon is stopping and takes nothing more; waiting for its end');
-    await untilGone(connection, signal);
+    await until(connection.gone, signal);
   }
   connection.close();
   const wait = temporary ? 'starting another' : `waiting for up to ${formatAge(patience)}`;
@@ -106,11 +107,4 @@ async function recover(session: Session, lasting: Lasting, what: string, stoppin
     () => lasting.temporary,
   );
   output.say('connected again');
-}
-
-async function untilGone({ gone }: Connection, signal: AbortSignal): Promise<void> {
-  const { promise: aborted, resolve } = Promise.withResolvers<void>();
-  signal.addEventListener('abort', () => resolve(), { once: true });
-  if (!signal.aborted) await Promise.race([gone, aborted]);
-  signal.throwIfAborted();
 }

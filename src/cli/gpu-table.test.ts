@@ -3,8 +3,8 @@ import { gpu as card } from '../../test/support/devices.ts';
 import type { DeviceView } from '../api/device-schema.ts';
 import type { Device, GpuProcess, Inventory } from '../gpu/inventory.ts';
 import type { ProcessOwner } from '../gpu/processes.ts';
-import { createColors, widthOf } from './color.ts';
 import { gpuLines } from './gpu-table.ts';
+import { createColors, widthOf } from './text.ts';
 
 function gpu(n: number, change: Partial<Device> = {}): Device {
   return card(n, {

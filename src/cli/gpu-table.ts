@@ -4,9 +4,8 @@
  */
 import type { DeviceView } from '../api/device-schema.ts';
 import type { Device, GpuFinding, GpuProcess, Inventory } from '../gpu/inventory.ts';
-import type { ProcessOwner } from '../gpu/processes.ts';
-import { type Colors, printable, widthOf } from './color.ts';
-import { cut, hang, table } from './table.ts';
+import { formatTime, type ProcessOwner } from '../gpu/processes.ts';
+import { type Colors, cut, hang, printable, table, widthOf } from './text.ts';
 
 /** Who owns a process, where that is known: on this host, not in a recording. */
 export type Owners = ReadonlyMap<number, ProcessOwner>;
@@ -91,23 +90,7 @@ function deviceLines(devices: readonly Device[], page: Page): string[] {
   });
 }
 
-interface Row {
-  readonly instance: boolean;
-  readonly uuid: string;
-  readonly index: string;
-  readonly pci: string;
-  readonly model: string;
-  readonly memory: string;
-  readonly compute: string;
-  readonly mig: string;
-  readonly state: string;
-  /** What it is to jobs; empty where no daemon says so. */
-  readonly lease: string;
-  readonly held: string;
-  readonly holding: boolean;
-}
-
-function rowOf(device: Device, { colors, owners, leases }: Page): Row {
+function rowOf(device: Device, { colors, owners, leases }: Page) {
   const { kind, uuid, index, pciId, model, memoryMiB, memoryUsedMiB, computeCapability, health } = device;
   // What an instance has of its GPU stands in the line above.
   const instance = kind === 'mig';
@@ -124,6 +107,7 @@ function rowOf(device: Device, { colors, owners, leases }: Page): Row {
     compute: own(computeCapability),
     mig: migText(device),
     state: paint(health.state),
+    // What it is to jobs; empty where no daemon says so.
     lease: printable(isSplit(device) && leases.has(uuid) ? '-' : leaseText(leases.get(uuid))),
     held: processes === null ? '?' : processes.length === 0 ? '-' : heldBy(processes, owners),
     holding: processes !== null && processes.length > 0,
@@ -169,18 +153,9 @@ function heldBy(processes: readonly GpuProcess[], owners: Owners): string {
 function holder({ pid, name, type, memoryMiB }: GpuProcess, owner: ProcessOwner | undefined): string {
   const program = printable((name ?? owner?.command ?? 'a process').split('/').at(-1) ?? '');
   const memory = memoryMiB === null ? '' : `, ${memoryMiB < 1024 ? `${memoryMiB} MiB` : `${(memoryMiB / 1024).toFixed(1)} GiB`}`;
-  const since = owner === undefined || owner.startedAt === null ? '' : `, since ${clock(owner.startedAt)}`;
+  const since = owner === undefined || owner.startedAt === null ? '' : `, since ${formatTime(owner.startedAt, Date.now())}`;
   const who = owner === undefined ? '' : `${owner.user ?? owner.uid ?? 'somebody'}: `;
   return `${who}${program} (pid ${pid}${type === 'G' ? ', display' : ''})${memory}${since}`;
-}
-
-/** `14:02` of today, else with its day. */
-function clock(ms: number): string {
-  const two = (number: number) => String(number).padStart(2, '0');
-  const at = new Date(ms);
-  const time = `${two(at.getHours())}:${two(at.getMinutes())}`;
-  const today = new Date().toDateString() === at.toDateString();
-  return today ? time : `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${time}`;
 }
 
 /** What is wrong with a device, unless a finding says the same with a hint. */
@@ -199,7 +174,7 @@ function findingLines({ level, subject, message, hint }: GpuFinding, { colors, w
 }
 
 /** What a job's view of a device is in a word or two; empty where no daemon says anything. */
-export function leaseText(view: DeviceView | undefined): string {
+function leaseText(view: DeviceView | undefined): string {
   if (view === undefined) return '';
   const { state, slot } = view;
   if (state === 'leased' || state === 'free') return slot ?? state;
@@ -207,7 +182,7 @@ export function leaseText(view: DeviceView | undefined): string {
 }
 
 /** Devices that no job gets and why, also those that are not there any more. A person's process stands in the table. */
-export function leaseFindings(leases: Leases): GpuFinding[] {
+function leaseFindings(leases: Leases): GpuFinding[] {
   return [...leases.values()].flatMap(({ uuid, parent, state, why, hint }): GpuFinding[] => {
     const isOwn = parent === null || leases.get(parent)?.why !== why;
     if (why === null || !isOwn) return [];

@@ -12,6 +12,7 @@ import { ownersOf } from '../gpu/processes.ts';
 import { exitCodes } from './exit.ts';
 import { gpuLines, type Leases, type Owners } from './gpu-table.ts';
 import type { Session } from './session.ts';
+import { redrawn } from './text.ts';
 
 export interface GpusFlags {
   /** File or folder of recordings, instead of this host. */
@@ -71,9 +72,7 @@ async function show({ output }: Session, { from, watch }: GpusFlags, { inventory
   const pids = from === undefined ? inventory.devices.flatMap((device) => device.processes?.map(({ pid }) => pid) ?? []) : [];
   const owners: Owners = ownersOf(pids);
   const lines = gpuLines(inventory, nothingIn(from), { colors: output.colors, width: output.width, owners, leases });
-  if (!watch) return output.print(...lines);
-  // Home, the page with the rest of each line cleared, then everything below: without a flicker in between.
-  return output.print(`\u001b[H${lines.map((each) => `${each}\u001b[K`).join('\n')}\u001b[J`);
+  return output.print(...(watch ? [redrawn(lines)] : lines));
 }
 
 function nothingIn(from: string | undefined): string {
@@ -103,9 +102,7 @@ async function devicesAt(options: ClientOptions): Promise<DeviceView[] | null> {
 }
 
 /** What `--json` adds to each device. */
-export function leaseValue(view: DeviceView | undefined): {
-  lease?: Pick<DeviceView, 'state' | 'slot' | 'agents' | 'why' | 'until'>;
-} {
+function leaseValue(view: DeviceView | undefined) {
   if (view === undefined) return {};
   const { state, slot, agents, why, until } = view;
   return { lease: { state, slot, agents, why, until } };

@@ -6,8 +6,8 @@ import { testContext } from '../../test/support/cli-context.ts';
 import { scratch } from '../../test/support/scratch.ts';
 import { runCli } from '../cli.ts';
 import { builtInTables } from '../images/tables.ts';
-import { createColors } from './color.ts';
 import { explainLines } from './image.ts';
+import { createColors } from './text.ts';
 
 const recordings = join(import.meta.dirname, '..', '..', 'test', 'fixtures', 'gpu', 'nvidia-smi');
 const v100 = join(recordings, 'xml', 'r460-v100s-x8.xml');

@@ -5,11 +5,10 @@ import type { Inventory } from '../gpu/inventory.ts';
 import { chooseImage, type Step } from '../images/choose.ts';
 import { type Arch, archOf, defaultTemplate, type Flavour, type Platform, readPlatform, recordedHost } from '../images/request.ts';
 import { builtInTables, readTables } from '../images/tables.ts';
-import { type Colors, createColors, printable, widthOf } from './color.ts';
 import { exitCodes } from './exit.ts';
 import { colorWanted } from './output.ts';
 import type { Session } from './session.ts';
-import { hang } from './table.ts';
+import { type Colors, createColors, hang, printable, widthOf } from './text.ts';
 
 export interface ImageFlags {
   readonly explain?: boolean;

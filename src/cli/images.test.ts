@@ -10,7 +10,7 @@ import type { ImageDesk } from '../api/manager.ts';
 import { type ApiServer, startApi } from '../api/server.ts';
 import { runCli } from '../cli.ts';
 import { OnejobError } from '../errors.ts';
-import { readVersion } from './version.ts';
+import { readVersion } from './session.ts';
 
 const view: ImageView = {
   reference: 'onejob/azure-pipelines:0123456789ab',

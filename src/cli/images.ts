@@ -9,11 +9,10 @@ import { serviceType } from '../ci/types.ts';
 import type { AgentPackageConfig, Config, PoolConfig, ServiceConfig } from '../config/config.ts';
 import { OnejobError, toFailure } from '../errors.ts';
 import { buildPlan, readTemplates } from '../images/plan.ts';
-import { printable } from './color.ts';
 import { isGone, withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import { configSource, type Session } from './session.ts';
-import { table } from './table.ts';
+import { printable, table } from './text.ts';
 
 /** 1 when an image could not be made. */
 export async function makeImages(session: Session, what: 'build' | 'refresh', pools: readonly string[]): Promise<number> {
@@ -155,21 +154,12 @@ function ageOf(ms: number): string {
   return minutes < 48 * 60 ? `${Math.round(minutes / 60)} h` : `${Math.round(minutes / 1440)} days`;
 }
 
-interface RecipeText {
-  /** All that have this image. */
-  readonly pools: readonly string[];
-  /** Dockerfiles, each after the command that builds it. */
-  readonly text: string;
-}
-
 /**
- * What is built for the pools of a config, as a person could build it by hand. `asked`: none for all pools.
+ * What is built for the pools of a config, as a person could build it by hand: Dockerfiles, each after the command that builds it, and
+ * `pools` that have this image. `asked`: none for all pools.
  * @throws OnejobError E_POOL_UNKNOWN, E_IMAGE_BUILD for a Dockerfile that cannot be read
  */
-async function recipeText(
-  { pools, services }: Pick<Config, 'pools' | 'services'>,
-  asked: readonly string[],
-): Promise<RecipeText[]> {
+async function recipeText({ pools, services }: Pick<Config, 'pools' | 'services'>, asked: readonly string[]) {
   const unknown = asked.find((name) => !pools.some((pool) => pool.name === name));
   if (unknown !== undefined) {
     const known = pools.map(({ name }) => name).join(', ');

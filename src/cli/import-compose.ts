@@ -5,9 +5,9 @@ import { OnejobError } from '../errors.ts';
 import type { Remark } from '../import/agent.ts';
 import type { HostRule } from '../import/hosts.ts';
 import { importCompose } from '../import/import.ts';
-import { printable } from './color.ts';
 import { exitCodes } from './exit.ts';
 import type { GlobalFlags, Session } from './session.ts';
+import { printable } from './text.ts';
 
 export interface ImportFlags extends GlobalFlags {
   readonly host?: readonly HostRule[];

@@ -1,10 +1,10 @@
 /** Questions to a person at a terminal. What they type for a secret is not shown. */
-import { createInterface } from 'node:readline';
+import { createInterface, type Interface } from 'node:readline';
 import { type Readable, Writable } from 'node:stream';
 import { OnejobError } from '../errors.ts';
-import { harmless, printable } from './color.ts';
 import { exitCodes } from './exit.ts';
 import type { Output } from './output.ts';
+import { harmless, printable } from './text.ts';
 
 /** What comes of one answer: a value, or why it cannot be taken. */
 export type Answer<T> = { readonly value: T } | { readonly again: string };
@@ -39,16 +39,20 @@ export interface Person extends Disposable {
   ask<T>(question: Question<T>): Promise<T>;
 }
 
-export function openPerson(input: Readable, output: Writable): Person {
-  let isHidden = false;
+/** Reads lines at a terminal. While `hidden` answers true nothing is shown: of what is typed for a secret readline would show each letter. */
+export function openReader(input: Readable, output: Writable, hidden: () => boolean): Interface {
   const shown = new Writable({
     write(bytes: Buffer, _, done) {
-      // Of what is typed for a secret readline would show each letter.
-      if (!isHidden) output.write(bytes);
+      if (!hidden()) output.write(bytes);
       done();
     },
   });
-  const reader = createInterface({ input, output: shown, terminal: true, historySize: 0 });
+  return createInterface({ input, output: shown, terminal: true, historySize: 0 });
+}
+
+export function openPerson(input: Readable, output: Writable): Person {
+  let isHidden = false;
+  const reader = openReader(input, output, () => isHidden);
   const lines: string[] = [];
   let wake = (): void => {};
   const left = new AbortController();

@@ -8,7 +8,7 @@ import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import type { JobView } from '../api/schema.ts';
 import { type ApiServer, startApi } from '../api/server.ts';
 import { runCli } from '../cli.ts';
-import { readVersion } from './version.ts';
+import { readVersion } from './session.ts';
 
 let dir: Scratch;
 let manager: FakeManager;

@@ -5,14 +5,12 @@ import type { JobView, StatusView } from '../api/schema.ts';
 import { parseDuration } from '../config/units.ts';
 import { OnejobError } from '../errors.ts';
 import type { Archive, JobReader } from './archive.ts';
-import { type Colors, printable } from './color.ts';
 import { connect, withDaemon } from './connect.ts';
 import { exitCodes, resultWord, verdict } from './exit.ts';
 import { followLogs, type Lasting } from './follow.ts';
 import { agentLogPrinter, foreignPrinter, type JobPrinter, jobPrinter, plainPrinter } from './pieces.ts';
 import type { Connection, Session } from './session.ts';
-import { cut, table, wrap } from './table.ts';
-import { formatAge, formatBytes } from './units.ts';
+import { type Colors, cut, formatAge, formatBytes, plural, printable, table, wrap } from './text.ts';
 
 export interface ListFlags {
   /** Also jobs that ended. */
@@ -396,14 +394,10 @@ export async function pruneJobs(session: Session, { olderThan, dryRun = false }:
   if (output.json) await output.value(found);
   else {
     const { jobs, agents, bytes } = found;
-    const what = `${some(jobs, 'job')} and the logs of ${some(agents, 'agent')}, ${formatBytes(bytes)}`;
+    const what = `${plural(jobs, 'job')} and the logs of ${plural(agents, 'agent')}, ${formatBytes(bytes)}`;
     await output.print(dryRun ? `That would remove ${what}.` : `Removed ${what}.`);
   }
   return exitCodes.ok;
-}
-
-function some(number: number, word: string): string {
-  return `${number} ${word}${number === 1 ? '' : 's'}`;
 }
 
 /** An agent's name at a CI service that is told one of its own: its name in the config, eight digits of the installation, its id. */

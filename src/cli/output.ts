@@ -5,9 +5,8 @@
 import type { Writable } from 'node:stream';
 import type { Environment } from '../config/environment.ts';
 import { OnejobError } from '../errors.ts';
-import { type Colors, createColors, harmless, printable } from './color.ts';
 import type { CliContext } from './session.ts';
-import { cut, flow } from './table.ts';
+import { type Colors, createColors, cut, flow, harmless, printable } from './text.ts';
 
 /** Whoever read our output has gone: no reason to complain, and nobody to complain to. */
 export class OutputClosed extends Error {}

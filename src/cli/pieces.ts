@@ -2,8 +2,8 @@
 import { isUtf8 } from 'node:buffer';
 import type { LogPiece } from '../api/manager.ts';
 import { createColorsOnly, createPlain, type Plain } from '../logs/plain.ts';
-import { harmless } from './color.ts';
 import type { Output } from './output.ts';
+import { harmless } from './text.ts';
 
 export interface JobPrinter {
   /** Resolves when the stream takes more. @throws OutputClosed */

@@ -10,10 +10,9 @@ import { slotNames } from '../config/template.ts';
 import type { Device } from '../gpu/inventory.ts';
 import { readRecording } from '../gpu/recording.ts';
 import { partition } from '../pools/partition.ts';
-import { printable } from './color.ts';
 import { exitCodes } from './exit.ts';
 import { configSource, type Session } from './session.ts';
-import { table, wrap } from './table.ts';
+import { printable, table, wrap } from './text.ts';
 
 export interface PlannedAgent {
   /** `<pool>/<n>` */

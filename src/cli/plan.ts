@@ -1,10 +1,9 @@
 /** `onejob plan` and `onejob doctor`: what would be done, and what is wrong. */
 import { OnejobError } from '../errors.ts';
-import { printable } from './color.ts';
 import { withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import type { Session } from './session.ts';
-import { hang, table, wrap } from './table.ts';
+import { hang, plural, printable, table, wrap } from './text.ts';
 
 export async function showPlan(session: Session): Promise<number> {
   const { output } = session;
@@ -45,10 +44,7 @@ export async function showDoctor(session: Session): Promise<number> {
     const advice = hint === null ? [] : wrap(`-> ${printable(hint)}`, (output.width ?? 100) - indent.length);
     await output.print(`${marks[level]}  ${first}`, ...[...more, ...advice].map((line) => indent + line));
   }
-  const count = (level: 'error' | 'warning') => {
-    const found = findings.filter((each) => each.level === level).length;
-    return `${found} ${level}${found === 1 ? '' : 's'}`;
-  };
+  const count = (level: 'error' | 'warning') => plural(findings.filter((each) => each.level === level).length, level);
   await output.print('', `${count('error')}, ${count('warning')}, ${findings.length} looked at.`);
   return code;
 }

@@ -10,6 +10,7 @@ import type { Client } from '../api/client.ts';
 import type { JobRequest, JobView, StatusView } from '../api/schema.ts';
 import { type ErrorCode, OnejobError } from '../errors.ts';
 import { leaderOf } from '../store/lead.ts';
+import { until } from '../until.ts';
 import type { PackedWorkspace } from '../workspace/pack.ts';
 import { connect, isGone } from './connect.ts';
 import { exitCodes, missingCommand, type Said, verdict } from './exit.ts';
@@ -17,7 +18,7 @@ import { followJob, type Lasting, persist } from './follow.ts';
 import { OutputClosed } from './output.ts';
 import { jobPrinter } from './pieces.ts';
 import type { Session } from './session.ts';
-import { formatBytes } from './units.ts';
+import { formatBytes } from './text.ts';
 
 export interface RunOptions {
   readonly request: Omit<JobRequest, 'id' | 'workspace'>;
@@ -262,12 +263,7 @@ class Interrupts {
 
   /** For work that cannot be broken off. @throws Stopped */
   orStop<T>(work: Promise<T>): Promise<T> {
-    work.catch(() => {});
-    const { promise, reject } = Promise.withResolvers<never>();
-    const stop = () => reject(this.signal.reason);
-    if (this.signal.aborted) stop();
-    this.signal.addEventListener('abort', stop, { once: true });
-    return Promise.race([work, promise]).finally(() => this.signal.removeEventListener('abort', stop));
+    return until(work, this.signal);
   }
 }
 

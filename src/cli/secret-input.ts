@@ -1,8 +1,7 @@
 /** What the commands about secrets are given: values on standard input or typed unseen, keys, names and pipelines. */
 import { readFileSync } from 'node:fs';
 import { resolve } from 'node:path';
-import { createInterface } from 'node:readline';
-import { type Readable, Writable } from 'node:stream';
+import type { Readable, Writable } from 'node:stream';
 import { OnejobError } from '../errors.ts';
 import { type PublicKey, parseKeys, parsePublicKeys, type SecretKeys } from '../secrets/keys.ts';
 import { formatOf } from '../secrets/open.ts';
@@ -10,6 +9,7 @@ import { type PipelinePattern, parsePipeline } from '../secrets/pipelines.ts';
 import { readSecret } from '../secrets/reference.ts';
 import { secretsInText } from '../secrets/rotate.ts';
 import { longestName, looksSealed, variableName } from '../secrets/sealed-format.ts';
+import { openReader } from './init-ask.ts';
 import type { Session } from './session.ts';
 
 export interface PipelineFlags {
@@ -63,13 +63,7 @@ export async function ask(
   options: { readonly hidden: boolean },
 ): Promise<string> {
   let isHidden = false;
-  const shown = new Writable({
-    write(bytes: Buffer, _, done) {
-      if (!isHidden) output.write(bytes);
-      done();
-    },
-  });
-  const reader = createInterface({ input, output: shown, terminal: true, historySize: 0 });
+  const reader = openReader(input, output, () => isHidden);
   const lines: string[] = [];
   try {
     reader.setPrompt(`${prompt}: `);

@@ -14,7 +14,7 @@ import { seal } from '../secrets/sealed-format.ts';
 import { encryptSeed } from '../secrets/seed-format.ts';
 import { ageKey, rsaKey } from '../secrets/testing.ts';
 import { openStore, type Store } from '../store/store.ts';
-import { readVersion } from './version.ts';
+import { readVersion } from './session.ts';
 
 const value = await encryptSeed(rsaKey().publicPem, 'hunter2');
 const fingerprint = fingerprintOf(value);

@@ -4,11 +4,11 @@ import { OnejobError } from '../errors.ts';
 import { formatTime } from '../gpu/processes.ts';
 import { fingerprintOf, formatOf } from '../secrets/open.ts';
 import { listPipelines } from '../secrets/pipelines.ts';
-import { printable } from './color.ts';
 import { withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import { encryptedIn, type PipelineFlags, pipelinesOf, readInput } from './secret-input.ts';
 import type { Session } from './session.ts';
+import { printable } from './text.ts';
 
 export interface PinFlags extends PipelineFlags {
   readonly valueFromStdin?: boolean;

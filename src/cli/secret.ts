@@ -104,12 +104,6 @@ export interface RotateFlags extends PipelineFlags {
   readonly seedFormat?: boolean;
 }
 
-interface Left {
-  readonly line: number;
-  readonly variable: string | null;
-  readonly why: string;
-}
-
 /**
  * The same text with each encrypted value made anew for another key. 1 when a value stayed that should not have; the text is printed all the same.
  */
@@ -137,11 +131,7 @@ export async function rotate(session: Session, flags: RotateFlags): Promise<numb
   return left.length === 0 ? exitCodes.ok : exitCodes.failed;
 }
 
-async function rotated(
-  given: string,
-  rotation: Rotation,
-  name: string | null,
-): Promise<{ text: string; replaced: number; already: number; left: Left[] }> {
+async function rotated(given: string, rotation: Rotation, name: string | null) {
   const alone = given.trim();
   if (formatOf(alone) !== null || looksSealed(alone)) {
     const found = await rotateSecret(rotation, { name, text: alone });

@@ -10,7 +10,7 @@ import type { JobView } from '../api/schema.ts';
 import { type ApiServer, startApi } from '../api/server.ts';
 import { runCli } from '../cli.ts';
 import { openStore } from '../store/store.ts';
-import { readVersion } from './version.ts';
+import { readVersion } from './session.ts';
 
 let dir: Scratch;
 let manager: FakeManager;

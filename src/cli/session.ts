@@ -2,11 +2,13 @@
  * What the commands are given instead of reaching for the process: so that they can be driven in tests, and so that only
  * `main.ts` knows how a daemon is made. And what every command starts from: its streams, where the daemon is, a daemon once it is reached.
  */
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
 import type { Readable, Writable } from 'node:stream';
 import type { Client } from '../api/client.ts';
 import type { Environment } from '../config/environment.ts';
 import type { Instead } from '../config/load.ts';
-import type { Flags } from '../config/paths.ts';
+import { choosePaths, type Flags, findConfig, sharedSocket } from '../config/paths.ts';
 import type { Log } from '../log.ts';
 import type { Output } from './output.ts';
 
@@ -86,4 +88,30 @@ export interface Connection {
   /** Settles when the daemon has gone. */
   readonly gone: Promise<void>;
   close(): void;
+}
+
+/**
+ * Where the daemon is, for those who only want to speak to it. The config is loaded only where there is a file.
+ * @throws OnejobError E_CONFIG when there is a config file that cannot be read at all.
+ */
+export async function findPlace(flags: Flags, env: Environment, cwd: string): Promise<Place> {
+  const { stateDir, socket } =
+    findConfig(flags, env, cwd) === null
+      ? choosePaths(flags, env, cwd, { stateDir: null, socket: null })
+      : await (await import('../config/load.ts')).loadPaths({ flags, env, cwd });
+  const isDerived = socket.from.source === 'default' || socket.path === join(stateDir.path, 'onejob.sock');
+  const isShared = env.uid !== 0 && isDerived;
+  return {
+    stateDir: stateDir.path,
+    socket: socket.path,
+    isSocketNamed: flags.socket !== undefined || env.socket !== null,
+    systemSocket: isShared ? sharedSocket(stateDir.from.source === 'default' ? null : stateDir.path) : null,
+  };
+}
+
+/** Version of this onejob, as in package.json. */
+export function readVersion(): string {
+  const text = readFileSync(new URL('../../package.json', import.meta.url), 'utf8');
+  const found = /"version":\s*"([^"]+)"/.exec(text);
+  return found?.[1] ?? 'unknown';
 }

@@ -6,6 +6,7 @@ import { OnejobError } from '../errors.ts';
 import type { Inventory } from '../gpu/inventory.ts';
 import { createProbe } from '../gpu/probe.ts';
 import type { Session } from './session.ts';
+import { plural } from './text.ts';
 
 export interface CardShare {
   /** What each agent asks for, as the config has it. */
@@ -46,7 +47,7 @@ export function shareCards(agents: number, inventory: Inventory): CardShare {
     });
   }
   if (cards === 0)
-    return { devices: 0, line: `${count(agents, 'agent')} without GPUs: this host has no card of NVIDIA that is free for jobs.` };
+    return { devices: 0, line: `${plural(agents, 'agent')} without GPUs: this host has no card of NVIDIA that is free for jobs.` };
   const what = areSlices ? 'MIG instance' : 'card';
   const mig = areSlices ? ({ mig: true } as const) : {};
   const original = `The Python manager showed every agent every card.`;
@@ -57,14 +58,14 @@ export function shareCards(agents: number, inventory: Inventory): CardShare {
         hint: `Type -n ${cards * mostShares} or less.`,
       });
     }
-    const line = `${count(agents, 'agent')} on ${count(cards, what)}: up to ${share} agents share one, and each agent sees one. ${original}`;
+    const line = `${plural(agents, 'agent')} on ${plural(cards, what)}: up to ${share} agents share one, and each agent sees one. ${original}`;
     return { devices: { count: 1, vendor: 'nvidia', share, ...mig }, line };
   }
   // A process can use one MIG instance only.
   const each = areSlices || agents === 0 ? 1 : Math.floor(cards / agents);
   const left = cards - each * agents;
   const rest = left === 0 ? '' : `, ${left} ${left === 1 ? 'is' : 'are'} left over`;
-  const line = `${count(agents, 'agent')} on ${count(cards, what)}: each agent has ${each} of its own${rest}. ${original}`;
+  const line = `${plural(agents, 'agent')} on ${plural(cards, what)}: each agent has ${each} of its own${rest}. ${original}`;
   return { devices: { count: each, vendor: 'nvidia', ...mig }, line };
 }
 
@@ -77,10 +78,6 @@ export function countCards(
   if (whole > 0) return { cards: whole, areSlices: false };
   const slices = devices.filter((device) => fits(device, { ...card, vendor, mig: true })).length;
   return { cards: slices, areSlices: slices > 0 };
-}
-
-function count(n: number, word: string): string {
-  return `${n} ${word}${n === 1 ? '' : 's'}`;
 }
 
 /** One look at the cards of this host, without a daemon. */

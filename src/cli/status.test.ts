@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest';
 import type { AboutView, PoolView, SlotView, StatusView } from '../api/schema.ts';
-import { createColors, widthOf } from './color.ts';
 import { statusLines } from './status.ts';
+import { createColors, widthOf } from './text.ts';
 
 function slot(key: string, change: Partial<SlotView> = {}): SlotView {
   return {

@@ -1,12 +1,10 @@
 /** `onejob status`: the page an operator lives in. What is wrong comes first; the rest is one line per slot. */
 import { setTimeout as after } from 'node:timers/promises';
 import type { AboutView, PoolView, SlotView, StatusView } from '../api/schema.ts';
-import { type Colors, printable } from './color.ts';
 import { withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import type { Session } from './session.ts';
-import { cut, hang, table } from './table.ts';
-import { formatAge } from './units.ts';
+import { type Colors, cut, formatAge, hang, printable, redrawn, table } from './text.ts';
 
 const redrawEvery = 1_000;
 
@@ -25,9 +23,7 @@ export async function showStatus(session: Session, { watch = false, wide = false
       if (output.json) await output.value(status);
       else {
         const lines = statusLines(status, output.colors, wide ? null : output.width, wide);
-        // Home, the page with the rest of each line cleared, then everything below: without a flicker in between.
-        if (!watch || output.width === null) await output.print(...lines);
-        else await output.print(`\u001b[H${lines.map((each) => `${each}\u001b[K`).join('\n')}\u001b[J`);
+        await output.print(...(watch && output.width !== null ? [redrawn(lines)] : lines));
       }
       if (!watch) return status.missing.length + status.quarantined.length > 0 ? exitCodes.failed : exitCodes.ok;
       await after(redrawEvery);

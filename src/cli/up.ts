@@ -4,7 +4,7 @@ import type { Instead } from '../config/load.ts';
 import { createLog } from '../log.ts';
 import { colorWanted } from './output.ts';
 import type { Session } from './session.ts';
-import { flow } from './table.ts';
+import { flow } from './text.ts';
 
 export function up(
   { context, flags, version, output }: Session,

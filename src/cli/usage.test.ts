@@ -2,7 +2,7 @@
 import { describe, expect, it } from 'vitest';
 import { testContext } from '../../test/support/cli-context.ts';
 import { runCli } from '../cli.ts';
-import { readVersion } from './version.ts';
+import { readVersion } from './session.ts';
 
 const token = 'hunter2hunter2hunter2hunter2hunter2hunter2hunter2hunt';
 const url = 'https://dev.azure.com/acme';

@@ -40,8 +40,11 @@ export function leaderOf(dir: string) {
   }
 }
 
-/** When a process started, in clock ticks after boot (proc_pid_stat(5), field 22): a pid alone may be another one's by now. */
-function startOf(pid: number): string | null {
+/**
+ * When a process started, in clock ticks after boot (proc_pid_stat(5), field 22): a pid alone may be another one's by now. Null for one
+ * that only waits to be reaped, and for a pid of another container's.
+ */
+export function startOf(pid: number): string | null {
   try {
     const stat = readFileSync(`/proc/${pid}/stat`, 'utf8');
     const [state = 'X', ...fields] = stat.slice(stat.lastIndexOf(')') + 2).split(' ');

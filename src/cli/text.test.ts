@@ -1,8 +1,7 @@
 import { describe, expect, test } from 'vitest';
 import type { AboutView, JobView } from '../api/schema.ts';
-import { createColors, widthOf } from './color.ts';
 import { jobTable } from './jobs.ts';
-import { flow, hang, table, wrap } from './table.ts';
+import { createColors, flow, hang, table, widthOf, wrap } from './text.ts';
 
 const long = 'Cannot pull "registry.example.org/group/image:1": no route to host, tried three times, '.repeat(4).trim();
 

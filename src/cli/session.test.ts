@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { scratch } from '../../test/support/scratch.ts';
 import { type Environment, readEnvironment } from '../config/environment.ts';
-import { findPlace } from './place.ts';
+import { findPlace } from './session.ts';
 
 const none = {};
 const env = (more: Partial<Environment> = {}): Environment => ({ ...readEnvironment({ HOME: '/nowhere' }), uid: 1000, ...more });

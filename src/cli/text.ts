@@ -1,0 +1,147 @@
+/** Text for a terminal and for a pipe: colours, rows in aligned columns, lines that fit, times and sizes as people read them. */
+
+/** Colours as functions, so that a text is the same with and without them. */
+export interface Colors {
+  bold(text: string): string;
+  dim(text: string): string;
+  red(text: string): string;
+  green(text: string): string;
+  yellow(text: string): string;
+}
+
+export function createColors(enabled: boolean): Colors {
+  const paint = (on: number, off: number) => (text: string) =>
+    enabled && text !== '' ? `\u001b[${on}m${text}\u001b[${off}m` : text;
+  return {
+    bold: paint(1, 22),
+    dim: paint(2, 22),
+    red: paint(31, 39),
+    green: paint(32, 39),
+    yellow: paint(33, 39),
+  };
+}
+
+/** Columns a text takes, colours not counted. */
+export function widthOf(text: string): number {
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: escape sequences begin with one
+  return [...text.replace(/\u001b\[[0-9;]*m/g, '')].length;
+}
+
+/** Text from elsewhere made fit for one line of a terminal: no control characters that could move the cursor or lie. */
+export function printable(text: string): string {
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is taken out
+  return text.replace(/[\u0000-\u001f\u007f-\u009f]+/g, ' ');
+}
+
+/** The same for text of many lines: their ends, and tabs, stay. */
+export function harmless(text: string): string {
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is taken out
+  return text.replace(/\r\n/g, '\n').replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g, ' ');
+}
+
+/**
+ * Rows in aligned columns. At a terminal the last column gives way; in a pipe nothing is cut.
+ * `width`: columns of the terminal, null for a pipe. Lines come without their newline.
+ */
+export function table(rows: readonly (readonly string[])[], width: number | null, indent = ''): string[] {
+  const columns = Math.max(0, ...rows.map((row) => row.length));
+  const widths = Array.from({ length: columns }, (_, at) => Math.max(...rows.map((row) => widthOf(row[at] ?? ''))));
+  return rows.map((row) => {
+    const cells = row.map((cell, at) => (at === row.length - 1 ? cell : cell + ' '.repeat((widths[at] ?? 0) - widthOf(cell))));
+    return cut(`${indent}${cells.join('  ')}`.trimEnd(), width);
+  });
+}
+
+/** Cuts a line to `width` columns; colours stay whole and are ended. */
+export function cut(line: string, width: number | null): string {
+  if (width === null || widthOf(line) <= width) return line;
+  let out = '';
+  let left = width - 1;
+  let colored = false;
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: escape sequences begin with one
+  for (const [part] of line.matchAll(/\u001b\[[0-9;]*m|./gsu)) {
+    if (part.startsWith('\u001b')) {
+      out += part;
+      colored = true;
+    } else if (left > 0) {
+      out += part;
+      left -= 1;
+    } else break;
+  }
+  return `${out}…${colored ? '\u001b[0m' : ''}`;
+}
+
+/** What draws a page over the one before: home, the rest of each line cleared, then everything below, without a flicker in between. */
+export function redrawn(lines: readonly string[]): string {
+  return `\u001b[H${lines.map((each) => `${each}\u001b[K`).join('\n')}\u001b[J`;
+}
+
+/** Breaks a text into lines of at most `width` columns at spaces, and inside a word only where it is longer than a line. */
+export function wrap(text: string, width: number): string[] {
+  const lines: string[] = [];
+  let line = '';
+  for (const word of text.split(' ')) {
+    for (const [at, piece] of chop(word, width).entries()) {
+      if (line === '') line = piece;
+      else if (at === 0 && widthOf(line) + 1 + widthOf(piece) <= width) line += ` ${piece}`;
+      else {
+        lines.push(line);
+        line = piece;
+      }
+    }
+  }
+  return [...lines, line];
+}
+
+function chop(word: string, width: number): string[] {
+  const letters = [...word];
+  return Array.from({ length: Math.ceil(letters.length / width) }, (_, at) => letters.slice(at * width, (at + 1) * width).join(''));
+}
+
+/** A text after `lead`; at a terminal what does not fit goes on below it, indented as far. */
+export function hang(lead: string, text: string, width: number | null): string[] {
+  if (width === null) return [lead + text];
+  const indent = ' '.repeat(widthOf(lead));
+  return wrap(text, Math.max(1, width - indent.length)).map((line, at) => (at === 0 ? lead : indent) + line);
+}
+
+/** As `hang`, for sentences: a word that is longer than a line stays whole, so that a path or command can be copied. */
+export function flow(lead: string, text: string, width: number | null): string {
+  if (width === null || widthOf(lead) + widthOf(text) <= width) return lead + text;
+  const lines: string[] = [];
+  let line = lead;
+  let isEmpty = true;
+  for (const word of text.split(' ')) {
+    if (isEmpty) line += word;
+    else if (widthOf(line) + 1 + widthOf(word) <= width) line += ` ${word}`;
+    else {
+      lines.push(line);
+      line = `  ${word}`;
+    }
+    isEmpty = false;
+  }
+  return [...lines, line].join('\n');
+}
+
+/** Rounded, unlike those of the config: `4s`, `2m 05s`, `3h 07m`, `2d 4h`. */
+export function formatAge(ms: number): string {
+  const seconds = Math.max(0, Math.round(ms / 1000));
+  const two = (count: number) => String(count).padStart(2, '0');
+  if (seconds < 60) return `${seconds}s`;
+  if (seconds < 3_600) return `${Math.floor(seconds / 60)}m ${two(seconds % 60)}s`;
+  if (seconds < 86_400) return `${Math.floor(seconds / 3_600)}h ${two(Math.floor(seconds / 60) % 60)}m`;
+  return `${Math.floor(seconds / 86_400)}d ${Math.floor(seconds / 3_600) % 24}h`;
+}
+
+/** `1 card`, `2 cards`. */
+export function plural(count: number, word: string): string {
+  return `${count} ${word}${count === 1 ? '' : 's'}`;
+}
+
+export function formatBytes(bytes: number): string {
+  const names = ['B', 'KiB', 'MiB', 'GiB'];
+  let value = bytes;
+  let at = 0;
+  for (; value >= 1024 && at < names.length - 1; at += 1) value /= 1024;
+  return `${at === 0 ? value : value.toFixed(1)} ${names[at]}`;
+}
