@@ -6,7 +6,7 @@ import { systemClock } from '../clock.ts';
 import { askAmd } from './amd/ask.ts';
 import { type Asking, hungHint } from './asking.ts';
 import { finding, withFindings } from './finding.ts';
-import { createIntel } from './intel/ask.ts';
+import { createIntel } from './intel/intel.ts';
 import { type GpuFinding, type Inventory, mergeInventories } from './inventory.ts';
 import { askNvidia } from './nvidia/ask.ts';
 import { readPci } from './pci.ts';

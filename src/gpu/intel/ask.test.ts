@@ -6,7 +6,7 @@ import type { Asking } from '../asking.ts';
 import type { Inventory } from '../inventory.ts';
 import { readPci } from '../pci.ts';
 import { createRunner } from '../run.ts';
-import { createIntel } from './ask.ts';
+import { createIntel } from './intel.ts';
 
 const fixture = (name: string) => join(import.meta.dirname, '../../../test/fixtures/gpu/xpu-smi', name);
 const card = '0000:4d:00.0';

@@ -21,11 +21,12 @@ export function resetHint(pciId: string | null): string {
 interface HostFailure {
   /** Default: an error. */
   readonly level?: 'warning';
-  /** Of `detail`, what the tool said beside it, and of the version of the kernel module that is loaded; null where not known. */
+  /** Made of what the tool said beside it and of the version of the loaded kernel module, both null where not known. */
   readonly message: string | ((detail: string | null, module: string | null) => string);
   readonly hint?: string;
 }
 
+/** A part of a message that is left out where nothing was said. */
 const after = (before: string, said: string | null, behind = '') => (said === null ? '' : `${before}${said}${behind}`);
 
 /** Findings about the whole host by their codes; another code is a tool that failed. */
