@@ -232,6 +232,51 @@ export const unsafeKeys = z.strictObject({
   seccomp_unconfined: key(yesNo, { description: 'No filter on system calls.', example: 'true', shown: 'false' }),
 });
 
+const agentName = value((found) => {
+  if (typeof found !== 'string' || found === '') return no('expected a name such as "gpu.{1..}"');
+  const why = templateProblem(found);
+  return why === null ? yes(found) : no(`${JSON.stringify(found)} ${why}`);
+});
+
+const tags = either(
+  isMap,
+  z.record(z.string(), either(Array.isArray, z.array(text('a text', oneLine)), text('a text or a list of texts', oneLine))),
+  text('a map, or a text such as "gpu=a100,os=linux"', oneLine),
+);
+
+const devices = either(
+  isMap,
+  deviceKeys,
+  either((found) => typeof found === 'string', oneOf(['all']), integer(0, 512)),
+);
+
+const variable = orNone(text('the name of a variable such as "OMP_NUM_THREADS"', /^[A-Za-z_][A-Za-z0-9_]{0,127}$/));
+
+const user = text(
+  'a user such as "1000", "1000:1000" or "builder"',
+  /^[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$/,
+);
+
+const tmpfs = z.record(
+  z.string(),
+  value((found) => {
+    if (typeof found !== 'string') return no('expected a size such as "64MiB", or mount options such as "size=64m,mode=1777"');
+    const parsed = parseSize(found);
+    if (parsed.ok) return yes(`size=${parsed.value}`);
+    return found === '' || /^[a-z0-9_=,%]*=[a-z0-9_=,%]*$/.test(found) || /^(rw|ro|noexec|nosuid|nodev|exec)(,|$)/.test(found)
+      ? yes(found)
+      : no(parsed.why);
+  }),
+);
+
+const capabilities = z.array(
+  value((found) => {
+    const name = typeof found === 'string' ? found.toUpperCase().replace(/^CAP_/, '') : '';
+    if (name === 'ALL') return no('"ALL" is not possible; unsafe: { privileged: true } says so openly');
+    return /^[A-Z_]{3,32}$/.test(name) ? yes(name) : no('expected the name of a capability such as "SYS_PTRACE"');
+  }),
+);
+
 export const poolFile = z.strictObject({
   service: key(text('the name of a service', word), 'name', {
     description: 'The CI service that the pool takes jobs from: a key of `services`, or `own` for the own queue.',
@@ -243,19 +288,11 @@ export const poolFile = z.strictObject({
     example: 'cuda',
     shown: "the pool's name",
   }),
-  name: key(
-    value((found) => {
-      if (typeof found !== 'string' || found === '') return no('expected a name such as "gpu.{1..}"');
-      const why = templateProblem(found);
-      return why === null ? yes(found) : no(`${JSON.stringify(found)} ${why}`);
-    }),
-    'template',
-    {
-      description:
-        "Name of the agents; the same for all agents of a slot. Knows `{host}`, `{pool}`, `{n}` (the slot's number, from 1) and `{K..}`, which counts from K. Two slots never share a name.",
-      example: '"gpuci.{1..}"',
-    },
-  ),
+  name: key(agentName, 'template', {
+    description:
+      "Name of the agents; the same for all agents of a slot. Knows `{host}`, `{pool}`, `{n}` (the slot's number, from 1) and `{K..}`, which counts from K. Two slots never share a name.",
+    example: '"gpuci.{1..}"',
+  }),
   agents: key(integer(0, 512, 'per-device'), {
     description:
       'Number of slots, so of agents that can work at the same time. `per-device`: as many as the host has devices that fit.',
@@ -265,36 +302,20 @@ export const poolFile = z.strictObject({
     description: 'Agents with a higher priority are given jobs first, where the CI service knows priorities.',
     example: '4',
   }),
-  tags: key(
-    either(
-      isMap,
-      z.record(z.string(), either(Array.isArray, z.array(text('a text', oneLine)), text('a text or a list of texts', oneLine))),
-      text('a map, or a text such as "gpu=a100,os=linux"', oneLine),
-    ),
-    'map or text',
-    {
-      description: "What the agents say they can do: a map (a list gives a tag several values), or the service's own text.",
-      example: '{ gpu: a100, cap: [sm_80, recent] }',
-    },
-  ),
+  tags: key(tags, 'map or text', {
+    description: "What the agents say they can do: a map (a list gives a tag several values), or the service's own text.",
+    example: '{ gpu: a100, cap: [sm_80, recent] }',
+  }),
   runtime: key(oneOf(['best', 'docker', 'process']), {
     description:
       'What makes the sandboxes. `best`: `docker` for a pool with an `image`, which then waits for the Engine and for its image. For a pool without `image`: Docker where an Engine answers and the default image can be had, else processes of this host; `onejob status` says which and why. A daemon that `up` started looks again every 30 s, and such a pool moves to Docker once it can be used; it never moves back.',
     example: 'docker',
     shown: `\`${poolDefaults.runtime}\`; \`docker\` with ${inImage}`,
   }),
-  devices: key(
-    either(
-      isMap,
-      deviceKeys,
-      either((found) => typeof found === 'string', oneOf(['all']), integer(0, 512)),
-    ),
-    'number, `all` or map',
-    {
-      description: 'Devices that each agent gets for itself. 0: none. Pools take devices in the order of the file.',
-      example: '{ count: 1, memory: ">=40GiB" }',
-    },
-  ),
+  devices: key(devices, 'number, `all` or map', {
+    description: 'Devices that each agent gets for itself. 0: none. Pools take devices in the order of the file.',
+    example: '{ count: 1, memory: ">=40GiB" }',
+  }),
   grant: key(oneOf(['auto', 'request', 'cdi', 'runtime']), {
     description:
       'How the Engine is asked for devices of NVIDIA: by a device request, by CDI, or by the runtime `nvidia`. `auto`: as follows from what it reports; `onejob doctor` says which and why.',
@@ -342,14 +363,10 @@ export const poolFile = z.strictObject({
     example: '20GiB',
   }),
   cpus: key(orNone(numeric(0.01, 4096)), { description: 'CPUs that each agent may use.', example: '4' }),
-  cpu_env: key(
-    orNone(text('the name of a variable such as "OMP_NUM_THREADS"', /^[A-Za-z_][A-Za-z0-9_]{0,127}$/)),
-    'name of a variable, or `none`',
-    {
-      description: 'A variable of the environment of every job that says how many `cpus` it has: rounded down, at least 1.',
-      example: 'JULIA_CPU_THREADS',
-    },
-  ),
+  cpu_env: key(variable, 'name of a variable, or `none`', {
+    description: 'A variable of the environment of every job that says how many `cpus` it has: rounded down, at least 1.',
+    example: 'JULIA_CPU_THREADS',
+  }),
   memory: key(orNone(size(6 * 2 ** 20, '6MiB')), {
     description: 'Memory that each agent may use; beyond it the job is ended.',
     example: '24GiB',
@@ -374,43 +391,18 @@ export const poolFile = z.strictObject({
       "`default`: a bridge of onejob's own on which agents cannot reach each other. `internet`: the same without private ranges and the host. `none`. `host`: the host's own. Or the name of a network of the Engine.",
     example: 'none',
   }),
-  user: key(
-    text('a user such as "1000", "1000:1000" or "builder"', /^[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$/),
-    'text',
-    {
-      description:
-        'User that jobs run as, with a group after a colon. By number it is the same user as on the host: who has that number there can read the memory and environment of jobs.',
-      example: '"1000:1000"',
-      shown: "the image's own",
-    },
-  ),
+  user: key(user, 'text', {
+    description:
+      'User that jobs run as, with a group after a colon. By number it is the same user as on the host: who has that number there can read the memory and environment of jobs.',
+    example: '"1000:1000"',
+    shown: "the image's own",
+  }),
   read_only: key(yesNo, { description: 'Root file system read-only; the workspace and `tmpfs` stay writable.', example: 'true' }),
-  tmpfs: key(
-    z.record(
-      z.string(),
-      value((found) => {
-        if (typeof found !== 'string') return no('expected a size such as "64MiB", or mount options such as "size=64m,mode=1777"');
-        const parsed = parseSize(found);
-        if (parsed.ok) return yes(`size=${parsed.value}`);
-        return found === '' || /^[a-z0-9_=,%]*=[a-z0-9_=,%]*$/.test(found) || /^(rw|ro|noexec|nosuid|nodev|exec)(,|$)/.test(found)
-          ? yes(found)
-          : no(parsed.why);
-      }),
-    ),
-    'map',
-    { description: 'Folders in memory: container path to size, or to mount options.', example: '{ /tmp: 64MiB }' },
-  ),
-  cap_add: key(
-    z.array(
-      value((found) => {
-        const name = typeof found === 'string' ? found.toUpperCase().replace(/^CAP_/, '') : '';
-        if (name === 'ALL') return no('"ALL" is not possible; unsafe: { privileged: true } says so openly');
-        return /^[A-Z_]{3,32}$/.test(name) ? yes(name) : no('expected the name of a capability such as "SYS_PTRACE"');
-      }),
-    ),
-    'list',
-    { description: "Capabilities beside Docker's default, which onejob gives without NET_RAW and MKNOD.", example: '[SYS_PTRACE]' },
-  ),
+  tmpfs: key(tmpfs, { description: 'Folders in memory: container path to size, or to mount options.', example: '{ /tmp: 64MiB }' }),
+  cap_add: key(capabilities, {
+    description: "Capabilities beside Docker's default, which onejob gives without NET_RAW and MKNOD.",
+    example: '[SYS_PTRACE]',
+  }),
   oom_score_adj: key(integer(-1000, 1000), {
     description: 'How early the kernel ends the job when the host runs out of memory; higher is earlier.',
     example: '500',

@@ -140,7 +140,7 @@ function folderAt(path: string): string | null {
   }
 }
 
-/** Longest name of an agent, as `check-names` has it, and how it begins. */
+/** Longest name of an agent, as `config/check.ts` has it, and how it begins. */
 const longestName = 63;
 
 /** @throws OnejobError E_USAGE when agents cannot be called so. */
