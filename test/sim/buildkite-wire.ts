@@ -158,7 +158,13 @@ const none = Buffer.alloc(0);
 
 type Whole = Exclude<Awaited<ReturnType<BuildkiteInProcess['enter']>>, string>;
 
-const sick: Whole = { status: 503, headers: { 'content-type': 'text/html' }, text: '<h1>Service unavailable</h1>', file: null, isHalf: false };
+const sick: Whole = {
+  status: 503,
+  headers: { 'content-type': 'text/html' },
+  text: '<h1>Service unavailable</h1>',
+  file: null,
+  isHalf: false,
+};
 
 function noConnection(code: string): Error {
   return new TypeError('fetch failed', { cause: Object.assign(new Error(code), { code }) });
