@@ -205,7 +205,7 @@ async function endTemporary(stateDir: string): Promise<void> {
       // It may have ended since the last look.
       if (isAlive(one.pid)) process.kill(one.pid, 'SIGTERM');
       await untilGone(one.pid, 5_000).catch(async () => {
-        // A broker that still carries a job waits for its end unless it is told twice.
+        // One that still waits for a job is hurried by a second signal.
         if (isAlive(one.pid)) process.kill(one.pid, 'SIGTERM');
         await untilGone(one.pid, 20_000);
       });

@@ -1,5 +1,5 @@
 /**
- * A stand-in for Buildkite: what a broker, an agent and the job in it talk to. The Agent API is on one port, the host that
+ * A stand-in for Buildkite: what a manager of agents, an agent and the job in it talk to. The Agent API is on one port, the host that
  * artifacts go to on another.
  *
  * It is a small program at the network, not a mock: the real agent is its client in tests. What no source says is a guess,

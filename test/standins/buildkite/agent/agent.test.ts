@@ -1,4 +1,4 @@
-/** The real agent on a good day: what it does is what the stand-in and onejob's broker are held against. */
+/** The real agent on a good day: what it does is what the stand-in and onejob are held against. */
 import { execFileSync } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { mkdirSync, writeFileSync } from 'node:fs';

@@ -1,4 +1,4 @@
-/** The real agent on bad days: it shows what onejob's broker may expect of it, and that the stand-in's faults are felt. */
+/** The real agent on bad days: it shows what onejob may expect of it, and that the stand-in's faults are felt. */
 import { describe, expect, test } from 'vitest';
 import { lacks } from '../../../support/require.ts';
 import { setup, untilHomeIsGone } from './testing.ts';
@@ -100,7 +100,7 @@ describe.skipIf(lacks('buildkiteAgent'))('the real buildkite-agent, in trouble',
   test('does thirty jobs by agents of one job each, through random faults, and nothing is lost or left', async () => {
     await using at = await setup({ lostMs: 15_000 });
     const { bk } = at;
-    // Not on accept and finish answers of which the agent never learns: those jobs are the broker's to save.
+    // Not on accept and finish answers of which the agent never learns: those jobs are lost to it.
     const faults = [
       { fault: { kind: 'error', status: 500 }, route: '*' },
       { fault: { kind: 'reset' }, route: 'jobs/:id/chunks' },
