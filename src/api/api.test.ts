@@ -117,7 +117,7 @@ describe('jobs', () => {
   });
 
   test('unknown jobs are said to be unknown', async () => {
-    for (const ask of [client.job('x'), client.settled('x'), client.cancel(''), client.artifacts('../..')]) {
+    for (const ask of [client.job('x'), client.settled('x'), client.cancel('x'), client.cancel(''), client.artifacts('../..')]) {
       await expect(ask).rejects.toMatchObject({ code: 'E_JOB_UNKNOWN' });
     }
     expect((await raw('GET', '/v1/jobs/x')).status).toBe(404);

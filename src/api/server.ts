@@ -34,8 +34,11 @@ export interface ApiServer {
 /** ms a closing server gives clients to take the answers they still get. */
 const lastWords = 1_000;
 
-/** A workspace may take longer than the five minutes that Node gives a request. An idle connection is kept for so many ms. */
-const patience = { requestTimeout: 0, keepAliveTimeout: 72_000 };
+/**
+ * ms. A workspace may take longer than the five minutes that Node gives a request; without that limit Node would wait for the head of one
+ * for ever, too, so it has a limit of its own. An idle connection is kept for a while.
+ */
+const patience = { requestTimeout: 0, headersTimeout: 60_000, keepAliveTimeout: 72_000 };
 
 /**
  * Starts to serve. The caller holds the lock of the state directory.

@@ -1,5 +1,5 @@
 /** A file with a key or a token: readable for one user, whole or not at all. */
-import { chownSync, closeSync, fsyncSync, linkSync, mkdirSync, openSync, renameSync, rmSync, writeSync } from 'node:fs';
+import { chownSync, closeSync, fsyncSync, linkSync, mkdirSync, openSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { type ErrorCode, OnejobError } from '../errors.ts';
 
@@ -21,7 +21,8 @@ export function writePrivate(path: string, text: string, { over, like = null, fo
     const file = openSync(unfinished, 'wx', like === null ? 0o600 : like.mode & 0o640);
     try {
       if (like !== null) chownSync(unfinished, like.uid, like.gid);
-      writeSync(file, text);
+      // Unlike one write, it goes on until all is there or the disk refuses.
+      writeFileSync(file, text);
       fsyncSync(file);
     } finally {
       closeSync(file);

@@ -24,13 +24,18 @@ export interface RunOptions {
   /** Bytes of each stream that it may say; default 64 MiB. */
   readonly most?: number;
   readonly signal?: AbortSignal;
+  /** How it is ended when it takes too long or nobody waits any more; default KILL. */
+  readonly killSignal?: 'SIGKILL' | 'SIGTERM';
 }
 
-/** Never rejects: whoever gave `signal` looks whether it has aborted. */
+/**
+ * A failure is part of the answer: whoever gave `signal` looks whether it has aborted.
+ * @throws what the system says when no process can be made, such as `E2BIG`
+ */
 export function run(program: string, args: readonly string[], options: RunOptions = {}): Promise<Ended> {
-  const { input = '', most = 64 * 2 ** 20, ...rest } = options;
+  const { input = '', most = 64 * 2 ** 20, killSignal = 'SIGKILL', ...rest } = options;
   return new Promise((resolve) => {
-    const how = { ...rest, encoding: 'buffer', maxBuffer: most, killSignal: 'SIGKILL' } as const;
+    const how = { ...rest, encoding: 'buffer', maxBuffer: most, killSignal } as const;
     const child = execFile(program, args, how, (error, stdout, stderr) => {
       resolve({ code: error === null ? 0 : (error.code ?? null), error, stdout, stderr: stderr.toString() });
     });

@@ -66,7 +66,11 @@ export async function registryAuth(
 async function askHelper(name: string, server: string, signal: AbortSignal, clock: Clock): Promise<RegistryAuth | null> {
   const program = `docker-credential-${name}`;
   using late = deadline(clock, patience, signal);
-  const { code, error, stdout } = await run(program, ['get'], { input: `${server}\n`, signal: late.signal });
+  const { code, error, stdout } = await run(program, ['get'], {
+    ...{ input: `${server}\n`, signal: late.signal },
+    // It may have a lock or an agent of its own to clear away.
+    killSignal: 'SIGTERM',
+  });
   signal.throwIfAborted();
   const said = stdout.toString();
   const answer = helperAnswer.safeParse(jsonOf(said));
