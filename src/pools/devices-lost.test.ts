@@ -33,3 +33,17 @@ test('one that is gone is, once a whole look says so', () => {
   host.sees([]);
   expect(lost()).toBe(true);
 });
+
+test('a slot without a device says why, and whether all of them could be seen', () => {
+  const slots = new DeviceHost({ agents: 2 });
+  try {
+    const why = () => slots.book.slotDevices.heldBack('lab/2');
+    expect(why()).toBe('the GPUs of this host have not been looked at yet');
+    slots.sees([gpu(0)]);
+    expect(why()).toBe('no device is free for it');
+    slots.sees([gpu(0)], false);
+    expect(why()).toBe('no device is free for it, and not all could be seen');
+  } finally {
+    slots[Symbol.dispose]();
+  }
+});

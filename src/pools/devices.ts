@@ -261,7 +261,7 @@ export function createDeviceBook({ slots, changed, pools, known, locks, clock, w
   function heldBack(slot: AllocatedSlot | undefined): string | null {
     if (slot === undefined) {
       if (inventoryNow === null) return 'the GPUs of this host have not been looked at yet';
-      return inventoryNow.complete ? 'no device is free for it' : 'no device is free for it, and not all could be inventoryNow';
+      return inventoryNow.complete ? 'no device is free for it' : 'no device is free for it, and not all could be seen';
     }
     const [missing] = slot.missing;
     if (missing !== undefined) {

@@ -221,6 +221,5 @@ function unseen(uuid: DeviceId, boot: string, driver: string | null, pciId: stri
     health: 'unknown',
     listsProcesses: true,
     mark: { seq: null, at: null },
-    ...{},
   };
 }

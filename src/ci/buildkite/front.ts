@@ -75,7 +75,7 @@ export function createFront(
     }
   }
 
-  /** What was found; undefined: nothing was, and pools are held. */
+  /** What was found; undefined: nothing was, and pools are to be held. */
   async function find<T>(what: 'program' | 'token', look: () => Promise<T>): Promise<T | undefined> {
     try {
       const found = await look();
@@ -84,8 +84,6 @@ export function createFront(
     } catch (error) {
       if (!signal.aborted) reasons.set(what, { why: toFailure(error).message, beginning: false });
       return undefined;
-    } finally {
-      if (!signal.aborted) tell();
     }
   }
 
@@ -95,6 +93,8 @@ export function createFront(
       const isOther = found !== token;
       token = found;
       if (isOther) changed();
+      // Whoever hears that nothing holds a pool any more finds the new token.
+      if (!signal.aborted) tell();
       await sleep(clock, readAgain, signal);
     }
   }
@@ -102,6 +102,7 @@ export function createFront(
   async function findProgram(): Promise<void> {
     while (!signal.aborted) {
       await find('program', () => parts.program.ready(signal));
+      if (!signal.aborted) tell();
       if (!reasons.has('program')) return;
       await sleep(clock, readAgain, signal);
     }

@@ -96,6 +96,7 @@ const nobody = 65_534;
 export async function versionOf(path: string, patience: number, signal: AbortSignal): Promise<string> {
   signal.throwIfAborted();
   await using file = await open(path);
+  signal.throwIfAborted();
   using limit = deadline(systemClock, patience, signal);
   const child = spawn('/proc/self/fd/3', ['--version'], {
     ...{ argv0: basename(path), env: {}, cwd: '/', detached: true },
