@@ -12,7 +12,7 @@ it('absent and empty variables are the same', () => {
     configHome: '/h/.config',
     stateHome: '/h/.local/state',
     runtimeDir: null,
-    docker: { host: null, tlsVerify: false, certPath: null, context: null, config: '/h/.docker' },
+    docker: { host: null, tlsVerify: false, certPath: null, context: null, config: '/h/.docker', runtimeDir: null },
     proxies: { http: null, https: null, none: '' },
     handedOn: {},
     noColor: false,
@@ -33,8 +33,13 @@ it('Docker is found as its own CLI finds it', () => {
     DOCKER_CERT_PATH: '/c',
     DOCKER_CONTEXT: 'far',
     DOCKER_CONFIG: '/d',
+    XDG_RUNTIME_DIR: '/run/user/5',
   });
-  expect(docker).toEqual({ host: 'tcp://a:2376', tlsVerify: true, certPath: '/c', context: 'far', config: '/d' });
+  expect(docker).toEqual({
+    ...{ host: 'tcp://a:2376', tlsVerify: true, certPath: '/c', context: 'far', config: '/d' },
+    // Where a rootless Engine has its socket.
+    runtimeDir: '/run/user/5',
+  });
 });
 
 it('cannot be changed', () => {

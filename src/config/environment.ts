@@ -46,6 +46,8 @@ export function readEnvironment(variables: Variables = process.env, uid: number 
       certPath: get('DOCKER_CERT_PATH'),
       context: get('DOCKER_CONTEXT'),
       config: get('DOCKER_CONFIG') ?? join(home, '.docker'),
+      /** Where rootless Engines have their sockets. */
+      runtimeDir: absolute('XDG_RUNTIME_DIR'),
     }),
     /** By which services are reached. */
     proxies: readProxies(variables),

@@ -12,8 +12,9 @@ import { createGunzip } from 'node:zlib';
 import { extract, pack } from 'tar-stream';
 import type { AgentPackage } from '../ci/ci-service.ts';
 import { systemClock } from '../clock.ts';
+import type { DockerEnvironment } from '../config/environment.ts';
 import { OnejobError, toFailure } from '../errors.ts';
-import { type DockerSettings, resolveEndpoint } from '../runtimes/docker/endpoint.ts';
+import { resolveEndpoint } from '../runtimes/docker/endpoint.ts';
 import { connectEngine } from '../runtimes/docker/engine.ts';
 import { createImages } from '../runtimes/docker/image.ts';
 import type { Recipe } from '../runtimes/runtime.ts';
@@ -53,7 +54,7 @@ export interface Built {
 }
 
 export interface BuilderParts {
-  readonly environment: DockerSettings;
+  readonly environment: DockerEnvironment;
   /** Id of this installation. */
   readonly owner: string;
   /** Folder for packages of agents. */

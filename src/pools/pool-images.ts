@@ -263,7 +263,7 @@ export class PoolImages {
 
 interface OpenImagesParts {
   readonly config: Pick<Config, 'pools' | 'services'>;
-  readonly env: Pick<Environment, 'docker' | 'runtimeDir' | 'hostRoot'>;
+  readonly env: Pick<Environment, 'docker' | 'hostRoot'>;
   /** Of the state directory. */
   readonly store: { readonly dir: string; readonly owner: string };
   readonly services: ReadonlyMap<string, CiService>;
@@ -282,9 +282,8 @@ export async function openPoolImages({ config, env, store, services, log }: Open
     typeOf: (service) => serviceType(config.services.find((one) => one.name === service)?.type).type,
     builder: async () => {
       const { createImageBuilder } = await import('../images/builder.ts');
-      const environment = { ...env.docker, runtimeDir: env.runtimeDir };
       const warn = (text: string, fields: Record<string, unknown>) => log.warn(text, fields);
-      return createImageBuilder({ environment, owner: store.owner, packages: join(store.dir, 'packages'), warn });
+      return createImageBuilder({ environment: env.docker, owner: store.owner, packages: join(store.dir, 'packages'), warn });
     },
     agentPackage: async (service, platform, signal) => (await services.get(service)?.agentPackage?.(platform, signal)) ?? null,
   });

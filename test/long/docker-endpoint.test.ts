@@ -5,7 +5,8 @@ import { createServer as createTcp } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
-import { type DockerSettings, resolveEndpoint } from '../../src/runtimes/docker/endpoint.ts';
+import type { DockerEnvironment } from '../../src/config/environment.ts';
+import { resolveEndpoint } from '../../src/runtimes/docker/endpoint.ts';
 import { unreachable } from '../../src/runtimes/docker/failures.ts';
 import { probeDocker } from '../../src/runtimes/docker/probe.ts';
 import { lacks } from '../support/require.ts';
@@ -16,8 +17,8 @@ beforeEach(async () => {
 });
 afterEach(() => rm(folder, { recursive: true, force: true }));
 
-const resolve = (changes: Partial<DockerSettings>) =>
-  resolveEndpoint({ host: null, tlsVerify: false, certPath: null, context: null, config: folder, ...changes });
+const resolve = (changes: Partial<DockerEnvironment>) =>
+  resolveEndpoint({ host: null, tlsVerify: false, certPath: null, context: null, config: folder, runtimeDir: null, ...changes });
 
 const addContext = async (name: string, host: string, more: object = {}) => {
   const id = createHash('sha256').update(name).digest('hex');

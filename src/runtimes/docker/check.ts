@@ -4,10 +4,11 @@ import { existsSync } from 'node:fs';
 import { statfs } from 'node:fs/promises';
 import { systemClock } from '../../clock.ts';
 import type { PoolConfig } from '../../config/config.ts';
+import type { DockerEnvironment } from '../../config/environment.ts';
 import type { Clock } from '../../core/clock.ts';
 import { toFailure } from '../../errors.ts';
 import { type Finding, fine, type GrantWay, warning } from '../runtime.ts';
-import { type DockerSettings, type Endpoint, endpointUrl, resolveEndpoint } from './endpoint.ts';
+import { type Endpoint, endpointUrl, resolveEndpoint } from './endpoint.ts';
 import { createFirewall, type Firewall } from './firewall.ts';
 import { anyGrant, chooseGrant, type GrantChoice, type Way } from './grants.ts';
 import { probeDocker } from './probe.ts';
@@ -84,7 +85,7 @@ export async function checkInternet(firewall: Firewall): Promise<Finding> {
 }
 
 /** Why there can be no network `internet` here, as the end of a sentence; null when there can. Asks no Engine. Never throws. */
-export async function internetObstacle(settings: DockerSettings): Promise<string | null> {
+export async function internetObstacle(settings: DockerEnvironment): Promise<string | null> {
   try {
     const { kind } = await resolveEndpoint(settings);
     return await createFirewall({ owner: 'nobody', local: kind === 'unix' }).obstacle();
@@ -115,7 +116,7 @@ export interface EngineFacts {
  */
 export async function engineFacts(
   pools: readonly Pick<PoolConfig, 'devices' | 'runtime' | 'recipe'>[],
-  environment: DockerSettings,
+  environment: DockerEnvironment,
   signal: AbortSignal,
   clock: Clock = systemClock,
 ): Promise<EngineFacts | null> {

@@ -7,6 +7,7 @@
 
 import { readFile, statfs } from 'node:fs/promises';
 import { Readable } from 'node:stream';
+import type { DockerEnvironment } from '../../config/environment.ts';
 import type { Clock } from '../../core/clock.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
 import { diskUsage } from '../disk-usage.ts';
@@ -17,7 +18,7 @@ import { checkEngine, checkInternet } from './check.ts';
 import { createContainers } from './containers.ts';
 import { type LogLimits, labels, workspacePath } from './create.ts';
 import { createDevices, type DeviceOptions } from './devices.ts';
-import { type DockerSettings, resolveEndpoint } from './endpoint.ts';
+import { resolveEndpoint } from './endpoint.ts';
 import { connectEngine } from './engine.ts';
 import { followEvents } from './events.ts';
 import { createExits } from './exits.ts';
@@ -34,7 +35,7 @@ export interface DockerOptions extends DeviceOptions {
   /** Id of this installation; labels everything. Letters, digits and dashes. */
   readonly owner: string;
   /** What the environment says about Docker. */
-  readonly environment: DockerSettings;
+  readonly environment: DockerEnvironment;
   /** Output the Engine keeps per sandbox until it was read; default: for a log limit of 64 MiB. */
   readonly log?: LogLimits;
   /** Whether logs are read in the Engine's files where they can be; a test reads them through its API. Default true. */

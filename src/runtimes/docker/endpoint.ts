@@ -9,9 +9,6 @@ import { z } from 'zod';
 import type { DockerEnvironment } from '../../config/environment.ts';
 import { codeOf, OnejobError } from '../../errors.ts';
 
-/** What the environment says about Docker. `runtimeDir` is where rootless Engines keep their sockets. */
-export type DockerSettings = DockerEnvironment & { readonly runtimeDir?: string | null };
-
 export interface Tls {
   readonly ca: string | null;
   readonly cert: string | null;
@@ -34,7 +31,7 @@ const contextMeta = z.object({
 });
 
 /** @throws OnejobError E_ENGINE_ADDRESS when what is configured cannot be used. */
-export async function resolveEndpoint(settings: DockerSettings): Promise<Endpoint> {
+export async function resolveEndpoint(settings: DockerEnvironment): Promise<Endpoint> {
   const { host, certPath, tlsVerify, context, config } = settings;
   if (host !== null) return parseHost(host, 'DOCKER_HOST', tlsVerify ? await readTls(certPath ?? config, true) : null);
   const chosen = context ?? (await currentContext(config));
@@ -75,7 +72,7 @@ async function fromContext(folder: string, name: string): Promise<Endpoint> {
   return parseHost(Host, `Docker context "${name}"`, tls);
 }
 
-async function usualSocket({ config, runtimeDir }: DockerSettings): Promise<Endpoint> {
+async function usualSocket({ config, runtimeDir }: DockerEnvironment): Promise<Endpoint> {
   const rootful = '/var/run/docker.sock';
   const rootless = runtimeDir ? [join(runtimeDir, 'docker.sock'), join(runtimeDir, 'podman/podman.sock')] : [];
   for (const path of [rootful, ...rootless, join(config, 'run/docker.sock'), '/run/podman/podman.sock']) {

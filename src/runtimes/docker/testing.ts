@@ -29,7 +29,7 @@ export const recipe: Recipe = {
 
 /** Settings that lead to one socket, whatever the environment says. */
 export function settings(socket = '/var/run/docker.sock'): DockerOptions['environment'] {
-  return { host: `unix://${socket}`, tlsVerify: false, certPath: null, context: null, config: tmpdir() };
+  return { host: `unix://${socket}`, tlsVerify: false, certPath: null, context: null, config: tmpdir(), runtimeDir: null };
 }
 
 /** An owner no other test has, and runtimes for it. */
