@@ -51,7 +51,7 @@ describe('npm pack', () => {
     expect(packed).toEqual(expect.arrayContaining(['bin/onejob', 'dist/main.js', 'README.md', 'LICENSE', 'CHANGELOG.md']));
     const dockerfiles = readdirSync(join(root, 'src/images/dockerfiles'));
     expect(packed).toEqual(expect.arrayContaining(dockerfiles.map((name) => `dist/images/dockerfiles/${name}`)));
-    expect(packed.filter((path) => /\.test\.|\/testing|\/contract|fake-engine|^(test|bench|src)\//.test(path))).toEqual([]);
+    expect(packed.filter((path) => /\.test\.|^dist\/.*(testing|contract|fake-engine)|^(test|bench|src)\//.test(path))).toEqual([]);
   });
 
   test('brings few packages, and none of them runs a script when it is installed', () => {
