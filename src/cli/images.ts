@@ -2,13 +2,12 @@
  * `onejob image build`, `list`, `prune` and `refresh`: the images that onejob builds. A daemon does it where there is one, so that
  * nothing is built twice at a time; otherwise this process does, and starts no agent for it.
  */
-import { readFile } from 'node:fs/promises';
 import type { ImageOutcome, ImageView } from '../api/image-schema.ts';
 import type { ImageDesk } from '../api/manager.ts';
 import { serviceType } from '../ci/types.ts';
 import type { AgentPackageConfig, Config, PoolConfig, ServiceConfig } from '../config/config.ts';
-import { OnejobError, toFailure } from '../errors.ts';
-import { buildPlan, readTemplates } from '../images/plan.ts';
+import { OnejobError } from '../errors.ts';
+import { buildPlan, readDockerfile, readTemplates } from '../images/plan.ts';
 import { isGone, withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import { configSource, type Session } from './session.ts';
@@ -182,7 +181,7 @@ async function recipeText({ pools, services }: Pick<Config, 'pools' | 'services'
 async function textOf({ imageRecipe, recipe }: PoolConfig, service: ServiceConfig | undefined): Promise<string> {
   if (imageRecipe === null) return `# Nothing is built: the image is ${recipe.image ?? 'none'}.\n`;
   const { base, packages, dockerfile: path } = imageRecipe;
-  const dockerfile = path === null ? null : await read(path);
+  const dockerfile = path === null ? null : await readDockerfile(path);
   const shown = base === 'auto' ? '"$(onejob image choose)"' : base;
   const { type, agent: kind } = serviceType(service?.type);
   const isIn = service !== undefined && 'agentPackage' in service && kind === 'in-image';
@@ -207,15 +206,4 @@ async function textOf({ imageRecipe, recipe }: PoolConfig, service: ServiceConfi
 
 function packageOf({ version, from, sha256 }: AgentPackageConfig) {
   return { version: version ?? '<the newest>', from: from ?? 'the package that the service hands out', sha256 };
-}
-
-async function read(path: string): Promise<string> {
-  try {
-    return await readFile(path, 'utf8');
-  } catch (cause) {
-    throw new OnejobError('E_IMAGE_BUILD', `Cannot read the Dockerfile ${path}: ${toFailure(cause).message}.`, {
-      hint: 'Look at the path in "dockerfile" of the pool, and at the rights of the file.',
-      cause,
-    });
-  }
 }

@@ -5,7 +5,6 @@
  */
 
 import { createReadStream } from 'node:fs';
-import { readFile } from 'node:fs/promises';
 import { posix } from 'node:path';
 import { pipeline, Readable } from 'node:stream';
 import { createGunzip } from 'node:zlib';
@@ -13,7 +12,7 @@ import { extract, pack } from 'tar-stream';
 import type { AgentPackage } from '../ci/ci-service.ts';
 import { systemClock } from '../clock.ts';
 import type { DockerEnvironment } from '../config/environment.ts';
-import { OnejobError, toFailure } from '../errors.ts';
+import { OnejobError } from '../errors.ts';
 import { resolveEndpoint } from '../runtimes/docker/endpoint.ts';
 import { connectEngine } from '../runtimes/docker/engine.ts';
 import { createImages } from '../runtimes/docker/image.ts';
@@ -27,6 +26,7 @@ import {
   buildPlan,
   imageLabels,
   type Layer,
+  readDockerfile,
   readTemplates,
   recipeOf,
   type Wish,
@@ -254,17 +254,6 @@ function onlyNamed(images: readonly ImageThere[]): (ImageThere & { readonly refe
 function platformFor(arch: string): string {
   const known: Readonly<Record<string, string>> = { amd64: 'linux-x64', arm64: 'linux-arm64', arm: 'linux-arm' };
   return known[arch] ?? `linux-${arch}`;
-}
-
-async function readDockerfile(path: string): Promise<string> {
-  try {
-    return await readFile(path, 'utf8');
-  } catch (cause) {
-    throw new OnejobError('E_IMAGE_BUILD', `Cannot read the Dockerfile ${path}: ${toFailure(cause).message}.`, {
-      hint: 'Look at the path in "dockerfile" of the pool, and at the rights of the file.',
-      cause,
-    });
-  }
 }
 
 function lost(reference: string): OnejobError {

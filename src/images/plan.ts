@@ -5,10 +5,12 @@
 
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
+import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { AgentPackage } from '../ci/ci-service.ts';
 import type { ServiceType } from '../ci/service-type.ts';
 import { serviceType, serviceTypes } from '../ci/types.ts';
+import { OnejobError, toFailure } from '../errors.ts';
 
 export const imageLabels = {
   /** Id of the installation that built it; `by-hand` for who used a template without onejob. */
@@ -167,4 +169,16 @@ export function readTemplates(): Templates {
   const all = (agent: ServiceType['agent']) =>
     Object.fromEntries(serviceTypes.filter((one) => one.agent === agent).map(({ type }) => [type, read(type)]));
   return { packages: read('packages'), agents: all('in-image'), needs: all('mounted') };
+}
+
+/** A Dockerfile of the owner's. @throws OnejobError E_IMAGE_BUILD */
+export async function readDockerfile(path: string): Promise<string> {
+  try {
+    return await readFile(path, 'utf8');
+  } catch (cause) {
+    throw new OnejobError('E_IMAGE_BUILD', `Cannot read the Dockerfile ${path}: ${toFailure(cause).message}.`, {
+      hint: 'Look at the path in "dockerfile" of the pool, and at the rights of the file.',
+      cause,
+    });
+  }
 }
