@@ -24,7 +24,8 @@ const slots = ['ci/1', 'ci/2', 'cards/1', 'cards/2'];
 const faults: readonly (readonly [Fault, FaultWhere])[] = [
   [{ kind: 'error', status: 500 }, {}],
   [{ kind: 'error', status: 503 }, { token: 'registration' }],
-  [{ kind: 'error', status: 429, retryAfter: 1 }, {}],
+  // An agent that speaks to the service itself drops a chunk that is answered with any 4xx.
+  [{ kind: 'error', status: 429, retryAfter: 1 }, { token: 'registration' }],
   [{ kind: 'reset' }, {}],
   [{ kind: 'reset' }, { token: 'job' }],
   [{ kind: 'lost' }, { route: 'stacks/:key/scheduled-jobs' }],

@@ -41,6 +41,7 @@ export function watchQueue({ queue, often, shared, reservations, runs, say }: Qu
   const keepEvery = (expiry * 1000) / 4;
   let isKnown = false;
   let wasKnown = false;
+  let isTakenUp = false;
   let failures = 0;
   /** Times of the clock. */
   let [asked, kept, notBefore] = [Number.NEGATIVE_INFINITY, clock.now(), Number.NEGATIVE_INFINITY];
@@ -48,8 +49,8 @@ export function watchQueue({ queue, often, shared, reservations, runs, say }: Qu
   const told = new Set<JobId>();
 
   /**
-   * What a manager before this one had reserved or given to agents: kept, and run after all, looked after, or known to be over. Of
-   * pools that config does not know any more, too. @throws OnejobError E_CI_*
+   * What a manager before this one had reserved or given to agents, and what was reserved without an answer: kept, and run after all,
+   * looked after, or known to be over. Of pools that config does not know any more, too. @throws OnejobError E_CI_*
    */
   async function takeUp(): Promise<void> {
     const isOfQueue = (pool: string): boolean => (shared.pools.find(({ name }) => name === pool)?.queue ?? queue) === queue;
@@ -69,7 +70,14 @@ export function watchQueue({ queue, often, shared, reservations, runs, say }: Qu
     }
     if (picks.length === 0) return;
     log.info('reservations taken up', { queue, jobs: picks.map(({ job }) => job) });
+    await take(picks);
+  }
+
+  /** @throws OnejobError E_CI_* */
+  async function take(picks: readonly Pick[]): Promise<void> {
+    isTakenUp = false;
     await reservations.take(queue, picks);
+    isTakenUp = true;
   }
 
   /** The stack is made known. `again`: it is not known any more. @throws OnejobError E_CI_* */
@@ -77,8 +85,9 @@ export function watchQueue({ queue, often, shared, reservations, runs, say }: Qu
     await entry.register(queue, again, signal).catch((error: unknown) => {
       throw whyRefused(error);
     });
-    await takeUp();
-    runs.wake();
+    isKnown = true;
+    wasKnown = true;
+    isTakenUp = false;
   }
 
   const pick = (job: ScheduledJob, free: string[]): string | null => {
@@ -108,7 +117,7 @@ export function watchQueue({ queue, often, shared, reservations, runs, say }: Qu
       if (after === null || free.length === 0 || page.wait > 0) break;
     }
     crowd = waiting;
-    if (picks.length > 0) await reservations.take(queue, picks);
+    if (picks.length > 0) await take(picks);
     await note();
   }
 
@@ -128,8 +137,11 @@ export function watchQueue({ queue, often, shared, reservations, runs, say }: Qu
   async function turn(): Promise<void> {
     try {
       if (!isKnown) await begin(wasKnown);
-      isKnown = true;
-      wasKnown = true;
+      if (!isTakenUp) {
+        await takeUp();
+        isTakenUp = true;
+        runs.wake();
+      }
       if (clock.now() >= kept + keepEvery) {
         kept = clock.now();
         await reservations.keep(queue);
@@ -155,7 +167,7 @@ export function watchQueue({ queue, often, shared, reservations, runs, say }: Qu
   const due = (): number | null => {
     if (!shared.isReady() || !reservations.knowsSlots) return null;
     const keep = reservations.has(queue) ? kept + keepEvery : Number.POSITIVE_INFINITY;
-    return Math.max(notBefore, isKnown ? Math.min(nextAsk(), keep) : notBefore);
+    return Math.max(notBefore, isKnown && isTakenUp ? Math.min(nextAsk(), keep) : notBefore);
   };
 
   return takeTurns({ due, turn, clock, signal });

@@ -55,7 +55,7 @@ export interface Reservations {
   has(queue: string): boolean;
   /** Not to be reserved now: one that was given back, or that another host has. */
   isShunned(job: JobId): boolean;
-  /** @throws OnejobError E_CI_* when the service cannot be asked; then none is ours */
+  /** @throws OnejobError E_CI_* when the service cannot be asked; all of them have a row then, for some may be ours */
   take(queue: string, picks: readonly { readonly job: JobId; readonly slot: string }[]): Promise<void>;
   /** Sees that it is ours for most of its time still. False: it is ours no more, and forgotten. @throws OnejobError E_CI_* */
   renew(job: JobId): Promise<boolean>;
@@ -224,12 +224,20 @@ export function createReservations(shared: Shared): Reservations {
     async take(queue, picks) {
       const jobs = picks.map(({ job }) => job);
       const kept = clock.now();
-      const ours = await stacks.reserve(stack, jobs, expiry, signal);
+      const note = ({ job, slot }: (typeof picks)[number]): void => {
+        const pool = poolOf(slot)?.name;
+        if (pool !== undefined && !held.has(job)) rows.reserved({ id: job, env: {} }, pool);
+      };
+      const ours = await stacks.reserve(stack, jobs, expiry, signal).catch((error: unknown) => {
+        for (const one of picks) note(one);
+        throw error;
+      });
       for (const { job, slot } of picks) {
         const pool = poolOf(slot)?.name;
         if (pool === undefined || held.has(job)) continue;
         if (!ours.has(job)) {
           shun(job, shunLost);
+          rows.left(job, null);
           continue;
         }
         const agent = slots.agentOf(slot, job);

@@ -156,6 +156,19 @@ describe('a reserved job', () => {
     expect(one.store.serviceJobs.get('job-1')).toMatchObject({ state: 'done', result: null });
   });
 
+  it('whose answer got lost is found again at once, and so is one that another host was given', async () => {
+    await using one = await ready();
+    one.jobs.offer('ci/2', 'open');
+    for (const id of ['job-1', 'job-2']) one.stacks.add(id, trustedEnv);
+    one.stacks.losesAnswer = true;
+    await one.pass(1_000);
+    expect(one.stacks.losesAnswer).toBe(false);
+    Object.assign(one.stacks.jobs.get('job-2') ?? {}, { state: 'running' });
+    await one.pass(5_000);
+    expect(['ci/1', 'ci/2'].map((slot) => one.jobs.next('ci', slot)?.job)).toEqual(['job-1', undefined]);
+    expect(one.store.serviceJobs.get('job-2')).toMatchObject({ state: 'done', result: null });
+  });
+
   it('whose slot is gone goes back at once', async () => {
     await using one = await reserved();
     one.jobs.offer('ci/1', 'gone');

@@ -19,6 +19,8 @@ export interface FakeStacks extends Stacks {
   paused: boolean;
   /** Thrown instead of an answer; null: it answers. */
   failing: OnejobError | null;
+  /** The next reservation is made, and its answer lost. */
+  losesAnswer: boolean;
 }
 
 export function fakeStacks(): FakeStacks {
@@ -34,6 +36,7 @@ export function fakeStacks(): FakeStacks {
     calls: [],
     paused: false,
     failing: null,
+    losesAnswer: false,
     add(id, env, more = {}) {
       const job = { id, env, priority: 0, rules: ['queue=default'], state: 'scheduled', detail: null, notes: [], ...more };
       jobs.set(id, job);
@@ -60,6 +63,10 @@ export function fakeStacks(): FakeStacks {
       said(`reserve ${ids.join(' ')} ${seconds}`);
       const ours = ids.filter((id) => ['scheduled', 'reserved'].includes(jobs.get(id)?.state ?? ''));
       for (const id of ours) Object.assign(jobs.get(id) ?? {}, { state: seconds === 1 ? 'scheduled' : 'reserved' });
+      if (stacks.losesAnswer) {
+        stacks.losesAnswer = false;
+        throw new OnejobError('E_CI_UNREACHABLE', 'Cannot reserve jobs: the connection ended.', { retry: true });
+      }
       return new Set(ours);
     },
     async show(_stack, id) {
