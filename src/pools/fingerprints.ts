@@ -131,7 +131,7 @@ export function createFingerprints({ reconciler, images, nameOf, log }: Fingerpr
     if (pool.runtime.capabilities.images) await images.look(pool.config.name, signal);
     for (const { key } of reconciler.slots) {
       // One slot speaks for all where their recipes are the same.
-      if (reconciler.poolOf(key) !== pool || !(pool.isPerSlot || key.endsWith('/1'))) continue;
+      if (!(pool.isPerSlot || key.endsWith('/1')) || reconciler.poolOf(key) !== pool) continue;
       const recipe = recipeNow(pool, nameOf(key));
       const fingerprint = recipe === null ? null : await pool.runtime.fingerprint(recipe, signal);
       signal.throwIfAborted();

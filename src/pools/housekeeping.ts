@@ -1,4 +1,4 @@
-/** What is done about once a minute, whatever happens: forgetting what nobody will ask for any more, and looking at secrets' dates. */
+/** What is done now and then, whatever happens: forgetting what nobody will ask for any more, and looking at secrets' dates. */
 
 import { readdir, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -27,8 +27,8 @@ export interface HousekeepingParts {
   readonly caches?: Pick<Caches, 'tidy'>;
 }
 
-const interval = 60_000;
-const cachesEvery = 3_600_000;
+/** ms between two looks at secrets, between two times of forgetting, and between two looks at caches. */
+const [interval, pruneEvery, cachesEvery] = [60_000, 600_000, 3_600_000];
 
 export async function keepHouse({ clock, log, store, queue, config, caches }: HousekeepingParts) {
   const pruneServices = createPruneServices(store);
@@ -41,14 +41,20 @@ export async function keepHouse({ clock, log, store, queue, config, caches }: Ho
   await look();
   const failed = (error: unknown): void => log.warn('housekeeping failed', { reason: toFailure(error).message });
   const stopCaches = caches === undefined ? () => {} : every(clock, cachesEvery, () => caches.tidy(), failed);
+  let pruneAt = clock.now();
+  const prune = async (): Promise<void> => {
+    if (clock.now() < pruneAt) return;
+    pruneAt = clock.now() + pruneEvery;
+    await queue.prune(clock.wall(), config.keepJobs);
+    await pruneServices(clock.wall(), config.keepJobs);
+    store.proofs.prune(clock.wall() - config.keepJobs);
+  };
   const stop = every(
     clock,
     interval,
     async () => {
       await look();
-      await queue.prune(clock.wall(), config.keepJobs);
-      await pruneServices(clock.wall(), config.keepJobs);
-      store.proofs.prune(clock.wall() - config.keepJobs);
+      await prune();
       store.checkpoint();
     },
     failed,

@@ -65,6 +65,7 @@ function wrap(db: DatabaseSync, path: string) {
   // Synced by hand for sync(): SQLite keeps one file for as long as a connection is open, and takes no locks on it.
   const wal = openSync(`${path}-wal`, 'r');
   let full = false;
+  let hasCommits = true;
   const setFull = (wanted: boolean): void => {
     if (full === wanted) return;
     // Not a prepared statement: SQLite applies this pragma while preparing, so running it again would do nothing (measured).
@@ -89,6 +90,7 @@ function wrap(db: DatabaseSync, path: string) {
         begin.run();
         const result = fn();
         commit.run();
+        hasCommits = true;
         return result;
       } catch (error) {
         // SQLite rolls back by itself on some errors, such as a full disk.
@@ -98,7 +100,7 @@ function wrap(db: DatabaseSync, path: string) {
     },
     /** Makes every commit so far outlive a power cut, beside whatever else goes on. @throws OnejobError E_STATE_FULL */
     sync: (): Promise<void> =>
-      promisify(fdatasync)(wal).catch((error) => {
+      syncFile(wal).catch((error) => {
         throw storeFault('sync', `${path}-wal`, error);
       }),
     /** The same before it returns. @throws OnejobError E_STATE_FULL */
@@ -111,8 +113,10 @@ function wrap(db: DatabaseSync, path: string) {
     },
     /** Moves the write-ahead log into the database while there is time for it, so that no commit has to. */
     checkpoint(): void {
+      if (!hasCommits) return;
       try {
         db.exec('PRAGMA wal_checkpoint(PASSIVE)');
+        hasCommits = false;
       } catch (error) {
         throw storeFault('write', path, error);
       }
@@ -124,6 +128,8 @@ function wrap(db: DatabaseSync, path: string) {
     },
   };
 }
+
+const syncFile = promisify(fdatasync);
 
 function migrate(db: DatabaseSync, path: string): void {
   const row = db.prepare('PRAGMA user_version').get();

@@ -81,6 +81,7 @@ export class Players implements Disposable {
     const env = { ...process.env, UV_THREADPOOL_SIZE: '1', NODE_NO_WARNINGS: '1' };
     const child = fork(join(this.#options.folder ?? import.meta.dirname, 'worker.ts'), {
       env,
+      execArgv: ['--max-semi-space-size=64'],
       stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
     });
     const player: Player = { child, said: '' };

@@ -54,7 +54,14 @@ export function simRuntime(
     if (sandbox !== undefined) return sandbox;
     throw new OnejobError('E_SANDBOX_LOST', `Agent ${agent} has no sandbox.`);
   };
-  const fingerprintOf = (recipe: Recipe, image: SimImage | null): string => digest(`${image?.id} ${JSON.stringify(recipe)}`);
+  // Asked for every half minute of each day, and of few recipes.
+  const fingerprints = new Map<string, string>();
+  const fingerprintOf = (recipe: Recipe, image: SimImage | null): string => {
+    const text = `${image?.id} ${JSON.stringify(recipe)}`;
+    const known = fingerprints.get(text) ?? digest(text);
+    fingerprints.set(text, known);
+    return known;
+  };
   const imageOf = ({ image }: Recipe): SimImage | null => (images && image !== null ? engine.image(image) : null);
 
   /** The image of a recipe, pulled if its policy says so. */
