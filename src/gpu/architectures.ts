@@ -87,6 +87,14 @@ const models: readonly (readonly [capability: string, names: string])[] = [
   ['12.1', 'gb10'],
 ];
 
+const named = models.flatMap(([capability, names]) =>
+  names.split(/,\s+/).map((entry) => {
+    const words = entry.split(' ');
+    // More words say more, and so do longer ones.
+    return { capability, words, rank: words.length * 100 + entry.replaceAll(/[# ]/g, '').length };
+  }),
+);
+
 /** What a driver said of a card, null where it did not. */
 export interface SaidOfCard {
   readonly model: string;
@@ -109,8 +117,8 @@ export function architectureOf(card: SaidOfCard): {
 }
 
 function byModel(model: string, architecture: string | null): string | null {
-  const named = capabilityOfModel(model);
-  return named !== null && architecture !== null && architectures.get(named) !== architecture ? null : named;
+  const capability = capabilityOfModel(model);
+  return capability !== null && architecture !== null && architectures.get(capability) !== architecture ? null : capability;
 }
 
 /** The compute capability that all cards of this name have; null for a name that is not known. */
@@ -120,13 +128,7 @@ export function capabilityOfModel(model: string): string | null {
     .split(/[^a-z0-9]+/)
     .slice(0, 20);
   let best: { capability: string; rank: number } | null = null;
-  for (const [capability, names] of models) {
-    for (const entry of names.split(/,\s+/)) {
-      const wanted = entry.split(' ');
-      const rank = wanted.length * 100 + entry.replaceAll(/[# ]/g, '').length;
-      if (rank > (best?.rank ?? 0) && standIn(wanted, words)) best = { capability, rank };
-    }
-  }
+  for (const one of named) if (one.rank > (best?.rank ?? 0) && standIn(one.words, words)) best = one;
   return best?.capability ?? null;
 }
 

@@ -35,6 +35,8 @@ export interface ClientOptions {
 /** Whom Azure DevOps takes a request without a credential for, in an organisation that has public projects. */
 const nobody = 'aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa';
 const task = '/_apis/distributedtask';
+/** Made once: each new schema is compiled anew. */
+const [poolList, agentList, jobRequestList, packageList] = [listOf(pool), listOf(agent), listOf(jobRequest), listOf(agentPackage)];
 
 export type AzureClient = ReturnType<typeof createAzureClient>;
 
@@ -91,17 +93,17 @@ export function createAzureClient(options: ClientOptions) {
     /** By its name, in whatever case; null when the service shows none. */
     async findPool(name: string, signal: AbortSignal) {
       const query = { poolName: name, poolType: 'automation' };
-      const found = await read(listOf(pool), { ...poolRoute, query, doing: `find pool "${name}"` }, signal);
+      const found = await read(poolList, { ...poolRoute, query, doing: `find pool "${name}"` }, signal);
       return found.find((one) => one.name.toLowerCase() === name.toLowerCase()) ?? null;
     },
 
     pools: (signal: AbortSignal) =>
-      read(listOf(pool), { ...poolRoute, query: { poolType: 'automation' }, doing: 'list the pools' }, signal),
+      read(poolList, { ...poolRoute, query: { poolType: 'automation' }, doing: 'list the pools' }, signal),
 
     agents(poolId: number, { name, ...flags }: AgentQuery & { readonly name?: string }, signal: AbortSignal) {
       const query = { ...(name !== undefined && { agentName: name }), ...told(flags) };
       const doing = name === undefined ? `list the agents of pool ${poolId}` : `find agent ${name} in pool ${poolId}`;
-      return read(listOf(agent), { ...agentRoute, path: agentsOf(poolId), query, doing }, signal);
+      return read(agentList, { ...agentRoute, path: agentsOf(poolId), query, doing }, signal);
     },
 
     agent(poolId: number, id: number, flags: AgentQuery, signal: AbortSignal) {
@@ -158,14 +160,14 @@ export function createAzureClient(options: ClientOptions) {
       const query: Record<string, string> = isOfPool ? { completedRequestCount: '0' } : { agentId: String(which.agent) };
       const doing = `list the jobs of ${isOfPool ? '' : `agent ${which.agent} in `}pool ${poolId}`;
       const path = `${task}/pools/${poolId}/jobrequests`;
-      return read(listOf(jobRequest), { route: 'jobrequests', path, query, preview: 1, doing }, signal);
+      return read(jobRequestList, { route: 'jobrequests', path, query, preview: 1, doing }, signal);
     },
 
     /** Newest first. `platform`: such as `linux-x64`. */
     async packages(platform: string, signal: AbortSignal) {
       const doing = `list the agents that there are for ${platform}`;
       const path = `${task}/packages/agent/${encodeURIComponent(platform)}`;
-      const found = await read(listOf(agentPackage), { route: 'packages', path, query: { $top: '20' }, preview: 2, doing }, signal);
+      const found = await read(packageList, { route: 'packages', path, query: { $top: '20' }, preview: 2, doing }, signal);
       return found.toSorted((a, b) => compareVersions(b.version, a.version));
     },
 
