@@ -13,16 +13,19 @@ const shared = {
   setupFiles: ['./test/support/seed.ts'],
 } satisfies TestOptions;
 
+/** Deterministic, so only what hangs runs out of time: a busy machine must not make it red. */
+const deterministic = { ...shared, testTimeout: 300_000 } satisfies TestOptions;
+
 /** Starts no process and no server. No module keeps state, so files share a worker: that halves what they cost. */
 const unit = {
-  ...shared,
+  ...deterministic,
   isolate: false,
   setupFiles: [...shared.setupFiles, './test/support/no-outside.ts'],
   sequence: { groupOrder: 1 },
 } satisfies TestOptions;
 
 /** Plays in processes of its own, as many as there are cores, so nothing else runs beside it. */
-const sim = { ...shared, isolate: false, maxWorkers: 1, sequence: { groupOrder: 2 } } satisfies TestOptions;
+const sim = { ...deterministic, isolate: false, maxWorkers: 1, sequence: { groupOrder: 2 } } satisfies TestOptions;
 
 /** Waits for an Engine or for processes most of the time, so more workers than cores pay. */
 const outside = { ...shared, maxWorkers: 4, sequence: { groupOrder: 3 } } satisfies TestOptions;
