@@ -87,7 +87,7 @@ const models: readonly (readonly [capability: string, names: string])[] = [
   ['12.1', 'gb10'],
 ];
 
-const named = models.flatMap(([capability, names]) =>
+const modelNames = models.flatMap(([capability, names]) =>
   names.split(/,\s+/).map((entry) => {
     const words = entry.split(' ');
     // More words say more, and so do longer ones.
@@ -95,21 +95,13 @@ const named = models.flatMap(([capability, names]) =>
   }),
 );
 
-/** What a driver said of a card, null where it did not. */
-export interface SaidOfCard {
-  readonly model: string;
-  readonly computeCapability: string | null;
-  readonly architecture: string | null;
-}
-
-/** Both as far as they can be known: as said, else by the name of the model, never against what was said. */
-export function architectureOf(card: SaidOfCard): {
-  readonly computeCapability: string | null;
-  readonly architecture: string | null;
-} {
-  const said = card.architecture === 'Ada' ? 'Ada Lovelace' : card.architecture;
-  const computeCapability =
-    card.computeCapability ?? byModel(card.model, said) ?? (said === null ? null : (only.get(said) ?? null));
+/** Both as far as they can be known: by the name of the model, never against the architecture that the driver named. */
+export function architectureOf(
+  model: string,
+  named: string | null,
+): { readonly computeCapability: string | null; readonly architecture: string | null } {
+  const said = named === 'Ada' ? 'Ada Lovelace' : named;
+  const computeCapability = byModel(model, said) ?? (said === null ? null : (only.get(said) ?? null));
   return {
     computeCapability,
     architecture: said ?? (computeCapability === null ? null : (architectures.get(computeCapability) ?? null)),
@@ -128,7 +120,7 @@ export function capabilityOfModel(model: string): string | null {
     .split(/[^a-z0-9]+/)
     .slice(0, 20);
   let best: { capability: string; rank: number } | null = null;
-  for (const one of named) if (one.rank > (best?.rank ?? 0) && standIn(one.words, words)) best = one;
+  for (const one of modelNames) if (one.rank > (best?.rank ?? 0) && standIn(one.words, words)) best = one;
   return best?.capability ?? null;
 }
 

@@ -23,15 +23,15 @@ test.each([
   ['nvidia-smi/xml/r390-tesla-m10x4.xml', 4, 0],
   ['nvidia-smi/xml/r460-gtx1080x2.xml', 2, 0],
   ['nvidia-smi/xml/r580-gb200-x4-arm64.xml', 4, 0],
-  ['nvidia-smi/captures/linux-x86_64__nvidia-h100-mig__590.48.01.txt', 0, 4],
-  ['nvidia-smi/captures/linux-x86_64__nvidia-h200__590.48.01.txt', 1, 0],
+  ['nvidia-smi/list/r590-h100-mig.txt', 0, 4],
+  ['nvidia-smi/xml/r595-l40s.xml', 1, 0],
   ['nvidia-smi/errors/driver-not-loaded.txt', 0, 0],
 ])('an agent per device on %s: %i whole cards, %i MIG instances', async (file, whole, instances) => {
   expect(await slots(file, oneDevice)).toHaveLength(whole);
   expect(await slots(file, { ...oneDevice, mig: true })).toHaveLength(instances);
 });
 
-test.each(globSync('{nvidia-smi/{xml,xml-mock,q,list,captures},rocm-smi,xpu-smi}/*.{xml,txt,json}', { cwd: fixtures }))(
+test.each(globSync('{nvidia-smi/{xml,xml-mock,list},rocm-smi,xpu-smi}/*.{xml,txt,json}', { cwd: fixtures }))(
   'on %s each device that fits is dealt once, and no card together with an instance of it',
   async (file) => {
     const { devices } = await readRecording(join(fixtures, file));

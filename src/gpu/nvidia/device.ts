@@ -6,7 +6,7 @@ import { mayBeOn } from '../mig.ts';
 import { normalPci } from '../pci.ts';
 import { judge } from './health.ts';
 import type { Facts, GpuReading, MigReading, ProcessReading } from './reading.ts';
-import { computeCapability, isUsualUuid, mebibytes, said, wholeNumber } from './values.ts';
+import { isUsualUuid, mebibytes, said, wholeNumber } from './values.ts';
 
 export interface Made {
   readonly device: Device;
@@ -62,11 +62,7 @@ export function gpuDevice(reading: GpuReading, uuid: string): Made {
     model: model ?? 'unknown',
     memoryMiB,
     memoryUsedMiB,
-    ...architectureOf({
-      model: model ?? '',
-      computeCapability: read('computeCapability', 'compute capability', computeCapability),
-      architecture: plainName(facts.architecture),
-    }),
+    ...architectureOf(model ?? '', plainName(facts.architecture)),
     mig,
     health,
     persistence: switchOf(facts.persistence),

@@ -1,6 +1,5 @@
-/** What is known of NVIDIA GPUs without nvidia-smi: the driver's files under `/proc`, its branch, and a listing of the PCI bus. */
+/** What is known of NVIDIA GPUs without nvidia-smi: the driver's files under `/proc`, and its branch. */
 import { builtInTables } from '../../images/tables.ts';
-import { normalPci } from '../pci.ts';
 import { type GpuReading, newBlock } from './reading.ts';
 import { driverVersion } from './values.ts';
 
@@ -19,13 +18,8 @@ export function cudaOfDriver(driver: string | null): string | null {
   return builtInTables.branches.findLast((row) => branch >= row.driver)?.cuda ?? null;
 }
 
-/** Whether `/proc/driver/nvidia/gpus/<PCI address>/information` is in the text. */
-export function looksLikeProcGpu(text: string): boolean {
-  return /^GPU UUID:/m.test(text) && /^Bus Location:/m.test(text);
-}
-
 /**
- * Its GPUs, one for each `Model:`, without those that the owner keeps from the driver. The UUID reads `GPU-????????-…` until a
+ * `/proc/driver/nvidia/gpus/<PCI address>/information`: its GPUs, one for each `Model:`, without those that the owner keeps from the driver. The UUID reads `GPU-????????-…` until a
  * card was used for the first time.
  */
 export function readProcGpus(text: string): GpuReading[] {
@@ -49,22 +43,4 @@ function factsOf(block: ReadonlyMap<string, string>): GpuReading['facts'] {
       return value === undefined ? [] : [[field, value]];
     }),
   );
-}
-
-/** Display controllers and accelerators in a listing of `lspci`, with or without `-nn` and `-D`. */
-const display =
-  /^((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) (?:VGA compatible controller|3D controller|Display controller)(?: \[03[0-9a-f]{2}\])?: (.{0,200})$/i;
-
-/** Whether `lspci` was recorded. */
-export function looksLikeLspci(text: string): boolean {
-  return /^(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] [A-Z0-9][\w/ -]{2,60}(?: \[[0-9a-f]{4}\])?: /m.test(text);
-}
-
-/** PCI addresses of the NVIDIA GPUs in it. */
-export function readLspci(text: string): string[] {
-  return text.split('\n').flatMap((line) => {
-    const [, address, name] = display.exec(line.trim()) ?? [];
-    const pciId = address === undefined || name === undefined || !/nvidia|\[10de:/i.test(name) ? null : normalPci(address);
-    return pciId === null ? [] : [pciId];
-  });
 }

@@ -107,10 +107,6 @@ function openQuestions({ facts, depth }: GpuReading): { readonly words: string; 
   const failed = [...new Set(unread)].map((words) => ({ words: `its ${words} cannot be read`, reported: true }));
   if (failed.length > 0) return failed;
   if (depth === 'name') return [{ words: 'only its name was read', reported: false }];
-  if (depth === 'cut') return [{ words: 'what was said of it is cut off', reported: false }];
-  // Since 570 this one field sums up the rest; without it, columns say nothing of what was not asked for.
-  if (depth === 'columns' && said(facts.recoveryAction) === null)
-    return [{ words: 'its state was not asked for', reported: false }];
   const alive = [facts.memoryTotal, facts.temperature, facts.performanceState].some((value) => said(value) !== null);
   return alive ? [] : [{ words: 'nothing is said of its state', reported: false }];
 }

@@ -3,7 +3,7 @@
 import { clip, finding } from '../finding.ts';
 import type { GpuFinding } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
-import { fillUp, type GpuReading, type MigReading, type ProcessReading } from './reading.ts';
+import { fillUp, type GpuReading, type MigReading } from './reading.ts';
 import type { Source } from './sources.ts';
 import { gpuUuid, said } from './values.ts';
 
@@ -15,8 +15,6 @@ export interface Joined {
   readonly instances: readonly { readonly reading: MigReading; readonly isSeen: boolean }[];
   /** Whether nvidia-smi listed it; false for one that only the driver's own files know. */
   readonly isListed: boolean;
-  /** Whether one of the outputs tells MIG instances, so that there being none means something. */
-  readonly isMigTold: boolean;
 }
 
 interface Entry {
@@ -42,8 +40,6 @@ export function join(
       entries.find((each) => pciId !== null && each.pciId === pciId && isSame(each)) ??
       entries.find((each) => uuid === null && pciId === null && hasIndex(each, reading.facts.index));
     if (entry === undefined) {
-      // Rows that nobody asked to name their GPU, beside an output that names them.
-      if (kind === 'csv' && uuid === null && pciId === null && entries.length > 0) return;
       entries.push({ uuid, pciId, readings: [{ reading, kind }] });
       return;
     }
@@ -61,7 +57,7 @@ export function join(
   for (const { kind, gpus } of sources) for (const gpu of gpus) add(gpu, kind);
   for (const gpu of proc) add(gpu, 'proc');
   findings.push(...differences(sources), ...samePlace(entries));
-  return { gpus: entries.map((entry) => joined(entry, sources)), findings };
+  return { gpus: entries.map(joined), findings };
 }
 
 function hasIndex({ readings }: Entry, index: string | undefined): boolean {
@@ -72,7 +68,7 @@ function placeOf({ facts }: GpuReading): string | undefined {
   return normalPci(said(facts.pciId) ?? '') ?? facts.index;
 }
 
-function joined({ uuid, pciId, readings }: Entry, sources: readonly Source[]): Joined {
+function joined({ uuid, pciId, readings }: Entry): Joined {
   const merged = readings
     .map((each) => each.reading)
     .reduce((all, each) => ({
@@ -80,7 +76,7 @@ function joined({ uuid, pciId, readings }: Entry, sources: readonly Source[]): J
       instances: all.instances,
       processes: all.processes ?? each.processes,
       trouble: all.trouble ?? each.trouble,
-      depth: rank[each.depth] > rank[all.depth] ? each.depth : all.depth,
+      depth: each.depth === 'state' ? each.depth : all.depth,
     }));
   const instances = new Map<string, { reading: MigReading; isSeen: boolean }>();
   for (const { reading, kind } of readings) {
@@ -94,22 +90,13 @@ function joined({ uuid, pciId, readings }: Entry, sources: readonly Source[]): J
     }
   }
   const inOrder = [...instances.values()].sort((a, b) => Number(a.reading.index) - Number(b.reading.index));
-  const apps = uuid === null ? null : appsOf(uuid, sources);
   return {
     uuid,
     pciId,
-    reading: { ...merged, processes: merged.processes ?? apps, instances: inOrder.map((each) => each.reading) },
+    reading: { ...merged, instances: inOrder.map((each) => each.reading) },
     instances: inOrder,
     isListed: readings.some((each) => each.kind !== 'proc'),
-    isMigTold: readings.some((each) => each.kind === 'list' || each.reading.depth === 'state'),
   };
-}
-
-const rank = { state: 3, columns: 2, cut: 1, name: 0 } as const;
-
-function appsOf(uuid: string, sources: readonly Source[]): readonly ProcessReading[] | null {
-  const apps = sources.find((source) => source.apps !== null)?.apps ?? null;
-  return apps === null ? null : apps.filter((app) => app.gpu === uuid);
 }
 
 /** Whole lists that do not name the same GPUs: something changed between the two calls. */

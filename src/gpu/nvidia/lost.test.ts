@@ -80,8 +80,8 @@ describe('a lost card', () => {
   });
 
   test('a complaint beside rows with exit code 0', () => {
-    const rows = `Unable to determine the device handle for GPU1: 0000:44:00.0: Unknown Error\nindex, uuid, pci.bus_id\n0, ${uuidOf(1)}, 00000000:43:00.0\n`;
-    const found = nvidiaInventory({ csv: answer(rows) });
+    const rows = `Unable to determine the device handle for GPU1: 0000:44:00.0: Unknown Error\nGPU 0: NVIDIA L4 (UUID: ${uuidOf(1)})\n`;
+    const found = nvidiaInventory({ list: answer(rows) });
     expect(found).toMatchObject({ complete: false, devices: [{ uuid: uuidOf(1), index: 0 }] });
     expect(codes(found)).toEqual(['device-handle']);
   });

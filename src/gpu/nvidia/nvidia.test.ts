@@ -11,12 +11,6 @@ const h100 = nvidia('xml/r580-h100-x8.xml');
 const h100Pci = ['53', '64', '75', '86', '97', 'a8', 'b9', 'ca'].map((bus) => `0000:${bus}:00.0`);
 const uuidOf = (n: number) => `GPU-0000000${n}-0000-0000-0000-00000000000${n}`;
 
-/** One card as `-q -x -i <PCI address>` prints it: with the number of all cards. */
-const alone = (n: number) => {
-  const blocks = h100.split(/(?=\t<gpu id)/);
-  return `${blocks[0]}${blocks[n + 1]?.replace('</nvidia_smi_log>', '')}</nvidia_smi_log>\n`;
-};
-
 describe('MIG', () => {
   const xml = nvidia('xml/r510-a100-40gb-mig.xml');
   const gpu = 'GPU-27b94a00-ed54-5c24-b1fd-1054085de32a';
@@ -102,12 +96,6 @@ describe('MIG', () => {
     const found = nvidiaInventory({ xml: answer(empty) });
     expect(found).toMatchObject({ complete: true, devices: { length: 1 } });
     expect(codes(found)).toEqual(['mig-empty']);
-  });
-
-  test('columns say that it is on, and not which instances there are', () => {
-    const found = nvidiaInventory({ csv: answer(nvidia('csv/r590-h100-mig.query-gpu.idle.csv')) });
-    expect(found.complete).toBe(false);
-    expect(codes(found)).toEqual(['mig-uuids-unknown']);
   });
 
   test('a change that waits for a reset is said', () => {
@@ -264,8 +252,11 @@ test('a Jetson has a UUID without GPU-, and a word about its images', () => {
 });
 
 test('unified memory has no size, and nothing is wrong with that', () => {
-  const csv = `uuid, name, pci.bus_id, compute_cap, memory.total [MiB], memory.used [MiB], gpu_recovery_action, pstate\n${uuidOf(1)}, NVIDIA GB10, 0000000F:01:00.0, 12.1, [N/A], [N/A], None, P8\n`;
-  expect(nvidiaInventory({ csv: answer(csv) })).toMatchObject({
+  const xml = nvidia('xml/r595-l40s.xml')
+    .replace(/<product_name>[^<]*/, '<product_name>NVIDIA GB10')
+    .replace(/<product_architecture>[^<]*/, '<product_architecture>Blackwell')
+    .replace(/<fb_memory_usage>.*?<\/fb_memory_usage>/s, '<fb_memory_usage><total>N/A</total><used>N/A</used></fb_memory_usage>');
+  expect(nvidiaInventory({ xml: answer(xml) })).toMatchObject({
     complete: true,
     devices: [
       { model: 'NVIDIA GB10', computeCapability: '12.1', architecture: 'Blackwell', memoryMiB: null, health: { state: 'ok' } },
@@ -278,15 +269,6 @@ test('two outputs of different hosts, or times, are no complete set', () => {
   const found = nvidiaInventory({ xml: answer(h100), list: answer(nvidia('list/h100-mig-7x1g.10gb.txt')) });
   expect(found.complete).toBe(false);
   expect(codes(found)).toContain('sources-differ');
-});
-
-test('what only columns know fills up what the XML does not say', () => {
-  const csv = `uuid, compute_cap\n${uuidOf(0)}, 9.9\n`;
-  const found = nvidiaInventory({ xml: answer(alone(0).replace('<attached_gpus>8', '<attached_gpus>1')), csv: answer(csv) });
-  expect(found).toMatchObject({
-    complete: true,
-    devices: [{ computeCapability: '9.9', architecture: 'Hopper', memoryMiB: 81559 }],
-  });
 });
 
 test('names cannot move a cursor', () => {

@@ -11,16 +11,15 @@ import { gpuDevice, migDevice } from './device.ts';
 import { reboot } from './failures.ts';
 import { cudaOfDriver, readProcGpus, readProcVersion } from './files.ts';
 import { type Joined, join } from './join.ts';
-import { type NvidiaParts, type Source, sourcesOf, versionSource } from './sources.ts';
+import { type NvidiaParts, type Source, sourcesOf } from './sources.ts';
 import { cudaVersion, driverVersion, migUuid, said } from './values.ts';
 
 /** Never throws, whatever the outputs are. */
 export function nvidiaInventory(parts: NvidiaParts): Inventory {
   const module = readProcVersion(parts.procVersion ?? '');
   const sources = sourcesOf(parts, module);
-  const versions = versionSource(parts.version, module);
   const { gpus, findings: clashes } = join(sources, (parts.procGpus ?? []).flatMap(readProcGpus));
-  const said = [...sources.flatMap((source) => source.findings), ...versions.findings];
+  const said = sources.flatMap((source) => source.findings);
   const set = judgeSet(parts, sources, gpus, said);
   const made = gpus.map((gpu) => devicesOf(gpu, set.lost));
   const byUuid = Map.groupBy(
@@ -28,8 +27,11 @@ export function nvidiaInventory(parts: NvidiaParts): Inventory {
     (device) => device.uuid,
   );
   const uncertain = [...clashes, ...made.flatMap((each) => each.uncertain), ...twins(byUuid)];
-  const driver = firstVersion([...sources.map((each) => each.driver), versions.driver, module], driverVersion);
-  const tool = firstVersion([...sources.map((each) => each.cuda), versions.cuda], cudaVersion);
+  const driver = firstVersion([...sources.map((each) => each.driver), module], driverVersion);
+  const tool = firstVersion(
+    sources.map((each) => each.cuda),
+    cudaVersion,
+  );
   const cuda = tool ?? cudaOfDriver(driver);
   const findings = [...said, ...set.findings, ...uncertain, ...libcuda(sources), ...made.flatMap((each) => each.findings)];
   return {
@@ -69,12 +71,9 @@ function judgeSet(
     const unseen = onBus === null || count === 0 ? [] : [unseenFinding(onBus)];
     return { complete: isEmpty, isEmpty, lost: new Set(), findings: unseen };
   }
-  // CSV is the last to be asked who is there: it lists what was asked for.
-  const order = ['xml', 'text', 'list', 'csv'];
-  const ranked = sources.toSorted((a, b) => order.indexOf(a.kind) - order.indexOf(b.kind));
-  const best = ranked.find((each) => each.gpus.length > 0);
+  const best = sources.find((each) => each.gpus.length > 0);
   // A better one that was asked and said nothing: it failed.
-  const whole = best?.whole === true && ranked[0] === best;
+  const whole = best?.whole === true && sources[0] === best;
   const nameless = listed.filter((gpu) => gpu.uuid === null).map(namelessFinding);
   const seen = new Set(listed.map((gpu) => gpu.pciId));
   const expected = [...new Set([...(onBus ?? []), ...gpus.flatMap((gpu) => gpu.pciId ?? [])])];
@@ -123,7 +122,7 @@ interface Devices {
   readonly uncertain: readonly GpuFinding[];
 }
 
-function devicesOf({ uuid, pciId, reading, instances, isListed, isMigTold }: Joined, lost: ReadonlySet<string>): Devices {
+function devicesOf({ uuid, pciId, reading, instances, isListed }: Joined, lost: ReadonlySet<string>): Devices {
   if (uuid === null) return { devices: [], findings: [], uncertain: [] };
   const gpu = gpuDevice(reading, uuid);
   const isLost = !isListed && pciId !== null && lost.has(pciId);
@@ -135,16 +134,13 @@ function devicesOf({ uuid, pciId, reading, instances, isListed, isMigTold }: Joi
   });
   const uncertain: GpuFinding[] = [];
   const doubt = (code: string, message: string, hint: string) => uncertain.push(finding('error', code, uuid, message, hint));
-  const record = 'Record "nvidia-smi -L" as well.';
   const nameless = instances.length - made.length;
   if (nameless > 0) {
     const which = nameless === 1 ? '1 MIG instance' : `${nameless} MIG instances`;
     const message = `${which} of ${uuid} ${nameless === 1 ? 'has' : 'have'} no UUID in this output and cannot be used.`;
-    doubt('mig-uuids-unknown', message, record);
+    doubt('mig-uuids-unknown', message, 'Record "nvidia-smi -L" as well.');
   }
   const isEmpty = instances.length === 0 && device.mig !== null && 'mode' in device.mig && device.mig.mode === 'enabled';
-  if (isEmpty && !isMigTold)
-    doubt('mig-uuids-unknown', `${uuid}: MIG is on, but its instances are not said in this output.`, record);
   const seen = instances.filter((each) => each.isSeen).length;
   if (reading.depth === 'state' && seen < instances.length) {
     const message = `Two outputs of nvidia-smi do not list the same MIG instances of ${uuid}: the layout changed in between.`;
@@ -156,7 +152,7 @@ function devicesOf({ uuid, pciId, reading, instances, isListed, isMigTold }: Joi
   const idle = finding('warning', 'mig-empty', uuid, message, hint);
   return {
     devices: [device, ...made.map((each) => each.device)],
-    findings: [...gpu.findings, ...(isEmpty && isMigTold ? [idle] : []), ...made.flatMap((each) => each.findings)],
+    findings: [...gpu.findings, ...(isEmpty ? [idle] : []), ...made.flatMap((each) => each.findings)],
     uncertain,
   };
 }

@@ -1,56 +1,51 @@
-/**
- * What one output of nvidia-smi gave, before anything is concluded from it: texts as printed, and whether it was whole. One
- * table says where a thing is printed, so that all outputs are read alike.
- */
+/** What one output of nvidia-smi gave, before anything is concluded from it: texts as printed, and whether it was whole. */
 import { cudaVersion, driverVersion, said, type Trouble, troubleIn } from './values.ts';
 
 /**
- * By what each thing is known below its GPU, since names repeat under different parents: the path of elements in `-q -x`, the
- * path of labels in `-q` with `_` for blanks (most labels are the elements' names), the column of `--query-gpu` with `/` for
- * dots. Every one of them may be missing: which are there depends on driver and card.
+ * The path of each element of `-q -x` below its GPU, since names repeat under different parents. Every one of them may be missing:
+ * which are there depends on driver and card.
  *
- * Source: recordings of drivers 352 to 610 (test/fixtures/gpu/nvidia-smi) and their `--help-query-gpu`.
+ * Source: recordings of drivers 352 to 610 (test/fixtures/gpu/nvidia-smi).
  */
 const gpuFields = {
-  model: ['product_name', 'name', 'gpu_name'],
-  uuid: ['uuid', 'gpu_uuid'],
-  pciId: ['pci/pci_bus_id', 'pci/bus_id', 'gpu_bus_id'],
+  model: ['product_name'],
+  uuid: ['uuid'],
+  pciId: ['pci/pci_bus_id'],
   index: ['index'],
   minor: ['minor_number'],
   architecture: ['product_architecture'],
-  computeCapability: ['compute_cap'],
-  memoryTotal: ['fb_memory_usage/total', 'memory/total'],
-  memoryUsed: ['fb_memory_usage/used', 'memory/used'],
-  temperature: ['temperature/gpu_temp', 'temperature/gpu_current_temp', 'temperature/gpu'],
-  performanceState: ['performance_state', 'pstate'],
+  memoryTotal: ['fb_memory_usage/total'],
+  memoryUsed: ['fb_memory_usage/used'],
+  temperature: ['temperature/gpu_temp'],
+  performanceState: ['performance_state'],
   persistence: ['persistence_mode'],
   computeMode: ['compute_mode'],
   // What is set, not what is reached: `clocks` and `instant_power_draw` change by themselves.
-  graphicsClock: ['applications_clocks/graphics_clock', 'applications_clocks/graphics'],
-  memoryClock: ['applications_clocks/mem_clock', 'applications_clocks/memory'],
+  graphicsClock: ['applications_clocks/graphics_clock'],
+  memoryClock: ['applications_clocks/mem_clock'],
   powerLimit: ['gpu_power_readings/current_power_limit', 'power_readings/power_limit'],
   displayActive: ['display_active'],
-  migCurrent: ['mig_mode/current_mig', 'mig_mode/current', 'mig/mode/current'],
-  migPending: ['mig_mode/pending_mig', 'mig_mode/pending', 'mig/mode/pending'],
-  eccCurrent: ['ecc_mode/current_ecc', 'ecc_mode/current', 'ecc/mode/current'],
-  eccPending: ['ecc_mode/pending_ecc', 'ecc_mode/pending', 'ecc/mode/pending'],
+  migCurrent: ['mig_mode/current_mig'],
+  migPending: ['mig_mode/pending_mig'],
+  eccCurrent: ['ecc_mode/current_ecc'],
+  eccPending: ['ecc_mode/pending_ecc'],
   // Volta and older count all kinds in one total, Turing and newer by memory, from 535 on SRAM by kind.
-  uncorrectedTotal: ['ecc_errors/volatile/double_bit/total', 'ecc/errors/uncorrected/volatile/total'],
+  uncorrectedTotal: ['ecc_errors/volatile/double_bit/total'],
   uncorrectedDram: ['ecc_errors/volatile/dram_uncorrectable'],
   uncorrectedSram: ['ecc_errors/volatile/sram_uncorrectable'],
   uncorrectedParity: ['ecc_errors/volatile/sram_uncorrectable_parity'],
-  uncorrectedSecded: ['ecc_errors/volatile/sram_uncorrectable_secded', 'ecc_errors/volatile/sram_uncorrectable_sec-ded'],
-  sramThreshold: ['ecc_errors/aggregate/sram_threshold_exceeded', 'ecc/errors/uncorrected/aggregate/sram/thresholdExceeded'],
+  uncorrectedSecded: ['ecc_errors/volatile/sram_uncorrectable_secded'],
+  sramThreshold: ['ecc_errors/aggregate/sram_threshold_exceeded'],
   channelRepair: ['ecc_errors/channel_repair_pending'],
   tpcRepair: ['ecc_errors/tpc_repair_pending'],
   unrepairable: ['ecc_errors/unrepairable_memory'],
-  retirementPending: ['retired_pages/pending_retirement', 'retired_pages/pending'],
-  blacklistPending: ['retired_pages/pending_blacklist', 'retired_pages/pending_page_blacklist'],
-  remapPending: ['remapped_rows/remapped_row_pending', 'remapped_rows/pending'],
-  remapFailure: ['remapped_rows/remapped_row_failure', 'remapped_rows/remapping_failure_occurred', 'remapped_rows/failure'],
+  retirementPending: ['retired_pages/pending_retirement'],
+  blacklistPending: ['retired_pages/pending_blacklist'],
+  remapPending: ['remapped_rows/remapped_row_pending'],
+  remapFailure: ['remapped_rows/remapped_row_failure'],
   recoveryAction: ['gpu_recovery_action'],
-  resetRequired: ['gpu_reset_status/reset_required', 'reset_status/reset_required'],
-  drainRecommended: ['gpu_reset_status/drain_and_reset_recommended', 'reset_status/drain_and_reset_recommended'],
+  resetRequired: ['gpu_reset_status/reset_required'],
+  drainRecommended: ['gpu_reset_status/drain_and_reset_recommended'],
   fabricState: ['fabric/state'],
   fabricStatus: ['fabric/status'],
   fabricSummary: ['fabric/health/summary'],
@@ -64,20 +59,19 @@ const migFields = {
   uuid: ['uuid', 'mig_uuid'],
   gpuInstance: ['gpu_instance_id'],
   computeInstance: ['compute_instance_id'],
-  memoryTotal: ['fb_memory_usage/total', 'shared_fb_memory_usage/total'],
-  memoryUsed: ['fb_memory_usage/used', 'shared_fb_memory_usage/used'],
+  memoryTotal: ['fb_memory_usage/total'],
+  memoryUsed: ['fb_memory_usage/used'],
   uncorrected: ['ecc_error_count/volatile_count/sram_uncorrectable', 'ecc_errors/volatile/sram_uncorrectable'],
 } as const;
 
-/** Of one process; also the columns of `--query-compute-apps`. */
+/** Of one process. */
 const processFields = {
-  pid: ['pid', 'process_id'],
-  name: ['process_name', 'name'],
+  pid: ['pid'],
+  name: ['process_name'],
   type: ['type'],
-  memory: ['used_memory', 'used_gpu_memory'],
+  memory: ['used_memory'],
   gpuInstance: ['gpu_instance_id'],
   computeInstance: ['compute_instance_id'],
-  gpu: ['gpu_uuid'],
 } as const;
 
 export type GpuField = keyof typeof gpuFields;
@@ -105,8 +99,6 @@ export interface Reading {
   /** How many GPUs the driver said it has; null where the output does not say. */
   readonly attached: number | null;
   readonly gpus: readonly GpuReading[];
-  /** What `--query-compute-apps` listed, each with its GPU's UUID; null where that was not asked. */
-  readonly apps: readonly ProcessReading[] | null;
   /** Whether the output has all that it should: nothing cut, nothing out of place. */
   readonly whole: boolean;
   /** What stands around the answer: complaints, mostly. */
@@ -120,8 +112,8 @@ export interface GpuReading {
   readonly processes: readonly ProcessReading[] | null;
   /** What the card said instead of a value. */
   readonly trouble: Trouble | null;
-  /** Whether its state was asked for and read to the end; what only has its name or some columns says nothing of health. */
-  readonly depth: 'state' | 'cut' | 'columns' | 'name';
+  /** Whether its state was read; what only has its name says nothing of health. */
+  readonly depth: 'state' | 'name';
 }
 
 export const nothingRead: Reading = {
@@ -129,7 +121,6 @@ export const nothingRead: Reading = {
   cuda: null,
   attached: null,
   gpus: [],
-  apps: null,
   whole: false,
   rest: '',
 };
@@ -169,12 +160,12 @@ export function take(block: Block, place: string, value: string): void {
   if (field !== undefined) block.facts[field] = value;
 }
 
-/** What the head of an output says of the host; columns say it in each row. */
+/** What the head of an output says of the host. */
 export function headOf(head: ReadonlyMap<string, string>): Pick<Reading, 'driver' | 'cuda' | 'attached'> {
   // Under its newer and its older name: the text that has a version, be it none at all.
   const text = (parse: typeof driverVersion, newer: string, older: string) =>
     (parse(head.get(newer)) === null ? head.get(older) : null) ?? head.get(newer) ?? null;
-  const count = head.get('attached_gpus') ?? head.get('count') ?? '';
+  const count = head.get('attached_gpus') ?? '';
   return {
     driver: text(driverVersion, 'kmd_version', 'driver_version'),
     cuda: text(cudaVersion, 'cuda_umd_version', 'cuda_version'),

@@ -4,7 +4,6 @@ import { finding, ownWords } from '../finding.ts';
 import type { GpuFinding } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
 import type { Reply } from '../run.ts';
-import { readCsv, readQueryText, readTableHead, readVersions } from './by-hand.ts';
 import { failuresIn, failuresOf, reboot } from './failures.ts';
 import { readList } from './list.ts';
 import type { GpuReading, Reading } from './reading.ts';
@@ -17,12 +16,6 @@ export interface NvidiaParts {
   readonly xml?: Reply | readonly Reply[] | null;
   /** `nvidia-smi -L`: the only one with the UUIDs and profiles of MIG instances. */
   readonly list?: Reply | readonly Reply[] | null;
-  /** `nvidia-smi --query-gpu=…` and `--query-compute-apps=…`, as CSV. Without a header row the fields are taken from `args`. */
-  readonly csv?: Reply | readonly Reply[] | null;
-  /** `nvidia-smi -q`: as XML, but for people. */
-  readonly text?: Reply | null;
-  /** `nvidia-smi --version`, or the table of `nvidia-smi` alone, of which only the versions are read. */
-  readonly version?: Reply | null;
   /** `/proc/driver/nvidia/version`: the kernel module that is loaded. */
   readonly procVersion?: string | null;
   /** The texts of `/proc/driver/nvidia/gpus/<PCI address>/information`. */
@@ -34,7 +27,7 @@ export interface NvidiaParts {
   readonly pciIds?: readonly string[] | null;
 }
 
-export type SourceKind = 'xml' | 'text' | 'csv' | 'list';
+export type SourceKind = 'xml' | 'list';
 
 /** All answers of one kind: usually one, several when each GPU was asked by itself. */
 export interface Source extends Omit<Reading, 'rest'> {
@@ -50,8 +43,6 @@ export interface Source extends Omit<Reading, 'rest'> {
 export function sourcesOf(parts: NvidiaParts, module: string | null): readonly Source[] {
   return [
     sourceOf('xml', [parts.xml ?? []].flat(), module, readXml),
-    sourceOf('text', [parts.text ?? []].flat(), module, readQueryText),
-    sourceOf('csv', [parts.csv ?? []].flat(), module, readCsv),
     sourceOf('list', [parts.list ?? []].flat(), module, readList),
   ].filter((source) => source !== null);
 }
@@ -61,26 +52,27 @@ const mostGpus = 512;
 
 const troubles: ReadonlySet<string> = new Set(['gpu-lost', 'reset-required']);
 
-type Reader = (output: string, args: readonly string[]) => Reading;
-
-function sourceOf(kind: SourceKind, replies: readonly Reply[], module: string | null, read: Reader): Source | null {
+function sourceOf(
+  kind: SourceKind,
+  replies: readonly Reply[],
+  module: string | null,
+  read: (output: string) => Reading,
+): Source | null {
   if (replies.length === 0) return null;
   const answers = replies.map((reply) => {
-    const answer = read(reply.output, reply.args);
+    const answer = read(reply.output);
     const isTroubled = answer.gpus.some((gpu) => gpu.trouble !== null);
     // What an exit code says of nobody, when the answer says it of one.
     const failures = failuresOf(reply, answer.rest, module).filter(
       ({ code, subject }) => subject !== 'host' || !isTroubled || !troubles.has(code),
     );
     const whole = answer.whole && !reply.hung;
-    // A table of processes alone is a whole answer to another question.
-    const isApps = answer.gpus.length === 0 && answer.apps !== null;
-    const torn = whole || isApps || failures.length > 0 ? [] : [tornFinding(reply, answer, kind)];
+    const torn = whole || failures.length > 0 ? [] : [tornFinding(reply, answer, kind)];
     // A code alone says nothing against an answer that has all that it should have.
     const serious = answer.whole ? failuresIn(answer.rest, module) : failures;
     return {
       ...answer,
-      whole: whole || (isApps && !reply.hung),
+      whole,
       findings: [...failures, ...torn],
       complained: serious.some((each) => each.level === 'error'),
     };
@@ -116,13 +108,12 @@ function sourceOf(kind: SourceKind, replies: readonly Reply[], module: string | 
   const first = answers.find((answer) => answer.driver !== null);
   return {
     kind,
-    gpus: whole && isOne && (kind === 'xml' || kind === 'text') ? gpus.map(withIndex) : gpus,
+    gpus: whole && isOne && kind === 'xml' ? gpus.map(withIndex) : gpus,
     whole,
     attached: attached < 0 ? null : attached,
     certain: new Set(answers.flatMap((answer) => (answer.whole ? placesOf(answer.gpus) : []))),
     driver: first?.driver ?? null,
     cuda: answers.find((answer) => answer.cuda !== null)?.cuda ?? null,
-    apps: answers.findLast((answer) => answer.apps !== null)?.apps ?? null,
     findings,
   };
 }
@@ -150,7 +141,7 @@ function placesOf(gpus: readonly GpuReading[]): string[] {
   return gpus.map((gpu) => normalPci(said(gpu.facts.pciId) ?? '')).filter((pciId) => pciId !== null);
 }
 
-/** Both forms list GPUs in the order of their numbers and do not print them. */
+/** GPUs are listed in the order of their numbers, which are not printed. */
 function withIndex(gpu: GpuReading, at: number): GpuReading {
   return { ...gpu, facts: { index: String(at), ...gpu.facts } };
 }
@@ -166,8 +157,6 @@ function gapIn(gpus: readonly GpuReading[]): number | null {
 
 const outputs: Readonly<Record<SourceKind, string>> = {
   xml: 'nvidia-smi -q -x',
-  text: 'nvidia-smi -q',
-  csv: 'nvidia-smi --query-gpu',
   list: 'nvidia-smi -L',
 };
 
@@ -180,20 +169,10 @@ function tornFinding(reply: Reply, answer: Reading, kind: SourceKind): GpuFindin
     return finding('error', 'output-odd', 'host', `${asked} printed something else: "${words}".`, again);
   }
   const of = answer.attached === null ? '' : ` of ${answer.attached}`;
-  const read = answer.gpus.filter((gpu) => gpu.depth !== 'cut').length;
-  const message = `The output of ${asked} is cut off or damaged; ${read}${of} GPUs could be read whole.`;
+  const message = `The output of ${asked} is cut off or damaged; ${answer.gpus.length}${of} GPUs could be read whole.`;
   return finding('error', 'output-torn', 'host', message, again);
 }
 
 function gpuCount(count: number): string {
   return count === 1 ? '1 GPU' : `${count} GPUs`;
-}
-
-/** What only says versions: `--version`, or the table. */
-export function versionSource(reply: Reply | null | undefined, module: string | null) {
-  if (reply === null || reply === undefined) return { driver: null, cuda: null, findings: [] };
-  const [versions, head] = [readVersions(reply.output), readTableHead(reply.output)];
-  const read = versions.driver !== null || versions.cuda !== null ? versions : head;
-  const answered = read.driver !== null || read.cuda !== null;
-  return { ...read, findings: failuresOf(reply, answered ? '' : reply.output, module) };
 }

@@ -84,10 +84,6 @@ export function cudaVersion(text: string | null | undefined): string | null {
   return /^\s*(\d{1,2}\.\d{1,2})(?!\d)/.exec(text ?? '')?.[1] ?? null;
 }
 
-export function computeCapability(text: string): string | null {
-  return /^\d{1,2}\.\d$/.test(text) ? text : null;
-}
-
 const canonical = /^(?:GPU-|MIG-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
 
 /** Whether a UUID has the usual form; others are masked, made up or cut. */
