@@ -8,10 +8,10 @@ import { emptySlot } from '../src/core/slot.ts';
 import type { Inventory } from '../src/gpu/inventory.ts';
 import { noKernelLook } from '../src/gpu/kernel-reader.ts';
 import { nvidiaInventory } from '../src/gpu/nvidia/nvidia.ts';
-import { createDeviceWatch } from '../src/pools/device-watch.ts';
-import { createDeviceBook } from '../src/pools/devices.ts';
-import { KnownDevices } from '../src/pools/known-devices.ts';
-import { createProver } from '../src/pools/proving.ts';
+import { createDeviceWatch } from '../src/manager/devices/device-watch.ts';
+import { createDeviceBook } from '../src/manager/devices/devices.ts';
+import { KnownDevices } from '../src/manager/devices/known-devices.ts';
+import { createProver } from '../src/manager/devices/proving.ts';
 import { openStore } from '../src/store/store.ts';
 import { type Stats, stats } from './stats.ts';
 

@@ -10,10 +10,10 @@ import { loadConfig } from './config/load.ts';
 import { findConfig, readGroup, sharedSocket } from './config/paths.ts';
 import { formatProblem } from './config/problem.ts';
 import { openHost } from './host.ts';
-import { createImageDesk } from './pools/pool-images.ts';
-import { rebased } from './pools/populate.ts';
-import { createSecretDesk } from './pools/secret-desk.ts';
-import { tellStop } from './pools/shutdown.ts';
+import { createImageDesk } from './manager/images/pool-images.ts';
+import { rebased } from './manager/loop/populate.ts';
+import { tellStop } from './manager/loop/shutdown.ts';
+import { createSecretDesk } from './manager/services/secret-desk.ts';
 import { chooseRuntimes } from './runtimes/choose.ts';
 import { openWhenFree } from './store/store.ts';
 

@@ -37,7 +37,7 @@ const processes = [
   'src/gpu/{amd,intel}/ask.test.ts',
   'src/images/agent-package.test.ts',
   'src/logs/log-file.test.ts',
-  'src/pools/{ask,cache-tree,disk-watch,repair,state-room}.test.ts',
+  'src/manager/{actions/ask,caches/cache-tree,caches/disk-watch,caches/state-room,devices/repair}.test.ts',
   'src/runtimes/{choose,gate}.test.ts',
   'src/runtimes/docker/{archive,call,containers,devices,docker,docker.contract,doors,events,exits}.test.ts',
   'src/runtimes/docker/{facts,image,logs,networks,prepare,witness}.test.ts',

@@ -5,7 +5,7 @@ import { json } from 'node:stream/consumers';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { createFakeManager } from '../../test/support/fake-manager.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
-import { createSecretDesk } from '../pools/secret-desk.ts';
+import { createSecretDesk } from '../manager/services/secret-desk.ts';
 import { openStore, type Store } from '../store/store.ts';
 import { type ApiServer, startApi } from './server.ts';
 

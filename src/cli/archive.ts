@@ -8,8 +8,8 @@ import { systemClock as clock } from '../clock.ts';
 import { agentsOf } from '../core/slot.ts';
 import { OnejobError } from '../errors.ts';
 import { lastLines } from '../logs/select.ts';
-import { createLogs } from '../pools/logs.ts';
-import { createServiceJobs, newestLast } from '../pools/service-jobs.ts';
+import { createLogs } from '../manager/logs.ts';
+import { createServiceJobs, newestLast } from '../manager/services/service-jobs.ts';
 import { openToRead, type ReadStore } from '../store/open-to-read.ts';
 import { waitingWords } from './connect.ts';
 

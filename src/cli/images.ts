@@ -115,7 +115,7 @@ async function here<T>(
       import('../config/load.ts'),
       import('../store/store.ts'),
       import('../ci/index.ts'),
-      import('../pools/pool-images.ts'),
+      import('../manager/images/pool-images.ts'),
       import('../clock.ts'),
     ]);
   const { environment: env, variables } = session.context;

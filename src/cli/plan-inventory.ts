@@ -9,7 +9,7 @@ import { loadConfig } from '../config/load.ts';
 import { slotNames } from '../config/template.ts';
 import type { Device } from '../gpu/inventory.ts';
 import { readRecording } from '../gpu/recording.ts';
-import { partition } from '../pools/partition.ts';
+import { partition } from '../manager/devices/partition.ts';
 import { exitCodes } from './exit.ts';
 import { configSource, type Session } from './session.ts';
 import { printable, table, wrap } from './text.ts';

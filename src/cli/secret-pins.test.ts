@@ -7,7 +7,7 @@ import { createFakeManager } from '../../test/support/fake-manager.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { type ApiServer, startApi } from '../api/server.ts';
 import { runCli } from '../cli.ts';
-import { createPinBook, createSecretDesk } from '../pools/secret-desk.ts';
+import { createPinBook, createSecretDesk } from '../manager/services/secret-desk.ts';
 import type { PinBook } from '../secrets/job-secrets.ts';
 import { fingerprintOf } from '../secrets/open.ts';
 import { seal } from '../secrets/sealed-format.ts';

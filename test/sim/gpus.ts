@@ -32,7 +32,7 @@ interface OnCard {
   mib: number;
 }
 
-/** ms for which a look may stand before a release (`baselineAge` in `src/pools/proving.ts`), and what a slow one takes. */
+/** ms for which a look may stand before a release (`baselineAge` in `src/manager/devices/proving.ts`), and what a slow one takes. */
 const lookMayBeOld = 75_000;
 /** ms in which what has just happened may not have been seen. */
 const justNow = 1_000;

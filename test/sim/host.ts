@@ -11,7 +11,7 @@ import { loadConfig } from '../../src/config/load.ts';
 import { type AgentId, isEmpty, type Slot } from '../../src/core/slot.ts';
 import { OnejobError } from '../../src/errors.ts';
 import { type Host, type HostParts, openHost } from '../../src/host.ts';
-import { rebased } from '../../src/pools/populate.ts';
+import { rebased } from '../../src/manager/loop/populate.ts';
 import { storeFault } from '../../src/store/fault.ts';
 import { openStore, type Store } from '../../src/store/store.ts';
 import { drawFrom, fillDisk, isDiskFull } from './builtins.ts';

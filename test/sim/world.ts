@@ -22,11 +22,11 @@ import {
   type SlotEvent,
 } from '../../src/core/slot.ts';
 import { noGpus } from '../../src/gpu/inventory.ts';
-import { createDeviceBook, type DeviceBook } from '../../src/pools/devices.ts';
-import { subjectOf } from '../../src/pools/executors.ts';
-import { KnownDevices } from '../../src/pools/known-devices.ts';
-import { Pool } from '../../src/pools/pool.ts';
-import { Reconciler } from '../../src/pools/reconciler.ts';
+import { subjectOf } from '../../src/manager/actions/executors.ts';
+import { createDeviceBook, type DeviceBook } from '../../src/manager/devices/devices.ts';
+import { KnownDevices } from '../../src/manager/devices/known-devices.ts';
+import { Pool } from '../../src/manager/loop/pool.ts';
+import { Reconciler } from '../../src/manager/loop/reconciler.ts';
 import type { Runtime } from '../../src/runtimes/runtime.ts';
 import type { KnownDevice } from '../../src/store/devices.ts';
 import { gpu, oneDevice } from '../support/devices.ts';

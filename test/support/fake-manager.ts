@@ -7,7 +7,7 @@ import type { DeviceView, ProofView } from '../../src/api/device-schema.ts';
 import type { LogPiece, Manager } from '../../src/api/manager.ts';
 import type { ForgottenView, JobRequest, JobView, ResumeView, StatusView } from '../../src/api/schema.ts';
 import { OnejobError } from '../../src/errors.ts';
-import { notHere } from '../../src/pools/service-jobs.ts';
+import { notHere } from '../../src/manager/services/service-jobs.ts';
 
 interface FakeJob {
   view: JobView;

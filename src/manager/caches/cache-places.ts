@@ -1,0 +1,167 @@
+/**
+ * Where named caches lie on disk: which there are, and how their folders are made. Folders above a cache are onejob's own and
+ * closed to everybody else; the cache itself is for whichever user a sandbox has.
+ */
+import { constants } from 'node:fs';
+import { lstat, mkdir, open, readdir } from 'node:fs/promises';
+import { join, relative, sep } from 'node:path';
+import type { PoolConfig } from '../../config/config.ts';
+import { isNamed, untrustedFolder } from '../../config/volumes.ts';
+import type { Slot } from '../../core/slot.ts';
+import { OnejobError } from '../../errors.ts';
+import type { Mount } from '../../runtimes/runtime.ts';
+
+/** One named cache of one slot, or of the untrusted jobs of one repository in a pool. */
+export interface CachePlace {
+  readonly pool: string;
+  /** Name of the slot's agents; null for untrusted jobs. */
+  readonly agent: string | null;
+  /** Hex digits that stand for a repository, for untrusted jobs; else null. */
+  readonly repository: string | null;
+  readonly cache: string;
+  readonly path: string;
+}
+
+/** What is moved aside to be removed; no pool is called so. */
+export const trashFolder = '.trash';
+
+/** Every cache below `folder`. What is a link, or cannot be read, is none. */
+export async function listPlaces(folder: string): Promise<CachePlace[]> {
+  const places: CachePlace[] = [];
+  for (const pool of await foldersIn(folder)) {
+    if (pool === trashFolder) continue;
+    for (const agent of await foldersIn(join(folder, pool))) {
+      if (agent !== untrustedFolder) {
+        const at = join(folder, pool, agent);
+        for (const cache of await foldersIn(at)) places.push({ pool, agent, repository: null, cache, path: join(at, cache) });
+        continue;
+      }
+      for (const repository of await foldersIn(join(folder, pool, agent))) {
+        const at = join(folder, pool, agent, repository);
+        for (const cache of await foldersIn(at)) places.push({ pool, agent: null, repository, cache, path: join(at, cache) });
+      }
+    }
+  }
+  return places;
+}
+
+/**
+ * Makes the folders of named caches among `mounts`, as far as they are missing, and opens them to every user. Other mounts are
+ * left alone. Idempotent. @throws OnejobError E_STATE_DIR when something else is in the way, a link above all
+ */
+export async function ensureFolders(folder: string, mounts: readonly Mount[]): Promise<void> {
+  for (const { host, cache } of mounts) {
+    if (!isNamed(cache)) continue;
+    const parts = relative(folder, host).split(sep);
+    if (parts.length < 3 || parts.length > 4 || parts[0] === '..' || parts[0] === trashFolder) {
+      throw new RangeError(`no folder of a named cache: ${host}`);
+    }
+    let at = folder;
+    await ensureFolder(at, host);
+    for (const part of parts) {
+      at = join(at, part);
+      await ensureFolder(at, host);
+    }
+    try {
+      await using handle = await open(host, constants.O_RDONLY | constants.O_DIRECTORY | constants.O_NOFOLLOW);
+      // A job may have closed it to others; and this is how it is seen on disk that it was needed.
+      await handle.chmod(0o777).catch((error: unknown) => {
+        // A job gave it to another user, or made it unchangeable: what is to come of that is its next job's matter.
+        if (!(error instanceof Error && 'code' in error && error.code === 'EPERM')) throw error;
+      });
+    } catch (error) {
+      throw blocked(host, host, error);
+    }
+  }
+}
+
+async function ensureFolder(path: string, cache: string): Promise<void> {
+  try {
+    await mkdir(path, { mode: 0o700 });
+  } catch (error) {
+    if (!(error instanceof Error && 'code' in error && error.code === 'EEXIST')) throw blocked(path, cache, error);
+    const found = await lstat(path).catch(() => null);
+    // It would lead to wherever it was made to point, and jobs with it.
+    if (found?.isDirectory() !== true) throw blocked(path, cache, new Error('a link or a file is there'));
+  }
+}
+
+function blocked(path: string, cache: string, cause: unknown): OnejobError {
+  const why = cause instanceof Error ? cause.message : String(cause);
+  return new OnejobError('E_STATE_DIR', `Cannot keep the cache ${cache}: ${path} is no folder of onejob's (${why}).`, {
+    hint: 'Move away what is there, and look whether the disk has room. To keep caches on another disk, mount it there.',
+    retry: true,
+    cause,
+  });
+}
+
+/** Real folders only. */
+async function foldersIn(path: string): Promise<string[]> {
+  const entries = await readdir(path, { withFileTypes: true }).catch(() => []);
+  return entries
+    .filter((entry) => entry.isDirectory())
+    .map(({ name }) => name)
+    .sort();
+}
+
+/** What config asks of a pool's named caches. */
+export interface WantedCaches {
+  readonly pool: string;
+  /** Names of the agents of all its slots. */
+  readonly agents: readonly string[];
+  /** Names of its caches. */
+  readonly caches: readonly string[];
+  /** Bytes that each may have. */
+  readonly limit: number;
+  /** Whether untrusted jobs have caches of their own. */
+  readonly untrusted: boolean;
+}
+
+/**
+ * Whether no released agent can have the place among its mounts. A standby may have: it waits, and touches nothing. For a
+ * cache of no slot that is there, a slot of its pool may have it from before: then nothing of the pool may be in use.
+ */
+export function isIdle(
+  place: CachePlace,
+  { slots, nameOf }: { readonly slots: readonly Slot[]; readonly nameOf: (slot: string) => string },
+): boolean {
+  const inPool = slots.filter(({ key }) => poolOf(key) === place.pool);
+  const own = place.agent === null ? [] : inPool.filter(({ key }) => nameOf(key) === place.agent);
+  if (own.length > 0) return own.every(hasNoAgent);
+  if (place.agent === null) return inPool.every(hasNoAgent);
+  return inPool.every((slot) => hasNoAgent(slot) && slot.standby.kind === 'none' && slot.leaving.length === 0);
+}
+
+/** The named caches of each pool, and whose they are. */
+export function wantedCaches(
+  pools: readonly Pick<PoolConfig, 'name' | 'recipe' | 'cacheLimit' | 'trust'>[],
+  slots: readonly Slot[],
+  nameOf: (slot: string) => string,
+): WantedCaches[] {
+  return pools.map(({ name, recipe, cacheLimit, trust }) => ({
+    pool: name,
+    agents: slots.filter(({ key }) => poolOf(key) === name).map(({ key }) => nameOf(key)),
+    caches: recipe.mounts.flatMap(({ cache }) => (isNamed(cache) ? [cache.name] : [])),
+    limit: cacheLimit,
+    untrusted: trust.caches === 'private',
+  }));
+}
+
+/** Whether the change took the slot's agent away, though the next one may be about to be released already. */
+export function hasEnded(before: Slot, after: Slot): boolean {
+  if (hasNoAgent(before)) return false;
+  return hasNoAgent(after) || agentOf(before) !== agentOf(after);
+}
+
+function agentOf({ agent }: Slot): string | null {
+  return agent.kind === 'free' ? null : agent.agent;
+}
+
+/** Whether no agent was let through its gate, and none is about to be. */
+function hasNoAgent({ agent }: Slot): boolean {
+  return agent.kind === 'free' || agent.kind === 'proving';
+}
+
+function poolOf(slot: string): string {
+  return slot.slice(0, slot.lastIndexOf('/'));
+}

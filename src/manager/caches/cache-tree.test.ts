@@ -1,0 +1,214 @@
+/** Folders as a hostile job leaves them: all of it is counted and removed, and nothing of the host. */
+import { execFileSync } from 'node:child_process';
+import {
+  closeSync,
+  existsSync,
+  ftruncateSync,
+  linkSync,
+  lstatSync,
+  mkdirSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  symlinkSync,
+  utimesSync,
+  writeFileSync,
+} from 'node:fs';
+import { createServer } from 'node:net';
+import { join } from 'node:path';
+import { afterEach, beforeEach, describe, expect, onTestFinished, test } from 'vitest';
+import { type Scratch, scratch } from '../../../test/support/scratch.ts';
+import { clear, measure } from './cache-tree.ts';
+
+const never = new AbortController().signal;
+const isRoot = process.getuid?.() === 0;
+const day = 86_400_000;
+let place: Scratch;
+let cache: string;
+let outside: string;
+beforeEach(() => {
+  place = scratch();
+  cache = join(place.path, 'cache');
+  outside = join(place.path, 'outside');
+  for (const dir of [cache, outside]) mkdirSync(dir);
+  writeFileSync(join(outside, 'precious'), 'do not touch');
+});
+afterEach(() => {
+  expect(readFileSync(join(outside, 'precious'), 'utf8')).toBe('do not touch');
+  place[Symbol.dispose]();
+});
+
+const sizes = async () => {
+  const found = await measure(cache, Date.now(), never);
+  return Object.fromEntries((found?.entries ?? []).map(({ name, bytes }) => [name, bytes]));
+};
+const MiB = 2 ** 20;
+
+describe('is counted', () => {
+  test('as the disk is: files with holes and with several names once, links not at all', async () => {
+    mkdirSync(join(cache, 'a'));
+    writeFileSync(join(cache, 'a', 'real'), Buffer.alloc(MiB, 1));
+    linkSync(join(cache, 'a', 'real'), join(cache, 'again'));
+    const sparse = openSync(join(cache, 'sparse'), 'w');
+    ftruncateSync(sparse, 2 ** 40);
+    closeSync(sparse);
+    writeFileSync(join(outside, 'large'), Buffer.alloc(4 * MiB, 1));
+    symlinkSync(outside, join(cache, 'link'));
+    symlinkSync('/etc', join(cache, 'a', 'etc'));
+    const found = await sizes();
+    expect(Object.keys(found).sort()).toEqual(['a', 'again', 'link', 'sparse']);
+    const total = Object.values(found).reduce((sum, each) => sum + each, 0);
+    expect(total).toBeGreaterThan(MiB);
+    expect(total).toBeLessThan(1.1 * MiB);
+  });
+
+  test('by when anything below was read or written, never later than now', async () => {
+    mkdirSync(join(cache, 'old'));
+    mkdirSync(join(cache, 'read'));
+    for (const [name, atime, mtime] of [
+      ['old/file', 30, 30],
+      ['read/file', 2, 30],
+      ['future', -400, -400],
+    ] as const) {
+      writeFileSync(join(cache, name), '');
+      utimesSync(join(cache, name), (Date.now() - atime * day) / 1000, (Date.now() - mtime * day) / 1000);
+    }
+    for (const name of ['old', 'read']) utimesSync(join(cache, name), 1, (Date.now() - 40 * day) / 1000);
+    const now = Date.now();
+    const found = await measure(cache, now, never);
+    const ages = Object.fromEntries((found?.entries ?? []).map(({ name, used }) => [name, Math.round((now - used) / day)]));
+    expect(ages).toEqual({ old: 30, read: 2, future: 0 });
+  });
+
+  test('also when its names are no text, or hold line ends', async () => {
+    execFileSync('sh', ['-c', `printf x > "$(printf '\\377\\376bad')"; printf x > "$(printf 'two\\nlines')"; mkdir -- '-rf'`], {
+      cwd: cache,
+    });
+    expect(
+      Object.keys(await sizes())
+        .map((name) => Buffer.from(name, 'latin1').toString('hex'))
+        .sort(),
+    ).toEqual(['-rf', 'two\nlines', '\xff\xfebad'].map((name) => Buffer.from(name, 'latin1').toString('hex')).sort());
+    expect((await clear(cache, never)).stuck.size).toBe(0);
+    expect(readdirSync(cache)).toEqual([]);
+  });
+
+  test('as endless where it is nested too deep', async () => {
+    nest(cache, 400);
+    expect(await sizes()).toEqual({ d: Number.POSITIVE_INFINITY });
+  });
+
+  test('as nothing when it is not there, is a link, or no folder', async () => {
+    symlinkSync(outside, join(place.path, 'link'));
+    for (const name of ['none', 'link', 'outside/precious']) expect(await measure(join(place.path, name), 0, never)).toBeNull();
+  });
+});
+
+describe('is removed', () => {
+  test('with links, sockets, pipes and closed folders, and never what links lead to', async () => {
+    symlinkSync(outside, join(cache, 'folder'));
+    symlinkSync(join(outside, 'precious'), join(cache, 'file'));
+    linkSync(join(outside, 'precious'), join(cache, 'second name'));
+    mkdirSync(join(cache, 'closed'));
+    writeFileSync(join(cache, 'closed', 'x'), '');
+    execFileSync('sh', ['-c', 'mkfifo pipe; chmod 0 closed'], { cwd: cache });
+    const server = createServer().listen(join(cache, 's'));
+    onTestFinished(() => void server.close());
+    const { stuck, removed } = await clear(cache, never);
+    expect([stuck.size, removed, readdirSync(cache)]).toEqual([0, 7, []]);
+    expect(lstatSync(join(outside, 'precious')).nlink).toBe(1);
+  });
+
+  test('however deep it is nested', async () => {
+    // Deeper than is gone down at once, three times, and far longer than a path may be.
+    nest(cache, 350, 'd'.repeat(100));
+    expect((await clear(cache, never)).stuck.size).toBe(0);
+    expect(readdirSync(cache)).toEqual([]);
+  });
+
+  test('while somebody swaps folders for links', async () => {
+    for (let n = 0; n < 300; n++) {
+      mkdirSync(join(cache, `d${n}`));
+      writeFileSync(join(cache, `d${n}`, 'x'), '');
+    }
+    let stop = false;
+    const swapping = (async () => {
+      for (let n = 0; !stop; n = (n + 1) % 300) {
+        try {
+          renameSync(join(cache, `d${n}`), join(place.path, 'aside'));
+          symlinkSync(outside, join(cache, `d${n}`));
+        } catch {
+          // It is gone already.
+        }
+        rmSync(join(place.path, 'aside'), { recursive: true, force: true });
+        await new Promise(setImmediate);
+      }
+    })();
+    const [measured] = await Promise.all([measure(cache, Date.now(), never), clear(cache, never)]);
+    stop = true;
+    await swapping;
+    expect(measured).not.toBeNull();
+    await clear(cache, never);
+    expect(readdirSync(cache)).toEqual([]);
+  });
+
+  test.skipIf(!isRoot)('but not what is mounted there, not even from the same disk', async () => {
+    mkdirSync(join(cache, 'mounted'));
+    writeFileSync(join(cache, 'other'), '');
+    execFileSync('mount', ['--bind', outside, join(cache, 'mounted')]);
+    try {
+      expect((await sizes()).mounted).toBeLessThan(10_000);
+      const { stuck } = await clear(cache, never);
+      expect([[...stuck], readdirSync(cache)]).toEqual([[['EBUSY', 1]], ['mounted']]);
+    } finally {
+      execFileSync('umount', [join(cache, 'mounted')]);
+    }
+  });
+
+  test.skipIf(!isRoot || !canChattr())('but for what nobody may remove, which is said', async () => {
+    for (const name of ['fixed', 'free']) writeFileSync(join(cache, name), '');
+    execFileSync('chattr', ['+i', join(cache, 'fixed')]);
+    try {
+      const { stuck, removed } = await clear(cache, never);
+      expect([[...stuck.keys()], removed, readdirSync(cache)]).toEqual([['EPERM'], 1, ['fixed']]);
+    } finally {
+      execFileSync('chattr', ['-i', join(cache, 'fixed')]);
+    }
+  });
+
+  test('until nobody wants it any more', async () => {
+    for (let n = 0; n < 50; n++) writeFileSync(join(cache, `f${n}`), '');
+    const stop = AbortSignal.abort(new Error('enough'));
+    await expect(clear(cache, stop)).rejects.toThrow('enough');
+    await expect(measure(cache, 0, stop)).rejects.toThrow('enough');
+    expect(existsSync(join(cache, 'f1'))).toBe(true);
+  });
+});
+
+/** Folders in each other, longer than any path may be. */
+function nest(top: string, depth: number, name = 'd'): void {
+  let folder = openSync(top, 'r');
+  for (let n = 0; n < depth; n++) {
+    mkdirSync(`/proc/self/fd/${folder}/${name}`);
+    const next = openSync(`/proc/self/fd/${folder}/${name}`, 'r');
+    closeSync(folder);
+    folder = next;
+  }
+  writeFileSync(`/proc/self/fd/${folder}/end`, 'x');
+  closeSync(folder);
+}
+
+function canChattr(): boolean {
+  try {
+    const probe = scratch();
+    const file = join(probe.path, 'x');
+    writeFileSync(file, '');
+    execFileSync('sh', ['-c', `chattr +i ${file} && chattr -i ${file}`], { stdio: 'ignore' });
+    probe[Symbol.dispose]();
+    return true;
+  } catch {
+    return false;
+  }
+}

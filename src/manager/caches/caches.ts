@@ -1,0 +1,391 @@
+/**
+ * Caches that onejob keeps under a name: their folders are made before a sandbox needs them, counted once each time they were
+ * used, and cut down to their limit between two agents. What is given up is moved aside first and removed afterwards, so a
+ * crash leaves nothing half removed where an agent sees it.
+ */
+
+import { randomBytes } from 'node:crypto';
+import { lstatSync, mkdirSync, renameSync } from 'node:fs';
+import { rmdir, statfs } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
+import { turn } from '../../clock.ts';
+import { cachePath, isNamed, untrustedCachePath } from '../../config/volumes.ts';
+import type { Clock } from '../../core/clock.ts';
+import { toFailure } from '../../errors.ts';
+import type { Log } from '../../log.ts';
+import type { Finding, Mount } from '../../runtimes/runtime.ts';
+import { type CachePlace, ensureFolders, listPlaces, trashFolder, type WantedCaches } from './cache-places.ts';
+import { type CacheEntry, type CacheSize, clear, measure, pathOf } from './cache-tree.ts';
+
+export interface CachesParts {
+  /** `cachesFolder(stateDir)`. */
+  readonly folder: string;
+  readonly clock: Clock;
+  readonly log: Log;
+  readonly wanted: () => readonly WantedCaches[];
+  /** The agents' name of a slot, by its key. */
+  readonly nameOf: (slot: string) => string;
+  /** Whether no released agent has this cache: then what is in it may be moved. Asked often; must answer at once. */
+  readonly mayTrim: (place: CachePlace) => boolean;
+  /** Share of the disk, 0 to 1, that `makeRoom` makes free. */
+  readonly minFree: number;
+  /** Free and all blocks, and bytes in each; default: what the disk says. */
+  readonly disk?: (path: string) => Promise<{ readonly bavail: number; readonly blocks: number; readonly bsize: number }>;
+}
+
+/** A cache as it was counted last. */
+interface Known {
+  readonly place: CachePlace;
+  readonly size: CacheSize;
+  /** When it was counted, ms since the epoch, and how many ms that took. */
+  readonly at: number;
+  readonly took: number;
+}
+
+export type Caches = ReturnType<typeof createCaches>;
+
+const day = 86_400_000;
+/** ms after which the content of a cache that nobody uses is given up. */
+export const unusedAfter = 90 * day;
+/** ms after which a cache that config does not name any more is removed: neither a slip in the config nor a driver that fails costs it. */
+export const unwantedAfter = 7 * day;
+/** Share of its limit that a cache is cut down to, so that it is not cut after every job. */
+const cutTo = 0.8;
+/** How long a cache is left alone after it was counted, as a multiple of the time that this took. */
+const seldom = 10;
+/** How many entries are moved while the loop waits; a rename takes some microseconds. */
+const atOnce = 500;
+/** The same while an agent's release waits for it. */
+const beforeRelease = 100;
+
+export function createCaches(parts: CachesParts) {
+  const { folder, clock, log, nameOf, mayTrim, minFree } = parts;
+  const disk = parts.disk ?? statfs;
+  const trash = join(folder, trashFolder);
+  const trusted = cachePath.bind(null, dirname(folder));
+  const untrusted = untrustedCachePath.bind(null, dirname(folder));
+  const known = new Map<string, Known>();
+  const waiting = new Map<string, CachePlace>();
+  const abort = new AbortController();
+  let working: Promise<void> | null = null;
+  let isTrashFull = true;
+  let stuck: ReadonlyMap<string, number> = new Map();
+  let last: { readonly place: CachePlace; readonly bytes: number; readonly at: number } | null = null;
+  const blocked = new Map<string, string>();
+  /** Paths of what was used, and not counted since. */
+  const overdue = new Set<string>();
+
+  const limitOf = ({ pool }: CachePlace): number =>
+    parts.wanted().find((one) => one.pool === pool)?.limit ?? Number.POSITIVE_INFINITY;
+
+  /** Moves aside what is too much, at most so many entries. Whether something may be left to do. */
+  const cut = (one: Known, target: number, most = atOnce, may = () => mayTrim(one.place)): boolean => {
+    const { place, size } = one;
+    const chosen = toGiveUp(size.entries, size.bytes, target);
+    if (chosen.length === 0) return false;
+    const done = moveAside(place.path, chosen.slice(0, most), trash, may);
+    if (done.failure === null) blocked.delete(place.path);
+    else blocked.set(place.path, done.failure);
+    if (done.moved.size === 0) return false;
+    isTrashFull = true;
+    last = { place, bytes: done.bytes, at: clock.wall() };
+    const entries = size.entries.filter(({ name }) => !done.moved.has(name));
+    const bytes = Number.isFinite(size.bytes) ? size.bytes - done.bytes : entries.reduce((sum, one) => sum + one.bytes, 0);
+    known.set(place.path, { ...one, size: { ...size, entries, bytes } });
+    log.info('cache trimmed', { cache: titleOf(place), entries: done.moved.size, bytes: done.bytes });
+    return chosen.length > most && !done.isInterrupted;
+  };
+  /**
+   * Which caches to cut, by their paths, and to how many bytes; empty when this one may have what it has. All untrusted jobs of a
+   * pool share one limit, however many forks there are; of those the cache that was used longest ago gives first.
+   */
+  const excess = (one: Known): (readonly [path: string, target: number])[] => {
+    const limit = limitOf(one.place);
+    const isSharing = ({ place }: Known): boolean => place.agent === null && place.pool === one.place.pool;
+    const all = one.place.agent === null ? [...known.values()].filter(isSharing) : [one];
+    const bytes = all.reduce((sum, { size }) => sum + size.bytes, 0);
+    if (bytes <= limit) return [];
+    const endless = all.filter(({ size }) => !Number.isFinite(size.bytes));
+    if (endless.length > 0) return endless.map(({ place }) => [place.path, limit * cutTo]);
+    let over = bytes - limit * cutTo;
+    const cuts: (readonly [string, number])[] = [];
+    for (const { place, size } of all.sort((a, b) => a.size.used - b.size.used)) {
+      const given = Math.min(over, size.bytes);
+      over -= given;
+      if (given > 0) cuts.push([place.path, size.bytes - given]);
+    }
+    return cuts;
+  };
+  /** All that is to be moved aside, with turns for others in between. */
+  const cutDown = async (path: string, target: number): Promise<void> => {
+    for (;;) {
+      const one = known.get(path);
+      if (one === undefined || !cut(one, target)) return;
+      await turn();
+    }
+  };
+
+  const count = async (place: CachePlace, signal: AbortSignal): Promise<Known | null> => {
+    const at = clock.wall();
+    const began = clock.now();
+    overdue.delete(place.path);
+    const size = await measure(place.path, at, signal);
+    if (size === null) {
+      known.delete(place.path);
+      return null;
+    }
+    const one = { place, size, at, took: clock.now() - began };
+    known.set(place.path, one);
+    return one;
+  };
+  const emptyTrash = async (signal: AbortSignal): Promise<void> => {
+    isTrashFull = false;
+    const { stuck: left } = await clear(trash, signal);
+    if (left.size > 0 && stuck.size === 0)
+      log.warn('cannot remove all of what caches gave up', { why: [...left.keys()].join(', ') });
+    stuck = left;
+  };
+  const work = async (): Promise<void> => {
+    const { signal } = abort;
+    while (waiting.size > 0 || isTrashFull) {
+      for (const [path, place] of waiting) {
+        waiting.delete(path);
+        const one = await count(place, signal);
+        for (const [at, target] of one === null ? [] : excess(one)) await cutDown(at, target);
+      }
+      if (isTrashFull) await emptyTrash(signal);
+    }
+  };
+  const wake = (): Promise<void> => {
+    working ??= work()
+      .catch((error: unknown) => {
+        if (!abort.signal.aborted) log.warn('caches not looked after', { reason: toFailure(error).message });
+        for (const path of waiting.keys()) overdue.add(path);
+        waiting.clear();
+      })
+      .finally(() => {
+        working = null;
+        // Came when all seemed done.
+        if (waiting.size > 0) void wake();
+      });
+    return working;
+  };
+
+  /** Takes the whole folder away, when nobody needed it since `before`; whether it is gone. */
+  const drop = async (place: CachePlace, before: number): Promise<boolean> => {
+    try {
+      // In one turn: a sandbox that is made right now has touched the folder, and one that works is told of.
+      if (!mayTrim(place) || lstatSync(place.path).ctimeMs > before) return false;
+      moveTo(trash, place.path);
+    } catch (error) {
+      blocked.set(place.path, toFailure(error).message);
+      return false;
+    }
+    // Only those that hold nothing else.
+    for (let at = dirname(place.path); at !== folder; at = dirname(at)) await rmdir(at).catch(() => {});
+    known.delete(place.path);
+    blocked.delete(place.path);
+    isTrashFull = true;
+    log.info('cache removed', { cache: titleOf(place) });
+    return true;
+  };
+  /** Gives up what was not used for longest until the disk has `minFree` again, or nothing may be taken. */
+  const makeRoom = async (signal: AbortSignal): Promise<void> => {
+    const either = AbortSignal.any([signal, abort.signal]);
+    /** Bytes that are missing on the disk; 0 or less when nothing is. */
+    const lacking = async (): Promise<number> => {
+      const { bavail, blocks, bsize } = await disk(folder).catch(() => ({ bavail: 1, blocks: 1, bsize: 0 }));
+      return (minFree * blocks - bavail) * bsize;
+    };
+    if ((await lacking()) <= 0) return;
+    // Perhaps it was on its way already.
+    await emptyTrash(either);
+    const idle: Known[] = [];
+    for (const place of (await listPlaces(folder)).filter(mayTrim)) {
+      const one = known.get(place.path) ?? (await count(place, either));
+      if (one !== null) idle.push(one);
+    }
+    for (const { path } of idle.sort((a, b) => a.size.used - b.size.used).map(({ place }) => place)) {
+      for (;;) {
+        const bytes = await lacking();
+        if (bytes <= 0) return;
+        const before = known.get(path)?.size;
+        if (before === undefined || before.entries.length === 0) break;
+        await cutDown(path, Math.max(0, before.bytes - bytes));
+        // An agent came, or nothing can be moved.
+        if ((known.get(path)?.size.entries.length ?? 0) === before.entries.length) break;
+        // Only now the disk has it back.
+        await emptyTrash(either);
+      }
+    }
+  };
+  const isWanted = ({ pool, agent, cache }: CachePlace): boolean => {
+    const one = parts.wanted().find((each) => each.pool === pool);
+    if (one === undefined || !one.caches.includes(cache)) return false;
+    return agent === null ? one.untrusted : one.agents.includes(agent);
+  };
+  /** What each pool has, and what could not be kept within its limit. */
+  const findings = (): Finding[] => {
+    const found: Finding[] = parts.wanted().flatMap(({ pool, caches, limit }) => {
+      if (caches.length === 0) return [];
+      const own = [...known.values()].filter(({ place }) => place.pool === pool);
+      const bytes = own.reduce((sum, { size }) => sum + size.bytes, 0);
+      const counted = own.length === 0 ? 'were not counted yet' : `hold ${human(bytes)} in ${own.length} of their folders`;
+      const trimmed =
+        last?.place.pool === pool
+          ? ` ${human(last.bytes)} of ${titleOf(last.place)} were removed ${ago(clock.wall() - last.at)}.`
+          : '';
+      const over = own.filter(({ size }) => size.bytes > limit);
+      const message = `Its named caches ${counted}; each may have ${human(limit)}.${trimmed}`;
+      const base: Finding = { level: 'ok', subject: `pool ${pool}`, message, hint: null };
+      if (over.length === 0) return [base];
+      const names = over.map(({ place, size }) => `${titleOf(place)} (${human(size.bytes)})`).join(', ');
+      const reason = over.map(({ place }) => blocked.get(place.path)).find((why) => why !== undefined);
+      const why = reason === undefined ? 'that is removed once its agent has ended' : `nothing can be removed: ${reason}`;
+      const hint = reason === undefined ? null : 'Look at what lies there, also with "lsattr".';
+      return [base, { level: 'warning', subject: `pool ${pool}`, message: `More than that has ${names}; ${why}.`, hint }];
+    });
+    if (stuck.size === 0) return found;
+    const why = [...stuck].map(([code, times]) => `${code}, ${times} times`).join('; ');
+    const message = `What caches gave up could not all be removed from ${trash} (${why}).`;
+    return [
+      ...found,
+      { level: 'warning', subject: 'caches', message, hint: `Look at it with "lsattr -R ${trash}", and remove it.` },
+    ];
+  };
+
+  return {
+    /** Removes in the background what a manager before this one gave up. */
+    start: (): void => void wake(),
+    /**
+     * Makes the folders of named caches among a sandbox's mounts. To be awaited before the sandbox is made.
+     * @throws OnejobError E_STATE_DIR
+     */
+    async ensure(mounts: readonly Mount[]): Promise<void> {
+      await ensureFolders(folder, mounts);
+      for (const { host, cache } of mounts) if (isNamed(cache)) overdue.add(host);
+    },
+
+    /**
+     * The slot's agent has ended, and no script was sent to the next one yet: to be called in the turn in which that was committed.
+     * Answers at once: what is known to be too much is moved aside right now, since agents that follow each other closely leave no
+     * other moment; the rest is done in the background. `repository`: of an untrusted job, as in its caches' paths.
+     */
+    used(slot: string, repository: string | null = null): void {
+      const pool = slot.slice(0, slot.lastIndexOf('/'));
+      const agent = repository === null ? nameOf(slot) : null;
+      const one = parts.wanted().find((each) => each.pool === pool);
+      if (one === undefined || one.caches.length === 0 || abort.signal.aborted) return;
+      for (const cache of one.caches) {
+        const path = agent === null ? untrusted(pool, repository ?? '', cache) : trusted(pool, agent, cache);
+        const before = known.get(path);
+        // Those of untrusted jobs may be another slot's, too.
+        const may = agent === null ? undefined : () => true;
+        for (const [at, target] of before === undefined ? [] : excess(before)) {
+          const one = known.get(at);
+          if (one !== undefined) cut(one, target, beforeRelease, may);
+        }
+        // One of millions of files is not counted after every short job; the hourly look makes up for it.
+        if (before !== undefined && clock.wall() - before.at < before.took * seldom) overdue.add(path);
+        else waiting.set(path, { pool, agent, repository, cache, path });
+      }
+      void wake();
+    },
+
+    /** Removes what config does not want any more and what nobody used for long; counts what was never counted. */
+    async tidy(): Promise<void> {
+      const now = clock.wall();
+      for (const place of await listPlaces(folder)) {
+        const one = known.get(place.path);
+        if (!isWanted(place)) await drop(place, now - unwantedAfter);
+        else if (place.agent === null && (await drop(place, now - unusedAfter))) continue;
+        else if (one === undefined || overdue.has(place.path)) waiting.set(place.path, place);
+        else if (one.size.entries.length > 0 && one.size.used < now - unusedAfter) await cutDown(place.path, 0);
+        else for (const [path, target] of excess(one)) await cutDown(path, target);
+      }
+      // What could not be removed the last time may be by now.
+      isTrashFull = true;
+      await wake();
+      // The disk of sandboxes, which is looked at more often, may be another one.
+      await makeRoom(abort.signal);
+    },
+
+    makeRoom,
+    findings,
+    /** Resolves when nothing is done in the background any more; for tests. */
+    settled: async (): Promise<void> => {
+      while (working !== null) await working;
+    },
+    async close(): Promise<void> {
+      abort.abort(new Error('onejob stops'));
+      await working;
+    },
+  };
+}
+
+/** `depot of gpu.1`, or `depot of untrusted jobs in pool gpu`. */
+function titleOf({ pool, agent, cache }: CachePlace): string {
+  return agent === null ? `${cache} of untrusted jobs in pool ${pool}` : `${cache} of ${agent}`;
+}
+
+/**
+ * The entries to give up until at most `target` bytes are left, in order: what was not used for longest first, and before
+ * it what cannot be counted. Pure.
+ */
+function toGiveUp(entries: readonly CacheEntry[], bytes: number, target: number): CacheEntry[] {
+  const isEndless = (entry: CacheEntry): boolean => !Number.isFinite(entry.bytes);
+  const endless = entries.filter(isEndless);
+  const others = entries.filter((entry) => !isEndless(entry)).sort((a, b) => a.used - b.used || b.bytes - a.bytes);
+  // Without the endless ones, `bytes` is what is left.
+  let left = Number.isFinite(bytes) ? bytes : others.reduce((sum, entry) => sum + entry.bytes, 0);
+  const chosen: CacheEntry[] = [];
+  for (const entry of others) {
+    if (left <= target) break;
+    chosen.push(entry);
+    left -= entry.bytes;
+  }
+  return [...endless, ...chosen];
+}
+
+/**
+ * Moves entries of the folder `from` into `trash`. `mayTrim` is asked right before each move, in the same turn, so that nothing
+ * is taken away below an agent that was released meanwhile: then it `isInterrupted`. `failure`: why something could not be moved.
+ */
+function moveAside(from: string, entries: readonly CacheEntry[], trash: string, mayTrim: () => boolean) {
+  const moved = new Set<string>();
+  let bytes = 0;
+  let failure: string | null = null;
+  for (const entry of entries) {
+    if (!mayTrim()) return { bytes, moved, failure, isInterrupted: true };
+    const path = pathOf(from, entry.name);
+    try {
+      moveTo(trash, path);
+      bytes += Number.isFinite(entry.bytes) ? entry.bytes : 0;
+      moved.add(entry.name);
+    } catch (error) {
+      const isGone = error instanceof Error && 'code' in error && error.code === 'ENOENT';
+      if (isGone) moved.add(entry.name);
+      else failure = error instanceof Error ? error.message.replace(/, (rename|mkdir) '.*$/s, '') : String(error);
+    }
+  }
+  return { bytes, moved, failure, isInterrupted: false };
+}
+
+/** Moves it into the trash, which is made when it is missing, under a name of its own. */
+function moveTo(trash: string, path: string | Buffer): void {
+  mkdirSync(trash, { recursive: true, mode: 0o700 });
+  renameSync(path, join(trash, randomBytes(8).toString('hex')));
+}
+
+function human(bytes: number): string {
+  if (!Number.isFinite(bytes)) return 'more than can be counted';
+  const unit = ['B', 'KiB', 'MiB', 'GiB', 'TiB'][Math.min(4, Math.floor(Math.log2(Math.max(1, bytes)) / 10))] ?? 'B';
+  const size = bytes / 2 ** (10 * ['B', 'KiB', 'MiB', 'GiB', 'TiB'].indexOf(unit));
+  return `${size >= 100 || unit === 'B' ? Math.round(size) : size.toFixed(1)} ${unit}`;
+}
+
+function ago(ms: number): string {
+  const minutes = Math.max(0, Math.round(ms / 60_000));
+  if (minutes < 1) return 'just now';
+  return minutes < 120 ? `${minutes} min ago` : `${Math.round(minutes / 60)} h ago`;
+}

@@ -1,0 +1,68 @@
+/**
+ * Ends jobs whose files take more than their pool's `disk`. No storage holds such a limit everywhere (Docker's only on xfs with
+ * quotas, and never for volumes), so it is looked at: what a job writes faster than that is on the disk until it is found.
+ */
+import { type Clock, every } from '../../core/clock.ts';
+import type { AgentId } from '../../core/slot.ts';
+import type { Log } from '../../log.ts';
+import type { Runtime } from '../../runtimes/runtime.ts';
+import type { Reconciler } from '../loop/reconciler.ts';
+
+export interface DiskWatchParts {
+  readonly clock: Clock;
+  readonly log: Log;
+  readonly reconciler: Pick<Reconciler, 'slots' | 'poolOf' | 'post'>;
+  readonly runtime: (name: string) => Runtime;
+}
+
+/** ms between two looks at the same agent, at least. */
+const between = 10_000;
+/** Looking takes no more than this share of the time, however many files there are. */
+const share = 0.05;
+
+export function createDiskWatch({ clock, log, reconciler, runtime }: DiskWatchParts) {
+  const abort = new AbortController();
+  const { signal } = abort;
+  /** When each agent is looked at again, monotonic ms. */
+  const due = new Map<AgentId, number>();
+  let stop = (): void => {};
+  let looking: Promise<void> = Promise.resolve();
+
+  /** Looks at every released agent whose pool has a limit and whose time has come, one after the other. Never fails. */
+  const look = async (): Promise<void> => {
+    const there = new Set(reconciler.slots.flatMap(({ agent }) => (agent.kind === 'free' ? [] : [agent.agent])));
+    for (const agent of due.keys()) if (!there.has(agent)) due.delete(agent);
+    for (const { key, agent: lane, runtime: name, grace } of reconciler.slots) {
+      if (signal.aborted) return;
+      const limit = reconciler.poolOf(key).config.disk;
+      if (limit === null || (lane.kind !== 'busy' && lane.kind !== 'idle') || clock.now() < (due.get(lane.agent) ?? 0)) continue;
+      const { agent } = lane;
+      const begun = clock.now();
+      const used =
+        (await runtime(name)
+          .usage?.(agent, signal)
+          .catch(() => null)) ?? null;
+      due.set(agent, clock.now() + Math.max(between, (clock.now() - begun) / share));
+      if (used === null || used <= limit || signal.aborted) continue;
+      log.warn('a job is ended, its files take too much', { slot: key, agent, bytes: used, limit });
+      reconciler.post(key, { kind: 'stop', agent, why: 'disk', grace });
+    }
+  };
+
+  return {
+    look,
+    start(): void {
+      stop = every(
+        clock,
+        between,
+        () => (looking = look()),
+        () => {},
+      );
+    },
+    async close(): Promise<void> {
+      stop();
+      abort.abort();
+      await looking;
+    },
+  };
+}

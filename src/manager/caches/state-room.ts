@@ -1,0 +1,96 @@
+/**
+ * Keeps room on the disk that holds the state: jobs' output must not take the last of it, which the store needs to accept jobs and to
+ * write down how they ended.
+ */
+import { statfsSync } from 'node:fs';
+import { readdir, stat } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { Finding } from '../../runtimes/runtime.ts';
+
+export interface StateRoomParts {
+  readonly dir: string;
+  /** ms; any clock that goes on. */
+  readonly now: () => number;
+  /** Bytes of the disk, and of those that are free; null when nobody can say. */
+  readonly look?: () => { readonly size: number; readonly free: number } | null;
+}
+
+/** Of the disk, and never more than `mostKept`, as bytes. */
+const shareKept = 0.05;
+const mostKept = 512 * 2 ** 20;
+/** ms that a look holds: output comes in pieces of some hundred KiB. */
+const lookEvery = 100;
+/** How many of the largest folders are named. */
+const named = 3;
+
+export function createStateRoom({ dir, now, look = () => diskOf(dir) }: StateRoomParts) {
+  let seen: { readonly at: number; readonly line: string | null } | null = null;
+  const short = (): { readonly free: number; readonly reserve: number } | null => {
+    const disk = look();
+    if (disk === null) return null;
+    const reserve = Math.min(mostKept, disk.size * shareKept);
+    return disk.free < reserve ? { free: disk.free, reserve } : null;
+  };
+  /** For `status`, in one sentence; null while there is room. */
+  const problem = (): string | null => {
+    const found = short();
+    if (found === null) return null;
+    return `The disk that holds ${dir} has ${inWords(found.free)} left: output of jobs is not kept until there are ${inWords(found.reserve)}.`;
+  };
+  return {
+    /** Why no output may be kept now, as a line for a log; null while there is room. */
+    noRoom(): string | null {
+      const at = now();
+      if (seen === null || at - seen.at >= lookEvery) {
+        const found = short();
+        const line =
+          found === null ? null : `output is not kept from here on: the disk that holds ${dir} has ${inWords(found.free)} left`;
+        seen = { at, line };
+      }
+      return seen.line;
+    },
+    problem,
+    /** For `doctor`, with what takes the most. */
+    async findings(): Promise<Finding[]> {
+      const message = problem();
+      if (message === null) return [];
+      const sizes = await Promise.all(
+        (await readdir(dir, { withFileTypes: true })).map(async (entry) => ({
+          name: entry.name,
+          size: await sizeOf(join(dir, entry.name), entry.isDirectory()),
+        })),
+      );
+      const largest = sizes.sort((a, b) => b.size - a.size).slice(0, named);
+      const list = largest.map(({ name, size }) => `${name} ${inWords(size)}`).join(', ');
+      const hint = `"onejob jobs prune" removes jobs that ended, with their logs and artifacts; "du -x" tells what else is on that disk.`;
+      return [{ level: 'error', subject: 'state disk', message: `${message} The largest in it: ${list}.`, hint }];
+    },
+  };
+}
+
+/** Bytes on the disk; what vanishes meanwhile has none. */
+async function sizeOf(path: string, isFolder: boolean): Promise<number> {
+  if (!isFolder)
+    return stat(path).then(
+      ({ blocks }) => blocks * 512,
+      () => 0,
+    );
+  const entries = await readdir(path, { withFileTypes: true }).catch(() => []);
+  let size = 0;
+  for (const entry of entries) size += await sizeOf(join(path, entry.name), entry.isDirectory());
+  return size;
+}
+
+function diskOf(dir: string): { readonly size: number; readonly free: number } | null {
+  try {
+    const { bsize, blocks, bavail } = statfsSync(dir);
+    return { size: blocks * bsize, free: bavail * bsize };
+  } catch {
+    return null;
+  }
+}
+
+function inWords(bytes: number): string {
+  if (bytes < 2 ** 20) return `${Math.round(bytes / 2 ** 10)} KiB`;
+  return bytes < 2 ** 30 ? `${Math.round(bytes / 2 ** 20)} MiB` : `${(bytes / 2 ** 30).toFixed(1)} GiB`;
+}

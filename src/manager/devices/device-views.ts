@@ -1,0 +1,224 @@
+/** What people see of devices and want done with one. No running job is touched by any of it. */
+import type { DeviceAnswer, DeviceChange, DeviceState, DeviceView, ProofView } from '../../api/device-schema.ts';
+import type { MissingView, PoolView, QuarantinedView } from '../../api/schema.ts';
+import { fits } from '../../config/conditions.ts';
+import type { PoolConfig } from '../../config/config.ts';
+import type { Clock } from '../../core/clock.ts';
+import type { DeviceId, Slot } from '../../core/slot.ts';
+import { OnejobError } from '../../errors.ts';
+import type { Device } from '../../gpu/inventory.ts';
+import type { KnownDevice } from '../../store/devices.ts';
+import type { DeviceBook } from './devices.ts';
+import type { Fleet } from './fleet.ts';
+
+/** Those that are there, then those that are missed or that a person did something about. */
+export function deviceViews(book: DeviceBook, slots: readonly Slot[]): DeviceView[] {
+  const here = (book.inventory?.devices ?? []).map(({ uuid }) => uuid);
+  const gone = book.known.all.filter(
+    (known) => book.device(known.uuid) === null && (known.slot !== null || known.quarantine !== null || known.reserved !== null),
+  );
+  return [...here, ...gone.map(({ uuid }) => uuid)].flatMap((uuid) => deviceView(uuid, book, slots) ?? []);
+}
+
+/** null for a device that nothing is known of. */
+export function deviceView(uuid: DeviceId, book: DeviceBook, slots: readonly Slot[]): DeviceView | null {
+  const device = book.device(uuid);
+  const known = book.known.get(uuid);
+  if (device === null && known === undefined) return null;
+  const parent = device?.parent ?? known?.parent ?? null;
+  const { of, ...judged } = judge(uuid, parent, book);
+  const record = book.known.get(of);
+  const mig = device?.mig ?? null;
+  const isOn = (slot: Slot): boolean =>
+    slot.agent.kind !== 'free' && slot.devices.some((one) => one === uuid || partOf(one, book) === uuid);
+  return {
+    uuid,
+    kind: device?.kind ?? (parent === null ? 'gpu' : 'mig'),
+    model: device?.model ?? known?.model ?? '',
+    pciId: device?.pciId ?? known?.pciId ?? null,
+    index: device?.index ?? null,
+    memoryMiB: device?.memoryMiB ?? null,
+    profile: mig !== null && 'profile' in mig ? mig.profile : (known?.profile ?? null),
+    parent,
+    slot: book.slotOf(uuid),
+    agents: slots.filter(isOn).flatMap(({ agent }) => (agent.kind === 'free' ? [] : [agent.agent])),
+    ...judged,
+    ...timesOf(judged.state, record, known),
+    hint: hintFor(judged.state, record, parent),
+  };
+}
+
+/** State and reason of a device; `of` is the device whose record they come from, itself or the GPU that it is part of. */
+function judge(uuid: DeviceId, parent: DeviceId | null, book: DeviceBook) {
+  const state = stateOf(uuid, book);
+  if (parent !== null && (state === 'free' || state === 'leased' || state === 'occupied')) {
+    const whole = stateOf(parent, book);
+    if (whole === 'quarantined' || whole === 'reserved') return { state: whole, why: book.whyNot(parent), of: parent };
+  }
+  if (state === 'missing') return { state, why: book.known.missingText(uuid), of: uuid };
+  if (state === 'unknown') return { state, why: `the state of ${uuid} is unknown: the last look at it failed`, of: uuid };
+  if (state === 'free' && isSplit(book.device(uuid))) {
+    const parts = book.inventory?.devices.filter((one) => one.parent === uuid && book.slotOf(one.uuid) !== null) ?? [];
+    const split: DeviceState = parts.length > 0 ? 'leased' : 'free';
+    return { state: split, why: 'it is in MIG mode, so that jobs get its instances', of: uuid };
+  }
+  return { state, why: book.whyNot(uuid), of: uuid };
+}
+
+/** What was not listed by a look that did not see all is unknown, not gone (S6). */
+function stateOf(uuid: DeviceId, book: DeviceBook): DeviceState {
+  const state = book.stateOf(uuid);
+  return state === 'missing' && book.inventory?.complete !== true ? 'unknown' : state;
+}
+
+function timesOf(state: DeviceState, of: KnownDevice | undefined, known: KnownDevice | undefined) {
+  const { quarantine = null, reserved = null } = of ?? {};
+  const since: Partial<Record<DeviceState, number | undefined>> = {
+    quarantined: quarantine?.since,
+    reserved: reserved?.since,
+    missing: known?.lastSeen,
+    unknown: known?.lastSeen,
+  };
+  return { since: since[state] ?? null, until: reserved?.until ?? null, retryAt: quarantine?.retryAt ?? null };
+}
+
+function hintFor(state: DeviceState, of: KnownDevice | undefined, parent: DeviceId | null): string | null {
+  if (of === undefined) return null;
+  if (state === 'quarantined') return of.quarantine?.hint ?? `Type "onejob gpus clear ${of.uuid}" when it may be used again.`;
+  if (state === 'reserved') return `Type "onejob gpus return ${of.uuid}" to give it back.`;
+  if (state !== 'missing') return null;
+  const forget = `If it will not come back, type "onejob gpus forget ${of.uuid}".`;
+  return parent === null ? forget : `Create the MIG instances again as they were. ${forget}`;
+}
+
+/** Devices that were leased once and are certainly not there now. */
+export function missingDevices(book: DeviceBook): MissingView[] {
+  if (book.inventory?.complete !== true) return [];
+  return book.known.all
+    .filter(({ uuid }) => book.device(uuid) === null)
+    .flatMap(({ uuid, slot }) => (slot === null ? [] : [{ uuid, slot, why: book.known.missingText(uuid) }]));
+}
+
+/** Devices in quarantine that a pool had or would get, also those that no slot has: what is out of use must not be out of sight. */
+export function quarantinedDevices(book: DeviceBook): QuarantinedView[] {
+  return book.known.all.flatMap(({ uuid, slot }) => {
+    const why = book.known.quarantineText(uuid);
+    const pool = why === null ? null : poolFor(uuid, slot, book);
+    return why === null || pool === null ? [] : [{ uuid, pool, why }];
+  });
+}
+
+/** The pool that has it or an instance of it, else the first that asks for such a device, else the one that had it last. */
+function poolFor(uuid: DeviceId, last: string | null, book: DeviceBook): string | null {
+  const holds = book.partition.slots.find((slot) => slot.devices.some((one) => one.uuid === uuid || one.parent === uuid));
+  if (holds !== undefined) return holds.pool;
+  const parts = (book.inventory?.devices ?? []).filter((one) => one.uuid === uuid || one.parent === uuid);
+  const asks = book.pools.find(({ devices }) => parts.some((one) => !isSplit(one) && fits(one, devices)));
+  if (asks !== undefined) return asks.name;
+  return book.pools.find(({ name }) => last !== null && name === last.slice(0, last.lastIndexOf('/')))?.name ?? null;
+}
+
+/** null for pools that lease for each job, and while nobody knows what there is. */
+export function poolDevices(book: DeviceBook, pool: PoolConfig): PoolView['devices'] {
+  if (!pool.standby || book.inventory?.complete !== true || !book.pools.some(({ name }) => name === pool.name)) return null;
+  const slots = book.partition.slots.filter((slot) => slot.pool === pool.name && slot.devices.length > 0);
+  const isWell = (slot: (typeof slots)[number]): boolean =>
+    slot.missing.length === 0 && !slot.devices.some((one) => isQuarantined(one, book));
+  return {
+    ready: slots.filter(isWell).length,
+    wanted: pool.agents === 'per-device' ? slots.length + slotsWithout(book, pool, slots.length) : pool.agents,
+  };
+}
+
+/** How many slots more a pool with one for each device would have, were nothing of what it asks for in quarantine. */
+function slotsWithout(book: DeviceBook, { name, devices }: PoolConfig, slots: number): number {
+  const here = (book.inventory?.devices ?? []).filter(
+    (one) => book.slotOf(one.uuid) === null && !isSplit(one) && fits(one, devices) && isQuarantined(one, book),
+  );
+  const gone = quarantinedDevices(book).filter(
+    ({ uuid, pool }) => pool === name && book.device(uuid) === null && book.slotOf(uuid) === null,
+  );
+  const count = here.length + gone.length;
+  if (devices.count === 'all') return slots === 0 && count > 0 ? 1 : 0;
+  return Math.floor(count / Math.max(1, devices.count)) * devices.share;
+}
+
+function isQuarantined({ uuid, parent }: { readonly uuid: DeviceId; readonly parent: DeviceId | null }, book: DeviceBook): boolean {
+  return [uuid, parent].some((one) => one !== null && (book.known.get(one)?.quarantine ?? null) !== null);
+}
+
+function isSplit(device: Device | null): boolean {
+  return device?.kind === 'gpu' && device.mig !== null && 'mode' in device.mig && device.mig.mode === 'enabled';
+}
+
+function partOf(uuid: DeviceId, book: DeviceBook): DeviceId | null {
+  return book.device(uuid)?.parent ?? book.known.get(uuid)?.parent ?? null;
+}
+
+/** What of a fleet people can reach. */
+export type FleetParts = Pick<Fleet, 'book' | 'quarantine' | 'reservations' | 'proofs'> & {
+  readonly watch: { readonly fault: string | null };
+};
+
+/** `fleet`: null where no pool asks for devices; then every request is refused with a sentence that says so. */
+export function createDeviceRequests(fleet: FleetParts | null, clock: Pick<Clock, 'wall'>, slots: () => readonly Slot[]) {
+  const known = (): FleetParts => {
+    if (fleet !== null) return fleet;
+    throw new OnejobError('E_DEVICE_UNKNOWN', 'No pool of this daemon has devices, so it looks after none.', {
+      hint: 'Write "devices" in a pool of the config and start the daemon anew. "onejob gpus" shows what this host has.',
+    });
+  };
+  return {
+    devices: (): DeviceView[] => deviceViews(known().book, slots()),
+    change(name: string, change: DeviceChange): DeviceAnswer {
+      const { book } = known();
+      const before = book.find(name);
+      if (change.act === 'reserve') assertFor(before, change.by, book, clock.wall());
+      const changed = apply(before, change, known());
+      return { uuid: before.uuid, changed, device: deviceView(before.uuid, book, slots()) };
+    },
+    proofs({ device, limit }: { readonly device: string | null; readonly limit: number }): ProofView[] {
+      const { book, proofs } = known();
+      return proofs.of(device === null ? null : book.find(device).uuid, limit);
+    },
+  };
+}
+
+/** False when it was so already. */
+function apply(device: KnownDevice, change: DeviceChange, fleet: FleetParts): boolean {
+  const { book, quarantine, reservations } = fleet;
+  switch (change.act) {
+    case 'reserve':
+      reservations.reserve(device, change);
+      return true;
+    case 'return':
+      reservations.giveBack(device);
+      return device.reserved !== null;
+    case 'quarantine':
+      quarantine.putByHand(device, change.reason);
+      return true;
+    case 'clear':
+      if (device.quarantine === null) return false;
+      quarantine.clearByHand(device);
+      return true;
+    case 'forget':
+      book.forget(device);
+      return true;
+  }
+}
+
+/** @throws OnejobError for a device that nobody can have now */
+function assertFor({ uuid, parent }: KnownDevice, by: string | null, book: DeviceBook, wall: number): void {
+  const refuse = (code: 'E_DEVICE_UNKNOWN' | 'E_DEVICE_IN_USE', why: string, hint: string): never => {
+    throw new OnejobError(code, `Cannot reserve ${uuid}: ${why}.`, { hint });
+  };
+  for (const one of [uuid, ...(parent === null ? [] : [parent])]) {
+    const reserved = book.known.get(one)?.reserved ?? null;
+    if (reserved === null || reserved.by === by || (reserved.until !== null && reserved.until <= wall)) continue;
+    refuse('E_DEVICE_IN_USE', book.known.whyNot(one) ?? 'it is reserved', `Ask them, or type "onejob gpus return ${one}".`);
+  }
+  if (book.device(uuid) === null) refuse('E_DEVICE_UNKNOWN', 'it is not there', '"onejob gpus" shows what is there.');
+  if (book.stateOf(uuid) === 'elsewhere') {
+    refuse('E_DEVICE_IN_USE', book.whyNot(uuid) ?? 'another onejob has it', 'Reserve it there, with --state-dir.');
+  }
+}

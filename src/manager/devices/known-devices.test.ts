@@ -1,0 +1,95 @@
+import { describe, expect, test } from 'vitest';
+import { gpu as card } from '../../../test/support/devices.ts';
+import type { Lease } from '../../core/lease.ts';
+import { OnejobError } from '../../errors.ts';
+import type { Device } from '../../gpu/inventory.ts';
+import type { KnownDevice } from '../../store/devices.ts';
+import { KnownDevices } from './known-devices.ts';
+
+const gpu = (uuid: string): Device => card(1, { uuid, index: 0, minor: 0, mig: null });
+
+const lease = (key: string, ...uuids: string[]): Lease => ({
+  key,
+  pool: 'p',
+  devices: uuids.map((uuid) => ({ uuid, parent: null })),
+});
+
+/** A store in memory that can be full. */
+function disk() {
+  const rows = new Map<string, KnownDevice>();
+  const state = { full: null as Error | null, writes: 0 };
+  const table = {
+    all: () => [...rows.values()],
+    save: (device: KnownDevice) => void rows.set(device.uuid, device),
+    remove: (uuid: string) => void rows.delete(uuid),
+  };
+  const write = (change: () => void): void => {
+    if (state.full !== null) throw state.full;
+    state.writes += 1;
+    change();
+  };
+  const clock = { now: () => 0, wall: () => 1_000_000, after: () => () => {} };
+  return { state, open: () => new KnownDevices({ clock, table, write }) };
+}
+
+describe('what slots have', () => {
+  test('is what they had last: a card that a slot has given up is not its own after a restart, and stays known', () => {
+    const { open } = disk();
+    const known = open();
+    known.saw([gpu('GPU-a'), gpu('GPU-b')]);
+    known.leased([lease('p/1', 'GPU-a')]);
+    expect(open().leases).toEqual([lease('p/1', 'GPU-a')]);
+    known.leased([lease('p/1', 'GPU-b')]);
+    expect(open().leases).toEqual([lease('p/1', 'GPU-b')]);
+    // It is missed when it is gone, since it was leased once.
+    expect(open().get('GPU-a')).toMatchObject({ slot: 'p/1' });
+  });
+
+  test('is written once for a card that slots share', () => {
+    const { state, open } = disk();
+    const known = open();
+    known.saw([gpu('GPU-a')]);
+    const both = [lease('p/1', 'GPU-a'), lease('p/2', 'GPU-a')];
+    known.leased(both);
+    const { writes } = state;
+    known.leased(both);
+    known.leased(both.toReversed());
+    expect(state.writes).toBe(writes);
+  });
+});
+
+describe('a full disk', () => {
+  const full = new OnejobError('E_STATE_FULL', 'no space left', { retry: true });
+
+  test('keeps nobody from looking and dealing; what could not be written is written later', () => {
+    const { state, open } = disk();
+    const known = open();
+    known.saw([gpu('GPU-a')]);
+    state.full = full;
+    known.saw([gpu('GPU-a'), gpu('GPU-b')]);
+    known.leased([lease('p/1', 'GPU-a')]);
+    expect(open().leases).toEqual([]);
+    state.full = null;
+    known.saw([gpu('GPU-a'), gpu('GPU-b')]);
+    known.leased([lease('p/1', 'GPU-a')]);
+    expect(open().leases).toEqual([lease('p/1', 'GPU-a')]);
+    expect(open().get('GPU-b')).toBeDefined();
+  });
+
+  test('refuses what a person or a proof wants written down', () => {
+    const { state, open } = disk();
+    const known = open();
+    known.saw([gpu('GPU-a')]);
+    state.full = full;
+    expect(() => known.save(known.all)).toThrow('no space left');
+    expect(() => known.remove('GPU-a')).toThrow('no space left');
+    expect(known.get('GPU-a')).toBeDefined();
+  });
+
+  test('is not what a mistake of ours is taken for', () => {
+    const { state, open } = disk();
+    const known = open();
+    state.full = new TypeError('a bug');
+    expect(() => known.saw([gpu('GPU-a')])).toThrow('a bug');
+  });
+});

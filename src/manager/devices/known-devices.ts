@@ -1,0 +1,166 @@
+/** What is known of devices beyond a look and beyond a restart: where they were leased, who keeps them from being used. */
+
+import type { Clock } from '../../core/clock.ts';
+import type { Lease } from '../../core/lease.ts';
+import type { DeviceId } from '../../core/slot.ts';
+import { OnejobError } from '../../errors.ts';
+import type { Device } from '../../gpu/inventory.ts';
+import { normalPci } from '../../gpu/pci.ts';
+import { formatTime } from '../../gpu/processes.ts';
+import type { DeviceTable, KnownDevice } from '../../store/devices.ts';
+import { leaseOf } from './partition.ts';
+
+export interface KnownDevicesParts {
+  readonly clock: Clock;
+  readonly table: DeviceTable;
+  /** Writes what is changed inside. @throws OnejobError E_STATE_FULL and the like */
+  readonly write: (change: () => void) => void;
+}
+
+/** When a device was seen last matters in minutes; a commit at each look would wear out disks. */
+const seenEvery = 60_000;
+
+export class KnownDevices {
+  readonly #parts: KnownDevicesParts;
+  readonly #known = new Map<DeviceId, KnownDevice>();
+
+  constructor(parts: KnownDevicesParts) {
+    this.#parts = parts;
+    for (const device of parts.table.all()) this.#known.set(device.uuid, device);
+  }
+
+  get all(): readonly KnownDevice[] {
+    return [...this.#known.values()];
+  }
+
+  get(uuid: DeviceId): KnownDevice | undefined {
+    return this.#known.get(uuid);
+  }
+
+  /** By UUID or its unambiguous beginning, or by index or PCI address of a GPU in `here`. @throws OnejobError E_DEVICE_UNKNOWN */
+  find(name: string, here: readonly Device[]): KnownDevice {
+    const exact = this.#known.get(name);
+    if (exact !== undefined) return exact;
+    const lower = name.toLowerCase();
+    const address = normalPci(name) ?? lower;
+    const placed = here.filter(({ kind, index, pciId }) => kind === 'gpu' && (String(index) === name || pciId === address));
+    const begin = [...this.#known.keys()].filter((uuid) => lower.length >= 4 && uuid.toLowerCase().startsWith(lower));
+    const uuids = placed.length > 0 ? placed.map((device) => device.uuid) : begin;
+    const found = uuids.length === 1 ? this.#known.get(uuids[0] ?? '') : undefined;
+    if (found !== undefined) return found;
+    const what = uuids.length > 1 ? `"${name}" could be ${uuids.join(' or ')}` : `There is no device "${name}"`;
+    throw new OnejobError('E_DEVICE_UNKNOWN', `${what}.`, { hint: '"onejob gpus" lists all with their UUIDs.' });
+  }
+
+  /** These were seen just now. */
+  saw(devices: readonly Device[]): void {
+    const wall = this.#parts.clock.wall();
+    const fresh = devices.flatMap((device): KnownDevice[] => {
+      const before = this.#known.get(device.uuid);
+      const now = { model: device.model, pciId: device.pciId, parent: device.parent, profile: profileOf(device) };
+      if (before === undefined) {
+        return [
+          {
+            uuid: device.uuid,
+            ...now,
+            lastSeen: wall,
+            slot: null,
+            isLeased: false,
+            quarantine: null,
+            reserved: null,
+            baseline: null,
+          },
+        ];
+      }
+      const same = before.model === now.model && before.pciId === now.pciId && before.profile === now.profile;
+      return same && wall - before.lastSeen < seenEvery ? [] : [{ ...before, ...now, lastSeen: wall }];
+    });
+    this.#saveIfPossible(fresh);
+  }
+
+  /** Which slots have which devices now. */
+  leased(leases: readonly Lease[]): void {
+    const keys = new Map<DeviceId, string[]>();
+    for (const { key, devices } of leases) {
+      for (const { uuid } of devices) keys.set(uuid, [...(keys.get(uuid) ?? []), key]);
+    }
+    const changes = this.all.flatMap((known): KnownDevice[] => {
+      const [first = null, ...more] = keys.get(known.uuid) ?? [];
+      if (first === null) return known.isLeased ? [{ ...known, isLeased: false }] : [];
+      // Of those that share it the one that is written down stays.
+      const slot = known.slot !== null && more.includes(known.slot) ? known.slot : first;
+      return known.isLeased && known.slot === slot ? [] : [{ ...known, slot, isLeased: true }];
+    });
+    this.#saveIfPossible(changes);
+  }
+
+  /** What slots held last, also before a restart. */
+  get leases(): Lease[] {
+    const bySlot = new Map<string, DeviceId[]>();
+    for (const { uuid, slot, isLeased } of this.#known.values()) {
+      if (slot !== null && isLeased) bySlot.set(slot, [...(bySlot.get(slot) ?? []), uuid]);
+    }
+    return [...bySlot].map(([key, devices]) => leaseOf({ key, devices }, (uuid) => this.#known.get(uuid)?.parent ?? null));
+  }
+
+  /** A disk that takes nothing keeps nobody from looking and dealing: the slots say what is wrong, and the next look tries again. */
+  #saveIfPossible(devices: readonly KnownDevice[]): void {
+    try {
+      this.save(devices);
+    } catch (error) {
+      if (!(error instanceof OnejobError)) throw error;
+    }
+  }
+
+  /** @throws OnejobError E_STATE_FULL */
+  save(devices: readonly KnownDevice[]): void {
+    if (devices.length === 0) return;
+    this.#parts.write(() => {
+      for (const device of devices) this.#parts.table.save(device);
+    });
+    for (const device of devices) this.#known.set(device.uuid, device);
+  }
+
+  remove(uuid: DeviceId): void {
+    this.#parts.write(() => this.#parts.table.remove(uuid));
+    this.#known.delete(uuid);
+  }
+
+  /** Devices that nobody is to be let at. */
+  get barred(): DeviceId[] {
+    return this.all.filter(({ quarantine, reserved }) => quarantine !== null || reserved !== null).map(({ uuid }) => uuid);
+  }
+
+  /** Why nobody is to be let at it, by its own record; null when nothing is on it. */
+  whyNot(uuid: DeviceId): string | null {
+    const known = this.#known.get(uuid);
+    if (known?.quarantine != null) return `${uuid} is in quarantine: ${known.quarantine.reason}`;
+    if (known?.reserved == null) return null;
+    const { by, until } = known.reserved;
+    const wall = this.#parts.clock.wall();
+    if (until !== null && until <= wall) return `${uuid} was given back, and is looked at before a job gets it`;
+    const end = until === null ? '' : ` until ${formatTime(until, wall)}`;
+    return `${uuid} is reserved${by === null ? '' : ` by ${by}`}${end}`;
+  }
+
+  /** In the words of `status`: `GPU-… in quarantine since 12:04: 2 errors.`; null for one that is not. */
+  quarantineText(uuid: DeviceId): string | null {
+    const quarantine = this.#known.get(uuid)?.quarantine ?? null;
+    if (quarantine === null) return null;
+    return `${uuid} in quarantine since ${formatTime(quarantine.since, this.#parts.clock.wall())}: ${quarantine.reason}`;
+  }
+
+  /** In the words of `status`: `MIG-… absent since boot; layout not restored?`. */
+  missingText(uuid: DeviceId): string {
+    const { clock } = this.#parts;
+    const known = this.#known.get(uuid);
+    const layout = known?.profile == null ? '' : '; layout not restored?';
+    const booted = clock.wall() - clock.now();
+    const since = known === undefined || known.lastSeen < booted ? 'boot' : formatTime(known.lastSeen, clock.wall());
+    return `${uuid} absent since ${since}${layout}`;
+  }
+}
+
+function profileOf({ mig }: Device): string | null {
+  return mig !== null && 'profile' in mig ? mig.profile : null;
+}

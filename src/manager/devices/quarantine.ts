@@ -1,0 +1,140 @@
+/**
+ * Devices that are out of use until they are shown to be well: tried again by themselves with growing pauses where a look can
+ * show it, after a reboot where that was needed, else only when a person says so.
+ */
+import { type Clock, doubling, Timers } from '../../core/clock.ts';
+import type { DeviceId } from '../../core/slot.ts';
+import { toFailure } from '../../errors.ts';
+import type { KernelMark } from '../../gpu/kernel-log.ts';
+import type { Verdict } from '../../gpu/proof.ts';
+import type { Log } from '../../log.ts';
+import type { KnownDevice } from '../../store/devices.ts';
+import type { DeviceBook } from './devices.ts';
+
+export interface QuarantineParts {
+  readonly clock: Clock;
+  readonly log: Log;
+  readonly book: DeviceBook;
+  readonly bootId: string;
+  /** Judges the device as it is now. */
+  readonly again: (uuid: DeviceId, signal: AbortSignal) => Promise<{ readonly verdict: Verdict; readonly mark: KernelMark }>;
+  /** What the owner wants to be run for a device that was put away. */
+  readonly repair: (uuid: DeviceId, reason: string) => void;
+}
+
+type Dirty = Extract<Verdict, { kind: 'dirty' }>;
+type Record = NonNullable<KnownDevice['quarantine']>;
+
+const noMark: KernelMark = { seq: null, at: null };
+/** ms while somebody is on it, or is just leaving. */
+const lookAgain = 5_000;
+/** ms until the first try, which double with each failure. */
+const firstRetry = 60_000;
+const longestRetry = 3_600_000;
+
+export type Quarantine = ReturnType<typeof createQuarantine>;
+
+export function createQuarantine({ book, clock, bootId, log, again, repair }: QuarantineParts) {
+  const abort = new AbortController();
+  const timers = new Timers(clock);
+
+  /** Goes on with what was in quarantine when the last manager ended. A reboot is worth a look at once. */
+  function start(): void {
+    for (const { uuid, quarantine } of book.known.all) if (quarantine !== null) arm(uuid, quarantine);
+  }
+
+  /** `mark`: the end of the kernel log now, so that what it says of this fault does not count at the next try. */
+  function put(uuid: DeviceId, { message, remedy, hint, evidence }: Dirty, mark: KernelMark): void {
+    const known = book.known.get(uuid);
+    if (known === undefined) return;
+    const failures = (known.quarantine?.failures ?? 0) + 1;
+    const saw = known.baseline === null ? null : { ...(known.baseline.saw as object), mark };
+    const baseline = known.baseline === null ? null : { ...known.baseline, saw: saw as never };
+    keep({ ...known, baseline }, { reason: message, remedy, hint, evidence: evidence as never, failures });
+    log.error('device in quarantine', { device: uuid, reason: message, hint });
+    if (failures === 1) repair(uuid, message);
+  }
+
+  /** Its proof could not wait for its end: the next manager looks at it before anybody else gets it. */
+  function putOff(uuid: DeviceId): void {
+    const known = book.known.get(uuid);
+    if (known === undefined || known.quarantine !== null) return;
+    const wall = clock.wall();
+    const reason = 'onejob was stopped before it was shown to be clean';
+    const about = { reason, remedy: 'look', hint: null, evidence: null, failures: 0 } as const;
+    book.change({ ...known, quarantine: { ...about, since: wall, boot: bootId, retryAt: wall } });
+    log.info('device not proved', { device: uuid, reason });
+  }
+
+  /** A person's word, which only a person takes back. */
+  function putByHand(device: KnownDevice, reason: string): void {
+    keep(device, { reason, remedy: 'person', hint: null, evidence: null, failures: 1 });
+  }
+
+  /** Looks at it now and not at its turn. What a person put there stays. */
+  function look(uuid: DeviceId): void {
+    const quarantine = book.known.get(uuid)?.quarantine ?? null;
+    if (quarantine !== null && quarantine.remedy !== 'person') arm(uuid, { ...quarantine, retryAt: clock.wall() });
+  }
+
+  /** A person's word, who takes the device as it is now. */
+  function clearByHand(device: KnownDevice): void {
+    release({ ...device, baseline: null });
+  }
+
+  function release(device: KnownDevice): void {
+    timers.cancel(device.uuid);
+    book.change({ ...device, quarantine: null });
+    log.info('device out of quarantine', { device: device.uuid });
+  }
+
+  function close(): void {
+    abort.abort();
+    timers.clear();
+  }
+
+  function keep(
+    known: KnownDevice,
+    what: Pick<Record, 'reason' | 'remedy' | 'hint' | 'evidence' | 'failures'>,
+    wait = doubling(firstRetry, longestRetry, what.failures),
+  ): void {
+    const retryAt = what.remedy === 'look' ? clock.wall() + wait : null;
+    const quarantine: Record = { ...what, since: known.quarantine?.since ?? clock.wall(), boot: bootId, retryAt };
+    book.change({ ...known, quarantine });
+    arm(known.uuid, quarantine);
+  }
+
+  function arm(uuid: DeviceId, { remedy, boot, retryAt }: Pick<Record, 'remedy' | 'boot' | 'retryAt'>): void {
+    timers.cancel(uuid);
+    const rebooted = boot !== bootId && remedy !== 'replace' && remedy !== 'person';
+    if (retryAt === null && !rebooted) return;
+    const wait = rebooted || retryAt === null ? 0 : Math.min(Math.max(0, retryAt - clock.wall()), longestRetry);
+    timers.arm(uuid, clock.now() + wait, () => {
+      // A store that cannot be written says so elsewhere; the device stays where it is and is tried again.
+      retry(uuid).catch((error: unknown) => {
+        log.warn('device stays in quarantine', { device: uuid, reason: toFailure(error).message });
+        arm(uuid, { remedy, boot, retryAt: clock.wall() + firstRetry });
+      });
+    });
+  }
+
+  async function retry(uuid: DeviceId): Promise<void> {
+    const { signal } = abort;
+    const found = await again(uuid, signal).catch((error: unknown) => {
+      if (!signal.aborted) log.warn('device not looked at', { device: uuid, reason: toFailure(error).message });
+      return null;
+    });
+    const known = book.known.get(uuid);
+    if (signal.aborted || known === undefined || known.quarantine === null) return;
+    const verdict = found?.verdict;
+    if (verdict?.kind === 'clean') release(known);
+    else if (verdict?.kind === 'dirty') put(uuid, verdict, found?.mark ?? noMark);
+    // Nobody could see it, or somebody is on it: no fault of its own, and no proof that it is well.
+    else {
+      const isSoon = verdict?.kind === 'occupied' || verdict?.kind === 'wait';
+      keep(known, { ...known.quarantine, remedy: 'look' }, isSoon ? lookAgain : undefined);
+    }
+  }
+
+  return { start, put, putOff, putByHand, look, clearByHand, close };
+}

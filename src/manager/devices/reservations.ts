@@ -1,0 +1,125 @@
+/**
+ * Devices that a person took. A reservation over its time ends by itself, also after a restart. Nobody knows what a person
+ * leaves behind, so before a job gets the device again it is looked at like after an agent: what is not clean goes to quarantine.
+ */
+import { Timers } from '../../core/clock.ts';
+import type { DeviceId } from '../../core/slot.ts';
+import { toFailure } from '../../errors.ts';
+import { memoryWait } from '../../gpu/proof-checks.ts';
+import type { KnownDevice } from '../../store/devices.ts';
+import type { Quarantine, QuarantineParts } from './quarantine.ts';
+
+interface ReservationsParts extends Pick<QuarantineParts, 'clock' | 'log' | 'book' | 'again'> {
+  /** Where a device goes that is not clean. */
+  readonly quarantine: Pick<Quarantine, 'put'>;
+  /** Whether an agent is on the device, or on a part of it: then it is proved clean when that agent has ended. */
+  readonly isBusy: (uuid: DeviceId) => boolean;
+}
+
+export interface Reservation {
+  /** Who takes it; null for somebody without a name. */
+  readonly by: string | null;
+  /** How long, in ms; null: until it is given back. */
+  readonly for: number | null;
+}
+
+/** ms after which a wall clock that was set meanwhile is noticed. */
+const longestTimer = 3_600_000;
+/** ms until the next look at a device that could not be judged. */
+const lookAgain = 5_000;
+
+export type Reservations = ReturnType<typeof createReservations>;
+
+export function createReservations({ book, clock, log, quarantine, again, isBusy }: ReservationsParts) {
+  const abort = new AbortController();
+  const timers = new Timers(clock);
+  /** Since when what a person left behind is waited for: core clock, ms. */
+  const waiting = new Map<DeviceId, number>();
+
+  /** Goes on with those of the last manager. */
+  function start(): void {
+    for (const { uuid, reserved } of book.known.all) if (reserved !== null) arm(uuid, reserved.until);
+  }
+
+  /** From now on no job gets it; one that runs on it goes on. Once more changes for how long. @throws OnejobError E_STATE_FULL */
+  function reserve(device: KnownDevice, { by, for: time }: Reservation): void {
+    const wall = clock.wall();
+    const until = time === null ? null : wall + time;
+    book.change({ ...device, reserved: { by, since: device.reserved?.since ?? wall, until } });
+    arm(device.uuid, until);
+    log.info('device reserved', { device: device.uuid, by, until: until === null ? null : new Date(until).toISOString() });
+  }
+
+  /** Begins to give it back; without effect when nobody has it. @throws OnejobError E_STATE_FULL */
+  function giveBack(device: KnownDevice): void {
+    if (device.reserved === null) return;
+    // Kept as one that is over, so that a restart goes on from here.
+    const until = clock.wall();
+    book.change({ ...device, reserved: { ...device.reserved, until } });
+    arm(device.uuid, until);
+  }
+
+  function close(): void {
+    abort.abort();
+    timers.clear();
+  }
+
+  /** `until`: wall clock, ms; null: it does not end by itself. */
+  function arm(uuid: DeviceId, until: number | null): void {
+    timers.cancel(uuid);
+    waiting.delete(uuid);
+    if (until === null) return;
+    armIn(uuid, Math.min(Math.max(0, until - clock.wall()), longestTimer));
+  }
+
+  function armIn(uuid: DeviceId, ms: number): void {
+    timers.arm(uuid, clock.now() + ms, () => void due(uuid));
+  }
+
+  async function due(uuid: DeviceId): Promise<void> {
+    const until = book.known.get(uuid)?.reserved?.until ?? null;
+    if (until === null) return;
+    if (until > clock.wall()) return arm(uuid, until);
+    try {
+      await end(uuid);
+    } catch (error) {
+      if (abort.signal.aborted) return;
+      log.warn('reservation not ended', { device: uuid, reason: toFailure(error).message });
+      armIn(uuid, lookAgain);
+    }
+  }
+
+  async function end(uuid: DeviceId): Promise<void> {
+    const before = book.known.get(uuid);
+    // One in quarantine is looked at before it leaves that.
+    if (before === undefined || before.quarantine !== null || isBusy(uuid)) return lift(uuid);
+    const { verdict, mark } = await again(uuid, abort.signal);
+    const reserved = book.known.get(uuid)?.reserved ?? null;
+    // Reserved anew, or forgotten, during the look.
+    if (abort.signal.aborted || reserved === null || reserved.until === null || reserved.until > clock.wall()) return;
+    if (verdict.kind === 'clean') return lift(uuid);
+    if (verdict.kind === 'dirty') {
+      quarantine.put(uuid, verdict, mark);
+      return lift(uuid);
+    }
+    if (verdict.kind === 'wait') {
+      const since = waiting.get(uuid) ?? clock.now();
+      waiting.set(uuid, since);
+      if (clock.now() - since >= memoryWait) {
+        quarantine.put(uuid, { ...verdict, kind: 'dirty', code: 'left-behind', remedy: 'look', hint: null }, mark);
+        return lift(uuid);
+      }
+    }
+    armIn(uuid, lookAgain);
+  }
+
+  function lift(uuid: DeviceId): void {
+    const known = book.known.get(uuid);
+    waiting.delete(uuid);
+    if (known === undefined || known.reserved === null) return;
+    book.change({ ...known, reserved: null });
+    log.info('reservation ended', { device: uuid, by: known.reserved.by });
+  }
+
+  return { start, reserve, giveBack, close };
+}

@@ -1,0 +1,52 @@
+/** What `doctor` says of pools. */
+import { expect, test } from 'vitest';
+import type { PoolConfig } from '../config/config.ts';
+import type { Recipe, Runtime } from '../runtimes/runtime.ts';
+import { imageFindings, poolFindings } from './findings.ts';
+import { Pause } from './loop/pause.ts';
+import { noDevices, Pool } from './loop/pool.ts';
+import type { Reconciler } from './loop/reconciler.ts';
+
+const never = new AbortController().signal;
+
+function world(...images: readonly (string | null)[]) {
+  const asked: (string | null)[] = [];
+  const runtime = {
+    name: 'docker',
+    imageTrouble: async ({ image }: Recipe) => {
+      asked.push(image);
+      return image === 'there:1' ? null : 'docker.io does not have it.';
+    },
+  } as unknown as Runtime;
+  const pools = images.map((image, at) => {
+    const config = { name: `p${at}`, standby: true, recipe: { image, pull: 'missing' } } as Partial<PoolConfig> as PoolConfig;
+    return new Pool(config, { service: {} as never, runtime, keepStandby: true, devices: noDevices });
+  });
+  const reconciler = { pools, pause: new Pause() } as unknown as Reconciler;
+  return { pools, asked, reconciler };
+}
+
+test('an image that cannot be had is an error before anybody needed it, asked for once, and named', async () => {
+  const { pools, asked } = world('there:1', 'gone:1', 'gone:1');
+  const missing = { level: 'error', message: 'It waits for image "gone:1" on docker: docker.io does not have it.', hint: null };
+  expect(await imageFindings(pools, never)).toEqual([
+    { subject: 'pool p1', ...missing },
+    { subject: 'pool p2', ...missing },
+  ]);
+  expect(asked).toEqual(['there:1', 'gone:1']);
+});
+
+test('one that was tried is said with what came back, and once', async () => {
+  const { pools, reconciler } = world('gone:1');
+  pools[0]?.failed({ code: 'E_IMAGE_DENIED', message: 'docker.io refused.', retry: false }, 'prepare', 0, 0);
+  expect(poolFindings(reconciler)).toEqual([
+    { level: 'error', subject: 'pool p0', message: 'It waits for image "gone:1" on docker: docker.io refused.', hint: null },
+  ]);
+  expect(await imageFindings(pools, never)).toEqual([]);
+});
+
+test('an Engine that is away is its own finding', async () => {
+  const { pools } = world('gone:1');
+  for (const pool of pools) pool.away = 'Cannot reach the Engine.';
+  expect(await imageFindings(pools, never)).toEqual([]);
+});

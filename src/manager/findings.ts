@@ -1,0 +1,172 @@
+/** What `doctor` says of the loop itself: what keeps pools from starting jobs right now, and what a person can do about it. */
+import type { DeviceView } from '../api/device-schema.ts';
+import type { FindingView } from '../api/schema.ts';
+import type { CiService } from '../ci/ci-service.ts';
+import type { Trial } from '../ci/trial.ts';
+import { deadline } from '../core/clock.ts';
+import type { Slot } from '../core/slot.ts';
+import { OnejobError, toFailure } from '../errors.ts';
+import { quoted } from '../quoted.ts';
+import { until } from '../until.ts';
+import { deviceViews, type FleetParts } from './devices/device-views.ts';
+import type { DeviceBook } from './devices/devices.ts';
+import type { Pool } from './loop/pool.ts';
+import type { Reconciler } from './loop/reconciler.ts';
+import type { ForgetParts } from './loop/shutdown.ts';
+
+/**
+ * What is held for all pools is said once, not once for each. A runtime that is away is the runtime's own to tell, and `fault`,
+ * what is wrong with all GPUs, is theirs.
+ */
+export function poolFindings(reconciler: Reconciler, fault: string | null = null): FindingView[] {
+  const host = reconciler.pause.details.map((held) =>
+    warning('this host', `Nothing new is started: ${held.replace(/\.$/, '')}.`, null),
+  );
+  return [...host, ...reconciler.pools.flatMap((pool) => findingsOf(pool, fault))];
+}
+
+/**
+ * Pools whose image can neither be had now nor was asked for yet: one without standbys would find out with its first job.
+ * An Engine that is away says so itself.
+ */
+export async function imageFindings(pools: readonly Pool[], signal: AbortSignal): Promise<FindingView[]> {
+  const asked = new Map<string, Promise<string | null>>();
+  const found = pools.map(async ({ config: { name, recipe }, runtime, awaitsImage, away, leaving }): Promise<FindingView[]> => {
+    if (awaitsImage !== null || away !== null || leaving) return [];
+    const key = `${runtime.name} ${recipe.pull} ${recipe.image}`;
+    const trouble = asked.get(key) ?? runtime.imageTrouble?.(recipe, signal).catch(() => null) ?? Promise.resolve(null);
+    asked.set(key, trouble);
+    const why = await trouble;
+    return why === null ? [] : [imageFinding(name, `image "${recipe.image}" on ${runtime.name}`, why)];
+  });
+  return (await Promise.all(found)).flat();
+}
+
+function imageFinding(pool: string, image: string, why: string): FindingView {
+  return { level: 'error', subject: `pool ${pool}`, message: `It waits for ${image}: ${why}`, hint: null };
+}
+
+function findingsOf(
+  { config: { name }, pause, draining, leaving, backoff, awaitsImage }: Pool,
+  fault: string | null,
+): FindingView[] {
+  const subject = `pool ${name}`;
+  const people = pause.details.filter((held) => held !== fault);
+  const found = people.map((held) => {
+    if (!held.startsWith('by ')) return warning(subject, `Nothing new is started: ${held.replace(/\.$/, '')}.`, null);
+    const reason = held.replace(/^by /, '');
+    return warning(subject, `It is paused ${held}.`, `Type "onejob resume ${name} --reason ${quoted(reason)}".`);
+  });
+  // What left the config only empties itself, and nobody can resume it.
+  if (draining && !leaving) found.push(warning(subject, 'It drains: nothing new is started.', `Type "onejob resume ${name}".`));
+  if (backoff !== null && awaitsImage !== null) found.push(imageFinding(name, awaitsImage, backoff.last.message));
+  else if (backoff !== null) {
+    const times = backoff.failures === 1 ? 'once' : `${backoff.failures} times in a row`;
+    found.push(warning(subject, `It failed ${times} and waits before it tries again: ${backoff.last.message}`, null));
+  }
+  return found;
+}
+
+/** What keeps devices from their jobs, and what can be typed about it; one line when nothing does. */
+export function deviceFindings({ book, watch }: Pick<FleetParts, 'book' | 'watch'>, slots: readonly Slot[]): FindingView[] {
+  // What an instance suffers because of its GPU is said once, of the GPU.
+  const views = deviceViews(book, slots).filter(({ uuid, state }) => state === 'unknown' || state === book.stateOf(uuid));
+  const fault: FindingView[] = watch.fault === null ? [] : [{ level: 'error', subject: 'GPUs', message: watch.fault, hint: null }];
+  const found = [...fault, ...views.flatMap(findingOf), ...book.partition.short.map(shortFinding)];
+  if (found.length > 0 || book.inventory === null) return found;
+  const count = book.inventory.devices.length;
+  return [{ level: 'ok', subject: 'GPUs', message: `${count} looked after, none of them out of use.`, hint: null }];
+}
+
+function findingOf({ state, uuid, why, slot, hint, retryAt }: DeviceView): FindingView[] {
+  const said = why ?? '';
+  const message = sentence((said.startsWith(`${uuid} `) ? said.slice(uuid.length + 1) : said).replace(/^is /, ''));
+  switch (state) {
+    case 'missing': {
+      const waits = slot === null ? '' : ` Slot ${slot} waits for it.`;
+      return [{ level: 'error', subject: uuid, message: `${message}${waits}`, hint }];
+    }
+    case 'quarantined': {
+      const holder = slot === null ? '' : ` Slot ${slot} has no other.`;
+      const again = retryAt === null ? '' : ' It is tried again by itself.';
+      return [{ level: 'error', subject: uuid, message: `${message}${holder}${again}`, hint }];
+    }
+    case 'unknown':
+    case 'elsewhere':
+      return [warning(uuid, message, hint)];
+    default:
+      return [];
+  }
+}
+
+/** `absent since boot; layout not restored?` as `Absent since boot; layout not restored?`. */
+function sentence(text: string): string {
+  return `${text.slice(0, 1).toUpperCase()}${text.slice(1)}${/[.?!]$/.test(text) ? '' : '.'}`;
+}
+
+function shortFinding({ pool, wanted, got }: DeviceBook['partition']['short'][number]): FindingView {
+  const message = `It is to have ${wanted} agents, and this host has devices for ${got} that fit and are free.`;
+  return warning(`pool ${pool}`, message, `See "onejob gpus", and write "agents: ${got}" or other "devices" into the config.`);
+}
+
+function warning(subject: string, message: string, hint: string | null): FindingView {
+  return { level: 'warning', subject, message, hint };
+}
+
+interface ServiceFindingsParts extends Pick<ForgetParts, 'registrations' | 'clock'> {
+  /** Those beside the own queue. */
+  readonly services: readonly Pick<CiService, 'name' | 'check'>[];
+  /** What services may try out. */
+  readonly trial: Trial;
+}
+
+/** ms that one service may take: one that is away must not keep the rest of what `doctor` finds from being seen. */
+const patience = 30_000;
+
+/** What each CI service finds itself, in bounded time, and what is kept at services that are used no more. */
+export async function serviceFindings(parts: ServiceFindingsParts, signal: AbortSignal): Promise<FindingView[]> {
+  const found = await Promise.all(parts.services.map((service) => checked(service, parts, signal)));
+  return [...found.flat(), ...orphaned(parts)];
+}
+
+async function checked(
+  service: Pick<CiService, 'name' | 'check'>,
+  { clock, trial }: Pick<ServiceFindingsParts, 'clock' | 'trial'>,
+  signal: AbortSignal,
+): Promise<FindingView[]> {
+  const subject = `service ${service.name}`;
+  using limit = deadline(clock, patience, signal);
+  try {
+    return await until(service.check(limit.signal, trial), limit.signal);
+  } catch (error) {
+    signal.throwIfAborted();
+    if (limit.passed) {
+      const message = `It has not answered within ${patience / 1000} s, so nothing more is known of it.`;
+      return [{ level: 'error', subject, message, hint: 'See whether this host reaches it, and ask again.' }];
+    }
+    const hint = error instanceof OnejobError ? error.hint : null;
+    const message = error instanceof OnejobError ? error.message : toFailure(error).message;
+    return [{ level: 'error', subject, message, hint }];
+  }
+}
+
+/** How many names a line shows. */
+const named = 5;
+
+function orphaned({ services, registrations }: ServiceFindingsParts): FindingView[] {
+  const used = new Set(services.map(({ name }) => name));
+  return registrations.services().flatMap((name) => {
+    const names = used.has(name) ? [] : registrations.open(name).map((one) => one.name);
+    if (names.length === 0) return [];
+    const more = names.length > named ? ` and ${names.length - named} more` : '';
+    const what = names.length === 1 ? 'One registration is' : `${names.length} registrations are`;
+    return [
+      {
+        level: 'warning',
+        subject: `service ${name}`,
+        message: `${what} left at it, and no pool of the config uses it any more: ${names.slice(0, named).join(', ')}${more}.`,
+        hint: 'Remove them in its pages, or give it a pool again and end with "onejob down --forget".',
+      },
+    ];
+  });
+}

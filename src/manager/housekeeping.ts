@@ -1,0 +1,141 @@
+/** What is done now and then, whatever happens: forgetting what nobody will ask for any more, and looking at secrets' dates. */
+
+import { readdir, rm, stat } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { PrunedView, PruneRequest } from '../api/schema.ts';
+import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
+import { agentsIn, overBefore } from '../ci/own-queue/prune.ts';
+import type { Config } from '../config/config.ts';
+import { secretFindings } from '../config/findings.ts';
+import { type Clock, every } from '../core/clock.ts';
+import { toFailure } from '../errors.ts';
+import type { Log } from '../log.ts';
+import { agentLogsFolder, agentLogsPath } from '../logs/agent-logs.ts';
+import { logPath } from '../logs/log-file.ts';
+import { filesOf } from '../logs/parts.ts';
+import type { Finding } from '../runtimes/runtime.ts';
+import type { Store } from '../store/store.ts';
+import type { Caches } from './caches/caches.ts';
+
+export interface HousekeepingParts {
+  readonly clock: Clock;
+  readonly log: Log;
+  readonly store: Store;
+  readonly queue: Pick<OwnQueue, 'prune'>;
+  readonly config: Pick<Config, 'keepJobs' | 'secretsKey' | 'services'>;
+  /** Named caches, looked after once an hour; left out where there are none. */
+  readonly caches?: Pick<Caches, 'tidy'>;
+}
+
+/** ms between two looks at secrets, between two times of forgetting, and between two looks at caches. */
+const [interval, pruneEvery, cachesEvery] = [60_000, 600_000, 3_600_000];
+
+export async function keepHouse({ clock, log, store, queue, config, caches }: HousekeepingParts) {
+  const pruneServices = createPruneServices(store);
+  const findings = (): Promise<Finding[]> => secretFindings(config, clock.wall());
+  let problems: readonly string[] = [];
+  const look = async (): Promise<void> => {
+    const wrong = (await findings()).filter(({ level }) => level !== 'ok');
+    problems = wrong.map(({ subject, message, hint }) => `${subject}: ${message}${hint === null ? '' : ` ${hint}`}`);
+  };
+  await look();
+  const failed = (error: unknown): void => log.warn('housekeeping failed', { reason: toFailure(error).message });
+  const stopCaches = caches === undefined ? () => {} : every(clock, cachesEvery, () => caches.tidy(), failed);
+  let pruneAt = clock.now();
+  const prune = async (): Promise<void> => {
+    if (clock.now() < pruneAt) return;
+    pruneAt = clock.now() + pruneEvery;
+    await queue.prune(clock.wall(), config.keepJobs);
+    await pruneServices(clock.wall(), config.keepJobs);
+    store.proofs.prune(clock.wall() - config.keepJobs);
+  };
+  const stop = every(
+    clock,
+    interval,
+    async () => {
+      await look();
+      await prune();
+      store.checkpoint();
+    },
+    failed,
+  );
+  return {
+    /** What is not in order with the config's secrets, one sentence each. */
+    get problems(): readonly string[] {
+      return problems;
+    },
+    /** The same for `doctor`, looked at anew. */
+    findings,
+    close: (): void => {
+      stopCaches();
+      stop();
+    },
+  };
+}
+
+/** How often the folder is looked through, in ms: it may hold many. */
+const sweepEvery = 60 * 60_000;
+
+/** Forgets jobs of CI services, and the logs of their agents, that nobody will ask for any more. `now`: wall clock, ms since the epoch. */
+export function createPruneServices(store: Pick<Store, 'dir' | 'slots' | 'serviceJobs' | 'transaction'>) {
+  let swept: number | null = null;
+  return async (now: number, keepMs: number): Promise<void> => {
+    const before = now - keepMs;
+    store.transaction({ durable: false }, () => store.serviceJobs.prune(before));
+    // A clock that was set back must not put it off.
+    if (swept !== null && Math.abs(now - swept) < Math.min(sweepEvery, keepMs)) return;
+    swept = now;
+    const folder = join(store.dir, agentLogsFolder);
+    const alive = agentsIn(store);
+    for (const name of await list(folder)) {
+      if (alive.has(name.split('.')[0] ?? '')) continue;
+      const path = join(folder, name);
+      const found = await stat(path).catch(() => null);
+      if (found !== null && found.mtimeMs < before) await rm(path, { force: true });
+    }
+  };
+}
+
+async function list(folder: string): Promise<string[]> {
+  try {
+    return await readdir(folder);
+  } catch (error) {
+    if ((error as { code?: unknown }).code === 'ENOENT') return [];
+    throw error;
+  }
+}
+
+const noLimit = 2 ** 31 - 1;
+
+/** `onejob jobs prune`: forgets jobs that ended longer ago than somebody says, with all that is kept of them, before `keep_jobs` does. */
+export function createPruneJobs({
+  store,
+  queue,
+  clock,
+  logDir,
+}: Pick<HousekeepingParts, 'clock' | 'queue'> & {
+  readonly store: Pick<Store, 'dir' | 'jobs' | 'history' | 'slots' | 'serviceJobs' | 'transaction'>;
+  readonly logDir: string;
+}) {
+  return async ({ olderThan, dryRun }: PruneRequest): Promise<PrunedView> => {
+    const now = clock.wall();
+    const jobs = store.jobs.endedBefore(now - olderThan, noLimit);
+    const agents = overBefore(store, now - olderThan, noLimit);
+    let bytes = 0;
+    for (const job of jobs) bytes += await sizeOf(join(store.dir, 'artifacts', `${job}.tar`));
+    for (const agent of agents)
+      for (const file of [...filesOf(logPath(logDir, agent)), agentLogsPath(store.dir, agent)]) bytes += await sizeOf(file);
+    if (!dryRun) {
+      await queue.prune(now, olderThan);
+      await createPruneServices(store)(now, olderThan);
+    }
+    return { jobs: jobs.length, agents: agents.length, bytes, dryRun };
+  };
+}
+
+function sizeOf(path: string): Promise<number> {
+  return stat(path).then(
+    ({ blocks }) => blocks * 512,
+    () => 0,
+  );
+}

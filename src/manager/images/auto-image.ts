@@ -1,0 +1,122 @@
+/**
+ * `image: auto`: which image each of these pools has, chosen again whenever another driver or other devices are seen. Until
+ * somebody has looked, a pool with devices has none; a look that may not be whole takes no choice away (S6).
+ */
+import { serviceType } from '../../ci/types.ts';
+import { fits } from '../../config/conditions.ts';
+import type { Config, ImageRecipe, PoolConfig } from '../../config/config.ts';
+import { OnejobError } from '../../errors.ts';
+import { type Inventory, noGpus } from '../../gpu/inventory.ts';
+import { chooseImage } from '../../images/choose.ts';
+import { type Arch, archOf, defaultTemplate, type Platform, readPlatform } from '../../images/request.ts';
+import type { Finding } from '../../runtimes/runtime.ts';
+
+/** An image, or in whole sentences why there is none. */
+export type ImageOf = { readonly image: string } | { readonly problem: string };
+
+type AutoPool = Pick<PoolConfig, 'name' | 'service' | 'devices'> & { readonly imageRecipe: ImageRecipe };
+
+export interface AutoImageParts {
+  readonly pools: readonly AutoPool[];
+  /** null where no image is published for this host's. */
+  readonly arch: Arch | null;
+  readonly platform: Platform;
+  /** Name of images for agents of this service. */
+  readonly template: (service: string) => string;
+}
+
+/** The pools of a config whose image is chosen, or what theirs is built on. */
+function autoPools(pools: readonly PoolConfig[]): AutoPool[] {
+  return pools.flatMap((pool) => {
+    const { imageRecipe } = pool;
+    return imageRecipe?.base === 'auto' ? [{ ...pool, imageRecipe }] : [];
+  });
+}
+
+/** For this host; null when no pool of the config wants an image chosen. `root`: where the host's file system begins. */
+export async function openAutoImages(
+  { pools, services }: Pick<Config, 'pools' | 'services'>,
+  root: string | null,
+): Promise<AutoImages | null> {
+  const auto = autoPools(pools);
+  if (auto.length === 0) return null;
+  const arch = archOf(process.arch);
+  const platform = arch === null ? null : await readPlatform(arch, root ?? '/');
+  const typeOf = (service: string) => serviceType(services.find((one) => one.name === service)?.type);
+  return createAutoImages({ pools: auto, arch, platform, template: (service) => typeOf(service).imageTemplate ?? defaultTemplate });
+}
+
+export type AutoImages = ReturnType<typeof createAutoImages>;
+
+export function createAutoImages({ arch, platform, template, pools }: AutoImageParts) {
+  const chosen = new Map<string, ImageOf>();
+
+  /** null while nobody has looked at the host, and for a pool whose image is written. */
+  function of(pool: string): ImageOf | null {
+    return chosen.get(pool) ?? null;
+  }
+
+  /** The same, for a sandbox that is to be made. @throws OnejobError E_IMAGE_CHOICE with the reason when there is none */
+  function need(pool: string): string {
+    const chosen = of(pool) ?? { problem: 'The GPUs of this host have not been looked at yet.' };
+    if ('image' in chosen) return chosen.image;
+    throw new OnejobError('E_IMAGE_CHOICE', `No image can be chosen for pool ${pool}: ${lowerFirst(chosen.problem)}`, {
+      hint: '"onejob image choose --explain" shows how one is chosen.',
+      retry: of(pool) === null,
+    });
+  }
+
+  /** A new look at the host. Returns the names of the pools that have another image now, or another reason for none. */
+  function saw(inventory: Inventory): string[] {
+    return pools.flatMap((pool) => {
+      if (pool.devices.count === 0) return [];
+      const before = of(pool.name);
+      if (before !== null && !inventory.complete) return [];
+      const after = choose(pool, inventory);
+      if (before !== null && textOf(before) === textOf(after)) return [];
+      chosen.set(pool.name, after);
+      return [pool.name];
+    });
+  }
+
+  /** For `doctor`: what was chosen, and why nothing was. */
+  function findings(pool: string): Finding[] {
+    const chosen = of(pool);
+    const subject = `pool ${pool}`;
+    if (chosen === null) return [];
+    if ('image' in chosen) return [{ level: 'ok', subject, message: `Its image is ${chosen.image} (image: auto).`, hint: null }];
+    const hint = 'Type "onejob image choose --explain" for the reasoning.';
+    return [{ level: 'error', subject, message: `No image can be chosen for it: ${lowerFirst(chosen.problem)}`, hint }];
+  }
+
+  function choose({ devices: request, imageRecipe, service }: AutoPool, inventory: Inventory): ImageOf {
+    if (arch === null) return { problem: `No image is published for the architecture of this host, ${process.arch}.` };
+    // One image for all agents of a pool, whichever of its devices they have.
+    const devices = request.count === 0 ? [] : inventory.devices.filter((device) => fits(device, request)).map(({ uuid }) => uuid);
+    if (request.count !== 0 && devices.length === 0) {
+      const seen = inventory.complete ? '' : ', as far as they could be read';
+      return { problem: `No device of this host is one that it asks for${seen}.` };
+    }
+    const { flavour, distribution } = imageRecipe;
+    const { image, problem } = chooseImage({
+      ...{ arch, archFrom: 'this host', platform, inventory, devices, flavour, distribution },
+      template: template(service),
+    });
+    return image === null ? { problem: problem ?? 'No image fits.' } : { image };
+  }
+
+  for (const pool of pools) if (pool.devices.count === 0) chosen.set(pool.name, choose(pool, noGpus));
+
+  return { of, need, saw, findings };
+}
+
+function textOf(chosen: ImageOf): string {
+  return 'image' in chosen ? chosen.image : chosen.problem;
+}
+
+/** A sentence after a colon, unless it begins with a name. */
+function lowerFirst(sentence: string): string {
+  return /^[A-Z][a-z]* /.test(sentence) && !/^(?:NVIDIA|Driver|CUDA|Tesla|Quadro)\b/.test(sentence)
+    ? `${sentence.slice(0, 1).toLowerCase()}${sentence.slice(1)}`
+    : sentence;
+}

@@ -1,0 +1,200 @@
+/** What `onejob logs` shows: the output of jobs and agents while it comes and afterwards, and what agents log themselves. */
+import { existsSync } from 'node:fs';
+import { stripVTControlCharacters } from 'node:util';
+import type { LogManner, LogPiece, LogSource } from '../api/manager.ts';
+import type { JobView } from '../api/schema.ts';
+import type { CiService } from '../ci/ci-service.ts';
+import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
+import type { Clock } from '../core/clock.ts';
+import type { AgentId } from '../core/slot.ts';
+import { OnejobError } from '../errors.ts';
+import { agentLogsPath, readAgentLogs } from '../logs/agent-logs.ts';
+import type { Keepers } from '../logs/keepers.ts';
+import { logPath } from '../logs/log-file.ts';
+import { createPlain } from '../logs/plain.ts';
+import { readLog } from '../logs/read.ts';
+import type { HistoryTable } from '../store/history.ts';
+import { until } from '../until.ts';
+import type { Reconciler } from './loop/reconciler.ts';
+
+export interface LogParts {
+  readonly clock: Clock;
+  readonly reconciler: Pick<Reconciler, 'placeOf' | 'slot'>;
+  readonly keepers: Pick<Keepers, 'get'>;
+  readonly queue: Pick<OwnQueue, 'job' | 'onChange'>;
+  readonly serviceJobs: { job(id: string): JobView | null };
+  readonly history: Pick<HistoryTable, 'get' | 'ofJob' | 'ofSlot'>;
+  /** Those beside the own queue. */
+  readonly services: readonly Pick<CiService, 'name' | 'capabilities'>[];
+  readonly logDir: string;
+  readonly stateDir: string;
+}
+
+/** ms between two looks at a job of a CI service that nobody tells of its changes. */
+const lookEvery = 1_000;
+
+export function createLogs(parts: LogParts) {
+  const { clock, reconciler, keepers, queue, serviceJobs, history, services, logDir, stateDir } = parts;
+
+  const jobOf = (id: string): JobView => {
+    const job = queue.job(id) ?? serviceJobs.job(id);
+    if (job !== null) return job;
+    throw new OnejobError('E_JOB_UNKNOWN', `There is no job ${id}.`, { hint: 'See "onejob jobs --all".' });
+  };
+
+  /** Who has begun it, the first one first. */
+  const agentsOf = ({ id, about, agent }: JobView): AgentId[] => {
+    const begun = history.ofJob(id, 100).filter((entry) => entry.releasedAt !== null);
+    const agents = begun.map((entry) => entry.agent).reverse();
+    return about !== null && agent !== null && !agents.includes(agent) ? [...agents, agent] : agents;
+  };
+
+  async function* ofJob(id: string, how: LogManner, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
+    const read = new Set<AgentId>();
+    for (let job: JobView | null = jobOf(id); !signal.aborted; job = queue.job(id) ?? serviceJobs.job(id)) {
+      // One that waited, and was cancelled where it waits.
+      if (job === null) return;
+      const agent = agentsOf(job).find((one) => !read.has(one));
+      if (agent !== undefined) {
+        if (read.size > 0) yield { stream: 'note', bytes: Buffer.from(`attempt ${read.size + 1}\n`) };
+        read.add(agent);
+        yield* ofAgent(agent, how, signal);
+        continue;
+      }
+      if (!how.follow || job.state === 'done' || job.state === 'settling') return;
+      // A CI service gives each of its jobs to one agent, and may hear of the end later than we do.
+      if (job.about !== null && read.size > 0) return;
+      await change(id, signal);
+    }
+  }
+
+  async function* ofAgent(agent: AgentId, { follow }: LogManner, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
+    checkAgent(agent);
+    if (!isSplit(agent)) return yield* kept(agent, follow, signal);
+    let hasBegun = false;
+    for await (const piece of forTerminal(kept(agent, follow, signal))) {
+      if (piece.stream === 'stderr') continue;
+      hasBegun ||= piece.stream === 'stdout';
+      yield piece;
+    }
+    // Of a job that never began the agent's own words are all there is.
+    if (!hasBegun && !signal.aborted) yield* forTerminal(kept(agent, false, signal));
+  }
+
+  async function* kept(agent: AgentId, follow: boolean, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
+    const keeper = keepers.get(agent);
+    const path = logPath(logDir, agent);
+    if (keeper !== undefined) yield* keeper.file.read({ follow, signal });
+    else if (existsSync(path)) yield* readLog(path);
+  }
+
+  /** Whether the agent had a job, and its output is apart from that of the job. */
+  function isSplit(agent: AgentId): boolean {
+    const job = history.get(agent)?.job ?? null;
+    const view = job === null ? null : (queue.job(job) ?? serviceJobs.job(job));
+    return services.some(({ name, capabilities }) => name === view?.service && capabilities.jobOnStdout);
+  }
+
+  /** An id becomes part of a path, so only one that was given out may come so far. */
+  function checkAgent(agent: AgentId): void {
+    if (history.get(agent) !== null || reconciler.placeOf(agent) !== undefined) return;
+    throw new OnejobError('E_AGENT_UNKNOWN', `There is no agent ${agent}.`, {
+      hint: 'See "onejob status" and "onejob jobs --all".',
+    });
+  }
+
+  function agentIn(key: string, previous: boolean): AgentId {
+    const slot = reconciler.slot(key);
+    const entries = history.ofSlot(key, 2);
+    if (slot === undefined && entries.length === 0) {
+      throw new OnejobError('E_SLOT_UNKNOWN', `There is no slot ${key}.`, { hint: 'See "onejob status".' });
+    }
+    const found = entries[previous ? 1 : 0];
+    if (found !== undefined) return found.agent;
+    const which = previous ? 'previous ' : '';
+    throw new OnejobError('E_AGENT_UNKNOWN', `Slot ${key} had no ${which}agent yet.`, { hint: 'See "onejob status".' });
+  }
+
+  function agentBehind(source: LogSource): AgentId {
+    if ('agent' in source) return source.agent;
+    if ('slot' in source) return agentIn(source.slot, source.previous);
+    const agent = agentsOf(jobOf(source.job)).at(-1);
+    if (agent !== undefined) return agent;
+    throw new OnejobError('E_LOG_UNKNOWN', `Job ${source.job} has no agent yet, so there are no logs of one.`, { retry: true });
+  }
+
+  /** Resolves when the job has changed, or may have: nobody tells of a job that a CI service keeps. */
+  async function change(id: string, signal: AbortSignal): Promise<void> {
+    const changed = Promise.withResolvers<void>();
+    const stop = queue.onChange((job) => {
+      if (job.id === id) changed.resolve();
+    });
+    const callOff = queue.job(id) === null ? clock.after(lookEvery, changed.resolve) : () => {};
+    await until(changed.promise, signal).catch(() => {});
+    stop();
+    callOff();
+  }
+
+  return {
+    async *read(source: LogSource, how: LogManner, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
+      if ('job' in source) yield* ofJob(source.job, how, signal);
+      else yield* ofAgent(agentBehind(source), how, signal);
+    },
+    /** @throws OnejobError E_LOG_UNKNOWN, E_JOB_UNKNOWN, E_AGENT_UNKNOWN, E_SLOT_UNKNOWN */
+    async *own(source: LogSource, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
+      const agent = agentBehind(source);
+      checkAgent(agent);
+      const path = agentLogsPath(stateDir, agent);
+      if (existsSync(path)) {
+        yield* readAgentLogs(path, signal);
+        return;
+      }
+      if (isSplit(agent)) {
+        // Nobody shows an agent's log as it is, nor goes on with it after a lost connection.
+        const filter = createPlain();
+        for await (const piece of kept(agent, false, signal)) {
+          if (piece.stream === 'note') yield piece;
+          else if (piece.stream === 'stderr') yield { stream: 'stdout', bytes: filter.take(piece.bytes) };
+        }
+        yield { stream: 'stdout', bytes: filter.rest() };
+        return;
+      }
+      if (reconciler.placeOf(agent) !== undefined) {
+        throw new OnejobError('E_LOG_UNKNOWN', `Agent ${agent} still runs; its own logs are copied when it ends.`, {
+          hint: `Its output so far: "onejob logs ${agent}".`,
+          retry: true,
+        });
+      }
+      throw new OnejobError('E_LOG_UNKNOWN', `Agent ${agent} has left no logs of its own.`, {
+        hint: `Its output: "onejob logs ${agent}".`,
+      });
+    },
+  };
+}
+
+async function* forTerminal(pieces: AsyncIterable<LogPiece>): AsyncGenerator<LogPiece, void> {
+  for await (const piece of pieces) yield piece.stream === 'note' ? piece : { ...piece, forTerminal: true };
+}
+
+/** How many lines and characters of last words are taken. */
+const lines = 6;
+const longest = 1_000;
+
+/** The end of an agent's output, for a message that says why it failed: at most six lines without their colours, or none. */
+export async function lastWords(keepers: Keepers, logDir: string, agent: AgentId): Promise<string> {
+  const keeper = keepers.get(agent);
+  const path = logPath(logDir, agent);
+  const pieces =
+    keeper?.file.read({ follow: false, signal: new AbortController().signal }) ?? (existsSync(path) ? readLog(path) : null);
+  if (pieces === null) return '';
+  let end = Buffer.alloc(0);
+  for await (const { stream, bytes } of pieces) {
+    if (stream !== 'note') end = Buffer.concat([end, bytes]).subarray(-4 * longest);
+  }
+  const said = stripVTControlCharacters(end.toString('utf8'))
+    .replaceAll(/[^\P{Cc}\n]/gu, '')
+    .split('\n')
+    .map((line) => line.trim())
+    .filter((line) => line !== '');
+  return said.slice(-lines).join('\n').slice(-longest);
+}

@@ -1,0 +1,55 @@
+import { expect, test } from 'vitest';
+import type { PoolConfig, RuntimeName } from '../../config/config.ts';
+import { handClock } from '../../core/testing.ts';
+import type { Runtime } from '../../runtimes/runtime.ts';
+import { chooseEvery, keepChoosing } from './observe.ts';
+import { noDevices, Pool } from './pool.ts';
+
+const [host, docker] = ['process', 'docker'].map((name) => ({ name }) as Runtime) as [Runtime, Runtime];
+
+function poolOf(runtime: RuntimeName | null, leaving = false): Pool {
+  const config = { name: 'p', runtime, standby: true, recipe: {} } as Partial<PoolConfig> as PoolConfig;
+  return new Pool(config, { service: {} as never, runtime: host, keepStandby: true, devices: noDevices, leaving });
+}
+
+test('pools that left their runtime open move once Docker can be used; no other does, and nobody looks after the end', async () => {
+  const pools = [poolOf(null), poolOf('process'), poolOf(null, true)];
+  const clock = handClock();
+  const added: Runtime[] = [];
+  let looks = 0;
+  let failing = true;
+  const runtimes = {
+    best: host,
+    reason: 'because',
+    chooseAgain: async () => {
+      looks++;
+      if (failing) throw new Error('not now');
+      if (runtimes.best === docker) return false;
+      runtimes.best = docker;
+      return true;
+    },
+  };
+  const said: string[] = [];
+  const log = {
+    info: (message: string) => void said.push(message),
+    warn: (message: string) => void said.push(message),
+    error() {},
+  };
+  const observer = { add: async (runtime: Runtime) => void added.push(runtime) };
+  const end = keepChoosing({ clock, log, runtimes, reconciler: { pools }, observer });
+  const look = async () => {
+    clock.advance(chooseEvery);
+    await expect.poll(() => clock.next()).toBe(chooseEvery);
+  };
+  await look();
+  expect(pools.map(({ runtime }) => runtime)).toEqual([host, host, host]);
+  failing = false;
+  pools[0]?.failed({ code: 'E_TEST', message: 'x', retry: false }, 'prepare', 0, 0);
+  await look();
+  expect(pools.map(({ runtime }) => runtime)).toEqual([docker, host, host]);
+  expect([pools[0]?.backoff, added, said]).toEqual([null, [docker], ['runtime not looked at', 'runtime chosen']]);
+  await look();
+  expect([looks, added]).toEqual([3, [docker]]);
+  end();
+  expect(clock.next()).toBeNull();
+});

@@ -1,0 +1,114 @@
+import { expect, test } from 'vitest';
+import type { CiService } from '../../ci/ci-service.ts';
+import { type Change, emptySlot } from '../../core/slot.ts';
+import { createCommitter } from './commit.ts';
+
+const slot = emptySlot({ key: 'p/1', runtime: 'docker', grace: 0 });
+const ended = (job: string): Change => ({ change: 'ended', job, agent: 'a', result: { kind: 'code', code: 0 } });
+
+/** A disk whose syncs end when told to, a service that tells of results, and a clock moved by hand. */
+function workbench() {
+  const told: string[] = [];
+  const syncs: { done: () => void; fail: (error: Error) => void }[] = [];
+  let fresh: string[] = [];
+  let now = 0;
+  let timers: { at: number; fn: () => void }[] = [];
+  const jobs = {
+    record: (change: Change) => void ('job' in change && fresh.push(change.job)),
+    committed() {},
+    rolledBack() {},
+    syncing: () => {
+      const recorded = fresh;
+      fresh = [];
+      return () => void told.push(...recorded);
+    },
+  };
+  const service = { jobs } as unknown as CiService;
+  const committer = createCommitter({
+    clock: {
+      now: () => now,
+      wall: () => now,
+      after: (ms, fn) => {
+        const timer = { at: now + ms, fn };
+        timers.push(timer);
+        return () => {
+          timers = timers.filter((one) => one !== timer);
+        };
+      },
+    },
+    log: { info() {}, warn() {}, error() {} },
+    store: {
+      transaction: (write) => write(),
+      sync: () => new Promise((done, fail) => syncs.push({ done, fail })),
+      syncNow() {},
+      save() {},
+    },
+    refused() {},
+    retry() {},
+    recovered() {},
+  });
+  const settled = () => new Promise<void>((resolve) => setImmediate(resolve));
+  const advance = (ms: number) => {
+    now += ms;
+    const due = timers.filter((one) => one.at <= now);
+    timers = timers.filter((one) => one.at > now);
+    for (const timer of due) timer.fn();
+  };
+  const end = (job: string) => committer.commit(slot, slot, [ended(job)], service);
+  return { committer, told, syncs, settled, advance, end, timers: () => timers.length };
+}
+
+test('results of one moment reach the disk together, and are told once they are there', async () => {
+  const { told, syncs, settled, advance, end } = workbench();
+  end('j1');
+  end('j2');
+  advance(2);
+  expect([syncs.length, told]).toEqual([1, []]);
+  syncs[0]?.done();
+  await settled();
+  expect(told).toEqual(['j1', 'j2']);
+});
+
+test('a result that comes while the disk is busy waits for the next time', async () => {
+  const { told, syncs, settled, advance, end, timers } = workbench();
+  end('j1');
+  advance(2);
+  end('j2');
+  expect(timers()).toBe(0);
+  syncs[0]?.done();
+  await settled();
+  expect(told).toEqual(['j1']);
+  advance(2);
+  syncs[1]?.done();
+  await settled();
+  expect(told).toEqual(['j1', 'j2']);
+  expect(timers()).toBe(0);
+});
+
+test('a disk that refuses is tried again, and nothing is told before it takes it', async () => {
+  const { told, syncs, settled, advance, end } = workbench();
+  end('j1');
+  advance(2);
+  end('j2');
+  syncs[0]?.fail(new Error('no space left on device'));
+  await settled();
+  expect(told).toEqual([]);
+  advance(1_000);
+  expect(syncs).toHaveLength(2);
+  syncs[1]?.done();
+  await settled();
+  expect(told).toEqual(['j1', 'j2']);
+});
+
+test('at the end everything is told at once, also what was on its way', async () => {
+  const { committer, told, syncs, settled, advance, end, timers } = workbench();
+  end('j1');
+  advance(2);
+  end('j2');
+  committer.close();
+  expect(told).toEqual(['j1', 'j2']);
+  syncs[0]?.done();
+  await settled();
+  expect(told).toEqual(['j1', 'j2']);
+  expect(timers()).toBe(0);
+});

@@ -1,0 +1,82 @@
+/** What people hold back, over a real store: a restart is another set of pools over the same one. */
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { type Scratch, scratch } from '../../../test/support/scratch.ts';
+import type { PoolConfig } from '../../config/config.ts';
+import { openStore, type Store } from '../../store/store.ts';
+import { createHolds, Pause } from './pause.ts';
+import { noDevices, Pool } from './pool.ts';
+
+let dir: Scratch;
+let store: Store;
+beforeEach(() => {
+  dir = scratch();
+  store = openStore(dir.path);
+});
+afterEach(() => {
+  store.close();
+  dir[Symbol.dispose]();
+});
+
+function start(...names: readonly string[]) {
+  const pools = names.map((name) => {
+    const config = { name, standby: true, recipe: {} } as Partial<PoolConfig> as PoolConfig;
+    const leaving = name.endsWith('(leaving)');
+    return new Pool(config, { service: {} as never, runtime: {} as never, keepStandby: true, devices: noDevices, leaving });
+  });
+  const pause = new Pause();
+  const holds = createHolds({ clock: { wall: () => 1 }, store, reconciler: { pools, pause, replanAll() {} } });
+  holds.restore();
+  const held = () =>
+    Object.fromEntries(pools.map((pool) => [pool.config.name, [...pool.pause.details, ...(pool.draining ? ['drains'] : [])]]));
+  return { holds, held, pools, pause };
+}
+
+test('pauses, each by its reason, and drains are there after a restart, also on a new boot of the program', () => {
+  const before = start('a', 'b');
+  before.holds.pause('a', 'maintenance');
+  before.holds.pause('a', 'hand');
+  before.holds.drain('b');
+  const now = { a: ['by hand', 'by maintenance'], b: ['drains'] };
+  expect(before.held()).toEqual({ ...now, a: now.a.toReversed() });
+  store.close();
+  store = openStore(dir.path);
+  const after = start('a', 'b');
+  expect(after.held()).toEqual(now);
+  expect(after.pools[0]?.pause.closes).toBe(true);
+  after.holds.resume('a', 'hand');
+  after.holds.resume('b', 'hand');
+  expect(start('a', 'b').held()).toEqual({ a: ['by maintenance'], b: [] });
+});
+
+test('a pause of all pools holds those too that a later config adds; one of them can be resumed alone', () => {
+  start('a', 'b').holds.pause(null, 'upgrade');
+  expect(start('a', 'b', 'c').held()).toEqual({ a: ['by upgrade'], b: ['by upgrade'], c: ['by upgrade'] });
+  start('a', 'b', 'c').holds.resume('b', 'upgrade');
+  expect(start('a', 'b', 'c').held()).toEqual({ a: ['by upgrade'], b: [], c: ['by upgrade'] });
+  start('a', 'b', 'c').holds.resume(null, 'upgrade');
+  expect(start('a', 'b', 'c').held()).toEqual({ a: [], b: [], c: [] });
+});
+
+test('a resume tells what else holds a pool: other people, and onejob itself', () => {
+  const { holds, pools, pause } = start('a', 'b');
+  holds.pause(null, 'maintenance');
+  holds.pause('b', 'hand');
+  expect(holds.resume(null, 'hand')).toEqual([
+    { pool: 'a', by: ['maintenance'], because: [] },
+    { pool: 'b', by: ['maintenance'], because: [] },
+  ]);
+  pools[1]?.pause.hold('disk', '/data is full');
+  pause.hold('state', 'the store is full');
+  expect(holds.resume('b', 'maintenance')).toEqual([{ pool: 'b', by: [], because: ['the store is full', '/data is full'] }]);
+  expect(holds.resume('a', 'maintenance')).toEqual([{ pool: 'a', by: [], because: ['the store is full'] }]);
+});
+
+test('what left the config is neither held nor resumed, and an unknown pool changes nothing', () => {
+  const { holds, held } = start('a', 'old/1 (leaving)');
+  holds.resume(null, 'hand');
+  expect(held()).toEqual({ a: [], 'old/1 (leaving)': ['drains'] });
+  const unknown = expect.objectContaining({ code: 'E_POOL_UNKNOWN', hint: 'The pools are: a.' });
+  expect(() => holds.pause('old/1 (leaving)', 'hand')).toThrow(unknown);
+  expect(() => holds.pause('nope', 'hand')).toThrow(unknown);
+  expect(store.holds.all()).toEqual([]);
+});

@@ -1,0 +1,109 @@
+import { Readable } from 'node:stream';
+import { expect, test, vi } from 'vitest';
+import { scratch } from '../../../test/support/scratch.ts';
+import type { CiService } from '../../ci/ci-service.ts';
+import { systemClock as clock } from '../../clock.ts';
+import { emptyEnvironment, Folder } from '../../config/testing.ts';
+import { emptySlot, type Slot } from '../../core/slot.ts';
+import { OnejobError } from '../../errors.ts';
+import { subdirectory } from '../../store/directory.ts';
+import { openStore } from '../../store/store.ts';
+import { openLoop } from './loop.ts';
+
+const own = {
+  name: 'own',
+  capabilities: { binds: 'late', canCountQueue: true, standsForSlots: false, terms: 1, poolTimeout: true, jobOnStdout: false },
+  deregister: async () => ({ ran: null }),
+  jobs: { next: () => null, record() {}, committed() {}, syncing: () => () => {}, rolledBack() {} },
+} as Partial<CiService> as CiService;
+
+/** A loop over a runtime that only writes down what it was asked, and makes nothing. */
+async function openOver(stored: readonly Slot[], services: readonly CiService[] = [own]) {
+  const opened = new AsyncDisposableStack();
+  const dir = opened.use(scratch());
+  const folder = opened.use(new Folder());
+  const { config } = await folder.load('pools: { gpu: { agents: 2, standby: true, devices: 0, runtime: process } }');
+  const store = opened.adopt(openStore(dir.path), (one) => one.close());
+  const asked: string[] = [];
+  const runtime = {
+    name: 'process',
+    capabilities: { weaker: null, images: false, holdsSecrets: true, workspace: () => '/workspace' },
+    prepare: async ({ slot }: { slot: string }, _: unknown, signal: AbortSignal) => {
+      asked.push(`prepare ${slot}`);
+      await new Promise((_, reject) => signal.addEventListener('abort', () => reject(signal.reason), { once: true }));
+    },
+    remove: async (agent: string) => void asked.push(`remove ${agent}`),
+    logs: () => {
+      asked.push('logs');
+      return Readable.from([]);
+    },
+  } as never;
+  const emptied = vi.fn();
+  const warn = vi.fn();
+  const loop = await openLoop({
+    config: { ...config, stateDir: dir.path },
+    env: emptyEnvironment(),
+    store,
+    stored,
+    runtimes: {
+      all: [runtime],
+      best: runtime,
+      reason: null,
+      findings: () => [],
+      get: () => runtime,
+      chooseAgain: async () => false,
+    },
+    services: new Map(services.map((one) => [one.name, one])),
+    clock,
+    log: { info() {}, warn, error() {} },
+    nameOf: (key) => key,
+    logDir: subdirectory(dir.path, 'logs'),
+    temporary: false,
+    emptied,
+    hurry: new AbortController().signal,
+  });
+  opened.use(loop);
+  return { loop, store, asked, emptied, warn, [Symbol.asyncDispose]: () => opened.disposeAsync() };
+}
+
+const leaving: Slot = {
+  ...emptySlot({ key: 'gpu/1', runtime: 'process', service: 'own', grace: 10_000 }),
+  leaving: [{ agent: 'before', job: null, exit: null }],
+};
+
+test('what the last manager left is in the loop, and nothing is done about it before the loop is started', async () => {
+  await using world = await openOver([leaving]);
+  const { reconciler } = world.loop;
+  expect(reconciler.slots.map(({ key }) => key)).toEqual(['gpu/1', 'gpu/2']);
+  expect(reconciler.placeOf('before')).toBe('gpu/1');
+  expect(reconciler.pause.details).toEqual(['onejob is starting']);
+  expect(world.asked).toEqual([]);
+});
+
+test('started, it does what states ask for, writes what comes of it, and tells of every slot that is empty', async () => {
+  await using world = await openOver([leaving]);
+  const { reconciler } = world.loop;
+  reconciler.pause.release('starting');
+  reconciler.start();
+  await expect.poll(() => world.asked).toEqual(expect.arrayContaining(['remove before', 'prepare gpu/1', 'prepare gpu/2']));
+  expect(world.store.slots.all().map(({ slot }) => slot.standby.kind)).toEqual(['preparing', 'preparing']);
+  expect(world.emptied).not.toHaveBeenCalled();
+  reconciler.beginStop();
+  await expect.poll(() => reconciler.isEmpty).toBe(true);
+  expect(world.emptied).toHaveBeenCalledTimes(2);
+});
+
+test('without the service that a pool names nothing is opened', async () => {
+  await expect(openOver([], [])).rejects.toMatchObject({ code: 'E_BUG' });
+});
+
+test('what the last sweep could not remove is told, and does not keep a daemon from its end', async () => {
+  await using here = await openOver([]);
+  const sweep = async () => {
+    throw new OnejobError('E_ENGINE_FAILED', 'Cannot remove network "n".', { hint: 'Restart the Engine.' });
+  };
+  await here.loop.observer.sweep({ name: 'docker', list: async () => [], sweep } as never);
+  expect(here.warn.mock.calls).toEqual([
+    ['not everything could be removed', { runtime: 'docker', reason: 'Cannot remove network "n". Restart the Engine.' }],
+  ]);
+});

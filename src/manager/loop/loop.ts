@@ -1,0 +1,264 @@
+/**
+ * The loop, put together for one manager: what observes, what decides, what acts, and what each of them asks the others.
+ * Once it is open every slot of the last manager is in it, and nothing is decided or begun: its pause `starting` is let go,
+ * and it is started, by whoever has opened it, once everything was looked at.
+ */
+import { randomBytes } from 'node:crypto';
+import type { CiService, ServiceJob } from '../../ci/ci-service.ts';
+import type { Config } from '../../config/config.ts';
+import type { Environment } from '../../config/environment.ts';
+import { cachesFolder } from '../../config/volumes.ts';
+import type { Clock } from '../../core/clock.ts';
+import {
+  type AgentId,
+  type AgentLane,
+  type Change,
+  type Exit,
+  isEmpty,
+  type JobId,
+  type JobResult,
+  type Slot,
+} from '../../core/slot.ts';
+import { toFailure } from '../../errors.ts';
+import type { ToolRunner } from '../../gpu/run.ts';
+import type { Log } from '../../log.ts';
+import { Keepers } from '../../logs/keepers.ts';
+import { deleteLog, LogFile, logPath } from '../../logs/log-file.ts';
+import type { Runtimes } from '../../runtimes/choose.ts';
+import type { HistoryTable } from '../../store/history.ts';
+import type { Store } from '../../store/store.ts';
+import { createExecutors } from '../actions/act.ts';
+import { createAsker } from '../actions/ask.ts';
+import { createDispatcher } from '../actions/executors.ts';
+import { Registrations } from '../actions/registrations.ts';
+import { hasEnded, isIdle, wantedCaches } from '../caches/cache-places.ts';
+import { createCaches } from '../caches/caches.ts';
+import { createDiskWatch } from '../caches/disk-watch.ts';
+import type { Fleet } from '../devices/fleet.ts';
+import { createFingerprints } from '../images/fingerprints.ts';
+import { openPoolImages } from '../images/pool-images.ts';
+import { lastWords } from '../logs.ts';
+import { createObserver } from './observe.ts';
+import { createHolds } from './pause.ts';
+import { noDevices } from './pool.ts';
+import { populate } from './populate.ts';
+import { Reconciler } from './reconciler.ts';
+
+export interface LoopParts {
+  readonly config: Config;
+  readonly env: Environment;
+  readonly store: Store;
+  /** Slots of the manager before, on this boot's clock. */
+  readonly stored: readonly Slot[];
+  readonly runtimes: Runtimes;
+  /** What pools name in `service`. */
+  readonly services: ReadonlyMap<string, CiService>;
+  readonly clock: Clock;
+  readonly log: Log;
+  readonly nameOf: (key: string) => string;
+  /** Folder of what is kept of agents' output. */
+  readonly logDir: string;
+  /** Why none may be kept now, as a line for a log; null while there is room; left out: there always is. */
+  readonly noRoom?: () => string | null;
+  /** This manager ends with its last job, and makes no agents that wait for jobs. */
+  readonly temporary: boolean;
+  /** Told after each commit that left a slot empty. */
+  readonly emptied: () => void;
+  /** Runs the tools of GPU vendors; left out: as processes. */
+  readonly runner?: ToolRunner | undefined;
+  /** Aborts when what is kept of ended jobs is no longer waited for. */
+  readonly hurry: AbortSignal;
+}
+
+export type Loop = Awaited<ReturnType<typeof openLoop>>;
+
+/** @throws OnejobError E_BUG when a pool names a service or a runtime that is not there; what was opened is closed again. */
+export async function openLoop(parts: LoopParts) {
+  const { config, env, store, runtimes, services, clock, log, nameOf, logDir } = parts;
+  const { pools } = config;
+  await using opened = new AsyncDisposableStack();
+
+  const newAgent = () => randomBytes(5).toString('hex');
+  const asker = createAsker(clock, newAgent);
+  const registrations = new Registrations();
+  const notes = new Map<string, string>();
+  const images = await openPoolImages({ config, env, store, services, log });
+
+  const keepers = new Keepers({
+    clock,
+    open: (agent) => new LogFile(logPath(logDir, agent), { limit: config.logLimit, ...(parts.noRoom && { noRoom: parts.noRoom }) }),
+    forget: (agent) => deleteLog(logPath(logDir, agent)),
+    state: (agent, state) => {
+      const key = reconciler.placeOf(agent);
+      if (state === 'released' && key !== undefined) reconciler.post(key, { kind: 'released', agent });
+    },
+    listener: (agent) => {
+      const slot = reconciler.slot(reconciler.placeOf(agent) ?? '');
+      return slot === undefined ? null : (reconciler.poolOf(slot.key).serviceOf(slot).listen?.(agent) ?? null);
+    },
+    failed: (agent, error) => log.error('log incomplete', { agent, reason: toFailure(error).message }),
+  });
+  opened.defer(() => keepers.close());
+  const said = (agent: AgentId): Promise<string> => lastWords(keepers, logDir, agent);
+
+  const reconciler: Reconciler = new Reconciler({
+    ...{ clock, log, newAgent },
+    store: {
+      transaction: (write) => store.transaction({ durable: false }, write),
+      sync: () => store.sync(),
+      syncNow: () => store.syncNow(),
+      save: (before, after, changes) => {
+        store.slots.save(after);
+        const pool = reconciler.poolOf(after.key).config.name;
+        writeHistory(before, after, changes, store.history, { pool, name: nameOf(after.key), wall: clock.wall() });
+      },
+    },
+    act: (key, action) => dispatcher.start(key, action),
+    random: Math.random,
+    changed: (before, after) => {
+      const { binds, standsForSlots } = reconciler.poolOf(after.key).serviceOf(before).capabilities;
+      if (before.agent !== after.agent && (binds === 'early' || standsForSlots))
+        tellProgress(before, after, log, (id) => store.serviceJobs.get(id));
+      fleet?.book.slotChanged(after);
+      if (hasEnded(before, after)) caches.used(after.key);
+      if (isEmpty(after)) parts.emptied();
+    },
+  });
+
+  const caches = createCaches({
+    ...{ clock, log, nameOf },
+    folder: cachesFolder(config.stateDir),
+    wanted: () => wantedCaches(pools, reconciler.slots, nameOf),
+    mayTrim: (place) => isIdle(place, { slots: reconciler.slots, nameOf }),
+    minFree: config.diskMinFree,
+  });
+  const fingerprints = createFingerprints({ log, reconciler, nameOf, images });
+  const needy = pools.filter((pool) => pool.devices.count !== 0);
+  const fleet: Fleet | null =
+    needy.length === 0
+      ? null
+      : (await import('../devices/fleet.ts')).openFleet({
+          ...{ clock, log, store, reconciler, fingerprints },
+          pools: needy,
+          runtime: runtimes.get,
+          repair: config.onQuarantine,
+          engine: async (signal) => (await import('../../runtimes/docker/check.ts')).engineFacts(pools, env.docker, signal, clock),
+          path: env.path,
+          root: env.hostRoot,
+          runner: parts.runner,
+        });
+  const observer = createObserver({
+    ...{ clock, log, keepers, reconciler, asker, fingerprints },
+    runtimes: runtimes.all,
+    minFree: config.diskMinFree,
+    makeRoom: async (signal) => {
+      await images.prune(signal);
+      await caches.makeRoom(signal);
+    },
+  });
+  const dispatcher = createDispatcher({
+    clock,
+    post: (key, event) => reconciler.post(key, event),
+    boundary: (name) => {
+      if (name === env.crashAt) process.kill(process.pid, 'SIGKILL');
+    },
+    retrying: (key, action, error, ms) =>
+      log.warn('trying again', {
+        slot: key,
+        agent: action.agent,
+        action: action.act,
+        seconds: ms / 1000,
+        reason: toFailure(error).message,
+      }),
+    executors: createExecutors({
+      ...{ clock, keepers, registrations, runtimes, observer, fleet, fingerprints, caches, asker, hurry: parts.hurry },
+      startedAt: clock.now(),
+      place: (key) => {
+        const slot = reconciler.slot(key);
+        if (slot === undefined) throw new RangeError(`no such slot: ${key}`);
+        return { slot, pool: reconciler.poolOf(key), name: nameOf(key) };
+      },
+      note: (key, line) => (line === null ? notes.delete(key) : notes.set(key, line)),
+      lastWords: said,
+      ran: (agent, job) => store.transaction({ durable: false }, () => store.history.ran(agent, job)),
+    }),
+  });
+  opened.defer(() => caches.close());
+  opened.defer(() => reconciler.close());
+  opened.defer(() => dispatcher.close());
+  opened.defer(() => registrations.close());
+  opened.defer(() => images.close());
+  opened.defer(() => fingerprints.close());
+  // Nothing is released before everything was looked at once.
+  reconciler.pause.hold('starting', 'onejob is starting');
+  populate({
+    ...{ reconciler, pools, services, runtimes },
+    devices: fleet?.book.slotDevices ?? noDevices,
+    stored: parts.stored,
+    keepStandby: !parts.temporary,
+    forget: (key) => store.slots.remove(key),
+  });
+  const holds = createHolds({ clock, store, reconciler });
+  holds.restore();
+  fingerprints.start();
+  opened.defer(() => observer.close());
+  const diskWatch = createDiskWatch({ clock, log, reconciler, runtime: runtimes.get });
+  if (pools.some(({ disk }) => disk !== null)) diskWatch.start();
+  opened.defer(() => diskWatch.close());
+
+  const closing = opened.move();
+  return {
+    ...{ reconciler, observer, keepers, images, fingerprints, caches, asker, holds },
+    /** null where no pool asks for devices. It outlives the loop: whoever starts it closes it. */
+    fleet,
+    lastWords: said,
+    /** What a slot is busy with, for people; null when there is nothing to say. */
+    noteOf: (key: string): string | null => notes.get(key) ?? null,
+    [Symbol.asyncDispose]: (): Promise<void> => closing.disposeAsync(),
+  };
+}
+
+/** Writes down what a step of one slot says about its agents, in the slot's own commit. Standbys that nothing was released to leave no trace. */
+function writeHistory(
+  before: Slot,
+  after: Slot,
+  changes: readonly Change[],
+  table: HistoryTable,
+  about: { readonly pool: string; readonly name: string; readonly wall: number },
+): void {
+  if (before.agent === after.agent) return;
+  const { pool, name, wall } = about;
+  const left = before.agent.kind === 'free' ? null : before.agent.agent;
+  const here = after.agent.kind === 'free' ? null : after.agent.agent;
+  if (left !== null && (left !== here || after.agent.kind === 'proving')) table.ended(left, exitOf(left, after, changes), wall);
+  if (here === null || after.agent.kind === 'proving') return;
+  if (left !== here) table.made({ agent: here, pool, slot: after.key, name, madeAt: wall });
+  if (after.agent.kind === 'busy') table.released(here, after.agent.job, wall);
+}
+
+/** How its job ended, when that was by the agent's own end; else how the agent ended, as its slot still knows. */
+function exitOf(agent: string, { leaving }: Slot, changes: readonly Change[]): Exit | null {
+  const ended = changes.find((change) => change.change === 'ended' && change.agent === agent);
+  if (ended?.change === 'ended' && isExit(ended.result)) return ended.result;
+  return leaving.find((one) => one.agent === agent)?.exit ?? null;
+}
+
+function isExit(result: JobResult): result is Exit {
+  return result.kind === 'code' || result.kind === 'signal' || result.kind === 'oom' || result.kind === 'lost';
+}
+
+/** What an agent of a service that keeps its jobs itself goes through, as lines of the log: nobody else tells whoever sits before it. */
+export function tellProgress(before: Slot, after: Slot, log: Log, jobOf: (id: JobId) => ServiceJob | null): void {
+  const [was, is] = [before.agent, after.agent];
+  const slot = after.key;
+  const title = (job: JobId | null): string | null => (job === null ? null : (jobOf(job)?.title ?? job));
+  if (is.kind === 'idle' && is.online && !(was.kind === 'idle' && was.online)) log.info('agent online', { slot, agent: is.agent });
+  if (is.kind === 'busy' && was.kind !== 'busy') log.info('job began', { slot, agent: is.agent, job: title(is.job) });
+  if ('agent' in was && hasBegun(was) && !('agent' in is && is.agent === was.agent && is.kind !== 'proving'))
+    log.info('agent ended', { slot, agent: was.agent, job: 'job' in was ? title(was.job) : null });
+}
+
+function hasBegun(lane: AgentLane): boolean {
+  if (lane.kind === 'stopping' || lane.kind === 'killing') return lane.released;
+  return lane.kind === 'busy' || lane.kind === 'idle';
+}

@@ -1,0 +1,327 @@
+/**
+ * Looks at the world and tells the loop: runtime events as they come, and a slow resync that repairs what a stream missed.
+ * A runtime that does not answer tells nothing: what cannot be seen is unknown, never gone (S6).
+ */
+import { type Clock, every } from '../../core/clock.ts';
+import { endedAtGate } from '../../core/gate-failure.ts';
+import type { AgentId, Exit, Failure, JobId, Slot } from '../../core/slot.ts';
+import { toFailure } from '../../errors.ts';
+import type { Log } from '../../log.ts';
+import type { Keepers } from '../../logs/keepers.ts';
+import type { Runtimes } from '../../runtimes/choose.ts';
+import type { Runtime, SandboxSeen } from '../../runtimes/runtime.ts';
+import type { Asker } from '../actions/ask.ts';
+import type { Fingerprints } from '../images/fingerprints.ts';
+import type { Pool } from './pool.ts';
+import type { Reconciler } from './reconciler.ts';
+
+export interface ObserveParts {
+  readonly clock: Clock;
+  readonly log: Log;
+  readonly keepers: Keepers;
+  readonly reconciler: Reconciler;
+  /** Those there are at the start; `add` brings more. */
+  readonly runtimes: readonly Runtime[];
+  readonly fingerprints: Pick<Fingerprints, 'refresh'>;
+  readonly minFree: number;
+  /** Removes what is not needed from a disk that is too full. */
+  readonly makeRoom: (signal: AbortSignal) => Promise<unknown>;
+  /** Whose guests are ours and no slot's: they answer a question and are removed by who asked. */
+  readonly asker: Pick<Asker, 'isGuest'>;
+}
+
+const resyncEvery = 30_000;
+/** How soon a runtime that could not be reached is looked at again, in ms. */
+const lookAgain = 2_000;
+/** How long a sandbox that ended before *released* was seen may take to show its whole log, in ms. */
+const lastWords = 10_000;
+
+export type Observer = ReturnType<typeof createObserver>;
+
+export function createObserver(parts: ObserveParts) {
+  const { reconciler, keepers, log, minFree, fingerprints, asker, makeRoom, clock } = parts;
+  const abort = new AbortController();
+  const away = new Map<string, string>();
+  const judging = new Set<AgentId>();
+  const watching: Promise<void>[] = [];
+  const runtimes = [...parts.runtimes];
+  const resyncing = new Map<Runtime, Promise<void>>();
+  let timer: (() => void) | null = null;
+
+  /** Why a runtime cannot be reached right now; null while it can. */
+  function unreachable(runtime: string): string | null {
+    return away.get(runtime) ?? null;
+  }
+
+  /** Nothing is begun on a runtime that could not be reached until a look at it succeeds. */
+  function cannotReach(runtime: Runtime, failure: string): void {
+    if (away.get(runtime.name) !== failure) log.error('runtime unreachable', { runtime: runtime.name, reason: failure });
+    away.set(runtime.name, failure);
+    reconciler.away(runtime.name, failure);
+    arm();
+  }
+
+  /** Follows what is already there, then looks once at everything; resolves when that was done or has failed. */
+  async function start(): Promise<void> {
+    for (const slot of reconciler.slots) {
+      for (const agent of standing(slot)) keepers.follow(agent, runtimeOf(slot));
+    }
+    for (const runtime of runtimes) watching.push(watch(runtime));
+    await resyncAll();
+    arm();
+  }
+
+  /** One more runtime is looked after from now on; resolves when it was looked at once. One that is known already is looked at again. */
+  async function add(runtime: Runtime): Promise<void> {
+    if (!runtimes.includes(runtime)) {
+      runtimes.push(runtime);
+      watching.push(watch(runtime));
+    }
+    await resync(runtime);
+  }
+
+  async function close(): Promise<void> {
+    timer?.();
+    abort.abort();
+    await Promise.allSettled([...watching, ...resyncing.values()]);
+  }
+
+  /** Compares what the runtime has with what the slots say, both ways. One at a time per runtime. */
+  function resync(runtime: Runtime): Promise<void> {
+    const running = resyncing.get(runtime);
+    if (running !== undefined) return running;
+    const done = compare(runtime).finally(() => resyncing.delete(runtime));
+    resyncing.set(runtime, done);
+    return done;
+  }
+
+  /**
+   * Removes what is ours and in no slot, and what our sandboxes shared: what a manager that was killed had asked for may come long
+   * after its slot was cleared, and when nothing is to be left nobody looks again. Never fails; what stays is told to the log.
+   */
+  async function sweep(runtime: Runtime): Promise<void> {
+    const signal = abort.signal;
+    try {
+      const seen = await runtime.list(signal);
+      for (const sandbox of seen) if (isOrphan(sandbox)) await removeOrphan(runtime, sandbox);
+      await runtime.sweep(signal);
+    } catch (error) {
+      log.warn('not everything could be removed', { runtime: runtime.name, reason: toFailure(error).message });
+    }
+  }
+
+  /** An agent's first process has ended. */
+  async function exited(agent: AgentId, exit: Exit): Promise<void> {
+    const key = reconciler.placeOf(agent);
+    const slot = key === undefined ? undefined : reconciler.slot(key);
+    if (key === undefined || slot === undefined || slot.leaving.some((one) => one.agent === agent)) return;
+    if (slot.standby.kind !== 'none' && slot.standby.agent === agent) {
+      const failure = slot.standby.kind === 'preparing' ? noShell(slot.standby, reconciler.poolOf(key), exit) : null;
+      reconciler.post(
+        key,
+        failure === null ? { kind: 'exited', agent, exit, released: false } : { kind: 'prepareFailed', agent, failure },
+      );
+      return;
+    }
+    if (hasBegun(slot)) {
+      reconciler.post(key, { kind: 'exited', agent, exit, released: true });
+      return;
+    }
+    if (judging.has(agent)) return;
+    judging.add(agent);
+    try {
+      const runtime = runtimeOf(slot);
+      const keeper = keepers.follow(agent, runtime);
+      let whole = await keepers.complete(agent, lastWords);
+      // A runtime that is away says nothing about the script either: its log is read once it is back.
+      while (!whole && away.has(runtime.name) && !abort.signal.aborted) {
+        whole = await keepers.complete(agent, lastWords);
+      }
+      if (abort.signal.aborted) return;
+      // The marker may be read of output that a full disk does not take yet.
+      const begun = keeper.state === 'released';
+      const end: Exit =
+        whole || begun ? exit : { kind: 'lost', reason: 'its output cannot be read, so nobody can say whether it began' };
+      reconciler.post(key, { kind: 'exited', agent, exit: end, released: begun || !whole });
+    } finally {
+      judging.delete(agent);
+    }
+  }
+
+  async function watch(runtime: Runtime): Promise<void> {
+    const { signal } = abort;
+    for await (const event of runtime.events(signal)) {
+      switch (event.kind) {
+        case 'exited':
+          void exited(event.agent, event.exit);
+          break;
+        case 'removed':
+          gone(event.agent);
+          break;
+        case 'lost':
+          cannotReach(runtime, event.failure);
+          break;
+        case 'connected':
+          void resync(runtime);
+          break;
+      }
+    }
+  }
+
+  async function compare(runtime: Runtime): Promise<void> {
+    const { signal } = abort;
+    try {
+      const before = reconciler.slots.filter((slot) => slot.runtime === runtime.name).flatMap(standing);
+      const seen = await runtime.list(signal);
+      reached(runtime);
+      const there = new Set(seen.map((sandbox) => sandbox.agent));
+      for (const agent of before) if (!there.has(agent)) gone(agent);
+      for (const sandbox of seen) {
+        if (isOrphan(sandbox)) await removeOrphan(runtime, sandbox);
+        else if (sandbox.state.kind === 'exited') void exited(sandbox.agent, sandbox.state.exit);
+      }
+      await fingerprints.refresh(runtime, signal);
+      await checkDisk(runtime, signal);
+    } catch (error) {
+      if (!signal.aborted) cannotReach(runtime, toFailure(error).message);
+    }
+    if (!signal.aborted) reconciler.replanAll();
+  }
+
+  function isOrphan({ agent }: SandboxSeen): boolean {
+    return !asker.isGuest(agent) && reconciler.placeOf(agent) === undefined;
+  }
+
+  async function removeOrphan(runtime: Runtime, { agent, slot }: SandboxSeen): Promise<void> {
+    log.warn('removing an orphan', { runtime: runtime.name, agent, slot });
+    await runtime.remove(agent).catch((error: unknown) => {
+      log.warn('orphan not removed', { agent, reason: toFailure(error).message });
+    });
+  }
+
+  async function checkDisk(runtime: Runtime, signal: AbortSignal): Promise<void> {
+    let disk = await runtime.disk(signal);
+    if (disk !== null && disk.free < minFree && runtime.capabilities.images) {
+      await makeRoom(signal).catch((error: unknown) => {
+        log.warn('no room made', { runtime: runtime.name, reason: toFailure(error).message });
+      });
+      disk = await runtime.disk(signal);
+    }
+    const reason = `disk:${runtime.name}`;
+    if (disk === null || disk.free >= minFree) {
+      if (reconciler.pause.release(reason)) log.info('disk has room again', { runtime: runtime.name });
+      return;
+    }
+    const detail = `${disk.path} is ${Math.round(disk.free * 100)} % free, below disk.min_free of ${Math.round(minFree * 100)} %`;
+    if (reconciler.pause.hold(reason, detail)) log.warn('disk is full', { reason: detail });
+  }
+
+  function gone(agent: AgentId): void {
+    const key = reconciler.placeOf(agent);
+    const slot = key === undefined ? undefined : reconciler.slot(key);
+    if (key === undefined || slot === undefined || !standing(slot).includes(agent)) return;
+    reconciler.post(key, { kind: 'gone', agent });
+  }
+
+  function runtimeOf(slot: Slot): Runtime {
+    const runtime = runtimes.find((one) => one.name === slot.runtime);
+    if (runtime === undefined) throw new RangeError(`no runtime ${slot.runtime} for slot ${slot.key}`);
+    return runtime;
+  }
+
+  function reached(runtime: Runtime): void {
+    if (!away.delete(runtime.name)) return;
+    log.info('runtime reachable again', { runtime: runtime.name });
+    reconciler.back(runtime.name);
+  }
+
+  function arm(): void {
+    if (abort.signal.aborted) return;
+    timer?.();
+    timer = clock.after(away.size > 0 ? lookAgain : resyncEvery, async () => {
+      await resyncAll();
+      arm();
+    });
+  }
+
+  async function resyncAll(): Promise<void> {
+    await Promise.all(runtimes.map((runtime) => resync(runtime)));
+  }
+
+  return {
+    /** Sentences about what cannot be reached right now. */
+    get problems(): string[] {
+      return [...away.values()];
+    },
+    ...{ unreachable, cannotReach, start, add, close, resync, sweep, exited },
+  };
+}
+
+/** A gate that could not begin, with the name of the image that is to be mended; null for any other end. */
+function noShell({ reserved }: Extract<Slot['standby'], { kind: 'preparing' }>, pool: Pool, exit: Exit): Failure | null {
+  const failure = endedAtGate(exit);
+  if (failure.code !== 'E_NO_SHELL') return null;
+  const image = imageOf(pool, reserved?.job ?? null);
+  if (image === null) return null;
+  return { ...failure, message: failure.message.replace('The image', `The image "${image}"`) };
+}
+
+function imageOf(pool: Pool, job: JobId | null): string | null {
+  const base = pool.config.recipe;
+  try {
+    return ((job === null ? null : pool.service.jobs?.recipeFor?.(job, base)) ?? base).image;
+  } catch {
+    // Its service does not know the job any more, so nobody can say which image it was to have.
+    return null;
+  }
+}
+
+/** Agents whose sandbox must be there: it was made, and nobody asked for its removal. */
+function standing(slot: Slot): AgentId[] {
+  const agents: AgentId[] = [];
+  if (slot.standby.kind === 'standby') agents.push(slot.standby.agent);
+  if (slot.agent.kind !== 'free' && slot.agent.kind !== 'proving') agents.push(slot.agent.agent);
+  return agents;
+}
+
+function hasBegun(slot: Slot): boolean {
+  switch (slot.agent.kind) {
+    case 'idle':
+    case 'retiring':
+    case 'busy':
+      return true;
+    case 'stopping':
+    case 'killing':
+      return slot.agent.released;
+    default:
+      return false;
+  }
+}
+
+/** ms between two looks. */
+export const chooseEvery = 30_000;
+
+export interface ChooseAgainParts extends Pick<ObserveParts, 'clock' | 'log'> {
+  readonly runtimes: Pick<Runtimes, 'best' | 'reason' | 'chooseAgain'>;
+  readonly reconciler: Pick<Reconciler, 'pools'>;
+  readonly observer: Pick<Observer, 'add'>;
+}
+
+/**
+ * Pools that name neither a runtime nor an image, and run their jobs as processes because Docker could not be used: looks at Docker
+ * again while the manager runs, until the answer is called, and moves such pools to it. Nothing ever moves the other way.
+ */
+export function keepChoosing({ clock, log, runtimes, reconciler, observer }: ChooseAgainParts): () => void {
+  let isOver = false;
+  const look = async (): Promise<void> => {
+    if (!(await runtimes.chooseAgain()) || isOver) return;
+    for (const pool of reconciler.pools) if (pool.config.runtime === null && !pool.leaving) pool.moveTo(runtimes.best);
+    log.info('runtime chosen', { reason: runtimes.reason });
+    await observer.add(runtimes.best);
+  };
+  const stop = every(clock, chooseEvery, look, (error) => log.warn('runtime not looked at', { reason: toFailure(error).message }));
+  return () => {
+    isOver = true;
+    stop();
+  };
+}

@@ -1,0 +1,46 @@
+import { expect, test } from 'vitest';
+import type { CiService } from '../../ci/ci-service.ts';
+import type { PoolConfig } from '../../config/config.ts';
+import { emptySlot, type Slot } from '../../core/slot.ts';
+import type { Runtime } from '../../runtimes/runtime.ts';
+import { noDevices, Pool } from './pool.ts';
+import { Offers } from './reconciler.ts';
+
+const host = { stopping: false, paused: false, now: 100 };
+const empty = emptySlot({ key: 'p/1', runtime: 'docker', service: 'ci', grace: 5 });
+const atGate: Slot = { ...empty, standby: { kind: 'standby', agent: 'a', reserved: null, fingerprint: 'f', since: 0 } };
+
+function poolThat({ standsForSlots = true, tellsOffers = true } = {}) {
+  const heard: string[] = [];
+  const service = {
+    name: 'ci',
+    capabilities: { binds: 'late', canCountQueue: true, standsForSlots, terms: 1, poolTimeout: true, jobOnStdout: false },
+    jobs: { next: () => null, offer: (key: string, offer: string) => heard.push(`${key} ${offer}`) },
+  } as unknown as CiService;
+  const config = { name: 'p', standby: true, standbyMaxAge: 1_000, stopGrace: 5, recipe: {} } as Partial<PoolConfig> as PoolConfig;
+  const runtime = { name: 'docker' } as Runtime;
+  const pool = new Pool(config, { service, runtime, keepStandby: true, devices: noDevices, tellsOffers });
+  pool.learn('p/1', 'f');
+  return { pool, heard };
+}
+
+test('a service is told of each slot that is open, closed or gone, and only when that is news', () => {
+  const { pool, heard } = poolThat();
+  const offers = new Offers();
+  offers.tell(atGate, pool, host);
+  offers.tell({ ...atGate }, pool, host);
+  offers.tell(atGate, pool, { ...host, paused: true });
+  offers.tell(empty, pool, host);
+  offers.tell({ ...atGate, key: 'p/2' }, pool, host);
+  offers.tell(atGate, pool, { ...host, stopping: true });
+  offers.tell(atGate, pool, host);
+  expect(heard).toEqual(['p/1 open', 'p/1 closed', 'p/2 open', 'p/1 gone', 'p/1 open']);
+});
+
+test('nobody is told where no agent stands for a slot, or of a manager that is there for its last job only', () => {
+  for (const kind of [{ standsForSlots: false }, { tellsOffers: false }]) {
+    const { pool, heard } = poolThat(kind);
+    new Offers().tell(atGate, pool, host);
+    expect(heard).toEqual([]);
+  }
+});

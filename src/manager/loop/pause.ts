@@ -1,0 +1,145 @@
+/** What holds pools back: who pauses them, and for which reason. */
+import type { ResumeView } from '../../api/schema.ts';
+import type { Clock } from '../../core/clock.ts';
+import { OnejobError } from '../../errors.ts';
+import type { Hold } from '../../store/holds.ts';
+import type { Store } from '../../store/store.ts';
+import type { Pool } from './pool.ts';
+import type { Reconciler } from './reconciler.ts';
+
+/** `paused by maintenance`, `paused: disk: 3 % free`: what holds a pause, as a clause. */
+export function pausedText(details: readonly string[]): string {
+  const text = details.join('; ');
+  return text.startsWith('by ') ? `paused ${text}` : `paused: ${text}`;
+}
+
+/** Pause by reason: something is paused while anybody holds a reason, and a holder can release only its own. */
+export class Pause {
+  readonly #held = new Map<string, string>();
+  readonly #closing = new Set<string>();
+
+  /**
+   * Holds `reason`; `detail` is what a person reads. `closes`: agents that wait for a job at their CI service are to take none
+   * either. True when that changed anything.
+   */
+  hold(reason: string, detail: string = reason, { closes = false }: { readonly closes?: boolean } = {}): boolean {
+    if (this.#held.get(reason) === detail && this.#closing.has(reason) === closes) return false;
+    if (closes) this.#closing.add(reason);
+    else this.#closing.delete(reason);
+    this.#held.set(reason, detail);
+    return true;
+  }
+
+  /** True when `reason` was held. */
+  release(reason: string): boolean {
+    this.#closing.delete(reason);
+    return this.#held.delete(reason);
+  }
+
+  get any(): boolean {
+    return this.#held.size > 0;
+  }
+
+  get closes(): boolean {
+    return this.#closing.size > 0;
+  }
+
+  /** Who holds it. */
+  get reasons(): string[] {
+    return [...this.#held.keys()];
+  }
+
+  /** What a person reads, but for holders whose reason begins so. */
+  detailsBut(prefix: string): string[] {
+    return [...this.#held].flatMap(([reason, detail]) => (reason.startsWith(prefix) ? [] : [detail]));
+  }
+
+  /** What a person reads, one line per holder. */
+  get details(): string[] {
+    return [...this.#held.values()];
+  }
+}
+
+interface HoldsParts {
+  readonly clock: Pick<Clock, 'wall'>;
+  readonly store: Pick<Store, 'holds' | 'transaction'>;
+  readonly reconciler: Pick<Reconciler, 'pools' | 'pause' | 'replanAll'>;
+}
+
+/** What people hold is told apart from what onejob holds itself, whatever they call it. */
+const person = 'person:';
+
+/**
+ * What people hold back: pauses, each by its reason, and drains. Written down before it takes effect, and held again by the next
+ * manager. A hold on all pools also holds those that a later config adds; a pool that is leaving the config cannot be held or resumed.
+ */
+export function createHolds({ store, reconciler, clock }: HoldsParts) {
+  /** Takes up what was held when the last manager ended. To be called once all pools are there, before anything is begun. */
+  function restore(): void {
+    for (const hold of store.holds.all())
+      for (const pool of current()) if (hold.pool === null || hold.pool === pool.config.name) take(pool, hold);
+  }
+
+  /** `name`: null for all pools. @throws OnejobError E_POOL_UNKNOWN, E_STATE_FULL: then nothing has changed */
+  function pause(name: string | null, reason: string): void {
+    hold(name, { kind: 'pause', reason });
+  }
+
+  /** Finish what runs, start nothing new. @throws as `pause` does */
+  function drain(name: string | null): void {
+    hold(name, { kind: 'drain', reason: '' });
+  }
+
+  /** Ends the pauses by this reason, and drains. Returns those of the pools that something else still holds. @throws as `pause` does */
+  function resume(name: string | null, reason: string): ResumeView['held'] {
+    const chosen = choose(name);
+    const ended = [{ kind: 'pause', reason } as const, { kind: 'drain', reason: '' } as const];
+    store.transaction({ durable: true }, () => {
+      for (const hold of store.holds.all()) {
+        if (!ended.some(({ kind, reason }) => kind === hold.kind && reason === hold.reason)) continue;
+        if (name !== null && hold.pool !== null && hold.pool !== name) continue;
+        store.holds.remove(hold);
+        // One pool of all: the others stay held.
+        if (name === null || hold.pool !== null) continue;
+        for (const { config } of current()) if (config.name !== name) store.holds.add({ ...hold, pool: config.name });
+      }
+    });
+    for (const pool of chosen) {
+      pool.pause.release(person + reason);
+      pool.draining = false;
+    }
+    reconciler.replanAll();
+    return chosen.flatMap((pool) => {
+      const by = pool.pause.reasons.filter((one) => one.startsWith(person)).map((one) => one.slice(person.length));
+      const because = [...reconciler.pause.details, ...pool.pause.detailsBut(person)];
+      return by.length + because.length === 0 ? [] : [{ pool: pool.config.name, by, because }];
+    });
+  }
+
+  function hold(name: string | null, what: Pick<Hold, 'kind' | 'reason'>): void {
+    const chosen = choose(name);
+    store.transaction({ durable: true }, () => store.holds.add({ pool: name, ...what, since: clock.wall() }));
+    for (const pool of chosen) take(pool, what);
+    reconciler.replanAll();
+  }
+
+  function current(): Pool[] {
+    return reconciler.pools.filter(({ leaving }) => !leaving);
+  }
+
+  function choose(name: string | null): Pool[] {
+    const pools = current().filter(({ config }) => name === null || config.name === name);
+    if (pools.length > 0) return pools;
+    const known = current()
+      .map(({ config }) => config.name)
+      .join(', ');
+    throw new OnejobError('E_POOL_UNKNOWN', `There is no pool "${name}".`, { hint: `The pools are: ${known}.` });
+  }
+
+  return { restore, pause, drain, resume };
+}
+
+function take(pool: Pool, { kind, reason }: Pick<Hold, 'kind' | 'reason'>): void {
+  if (kind === 'drain') pool.draining = true;
+  else pool.pause.hold(person + reason, `by ${reason}`, { closes: true });
+}

@@ -1,0 +1,314 @@
+/**
+ * The loop: one event at a time is decided, its slot planned on, all of it committed, then acted upon.
+ *
+ * Nothing acts before its commit. A commit that fails changes nothing and is tried again; until then nothing new starts,
+ * and what runs goes on. Work per event is about one slot, whatever the number of slots.
+ */
+
+import type { SlotOffer } from '../../ci/ci-service.ts';
+import { type Clock, Timers } from '../../core/clock.ts';
+import { type Intent, isOpen } from '../../core/plan.ts';
+import { dueAt, pursueAll } from '../../core/pursue.ts';
+import { type Action, type AgentId, agentsOf, type Change, isEmpty, type Slot, type SlotEvent } from '../../core/slot.ts';
+import type { Log } from '../../log.ts';
+import { type Committer, createCommitter, type SlotStore } from './commit.ts';
+import { Pause } from './pause.ts';
+import type { Pool } from './pool.ts';
+import { type HostView, intentOf, step, viewOf } from './step.ts';
+
+export interface ReconcilerOptions {
+  readonly clock: Clock;
+  readonly log: Log;
+  readonly store: SlotStore;
+  readonly act: (key: string, action: Action) => void;
+  readonly newAgent: (pool: Pool) => AgentId;
+  /** [0, 1): spreads back-offs. */
+  readonly random: () => number;
+  /** Told after each commit, with the slot as it is now. */
+  readonly changed: (before: Slot, after: Slot) => void;
+}
+
+export class Reconciler {
+  readonly #options: ReconcilerOptions;
+  readonly #pools = new Map<string, Pool>();
+  readonly #slots = new Map<string, Slot>();
+  readonly #places = new Map<AgentId, string>();
+  readonly #owners = new Map<string, Pool>();
+  readonly #offers = new Offers();
+  readonly #timers: Timers;
+  readonly #committer: Committer;
+  readonly #inbox: { readonly key: string; readonly event: SlotEvent }[] = [];
+  /** Slots to be planned on once the inbox is empty: each once, however often that was asked for. */
+  readonly #unplanned = new Set<string>();
+  /** What holds for all pools: disk, state, people. */
+  readonly pause = new Pause();
+  #draining = false;
+  /** It is being found out whether anything can be committed again: nobody is told to send jobs before. */
+  #isTrying = false;
+  #stopping = false;
+  #closed = false;
+
+  constructor(options: ReconcilerOptions) {
+    this.#options = options;
+    this.#timers = new Timers(options.clock);
+    this.#committer = createCommitter({
+      clock: options.clock,
+      log: options.log,
+      store: options.store,
+      refused: (message) => {
+        this.pause.hold('state', message);
+        for (const key of this.#slots.keys()) this.#tellOffer(key);
+      },
+      // Let go for a moment, so that the step that was refused is planned as it was.
+      retry: () => {
+        this.pause.release('state');
+        this.#isTrying = true;
+        try {
+          this.#drain();
+        } finally {
+          this.#isTrying = false;
+        }
+      },
+      recovered: () => this.replanAll(),
+    });
+  }
+
+  /** Adds a pool with its slots as they were stored, or empty. Nothing happens before `start`. */
+  add(pool: Pool, slots: readonly Slot[]): void {
+    this.#pools.set(pool.config.name, pool);
+    for (const slot of slots) {
+      this.#owners.set(slot.key, pool);
+      this.#put(slot);
+    }
+  }
+
+  /** Begins, or begins again after a crash: every state is pursued anew, then every slot is planned. */
+  start(): void {
+    for (const slot of this.slots) if (isUnknown(slot)) this.post(slot.key, { kind: 'discard' });
+    for (const slot of this.#slots.values()) {
+      this.#armDeadline(slot);
+      // What is prepared now was begun a moment ago, or waits for its removal to be written down.
+      for (const action of pursueAll(slot)) if (action.act !== 'prepare') this.#options.act(slot.key, action);
+    }
+    this.replanAll();
+  }
+
+  get pools(): readonly Pool[] {
+    return [...this.#pools.values()];
+  }
+
+  get slots(): readonly Slot[] {
+    return [...this.#slots.values()];
+  }
+
+  slot(key: string): Slot | undefined {
+    return this.#slots.get(key);
+  }
+
+  poolOf(key: string): Pool {
+    const pool = this.#owners.get(key);
+    if (pool === undefined) throw new RangeError(`no such slot: ${key}`);
+    return pool;
+  }
+
+  /** Which slot an agent is in, in whatever lane. */
+  placeOf(agent: AgentId): string | undefined {
+    return this.#places.get(agent);
+  }
+
+  get isEmpty(): boolean {
+    return this.slots.every(isEmpty);
+  }
+
+  get stopping(): boolean {
+    return this.#stopping;
+  }
+
+  /** From now on nothing is wanted any more; the slots empty themselves as their agents end. */
+  beginStop(): void {
+    this.#stopping = true;
+    this.replanAll();
+  }
+
+  /** Tells a slot that something happened. */
+  post(key: string, event: SlotEvent): void {
+    if (this.#closed) return;
+    this.#inbox.push({ key, event });
+    this.#drain();
+  }
+
+  /** A waiting job may have appeared: offers it to slots that could take it, longest free first. */
+  offer(poolName: string): void {
+    const pool = this.#pools.get(poolName);
+    if (pool === undefined) return;
+    for (const key of [...pool.able]) {
+      if (pool.service.jobs?.next(poolName, null) == null) return;
+      this.replan(key);
+    }
+  }
+
+  replan(key: string): void {
+    this.#unplanned.add(key);
+    this.#drain();
+  }
+
+  /** Looks at every slot of a pool, or of all: after a pause, a drain, a new fingerprint, and on every resync. */
+  replanAll(pool?: Pool): void {
+    for (const [key, owner] of this.#owners) if (pool === undefined || owner === pool) this.#unplanned.add(key);
+    this.#drain();
+  }
+
+  /** A runtime cannot be reached: until it is back nothing is begun there, so that jobs wait and no attempt piles up (S6). */
+  away(runtime: string, why: string): void {
+    for (const pool of this.#pools.values()) if (pool.runtime.name === runtime) pool.away = why;
+  }
+
+  /** A runtime is back: what could not be made without it is tried at once, however long its pools meant to wait. */
+  back(runtime: string): void {
+    for (const pool of this.#pools.values()) {
+      if (pool.runtime.name !== runtime) continue;
+      pool.away = null;
+      pool.backoff = null;
+      this.#recovered(pool);
+    }
+  }
+
+  /** What would be done next for a slot, and under which view: for people who ask. */
+  intentOf(key: string): Intent | null {
+    const slot = this.#slots.get(key);
+    return slot === undefined ? null : intentOf(slot, this.poolOf(key), this.#host());
+  }
+
+  /** Puts on disk what waits for it, and tells who waits for that. */
+  flush(): void {
+    this.#committer.flush();
+  }
+
+  close(): void {
+    this.#closed = true;
+    this.#timers.clear();
+    this.#committer.close();
+    this.#inbox.length = 0;
+    this.#unplanned.clear();
+  }
+
+  #drain(): void {
+    if (this.#draining) return;
+    this.#draining = true;
+    try {
+      for (;;) {
+        const next = this.#inbox[0];
+        if (next !== undefined) {
+          if (!this.#step(next.key, next.event)) return;
+          this.#inbox.shift();
+          this.#tellOffer(next.key);
+          continue;
+        }
+        const [key] = this.#unplanned;
+        if (key === undefined || !this.#step(key, null)) return;
+        this.#unplanned.delete(key);
+        this.#tellOffer(key);
+      }
+    } finally {
+      this.#draining = false;
+    }
+  }
+
+  /** One event, one commit. False when it could not be committed: nothing has changed then. */
+  #step(key: string, event: SlotEvent | null): boolean {
+    if (this.#committer.blocked) return false;
+    const before = this.#slots.get(key);
+    if (before === undefined) return true;
+    const pool = this.poolOf(key);
+    const outcome = step(before, event, pool, { ...this.#host(), newAgent: this.#options.newAgent });
+    if (outcome.slot === before) return true;
+    if (!this.#committer.commit(before, outcome.slot, outcome.changes, pool.serviceOf(before))) return false;
+    this.#put(outcome.slot);
+    this.#armDeadline(outcome.slot);
+    for (const action of outcome.actions) this.#options.act(key, action);
+    this.#options.changed(before, outcome.slot);
+    this.#poolChanges(pool, outcome.changes);
+    if (pool.serviceOf(before) !== pool.serviceOf(outcome.slot)) this.#unplanned.add(key);
+    return true;
+  }
+
+  #tellOffer(key: string): void {
+    const slot = this.#slots.get(key);
+    if (slot !== undefined && !this.#isTrying) this.#offers.tell(slot, this.poolOf(key), this.#host());
+  }
+
+  #host(): HostView {
+    return { stopping: this.#stopping, paused: this.pause.any, now: this.#options.clock.now() };
+  }
+
+  #poolChanges(pool: Pool, changes: readonly Change[]): void {
+    for (const change of changes) {
+      if (change.change === 'failed') this.#backOff(pool, change);
+      else if (change.change === 'worked' && pool.worked(change.stage)) this.#recovered(pool);
+      else if (change.change === 'returned') this.offer(pool.config.name);
+    }
+  }
+
+  #backOff(pool: Pool, change: Extract<Change, { change: 'failed' }>): void {
+    const now = this.#options.clock.now();
+    const before = pool.backoff;
+    const { until, failures, last } = pool.failed(change.failure, change.stage, now, this.#options.random());
+    // What kept one slot of a pool from working often keeps the others from it in the same moment.
+    const isSaid = before !== null && before.until > now && before.last.message === last.message;
+    if (!isSaid) {
+      const seconds = Math.round((until - now) / 1000);
+      this.#options.log.warn('pool backs off', { pool: pool.config.name, failures, seconds, reason: last.message });
+    }
+    this.#timers.arm(`pool ${pool.config.name}`, until, () => this.replanAll(pool));
+  }
+
+  #recovered(pool: Pool): void {
+    this.#timers.cancel(`pool ${pool.config.name}`);
+    this.replanAll(pool);
+  }
+
+  #put(slot: Slot): void {
+    const before = this.#slots.get(slot.key);
+    if (before !== undefined) for (const agent of agentsOf(before)) this.#places.delete(agent);
+    for (const agent of agentsOf(slot)) this.#places.set(agent, slot.key);
+    this.#slots.set(slot.key, slot);
+    this.poolOf(slot.key).index(slot);
+  }
+
+  #armDeadline(slot: Slot): void {
+    this.#timers.arm(`due ${slot.key}`, dueAt(slot), () => {
+      this.post(slot.key, { kind: 'due' });
+      const current = this.#slots.get(slot.key);
+      // A timer may fire a moment too early, and is capped at 24 days: what is still due is armed again. While nothing
+      // can be committed the event waits in the inbox instead.
+      if (current !== undefined && !this.#committer.blocked) this.#armDeadline(current);
+    });
+  }
+}
+
+/**
+ * Whether nobody knows what the standby of a slot that was just loaded is made from: config and rules may have changed since it was
+ * begun. Made on, it would be what was asked for then under the fingerprint of now, or with another name a second one beside the
+ * first, which nobody removes.
+ */
+function isUnknown({ standby }: Slot): boolean {
+  return standby.kind === 'preparing' || (standby.kind === 'standby' && standby.reserved !== null);
+}
+
+/**
+ * What CI services are told of the slots that an agent of theirs stands for: whether this one would take a job now, takes
+ * none, or is gone. Each is told once, when it changes.
+ */
+export class Offers {
+  /** By slot. */
+  readonly #told = new Map<string, SlotOffer>();
+
+  tell(slot: Slot, pool: Pool, host: HostView): void {
+    if (!pool.tellsOffers || !pool.service.capabilities.standsForSlots) return;
+    const view = viewOf(slot, pool, host);
+    const offer: SlotOffer = !view.wanted ? 'gone' : isOpen(slot, view, host.now) ? 'open' : 'closed';
+    if (this.#told.get(slot.key) === offer) return;
+    this.#told.set(slot.key, offer);
+    pool.service.jobs?.offer?.(slot.key, offer);
+  }
+}

@@ -1,0 +1,197 @@
+import { setImmediate as turn } from 'node:timers/promises';
+import { expect, test } from 'vitest';
+import type { ForgottenView } from '../../api/schema.ts';
+import { emptySlot, type Slot } from '../../core/slot.ts';
+import { handClock } from '../../core/testing.ts';
+import type { Log } from '../../log.ts';
+import type { Reconciler } from './reconciler.ts';
+import { createShutdown } from './shutdown.ts';
+
+const at = (key: string, agent: Slot['agent'], more: Partial<Slot> = {}): Slot => ({
+  ...emptySlot({ key, runtime: 'sim', grace: 0 }),
+  agent,
+  ...more,
+});
+const working = { kind: 'busy', agent: 'b1', job: 'theirs', since: 0, due: null } as const;
+const free = { kind: 'free' } as const;
+
+const removed: ForgottenView = { service: 'azure', removed: ['p1'], left: [], problem: null };
+
+/** A loop with one agent at work until `ends` is called, and services that forget when they are told to. */
+function stopping(unreachable: string | null = null, temporary = false) {
+  const place = emptySlot({ key: 'lab/1', runtime: 'sim', grace: 0 });
+  let slots: Slot[] = [{ ...place, agent: { kind: 'busy', agent: 'a1', job: 'j1', since: 0, due: null } }];
+  const told: string[] = [];
+  const said: string[] = [];
+  const forgets = Promise.withResolvers<ForgottenView[]>();
+  const clock = handClock();
+  const reconciler = {
+    get slots() {
+      return slots;
+    },
+    get isEmpty() {
+      return slots.length === 0;
+    },
+    beginStop: () => told.push('stop'),
+    post: (key: string) => told.push(`end ${key}`),
+  } as unknown as Reconciler;
+  const hurried: string[] = [];
+  const shutdown = createShutdown({
+    ...{ reconciler, clock, unreachable: () => unreachable, busy: () => false, temporary },
+    log: { info: (event: string) => void said.push(event), warn() {} } as unknown as Log,
+    hurry: (why) => void hurried.push(why),
+    isForeign: ({ key }) => key.startsWith('bk/'),
+    drainOthers: () => told.push('drain'),
+    forget(instead) {
+      told.push(`forget ${instead}`);
+      return instead === null ? forgets.promise : Promise.resolve([{ ...removed, removed: [], left: ['p1'], problem: instead }]);
+    },
+  });
+  let how: string | null = null;
+  void shutdown.finished.then((end) => {
+    how = end;
+  });
+  const ends = () => {
+    slots = [];
+    shutdown.look();
+  };
+  const holds = (...now: Slot[]) => {
+    slots = now;
+    shutdown.look();
+  };
+  return { shutdown, told, said, hurried, holds, clock, ends, answers: () => forgets.resolve([removed]), finished: () => how };
+}
+
+test('placeholders are forgotten only once nothing is left, and the end waits for that', async () => {
+  const { shutdown, told, ends, answers, finished } = stopping();
+  shutdown.begin({ how: 'end', grace: 0, forget: true });
+  await turn();
+  expect(told).toEqual(['stop', 'end lab/1']);
+  ends();
+  shutdown.look();
+  await turn();
+  expect([told, finished()]).toEqual([['stop', 'end lab/1', 'forget null'], null]);
+  answers();
+  expect(await shutdown.forgotten).toEqual([removed]);
+  await turn();
+  expect(finished()).toBe('end');
+});
+
+test('without being asked nothing is forgotten', async () => {
+  const { shutdown, told, ends, finished } = stopping();
+  shutdown.begin({ how: 'drain', grace: null, forget: false });
+  ends();
+  await turn();
+  expect([told, finished()]).toEqual([['stop'], 'drain']);
+});
+
+test('asked for by the second of two stops counts, too', async () => {
+  const { shutdown, told, ends } = stopping();
+  shutdown.begin({ how: 'drain', grace: null, forget: true });
+  shutdown.begin({ how: 'end', grace: 0, forget: false });
+  ends();
+  expect(told).toContain('forget null');
+});
+
+test('agents that cannot be ended keep what they need, and that is said', async () => {
+  const { shutdown, told, clock, finished } = stopping('the Engine is away');
+  shutdown.begin({ how: 'end', grace: 0, forget: true });
+  clock.advance(5_000);
+  expect(await shutdown.forgotten).toEqual([expect.objectContaining({ left: ['p1'], problem: expect.stringContaining('left') })]);
+  await turn();
+  expect([told.at(-1), finished()]).toEqual(['forget agents were left, and need it', 'leave']);
+});
+
+test('who does not want to wait for a service leaves at the third signal', async () => {
+  const { shutdown, ends, finished } = stopping();
+  shutdown.begin({ how: 'end', grace: 0, forget: true });
+  ends();
+  await turn();
+  for (let times = 0; times < 3; times += 1) shutdown.signal('end');
+  await turn();
+  expect(finished()).toBe('leave');
+});
+
+test('a temporary manager that ends by itself leaves what other services have here, once what is its own is gone', async () => {
+  const { shutdown, told, said, clock, holds, finished } = stopping(null, true);
+  const standby = { kind: 'standby', agent: 's1', reserved: null, fingerprint: 'f', since: 0 } as const;
+  holds(at('bk/1', working), at('lab/1', free, { standby }));
+  shutdown.clients(1);
+  shutdown.clients(0);
+  clock.advance(300);
+  expect([told, finished()]).toEqual([['drain'], null]);
+  // Whoever comes now would be left, too.
+  expect(shutdown.isEnding).toBe(true);
+  holds(at('bk/1', working), at('lab/1', free));
+  await turn();
+  expect([told, finished()]).toEqual([['drain'], 'leave']);
+  expect(said).toContain("leaving other services' agents");
+});
+
+test('a temporary manager that ends by itself does not wait for ever for what is its own', async () => {
+  const { shutdown, clock, holds, finished } = stopping(null, true);
+  holds(at('bk/1', working), at('lab/1', free, { leaving: [{ agent: 'l1', job: null, exit: null }] }));
+  shutdown.clients(1);
+  shutdown.clients(0);
+  clock.advance(300);
+  clock.advance(5_000);
+  await turn();
+  expect(finished()).toBe('leave');
+});
+
+test('a temporary manager with nothing but its own ends it', async () => {
+  const { shutdown, told, clock, ends, finished } = stopping(null, true);
+  shutdown.clients(1);
+  shutdown.clients(0);
+  clock.advance(300);
+  expect(told).toEqual(['stop', 'end lab/1']);
+  ends();
+  await turn();
+  expect(finished()).toBe('end');
+});
+
+test('a client that comes back in time keeps a temporary manager, whatever else is here', async () => {
+  const { shutdown, told, clock, holds, finished } = stopping(null, true);
+  holds(at('bk/1', working));
+  shutdown.clients(1);
+  shutdown.clients(0);
+  clock.advance(100);
+  shutdown.clients(1);
+  clock.advance(60_000);
+  await turn();
+  expect([told, finished(), shutdown.isEnding]).toEqual([[], null, false]);
+});
+
+test('what a person asks of a temporary manager is done to all that is here', () => {
+  const { shutdown, told, holds } = stopping(null, true);
+  holds(at('bk/1', working));
+  shutdown.begin({ how: 'end', grace: 0, forget: false });
+  expect(told).toEqual(['stop', 'end bk/1']);
+});
+
+test('a manager that is not temporary says nothing of ending: what it is given, the next one does', () => {
+  const { shutdown } = stopping();
+  shutdown.begin({ how: 'leave', grace: null, forget: false });
+  expect(shutdown.isEnding).toBe(false);
+});
+
+test('what is kept of ended jobs is waited for as long as jobs and a little more, and not at all at the second signal', async () => {
+  const { shutdown, clock, holds, hurried } = stopping();
+  holds(at('lab/1', free, { leaving: [{ agent: 'l1', job: 'j', exit: null }] }));
+  const why = ['onejob was stopped while it read them'];
+  shutdown.signal('drain');
+  clock.advance(3_600_000);
+  expect(hurried).toEqual([]);
+  shutdown.begin({ how: 'end', grace: 20_000, forget: false });
+  clock.advance(29_000);
+  expect(hurried).toEqual([]);
+  clock.advance(1_000);
+  expect(hurried).toEqual(why);
+
+  const other = stopping();
+  other.holds(at('lab/1', free, { leaving: [{ agent: 'l1', job: 'j', exit: null }] }));
+  other.shutdown.signal('end');
+  expect(other.hurried).toEqual([]);
+  other.shutdown.signal('end');
+  expect(other.hurried).toEqual(why);
+});

@@ -1,0 +1,96 @@
+import { expect, test } from 'vitest';
+import type { CiService } from '../../ci/ci-service.ts';
+import type { PoolConfig } from '../../config/config.ts';
+import type { Reserved } from '../../core/slot.ts';
+import { emptySlot, type Slot } from '../../core/slot.ts';
+import type { Runtime } from '../../runtimes/runtime.ts';
+import { noDevices, Pool } from './pool.ts';
+import { intentOf, step, viewOf } from './step.ts';
+
+const host = { stopping: false, paused: false, now: 100 };
+const taking = { ...host, newAgent: () => 'new' };
+
+function serviceOf(name: string, waiting: Reserved | null = null, isStarting = false): CiService {
+  const capabilities = {
+    binds: 'late',
+    canCountQueue: true,
+    standsForSlots: false,
+    terms: 1,
+    poolTimeout: true,
+    jobOnStdout: false,
+  };
+  return { name, capabilities, jobs: { next: () => waiting, isStarting: () => isStarting } } as unknown as CiService;
+}
+
+function poolOf(service: CiService, others: readonly CiService[] = []): Pool {
+  const config = { name: 'p', standby: true, standbyMaxAge: 1_000, stopGrace: 5, recipe: {} } as Partial<PoolConfig> as PoolConfig;
+  const serviceNamed = (name: string) => others.find((one) => one.name === name) ?? service;
+  const runtime = { name: 'docker' } as Runtime;
+  const pool = new Pool(config, { service, runtime, keepStandby: true, devices: noDevices, serviceNamed });
+  pool.learn('p/1', 'f');
+  return pool;
+}
+
+const empty = emptySlot({ key: 'p/1', runtime: 'docker', service: 'own', grace: 5 });
+const standby = { kind: 'standby', agent: 'next', reserved: null, fingerprint: 'f', since: 0 } as const;
+const busy = { kind: 'busy', agent: 'old', job: 'j1', since: 0, due: null } as const;
+const ended = { kind: 'exited', agent: 'old', exit: { kind: 'code', code: 0 }, released: true } as const;
+
+test('an end, the release of the next agent and the standby behind it are one step', () => {
+  const pool = poolOf(serviceOf('own', { job: 'j2', limit: null, cold: false }));
+  const { slot, changes, actions } = step({ ...empty, standby, agent: busy }, ended, pool, taking);
+  expect(slot.agent).toMatchObject({ kind: 'releasing', agent: 'next', job: 'j2' });
+  expect(slot.standby).toMatchObject({ kind: 'preparing', agent: 'new' });
+  expect(changes).toContainEqual(expect.objectContaining({ change: 'ended', job: 'j1' }));
+  expect(changes).toContainEqual({ change: 'assigned', job: 'j2', agent: 'next' });
+  expect(actions.map(({ act }) => act)).toEqual(['settle', 'release', 'prepare']);
+});
+
+test('without an event it is planned only, and what has nothing to do is the same slot', () => {
+  const pool = poolOf(serviceOf('own'));
+  expect(step(empty, null, pool, taking).slot.standby).toMatchObject({ kind: 'preparing', agent: 'new', since: 100 });
+  const waiting: Slot = { ...empty, standby };
+  expect(step(waiting, null, pool, taking)).toEqual({ slot: waiting, changes: [], actions: [] });
+  expect(step(waiting, null, pool, taking).slot).toBe(waiting);
+});
+
+test('a pool that moves to another runtime lets its agent end, makes no new one where it was, and goes on in the new one', () => {
+  const pool = poolOf(serviceOf('own', { job: 'j2', limit: null, cold: false }));
+  pool.moveTo({ name: 'other' } as Runtime);
+  pool.learn('p/1', 'f');
+  const moving = step({ ...empty, standby, agent: busy }, null, pool, taking).slot;
+  expect([moving.standby.kind, moving.agent, moving.runtime]).toEqual(['none', busy, 'docker']);
+  const gone = step({ ...moving, agent: { kind: 'free' }, leaving: [] }, null, pool, taking).slot;
+  expect([gone.runtime, gone.standby]).toEqual(['other', expect.objectContaining({ kind: 'preparing' })]);
+});
+
+test('after a failure the same step begins nothing, though its pool has yet to hear of it', () => {
+  const preparing: Slot = { ...empty, standby: { kind: 'preparing', agent: 'a', reserved: null, since: 0 } };
+  const failure = { code: 'E_TEST', message: 'no', retry: true };
+  const { slot, changes } = step(preparing, { kind: 'prepareFailed', agent: 'a', failure }, poolOf(serviceOf('own')), taking);
+  expect(changes).toContainEqual({ change: 'failed', stage: 'prepare', failure });
+  expect(slot.standby.kind).toBe('none');
+});
+
+test('what is paused is not begun, and what is not wanted goes', () => {
+  const pool = poolOf(serviceOf('own'));
+  expect(intentOf(empty, pool, { ...host, paused: true })).toBeNull();
+  expect(intentOf({ ...empty, standby }, pool, { ...host, stopping: true })).toEqual({ kind: 'discard' });
+});
+
+test('a slot becomes its pool’s own only once it is empty, and what begins then is another step', () => {
+  const [own, old] = [serviceOf('own'), serviceOf('old')];
+  const pool = poolOf(own, [old]);
+  const gone: Slot = { ...empty, service: 'old', grace: 99, leaving: [{ agent: 'old', job: null, exit: null }] };
+  expect(viewOf(gone, pool, host).wanted).toBe(false);
+  expect(step(gone, null, pool, taking).slot).toBe(gone);
+  const freed = step(gone, { kind: 'cleared', agent: 'old', outcome: null }, pool, taking);
+  expect(freed).toMatchObject({ slot: empty, actions: [] });
+  expect(step(freed.slot, null, pool, taking).actions.map(({ act }) => act)).toEqual(['prepare']);
+});
+
+test('behind an agent that its service is still starting no standby is made', () => {
+  const pool = poolOf(serviceOf('own', null, true));
+  expect(intentOf({ ...empty, agent: busy }, pool, host)).toBeNull();
+  expect(intentOf(empty, pool, host)).toEqual({ kind: 'fill', reserved: null });
+});

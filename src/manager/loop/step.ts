@@ -1,0 +1,69 @@
+/**
+ * One step of a slot: what an event makes of it, and all that follows from that at once, so that an end and the next
+ * release are one commit. Nothing is written and nothing begun here: a step is taken by who commits the whole of it. It
+ * never goes from one CI service to another, whose books are another commit.
+ */
+import { type Decision, decide } from '../../core/decide.ts';
+import { type Intent, type PoolView, plan, sameDevices } from '../../core/plan.ts';
+import { type AgentId, type Change, isEmpty, type Slot, type SlotEvent } from '../../core/slot.ts';
+import type { Pool } from './pool.ts';
+
+/** What holds for every slot of this host. */
+export interface HostView {
+  readonly stopping: boolean;
+  readonly paused: boolean;
+  /** Core clock, ms. */
+  readonly now: number;
+}
+
+/** The same slot when there is nothing to do. `event`: null to plan only. */
+export function step(
+  before: Slot,
+  event: SlotEvent | null,
+  pool: Pool,
+  host: HostView & { readonly newAgent: (pool: Pool) => AgentId },
+): Decision {
+  const first: Decision = event === null ? { slot: before, changes: [], actions: [] } : decide(before, event, host.now);
+  let slot = rehomed(first.slot, pool);
+  const changes = [...first.changes];
+  const actions = [...first.actions];
+  for (;;) {
+    // What begins next is another service's, and another commit.
+    if (pool.serviceOf(slot) !== pool.serviceOf(before)) break;
+    const intent = intentOf(slot, pool, host, changes);
+    if (intent === null) break;
+    const asked: SlotEvent = intent.kind === 'fill' ? { ...intent, agent: host.newAgent(pool) } : intent;
+    const next = decide(slot, asked, host.now);
+    if (next.slot === slot) break;
+    slot = rehomed(next.slot, pool);
+    changes.push(...next.changes);
+    actions.push(...next.actions);
+  }
+  return { slot, changes, actions };
+}
+
+/** What is to be done next for a slot, after what this step has `changes` of already. */
+export function intentOf(slot: Slot, pool: Pool, host: HostView, changes: readonly Change[] = []): Intent | null {
+  const view = viewOf(slot, pool, host);
+  // The pool hears of a failure after the commit; what is planned in the same step must already hold back.
+  const paused = view.paused || changes.some((change) => change.change === 'failed');
+  return plan(slot, { ...view, paused }, host.now);
+}
+
+/** What its pool asks of a slot; of one that still holds what is another runtime's or service's, only that it empties. */
+export function viewOf(slot: Slot, pool: Pool, { stopping, paused }: HostView): PoolView {
+  const isForeign = slot.runtime !== pool.runtime.name || pool.serviceOf(slot) !== pool.service;
+  const view = pool.view(slot.key, { stopping: stopping || isForeign, paused });
+  // A free slot has nothing to wait for, whatever its service believes.
+  const isStarting = slot.agent.kind !== 'free' && pool.service.jobs?.isStarting?.(slot.key) === true;
+  return isStarting ? { ...view, standby: false } : view;
+}
+
+/** An empty slot belongs to the runtime, the service and the grace that its pool has now, and holds the devices it is to have now. */
+function rehomed(slot: Slot, { runtime, service, config, devices }: Pool): Slot {
+  if (!isEmpty(slot)) return slot;
+  const leased = devices.of(slot.key) ?? [];
+  const isHome = slot.runtime === runtime.name && slot.service === service.name && slot.grace === config.stopGrace;
+  if (isHome && sameDevices(slot.devices, leased)) return slot;
+  return { ...slot, runtime: runtime.name, service: service.name, grace: config.stopGrace, devices: leased };
+}

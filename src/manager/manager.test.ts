@@ -1,0 +1,80 @@
+/** The manager as the API sees it; only what is its own. */
+
+import { expect, test } from 'vitest';
+import { jobRequest } from '../api/schema.ts';
+import { handClock } from '../core/testing.ts';
+import { Pause } from './loop/pause.ts';
+import { createManager, type ManagerParts } from './manager.ts';
+
+const patient = new AbortController().signal;
+
+/** A manager without pools, runtimes and CI services, as it is in its first moments; `ending`: as in its last ones. */
+function starting(ending = false, more: object = {}) {
+  const clock = handClock();
+  const pause = new Pause();
+  pause.hold('starting', 'onejob is starting');
+  const { promise: started, resolve } = Promise.withResolvers<void>();
+  const parts = {
+    ...{
+      services: [],
+      runtimes: () => [],
+      configChanged: async () => null,
+      findings: () => [],
+      hostFindings: async () => [],
+    },
+    ...{
+      queue: { check: async () => [], submit: () => 'taken' },
+      store: { registrations: { services: () => [] } },
+      facts: {},
+    },
+    loop: { reconciler: { pause, pools: [], slots: [] }, observer: {}, fleet: null },
+    shutdown: { clients: () => {}, isEnding: ending },
+    ...{ started, clock },
+    ...more,
+  } as unknown as ManagerParts;
+  const start = (): void => {
+    pause.release('starting');
+    resolve();
+  };
+  return { manager: createManager(parts), start, clock };
+}
+
+const starts = { level: 'warning', subject: 'this host', message: 'Nothing new is started: onejob is starting.', hint: null };
+
+test('doctor waits for the start that is under way, instead of warning of it', async () => {
+  const { manager, start, clock } = starting();
+  const found = manager.doctor(patient);
+  start();
+  expect(await found).toEqual([]);
+  expect(clock.next()).toBeNull();
+});
+
+test('a start that takes long is told', async () => {
+  const { manager, clock } = starting();
+  const found = manager.doctor(patient);
+  clock.advance(5_000);
+  expect(await found).toEqual([starts]);
+});
+
+test('who asks no longer is not kept', async () => {
+  await expect(starting().manager.doctor(AbortSignal.abort())).rejects.toThrow(/abort/);
+});
+
+test('one that has decided to end admits nobody and takes no job, also while its agents go on', () => {
+  const { manager } = starting(true);
+  const request = jobRequest.parse({ command: ['true'] });
+  const refusal = expect.objectContaining({ code: 'E_DAEMON_STOPPING' });
+  expect(() => manager.hold()).toThrow(refusal);
+  expect(() => manager.submit(request)).toThrow(refusal);
+  const other = starting().manager;
+  expect(other.submit(request)).toBe('taken');
+  other.hold()();
+});
+
+test('doctor does not call a choice ok whose runtime cannot be used now', async () => {
+  const check = async () => [{ level: 'error', subject: 'docker', message: 'there is no such socket', hint: null } as const];
+  const findings = () => [{ level: 'ok', subject: 'runtime', message: 'docker, because it answers', hint: null } as const];
+  const { manager, start } = starting(false, { runtimes: () => [{ name: 'docker', check }], findings });
+  start();
+  expect((await manager.doctor(patient)).map(({ level, subject }) => `${level} ${subject}`)).toEqual(['error docker']);
+});

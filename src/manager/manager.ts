@@ -1,0 +1,168 @@
+/** The manager as the API sees it: questions and wishes, answered by the loop, the own queue and the logs. */
+import type { Manager } from '../api/manager.ts';
+import { type FindingView, jobsListed, type StatusView } from '../api/schema.ts';
+import type { CiService } from '../ci/ci-service.ts';
+import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
+import type { Trial } from '../ci/trial.ts';
+import { howToApply } from '../config/changed.ts';
+import { type Clock, deadline } from '../core/clock.ts';
+import { OnejobError } from '../errors.ts';
+import type { Runtime } from '../runtimes/runtime.ts';
+import type { Store } from '../store/store.ts';
+import { until } from '../until.ts';
+import { createDeviceRequests, missingDevices, quarantinedDevices } from './devices/device-views.ts';
+import { deviceFindings, imageFindings, poolFindings, serviceFindings } from './findings.ts';
+import { createLogs } from './logs.ts';
+import type { Loop } from './loop/loop.ts';
+import type { Shutdown } from './loop/shutdown.ts';
+import { createServiceJobs, newestLast, notHere } from './services/service-jobs.ts';
+import { planLines, poolViews, waitingReason } from './status.ts';
+
+export interface ManagerParts {
+  readonly clock: Clock;
+  readonly loop: Pick<Loop, 'reconciler' | 'observer' | 'keepers' | 'holds' | 'fleet' | 'noteOf'>;
+  readonly shutdown: Pick<Shutdown, 'begin' | 'clients' | 'forgotten' | 'isEnding'>;
+  readonly queue: OwnQueue;
+  /** Those beside the own queue. */
+  readonly services: readonly CiService[];
+  readonly store: Pick<Store, 'history' | 'serviceJobs' | 'registrations'>;
+  /** What services may try out from within a sandbox. */
+  readonly trial: Trial;
+  readonly runtimes: () => readonly Runtime[];
+  readonly nameOf: (key: string) => string;
+  readonly logDir: string;
+  /** What never changes while this manager lives. */
+  readonly facts: Pick<StatusView, 'version' | 'pid' | 'owner' | 'config' | 'stateDir' | 'temporary'>;
+  /** Of the pools that name no runtime. */
+  readonly chosen: () => Pick<StatusView, 'runtimeReason' | 'weaker'>;
+  /** Whether the config's files are not what was loaded, as a sentence; null when they are. */
+  readonly configChanged: () => Promise<string | null>;
+  /** What keeps the whole host from working, or soon will. */
+  readonly problems: () => string[];
+  readonly findings: () => FindingView[];
+  /** What of a host with GPUs needs mending, and what its pools cannot have; none without pools that have devices. */
+  readonly hostFindings: (signal: AbortSignal) => Promise<FindingView[]>;
+  readonly pruneJobs: Manager['pruneJobs'];
+  /** Everything was looked at once, and what is wanted is begun. */
+  readonly started: Promise<void>;
+}
+
+/** ms that `doctor` waits for a start that is under way. */
+const startPatience = 5_000;
+
+export function createManager(parts: ManagerParts): Manager {
+  const { clock, loop, shutdown, queue, services, store, facts, runtimes } = parts;
+  const { reconciler, observer, fleet, holds } = loop;
+  const devices = createDeviceRequests(fleet, clock, () => reconciler.slots);
+  const reasonFor = (pool: string) => waitingReason(reconciler, pool, observer.problems);
+  const serviceJobs = createServiceJobs({ services, table: store.serviceJobs, reconciler, reasonFor, clock });
+  const logs = createLogs({ ...parts, ...loop, history: store.history, serviceJobs, stateDir: facts.stateDir });
+  const status = { ...loop, clock, nameOf: parts.nameOf, about: serviceJobs.about };
+  let clients = 0;
+
+  /** Who asks a daemon that was just started, often for this, wants to hear what is wrong, and not that it is early. */
+  const startedSoon = async (signal: AbortSignal): Promise<void> => {
+    using limit = deadline(clock, startPatience, signal);
+    await until(parts.started, limit.signal).catch(() => signal.throwIfAborted());
+  };
+
+  return {
+    async status() {
+      const missing = fleet === null ? [] : missingDevices(fleet.book);
+      const quarantined = fleet === null ? [] : quarantinedDevices(fleet.book);
+      const pools = poolViews(status);
+      const changed = await parts.configChanged();
+      return {
+        ...facts,
+        ...parts.chosen(),
+        configChanged: changed === null ? null : `${changed} ${howToApply}`,
+        stopping: reconciler.stopping,
+        problems: parts.problems(),
+        missing,
+        quarantined,
+        pools,
+      };
+    },
+    plan: () => planLines(status),
+    async doctor(signal) {
+      const { trial } = parts;
+      await startedSoon(signal);
+      const changed = await parts.configChanged();
+      const config: FindingView[] =
+        changed === null ? [] : [{ level: 'warning', subject: 'config', message: changed, hint: howToApply }];
+      const checks = [
+        queue.check(signal, trial),
+        serviceFindings({ services, registrations: store.registrations, clock, trial }, signal),
+        imageFindings(reconciler.pools, signal),
+        ...runtimes().map((runtime) => runtime.check(signal)),
+      ];
+      const host = await parts.hostFindings(signal);
+      // What a pool lacks is said once, where the reason is said, too.
+      const explained = new Set(host.flatMap(({ subject }) => (subject.startsWith('pool ') ? [subject] : [])));
+      const found = fleet === null ? [] : deviceFindings(fleet, reconciler.slots);
+      const lacking = found.filter(({ subject }) => !explained.has(subject));
+      const pools = poolFindings(reconciler, fleet?.watch.fault ?? null);
+      const checked = (await Promise.all(checks)).flat();
+      const all = [...config, ...pools, ...lacking, ...host, ...parts.findings(), ...checked];
+      // Why a runtime was chosen is no comfort where it cannot be used now.
+      const isAway = checked.some(({ level, subject }) => level === 'error' && runtimes().some(({ name }) => name === subject));
+      return all.filter(({ level, subject }) => !(isAway && level === 'ok' && subject === 'runtime'));
+    },
+
+    verify: (request) => queue.verify(request),
+    submit(request) {
+      if (reconciler.stopping || shutdown.isEnding) throw stopping();
+      return queue.submit(request);
+    },
+    jobs(filter) {
+      const { all, pool, limit = all ? jobsListed : undefined } = filter;
+      const elsewhere = serviceJobs.jobs(all ? (limit ?? jobsListed) : null).filter((job) => pool === null || job.pool === pool);
+      const own = queue.list(filter);
+      if (elsewhere.length === 0) return own;
+      const jobs = newestLast([...own, ...elsewhere]);
+      return limit === undefined ? jobs : jobs.slice(-limit);
+    },
+    job: (id) => queue.job(id) ?? serviceJobs.job(id),
+    settled: (id, signal) => (queue.job(id) === null ? serviceJobs : queue).settled(id, signal),
+    cancel(id) {
+      const job = queue.job(id) === null ? serviceJobs.job(id) : null;
+      if (job !== null) throw notHere(job);
+      return queue.cancel(id);
+    },
+    pruneJobs: parts.pruneJobs,
+    putWorkspace: (files, signal) => queue.putWorkspace(files, signal),
+    artifacts: (job) => (queue.job(job) === null ? null : queue.artifacts(job)),
+
+    logs: logs.read,
+    agentLogs: logs.own,
+
+    devices: devices.devices,
+    changeDevice: devices.change,
+    proofs: devices.proofs,
+
+    pause: (pool, reason) => holds.pause(pool, reason),
+    resume: (pool, reason) => ({ held: holds.resume(pool, reason) }),
+    drain: (pool) => holds.drain(pool),
+    down: (request) => shutdown.begin(request),
+    forgotten: (signal) => until(shutdown.forgotten, signal),
+    hold() {
+      // One that ends by itself has ended for whoever comes now: a client finds its place with the next one. A daemon that
+      // somebody stops may wait for its jobs for hours, and can be looked at and hurried all the while.
+      if (shutdown.isEnding) throw stopping();
+      shutdown.clients(++clients);
+      let held = true;
+      return () => {
+        if (!held) return;
+        held = false;
+        shutdown.clients(--clients);
+      };
+    },
+  };
+}
+
+function stopping(): OnejobError {
+  return new OnejobError('E_DAEMON_STOPPING', 'This onejob is stopping and takes nothing more.', {
+    hint: 'Try again once it runs again.',
+    retry: true,
+  });
+}

@@ -1,0 +1,161 @@
+/** What CI services see, told to the loop: the one place where their events become events of slots. */
+import type { CiEvent, CiService } from '../../ci/ci-service.ts';
+import type { SlotFacts } from '../../ci/parts.ts';
+import type { Clock } from '../../core/clock.ts';
+import { type AgentId, jobsIn, type Slot } from '../../core/slot.ts';
+import type { Log } from '../../log.ts';
+import type { Reconciler } from '../loop/reconciler.ts';
+
+export interface CiEventParts {
+  readonly reconciler: Reconciler;
+  readonly clock: Clock;
+  readonly log: Log;
+  /** A job waits for a pool that leases for each job. */
+  readonly demanded: (pool: string) => void;
+  /** The end of an agent's output. */
+  readonly lastWords: (agent: AgentId) => Promise<string>;
+}
+
+/** Who holds a pool that its service cannot serve. */
+const holder = 'service';
+
+/** Until `signal` aborts. */
+export function followServices(services: Iterable<CiService>, parts: CiEventParts, signal: AbortSignal): void {
+  const { reconciler, clock, log, demanded, lastWords } = parts;
+  const holdLog = createHoldLog(clock, log);
+
+  const handle = (service: CiService, event: CiEvent): void => {
+    if (event.kind === 'hold') {
+      hold(event);
+      return;
+    }
+    if (event.kind === 'waiting') {
+      demanded(event.pool);
+      if (event.slot === undefined) reconciler.offer(event.pool);
+      else reconciler.replan(event.slot);
+      return;
+    }
+    const { agent } = event;
+    const key = reconciler.placeOf(agent);
+    const slot = key === undefined ? undefined : reconciler.slot(key);
+    // Two services may look at one list of agents; only that of the agent itself is heard.
+    if (key === undefined || slot === undefined || reconciler.poolOf(key).serviceOf(slot) !== service) return;
+    switch (event.kind) {
+      case 'cancel': {
+        const grace = event.grace ?? slot.grace;
+        reconciler.post(key, { kind: 'stop', agent, why: 'cancelled', grace });
+        return;
+      }
+      case 'jobDone':
+        // An agent may wait a second or two before it ends by itself.
+        if (slot.agent.kind === 'busy') reconciler.post(key, { kind: 'stop', agent, why: 'renewal', grace: slot.grace });
+        return;
+      case 'online':
+        reconciler.post(key, { kind: 'online', agent });
+        return;
+      case 'jobSeen':
+        reconciler.post(key, { kind: 'jobSeen', agent, job: event.job, limit: reconciler.poolOf(key).limitOf(slot) });
+        return;
+      case 'silent':
+        void lastWords(agent).then(
+          (words) => {
+            const message = words === '' ? event.failure.message : `${event.failure.message} It said last:\n${words}`;
+            reconciler.post(key, { kind: 'releaseFailed', agent, failure: { ...event.failure, message }, blame: 'pool' });
+          },
+          () => reconciler.post(key, { kind: 'releaseFailed', agent, failure: event.failure, blame: 'pool' }),
+        );
+        return;
+    }
+  };
+
+  const hold = ({ pool: name, reason, beginning = false }: Extract<CiEvent, { kind: 'hold' }>): void => {
+    const pool = reconciler.pools.find((one) => one.config.name === name);
+    if (pool === undefined) return;
+    const changed = reason === null ? pool.pause.release(holder) : pool.pause.hold(holder, reason);
+    if (!changed) return;
+    holdLog.tell(name, reason, beginning);
+    // What could not be registered meanwhile is tried at once.
+    if (reason === null && pool.backoff?.last.code.startsWith('E_CI_') === true) pool.backoff = null;
+    reconciler.replanAll(pool);
+  };
+
+  signal.addEventListener('abort', () => holdLog.close(), { once: true });
+
+  for (const service of services) service.observe((event) => handle(service, event), signal);
+}
+
+/** What services may know of the loop; `loop` is asked for it when one of them is, since services are there before it. */
+export function slotFacts(loop: () => Reconciler, clock: Clock): SlotFacts {
+  const slotOf = (agent: AgentId): Slot | undefined => {
+    const key = loop().placeOf(agent);
+    return key === undefined ? undefined : loop().slot(key);
+  };
+  return {
+    poolOf(agent) {
+      const slot = slotOf(agent);
+      return slot === undefined ? null : loop().poolOf(slot.key).config.name;
+    },
+    silentFor(agent) {
+      const lane = slotOf(agent)?.agent;
+      return lane?.kind === 'idle' && lane.agent === agent && !lane.online ? clock.now() - lane.since : null;
+    },
+    isBusy(agent) {
+      const lane = slotOf(agent)?.agent;
+      return lane?.kind === 'busy' && lane.agent === agent;
+    },
+    jobsOf(key) {
+      const slot = loop().slot(key);
+      return slot === undefined ? [] : jobsIn(slot);
+    },
+    agentOf(key, job) {
+      const slot = loop().slot(key);
+      if (slot === undefined) return null;
+      const { agent, standby } = slot;
+      if ('job' in agent && agent.job === job) return agent.agent;
+      return standby.kind !== 'none' && standby.reserved?.job === job ? standby.agent : null;
+    },
+  };
+}
+
+/** ms that a service may take to get ready; a small host that is busy needs some seconds for it. */
+const patience = 5_000;
+
+/**
+ * Says in the daemon's log that a pool waits for its CI service, and that it does so no more. A service that is only getting ready
+ * is worth a warning when that takes long: the first lines of a normal start must not look like trouble.
+ */
+export function createHoldLog(clock: Clock, log: Pick<Log, 'info' | 'warn'>) {
+  const beginnings = new Map<string, { reason: string; readonly callOff: () => void }>();
+  const told = new Set<string>();
+
+  const drop = (pool: string): void => {
+    beginnings.get(pool)?.callOff();
+    beginnings.delete(pool);
+  };
+  const warn = (pool: string, reason: string): void => {
+    drop(pool);
+    told.add(pool);
+    log.warn('pool waits for its CI service', { pool, reason });
+  };
+
+  return {
+    /** `reason`: null: the pool waits no more; `beginning`: nothing is wrong so far. */
+    tell(pool: string, reason: string | null, beginning: boolean): void {
+      if (reason === null) {
+        drop(pool);
+        if (told.delete(pool)) log.info('CI service is back', { pool });
+        return;
+      }
+      const begun = beginnings.get(pool);
+      if (!beginning || told.has(pool)) warn(pool, reason);
+      else if (begun !== undefined) begun.reason = reason;
+      else {
+        const late = (): void => warn(pool, beginnings.get(pool)?.reason ?? reason);
+        beginnings.set(pool, { reason, callOff: clock.after(patience, late) });
+      }
+    },
+    close(): void {
+      for (const pool of [...beginnings.keys()]) drop(pool);
+    },
+  };
+}

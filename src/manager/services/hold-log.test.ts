@@ -1,0 +1,46 @@
+import { expect, test } from 'vitest';
+import { handClock } from '../../core/testing.ts';
+import { createHoldLog } from './ci-events.ts';
+
+function open() {
+  const clock = handClock();
+  const lines: string[] = [];
+  const keep = (text: string, fields?: Record<string, unknown>) => void lines.push(`${text}: ${fields?.reason ?? ''}`);
+  return { clock, lines, ...createHoldLog(clock, { info: keep, warn: keep }) };
+}
+
+test('a start that is over soon is no trouble', () => {
+  const { clock, lines, tell } = open();
+  tell('ci', 'the agent is being looked for', true);
+  clock.advance(2_000);
+  tell('ci', 'the agent is being looked for', true);
+  tell('ci', null, false);
+  clock.advance(60_000);
+  expect(lines).toEqual([]);
+});
+
+test('one that takes long is told of, with what it waits for by then, and so is its end', () => {
+  const { clock, lines, tell } = open();
+  tell('ci', 'the agent is being looked for', true);
+  clock.advance(4_000);
+  tell('ci', 'the agent is being looked for', true);
+  clock.advance(1_000);
+  tell('ci', null, false);
+  expect(lines).toEqual(['pool waits for its CI service: the agent is being looked for', 'CI service is back: ']);
+});
+
+test('a trouble is told of at once, also in the middle of a start', () => {
+  const { clock, lines, tell } = open();
+  tell('ci', 'the agent is being looked for', true);
+  tell('ci', 'the token is refused', false);
+  clock.advance(60_000);
+  expect(lines).toEqual(['pool waits for its CI service: the token is refused']);
+});
+
+test('nothing is said once nobody listens', () => {
+  const { clock, lines, tell, close } = open();
+  tell('ci', 'the agent is being looked for', true);
+  close();
+  clock.advance(60_000);
+  expect(lines).toEqual([]);
+});

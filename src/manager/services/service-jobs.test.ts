@@ -1,0 +1,135 @@
+import { setImmediate as turn } from 'node:timers/promises';
+import { beforeEach, expect, test } from 'vitest';
+import { serviceJob } from '../../../test/support/service-job.ts';
+import type { ServiceJob } from '../../ci/ci-service.ts';
+import { type HandClock, handClock } from '../../core/testing.ts';
+import type { Reconciler } from '../loop/reconciler.ts';
+import { createServiceJobs, newestLast, notHere } from './service-jobs.ts';
+
+let live: ServiceJob[];
+let stored: ServiceJob[];
+/** Jobs of slots, by the agent that has each. */
+let busy: Map<string, string>;
+let pools: { config: { name: string; service: string } }[];
+let clock: HandClock;
+let jobs: ReturnType<typeof createServiceJobs>;
+
+beforeEach(() => {
+  [live, stored, busy] = [[], [], new Map()];
+  pools = [{ config: { name: 'lab', service: 'azure' } }, { config: { name: 'cpu', service: 'own' } }];
+  clock = handClock();
+  const reconciler = {
+    pools,
+    get slots() {
+      return [{ agent: { kind: 'free' } }, ...[...busy].map(([agent, job]) => ({ agent: { kind: 'busy', agent, job } }))];
+    },
+    placeOf: (agent: string) => (busy.has(agent) ? 'lab/1' : undefined),
+  } as unknown as Reconciler;
+  jobs = createServiceJobs({
+    services: [{ name: 'azure', serviceJobs: () => live }],
+    table: { get: (id) => stored.find((job) => job.id === id) ?? null, list: (limit) => stored.slice(0, limit) },
+    reconciler,
+    reasonFor: (pool) => `${pool} is paused`,
+    clock,
+  });
+});
+
+const ids = (limit: number | null) => jobs.jobs(limit).map(({ id, state }) => `${id} ${state}`);
+
+test('a job as people see it: what it is, where it is, how its service says it ended', () => {
+  stored = [serviceJob('azure-7', { state: 'done', result: 'succeededWithIssues', agent: 'a1', endedAt: 9_000 })];
+  expect(jobs.job('azure-7')).toMatchObject({
+    ...{ id: 'azure-7', service: 'azure', pool: 'lab', agent: 'a1', state: 'done', reason: null },
+    result: { kind: 'reported', word: 'succeededWithIssues' },
+    about: { title: 'app-ci #20260101.1 build', branch: 'main', reason: 'pullRequest', repository: 'acme/app' },
+    ...{ submittedAt: 1_000, startedAt: 2_000, endedAt: 9_000 },
+  });
+  expect(jobs.about('azure-7')?.link).toContain('buildId=7');
+  expect([jobs.job('azure-8'), jobs.about('azure-8')]).toEqual([null, null]);
+});
+
+test('what the service knows now counts more than what was seen before', () => {
+  stored = [serviceJob('azure-7', { state: 'assigned' })];
+  live = [serviceJob('azure-7', { state: 'running' })];
+  expect(jobs.job('azure-7')?.state).toBe('running');
+  expect(ids(10)).toEqual(['azure-7 running']);
+});
+
+test('one that waits is in the service’s only pool, and says why it waits', () => {
+  live = [serviceJob('azure-9', { state: 'waiting', pool: '' })];
+  expect(jobs.job('azure-9')).toMatchObject({ pool: 'lab', state: 'waiting', reason: 'lab is paused', attempt: 0 });
+  pools.push({ config: { name: 'lab2', service: 'azure' } });
+  expect(jobs.job('azure-9')).toMatchObject({ pool: '', reason: null });
+});
+
+test('one whose agent is gone runs on only in the books of its service, and that is said', () => {
+  live = [serviceJob('azure-5', { agent: 'a5' })];
+  expect(jobs.job('azure-5')?.reason).toMatch(/^its agent is gone; the service reports it as abandoned/);
+  busy.set('a5', 'azure-5');
+  expect(jobs.job('azure-5')?.reason).toBeNull();
+});
+
+test('only those that are not over, unless all are asked for', () => {
+  live = [serviceJob('azure-2')];
+  stored = [serviceJob('azure-1', { state: 'done', result: 'failed' }), serviceJob('azure-2')];
+  expect(ids(null)).toEqual(['azure-2 running']);
+  expect(ids(10)).toEqual(['azure-2 running', 'azure-1 done']);
+});
+
+test('right after a restart those that slots have are there, though no service was asked yet', () => {
+  stored = [serviceJob('azure-3', { agent: 'a3' })];
+  busy.set('a3', 'azure-3');
+  expect(ids(null)).toEqual(['azure-3 running']);
+  // Its agent is still being cleared away.
+  stored = [serviceJob('azure-3', { agent: 'a3', state: 'done', result: 'succeeded' })];
+  expect(ids(null)).toEqual([]);
+});
+
+test('one that no service knows and no slot has is over, and nothing is said of its result', () => {
+  stored = [serviceJob('azure-3', { agent: 'a3' })];
+  expect(ids(null)).toEqual([]);
+  expect(jobs.job('azure-3')).toMatchObject({ state: 'done', result: null, endedAt: null });
+});
+
+test('who waits for its end is told of it', async () => {
+  live = [serviceJob('azure-7')];
+  const settled = jobs.settled('azure-7', new AbortController().signal);
+  clock.advance(5_000);
+  await turn();
+  [live, stored] = [[], [serviceJob('azure-7', { state: 'done', result: 'canceled' })]];
+  clock.advance(5_000);
+  expect(await settled).toMatchObject({ state: 'done', result: { kind: 'reported', word: 'canceled' } });
+});
+
+test('who waits for one that vanishes, or waits no longer, hears so', async () => {
+  live = [serviceJob('azure-7', { state: 'waiting' })];
+  const vanishing = jobs.settled('azure-7', new AbortController().signal);
+  live = [];
+  clock.advance(5_000);
+  await expect(vanishing).rejects.toMatchObject({ code: 'E_JOB_UNKNOWN' });
+  live = [serviceJob('azure-7')];
+  const leaving = new AbortController();
+  const left = jobs.settled('azure-7', leaving.signal);
+  leaving.abort();
+  await expect(left).rejects.toMatchObject({ name: 'AbortError' });
+  expect(clock.next()).toBeNull();
+});
+
+test('it cannot be cancelled here, and the error has the link to where it can', () => {
+  live = [serviceJob('azure-7'), serviceJob('azure-8', { link: null })];
+  const hintOf = (id: string) => {
+    const job = jobs.job(id);
+    return job === null ? null : notHere(job).hint;
+  };
+  expect(hintOf('azure-7')).toBe('Cancel it there: https://dev.azure.com/acme/app/_build/results?buildId=7');
+  expect(hintOf('azure-8')).toBe('Cancel it in the pages of that service.');
+});
+
+test('the newest is the last, and one whose time nobody knows is as new as can be', () => {
+  live = [
+    serviceJob('azure-3', { queuedAt: null, startedAt: null }),
+    serviceJob('azure-2', { queuedAt: null }),
+    serviceJob('azure-1'),
+  ];
+  expect(newestLast(jobs.jobs(null)).map(({ id }) => id)).toEqual(['azure-1', 'azure-2', 'azure-3']);
+});

@@ -1,0 +1,122 @@
+/**
+ * Jobs of CI services that keep their jobs themselves, for people: what the services know now, over what was seen of them before.
+ * onejob neither hands these jobs out nor ends them, so nothing here changes any.
+ */
+import type { AboutView, JobView } from '../../api/schema.ts';
+import type { CiService, ServiceJob } from '../../ci/ci-service.ts';
+import { type Clock, sleep } from '../../core/clock.ts';
+import type { AgentId, JobId } from '../../core/slot.ts';
+import { OnejobError } from '../../errors.ts';
+import type { ServiceJobTable } from '../../store/service-jobs.ts';
+import type { Reconciler } from '../loop/reconciler.ts';
+
+export interface ServiceJobsParts {
+  /** Those beside the own queue. */
+  readonly services: readonly Pick<CiService, 'name' | 'serviceJobs'>[];
+  readonly table: Pick<ServiceJobTable, 'get' | 'list'>;
+  readonly reconciler: Pick<Reconciler, 'slots' | 'pools' | 'placeOf'>;
+  /** Why jobs of a pool wait; null when there is no more to say. */
+  readonly reasonFor: (pool: string) => string | null;
+  readonly clock: Clock;
+}
+
+/** ms between two looks at a job that somebody waits for: nobody tells of its changes. */
+const lookEvery = 1_000;
+
+export function createServiceJobs({ services, table, reconciler, reasonFor, clock }: ServiceJobsParts) {
+  const live = (): Map<JobId, ServiceJob> =>
+    new Map(services.flatMap((service) => (service.serviceJobs?.() ?? []).map((job) => [job.id, job] as const)));
+
+  /** A pool that the service did not name is known all the same where it has only one. */
+  const poolOf = ({ pool, service }: ServiceJob): string => {
+    const own = reconciler.pools.filter((one) => one.config.service === service);
+    return pool === '' && own.length === 1 ? (own[0]?.config.name ?? '') : pool;
+  };
+  const hasSlot = (agent: AgentId | null): boolean => agent !== null && reconciler.placeOf(agent) !== undefined;
+
+  const reasonOf = (job: ServiceJob, pool: string, isOver: boolean): string | null => {
+    if (job.note !== null) return job.note;
+    if (job.state === 'waiting') return pool === '' ? null : reasonFor(pool);
+    if (isOver || job.agent === null || hasSlot(job.agent)) return null;
+    return 'its agent is gone; the service reports it as abandoned once its lock has run out, mostly within ten minutes';
+  };
+
+  const view = (job: ServiceJob, isLive: boolean): JobView => {
+    const isOver = job.state === 'done' || !(isLive || hasSlot(job.agent));
+    const pool = poolOf(job);
+    return {
+      id: job.id,
+      service: job.service,
+      pool,
+      command: [],
+      about: aboutOf(job),
+      state: isOver ? 'done' : job.state,
+      priority: 0,
+      attempt: job.agent === null ? 0 : 1,
+      agent: job.agent,
+      result: job.result === null ? null : { kind: 'reported', word: job.result },
+      reason: reasonOf(job, pool, isOver),
+      cold: false,
+      artifacts: [],
+      submittedAt: job.queuedAt,
+      startedAt: job.startedAt,
+      endedAt: job.endedAt,
+    };
+  };
+
+  /** Jobs that slots have, known to the services or not: after a restart they have not looked yet. */
+  const inSlots = (): JobId[] => reconciler.slots.flatMap(({ agent }) => ('job' in agent && agent.job !== null ? [agent.job] : []));
+
+  /** As far as it is known; its state is `done` also when nobody has heard of its end but it cannot run any more. */
+  const lookup = (id: JobId): JobView | null => {
+    const now = live().get(id);
+    if (now !== undefined) return view(now, true);
+    const before = table.get(id);
+    return before === null ? null : view(before, false);
+  };
+
+  return {
+    about: (id: JobId): AboutView | null => lookup(id)?.about ?? null,
+    job: lookup,
+    /** Resolves once it is over. @throws OnejobError E_JOB_UNKNOWN */
+    async settled(id: JobId, signal: AbortSignal): Promise<JobView> {
+      for (;;) {
+        signal.throwIfAborted();
+        const job = lookup(id);
+        if (job === null) throw new OnejobError('E_JOB_UNKNOWN', `There is no job ${id} any more.`);
+        if (job.state === 'done') return job;
+        await sleep(clock, lookEvery, signal);
+      }
+    },
+    /** In no order. `limit`: how many are remembered of those that are over; null: none of them. */
+    jobs(limit: number | null): JobView[] {
+      const now = live();
+      const seen = limit === null ? inSlots().flatMap((id) => table.get(id) ?? []) : table.list(limit);
+      const before = seen.filter(({ id }) => !now.has(id));
+      const views = [...[...now.values()].map((job) => view(job, true)), ...before.map((job) => view(job, false))];
+      return limit === null ? views.filter(({ state }) => state !== 'done') : views;
+    },
+  };
+}
+
+/** One of which its service says no time is as new as can be: it waits. */
+export function newestLast(jobs: readonly JobView[]): JobView[] {
+  const time = ({ submittedAt, startedAt }: JobView) => submittedAt ?? startedAt ?? Number.MAX_SAFE_INTEGER;
+  return jobs.toSorted((a, b) => time(a) - time(b));
+}
+
+/** Says where such a job can be ended, since it cannot be here. */
+export function notHere({ id, service, about }: JobView): OnejobError {
+  const link = about?.link ?? null;
+  return new OnejobError(
+    'E_JOB_ELSEWHERE',
+    `Cannot cancel ${id}: it is a job of the CI service "${service}", which alone can end it.`,
+    {
+      hint: link === null ? 'Cancel it in the pages of that service.' : `Cancel it there: ${link}`,
+    },
+  );
+}
+
+function aboutOf({ title, definition, build, repository, branch, reason, link, demands }: ServiceJob): AboutView {
+  return { title, definition, build, repository, branch, reason, link, demands: [...demands] };
+}

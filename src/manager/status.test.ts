@@ -1,0 +1,347 @@
+/** What people see of pools whose agents need devices, over a real book of devices; the loop is stood in for by its slots. */
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { DeviceHost, devicePool } from '../../test/support/device-host.ts';
+import { gpu } from '../../test/support/devices.ts';
+import type { PoolView } from '../api/schema.ts';
+import type { CiService } from '../ci/ci-service.ts';
+import type { PoolConfig } from '../config/config.ts';
+import type { Intent } from '../core/plan.ts';
+import { emptySlot, type Slot } from '../core/slot.ts';
+import type { Runtime } from '../runtimes/runtime.ts';
+import { quarantinedDevices } from './devices/device-views.ts';
+import { deviceFindings, poolFindings } from './findings.ts';
+import { Pause } from './loop/pause.ts';
+import { noDevices, Pool } from './loop/pool.ts';
+import type { Reconciler } from './loop/reconciler.ts';
+import { planLines, poolViews, type StatusParts, waitingReason } from './status.ts';
+
+let host: DeviceHost;
+beforeEach(() => {
+  host = new DeviceHost();
+});
+afterEach(() => {
+  host[Symbol.dispose]();
+});
+
+const held = 'held by alice: python, 9.2 GiB, since 11:02';
+const absent = 'GPU-0000 absent since 12:00';
+
+/** The loop as it would be with these slots. */
+function loop(config: PoolConfig = devicePool('lab'), intent: Intent | null = null) {
+  const pool = new Pool(config, {
+    service: {
+      jobs: { next: () => null },
+      capabilities: { binds: 'late' },
+    } as unknown as CiService,
+    runtime: { name: 'sim', capabilities: { images: true } } as Runtime,
+    keepStandby: true,
+    devices: host.book.slotDevices,
+  });
+  const keys = host.book.slotsOf(config);
+  const slots = keys.map((key) => host.slots.find((slot) => slot.key === key) ?? emptySlot({ key, runtime: 'sim', grace: 0 }));
+  const reconciler = { pools: [pool], slots, poolOf: () => pool, pause: new Pause(), intentOf: () => intent };
+  return { pool, reconciler: reconciler as unknown as Reconciler };
+}
+
+function parts(reconciler: Reconciler, notes: Record<string, string> = {}): StatusParts {
+  const { clock, fleet } = host;
+  return {
+    clock,
+    reconciler,
+    nameOf: (key) => key,
+    noteOf: (key) => notes[key] ?? null,
+    about: () => null,
+    fleet,
+  };
+}
+
+const poolView = (notes?: Record<string, string>): PoolView | undefined => poolViews(parts(loop().reconciler, notes))[0];
+const heldIn = (view: PoolView | undefined) => view?.slots.map((slot) => slot.held);
+const why = (config?: PoolConfig, problems: string[] = []) => waitingReason(loop(config).reconciler, 'lab', problems);
+
+describe('slots and their devices', () => {
+  test('all there', () => {
+    host.sees([gpu(0), gpu(1)]);
+    expect(poolView()).toMatchObject({ devices: { ready: 2, wanted: 2 } });
+    expect(heldIn(poolView())).toEqual([null, null]);
+  });
+
+  test('one held by a person, one reserved, one in quarantine', () => {
+    host.seesHeld([gpu(0), gpu(1)], { 'GPU-0000': held });
+    host.reservations.reserve(host.book.find('1'), { by: 'bob', for: null });
+    expect(heldIn(poolView())).toEqual([held, 'GPU-0001 is reserved by bob']);
+    host.quarantine.putByHand(host.book.find('1'), 'fan');
+    expect(heldIn(poolView())).toEqual([held, 'GPU-0001 is in quarantine: fan']);
+  });
+
+  test('one missing', () => {
+    host.sees([gpu(0), gpu(1)]);
+    host.sees([gpu(1)]);
+    expect(poolView()).toMatchObject({ devices: { ready: 1, wanted: 2 } });
+    expect(heldIn(poolView())).toEqual([absent, null]);
+  });
+
+  test('nothing is said of a host that nobody has looked at', () => {
+    expect(poolView()).toMatchObject({ devices: null });
+  });
+
+  test('a slot whose devices are being proved shows what is waited for', () => {
+    host.sees([gpu(0), gpu(1)]);
+    const slot: Slot = emptySlot({ key: 'lab/1', runtime: 'sim', grace: 0, devices: ['GPU-0000'] });
+    host.slots = [{ ...slot, agent: { kind: 'proving', agent: 'a1', since: host.now - 2_000 } }];
+    expect(poolView({ 'lab/1': 'python (pid 7) is still leaving GPU-0000.' })?.slots[0]).toMatchObject({
+      agent: { state: 'proving', agent: 'a1', since: 2_000 },
+      note: 'python (pid 7) is still leaving GPU-0000.',
+    });
+  });
+
+  test('a pool that leases for each job lacks nothing while no job waits', () => {
+    const passing = devicePool('lab', { standby: false });
+    host[Symbol.dispose]();
+    host = new DeviceHost({ pools: [passing] });
+    host.sees([gpu(0), gpu(1)]);
+    const [view] = poolViews(parts(loop(passing).reconciler));
+    expect(view?.devices).toBeNull();
+    expect(heldIn(view)).toEqual([null, null]);
+    expect(planLines(parts(loop(passing).reconciler))).toEqual([]);
+  });
+});
+
+describe('a card in quarantine', () => {
+  const cards = [gpu(0), gpu(1), gpu(2), gpu(3)];
+  const why = 'GPU-0001 in quarantine since 12:00: fan';
+  const open = (...pools: PoolConfig[]) => {
+    host[Symbol.dispose]();
+    host = new DeviceHost({ pools });
+  };
+  const seen = (config: PoolConfig) => ({
+    devices: poolViews(parts(loop(config).reconciler))[0]?.devices,
+    quarantined: quarantinedDevices(host.book),
+  });
+  const missesOne = { devices: { ready: 3, wanted: 4 }, quarantined: [{ uuid: 'GPU-0001', pool: 'lab', why }] };
+
+  test('counts while it is in a slot, and when no slot has it: before its first lease, after a restart, gone from the bus', () => {
+    const config = devicePool('lab', { agents: 'per-device' });
+    open(config);
+    host.sees(cards);
+    expect(seen(config)).toEqual({ devices: { ready: 4, wanted: 4 }, quarantined: [] });
+    host.quarantine.putByHand(host.book.find('1'), 'fan');
+    expect(seen(config)).toEqual(missesOne);
+    host.boot();
+    host.sees(cards);
+    expect(seen(config)).toEqual(missesOne);
+    host.boot();
+    host.sees([gpu(0), gpu(2), gpu(3)]);
+    expect(seen(config)).toEqual(missesOne);
+  });
+
+  test('of a pool that never had it is told too', () => {
+    const config = devicePool('lab', { agents: 'per-device' });
+    open();
+    host.sees(cards);
+    host.quarantine.putByHand(host.book.find('1'), 'fan');
+    const known = host.store.devices.all();
+    open(config);
+    for (const one of known) host.store.devices.save(one);
+    host.boot();
+    host.sees(cards);
+    expect(host.book.partition.slots).toHaveLength(3);
+    expect(seen(config)).toEqual(missesOne);
+  });
+
+  test('of a pool with a number of agents is named as what it lacks; one that another pool or nobody asks for is not', () => {
+    const [config, other] = [devicePool('lab', { agents: 4 }), devicePool('other', { agents: 0, standby: false })];
+    open(config, other);
+    host.sees(cards);
+    host.quarantine.putByHand(host.book.find('1'), 'fan');
+    expect(seen(config)).toEqual(missesOne);
+    const nvlink = devicePool('big', { devices: { ...config.devices, model: 'none such' } });
+    open(nvlink);
+    host.sees(cards);
+    host.quarantine.putByHand(host.book.find('1'), 'fan');
+    expect(seen(nvlink).quarantined).toEqual([]);
+  });
+});
+
+describe('plan', () => {
+  test('says what keeps a slot from its devices', () => {
+    host.seesHeld([gpu(0)], { 'GPU-0000': held });
+    expect(planLines(parts(loop().reconciler))).toEqual([
+      { slot: 'lab/1', intent: 'nothing yet', because: held },
+      { slot: 'lab/2', intent: 'nothing yet', because: 'no device is free for it' },
+    ]);
+  });
+
+  test('says why a standby goes', () => {
+    host.sees([gpu(0), gpu(1)]);
+    host.runs('lab/1', 'a1');
+    host.reservations.reserve(host.book.find('0'), { by: 'bob', for: null });
+    const [line] = planLines(parts(loop(devicePool('lab'), { kind: 'discard' }).reconciler));
+    expect(line).toEqual({ slot: 'lab/1', intent: 'remove the standby', because: 'GPU-0000 is reserved by bob' });
+  });
+});
+
+describe('why a job waits', () => {
+  test('for devices, when no free slot can have its own', () => {
+    host.seesHeld([gpu(0), gpu(1)], { 'GPU-0000': held, 'GPU-0001': held });
+    expect(why()).toBe(held);
+    host.seesHeld([gpu(0), gpu(1)], { 'GPU-0000': held });
+    expect(why()).toBeNull();
+    host.runs('lab/2', 'a2');
+    expect(why()).toBe(`lab/1: ${held}`);
+    host.runs('lab/1', 'a1');
+    expect(why()).toBeNull();
+  });
+
+  test('each reason once, with its slots; many are counted', () => {
+    const config = devicePool('lab', { agents: 6 });
+    host[Symbol.dispose]();
+    host = new DeviceHost({ pools: [config] });
+    host.seesHeld([gpu(0)], { 'GPU-0000': held });
+    expect(why(config)).toBe(`lab/1: ${held}; 5 slots: no device is free for it`);
+  });
+
+  test('of a pool with a slot for each device on a host without any', () => {
+    const config = devicePool('lab', { agents: 'per-device' });
+    host[Symbol.dispose]();
+    host = new DeviceHost({ pools: [config] });
+    expect(why(config)).toBe('the GPUs of this host have not been looked at yet');
+    host.sees([]);
+    expect(why(config)).toBe('no device is free for it');
+  });
+
+  test('before what troubles the host elsewhere', () => {
+    host.sees([]);
+    expect(why(undefined, ['Docker Engine cannot be reached'])).toBe('no device is free for it');
+    host.sees([gpu(0), gpu(1)]);
+    expect(why(undefined, ['Docker Engine cannot be reached'])).toBe('Docker Engine cannot be reached');
+  });
+});
+
+describe('doctor', () => {
+  const findings = () => deviceFindings(host.fleet, host.slots);
+
+  test('all well', () => {
+    expect(findings()).toEqual([]);
+    host.sees([gpu(0), gpu(1)]);
+    expect(findings()).toEqual([{ level: 'ok', subject: 'GPUs', message: '2 looked after, none of them out of use.', hint: null }]);
+  });
+
+  test('a person who has a device is no finding', () => {
+    host.seesHeld([gpu(0), gpu(1)], { 'GPU-0000': held });
+    host.reservations.reserve(host.book.find('1'), { by: 'bob', for: null });
+    expect(findings()).toMatchObject([{ level: 'ok' }]);
+  });
+
+  test('missing, in quarantine, too few', () => {
+    host.sees([gpu(0), gpu(1)]);
+    host.sees([gpu(1)]);
+    host.quarantine.putByHand(host.book.find('GPU-0001'), 'the fan is loud.');
+    expect(findings()).toEqual([
+      {
+        level: 'error',
+        subject: 'GPU-0001',
+        message: 'In quarantine: the fan is loud. Slot lab/2 has no other.',
+        hint: 'Type "onejob gpus clear GPU-0001" when it may be used again.',
+      },
+      {
+        level: 'error',
+        subject: 'GPU-0000',
+        message: 'Absent since 12:00. Slot lab/1 waits for it.',
+        hint: 'If it will not come back, type "onejob gpus forget GPU-0000".',
+      },
+    ]);
+    host.quarantine.clearByHand(host.book.find('GPU-0001'));
+    host.book.forget(host.book.find('GPU-0000'));
+    expect(findings()).toEqual([
+      {
+        level: 'warning',
+        subject: 'pool lab',
+        message: 'It is to have 2 agents, and this host has devices for 1 that fit and are free.',
+        hint: 'See "onejob gpus", and write "agents: 1" or other "devices" into the config.',
+      },
+    ]);
+  });
+
+  test('what a half look does not list is unknown, no more', () => {
+    host.sees([gpu(0), gpu(1)]);
+    host.boot();
+    host.sees([gpu(1)], false);
+    expect(findings()).toEqual([
+      {
+        level: 'warning',
+        subject: 'GPU-0000',
+        message: 'The state of GPU-0000 is unknown: the last look at it failed.',
+        hint: null,
+      },
+    ]);
+  });
+
+  test('what is wrong with all GPUs is said once, not as a pause that somebody could end', () => {
+    host.sees([gpu(0), gpu(1)]);
+    host.fault = 'Reboot needed. The driver was upgraded under its module.';
+    const { pool, reconciler } = loop();
+    pool.pause.hold('devices', host.fault);
+    expect(poolFindings(reconciler, host.fault)).toEqual([]);
+    expect(findings()).toEqual([{ level: 'error', subject: 'GPUs', message: host.fault, hint: null }]);
+  });
+});
+
+describe('a pool whose agents must be online to be given a job', () => {
+  const idle: Slot['agent'] = { kind: 'idle', agent: 'a1', fingerprint: 'f', online: false, since: 0 };
+
+  function early(agent: Slot['agent'], intent: Intent | null = null, standby: Slot['standby'] = { kind: 'none' }) {
+    const pool = new Pool(devicePool('lab', { devices: cpus }), {
+      service: { jobs: null, capabilities: { binds: 'early' } } as unknown as CiService,
+      ...{ runtime: { name: 'sim', capabilities: { images: true } } as Runtime, keepStandby: true, devices: noDevices },
+    });
+    const slot = { ...emptySlot({ key: 'lab/1', runtime: 'sim', grace: 0 }), agent, standby };
+    const pause = new Pause();
+    const reconciler = { pools: [pool], slots: [slot], poolOf: () => pool, pause, intentOf: () => intent, stopping: false };
+    return { pool, parts: { ...parts(reconciler as unknown as Reconciler), fleet: null } };
+  }
+  const cpus = { ...devicePool('lab').devices, count: 0 };
+  const waiting: Slot['standby'] = { kind: 'standby', agent: 's1', reserved: null, fingerprint: 'f', since: 0 };
+  const line = (found: ReturnType<typeof early>) => planLines(found.parts)[0];
+
+  test('plan says that an agent is registered so that it can be given a job', () => {
+    expect(line(early({ kind: 'free' }, { kind: 'engage' }, waiting))).toEqual({
+      slot: 'lab/1',
+      intent: 'register an agent',
+      because: 'the slot is free, and its CI service gives jobs only to agents that are online',
+    });
+  });
+
+  test('plan says why an idle agent is to end', () => {
+    const ending: Intent = { kind: 'retire', agent: 'a1' };
+    expect(line(early(idle, ending))).toMatchObject({
+      intent: 'end the idle agent',
+      because: 'it is no longer what the config asks for, or too old',
+    });
+    const paused = early(idle, ending);
+    paused.pool.pause.hold('alice', 'by alice', { closes: true });
+    expect(line(paused)?.because).toBe('paused by alice');
+    const drained = early(idle, ending);
+    drained.pool.draining = true;
+    expect(line(drained)?.because).toBe('the pool drains');
+  });
+
+  test('plan says what keeps a standby from being registered', () => {
+    const held = early({ kind: 'free' }, null, waiting);
+    expect(planLines(held.parts)).toEqual([]);
+    held.pool.pause.hold('service', 'the token was refused');
+    expect(line(held)).toEqual({ slot: 'lab/1', intent: 'nothing yet', because: 'paused: the token was refused' });
+  });
+
+  test('status tells what a job is, and whether an agent is online', () => {
+    const about = { ...nothing, title: 'app-ci #7 build' };
+    const busy = early({ kind: 'busy', agent: 'a1', job: 'azure-7', since: 0, due: null });
+    const agentOf = (found: ReturnType<typeof early>) =>
+      poolViews({ ...found.parts, about: (job) => (job === 'azure-7' ? about : null) })[0]?.slots[0]?.agent;
+    expect(agentOf(busy)).toMatchObject({ job: 'azure-7', about, online: null });
+    expect(agentOf(early(idle))).toMatchObject({ state: 'idle', about: null, online: false });
+    expect(agentOf(early({ ...idle, online: true }))).toMatchObject({ state: 'idle', online: true });
+  });
+});
+
+const nothing = { definition: null, build: null, repository: null, branch: null, reason: null, link: null, demands: [] };

@@ -1,0 +1,199 @@
+/** What people see of the loop: its state as views, without changing any of it. */
+import type { AboutView, PlanLine, PoolView, SlotView } from '../api/schema.ts';
+import type { Clock } from '../core/clock.ts';
+import { type Intent, sameDevices } from '../core/plan.ts';
+import { type AgentLane, isEmpty, type Slot, type StandbyLane } from '../core/slot.ts';
+import type { FleetParts } from './devices/device-views.ts';
+import { poolDevices } from './devices/device-views.ts';
+import { pausedText } from './loop/pause.ts';
+import type { Pool } from './loop/pool.ts';
+import type { Reconciler } from './loop/reconciler.ts';
+
+export interface StatusParts {
+  readonly clock: Clock;
+  readonly reconciler: Reconciler;
+  readonly nameOf: (key: string) => string;
+  readonly noteOf: (key: string) => string | null;
+  /** What a job's CI service tells of it; null when it keeps none, or nothing is known yet. */
+  readonly about: (job: string) => AboutView | null;
+  /** null where no pool asks for devices. */
+  readonly fleet: FleetParts | null;
+}
+
+export function poolViews(parts: StatusParts): PoolView[] {
+  const slots = parts.reconciler.slots;
+  return parts.reconciler.pools.map((pool) => {
+    const mine = slots.filter((slot) => parts.reconciler.poolOf(slot.key) === pool);
+    return {
+      name: pool.config.name,
+      service: pool.config.service,
+      runtime: pool.runtime.name,
+      ...imageOf(pool),
+      agents: mine.length,
+      waiting: pool.service.waiting?.(pool.config.name) ?? null,
+      paused: [...parts.reconciler.pause.details, ...pool.pause.details],
+      draining: pool.draining,
+      leaving: pool.leaving,
+      backoff: backoffView(pool, parts.clock.now()),
+      devices: parts.fleet === null ? null : poolDevices(parts.fleet.book, pool.config),
+      slots: mine.map((slot) => slotView(slot, parts)),
+    };
+  });
+}
+
+function imageOf({ runtime, config }: Pool): Pick<PoolView, 'image'> {
+  const { image } = config.recipe;
+  return runtime.capabilities.images && image !== null ? { image } : {};
+}
+
+/** What the config asks against what exists: one line per slot that has something to do or cannot do it. */
+export function planLines(parts: StatusParts): PlanLine[] {
+  return parts.reconciler.slots.flatMap((slot) => {
+    const pool = parts.reconciler.poolOf(slot.key);
+    const intent = parts.reconciler.intentOf(slot.key);
+    if (intent !== null) return [{ slot: slot.key, intent: intentText(intent), because: becauseOf(intent, slot, pool, parts) }];
+    const held = heldBack(slot, pool, parts);
+    return held === null ? [] : [{ slot: slot.key, intent: 'nothing yet', because: held }];
+  });
+}
+
+/** Why jobs of a pool wait, as a sentence; null when there is no more to say than that its agents are busy. */
+export function waitingReason(reconciler: Reconciler, poolName: string, problems: readonly string[]): string | null {
+  const pool = reconciler.pools.find((one) => one.config.name === poolName);
+  if (pool === undefined) return null;
+  const [held] = [...reconciler.pause.details, ...pool.pause.details];
+  if (held !== undefined) return pausedText([held]);
+  if (pool.leaving) return leaves;
+  if (pool.draining) return 'the pool drains';
+  if (pool.away !== null) return pool.away;
+  if (pool.backoff !== null) return `${waitsFor(pool)}${pool.backoff.last.message}`;
+  return devicesReason(reconciler, pool) ?? problems[0] ?? null;
+}
+
+const leaves = 'the config does not ask for it any more';
+
+/** `waits for image "x:1" on docker: ` where that is what a pool's failures come from; else empty. */
+function waitsFor({ awaitsImage }: Pool): string {
+  return awaitsImage === null ? '' : `waits for ${awaitsImage}: `;
+}
+
+/** How many different reasons are told of one pool, and how many slots are named with each. */
+const [reasonsShown, slotsNamed] = [2, 3];
+
+/** What keeps the pool's free slots from their devices; null when one of them could work, or all are busy. */
+function devicesReason(reconciler: Reconciler, pool: Pool): string | null {
+  if (pool.config.devices.count === 0) return null;
+  const slots = reconciler.slots.filter((slot) => reconciler.poolOf(slot.key) === pool);
+  // One slot for each device, and there is none.
+  if (slots.length === 0) return pool.devices.heldBack(`${pool.config.name}/1`);
+  const free = slots.filter(({ agent }) => agent.kind === 'free').map(({ key }) => ({ key, why: pool.devices.heldBack(key) }));
+  if (free.length === 0 || free.some(({ why }) => why === null)) return null;
+  const reasons = [...Map.groupBy(free, ({ why }) => why)].map(([why, held]) => {
+    const keys = held.map(({ key }) => key);
+    const who = keys.length > slotsNamed ? `${keys.length} slots` : keys.join(', ');
+    return keys.length === slots.length ? `${why}` : `${who}: ${why}`;
+  });
+  const more = reasons.length > reasonsShown ? [`${reasons.length - reasonsShown} more`] : [];
+  return [...reasons.slice(0, reasonsShown), ...more].join('; ');
+}
+
+function intentText(intent: Intent): string {
+  switch (intent.kind) {
+    case 'fill':
+      return intent.reserved === null ? 'prepare a standby' : `prepare a sandbox for job ${intent.reserved.job}`;
+    case 'discard':
+      return 'remove the standby';
+    case 'assign':
+      return `release job ${intent.job}`;
+    case 'engage':
+      return 'register an agent';
+    case 'retire':
+      return 'end the idle agent';
+  }
+}
+
+function becauseOf(intent: Intent, slot: Slot, pool: Pool, { reconciler }: StatusParts): string {
+  if (pool.leaving) return leaves;
+  if (pool.draining) return 'the pool drains';
+  switch (intent.kind) {
+    case 'fill':
+      return intent.reserved === null ? 'the pool keeps one standby per slot' : 'no standby fits the job';
+    case 'discard': {
+      const devices = pool.devices.of(slot.key);
+      if (devices !== null && sameDevices(devices, slot.devices)) return 'it is no longer what the config asks for, or too old';
+      return pool.devices.heldBack(slot.key) ?? 'its devices are no longer its own';
+    }
+    case 'assign':
+      return 'the slot is free and work waits';
+    case 'engage':
+      return 'the slot is free, and its CI service gives jobs only to agents that are online';
+    case 'retire':
+      if (reconciler.stopping) return 'onejob is stopping';
+      if (pool.pause.closes) return pausedText(pool.pause.details);
+      if (!sameDevices(slot.devices, pool.devices.of(slot.key) ?? slot.devices))
+        return pool.devices.heldBack(slot.key) ?? 'its devices are no longer its own';
+      return 'it is no longer what the config asks for, or too old';
+  }
+}
+
+function heldBack(slot: Slot, pool: Pool, parts: StatusParts): string | null {
+  const devices = slot.agent.kind === 'free' ? devicesHeld(slot, pool, parts) : null;
+  if (devices !== null) return devices;
+  const { binds, standsForSlots } = pool.service.capabilities;
+  const needsJob = binds === 'late' && !standsForSlots && pool.service.jobs?.next(pool.config.name, null) == null;
+  if (needsJob && slot.standby.kind !== 'none' && slot.agent.kind === 'free') return null;
+  if (slot.standby.kind !== 'none' && slot.agent.kind !== 'free') return null;
+  const paused = [...parts.reconciler.pause.details, ...pool.pause.details];
+  if (paused.length > 0) return pausedText(paused);
+  if (pool.away !== null) return pool.away;
+  const backoff = backoffView(pool, parts.clock.now());
+  if (backoff === null) return null;
+  const seconds = Math.ceil(backoff.retryIn / 1000);
+  if (backoff.waitsFor !== null) return `waits for ${backoff.waitsFor}, next try in ${seconds} s: ${backoff.reason}`;
+  return `backing off for ${seconds} s: ${backoff.reason}`;
+}
+
+/** Why the slot's devices must not be used now. Without standbys a slot has some only while a job needs them. */
+function devicesHeld(slot: Slot, pool: Pool, { fleet }: StatusParts): string | null {
+  const { name, standby } = pool.config;
+  const needsNone = !standby && isEmpty(slot) && fleet?.book.partition.waiting.has(name) !== true;
+  return needsNone ? null : pool.devices.heldBack(slot.key);
+}
+
+function backoffView(pool: Pool, now: number): PoolView['backoff'] {
+  if (pool.backoff === null) return null;
+  const { failures, until, last } = pool.backoff;
+  return { failures, retryIn: Math.max(0, Math.round(until - now)), reason: last.message, waitsFor: pool.awaitsImage };
+}
+
+function slotView(slot: Slot, parts: StatusParts): SlotView {
+  const now = parts.clock.now();
+  const pool = parts.reconciler.poolOf(slot.key);
+  const job = 'job' in slot.agent ? slot.agent.job : null;
+  return {
+    key: slot.key,
+    name: parts.nameOf(slot.key),
+    devices: [...slot.devices],
+    standby: { state: slot.standby.kind, agent: agentOf(slot.standby), since: sinceOf(slot.standby, now) },
+    agent: {
+      state: slot.agent.kind,
+      agent: agentOf(slot.agent),
+      job,
+      about: job === null ? null : parts.about(job),
+      online: slot.agent.kind === 'idle' ? slot.agent.online : null,
+      since: sinceOf(slot.agent, now),
+    },
+    leaving: slot.leaving.map((one) => one.agent),
+    note: parts.noteOf(slot.key),
+    held: devicesHeld(slot, pool, parts),
+  };
+}
+
+function agentOf(lane: StandbyLane | AgentLane): string | null {
+  return 'agent' in lane ? lane.agent : null;
+}
+
+function sinceOf(lane: StandbyLane | AgentLane, now: number): number | null {
+  // A time of another boot may lie in the future: then nothing sensible can be said.
+  return 'since' in lane && lane.since <= now ? Math.round(now - lane.since) : null;
+}
