@@ -1,13 +1,13 @@
 /** Which services are opened. */
 import { PassThrough } from 'node:stream';
 import { expect, it } from 'vitest';
+import { testConfig } from '../../test/kit/buildkite-manager.ts';
 import { scratch } from '../../test/support/scratch.ts';
 import { systemClock } from '../clock.ts';
 import { emptySlot, type Slot } from '../core/slot.ts';
 import { createLog } from '../log.ts';
 import { openStore } from '../store/store.ts';
 import type { AzureServiceConfig } from './azure-pipelines/type.ts';
-import { testConfig } from './buildkite/testing-manager.ts';
 import { createCiServices } from './index.ts';
 import type { CiParts } from './parts.ts';
 

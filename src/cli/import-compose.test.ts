@@ -2,10 +2,10 @@
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { composeOf, writeFleet } from '../../test/kit/import.ts';
 import { testContext } from '../../test/support/cli-context.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { runCli } from '../cli.ts';
-import { composeOf, writeFleet } from '../import/testing.ts';
 
 const fixture = join(import.meta.dirname, '../../test/fixtures/compose-fleet');
 let home: Scratch;

@@ -2,12 +2,12 @@ import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { parse } from 'yaml';
+import { emptyEnvironment } from '../../test/kit/config.ts';
+import { card } from '../../test/kit/images.ts';
 import { testContext } from '../../test/support/cli-context.ts';
 import { scratch } from '../../test/support/scratch.ts';
 import { runCli } from '../cli.ts';
 import { checkConfig } from '../config/load.ts';
-import { emptyEnvironment } from '../config/testing.ts';
-import { card } from '../images/testing.ts';
 import { ownQueueFile } from './init-own-queue.ts';
 
 const pools = (...args: Parameters<typeof ownQueueFile>) => parse(ownQueueFile(...args).text).pools;

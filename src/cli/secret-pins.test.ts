@@ -2,6 +2,7 @@
 import { join } from 'node:path';
 import { PassThrough } from 'node:stream';
 import { afterEach, beforeEach, expect, test } from 'vitest';
+import { ageKey, rsaKey } from '../../test/kit/secrets.ts';
 import { testContext } from '../../test/support/cli-context.ts';
 import { createFakeManager } from '../../test/support/fake-manager.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
@@ -12,7 +13,6 @@ import type { PinBook } from '../secrets/job-secrets.ts';
 import { fingerprintOf } from '../secrets/open.ts';
 import { seal } from '../secrets/sealed-format.ts';
 import { encryptSeed } from '../secrets/seed-format.ts';
-import { ageKey, rsaKey } from '../secrets/testing.ts';
 import { openStore, type Store } from '../store/store.ts';
 import { readVersion } from './session.ts';
 

@@ -1,5 +1,5 @@
 import { afterAll, describe, expect, it } from 'vitest';
-import { Folder } from './testing.ts';
+import { Folder } from '../../test/kit/config.ts';
 
 const folder = new Folder();
 afterAll(() => folder[Symbol.dispose]());

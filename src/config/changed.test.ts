@@ -1,9 +1,9 @@
 import { rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
+import { emptyEnvironment, Folder, host } from '../../test/kit/config.ts';
 import { configChange, type LoadedConfig } from './changed.ts';
 import { loadConfig } from './load.ts';
-import { emptyEnvironment, Folder, host } from './testing.ts';
 
 let folder: Folder;
 beforeEach(() => {

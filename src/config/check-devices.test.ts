@@ -1,9 +1,9 @@
 /** What can be seen of devices before any host is looked at, as `config check` says it. */
 import fc from 'fast-check';
 import { afterAll, describe, expect, test } from 'vitest';
+import { Folder } from '../../test/kit/config.ts';
 import { oneDevice } from '../../test/support/devices.ts';
 import { overSubscriptions } from './check-devices.ts';
-import { Folder } from './testing.ts';
 
 const folder = new Folder();
 afterAll(() => folder[Symbol.dispose]());

@@ -1,7 +1,7 @@
 import { chmodSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
-import { Folder } from './testing.ts';
+import { Folder } from '../../test/kit/config.ts';
 
 test('a Dockerfile that is not there is said, with the key; one that is there is not', async () => {
   using folder = new Folder();

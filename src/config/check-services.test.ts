@@ -1,7 +1,7 @@
 import { afterAll, describe, expect, it } from 'vitest';
+import { Folder } from '../../test/kit/config.ts';
 import { configShow, formatShown } from './explain.ts';
 import { secretsOf } from './findings.ts';
-import { Folder } from './testing.ts';
 
 const folder = new Folder();
 afterAll(() => folder[Symbol.dispose]());

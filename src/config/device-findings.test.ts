@@ -1,11 +1,11 @@
 /** What a host lacks for what its pools ask, on made-up and on recorded hosts. */
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
+import { card, hostWith } from '../../test/kit/images.ts';
 import { oneDevice } from '../../test/support/devices.ts';
 import { recordings } from '../../test/support/gpu-recordings.ts';
 import type { Device, Inventory } from '../gpu/inventory.ts';
 import { readRecording } from '../gpu/recording.ts';
-import { card, hostWith } from '../images/testing.ts';
 import type { DeviceRequest, PoolConfig } from './config.ts';
 import { deviceFindings } from './device-findings.ts';
 

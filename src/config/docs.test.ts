@@ -1,7 +1,7 @@
 import { afterAll, describe, expect, it } from 'vitest';
+import { Folder } from '../../test/kit/config.ts';
 import { describe as about } from './docs.ts';
 import { nestedKeys, poolFile, serviceSchemas, topFile } from './schema.ts';
-import { Folder } from './testing.ts';
 
 const folder = new Folder();
 afterAll(() => folder[Symbol.dispose]());

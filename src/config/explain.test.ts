@@ -1,6 +1,6 @@
 import { afterAll, expect, it } from 'vitest';
+import { emptyEnvironment, Folder } from '../../test/kit/config.ts';
 import { configCheck, configShow, formatShown } from './explain.ts';
-import { emptyEnvironment, Folder } from './testing.ts';
 
 const folder = new Folder();
 afterAll(() => folder[Symbol.dispose]());

@@ -1,8 +1,8 @@
 import { readFileSync } from 'node:fs';
 import fc from 'fast-check';
 import { afterAll, expect, it } from 'vitest';
+import { Folder } from '../../test/kit/config.ts';
 import { configCheck, configShow } from './explain.ts';
-import { Folder } from './testing.ts';
 
 const folder = new Folder();
 afterAll(() => folder[Symbol.dispose]());

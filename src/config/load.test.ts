@@ -2,10 +2,10 @@ import { spawnSync } from 'node:child_process';
 import { chownSync, mkdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
+import { emptyEnvironment, Folder, host } from '../../test/kit/config.ts';
 import { makeKey } from '../secrets/keys.ts';
 import { checkConfig, loadConfig, loadPaths } from './load.ts';
 import { formatProblem } from './problem.ts';
-import { emptyEnvironment, Folder, host } from './testing.ts';
 
 const folder = new Folder();
 afterAll(() => folder[Symbol.dispose]());

@@ -1,9 +1,9 @@
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
+import { emptyEnvironment, Folder, host } from '../../test/kit/config.ts';
 import { checkConfig } from './load.ts';
 import { choosePaths, findConfig, socketProblem } from './paths.ts';
-import { emptyEnvironment, Folder, host } from './testing.ts';
 
 const usual = { stateDir: null, socket: null };
 const written = (path: string) => ({ path, from: { source: 'config.yml', line: 1, column: 1 } });

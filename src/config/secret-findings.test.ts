@@ -1,6 +1,6 @@
 import { afterAll, expect, it } from 'vitest';
+import { Folder } from '../../test/kit/config.ts';
 import { secretFindings } from './findings.ts';
-import { Folder } from './testing.ts';
 
 const folder = new Folder();
 afterAll(() => folder[Symbol.dispose]());

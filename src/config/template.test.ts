@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest';
+import { Folder } from '../../test/kit/config.ts';
 import { expandName, expandRecipe, shortHost, templateProblem } from './template.ts';
-import { Folder } from './testing.ts';
 
 const parts = { host: 'box', pool: 'lab', n: 3 };
 

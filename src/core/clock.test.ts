@@ -1,7 +1,7 @@
 import { getEventListeners } from 'node:events';
 import { describe, expect, test } from 'vitest';
+import { handClock } from '../../test/kit/core.ts';
 import { deadline, sleep } from './clock.ts';
-import { handClock } from './testing.ts';
 
 const listeners = (signal: AbortSignal): number => getEventListeners(signal, 'abort').length;
 

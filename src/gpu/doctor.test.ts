@@ -1,8 +1,8 @@
 /** What a person is told of a host with GPUs, by its facts. */
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
+import { card, hostWith } from '../../test/kit/images.ts';
 import { allRecordings, nvidia, recordings } from '../../test/support/gpu-recordings.ts';
-import { card, hostWith } from '../images/testing.ts';
 import { type DoctorFacts, gpuDoctor } from './doctor.ts';
 import { type Device, type Inventory, noGpus } from './inventory.ts';
 import { nvidiaInventory } from './nvidia/nvidia.ts';

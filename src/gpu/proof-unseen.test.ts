@@ -1,10 +1,10 @@
 /** What the kernel log tells of a device, and what nobody tells: neither is ever taken for clean. */
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
+import { dead, gpu, hostFinding, log, owner, result, scene, slice, verdict } from '../../test/kit/gpu.ts';
 import type { Device } from './inventory.ts';
 import type { KernelLook } from './kernel-reader.ts';
 import { judge } from './proof.ts';
-import { dead, gpu, hostFinding, log, owner, result, scene, slice, verdict } from './testing.ts';
 
 describe('the kernel log', () => {
   const xid = (number: number, seq = 101, where = '0000:9b:00') =>

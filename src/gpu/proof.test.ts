@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest';
+import { dead, gpu, id, owner, process, scene, slice, verdict } from '../../test/kit/gpu.ts';
 import type { Device, GpuFinding } from './inventory.ts';
 import { baselineOf, pidsOn } from './proof.ts';
-import { dead, gpu, id, owner, process, scene, slice, verdict } from './testing.ts';
 
 test('a device as it was before is clean, with evidence that can be stored', () => {
   for (const before of [gpu, slice]) {

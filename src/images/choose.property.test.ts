@@ -1,11 +1,11 @@
 /** Whatever the host: the image is never too new for a GPU or the driver, and never one that is not published as asked. */
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
+import { card } from '../../test/kit/images.ts';
 import type { Device } from '../gpu/inventory.ts';
 import { chooseImage } from './choose.ts';
 import type { Arch, Flavour, ImageRequest } from './request.ts';
 import { builtInTables } from './tables.ts';
-import { card } from './testing.ts';
 
 /** First and last CUDA by compute capability, written down once more so that the code is not its own witness. */
 const ranges: Record<string, readonly [number, number]> = {

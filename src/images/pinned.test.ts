@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
+import { card, hostWith } from '../../test/kit/images.ts';
 import { cudaOfImage, whyNotImage } from './search.ts';
-import { card, hostWith } from './testing.ts';
 
 test.each([
   ['nvidia/cuda:12.9.1-devel-ubuntu24.04', '12.9'],

@@ -1,9 +1,9 @@
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
+import { card } from '../../test/kit/images.ts';
 import { scratch } from '../../test/support/scratch.ts';
 import { archOf, platformOf, readPlatform, recordedHost } from './request.ts';
-import { card } from './testing.ts';
 
 const r36 = '# R36 (release), REVISION: 3.0, GCID: 36923193, BOARD: generic, EABI: aarch64\n';
 

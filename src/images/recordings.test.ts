@@ -2,10 +2,10 @@
 import { globSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
+import { request } from '../../test/kit/images.ts';
 import { readRecording } from '../gpu/recording.ts';
 import { chooseImage } from './choose.ts';
 import { recordedHost } from './request.ts';
-import { request } from './testing.ts';
 
 const folder = join(import.meta.dirname, '..', '..', 'test', 'fixtures', 'gpu');
 

@@ -3,10 +3,10 @@ import { cpSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { parse } from 'yaml';
+import { loadText, type Tried, tryImport } from '../../test/kit/import.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { plannedAgents } from '../cli/plan-inventory.ts';
 import { readRecording } from '../gpu/recording.ts';
-import { loadText, type Tried, tryImport } from './testing.ts';
 
 const fixture = join(import.meta.dirname, '../../test/fixtures/compose-fleet');
 const examples = join(import.meta.dirname, '../../examples/compose-fleet');

@@ -4,8 +4,8 @@ import { join } from 'node:path';
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { stringify } from 'yaml';
+import { composeOf, tryImport, writeFleet } from '../../test/kit/import.ts';
 import { scratch } from '../../test/support/scratch.ts';
-import { composeOf, tryImport, writeFleet } from './testing.ts';
 
 const odd = fc.oneof(
   fc.constantFrom<unknown>(

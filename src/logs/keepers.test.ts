@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, expect, test } from 'vitest';
+import { handClock } from '../../test/kit/core.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
-import { handClock } from '../core/testing.ts';
 import { readyMarker, releasedMarker } from '../runtimes/gate.ts';
 import type { LogChunk, Runtime } from '../runtimes/runtime.ts';
 import { Keepers } from './keepers.ts';

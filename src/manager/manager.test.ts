@@ -1,8 +1,8 @@
 /** The manager as the API sees it; only what is its own. */
 
 import { expect, test } from 'vitest';
+import { handClock } from '../../test/kit/core.ts';
 import { jobRequest } from '../api/schema.ts';
-import { handClock } from '../core/testing.ts';
 import { Pause } from './loop/pause.ts';
 import { createManager, type ManagerParts } from './manager.ts';
 

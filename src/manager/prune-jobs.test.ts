@@ -1,10 +1,10 @@
 import { existsSync, mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
+import { handClock } from '../../test/kit/core.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { createOwnQueue } from '../ci/own-queue/own-queue.ts';
 import { emptySlot } from '../core/slot.ts';
-import { handClock } from '../core/testing.ts';
 import { filesOf } from '../logs/parts.ts';
 import { openStore, type Store } from '../store/store.ts';
 import { createPruneJobs } from './housekeeping.ts';

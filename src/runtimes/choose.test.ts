@@ -1,12 +1,12 @@
 /** Which runtime a pool gets, over an Engine that answers only what a test lets it. */
 
 import { afterEach, beforeEach, expect, test } from 'vitest';
+import { emptyEnvironment, Folder } from '../../test/kit/config.ts';
+import { fakeEngine } from '../../test/kit/fake-engine.ts';
 import { scratch } from '../../test/support/scratch.ts';
 import { systemClock } from '../clock.ts';
-import { emptyEnvironment, Folder } from '../config/testing.ts';
 import { emptySlot, type Slot } from '../core/slot.ts';
 import { choiceNow, chooseRuntimes } from './choose.ts';
-import { fakeEngine } from './docker/fake-engine.ts';
 
 let engine: ReturnType<typeof fakeEngine>;
 /** Images that the Engine has. */

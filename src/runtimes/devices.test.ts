@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
+import { amd, leased, slice } from '../../test/kit/runtimes.ts';
 import { capsOf, gateNodes, nodesOf, parseMigMinors, visibleDevices } from './devices.ts';
-import { amd, leased, slice } from './testing.ts';
 
 const minors = parseMigMinors('config 1\nmonitor 2\ngpu0/gi3/access 30\ngpu0/gi3/ci0/access 31\ngpu1/gi3/access 165\n');
 

@@ -1,11 +1,11 @@
 /** A job's secrets as a whole: what it gets, what is refused to it and why, and what is remembered. */
 import { describe, expect, it } from 'vitest';
+import { ageKey, keysOf, rsaKey } from '../../test/kit/secrets.ts';
 import { decidePin, type JobSecrets, mostSecrets, openJobSecrets, type PinBook } from './job-secrets.ts';
 import { fingerprintOf, type SecretFormat } from './open.ts';
 import { covers, listPipelines, parsePipeline } from './pipelines.ts';
 import { seal } from './sealed-format.ts';
 import { encryptRsa, encryptSeed } from './seed-format.ts';
-import { ageKey, keysOf, rsaKey } from './testing.ts';
 
 const age = (await ageKey()).key;
 const rsa = rsaKey();

@@ -3,9 +3,9 @@ import { generateKeyPairSync } from 'node:crypto';
 import { inspect } from 'node:util';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { ageKey, rsaKey } from '../../test/kit/secrets.ts';
 import { OnejobError } from '../errors.ts';
 import { makeKey, parseKeys, parsePublicKeys, publicOf } from './keys.ts';
-import { ageKey, rsaKey } from './testing.ts';
 
 const age = await ageKey();
 const second = await ageKey();

@@ -1,9 +1,9 @@
 /** Which variables of a job are encrypted, what tells values apart, and what opens for whom. */
 import { describe, expect, it } from 'vitest';
+import { ageKey, keysOf, rsaKey } from '../../test/kit/secrets.ts';
 import { fingerprintOf, formatOf, openSecret, secretsIn } from './open.ts';
 import { seal } from './sealed-format.ts';
 import { encryptRsa, encryptSeed } from './seed-format.ts';
-import { ageKey, keysOf, rsaKey } from './testing.ts';
 
 const age = (await ageKey()).key;
 const rsa = rsaKey();

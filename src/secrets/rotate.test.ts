@@ -1,12 +1,12 @@
 /** Encrypted values in a text: each is found and made anew, and nothing else changes. */
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { ageKey, keysOf, rsaKey } from '../../test/kit/secrets.ts';
 import type { PublicKey } from './keys.ts';
 import { decryptSecret } from './open.ts';
 import { alreadyThere, replaceSecrets, rotateSecret, secretsInText } from './rotate.ts';
 import { seal } from './sealed-format.ts';
 import { encryptRsa, encryptSeed } from './seed-format.ts';
-import { ageKey, keysOf, rsaKey } from './testing.ts';
 
 const [old, next] = [(await ageKey()).key, (await ageKey()).key];
 const [oldRsa, nextRsa] = [rsaKey(), rsaKey()];

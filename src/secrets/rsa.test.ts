@@ -1,8 +1,8 @@
 /** The padding is taken off by hand, so every way in which it can be wrong is tried. */
 import { constants, type KeyObject, publicEncrypt } from 'node:crypto';
 import { expect, it } from 'vitest';
+import { rsaKey } from '../../test/kit/secrets.ts';
 import { decryptRsa, encryptRsa, lengthOf, roomOf } from './seed-format.ts';
-import { rsaKey } from './testing.ts';
 
 const { key } = rsaKey(1024);
 

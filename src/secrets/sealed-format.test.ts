@@ -2,8 +2,8 @@
 import { inspect } from 'node:util';
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
+import { ageKey } from '../../test/kit/secrets.ts';
 import { misfit, parseEnvelope, type Sealed, seal, unseal } from './sealed-format.ts';
-import { ageKey } from './testing.ts';
 
 const { key, text: keyText } = await ageKey();
 const other = (await ageKey()).key;

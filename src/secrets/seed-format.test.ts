@@ -4,10 +4,10 @@ import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { rsaKey } from '../../test/kit/secrets.ts';
 import { lacks } from '../../test/support/require.ts';
 import { scratch } from '../../test/support/scratch.ts';
 import { decryptSeed, doesNotOpen, encryptRsa, encryptSeed, parseSeed } from './seed-format.ts';
-import { rsaKey } from './testing.ts';
 
 const dir = scratch();
 const { key, pem, publicPem } = rsaKey();

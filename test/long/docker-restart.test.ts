@@ -2,9 +2,9 @@
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
-import { follow, specOf, watch } from '../../src/runtimes/contract.ts';
-import { anOwner, recipe } from '../../src/runtimes/docker/testing.ts';
 import { frame, readyMarker } from '../../src/runtimes/gate.ts';
+import { anOwner, recipe } from '../kit/docker-runtime.ts';
+import { follow, specOf, watch } from '../kit/runtime-contract/contract.ts';
 import { privateEngine } from '../support/dockerd.ts';
 import { ensureImages } from '../support/images.ts';
 import { lacks } from '../support/require.ts';

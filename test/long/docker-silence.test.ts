@@ -3,9 +3,9 @@ import { Readable } from 'node:stream';
 import { expect, test } from 'vitest';
 import { writeInput } from '../../src/runtimes/docker/attach.ts';
 import { connectEngine } from '../../src/runtimes/docker/engine.ts';
-import { fakeEngine } from '../../src/runtimes/docker/fake-engine.ts';
 import { createImages } from '../../src/runtimes/docker/image.ts';
-import { recipe } from '../../src/runtimes/docker/testing.ts';
+import { recipe } from '../kit/docker-runtime.ts';
+import { fakeEngine } from '../kit/fake-engine.ts';
 
 const never = () => new AbortController().signal;
 const limits = { soon: 150, late: 150, idle: 150, ping: 150 };

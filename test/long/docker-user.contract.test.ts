@@ -1,6 +1,6 @@
 import { describe } from 'vitest';
-import { runtimeContract } from '../../src/runtimes/contract.ts';
-import { contractSubject } from '../../src/runtimes/docker/testing.ts';
+import { contractSubject } from '../kit/docker-runtime.ts';
+import { runtimeContract } from '../kit/runtime-contract/contract.ts';
 import { lacks } from '../support/require.ts';
 
 describe.skipIf(lacks('docker', 'busybox'))('docker', () => {

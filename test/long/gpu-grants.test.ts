@@ -4,12 +4,12 @@
  */
 import { spawnSync } from 'node:child_process';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { follow, specOf, watch } from '../../src/runtimes/contract.ts';
 import type { DockerOptions, DockerRuntime } from '../../src/runtimes/docker/docker.ts';
-import { anOwner, recipe } from '../../src/runtimes/docker/testing.ts';
 import { exitNoDevice, frame, MarkerFilter, readyMarker } from '../../src/runtimes/gate.ts';
 import type { LeasedDevice, SandboxSpec } from '../../src/runtimes/runtime.ts';
-import { leased } from '../../src/runtimes/testing.ts';
+import { anOwner, recipe } from '../kit/docker-runtime.ts';
+import { follow, specOf, watch } from '../kit/runtime-contract/contract.ts';
+import { leased } from '../kit/runtimes.ts';
 import { type GpuEngine, gpuEngine } from '../support/gpu-hook/gpu-engine.ts';
 import { ensureImages, images } from '../support/images.ts';
 import { lacks } from '../support/require.ts';

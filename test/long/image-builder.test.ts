@@ -10,7 +10,7 @@ import { pack } from 'tar-stream';
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
 import { createImageBuilder, type ImageWish } from '../../src/images/builder.ts';
 import { imageLabels } from '../../src/images/plan.ts';
-import { settings } from '../../src/runtimes/docker/testing.ts';
+import { settings } from '../kit/docker-runtime.ts';
 import { engineAt } from '../support/engine-http.ts';
 import { ensureImages, images } from '../support/images.ts';
 import { lacks } from '../support/require.ts';

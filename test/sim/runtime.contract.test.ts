@@ -1,5 +1,5 @@
 /** The simulated runtime keeps what every runtime promises, in virtual time. */
-import { runtimeContract } from '../../src/runtimes/contract.ts';
+import { runtimeContract } from '../kit/runtime-contract/contract.ts';
 import { simSubject } from './testing.ts';
 
 runtimeContract('simulated', simSubject());

@@ -5,10 +5,10 @@
 import { Readable } from 'node:stream';
 import { expect, test } from 'vitest';
 import type { AgentId } from '../../src/core/slot.ts';
-import type { ContractTest } from '../../src/runtimes/contract/bench.ts';
-import { contractBench } from '../../src/runtimes/contract.ts';
 import { readyMarker } from '../../src/runtimes/gate.ts';
 import { type LogChunk, type Runtime, type RuntimeEvent, type SandboxSeen, start } from '../../src/runtimes/runtime.ts';
+import type { ContractTest } from '../kit/runtime-contract/bench.ts';
+import { contractBench } from '../kit/runtime-contract/contract.ts';
 import type { Sandbox } from './engine/sandbox.ts';
 import type { SimEngine } from './runtime.ts';
 import { type Mutate, simSubject } from './testing.ts';

@@ -1,6 +1,7 @@
 /** The simulated runtime as a subject of the runtime contract. */
-import type { ContractSubject } from '../../src/runtimes/contract.ts';
+
 import type { Recipe, Runtime } from '../../src/runtimes/runtime.ts';
+import type { ContractSubject } from '../kit/runtime-contract/contract.ts';
 import { SimEngine, type SimRuntimeOptions, scriptOfAct, simRuntime } from './runtime.ts';
 import { SimTime, seeded } from './time.ts';
 

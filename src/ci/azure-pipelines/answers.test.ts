@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
+import { refusalOf } from '../../../test/kit/azure.ts';
 import { errorOf, judge, type Verdict } from './answers.ts';
-import { refusalOf } from './testing.ts';
 
 const type = { json: 'application/json; charset=utf-8; api-version=7.1', html: 'text/html; charset=utf-8' };
 

@@ -1,9 +1,6 @@
 /** From the credential to the verdict; what each route sends and understands is in `client.test.ts`. */
 
 import { describe, expect, it } from 'vitest';
-import { handClock } from '../../core/testing.ts';
-import { createAzureClient } from './client.ts';
-import { createCredential } from './credential.ts';
 import {
   failureOf,
   inTurn,
@@ -18,7 +15,10 @@ import {
   serve,
   serveClient,
   settled,
-} from './testing.ts';
+} from '../../../test/kit/azure.ts';
+import { handClock } from '../../../test/kit/core.ts';
+import { createAzureClient } from './client.ts';
+import { createCredential } from './credential.ts';
 
 const rejected = page(203, '<title>Sign In</title>');
 

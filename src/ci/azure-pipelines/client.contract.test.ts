@@ -4,12 +4,12 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
+import { failureOf, memory, patient } from '../../../test/kit/azure.ts';
 import { type AzureDevOps, NAMED_FAULTS, startAzureDevOps } from '../../../test/standins/azure-devops/standin.ts';
 import { systemClock } from '../../clock.ts';
 import { createAzureClient } from './client.ts';
 import { createCredential } from './credential.ts';
 import { agentFiles, makeAgentKey } from './script.ts';
-import { failureOf, memory, patient } from './testing.ts';
 import { requestState } from './wire.ts';
 
 const parts = { clock: systemClock };

@@ -1,6 +1,5 @@
 import { inspect } from 'node:util';
 import { describe, expect, it } from 'vitest';
-import { systemClock } from '../../clock.ts';
 import {
   failureOf,
   inTurn,
@@ -14,7 +13,8 @@ import {
   samplePat,
   serve,
   serveClient,
-} from './testing.ts';
+} from '../../../test/kit/azure.ts';
+import { systemClock } from '../../clock.ts';
 
 const nothing: Reply = (_, response) => response.writeHead(204).end();
 

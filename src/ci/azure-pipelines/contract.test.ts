@@ -2,6 +2,9 @@ import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { PassThrough } from 'node:stream';
 import { expect, it } from 'vitest';
+import { patient } from '../../../test/kit/azure.ts';
+import { filesOf, inside } from '../../../test/kit/azure-manager.ts';
+import { type EarlySubject, earlyBoundContract } from '../../../test/kit/ci-contract.ts';
 import { handAgentFromFiles, registerByHand } from '../../../test/standins/azure-devops/hand-agent.ts';
 import { startAzureDevOps } from '../../../test/standins/azure-devops/standin.ts';
 import { scratch } from '../../../test/support/scratch.ts';
@@ -9,11 +12,8 @@ import { systemClock } from '../../clock.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import { createLog } from '../../log.ts';
 import { openStore } from '../../store/store.ts';
-import { type EarlySubject, earlyBoundContract } from '../contract.ts';
 import type { CiParts } from '../parts.ts';
 import { openAzurePipelines } from './service.ts';
-import { patient } from './testing.ts';
-import { filesOf, inside } from './testing-manager.ts';
 import type { AzureServiceConfig } from './type.ts';
 
 async function open(): Promise<EarlySubject> {

@@ -3,10 +3,10 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { inspect } from 'node:util';
 import { afterAll, describe, expect, it } from 'vitest';
-import { handClock } from '../../core/testing.ts';
+import { failureOf, memory, patient, samplePat } from '../../../test/kit/azure.ts';
+import { handClock } from '../../../test/kit/core.ts';
 import type { SecretReference } from '../../secrets/reference.ts';
 import { createCredential } from './credential.ts';
-import { failureOf, memory, patient, samplePat } from './testing.ts';
 
 let files = 0;
 const folder = mkdtempSync(join(tmpdir(), 'onejob-credential-'));

@@ -1,11 +1,11 @@
 import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs';
 import { Readable } from 'node:stream';
 import { expect, it } from 'vitest';
+import { failureOf, patient } from '../../../test/kit/azure.ts';
 import { scratch } from '../../../test/support/scratch.ts';
 import { systemClock } from '../../clock.ts';
 import { agentLogsPath } from '../../logs/agent-logs.ts';
 import { diagLimit, keepDiagnostics } from './service.ts';
-import { failureOf, patient } from './testing.ts';
 
 const all = () => Promise.reject(new Error('not asked for'));
 const mebibyte = Buffer.alloc(2 ** 20, 'x');

@@ -1,9 +1,9 @@
 import { describe, expect, it } from 'vitest';
+import { patient } from '../../../test/kit/azure.ts';
+import { inside, type Manager } from '../../../test/kit/azure-manager.ts';
+import { worlds } from '../../../test/kit/azure-service.ts';
 import { registerByHand } from '../../../test/standins/azure-devops/hand-agent.ts';
 import { noTrial } from '../trial.ts';
-import { patient } from './testing.ts';
-import { inside, type Manager } from './testing-manager.ts';
-import { worlds } from './testing-service.ts';
 
 const open = worlds();
 

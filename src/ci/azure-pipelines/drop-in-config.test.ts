@@ -1,9 +1,9 @@
 import { mkdirSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
+import { emptyEnvironment, Folder, host } from '../../../test/kit/config.ts';
 import { shareCards } from '../../cli/share-cards.ts';
 import { checkConfig } from '../../config/load.ts';
-import { emptyEnvironment, Folder, host } from '../../config/testing.ts';
 import type { Device, Inventory } from '../../gpu/inventory.ts';
 import { noGpus } from '../../gpu/inventory.ts';
 import { checkName, type DropIn, dropInConfig, dropInFile, dropInVolumes, pollTime } from './drop-in-config.ts';

@@ -1,9 +1,9 @@
 /** Registered, retired and taken off the list; what is refused, and what must not be waited for. */
 import { readFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
-import { patient } from './testing.ts';
-import { inside } from './testing-manager.ts';
-import { worlds } from './testing-service.ts';
+import { patient } from '../../../test/kit/azure.ts';
+import { inside } from '../../../test/kit/azure-manager.ts';
+import { worlds } from '../../../test/kit/azure-service.ts';
 
 const open = worlds();
 

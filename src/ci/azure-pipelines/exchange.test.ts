@@ -3,10 +3,10 @@ import type { AddressInfo } from 'node:net';
 import { createServer as createPlainServer } from 'node:net';
 import { inspect } from 'node:util';
 import { describe, expect, it } from 'vitest';
+import { failureOf, json, page, patient, type Reply, samplePat, serve } from '../../../test/kit/azure.ts';
+import { handClock } from '../../../test/kit/core.ts';
 import { systemClock } from '../../clock.ts';
-import { handClock } from '../../core/testing.ts';
 import { exchange } from './exchange.ts';
-import { failureOf, json, page, patient, type Reply, samplePat, serve } from './testing.ts';
 
 const authorization = `Basic ${Buffer.from(`:${samplePat}`).toString('base64')}`;
 

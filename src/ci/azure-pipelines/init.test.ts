@@ -3,12 +3,12 @@ import { chmodSync, existsSync, readdirSync, readFileSync, statSync, writeFileSy
 import { join } from 'node:path';
 import { PassThrough } from 'node:stream';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { emptyEnvironment } from '../../../test/kit/config.ts';
 import { type AzureDevOps, startAzureDevOps } from '../../../test/standins/azure-devops/standin.ts';
 import { testContext } from '../../../test/support/cli-context.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import { runCli } from '../../cli.ts';
 import { checkConfig } from '../../config/load.ts';
-import { emptyEnvironment } from '../../config/testing.ts';
 
 let azure: AzureDevOps;
 let dir: Scratch;

@@ -1,12 +1,12 @@
 /** What people are told of jobs. */
 import { expect, it } from 'vitest';
+import { patient } from '../../../test/kit/azure.ts';
+import type { Manager } from '../../../test/kit/azure-manager.ts';
+import { type World, worlds } from '../../../test/kit/azure-service.ts';
 import type { Scope } from '../../../test/standins/azure-devops/standin.ts';
 import { createJobBook } from '../early/job-book.ts';
 import { noTrial } from '../trial.ts';
 import { type Builds, createBuilds, jobOf } from './jobs.ts';
-import { patient } from './testing.ts';
-import type { Manager } from './testing-manager.ts';
-import { type World, worlds } from './testing-service.ts';
 import { type Build, build, type JobRequest, jobRequest } from './wire.ts';
 
 const open = worlds();

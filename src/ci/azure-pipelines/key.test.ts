@@ -1,8 +1,8 @@
 import { createPrivateKey, createPublicKey, createSign, createVerify, type JsonWebKey } from 'node:crypto';
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
+import { readStrictly } from '../../../test/kit/azure.ts';
 import { agentKeyOf, makeAgentKey } from './script.ts';
-import { readStrictly } from './testing.ts';
 
 it('real keys are read by the agent, and belong together', { timeout: 120_000 }, async () => {
   const keys = await Promise.all(Array.from({ length: 100 }, makeAgentKey));

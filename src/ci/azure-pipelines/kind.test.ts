@@ -1,9 +1,9 @@
 import { expect, it } from 'vitest';
+import { patient } from '../../../test/kit/azure.ts';
+import { inside } from '../../../test/kit/azure-manager.ts';
 import type { Device } from '../../gpu/inventory.ts';
 import type { AgentContext } from '../ci-service.ts';
 import { kindOf } from './capabilities.ts';
-import { patient } from './testing.ts';
-import { inside } from './testing-manager.ts';
 
 const card = (uuid: string, model: string): Device =>
   ({ uuid, vendor: 'nvidia', model, memoryMiB: 40_960, computeCapability: '8.0', mig: null }) as Device;

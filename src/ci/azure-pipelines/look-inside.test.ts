@@ -1,9 +1,9 @@
 import { chmodSync, mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
+import { agentIn, runIn, shells } from '../../../test/kit/azure-shells.ts';
 import { scratch } from '../../../test/support/scratch.ts';
 import { lookInside, readInside } from './look-inside.ts';
-import { agentIn, runIn, shells } from './testing-shells.ts';
 
 describe.each(shells)('asked with %s', (...shell) => {
   const ask = (env: Record<string, string>) => readInside(runIn(shell, lookInside, env).out);

@@ -1,9 +1,9 @@
 /** What a look is followed by: silence that is told in time and never too early, and what waits for whom. */
 import { describe, expect, it } from 'vitest';
+import { patient } from '../../../test/kit/azure.ts';
+import { filesOf, inside, type Manager } from '../../../test/kit/azure-manager.ts';
+import { type World, worlds } from '../../../test/kit/azure-service.ts';
 import { handAgentFromFiles, registerByHand } from '../../../test/standins/azure-devops/hand-agent.ts';
-import { patient } from './testing.ts';
-import { filesOf, inside, type Manager } from './testing-manager.ts';
-import { type World, worlds } from './testing-service.ts';
 
 const open = worlds();
 const minutes = (count: number) => count * 60_000;

@@ -1,6 +1,6 @@
 /** Agents that are there without their job: one that never heard of it is ended, and nobody else. */
 import { expect, it } from 'vitest';
-import { worlds } from './testing-service.ts';
+import { worlds } from '../../../test/kit/azure-service.ts';
 
 const open = worlds();
 const minutes = (count: number) => count * 60_000;

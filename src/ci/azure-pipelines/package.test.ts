@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest';
+import { failureOf, patient } from '../../../test/kit/azure.ts';
 import { choosePackage } from './service.ts';
-import { failureOf, patient } from './testing.ts';
 import type { AgentPackage } from './wire.ts';
 
 const one = (version: string): AgentPackage => ({ version, url: `https://x/${version}`, sha256: `of ${version}` });

@@ -1,9 +1,9 @@
 /** Idle agents that are told to end: a job that is on its way to one arrives first, and nothing is waited for in vain. */
 import { expect, it } from 'vitest';
+import { patient } from '../../../test/kit/azure.ts';
+import { worlds } from '../../../test/kit/azure-service.ts';
 import type { StopReason } from '../../core/slot.ts';
 import type { EndingAgent } from '../ci-service.ts';
-import { patient } from './testing.ts';
-import { worlds } from './testing-service.ts';
 
 const open = worlds();
 const idle = (why: StopReason = 'shutdown'): EndingAgent => ({ agent: 'a1', job: null, why, released: true });

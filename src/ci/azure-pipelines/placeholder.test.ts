@@ -1,8 +1,8 @@
 /** A job whose demands nobody in the pool meets fails; these are the ones who meet them while there is no agent. */
 import { expect, it } from 'vitest';
-import { patient } from './testing.ts';
-import { inside, type Manager } from './testing-manager.ts';
-import { type World, worlds } from './testing-service.ts';
+import { patient } from '../../../test/kit/azure.ts';
+import { inside, type Manager } from '../../../test/kit/azure-manager.ts';
+import { type World, worlds } from '../../../test/kit/azure-service.ts';
 
 const open = worlds();
 const placeholders = (world: World) => world.azure.agents(world.pool).filter(({ name }) => name.startsWith('onejob-placeholder'));

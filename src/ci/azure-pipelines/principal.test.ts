@@ -1,8 +1,8 @@
 import { inspect } from 'node:util';
 import { describe, expect, it } from 'vitest';
-import { handClock } from '../../core/testing.ts';
+import { failureOf, inTurn, json, memory, page, patient, type Reply, type Server, serve } from '../../../test/kit/azure.ts';
+import { handClock } from '../../../test/kit/core.ts';
 import { createCredential } from './credential.ts';
-import { failureOf, inTurn, json, memory, page, patient, type Reply, type Server, serve } from './testing.ts';
 
 const secret = 'Q~entra&secret/with=odd+signs';
 

@@ -1,9 +1,9 @@
 /** One entry for one agent, whatever answer is lost and whenever the manager dies. */
 import { describe, expect, it } from 'vitest';
+import { patient } from '../../../test/kit/azure.ts';
+import { filesOf } from '../../../test/kit/azure-manager.ts';
+import { type World, worlds } from '../../../test/kit/azure-service.ts';
 import type { Fault } from '../../../test/standins/azure-devops/standin.ts';
-import { patient } from './testing.ts';
-import { filesOf } from './testing-manager.ts';
-import { type World, worlds } from './testing-service.ts';
 
 const open = worlds();
 const ofAgents = { method: 'POST', route: 'agents' };

@@ -1,9 +1,9 @@
 import { chmodSync, existsSync, mkdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
+import { agentIn, runIn, shells } from '../../../test/kit/azure-shells.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import { configuringAgent, readyAgent, startingImage } from './script.ts';
-import { agentIn, runIn, shells } from './testing-shells.ts';
 
 const files = [
   { name: '.agent', text: '{"agentName":"it\'s \\"one\\" $HOME `id` \\\\n"}' },

@@ -1,6 +1,6 @@
 /** Days without trouble: hosted and on premises, with a token and with a principal, with few agents and with many. */
 import { describe, expect, it } from 'vitest';
-import { worlds } from './testing-service.ts';
+import { worlds } from '../../../test/kit/azure-service.ts';
 
 const open = worlds();
 const placeholder = expect.stringMatching(/^onejob-placeholder-/);

@@ -1,9 +1,9 @@
 /** Both sides of the books: what was made goes, what somebody else made stays. */
 import { describe, expect, it } from 'vitest';
+import { patient } from '../../../test/kit/azure.ts';
+import type { Manager } from '../../../test/kit/azure-manager.ts';
+import { type World, worlds } from '../../../test/kit/azure-service.ts';
 import { registerByHand } from '../../../test/standins/azure-devops/hand-agent.ts';
-import { patient } from './testing.ts';
-import type { Manager } from './testing-manager.ts';
-import { type World, worlds } from './testing-service.ts';
 
 const open = worlds();
 const minutes = (count: number) => count * 60_000;

@@ -1,9 +1,9 @@
 /** Days on which nobody can look: nothing is begun, nothing is ended, the service is not stormed, and it goes on by itself. */
 import { writeFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
+import type { Manager } from '../../../test/kit/azure-manager.ts';
+import { type World, worlds } from '../../../test/kit/azure-service.ts';
 import type { Fault } from '../../../test/standins/azure-devops/standin.ts';
-import type { Manager } from './testing-manager.ts';
-import { type World, worlds } from './testing-service.ts';
 
 const open = worlds();
 const shapes = ['203', '302', '401-json', '401-bare'] as const;

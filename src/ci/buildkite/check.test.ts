@@ -1,6 +1,6 @@
 import { afterAll, describe, expect, it } from 'vitest';
+import { Folder } from '../../../test/kit/config.ts';
 import { secretsOf } from '../../config/findings.ts';
-import { Folder } from '../../config/testing.ts';
 
 const folder = new Folder();
 afterAll(() => folder[Symbol.dispose]());

@@ -1,6 +1,6 @@
+import { openManager, trustedEnv } from '../../../test/kit/buildkite-manager.ts';
+import { ciServiceContract } from '../../../test/kit/ci-contract.ts';
 import type { JobSource } from '../ci-service.ts';
-import { ciServiceContract } from '../contract.ts';
-import { openManager, trustedEnv } from './testing-manager.ts';
 
 ciServiceContract(
   'buildkite',

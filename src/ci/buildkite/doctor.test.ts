@@ -2,13 +2,14 @@
 import { chmodSync, mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
+import { testConfig, testPool } from '../../../test/kit/buildkite-manager.ts';
+import { emptyEnvironment } from '../../../test/kit/config.ts';
 import { type BuildkiteStandin, startBuildkite } from '../../../test/standins/buildkite/standin.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import { systemClock } from '../../clock.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import { checkConfig } from '../../config/load.ts';
 import { noProxies } from '../../config/proxies.ts';
-import { emptyEnvironment } from '../../config/testing.ts';
 import { OnejobError } from '../../errors.ts';
 import { createOutbound } from '../../http/outbound.ts';
 import type { Finding, Recipe } from '../../runtimes/runtime.ts';
@@ -18,7 +19,6 @@ import type { AgentProgramState } from '../kit/agent-program.ts';
 import type { Trial } from '../trial.ts';
 import { createServiceApi } from './api.ts';
 import { type DoctorParts, findings } from './doctor.ts';
-import { testConfig, testPool } from './testing-manager.ts';
 import type { BuildkiteServiceConfig } from './type.ts';
 
 const patient = new AbortController().signal;

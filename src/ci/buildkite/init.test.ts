@@ -3,12 +3,12 @@ import { readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { PassThrough } from 'node:stream';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { emptyEnvironment } from '../../../test/kit/config.ts';
 import { type BuildkiteStandin, startBuildkite } from '../../../test/standins/buildkite/standin.ts';
 import { testContext } from '../../../test/support/cli-context.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import { runCli } from '../../cli.ts';
 import { checkConfig } from '../../config/load.ts';
-import { emptyEnvironment } from '../../config/testing.ts';
 
 let buildkite: BuildkiteStandin;
 let bound: string;

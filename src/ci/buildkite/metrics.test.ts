@@ -1,6 +1,6 @@
 import { setImmediate as turn } from 'node:timers/promises';
 import { beforeEach, expect, it } from 'vitest';
-import { handClock } from '../../core/testing.ts';
+import { handClock } from '../../../test/kit/core.ts';
 import { OnejobError } from '../../errors.ts';
 import { LaterError, type QueueCounts, type Told } from './api.ts';
 import { createCounts } from './metrics.ts';

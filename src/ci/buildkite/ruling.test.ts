@@ -1,13 +1,13 @@
 /** With real keys: what a job gets of its secrets, and what becomes of one that names others'. */
 import { beforeAll, describe, expect, it } from 'vitest';
+import { forkEnv, testPool, trustedEnv } from '../../../test/kit/buildkite-manager.ts';
+import { type AgeKey, ageKey, rsaKey } from '../../../test/kit/secrets.ts';
 import { OnejobError } from '../../errors.ts';
 import type { PinBook } from '../../secrets/job-secrets.ts';
 import { parseKeys, type SecretKeys } from '../../secrets/keys.ts';
 import { seal } from '../../secrets/sealed-format.ts';
 import { encryptSeed } from '../../secrets/seed-format.ts';
-import { type AgeKey, ageKey, rsaKey } from '../../secrets/testing.ts';
 import { rule } from './ruling.ts';
-import { forkEnv, testPool, trustedEnv } from './testing-manager.ts';
 
 const trust = testPool().trust;
 const rsa = rsaKey();

@@ -1,9 +1,9 @@
 /** Jobs that are reserved before there is an agent: what the loop and the service see of them, in time moved by hand. */
 import { describe, expect, it } from 'vitest';
+import { forkEnv, type Manager, openManager, patient, testPool, trustedEnv } from '../../../test/kit/buildkite-manager.ts';
 import { scratch } from '../../../test/support/scratch.ts';
 import type { JobResult } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
-import { forkEnv, type Manager, openManager, patient, testPool, trustedEnv } from './testing-manager.ts';
 
 const nothing = () => Promise.reject(new Error('nothing to read'));
 const unread = { all: nothing, folder: nothing };

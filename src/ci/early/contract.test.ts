@@ -1,13 +1,13 @@
 /** What a CI service costs that binds early: a made-up one, as small as can be, with all that one must have and nothing beside. */
 import { join } from 'node:path';
 import { PassThrough } from 'node:stream';
+import { type EarlySubject, earlyBoundContract } from '../../../test/kit/ci-contract.ts';
 import { scratch } from '../../../test/support/scratch.ts';
 import { systemClock } from '../../clock.ts';
 import { OnejobError } from '../../errors.ts';
 import { createLog } from '../../log.ts';
 import { openStore, type Store } from '../../store/store.ts';
 import type { CiService } from '../ci-service.ts';
-import { type EarlySubject, earlyBoundContract } from '../contract.ts';
 import { createEarlyBound } from './engine.ts';
 import type { Entry, RemoteJob } from './port.ts';
 

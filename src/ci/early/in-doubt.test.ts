@@ -1,6 +1,6 @@
 /** Agents in doubt at a service that can keep jobs from an agent only by removing it. One that can disable agents: Azure's tests. */
 import { expect, it } from 'vitest';
-import { handClock } from '../../core/testing.ts';
+import { handClock } from '../../../test/kit/core.ts';
 import type { Log } from '../../log.ts';
 import type { CiEvent } from '../ci-service.ts';
 import type { Books } from './books.ts';

@@ -1,8 +1,8 @@
 import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
 import { describe, expect, it } from 'vitest';
+import { listening, stopped } from '../../../test/kit/filter.ts';
 import { type ConnectionLimits, createConnections } from './connections.ts';
-import { listening, stopped } from './testing.ts';
 
 /** A server where `/KEY` makes a connection known as of agent `KEY`, and answers; but `/slow/KEY` never does. */
 async function bench(limits: Partial<ConnectionLimits>) {

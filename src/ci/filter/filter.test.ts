@@ -4,12 +4,11 @@ import { readFileSync, writeFileSync } from 'node:fs';
 import http from 'node:http';
 import { join } from 'node:path';
 import { afterEach, expect, it } from 'vitest';
+import { listening, stopped } from '../../../test/kit/filter.ts';
 import { filterPid, killFilter } from '../../../test/support/buildkite-days.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import { systemClock } from '../../clock.ts';
-
 import { createFilter, endFilter, type Filter, keepDoors, readDoors, writeDoors } from './filter.ts';
-import { listening, stopped } from './testing.ts';
 
 const never = new AbortController().signal;
 const main = join(import.meta.dirname, '../../main.ts');

@@ -2,8 +2,8 @@
 import { once } from 'node:events';
 import { connect } from 'node:net';
 import { describe, expect, it } from 'vitest';
+import { buildId, filterBench, jobId } from '../../../test/kit/filter.ts';
 import { createSeal } from './seal.ts';
-import { buildId, filterBench, jobId } from './testing.ts';
 
 const other = '01935a4b-0000-4000-8000-00000000beef';
 
@@ -245,7 +245,7 @@ it('calls that are pipelined end their connection, and the filter goes on', asyn
 it('no more calls of one job are under way than it may have, and others are served', async () => {
   const hold = Promise.withResolvers<void>();
   await using here = await filterBench(() => ({}), { calls: 2 });
-  const { listening, stopped } = await import('./testing.ts');
+  const { listening, stopped } = await import('../../../test/kit/filter.ts');
   const slow = await listening(async (_, response) => {
     await hold.promise;
     response.end('{}');

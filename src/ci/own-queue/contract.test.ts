@@ -1,9 +1,9 @@
 import { join } from 'node:path';
+import { type CiSubject, ciServiceContract } from '../../../test/kit/ci-contract.ts';
 import { scratch } from '../../../test/support/scratch.ts';
 import { jobRequest } from '../../api/schema.ts';
 import type { Recipe } from '../../runtimes/runtime.ts';
 import { openStore } from '../../store/store.ts';
-import { type CiSubject, ciServiceContract } from '../contract.ts';
 import { createOwnQueue } from './own-queue.ts';
 
 async function open(): Promise<CiSubject> {

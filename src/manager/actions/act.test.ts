@@ -1,7 +1,7 @@
 /** A release that a manager which is gone had begun, over keepers and a clock that a test moves by hand. */
 import { expect, test } from 'vitest';
+import { handClock } from '../../../test/kit/core.ts';
 import type { SlotEvent } from '../../core/slot.ts';
-import { handClock } from '../../core/testing.ts';
 import { Keepers } from '../../logs/keepers.ts';
 import type { LogFile } from '../../logs/log-file.ts';
 import type { Runtime } from '../../runtimes/runtime.ts';

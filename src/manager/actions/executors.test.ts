@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
+import { handClock } from '../../../test/kit/core.ts';
 import type { Action, SlotEvent } from '../../core/slot.ts';
-import { handClock } from '../../core/testing.ts';
 import { createDispatcher, type Executors } from './executors.ts';
 
 /** Executors that end when told to, and a clock moved by hand. */

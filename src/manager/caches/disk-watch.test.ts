@@ -2,7 +2,7 @@ import { mkdtempSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
-import { handClock } from '../../core/testing.ts';
+import { handClock } from '../../../test/kit/core.ts';
 import { diskUsage } from '../../runtimes/disk-usage.ts';
 import { createDiskWatch, type DiskWatchParts } from './disk-watch.ts';
 

@@ -1,12 +1,12 @@
 /** Which image a pool gets by itself, and when it gets another. Over the images that are published now. */
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
+import { card, hostWith } from '../../../test/kit/images.ts';
 import { oneDevice } from '../../../test/support/devices.ts';
 import { recordings } from '../../../test/support/gpu-recordings.ts';
 import type { DeviceRequest } from '../../config/config.ts';
 import type { Device, Inventory } from '../../gpu/inventory.ts';
 import { readRecording } from '../../gpu/recording.ts';
-import { card, hostWith } from '../../images/testing.ts';
 import { type AutoImageParts, createAutoImages } from './auto-image.ts';
 
 const recipe = { base: 'auto', packages: [], dockerfile: null, flavour: 'devel', distribution: null } as const;

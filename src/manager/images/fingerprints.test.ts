@@ -1,5 +1,7 @@
 /** Standbys are current or stale, whatever changes under them: driver, image, the host's own silence. Over the real loop. */
 import { describe, expect, test } from 'vitest';
+import { recipe as plainRecipe } from '../../../test/kit/docker-runtime.ts';
+import { card, hostWith } from '../../../test/kit/images.ts';
 import { oneDevice } from '../../../test/support/devices.ts';
 import type { CiService } from '../../ci/ci-service.ts';
 import type { PoolConfig } from '../../config/config.ts';
@@ -7,8 +9,6 @@ import type { Clock } from '../../core/clock.ts';
 import { emptySlot, type Slot } from '../../core/slot.ts';
 import type { Inventory } from '../../gpu/inventory.ts';
 import type { Built, ImageBuilder } from '../../images/builder.ts';
-import { card, hostWith } from '../../images/testing.ts';
-import { recipe as plainRecipe } from '../../runtimes/docker/testing.ts';
 import type { Recipe, Runtime } from '../../runtimes/runtime.ts';
 import { Pool } from '../loop/pool.ts';
 import { Reconciler } from '../loop/reconciler.ts';

@@ -1,11 +1,11 @@
 /** Which image a pool has, when it is built, and what happens to it when a newer one is made or cannot be. */
 import { describe, expect, test } from 'vitest';
+import { card, hostWith } from '../../../test/kit/images.ts';
 import { oneDevice } from '../../../test/support/devices.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import { OnejobError } from '../../errors.ts';
 import type { Built, ImageBuilder, ImageWish } from '../../images/builder.ts';
 import type { ImageThere } from '../../images/engine.ts';
-import { card, hostWith } from '../../images/testing.ts';
 import type { Progress } from '../../until.ts';
 import { createAutoImages } from './auto-image.ts';
 import { PoolImages, renewImages } from './pool-images.ts';

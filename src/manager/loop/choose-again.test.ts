@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
+import { handClock } from '../../../test/kit/core.ts';
 import type { PoolConfig, RuntimeName } from '../../config/config.ts';
-import { handClock } from '../../core/testing.ts';
 import type { Runtime } from '../../runtimes/runtime.ts';
 import { chooseEvery, keepChoosing } from './observe.ts';
 import { noDevices, Pool } from './pool.ts';

@@ -1,9 +1,9 @@
 import { Readable } from 'node:stream';
 import { expect, test, vi } from 'vitest';
+import { emptyEnvironment, Folder } from '../../../test/kit/config.ts';
 import { scratch } from '../../../test/support/scratch.ts';
 import type { CiService } from '../../ci/ci-service.ts';
 import { systemClock as clock } from '../../clock.ts';
-import { emptyEnvironment, Folder } from '../../config/testing.ts';
 import { emptySlot, type Slot } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
 import { subdirectory } from '../../store/directory.ts';

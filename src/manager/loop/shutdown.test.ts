@@ -1,8 +1,8 @@
 import { setImmediate as turn } from 'node:timers/promises';
 import { expect, test } from 'vitest';
+import { handClock } from '../../../test/kit/core.ts';
 import type { ForgottenView } from '../../api/schema.ts';
 import { emptySlot, type Slot } from '../../core/slot.ts';
-import { handClock } from '../../core/testing.ts';
 import type { Log } from '../../log.ts';
 import type { Reconciler } from './reconciler.ts';
 import { createShutdown } from './shutdown.ts';

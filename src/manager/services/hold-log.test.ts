@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { handClock } from '../../core/testing.ts';
+import { handClock } from '../../../test/kit/core.ts';
 import { createHoldLog } from './ci-events.ts';
 
 function open() {

@@ -1,8 +1,8 @@
 import { setImmediate as turn } from 'node:timers/promises';
 import { beforeEach, expect, test } from 'vitest';
+import { type HandClock, handClock } from '../../../test/kit/core.ts';
 import { serviceJob } from '../../../test/support/service-job.ts';
 import type { ServiceJob } from '../../ci/ci-service.ts';
-import { type HandClock, handClock } from '../../core/testing.ts';
 import type { Reconciler } from '../loop/reconciler.ts';
 import { createServiceJobs, newestLast, notHere } from './service-jobs.ts';
 

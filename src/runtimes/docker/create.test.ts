@@ -1,11 +1,11 @@
 import { describe, expect, test } from 'vitest';
-import { specOf } from '../contract.ts';
+import { recipe } from '../../../test/kit/docker-runtime.ts';
+import { specOf } from '../../../test/kit/runtime-contract/contract.ts';
+import { leased } from '../../../test/kit/runtimes.ts';
 import { exitNoDevice } from '../gate.ts';
 import type { Recipe } from '../runtime.ts';
-import { leased } from '../testing.ts';
 import { type CreateContext, containerName, createBody, hostName } from './create.ts';
 import { grantOf, noGrant, type Way } from './grants.ts';
-import { recipe } from './testing.ts';
 
 const context: CreateContext = {
   owner: 'o',

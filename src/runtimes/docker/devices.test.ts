@@ -2,15 +2,15 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { describe, expect, test } from 'vitest';
+import { recipe } from '../../../test/kit/docker-runtime.ts';
+import { fakeEngine } from '../../../test/kit/fake-engine.ts';
+import { specOf } from '../../../test/kit/runtime-contract/contract.ts';
+import { amd, leased } from '../../../test/kit/runtimes.ts';
 import { OnejobError } from '../../errors.ts';
-import { specOf } from '../contract.ts';
 import type { LeasedDevice, Recipe } from '../runtime.ts';
-import { amd, leased } from '../testing.ts';
 import { deviceFindings } from './check.ts';
 import { createDevices } from './devices.ts';
 import { connectEngine } from './engine.ts';
-import { fakeEngine } from './fake-engine.ts';
-import { recipe } from './testing.ts';
 
 const never = new AbortController().signal;
 const limits = { soon: 200, late: 200, idle: 200, ping: 200 };

@@ -1,7 +1,7 @@
 import { describe } from 'vitest';
+import { contractSubject } from '../../../test/kit/docker-runtime.ts';
+import { runtimeContract } from '../../../test/kit/runtime-contract/contract.ts';
 import { lacks } from '../../../test/support/require.ts';
-import { runtimeContract } from '../contract.ts';
-import { contractSubject } from './testing.ts';
 
 // As another user, with a read-only root and no network: test/long/docker-user.contract.test.ts.
 describe.skipIf(lacks('docker', 'busybox'))('docker', () => {

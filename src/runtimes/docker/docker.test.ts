@@ -4,14 +4,14 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { anOwner, recipe } from '../../../test/kit/docker-runtime.ts';
+import { follow, specOf, watch } from '../../../test/kit/runtime-contract/contract.ts';
 import { engineAt } from '../../../test/support/engine-http.ts';
 import { ensureImages, images } from '../../../test/support/images.ts';
 import { lacks } from '../../../test/support/require.ts';
-import { follow, specOf, watch } from '../contract.ts';
 import { frame, MarkerFilter, readyMarker, releasedMarker } from '../gate.ts';
 import type { Recipe } from '../runtime.ts';
 import type { DockerRuntime } from './docker.ts';
-import { anOwner, recipe } from './testing.ts';
 
 const never = () => new AbortController().signal;
 const quiet = () => {};

@@ -1,10 +1,10 @@
 /** The stream of events, and what is believed of an Engine while there is none, over an Engine that says what a test wants. */
 import type { ServerResponse } from 'node:http';
 import { expect, test } from 'vitest';
+import { fakeEngine } from '../../../test/kit/fake-engine.ts';
 import { connectEngine } from './engine.ts';
 import { followEvents } from './events.ts';
 import { createExits } from './exits.ts';
-import { fakeEngine } from './fake-engine.ts';
 
 const never = new AbortController().signal;
 const limits = { soon: 10_000, late: 10_000, idle: 10_000, ping: 10_000 };

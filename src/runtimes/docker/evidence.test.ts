@@ -1,8 +1,8 @@
 import { describe, expect, test } from 'vitest';
+import { recipe } from '../../../test/kit/docker-runtime.ts';
+import { amd, leased, slice } from '../../../test/kit/runtimes.ts';
 import type { Recipe, SandboxSpec } from '../runtime.ts';
-import { amd, leased, slice } from '../testing.ts';
 import { type DeviceNode, type Evidence, type HostDevices, judge } from './evidence.ts';
-import { recipe } from './testing.ts';
 
 const host: HostDevices = {
   migMinors: new Map([

@@ -1,9 +1,9 @@
 /** How a container ended, over an Engine that says what a test wants: the same whoever asks, and whenever. */
 import { expect, test } from 'vitest';
+import { fakeEngine } from '../../../test/kit/fake-engine.ts';
 import type { Exit } from '../../core/slot.ts';
 import { connectEngine } from './engine.ts';
 import { createExits } from './exits.ts';
-import { fakeEngine } from './fake-engine.ts';
 
 const never = new AbortController().signal;
 const limits = { soon: 10_000, late: 10_000, idle: 10_000, ping: 10_000 };

@@ -1,9 +1,9 @@
 /** What is asked of an Engine for `doctor`, of one that answers, refuses, is silent, or is not there. */
 import { describe, expect, test } from 'vitest';
+import { recipe, settings } from '../../../test/kit/docker-runtime.ts';
+import { fakeEngine } from '../../../test/kit/fake-engine.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import { engineFacts } from './check.ts';
-import { fakeEngine } from './fake-engine.ts';
-import { recipe, settings } from './testing.ts';
 
 const never = new AbortController().signal;
 type Asking = Pick<PoolConfig, 'devices' | 'runtime' | 'recipe'>;

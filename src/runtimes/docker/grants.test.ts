@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
+import { amd, leased, slice } from '../../../test/kit/runtimes.ts';
 import type { GrantWay } from '../runtime.ts';
-import { amd, leased, slice } from '../testing.ts';
 import { anyGrant, chooseGrant, grantOf, noGrant, type Way } from './grants.ts';
 import { infoAnswer, versionAnswer } from './probe.ts';
 

@@ -1,12 +1,12 @@
 /** Following a log while its Engine comes and goes, and while its clock does. */
 import { expect, test } from 'vitest';
+import { anOwner } from '../../../test/kit/docker-runtime.ts';
+import { fakeEngine, logMessage } from '../../../test/kit/fake-engine.ts';
+import { follow } from '../../../test/kit/runtime-contract/contract.ts';
 import { OnejobError } from '../../errors.ts';
-import { follow } from '../contract.ts';
 import { start } from '../runtime.ts';
 import { connectEngine } from './engine.ts';
-import { fakeEngine, logMessage } from './fake-engine.ts';
 import { followLogs } from './logs.ts';
-import { anOwner } from './testing.ts';
 
 const state = (isRunning: boolean) =>
   JSON.stringify({

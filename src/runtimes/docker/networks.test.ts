@@ -1,10 +1,10 @@
 /** Removing networks over an Engine that keeps what is gone, as real ones do now and then and never when a test wants it. */
 import { expect, test } from 'vitest';
+import { anOwner } from '../../../test/kit/docker-runtime.ts';
+import { fakeEngine } from '../../../test/kit/fake-engine.ts';
 import { connectEngine } from './engine.ts';
-import { fakeEngine } from './fake-engine.ts';
 import type { Firewall } from './firewall.ts';
 import { createNetworks } from './networks.ts';
-import { anOwner } from './testing.ts';
 
 const never = new AbortController().signal;
 const limits = { soon: 10_000, late: 10_000, idle: 10_000, ping: 10_000 };

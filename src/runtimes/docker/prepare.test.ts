@@ -1,14 +1,14 @@
 /** Making a sandbox where an Engine does what a real one cannot be made to do at the right moment. */
 import { expect, test } from 'vitest';
+import { recipe } from '../../../test/kit/docker-runtime.ts';
+import { fakeEngine } from '../../../test/kit/fake-engine.ts';
+import { specOf } from '../../../test/kit/runtime-contract/contract.ts';
 import { OnejobError } from '../../errors.ts';
-import { specOf } from '../contract.ts';
 import { createContainers } from './containers.ts';
 import { connectEngine } from './engine.ts';
-import { fakeEngine } from './fake-engine.ts';
 import { noGrant } from './grants.ts';
 import { createImages } from './image.ts';
 import { createPrepare } from './prepare.ts';
-import { recipe } from './testing.ts';
 
 const limits = { soon: 10_000, late: 10_000, idle: 10_000, ping: 10_000 };
 const never = new AbortController().signal;

@@ -1,11 +1,11 @@
 /** What an Engine says when it cannot give devices, as recorded from Engines, hooks and container toolkits. */
 import { describe, expect, test } from 'vitest';
-import { specOf } from '../contract.ts';
-import { leased } from '../testing.ts';
+import { recipe } from '../../../test/kit/docker-runtime.ts';
+import { specOf } from '../../../test/kit/runtime-contract/contract.ts';
+import { leased } from '../../../test/kit/runtimes.ts';
 import type { Endpoint } from './endpoint.ts';
 import { Refusal } from './failures.ts';
 import { refusal } from './prepare.ts';
-import { recipe } from './testing.ts';
 
 const endpoint: Endpoint = { kind: 'unix', path: '/run/docker.sock', from: 'test' };
 const answer = (message: string, statusCode = 500) => new Refusal(statusCode, JSON.stringify({ message }));

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { bytesOf } from '../contract/follow.ts';
+import { bytesOf } from '../../../test/kit/runtime-contract/follow.ts';
 import { advance, type LogChunk, type LogPosition } from '../runtime.ts';
 import { createFrameReader, type LogFrame } from './frames.ts';
 import { Rejoiner, slack } from './rejoin.ts';

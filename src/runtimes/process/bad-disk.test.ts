@@ -17,14 +17,14 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
+import { leftoversOf, plainRecipe } from '../../../test/kit/process-runtime.ts';
+import { follow, specOf, watch } from '../../../test/kit/runtime-contract/contract.ts';
 import { systemClock } from '../../clock.ts';
-import { follow, specOf, watch } from '../contract.ts';
 import { frame, readyMarker } from '../gate.ts';
 import type { Runtime } from '../runtime.ts';
 import { firstProcessOf, readIntent, supervisorOf } from './folder.ts';
 import { allPids, isAlive } from './identity.ts';
 import { createProcessRuntime, followExits } from './process.ts';
-import { leftoversOf, plainRecipe } from './testing.ts';
 
 const never = new AbortController().signal;
 const owner = `disk-${process.pid}`;

@@ -8,13 +8,13 @@ import { Readable } from 'node:stream';
 import { buffer, text } from 'node:stream/consumers';
 import { pack } from 'tar-stream';
 import { afterEach, beforeEach, expect, test } from 'vitest';
+import { leftoversOf, plainRecipe } from '../../../test/kit/process-runtime.ts';
+import { follow, specOf, watch } from '../../../test/kit/runtime-contract/contract.ts';
 import type { AgentId } from '../../core/slot.ts';
-import { follow, specOf, watch } from '../contract.ts';
 import { frame, readyMarker } from '../gate.ts';
 import type { Runtime } from '../runtime.ts';
 import { layout, makeFolder, supervisorOf } from './folder.ts';
 import { createProcessRuntime } from './process.ts';
-import { leftoversOf, plainRecipe } from './testing.ts';
 
 const never = new AbortController().signal;
 const owner = `crash-${process.pid}`;

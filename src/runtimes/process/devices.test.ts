@@ -4,15 +4,15 @@ import { chmodSync, chownSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { leftoversOf, plainRecipe } from '../../../test/kit/process-runtime.ts';
+import { follow, specOf, watch } from '../../../test/kit/runtime-contract/contract.ts';
+import { amd, leased, slice } from '../../../test/kit/runtimes.ts';
 import { lacks } from '../../../test/support/require.ts';
-import { follow, specOf, watch } from '../contract.ts';
 import { exitNoDevice, frame, MarkerFilter, readyMarker } from '../gate.ts';
 import type { LeasedDevice, Runtime } from '../runtime.ts';
-import { amd, leased, slice } from '../testing.ts';
 import { deviceArgs, grantDevices } from './devices.ts';
 import type { Host } from './host.ts';
 import { createProcessRuntime } from './process.ts';
-import { leftoversOf, plainRecipe } from './testing.ts';
 
 const never = new AbortController().signal;
 const cards = [leased({ minor: 0 }), leased({ minor: 1 })];

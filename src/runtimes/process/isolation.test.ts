@@ -14,14 +14,14 @@ import { createServer, type Server } from 'node:net';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { leftoversOf, plainRecipe } from '../../../test/kit/process-runtime.ts';
+import { follow, specOf, watch } from '../../../test/kit/runtime-contract/contract.ts';
 import type { Exit } from '../../core/slot.ts';
-import { follow, specOf, watch } from '../contract.ts';
 import { frame, MarkerFilter, readyMarker } from '../gate.ts';
 import type { Recipe, Runtime } from '../runtime.ts';
 import { probeBubblewrap } from './bubblewrap.ts';
 import { findCgroups } from './cgroup.ts';
 import { createProcessRuntime } from './process.ts';
-import { leftoversOf, plainRecipe } from './testing.ts';
 import { firstUid } from './uids.ts';
 
 const never = new AbortController().signal;

@@ -2,9 +2,9 @@
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { runtimeContract } from '../contract.ts';
+import { leftoversOf, plainRecipe } from '../../../test/kit/process-runtime.ts';
+import { runtimeContract } from '../../../test/kit/runtime-contract/contract.ts';
 import { createProcessRuntime } from './process.ts';
-import { leftoversOf, plainRecipe } from './testing.ts';
 
 for (const bubblewrap of ['auto', 'off'] as const) {
   runtimeContract(`process, bubblewrap ${bubblewrap}`, async () => {

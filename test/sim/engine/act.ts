@@ -1,5 +1,5 @@
 /** Jobs that are acted out: a few steps in virtual time instead of a program. */
-import type { Step } from '../../../src/runtimes/contract/job.ts';
+import type { Step } from '../../kit/runtime-contract/job.ts';
 import type { Inside } from './sandbox.ts';
 
 /** What a job does. */

@@ -1,7 +1,6 @@
 /** Bad days of the simulated Engine: what it does to a manager beside what the contract asks for on a good day. */
 import { expect, test } from 'vitest';
 import { OnejobError } from '../../../src/errors.ts';
-import { specOf } from '../../../src/runtimes/contract.ts';
 import { frame } from '../../../src/runtimes/gate.ts';
 import {
   type LogChunk,
@@ -11,7 +10,8 @@ import {
   type SandboxSpec,
   start,
 } from '../../../src/runtimes/runtime.ts';
-import { leased } from '../../../src/runtimes/testing.ts';
+import { specOf } from '../../kit/runtime-contract/contract.ts';
+import { leased } from '../../kit/runtimes.ts';
 import { type Act, SimEngine, type SimRuntimeOptions, scriptOfAct, simRuntime } from '../runtime.ts';
 import { recipe } from '../testing.ts';
 import { type ProcessClock, SimTime, seeded } from '../time.ts';

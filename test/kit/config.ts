@@ -2,9 +2,9 @@
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { readEnvironment } from './environment.ts';
-import { checkConfig, type LoadOptions } from './load.ts';
-import { formatProblem } from './problem.ts';
+import { readEnvironment } from '../../src/config/environment.ts';
+import { checkConfig, type LoadOptions } from '../../src/config/load.ts';
+import { formatProblem } from '../../src/config/problem.ts';
 
 export const host = { name: 'box', cpus: 64, memory: 2 ** 40 };
 

@@ -1,6 +1,6 @@
 /** Hosts made by hand, for tests. */
-import { type Device, type Inventory, noGpus } from '../gpu/inventory.ts';
-import { defaultTemplate, type ImageRequest } from './request.ts';
+import { type Device, type Inventory, noGpus } from '../../src/gpu/inventory.ts';
+import { defaultTemplate, type ImageRequest } from '../../src/images/request.ts';
 
 export function card(model: string, computeCapability: string | null, more: Partial<Device> = {}): Device {
   return {

@@ -5,18 +5,18 @@
 import { randomBytes } from 'node:crypto';
 import { readdirSync, readFileSync } from 'node:fs';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { OnejobError } from '../errors.ts';
-import { isOwnAddress } from '../own-address.ts';
-import { type Bench, type ContractSubject, createBench } from './contract/bench.ts';
-import { fileTests } from './contract/files.ts';
-import { follow, specOf, watch } from './contract/follow.ts';
-import { job } from './contract/job.ts';
-import { outputTests } from './contract/output.ts';
-import { frame, readyMarker, releasedMarker } from './gate.ts';
-import { type LogChunk, start } from './runtime.ts';
+import { OnejobError } from '../../../src/errors.ts';
+import { isOwnAddress } from '../../../src/own-address.ts';
+import { frame, readyMarker, releasedMarker } from '../../../src/runtimes/gate.ts';
+import { type LogChunk, start } from '../../../src/runtimes/runtime.ts';
+import { type Bench, type ContractSubject, createBench } from './bench.ts';
+import { fileTests } from './files.ts';
+import { follow, specOf, watch } from './follow.ts';
+import { job } from './job.ts';
+import { outputTests } from './output.ts';
 
-export type { ContractSubject } from './contract/bench.ts';
-export { follow, specOf, watch } from './contract/follow.ts';
+export type { ContractSubject } from './bench.ts';
+export { follow, specOf, watch } from './follow.ts';
 
 const never = () => new AbortController().signal;
 const quiet = () => {};

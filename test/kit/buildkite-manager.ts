@@ -4,22 +4,22 @@
  */
 
 import { join } from 'node:path';
-import { type Scratch, scratch } from '../../../test/support/scratch.ts';
-import type { PoolConfig } from '../../config/config.ts';
-import type { AgentId, Change, JobId } from '../../core/slot.ts';
-import { type HandClock, handClock } from '../../core/testing.ts';
-import { OnejobError } from '../../errors.ts';
-import type { Log } from '../../log.ts';
-import { openStore, type Store } from '../../store/store.ts';
-import type { AgentContext, CiEvent, CiService, JobSource } from '../ci-service.ts';
-import type { Filter } from '../filter/filter.ts';
-import { createSeal } from '../filter/seal.ts';
-import { createJobRows } from './job-rows.ts';
-import { rule } from './ruling.ts';
-import { type BuildkiteParts, createBuildkite } from './service.ts';
-import { createStackEntry } from './stacks.ts';
-import { type FakeStacks, fakeStacks } from './testing-stacks.ts';
-import type { BuildkiteServiceConfig } from './type.ts';
+import { createJobRows } from '../../src/ci/buildkite/job-rows.ts';
+import { rule } from '../../src/ci/buildkite/ruling.ts';
+import { type BuildkiteParts, createBuildkite } from '../../src/ci/buildkite/service.ts';
+import { createStackEntry } from '../../src/ci/buildkite/stacks.ts';
+import type { BuildkiteServiceConfig } from '../../src/ci/buildkite/type.ts';
+import type { AgentContext, CiEvent, CiService, JobSource } from '../../src/ci/ci-service.ts';
+import type { Filter } from '../../src/ci/filter/filter.ts';
+import { createSeal } from '../../src/ci/filter/seal.ts';
+import type { PoolConfig } from '../../src/config/config.ts';
+import type { AgentId, Change, JobId } from '../../src/core/slot.ts';
+import { OnejobError } from '../../src/errors.ts';
+import type { Log } from '../../src/log.ts';
+import { openStore, type Store } from '../../src/store/store.ts';
+import { type Scratch, scratch } from '../support/scratch.ts';
+import { type FakeStacks, fakeStacks } from './buildkite-stacks.ts';
+import { type HandClock, handClock } from './core.ts';
 
 export interface ManagerOptions {
   readonly stacks?: FakeStacks;

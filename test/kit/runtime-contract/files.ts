@@ -4,7 +4,7 @@ import { Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import { extract, pack } from 'tar-stream';
 import { expect } from 'vitest';
-import type { AgentId } from '../../core/slot.ts';
+import type { AgentId } from '../../../src/core/slot.ts';
 import type { Bench } from './bench.ts';
 import { job } from './job.ts';
 

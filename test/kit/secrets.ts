@@ -1,6 +1,6 @@
 /** Keys for tests, made once for each file of tests: RSA takes its time. */
 import { createPrivateKey, generateKeyPairSync, type KeyObject } from 'node:crypto';
-import { makeKey, parseKeys, type SecretKey, type SecretKeys } from './keys.ts';
+import { makeKey, parseKeys, type SecretKey, type SecretKeys } from '../../src/secrets/keys.ts';
 
 export function rsaKey(bits = 2048): { readonly key: KeyObject; readonly pem: string; readonly publicPem: string } {
   const { privateKey, publicKey } = generateKeyPairSync('rsa', {

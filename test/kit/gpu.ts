@@ -1,9 +1,9 @@
 /** A device, what was on it and what is, for tests of the clean-slot proof. */
-import type { Device, GpuFinding, GpuProcess, Inventory } from './inventory.ts';
-import { parseKernelLog } from './kernel-log.ts';
-import type { KernelLook } from './kernel-reader.ts';
-import type { ProcessOwner } from './processes.ts';
-import { baselineOf, judge, type ProofInput } from './proof.ts';
+import type { Device, GpuFinding, GpuProcess, Inventory } from '../../src/gpu/inventory.ts';
+import { parseKernelLog } from '../../src/gpu/kernel-log.ts';
+import type { KernelLook } from '../../src/gpu/kernel-reader.ts';
+import type { ProcessOwner } from '../../src/gpu/processes.ts';
+import { baselineOf, judge, type ProofInput } from '../../src/gpu/proof.ts';
 
 export const id = (digit: string) => digit.repeat(64);
 export const dead = id('d');

@@ -2,10 +2,10 @@
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { parse } from 'yaml';
-import { readEnvironment } from '../config/environment.ts';
-import { type Checked, checkConfig } from '../config/load.ts';
-import type { HostRule } from './hosts.ts';
-import { type Imported, importCompose } from './import.ts';
+import { readEnvironment } from '../../src/config/environment.ts';
+import { type Checked, checkConfig } from '../../src/config/load.ts';
+import type { HostRule } from '../../src/import/hosts.ts';
+import { type Imported, importCompose } from '../../src/import/import.ts';
 
 const noEnvironment = readEnvironment({ HOME: '/nonexistent' });
 

@@ -7,11 +7,11 @@ import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterEach, expect } from 'vitest';
-import { type AzureDevOps, type StandInOptions, startAzureDevOps } from '../../../test/standins/azure-devops/standin.ts';
-import { scratch } from '../../../test/support/scratch.ts';
-import { type HandClock, handClock } from '../../core/testing.ts';
-import { OnejobError, toFailure } from '../../errors.ts';
-import { type Manager, type ManagerOptions, openManager } from './testing-manager.ts';
+import { OnejobError, toFailure } from '../../src/errors.ts';
+import { type AzureDevOps, type StandInOptions, startAzureDevOps } from '../standins/azure-devops/standin.ts';
+import { scratch } from '../support/scratch.ts';
+import { type Manager, type ManagerOptions, openManager } from './azure-manager.ts';
+import { type HandClock, handClock } from './core.ts';
 
 export interface World {
   readonly azure: AzureDevOps;

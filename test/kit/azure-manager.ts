@@ -1,20 +1,20 @@
 /** For tests of the service: one manager on a state directory, with slots of its own, and what its image would say of itself. */
 import { Writable } from 'node:stream';
-import { type HandAgent, handAgentFromFiles } from '../../../test/standins/azure-devops/hand-agent.ts';
-import type { Clock } from '../../core/clock.ts';
-import type { AgentId } from '../../core/slot.ts';
-import { createLog } from '../../log.ts';
-import { openStore, type Store } from '../../store/store.ts';
-import type { AgentContext, CiEvent, CiService, Registration } from '../ci-service.ts';
-import { type AzureClient, createAzureClient } from './client.ts';
-import { createCredential } from './credential.ts';
-import type { AzurePool } from './pools.ts';
-import { queuesOf } from './pools.ts';
-import { makeAgentKey } from './script.ts';
-import { type AzureService, createAzurePipelines } from './service.ts';
-import { patient } from './testing.ts';
-import type { World } from './testing-service.ts';
-import type { AzureServiceConfig } from './type.ts';
+import { type AzureClient, createAzureClient } from '../../src/ci/azure-pipelines/client.ts';
+import { createCredential } from '../../src/ci/azure-pipelines/credential.ts';
+import type { AzurePool } from '../../src/ci/azure-pipelines/pools.ts';
+import { queuesOf } from '../../src/ci/azure-pipelines/pools.ts';
+import { makeAgentKey } from '../../src/ci/azure-pipelines/script.ts';
+import { type AzureService, createAzurePipelines } from '../../src/ci/azure-pipelines/service.ts';
+import type { AzureServiceConfig } from '../../src/ci/azure-pipelines/type.ts';
+import type { AgentContext, CiEvent, CiService, Registration } from '../../src/ci/ci-service.ts';
+import type { Clock } from '../../src/core/clock.ts';
+import type { AgentId } from '../../src/core/slot.ts';
+import { createLog } from '../../src/log.ts';
+import { openStore, type Store } from '../../src/store/store.ts';
+import { type HandAgent, handAgentFromFiles } from '../standins/azure-devops/hand-agent.ts';
+import { patient } from './azure.ts';
+import type { World } from './azure-service.ts';
 
 /** One is enough for agents that never meet; making them takes most of a test's time. */
 const oneKey = makeAgentKey();

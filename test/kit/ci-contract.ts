@@ -3,9 +3,9 @@
  * real client against its stand-in, or, for the own queue, the queue itself.
  */
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import type { AgentId, Change, JobId } from '../core/slot.ts';
-import type { AgentContext, AgentFiles, CiEvent, CiService } from './ci-service.ts';
-import { noTrial } from './trial.ts';
+import type { AgentContext, AgentFiles, CiEvent, CiService } from '../../src/ci/ci-service.ts';
+import { noTrial } from '../../src/ci/trial.ts';
+import type { AgentId, Change, JobId } from '../../src/core/slot.ts';
 
 export interface CiSubject {
   readonly service: CiService;

@@ -1,6 +1,6 @@
 /** Following what a runtime tells, for tests: one sandbox's output, and the events of all. */
 import { randomBytes } from 'node:crypto';
-import type { AgentId, Exit } from '../../core/slot.ts';
+import type { AgentId, Exit } from '../../../src/core/slot.ts';
 import {
   type LogChunk,
   type LogPosition,
@@ -9,7 +9,7 @@ import {
   type RuntimeEvent,
   type SandboxSpec,
   start,
-} from '../runtime.ts';
+} from '../../../src/runtimes/runtime.ts';
 
 /** The bytes of one stream. */
 export function bytesOf(chunks: readonly LogChunk[], stream: 'stdout' | 'stderr'): Buffer {

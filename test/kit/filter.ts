@@ -1,11 +1,11 @@
 /** For tests: the filter in this process, between a client and a service that is acted out. */
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type RequestListener, type Server } from 'node:http';
-import { systemClock } from '../../clock.ts';
-import { noProxies } from '../../config/proxies.ts';
-import { buildkiteRules, rulesOf } from '../buildkite/filter-rules.ts';
-import { createSeal, type Seal, type Sealed } from './seal.ts';
-import { createFilterServer, type FilterLimits } from './server.ts';
+import { buildkiteRules, rulesOf } from '../../src/ci/buildkite/filter-rules.ts';
+import { createSeal, type Seal, type Sealed } from '../../src/ci/filter/seal.ts';
+import { createFilterServer, type FilterLimits } from '../../src/ci/filter/server.ts';
+import { systemClock } from '../../src/clock.ts';
+import { noProxies } from '../../src/config/proxies.ts';
 
 export const [jobId, buildId] = ['01935a4b-0000-4000-8000-000000000001', 'b0000000-0000-4000-8000-000000000001'];
 

@@ -1,5 +1,5 @@
 /** For tests: time that is moved by hand. */
-import type { Clock } from './clock.ts';
+import type { Clock } from '../../src/core/clock.ts';
 
 export interface HandClock extends Clock {
   /** Moves it, and calls what is due in between. */

@@ -5,13 +5,13 @@ import { createServer, type IncomingMessage, type ServerResponse } from 'node:ht
 import type { AddressInfo } from 'node:net';
 import { expect } from 'vitest';
 import { z } from 'zod';
-import type { Clock } from '../../core/clock.ts';
-import { handClock } from '../../core/testing.ts';
-import type { SecretReference } from '../../secrets/reference.ts';
-import { type AzureClient, createAzureClient } from './client.ts';
-import type { Credential } from './credential.ts';
-import { createCredential } from './credential.ts';
-import type { AgentKey } from './script.ts';
+import { type AzureClient, createAzureClient } from '../../src/ci/azure-pipelines/client.ts';
+import type { Credential } from '../../src/ci/azure-pipelines/credential.ts';
+import { createCredential } from '../../src/ci/azure-pipelines/credential.ts';
+import type { AgentKey } from '../../src/ci/azure-pipelines/script.ts';
+import type { Clock } from '../../src/core/clock.ts';
+import type { SecretReference } from '../../src/secrets/reference.ts';
+import { handClock } from './core.ts';
 
 export interface Seen {
   readonly method: string;
