@@ -3,7 +3,7 @@ import { execFileSync } from 'node:child_process';
 import { once } from 'node:events';
 import { createWriteStream } from 'node:fs';
 import { join } from 'node:path';
-import { agentScript } from '../src/ci/buildkite/script.ts';
+import { agentScript } from '../src/ci/buildkite/agent/script.ts';
 import type { BuildkiteStandin } from '../test/standins/buildkite/standin.ts';
 import { engineAt } from '../test/support/engine-http.ts';
 import { defaultImage } from '../test/support/require.ts';

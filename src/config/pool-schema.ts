@@ -76,7 +76,7 @@ const repositoryPattern = value((found) => {
     : no(`${shown} names no repository; write HOST/PATH such as "github.com/acme/*"`);
 });
 
-/** How a pool's trust is written. What the rules mean is decided in `src/ci/buildkite/trust.ts`. */
+/** How a pool's trust is written. What the rules mean is decided in `src/ci/buildkite/jobs/trust.ts`. */
 export const trustKeys = z.strictObject({
   forks: key(forkRule, '`refuse` or `run-without-secrets`', {
     description: 'What happens to pull requests from another repository, and to those of which nobody says where they are from.',

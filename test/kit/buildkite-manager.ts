@@ -4,10 +4,10 @@
  */
 
 import { join } from 'node:path';
-import { createJobRows } from '../../src/ci/buildkite/job-rows.ts';
-import { rule } from '../../src/ci/buildkite/ruling.ts';
+import { createJobRows } from '../../src/ci/buildkite/jobs/job-rows.ts';
+import { rule } from '../../src/ci/buildkite/jobs/ruling.ts';
 import { type BuildkiteParts, createBuildkite } from '../../src/ci/buildkite/service.ts';
-import { createStackEntry } from '../../src/ci/buildkite/stacks.ts';
+import { createStackEntry } from '../../src/ci/buildkite/stacks/stacks.ts';
 import type { BuildkiteServiceConfig } from '../../src/ci/buildkite/type.ts';
 import type { AgentContext, CiEvent, CiService, JobSource } from '../../src/ci/ci-service.ts';
 import type { Filter } from '../../src/ci/filter/filter.ts';

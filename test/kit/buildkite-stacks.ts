@@ -1,6 +1,6 @@
 /** For tests: the Stacks API in memory. What it answers is what the service answers, as `stacks.test.ts` holds it against the stand-in. */
 
-import type { ScheduledJob, Stacks } from '../../src/ci/buildkite/stacks.ts';
+import type { ScheduledJob, Stacks } from '../../src/ci/buildkite/stacks/stacks.ts';
 import type { JobId } from '../../src/core/slot.ts';
 import { OnejobError } from '../../src/errors.ts';
 

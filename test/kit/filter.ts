@@ -1,7 +1,7 @@
 /** For tests: the filter in this process, between a client and a service that is acted out. */
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type RequestListener, type Server } from 'node:http';
-import { buildkiteRules, rulesOf } from '../../src/ci/buildkite/filter-rules.ts';
+import { buildkiteRules, rulesOf } from '../../src/ci/buildkite/agent/filter-rules.ts';
 import { createSeal, type Seal, type Sealed } from '../../src/ci/filter/seal.ts';
 import { createFilterServer, type FilterLimits } from '../../src/ci/filter/server.ts';
 import { systemClock } from '../../src/clock.ts';

@@ -1,5 +1,5 @@
 /** The filter of a host in virtual time: its own rules and its own seal, and no HTTP in between. */
-import { buildkiteRules } from '../../src/ci/buildkite/filter-rules.ts';
+import { buildkiteRules } from '../../src/ci/buildkite/agent/filter-rules.ts';
 import type { Filter } from '../../src/ci/filter/filter.ts';
 import { readPath } from '../../src/ci/filter/rules.ts';
 import { createSeal } from '../../src/ci/filter/seal.ts';

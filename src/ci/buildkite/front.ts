@@ -10,9 +10,9 @@ import type { Finding } from '../../runtimes/runtime.ts';
 import type { CiEvent, CiService } from '../ci-service.ts';
 import type { AgentProgram } from '../kit/agent-program.ts';
 import type { Trial } from '../trial.ts';
-import type { JobRows } from './job-rows.ts';
+import { equipped } from './agent/script.ts';
+import type { JobRows } from './jobs/job-rows.ts';
 import type { Counts } from './metrics.ts';
-import { equipped } from './script.ts';
 import type { BuildkiteServiceConfig } from './type.ts';
 
 export interface FrontParts {

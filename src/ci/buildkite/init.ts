@@ -10,7 +10,7 @@ import { systemClock } from '../../clock.ts';
 import { OnejobError } from '../../errors.ts';
 import { createOutbound } from '../../http/outbound.ts';
 import { createServiceApi, type QueueCounts, type ServiceApi, type TokenIdentity } from './api.ts';
-import { howManyWait, whatIs } from './doctor.ts';
+import { howManyWait, whatIs } from './doctor/doctor.ts';
 import { buildkiteDefaults } from './type.ts';
 
 const unseen: Seen = { identity: null, counts: null, lines: [] };

@@ -11,17 +11,17 @@ import { createFilter } from '../filter/filter.ts';
 import { createAgentProgram } from '../kit/agent-program.ts';
 import type { OpenParts } from '../parts.ts';
 import type { Trial } from '../trial.ts';
-import { buildkiteReleases } from './agent-release.ts';
+import { buildkiteReleases } from './agent/agent-release.ts';
+import { createInAgent } from './agent/in-agent.ts';
 import { createServiceApi } from './api.ts';
-import { findings } from './doctor.ts';
-import { isOpenToUntrusted } from './doctor-pools.ts';
-import { createInAgent } from './in-agent.ts';
-import type { GivenJob } from './job-facts.ts';
-import { createJobRows } from './job-rows.ts';
+import { findings } from './doctor/doctor.ts';
+import { isOpenToUntrusted } from './doctor/doctor-pools.ts';
+import type { GivenJob } from './jobs/job-facts.ts';
+import { createJobRows } from './jobs/job-rows.ts';
+import { rule } from './jobs/ruling.ts';
 import { createCounts } from './metrics.ts';
-import { rule } from './ruling.ts';
 import { createBuildkite } from './service.ts';
-import { createStackEntry, createStacks } from './stacks.ts';
+import { createStackEntry, createStacks } from './stacks/stacks.ts';
 import { type BuildkiteServiceConfig, pinnedAgent } from './type.ts';
 
 export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts): CiService {

@@ -13,17 +13,17 @@ import type { CiEvent, CiService } from '../ci-service.ts';
 import type { Filter } from '../filter/filter.ts';
 import type { Sealed } from '../filter/seal.ts';
 import type { SlotFacts } from '../parts.ts';
-import { whyEnding, whyLost, wordOf } from './ends.ts';
-import { buildkiteRules, rulesOf, type Use } from './filter-rules.ts';
+import { buildkiteRules, rulesOf, type Use } from './agent/filter-rules.ts';
+import { scriptFor } from './agent/script.ts';
 import { createFront, type FrontParts } from './front.ts';
-import type { GivenJob } from './job-facts.ts';
-import { watchQueue } from './queue-watch.ts';
-import { createReservations } from './reservations.ts';
-import { cacheKeyOf, type Ruling, untrustedRecipe, wantsOther } from './ruling.ts';
-import { createRuns } from './runs.ts';
-import { scriptFor } from './script.ts';
-import { type StackEntry, type Stacks, stageOf } from './stacks.ts';
-import type { Turns } from './turns.ts';
+import { whyEnding, whyLost, wordOf } from './jobs/ends.ts';
+import type { GivenJob } from './jobs/job-facts.ts';
+import { cacheKeyOf, type Ruling, untrustedRecipe, wantsOther } from './jobs/ruling.ts';
+import { watchQueue } from './stacks/queue-watch.ts';
+import { createReservations } from './stacks/reservations.ts';
+import { createRuns } from './stacks/runs.ts';
+import { type StackEntry, type Stacks, stageOf } from './stacks/stacks.ts';
+import type { Turns } from './stacks/turns.ts';
 
 export interface BuildkiteParts extends FrontParts {
   readonly stateDir: string;

@@ -58,7 +58,7 @@ export const buildkite: ServiceType<BuildkiteServiceConfig> = {
     hint: 'The token is an agent token of the cluster (Agents, the cluster, Agent Tokens), not an API access token.',
     run: async (...given) => (await import('./init.ts')).initBuildkite(...given),
   },
-  filterRules: async () => (await import('./filter-rules.ts')).buildkiteRules,
+  filterRules: async () => (await import('./agent/filter-rules.ts')).buildkiteRules,
   schema: async () => (await import('./schema.ts')).schema,
   resolve(name, keys) {
     const token = secretIn(keys.token);

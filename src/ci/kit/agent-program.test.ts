@@ -23,7 +23,7 @@ import { afterEach, beforeEach, describe, expect, onTestFinished, test } from 'v
 import { agentVersion, realAgent } from '../../../test/support/buildkite-agent.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import type { AgentPackageConfig } from '../../config/config.ts';
-import { buildkiteReleases, pinnedSums, releaseUrl } from '../buildkite/agent-release.ts';
+import { buildkiteReleases, pinnedSums, releaseUrl } from '../buildkite/agent/agent-release.ts';
 import { type AgentProgramOptions, createAgentProgram } from './agent-program.ts';
 import { versionOf } from './program-file.ts';
 

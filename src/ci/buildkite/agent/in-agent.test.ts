@@ -1,16 +1,16 @@
 /** Agents that take their jobs themselves, by what they say. */
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { keptLog, testConfig, testPool } from '../../../test/kit/buildkite-manager.ts';
-import { ciServiceContract } from '../../../test/kit/ci-contract.ts';
-import { type HandClock, handClock } from '../../../test/kit/core.ts';
-import { type Scratch, scratch } from '../../../test/support/scratch.ts';
-import type { AgentId } from '../../core/slot.ts';
-import { OnejobError } from '../../errors.ts';
-import { openStore, type Store } from '../../store/store.ts';
-import type { AgentContext, AgentFiles, CiEvent, CiService } from '../ci-service.ts';
+import { keptLog, testConfig, testPool } from '../../../../test/kit/buildkite-manager.ts';
+import { ciServiceContract } from '../../../../test/kit/ci-contract.ts';
+import { type HandClock, handClock } from '../../../../test/kit/core.ts';
+import { type Scratch, scratch } from '../../../../test/support/scratch.ts';
+import type { AgentId } from '../../../core/slot.ts';
+import { OnejobError } from '../../../errors.ts';
+import { openStore, type Store } from '../../../store/store.ts';
+import type { AgentContext, AgentFiles, CiEvent, CiService } from '../../ci-service.ts';
+import { createJobRows } from '../jobs/job-rows.ts';
 import { createInAgent } from './in-agent.ts';
-import { createJobRows } from './job-rows.ts';
 
 const never = new AbortController().signal;
 const nothing = () => Promise.reject(new Error('nothing to read'));

@@ -1,10 +1,10 @@
 /** The client of the Stacks API against the stand-in. */
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { type BuildkiteStandin, startBuildkite } from '../../../test/standins/buildkite/standin.ts';
-import { systemClock } from '../../clock.ts';
-import { noProxies } from '../../config/proxies.ts';
-import { createOutbound } from '../../http/outbound.ts';
-import { LaterError } from './api.ts';
+import { type BuildkiteStandin, startBuildkite } from '../../../../test/standins/buildkite/standin.ts';
+import { systemClock } from '../../../clock.ts';
+import { noProxies } from '../../../config/proxies.ts';
+import { createOutbound } from '../../../http/outbound.ts';
+import { LaterError } from '../api.ts';
 import { createStacks, type Stacks } from './stacks.ts';
 
 let bk: BuildkiteStandin;

@@ -1,8 +1,8 @@
 import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import { runIn, shells } from '../../../test/kit/azure-shells.ts';
-import { type Scratch, scratch } from '../../../test/support/scratch.ts';
+import { runIn, shells } from '../../../../test/kit/azure-shells.ts';
+import { type Scratch, scratch } from '../../../../test/support/scratch.ts';
 import { agentScript, type ScriptParts } from './script.ts';
 
 /** Each of these has ended a quoted word, a line or an expansion somewhere. */

@@ -6,8 +6,8 @@ import { type AddressInfo, createServer } from 'node:net';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { json, page, type Reply, serve } from '../../../test/kit/azure.ts';
-import { type Scratch, scratch } from '../../../test/support/scratch.ts';
+import { json, page, type Reply, serve } from '../../../../test/kit/azure.ts';
+import { type Scratch, scratch } from '../../../../test/support/scratch.ts';
 import { type Inside, lackFindings, lookScript, readLook, wayFinding } from './doctor-inside.ts';
 
 let dir: Scratch;

@@ -4,8 +4,8 @@
  */
 import { networkInterfaces } from 'node:os';
 import { stripVTControlCharacters } from 'node:util';
-import type { Finding } from '../../runtimes/runtime.ts';
-import { findsProgram, inside, pastProxies } from './script.ts';
+import type { Finding } from '../../../runtimes/runtime.ts';
+import { findsProgram, inside, pastProxies } from '../agent/script.ts';
 
 /** s until an address that does not answer is given up. */
 const patience = 6;

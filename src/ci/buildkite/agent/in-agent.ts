@@ -3,13 +3,13 @@
  * ends. onejob asks the service for counts alone; of its agents it knows what they say on their standard error, and how they end.
  */
 import { stripVTControlCharacters } from 'node:util';
-import { sleep } from '../../core/clock.ts';
-import type { AgentId, JobId } from '../../core/slot.ts';
-import { OnejobError } from '../../errors.ts';
-import type { CiService } from '../ci-service.ts';
-import type { SlotFacts } from '../parts.ts';
-import { whyEnding, wordOf } from './ends.ts';
-import { createFront, type FrontParts } from './front.ts';
+import { sleep } from '../../../core/clock.ts';
+import type { AgentId, JobId } from '../../../core/slot.ts';
+import { OnejobError } from '../../../errors.ts';
+import type { CiService } from '../../ci-service.ts';
+import type { SlotFacts } from '../../parts.ts';
+import { createFront, type FrontParts } from '../front.ts';
+import { whyEnding, wordOf } from '../jobs/ends.ts';
 import { scriptFor } from './script.ts';
 
 export interface InAgentParts extends FrontParts {

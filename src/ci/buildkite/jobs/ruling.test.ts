@@ -1,12 +1,12 @@
 /** With real keys: what a job gets of its secrets, and what becomes of one that names others'. */
 import { beforeAll, describe, expect, it } from 'vitest';
-import { forkEnv, testPool, trustedEnv } from '../../../test/kit/buildkite-manager.ts';
-import { type AgeKey, ageKey, rsaKey } from '../../../test/kit/secrets.ts';
-import { OnejobError } from '../../errors.ts';
-import type { PinBook } from '../../secrets/job-secrets.ts';
-import { parseKeys, type SecretKeys } from '../../secrets/keys.ts';
-import { seal } from '../../secrets/sealed-format.ts';
-import { encryptSeed } from '../../secrets/seed-format.ts';
+import { forkEnv, testPool, trustedEnv } from '../../../../test/kit/buildkite-manager.ts';
+import { type AgeKey, ageKey, rsaKey } from '../../../../test/kit/secrets.ts';
+import { OnejobError } from '../../../errors.ts';
+import type { PinBook } from '../../../secrets/job-secrets.ts';
+import { parseKeys, type SecretKeys } from '../../../secrets/keys.ts';
+import { seal } from '../../../secrets/sealed-format.ts';
+import { encryptSeed } from '../../../secrets/seed-format.ts';
 import { rule } from './ruling.ts';
 
 const trust = testPool().trust;

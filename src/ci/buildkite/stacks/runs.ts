@@ -2,10 +2,10 @@
  * Jobs that an agent of this host is to acquire, or has: what the service says of them. Their agents speak to the service
  * themselves, so nothing but its own word tells how far they are.
  */
-import type { AgentId, JobId } from '../../core/slot.ts';
-import { OnejobError, toFailure } from '../../errors.ts';
+import type { AgentId, JobId } from '../../../core/slot.ts';
+import { OnejobError, toFailure } from '../../../errors.ts';
+import type { Shared } from '../service.ts';
 import type { Reservations } from './reservations.ts';
-import type { Shared } from './service.ts';
 import { stageOf } from './stacks.ts';
 import { retryWait, type Turns, takeTurns } from './turns.ts';
 

@@ -3,11 +3,11 @@ import { mkdirSync, symlinkSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
-import { Folder } from '../../../test/kit/config.ts';
-import { scratch } from '../../../test/support/scratch.ts';
-import type { PoolConfig } from '../../config/config.ts';
-import { expandRecipe } from '../../config/template.ts';
-import type { Mount, Recipe } from '../../runtimes/runtime.ts';
+import { Folder } from '../../../../test/kit/config.ts';
+import { scratch } from '../../../../test/support/scratch.ts';
+import type { PoolConfig } from '../../../config/config.ts';
+import { expandRecipe } from '../../../config/template.ts';
+import type { Mount, Recipe } from '../../../runtimes/runtime.ts';
 import { jobFacts } from './job-facts.ts';
 import { cacheKeyOf, untrustedRecipe, wantsOther } from './ruling.ts';
 

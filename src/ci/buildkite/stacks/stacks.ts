@@ -4,13 +4,13 @@
  */
 import { createHash } from 'node:crypto';
 import { z } from 'zod';
-import type { Config } from '../../config/config.ts';
-import type { JobId } from '../../core/slot.ts';
-import { OnejobError } from '../../errors.ts';
-import { asksFor } from '../../http/exchange.ts';
-import type { CiParts } from '../parts.ts';
-import { type ApiParts, type Call, type Called, createCaller, escapeId, longestWait } from './api.ts';
-import type { GivenJob } from './job-facts.ts';
+import type { Config } from '../../../config/config.ts';
+import type { JobId } from '../../../core/slot.ts';
+import { OnejobError } from '../../../errors.ts';
+import { asksFor } from '../../../http/exchange.ts';
+import type { CiParts } from '../../parts.ts';
+import { type ApiParts, type Call, type Called, createCaller, escapeId, longestWait } from '../api.ts';
+import type { GivenJob } from '../jobs/job-facts.ts';
 
 /** A job that waits, as far as the list says it. */
 export interface ScheduledJob {

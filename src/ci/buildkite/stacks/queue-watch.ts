@@ -1,10 +1,10 @@
 /** Follows one queue: asks for its waiting jobs while a slot could take one, and reserves no more of them than there are such slots. */
-import type { JobId } from '../../core/slot.ts';
-import { OnejobError, toFailure } from '../../errors.ts';
-import { wordOf } from './ends.ts';
+import type { JobId } from '../../../core/slot.ts';
+import { OnejobError, toFailure } from '../../../errors.ts';
+import { wordOf } from '../jobs/ends.ts';
+import type { Shared } from '../service.ts';
 import type { Reservations } from './reservations.ts';
 import type { Runs } from './runs.ts';
-import type { Shared } from './service.ts';
 import { type ScheduledJob, stageOf, whyRefused } from './stacks.ts';
 import { retryWait, type Turns, takeTurns } from './turns.ts';
 

@@ -4,8 +4,8 @@
  * A job from another repository than its pipeline's is never trusted, whatever else is said of it. What is not known counts
  * against the job.
  */
-import type { TrustConfig } from '../../config/config.ts';
-import { isSameRepository, matches, matchesPipeline, matchesRepository, shownRepository } from '../kit/repository.ts';
+import type { TrustConfig } from '../../../config/config.ts';
+import { isSameRepository, matches, matchesPipeline, matchesRepository, shownRepository } from '../../kit/repository.ts';
 import type { JobFacts } from './job-facts.ts';
 
 /** `why` names the rule: a sentence for the job's log, of a refused job what stands in one behind a colon. */

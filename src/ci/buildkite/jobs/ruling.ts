@@ -4,15 +4,15 @@
  * otherwise for them. Changes nothing; looks at the disk, to see where volumes lead.
  */
 import { createHash } from 'node:crypto';
-import type { PoolConfig, TrustConfig } from '../../config/config.ts';
-import { whyNoStranger } from '../../config/host-places.ts';
-import { isNamed, untrustedCachePath } from '../../config/volumes.ts';
-import type { Mount, Recipe } from '../../runtimes/runtime.ts';
-import { type JobSecrets, openJobSecrets, type PinBook } from '../../secrets/job-secrets.ts';
-import type { SecretKeys } from '../../secrets/keys.ts';
-import { formatOf, secretsIn } from '../../secrets/open.ts';
-import { looksSealed } from '../../secrets/sealed-format.ts';
-import { normalRepository } from '../kit/repository.ts';
+import type { PoolConfig, TrustConfig } from '../../../config/config.ts';
+import { whyNoStranger } from '../../../config/host-places.ts';
+import { isNamed, untrustedCachePath } from '../../../config/volumes.ts';
+import type { Mount, Recipe } from '../../../runtimes/runtime.ts';
+import { type JobSecrets, openJobSecrets, type PinBook } from '../../../secrets/job-secrets.ts';
+import type { SecretKeys } from '../../../secrets/keys.ts';
+import { formatOf, secretsIn } from '../../../secrets/open.ts';
+import { looksSealed } from '../../../secrets/sealed-format.ts';
+import { normalRepository } from '../../kit/repository.ts';
 import { type GivenJob, type JobFacts, jobFacts } from './job-facts.ts';
 import { decideTrust, sourceRepository } from './trust.ts';
 

@@ -1,22 +1,22 @@
 /** What `onejob doctor` says of Buildkite: each a sentence, with what to type where something is wrong. Changes nothing at the service. */
 
-import type { PoolConfig } from '../../config/config.ts';
-import type { Proxies } from '../../config/proxies.ts';
-import { type Clock, deadline } from '../../core/clock.ts';
-import { OnejobError, toFailure } from '../../errors.ts';
-import type { Finding } from '../../runtimes/runtime.ts';
-import type { SecretKeys } from '../../secrets/keys.ts';
-import { howToReplace } from '../../secrets/reference.ts';
-import type { Filter } from '../filter/filter.ts';
-import type { AgentProgram, AgentProgramState } from '../kit/agent-program.ts';
-import { proxyFindings } from '../proxy-findings.ts';
-import type { Trial, TrialSandbox } from '../trial.ts';
-import type { QueueCounts, ServiceApi, TokenIdentity } from './api.ts';
+import type { PoolConfig } from '../../../config/config.ts';
+import type { Proxies } from '../../../config/proxies.ts';
+import { type Clock, deadline } from '../../../core/clock.ts';
+import { OnejobError, toFailure } from '../../../errors.ts';
+import type { Finding } from '../../../runtimes/runtime.ts';
+import type { SecretKeys } from '../../../secrets/keys.ts';
+import { howToReplace } from '../../../secrets/reference.ts';
+import type { Filter } from '../../filter/filter.ts';
+import type { AgentProgram, AgentProgramState } from '../../kit/agent-program.ts';
+import { proxyFindings } from '../../proxy-findings.ts';
+import type { Trial, TrialSandbox } from '../../trial.ts';
+import { buildkiteRules } from '../agent/filter-rules.ts';
+import type { QueueCounts, ServiceApi, TokenIdentity } from '../api.ts';
+import { untrustedRecipe } from '../jobs/ruling.ts';
+import type { BuildkiteServiceConfig } from '../type.ts';
 import { lackFindings, lookScript, readLook, type Way, wayFinding } from './doctor-inside.ts';
 import { isOpenToUntrusted, poolFindings } from './doctor-pools.ts';
-import { buildkiteRules } from './filter-rules.ts';
-import { untrustedRecipe } from './ruling.ts';
-import type { BuildkiteServiceConfig } from './type.ts';
 
 export interface DoctorParts {
   readonly config: BuildkiteServiceConfig;

@@ -4,12 +4,12 @@
  *
  * A reservation ends by itself soon after nobody keeps it: what is forgotten here, by a crash too, goes back to its queue.
  */
-import type { AgentId, Failure, JobId, JobResult } from '../../core/slot.ts';
-import { type ErrorCode, toFailure } from '../../errors.ts';
-import type { SlotOffer } from '../ci-service.ts';
-import { whyNotAcquired, wordOf } from './ends.ts';
-import type { Ruling } from './ruling.ts';
-import type { Shared } from './service.ts';
+import type { AgentId, Failure, JobId, JobResult } from '../../../core/slot.ts';
+import { type ErrorCode, toFailure } from '../../../errors.ts';
+import type { SlotOffer } from '../../ci-service.ts';
+import { whyNotAcquired, wordOf } from '../jobs/ends.ts';
+import type { Ruling } from '../jobs/ruling.ts';
+import type { Shared } from '../service.ts';
 import { stageOf } from './stacks.ts';
 
 export interface Reservation {

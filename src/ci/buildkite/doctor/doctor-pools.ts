@@ -1,11 +1,11 @@
 /** What `doctor` says of the config of pools: trust, volumes and homes, folders of the owner, keys, times, disk. */
 import { readdir, realpath, stat, statfs } from 'node:fs/promises';
 import { join, sep } from 'node:path';
-import { openDoors } from '../../config/check-trust.ts';
-import type { PoolConfig } from '../../config/config.ts';
-import { whyNoStranger } from '../../config/host-places.ts';
-import { formatDuration, formatSize } from '../../config/units.ts';
-import type { Finding } from '../../runtimes/runtime.ts';
+import { openDoors } from '../../../config/check-trust.ts';
+import type { PoolConfig } from '../../../config/config.ts';
+import { whyNoStranger } from '../../../config/host-places.ts';
+import { formatDuration, formatSize } from '../../../config/units.ts';
+import type { Finding } from '../../../runtimes/runtime.ts';
 import { type DoctorParts, saidOf } from './doctor.ts';
 
 type PoolFindingParts = Pick<DoctorParts, 'pools' | 'keys' | 'stateDir'>;

@@ -5,8 +5,8 @@
  * Calls and fields from the agent's `api/` and `core/` (v3.137).
  */
 import { z } from 'zod';
-import { type Asked, isListed, type Rules, type Verdict } from '../filter/rules.ts';
-import type { Seal, Sealed } from '../filter/seal.ts';
+import { type Asked, isListed, type Rules, type Verdict } from '../../filter/rules.ts';
+import type { Seal, Sealed } from '../../filter/seal.ts';
 
 export const rulesOf = 'buildkite';
 

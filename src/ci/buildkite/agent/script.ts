@@ -3,9 +3,9 @@
  * token is good for one agent of that one job, unless the agent takes its job itself.
  * Every place that an earlier job could have left something in is named, so that none of the agent's own defaults is read.
  */
-import type { PoolConfig } from '../../config/config.ts';
-import type { Recipe } from '../../runtimes/runtime.ts';
-import type { AgentContext } from '../ci-service.ts';
+import type { PoolConfig } from '../../../config/config.ts';
+import type { Recipe } from '../../../runtimes/runtime.ts';
+import type { AgentContext } from '../../ci-service.ts';
 
 export interface ScriptParts {
   readonly token: string;

@@ -2,9 +2,9 @@
  * Where the project puts its releases, and which checksums it gives them (agent 3.137, `install.sh`,
  * `.buildkite/steps/build-github-release.sh`): one list per release, beside its files.
  */
-import { OnejobError } from '../../errors.ts';
-import { reasonOf, receiveText } from '../../images/receive.ts';
-import type { Releases } from '../kit/agent-program.ts';
+import { OnejobError } from '../../../errors.ts';
+import { reasonOf, receiveText } from '../../../images/receive.ts';
+import type { Releases } from '../../kit/agent-program.ts';
 
 const releases = 'https://github.com/buildkite/agent/releases/download';
 

@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import type { TrustConfig } from '../../config/config.ts';
-import { normalRepository } from '../kit/repository.ts';
+import type { TrustConfig } from '../../../config/config.ts';
+import { normalRepository } from '../../kit/repository.ts';
 import { type JobFacts, jobFacts } from './job-facts.ts';
 import { decideTrust, sourceRepository } from './trust.ts';
 

@@ -2,13 +2,13 @@
  * The service's jobs that this host has or had, for people. A store that takes nothing holds up nobody who tells of them: what it
  * has missed is kept here, and written with the next one that it takes.
  */
-import type { Clock } from '../../core/clock.ts';
-import type { AgentId, JobId } from '../../core/slot.ts';
-import { toFailure } from '../../errors.ts';
-import type { Log } from '../../log.ts';
-import type { Store } from '../../store/store.ts';
-import type { ServiceJob } from '../ci-service.ts';
-import { shownRepository } from '../kit/repository.ts';
+import type { Clock } from '../../../core/clock.ts';
+import type { AgentId, JobId } from '../../../core/slot.ts';
+import { toFailure } from '../../../errors.ts';
+import type { Log } from '../../../log.ts';
+import type { Store } from '../../../store/store.ts';
+import type { ServiceJob } from '../../ci-service.ts';
+import { shownRepository } from '../../kit/repository.ts';
 import { type GivenJob, jobFacts } from './job-facts.ts';
 
 export interface JobRows {

@@ -1,8 +1,8 @@
 /** What becomes of jobs, in words: for their pages at the service, and for the list of jobs of this host. */
-import type { PoolConfig } from '../../config/config.ts';
-import { formatDuration, formatSize } from '../../config/units.ts';
-import type { JobResult, StopReason } from '../../core/slot.ts';
-import { stageOf } from './stacks.ts';
+import type { PoolConfig } from '../../../config/config.ts';
+import { formatDuration, formatSize } from '../../../config/units.ts';
+import type { JobResult, StopReason } from '../../../core/slot.ts';
+import { stageOf } from '../stacks/stacks.ts';
 
 /** Of a job whose agent ended without telling the service how its job did. `pool`: the job's, undefined where config has it no more. */
 export function whyLost(result: JobResult, pool: PoolConfig | undefined): string {

@@ -1,6 +1,6 @@
 /** Work that is due at times, and again whenever something changes: a turn at a time, without ever missing a change. */
-import { type Clock, sleep } from '../../core/clock.ts';
-import { LaterError } from './api.ts';
+import { type Clock, sleep } from '../../../core/clock.ts';
+import { LaterError } from '../api.ts';
 
 export interface TurnParts {
   /** When the next turn is due (the clock's `now`); null: not before something changes. */

@@ -1,10 +1,10 @@
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
-import { keptLog, trustedEnv } from '../../../test/kit/buildkite-manager.ts';
-import { scratch } from '../../../test/support/scratch.ts';
-import type { JobResult } from '../../core/slot.ts';
-import { OnejobError } from '../../errors.ts';
-import { openStore } from '../../store/store.ts';
+import { keptLog, trustedEnv } from '../../../../test/kit/buildkite-manager.ts';
+import { scratch } from '../../../../test/support/scratch.ts';
+import type { JobResult } from '../../../core/slot.ts';
+import { OnejobError } from '../../../errors.ts';
+import { openStore } from '../../../store/store.ts';
 import { wordOf } from './ends.ts';
 import { createJobRows, type JobRows } from './job-rows.ts';
 

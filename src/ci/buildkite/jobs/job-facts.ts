@@ -5,7 +5,7 @@
  * All of it is foreign text. What trust is decided by is kept whole or, when it is too long or holds control characters, not at
  * all: a text that was cut could look like another one.
  */
-import { masked } from '../kit/masked.ts';
+import { masked } from '../../kit/masked.ts';
 
 /** A job as the service gave it. All of its variables are foreign. */
 export interface GivenJob {
