@@ -4,7 +4,7 @@
  */
 import { execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { connectEngine } from '../src/runtimes/docker/engine.ts';
+import { connectEngine } from '../src/engine/engine.ts';
 import { logFolder } from '../src/runtimes/docker/log-files.ts';
 import { followLogs } from '../src/runtimes/docker/logs.ts';
 import { start } from '../src/runtimes/runtime.ts';

@@ -8,6 +8,7 @@ import { tellLost } from './ci/own-queue/tell.ts';
 import type { OpenParts } from './ci/parts.ts';
 import { weakenedFindings } from './config/findings.ts';
 import { slotNames } from './config/template.ts';
+import type { Finding } from './finding.ts';
 import { createTrial } from './manager/actions/ask.ts';
 import { createStateRoom } from './manager/caches/state-room.ts';
 import { createPruneJobs, keepHouse } from './manager/housekeeping.ts';
@@ -19,7 +20,6 @@ import { createManager } from './manager/manager.ts';
 import { followServices, slotFacts } from './manager/services/ci-events.ts';
 import { waitingReason } from './manager/status.ts';
 import { choiceNow } from './runtimes/choose.ts';
-import type { Finding } from './runtimes/runtime.ts';
 import { subdirectory } from './store/directory.ts';
 
 export interface HostParts

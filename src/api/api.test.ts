@@ -10,13 +10,13 @@ import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import { createFakeManager, type FakeManager } from '../../test/support/fake-manager.ts';
 import { asNobody } from '../../test/support/nobody.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { jobRequest } from '../job.ts';
 import { gapPiece } from '../logs/gap.ts';
 import { until } from '../until.ts';
 import { type Client, createClient } from './client.ts';
 import { statusOf } from './http-errors.ts';
 import type { LogPiece } from './manager.ts';
 import { limited } from './routes.ts';
-import { jobRequest } from './schema.ts';
 import { type ApiServer, startApi } from './server.ts';
 import { probeSocket } from './sockets.ts';
 

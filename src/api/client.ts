@@ -11,6 +11,7 @@ import { json } from 'node:stream/consumers';
 import { pipeline } from 'node:stream/promises';
 import type { z } from 'zod';
 import { OnejobError } from '../errors.ts';
+import type { jobRequest } from '../job.ts';
 import { type Counts, none } from '../logs/gap.ts';
 import { readFrames } from './frames.ts';
 import { fromErrorView } from './http-errors.ts';
@@ -69,9 +70,9 @@ export interface Client extends Asked<Plain> {
   readonly images: ImageDesk;
   readonly secrets: SecretDesk;
   doctor(): Promise<Schemas.FindingView[]>;
-  submit(request: z.input<typeof Schemas.jobRequest>): Promise<Schemas.JobView>;
+  submit(request: z.input<typeof jobRequest>): Promise<Schemas.JobView>;
   /** Throws what `submit` would, but for the workspace, which need not be sent yet. */
-  check(request: z.input<typeof Schemas.jobRequest>): Promise<void>;
+  check(request: z.input<typeof jobRequest>): Promise<void>;
   job(id: string): Promise<Schemas.JobView>;
   /** Waits for the job's end, however long it takes. */
   settled(id: string, signal?: AbortSignal): Promise<Schemas.JobView>;

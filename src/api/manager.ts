@@ -1,5 +1,6 @@
 /** What the API may ask of a running manager. The reconciler and the own queue stand behind it; `main.ts` joins them. */
 import type { Readable } from 'node:stream';
+import type { JobRequest } from '../job.ts';
 import type { Gap } from '../logs/gap.ts';
 import type { DeviceAnswer, DeviceChange, DeviceView, ProofView } from './device-schema.ts';
 import type { ImageOutcome, ImageView } from './image-schema.ts';
@@ -7,7 +8,6 @@ import type {
   DownRequest,
   FindingView,
   ForgottenView,
-  JobRequest,
   JobView,
   PlanLine,
   PrunedView,

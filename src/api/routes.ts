@@ -2,6 +2,7 @@
 import { PassThrough, pipeline, Readable, Transform } from 'node:stream';
 import { z } from 'zod';
 import { OnejobError } from '../errors.ts';
+import { jobRequest } from '../job.ts';
 import type { Counts } from '../logs/gap.ts';
 import { lastLines, skip } from '../logs/select.ts';
 import { proofsAtMost, proofsListed, quarantineRequest, reserveRequest } from './device-schema.ts';
@@ -10,7 +11,7 @@ import { toErrorView } from './http-errors.ts';
 import { type ImageEvent, imageRequest } from './image-schema.ts';
 import type { ImageDesk, LogPiece, LogSource, Manager, SecretDesk } from './manager.ts';
 import { type ApiRequest, checked, type Routes } from './requests.ts';
-import { downRequest, type JobView, jobRequest, pauseRequest, pruneRequest, workspaceLimit } from './schema.ts';
+import { downRequest, type JobView, pauseRequest, pruneRequest, workspaceLimit } from './schema.ts';
 import { allowRequest, fingerprintText, forgetRequest } from './secret-schema.ts';
 
 const byPool = z.object({ pool: z.string().nullable().default(null) });

@@ -9,8 +9,9 @@ import type { Readable } from 'node:stream';
 import type { WaitingJob } from '../core/plan.ts';
 import type { AgentId, Change, Exit, Failure, JobId, StopReason } from '../core/slot.ts';
 import { OnejobError } from '../errors.ts';
+import type { Finding } from '../finding.ts';
 import type { Device } from '../gpu/inventory.ts';
-import type { Finding, Recipe } from '../runtimes/runtime.ts';
+import type { Recipe } from '../runtimes/runtime.ts';
 import type { Trial } from './trial.ts';
 
 export interface AgentContext {

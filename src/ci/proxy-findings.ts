@@ -1,6 +1,6 @@
 /** What `doctor` says of the way to a service: whether a proxy is on it, and which. Its password is in no line. */
 import { type Proxies, proxyFor } from '../config/proxies.ts';
-import type { Finding } from '../runtimes/runtime.ts';
+import type { Finding } from '../finding.ts';
 
 /** `service`: its name in the config. */
 export function proxyFindings(service: string, address: string, proxies: Proxies): Finding[] {

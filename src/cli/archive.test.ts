@@ -5,10 +5,10 @@ import { DatabaseSync } from 'node:sqlite';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { testContext } from '../../test/support/cli-context.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
-import { jobRequest } from '../api/schema.ts';
 import { createOwnQueue } from '../ci/own-queue/own-queue.ts';
 import type { QueuePool } from '../ci/own-queue/request.ts';
 import { runCli } from '../cli.ts';
+import { jobRequest } from '../job.ts';
 import { logPath } from '../logs/log-file.ts';
 import { openStore } from '../store/store.ts';
 

@@ -1,11 +1,11 @@
 /** The flags of `onejob run` as a request to the daemon. */
 import { userInfo } from 'node:os';
 import { resolve } from 'node:path';
-import type { JobRequest } from '../api/schema.ts';
 import { artifactProblem, artifactsProblem } from '../ci/own-queue/globs.ts';
 import { parseDuration, parseSize } from '../config/units.ts';
 import { parseVolume } from '../config/volumes.ts';
 import { OnejobError } from '../errors.ts';
+import type { JobRequest } from '../job.ts';
 import type { RunOptions } from './run.ts';
 import type { CliContext, GlobalFlags } from './session.ts';
 

@@ -7,8 +7,9 @@
 import { randomBytes } from 'node:crypto';
 import { resolve } from 'node:path';
 import type { Client } from '../api/client.ts';
-import type { JobRequest, JobView, StatusView } from '../api/schema.ts';
+import type { JobView, StatusView } from '../api/schema.ts';
 import { type ErrorCode, OnejobError } from '../errors.ts';
+import type { JobRequest } from '../job.ts';
 import { leaderOf } from '../store/lead.ts';
 import { until } from '../until.ts';
 import type { PackedWorkspace } from '../workspace/pack.ts';

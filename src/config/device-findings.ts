@@ -4,8 +4,8 @@
  */
 import { type Allocation, allocate } from '../core/allocate.ts';
 import type { Want } from '../core/lease.ts';
+import type { Finding } from '../finding.ts';
 import type { Device, Inventory } from '../gpu/inventory.ts';
-import type { Finding } from '../runtimes/runtime.ts';
 import { fits, whyNot } from './conditions.ts';
 import type { DeviceRequest, PoolConfig } from './config.ts';
 

@@ -1,7 +1,7 @@
 /** What is found in a config besides what its keys may hold: of its secrets, and of pools that give something of their sandboxes away. */
 import { serviceType, tellingOrigin } from '../ci/types.ts';
 import { OnejobError } from '../errors.ts';
-import type { Finding } from '../runtimes/runtime.ts';
+import type { Finding } from '../finding.ts';
 import { checkSecret, describeSecret, readSecret, type SecretReference, type Variables } from '../secrets/reference.ts';
 import type { Writing } from './check.ts';
 import type { Config, PoolConfig } from './config.ts';

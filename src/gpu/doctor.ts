@@ -2,10 +2,11 @@
  * What `doctor` says of a host with GPUs: what the look at its devices found, with the command that mends it, and what nobody
  * sees before it breaks. Pure: a host is its inventory and its facts. What could not be found out is no finding.
  */
+
+import type { Finding } from '../finding.ts';
 import type { Arch } from '../images/request.ts';
 import { whyNotImage } from '../images/search.ts';
 import { compareVersions, leadingVersion } from '../images/version.ts';
-import type { Finding } from '../runtimes/runtime.ts';
 import { capital } from './finding.ts';
 import type { GpuHostFacts } from './host-facts.ts';
 import type { Device, GpuFinding, Inventory } from './inventory.ts';

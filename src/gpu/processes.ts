@@ -6,8 +6,7 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { AgentId } from '../core/slot.ts';
-import { parseStat } from '../runtimes/process/identity.ts';
-import { markVariable } from '../runtimes/process/tree.ts';
+import { markVariable, parseStat } from '../system/process-identity.ts';
 import type { Device, GpuProcess } from './inventory.ts';
 import { mayBeOn } from './mig.ts';
 

@@ -5,10 +5,10 @@ import { Readable } from 'node:stream';
 import { stripVTControlCharacters } from 'node:util';
 import { z } from 'zod';
 import { systemClock } from '../clock.ts';
+import { connect, usualLimits } from '../engine/call.ts';
+import type { Endpoint } from '../engine/endpoint.ts';
+import { diskFull, isDiskFull, messageOf, statusOf, translate } from '../engine/failures.ts';
 import { OnejobError } from '../errors.ts';
-import { connect, usualLimits } from '../runtimes/docker/call.ts';
-import type { Endpoint } from '../runtimes/docker/endpoint.ts';
-import { diskFull, isDiskFull, messageOf, statusOf, translate } from '../runtimes/docker/failures.ts';
 
 const imageAnswer = z.object({
   Id: z.string(),

@@ -9,11 +9,11 @@ import type { Config } from '../config/config.ts';
 import { secretFindings } from '../config/findings.ts';
 import { type Clock, every } from '../core/clock.ts';
 import { toFailure } from '../errors.ts';
+import type { Finding } from '../finding.ts';
 import type { Log } from '../log.ts';
 import { agentLogsFolder, agentLogsPath } from '../logs/agent-logs.ts';
 import { logPath } from '../logs/log-file.ts';
 import { filesOf } from '../logs/parts.ts';
-import type { Finding } from '../runtimes/runtime.ts';
 import type { Store } from '../store/store.ts';
 import type { Caches } from './caches/caches.ts';
 

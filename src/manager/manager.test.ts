@@ -2,7 +2,7 @@
 
 import { expect, test } from 'vitest';
 import { handClock } from '../../test/kit/core.ts';
-import { jobRequest } from '../api/schema.ts';
+import { jobRequest } from '../job.ts';
 import { Pause } from './loop/pause.ts';
 import { createManager, type ManagerParts } from './manager.ts';
 

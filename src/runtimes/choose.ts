@@ -12,8 +12,9 @@ import { type Clock, deadline } from '../core/clock.ts';
 import type { Slot } from '../core/slot.ts';
 import { isEmpty } from '../core/slot.ts';
 import { OnejobError, toFailure } from '../errors.ts';
+import { type Finding, fine, warning } from '../finding.ts';
 import type { DockerRuntime } from './docker/docker.ts';
-import { type Finding, fine, type Runtime, warning } from './runtime.ts';
+import type { Runtime } from './runtime.ts';
 
 export interface Runtimes {
   /** Grows when `chooseAgain` chooses one that was not there. */
@@ -110,8 +111,8 @@ async function chooseBest(
 ): Promise<Choice> {
   if (inUse.includes('docker'))
     return { runtime: await make('docker'), reason: 'docker, because agents of an earlier start are in it', isFallback: false };
-  const { probeDocker } = await import('./docker/probe.ts');
-  const { resolveEndpoint } = await import('./docker/endpoint.ts');
+  const { probeDocker } = await import('../engine/probe.ts');
+  const { resolveEndpoint } = await import('../engine/endpoint.ts');
   using limit = deadline(options.clock, patience);
   const { signal } = limit;
   const probe = await probeDocker(await resolveEndpoint(options.env.docker), signal, options.clock).catch((error: unknown) => ({

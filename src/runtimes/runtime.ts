@@ -8,6 +8,7 @@
 
 import type { Readable } from 'node:stream';
 import type { AgentId, Exit } from '../core/slot.ts';
+import type { Finding } from '../finding.ts';
 import type { Device } from '../gpu/inventory.ts';
 
 /** A host path in the sandbox. `variable`, when set, is an environment variable that holds the container path. */
@@ -135,23 +136,6 @@ export function advance(position: LogPosition, chunk: LogChunk): LogPosition {
     stdout: position.stdout + (chunk.stream === 'stdout' ? more : 0),
     stderr: position.stderr + (chunk.stream === 'stderr' ? more : 0),
   };
-}
-
-/** One thing `doctor` found. `level: 'error'` means the runtime cannot be used. */
-export interface Finding {
-  readonly level: 'ok' | 'warning' | 'error';
-  readonly subject: string;
-  readonly message: string;
-  /** What to do about it; null when there is nothing to do. */
-  readonly hint: string | null;
-}
-
-export function fine(subject: string, message: string): Finding {
-  return { level: 'ok', subject, message, hint: null };
-}
-
-export function warning(subject: string, message: string, hint: string | null = null): Finding {
-  return { level: 'warning', subject, message, hint };
 }
 
 /** What the core and the faces may ask about a runtime instead of its name. */

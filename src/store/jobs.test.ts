@@ -3,10 +3,10 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
-import { jobRequest } from '../api/schema.ts';
 import { createOwnQueue, type OwnQueue } from '../ci/own-queue/own-queue.ts';
 import type { QueuePool } from '../ci/own-queue/request.ts';
 import type { Change } from '../core/slot.ts';
+import { jobRequest } from '../job.ts';
 import { databaseName } from './directory.ts';
 import { openStore, type Store } from './store.ts';
 

@@ -3,7 +3,7 @@
  * the commit that makes a job done, the values of its variables are gone, as they may be secrets (S8).
  */
 import { z } from 'zod';
-import { jobRequest, jobResult } from '../api/schema.ts';
+import { jobRequest, jobResult } from '../job.ts';
 import { type Reader, understand } from './db.ts';
 
 /** How far a job has come; see `src/ci/own-queue/job.ts` for what each field means. */

@@ -5,12 +5,13 @@
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import type { DownRequest, JobRequest, JobView } from '../../src/api/schema.ts';
+import type { DownRequest, JobView } from '../../src/api/schema.ts';
 import { readEnvironment } from '../../src/config/environment.ts';
 import { loadConfig } from '../../src/config/load.ts';
 import { type AgentId, isEmpty, type Slot } from '../../src/core/slot.ts';
 import { OnejobError } from '../../src/errors.ts';
 import { type Host, type HostParts, openHost } from '../../src/host.ts';
+import type { JobRequest } from '../../src/job.ts';
 import { rebased } from '../../src/manager/loop/populate.ts';
 import { storeFault } from '../../src/store/fault.ts';
 import { openStore, type Store } from '../../src/store/store.ts';

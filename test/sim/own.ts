@@ -2,8 +2,10 @@
  * People who use the own queue: they hand jobs in, again when nobody answered, cancel some, and remember what they were told.
  * What a job did is known to the Engine; what the queue says of it must agree with that, once and for good.
  */
-import type { JobRequest, JobView } from '../../src/api/schema.ts';
+
+import type { JobView } from '../../src/api/schema.ts';
 import { OnejobError } from '../../src/errors.ts';
+import type { JobRequest } from '../../src/job.ts';
 import { isDiskFull } from './builtins.ts';
 import { requestOf, type SimHost } from './host.ts';
 import type { Act, Seen } from './runtime.ts';

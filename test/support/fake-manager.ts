@@ -5,8 +5,9 @@ import { Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import type { DeviceView, ProofView } from '../../src/api/device-schema.ts';
 import type { LogPiece, Manager } from '../../src/api/manager.ts';
-import type { ForgottenView, JobRequest, JobView, ResumeView, StatusView } from '../../src/api/schema.ts';
+import type { ForgottenView, JobView, ResumeView, StatusView } from '../../src/api/schema.ts';
 import { OnejobError } from '../../src/errors.ts';
+import type { JobRequest } from '../../src/job.ts';
 import { notHere } from '../../src/manager/services/service-jobs.ts';
 
 interface FakeJob {

@@ -1,7 +1,7 @@
 /** What `onejob doctor` says of Azure Pipelines: each a sentence with what to do. Changes nothing at the service. */
 
 import { OnejobError, toFailure } from '../../errors.ts';
-import type { Finding } from '../../runtimes/runtime.ts';
+import type { Finding } from '../../finding.ts';
 import type { Books } from '../early/books.ts';
 import { compareVersions } from './client.ts';
 import { queuesOf } from './pools.ts';

@@ -5,8 +5,8 @@
 import type { PoolConfig } from '../../config/config.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
 import { toFailure } from '../../errors.ts';
+import type { Finding } from '../../finding.ts';
 import type { Log } from '../../log.ts';
-import type { Finding } from '../../runtimes/runtime.ts';
 import type { CiEvent, CiService } from '../ci-service.ts';
 import type { AgentProgram } from '../kit/agent-program.ts';
 import type { Trial } from '../trial.ts';

@@ -2,8 +2,8 @@
 import type { PoolConfig } from '../../config/config.ts';
 import { noProxies } from '../../config/proxies.ts';
 import { createOutbound } from '../../http/outbound.ts';
-import { createPinBook } from '../../manager/services/secret-desk.ts';
 import { parseKeys } from '../../secrets/keys.ts';
+import { createPinBook } from '../../secrets/pin-book.ts';
 import { describeSecret, readSecret } from '../../secrets/reference.ts';
 import { subdirectory } from '../../store/directory.ts';
 import type { CiService } from '../ci-service.ts';

@@ -1,7 +1,7 @@
 import { join } from 'node:path';
 import { type CiSubject, ciServiceContract } from '../../../test/kit/ci-contract.ts';
 import { scratch } from '../../../test/support/scratch.ts';
-import { jobRequest } from '../../api/schema.ts';
+import { jobRequest } from '../../job.ts';
 import type { Recipe } from '../../runtimes/runtime.ts';
 import { openStore } from '../../store/store.ts';
 import { createOwnQueue } from './own-queue.ts';

@@ -8,11 +8,12 @@
 
 import { randomBytes } from 'node:crypto';
 import type { Readable } from 'node:stream';
-import { type JobRequest, type JobView, jobsListed, workspaceLimit } from '../../api/schema.ts';
+import { type JobView, jobsListed, workspaceLimit } from '../../api/schema.ts';
 import { systemClock } from '../../clock.ts';
 import { mountPathProblem } from '../../config/volumes.ts';
 import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
+import type { JobRequest } from '../../job.ts';
 import type { Store } from '../../store/store.ts';
 import type { CiService, JobSource } from '../ci-service.ts';
 import { applyCancel, applyChange, type Job, newJob, viewOf } from './job.ts';

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { type JobRequest, jobRequest } from '../../api/schema.ts';
+import { type JobRequest, jobRequest } from '../../job.ts';
 import type { Mount } from '../../runtimes/runtime.ts';
 import { checkRequest, type QueuePool, recipeOfJob } from './request.ts';
 

@@ -1,9 +1,10 @@
 /** What a job may ask for, and the script that it becomes: everything that could only fail later is refused when it is submitted. */
-import type { JobRequest } from '../../api/schema.ts';
+
 import type { PoolConfig } from '../../config/config.ts';
 import { formatSize } from '../../config/units.ts';
 import { mountPathProblem, tidyMount } from '../../config/volumes.ts';
 import { OnejobError } from '../../errors.ts';
+import type { JobRequest } from '../../job.ts';
 import type { Mount, Recipe } from '../../runtimes/runtime.ts';
 import type { StoredRequest } from '../../store/jobs.ts';
 import type { AgentContext } from '../ci-service.ts';

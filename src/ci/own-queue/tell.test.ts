@@ -1,5 +1,5 @@
 import { beforeEach, expect, it } from 'vitest';
-import { jobRequest } from '../../api/schema.ts';
+import { jobRequest } from '../../job.ts';
 import type { Log } from '../../log.ts';
 import type { CiEvent } from '../ci-service.ts';
 import { applyCancel, applyChange, type Job, type JobChange, newJob, viewOf } from './job.ts';

@@ -12,8 +12,9 @@ import { turn } from '../../clock.ts';
 import { cachePath, isNamed, untrustedCachePath } from '../../config/volumes.ts';
 import type { Clock } from '../../core/clock.ts';
 import { toFailure } from '../../errors.ts';
+import type { Finding } from '../../finding.ts';
 import type { Log } from '../../log.ts';
-import type { Finding, Mount } from '../../runtimes/runtime.ts';
+import type { Mount } from '../../runtimes/runtime.ts';
 import { type CachePlace, ensureFolders, listPlaces, trashFolder, type WantedCaches } from './cache-places.ts';
 import { type CacheEntry, type CacheSize, clear, measure, pathOf } from './cache-tree.ts';
 

@@ -5,7 +5,7 @@
 import { statfsSync } from 'node:fs';
 import { readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
-import type { Finding } from '../../runtimes/runtime.ts';
+import type { Finding } from '../../finding.ts';
 
 export interface StateRoomParts {
   readonly dir: string;

@@ -6,10 +6,10 @@ import { serviceType } from '../../ci/types.ts';
 import { fits } from '../../config/conditions.ts';
 import type { Config, ImageRecipe, PoolConfig } from '../../config/config.ts';
 import { OnejobError } from '../../errors.ts';
+import type { Finding } from '../../finding.ts';
 import { type Inventory, noGpus } from '../../gpu/inventory.ts';
 import { chooseImage } from '../../images/choose.ts';
 import { type Arch, archOf, defaultTemplate, type Platform, readPlatform } from '../../images/request.ts';
-import type { Finding } from '../../runtimes/runtime.ts';
 
 /** An image, or in whole sentences why there is none. */
 export type ImageOf = { readonly image: string } | { readonly problem: string };

@@ -4,9 +4,10 @@
  * until then such a pool is paused rather than its standbys thrown away; a look that fails changes nothing (S6).
  */
 import { hash } from 'node:crypto';
+import type { Finding } from '../../finding.ts';
 import type { Inventory } from '../../gpu/inventory.ts';
 import type { Log } from '../../log.ts';
-import type { Finding, Recipe, Runtime } from '../../runtimes/runtime.ts';
+import type { Recipe, Runtime } from '../../runtimes/runtime.ts';
 import { type Pool, poolRecipe } from '../loop/pool.ts';
 import type { Reconciler } from '../loop/reconciler.ts';
 import type { PoolImages } from './pool-images.ts';

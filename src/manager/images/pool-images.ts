@@ -13,11 +13,12 @@ import type { Config, ImageRecipe, PoolConfig } from '../../config/config.ts';
 import type { Environment } from '../../config/environment.ts';
 import { type Clock, every } from '../../core/clock.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
+import type { Finding } from '../../finding.ts';
 import type { Inventory } from '../../gpu/inventory.ts';
 import type { Built, ImageBuilder, ImageWish } from '../../images/builder.ts';
 import { hasOwnLayer, imageLabels } from '../../images/plan.ts';
 import type { Log } from '../../log.ts';
-import type { Finding, Recipe } from '../../runtimes/runtime.ts';
+import type { Recipe } from '../../runtimes/runtime.ts';
 import { createShared, type Progress } from '../../until.ts';
 import type { AutoImages, ImageOf } from './auto-image.ts';
 

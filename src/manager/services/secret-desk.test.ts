@@ -2,8 +2,8 @@ import { join } from 'node:path';
 import { expect, it } from 'vitest';
 import { scratch } from '../../../test/support/scratch.ts';
 import { systemClock } from '../../clock.ts';
+import { createPinBook } from '../../secrets/pin-book.ts';
 import { openStore } from '../../store/store.ts';
-import { createPinBook } from './secret-desk.ts';
 
 it('a value is pinned to a pipeline, the first one, and never to a pattern or to what is none', () => {
   using dir = scratch();

@@ -1,10 +1,8 @@
-/** Pins of encrypted values, for people through the API and for the opening of jobs' secrets: both see the same store. */
+/** Pins of encrypted values, for people through the API. */
 import type { SecretDesk } from '../../api/manager.ts';
 import type { PinnedView } from '../../api/secret-schema.ts';
 import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
-import type { PinBook } from '../../secrets/job-secrets.ts';
-import { parsePipeline } from '../../secrets/pipelines.ts';
 import type { SecretPin } from '../../store/secret-pins.ts';
 import type { Store } from '../../store/store.ts';
 
@@ -48,22 +46,6 @@ export function createSecretDesk({ store, clock }: Parts): SecretDesk {
         return count;
       });
       return { fingerprint, forgotten };
-    },
-  };
-}
-
-/** What `openJobSecrets` asks. */
-export function createPinBook({ store, clock }: Parts): PinBook {
-  const { secretPins } = store;
-  const of = (fingerprint: string) => secretPins.of(fingerprint).map((pin) => pin.pipeline);
-  return {
-    of,
-    first(fingerprint, pipeline, name) {
-      // `decidePin` has refused it: a pattern here would be every pipeline's.
-      if (pipeline.includes('*') || parsePipeline(pipeline) === null)
-        throw new OnejobError('E_BUG', 'A value was to be pinned to no pipeline.');
-      store.transaction({ durable: true }, () => secretPins.first({ fingerprint, pipeline, name, at: clock.wall() }));
-      return of(fingerprint);
     },
   };
 }

@@ -2,8 +2,8 @@ import { Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import { extract, pack } from 'tar-stream';
 import { expect, test } from 'vitest';
+import { Refusal, translate } from '../../engine/failures.ts';
 import { withOwner } from './archive.ts';
-import { Refusal, translate } from './failures.ts';
 
 const long = 'l'.repeat(120);
 

@@ -3,10 +3,10 @@
 import { once } from 'node:events';
 import type { Socket } from 'node:net';
 import { deadline, sleep } from '../../core/clock.ts';
+import { silence, upgrade } from '../../engine/call.ts';
+import type { Engine } from '../../engine/engine.ts';
+import { Refusal, translate } from '../../engine/failures.ts';
 import { OnejobError } from '../../errors.ts';
-import { silence, upgrade } from './call.ts';
-import type { Engine } from './engine.ts';
-import { Refusal, translate } from './failures.ts';
 
 /** How long handing over may take before something seems wrong, in ms; 3 ms are usual. */
 const expected = 50;

@@ -6,12 +6,13 @@ import { systemClock } from '../../clock.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import type { DockerEnvironment } from '../../config/environment.ts';
 import type { Clock } from '../../core/clock.ts';
+import { type Endpoint, endpointUrl, resolveEndpoint } from '../../engine/endpoint.ts';
+import { probeDocker } from '../../engine/probe.ts';
 import { toFailure } from '../../errors.ts';
-import { type Finding, fine, type GrantWay, warning } from '../runtime.ts';
-import { type Endpoint, endpointUrl, resolveEndpoint } from './endpoint.ts';
+import { type Finding, fine, warning } from '../../finding.ts';
+import type { GrantWay } from '../runtime.ts';
 import { createFirewall, type Firewall } from './firewall.ts';
 import { anyGrant, chooseGrant, type GrantChoice, type Way } from './grants.ts';
-import { probeDocker } from './probe.ts';
 
 export async function checkEngine(
   endpoint: Endpoint,

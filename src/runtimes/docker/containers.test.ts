@@ -1,8 +1,8 @@
 /** Which container is whose, over an Engine that says what a test wants, and counts how often it was asked. */
 import { expect, test } from 'vitest';
 import { fakeEngine } from '../../../test/kit/fake-engine.ts';
+import { connectEngine } from '../../engine/engine.ts';
 import { createContainers } from './containers.ts';
-import { connectEngine } from './engine.ts';
 
 const never = new AbortController().signal;
 const limits = { soon: 10_000, late: 10_000, idle: 10_000, ping: 10_000 };

@@ -7,11 +7,11 @@ import { text } from 'node:stream/consumers';
 import { extract } from 'tar-stream';
 import { sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
+import { endpointUrl } from '../../engine/endpoint.ts';
+import type { ContainerAnswer, Engine } from '../../engine/engine.ts';
 import { OnejobError } from '../../errors.ts';
 import type { Owner } from './archive.ts';
 import { labels } from './create.ts';
-import { endpointUrl } from './endpoint.ts';
-import type { ContainerAnswer, Engine } from './engine.ts';
 
 interface Known {
   readonly id: string;

@@ -6,11 +6,11 @@ import { recipe } from '../../../test/kit/docker-runtime.ts';
 import { fakeEngine } from '../../../test/kit/fake-engine.ts';
 import { specOf } from '../../../test/kit/runtime-contract/contract.ts';
 import { amd, leased } from '../../../test/kit/runtimes.ts';
+import { connectEngine } from '../../engine/engine.ts';
 import { OnejobError } from '../../errors.ts';
 import type { LeasedDevice, Recipe } from '../runtime.ts';
 import { deviceFindings } from './check.ts';
 import { createDevices } from './devices.ts';
-import { connectEngine } from './engine.ts';
 
 const never = new AbortController().signal;
 const limits = { soon: 200, late: 200, idle: 200, ping: 200 };

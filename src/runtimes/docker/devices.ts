@@ -5,15 +5,15 @@
 
 import { stat } from 'node:fs/promises';
 import { sleep } from '../../core/clock.ts';
+import { endpointUrl } from '../../engine/endpoint.ts';
+import type { Engine } from '../../engine/engine.ts';
+import { messageOf } from '../../engine/failures.ts';
+import { isPodman } from '../../engine/probe.ts';
 import { OnejobError } from '../../errors.ts';
 import { nodesOf, openFilesForDevices } from '../devices.ts';
 import type { GrantWay, SandboxSpec } from '../runtime.ts';
-import { endpointUrl } from './endpoint.ts';
-import type { Engine } from './engine.ts';
 import { judge } from './evidence.ts';
-import { messageOf } from './failures.ts';
 import { chooseGrant, type Grant, grantOf, noGrant, passedNodes, type Way } from './grants.ts';
-import { isPodman } from './probe.ts';
 import { look, lookAtHost, type Sight } from './witness.ts';
 
 export interface DeviceOptions {

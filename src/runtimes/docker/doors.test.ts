@@ -4,8 +4,8 @@ import type { Socket } from 'node:net';
 import { text } from 'node:stream/consumers';
 import { expect, test } from 'vitest';
 import { scratch } from '../../../test/support/scratch.ts';
+import { connectEngine } from '../../engine/engine.ts';
 import { createDoors, writeInput } from './attach.ts';
-import { connectEngine } from './engine.ts';
 
 const never = () => new AbortController().signal;
 

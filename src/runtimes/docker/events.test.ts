@@ -2,7 +2,7 @@
 import type { ServerResponse } from 'node:http';
 import { expect, test } from 'vitest';
 import { fakeEngine } from '../../../test/kit/fake-engine.ts';
-import { connectEngine } from './engine.ts';
+import { connectEngine } from '../../engine/engine.ts';
 import { followEvents } from './events.ts';
 import { createExits } from './exits.ts';
 

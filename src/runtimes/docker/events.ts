@@ -7,12 +7,12 @@ import { createInterface } from 'node:readline';
 import type { Readable } from 'node:stream';
 import { z } from 'zod';
 import { sleep } from '../../core/clock.ts';
+import { endpointUrl } from '../../engine/endpoint.ts';
+import type { Engine } from '../../engine/engine.ts';
 import { toFailure } from '../../errors.ts';
 import { jsonOf } from '../../system/json.ts';
 import type { RuntimeEvent } from '../runtime.ts';
 import { labels } from './create.ts';
-import { endpointUrl } from './endpoint.ts';
-import type { Engine } from './engine.ts';
 import { type Exits, exitCodeOf } from './exits.ts';
 
 const hungUp = 'The Docker Engine hung up: it was stopped, or is being started anew';

@@ -2,7 +2,7 @@
 import { expect, test } from 'vitest';
 import { fakeEngine } from '../../../test/kit/fake-engine.ts';
 import type { Exit } from '../../core/slot.ts';
-import { connectEngine } from './engine.ts';
+import { connectEngine } from '../../engine/engine.ts';
 import { createExits } from './exits.ts';
 
 const never = new AbortController().signal;

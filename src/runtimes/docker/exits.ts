@@ -7,12 +7,12 @@
 import { z } from 'zod';
 import { deadline } from '../../core/clock.ts';
 import type { Exit } from '../../core/slot.ts';
+import { get } from '../../engine/call.ts';
+import type { ContainerAnswer, Engine } from '../../engine/engine.ts';
+import { unreachable } from '../../engine/failures.ts';
+import { isPodman } from '../../engine/probe.ts';
 import type { OnejobError } from '../../errors.ts';
-import { get } from './call.ts';
 import { labels } from './create.ts';
-import type { ContainerAnswer, Engine } from './engine.ts';
-import { unreachable } from './failures.ts';
-import { isPodman } from './probe.ts';
 
 /** How long an Engine that takes a connection may be silent before it counts as stopping, in ms. */
 const patience = 30_000;

@@ -1,8 +1,8 @@
 import { describe, expect, test } from 'vitest';
 import { amd, leased, slice } from '../../../test/kit/runtimes.ts';
+import { infoAnswer, versionAnswer } from '../../engine/probe.ts';
 import type { GrantWay } from '../runtime.ts';
 import { anyGrant, chooseGrant, grantOf, noGrant, type Way } from './grants.ts';
-import { infoAnswer, versionAnswer } from './probe.ts';
 
 const docker = (Version: string, ApiVersion: string) => versionAnswer.parse({ Version, ApiVersion });
 const podman = (Version: string) => versionAnswer.parse({ Version, ApiVersion: '1.41', Components: [{ Name: 'Podman Engine' }] });

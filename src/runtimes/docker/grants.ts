@@ -2,9 +2,10 @@
  * How an Engine is asked for devices: always by name, never by count, which would mean the first ones for everybody. Which
  * of the ways it knows is taken follows from what it reports. Pure; whether it did as asked is found out from evidence.
  */
+
+import { type InfoAnswer, isPodman, type VersionAnswer } from '../../engine/probe.ts';
 import { gateNodes, noDevices, visibleDevices } from '../devices.ts';
 import type { DriverCapability, GrantWay, LeasedDevice } from '../runtime.ts';
-import { type InfoAnswer, isPodman, type VersionAnswer } from './probe.ts';
 
 /** Ways to NVIDIA's devices: a device request to Docker's own driver, a CDI name, the runtime `nvidia`. */
 export type Way = Exclude<GrantWay, 'auto'>;

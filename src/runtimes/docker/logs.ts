@@ -4,9 +4,9 @@
  * (`log-files.ts`), through its API elsewhere.
  */
 import { sleep } from '../../core/clock.ts';
+import type { ContainerAnswer, Engine } from '../../engine/engine.ts';
 import { type ErrorCode, OnejobError } from '../../errors.ts';
 import { advance, type LogChunk, type LogPosition } from '../runtime.ts';
-import type { ContainerAnswer, Engine } from './engine.ts';
 import { createFrameReader } from './frames.ts';
 import { canRead, followFiles } from './log-files.ts';
 import { Rejoiner } from './rejoin.ts';

@@ -2,7 +2,7 @@
 import { expect, test } from 'vitest';
 import { anOwner } from '../../../test/kit/docker-runtime.ts';
 import { fakeEngine } from '../../../test/kit/fake-engine.ts';
-import { connectEngine } from './engine.ts';
+import { connectEngine } from '../../engine/engine.ts';
 import type { Firewall } from './firewall.ts';
 import { createNetworks } from './networks.ts';
 

@@ -5,11 +5,11 @@
 
 import { readFile } from 'node:fs/promises';
 import { isIPv4 } from 'node:net';
+import { endpointUrl } from '../../engine/endpoint.ts';
+import type { Engine, NetworkAnswer } from '../../engine/engine.ts';
 import { OnejobError } from '../../errors.ts';
 import { isOwnAddress } from '../../own-address.ts';
 import { labels } from './create.ts';
-import { endpointUrl } from './endpoint.ts';
-import type { Engine, NetworkAnswer } from './engine.ts';
 import { type Firewall, unguarded } from './firewall.ts';
 
 const bridgeName = 'com.docker.network.bridge.name';

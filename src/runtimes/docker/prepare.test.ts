@@ -3,11 +3,11 @@ import { expect, test } from 'vitest';
 import { recipe } from '../../../test/kit/docker-runtime.ts';
 import { fakeEngine } from '../../../test/kit/fake-engine.ts';
 import { specOf } from '../../../test/kit/runtime-contract/contract.ts';
+import { connectEngine } from '../../engine/engine.ts';
+import { createImages } from '../../engine/image.ts';
 import { OnejobError } from '../../errors.ts';
 import { createContainers } from './containers.ts';
-import { connectEngine } from './engine.ts';
 import { noGrant } from './grants.ts';
-import { createImages } from './image.ts';
 import { createPrepare } from './prepare.ts';
 
 const limits = { soon: 10_000, late: 10_000, idle: 10_000, ping: 10_000 };

@@ -4,16 +4,16 @@
  */
 
 import { createHash } from 'node:crypto';
+import { type Endpoint, endpointUrl } from '../../engine/endpoint.ts';
+import type { Engine } from '../../engine/engine.ts';
+import { messageOf, statusOf, translate } from '../../engine/failures.ts';
+import type { Image, Images } from '../../engine/image.ts';
 import { OnejobError } from '../../errors.ts';
 import type { Progress } from '../../until.ts';
 import type { Recipe, Runtime, SandboxSpec } from '../runtime.ts';
 import type { Containers } from './containers.ts';
 import { type CreateContext, containerName, createBody } from './create.ts';
 import type { Devices } from './devices.ts';
-import { type Endpoint, endpointUrl } from './endpoint.ts';
-import type { Engine } from './engine.ts';
-import { messageOf, statusOf, translate } from './failures.ts';
-import type { Image, Images } from './image.ts';
 import type { Networks } from './networks.ts';
 import { giveWorkspace } from './workspace.ts';
 

@@ -3,8 +3,8 @@ import { describe, expect, test } from 'vitest';
 import { recipe } from '../../../test/kit/docker-runtime.ts';
 import { specOf } from '../../../test/kit/runtime-contract/contract.ts';
 import { leased } from '../../../test/kit/runtimes.ts';
-import type { Endpoint } from './endpoint.ts';
-import { Refusal } from './failures.ts';
+import type { Endpoint } from '../../engine/endpoint.ts';
+import { Refusal } from '../../engine/failures.ts';
 import { refusal } from './prepare.ts';
 
 const endpoint: Endpoint = { kind: 'unix', path: '/run/docker.sock', from: 'test' };

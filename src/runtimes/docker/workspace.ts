@@ -2,10 +2,10 @@
 
 import { pipeline, Readable } from 'node:stream';
 import { extract, type Header, pack } from 'tar-stream';
+import type { Engine } from '../../engine/engine.ts';
 import { OnejobError } from '../../errors.ts';
 import { directoryEntry, type Owner, withOwner } from './archive.ts';
 import { workspacePath } from './create.ts';
-import type { Engine } from './engine.ts';
 
 /**
  * A fresh volume belongs to root. The Engine skips an archive's entry for its own top directory, and refuses archives

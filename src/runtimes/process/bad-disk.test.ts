@@ -20,10 +20,10 @@ import { afterEach, beforeEach, expect, test } from 'vitest';
 import { leftoversOf, plainRecipe } from '../../../test/kit/process-runtime.ts';
 import { follow, specOf, watch } from '../../../test/kit/runtime-contract/contract.ts';
 import { systemClock } from '../../clock.ts';
+import { allPids, isAlive } from '../../system/process-identity.ts';
 import { frame, readyMarker } from '../gate.ts';
 import type { Runtime } from '../runtime.ts';
 import { firstProcessOf, readIntent, supervisorOf } from './folder.ts';
-import { allPids, isAlive } from './identity.ts';
 import { createProcessRuntime, followExits } from './process.ts';
 
 const never = new AbortController().signal;

@@ -6,8 +6,8 @@
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import type { AgentId } from '../../core/slot.ts';
+import { killPid, readOr } from '../../system/process-identity.ts';
 import type { Recipe } from '../runtime.ts';
-import { killPid, readOr } from './identity.ts';
 
 /** The owner's folders in the hierarchies, below which its agents get theirs; null where nothing can be made. */
 export interface Cgroups {

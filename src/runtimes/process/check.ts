@@ -2,7 +2,7 @@
 import { existsSync } from 'node:fs';
 import { access, constants } from 'node:fs/promises';
 import { join } from 'node:path';
-import { type Finding, fine, warning } from '../runtime.ts';
+import { type Finding, fine, warning } from '../../finding.ts';
 import { path } from './bubblewrap.ts';
 import type { Host } from './host.ts';
 

@@ -18,9 +18,9 @@ import { join } from 'node:path';
 import { z } from 'zod';
 import type { AgentId, Exit } from '../../core/slot.ts';
 import { jsonOf } from '../../system/json.ts';
+import { isAlive, type ProcessIdentity, parseStat, readOr, unread } from '../../system/process-identity.ts';
 import type { SandboxSeen } from '../runtime.ts';
 import { oomKilled } from './cgroup.ts';
-import { isAlive, type ProcessIdentity, parseStat, readOr, unread } from './identity.ts';
 
 const intent = z.object({
   owner: z.string(),

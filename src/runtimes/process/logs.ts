@@ -5,9 +5,9 @@ import { type FileHandle, open, readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { type Clock, sleep } from '../../core/clock.ts';
 import { codeOf, OnejobError } from '../../errors.ts';
+import { mayPass } from '../../system/process-identity.ts';
 import { advance, type LogChunk, type LogPosition } from '../runtime.ts';
 import { watchFolders } from '../watch.ts';
-import { mayPass } from './identity.ts';
 
 const streams = ['stdout', 'stderr'] as const;
 /** Bytes of one chunk at most. */

@@ -7,6 +7,7 @@ import { chmod, chown, lstat, mkdir, open, utimes, writeFile } from 'node:fs/pro
 import { join } from 'node:path';
 import type { AgentId } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
+import { markVariable } from '../../system/process-identity.ts';
 import { openFilesForDevices } from '../devices.ts';
 import { gateScript } from '../gate.ts';
 import type { Recipe, SandboxSpec } from '../runtime.ts';
@@ -17,7 +18,6 @@ import { type Intent, makeFolder } from './folder.ts';
 import type { Host } from './host.ts';
 import { filterLoader } from './seccomp.ts';
 import { supervisorScript } from './supervisor.ts';
-import { markVariable } from './tree.ts';
 import { claimUid } from './uids.ts';
 
 /** What sandboxes of this recipe are made from: the recipe, how they are kept apart, and the boot. */

@@ -7,13 +7,19 @@
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { type Clock, sleep } from '../../core/clock.ts';
+import {
+  allPids,
+  isAlive,
+  killPid,
+  markVariable,
+  type ProcessIdentity,
+  readOr,
+  signalProcess,
+  withDescendants,
+} from '../../system/process-identity.ts';
 import { killCgroups, killFile } from './cgroup.ts';
 import type { Intent } from './folder.ts';
 import { firstProcessOf, supervisorOf } from './folder.ts';
-import { allPids, isAlive, killPid, type ProcessIdentity, readOr, signalProcess, withDescendants } from './identity.ts';
-
-/** Environment variable that every process of an agent inherits. */
-export const markVariable = 'ONEJOB_AGENT_MARK';
 
 /** Asks the job itself to end: the process that the gate became, and no other. */
 export function terminate(path: string, about: Intent): void {

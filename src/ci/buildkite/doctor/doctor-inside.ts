@@ -4,7 +4,7 @@
  */
 import { networkInterfaces } from 'node:os';
 import { stripVTControlCharacters } from 'node:util';
-import type { Finding } from '../../../runtimes/runtime.ts';
+import type { Finding } from '../../../finding.ts';
 import { findsProgram, inside, pastProxies } from '../agent/script.ts';
 
 /** s until an address that does not answer is given up. */

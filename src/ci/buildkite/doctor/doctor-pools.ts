@@ -5,7 +5,7 @@ import { openDoors } from '../../../config/check-trust.ts';
 import type { PoolConfig } from '../../../config/config.ts';
 import { whyNoStranger } from '../../../config/host-places.ts';
 import { formatDuration, formatSize } from '../../../config/units.ts';
-import type { Finding } from '../../../runtimes/runtime.ts';
+import type { Finding } from '../../../finding.ts';
 import { type DoctorParts, saidOf } from './doctor.ts';
 
 type PoolFindingParts = Pick<DoctorParts, 'pools' | 'keys' | 'stateDir'>;

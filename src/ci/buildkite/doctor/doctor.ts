@@ -4,7 +4,7 @@ import type { PoolConfig } from '../../../config/config.ts';
 import type { Proxies } from '../../../config/proxies.ts';
 import { type Clock, deadline } from '../../../core/clock.ts';
 import { OnejobError, toFailure } from '../../../errors.ts';
-import type { Finding } from '../../../runtimes/runtime.ts';
+import type { Finding } from '../../../finding.ts';
 import type { SecretKeys } from '../../../secrets/keys.ts';
 import { howToReplace } from '../../../secrets/reference.ts';
 import type { Filter } from '../../filter/filter.ts';

@@ -1,7 +1,7 @@
 /** Foreign errors become ours here, once: what the Engine or its socket said, in words a person can act on. */
 import { z } from 'zod';
-import { codeOf, OnejobError } from '../../errors.ts';
-import { jsonOf } from '../../system/json.ts';
+import { codeOf, OnejobError } from '../errors.ts';
+import { jsonOf } from '../system/json.ts';
 import { type Endpoint, endpointUrl } from './endpoint.ts';
 
 const answer = z.object({ message: z.string() });

@@ -3,7 +3,10 @@
  * Never signals a process whose identity does not match.
  */
 import { readdirSync, readFileSync } from 'node:fs';
-import { codeOf, OnejobError } from '../../errors.ts';
+import { codeOf, OnejobError } from '../errors.ts';
+
+/** Environment variable that every process of an agent inherits. */
+export const markVariable = 'ONEJOB_AGENT_MARK';
 
 export interface ProcessIdentity {
   readonly pid: number;

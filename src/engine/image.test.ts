@@ -9,9 +9,9 @@ import { buffer } from 'node:stream/consumers';
 import { gzipSync } from 'node:zlib';
 import { pack } from 'tar-stream';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
-import { recipe, settings } from '../../../test/kit/docker-runtime.ts';
-import { engineAt } from '../../../test/support/engine-http.ts';
-import { lacks } from '../../../test/support/require.ts';
+import { recipe, settings } from '../../test/kit/docker-runtime.ts';
+import { engineAt } from '../../test/support/engine-http.ts';
+import { lacks } from '../../test/support/require.ts';
 import { connectEngine } from './engine.ts';
 import { createImages, parseReference } from './image.ts';
 

@@ -8,9 +8,9 @@ import { Agent as HttpsAgent, request as https, type RequestOptions } from 'node
 import type { Socket } from 'node:net';
 import { PassThrough, pipeline, Readable } from 'node:stream';
 import { text } from 'node:stream/consumers';
-import { type Clock, deadline } from '../../core/clock.ts';
-import { OnejobError } from '../../errors.ts';
-import { jsonOf } from '../../system/json.ts';
+import { type Clock, deadline } from '../core/clock.ts';
+import { OnejobError } from '../errors.ts';
+import { jsonOf } from '../system/json.ts';
 import type { Endpoint } from './endpoint.ts';
 import { mute, Refusal, silent, stalled, statusOf, translate, unreachable } from './failures.ts';
 

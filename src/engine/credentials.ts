@@ -6,11 +6,11 @@
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
-import { systemClock } from '../../clock.ts';
-import { type Clock, deadline } from '../../core/clock.ts';
-import { OnejobError } from '../../errors.ts';
-import { jsonOf } from '../../system/json.ts';
-import { run } from '../../system/run.ts';
+import { systemClock } from '../clock.ts';
+import { type Clock, deadline } from '../core/clock.ts';
+import { OnejobError } from '../errors.ts';
+import { jsonOf } from '../system/json.ts';
+import { run } from '../system/run.ts';
 
 /** As the Engine's X-Registry-Auth header wants it. */
 export type RegistryAuth =

@@ -1,9 +1,9 @@
 /** Whether an Engine is there, and which. */
 
 import { z } from 'zod';
-import { systemClock } from '../../clock.ts';
-import { type Clock, deadline } from '../../core/clock.ts';
-import { type OnejobError, toFailure } from '../../errors.ts';
+import { systemClock } from '../clock.ts';
+import { type Clock, deadline } from '../core/clock.ts';
+import { type OnejobError, toFailure } from '../errors.ts';
 import { get } from './call.ts';
 import type { Endpoint } from './endpoint.ts';
 import { mute, unreachable } from './failures.ts';

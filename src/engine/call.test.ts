@@ -6,7 +6,7 @@ import { PassThrough, Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import { setTimeout as pause } from 'node:timers/promises';
 import { expect, test } from 'vitest';
-import { handClock } from '../../../test/kit/core.ts';
+import { handClock } from '../../test/kit/core.ts';
 import { connect, usualLimits } from './call.ts';
 
 /** An Engine that answers everything so, and calls to it that are bounded by a clock of one's own. */

@@ -6,8 +6,8 @@ import { createHash } from 'node:crypto';
 import { access, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
-import type { DockerEnvironment } from '../../config/environment.ts';
-import { codeOf, OnejobError } from '../../errors.ts';
+import type { DockerEnvironment } from '../config/environment.ts';
+import { codeOf, OnejobError } from '../errors.ts';
 
 export interface Tls {
   readonly ca: string | null;

@@ -1,0 +1,69 @@
+/** A job of the own queue: what is asked for, and how it ended. As it crosses the API, and as it is stored. */
+import { z } from 'zod';
+import type { Mount } from './runtimes/runtime.ts';
+
+const mount = z.strictObject({
+  host: z.string(),
+  container: z.string(),
+  readOnly: z.boolean(),
+  variable: z.string().nullable(),
+  /** Caches are a pool's. */
+  cache: z.custom<Mount['cache']>((found) => found === null, 'a job has no caches of its own').default(null),
+});
+
+/** What `onejob run` asks for. */
+export const jobRequest = z.strictObject({
+  /** Chosen by the client, so that handing in again after a lost connection gives the same job. 12 hex digits. */
+  id: z
+    .string()
+    .regex(/^[0-9a-f]{12}$/)
+    .nullable()
+    .default(null),
+  command: z.array(z.string()).min(1),
+  /** null: the one named `default`, the only one, or the first without devices; with `devices` the first that has as many. */
+  pool: z.string().nullable().default(null),
+  env: z.record(z.string(), z.string()).default({}),
+  /** For people, in lists. */
+  name: z
+    .string()
+    .regex(/^\P{Cc}{1,100}$/u)
+    .nullable()
+    .default(null),
+  /** Who hands it in, as the client says: nobody checks it. */
+  user: z
+    .string()
+    .regex(/^\P{Cc}{1,64}$/u)
+    .nullable()
+    .default(null),
+  image: z.string().nullable().default(null),
+  /** Instead of the pool's, and no more than these. Bytes. */
+  memory: z
+    .int()
+    .min(6 * 2 ** 20)
+    .nullable()
+    .default(null),
+  cpus: z.number().min(0.01).nullable().default(null),
+  volumes: z.array(mount).default([]),
+  devices: z.int().min(0).nullable().default(null),
+  priority: z.int().min(-1000).max(1000).default(0),
+  /** ms; null: the pool's. */
+  timeout: z.int().positive().nullable().default(null),
+  retries: z.int().min(0).max(100).default(0),
+  artifacts: z.array(z.string()).default([]),
+  /** Id of an uploaded workspace; null for none. */
+  workspace: z.string().nullable().default(null),
+});
+export type JobRequest = z.infer<typeof jobRequest>;
+
+const failure = z.object({ code: z.string(), message: z.string(), retry: z.boolean() });
+
+export const jobResult = z.discriminatedUnion('kind', [
+  z.object({ kind: z.literal('code'), code: z.int() }),
+  z.object({ kind: z.literal('signal'), signal: z.string() }),
+  z.object({ kind: z.literal('oom') }),
+  z.object({ kind: z.literal('lost'), reason: z.string() }),
+  z.object({ kind: z.literal('cancelled') }),
+  z.object({ kind: z.literal('timeout') }),
+  z.object({ kind: z.literal('disk') }),
+  z.object({ kind: z.literal('unstartable'), failure }),
+]);
