@@ -9,9 +9,9 @@ import type { Inventory } from '../src/gpu/inventory.ts';
 import { noKernelLook } from '../src/gpu/kernel-reader.ts';
 import { nvidiaInventory } from '../src/gpu/nvidia/nvidia.ts';
 import { createDeviceWatch } from '../src/manager/devices/device-watch.ts';
-import { createDeviceBook } from '../src/manager/devices/devices.ts';
 import { KnownDevices } from '../src/manager/devices/known-devices.ts';
-import { createProver } from '../src/manager/devices/proving.ts';
+import { createDeviceRegistry } from '../src/manager/devices/registry.ts';
+import { createVerifier } from '../src/manager/devices/verification.ts';
 import { openStore } from '../src/store/store.ts';
 import { type Stats, stats } from './stats.ts';
 
@@ -53,7 +53,7 @@ export async function proving(rounds: number): Promise<Stats> {
     const known = new KnownDevices({ clock, table: store.devices, write });
     const devices = { count: 1, mig: null, model: null, uuids: [], vendor: null, memory: null, compute: null, share: 1 };
     const pools = [{ name: 'p', agents: slots.length, standby: true, devices: { ...devices, display: 'allow' } }];
-    const book = createDeviceBook({
+    const book = createDeviceRegistry({
       clock,
       pools: pools as unknown as PoolConfig[],
       known,
@@ -75,7 +75,7 @@ export async function proving(rounds: number): Promise<Stats> {
       idle() {},
       hold() {},
     });
-    const prover = createProver({
+    const prover = createVerifier({
       clock,
       log,
       book,

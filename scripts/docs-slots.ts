@@ -69,7 +69,7 @@ const eventSamples: Record<SlotEvent['kind'], Record<string, SlotEvent>> = {
   registered: { registered: { kind: 'registered', agent } },
   registerFailed: { registerFailed: { kind: 'registerFailed', agent, failure } },
   released: { released: { kind: 'released', agent } },
-  releaseFailed: { releaseFailed: { kind: 'releaseFailed', agent, failure, blame: 'pool' } },
+  releaseFailed: { releaseFailed: { kind: 'releaseFailed', agent, failure, countsAgainst: 'pool' } },
   online: { online: { kind: 'online', agent } },
   retire: { retire: { kind: 'retire', agent } },
   retired: { retired: { kind: 'retired', agent } },

@@ -11,9 +11,9 @@ import { findConfig, readGroup, sharedSocket } from './config/paths.ts';
 import { formatProblem } from './config/problem.ts';
 import { openHost } from './host.ts';
 import { createImageDesk } from './manager/images/pool-images.ts';
-import { rebased } from './manager/loop/populate.ts';
+import { rebased } from './manager/loop/restore-slots.ts';
 import { tellStop } from './manager/loop/shutdown.ts';
-import { createSecretDesk } from './manager/services/secret-desk.ts';
+import { createSecretPins } from './manager/services/secret-pins.ts';
 import { chooseRuntimes } from './runtimes/choose.ts';
 import { openWhenFree } from './store/store.ts';
 
@@ -54,7 +54,7 @@ export async function runDaemon(
   const api = await startApi({
     manager: host.manager,
     images: createImageDesk(host.loop.images, config.pools),
-    secrets: createSecretDesk({ store, clock }),
+    secrets: createSecretPins({ store, clock }),
     socket: { path: socket, access: system ? 'group' : 'owner' },
     version,
     onBug: (error, route) => log.error('request failed', { route, error }),

@@ -9,7 +9,7 @@ import type { OpenParts } from './ci/parts.ts';
 import { weakenedFindings } from './config/findings.ts';
 import { slotNames } from './config/template.ts';
 import type { Finding } from './finding.ts';
-import { createTrial } from './manager/actions/ask.ts';
+import { createDiagnosticSandboxes } from './manager/actions/probe-sandbox.ts';
 import { createStateRoom } from './manager/caches/state-room.ts';
 import { createPruneJobs, keepHouse } from './manager/housekeeping.ts';
 import { renewImages } from './manager/images/pool-images.ts';
@@ -89,7 +89,7 @@ export async function openHost(given: HostParts): Promise<Host> {
   const manager = createManager({
     ...{ clock, loop, shutdown, queue, store, logDir, nameOf },
     services: elsewhere,
-    trial: createTrial({ nameOf, asker: loop.asker, reconciler, fingerprints }),
+    trial: createDiagnosticSandboxes({ nameOf, asker: loop.asker, reconciler, fingerprints }),
     runtimes: () => runtimes.all,
     facts: {
       version: given.version,

@@ -10,9 +10,9 @@ import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import { createFakeManager, type FakeManager } from '../../test/support/fake-manager.ts';
 import { asNobody } from '../../test/support/nobody.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { abortable } from '../abortable.ts';
 import { jobRequest } from '../job.ts';
 import { gapPiece } from '../logs/gap.ts';
-import { until } from '../until.ts';
 import { type Client, createClient } from './client.ts';
 import { statusOf } from './http-errors.ts';
 import type { LogPiece } from './manager.ts';
@@ -417,7 +417,7 @@ describe('holding and stopping', () => {
     const arrived = [Promise.withResolvers<void>(), Promise.withResolvers<void>()] as const;
     const waits = (which: 0 | 1, signal: AbortSignal) => {
       arrived[which].resolve();
-      return until(new Promise<never>(() => {}), signal);
+      return abortable(new Promise<never>(() => {}), signal);
     };
     manager.doctor = (signal) => waits(0, signal);
     manager.putWorkspace = (_files, signal) => waits(1, signal);

@@ -16,7 +16,7 @@ import { type Counts, none } from '../logs/gap.ts';
 import { readFrames } from './frames.ts';
 import { fromErrorView } from './http-errors.ts';
 import type { ImageOutcome } from './image-schema.ts';
-import type { ImageDesk, LogPiece, LogSource, Manager, SecretDesk } from './manager.ts';
+import type { ImageService, LogPiece, LogSource, Manager, SecretPins } from './manager.ts';
 import type * as Schemas from './schema.ts';
 import { socketDenied } from './socket-access.ts';
 import { checkSocketOwner, checkSocketPath } from './sockets.ts';
@@ -67,8 +67,8 @@ type Plain =
 /** All methods throw OnejobError: E_DAEMON_ABSENT, _SILENT, _CUT, _STOPPING, E_SOCKET_DENIED, _FOREIGN, or what the daemon said. */
 export interface Client extends Asked<Plain> {
   readonly socket: string;
-  readonly images: ImageDesk;
-  readonly secrets: SecretDesk;
+  readonly images: ImageService;
+  readonly secrets: SecretPins;
   doctor(): Promise<Schemas.FindingView[]>;
   submit(request: z.input<typeof jobRequest>): Promise<Schemas.JobView>;
   /** Throws what `submit` would, but for the workspace, which need not be sent yet. */

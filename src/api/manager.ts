@@ -105,7 +105,7 @@ export type ImageProgress = (pool: string, line: string) => void;
  * What may be asked about images that onejob builds: of a daemon through its API, or of this process where there is none.
  * All methods throw OnejobError.
  */
-export interface ImageDesk {
+export interface ImageService {
   /** Built by this installation, newest first. */
   list(signal: AbortSignal): Promise<ImageView[]>;
   /**
@@ -121,7 +121,7 @@ export interface ImageDesk {
  * What may be asked about encrypted values that are bound to no pipeline themselves.
  * `fingerprint`: of 32 hex digits, or the unambiguous beginning of a known one.
  */
-export interface SecretDesk {
+export interface SecretPins {
   /** All values that are pinned; the oldest first. */
   pins(): PinnedView[] | Promise<PinnedView[]>;
   /** Lets more pipelines use a value, durably. @throws OnejobError E_SECRET_UNKNOWN for a beginning that is of none, or of several */

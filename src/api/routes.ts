@@ -9,7 +9,7 @@ import { proofsAtMost, proofsListed, quarantineRequest, reserveRequest } from '.
 import { beginFrame, endFrame, errorFrame, pieceFrames } from './frames.ts';
 import { toErrorView } from './http-errors.ts';
 import { type ImageEvent, imageRequest } from './image-schema.ts';
-import type { ImageDesk, LogPiece, LogSource, Manager, SecretDesk } from './manager.ts';
+import type { ImageService, LogPiece, LogSource, Manager, SecretPins } from './manager.ts';
 import { type ApiRequest, checked, type Routes } from './requests.ts';
 import { downRequest, type JobView, pauseRequest, pruneRequest, workspaceLimit } from './schema.ts';
 import { allowRequest, fingerprintText, forgetRequest } from './secret-schema.ts';
@@ -239,7 +239,7 @@ export function deviceRoutes(manager: Manager): Routes {
 const byFingerprint = z.object({ fingerprint: fingerprintText });
 
 /** Which pipelines may use encrypted values that are bound to none themselves. */
-export function secretRoutes(secrets: SecretDesk): Routes {
+export function secretRoutes(secrets: SecretPins): Routes {
   const named = (params: unknown) => checked(byFingerprint, params, 'path').fingerprint;
   return {
     'GET /v1/secret-pins': () => secrets.pins(),
@@ -251,7 +251,7 @@ export function secretRoutes(secrets: SecretDesk): Routes {
 }
 
 /** Images that onejob builds: which there are, making them, removing what is not used. */
-export function imageRoutes(images: ImageDesk): Routes {
+export function imageRoutes(images: ImageService): Routes {
   const make =
     (what: 'build' | 'refresh') =>
     ({ body, signal, response }: ApiRequest): PassThrough => {

@@ -5,7 +5,7 @@ import { json } from 'node:stream/consumers';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { createFakeManager } from '../../test/support/fake-manager.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
-import { createSecretDesk } from '../manager/services/secret-desk.ts';
+import { createSecretPins } from '../manager/services/secret-pins.ts';
 import { openStore, type Store } from '../store/store.ts';
 import { type ApiServer, startApi } from './server.ts';
 
@@ -18,7 +18,7 @@ beforeEach(async () => {
   dir = scratch();
   path = join(dir.path, 'onejob.sock');
   store = openStore(join(dir.path, 'state'));
-  const secrets = createSecretDesk({ store, clock: { wall: () => 7 } });
+  const secrets = createSecretPins({ store, clock: { wall: () => 7 } });
   server = await startApi({ manager: createFakeManager(), secrets, socket: { path, access: 'owner' }, version: '1.0.0' });
 });
 afterEach(async () => {

@@ -9,7 +9,7 @@ import { createServer, type IncomingMessage, type ServerResponse } from 'node:ht
 import { parse } from 'node:querystring';
 import { OnejobError } from '../errors.ts';
 import { statusOf, toErrorView } from './http-errors.ts';
-import type { ImageDesk, Manager, SecretDesk } from './manager.ts';
+import type { ImageService, Manager, SecretPins } from './manager.ts';
 import { createRouter, readBody, send } from './requests.ts';
 import { controlRoutes, deviceRoutes, imageRoutes, jobRoutes, logRoutes, secretRoutes, workspaceRoutes } from './routes.ts';
 import { publishSocket, type SocketOptions } from './sockets.ts';
@@ -17,9 +17,9 @@ import { publishSocket, type SocketOptions } from './sockets.ts';
 export interface ApiOptions {
   readonly manager: Manager;
   /** Left out where none are built. */
-  readonly images?: ImageDesk;
+  readonly images?: ImageService;
   /** Left out where no job has encrypted values. */
-  readonly secrets?: SecretDesk;
+  readonly secrets?: SecretPins;
   readonly socket: SocketOptions;
   readonly version: string;
   /** Told about each error that is ours. */

@@ -12,7 +12,7 @@ import { OnejobError } from '../errors.ts';
 import type { Finding } from '../finding.ts';
 import type { Device } from '../gpu/inventory.ts';
 import type { Recipe } from '../runtimes/runtime.ts';
-import type { Trial } from './trial.ts';
+import type { DiagnosticSandboxes } from './diagnostic-sandbox.ts';
 
 export interface AgentContext {
   readonly agent: AgentId;
@@ -160,7 +160,7 @@ export interface CiService {
   readonly jobs: JobSource | null;
 
   /** Findings for `doctor`. Changes nothing at the service. */
-  check(signal: AbortSignal, trial: Trial): Promise<Finding[]>;
+  check(signal: AbortSignal, trial: DiagnosticSandboxes): Promise<Finding[]>;
 
   /** Calls `emit` until `signal` aborts. */
   observe(emit: (event: CiEvent) => void, signal: AbortSignal): void;
@@ -200,7 +200,7 @@ export interface CiService {
   listen?(agent: AgentId): (line: string) => void;
 
   /** What to say of an agent that ended by itself and never had a job. `lastWords`: the end of its output. Absent: as `endedWithoutJob`. */
-  blame?(exit: Exit, lastWords: string): Failure;
+  describeExit?(exit: Exit, lastWords: string): Failure;
 
   /** What every sandbox for this service has beside what config says. Pure: what it adds is the same each time. */
   equip?(recipe: Recipe, pool: string): Recipe;
@@ -295,6 +295,6 @@ export function absentService(name: string): CiService {
     register: () => Promise.reject(absent()),
     deregister: async () => ({ ran: undefined }),
     retire: () => Promise.reject(absent()),
-    blame: () => ({ code: 'E_AGENT_ENDED', message: 'The agent ended.', retry: true }),
+    describeExit: () => ({ code: 'E_AGENT_ENDED', message: 'The agent ended.', retry: true }),
   };
 }

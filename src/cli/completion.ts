@@ -4,8 +4,8 @@
  * soon over, and starts no daemon.
  */
 import type { Command } from 'commander';
+import { abortable } from '../abortable.ts';
 import type { Client } from '../api/client.ts';
-import { until } from '../until.ts';
 import { connect } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import type { Session } from './session.ts';
@@ -96,9 +96,9 @@ const jobsOffered = 100;
 export async function complete(session: Session, what: readonly Completed[]): Promise<number> {
   const signal = AbortSignal.timeout(patience);
   try {
-    const connection = await until(connect(session, { start: false, signal, patience: 0 }), signal);
+    const connection = await abortable(connect(session, { start: false, signal, patience: 0 }), signal);
     try {
-      const names = await until(Promise.all(what.map((each) => namesOf(connection.client, each))), signal);
+      const names = await abortable(Promise.all(what.map((each) => namesOf(connection.client, each))), signal);
       await session.output.print(...names.flat());
     } finally {
       connection.close();

@@ -2,10 +2,11 @@
  * A job's output up to its end, across restarts of the daemon: the job goes on without it, so does whoever watches.
  * No byte is lost or shown twice.
  */
+
+import { abortable } from '../abortable.ts';
 import type { LogPiece, LogSource } from '../api/manager.ts';
 import type { JobView } from '../api/schema.ts';
 import { none, plus, sizeOf } from '../logs/gap.ts';
-import { until } from '../until.ts';
 import { isGone, isStopping, reconnect } from './connect.ts';
 import type { Connection, Session } from './session.ts';
 import { formatAge } from './text.ts';
@@ -95,7 +96,7 @@ async function recover(session: Session, lasting: Lasting, what: string, stoppin
   if (stopping) {
     // It may wait for its jobs, and would refuse again and again until it has gone.
     output.say('the daemon is stopping and takes nothing more; waiting for its end');
-    await until(connection.gone, signal);
+    await abortable(connection.gone, signal);
   }
   connection.close();
   const wait = temporary ? 'starting another' : `waiting for up to ${formatAge(patience)}`;

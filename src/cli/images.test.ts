@@ -6,7 +6,7 @@ import { testContext } from '../../test/support/cli-context.ts';
 import { createFakeManager } from '../../test/support/fake-manager.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import type { ImageOutcome, ImageView } from '../api/image-schema.ts';
-import type { ImageDesk } from '../api/manager.ts';
+import type { ImageService } from '../api/manager.ts';
 import { type ApiServer, startApi } from '../api/server.ts';
 import { runCli } from '../cli.ts';
 import { OnejobError } from '../errors.ts';
@@ -34,7 +34,7 @@ const failed = outcome({
 describe('through a daemon', () => {
   let dir: Scratch;
   let server: ApiServer;
-  let desk: ImageDesk;
+  let desk: ImageService;
   let asked: unknown[];
 
   beforeEach(async () => {
@@ -49,7 +49,7 @@ describe('through a daemon', () => {
       },
       prune: async () => [view.reference],
     };
-    const images: ImageDesk = {
+    const images: ImageService = {
       list: (...given) => desk.list(...given),
       make: (...given) => desk.make(...given),
       prune: (...given) => desk.prune(...given),

@@ -3,7 +3,7 @@
  * nothing is built twice at a time; otherwise this process does, and starts no agent for it.
  */
 import type { ImageOutcome, ImageView } from '../api/image-schema.ts';
-import type { ImageDesk } from '../api/manager.ts';
+import type { ImageService } from '../api/manager.ts';
 import { serviceType } from '../ci/types.ts';
 import type { AgentPackageConfig, Config, PoolConfig, ServiceConfig } from '../config/config.ts';
 import { OnejobError } from '../errors.ts';
@@ -90,7 +90,7 @@ export async function printImages(session: Session, pools: readonly string[]): P
 }
 
 /** Whoever can do it: the daemon that leads here, or nobody, and then we. */
-async function withDesk<T>(session: Session, work: (desk: ImageDesk, signal: AbortSignal) => Promise<T>): Promise<T> {
+async function withDesk<T>(session: Session, work: (desk: ImageService, signal: AbortSignal) => Promise<T>): Promise<T> {
   const stop = new AbortController();
   const release = session.context.onSignal(() => stop.abort(new OnejobError('E_USAGE', 'Interrupted; what was built is kept.')));
   try {
@@ -107,7 +107,7 @@ async function withDesk<T>(session: Session, work: (desk: ImageDesk, signal: Abo
 
 async function here<T>(
   session: Session,
-  work: (desk: ImageDesk, signal: AbortSignal) => Promise<T>,
+  work: (desk: ImageService, signal: AbortSignal) => Promise<T>,
   signal: AbortSignal,
 ): Promise<T> {
   const [{ loadConfig }, { openStore }, { createCiServices }, { createImageDesk, openPoolImages }, { systemClock: clock }] =

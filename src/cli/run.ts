@@ -6,12 +6,12 @@
  */
 import { randomBytes } from 'node:crypto';
 import { resolve } from 'node:path';
+import { abortable } from '../abortable.ts';
 import type { Client } from '../api/client.ts';
 import type { JobView, StatusView } from '../api/schema.ts';
 import { type ErrorCode, OnejobError } from '../errors.ts';
 import type { JobRequest } from '../job.ts';
 import { leaderOf } from '../store/lead.ts';
-import { until } from '../until.ts';
 import type { PackedWorkspace } from '../workspace/pack.ts';
 import { connect, isGone } from './connect.ts';
 import { exitCodes, missingCommand, type Said, verdict } from './exit.ts';
@@ -264,7 +264,7 @@ class Interrupts {
 
   /** For work that cannot be broken off. @throws Stopped */
   orStop<T>(work: Promise<T>): Promise<T> {
-    return until(work, this.signal);
+    return abortable(work, this.signal);
   }
 }
 

@@ -8,10 +8,10 @@ import { createFakeManager } from '../../test/support/fake-manager.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { type ApiServer, startApi } from '../api/server.ts';
 import { runCli } from '../cli.ts';
-import { createSecretDesk } from '../manager/services/secret-desk.ts';
-import type { PinBook } from '../secrets/job-secrets.ts';
+import { createSecretPins } from '../manager/services/secret-pins.ts';
+import type { PinStore } from '../secrets/job-secrets.ts';
 import { fingerprintOf } from '../secrets/open.ts';
-import { createPinBook } from '../secrets/pin-book.ts';
+import { createPinStore } from '../secrets/pin-store.ts';
 import { seal } from '../secrets/sealed-format.ts';
 import { encryptSeed } from '../secrets/seed-format.ts';
 import { openStore, type Store } from '../store/store.ts';
@@ -24,16 +24,16 @@ const other = '0'.repeat(32);
 let dir: Scratch;
 let store: Store;
 let server: ApiServer;
-let book: PinBook;
+let book: PinStore;
 beforeEach(async () => {
   dir = scratch();
   store = openStore(join(dir.path, 'state'));
   const clock = { wall: () => new Date(2026, 10, 20, 12).getTime() };
-  book = createPinBook({ store, clock });
+  book = createPinStore({ store, clock });
   const socket = { path: join(dir.path, 'onejob.sock'), access: 'owner' } as const;
   server = await startApi({
     manager: createFakeManager(),
-    secrets: createSecretDesk({ store, clock }),
+    secrets: createSecretPins({ store, clock }),
     socket,
     version: readVersion(),
   });

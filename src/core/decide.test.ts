@@ -68,7 +68,7 @@ describe('the standby lane', () => {
 describe('release', () => {
   test('a release that failed, and yet began: what our KILL made of it is the infrastructure’s, its own code stands', () => {
     const releasing = withAgent({ kind: 'releasing', agent: 'a0', job: 'j0', limit: null, fingerprint: 'f', since: 0 });
-    const failed = decide(releasing, { kind: 'releaseFailed', agent: 'a0', failure, blame: 'pool' }, now).slot;
+    const failed = decide(releasing, { kind: 'releaseFailed', agent: 'a0', failure, countsAgainst: 'pool' }, now).slot;
     const begun = decide(failed, { kind: 'released', agent: 'a0' }, now).slot;
     const ended = (code: number) => decide(begun, exit(code, true), now).changes;
     expect(ended(137)).toMatchObject([{ change: 'ended', job: 'j0', result: { kind: 'lost' } }]);
@@ -107,7 +107,7 @@ describe('release', () => {
   });
 
   test('a failed release ends the sandbox first and looks at its log before the job may run again', () => {
-    const step = decide(withAgent(releasing), { kind: 'releaseFailed', agent: 'a0', failure, blame: 'pool' }, now);
+    const step = decide(withAgent(releasing), { kind: 'releaseFailed', agent: 'a0', failure, countsAgainst: 'pool' }, now);
     expect(step.slot.agent).toMatchObject({ kind: 'killing', why: 'unreleased', released: false });
     expect(decide(step.slot, exit(137, false), now).changes).toEqual([{ change: 'returned', job: 'j0', agent: 'a0', failure }]);
     expect(decide(step.slot, exit(137, true), now).changes[0]).toMatchObject({
@@ -228,12 +228,12 @@ describe('early binding', () => {
   });
 
   test('one that never comes online is ended and backs the pool off; one that is online is not', () => {
-    const silent = decide(withAgent(idle), { kind: 'releaseFailed', agent: 'a0', failure, blame: 'pool' }, now);
+    const silent = decide(withAgent(idle), { kind: 'releaseFailed', agent: 'a0', failure, countsAgainst: 'pool' }, now);
     expect(silent.slot.agent).toMatchObject({ kind: 'killing', failure });
     expect(silent.changes).toEqual([{ change: 'failed', stage: 'release', failure }]);
     expect(decide(silent.slot, exit(137, true), now).changes).toEqual([]);
     const online = withAgent({ ...idle, online: true });
-    expect(decide(online, { kind: 'releaseFailed', agent: 'a0', failure, blame: 'pool' }, now).slot).toBe(online);
+    expect(decide(online, { kind: 'releaseFailed', agent: 'a0', failure, countsAgainst: 'pool' }, now).slot).toBe(online);
   });
 
   test('is told to end only once its service gives it no job any more; a job that came all the same runs', () => {

@@ -54,7 +54,7 @@ function inAgentLane(slot: Slot, event: SlotEvent, now: number): Step {
       const isSilent = lane.kind === 'idle' && !lane.online;
       if (lane.kind !== 'releasing' && !isSilent) return null;
       const failed: Change = { change: 'failed', stage: 'release', failure: event.failure };
-      return to(slot, killing(lane, 'unreleased', isSilent, event.failure, now), event.blame === 'pool' ? [failed] : []);
+      return to(slot, killing(lane, 'unreleased', isSilent, event.failure, now), event.countsAgainst === 'pool' ? [failed] : []);
     }
     case 'online':
       if (lane.kind !== 'idle' || lane.online) return null;

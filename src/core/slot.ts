@@ -153,8 +153,8 @@ export type SlotEvent =
   | { readonly kind: 'registered'; readonly agent: AgentId }
   | { readonly kind: 'registerFailed'; readonly agent: AgentId; readonly failure: Failure }
   | { readonly kind: 'released'; readonly agent: AgentId }
-  /** `blame`: whether the pool should back off, or the job alone is to be mended. */
-  | { readonly kind: 'releaseFailed'; readonly agent: AgentId; readonly failure: Failure; readonly blame: 'pool' | 'job' }
+  /** `countsAgainst`: whether the pool should back off, or the job alone is to be mended. */
+  | { readonly kind: 'releaseFailed'; readonly agent: AgentId; readonly failure: Failure; readonly countsAgainst: 'pool' | 'job' }
   /** The CI service sees the agent, and could give it a job. */
   | { readonly kind: 'online'; readonly agent: AgentId }
   /** The CI service gives it no job any more, and it has none. */

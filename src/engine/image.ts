@@ -2,9 +2,9 @@
 
 import { createInterface } from 'node:readline';
 import { z } from 'zod';
+import { createShared, type Progress } from '../abortable.ts';
 import { OnejobError } from '../errors.ts';
 import type { Recipe } from '../runtimes/runtime.ts';
-import { createShared, type Progress } from '../until.ts';
 import { registryAuth } from './credentials.ts';
 import type { Engine } from './engine.ts';
 import { diskFull, isDiskFull, messageOf, statusOf, translate } from './failures.ts';

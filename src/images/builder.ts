@@ -9,6 +9,7 @@ import { posix } from 'node:path';
 import { pipeline, Readable } from 'node:stream';
 import { createGunzip } from 'node:zlib';
 import { extract, pack } from 'tar-stream';
+import { createShared, type Progress } from '../abortable.ts';
 import type { AgentPackage } from '../ci/ci-service.ts';
 import { systemClock } from '../clock.ts';
 import type { DockerEnvironment } from '../config/environment.ts';
@@ -17,7 +18,6 @@ import { connectEngine } from '../engine/engine.ts';
 import { createImages } from '../engine/image.ts';
 import { OnejobError } from '../errors.ts';
 import type { Recipe } from '../runtimes/runtime.ts';
-import { createShared, type Progress } from '../until.ts';
 import { getPackage, type PackageParts, prunePackages } from './agent-package.ts';
 import { connectImageEngine, type ImageThere } from './engine.ts';
 import {

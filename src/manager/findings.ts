@@ -1,15 +1,16 @@
 /** What `doctor` says of the loop itself: what keeps pools from starting jobs right now, and what a person can do about it. */
+
+import { abortable } from '../abortable.ts';
 import type { DeviceView } from '../api/device-schema.ts';
 import type { FindingView } from '../api/schema.ts';
 import type { CiService } from '../ci/ci-service.ts';
-import type { Trial } from '../ci/trial.ts';
+import type { DiagnosticSandboxes } from '../ci/diagnostic-sandbox.ts';
 import { deadline } from '../core/clock.ts';
 import type { Slot } from '../core/slot.ts';
 import { OnejobError, toFailure } from '../errors.ts';
 import { quoted } from '../quoted.ts';
-import { until } from '../until.ts';
 import { deviceViews, type FleetParts } from './devices/device-views.ts';
-import type { DeviceBook } from './devices/devices.ts';
+import type { DeviceRegistry } from './devices/registry.ts';
 import type { Pool } from './loop/pool.ts';
 import type { Reconciler } from './loop/reconciler.ts';
 import type { ForgetParts } from './loop/shutdown.ts';
@@ -104,7 +105,7 @@ function sentence(text: string): string {
   return `${text.slice(0, 1).toUpperCase()}${text.slice(1)}${/[.?!]$/.test(text) ? '' : '.'}`;
 }
 
-function shortFinding({ pool, wanted, got }: DeviceBook['partition']['short'][number]): FindingView {
+function shortFinding({ pool, wanted, got }: DeviceRegistry['partition']['short'][number]): FindingView {
   const message = `It is to have ${wanted} agents, and this host has devices for ${got} that fit and are free.`;
   return warning(`pool ${pool}`, message, `See "onejob gpus", and write "agents: ${got}" or other "devices" into the config.`);
 }
@@ -117,7 +118,7 @@ interface ServiceFindingsParts extends Pick<ForgetParts, 'registrations' | 'cloc
   /** Those beside the own queue. */
   readonly services: readonly Pick<CiService, 'name' | 'check'>[];
   /** What services may try out. */
-  readonly trial: Trial;
+  readonly trial: DiagnosticSandboxes;
 }
 
 /** ms that one service may take: one that is away must not keep the rest of what `doctor` finds from being seen. */
@@ -137,7 +138,7 @@ async function checked(
   const subject = `service ${service.name}`;
   using limit = deadline(clock, patience, signal);
   try {
-    return await until(service.check(limit.signal, trial), limit.signal);
+    return await abortable(service.check(limit.signal, trial), limit.signal);
   } catch (error) {
     signal.throwIfAborted();
     if (limit.passed) {

@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
-import type { Keepers } from '../logs/keepers.ts';
+import type { LogFollowers } from '../logs/followers.ts';
 import { LogFile, logPath } from '../logs/log-file.ts';
 import { lastWords } from './logs.ts';
 
@@ -10,7 +10,7 @@ beforeEach(() => {
 });
 afterEach(() => dir[Symbol.dispose]());
 
-const none = { get: () => undefined } as unknown as Keepers;
+const none = { get: () => undefined } as unknown as LogFollowers;
 
 function write(...texts: readonly string[]): LogFile {
   const log = new LogFile(logPath(dir.path, 'a1'));
@@ -41,7 +41,7 @@ it('gives at most a thousand characters, however much there was', async () => {
 
 it('reads the log of an agent that is still followed', async () => {
   const file = write('still here\n');
-  const keepers = { get: () => ({ file }) } as unknown as Keepers;
+  const keepers = { get: () => ({ file }) } as unknown as LogFollowers;
   expect(await lastWords(keepers, dir.path, 'a1')).toBe('still here');
   file.close();
 });

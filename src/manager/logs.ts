@@ -1,6 +1,7 @@
 /** What `onejob logs` shows: the output of jobs and agents while it comes and afterwards, and what agents log themselves. */
 import { existsSync } from 'node:fs';
 import { stripVTControlCharacters } from 'node:util';
+import { abortable } from '../abortable.ts';
 import type { LogManner, LogPiece, LogSource } from '../api/manager.ts';
 import type { JobView } from '../api/schema.ts';
 import type { CiService } from '../ci/ci-service.ts';
@@ -9,18 +10,17 @@ import type { Clock } from '../core/clock.ts';
 import type { AgentId } from '../core/slot.ts';
 import { OnejobError } from '../errors.ts';
 import { agentLogsPath, readAgentLogs } from '../logs/agent-logs.ts';
-import type { Keepers } from '../logs/keepers.ts';
+import type { LogFollowers } from '../logs/followers.ts';
 import { logPath } from '../logs/log-file.ts';
 import { createPlain } from '../logs/plain.ts';
 import { readLog } from '../logs/read.ts';
 import type { HistoryTable } from '../store/history.ts';
-import { until } from '../until.ts';
 import type { Reconciler } from './loop/reconciler.ts';
 
 export interface LogParts {
   readonly clock: Clock;
   readonly reconciler: Pick<Reconciler, 'placeOf' | 'slot'>;
-  readonly keepers: Pick<Keepers, 'get'>;
+  readonly keepers: Pick<LogFollowers, 'get'>;
   readonly queue: Pick<OwnQueue, 'job' | 'onChange'>;
   readonly serviceJobs: { job(id: string): JobView | null };
   readonly history: Pick<HistoryTable, 'get' | 'ofJob' | 'ofSlot'>;
@@ -130,7 +130,7 @@ export function createLogs(parts: LogParts) {
       if (job.id === id) changed.resolve();
     });
     const callOff = queue.job(id) === null ? clock.after(lookEvery, changed.resolve) : () => {};
-    await until(changed.promise, signal).catch(() => {});
+    await abortable(changed.promise, signal).catch(() => {});
     stop();
     callOff();
   }
@@ -181,7 +181,7 @@ const lines = 6;
 const longest = 1_000;
 
 /** The end of an agent's output, for a message that says why it failed: at most six lines without their colours, or none. */
-export async function lastWords(keepers: Keepers, logDir: string, agent: AgentId): Promise<string> {
+export async function lastWords(keepers: LogFollowers, logDir: string, agent: AgentId): Promise<string> {
   const keeper = keepers.get(agent);
   const path = logPath(logDir, agent);
   const pieces =

@@ -1,15 +1,16 @@
 /** The manager as the API sees it: questions and wishes, answered by the loop, the own queue and the logs. */
+
+import { abortable } from '../abortable.ts';
 import type { Manager } from '../api/manager.ts';
 import { type FindingView, jobsListed, type StatusView } from '../api/schema.ts';
 import type { CiService } from '../ci/ci-service.ts';
+import type { DiagnosticSandboxes } from '../ci/diagnostic-sandbox.ts';
 import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
-import type { Trial } from '../ci/trial.ts';
 import { howToApply } from '../config/changed.ts';
 import { type Clock, deadline } from '../core/clock.ts';
 import { OnejobError } from '../errors.ts';
 import type { Runtime } from '../runtimes/runtime.ts';
 import type { Store } from '../store/store.ts';
-import { until } from '../until.ts';
 import { createDeviceRequests, missingDevices, quarantinedDevices } from './devices/device-views.ts';
 import { deviceFindings, imageFindings, poolFindings, serviceFindings } from './findings.ts';
 import { createLogs } from './logs.ts';
@@ -27,7 +28,7 @@ export interface ManagerParts {
   readonly services: readonly CiService[];
   readonly store: Pick<Store, 'history' | 'serviceJobs' | 'registrations'>;
   /** What services may try out from within a sandbox. */
-  readonly trial: Trial;
+  readonly trial: DiagnosticSandboxes;
   readonly runtimes: () => readonly Runtime[];
   readonly nameOf: (key: string) => string;
   readonly logDir: string;
@@ -63,7 +64,7 @@ export function createManager(parts: ManagerParts): Manager {
   /** Who asks a daemon that was just started, often for this, wants to hear what is wrong, and not that it is early. */
   const startedSoon = async (signal: AbortSignal): Promise<void> => {
     using limit = deadline(clock, startPatience, signal);
-    await until(parts.started, limit.signal).catch(() => signal.throwIfAborted());
+    await abortable(parts.started, limit.signal).catch(() => signal.throwIfAborted());
   };
 
   return {
@@ -144,7 +145,7 @@ export function createManager(parts: ManagerParts): Manager {
     resume: (pool, reason) => ({ held: holds.resume(pool, reason) }),
     drain: (pool) => holds.drain(pool),
     down: (request) => shutdown.begin(request),
-    forgotten: (signal) => until(shutdown.forgotten, signal),
+    forgotten: (signal) => abortable(shutdown.forgotten, signal),
     hold() {
       // One that ends by itself has ended for whoever comes now: a client finds its place with the next one. A daemon that
       // somebody stops may wait for its jobs for hours, and can be looked at and hurried all the while.

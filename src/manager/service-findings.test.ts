@@ -2,7 +2,7 @@ import { setImmediate as turn } from 'node:timers/promises';
 import { beforeEach, expect, test } from 'vitest';
 import { type HandClock, handClock } from '../../test/kit/core.ts';
 import type { FindingView } from '../api/schema.ts';
-import { noTrial } from '../ci/trial.ts';
+import { noDiagnosticSandboxes } from '../ci/diagnostic-sandbox.ts';
 import { OnejobError } from '../errors.ts';
 import type { StoredRegistration } from '../store/registrations.ts';
 import { serviceFindings } from './findings.ts';
@@ -23,7 +23,7 @@ function ask(services: Record<string, Check>, signal = new AbortController().sig
     open: (name: string) => (open[name] ?? []).map((one) => ({ name: one }) as StoredRegistration),
   };
   const all = Object.entries(services).map(([name, check]) => ({ name, check }));
-  return serviceFindings({ services: all, registrations, clock, trial: noTrial }, signal);
+  return serviceFindings({ services: all, registrations, clock, trial: noDiagnosticSandboxes }, signal);
 }
 
 test('one that never answers is given up, and the others are heard', async () => {

@@ -1,7 +1,7 @@
 /** A job's secrets as a whole: what it gets, what is refused to it and why, and what is remembered. */
 import { describe, expect, it } from 'vitest';
 import { ageKey, keysOf, rsaKey } from '../../test/kit/secrets.ts';
-import { decidePin, type JobSecrets, mostSecrets, openJobSecrets, type PinBook } from './job-secrets.ts';
+import { decidePin, type JobSecrets, mostSecrets, openJobSecrets, type PinStore } from './job-secrets.ts';
 import { fingerprintOf, type SecretFormat } from './open.ts';
 import { covers, listPipelines, parsePipeline } from './pipelines.ts';
 import { seal } from './sealed-format.ts';
@@ -13,7 +13,7 @@ const keys = keysOf(age, rsa.key);
 const seed = await encryptSeed(rsa.publicPem, 'hunter2');
 const sealed = await seal(age, { name: 'NEW', pipelines: ['acme/solver'], value: 'hunter3' });
 
-function book(): PinBook & { readonly known: Map<string, string[]> } {
+function book(): PinStore & { readonly known: Map<string, string[]> } {
   const known = new Map<string, string[]>();
   return {
     known,
@@ -25,7 +25,7 @@ function book(): PinBook & { readonly known: Map<string, string[]> } {
     },
   };
 }
-const open = (env: Record<string, string>, pipeline: string | null, pins: PinBook): Promise<JobSecrets> =>
+const open = (env: Record<string, string>, pipeline: string | null, pins: PinStore): Promise<JobSecrets> =>
   openJobSecrets({ env, organisation: 'acme', pipeline, keys, pins });
 
 describe('of the old format', () => {

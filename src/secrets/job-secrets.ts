@@ -8,7 +8,7 @@ import { covers, listPipelines, type PipelinePattern, parsePipeline } from './pi
 import type { Decrypted } from './seed-format.ts';
 
 /** Where pins are remembered. */
-export interface PinBook {
+export interface PinStore {
   /** What a value is pinned to; empty when it was never used. */
   of(fingerprint: string): readonly PipelinePattern[] | Promise<readonly PipelinePattern[]>;
   /** Pins a value that is pinned to nothing; what it is pinned to now, which is another's where that one was faster. Durable when it returns. */
@@ -38,7 +38,7 @@ const atOnce = 3;
 interface Job extends Omit<SecretOfJob, 'name' | 'text'> {
   /** As the CI service gave it, which nothing that ran inside a sandbox has touched. */
   readonly env: Readonly<Record<string, string>>;
-  readonly pins: PinBook;
+  readonly pins: PinStore;
 }
 
 export async function openJobSecrets(job: Job): Promise<JobSecrets> {
@@ -69,7 +69,7 @@ const tooManyPlain = {
 
 const tooMany = { ok: false, why: `was not opened: a job may have ${mostSecrets} encrypted variables` } as const;
 
-async function openOne(request: SecretOfJob & { readonly pins: PinBook }): Promise<Decrypted> {
+async function openOne(request: SecretOfJob & { readonly pins: PinStore }): Promise<Decrypted> {
   const { name, text, organisation, pipeline, pins } = request;
   const format = formatOf(text);
   if (format === null || format === 'sealed') return openSecret(request);

@@ -4,8 +4,8 @@
  */
 
 import { join } from 'node:path';
+import { admit } from '../../src/ci/buildkite/jobs/admission.ts';
 import { createJobRows } from '../../src/ci/buildkite/jobs/job-rows.ts';
-import { rule } from '../../src/ci/buildkite/jobs/ruling.ts';
 import { type BuildkiteParts, createBuildkite } from '../../src/ci/buildkite/service.ts';
 import { createStackEntry } from '../../src/ci/buildkite/stacks/stacks.ts';
 import type { BuildkiteServiceConfig } from '../../src/ci/buildkite/type.ts';
@@ -150,7 +150,7 @@ export function openManager({
       return manager.token;
     },
     rule: (job, pool) =>
-      rule(job, {
+      admit(job, {
         ...{ trust: pool.trust, keys: async () => null },
         pins: { of: () => [], first: (_, pipeline) => [pipeline] },
       }),

@@ -2,7 +2,7 @@
 import { writeFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
-import type { Boundary } from '../../src/manager/actions/executors.ts';
+import type { Boundary } from '../../src/manager/actions/action-runner.ts';
 import {
   aDay,
   cancelledThenLost,

@@ -4,7 +4,7 @@
  * The simulator does that at every effect, in virtual time.
  */
 import { describe, test } from 'vitest';
-import type { Boundary } from '../../src/manager/actions/executors.ts';
+import type { Boundary } from '../../src/manager/actions/action-runner.ts';
 import { killAt, members } from '../support/kills.ts';
 
 const acts = ['release', 'settle'] as const;

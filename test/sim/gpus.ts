@@ -32,7 +32,7 @@ interface OnCard {
   mib: number;
 }
 
-/** ms for which a look may stand before a release (`baselineAge` in `src/manager/devices/proving.ts`), and what a slow one takes. */
+/** ms for which a look may stand before a release (`baselineAge` in `src/manager/devices/verification.ts`), and what a slow one takes. */
 const lookMayBeOld = 75_000;
 /** ms in which what has just happened may not have been seen. */
 const justNow = 1_000;
@@ -253,7 +253,7 @@ function machine(host: SimHost, random: () => number, cards: readonly StubGpu[])
       }
     },
     released(sandbox) {
-      if (sandbox.granted.length === 0 || host.isGuest(sandbox.spec.agent)) return;
+      if (sandbox.granted.length === 0 || host.isProbe(sandbox.spec.agent)) return;
       owner = sandbox.owner;
       count.gpuReleases += 1;
       for (const uuid of sandbox.granted) checkClean(uuid, sandbox);

@@ -12,7 +12,7 @@ import { type AgentId, isEmpty, type Slot } from '../../src/core/slot.ts';
 import { OnejobError } from '../../src/errors.ts';
 import { type Host, type HostParts, openHost } from '../../src/host.ts';
 import type { JobRequest } from '../../src/job.ts';
-import { rebased } from '../../src/manager/loop/populate.ts';
+import { rebased } from '../../src/manager/loop/restore-slots.ts';
 import { storeFault } from '../../src/store/fault.ts';
 import { openStore, type Store } from '../../src/store/store.ts';
 import { drawFrom, fillDisk, isDiskFull } from './builtins.ts';
@@ -115,8 +115,8 @@ export class SimHost {
   }
 
   /** Whether the sandbox was made to be asked something, and is no agent. */
-  isGuest(agent: AgentId): boolean {
-    return this.#running?.opened?.loop.asker.isGuest(agent) === true;
+  isProbe(agent: AgentId): boolean {
+    return this.#running?.opened?.loop.asker.isProbe(agent) === true;
   }
 
   /** The process of the manager that is up or starts; null while there is none. */

@@ -38,10 +38,10 @@ export function enginePromises(host: SimHost): Outside {
     released(sandbox) {
       releases += 1;
       const { agent, slot } = sandbox.spec;
-      if (host.isGuest(agent)) return;
+      if (host.isProbe(agent)) return;
       host.tell(`agent ${agent} of ${slot} is released`);
       for (const other of of(slot))
-        if (other !== sandbox && other.released && other.exit === null && !host.isGuest(other.spec.agent))
+        if (other !== sandbox && other.released && other.exit === null && !host.isProbe(other.spec.agent))
           broken.push(`S2: agent ${agent} was released in slot ${slot} beside ${other.spec.agent}, which runs`);
       const age = time.now - sandbox.madeAt;
       if (age > standbyMaxAge + lateness) broken.push(`S11: agent ${agent} was released at the age of ${age / 3_600_000} h`);
@@ -61,7 +61,7 @@ export function enginePromises(host: SimHost): Outside {
     const { reconciler } = up.loop;
     for (const agent of strays.keys()) if (!engine.sandboxes.has(agent)) strays.delete(agent);
     for (const agent of engine.sandboxes.keys()) {
-      if (reconciler.placeOf(agent) !== undefined || host.isGuest(agent)) {
+      if (reconciler.placeOf(agent) !== undefined || host.isProbe(agent)) {
         strays.delete(agent);
         continue;
       }

@@ -22,9 +22,9 @@ import {
   type SlotEvent,
 } from '../../src/core/slot.ts';
 import { noGpus } from '../../src/gpu/inventory.ts';
-import { subjectOf } from '../../src/manager/actions/executors.ts';
-import { createDeviceBook, type DeviceBook } from '../../src/manager/devices/devices.ts';
+import { subjectOf } from '../../src/manager/actions/action-runner.ts';
 import { KnownDevices } from '../../src/manager/devices/known-devices.ts';
+import { createDeviceRegistry, type DeviceRegistry } from '../../src/manager/devices/registry.ts';
 import { Pool } from '../../src/manager/loop/pool.ts';
 import { Reconciler } from '../../src/manager/loop/reconciler.ts';
 import type { Runtime } from '../../src/runtimes/runtime.ts';
@@ -96,7 +96,7 @@ export class World {
   /** The host's GPUs: those that answer. */
   readonly gpus = new Set<DeviceId>();
   readonly #known = new Map<DeviceId, KnownDevice>();
-  book: DeviceBook | null = null;
+  book: DeviceRegistry | null = null;
   readonly #options: WorldOptions;
   #timers: { readonly at: number; readonly fn: () => void }[] = [];
   #nextAgent = 1;
@@ -349,7 +349,8 @@ export class World {
     const { agent } = action;
     if (action.act === 'prepare') this.reports.push({ key, event: { kind: 'prepareFailed', agent, failure } });
     else if (action.act === 'register') this.reports.push({ key, event: { kind: 'registerFailed', agent, failure } });
-    else if (action.act === 'release') this.reports.push({ key, event: { kind: 'releaseFailed', agent, failure, blame: 'pool' } });
+    else if (action.act === 'release')
+      this.reports.push({ key, event: { kind: 'releaseFailed', agent, failure, countsAgainst: 'pool' } });
     else this.#wanted(key, action);
   }
 
@@ -373,7 +374,7 @@ export class World {
   #release(key: string, agent: AgentId, job: JobId | null): void {
     const sandbox = this.sandboxes.get(agent);
     if (sandbox === undefined || sandbox.state === 'exited' || sandbox.state === 'removed') {
-      this.reports.push({ key, event: { kind: 'releaseFailed', agent, failure, blame: 'pool' } });
+      this.reports.push({ key, event: { kind: 'releaseFailed', agent, failure, countsAgainst: 'pool' } });
       return;
     }
     // A frame sent twice runs once: the gate reads one.
@@ -514,13 +515,13 @@ export class World {
     );
   }
 
-  #openBook(clock: Clock): DeviceBook {
+  #openBook(clock: Clock): DeviceRegistry {
     const table = {
       all: () => [...this.#known.values()],
       save: (device: KnownDevice) => void this.#known.set(device.uuid, device),
       remove: (uuid: DeviceId) => void this.#known.delete(uuid),
     };
-    return createDeviceBook({
+    return createDeviceRegistry({
       clock,
       pools: [{ ...this.pool.config, devices: oneDevice, standby: this.#options.standby } as unknown as PoolConfig],
       known: new KnownDevices({ clock, table, write: (change) => change() }),

@@ -10,9 +10,9 @@ import { type Device, noGpus } from '../../src/gpu/inventory.ts';
 import type { Evidence, Verdict } from '../../src/gpu/proof.ts';
 import type { Log } from '../../src/log.ts';
 import type { FleetParts } from '../../src/manager/devices/device-views.ts';
-import { createDeviceBook, type DeviceBook } from '../../src/manager/devices/devices.ts';
 import { KnownDevices } from '../../src/manager/devices/known-devices.ts';
 import { createQuarantine, type Quarantine } from '../../src/manager/devices/quarantine.ts';
+import { createDeviceRegistry, type DeviceRegistry } from '../../src/manager/devices/registry.ts';
 import { createReservations, type Reservations } from '../../src/manager/devices/reservations.ts';
 import { openStore, type Store } from '../../src/store/store.ts';
 import { oneDevice } from './devices.ts';
@@ -39,7 +39,7 @@ export class DeviceHost implements Disposable {
   verdict: (uuid: string) => Verdict | Error = () => clean;
   readonly looks: string[] = [];
   fault: string | null = null;
-  book!: DeviceBook;
+  book!: DeviceRegistry;
   quarantine!: Quarantine;
   reservations!: Reservations;
 
@@ -65,7 +65,7 @@ export class DeviceHost implements Disposable {
     const { clock, store } = this;
     const write = (change: () => void): void => store.transaction({ durable: false }, change);
     const known = new KnownDevices({ clock, table: store.devices, write });
-    this.book = createDeviceBook({
+    this.book = createDeviceRegistry({
       clock,
       pools: this.#pools,
       known,

@@ -2,7 +2,7 @@
 import { chmodSync, mkdirSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect } from 'vitest';
-import type { Boundary } from '../../src/manager/actions/executors.ts';
+import type { Boundary } from '../../src/manager/actions/action-runner.ts';
 import { images } from './images.ts';
 import { type Home, onejob } from './onejob.ts';
 import { lacks } from './require.ts';

@@ -4,11 +4,11 @@
  */
 import { stat } from 'node:fs/promises';
 import { z } from 'zod';
+import { abortable } from '../../abortable.ts';
 import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
 import { brief, jsonOf } from '../../http/exchange.ts';
 import { describeSecret, howToReplace, readSecret, type SecretReference, type Variables } from '../../secrets/reference.ts';
-import { until } from '../../until.ts';
 import { createThrottle, exchange } from './exchange.ts';
 import type { AzureCredential } from './type.ts';
 import { baseOf, openness } from './url.ts';
@@ -210,7 +210,7 @@ function createPrincipal(
       last = secret;
       if (held !== null && now < held.renewAt) return held.header;
       try {
-        return (await until(renewed(secret), signal)).header;
+        return (await abortable(renewed(secret), signal)).header;
       } catch (error) {
         // It is renewed early so that an hour in which the authority is away does not matter.
         const mayPass = error instanceof OnejobError && error.retry;

@@ -2,7 +2,7 @@
 
 import { OnejobError, toFailure } from '../../errors.ts';
 import type { Finding } from '../../finding.ts';
-import type { Books } from '../early/books.ts';
+import type { Registrations } from '../early/registrations.ts';
 import { compareVersions } from './client.ts';
 import { queuesOf } from './pools.ts';
 import type { AzureRegistry } from './registry.ts';
@@ -17,7 +17,7 @@ const [skewWarning, skewError] = [60_000, 240_000];
 export async function findings(
   { config, pools, client, clock }: AzureParts,
   registry: AzureRegistry,
-  books: Books,
+  books: Registrations,
   signal: AbortSignal,
 ): Promise<Finding[]> {
   const subject = `service ${config.name}`;

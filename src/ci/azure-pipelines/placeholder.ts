@@ -5,7 +5,7 @@
 import { createHash } from 'node:crypto';
 import { isDeepStrictEqual } from 'node:util';
 import type { AgentId } from '../../core/slot.ts';
-import type { Books } from '../early/books.ts';
+import type { Registrations } from '../early/registrations.ts';
 import type { AgentKind, Capabilities } from './capabilities.ts';
 import { sharedCapabilities } from './capabilities.ts';
 import type { AzureParts } from './service.ts';
@@ -18,7 +18,10 @@ interface Made {
   last: Promise<void>;
 }
 
-export function createPlaceholders({ config, client, makeKey }: Pick<AzureParts, 'config' | 'client' | 'makeKey'>, books: Books) {
+export function createPlaceholders(
+  { config, client, makeKey }: Pick<AzureParts, 'config' | 'client' | 'makeKey'>,
+  books: Registrations,
+) {
   const made = new Map<AgentId, Made>();
   const said = new Map<string, Capabilities>();
   const pools = new Map<string, string>();

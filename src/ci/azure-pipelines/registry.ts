@@ -2,12 +2,13 @@
  * Azure's agent pools as the engine of early binding sees them. The placeholder comes first: from then on jobs wait for agents of this
  * kind, whatever becomes of this one.
  */
+
+import { abortable } from '../../abortable.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
 import { readSecret, type Variables } from '../../secrets/reference.ts';
-import { until } from '../../until.ts';
-import type { Books } from '../early/books.ts';
 import type { Entry, Registry, Shown } from '../early/port.ts';
+import type { Registrations } from '../early/registrations.ts';
 import { type AgentKind, kindOf } from './capabilities.ts';
 import { createBuilds, jobIdOf, jobOf } from './jobs.ts';
 import type { AgentInside } from './look-inside.ts';
@@ -21,7 +22,7 @@ import { type Agent, type JobRequest, requestState } from './wire.ts';
 export type AzureRegistry = ReturnType<typeof createAzureRegistry>;
 
 /** `closing`: aborts when the service ends. */
-export function createAzureRegistry(parts: AzureParts, books: Books, closing: AbortSignal) {
+export function createAzureRegistry(parts: AzureParts, books: Registrations, closing: AbortSignal) {
   const { config, client, log, makeKey, slots } = parts;
   const { marks } = books;
   const placeholders = createPlaceholders(parts, books);
@@ -117,7 +118,7 @@ export function createAzureRegistry(parts: AzureParts, books: Books, closing: Ab
       seen.insideVersion = inside.version ?? seen.insideVersion;
       const way = wayOf(config.registration, inside, context.pool);
       // One that outlives its first caller: others wait for the same placeholder.
-      await until(placeholders.ensure(pool.id, kind, closing), signal);
+      await abortable(placeholders.ensure(pool.id, kind, closing), signal);
       kinds.set(agent, kind);
       const script = { root: inside.root ?? '', uid: inside.uid, workspace: context.workspace, capabilities: kind.told };
       if (way !== 'manager') {

@@ -73,7 +73,7 @@ export interface AzureParts extends Pick<OpenParts, 'clock' | 'log' | 'opened' |
 
 /** Of what services may leave out it has these. */
 export type AzureService = CiService &
-  Required<Pick<CiService, 'ending' | 'settle' | 'blame' | 'waiting' | 'serviceJobs' | 'agentPackage' | 'forget'>>;
+  Required<Pick<CiService, 'ending' | 'settle' | 'describeExit' | 'waiting' | 'serviceJobs' | 'agentPackage' | 'forget'>>;
 
 export function createAzurePipelines(parts: AzureParts): AzureService {
   const { config, pools, store, client, clock, log } = parts;
@@ -111,7 +111,7 @@ export function createAzurePipelines(parts: AzureParts): AzureService {
       return common.deregister(context, signal);
     },
 
-    blame,
+    describeExit,
     agentPackage: (platform, signal) => choosePackage(config.agentPackage, client, platform, signal),
     forget: (signal) => registry.placeholders.forget(signal),
   };
@@ -121,7 +121,7 @@ export function createAzurePipelines(parts: AzureParts): AzureService {
  * What to say of an agent that ended and never had a job. Exit codes of the listener: agent `Constants.cs`. `lastWords`: the end of its
  * output.
  */
-export function blame(exit: Exit, lastWords: string): Failure {
+export function describeExit(exit: Exit, lastWords: string): Failure {
   if (exit.kind === 'code' && (exit.code === 3 || exit.code === 4)) {
     return {
       code: 'E_AGENT_OUTDATED',

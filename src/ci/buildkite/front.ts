@@ -8,8 +8,8 @@ import { toFailure } from '../../errors.ts';
 import type { Finding } from '../../finding.ts';
 import type { Log } from '../../log.ts';
 import type { CiEvent, CiService } from '../ci-service.ts';
+import type { DiagnosticSandboxes } from '../diagnostic-sandbox.ts';
 import type { AgentProgram } from '../kit/agent-program.ts';
-import type { Trial } from '../trial.ts';
 import { equipped } from './agent/script.ts';
 import type { JobRows } from './jobs/job-rows.ts';
 import type { Counts } from './metrics.ts';
@@ -26,7 +26,7 @@ export interface FrontParts {
   readonly program: Pick<AgentProgram, 'folder' | 'ready'>;
   /** How many jobs wait. */
   readonly counts: Counts;
-  readonly check: (signal: AbortSignal, trial: Trial) => Promise<Finding[]>;
+  readonly check: (signal: AbortSignal, trial: DiagnosticSandboxes) => Promise<Finding[]>;
   readonly clock: Clock;
   readonly log: Log;
 }

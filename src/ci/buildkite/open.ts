@@ -3,22 +3,22 @@ import type { PoolConfig } from '../../config/config.ts';
 import { noProxies } from '../../config/proxies.ts';
 import { createOutbound } from '../../http/outbound.ts';
 import { parseKeys } from '../../secrets/keys.ts';
-import { createPinBook } from '../../secrets/pin-book.ts';
+import { createPinStore } from '../../secrets/pin-store.ts';
 import { describeSecret, readSecret } from '../../secrets/reference.ts';
 import { subdirectory } from '../../store/directory.ts';
 import type { CiService } from '../ci-service.ts';
+import type { DiagnosticSandboxes } from '../diagnostic-sandbox.ts';
 import { createFilter } from '../filter/filter.ts';
 import { createAgentProgram } from '../kit/agent-program.ts';
 import type { OpenParts } from '../parts.ts';
-import type { Trial } from '../trial.ts';
 import { buildkiteReleases } from './agent/agent-release.ts';
 import { createInAgent } from './agent/in-agent.ts';
 import { createServiceApi } from './api.ts';
 import { findings } from './doctor/doctor.ts';
 import { isOpenToUntrusted } from './doctor/doctor-pools.ts';
+import { admit } from './jobs/admission.ts';
 import type { GivenJob } from './jobs/job-facts.ts';
 import { createJobRows } from './jobs/job-rows.ts';
-import { rule } from './jobs/ruling.ts';
 import { createCounts } from './metrics.ts';
 import { createBuildkite } from './service.ts';
 import { createStackEntry, createStacks } from './stacks/stacks.ts';
@@ -43,7 +43,7 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
   const fetch = parts.fetch ?? outbound.fetch;
   const api = createServiceApi({ endpoint: config.endpoint, version, clock, fetch });
   const counts = createCounts({ api, token: ofCounts ?? token, config, clock, log });
-  const pins = createPinBook({ store, clock });
+  const pins = createPinStore({ store, clock });
   const program = createAgentProgram({
     ...{
       name: 'buildkite-agent',
@@ -65,7 +65,7 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
     ...{ config, pools, token, counts, clock, log },
     rows: createJobRows(config.name, parts),
     program,
-    check: (signal: AbortSignal, trial: Trial) =>
+    check: (signal: AbortSignal, trial: DiagnosticSandboxes) =>
       findings(
         {
           ...{ config, pools, stateDir: store.dir, proxies, api, token, keys, filter, clock },
@@ -82,7 +82,7 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
       ...{ ...common, host, stacks, filter },
       stateDir: store.dir,
       entry: createStackEntry(config.name, stacks, parts),
-      rule: (job: GivenJob, pool: PoolConfig) => rule(job, { trust: pool.trust, keys, pins }),
+      rule: (job: GivenJob, pool: PoolConfig) => admit(job, { trust: pool.trust, keys, pins }),
       slots,
       random: Math.random,
     });

@@ -16,9 +16,9 @@ import type { SlotFacts } from '../parts.ts';
 import { buildkiteRules, rulesOf, type Use } from './agent/filter-rules.ts';
 import { scriptFor } from './agent/script.ts';
 import { createFront, type FrontParts } from './front.ts';
-import { whyEnding, whyLost, wordOf } from './jobs/ends.ts';
+import { type Admission, cacheKeyOf, untrustedRecipe, wantsOther } from './jobs/admission.ts';
 import type { GivenJob } from './jobs/job-facts.ts';
-import { cacheKeyOf, type Ruling, untrustedRecipe, wantsOther } from './jobs/ruling.ts';
+import { whyEnding, whyLost, wordOf } from './jobs/outcome.ts';
 import { watchQueue } from './stacks/queue-watch.ts';
 import { createReservations } from './stacks/reservations.ts';
 import { createRuns } from './stacks/runs.ts';
@@ -33,7 +33,7 @@ export interface BuildkiteParts extends FrontParts {
   readonly entry: StackEntry;
   /** null: no pool takes jobs that are not trusted. */
   readonly filter: Filter | null;
-  readonly rule: (job: GivenJob, pool: PoolConfig) => Promise<Ruling>;
+  readonly rule: (job: GivenJob, pool: PoolConfig) => Promise<Admission>;
   readonly slots: Pick<SlotFacts, 'jobsOf' | 'agentOf'>;
   /** In [0, 1). */
   readonly random: () => number;

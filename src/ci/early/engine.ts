@@ -6,16 +6,16 @@ import { sleep } from '../../core/clock.ts';
 import type { AgentId, JobId } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
 import type { CiEvent, CiService, Deregistered } from '../ci-service.ts';
-import { type Books, createBooks, createSweep } from './books.ts';
-import { createInDoubt } from './in-doubt.ts';
-import { createJobBook } from './job-book.ts';
+import { createJobRecords } from './job-records.ts';
+import { createOfflineAgents } from './offline-agents.ts';
 import type { EarlyParts, Entry, Queue, Registry, Shown } from './port.ts';
+import { createRegistrations, createSweep, type Registrations } from './registrations.ts';
 
 export interface EarlyBound<R> {
   /** All of the service but what only its adapter knows. */
   readonly common: Omit<CiService, 'capabilities' | 'check'> & Required<Pick<CiService, 'ending' | 'waiting' | 'serviceJobs'>>;
   readonly registry: R;
-  readonly books: Books;
+  readonly books: Registrations;
 }
 
 /** Ends that are remembered. */
@@ -24,13 +24,13 @@ const remembered = 256;
 const longest = 60_000;
 
 /** `connect`: makes the adapter, which may enter more than agents into the books, such as placeholders. */
-export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect: (books: Books) => R): EarlyBound<R> {
+export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect: (books: Registrations) => R): EarlyBound<R> {
   const { service, queues, store, clock, log } = parts;
   const { poolOf } = parts.slots;
-  const books: Books = createBooks({ ...parts, registry: () => registry });
+  const books: Registrations = createRegistrations({ ...parts, registry: () => registry });
   const registry: R = connect(books);
-  const jobs = createJobBook({ service, store, registry, poolOf, wall: () => clock.wall() });
-  const inDoubt = createInDoubt({ ...parts, registry, books, jobs });
+  const jobs = createJobRecords({ service, store, registry, poolOf, wall: () => clock.wall() });
+  const inDoubt = createOfflineAgents({ ...parts, registry, books, jobs });
   const sweep = createSweep({ ...parts, registry, books, before: jobs.last });
   const waiting = new Map<string, number>();
   const underWay = new Set<string>();

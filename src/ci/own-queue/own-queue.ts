@@ -213,7 +213,7 @@ export function createOwnQueue(options: OwnQueueOptions) {
 
     retire: async () => null,
 
-    blame: () => ({ code: 'E_BUG', message: 'An agent of the own queue ended without its job.', retry: true }),
+    describeExit: () => ({ code: 'E_BUG', message: 'An agent of the own queue ended without its job.', retry: true }),
   };
 
   return {

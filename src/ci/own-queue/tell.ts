@@ -3,9 +3,10 @@
  * only once it is on disk, so that nobody hears of an end that a power cut takes back (S7). Whoever waits for a job's end
  * hears of it once. Nothing is told of what was not committed.
  */
+
+import { abortable } from '../../abortable.ts';
 import type { JobView } from '../../api/schema.ts';
 import type { Log } from '../../log.ts';
-import { until } from '../../until.ts';
 import type { CiEvent } from '../ci-service.ts';
 import type { Job } from './job.ts';
 import type { JobIndex } from './job-index.ts';
@@ -56,7 +57,7 @@ export class Teller {
     };
     this.#waiters.add(tell);
     try {
-      return await until(promise, signal);
+      return await abortable(promise, signal);
     } finally {
       this.#waiters.delete(tell);
     }

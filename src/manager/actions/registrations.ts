@@ -2,9 +2,10 @@
  * Registrations of agents that bind early, made while their sandboxes still wait at the gate, so that a free slot needs no call to
  * the CI service. Script and credential are held in memory only: after a restart a new registration takes the old one's place.
  */
+
+import { abortable } from '../../abortable.ts';
 import type { Registration } from '../../ci/ci-service.ts';
 import type { AgentId } from '../../core/slot.ts';
-import { until } from '../../until.ts';
 
 type Register = (signal: AbortSignal) => Promise<Registration>;
 
@@ -25,12 +26,12 @@ export class Registrations {
   async take(agent: AgentId, register: Register, signal: AbortSignal): Promise<Registration> {
     const wasAhead = this.#held.has(agent);
     try {
-      return await until(this.#begin(agent, register), signal);
+      return await abortable(this.#begin(agent, register), signal);
     } catch (error) {
       signal.throwIfAborted();
       this.drop(agent);
       if (!wasAhead) throw error;
-      return await until(this.#begin(agent, register), signal).catch((again: unknown) => {
+      return await abortable(this.#begin(agent, register), signal).catch((again: unknown) => {
         this.drop(agent);
         throw again;
       });

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 import type { PoolConfig } from '../../config/config.ts';
 import type { Pool } from '../loop/pool.ts';
-import { createDemands, nextDemand, type WaitingForDevices } from './devices.ts';
+import { createDemands, nextDemand, type WaitingForDevices } from './registry.ts';
 
 /** A pool of two devices each whose service has one job, or none. */
 function poolWith(job: string | null, asks: number | null): Pool {

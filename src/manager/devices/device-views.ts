@@ -8,11 +8,11 @@ import type { DeviceId, Slot } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
 import type { Device } from '../../gpu/inventory.ts';
 import type { KnownDevice } from '../../store/devices.ts';
-import type { DeviceBook } from './devices.ts';
-import type { Fleet } from './fleet.ts';
+import type { DeviceManager } from './device-manager.ts';
+import type { DeviceRegistry } from './registry.ts';
 
 /** Those that are there, then those that are missed or that a person did something about. */
-export function deviceViews(book: DeviceBook, slots: readonly Slot[]): DeviceView[] {
+export function deviceViews(book: DeviceRegistry, slots: readonly Slot[]): DeviceView[] {
   const here = (book.inventory?.devices ?? []).map(({ uuid }) => uuid);
   const gone = book.known.all.filter(
     (known) => book.device(known.uuid) === null && (known.slot !== null || known.quarantine !== null || known.reserved !== null),
@@ -21,7 +21,7 @@ export function deviceViews(book: DeviceBook, slots: readonly Slot[]): DeviceVie
 }
 
 /** null for a device that nothing is known of. */
-export function deviceView(uuid: DeviceId, book: DeviceBook, slots: readonly Slot[]): DeviceView | null {
+export function deviceView(uuid: DeviceId, book: DeviceRegistry, slots: readonly Slot[]): DeviceView | null {
   const device = book.device(uuid);
   const known = book.known.get(uuid);
   if (device === null && known === undefined) return null;
@@ -49,7 +49,7 @@ export function deviceView(uuid: DeviceId, book: DeviceBook, slots: readonly Slo
 }
 
 /** State and reason of a device; `of` is the device whose record they come from, itself or the GPU that it is part of. */
-function judge(uuid: DeviceId, parent: DeviceId | null, book: DeviceBook) {
+function judge(uuid: DeviceId, parent: DeviceId | null, book: DeviceRegistry) {
   const state = stateOf(uuid, book);
   if (parent !== null && (state === 'free' || state === 'leased' || state === 'occupied')) {
     const whole = stateOf(parent, book);
@@ -66,7 +66,7 @@ function judge(uuid: DeviceId, parent: DeviceId | null, book: DeviceBook) {
 }
 
 /** What was not listed by a look that did not see all is unknown, not gone (S6). */
-function stateOf(uuid: DeviceId, book: DeviceBook): DeviceState {
+function stateOf(uuid: DeviceId, book: DeviceRegistry): DeviceState {
   const state = book.stateOf(uuid);
   return state === 'missing' && book.inventory?.complete !== true ? 'unknown' : state;
 }
@@ -92,7 +92,7 @@ function hintFor(state: DeviceState, of: KnownDevice | undefined, parent: Device
 }
 
 /** Devices that were leased once and are certainly not there now. */
-export function missingDevices(book: DeviceBook): MissingView[] {
+export function missingDevices(book: DeviceRegistry): MissingView[] {
   if (book.inventory?.complete !== true) return [];
   return book.known.all
     .filter(({ uuid }) => book.device(uuid) === null)
@@ -100,7 +100,7 @@ export function missingDevices(book: DeviceBook): MissingView[] {
 }
 
 /** Devices in quarantine that a pool had or would get, also those that no slot has: what is out of use must not be out of sight. */
-export function quarantinedDevices(book: DeviceBook): QuarantinedView[] {
+export function quarantinedDevices(book: DeviceRegistry): QuarantinedView[] {
   return book.known.all.flatMap(({ uuid, slot }) => {
     const why = book.known.quarantineText(uuid);
     const pool = why === null ? null : poolFor(uuid, slot, book);
@@ -109,7 +109,7 @@ export function quarantinedDevices(book: DeviceBook): QuarantinedView[] {
 }
 
 /** The pool that has it or an instance of it, else the first that asks for such a device, else the one that had it last. */
-function poolFor(uuid: DeviceId, last: string | null, book: DeviceBook): string | null {
+function poolFor(uuid: DeviceId, last: string | null, book: DeviceRegistry): string | null {
   const holds = book.partition.slots.find((slot) => slot.devices.some((one) => one.uuid === uuid || one.parent === uuid));
   if (holds !== undefined) return holds.pool;
   const parts = (book.inventory?.devices ?? []).filter((one) => one.uuid === uuid || one.parent === uuid);
@@ -119,7 +119,7 @@ function poolFor(uuid: DeviceId, last: string | null, book: DeviceBook): string 
 }
 
 /** null for pools that lease for each job, and while nobody knows what there is. */
-export function poolDevices(book: DeviceBook, pool: PoolConfig): PoolView['devices'] {
+export function poolDevices(book: DeviceRegistry, pool: PoolConfig): PoolView['devices'] {
   if (!pool.standby || book.inventory?.complete !== true || !book.pools.some(({ name }) => name === pool.name)) return null;
   const slots = book.partition.slots.filter((slot) => slot.pool === pool.name && slot.devices.length > 0);
   const isWell = (slot: (typeof slots)[number]): boolean =>
@@ -131,7 +131,7 @@ export function poolDevices(book: DeviceBook, pool: PoolConfig): PoolView['devic
 }
 
 /** How many slots more a pool with one for each device would have, were nothing of what it asks for in quarantine. */
-function slotsWithout(book: DeviceBook, { name, devices }: PoolConfig, slots: number): number {
+function slotsWithout(book: DeviceRegistry, { name, devices }: PoolConfig, slots: number): number {
   const here = (book.inventory?.devices ?? []).filter(
     (one) => book.slotOf(one.uuid) === null && !isSplit(one) && fits(one, devices) && isQuarantined(one, book),
   );
@@ -143,7 +143,10 @@ function slotsWithout(book: DeviceBook, { name, devices }: PoolConfig, slots: nu
   return Math.floor(count / Math.max(1, devices.count)) * devices.share;
 }
 
-function isQuarantined({ uuid, parent }: { readonly uuid: DeviceId; readonly parent: DeviceId | null }, book: DeviceBook): boolean {
+function isQuarantined(
+  { uuid, parent }: { readonly uuid: DeviceId; readonly parent: DeviceId | null },
+  book: DeviceRegistry,
+): boolean {
   return [uuid, parent].some((one) => one !== null && (book.known.get(one)?.quarantine ?? null) !== null);
 }
 
@@ -151,12 +154,12 @@ function isSplit(device: Device | null): boolean {
   return device?.kind === 'gpu' && device.mig !== null && 'mode' in device.mig && device.mig.mode === 'enabled';
 }
 
-function partOf(uuid: DeviceId, book: DeviceBook): DeviceId | null {
+function partOf(uuid: DeviceId, book: DeviceRegistry): DeviceId | null {
   return book.device(uuid)?.parent ?? book.known.get(uuid)?.parent ?? null;
 }
 
 /** What of a fleet people can reach. */
-export type FleetParts = Pick<Fleet, 'book' | 'quarantine' | 'reservations' | 'proofs'> & {
+export type FleetParts = Pick<DeviceManager, 'book' | 'quarantine' | 'reservations' | 'proofs'> & {
   readonly watch: { readonly fault: string | null };
 };
 
@@ -208,7 +211,7 @@ function apply(device: KnownDevice, change: DeviceChange, fleet: FleetParts): bo
 }
 
 /** @throws OnejobError for a device that nobody can have now */
-function assertFor({ uuid, parent }: KnownDevice, by: string | null, book: DeviceBook, wall: number): void {
+function assertFor({ uuid, parent }: KnownDevice, by: string | null, book: DeviceRegistry, wall: number): void {
   const refuse = (code: 'E_DEVICE_UNKNOWN' | 'E_DEVICE_IN_USE', why: string, hint: string): never => {
     throw new OnejobError(code, `Cannot reserve ${uuid}: ${why}.`, { hint });
   };

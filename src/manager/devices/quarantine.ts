@@ -9,12 +9,12 @@ import type { KernelMark } from '../../gpu/kernel-log.ts';
 import type { Verdict } from '../../gpu/proof.ts';
 import type { Log } from '../../log.ts';
 import type { KnownDevice } from '../../store/devices.ts';
-import type { DeviceBook } from './devices.ts';
+import type { DeviceRegistry } from './registry.ts';
 
 export interface QuarantineParts {
   readonly clock: Clock;
   readonly log: Log;
-  readonly book: DeviceBook;
+  readonly book: DeviceRegistry;
   readonly bootId: string;
   /** Judges the device as it is now. */
   readonly again: (uuid: DeviceId, signal: AbortSignal) => Promise<{ readonly verdict: Verdict; readonly mark: KernelMark }>;

@@ -2,11 +2,11 @@
 import { describe, expect, test } from 'vitest';
 import { card, hostWith } from '../../../test/kit/images.ts';
 import { oneDevice } from '../../../test/support/devices.ts';
+import type { Progress } from '../../abortable.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import { OnejobError } from '../../errors.ts';
 import type { Built, ImageBuilder, ImageWish } from '../../images/builder.ts';
 import type { ImageThere } from '../../images/engine.ts';
-import type { Progress } from '../../until.ts';
 import { createAutoImages } from './auto-image.ts';
 import { PoolImages, renewImages } from './pool-images.ts';
 

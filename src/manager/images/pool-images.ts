@@ -4,9 +4,10 @@
  */
 
 import { join } from 'node:path';
+import { createShared, type Progress } from '../../abortable.ts';
 import { toErrorView } from '../../api/http-errors.ts';
 import type { ImageOutcome } from '../../api/image-schema.ts';
-import type { ImageDesk } from '../../api/manager.ts';
+import type { ImageService } from '../../api/manager.ts';
 import type { AgentPackage, CiService } from '../../ci/ci-service.ts';
 import { serviceType } from '../../ci/types.ts';
 import type { Config, ImageRecipe, PoolConfig } from '../../config/config.ts';
@@ -19,7 +20,6 @@ import type { Built, ImageBuilder, ImageWish } from '../../images/builder.ts';
 import { hasOwnLayer, imageLabels } from '../../images/plan.ts';
 import type { Log } from '../../log.ts';
 import type { Recipe } from '../../runtimes/runtime.ts';
-import { createShared, type Progress } from '../../until.ts';
 import type { AutoImages, ImageOf } from './auto-image.ts';
 
 type ImagePool = Pick<PoolConfig, 'name' | 'service' | 'recipe'> & { readonly imageRecipe: ImageRecipe };
@@ -334,7 +334,7 @@ async function renew(images: PoolImages, log: Log, signal: AbortSignal): Promise
 }
 
 /** Answers what is asked about images that onejob builds, by the images of pools and what is on the Engine. */
-export function createImageDesk(images: PoolImages, pools: readonly Pick<PoolConfig, 'name' | 'recipe'>[]): ImageDesk {
+export function createImageDesk(images: PoolImages, pools: readonly Pick<PoolConfig, 'name' | 'recipe'>[]): ImageService {
   const chosen = (asked: readonly string[]): readonly string[] => {
     const unknown = asked.find((name) => !pools.some((pool) => pool.name === name));
     if (unknown === undefined) return asked.length === 0 ? images.names : asked;

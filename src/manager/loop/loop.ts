@@ -22,27 +22,27 @@ import {
 import { toFailure } from '../../errors.ts';
 import type { ToolRunner } from '../../gpu/run.ts';
 import type { Log } from '../../log.ts';
-import { Keepers } from '../../logs/keepers.ts';
+import { LogFollowers } from '../../logs/followers.ts';
 import { deleteLog, LogFile, logPath } from '../../logs/log-file.ts';
 import type { Runtimes } from '../../runtimes/choose.ts';
 import type { HistoryTable } from '../../store/history.ts';
 import type { Store } from '../../store/store.ts';
-import { createExecutors } from '../actions/act.ts';
-import { createAsker } from '../actions/ask.ts';
-import { createDispatcher } from '../actions/executors.ts';
+import { createActionRunner } from '../actions/action-runner.ts';
+import { createExecutors } from '../actions/actions.ts';
+import { createSandboxProbe } from '../actions/probe-sandbox.ts';
 import { Registrations } from '../actions/registrations.ts';
 import { hasEnded, isIdle, wantedCaches } from '../caches/cache-places.ts';
 import { createCaches } from '../caches/caches.ts';
 import { createDiskWatch } from '../caches/disk-watch.ts';
-import type { Fleet } from '../devices/fleet.ts';
+import type { DeviceManager } from '../devices/device-manager.ts';
 import { createFingerprints } from '../images/fingerprints.ts';
 import { openPoolImages } from '../images/pool-images.ts';
 import { lastWords } from '../logs.ts';
 import { createObserver } from './observe.ts';
 import { createHolds } from './pause.ts';
 import { noDevices } from './pool.ts';
-import { populate } from './populate.ts';
 import { Reconciler } from './reconciler.ts';
+import { restoreSlots } from './restore-slots.ts';
 
 export interface LoopParts {
   readonly config: Config;
@@ -79,12 +79,12 @@ export async function openLoop(parts: LoopParts) {
   await using opened = new AsyncDisposableStack();
 
   const newAgent = () => randomBytes(5).toString('hex');
-  const asker = createAsker(clock, newAgent);
+  const asker = createSandboxProbe(clock, newAgent);
   const registrations = new Registrations();
   const notes = new Map<string, string>();
   const images = await openPoolImages({ config, env, store, services, log });
 
-  const keepers = new Keepers({
+  const keepers = new LogFollowers({
     clock,
     open: (agent) => new LogFile(logPath(logDir, agent), { limit: config.logLimit, ...(parts.noRoom && { noRoom: parts.noRoom }) }),
     forget: (agent) => deleteLog(logPath(logDir, agent)),
@@ -134,10 +134,10 @@ export async function openLoop(parts: LoopParts) {
   });
   const fingerprints = createFingerprints({ log, reconciler, nameOf, images });
   const needy = pools.filter((pool) => pool.devices.count !== 0);
-  const fleet: Fleet | null =
+  const fleet: DeviceManager | null =
     needy.length === 0
       ? null
-      : (await import('../devices/fleet.ts')).openFleet({
+      : (await import('../devices/device-manager.ts')).openDeviceManager({
           ...{ clock, log, store, reconciler, fingerprints },
           pools: needy,
           runtime: runtimes.get,
@@ -156,7 +156,7 @@ export async function openLoop(parts: LoopParts) {
       await caches.makeRoom(signal);
     },
   });
-  const dispatcher = createDispatcher({
+  const dispatcher = createActionRunner({
     clock,
     post: (key, event) => reconciler.post(key, event),
     boundary: (name) => {
@@ -191,7 +191,7 @@ export async function openLoop(parts: LoopParts) {
   opened.defer(() => fingerprints.close());
   // Nothing is released before everything was looked at once.
   reconciler.pause.hold('starting', 'onejob is starting');
-  populate({
+  restoreSlots({
     ...{ reconciler, pools, services, runtimes },
     devices: fleet?.book.slotDevices ?? noDevices,
     stored: parts.stored,

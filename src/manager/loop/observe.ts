@@ -7,10 +7,10 @@ import { endedAtGate } from '../../core/gate-failure.ts';
 import type { AgentId, Exit, Failure, JobId, Slot } from '../../core/slot.ts';
 import { toFailure } from '../../errors.ts';
 import type { Log } from '../../log.ts';
-import type { Keepers } from '../../logs/keepers.ts';
+import type { LogFollowers } from '../../logs/followers.ts';
 import type { Runtimes } from '../../runtimes/choose.ts';
 import type { Runtime, SandboxSeen } from '../../runtimes/runtime.ts';
-import type { Asker } from '../actions/ask.ts';
+import type { SandboxProbe } from '../actions/probe-sandbox.ts';
 import type { Fingerprints } from '../images/fingerprints.ts';
 import type { Pool } from './pool.ts';
 import type { Reconciler } from './reconciler.ts';
@@ -18,7 +18,7 @@ import type { Reconciler } from './reconciler.ts';
 export interface ObserveParts {
   readonly clock: Clock;
   readonly log: Log;
-  readonly keepers: Keepers;
+  readonly keepers: LogFollowers;
   readonly reconciler: Reconciler;
   /** Those there are at the start; `add` brings more. */
   readonly runtimes: readonly Runtime[];
@@ -27,7 +27,7 @@ export interface ObserveParts {
   /** Removes what is not needed from a disk that is too full. */
   readonly makeRoom: (signal: AbortSignal) => Promise<unknown>;
   /** Whose guests are ours and no slot's: they answer a question and are removed by who asked. */
-  readonly asker: Pick<Asker, 'isGuest'>;
+  readonly asker: Pick<SandboxProbe, 'isProbe'>;
 }
 
 const resyncEvery = 30_000;
@@ -189,7 +189,7 @@ export function createObserver(parts: ObserveParts) {
   }
 
   function isOrphan({ agent }: SandboxSeen): boolean {
-    return !asker.isGuest(agent) && reconciler.placeOf(agent) === undefined;
+    return !asker.isProbe(agent) && reconciler.placeOf(agent) === undefined;
   }
 
   async function removeOrphan(runtime: Runtime, { agent, slot }: SandboxSeen): Promise<void> {

@@ -79,7 +79,7 @@ it.each([
   const { emit, posted } = open(words);
   emit({ kind: 'silent', agent: 'a1', failure });
   await settled();
-  expect(posted).toEqual([{ kind: 'releaseFailed', agent: 'a1', failure: { ...failure, message }, blame: 'pool' }]);
+  expect(posted).toEqual([{ kind: 'releaseFailed', agent: 'a1', failure: { ...failure, message }, countsAgainst: 'pool' }]);
 });
 
 it('holds a pool with one reason, says so once for each, and tries at once what it kept from trying', () => {

@@ -60,9 +60,9 @@ export function followServices(services: Iterable<CiService>, parts: CiEventPart
         void lastWords(agent).then(
           (words) => {
             const message = words === '' ? event.failure.message : `${event.failure.message} It said last:\n${words}`;
-            reconciler.post(key, { kind: 'releaseFailed', agent, failure: { ...event.failure, message }, blame: 'pool' });
+            reconciler.post(key, { kind: 'releaseFailed', agent, failure: { ...event.failure, message }, countsAgainst: 'pool' });
           },
-          () => reconciler.post(key, { kind: 'releaseFailed', agent, failure: event.failure, blame: 'pool' }),
+          () => reconciler.post(key, { kind: 'releaseFailed', agent, failure: event.failure, countsAgainst: 'pool' }),
         );
         return;
     }

@@ -4,12 +4,12 @@
  */
 
 import { createHash } from 'node:crypto';
+import type { Progress } from '../../abortable.ts';
 import { type Endpoint, endpointUrl } from '../../engine/endpoint.ts';
 import type { Engine } from '../../engine/engine.ts';
 import { messageOf, statusOf, translate } from '../../engine/failures.ts';
 import type { Image, Images } from '../../engine/image.ts';
 import { OnejobError } from '../../errors.ts';
-import type { Progress } from '../../until.ts';
 import type { Recipe, Runtime, SandboxSpec } from '../runtime.ts';
 import type { Containers } from './containers.ts';
 import { type CreateContext, containerName, createBody } from './create.ts';

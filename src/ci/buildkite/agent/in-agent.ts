@@ -9,7 +9,7 @@ import { OnejobError } from '../../../errors.ts';
 import type { CiService } from '../../ci-service.ts';
 import type { SlotFacts } from '../../parts.ts';
 import { createFront, type FrontParts } from '../front.ts';
-import { whyEnding, wordOf } from '../jobs/ends.ts';
+import { whyEnding, wordOf } from '../jobs/outcome.ts';
 import { scriptFor } from './script.ts';
 
 export interface InAgentParts extends FrontParts {

@@ -15,9 +15,9 @@ import type { Finding } from '../../../finding.ts';
 import { createOutbound } from '../../../http/outbound.ts';
 import type { Recipe } from '../../../runtimes/runtime.ts';
 import { makeKey, parseKeys } from '../../../secrets/keys.ts';
+import type { DiagnosticSandboxes } from '../../diagnostic-sandbox.ts';
 import { createSeal } from '../../filter/seal.ts';
 import type { AgentProgramState } from '../../kit/agent-program.ts';
-import type { Trial } from '../../trial.ts';
 import { createServiceApi } from '../api.ts';
 import type { BuildkiteServiceConfig } from '../type.ts';
 import { type DoctorParts, findings } from './doctor.ts';
@@ -97,7 +97,7 @@ async function check(given: Given): Promise<Finding[]> {
   return found;
 }
 
-function trialOf(pools: readonly PoolConfig[], door: () => Promise<string>): Trial {
+function trialOf(pools: readonly PoolConfig[], door: () => Promise<string>): DiagnosticSandboxes {
   return {
     like(name, change = (recipe) => recipe) {
       const base = pools.find((pool) => pool.name === name)?.recipe;

@@ -7,13 +7,13 @@ import { OnejobError, toFailure } from '../../../errors.ts';
 import type { Finding } from '../../../finding.ts';
 import type { SecretKeys } from '../../../secrets/keys.ts';
 import { howToReplace } from '../../../secrets/reference.ts';
+import type { DiagnosticSandbox, DiagnosticSandboxes } from '../../diagnostic-sandbox.ts';
 import type { Filter } from '../../filter/filter.ts';
 import type { AgentProgram, AgentProgramState } from '../../kit/agent-program.ts';
 import { proxyFindings } from '../../proxy-findings.ts';
-import type { Trial, TrialSandbox } from '../../trial.ts';
 import { buildkiteRules } from '../agent/filter-rules.ts';
 import type { QueueCounts, ServiceApi, TokenIdentity } from '../api.ts';
-import { untrustedRecipe } from '../jobs/ruling.ts';
+import { untrustedRecipe } from '../jobs/admission.ts';
 import type { BuildkiteServiceConfig } from '../type.ts';
 import { lackFindings, lookScript, readLook, type Way, wayFinding } from './doctor-inside.ts';
 import { isOpenToUntrusted, poolFindings } from './doctor-pools.ts';
@@ -41,7 +41,7 @@ const [patience, patienceForAll] = [15_000, 25_000];
 /** Sandboxes that are made at the same time. */
 const atOnce = 3;
 
-export async function findings(parts: DoctorParts, trial: Trial, signal: AbortSignal): Promise<Finding[]> {
+export async function findings(parts: DoctorParts, trial: DiagnosticSandboxes, signal: AbortSignal): Promise<Finding[]> {
   const { config, pools } = parts;
   const [token, ofPools, within] = await Promise.all([
     tokenFindings(parts, signal),
@@ -63,7 +63,7 @@ interface SandboxClass {
   /** For people: `agents of pool gpu`, `untrusted jobs of pool gpu`. */
   readonly whose: string;
   /** null: there is nothing yet that it could be made from. */
-  readonly sandbox: TrialSandbox | null;
+  readonly sandbox: DiagnosticSandbox | null;
   /** Its agents speak to the service through the filter. */
   readonly isUntrusted: boolean;
   /** Its programs are those of the pool's own, which are looked at there. */
@@ -72,7 +72,7 @@ interface SandboxClass {
   readonly isSame: boolean;
 }
 
-function classesOf(pools: readonly PoolConfig[], trial: Trial, stateDir: string): SandboxClass[] {
+function classesOf(pools: readonly PoolConfig[], trial: DiagnosticSandboxes, stateDir: string): SandboxClass[] {
   return pools.flatMap((pool) => {
     const own: SandboxClass = {
       pool,
@@ -165,7 +165,7 @@ async function lookInto(parts: DoctorParts, one: SandboxClass, looking: Looking,
 async function wayTo(
   { config, filter }: DoctorParts,
   { isUntrusted }: SandboxClass,
-  sandbox: TrialSandbox,
+  sandbox: DiagnosticSandbox,
   signal: AbortSignal,
 ): Promise<Way | null> {
   const { network } = sandbox.recipe;

@@ -5,8 +5,8 @@ import { scratch } from '../../../../test/support/scratch.ts';
 import type { JobResult } from '../../../core/slot.ts';
 import { OnejobError } from '../../../errors.ts';
 import { openStore } from '../../../store/store.ts';
-import { wordOf } from './ends.ts';
 import { createJobRows, type JobRows } from './job-rows.ts';
+import { wordOf } from './outcome.ts';
 
 interface Bench extends Disposable {
   readonly rows: JobRows;

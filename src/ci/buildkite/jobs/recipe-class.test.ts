@@ -8,8 +8,8 @@ import { scratch } from '../../../../test/support/scratch.ts';
 import type { PoolConfig } from '../../../config/config.ts';
 import { expandRecipe } from '../../../config/template.ts';
 import type { Mount, Recipe } from '../../../runtimes/runtime.ts';
+import { cacheKeyOf, untrustedRecipe, wantsOther } from './admission.ts';
 import { jobFacts } from './job-facts.ts';
-import { cacheKeyOf, untrustedRecipe, wantsOther } from './ruling.ts';
 
 const folder = new Folder();
 afterAll(() => folder[Symbol.dispose]());

@@ -1,7 +1,7 @@
 /** Follows one queue: asks for its waiting jobs while a slot could take one, and reserves no more of them than there are such slots. */
 import type { JobId } from '../../../core/slot.ts';
 import { OnejobError, toFailure } from '../../../errors.ts';
-import { wordOf } from '../jobs/ends.ts';
+import { wordOf } from '../jobs/outcome.ts';
 import type { Shared } from '../service.ts';
 import type { Reservations } from './reservations.ts';
 import type { Runs } from './runs.ts';

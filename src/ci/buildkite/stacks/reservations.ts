@@ -7,8 +7,8 @@
 import type { AgentId, Failure, JobId, JobResult } from '../../../core/slot.ts';
 import { type ErrorCode, toFailure } from '../../../errors.ts';
 import type { SlotOffer } from '../../ci-service.ts';
-import { whyNotAcquired, wordOf } from '../jobs/ends.ts';
-import type { Ruling } from '../jobs/ruling.ts';
+import type { Admission } from '../jobs/admission.ts';
+import { whyNotAcquired, wordOf } from '../jobs/outcome.ts';
 import type { Shared } from '../service.ts';
 import { stageOf } from './stacks.ts';
 
@@ -19,7 +19,7 @@ export interface Reservation {
   /** The only one that it is for; another one when this one closes. */
   readonly slot: string;
   /** null: not decided yet. */
-  readonly ruling: Extract<Ruling, { kind: 'run' }> | null;
+  readonly ruling: Extract<Admission, { kind: 'run' }> | null;
   /** Whose sandbox is, or was, to run it. */
   readonly agent: AgentId | null;
   /** It never runs: the service is being told. */

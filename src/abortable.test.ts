@@ -1,0 +1,73 @@
+/** Work that is shared: done once, for as long as somebody waits for it. */
+import { expect, test } from 'vitest';
+import { createShared, type Progress } from './abortable.ts';
+
+function work() {
+  const done = Promise.withResolvers<string>();
+  const begun: { say: Progress; signal: AbortSignal }[] = [];
+  const shared = createShared<string>();
+  const join = (signal = new AbortController().signal, heard: string[] = []) =>
+    shared(
+      'key',
+      (say, until) => {
+        begun.push({ say, signal: until });
+        return done.promise;
+      },
+      (line) => heard.push(line),
+      signal,
+    );
+  return { done, begun, join, shared };
+}
+
+/** Until everything that is under way has come to its end. */
+const settled = () => new Promise((resolve) => setImmediate(resolve));
+
+test('whoever asks meanwhile waits for the same, and hears where it is', async () => {
+  const { done, begun, join, shared } = work();
+  const [first, second]: [string[], string[]] = [[], []];
+  const one = join(undefined, first);
+  await settled();
+  begun[0]?.say('step 1');
+  const other = join(undefined, second);
+  begun[0]?.say('step 2');
+  expect([first, second, begun.length, shared.isBusy()]).toEqual([['step 1', 'step 2'], ['step 1', 'step 2'], 1, true]);
+  done.resolve('made');
+  expect([await one, await other]).toEqual(['made', 'made']);
+  await settled();
+  expect(shared.isBusy()).toBe(false);
+});
+
+test('goes on while one of them waits, and is given up when the last has gone', async () => {
+  const { begun, join } = work();
+  const [a, b] = [new AbortController(), new AbortController()];
+  const [one, other] = [join(a.signal), join(b.signal)];
+  await settled();
+  a.abort(new Error('enough'));
+  await expect(one).rejects.toThrow('enough');
+  expect(begun[0]?.signal.aborted).toBe(false);
+  b.abort(new Error('me too'));
+  await expect(other).rejects.toThrow('me too');
+  expect(begun[0]?.signal.aborted).toBe(true);
+});
+
+test('what is being given up is not joined: it is begun anew', async () => {
+  const { begun, join } = work();
+  const gone = new AbortController();
+  const first = join(gone.signal);
+  await settled();
+  gone.abort(new Error('gone'));
+  await expect(first).rejects.toThrow('gone');
+  void join();
+  await settled();
+  expect(begun.length).toBe(2);
+});
+
+test('a failure is everybody’s, and forgotten', async () => {
+  const { done, begun, join } = work();
+  const both = Promise.allSettled([join(), join()]);
+  done.reject(new Error('no'));
+  expect((await both).map(({ status }) => status)).toEqual(['rejected', 'rejected']);
+  await settled();
+  await expect(join()).rejects.toThrow('no');
+  expect(begun.length).toBe(2);
+});

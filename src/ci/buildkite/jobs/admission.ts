@@ -1,0 +1,112 @@
+/**
+ * What becomes of a job: decided on this host, from what the service says of it, before anything of it runs. And the recipe class of
+ * untrusted jobs: the pool's recipe without what outlives a job, without what weakens the sandbox, and with what the owner wants to be
+ * otherwise for them. Changes nothing; looks at the disk, to see where volumes lead.
+ */
+import { createHash } from 'node:crypto';
+import type { PoolConfig, TrustConfig } from '../../../config/config.ts';
+import { whyNoStranger } from '../../../config/host-places.ts';
+import { isNamed, untrustedCachePath } from '../../../config/volumes.ts';
+import type { Mount, Recipe } from '../../../runtimes/runtime.ts';
+import { type JobSecrets, openJobSecrets, type PinStore } from '../../../secrets/job-secrets.ts';
+import type { SecretKeys } from '../../../secrets/keys.ts';
+import { formatOf, secretsIn } from '../../../secrets/open.ts';
+import { looksSealed } from '../../../secrets/sealed-format.ts';
+import { normalRepository } from '../../kit/repository.ts';
+import { type GivenJob, type JobFacts, jobFacts } from './job-facts.ts';
+import { decideTrust, sourceRepository } from './trust.ts';
+
+export type Admission =
+  | {
+      readonly kind: 'run';
+      readonly trusted: boolean;
+      /** Why it is not trusted, as a line for its log; null: it is. */
+      readonly why: string | null;
+      readonly facts: JobFacts;
+      readonly secrets: JobSecrets['opened'];
+    }
+  /** `reason`: whole lines, for the job's log. */
+  | { readonly kind: 'refused'; readonly facts: JobFacts; readonly reason: string };
+
+export interface AdmissionParts {
+  readonly trust: TrustConfig;
+  /** Read anew for each job that has secrets; null where config names no key. @throws OnejobError E_SECRET, E_SECRET_KEY */
+  readonly keys: () => Promise<SecretKeys | null>;
+  readonly pins: PinStore;
+}
+
+/** @throws OnejobError when the key cannot be read, which is no fault of the job */
+export async function admit(job: GivenJob, { trust, keys, pins }: AdmissionParts): Promise<Admission> {
+  const facts = jobFacts(job);
+  const verdict = decideTrust(facts, trust);
+  if (verdict.kind === 'refused') return { kind: 'refused', facts, reason: verdict.why };
+  if (verdict.kind === 'untrusted') return { kind: 'run', trusted: false, why: verdict.why, facts, secrets: [] };
+  const written = secretsIn(job.env);
+  // A key that cannot be read must not stop jobs that need none.
+  const opener = written.length === 0 ? null : await keys();
+  if (opener === null) {
+    // Variables of that name with a plain value are the pipeline's own matter.
+    const encrypted = written.filter(({ text }) => looksSealed(text) || formatOf(text) !== null);
+    if (encrypted.length > 0)
+      return { kind: 'refused', facts, reason: encrypted.map(({ variable }) => withoutKey(variable)).join('\n') };
+    return { kind: 'run', trusted: true, why: null, facts, secrets: [] };
+  }
+  const { organisation, pipeline } = facts;
+  const { opened, refused } = await openJobSecrets({ env: job.env, organisation, pipeline, keys: opener, pins });
+  if (refused.length > 0) return { kind: 'refused', facts, reason: refused.map(({ why }) => why).join('\n') };
+  return { kind: 'run', trusted: true, why: null, facts, secrets: opened };
+}
+
+function withoutKey(variable: string): string {
+  return `${variable} is encrypted, and the config of the host has no "secrets.key" to open it with.`;
+}
+
+/**
+ * `recipe`: the pool's, expanded for the slot, its image chosen. `key`: what its caches are kept under (`cacheKeyOf`); null: it has
+ * none at all.
+ */
+export function untrustedRecipe(
+  recipe: Recipe,
+  pool: Pick<PoolConfig, 'name' | 'runtime' | 'trust'>,
+  key: string | null,
+  stateDir: string,
+): Recipe {
+  const { trust, name } = pool;
+  const own = trust.caches === 'private' ? key : null;
+  const keep = (mount: Mount): Mount[] => {
+    if (mount.cache === null) return whyNoStranger(mount.host) === null ? [{ ...mount, readOnly: true }] : [];
+    return own === null || !isNamed(mount.cache)
+      ? []
+      : [{ ...mount, host: untrustedCachePath(stateDir, name, own, mount.cache.name) }];
+  };
+  return {
+    ...recipe,
+    image: pool.runtime === 'process' ? recipe.image : (trust.image ?? recipe.image),
+    mounts: recipe.mounts.flatMap(keep),
+    // A process has its host's, which config gives to untrusted jobs only where isolation is given up.
+    network: pool.runtime === 'process' ? recipe.network : trust.network,
+    capAdd: [],
+    unsafe: { privileged: false, pidHost: false, seccompUnconfined: false },
+  };
+}
+
+/** Whether a job that was ruled so needs another sandbox than the one that waits. */
+export function wantsOther(pool: PoolConfig | undefined, ruling: Extract<Admission, { kind: 'run' }>, stateDir: string): boolean {
+  if (ruling.trusted) return false;
+  if (pool === undefined) return true;
+  // What lies at a template's path is known for a slot only.
+  if (pool.recipe.mounts.some(({ host, cache }) => cache === null && host.includes('{name}'))) return true;
+  return JSON.stringify(untrustedRecipe(pool.recipe, pool, cacheKeyOf(ruling), stateDir)) !== JSON.stringify(pool.recipe);
+}
+
+/**
+ * What stands for the source of an untrusted job in the names of folders: hex digits, the same for all addresses of a repository;
+ * null when nobody knows. A job of a fork may have triggered a build of any repository: such builds do not share its caches.
+ */
+export function cacheKeyOf({ facts }: Pick<Admission, 'facts'>): string | null {
+  const repository = sourceRepository(facts);
+  const normal = repository === null ? null : normalRepository(repository);
+  if (normal === null) return null;
+  const source = facts.triggeredBy === null ? normal : `triggered ${normal}`;
+  return createHash('sha256').update(source).digest('hex').slice(0, 32);
+}

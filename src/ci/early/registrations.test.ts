@@ -1,0 +1,26 @@
+import { expect, it } from 'vitest';
+import { createAgentNames } from './registrations.ts';
+
+const marks = createAgentNames('0123456789ab');
+
+it('knows its own agents by their names, whatever the pool calls them', () => {
+  expect(marks.agentName('box-1', 'a1b2c3d4e5')).toBe('box-1-01234567-a1b2c3d4e5');
+  expect(marks.agentOf('box-1-01234567-a1b2c3d4e5')).toBe('a1b2c3d4e5');
+  expect(marks.agentOf(marks.agentName(marks.agentName('x', 'a1'), 'b2'))).toBe('b2');
+});
+
+it.each(['box-1', 'box-1-01234568-a1', '01234567-a1', 'box-1-01234567-', 'box-1-01234567-a1-2', 'box-01234567-A1'])(
+  'takes nobody else for its own: %s',
+  (name) => {
+    expect(marks.agentOf(name)).toBeNull();
+    expect(marks.isPlaceholder(name)).toBe(false);
+  },
+);
+
+it('tells placeholders from agents, and its own from those of others', () => {
+  const name = marks.placeholderName('a set');
+  expect(name).toMatch(/^onejob-placeholder-01234567-[0-9a-f]{8}$/);
+  expect(marks.placeholderName('another set')).not.toBe(name);
+  expect([marks.isPlaceholder(name), marks.agentOf(name)]).toEqual([true, null]);
+  expect(createAgentNames('ffffffffffff').isPlaceholder(name)).toBe(false);
+});

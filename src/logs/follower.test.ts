@@ -1,0 +1,124 @@
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { OnejobError } from '../errors.ts';
+import { readyMarker, releasedMarker } from '../runtimes/gate.ts';
+import type { LogChunk, LogPosition, Runtime } from '../runtimes/runtime.ts';
+import { LogFollower } from './follower.ts';
+import { LogFile } from './log-file.ts';
+import { readLog } from './read.ts';
+
+const agent = 'a1b2c3d4e5';
+let dir = '';
+beforeEach(() => {
+  dir = mkdtempSync(join(tmpdir(), 'keeper-'));
+});
+afterEach(() => rmSync(dir, { recursive: true, force: true }));
+
+let time = 0n;
+const chunk = (stream: 'stdout' | 'stderr', text: string): LogChunk => {
+  time += 1n;
+  return { stream, time, bytes: Buffer.from(text) };
+};
+const gate = () => [chunk('stdout', `${readyMarker(agent)}\n`), chunk('stdout', `${releasedMarker(agent)}\n`)];
+
+/** A runtime whose output is what each attempt to read it yields; an error is thrown. */
+function runtimeOf(...attempts: (readonly (LogChunk[] | Error)[])[]): { runtime: Runtime; asked: LogPosition[] } {
+  const asked: LogPosition[] = [];
+  async function* logs(_: string, from: LogPosition): AsyncGenerator<LogChunk[]> {
+    asked.push(from);
+    for (const part of attempts.shift() ?? []) {
+      if (part instanceof Error) throw part;
+      yield part;
+    }
+  }
+  return { runtime: { logs } as unknown as Runtime, asked };
+}
+
+function keep(runtime: Runtime) {
+  const path = join(dir, `${agent}.log`);
+  const states: string[] = [];
+  const failures: unknown[] = [];
+  const keeper = new LogFollower(agent, new LogFile(path), runtime, {
+    state: (_, state) => states.push(state),
+    failed: (_, error) => failures.push(error),
+    pause: async () => {},
+  });
+  const text = async (stream: string): Promise<string> => {
+    const parts: Uint8Array[] = [];
+    for await (const piece of readLog(path)) if (piece.stream === stream) parts.push(piece.bytes);
+    return Buffer.concat(parts).toString();
+  };
+  return { keeper, states, failures, text };
+}
+
+test('says what the gate said, and keeps only what is the job’s', async () => {
+  const { runtime } = runtimeOf([[...gate(), chunk('stdout', 'out'), chunk('stderr', 'err')]]);
+  const { keeper, states, text } = keep(runtime);
+  expect(await keeper.ended).toBe(true);
+  expect(states).toEqual(['ready', 'released']);
+  expect([await text('stdout'), await text('stderr')]).toEqual(['out', 'err']);
+});
+
+test('never takes a log that cannot be read now for one that was read to its end', async () => {
+  const away = new OnejobError('E_ENGINE_UNREACHABLE', 'away', { retry: true });
+  const { runtime, asked } = runtimeOf(
+    [away],
+    [away],
+    [[...gate(), chunk('stdout', 'one ')], new Error('cut')],
+    [[chunk('stdout', 'two')]],
+  );
+  const { keeper, failures, text } = keep(runtime);
+  expect(await keeper.ended).toBe(true);
+  expect(failures).toHaveLength(3);
+  expect(keeper.state).toBe('released');
+  expect(await text('stdout')).toBe('one two');
+  expect(asked.map((position) => position.atTime)).toEqual([0, 0, 0, 1]);
+});
+
+test('a keeper that was stopped does not claim to have read everything', async () => {
+  const never = new Promise<never>(() => {});
+  async function* logs(_: string, __: LogPosition, signal: AbortSignal): AsyncGenerator<LogChunk[]> {
+    yield [chunk('stdout', `${readyMarker(agent)}\n`)];
+    await Promise.race([never, new Promise((resolve) => signal.addEventListener('abort', resolve))]);
+  }
+  const { keeper } = keep({ logs } as unknown as Runtime);
+  await keeper.stop();
+  expect(await keeper.ended).toBe(false);
+});
+
+test('what a job says first on stderr is kept also when it is read before the marker on stdout', async () => {
+  const { runtime } = runtimeOf([[chunk('stderr', 'early ')], gate(), [chunk('stderr', 'late')]]);
+  const { keeper, text } = keep(runtime);
+  await keeper.ended;
+  expect(await text('stderr')).toBe('early late');
+});
+
+test('says once that output was rotated away, however often a full disk refuses what comes after it', async () => {
+  const { runtime } = runtimeOf([
+    [...gate(), { ...chunk('stdout', 'late'), gap: true }, { ...chunk('stdout', 'later'), gap: true }],
+  ]);
+  const { keeper, text } = keep(runtime);
+  const append = keeper.file.append.bind(keeper.file);
+  let refusals = 5;
+  keeper.file.append = (one, kept) => {
+    if (kept.length > 0 && refusals > 0) {
+      refusals -= 1;
+      throw new OnejobError('E_STATE_FULL', 'full', { retry: true });
+    }
+    append(one, kept);
+  };
+  expect(await keeper.ended).toBe(true);
+  expect([refusals, await text('stdout')]).toEqual([0, 'latelater']);
+  expect((await text('note')).match(/rotated away/g)).toHaveLength(2);
+});
+
+test('a sandbox that floods stderr before its release costs no memory', async () => {
+  const flood = Array.from({ length: 64 }, () => chunk('stderr', 'x'.repeat(64 * 1024)));
+  const { runtime } = runtimeOf([flood, gate(), [chunk('stdout', 'done')]]);
+  const { keeper, text } = keep(runtime);
+  await keeper.ended;
+  expect(await text('stdout')).toBe('done');
+  expect((await text('stderr')).length).toBe(1 << 20);
+});

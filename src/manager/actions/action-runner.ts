@@ -1,0 +1,110 @@
+/**
+ * Runs actions: one at a time per sandbox, the newest wish wins. An effect that is no longer wanted is aborted and waited
+ * for before the next one of the same sandbox begins, so that nothing is created after it was removed.
+ */
+import { type Clock, sleep } from '../../core/clock.ts';
+import type { Action, ActionArgs, SlotEvent } from '../../core/slot.ts';
+
+/** One effect per action kind: idempotent, ends early when aborted, answers with events. */
+export type Executors = {
+  [K in keyof ActionArgs]: (action: Action<K>, key: string, signal: AbortSignal) => Promise<SlotEvent[]>;
+};
+
+/** `intent`: committed, nothing done. `effect`: done, nothing of it recorded. `record`: its outcome is committed. */
+export type Boundary = `${keyof ActionArgs}.${'intent' | 'effect' | 'record'}`;
+
+export interface ActionRunnerOptions {
+  readonly executors: Executors;
+  readonly clock: Clock;
+  readonly post: (key: string, event: SlotEvent) => void;
+  /** Called at each boundary of intent, effect and record: where a test may end the manager as by `kill -9`. */
+  readonly boundary: (name: Boundary) => void;
+  /** An action failed and is tried again after `ms`, for as long as the slot still asks for it. */
+  readonly retrying: (key: string, action: Action, error: unknown, ms: number) => void;
+}
+
+/**
+ * How long making and clearing away give way to a release, in ms. They keep an Engine's processors busy for hundreds of
+ * milliseconds, and a job that waits to begin should not wait for that.
+ */
+const yieldFor = 50;
+const firstRetry = 500;
+const longestRetry = 30_000;
+
+export function createActionRunner({ boundary, executors, post, retrying, clock }: ActionRunnerOptions) {
+  const running = new Map<string, { readonly act: Action['act']; readonly abort: AbortController; readonly done: Promise<void> }>();
+  let closed = false;
+
+  /** Starts an action; an earlier one of the same sandbox is aborted first. The same action again changes nothing. */
+  function start(key: string, action: Action): void {
+    if (closed) return;
+    const subject = subjectOf(action);
+    const before = running.get(subject);
+    if (before?.act === action.act && !before.abort.signal.aborted) return;
+    before?.abort.abort();
+    const abort = new AbortController();
+    const done = run(key, action, before?.done ?? null, abort.signal).finally(() => {
+      if (running.get(subject)?.abort === abort) running.delete(subject);
+    });
+    running.set(subject, { act: action.act, abort, done });
+  }
+
+  /** Aborts everything and waits for it to end; nothing starts afterwards. */
+  async function close(): Promise<void> {
+    closed = true;
+    const all = [...running.values()];
+    for (const one of all) one.abort.abort();
+    await Promise.allSettled(all.map((one) => one.done));
+  }
+
+  async function run(key: string, action: Action, before: Promise<void> | null, signal: AbortSignal): Promise<void> {
+    if (before !== null) await before;
+    if (action.act === 'prepare' || action.act === 'settle' || action.act === 'clear') await giveWay(signal);
+    for (let wait = firstRetry; !signal.aborted; wait = Math.min(wait * 2, longestRetry)) {
+      try {
+        boundary(`${action.act}.intent`);
+        const events = await execute(executors, action, key, signal);
+        boundary(`${action.act}.effect`);
+        for (const event of events) post(key, event);
+        boundary(`${action.act}.record`);
+        return;
+      } catch (error) {
+        if (signal.aborted) return;
+        retrying(key, action, error, wait);
+        await sleep(clock, wait, signal);
+      }
+    }
+  }
+
+  async function giveWay(signal: AbortSignal): Promise<void> {
+    // The release of the same step may be started right after this action.
+    await Promise.resolve();
+    const releases = [...running.values()].filter((one) => one.act === 'release').map((one) => one.done);
+    if (releases.length === 0) return;
+    const over = new AbortController();
+    await Promise.race([Promise.all(releases), sleep(clock, yieldFor, AbortSignal.any([signal, over.signal]))]);
+    over.abort();
+  }
+
+  return {
+    /** Number of actions under way. */
+    get size(): number {
+      return running.size;
+    },
+    ...{ start, close },
+  };
+}
+
+/** What an action is about: proving an agent's devices and clearing its sandbox away do not replace each other. */
+export function subjectOf(action: Action): string {
+  return action.act === 'prove' ? `devices of ${action.agent}` : action.agent;
+}
+
+function execute<K extends keyof ActionArgs>(
+  executors: Executors,
+  action: Action<K>,
+  key: string,
+  signal: AbortSignal,
+): Promise<SlotEvent[]> {
+  return executors[action.act](action, key, signal);
+}

@@ -1,0 +1,105 @@
+/** A release that a manager which is gone had begun, over keepers and a clock that a test moves by hand. */
+import { expect, test } from 'vitest';
+import { handClock } from '../../../test/kit/core.ts';
+import type { SlotEvent } from '../../core/slot.ts';
+import { LogFollowers } from '../../logs/followers.ts';
+import type { LogFile } from '../../logs/log-file.ts';
+import type { Runtime } from '../../runtimes/runtime.ts';
+import { type ActParts, createExecutors } from './actions.ts';
+
+/** Whose log cannot be read: the gate may have said anything. */
+function workbench() {
+  const clock = handClock();
+  const settled = () => new Promise<void>((resolve) => setImmediate(resolve));
+  const advance = async (ms: number): Promise<void> => {
+    for (const end = clock.now() + ms; clock.now() < end; await settled()) clock.advance(1_000);
+  };
+  const logs = () => {
+    throw new Error('the Engine is away');
+  };
+  const runtime = { name: 'docker', logs, capabilities: { workspace: () => '/w' } } as unknown as Runtime;
+  const file = { hasOutput: false, last: null, close: () => {} } as unknown as LogFile;
+  const keepers = new LogFollowers({ open: () => file, forget: () => {}, clock, state: () => {}, failed: () => {} });
+  const slot = { key: 'p/1', runtime: 'docker', devices: [], agent: { kind: 'releasing', since: 0, fingerprint: 'f' } };
+  const pool = { config: { name: 'p' }, serviceOf: () => ({}) };
+  const it = { isAway: true, posted: null as readonly SlotEvent[] | null };
+  const parts = {
+    ...{
+      clock,
+      keepers,
+      startedAt: 1,
+      observer: { unreachable: () => (it.isAway ? 'away' : null) },
+      runtimes: { get: () => runtime },
+    },
+    ...{ place: () => ({ slot, pool, name: 'n' }), fleet: null, note: () => {} },
+    registrations: { drop: async () => {} },
+  } as unknown as ActParts;
+  const stop = new AbortController();
+  const released = createExecutors(parts).release({ act: 'release', agent: 'a', job: 'j' }, 'p/1', stop.signal);
+  const done = released.then((events) => {
+    it.posted = events;
+  });
+  return { it, advance, done };
+}
+
+test('what has begun is not given up while its runtime is away, nor as soon as it is back', async () => {
+  const { it, advance, done } = workbench();
+  await advance(600_000);
+  expect(it.posted).toBeNull();
+  it.isAway = false;
+  await advance(50_000);
+  expect(it.posted).toBeNull();
+  await advance(20_000);
+  await done;
+  expect(it.posted).toMatchObject([{ kind: 'releaseFailed', failure: { code: 'E_GATE_SILENT' } }]);
+});
+
+/** An agent of a service that binds early and takes the first TERM as a wish; `retire` is what the service does about it. */
+function retiring(retire: () => Promise<string | null>, startedAt: number) {
+  const sent: string[] = [];
+  const clock = handClock();
+  const runtime = { name: 'docker', signal: async (_: string, name: string) => void sent.push(name) } as unknown as Runtime;
+  const slot = { key: 'p/1', runtime: 'docker', agent: { kind: 'retiring', agent: 'a', since: 5 } };
+  const service = { capabilities: { binds: 'early', terms: 2 }, retire };
+  const pool = { config: { name: 'p' }, serviceOf: () => service, limitOf: () => null };
+  const parts = {
+    ...{ clock, startedAt, runtimes: { get: () => runtime }, place: () => ({ slot, pool, name: 'n' }), note: () => {} },
+    registrations: {},
+  } as unknown as ActParts;
+  const executors = createExecutors(parts);
+  const signal = new AbortController().signal;
+  const terminate = async () => {
+    Object.assign(slot, { agent: { kind: 'stopping', agent: 'a', job: 'j', why: 'cancelled' } });
+    const done = executors.terminate({ act: 'terminate', agent: 'a' }, 'p/1', signal);
+    for (let n = 0; n < 10; n += 1) {
+      await new Promise<void>((resolve) => setImmediate(resolve));
+      clock.advance(250);
+    }
+    await done;
+  };
+  return { sent, terminate, retire: () => executors.retire({ act: 'retire', agent: 'a' }, 'p/1', signal) };
+}
+
+test('one that takes the first TERM as a wish is sent it once, before it is asked what came', async () => {
+  const it = retiring(async () => `after ${it.sent.length}`, 1);
+  expect(await it.retire()).toEqual([{ kind: 'jobSeen', agent: 'a', job: 'after 1', limit: null }]);
+  await it.retire();
+  expect(it.sent).toEqual(['TERM']);
+  // Its job is ended by the second; a third would end it without a word.
+  await it.terminate();
+  expect(it.sent).toEqual(['TERM', 'TERM']);
+});
+
+test('one that an earlier manager may have sent it is listened to first', async () => {
+  let job: string | null = 'j';
+  const had = retiring(async () => job, 9);
+  await had.retire();
+  expect(had.sent).toEqual([]);
+  await had.terminate();
+  expect(had.sent).toEqual(['TERM', 'TERM']);
+  job = null;
+  const silent = retiring(() => Promise.reject(new Error('nobody can say')), 9);
+  await expect(silent.retire()).rejects.toThrow('nobody can say');
+  await expect(silent.retire()).rejects.toThrow('nobody can say');
+  expect(silent.sent).toEqual(['TERM']);
+});

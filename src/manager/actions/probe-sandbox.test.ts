@@ -1,0 +1,147 @@
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { afterEach, expect, it } from 'vitest';
+import { systemClock } from '../../clock.ts';
+import type { AgentId } from '../../core/slot.ts';
+import { gateScript } from '../../runtimes/gate.ts';
+import type { LogChunk, Runtime, SandboxSpec } from '../../runtimes/runtime.ts';
+import { createSandboxProbe, type SandboxProbe } from './probe-sandbox.ts';
+
+/** Sandboxes that are nothing but a gate of their own each. */
+class Gates {
+  readonly made: SandboxSpec[] = [];
+  readonly removed: AgentId[] = [];
+  readonly #children = new Map<AgentId, ChildProcess>();
+  /** Fails the next one that is to be made. */
+  broken: Error | null = null;
+  /** Called when one is made. */
+  prepared = (): void => {};
+
+  readonly runtime = {
+    capabilities: { images: true },
+    prepare: async (spec: SandboxSpec) => {
+      if (this.broken !== null) throw this.broken;
+      this.made.push(spec);
+      this.#children.set(spec.agent, spawn('/bin/sh', ['-c', gateScript(spec.agent)], { stdio: ['pipe', 'pipe', 'pipe'] }));
+      this.prepared();
+      return { fingerprint: 'f' };
+    },
+    release: async (agent: AgentId, frame: Uint8Array) => void this.#children.get(agent)?.stdin?.write(frame),
+    logs: (agent: AgentId, _: unknown, signal: AbortSignal) => this.#logs(agent, signal),
+    remove: async (agent: AgentId) => {
+      const child = this.#children.get(agent);
+      this.removed.push(agent);
+      if (child === undefined || child.exitCode !== null || child.signalCode !== null) return;
+      child.kill('SIGKILL');
+      await once(child, 'exit');
+    },
+  } as unknown as Runtime;
+
+  async *#logs(agent: AgentId, signal: AbortSignal): AsyncGenerator<LogChunk[]> {
+    const child = this.#children.get(agent);
+    if (child?.stdout == null) return;
+    const stop = () => child.stdout?.destroy(signal.reason);
+    signal.addEventListener('abort', stop, { once: true });
+    for await (const bytes of child.stdout) yield [{ stream: 'stdout', time: 1n, bytes }];
+  }
+
+  async close(): Promise<void> {
+    for (const agent of this.#children.keys()) await this.runtime.remove(agent);
+  }
+}
+
+let gates: Gates;
+let count = 0;
+afterEach(() => gates.close());
+
+const open = (patience?: number): SandboxProbe => {
+  gates = new Gates();
+  return createSandboxProbe(systemClock, () => `guest${++count}`, patience);
+};
+const recipe = { image: 'x', mounts: [{ host: '/data' }], network: 'default', env: { A: '1' } };
+const spec = { agent: 'a1', pool: 'ci', slot: 'ci/1', name: 'box-1', recipe, devices: ['GPU-1'] } as unknown as SandboxSpec;
+const ask = (asker: SandboxProbe, script: string, signal = new AbortController().signal, fingerprint = 'f') =>
+  asker.ask({ runtime: gates.runtime, spec, fingerprint, script }, signal);
+
+it('hears what a script says in a sandbox of its own, without devices, mounts and network, and removes it', async () => {
+  const asker = open();
+  expect(await ask(asker, "printf 'one\\ntwo'; echo aside >&2")).toBe('one\ntwo');
+  const [made] = gates.made;
+  expect(made).toMatchObject({ devices: [], recipe: { mounts: [], network: 'none', env: { A: '1' }, image: 'x' } });
+  expect(made?.agent).not.toBe('a1');
+  expect(gates.removed).toEqual([made?.agent]);
+  expect(asker.isProbe(made?.agent ?? '')).toBe(false);
+});
+
+it('a look has the mounts and the network of an agent, and is made anew each time', async () => {
+  const asker = open();
+  const look = () => asker.look({ runtime: gates.runtime, spec, script: 'echo $$' }, new AbortController().signal);
+  expect(await look()).not.toBe(await look());
+  expect(gates.made).toHaveLength(2);
+  expect(gates.made[0]).toMatchObject({ devices: [], recipe: { mounts: [{ host: '/data' }], network: 'default' } });
+  expect(gates.removed).toEqual(gates.made.map(({ agent }) => agent));
+});
+
+it('asks once for each fingerprint and script, however many want to know', async () => {
+  const asker = open();
+  const answers = await Promise.all([ask(asker, 'echo $$'), ask(asker, 'echo $$'), ask(asker, 'echo $$')]);
+  expect(new Set([...answers, await ask(asker, 'echo $$')]).size).toBe(1);
+  expect(gates.made).toHaveLength(1);
+  await ask(asker, 'echo $$', undefined, 'another');
+  await ask(asker, 'echo $((1 + 1))');
+  expect(gates.made).toHaveLength(3);
+});
+
+it.each([
+  ['exit 3', 'ended with exit code 3'],
+  ['kill -9 $$', 'did not come to its end'],
+])('takes no half answer, and asks again: %s', async (script, message) => {
+  const asker = open();
+  const failing = ask(asker, script);
+  await expect(failing).rejects.toMatchObject({ code: 'E_GATE_ENDED', retry: true, message: expect.stringContaining(message) });
+  await expect(ask(asker, script)).rejects.toThrow(message);
+  expect(gates.made).toHaveLength(2);
+  expect(gates.removed).toHaveLength(2);
+});
+
+it('passes on why no sandbox could be made, and tries the next time', async () => {
+  const asker = open();
+  gates.broken = new Error('no such image');
+  await expect(ask(asker, 'echo hello')).rejects.toThrow('no such image');
+  gates.broken = null;
+  expect(await ask(asker, 'echo hello')).toBe('hello\n');
+});
+
+it('does not wait for ever', async () => {
+  const asker = open(50);
+  await expect(ask(asker, 'sleep 60')).rejects.toMatchObject({ code: 'E_GATE_ENDED', message: /took more than 0\.05 s/ });
+  expect(gates.removed).toHaveLength(1);
+});
+
+it('goes on for the others when the first one gives up', async () => {
+  const asker = open();
+  const abort = new AbortController();
+  const first = ask(asker, 'echo hello', abort.signal);
+  const second = ask(asker, 'echo hello');
+  abort.abort();
+  await expect(first).rejects.toThrow('aborted');
+  expect(await second).toBe('hello\n');
+  expect(gates.made).toHaveLength(1);
+});
+
+it('has removed the sandbox when the last one has given up, and serves who comes after', async () => {
+  const asker = open();
+  const abort = new AbortController();
+  gates.prepared = () => abort.abort();
+  await expect(ask(asker, 'echo hello', abort.signal)).rejects.toThrow('aborted');
+  expect(gates.removed).toHaveLength(1);
+  gates.prepared = () => {};
+  expect(await ask(asker, 'echo hello')).toBe('hello\n');
+});
+
+it('does not keep more than it is worth', async () => {
+  const asker = open();
+  await expect(ask(asker, "i=0; while [ $i -lt 5000 ]; do printf '%0100d' 0; i=$((i + 1)); done")).rejects.toThrow(
+    'come to its end',
+  );
+});

@@ -1,0 +1,358 @@
+/**
+ * Who may hold which device of this host, and why one must not be used right now. It deals anew whenever something has
+ * changed, and tells the loop of the slots for which that made a difference.
+ *
+ * A look that is not complete takes nothing away from anybody: what it does not list is unknown, not gone (S6).
+ */
+import { fits } from '../../config/conditions.ts';
+import type { PoolConfig } from '../../config/config.ts';
+import type { AllocatedSlot } from '../../core/allocate.ts';
+import type { Clock } from '../../core/clock.ts';
+import { sameDevices } from '../../core/plan.ts';
+import { type DeviceId, isEmpty, type Slot } from '../../core/slot.ts';
+import { OnejobError } from '../../errors.ts';
+import type { Device, Inventory } from '../../gpu/inventory.ts';
+import type { DeviceLocks } from '../../gpu/lock.ts';
+import type { Near } from '../../gpu/topology.ts';
+import type { KnownDevice } from '../../store/devices.ts';
+import type { Pool, SlotDevices } from '../loop/pool.ts';
+import type { KnownDevices } from './known-devices.ts';
+import { leaseOf, type Partition, partition } from './partition.ts';
+
+export interface DeviceRegistryParts {
+  readonly clock: Clock;
+  /** Pools whose agents need devices, in the order of the file. */
+  readonly pools: readonly PoolConfig[];
+  readonly known: KnownDevices;
+  readonly locks: DeviceLocks;
+  readonly slots: () => readonly Slot[];
+  /** The next job of a pool that leases for each job, with how many devices it needs; null when none waits. */
+  readonly waiting: (pool: string) => WaitingForDevices | null;
+  /** Told when what these slots may hold, or whether they may use it, has changed. */
+  readonly changed: (keys: readonly string[]) => void;
+}
+
+/** What a device is to a person. */
+export type DeviceState = 'free' | 'leased' | 'occupied' | 'reserved' | 'quarantined' | 'missing' | 'elsewhere';
+
+export type DeviceRegistry = ReturnType<typeof createDeviceRegistry>;
+
+export function createDeviceRegistry({ slots, changed, pools, known, locks, clock, waiting }: DeviceRegistryParts) {
+  let inventoryNow: Inventory | null = null;
+  let nearNow: Near = () => 0;
+  let partitionNow: Partition = { slots: [], short: [], waiting: new Set() };
+  const dealtTo = new Map<string, Dealt>();
+  /** Who holds a device that no agent of ours is on. */
+  let occupants: ReadonlyMap<DeviceId, string> = new Map();
+  /** Devices that the last look did not list and that may be there all the same. */
+  let unseen: ReadonlySet<DeviceId> = new Set();
+  /** Devices that another manager of this host has, with who has each, in words: as far as anybody asked. */
+  const others = new Map<DeviceId, string>();
+  const demandsOf = createDemands(clock, waiting);
+
+  const slotDevices: SlotDevices = {
+    of: (key) => {
+      // Nobody has looked yet: what is in a slot keeps its devices, and nothing new is put in.
+      if (inventoryNow === null) {
+        return held(slots().find((slot) => slot.key === key && !isEmpty(slot))?.devices);
+      }
+      const slot = dealtTo.get(key)?.slot;
+      const isGone = (slot?.missing.length ?? 0) > 0 && (inventoryNow.complete || !standsBy(key));
+      if (slot === undefined || slot.outdated || isGone || slot.barred.length > 0 || isOver(key)) return null;
+      return held(slot.devices.map(({ uuid }) => uuid));
+    },
+    heldBack: (key) => (dealtTo.get(key) ?? lookAt(key)).held,
+    lost: (key) => {
+      if (inventoryNow === null) return false;
+      const slot = dealtTo.get(key)?.slot;
+      if (slot === undefined || slot.missing.length > 0) return inventoryNow.complete;
+      if (slot.barred.length > 0 || slot.outdated) return true;
+      const taken = (uuid: DeviceId): boolean => known.whyNot(uuid) !== null || occupants.has(uuid);
+      return slot.devices.some(({ uuid, parent }) => taken(uuid) || (parent !== null && known.whyNot(parent) !== null));
+    },
+  };
+
+  /** Keys of the slots a pool has now: as many as it asks for, or as there are devices. */
+  function slotsOf(pool: PoolConfig): string[] {
+    const numbered = (most: number) => Array.from({ length: most }, (_, i) => `${pool.name}/${i + 1}`);
+    if (pool.agents !== 'per-device') return numbered(pool.agents);
+    if (pool.standby) return partitionNow.slots.filter((slot) => slot.pool === pool.name).map((slot) => slot.key);
+    const fitting = inventoryNow?.devices.filter((device) => fits(device, pool.devices)).length ?? 0;
+    const { count, share } = pool.devices;
+    return numbered((count === 'all' ? Math.min(1, fitting) : Math.floor(fitting / Math.max(1, count))) * share);
+  }
+
+  /** A new look at the host, with who holds what of it beside us. */
+  function saw(inventory: Inventory, occupied: ReadonlyMap<DeviceId, string>, near: Near = () => 0): void {
+    nearNow = near;
+    const before = inventoryNow;
+    const listed = new Set(inventory.devices.map((device) => device.uuid));
+    const rest = inventory.complete || before === null ? [] : before.devices.filter((device) => !listed.has(device.uuid));
+    inventoryNow = rest.length === 0 ? inventory : { ...inventory, devices: [...inventory.devices, ...rest] };
+    unseen = new Set(rest.map(({ uuid }) => uuid));
+    occupants = occupied;
+    // Asked anew from now on: the other manager may have ended.
+    others.clear();
+    known.saw(inventory.devices);
+    deal();
+  }
+
+  /** After a look, an end, a new waiting job, a person's wish. */
+  function deal(): void {
+    const mine = slots().filter((slot) => slot.devices.length > 0 || dealtTo.has(slot.key));
+    const inUse = new Set(mine.filter((slot) => !isEmpty(slot)).map((slot) => slot.key));
+    let dealt = partitioned(mine, inUse);
+    // What another manager of this host has is none of ours; without it others may do.
+    while (lock(dealt, inUse)) dealt = partitioned(mine, inUse);
+    locks.keep(new Set(dealt.slots.flatMap((slot) => slot.devices.map(({ uuid }) => uuid))));
+    known.leased(dealt.slots);
+    partitionNow = dealt;
+    const different: string[] = [];
+    for (const key of new Set([...dealtTo.keys(), ...dealt.slots.map((slot) => slot.key)])) {
+      const before = dealtTo.get(key);
+      const after = lookAt(key);
+      if (before !== undefined && isSame(before, after)) continue;
+      dealtTo.set(key, after);
+      different.push(key);
+    }
+    if (different.length > 0) changed(different);
+  }
+
+  /** A job waits for a pool: deals anew when that one leases for each job. */
+  function demanded(pool: string): void {
+    if (pools.some((one) => !one.standby && one.name === pool)) deal();
+  }
+
+  /** A slot has changed: deals anew when that frees something for somebody, or lets the next job of its pool ask. */
+  function slotChanged(slot: Slot): void {
+    const passing = isPassing(slot.key);
+    const freed = isEmpty(slot) && (passing || dealtTo.get(slot.key)?.slot?.outdated === true);
+    if (freed || (passing && slot.standby.kind === 'preparing')) deal();
+    // What it was dealt may be what it had, and is its own again only now that it is empty.
+    if (freed && passing && dealtTo.get(slot.key)?.slot !== undefined) changed([slot.key]);
+  }
+
+  function device(uuid: DeviceId): Device | null {
+    return inventoryNow?.devices.find((device) => device.uuid === uuid) ?? null;
+  }
+
+  /** As a runtime needs them. @throws OnejobError E_DEVICE_LOST for one that was not there at the last look */
+  function leased(uuids: readonly DeviceId[]): Device[] {
+    return uuids.map((uuid) => {
+      const found = device(uuid);
+      if (found !== null) return found;
+      throw new OnejobError('E_DEVICE_LOST', `The device ${uuid} is leased, and was not there at the last look.`, {
+        hint: '"onejob gpus" shows what is there.',
+        retry: true,
+      });
+    });
+  }
+
+  function stateOf(uuid: DeviceId): DeviceState {
+    const record = known.get(uuid);
+    if (record?.quarantine != null) return 'quarantined';
+    if (record?.reserved != null) return 'reserved';
+    if (device(uuid) === null) return 'missing';
+    if (others.has(uuid)) return 'elsewhere';
+    if (occupants.has(uuid)) return 'occupied';
+    return slotOf(uuid) === null ? 'free' : 'leased';
+  }
+
+  /** Why nobody is let at it, or who is on it; null when nothing speaks against it. */
+  function whyNot(uuid: DeviceId): string | null {
+    const now = unseen.has(uuid) ? unknownText(uuid) : (occupants.get(uuid) ?? null);
+    return known.whyNot(uuid) ?? others.get(uuid) ?? now;
+  }
+
+  /** Which slot has it, or is to have it. */
+  function slotOf(uuid: DeviceId): string | null {
+    return partitionNow.slots.find((slot) => slot.devices.some((one) => one.uuid === uuid))?.key ?? null;
+  }
+
+  /** @throws OnejobError E_DEVICE_UNKNOWN */
+  function find(name: string): KnownDevice {
+    return known.find(name, inventoryNow?.devices ?? []);
+  }
+
+  /** Changes what is known of a device, and deals anew. @throws OnejobError E_STATE_FULL */
+  function change(device: KnownDevice): void {
+    known.save([device]);
+    deal();
+  }
+
+  /** One that will not come back is missed no longer. @throws OnejobError E_DEVICE_IN_USE for one that is there, or still in a slot */
+  function forget({ uuid }: KnownDevice): void {
+    if (device(uuid) !== null) {
+      throw new OnejobError('E_DEVICE_IN_USE', `Cannot forget ${uuid}: it is there.`, {
+        hint: `To keep jobs from it, type "onejob gpus quarantine ${uuid}".`,
+      });
+    }
+    const busy = slots().find((slot) => !isEmpty(slot) && slot.devices.includes(uuid));
+    if (busy !== undefined) {
+      throw new OnejobError('E_DEVICE_IN_USE', `Cannot forget ${uuid}: something is still in its slot ${busy.key}.`, {
+        hint: 'Wait for the end of its job, or type "onejob cancel" for it; then try again.',
+      });
+    }
+    known.remove(uuid);
+    others.delete(uuid);
+    const kept = partitionNow.slots.filter((slot) => !slot.devices.some((one) => one.uuid === uuid));
+    partitionNow = { ...partitionNow, slots: kept };
+    known.saw(inventoryNow?.devices ?? []);
+    deal();
+  }
+
+  /** Whether its pool leases for each job. */
+  function isPassing(key: string): boolean {
+    return pools.some((pool) => !pool.standby && key.startsWith(`${pool.name}/`));
+  }
+
+  /**
+   * Whether a lease for one job has had its job. Its slot must become empty before it is filled again: else it would go from
+   * job to job, past whoever has waited longer for its devices.
+   */
+  function isOver(key: string): boolean {
+    if (!isPassing(key)) return false;
+    const slot = slots().find((one) => one.key === key);
+    return slot !== undefined && !isEmpty(slot) && slot.standby.kind === 'none';
+  }
+
+  /** Whether something waits in it for a job, which stays while its devices are unknown. */
+  function standsBy(key: string): boolean {
+    const slot = slots().find((one) => one.key === key);
+    return slot !== undefined && slot.standby.kind !== 'none';
+  }
+
+  function partitioned(mine: readonly Slot[], inUse: ReadonlySet<string>): Partition {
+    const parentOf = (uuid: DeviceId) => device(uuid)?.parent ?? known.get(uuid)?.parent ?? null;
+    // What a slot holds counts before what it was to hold, and both before what it held when the last manager ended.
+    const holding = mine.filter((slot) => inUse.has(slot.key)).map((slot) => leaseOf(slot, parentOf));
+    const leases = [...holding, ...partitionNow.slots, ...(dealtTo.size === 0 ? known.leases : [])];
+    const barred = new Set([...others.keys(), ...known.barred]);
+    return partition({
+      pools,
+      devices: inventoryNow?.devices ?? [],
+      leases: leases.filter((lease) => lease.devices.length > 0),
+      inUse,
+      barred,
+      occupied: new Set([...occupants.keys(), ...unseen]),
+      demands: demandsOf(pools),
+      near: nearNow,
+    });
+  }
+
+  /** Takes the locks of what is newly dealt; true when one of them is another's, which nobody knew. */
+  function lock(dealt: Partition, inUse: ReadonlySet<string>): boolean {
+    const before = others.size;
+    for (const { key, devices } of dealt.slots) {
+      for (const { uuid } of devices) {
+        const why = locks.take(uuid);
+        // What is in use stays so: it is ours, whatever the lock says.
+        if (why !== null && !inUse.has(key) && !others.has(uuid)) others.set(uuid, why);
+      }
+    }
+    return others.size > before;
+  }
+
+  function lookAt(key: string): Dealt {
+    const slot = partitionNow.slots.find((one) => one.key === key);
+    return { slot, held: heldBack(slot) };
+  }
+
+  function heldBack(slot: AllocatedSlot | undefined): string | null {
+    if (slot === undefined) {
+      if (inventoryNow === null) return 'the GPUs of this host have not been looked at yet';
+      return inventoryNow.complete ? 'no device is free for it' : 'no device is free for it, and not all could be seen';
+    }
+    const [missing] = slot.missing;
+    if (missing !== undefined) {
+      const isGone = inventoryNow?.complete ?? false;
+      return isGone ? known.missingText(missing) : unknownText(missing);
+    }
+    for (const { uuid, parent } of slot.devices) {
+      const why = whyNot(uuid) ?? (parent === null ? null : known.whyNot(parent));
+      if (why !== null) return why;
+    }
+    return slot.outdated ? 'what it holds is no longer what it is to have' : null;
+  }
+
+  return {
+    /** What was inventoryNow last, with what an incomplete look did not list; null before the first look. */
+    get inventory(): Inventory | null {
+      return inventoryNow;
+    },
+    /** How many devices the last look did not list, without their being gone for it. */
+    get unseen(): number {
+      return unseen.size;
+    },
+    get partition(): Partition {
+      return partitionNow;
+    },
+    ...{ pools, known, slotDevices, slotsOf, saw, deal, demanded, slotChanged, device, leased, stateOf, whyNot, slotOf, find },
+    ...{ change, forget },
+  };
+}
+
+/** None at all would let an agent begin without its devices. */
+function held(devices: readonly DeviceId[] | undefined): readonly DeviceId[] | null {
+  return devices === undefined || devices.length === 0 ? null : devices;
+}
+
+function unknownText(uuid: DeviceId): string {
+  return `the state of ${uuid} is unknown: the last look at it failed`;
+}
+
+/** What one slot was dealt. */
+interface Dealt {
+  /** undefined: nothing. */
+  readonly slot: AllocatedSlot | undefined;
+  /** Why it must not be used right now; null when nothing speaks against it. */
+  readonly held: string | null;
+}
+
+/** Whether nobody has to be told of the difference. */
+function isSame(before: Dealt, after: Dealt): boolean {
+  return before.held === after.held && isSameSlot(before.slot, after.slot);
+}
+
+function isSameSlot(a: AllocatedSlot | undefined, b: AllocatedSlot | undefined): boolean {
+  if (a === undefined || b === undefined) return a === b;
+  const of = (slot: AllocatedSlot): DeviceId[] => slot.devices.map(({ uuid }) => uuid);
+  return (
+    a.outdated === b.outdated && sameDevices(of(a), of(b)) && sameDevices(a.missing, b.missing) && sameDevices(a.barred, b.barred)
+  );
+}
+
+/** The next job of a pool that leases for each job, with how many devices it needs. */
+export interface WaitingForDevices {
+  readonly job: string;
+  readonly devices: number | 'all';
+}
+
+/** The next job of this pool, whatever its devices; null when none waits. */
+export function nextDemand({ service, config }: Pool): WaitingForDevices | null {
+  const next = service.jobs?.next(config.name, null) ?? null;
+  return next === null ? null : { job: next.job, devices: service.jobs?.devicesFor?.(next.job) ?? config.devices.count };
+}
+
+/**
+ * Which of the pools that lease for each job wait for devices, the longest-waiting first. `waiting`: null when no job waits for that
+ * pool.
+ */
+export function createDemands(clock: Clock, waiting: (pool: string) => WaitingForDevices | null) {
+  /** Since when each pool's next job is that: core clock, ms. */
+  const since = new Map<string, { readonly job: string; readonly since: number }>();
+  return (pools: readonly PoolConfig[]): { readonly pool: string; readonly count: number | 'all' }[] => {
+    const counts = new Map<string, number | 'all'>();
+    for (const { name } of pools.filter((pool) => !pool.standby)) {
+      const next = waiting(name);
+      if (next === null) {
+        since.delete(name);
+        continue;
+      }
+      counts.set(name, next.devices);
+      if (since.get(name)?.job !== next.job) since.set(name, { job: next.job, since: clock.now() });
+    }
+    const sinceOf = (pool: string): number => since.get(pool)?.since ?? 0;
+    return [...counts].map(([pool, count]) => ({ pool, count })).sort((a, b) => sinceOf(a.pool) - sinceOf(b.pool));
+  };
+}

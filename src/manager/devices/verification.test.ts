@@ -1,0 +1,141 @@
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { DeviceHost } from '../../../test/support/device-host.ts';
+import { gpu } from '../../../test/support/devices.ts';
+import type { Slot } from '../../core/slot.ts';
+import type { Device, Inventory } from '../../gpu/inventory.ts';
+import { noGpus } from '../../gpu/inventory.ts';
+import type { KernelEvent } from '../../gpu/kernel-log.ts';
+import { noKernelLook } from '../../gpu/kernel-reader.ts';
+import { createDeviceWatch, type DeviceWatch } from './device-watch.ts';
+import { createVerifier } from './verification.ts';
+
+let host: DeviceHost;
+let prover: ReturnType<typeof createVerifier>;
+let watch: DeviceWatch;
+let devices: Device[];
+let events: KernelEvent[];
+let more: Partial<Inventory>;
+let missing: string[];
+const put: string[] = [];
+const { signal } = new AbortController();
+const card = gpu(0);
+const stranger = {
+  pid: process.ppid,
+  name: 'python',
+  type: 'C',
+  memoryMiB: 900,
+  gpuInstance: null,
+  computeInstance: null,
+} as const;
+
+beforeEach(() => {
+  host = new DeviceHost();
+  devices = [card, gpu(1)];
+  events = [];
+  more = {};
+  missing = [];
+  put.length = 0;
+  const { clock, book, store } = host;
+  const log = { info() {}, warn() {}, error() {} };
+  let seq = 1;
+  watch = createDeviceWatch({
+    clock,
+    log,
+    book,
+    probe: {
+      look: async () => ({ ...noGpus, driver: '580.1', devices, ...more }),
+      timeouts: 0,
+      near: () => 0,
+      [Symbol.dispose]() {},
+    },
+    kernel: {
+      look: async () => ({ ...noKernelLook, readable: true, why: null, events, mark: { seq: seq++, at: null } }),
+      [Symbol.dispose]() {},
+    },
+    owner: 'me',
+    slots: () => host.slots,
+    groupsOf: () => [],
+    idle: (look, idle) => prover.idle(look, idle),
+    hold() {},
+  } as Parameters<typeof createDeviceWatch>[0]);
+  prover = createVerifier({
+    clock,
+    log,
+    book,
+    watch,
+    quarantine: { put: (uuid: string) => put.push(uuid), putOff() {} } as never,
+    proofs: store.proofs,
+    write: (change) => store.transaction({ durable: false }, change),
+    bootId: store.bootId,
+    groupsOf: () => [],
+    isShared: () => false,
+    isStopping: () => false,
+    missingNodes: () => missing,
+  });
+});
+afterEach(() => {
+  watch.close();
+  host[Symbol.dispose]();
+});
+
+const slot = (): Slot => ({ ...(host.slots[0] as Slot), devices: [card.uuid] });
+const look = () => watch.look(0, signal);
+const change = (how: Partial<Device>): void => {
+  devices = [{ ...card, ...how }, gpu(1)];
+};
+
+describe('before an agent is let at a device', () => {
+  test('what it shows is put down when it is seen first, and again at each release', async () => {
+    await look();
+    expect(host.book.known.get(card.uuid)?.baseline).toMatchObject({ agent: '', saw: { uuid: card.uuid } });
+    expect(await prover.before(slot(), 'a1', signal)).toBe(true);
+    expect(host.book.known.get(card.uuid)?.baseline).toMatchObject({ agent: 'a1' });
+  });
+
+  test('a person who came meanwhile keeps it', async () => {
+    await look();
+    change({ processes: [stranger] });
+    expect(await prover.before(slot(), 'a1', signal)).toBe(false);
+    expect(host.book.known.get(card.uuid)?.baseline?.agent).toBe('');
+    expect(put).toEqual([]);
+  });
+
+  test('one that has failed, changed or cannot be seen is not used', async () => {
+    await look();
+    change({ health: { ...card.health, state: 'failed', reasons: ['It needs a reset.'], recoveryAction: 'Reset' } });
+    expect(await prover.before(slot(), 'a1', signal)).toBe(false);
+    change({ computeMode: 'Prohibited' });
+    expect(await prover.before(slot(), 'a1', signal)).toBe(false);
+    change({});
+    missing = ['/dev/nvidia0'];
+    expect(await prover.before(slot(), 'a1', signal)).toBe(false);
+    missing = [];
+    devices = [];
+    more = { complete: false };
+    expect(await prover.before(slot(), 'a1', signal)).toBe(false);
+    devices = [card];
+    more = {};
+    expect(await prover.before(slot(), 'a1', signal)).toBe(true);
+  });
+});
+
+describe('a device that no agent is on', () => {
+  test('is put away when it has failed, and is not when somebody uses it', async () => {
+    await look();
+    change({ processes: [stranger] });
+    await look();
+    expect(put).toEqual([]);
+    change({ health: { ...card.health, state: 'failed', reasons: ['It needs a reset.'], recoveryAction: 'Reset' } });
+    await look();
+    expect(put).toEqual([card.uuid]);
+  });
+
+  test('has no baseline from when somebody else was on it', async () => {
+    change({ processes: [stranger], memoryUsedMiB: 900 });
+    await look();
+    expect(host.book.known.get(card.uuid)?.baseline).toBeNull();
+    change({});
+    await look();
+    expect(host.book.known.get(card.uuid)?.baseline).not.toBeNull();
+  });
+});

@@ -1,0 +1,123 @@
+/** What was in the slots when config moved on: it stays with the CI service that it is for, until it is gone. */
+import { expect, test } from 'vitest';
+import type { CiService } from '../../ci/ci-service.ts';
+import type { PoolConfig } from '../../config/config.ts';
+import type { Clock } from '../../core/clock.ts';
+import { type Action, type Change, emptySlot, type Slot } from '../../core/slot.ts';
+import type { Runtimes } from '../../runtimes/choose.ts';
+import type { Runtime } from '../../runtimes/runtime.ts';
+import { noDevices } from './pool.ts';
+import { Reconciler } from './reconciler.ts';
+import { restoreSlots } from './restore-slots.ts';
+
+const able = { name: 'sim', capabilities: { holdsSecrets: true } } as Runtime;
+
+function serviceOf(name: string, binds: 'late' | 'early') {
+  const recorded: Change[] = [];
+  const offers: string[] = [];
+  const service = {
+    name,
+    capabilities: { binds, canCountQueue: true, standsForSlots: binds === 'late' && name !== 'own' },
+    jobs: {
+      offer: (key: string, offer: string) => offers.push(`${key} ${offer}`),
+      next: () => null,
+      record: (change: Change) => recorded.push(change),
+      committed() {},
+      syncing: () => () => {},
+      rolledBack() {},
+    },
+  } as unknown as CiService;
+  return { service, recorded, offers };
+}
+
+function start(
+  pools: readonly Partial<PoolConfig>[],
+  stored: readonly Slot[],
+  services: readonly CiService[],
+  { runtime = able, keepStandby = true } = {},
+) {
+  const acted: string[] = [];
+  const clock: Clock = { now: () => 1_000, wall: () => 0, after: () => () => {} };
+  const reconciler = new Reconciler({
+    clock,
+    log: { info() {}, warn() {}, error() {} },
+    store: { transaction: (write) => write(), sync: async () => {}, syncNow() {}, save() {} },
+    act: (key, action: Action) => acted.push(`${key} ${action.act} ${reconciler.poolOf(key).serviceOf(slotAt(key)).name}`),
+    newAgent: () => 'new',
+    random: () => 0,
+    changed() {},
+  });
+  const slotAt = (key: string): Slot => reconciler.slot(key) ?? emptySlot({ key, runtime: 'sim', grace: 0 });
+  const usual = { agents: 1, standby: true, standbyMaxAge: 1e9, stopGrace: 0, runtime: 'sim', devices: { count: 0 }, recipe: {} };
+  restoreSlots({
+    reconciler,
+    pools: pools.map((pool) => ({ ...usual, ...pool }) as unknown as PoolConfig),
+    stored,
+    services: new Map(services.map((one) => [one.name, one])),
+    runtimes: { get: () => runtime, best: runtime } as unknown as Runtimes,
+    keepStandby,
+    devices: noDevices,
+    forget() {},
+  });
+  for (const pool of reconciler.pools) pool.learn('', 'f');
+  reconciler.start();
+  return { acted, reconciler, slotAt };
+}
+
+const slot = (key: string, service: string, agent: Slot['agent']): Slot => ({
+  ...emptySlot({ key, runtime: 'sim', service, grace: 0 }),
+  agent,
+});
+const idle = { kind: 'idle', agent: 'a0', fingerprint: 'f', online: true, since: 0 } as const;
+const busy = { kind: 'busy', agent: 'a0', job: 'own-job', since: 0, due: null } as const;
+
+test('an idle agent whose pool is not in the config any more is taken back from its own service, not from the first pool’s', () => {
+  const own = serviceOf('own', 'late');
+  const azure = serviceOf('azure', 'early');
+  const it = start([{ name: 'build', service: 'own' }], [slot('lab/1', 'azure', idle)], [own.service, azure.service]);
+  expect(it.acted).toContain('lab/1 retire azure');
+});
+
+test('of a service that config does not name any more nothing is taken for granted: its agent is asked about, not ended', () => {
+  const own = serviceOf('own', 'late');
+  const it = start([{ name: 'build', service: 'own' }], [slot('lab/1', 'gone', idle)], [own.service]);
+  expect(it.acted.filter((one) => one.startsWith('lab/1'))).toEqual(['lab/1 retire gone']);
+});
+
+test('a job of the queue whose pool is another service’s now ends in the queue, and the new service takes over what comes next', () => {
+  const own = serviceOf('own', 'late');
+  const azure = serviceOf('azure', 'early');
+  const it = start([{ name: 'build', service: 'azure' }], [slot('build/1', 'own', busy)], [own.service, azure.service]);
+  expect(it.acted).toEqual([]);
+  it.reconciler.post('build/1', { kind: 'exited', agent: 'a0', exit: { kind: 'code', code: 0 }, released: true });
+  expect(own.recorded).toEqual([{ change: 'ended', job: 'own-job', agent: 'a0', result: { kind: 'code', code: 0 } }]);
+  it.reconciler.post('build/1', { kind: 'settled', agent: 'a0' });
+  it.reconciler.post('build/1', { kind: 'cleared', agent: 'a0', outcome: null });
+  expect(own.recorded).toContainEqual({ change: 'settled', job: 'own-job', agent: 'a0' });
+  expect(azure.recorded).toEqual([]);
+  expect(it.slotAt('build/1')).toMatchObject({ service: 'azure', standby: { kind: 'preparing' } });
+});
+
+test('a pool starts nothing in a runtime that cannot keep credentials of its CI service, unless they were given up', () => {
+  const weak = { name: 'sim', capabilities: { holdsSecrets: false, weaker: 'All is shared.' } } as Runtime;
+  const paused = (config: Partial<PoolConfig>) => {
+    const pools = [{ name: 'p', service: 'a', isolation: 'full', ...config }] as const;
+    const { reconciler } = start(pools, [], [serviceOf('a', 'late').service, serviceOf('own', 'late').service], { runtime: weak });
+    return reconciler.pools.flatMap(({ pause }) => (pause.closes ? pause.details : []));
+  };
+  expect(paused({})).toEqual([expect.stringMatching(/^runtime sim cannot keep credentials of service a .* \(All is shared\);/)]);
+  expect(paused({ isolation: 'none' })).toEqual([]);
+  expect(paused({ service: 'own' })).toEqual([]);
+});
+
+test('who makes no agents for a service tells it nothing of slots, neither of its own nor of those that config has moved on from', () => {
+  const stored = [slot('old/1', 'bk', busy)];
+  const told = (keepStandby: boolean) => {
+    const bk = serviceOf('bk', 'late');
+    const { reconciler } = start([{ name: 'ci', service: 'bk' }], stored, [bk.service], { keepStandby });
+    reconciler.replanAll();
+    return bk.offers;
+  };
+  expect(told(true)).toEqual(expect.arrayContaining(['ci/1 closed', 'old/1 gone']));
+  expect(told(false)).toEqual([]);
+});

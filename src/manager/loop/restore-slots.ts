@@ -1,0 +1,93 @@
+/** Brings slots and config together when a manager starts: adopted where they fit, emptied where config has moved on. */
+import { absentService, type CiService } from '../../ci/ci-service.ts';
+import { isolationProblem } from '../../config/check-trust.ts';
+import type { PoolConfig } from '../../config/config.ts';
+import { emptySlot, isEmpty, type Slot } from '../../core/slot.ts';
+import { OnejobError } from '../../errors.ts';
+import type { LoopParts } from './loop.ts';
+import { noDevices, Pool, type SlotDevices } from './pool.ts';
+import type { Reconciler } from './reconciler.ts';
+
+interface PopulateParts extends Pick<LoopParts, 'stored' | 'services' | 'runtimes'> {
+  readonly reconciler: Reconciler;
+  readonly pools: readonly PoolConfig[];
+  /** False: this manager ends with its last job, and makes no agents that wait for jobs. Services are told nothing of its slots. */
+  readonly keepStandby: boolean;
+  /** Of pools whose agents need devices. */
+  readonly devices: SlotDevices;
+  /** Deletes a slot that nothing is in and config does not name. */
+  readonly forget: (key: string) => void;
+}
+
+export function restoreSlots(parts: PopulateParts): void {
+  const { reconciler, runtimes, keepStandby } = parts;
+  const serviceNamed = (name: string): CiService =>
+    [...parts.services.values()].find((one) => one.name === name) ?? absentService(name);
+  const left = new Map(parts.stored.map((slot) => [slot.key, slot]));
+  for (const config of parts.pools) {
+    const runtime = runtimes.get(config.runtime ?? runtimes.best.name);
+    const devices = config.devices.count === 0 ? noDevices : parts.devices;
+    const service = serviceOf(config, parts);
+    const slots = keysOf(config, left).map((key) => {
+      const fresh = emptySlot({ key, runtime: runtime.name, service: service.name, grace: config.stopGrace });
+      const known = left.get(fresh.key);
+      left.delete(fresh.key);
+      // Another runtime takes the slot over only once what the first one made is gone.
+      return known === undefined || isEmpty(known) ? fresh : { ...known, grace: config.stopGrace };
+    });
+    const pool = new Pool(config, { service, runtime, keepStandby, devices, serviceNamed, tellsOffers: keepStandby });
+    if (!keepStandby && (service.capabilities.binds === 'early' || service.capabilities.standsForSlots))
+      pool.pause.hold('temporary', `no daemon runs; its agents are made by "onejob up"`);
+    const unsafe = isolationProblem(config, runtime);
+    if (unsafe !== null) pool.pause.hold('isolation', unsafe, { closes: true });
+    reconciler.add(pool, slots);
+  }
+  for (const slot of left.values()) {
+    if (isEmpty(slot)) {
+      parts.forget(slot.key);
+      continue;
+    }
+    const [name = slot.key] = slot.key.split('/');
+    const base = parts.pools.find((pool) => pool.name === name) ?? parts.pools[0];
+    if (base === undefined) continue;
+    const pool = new Pool(
+      { ...base, name: `${slot.key} (leaving)` },
+      {
+        service: slot.service === '' ? serviceOf(base, parts) : serviceNamed(slot.service),
+        runtime: runtimes.get(slot.runtime),
+        keepStandby: false,
+        devices: heldBy(slot),
+        serviceNamed,
+        tellsOffers: keepStandby,
+        leaving: true,
+      },
+    );
+    reconciler.add(pool, [slot]);
+  }
+}
+
+/** As many as config says; of a pool that has one for each device those there were, until somebody has looked. */
+function keysOf(pool: PoolConfig, stored: ReadonlyMap<string, Slot>): string[] {
+  if (pool.agents === 'per-device') return [...stored.keys()].filter((key) => key.slice(0, key.lastIndexOf('/')) === pool.name);
+  return Array.from({ length: pool.agents }, (_, i) => `${pool.name}/${i + 1}`);
+}
+
+/** What is left of a slot that config has moved on from keeps its devices until it is empty. */
+function heldBy({ devices }: Slot): SlotDevices {
+  return { of: () => devices, heldBack: () => null, lost: () => false };
+}
+
+/** A slot stored in another boot, on this boot's clock. How long its job may still run nobody knows any more. */
+export function rebased(slot: Slot, now: number): Slot {
+  const standby = 'since' in slot.standby ? { ...slot.standby, since: now } : slot.standby;
+  const agent = { ...slot.agent, ...('since' in slot.agent ? { since: now } : {}) };
+  if (agent.kind === 'busy') return { ...slot, standby, agent: { ...agent, due: null } };
+  return { ...slot, standby, agent: 'due' in agent ? { ...agent, due: now } : agent };
+}
+
+function serviceOf(pool: PoolConfig, { services }: PopulateParts): CiService {
+  const service = services.get(pool.service);
+  if (service === undefined)
+    throw new OnejobError('E_BUG', `Pool ${pool.name} names the service "${pool.service}", which is not there.`);
+  return service;
+}

@@ -1,0 +1,70 @@
+/** Pins of encrypted values, for people through the API. */
+import type { SecretPins } from '../../api/manager.ts';
+import type { PinnedView } from '../../api/secret-schema.ts';
+import type { Clock } from '../../core/clock.ts';
+import { OnejobError } from '../../errors.ts';
+import type { SecretPin } from '../../store/secret-pins.ts';
+import type { Store } from '../../store/store.ts';
+
+interface Parts {
+  readonly store: Pick<Store, 'secretPins' | 'transaction'>;
+  readonly clock: Pick<Clock, 'wall'>;
+}
+
+/** Length of a whole fingerprint. */
+const whole = 32;
+
+export function createSecretPins({ store, clock }: Parts): SecretPins {
+  const { secretPins } = store;
+  const find = (text: string): string => {
+    const found = [...new Set(secretPins.all().map((pin) => pin.fingerprint))].filter((each) => each.startsWith(text));
+    const [only] = found;
+    if (found.length === 1 && only !== undefined) return only;
+    if (text.length === whole) return text;
+    const why =
+      only === undefined ? 'No value is pinned whose fingerprint begins with' : 'Several values are pinned that begin with';
+    throw new OnejobError('E_SECRET_UNKNOWN', `${why} ${text}.`, {
+      hint: 'Take the whole fingerprint from the job\'s message, or from "onejob secret pins".',
+    });
+  };
+  return {
+    pins: () => views(secretPins.all()),
+    allow(text, pipelines) {
+      const fingerprint = find(text);
+      const at = clock.wall();
+      store.transaction({ durable: true }, () => {
+        for (const pipeline of pipelines) secretPins.allow({ fingerprint, pipeline, at });
+      });
+      return view(fingerprint, secretPins.of(fingerprint));
+    },
+    forget(text, pipeline) {
+      const fingerprint = find(text);
+      const forgotten = store.transaction({ durable: true }, () => {
+        const count = secretPins.forget(fingerprint, pipeline);
+        // Whoever takes a value from one pipeline does not mean that it may be the first again.
+        if (pipeline !== null && count > 0 && secretPins.of(fingerprint).length === 0) throw last(fingerprint, pipeline);
+        return count;
+      });
+      return { fingerprint, forgotten };
+    },
+  };
+}
+
+function last(fingerprint: string, pipeline: string): OnejobError {
+  const message = `Cannot take ${fingerprint} from ${pipeline}: no other may use it, so the next would be its owner, ${pipeline} as well.`;
+  return new OnejobError('E_SECRET_LAST', message, {
+    hint: `Say first whose it is: "onejob secret allow --pipeline ORGANISATION/PIPELINE ${fingerprint}". Without --pipeline "forget" makes it nobody's.`,
+  });
+}
+
+function views(pins: readonly SecretPin[]): PinnedView[] {
+  return [...Map.groupBy(pins, (pin) => pin.fingerprint)].map(([fingerprint, its]) => view(fingerprint, its));
+}
+
+function view(fingerprint: string, pins: readonly SecretPin[]): PinnedView {
+  return {
+    fingerprint,
+    name: pins.find((pin) => pin.name !== null)?.name ?? null,
+    pipelines: pins.map(({ pipeline, origin, at }) => ({ pipeline, origin, at })),
+  };
+}
