@@ -28,7 +28,7 @@ const unit = {
 const sim = { ...deterministic, isolate: false, maxWorkers: 1, sequence: { groupOrder: 2 } } satisfies TestOptions;
 
 /** Waits for an Engine or for processes most of the time, so more workers than cores pay. */
-const outside = { ...shared, maxWorkers: 4, sequence: { groupOrder: 3 } } satisfies TestOptions;
+const outside = { ...shared, testTimeout: 60_000, maxWorkers: 4, sequence: { groupOrder: 3 } } satisfies TestOptions;
 
 /** Two long tests at a time, each with several daemons, leave a process less often a turn. */
 const long = { ...shared, testTimeout: 600_000, expect: { poll: { timeout: 30_000 } } } satisfies TestOptions;
