@@ -9,8 +9,8 @@
 import { chmodSync, copyFileSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type BuildkiteStandin, startBuildkite } from '../test/standins/buildkite/standin.ts';
-import { bridgeAddress, untilAsking } from '../test/support/buildkite.ts';
 import { lacksAgent, realAgent } from '../test/support/buildkite-agent.ts';
+import { bridgeAddress, untilAsking } from '../test/support/buildkite-host.ts';
 import { machineSocket } from '../test/support/engine-http.ts';
 import { standbyOf } from '../test/support/look.ts';
 import { onejob } from '../test/support/onejob.ts';

@@ -1,6 +1,7 @@
 /** Buildkite from end to end: the stand-in, the real agent in containers of the real Engine, the filter and the daemon between. */
 import { expect, test } from 'vitest';
-import { agentOrSkip, buildkiteBench, expectClean, untilAsking } from '../support/buildkite.ts';
+import { agentOrSkip, buildkiteBench, expectClean } from '../support/buildkite.ts';
+import { untilAsking } from '../support/buildkite-host.ts';
 import { onejob } from '../support/onejob.ts';
 
 test('jobs run one after the other, each in a fresh sandbox under the same name, and nothing is left at the service', async ({

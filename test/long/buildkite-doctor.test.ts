@@ -2,7 +2,8 @@
 import { writeFileSync } from 'node:fs';
 import { expect, test } from 'vitest';
 import type { FindingView } from '../../src/api/schema.ts';
-import { agentOrSkip, bridgeAddress, buildkiteBench, expectClean, untilAsking } from '../support/buildkite.ts';
+import { agentOrSkip, buildkiteBench, expectClean } from '../support/buildkite.ts';
+import { bridgeAddress, untilAsking } from '../support/buildkite-host.ts';
 import { onejob } from '../support/onejob.ts';
 
 /** For jobs: the agent's own calls must find past it. */

@@ -1,7 +1,8 @@
 /** Devices of Buildkite's agents: an agent of several cards beside those of one, on a host that is acted out. */
 import { describe, expect, test } from 'vitest';
-import { buildkiteBench, untilAsking } from '../support/buildkite.ts';
+import { buildkiteBench } from '../support/buildkite.ts';
 import { endOf, theAgent, untilSays } from '../support/buildkite-days.ts';
+import { untilAsking } from '../support/buildkite-host.ts';
 import { card } from '../support/gpu-cards.ts';
 import { gpuHost } from '../support/gpu-host.ts';
 import { onejob } from '../support/onejob.ts';

@@ -1,8 +1,9 @@
 /** A host that reaches Buildkite by a proxy only, and trusts an authority of its own: the daemon, and the filter for untrusted jobs. */
 import { execFileSync, spawnSync } from 'node:child_process';
 import { describe, expect, test } from 'vitest';
-import { agentOrSkip, buildkiteBench, expectClean, untilAsking } from '../support/buildkite.ts';
+import { agentOrSkip, buildkiteBench, expectClean } from '../support/buildkite.ts';
 import { fork } from '../support/buildkite-days.ts';
+import { untilAsking } from '../support/buildkite-host.ts';
 import { onejob } from '../support/onejob.ts';
 import { proxyPassword, startProxy } from '../support/proxy.ts';
 import { lacks } from '../support/require.ts';

@@ -3,8 +3,8 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { leaderOf } from '../../src/store/lead.ts';
-import { untilAsking } from '../support/buildkite.ts';
 import { aDay, connected, endOf, expectOnce, laneOf, untilRunning } from '../support/buildkite-days.ts';
+import { untilAsking } from '../support/buildkite-host.ts';
 import { untilGone } from '../support/child.ts';
 import { lacks } from '../support/require.ts';
 

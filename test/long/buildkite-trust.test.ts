@@ -1,7 +1,7 @@
 /** Whom a pool of Buildkite trusts, with the real agent: what a pull request from a fork is given, and what it is told. */
 import { describe, expect, test } from 'vitest';
-import { untilAsking } from '../support/buildkite.ts';
 import { endOf } from '../support/buildkite-days.ts';
+import { untilAsking } from '../support/buildkite-host.ts';
 import { containersMade, containersOf, secretDay, seedValue } from '../support/buildkite-secrets.ts';
 import { standbyOf } from '../support/look.ts';
 import { lacks } from '../support/require.ts';

@@ -6,8 +6,9 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
 import type { Fault, FaultWhere } from '../standins/buildkite/standin.ts';
-import { buildkiteBench, onlyAtTheEnd, untilAsking } from '../support/buildkite.ts';
+import { buildkiteBench, onlyAtTheEnd } from '../support/buildkite.ts';
 import { connected, containerOf, filterPid, fork, killFilter, theAgent } from '../support/buildkite-days.ts';
+import { untilAsking } from '../support/buildkite-host.ts';
 import { card } from '../support/gpu-cards.ts';
 import { gpuEngine } from '../support/gpu-hook/gpu-engine.ts';
 import { gpuHost } from '../support/gpu-host.ts';

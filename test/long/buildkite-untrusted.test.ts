@@ -2,8 +2,8 @@
 import { randomBytes } from 'node:crypto';
 import { beforeAll, describe, expect, test } from 'vitest';
 import type { JobSpec } from '../standins/buildkite/standin.ts';
-import { untilAsking } from '../support/buildkite.ts';
 import { containerOf, endOf, troubleOf, untilSays, works } from '../support/buildkite-days.ts';
+import { untilAsking } from '../support/buildkite-host.ts';
 import { buildkiteImages, ensureBuildkiteImages, lacksGit } from '../support/buildkite-images.ts';
 import { containersOf, secretDay, seedValue } from '../support/buildkite-secrets.ts';
 import { engineAt } from '../support/engine-http.ts';

@@ -2,7 +2,6 @@
  * The stand-in for Buildkite, the real agent, and a config that uses both: what every end-to-end test of Buildkite begins with.
  * Jobs run in the image that jobs run in by default, with the agent mounted; nothing is built or pulled.
  */
-import { spawnSync } from 'node:child_process';
 import { chmodSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -15,6 +14,7 @@ import {
   startBuildkite,
 } from '../standins/buildkite/standin.ts';
 import { lacksAgent, realAgent } from './buildkite-agent.ts';
+import { bridgeAddress } from './buildkite-host.ts';
 
 export interface BuildkiteConfig {
   readonly agents?: number | string;
@@ -113,24 +113,6 @@ ${pools}
 
 function more(keys: string): string {
   return keys === '' ? '' : `, ${keys}`;
-}
-
-/** Resolves once jobs are asked for: a slot is free, and all that its agent needs is there. */
-export async function untilAsking({ buildkite }: Pick<BuildkiteBench, 'buildkite'>, timeout = 60_000): Promise<void> {
-  const before = buildkite.requests.length;
-  // While no slot is free it asks now and then, too.
-  const isOften = (): boolean => {
-    const lists = buildkite.requests.slice(before).filter(({ route }) => route === 'stacks/:key/scheduled-jobs');
-    return lists.some(({ at }, n) => at - (lists[n - 1]?.at ?? 0) < 1_900);
-  };
-  await expect.poll(isOften, { timeout, interval: 50 }).toBe(true);
-}
-
-/** Of this host, as containers reach it. */
-export function bridgeAddress(): string {
-  // Node lists no interface that nothing is connected to.
-  const { stdout } = spawnSync('ip', ['-4', '-o', 'addr', 'show', 'docker0'], { encoding: 'utf8' });
-  return /inet ([\d.]+)/.exec(stdout ?? '')?.[1] ?? '127.0.0.1';
 }
 
 /** What must hold at the service after every test: no agent, no job left, no token where it should not be. */
