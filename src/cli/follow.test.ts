@@ -126,7 +126,7 @@ test('a daemon that restarts while the workspace is sent gets it again, and the 
   const run = runCli(cli.context);
   await sent.promise;
   await server.close();
-  await cli.says(/is handed in again/);
+  await cli.says(/is submitted again/);
   server = await listen();
   expect(await run, cli.stderr()).toBe(0);
   expect([cli.stdout(), begun, manager.workspaces.size]).toEqual(['ran\n', 2, 1]);

@@ -134,7 +134,7 @@ test('findings stand below, with what to do', () => {
   const finding = { level: 'error', code: 'tool-hung', subject: 'host', message: 'It hung.', hint: 'Reboot.' } as const;
   expect(page({ devices: [bad], findings: [finding], complete: false }, 160)).toEqual([
     'driver 580.95.05, CUDA up to 13.0',
-    '! Not all GPUs could be seen: those that are not listed are unknown.',
+    '! Not all GPUs could be read: the state of GPUs that are not listed is unknown.',
     expect.stringMatching(/^UUID/),
     expect.stringMatching(/failed +-$/),
     '',

@@ -131,7 +131,7 @@ describe('through a daemon', () => {
     ]);
     expect(JSON.parse((await image('list', '--json')).stdout.split('\n')[0] ?? '')).toEqual(view);
     desk.list = async () => [];
-    expect((await image('list')).stdout).toBe('No image that onejob has built is on the Engine.\n');
+    expect((await image('list')).stdout).toBe('The Engine has no image that onejob built.\n');
   });
 
   test('prune names what is gone', async () => {

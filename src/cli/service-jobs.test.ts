@@ -272,7 +272,7 @@ describe('down --forget', () => {
       1,
       'No daemon runs here, so nothing was ended.\nazure: still there: onejob-placeholder-1 (no daemon runs here).\n',
     ]);
-    expect(stderr).toMatch(/start it again as it was started .*"onejob azure …".* then type "onejob down --forget"/);
+    expect(stderr).toMatch(/start one the same way as before .*"onejob azure …".* then type "onejob down --forget"/);
     expect((await onejob('down')).code).toBe(1);
   });
 });

@@ -118,13 +118,10 @@ describe('across keys, both are named', () => {
     ['{ image: { packages: [git] } }', 'pools.a.image: has neither "base" nor "dockerfile"'],
     ['{ image: { base: x, dockerfile: /x } }', 'pools.a.image.base: and "dockerfile" are both given'],
     ['{ name: x, agents: 2 }', 'pools.a.name: "x" gives all slots of the pool the same name, but "agents" is 2'],
-    ['{ volumes: ["/a:/x", "/b:/x"] }', 'pools.a.volumes[1]: uses the container path /x again; volumes[0] has it already'],
-    ['{ volumes: ["/a:/x:V"], caches: ["/b:/y:V"] }', 'pools.a.caches[0]: sets the variable V again; volumes[0] has it already'],
-    ['{ volumes: ["/a:/x:V"], env: { V: 1 } }', 'pools.a.volumes[0]: sets the variable V again; env.V has it already'],
-    [
-      '{ volumes: ["/a:/x"], tmpfs: { /x: 1MiB } }',
-      'pools.a.tmpfs./x: uses the container path /x again; volumes[0] has it already',
-    ],
+    ['{ volumes: ["/a:/x", "/b:/x"] }', 'pools.a.volumes[1]: uses the container path /x, which volumes[0] already uses'],
+    ['{ volumes: ["/a:/x:V"], caches: ["/b:/y:V"] }', 'pools.a.caches[0]: sets the variable V, which volumes[0] already sets'],
+    ['{ volumes: ["/a:/x:V"], env: { V: 1 } }', 'pools.a.volumes[0]: sets the variable V, which env.V already sets'],
+    ['{ volumes: ["/a:/x"], tmpfs: { /x: 1MiB } }', 'pools.a.tmpfs./x: uses the container path /x, which volumes[0] already uses'],
     ['{ volumes: ["/state:/x"] }', 'pools.a.volumes[0]: shows jobs the state of onejob, because "state_dir" is /state/here'],
     ['{ volumes: ["/keys:/x"] }', 'pools.a.volumes[0]: would show jobs the secret file of services.s.token, /keys/token'],
     ['{ ulimits: { nofile: { soft: 2, hard: 1 } } }', 'pools.a.ulimits.nofile: "soft" is above "hard"'],
@@ -217,7 +214,7 @@ describe('include', () => {
     const lines = await folder.check('include: [b.yml]\n');
     expect(lines.join('\n')).not.toMatch(/hash|hush|lab/);
     expect(lines[0]).toBe(
-      'b.yml:1:1: is wrong here; what is there is not shown, because this file belongs to another user than the one that includes it',
+      'b.yml:1:1: is invalid here; its text is not shown, because this file belongs to a different user than the file that includes it',
     );
     chownSync(join(folder.path, 'config.yml'), 4_000, 4_000);
     expect((await folder.check('include: [b.yml]\n')).join('\n')).toContain('hush');

@@ -100,7 +100,7 @@ describe('keys of a service that do not go together, or are not what they should
     ['agent: { from: "http://x/a.tar.gz" }', 'services.s.agent.from: "http://x/a.tar.gz" is not an https address'],
     ['agent: { from: "https://x/a.tar.gz" }', 'services.s.agent.from: does not say in its name which version it is'],
     ['agent: { from: "https://x/a-3.1.2.tar.gz" }', 'warning: services.s.agent.from: has no "sha256" beside it'],
-    ['agent: { from: /a/../b }', 'services.s.agent.from: must not hold ".."'],
+    ['agent: { from: /a/../b }', 'services.s.agent.from: must not contain ".."'],
     [`agent: { from: image, sha256: ${'ab'.repeat(32)} }`, 'warning: services.s.agent.sha256: is not used: "from" is image'],
   ])('%s', async (keys, line) => {
     const lines = await folder.check(service(keys));
@@ -223,7 +223,7 @@ describe('a number of threads in the environment', () => {
     ['cpus: 2, cpu_env: T, env: { T: 4 }', 'pools.a.cpu_env: is T, which "env" sets too'],
     ['cpus: 2, cpu_env: 2T', 'pools.a.cpu_env: "2T" is not the name of a variable'],
     ['cpus: 2, cpu_env: ONEJOB_X', 'pools.a.cpu_env: names that begin with ONEJOB_ are set by onejob itself'],
-    ['cpus: 2, cpu_env: T, volumes: ["/d:/d:T"]', 'pools.a.volumes[0]: sets the variable T again; cpu_env has it already'],
+    ['cpus: 2, cpu_env: T, volumes: ["/d:/d:T"]', 'pools.a.volumes[0]: sets the variable T, which cpu_env already sets'],
   ])('%s is none', async (keys, line) => {
     expect(await folder.check(`pools: { a: { ${keys} } }\n`)).toEqual([expect.stringContaining(line)]);
   });
