@@ -182,7 +182,7 @@ describe('where a daemon leads', () => {
   const devices = [card, instance(1, card), gpu(1), gpu(2)];
   const fan = { state: 'quarantined', why: `${gpu(2).uuid} is in quarantine: fan`, hint: 'Type "onejob gpus clear".' } as const;
   const leases = [
-    view(card, { slot: null, why: 'it is in MIG mode, so that jobs get its instances' }),
+    view(card, { slot: null, why: 'it is in MIG mode, so jobs get its instances' }),
     view(instance(1, card)),
     view(gpu(1), { state: 'free', slot: null }),
     view(gpu(2), { ...fan, slot: 'lab/2' }),

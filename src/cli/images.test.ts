@@ -114,7 +114,7 @@ describe('through a daemon', () => {
       return new Promise((_, reject) => signal.addEventListener('abort', () => reject(signal.reason)));
     };
     const said = await image('build');
-    expect([said.code, said.stderr]).toEqual([1, expect.stringContaining('The daemon ended before the images were made.')]);
+    expect([said.code, said.stderr]).toEqual([1, expect.stringContaining('The daemon ended before the images were built.')]);
   });
 
   test('list shows who uses what, for people and for programs', async () => {

@@ -109,10 +109,12 @@ test('the only pipeline of a value is not taken from it by name: the next to use
 test('a beginning must be of one that is known', async () => {
   expect(await secret('', 'allow', '--pipeline', 'a/b', fingerprint.slice(0, 9))).toMatchObject({
     code: 1,
-    stderr: expect.stringContaining('No value is pinned whose fingerprint begins with'),
+    stderr: expect.stringContaining('No pinned value has a fingerprint that begins with'),
   });
   for (const end of ['1', '2']) await book.first(other.slice(0, 31) + end, 'a/b', 'X');
-  expect((await secret('', 'forget', '00000000')).stderr).toContain('Several values are pinned that begin with 00000000.');
+  expect((await secret('', 'forget', '00000000')).stderr).toContain(
+    'Several pinned values have a fingerprint that begins with 00000000.',
+  );
 });
 
 test('the value is found in a line of the pipeline, too', async () => {

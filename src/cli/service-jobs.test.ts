@@ -50,7 +50,7 @@ test('jobs lists them with their title, and with --json their link', async () =>
 test('cancel says where such a job can be cancelled', async () => {
   const { code, stderr } = await onejob('cancel', 'azure-7');
   expect(code).toBe(1);
-  expect(stderr).toContain('"azure", which alone can end it.');
+  expect(stderr).toContain('"azure", and only that service can cancel it.');
   expect(stderr).toContain('Cancel it there: https://dev.azure.com/acme/app/_build/results?buildId=7');
 });
 
@@ -86,7 +86,7 @@ describe('a job by the beginning of its id', () => {
 
   test('is meant by cancel, too', async () => {
     const { code, stderr } = await onejob('cancel', 'FFEE0000');
-    expect({ code, stderr }).toMatchObject({ code: 1, stderr: expect.stringContaining('which alone can end it.') });
+    expect({ code, stderr }).toMatchObject({ code: 1, stderr: expect.stringContaining('and only that service can cancel it') });
     expect((await onejob('cancel', '2c3b9d4c')).stderr).toContain('2 jobs begin with 2c3b9d4c');
     expect((await onejob('cancel', '0123')).stderr).toContain('There is no job 0123.');
   });

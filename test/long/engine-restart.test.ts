@@ -174,7 +174,7 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox'))('the Engine goes away', {
     await expect.poll(async () => (await here.api.status()).problems.length, patient).toBe(1);
     const ended = await first.stop();
     expect(ended.code).toBe(0);
-    expect(ended.stdout + ended.stderr).toMatch(/leaving what cannot be reached/);
+    expect(ended.stdout + ended.stderr).toMatch(/leaving agents that cannot be reached/);
     await engine.start();
     const second = await here.up();
     const { code, stderr } = await run.ended;
