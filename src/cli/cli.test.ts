@@ -208,7 +208,7 @@ describe('run', () => {
     [[], 'command'],
     [['--timeout', '10', '--', 'true'], 'has no unit'],
     [['--volume', 'data', '--', 'true'], 'no container path'],
-    [['-e', 'NOT_SET_ANYWHERE', '--', 'true'], 'not set here'],
+    [['-e', 'NOT_SET_ANYWHERE', '--', 'true'], 'is not set in this environment'],
     [['-e', '1A=b', '--', 'true'], 'name of a variable'],
     [['--retries', '-1', '--', 'true'], 'whole number'],
   ])('run %j is wrong usage', async (args, text) => {

@@ -149,7 +149,7 @@ test('who gives up waiting for a daemon says for how long, and that the job was 
   );
   await expect(run).rejects.toMatchObject({
     code: 'E_DAEMON_ABSENT',
-    message: expect.stringMatching(/^Gave up after .*: no daemon has come back.* Job [0-9a-f]{12} was not handed in\.$/),
+    message: expect.stringMatching(/^Gave up after .*: no daemon has come back.* Job [0-9a-f]{12} was not submitted\.$/),
   });
 });
 

@@ -84,7 +84,7 @@ describe('through a daemon', () => {
   test('a pool that fails ends with 1 and its last lines; the others are told of', async () => {
     desk.make = async () => [outcome({ what: 'newer' }), failed];
     const said = await image('refresh');
-    expect(said).toMatchObject({ code: 1, stdout: expect.stringContaining('is new: idle agents are renewed') });
+    expect(said).toMatchObject({ code: 1, stdout: expect.stringContaining('is new: idle agents are replaced') });
     expect(said.stderr).toMatch(/pool lab: no image could be made\n.*It failed\.[\s\S]*oh no\n {2}Try again\.\n$/);
     expect(
       (await image('refresh', '--json')).stdout

@@ -93,7 +93,7 @@ test('the only pipeline of a value is not taken from it by name: the next to use
   expect(await secret('', 'forget', '--pipeline', 'acme/evil', fingerprint)).toEqual({
     code: 1,
     stdout: '',
-    stderr: expect.stringMatching(/no other may use .*acme\/evil.*\n.*onejob secret allow --pipeline/s),
+    stderr: expect.stringMatching(/no other pipeline may use .*acme\/evil.*\n.*onejob secret allow --pipeline/s),
   });
   expect(await book.of(fingerprint)).toEqual(['acme/evil']);
   expect((await secret('', 'forget', '--pipeline', 'acme/docs', fingerprint)).stdout).toBe(
@@ -132,7 +132,7 @@ test('what makes no sense is refused', async () => {
   for (const [input, args, text] of [
     ['', ['allow', fingerprint], '--pipeline is missing'],
     ['', ['allow', '--pipeline', 'a/b'], 'The value is missing'],
-    ['', ['allow', '--pipeline', 'a/b', 'XYZ'], 'That is no fingerprint'],
+    ['', ['allow', '--pipeline', 'a/b', 'XYZ'], 'Invalid fingerprint'],
     ['', ['allow', '--pipeline', 'a/b', fingerprint, '--value-from-stdin'], 'exclude each other'],
     ['hunter2', ['allow', '--pipeline', 'a/b', '--value-from-stdin'], 'no encrypted value on standard input'],
     [

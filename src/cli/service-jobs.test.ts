@@ -249,7 +249,7 @@ describe('down --forget', () => {
     manager.statusOverride = { pid: 999_999_999 };
     const { code, stderr } = await down('--forget');
     expect(code).toBe(1);
-    expect(stderr).toContain('it did not say what it could forget');
+    expect(stderr).toContain('the daemon did not report what it removed');
   });
 
   test('asks nothing of the kind when it is not given, and goes not with --leave', async () => {
